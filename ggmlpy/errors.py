@@ -1,0 +1,72 @@
+"""Every error that a file or a caller can cause.
+
+    GgmlpyError
+    ├── ShapeError (ValueError)          a tensor's shape, type or layout does not fit the op
+    ├── IndexOutOfRange (IndexError)     an index tensor points outside what it indexes
+    ├── FileError (ValueError)           a file cannot be used
+    │   ├── GGUFError                    not a GGUF file, or a damaged one
+    │   └── WeightError                  a tensor or key that the model needs is missing or wrong
+    ├── TokenizerError (ValueError)      text cannot be turned into tokens with what the file says
+    ├── TemplateError (ValueError)       a chat template cannot be used
+    ├── Unsupported (ValueError)         a known thing that is not available here (architecture, mode)
+    ├── BackendError (RuntimeError)      a backend is not installed, or cannot run here
+    │   └── KernelError                  no backend has a kernel for a node
+    ├── BadBatch (ValueError)            tokens, positions or sequence ids that cannot be decoded
+    └── CacheFull (RuntimeError)         the KV cache has no room for the batch
+
+A message says where, what is there, and what must be. Asserts are for our own invariants only.
+"""
+
+from __future__ import annotations
+
+
+class GgmlpyError(Exception):
+    """The root: `except ggmlpy.GgmlpyError` catches everything a file or a caller can cause."""
+
+
+class ShapeError(GgmlpyError, ValueError):
+    """A tensor's shape, type or layout does not fit the op."""
+
+
+class IndexOutOfRange(GgmlpyError, IndexError):
+    """An index tensor points outside what it indexes."""
+
+
+class FileError(GgmlpyError, ValueError):
+    """A file cannot be used."""
+
+
+class GGUFError(FileError):
+    """Not a GGUF file, or a damaged one."""
+
+
+class WeightError(FileError):
+    """A tensor or key that the model needs is missing, or has the wrong shape or type."""
+
+
+class TokenizerError(GgmlpyError, ValueError):
+    """Text cannot be turned into tokens with what the file says."""
+
+
+class TemplateError(GgmlpyError, ValueError):
+    """A chat template cannot be used."""
+
+
+class Unsupported(GgmlpyError, ValueError):
+    """A known thing that is not available here: an architecture, a mode, a combination."""
+
+
+class BackendError(GgmlpyError, RuntimeError):
+    """A backend is not installed, or cannot run on this machine."""
+
+
+class KernelError(BackendError):
+    """No backend in use has a kernel for a node."""
+
+
+class BadBatch(GgmlpyError, ValueError):
+    """Tokens, positions or sequence ids that cannot be decoded."""
+
+
+class CacheFull(GgmlpyError, RuntimeError):
+    """The KV cache has no room for the batch; nothing was changed."""
