@@ -4,6 +4,7 @@
     ├── ShapeError (ValueError)          a tensor's shape, type or layout does not fit the op
     ├── IndexOutOfRange (IndexError)     an index tensor points outside what it indexes
     ├── FileError (ValueError)           a file cannot be used
+    │   ├── MissingFile (FileNotFoundError)  there is no such file, or it is a folder
     │   ├── GGUFError                    not a GGUF file, or a damaged one
     │   └── WeightError                  a tensor or key that the model needs is missing or wrong
     ├── TokenizerError (ValueError)      text cannot be turned into tokens with what the file says
@@ -34,6 +35,10 @@ class IndexOutOfRange(GgmlpyError, IndexError):
 
 class FileError(GgmlpyError, ValueError):
     """A file cannot be used."""
+
+
+class MissingFile(FileError, FileNotFoundError):
+    """There is no such file, or the path is a folder."""
 
 
 class GGUFError(FileError):

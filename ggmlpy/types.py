@@ -1,0 +1,107 @@
+"""Tensor types: every type of the GGUF format, with its block layout.
+
+A *block* is the unit in which a type is stored: `block_size` elements in `type_size` bytes. Plain
+types have blocks of one element. Ids and sizes come from the `gguf` package, which keeps them in
+step with the format.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+import gguf
+import numpy as np
+
+from ggmlpy.errors import ShapeError
+
+_NUMPY = {
+    "f32": np.dtype(np.float32),
+    "f16": np.dtype(np.float16),
+    "f64": np.dtype(np.float64),
+    "i8": np.dtype(np.int8),
+    "i16": np.dtype(np.int16),
+    "i32": np.dtype(np.int32),
+    "i64": np.dtype(np.int64),
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorType:
+    """One storage type. There is one object per type, so `is` compares them."""
+
+    name: str  # ggml's spelling: "f32", "q4_0", "q4_K"
+    id: int  # the number in a GGUF file
+    block_size: int  # elements per block
+    type_size: int  # bytes per block
+    dtype: np.dtype | None  # numpy's type of an element; None for bf16 and quantised types
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __reduce__(self) -> str:
+        return f"TYPES['{self.name}']"  # pickles to the one object, so `is` keeps working
+
+    @property
+    def is_quantized(self) -> bool:
+        return self.block_size > 1
+
+    @property
+    def is_float(self) -> bool:
+        """Plain floating point: f16, f32, f64, bf16."""
+        return self.name in ("f32", "f16", "bf16", "f64")
+
+    def row_bytes(self, n: int) -> int:
+        """Bytes of `n` consecutive elements. Raises ShapeError unless they are whole blocks."""
+        if n % self.block_size:
+            raise ShapeError(
+                f"{self.name} is stored in blocks of {self.block_size} elements, a row has {n}"
+            )
+        return n // self.block_size * self.type_size
+
+
+def _ggml_name(gguf_name: str) -> str:
+    """ggml writes q4_K but iq2_xxs: only a lone trailing K is a capital."""
+    lower = gguf_name.lower()
+    return lower[:-1] + "K" if lower.endswith("_k") else lower
+
+
+TYPES: dict[str, TensorType] = {
+    _ggml_name(t.name): TensorType(
+        _ggml_name(t.name), int(t), *gguf.GGML_QUANT_SIZES[t], _NUMPY.get(t.name.lower())
+    )
+    for t in gguf.GGMLQuantizationType
+}
+BY_ID: dict[int, TensorType] = {t.id: t for t in TYPES.values()}
+_BY_LOWER_NAME = {name.lower(): t for name, t in TYPES.items()}
+
+F32 = TYPES["f32"]
+F16 = TYPES["f16"]
+BF16 = TYPES["bf16"]
+I32 = TYPES["i32"]
+I64 = TYPES["i64"]
+Q8_0 = TYPES["q8_0"]
+Q4_0 = TYPES["q4_0"]
+Q4_K = TYPES["q4_K"]
+Q6_K = TYPES["q6_K"]
+
+_BY_DTYPE = {t.dtype: t for t in TYPES.values() if t.dtype is not None}
+
+
+def type_of(spec: str | TensorType | np.dtype) -> TensorType:
+    """The type named `spec`, in either case. Raises ShapeError for a name that GGUF does not have."""
+    if isinstance(spec, TensorType):
+        return spec
+    if isinstance(spec, np.dtype):
+        found = _BY_DTYPE.get(spec.newbyteorder("="))
+        if found is None:
+            allowed = ", ".join(sorted(str(d) for d in _BY_DTYPE))
+            raise ShapeError(f"no tensor type holds numpy {spec}; these do: {allowed}")
+        return found
+    found = _BY_LOWER_NAME.get(spec.lower())
+    if found is None:
+        raise ShapeError(f"unknown tensor type {spec!r}; known: {', '.join(TYPES)}")
+    return found
+
+
+assert sys.byteorder == "little", "tensor data is little-endian, as GGUF files are"
