@@ -9,7 +9,7 @@
     │   └── WeightError                  a tensor or key that the model needs is missing or wrong
     ├── TokenizerError (ValueError)      text cannot be turned into tokens with what the file says
     ├── TemplateError (ValueError)       a chat template cannot be used
-    ├── Unsupported (ValueError)         a known thing that is not available here (architecture, mode)
+    ├── Unsupported (ValueError)         a known thing that is not available here
     ├── BackendError (RuntimeError)      a backend is not installed, or cannot run here
     │   └── KernelError                  no backend has a kernel for a node
     ├── BadBatch (ValueError)            tokens, positions or sequence ids that cannot be decoded

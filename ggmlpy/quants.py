@@ -72,5 +72,3 @@ def has_quantizer(type: TensorType) -> bool:
     except Unsupported:
         return False
     return True
-
-

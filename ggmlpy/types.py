@@ -15,7 +15,7 @@ import numpy as np
 
 from ggmlpy.errors import ShapeError
 
-_NUMPY = {
+_NUMPY: dict[str, np.dtype] = {
     "f32": np.dtype(np.float32),
     "f16": np.dtype(np.float16),
     "f64": np.dtype(np.float64),
@@ -66,12 +66,13 @@ def _ggml_name(gguf_name: str) -> str:
     return lower[:-1] + "K" if lower.endswith("_k") else lower
 
 
-TYPES: dict[str, TensorType] = {
-    _ggml_name(t.name): TensorType(
-        _ggml_name(t.name), int(t), *gguf.GGML_QUANT_SIZES[t], _NUMPY.get(t.name.lower())
-    )
-    for t in gguf.GGMLQuantizationType
-}
+def _tensor_type(gguf_type: gguf.GGMLQuantizationType) -> TensorType:
+    block_size, type_size = gguf.GGML_QUANT_SIZES[gguf_type]
+    dtype: np.dtype | None = _NUMPY.get(gguf_type.name.lower())
+    return TensorType(_ggml_name(gguf_type.name), int(gguf_type), block_size, type_size, dtype)
+
+
+TYPES: dict[str, TensorType] = {t.name: t for t in map(_tensor_type, gguf.GGMLQuantizationType)}
 BY_ID: dict[int, TensorType] = {t.id: t for t in TYPES.values()}
 _BY_LOWER_NAME = {name.lower(): t for name, t in TYPES.items()}
 
@@ -89,7 +90,7 @@ _BY_DTYPE = {t.dtype: t for t in TYPES.values() if t.dtype is not None}
 
 
 def type_of(spec: str | TensorType | np.dtype) -> TensorType:
-    """The type named `spec`, in either case. Raises ShapeError for a name that GGUF does not have."""
+    """The type named `spec`, in either case. Raises ShapeError for one that GGUF lacks."""
     if isinstance(spec, TensorType):
         return spec
     if isinstance(spec, np.dtype):

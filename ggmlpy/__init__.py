@@ -1,0 +1,1 @@
+"""ggmlpy: a ggml-style compute-graph runtime in Python."""

@@ -1,0 +1,245 @@
+"""Tensors of a lazy graph: leaves that hold bytes, and nodes that say how to compute them.
+
+Building a node checks shapes and computes nothing. Order is ggml's everywhere: `ne` and `nb` with
+the fastest dimension first. numpy's order appears only at the border (`from_numpy`, `.numpy()`).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ggmlpy.errors import GgmlpyError, ShapeError
+from ggmlpy.layout import read_array
+from ggmlpy.spec import Dims, Spec
+from ggmlpy.storage import Storage, aligned_bytes
+from ggmlpy.types import TensorType, type_of
+
+if TYPE_CHECKING:
+    from ggmlpy.op import Op
+
+
+class Flag(enum.Flag):
+    """What a tensor is to its graph."""
+
+    NONE = 0
+    INPUT = enum.auto()  # a leaf that the caller fills before each run
+    OUTPUT = enum.auto()  # keeps its memory to the end of the run
+    WEIGHT = enum.auto()  # a leaf that never changes: a backend may keep a repacked copy
+    STATE = enum.auto()  # a leaf that runs read and write, as a KV cache
+
+
+_scope: ContextVar[str] = ContextVar("ggmlpy_scope", default="")
+
+
+@contextmanager
+def scope(name: str) -> Iterator[None]:
+    """Nodes built inside are named `name.…`, in errors, dumps and profiles. Scopes nest."""
+    token = _scope.set(qualified(name))
+    try:
+        yield
+    finally:
+        _scope.reset(token)
+
+
+def qualified(name: str) -> str:
+    """`name` inside the current scope."""
+    prefix = _scope.get()
+    return f"{prefix}.{name}" if prefix else name
+
+
+# The functions behind operators and methods. ggmlpy.ops fills it: the core must not import ops.
+FUNCTIONS: dict[str, Callable[..., Tensor]] = {}
+
+
+class Tensor:
+    """A leaf or a node of a graph.
+
+    ne, nb, type          shape, byte strides, type
+    op, src               how it is computed; None and () for a leaf
+    view_src, view_offs   the tensor whose memory it shares, and the byte offset into it
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "flags",
+        "name",
+        "op",
+        "spec",
+        "src",
+        "storage",
+        "view_offs",
+        "view_src",
+    )
+
+    def __init__(
+        self,
+        spec: Spec,
+        *,
+        op: Op | None = None,
+        src: tuple[Tensor, ...] = (),
+        name: str = "",
+        flags: Flag = Flag.NONE,
+        storage: Storage | None = None,
+        view_src: Tensor | None = None,
+        view_offs: int = 0,
+    ) -> None:
+        self.spec = spec
+        self.op = op
+        self.src = src
+        self.name = name
+        self.flags = flags
+        self.storage = storage  # of a leaf; of a node once it has been computed
+        self.view_src = view_src
+        self.view_offs = view_offs
+
+    @property
+    def ne(self) -> Dims:
+        return self.spec.ne
+
+    @property
+    def nb(self) -> Dims:
+        return self.spec.nb
+
+    @property
+    def type(self) -> TensorType:
+        return self.spec.type
+
+    @property
+    def is_leaf(self) -> bool:
+        return self.op is None
+
+    @property
+    def root(self) -> Tensor:
+        """The tensor whose memory this one lies in: itself unless it is a view."""
+        return self if self.view_src is None else self.view_src
+
+    def named(self, name: str) -> Tensor:
+        """Set the name, inside the current scope, and return the tensor itself."""
+        self.name = qualified(name)
+        return self
+
+    def numpy(self) -> NDArray[Any]:
+        """The values in numpy order (`ne` reversed, trailing ones left out), as a copy.
+
+        bf16 and quantised types come back as f32. Raises GgmlpyError before the tensor is computed.
+        """
+        values = read_array(self._bytes(), self.spec, self.view_offs if self.storage is None else 0)
+        return values.reshape(values.shape[4 - self.spec.n_dims :])
+
+    def tobytes(self) -> bytes:
+        """The raw bytes, contiguous in `ne` order. Raises GgmlpyError before it is computed."""
+        if not self.spec.contiguous:
+            raise ShapeError(f"{self}: the bytes of a strided tensor: take ops.cont of it first")
+        start = self.view_offs if self.storage is None else 0
+        return self._bytes()[start : start + self.spec.n_bytes].tobytes()
+
+    def _bytes(self) -> NDArray[np.uint8]:
+        if self.storage is not None:
+            return self.storage.data
+        if self.root.is_leaf and self.root.storage is not None and not _written(self):
+            return self.root.storage.data
+        raise GgmlpyError(f"{self} has no value yet: pass it to ggmlpy.compute first")
+
+    def __repr__(self) -> str:
+        what = "leaf" if self.op is None else str(self.op)
+        return f"<{self.name or 'tensor'}: {self.spec} = {what}>"
+
+    def __add__(self, other: Tensor | float) -> Tensor:
+        if isinstance(other, Tensor):
+            return FUNCTIONS["add"](self, other)
+        return FUNCTIONS["scale_bias"](self, 1.0, other)
+
+    def __sub__(self, other: Tensor | float) -> Tensor:
+        if isinstance(other, Tensor):
+            return FUNCTIONS["sub"](self, other)
+        return FUNCTIONS["scale_bias"](self, 1.0, -other)
+
+    def __mul__(self, other: Tensor | float) -> Tensor:
+        return FUNCTIONS["mul" if isinstance(other, Tensor) else "scale"](self, other)
+
+    def __truediv__(self, other: Tensor | float) -> Tensor:
+        if isinstance(other, Tensor):
+            return FUNCTIONS["div"](self, other)
+        return FUNCTIONS["scale"](self, 1.0 / other)
+
+    def __neg__(self) -> Tensor:
+        return FUNCTIONS["neg"](self)
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def reshape(self, *ne: int) -> Tensor:
+        """ops.reshape_1d … reshape_4d."""
+        return FUNCTIONS[f"reshape_{len(ne)}d"](self, *ne)
+
+    def permute(self, axis0: int, axis1: int, axis2: int, axis3: int) -> Tensor:
+        """ops.permute: dimension j goes to place axis_j."""
+        return FUNCTIONS["permute"](self, axis0, axis1, axis2, axis3)
+
+    def transpose(self) -> Tensor:
+        """ops.transpose: the first two dimensions swapped."""
+        return FUNCTIONS["transpose"](self)
+
+    def cont(self) -> Tensor:
+        """ops.cont: a contiguous copy."""
+        return FUNCTIONS["cont"](self)
+
+    def cast(self, type: str | TensorType) -> Tensor:
+        """ops.cast: converted to another type."""
+        return FUNCTIONS["cast"](self, type)
+
+
+def _written(tensor: Tensor) -> bool:
+    """Whether a view's value depends on a node that still has to run (set_rows, cpy)."""
+    while tensor.op is not None:
+        if tensor.op.computes:
+            return True
+        tensor = tensor.src[0]
+    return False
+
+
+def from_bytes(
+    raw: bytes | bytearray | memoryview | NDArray[np.uint8],
+    type: str | TensorType,
+    ne: Sequence[int],
+    *,
+    name: str = "",
+) -> Tensor:
+    """A weight: a leaf over the stored bytes of any GGUF type, shape `ne`. The bytes are shared.
+
+    Raises ShapeError unless the length is what type and shape ask for.
+    """
+    spec = Spec(ne, type_of(type))
+    data = np.frombuffer(raw, np.uint8) if not isinstance(raw, np.ndarray) else raw.reshape(-1)
+    if data.nbytes != spec.n_bytes:
+        raise ShapeError(
+            f"{name or 'from_bytes'}: {spec} takes {spec.n_bytes} bytes, not {data.nbytes}"
+        )
+    return Tensor(spec, name=name, flags=Flag.WEIGHT, storage=Storage(data.view(np.uint8)))
+
+
+def from_numpy(array: NDArray[Any], *, name: str = "") -> Tensor:
+    """A leaf with the array's values: `ne` is the shape reversed.
+
+    Shares the array's memory where it is contiguous. Raises ShapeError for a type GGUF lacks, for
+    more than four dimensions, and for an empty array.
+    """
+    array = np.ascontiguousarray(array)
+    spec = Spec(array.shape[::-1] or (1,), type_of(array.dtype))
+    native = array.astype(array.dtype.newbyteorder("="), copy=False)
+    return Tensor(spec, name=name, storage=Storage(native.reshape(-1).view(np.uint8)))
+
+
+def zeros(
+    type: str | TensorType, ne: Sequence[int], *, name: str = "", flags: Flag = Flag.NONE
+) -> Tensor:
+    """A leaf of zero bytes with memory of its own (INPUT, STATE)."""
+    spec = Spec(ne, type_of(type))
+    return Tensor(spec, name=name, flags=flags, storage=Storage(aligned_bytes(spec.n_bytes)))
