@@ -1,0 +1,60 @@
+"""Backends by name. Third parties add theirs under the entry point group `ggmlpy.backends`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import entry_points
+
+from ggmlpy.backends.base import Backend
+from ggmlpy.errors import BackendError
+
+ENTRY_POINTS = "ggmlpy.backends"
+
+
+def _reference(n_threads: int | None) -> Backend:
+    from ggmlpy.backends.reference import ReferenceBackend
+
+    return ReferenceBackend()
+
+
+def _null(n_threads: int | None) -> Backend:
+    from ggmlpy.backends.null import NullBackend
+
+    return NullBackend()
+
+
+def _cpu(n_threads: int | None) -> Backend:
+    from ggmlpy.backends.cpu.backend import CpuBackend  # imports numba's front end: not for all
+
+    return CpuBackend(n_threads)
+
+
+_BUILT_IN: dict[str, Callable[[int | None], Backend]] = {
+    "cpu": _cpu,
+    "reference": _reference,
+    "null": _null,
+}
+DEFAULT = "cpu"  # what "auto" means until a faster device is found
+
+
+def backend_names() -> list[str]:
+    """The built-in names, then those that installed packages add."""
+    return [*_BUILT_IN, *sorted(e.name for e in entry_points(group=ENTRY_POINTS))]
+
+
+def get_backend(name: str, n_threads: int | None = None) -> Backend:
+    """A backend by name; "auto" is the fastest one here. `n_threads` None: one per core.
+
+    Raises BackendError for a name that is not installed, and for n_threads below one.
+    """
+    if n_threads is not None and n_threads < 1:
+        raise BackendError(f"n_threads is {n_threads}: it must be at least 1")
+    name = DEFAULT if name == "auto" else name
+    if name in _BUILT_IN:
+        return _BUILT_IN[name](n_threads)
+    for entry in entry_points(group=ENTRY_POINTS, name=name):
+        made = entry.load()(n_threads)
+        if not isinstance(made, Backend):
+            raise BackendError(f"backend {name}: {entry.value} made {made!r}, not a Backend")
+        return made
+    raise BackendError(f"no backend {name!r}; installed are {', '.join(backend_names())}")

@@ -1,0 +1,28 @@
+"""Places and schedules like any backend and computes nothing: the cost of everything around."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ggmlpy.backends.base import Backend, Places, Plan
+from ggmlpy.tensor import Tensor
+
+
+class NullBackend(Backend):
+    """Supports every node; results are whatever the memory holds."""
+
+    name = "null"
+
+    def supports(self, node: Tensor) -> bool:
+        return node.op is not None
+
+    def plan(self, nodes: Sequence[Tensor], places: Places) -> Plan:
+        for node in nodes:
+            assert node in places, f"{node} has no place"
+            assert all(source in places for source in node.src), f"a source of {node} has no place"
+        return _NullPlan()
+
+
+class _NullPlan(Plan):
+    def run(self) -> None:
+        pass

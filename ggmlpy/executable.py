@@ -1,0 +1,113 @@
+"""A graph made ready to run: placed, planned, and run as often as wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ggmlpy.allocator import Layout, allocate
+from ggmlpy.backends.base import Backend, Place, Places
+from ggmlpy.graph import Graph
+from ggmlpy.layout import element_view, read_array
+from ggmlpy.scheduler import Copy, Pin, Schedule, Split, assign, cut, lies_in_place
+from ggmlpy.storage import Storage
+from ggmlpy.tensor import Tensor
+
+
+class Executable:
+    """`run()` computes every node; inputs are whatever the input leaves hold by then.
+
+    `layout` tells the arenas' sizes, `schedule` the splits. Results stay until the next run.
+    """
+
+    def __init__(self, graph: Graph, backends: Sequence[Backend], pin: Pin | None = None) -> None:
+        self.graph = graph
+        self.schedule: Schedule = cut(graph, assign(graph, backends, pin))
+        self.layout: Layout = allocate(graph, self.schedule.splits)
+        self._backends = {s.backend.name: s.backend for s in self.schedule.splits}
+        self._arenas = {
+            name: self._backends[name].allocate(n_bytes)
+            for name, n_bytes in self.layout.arena_bytes.items()
+        }
+        self._places: dict[str, dict[Tensor, Place]] = {name: {} for name in self._backends}
+        self._steps = [self._step(split) for split in self.schedule.splits]
+
+    def run(self) -> None:
+        """Run every split in order. Raises IndexOutOfRange for a bad index in an input."""
+        for step in self._steps:
+            step()
+
+    def read(self, tensor: Tensor) -> NDArray[Any]:
+        """The values `[ne3, ne2, ne1, ne0]` after a run, as a copy; quantised types as f32."""
+        data, offset = self._host_bytes(tensor)
+        return read_array(data, tensor.spec, offset)
+
+    def array(self, tensor: Tensor) -> NDArray[Any]:
+        """The values of a plain type, in place where they lie on the host: the next run's too."""
+        data, offset = self._host_bytes(tensor)
+        return element_view(data, tensor.spec, offset)
+
+    def raw(self, tensor: Tensor) -> NDArray[np.uint8]:
+        """The bytes of the tensor's extent after a run, as a copy."""
+        data, offset = self._host_bytes(tensor)
+        return data[offset : offset + tensor.spec.n_bytes].copy()
+
+    def _host_bytes(self, tensor: Tensor) -> tuple[NDArray[np.uint8], int]:
+        holders = self.schedule.holders.get(tensor.root)
+        if not holders:
+            assert tensor.root.storage is not None, f"{tensor} was not computed by this graph"
+            return tensor.root.storage.data, tensor.view_offs
+        backend = holders[-1]
+        at = self._place(tensor, backend)
+        return backend.read(at.storage, at.offset, tensor.spec.n_bytes), 0
+
+    def _step(self, split: Split) -> Callable[[], None]:
+        places: Places = {
+            t: self._place(t, split.backend) for node in split.nodes for t in (*node.src, node)
+        }
+        plan = split.backend.plan(split.nodes, places)
+        if not split.copies:
+            return plan.run
+        copies = [self._copy(copy, split.backend) for copy in split.copies]
+
+        def step() -> None:
+            for copy in copies:
+                copy()
+            plan.run()
+
+        return step
+
+    def _copy(self, copy: Copy, target: Backend) -> Callable[[], None]:
+        to = self._place(copy.root, target)
+        n_bytes = copy.root.spec.n_bytes
+        if copy.source is None:
+            assert copy.root.storage is not None
+            host = copy.root.storage.data
+            return lambda: target.write(to.storage, to.offset, host[:n_bytes])
+        source = copy.source
+        at = self._place(copy.root, source)
+        return lambda: target.write(
+            to.storage, to.offset, source.read(at.storage, at.offset, n_bytes)
+        )
+
+    def _place(self, tensor: Tensor, backend: Backend) -> Place:
+        known = self._places[backend.name]
+        place = known.get(tensor)
+        if place is None:
+            place = known[tensor] = self._new_place(tensor, backend)
+        return place
+
+    def _new_place(self, tensor: Tensor, backend: Backend) -> Place:
+        root = tensor.root
+        if lies_in_place(root, backend):
+            assert root.storage is not None
+            return Place(_usable(root.storage, backend), tensor.view_offs)
+        start = self.layout.offsets[root, backend.name]
+        return Place(self._arenas[backend.name], start + tensor.view_offs)
+
+
+def _usable(storage: Storage, backend: Backend) -> Storage:
+    return storage if backend.can_read(storage) else backend.resident(storage)

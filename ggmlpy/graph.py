@@ -1,0 +1,153 @@
+"""A compute graph: every tensor that some outputs need, in the order in which nodes run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from ggmlpy.tensor import Flag, Tensor
+
+
+class Graph:
+    """The tensors reachable from `outputs`: `leafs` hold data, `nodes` are in running order.
+
+    The order is ggml's: depth first, sources before the node, left to right, and outputs in the
+    order given. So a write (set_rows, cpy) that a later output reads comes first if it is listed
+    first. `print(graph)`, `to_dot()` and `to_json()` dump it.
+    """
+
+    def __init__(self, *outputs: Tensor) -> None:
+        self.outputs = outputs
+        self.leafs: list[Tensor] = []
+        self.nodes: list[Tensor] = []
+        self._index: dict[Tensor, int] = {}
+        for tensor in _post_order(outputs):
+            kept = self.leafs if tensor.is_leaf else self.nodes
+            self._index[tensor] = len(kept)
+            kept.append(tensor)
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(self.nodes)
+
+    def __contains__(self, tensor: Tensor) -> bool:
+        return tensor in self._index
+
+    def name_of(self, tensor: Tensor) -> str:
+        """The tensor's name, or ggml's `node_7`, `leaf_3` where it has none."""
+        kind = "leaf" if tensor.is_leaf else "node"
+        return tensor.name or f"{kind}_{self._index[tensor]}"
+
+    def find(self, name: str) -> Tensor:
+        """The tensor called `name` (the first, if several are). Raises KeyError."""
+        for tensor in (*self.leafs, *self.nodes):
+            if self.name_of(tensor) == name:
+                return tensor
+        raise KeyError(f"no tensor {name!r} among {len(self.leafs)} leafs and {len(self)} nodes")
+
+    def __str__(self) -> str:
+        lines = [f"graph: {len(self.nodes)} nodes, {len(self.leafs)} leafs"]
+        lines += [f"leaf {i:4d}: {self._describe(t)}" for i, t in enumerate(self.leafs)]
+        for i, tensor in enumerate(self.nodes):
+            sources = ", ".join(self.name_of(s) for s in tensor.src)
+            lines.append(f"node {i:4d}: {self._describe(tensor)} = {tensor.op} of {sources}")
+        return "\n".join(lines)
+
+    def _describe(self, tensor: Tensor) -> str:
+        flags = f" ({_flag_names(tensor)})" if tensor.flags else ""
+        return f"{self.name_of(tensor):24s} {tensor.spec}{flags}"
+
+    def to_dot(self) -> str:
+        """Graphviz text: boxes for leafs, ellipses for nodes, dashed edges into views."""
+        lines = ["digraph ggmlpy {", "  rankdir=TB; node [fontname=monospace, fontsize=10];"]
+        for tensor in (*self.leafs, *self.nodes):
+            op = "" if tensor.op is None else f"{tensor.op.name}\\n"
+            style = "shape=box, style=filled, fillcolor=" + _leaf_colour(tensor)
+            if not tensor.is_leaf:
+                style = "shape=ellipse"
+            label = f"{op}{_escape(self.name_of(tensor))}\\n{tensor.spec}"
+            lines.append(f'  {self._dot_id(tensor)} [{style}, label="{label}"];')
+        for tensor in self.nodes:
+            dashed = tensor.op is not None and not tensor.op.computes
+            for i, source in enumerate(tensor.src):
+                style = ' [style=dashed, label="' if dashed else ' [label="'
+                lines.append(f'  {self._dot_id(source)} -> {self._dot_id(tensor)}{style}{i}"];')
+        return "\n".join([*lines, "}"])
+
+    def _dot_id(self, tensor: Tensor) -> str:
+        return f"{'leaf' if tensor.is_leaf else 'node'}_{self._index[tensor]}"
+
+    def to_json(self) -> str:
+        """One object: `leafs` and `nodes` with name, type, ne, nb, flags; nodes add op, params, src.
+
+        A source is written as `["node", 7]` or `["leaf", 3]`.
+        """
+        return json.dumps(
+            {
+                "leafs": [self._json(t) for t in self.leafs],
+                "nodes": [self._json(t) for t in self.nodes],
+                "outputs": [self._json_ref(t) for t in self.outputs],
+            }
+        )
+
+    def _json(self, tensor: Tensor) -> dict[str, Any]:
+        described: dict[str, Any] = {
+            "name": self.name_of(tensor),
+            "type": tensor.type.name,
+            "ne": tensor.ne,
+            "nb": tensor.nb,
+            "flags": _flag_names(tensor).split("|") if tensor.flags else [],
+        }
+        if tensor.op is not None:
+            described["op"] = tensor.op.name
+            described["params"] = {k: _plain(v) for k, v in tensor.op.params().items()}
+            described["src"] = [self._json_ref(s) for s in tensor.src]
+        if tensor.view_src is not None:
+            described["view_src"] = self._json_ref(tensor.view_src)
+            described["view_offs"] = tensor.view_offs
+        return described
+
+    def _json_ref(self, tensor: Tensor) -> tuple[str, int]:
+        return ("leaf" if tensor.is_leaf else "node", self._index[tensor])
+
+
+def _post_order(outputs: tuple[Tensor, ...]) -> list[Tensor]:
+    """Depth first without recursion: a model's graph is deeper than Python's stack."""
+    order: list[Tensor] = []
+    seen: set[Tensor] = set()
+    for output in outputs:
+        stack = [(output, 0)]
+        while stack:
+            tensor, i = stack.pop()
+            if i == 0 and tensor in seen:
+                continue
+            if i < len(tensor.src):
+                stack += [(tensor, i + 1), (tensor.src[i], 0)]
+            elif tensor not in seen:
+                seen.add(tensor)
+                order.append(tensor)
+    return order
+
+
+def _flag_names(tensor: Tensor) -> str:
+    return "|".join(f.name or "" for f in Flag if f in tensor.flags)
+
+
+def _plain(value: Any) -> Any:
+    """A parameter as JSON holds it; a type by its name."""
+    return (
+        value if isinstance(value, bool | int | float | str | None | list | tuple) else str(value)
+    )
+
+
+def _leaf_colour(tensor: Tensor) -> str:
+    if Flag.WEIGHT in tensor.flags:
+        return "lightblue"
+    return "lightyellow" if Flag.STATE in tensor.flags else "lightgrey"
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')
