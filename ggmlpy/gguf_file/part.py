@@ -1,0 +1,74 @@
+"""One GGUF file, mapped into memory: the bytes that everything else here looks at."""
+
+from __future__ import annotations
+
+import mmap
+import stat
+from pathlib import Path
+from typing import Literal
+
+from ggmlpy.errors import FileError, MissingFile
+
+ByteOrder = Literal["little", "big"]
+
+
+class Part:
+    """A mapped file (a split model has several) and the byte order of its numbers.
+
+    Views handed out keep the mapping alive by reference, so `close` never pulls memory away from
+    under an array: it drops this object's own reference and refuses new views.
+    """
+
+    __slots__ = ("_view", "byte_order", "path")
+
+    def __init__(self, path: Path, view: memoryview) -> None:
+        self.path = path
+        self.byte_order: ByteOrder = "little"  # until the header says otherwise
+        self._view: memoryview | None = view
+
+    @classmethod
+    def open(cls, path: Path) -> Part:
+        """Map `path`. Raises MissingFile if it is absent or a folder, FileError if unreadable."""
+        name = path.name or str(path)
+        try:
+            _check_regular(path, name)
+            with path.open("rb") as file:
+                return cls(path, memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
+        except FileError:
+            raise
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise MissingFile(f"{name}: there is no such file in {path.parent}") from error
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the path, or emptied just now
+            reason = (error.strerror if isinstance(error, OSError) else None) or error
+            raise FileError(f"{name}: the file cannot be read: {reason}") from error
+
+    @property
+    def name(self) -> str:
+        """The file's name, with which every message begins."""
+        return self.path.name
+
+    @property
+    def prefix(self) -> str:
+        """The byte order as `struct` and numpy write it."""
+        return "<" if self.byte_order == "little" else ">"
+
+    @property
+    def view(self) -> memoryview:
+        """All bytes of the file, read-only. Raises FileError after `close`."""
+        if self._view is None:
+            raise FileError(f"{self.name}: the file is closed")
+        return self._view
+
+    def close(self) -> None:
+        self._view = None
+
+
+def _check_regular(path: Path, name: str) -> None:
+    """Refuse what cannot be mapped before it is opened: opening a pipe would wait for a writer."""
+    status = path.stat()
+    if stat.S_ISDIR(status.st_mode):
+        raise MissingFile(f"{name}: {path} is a folder; it must be a GGUF file")
+    if not stat.S_ISREG(status.st_mode):
+        raise FileError(f"{name}: {path} is a device or a pipe; it must be a GGUF file")
+    if status.st_size == 0:
+        raise FileError(f"{name}: the file is empty; a GGUF file has at least 24 bytes")
