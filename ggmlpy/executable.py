@@ -17,19 +17,48 @@ from ggmlpy.storage import Storage
 from ggmlpy.tensor import Tensor
 
 
+class ArenaPool:
+    """One arena a backend for many executables, of which one runs at a time.
+
+    An executable keeps the arena that it was made with; a larger one later replaces it for those
+    that come after. So make the largest first.
+    """
+
+    def __init__(self) -> None:
+        self._arenas: dict[str, Storage] = {}
+
+    def take(self, backend: Backend, n_bytes: int) -> Storage:
+        """At least `n_bytes` of the backend's memory, shared with what was taken before."""
+        held = self._arenas.get(backend.name)
+        if held is None or held.n_bytes < n_bytes:
+            held = self._arenas[backend.name] = backend.allocate(n_bytes)
+        return held
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(storage.n_bytes for storage in self._arenas.values())
+
+
 class Executable:
     """`run()` computes every node; inputs are whatever the input leaves hold by then.
 
     `layout` tells the arenas' sizes, `schedule` the splits. Results stay until the next run.
     """
 
-    def __init__(self, graph: Graph, backends: Sequence[Backend], pin: Pin | None = None) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        backends: Sequence[Backend],
+        pin: Pin | None = None,
+        arenas: ArenaPool | None = None,
+    ) -> None:
         self.graph = graph
         self.schedule: Schedule = cut(graph, assign(graph, backends, pin))
         self.layout: Layout = allocate(graph, self.schedule.splits)
         self._backends = {s.backend.name: s.backend for s in self.schedule.splits}
+        pool = ArenaPool() if arenas is None else arenas
         self._arenas = {
-            name: self._backends[name].allocate(n_bytes)
+            name: pool.take(self._backends[name], n_bytes)
             for name, n_bytes in self.layout.arena_bytes.items()
         }
         self._places: dict[str, dict[Tensor, Place]] = {name: {} for name in self._backends}

@@ -28,5 +28,9 @@ class Storage:
     device: str = "host"
     address: int = field(init=False)
 
+    @property
+    def n_bytes(self) -> int:
+        return self.data.nbytes
+
     def __post_init__(self) -> None:
         self.address = int(self.data.__array_interface__["data"][0])

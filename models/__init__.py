@@ -1,0 +1,44 @@
+"""Architectures by the name that a file gives: `general.architecture`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from ggmlpy.errors import Unsupported
+from ggmlpy.gguf_file import GGUFFile
+from ggmlpy.models.batch import UBatch
+from ggmlpy.models.hparams import HParams
+from ggmlpy.models.llama import Llama
+from ggmlpy.models.weights import Weights
+from ggmlpy.tensor import Tensor
+
+
+class Model(Protocol):
+    """What an architecture provides: sizes, weights, and the graph of one ubatch."""
+
+    hparams: HParams
+    weights: Weights
+
+    def build(self, ubatch: UBatch) -> Tensor:
+        """Logits [n_vocab, n_outputs]."""
+        ...
+
+
+ARCHITECTURES: dict[str, Callable[[GGUFFile], Model]] = {
+    "llama": Llama,
+}
+
+
+def load_model(file: GGUFFile) -> Model:
+    """The file's model, its weights checked. Raises Unsupported for an architecture not known here.
+
+    Raises WeightError for a key or tensor that is missing or wrong.
+    """
+    arch = file.metadata.str("general.architecture")
+    if arch not in ARCHITECTURES:
+        raise Unsupported(
+            f'{file.path.name}: architecture "{arch}" is not known here;'
+            f" known: {', '.join(sorted(ARCHITECTURES))}"
+        )
+    return ARCHITECTURES[arch](file)

@@ -1,0 +1,190 @@
+"""Runs a model on tokens: KV cache, inputs, and plans that are built once for each graph shape."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ggmlpy.backends.base import Backend
+from ggmlpy.errors import BadBatch
+from ggmlpy.executable import ArenaPool, Executable
+from ggmlpy.graph import Graph
+from ggmlpy.kv_cache import KVCache
+from ggmlpy.models import Model
+from ggmlpy.models.batch import KVView, UBatch
+from ggmlpy.tensor import Flag, Tensor, zeros
+from ggmlpy.types import F16, TensorType
+
+MAX_PLANS = 32  # shapes kept ready; a plan's records are small, its arena is shared
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """All that a graph depends on. Two ubatches of one shape run the same plan."""
+
+    n_tokens: int
+    n_outputs: int
+    n_kv: int
+    first_stream: int = 0
+    n_stream: int = 1
+
+
+class Context:
+    """One model with one KV cache. `decode` runs tokens and gives logits."""
+
+    def __init__(
+        self,
+        model: Model,
+        backends: Sequence[Backend],
+        *,
+        n_ctx: int,
+        n_ubatch: int = 512,
+        type_k: TensorType = F16,
+        type_v: TensorType = F16,
+        flash_attn: bool = True,
+    ) -> None:
+        self.model = model
+        self.n_ubatch = n_ubatch
+        self.flash_attn = flash_attn
+        self.cache = KVCache(model.hparams, n_ctx, type_k, type_v)
+        self.n_plans_built = 0
+        self._backends = list(backends)
+        self._plans: OrderedDict[Shape, _PlannedGraph] = OrderedDict()
+        self._arenas = ArenaPool()
+
+    @property
+    def n_past(self) -> int:
+        """Tokens in the cache."""
+        return self.cache.n_used()
+
+    @property
+    def compute_bytes(self) -> int:
+        """Memory that graphs run in."""
+        return self._arenas.n_bytes
+
+    def truncate(self, n_tokens: int) -> None:
+        """Forget all but the first `n_tokens` positions."""
+        self.cache.remove(n_tokens)
+
+    def decode(self, tokens: Sequence[int], *, all_logits: bool = False) -> NDArray[np.float32]:
+        """Run `tokens` after what the cache holds, in chunks of at most n_ubatch.
+
+        Returns the logits of the last token, or with `all_logits` of every one: [n_outputs,
+        n_vocab], good until the next call. Raises BadBatch for no tokens or one outside the
+        vocabulary, CacheFull if they do not fit; either way the cache is as it was.
+        """
+        ids = np.asarray(tokens, dtype=np.int64)
+        self._check(ids)
+        start = self.cache.next_position()
+        self.cache.find_cells(len(ids))  # all or nothing: raises before the first chunk runs
+        kept: list[NDArray[np.float32]] = []
+        try:
+            for at in range(0, len(ids), self.n_ubatch):
+                chunk = ids[at : at + self.n_ubatch]
+                logits = self._run(chunk, start + at, len(chunk) if all_logits else 1)
+                if all_logits and len(ids) > self.n_ubatch:
+                    logits = logits.copy()
+                kept.append(logits)
+        except BaseException:
+            self.cache.remove(start)
+            raise
+        if not all_logits or len(kept) == 1:
+            return kept[-1]
+        return np.concatenate(kept)
+
+    def _check(self, ids: NDArray[np.int64]) -> None:
+        if not ids.size:
+            raise BadBatch("no tokens to decode")
+        n_vocab = self.model.hparams.n_vocab
+        bad = np.flatnonzero((ids < 0) | (ids >= n_vocab))
+        if bad.size:
+            at = int(bad[0])
+            raise BadBatch(f"token {ids[at]} at index {at} is not in the vocabulary of {n_vocab}")
+
+    def _run(self, ids: NDArray[np.int64], start: int, n_outputs: int) -> NDArray[np.float32]:
+        """One ubatch: the logits of its last `n_outputs` tokens."""
+        n_tokens = len(ids)
+        positions = np.arange(start, start + n_tokens, dtype=np.int32)
+        cells = self.cache.find_cells(n_tokens)
+        self.cache.occupy(cells, positions)
+        plan = self._plan(Shape(n_tokens, n_outputs, self.cache.n_kv()))
+        plan.tokens[:] = ids
+        plan.positions[:] = positions
+        plan.out_ids[:] = np.arange(n_tokens - n_outputs, n_tokens)
+        plan.rows[:] = cells
+        self.cache.fill_mask(plan.mask, positions)
+        return plan.run()
+
+    def _plan(self, shape: Shape) -> _PlannedGraph:
+        plan = self._plans.get(shape)
+        if plan is None:
+            plan = self._plans[shape] = self._build(shape)
+            self.n_plans_built += 1
+            if len(self._plans) > MAX_PLANS:
+                self._plans.popitem(last=False)
+        self._plans.move_to_end(shape)
+        return plan
+
+    def _build(self, shape: Shape) -> _PlannedGraph:
+        inputs = make_inputs(shape, self.cache, self.flash_attn)
+        logits = self.model.build(inputs)
+        executable = Executable(Graph(logits), self._backends, arenas=self._arenas)
+        return _PlannedGraph(inputs, logits, executable)
+
+
+def make_inputs(shape: Shape, cache: KVCache, flash_attn: bool) -> UBatch:
+    """Input leaves for a ubatch of this shape."""
+    n_tokens, n_stream = shape.n_tokens, shape.n_stream
+    kv = KVView(
+        k=cache.k,
+        v=cache.v,
+        rows=_input("i64", (n_tokens,), "inp_kv_rows"),
+        mask=_input("f16", (shape.n_kv, n_tokens // n_stream, 1, n_stream), "inp_kq_mask"),
+        n_kv=shape.n_kv,
+        first_stream=shape.first_stream,
+        n_stream=n_stream,
+    )
+    return UBatch(
+        tokens=_input("i32", (n_tokens,), "inp_tokens"),
+        positions=_input("i32", (n_tokens,), "inp_pos"),
+        out_ids=_input("i32", (shape.n_outputs,), "inp_out_ids"),
+        kv=kv,
+        flash_attn=flash_attn,
+    )
+
+
+def _input(type: str, ne: Sequence[int], name: str) -> Tensor:
+    return zeros(type, ne, name=name, flags=Flag.INPUT)
+
+
+class _PlannedGraph:
+    """A graph ready to run, with its inputs and its logits as arrays over their memory."""
+
+    __slots__ = ("_executable", "_logits", "mask", "out_ids", "positions", "rows", "tokens")
+
+    def __init__(self, inputs: UBatch, logits: Tensor, executable: Executable) -> None:
+        self._executable = executable
+        self._logits = logits
+        self.tokens = _array(inputs.tokens)
+        self.positions = _array(inputs.positions)
+        self.out_ids = _array(inputs.out_ids)
+        self.rows = _array(inputs.kv.rows)
+        self.mask = _array(inputs.kv.mask).reshape(-1, inputs.kv.n_kv)
+
+    def run(self) -> NDArray[np.float32]:
+        """Run on what the inputs hold: logits [n_outputs, n_vocab], good until the next run."""
+        self._executable.run()
+        logits: NDArray[np.float32] = self._executable.array(self._logits)[0, 0]
+        return logits
+
+
+def _array(leaf: Tensor) -> NDArray[Any]:
+    """A leaf's elements in place, flat."""
+    assert leaf.storage is not None
+    assert leaf.type.dtype is not None
+    return leaf.storage.data.view(leaf.type.dtype)

@@ -1,0 +1,43 @@
+"""A file's tensors as leaves of a graph, each checked against the shape that the model asks for."""
+
+from __future__ import annotations
+
+from ggmlpy.errors import WeightError
+from ggmlpy.gguf_file import GGUFFile
+from ggmlpy.tensor import Tensor, from_bytes
+
+
+class Weights:
+    """Hands out leaves over the mapped file; every tensor is handed out once, as one leaf."""
+
+    def __init__(self, file: GGUFFile) -> None:
+        self._file = file
+        self._taken: dict[str, Tensor] = {}
+
+    def take(self, name: str, *ne: int) -> Tensor:
+        """The tensor `name` of shape `ne`. Raises WeightError if missing or shaped otherwise."""
+        found = self.maybe(name, *ne)
+        if found is None:
+            raise WeightError(f'{self._file.path.name}: tensor "{name}" {list(ne)} is missing')
+        return found
+
+    def maybe(self, name: str, *ne: int) -> Tensor | None:
+        """As `take`, but None for a tensor that the file does not have."""
+        if name in self._taken:
+            return self._taken[name]
+        info = self._file.tensors.get(name)
+        if info is None:
+            return None
+        padded = ne + (1,) * (4 - len(ne))
+        if info.ne != padded:
+            raise WeightError(
+                f'{self._file.path.name}: "{name}" is {list(info.ne[: info.n_dims])},'
+                f" the metadata asks for {list(ne)}"
+            )
+        leaf = from_bytes(info.data, info.type, padded, name=name.removesuffix(".weight"))
+        self._taken[name] = leaf
+        return leaf
+
+    def unused(self) -> list[str]:
+        """Names of tensors in the file that no one asked for."""
+        return [name for name in self._file.tensors if name not in self._taken]
