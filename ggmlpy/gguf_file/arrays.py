@@ -14,7 +14,7 @@ import struct
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, SupportsIndex, overload
 
 import gguf
 import numpy as np
@@ -74,10 +74,10 @@ class LazyArray(Sequence[Any]):
         return self._n
 
     @overload
-    def __getitem__(self, index: int) -> Any: ...
+    def __getitem__(self, index: SupportsIndex) -> Any: ...
     @overload
     def __getitem__(self, index: slice) -> list[Any]: ...
-    def __getitem__(self, index: int | slice) -> Any:
+    def __getitem__(self, index: SupportsIndex | slice) -> Any:
         if isinstance(index, slice):
             return [self._item(i) for i in range(*index.indices(self._n))]
         return self._item(self._checked(index))
@@ -96,7 +96,7 @@ class LazyArray(Sequence[Any]):
         """
         raise self._wrong("numbers")
 
-    def bytes(self, index: int) -> builtins.bytes:
+    def bytes(self, index: SupportsIndex) -> builtins.bytes:
         """String `index` as it stands in the file. Raises WeightError unless it holds strings."""
         raise self._wrong("strings")
 
@@ -108,11 +108,11 @@ class LazyArray(Sequence[Any]):
     def _item(self, index: int) -> Any:
         """Element `index`, which lies in range(len(self))."""
 
-    def _checked(self, index: int) -> int:
-        index = operator.index(index)
-        if not -self._n <= index < self._n:
-            raise IndexError(f"{self._label} has {self._n} elements, index {index} is outside")
-        return index % self._n
+    def _checked(self, index: SupportsIndex) -> int:
+        i = operator.index(index)
+        if not -self._n <= i < self._n:
+            raise IndexError(f"{self._label} has {self._n} elements, index {i} is outside")
+        return i % self._n
 
     def _wrong(self, wanted: str) -> WeightError:
         return WeightError(
@@ -154,7 +154,7 @@ class _Strings(LazyArray):
         super().__init__(part, label, "str", n)
         self._starts = starts  # n + 1; string i is the bytes starts[i] + 8 … starts[i + 1]
 
-    def bytes(self, index: int) -> builtins.bytes:
+    def bytes(self, index: SupportsIndex) -> builtins.bytes:
         i = self._checked(index)
         begin, end = self._starts[i : i + 2].tolist()
         return builtins.bytes(self._part.view[begin + 8 : end])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Iterator, Mapping
 from enum import Enum
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 from ggmlpy.errors import WeightError
 from ggmlpy.gguf_file.arrays import (
@@ -20,6 +20,7 @@ from ggmlpy.gguf_file.arrays import (
 from ggmlpy.gguf_file.cursor import Cursor, quoted
 
 Value = int | float | bool | str | LazyArray
+Kind = Literal["str", "int", "float", "bool"]
 T = TypeVar("T")
 
 _MAX_KEY_BYTES = 65_535  # the format's limit
@@ -96,9 +97,9 @@ class Metadata(Mapping[str, Value]):
         key: builtins.str,
         default: T | _Required = REQUIRED,
         *,
-        of: builtins.str | None = None,
+        of: Kind | None = None,
     ) -> LazyArray | T:
-        """An array; with `of` ("str", "int", "float", "bool"), one that holds such elements."""
+        """An array; with `of`, one whose elements are of that kind, in any width."""
         value = self._values.get(key)
         if isinstance(value, LazyArray) and (of is None or value.type in _stored_as(of)):
             return value
@@ -119,7 +120,8 @@ class Metadata(Mapping[str, Value]):
         return WeightError(f"{self._name}: key {quoted(key)} is missing")
 
 
-def _stored_as(kind: str) -> tuple[str, ...]:
+def _stored_as(kind: Kind) -> tuple[str, ...]:
+    """The stored types that give elements of this kind."""
     return {"int": _INTEGERS, "float": _FLOATS}.get(kind, (kind,))
 
 
