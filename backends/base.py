@@ -73,7 +73,7 @@ class Backend(ABC):
         return storage.device == self.name or (self.reads_host and storage.device == HOST)
 
     def resident(self, storage: Storage) -> Storage:
-        """This backend's own copy of a weight's bytes, made once; asked where `can_read` is false."""
+        """This backend's own copy of a weight, made once; asked only where `can_read` is false."""
         raise BackendError(f"{self.name} keeps no copies of weights that lie on {storage.device}")
 
     def read(self, storage: Storage, offset: int, n_bytes: int) -> NDArray[np.uint8]:

@@ -67,6 +67,15 @@ class Context:
         """Memory that graphs run in."""
         return self._arenas.n_bytes
 
+    @property
+    def backend_names(self) -> str:
+        """In order of preference."""
+        return ", ".join(b.name for b in self._backends)
+
+    def warm_up(self) -> None:
+        """Build the plan of a decode step: kernels are compiled and weights repacked by then."""
+        self._plan(Shape(1, 1, self.cache.n_kv()))
+
     def truncate(self, n_tokens: int) -> None:
         """Forget all but the first `n_tokens` positions."""
         self.cache.remove(n_tokens)

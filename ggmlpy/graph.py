@@ -81,7 +81,7 @@ class Graph:
         return f"{'leaf' if tensor.is_leaf else 'node'}_{self._index[tensor]}"
 
     def to_json(self) -> str:
-        """One object: `leafs` and `nodes` with name, type, ne, nb, flags; nodes add op, params, src.
+        """One object: `leafs` and `nodes`, each with name, type, ne, nb, flags; nodes have an op.
 
         A source is written as `["node", 7]` or `["leaf", 3]`.
         """

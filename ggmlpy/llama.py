@@ -1,0 +1,321 @@
+"""`Llama`: a model file with everything needed to write text, as llama-cpp-python users know it."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from time import perf_counter
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ggmlpy.chat import ChatTemplate
+from ggmlpy.completion import ChatForm, TextForm, collect
+from ggmlpy.compute import backends_for
+from ggmlpy.context import Context
+from ggmlpy.errors import BadBatch, Unsupported
+from ggmlpy.generation import Generator, LogitsProcessor, Request
+from ggmlpy.gguf_file import GGUFFile
+from ggmlpy.models import load_model
+from ggmlpy.sampling import Sampler, SamplingParams
+from ggmlpy.timings import Timings
+from ggmlpy.tokenizer import Tokenizer
+from ggmlpy.types import type_of
+
+
+class ContextWarning(UserWarning):
+    """More context was asked for than the model was trained with."""
+
+
+class Llama:
+    """A GGUF model ready to generate.
+
+    `n_ctx` tokens fit in the context, 0 for what the model was trained with; prompts run in pieces
+    of `n_ubatch`. `type_k` and `type_v` are the KV cache's types, `flash_attn=False` computes
+    attention step by step. `n_gpu_layers` is for backends with memory of their own. Raises
+    FileError, Unsupported or BackendError, each with what is wrong and what must be.
+    """
+
+    def __init__(
+        self,
+        model_path: str | Path,
+        *,
+        n_ctx: int = 0,
+        n_batch: int = 2048,
+        n_ubatch: int = 512,
+        n_seq_max: int = 1,
+        kv_unified: bool = False,
+        type_k: str = "f16",
+        type_v: str = "f16",
+        flash_attn: bool = True,
+        backend: str = "auto",
+        n_threads: int | None = None,
+        n_gpu_layers: int = -1,
+        seed: int | None = None,
+        verbose: bool = False,
+    ) -> None:
+        started = perf_counter()
+        for name, value, least in (
+            ("n_ctx", n_ctx, 0),
+            ("n_batch", n_batch, 1),
+            ("n_ubatch", n_ubatch, 1),
+        ):
+            if value < least:
+                raise BadBatch(f"{name} is {value}: it must be at least {least}")
+        if n_seq_max != 1:
+            raise Unsupported(f"n_seq_max is {n_seq_max}: one sequence at a time is supported")
+        self.model_path = str(model_path)
+        self.verbose = verbose
+        self.seed = seed
+        self.timings = Timings()
+        self._file = GGUFFile.open(model_path)
+        self.metadata = self._file.metadata
+        self.model = load_model(self._file)
+        self.tokenizer = Tokenizer.from_metadata(self.metadata)
+        self._context = Context(
+            self.model,
+            backends_for(backend, n_threads),
+            n_ctx=self._choose_n_ctx(n_ctx),
+            n_ubatch=min(n_ubatch, n_batch),
+            type_k=type_of(type_k),
+            type_v=type_of(type_v),
+            flash_attn=flash_attn,
+        )
+        self._generator = Generator(self._context, self.tokenizer)
+        self._chat_template: ChatTemplate | None = None
+        self._context.warm_up()
+        self.load_s = perf_counter() - started
+        if verbose:
+            print(self.describe(), file=sys.stderr)
+
+    def _choose_n_ctx(self, n_ctx: int) -> int:
+        trained = self.model.hparams.n_ctx_train
+        if n_ctx > trained:
+            warnings.warn(
+                f"n_ctx is {n_ctx}, the model was trained with {trained}:"
+                " text beyond that may not make sense",
+                ContextWarning,
+                stacklevel=3,
+            )
+        return n_ctx or trained
+
+    @property
+    def n_ctx(self) -> int:
+        """Tokens that fit in the context."""
+        return self._context.cache.n_ctx
+
+    @property
+    def n_vocab(self) -> int:
+        return self.model.hparams.n_vocab
+
+    @property
+    def n_plans_built(self) -> int:
+        """Graphs built and planned so far; steps of a shape seen before add none."""
+        return self._context.n_plans_built
+
+    def describe(self) -> str:
+        """What was loaded and decided, a line each."""
+        h, cache = self.model.hparams, self._context.cache
+        weight_bytes = sum(t.n_bytes for t in self._file.tensors.values())
+        return "\n".join(
+            [
+                f"model    {Path(self.model_path).name}: {h.architecture}, {h.n_layer} layers,"
+                f" {weight_bytes / 1e6:.1f} MB of weights",
+                f"context  {self.n_ctx} tokens (trained with {h.n_ctx_train}),"
+                f" KV cache {cache.n_bytes / 1e6:.1f} MB ({cache.k[0].type}/{cache.v[0].type})",
+                f"compute  {self._context.compute_bytes / 1e6:.1f} MB on"
+                f" {self._context.backend_names}, loaded in {self.load_s:.2f} s",
+            ]
+        )
+
+    def tokenize(self, text: str, add_bos: bool = True, special: bool = False) -> list[int]:
+        """The text's token ids. `special` parses control tokens written in the text."""
+        return self.tokenizer.encode(text, add_bos=add_bos, special=special)
+
+    def detokenize(self, tokens: Sequence[int], special: bool = False) -> str:
+        """The text of token ids; control tokens are left out unless `special`."""
+        return self.tokenizer.decode(tokens, special=special)
+
+    def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """Logits of a fresh sequence at every token: [n_tokens, n_vocab]. Empties the cache."""
+        self.reset()
+        logits = self._context.decode(tokens, all_logits=True).copy()
+        self.reset()
+        return logits
+
+    def reset(self) -> None:
+        """Forget what the KV cache holds. Never changes a result, only what has to be run again."""
+        self._generator.reset()
+
+    def close(self) -> None:
+        """Let go of the file. The model must not be used afterwards."""
+        self._file.close()
+
+    def __enter__(self) -> Llama:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def create_completion(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_tokens: int | None = 16,
+        temperature: float = 0.8,
+        top_p: float = 0.95,
+        min_p: float = 0.05,
+        typical_p: float = 1.0,
+        logprobs: int | None = None,
+        echo: bool = False,
+        stop: str | Sequence[str] | None = None,
+        frequency_penalty: float = 0.0,
+        presence_penalty: float = 0.0,
+        repeat_penalty: float = 1.0,
+        top_k: int = 40,
+        stream: bool = False,
+        seed: int | None = None,
+        model: str | None = None,
+        logits_processor: LogitsProcessor | None = None,
+        logit_bias: dict[int, float] | None = None,
+    ) -> dict[str, Any] | Iterator[dict[str, Any]]:
+        """Text after `prompt`: llama-cpp-python's completion dict, or with `stream` its chunks.
+
+        `max_tokens` None or below 1 writes until the context is full. `temperature=0` always takes
+        the likeliest token. Raises BadBatch for a prompt that does not fit the context.
+        """
+        tokens = self._prompt_tokens(prompt)
+        request = self._request(tokens, max_tokens, stop, logprobs, logits_processor)
+        params = SamplingParams(
+            temperature=temperature,
+            top_p=top_p,
+            min_p=min_p,
+            typical_p=typical_p,
+            frequency_penalty=frequency_penalty,
+            presence_penalty=presence_penalty,
+            repeat_penalty=repeat_penalty,
+            top_k=top_k,
+            seed=self.seed if seed is None else seed,
+            logit_bias=logit_bias,
+        )
+        text = prompt if isinstance(prompt, str) else self.detokenize(prompt)
+        form = TextForm(
+            model or self.model_path, self.tokenizer, len(tokens), echo=text if echo else ""
+        )
+        return self._complete(request, params, form, stream)
+
+    def __call__(self, prompt: str | Sequence[int], **options: Any) -> Any:
+        """`create_completion`."""
+        return self.create_completion(prompt, **options)
+
+    def create_chat_completion(
+        self,
+        messages: Sequence[dict[str, Any]],
+        *,
+        max_tokens: int | None = None,
+        temperature: float = 0.2,
+        top_p: float = 0.95,
+        min_p: float = 0.05,
+        typical_p: float = 1.0,
+        top_k: int = 40,
+        stop: str | Sequence[str] | None = None,
+        frequency_penalty: float = 0.0,
+        presence_penalty: float = 0.0,
+        repeat_penalty: float = 1.0,
+        stream: bool = False,
+        seed: int | None = None,
+        model: str | None = None,
+        logprobs: bool = False,
+        top_logprobs: int | None = None,
+        logits_processor: LogitsProcessor | None = None,
+        logit_bias: dict[int, float] | None = None,
+    ) -> dict[str, Any] | Iterator[dict[str, Any]]:
+        """The assistant's answer to `messages`, by the file's chat template.
+
+        Raises TemplateError for messages or a template that do not render.
+        """
+        template = self.chat_template
+        # A model's own template writes its BOS: one more would change what the model sees.
+        prompt = template.render(list(messages))
+        tokens = self.tokenizer.encode(prompt, add_bos=template.is_default, special=True)
+        self._check_fits(tokens)
+        stops = [*_as_list(stop), *template.stops()]
+        n_top = (top_logprobs or 0) if logprobs else None
+        request = self._request(tokens, max_tokens, stops, n_top, logits_processor)
+        params = SamplingParams(
+            temperature=temperature,
+            top_p=top_p,
+            min_p=min_p,
+            typical_p=typical_p,
+            top_k=top_k,
+            frequency_penalty=frequency_penalty,
+            presence_penalty=presence_penalty,
+            repeat_penalty=repeat_penalty,
+            seed=self.seed if seed is None else seed,
+            logit_bias=logit_bias,
+        )
+        form = ChatForm(model or self.model_path, self.tokenizer, len(tokens))
+        return self._complete(request, params, form, stream)
+
+    @property
+    def chat_template(self) -> ChatTemplate:
+        """The file's chat template, or a plain one where it has none. Raises TemplateError."""
+        if self._chat_template is None:
+            self._chat_template = ChatTemplate.from_metadata(self.metadata)
+        return self._chat_template
+
+    def _prompt_tokens(self, prompt: str | Sequence[int]) -> list[int]:
+        if isinstance(prompt, str):
+            tokens = self.tokenizer.encode(prompt, add_bos=True, special=True)
+        else:
+            tokens = list(prompt)
+        if not tokens:  # a file without BOS, and nothing to start from
+            raise BadBatch("the prompt is empty, and this vocabulary has no token to begin with")
+        self._check_fits(tokens)
+        return tokens
+
+    def _check_fits(self, tokens: Sequence[int]) -> None:
+        if len(tokens) > self.n_ctx:
+            raise BadBatch(
+                f"the prompt is {len(tokens)} tokens long, the context holds n_ctx = {self.n_ctx}"
+            )
+
+    def _request(
+        self,
+        tokens: list[int],
+        max_tokens: int | None,
+        stop: str | Sequence[str] | None,
+        n_top_logprobs: int | None,
+        logits_processor: LogitsProcessor | None,
+    ) -> Request:
+        room = self.n_ctx - len(tokens) + 1  # the last token need not be run
+        wanted = room if max_tokens is None or max_tokens < 1 else min(max_tokens, room)
+        return Request(tokens, wanted, _as_list(stop), n_top_logprobs, logits_processor)
+
+    def _complete(
+        self, request: Request, params: SamplingParams, form: TextForm | ChatForm, stream: bool
+    ) -> dict[str, Any] | Iterator[dict[str, Any]]:
+        self.timings = Timings(load_s=self.load_s)
+        sampler = Sampler(params, self.n_vocab)
+        pieces = self._generator.run(request, sampler, self.timings)
+        if stream:
+            return form.chunks(pieces)
+        result = collect(pieces, form)
+        if self.verbose:
+            print(self.timings, file=sys.stderr)
+        return result
+
+
+def _as_list(stop: str | Sequence[str] | None) -> list[str]:
+    if stop is None:
+        return []
+    return [stop] if isinstance(stop, str) else list(stop)

@@ -1,0 +1,53 @@
+"""How long a model took to load, to read the prompt, and to write."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Timings:
+    """Durations in seconds; rates in tokens a second, 0 where nothing ran.
+
+    A generated token costs one sampling and, but for the last, one decode. Sampling is counted by
+    generated tokens only, never by those of the prompt.
+    """
+
+    load_s: float = 0.0
+    n_prompt: int = 0  # prompt tokens run, without those that the cache already held
+    n_reused: int = 0  # prompt tokens that the cache already held
+    prompt_s: float = 0.0
+    n_generated: int = 0
+    n_decoded: int = 0  # generated tokens that were run through the model
+    decode_s: float = 0.0
+    sample_s: float = 0.0
+
+    @property
+    def prompt_rate(self) -> float:
+        return self.n_prompt / self.prompt_s if self.prompt_s else 0.0
+
+    @property
+    def generation_rate(self) -> float:
+        """Generated tokens by the time of decoding and sampling them."""
+        spent_s = self.decode_s + self.sample_s
+        return self.n_decoded / spent_s if spent_s else 0.0
+
+    def __str__(self) -> str:
+        def row(label: str, seconds: float, n: int, unit: str) -> str:
+            per = f" / {n:5d} {unit}" if n else ""
+            rate = (
+                f" ({1000 * seconds / n:8.3f} ms each, {n / seconds:9.1f}/s)"
+                if n and seconds
+                else ""
+            )
+            return f"{label:>10}: {1000 * seconds:9.2f} ms{per}{rate}"
+
+        reused = f", {self.n_reused} reused from the cache" if self.n_reused else ""
+        return "\n".join(
+            [
+                row("load", self.load_s, 0, ""),
+                row("prompt", self.prompt_s, self.n_prompt, "tokens") + reused,
+                row("decode", self.decode_s, self.n_decoded, "tokens"),
+                row("sample", self.sample_s, self.n_generated, "tokens"),
+            ]
+        )
