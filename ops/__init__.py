@@ -1,0 +1,216 @@
+"""What each op means: documentation, shape rule and numpy reference, one file per family.
+
+`ops.<name>` is ggml's function of that name without the context, with the same order of arguments.
+"""
+
+from __future__ import annotations
+
+from ggmlpy import tensor
+from ggmlpy.ops.attention import flash_attn_ext, flash_attn_ext_add_sinks
+from ggmlpy.ops.copy import cast, cont, cont_1d, cont_2d, cont_3d, cont_4d, cpy, dup
+from ggmlpy.ops.elementwise import (
+    add,
+    add1,
+    add_id,
+    clamp,
+    cos,
+    div,
+    log,
+    mul,
+    scale,
+    scale_bias,
+    sin,
+    sqr,
+    sqrt,
+    sub,
+)
+from ggmlpy.ops.glu import (
+    geglu,
+    geglu_erf,
+    geglu_erf_split,
+    geglu_erf_swapped,
+    geglu_quick,
+    geglu_quick_split,
+    geglu_quick_swapped,
+    geglu_split,
+    geglu_swapped,
+    reglu,
+    reglu_split,
+    reglu_swapped,
+    swiglu,
+    swiglu_oai,
+    swiglu_split,
+    swiglu_swapped,
+)
+from ggmlpy.ops.matmul import mul_mat, mul_mat_id
+from ggmlpy.ops.norm import group_norm, l2_norm, norm, rms_norm
+from ggmlpy.ops.pool import pool_2d
+from ggmlpy.ops.recurrent import gated_linear_attn, ssm_conv
+from ggmlpy.ops.reduce import argmax, cumsum, mean, sum, sum_rows
+from ggmlpy.ops.rope import rope, rope_ext, rope_multi
+from ggmlpy.ops.rows import get_rows, set_rows
+from ggmlpy.ops.shape import arange, concat, pad, pad_ext, repeat, repeat_4d
+from ggmlpy.ops.softmax import diag_mask_inf, soft_max, soft_max_add_sinks, soft_max_ext
+from ggmlpy.ops.sort import argsort, argsort_top_k, top_k
+from ggmlpy.ops.unary import (
+    abs,
+    ceil,
+    elu,
+    exp,
+    expm1,
+    floor,
+    gelu,
+    gelu_erf,
+    gelu_quick,
+    hardsigmoid,
+    hardswish,
+    leaky_relu,
+    neg,
+    relu,
+    round,
+    sgn,
+    sigmoid,
+    silu,
+    softplus,
+    step,
+    tanh,
+    trunc,
+    xielu,
+)
+from ggmlpy.ops.views import (
+    permute,
+    reshape,
+    reshape_1d,
+    reshape_2d,
+    reshape_3d,
+    reshape_4d,
+    transpose,
+    view_1d,
+    view_2d,
+    view_3d,
+    view_4d,
+)
+
+# Every public function, by family.
+__all__ = [  # noqa: RUF022
+    # views
+    "view_1d",
+    "view_2d",
+    "view_3d",
+    "view_4d",
+    "reshape",
+    "reshape_1d",
+    "reshape_2d",
+    "reshape_3d",
+    "reshape_4d",
+    "permute",
+    "transpose",
+    # copies
+    "dup",
+    "cont",
+    "cont_1d",
+    "cont_2d",
+    "cont_3d",
+    "cont_4d",
+    "cast",
+    "cpy",
+    # elementwise
+    "add",
+    "add1",
+    "add_id",
+    "sub",
+    "mul",
+    "div",
+    "sqr",
+    "sqrt",
+    "log",
+    "sin",
+    "cos",
+    "scale",
+    "scale_bias",
+    "clamp",
+    # unary
+    "abs",
+    "sgn",
+    "neg",
+    "step",
+    "tanh",
+    "elu",
+    "relu",
+    "leaky_relu",
+    "sigmoid",
+    "gelu",
+    "gelu_quick",
+    "gelu_erf",
+    "silu",
+    "hardswish",
+    "hardsigmoid",
+    "exp",
+    "expm1",
+    "softplus",
+    "xielu",
+    "floor",
+    "ceil",
+    "round",
+    "trunc",
+    # gated
+    "reglu",
+    "reglu_swapped",
+    "reglu_split",
+    "geglu",
+    "geglu_swapped",
+    "geglu_split",
+    "swiglu",
+    "swiglu_swapped",
+    "swiglu_split",
+    "geglu_erf",
+    "geglu_erf_swapped",
+    "geglu_erf_split",
+    "geglu_quick",
+    "geglu_quick_swapped",
+    "geglu_quick_split",
+    "swiglu_oai",
+    # normalisations
+    "norm",
+    "rms_norm",
+    "l2_norm",
+    "group_norm",
+    # products
+    "mul_mat",
+    "mul_mat_id",
+    # rows
+    "get_rows",
+    "set_rows",
+    # positions and attention
+    "rope",
+    "rope_ext",
+    "rope_multi",
+    "soft_max",
+    "soft_max_ext",
+    "soft_max_add_sinks",
+    "diag_mask_inf",
+    "flash_attn_ext",
+    "flash_attn_ext_add_sinks",
+    # shapes
+    "concat",
+    "repeat",
+    "repeat_4d",
+    "pad",
+    "pad_ext",
+    "arange",
+    # reductions and orders
+    "sum",
+    "sum_rows",
+    "mean",
+    "argmax",
+    "cumsum",
+    "argsort",
+    "top_k",
+    "argsort_top_k",
+    # recurrent layers and pooling
+    "ssm_conv",
+    "gated_linear_attn",
+    "pool_2d",
+]
+
+tensor.FUNCTIONS.update({name: globals()[name] for name in __all__})

@@ -1,0 +1,108 @@
+"""Ops of recurrent layers: the short convolution, and gated linear attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ggmlpy.op import Array, Op, op
+from ggmlpy.spec import Spec, require
+from ggmlpy.tensor import Tensor
+from ggmlpy.types import F32
+
+
+@op("ssm_conv")
+@dataclass(frozen=True, slots=True)
+class SsmConv(Op):
+    """A causal convolution of each channel with its own short kernel.
+
+        y[c, t, s] = sum_k x[t + k, c, s] * kernel[k, c]
+        x [K - 1 + T, C, S], kernel [K, C], both f32  ->  y [C, T, S] f32
+
+    x holds the K - 1 steps before the first, then the T steps. Raises ShapeError for other shapes
+    and types, and unless rows are contiguous. Source: Gu & Dao, "Mamba", 2023.
+    """
+
+    def infer(self, x: Spec, kernel: Spec) -> Spec:
+        require(x.type is F32 and kernel.type is F32, "x and kernel must be f32")
+        require(
+            x.rows_contiguous and kernel.rows_contiguous, "x and kernel must have contiguous rows"
+        )
+        n_taps, n_channels = kernel.ne[:2]
+        require(x.ne[3] == 1, "x must have at most 3 dimensions")
+        require(kernel.ne[2:] == (1, 1), "kernel must have at most 2 dimensions")
+        require(
+            x.ne[1] == n_channels,
+            f"dimension 1 of x and kernel, {x.ne[1]} and {n_channels}, must be equal",
+        )
+        n_steps = x.ne[0] - n_taps + 1
+        require(n_steps >= 1, f"x has {x.ne[0]} steps: it must have at least {n_taps}, the taps")
+        return Spec((n_channels, n_steps, x.ne[2]), F32)
+
+    def reference(self, x: Array, kernel: Array) -> Array:
+        n_taps = kernel.shape[3]
+        windows = np.lib.stride_tricks.sliding_window_view(x[0].astype(np.float64), n_taps, axis=2)
+        taps = kernel[0, 0].astype(np.float64)
+        y: Array = np.einsum("sctk,ck->stc", windows, taps)
+        return y[None]
+
+
+@op("gated_linear_attn")
+@dataclass(frozen=True, slots=True)
+class GatedLinearAttn(Op):
+    """Linear attention with a state that decays by a gate, for each head and sequence.
+
+        state[i, j] = state[i, j] * g[i] + k[i] * v[j]
+        y[j] = scale * sum_i state[i, j] * q[i]                           after every token
+
+    k, v, q, g [D, H, T], state [D * D * H, S] (within a head: j fastest, then i), all f32; the T
+    tokens are S sequences of T / S one after another  ->  y [D * H, T + D * S]: first the outputs,
+    then the new states. Raises ShapeError for other shapes and types, and unless all sources are
+    contiguous.
+    Source: Yang et al., 2023.
+    """
+
+    scale: float
+
+    def infer(self, k: Spec, v: Spec, q: Spec, g: Spec, state: Spec) -> Spec:
+        for spec in (k, v, q, g, state):
+            require(spec.type is F32 and spec.contiguous, "all sources must be f32 and contiguous")
+        require(k.ne == v.ne == q.ne == g.ne, "k, v, q and g must have the same shape")
+        size, n_head, n_tokens, rest = k.ne
+        require(rest == 1, "k must have at most 3 dimensions")
+        n_seq = state.ne[1]
+        require(
+            state.ne == (size * size * n_head, n_seq, 1, 1),
+            f"state must be [{size * size * n_head}, n_seq]",
+        )
+        require(
+            n_tokens % n_seq == 0,
+            f"the {n_tokens} tokens must be a multiple of the {n_seq} sequences",
+        )
+        return Spec((size * n_head, n_tokens + size * n_seq), F32)
+
+    def reference(self, k: Array, v: Array, q: Array, g: Array, state: Array) -> Array:
+        k, v, q, g = (t[0].astype(np.float64) for t in (k, v, q, g))  # numpy order [T, H, D]
+        n_tokens, n_head, size = k.shape
+        n_seq = state.shape[2]
+        states = state.astype(np.float64).reshape(n_seq, n_head, size, size)  # [S, H, i, j]
+        outputs = np.empty((n_tokens, n_head, size))
+        for t in range(n_tokens):
+            s = t // (n_tokens // n_seq)
+            states[s] = states[s] * g[t][:, :, None] + k[t][:, :, None] * v[t][:, None, :]
+            outputs[t] = self.scale * np.einsum("hij,hi->hj", states[s], q[t])
+        flat = np.concatenate([outputs.reshape(-1), states.reshape(-1)])
+        return flat.reshape(1, 1, -1, size * n_head)
+
+
+def ssm_conv(sx: Tensor, c: Tensor) -> Tensor:
+    """`ggml_ssm_conv`: sx the steps, c the kernel; see SsmConv."""
+    return SsmConv().node(sx, c)
+
+
+def gated_linear_attn(
+    k: Tensor, v: Tensor, q: Tensor, g: Tensor, state: Tensor, scale: float
+) -> Tensor:
+    """`ggml_gated_linear_attn`; see GatedLinearAttn."""
+    return GatedLinearAttn(float(scale)).node(k, v, q, g, state)

@@ -1,0 +1,114 @@
+"""Reductions and prefix sums. All take f32 with contiguous rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ggmlpy.op import Array, Op, op
+from ggmlpy.spec import Spec, require
+from ggmlpy.tensor import Tensor
+from ggmlpy.types import F32, I32
+
+
+def _check(x: Spec) -> None:
+    require(x.type is F32 and x.rows_contiguous, "x must be f32 with contiguous rows")
+
+
+@op("sum")
+@dataclass(frozen=True, slots=True)
+class Sum(Op):
+    """y = the sum of all elements: x [...] f32 -> y [1] f32."""
+
+    def infer(self, x: Spec) -> Spec:
+        _check(x)
+        return Spec((1,), F32)
+
+    def reference(self, x: Array) -> Array:
+        total: Array = x.astype(np.float64).sum(keepdims=True)
+        return total
+
+
+@op("sum_rows")
+@dataclass(frozen=True, slots=True)
+class SumRows(Op):
+    """y[0, ...] = sum_i x[i, ...]: x [n, ...] f32 -> y [1, ...] f32."""
+
+    def infer(self, x: Spec) -> Spec:
+        _check(x)
+        return Spec((1, *x.ne[1:]), F32)
+
+    def reference(self, x: Array) -> Array:
+        total: Array = x.astype(np.float64).sum(axis=-1, keepdims=True)
+        return total
+
+
+@op("mean")
+@dataclass(frozen=True, slots=True)
+class Mean(Op):
+    """y[0, ...] = mean_i x[i, ...]: x [n, ...] f32 -> y [1, ...] f32."""
+
+    def infer(self, x: Spec) -> Spec:
+        _check(x)
+        return Spec((1, *x.ne[1:]), F32)
+
+    def reference(self, x: Array) -> Array:
+        average: Array = x.astype(np.float64).mean(axis=-1, keepdims=True)
+        return average
+
+
+@op("argmax")
+@dataclass(frozen=True, slots=True)
+class Argmax(Op):
+    """y[r] = the place of the largest element of row r: x [n, R] f32 -> y [R] i32.
+
+    The lowest place among equals; the first NaN, if there is one.
+    """
+
+    def infer(self, x: Spec) -> Spec:
+        _check(x)
+        require(x.ne[2:] == (1, 1), "x must have at most 2 dimensions")
+        return Spec((x.ne[1],), I32)
+
+    def reference(self, x: Array) -> Array:
+        place: Array = np.argmax(x, axis=-1)
+        return place.reshape(1, 1, 1, -1).astype(np.int32)
+
+
+@op("cumsum")
+@dataclass(frozen=True, slots=True)
+class Cumsum(Op):
+    """y[i, ...] = sum_(j <= i) x[j, ...]: x [n, ...] f32 -> y like x."""
+
+    def infer(self, x: Spec) -> Spec:
+        _check(x)
+        return Spec(x.ne, F32)
+
+    def reference(self, x: Array) -> Array:
+        return np.cumsum(x, axis=-1, dtype=np.float64)
+
+
+def sum(a: Tensor) -> Tensor:
+    """`ggml_sum`; see Sum."""
+    return Sum().node(a)
+
+
+def sum_rows(a: Tensor) -> Tensor:
+    """`ggml_sum_rows`; see SumRows."""
+    return SumRows().node(a)
+
+
+def mean(a: Tensor) -> Tensor:
+    """`ggml_mean`; see Mean."""
+    return Mean().node(a)
+
+
+def argmax(a: Tensor) -> Tensor:
+    """`ggml_argmax`; see Argmax."""
+    return Argmax().node(a)
+
+
+def cumsum(a: Tensor) -> Tensor:
+    """`ggml_cumsum`; see Cumsum."""
+    return Cumsum().node(a)
