@@ -16,8 +16,8 @@ class Part:
     """A mapped file (a split model has several) and the byte order of its numbers.
 
     Views handed out keep the mapping alive by reference, so `close` never pulls memory away from
-    under an array: it drops this object's own reference and refuses new views. What other programs
-    do to a mapped file shows: one that is cut short while it is open ends the process that reads it.
+    under an array: it drops this object's own reference and refuses new views. The mapping shows
+    what other programs do to the file; if one cuts it short meanwhile, reading ends the process.
     """
 
     __slots__ = ("_view", "byte_order", "path")
