@@ -365,7 +365,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 POSITIONS = st.integers(0, len(SOUND["little"]) - 1)
 
 
-@settings(max_examples=400, deadline=2000)
+@settings(max_examples=400, deadline=10_000)
 @given(
     st.sampled_from(sorted(SOUND)),
     st.lists(st.tuples(POSITIONS, st.integers(0, 255)), min_size=1, max_size=6),
@@ -380,7 +380,7 @@ def test_any_bytes_changed(
     assert n_bytes_allocated(lambda: read_all(scratch)) < 1_000_000
 
 
-@settings(max_examples=300, deadline=2000)
+@settings(max_examples=300, deadline=10_000)
 @given(st.sampled_from(sorted(SOUND)), POSITIONS, st.integers(0, 40), st.binary(max_size=40))
 def test_any_stretch_replaced(
     scratch: Path, byte_order: str, pos: int, n_removed: int, inserted: bytes
@@ -390,7 +390,7 @@ def test_any_stretch_replaced(
     assert n_bytes_allocated(lambda: read_all(scratch)) < 1_000_000
 
 
-@settings(max_examples=200, deadline=2000)
+@settings(max_examples=200, deadline=10_000)
 @given(st.integers(2, 3), st.binary(max_size=300))
 def test_noise_after_the_version(scratch: Path, version: int, noise: bytes) -> None:
     scratch.write_bytes(b"GGUF" + struct.pack("<IQQ", version, 1, 2) + noise)

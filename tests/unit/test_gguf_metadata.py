@@ -263,7 +263,7 @@ def test_a_large_vocabulary_opens_fast(tmp_path: Path) -> None:
         begin_s = time.process_time()
         GGUFFile.open(path)
         durations_s.append(time.process_time() - begin_s)
-    assert min(durations_s) < 0.25  # seen: 0.01 s
+    assert min(durations_s) < 0.25  # 400,000 strings, on a loaded machine too
 
 
 @pytest.mark.parametrize("endianess", [gguf.GGUFEndian.LITTLE, gguf.GGUFEndian.BIG])
