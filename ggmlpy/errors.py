@@ -9,6 +9,7 @@
     │   └── WeightError                  a tensor or key that the model needs is missing or wrong
     ├── TokenizerError (ValueError)      text cannot be turned into tokens with what the file says
     ├── TemplateError (ValueError)       a chat template cannot be used
+    ├── SamplingError (ValueError)       a sampling parameter out of range, logits without a maximum
     ├── Unsupported (ValueError)         a known thing that is not available here
     ├── BackendError (RuntimeError)      a backend is not installed, or cannot run here
     │   └── KernelError                  no backend has a kernel for a node
@@ -55,6 +56,10 @@ class TokenizerError(GgmlpyError, ValueError):
 
 class TemplateError(GgmlpyError, ValueError):
     """A chat template cannot be used."""
+
+
+class SamplingError(GgmlpyError, ValueError):
+    """A sampling or stop parameter is out of its range, or logits have no finite maximum."""
 
 
 class Unsupported(GgmlpyError, ValueError):

@@ -1,0 +1,105 @@
+"""Steps that change single logits of the whole vocabulary, before any token is dropped.
+
+They come first in the chain and are all that greedy sampling sees. A new one (DRY, a grammar) is
+another subclass of Edit in the list that `edits` returns.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ggmlpy.errors import SamplingError
+from ggmlpy.sampling.params import SamplingParams
+
+
+class Edit(ABC):
+    """One step over all logits, which may remember the tokens of the sequence."""
+
+    @abstractmethod
+    def apply(self, logits: NDArray[np.float32]) -> None:
+        """Change `logits` [n_vocab], the sampler's own copy, in place."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether `apply` would change nothing now, which spares the copy."""
+        return False
+
+    def accept(self, token: int) -> None:  # noqa: B027 - most steps have no memory
+        """See the next token of the sequence, of prompt or generation."""
+
+
+def edits(params: SamplingParams, n_vocab: int) -> list[Edit]:
+    """The edits that `params` asks for, in llama.cpp's order."""
+    steps: list[Edit] = []
+    if params.logit_bias:
+        steps.append(LogitBias(params.logit_bias, n_vocab))
+    if params.penalty_last_n != 0 and (
+        params.repeat_penalty != 1.0
+        or params.frequency_penalty != 0.0
+        or params.presence_penalty != 0.0
+    ):
+        steps.append(Penalties(params))
+    return steps
+
+
+class LogitBias(Edit):
+    """Add a constant to the logits of some tokens."""
+
+    def __init__(self, logit_bias: Mapping[int, float], n_vocab: int) -> None:
+        for token in logit_bias:
+            if token >= n_vocab:
+                raise SamplingError(
+                    f"logit_bias[{token}]: the vocabulary has {n_vocab} tokens, "
+                    f"ids must be in 0 .. {n_vocab - 1}"
+                )
+        self._ids = np.array(list(logit_bias), np.int64)
+        self._bias = np.array(list(logit_bias.values()), np.float32)
+
+    def apply(self, logits: NDArray[np.float32]) -> None:
+        logits[self._ids] += self._bias  # ids are a mapping's keys: no two are equal
+
+
+class Penalties(Edit):
+    """Make tokens that were seen lately less likely.
+
+    l = l * repeat  if l <= 0 else  l / repeat
+    l = l - count * frequency - presence            count >= 1 among the last n tokens
+    """
+
+    def __init__(self, params: SamplingParams) -> None:
+        last_n = params.penalty_last_n
+        self._repeat = params.repeat_penalty
+        self._frequency = params.frequency_penalty
+        self._presence = params.presence_penalty
+        self._window: deque[int] = deque(maxlen=None if last_n < 0 else last_n)
+        self._counts: dict[int, int] = {}
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._counts
+
+    def accept(self, token: int) -> None:
+        if len(self._window) == self._window.maxlen:
+            oldest = self._window[0]
+            self._counts[oldest] -= 1
+            if self._counts[oldest] == 0:
+                del self._counts[oldest]
+        self._window.append(token)
+        self._counts[token] = self._counts.get(token, 0) + 1
+
+    def apply(self, logits: NDArray[np.float32]) -> None:
+        n = len(self._counts)
+        ids = np.fromiter(self._counts, np.int64, n)
+        seen = logits[ids]
+        if self._repeat != 1.0:
+            seen = np.where(seen <= 0, seen * self._repeat, seen / self._repeat)
+        if self._frequency != 0.0:
+            counts = np.fromiter(self._counts.values(), np.float32, n)
+            seen -= counts * self._frequency
+        seen -= self._presence
+        logits[ids] = seen

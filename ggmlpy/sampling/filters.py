@@ -1,0 +1,131 @@
+"""Steps that drop tokens and reshape what is left, in the order in which llama.cpp runs them.
+
+A filter takes candidates and returns candidates, at least one. A new one (XTC, dynamic
+temperature) is another subclass of Filter in the list that `filters` returns.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+
+from ggmlpy.sampling.candidates import Candidates
+from ggmlpy.sampling.params import SamplingParams
+
+# top_p over an unsorted vocabulary sorts this many of the largest first, then more if need be.
+_FIRST_HEAD = 256
+_HEAD_GROWTH = 8
+
+
+class Filter(ABC):
+    """One step from candidates to candidates."""
+
+    @abstractmethod
+    def apply(self, candidates: Candidates) -> Candidates:
+        """What is left. `candidates` itself is not changed."""
+
+
+def filters(params: SamplingParams) -> list[Filter]:
+    """The filters that `params` asks for; none for a greedy choice."""
+    steps: list[Filter] = []
+    if params.is_greedy:
+        return steps
+    min_keep = max(params.min_keep, 1)
+    if params.top_k > 0:
+        steps.append(TopK(params.top_k))
+    if params.typical_p < 1.0:
+        steps.append(Typical(params.typical_p, min_keep))
+    if params.top_p < 1.0:
+        steps.append(TopP(params.top_p, min_keep))
+    if params.min_p > 0.0:
+        steps.append(MinP(params.min_p, min_keep))
+    if params.temperature != 1.0:
+        steps.append(Temperature(params.temperature))
+    return steps
+
+
+@dataclass(frozen=True, slots=True)
+class TopK(Filter):
+    """Keep the k largest logits; of equal ones at the edge, the lowest ids."""
+
+    k: int
+
+    def apply(self, candidates: Candidates) -> Candidates:
+        return candidates.top(self.k)
+
+
+@dataclass(frozen=True, slots=True)
+class Typical(Filter):
+    """Keep the tokens whose surprise -log(prob) is nearest to the entropy (Meister et al., 2022).
+
+    Taken in order of that distance until their probabilities exceed p.
+    """
+
+    p: float
+    min_keep: int
+
+    def apply(self, candidates: Candidates) -> Candidates:
+        candidates = candidates.top(len(candidates))
+        weights = candidates.weights()
+        total = weights.sum()
+        surprise = math.log(total) - (candidates.logits - candidates.max)
+        probabilities = weights / total
+        entropy = probabilities @ surprise
+        order = np.argsort(np.abs(surprise - entropy), kind="stable")
+        reached = np.cumsum(probabilities[order])
+        n = int(reached.searchsorted(self.p, side="right")) + 1  # the first above p is kept
+        return candidates.take(np.sort(order[: max(n, self.min_keep)]), is_sorted=True)
+
+
+@dataclass(frozen=True, slots=True)
+class TopP(Filter):
+    """Keep the most probable tokens until their probabilities reach p (Holtzman et al., 2020).
+
+    The token that crosses p is kept.
+    """
+
+    p: float
+    min_keep: int
+
+    def apply(self, candidates: Candidates) -> Candidates:
+        target = self.p * candidates.weights().sum(dtype=np.float64)
+        n_head = len(candidates) if candidates.is_sorted else max(_FIRST_HEAD, self.min_keep)
+        while True:
+            head = candidates.top(n_head)
+            reached = np.cumsum(head.weights())
+            if reached[-1] >= target or n_head >= len(candidates):
+                break
+            n_head *= _HEAD_GROWTH
+        n = int(reached.searchsorted(target)) + 1
+        return head.top(max(n, self.min_keep))
+
+
+@dataclass(frozen=True, slots=True)
+class MinP(Filter):
+    """Keep the tokens that are at least p times as probable as the most probable one."""
+
+    p: float
+    min_keep: int
+
+    def apply(self, candidates: Candidates) -> Candidates:
+        keep = candidates.logits >= candidates.max + math.log(self.p)
+        if candidates.is_sorted:
+            return candidates.top(max(int(np.count_nonzero(keep)), self.min_keep))
+        positions = np.flatnonzero(keep)
+        if len(positions) < self.min_keep:
+            return candidates.top(self.min_keep)
+        return candidates.take(positions, is_sorted=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Temperature(Filter):
+    """Divide the logits by t > 0, relative to the largest so that a tiny t cannot overflow it."""
+
+    t: float
+
+    def apply(self, candidates: Candidates) -> Candidates:
+        logits = (candidates.logits - candidates.max) / self.t
+        return Candidates(candidates.ids, logits, 0.0, candidates.is_sorted)
