@@ -1,0 +1,111 @@
+"""LLVM IR -> object code for an instruction set -> addresses in this process. llvmlite only."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Mapping
+from functools import cache
+
+import llvmlite.binding as llvm
+
+from ggmlpy.backends.cpu.isa import ISA
+from ggmlpy.errors import BackendError, KernelError
+
+# All that compiled code may call: memory idioms that LLVM makes itself, and the C maths library.
+_MEMORY = ("memcpy", "memmove", "memset")
+_MATH = ("exp", "log", "sin", "cos", "tan", "tanh", "pow", "erf", "fmod")
+_YIELD = "sched_yield"
+_FOR_GOOD: list[llvm.LLJIT | llvm.ResourceTracker] = []
+
+
+@cache
+def _initialize() -> None:
+    if llvm.llvm_version_info[0] < 20:  # later ones do it on import and warn when asked
+        llvm.initialize()
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+
+
+@cache
+def target_machine(isa: ISA) -> llvm.TargetMachine:
+    """The LLVM target of an instruction set, on this operating system."""
+    _initialize()
+    return llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
+        cpu=isa.cpu, features=isa.features, opt=3, reloc="pic", codemodel="default"
+    )
+
+
+def optimize(module: llvm.ModuleRef, symbol: str, isa: ISA) -> None:
+    """LLVM's O3 pipeline for `isa`, in place. Everything but `symbol` becomes internal."""
+    machine = target_machine(isa)
+    for function in module.functions:
+        if not function.is_declaration and function.name != symbol:
+            function.linkage = "internal"
+    for variable in module.global_variables:
+        if not variable.is_declaration:
+            variable.linkage = "internal"
+    module.triple = machine.triple
+    module.data_layout = str(machine.target_data)
+    options = llvm.create_pipeline_tuning_options(speed_level=3)
+    options.loop_vectorization = False  # kernels say which lanes they mean
+    options.slp_vectorization = False
+    builder = llvm.create_pass_builder(machine, options)
+    passes = builder.getModulePassManager()
+    passes.run(module, builder)
+
+
+def emit_object(module: llvm.ModuleRef, symbol: str, isa: ISA) -> bytes:
+    """Object code of the optimised module. Raises KernelError if it calls what must not be."""
+    code = bytes(target_machine(isa).emit_object(module))
+    try:
+        Linker(isa).link({symbol: code})
+    except BackendError as error:
+        raise KernelError(
+            f"{symbol} for {isa.name} calls a function outside the kernel (numba's runtime, "
+            f"Python's C API or a compiler helper): {error}"
+        ) from None
+    return code
+
+
+@cache
+def _externals() -> Mapping[str, int]:
+    """Addresses of the functions that compiled code may call."""
+    names = [*_MEMORY, *_MATH, *(name + "f" for name in _MATH)]
+    found = {name: llvm.address_of_symbol(name) for name in names}
+    if sys.platform == "win32":
+        switch = ctypes.windll.kernel32.SwitchToThread
+        found[_YIELD] = ctypes.cast(switch, ctypes.c_void_p).value
+    else:
+        found[_YIELD] = llvm.address_of_symbol(_YIELD)
+    return {name: address for name, address in found.items() if address}
+
+
+class Linker:
+    """Loads object code into this process, for good.
+
+    Addresses end up in records and in threads that may outlive the interpreter's orderly end, so
+    nothing is ever unloaded.
+    """
+
+    def __init__(self, isa: ISA) -> None:
+        _initialize()
+        self._jit = llvm.create_lljit_compiler(target_machine(isa), suppress_errors=True)
+        self._n_libraries = 0
+        _FOR_GOOD.append(self._jit)
+
+    def link(self, objects: Mapping[str, bytes]) -> dict[str, int]:
+        """The address of each symbol, each in its object. Raises BackendError if it cannot be."""
+        builder = llvm.JITLibraryBuilder()
+        for name, address in _externals().items():
+            builder.import_symbol(name, address)
+        for symbol, code in objects.items():
+            builder.add_object_img(code)
+            builder.export_symbol(symbol)
+        try:
+            library = builder.link(self._jit, f"library{self._n_libraries}")
+        except RuntimeError as error:
+            raise BackendError(f"compiled code cannot be loaded: {error}") from None
+        self._n_libraries += 1
+        _FOR_GOOD.append(library)
+        return {symbol: library[symbol] for symbol in objects}

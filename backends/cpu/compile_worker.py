@@ -1,0 +1,57 @@
+"""A process that compiles kernels: `python -m ggmlpy.backends.cpu.compile_worker`.
+
+It reads one JSON object a line and answers each with one line:
+
+    {"isa": "avx512", "path": [...]}                     once, no answer
+    {"module": "...", "name": "...", "symbol": "..."} -> {"object": "<base64>"} or {"error": "..."}
+
+numba is imported here and never in the process that runs kernels.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import json
+import os
+import sys
+import traceback
+from typing import TextIO
+
+from ggmlpy.backends.cpu.isa import ISA, known
+from ggmlpy.backends.cpu.kernel import entry_of
+
+
+def compile_entry(module: str, name: str, symbol: str, isa: ISA) -> bytes:
+    """Object code that defines `symbol` as the declared entry `module`.`name`."""
+    from ggmlpy.backends.cpu import codegen, frontend
+
+    importlib.import_module(module)
+    lowered = frontend.lower_to_ir(entry_of(module, name), symbol, isa)
+    codegen.optimize(lowered, symbol, isa)
+    return codegen.emit_object(lowered, symbol, isa)
+
+
+def serve(requests: TextIO, answers: TextIO) -> None:
+    """Answers requests until there are no more."""
+    setup = json.loads(requests.readline())
+    sys.path[:] = setup["path"]
+    isa = next(isa for isa in known() if isa.name == setup["isa"])
+    for line in requests:
+        try:
+            code = compile_entry(**json.loads(line), isa=isa)
+            answer = {"object": base64.b64encode(code).decode()}
+        except Exception:  # whatever numba or a kernel's module raises is the answer
+            answer = {"error": traceback.format_exc()}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what an imported module prints
+    serve(sys.stdin, answers)
+
+
+if __name__ == "__main__":
+    main()

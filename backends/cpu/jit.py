@@ -1,0 +1,247 @@
+"""Kernels to machine code: from the disk cache, or compiled now in processes of their own.
+
+    jit = Jit()                              # for this host; Jit("generic") to force a level
+    addresses = jit.load([rms_norm_f32])     # {kernel: address}
+
+A warm start reads objects and links them (llvmlite alone). What is missing is compiled by worker
+processes, which import numba; no script needs a `__main__` guard for that.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import llvmlite
+
+from ggmlpy.backends.cpu.cache import Cache
+from ggmlpy.backends.cpu.codegen import Linker
+from ggmlpy.backends.cpu.isa import ISA, select
+from ggmlpy.backends.cpu.kernel import Entry
+from ggmlpy.errors import BackendError, KernelError
+
+Progress = Callable[[int, int, str], None]  # done, total, name of the one just done
+
+_HERE = Path(__file__).parent
+_COMPILER_SOURCES = ("jit.py", "kernel.py", "frontend.py", "codegen.py", "compile_worker.py")
+_IMPORT = re.compile(rb"^(?:from|import)\s+(ggmlpy\.backends\.cpu\.[\w.]+)", re.MULTILINE)
+_JOBS_PER_WORKER = 4  # a worker takes as long to start as this many kernels to compile
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    entry: Entry
+    symbol: str
+    key: str
+
+
+class Jit:
+    """Addresses of compiled entries for one instruction set. Safe to use from several threads."""
+
+    def __init__(
+        self,
+        isa: str | ISA | None = None,
+        *,
+        cache: Cache | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """`isa` is a level's name, None for the best one here. Raises BackendError without it."""
+        self.isa = isa if isinstance(isa, ISA) else select(isa)
+        self.cache = cache or Cache()
+        self._progress = progress
+        self._linker = Linker(self.isa)
+        self._addresses: dict[Entry, int] = {}
+        self._lock = threading.Lock()
+
+    def load(self, entries: Iterable[Entry]) -> dict[Entry, int]:
+        """The address of each entry, compiling those that the cache lacks.
+
+        Raises KernelError if one cannot be compiled.
+        """
+        wanted = list(entries)
+        with self._lock:
+            jobs = self._jobs([e for e in dict.fromkeys(wanted) if e not in self._addresses])
+            if jobs:
+                objects = {job.symbol: self.cache.get(job.key) for job in jobs}
+                missing = [job for job in jobs if objects[job.symbol] is None]
+                objects.update(self._compile(missing))
+                addresses = self._linker.link({s: c for s, c in objects.items() if c is not None})
+                self._addresses.update({job.entry: addresses[job.symbol] for job in jobs})
+            return {entry: self._addresses[entry] for entry in wanted}
+
+    def address(self, entry: Entry) -> int:
+        """The address of one entry."""
+        return self.load([entry])[entry]
+
+    def _jobs(self, entries: list[Entry]) -> list[_Job]:
+        jobs = []
+        for entry in entries:
+            identity = (entry.module, entry.name, _source_hash(entry.module), _toolchain(self.isa))
+            key = hashlib.sha256("\0".join(identity).encode()).hexdigest()[:40]
+            jobs.append(_Job(entry, re.sub(r"\W", "_", f"ggmlpy_{entry.name}_{key[:8]}"), key))
+        return jobs
+
+    def _compile(self, jobs: list[_Job]) -> dict[str, bytes]:
+        """Object code by symbol, stored in the cache as it arrives."""
+        if not jobs:
+            return {}
+        progress = self._progress or _Announcer(self.isa)
+        done: dict[str, bytes] = {}
+        lock = threading.Lock()
+        queue = iter(jobs)
+        progress(0, len(jobs), "")
+
+        def work() -> None:
+            with _worker(self.isa) as compile_:
+                while (job := _take(queue, lock)) is not None:
+                    code = compile_(job)
+                    self.cache.put(job.key, code)
+                    with lock:
+                        done[job.symbol] = code
+                        progress(len(done), len(jobs), job.entry.name)
+
+        n_workers = min(os.cpu_count() or 1, -(-len(jobs) // _JOBS_PER_WORKER))
+        with ThreadPoolExecutor(n_workers) as pool:
+            for future in [pool.submit(work) for _ in range(n_workers)]:
+                future.result()
+        return done
+
+
+def _take(queue: Iterator[_Job], lock: threading.Lock) -> _Job | None:
+    with lock:
+        return next(queue, None)
+
+
+@contextmanager
+def _worker(isa: ISA) -> Iterator[Callable[[_Job], bytes]]:
+    """A compile process, as a function from job to object code."""
+    with tempfile.TemporaryFile() as log:
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "ggmlpy.backends.cpu.compile_worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            )
+        except OSError as error:
+            raise BackendError(f"no Python process could be started to compile: {error}") from None
+        assert process.stdin is not None
+        assert process.stdout is not None
+
+        def compile_(job: _Job) -> bytes:
+            request = {"module": job.entry.module, "name": job.entry.name, "symbol": job.symbol}
+            line = _ask(process, json.dumps(request))
+            if not line:
+                log.seek(0)
+                text = log.read().decode(errors="replace")[-4000:]
+                raise BackendError(f"compiling {job.entry.name}: the worker process died\n{text}")
+            answer = json.loads(line)
+            if "error" in answer:
+                raise KernelError(
+                    f"{job.entry.module}.{job.entry.name} does not compile for {isa.name}:\n"
+                    f"{answer['error']}"
+                )
+            return base64.b64decode(answer["object"])
+
+        try:
+            _ask(process, json.dumps({"isa": isa.name, "path": sys.path}), answered=False)
+            yield compile_
+        finally:
+            process.kill()
+            process.communicate()
+
+
+def _ask(process: subprocess.Popen[str], line: str, *, answered: bool = True) -> str:
+    """The worker's answer; "" if it died."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdin.write(line + "\n")
+        process.stdin.flush()
+    except OSError:
+        return ""
+    return process.stdout.readline() if answered else ""
+
+
+class _Announcer:
+    """Says on stderr that kernels are being compiled: at once on a terminal, where the line is
+    updated, elsewhere once and only if it takes over a second."""
+
+    def __init__(self, isa: ISA) -> None:
+        self._isa = isa
+        self._start_s = time.monotonic()
+        self._said = False
+
+    def __call__(self, done: int, total: int, name: str) -> None:
+        kernels = "1 kernel" if total == 1 else f"{total} kernels"
+        text = f"compiling {kernels} for this CPU ({self._isa.name}), first run only"
+        if sys.stderr is None:
+            return
+        if sys.stderr.isatty():
+            end = "\n" if done == total else ""
+            print(f"\r{text}: {done}/{total}", end=end, file=sys.stderr, flush=True)
+        elif not self._said and time.monotonic() - self._start_s > 1.0:
+            self._said = True
+            print(text, file=sys.stderr, flush=True)
+
+
+@cache
+def _toolchain(isa: ISA) -> str:
+    """What else machine code depends on: instruction set, compiler, numba, Python."""
+    return " ".join(
+        (
+            sys.platform,
+            platform.machine(),
+            isa.cpu,
+            isa.features,
+            " ".join(sorted(isa.has)),
+            f"llvmlite {llvmlite.__version__}",
+            f"numba {importlib.metadata.version('numba')}",
+            f"python {platform.python_version()}",
+        )
+    )
+
+
+@cache
+def _source_hash(module: str) -> str:
+    """Over the module's source, what it imports from this package, and the compiler's own source.
+
+    Kernels therefore may take constants and functions from `ggmlpy.backends.cpu` alone.
+    """
+    files = [_HERE / name for name in _COMPILER_SOURCES]
+    files += sorted((_HERE / "simd").glob("*.py"))
+    loaded = sys.modules.get(module)
+    if loaded is None or loaded.__file__ is None:
+        raise KernelError(f"kernels must be declared in a file that can be imported, not {module}")
+    queue = [Path(loaded.__file__)]
+    while queue:
+        path = queue.pop()
+        if path in files[len(_COMPILER_SOURCES) :]:
+            continue
+        files.append(path)
+        for name in _IMPORT.findall(path.read_bytes()):
+            imported = sys.modules.get(name.decode())
+            if imported is not None and imported.__file__ is not None:
+                queue.append(Path(imported.__file__))
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,205 @@
+"""How a CPU kernel is declared, and the table of all of them.
+
+    ARGS = np.dtype([("y", TENSOR), ("x", TENSOR), ("eps", "f4")], align=True)
+
+    @kernel("rms_norm", ("f32",), args=ARGS, requires=requires)
+    def rms_norm_f32(p: Record, ith: int, nth: int) -> None:
+        for row in range(p.x.ne1 * ith // nth, p.x.ne1 * (ith + 1) // nth): ...
+
+`p` is the node's record: fields of dtype TENSOR are the result, then the sources, in order; other
+fields are the op's parameters by name; a field `scratch` is the address of scratch memory. Every
+one of `nth` threads calls the kernel with its own `ith`. A kernel works on addresses with the
+vocabulary of `simd`, allocates nothing, raises nothing (`report` says what went wrong), and calls
+only intrinsics and functions marked `@inline`. Declaring one imports and compiles nothing: `Jit`
+does that when the kernel is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ggmlpy.backends.cpu.isa import ISA, known
+from ggmlpy.backends.cpu.simd.atomic import compare_exchange_i64
+from ggmlpy.backends.cpu.simd.core import Type, i64, void
+from ggmlpy.backends.cpu.simd.memory import store_i64
+
+RECORD_BYTES = 512
+
+# One operand: address of the first element, elements and byte strides per dimension.
+TENSOR = np.dtype(
+    [(name, "i8") for name in ("ptr", "ne0", "ne1", "ne2", "ne3", "nb0", "nb1", "nb2", "nb3")]
+)
+# What stands before a kernel's own fields: its address, the plan's status words, the node's index.
+HEADER = np.dtype([("kernel", "i8"), ("status", "i8"), ("node", "i8")])
+
+# What a type checker is told of values inside kernels: it cannot follow a record's fields.
+Record = Any
+Int = Any
+Requires = Callable[[Any], bool]  # node -> whether this kernel can run it
+ScratchBytes = Callable[[Any, int], int]  # node, threads -> bytes of scratch memory
+# node, plan builder -> values of fields that are neither operands nor parameters (builder.py)
+Bind = Callable[[Any, Any], Mapping[str, float]]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Entry:
+    """A Python function that becomes one C function: `result name(params...)`.
+
+    Where `record` is set the first parameter is the address of such a record.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    params: tuple[Type, ...]
+    result: Type = void
+    record: np.dtype | None = None
+
+    @property
+    def module(self) -> str:
+        return self.function.__module__
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__.lower()} {self.module}.{self.name}>"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Kernel(Entry):
+    """The implementation of an op for some types and layouts, on some instruction sets."""
+
+    op: str = ""
+    types: tuple[str, ...] = ()
+    requires: Requires = lambda node: True
+    needs: str = "generic"
+    scratch_bytes: ScratchBytes | None = None
+    bind: Bind | None = None
+
+    @property
+    def record_dtype(self) -> np.dtype:
+        assert self.record is not None
+        return self.record
+
+
+_ENTRIES: dict[tuple[str, str], Entry] = {}  # by (module, name): what a compile worker looks up
+_KERNELS: dict[tuple[str, tuple[str, ...]], list[Kernel]] = {}
+
+
+def entry_of(module: str, name: str) -> Entry:
+    """The declared entry; its module must have been imported."""
+    return _ENTRIES[module, name]
+
+
+def candidates(op: str, types: tuple[str, ...], isa: ISA) -> Iterator[Kernel]:
+    """The kernels for `op` on `types` that `isa` can run: best instruction set first, then in
+    order of declaration."""
+    runnable = [k for k in _KERNELS.get((op, types), ()) if isa.includes(k.needs)]
+    levels = [level.name for level in known()]  # best first; the sort keeps declaration order
+    yield from sorted(runnable, key=lambda k: levels.index(k.needs))
+
+
+def all_kernels() -> list[Kernel]:
+    """Every declared kernel, in order of declaration."""
+    return [kernel for group in _KERNELS.values() for kernel in group]
+
+
+def _file(entry: Entry) -> None:
+    key = entry.module, entry.name
+    if key in _ENTRIES:
+        raise TypeError(f"{entry.module} declares {entry.name} twice: pass name=")
+    _ENTRIES[key] = entry
+
+
+def record_dtype(args: np.dtype) -> np.dtype:
+    """The whole record of a kernel whose own fields are `args`."""
+    fields = [(name, HEADER[name]) for name in HEADER.names or ()]
+    fields += [(name, args[name]) for name in args.names or ()]
+    whole = np.dtype(fields, align=True)
+    if whole.itemsize > RECORD_BYTES:
+        raise TypeError(f"a record is {RECORD_BYTES} bytes, these fields need {whole.itemsize}")
+    return whole
+
+
+def kernel(
+    op: str,
+    types: tuple[str, ...],
+    *,
+    args: np.dtype,
+    requires: Requires = lambda node: True,
+    needs: str = "generic",
+    scratch_bytes: ScratchBytes | None = None,
+    bind: Bind | None = None,
+    name: str | None = None,
+) -> Callable[[Callable[..., None]], Kernel]:
+    """Files the decorated function as the kernel for (op, types) on instruction set `needs`.
+
+    `name` must differ between kernels that a factory makes from one function; it defaults to the
+    function's name.
+    """
+
+    def declare(function: Callable[..., None]) -> Kernel:
+        made = Kernel(
+            name or function.__name__,
+            function,
+            (i64, i64, i64),
+            record=record_dtype(args),
+            op=op,
+            types=types,
+            requires=requires,
+            needs=needs,
+            scratch_bytes=scratch_bytes,
+            bind=bind,
+        )
+        _file(made)
+        _KERNELS.setdefault((op, types), []).append(made)
+        return made
+
+    return declare
+
+
+def entry(
+    result: Type, *params: Type, name: str | None = None
+) -> Callable[[Callable[..., Any]], Entry]:
+    """Declares a compiled function that is not a kernel, such as the plan runner."""
+
+    def declare(function: Callable[..., Any]) -> Entry:
+        made = Entry(name or function.__name__, function, params, result)
+        _file(made)
+        return made
+
+    return declare
+
+
+class Inline:
+    """A function for use inside kernels, compiled into each of them."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.__doc__ = function.__doc__
+        self.__name__ = function.__name__
+
+    def __call__(self, *args: Any) -> Any:
+        raise TypeError(f"{self.__name__} runs inside compiled kernels only")
+
+    @property
+    def _numba_type_(self) -> Any:
+        from ggmlpy.backends.cpu.frontend import inline_type
+
+        return inline_type(self)
+
+
+def inline(function: Callable[..., Any]) -> Inline:
+    """Marks a function that kernels call. It sees the vocabulary of `simd` as kernels do."""
+    return Inline(function)
+
+
+@inline
+def report(p: Record, value: int) -> None:
+    """Says that this node went wrong, with the offending value; the first report of a run stays.
+
+    The run goes on: the kernel must leave memory in order and skip what it cannot do.
+    """
+    if compare_exchange_i64(p.status, 0, p.node + 1) == 0:
+        store_i64(p.status + 8, value)

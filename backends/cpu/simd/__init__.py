@@ -1,0 +1,1 @@
+"""The vocabulary of CPU kernels: vectors, memory, arithmetic, conversions, int8 products, maths."""

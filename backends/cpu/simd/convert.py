@@ -1,0 +1,203 @@
+"""Conversions between number formats, exact or rounded to nearest even."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+
+from ggmlpy.backends.cpu.simd.core import (
+    Emitter,
+    f32,
+    f32x16,
+    i8x16,
+    i8x32,
+    i8x64,
+    i16x16,
+    i32,
+    i32x16,
+    intrinsic,
+)
+
+# --- f16 and bf16 as bits: one number or a vector ------------------------------------------------
+
+
+def _like(type_: Any, element: Any) -> Any:
+    """`element` in the shape of `type_`."""
+    return ir.VectorType(element, type_.count) if isinstance(type_, ir.VectorType) else element
+
+
+def from_f16_bits(b: Emitter, bits: Any) -> Any:
+    """i16 holding f16 -> f32, exact."""
+    floats = _like(bits.type, ir.FloatType())
+    if "f16" in b.isa.has:
+        return b.fpext(b.bitcast(bits, _like(bits.type, ir.HalfType())), floats)
+    # The exponent is rebiased by a product, which is exact and covers denormals too.
+    ints = _like(bits.type, ir.IntType(32))
+    wide = b.zext(bits, ints)
+    sign = b.shl(b.and_(wide, b.const(ints, 0x8000)), b.const(ints, 16))
+    magnitude = b.shl(b.and_(wide, b.const(ints, 0x7FFF)), b.const(ints, 13))
+    scaled = b.fmul(b.bitcast(magnitude, floats), b.const(floats, 2.0**112))
+    special = b.or_(magnitude, b.const(ints, 0x7F800000))  # inf and NaN keep their mantissa
+    is_special = b.icmp_unsigned(">=", magnitude, b.const(ints, 0x7C00 << 13))
+    return b.bitcast(b.or_(b.select(is_special, special, b.bitcast(scaled, ints)), sign), floats)
+
+
+def f16_bits(b: Emitter, x: Any) -> Any:
+    """f32 -> i16 holding f16, rounded to nearest even."""
+    shorts = _like(x.type, ir.IntType(16))
+    if "f16" in b.isa.has:
+        return b.bitcast(b.fptrunc(x, _like(x.type, ir.HalfType())), shorts)
+    ints = _like(x.type, ir.IntType(32))
+    bits = b.bitcast(x, ints)
+    sign = b.lshr(b.and_(bits, b.const(ints, -0x80000000)), b.const(ints, 16))
+    magnitude = b.and_(bits, b.const(ints, 0x7FFFFFFF))
+    # Below 2^-14 the result is denormal: adding 0.5 lines its last bit up with f32's, which rounds.
+    half = b.const(x.type, 0.5)
+    small = b.sub(
+        b.bitcast(b.fadd(b.bitcast(magnitude, x.type), half), ints), b.bitcast(half, ints)
+    )
+    odd = b.and_(b.lshr(magnitude, b.const(ints, 13)), b.const(ints, 1))
+    rebias = (15 - 127) * (1 << 23) + 0xFFF
+    normal = b.lshr(b.add(b.add(magnitude, b.const(ints, rebias)), odd), b.const(ints, 13))
+    is_nan = b.icmp_unsigned(">", magnitude, b.const(ints, 0x7F800000))
+    payload = b.or_(b.lshr(magnitude, b.const(ints, 13)), b.const(ints, 0x7E00))
+    nan = b.and_(payload, b.const(ints, 0x7FFF))
+    large = b.select(is_nan, nan, b.const(ints, 0x7C00))
+    is_small = b.icmp_unsigned("<", magnitude, b.const(ints, (127 - 14) << 23))
+    is_large = b.icmp_unsigned(">=", magnitude, b.const(ints, (127 + 16) << 23))
+    result = b.select(is_large, large, b.select(is_small, small, normal))
+    return b.trunc(b.or_(result, sign), shorts)
+
+
+def from_bf16_bits(b: Emitter, bits: Any) -> Any:
+    """i16 holding bf16 -> f32, exact."""
+    ints = _like(bits.type, ir.IntType(32))
+    wide = b.shl(b.zext(bits, ints), b.const(ints, 16))
+    return b.bitcast(wide, _like(bits.type, ir.FloatType()))
+
+
+def bf16_bits(b: Emitter, x: Any) -> Any:
+    """f32 -> i16 holding bf16, rounded to nearest even; NaN stays NaN, quiet."""
+    ints = _like(x.type, ir.IntType(32))
+    bits = b.bitcast(x, ints)
+    odd = b.and_(b.lshr(bits, b.const(ints, 16)), b.const(ints, 1))
+    rounded = b.add(b.add(bits, b.const(ints, 0x7FFF)), odd)
+    nan = b.or_(bits, b.const(ints, 0x400000))
+    chosen = b.select(b.fcmp_unordered("uno", x, x), nan, rounded)
+    return b.trunc(b.lshr(chosen, b.const(ints, 16)), _like(x.type, ir.IntType(16)))
+
+
+# --- vectors -------------------------------------------------------------------------------------
+
+
+@intrinsic(f32x16, i32x16)
+def i32_to_f32(b: Emitter, x: Any) -> Any:
+    """i32 -> f32, rounded to nearest even."""
+    return b.sitofp(x, f32x16.ir)
+
+
+@intrinsic(i32x16, f32x16)
+def f32_to_i32(b: Emitter, x: Any) -> Any:
+    """f32 -> i32 towards zero; |x| must be below 2^31."""
+    return b.fptosi(x, i32x16.ir)
+
+
+@intrinsic(i32x16, f32x16)
+def bits_of_f32(b: Emitter, x: Any) -> Any:
+    """The bit patterns of 16 f32."""
+    return b.bitcast(x, i32x16.ir)
+
+
+@intrinsic(f32x16, i32x16)
+def f32_of_bits(b: Emitter, x: Any) -> Any:
+    """The f32 with these bit patterns."""
+    return b.bitcast(x, f32x16.ir)
+
+
+@intrinsic(f32, i32)
+def f32_from_bits(b: Emitter, x: Any) -> Any:
+    """The f32 with this bit pattern."""
+    return b.bitcast(x, f32.ir)
+
+
+@intrinsic(i32, f32)
+def bits_from_f32(b: Emitter, x: Any) -> Any:
+    """The bit pattern of an f32."""
+    return b.bitcast(x, i32.ir)
+
+
+@intrinsic(i8x16, i32x16)
+def i32_to_i8(b: Emitter, x: Any) -> Any:
+    """The low byte of each lane."""
+    return b.trunc(x, i8x16.ir)
+
+
+@intrinsic(i32x16, i8x16)
+def i8_to_i32(b: Emitter, x: Any) -> Any:
+    """Signed bytes -> i32."""
+    return b.sext(x, i32x16.ir)
+
+
+@intrinsic(i32x16, i8x16)
+def u8_to_i32(b: Emitter, x: Any) -> Any:
+    """Unsigned bytes -> i32."""
+    return b.zext(x, i32x16.ir)
+
+
+@intrinsic(i32x16, i16x16)
+def i16_to_i32(b: Emitter, x: Any) -> Any:
+    """i16 -> i32."""
+    return b.sext(x, i32x16.ir)
+
+
+# --- bytes: views, halves, nibbles ---------------------------------------------------------------
+
+
+@intrinsic(i32x16, i8x64)
+def as_i32x16(b: Emitter, x: Any) -> Any:
+    """64 bytes seen as 16 i32."""
+    return b.bitcast(x, i32x16.ir)
+
+
+@intrinsic(i8x64, i32x16)
+def as_i8x64(b: Emitter, x: Any) -> Any:
+    """16 i32 seen as 64 bytes."""
+    return b.bitcast(x, i8x64.ir)
+
+
+def _nibbles(b: Emitter, x: Any, shift: int) -> Any:
+    # Bytes have no shift of their own: shift 16-bit lanes and drop what came from the neighbour.
+    words = ir.VectorType(ir.IntType(16), x.type.count // 2)
+    moved = b.lshr(b.bitcast(x, words), b.const(words, shift)) if shift else x
+    return b.and_(b.bitcast(moved, x.type), b.const(x.type, 15))
+
+
+@intrinsic(i8x64, i8x64)
+def low_nibbles(b: Emitter, x: Any) -> Any:
+    """The low 4 bits of each byte."""
+    return _nibbles(b, x, 0)
+
+
+@intrinsic(i8x64, i8x64)
+def high_nibbles(b: Emitter, x: Any) -> Any:
+    """The high 4 bits of each byte."""
+    return _nibbles(b, x, 4)
+
+
+@intrinsic(i8x32, i8x16)
+def unpack_nibbles_i8x32(b: Emitter, x: Any) -> Any:
+    """16 bytes -> their 16 low nibbles, then their 16 high nibbles."""
+    return b.concat(_nibbles(b, x, 0), _nibbles(b, x, 4))
+
+
+@intrinsic(i8x64, i8x32, i8x32)
+def concat_i8x64(b: Emitter, x: Any, y: Any) -> Any:
+    """32 bytes followed by 32 bytes."""
+    return b.concat(x, y)
+
+
+@intrinsic(i8x32, i8x16, i8x16)
+def concat_i8x32(b: Emitter, x: Any, y: Any) -> Any:
+    """16 bytes followed by 16 bytes."""
+    return b.concat(x, y)

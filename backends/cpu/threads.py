@@ -1,0 +1,170 @@
+"""Running a plan on the calling thread, alone or with others that wait for work.
+
+The calling thread is thread 0. The others live as long as the process: each sits in compiled code
+(`runner.serve`), spins for a short while for the next plan, and then sleeps in Python until it is
+woken. So a decode step that follows at once pays no wake-up, and an idle process no CPU.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import threading
+import time
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+
+from ggmlpy.backends.cpu import runner
+from ggmlpy.backends.cpu.jit import Jit
+from ggmlpy.backends.cpu.runner import MAX_THREADS, SLOT_BYTES
+from ggmlpy.errors import BackendError
+
+_SPIN_S = 150e-6  # how long a thread waits for the next plan before it sleeps
+_PATIENCE = 20_000  # rounds of yielding until woken threads are up, before they are woken again
+_Native = Callable[..., int]
+
+
+@cache
+def _native() -> tuple[_Native, _Native, _Native, _Native, _Native]:
+    """(run, release, serve, park, unpark) as C functions; calling one lets go of the GIL."""
+    entries = (runner.run, runner.release, runner.serve, runner.park, runner.unpark)
+    addresses = Jit("generic").load(entries)
+    functions = []
+    for entry in entries:
+        signature = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * len(entry.params))
+        functions.append(signature(addresses[entry]))
+    run, release, serve, park, unpark = functions
+    return run, release, serve, park, unpark
+
+
+def aligned_zeros(n_bytes: int) -> np.ndarray:
+    """Zeroed bytes that start at a multiple of 128, two cache lines."""
+    memory = np.zeros(n_bytes + 127, np.uint8)
+    start = -memory.ctypes.data % 128
+    return memory[start : start + n_bytes]
+
+
+class ThreadPool:
+    """The threads of this process. `run` may be called from any Python thread; calls that need
+    more than one thread take turns."""
+
+    def __init__(self) -> None:
+        self._run, self._release, self._serve, self._park, self._unpark = _native()
+        self._memory = aligned_zeros((MAX_THREADS + 1) * SLOT_BYTES)
+        self._base = int(self._memory.ctypes.data)
+        self._lock = threading.Lock()
+        self._events: list[threading.Event] = []  # of threads 1, 2, ...
+        self._threads: list[threading.Thread] = []
+        self._stopped = False
+        self._spins = self._measure_spins()
+
+    def run(self, plan: int, n_nodes: int, n_threads: int) -> None:
+        """Runs the records at `plan` to the end. Raises BackendError for a bad thread count."""
+        if not 1 <= n_threads <= MAX_THREADS:
+            raise BackendError(f"n_threads is {n_threads}, must be 1 to {MAX_THREADS}")
+        if n_nodes == 0:
+            return
+        if n_threads == 1:
+            self._run(self._base, plan, n_nodes, 1, 0)
+            return
+        with self._lock:
+            self._start_threads(n_threads)
+            patience = 0
+            try:
+                while self._run(self._base, plan, n_nodes, n_threads, patience):
+                    self._wake(n_threads)
+                    patience = _PATIENCE
+            except BaseException:  # an interrupt; the plan has either run or not started
+                self._release(self._base, n_threads)
+                raise
+
+    def stop(self) -> None:
+        """Ends the threads; `run` with several starts none any more."""
+        if not self._lock.acquire(timeout=1.0):
+            return  # a plan is running in a daemon thread: leave the threads to the process's end
+        try:
+            self._stopped = True
+            for ith in range(1, len(self._threads) + 1):
+                self._word(ith, runner.GENERATION)[0] = runner.STOP
+            for event in self._events:
+                event.set()
+            for thread in self._threads:
+                thread.join(timeout=1.0)
+        finally:
+            self._lock.release()
+
+    def _word(self, ith: int, offset: int) -> np.ndarray:
+        start = ith * SLOT_BYTES + offset
+        return self._memory[start : start + 8].view(np.int64)
+
+    def _slot(self, ith: int) -> int:
+        return self._base + ith * SLOT_BYTES
+
+    def _measure_spins(self) -> int:
+        """How many rounds of `serve` take `_SPIN_S` on this CPU: a pause is 10 to 140 cycles."""
+        rounds = 2000
+        times = []
+        for _ in range(3):
+            start = time.perf_counter()
+            self._serve(self._slot(MAX_THREADS), rounds)
+            times.append(time.perf_counter() - start)
+        return max(100, min(1_000_000, int(rounds * _SPIN_S / min(times))))
+
+    def _start_threads(self, n_threads: int) -> None:
+        if self._stopped:
+            raise BackendError("the interpreter is shutting down: no plan can run on threads")
+        for ith in range(len(self._threads) + 1, n_threads):
+            self._word(ith, runner.ITH)[0] = ith
+            event = threading.Event()
+            thread = threading.Thread(
+                target=self._work, args=(ith, event), name=f"ggmlpy-{ith}", daemon=True
+            )
+            thread.start()
+            self._events.append(event)
+            self._threads.append(thread)
+
+    def _wake(self, n_threads: int) -> None:
+        for ith in range(1, n_threads):
+            if self._word(ith, runner.STATE)[0] == runner.PARKED:
+                self._events[ith - 1].set()
+
+    def _work(self, ith: int, event: threading.Event) -> None:
+        slot = self._slot(ith)
+        while not self._serve(slot, self._spins):
+            event.clear()
+            if self._park(slot):
+                event.wait()
+                self._unpark(slot)
+
+
+_pool: ThreadPool | None = None
+_pool_lock = threading.Lock()
+
+
+def thread_pool() -> ThreadPool:
+    """The pool of this process, made on first use."""
+    global _pool
+    with _pool_lock:
+        if _pool is None:
+            _pool = ThreadPool()
+        return _pool
+
+
+def _forget() -> None:
+    """In a forked child the threads do not exist, and locks may be held by nobody."""
+    global _pool, _pool_lock
+    _pool = None
+    _pool_lock = threading.Lock()
+
+
+@atexit.register
+def _stop() -> None:
+    if _pool is not None:
+        _pool.stop()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
