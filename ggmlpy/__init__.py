@@ -1,1 +1,63 @@
-"""ggmlpy: a ggml-style compute-graph runtime in Python."""
+"""ggmlpy: a ggml-style compute-graph runtime in Python.
+
+Build lazy tensors with `ops`, run them with `compute`; or load a GGUF file with `Llama` and write.
+"""
+
+from ggmlpy import ops
+from ggmlpy.backends import backend_names, get_backend
+from ggmlpy.compute import compute
+from ggmlpy.errors import (
+    BackendError,
+    BadBatch,
+    CacheFull,
+    FileError,
+    GgmlpyError,
+    GGUFError,
+    IndexOutOfRange,
+    KernelError,
+    MissingFile,
+    SamplingError,
+    ShapeError,
+    TemplateError,
+    TokenizerError,
+    Unsupported,
+    WeightError,
+)
+from ggmlpy.gguf_file import GGUFFile
+from ggmlpy.graph import Graph
+from ggmlpy.tensor import Flag, Tensor, from_bytes, from_numpy, scope, zeros
+from ggmlpy.tokenizer import Tokenizer
+from ggmlpy.types import TYPES, TensorType
+
+__all__ = [
+    "TYPES",
+    "BackendError",
+    "BadBatch",
+    "CacheFull",
+    "FileError",
+    "Flag",
+    "GGUFError",
+    "GGUFFile",
+    "GgmlpyError",
+    "Graph",
+    "IndexOutOfRange",
+    "KernelError",
+    "MissingFile",
+    "SamplingError",
+    "ShapeError",
+    "TemplateError",
+    "Tensor",
+    "TensorType",
+    "Tokenizer",
+    "TokenizerError",
+    "Unsupported",
+    "WeightError",
+    "backend_names",
+    "compute",
+    "from_bytes",
+    "from_numpy",
+    "get_backend",
+    "ops",
+    "scope",
+    "zeros",
+]

@@ -8,6 +8,7 @@ step with the format.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import gguf
@@ -39,8 +40,8 @@ class TensorType:
     def __repr__(self) -> str:
         return self.name
 
-    def __reduce__(self) -> str:
-        return f"TYPES['{self.name}']"  # pickles to the one object, so `is` keeps working
+    def __reduce__(self) -> tuple[Callable[[str], TensorType], tuple[str]]:
+        return type_of, (self.name,)  # pickles to the one object, so `is` keeps working
 
     @property
     def is_quantized(self) -> bool:
