@@ -1,0 +1,77 @@
+"""The CPU backend: nodes run by compiled kernels, on threads that wait for work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ggmlpy.backends.base import Backend, Places
+from ggmlpy.backends.base import Plan as BackendPlan
+from ggmlpy.backends.cpu import kernels
+from ggmlpy.backends.cpu.builder import PlanBuilder, ScratchPool
+from ggmlpy.backends.cpu.cores import default_n_threads
+from ggmlpy.backends.cpu.isa import ISA
+from ggmlpy.backends.cpu.jit import Jit
+from ggmlpy.backends.cpu.kernel import Kernel, candidates
+from ggmlpy.backends.cpu.plan import Plan
+from ggmlpy.errors import IndexOutOfRange
+from ggmlpy.tensor import Tensor
+
+assert kernels.__name__  # importing it is what declares every kernel
+
+
+class CpuBackend(Backend):
+    """Runs whatever the kernel table holds for this machine's instruction set.
+
+    `n_threads` None is one thread a core. `isa` forces a level ("generic", "avx2", "avx512"); None
+    is the best one here.
+    """
+
+    name = "cpu"
+
+    def __init__(self, n_threads: int | None = None, isa: str | ISA | None = None) -> None:
+        self.n_threads = n_threads or default_n_threads()
+        self._jit = Jit(isa)
+        self._pool = ScratchPool()
+
+    @property
+    def isa(self) -> ISA:
+        """The instruction set that kernels are compiled for."""
+        return self._jit.isa
+
+    def supports(self, node: Tensor) -> bool:
+        return self._kernel(node) is not None
+
+    def plan(self, nodes: Sequence[Tensor], places: Places) -> BackendPlan:
+        builder = PlanBuilder(places, self.n_threads, self._pool)
+        for node in nodes:
+            kernel = self._kernel(node)
+            assert kernel is not None, f"{node} was given to a backend that does not support it"
+            builder.add(kernel, node)
+        return _CpuPlan(builder, self._jit)
+
+    def _kernel(self, node: Tensor) -> Kernel | None:
+        """The first kernel of the table that can run the node: what is supported is what runs."""
+        assert node.op is not None
+        types = tuple(source.type.name for source in node.src)
+        for kernel in candidates(node.op.name, types, self._jit.isa):
+            if kernel.requires(node):
+                return kernel
+        return None
+
+
+class _CpuPlan(BackendPlan):
+    def __init__(self, builder: PlanBuilder, jit: Jit) -> None:
+        self._plan = Plan(jit, builder.kernels, builder.records)
+        self._n_threads = builder.n_threads
+        self._nodes = builder.nodes
+        self._keep = builder.keep  # packed weights and scratch memory that the records point into
+
+    def run(self) -> None:
+        failure = self._plan.run(self._n_threads)
+        if failure is not None:
+            node = self._nodes[failure.node]
+            shapes = ", ".join(str(source.spec) for source in node.src)
+            raise IndexOutOfRange(
+                f"{node.name or 'node'} ({node.op}): index {failure.value} is out of range for"
+                f" sources {shapes}"
+            )

@@ -1,0 +1,146 @@
+"""Nodes to the records of a plan: each kernel's fields filled in from its node.
+
+A field of dtype TENSOR is an operand: the first one is the result, the others are sources, found
+by the names that the op's shape rule uses. Fields named after a parameter of the op get its
+value, `scratch` gets memory that lasts for one node, and what is left comes from the kernel's
+`bind`, which may ask the builder for repacked weights and quantised activations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ggmlpy.backends.base import Place, Places
+from ggmlpy.backends.cpu.kernel import HEADER, TENSOR, Kernel
+from ggmlpy.quants import Bytes
+from ggmlpy.storage import Storage, aligned_bytes
+from ggmlpy.tensor import Tensor
+
+Pack = Callable[[Tensor], Bytes]  # a weight's repacked bytes
+
+# One packed copy for each weight and way of packing, shared by all plans, and gone with the weight.
+_packed: WeakKeyDictionary[Storage, dict[tuple[int, Pack], Storage]] = WeakKeyDictionary()
+
+
+class ScratchPool:
+    """Temporary memory that every plan of a backend shares, since one plan runs at a time."""
+
+    def __init__(self) -> None:
+        self._storage: dict[str, Storage] = {}
+
+    def take(self, use: str, n_bytes: int) -> Storage:
+        """At least `n_bytes` for one use; it may be the memory that was given before."""
+        held = self._storage.get(use)
+        if held is None or held.n_bytes < n_bytes:
+            held = self._storage[use] = Storage(aligned_bytes(n_bytes))
+        return held
+
+
+class PlanBuilder:
+    """Collects records. `records` and `keep` (the memory they point into) make the plan."""
+
+    def __init__(self, places: Places, n_threads: int, pool: ScratchPool) -> None:
+        self.n_threads = n_threads
+        self.records: list[NDArray[np.void]] = []
+        self.kernels: list[Kernel] = []
+        self.nodes: list[Tensor] = []  # of each record
+        self.keep: list[Storage] = []
+        self._places = places
+        self._pool = pool
+        self._activations: tuple[Kernel, Place, Tensor, int] | None = None
+
+    def add(self, kernel: Kernel, node: Tensor) -> None:
+        """Append the record that runs `node` by `kernel`."""
+        bound = kernel.bind(node, self) if kernel.bind is not None else {}
+        self._append(kernel, node, bound)
+
+    def packed(self, weight: Tensor, pack: Pack) -> int:
+        """Address of the weight's bytes as `pack` lays them out, packed once for all plans."""
+        source = self._places[weight].storage
+        copies = _packed.setdefault(source, {})
+        key = (self._places[weight].offset, pack)
+        if key not in copies:
+            copies[key] = Storage(np.ascontiguousarray(pack(weight)).reshape(-1).view(np.uint8))
+        self.keep.append(copies[key])
+        return copies[key].address
+
+    def activations(self, x: Tensor, quantize: Kernel, n_bytes: int) -> int:
+        """Address of `x` as `quantize` writes it, [n_bytes], computed once for products in a row.
+
+        The kernel's record has one operand, `x`, and a field `y` for the address to write to.
+        """
+        place = self._places[x]
+        if self._activations is not None:
+            by, at, of, address = self._activations
+            if by is quantize and at == place and of.spec == x.spec:
+                return address
+        storage = self._pool.take("activations", n_bytes)
+        self.keep.append(storage)
+        self._append(quantize, x, {"y": storage.address}, operands={"x": x})
+        self._activations = (quantize, place, x, storage.address)
+        return storage.address
+
+    def _append(
+        self,
+        kernel: Kernel,
+        node: Tensor,
+        bound: Mapping[str, float],
+        operands: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        record = np.zeros((), kernel.record_dtype)
+        op = node.op
+        params = {} if op is None else op.params()
+        named = _operands(kernel, node) if operands is None else operands
+        for field in kernel.record_dtype.names or ():
+            if field in named:
+                record[field] = self._operand(named[field])
+            elif field in bound:
+                record[field] = bound[field]
+            elif field == "scratch":
+                record[field] = self._scratch(kernel, node)
+            elif field in params:
+                record[field] = params[field]
+            else:
+                assert field in (HEADER.names or ()), f"{kernel}: nothing fills the field {field}"
+        self.records.append(record)
+        self.kernels.append(kernel)
+        self.nodes.append(node)
+        self._forget_overwritten(node)
+
+    def _operand(self, tensor: Tensor) -> tuple[int, ...]:
+        return (self._places[tensor].address, *tensor.ne, *tensor.nb)
+
+    def _scratch(self, kernel: Kernel, node: Tensor) -> int:
+        assert kernel.scratch_bytes is not None, f"{kernel} has a scratch field, but no size"
+        storage = self._pool.take("scratch", kernel.scratch_bytes(node, self.n_threads))
+        self.keep.append(storage)
+        return storage.address
+
+    def _forget_overwritten(self, node: Tensor) -> None:
+        """Quantised activations are stale once a later node's result lies where `x` lay."""
+        if self._activations is None or node is self._activations[2]:
+            return
+        written, source = self._places[node], self._activations[1]
+        if written.storage is not source.storage:
+            return
+        x = self._activations[2]
+        apart = (
+            written.offset + node.spec.n_bytes <= source.offset
+            or source.offset + x.spec.n_bytes <= written.offset
+        )
+        if not apart:
+            self._activations = None
+
+
+def _operands(kernel: Kernel, node: Tensor) -> dict[str, Tensor]:
+    """The kernel's operand fields: the first is the result, the rest are sources by name."""
+    assert node.op is not None
+    dtype = kernel.record_dtype
+    fields = [f for f in dtype.names or () if dtype[f] == TENSOR]
+    sources = dict(zip(node.op.source_names(len(node.src)), node.src, strict=True))
+    named = {field: sources[field] for field in fields[1:] if field in sources}
+    return {fields[0]: node, **named}
