@@ -112,6 +112,14 @@ class Tensor:
         return self.spec.type
 
     @property
+    def contiguous(self) -> bool:
+        return self.spec.contiguous
+
+    @property
+    def rows_contiguous(self) -> bool:
+        return self.spec.rows_contiguous
+
+    @property
     def is_leaf(self) -> bool:
         return self.op is None
 
