@@ -1,0 +1,223 @@
+"""The llama graph against a plain numpy forward pass, and against llama.cpp's logits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from ggmlpy.compute import backends_for
+from ggmlpy.context import Context
+from ggmlpy.errors import BadBatch, CacheFull, Unsupported, WeightError
+from ggmlpy.gguf_file import GGUFFile
+from ggmlpy.models import load_model
+from ggmlpy.types import type_of
+from tests.models.tiny import Tiny, forward, write_model
+from tests.shared import shared_path
+
+TOKENS = [1, 260, 262, 270, 3, 4, 279, 265, 265, 2, 281, 100]
+BACKENDS = ["reference", "cpu"]
+
+
+def context(
+    path: Path,
+    backend: str = "reference",
+    n_threads: int | None = 2,
+    kv: str = "f32",
+    flash_attn: bool = True,
+    n_ctx: int = 128,
+    n_ubatch: int = 512,
+) -> Context:
+    return Context(
+        load_model(GGUFFile.open(path)),
+        backends_for(backend, n_threads),
+        n_ctx=n_ctx,
+        n_ubatch=n_ubatch,
+        type_k=type_of(kv),
+        type_v=type_of(kv),
+        flash_attn=flash_attn,
+    )
+
+
+def nmse(got: NDArray[np.float32], want: NDArray[np.float64]) -> float:
+    wide = want.astype(np.float64)
+    return float(((got - wide) ** 2).sum() / (wide**2).sum())
+
+
+VARIANTS = {
+    "plain": Tiny(),
+    "tied": Tiny(tied=True),
+    "biases": Tiny(biases=True),
+    "multi-head": Tiny(n_head_kv=4),
+    "multi-query": Tiny(n_head_kv=1),
+    "partly rotated": Tiny(n_rot=8),
+    "frequency factors": Tiny(freq_factors=True),
+    "linear scaling": Tiny(linear_factor=4.0),
+    "YaRN": Tiny(yarn_factor=4.0, freq_base=500.0),
+    "experts": Tiny(n_expert=4, n_expert_used=2),
+    "one expert used": Tiny(n_expert=3, n_expert_used=1),
+    "odd sizes": Tiny(n_embd=60, n_head=3, n_head_kv=1, n_rot=20, n_ff=44),
+}
+
+
+@pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "unfused"])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_logits_are_those_of_a_plain_forward_pass(
+    tmp_path: Path, variant: str, backend: str, flash_attn: bool
+) -> None:
+    model = VARIANTS[variant]
+    path = write_model(tmp_path / "tiny.gguf", model)
+    got = context(path, backend, flash_attn=flash_attn).decode(TOKENS, all_logits=True)
+    assert nmse(got, forward(model, TOKENS)) < 1e-10
+
+
+@pytest.mark.parametrize(
+    ("weight_type", "limit"),
+    [("f16", 1e-10), ("bf16", 1e-10), ("q8_0", 2e-4), ("q4_0", 2e-4)],
+)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_weight_types(tmp_path: Path, backend: str, weight_type: str, limit: float) -> None:
+    """Quantised products round the activations to int8, as ggml's do; the reference does not."""
+    model = Tiny(weight_type=weight_type, n_expert=4, n_expert_used=2, n_layer=1)
+    path = write_model(tmp_path / "tiny.gguf", model)
+    got = context(path, backend).decode(TOKENS, all_logits=True)
+    assert nmse(got, forward(model, TOKENS)) < limit
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("kv", "limit"), [("f32", 1e-6), ("f16", 1e-4)])
+@pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "unfused"])
+def test_stories260k_has_llama_cpps_logits(
+    backend: str, kv: str, limit: float, flash_attn: bool
+) -> None:
+    saved = np.load(shared_path("reference/stories260K_logits.npz"))
+    model = context(shared_path("stories260K.gguf"), backend, kv=kv, flash_attn=flash_attn)
+    got = model.decode(saved["tokens"].tolist(), all_logits=True)
+    assert nmse(got, saved["logits"]) < limit
+
+
+# --- determinism --------------------------------------------------------------------------------
+
+MODELS = {
+    "f32": Tiny(),
+    "f16 experts": Tiny(weight_type="f16", n_expert=4, n_expert_used=2),
+    "q8_0": Tiny(weight_type="q8_0"),
+    "q4_0": Tiny(weight_type="q4_0", biases=True),
+}
+
+
+@pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "unfused"])
+@pytest.mark.parametrize("model", MODELS)
+def test_logits_are_bitwise_the_same_however_the_tokens_are_cut(
+    tmp_path: Path, model: str, flash_attn: bool
+) -> None:
+    """1 and 2 threads, the whole prompt at once, in chunks of any size, and token by token."""
+    path = write_model(tmp_path / "tiny.gguf", MODELS[model])
+    tokens = TOKENS * 3
+    want = context(path, "cpu", 1, "f16", flash_attn).decode(tokens, all_logits=True).copy()
+    for n_threads in (1, 2, 3):
+        for n_ubatch in (512, 1, 5, 16):
+            run = context(path, "cpu", n_threads, "f16", flash_attn, n_ubatch=n_ubatch)
+            got = run.decode(tokens, all_logits=True)
+            np.testing.assert_array_equal(got, want, f"{n_threads} threads, ubatch {n_ubatch}")
+    one_by_one = context(path, "cpu", 2, "f16", flash_attn)
+    for at, token in enumerate(tokens):
+        np.testing.assert_array_equal(one_by_one.decode([token])[-1], want[at])
+
+
+def test_stories260k_is_bitwise_the_same_however_the_tokens_are_cut() -> None:
+    path = shared_path("stories260K.gguf")
+    tokens = np.load(shared_path("reference/stories260K_logits.npz"))["tokens"].tolist()
+    want = context(path, "cpu", 1, "f16").decode(tokens, all_logits=True).copy()
+    for n_threads, n_ubatch in ((2, 512), (2, 8), (1, 1), (2, 37)):
+        run = context(path, "cpu", n_threads, "f16", n_ubatch=n_ubatch)
+        np.testing.assert_array_equal(run.decode(tokens, all_logits=True), want)
+
+
+# --- the context's bookkeeping ------------------------------------------------------------------
+
+
+def test_plans_are_built_once_for_each_shape(tmp_path: Path) -> None:
+    run = context(write_model(tmp_path / "tiny.gguf", Tiny(n_ctx=600)), "null", n_ctx=600)
+    run.decode(TOKENS)
+    assert run.n_plans_built == 1
+    for _ in range(200):
+        run.decode([5])
+    assert run.n_plans_built == 2
+    for _ in range(100):  # crosses 256 cells: one wider view of the cache
+        run.decode([5])
+    assert run.n_plans_built == 3
+    run.truncate(0)
+    run.decode(TOKENS)
+    run.decode([5])
+    assert run.n_plans_built == 3
+
+
+def test_a_failed_decode_leaves_the_cache_as_it_was(tmp_path: Path) -> None:
+    run = context(write_model(tmp_path / "tiny.gguf", Tiny()), n_ctx=20)
+    run.decode(TOKENS)
+    with pytest.raises(CacheFull, match="12 more tokens do not fit: 12 of n_ctx = 20"):
+        run.decode(TOKENS)
+    with pytest.raises(BadBatch, match="token 288 at index 1 is not in the vocabulary of 288"):
+        run.decode([1, 288])
+    with pytest.raises(BadBatch, match="no tokens"):
+        run.decode([])
+    assert run.n_past == 12
+    got = run.decode([7])[-1]
+    fresh = context(tmp_path / "tiny.gguf").decode([*TOKENS, 7])[-1]
+    np.testing.assert_array_equal(got, fresh)
+
+
+def test_truncating_and_going_on_is_the_same_as_never_having_gone_there(tmp_path: Path) -> None:
+    run = context(write_model(tmp_path / "tiny.gguf", Tiny()))
+    run.decode(TOKENS)
+    run.truncate(5)
+    assert run.n_past == 5
+    got = run.decode([9, 10], all_logits=True).copy()
+    want = context(tmp_path / "tiny.gguf").decode([*TOKENS[:5], 9, 10], all_logits=True)[5:]
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_peak_memory_is_far_below_the_sum_of_all_values(tmp_path: Path) -> None:
+    run = context(write_model(tmp_path / "tiny.gguf", Tiny(n_layer=6)), "null")
+    run.decode(TOKENS)
+    (plan,) = run._plans.values()
+    layout = plan._executable.layout
+    assert layout.arena_bytes["null"] <= 1.3 * layout.live_bytes["null"]
+    assert layout.total_bytes["null"] > 5 * layout.arena_bytes["null"]
+
+
+# --- bad files ----------------------------------------------------------------------------------
+
+
+CONTRADICTIONS: list[tuple[dict[str, object], type[Exception], str]] = [
+    ({"general__architecture": "rwkv99"}, Unsupported, '"rwkv99" is not known .* known: .*llama'),
+    ({"general__architecture": None}, WeightError, '"general.architecture" is missing'),
+    ({"llama__block_count": None}, WeightError, '"llama.block_count" is missing'),
+    ({"llama__block_count": "two"}, WeightError, '"llama.block_count" has type str'),
+    ({"llama__block_count": 0}, WeightError, '"llama.block_count" is 0, must be at least 1'),
+    ({"llama__block_count": 3}, WeightError, '"blk.2.attn_norm.weight" .* is missing'),
+    ({"llama__attention__head_count_kv": 3}, WeightError, "is 3, must be a divisor of 4 heads"),
+    ({"llama__embedding_length": 128}, WeightError, r'"token_embd.weight" is \[64, 288\].*\[128,'),
+    (
+        {"llama__feed_forward_length": 64},
+        WeightError,
+        r'"blk.0.ffn_gate.weight" is \[64, 96\].*64\]',
+    ),
+    ({"llama__rope__dimension_count": 15}, WeightError, "is 15, must be even and at most 16"),
+    ({"llama__rope__scaling__type": "ntk"}, WeightError, "is ntk, must be none, linear or yarn"),
+    ({"llama__expert_count": 4}, WeightError, "is 0, must be 1 to 4"),
+]
+
+
+@pytest.mark.parametrize(("changes", "error", "message"), CONTRADICTIONS)
+def test_files_that_contradict_themselves(
+    tmp_path: Path, changes: dict[str, object], error: type[Exception], message: str
+) -> None:
+    path = write_model(tmp_path / "bad.gguf", Tiny(), **changes)
+    with pytest.raises(error, match=message) as caught:
+        load_model(GGUFFile.open(path))
+    assert str(caught.value).startswith("bad.gguf: ")
