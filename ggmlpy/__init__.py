@@ -25,6 +25,7 @@ from ggmlpy.errors import (
 )
 from ggmlpy.gguf_file import GGUFFile
 from ggmlpy.graph import Graph
+from ggmlpy.llama import ContextWarning, Llama
 from ggmlpy.tensor import Flag, Tensor, from_bytes, from_numpy, scope, zeros
 from ggmlpy.tokenizer import Tokenizer
 from ggmlpy.types import TYPES, TensorType
@@ -34,6 +35,7 @@ __all__ = [
     "BackendError",
     "BadBatch",
     "CacheFull",
+    "ContextWarning",
     "FileError",
     "Flag",
     "GGUFError",
@@ -42,6 +44,7 @@ __all__ = [
     "Graph",
     "IndexOutOfRange",
     "KernelError",
+    "Llama",
     "MissingFile",
     "SamplingError",
     "ShapeError",

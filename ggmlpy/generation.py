@@ -105,7 +105,7 @@ class Generator:
         started = perf_counter()
         self._context.truncate(n_same)
         del self._cached[n_same:]
-        logits = self._context.decode(prompt[n_same:])[-1]
+        logits: NDArray[np.float32] = self._context.decode(prompt[n_same:])[-1]
         self._cached += prompt[n_same:]
         timings.prompt_s += perf_counter() - started
         timings.n_prompt += len(prompt) - n_same
@@ -134,7 +134,7 @@ class Generator:
 
     def _decode(self, token: int, timings: Timings) -> NDArray[np.float32]:
         started = perf_counter()
-        logits = self._context.decode((token,))[-1]
+        logits: NDArray[np.float32] = self._context.decode((token,))[-1]
         self._cached.append(token)
         timings.decode_s += perf_counter() - started
         timings.n_decoded += 1

@@ -309,7 +309,7 @@ class Llama:
         pieces = self._generator.run(request, sampler, self.timings)
         if stream:
             return form.chunks(pieces)
-        result = collect(pieces, form)
+        result: dict[str, Any] = collect(pieces, form)
         if self.verbose:
             print(self.timings, file=sys.stderr)
         return result

@@ -76,16 +76,16 @@ class Keys:
             raise self.error(key, found, "at least 1")
         return found
 
-    def int(self, key: str, default: int) -> int:
+    def whole(self, key: str, default: int) -> int:
         return self._metadata.int(f"{self.architecture}.{key}", default)
 
-    def float(self, key: str, default: float | None = None) -> float:
+    def real(self, key: str, default: float | None = None) -> float:
         name = f"{self.architecture}.{key}"
         if default is None:
             return self._metadata.float(name)
         return self._metadata.float(name, default)
 
-    def str(self, key: str, default: str) -> str:
+    def text(self, key: str, default: str) -> str:
         return self._metadata.str(f"{self.architecture}.{key}", default)
 
     def error(self, key: str, found: object, must_be: str) -> WeightError:
@@ -104,8 +104,8 @@ def read_hparams(file: GGUFFile) -> HParams:
     n_head_kv = keys.count("attention.head_count_kv", n_head)
     if n_head % n_head_kv:
         raise keys.error("attention.head_count_kv", n_head_kv, f"a divisor of {n_head} heads")
-    n_expert = keys.int("expert_count", 0)
-    n_expert_used = keys.int("expert_used_count", 0)
+    n_expert = keys.whole("expert_count", 0)
+    n_expert_used = keys.whole("expert_used_count", 0)
     if not (n_expert == n_expert_used == 0 or 1 <= n_expert_used <= n_expert):
         raise keys.error("expert_used_count", n_expert_used, f"1 to {n_expert}, the expert_count")
     n_embd_head_k = keys.count("attention.key_length", max(1, n_embd // n_head))
@@ -120,7 +120,7 @@ def read_hparams(file: GGUFFile) -> HParams:
         n_head_kv=n_head_kv,
         n_embd_head_k=n_embd_head_k,
         n_embd_head_v=keys.count("attention.value_length", n_embd_head_k),
-        norm_eps=keys.float("attention.layer_norm_rms_epsilon"),
+        norm_eps=keys.real("attention.layer_norm_rms_epsilon"),
         n_expert=n_expert,
         n_expert_used=n_expert_used,
         rope=_read_rope(keys, n_embd_head_k),
@@ -136,24 +136,24 @@ def _read_n_vocab(file: GGUFFile) -> int:
 
 
 def _read_rope(keys: Keys, n_embd_head: int) -> RopeParams:
-    n_dims = keys.int("rope.dimension_count", n_embd_head)
+    n_dims = keys.whole("rope.dimension_count", n_embd_head)
     if not 0 < n_dims <= n_embd_head or n_dims % 2:
         must_be = f"even and at most {n_embd_head}, the size of a head"
         raise keys.error("rope.dimension_count", n_dims, must_be)
-    older_factor = keys.float("rope.scale_linear", 0.0)  # before scaling had a type
-    scaling = keys.str("rope.scaling.type", "linear" if older_factor else "none")
+    older_factor = keys.real("rope.scale_linear", 0.0)  # before scaling had a type
+    scaling = keys.text("rope.scaling.type", "linear" if older_factor else "none")
     if scaling not in ("none", "linear", "yarn"):
         raise keys.error("rope.scaling.type", scaling, "none, linear or yarn")
-    factor = keys.float("rope.scaling.factor", older_factor)
+    factor = keys.real("rope.scaling.factor", older_factor)
     if factor < 0:
         raise keys.error("rope.scaling.factor", factor, "positive")
     return RopeParams(
         n_dims=n_dims,
         n_ctx_orig=keys.count("rope.scaling.original_context_length", keys.count("context_length")),
-        freq_base=keys.float("rope.freq_base", 10_000.0),
+        freq_base=keys.real("rope.freq_base", 10_000.0),
         freq_scale=1.0 / factor if factor and scaling != "none" else 1.0,
         ext_factor=1.0 if scaling == "yarn" else 0.0,
-        attn_factor=keys.float("rope.scaling.attn_factor", 1.0),
-        beta_fast=keys.float("rope.scaling.yarn_beta_fast", 32.0),
-        beta_slow=keys.float("rope.scaling.yarn_beta_slow", 1.0),
+        attn_factor=keys.real("rope.scaling.attn_factor", 1.0),
+        beta_fast=keys.real("rope.scaling.yarn_beta_fast", 32.0),
+        beta_slow=keys.real("rope.scaling.yarn_beta_slow", 1.0),
     )

@@ -155,11 +155,13 @@ def forward(m: Tiny, tokens: list[int]) -> F64:
         h = _norm(m, x, w["ffn_norm.weight"])
         x = x + (_experts(m, w, h) if m.n_expert else _swiglu(h, w, "ffn", slice(None)))
     x = _norm(m, x, stored["output_norm.weight"])
-    return x @ stored["token_embd.weight" if m.tied else "output.weight"].T
+    logits: F64 = x @ stored["token_embd.weight" if m.tied else "output.weight"].T
+    return logits
 
 
 def _norm(m: Tiny, x: F64, weight: F64) -> F64:
-    return x / np.sqrt((x**2).mean(-1, keepdims=True) + m.eps) * weight
+    y: F64 = x / np.sqrt((x**2).mean(-1, keepdims=True) + m.eps) * weight
+    return y
 
 
 def _swiglu(x: F64, w: dict[str, F64], prefix: str, which: Any, suffix: str = "") -> F64:
