@@ -44,7 +44,7 @@ class _Envelope:
         }
 
     def _text_of(self, token: int) -> str:
-        return self._tokenizer.decode([token], special=True)
+        return self._tokenizer.decode([token], special=True, start=False)
 
 
 class TextForm(_Envelope):

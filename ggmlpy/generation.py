@@ -71,7 +71,7 @@ class Generator:
         logits = self._read_prompt(request.prompt, timings)
         for token in request.prompt:
             sampler.accept(token)
-        decoder = self._tokenizer.stream()
+        decoder = self._tokenizer.stream(start=False)
         checker = StopChecker(list(request.stop))
         made: list[int] = []
         while len(made) < request.max_tokens:

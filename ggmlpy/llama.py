@@ -75,7 +75,7 @@ class Llama:
         self._file = GGUFFile.open(model_path)
         self.metadata = self._file.metadata
         self.model = load_model(self._file)
-        self.tokenizer = Tokenizer.from_metadata(self.metadata)
+        self.tokenizer = Tokenizer.from_metadata(self.metadata, self._file.path.name)
         self._context = Context(
             self.model,
             backends_for(backend, n_threads),
