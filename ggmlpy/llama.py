@@ -207,10 +207,10 @@ class Llama:
             seed=self.seed if seed is None else seed,
             logit_bias=logit_bias,
         )
-        text = prompt if isinstance(prompt, str) else self.detokenize(prompt)
-        form = TextForm(
-            model or self.model_path, self.tokenizer, len(tokens), echo=text if echo else ""
-        )
+        shown = ""
+        if echo:
+            shown = prompt if isinstance(prompt, str) else self.detokenize(prompt)
+        form = TextForm(model or self.model_path, self.tokenizer, len(tokens), echo=shown)
         return self._complete(request, params, form, stream)
 
     def __call__(self, prompt: str | Sequence[int], **options: Any) -> Any:
