@@ -1,1 +1,1 @@
-"""Scripts that make the small model which ships with ggmlpy: corpus, tokenizer, training, export."""
+"""Scripts that make the model which ships with ggmlpy: corpus, tokenizer, training, export."""

@@ -1,0 +1,1 @@
+"""The plots: each a function that plays one story on a stage."""
