@@ -87,8 +87,7 @@ class Context:
         n_vocab], good until the next call. Raises BadBatch for no tokens or one outside the
         vocabulary, CacheFull if they do not fit; either way the cache is as it was.
         """
-        ids = np.asarray(tokens, dtype=np.int64)
-        self._check(ids)
+        ids = self.check(tokens)
         start = self.cache.next_position()
         self.cache.find_cells(len(ids))  # all or nothing: raises before the first chunk runs
         kept: list[NDArray[np.float32]] = []
@@ -106,7 +105,9 @@ class Context:
             return kept[-1]
         return np.concatenate(kept)
 
-    def _check(self, ids: NDArray[np.int64]) -> None:
+    def check(self, tokens: Sequence[int]) -> NDArray[np.int64]:
+        """The tokens as an array. Raises BadBatch for none, or for one outside the vocabulary."""
+        ids = np.asarray(tokens, dtype=np.int64)
         if not ids.size:
             raise BadBatch("no tokens to decode")
         n_vocab = self.model.hparams.n_vocab
@@ -114,6 +115,7 @@ class Context:
         if bad.size:
             at = int(bad[0])
             raise BadBatch(f"token {ids[at]} at index {at} is not in the vocabulary of {n_vocab}")
+        return ids
 
     def _run(self, ids: NDArray[np.int64], start: int, n_outputs: int) -> NDArray[np.float32]:
         """One ubatch: the logits of its last `n_outputs` tokens."""

@@ -247,7 +247,7 @@ class Llama:
         # A model's own template writes its BOS: one more would change what the model sees.
         prompt = template.render(list(messages))
         tokens = self.tokenizer.encode(prompt, add_bos=template.is_default, special=True)
-        self._check_fits(tokens)
+        self._check_prompt(tokens)
         stops = [*_as_list(stop), *template.stops()]
         n_top = (top_logprobs or 0) if logprobs else None
         request = self._request(tokens, max_tokens, stops, n_top, logits_processor)
@@ -280,10 +280,11 @@ class Llama:
             tokens = list(prompt)
         if not tokens:  # a file without BOS, and nothing to start from
             raise BadBatch("the prompt is empty, and this vocabulary has no token to begin with")
-        self._check_fits(tokens)
+        self._check_prompt(tokens)
         return tokens
 
-    def _check_fits(self, tokens: Sequence[int]) -> None:
+    def _check_prompt(self, tokens: Sequence[int]) -> None:
+        self._context.check(tokens)
         if len(tokens) > self.n_ctx:
             raise BadBatch(
                 f"the prompt is {len(tokens)} tokens long, the context holds n_ctx = {self.n_ctx}"
