@@ -59,7 +59,6 @@ class Add(Binary):
         if not a.type.is_quantized:
             return Binary.infer(self, a, b)
         require(has_quantizer(a.type), f"a must be of a type with a quantiser, {a.type} has none")
-        require(a.rows_contiguous, "a must have contiguous rows")
         require(b.type is F32, "b must be f32 where a is quantised")
         require(b.can_repeat_to(a), "every dimension of a must be a multiple of b's")
         return Spec(a.ne, a.type)

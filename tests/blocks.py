@@ -8,22 +8,22 @@ from numpy.typing import NDArray
 from ggmlpy.quants import Bytes, from_float, has_quantizer
 from ggmlpy.types import TensorType
 
-# Where the f16 scales lie in a block, for the types that numpy cannot write. Every other byte of
-# these formats may hold anything.
+# Where the f16 scales lie in a block, and the size that makes values of about 1, for the types that
+# numpy cannot write. Every other byte of these formats may hold anything.
 _F16_SCALES = {
-    "q2_K": (80, 82),
-    "q3_K": (108,),
-    "q4_K": (0, 2),
-    "q5_K": (0, 2),
-    "q6_K": (208,),
-    "iq1_s": (0,),
-    "iq2_xxs": (0,),
-    "iq2_xs": (0,),
-    "iq2_s": (0,),
-    "iq3_xxs": (0,),
-    "iq3_s": (0,),
-    "iq4_nl": (0,),
-    "iq4_xs": (0,),
+    "q2_K": ((80, 82), 1 / 32),
+    "q3_K": ((108,), 1 / 64),
+    "q4_K": ((0, 2), 1 / 512),
+    "q5_K": ((0, 2), 1 / 1024),
+    "q6_K": ((208,), 1 / 2048),
+    "iq1_s": ((0,), 1 / 16),
+    "iq2_xxs": ((0,), 1 / 64),
+    "iq2_xs": ((0,), 1 / 64),
+    "iq2_s": ((0,), 1 / 64),
+    "iq3_xxs": ((0,), 1 / 128),
+    "iq3_s": ((0,), 1 / 128),
+    "iq4_nl": ((0,), 1 / 128),
+    "iq4_xs": ((0,), 1 / 2048),
 }
 
 
@@ -44,15 +44,17 @@ def _set_scales(rng: np.random.Generator, type: TensorType, blocks: Bytes) -> No
     count = len(blocks)
     if type.name == "iq1_m":  # one f16 in the top four bits of the last four u16
         words = blocks[:, 48:56].view(np.uint16)
-        bits = _scales(rng, count).view(np.uint16)[:, None]
+        bits = _scales(rng, count, 1 / 16).view(np.uint16)[:, None]
         nibbles = bits >> np.array([0, 4, 8, 12], np.uint16) & np.uint16(15)
         words[...] = words & np.uint16(0x0FFF) | nibbles << np.uint16(12)
-    elif type.name == "nvfp4":  # four e4m3 scales without sign: 0.5 to 1.875
-        blocks[:, :4] = rng.integers(0x30, 0x40, (count, 4))
+    elif type.name == "nvfp4":  # four e4m3 scales without sign: 0.125 to 0.47
+        blocks[:, :4] = rng.integers(0x20, 0x30, (count, 4))
     else:
-        for offset in _F16_SCALES[type.name]:
-            blocks[:, offset : offset + 2] = _scales(rng, count).view(np.uint8).reshape(count, 2)
+        offsets, size = _F16_SCALES[type.name]
+        for offset in offsets:
+            scales = _scales(rng, count, size)
+            blocks[:, offset : offset + 2] = scales.view(np.uint8).reshape(count, 2)
 
 
-def _scales(rng: np.random.Generator, count: int) -> NDArray[np.float16]:
-    return (rng.uniform(0.5, 1.5, count) / 64).astype(np.float16)
+def _scales(rng: np.random.Generator, count: int, size: float) -> NDArray[np.float16]:
+    return (rng.uniform(0.5, 1.5, count) * size).astype(np.float16)
