@@ -1,0 +1,117 @@
+"""Stop strings in pieces of text, against str.find on the whole text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ggmlpy.errors import SamplingError
+from ggmlpy.stopping import StopChecker
+
+# Two letters: nearly every text has stop strings that overlap themselves and each other.
+pieces_lists = st.lists(st.text("ab", max_size=6), max_size=8)
+stop_lists = st.lists(st.text("ab", min_size=1, max_size=4), max_size=3)
+
+
+def first_start(text: str, stops: list[str]) -> int | None:
+    starts = [text.find(stop) for stop in stops if stop in text]
+    return min(starts, default=None)
+
+
+def run(stops: list[str], pieces: list[str]) -> tuple[list[str], str, StopChecker]:
+    checker = StopChecker(stops)
+    shown = [checker.push(piece) for piece in pieces]
+    return shown, checker.finish(), checker
+
+
+@settings(max_examples=1000)
+@given(pieces=pieces_lists, stops=stop_lists)
+def test_shows_exactly_the_text_before_the_first_stop(pieces: list[str], stops: list[str]) -> None:
+    text = "".join(pieces)
+    shown, rest, checker = run(stops, pieces)
+    start = first_start(text, stops)
+    assert "".join(shown) + rest == text[:start]
+    if start is None:
+        assert checker.stopped is None
+    else:
+        assert checker.stopped is not None
+        assert text.startswith(checker.stopped, start)
+        assert checker.stopped in stops
+
+
+@given(text=st.text("ab", max_size=20), stops=stop_lists)
+def test_one_piece_names_the_longest_stop_at_the_first_place(text: str, stops: list[str]) -> None:
+    *_, checker = run(stops, [text])
+    start = first_start(text, stops)
+    if start is None:
+        assert checker.stopped is None
+    else:
+        at_start = [stop for stop in stops if text.startswith(stop, start)]
+        assert checker.stopped == max(at_start, key=len)
+
+
+@given(pieces=pieces_lists, stops=stop_lists)
+def test_holds_back_no_more_than_it_must(pieces: list[str], stops: list[str]) -> None:
+    """Every held letter: some way in which the text goes on stops before it.
+
+    A way to go on that matters completes a stop string, so those are all that need a try.
+    """
+    checker = StopChecker(stops)
+    text = shown = ""
+    for piece in pieces:
+        text += piece
+        shown += checker.push(piece)
+        if checker.stopped is not None:
+            break
+        endings = [stop[n:] for stop in stops for n in range(len(stop))]
+        cuts = [first_start(text + ending, stops) for ending in ["", *endings]]
+        assert len(shown) == min([len(text), *(cut for cut in cuts if cut is not None)])
+
+
+def test_a_stop_string_that_spans_pieces() -> None:
+    assert run(["</s>"], ["one <", "/", "s> two"])[:2] == (["one ", "", ""], "")
+
+
+def test_a_beginning_that_comes_to_nothing_is_shown() -> None:
+    assert run(["</s>"], ["one <", "/", "p>", "<"])[:2] == (["one ", "", "</p>", ""], "<")
+
+
+def test_a_complete_stop_waits_for_an_earlier_one_that_may_come_true() -> None:
+    shown, rest, checker = run(["b", "abc"], ["xab", "c"])
+    assert (shown, rest, checker.stopped) == (["x", ""], "", "abc")
+    shown, rest, checker = run(["b", "abc"], ["xab", "d"])
+    assert (shown, rest, checker.stopped) == (["x", "a"], "", "b")
+    shown, rest, checker = run(["b", "abc"], ["xab"])
+    assert (shown, rest, checker.stopped) == (["x"], "a", "b")
+
+
+def test_a_shorter_stop_at_the_same_place_does_not_wait() -> None:
+    checker = StopChecker(["\n", "\n\n"])
+    assert checker.push("line\n") == "line"
+    assert checker.stopped == "\n"
+
+
+def test_nothing_is_shown_after_the_stop() -> None:
+    checker = StopChecker(["STOP"])
+    assert checker.push("go STOP on") == "go "
+    assert (checker.push("more"), checker.finish(), checker.stopped) == ("", "", "STOP")
+
+
+def test_without_stops_everything_passes_at_once() -> None:
+    assert run([], ["a", "", "b"])[:2] == (["a", "", "b"], "")
+
+
+@pytest.mark.parametrize(
+    ("stop", "message"),
+    [
+        ([""], r"stop\[0\] is '': must be a string that is not empty"),
+        (["ok", 7], r"stop\[1\] is 7: must be a string"),
+        ("abc", "stop is 'abc': must be a list of strings"),
+    ],
+)
+def test_bad_stops(stop: Any, message: str) -> None:
+    with pytest.raises(SamplingError, match=message):
+        StopChecker(stop)
