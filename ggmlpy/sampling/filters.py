@@ -19,6 +19,8 @@ from ggmlpy.sampling.params import SamplingParams
 _FIRST_HEAD = 256
 _HEAD_GROWTH = 8
 
+_MIN_TEMPERATURE = 1e-37  # smaller ones are 0 in f32
+
 
 class Filter(ABC):
     """One step from candidates to candidates."""
@@ -43,7 +45,7 @@ def filters(params: SamplingParams) -> list[Filter]:
     if params.min_p > 0.0:
         steps.append(MinP(params.min_p, min_keep))
     if params.temperature != 1.0:
-        steps.append(Temperature(params.temperature))
+        steps.append(Temperature(max(params.temperature, _MIN_TEMPERATURE)))
     return steps
 
 
