@@ -1,0 +1,119 @@
+"""How large a value in a chat template may get, and how long rendering may take.
+
+Everything here raises `Refused` before the large thing is made.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+TIME_LIMIT_S = 10.0  # real templates render in milliseconds
+MAX_TEXT = 2**24  # characters, of one value or of the result: more than any context holds
+MAX_INDENT = 100
+_MAX_BITS = 4096  # of an integer
+
+# A width of six digits, or one that is itself an argument, in str.format and %.
+_WIDE_FORMAT = re.compile(r"\d{6}|\*|:[^}]*\{")
+
+_deadline: ContextVar[float] = ContextVar("deadline", default=float("inf"))
+
+
+class Refused(Exception):
+    """The template is stopped: by itself through `raise_exception`, or at a limit."""
+
+
+@contextmanager
+def time_limit() -> Iterator[None]:
+    """Inside, `tick` raises once TIME_LIMIT_S have passed."""
+    token = _deadline.set(time.monotonic() + TIME_LIMIT_S)
+    try:
+        yield
+    finally:
+        _deadline.reset(token)
+
+
+def tick() -> None:
+    if time.monotonic() > _deadline.get():
+        raise Refused(f"it runs longer than {TIME_LIMIT_S:g} seconds")
+
+
+def check_text(n: int) -> None:
+    """Refuse text of n characters, or a list of n elements, if that is too much."""
+    if n > MAX_TEXT:
+        raise Refused(f"it makes text of more than {MAX_TEXT:,} characters")
+
+
+def size(value: Any) -> int:
+    """About how many characters the value has as text. Refuses at once what is too much.
+
+    Lists that hold one another many times are counted as often as they would be written.
+    """
+    total = 0
+    pending = [value]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, str):
+            total += len(value)
+        elif isinstance(value, list | tuple | set | frozenset):
+            pending.extend(value)
+        elif isinstance(value, Mapping):
+            pending.extend(value.keys())
+            pending.extend(value.values())
+        total += 1
+        check_text(total + len(pending))
+    return total
+
+
+def measured(value: Any) -> Any:
+    """The value itself, if it is not too large."""
+    if isinstance(value, str | list | tuple | Mapping):
+        size(value)
+    return value
+
+
+def bounded(value: Any) -> Any:
+    """The value itself, if its own length is not too much: quicker than `measured`."""
+    if isinstance(value, str | list | tuple | dict):
+        check_text(len(value))
+    return value
+
+
+def check_replace(text: str, old: str, new: str) -> None:
+    check_text(len(text) + text.count(old) * len(new))
+
+
+def check_join(separator: str, parts: Iterable[Any]) -> list[Any]:
+    """The parts as a list, if they are not too much when joined."""
+    listed = list(parts)
+    check_text(size(listed) + len(separator) * len(listed))
+    return listed
+
+
+def check_format(text: str, args: Any) -> None:
+    if _WIDE_FORMAT.search(text):
+        raise Refused(f"it formats with a width that is too large or not known: {text[:80]!r}")
+    size(args)
+
+
+def check_operator(operator: str, left: Any, right: Any) -> None:
+    """Refuse `left operator right` if the result would be too large."""
+    if operator == "%":
+        if isinstance(left, str):
+            check_format(left, right)
+    elif operator == "+":
+        if isinstance(left, str | list | tuple) and isinstance(right, str | list | tuple):
+            check_text(len(left) + len(right))
+    elif isinstance(left, int) and isinstance(right, int):
+        n_bits = left.bit_length()
+        n_bits = n_bits + right.bit_length() if operator == "*" else n_bits * max(right, 0)
+        if n_bits > _MAX_BITS:
+            raise Refused(f"it computes an integer of more than {_MAX_BITS} bits")
+    elif operator == "*":
+        for factor, sequence in ((left, right), (right, left)):
+            if isinstance(factor, int) and isinstance(sequence, str | list | tuple):
+                check_text(size(sequence) * max(factor, 0))
