@@ -15,6 +15,7 @@ from ggmlpy.errors import BackendError, KernelError
 # All that compiled code may call: memory idioms that LLVM makes itself, and the C maths library.
 _MEMORY = ("memcpy", "memmove", "memset")
 _MATH = ("exp", "log", "sin", "cos", "tan", "tanh", "pow", "erf", "fmod")
+_UNROLL_INSTRUCTIONS = 4000
 _YIELD = "sched_yield"
 _FOR_GOOD: list[llvm.LLJIT | llvm.ResourceTracker] = []
 
@@ -36,8 +37,18 @@ def target_machine(isa: ISA) -> llvm.TargetMachine:
     )
 
 
+@cache
+def _unroll_constant_loops() -> None:
+    """Loops of a constant count are meant to be unrolled: a tile's vectors get registers only then.
+
+    The default limit of 300 instructions is too low for 8 tokens of int8 products without VNNI.
+    """
+    llvm.set_option("ggmlpy", f"-unroll-threshold={_UNROLL_INSTRUCTIONS}")
+
+
 def optimize(module: llvm.ModuleRef, symbol: str, isa: ISA) -> None:
     """LLVM's O3 pipeline for `isa`, in place. Everything but `symbol` becomes internal."""
+    _unroll_constant_loops()
     machine = target_machine(isa)
     for function in module.functions:
         if not function.is_declaration and function.name != symbol:

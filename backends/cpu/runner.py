@@ -34,7 +34,7 @@ SLOT_BYTES = 128
 GENERATION, STATE, PLAN, N_NODES, BASE, NTH, SEEN, ITH = range(0, 64, 8)
 SPINNING, PARKED, RESERVED = 0, 1, 2
 STOP = -1
-SPINS_BEFORE_YIELD = 2000  # at a barrier: about 100 us, far longer than threads drift apart
+SPINS_BEFORE_YIELD = 256  # at a barrier, about 10 us: yielding costs little where nobody else waits
 
 
 @inline

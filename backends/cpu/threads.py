@@ -48,8 +48,8 @@ def aligned_zeros(n_bytes: int) -> np.ndarray:
 
 
 class ThreadPool:
-    """The threads of this process. `run` may be called from any Python thread; calls that need
-    more than one thread take turns."""
+    """The threads of this process. `run` may be called from any Python thread; one plan runs at a
+    time. On one thread it runs where it is called, and no other is started."""
 
     def __init__(self) -> None:
         self._run, self._release, self._serve, self._park, self._unpark = _native()
@@ -66,9 +66,6 @@ class ThreadPool:
         if not 1 <= n_threads <= MAX_THREADS:
             raise BackendError(f"n_threads is {n_threads}, must be 1 to {MAX_THREADS}")
         if n_nodes == 0:
-            return
-        if n_threads == 1:
-            self._run(self._base, plan, n_nodes, 1, 0)
             return
         with self._lock:
             self._start_threads(n_threads)
@@ -114,7 +111,7 @@ class ThreadPool:
         return max(100, min(1_000_000, int(rounds * _SPIN_S / min(times))))
 
     def _start_threads(self, n_threads: int) -> None:
-        if self._stopped:
+        if self._stopped and n_threads > 1:
             raise BackendError("the interpreter is shutting down: no plan can run on threads")
         for ith in range(len(self._threads) + 1, n_threads):
             self._word(ith, runner.ITH)[0] = ith
@@ -122,7 +119,10 @@ class ThreadPool:
             thread = threading.Thread(
                 target=self._work, args=(ith, event), name=f"ggmlpy-{ith}", daemon=True
             )
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError as error:
+                raise BackendError(f"thread {ith} of {n_threads}: {error}") from None
             self._events.append(event)
             self._threads.append(thread)
 

@@ -17,6 +17,7 @@ from ggmlpy.backends.cpu.simd.core import (
     elementwise,
     f32,
     f32x16,
+    f64,
     i1,
     i8,
     i16,
@@ -94,13 +95,13 @@ def sub(b: Emitter, x: Any, y: Any) -> Any:
     return b.fsub(x, y) if _is_float(x) else b.sub(x, y)
 
 
-@elementwise(f32, i16, i32)
+@elementwise(f32, f64, i16, i32)
 def mul(b: Emitter, x: Any, y: Any) -> Any:
     """x * y."""
     return b.fmul(x, y) if _is_float(x) else b.mul(x, y)
 
 
-@elementwise(f32)
+@elementwise(f32, f64)
 def div(b: Emitter, x: Any, y: Any) -> Any:
     """x / y, correctly rounded."""
     return b.fdiv(x, y)
@@ -233,3 +234,30 @@ def shift_right(b: Emitter, x: Any, n: Const) -> Any:
 def shift_right_signed(b: Emitter, x: Any, n: Const) -> Any:
     """Each lane shifted right by a constant, copies of the sign from the left."""
     return b.ashr(x, b.const(x.type, n.value))
+
+
+# --- lanes --------------------------------------------------------------------------------------
+
+
+@intrinsic(i64, i64)
+def lowest_bit(b: Emitter, bits: Any) -> Any:
+    """The number of the lowest bit that is set; 64 for 0."""
+    return b.llvm("llvm.cttz.i64", i64.ir, bits, ir.Constant(i1.ir, 0))
+
+
+@intrinsic(f32x16, f32x16, f32x16)
+def interleave_low(b: Emitter, x: Any, y: Any) -> Any:
+    """x0, y0, x1, y1, ... x7, y7."""
+    return b.shuffle(x, y, [i // 2 + 16 * (i % 2) for i in range(16)])
+
+
+@intrinsic(f32x16, f32x16, f32x16)
+def interleave_high(b: Emitter, x: Any, y: Any) -> Any:
+    """x8, y8, x9, y9, ... x15, y15."""
+    return b.shuffle(x, y, [8 + i // 2 + 16 * (i % 2) for i in range(16)])
+
+
+@intrinsic(f32x16, f32x16)
+def swap_neighbours(b: Emitter, x: Any) -> Any:
+    """x1, x0, x3, x2, ... x15, x14."""
+    return b.shuffle(x, x, [i ^ 1 for i in range(16)])

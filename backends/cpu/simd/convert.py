@@ -16,7 +16,9 @@ from ggmlpy.backends.cpu.simd.core import (
     i16x16,
     i32,
     i32x16,
+    i64,
     intrinsic,
+    mask16,
 )
 
 # --- f16 and bf16 as bits: one number or a vector ------------------------------------------------
@@ -201,3 +203,18 @@ def concat_i8x64(b: Emitter, x: Any, y: Any) -> Any:
 def concat_i8x32(b: Emitter, x: Any, y: Any) -> Any:
     """16 bytes followed by 16 bytes."""
     return b.concat(x, y)
+
+
+# --- masks and bits ------------------------------------------------------------------------------
+
+
+@intrinsic(i64, mask16)
+def bits_of_mask(b: Emitter, mask: Any) -> Any:
+    """Bit i is lane i of the mask."""
+    return b.zext(b.bitcast(mask, ir.IntType(16)), i64.ir)
+
+
+@intrinsic(mask16, i64)
+def mask_of_bits(b: Emitter, bits: Any) -> Any:
+    """Lane i is bit i of the 16 lowest."""
+    return b.bitcast(b.trunc(bits, ir.IntType(16)), mask16.ir)

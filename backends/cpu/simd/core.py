@@ -99,6 +99,7 @@ f32x16, i32x16, i8x16, i8x32, i8x64 = (
     Vec(i8, 64),
 )
 i16x16, i16x32, f16x16, mask16 = Vec(i16, 16), Vec(i16, 32), Vec(f16, 16), Vec(i1, 16)
+f64x16 = Vec(f64, 16)
 
 
 class Emitter(ir.IRBuilder):  # type: ignore[misc]

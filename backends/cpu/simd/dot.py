@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from ggmlpy.backends.cpu.simd.core import Emitter, Vec, i8x64, i16, i16x32, i32, i32x16, intrinsic
+from ggmlpy.backends.cpu.simd.core import (
+    Emitter,
+    Vec,
+    i8x64,
+    i16,
+    i16x16,
+    i16x32,
+    i32,
+    i32x16,
+    intrinsic,
+)
 
 
 @intrinsic(i32x16, i32x16, i8x64, i8x64)
@@ -26,6 +36,21 @@ def dot4_u8s8(b: Emitter, acc: Any, u: Any, s: Any) -> Any:
         # 255 * -128 fits 16 bits, so the products do; their sums need not.
         even, odd = _add_pairs(b, b.mul(u_even, s_even)), _add_pairs(b, b.mul(u_odd, s_odd))
     return b.add(acc, b.add(even, odd))
+
+
+@intrinsic(i32x16, i32x16, i8x64, i8x64)
+def dot4_u7s8(b: Emitter, acc: Any, u: Any, s: Any) -> Any:
+    """The same for u below 128, as nibbles and 6-bit weights are: half the work without VNNI."""
+    if "vnni" in b.isa.has or "avx2" not in b.isa.has:
+        return dot4_u8s8(b, acc, u, s)
+    sums = []
+    for start in (0, 32):
+        # 2 * 127 * 128 fits 16 bits, so the saturating sum of two products is exact.
+        halves = b.lanes(u, start, 32), b.lanes(s, start, 32)
+        pairs = b.llvm("llvm.x86.avx2.pmadd.ub.sw", i16x16.ir, *halves)
+        ones = b.const(i16x16.ir, 1)
+        sums.append(b.llvm("llvm.x86.avx2.pmadd.wd", Vec(i32, 8).ir, pairs, ones))
+    return b.add(acc, b.concat(*sums))
 
 
 @intrinsic(i32x16, i32x16, i8x64, i8x64)

@@ -11,7 +11,7 @@ from typing import Any
 from llvmlite import ir
 
 from ggmlpy.backends.cpu.simd.arith import absolute, add, copy_sign, div, fma, less, mul, sub
-from ggmlpy.backends.cpu.simd.core import Emitter, elementwise, f32, int_like
+from ggmlpy.backends.cpu.simd.core import Emitter, elementwise, f32, f64, int_like
 
 _LOG2_E = 1.4426950408889634
 _LN2_HIGH = 0.693359375  # 9 bits, so that its product with an exponent is exact
@@ -134,7 +134,7 @@ def tanh(b: Emitter, x: Any) -> Any:
         -3.33332819422e-1,
     )
     small = fma(b, mul(b, p, z), x, x)
-    return b.select(less(b, a, 0.625), small, copy_sign(b, large, x))
+    return copy_sign(b, b.select(less(b, a, 0.625), small, large), x)
 
 
 @elementwise(f32, scalars=True)
@@ -214,16 +214,17 @@ def gelu_erf(b: Emitter, x: Any) -> Any:
     return mul(b, mul(b, x, 0.5), add(b, erf(b, mul(b, x, 0.7071067811865476)), 1.0))
 
 
-def _sine(b: Emitter, x: Any, quarter_turns: int) -> Any:
-    """sin(x + quarter_turns * pi / 2), reduced in f64 so that large angles keep their phase."""
-    wide = _shape(x.type, ir.DoubleType())
-    longs, ints = _shape(x.type, ir.IntType(64)), int_like(x.type)
-    angle = b.fpext(x, wide)
+def _sine(b: Emitter, angle: Any, quarter_turns: int) -> Any:
+    """sin(angle + quarter_turns * pi / 2) as f32, reduced in f64 so that large angles keep their
+    phase."""
+    wide = angle.type
+    narrow = _shape(wide, ir.FloatType())
+    longs, ints = _shape(wide, ir.IntType(64)), int_like(narrow)
     shifted = b.fadd(b.fmul(angle, b.const(wide, 0.6366197723675814)), b.const(wide, _ROUND_F64))
     turns = b.fsub(shifted, b.const(wide, _ROUND_F64))
     rest = b.fsub(angle, b.fmul(turns, b.const(wide, _PI_2_HIGH)))
     rest = b.fsub(rest, b.fmul(turns, b.const(wide, _PI_2_LOW)))
-    r = b.fptrunc(rest, x.type)
+    r = b.fptrunc(rest, narrow)
     quadrant = b.add(b.trunc(b.bitcast(shifted, longs), ints), b.const(ints, quarter_turns))
     z = mul(b, r, r)
     s = polynomial(b, z, -1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1)
@@ -232,7 +233,7 @@ def _sine(b: Emitter, x: Any, quarter_turns: int) -> Any:
     c = add(b, fma(b, mul(b, c, z), z, mul(b, z, -0.5)), 1.0)
     is_odd = b.icmp_signed("!=", b.and_(quadrant, b.const(ints, 1)), b.const(ints, 0))
     sign = b.shl(b.and_(quadrant, b.const(ints, 2)), b.const(ints, 30))
-    return b.bitcast(b.xor(b.bitcast(b.select(is_odd, c, s), ints), sign), x.type)
+    return b.bitcast(b.xor(b.bitcast(b.select(is_odd, c, s), ints), sign), narrow)
 
 
 def _shape(like: Any, element: Any) -> Any:
@@ -242,10 +243,22 @@ def _shape(like: Any, element: Any) -> Any:
 @elementwise(f32, scalars=True)
 def sin(b: Emitter, x: Any) -> Any:
     """The sine of an angle in radians, |x| < 2^30."""
-    return _sine(b, x, 0)
+    return _sine(b, b.fpext(x, _shape(x.type, ir.DoubleType())), 0)
 
 
 @elementwise(f32, scalars=True)
 def cos(b: Emitter, x: Any) -> Any:
     """The cosine of an angle in radians, |x| < 2^30."""
-    return _sine(b, x, 1)
+    return _sine(b, b.fpext(x, _shape(x.type, ir.DoubleType())), 1)
+
+
+@elementwise(f64, result=f32)
+def sin_f64(b: Emitter, angle: Any) -> Any:
+    """The sine, as f32, of an angle in radians given as f64, |angle| < 2^30."""
+    return _sine(b, angle, 0)
+
+
+@elementwise(f64, result=f32)
+def cos_f64(b: Emitter, angle: Any) -> Any:
+    """The cosine, as f32, of an angle in radians given as f64, |angle| < 2^30."""
+    return _sine(b, angle, 1)

@@ -17,6 +17,7 @@ from ggmlpy.backends.cpu.simd.core import (
     Vec,
     f32,
     f32x16,
+    f64x16,
     i8,
     i8x16,
     i8x32,
@@ -233,6 +234,18 @@ def store_f16x16(b: Emitter, ptr: Any, value: Any) -> None:
 def store_bf16x16(b: Emitter, ptr: Any, value: Any) -> None:
     """16 f32 as bf16, rounded to nearest even."""
     b.store_to(ptr, bf16_bits(b, value))
+
+
+@intrinsic(f64x16, i64)
+def load_f64x16(b: Emitter, ptr: Any) -> Any:
+    """16 f64."""
+    return b.load_from(ptr, f64x16)
+
+
+@intrinsic(f64x16, i64)
+def load_f32x16_as_f64(b: Emitter, ptr: Any) -> Any:
+    """16 f32 as f64."""
+    return b.fpext(b.load_from(ptr, f32x16), f64x16.ir)
 
 
 # --- the first n lanes --------------------------------------------------------------------------

@@ -1,0 +1,48 @@
+"""One compiler per instruction set of this machine, shared by all tests of the CPU backend."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ggmlpy.backends.cpu.isa import available
+from ggmlpy.backends.cpu.jit import Jit
+from ggmlpy.backends.cpu.kernel import Entry
+from tests.cpu import simd_kernels
+
+ISAS = [isa.name for isa in available()]
+Call = Callable[..., None]
+
+
+@cache
+def jit_for(isa: str) -> Jit:
+    return Jit(isa)
+
+
+@cache
+def _simd_addresses(isa: str) -> dict[Entry, int]:
+    return jit_for(isa).load(simd_kernels.ENTRIES)
+
+
+@pytest.fixture(params=ISAS)
+def jit(request: pytest.FixtureRequest) -> Jit:
+    """A compiler, for each instruction set in turn."""
+    return jit_for(request.param)
+
+
+@pytest.fixture
+def call(jit: Jit) -> Call:
+    """Calls an entry of `simd_kernels`, arrays passed by address."""
+    addresses = _simd_addresses(jit.isa.name)
+
+    def call_entry(entry: Entry, *args: Any) -> None:
+        signature = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(args))
+        plain = [a.ctypes.data if isinstance(a, np.ndarray) else a for a in args]
+        signature(addresses[entry])(*plain)
+
+    return call_entry
