@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -181,21 +180,14 @@ class _PlannedGraph:
     def __init__(self, inputs: UBatch, logits: Tensor, executable: Executable) -> None:
         self._executable = executable
         self._logits = logits
-        self.tokens = _array(inputs.tokens)
-        self.positions = _array(inputs.positions)
-        self.out_ids = _array(inputs.out_ids)
-        self.rows = _array(inputs.kv.rows)
-        self.mask = _array(inputs.kv.mask).reshape(-1, inputs.kv.n_kv)
+        self.tokens = inputs.tokens.array()
+        self.positions = inputs.positions.array()
+        self.out_ids = inputs.out_ids.array()
+        self.rows = inputs.kv.rows.array()
+        self.mask = inputs.kv.mask.array().reshape(-1, inputs.kv.n_kv)
 
     def run(self) -> NDArray[np.float32]:
         """Run on what the inputs hold: logits [n_outputs, n_vocab], good until the next run."""
         self._executable.run()
         logits: NDArray[np.float32] = self._executable.array(self._logits)[0, 0]
         return logits
-
-
-def _array(leaf: Tensor) -> NDArray[Any]:
-    """A leaf's elements in place, flat."""
-    assert leaf.storage is not None
-    assert leaf.type.dtype is not None
-    return leaf.storage.data.view(leaf.type.dtype)

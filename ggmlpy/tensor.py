@@ -141,6 +141,16 @@ class Tensor:
         values = read_array(self._bytes(), self.spec, self.view_offs if self.storage is None else 0)
         return values.reshape(values.shape[4 - self.spec.n_dims :])
 
+    def array(self) -> NDArray[Any]:
+        """A plain leaf's elements in place, flat: writing to it changes the leaf.
+
+        This is how inputs are filled between runs. Raises GgmlpyError for anything else.
+        """
+        if self.storage is None or self.type.dtype is None:
+            raise GgmlpyError(f"{self}: only a leaf of a plain type can be written to in place")
+        elements: NDArray[Any] = self.storage.data.view(self.type.dtype)
+        return elements
+
     def tobytes(self) -> bytes:
         """The raw bytes, contiguous in `ne` order. Raises GgmlpyError before it is computed."""
         if not self.spec.contiguous:

@@ -40,8 +40,8 @@ def test_public_names() -> None:
         "GGUFFile", "GgmlpyError", "Graph", "IndexOutOfRange", "KernelError", "Llama",
         "MissingFile", "SamplingError", "ShapeError", "TYPES", "TemplateError", "Tensor",
         "TensorType", "Tokenizer", "TokenizerError", "Unsupported", "WeightError",
-        "backend_names", "compute", "from_bytes", "from_numpy", "get_backend", "ops", "scope",
-        "zeros",
+        "backend_names", "compute", "from_bytes", "from_numpy", "get_backend", "ops",
+        "packaged_model", "scope", "zeros",
     ]  # fmt: skip
     assert all(hasattr(ggmlpy, name) for name in ggmlpy.__all__)
 
