@@ -1,4 +1,9 @@
-"""Copies: to contiguous memory, to another type, into another tensor."""
+"""Copies: to contiguous memory, to another type, into another tensor.
+
+A copy to the same type keeps every block's bytes. The references here work on values: for a
+quantised type they give the same bytes for blocks that its quantiser made, and a type without a
+quantiser needs a backend that copies blocks.
+"""
 
 from __future__ import annotations
 

@@ -119,19 +119,19 @@ class GroupNorm(Op):
 
 def rms_norm(a: Tensor, eps: float) -> Tensor:
     """`ggml_rms_norm`; see RmsNorm."""
-    return RmsNorm(eps).node(a)
+    return RmsNorm(float(eps)).node(a)
 
 
 def norm(a: Tensor, eps: float) -> Tensor:
     """`ggml_norm`; see Norm."""
-    return Norm(eps).node(a)
+    return Norm(float(eps)).node(a)
 
 
 def l2_norm(a: Tensor, eps: float) -> Tensor:
     """`ggml_l2_norm`; see L2Norm."""
-    return L2Norm(eps).node(a)
+    return L2Norm(float(eps)).node(a)
 
 
 def group_norm(a: Tensor, n_groups: int, eps: float) -> Tensor:
     """`ggml_group_norm`; see GroupNorm."""
-    return GroupNorm(n_groups, eps).node(a)
+    return GroupNorm(n_groups, float(eps)).node(a)

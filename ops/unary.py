@@ -44,7 +44,8 @@ def _unary(name: str, formula: str, function: ArrayFunction) -> Callable[[Tensor
         "__module__": __name__,
         "function": staticmethod(function),
     }
-    cls: type[Unary] = op(name)(type(name.title().replace("_", ""), (Unary,), members))
+    made = type(name.title().replace("_", ""), (Unary,), members)
+    cls: type[Unary] = op(name)(dataclass(frozen=True)(made))
 
     def build(a: Tensor) -> Tensor:
         return cls().node(a)

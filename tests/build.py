@@ -159,7 +159,7 @@ def _mask(inputs: Inputs, kind: str, ne: tuple[int, int, int, int], type: str) -
 
     random   -1 to 1, a fifth -inf            causal  the last query sees every key
     holes    half -inf                        tails   sequence s sees its own number of first keys
-    dead     random, every third query sees nothing           all     nothing is seen
+    dead     random, every third query sees nothing          all     nothing is seen
     """
     n_kv, n_query, _, n_seq = ne
     shape = ne[::-1]
@@ -179,7 +179,8 @@ def _mask(inputs: Inputs, kind: str, ne: tuple[int, int, int, int], type: str) -
             chance < {"random": 0.2, "holes": 0.5, "dead": 0.2}[kind], -np.inf, values
         )
         if kind == "dead":
-            values[:, :, ::3] = -np.inf
+            seq = np.arange(n_seq)[:, None, None, None]
+            values[np.broadcast_to((query + seq) % 3 == 0, shape)] = -np.inf
     return _stored(values, type, ne)
 
 

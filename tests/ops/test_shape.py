@@ -8,6 +8,10 @@ import numpy as np
 import pytest
 
 from ggmlpy import ops
+from ggmlpy.tensor import from_bytes
+from ggmlpy.types import type_of
+from tests.blocks import random_rows
+from tests.cases import WRITABLE
 from tests.ops.values import leaf, run, uniform
 
 NE = (2, 3, 4, 5)
@@ -78,6 +82,17 @@ def test_copies_follow_the_order_of_elements() -> None:
     copied = ops.cpy(turned, ops.transpose(target))
     assert copied.view_src is target
     np.testing.assert_array_equal(run(copied).ravel(), flat)
+
+
+@pytest.mark.parametrize("type", [t for t in WRITABLE if t.startswith("q")])
+def test_copies_to_the_same_type_keep_the_blocks(type: str) -> None:
+    raw = random_rows(np.random.default_rng(8), type_of(type), 6, 64)
+    turned = ops.permute(from_bytes(raw.reshape(-1), type, (64, 2, 3)), 0, 2, 1, 3)
+    want = raw.reshape(3, 2, -1).swapaxes(0, 1).tobytes()
+    target = from_bytes(bytearray(raw.nbytes), type, (64, 6))
+    for y in (ops.cont(turned), ops.dup(turned), ops.cast(turned, type), ops.cpy(turned, target)):
+        run(y)
+        assert y.tobytes() == want
 
 
 def test_a_copy_fills_its_target_in_place() -> None:
