@@ -23,8 +23,8 @@ def yarn(theta: float, i: int, n_dims: int, p: dict[str, Any]) -> complex:
     angle = scale * theta
     if ext:
         bounds = []
-        for beta, rounded in ((32.0, math.floor), (1.0, math.ceil)):
-            turns = math.log(512 / (beta * 2 * math.pi)) / (2 * math.log(BASE))
+        for beta, rounded in ((p.get("beta_fast", 32.0), math.floor), (1.0, math.ceil)):
+            turns = math.log(512 / (beta * 2 * math.pi)) / (2 * math.log(p.get("freq_base", BASE)))
             bounds.append(rounded(n_dims * turns))
         low, high = max(bounds[0], 0), min(bounds[1], n_dims - 1)
         ramp = 1 - min(1.0, max(0.0, (i - low) / max(0.001, high - low)))
@@ -55,7 +55,7 @@ def rope_by_pairs(
     for i in range(n_pairs):
         a, b = (2 * i, 2 * i + 1) if mode == RopeMode.NORMAL else (i, i + n_pairs)
         axis, power = section_of(i, mode, sections)
-        step = BASE ** (-2.0 / n_dims)
+        step = p.get("freq_base", BASE) ** (-2.0 / n_dims)
         for t in range(n_tokens):
             theta = float(pos[axis * n_tokens + t])
             for _ in range(power):
@@ -71,8 +71,9 @@ def rope(
 ) -> Floats:
     c = None if factors is None else leaf(np.array(factors, np.float32))
     y = ops.rope_multi(
-        leaf(x), integers(*pos), c, n_dims, p.get("sections", (0, 0, 0, 0)), mode, 512, BASE,
-        p.get("freq_scale", 1.0), p.get("ext_factor", 0.0), p.get("attn_factor", 1.0), 32.0, 1.0,
+        leaf(x), integers(*pos), c, n_dims, p.get("sections", (0, 0, 0, 0)), mode, 512,
+        p.get("freq_base", BASE), p.get("freq_scale", 1.0), p.get("ext_factor", 0.0),
+        p.get("attn_factor", 1.0), p.get("beta_fast", 32.0), 1.0,
     )  # fmt: skip
     return run(y)
 
@@ -87,6 +88,8 @@ def rope(
         {"freq_scale": 0.5, "attn_factor": 1.5},
         {"freq_scale": 0.25, "ext_factor": 1.0},
         {"freq_scale": 0.25, "ext_factor": 0.6, "attn_factor": 0.9},
+        {"freq_scale": 0.25, "ext_factor": 1.0, "freq_base": 10.0},  # the ramp ends past n_dims
+        {"freq_scale": 0.25, "ext_factor": 1.0, "beta_fast": 300.0},  # and starts before 0
     ],
 )
 def test_against_complex_rotations(
