@@ -44,8 +44,8 @@ class Op(ABC):
     def reference(self, *arrays: Any, **unused: Any) -> Array:
         """The result `[ne3, ne2, ne1, ne0]` from the sources in the same order.
 
-        Sources come as f32 (or their integer type), dequantised; float64 inside where that is the
-        better oracle. An op that writes into a source returns that source's new values.
+        Sources come as their numpy type; bf16 and quantised ones as f32. float64 inside where that
+        is the better oracle. An op that writes into a source returns that source's new values.
         """
 
     def written_rows(self, *arrays: Any, **unused: Any) -> NDArray[np.bool_] | None:
