@@ -9,7 +9,7 @@ from typing import Any
 import jinja2
 
 from ggmlpy.errors import TemplateError
-from ggmlpy.template_limits import check_text, time_limit
+from ggmlpy.template_limits import check_text, limits
 from ggmlpy.template_sandbox import TemplateSandbox
 
 # For a file without a template whose vocabulary has the marks of it.
@@ -101,7 +101,7 @@ class ChatTemplate:
         variables |= {"add_generation_prompt": add_generation_prompt}
         variables["messages"] = _checked_messages(messages)
         try:
-            with time_limit():
+            with limits():
                 return self._joined(variables)
         except Exception as error:
             raise _template_error(error) from error

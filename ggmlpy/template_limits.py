@@ -1,6 +1,6 @@
-"""How large a value in a chat template may get, and how long rendering may take.
+"""How large a value in a chat template may get, how much it may write, how long it may take.
 
-Everything here raises `Refused` before the large thing is made.
+Everything here raises `Refused`, and where a size is checked, before the large thing is made.
 """
 
 from __future__ import annotations
@@ -10,17 +10,28 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 TIME_LIMIT_S = 10.0  # real templates render in milliseconds
 MAX_TEXT = 2**24  # characters, of one value or of the result: more than any context holds
+MAX_WRITTEN = 2**28  # characters written in all, also into macros and blocks that capture them
 MAX_INDENT = 100
 _MAX_BITS = 4096  # of an integer
 
 # A width of six digits, or one that is itself an argument, in str.format and %.
 _WIDE_FORMAT = re.compile(r"\d{6}|\*|:[^}]*\{")
 
-_deadline: ContextVar[float] = ContextVar("deadline", default=float("inf"))
+
+@dataclass(slots=True)
+class _Budget:
+    """What one rendering has left."""
+
+    deadline: float
+    n_written: int = 0
+
+
+_budget: ContextVar[_Budget] = ContextVar("budget")
 
 
 class Refused(Exception):
@@ -28,18 +39,29 @@ class Refused(Exception):
 
 
 @contextmanager
-def time_limit() -> Iterator[None]:
-    """Inside, `tick` raises once TIME_LIMIT_S have passed."""
-    token = _deadline.set(time.monotonic() + TIME_LIMIT_S)
+def limits() -> Iterator[None]:
+    """One compilation or rendering: time and written text count from here."""
+    token = _budget.set(_Budget(time.monotonic() + TIME_LIMIT_S))
     try:
         yield
     finally:
-        _deadline.reset(token)
+        _budget.reset(token)
 
 
-def tick() -> None:
-    if time.monotonic() > _deadline.get():
+def tick(n_chars: int = 0) -> None:
+    """One more step, which writes up to n_chars of the template's own text."""
+    budget = _budget.get()
+    if time.monotonic() > budget.deadline:
         raise Refused(f"it runs longer than {TIME_LIMIT_S:g} seconds")
+    budget.n_written += n_chars
+    if budget.n_written > MAX_WRITTEN:
+        raise Refused(f"it writes more than {MAX_WRITTEN:,} characters")
+
+
+def written(value: Any) -> Any:
+    """The value itself, counted as output."""
+    tick(size(value))
+    return value
 
 
 def check_text(n: int) -> None:

@@ -3,11 +3,11 @@
 A chat template comes out of a model file, so it is a stranger's program. jinja2's sandbox keeps it
 from Python's internals, from changing what it is given, and from ranges over 100,000. It bounds
 neither time nor memory: a few nested loops run for years, a text doubled 40 times fits no machine.
-So here every turn of a loop, every call, filter and test looks at the clock, and values are
-measured wherever they could grow by a factor.
+So here every turn of a loop, every call, filter and test looks at the clock, what is written is
+counted, and values are measured wherever they could grow by a factor.
 
-Loops, literals, `~` and `{% set %}` blocks are no calls in the code that jinja2 compiles: `_Limits`
-changes them in the syntax tree.
+Loops, literals and `~` are no calls in the code that jinja2 compiles: `_Limits` changes them in
+the syntax tree.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ from ggmlpy.template_limits import (
     check_join,
     check_operator,
     check_replace,
+    limits,
     measured,
     tick,
-    time_limit,
+    written,
 )
 
 # Left out of jinja2's own: what pads, wraps or repeats by a number, and what is for web pages.
@@ -66,21 +67,20 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
             trim_blocks=True,
             lstrip_blocks=True,
             extensions=[loopcontrols, _GenerationTag],
-            finalize=measured,
+            finalize=written,
         )
         del self.globals["lipsum"]
         self.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
         known: dict[str, Callable[..., Any]] = {name: FILTERS[name] for name in _FILTERS.split()}
         known |= {"tojson": _to_json, "indent": _indent, "join": _join, "replace": _replace}
         self.filters = {name: _limited(function) for name, function in known.items()}
-        self.filters["measured"] = measured  # for `_Limits`
         self.tests = {name: _limited(cast(Any, test)) for name, test in self.tests.items()}
         self.tick = tick
         self.measured = measured
 
     def compile_limited(self, source: str) -> jinja2.Template:
         """The template with its limits built in."""
-        with time_limit():
+        with limits():
             return self.from_string(_Limits().visit(self.parse(source)))
 
     @staticmethod
@@ -121,12 +121,13 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 class _Limits(NodeTransformer):
     """Puts the clock and the measure where jinja2 compiles to plain Python."""
 
-    def _ticking(self, node: nodes.For | nodes.Macro) -> nodes.Node:
+    def visit_For(self, node: nodes.For) -> nodes.Node:
         self.generic_visit(node)
-        node.body.insert(0, nodes.ExprStmt(_call("tick", [], node), lineno=node.lineno))
+        constants = node.find_all((nodes.TemplateData, nodes.Const))
+        n_chars = sum(len(c.as_const()) for c in constants if isinstance(c.as_const(), str))
+        tick_ = _call("tick", [nodes.Const(n_chars)], node)
+        node.body.insert(0, nodes.ExprStmt(tick_, lineno=node.lineno))
         return node
-
-    visit_For = visit_Macro = _ticking
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
         self.generic_visit(node)
@@ -138,12 +139,6 @@ class _Limits(NodeTransformer):
         return node if is_target else _call("measured", [node], node)
 
     visit_List = visit_Dict = visit_Tuple = _literal
-
-    def visit_AssignBlock(self, node: nodes.AssignBlock) -> nodes.Node:
-        self.generic_visit(node)
-        # Without a node a filter takes the text of the block.
-        node.filter = nodes.Filter(node.filter, "measured", [], [], None, None, lineno=node.lineno)
-        return node
 
 
 def _call(name: str, args: list[nodes.Expr], at: nodes.Node) -> nodes.Call:

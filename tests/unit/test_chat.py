@@ -443,6 +443,7 @@ DOUBLINGS = [
 ]
 
 ENDLESS = [
+    "{% set x = range(99999) | list %}{% for a in x %}{% for b in x %}{% endfor %}{% endfor %}",
     "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
     "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(99) }}",
     "{% for a in range(99999) %}{% set x = range(99999) | list | length %}{% endfor %}",
@@ -491,6 +492,18 @@ def test_much_output_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(template_limits, "MAX_TEXT", 2**16)
     message = refused("{% for i in range(99999) %}{{ 'a' * 1000 }}{% endfor %}")
     assert "text of more than 65,536 characters" in message
+
+
+@pytest.mark.parametrize("body", ["{{ 'a' * 999 }}", "{{ '" + "a" * 999 + "' }}", "a" * 999])
+def test_much_captured_output_is_refused(body: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(template_limits, "MAX_WRITTEN", 2**20)
+    loop = "{% for i in range(2000) %}" + body + "{% endfor %}"
+    for source in (
+        "{% set x %}" + loop + "{% endset %}",
+        "{% macro m() %}" + loop + "{% endmacro %}{{ m() | length }}",
+        "{% filter length %}" + loop + "{% endfilter %}",
+    ):
+        assert "it writes more than 1,048,576 characters" in refused(source)
 
 
 @pytest.mark.timeout(60)

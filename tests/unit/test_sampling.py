@@ -281,6 +281,11 @@ def test_typical_may_drop_the_most_probable_token() -> None:
     assert 0 not in kept(sampler(65, typical_p=0.3), logits)
 
 
+def test_typical_keeps_until_p_is_exceeded_not_only_reached() -> None:
+    assert kept(sampler(4, typical_p=0.5), [0, 0, 0, 0]) == [0, 1, 2]
+    assert kept(sampler(4, typical_p=0.49), [0, 0, 0, 0]) == [0, 1]
+
+
 def test_bias_comes_before_penalties() -> None:
     s = sampler(2, logit_bias={0: 5.0}, repeat_penalty=2.0)
     s.accept(0)
@@ -409,6 +414,17 @@ def test_draw_never_takes_weight_zero(weights: list[float], u: float) -> None:
         before = float(repeated[:position].sum(dtype=np.float64))
         total = float(repeated.sum(dtype=np.float64))
         assert before <= u * total < before + float(repeated[position])
+
+
+def test_draw_on_the_border_of_a_block_takes_the_next() -> None:
+    ones = np.ones(4096, np.float32)
+    assert [draw(ones, u) for u in (0.0, 0.25, 0.5, 1 - 2**-53)] == [0, 1024, 2048, 4095]
+
+
+def test_draws_use_53_bits() -> None:
+    numpy_generator = np.random.Generator(np.random.PCG64(3))
+    s = Sampler(SamplingParams(seed=3), 2)
+    assert [s._uniform() for _ in range(50)] == numpy_generator.random(50).tolist()
 
 
 def test_draw_from_a_large_vocabulary_with_weights_that_round() -> None:
