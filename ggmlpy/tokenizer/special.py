@@ -1,0 +1,141 @@
+"""Special tokens: their keys, and the texts by which undeclared ones are known.
+
+Not every converter wrote every id: a chat model's end of turn, say, is often only in the
+vocabulary. The texts below are those by which llama.cpp finds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+
+KEYS = {
+    "bos": ("bos_token_id", "cls_token_id"),
+    "eos": ("eos_token_id",),
+    "eot": ("eot_token_id",),
+    "eom": ("eom_token_id",),
+    "unk": ("unknown_token_id",),
+    "sep": ("seperator_token_id",),  # GGUF's spelling
+    "pad": ("padding_token_id",),
+    "mask": ("mask_token_id",),
+    "fim_pre": ("fim_pre_token_id", "prefix_token_id"),
+    "fim_suf": ("fim_suf_token_id", "suffix_token_id"),
+    "fim_mid": ("fim_mid_token_id", "middle_token_id"),
+    "fim_pad": ("fim_pad_token_id",),
+    "fim_rep": ("fim_rep_token_id",),
+    "fim_sep": ("fim_sep_token_id",),
+}
+"""Names of special tokens, and the keys below `tokenizer.ggml.` that declare them."""
+
+_BAR, _LOW = "\uff5c", "\u2581"  # DeepSeek's full-width bar and SentencePiece's space
+_DEEPSEEK_END = f"<{_BAR}end{_LOW}of{_LOW}sentence{_BAR}>"
+
+_TEXTS = {
+    "eot": (
+        "<|eot_id|>",
+        "<|im_end|>",
+        "<|end|>",
+        "<end_of_turn>",
+        "<|endoftext|>",
+        "<|end_of_text|>",
+        "<EOT>",
+        "_<EOT>",
+        "[EOT]",
+        _DEEPSEEK_END,
+        "<end_of_utterance>",
+    ),
+    "eom": ("<|eom_id|>",),
+    "fim_pre": (
+        "<|fim_prefix|>",
+        "<fim-prefix>",
+        "<fim_prefix>",
+        f"<{_BAR}fim{_LOW}begin{_BAR}>",
+        "<PRE>",
+        f"{_LOW}<PRE>",
+        "<|code_prefix|>",
+        "<|prefix|>",
+    ),
+    "fim_suf": (
+        "<|fim_suffix|>",
+        "<fim-suffix>",
+        "<fim_suffix>",
+        f"<{_BAR}fim{_LOW}hole{_BAR}>",
+        "<SUF>",
+        f"{_LOW}<SUF>",
+        "<|code_suffix|>",
+        "<|suffix|>",
+    ),
+    "fim_mid": (
+        "<|fim_middle|>",
+        "<fim-middle>",
+        "<fim_middle>",
+        f"<{_BAR}fim{_LOW}end{_BAR}>",
+        "<MID>",
+        f"{_LOW}<MID>",
+        "<|code_middle|>",
+        "<|middle|>",
+    ),
+    "fim_pad": ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"),
+    "fim_rep": ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
+    "fim_sep": ("<|file_sep|>",),
+}
+"""What a token that the file does not declare is called; the first text that exists is it."""
+
+_END_TEXTS = (
+    *_TEXTS["eot"],
+    *_TEXTS["eom"],
+    "</s>",
+    "<eos>",
+    "[EOS]",
+    "[e~[",
+    "<|return|>",
+    "<|call|>",
+    "<|flush|>",
+    "<|calls|>",
+    "<turn|>",
+    "<|tool_response>",
+)
+"""Texts that end a generation wherever they are in the vocabulary."""
+
+_ENDING_NAMES = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialTokens:
+    ids: dict[str, int]
+    """Token ids by the names in `KEYS`, declared or found by text."""
+    eog_ids: frozenset[int]
+    """Tokens that end a generation."""
+    controls: frozenset[int]
+    """Tokens found by text: they are control tokens even where a file calls them normal."""
+
+
+def find_special_tokens(
+    by_text: Mapping[str, int], declared: Mapping[str, int], markup: Set[int]
+) -> SpecialTokens:
+    """Complete the `declared` special tokens by text.
+
+    `markup`: tokens that the file calls user-defined. Gemma has "</s>" among its HTML tags, where
+    it ends nothing: it does so only beside a BOS that is "<s>".
+    """
+    ids, controls = dict(declared), set()
+    for name, texts in _TEXTS.items():
+        found = [by_text[text] for text in texts if text in by_text]
+        if name not in ids and found:
+            ids[name] = found[0]
+            controls.add(found[0])
+    ends = {text: by_text[text] for text in _END_TEXTS if text in by_text}
+    is_tag = ends.get("</s>") in markup and by_text.get("<s>") != declared.get("bos")
+    if is_tag or "<|tool_response>" in ends:
+        ends.pop("</s>", None)
+    controls.update(ends.values())
+    eog = set(ends.values()) | {ids[name] for name in _ENDING_NAMES if name in ids}
+    if _ends_messages(ends.keys()):
+        eog.discard(ends["<|end|>"])
+    return SpecialTokens(ids, frozenset(eog), frozenset(controls))
+
+
+def _ends_messages(texts: Set[str]) -> bool:
+    """Whether "<|end|>" ends only one message of an answer, as in gpt-oss and solar-open."""
+    calls = texts & {"<|call|>", "<|calls|>"}
+    return "<|end|>" in texts and bool(calls and texts & {"<|return|>", "<|flush|>"})

@@ -1,0 +1,120 @@
+"""SPM vocabularies: SentencePiece's BPE, where the adjacent pair of highest score merges first.
+
+`tokenizers` cannot run these exactly: its BPE ranks pairs, not the pieces they make, so it breaks
+ties between scores in another order, and it needs a token for each half of a pair. Hence the
+merging is done here, with three facts that make it quick:
+
+- A merge may be tried on any two neighbours, and only a heap decides the order: n log n.
+- No merge crosses a place that no token crosses. Text is cut before each ▁ that follows a character
+  that no token has before a ▁, which for natural text means at words, and the tokens stay the same.
+- Words repeat, so the tokens of recent ones are kept.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+
+from ggmlpy.errors import TokenizerError
+from ggmlpy.tokenizer.vocabulary import TokenType, Vocabulary
+
+_SPACE = "\u2581"
+_MAX_CACHED = 65_536  # words
+_MAX_CACHED_CHARS = 32  # longer ones hardly repeat
+
+_MERGEABLE = frozenset(map(int, (TokenType.NORMAL, TokenType.USER_DEFINED, TokenType.UNDEFINED)))
+
+
+class SentencePieces:
+    """Encodes text by an SPM vocabulary.
+
+    Only what is text merges: unlike in llama.cpp, as in SentencePiece, typing "</s>" never gives
+    the control token. A character without a token is spelt in byte tokens, or is one unknown token
+    where the vocabulary has none for its bytes.
+    """
+
+    def __init__(self, vocab: Vocabulary) -> None:
+        self._where = vocab.keys.where
+        self._ids = {text: id for text, id in vocab.ids.items() if vocab.types[id] in _MERGEABLE}
+        scores = vocab.scores
+        self._scores = {text: scores[id] for text, id in self._ids.items()}
+        self._byte_ids = [vocab.ids.get(f"<0x{byte:02X}>") for byte in range(256)]
+        self._unk_id = vocab.declared_ids.get("unk")
+        self._split = _word_pattern(self._ids).split
+        self._cache: dict[str, list[int]] = {}
+
+    def encode(self, text: str) -> list[int]:
+        ids: list[int] = []
+        for word in self._split(text.replace(" ", _SPACE)):
+            cached = self._cache.get(word)
+            ids += self._encode_word(word) if cached is None else cached
+        return ids
+
+    def _encode_word(self, word: str) -> list[int]:
+        ids: list[int] = []
+        for piece in merge(word, self._scores):
+            id = self._ids.get(piece)
+            ids += self._spell(piece) if id is None else [id]
+        if len(word) <= _MAX_CACHED_CHARS:
+            if len(self._cache) >= _MAX_CACHED:
+                self._cache.clear()
+            self._cache[word] = ids
+        return ids
+
+    def _spell(self, char: str) -> list[int]:
+        ids = [self._byte_ids[byte] for byte in char.replace(_SPACE, " ").encode()]
+        known = [id for id in ids if id is not None]
+        if len(known) == len(ids):
+            return known
+        if self._unk_id is not None:
+            return [self._unk_id]
+        raise TokenizerError(
+            f"{self._where}the vocabulary has no token for {char!r}, no byte tokens to spell it "
+            "and none for unknown text"
+        )
+
+
+def merge(text: str, scores: dict[str, float]) -> list[str]:
+    """Cut `text` into pieces by merging neighbours, best score first, leftmost first among equals.
+
+    The text begins as single characters; two neighbours can merge if together they are in `scores`.
+    """
+    n = len(text)
+    end = list(range(1, n + 1))  # of the piece that begins here; 0 once that is part of another
+    before = list(range(-1, n))  # where the piece before the one that begins here begins
+    heap = [
+        (-scores[pair], i, i + 1, i + 2)
+        for i, pair in enumerate(map(str.__add__, text, text[1:]))
+        if pair in scores
+    ]
+    heapq.heapify(heap)
+
+    def propose(left: int, middle: int, right: int) -> None:
+        score = scores.get(text[left:right])
+        if score is not None:
+            heapq.heappush(heap, (-score, left, middle, right))
+
+    while heap:
+        _, left, middle, right = heapq.heappop(heap)
+        if end[left] != middle or end[middle] != right:
+            continue  # one of the two has merged with another since
+        end[left], end[middle] = right, 0
+        before[right] = left
+        if left > 0:
+            propose(before[left], left, right)
+        if right < n:
+            propose(left, right, end[right])
+    return [text[begin : end[begin]] for begin in range(n) if end[begin]]
+
+
+def _word_pattern(pieces: dict[str, int]) -> re.Pattern[str]:
+    """Matches, with no width, where text can be cut without changing its tokens."""
+    crossed = {
+        piece[i - 1]
+        for piece in pieces
+        if piece.rfind(_SPACE) > 0
+        for i in range(1, len(piece))
+        if piece[i] == _SPACE
+    }
+    uncrossed = f"(?<![{re.escape(''.join(sorted(crossed)))}])" if crossed else ""
+    return re.compile(rf"(?!\A){uncrossed}(?={_SPACE})")
