@@ -488,6 +488,16 @@ def test_growth_by_doubling_is_refused(step: str, monkeypatch: pytest.MonkeyPatc
     assert "text of more than 65,536 characters" in refused(macro + source)
 
 
+@pytest.mark.parametrize(
+    "source", ["{% set x = ('&' * 60000) | e %}", "{% set x = '{!r}'.format('\t' * 60000) %}"]
+)
+def test_results_of_filters_and_calls_are_measured(
+    source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(template_limits, "MAX_TEXT", 2**16)
+    assert "text of more than 65,536 characters" in refused(source)
+
+
 def test_much_output_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(template_limits, "MAX_TEXT", 2**16)
     message = refused("{% for i in range(99999) %}{{ 'a' * 1000 }}{% endfor %}")
