@@ -1,0 +1,210 @@
+"""`ggmlpy chat`: a conversation on the terminal, or with one message a line through a pipe."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+from ggmlpy.cli import common, options
+from ggmlpy.cli.generate import speed_line, write_text
+from ggmlpy.cli.guard import complain
+from ggmlpy.cli.options import option
+from ggmlpy.cli.show import say
+from ggmlpy.errors import BadBatch, CacheFull, FileError, TemplateError, TokenizerError
+
+if TYPE_CHECKING:
+    from ggmlpy.llama import Llama
+
+PROMPT = "> "
+HELP = """\
+/clear   forget the conversation (the system message stays)
+/exit    leave; so does Ctrl-D
+/help    this list
+Ctrl-C stops an answer; what is there of it stays in the conversation."""
+
+
+def chat(
+    model: options.ModelFile = None,
+    system: Annotated[
+        str | None, option("-sys --system TEXT", "What the model is told beforehand.")
+    ] = None,
+    n_predict: Annotated[
+        int,
+        option(
+            "-n --n-predict N",
+            "Tokens of an answer at most; -1: until it ends or the context is full.",
+            check=options.token_limit,
+        ),
+    ] = -1,
+    quiet: Annotated[bool, option("-q --quiet", "No line on speed after an answer.")] = False,
+    n_ctx: options.ContextSize = 0,
+    n_ubatch: options.UBatchSize = 512,
+    n_threads: options.Threads = None,
+    backend: options.BackendName = "auto",
+    type_k: options.TypeK = "f16",
+    type_v: options.TypeV = "f16",
+    no_flash_attn: options.NoFlashAttn = False,
+    temp: options.Temperature = 0.8,
+    top_k: options.TopK = 40,
+    top_p: options.TopP = 0.95,
+    min_p: options.MinP = 0.05,
+    typical: options.Typical = 1.0,
+    repeat_penalty: options.RepeatPenalty = 1.0,
+    frequency_penalty: options.FrequencyPenalty = 0.0,
+    presence_penalty: options.PresencePenalty = 0.0,
+    seed: options.Seed = -1,
+) -> None:
+    r"""Talk with a model, by the chat template in its file.
+
+    Type a message and Enter. /help lists the commands; Ctrl-C stops an answer, Ctrl-D leaves.
+    Through a pipe, every line is a message, and only the answers go to stdout.
+
+    Examples:
+      ggmlpy chat -m model.gguf
+      ggmlpy chat -m model.gguf --system "You answer in one sentence." --temp 0
+      printf 'Hello!\nAnd in French?\n' | ggmlpy chat -m model.gguf -q
+    """
+    setup = common.ModelOptions(
+        n_ctx, n_ubatch, n_threads, backend, type_k, type_v, flash_attn=not no_flash_attn
+    )
+    llm = common.open_model(model or common.packaged_model(), setup)
+    if llm.chat_template.is_default:
+        say("the file has no chat template: a plain one is used, and the answers may show it")
+    choices = {
+        "max_tokens": None if n_predict == -1 else n_predict,
+        "temperature": temp,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "typical_p": typical,
+        "repeat_penalty": repeat_penalty,
+        "frequency_penalty": frequency_penalty,
+        "presence_penalty": presence_penalty,
+        "seed": common.seed_or_fresh(seed),
+    }
+    conversation = _Conversation(llm, system, choices)
+    interactive = sys.stdin.isatty()
+    if interactive:
+        say("/help lists the commands, Ctrl-D leaves")
+    for message in _messages(interactive):
+        if message.startswith("/") and " " not in message:
+            if message in ("/exit", "/quit"):
+                break
+            conversation.command(message)
+            continue
+        try:
+            conversation.answer(message)
+        except (BadBatch, CacheFull, TemplateError, TokenizerError) as error:
+            if not interactive:
+                raise
+            complain("error", f"{error} (/clear begins afresh)")
+        else:
+            if not quiet:
+                say(speed_line(llm.timings))
+
+
+class _Conversation:
+    """The messages so far; `answer` adds one of the user's and the model's answer."""
+
+    def __init__(self, llm: Llama, system: str | None, choices: dict[str, Any]) -> None:
+        self._llm = llm
+        self._choices = choices
+        self._beginning = [] if system is None else [{"role": "system", "content": system}]
+        self._messages = list(self._beginning)
+
+    def command(self, name: str) -> None:
+        if name == "/clear":
+            self._messages = list(self._beginning)
+            say("the conversation is forgotten")
+        elif name == "/help":
+            say(HELP)
+        else:
+            say(f"there is no command {name}; /help lists them")
+
+    def answer(self, message: str) -> None:
+        """Write the answer to stdout as it comes. A message that fails leaves no trace."""
+        messages = [*self._messages, {"role": "user", "content": message}]
+        chunks = cast(
+            Iterator[dict[str, Any]],
+            self._llm.create_chat_completion(messages, stream=True, **self._choices),
+        )
+        text, reason = "", None
+        with _interruptible() as interrupted:
+            try:
+                for chunk in chunks:
+                    choice = chunk["choices"][0]
+                    piece = choice["delta"].get("content", "")
+                    reason = choice["finish_reason"]
+                    text += piece
+                    write_text(piece)
+                    if interrupted():
+                        break
+            except KeyboardInterrupt:  # the second: somewhere in the engine
+                self._llm.reset()
+        write_text("" if text.endswith("\n") else "\n")
+        self._messages = [*messages, {"role": "assistant", "content": text.strip()}]
+        if reason == "length" and self._choices["max_tokens"] is None:
+            complain("warning", f"the context of {self._llm.n_ctx} tokens is full")
+
+
+def _messages(interactive: bool) -> Iterator[str]:
+    """What the user says, line by line, without empty lines."""
+    if interactive:
+        with suppress(ImportError):
+            import readline  # noqa: F401  (gives input() editing and a history)
+    while True:
+        try:
+            line = _typed() if interactive else common.read_line()
+        except KeyboardInterrupt:
+            if not interactive:
+                raise
+            say("\n/exit or Ctrl-D leaves")
+            continue
+        if line is None:
+            return
+        if line.strip():
+            yield line.strip()
+
+
+def _typed() -> str | None:
+    """A line from the terminal; None at its end (Ctrl-D)."""
+    try:
+        if sys.stdout.isatty():
+            return input(PROMPT)
+        print(PROMPT, end="", file=sys.stderr, flush=True)  # stdout is for answers only
+        return input()
+    except EOFError:
+        say("")
+        return None
+    except UnicodeDecodeError as error:
+        raise FileError(f"standard input: not text in {sys.stdin.encoding}: {error}") from None
+
+
+class _Interrupts:
+    """Counts Ctrl-C. The first only says so; from the second on it is a KeyboardInterrupt."""
+
+    def __init__(self) -> None:
+        self.came = False
+
+    def __call__(self, signum: int, frame: FrameType | None) -> None:
+        if self.came:
+            raise KeyboardInterrupt
+        self.came = True
+
+
+@contextmanager
+def _interruptible() -> Iterator[Any]:
+    """Gives a function that tells whether Ctrl-C was pressed since.
+
+    An exception in the middle of a decode would cost the KV cache, which the next answer needs.
+    """
+    interrupts = _Interrupts()
+    before = signal.signal(signal.SIGINT, interrupts)
+    try:
+        yield lambda: interrupts.came
+    finally:
+        signal.signal(signal.SIGINT, before)

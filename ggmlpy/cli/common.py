@@ -1,0 +1,121 @@
+"""How a command opens its model and reads its text."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+import sys
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from ggmlpy.cli.loading import loading
+from ggmlpy.errors import FileError, MissingFile
+
+if TYPE_CHECKING:
+    from ggmlpy.llama import Llama
+
+STDIN = "-"
+
+
+def seed_or_fresh(seed: int) -> int:
+    """The seed to use: known here, so that it can be told and the text had again."""
+    return secrets.randbits(32) if seed == -1 else seed
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """How a model is opened; the names are those of `Llama`."""
+
+    n_ctx: int
+    n_ubatch: int
+    n_threads: int | None
+    backend: str
+    type_k: str
+    type_v: str
+    flash_attn: bool
+
+
+def open_model(path: Path, options: ModelOptions) -> Llama:
+    """The model, with a sign of life while it loads. Raises what `Llama` raises."""
+    with loading(path.name):
+        from ggmlpy.llama import Llama
+
+        return Llama(
+            path,
+            n_ctx=options.n_ctx,
+            n_batch=max(2048, options.n_ubatch),
+            n_ubatch=options.n_ubatch,
+            n_threads=options.n_threads,
+            backend=options.backend,
+            type_k=options.type_k,
+            type_v=options.type_v,
+            flash_attn=options.flash_attn,
+        )
+
+
+def packaged_model() -> Path:
+    """The small model that ships in the package. Raises MissingFile where it was left out."""
+    path = Path(str(files("ggmlpy") / "data" / "stories.gguf"))
+    if not path.is_file():
+        raise MissingFile(f"{path.name}: this installation has no model of its own; name one: -m")
+    return path
+
+
+def read_text(text: str | None, file: Path | None) -> str | None:
+    """The text of -p, of -f, or of a pipe; None if there is none. Raises FileError."""
+    if text is not None and file is not None:
+        raise typer.BadParameter("-p and -f exclude each other.")
+    if file is not None:
+        return _from_file(file)
+    if text == STDIN:
+        return _decoded(sys.stdin.buffer.read(), "standard input")
+    if text is None and _stdin_is_piped():
+        return _decoded(sys.stdin.buffer.read(), "standard input") or None
+    return text
+
+
+def read_line() -> str | None:
+    """The next line of stdin without its newline; None at the end. Raises FileError."""
+    line = sys.stdin.buffer.readline()
+    return _decoded(line, "standard input").removesuffix("\r") if line else None
+
+
+def write_file(path: Path, text: str) -> None:
+    """Raises FileError."""
+    try:
+        path.write_text(text, encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise FileError(f"{path}: the file cannot be written: {error.strerror}") from None
+
+
+def _stdin_is_piped() -> bool:
+    """Whether something was meant to be read: a pipe or a file, not a terminal or /dev/null."""
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (AttributeError, OSError, ValueError):  # closed, or replaced
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
+
+
+def _from_file(path: Path) -> str:
+    if str(path) == STDIN:
+        return _decoded(sys.stdin.buffer.read(), "standard input")
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        raise MissingFile(f"{path.name}: there is no such file in {path.parent}") from None
+    except OSError as error:
+        raise FileError(f"{path}: the file cannot be read: {error.strerror}") from None
+    return _decoded(raw, path.name)
+
+
+def _decoded(raw: bytes, where: str) -> str:
+    try:
+        return raw.decode().removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise FileError(f"{where}: not UTF-8 text at byte {error.start}") from None

@@ -1,0 +1,180 @@
+"""`ggmlpy generate`: text that continues a prompt."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+from ggmlpy.cli import common, options
+from ggmlpy.cli.guard import complain
+from ggmlpy.cli.options import option
+from ggmlpy.cli.show import console, harmless, say, write_json
+
+if TYPE_CHECKING:
+    from ggmlpy.llama import Llama
+    from ggmlpy.timings import Timings
+
+DEFAULT_PROMPT = "Once upon a time"
+N_TOKENS = 128  # unless -n says otherwise
+N_STORY_TOKENS = 256  # the most that the packaged model writes: its stories end before
+
+
+def generate(
+    model: options.ModelFile = None,
+    prompt: options.Prompt = None,
+    file: options.PromptFile = None,
+    n_predict: Annotated[
+        int | None,
+        option(
+            "-n --n-predict N",
+            "Tokens to write at most; -1: until the text ends or the context is full.",
+            check=options.token_limit,
+            default="128; the packaged model: to the end of the story",
+        ),
+    ] = None,
+    stop: Annotated[
+        list[str] | None,
+        option("-r --stop TEXT", "End before this text. Can be given several times."),
+    ] = None,
+    echo: Annotated[bool, option("--echo/--no-echo", "Show the prompt before the text.")] = True,
+    as_json: options.AsJson = False,
+    quiet: Annotated[bool, option("-q --quiet", "No line on speed.")] = False,
+    verbose: Annotated[
+        bool, option("-v --verbose", "Tell what was loaded, and all timings.")
+    ] = False,
+    n_ctx: options.ContextSize = 0,
+    n_ubatch: options.UBatchSize = 512,
+    n_threads: options.Threads = None,
+    backend: options.BackendName = "auto",
+    type_k: options.TypeK = "f16",
+    type_v: options.TypeV = "f16",
+    no_flash_attn: options.NoFlashAttn = False,
+    temp: options.Temperature = 0.8,
+    top_k: options.TopK = 40,
+    top_p: options.TopP = 0.95,
+    min_p: options.MinP = 0.05,
+    typical: options.Typical = 1.0,
+    repeat_penalty: options.RepeatPenalty = 1.0,
+    frequency_penalty: options.FrequencyPenalty = 0.0,
+    presence_penalty: options.PresencePenalty = 0.0,
+    seed: options.Seed = -1,
+) -> None:
+    """Write text that continues a prompt, as it comes.
+
+    Only the text goes to stdout; speed and messages go to stderr.
+
+    Examples:
+      ggmlpy generate
+      ggmlpy generate -m model.gguf -p "The capital of France is" -n 32 --temp 0
+      ggmlpy generate -m model.gguf -f prompt.txt --no-echo > answer.txt
+      echo "Dear diary," | ggmlpy generate --seed 7 --json
+    """
+    text = common.read_text(prompt, file)
+    setup = common.ModelOptions(
+        n_ctx, n_ubatch, n_threads, backend, type_k, type_v, flash_attn=not no_flash_attn
+    )
+    llm = common.open_model(model or common.packaged_model(), setup)
+    if verbose:
+        say(llm.describe())
+    default_n = N_TOKENS if model is not None else N_STORY_TOKENS
+    n_wanted = default_n if n_predict is None else n_predict
+    writing = _Writing(llm, DEFAULT_PROMPT if text is None else text, common.seed_or_fresh(seed))
+    chunks = cast(
+        Iterator[dict[str, Any]],
+        llm.create_completion(
+            writing.prompt,
+            max_tokens=None if n_wanted == -1 else n_wanted,
+            temperature=temp,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            typical_p=typical,
+            repeat_penalty=repeat_penalty,
+            frequency_penalty=frequency_penalty,
+            presence_penalty=presence_penalty,
+            stop=stop,
+            seed=writing.seed,
+            stream=True,
+        ),
+    )
+    writing.run(chunks, show=not as_json, echo=echo)
+    if as_json:
+        write_json(writing.as_json())
+    elif not quiet:
+        say(str(llm.timings) if verbose else writing.speed())
+    n_made = llm.timings.n_generated
+    if writing.finish_reason == "length" and (n_made < n_wanted or n_wanted == -1):
+        complain("warning", f"stopped after {n_made} tokens: the context of {llm.n_ctx} is full")
+
+
+class _Writing:
+    """One prompt and what the model makes of it."""
+
+    def __init__(self, llm: Llama, prompt: str, seed: int) -> None:
+        self.llm = llm
+        self.prompt = prompt
+        self.seed = seed
+        self.text = ""
+        self.finish_reason: str | None = None
+
+    def run(self, chunks: Iterator[dict[str, Any]], *, show: bool, echo: bool) -> None:
+        """Take all chunks, writing them to stdout if `show`; the output ends with a newline."""
+        shown = ""
+        if show and echo:
+            shown = self.prompt
+            write_styled(shown)
+        try:
+            for chunk in chunks:
+                choice = chunk["choices"][0]
+                self.text += choice["text"]
+                self.finish_reason = choice["finish_reason"]
+                if show:
+                    shown = choice["text"] or shown
+                    write_text(choice["text"])
+        finally:
+            if show and not shown.endswith("\n"):
+                write_text("\n")
+
+    def as_json(self) -> dict[str, Any]:
+        """What `--json` writes."""
+        timings = self.llm.timings
+        rates = {"prompt_rate": timings.prompt_rate, "generation_rate": timings.generation_rate}
+        return {
+            "model": Path(self.llm.model_path).name,
+            "prompt": self.prompt,
+            "text": self.text,
+            "finish_reason": self.finish_reason,
+            "seed": self.seed,
+            "n_prompt": timings.n_prompt,
+            "n_generated": timings.n_generated,
+            "timings": asdict(timings) | rates,
+        }
+
+    def speed(self) -> str:
+        """Speed in one line."""
+        load = f"load {self.llm.load_s:.2f} s"
+        return f"{speed_line(self.llm.timings)}; {load}; seed {self.seed}"
+
+
+def speed_line(timings: Timings) -> str:
+    """`prompt 5 tokens, 116.3/s; text 19 tokens, 65.2/s`"""
+    prompt = f"prompt {timings.n_prompt} tokens, {timings.prompt_rate:.1f}/s"
+    return f"{prompt}; text {timings.n_generated} tokens, {timings.generation_rate:.1f}/s"
+
+
+def write_text(text: str) -> None:
+    """Put text on stdout now. A terminal gets nothing that would steer it."""
+    sys.stdout.write(harmless(text) if sys.stdout.isatty() else text)
+    sys.stdout.flush()
+
+
+def write_styled(text: str) -> None:
+    """As `write_text`; dim where stdout is a terminal, to tell a prompt from what follows it."""
+    if sys.stdout.isatty():
+        console(sys.stdout).print(harmless(text), style="dim", end="", soft_wrap=True)
+        sys.stdout.flush()
+    else:
+        write_text(text)

@@ -1,0 +1,176 @@
+"""`ggmlpy graph`: the graph that a model runs for a ubatch, without running it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ggmlpy.cli import common, options
+from ggmlpy.cli.options import option
+from ggmlpy.cli.show import printable
+from ggmlpy.errors import Unsupported
+
+if TYPE_CHECKING:
+    from ggmlpy.graph import Graph
+
+DOT_TIMEOUT_S = 120
+
+
+class Format(StrEnum):
+    """What a graph can be written as."""
+
+    text = "text"
+    dot = "dot"
+    json = "json"
+    svg = "svg"
+    html = "html"
+
+
+def graph(
+    model: options.ModelFile = None,
+    n_tokens: Annotated[
+        int, option("-n --n-tokens N", "Tokens of the ubatch.", check=options.at_least(1))
+    ] = 1,
+    n_past: Annotated[
+        int, option("--n-past N", "Tokens in the KV cache before them.", check=options.at_least(0))
+    ] = 0,
+    format: Annotated[
+        Format | None,
+        option(
+            "--format NAME",
+            "text; json; html, a page to click through; dot; svg, drawn by graphviz.",
+            default="by the suffix of -o, else text",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, option("-o --output FILE", "Write here.", default="stdout")
+    ] = None,
+    layers: Annotated[
+        str | None,
+        option(
+            "--layers A:B",
+            "Only layers A to B - 1; A alone is that one.",
+            default="all, and what is around them",
+        ),
+    ] = None,
+    no_flash_attn: options.NoFlashAttn = False,
+    type_k: options.TypeK = "f16",
+    type_v: options.TypeV = "f16",
+) -> None:
+    """Dump the compute graph of a model for a ubatch.
+
+    Nothing is computed, and no weights are read: this is as quick for large models. Shapes are in
+    ggml's order, the fastest dimension first. Large graphs take graphviz long: choose --layers.
+
+    Examples:
+      ggmlpy graph -m model.gguf
+      ggmlpy graph -m model.gguf -n 512 -o prompt.html
+      ggmlpy graph -m model.gguf --n-past 100 --layers 0:1 -o layer0.svg
+      diff <(ggmlpy graph) <(ggmlpy graph --no-flash-attn)
+    """
+    chosen = format or _format_of(output)
+    path = model or common.packaged_model()
+    built = _cut(_build(path, n_tokens, n_past, not no_flash_attn, type_k, type_v), layers)
+    title = f"{path.name}: {n_tokens} {'token' if n_tokens == 1 else 'tokens'} after {n_past}"
+    text = _WRITERS[chosen](built, title)
+    if output is None:
+        print(text)
+    else:
+        common.write_file(output, text + "\n")
+
+
+def _build(
+    path: Path, n_tokens: int, n_past: int, flash_attn: bool, type_k: str, type_v: str
+) -> Graph:
+    """The graph of `n_tokens` after `n_past`, of which the last one's logits are wanted."""
+    import numpy as np
+
+    from ggmlpy.context import Shape, make_inputs
+    from ggmlpy.gguf_file import GGUFFile
+    from ggmlpy.graph import Graph
+    from ggmlpy.kv_cache import KVCache
+    from ggmlpy.models import load_model
+    from ggmlpy.types import type_of
+
+    loaded = load_model(GGUFFile.open(path))
+    n_all = n_past + n_tokens
+    cache = KVCache(loaded.hparams, n_all, type_of(type_k), type_of(type_v))
+    cache.occupy(cache.find_cells(n_all), np.arange(n_all, dtype=np.int32))
+    inputs = make_inputs(Shape(n_tokens, 1, cache.n_kv()), cache, flash_attn)
+    return Graph(loaded.build(inputs))
+
+
+def _cut(graph: Graph, layers: str | None) -> Graph:
+    if layers is None:
+        return graph
+    from ggmlpy.graph_layers import layer_range, layers_of
+
+    n_layers = 1 + max((n for n in layers_of(graph).values() if n is not None), default=-1)
+    start, stop = _parsed_range(layers, n_layers)
+    return layer_range(graph, start, stop)
+
+
+def _parsed_range(text: str, n_layers: int) -> tuple[int, int]:
+    """`2:5`, `2:`, `:5` or `2`, as Python's slices but never empty."""
+    first, colon, last = text.partition(":")
+    try:
+        start = int(first or "0")
+        stop = int(last or n_layers) if colon else start + 1
+    except ValueError:
+        start = stop = -1
+    if 0 <= start < stop <= n_layers:
+        return start, stop
+    message = f"{text!r} is not a range A:B within the {n_layers} layers, 0:{n_layers}."
+    raise typer.BadParameter(message, param_hint="'--layers'")
+
+
+def _format_of(output: Path | None) -> Format:
+    """By the suffix of the file; text where that says nothing."""
+    suffix = "" if output is None else output.suffix.removeprefix(".")
+    return Format(suffix) if suffix in list(Format) else Format.text
+
+
+def _html(graph: Graph, title: str) -> str:
+    from ggmlpy.graph_html import to_html
+
+    return to_html(graph, title)
+
+
+def _svg(graph: Graph, title: str) -> str:
+    """Drawn by graphviz. Raises Unsupported where that is not there, fails, or takes too long."""
+    program = shutil.which("dot")
+    if program is None:
+        raise Unsupported(
+            "svg is drawn by graphviz, whose `dot` is not on PATH; html needs nothing"
+        )
+    try:
+        done = subprocess.run(
+            [program, "-Tsvg"],
+            input=graph.to_dot().encode(errors="replace"),
+            capture_output=True,
+            timeout=DOT_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise Unsupported(
+            f"dot has not drawn {len(graph)} nodes in {DOT_TIMEOUT_S} s: choose fewer --layers"
+        ) from None
+    if done.returncode:
+        said = printable(done.stderr.decode(errors="replace").strip())
+        raise Unsupported(f"dot ended with exit code {done.returncode}: {said}")
+    return done.stdout.decode()
+
+
+_WRITERS: dict[Format, Callable[[Graph, str], str]] = {
+    Format.text: lambda graph, title: str(graph),
+    Format.dot: lambda graph, title: graph.to_dot(),
+    Format.json: lambda graph, title: graph.to_json(),
+    Format.svg: _svg,
+    Format.html: _html,
+}

@@ -1,0 +1,87 @@
+"""What happens when a command does not end well: one line on stderr, and an exit code.
+
+    0    done
+    1    a file or a value cannot be used: `ggmlpy: error: …`
+    2    the command line itself is wrong (typer says what)
+    130  interrupted by Ctrl-C
+    141  whoever read the output has gone, as with `| head`
+
+Exceptions of other kinds are bugs of ours, and keep their traceback.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from ggmlpy.cli.show import console, printable, tolerate_any_text
+from ggmlpy.errors import GgmlpyError
+
+FAILED, INTERRUPTED, READER_GONE = 1, 130, 141
+
+
+class GuardedGroup(TyperGroup):
+    """The commands, with errors turned into a line and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        tolerate_any_text()
+        try:
+            with one_line_warnings():
+                result = super().invoke(ctx)
+                sys.stdout.flush()  # here, where a reader that has gone is still our business
+                return result
+        except GgmlpyError as error:
+            complain("error", str(error))
+            raise typer.Exit(FAILED) from None
+        except MemoryError as error:
+            complain("error", f"not enough memory: {error}")
+            raise typer.Exit(FAILED) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+        except BrokenPipeError:
+            _discard_output()
+            raise typer.Exit(READER_GONE) from None
+
+
+def complain(kind: str, message: str) -> None:
+    """`ggmlpy: error: message` (or warning) on stderr, on one line whatever the message holds.
+
+    Of a message with more lines, such as a compiler's, the first says where and the last what.
+    """
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    text = printable(" ".join(dict.fromkeys([*lines[:1], *lines[-1:]])))
+    style = "bold red" if kind == "error" else "yellow"
+    out = console(sys.stderr)
+    out.print(f"ggmlpy: {kind}:", style=style, end=" ", soft_wrap=True)
+    out.print(text, soft_wrap=True)
+
+
+@contextmanager
+def one_line_warnings() -> Iterator[None]:
+    """Warnings meant for users are shown as a line, without the code that raised them."""
+
+    def show(message: Warning | str, *where: object, **more: object) -> None:
+        complain("warning", str(message))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", UserWarning)
+        warnings.showwarning = show
+        yield
+
+
+def _discard_output() -> None:
+    """Let what Python still wants to flush at exit go nowhere, where it cannot fail again."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)

@@ -1,0 +1,252 @@
+"""`ggmlpy inspect`: what a GGUF file says and holds, without loading it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+
+from ggmlpy.cli.options import AsJson, option
+from ggmlpy.cli.show import console, count_text, printable, size_text, write_json
+from ggmlpy.gguf_file import GGUFFile, LazyArray, TensorInfo
+
+N_ELEMENTS = 5  # of an array that are shown
+N_JSON_ELEMENTS = 16
+_GAP = 2  # between columns, one of which is the box's
+_NUMBERS = ("tensors", "parameters", "size", "bits per weight")
+N_CHARS = 200  # of a string that are shown where no terminal limits them
+
+
+def inspect(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A GGUF file.", show_default=False)],
+    tensors: Annotated[
+        bool, option("--tensors", "List every tensor: name, type, shape, size.")
+    ] = False,
+    keys: Annotated[
+        str | None, option("--keys REGEX", "Only metadata whose key matches, anywhere in it.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the metadata and the tensors of a GGUF file.
+
+    Shapes are in ggml's order, the fastest dimension first. Sizes are in powers of a thousand.
+    Long arrays are shown by their length and first elements.
+
+    Examples:
+      ggmlpy inspect model.gguf
+      ggmlpy inspect model.gguf --tensors
+      ggmlpy inspect model.gguf --keys 'rope|head' --json
+    """
+    wanted = _pattern(keys)
+    with GGUFFile.open(file) as gguf_file:
+        selected = [key for key in gguf_file.metadata if wanted.search(key)]
+        if as_json:
+            write_json(as_dict(gguf_file, selected, tensors))
+        else:
+            _print(gguf_file, selected, tensors)
+
+
+def _pattern(text: str | None) -> re.Pattern[str]:
+    try:
+        return re.compile(text or "")
+    except re.error as error:
+        message = f"{text!r} is not a regular expression: {error}"
+        raise typer.BadParameter(message, param_hint="'--keys'") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """Tensors of one type, or all of them."""
+
+    n_tensors: int
+    n_elements: int
+    n_bytes: int
+
+    @classmethod
+    def of(cls, tensors: Iterable[TensorInfo]) -> Total:
+        listed = list(tensors)
+        return cls(len(listed), sum(t.n_elements for t in listed), sum(t.n_bytes for t in listed))
+
+    @property
+    def bits_per_weight(self) -> float:
+        return 8 * self.n_bytes / self.n_elements if self.n_elements else 0.0
+
+    def as_dict(self) -> dict[str, int | float]:
+        return {
+            "n_tensors": self.n_tensors,
+            "n_elements": self.n_elements,
+            "n_bytes": self.n_bytes,
+            "bits_per_weight": round(self.bits_per_weight, 4),
+        }
+
+
+def totals_by_type(file: GGUFFile) -> dict[str, Total]:
+    """By the type's name, the one with the most bytes first."""
+    types = dict.fromkeys(t.type.name for t in file.tensors.values())
+    totals = {
+        type: Total.of(t for t in file.tensors.values() if t.type.name == type) for type in types
+    }
+    return dict(sorted(totals.items(), key=lambda item: -item[1].n_bytes))
+
+
+def as_dict(file: GGUFFile, keys: Iterable[str], with_tensors: bool) -> dict[str, Any]:
+    """What `--json` writes."""
+    described: dict[str, Any] = {
+        "file": str(file.path),
+        "n_files": len(file.paths),
+        "version": file.version,
+        "byte_order": file.byte_order,
+        "alignment": file.alignment,
+        "metadata": {key: _json_value(file, key) for key in keys},
+        "total": Total.of(file.tensors.values()).as_dict(),
+        "types": {type: total.as_dict() for type, total in totals_by_type(file).items()},
+    }
+    if with_tensors:
+        described["tensors"] = [
+            {
+                "name": t.name,
+                "type": t.type.name,
+                "ne": t.ne[: t.n_dims],
+                "n_bytes": t.n_bytes,
+                "offset": t.offset,
+            }
+            for t in file.tensors.values()
+        ]
+    return described
+
+
+def _json_value(file: GGUFFile, key: str) -> dict[str, Any]:
+    value, type = file.metadata[key], file.metadata.value_type(key)
+    if not isinstance(value, LazyArray):
+        return {"type": type, "value": value}
+    first = [_plain(v) for v in value[:N_JSON_ELEMENTS]]
+    return {"type": type, "length": len(value), "first": first}
+
+
+def _plain(element: Any) -> Any:
+    """An element of an array; of an array in it, the first elements."""
+    if isinstance(element, LazyArray):
+        return [_plain(v) for v in element[:N_JSON_ELEMENTS]]
+    return element
+
+
+def _print(file: GGUFFile, keys: list[str], with_tensors: bool) -> None:
+    out = console(sys.stdout)
+    total = Total.of(file.tensors.values())
+    n_files = f" in {len(file.paths)} files" if len(file.paths) > 1 else ""
+    out.print(
+        f"{printable(file.path.name)}: GGUF version {file.version}, {file.byte_order}-endian,"
+        f" {len(file.metadata)} keys, {total.n_tensors} tensors{n_files}",
+        style="bold",
+        soft_wrap=True,
+    )
+    _print_table(out, _metadata_table(out, file, keys))
+    if with_tensors:
+        _print_table(out, _tensor_table(out, file))
+    if file.tensors:
+        _print_table(out, _total_table(out, file, total))
+
+
+def _print_table(out: Console, table: Table) -> None:
+    """The table below an empty line, without spaces at the ends of lines."""
+    with out.capture() as captured:
+        out.print(table)
+    print()
+    for line in captured.get().splitlines():
+        print(line.rstrip())
+
+
+def _table(out: Console, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """Columns as wide as they need, but for the last, which gives way where `out` is narrow.
+
+    Numbers, which are in columns named here, stand to the right.
+    """
+    table = Table(
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, _GAP - 1, 0, 0),
+        header_style="bold",
+    )
+    used = 0
+    for i, name in enumerate(columns):
+        is_last = i == len(columns) - 1
+        table.add_column(
+            name,
+            justify="right" if name in _NUMBERS else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+            max_width=max(len(name), out.width - used) if is_last else None,
+        )
+        used += max(map(cell_len, [name, *(row[i] for row in rows)])) + _GAP
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _metadata_table(out: Console, file: GGUFFile, keys: list[str]) -> Table:
+    rows = [(printable(key), file.metadata.value_type(key), _value_text(file, key)) for key in keys]
+    return _table(out, ("key", "type", "value"), rows)
+
+
+def _value_text(file: GGUFFile, key: str) -> str:
+    value = file.metadata[key]
+    if key == "general.file_type" and isinstance(value, int):
+        return f"{value} ({_file_type_name(value)})"
+    return _shown(value)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, LazyArray):
+        elements = [_shown(v) for v in value[:N_ELEMENTS]]
+        more = ["…"] if len(value) > N_ELEMENTS else []
+        return f"{len(value)}: {', '.join(elements + more)}"
+    if isinstance(value, str):
+        cut = "…" if len(value) > N_CHARS else ""
+        return f'"{printable(value[:N_CHARS])}"{cut}'
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:.7g}" if isinstance(value, float) else str(value)
+
+
+def _file_type_name(value: int) -> str:
+    """What most tensors are stored as: "Q4_K_M"."""
+    import gguf
+
+    try:
+        name: str = gguf.LlamaFileType(value).name
+        return name.removeprefix("MOSTLY_").removeprefix("ALL_")
+    except ValueError:
+        return "unknown"
+
+
+def _tensor_table(out: Console, file: GGUFFile) -> Table:
+    rows = [
+        (printable(t.name), t.type.name, str(list(t.ne[: t.n_dims])), size_text(t.n_bytes))
+        for t in file.tensors.values()
+    ]
+    return _table(out, ("tensor", "type", "ne", "size"), rows)
+
+
+def _total_table(out: Console, file: GGUFFile, total: Total) -> Table:
+    totals = totals_by_type(file)
+    rows = [
+        (
+            type,
+            str(of_type.n_tensors),
+            count_text(of_type.n_elements),
+            size_text(of_type.n_bytes),
+            f"{of_type.bits_per_weight:.2f}",
+        )
+        for type, of_type in (totals if len(totals) == 1 else totals | {"all": total}).items()
+    ]
+    return _table(out, ("type", "tensors", "parameters", "size", "bits per weight"), rows)

@@ -1,0 +1,180 @@
+"""Options: how they are written down, and those that several commands share.
+
+Names and defaults are llama.cpp's where it has the option.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+MODEL_PANEL = "Model and machine"
+SAMPLING_PANEL = "Choice of the next token"
+
+
+def option(
+    usage: str,
+    help: str,
+    *,
+    check: Callable[[Any], Any] | None = None,
+    default: str | None = None,
+    panel: str | None = None,
+) -> Any:
+    """An option from its usage, `-n --n-predict N`: its names, then the word for its value.
+
+    `check` returns the value or raises BadParameter. `default` says in words what happens without
+    the option, where its default value does not.
+    """
+    words = usage.split()
+    names = [word for word in words if word.startswith("-")]
+    return typer.Option(
+        *names,
+        metavar=" ".join(words[len(names) :]),
+        help=help,
+        callback=check,
+        show_default=True if default is None else default,
+        rich_help_panel=panel,
+    )
+
+
+def at_least(low: float) -> Callable[[Any], Any]:
+    """A check that refuses smaller values. (typer's `min` would widen every line of the help.)"""
+    return within(low, math.inf)
+
+
+def within(low: float, high: float) -> Callable[[Any], Any]:
+    """A check that refuses values outside low … high, and NaN."""
+
+    def check(value: Any) -> Any:
+        if value is None or low <= value <= high:
+            return value
+        must = f"at least {low:g}" if high == math.inf else f"in {low:g} … {high:g}"
+        raise typer.BadParameter(f"{value} is not {must}.")
+
+    return check
+
+
+def token_limit(n: int | None) -> int | None:
+    """The check of -n: at least 1, or -1 for no limit."""
+    if n is None or n >= 1 or n == -1:
+        return n
+    raise typer.BadParameter(f"{n} is not at least 1, nor -1 for no limit.")
+
+
+def _model(usage: str, help: str, **more: Any) -> Any:
+    return option(usage, help, panel=MODEL_PANEL, **more)
+
+
+def _sampling(usage: str, help: str, **more: Any) -> Any:
+    return option(usage, help, panel=SAMPLING_PANEL, **more)
+
+
+ModelFile = Annotated[
+    Path | None,
+    option(
+        "-m --model FILE",
+        "The GGUF file. Of a split model, its first file.",
+        default="the small model in the package",
+    ),
+]
+Prompt = Annotated[str | None, option("-p --prompt TEXT", "The text; - reads it from stdin.")]
+PromptFile = Annotated[
+    Path | None,
+    option("-f --file FILE", "Read the text from a file; one newline at its end is left out."),
+]
+AsJson = Annotated[bool, option("--json", "Write JSON, one object a line.")]
+
+ContextSize = Annotated[
+    int,
+    _model(
+        "-c --ctx-size N",
+        "Tokens that fit in the context; 0: as many as the model was trained with.",
+        check=at_least(0),
+    ),
+]
+UBatchSize = Annotated[
+    int, _model("-ub --ubatch-size N", "Prompt tokens that run at a time.", check=at_least(1))
+]
+Threads = Annotated[
+    int | None,
+    _model("-t --threads N", "CPU threads.", check=at_least(1), default="one per core"),
+]
+BackendName = Annotated[
+    str,
+    _model(
+        "--backend NAME",
+        "What computes: cpu, reference (slow, the yardstick), or one that a package adds;"
+        " auto is the fastest here.",
+    ),
+]
+TypeK = Annotated[
+    str, _model("-ctk --cache-type-k TYPE", "Type of the K cache: f32, f16, bf16, q8_0, q4_0 …")
+]
+TypeV = Annotated[str, _model("-ctv --cache-type-v TYPE", "Type of the V cache.")]
+NoFlashAttn = Annotated[
+    bool, _model("--no-flash-attn", "Attention step by step, not as one fused node.")
+]
+
+Temperature = Annotated[
+    float,
+    _sampling(
+        "--temp T",
+        "Below 1 keeps to the likely, above 1 dares more; 0 takes the likeliest, always.",
+        check=at_least(0),
+    ),
+]
+TopK = Annotated[
+    int, _sampling("--top-k K", "Keep the K likeliest tokens; 0: all.", check=at_least(0))
+]
+TopP = Annotated[
+    float,
+    _sampling(
+        "--top-p P",
+        "Keep the likeliest tokens that make up the probability P; 1: all.",
+        check=within(0, 1),
+    ),
+]
+MinP = Annotated[
+    float,
+    _sampling(
+        "--min-p P",
+        "Drop tokens less likely than P times the likeliest; 0: none.",
+        check=within(0, 1),
+    ),
+]
+Typical = Annotated[
+    float,
+    _sampling(
+        "--typical P",
+        "Keep the most typical tokens that make up the probability P; 1: all.",
+        check=within(0, 1),
+    ),
+]
+RepeatPenalty = Annotated[
+    float,
+    _sampling("--repeat-penalty X", "Divides the logits of the last 64 tokens; 1: no penalty."),
+]
+FrequencyPenalty = Annotated[
+    float,
+    _sampling(
+        "--frequency-penalty X",
+        "Taken from a logit for each time that the token was seen; 0: none.",
+    ),
+]
+PresencePenalty = Annotated[
+    float,
+    _sampling("--presence-penalty X", "Taken from a logit if the token was seen at all; 0: none."),
+]
+Seed = Annotated[
+    int,
+    _sampling(
+        "-s --seed N",
+        "Of the draws: the same seed gives the same text.",
+        check=within(-1, 2**64 - 1),
+        default="a fresh one",
+    ),
+]

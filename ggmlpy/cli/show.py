@@ -1,0 +1,80 @@
+"""How things look on a terminal, and that no terminal and no string can break the output."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import sys
+from typing import IO, Any
+
+from rich.console import Console
+
+_UNLIMITED = 10_000  # columns, where nobody looks at a screen: tables are never cut there
+
+
+def tolerate_any_text() -> None:
+    """Make stdout and stderr write `?` for what their encoding lacks, and for lone surrogates."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def printable(text: str) -> str:
+    r"""The text on one line: `\n`, `\x1b`, `\udcff` for what a terminal must not be sent."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def harmless(text: str) -> str:
+    r"""The text with its lines and tabs, but `\x1b` for what would steer a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(c if c in "\n\t" else printable(c) for c in text)
+
+
+def console(stream: IO[str]) -> Console:
+    """A console for `stream` that takes text as it is: no markup, no emoji codes, no guessing."""
+    width = None if stream.isatty() else _UNLIMITED
+    return Console(file=stream, width=width, markup=False, emoji=False, highlight=False)
+
+
+def say(text: str, stream: IO[str] | None = None, style: str = "dim") -> None:
+    """A line on stderr (or `stream`), styled where it is a terminal."""
+    console(stream or sys.stderr).print(harmless(text), style=style, soft_wrap=True)
+
+
+def write_json(value: Any) -> None:
+    """One object on a line of stdout. Floats that JSON does not know become strings."""
+    print(json.dumps(_finite(value), allow_nan=False), flush=True)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def size_text(n_bytes: int) -> str:
+    """`1.19 MB`, in powers of a thousand; three digits are enough to compare by."""
+    size, unit = float(n_bytes), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if size < 999.5:
+            break
+        size, unit = size / 1000, larger
+    return f"{n_bytes} B" if unit == "B" else f"{size:.3g} {unit}"
+
+
+def count_text(n: int) -> str:
+    """`7.24 B`, as the sizes of models are spoken of; below a thousand the number itself."""
+    count, unit = float(n), ""
+    for larger in (" K", " M", " B", " T"):
+        if count < 999.5:
+            break
+        count, unit = count / 1000, larger
+    return f"{count:.3g}{unit}" if unit else str(n)
