@@ -489,7 +489,7 @@ def test_growth_by_doubling_is_refused(step: str, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    "source", ["{% set x = ('&' * 60000) | e %}", "{% set x = '{!r}'.format('\t' * 60000) %}"]
+    "source", ["{% set x = ('&' * 30000) | e %}", "{% set x = '{!a}'.format('é' * 30000) %}"]
 )
 def test_results_of_filters_and_calls_are_measured(
     source: str, monkeypatch: pytest.MonkeyPatch
