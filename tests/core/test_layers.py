@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LAYERS: list[tuple[str, list[str]]] = [
     ("core", [
         "errors", "types", "quants", "spec", "storage", "layout", "tensor", "op", "graph",
-        "gguf_file",
+        "graph_layers", "gguf_file",
     ]),
     ("text", ["tokenizer", "chat", "stopping", "sampling", "timings"]),
     ("ops", ["ops"]),
