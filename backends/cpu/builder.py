@@ -104,8 +104,11 @@ class PlanBuilder:
                 record[field] = self._scratch(kernel, node)
             elif field in params:
                 record[field] = params[field]
-            else:
-                assert field in (HEADER.names or ()), f"{kernel}: nothing fills the field {field}"
+            else:  # an optional source that is absent keeps its address of 0
+                absent = record.dtype[field] == TENSOR
+                assert absent or field in (HEADER.names or ()), (
+                    f"{kernel}: nothing fills the field {field}"
+                )
         self.records.append(record)
         self.kernels.append(kernel)
         self.nodes.append(node)

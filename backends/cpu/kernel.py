@@ -16,7 +16,7 @@ does that when the kernel is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,7 +102,7 @@ def candidates(op: str, types: tuple[str, ...], isa: ISA) -> Iterator[Kernel]:
 
 def all_kernels() -> list[Kernel]:
     """Every declared kernel, in order of declaration."""
-    return [kernel for group in _KERNELS.values() for kernel in group]
+    return list(dict.fromkeys(kernel for group in _KERNELS.values() for kernel in group))
 
 
 def _file(entry: Entry) -> None:
@@ -132,11 +132,13 @@ def kernel(
     scratch_bytes: ScratchBytes | None = None,
     bind: Bind | None = None,
     name: str | None = None,
+    also: Iterable[tuple[str, tuple[str, ...]]] = (),
 ) -> Callable[[Callable[..., None]], Kernel]:
     """Files the decorated function as the kernel for (op, types) on instruction set `needs`.
 
     `name` must differ between kernels that a factory makes from one function; it defaults to the
-    function's name.
+    function's name. `also` lists further (op, types) that the same code serves, told apart by
+    fields of its record.
     """
 
     def declare(function: Callable[..., None]) -> Kernel:
@@ -153,7 +155,8 @@ def kernel(
             bind=bind,
         )
         _file(made)
-        _KERNELS.setdefault((op, types), []).append(made)
+        for served in ((op, types), *also):
+            _KERNELS.setdefault(served, []).append(made)
         return made
 
     return declare

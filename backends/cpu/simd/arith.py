@@ -83,7 +83,7 @@ def iota_i32x16(b: Emitter) -> Any:
     return ir.Constant(i32x16.ir, list(range(16)))
 
 
-@elementwise(*_NUMBERS)
+@elementwise(*_NUMBERS, f64)
 def add(b: Emitter, x: Any, y: Any) -> Any:
     """x + y."""
     return b.fadd(x, y) if _is_float(x) else b.add(x, y)

@@ -10,6 +10,7 @@ from ggmlpy.backends.cpu.simd.core import (
     Emitter,
     f32,
     f32x16,
+    f64x16,
     i8x16,
     i8x32,
     i8x64,
@@ -103,6 +104,12 @@ def i32_to_f32(b: Emitter, x: Any) -> Any:
 def f32_to_i32(b: Emitter, x: Any) -> Any:
     """f32 -> i32 towards zero; |x| must be below 2^31."""
     return b.fptosi(x, i32x16.ir)
+
+
+@intrinsic(f64x16, f32x16)
+def f32_to_f64(b: Emitter, x: Any) -> Any:
+    """f32 -> f64, exact."""
+    return b.fpext(x, f64x16.ir)
 
 
 @intrinsic(i32x16, f32x16)

@@ -242,12 +242,6 @@ def load_f64x16(b: Emitter, ptr: Any) -> Any:
     return b.load_from(ptr, f64x16)
 
 
-@intrinsic(f64x16, i64)
-def load_f32x16_as_f64(b: Emitter, ptr: Any) -> Any:
-    """16 f32 as f64."""
-    return b.fpext(b.load_from(ptr, f32x16), f64x16.ir)
-
-
 # --- the first n lanes --------------------------------------------------------------------------
 
 

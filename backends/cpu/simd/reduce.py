@@ -18,6 +18,7 @@ from ggmlpy.backends.cpu.simd.core import (
     Type,
     Vec,
     f32,
+    f32x16,
     i1,
     i32,
     i64,
@@ -77,3 +78,35 @@ def _infer_lane(*args: Type) -> tuple[Type, ...] | None:
 def lane(b: Emitter, x: Any, i: Any) -> Any:
     """Lane `i` of a vector, 0 <= i < lanes."""
     return b.extract_element(x, i)
+
+
+# --- many sums at once ---------------------------------------------------------------------------
+# The sums of 16 vectors by 15 steps of two shuffles and an addition, each sum bit by bit what
+# sum_lanes gives: fold4 makes the first two halvings for 4 vectors, fold16 the last two for 16.
+
+_FOUR = [f32x16] * 4
+
+
+@intrinsic(f32x16, *_FOUR)
+def fold4(b: Emitter, x0: Any, x1: Any, x2: Any, x3: Any) -> Any:
+    """Lanes 4j .. 4j + 3: lanes i, i + 4, i + 8, i + 12 of vector j summed, for i = 0 .. 3."""
+    low, high = (
+        b.fadd(b.shuffle(x, y, _runs(0, 8, 16)), b.shuffle(x, y, _runs(8, 8, 16)))
+        for x, y in ((x0, x1), (x2, x3))
+    )
+    return b.fadd(b.shuffle(low, high, _runs(0, 4, 8)), b.shuffle(low, high, _runs(4, 4, 8)))
+
+
+@intrinsic(f32x16, *_FOUR)
+def fold16(b: Emitter, x0: Any, x1: Any, x2: Any, x3: Any) -> Any:
+    """Lane 4i + j: the sum of lanes 4j .. 4j + 3 of vector i, each made by fold4."""
+    low, high = (
+        b.fadd(b.shuffle(x, y, _runs(0, 2, 4)), b.shuffle(x, y, _runs(2, 2, 4)))
+        for x, y in ((x0, x1), (x2, x3))
+    )
+    return b.fadd(b.shuffle(low, high, _runs(0, 1, 2)), b.shuffle(low, high, _runs(1, 1, 2)))
+
+
+def _runs(start: int, length: int, every: int) -> list[int]:
+    """`length` lanes from `start`, from start + every, ...: 16 in all, of two vectors."""
+    return [first + i for first in range(start, 32, every) for i in range(length)]

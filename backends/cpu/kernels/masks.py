@@ -1,0 +1,38 @@
+"""What masked softmax and attention share: slopes of ALiBi, rows of masks."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ggmlpy.backends.cpu.kernel import Int, Record, inline
+from ggmlpy.backends.cpu.simd.arith import remainder
+from ggmlpy.ops.softmax import alibi_slopes
+from ggmlpy.storage import Storage, aligned_bytes
+
+
+@lru_cache(maxsize=64)
+def _slopes(n_head: int, max_bias: float) -> Storage:
+    storage = Storage(aligned_bytes(4 * n_head))
+    storage.data.view(np.float32)[:] = alibi_slopes(n_head, max_bias)
+    return storage
+
+
+def bind_slopes(builder: Any, n_head: int, max_bias: float) -> int:
+    """The address of each head's slope, f32; 0 where all are 1."""
+    if max_bias == 0:
+        return 0
+    storage = _slopes(n_head, max_bias)
+    builder.keep.append(storage)
+    return storage.address
+
+
+@inline
+def mask_row(mask: Record, query: Int, head: Int, sequence: Int) -> Int:
+    """The address of a row of an operand `mask` [n_kv, n_query, Hm, Sm]; 0 where it is absent."""
+    if mask.ptr == 0:
+        return 0
+    at = mask.ptr + query * mask.nb1
+    return at + remainder(head, mask.ne2) * mask.nb2 + remainder(sequence, mask.ne3) * mask.nb3
