@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 import sys
 from collections.abc import Mapping
 from functools import cache
@@ -12,11 +13,11 @@ import llvmlite.binding as llvm
 from ggmlpy.backends.cpu.isa import ISA
 from ggmlpy.errors import BackendError, KernelError
 
-# All that compiled code may call: memory idioms that LLVM makes itself, and the C maths library.
+# All that compiled code may call: memory idioms that LLVM makes itself, C's maths, and waiting.
 _MEMORY = ("memcpy", "memmove", "memset")
 _MATH = ("exp", "log", "sin", "cos", "tan", "tanh", "pow", "erf", "fmod")
 _UNROLL_INSTRUCTIONS = 4000
-_YIELD = "sched_yield"
+_WAITING = ("usleep", "clock")
 _FOR_GOOD: list[llvm.LLJIT | llvm.ResourceTracker] = []
 
 
@@ -69,26 +70,39 @@ def optimize(module: llvm.ModuleRef, symbol: str, isa: ISA) -> None:
 def emit_object(module: llvm.ModuleRef, symbol: str, isa: ISA) -> bytes:
     """Object code of the optimised module. Raises KernelError if it calls what must not be."""
     code = bytes(target_machine(isa).emit_object(module))
-    try:
-        Linker(isa).link({symbol: code})
-    except BackendError as error:
+    declared = {f.name for f in module.functions if f.is_declaration}
+    called = {name for name in declared if not name.startswith("llvm.")} | undefined_symbols(code)
+    foreign = sorted(called - _externals().keys())
+    if foreign:
         raise KernelError(
-            f"{symbol} for {isa.name} calls a function outside the kernel (numba's runtime, "
-            f"Python's C API or a compiler helper): {error}"
-        ) from None
+            f"{symbol} for {isa.name} calls {', '.join(foreign)}: a kernel must do without numba's "
+            "runtime, Python's C API and compiler helpers"
+        )
     return code
+
+
+def undefined_symbols(code: bytes) -> set[str]:
+    """Names that an ELF object leaves to the linker, helpers that LLVM calls of itself included.
+
+    Other object formats are not read: the set is empty.
+    """
+    found = {s.name(): s.data() for s in llvm.ObjectFileRef.from_data(code).sections()}
+    names = found.get(b".strtab", b"")
+    undefined = set()
+    for name, _, _, section, _, _ in struct.iter_unpack("<IBBHQQ", found.get(b".symtab", b"")):
+        if section == 0 and name:
+            undefined.add(names[name : names.index(0, name)].decode())
+    return undefined - {"_GLOBAL_OFFSET_TABLE_"}
 
 
 @cache
 def _externals() -> Mapping[str, int]:
     """Addresses of the functions that compiled code may call."""
-    names = [*_MEMORY, *_MATH, *(name + "f" for name in _MATH)]
+    names = [*_MEMORY, *_MATH, *(name + "f" for name in _MATH), *_WAITING]
     found = {name: llvm.address_of_symbol(name) for name in names}
     if sys.platform == "win32":
-        switch = ctypes.windll.kernel32.SwitchToThread
-        found[_YIELD] = ctypes.cast(switch, ctypes.c_void_p).value
-    else:
-        found[_YIELD] = llvm.address_of_symbol(_YIELD)
+        switch = ctypes.cast(ctypes.windll.kernel32.SwitchToThread, ctypes.c_void_p).value
+        found["usleep"] = switch
     return {name: address for name, address in found.items() if address}
 
 

@@ -220,8 +220,9 @@ def _add_c_entry(entry: Entry, symbol: str, compiled: Any, context: Any) -> None
     """Adds `result symbol(params...)` around the function in numba's calling convention."""
     library = compiled.library
     module = library.create_ir_module(f"entry.{symbol}")
-    params = [ir.IntType(8).as_pointer() if entry.record is not None else entry.params[0].ir]
-    params += [param.ir for param in entry.params[1:]]
+    params = [param.ir for param in entry.params]
+    if entry.record is not None:
+        params[0] = ir.IntType(8).as_pointer()
     wrapper = ir.Function(module, ir.FunctionType(entry.result.ir, params), symbol)
     builder = ir.IRBuilder(wrapper.append_basic_block())
     callee = ir.Function(

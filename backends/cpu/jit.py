@@ -40,7 +40,10 @@ Progress = Callable[[int, int, str], None]  # done, total, name of the one just 
 
 _HERE = Path(__file__).parent
 _COMPILER_SOURCES = ("jit.py", "kernel.py", "frontend.py", "codegen.py", "compile_worker.py")
-_IMPORT = re.compile(rb"^(?:from|import)\s+(ggmlpy\.backends\.cpu\.[\w.]+)", re.MULTILINE)
+# The module, and the names taken from it: they may be modules too.
+_IMPORT = re.compile(
+    r"^(?:from|import)\s+(ggmlpy\.backends\.cpu[\w.]*)(?:\s+import\s+\(?([\w\s,]*))?", re.MULTILINE
+)
 _JOBS_PER_WORKER = 4  # a worker takes as long to start as this many kernels to compile
 
 
@@ -226,22 +229,35 @@ def _source_hash(module: str) -> str:
 
     Kernels therefore may take constants and functions from `ggmlpy.backends.cpu` alone.
     """
-    files = [_HERE / name for name in _COMPILER_SOURCES]
-    files += sorted((_HERE / "simd").glob("*.py"))
-    loaded = sys.modules.get(module)
-    if loaded is None or loaded.__file__ is None:
+    first = _file_of(module)
+    if first is None:
         raise KernelError(f"kernels must be declared in a file that can be imported, not {module}")
-    queue = [Path(loaded.__file__)]
+    files: set[Path] = set()
+    queue = [first]
     while queue:
         path = queue.pop()
-        if path in files[len(_COMPILER_SOURCES) :]:
-            continue
-        files.append(path)
-        for name in _IMPORT.findall(path.read_bytes()):
-            imported = sys.modules.get(name.decode())
-            if imported is not None and imported.__file__ is not None:
-                queue.append(Path(imported.__file__))
-    digest = hashlib.sha256()
-    for path in files:
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+        if path not in files:
+            files.add(path)
+            queue += _imported_files(path)
+    files |= {_HERE / name for name in _COMPILER_SOURCES} | set((_HERE / "simd").glob("*.py"))
+    return hashlib.sha256(b"".join(_digest(path) for path in sorted(files))).hexdigest()
+
+
+@cache
+def _digest(path: Path) -> bytes:
+    return hashlib.sha256(path.read_bytes()).digest()
+
+
+@cache
+def _imported_files(path: Path) -> list[Path]:
+    """The files of this package's modules that the source at `path` imports."""
+    found = []
+    for base, names in _IMPORT.findall(path.read_text(encoding="utf-8")):
+        candidates = [base, *(f"{base}.{name.strip()}" for name in names.split(","))]
+        found += [file for file in map(_file_of, candidates) if file is not None]
+    return found
+
+
+def _file_of(module: str) -> Path | None:
+    loaded = sys.modules.get(module)
+    return None if loaded is None or loaded.__file__ is None else Path(loaded.__file__)

@@ -19,25 +19,43 @@ import numpy as np
 
 from ggmlpy.backends.cpu import runner
 from ggmlpy.backends.cpu.jit import Jit
+from ggmlpy.backends.cpu.kernel import Entry
 from ggmlpy.backends.cpu.runner import MAX_THREADS, SLOT_BYTES
 from ggmlpy.errors import BackendError
 
-_SPIN_S = 150e-6  # how long a thread waits for the next plan before it sleeps
-_PATIENCE = 20_000  # rounds of yielding until woken threads are up, before they are woken again
+_SLEEP_AFTER_S = 150e-6  # without a plan: a pause between two decode steps is shorter
+_NAP_AFTER_S = 300e-6  # at a barrier: threads that all have a core of their own wait less
+_PATIENCE_S = 10e-3  # in which woken threads may get up before they are woken again
 _Native = Callable[..., int]
 
 
 @cache
-def _native() -> tuple[_Native, _Native, _Native, _Native, _Native]:
-    """(run, release, serve, park, unpark) as C functions; calling one lets go of the GIL."""
-    entries = (runner.run, runner.release, runner.serve, runner.park, runner.unpark)
+def _native() -> dict[Entry, _Native]:
+    """The runner's C functions; calling one lets go of the GIL."""
+    entries = (
+        runner.run,
+        runner.release,
+        runner.serve,
+        runner.park,
+        runner.unpark,
+        runner.read_ticks,
+    )
     addresses = Jit("generic").load(entries)
-    functions = []
-    for entry in entries:
+    functions: dict[Entry, _Native] = {}
+    for entry, address in addresses.items():
         signature = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * len(entry.params))
-        functions.append(signature(addresses[entry]))
-    run, release, serve, park, unpark = functions
-    return run, release, serve, park, unpark
+        functions[entry] = signature(address)
+    return functions
+
+
+@cache
+def _ticks_per_second() -> float:
+    """The rate of the runner's clock, from spinning for two milliseconds."""
+    read = _native()[runner.read_ticks]
+    start_s, start = time.perf_counter(), read()
+    while (end_s := time.perf_counter()) < start_s + 2e-3:
+        pass
+    return (read() - start) / (end_s - start_s)
 
 
 def aligned_zeros(n_bytes: int) -> np.ndarray:
@@ -52,14 +70,21 @@ class ThreadPool:
     time. On one thread it runs where it is called, and no other is started."""
 
     def __init__(self) -> None:
-        self._run, self._release, self._serve, self._park, self._unpark = _native()
-        self._memory = aligned_zeros((MAX_THREADS + 1) * SLOT_BYTES)
+        native = _native()
+        self._run, self._release = native[runner.run], native[runner.release]
+        self._serve = native[runner.serve]
+        self._park, self._unpark = native[runner.park], native[runner.unpark]
+        self._memory = aligned_zeros(MAX_THREADS * SLOT_BYTES)
+        rate = _ticks_per_second()
+        self._sleep_after = int(_SLEEP_AFTER_S * rate)
+        self._word(0, runner.SLEEP_AFTER)[0] = self._sleep_after
+        self._patience = int(_PATIENCE_S * rate)
+        self._word(0, runner.NAP_AFTER)[0] = int(_NAP_AFTER_S * rate)
         self._base = int(self._memory.ctypes.data)
         self._lock = threading.Lock()
         self._events: list[threading.Event] = []  # of threads 1, 2, ...
         self._threads: list[threading.Thread] = []
         self._stopped = False
-        self._spins = self._measure_spins()
 
     def run(self, plan: int, n_nodes: int, n_threads: int) -> None:
         """Runs the records at `plan` to the end. Raises BackendError for a bad thread count."""
@@ -73,7 +98,7 @@ class ThreadPool:
             try:
                 while self._run(self._base, plan, n_nodes, n_threads, patience):
                     self._wake(n_threads)
-                    patience = _PATIENCE
+                    patience = self._patience
             except BaseException:  # an interrupt; the plan has either run or not started
                 self._release(self._base, n_threads)
                 raise
@@ -100,16 +125,6 @@ class ThreadPool:
     def _slot(self, ith: int) -> int:
         return self._base + ith * SLOT_BYTES
 
-    def _measure_spins(self) -> int:
-        """How many rounds of `serve` take `_SPIN_S` on this CPU: a pause is 10 to 140 cycles."""
-        rounds = 2000
-        times = []
-        for _ in range(3):
-            start = time.perf_counter()
-            self._serve(self._slot(MAX_THREADS), rounds)
-            times.append(time.perf_counter() - start)
-        return max(100, min(1_000_000, int(rounds * _SPIN_S / min(times))))
-
     def _start_threads(self, n_threads: int) -> None:
         if self._stopped and n_threads > 1:
             raise BackendError("the interpreter is shutting down: no plan can run on threads")
@@ -133,11 +148,15 @@ class ThreadPool:
 
     def _work(self, ith: int, event: threading.Event) -> None:
         slot = self._slot(ith)
-        while not self._serve(slot, self._spins):
+        patience = self._sleep_after
+        while not self._serve(slot, patience):
+            patience = self._sleep_after
             event.clear()
             if self._park(slot):
                 event.wait()
                 self._unpark(slot)
+                # Thread 0 may take its time to come round to this slot: do not miss it.
+                patience = 10 * self._patience
 
 
 _pool: ThreadPool | None = None

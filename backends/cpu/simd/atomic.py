@@ -45,10 +45,21 @@ def pause(b: Emitter) -> None:
         b.llvm("llvm.aarch64.hint", void.ir, ir.Constant(i32.ir, 1))
 
 
-@intrinsic(void)
-def yield_thread(b: Emitter) -> None:
-    """Lets another thread of the machine run."""
-    b.llvm("sched_yield", i32.ir)
+@intrinsic(void, i64)
+def nap(b: Emitter, microseconds: Any) -> None:
+    """Sleeps for about that long and at least some 50 us; where it cannot, it yields."""
+    b.llvm("usleep", i32.ir, b.trunc(microseconds, i32.ir))
+
+
+@intrinsic(i64)
+def ticks(b: Emitter) -> Any:
+    """A clock that costs little to read and counts in a unit of its own."""
+    if "x86" in b.isa.has:
+        return b.llvm("llvm.readcyclecounter", i64.ir)
+    if "arm64" in b.isa.has:
+        read = ir.InlineAsm(ir.FunctionType(i64.ir, []), "mrs $0, cntvct_el0", "=r", True)
+        return b.call(read, [])
+    return b.llvm("clock", i64.ir)  # processor time, which passes while a thread spins
 
 
 @intrinsic(void, i64, i64, i64, i64)

@@ -1,0 +1,220 @@
+"""Compiling, the object cache, and what a kernel must not do."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ggmlpy.backends.cpu import jit as jit_module
+from ggmlpy.backends.cpu import plan
+from ggmlpy.backends.cpu.cache import Cache
+from ggmlpy.backends.cpu.isa import available, select
+from ggmlpy.backends.cpu.jit import Jit
+from ggmlpy.errors import KernelError
+from tests.cpu import plan_kernels, simd_kernels
+from tests.cpu.conftest import ISAS
+
+ROOT = Path(__file__).parents[2]
+Progress = list[tuple[int, int, str]]
+
+
+def load_all(cache: Cache, isa: str = "generic") -> Progress:
+    progress: Progress = []
+    jit = Jit(isa, cache=cache, progress=lambda *args: progress.append(args))
+    entries = [plan_kernels.count, plan_kernels.check_limit]
+    addresses = jit.load(entries)
+    assert list(addresses) == entries
+    assert all(addresses.values())
+    assert jit.address(plan_kernels.count) == addresses[plan_kernels.count]
+    return progress
+
+
+def test_the_first_run_compiles_and_the_second_only_loads(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    progress = load_all(cache)
+    assert [(done, total) for done, total, _ in progress] == [(0, 2), (1, 2), (2, 2)]
+    assert sorted(name for _, _, name in progress) == ["", "check_limit", "count"]
+    assert load_all(cache) == []
+
+
+def test_instruction_sets_have_objects_of_their_own(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    for isa in ISAS:
+        assert len(load_all(cache, isa)) == 3
+    assert len(list(cache.folder.iterdir())) == 2 * len(ISAS)
+
+
+def test_a_damaged_cache_is_compiled_again(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    load_all(cache)
+    for path in cache.folder.iterdir():
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-100] + bytes(100))
+    assert len(load_all(cache)) == 3
+    assert load_all(cache) == []
+
+
+def test_without_a_cache_folder_everything_is_compiled_each_time(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    cache = Cache(blocked)
+    assert len(load_all(cache)) == 3
+    assert len(load_all(cache)) == 3
+
+
+def test_numba_stays_out_of_the_process_that_runs_kernels(tmp_path: Path) -> None:
+    """Cold and warm, from a script without a `__main__` guard, and from two processes at once."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys\n"
+        "from ggmlpy.backends.cpu.jit import Jit\n"
+        "from tests.cpu import plan_kernels\n"
+        "assert Jit('generic').address(plan_kernels.count)\n"
+        "assert not any('numba' in module for module in sys.modules)\n"
+    )
+    environment = {"GGMLPY_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
+    for n_at_once in (2, 1):
+        processes = [
+            subprocess.Popen([sys.executable, str(script)], env=environment)
+            for _ in range(n_at_once)
+        ]
+        assert [process.wait(60) for process in processes] == [0] * n_at_once
+    assert len(list((tmp_path / "cache" / "cpu").iterdir())) == 1
+
+
+def test_a_kernel_must_not_raise(tmp_path: Path) -> None:
+    with pytest.raises(KernelError, match=r"plan_kernels.raises raises; a kernel must report"):
+        Jit("generic", cache=Cache(tmp_path)).address(plan_kernels.raises)
+
+
+def test_a_kernel_must_not_call_what_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(KernelError, match=r"for generic calls PyErr_SetString: a kernel must"):
+        Jit("generic", cache=Cache(tmp_path)).address(plan_kernels.calls_python)
+
+
+def test_a_kernel_must_not_allocate(tmp_path: Path) -> None:
+    with pytest.raises(KernelError, match=r"(?s)allocates does not compile.*plan_kernels.py"):
+        Jit("generic", cache=Cache(tmp_path)).address(plan_kernels.allocates)
+
+
+def test_a_kernel_that_does_not_type_says_where(tmp_path: Path) -> None:
+    with pytest.raises(KernelError, match=r"(?s)does_not_type does not compile.*plan_kernels.py"):
+        Jit("generic", cache=Cache(tmp_path)).address(plan_kernels.does_not_type)
+    assert Cache(tmp_path).folder.exists() is False  # nothing of it is kept
+
+
+def test_the_c_maths_library_is_there(tmp_path: Path) -> None:
+    address = Jit("generic", cache=Cache(tmp_path)).address(plan_kernels.raises_to_power)
+    power = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_float, ctypes.c_int64)(address)
+    assert power(3.0, 5) == 243.0
+
+
+def test_a_dead_worker_is_an_error_with_its_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = tmp_path / "python"
+    fake.write_text("#!/bin/sh\necho no such luck >&2\nexit 3\n")
+    fake.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(fake))
+    with pytest.raises(Exception, match=r"(?s)the worker process died.*no such luck"):
+        Jit("generic", cache=Cache(tmp_path)).address(plan_kernels.count)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "absent"))
+    with pytest.raises(Exception, match="no Python process could be started"):
+        Jit("generic", cache=Cache(tmp_path)).address(plan_kernels.count)
+
+
+def test_editing_a_module_changes_its_hash(tmp_path: Path) -> None:
+    def hash_of(text: str) -> str:
+        path = tmp_path / "edited_kernels.py"
+        path.write_text(text)
+        spec = importlib.util.spec_from_file_location("edited_kernels", path)
+        assert spec is not None
+        sys.modules["edited_kernels"] = importlib.util.module_from_spec(spec)
+        clear_caches()
+        return jit_module._source_hash("edited_kernels")
+
+    try:
+        plain = hash_of("x = 1\n")
+        assert hash_of("x = 1\n") == plain
+        assert hash_of("x = 2\n") != plain
+    finally:
+        del sys.modules["edited_kernels"]
+        clear_caches()
+
+
+def clear_caches() -> None:
+    for cached in (jit_module._source_hash, jit_module._digest, jit_module._imported_files):
+        cached.cache_clear()
+
+
+def test_what_a_module_imports_counts_for_its_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    original = Path.read_bytes
+
+    def noting(path: Path) -> bytes:
+        read.append(path.name)
+        return original(path)
+
+    monkeypatch.setattr(Path, "read_bytes", noting)
+    clear_caches()
+    jit_module._source_hash(plan.__name__)
+    expected = {"plan.py", "threads.py", "runner.py", "arith.py", "frontend.py", "jit.py"}
+    assert expected <= set(read)
+    assert len(read) == len(set(read))  # and every file is read once
+
+
+def test_progress_is_said_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    announce = jit_module._Announcer(select("generic"))
+    announce(0, 3, "")
+    announce(1, 3, "one")
+    assert capsys.readouterr().err == ""  # not a terminal, and quick
+    announce._start_s -= 2
+    announce(2, 3, "two")
+    announce(3, 3, "three")
+    text = "compiling 3 kernels for this CPU (generic), first run only\n"
+    assert capsys.readouterr().err == text
+
+
+def test_progress_on_a_terminal_is_one_updated_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    announce = jit_module._Announcer(select("generic"))
+    for done in range(2):
+        announce(done, 1, "")
+    line = "\rcompiling 1 kernel for this CPU (generic), first run only: "
+    assert capsys.readouterr().err == f"{line}0/1{line}1/1\n"
+
+
+STACK_OF_VECTORS = re.compile(r"^\s*v\w+\s.*\(%rsp", re.MULTILINE)
+
+
+@pytest.mark.skipif("avx512" not in ISAS, reason="register counts are those of AVX512")
+@pytest.mark.parametrize("name", ["tile_product", "tile_int8_product"])
+def test_a_tile_lives_in_registers(name: str) -> None:
+    """The machine code has the loop's products, and no vector ever goes to the stack."""
+    code = f"""
+from ggmlpy.backends.cpu import codegen, frontend
+from ggmlpy.backends.cpu.isa import select
+from tests.cpu import simd_kernels
+isa = select("avx512")
+module = frontend.lower_to_ir(simd_kernels.{name}, "symbol", isa)
+codegen.optimize(module, "symbol", isa)
+print(codegen.target_machine(isa).emit_assembly(module))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    product = "vpdpbusd" if name == "tile_int8_product" else "vfmadd"
+    assert done.stdout.count(product) >= simd_kernels.TOKENS
+    assert STACK_OF_VECTORS.search(done.stdout) is None
+
+
+def test_levels_of_the_host_are_tested() -> None:
+    assert [isa.name for isa in available()] == ISAS
