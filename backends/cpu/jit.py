@@ -42,7 +42,8 @@ _HERE = Path(__file__).parent
 _COMPILER_SOURCES = ("jit.py", "kernel.py", "frontend.py", "codegen.py", "compile_worker.py")
 # The module, and the names taken from it: they may be modules too.
 _IMPORT = re.compile(
-    r"^(?:from|import)\s+(ggmlpy\.backends\.cpu[\w.]*)(?:\s+import\s+\(?([\w\s,]*))?", re.MULTILINE
+    r"^(?:from|import)[ ]+(ggmlpy\.backends\.cpu[\w.]*)(?:[ ]+import[ ]+([^(\n]+|\([^)]*\)))?",
+    re.MULTILINE,
 )
 _JOBS_PER_WORKER = 4  # a worker takes as long to start as this many kernels to compile
 
@@ -253,7 +254,7 @@ def _imported_files(path: Path) -> list[Path]:
     """The files of this package's modules that the source at `path` imports."""
     found = []
     for base, names in _IMPORT.findall(path.read_text(encoding="utf-8")):
-        candidates = [base, *(f"{base}.{name.strip()}" for name in names.split(","))]
+        candidates = [base, *(f"{base}.{name}" for name in re.findall(r"\w+", names))]
         found += [file for file in map(_file_of, candidates) if file is not None]
     return found
 
