@@ -154,18 +154,18 @@ def clear_caches() -> None:
 
 
 def test_what_a_module_imports_counts_for_its_hash(monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[str] = []
+    read: list[Path] = []
     original = Path.read_bytes
 
     def noting(path: Path) -> bytes:
-        read.append(path.name)
+        read.append(path)
         return original(path)
 
     monkeypatch.setattr(Path, "read_bytes", noting)
     clear_caches()
     jit_module._source_hash(plan.__name__)
     expected = {"plan.py", "threads.py", "runner.py", "arith.py", "frontend.py", "jit.py"}
-    assert expected <= set(read)
+    assert expected <= {path.name for path in read}
     assert len(read) == len(set(read))  # and every file is read once
 
 
