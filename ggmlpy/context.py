@@ -16,6 +16,7 @@ from ggmlpy.graph import Graph
 from ggmlpy.kv_cache import KVCache
 from ggmlpy.models import Model
 from ggmlpy.models.batch import KVView, UBatch
+from ggmlpy.scheduler import Pin
 from ggmlpy.tensor import Flag, Tensor, zeros
 from ggmlpy.types import F16, TensorType
 
@@ -46,8 +47,10 @@ class Context:
         type_k: TensorType = F16,
         type_v: TensorType = F16,
         flash_attn: bool = True,
+        pin: Pin | None = None,
     ) -> None:
         self.model = model
+        self.pin = pin  # which backend must run which nodes, for looking inside
         self.n_ubatch = n_ubatch
         self.flash_attn = flash_attn
         self.cache = KVCache(model.hparams, n_ctx, type_k, type_v)
@@ -143,7 +146,7 @@ class Context:
     def _build(self, shape: Shape) -> _PlannedGraph:
         inputs = make_inputs(shape, self.cache, self.flash_attn)
         logits = self.model.build(inputs)
-        executable = Executable(Graph(logits), self._backends, arenas=self._arenas)
+        executable = Executable(Graph(logits), self._backends, self.pin, self._arenas)
         return _PlannedGraph(inputs, logits, executable)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from ggmlpy.types import type_of
 from tests.gguf_builder import build_gguf
 
 F64 = NDArray[np.float64]
+Product = Callable[[F64, F64], F64]  # x [n, n_in], weight [n_out, n_in]
 
 
 @dataclass(frozen=True)
@@ -142,21 +144,36 @@ def byte_vocabulary(n_vocab: int) -> dict[str, Any]:
     }
 
 
-def forward(m: Tiny, tokens: list[int]) -> F64:
-    """Logits [n_tokens, n_vocab] of the stored weights, everything else exact."""
+def forward(m: Tiny, tokens: list[int], *, int8_activations: bool = False) -> F64:
+    """Logits [n_tokens, n_vocab] of the stored weights, everything else exact.
+
+    With `int8_activations` what enters a product is rounded to 127 steps per block of 32 first, as
+    kernels for quantised weights do.
+    """
     stored = {}
     for name, values in weights(m).items():
         type = type_of(m.weight_type if values.ndim > 1 else "f32")
         stored[name] = to_float(from_float(values, type), type).astype(np.float64)
+    product = _rounded_product if int8_activations else _product
     x = stored["token_embd.weight"][tokens]
     for i in range(m.n_layer):
         w = {k.removeprefix(f"blk.{i}."): v for k, v in stored.items()}
-        x = x + _attention(m, w, _norm(m, x, w["attn_norm.weight"]))
+        x = x + _attention(m, w, _norm(m, x, w["attn_norm.weight"]), product)
         h = _norm(m, x, w["ffn_norm.weight"])
-        x = x + (_experts(m, w, h) if m.n_expert else _swiglu(h, w, "ffn", slice(None)))
+        x = x + (_experts(m, w, h, product) if m.n_expert else _swiglu(h, w, product))
     x = _norm(m, x, stored["output_norm.weight"])
-    logits: F64 = x @ stored["token_embd.weight" if m.tied else "output.weight"].T
-    return logits
+    return product(x, stored["token_embd.weight" if m.tied else "output.weight"])
+
+
+def _product(x: F64, weight: F64) -> F64:
+    y: F64 = x @ weight.T
+    return y
+
+
+def _rounded_product(x: F64, weight: F64) -> F64:
+    blocks = x.reshape(-1, 32)
+    d = np.abs(blocks).max(-1, keepdims=True) / 127
+    return _product((np.rint(blocks / np.where(d == 0, 1, d)) * d).reshape(x.shape), weight)
 
 
 def _norm(m: Tiny, x: F64, weight: F64) -> F64:
@@ -164,31 +181,30 @@ def _norm(m: Tiny, x: F64, weight: F64) -> F64:
     return y
 
 
-def _swiglu(x: F64, w: dict[str, F64], prefix: str, which: Any, suffix: str = "") -> F64:
-    gate = x @ w[f"{prefix}_gate{suffix}.weight"][which].T
-    up = x @ w[f"{prefix}_up{suffix}.weight"][which].T
-    out: F64 = (gate / (1 + np.exp(-gate)) * up) @ w[f"{prefix}_down{suffix}.weight"][which].T
-    return out
+def _swiglu(x: F64, w: dict[str, F64], product: Product, expert: int | None = None) -> F64:
+    names = [f"ffn_{n}{'' if expert is None else '_exps'}.weight" for n in ("gate", "up", "down")]
+    gate, up, down = (w[n] if expert is None else w[n][expert] for n in names)
+    g = product(x, gate)
+    return product(g / (1 + np.exp(-g)) * product(x, up), down)
 
 
-def _experts(m: Tiny, w: dict[str, F64], x: F64) -> F64:
-    scores = x @ w["ffn_gate_inp.weight"].T
+def _experts(m: Tiny, w: dict[str, F64], x: F64, product: Product) -> F64:
+    scores = product(x, w["ffn_gate_inp.weight"])
     p = np.exp(scores - scores.max(-1, keepdims=True))
     p /= p.sum(-1, keepdims=True)
     out = np.zeros_like(x)
     for t, row in enumerate(p):
         best = np.argsort(-row)[: m.n_expert_used]
         for e in best:
-            share = row[e] / row[best].sum()
-            out[t] += share * _swiglu(x[t], w, "ffn", e, "_exps")
+            out[t] += row[e] / row[best].sum() * _swiglu(x[t], w, product, int(e))
     return out
 
 
-def _attention(m: Tiny, w: dict[str, F64], x: F64) -> F64:
+def _attention(m: Tiny, w: dict[str, F64], x: F64, product: Product) -> F64:
     T, D = len(x), m.n_embd_head
 
     def project(name: str, n_head: int) -> F64:
-        y = x @ w[f"{name}.weight"].T + w.get(f"{name}.bias", 0.0)
+        y = product(x, w[f"{name}.weight"]) + w.get(f"{name}.bias", 0.0)
         return y.reshape(T, n_head, D)
 
     q = _rope(m, w, project("attn_q", m.n_head))
@@ -201,8 +217,7 @@ def _attention(m: Tiny, w: dict[str, F64], x: F64) -> F64:
         s[np.triu_indices(T, 1)] = -np.inf
         p = np.exp(s - s.max(-1, keepdims=True))
         out[:, head] = p / p.sum(-1, keepdims=True) @ v[:, kv]
-    y: F64 = out.reshape(T, -1) @ w["attn_output.weight"].T + w.get("attn_output.bias", 0.0)
-    return y
+    return product(out.reshape(T, -1), w["attn_output.weight"]) + w.get("attn_output.bias", 0.0)
 
 
 def _rope(m: Tiny, w: dict[str, F64], x: F64) -> F64:
