@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable
 
 _DECODER = codecs.getincrementaldecoder("utf-8")
+_HALF_SURROGATES = {bytes([0xED, byte]) for byte in range(0xA0, 0xC0)}
+"""Bytes that the codec keeps back, though a surrogate can never become a character."""
 
 
 class StreamDecoder:
@@ -28,23 +30,26 @@ class StreamDecoder:
 
     def push(self, id: int) -> str:
         """The text that the token `id` completes, often none."""
-        return self._feed(self._piece(id), final=False)
+        return self.feed(self._piece(id), final=False)
 
     def finish(self) -> str:
         """The text that was kept back: nothing more will come."""
-        return self._feed(b"", final=True)
+        return self.feed(b"", final=True)
 
-    def _feed(self, spelt: bytes, final: bool) -> str:
-        if self._strip_space and spelt:
-            self._strip_space = False
-            spelt = spelt.removeprefix(b" ")
+    def feed(self, spelt: bytes, final: bool) -> str:
+        """The text that these bytes complete; with `final`, all that is left too."""
         text = self._decoder.decode(spelt, final)
-        if not self._clean_spaces:
-            return text
-        text = self._kept + text
-        cut = len(text) if final else settled(text)
-        self._kept = text[cut:]
-        return clean_spaces(text[:cut])
+        if self._decoder.getstate()[0][:2] in _HALF_SURROGATES:
+            text += self._decoder.decode(b"", True)
+        if self._clean_spaces:
+            text = self._kept + text
+            cut = len(text) if final else settled(text)
+            self._kept = text[cut:]
+            text = clean_spaces(text[:cut])
+        if self._strip_space and text:
+            self._strip_space = False
+            text = text.removeprefix(" ")
+        return text
 
 
 def clean_spaces(text: str) -> str:

@@ -81,7 +81,7 @@ class Tokenizer:
         self.add_eos = keys.flag("add_eos_token", kind.add_eos)
         if kind is WPM:  # its frame is not the file's choice
             self.add_bos = self.add_eos = True
-        self.add_space_prefix = kind is SPM and keys.flag("add_space_prefix", True)
+        self.add_space_prefix = kind.add_space_prefix and keys.flag("add_space_prefix", True)
         self._end_id = self.vocab.declared_ids.get("sep" if kind is WPM else "eos")
         if self._model in KINDS:
             self._check_complete()
@@ -136,7 +136,7 @@ class Tokenizer:
         begin a text: the space that SPM puts before a text (and WPM before every word) is removed.
         """
         stream = self.stream(special, start=start)
-        return stream._feed(b"".join([self.token_bytes(id, special) for id in ids]), final=True)
+        return stream.feed(b"".join([self.token_bytes(id, special) for id in ids]), final=True)
 
     def stream(self, special: bool = False, *, start: bool = True) -> StreamDecoder:
         """A decoder that gives the text of tokens one by one, never half a character.
@@ -205,7 +205,7 @@ class Tokenizer:
 
     @property
     def eog_ids(self) -> frozenset[int]:
-        """The tokens that end a generation: EOS, EOT and all that are known to by their text."""
+        """The tokens that end a generation: EOS, EOT and others known by their text."""
         return self.vocab.special.eog_ids
 
     def __repr__(self) -> str:
@@ -214,7 +214,7 @@ class Tokenizer:
 
     @cached_property
     def _encoder(self) -> Encoder:
-        self.vocab.check_unique()
+        self.vocab.check_texts()
         if self.kind == SPM.name:
             return SentencePieces(self.vocab)
         if self.kind == WPM.name:
@@ -227,13 +227,14 @@ class Tokenizer:
 
     def _encode_parts(self, text: str, special: bool) -> list[int]:
         ids: list[int] = []
+        encoder = self._encoder
         after_special = True  # the beginning counts as such
         for part in self._partition.split(text, special):
             if isinstance(part, int):
                 ids.append(part)
             else:
                 spaced = self.add_space_prefix and after_special
-                ids += self._encoder.encode(" " + part if spaced else part)
+                ids += encoder.encode(" " + part if spaced else part)
             after_special = isinstance(part, int)
         return ids
 

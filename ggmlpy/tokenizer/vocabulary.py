@@ -102,8 +102,13 @@ class Vocabulary:
             markup = set(np.flatnonzero(stored == TokenType.USER_DEFINED).tolist())
         return special.find_special_tokens(self.ids, self.declared_ids, markup)
 
-    def check_unique(self) -> None:
-        """Raises TokenizerError if two tokens have the same text: one could never be chosen."""
+    def check_texts(self) -> None:
+        """Raises TokenizerError if a text is not UTF-8, or is there twice: one of them wrongly."""
+        try:
+            "".join(self.texts).encode()
+        except UnicodeEncodeError as error:
+            i = next(i for i, text in enumerate(self.texts) if not _is_unicode(text))
+            raise self.keys.error("tokens", f"holds {self.texts[i]!r} at {i}, not UTF-8") from error
         n_empty = self.texts.count("")
         if len(self.ids) + n_empty == len(self.texts):
             return
@@ -133,6 +138,10 @@ class Vocabulary:
                     tokens = f"the vocabulary has {self.n_vocab} tokens"
                     raise self.keys.error(key, f"is {id}, {tokens}")
         return ids
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= char <= "\udfff" for char in text)
 
 
 def _n_vocab_without_tokens(metadata: Mapping[str, Any]) -> int:
