@@ -5,11 +5,31 @@ from ggmlpy.backends.cpu.kernels import (
     copy,
     elementwise,
     glu,
+    matmul,
+    matmul_rows,
     norm,
+    reduce,
     rope,
     rows,
+    shape,
     softmax,
+    sort,
     unary,
 )
 
-__all__ = ["attention", "copy", "elementwise", "glu", "norm", "rope", "rows", "softmax", "unary"]
+__all__ = [
+    "attention",
+    "copy",
+    "elementwise",
+    "glu",
+    "matmul",
+    "matmul_rows",
+    "norm",
+    "reduce",
+    "rope",
+    "rows",
+    "shape",
+    "softmax",
+    "sort",
+    "unary",
+]

@@ -6,9 +6,20 @@ from typing import Any
 
 import numpy as np
 
-from ggmlpy.backends.cpu.kernel import TENSOR, Record, kernel
+from ggmlpy.backends.cpu.kernel import TENSOR, Int, Record, inline, kernel
+from ggmlpy.backends.cpu.kernels.reduce import sum_row
+from ggmlpy.backends.cpu.kernels.types import rows_ok
 from ggmlpy.backends.cpu.rows import n_rows, row_ptr, share
-from ggmlpy.backends.cpu.simd.arith import fma, sqrt, zero_f32x16
+from ggmlpy.backends.cpu.simd.arith import (
+    fma,
+    iota_i32x16,
+    less,
+    maximum,
+    select,
+    splat_i32x16,
+    sqrt,
+    zero_f32x16,
+)
 from ggmlpy.backends.cpu.simd.memory import (
     load_f32x16,
     load_f32x16_part,
@@ -21,28 +32,67 @@ ARGS = np.dtype([("y", TENSOR), ("x", TENSOR), ("eps", "f4")], align=True)
 
 
 def requires(node: Any) -> bool:
-    return bool(node.src[0].rows_contiguous and node.rows_contiguous)
+    return rows_ok(node.src[0]) and rows_ok(node)
+
+
+@inline
+def sum_of_squares(x: Int, n: Int, minus: Any) -> Any:
+    """The sum of (x - minus)^2. Lane i adds up elements i, i + 16, ...; then a tree."""
+    squares = zero_f32x16()
+    for i in range(0, n, 16):
+        if n - i >= 16:
+            v = load_f32x16(x + 4 * i) - minus
+            squares = fma(v, v, squares)
+        else:
+            there = less(iota_i32x16(), splat_i32x16(n - i))
+            v = select(there, load_f32x16_part(x + 4 * i, n - i) - minus, 0.0)
+            squares = fma(v, v, squares)
+    return sum_lanes(squares)
+
+
+@inline
+def shift_and_scale(x: Int, y: Int, n: Int, minus: Any, factor: Any) -> None:
+    """y = (x - minus) * factor."""
+    for i in range(0, n, 16):
+        if n - i >= 16:
+            store_f32x16(y + 4 * i, (load_f32x16(x + 4 * i) - minus) * factor)
+        else:
+            v = (load_f32x16_part(x + 4 * i, n - i) - minus) * factor
+            store_f32x16_part(y + 4 * i, v, n - i)
 
 
 @kernel("rms_norm", ("f32",), args=ARGS, requires=requires)
-def rms_norm_f32(p: Record, ith: int, nth: int) -> None:
-    """y = x / sqrt(mean(x^2) + eps) along ne0. Lane i sums elements i, i + 16, ...; then a tree."""
+def rms_norm_f32(p: Record, ith: Int, nth: Int) -> None:
+    """y = x / sqrt(mean(x^2) + eps) along ne0."""
     n = p.x.ne0
-    whole = n - n % 16
     rows = n_rows(p.x)
     for row in range(share(rows, ith, nth), share(rows, ith + 1, nth)):
         x = row_ptr(p.x, row)
-        y = row_ptr(p.y, row)
+        mean_square = sum_of_squares(x, n, np.float32(0)) / np.float32(n)
+        factor = np.float32(1) / sqrt(mean_square + p.eps)
+        shift_and_scale(x, row_ptr(p.y, row), n, np.float32(0), factor)
 
-        squares = zero_f32x16()
-        for i in range(0, whole, 16):
-            v = load_f32x16(x + 4 * i)
-            squares = fma(v, v, squares)
-        v = load_f32x16_part(x + 4 * whole, n - whole)
-        squares = fma(v, v, squares)
-        scale = np.float32(1) / sqrt(sum_lanes(squares) / np.float32(n) + p.eps)
 
-        for i in range(0, whole, 16):
-            store_f32x16(y + 4 * i, load_f32x16(x + 4 * i) * scale)
-        v = load_f32x16_part(x + 4 * whole, n - whole)
-        store_f32x16_part(y + 4 * whole, v * scale, n - whole)
+@kernel("norm", ("f32",), args=ARGS, requires=requires)
+def norm_f32(p: Record, ith: Int, nth: Int) -> None:
+    """y = (x - mean) / sqrt(variance + eps) along ne0."""
+    n = p.x.ne0
+    rows = n_rows(p.x)
+    for row in range(share(rows, ith, nth), share(rows, ith + 1, nth)):
+        x = row_ptr(p.x, row)
+        mean = sum_row(x, n) / np.float32(n)
+        variance = sum_of_squares(x, n, mean) / np.float32(n)
+        factor = np.float32(1) / sqrt(variance + p.eps)
+        shift_and_scale(x, row_ptr(p.y, row), n, mean, factor)
+
+
+@kernel("l2_norm", ("f32",), args=ARGS, requires=requires)
+def l2_norm_f32(p: Record, ith: Int, nth: Int) -> None:
+    """y = x / max(sqrt(sum(x^2)), eps) along ne0."""
+    n = p.x.ne0
+    rows = n_rows(p.x)
+    for row in range(share(rows, ith, nth), share(rows, ith + 1, nth)):
+        x = row_ptr(p.x, row)
+        length = sqrt(sum_of_squares(x, n, np.float32(0)))
+        factor = np.float32(1) / maximum(p.eps, length)
+        shift_and_scale(x, row_ptr(p.y, row), n, np.float32(0), factor)

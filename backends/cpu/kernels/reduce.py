@@ -1,0 +1,124 @@
+"""Reductions and prefix sums along rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ggmlpy.backends.cpu.kernel import TENSOR, Int, Record, inline, kernel
+from ggmlpy.backends.cpu.kernels.types import rows_ok
+from ggmlpy.backends.cpu.rows import n_rows, row_ptr, share
+from ggmlpy.backends.cpu.simd.arith import (
+    equal,
+    iota_i32x16,
+    is_nan,
+    less,
+    lowest_bit,
+    maximum,
+    select,
+    splat_f32x16,
+    splat_i32x16,
+    zero_f32x16,
+)
+from ggmlpy.backends.cpu.simd.convert import bits_of_mask
+from ggmlpy.backends.cpu.simd.memory import (
+    load_f32,
+    load_f32x16,
+    load_f32x16_part,
+    store_f32,
+    store_i32,
+)
+from ggmlpy.backends.cpu.simd.reduce import max_lanes, sum_lanes
+
+ARGS = np.dtype([("y", TENSOR), ("x", TENSOR)], align=True)
+
+_NEVER = float("-inf")
+
+
+def _rows(node: Any) -> bool:
+    return rows_ok(node.src[0])
+
+
+@inline
+def sum_row(x: Int, n: Int) -> Any:
+    """The sum of n f32. Lane i adds up elements i, i + 16, ...; then a tree."""
+    sums = zero_f32x16()
+    for i in range(0, n, 16):
+        if n - i >= 16:
+            sums = sums + load_f32x16(x + 4 * i)
+        else:
+            sums = sums + load_f32x16_part(x + 4 * i, n - i)
+    return sum_lanes(sums)
+
+
+@kernel("sum", ("f32",), args=ARGS, requires=_rows)
+def sum_f32(p: Record, ith: Int, nth: Int) -> None:
+    """The sums of the rows, added up in order: by one thread, so that the order is always one."""
+    if ith == 0:
+        total = np.float64(0)
+        for row in range(n_rows(p.x)):
+            total += np.float64(sum_row(row_ptr(p.x, row), p.x.ne0))
+        store_f32(p.y.ptr, np.float32(total))
+
+
+@kernel("sum_rows", ("f32",), args=ARGS, requires=_rows)
+def sum_rows_f32(p: Record, ith: Int, nth: Int) -> None:
+    """y[0] = the sum of a row."""
+    rows = n_rows(p.x)
+    for row in range(share(rows, ith, nth), share(rows, ith + 1, nth)):
+        store_f32(row_ptr(p.y, row), sum_row(row_ptr(p.x, row), p.x.ne0))
+
+
+@kernel("mean", ("f32",), args=ARGS, requires=_rows)
+def mean_f32(p: Record, ith: Int, nth: Int) -> None:
+    """y[0] = the mean of a row."""
+    rows = n_rows(p.x)
+    for row in range(share(rows, ith, nth), share(rows, ith + 1, nth)):
+        total = sum_row(row_ptr(p.x, row), p.x.ne0)
+        store_f32(row_ptr(p.y, row), total / np.float32(p.x.ne0))
+
+
+@kernel("cumsum", ("f32",), args=ARGS, requires=_rows)
+def cumsum_f32(p: Record, ith: Int, nth: Int) -> None:
+    """y[i] = x[0] + ... + x[i], carried along in f64."""
+    rows = n_rows(p.x)
+    for row in range(share(rows, ith, nth), share(rows, ith + 1, nth)):
+        x = row_ptr(p.x, row)
+        y = row_ptr(p.y, row)
+        total = np.float64(0)
+        for i in range(p.x.ne0):
+            total += np.float64(load_f32(x + 4 * i))
+            store_f32(y + 4 * i, np.float32(total))
+
+
+@inline
+def first_place(x: Int, n: Int, wanted: Any) -> Int:
+    """Where the first element is that equals `wanted`; the first NaN if `wanted` is one."""
+    for i in range(0, n, 16):
+        m = min(16, n - i)
+        v = load_f32x16_part(x + 4 * i, m)
+        found = bits_of_mask(equal(v, wanted))
+        if wanted != wanted:
+            found = bits_of_mask(is_nan(v))
+        found &= (1 << m) - 1
+        if found != 0:
+            return i + lowest_bit(found)
+    return 0
+
+
+@kernel("argmax", ("f32",), args=ARGS, requires=_rows)
+def argmax_f32(p: Record, ith: Int, nth: Int) -> None:
+    """y[row] = the place of the largest element: the first of equals, the first NaN before all."""
+    n = p.x.ne0
+    for row in range(share(p.x.ne1, ith, nth), share(p.x.ne1, ith + 1, nth)):
+        x = row_ptr(p.x, row)
+        largest, nans = splat_f32x16(_NEVER), 0
+        for i in range(0, n, 16):
+            m = min(16, n - i)
+            v = load_f32x16_part(x + 4 * i, m)
+            v = select(less(iota_i32x16(), splat_i32x16(m)), v, _NEVER)
+            nans |= bits_of_mask(is_nan(v))
+            largest = maximum(v, largest)
+        wanted = max_lanes(largest) if nans == 0 else np.float32(np.nan)
+        store_i32(p.y.ptr + row * p.y.nb0, first_place(x, n, wanted))
