@@ -21,6 +21,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -45,7 +46,7 @@ _IMPORT = re.compile(
     r"^(?:from|import)[ ]+(ggmlpy\.backends\.cpu[\w.]*)(?:[ ]+import[ ]+([^(\n]+|\([^)]*\)))?",
     re.MULTILINE,
 )
-_JOBS_PER_WORKER = 4  # a worker takes as long to start as this many kernels to compile
+_JOBS_PER_WORKER = 3  # a worker takes about as long to start as two kernels to compile
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +109,16 @@ class Jit:
         progress = self._progress or _Announcer(self.isa)
         done: dict[str, bytes] = {}
         lock = threading.Lock()
-        queue = iter(jobs)
+        queue = deque(jobs)
         progress(0, len(jobs), "")
 
         def work() -> None:
             with _worker(self.isa) as compile_:
-                while (job := _take(queue, lock)) is not None:
+                while queue:
+                    try:
+                        job = queue.popleft()
+                    except IndexError:
+                        return  # another worker was faster
                     code = compile_(job)
                     self.cache.put(job.key, code)
                     with lock:
@@ -122,14 +127,12 @@ class Jit:
 
         n_workers = min(os.cpu_count() or 1, -(-len(jobs) // _JOBS_PER_WORKER))
         with ThreadPoolExecutor(n_workers) as pool:
-            for future in [pool.submit(work) for _ in range(n_workers)]:
-                future.result()
+            try:
+                for future in [pool.submit(work) for _ in range(n_workers)]:
+                    future.result()
+            finally:
+                queue.clear()  # after an error or an interrupt, workers end with what they have
         return done
-
-
-def _take(queue: Iterator[_Job], lock: threading.Lock) -> _Job | None:
-    with lock:
-        return next(queue, None)
 
 
 @contextmanager

@@ -109,6 +109,14 @@ def test_a_kernel_that_does_not_type_says_where(tmp_path: Path) -> None:
     assert Cache(tmp_path).folder.exists() is False  # nothing of it is kept
 
 
+def test_an_error_ends_the_compiling_of_the_others(tmp_path: Path) -> None:
+    progress: Progress = []
+    jit = Jit("generic", cache=Cache(tmp_path), progress=lambda *args: progress.append(args))
+    with pytest.raises(KernelError, match="does_not_type"):
+        jit.load([plan_kernels.does_not_type, *simd_kernels.ENTRIES[:2]])
+    assert progress == [(0, 3, "")]
+
+
 def test_the_c_maths_library_is_there(tmp_path: Path) -> None:
     address = Jit("generic", cache=Cache(tmp_path)).address(plan_kernels.raises_to_power)
     power = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_float, ctypes.c_int64)(address)
