@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import repeat
+from itertools import repeat, starmap
 from operator import add
 from typing import Any
 
@@ -62,13 +62,17 @@ class BytePairs:
         return ids
 
     def _build(self) -> Tokenizer:
-        model = models.BPE(
-            vocab=self._vocab.ids,
-            merges=_read_merges(self._vocab),
-            ignore_merges=self._pre.ignore_merges,
-            byte_fallback=not self._pre.byte_level,
-            **({} if self._unk is None else {"unk_token": self._unk}),
-        )
+        merges = _read_merges(self._vocab)
+        try:
+            model = models.BPE(
+                vocab=self._vocab.ids,
+                merges=merges,
+                ignore_merges=self._pre.ignore_merges,
+                byte_fallback=not self._pre.byte_level,
+                **({} if self._unk is None else {"unk_token": self._unk}),
+            )
+        except Exception as error:  # the library has no type for half of a pair that is no token
+            raise _unknown_merge(self._vocab, merges) from error
         tokenizer = Tokenizer(model)
         steps = [word_splitter(self._pre)]
         if self._pre.byte_level:
@@ -84,7 +88,8 @@ class BytePairs:
 
     def _check_writable(self, text: str) -> None:
         """`tokenizers` would leave out what has no token; a prompt must not lose text silently."""
-        for char in set(text.replace(" ", _SPACE)):
+        spelt = text if self._pre.byte_level else text.replace(" ", _SPACE)
+        for char in set(spelt):
             missing = self._missing.intersection(char.encode())
             if missing and (self._pre.byte_level or char not in self._vocab.ids):
                 raise TokenizerError(
@@ -116,7 +121,7 @@ class _Pairs(Sequence[tuple[str, str]]):
 
 
 def _read_merges(vocab: Vocabulary) -> _Pairs:
-    """The merges, checked: `tokenizers` panics on a pair that makes no token.
+    """The merges, checked for what makes `tokenizers` panic: a pair that makes no token.
 
     In whole-array steps: Llama 3 has 280,147 merges, most of the time that building it takes.
     """
@@ -128,18 +133,20 @@ def _read_merges(vocab: Vocabulary) -> _Pairs:
         i = next(i for i, merge in enumerate(merges) if merge.count(" ") != 1)
         raise vocab.keys.error("merges", f"holds {merges[i]!r} at {i}, must be two tokens")
     halves = " ".join(merges).split(" ") if merges else []
-    left, right = halves[::2], halves[1::2]
-    _check_known(vocab, merges, left)
-    _check_known(vocab, merges, right)
-    _check_known(vocab, merges, list(map(add, left, right)))
-    return _Pairs(left, right)
+    pairs = _Pairs(halves[::2], halves[1::2])
+    if not all(map(vocab.ids.__contains__, starmap(add, pairs))):
+        raise _unknown_merge(vocab, pairs)
+    return pairs
 
 
-def _check_known(vocab: Vocabulary, merges: Sequence[str], tokens: Sequence[str]) -> None:
-    if all(map(vocab.ids.__contains__, tokens)):
-        return
-    i = next(i for i, token in enumerate(tokens) if token not in vocab.ids)
-    raise vocab.keys.error("merges", f"holds {merges[i]!r} at {i}: {tokens[i]!r} is no token")
+def _unknown_merge(vocab: Vocabulary, pairs: _Pairs) -> TokenizerError:
+    i, pair, token = next(
+        (i, " ".join(pair), token)
+        for i, pair in enumerate(pairs)
+        for token in (*pair, "".join(pair))
+        if token not in vocab.ids
+    )
+    return vocab.keys.error("merges", f"holds {pair!r} at {i}: {token!r} is no token")
 
 
 def spell_byte_level(text: str) -> bytes:

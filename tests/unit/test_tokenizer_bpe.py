@@ -106,6 +106,8 @@ def test_a_byte_without_token_is_an_error_or_unknown() -> None:
     assert tokenizer.decode(tokenizer.encode("abc")) == "abc"
     with pytest.raises(TokenizerError, match=r"no token for 'x' \(byte 0x78\)"):
         tokenizer.encode("axb")
+    space = [char for char in BYTE_CHARS if ord(char) != 0xE2] + ["ab"]  # 0xE2 also begins a ▁
+    assert Tokenizer.from_metadata(tiny_metadata(tokens=space)).encode("a b") == [97, 32, 98]
     lenient = Tokenizer.from_metadata(tiny_metadata(tokens=tokens, unknown_token_id=256))
     assert [lenient.text(id) for id in lenient.encode("axb")] == ["a", "<unk>", "b"]
 
