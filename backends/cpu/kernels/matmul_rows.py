@@ -1,0 +1,145 @@
+"""mul_mat where the first factor is not a weight: views of a KV cache, results, any layout whose
+rows are contiguous.
+
+Each of its rows is read as f32 once, into memory of the thread, for all rows of x that need it. A
+dot product keeps 2 x 16 lanes, element i in lane i % 32; their sums go through one fixed tree.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ggmlpy.backends.cpu.builder import PlanBuilder
+from ggmlpy.backends.cpu.kernel import TENSOR, Inline, Int, Kernel, Record, inline, kernel
+from ggmlpy.backends.cpu.kernels import matmul_lists
+from ggmlpy.backends.cpu.kernels.dequantize import READERS
+from ggmlpy.backends.cpu.kernels.matmul_lists import (
+    bind_float_rows,
+    list_bytes,
+    list_places,
+    make_lists,
+)
+from ggmlpy.backends.cpu.kernels.types import FLOATS, rows_ok
+from ggmlpy.backends.cpu.rows import row_ptr, share
+from ggmlpy.backends.cpu.simd.arith import quotient
+from ggmlpy.backends.cpu.simd.memory import load_f32x16, load_f32x16_part, load_i64
+from ggmlpy.backends.cpu.simd.product import (
+    add_lanes,
+    add_lanes_part,
+    add_tiles,
+    load_rows,
+    store_lane_sums,
+)
+from ggmlpy.backends.cpu.simd.tile import tile_f32x16
+from ggmlpy.tensor import Tensor
+
+ARGS = np.dtype([*matmul_lists.FIELDS, ("weight", TENSOR)], align=True)
+_CACHE_BYTES = 1 << 15  # rows read ahead of their products, half of an L1 cache or more
+_LINE_BYTES = 64
+
+
+def requires(node: Tensor) -> bool:
+    return rows_ok(node.src[0])
+
+
+def _row_bytes(k: int) -> int:
+    """A row as f32, up to the next cache line."""
+    return -(-4 * k // _LINE_BYTES) * _LINE_BYTES
+
+
+def _stride(node: Tensor) -> int:
+    """Bytes of scratch memory for a thread: its lists, then rows as f32."""
+    lists = -(-list_bytes(node) // _LINE_BYTES) * _LINE_BYTES
+    return lists + max(_CACHE_BYTES, _row_bytes(node.src[0].ne[0]))
+
+
+def scratch_bytes(node: Tensor, n_threads: int) -> int:
+    return n_threads * _stride(node)
+
+
+def bind(node: Tensor, builder: PlanBuilder) -> dict[str, Any]:
+    return bind_float_rows(node, builder) | {"scratch_stride": _stride(node)}
+
+
+@inline
+def _dot(zeros: Any, w: Int, k: Int, xs: Int, ys: Int, at: Int) -> None:
+    """The row of f32 at `w` times as many rows of x as `zeros` is wide."""
+    rows = load_rows(zeros, xs)
+    even = zeros
+    odd = zeros
+    whole = k & -32
+    for i in range(0, 4 * whole, 128):
+        even = add_lanes(even, load_f32x16(w + i), rows, i)
+        odd = add_lanes(odd, load_f32x16(w + i + 64), rows, i + 64)
+    if whole < k:
+        i, rest = 4 * whole, k - whole
+        even = add_lanes_part(even, load_f32x16_part(w + i, rest), rows, i, rest)
+        i, rest = i + 64, rest - 16
+        odd = add_lanes_part(odd, load_f32x16_part(w + i, rest), rows, i, rest)
+    store_lane_sums(add_tiles(even, odd), load_rows(zeros, ys), at)
+
+
+@inline
+def _products(
+    buffer: Int, row_bytes: Int, n: Int, k: Int, xs: Int, ys: Int, end: Int, at: Int
+) -> None:
+    """`n` rows of f32 at `buffer` times the rows of x in the list from `xs` to `end`."""
+    while xs + 32 <= end:
+        for i in range(n):
+            _dot(tile_f32x16(4), buffer + i * row_bytes, k, xs, ys, at + 4 * i)
+        xs += 32
+        ys += 32
+    while xs < end:
+        for i in range(n):
+            _dot(tile_f32x16(1), buffer + i * row_bytes, k, xs, ys, at + 4 * i)
+        xs += 8
+        ys += 8
+
+
+def declare(type_name: str, read: Inline) -> Kernel:
+    """The kernel for a first factor of one type."""
+
+    @kernel(
+        "mul_mat",
+        (type_name, "f32"),
+        args=ARGS,
+        requires=requires,
+        scratch_bytes=scratch_bytes,
+        bind=bind,
+        name=f"matmul_rows_{type_name}",
+        also=[("mul_mat", (type_name, x)) for x in FLOATS if x != "f32"],
+    )
+    def matmul_rows(p: Record, ith: Int, nth: Int) -> None:
+        """Threads share the rows of the first factor."""
+        starts, xs, ys, buffer = list_places(p, p.scratch + ith * p.scratch_stride)
+        make_lists(p, starts, xs, ys)
+        k, m = p.weight.ne0, p.weight.ne1
+        row_bytes = (4 * k + 63) & -64
+        step = max(1, quotient(_CACHE_BYTES, row_bytes))
+        n_rows = m * p.a2 * p.a3
+        row, end = share(n_rows, ith, nth), share(n_rows, ith + 1, nth)
+        while row < end:
+            j = quotient(row, m)
+            i = row - j * m
+            n = min(step, min(end - row, m - i))
+            for r in range(n):
+                read(row_ptr(p.weight, row + r), buffer + r * row_bytes, k)
+            list_start, list_end = load_i64(starts + 8 * j), load_i64(starts + 8 * j + 8)
+            _products(
+                buffer,
+                row_bytes,
+                n,
+                k,
+                xs + 8 * list_start,
+                ys + 8 * list_start,
+                xs + 8 * list_end,
+                4 * i,
+            )
+            row += n
+
+    return matmul_rows
+
+
+KERNELS = {type_name: declare(type_name, read) for type_name, read in READERS.items()}

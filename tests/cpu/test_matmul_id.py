@@ -1,0 +1,137 @@
+"""mul_mat_id: each row of the result is bitwise the product with the matrix that its id picks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import ggmlpy
+from ggmlpy import ops
+from ggmlpy.errors import IndexOutOfRange
+from ggmlpy.executable import Executable
+from ggmlpy.graph import Graph
+from ggmlpy.tensor import Tensor
+from tests.cpu.conftest import ISAS
+from tests.cpu.products import (
+    WEIGHTS,
+    backend,
+    block_size,
+    check_product,
+    dequantized,
+    random_x,
+    run,
+    same_bits,
+    weight_bytes,
+)
+
+EXPERTS = 6
+M = 37
+
+
+def experts(type: str, k: int) -> tuple[Tensor, NDArray[np.uint8]]:
+    """The weight [k, M, EXPERTS] and its bytes by expert and row."""
+    raw = weight_bytes(type, EXPERTS * M, k)
+    return ggmlpy.from_bytes(raw, type, (k, M, EXPERTS)), raw.reshape(EXPERTS, M, -1)
+
+
+def picked(n_tokens: int, n_used: int) -> NDArray[np.int32]:
+    """Ids [n_tokens, n_used], some experts never, some often, one twice in a row of ids."""
+    rng = np.random.default_rng(n_tokens)
+    ids = rng.choice([0, 2, 2, 2, 5], (n_tokens, n_used)).astype(np.int32)
+    ids[-1] = 3
+    return ids
+
+
+def expected(raw: NDArray[np.uint8], type: str, x: NDArray[np.float32], isa: str) -> NDArray[Any]:
+    """[n_experts, n, M]: every row of x [n, k] through every expert, by mul_mat."""
+    k = x.shape[-1]
+    return np.stack(
+        [
+            run(
+                ops.mul_mat(ggmlpy.from_bytes(one, type, (k, M)), ggmlpy.from_numpy(x)), isa
+            ).reshape(len(x), M)
+            for one in raw
+        ]
+    )
+
+
+@pytest.mark.parametrize("type", WEIGHTS)
+@pytest.mark.parametrize("isa", ISAS)
+def test_rows_are_those_of_mul_mat(isa: str, type: str) -> None:
+    k, n_used = 2 * block_size(type), 4
+    weight, raw = experts(type, k)
+    for n_tokens in (1, 3, 40):
+        for n_rows in (1, 2, n_used):
+            x = random_x(n_tokens, n_rows, k)
+            ids = picked(n_tokens, n_used)
+            node = ops.mul_mat_id(weight, ggmlpy.from_numpy(x), ggmlpy.from_numpy(ids))
+            node_x = x.reshape(-1, k)
+            every = expected(raw, type, node_x, isa).reshape(EXPERTS, n_tokens, n_rows, M)
+            token, used = np.ogrid[:n_tokens, :n_used]
+            same_bits(run(node, isa), every[ids, token, used % n_rows])
+
+
+@pytest.mark.parametrize("type", WEIGHTS)
+def test_values(type: str) -> None:
+    k = 2 * block_size(type)
+    weight, raw = experts(type, k)
+    x, ids = random_x(7, 1, k), picked(7, 2)
+    got = run(ops.mul_mat_id(weight, ggmlpy.from_numpy(x), ggmlpy.from_numpy(ids)))
+    w = dequantized(raw, type)
+    for token, used in np.ndindex(7, 2):
+        check_product(got[token, used][None], w[ids[token, used]], x[token], type)
+
+
+@pytest.mark.parametrize("type", ["f16", "q4_0"])
+def test_threads_do_not_matter(type: str) -> None:
+    weight, _ = experts(type, 64)
+    x, ids = ggmlpy.from_numpy(random_x(9, 3, 64)), ggmlpy.from_numpy(picked(9, 3))
+    node = ops.mul_mat_id(weight, x, ids)
+    alone = run(node, n_threads=1)
+    for n_threads in (2, 3):
+        same_bits(run(node, n_threads=n_threads), alone)
+
+
+@pytest.mark.parametrize("type", ["f32", "q8_0"])
+def test_strided_x_and_ids(type: str) -> None:
+    """ids as the first columns of wider rows, as a top-k is taken; x permuted."""
+    weight, _ = experts(type, 64)
+    all_ids = np.array([[1, 4, 9], [0, 5, -3]], np.int32)
+    wide = ggmlpy.from_numpy(all_ids)
+    ids = ops.view_2d(wide, 2, 2, wide.nb[1], 0)
+    x = ops.permute(ggmlpy.from_numpy(random_x(2, 2, 64)), 0, 2, 1, 3)
+    got = run(ops.mul_mat_id(weight, x, ids))
+    plain_ids = ggmlpy.from_numpy(np.ascontiguousarray(all_ids[:, :2]))
+    plain = ggmlpy.from_numpy(np.ascontiguousarray(x.numpy()))
+    same_bits(got, run(ops.mul_mat_id(weight, plain, plain_ids)))
+
+
+@pytest.mark.parametrize("type", ["f32", "q4_K"])
+@pytest.mark.parametrize("bad", [EXPERTS, -1, 2**31 - 1, -(2**31)])
+@pytest.mark.parametrize("isa", ISAS)
+def test_an_id_out_of_range_is_an_error(isa: str, bad: int, type: str) -> None:
+    weight, _ = experts(type, 256)
+    ids = np.array([[1, 2], [bad, 0], [3, bad]], np.int32)
+    node = ops.mul_mat_id(weight, ggmlpy.from_numpy(random_x(3, 1, 256)), ggmlpy.from_numpy(ids))
+    with pytest.raises(IndexOutOfRange, match=f"index {bad} is out of range"):
+        run(node, isa)
+
+
+def test_rows_without_a_matrix_are_zeros() -> None:
+    """The others are computed as if nothing were wrong."""
+    weight, raw = experts("q8_0", 64)
+    x = random_x(2, 1, 64)
+    ids = np.array([[4, EXPERTS, 4], [-7, 1, 2]], np.int32)
+    node = ops.mul_mat_id(weight, ggmlpy.from_numpy(x), ggmlpy.from_numpy(ids))
+    executable = Executable(Graph(node), [backend(ISAS[0])])
+    for step in range(2):  # the second time over the first one's results
+        with pytest.raises(IndexOutOfRange):
+            executable.run()
+        got = np.frombuffer(executable.raw(node).tobytes(), np.float32).reshape(2, 3, M)
+        every = expected(raw, "q8_0", x[:, 0], ISAS[0])
+        assert not got[0, 1].any() and not got[1, 0].any(), f"run {step}"
+        same_bits(got[0, [0, 2]], every[[4, 4], 0])
+        same_bits(got[1, 1:], every[[1, 2], 1])
