@@ -8,7 +8,7 @@ import sys
 import numpy as np
 
 import ggmlpy
-from ggmlpy.context import Shape, make_inputs
+from ggmlpy.context import SegmentShape, Shape, make_inputs
 from ggmlpy.kv_cache import KVCache
 from ggmlpy.models import load_model
 from ggmlpy.types import F32
@@ -16,7 +16,9 @@ from ggmlpy.types import F32
 path = sys.argv[1] if len(sys.argv) > 1 else ggmlpy.packaged_model()
 model = load_model(ggmlpy.GGUFFile.open(path))
 cache = KVCache(model.hparams, n_ctx=256, type_k=F32, type_v=F32)
-inputs = make_inputs(Shape(n_tokens=4, n_outputs=1, n_kv=256), cache, flash_attn=False)
+inputs = make_inputs(
+    Shape((SegmentShape(n_tokens=4),), n_outputs=1, n_kv=256), cache, flash_attn=False
+)
 
 tokens, positions = np.array([1, 5, 9, 13]), np.arange(4)
 for leaf, values in (
@@ -27,7 +29,7 @@ for leaf, values in (
 ):
     leaf.array()[:] = values
 cache.occupy(positions, positions.astype(np.int32))
-cache.fill_mask(inputs.kv.mask.array().reshape(4, 256), positions.astype(np.int32))
+cache.fill_mask(inputs.kv.segments[0].mask.array().reshape(4, 256), positions.astype(np.int32))
 
 graph = ggmlpy.Graph(model.build(inputs))
 nodes = [node for node in graph.nodes if node.op is not None and node.op.computes]

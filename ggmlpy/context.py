@@ -15,7 +15,7 @@ from ggmlpy.executable import ArenaPool, Executable
 from ggmlpy.graph import Graph
 from ggmlpy.kv_cache import KVCache
 from ggmlpy.models import Model
-from ggmlpy.models.batch import KVView, UBatch
+from ggmlpy.models.batch import KVView, Segment, UBatch
 from ggmlpy.scheduler import Pin
 from ggmlpy.tensor import Flag, Tensor, zeros
 from ggmlpy.types import F16, TensorType
@@ -24,14 +24,25 @@ MAX_PLANS = 32  # shapes kept ready; a plan's records are small, its arena is sh
 
 
 @dataclass(frozen=True, slots=True)
+class SegmentShape:
+    """Tokens that attend together, as many from each of some streams side by side."""
+
+    n_tokens: int
+    first_stream: int = 0
+    n_stream: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Shape:
     """All that a graph depends on. Two ubatches of one shape run the same plan."""
 
-    n_tokens: int
+    segments: tuple[SegmentShape, ...]
     n_outputs: int
     n_kv: int
-    first_stream: int = 0
-    n_stream: int = 1
+
+    @property
+    def n_tokens(self) -> int:
+        return sum(s.n_tokens for s in self.segments)
 
 
 class Context:
@@ -76,7 +87,7 @@ class Context:
 
     def warm_up(self) -> None:
         """Build the plan of a decode step: kernels are compiled and weights repacked by then."""
-        self._plan(Shape(1, 1, self.cache.n_kv()))
+        self._plan(Shape((SegmentShape(1),), 1, self.cache.n_kv()))
 
     def truncate(self, n_tokens: int) -> None:
         """Forget all but the first `n_tokens` positions."""
@@ -125,12 +136,12 @@ class Context:
         positions = np.arange(start, start + n_tokens, dtype=np.int32)
         cells = self.cache.find_cells(n_tokens)
         self.cache.occupy(cells, positions)
-        plan = self._plan(Shape(n_tokens, n_outputs, self.cache.n_kv()))
+        plan = self._plan(Shape((SegmentShape(n_tokens),), n_outputs, self.cache.n_kv()))
         plan.tokens[:] = ids
         plan.positions[:] = positions
         plan.out_ids[:] = np.arange(n_tokens - n_outputs, n_tokens)
         plan.rows[:] = cells
-        self.cache.fill_mask(plan.mask, positions)
+        self.cache.fill_mask(plan.masks[0], positions)
         return plan.run()
 
     def _plan(self, shape: Shape) -> _PlannedGraph:
@@ -152,15 +163,19 @@ class Context:
 
 def make_inputs(shape: Shape, cache: KVCache, flash_attn: bool) -> UBatch:
     """Input leaves for a ubatch of this shape."""
-    n_tokens, n_stream = shape.n_tokens, shape.n_stream
+    n_tokens = shape.n_tokens
+    segments, first_token = [], 0
+    for i, part in enumerate(shape.segments):
+        ne = (shape.n_kv, part.n_tokens // part.n_stream, 1, part.n_stream)
+        mask = _input("f16", ne, f"inp_kq_mask.{i}")
+        segments.append(Segment(first_token, part.n_tokens, part.first_stream, part.n_stream, mask))
+        first_token += part.n_tokens
     kv = KVView(
         k=cache.k,
         v=cache.v,
         rows=_input("i64", (n_tokens,), "inp_kv_rows"),
-        mask=_input("f16", (shape.n_kv, n_tokens // n_stream, 1, n_stream), "inp_kq_mask"),
         n_kv=shape.n_kv,
-        first_stream=shape.first_stream,
-        n_stream=n_stream,
+        segments=tuple(segments),
     )
     return UBatch(
         tokens=_input("i32", (n_tokens,), "inp_tokens"),
@@ -178,7 +193,7 @@ def _input(type: str, ne: Sequence[int], name: str) -> Tensor:
 class _PlannedGraph:
     """A graph ready to run, with its inputs and its logits as arrays over their memory."""
 
-    __slots__ = ("_executable", "_logits", "mask", "out_ids", "positions", "rows", "tokens")
+    __slots__ = ("_executable", "_logits", "masks", "out_ids", "positions", "rows", "tokens")
 
     def __init__(self, inputs: UBatch, logits: Tensor, executable: Executable) -> None:
         self._executable = executable
@@ -187,7 +202,7 @@ class _PlannedGraph:
         self.positions = inputs.positions.array()
         self.out_ids = inputs.out_ids.array()
         self.rows = inputs.kv.rows.array()
-        self.mask = inputs.kv.mask.array().reshape(-1, inputs.kv.n_kv)
+        self.masks = [s.mask.array().reshape(-1, inputs.kv.n_kv) for s in inputs.kv.segments]
 
     def run(self) -> NDArray[np.float32]:
         """Run on what the inputs hold: logits [n_outputs, n_vocab], good until the next run."""

@@ -1,13 +1,15 @@
 """Attention over the KV cache, fused or step by step: every architecture's.
 
-Letters in shapes: D head size of q and k, Dv of v, H heads, Hk K/V heads, T tokens, S streams,
-N cells in view.
+Letters in shapes: D head size of q and k, Dv of v, H heads, Hk K/V heads, T tokens, N cells in
+view; for one segment Tg tokens in S streams.
 """
 
 from __future__ import annotations
 
+from functools import reduce
+
 from ggmlpy import ops
-from ggmlpy.models.batch import UBatch
+from ggmlpy.models.batch import KVView, Segment, UBatch
 from ggmlpy.tensor import Tensor
 from ggmlpy.types import F32
 
@@ -17,24 +19,39 @@ def attend(q: Tensor, k: Tensor, v: Tensor, ubatch: UBatch, layer: int, scale: f
 
     q [D, H, T], k [D, Hk, T], v [Dv, Hk, T]  ->  [Dv*H, T]
     """
-    D, H, T, _ = q.ne
-    S = ubatch.kv.n_stream
-    k, v = ubatch.kv.store(layer, k, v)  # [D, N, Hk, S], [Dv, N, Hk, S]
-    q = ops.reshape_4d(q, D, H, T // S, S)  # [D, H, T/S, S]
-    q = ops.permute(q, 0, 2, 1, 3)  # [D, T/S, H, S]
-    if ubatch.flash_attn:
-        out = ops.flash_attn_ext(q, k, v, ubatch.kv.mask, scale, 0.0, 0.0)  # [Dv, H, T/S, S]
-    else:
-        out = _attend_unfused(q, k, v, ubatch.kv.mask, scale)  # [Dv, H, T/S, S]
-    return ops.reshape_2d(out, v.ne[0] * H, T)  # [Dv*H, T]
+    kv = ubatch.kv
+    k_rows, v_rows = kv.store(layer, k, v)
+    outs = []
+    for segment in kv.segments:
+        k_seen = kv.heads(layer, k_rows, segment, k.ne[0])  # [D, N, Hk, S]
+        v_seen = kv.heads(layer, v_rows, segment, v.ne[0])  # [Dv, N, Hk, S]
+        q_part = _queries(q, kv, segment)  # [D, Tg/S, H, S]
+        attention = _fused if ubatch.flash_attn else _step_by_step
+        out = attention(q_part, k_seen, v_seen, segment.mask, scale)  # [Dv, H, Tg/S, S]
+        outs.append(ops.reshape_2d(out, v.ne[0] * q.ne[1], segment.n_tokens))  # [Dv*H, Tg]
+    return reduce(lambda a, b: ops.concat(a, b, 1), outs)  # [Dv*H, T]
 
 
-def _attend_unfused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:
-    """The same as flash_attn_ext in three steps: every intermediate value can be looked at."""
-    kq = ops.mul_mat(k, q)  # [N, T/S, H, S]
-    kq = ops.soft_max_ext(kq, mask, scale, 0.0)  # [N, T/S, H, S]
+def _queries(q: Tensor, kv: KVView, segment: Segment) -> Tensor:
+    """The segment's queries [D, Tg/S, H, S] of q [D, H, T]."""
+    D, H, _, _ = q.ne
+    Tg, S = segment.n_tokens, segment.n_stream
+    if len(kv.segments) > 1:
+        q = ops.view_3d(q, D, H, Tg, q.nb[1], q.nb[2], segment.first_token * q.nb[2])  # [D, H, Tg]
+    q = ops.reshape_4d(q, D, H, Tg // S, S)  # [D, H, Tg/S, S]
+    return ops.permute(q, 0, 2, 1, 3)  # [D, Tg/S, H, S]
+
+
+def _fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:
+    return ops.flash_attn_ext(q, k, v, mask, scale, 0.0, 0.0)  # [Dv, H, Tg/S, S]
+
+
+def _step_by_step(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """The same in three steps: every value in between can be looked at."""
+    kq = ops.mul_mat(k, q)  # [N, Tg/S, H, S]
+    kq = ops.soft_max_ext(kq, mask, scale, 0.0)  # [N, Tg/S, H, S]
     if v.type.is_quantized:
         v = ops.cast(v, F32)  # a quantised type cannot be transposed
     v = ops.cont(ops.transpose(v))  # [N, Dv, Hk, S]
-    out = ops.mul_mat(v, kq)  # [Dv, T/S, H, S]
-    return ops.cont(ops.permute(out, 0, 2, 1, 3))  # [Dv, H, T/S, S]
+    out = ops.mul_mat(v, kq)  # [Dv, Tg/S, H, S]
+    return ops.cont(ops.permute(out, 0, 2, 1, 3))  # [Dv, H, Tg/S, S]

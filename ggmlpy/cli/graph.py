@@ -91,7 +91,7 @@ def _build(
     """The graph of `n_tokens` after `n_past`, of which the last one's logits are wanted."""
     import numpy as np
 
-    from ggmlpy.context import Shape, make_inputs
+    from ggmlpy.context import SegmentShape, Shape, make_inputs
     from ggmlpy.gguf_file import GGUFFile
     from ggmlpy.graph import Graph
     from ggmlpy.kv_cache import KVCache
@@ -102,7 +102,7 @@ def _build(
     n_all = n_past + n_tokens
     cache = KVCache(loaded.hparams, n_all, type_of(type_k), type_of(type_v))
     cache.occupy(cache.find_cells(n_all), np.arange(n_all, dtype=np.int32))
-    inputs = make_inputs(Shape(n_tokens, 1, cache.n_kv()), cache, flash_attn)
+    inputs = make_inputs(Shape((SegmentShape(n_tokens),), 1, cache.n_kv()), cache, flash_attn)
     return Graph(loaded.build(inputs))
 
 
