@@ -16,6 +16,7 @@ from ggmlpy.graph import Graph
 from ggmlpy.kv_cache import KVCache
 from ggmlpy.models import Model
 from ggmlpy.models.batch import KVView, Segment, UBatch
+from ggmlpy.models.memory import AttentionLayers
 from ggmlpy.scheduler import Pin
 from ggmlpy.tensor import Flag, Tensor, zeros
 from ggmlpy.types import F16, TensorType
@@ -64,7 +65,9 @@ class Context:
         self.pin = pin  # which backend must run which nodes, for looking inside
         self.n_ubatch = n_ubatch
         self.flash_attn = flash_attn
-        self.cache = KVCache(model.hparams, n_ctx, type_k, type_v)
+        (layers,) = model.memory
+        assert isinstance(layers, AttentionLayers)
+        self.cache = KVCache(layers, n_ctx, type_k, type_v)
         self.n_plans_built = 0
         self._backends = list(backends)
         self._plans: OrderedDict[Shape, _PlannedGraph] = OrderedDict()
@@ -161,6 +164,28 @@ class Context:
         return _PlannedGraph(inputs, logits, executable)
 
 
+def build_graph(
+    model: Model,
+    n_tokens: int,
+    n_past: int = 0,
+    *,
+    type_k: TensorType = F16,
+    type_v: TensorType = F16,
+    flash_attn: bool = True,
+) -> Graph:
+    """A model's graph for `n_tokens` after `n_past`, of which the last one's logits are wanted.
+
+    To look at, not to run: its inputs are empty.
+    """
+    (layers,) = model.memory
+    assert isinstance(layers, AttentionLayers)
+    cache = KVCache(layers, n_past + n_tokens, type_k, type_v)
+    cells = cache.find_cells(n_past + n_tokens)
+    cache.occupy(cells, cells.astype(np.int32))
+    inputs = make_inputs(Shape((SegmentShape(n_tokens),), 1, cache.n_kv()), cache, flash_attn)
+    return Graph(model.build(inputs))
+
+
 def make_inputs(shape: Shape, cache: KVCache, flash_attn: bool) -> UBatch:
     """Input leaves for a ubatch of this shape."""
     n_tokens = shape.n_tokens
@@ -181,7 +206,7 @@ def make_inputs(shape: Shape, cache: KVCache, flash_attn: bool) -> UBatch:
         tokens=_input("i32", (n_tokens,), "inp_tokens"),
         positions=_input("i32", (n_tokens,), "inp_pos"),
         out_ids=_input("i32", (shape.n_outputs,), "inp_out_ids"),
-        kv=kv,
+        kvs=(kv,),
         flash_attn=flash_attn,
     )
 
@@ -201,8 +226,10 @@ class _PlannedGraph:
         self.tokens = inputs.tokens.array()
         self.positions = inputs.positions.array()
         self.out_ids = inputs.out_ids.array()
-        self.rows = inputs.kv.rows.array()
-        self.masks = [s.mask.array().reshape(-1, inputs.kv.n_kv) for s in inputs.kv.segments]
+        self.rows = inputs.kvs[0].rows.array()
+        self.masks = [
+            s.mask.array().reshape(-1, inputs.kvs[0].n_kv) for s in inputs.kvs[0].segments
+        ]
 
     def run(self) -> NDArray[np.float32]:
         """Run on what the inputs hold: logits [n_outputs, n_vocab], good until the next run."""

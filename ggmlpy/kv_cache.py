@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy.errors import CacheFull, Unsupported
-from ggmlpy.models.hparams import HParams
+from ggmlpy.models.memory import AttentionLayers
 from ggmlpy.quants import has_quantizer
 from ggmlpy.tensor import Flag, Tensor, zeros
 from ggmlpy.types import TensorType
@@ -28,15 +28,23 @@ class KVCache:
     """
 
     def __init__(
-        self, h: HParams, n_ctx: int, type_k: TensorType, type_v: TensorType, n_stream: int = 1
+        self,
+        spec: AttentionLayers,
+        n_ctx: int,
+        type_k: TensorType,
+        type_v: TensorType,
+        n_stream: int = 1,
     ) -> None:
         self.n_ctx = n_ctx  # tokens that one stream may hold
         self.kv_size = _padded(n_ctx)
         self.n_stream = n_stream
-        _check_type("type_k", type_k, h.n_embd_head_k)
-        _check_type("type_v", type_v, h.n_embd_head_v)
-        self.k = [self._leaf(f"cache_k.{i}", type_k, h.n_embd_k_gqa) for i in range(h.n_layer)]
-        self.v = [self._leaf(f"cache_v.{i}", type_v, h.n_embd_v_gqa) for i in range(h.n_layer)]
+        self.type_k, self.type_v = type_k, type_v
+        _check_type("type_k", type_k, spec.n_embd_head_k)
+        _check_type("type_v", type_v, spec.n_embd_head_v)
+        n_embd_k = spec.n_embd_head_k * spec.n_head_kv
+        n_embd_v = spec.n_embd_head_v * spec.n_head_kv
+        self.k = {i: self._leaf(f"cache_k.{i}", type_k, n_embd_k) for i in spec.layers}
+        self.v = {i: self._leaf(f"cache_v.{i}", type_v, n_embd_v) for i in spec.layers}
         self._positions = np.full((n_stream, self.kv_size), EMPTY, np.int32)
         # Kept beside the cells, so that a decode step need not scan them:
         self._n_used = [0] * n_stream
@@ -48,7 +56,7 @@ class KVCache:
 
     @property
     def n_bytes(self) -> int:
-        return sum(t.spec.n_bytes for t in (*self.k, *self.v))
+        return sum(t.spec.n_bytes for t in (*self.k.values(), *self.v.values()))
 
     def n_used(self, stream: int = 0) -> int:
         """Cells of the stream that hold a token."""

@@ -131,7 +131,7 @@ class Llama:
                 f"model    {Path(self.model_path).name}: {h.architecture}, {h.n_layer} layers,"
                 f" {weight_bytes / 1e6:.1f} MB of weights",
                 f"context  {self.n_ctx} tokens (trained with {h.n_ctx_train}),"
-                f" KV cache {cache.n_bytes / 1e6:.1f} MB ({cache.k[0].type}/{cache.v[0].type})",
+                f" KV cache {cache.n_bytes / 1e6:.1f} MB ({cache.type_k}/{cache.type_v})",
                 f"compute  {self._context.compute_bytes / 1e6:.1f} MB on"
                 f" {self._context.backend_names}, loaded in {self.load_s:.2f} s",
             ]

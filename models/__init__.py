@@ -10,6 +10,7 @@ from ggmlpy.gguf_file import GGUFFile
 from ggmlpy.models.batch import UBatch
 from ggmlpy.models.hparams import HParams
 from ggmlpy.models.llama import Llama
+from ggmlpy.models.memory import Memory
 from ggmlpy.models.weights import Weights
 from ggmlpy.tensor import Tensor
 
@@ -19,6 +20,7 @@ class Model(Protocol):
 
     hparams: HParams
     weights: Weights
+    memory: Memory  # what is kept of past tokens, and for which layers
 
     def build(self, ubatch: UBatch) -> Tensor:
         """Logits [n_vocab, n_outputs]."""

@@ -19,7 +19,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, ubatch: UBatch, layer: int, scale: f
 
     q [D, H, T], k [D, Hk, T], v [Dv, Hk, T]  ->  [Dv*H, T]
     """
-    kv = ubatch.kv
+    kv = ubatch.kv_of(layer)
     k_rows, v_rows = kv.store(layer, k, v)
     outs = []
     for segment in kv.segments:

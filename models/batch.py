@@ -1,12 +1,12 @@
 """What a model's graph takes in: leaves that the engine fills before each run.
 
 Letters in shapes: T tokens of the ubatch, O outputs wanted, N cells in view (n_kv), D size of a
-head, Hk K/V heads; for one segment of the ubatch Tg tokens in S streams.
+head, Hk K/V heads; for one segment of the ubatch Tg tokens in S streams (or of S sequences).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ggmlpy import ops
@@ -32,11 +32,12 @@ class Segment:
 class KVView:
     """The part of a KV cache that one ubatch reads and writes.
 
-    `k` and `v` hold one state leaf a layer, [n_embd_gqa, kv_size, n_stream].
+    `k` and `v` hold a state leaf for each layer that keeps its K and V here, by layer number:
+    [n_embd_gqa, kv_size, n_stream].
     """
 
-    k: Sequence[Tensor]
-    v: Sequence[Tensor]
+    k: Mapping[int, Tensor]
+    v: Mapping[int, Tensor]
     rows: Tensor  # [T] i64: stream * kv_size + cell, where each token is written
     n_kv: int
     segments: tuple[Segment, ...]
@@ -67,11 +68,50 @@ class KVView:
 
 
 @dataclass(frozen=True, slots=True)
+class Run:
+    """Consecutive tokens of a ubatch: as many from each of S sequences, one after the other."""
+
+    first_token: int
+    n_tokens: int
+    first_sequence: int  # place in `RecurrentView.rows`
+    n_seqs: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecurrentView:
+    """The recurrent state of the sequences in one ubatch.
+
+    `states` holds a state leaf for each recurrent layer, by layer number: [n_embd_r, n_seq_max],
+    all zeros for a sequence that has not begun.
+    """
+
+    states: Mapping[int, Tensor]
+    rows: Tensor  # [sequences of the ubatch] i32: the row of each one's state
+    runs: tuple[Run, ...]
+
+    def load(self, layer: int) -> Tensor:
+        """The states of the ubatch's sequences, in order: [n_embd_r, n_seqs]."""
+        return ops.get_rows(self.states[layer], self.rows)
+
+    def store(self, layer: int, states: Tensor) -> Tensor:
+        """Write the states [n_embd_r, n_seqs] back. The result must be made part of the graph."""
+        return ops.set_rows(self.states[layer], states, self.rows)
+
+
+@dataclass(frozen=True, slots=True)
 class UBatch:
-    """One ubatch's inputs: T tokens, segment after segment, stream after stream."""
+    """One ubatch's inputs: T tokens, sequence after sequence.
+
+    A layer's K and V are in one of `kvs` (one for full attention, one for sliding windows).
+    """
 
     tokens: Tensor  # [T] i32
     positions: Tensor  # [T] i32
     out_ids: Tensor  # [O] i32: which tokens' logits are wanted
-    kv: KVView
+    kvs: tuple[KVView, ...]
     flash_attn: bool
+    recurrent: RecurrentView | None = None
+
+    def kv_of(self, layer: int) -> KVView:
+        """The cache that holds a layer's K and V."""
+        return next(kv for kv in self.kvs if layer in kv.k)

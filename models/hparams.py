@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ggmlpy.errors import WeightError
 from ggmlpy.gguf_file import GGUFFile, LazyArray
+from ggmlpy.models.memory import AttentionLayers
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,11 @@ class HParams:
     @property
     def n_embd_v_gqa(self) -> int:
         return self.n_embd_head_v * self.n_head_kv
+
+
+def attention_layers(h: HParams) -> AttentionLayers:
+    """Every layer, with full attention."""
+    return AttentionLayers(tuple(range(h.n_layer)), h.n_embd_head_k, h.n_embd_head_v, h.n_head_kv)
 
 
 class Keys:

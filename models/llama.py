@@ -17,7 +17,8 @@ from ggmlpy.gguf_file import GGUFFile
 from ggmlpy.models.attention import attend
 from ggmlpy.models.batch import UBatch
 from ggmlpy.models.experts import Experts, mixture
-from ggmlpy.models.hparams import HParams, read_hparams
+from ggmlpy.models.hparams import HParams, attention_layers, read_hparams
+from ggmlpy.models.memory import Memory
 from ggmlpy.models.weights import Weights
 from ggmlpy.tensor import Tensor, scope
 
@@ -58,6 +59,7 @@ class Llama:
         self.layers = [self._layer(f"blk.{i}") for i in range(h.n_layer)]
         self.output_norm = take("output_norm.weight", h.n_embd)
         tied = self.token_embd
+        self.memory: Memory = (attention_layers(self.hparams),)
         self.output = self.weights.maybe("output.weight", h.n_embd, h.n_vocab) or tied
 
     def _layer(self, blk: str) -> Layer:

@@ -89,21 +89,19 @@ def _build(
     path: Path, n_tokens: int, n_past: int, flash_attn: bool, type_k: str, type_v: str
 ) -> Graph:
     """The graph of `n_tokens` after `n_past`, of which the last one's logits are wanted."""
-    import numpy as np
-
-    from ggmlpy.context import SegmentShape, Shape, make_inputs
+    from ggmlpy.context import build_graph
     from ggmlpy.gguf_file import GGUFFile
-    from ggmlpy.graph import Graph
-    from ggmlpy.kv_cache import KVCache
     from ggmlpy.models import load_model
     from ggmlpy.types import type_of
 
-    loaded = load_model(GGUFFile.open(path))
-    n_all = n_past + n_tokens
-    cache = KVCache(loaded.hparams, n_all, type_of(type_k), type_of(type_v))
-    cache.occupy(cache.find_cells(n_all), np.arange(n_all, dtype=np.int32))
-    inputs = make_inputs(Shape((SegmentShape(n_tokens),), 1, cache.n_kv()), cache, flash_attn)
-    return Graph(loaded.build(inputs))
+    return build_graph(
+        load_model(GGUFFile.open(path)),
+        n_tokens,
+        n_past,
+        flash_attn=flash_attn,
+        type_k=type_of(type_k),
+        type_v=type_of(type_v),
+    )
 
 
 def _cut(graph: Graph, layers: str | None) -> Graph:

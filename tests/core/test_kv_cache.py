@@ -7,19 +7,14 @@ from hypothesis import strategies as st
 
 from ggmlpy.errors import CacheFull, Unsupported
 from ggmlpy.kv_cache import KVCache
-from ggmlpy.models.hparams import HParams, RopeParams
+from ggmlpy.models.memory import AttentionLayers
 from ggmlpy.types import F16, F32, Q8_0, TYPES, TensorType
 
-ROPE = RopeParams(16, 64, 10_000.0, 1.0, 0.0, 1.0, 32.0, 1.0)
-HPARAMS = HParams(
-    architecture="llama", n_vocab=32, n_ctx_train=64, n_embd=64, n_layer=2, n_ff=64, n_head=4,
-    n_head_kv=2, n_embd_head_k=16, n_embd_head_v=16, norm_eps=1e-5, n_expert=0, n_expert_used=0,
-    rope=ROPE,
-)  # fmt: skip
+LAYERS = AttentionLayers((0, 1), n_embd_head_k=16, n_embd_head_v=16, n_head_kv=2)
 
 
 def make(n_ctx: int = 300, type_k: TensorType = F16, type_v: TensorType = F16) -> KVCache:
-    return KVCache(HPARAMS, n_ctx, type_k, type_v)
+    return KVCache(LAYERS, n_ctx, type_k, type_v)
 
 
 def add(cache: KVCache, n_tokens: int) -> np.ndarray:
@@ -30,7 +25,7 @@ def add(cache: KVCache, n_tokens: int) -> np.ndarray:
 
 
 def test_leaves_have_a_stream_dimension() -> None:
-    cache = KVCache(HPARAMS, 300, F16, F32, n_stream=3)
+    cache = KVCache(LAYERS, 300, F16, F32, n_stream=3)
     assert cache.k[1].ne == (32, 512, 3, 1)
     assert cache.v[0].type is F32
     assert cache.n_bytes == 2 * 32 * 512 * 3 * (2 + 4)

@@ -15,7 +15,10 @@ LAYERS: list[tuple[str, list[str]]] = [
         "errors", "types", "quants", "spec", "storage", "layout", "tensor", "op", "graph",
         "graph_layers", "gguf_file",
     ]),
-    ("text", ["tokenizer", "chat", "stopping", "sampling", "timings"]),
+    ("text", [
+        "tokenizer", "chat", "template_limits", "template_sandbox", "stopping", "sampling",
+        "timings",
+    ]),
     ("ops", ["ops"]),
     ("backends and models", ["backends", "models"]),
     ("runtime", ["scheduler", "allocator", "executable", "compute"]),

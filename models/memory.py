@@ -1,0 +1,30 @@
+"""What a model keeps of past tokens: a graph's shape depends on it, so the model says it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionLayers:
+    """Layers that keep K and V of past tokens: of all, or of the last `window` only.
+
+    With a window a token at position p sees positions p - window + 1 to p.
+    """
+
+    layers: tuple[int, ...]
+    n_embd_head_k: int
+    n_embd_head_v: int
+    n_head_kv: int
+    window: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecurrentLayers:
+    """Layers that keep a state of `n_embd_r` f32 for each sequence, whatever its length."""
+
+    layers: tuple[int, ...]
+    n_embd_r: int
+
+
+Memory = tuple[AttentionLayers | RecurrentLayers, ...]
