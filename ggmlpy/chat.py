@@ -11,6 +11,7 @@ import jinja2
 from ggmlpy.errors import TemplateError
 from ggmlpy.template_limits import check_text, limits
 from ggmlpy.template_sandbox import TemplateSandbox
+from ggmlpy.tokenizer.keys import NO_TOKEN
 
 # For a file without a template whose vocabulary has the marks of it.
 CHATML = """\
@@ -125,7 +126,7 @@ class ChatTemplate:
 def _token_text(metadata: Mapping[str, Any], tokens: Sequence[Any], key: str) -> str:
     """The text of the token whose id is at `key`; empty without such a key or a vocabulary."""
     token = metadata.get(key)
-    if token is None or not tokens:
+    if token in (None, -1, NO_TOKEN) or not tokens:
         return ""
     if not isinstance(token, int) or not 0 <= token < len(tokens):
         raise TemplateError(f"key {key} is {token!r}: must be an id in 0 .. {len(tokens) - 1}")

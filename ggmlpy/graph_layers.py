@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from ggmlpy.graph import Graph
 from ggmlpy.tensor import Tensor
 
-_LAYER = re.compile(r"(?:blk|cache_[kv])\.(\d+)(?!\d)")
+_LAYER = re.compile(r"(?:blk|cache_[kv]|state)\.(\d+)(?!\d)")
 
 
 def layers_of(graph: Graph) -> dict[Tensor, int | None]:
     """The layer of every tensor, None outside of layers.
 
-    A node belongs to the layer in its name, `blk.3.…`, a leaf to that or to that of its cache. A
-    view without such a name goes with the first node that reads it.
+    A node belongs to the layer in its name, `blk.3.…`, a leaf to that or to that of its cache or
+    state. A view without such a name goes with the first node that reads it.
     """
     layers = {t: _named_layer(t) for t in (*graph.leafs, *graph.nodes)}
     for node in reversed(graph.nodes):

@@ -207,15 +207,21 @@ def _value_text(file: GGUFFile, key: str) -> str:
 
 def _shown(value: object) -> str:
     if isinstance(value, LazyArray):
-        elements = [_shown(v) for v in value[:N_ELEMENTS]]
-        more = ["…"] if len(value) > N_ELEMENTS else []
-        return f"{len(value)}: {', '.join(elements + more)}"
+        return f"{len(value)}: {_elements(value)}"
     if isinstance(value, str):
         cut = "…" if len(value) > N_CHARS else ""
         return f'"{printable(value[:N_CHARS])}"{cut}'
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:.7g}" if isinstance(value, float) else str(value)
+
+
+def _elements(array: LazyArray) -> str:
+    """The first elements; arrays among them in brackets."""
+    listed = [
+        f"[{_elements(v)}]" if isinstance(v, LazyArray) else _shown(v) for v in array[:N_ELEMENTS]
+    ]
+    return ", ".join(listed + ["…"] * (len(array) > N_ELEMENTS))
 
 
 def _file_type_name(value: int) -> str:

@@ -34,10 +34,16 @@ def harmless(text: str) -> str:
     return "".join(c if c in "\n\t" else printable(c) for c in text)
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave it to `guard`, which ends the program; rich would do so with another code."""
+        raise BrokenPipeError
+
+
 def console(stream: IO[str]) -> Console:
     """A console for `stream` that takes text as it is: no markup, no emoji codes, no guessing."""
     width = None if stream.isatty() else _UNLIMITED
-    return Console(file=stream, width=width, markup=False, emoji=False, highlight=False)
+    return _Console(file=stream, width=width, markup=False, emoji=False, highlight=False)
 
 
 def say(text: str, stream: IO[str] | None = None, style: str = "dim") -> None:

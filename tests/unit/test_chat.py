@@ -285,6 +285,17 @@ def test_template_and_tokens_from_metadata() -> None:
     assert template.stops() == []
 
 
+@pytest.mark.parametrize("none", [-1, 0xFFFF_FFFF])
+def test_ids_that_say_there_is_no_such_token(none: int) -> None:
+    metadata = {
+        "tokenizer.chat_template": "<{{ bos_token }}|{{ eos_token }}>",
+        "tokenizer.ggml.tokens": ["<unk>", "<s>"],
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": none,
+    }
+    assert ChatTemplate.from_metadata(metadata).render([USER]) == "<<s>|>"
+
+
 def test_default_is_chatml_where_the_vocabulary_knows_it() -> None:
     template = ChatTemplate.from_metadata({"tokenizer.ggml.tokens": ["a", "<|im_start|>"]})
     assert template.is_default

@@ -1,0 +1,206 @@
+"""`ggmlpy chat`: what the model is shown turn by turn, and the terminal that it runs on."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ggmlpy.llama import Llama
+from tests.cli.conftest import Outcome, Run, start, write_endless
+from tests.models.tiny import Tiny, write_model
+
+SETTINGS = ("--backend", "reference", "--temp", "0", "-n", "6")
+TEMPLATE = (
+    "{% for m in messages %}{{ m.role[0] }}{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}a{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with a chat template, and without a token that ends an answer."""
+    path = tmp_path_factory.mktemp("chat") / "chat.gguf"
+    return write_endless(path, Tiny(n_ctx=512), tokenizer__chat_template=TEMPLATE)
+
+
+@pytest.fixture
+def prompts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The messages that the engine is given, one conversation a call, as `u:… a:…`."""
+    seen: list[str] = []
+    complete = Llama.create_chat_completion
+
+    def recorded(self: Llama, messages: Any, **options: Any) -> Any:
+        seen.append(" ".join(f"{m['role'][0]}:{m['content']}" for m in messages))
+        return complete(self, messages, **options)
+
+    monkeypatch.setattr(Llama, "create_chat_completion", recorded)
+    return seen
+
+
+def conversation(run: Run, model: Path, stdin: str, *args: str) -> Outcome:
+    outcome = run("chat", "-m", model, *SETTINGS, *args, stdin=stdin)
+    assert outcome.code == 0, outcome
+    return outcome
+
+
+def answers(model: Path, *messages: str) -> list[str]:
+    """What the engine itself answers to the messages, one after the other."""
+    said: list[dict[str, str]] = []
+    with Llama(model, backend="reference") as llm:
+        for message in messages:
+            said.append({"role": "user", "content": message})
+            result = llm.create_chat_completion(said, max_tokens=6, temperature=0)
+            assert isinstance(result, dict)
+            said.append(result["choices"][0]["message"])
+            said[-1]["content"] = said[-1]["content"].strip()
+    return [m["content"] for m in said if m["role"] == "assistant"]
+
+
+def test_piped_messages_are_answered_in_turn(run: Run, model: Path, prompts: list[str]) -> None:
+    expected = answers(model, "one", "two words")
+    prompts.clear()
+    outcome = conversation(run, model, "one\n\n  two words \n", "-q")
+    assert [a.strip() for a in outcome.out.split("\n")] == [*expected, ""]
+    assert outcome.err == ""
+    assert prompts == ["u:one", f"u:one a:{expected[0]} u:two words"]
+
+
+def test_system_message_and_commands(run: Run, model: Path, prompts: list[str]) -> None:
+    lines = "one\n/clear\ntwo\n/help\n/nonsense\n/etc/hosts is what?\n/exit\nthree\n"
+    outcome = conversation(run, model, lines, "--system", "Be brief", "-q")
+    first, second, third = prompts
+    assert first == "s:Be brief u:one"
+    assert second == "s:Be brief u:two"
+    assert third.startswith("s:Be brief u:two a:")
+    assert third.endswith("u:/etc/hosts is what?")
+    assert outcome.err.splitlines() == [
+        "the conversation is forgotten",
+        "/clear   forget the conversation (the system message stays)",
+        "/exit    leave; so does Ctrl-D",
+        "/help    this list",
+        "Ctrl-C stops an answer; what is there of it stays in the conversation.",
+        "there is no command /nonsense; /help lists them",
+    ]
+
+
+def test_speed_is_told_unless_quiet(run: Run, model: Path) -> None:
+    outcome = conversation(run, model, "one\ntwo\n")
+    assert [line.split()[0] for line in outcome.err.splitlines()] == ["prompt", "prompt"]
+
+
+def test_a_model_without_a_template_says_so(run: Run, tiny: Path) -> None:
+    outcome = conversation(run, tiny, "a\n", "-q")
+    assert outcome.err.startswith("the file has no chat template: a plain one is used")
+    assert outcome.err.count("\n") == 1
+    assert outcome.out
+
+
+def test_a_damaged_template_is_one_line(run: Run, tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m.gguf", Tiny(), tokenizer__chat_template="{% for %}")
+    outcome = run("chat", "-m", path, *SETTINGS, stdin="a\n")
+    assert outcome.error.startswith("chat template, line 1: ")
+
+
+def test_a_full_context_is_a_warning(run: Run, model: Path) -> None:
+    outcome = run(
+        "chat", "-m", model, "--backend", "reference", "-q", "-c", 40, "-n", -1, stdin="a\n"
+    )
+    assert outcome.code == 0
+    assert outcome.err == "ggmlpy: warning: the context of 40 tokens is full\n"
+
+
+def test_messages_that_are_not_text(run: Run, model: Path) -> None:
+    outcome = run("chat", "-m", model, *SETTINGS, "-q", stdin=b"\xff\n")
+    assert outcome.error == "standard input: not UTF-8 text at byte 0"
+
+
+class Terminal:
+    """A command on a terminal of its own."""
+
+    def __init__(self, *args: object) -> None:
+        self._ours, self._theirs = os.openpty()
+        # The leader of a session that opens a terminal gets it as its own, with its Ctrl-C.
+        on_it = f'exec "$@" <>{os.ttyname(self._theirs)} >&0 2>&0'
+        command = ["sh", "-c", on_it, "sh", sys.executable, "-m", "ggmlpy", *map(str, args)]
+        env = {**os.environ, "PYTHONUTF8": "1", "TERM": "dumb", "INPUTRC": "/dev/null"}
+        self.process = subprocess.Popen(command, env=env, start_new_session=True)
+        self._shown = ""
+
+    def wait_for(self, text: str, timeout_s: float = 60) -> str:
+        """What is shown up to and including `text`, from where the last wait ended."""
+        deadline = time.monotonic() + timeout_s
+        while text not in self._shown:
+            has_ended = self.process.poll() is not None
+            if select.select([self._ours], [], [], 0.2)[0]:
+                self._shown += os.read(self._ours, 4096).decode(errors="replace")
+            elif has_ended or time.monotonic() > deadline:
+                pytest.fail(f"{text!r} did not come: {self._shown!r}")
+        before, _, self._shown = self._shown.partition(text)
+        return before + text
+
+    def type(self, text: str) -> None:
+        time.sleep(0.3)  # a prompt is shown shortly before keys are looked at
+        os.write(self._ours, text.encode())
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        os.close(self._ours)
+        os.close(self._theirs)
+
+
+def test_a_conversation_on_a_terminal(model: Path) -> None:
+    settings = ("--backend", "reference", "-c", 20000, "--temp", 3, "-s", 1)
+    with Terminal("chat", "-m", model, *settings) as terminal:
+        terminal.wait_for("the model was trained with 512")
+        terminal.wait_for("/help lists the commands, Ctrl-D leaves")
+        terminal.wait_for("> ")
+        terminal.type("hello\n")
+        terminal.wait_for("hello\r\n")
+        terminal.type("\x03")  # it would go on for minutes
+        terminal.wait_for("prompt 8 tokens, ")  # the answer is over, the program is not
+        terminal.wait_for("/s\r\n> ")
+        terminal.type("\x03")
+        terminal.wait_for("/exit or Ctrl-D leaves")
+        terminal.wait_for("> ")
+        terminal.type("/clear\n")
+        terminal.wait_for("the conversation is forgotten")
+        terminal.wait_for("> ")
+        terminal.type("\x04")
+        assert terminal.process.wait(timeout=60) == 0
+
+
+def test_an_error_on_a_terminal_does_not_end_the_conversation(model: Path) -> None:
+    with Terminal("chat", "-m", model, *SETTINGS, "-c", 20) as terminal:
+        terminal.wait_for("> ")
+        terminal.type("this is far more than twenty tokens\n")
+        shown = terminal.wait_for("(/clear begins afresh)")
+        assert "ggmlpy: error: the prompt is" in shown
+        terminal.wait_for("> ")
+        terminal.type("/exit\n")
+        assert terminal.process.wait(timeout=60) == 0
+
+
+def test_ctrl_c_between_piped_messages_leaves(model: Path) -> None:
+    process = start("chat", "-m", model, *SETTINGS, "-q")
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(b"one\n")
+    process.stdin.flush()
+    process.stdout.readline()
+    time.sleep(0.2)  # it waits for the next line
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, b"", b"")

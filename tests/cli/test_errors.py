@@ -1,0 +1,215 @@
+"""Whatever is wrong with a file or a value: one line that says what, exit code 1, no traceback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run
+from tests.gguf_builder import build_gguf, gguf_bytes
+from tests.models.tiny import Tiny, write_model
+from tests.shared import shared_path
+
+REFERENCE = ("--backend", "reference")
+MODEL_COMMANDS = ("generate", "chat", "graph")  # with -m
+FILE_COMMANDS = ("inspect", "tokenize")
+
+
+def arguments(command: str, file: Path) -> list[str]:
+    """The command on `file`, with everything else in order."""
+    if command in MODEL_COMMANDS:
+        backend = [] if command == "graph" else REFERENCE
+        return [command, "-m", str(file), *backend]
+    return [command, str(file), *(["text"] if command == "tokenize" else [])]
+
+
+def damaged(folder: Path, kind: str) -> Path:
+    """A file that is no sound GGUF file."""
+    path = folder / f"{kind}.gguf"
+    sound = gguf_bytes({"general.architecture": "llama"}, {"w": ("f32", (8,), bytes(32))})
+    if kind == "folder":
+        path.mkdir()
+    elif kind != "missing":
+        path.write_bytes({
+            "empty": b"",
+            "truncated": sound[:-8],
+            "cut_header": sound[:20],
+            "magic": b"GGML" + sound[4:],
+            "version": gguf_bytes(version=7),
+            "counts": gguf_bytes(n_kv=10**12),
+        }[kind])  # fmt: skip
+    return path
+
+
+@pytest.mark.parametrize("command", [*MODEL_COMMANDS, *FILE_COMMANDS])
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("missing", "missing.gguf: there is no such file in {folder}"),
+        ("folder", "folder.gguf: {folder}/folder.gguf is a folder; it must be a GGUF file"),
+        ("empty", "empty.gguf: the file is empty; a GGUF file has at least 24 bytes"),
+        ("truncated", 'truncated.gguf: tensor "w" (f32 [8]) needs the bytes 128 to 160,'),
+        ("cut_header", "cut_header.gguf: 20 bytes long, a GGUF file has at least 24"),
+        ("magic", "magic.gguf: not a GGUF file: begins with b'GGML', not b'GGUF'"),
+        ("version", "version.gguf: GGUF version 7, must be 2 or 3"),
+        ("counts", "counts.gguf: header counts 1000000000000 keys of at least 13 bytes each,"),
+    ],
+)
+def test_files_that_are_no_gguf(
+    run: Run, tmp_path: Path, command: str, kind: str, message: str
+) -> None:
+    outcome = run(*arguments(command, damaged(tmp_path, kind)))
+    assert outcome.error.startswith(message.format(folder=tmp_path))
+    assert outcome.out == ""
+
+
+@pytest.mark.parametrize("command", MODEL_COMMANDS)
+def test_architecture_that_is_not_known(run: Run, tmp_path: Path, command: str) -> None:
+    from ggmlpy.models import ARCHITECTURES
+
+    path = write_model(tmp_path / "m.gguf", Tiny(), general__architecture="plant")
+    known = ", ".join(sorted(ARCHITECTURES))
+    outcome = run(*arguments(command, path))
+    assert outcome.error == f'm.gguf: architecture "plant" is not known here; known: {known}'
+
+
+@pytest.mark.parametrize("command", MODEL_COMMANDS)
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"llama__block_count": None}, 'm.gguf: key "llama.block_count" is missing'),
+        ({"llama__block_count": 3}, 'm.gguf: tensor "blk.2.attn_norm.weight" [64] is missing'),
+        ({"llama__block_count": "two"}, 'm.gguf: key "llama.block_count" has type str, must be'),
+        ({"llama__feed_forward_length": 95}, 'm.gguf: "blk.0.ffn_gate.weight" is [64, 96], the'),
+    ],
+)
+def test_models_that_do_not_fit_their_metadata(
+    run: Run, tmp_path: Path, command: str, change: dict[str, object], message: str
+) -> None:
+    path = write_model(tmp_path / "m.gguf", Tiny(), **change)
+    assert run(*arguments(command, path)).error.startswith(message)
+
+
+@pytest.mark.parametrize("command", ["generate", "tokenize"])
+def test_tokenizer_of_an_unknown_kind(run: Run, tmp_path: Path, command: str) -> None:
+    path = write_model(tmp_path / "m.gguf", Tiny(), tokenizer__ggml__model="runes")
+    message = run(*arguments(command, path)).error
+    assert 'tokenizer.ggml.model is "runes": no text can be made' in message
+    assert "llama, gpt2" in message
+
+
+def test_tokenizer_of_a_kind_without_text(run: Run) -> None:
+    path = shared_path("reference/archs/qwen2-dense.gguf")
+    assert 'tokenizer.ggml.model is "test"' in run("tokenize", path, "a").error
+
+
+def test_damaged_vocabulary(run: Run, tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m.gguf", Tiny(), tokenizer__ggml__scores=[1.0])
+    for command in ("generate", "tokenize"):
+        message = run(*arguments(command, path)).error
+        assert "tokenizer.ggml.scores has 1 elements for 288 tokens" in message
+
+
+def test_prompt_longer_than_the_context(run: Run, tiny: Path) -> None:
+    outcome = run(*arguments("generate", tiny), "-c", 8, "-p", "b" * 20, "--no-echo")
+    assert outcome.error == "the prompt is 21 tokens long, the context holds n_ctx = 8"
+    assert outcome.out == ""
+    piped = run(*arguments("chat", tiny), "-c", 8, stdin="hello\n")
+    assert "tokens long, the context holds n_ctx = 8" in piped.err.splitlines()[-1]
+    assert piped.code == 1
+
+
+def test_backend_that_is_not_installed(run: Run, tiny: Path) -> None:
+    for command in ("generate", "chat"):
+        outcome = run(command, "-m", tiny, "--backend", "abacus")
+        assert outcome.error.startswith("no backend 'abacus'; installed are cpu, reference, null")
+
+
+@pytest.mark.parametrize("flag", ["-ctk", "-ctv"])
+@pytest.mark.parametrize("command", MODEL_COMMANDS)
+def test_kv_types(run: Run, tiny: Path, command: str, flag: str) -> None:
+    name = {"-ctk": "type_k", "-ctv": "type_v"}[flag]
+    for type, message in {
+        "f17": "unknown tensor type 'f17'; known: f32, f16, q4_0",
+        "i32": f"{name} is i32: K and V cannot be written in that type",
+        "q8_0": f"{name} is q8_0, in blocks of 32: the head size 16 is not a multiple",
+    }.items():
+        assert run(*arguments(command, tiny), flag, type).error.startswith(message)
+
+
+def test_context_beyond_all_memory(run: Run, tiny: Path) -> None:
+    outcome = run(*arguments("generate", tiny), "-c", 10**14, "-p", "a")
+    warning, error = outcome.err.splitlines()
+    assert warning.startswith("ggmlpy: warning: n_ctx is 100000000000000, the model was")
+    assert error.startswith("ggmlpy: error: not enough memory: ")
+    assert outcome.code == 1
+
+
+def test_sampling_values_that_only_the_engine_can_judge(run: Run, tiny: Path) -> None:
+    for flag, value, name in (
+        ("--repeat-penalty", "0", "repeat_penalty is 0.0: must be a number greater than 0"),
+        ("--frequency-penalty", "inf", "frequency_penalty is inf: must be a finite number"),
+        ("--presence-penalty", "nan", "presence_penalty is nan: must be a finite number"),
+        ("--stop", "", "stop[0] is '': must be a string that is not empty"),
+    ):
+        assert run(*arguments("generate", tiny), flag, value, "--no-echo").error == name
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--temp", "-0.1"), "'--temp': -0.1 is not at least 0"),
+        (("--temp", "nan"), "'--temp': nan is not at least 0"),
+        (("--temp", "warm"), "Invalid value for '--temp': "),
+        (("-n", "-2"), "'-n' / '--n-predict': -2 is not at least 1, nor -1 for no limit"),
+        (("-n", "0"), "0 is not at least 1, nor -1 for no limit"),
+        (("--top-k", "-1"), "'--top-k': -1 is not at least 0"),
+        (("--top-p", "1.5"), "'--top-p': 1.5 is not in 0 … 1"),
+        (("--min-p", "-1"), "'--min-p': -1.0 is not in 0 … 1"),
+        (("--typical", "2"), "'--typical': 2.0 is not in 0 … 1"),
+        (("--seed", "-2"), "-2 is not in -1 … "),
+        (("-c", "-1"), "-1 is not at least 0"),
+        (("-ub", "0"), "0 is not at least 1"),
+        (("-t", "0"), "0 is not at least 1"),
+        (("-t", "many"), "Invalid value for '-t' / '--threads': "),
+        (("--tempo", "1"), "No such option: --tempo"),
+        (("-p", "a", "-f", "b"), "-p and -f exclude each other"),
+        (("surplus",), "unexpected extra argument"),
+    ],
+)
+def test_wrong_options(run: Run, tiny: Path, args: tuple[str, ...], message: str) -> None:
+    assert message in run(*arguments("generate", tiny), *args).usage_error
+
+
+def test_wrong_commands(run: Run) -> None:
+    assert "No such command 'generat'. Did you mean 'generate'" in run("generat").usage_error
+    assert "Missing argument 'FILE'" in run("inspect").usage_error.replace("{", "").replace("}", "")
+
+
+def test_prompt_files(run: Run, tiny: Path, tmp_path: Path) -> None:
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"abc\xff")
+    for file, message in (
+        (tmp_path / "none.txt", f"none.txt: there is no such file in {tmp_path}"),
+        (tmp_path, f"{tmp_path}: the file cannot be read: Is a directory"),
+        (binary, "binary: not UTF-8 text at byte 3"),
+    ):
+        assert run(*arguments("generate", tiny), "-f", file).error == message
+
+
+def test_strange_names_stay_on_one_line(run: Run, tmp_path: Path) -> None:
+    path = build_gguf(tmp_path / "m.gguf", {"general.architecture": b"a\x1b[31m\tb\xff"})
+    error = run(*arguments("generate", path)).error
+    assert error.startswith(r'm.gguf: architecture "a\x1b[31m\tb\udcff" is not known here')
+
+
+def test_the_packaged_model_may_be_left_out(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from ggmlpy.cli import common
+
+    monkeypatch.setattr(common, "files", lambda package: tmp_path)
+    for command in MODEL_COMMANDS:
+        message = run(command).error
+        assert message == "stories.gguf: this installation has no model of its own; name one: -m"

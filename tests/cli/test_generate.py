@@ -1,0 +1,172 @@
+"""`ggmlpy generate`: the text on stdout, everything else on stderr."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ggmlpy.cli import common
+from ggmlpy.errors import MissingFile
+from ggmlpy.llama import Llama
+from tests.cli.conftest import Outcome, Run, write_endless
+from tests.models.tiny import Tiny
+from tests.shared import shared_path
+
+REFERENCE = ("--backend", "reference")
+
+
+def written(run: Run, model: Path, *args: object, **more: Any) -> Outcome:
+    outcome = run("generate", "-m", model, *REFERENCE, *args, **more)
+    assert outcome.code == 0, outcome
+    return outcome
+
+
+def text_of(model: Path, prompt: str, **options: Any) -> str:
+    """What the engine itself writes."""
+    with Llama(model, backend="reference") as llm:
+        text: str = llm(prompt, **options)["choices"][0]["text"]
+    return text
+
+
+@pytest.mark.parametrize("i", range(3))
+def test_greedy_text_is_llama_cpps(run: Run, i: int) -> None:
+    model = shared_path("stories260K.gguf")
+    case = json.loads(shared_path("reference/greedy.json").read_text())[i]
+    args = ("-p", case["prompt"], "-n", case["n"], "--temp", 0, "-ctk", "f32", "-ctv", "f32")
+    for more in ((), ("--no-flash-attn", "-ub", 2)):
+        outcome = written(run, model, *args, *more)
+        assert outcome.out.rstrip("\n") == case["prompt"] + case["text"].rstrip("\n")
+
+
+@pytest.mark.parametrize(
+    ("flag", "name", "value"),
+    [
+        ("--temp", "temperature", 3.0),
+        ("--top-k", "top_k", 2),
+        ("--top-p", "top_p", 0.2),
+        ("--min-p", "min_p", 0.8),
+        ("--typical", "typical_p", 0.1),
+        ("--repeat-penalty", "repeat_penalty", 3.0),
+        ("--frequency-penalty", "frequency_penalty", 3.0),
+        ("--presence-penalty", "presence_penalty", 4.0),
+    ],
+)
+def test_each_sampling_option_reaches_the_engine(
+    run: Run, tiny: Path, flag: str, name: str, value: float
+) -> None:
+    outcome = written(run, tiny, "-p", "ab", "-n", 16, "--seed", 3, "--json", flag, value)
+    text = json.loads(outcome.out)["text"]
+    assert text == text_of(tiny, "ab", max_tokens=16, seed=3, **{name: value})
+    assert text != text_of(tiny, "ab", max_tokens=16, seed=3)
+
+
+def test_only_the_text_is_on_stdout(run: Run, tiny: Path) -> None:
+    outcome = written(run, tiny, "-p", "ab", "-n", 6, "--temp", 0)
+    text = text_of(tiny, "ab", max_tokens=6, temperature=0)
+    assert outcome.out.rstrip("\n") == ("ab" + text).rstrip("\n")
+    assert outcome.out.endswith("\n")
+    assert outcome.err.startswith("prompt 3 tokens, ")
+    assert outcome.err.count("\n") == 1
+    without = written(run, tiny, "-p", "ab", "-n", 6, "--temp", 0, "--no-echo", "-q")
+    assert without.out.rstrip("\n") == text.rstrip("\n")
+    assert without.err == ""
+
+
+def test_a_seed_that_was_told_gives_the_text_again(run: Run, tiny: Path) -> None:
+    first = written(run, tiny, "-p", "ab", "-n", 12, "--temp", 2)
+    seed = first.err.split("seed ")[1].strip()
+    assert written(run, tiny, "-p", "ab", "-n", 12, "--temp", 2, "-s", seed).out == first.out
+    other = written(run, tiny, "-p", "ab", "-n", 12, "--temp", 2)
+    assert other.out != first.out
+
+
+def test_json(run: Run, tiny: Path) -> None:
+    outcome = written(run, tiny, "-p", "ab", "-n", 5, "--seed", 1, "--json")
+    assert outcome.out.count("\n") == 1
+    assert outcome.err == ""
+    told = json.loads(outcome.out)
+    assert told["model"] == "tiny.gguf"
+    assert told["prompt"] == "ab"
+    assert told["text"] == text_of(tiny, "ab", max_tokens=5, seed=1)
+    assert (told["seed"], told["finish_reason"]) == (1, "length")
+    assert (told["n_prompt"], told["n_generated"]) == (3, 5)
+    assert told["timings"]["generation_rate"] > 0
+
+
+def test_stop_strings(run: Run, tiny: Path) -> None:
+    whole = text_of(tiny, "ab", max_tokens=20, seed=5)
+    stop = whole[4:6]
+    cut = written(
+        run, tiny, "-p", "ab", "-n", 20, "-s", 5, "--json", "--stop", "no such", "-r", stop
+    )
+    told = json.loads(cut.out)
+    assert told["text"] == whole[: whole.index(stop)]
+    assert told["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize("prompt", ["a ä\n\nb", "x", ""])
+def test_the_prompt_from_everywhere(run: Run, tiny: Path, tmp_path: Path, prompt: str) -> None:
+    file = tmp_path / "prompt.txt"
+    file.write_text(prompt + "\n", encoding="utf-8")
+    settings = ("-n", 4, "--temp", 0, "--json")
+    given = written(run, tiny, "-p", prompt, *settings)
+    assert json.loads(given.out)["prompt"] == prompt
+    for outcome in (
+        written(run, tiny, "-f", file, *settings),
+        written(run, tiny, "-p", "-", *settings, stdin=prompt + "\n"),
+        written(run, tiny, "-f", "-", *settings, stdin=prompt),
+    ):
+        told = json.loads(outcome.out)
+        assert (told["prompt"], told["text"]) == (prompt, json.loads(given.out)["text"])
+
+
+def test_the_context_may_end_the_text(run: Run, tmp_path: Path) -> None:
+    model = write_endless(tmp_path / "short.gguf", Tiny(n_ctx=16))
+    full = "ggmlpy: warning: stopped after 14 tokens: the context of 16 is full\n"
+    for n in (-1, 50):
+        outcome = written(run, model, "-p", "ab", "-n", n, "-s", 1, "-q")
+        assert outcome.err == full
+    assert written(run, model, "-p", "ab", "-n", 14, "-s", 1, "-q").err == ""
+
+
+def test_verbose_tells_of_the_model_and_all_timings(run: Run, tiny: Path) -> None:
+    outcome = written(run, tiny, "-p", "ab", "-n", 3, "-v", "-ctk", "f32", "-c", 64)
+    assert "tiny.gguf: llama, 2 layers" in outcome.err
+    assert "context  64 tokens (trained with 128)" in outcome.err
+    assert "(f32/f16)" in outcome.err
+    assert [line.split(":")[0].strip() for line in outcome.err.splitlines()[3:]] == [
+        "load", "prompt", "decode", "sample",
+    ]  # fmt: skip
+
+
+def test_more_context_than_trained_is_a_warning(run: Run, tiny: Path) -> None:
+    outcome = written(run, tiny, "-p", "ab", "-n", 2, "-c", 500, "-q")
+    assert outcome.err == (
+        "ggmlpy: warning: n_ctx is 500, the model was trained with 128:"
+        " text beyond that may not make sense\n"
+    )
+
+
+def test_without_a_model_the_packaged_one_runs(
+    run: Run, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(common, "packaged_model", lambda: tiny)
+    outcome = run("generate", *REFERENCE, "--json", "-s", 1)
+    told = json.loads(outcome.out)
+    assert told["prompt"] == "Once upon a time"
+    assert told["n_generated"] > 100  # the context of 128, not the 128 tokens of other models
+    assert "context of 128 is full" in outcome.err
+
+
+def test_the_packaged_model_tells_a_story(run: Run) -> None:
+    try:
+        common.packaged_model()
+    except MissingFile as error:
+        pytest.skip(str(error))
+    outcome = run("generate", "--temp", 0, "-n", 40)
+    assert outcome.code == 0
+    assert outcome.out.startswith("Once upon a time")
+    assert len(outcome.out.split()) > 20

@@ -1,0 +1,142 @@
+"""What only a process of its own can show: exit codes, signals, pipes, encodings, import time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Process, run_process, start, write_endless
+from tests.gguf_builder import build_gguf
+from tests.models.tiny import Tiny
+
+ENDLESS = ("--backend", "reference", "-n", "-1", "-c", "100000", "-p", "ab", "--temp", "3")
+
+
+@pytest.fixture(scope="module")
+def endless(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_endless(tmp_path_factory.mktemp("process") / "endless.gguf", Tiny())
+
+
+def finish(process: Process) -> tuple[bytes, str]:
+    out, err = process.communicate(timeout=60)
+    return out, err.decode()
+
+
+def test_exit_codes(tiny: Path, tmp_path: Path) -> None:
+    assert run_process("inspect", tiny).code == 0
+    assert run_process("inspect", tmp_path / "none.gguf").error.startswith("none.gguf: there is no")
+    assert "No such option" in run_process("inspect", tiny, "--nonsense").usage_error
+
+
+def test_a_bug_keeps_its_traceback(tiny: Path) -> None:
+    code = (
+        "import ggmlpy.gguf_file.file as f, ggmlpy.cli as c, sys\n"
+        "f._read_header = lambda cursor: 1 / 0\n"
+        f"sys.argv = ['ggmlpy', 'inspect', {str(tiny)!r}]\n"
+        "c.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert done.returncode == 1
+    assert b"Traceback (most recent call last)" in done.stderr
+    assert b"ZeroDivisionError" in done.stderr
+
+
+def test_ctrl_c_ends_with_130_and_no_traceback(endless: Path) -> None:
+    process = start("generate", "-m", endless, *ENDLESS, stdin=subprocess.DEVNULL)
+    assert process.stdout is not None
+    first = process.stdout.read(10)  # it is writing
+    process.send_signal(signal.SIGINT)
+    rest, err = finish(process)
+    assert process.returncode == 130
+    assert err == f"ggmlpy: warning: {err.partition('warning: ')[2]}"  # of n_ctx, nothing else
+    assert err.count("\n") == 1
+    assert first.startswith(b"ab")
+    assert rest.endswith(b"\n")
+
+
+def test_a_reader_that_goes_ends_it_quietly(endless: Path) -> None:
+    process = start("generate", "-m", endless, *ENDLESS, stdin=subprocess.DEVNULL)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.read(10)
+    process.stdout.close()
+    err = process.stderr.read().decode()
+    process.stderr.close()
+    assert process.wait(timeout=60) == 141
+    assert err.count("\n") == 1, err
+    assert err.startswith("ggmlpy: warning: n_ctx is 100000")
+
+
+def test_a_reader_that_is_gone_before_the_first_byte(tiny: Path) -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    process = start("inspect", tiny, stdin=subprocess.DEVNULL, stdout=write_end)
+    os.close(write_end)
+    _, err = finish(process)
+    assert (process.returncode, err) == (141, "")
+
+
+def test_stdin_is_the_prompt_where_it_is_a_pipe_or_a_file(tiny: Path, tmp_path: Path) -> None:
+    command = ("generate", "-m", tiny, "--backend", "reference", "-n", "3", "--temp", "0", "-q")
+    piped = run_process(*command, input="ä b\n".encode())
+    assert piped.out.startswith("ä b")
+    file = tmp_path / "prompt.txt"
+    file.write_text("ä b\n", encoding="utf-8")
+    with file.open("rb") as stdin:
+        out, _ = finish(start(*command, stdin=stdin))
+    assert out.decode(errors="replace") == piped.out
+    for nothing in (run_process(*command), run_process(*command, "-p", "Once upon a time")):
+        assert nothing.out.startswith("Once upon a time")
+    out, _ = finish(start(*command, stdin=subprocess.DEVNULL))
+    assert out.startswith(b"Once upon a time")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_terminals_that_lack_characters_get_question_marks(encoding: str, tmp_path: Path) -> None:
+    path = build_gguf(
+        tmp_path / "m.gguf", {"general.architecture": "llama", "odd": "▁ß", "bytes": b"\xff"}
+    )
+    env = {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
+    done = run_process("inspect", path, env=env)
+    assert done.code == 0, done.err
+    assert '"?' in done.out
+    assert run_process("--help", env=env).code == 0
+    assert run_process("generate", "-m", tmp_path / "ß▁.gguf", env=env).error.endswith(
+        f"there is no such file in {tmp_path}"
+    )
+
+
+def test_help_is_quick_and_loads_no_compiler() -> None:
+    code = (
+        "import sys\n"
+        "import ggmlpy\n"
+        "assert not {'typer', 'rich', 'click'} & set(sys.modules), 'import ggmlpy is heavy'\n"
+        "import ggmlpy.cli\n"
+        "heavy = {'numba', 'llvmlite', 'ggmlpy.llama', 'jinja2', 'cupy'} & set(sys.modules)\n"
+        "lazy = heavy - LOADED\n"
+        "assert not lazy, lazy\n"
+    )
+    package = "import sys, ggmlpy; print(*{'ggmlpy.llama', 'jinja2'} & set(sys.modules))"
+    loaded = subprocess.check_output([sys.executable, "-c", package], text=True).split()
+    done = subprocess.run(
+        [sys.executable, "-c", code.replace("LOADED", repr(set(loaded)) if loaded else "set()")],
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+
+
+def test_version_and_help() -> None:
+    started = time.monotonic()
+    version = run_process("--version")
+    assert version.code == 0
+    assert version.out.startswith("ggmlpy ")
+    assert run_process("-h").out == run_process("--help").out
+    assert "Usage: ggmlpy" in run_process("--help").out
+    assert time.monotonic() - started < 60
