@@ -1,53 +1,31 @@
-"""Runs a model on tokens: KV cache, inputs, and plans that are built once for each graph shape."""
+"""Runs a model on tokens of many sequences: memory, ubatches, plans."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy.backends.base import Backend
+from ggmlpy.batch import Batch, TokenRun, check, split
 from ggmlpy.errors import BadBatch
-from ggmlpy.executable import ArenaPool, Executable
 from ggmlpy.graph import Graph
-from ggmlpy.kv_cache import KVCache
+from ggmlpy.memory import Placement, SequenceMemory, Sizes, decide_sizes
 from ggmlpy.models import Model
-from ggmlpy.models.batch import KVView, Segment, UBatch
-from ggmlpy.models.memory import AttentionLayers
+from ggmlpy.plans import Plan, PlanCache, SegmentShape, Shape, make_inputs
 from ggmlpy.scheduler import Pin
-from ggmlpy.tensor import Flag, Tensor, zeros
 from ggmlpy.types import F16, TensorType
 
-MAX_PLANS = 32  # shapes kept ready; a plan's records are small, its arena is shared
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentShape:
-    """Tokens that attend together, as many from each of some streams side by side."""
-
-    n_tokens: int
-    first_stream: int = 0
-    n_stream: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """All that a graph depends on. Two ubatches of one shape run the same plan."""
-
-    segments: tuple[SegmentShape, ...]
-    n_outputs: int
-    n_kv: int
-
-    @property
-    def n_tokens(self) -> int:
-        return sum(s.n_tokens for s in self.segments)
+Logits = NDArray[np.float32]
 
 
 class Context:
-    """One model with one KV cache. `decode` runs tokens and gives logits."""
+    """One model with the memory of up to `n_seq_max` sequences. `decode` gives logits.
+
+    With `kv_unified` the sequences share `n_ctx` cells; else each has an equal part of its own.
+    """
 
     def __init__(
         self,
@@ -56,112 +34,152 @@ class Context:
         *,
         n_ctx: int,
         n_ubatch: int = 512,
+        n_seq_max: int = 1,
+        kv_unified: bool = False,
         type_k: TensorType = F16,
         type_v: TensorType = F16,
         flash_attn: bool = True,
         pin: Pin | None = None,
     ) -> None:
         self.model = model
-        self.pin = pin  # which backend must run which nodes, for looking inside
-        self.n_ubatch = n_ubatch
-        self.flash_attn = flash_attn
-        (layers,) = model.memory
-        assert isinstance(layers, AttentionLayers)
-        self.cache = KVCache(layers, n_ctx, type_k, type_v)
-        self.n_plans_built = 0
-        self._backends = list(backends)
-        self._plans: OrderedDict[Shape, _PlannedGraph] = OrderedDict()
-        self._arenas = ArenaPool()
+        self.sizes: Sizes = decide_sizes(n_ctx, n_seq_max, kv_unified, n_ubatch)
+        self.memory = SequenceMemory(model.memory, self.sizes, type_k, type_v)
+        self.plans = PlanCache(model, self.memory, backends, flash_attn, pin)
+        self.backend_names = ", ".join(b.name for b in backends)
+        self._last: Plan | None = None
 
     @property
-    def n_past(self) -> int:
-        """Tokens in the cache."""
-        return self.cache.n_used()
+    def n_plans_built(self) -> int:
+        """Graphs built and planned so far; a ubatch of a shape seen before adds none."""
+        return self.plans.n_built
 
     @property
     def compute_bytes(self) -> int:
         """Memory that graphs run in."""
-        return self._arenas.n_bytes
+        return self.plans.arenas.n_bytes
 
     @property
-    def backend_names(self) -> str:
-        """In order of preference."""
-        return ", ".join(b.name for b in self._backends)
+    def last_graph(self) -> Graph:
+        """The graph of the last ubatch, its inputs as they were: `compute` runs it again."""
+        assert self._last is not None, "nothing was decoded yet"
+        return self._last.executable.graph
+
+    def n_past(self, seq: int = 0) -> int:
+        """Where the next token of a sequence belongs."""
+        return self.memory.seq_pos_max(seq) + 1
 
     def warm_up(self) -> None:
         """Build the plan of a decode step: kernels are compiled and weights repacked by then."""
-        self._plan(Shape((SegmentShape(1),), 1, self.cache.n_kv()))
+        n_kv = tuple(cache.n_kv() for cache in self.memory.caches)
+        runs = ((1, 1),) if self.memory.recurrent is not None else ()
+        self.plans.get(Shape((SegmentShape(1),), 1, n_kv, runs))
 
-    def truncate(self, n_tokens: int) -> None:
-        """Forget all but the first `n_tokens` positions."""
-        self.cache.remove(n_tokens)
+    def check_tokens(self, tokens: Sequence[int]) -> None:
+        """Raise BadBatch for no tokens, or for one outside the vocabulary."""
+        n_vocab = self.model.hparams.n_vocab
+        if not len(tokens):
+            raise BadBatch("no tokens to decode")
+        for i, token in enumerate(tokens):
+            if not 0 <= token < n_vocab:
+                raise BadBatch(f"token {token} at index {i} is not in the vocabulary of {n_vocab}")
 
-    def decode(self, tokens: Sequence[int], *, all_logits: bool = False) -> NDArray[np.float32]:
-        """Run `tokens` after what the cache holds, in chunks of at most n_ubatch.
+    def decode(self, tokens: Sequence[int], *, seq: int = 0, all_logits: bool = False) -> Logits:
+        """Run `tokens` after what the memory holds of a sequence.
 
         Returns the logits of the last token, or with `all_logits` of every one: [n_outputs,
-        n_vocab], good until the next call. Raises BadBatch for no tokens or one outside the
-        vocabulary, CacheFull if they do not fit; either way the cache is as it was.
+        n_vocab], good until the next call. Raises as `decode_batch` does.
         """
-        ids = self.check(tokens)
-        start = self.cache.next_position()
-        self.cache.find_cells(len(ids))  # all or nothing: raises before the first chunk runs
-        kept: list[NDArray[np.float32]] = []
-        try:
-            for at in range(0, len(ids), self.n_ubatch):
-                chunk = ids[at : at + self.n_ubatch]
-                logits = self._run(chunk, start + at, len(chunk) if all_logits else 1)
-                if all_logits and len(ids) > self.n_ubatch:
-                    logits = logits.copy()
-                kept.append(logits)
-        except BaseException:
-            self.cache.remove(start)
-            raise
-        if not all_logits or len(kept) == 1:
-            return kept[-1]
-        return np.concatenate(kept)
+        batch = Batch()
+        batch.add_sequence(seq, tokens, self.n_past(seq), all_wanted=all_logits)
+        return self.decode_batch(batch)
 
-    def check(self, tokens: Sequence[int]) -> NDArray[np.int64]:
-        """The tokens as an array. Raises BadBatch for none, or for one outside the vocabulary."""
-        ids = np.asarray(tokens, dtype=np.int64)
-        if not ids.size:
-            raise BadBatch("no tokens to decode")
-        n_vocab = self.model.hparams.n_vocab
-        bad = np.flatnonzero((ids < 0) | (ids >= n_vocab))
-        if bad.size:
-            at = int(bad[0])
-            raise BadBatch(f"token {ids[at]} at index {at} is not in the vocabulary of {n_vocab}")
-        return ids
+    def decode_batch(self, batch: Batch) -> Logits:
+        """Run a batch: the logits of the wanted tokens in its order, [n_wanted, n_vocab].
 
-    def _run(self, ids: NDArray[np.int64], start: int, n_outputs: int) -> NDArray[np.float32]:
-        """One ubatch: the logits of its last `n_outputs` tokens."""
-        n_tokens = len(ids)
-        positions = np.arange(start, start + n_tokens, dtype=np.int32)
-        cells = self.cache.find_cells(n_tokens)
-        self.cache.occupy(cells, positions)
-        plan = self._plan(Shape((SegmentShape(n_tokens),), n_outputs, self.cache.n_kv()))
-        plan.tokens[:] = ids
-        plan.positions[:] = positions
-        plan.out_ids[:] = np.arange(n_tokens - n_outputs, n_tokens)
-        plan.rows[:] = cells
-        self.cache.fill_mask(plan.masks[0], positions)
-        return plan.run()
+        Good until the next call. Raises BadBatch or Unsupported for tokens that do not fit what the
+        memory holds, CacheFull where there is no room; the memory is then as it was.
+        """
+        n_seq_max = self.sizes.n_seq_max
+        next_position = [self.memory.seq_pos_max(s) + 1 for s in range(n_seq_max)]
+        unified = self.memory.n_stream == 1
+        check(batch, self.model.hparams.n_vocab, n_seq_max, unified, next_position)
+        ubatches = split(batch, self.sizes.n_ubatch)
+        if len(ubatches) > 1:
+            self.memory.check_room(batch, ubatches)
+        with self.memory.transaction(batch):
+            if len(ubatches) == 1:
+                outputs, index = self._run(batch, self.memory.place(batch, ubatches[0]))
+                in_order = len(index) < 2 or bool((index[1:] > index[:-1]).all())
+                return outputs if in_order else outputs[np.argsort(index)]
+            wanted = np.flatnonzero(batch.wanted)
+            logits = np.empty((len(wanted), self.model.hparams.n_vocab), np.float32)
+            for runs in ubatches:
+                outputs, index = self._run(batch, self.memory.place(batch, runs))
+                logits[np.searchsorted(wanted, index)] = outputs
+        return logits
 
-    def _plan(self, shape: Shape) -> _PlannedGraph:
-        plan = self._plans.get(shape)
-        if plan is None:
-            plan = self._plans[shape] = self._build(shape)
-            self.n_plans_built += 1
-            if len(self._plans) > MAX_PLANS:
-                self._plans.popitem(last=False)
-        self._plans.move_to_end(shape)
-        return plan
+    def _run(self, batch: Batch, placement: Placement) -> tuple[Logits, NDArray[np.int64]]:
+        """One ubatch: logits of its wanted tokens, and those tokens' places in the batch."""
+        runs = placement.runs
+        index = np.concatenate([run.index for run in runs])
+        wanted = np.flatnonzero(np.array(batch.wanted)[index])
+        groups = self._segments(runs)
+        shape = Shape(
+            tuple(shape for shape, _ in groups),
+            max(1, len(wanted)),
+            self._n_kv(runs),
+            self._equal_runs(runs) if self.memory.recurrent is not None else (),
+        )
+        plan = self._last = self.plans.get(shape)
+        positions = np.array(batch.positions, np.int32)
+        plan.tokens[:] = np.array(batch.tokens)[index]
+        plan.positions[:] = positions[index]
+        plan.out_ids[:] = wanted if len(wanted) else 0
+        if plan.state_rows is not None:
+            plan.state_rows[:] = [run.seqs[0] for run in runs]
+        for i, cache in enumerate(self.memory.caches):
+            streams = [cache.stream_of(run.seqs[0]) * cache.kv_size for run in runs]
+            cells = zip(placement.cells[i], streams, strict=True)
+            plan.rows[i][:] = np.concatenate([c + base for c, base in cells])
+            for mask, (_, members) in zip(plan.masks[i], groups, strict=True):
+                at = 0
+                for run in members:
+                    n = len(run.index)
+                    cache.fill_mask(mask[at : at + n], positions[run.index], run.seqs[0])
+                    at += n
+        return plan.run()[: len(wanted)], index[wanted]
 
-    def _build(self, shape: Shape) -> _PlannedGraph:
-        inputs = make_inputs(shape, self.cache, self.flash_attn)
-        logits = self.model.build(inputs)
-        executable = Executable(Graph(logits), self._backends, self.pin, self._arenas)
-        return _PlannedGraph(inputs, logits, executable)
+    def _segments(self, runs: list[TokenRun]) -> list[tuple[SegmentShape, list[TokenRun]]]:
+        """Runs that attend together: all in a shared stream, else neighbours of one length."""
+        if self.memory.n_stream == 1:
+            return [(SegmentShape(sum(len(run.index) for run in runs)), runs)]
+        groups: list[list[TokenRun]] = []
+        for run in runs:
+            before = groups[-1][-1] if groups else None
+            if (
+                before is not None
+                and len(before.index) == len(run.index)
+                and before.seqs[0] + 1 == run.seqs[0]
+            ):
+                groups[-1].append(run)
+            else:
+                groups.append([run])
+        return [(SegmentShape(len(g) * len(g[0].index), g[0].seqs[0], len(g)), g) for g in groups]
+
+    def _equal_runs(self, runs: list[TokenRun]) -> tuple[tuple[int, int], ...]:
+        """(tokens, sequences) of neighbouring runs of one length."""
+        lengths = [len(list(group)) for _, group in groupby(runs, key=lambda r: len(r.index))]
+        firsts, at = [], 0
+        for n in lengths:
+            firsts.append((n * len(runs[at].index), n))
+            at += n
+        return tuple(firsts)
+
+    def _n_kv(self, runs: list[TokenRun]) -> tuple[int, ...]:
+        return tuple(
+            cache.n_kv(tuple({cache.stream_of(run.seqs[0]) for run in runs}))
+            for cache in self.memory.caches
+        )
 
 
 def build_graph(
@@ -177,62 +195,15 @@ def build_graph(
 
     To look at, not to run: its inputs are empty.
     """
-    (layers,) = model.memory
-    assert isinstance(layers, AttentionLayers)
-    cache = KVCache(layers, n_past + n_tokens, type_k, type_v)
-    cells = cache.find_cells(n_past + n_tokens)
-    cache.occupy(cells, cells.astype(np.int32))
-    inputs = make_inputs(Shape((SegmentShape(n_tokens),), 1, cache.n_kv()), cache, flash_attn)
-    return Graph(model.build(inputs))
-
-
-def make_inputs(shape: Shape, cache: KVCache, flash_attn: bool) -> UBatch:
-    """Input leaves for a ubatch of this shape."""
-    n_tokens = shape.n_tokens
-    segments, first_token = [], 0
-    for i, part in enumerate(shape.segments):
-        ne = (shape.n_kv, part.n_tokens // part.n_stream, 1, part.n_stream)
-        mask = _input("f16", ne, f"inp_kq_mask.{i}")
-        segments.append(Segment(first_token, part.n_tokens, part.first_stream, part.n_stream, mask))
-        first_token += part.n_tokens
-    kv = KVView(
-        k=cache.k,
-        v=cache.v,
-        rows=_input("i64", (n_tokens,), "inp_kv_rows"),
-        n_kv=shape.n_kv,
-        segments=tuple(segments),
-    )
-    return UBatch(
-        tokens=_input("i32", (n_tokens,), "inp_tokens"),
-        positions=_input("i32", (n_tokens,), "inp_pos"),
-        out_ids=_input("i32", (shape.n_outputs,), "inp_out_ids"),
-        kvs=(kv,),
-        flash_attn=flash_attn,
-    )
-
-
-def _input(type: str, ne: Sequence[int], name: str) -> Tensor:
-    return zeros(type, ne, name=name, flags=Flag.INPUT)
-
-
-class _PlannedGraph:
-    """A graph ready to run, with its inputs and its logits as arrays over their memory."""
-
-    __slots__ = ("_executable", "_logits", "masks", "out_ids", "positions", "rows", "tokens")
-
-    def __init__(self, inputs: UBatch, logits: Tensor, executable: Executable) -> None:
-        self._executable = executable
-        self._logits = logits
-        self.tokens = inputs.tokens.array()
-        self.positions = inputs.positions.array()
-        self.out_ids = inputs.out_ids.array()
-        self.rows = inputs.kvs[0].rows.array()
-        self.masks = [
-            s.mask.array().reshape(-1, inputs.kvs[0].n_kv) for s in inputs.kvs[0].segments
-        ]
-
-    def run(self) -> NDArray[np.float32]:
-        """Run on what the inputs hold: logits [n_outputs, n_vocab], good until the next run."""
-        self._executable.run()
-        logits: NDArray[np.float32] = self._executable.array(self._logits)[0, 0]
-        return logits
+    n_all = n_past + n_tokens
+    memory = SequenceMemory(model.memory, decide_sizes(n_all, 1, False, n_tokens), type_k, type_v)
+    n_kv = []
+    for cache in memory.caches:
+        cells = cache.find_cells(min(n_all, cache.n_ctx))
+        cache.occupy(cells, cells.astype(np.int32))
+        n_kv.append(cache.n_kv())
+    runs = ((n_tokens, 1),) if memory.recurrent is not None else ()
+    shape = Shape((SegmentShape(n_tokens),), 1, tuple(n_kv), runs)
+    inputs = make_inputs(shape, memory, flash_attn)
+    logits = model.build(inputs)
+    return Graph(*inputs.writes, logits)

@@ -61,7 +61,7 @@ class Generator:
     def reset(self) -> None:
         """Forget everything in the cache."""
         self._cached.clear()
-        self._context.truncate(0)
+        self._context.memory.seq_rm(0)
 
     def run(self, request: Request, sampler: Sampler, timings: Timings) -> Iterator[Piece]:
         """Text as it comes. The last piece has a finish_reason.
@@ -103,7 +103,8 @@ class Generator:
                 break
             n_same += 1
         started = perf_counter()
-        self._context.truncate(n_same)
+        n_same = self._context.memory.reusable(0, n_same)
+        self._context.memory.seq_rm(0, n_same)
         del self._cached[n_same:]
         logits: NDArray[np.float32] = self._context.decode(prompt[n_same:])[-1]
         self._cached += prompt[n_same:]

@@ -1,12 +1,13 @@
-"""The KV cache: what every layer keeps of past tokens, and which cell holds which position.
+"""The KV cache: what layers keep of past tokens, and which cell holds which position of whom.
 
-`n_stream` streams of `kv_size` cells each. A token's K and V go to one cell of its stream, by
-`set_rows`; the cell's number is an input of the graph, so where a token lands never changes it.
+`n_stream` streams of `kv_size` cells. Unified, one stream holds the cells of all sequences; else
+each sequence has a stream of its own. A token's K and V go to one cell by `set_rows`; the cell's
+number is an input of the graph, so where a token lands never changes the graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +21,26 @@ from ggmlpy.types import TensorType
 KV_PAD = 256  # cells in view are a multiple of this, so that few different graphs are needed
 EMPTY = -1
 
+Cells = NDArray[np.int64]
+Positions = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """What some cells held before tokens were placed in them, to go back to."""
+
+    stream: int
+    cells: Cells
+    positions: Positions
+    members: NDArray[np.bool_]
+
 
 class KVCache:
-    """K and V leaves of every layer, `[n_embd_gqa, kv_size, n_stream]`, and their cells.
+    """K and V leaves, `[n_embd_gqa, kv_size, n_stream]` a layer, and their cells.
 
-    Raises Unsupported for a type that rows cannot be written in.
+    `n_ctx` cells a stream may be used. With a window cells whose position no later token can see
+    are used again when there is no empty one. Raises Unsupported for a type that rows cannot be
+    written in.
     """
 
     def __init__(
@@ -33,11 +49,14 @@ class KVCache:
         n_ctx: int,
         type_k: TensorType,
         type_v: TensorType,
-        n_stream: int = 1,
+        n_seq_max: int = 1,
+        unified: bool = True,
     ) -> None:
-        self.n_ctx = n_ctx  # tokens that one stream may hold
-        self.kv_size = _padded(n_ctx)
-        self.n_stream = n_stream
+        self.n_ctx = n_ctx
+        self.kv_size = padded(n_ctx)
+        self.n_seq_max = n_seq_max
+        self.n_stream = 1 if unified else n_seq_max
+        self.window = spec.window
         self.type_k, self.type_v = type_k, type_v
         _check_type("type_k", type_k, spec.n_embd_head_k)
         _check_type("type_v", type_v, spec.n_embd_head_v)
@@ -45,11 +64,14 @@ class KVCache:
         n_embd_v = spec.n_embd_head_v * spec.n_head_kv
         self.k = {i: self._leaf(f"cache_k.{i}", type_k, n_embd_k) for i in spec.layers}
         self.v = {i: self._leaf(f"cache_v.{i}", type_v, n_embd_v) for i in spec.layers}
-        self._positions = np.full((n_stream, self.kv_size), EMPTY, np.int32)
+        self._positions = np.full((self.n_stream, self.kv_size), EMPTY, np.int32)
+        # Which sequences of its stream a cell belongs to.
+        members = (self.n_stream, n_seq_max // self.n_stream, self.kv_size)
+        self._members = np.zeros(members, np.bool_)
         # Kept beside the cells, so that a decode step need not scan them:
-        self._n_used = [0] * n_stream
-        self._end = [0] * n_stream  # one past the highest cell in use
-        self._next_position = [0] * n_stream
+        self._end = [0] * self.n_stream  # one past the highest cell in use
+        self._n_used = [0] * self.n_stream
+        self._pos_max = [EMPTY] * n_seq_max
 
     def _leaf(self, name: str, type: TensorType, n_embd: int) -> Tensor:
         return zeros(type, (n_embd, self.kv_size, self.n_stream), name=name, flags=Flag.STATE)
@@ -58,60 +80,177 @@ class KVCache:
     def n_bytes(self) -> int:
         return sum(t.spec.n_bytes for t in (*self.k.values(), *self.v.values()))
 
+    # --- what is where ---
+
+    def stream_of(self, seq: int) -> int:
+        """The stream that holds a sequence's cells."""
+        return seq if self.n_stream > 1 else 0
+
+    def _member(self, seq: int) -> int:
+        return 0 if self.n_stream > 1 else seq
+
+    def _view(self, seq: int) -> tuple[Positions, NDArray[np.bool_]]:
+        """Positions and membership of the cells that may hold the sequence."""
+        stream = self.stream_of(seq)
+        end = self._end[stream]
+        return self._positions[stream, :end], self._members[stream, self._member(seq), :end]
+
+    def cells_of(self, seq: int, start: int = 0, stop: int | None = None) -> Cells:
+        """The cells that hold positions `start` up to `stop` of a sequence, lowest first."""
+        positions, mine = self._view(seq)
+        wanted = mine & (positions >= start)
+        if stop is not None:
+            wanted &= positions < stop
+        return np.flatnonzero(wanted)
+
+    def positions_of(self, seq: int, cells: Cells) -> Positions:
+        held: Positions = self._positions[self.stream_of(seq), cells]
+        return held
+
+    def shared(self, seq: int, cells: Cells) -> NDArray[np.bool_]:
+        """Which of the cells belong to other sequences too."""
+        members = self._members[self.stream_of(seq)][:, cells]
+        shared: NDArray[np.bool_] = members.sum(axis=0) > 1
+        return shared
+
     def n_used(self, stream: int = 0) -> int:
         """Cells of the stream that hold a token."""
         return self._n_used[stream]
 
-    def next_position(self, stream: int = 0) -> int:
-        """The position after the last one stored."""
-        return self._next_position[stream]
+    def seq_pos_min(self, seq: int) -> int:
+        """The lowest position held of a sequence, -1 if none is."""
+        positions, mine = self._view(seq)
+        held = positions[mine]
+        return int(held.min()) if held.size else EMPTY
 
-    def find_cells(self, n_tokens: int, stream: int = 0) -> NDArray[np.int64]:
-        """Empty cells for `n_tokens`, lowest first. Raises CacheFull; changes nothing."""
-        n_used, end = self._n_used[stream], self._end[stream]
-        if n_used + n_tokens > self.n_ctx:
+    def seq_pos_max(self, seq: int) -> int:
+        """The highest position held of a sequence, -1 if none is."""
+        return self._pos_max[seq]
+
+    # --- placing tokens ---
+
+    def find_cells(self, n_tokens: int, stream: int = 0) -> Cells:
+        """Cells for `n_tokens`: the lowest empty ones, then those that no later token can see.
+
+        Raises CacheFull; changes nothing.
+        """
+        end = self._end[stream]
+        cells = np.arange(end, min(end + n_tokens, self.n_ctx))
+        if self._n_used[stream] < end:
+            holes = np.flatnonzero(self._positions[stream, :end] == EMPTY)
+            cells = np.concatenate([holes, cells])[:n_tokens]
+        if len(cells) < n_tokens and self.window is not None:
+            cells = np.concatenate([cells, self._out_of_sight(stream)[: n_tokens - len(cells)]])
+        if len(cells) < n_tokens:
             raise CacheFull(
-                f"{n_tokens} more tokens do not fit: {n_used} of n_ctx = {self.n_ctx} are in use"
+                f"{n_tokens} more tokens do not fit: {self.n_used(stream)} of {self.n_ctx} cells"
+                f"{f' of stream {stream}' if self.n_stream > 1 else ''} are in use"
             )
-        after = np.arange(end, end + n_tokens)
-        if n_used == end:  # no holes, as in a sequence that only grows
-            return after
-        holes = np.flatnonzero(self._positions[stream, :end] == EMPTY)
-        return np.concatenate([holes, after])[:n_tokens]
+        return cells
 
-    def occupy(
-        self, cells: NDArray[np.int64], positions: NDArray[np.int32], stream: int = 0
-    ) -> None:
-        """Say that `cells`, until now empty, hold the tokens at `positions`."""
+    def _out_of_sight(self, stream: int) -> Cells:
+        """Cells of one sequence each, at positions before its window's, the oldest first."""
+        assert self.window is not None
+        end = self._end[stream]
+        positions = self._positions[stream, :end]
+        members = self._members[stream, :, :end]
+        alone = members.sum(axis=0) == 1
+        last = np.where(members, positions, EMPTY).max(axis=1)  # of each sequence
+        limit = np.where(members, (last + 1 - self.window)[:, None], EMPTY).max(axis=0)
+        cells = np.flatnonzero(alone & (positions <= limit))
+        return cells[np.argsort(positions[cells], kind="stable")]
+
+    def occupy(self, cells: Cells, positions: Positions, seqs: tuple[int, ...] = (0,)) -> Placed:
+        """Say that `cells` hold the tokens at `positions` of the sequences, and nothing else.
+
+        Returns what they held before, for `undo`.
+        """
+        stream = self.stream_of(seqs[0])
+        members = self._members[stream]
+        before = Placed(stream, cells, self._positions[stream, cells], members[:, cells])
         self._positions[stream, cells] = positions
-        self._n_used[stream] += len(cells)
+        members[:, cells] = False
+        for seq in seqs:
+            members[self._member(seq), cells] = True
+            self._pos_max[seq] = max(self._pos_max[seq], int(positions.max()))
         self._end[stream] = max(self._end[stream], int(cells.max()) + 1)
-        self._next_position[stream] = max(self._next_position[stream], int(positions.max()) + 1)
+        self._n_used[stream] += int(np.count_nonzero(before.positions == EMPTY))
+        return before
 
-    def remove(self, start: int, stop: int | None = None, stream: int = 0) -> None:
-        """Forget positions from `start` up to `stop` (None: all that follow)."""
-        held = self._positions[stream, : self._end[stream]]
-        held[(held >= start) & (stop is None or held < stop)] = EMPTY
-        used = np.flatnonzero(held != EMPTY)
-        self._n_used[stream] = int(used.size)
-        self._end[stream] = int(used[-1]) + 1 if used.size else 0
-        self._next_position[stream] = int(held.max()) + 1 if used.size else 0
+    def undo(self, placed: Placed) -> None:
+        """Take back the last `occupy` that is not yet undone."""
+        self._positions[placed.stream, placed.cells] = placed.positions
+        self._members[placed.stream][:, placed.cells] = placed.members
+        self._recount(placed.stream)
 
-    def n_kv(self, streams: Sequence[int] = (0,)) -> int:
+    def n_kv(self, streams: range | tuple[int, ...] = (0,)) -> int:
         """Cells in view: enough for the highest in use of these streams, padded."""
-        return min(self.kv_size, _padded(max(1, *(self._end[s] for s in streams))))
+        return min(self.kv_size, padded(max(1, *(self._end[s] for s in streams))))
 
-    def fill_mask(
-        self, mask: NDArray[np.float16], positions: NDArray[np.int32], stream: int = 0
-    ) -> None:
-        """Write mask `[n_tokens, n_kv]`: 0 where a token may see a cell, else -inf."""
-        held = self._positions[stream, : mask.shape[1]]
-        visible = (held != EMPTY) & (held <= positions[:, None])
+    def fill_mask(self, mask: NDArray[np.float16], positions: Positions, seq: int = 0) -> None:
+        """Write mask `[n_tokens, n_kv]` for tokens of a sequence: 0 for cells seen, else -inf."""
+        held, mine = self._view(seq)
+        n = min(len(held), mask.shape[1])
+        at = positions[:, None]
+        visible = mine[:n] & (held[:n] <= at)
+        if self.window is not None:
+            visible &= held[:n] > at - self.window
         mask.fill(-np.inf)
-        mask[visible] = 0
+        mask[:, :n][visible] = 0
+
+    # --- changing what cells belong to ---
+
+    def release(self, seq: int, cells: Cells) -> None:
+        """Take cells from a sequence; those that then belong to none become empty."""
+        stream = self.stream_of(seq)
+        self._members[stream, self._member(seq), cells] = False
+        free = cells[~self._members[stream][:, cells].any(axis=0)]
+        self._positions[stream, free] = EMPTY
+        self._recount(stream)
+
+    def share(self, seq: int, cells: Cells) -> None:
+        """Make cells of the stream belong to a further sequence."""
+        self._members[self.stream_of(seq), self._member(seq), cells] = True
+        self._recount(self.stream_of(seq))
+
+    def move(self, seq: int, cells: Cells, positions: Positions) -> None:
+        """Give cells other positions (their K must be turned to fit)."""
+        self._positions[self.stream_of(seq), cells] = positions
+        self._recount(self.stream_of(seq))
+
+    def copy_cells(self, from_stream: int, source: Cells, to_stream: int, target: Cells) -> None:
+        """Copy K and V from cell to cell, in every layer."""
+        for leaf in (*self.k.values(), *self.v.values()):
+            rows = self.rows_of(leaf)
+            rows[to_stream, target] = rows[from_stream, source]
+
+    def rows_of(self, leaf: Tensor) -> NDArray[np.uint8]:
+        """A layer's stored rows in place, [n_stream, kv_size, bytes of a row]."""
+        assert leaf.storage is not None
+        return leaf.storage.data.reshape(self.n_stream, self.kv_size, -1)
+
+    def clear(self) -> None:
+        """Empty every cell."""
+        self._positions.fill(EMPTY)
+        self._members.fill(False)
+        for stream in range(self.n_stream):
+            self._recount(stream)
+
+    def _recount(self, stream: int) -> None:
+        """Bring what is kept beside the cells up to date."""
+        used = np.flatnonzero(self._positions[stream] != EMPTY)
+        end = self._end[stream] = int(used[-1]) + 1 if used.size else 0
+        self._n_used[stream] = int(used.size)
+        held = np.where(self._members[stream, :, :end], self._positions[stream, :end], EMPTY)
+        last = held.max(axis=1, initial=EMPTY).tolist()
+        if self.n_stream > 1:
+            self._pos_max[stream] = last[0]
+        else:
+            self._pos_max = last
 
 
-def _padded(n: int) -> int:
+def padded(n: int) -> int:
+    """`n` cells, up to a multiple of KV_PAD."""
     return -(-n // KV_PAD) * KV_PAD
 
 

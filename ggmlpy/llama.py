@@ -17,7 +17,7 @@ from ggmlpy.chat import ChatTemplate
 from ggmlpy.completion import ChatForm, TextForm, collect
 from ggmlpy.compute import backends_for
 from ggmlpy.context import Context
-from ggmlpy.errors import BadBatch, Unsupported
+from ggmlpy.errors import BadBatch
 from ggmlpy.generation import Generator, LogitsProcessor, Request
 from ggmlpy.gguf_file import GGUFFile
 from ggmlpy.models import load_model
@@ -71,8 +71,6 @@ class Llama:
         ):
             if value < least:
                 raise BadBatch(f"{name} is {value}: it must be at least {least}")
-        if n_seq_max != 1:
-            raise Unsupported(f"n_seq_max is {n_seq_max}: one sequence at a time is supported")
         self.model_path = str(model_path)
         self.verbose = verbose
         self.seed = seed
@@ -86,6 +84,8 @@ class Llama:
             backends_for(backend, n_threads),
             n_ctx=self._choose_n_ctx(n_ctx),
             n_ubatch=min(n_ubatch, n_batch),
+            n_seq_max=n_seq_max,
+            kv_unified=kv_unified,
             type_k=type_of(type_k),
             type_v=type_of(type_v),
             flash_attn=flash_attn,
@@ -110,8 +110,8 @@ class Llama:
 
     @property
     def n_ctx(self) -> int:
-        """Tokens that fit in the context."""
-        return self._context.cache.n_ctx
+        """Tokens that one sequence may have."""
+        return self._context.sizes.n_ctx_seq
 
     @property
     def n_vocab(self) -> int:
@@ -124,14 +124,15 @@ class Llama:
 
     def describe(self) -> str:
         """What was loaded and decided, a line each."""
-        h, cache = self.model.hparams, self._context.cache
+        h, memory = self.model.hparams, self._context.memory
+        cache = memory.caches[0]
         weight_bytes = sum(t.n_bytes for t in self._file.tensors.values())
         return "\n".join(
             [
                 f"model    {Path(self.model_path).name}: {h.architecture}, {h.n_layer} layers,"
                 f" {weight_bytes / 1e6:.1f} MB of weights",
                 f"context  {self.n_ctx} tokens (trained with {h.n_ctx_train}),"
-                f" KV cache {cache.n_bytes / 1e6:.1f} MB ({cache.type_k}/{cache.type_v})",
+                f" KV cache {memory.n_bytes / 1e6:.1f} MB ({cache.type_k}/{cache.type_v})",
                 f"compute  {self._context.compute_bytes / 1e6:.1f} MB on"
                 f" {self._context.backend_names}, loaded in {self.load_s:.2f} s",
             ]
@@ -289,7 +290,7 @@ class Llama:
         return tokens
 
     def _check_prompt(self, tokens: Sequence[int]) -> None:
-        self._context.check(tokens)
+        self._context.check_tokens(tokens)
         if len(tokens) > self.n_ctx:
             raise BadBatch(
                 f"the prompt is {len(tokens)} tokens long, the context holds n_ctx = {self.n_ctx}"

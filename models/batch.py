@@ -7,7 +7,7 @@ head, Hk K/V heads; for one segment of the ubatch Tg tokens in S streams (or of 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ggmlpy import ops
 from ggmlpy.tensor import Tensor
@@ -111,6 +111,11 @@ class UBatch:
     kvs: tuple[KVView, ...]
     flash_attn: bool
     recurrent: RecurrentView | None = None
+    writes: list[Tensor] = field(default_factory=list)  # nodes to run that no output depends on
+
+    def write(self, node: Tensor) -> None:
+        """Make a write to a state leaf part of the graph, though nothing reads its result."""
+        self.writes.append(node)
 
     def kv_of(self, layer: int) -> KVView:
         """The cache that holds a layer's K and V."""

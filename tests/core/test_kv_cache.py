@@ -17,18 +17,21 @@ def make(n_ctx: int = 300, type_k: TensorType = F16, type_v: TensorType = F16) -
     return KVCache(LAYERS, n_ctx, type_k, type_v)
 
 
-def add(cache: KVCache, n_tokens: int) -> np.ndarray:
-    cells = cache.find_cells(n_tokens)
-    start = cache.next_position()
-    cache.occupy(cells, np.arange(start, start + n_tokens, dtype=np.int32))
+def add(cache: KVCache, n_tokens: int, seq: int = 0) -> np.ndarray:
+    """The next positions of a sequence, in cells of the cache's choice."""
+    cells = cache.find_cells(n_tokens, cache.stream_of(seq))
+    start = cache.seq_pos_max(seq) + 1
+    cache.occupy(cells, np.arange(start, start + n_tokens, dtype=np.int32), (seq,))
     return cells
 
 
 def test_leaves_have_a_stream_dimension() -> None:
-    cache = KVCache(LAYERS, 300, F16, F32, n_stream=3)
+    cache = KVCache(LAYERS, 300, F16, F32, n_seq_max=3, unified=False)
+    assert cache.n_stream == 3
     assert cache.k[1].ne == (32, 512, 3, 1)
     assert cache.v[0].type is F32
     assert cache.n_bytes == 2 * 32 * 512 * 3 * (2 + 4)
+    assert KVCache(LAYERS, 300, F16, F32, n_seq_max=3, unified=True).n_stream == 1
 
 
 def test_cells_in_view_grow_by_256_up_to_the_size() -> None:
@@ -43,7 +46,7 @@ def test_cells_in_view_grow_by_256_up_to_the_size() -> None:
 def test_full_is_an_error_and_changes_nothing() -> None:
     cache = make(300)
     add(cache, 298)
-    with pytest.raises(CacheFull, match="3 more tokens do not fit: 298 of n_ctx = 300"):
+    with pytest.raises(CacheFull, match="3 more tokens do not fit: 298 of 300 cells are in use"):
         cache.find_cells(3)
     assert cache.n_used() == 298
     assert len(add(cache, 2)) == 2
@@ -52,29 +55,62 @@ def test_full_is_an_error_and_changes_nothing() -> None:
 def test_holes_are_filled_first() -> None:
     cache = make()
     add(cache, 10)
-    cache.remove(3, 6)
+    cache.release(0, cache.cells_of(0, 3, 6))
     assert cache.n_used() == 7
     assert add(cache, 4).tolist() == [3, 4, 5, 10]
-    assert cache.next_position() == 14
+    assert cache.seq_pos_max(0) == 13
 
 
-@given(st.lists(st.tuples(st.booleans(), st.integers(1, 40), st.integers(0, 40)), max_size=20))
-def test_counts_agree_with_a_plain_model(steps: list[tuple[bool, int, int]]) -> None:
-    """Against a dict from cell to position, through any adds and removals."""
-    cache, model = make(200), dict[int, int]()
-    for is_add, n, start in steps:
-        if is_add and len(model) + n <= 200:
-            first = cache.next_position()
-            model.update({int(c): first + i for i, c in enumerate(add(cache, n))})
-        elif not is_add:
-            cache.remove(start, start + n)
-            model = {c: p for c, p in model.items() if not start <= p < start + n}
-        assert cache.n_used() == len(model)
-        assert cache.next_position() == max(model.values(), default=-1) + 1
-        mask = np.ones((1, cache.n_kv()), np.float16)
-        at = cache.next_position()
-        cache.fill_mask(mask, np.array([at], np.int32))
-        assert set(np.flatnonzero(mask[0] == 0)) == set(model)
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["add", "remove", "share", "undone"]),
+        st.integers(0, 2),
+        st.integers(1, 40),
+        st.integers(0, 40),
+    ),
+    max_size=25,
+)
+
+
+@pytest.mark.parametrize("unified", [True, False])
+@given(steps=STEPS)
+def test_what_is_kept_beside_the_cells_agrees_with_them(
+    unified: bool, steps: list[tuple[str, int, int, int]]
+) -> None:
+    """Against a dict from (sequence, position) to cell, through any additions and removals."""
+    cache = KVCache(LAYERS, 200, F16, F16, n_seq_max=3, unified=unified)
+    model: dict[tuple[int, int], int] = {}
+    for kind, seq, n, start in steps:
+        stream = cache.stream_of(seq)
+        cells = {c for (s, _), c in model.items() if cache.stream_of(s) == stream}
+        if kind in ("add", "undone") and len(cells) + n <= 200:
+            first = cache.seq_pos_max(seq) + 1
+            found = cache.find_cells(n, stream)
+            placed = cache.occupy(found, np.arange(first, first + n, dtype=np.int32), (seq,))
+            if kind == "undone":
+                cache.undo(placed)
+            else:
+                model |= {(seq, first + i): int(c) for i, c in enumerate(found)}
+        elif kind == "remove":
+            cache.release(seq, cache.cells_of(seq, start, start + n))
+            gone = {(seq, p) for p in range(start, start + n)}
+            model = {key: c for key, c in model.items() if key not in gone}
+        elif kind == "share" and unified and not any(s == (seq + 1) % 3 for s, _ in model):
+            cache.share((seq + 1) % 3, cache.cells_of(seq, start))
+            model |= {
+                ((seq + 1) % 3, p): c for (s, p), c in model.items() if s == seq and p >= start
+            }
+        for s in range(3):
+            mine = {p: c for (t, p), c in model.items() if t == s}
+            assert cache.seq_pos_max(s) == max(mine, default=-1)
+            assert cache.seq_pos_min(s) == min(mine, default=-1)
+            assert set(cache.cells_of(s).tolist()) == set(mine.values())
+            mask = np.ones((1, cache.n_kv((cache.stream_of(s),))), np.float16)
+            cache.fill_mask(mask, np.array([1000], np.int32), s)
+            assert set(np.flatnonzero(mask[0] == 0).tolist()) == set(mine.values())
+        for stream in range(cache.n_stream):
+            held = {c for (s, _), c in model.items() if cache.stream_of(s) == stream}
+            assert cache.n_used(stream) == len(held)
 
 
 def test_mask_is_causal() -> None:
@@ -85,6 +121,21 @@ def test_mask_is_causal() -> None:
     for row, last in zip(mask, (2, 3, 4), strict=True):
         assert (row[: last + 1] == 0).all()
         assert np.isneginf(row[last + 1 :]).all()
+
+
+def test_a_window_hides_what_is_behind_it_and_its_cells_are_used_again() -> None:
+    layers = AttentionLayers((0,), 16, 16, 2, window=4)
+    cache = KVCache(layers, 8, F16, F16)
+    add(cache, 8)
+    mask = np.empty((1, 256), np.float16)
+    cache.fill_mask(mask, np.array([7], np.int32))
+    assert np.flatnonzero(mask[0] == 0).tolist() == [4, 5, 6, 7]
+    assert add(cache, 3).tolist() == [0, 1, 2]  # the oldest, out of every later token's sight
+    assert cache.seq_pos_min(0) == 3
+    cache.fill_mask(mask, np.array([10], np.int32))
+    assert np.flatnonzero(mask[0] == 0).tolist() == [0, 1, 2, 7]
+    with pytest.raises(CacheFull):  # 11 needs 8 to 10, which hold their cells
+        cache.find_cells(6)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from ggmlpy.context import Context
 from ggmlpy.errors import BadBatch, CacheFull, Unsupported, WeightError
 from ggmlpy.gguf_file import GGUFFile
 from ggmlpy.models import load_model
+from ggmlpy.scheduler import Pin
 from ggmlpy.tensor import Tensor
 from ggmlpy.types import type_of
 from tests.models.tiny import Tiny, forward, write_model
@@ -31,6 +32,7 @@ def context(
     flash_attn: bool = True,
     n_ctx: int = 128,
     n_ubatch: int = 512,
+    pin: Pin | None = None,
 ) -> Context:
     return Context(
         load_model(GGUFFile.open(path)),
@@ -40,6 +42,7 @@ def context(
         type_k=type_of(kv),
         type_v=type_of(kv),
         flash_attn=flash_attn,
+        pin=pin,
     )
 
 
@@ -155,7 +158,7 @@ def test_plans_are_built_once_for_each_shape(tmp_path: Path) -> None:
     for _ in range(100):  # crosses 256 cells: one wider view of the cache
         run.decode([5])
     assert run.n_plans_built == 3
-    run.truncate(0)
+    run.memory.seq_rm(0)
     run.decode(TOKENS)
     run.decode([5])
     assert run.n_plans_built == 3
@@ -164,13 +167,13 @@ def test_plans_are_built_once_for_each_shape(tmp_path: Path) -> None:
 def test_a_failed_decode_leaves_the_cache_as_it_was(tmp_path: Path) -> None:
     run = context(write_model(tmp_path / "tiny.gguf", Tiny()), n_ctx=20)
     run.decode(TOKENS)
-    with pytest.raises(CacheFull, match="12 more tokens do not fit: 12 of n_ctx = 20"):
+    with pytest.raises(CacheFull, match="12 more tokens do not fit: 12 of 20 cells"):
         run.decode(TOKENS)
     with pytest.raises(BadBatch, match="token 288 at index 1 is not in the vocabulary of 288"):
         run.decode([1, 288])
     with pytest.raises(BadBatch, match="no tokens"):
         run.decode([])
-    assert run.n_past == 12
+    assert run.n_past() == 12
     got = run.decode([7])[-1]
     fresh = context(tmp_path / "tiny.gguf").decode([*TOKENS, 7])[-1]
     np.testing.assert_array_equal(got, fresh)
@@ -179,8 +182,8 @@ def test_a_failed_decode_leaves_the_cache_as_it_was(tmp_path: Path) -> None:
 def test_truncating_and_going_on_is_the_same_as_never_having_gone_there(tmp_path: Path) -> None:
     run = context(write_model(tmp_path / "tiny.gguf", Tiny()))
     run.decode(TOKENS)
-    run.truncate(5)
-    assert run.n_past == 5
+    run.memory.seq_rm(0, 5)
+    assert run.n_past() == 5
     got = run.decode([9, 10], all_logits=True).copy()
     want = context(tmp_path / "tiny.gguf").decode([*TOKENS[:5], 9, 10], all_logits=True)[5:]
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
@@ -189,8 +192,8 @@ def test_truncating_and_going_on_is_the_same_as_never_having_gone_there(tmp_path
 def test_peak_memory_is_far_below_the_sum_of_all_values(tmp_path: Path) -> None:
     run = context(write_model(tmp_path / "tiny.gguf", Tiny(n_layer=6)), "null")
     run.decode(TOKENS)
-    (plan,) = run._plans.values()
-    layout = plan._executable.layout
+    (plan,) = run.plans.plans.values()
+    layout = plan.executable.layout
     assert layout.arena_bytes["null"] <= 1.3 * layout.live_bytes["null"]
     assert layout.total_bytes["null"] > 5 * layout.arena_bytes["null"]
 
@@ -249,11 +252,10 @@ def test_a_graph_split_between_backends_gives_the_same_logits(
             return "reference" if node.op.name.startswith(attention) else "cpu"
         return "reference" if node.name.startswith("blk.1.") else "cpu"
 
-    run = context(path, "cpu", flash_attn=flash_attn)
-    run.pin = pin
+    run = context(path, "cpu", flash_attn=flash_attn, pin=pin)
     got = run.decode(TOKENS, all_logits=True)
     assert nmse(got, forward(Tiny(), TOKENS)) < 1e-10
-    (plan,) = run._plans.values()
-    splits = plan._executable.schedule.splits
+    (plan,) = run.plans.plans.values()
+    splits = plan.executable.schedule.splits
     assert {s.backend.name for s in splits} == {"cpu", "reference"}
     assert sum(len(s.copies) for s in splits) >= 2
