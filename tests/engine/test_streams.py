@@ -1,0 +1,223 @@
+"""Many sequences at once: each gets bitwise what it gets alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from ggmlpy.batch import Batch
+from ggmlpy.compute import backends_for
+from ggmlpy.context import Context
+from ggmlpy.errors import BadBatch, CacheFull, Unsupported
+from ggmlpy.gguf_file import GGUFFile
+from ggmlpy.models import load_model
+from ggmlpy.types import type_of
+from tests.models.tiny import Tiny, write_model
+
+N_SEQ = 32
+RNG = np.random.default_rng(3)
+TEXTS = [RNG.integers(3, 288, int(n)).tolist() for n in RNG.integers(1, 24, N_SEQ)]
+
+LONG = RNG.integers(3, 288, 40).tolist()
+
+
+def make(
+    folder: Path,
+    *,
+    n_seq_max: int = N_SEQ,
+    n_ctx_seq: int = 64,
+    unified: bool = False,
+    n_ubatch: int = 512,
+    kv: str = "f16",
+    flash_attn: bool = True,
+    backend: str = "cpu",
+    model: Tiny | None = None,
+) -> Context:
+    path = folder / "tiny.gguf"
+    if not path.exists():
+        write_model(path, model or Tiny())
+    return Context(
+        load_model(GGUFFile.open(path)),
+        backends_for(backend, 2),
+        n_ctx=n_ctx_seq * n_seq_max,
+        n_ubatch=n_ubatch,
+        n_seq_max=n_seq_max,
+        kv_unified=unified,
+        type_k=type_of(kv),
+        type_v=type_of(kv),
+        flash_attn=flash_attn,
+    )
+
+
+def alone(folder: Path, tokens: list[int], **options: object) -> NDArray[np.float32]:
+    run = make(folder, n_seq_max=1, **options)  # type: ignore[arg-type]
+    return run.decode(tokens, all_logits=True).copy()
+
+
+def everyone(seqs: list[int], starts: dict[int, int], stops: dict[int, int]) -> Batch:
+    """A batch of tokens `starts[s]` to `stops[s]` of every sequence's text, all wanted."""
+    batch = Batch()
+    for s in seqs:
+        batch.add_sequence(s, TEXTS[s][starts[s] : stops[s]], starts[s], all_wanted=True)
+    return batch
+
+
+@pytest.mark.parametrize("order", ["as they are", "backwards", "shuffled"])
+@pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
+@pytest.mark.parametrize("kv", ["f16", "q8_0"])
+@pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "unfused"])
+def test_a_sequence_is_bitwise_the_same_alone_and_among_32(
+    tmp_path: Path, order: str, unified: bool, kv: str, flash_attn: bool
+) -> None:
+    model = Tiny(n_head=2, n_head_kv=1, n_rot=32)  # heads of 32: whole blocks of q8_0
+    seqs = list(range(N_SEQ))
+    if order != "as they are":
+        seqs = seqs[::-1] if order == "backwards" else RNG.permutation(N_SEQ).tolist()
+    run = make(tmp_path, unified=unified, kv=kv, flash_attn=flash_attn, n_ubatch=64, model=model)
+    halves = {s: len(TEXTS[s]) // 2 for s in seqs}
+    zeros = dict.fromkeys(seqs, 0)
+    ends = {s: len(TEXTS[s]) for s in seqs}
+    got: dict[int, list[NDArray[np.float32]]] = {s: [] for s in seqs}
+    for starts, stops in ((zeros, halves), (halves, ends)):
+        those = [s for s in seqs if stops[s] > starts[s]]
+        logits = run.decode_batch(everyone(those, starts, stops))
+        at = 0
+        for s in those:
+            got[s].append(logits[at : at + stops[s] - starts[s]].copy())
+            at += stops[s] - starts[s]
+    for s in seqs[::5]:
+        want = alone(tmp_path, TEXTS[s], kv=kv, flash_attn=flash_attn)
+        have = np.concatenate(got[s])
+        if unified and not flash_attn:  # step by step a row is summed over all cells in view
+            assert ((have - want) ** 2).sum() / (want.astype(np.float64) ** 2).sum() < 1e-9
+        else:
+            np.testing.assert_array_equal(have, want, f"sequence {s}")
+
+
+def test_decode_steps_of_all_streams_are_one_ubatch_and_one_plan(tmp_path: Path) -> None:
+    run = make(tmp_path, backend="null", n_seq_max=8)
+    for step in range(5):
+        batch = Batch()
+        for s in (3, 0, 7, 1, 2, 6, 5, 4):
+            batch.add(5, step, (s,), True)
+        run.decode_batch(batch)
+    assert run.n_plans_built == 1
+    (shape,) = run.plans.plans
+    assert [(s.n_tokens, s.first_stream, s.n_stream) for s in shape.segments] == [(8, 0, 8)]
+
+
+def test_lengths_and_gaps_make_segments_not_ubatches(tmp_path: Path) -> None:
+    run = make(tmp_path, backend="null", n_seq_max=8)
+    batch = Batch()
+    for s, n in ((6, 3), (0, 1), (2, 1), (3, 1), (5, 3)):
+        batch.add_sequence(s, [7] * n, 0)
+    run.decode_batch(batch)
+    (shape,) = run.plans.plans
+    assert [(s.n_tokens, s.first_stream, s.n_stream) for s in shape.segments] == [
+        (1, 0, 1), (2, 2, 2), (6, 5, 2),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("n_ubatch", [1, 2, 3, 7, 16])
+def test_n_ubatch_is_never_exceeded(tmp_path: Path, n_ubatch: int) -> None:
+    run = make(tmp_path, backend="null", n_seq_max=8, n_ubatch=n_ubatch)
+    batch = Batch()
+    for s in range(8):
+        batch.add_sequence(s, [7] * (1 + s % 4), 0)
+    run.decode_batch(batch)
+    assert max(shape.n_tokens for shape in run.plans.plans) <= n_ubatch
+
+
+@pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
+def test_a_token_of_two_sequences(tmp_path: Path, unified: bool) -> None:
+    run = make(tmp_path, n_seq_max=2, unified=unified)
+    batch = Batch()
+    for i, token in enumerate(LONG[:4]):
+        batch.add(token, i, (0, 1), i == 3)
+    if not unified:
+        with pytest.raises(Unsupported, match="kv_unified=True"):
+            run.decode_batch(batch)
+        return
+    shared = run.decode_batch(batch).copy()
+    np.testing.assert_array_equal(shared, alone(tmp_path, LONG[:4])[-1:])
+    batch = Batch()
+    batch.add(9, 4, (0,), True)
+    batch.add(11, 4, (1,), True)
+    both = run.decode_batch(batch).copy()
+    np.testing.assert_array_equal(both[0], alone(tmp_path, [*LONG[:4], 9])[-1])
+    np.testing.assert_array_equal(both[1], alone(tmp_path, [*LONG[:4], 11])[-1])
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ([(5, 1, (0,))], "index 0 is at position 1 of sequence 0, whose next position is 0"),
+        (
+            [(5, 0, (0,)), (5, 2, (0,))],
+            "index 1 is at position 2 of sequence 0, whose next .* is 1",
+        ),
+        ([(5, 0, (4,))], "index 0 is of sequence 4: n_seq_max is 4"),
+        ([(5, 0, (-1,))], "index 0 is of sequence -1"),
+        ([(5, 0, ())], r"index 0 names sequences \[\]"),
+        ([(5, 0, (1, 1))], r"index 0 names sequences \[1, 1\]"),
+        ([(999, 0, (0,))], "token 999 at index 0"),
+        ([], "no tokens"),
+    ],
+)
+def test_batches_that_do_not_fit(
+    tmp_path: Path, entries: list[tuple[int, int, tuple[int, ...]]], message: str
+) -> None:
+    run = make(tmp_path, n_seq_max=4, unified=True, backend="null")
+    batch = Batch()
+    for token, position, seqs in entries:
+        batch.add(token, position, seqs)
+    with pytest.raises(BadBatch, match=message):
+        run.decode_batch(batch)
+
+
+@pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
+def test_a_batch_that_does_not_fit_changes_nothing(tmp_path: Path, unified: bool) -> None:
+    """Even where its first ubatches would have fitted."""
+    run = make(tmp_path, n_seq_max=2, n_ctx_seq=16, unified=unified, n_ubatch=4)
+    first = Batch()
+    first.add_sequence(0, LONG[:4], 0)
+    first.add_sequence(1, LONG[4:10], 0)
+    run.decode_batch(first)
+    too_much = Batch()
+    too_much.add_sequence(0, [7] * 3, 4)
+    too_much.add_sequence(1, [7] * 30, 6)
+    with pytest.raises(CacheFull):
+        run.decode_batch(too_much)
+    assert [run.n_past(0), run.n_past(1)] == [4, 6]
+    got = run.decode([9], seq=0).copy()
+    np.testing.assert_array_equal(got[-1], alone(tmp_path, [*LONG[:4], 9])[-1])
+
+
+@pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
+@pytest.mark.parametrize("kv", ["f32", "f16", "q8_0"])
+def test_copied_sequences_go_their_own_ways(tmp_path: Path, unified: bool, kv: str) -> None:
+    model = Tiny(n_head=2, n_head_kv=1, n_rot=32)
+    run = make(tmp_path, n_seq_max=3, unified=unified, kv=kv, model=model)
+    text = LONG[:12]
+    run.decode(text, seq=0)
+    run.memory.seq_cp(0, 2)
+    run.memory.seq_cp(0, 1, 0, 8)  # a part
+    assert [run.n_past(s) for s in range(3)] == [12, 8, 12]
+    run.memory.seq_rm(0)
+    got = run.decode([50], seq=2).copy()
+    np.testing.assert_array_equal(got[-1], alone(tmp_path, [*text, 50], kv=kv)[-1])
+    got = run.decode([60, 61], seq=1).copy()
+    np.testing.assert_array_equal(got[-1], alone(tmp_path, [*text[:8], 60, 61], kv=kv)[-1])
+
+
+def test_keep_and_clear(tmp_path: Path) -> None:
+    run = make(tmp_path, n_seq_max=3, backend="null")
+    for s in range(3):
+        run.decode(LONG[:5], seq=s)
+    run.memory.seq_keep(1)
+    assert [run.n_past(s) for s in range(3)] == [0, 5, 0]
+    run.memory.clear()
+    assert run.memory.n_used() == 0
