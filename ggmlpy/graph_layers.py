@@ -15,14 +15,14 @@ def layers_of(graph: Graph) -> dict[Tensor, int | None]:
     """The layer of every tensor, None outside of layers.
 
     A node belongs to the layer in its name, `blk.3.…`, a leaf to that or to that of its cache or
-    state. A view without such a name goes with the first node that reads it.
+    state. A view without such a name goes with the first node of a layer that reads it.
     """
     layers = {t: _named_layer(t) for t in (*graph.leafs, *graph.nodes)}
     for node in reversed(graph.nodes):
         for source in node.src:
             is_view = source.op is not None and not source.op.computes
-            if layers[source] is None and is_view:
-                layers[source] = layers[node]
+            if is_view and _named_layer(source) is None and layers[node] is not None:
+                layers[source] = layers[node]  # of several readers, the first comes last here
     return layers
 
 

@@ -138,6 +138,7 @@ class _Conversation:
                 for chunk in chunks:
                     choice = chunk["choices"][0]
                     piece = choice["delta"].get("content", "")
+                    piece = piece if text else piece.lstrip()  # many begin with a space
                     reason = choice["finish_reason"]
                     text += piece
                     write_text(piece)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -116,14 +117,11 @@ def _cut(graph: Graph, layers: str | None) -> Graph:
 
 def _parsed_range(text: str, n_layers: int) -> tuple[int, int]:
     """`2:5`, `2:`, `:5` or `2`, as Python's slices but never empty."""
-    first, colon, last = text.partition(":")
-    try:
-        start = int(first or "0")
-        stop = int(last or n_layers) if colon else start + 1
-    except ValueError:
-        start = stop = -1
-    if 0 <= start < stop <= n_layers:
-        return start, stop
+    if match := re.fullmatch(r"(?P<start>\d*):(?P<stop>\d*)|(?P<only>\d+)", text):
+        start = int(match["only"] or match["start"] or 0)
+        stop = start + 1 if match["only"] else int(match["stop"] or n_layers)
+        if start < stop <= n_layers:
+            return start, stop
     message = f"{text!r} is not a range A:B within the {n_layers} layers, 0:{n_layers}."
     raise typer.BadParameter(message, param_hint="'--layers'")
 

@@ -1,0 +1,140 @@
+"""`ggmlpy graph`: every format, a part of the layers, and graphviz in all its moods."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from ggmlpy import GGUFFile, Graph
+from ggmlpy.context import build_graph
+from ggmlpy.models import load_model
+from tests.cli.conftest import Outcome, Run
+
+
+def expected(model: Path, n_tokens: int = 1, n_past: int = 0, *, flash_attn: bool = True) -> Graph:
+    return build_graph(load_model(GGUFFile.open(model)), n_tokens, n_past, flash_attn=flash_attn)
+
+
+def dump(run: Run, *args: object) -> Outcome:
+    outcome = run("graph", *args)
+    assert outcome.code == 0, outcome
+    assert outcome.err == ""
+    return outcome
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that is all of PATH, with a shell for scripts."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    return folder
+
+
+def fake_dot(programs: Path, script: str) -> None:
+    path = programs / "dot"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+def test_text_dot_and_json_are_the_graphs_own(run: Run, tiny: Path) -> None:
+    graph = expected(tiny)
+    assert dump(run, "-m", tiny).out == f"{graph}\n"
+    assert dump(run, "-m", tiny, "--format", "dot").out == graph.to_dot() + "\n"
+    assert json.loads(dump(run, "-m", tiny, "--format", "json").out) == json.loads(graph.to_json())
+
+
+def test_the_ubatch_decides_the_graph(run: Run, tiny: Path) -> None:
+    graph = expected(tiny, 7, 300, flash_attn=False)
+    args = ("-n", 7, "--n-past", 300, "--no-flash-attn")
+    out = dump(run, "-m", tiny, *args).out
+    assert out == f"{graph}\n"
+    assert "inp_tokens               i32 [7]" in out
+    assert "= soft_max" in out
+    assert "f16 [32, 512] (STATE)" in out  # 307 cells, in steps of 256
+    quantised = dump(run, "-m", tiny, *args, "-ctk", "f32", "-ctv", "bf16").out
+    assert "cache_k.0                f32 [32, 512]" in quantised
+    assert "cache_v.0                bf16 [32, 512]" in quantised
+
+
+def test_the_format_follows_the_file_name(run: Run, tiny: Path, tmp_path: Path) -> None:
+    for name, beginning in {
+        "g.html": "<!DOCTYPE html>",
+        "g.dot": "digraph",
+        "g.json": '{"leafs"',
+        "g.txt": "graph: ",
+        "g": "graph: ",
+    }.items():
+        assert dump(run, "-m", tiny, "-o", tmp_path / name).out == ""
+        assert (tmp_path / name).read_text().startswith(beginning)
+    dump(run, "-m", tiny, "-o", tmp_path / "g.html", "--format", "json")
+    json.loads((tmp_path / "g.html").read_text())
+
+
+@pytest.mark.parametrize(
+    ("layers", "kept"), [("0:2", "01"), ("0", "0"), ("1:", "1"), (":1", "0"), (":", "01")]
+)
+def test_some_layers(run: Run, tiny: Path, layers: str, kept: str) -> None:
+    told = json.loads(dump(run, "-m", tiny, "--layers", layers, "--format", "json").out)
+    whole = json.loads(expected(tiny).to_json())
+    prefixes = tuple(f"{kind}.{i}" for i in kept for kind in ("blk", "cache_k", "cache_v"))
+    names = [n["name"] for n in whole["nodes"] if n["name"].startswith(prefixes)]
+    assert [n["name"] for n in told["nodes"]] == names
+    weights = {n["name"] for n in told["leafs"] if "WEIGHT" in n["flags"]}
+    assert weights == {
+        n["name"] for n in whole["leafs"]
+        if n["name"].startswith(prefixes) and "WEIGHT" in n["flags"]
+    }  # fmt: skip
+    read_from_outside = {"node_0"} if kept[0] == "0" else {"blk.0.l_out"}
+    assert read_from_outside < {n["name"] for n in told["leafs"]}
+
+
+@pytest.mark.parametrize("layers", ["2", "1:1", "1:3", "-1:1", "a:b", "1:2:3", ""])
+def test_layers_that_are_not_there(run: Run, tiny: Path, layers: str) -> None:
+    message = run("graph", "-m", tiny, f"--layers={layers}").usage_error
+    assert f"'{layers}' is not a range A:B within the 2 layers, 0:2" in message
+
+
+def test_files_that_cannot_be_written(run: Run, tiny: Path, tmp_path: Path) -> None:
+    path = tmp_path / "none" / "g.html"
+    error = run("graph", "-m", tiny, "-o", path).error
+    assert error == f"{path}: the file cannot be written: No such file or directory"
+
+
+@pytest.mark.skipif(shutil.which("dot") is None, reason="graphviz is not installed")
+def test_svg(run: Run, tiny: Path, tmp_path: Path) -> None:
+    dump(run, "-m", tiny, "--layers", 0, "-o", tmp_path / "g.svg")
+    drawn = (tmp_path / "g.svg").read_text()
+    assert "<svg" in drawn
+    assert "blk.0.Qcur" in drawn
+
+
+def test_graphviz_gets_the_dot_text(run: Run, tiny: Path, programs: Path) -> None:
+    fake_dot(programs, 'echo "$@"; /bin/cat')
+    out = dump(run, "-m", tiny, "--format", "svg").out
+    assert out == f"-Tsvg\n{expected(tiny).to_dot()}\n"
+
+
+def test_without_graphviz(run: Run, tiny: Path, programs: Path) -> None:
+    assert not list(programs.iterdir())
+    error = run("graph", "-m", tiny, "--format", "svg").error
+    assert error == "svg is drawn by graphviz, whose `dot` is not on PATH; html needs nothing"
+
+
+def test_graphviz_that_fails(run: Run, tiny: Path, programs: Path) -> None:
+    fake_dot(programs, "/bin/cat >/dev/null; printf 'no\\nmemory' >&2; exit 3")
+    error = run("graph", "-m", tiny, "--format", "svg").error
+    assert error == r"dot ended with exit code 3: no\nmemory"
+
+
+def test_graphviz_that_takes_too_long(
+    run: Run, tiny: Path, programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["ggmlpy.cli.graph"], "DOT_TIMEOUT_S", 0.3)
+    fake_dot(programs, "exec /bin/sleep 60")
+    error = run("graph", "-m", tiny, "--format", "svg").error
+    assert error.endswith("nodes in 0.3 s: choose fewer --layers")
