@@ -29,7 +29,7 @@ from ggmlpy.backends.cpu.simd.memory import (
     store_f32x16_part,
 )
 
-_F32, _F16, _BF16 = types.F32, types.F16, types.BF16
+_F32, _F16 = types.F32, types.F16
 _Q4_0, _Q4_1, _Q5_0, _Q5_1, _Q8_0 = types.Q4_0, types.Q4_1, types.Q5_0, types.Q5_1, types.Q8_0
 
 
@@ -204,15 +204,20 @@ CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1")
 
 
 @inline
-def read_row(type: Int, src: Int, dst: Int, n: Int) -> None:
-    """A row of any of CACHE_TYPES, by the number of its type."""
+def read_float(type: Int, src: Int, dst: Int, n: Int) -> None:
+    """A row of f16, f32 or bf16, by the number of its type."""
     if type == _F16:
         read_f16(src, dst, n)
     elif type == _F32:
         read_f32(src, dst, n)
-    elif type == _BF16:
+    else:
         read_bf16(src, dst, n)
-    elif type == _Q8_0:
+
+
+@inline
+def read_any(type: Int, src: Int, dst: Int, n: Int) -> None:
+    """A row of any of CACHE_TYPES, by the number of its type."""
+    if type == _Q8_0:
         read_q8_0(src, dst, n)
     elif type == _Q4_0:
         read_q4_0(src, dst, n)
@@ -222,3 +227,5 @@ def read_row(type: Int, src: Int, dst: Int, n: Int) -> None:
         read_q5_0(src, dst, n)
     elif type == _Q5_1:
         read_q5_1(src, dst, n)
+    else:
+        read_float(type, src, dst, n)

@@ -34,7 +34,7 @@ def _rows(node: Any) -> bool:
 def pack(x: Int, i: Int, descending: Int) -> Int:
     """Element i of the row at x with its place. Zeros are equal, whatever their sign."""
     value = load_f32(x + 4 * i) + np.float32(0)
-    key = 0x7FFFFFFF
+    key: Int = 0x7FFFFFFF
     if value == value:
         key = np.int64(bits_from_f32(value))
         if key < 0:

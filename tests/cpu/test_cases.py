@@ -1,0 +1,71 @@
+"""Every conformance case on every instruction set: right values, and the same bits whatever the
+number of threads, where memory lies, and whether the result lies over source 0."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+from numpy.typing import NDArray
+
+from ggmlpy.backends.cpu.isa import available
+from ggmlpy.compute import compute
+from tests.case import Case, compare
+from tests.cases import CASES, UNARY, build
+from tests.cpu.conftest import ISAS
+from tests.cpu.running import can_run_in_place, compile_together, run, supported
+
+_MANY_ROWS = 60_000  # cases for the grids of GPUs
+
+
+def _cases(isa: str) -> list[Case]:
+    """All but the huge ones. A unary function has the same code for f16 as for others: once."""
+    return [
+        case
+        for case in CASES
+        if all(len(ne) < 2 or ne[1] < _MANY_ROWS for ne in case.ne)
+        and not case.op.startswith("mul_mat")
+        and (isa == available()[0].name or not _is_variant(case))
+    ]
+
+
+def _is_variant(case: Case) -> bool:
+    plain = set(case.types) == {"f32"} and not {"permuted", "transposed"} & set(case.layouts)
+    return not plain and case.op in (*UNARY, "exp", "expm1", "sqr", "sqrt", "log", "sin", "cos")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled(request: pytest.FixtureRequest) -> None:
+    """All kernels that the chosen tests need."""
+    chosen = [
+        item.callspec.params
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and item.module is request.module
+    ]
+    for isa in ISAS:
+        compile_together(isa, [build(c["case"]) for c in chosen if c["isa"] == isa])
+
+
+@cache
+def _reference(case_id: str) -> NDArray[Any]:
+    case = next(case for case in CASES if case.id == case_id)
+    values: NDArray[Any] = compute(build(case), backend="reference")
+    return values
+
+
+@pytest.mark.parametrize(
+    ("isa", "case"),
+    [pytest.param(isa, case, id=f"{isa} {case.id}") for isa in ISAS for case in _cases(isa)],
+)
+def test_case(isa: str, case: Case) -> None:
+    y = build(case)
+    if not supported(y, isa):
+        pytest.skip(f"no CPU kernel for {case.id}")
+    one = run(y, isa, 1)
+    assert compare(case, one, _reference(case.id)) == ""
+    for n_threads in (2, 3):
+        again = run(y, isa, n_threads, misalign=4 * n_threads)
+        assert again.tobytes() == one.tobytes(), f"{n_threads} threads give other bits"
+    if can_run_in_place(y):
+        assert run(y, isa, 2, in_place=True).tobytes() == one.tobytes()
