@@ -189,12 +189,12 @@ def _counted(n: int, noun: str) -> str:
 
 
 def _size(n_bytes: int) -> str:
-    size = float(n_bytes)
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.3g} TB"
+    size, unit = float(n_bytes), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if size < 999.5:
+            break
+        size, unit = size / 1000, larger
+    return f"{size:.3g} {unit}"
 
 
 _PAGE = """\

@@ -73,7 +73,7 @@ def size_text(n_bytes: int) -> str:
         if size < 999.5:
             break
         size, unit = size / 1000, larger
-    return f"{n_bytes} B" if unit == "B" else f"{size:.3g} {unit}"
+    return f"{n_bytes} B" if unit == "B" else f"{_three_digits(size)} {unit}"
 
 
 def count_text(n: int) -> str:
@@ -83,4 +83,9 @@ def count_text(n: int) -> str:
         if count < 999.5:
             break
         count, unit = count / 1000, larger
-    return f"{count:.3g}{unit}" if unit else str(n)
+    return f"{_three_digits(count)}{unit}" if unit else str(n)
+
+
+def _three_digits(value: float) -> str:
+    """`3.70`, `37.0`, `370`"""
+    return f"{value:#.3g}".removesuffix(".")

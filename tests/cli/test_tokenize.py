@@ -18,7 +18,7 @@ def test_ids_are_llama_cpps(run: Run, name: str) -> None:
     texts = shared_path(f"vocab/ggml-vocab-{name}.gguf.inp").read_bytes().decode()
     lines = shared_path(f"vocab/ggml-vocab-{name}.gguf.out").read_text().splitlines()
     pairs = list(zip(texts.split("\n__ggml_vocab_test__\n"), lines, strict=False))
-    for text, ids in pairs[:12]:
+    for text, ids in pairs[:3]:
         outcome = run("tokenize", file, "--ids", "--no-bos", "-p", "-", stdin=text + "\n")
         assert outcome.code == 0, outcome
         assert outcome.out == f"[{', '.join(ids.split())}]\n"
