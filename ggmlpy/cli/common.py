@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from ggmlpy.cli.loading import loading
+from ggmlpy.cli.show import printable
 from ggmlpy.errors import FileError, MissingFile
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class ModelOptions:
 
 def open_model(path: Path, options: ModelOptions) -> Llama:
     """The model, with a sign of life while it loads. Raises what `Llama` raises."""
-    with loading(path.name):
+    with loading(printable(path.name)):
         from ggmlpy.llama import Llama
 
         return Llama(

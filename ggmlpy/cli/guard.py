@@ -11,6 +11,7 @@ Exceptions of other kinds are bugs of ours, and keep their traceback.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import warnings
@@ -21,7 +22,12 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from ggmlpy.cli.show import console, printable, tolerate_any_text
+from ggmlpy.cli.show import (
+    console,
+    open_missing_streams,
+    printable,
+    tolerate_any_text,
+)
 from ggmlpy.errors import GgmlpyError
 
 FAILED, INTERRUPTED, READER_GONE = 1, 130, 141
@@ -31,6 +37,7 @@ class GuardedGroup(TyperGroup):
     """The commands, with errors turned into a line and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
+        open_missing_streams()
         tolerate_any_text()
         try:
             with one_line_warnings():
@@ -48,6 +55,12 @@ class GuardedGroup(TyperGroup):
         except BrokenPipeError:
             _discard_output()
             raise typer.Exit(READER_GONE) from None
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            complain("error", f"the output cannot be written: {error.strerror}")
+            _discard_output()
+            raise typer.Exit(FAILED) from None
 
 
 def complain(kind: str, message: str) -> None:
@@ -82,6 +95,6 @@ def _discard_output() -> None:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except BrokenPipeError:
+        except OSError:
             os.dup2(nowhere, stream.fileno())
     os.close(nowhere)

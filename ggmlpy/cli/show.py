@@ -5,12 +5,22 @@ from __future__ import annotations
 import io
 import json
 import math
+import os
 import sys
+from pathlib import Path
 from typing import IO, Any
 
 from rich.console import Console
 
 _UNLIMITED = 10_000  # columns, where nobody looks at a screen: tables are never cut there
+
+
+def open_missing_streams() -> None:
+    """Streams that were closed before the start (`>&-`), which Python has as None, lead nowhere."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            stream = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115  (stays open)
+            setattr(sys, name, stream)
 
 
 def tolerate_any_text() -> None:
