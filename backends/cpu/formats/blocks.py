@@ -24,7 +24,7 @@ from ggmlpy.backends.cpu.formats.activations import (
 from ggmlpy.backends.cpu.simd.arith import fma
 from ggmlpy.backends.cpu.simd.core import Emitter, Intrinsic, f32, f32x16, i8x64, i32x16, i64, typed
 from ggmlpy.backends.cpu.simd.dot import dot4_u7s8, dot4_u8s8
-from ggmlpy.backends.cpu.simd.memory import bcast4_i8x64
+from ggmlpy.backends.cpu.simd.memory import bcast4_i8x64, prefetch
 from ggmlpy.backends.cpu.simd.product import after, expect, parts, tile_of
 
 
@@ -44,7 +44,7 @@ class Block:
     zero: int = 0
 
 
-# emitter, address of a packed block, which part of it (i64) -> the part's blocks in order
+# emitter, address of a packed block, address of one of its parts -> the part's blocks in order
 Unpack = Callable[[Emitter, Any, Any], Iterable[Block]]
 
 
@@ -53,9 +53,14 @@ def load_vectors(b: Emitter, address: Any, n: int) -> list[Any]:
     return [b.load_from(after(b, address, 64 * j), i8x64) for j in range(n)]
 
 
-def add_blocks(unpack: Unpack) -> Intrinsic:
-    """The function (sums, w, part, rows, at) -> sums that kernels call: adds the products of the
-    blocks of one part with x, which starts at byte `at` of each row."""
+def add_blocks(unpack: Unpack, n_blocks: int, part_bytes: int, ahead_bytes: int) -> Intrinsic:
+    """The function (sums, w, part, rows, at) -> sums that kernels call.
+
+    It adds the products of a part of `n_blocks` blocks with x, which starts at byte `at` of each
+    row. After each block it asks for its share of the part's bytes, `ahead_bytes` further on:
+    spread out, because requests in a bunch would fill the core's few slots for them.
+    """
+    share = part_bytes // n_blocks
 
     @typed(expect([f32x16], i64, i64, [i64], i64, result=[f32x16]))
     def add(b: Emitter, sums: Any, w: Any, part: Any, rows: Any, at: Any) -> Any:
@@ -64,6 +69,8 @@ def add_blocks(unpack: Unpack) -> Intrinsic:
         for i, block in enumerate(unpack(b, w, part)):
             for t, x in enumerate(xs):
                 totals[t] = _add_block(b, totals[t], block, after(b, x, BLOCK_BYTES * i))
+            for line in range(share * i // 64 * 64, share * (i + 1), 64):
+                prefetch(b, after(b, part, ahead_bytes + line))
         return tile_of(b, totals)
 
     return add

@@ -56,8 +56,8 @@ def after(b: Emitter, address: Any, n_bytes: int) -> Any:
 def expect(*wanted: Any, result: Any) -> Callable[..., Any]:
     """A typing rule for functions whose first argument is a tile of n vectors.
 
-    A wanted argument is a type, Const, or a vector's type in a list: a tile of n such. `result` is
-    written the same way.
+    A wanted argument is a type, or a vector's type in a list: a tile of n such. `result` is written
+    the same way.
     """
 
     def infer(*args: Arg) -> Any:
@@ -66,11 +66,6 @@ def expect(*wanted: Any, result: Any) -> Callable[..., Any]:
         n = args[0].n
         params: list[Any] = []
         for arg, want in zip(args, wanted, strict=True):
-            if want is Const:
-                if not isinstance(arg, Const):
-                    return None
-                params.append(arg)
-                continue
             type_ = Tile(want[0], n) if isinstance(want, list) else want
             if not isinstance(type_, Scalar) and arg != type_:
                 return None
