@@ -86,8 +86,8 @@ def chat(
         "presence_penalty": presence_penalty,
         "seed": common.seed_or_fresh(seed),
     }
-    conversation = _Conversation(llm, system, choices)
     interactive = sys.stdin.isatty()
+    conversation = _Conversation(llm, system, choices, interactive)
     if interactive:
         say("/help lists the commands, Ctrl-D leaves")
     for message in _messages(interactive):
@@ -110,8 +110,11 @@ def chat(
 class _Conversation:
     """The messages so far; `answer` adds one of the user's and the model's answer."""
 
-    def __init__(self, llm: Llama, system: str | None, choices: dict[str, Any]) -> None:
+    def __init__(
+        self, llm: Llama, system: str | None, choices: dict[str, Any], interactive: bool
+    ) -> None:
         self._llm = llm
+        self._interactive = interactive
         self._choices = choices
         self._beginning = [] if system is None else [{"role": "system", "content": system}]
         self._messages = list(self._beginning)
@@ -133,7 +136,7 @@ class _Conversation:
             self._llm.create_chat_completion(messages, stream=True, **self._choices),
         )
         text, reason = "", None
-        with _interruptible() as interrupted:
+        with _interrupts(self._interactive) as interrupts:
             try:
                 for chunk in chunks:
                     choice = chunk["choices"][0]
@@ -142,11 +145,14 @@ class _Conversation:
                     reason = choice["finish_reason"]
                     text += piece
                     write_text(piece)
-                    if interrupted():
+                    if interrupts.came:
                         break
-            except KeyboardInterrupt:  # the second: somewhere in the engine
-                self._llm.reset()
-        write_text("" if text.endswith("\n") else "\n")
+            except KeyboardInterrupt:
+                if not interrupts.came:
+                    raise
+                self._llm.reset()  # the second Ctrl-C came somewhere in the engine
+            finally:
+                write_text("" if text.endswith("\n") else "\n")
         self._messages = [*messages, {"role": "assistant", "content": text.strip()}]
         if reason == "length" and self._choices["max_tokens"] is None:
             complain("warning", f"the context of {self._llm.n_ctx} tokens is full")
@@ -198,14 +204,17 @@ class _Interrupts:
 
 
 @contextmanager
-def _interruptible() -> Iterator[Any]:
-    """Gives a function that tells whether Ctrl-C was pressed since.
+def _interrupts(caught: bool) -> Iterator[_Interrupts]:
+    """Whether Ctrl-C was pressed since; where it is not to be caught, it ends the program.
 
     An exception in the middle of a decode would cost the KV cache, which the next answer needs.
     """
     interrupts = _Interrupts()
+    if not caught:
+        yield interrupts
+        return
     before = signal.signal(signal.SIGINT, interrupts)
     try:
-        yield lambda: interrupts.came
+        yield interrupts
     finally:
         signal.signal(signal.SIGINT, before)

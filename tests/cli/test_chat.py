@@ -193,6 +193,21 @@ def test_an_error_on_a_terminal_does_not_end_the_conversation(model: Path) -> No
         assert terminal.process.wait(timeout=60) == 0
 
 
+def test_ctrl_c_in_a_piped_answer_leaves(model: Path) -> None:
+    settings = ("--backend", "reference", "-c", 20000, "--temp", 3)
+    process = start("chat", "-m", model, *settings)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(b"one\ntwo\n")
+    process.stdin.flush()
+    process.stdout.read(5)  # the first answer has begun, and would go on for minutes
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert out.endswith(b"\n")
+    assert err.count(b"\n") == 1, err  # the warning of n_ctx
+
+
 def test_ctrl_c_between_piped_messages_leaves(model: Path) -> None:
     process = start("chat", "-m", model, *SETTINGS, "-q")
     assert process.stdin is not None
