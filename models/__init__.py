@@ -11,6 +11,7 @@ from ggmlpy.models.batch import UBatch
 from ggmlpy.models.hparams import HParams
 from ggmlpy.models.llama import Llama
 from ggmlpy.models.memory import Memory
+from ggmlpy.models.qwen2 import Qwen2
 from ggmlpy.models.weights import Weights
 from ggmlpy.tensor import Tensor
 
@@ -29,6 +30,7 @@ class Model(Protocol):
 
 ARCHITECTURES: dict[str, Callable[[GGUFFile], Model]] = {
     "llama": Llama,
+    "qwen2": Qwen2,
 }
 
 

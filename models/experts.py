@@ -25,8 +25,8 @@ class Experts:
     n_used: int
 
     @classmethod
-    def take(cls, weights: Weights, blk: str, h: HParams) -> Experts:
-        E, F, X = h.n_embd, h.n_ff, h.n_expert
+    def take(cls, weights: Weights, layer: int, h: HParams) -> Experts:
+        blk, E, F, X = f"blk.{layer}", h.n_embd, h.n_ff, h.n_expert
         return cls(
             router=weights.take(f"{blk}.ffn_gate_inp.weight", E, X),
             gate=weights.take(f"{blk}.ffn_gate_exps.weight", E, F, X),
@@ -35,26 +35,25 @@ class Experts:
             n_used=h.n_expert_used,
         )
 
-
-def mixture(x: Tensor, experts: Experts) -> Tensor:
-    """Each token's chosen experts, weighted and summed: x [E, T] -> [E, T]."""
-    E, T, _, _ = x.ne
-    X, U = experts.router.ne[1], experts.n_used
-    scores = ops.soft_max(ops.mul_mat(experts.router, x))  # [X, T]
-    chosen = ops.argsort_top_k(scores, U)  # [U, T] i32
-    weights = ops.get_rows(ops.reshape_3d(scores, 1, X, T), chosen)  # [1, U, T]
-    weights = ops.reshape_2d(weights, U, T)  # [U, T]
-    weights = ops.div(weights, ops.sum_rows(weights))  # [U, T]
-    weights = ops.reshape_3d(weights, 1, U, T)  # [1, U, T]
-    x = ops.reshape_3d(x, E, 1, T)  # [E, 1, T]
-    gate = ops.mul_mat_id(experts.gate, x, chosen)  # [F, U, T]
-    up = ops.mul_mat_id(experts.up, x, chosen)  # [F, U, T]
-    out = ops.mul_mat_id(experts.down, ops.swiglu_split(gate, up), chosen)  # [E, U, T]
-    out = ops.mul(out, weights)  # [E, U, T]
-    total = _expert(out, 0)  # [E, T]
-    for i in range(1, U):
-        total = ops.add(total, _expert(out, i))
-    return ops.cont(total) if U == 1 else total
+    def __call__(self, x: Tensor) -> Tensor:
+        """Each token's chosen experts, weighted and summed: x [E, T] -> [E, T]."""
+        E, T, _, _ = x.ne
+        X, U = self.router.ne[1], self.n_used
+        scores = ops.soft_max(ops.mul_mat(self.router, x))  # [X, T]
+        chosen = ops.argsort_top_k(scores, U)  # [U, T] i32
+        weights = ops.get_rows(ops.reshape_3d(scores, 1, X, T), chosen)  # [1, U, T]
+        weights = ops.reshape_2d(weights, U, T)  # [U, T]
+        weights = ops.div(weights, ops.sum_rows(weights))  # [U, T]
+        weights = ops.reshape_3d(weights, 1, U, T)  # [1, U, T]
+        x = ops.reshape_3d(x, E, 1, T)  # [E, 1, T]
+        gate = ops.mul_mat_id(self.gate, x, chosen)  # [F, U, T]
+        up = ops.mul_mat_id(self.up, x, chosen)  # [F, U, T]
+        out = ops.mul_mat_id(self.down, ops.swiglu_split(gate, up), chosen)  # [E, U, T]
+        out = ops.mul(out, weights)  # [E, U, T]
+        total = _expert(out, 0)  # [E, T]
+        for i in range(1, U):
+            total = ops.add(total, _expert(out, i))
+        return ops.cont(total) if U == 1 else total
 
 
 def _expert(out: Tensor, i: int) -> Tensor:

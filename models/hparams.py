@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 from ggmlpy.errors import WeightError
 from ggmlpy.gguf_file import GGUFFile, LazyArray
@@ -52,9 +54,12 @@ class HParams:
         return self.n_embd_head_v * self.n_head_kv
 
 
-def attention_layers(h: HParams) -> AttentionLayers:
-    """Every layer, with full attention."""
-    return AttentionLayers(tuple(range(h.n_layer)), h.n_embd_head_k, h.n_embd_head_v, h.n_head_kv)
+def attention_layers(
+    h: HParams, layers: Iterable[int] | None = None, window: int | None = None
+) -> AttentionLayers:
+    """Some layers (by default all), with full attention or a window."""
+    chosen = tuple(range(h.n_layer) if layers is None else layers)
+    return AttentionLayers(chosen, h.n_embd_head_k, h.n_embd_head_v, h.n_head_kv, window)
 
 
 class Keys:
@@ -65,12 +70,17 @@ class Keys:
         self._metadata = file.metadata
         self.architecture = file.metadata.str("general.architecture")
 
-    def count(self, key: str, default: int | None = None) -> int:
-        """A whole number of at least one; a per-layer list of it must be the same number."""
+    def count(self, key: str, default: int | None = None, *, in_some_layers: bool = False) -> int:
+        """A whole number of at least one; a per-layer list of it must be the same number.
+
+        With `in_some_layers` zeros in such a list are passed over: those layers have none.
+        """
         name = f"{self.architecture}.{key}"
         value = self._metadata.get(name)
         if isinstance(value, LazyArray):
             numbers = set(self._metadata.array(name, of="int").tolist())
+            if in_some_layers:
+                numbers.discard(0)
             if len(numbers) != 1:
                 raise self.error(key, sorted(numbers), "the same number for every layer")
             found = int(numbers.pop())
@@ -81,6 +91,18 @@ class Keys:
         if found < 1:
             raise self.error(key, found, "at least 1")
         return found
+
+    def per_layer(self, key: str, n_layer: int) -> list[int] | None:
+        """A whole number for each layer; None where the key is missing or one number for all."""
+        name = f"{self.architecture}.{key}"
+        value = self._metadata.get(name)
+        if not isinstance(value, LazyArray):
+            return None
+        kind: Literal["bool", "int"] = "bool" if value.type == "bool" else "int"
+        numbers = [int(n) for n in self._metadata.array(name, of=kind)]
+        if len(numbers) != n_layer:
+            raise self.error(key, f"a list of {len(numbers)}", f"one of {n_layer}, the block_count")
+        return numbers
 
     def whole(self, key: str, default: int) -> int:
         return self._metadata.int(f"{self.architecture}.{key}", default)
@@ -99,15 +121,16 @@ class Keys:
         return WeightError(f"{self._file}: key {name} is {found}, must be {must_be}")
 
 
-def read_hparams(file: GGUFFile) -> HParams:
+def read_hparams(file: GGUFFile, *, attention_in_some_layers: bool = False) -> HParams:
     """The hyper-parameters of the file's architecture.
 
-    Raises WeightError for a key that is missing, of the wrong type, or out of range.
+    With `attention_in_some_layers` counts of heads are those of the layers that have any. Raises
+    WeightError for a key that is missing, of the wrong type, or out of range.
     """
-    keys = Keys(file)
+    keys, some = Keys(file), attention_in_some_layers
     n_embd = keys.count("embedding_length")
-    n_head = keys.count("attention.head_count")
-    n_head_kv = keys.count("attention.head_count_kv", n_head)
+    n_head = keys.count("attention.head_count", in_some_layers=some)
+    n_head_kv = keys.count("attention.head_count_kv", n_head, in_some_layers=some)
     if n_head % n_head_kv:
         raise keys.error("attention.head_count_kv", n_head_kv, f"a divisor of {n_head} heads")
     n_expert = keys.whole("expert_count", 0)

@@ -1,0 +1,185 @@
+"""Blocks that several architectures are made of: linear maps, norms, attention, feed-forward.
+
+Each is a dataclass of its tensors: `take` finds and checks them in the file, a call adds the block
+to the graph.
+
+Letters in shapes: E n_embd, D head size of q and k, Dv of v, H heads, Hk K/V heads, F n_ff,
+V n_vocab, T tokens, O outputs wanted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ggmlpy import ops
+from ggmlpy.models.attention import attend
+from ggmlpy.models.batch import UBatch
+from ggmlpy.models.hparams import HParams, RopeParams
+from ggmlpy.models.weights import Weights
+from ggmlpy.ops.rope import RopeMode
+from ggmlpy.tensor import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """scale * W x + bias. A scale comes with weights that are stored relative to it."""
+
+    weight: Tensor  # [n_in, n_out]
+    bias: Tensor | None  # [n_out]
+    scale: Tensor | None  # [1]
+
+    @classmethod
+    def take(
+        cls, weights: Weights, name: str, n_in: int, n_out: int, *, scaled: bool = True
+    ) -> Linear:
+        """The tensor `name.weight`, and `name.bias` and `name.scale` where the file has them."""
+        return cls(
+            weight=weights.take(f"{name}.weight", n_in, n_out),
+            bias=weights.maybe(f"{name}.bias", n_out),
+            scale=weights.maybe(f"{name}.scale", 1) if scaled else None,
+        )
+
+    @classmethod
+    def take_output(cls, weights: Weights, h: HParams) -> Linear:
+        """The map to logits [E, V]; a file without one uses the token embedding."""
+        tied = weights.take("token_embd.weight", h.n_embd, h.n_vocab)
+        return cls(
+            weight=weights.maybe("output.weight", h.n_embd, h.n_vocab) or tied,
+            bias=weights.maybe("output.bias", h.n_vocab),
+            scale=weights.maybe("output.scale", 1),
+        )
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y = ops.mul_mat(self.weight, x)  # [n_out, T]
+        if self.scale is not None:
+            y = ops.mul(y, self.scale)
+        return y if self.bias is None else ops.add(y, self.bias)
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """RMSNorm: rows of unit root mean square, times the weight as the file has it."""
+
+    weight: Tensor  # [n]
+    eps: float
+
+    @classmethod
+    def take(cls, weights: Weights, name: str, n: int, h: HParams) -> Norm:
+        return cls(weights.take(f"{name}.weight", n), h.norm_eps)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return ops.mul(ops.rms_norm(x, self.eps), self.weight)
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """How an architecture turns q and k by their positions."""
+
+    params: RopeParams
+    mode: RopeMode
+    freq_factors: Tensor | None = None  # [n_dims/2]
+
+    def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
+        r = self.params
+        return ops.rope_ext(
+            x, positions, self.freq_factors, r.n_dims, self.mode, r.n_ctx_orig,
+            r.freq_base, r.freq_scale, r.ext_factor, r.attn_factor, r.beta_fast, r.beta_slow,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class SelfAttention:
+    """Attention with grouped K/V heads, q and k turned by position, normed before where asked."""
+
+    layer: int
+    n_head: int
+    n_head_kv: int
+    q: Linear  # [E, D*H]
+    k: Linear  # [E, D*Hk]
+    v: Linear  # [E, Dv*Hk]
+    output: Linear  # [Dv*H, E]
+    q_norm: Norm | None  # [D]
+    k_norm: Norm | None  # [D]
+    rotation: Rotation
+    scale: float
+
+    @classmethod
+    def take(
+        cls,
+        weights: Weights,
+        layer: int,
+        h: HParams,
+        rotation: Rotation,
+        *,
+        qk_norm: bool = False,
+        scale: float | None = None,
+    ) -> SelfAttention:
+        """A layer's attention; without a scale q k^T is divided by sqrt(D)."""
+        blk, E, D, Dv = f"blk.{layer}", h.n_embd, h.n_embd_head_k, h.n_embd_head_v
+        return cls(
+            layer=layer,
+            n_head=h.n_head,
+            n_head_kv=h.n_head_kv,
+            q=Linear.take(weights, f"{blk}.attn_q", E, D * h.n_head),
+            k=Linear.take(weights, f"{blk}.attn_k", E, D * h.n_head_kv),
+            v=Linear.take(weights, f"{blk}.attn_v", E, Dv * h.n_head_kv),
+            output=Linear.take(weights, f"{blk}.attn_output", Dv * h.n_head, E),
+            q_norm=Norm.take(weights, f"{blk}.attn_q_norm", D, h) if qk_norm else None,
+            k_norm=Norm.take(weights, f"{blk}.attn_k_norm", D, h) if qk_norm else None,
+            rotation=rotation,
+            scale=1.0 / math.sqrt(D) if scale is None else scale,
+        )
+
+    def __call__(self, x: Tensor, ubatch: UBatch) -> Tensor:
+        """x [E, T] -> [E, T]"""
+        q = self._heads(self.q(x).named("Qcur"), self.n_head)  # [D, H, T]
+        k = self._heads(self.k(x).named("Kcur"), self.n_head_kv)  # [D, Hk, T]
+        v = self._heads(self.v(x).named("Vcur"), self.n_head_kv)  # [Dv, Hk, T]
+        q = self.q_norm(q).named("Qcur_normed") if self.q_norm is not None else q
+        k = self.k_norm(k).named("Kcur_normed") if self.k_norm is not None else k
+        q = self.rotation(q, ubatch.positions)
+        k = self.rotation(k, ubatch.positions)
+        out = attend(q, k, v, ubatch, self.layer, self.scale).named("kqv_out")  # [Dv*H, T]
+        return self.output(out).named("attn_out")  # [E, T]
+
+    @staticmethod
+    def _heads(x: Tensor, n_head: int) -> Tensor:
+        return ops.reshape_3d(x, x.ne[0] // n_head, n_head, x.ne[1])
+
+
+@dataclass(frozen=True, slots=True)
+class FeedForward:
+    """down(act(gate(x)) * up(x)): SwiGLU, GeGLU and their like (Shazeer, 2020)."""
+
+    gate: Linear  # [E, F]
+    up: Linear  # [E, F]
+    down: Linear  # [F, E]
+    gated: Callable[[Tensor, Tensor], Tensor]  # (gate, up) -> act(gate) * up
+
+    @classmethod
+    def take(
+        cls,
+        weights: Weights,
+        layer: int,
+        h: HParams,
+        gated: Callable[[Tensor, Tensor], Tensor] = ops.swiglu_split,
+        *,
+        scaled: bool = True,
+    ) -> FeedForward:
+        """A layer's feed-forward; not `scaled` where llama.cpp leaves its scales unused.
+
+        It does so in qwen2, gemma3 and lfm2, but multiplies by them in llama and qwen3.
+        """
+        blk, E, F = f"blk.{layer}", h.n_embd, h.n_ff
+        return cls(
+            gate=Linear.take(weights, f"{blk}.ffn_gate", E, F, scaled=scaled),
+            up=Linear.take(weights, f"{blk}.ffn_up", E, F, scaled=scaled),
+            down=Linear.take(weights, f"{blk}.ffn_down", F, E, scaled=scaled),
+            gated=gated,
+        )
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x [E, T] -> [E, T]"""
+        return self.down(self.gated(self.gate(x), self.up(x)))  # [E, T]
