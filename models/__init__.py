@@ -12,6 +12,7 @@ from ggmlpy.models.hparams import HParams
 from ggmlpy.models.llama import Llama
 from ggmlpy.models.memory import Memory
 from ggmlpy.models.qwen2 import Qwen2
+from ggmlpy.models.qwen3 import Qwen3
 from ggmlpy.models.weights import Weights
 from ggmlpy.tensor import Tensor
 
@@ -31,6 +32,7 @@ class Model(Protocol):
 ARCHITECTURES: dict[str, Callable[[GGUFFile], Model]] = {
     "llama": Llama,
     "qwen2": Qwen2,
+    "qwen3": Qwen3,
 }
 
 

@@ -1,0 +1,47 @@
+"""The qwen3 graph against a plain numpy forward pass."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.models.checks import (
+    BACKENDS,
+    FLASH,
+    check_always_the_same,
+    check_many_sequences,
+    check_plain_forward,
+)
+from tests.models.tiny import Tiny
+
+BASE = Tiny(architecture="qwen3", neox=True, qk_norm=True)
+VARIANTS = {
+    "plain": BASE,
+    "tied": replace(BASE, tied=True),
+    "large heads": replace(BASE, head_size=24, n_rot=24),
+    "biases": replace(BASE, biases=True),
+    "YaRN": replace(BASE, yarn_factor=4.0, freq_base=500.0),
+    "scales": replace(BASE, scales=True),
+}
+
+
+@FLASH
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_logits_are_those_of_a_plain_forward_pass(
+    tmp_path: Path, variant: str, backend: str, flash_attn: bool
+) -> None:
+    check_plain_forward(tmp_path / "tiny.gguf", VARIANTS[variant], backend, flash_attn)
+
+
+@FLASH
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_sequences_do_not_see_each_other(tmp_path: Path, backend: str, flash_attn: bool) -> None:
+    check_many_sequences(tmp_path / "tiny.gguf", BASE, backend, flash_attn)
+
+
+@FLASH
+def test_logits_are_always_the_same(tmp_path: Path, flash_attn: bool) -> None:
+    check_always_the_same(tmp_path / "tiny.gguf", BASE, flash_attn)
