@@ -8,6 +8,7 @@ from typing import Protocol
 from ggmlpy.errors import Unsupported
 from ggmlpy.gguf_file import GGUFFile
 from ggmlpy.models.batch import UBatch
+from ggmlpy.models.gemma3 import Gemma3
 from ggmlpy.models.hparams import HParams
 from ggmlpy.models.llama import Llama
 from ggmlpy.models.memory import Memory
@@ -30,6 +31,7 @@ class Model(Protocol):
 
 
 ARCHITECTURES: dict[str, Callable[[GGUFFile], Model]] = {
+    "gemma3": Gemma3,
     "llama": Llama,
     "qwen2": Qwen2,
     "qwen3": Qwen3,

@@ -1,0 +1,114 @@
+"""Gemma 3: norms before and after every block, GeGLU, and windows in five layers of six.
+
+Layers with a window turn q and k by a base of their own and are never scaled to a longer context.
+Gemma Team, 2025.
+
+Letters in shapes: E n_embd, V n_vocab, T tokens, O outputs wanted.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from ggmlpy import ops
+from ggmlpy.gguf_file import GGUFFile
+from ggmlpy.models.batch import UBatch
+from ggmlpy.models.blocks import FeedForward, Linear, Norm, Rotation, SelfAttention
+from ggmlpy.models.hparams import HParams, Keys, attention_layers, read_hparams
+from ggmlpy.models.memory import Memory
+from ggmlpy.models.weights import Weights
+from ggmlpy.ops.rope import RopeMode
+from ggmlpy.tensor import Tensor, scope
+
+N_LAYER_27B = 62  # the size whose attention scale comes from n_embd / n_head, not from the head
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    attn_norm: Norm  # [E]
+    attention: SelfAttention
+    post_attention_norm: Norm  # [E]
+    ffn_norm: Norm  # [E]
+    ffn: FeedForward
+    post_ffw_norm: Norm  # [E]
+
+
+class Gemma3:
+    """The graph of a gemma3 model: `build(ubatch)` gives the logits [V, O]."""
+
+    def __init__(self, file: GGUFFile) -> None:
+        self.hparams = read_hparams(file)
+        self.weights = Weights(file)
+        h, keys = self.hparams, Keys(file)
+        self.window = keys.whole("attention.sliding_window", 0)
+        self.windowed = _windowed_layers(keys, h.n_layer) if self.window > 0 else set()
+        self.softcap = keys.real("final_logit_softcapping", 0.0)
+        self.memory = self._memory()
+        everywhere = Rotation(h.rope, RopeMode.NEOX)
+        near = replace(
+            h.rope,
+            freq_base=keys.real("rope.freq_base_swa", 10_000.0),
+            freq_scale=1.0,
+            ext_factor=0.0,
+            attn_factor=1.0,
+        )
+        nearby = Rotation(near, RopeMode.NEOX)
+        self.token_embd = self.weights.take("token_embd.weight", h.n_embd, h.n_vocab)
+        self.layers = [
+            self._layer(i, nearby if i in self.windowed else everywhere) for i in range(h.n_layer)
+        ]
+        self.output_norm = Norm.take(self.weights, "output_norm", h.n_embd, h)
+        self.output = Linear.take_output(self.weights, h)
+
+    def _memory(self) -> Memory:
+        h = self.hparams
+        full = [i for i in range(h.n_layer) if i not in self.windowed]
+        groups = ((full, None), (sorted(self.windowed), self.window))
+        return tuple(attention_layers(h, layers, window) for layers, window in groups if layers)
+
+    def _layer(self, i: int, rotation: Rotation) -> Layer:
+        h, weights, blk = self.hparams, self.weights, f"blk.{i}"
+        scale = _attention_scale(h)
+        return Layer(
+            attn_norm=Norm.take(weights, f"{blk}.attn_norm", h.n_embd, h),
+            attention=SelfAttention.take(weights, i, h, rotation, qk_norm=True, scale=scale),
+            post_attention_norm=Norm.take(weights, f"{blk}.post_attention_norm", h.n_embd, h),
+            ffn_norm=Norm.take(weights, f"{blk}.ffn_norm", h.n_embd, h),
+            ffn=FeedForward.take(weights, i, h, ops.geglu_split, scaled=False),
+            post_ffw_norm=Norm.take(weights, f"{blk}.post_ffw_norm", h.n_embd, h),
+        )
+
+    def build(self, ubatch: UBatch) -> Tensor:
+        """Logits [V, O] of the wanted tokens."""
+        x = ops.get_rows(self.token_embd, ubatch.tokens)  # [E, T]
+        x = ops.scale(x, math.sqrt(self.hparams.n_embd)).named("inp_scaled")
+        for i, layer in enumerate(self.layers):
+            with scope(f"blk.{i}"):
+                h = layer.attention(layer.attn_norm(x), ubatch)  # [E, T]
+                if i == len(self.layers) - 1:  # from here on only wanted tokens matter
+                    h = ops.get_rows(h, ubatch.out_ids)  # [E, O]
+                    x = ops.get_rows(x, ubatch.out_ids)  # [E, O]
+                x = ops.add(layer.post_attention_norm(h), x).named("sa_out")
+                h = layer.ffn(layer.ffn_norm(x))
+                x = ops.add(layer.post_ffw_norm(h), x).named("l_out")
+        x = self.output_norm(x).named("result_norm")  # [E, O]
+        x = self.output(x)  # [V, O]
+        if self.softcap:
+            x = ops.scale(ops.tanh(ops.scale(x, 1.0 / self.softcap)), self.softcap)
+        return x.named("result_output")
+
+
+def _windowed_layers(keys: Keys, n_layer: int) -> set[int]:
+    """All but every sixth, or as the file says: by another period, or layer by layer."""
+    key = "attention.sliding_window_pattern"
+    listed = keys.per_layer(key, n_layer)
+    if listed is not None:
+        return {i for i, windowed in enumerate(listed) if windowed}
+    period = keys.count(key, 6)
+    return {i for i in range(n_layer) if (i + 1) % period}
+
+
+def _attention_scale(h: HParams) -> float:
+    n = h.n_embd // h.n_head if h.n_layer == N_LAYER_27B else h.n_embd_head_k
+    return 1.0 / math.sqrt(n)
