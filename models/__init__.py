@@ -10,6 +10,7 @@ from ggmlpy.gguf_file import GGUFFile
 from ggmlpy.models.batch import UBatch
 from ggmlpy.models.gemma3 import Gemma3
 from ggmlpy.models.hparams import HParams
+from ggmlpy.models.lfm2 import Lfm2
 from ggmlpy.models.llama import Llama
 from ggmlpy.models.memory import Memory
 from ggmlpy.models.qwen2 import Qwen2
@@ -32,6 +33,7 @@ class Model(Protocol):
 
 ARCHITECTURES: dict[str, Callable[[GGUFFile], Model]] = {
     "gemma3": Gemma3,
+    "lfm2": Lfm2,
     "llama": Llama,
     "qwen2": Qwen2,
     "qwen3": Qwen3,
