@@ -6,7 +6,8 @@
     ├── FileError (ValueError)           a file cannot be used
     │   ├── MissingFile (FileNotFoundError)  there is no such file, or it is a folder
     │   ├── GGUFError                    not a GGUF file, or a damaged one
-    │   └── WeightError                  a tensor or key that the model needs is missing or wrong
+    │   ├── WeightError                  a tensor or key that the model needs is missing or wrong
+    │   └── StateError                   not a saved state, a damaged one, or one of another model
     ├── TokenizerError (ValueError)      text cannot be turned into tokens with what the file says
     ├── TemplateError (ValueError)       a chat template cannot be used
     ├── SamplingError (ValueError)       a sampling parameter out of range, logits without a maximum
@@ -48,6 +49,10 @@ class GGUFError(FileError):
 
 class WeightError(FileError):
     """A tensor or key that the model needs is missing, or has the wrong shape or type."""
+
+
+class StateError(FileError):
+    """Not a saved state, a damaged one, or one of another model."""
 
 
 class TokenizerError(GgmlpyError, ValueError):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
@@ -17,11 +19,12 @@ from ggmlpy.chat import ChatTemplate
 from ggmlpy.completion import ChatForm, TextForm, collect
 from ggmlpy.compute import backends_for
 from ggmlpy.context import Context
+from ggmlpy.engine import Engine
 from ggmlpy.errors import BadBatch
-from ggmlpy.generation import Generator, LogitsProcessor, Request
+from ggmlpy.generation import LogitsProcessor, Piece, Request
 from ggmlpy.gguf_file import GGUFFile
 from ggmlpy.models import load_model
-from ggmlpy.sampling import Sampler, SamplingParams
+from ggmlpy.sampling import SamplingParams
 from ggmlpy.timings import Timings
 from ggmlpy.tokenizer import Tokenizer
 from ggmlpy.types import type_of
@@ -74,7 +77,6 @@ class Llama:
         self.model_path = str(model_path)
         self.verbose = verbose
         self.seed = seed
-        self.timings = Timings()
         self._file = GGUFFile.open(model_path)
         self.metadata = self._file.metadata
         self.model = load_model(self._file)
@@ -90,7 +92,8 @@ class Llama:
             type_v=type_of(type_v),
             flash_attn=flash_attn,
         )
-        self._generator = Generator(self._context, self.tokenizer)
+        self.engine = Engine(self._context, self.tokenizer)
+        self._pieces: dict[int, deque[Piece]] = {}  # made, but not yet asked for, by request
         self._chat_template: ChatTemplate | None = None
         self._context.warm_up()
         self.load_s = perf_counter() - started
@@ -138,6 +141,11 @@ class Llama:
             ]
         )
 
+    @property
+    def timings(self) -> Timings:
+        """Of what ran since the engine was last idle."""
+        return self.engine.timings
+
     def tokenize(self, text: str, add_bos: bool = True, special: bool = False) -> list[int]:
         """The text's token ids. `special` parses control tokens written in the text."""
         return self.tokenizer.encode(text, add_bos=add_bos, special=special)
@@ -155,7 +163,8 @@ class Llama:
 
     def reset(self) -> None:
         """Forget what the KV cache holds. Never changes a result, only what has to be run again."""
-        self._generator.reset()
+        self.engine.reset()
+        self._pieces.clear()
 
     def close(self) -> None:
         """Let go of the file. The model must not be used afterwards."""
@@ -173,51 +182,50 @@ class Llama:
         self.close()
 
     def create_completion(
+        self, prompt: str | Sequence[int], *, stream: bool = False, **options: Any
+    ) -> dict[str, Any] | Iterator[dict[str, Any]]:
+        """Text after `prompt`: llama-cpp-python's completion dict, or with `stream` its chunks.
+
+        Options, with llama-cpp-python's names and defaults:
+
+            max_tokens=16             None or below 1: until the context is full
+            temperature=0.8           0 always takes the likeliest token
+            top_k=40, top_p=0.95, min_p=0.05, typical_p=1.0
+            repeat_penalty=1.0, frequency_penalty=0.0, presence_penalty=0.0
+            logit_bias=None           {token: added to its logit}
+            logits_processor=None     f(tokens, logits) -> logits
+            seed=None                 the model's seed, or a fresh one
+            stop=None                 a string, or several, that end the text before them
+            logprobs=None             how many likeliest tokens to tell of each token
+            echo=False                put the prompt before the text
+            model=None                the name to give in the result
+
+        Raises BadBatch for a prompt that does not fit the context, SamplingError for an option out
+        of its range.
+        """
+        request, form = self._text_request(prompt, **options)
+        return self._complete(request, form, stream)
+
+    def _text_request(
         self,
         prompt: str | Sequence[int],
         *,
         max_tokens: int | None = 16,
-        temperature: float = 0.8,
-        top_p: float = 0.95,
-        min_p: float = 0.05,
-        typical_p: float = 1.0,
         logprobs: int | None = None,
         echo: bool = False,
         stop: str | Sequence[str] | None = None,
-        frequency_penalty: float = 0.0,
-        presence_penalty: float = 0.0,
-        repeat_penalty: float = 1.0,
-        top_k: int = 40,
-        stream: bool = False,
-        seed: int | None = None,
         model: str | None = None,
         logits_processor: LogitsProcessor | None = None,
-        logit_bias: dict[int, float] | None = None,
-    ) -> dict[str, Any] | Iterator[dict[str, Any]]:
-        """Text after `prompt`: llama-cpp-python's completion dict, or with `stream` its chunks.
-
-        `max_tokens` None or below 1 writes until the context is full. `temperature=0` always takes
-        the likeliest token. Raises BadBatch for a prompt that does not fit the context.
-        """
+        **sampling: Any,
+    ) -> tuple[Request, TextForm]:
         tokens = self._prompt_tokens(prompt)
-        request = self._request(tokens, max_tokens, stop, logprobs, logits_processor)
-        params = SamplingParams(
-            temperature=temperature,
-            top_p=top_p,
-            min_p=min_p,
-            typical_p=typical_p,
-            frequency_penalty=frequency_penalty,
-            presence_penalty=presence_penalty,
-            repeat_penalty=repeat_penalty,
-            top_k=top_k,
-            seed=self.seed if seed is None else seed,
-            logit_bias=logit_bias,
+        request = self._request(
+            tokens, max_tokens, sampling, _as_list(stop), logprobs, logits_processor
         )
         shown = ""
         if echo:
             shown = prompt if isinstance(prompt, str) else self.detokenize(prompt)
-        form = TextForm(model or self.model_path, self.tokenizer, len(tokens), echo=shown)
-        return self._complete(request, params, form, stream)
+        return request, TextForm(model or self.model_path, self.tokenizer, len(tokens), echo=shown)
 
     def __call__(self, prompt: str | Sequence[int], **options: Any) -> Any:
         """`create_completion`."""
@@ -228,49 +236,58 @@ class Llama:
         messages: Sequence[dict[str, Any]],
         *,
         max_tokens: int | None = None,
-        temperature: float = 0.2,
-        top_p: float = 0.95,
-        min_p: float = 0.05,
-        typical_p: float = 1.0,
-        top_k: int = 40,
         stop: str | Sequence[str] | None = None,
-        frequency_penalty: float = 0.0,
-        presence_penalty: float = 0.0,
-        repeat_penalty: float = 1.0,
         stream: bool = False,
-        seed: int | None = None,
         model: str | None = None,
         logprobs: bool = False,
         top_logprobs: int | None = None,
         logits_processor: LogitsProcessor | None = None,
-        logit_bias: dict[int, float] | None = None,
+        temperature: float = 0.2,
+        **sampling: Any,
     ) -> dict[str, Any] | Iterator[dict[str, Any]]:
         """The assistant's answer to `messages`, by the file's chat template.
 
-        Raises TemplateError for messages or a template that do not render.
+        `sampling` is as for `create_completion`. Raises TemplateError for messages or a template
+        that do not render, and what `create_completion` raises.
         """
         template = self.chat_template
         # A model's own template writes its BOS: one more would change what the model sees.
         prompt = template.render(list(messages))
         tokens = self.tokenizer.encode(prompt, add_bos=template.is_default, special=True)
-        self._check_prompt(tokens)
         stops = [*_as_list(stop), *template.stops()]
         n_top = (top_logprobs or 0) if logprobs else None
-        request = self._request(tokens, max_tokens, stops, n_top, logits_processor)
-        params = SamplingParams(
-            temperature=temperature,
-            top_p=top_p,
-            min_p=min_p,
-            typical_p=typical_p,
-            top_k=top_k,
-            frequency_penalty=frequency_penalty,
-            presence_penalty=presence_penalty,
-            repeat_penalty=repeat_penalty,
-            seed=self.seed if seed is None else seed,
-            logit_bias=logit_bias,
-        )
+        options = {"temperature": temperature, **sampling}
+        request = self._request(tokens, max_tokens, options, stops, n_top, logits_processor)
         form = ChatForm(model or self.model_path, self.tokenizer, len(tokens))
-        return self._complete(request, params, form, stream)
+        return self._complete(request, form, stream)
+
+    def generate(
+        self, prompts: Iterable[str | Sequence[int]], **options: Any
+    ) -> Iterator[dict[str, Any]]:
+        """Completions of many prompts, run together on up to `n_seq_max` sequences.
+
+        Yields the dicts of `create_completion` in the order of the prompts, each as soon as it and
+        those before it are done; `options` are its options, for every prompt. Each text is the one
+        that its prompt gets alone. Raises what `create_completion` raises, before anything runs.
+        """
+        asked = [self._text_request(prompt, **options) for prompt in prompts]
+        ids: list[int] = []
+        try:
+            for request, _ in asked:
+                ids.append(self._start(request))
+        except BaseException:  # all or none
+            for id in ids:
+                self._drop(id)
+            raise
+        return self._collect_all(ids, [form for _, form in asked])
+
+    def _collect_all(self, ids: list[int], forms: list[TextForm]) -> Iterator[dict[str, Any]]:
+        try:
+            for id, form in zip(ids, forms, strict=True):
+                yield collect(self._follow(id), form)
+        finally:  # all done, or left early
+            for id in ids:
+                self._drop(id)
 
     @property
     def chat_template(self) -> ChatTemplate:
@@ -286,40 +303,64 @@ class Llama:
             tokens = list(prompt)
         if not tokens:  # a file without BOS, and nothing to start from
             raise BadBatch("the prompt is empty, and this vocabulary has no token to begin with")
-        self._check_prompt(tokens)
         return tokens
-
-    def _check_prompt(self, tokens: Sequence[int]) -> None:
-        self._context.check_tokens(tokens)
-        if len(tokens) > self.n_ctx:
-            raise BadBatch(
-                f"the prompt is {len(tokens)} tokens long, the context holds n_ctx = {self.n_ctx}"
-            )
 
     def _request(
         self,
         tokens: list[int],
         max_tokens: int | None,
-        stop: str | Sequence[str] | None,
+        sampling: dict[str, Any],
+        stop: Sequence[str],
         n_top_logprobs: int | None,
         logits_processor: LogitsProcessor | None,
     ) -> Request:
+        if sampling.get("seed") is None:
+            sampling = {**sampling, "seed": self.seed}
+        unknown = set(sampling) - {field.name for field in fields(SamplingParams)}
+        if unknown:
+            raise TypeError(f"unknown option {', '.join(sorted(unknown))}")
         room = self.n_ctx - len(tokens) + 1  # the last token need not be run
         wanted = room if max_tokens is None or max_tokens < 1 else min(max_tokens, room)
-        return Request(tokens, wanted, _as_list(stop), n_top_logprobs, logits_processor)
+        return Request(
+            tokens, wanted, SamplingParams(**sampling), stop, n_top_logprobs, logits_processor
+        )
 
     def _complete(
-        self, request: Request, params: SamplingParams, form: TextForm | ChatForm, stream: bool
+        self, request: Request, form: TextForm | ChatForm, stream: bool
     ) -> dict[str, Any] | Iterator[dict[str, Any]]:
-        self.timings = Timings(load_s=self.load_s)
-        sampler = Sampler(params, self.n_vocab)
-        pieces = self._generator.run(request, sampler, self.timings)
+        pieces = self._follow(self._start(request))
         if stream:
             return form.chunks(pieces)
         result: dict[str, Any] = collect(pieces, form)
         if self.verbose:
             print(self.timings, file=sys.stderr)
         return result
+
+    def _start(self, request: Request) -> int:
+        if not self.engine.has_work:
+            self.engine.timings = Timings(load_s=self.load_s)
+        id = self.engine.add(request)
+        self._pieces[id] = deque()
+        return id
+
+    def _follow(self, id: int) -> Iterator[Piece]:
+        """The pieces of one request. Steps that this takes bring the others forward too."""
+        try:
+            while True:
+                while not self._pieces[id]:
+                    for output in self.engine.step():
+                        if output.id in self._pieces:
+                            self._pieces[output.id].append(output.piece)
+                piece = self._pieces[id].popleft()
+                yield piece
+                if piece.finish_reason is not None:
+                    return
+        finally:  # read to the end, or left early
+            self._drop(id)
+
+    def _drop(self, id: int) -> None:
+        self.engine.cancel(id)
+        self._pieces.pop(id, None)
 
 
 def _as_list(stop: str | Sequence[str] | None) -> list[str]:

@@ -252,6 +252,11 @@ class SequenceMemory:
                 return 0
         return n_tokens
 
+    def can_copy(self, seq: int, n_tokens: int) -> bool:
+        """Whether the first `n_tokens` of a sequence are all there to be copied to another."""
+        whole = n_tokens == self.seq_pos_max(seq) + 1
+        return (self.recurrent is None or whole) and self.reusable(seq, n_tokens) == n_tokens
+
     def _check(self, seq: int) -> None:
         if not 0 <= seq < self.sizes.n_seq_max:
             raise BadBatch(f"sequence {seq}: n_seq_max is {self.sizes.n_seq_max}")

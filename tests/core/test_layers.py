@@ -22,8 +22,8 @@ LAYERS: list[tuple[str, list[str]]] = [
     ("ops", ["ops"]),
     ("backends and models", ["backends", "models"]),
     ("runtime", ["scheduler", "allocator", "executable", "compute"]),
-    ("memory", ["batch", "kv_cache", "recurrent_state", "memory", "plans"]),
-    ("engine", ["context", "generation", "completion", "llama"]),
+    ("memory", ["batch", "kv_cache", "recurrent_state", "memory", "plans", "state"]),
+    ("engine", ["context", "engine", "generation", "completion", "llama"]),
     ("surface", ["graph_html", "cli", "__init__", "__main__"]),
 ]  # fmt: skip
 LAYER_OF = {name: i for i, (_, names) in enumerate(LAYERS) for name in names}

@@ -1,0 +1,366 @@
+"""Continuous batching: many requests on one context, each step one batch of whatever is due.
+
+    waiting  --admit-->  running  --the cache is full-->  set aside  --there is room-->  running
+
+A step takes one token of every sequence that writes, and fills the rest of the ubatch with prompts.
+A finished sequence's tokens stay in its slot: a prompt that begins like them, or like those of a
+sequence still running, does not run that part again. Whatever a request shares its steps with, it
+gets the tokens that it would get alone.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import count
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ggmlpy.batch import Batch
+from ggmlpy.context import Context
+from ggmlpy.errors import BadBatch, CacheFull
+from ggmlpy.generation import FinishReason, Piece, Request, TokenLogprob, token_logprob
+from ggmlpy.sampling import Sampler
+from ggmlpy.state import SequenceState, put_state, take_state
+from ggmlpy.stopping import StopChecker
+from ggmlpy.timings import Timings
+from ggmlpy.tokenizer import StreamDecoder, Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A piece of one request's answer."""
+
+    id: int
+    piece: Piece
+
+
+@dataclass(eq=False, slots=True)
+class _Sequence:
+    """A request under way."""
+
+    id: int
+    request: Request
+    sampler: Sampler
+    decoder: StreamDecoder
+    checker: StopChecker
+    tokens: list[int]  # the prompt and what was written after it
+    n_run: int = 0  # of these, how many the memory holds
+    n_made: int = 0
+    saved: SequenceState | None = None  # while set aside
+
+    @property
+    def n_due(self) -> int:
+        """Tokens to run before the next one can be sampled."""
+        return len(self.tokens) - self.n_run
+
+    @property
+    def is_writing(self) -> bool:
+        return self.n_made > 0
+
+
+@dataclass(slots=True)
+class _Slot:
+    """One sequence of the context: who has it, and what the memory holds for it."""
+
+    seq: int
+    owner: _Sequence | None = None
+    tokens: list[int] = field(default_factory=list)
+    freed_at: int = 0  # the step at which it was last given up
+
+
+class Engine:
+    """Requests go in by `add`, pieces of answers come out of `step`, until `has_work` is false."""
+
+    def __init__(self, context: Context, tokenizer: Tokenizer) -> None:
+        self.context = context
+        self.timings = Timings()
+        self.n_set_aside = 0  # how often a sequence had to make room
+        self._tokenizer = tokenizer
+        self._ids = count()
+        self._n_steps = 0
+        self._waiting: deque[_Sequence] = deque()
+        self._aside: deque[_Sequence] = deque()
+        self._slots = [_Slot(seq) for seq in range(context.sizes.n_seq_max)]
+
+    # --- requests ---
+
+    def add(self, request: Request) -> int:
+        """Queue a request; returns the id that its outputs carry.
+
+        Raises BadBatch for a prompt that is empty, has a token outside the vocabulary, or is longer
+        than a sequence may be.
+        """
+        self.context.check_tokens(request.prompt)
+        limit = self.context.sizes.n_ctx_seq
+        if len(request.prompt) > limit:
+            raise BadBatch(
+                f"the prompt is {len(request.prompt)} tokens long, a sequence holds n_ctx = {limit}"
+            )
+        sampler = Sampler(request.sampling, self.context.model.hparams.n_vocab)
+        for token in request.prompt:
+            sampler.accept(token)
+        decoder = self._tokenizer.stream(start=False)
+        checker = StopChecker(list(request.stop))
+        sequence = _Sequence(
+            next(self._ids), request, sampler, decoder, checker, list(request.prompt)
+        )
+        self._waiting.append(sequence)
+        return sequence.id
+
+    def cancel(self, id: int) -> None:
+        """Drop a request, wherever it is. One that is finished or unknown is left alone."""
+        for queue in (self._waiting, self._aside):
+            for sequence in [s for s in queue if s.id == id]:
+                queue.remove(sequence)
+        for slot in self._slots:
+            if slot.owner is not None and slot.owner.id == id:
+                self._free(slot)
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._waiting or self._aside or self._running())
+
+    def reset(self) -> None:
+        """Drop every request and all that the memory holds."""
+        self._waiting.clear()
+        self._aside.clear()
+        for slot in self._slots:
+            slot.owner = None
+            slot.tokens.clear()
+        self.context.memory.clear()
+
+    # --- a step ---
+
+    def step(self) -> list[Output]:
+        """Run one batch of what is due; the pieces that it adds to the answers."""
+        self._n_steps += 1
+        self._resume()
+        self._admit()
+        while True:
+            taken, batch = self._collect()
+            if not batch:
+                return []
+            started = perf_counter()
+            try:
+                logits = self.context.decode_batch(batch)
+                break
+            except CacheFull:
+                if not self._make_room():
+                    raise
+        self._count(taken, perf_counter() - started)
+        return self._advance(taken, logits)
+
+    def _running(self) -> list[_Slot]:
+        return [slot for slot in self._slots if slot.owner is not None]
+
+    def _collect(self) -> tuple[list[tuple[_Slot, int]], Batch]:
+        """What runs in this step: slots with how many of their tokens, and these as a batch."""
+        room = self.context.sizes.n_ubatch
+        taken: list[tuple[_Slot, int]] = []
+        batch = Batch()
+        slots = sorted(
+            self._running(), key=lambda slot: (not _owner(slot).is_writing, _owner(slot).id)
+        )
+        for slot in slots:
+            sequence = _owner(slot)
+            n = min(sequence.n_due, room)
+            if n == 0:
+                break
+            room -= n
+            taken.append((slot, n))
+            tokens = sequence.tokens[sequence.n_run : sequence.n_run + n]
+            last = n == sequence.n_due
+            for i, token in enumerate(tokens):
+                position = sequence.n_run + i
+                batch.add(token, position, (slot.seq,), last and i == n - 1)
+        return taken, batch
+
+    def _advance(self, taken: list[tuple[_Slot, int]], logits: NDArray[np.float32]) -> list[Output]:
+        outputs, row = [], 0
+        for slot, n in taken:
+            sequence = _owner(slot)
+            slot.tokens += sequence.tokens[sequence.n_run : sequence.n_run + n]
+            sequence.n_run += n
+            if sequence.n_due == 0:
+                piece = self._write(sequence, logits[row])
+                row += 1
+                outputs.append(Output(sequence.id, piece))
+                if piece.finish_reason is not None:
+                    self._free(slot)
+        return outputs
+
+    def _write(self, sequence: _Sequence, logits: NDArray[np.float32]) -> Piece:
+        """Sample the next token: the text that it adds."""
+        token, logprobs = self._sample(sequence, logits)
+        decoder, checker = sequence.decoder, sequence.checker
+        if token in self._tokenizer.eog_ids:
+            rest = checker.push(decoder.finish()) + checker.finish()
+            return Piece(rest, finish_reason="stop")
+        sequence.tokens.append(token)
+        sequence.n_made += 1
+        text = checker.push(decoder.push(token))
+        if checker.stopped is not None:
+            return Piece(text, token, logprobs, "stop")
+        if sequence.n_made < sequence.request.max_tokens:
+            return Piece(text, token, logprobs)
+        text += checker.push(decoder.finish())
+        reason: FinishReason = "stop" if checker.stopped is not None else "length"
+        return Piece(text + checker.finish(), token, logprobs, reason)
+
+    def _sample(
+        self, sequence: _Sequence, logits: NDArray[np.float32]
+    ) -> tuple[int, list[TokenLogprob]]:
+        started = perf_counter()
+        request = sequence.request
+        if request.logits_processor is not None:
+            logits = request.logits_processor(sequence.tokens, logits.copy())
+        token = sequence.sampler.sample(logits)
+        sequence.sampler.accept(token)
+        logprobs = []
+        if request.n_top_logprobs is not None:
+            logprobs.append(token_logprob(logits, token, request.n_top_logprobs))
+        self.timings.n_generated += 1
+        self.timings.sample_s += perf_counter() - started
+        return token, logprobs
+
+    def _count(self, taken: list[tuple[_Slot, int]], spent_s: float) -> None:
+        """Share the step's time among prompts and writing, by their tokens."""
+        n_written = sum(n for slot, n in taken if _owner(slot).is_writing)
+        n_prompt = sum(n for _, n in taken) - n_written
+        share_s = spent_s / (n_prompt + n_written)
+        self.timings.n_prompt += n_prompt
+        self.timings.prompt_s += share_s * n_prompt
+        self.timings.n_decoded += n_written
+        self.timings.decode_s += share_s * n_written
+
+    # --- slots and room ---
+
+    def _admit(self) -> None:
+        """Give waiting requests the free slots, first come first served."""
+        while self._waiting and not self._aside:
+            sequence = self._waiting[0]
+            if not self._has_room_for(len(sequence.tokens)):
+                return
+            slot = self._choose_slot(sequence.tokens)
+            if slot is None:
+                return
+            self._waiting.popleft()
+            slot.owner = sequence
+            sequence.n_run = self._reuse(slot, sequence.tokens)
+            self.timings.n_reused += sequence.n_run
+
+    def _resume(self) -> None:
+        """Bring back what was set aside, longest waiting first, when there is room to go on."""
+        while self._aside:
+            sequence = self._aside[0]
+            slot = self._choose_slot([])
+            if slot is None or not self._has_room_for(len(sequence.tokens)):
+                return
+            self._aside.popleft()
+            assert sequence.saved is not None
+            self._forget(slot)
+            while True:
+                try:
+                    put_state(self.context.memory, slot.seq, sequence.saved)
+                    break
+                except CacheFull:
+                    if not self._drop_idle():
+                        raise
+            slot.tokens = sequence.tokens[: sequence.n_run]
+            slot.owner = sequence
+            sequence.saved = None
+
+    def _has_room_for(self, n_tokens: int) -> bool:
+        """Whether a sequence of so many tokens can start without the others having to stop soon.
+
+        In streams of its own a sequence always can. A shared stream must hold what runs, what is to
+        come, and a ubatch of growth; where nothing runs, what is to come alone.
+        """
+        running = self._running()
+        if self.context.memory.n_stream > 1 or not running:
+            return True
+        sizes = self.context.sizes
+        in_use = sum(len(_owner(slot).tokens) for slot in running)
+        return in_use + n_tokens + len(running) * 16 <= sizes.n_ctx
+
+    def _choose_slot(self, tokens: list[int]) -> _Slot | None:
+        """The free slot that holds most of the beginning of `tokens`, else the longest unused."""
+        free = [slot for slot in self._slots if slot.owner is None]
+        return max(
+            free, key=lambda slot: (_n_common(slot.tokens, tokens), -slot.freed_at), default=None
+        )
+
+    def _reuse(self, slot: _Slot, tokens: list[int]) -> int:
+        """Keep or copy what the memory holds of the beginning of `tokens`; how many that is.
+
+        The last token is always run: its logits are wanted.
+        """
+        memory = self.context.memory
+        wanted = tokens[:-1]
+        n_own = memory.reusable(slot.seq, _n_common(slot.tokens, wanted))
+        best = max(self._slots, key=lambda other: _n_common(other.tokens, wanted))
+        n_best = _n_common(best.tokens, wanted)
+        if best is not slot and n_best > n_own and memory.can_copy(best.seq, n_best):
+            self._forget(slot)
+            try:
+                memory.seq_cp(best.seq, slot.seq, 0, n_best)
+                slot.tokens = wanted[:n_best]
+                return n_best
+            except CacheFull:
+                return 0
+        memory.seq_rm(slot.seq, n_own) if n_own else memory.seq_rm(slot.seq)
+        del slot.tokens[n_own:]
+        return n_own
+
+    def _make_room(self) -> bool:
+        """After CacheFull: forget what no one uses, else set the largest sequence aside.
+
+        Returns whether anything could be done.
+        """
+        if self._drop_idle():
+            return True
+        running = self._running()
+        if len(running) < 2:
+            return False
+        largest = max(running, key=lambda slot: len(slot.tokens))
+        sequence = _owner(largest)
+        sequence.saved = take_state(self.context.memory, largest.seq)
+        self._aside.append(sequence)
+        self.n_set_aside += 1
+        self._free(largest)
+        self._forget(largest)
+        return True
+
+    def _drop_idle(self) -> bool:
+        """Forget the tokens of the free slot that was given up first. False if none holds any."""
+        idle = [slot for slot in self._slots if slot.owner is None and slot.tokens]
+        if not idle:
+            return False
+        self._forget(min(idle, key=lambda slot: slot.freed_at))
+        return True
+
+    def _forget(self, slot: _Slot) -> None:
+        self.context.memory.seq_rm(slot.seq)
+        slot.tokens = []
+
+    def _free(self, slot: _Slot) -> None:
+        slot.owner = None
+        slot.freed_at = self._n_steps
+
+
+def _owner(slot: _Slot) -> _Sequence:
+    assert slot.owner is not None
+    return slot.owner
+
+
+def _n_common(a: list[int], b: list[int]) -> int:
+    """Length of the common beginning."""
+    n = 0
+    for x, y in zip(a, b, strict=False):
+        if x != y:
+            break
+        n += 1
+    return n

@@ -1,0 +1,275 @@
+"""The memory of a sequence taken out of its caches: to set aside, to save, to load elsewhere.
+
+A state is laid out by sequence and layer, a row a token in the order of positions. So it loads into
+a unified or a split memory, with any K/V types, any n_ctx that has room, any backend.
+
+    magic "ggmlpy state\\0" | version u32 | header length u64 | header (JSON) | arrays | SHA-256
+
+The header names every array with its type and length; the digest is over all that comes before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ggmlpy.errors import CacheFull, MissingFile, StateError
+from ggmlpy.kv_cache import Cells, KVCache
+from ggmlpy.memory import SequenceMemory
+from ggmlpy.quants import from_float, to_float
+from ggmlpy.tensor import Tensor
+from ggmlpy.types import TensorType, type_of
+
+MAGIC = b"ggmlpy state\0"
+VERSION = 1
+_DIGEST_BYTES = 32
+_PREFIX = struct.Struct("<13sIQ")
+
+Rows = NDArray[np.uint8]  # [n_tokens, bytes of a row]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRows:
+    """K and V of one layer at some positions, as they are stored."""
+
+    positions: NDArray[np.int32]
+    k_type: TensorType
+    k: Rows
+    v_type: TensorType
+    v: Rows
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceState:
+    """Everything that a memory holds of one sequence."""
+
+    tokens: list[int]
+    layers: dict[int, LayerRows]
+    recurrent: dict[int, NDArray[np.float32]] = field(default_factory=dict)
+
+    @property
+    def n_bytes(self) -> int:
+        kept = sum(rows.k.nbytes + rows.v.nbytes for rows in self.layers.values())
+        return kept + sum(row.nbytes for row in self.recurrent.values())
+
+
+def take_state(memory: SequenceMemory, seq: int, tokens: list[int] | None = None) -> SequenceState:
+    """A copy of what the memory holds of a sequence. `tokens` are kept with it."""
+    layers: dict[int, LayerRows] = {}
+    for cache in memory.caches:
+        cells = _by_position(cache, seq)
+        stream = cache.stream_of(seq)
+        positions = cache.positions_of(seq, cells).copy()
+        for i in cache.k:
+            k = cache.rows_of(cache.k[i])[stream, cells]
+            v = cache.rows_of(cache.v[i])[stream, cells]
+            layers[i] = LayerRows(positions, cache.type_k, k, cache.type_v, v)
+    recurrent = {}
+    if memory.recurrent is not None:
+        for i, leaf in memory.recurrent.states.items():
+            recurrent[i] = leaf.array().reshape(leaf.ne[1], leaf.ne[0])[seq].copy()
+    return SequenceState(list(tokens or []), layers, recurrent)
+
+
+def put_state(memory: SequenceMemory, seq: int, state: SequenceState) -> None:
+    """Make a sequence hold what the state says, in place of what it held.
+
+    K and V are converted where the memory stores them in another type. Raises StateError for a
+    state of another model and CacheFull where there is no room; then nothing is changed.
+    """
+    _check_fits(memory, state)
+    for cache in memory.caches:
+        n_needed = len(state.layers[next(iter(cache.k))].positions)
+        n_given_up = int(np.count_nonzero(~cache.shared(seq, cache.cells_of(seq))))
+        n_free = cache.n_ctx - cache.n_used(cache.stream_of(seq)) + n_given_up
+        if n_needed > n_free:
+            raise CacheFull(
+                f"a state of {n_needed} tokens does not fit: there is room for {n_free}"
+            )
+    memory.seq_rm(seq)
+    for cache in memory.caches:
+        positions = state.layers[next(iter(cache.k))].positions
+        if not len(positions):
+            continue
+        stream = cache.stream_of(seq)
+        cells = cache.find_cells(len(positions), stream)
+        cache.occupy(cells, positions, (seq,))
+        for i in cache.k:
+            rows = state.layers[i]
+            _write(cache, cache.k[i], stream, cells, rows.k, rows.k_type)
+            _write(cache, cache.v[i], stream, cells, rows.v, rows.v_type)
+    if memory.recurrent is not None:
+        for i, leaf in memory.recurrent.states.items():
+            leaf.array().reshape(leaf.ne[1], leaf.ne[0])[seq] = state.recurrent[i]
+
+
+def _by_position(cache: KVCache, seq: int) -> Cells:
+    cells = cache.cells_of(seq)
+    return cells[np.argsort(cache.positions_of(seq, cells), kind="stable")]
+
+
+def _write(
+    cache: KVCache, leaf: Tensor, stream: int, cells: Cells, rows: Rows, type: TensorType
+) -> None:
+    if type is not leaf.type:
+        rows = from_float(to_float(rows, type), leaf.type)
+    cache.rows_of(leaf)[stream, cells] = rows
+
+
+def _check_fits(memory: SequenceMemory, state: SequenceState) -> None:
+    """Raise StateError unless the layers and their sizes are this model's."""
+    here = {i: cache for cache in memory.caches for i in cache.k}
+    if set(state.layers) != set(here):
+        raise StateError(
+            f"the state has K and V of {len(state.layers)} layers, the model of {len(here)}"
+        )
+    for i, cache in here.items():
+        rows = state.layers[i]
+        for name, kept, type, leaf in (
+            ("K", rows.k, rows.k_type, cache.k[i]),
+            ("V", rows.v, rows.v_type, cache.v[i]),
+        ):
+            n_embd = kept.shape[1] // type.type_size * type.block_size
+            if n_embd != leaf.ne[0]:
+                raise StateError(
+                    f"the state's {name} of layer {i} has {n_embd} elements a token, the model's"
+                    f" has {leaf.ne[0]}"
+                )
+    states = {} if memory.recurrent is None else memory.recurrent.states
+    saved = {i: len(row) for i, row in state.recurrent.items()}
+    wanted = {i: leaf.ne[0] for i, leaf in states.items()}
+    if saved != wanted:
+        raise StateError(f"the state's recurrent layers are {saved}, the model's are {wanted}")
+
+
+# --- bytes and files ----------------------------------------------------------------------------
+
+
+def to_bytes(states: dict[int, SequenceState], about: dict[str, Any] | None = None) -> bytes:
+    """States by sequence number as the bytes of a file. `about` is kept in the header."""
+    arrays: list[bytes] = []
+    header = {
+        "about": about or {},
+        "sequences": {str(seq): _describe(state, arrays) for seq, state in states.items()},
+    }
+    text = json.dumps(header).encode()
+    body = _PREFIX.pack(MAGIC, VERSION, len(text)) + text + b"".join(arrays)
+    return body + hashlib.sha256(body).digest()
+
+
+def _describe(state: SequenceState, arrays: list[bytes]) -> dict[str, Any]:
+    """A state's part of the header; its arrays are appended in the order in which they stand."""
+    layers = []
+    for i, rows in state.layers.items():
+        layers.append(
+            {
+                "layer": i,
+                "n_tokens": len(rows.positions),
+                "k_type": rows.k_type.name,
+                "k_row_bytes": rows.k.shape[1],
+                "v_type": rows.v_type.name,
+                "v_row_bytes": rows.v.shape[1],
+            }
+        )
+        arrays += [rows.positions.tobytes(), rows.k.tobytes(), rows.v.tobytes()]
+    recurrent = []
+    for i, row in state.recurrent.items():
+        recurrent.append({"layer": i, "n_embd_r": len(row)})
+        arrays.append(row.tobytes())
+    return {"tokens": state.tokens, "layers": layers, "recurrent": recurrent}
+
+
+def from_bytes(data: bytes, name: str = "state") -> tuple[dict[int, SequenceState], dict[str, Any]]:
+    """States by sequence number, and what `to_bytes` was told about them.
+
+    Raises StateError for bytes that are not a state, or a damaged one.
+    """
+    if len(data) < _PREFIX.size + _DIGEST_BYTES or not data.startswith(MAGIC):
+        raise StateError(f"{name}: not a ggmlpy state")
+    _, version, n_header = _PREFIX.unpack_from(data)
+    if version != VERSION:
+        raise StateError(f"{name}: version {version} of the format, this reads {VERSION}")
+    body, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
+    if hashlib.sha256(body).digest() != digest:
+        raise StateError(f"{name}: damaged or cut short: its digest does not match")
+    try:  # the digest says that these are the bytes that were written; a stranger may write any
+        header = json.loads(body[_PREFIX.size : _PREFIX.size + n_header])
+        reader = _Reader(body, _PREFIX.size + n_header)
+        states = {int(seq): _parse(d, reader) for seq, d in header["sequences"].items()}
+        reader.expect_end()
+        return states, dict(header["about"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StateError(f"{name}: its header contradicts its contents: {error}") from error
+
+
+class _Reader:
+    """Takes arrays off the bytes, one after the other."""
+
+    def __init__(self, data: bytes, at: int) -> None:
+        self._data = data
+        self._at = at
+
+    def take(self, n_bytes: int) -> NDArray[np.uint8]:
+        left = len(self._data) - self._at
+        if not 0 <= n_bytes <= left:
+            raise ValueError(f"an array of {n_bytes} bytes where {left} are left")
+        self._at += n_bytes
+        return np.frombuffer(self._data, np.uint8, n_bytes, self._at - n_bytes)
+
+    def rows(self, n: int, row_bytes: int) -> Rows:
+        return self.take(n * row_bytes).reshape(n, row_bytes)
+
+    def expect_end(self) -> None:
+        if self._at != len(self._data):
+            raise ValueError(f"{len(self._data) - self._at} bytes are left over")
+
+
+def _parse(described: dict[str, Any], reader: _Reader) -> SequenceState:
+    layers = {}
+    for d in described["layers"]:
+        n_tokens = int(d["n_tokens"])
+        positions = np.frombuffer(reader.take(4 * n_tokens).tobytes(), np.int32)
+        k = reader.rows(n_tokens, int(d["k_row_bytes"]))
+        v = reader.rows(n_tokens, int(d["v_row_bytes"]))
+        k_type, v_type = type_of(str(d["k_type"])), type_of(str(d["v_type"]))
+        layers[int(d["layer"])] = LayerRows(positions, k_type, k, v_type, v)
+    recurrent = {}
+    for d in described["recurrent"]:
+        row = reader.take(4 * int(d["n_embd_r"]))
+        recurrent[int(d["layer"])] = np.frombuffer(row.tobytes(), np.float32)
+    return SequenceState([int(token) for token in described["tokens"]], layers, recurrent)
+
+
+def write_file(
+    path: str | Path, states: dict[int, SequenceState], about: dict[str, Any] | None = None
+) -> None:
+    """Write states to a file, whole or not at all."""
+    path = Path(path)
+    data = to_bytes(states, about)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def read_file(path: str | Path) -> tuple[dict[int, SequenceState], dict[str, Any]]:
+    """States from a file. Raises MissingFile, or StateError for what is not a sound state file."""
+    path = Path(path)
+    if not path.is_file():
+        raise MissingFile(f"{path}: there is no such file")
+    return from_bytes(path.read_bytes(), path.name)

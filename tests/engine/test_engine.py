@@ -1,0 +1,160 @@
+"""Many requests at once: each answer is the one that its prompt gets alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ggmlpy import BadBatch, Llama
+from ggmlpy.generation import Request
+from ggmlpy.sampling import SamplingParams
+from tests.models.tiny import Tiny, write_model
+
+RNG = np.random.default_rng(11)
+ENDLESS = {"logit_bias": {2: -1000.0}}  # never the end of the text
+LETTERS = list("abcdefghij klmnop")
+
+
+def words(n: int) -> str:
+    return "".join(RNG.choice(LETTERS, n))
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model") / "tiny.gguf", Tiny(n_ctx=4096))
+
+
+def load(path: Path, **options: Any) -> Llama:
+    return Llama(path, **{"backend": "cpu", "n_threads": 2, "n_ctx": 256, **options})
+
+
+def text_of(result: dict[str, Any]) -> str:
+    return str(result["choices"][0]["text"])
+
+
+@pytest.mark.parametrize(
+    ("unified", "temperature"), [(False, 1.0), (True, 0.0)], ids=["split", "unified"]
+)
+def test_200_prompts_on_8_sequences_with_too_small_a_cache(
+    path: Path, unified: bool, temperature: float
+) -> None:
+    """Unified, all eight cannot be held at once: some are set aside, none is cut."""
+    prompts = [words(int(n)) for n in RNG.integers(1, 40, 200)]
+    options: dict[str, Any] = {"max_tokens": 24, "temperature": temperature, "seed": 5, **ENDLESS}
+    n_ctx = 160 if unified else 8 * 80
+    with load(path, n_seq_max=8, kv_unified=unified, n_ctx=n_ctx, n_ubatch=32) as llm:
+        got = [text_of(r) for r in llm.generate(prompts, **options)]
+        assert not llm.engine.has_work
+        n_set_aside = llm.engine.n_set_aside
+    with load(path) as alone:
+        for i in range(0, 200, 7):
+            assert got[i] == text_of(alone(prompts[i], **options)), prompts[i]
+    assert len(got) == 200
+    assert (n_set_aside > 0) == unified
+
+
+def test_what_is_set_aside_comes_back_and_finishes(path: Path) -> None:
+    prompts = [words(20) for _ in range(4)]
+    options: dict[str, Any] = {"max_tokens": 60, "temperature": 0, **ENDLESS}
+    with load(path, n_seq_max=4, kv_unified=True, n_ctx=170) as llm:
+        got = [text_of(r) for r in llm.generate(prompts, **options)]
+        assert llm.engine.n_set_aside > 0
+    with load(path) as alone:
+        assert got == [text_of(alone(p, **options)) for p in prompts]
+
+
+def test_steps_hold_at_most_a_ubatch_and_writing_goes_on_beside_prompts(path: Path) -> None:
+    with load(path, n_seq_max=3, n_ctx=3 * 128, n_ubatch=16, backend="reference") as llm:
+        engine = llm.engine
+        sampling = SamplingParams(temperature=0, logit_bias={2: -1000.0})
+        first = engine.add(Request(llm.tokenize("ab"), 30, sampling))
+        engine.step()
+        second = engine.add(Request(llm.tokenize(words(60)), 3, sampling))
+        seen = [{output.id for output in engine.step()} for _ in range(4)]
+        assert all(first in ids for ids in seen)  # never waits for the other's prompt
+        assert second not in seen[0]  # which takes more than one step
+        assert max(shape.n_tokens for shape in llm._context.plans.plans) <= 16
+
+
+def test_streams_of_one_model_can_be_read_in_turns(path: Path) -> None:
+    options: dict[str, Any] = {"max_tokens": 12, "temperature": 0}
+    with load(path, n_seq_max=2) as llm:
+        want = [text_of(llm(p, **options)) for p in ("abc", "def")]
+        streams = [llm(p, stream=True, **options) for p in ("abc", "def")]
+        got = ["", ""]
+        for pair in zip(*streams, strict=False):
+            for i, chunk in enumerate(pair):
+                got[i] += text_of(chunk)
+        for i, stream in enumerate(streams):
+            got[i] += "".join(text_of(chunk) for chunk in stream)
+    assert got == want
+
+
+def test_more_streams_than_sequences_wait_their_turn(path: Path) -> None:
+    options: dict[str, Any] = {"max_tokens": 6, "temperature": 0}
+    with load(path, n_seq_max=1) as llm:
+        want = text_of(llm("def", **options))
+        paused = llm("abc", stream=True, **options)
+        next(paused)
+        assert "".join(text_of(c) for c in llm("def", stream=True, **options)) == want
+        paused.close()
+        assert not llm.engine.has_work
+
+
+def test_cancel_frees_the_sequence_wherever_it_is(path: Path) -> None:
+    with load(path, n_seq_max=1, backend="reference") as llm:
+        engine = llm.engine
+        sampling = SamplingParams(temperature=0)
+        running = engine.add(Request(llm.tokenize("abc"), 50, sampling))
+        waiting = engine.add(Request(llm.tokenize("def"), 50, sampling))
+        engine.step()
+        engine.cancel(waiting)
+        engine.cancel(running)
+        engine.cancel(999)
+        assert not engine.has_work
+        assert engine.step() == []
+
+
+@pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
+def test_a_prompt_that_begins_like_another_runs_only_what_is_new(path: Path, unified: bool) -> None:
+    """Of a finished sequence and of one still running alike."""
+    common = words(30)
+    options: dict[str, Any] = {"max_tokens": 20, "temperature": 0}
+    with load(path, n_seq_max=3, n_ctx=3 * 128, kv_unified=unified) as llm:
+        prompts = [common + tail for tail in ("a", "bb", "ccc")]
+        want = []
+        for prompt in prompts:
+            llm.reset()
+            want.append(text_of(llm(prompt, **options)))
+        llm.reset()
+        n_common = len(llm.tokenize(common))
+        running = llm(prompts[0], stream=True, **options)
+        got = text_of(next(running))
+        before = llm.timings.n_prompt
+        assert text_of(llm(prompts[1], **options)) == want[1]
+        assert llm.timings.n_prompt - before <= len(llm.tokenize(prompts[1])) - n_common + 2
+        assert text_of(llm(prompts[2], **options)) == want[2]
+        assert got + "".join(text_of(chunk) for chunk in running) == want[0]
+
+
+def test_bad_prompts_are_refused_before_anything_runs(path: Path) -> None:
+    with load(path, n_seq_max=2, n_ctx=64) as llm:
+        with pytest.raises(BadBatch, match="n_ctx = 32"):
+            llm.generate(["ab", words(200)])
+        assert not llm.engine.has_work
+
+
+def test_generate_left_early_leaves_nothing_behind(path: Path) -> None:
+    with load(path, n_seq_max=2) as llm:
+        results = llm.generate(["ab", "cd", "ef"], max_tokens=4, temperature=0)
+        next(results)
+        results.close()  # type: ignore[attr-defined]
+        assert not llm.engine.has_work
+
+
+def test_an_unknown_option_is_named(path: Path) -> None:
+    with load(path) as llm, pytest.raises(TypeError, match="unknown option top_q"):
+        llm("ab", top_q=3)

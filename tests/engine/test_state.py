@@ -1,0 +1,143 @@
+"""Saved states load into memories of another kind, and damaged ones change nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ggmlpy.compute import backends_for
+from ggmlpy.context import Context
+from ggmlpy.errors import CacheFull, MissingFile, StateError
+from ggmlpy.gguf_file import GGUFFile
+from ggmlpy.models import load_model
+from ggmlpy.state import from_bytes, put_state, read_file, take_state, to_bytes, write_file
+from ggmlpy.types import type_of
+from tests.models.tiny import Tiny, write_model
+
+TEXT = np.random.default_rng(2).integers(3, 288, 20).tolist()
+MODEL = Tiny(n_head=2, n_head_kv=1, n_rot=32)
+
+
+def make(folder: Path, model: Tiny = MODEL, **options: Any) -> Context:
+    path = folder / f"{hash(model)}.gguf"
+    if not path.exists():
+        write_model(path, model)
+    kv = type_of(options.pop("kv", "f16"))
+    settings = {"n_ctx": 128, "n_seq_max": 2, "type_k": kv, "type_v": kv, **options}
+    return Context(load_model(GGUFFile.open(path)), backends_for("reference"), **settings)
+
+
+@pytest.mark.parametrize("unified", [False, True], ids=["to split", "to unified"])
+@pytest.mark.parametrize("flash_attn", [False, True], ids=["unfused", "flash"])
+@pytest.mark.parametrize("n_ctx", [64, 512])
+def test_a_state_goes_on_where_it_was_taken(
+    tmp_path: Path, unified: bool, flash_attn: bool, n_ctx: int
+) -> None:
+    source = make(tmp_path, kv_unified=not unified, flash_attn=flash_attn)
+    source.decode([7, 8], seq=0)
+    source.decode(TEXT, seq=1)
+    data = to_bytes({1: take_state(source.memory, 1, TEXT)})
+    want = source.decode([99], seq=1).copy()
+    target = make(tmp_path, kv_unified=unified, flash_attn=flash_attn, n_ctx=n_ctx)
+    target.decode([5, 5, 5], seq=0)  # something is in the way
+    states, _ = from_bytes(data)
+    assert states[1].tokens == TEXT
+    put_state(target.memory, 0, states[1])
+    assert target.n_past(0) == len(TEXT)
+    np.testing.assert_allclose(target.decode([99], seq=0), want, rtol=1e-5, atol=1e-6)
+
+
+def test_kv_types_are_converted(tmp_path: Path) -> None:
+    source = make(tmp_path, kv="f32")
+    source.decode(TEXT, seq=0)
+    state = take_state(source.memory, 0)
+    want = source.decode([99], seq=0).astype(np.float64)
+    for kv, limit in (("f32", 1e-12), ("f16", 1e-5), ("q8_0", 1e-3)):
+        target = make(tmp_path, kv=kv)
+        put_state(target.memory, 0, state)
+        got = target.decode([99], seq=0)
+        assert ((got - want) ** 2).sum() / (want**2).sum() < limit
+
+
+def test_a_state_of_another_model_is_refused(tmp_path: Path) -> None:
+    source = make(tmp_path)
+    source.decode(TEXT, seq=0)
+    state = take_state(source.memory, 0)
+    deeper = make(tmp_path, Tiny(n_head=2, n_head_kv=1, n_rot=32, n_layer=3))
+    wider = make(tmp_path, Tiny(n_head=2, n_head_kv=2, n_rot=32))
+    for other, message in (
+        (deeper, "of 2 layers, the model of 3"),
+        (wider, "32 elements .* has 64"),
+    ):
+        other.decode([5], seq=0)
+        with pytest.raises(StateError, match=message):
+            put_state(other.memory, 0, state)
+        assert other.n_past(0) == 1
+
+
+def test_a_state_that_does_not_fit_changes_nothing(tmp_path: Path) -> None:
+    source = make(tmp_path)
+    source.decode(TEXT, seq=0)
+    small = make(tmp_path, n_ctx=16)
+    small.decode([5, 6], seq=0)
+    with pytest.raises(CacheFull, match="a state of 20 tokens does not fit"):
+        put_state(small.memory, 0, take_state(source.memory, 0))
+    assert small.n_past(0) == 2
+
+
+def test_files_are_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = make(tmp_path)
+    source.decode(TEXT, seq=0)
+    states = {0: take_state(source.memory, 0, TEXT)}
+    file = tmp_path / "a.state"
+    write_file(file, states, {"model": "tiny"})
+    loaded, about = read_file(file)
+    assert about == {"model": "tiny"}
+    np.testing.assert_array_equal(loaded[0].layers[0].k, states[0].layers[0].k)
+    before = file.read_bytes()
+
+    def fail(fd: int) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(OSError, match="disk full"):
+        write_file(file, states)
+    assert file.read_bytes() == before
+    assert not list(tmp_path.glob(".a.state*"))
+
+
+def test_files_that_are_not_states(tmp_path: Path) -> None:
+    with pytest.raises(MissingFile):
+        read_file(tmp_path / "nothing")
+    for data, message in (
+        (b"", "not a ggmlpy state"),
+        (b"GGUF" + bytes(100), "not a ggmlpy state"),
+        (b"ggmlpy state\0" + bytes(100), "version 0"),
+    ):
+        (tmp_path / "x").write_bytes(data)
+        with pytest.raises(StateError, match=message):
+            read_file(tmp_path / "x")
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    source = make(tmp_path_factory.mktemp("state"))
+    source.decode(TEXT[:3], seq=0)
+    return to_bytes({0: take_state(source.memory, 0, TEXT[:3])})
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_damage_is_always_found(good: bytes, data: st.DataObject) -> None:
+    at = data.draw(st.integers(0, len(good) - 1))
+    if data.draw(st.booleans()):
+        bad = good[:at]
+    else:
+        bad = good[:at] + bytes([good[at] ^ data.draw(st.integers(1, 255))]) + good[at + 1 :]
+    with pytest.raises(StateError):
+        from_bytes(bad)
