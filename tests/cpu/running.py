@@ -6,7 +6,7 @@ assert run(y, "avx2", 3).tobytes() == run(y, "avx2", 1, in_place=True).tobytes()
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
@@ -17,6 +17,7 @@ from ggmlpy.backends.base import Place
 from ggmlpy.backends.cpu.backend import CpuBackend
 from ggmlpy.backends.cpu.isa import select
 from ggmlpy.backends.cpu.kernel import Kernel, candidates
+from ggmlpy.errors import GgmlpyError
 from ggmlpy.graph import Graph
 from ggmlpy.layout import element_view, read_array, row_view
 from ggmlpy.spec import Spec
@@ -99,9 +100,19 @@ def can_run_in_place(y: Tensor) -> bool:
 
 
 def run(
-    y: Tensor, isa: str, n_threads: int, *, in_place: bool = False, misalign: int = 0
+    y: Tensor,
+    isa: str,
+    n_threads: int,
+    *,
+    in_place: bool = False,
+    misalign: int = 0,
+    raw: bool = False,
+    after_error: Callable[[NDArray[np.uint8]], None] = lambda data: None,
 ) -> NDArray[Any]:
-    """The values of y, whose only computing node is y itself, all guards checked."""
+    """The values of y (its bytes if `raw`), whose only computing node is y itself, guards checked.
+
+    Where the run raises, `after_error` sees the bytes that y should have been written to.
+    """
     assert computing(y) == [y]
     assert backend(isa, 1).supports(y), f"{y} has no CPU kernel"
     memory = {s.root: Watched(_leaf_bytes(s.root), misalign) for s in y.src}
@@ -115,7 +126,13 @@ def run(
     else:
         result = Watched(np.full(y.spec.n_bytes, _PATTERN, np.uint8), misalign)
         places[y] = result.place()
-    backend(isa, n_threads).plan([y], places).run()
+    at = places[y]
+    data = at.storage.data[at.offset : at.offset + y.spec.n_bytes]
+    try:
+        backend(isa, n_threads).plan([y], places).run()
+    except GgmlpyError:
+        after_error(data)
+        raise
 
     for root, watched in memory.items():
         watched.check_guards()
@@ -127,8 +144,9 @@ def run(
             watched.check_unchanged()
     if result is not None:
         result.check_guards()
-    at = places[y]
-    values = read_array(at.storage.data, y.spec, at.offset)
+    if raw:
+        return data.copy()
+    values = read_array(data, y.spec)
     return values.reshape(y.spec.ne[: y.spec.n_dims][::-1])
 
 

@@ -44,7 +44,8 @@ def _compiled(request: pytest.FixtureRequest) -> None:
         if isinstance(item, pytest.Function) and item.module is request.module
     ]
     for isa in ISAS:
-        compile_together(isa, [build(c["case"]) for c in chosen if c["isa"] == isa])
+        cases = [c["case"] for c in chosen if c["isa"] == isa]
+        compile_together(isa, [build(case) for case in cases if isinstance(case, Case)])
 
 
 @cache

@@ -128,7 +128,7 @@ def step(x: Any) -> Any:
 
 @inline
 def sgn(x: Any) -> Any:
-    return select(equal(x, 0.0), x, copy_sign(x * 0.0 + 1.0, x))
+    return select(less(0.0, absolute(x)), copy_sign(splat_f32x16(1.0), x), x)
 
 
 @inline
