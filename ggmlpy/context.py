@@ -16,6 +16,7 @@ from ggmlpy.memory import Placement, SequenceMemory, Sizes, decide_sizes
 from ggmlpy.models import Model
 from ggmlpy.plans import Plan, PlanCache, SegmentShape, Shape, make_inputs
 from ggmlpy.scheduler import Pin
+from ggmlpy.shift import move_positions
 from ggmlpy.types import F16, TensorType
 
 Logits = NDArray[np.float32]
@@ -46,6 +47,7 @@ class Context:
         self.memory = SequenceMemory(model.memory, self.sizes, type_k, type_v)
         self.plans = PlanCache(model, self.memory, backends, flash_attn, pin)
         self.backend_names = ", ".join(b.name for b in backends)
+        self._backends = list(backends)
         self._last: Plan | None = None
 
     @property
@@ -117,6 +119,24 @@ class Context:
                 outputs, index = self._run(batch, self.memory.place(batch, runs))
                 logits[np.searchsorted(wanted, index)] = outputs
         return logits
+
+    def seq_add(self, seq: int, start: int, stop: int | None, delta: int) -> None:
+        """Add `delta` to a sequence's positions `start` up to `stop`; below 0 they are forgotten.
+
+        Raises BadBatch where a position is taken, Unsupported, CacheFull; nothing is changed then.
+        """
+        move_positions(
+            self.model, self.memory, self._backends, seq, start, stop, lambda p: p + delta
+        )
+
+    def seq_div(self, seq: int, start: int, stop: int | None, divisor: int) -> None:
+        """Divide positions by a whole number; several tokens may come to be at one position."""
+        if divisor < 1:
+            raise BadBatch(f"divisor is {divisor}: it must be at least 1")
+        move_positions(
+            self.model, self.memory, self._backends, seq, start, stop,
+            lambda p: p // divisor, may_meet=True,
+        )  # fmt: skip
 
     def _run(self, batch: Batch, placement: Placement) -> tuple[Logits, NDArray[np.int64]]:
         """One ubatch: logits of its wanted tokens, and those tokens' places in the batch."""

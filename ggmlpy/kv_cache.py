@@ -56,6 +56,7 @@ class KVCache:
         self.kv_size = padded(n_ctx)
         self.n_seq_max = n_seq_max
         self.n_stream = 1 if unified else n_seq_max
+        self.n_head_kv = spec.n_head_kv
         self.window = spec.window
         self.type_k, self.type_v = type_k, type_v
         _check_type("type_k", type_k, spec.n_embd_head_k)

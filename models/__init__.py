@@ -8,6 +8,7 @@ from typing import Protocol
 from ggmlpy.errors import Unsupported
 from ggmlpy.gguf_file import GGUFFile
 from ggmlpy.models.batch import UBatch
+from ggmlpy.models.blocks import Rotation
 from ggmlpy.models.gemma3 import Gemma3
 from ggmlpy.models.hparams import HParams
 from ggmlpy.models.lfm2 import Lfm2
@@ -28,6 +29,10 @@ class Model(Protocol):
 
     def build(self, ubatch: UBatch) -> Tensor:
         """Logits [n_vocab, n_outputs]."""
+        ...
+
+    def rotation_of(self, layer: int) -> Rotation:
+        """How an attention layer turns q and k by their positions."""
         ...
 
 

@@ -88,6 +88,16 @@ class Rotation:
             r.freq_base, r.freq_scale, r.ext_factor, r.attn_factor, r.beta_fast, r.beta_slow,
         )  # fmt: skip
 
+    def turn(self, x: Tensor, by: Tensor) -> Tensor:
+        """Keys [D, Hk, n] as they are stored, moved by so many positions: turned, not scaled."""
+        r = self.params
+        # rope_ext multiplies by this where YaRN is on; stored keys have it already.
+        yarn = 1.0 + 0.1 * math.log(1.0 / r.freq_scale) if r.ext_factor else 1.0
+        return ops.rope_ext(
+            x, by, self.freq_factors, r.n_dims, self.mode, r.n_ctx_orig,
+            r.freq_base, r.freq_scale, r.ext_factor, 1.0 / yarn, r.beta_fast, r.beta_slow,
+        )  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class SelfAttention:

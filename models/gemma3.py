@@ -79,6 +79,9 @@ class Gemma3:
             post_ffw_norm=Norm.take(weights, f"{blk}.post_ffw_norm", h.n_embd, h),
         )
 
+    def rotation_of(self, layer: int) -> Rotation:
+        return self.layers[layer].attention.rotation
+
     def build(self, ubatch: UBatch) -> Tensor:
         """Logits [V, O] of the wanted tokens."""
         x = ops.get_rows(self.token_embd, ubatch.tokens)  # [E, T]

@@ -131,6 +131,11 @@ class Lfm2:
             return ShortConvolution.take(weights, i, h.n_embd, self.n_taps)
         return SelfAttention.take(weights, i, h, Rotation(h.rope, RopeMode.NEOX), qk_norm=True)
 
+    def rotation_of(self, layer: int) -> Rotation:
+        mixer = self.layers[layer].mixer
+        assert isinstance(mixer, SelfAttention), f"layer {layer} has no attention"
+        return mixer.rotation
+
     def build(self, ubatch: UBatch) -> Tensor:
         """Logits [V, O] of the wanted tokens."""
         x = ops.get_rows(self.token_embd, ubatch.tokens)  # [E, T]

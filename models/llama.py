@@ -55,6 +55,9 @@ class Llama:
             ffn=ffn.take(weights, i, h),
         )
 
+    def rotation_of(self, layer: int) -> Rotation:
+        return self.layers[layer].attention.rotation
+
     def build(self, ubatch: UBatch) -> Tensor:
         """Logits [V, O] of the wanted tokens."""
         x = ops.get_rows(self.token_embd, ubatch.tokens)  # [E, T]

@@ -50,6 +50,9 @@ class Qwen2:
             ffn=FeedForward.take(weights, i, h, scaled=False),
         )
 
+    def rotation_of(self, layer: int) -> Rotation:
+        return self.layers[layer].attention.rotation
+
     def build(self, ubatch: UBatch) -> Tensor:
         """Logits [V, O] of the wanted tokens."""
         x = ops.get_rows(self.token_embd, ubatch.tokens)  # [E, T]

@@ -22,7 +22,7 @@ LAYERS: list[tuple[str, list[str]]] = [
     ("ops", ["ops"]),
     ("backends and models", ["backends", "models"]),
     ("runtime", ["scheduler", "allocator", "executable", "compute"]),
-    ("memory", ["batch", "kv_cache", "recurrent_state", "memory", "plans", "state"]),
+    ("memory", ["batch", "kv_cache", "recurrent_state", "memory", "plans", "shift", "state"]),
     ("engine", ["context", "engine", "generation", "completion", "llama"]),
     ("surface", ["graph_html", "cli", "__init__", "__main__"]),
 ]  # fmt: skip

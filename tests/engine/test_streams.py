@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ N_SEQ = 32
 RNG = np.random.default_rng(3)
 TEXTS = [RNG.integers(3, 288, int(n)).tolist() for n in RNG.integers(1, 24, N_SEQ)]
 
+TURNED = {"plain": Tiny(), "YaRN": Tiny(yarn_factor=4.0, freq_base=500.0)}
 LONG = RNG.integers(3, 288, 40).tolist()
 
 
@@ -221,3 +223,63 @@ def test_keep_and_clear(tmp_path: Path) -> None:
     assert [run.n_past(s) for s in range(3)] == [0, 5, 0]
     run.memory.clear()
     assert run.memory.n_used() == 0
+
+
+@pytest.mark.parametrize("model", TURNED.values(), ids=TURNED)
+@pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
+def test_moved_tokens_are_as_if_decoded_where_they_are(
+    tmp_path: Path, unified: bool, model: Tiny
+) -> None:
+    """Drop the first three tokens and close the gap: keys are what they are at the new positions.
+
+    Only in the first layer, whose keys depend on nothing but their token and position.
+    """
+    one_layer = replace(model, n_layer=1)
+    run = make(tmp_path, n_seq_max=2, unified=unified, kv="f32", model=one_layer)
+    run.decode(LONG[:12], seq=1)
+    run.memory.seq_rm(1, 0, 3)
+    run.seq_add(1, 3, None, -3)
+    assert run.n_past(1) == 9
+    fresh = make(tmp_path, n_seq_max=2, unified=unified, kv="f32", model=one_layer)
+    want = fresh.decode(LONG[3:13], seq=1).copy()
+    np.testing.assert_allclose(run.decode(LONG[12:13], seq=1), want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("model", TURNED.values(), ids=TURNED)
+def test_there_and_back_is_the_identity(tmp_path: Path, model: Tiny) -> None:
+    run = make(tmp_path, n_seq_max=1, kv="f32", model=model)
+    run.decode(LONG[:12])
+    before = [leaf.numpy() for leaf in run.memory.caches[0].k.values()]
+    run.seq_add(0, 4, None, 40)
+    run.seq_add(0, 44, None, -40)
+    for leaf, old in zip(run.memory.caches[0].k.values(), before, strict=True):
+        np.testing.assert_allclose(leaf.numpy(), old, rtol=1e-5, atol=1e-5)
+
+
+def test_moving_shared_tokens_leaves_the_others_alone(tmp_path: Path) -> None:
+    run = make(tmp_path, n_seq_max=2, unified=True)
+    run.decode(LONG[:8], seq=0)
+    run.memory.seq_cp(0, 1)
+    run.seq_add(1, 0, None, 5)
+    assert [run.memory.seq_pos_min(1), run.memory.seq_pos_max(1)] == [5, 12]
+    got = run.decode([9], seq=0).copy()
+    np.testing.assert_array_equal(got[-1], alone(tmp_path, [*LONG[:8], 9])[-1])
+
+
+def test_moves_that_do_not_work_change_nothing(tmp_path: Path) -> None:
+    run = make(tmp_path, n_seq_max=2, n_ctx_seq=5, unified=True)
+    run.decode(LONG[:8], seq=0)
+    with pytest.raises(BadBatch, match="position 3 of sequence 0 is taken"):
+        run.seq_add(0, 4, None, -1)
+    run.memory.seq_cp(0, 1)
+    with pytest.raises(CacheFull, match="8 shared tokens must be copied, there is room for 2"):
+        run.seq_add(1, 0, None, 1)
+    with pytest.raises(BadBatch, match="divisor is 0"):
+        run.seq_div(0, 0, None, 0)
+    assert run.memory.seq_pos_max(0) == run.memory.seq_pos_max(1) == 7
+    run.memory.seq_rm(1)
+    run.seq_div(0, 0, None, 2)
+    assert run.memory.seq_pos_max(0) == 3
+    run.seq_add(0, 0, None, -2)  # what goes below 0 is forgotten
+    assert [run.memory.seq_pos_min(0), run.memory.seq_pos_max(0)] == [0, 1]
+    assert run.memory.n_used() == 4
