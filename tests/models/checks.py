@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from ggmlpy.batch import Batch
 from ggmlpy.compute import backends_for
 from ggmlpy.context import Context
 from ggmlpy.gguf_file import GGUFFile
@@ -30,15 +31,12 @@ def nmse(got: NDArray[np.float32], want: NDArray[np.float32] | NDArray[np.float6
     return float(((got - wide) ** 2).sum() / (wide**2).sum())
 
 
-def context(
-    path: Path, backend: str, *, flash_attn: bool = True, n_ubatch: int = 512, n_seq_max: int = 1
-) -> Context:
+def context(path: Path, backend: str, *, flash_attn: bool = True, n_ubatch: int = 512) -> Context:
     return Context(
         load_model(GGUFFile.open(path)),
         backends_for(backend, 2),
-        n_ctx=128 * n_seq_max,
+        n_ctx=128,
         n_ubatch=n_ubatch,
-        n_seq_max=n_seq_max,
         type_k=F32,
         type_v=F32,
         flash_attn=flash_attn,
@@ -118,3 +116,36 @@ def check_always_the_same(path: Path, model: Tiny, flash_attn: bool) -> None:
     want = run(1, 512)
     for n_threads, n_ubatch in ((2, 512), (2, 5), (1, 1)):
         np.testing.assert_array_equal(run(n_threads, n_ubatch), want)
+
+
+def check_engine_sequences(path: Path, model: Tiny, unified: bool) -> None:
+    """Sequences of unequal length in the engine, on cpu: bitwise as each alone, and right."""
+    loaded = load_model(GGUFFile.open(write_model(path, model)))
+    sequences = [TOKENS, TOKENS[5:], TOKENS[3:] + TOKENS[:3], TOKENS[::-1]]
+
+    def make(n_seq_max: int) -> Context:
+        return Context(
+            loaded,
+            backends_for("cpu", 2),
+            n_ctx=64 * n_seq_max,
+            n_ubatch=16,
+            n_seq_max=n_seq_max,
+            kv_unified=unified,
+            type_k=F32,
+            type_v=F32,
+        )
+
+    alone_logits = [make(1).decode(tokens, all_logits=True).copy() for tokens in sequences]
+    run = make(4)
+    done = [0] * 4
+    for lengths in ({2: 6, 0: 6, 1: 1}, {3: 16, 1: 4}, {0: 1, 1: 1, 2: 1}, {2: 9, 1: 5, 0: 9}):
+        batch = Batch()
+        for s, n in lengths.items():
+            batch.add_sequence(s, sequences[s][done[s] : done[s] + n], done[s], all_wanted=True)
+        got = np.split(run.decode_batch(batch), np.cumsum(list(lengths.values()))[:-1])
+        for (s, n), logits in zip(lengths.items(), got, strict=True):
+            np.testing.assert_array_equal(logits, alone_logits[s][done[s] : done[s] + n])
+            done[s] += n
+    assert done == [len(tokens) for tokens in sequences]
+    for tokens, logits in zip(sequences, alone_logits, strict=True):
+        assert nmse(logits, forward(model, tokens)) < 1e-10

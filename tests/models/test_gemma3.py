@@ -5,18 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from ggmlpy.compute import backends_for
+from ggmlpy.context import Context
 from ggmlpy.errors import WeightError
 from ggmlpy.gguf_file import GGUFFile
 from ggmlpy.models import load_model
 from ggmlpy.models.memory import AttentionLayers
+from ggmlpy.types import F32
 from tests.models.by_hand import ByHand, alone
 from tests.models.checks import (
     BACKENDS,
     FLASH,
     TOKENS,
     check_always_the_same,
+    check_engine_sequences,
     check_many_sequences,
     check_plain_forward,
     check_reference,
@@ -64,6 +69,11 @@ def test_logits_are_those_of_a_plain_forward_pass(
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_sequences_do_not_see_each_other(tmp_path: Path, backend: str, flash_attn: bool) -> None:
     check_many_sequences(tmp_path / "tiny.gguf", BASE, backend, flash_attn)
+
+
+@pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
+def test_the_engine_keeps_sequences_apart(tmp_path: Path, unified: bool) -> None:
+    check_engine_sequences(tmp_path / "tiny.gguf", BASE, unified)
 
 
 @FLASH
@@ -122,6 +132,23 @@ def test_the_27b_size_scales_attention_by_its_width(tmp_path: Path) -> None:
     path = write_model(tmp_path / "tiny.gguf", model)
     got = ByHand(load_model(GGUFFile.open(path))).run(alone(TOKENS))
     assert nmse(got, forward(model, TOKENS)) < 1e-8
+
+
+def test_windowed_layers_reuse_their_cells(tmp_path: Path) -> None:
+    """A text several times longer than the cache of a window, in the engine."""
+    model = replace(BASE, n_ctx=1024)
+    tokens = np.random.default_rng(5).integers(3, 288, 700).tolist()
+    run = Context(
+        load_model(GGUFFile.open(write_model(tmp_path / "tiny.gguf", model))),
+        backends_for("cpu", 2),
+        n_ctx=1024,
+        n_ubatch=50,
+        type_k=F32,
+        type_v=F32,
+    )
+    full, near = run.memory.caches
+    assert (full.kv_size, near.kv_size) == (1024, 256)
+    assert nmse(run.decode(tokens, all_logits=True), forward(model, tokens)) < 1e-10
 
 
 def test_layers_are_grouped_by_what_they_remember(tmp_path: Path) -> None:

@@ -55,6 +55,8 @@ VARIANTS = {
     "plain": Tiny(),
     "tied": Tiny(tied=True),
     "biases": Tiny(biases=True),
+    "scales": Tiny(scales=True),
+    "large heads": Tiny(head_size=24, n_rot=24),
     "multi-head": Tiny(n_head_kv=4),
     "multi-query": Tiny(n_head_kv=1),
     "partly rotated": Tiny(n_rot=8),

@@ -11,6 +11,7 @@ from tests.models.checks import (
     BACKENDS,
     FLASH,
     check_always_the_same,
+    check_engine_sequences,
     check_many_sequences,
     check_plain_forward,
     check_reference,
@@ -41,6 +42,11 @@ def test_logits_are_those_of_a_plain_forward_pass(
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_sequences_do_not_see_each_other(tmp_path: Path, backend: str, flash_attn: bool) -> None:
     check_many_sequences(tmp_path / "tiny.gguf", BASE, backend, flash_attn)
+
+
+@pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
+def test_the_engine_keeps_sequences_apart(tmp_path: Path, unified: bool) -> None:
+    check_engine_sequences(tmp_path / "tiny.gguf", BASE, unified)
 
 
 @FLASH

@@ -111,6 +111,9 @@ def weights(m: Tiny) -> dict[str, NDArray[np.float32]]:
             w[f"{b}.ffn_gate.weight"] = matrix(F, E)
             w[f"{b}.ffn_up.weight"] = matrix(F, E)
             w[f"{b}.ffn_down.weight"] = matrix(E, F)
+            if m.biases and m.architecture == "llama":
+                w |= {f"{b}.ffn_{n}.bias": matrix(F) for n in ("gate", "up")}
+                w[f"{b}.ffn_down.bias"] = matrix(E)
             if m.scales:
                 w |= {f"{b}.ffn_{n}.scale": near_one(1) * 2 for n in ("gate", "up", "down")}
     return w
@@ -265,7 +268,7 @@ def _gated(m: Tiny, x: F64, w: dict[str, F64], product: Product, expert: int | N
         if expert is not None:
             return product(x, w[f"ffn_{name}_exps.weight"][expert])
         scale = w.get(f"ffn_{name}.scale", 1.0) if m.ffn_scaled else 1.0
-        return product(x, w[f"ffn_{name}.weight"]) * scale
+        return product(x, w[f"ffn_{name}.weight"]) * scale + w.get(f"ffn_{name}.bias", 0.0)
 
     g = linear(x, "gate")
     if m.gelu:
