@@ -33,8 +33,9 @@ RECORD_BYTES = 512
 TENSOR = np.dtype(
     [(name, "i8") for name in ("ptr", "ne0", "ne1", "ne2", "ne3", "nb0", "nb1", "nb2", "nb3")]
 )
-# What stands before a kernel's own fields: its address, the plan's status words, the node's index.
-HEADER = np.dtype([("kernel", "i8"), ("status", "i8"), ("node", "i8")])
+# What stands before a kernel's own fields: addresses of its code and of the plan's status words,
+# and the node's index.
+HEADER = np.dtype([("code", "i8"), ("status", "i8"), ("node", "i8")])
 
 # What a type checker is told of values inside kernels: it cannot follow a record's fields.
 Record = Any

@@ -47,7 +47,7 @@ class Plan:
         for i, (kernel, given) in enumerate(zip(kernels, records, strict=True)):
             record = self.record(i)
             record[...] = given
-            record["kernel"] = addresses[kernel]
+            record["code"] = addresses[kernel]
             record["status"] = self._status.ctypes.data
             record["node"] = i
 

@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from ggmlpy import ops
+from ggmlpy.backends.cpu.kernels.dequantize_k import READERS
 from ggmlpy.errors import IndexOutOfRange
 from ggmlpy.quants import from_float, to_float
 from ggmlpy.tensor import Tensor, from_bytes, from_numpy
@@ -18,7 +19,7 @@ from tests.cpu.conftest import ISAS
 from tests.cpu.running import run
 
 WRITABLE = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1")
-READABLE = (*WRITABLE, "q4_K", "q6_K")
+READABLE = tuple(READERS)
 
 
 def leaf(raw: NDArray[Any], type: str, ne: tuple[int, ...]) -> Tensor:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ggmlpy.backends.cpu.kernel import TENSOR, Inline, Int, Record, inline, kernel
 from ggmlpy.backends.cpu.kernels import types
-from ggmlpy.backends.cpu.kernels.dequantize import READERS
+from ggmlpy.backends.cpu.kernels.dequantize_k import READERS
 from ggmlpy.backends.cpu.kernels.elements import PIECE, read_elements, write_elements
 from ggmlpy.backends.cpu.kernels.quantize import WRITERS
 from ggmlpy.backends.cpu.kernels.segments import n_segments

@@ -1,17 +1,28 @@
 """Stored rows to f32: one function per type, `read_*(src, dst, n)` for n elements.
 
-They write n floats and not a byte more, with the arithmetic of ggml's own dequantisation: one
+Plain types and blocks of 32 here, superblocks of 256 in dequantize_k.py; READERS has all of them.
+
+The functions write n floats and not a byte more, with the arithmetic of ggml's dequantisation: one
 rounding per step, so that results agree with it bit by bit.
 """
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
-from ggmlpy.backends.cpu.kernel import Inline, Int, inline
+from llvmlite import ir
+
+from ggmlpy.backends.cpu.kernel import Int, inline
 from ggmlpy.backends.cpu.kernels import types
 from ggmlpy.backends.cpu.simd.arith import select, shift_right, splat_i32x16, zero_i32x16
-from ggmlpy.backends.cpu.simd.convert import i32_to_f32, mask_of_bits
+from ggmlpy.backends.cpu.simd.convert import (
+    f32_from_bits,
+    i8_to_i32,
+    i32_to_f32,
+    lookup_i8x16,
+    mask_of_bits,
+)
+from ggmlpy.backends.cpu.simd.core import Emitter, i8x16, intrinsic
 from ggmlpy.backends.cpu.simd.memory import (
     load_bf16x16,
     load_bf16x16_part,
@@ -20,7 +31,7 @@ from ggmlpy.backends.cpu.simd.memory import (
     load_f16x16_part,
     load_f32x16,
     load_f32x16_part,
-    load_i8,
+    load_i8x16,
     load_i8x16_as_i32,
     load_u8,
     load_u8x16_as_i32,
@@ -122,83 +133,46 @@ def read_q5_1(src: Int, dst: Int, n: Int) -> None:
         src += 24
 
 
-@inline
-def k_scale(scales: Int, j: Int) -> Int:
-    """The 6-bit scale of sub-block j (0 to 7) of q4_K and q5_K, from their 12 bytes of scales."""
-    if j < 4:
-        return load_u8(scales + j) & 63
-    return (load_u8(scales + j + 4) & 15) | ((load_u8(scales + j - 4) >> 6) << 4)
+@intrinsic(i8x16)
+def iq4_values(b: Emitter) -> Any:
+    """What the codes of iq4_nl and iq4_xs stand for."""
+    codes = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+    return ir.Constant(i8x16.ir, codes)
+
+
+@intrinsic(i8x16)
+def mxfp4_values(b: Emitter) -> Any:
+    """Twice what the codes of mxfp4 stand for: sign, two bits of exponent, one of mantissa."""
+    return ir.Constant(i8x16.ir, (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12))
 
 
 @inline
-def k_min(scales: Int, j: Int) -> Int:
-    """The 6-bit minimum of sub-block j (0 to 7) of q4_K and q5_K."""
-    if j < 4:
-        return load_u8(scales + j + 4) & 63
-    return (load_u8(scales + j + 4) >> 4) | ((load_u8(scales + j) >> 6) << 4)
+def write_coded(dst: Int, src: Int, table: Any, d: Any) -> None:
+    """32 weights d * table[code] from 16 bytes of codes, low nibbles first."""
+    codes = load_i8x16(src)
+    low = lookup_i8x16(table, codes & 15)
+    high = lookup_i8x16(table, shift_right(codes, 4))
+    store_f32x16(dst, i32_to_f32(i8_to_i32(low)) * d)
+    store_f32x16(dst + 64, i32_to_f32(i8_to_i32(high)) * d)
 
 
 @inline
-def read_q4_K(src: Int, dst: Int, n: Int) -> None:
-    """d f16 | dmin f16 | 12 bytes of scales | qs 128 x u8 -> 256 weights, 144 bytes.
-
-    Sub-block j of 32: d * scale_j * q - dmin * min_j. Bytes 32c .. 32c + 31 hold sub-block 2c in
-    their low nibbles, 2c + 1 in the high ones.
-    """
-    for i in range(0, n, 256):
-        d, dmin = load_f16(src), load_f16(src + 2)
-        for c in range(4):
-            d0 = d * np.float32(k_scale(src + 4, 2 * c))
-            m0 = dmin * np.float32(k_min(src + 4, 2 * c))
-            d1 = d * np.float32(k_scale(src + 4, 2 * c + 1))
-            m1 = dmin * np.float32(k_min(src + 4, 2 * c + 1))
-            for half in range(2):
-                q = load_u8x16_as_i32(src + 16 + 32 * c + 16 * half)
-                at = dst + 4 * (i + 64 * c + 16 * half)
-                store_f32x16(at, i32_to_f32(q & 15) * d0 - m0)
-                store_f32x16(at + 128, i32_to_f32(shift_right(q, 4)) * d1 - m1)
-        src += 144
+def read_iq4_nl(src: Int, dst: Int, n: Int) -> None:
+    """d f16 | qs 16 x u8 -> 32 weights d * value of a code of 4 bits, 18 bytes."""
+    for i in range(0, n, 32):
+        write_coded(dst + 4 * i, src + 2, iq4_values(), load_f16(src))
+        src += 18
 
 
 @inline
-def read_q6_K(src: Int, dst: Int, n: Int) -> None:
-    """ql 128 x u8 | qh 64 x u8 | scales 16 x i8 | d f16 -> 256 weights, 210 bytes.
+def read_mxfp4(src: Int, dst: Int, n: Int) -> None:
+    """e u8 | qs 16 x u8 -> 32 weights 2^(e - 128) * twice the value of a code, 17 bytes."""
+    for i in range(0, n, 32):
+        e = load_u8(src)
+        bits = 0x00200000 << e if e < 2 else (e - 1) << 23  # 2^-128 and 2^-127 are denormal
+        write_coded(dst + 4 * i, src + 1, mxfp4_values(), f32_from_bits(bits))
+        src += 17
 
-    d * scale * (q - 32), a scale for every 16. Each half of 128 weights is four runs of 32: the low
-    nibbles of its 64 bytes of ql, then the high ones, with two bits of qh on top for each run.
-    """
-    for i in range(0, n, 256):
-        d = load_f16(src + 208)
-        for half in range(2):
-            for s in range(2):
-                ql = src + 64 * half + 16 * s
-                a, b = load_u8x16_as_i32(ql), load_u8x16_as_i32(ql + 32)
-                h = load_u8x16_as_i32(src + 128 + 32 * half + 16 * s)
-                scales = src + 192 + 8 * half + s
-                at = dst + 4 * (i + 128 * half + 16 * s)
-                q = (a & 15) + (h & 3) * 16 - 32
-                store_f32x16(at, i32_to_f32(q) * (d * np.float32(load_i8(scales))))
-                q = (b & 15) + (shift_right(h, 2) & 3) * 16 - 32
-                store_f32x16(at + 128, i32_to_f32(q) * (d * np.float32(load_i8(scales + 2))))
-                q = shift_right(a, 4) + (shift_right(h, 4) & 3) * 16 - 32
-                store_f32x16(at + 256, i32_to_f32(q) * (d * np.float32(load_i8(scales + 4))))
-                q = shift_right(b, 4) + shift_right(h, 6) * 16 - 32
-                store_f32x16(at + 384, i32_to_f32(q) * (d * np.float32(load_i8(scales + 6))))
-        src += 210
-
-
-READERS: dict[str, Inline] = {
-    "f32": read_f32,
-    "f16": read_f16,
-    "bf16": read_bf16,
-    "q8_0": read_q8_0,
-    "q4_0": read_q4_0,
-    "q4_1": read_q4_1,
-    "q5_0": read_q5_0,
-    "q5_1": read_q5_1,
-    "q4_K": read_q4_K,
-    "q6_K": read_q6_K,
-}
 
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1")
 

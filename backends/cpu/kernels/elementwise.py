@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ggmlpy.backends.cpu.kernel import TENSOR, Int, Record, kernel, report
+from ggmlpy.backends.cpu.kernel import TENSOR, Inline, Int, Record, kernel, report
 from ggmlpy.backends.cpu.kernels import types
+from ggmlpy.backends.cpu.kernels.dequantize_k import READERS
 from ggmlpy.backends.cpu.kernels.elements import PIECE, read_elements, write_elements
+from ggmlpy.backends.cpu.kernels.quantize import WRITERS
 from ggmlpy.backends.cpu.kernels.segments import SEGMENT, n_segments, repeated_row_ptr
 from ggmlpy.backends.cpu.rows import n_rows, row_ptr, share
 from ggmlpy.backends.cpu.simd import arith
@@ -26,6 +28,7 @@ from ggmlpy.backends.cpu.simd.memory import (
     store_f32x16,
     store_f32x16_part,
 )
+from ggmlpy.types import TYPES
 
 FIELDS = [("y", TENSOR), ("a", TENSOR), ("b", TENSOR)]
 ARGS = np.dtype(FIELDS, align=True)
@@ -128,6 +131,40 @@ for _op, _combine in (
     ("add1", arith.add),
 ):
     _binary(_op, _combine)
+
+
+def _add_to_blocks(type: str, read: Inline, write: Inline) -> None:
+    block, unit = TYPES[type].block_size, TYPES[type].type_size
+
+    @kernel(
+        "add",
+        (type, "f32"),
+        args=ANY_ARGS,
+        requires=lambda node: types.rows_ok(node.src[1]) and node.src[1].ne[0] == node.ne[0],
+        bind=_bind,
+        scratch_bytes=_scratch_bytes,
+        name=f"add_{type}",
+    )
+    def add_to_blocks(p: Record, ith: Int, nth: Int) -> None:
+        """a + b as f32, then quantised anew."""
+        per_row = n_segments(p.y.ne0, PIECE)
+        tasks = n_rows(p.y) * per_row
+        piece = p.scratch + 8 * PIECE * ith
+        for task in range(share(tasks, ith, nth), share(tasks, ith + 1, nth)):
+            row = quotient(task, per_row)
+            start = (task - row * per_row) * PIECE
+            n = min(PIECE, p.y.ne0 - start)
+            stored = quotient(start, block) * unit
+            read(row_ptr(p.a, row) + stored, piece, n)
+            b = repeated_row_ptr(p.b, p.a, row) + 4 * start
+            for i in range(0, 4 * n, 64):  # rows are whole blocks, so n is a multiple of 32
+                store_f32x16(piece + i, load_f32x16(piece + i) + load_f32x16(b + i))
+            write(piece, row_ptr(p.y, row) + stored, n)
+
+
+for _type, _write in WRITERS.items():
+    if TYPES[_type].is_quantized:
+        _add_to_blocks(_type, READERS[_type], _write)
 
 
 @kernel("add_id", ("f32", "f32", "i32"), args=ID_ARGS, requires=_rows)

@@ -14,7 +14,7 @@ import numpy as np
 from ggmlpy.backends.cpu.builder import PlanBuilder
 from ggmlpy.backends.cpu.kernel import TENSOR, Inline, Int, Kernel, Record, inline, kernel
 from ggmlpy.backends.cpu.kernels import matmul_lists
-from ggmlpy.backends.cpu.kernels.dequantize import READERS
+from ggmlpy.backends.cpu.kernels.dequantize_k import READERS
 from ggmlpy.backends.cpu.kernels.matmul_lists import (
     bind_float_rows,
     list_bytes,

@@ -15,6 +15,7 @@ from ggmlpy.backends.cpu.simd.arith import (
     iota_i32x16,
     less,
     maximum,
+    quotient,
     select,
     splat_i32x16,
     sqrt,
@@ -28,7 +29,9 @@ from ggmlpy.backends.cpu.simd.memory import (
 )
 from ggmlpy.backends.cpu.simd.reduce import sum_lanes
 
-ARGS = np.dtype([("y", TENSOR), ("x", TENSOR), ("eps", "f4")], align=True)
+FIELDS = [("y", TENSOR), ("x", TENSOR), ("eps", "f4")]
+ARGS = np.dtype(FIELDS, align=True)
+GROUP_ARGS = np.dtype([*FIELDS, ("n_groups", "i8")], align=True)
 
 
 def requires(node: Any) -> bool:
@@ -96,3 +99,20 @@ def l2_norm_f32(p: Record, ith: Int, nth: Int) -> None:
         length = sqrt(sum_of_squares(x, n, np.float32(0)))
         factor = np.float32(1) / maximum(p.eps, length)
         shift_and_scale(x, row_ptr(p.y, row), n, np.float32(0), factor)
+
+
+@kernel("group_norm", ("f32",), args=GROUP_ARGS)
+def group_norm_f32(p: Record, ith: Int, nth: Int) -> None:
+    """As norm, with a group of channels (contiguous planes) as one row."""
+    per_group = quotient(p.x.ne2 + p.n_groups - 1, p.n_groups)
+    groups = quotient(p.x.ne2 + per_group - 1, per_group)  # that have channels
+    tasks = groups * p.x.ne3
+    for task in range(share(tasks, ith, nth), share(tasks, ith + 1, nth)):
+        i3 = quotient(task, groups)
+        channel = (task - i3 * groups) * per_group
+        n = p.x.ne0 * p.x.ne1 * min(per_group, p.x.ne2 - channel)
+        x = p.x.ptr + channel * p.x.nb2 + i3 * p.x.nb3
+        mean = sum_row(x, n) / np.float32(n)
+        variance = sum_of_squares(x, n, mean) / np.float32(n)
+        factor = np.float32(1) / sqrt(variance + p.eps)
+        shift_and_scale(x, p.y.ptr + channel * p.y.nb2 + i3 * p.y.nb3, n, mean, factor)

@@ -8,7 +8,8 @@ import numpy as np
 
 from ggmlpy.backends.cpu.kernel import TENSOR, Inline, Int, Record, inline, kernel, report
 from ggmlpy.backends.cpu.kernels import types
-from ggmlpy.backends.cpu.kernels.dequantize import READERS, read_f16
+from ggmlpy.backends.cpu.kernels.dequantize import read_f16
+from ggmlpy.backends.cpu.kernels.dequantize_k import READERS
 from ggmlpy.backends.cpu.kernels.quantize import WRITERS
 from ggmlpy.backends.cpu.rows import n_rows, row_ptr, share
 from ggmlpy.backends.cpu.simd.arith import quotient, remainder

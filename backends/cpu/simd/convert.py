@@ -212,6 +212,19 @@ def concat_i8x32(b: Emitter, x: Any, y: Any) -> Any:
     return b.concat(x, y)
 
 
+@intrinsic(i8x16, i8x16, i8x16)
+def lookup_i8x16(b: Emitter, table: Any, index: Any) -> Any:
+    """table[index[i]] for each i, indices 0 to 15."""
+    if "avx2" in b.isa.has:
+        return b.llvm("llvm.x86.ssse3.pshuf.b.128", i8x16.ir, table, index)
+    found = ir.Constant(i8x16.ir, ir.Undefined)
+    for i in range(16):
+        place = ir.Constant(i32.ir, i)
+        value = b.extract_element(table, b.extract_element(index, place))
+        found = b.insert_element(found, value, place)
+    return found
+
+
 # --- masks and bits ------------------------------------------------------------------------------
 
 

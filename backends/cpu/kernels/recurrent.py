@@ -1,0 +1,98 @@
+"""Kernels of recurrent layers: the short convolution, and gated linear attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ggmlpy.backends.cpu.kernel import TENSOR, Int, Record, inline, kernel
+from ggmlpy.backends.cpu.kernels.copy import copy_bytes
+from ggmlpy.backends.cpu.kernels.segments import n_segments
+from ggmlpy.backends.cpu.kernels.types import rows_ok
+from ggmlpy.backends.cpu.rows import share
+from ggmlpy.backends.cpu.simd.arith import fma, quotient, splat_f32x16, zero_f32x16
+from ggmlpy.backends.cpu.simd.gather import gather_f32x16
+from ggmlpy.backends.cpu.simd.memory import (
+    load_f32,
+    load_f32x16_part,
+    store_f32,
+    store_f32x16,
+    store_f32x16_part,
+)
+
+CONV_ARGS = np.dtype([("y", TENSOR), ("x", TENSOR), ("kernel", TENSOR)], align=True)
+GLA_ARGS = np.dtype(
+    [*((name, TENSOR) for name in ("y", "k", "v", "q", "g", "state")), ("scale", "f4")],
+    align=True,
+)
+
+_CHANNELS = 64  # of a task: few enough to share a single step among threads
+
+
+def _rows(node: Any) -> bool:
+    return all(rows_ok(source) for source in node.src)
+
+
+@kernel("ssm_conv", ("f32", "f32"), args=CONV_ARGS, requires=_rows)
+def ssm_conv_f32(p: Record, ith: Int, nth: Int) -> None:
+    """y[c, t, s] = sum_k x[t + k, c, s] * kernel[k, c], k in order; 16 channels side by side."""
+    n_taps = p.kernel.ne0
+    n_blocks = n_segments(p.y.ne0, _CHANNELS)
+    tasks = n_blocks * p.y.ne2
+    for task in range(share(tasks, ith, nth), share(tasks, ith + 1, nth)):
+        s = quotient(task, n_blocks)
+        start = (task - s * n_blocks) * _CHANNELS
+        end = min(start + _CHANNELS, p.y.ne0)
+        for t in range(p.y.ne1):
+            y = p.y.ptr + t * p.y.nb1 + s * p.y.nb2
+            x = p.x.ptr + 4 * t + s * p.x.nb2
+            whole = end - ((end - start) & 15)
+            for c in range(start, whole, 16):
+                total = zero_f32x16()
+                for i in range(n_taps):
+                    steps = gather_f32x16(x + 4 * i + c * p.x.nb1, p.x.nb1)
+                    taps = gather_f32x16(p.kernel.ptr + 4 * i + c * p.kernel.nb1, p.kernel.nb1)
+                    total = fma(steps, taps, total)
+                store_f32x16(y + 4 * c, total)
+            for c in range(whole, end):
+                total_1 = np.float32(0)
+                for i in range(n_taps):
+                    step = load_f32(x + 4 * i + c * p.x.nb1)
+                    total_1 = fma(step, load_f32(p.kernel.ptr + 4 * i + c * p.kernel.nb1), total_1)
+                store_f32(y + 4 * c, total_1)
+
+
+@inline
+def step_state(state: Int, n: Int, k: Int, v: Int, q: Int, g: Int, y: Int, scale: Any) -> None:
+    """One token: state[i, :] = state[i, :] * g[i] + k[i] * v, y = scale * sum_i state[i, :] * q[i].
+
+    All are rows of n f32; i in order.
+    """
+    for j in range(0, n, 16):
+        m = min(16, n - j)
+        total = zero_f32x16()
+        values = load_f32x16_part(v + 4 * j, m)
+        for i in range(n):
+            row = state + 4 * (i * n + j)
+            s = load_f32x16_part(row, m) * load_f32(g + 4 * i)
+            s = fma(values, splat_f32x16(load_f32(k + 4 * i)), s)
+            store_f32x16_part(row, s, m)
+            total = fma(s, splat_f32x16(load_f32(q + 4 * i)), total)
+        store_f32x16_part(y + 4 * j, total * scale, m)
+
+
+@kernel("gated_linear_attn", ("f32",) * 5, args=GLA_ARGS)
+def gated_linear_attn_f32(p: Record, ith: Int, nth: Int) -> None:
+    """Heads of sequences, each by one thread, token by token; the state is worked on in y."""
+    n, n_head, n_tokens, n_seq = p.k.ne0, p.k.ne1, p.k.ne2, p.state.ne1
+    per_seq = quotient(n_tokens, n_seq)
+    for task in range(share(n_head * n_seq, ith, nth), share(n_head * n_seq, ith + 1, nth)):
+        s = quotient(task, n_head)
+        head = task - s * n_head
+        state = p.y.ptr + 4 * n * (n_head * n_tokens + task * n)
+        copy_bytes(p.state.ptr + 4 * task * n * n, state, 4 * n * n)
+        for t in range(s * per_seq, (s + 1) * per_seq):
+            at = 4 * n * (t * n_head + head)
+            k, v, q, g = p.k.ptr + at, p.v.ptr + at, p.q.ptr + at, p.g.ptr + at
+            step_state(state, n, k, v, q, g, p.y.ptr + at, p.scale)
