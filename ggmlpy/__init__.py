@@ -25,7 +25,8 @@ from ggmlpy.errors import (
 )
 from ggmlpy.gguf_file import GGUFFile
 from ggmlpy.graph import Graph
-from ggmlpy.llama import ContextWarning, Llama, packaged_model
+from ggmlpy.llama import ContextWarning, Llama
+from ggmlpy.packaged import packaged_model
 from ggmlpy.tensor import Flag, Tensor, from_bytes, from_numpy, scope, zeros
 from ggmlpy.tokenizer import Tokenizer
 from ggmlpy.types import TYPES, TensorType

@@ -97,7 +97,8 @@ class Engine:
         limit = self.context.sizes.n_ctx_seq
         if len(request.prompt) > limit:
             raise BadBatch(
-                f"the prompt is {len(request.prompt)} tokens long, a sequence holds n_ctx = {limit}"
+                f"the prompt is {len(request.prompt)} tokens long, the context holds"
+                f" n_ctx = {limit}"
             )
         sampler = Sampler(request.sampling, self.context.model.hparams.n_vocab)
         for token in request.prompt:

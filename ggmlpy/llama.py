@@ -30,11 +30,6 @@ from ggmlpy.tokenizer import Tokenizer
 from ggmlpy.types import type_of
 
 
-def packaged_model() -> Path:
-    """The small story-telling model that comes with ggmlpy, trained by the scripts in training/."""
-    return Path(__file__).parent / "data" / "stories.gguf"
-
-
 class ContextWarning(UserWarning):
     """More context was asked for than the model was trained with."""
 

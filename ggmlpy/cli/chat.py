@@ -15,6 +15,7 @@ from ggmlpy.cli.guard import complain
 from ggmlpy.cli.options import option
 from ggmlpy.cli.show import say
 from ggmlpy.errors import BadBatch, CacheFull, FileError, TemplateError, TokenizerError
+from ggmlpy.packaged import packaged_model
 
 if TYPE_CHECKING:
     from ggmlpy.llama import Llama
@@ -71,7 +72,7 @@ def chat(
     setup = common.ModelOptions(
         n_ctx, n_ubatch, n_threads, backend, type_k, type_v, flash_attn=not no_flash_attn
     )
-    llm = common.open_model(model or common.packaged_model(), setup)
+    llm = common.open_model(model or packaged_model(), setup)
     if llm.chat_template.is_default:
         say("the file has no chat template: a plain one is used, and the answers may show it")
     choices = {

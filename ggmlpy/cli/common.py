@@ -7,7 +7,6 @@ import secrets
 import stat
 import sys
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,14 +56,6 @@ def open_model(path: Path, options: ModelOptions) -> Llama:
             type_v=options.type_v,
             flash_attn=options.flash_attn,
         )
-
-
-def packaged_model() -> Path:
-    """The small model that ships in the package. Raises MissingFile where it was left out."""
-    path = Path(str(files("ggmlpy") / "data" / "stories.gguf"))
-    if not path.is_file():
-        raise MissingFile(f"{path.name}: this installation has no model of its own; name one: -m")
-    return path
 
 
 def read_text(text: str | None, file: Path | None) -> str | None:

@@ -12,6 +12,7 @@ from ggmlpy.cli import common, options
 from ggmlpy.cli.guard import complain
 from ggmlpy.cli.options import option
 from ggmlpy.cli.show import console, harmless, say, write_json
+from ggmlpy.packaged import packaged_model
 
 if TYPE_CHECKING:
     from ggmlpy.llama import Llama
@@ -76,7 +77,7 @@ def generate(
     setup = common.ModelOptions(
         n_ctx, n_ubatch, n_threads, backend, type_k, type_v, flash_attn=not no_flash_attn
     )
-    llm = common.open_model(model or common.packaged_model(), setup)
+    llm = common.open_model(model or packaged_model(), setup)
     if verbose:
         say(llm.describe())
     default_n = N_TOKENS if model is not None else N_STORY_TOKENS

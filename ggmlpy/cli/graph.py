@@ -16,6 +16,7 @@ from ggmlpy.cli import common, options
 from ggmlpy.cli.options import option
 from ggmlpy.cli.show import printable
 from ggmlpy.errors import Unsupported
+from ggmlpy.packaged import packaged_model
 
 if TYPE_CHECKING:
     from ggmlpy.graph import Graph
@@ -76,7 +77,7 @@ def graph(
       diff <(ggmlpy graph) <(ggmlpy graph --no-flash-attn)
     """
     chosen = format or _format_of(output)
-    path = model or common.packaged_model()
+    path = model or packaged_model()
     built = _cut(_build(path, n_tokens, n_past, not no_flash_attn, type_k, type_v), layers)
     title = f"{path.name}: {n_tokens} {'token' if n_tokens == 1 else 'tokens'} after {n_past}"
     text = _WRITERS[chosen](built, title)

@@ -207,9 +207,9 @@ def test_strange_names_stay_on_one_line(run: Run, tmp_path: Path) -> None:
 def test_the_packaged_model_may_be_left_out(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from ggmlpy.cli import common
+    from ggmlpy import packaged
 
-    monkeypatch.setattr(common, "files", lambda package: tmp_path)
+    monkeypatch.setattr(packaged, "files", lambda package: tmp_path)
     for command in MODEL_COMMANDS:
         message = run(command).error
         assert message == "stories.gguf: this installation has no model of its own; name one: -m"

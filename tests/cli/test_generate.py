@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ggmlpy.cli import common
+from ggmlpy import packaged
 from ggmlpy.errors import MissingFile
 from ggmlpy.llama import Llama
 from tests.cli.conftest import Outcome, Run, write_endless
@@ -151,9 +152,11 @@ def test_more_context_than_trained_is_a_warning(run: Run, tiny: Path) -> None:
 
 
 def test_without_a_model_the_packaged_one_runs(
-    run: Run, tiny: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(common, "packaged_model", lambda: tiny)
+    (tmp_path / "data").mkdir()
+    shutil.copy(tiny, tmp_path / "data" / "stories.gguf")
+    monkeypatch.setattr(packaged, "files", lambda package: tmp_path)
     outcome = run("generate", *REFERENCE, "--json", "-s", 1)
     told = json.loads(outcome.out)
     assert told["prompt"] == "Once upon a time"
@@ -163,7 +166,7 @@ def test_without_a_model_the_packaged_one_runs(
 
 def test_the_packaged_model_tells_a_story(run: Run) -> None:
     try:
-        common.packaged_model()
+        packaged.packaged_model()
     except MissingFile as error:
         pytest.skip(str(error))
     outcome = run("generate", "--temp", 0, "-n", 40)
