@@ -136,7 +136,8 @@ def _overwritable(
     """The root that `node` may be written over, or None.
 
     Its op works element by element, source 0 has the result's layout and owns its bytes, and
-    nothing else reads them from here on.
+    nothing else reads them from here on: not as another source that lies a little further on, of
+    which one thread would read what another has overwritten.
     """
     assert node.op is not None
     if not node.op.in_place:
@@ -148,6 +149,8 @@ def _overwritable(
         return None
     if last_use.get((first.root, backend.name)) != step:
         return None
-    if any(s.root is first.root and not s.spec.same_layout(first.spec) for s in node.src[1:]):
-        return None
+    for other in node.src[1:]:
+        same_bytes = other.view_offs == 0 and other.spec.same_layout(first.spec)
+        if other.root is first.root and not same_bytes:
+            return None
     return first.root

@@ -326,6 +326,16 @@ def test_in_place_saves_memory_only_where_the_op_allows_it() -> None:
     assert normed.layout.arena_bytes["null"] == 8192
 
 
+def test_a_source_further_on_in_the_same_memory_is_not_overwritten() -> None:
+    """With threads, one would read what another has written already."""
+    root = ops.scale(from_numpy(values(1020)), 2.0)
+    here, further = ops.view_1d(root, 1010, 0), ops.view_1d(root, 1010, 4)  # 4096 bytes as root
+    apart = Executable(Graph(ops.add(here, further)), [NullBackend()])
+    assert apart.layout.arena_bytes["null"] == 8192
+    over = Executable(Graph(ops.add(here, ops.view_1d(root, 1010, 0))), [NullBackend()])
+    assert over.layout.arena_bytes["null"] == 4096
+
+
 def test_outputs_are_never_reused() -> None:
     x = ops.sqr(from_numpy(np.full(64, 3, np.float32)))
     y = ops.scale(x, 2.0)
