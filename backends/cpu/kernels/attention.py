@@ -35,40 +35,39 @@ import numpy as np
 
 from ggmlpy.backends.cpu.kernel import TENSOR, Inline, Int, Record, inline, kernel
 from ggmlpy.backends.cpu.kernels import types
+from ggmlpy.backends.cpu.kernels.attention_blocks import (
+    FOLD_BYTES,
+    GROUP,
+    Blocks,
+    ask_for,
+    blocks,
+    fill,
+    finish,
+    list_cells,
+    weigh,
+)
 from ggmlpy.backends.cpu.kernels.dequantize import CACHE_TYPES, read_any, read_f32, read_float
 from ggmlpy.backends.cpu.kernels.masks import bind_slopes, mask_row
-from ggmlpy.backends.cpu.kernels.types import FLOATS
 from ggmlpy.backends.cpu.simd.arith import (
-    equal,
     fma,
     iota_i32x16,
     less,
-    lowest_bit,
     maximum,
     quotient,
     select,
-    splat_f32x16,
     splat_i32x16,
     zero_f32x16,
 )
-from ggmlpy.backends.cpu.simd.convert import bits_of_mask
 from ggmlpy.backends.cpu.simd.math import exp, tanh
 from ggmlpy.backends.cpu.simd.memory import (
     load_f16,
-    load_f16x16,
-    load_f16x16_part,
     load_f32,
     load_f32x16,
     load_i32,
-    prefetch,
     store_f32,
     store_f32x16,
-    store_f32x16_part,
-    store_i32,
-    store_i32x16,
 )
-from ggmlpy.backends.cpu.simd.reduce import fold4, fold16, max_lanes, sum_lanes
-from ggmlpy.backends.cpu.simd.tile import tile_f32x16, tile_get, tile_set
+from ggmlpy.backends.cpu.simd.reduce import fold16, sum_lanes
 
 ARGS = np.dtype(
     [
@@ -93,10 +92,7 @@ ARGS = np.dtype(
     align=True,
 )
 
-GROUP = 32
-_COLUMNS = 4  # vectors of a row of V that are summed side by side
 _MANY_QUERIES = 128  # from here on rows of K and V stay in cache from one query to the next
-
 _NEVER = float("-inf")
 
 
@@ -149,84 +145,65 @@ def _bind(node: Any, builder: Any) -> dict[str, float]:
 
 
 @inline
-def list_cells(mask: Int, n_kv: Int, cells: Int) -> Int:
-    """Writes the numbers of the cells whose mask entry is not -inf, in order; returns how many."""
-    n = 0
-    for i in range(0, n_kv, 16):
-        m = min(16, n_kv - i)
-        bits = (1 << m) - 1
-        if mask != 0:
-            if m == 16:
-                hidden = equal(load_f16x16(mask + 2 * i), _NEVER)
-            else:
-                hidden = equal(load_f16x16_part(mask + 2 * i, m), _NEVER)
-            bits &= ~bits_of_mask(hidden)
-        if bits == 0xFFFF:
-            store_i32x16(cells + 4 * n, iota_i32x16() + splat_i32x16(i))
-            n += 16
-        else:
-            while bits != 0:
-                store_i32(cells + 4 * n, i + lowest_bit(bits))
-                bits &= bits - 1
-                n += 1
-    return n
+def padded_bytes(n: Int) -> Int:
+    """Bytes of a row of n f32 in scratch memory."""
+    return 4 * ((n + 15) & -16)
 
 
 @inline
-def ask_for(next: Any, start: Int, n: Int) -> None:
-    """Prefetches rows start .. start + n - 1 of the next group or head: they lie a token apart,
-    where no hardware looks ahead. A few at a time, since a core waits for no more than a few."""
-    base, stride, row_bytes, cells, n_cells = next
-    for j in range(start, min(start + n, n_cells)):
-        row = base + load_i32(cells + 4 * j) * stride
-        for i in range(0, row_bytes, 64):
-            prefetch(row + i)
+def layout(p: Record, thread: Int, room: Int) -> Any:
+    """Addresses in a thread's scratch memory, with `room` heads of q for each head of K."""
+    d_bytes, dv_bytes = padded_bytes(p.k.ne0), padded_bytes(p.v.ne0)
+    q = p.scratch + thread * p.thread_bytes + padded_bytes(p.k.ne1)
+    acc = q + p.n_kv_heads * room * d_bytes
+    sums = acc + p.n_kv_heads * room * dv_bytes
+    weights = sums + p.n_kv_heads * room * 64
+    bias = weights + room * 4 * GROUP
+    folds = bias + 4 * GROUP
+    rows = folds + 4 * FOLD_BYTES
+    tops = rows + GROUP * max(d_bytes, dv_bytes)
+    return q, acc, sums, weights, bias, folds, rows, tops
 
 
 @inline
-def fill(ptr: Int, n_bytes: Int, value: Any) -> None:
-    """Whole vectors of one value."""
-    for i in range(0, n_bytes, 64):
-        store_f32x16(ptr + i, splat_f32x16(value))
+def begin(p: Record, memory: Any, room: Int, task: Any) -> None:
+    """The task's heads of q into scratch memory, with nothing summed up yet."""
+    q, acc, sums, _, _, _, _, tops = memory
+    query, sequence, first_kv, n_kv, start, n = task
+    shared = quotient(p.q.ne2, p.k.ne2)
+    d_bytes = padded_bytes(p.k.ne0)
+    for i in range(n_kv):
+        at = p.q.ptr + query * p.q.nb1 + sequence * p.q.nb3
+        at += ((first_kv + i) * shared + start) * p.q.nb2
+        for h in range(n):
+            row = q + (i * room + h) * d_bytes
+            store_f32x16(row + d_bytes - 64, zero_f32x16())
+            read_f32(at + h * p.q.nb2, row, p.q.ne0)
+            store_f32(tops + 4 * (i * room + h), np.float32(_NEVER))
+    fill(acc, n_kv * room * padded_bytes(p.v.ne0), 0.0)
+    fill(sums, n_kv * room * 64, 0.0)
 
 
 @inline
-def weigh(weights: Int, sums: Int, top: Int, acc: Int, acc_bytes: Int, n_cells: Int) -> None:
-    """Scores of a group and a head to weights: exp(score - maximum so far), added to the sums.
-
-    Where the maximum grows, what was summed up before shrinks accordingly.
-    """
-    s = load_f32x16(weights)
-    if n_cells > 16:
-        s = maximum(s, load_f32x16(weights + 64))
-    largest, before = max_lanes(s), load_f32(top)
-    if largest > before:
-        factor = exp(before - largest)
-        store_f32(top, largest)
-        store_f32x16(sums, load_f32x16(sums) * factor)
-        for i in range(0, acc_bytes, 64):
-            store_f32x16(acc + i, load_f32x16(acc + i) * factor)
-    else:
-        largest = before
-    if largest == _NEVER:
-        largest = np.float32(0)  # else -inf - -inf is NaN
-    total = load_f32x16(sums)
-    for i in range(0, n_cells, 16):
-        e = exp(load_f32x16(weights + 4 * i) - largest)
-        store_f32x16(weights + 4 * i, e)
-        total = total + e
-    store_f32x16(sums, total)
-
-
-@inline
-def finish(acc: Int, y: Int, n: Int, factor: Any) -> None:
-    """y = acc * factor."""
-    whole = n & -16
-    for i in range(0, 4 * whole, 64):
-        store_f32x16(y + i, load_f32x16(acc + i) * factor)
-    if n > whole:
-        at = 4 * whole
-        store_f32x16_part(y + at, load_f32x16(acc + at) * factor, n - whole)
+def end(p: Record, memory: Any, room: Int, task: Any) -> None:
+    """The weighted sums over the sums of weights, sinks counted in, as rows of the result."""
+    _, acc, sums, _, _, _, _, tops = memory
+    query, sequence, first_kv, n_kv, start, n = task
+    shared = quotient(p.q.ne2, p.k.ne2)
+    for i in range(n_kv):
+        for h in range(n):
+            at = i * room + h
+            head = (first_kv + i) * shared + start + h
+            total = sum_lanes(load_f32x16(sums + 64 * at))
+            factor = np.float32(1)
+            if p.sinks.ptr != 0:
+                sink, top = load_f32(p.sinks.ptr + 4 * head), load_f32(tops + 4 * at)
+                largest = maximum(top, sink)
+                factor = exp(top - largest)
+                total = total * factor + exp(sink - largest)
+            factor = np.float32(0) if total == np.float32(0) else factor / total
+            y = p.y.ptr + head * p.y.nb1 + query * p.y.nb2 + sequence * p.y.nb3
+            finish(acc + at * padded_bytes(p.v.ne0), y, p.v.ne0, factor)
 
 
 Served = dict[tuple[str, tuple[str, ...]], None]  # a set with an order
@@ -243,24 +220,21 @@ def _served(cache_types: Sequence[str]) -> Served:
     )
 
 
-def _attention(
-    n_heads: int, n_accumulators: int, needs: str, fits: Callable[[int], bool], read_row: Inline
-) -> None:
-    """The kernel that takes `n_heads` heads at a time, where `fits(heads that share one of K)`."""
+def _attention(block: Blocks, needs: str, fits: Callable[[int], bool], read_row: Inline) -> None:
+    """The kernel that works by `block`, where `fits(number of heads that share one of K)`."""
     quantized = read_row is read_any
-    name = f"flash_attn_ext_{needs}_{n_heads}" + ("_quantized" if quantized else "")
-    floats = _served(FLOATS)
+    name = f"flash_attn_ext_{needs}_{block.n_heads}" + ("_quantized" if quantized else "")
+    floats = _served(types.FLOATS)
     served = [s for s in _served(CACHE_TYPES) if s not in floats] if quantized else [*floats]
-    n_keys = n_accumulators // n_heads
-    n_folds = n_keys // 4
-    n_sums = n_heads * _COLUMNS
+    n_heads, n_keys = block.n_heads, block.n_keys
+    dots, add_values = block.dots, block.add_values
 
     @inline
     def read_rows(
         type: Int, base: Int, stride: Int, cells: Int, n_cells: Int, rows: Int, n: Int
     ) -> None:
         """The listed rows of n elements as f32, each padded with zeros to whole vectors."""
-        row_bytes = 4 * ((n + 15) & -16)
+        row_bytes = padded_bytes(n)
         for j in range(n_cells):
             row = rows + j * row_bytes
             if n & 15 != 0:
@@ -268,71 +242,17 @@ def _attention(
             read_row(type, base + load_i32(cells + 4 * j) * stride, row, n)
 
     @inline
-    def dots(q: Int, rows: Int, folds: Int, row_bytes: Int) -> None:
-        """q.k of n_keys rows and n_heads heads, folded; head h at folds + 256 h."""
-        acc = tile_f32x16(n_accumulators)
-        for d in range(0, row_bytes, 64):
-            for h in range(n_heads):
-                part = load_f32x16(q + h * row_bytes + d)
-                for j in range(n_keys):
-                    at = h * n_keys + j
-                    k = load_f32x16(rows + j * row_bytes + d)
-                    acc = tile_set(acc, at, fma(part, k, tile_get(acc, at)))
-        for h in range(n_heads):
-            for f in range(n_folds):
-                at = h * n_keys + 4 * f
-                a, b = tile_get(acc, at), tile_get(acc, at + 1)
-                c, d = tile_get(acc, at + 2), tile_get(acc, at + 3)
-                store_f32x16(folds + 256 * h + 64 * f, fold4(a, b, c, d))
-
-    @inline
-    def add_values(weights: Int, rows: Int, acc: Int, row_bytes: Int, n_cells: Int) -> None:
-        """acc += weights * V of n_heads heads: by blocks of columns, cells in order."""
-        wide = row_bytes & -(64 * _COLUMNS)
-        for d in range(0, wide, 64 * _COLUMNS):
-            add_columns(weights, rows + d, acc + d, row_bytes, n_cells)
-        for d in range(wide, row_bytes, 64):
-            sums = tile_f32x16(n_heads)
-            for h in range(n_heads):
-                sums = tile_set(sums, h, load_f32x16(acc + h * row_bytes + d))
-            for j in range(n_cells):
-                v = load_f32x16(rows + j * row_bytes + d)
-                for h in range(n_heads):
-                    w = load_f32(weights + 4 * (h * GROUP + j))
-                    sums = tile_set(sums, h, fma(v, w, tile_get(sums, h)))
-            for h in range(n_heads):
-                store_f32x16(acc + h * row_bytes + d, tile_get(sums, h))
-
-    @inline
-    def add_columns(weights: Int, rows: Int, acc: Int, row_bytes: Int, n_cells: Int) -> None:
-        sums = tile_f32x16(n_sums)
-        for h in range(n_heads):
-            for c in range(_COLUMNS):
-                at = h * _COLUMNS + c
-                sums = tile_set(sums, at, load_f32x16(acc + h * row_bytes + 64 * c))
-        for j in range(n_cells):
-            for h in range(n_heads):
-                w = load_f32(weights + 4 * (h * GROUP + j))
-                for c in range(_COLUMNS):
-                    at = h * _COLUMNS + c
-                    v = load_f32x16(rows + j * row_bytes + 64 * c)
-                    sums = tile_set(sums, at, fma(v, w, tile_get(sums, at)))
-        for h in range(n_heads):
-            for c in range(_COLUMNS):
-                store_f32x16(acc + h * row_bytes + 64 * c, tile_get(sums, h * _COLUMNS + c))
-
-    @inline
-    def score(p: Record, q: Int, memory: Any, slopes: Int, n_cells: Int, next: Any) -> None:
+    def score(p: Record, q: Int, places: Any, slopes: Int, n_cells: Int, next: Any) -> None:
         """Scores of a group's cells for a block of heads; -inf up to a multiple of 16."""
-        rows, bias, folds, weights = memory
-        row_bytes = 4 * ((p.k.ne0 + 15) & -16)
+        rows, bias, folds, weights = places
+        row_bytes = padded_bytes(p.k.ne0)
         for first in range(0, n_cells, 16):
             for key in range(first, min(n_cells, first + 16), n_keys):
                 ask_for(next, key, n_keys)
                 dots(q, rows + key * row_bytes, folds + 16 * (key - first), row_bytes)
             there = less(iota_i32x16(), splat_i32x16(min(16, n_cells - first)))
             for h in range(n_heads):
-                at = folds + 256 * h
+                at = folds + FOLD_BYTES * h
                 a, b = load_f32x16(at), load_f32x16(at + 64)
                 s = fold16(a, b, load_f32x16(at + 128), load_f32x16(at + 192)) * p.scale
                 if p.logit_softcap != 0:
@@ -343,85 +263,63 @@ def _attention(
                 store_f32x16(weights + 4 * (h * GROUP + first), select(there, s, _NEVER))
 
     @inline
-    def attend(p: Record, memory: Int, mask: Int, n_seen: Int, task: Any) -> None:
-        """One query, over the cells in its list: `n` heads from `start` on of those that share a
-        head of K, for `n_kv` heads of K from `first_kv` on."""
-        query, sequence, first_kv, n_kv, start, n = task
+    def score_heads(p: Record, k: Int, memory: Any, heads: Any, group: Any, next: Any) -> None:
+        """Weights of a group's cells for the heads that share the head of K at `k`."""
+        q, acc, sums, weights, bias, folds, rows, tops = memory
+        first_row, first_head, n = heads
+        cells, n_cells = group
+        d_bytes, dv_bytes = padded_bytes(p.k.ne0), padded_bytes(p.v.ne0)
+        read_rows(p.k_type, k, p.k.nb1, cells, n_cells, rows, p.k.ne0)
+        for h in range(0, n, n_heads):
+            slopes = 0 if p.slopes == 0 else p.slopes + 4 * (first_head + h)
+            places = rows, bias, folds, weights + 4 * GROUP * h
+            score(p, q + (first_row + h) * d_bytes, places, slopes, n_cells, next)
+            next = k, p.k.nb1, 0, cells, 0  # has been asked for
+        for h in range(n):
+            w, at = weights + 4 * GROUP * h, first_row + h
+            weigh(w, sums + 64 * at, tops + 4 * at, acc + at * dv_bytes, dv_bytes, n_cells)
+
+    @inline
+    def add_heads(p: Record, v: Int, memory: Any, heads: Any, group: Any, next: Any) -> None:
+        """The group's rows of V into the sums of the heads that share the head of V at `v`."""
+        _, acc, _, weights, _, _, rows, _ = memory
+        first_row, _, n = heads
+        cells, n_cells = group
+        dv_bytes = padded_bytes(p.v.ne0)
+        read_rows(p.v_type, v, p.v.nb1, cells, n_cells, rows, p.v.ne0)
+        for j in range(0, n_cells, 16):
+            ask_for(next, j, 16)
+            for h in range(0, n, n_heads):
+                w, at = weights + 4 * (GROUP * h + j), acc + (first_row + h) * dv_bytes
+                add_values(w, rows + j * dv_bytes, at, dv_bytes, min(16, n_cells - j))
+
+    @inline
+    def attend(p: Record, memory: Any, mask: Int, seen: Any, room: Int, task: Any) -> None:
+        """A task's groups of cells one after another, each for one head of K after another."""
+        bias = memory[4]
+        listed, n_seen = seen
+        _, sequence, first_kv, n_kv, start, n = task
         shared = quotient(p.q.ne2, p.k.ne2)
-        d_bytes, dv_bytes = 4 * ((p.k.ne0 + 15) & -16), 4 * ((p.v.ne0 + 15) & -16)
-        room = (n + n_heads - 1) & -n_heads
-        q = memory + 4 * ((p.k.ne1 + 15) & -16)
-        acc = q + p.n_kv_heads * room * d_bytes
-        sums = acc + p.n_kv_heads * room * dv_bytes
-        weights = sums + p.n_kv_heads * room * 64
-        bias = weights + room * 4 * GROUP
-        folds = bias + 4 * GROUP
-        rows = folds + 1024
-        tops = rows + GROUP * max(d_bytes, dv_bytes)
-
-        for i in range(n_kv):
-            at = p.q.ptr + query * p.q.nb1 + sequence * p.q.nb3
-            at += ((first_kv + i) * shared + start) * p.q.nb2
-            for h in range(n):
-                row = q + (i * room + h) * d_bytes
-                store_f32x16(row + d_bytes - 64, zero_f32x16())
-                read_f32(at + h * p.q.nb2, row, p.q.ne0)
-                store_f32(tops + 4 * (i * room + h), np.float32(_NEVER))
-        fill(acc, n_kv * room * dv_bytes, 0.0)
-        fill(sums, n_kv * room * 64, 0.0)
-
+        k, v = p.k.ptr + sequence * p.k.nb3, p.v.ptr + sequence * p.v.nb3
         for done in range(0, n_seen, GROUP):
-            cells = memory + 4 * done
-            n_cells = min(GROUP, n_seen - done)
+            cells, n_cells = listed + 4 * done, min(GROUP, n_seen - done)
             if mask != 0:
                 for j in range(n_cells):
                     store_f32(bias + 4 * j, load_f16(mask + 2 * load_i32(cells + 4 * j)))
             for i in range(n_kv):
-                # What comes next: the rows of the next head, or the first head's of the next group.
-                ahead, n_ahead, to_next = cells, n_cells, first_kv + i + 1
+                head_kv = first_kv + i
+                # The next rows: of the next head, or of the first head in the next group.
+                next_head, ahead, n_ahead = head_kv + 1, cells, n_cells
                 if i + 1 == n_kv:
-                    ahead, n_ahead = cells + 4 * GROUP, max(0, min(GROUP, n_seen - done - GROUP))
-                    to_next = first_kv
-                k = p.k.ptr + sequence * p.k.nb3
-                v = p.v.ptr + sequence * p.v.nb3
-                k_next = k + to_next * p.k.nb2, p.k.nb1, np.int64(p.k_row_bytes), ahead, n_ahead
-                v_next = v + to_next * p.v.nb2, p.v.nb1, np.int64(p.v_row_bytes), ahead, n_ahead
-                k += (first_kv + i) * p.k.nb2
-                read_rows(p.k_type, k, p.k.nb1, cells, n_cells, rows, p.k.ne0)
-                for h in range(0, n, n_heads):
-                    slopes = p.slopes
-                    if slopes != 0:
-                        slopes += 4 * ((first_kv + i) * shared + start + h)
-                    part = rows, bias, folds, weights + 4 * GROUP * h
-                    score(p, q + (i * room + h) * d_bytes, part, slopes, n_cells, k_next)
-                    k_next = k, np.int64(0), np.int64(0), cells, np.int64(0)
-                for h in range(n):
-                    at = i * room + h
-                    w = weights + 4 * GROUP * h
-                    weigh(w, sums + 64 * at, tops + 4 * at, acc + at * dv_bytes, dv_bytes, n_cells)
-                v += (first_kv + i) * p.v.nb2
-                read_rows(p.v_type, v, p.v.nb1, cells, n_cells, rows, p.v.ne0)
-                for j in range(0, n_cells, 16):
-                    ask_for(v_next, j, 16)
-                    for h in range(0, n, n_heads):
-                        at = acc + (i * room + h) * dv_bytes
-                        w = weights + 4 * (GROUP * h + j)
-                        add_values(w, rows + j * dv_bytes, at, dv_bytes, min(16, n_cells - j))
-
-        for i in range(n_kv):
-            for h in range(n):
-                at = i * room + h
-                head = (first_kv + i) * shared + start + h
-                total = sum_lanes(load_f32x16(sums + 64 * at))
-                factor = np.float32(1)
-                if p.sinks.ptr != 0:
-                    sink, top = load_f32(p.sinks.ptr + 4 * head), load_f32(tops + 4 * at)
-                    largest = maximum(top, sink)
-                    factor = exp(top - largest)
-                    total = total * factor + exp(sink - largest)
-                factor = np.float32(0) if total == np.float32(0) else factor / total
-                y = p.y.ptr + head * p.y.nb1 + query * p.y.nb2 + sequence * p.y.nb3
-                finish(acc + at * dv_bytes, y, p.v.ne0, factor)
+                    next_head, ahead = first_kv, cells + 4 * GROUP
+                    n_ahead = max(0, min(GROUP, n_seen - done - GROUP))
+                k_bytes, v_bytes = np.int64(p.k_row_bytes), np.int64(p.v_row_bytes)
+                next_k = k + next_head * p.k.nb2, p.k.nb1, k_bytes, ahead, n_ahead
+                next_v = v + next_head * p.v.nb2, p.v.nb1, v_bytes, ahead, n_ahead
+                heads = i * room, head_kv * shared + start, n
+                group = cells, n_cells
+                score_heads(p, k + head_kv * p.k.nb2, memory, heads, group, next_k)
+                add_heads(p, v + head_kv * p.v.nb2, memory, heads, group, next_v)
 
     @kernel(
         *served[0],
@@ -439,7 +337,9 @@ def _attention(
         parts = quotient(shared + p.heads - 1, p.heads)
         n_query = p.q.ne1
         n_blocks = quotient(p.k.ne2 + p.n_kv_heads - 1, p.n_kv_heads) * parts
-        memory = p.scratch + ith * p.thread_bytes
+        cells = p.scratch + ith * p.thread_bytes
+        room = (p.heads + n_heads - 1) & -n_heads
+        memory = layout(p, ith, room)
         listed, n_seen = -1, 0
         for task in range(ith, n_query * n_blocks * p.q.ne3, nth):
             if p.n_kv_heads > 1 or n_query < _MANY_QUERIES:
@@ -459,13 +359,15 @@ def _attention(
             mask = mask_row(p.mask, query, first_kv * shared + start, sequence)
             if mask != listed:
                 listed = mask
-                n_seen = list_cells(mask, p.k.ne1, memory)
-            n = min(p.heads, shared - start)
-            attend(p, memory, mask, n_seen, (query, sequence, first_kv, n_kv, start, n))
+                n_seen = list_cells(mask, p.k.ne1, cells)
+            each = query, sequence, first_kv, n_kv, start, min(p.heads, shared - start)
+            begin(p, memory, room, each)
+            attend(p, memory, mask, (cells, n_seen), room, each)
+            end(p, memory, room, each)
 
 
 for _read_row in (read_float, read_any):
-    _attention(1, 16, "avx512", lambda shared: shared == 1, _read_row)
-    _attention(2, 16, "avx512", lambda shared: shared == 2, _read_row)
-    _attention(4, 16, "avx512", lambda shared: shared > 2, _read_row)
-    _attention(1, 4, "generic", lambda shared: True, _read_row)
+    _attention(blocks(1, 16), "avx512", lambda shared: shared == 1, _read_row)
+    _attention(blocks(2, 16), "avx512", lambda shared: shared == 2, _read_row)
+    _attention(blocks(4, 16), "avx512", lambda shared: shared > 2, _read_row)
+    _attention(blocks(1, 4), "generic", lambda shared: True, _read_row)
