@@ -28,13 +28,16 @@ from ggmlpy.stopping import StopChecker
 from ggmlpy.timings import Timings
 from ggmlpy.tokenizer import StreamDecoder, Tokenizer
 
+# Tokens by which each running sequence of a shared stream may still grow when one more starts.
+_GROWTH = 16
+
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A piece of one request's answer."""
+    """A piece of one request's answer, or the error that ended it."""
 
     id: int
-    piece: Piece
+    piece: Piece | Exception
 
 
 @dataclass(eq=False, slots=True)
@@ -87,12 +90,24 @@ class Engine:
 
     # --- requests ---
 
+    def check(self, request: Request) -> None:
+        """Raise what `add` would raise."""
+        self._sequence(request)
+
     def add(self, request: Request) -> int:
         """Queue a request; returns the id that its outputs carry.
 
         Raises BadBatch for a prompt that is empty, has a token outside the vocabulary, or is longer
-        than a sequence may be.
+        than a sequence may be; SamplingError for bad stop strings or biases of unknown tokens.
         """
+        sequence = self._sequence(request)
+        for token in request.prompt:
+            sequence.sampler.accept(token)
+        self._waiting.append(sequence)
+        return sequence.id
+
+    def _sequence(self, request: Request) -> _Sequence:
+        """The request made ready to be queued."""
         self.context.check_tokens(request.prompt)
         limit = self.context.sizes.n_ctx_seq
         if len(request.prompt) > limit:
@@ -100,16 +115,14 @@ class Engine:
                 f"the prompt is {len(request.prompt)} tokens long, the context holds"
                 f" n_ctx = {limit}"
             )
-        sampler = Sampler(request.sampling, self.context.model.hparams.n_vocab)
-        for token in request.prompt:
-            sampler.accept(token)
-        decoder = self._tokenizer.stream(start=False)
-        checker = StopChecker(list(request.stop))
-        sequence = _Sequence(
-            next(self._ids), request, sampler, decoder, checker, list(request.prompt)
+        return _Sequence(
+            id=next(self._ids),
+            request=request,
+            sampler=Sampler(request.sampling, self.context.model.hparams.n_vocab),
+            decoder=self._tokenizer.stream(start=False),
+            checker=StopChecker(list(request.stop)),
+            tokens=list(request.prompt),
         )
-        self._waiting.append(sequence)
-        return sequence.id
 
     def cancel(self, id: int) -> None:
         """Drop a request, wherever it is. One that is finished or unknown is left alone."""
@@ -136,7 +149,12 @@ class Engine:
     # --- a step ---
 
     def step(self) -> list[Output]:
-        """Run one batch of what is due; the pieces that it adds to the answers."""
+        """Run one batch of what is due; the pieces that it adds to the answers.
+
+        What goes wrong with one request (its logits_processor raises, its logits have no maximum)
+        ends that one alone, as its output. Anything raised here leaves the engine as it was, but
+        for an interrupt between the batch and its outputs, which drops all requests.
+        """
         self._n_steps += 1
         self._resume()
         self._admit()
@@ -152,7 +170,11 @@ class Engine:
                 if not self._make_room():
                     raise
         self._count(taken, perf_counter() - started)
-        return self._advance(taken, logits)
+        try:
+            return self._advance(taken, logits)
+        except BaseException:  # an interrupt: tokens were run whose logits are lost
+            self.reset()
+            raise
 
     def _running(self) -> list[_Slot]:
         return [slot for slot in self._slots if slot.owner is not None]
@@ -186,12 +208,18 @@ class Engine:
             slot.tokens += sequence.tokens[sequence.n_run : sequence.n_run + n]
             sequence.n_run += n
             if sequence.n_due == 0:
-                piece = self._write(sequence, logits[row])
+                piece = self._write_or_fail(sequence, logits[row])
                 row += 1
                 outputs.append(Output(sequence.id, piece))
-                if piece.finish_reason is not None:
+                if isinstance(piece, Exception) or piece.finish_reason is not None:
                     self._free(slot)
         return outputs
+
+    def _write_or_fail(self, sequence: _Sequence, logits: NDArray[np.float32]) -> Piece | Exception:
+        try:
+            return self._write(sequence, logits)
+        except Exception as error:  # of this request: a callback of its own may raise anything
+            return error
 
     def _write(self, sequence: _Sequence, logits: NDArray[np.float32]) -> Piece:
         """Sample the next token: the text that it adds."""
@@ -278,14 +306,14 @@ class Engine:
         """Whether a sequence of so many tokens can start without the others having to stop soon.
 
         In streams of its own a sequence always can. A shared stream must hold what runs, what is to
-        come, and a ubatch of growth; where nothing runs, what is to come alone.
+        come, and some growth of each; where nothing runs, what is to come alone.
         """
         running = self._running()
         if self.context.memory.n_stream > 1 or not running:
             return True
         sizes = self.context.sizes
         in_use = sum(len(_owner(slot).tokens) for slot in running)
-        return in_use + n_tokens + len(running) * 16 <= sizes.n_ctx
+        return in_use + n_tokens + len(running) * _GROWTH <= sizes.n_ctx
 
     def _choose_slot(self, tokens: list[int]) -> _Slot | None:
         """The free slot that holds most of the beginning of `tokens`, else the longest unused."""
@@ -312,7 +340,7 @@ class Engine:
                 return n_best
             except CacheFull:
                 return 0
-        memory.seq_rm(slot.seq, n_own) if n_own else memory.seq_rm(slot.seq)
+        memory.seq_rm(slot.seq, n_own)
         del slot.tokens[n_own:]
         return n_own
 

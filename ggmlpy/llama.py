@@ -20,7 +20,7 @@ from ggmlpy.completion import ChatForm, TextForm, collect
 from ggmlpy.compute import backends_for
 from ggmlpy.context import Context
 from ggmlpy.engine import Engine
-from ggmlpy.errors import BadBatch
+from ggmlpy.errors import BadBatch, GgmlpyError
 from ggmlpy.generation import LogitsProcessor, Piece, Request
 from ggmlpy.gguf_file import GGUFFile
 from ggmlpy.models import load_model
@@ -88,7 +88,9 @@ class Llama:
             flash_attn=flash_attn,
         )
         self.engine = Engine(self._context, self.tokenizer)
-        self._pieces: dict[int, deque[Piece]] = {}  # made, but not yet asked for, by request
+        self._pieces: dict[
+            int, deque[Piece | Exception]
+        ] = {}  # made, but not yet asked for, by request
         self._chat_template: ChatTemplate | None = None
         self._context.warm_up()
         self.load_s = perf_counter() - started
@@ -150,14 +152,17 @@ class Llama:
         return self.tokenizer.decode(tokens, special=special)
 
     def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
-        """Logits of a fresh sequence at every token: [n_tokens, n_vocab]. Empties the cache."""
+        """Logits of a fresh sequence at every token: [n_tokens, n_vocab]. Resets the model."""
         self.reset()
         logits = self._context.decode(tokens, all_logits=True).copy()
         self.reset()
         return logits
 
     def reset(self) -> None:
-        """Forget what the KV cache holds. Never changes a result, only what has to be run again."""
+        """Forget what the KV cache holds, and end what is being written.
+
+        Never changes a later result, only what has to be run again.
+        """
         self.engine.reset()
         self._pieces.clear()
 
@@ -266,20 +271,17 @@ class Llama:
         that its prompt gets alone. Raises what `create_completion` raises, before anything runs.
         """
         asked = [self._text_request(prompt, **options) for prompt in prompts]
+        for request, _ in asked:
+            self.engine.check(request)
+        return self._collect_all(asked)
+
+    def _collect_all(self, asked: list[tuple[Request, TextForm]]) -> Iterator[dict[str, Any]]:
         ids: list[int] = []
         try:
             for request, _ in asked:
                 ids.append(self._start(request))
-        except BaseException:  # all or none
-            for id in ids:
-                self._drop(id)
-            raise
-        return self._collect_all(ids, [form for _, form in asked])
-
-    def _collect_all(self, ids: list[int], forms: list[TextForm]) -> Iterator[dict[str, Any]]:
-        try:
-            for id, form in zip(ids, forms, strict=True):
-                yield collect(self._follow(id), form)
+            for id, (_, form) in zip(ids, asked, strict=True):
+                yield collect(self._pieces_of(id), form)
         finally:  # all done, or left early
             for id in ids:
                 self._drop(id)
@@ -323,7 +325,8 @@ class Llama:
     def _complete(
         self, request: Request, form: TextForm | ChatForm, stream: bool
     ) -> dict[str, Any] | Iterator[dict[str, Any]]:
-        pieces = self._follow(self._start(request))
+        self.engine.check(request)
+        pieces = self._follow(request)
         if stream:
             return form.chunks(pieces)
         result: dict[str, Any] = collect(pieces, form)
@@ -338,20 +341,33 @@ class Llama:
         self._pieces[id] = deque()
         return id
 
-    def _follow(self, id: int) -> Iterator[Piece]:
+    def _follow(self, request: Request) -> Iterator[Piece]:
+        """The pieces of a request, which starts when the first is asked for."""
+        yield from self._pieces_of(self._start(request))
+
+    def _pieces_of(self, id: int) -> Iterator[Piece]:
         """The pieces of one request. Steps that this takes bring the others forward too."""
         try:
             while True:
-                while not self._pieces[id]:
-                    for output in self.engine.step():
-                        if output.id in self._pieces:
-                            self._pieces[output.id].append(output.piece)
-                piece = self._pieces[id].popleft()
+                piece = self._next_piece(id)
+                if isinstance(piece, Exception):
+                    raise piece
                 yield piece
                 if piece.finish_reason is not None:
                     return
         finally:  # read to the end, or left early
             self._drop(id)
+
+    def _next_piece(self, id: int) -> Piece | Exception:
+        while id in self._pieces:
+            if self._pieces[id]:
+                return self._pieces[id].popleft()
+            if not self.engine.has_work:
+                break
+            for output in self.engine.step():
+                if output.id in self._pieces:
+                    self._pieces[output.id].append(output.piece)
+        raise GgmlpyError("the text cannot go on: the model was reset while it was written")
 
     def _drop(self, id: int) -> None:
         self.engine.cancel(id)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ggmlpy import BadBatch, Llama
+from ggmlpy import BadBatch, GgmlpyError, Llama
 from ggmlpy.generation import Request
 from ggmlpy.sampling import SamplingParams
 from tests.models.tiny import Tiny, write_model
@@ -153,6 +153,60 @@ def test_generate_left_early_leaves_nothing_behind(path: Path) -> None:
         next(results)
         results.close()  # type: ignore[attr-defined]
         assert not llm.engine.has_work
+
+
+def test_an_error_of_one_request_ends_that_one_alone(path: Path) -> None:
+    """Though the step that raises it is asked for by another one's reader."""
+
+    def fail(tokens: Any, logits: Any) -> Any:
+        if len(tokens) > 8:
+            raise ZeroDivisionError("the callback's own")
+        return logits
+
+    options: dict[str, Any] = {"max_tokens": 12, "temperature": 0, **ENDLESS}
+    with load(path, n_seq_max=2) as llm:
+        want = text_of(llm("world", **options))
+        failing = llm("hello", stream=True, logits_processor=fail, **options)
+        next(failing)
+        assert "".join(text_of(c) for c in llm("world", stream=True, **options)) == want
+        with pytest.raises(ZeroDivisionError, match="the callback's own"):
+            list(failing)
+        assert not llm.engine.has_work
+        assert text_of(llm("world", **options)) == want
+
+
+def test_an_interrupt_while_sampling_drops_what_was_being_written(path: Path) -> None:
+    def interrupt(tokens: Any, logits: Any) -> Any:
+        raise KeyboardInterrupt
+
+    options: dict[str, Any] = {"max_tokens": 12, "temperature": 0, **ENDLESS}
+    with load(path, n_seq_max=2) as llm:
+        want = text_of(llm("world", **options))
+        other = llm("hello", stream=True, **options)
+        next(other)
+        with pytest.raises(KeyboardInterrupt):
+            llm("world", logits_processor=interrupt, **options)
+        with pytest.raises(GgmlpyError, match="was reset while it was written"):
+            list(other)
+        assert text_of(llm("world", **options)) == want
+
+
+def test_a_reset_ends_streams_with_an_error(path: Path) -> None:
+    with load(path) as llm:
+        stream = llm("hello", stream=True, max_tokens=12, **ENDLESS)
+        next(stream)
+        llm.logits([1, 2, 3])
+        with pytest.raises(GgmlpyError, match="was reset while it was written"):
+            list(stream)
+
+
+def test_what_is_never_read_never_runs(path: Path) -> None:
+    with load(path) as llm:
+        llm("hello", stream=True, max_tokens=100, **ENDLESS)
+        llm.generate(["hello", "there"], max_tokens=100, **ENDLESS)
+        assert not llm.engine.has_work
+        llm("world", max_tokens=2, **ENDLESS)
+        assert llm.timings.n_generated == 2
 
 
 def test_an_unknown_option_is_named(path: Path) -> None:
