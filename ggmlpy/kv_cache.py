@@ -114,6 +114,16 @@ class KVCache:
         shared: NDArray[np.bool_] = members.sum(axis=0) > 1
         return shared
 
+    def first_seen(self, position: int) -> int:
+        """The lowest position that a token at `position` may see."""
+        return 0 if self.window is None else max(0, position + 1 - self.window)
+
+    def sees_all(self, seq: int, position: int) -> bool:
+        """Whether all that a token at `position` may see of those before it is held."""
+        first = self.first_seen(position)
+        held = self.positions_of(seq, self.cells_of(seq, first, position))
+        return np.unique(held).size == position - first
+
     def n_used(self, stream: int = 0) -> int:
         """Cells of the stream that hold a token."""
         return self._n_used[stream]
@@ -149,17 +159,29 @@ class KVCache:
             )
         return cells
 
-    def _out_of_sight(self, stream: int) -> Cells:
-        """Cells of one sequence each, at positions before its window's, the oldest first."""
-        assert self.window is not None
+    def _in_sight(self, stream: int) -> NDArray[np.bool_]:
+        """Which cells the next token of each of the stream's sequences sees, [sequences, cells]."""
         end = self._end[stream]
-        positions = self._positions[stream, :end]
         members = self._members[stream, :, :end]
-        alone = members.sum(axis=0) == 1
-        last = np.where(members, positions, EMPTY).max(axis=1)  # of each sequence
-        limit = np.where(members, (last + 1 - self.window)[:, None], EMPTY).max(axis=0)
-        cells = np.flatnonzero(alone & (positions <= limit))
+        if self.window is None:
+            return members.copy()
+        positions = self._positions[stream, :end]
+        last = np.where(members, positions, EMPTY).max(axis=1, initial=EMPTY)
+        seen: NDArray[np.bool_] = members & (positions > (last + 1 - self.window)[:, None])
+        return seen
+
+    def _out_of_sight(self, stream: int) -> Cells:
+        """Cells that no later token of any sequence sees, the oldest positions first."""
+        positions = self._positions[stream, : self._end[stream]]
+        seen = self._in_sight(stream).any(axis=0)
+        cells = np.flatnonzero((positions != EMPTY) & ~seen)
         return cells[np.argsort(positions[cells], kind="stable")]
+
+    def room_without(self, seq: int) -> int:
+        """For how many tokens there are cells in a sequence's stream once it has none itself."""
+        seen = self._in_sight(self.stream_of(seq))
+        seen[self._member(seq)] = False
+        return self.n_ctx - int(np.count_nonzero(seen.any(axis=0)))
 
     def occupy(self, cells: Cells, positions: Positions, seqs: tuple[int, ...] = (0,)) -> Placed:
         """Say that `cells` hold the tokens at `positions` of the sequences, and nothing else.

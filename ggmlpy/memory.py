@@ -246,11 +246,7 @@ class SequenceMemory:
         n_tokens = min(n_tokens, held)
         if self.recurrent is not None and n_tokens != held:
             return 0
-        for cache in self.caches:
-            oldest = cache.seq_pos_min(seq)
-            if cache.window is not None and oldest > 0 and n_tokens < oldest + cache.window:
-                return 0
-        return n_tokens
+        return n_tokens if all(cache.sees_all(seq, n_tokens) for cache in self.caches) else 0
 
     def can_copy(self, seq: int, n_tokens: int) -> bool:
         """Whether the first `n_tokens` of a sequence are all there to be copied to another."""

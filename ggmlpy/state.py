@@ -50,7 +50,7 @@ class LayerRows:
 
 @dataclass(frozen=True, slots=True)
 class SequenceState:
-    """Everything that a memory holds of one sequence."""
+    """Everything that a memory holds of one sequence, but for what is behind its windows."""
 
     tokens: list[int]
     layers: dict[int, LayerRows]
@@ -63,7 +63,7 @@ class SequenceState:
 
 
 def take_state(memory: SequenceMemory, seq: int, tokens: list[int] | None = None) -> SequenceState:
-    """A copy of what the memory holds of a sequence. `tokens` are kept with it."""
+    """A copy of what later tokens of a sequence see. `tokens` are kept with it."""
     layers: dict[int, LayerRows] = {}
     for cache in memory.caches:
         cells = _by_position(cache, seq)
@@ -89,8 +89,7 @@ def put_state(memory: SequenceMemory, seq: int, state: SequenceState) -> None:
     _check_fits(memory, state)
     for cache in memory.caches:
         n_needed = len(state.layers[next(iter(cache.k))].positions)
-        n_given_up = int(np.count_nonzero(~cache.shared(seq, cache.cells_of(seq))))
-        n_free = cache.n_ctx - cache.n_used(cache.stream_of(seq)) + n_given_up
+        n_free = cache.room_without(seq)
         if n_needed > n_free:
             raise CacheFull(
                 f"a state of {n_needed} tokens does not fit: there is room for {n_free}"
@@ -113,7 +112,8 @@ def put_state(memory: SequenceMemory, seq: int, state: SequenceState) -> None:
 
 
 def _by_position(cache: KVCache, seq: int) -> Cells:
-    cells = cache.cells_of(seq)
+    """The cells that the sequence's next token sees."""
+    cells = cache.cells_of(seq, cache.first_seen(cache.seq_pos_max(seq) + 1))
     return cells[np.argsort(cache.positions_of(seq, cells), kind="stable")]
 
 

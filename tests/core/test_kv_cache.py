@@ -138,6 +138,28 @@ def test_a_window_hides_what_is_behind_it_and_its_cells_are_used_again() -> None
         cache.find_cells(6)
 
 
+def test_shared_cells_behind_every_window_are_used_again() -> None:
+    layers = AttentionLayers((0,), 16, 16, 2, window=4)
+    cache = KVCache(layers, 8, F16, F16, n_seq_max=2)
+    cache.share(1, add(cache, 8))
+    assert add(cache, 4).tolist() == [0, 1, 2, 3]  # of 4, which both next tokens do not see
+    assert cache.cells_of(1).tolist() == [4, 5, 6, 7]
+    with pytest.raises(CacheFull):  # the second sequence is still at 8, and sees 5 to 7
+        cache.find_cells(3)
+
+
+def test_what_is_forgotten_in_the_middle_is_noticed() -> None:
+    layers = AttentionLayers((0,), 16, 16, 2, window=4)
+    cache = KVCache(layers, 12, F16, F16, n_seq_max=2)
+    cache.share(1, add(cache, 4))
+    add(cache, 8)
+    assert cache.sees_all(0, 7)
+    add(cache, 4)
+    held = cache.positions_of(0, cache.cells_of(0)).tolist()
+    assert sorted(held) == [1, 2, 3, *range(7, 16)]  # 1 to 3 for the second sequence's sake
+    assert [n for n in range(17) if cache.sees_all(0, n)] == [0, 4, *range(10, 17)]
+
+
 @pytest.mark.parametrize(
     ("type", "message"),
     [
