@@ -17,10 +17,19 @@ from ggmlpy.quants import from_float, to_float
 from ggmlpy.tensor import Tensor, from_bytes, from_numpy
 from ggmlpy.types import type_of
 from tests.cpu.conftest import ISAS
-from tests.cpu.running import run
+from tests.cpu.running import compile_together, run
 
 BEST = available()[0].name
 NUMPY = {"i8": np.int8, "f16": np.float16, "f32": np.float32, "i32": np.int32, "i64": np.int64}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled() -> None:
+    x = numbered((32,), "f32")
+    blocks = [ops.cast(x, type) for type in ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1")]
+    back = [ops.cast(y, "f32") for y in blocks]
+    for isa in ISAS:
+        compile_together(isa, [*back, ops.cont(x), ops.cast(x, "f16")])
 
 
 def numbered(ne: tuple[int, ...], type: str, seed: int = 0) -> Tensor:

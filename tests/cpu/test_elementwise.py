@@ -15,9 +15,17 @@ from ggmlpy.quants import from_float, to_float
 from ggmlpy.tensor import Tensor, from_bytes
 from ggmlpy.types import type_of
 from tests.cpu.conftest import ISAS
-from tests.cpu.running import can_run_in_place, run
+from tests.cpu.running import can_run_in_place, compile_together, run
 
 ROUNDING = {"f32": 1e-7, "f16": 1e-3, "bf16": 8e-3}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled() -> None:
+    sources = [tensor(np.ones(3), type) for type in ("f32", "f16")]
+    nodes = [op(x, x) for op in (ops.add, ops.div, ops.sub) for x in sources]
+    for isa in ISAS:
+        compile_together(isa, nodes)
 
 
 def tensor(values: NDArray[Any], type: str) -> Tensor:

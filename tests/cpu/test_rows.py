@@ -16,10 +16,21 @@ from ggmlpy.tensor import Tensor, from_bytes, from_numpy
 from ggmlpy.types import type_of
 from tests.blocks import random_rows
 from tests.cpu.conftest import ISAS
-from tests.cpu.running import run
+from tests.cpu.running import compile_together, run
 
 WRITABLE = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1")
 READABLE = tuple(READERS)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled() -> None:
+    rows = {type: np.zeros(type_of(type).row_bytes(256), np.uint8) for type in READABLE}
+    leaves = {type: leaf(raw, type, (256, 1)) for type, raw in rows.items()}
+    ids = from_numpy(np.zeros(1, np.int32))
+    reads = [ops.get_rows(x, ids) for x in leaves.values()]
+    writes = [ops.set_rows(leaves[type], leaves["f32"], ids) for type in WRITABLE]
+    for isa in ISAS:
+        compile_together(isa, [*reads, *writes])
 
 
 def leaf(raw: NDArray[Any], type: str, ne: tuple[int, ...]) -> Tensor:
