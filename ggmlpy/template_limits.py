@@ -117,9 +117,32 @@ def check_join(separator: str, parts: Iterable[Any]) -> list[Any]:
 
 
 def check_format(text: str, args: Any) -> None:
+    """Every field may show all of the arguments."""
     if _WIDE_FORMAT.search(text):
         raise Refused(f"it formats with a width that is too large or not known: {text[:80]!r}")
-    size(args)
+    n_fields = text.count("{") + text.count("%")
+    check_text(len(text) + n_fields * size(args))
+
+
+def check_indent(width: int | str, n_lines: int) -> None:
+    """Refuse to indent so many lines by so many characters, or by a text."""
+    n = len(width) if isinstance(width, str) else width
+    if n > MAX_INDENT:
+        raise Refused(f"it indents by {n}: must be at most {MAX_INDENT}")
+    check_text(n_lines * n)
+
+
+def depth(value: Any) -> int:
+    """How deeply lists and dicts are nested in a value of bounded size."""
+    n, level = 0, [value]
+    while level := [
+        inner
+        for outer in level
+        if isinstance(outer, list | tuple | Mapping)
+        for inner in (outer.values() if isinstance(outer, Mapping) else outer)
+    ]:
+        n += 1
+    return n
 
 
 def check_operator(operator: str, left: Any, right: Any) -> None:

@@ -29,15 +29,18 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
 from ggmlpy.template_limits import (
-    MAX_INDENT,
     Refused,
     bounded,
     check_format,
+    check_indent,
     check_join,
     check_operator,
     check_replace,
+    check_text,
+    depth,
     limits,
     measured,
+    size,
     tick,
     written,
 )
@@ -185,9 +188,11 @@ def _to_json(
     sort_keys: bool = False,
 ) -> str:
     """JSON as Hugging Face writes it: `<` and `&` stay as they are, and so does é."""
-    _check_indent(indent)
+    n_values = size(value)
+    check_text(n_values * (1 + sum(map(len, separators or ()))))
+    check_indent(indent or 0, n_values * depth(value))
     return json.dumps(
-        measured(value),
+        value,
         ensure_ascii=ensure_ascii,
         indent=indent,
         separators=separators,
@@ -196,14 +201,8 @@ def _to_json(
 
 
 def _indent(text: str, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
-    _check_indent(width)
+    check_indent(width, text.count("\n"))
     return do_indent(text, width, first, blank)
-
-
-def _check_indent(width: int | str | None) -> None:
-    n = len(width) if isinstance(width, str) else width or 0
-    if n > MAX_INDENT:
-        raise Refused(f"it indents by {n}: must be at most {MAX_INDENT}")
 
 
 def _replace(text: object, old: str, new: str, count: int | None = None) -> str:
@@ -215,4 +214,5 @@ def _replace(text: object, old: str, new: str, count: int | None = None) -> str:
 def _join(
     context: nodes.EvalContext, value: Any, d: str = "", attribute: str | int | None = None
 ) -> str:
-    return str(do_join(context, check_join(d, value), d, attribute))
+    separator = str(d)
+    return str(do_join(context, check_join(separator, value), separator, attribute))

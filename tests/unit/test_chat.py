@@ -429,6 +429,13 @@ TOO_LARGE = [
     "{{ ('a\n' * 10 ** 6) | indent(10 ** 6) }}",
     "{{ ('a\n' * 10 ** 6) | indent('b' * 10 ** 6) }}",
     "{{ [1] | tojson(indent=10 ** 9) }}",
+    "{{ range(99999) | list | tojson(separators=('a' * 10 ** 6, ':')) }}",
+    "{% set ns = namespace(x=range(9999) | list) %}{% for i in range(30) %}"
+    "{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x | tojson(indent=100) }}",
+    "{{ range(99999) | join(['a' * 10 ** 6]) }}",
+    "{{ ('{0}' * 10 ** 5).format('a' * 10 ** 6) }}",
+    "{{ ('%(a)s' * 10 ** 5) % {'a': 'b' * 10 ** 6} }}",
+    "{{ ('\n' * 10 ** 7) | indent(100, blank=true) }}",
     "{{ lipsum(10 ** 9) }}",
     "{{ strftime_now('%999999999d') }}",
     "{{ 'a' | center(10 ** 9) }}",
