@@ -91,7 +91,12 @@ def _in_order(runs: list[TokenRun]) -> list[TokenRun]:
 
 
 def check(
-    batch: Batch, n_vocab: int, n_seq_max: int, unified: bool, next_position: Sequence[int]
+    batch: Batch,
+    n_vocab: int,
+    n_seq_max: int,
+    unified: bool,
+    recurrent: bool,
+    next_position: Sequence[int],
 ) -> None:
     """Raise BadBatch, or Unsupported, saying which token is wrong and what it must be.
 
@@ -122,4 +127,9 @@ def check(
             raise Unsupported(
                 f"token at index {i} is of sequences {list(seqs)}: a token of several sequences"
                 " needs kv_unified=True; or decode it once and use seq_cp"
+            )
+        if len(seqs) > 1 and recurrent:
+            raise Unsupported(
+                f"token at index {i} is of sequences {list(seqs)}: the model has recurrent layers,"
+                " which keep one state a sequence; decode it once and use seq_cp"
             )

@@ -104,7 +104,8 @@ class Context:
         n_seq_max = self.sizes.n_seq_max
         next_position = [self.memory.seq_pos_max(s) + 1 for s in range(n_seq_max)]
         unified = self.memory.n_stream == 1
-        check(batch, self.model.hparams.n_vocab, n_seq_max, unified, next_position)
+        recurrent = self.memory.recurrent is not None
+        check(batch, self.model.hparams.n_vocab, n_seq_max, unified, recurrent, next_position)
         ubatches = split(batch, self.sizes.n_ubatch)
         if len(ubatches) > 1:
             self.memory.check_room(batch, ubatches)

@@ -153,6 +153,16 @@ def test_a_token_of_two_sequences(tmp_path: Path, unified: bool) -> None:
     np.testing.assert_array_equal(both[1], alone(tmp_path, [*LONG[:4], 11])[-1])
 
 
+def test_a_recurrent_state_is_of_one_sequence(tmp_path: Path) -> None:
+    model = Tiny(architecture="lfm2", convolutions=(0,), qk_norm=True, neox=True)
+    run = make(tmp_path, n_seq_max=2, unified=True, model=model)
+    batch = Batch()
+    batch.add(5, 0, (0, 1), True)
+    with pytest.raises(Unsupported, match="recurrent layers, which keep one state a sequence"):
+        run.decode_batch(batch)
+    assert run.memory.seq_pos_max(0) == run.memory.seq_pos_max(1) == -1
+
+
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
