@@ -5,6 +5,7 @@ The block formats themselves come from the `gguf` package. Arrays are in numpy o
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import gguf
@@ -63,6 +64,7 @@ def _to_bf16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     return np.where(np.isnan(values), quiet, rounded)
 
 
+@cache
 def has_quantizer(type: TensorType) -> bool:
     """Whether `from_float` can write this type."""
     if type.dtype is not None or type is BF16:

@@ -100,7 +100,7 @@ def type_of(spec: str | TensorType | np.dtype) -> TensorType:
             allowed = ", ".join(sorted(str(d) for d in _BY_DTYPE))
             raise ShapeError(f"no tensor type holds numpy {spec}; these do: {allowed}")
         return found
-    found = _BY_LOWER_NAME.get(spec.lower())
+    found = _BY_LOWER_NAME.get(str(spec).lower())
     if found is None:
         raise ShapeError(f"unknown tensor type {spec!r}; known: {', '.join(TYPES)}")
     return found

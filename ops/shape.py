@@ -120,7 +120,8 @@ class Arange(Op):
     step: float
 
     def infer(self) -> Spec:
-        count = math.ceil((self.stop - self.start) / self.step) if self.step != 0 else 0
+        n = (self.stop - self.start) / self.step if self.step != 0 else 0.0
+        count = math.ceil(n) if math.isfinite(n) else 0
         require(
             count >= 1,
             f"from {self.start:g} to {self.stop:g} by {self.step:g} is no value: "

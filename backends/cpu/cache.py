@@ -21,9 +21,19 @@ _FOLDER = os.environ.get("GGMLPY_CACHE_DIR") or None
 
 
 def default_folder() -> Path:
-    """$GGMLPY_CACHE_DIR, else the platform's folder for such files."""
+    """$GGMLPY_CACHE_DIR, else the platform's folder for such files.
+
+    For a user without a home, as in some containers, it is one that cannot be made.
+    """
     if _FOLDER is not None:
         return Path(_FOLDER)
+    try:
+        return _platform_folder()
+    except RuntimeError:
+        return Path(os.devnull)
+
+
+def _platform_folder() -> Path:
     if sys.platform == "win32":
         base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
     elif sys.platform == "darwin":

@@ -57,3 +57,16 @@ def test_a_file_that_cannot_be_replaced_is_no_error_and_leaves_no_litter(tmp_pat
     cache.put("key", b"code")
     assert cache.get("key") is None
     assert [path.name for path in cache.folder.iterdir()] == ["key.o"]
+
+
+def test_a_user_without_a_home_has_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    monkeypatch.setattr("ggmlpy.backends.cpu.cache._FOLDER", None)
+    for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    cache = Cache()
+    cache.put("key", b"code")
+    assert cache.get("key") is None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import math
 import pkgutil
 import sys
 from collections.abc import Callable
@@ -257,6 +258,8 @@ BROKEN: list[tuple[Callable[[], Tensor], str]] = [
     (lambda: ops.pad(f32(4), -1, 0, 0, 0), "paddings are [(0, -1), (0, 0), (0, 0), (0, 0)]"),
     (lambda: ops.arange(1, 1, 1), "from 1 to 1 by 1 is no value: there must be at least one"),
     (lambda: ops.arange(0, 1, 0), "from 0 to 1 by 0 is no value"),
+    (lambda: ops.arange(0, math.inf, 1), "from 0 to inf by 1 is no value"),
+    (lambda: ops.arange(0, math.nan, 1), "from 0 to nan by 1 is no value"),
     # reductions and orders
     (lambda: ops.sum(f16(4)), "x must be f32 with contiguous rows"),
     (lambda: ops.argmax(f32(4, 3, 2)), "x must have at most 2 dimensions"),
