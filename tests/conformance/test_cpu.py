@@ -14,7 +14,7 @@ from tests.cpu.running import compile_together, run, supported
 
 ISA = available()[0].name
 # Cases without a kernel, by op: types that no CPU kernel reads yet.
-UNSUPPORTED = {"get_rows": 10, "mul_mat": 30, "mul_mat_id": 6}
+UNSUPPORTED = {"mul_mat_id": 6}
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from ggmlpy.backends.cpu.kernel import Inline, Int, inline
-from ggmlpy.backends.cpu.kernels import dequantize
+from ggmlpy.backends.cpu.kernels import dequantize, dequantize_iq
 from ggmlpy.backends.cpu.kernels.dequantize import iq4_values, write_coded
 from ggmlpy.backends.cpu.simd.arith import less, select, shift_right, splat_i32x16
 from ggmlpy.backends.cpu.simd.convert import i32_to_f32
@@ -190,4 +190,5 @@ READERS: dict[str, Inline] = {
     "q5_K": read_q5_K,
     "q6_K": read_q6_K,
     "iq4_xs": read_iq4_xs,
+    **dequantize_iq.READERS,
 }

@@ -14,6 +14,7 @@ from ggmlpy.backends.cpu.simd.core import (
     i8x16,
     i8x32,
     i8x64,
+    i16,
     i16x16,
     i32,
     i32x16,
@@ -128,6 +129,12 @@ def f32_of_bits(b: Emitter, x: Any) -> Any:
 def f32_from_bits(b: Emitter, x: Any) -> Any:
     """The f32 with this bit pattern."""
     return b.bitcast(x, f32.ir)
+
+
+@intrinsic(f32, i16)
+def f16_from_bits(b: Emitter, x: Any) -> Any:
+    """The f16 with this bit pattern, as f32."""
+    return from_f16_bits(b, x)
 
 
 @intrinsic(i32, f32)
