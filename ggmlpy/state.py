@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ggmlpy.errors import CacheFull, MissingFile, StateError
+from ggmlpy.errors import CacheFull, FileError, MissingFile, StateError
 from ggmlpy.kv_cache import Cells, KVCache
 from ggmlpy.memory import SequenceMemory
 from ggmlpy.quants import from_float, to_float
@@ -126,7 +126,7 @@ def _write(
 
 
 def _check_fits(memory: SequenceMemory, state: SequenceState) -> None:
-    """Raise StateError unless the layers and their sizes are this model's."""
+    """Raise StateError unless layers, positions and sizes are what this memory can hold."""
     here = {i: cache for cache in memory.caches for i in cache.k}
     if set(state.layers) != set(here):
         raise StateError(
@@ -134,21 +134,31 @@ def _check_fits(memory: SequenceMemory, state: SequenceState) -> None:
         )
     for i, cache in here.items():
         rows = state.layers[i]
+        _check_positions(rows.positions, state.layers[next(iter(cache.k))].positions, i)
         for name, kept, type, leaf in (
             ("K", rows.k, rows.k_type, cache.k[i]),
             ("V", rows.v, rows.v_type, cache.v[i]),
         ):
-            n_embd = kept.shape[1] // type.type_size * type.block_size
-            if n_embd != leaf.ne[0]:
+            n_blocks, rest = divmod(kept.shape[1], type.type_size)
+            n_embd = n_blocks * type.block_size
+            if rest or n_embd != leaf.ne[0] or not (type.is_float or type.is_quantized):
                 raise StateError(
-                    f"the state's {name} of layer {i} has {n_embd} elements a token, the model's"
-                    f" has {leaf.ne[0]}"
+                    f"the state's {name} of layer {i} has {kept.shape[1]} bytes of {type} a token"
+                    f" ({n_embd} elements), the model's has {leaf.ne[0]} elements"
                 )
     states = {} if memory.recurrent is None else memory.recurrent.states
     saved = {i: len(row) for i, row in state.recurrent.items()}
     wanted = {i: leaf.ne[0] for i, leaf in states.items()}
     if saved != wanted:
         raise StateError(f"the state's recurrent layers are {saved}, the model's are {wanted}")
+
+
+def _check_positions(positions: NDArray[np.int32], others: NDArray[np.int32], layer: int) -> None:
+    """Raise StateError unless they rise from 0 or above, as those of the layers beside it."""
+    if len(positions) and (positions[0] < 0 or (np.diff(positions.astype(np.int64)) < 0).any()):
+        raise StateError(f"the state's positions of layer {layer} are not in order from 0")
+    if not np.array_equal(positions, others):
+        raise StateError(f"the state's positions of layer {layer} are not those of its neighbours")
 
 
 # --- bytes and files ----------------------------------------------------------------------------
@@ -207,7 +217,14 @@ def from_bytes(data: bytes, name: str = "state") -> tuple[dict[int, SequenceStat
         states = {int(seq): _parse(d, reader) for seq, d in header["sequences"].items()}
         reader.expect_end()
         return states, dict(header["about"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         raise StateError(f"{name}: its header contradicts its contents: {error}") from error
 
 
@@ -252,24 +269,36 @@ def _parse(described: dict[str, Any], reader: _Reader) -> SequenceState:
 def write_file(
     path: str | Path, states: dict[int, SequenceState], about: dict[str, Any] | None = None
 ) -> None:
-    """Write states to a file, whole or not at all."""
+    """Write states to a file, whole or not at all. Raises FileError."""
     path = Path(path)
     data = to_bytes(states, about)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        reason = error.strerror or error
+        raise FileError(f"{path.name}: the state cannot be written: {reason}") from error
 
 
 def read_file(path: str | Path) -> tuple[dict[int, SequenceState], dict[str, Any]]:
-    """States from a file. Raises MissingFile, or StateError for what is not a sound state file."""
+    """States from a file.
+
+    Raises MissingFile, FileError if it cannot be read, StateError if it is no sound state file.
+    """
     path = Path(path)
     if not path.is_file():
         raise MissingFile(f"{path}: there is no such file")
-    return from_bytes(path.read_bytes(), path.name)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        reason = error.strerror or error
+        raise FileError(f"{path.name}: the state cannot be read: {reason}") from error
+    return from_bytes(data, path.name)

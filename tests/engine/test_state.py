@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +15,11 @@ from hypothesis import strategies as st
 
 from ggmlpy.compute import backends_for
 from ggmlpy.context import Context
-from ggmlpy.errors import CacheFull, MissingFile, StateError
+from ggmlpy.errors import CacheFull, FileError, MissingFile, StateError
 from ggmlpy.gguf_file import GGUFFile
 from ggmlpy.models import load_model
 from ggmlpy.state import from_bytes, put_state, read_file, take_state, to_bytes, write_file
-from ggmlpy.types import type_of
+from ggmlpy.types import I32, type_of
 from tests.models.tiny import Tiny, write_model
 
 TEXT = np.random.default_rng(2).integers(3, 288, 20).tolist()
@@ -72,7 +75,7 @@ def test_a_state_of_another_model_is_refused(tmp_path: Path) -> None:
     wider = make(tmp_path, Tiny(n_head=2, n_head_kv=2, n_rot=32))
     for other, message in (
         (deeper, "of 2 layers, the model of 3"),
-        (wider, "32 elements .* has 64"),
+        (wider, r"\(32 elements\), the model's has 64"),
     ):
         other.decode([5], seq=0)
         with pytest.raises(StateError, match=message):
@@ -105,10 +108,41 @@ def test_files_are_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.Monkey
         raise OSError("disk full")
 
     monkeypatch.setattr("os.fsync", fail)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(FileError, match=r"a\.state: the state cannot be written: disk full"):
         write_file(file, states)
+    with pytest.raises(FileError, match="cannot be written: No such file or directory"):
+        write_file(tmp_path / "nowhere" / "a.state", states)
     assert file.read_bytes() == before
     assert not list(tmp_path.glob(".a.state*"))
+
+
+def test_states_that_contradict_themselves_change_nothing(tmp_path: Path) -> None:
+    """A stranger's file may have the right digest."""
+    source = make(tmp_path)
+    source.decode(TEXT, seq=0)
+    state = take_state(source.memory, 0)
+    first, second = state.layers[0], state.layers[1]
+    backwards = first.positions[::-1].copy()
+    shorter = replace(second, positions=second.positions[:-1], k=second.k[:-1], v=second.v[:-1])
+    for layers, message in (
+        ({0: first, 1: shorter}, "positions of layer 1 are not those of its neighbours"),
+        ({0: replace(first, positions=backwards), 1: second}, "layer 0 are not in order from 0"),
+        ({0: replace(first, positions=first.positions - 1), 1: second}, "not in order from 0"),
+        ({0: first, 1: replace(second, k=second.k[:, :-1])}, "K of layer 1 has .* bytes of f16"),
+        ({0: first, 1: replace(second, v_type=I32)}, "V of layer 1 has .* bytes of i32"),
+    ):
+        with pytest.raises(StateError, match=message):
+            put_state(source.memory, 0, replace(state, layers=layers))
+        assert source.n_past(0) == len(TEXT)
+
+
+@pytest.mark.parametrize(
+    "header", ['{"sequences": {"0": {"layers": [{"n_tokens": Infinity}]}}}', "[" * 10_000, "[]"]
+)
+def test_headers_that_mean_harm(header: str) -> None:
+    body = struct.pack("<13sIQ", b"ggmlpy state\0", 1, len(header)) + header.encode()
+    with pytest.raises(StateError, match="header contradicts its contents"):
+        from_bytes(body + hashlib.sha256(body).digest())
 
 
 def test_files_that_are_not_states(tmp_path: Path) -> None:
