@@ -38,8 +38,8 @@ def test_public_names() -> None:
     assert sorted(ggmlpy.__all__) == [
         "BackendError", "BadBatch", "CacheFull", "ContextWarning", "FileError", "Flag", "GGUFError",
         "GGUFFile", "GgmlpyError", "Graph", "IndexOutOfRange", "KernelError", "Llama",
-        "MissingFile", "SamplingError", "ShapeError", "TYPES", "TemplateError", "Tensor",
-        "TensorType", "Tokenizer", "TokenizerError", "Unsupported", "WeightError",
+        "MissingFile", "SamplingError", "ShapeError", "StateError", "TYPES", "TemplateError",
+        "Tensor", "TensorType", "Tokenizer", "TokenizerError", "Unsupported", "WeightError",
         "backend_names", "compute", "from_bytes", "from_numpy", "get_backend", "ops",
         "packaged_model", "scope", "zeros",
     ]  # fmt: skip
