@@ -15,6 +15,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from training.model import Llama, ModelConfig
+from training.tokenizer import BOS_ID, EOS_ID
 from training.train import held_out_loss
 
 PROMPTS = (
@@ -113,10 +114,9 @@ def main() -> None:
     if args.held_out:
         print(f"held-out loss {held_out_loss(model, args.held_out, 1000):.4f}")
         return
-    bos_id, eos_id = tokenizer.token_to_id("<s>"), tokenizer.token_to_id("</s>")
     for prompt in args.prompt or PROMPTS:
-        ids = [bos_id, *tokenizer.encode(prompt).ids]
-        story = tokenizer.decode(list(generate(model, ids, args.temp, eos_id)))
+        ids = [BOS_ID, *tokenizer.encode(prompt).ids]
+        story = tokenizer.decode(list(generate(model, ids, args.temp, EOS_ID)))
         print(f"## {prompt}|{story}\n", flush=True)
 
 

@@ -44,9 +44,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder with the corpus")
     args = parser.parse_args()
     train = read_stories(args.out / "train.jsonl")
-    # Every word of the corpus is frequent: a tenth of it gives the same merges as all of it.
-    tokenizer = train_tokenizer(train[: len(train) // 10])
-    tokenizer.save(str(args.out / "tokenizer.json"))
+    path = args.out / "tokenizer.json"
+    if path.exists():  # a run that goes on from older weights must keep their tokens
+        tokenizer = Tokenizer.from_file(str(path))
+    else:
+        # Every word of the corpus is frequent: a tenth gives the same merges as all of it.
+        tokenizer = train_tokenizer(train[: len(train) // 10])
+        tokenizer.save(str(path))
     for name, texts in (("train", train), ("held_out", read_stories(args.out / "held_out.jsonl"))):
         ids, starts = encode_stories(tokenizer, texts)
         np.savez(args.out / f"{name}.npz", ids=ids, starts=starts)

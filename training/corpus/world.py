@@ -4,23 +4,17 @@ import random
 from dataclasses import dataclass
 from typing import ClassVar
 
-GIRLS = (
-    "Lily", "Mia", "Anna", "Sue", "Emma", "Lucy", "Rose", "Ella", "Amy", "Sara", "Nina", "Zoe",
-    "Ruby", "Maya", "Clara", "Ivy", "Grace", "Tina", "Molly", "Jane", "Kate", "Beth", "Olive",
-    "Alice", "Holly", "Wendy", "Fay", "Nora", "Polly", "Gina",
-)  # fmt: skip
-BOYS = (
-    "Tom", "Tim", "Ben", "Sam", "Max", "Jack", "Leo", "Finn", "Noah", "Oscar", "Dan", "Luke",
-    "Theo", "Billy", "Peter", "Hugo", "Adam", "Eli", "Joe", "Fred", "Will", "Harry", "Ken", "Ned",
-    "Ralph", "Simon", "Victor", "Andy", "Carl", "Gabe",
-)  # fmt: skip
+# Few names on purpose: a model of this size must learn for each of them, one by one, to carry
+# it through a story. A name lost half-way spoils a story more than a rare name adorns it.
+GIRLS = ("Lily", "Mia", "Anna", "Sue", "Emma", "Lucy", "Rose", "Amy", "Sara", "Molly")
+BOYS = ("Tom", "Tim", "Ben", "Sam", "Max", "Jack", "Leo", "Finn", "Oscar", "Peter")
 PET_NAMES = {
-    "he": ("Rex", "Biscuit", "Pepper", "Buddy", "Spot", "Teddy", "Rusty", "Patch"),
-    "she": ("Bella", "Daisy", "Luna", "Honey", "Snowy", "Poppy", "Cookie", "Pearl"),
+    "he": ("Toby", "Pip", "Milo", "Rusty"),
+    "she": ("Bella", "Daisy", "Luna", "Poppy"),
 }
 ANIMAL_NAMES = {
-    "he": ("Pip", "Benny", "Bruno", "Toby", "Rusty", "Milo", "Hop", "Coco", "Otto", "Gus"),
-    "she": ("Daisy", "Poppy", "Bella", "Dot", "Luna", "Hazel", "Kiki", "Willow", "Penny", "Tilly"),
+    "he": ("Toby", "Pip", "Milo", "Bruno", "Benny"),
+    "she": ("Bella", "Daisy", "Luna", "Poppy", "Dot"),
 }
 # kind: (home, a favourite food, what it loves to do)
 ANIMALS = {

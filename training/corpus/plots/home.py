@@ -283,7 +283,7 @@ def lie(t: Stage) -> None:
     t.words["lie"] = {"wind": "It was the wind", "cat": "The cat did it", "know": "I do not know"}[
         way
     ]
-    t.says("a", "{lie}.", "{lie}, I think.", mood="sad")
+    t.says("a", "{lie}.", "{lie}. It was not me.", mood="sad")
     t.tell(
         "It was a lie, and {a.s} felt a knot in {a.his} belly.",
         "But it was not true. {a.s} felt very bad.",
