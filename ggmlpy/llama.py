@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
+from threading import RLock
 from time import perf_counter
 from types import TracebackType
 from typing import Any
@@ -41,6 +42,8 @@ class Llama:
     of `n_ubatch`. `type_k` and `type_v` are the KV cache's types, `flash_attn=False` computes
     attention step by step. `n_gpu_layers` is for backends with memory of their own. Raises
     FileError, Unsupported or BackendError, each with what is wrong and what must be.
+
+    May be used from several threads: what they ask for runs together, as sequences allow.
     """
 
     def __init__(
@@ -88,6 +91,7 @@ class Llama:
             flash_attn=flash_attn,
         )
         self.engine = Engine(self._context, self.tokenizer)
+        self._lock = RLock()  # one step at a time, whichever thread it runs on
         self._pieces: dict[
             int, deque[Piece | Exception]
         ] = {}  # made, but not yet asked for, by request
@@ -153,9 +157,10 @@ class Llama:
 
     def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """Logits of a fresh sequence at every token: [n_tokens, n_vocab]. Resets the model."""
-        self.reset()
-        logits = self._context.decode(tokens, all_logits=True).copy()
-        self.reset()
+        with self._lock:
+            self.reset()
+            logits = self._context.decode(tokens, all_logits=True).copy()
+            self.reset()
         return logits
 
     def reset(self) -> None:
@@ -163,8 +168,9 @@ class Llama:
 
         Never changes a later result, only what has to be run again.
         """
-        self.engine.reset()
-        self._pieces.clear()
+        with self._lock:
+            self.engine.reset()
+            self._pieces.clear()
 
     def close(self) -> None:
         """Let go of the file. The model must not be used afterwards."""
@@ -335,10 +341,11 @@ class Llama:
         return result
 
     def _start(self, request: Request) -> int:
-        if not self.engine.has_work:
-            self.engine.timings = Timings(load_s=self.load_s)
-        id = self.engine.add(request)
-        self._pieces[id] = deque()
+        with self._lock:
+            if not self.engine.has_work:
+                self.engine.timings = Timings(load_s=self.load_s)
+            id = self.engine.add(request)
+            self._pieces[id] = deque()
         return id
 
     def _follow(self, request: Request) -> Iterator[Piece]:
@@ -349,7 +356,8 @@ class Llama:
         """The pieces of one request. Steps that this takes bring the others forward too."""
         try:
             while True:
-                piece = self._next_piece(id)
+                with self._lock:
+                    piece = self._next_piece(id)
                 if isinstance(piece, Exception):
                     raise piece
                 yield piece
@@ -370,8 +378,9 @@ class Llama:
         raise GgmlpyError("the text cannot go on: the model was reset while it was written")
 
     def _drop(self, id: int) -> None:
-        self.engine.cancel(id)
-        self._pieces.pop(id, None)
+        with self._lock:
+            self.engine.cancel(id)
+            self._pieces.pop(id, None)
 
 
 def _as_list(stop: str | Sequence[str] | None) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +208,16 @@ def test_what_is_never_read_never_runs(path: Path) -> None:
         assert not llm.engine.has_work
         llm("world", max_tokens=2, **ENDLESS)
         assert llm.timings.n_generated == 2
+
+
+def test_threads_may_share_a_model(path: Path) -> None:
+    options: dict[str, Any] = {"max_tokens": 12, "temperature": 0, **ENDLESS}
+    prompts = [words(5) for _ in range(6)]
+    with load(path, n_seq_max=2) as llm:
+        want = [text_of(llm(prompt, **options)) for prompt in prompts]
+        with ThreadPoolExecutor(len(prompts)) as pool:
+            got = list(pool.map(lambda prompt: text_of(llm(prompt, **options)), prompts))
+    assert got == want
 
 
 def test_an_unknown_option_is_named(path: Path) -> None:
