@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 CODE = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-STORY = re.compile(r"## A story\n\n```bash\n(.*?)\n```\n\n((?:> .*\n)+)", re.DOTALL)
+STORY = re.compile(r"## A story\n\n```bash\n(.*?)\n```\n\n((?:>.*\n)+)")
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
@@ -67,5 +67,5 @@ def test_the_readmes_story_is_what_its_command_tells() -> None:
     shown = STORY.search(README)
     assert shown is not None
     command = shown.group(1).removeprefix(".venv/bin/ggmlpy ").split()
-    story = " ".join(line.removeprefix("> ") for line in shown.group(2).splitlines())
+    story = " ".join(line.removeprefix(">") for line in shown.group(2).splitlines())
     assert run("-m", "ggmlpy", *command).split() == story.split()
