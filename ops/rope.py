@@ -53,7 +53,8 @@ class Rope(Op):
     angle is f and the scale attn_factor. Angles are computed by one power per pair, in float64.
 
     Raises ShapeError unless rows are contiguous, n_dims is even and fits (D / 2 for VISION), pos
-    has a number for every token, and sections are given exactly for the modes that use them.
+    has a number for every token, sections are given exactly for the modes that use them, and
+    YaRN's logarithms exist.
     Source: Su et al., 2021.
     """
 
@@ -107,6 +108,11 @@ class Rope(Op):
                 self.n_ctx_orig > 0 and self.beta_fast > 0 and self.beta_slow > 0,
                 f"ext_factor is {self.ext_factor:g}: YaRN needs n_ctx_orig, beta_fast and "
                 "beta_slow above 0",
+            )
+            require(
+                1 < self.freq_base < math.inf and 0 < self.freq_scale < math.inf,
+                f"ext_factor is {self.ext_factor:g}: YaRN needs freq_base above 1 and freq_scale "
+                f"above 0, they are {self.freq_base:g} and {self.freq_scale:g}",
             )
 
     @property

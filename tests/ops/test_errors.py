@@ -199,6 +199,17 @@ BROKEN: list[tuple[Callable[[], Tensor], str]] = [
         lambda: rope(f32(8, 1, 3), i32(3), None, 8, 0, n_ctx_orig=0, ext_factor=1.0),
         "ext_factor is 1: YaRN needs n_ctx_orig, beta_fast and beta_slow above 0",
     ),
+    *(
+        (
+            lambda wrong=wrong: rope(f32(8, 1, 3), i32(3), None, 8, 0, ext_factor=1.0, **wrong),
+            "YaRN needs freq_base above 1 and freq_scale above 0",
+        )
+        for wrong in (
+            {"freq_base": 1.0},
+            {"freq_base": math.nan},
+            {"freq_scale": 0.0},
+        )
+    ),
     (lambda: rope(f32(8, 1, 3), i32(3), None, 8, 5), "mode is 5: it must be one of [0, 2, 8, 24,"),
     (lambda: rope(f32(8, 1, 3), i32(3), None, 8, 0, sections=(1,)), "there are 1 sections"),
     # softmax
