@@ -7,6 +7,7 @@ from ggmlpy import ops
 from ggmlpy.backends import backend_names, get_backend
 from ggmlpy.compute import compute
 from ggmlpy.errors import (
+    AllocationError,
     BackendError,
     BadBatch,
     CacheFull,
@@ -34,6 +35,7 @@ from ggmlpy.types import TYPES, TensorType
 
 __all__ = [
     "TYPES",
+    "AllocationError",
     "BackendError",
     "BadBatch",
     "CacheFull",

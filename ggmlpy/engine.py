@@ -84,6 +84,8 @@ class Engine:
         self._tokenizer = tokenizer
         self._ids = count()
         self._n_steps = 0
+        self._in_step = False
+        self._cancelled: list[int] = []  # to be dropped when the step is over
         self._waiting: deque[_Sequence] = deque()
         self._aside: deque[_Sequence] = deque()
         self._slots = [_Slot(seq) for seq in range(context.sizes.n_seq_max)]
@@ -125,7 +127,14 @@ class Engine:
         )
 
     def cancel(self, id: int) -> None:
-        """Drop a request, wherever it is. One that is finished or unknown is left alone."""
+        """Drop a request, wherever it is. One that is finished or unknown is left alone.
+
+        During a step (a logits_processor that closes a stream, a generator that is collected) it
+        waits for the step's end.
+        """
+        if self._in_step:
+            self._cancelled.append(id)
+            return
         for queue in (self._waiting, self._aside):
             for sequence in [s for s in queue if s.id == id]:
                 queue.remove(sequence)
@@ -156,6 +165,16 @@ class Engine:
         for an interrupt between the batch and its outputs, which drops all requests.
         """
         self._n_steps += 1
+        self._in_step = True
+        try:
+            return self._step()
+        finally:
+            self._in_step = False
+            for id in self._cancelled:
+                self.cancel(id)
+            self._cancelled.clear()
+
+    def _step(self) -> list[Output]:
         self._resume()
         self._admit()
         while True:

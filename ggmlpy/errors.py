@@ -14,6 +14,7 @@
     ├── Unsupported (ValueError)         a known thing that is not available here
     ├── BackendError (RuntimeError)      a backend is not installed, or cannot run here
     │   └── KernelError                  no backend has a kernel for a node
+    ├── AllocationError (MemoryError)    more memory is asked for than can be had
     ├── BadBatch (ValueError)            tokens, positions or sequence ids that cannot be decoded
     └── CacheFull (RuntimeError)         the KV cache has no room for the batch
 
@@ -77,6 +78,10 @@ class BackendError(GgmlpyError, RuntimeError):
 
 class KernelError(BackendError):
     """No backend in use has a kernel for a node."""
+
+
+class AllocationError(GgmlpyError, MemoryError):
+    """More memory is asked for than can be had."""
 
 
 class BadBatch(GgmlpyError, ValueError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,22 +22,24 @@ class ArenaPool:
     """One arena a backend for many executables, of which one runs at a time.
 
     An executable keeps the arena that it was made with; a larger one later replaces it for those
-    that come after. So make the largest first.
+    that come after. `n_bytes` counts every arena that is still held by one of them.
     """
 
     def __init__(self) -> None:
-        self._arenas: dict[str, Storage] = {}
+        self._newest: dict[str, Storage] = {}
+        self._made: WeakSet[Storage] = WeakSet()
 
     def take(self, backend: Backend, n_bytes: int) -> Storage:
         """At least `n_bytes` of the backend's memory, shared with what was taken before."""
-        held = self._arenas.get(backend.name)
+        held = self._newest.get(backend.name)
         if held is None or held.n_bytes < n_bytes:
-            held = self._arenas[backend.name] = backend.allocate(n_bytes)
+            held = self._newest[backend.name] = backend.allocate(n_bytes)
+            self._made.add(held)
         return held
 
     @property
     def n_bytes(self) -> int:
-        return sum(storage.n_bytes for storage in self._arenas.values())
+        return sum(storage.n_bytes for storage in self._made)
 
 
 class Executable:

@@ -7,12 +7,17 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from ggmlpy.errors import AllocationError
+
 ALIGNMENT = 64  # one cache line, and one AVX512 vector
 
 
 def aligned_bytes(n_bytes: int) -> NDArray[np.uint8]:
-    """Zeroed host memory whose address is a multiple of ALIGNMENT."""
-    raw = np.zeros(n_bytes + ALIGNMENT, np.uint8)
+    """Zeroed host memory whose address is a multiple of ALIGNMENT. Raises AllocationError."""
+    try:
+        raw = np.zeros(n_bytes + ALIGNMENT, np.uint8)
+    except (MemoryError, ValueError) as error:  # ValueError: beyond what an address can reach
+        raise AllocationError(f"{n_bytes} bytes of memory cannot be had") from error
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + n_bytes]
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ggmlpy.errors import GgmlpyError, ShapeError
+from ggmlpy.errors import AllocationError, GgmlpyError, ShapeError
 from ggmlpy.layout import read_array
 from ggmlpy.spec import Dims, Spec
 from ggmlpy.storage import Storage, aligned_bytes
@@ -260,4 +260,8 @@ def zeros(
 ) -> Tensor:
     """A leaf of zero bytes with memory of its own (INPUT, STATE)."""
     spec = Spec(ne, type_of(type))
-    return Tensor(spec, name=name, flags=flags, storage=Storage(aligned_bytes(spec.n_bytes)))
+    try:
+        storage = Storage(aligned_bytes(spec.n_bytes))
+    except AllocationError as error:
+        raise AllocationError(f"{name or 'zeros'} {spec}: {error}") from None
+    return Tensor(spec, name=name, flags=flags, storage=storage)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -113,6 +114,13 @@ class Keys:
             return self._metadata.float(name)
         return self._metadata.float(name, default)
 
+    def positive(self, key: str, default: float | None = None) -> float:
+        """A finite float above zero."""
+        found = self.real(key, default)
+        if not 0 < found < math.inf:
+            raise self.error(key, found, "a finite number above 0")
+        return found
+
     def text(self, key: str, default: str) -> str:
         return self._metadata.str(f"{self.architecture}.{key}", default)
 
@@ -149,7 +157,7 @@ def read_hparams(file: GGUFFile, *, attention_in_some_layers: bool = False) -> H
         n_head_kv=n_head_kv,
         n_embd_head_k=n_embd_head_k,
         n_embd_head_v=keys.count("attention.value_length", n_embd_head_k),
-        norm_eps=keys.real("attention.layer_norm_rms_epsilon"),
+        norm_eps=keys.positive("attention.layer_norm_rms_epsilon"),
         n_expert=n_expert,
         n_expert_used=n_expert_used,
         rope=_read_rope(keys, n_embd_head_k),
@@ -174,15 +182,18 @@ def _read_rope(keys: Keys, n_embd_head: int) -> RopeParams:
     if scaling not in ("none", "linear", "yarn"):
         raise keys.error("rope.scaling.type", scaling, "none, linear or yarn")
     factor = keys.real("rope.scaling.factor", older_factor)
-    if factor < 0:
-        raise keys.error("rope.scaling.factor", factor, "positive")
+    if not 0 <= factor < math.inf:  # 0 is how converters write "none"
+        raise keys.error("rope.scaling.factor", factor, "a finite number, not negative")
+    freq_base = keys.positive("rope.freq_base", 10_000.0)
+    if scaling == "yarn" and freq_base <= 1:  # YaRN divides by its logarithm
+        raise keys.error("rope.freq_base", freq_base, "above 1 with YaRN")
     return RopeParams(
         n_dims=n_dims,
         n_ctx_orig=keys.count("rope.scaling.original_context_length", keys.count("context_length")),
-        freq_base=keys.real("rope.freq_base", 10_000.0),
+        freq_base=freq_base,
         freq_scale=1.0 / factor if factor and scaling != "none" else 1.0,
         ext_factor=1.0 if scaling == "yarn" else 0.0,
-        attn_factor=keys.real("rope.scaling.attn_factor", 1.0),
-        beta_fast=keys.real("rope.scaling.yarn_beta_fast", 32.0),
-        beta_slow=keys.real("rope.scaling.yarn_beta_slow", 1.0),
+        attn_factor=keys.positive("rope.scaling.attn_factor", 1.0),
+        beta_fast=keys.positive("rope.scaling.yarn_beta_fast", 32.0),
+        beta_slow=keys.positive("rope.scaling.yarn_beta_slow", 1.0),
     )

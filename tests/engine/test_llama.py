@@ -36,7 +36,8 @@ def stories() -> Llama:
 
 def test_public_names() -> None:
     assert sorted(ggmlpy.__all__) == [
-        "BackendError", "BadBatch", "CacheFull", "ContextWarning", "FileError", "Flag", "GGUFError",
+        "AllocationError", "BackendError", "BadBatch", "CacheFull", "ContextWarning", "FileError",
+        "Flag", "GGUFError",
         "GGUFFile", "GgmlpyError", "Graph", "IndexOutOfRange", "KernelError", "Llama",
         "MissingFile", "SamplingError", "ShapeError", "StateError", "TYPES", "TemplateError",
         "Tensor", "TensorType", "Tokenizer", "TokenizerError", "Unsupported", "WeightError",
@@ -261,6 +262,16 @@ def test_an_unknown_tokenizer_loads_and_runs_on_tokens(tmp_path: Path) -> None:
         ({"n_ctx": -1}, BadBatch, "n_ctx is -1"),
         ({"n_ubatch": 0}, BadBatch, "n_ubatch is 0"),
         ({"type_k": "q9"}, ggmlpy.ShapeError, "unknown tensor type 'q9'"),
+        (
+            {"n_ctx": 2**62},
+            ggmlpy.AllocationError,
+            r"cache_k.0 f16 .* bytes of memory cannot be had",
+        ),
+        (
+            {"n_ctx": 2**45},
+            ggmlpy.AllocationError,
+            r"cache_k.0 f16 .* bytes of memory cannot be had",
+        ),
         ({"type_v": "q6_K"}, Unsupported, "type_v is q6_K"),
     ],
 )
@@ -291,3 +302,10 @@ def test_steps_of_one_shape_reuse_one_plan(stories: Llama) -> None:
     before = stories.n_plans_built
     stories("Once upon a time there was", max_tokens=60, temperature=0)
     assert stories.n_plans_built <= before + 1  # another prompt length, no new decode step
+
+
+@pytest.mark.parametrize("n_ctx", [2**62, 2**45])
+@pytest.mark.filterwarnings("ignore::ggmlpy.ContextWarning")
+def test_a_context_beyond_all_memory_is_a_typed_error(tiny_path: Path, n_ctx: int) -> None:
+    with pytest.raises(ggmlpy.AllocationError, match=r"cache_k\.0 f16 .* bytes of memory cannot"):
+        Llama(tiny_path, n_ctx=n_ctx)

@@ -219,6 +219,17 @@ CONTRADICTIONS: list[tuple[dict[str, object], type[Exception], str]] = [
     ),
     ({"llama__rope__dimension_count": 15}, WeightError, "is 15, must be even and at most 16"),
     ({"llama__rope__scaling__type": "ntk"}, WeightError, "is ntk, must be none, linear or yarn"),
+    ({"llama__rope__freq_base": 0.0}, WeightError, 'freq_base" is 0.0, must be a finite number'),
+    (
+        {"llama__rope__scaling__factor": float("inf")},
+        WeightError,
+        "is inf, must be a finite number",
+    ),
+    (
+        {"llama__attention__layer_norm_rms_epsilon": -1.0},
+        WeightError,
+        'epsilon" is -1.0, must be a finite number above 0',
+    ),
     ({"llama__expert_count": 4}, WeightError, "is 0, must be 1 to 4"),
 ]
 
