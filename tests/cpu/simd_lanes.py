@@ -11,6 +11,13 @@ from ggmlpy.backends.cpu.simd.arith import (
     splat_f32x16,
     swap_neighbours,
 )
+from ggmlpy.backends.cpu.simd.block import (
+    add_products,
+    add_scaled,
+    load_block,
+    store_block,
+    store_folds,
+)
 from ggmlpy.backends.cpu.simd.convert import bits_of_mask, f32_to_f64, mask_of_bits
 from ggmlpy.backends.cpu.simd.core import i64
 from ggmlpy.backends.cpu.simd.math import cos_f64, sin_f64
@@ -22,6 +29,7 @@ from ggmlpy.backends.cpu.simd.memory import (
     store_i64,
 )
 from ggmlpy.backends.cpu.simd.reduce import fold4, fold16, sum_lanes
+from ggmlpy.backends.cpu.simd.tile import tile_f32x16
 from tests.cpu.simd_kernels import Int, compiled
 
 
@@ -66,3 +74,16 @@ def wide_angles(angles: Int, steps: Int, out: Int) -> None:
     store_f32x16(out, sin_f64(angle))
     store_f32x16(out + 64, cos_f64(angle))
     store_f32x16(out + 128, sin_f64((angle * 3.0 + angle) / f32_to_f64(load_f32x16(steps))))
+
+
+@compiled(i64, i64, i64, i64, i64)
+def blocks(x: Int, y: Int, weights: Int, stride: Int, out: Int) -> None:
+    """Blocks of 2 rows: loaded and stored; products with 4 rows; folded; sums scaled by numbers."""
+    store_block(load_block(x, stride, 2, 4), out, stride, 2)
+    sums = tile_f32x16(8)
+    for d in range(0, stride, 64):
+        sums = add_products(sums, x + d, y + d, stride, 2)
+    store_block(sums, out + 2 * stride, 256, 2)
+    store_folds(sums, out + 2 * stride + 512, 64, 2)
+    sums = add_scaled(load_block(x, stride, 2, 4), y, weights, 4, 2)
+    store_block(sums, out + 2 * stride + 640, 256, 2)

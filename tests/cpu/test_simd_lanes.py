@@ -60,3 +60,20 @@ def test_sines_of_wide_angles(call: Call) -> None:
         np.testing.assert_allclose(out[1], np.cos(angles), rtol=2e-7, atol=1e-7)
         scaled = (angles * 3.0 + angles) / steps.astype(np.float64)
         np.testing.assert_allclose(out[2], np.sin(scaled), rtol=2e-7, atol=4e-7)
+
+
+def test_blocks(call: Call) -> None:
+    rng = np.random.default_rng(3)
+    stride = 5 * 64
+    x = rng.integers(-4, 5, (2, 80)).astype(np.float32)  # small integers: sums are exact
+    y = rng.integers(-4, 5, (4, 80)).astype(np.float32)
+    weights = np.array([3, -2], np.float32)
+    out = np.zeros(2 * 80 + 128 + 32 + 128, np.float32)
+    call(simd_lanes.blocks, x, y, weights, stride, out)
+    stored, products, folds, scaled = np.split(out, [160, 288, 320])
+    np.testing.assert_array_equal(stored.reshape(2, 80)[:, :64], x[:, :64])
+    lanes = (x[:, None] * y[None]).reshape(2, 4, 5, 16).sum(axis=2)
+    np.testing.assert_array_equal(products.reshape(2, 4, 16), lanes)
+    np.testing.assert_array_equal(folds.reshape(2, 4, 4), lanes.reshape(2, 4, 4, 4).sum(axis=2))
+    want = x[:, :64] + weights[:, None] * y[0, :64]
+    np.testing.assert_array_equal(scaled.reshape(2, 64), want)

@@ -14,12 +14,18 @@ import numpy as np
 from ggmlpy.backends.cpu.kernel import Inline, Int, inline
 from ggmlpy.backends.cpu.simd.arith import (
     equal,
-    fma,
     iota_i32x16,
     lowest_bit,
     maximum,
     splat_f32x16,
     splat_i32x16,
+)
+from ggmlpy.backends.cpu.simd.block import (
+    add_products,
+    add_scaled,
+    load_block,
+    store_block,
+    store_folds,
 )
 from ggmlpy.backends.cpu.simd.convert import bits_of_mask
 from ggmlpy.backends.cpu.simd.math import exp
@@ -36,8 +42,8 @@ from ggmlpy.backends.cpu.simd.memory import (
     store_i32,
     store_i32x16,
 )
-from ggmlpy.backends.cpu.simd.reduce import fold4, max_lanes
-from ggmlpy.backends.cpu.simd.tile import tile_f32x16, tile_get, tile_set
+from ggmlpy.backends.cpu.simd.reduce import max_lanes
+from ggmlpy.backends.cpu.simd.tile import tile_f32x16
 
 GROUP = 32
 FOLD_BYTES = 256  # of a head: the folded products of 16 cells
@@ -139,61 +145,35 @@ class Blocks:
 def blocks(n_heads: int, n_accumulators: int) -> Blocks:
     """`n_accumulators` is how many vectors of sums stay in registers."""
     n_keys = n_accumulators // n_heads
-    n_folds = n_keys // 4
-    n_sums = n_heads * _COLUMNS
+    add_wide = _add_columns(n_heads, _COLUMNS)
+    add_narrow = _add_columns(n_heads, 1)
 
     @inline
     def dots(q: Int, rows: Int, folds: Int, row_bytes: Int) -> None:
         """q.k of n_keys rows and n_heads heads, folded; head h at folds + h * FOLD_BYTES."""
-        acc = tile_f32x16(n_accumulators)
+        sums = tile_f32x16(n_accumulators)
         for d in range(0, row_bytes, 64):
-            for h in range(n_heads):
-                part = load_f32x16(q + h * row_bytes + d)
-                for j in range(n_keys):
-                    at = h * n_keys + j
-                    k = load_f32x16(rows + j * row_bytes + d)
-                    acc = tile_set(acc, at, fma(part, k, tile_get(acc, at)))
-        for h in range(n_heads):
-            for f in range(n_folds):
-                at = h * n_keys + 4 * f
-                a, b = tile_get(acc, at), tile_get(acc, at + 1)
-                c, d = tile_get(acc, at + 2), tile_get(acc, at + 3)
-                store_f32x16(folds + FOLD_BYTES * h + 64 * f, fold4(a, b, c, d))
+            sums = add_products(sums, q + d, rows + d, row_bytes, n_heads)
+        store_folds(sums, folds, FOLD_BYTES, n_heads)
 
     @inline
     def add_values(weights: Int, rows: Int, acc: Int, row_bytes: Int, n_cells: Int) -> None:
         """acc += weights * V of n_heads heads: by blocks of columns, cells in order."""
         wide = row_bytes & -(64 * _COLUMNS)
         for d in range(0, wide, 64 * _COLUMNS):
-            add_columns(weights, rows + d, acc + d, row_bytes, n_cells)
+            add_wide(weights, rows + d, acc + d, row_bytes, n_cells)
         for d in range(wide, row_bytes, 64):
-            sums = tile_f32x16(n_heads)
-            for h in range(n_heads):
-                sums = tile_set(sums, h, load_f32x16(acc + h * row_bytes + d))
-            for j in range(n_cells):
-                v = load_f32x16(rows + j * row_bytes + d)
-                for h in range(n_heads):
-                    w = load_f32(weights + 4 * (h * GROUP + j))
-                    sums = tile_set(sums, h, fma(v, w, tile_get(sums, h)))
-            for h in range(n_heads):
-                store_f32x16(acc + h * row_bytes + d, tile_get(sums, h))
-
-    @inline
-    def add_columns(weights: Int, rows: Int, acc: Int, row_bytes: Int, n_cells: Int) -> None:
-        sums = tile_f32x16(n_sums)
-        for h in range(n_heads):
-            for c in range(_COLUMNS):
-                at = h * _COLUMNS + c
-                sums = tile_set(sums, at, load_f32x16(acc + h * row_bytes + 64 * c))
-        for j in range(n_cells):
-            for h in range(n_heads):
-                w = load_f32(weights + 4 * (h * GROUP + j))
-                for c in range(_COLUMNS):
-                    at = h * _COLUMNS + c
-                    v = load_f32x16(rows + j * row_bytes + 64 * c)
-                    sums = tile_set(sums, at, fma(v, w, tile_get(sums, at)))
-        for h in range(n_heads):
-            for c in range(_COLUMNS):
-                store_f32x16(acc + h * row_bytes + 64 * c, tile_get(sums, h * _COLUMNS + c))
+            add_narrow(weights, rows + d, acc + d, row_bytes, n_cells)
 
     return Blocks(n_heads, n_keys, dots, add_values)
+
+
+def _add_columns(n_heads: int, n_columns: int) -> Inline:
+    @inline
+    def add(weights: Int, rows: Int, acc: Int, row_bytes: Int, n_cells: Int) -> None:
+        sums = load_block(acc, row_bytes, n_heads, n_columns)
+        for j in range(n_cells):
+            sums = add_scaled(sums, rows + j * row_bytes, weights + 4 * j, 4 * GROUP, n_heads)
+        store_block(sums, acc, row_bytes, n_heads)
+
+    return add
