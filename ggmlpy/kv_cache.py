@@ -26,6 +26,14 @@ Positions = NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
+class Holdings:
+    """Which cell holds which position of whom, in every stream."""
+
+    positions: Positions
+    members: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
 class Placed:
     """What some cells held before tokens were placed in them, to go back to."""
 
@@ -123,6 +131,10 @@ class KVCache:
         first = self.first_seen(position)
         held = self.positions_of(seq, self.cells_of(seq, first, position))
         return np.unique(held).size == position - first
+
+    def cells_by_sequence(self, stream: int = 0) -> list[bytes]:
+        """For each sequence of a stream bytes that are equal for those that hold the same cells."""
+        return [mine.tobytes() for mine in self._members[stream, :, : self._end[stream]]]
 
     def n_used(self, stream: int = 0) -> int:
         """Cells of the stream that hold a token."""
@@ -222,6 +234,17 @@ class KVCache:
         mask[:, :n][visible] = 0
 
     # --- changing what cells belong to ---
+
+    def holdings(self) -> Holdings:
+        """What is where, to go back to."""
+        return Holdings(self._positions.copy(), self._members.copy())
+
+    def go_back(self, before: Holdings) -> None:
+        """Make everything be where it was. What cells store is not touched."""
+        self._positions[:] = before.positions
+        self._members[:] = before.members
+        for stream in range(self.n_stream):
+            self._recount(stream)
 
     def release(self, seq: int, cells: Cells) -> None:
         """Take cells from a sequence; those that then belong to none become empty."""

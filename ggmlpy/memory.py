@@ -83,12 +83,12 @@ class SequenceMemory:
 
     def seq_pos_min(self, seq: int) -> int:
         """The lowest position that every layer still holds of a sequence; -1 for none."""
-        self._check(seq)
+        self.check_seq(seq)
         return max(cache.seq_pos_min(seq) for cache in self.caches)
 
     def seq_pos_max(self, seq: int) -> int:
         """The highest position held of a sequence; -1 for none."""
-        self._check(seq)
+        self.check_seq(seq)
         return self.caches[0].seq_pos_max(seq)
 
     def n_used(self) -> int:
@@ -122,8 +122,7 @@ class SequenceMemory:
         placement = Placement(runs, [[] for _ in self.caches], [])
         try:
             for cache, cells in zip(self.caches, placement.cells, strict=True):
-                for run in runs:
-                    found = cache.find_cells(len(run.index), cache.stream_of(run.seqs[0]))
+                for run, found in zip(runs, _find_cells(cache, runs), strict=True):
                     placed = cache.occupy(found, positions[run.index], run.seqs)
                     placement.placed.append((cache, placed))
                     cells.append(found)
@@ -170,7 +169,7 @@ class SequenceMemory:
         """
         seqs = range(self.sizes.n_seq_max) if seq == -1 else (seq,)
         for each in seqs:
-            self._check(each)
+            self.check_seq(each)
             self._whole_if_recurrent(each, start, stop, "removed")
         for each in seqs:
             for cache in self.caches:
@@ -180,7 +179,7 @@ class SequenceMemory:
 
     def seq_keep(self, seq: int) -> None:
         """Forget every sequence but one."""
-        self._check(seq)
+        self.check_seq(seq)
         for other in range(self.sizes.n_seq_max):
             if other != seq:
                 self.seq_rm(other)
@@ -192,50 +191,53 @@ class SequenceMemory:
         then on; between streams K and V are copied. Raises CacheFull or Unsupported, and then
         changes nothing.
         """
-        self._check(source)
-        self._check(target)
+        self.check_seq(source)
+        self.check_seq(target)
         if source == target:
             return
         self._whole_if_recurrent(source, start, stop, "copied")
-        for cache in self.caches:
-            self._check_room_for_copy(cache, source, target, start, stop)
-        for cache in self.caches:
-            cells = cache.cells_of(source, start, stop)
-            cache.release(target, cache.cells_of(target, start, stop))
-            if cache.n_stream == 1:
-                cache.share(target, cells)
-            elif cells.size:
-                to = cache.find_cells(len(cells), target)
-                cache.occupy(to, cache.positions_of(source, cells), (target,))
-                cache.copy_cells(source, cells, target, to)
-        if self.recurrent is not None and self._is_all(source, start, stop):
+        self._whole_if_recurrent(target, start, stop, "replaced")
+        copies = []
+        with self._unchanged_on_failure():
+            for cache in self.caches:
+                cells = cache.cells_of(source, start, stop)
+                cache.release(target, cache.cells_of(target, start, stop))
+                if cache.n_stream == 1:
+                    cache.share(target, cells)
+                elif cells.size:
+                    to = cache.find_cells(len(cells), target)
+                    cache.occupy(to, cache.positions_of(source, cells), (target,))
+                    copies.append((cache, cells, to))
+        for cache, cells, to in copies:
+            cache.copy_cells(source, cells, target, to)
+        if self.recurrent is not None and not self._is_nothing(source, start, stop):
             self.recurrent.copy(source, target)
+        elif self.recurrent is not None and self.seq_pos_max(target) < 0:
+            self.recurrent.clear(target)
 
-    def _check_room_for_copy(
-        self, cache: KVCache, source: int, target: int, start: int, stop: int | None
-    ) -> None:
-        if cache.n_stream == 1:
-            return
-        n_needed = cache.cells_of(source, start, stop).size
-        n_given_up = cache.cells_of(target, start, stop).size
-        n_free = cache.n_ctx - cache.n_used(target) + n_given_up
-        if n_needed > n_free:
-            raise CacheFull(
-                f"{n_needed} tokens of sequence {source} do not fit in sequence {target}: it has"
-                f" room for {n_free}"
-            )
+    @contextmanager
+    def _unchanged_on_failure(self) -> Iterator[None]:
+        """Changing what cells hold, but not yet what they store: in every cache, or in none."""
+        before = [cache.holdings() for cache in self.caches]
+        try:
+            yield
+        except BaseException:
+            for cache, old in zip(self.caches, before, strict=True):
+                cache.go_back(old)
+            raise
 
     def _whole_if_recurrent(self, seq: int, start: int, stop: int | None, done: str) -> None:
         """A recurrent state holds all of a sequence: no part of it can be taken."""
-        nothing = start > self.seq_pos_max(seq) or (stop is not None and stop <= start)
-        if self.recurrent is not None and not (nothing or self._is_all(seq, start, stop)):
+        if self.recurrent is None or self._is_nothing(seq, start, stop):
+            return
+        if start > 0 or (stop is not None and stop <= self.seq_pos_max(seq)):
             raise Unsupported(
                 f"positions {start} to {'the end' if stop is None else stop} of sequence {seq}"
                 f" cannot be {done}: the model has recurrent layers, whose state holds all of it"
             )
 
-    def _is_all(self, seq: int, start: int, stop: int | None) -> bool:
-        return start <= 0 and (stop is None or stop > self.seq_pos_max(seq))
+    def _is_nothing(self, seq: int, start: int, stop: int | None) -> bool:
+        return start > self.seq_pos_max(seq) or (stop is not None and stop <= max(start, 0))
 
     def reusable(self, seq: int, n_tokens: int) -> int:
         """How many of a sequence's first `n_tokens` can stay when the rest is removed.
@@ -253,9 +255,30 @@ class SequenceMemory:
         whole = n_tokens == self.seq_pos_max(seq) + 1
         return (self.recurrent is None or whole) and self.reusable(seq, n_tokens) == n_tokens
 
-    def _check(self, seq: int) -> None:
+    def histories(self) -> list[int]:
+        """A number for each sequence of a shared stream, equal for those that hold the same."""
+        assert self.n_stream == 1
+        known: dict[tuple[bytes, ...], int] = {}
+        by_cache = [cache.cells_by_sequence() for cache in self.caches]
+        return [known.setdefault(cells, len(known)) for cells in zip(*by_cache, strict=True)]
+
+    def check_seq(self, seq: int) -> None:
+        """Raise BadBatch for a sequence that there is not."""
         if not 0 <= seq < self.sizes.n_seq_max:
             raise BadBatch(f"sequence {seq}: n_seq_max is {self.sizes.n_seq_max}")
+
+
+def _find_cells(cache: KVCache, runs: list[TokenRun]) -> list[Cells]:
+    """Cells for each run of a ubatch.
+
+    In a shared stream for all runs at once: a window's cells are given away by where sequences are
+    before the ubatch, so that none goes which a token of another run has yet to see.
+    """
+    lengths = [len(run.index) for run in runs]
+    if cache.n_stream > 1:
+        pairs = zip(runs, lengths, strict=True)
+        return [cache.find_cells(n, cache.stream_of(run.seqs[0])) for run, n in pairs]
+    return np.split(cache.find_cells(sum(lengths)), np.cumsum(lengths[:-1]))
 
 
 def _cache_size(spec: AttentionLayers, sizes: Sizes) -> int:
