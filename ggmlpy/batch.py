@@ -133,3 +133,21 @@ def check(
                 f"token at index {i} is of sequences {list(seqs)}: the model has recurrent layers,"
                 " which keep one state a sequence; decode it once and use seq_cp"
             )
+
+
+def check_shared(batch: Batch, histories: Sequence[int]) -> None:
+    """Raise BadBatch where the sequences of a token have gone different ways before it.
+
+    `histories` has a number for each sequence, equal for those that hold the same. A token that
+    several of them share has one K and V, so it must see the same in each.
+    """
+    current = list(histories)
+    for i, seqs in enumerate(batch.seq_ids):
+        for seq in seqs[1:]:
+            if current[seq] != current[seqs[0]]:
+                raise BadBatch(
+                    f"token at index {i} is of sequences {list(seqs)}, but {seqs[0]} and {seq} do"
+                    " not share all tokens before it: decode it once for each"
+                )
+        for seq in seqs:
+            current[seq] = len(histories) + i

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy.backends.base import Backend
-from ggmlpy.batch import Batch, TokenRun, check, split
+from ggmlpy.batch import Batch, TokenRun, check, check_shared, split
 from ggmlpy.errors import BadBatch
 from ggmlpy.graph import Graph
 from ggmlpy.memory import Placement, SequenceMemory, Sizes, decide_sizes
@@ -101,11 +101,7 @@ class Context:
         Good until the next call. Raises BadBatch or Unsupported for tokens that do not fit what the
         memory holds, CacheFull where there is no room; the memory is then as it was.
         """
-        n_seq_max = self.sizes.n_seq_max
-        next_position = [self.memory.seq_pos_max(s) + 1 for s in range(n_seq_max)]
-        unified = self.memory.n_stream == 1
-        recurrent = self.memory.recurrent is not None
-        check(batch, self.model.hparams.n_vocab, n_seq_max, unified, recurrent, next_position)
+        self._check(batch)
         ubatches = split(batch, self.sizes.n_ubatch)
         if len(ubatches) > 1:
             self.memory.check_room(batch, ubatches)
@@ -120,6 +116,15 @@ class Context:
                 outputs, index = self._run(batch, self.memory.place(batch, runs))
                 logits[np.searchsorted(wanted, index)] = outputs
         return logits
+
+    def _check(self, batch: Batch) -> None:
+        n_seq_max = self.sizes.n_seq_max
+        next_position = [self.memory.seq_pos_max(s) + 1 for s in range(n_seq_max)]
+        unified = self.memory.n_stream == 1
+        recurrent = self.memory.recurrent is not None
+        check(batch, self.model.hparams.n_vocab, n_seq_max, unified, recurrent, next_position)
+        if max(map(len, batch.seq_ids)) > 1:
+            check_shared(batch, self.memory.histories())
 
     def seq_add(self, seq: int, start: int, stop: int | None, delta: int) -> None:
         """Add `delta` to a sequence's positions `start` up to `stop`; below 0 they are forgotten.
