@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ggmlpy import ops
 from ggmlpy.backends.base import Backend
@@ -22,17 +23,26 @@ from ggmlpy.memory import SequenceMemory
 from ggmlpy.models import Model
 from ggmlpy.tensor import from_numpy
 
+MAX_POSITION = np.iinfo(np.int32).max - 1  # the next token's is one more
+
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Cells of a sequence that go to other positions."""
+    """Cells of a sequence, the positions that they hold, and those that they shall hold."""
 
     cache: KVCache
     cells: Cells
     positions: Positions
+    to: NDArray[np.int64]
 
-    def select(self, which: np.ndarray) -> Move:
-        return Move(self.cache, self.cells[which], self.positions[which])
+    @property
+    def dropped(self) -> NDArray[np.bool_]:
+        return self.to < 0
+
+    @property
+    def changed(self) -> NDArray[np.bool_]:
+        changed: NDArray[np.bool_] = (self.to >= 0) & (self.to != self.positions)
+        return changed
 
 
 def move_positions(
@@ -42,7 +52,7 @@ def move_positions(
     seq: int,
     start: int,
     stop: int | None,
-    where: Callable[[Positions], Positions],
+    where: Callable[[NDArray[np.int64]], NDArray[np.int64]],
     *,
     may_meet: bool = False,
 ) -> None:
@@ -53,56 +63,57 @@ def move_positions(
     position is taken (unless they `may_meet`), CacheFull where copies find no room; nothing is
     changed then.
     """
+    memory.check_seq(seq)
     if memory.recurrent is not None:
         raise Unsupported("positions cannot move: the model has recurrent layers")
     moves = []
     for cache in memory.caches:
         cells = cache.cells_of(seq, start, stop)
-        moves.append(Move(cache, cells, where(cache.positions_of(seq, cells))))
+        positions = cache.positions_of(seq, cells)
+        moves.append(Move(cache, cells, positions, where(positions.astype(np.int64))))
     for move in moves:
         _check(move, seq, may_meet)
     for move in moves:
         cache = move.cache
-        below = move.positions < 0
-        cache.release(seq, move.cells[below])
-        kept = _detached(move.select(~below), seq)
-        deltas = kept.positions - cache.positions_of(seq, kept.cells)
-        cache.move(seq, kept.cells, kept.positions)
-        moved = deltas != 0
-        if moved.any():
-            rows = cache.stream_of(seq) * cache.kv_size + kept.cells[moved]
-            _turn_keys(model, cache, backends, rows, deltas[moved])
+        cache.release(seq, move.cells[move.dropped])
+        cells = _own_cells(cache, seq, move.cells[move.changed])
+        if cells.size:
+            cache.move(seq, cells, move.to[move.changed].astype(np.int32))
+            rows = cache.stream_of(seq) * cache.kv_size + cells
+            _turn_keys(model, cache, backends, rows, (move.to - move.positions)[move.changed])
 
 
 def _check(move: Move, seq: int, may_meet: bool) -> None:
     cache = move.cache
     others = np.setdiff1d(cache.cells_of(seq), move.cells)
-    taken = np.intersect1d(cache.positions_of(seq, others), move.positions)
+    taken = np.intersect1d(cache.positions_of(seq, others), move.to)
     if taken.size and not may_meet:
         raise BadBatch(f"position {taken[0]} of sequence {seq} is taken by a token that stays")
-    stays = move.positions >= 0
-    n_shared = int(cache.shared(seq, move.cells[stays]).sum())
-    n_free = cache.n_ctx - cache.n_used(cache.stream_of(seq))
+    if (move.to > MAX_POSITION).any():
+        raise BadBatch(f"position {move.to.max()} of sequence {seq} is above {MAX_POSITION}")
+    shared = cache.shared(seq, move.cells)
+    n_shared = int((shared & move.changed).sum())
+    n_given_up = int((~shared & move.dropped).sum())
+    n_free = cache.n_ctx - cache.n_used(cache.stream_of(seq)) + n_given_up
     if n_shared > n_free:
         raise CacheFull(f"{n_shared} shared tokens must be copied, there is room for {n_free}")
 
 
-def _detached(move: Move, seq: int) -> Move:
-    """The move with cells of the sequence's own in place of those that others have too."""
-    cache = move.cache
-    shared = cache.shared(seq, move.cells)
+def _own_cells(cache: KVCache, seq: int, cells: Cells) -> Cells:
+    """The cells, with copies of the sequence's own in place of those that others have too."""
+    shared = cache.shared(seq, cells)
     if not shared.any():
-        return move
-    old = move.cells[shared]
+        return cells
+    old = cells[shared]
     stream = cache.stream_of(seq)
     new = cache.find_cells(len(old), stream)
-    positions = cache.positions_of(seq, old).copy()
+    positions = cache.positions_of(seq, old)
     cache.release(seq, old)
     cache.occupy(new, positions, (seq,))
     cache.copy_cells(stream, old, stream, new)
-    cells = move.cells.copy()
-    cells[shared] = new
-    return Move(cache, cells, move.positions)
+    own = cells.copy()
+    own[shared] = new
+    return own
 
 
 def _turn_keys(
@@ -110,7 +121,7 @@ def _turn_keys(
     cache: KVCache,
     backends: Sequence[Backend],
     rows: Cells,
-    deltas: Positions,
+    deltas: NDArray[np.int64],
 ) -> None:
     """Turn the keys in some rows of every layer, in place."""
     n = len(rows)

@@ -63,7 +63,11 @@ class SequenceState:
 
 
 def take_state(memory: SequenceMemory, seq: int, tokens: list[int] | None = None) -> SequenceState:
-    """A copy of what later tokens of a sequence see. `tokens` are kept with it."""
+    """A copy of what later tokens of a sequence see. `tokens` are kept with it.
+
+    Raises BadBatch for a sequence that there is not.
+    """
+    memory.check_seq(seq)
     layers: dict[int, LayerRows] = {}
     for cache in memory.caches:
         cells = _by_position(cache, seq)
@@ -84,8 +88,10 @@ def put_state(memory: SequenceMemory, seq: int, state: SequenceState) -> None:
     """Make a sequence hold what the state says, in place of what it held.
 
     K and V are converted where the memory stores them in another type. Raises StateError for a
-    state of another model and CacheFull where there is no room; then nothing is changed.
+    state of another model, BadBatch for a sequence that there is not, and CacheFull where there is
+    no room; then nothing is changed.
     """
+    memory.check_seq(seq)
     _check_fits(memory, state)
     for cache in memory.caches:
         n_needed = len(state.layers[next(iter(cache.k))].positions)
