@@ -1,0 +1,309 @@
+"""What a memory of sequences means, in dicts: which token of which sequence sees which.
+
+There are no arrays, no numbered cells and no masks here. A sequence is a dict from what was
+computed (`Entry`) to its position; sequences of one stream may hold the same entry. Operations
+raise the error that they must end in; one that raises may leave the model half changed, so try it
+on a `copy`.
+
+One thing is the memory's choice: where a stream with a window is full, which entries it forgets of
+those that no later token can see. `forget` takes the choice and checks it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from copy import copy
+from dataclasses import dataclass
+from typing import Literal
+
+from ggmlpy.batch import Batch
+from ggmlpy.errors import BadBatch, CacheFull, Unsupported
+
+Seen = Counter[tuple[int, int]]  # (token, position)
+Room = Literal["yes", "maybe", "no"]  # maybe: a choice of the memory decides
+
+
+@dataclass(eq=False, slots=True)
+class Entry:
+    """The K and V of one token, computed once or copied from such a one; compared by identity."""
+
+    token: int
+
+
+@dataclass
+class LayersModel:
+    """What the layers of one kind hold: `held[seq]` is each entry's position."""
+
+    n_cells: int  # of one stream
+    window: int | None  # None: full attention
+    unified: bool
+    held: list[dict[Entry, int]]
+
+    def copy(self) -> LayersModel:
+        held = [dict(entries) for entries in self.held]
+        return LayersModel(self.n_cells, self.window, self.unified, held)
+
+    def sees(self, seq: int, position: int) -> Seen:
+        """What a token of the sequence at a position sees of those held."""
+        return Counter(
+            (entry.token, at)
+            for entry, at in self.held[seq].items()
+            if at <= position and (self.window is None or at > position - self.window)
+        )
+
+    def contents(self, seq: int) -> Seen:
+        return Counter((entry.token, at) for entry, at in self.held[seq].items())
+
+    def last(self, seq: int) -> int:
+        return max(self.held[seq].values(), default=-1)
+
+    def first(self, seq: int) -> int:
+        return min(self.held[seq].values(), default=-1)
+
+    def stream(self, seq: int) -> list[int]:
+        """The sequences that share cells with `seq`, itself among them."""
+        return list(range(len(self.held))) if self.unified else [seq]
+
+    def n_used(self, seq: int) -> int:
+        """Cells in use in the sequence's stream: an entry of several sequences takes one."""
+        return len({entry for other in self.stream(seq) for entry in self.held[other]})
+
+    def in_sight(self, seq: int) -> set[Entry]:
+        """Entries of the sequence's stream that the next token of some sequence would see."""
+        return {
+            entry
+            for other in self.stream(seq)
+            for entry, at in self.held[other].items()
+            if self.window is None or at > self.last(other) + 1 - self.window
+        }
+
+    def room(self, seq: int, n_tokens: int, n_ubatch: int | None = None) -> Room:
+        """Whether `n_tokens` more fit in the sequence's stream, all at once or cut in ubatches."""
+        if n_tokens == 0 or self.n_used(seq) + n_tokens <= self.n_cells:
+            return "yes"
+        if len(self.in_sight(seq)) + n_tokens <= self.n_cells:
+            return "yes"
+        if n_ubatch is None or self.window is None or n_tokens == 1:
+            return "no"
+        # What lies in sight between ubatches, where no position is held twice.
+        others = self.stream(seq)
+        crowded = any(len(set(self.held[s].values())) < len(self.held[s]) for s in others)
+        enough = self.n_cells >= len(others) * (self.window - 1) + n_ubatch
+        return "yes" if enough and not crowded else "maybe"
+
+    def remove(self, seq: int, start: int, stop: int | None) -> None:
+        self.held[seq] = {e: at for e, at in self.held[seq].items() if not _within(at, start, stop)}
+
+    def copy_entries(self, source: int, target: int, start: int, stop: int | None) -> None:
+        """Raises CacheFull where the copies of another stream find no room."""
+        wanted = {e: at for e, at in self.held[source].items() if _within(at, start, stop)}
+        self.remove(target, start, stop)
+        if not self.unified:
+            if self.room(target, len(wanted)) == "no":
+                raise CacheFull
+            wanted = {Entry(e.token): at for e, at in wanted.items()}
+        self.held[target] |= wanted
+
+    def move(
+        self, seq: int, start: int, stop: int | None, where: Callable[[int], int], may_meet: bool
+    ) -> None:
+        """Entries that others hold too are copied first; nothing is forgotten to make room."""
+        held = self.held[seq]
+        moved = {e: where(at) for e, at in held.items() if _within(at, start, stop)}
+        stay = {at for e, at in held.items() if e not in moved}
+        if not may_meet and stay & set(moved.values()):
+            raise BadBatch
+        result = {e: at for e, at in held.items() if e not in moved}
+        to_copy = []
+        for entry, at in moved.items():
+            others = [s for s in self.stream(seq) if s != seq and entry in self.held[s]]
+            if at >= 0 and at != held[entry] and others:
+                to_copy.append((entry, at))
+            elif at >= 0:
+                result[entry] = at
+        self.held[seq] = result
+        if to_copy and self.n_used(seq) + len(to_copy) > self.n_cells:
+            raise CacheFull
+        self.held[seq] |= {Entry(entry.token): at for entry, at in to_copy}
+
+    def forget(self, seq: int, kept: Seen) -> int:
+        """Drop what is not in `kept`, which the memory holds of the sequence; how many that is.
+
+        Fails where a token still to come would have seen one of them.
+        """
+        left, gone = Counter(kept), []
+        for entry, at in self.held[seq].items():
+            if left[entry.token, at]:
+                left[entry.token, at] -= 1
+            else:
+                gone.append(entry)
+        assert not +left, f"sequence {seq} holds (token, position) {+left}, which it should not"
+        lost = [self.held[seq][entry] for entry in gone if entry in self.in_sight(seq)]
+        assert not lost, f"sequence {seq} lost positions {lost}, which are still in sight"
+        for entry in gone:
+            for other in self.stream(seq):
+                self.held[other].pop(entry, None)
+        return len(gone)
+
+
+def _within(position: int, start: int, stop: int | None) -> bool:
+    return position >= start and (stop is None or position < stop)
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """What a saved state holds: per kind of layers (token, position), and what states took in."""
+
+    layers: list[list[tuple[int, int]]]
+    taken_in: tuple[int, ...]
+
+
+@dataclass
+class MemoryModel:
+    """The whole memory: layers of each kind, and the tokens that recurrent states took in."""
+
+    n_vocab: int
+    n_ubatch: int
+    layers: list[LayersModel]
+    taken_in: list[tuple[int, ...]] | None  # per sequence; None without recurrent layers
+
+    def copy(self) -> MemoryModel:
+        other = copy(self)
+        other.layers = [part.copy() for part in self.layers]
+        other.taken_in = None if self.taken_in is None else list(self.taken_in)
+        return other
+
+    @property
+    def n_seq_max(self) -> int:
+        return len(self.layers[0].held)
+
+    @property
+    def unified(self) -> bool:
+        return self.layers[0].unified
+
+    def seq_pos_max(self, seq: int) -> int:
+        return self.layers[0].last(seq)
+
+    def seq_pos_min(self, seq: int) -> int:
+        """The lowest position that all layers hold."""
+        return max(part.first(seq) for part in self.layers)
+
+    def tokens_held(self) -> set[int]:
+        return {e.token for part in self.layers for held in part.held for e in held}
+
+    # --- operations ---
+
+    def decode(self, batch: Batch) -> tuple[list[list[Seen]], Room]:
+        """For each token what it sees in each kind of layers; and whether the batch fits."""
+        before = self.copy()
+        if not batch.tokens:
+            raise BadBatch
+        entries = list(zip(batch.tokens, batch.positions, batch.seq_ids, strict=True))
+        for token, position, seqs in entries:
+            self._take_in(token, position, seqs)
+        seen = [[part.sees(seqs[0], at) for part in self.layers] for _, at, seqs in entries]
+        rooms = set()
+        for seq in {0} if self.unified else {seqs[0] for _, _, seqs in entries}:
+            n_tokens = sum(self.unified or seqs[0] == seq for _, _, seqs in entries)
+            rooms |= {part.room(seq, n_tokens, self.n_ubatch) for part in before.layers}
+        return seen, "no" if "no" in rooms else "maybe" if "maybe" in rooms else "yes"
+
+    def _take_in(self, token: int, position: int, seqs: tuple[int, ...]) -> None:
+        if not 0 <= token < self.n_vocab or not seqs or len(set(seqs)) < len(seqs):
+            raise BadBatch
+        for seq in seqs:
+            self._check(seq)
+            if position != self.seq_pos_max(seq) + 1:
+                raise BadBatch
+        if len(seqs) > 1 and (not self.unified or self.taken_in is not None):
+            raise Unsupported
+        for part in self.layers:
+            if any(part.held[seq] != part.held[seqs[0]] for seq in seqs):
+                raise BadBatch  # the token would have to see something else for each
+            entry = Entry(token)
+            for seq in seqs:
+                part.held[seq][entry] = position
+        if self.taken_in is not None:
+            self.taken_in[seqs[0]] += (token,)
+
+    def seq_rm(self, seq: int, start: int, stop: int | None) -> None:
+        seqs: Iterable[int] = range(self.n_seq_max) if seq == -1 else (seq,)
+        for each in seqs:
+            self._check(each)
+            self._whole_or_nothing(each, start, stop)
+        for each in seqs:
+            for part in self.layers:
+                part.remove(each, start, stop)
+            if self.taken_in is not None and self.seq_pos_max(each) < 0:
+                self.taken_in[each] = ()
+
+    def seq_cp(self, source: int, target: int, start: int = 0, stop: int | None = None) -> None:
+        self._check(source)
+        self._check(target)
+        if source == target:
+            return
+        self._whole_or_nothing(source, start, stop)
+        self._whole_or_nothing(target, start, stop)
+        for part in self.layers:
+            part.copy_entries(source, target, start, stop)
+        if self.taken_in is not None:
+            if self.layers[0].held[source] and start <= 0 and (stop is None or stop > 0):
+                self.taken_in[target] = self.taken_in[source]
+            elif not self.layers[0].held[target]:
+                self.taken_in[target] = ()
+
+    def seq_keep(self, seq: int) -> None:
+        self._check(seq)
+        for other in set(range(self.n_seq_max)) - {seq}:
+            self.seq_rm(other, 0, None)
+
+    def clear(self) -> None:
+        self.seq_rm(-1, 0, None)
+
+    def seq_add(self, seq: int, start: int, stop: int | None, delta: int) -> None:
+        self._move(seq, start, stop, lambda at: at + delta, may_meet=False)
+
+    def seq_div(self, seq: int, start: int, stop: int | None, divisor: int) -> None:
+        if divisor < 1:
+            raise BadBatch
+        self._move(seq, start, stop, lambda at: at // divisor, may_meet=True)
+
+    def _move(
+        self, seq: int, start: int, stop: int | None, where: Callable[[int], int], may_meet: bool
+    ) -> None:
+        self._check(seq)
+        if self.taken_in is not None:
+            raise Unsupported
+        for part in self.layers:
+            part.move(seq, start, stop, where, may_meet)
+
+    def take_state(self, seq: int) -> SavedModel:
+        """Of layers with a window only what the next token sees is kept."""
+        self._check(seq)
+        layers = []
+        for part in self.layers:
+            in_sight = part.sees(seq, part.last(seq) + 1) if part.window else part.contents(seq)
+            layers.append(sorted(in_sight.elements()))
+        return SavedModel(layers, () if self.taken_in is None else self.taken_in[seq])
+
+    def put_state(self, seq: int, saved: SavedModel) -> None:
+        self._check(seq)
+        for part, rows in zip(self.layers, saved.layers, strict=True):
+            part.remove(seq, 0, None)
+            if part.room(seq, len(rows)) == "no":
+                raise CacheFull
+            part.held[seq] = {Entry(token): at for token, at in rows}
+        if self.taken_in is not None:
+            self.taken_in[seq] = saved.taken_in
+
+    def _check(self, seq: int) -> None:
+        if not 0 <= seq < self.n_seq_max:
+            raise BadBatch
+
+    def _whole_or_nothing(self, seq: int, start: int, stop: int | None) -> None:
+        """A recurrent state cannot give up a part of what it took in."""
+        n_past = self.seq_pos_max(seq) + 1
+        n_within = sum(_within(at, start, stop) for at in range(n_past))
+        if self.taken_in is not None and 0 < n_within < n_past:
+            raise Unsupported

@@ -1,0 +1,117 @@
+"""A model made of glass: its logits say exactly what each token saw, its caches what they hold.
+
+A layer's V is the token's name (one of N_NAMES unit vectors), its K a random vector of the token,
+turned by the position. So a token's logits are, for every attention layer, the softmax weights of
+the tokens that it sees, by name: whoever is seen by mistake, missed, mistaken for another or at
+another position shows. The recurrent layer's state counts the tokens of its sequence, by name.
+
+Letters in shapes: N names, D head size, T tokens, O outputs wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import reduce
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ggmlpy import ops
+from ggmlpy.models.attention import attend
+from ggmlpy.models.batch import Run, UBatch
+from ggmlpy.models.blocks import Rotation
+from ggmlpy.models.hparams import HParams, RopeParams
+from ggmlpy.models.memory import AttentionLayers, Memory, RecurrentLayers
+from ggmlpy.ops.rope import RopeMode
+from ggmlpy.tensor import Tensor, from_numpy
+
+N_NAMES = 64
+D = 4
+SCALE = 0.7
+FREQ_BASE = 100.0
+
+F64 = NDArray[np.float64]
+_ROPE = RopeParams(D, 4096, FREQ_BASE, 1.0, 0.0, 1.0, 32.0, 1.0)
+_RNG = np.random.default_rng(1)
+KEYS = _RNG.standard_normal((N_NAMES, D), dtype=np.float32)
+QUERIES = _RNG.standard_normal((N_NAMES, D), dtype=np.float32)
+
+
+class Glass:
+    """One attention layer for each of `windows` (None: full attention), and a recurrent one."""
+
+    weights: Any = None
+
+    def __init__(self, windows: tuple[int | None, ...], recurrent: bool = False) -> None:
+        n_layer = len(windows) + recurrent
+        groups: list[AttentionLayers | RecurrentLayers] = [
+            AttentionLayers((i,), D, N_NAMES, 1, window) for i, window in enumerate(windows)
+        ]
+        if recurrent:
+            groups.append(RecurrentLayers((len(windows),), N_NAMES))
+        self.windows = windows
+        self.recurrent = recurrent
+        self.memory: Memory = tuple(groups)
+        self.hparams = HParams(
+            "glass", N_NAMES * len(windows), 4096, N_NAMES, n_layer, 1, 1, 1, D, N_NAMES,
+            1e-5, 0, 0, _ROPE,
+        )  # fmt: skip
+        self._names = from_numpy(np.eye(N_NAMES, dtype=np.float32))  # [N, N]
+        self._keys = from_numpy(KEYS)  # [D, N]
+        self._queries = from_numpy(QUERIES)  # [D, N]
+
+    def rotation_of(self, layer: int) -> Rotation:
+        return Rotation(_ROPE, RopeMode.NORMAL)
+
+    def build(self, ubatch: UBatch) -> Tensor:
+        """Softmax weights by name, layer after layer: [N*layers, O]"""
+        outs = [self._attention(ubatch, layer) for layer in range(len(self.windows))]
+        if self.recurrent:
+            self._count(ubatch, len(self.windows))
+        all_weights = reduce(lambda a, b: ops.concat(a, b, 0), outs)  # [N*layers, T]
+        return ops.get_rows(all_weights, ubatch.out_ids)  # [N*layers, O]
+
+    def _attention(self, ubatch: UBatch, layer: int) -> Tensor:
+        T = ubatch.tokens.ne[0]
+        turn = self.rotation_of(layer)
+        k = ops.reshape_3d(ops.get_rows(self._keys, ubatch.tokens), D, 1, T)  # [D, 1, T]
+        q = ops.reshape_3d(ops.get_rows(self._queries, ubatch.tokens), D, 1, T)  # [D, 1, T]
+        v = ops.reshape_3d(ops.get_rows(self._names, ubatch.tokens), N_NAMES, 1, T)  # [N, 1, T]
+        k, q = turn(k, ubatch.positions), turn(q, ubatch.positions)
+        return attend(q, k, v, ubatch, layer, SCALE)  # [N, T]
+
+    def _count(self, ubatch: UBatch, layer: int) -> None:
+        assert ubatch.recurrent is not None
+        names = ops.get_rows(self._names, ubatch.tokens)  # [N, T]
+        counts = [self._sum(names, run) for run in ubatch.recurrent.runs]
+        new = reduce(lambda a, b: ops.concat(a, b, 1), counts)  # [N, sequences]
+        state = ops.add(ubatch.recurrent.load(layer), new)  # [N, sequences]
+        ubatch.write(ubatch.recurrent.store(layer, state))
+
+    def _sum(self, names: Tensor, run: Run) -> Tensor:
+        """Each sequence's sum of names over its tokens in a run of S sequences: [N, S]"""
+        S, steps = run.n_seqs, run.n_tokens // run.n_seqs
+        nb = names.nb[1]
+        part = ops.view_3d(names, N_NAMES, steps, S, nb, steps * nb, run.first_token * nb)
+        by_name = ops.cont(ops.permute(part, 1, 0, 2, 3))  # [steps, N, S]
+        return ops.reshape_2d(ops.sum_rows(by_name), N_NAMES, S)
+
+
+def turned(x: NDArray[np.float32], positions: Iterable[int]) -> F64:
+    """Rows [n, D] turned to their positions: pairs as complex numbers."""
+    pairs = x.astype(np.float64).reshape(len(x), D // 2, 2)
+    theta = np.array(list(positions))[:, None] * FREQ_BASE ** (-2.0 * np.arange(D // 2) / D)
+    out = (pairs[..., 0] + 1j * pairs[..., 1]) * np.exp(1j * theta)
+    return np.stack([out.real, out.imag], -1).reshape(len(x), D)
+
+
+def attention_weights(token: int, position: int, seen: Iterable[tuple[int, int]]) -> F64:
+    """What the logits [N] of one layer must be: softmax weights of (token, position), by name."""
+    tokens, positions = map(list, zip(*seen, strict=True))
+    q = turned(QUERIES[[token]], [position])[0]
+    s = SCALE * (turned(KEYS[tokens], positions) @ q)
+    p = np.exp(s - s.max())
+    out = np.zeros(N_NAMES)
+    np.add.at(out, tokens, p / p.sum())
+    return out

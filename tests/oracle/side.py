@@ -1,0 +1,178 @@
+"""One context beside the model of what it must hold: every operation is done to both."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from ggmlpy.batch import Batch
+from ggmlpy.compute import backends_for
+from ggmlpy.context import Context
+from ggmlpy.errors import CacheFull, GgmlpyError
+from ggmlpy.kv_cache import KVCache
+from ggmlpy.types import F32
+from tests.oracle.cache_model import LayersModel, MemoryModel, Room, Seen
+from tests.oracle.glass_model import KEYS, N_NAMES, Glass, attention_weights, turned
+
+N_UBATCH = 4
+Error = type[GgmlpyError]
+
+
+class Side:
+    """A context with a glass model, and its oracle."""
+
+    def __init__(self, glass: Glass, n_seq_max: int, n_ctx: int, unified: bool) -> None:
+        self.unified = unified
+        self.context = Context(
+            glass,
+            backends_for("reference"),
+            n_ctx=n_ctx,
+            n_ubatch=N_UBATCH,
+            n_seq_max=n_seq_max,
+            kv_unified=unified,
+            type_k=F32,
+            type_v=F32,
+        )
+        self.memory = self.context.memory
+        layers = [
+            LayersModel(cache.n_ctx, cache.window, unified, [{} for _ in range(n_seq_max)])
+            for cache in self.memory.caches
+        ]
+        taken_in: list[tuple[int, ...]] | None = [()] * n_seq_max if glass.recurrent else None
+        self.model = MemoryModel(glass.hparams.n_vocab, N_UBATCH, layers, taken_in)
+
+    # --- operations ---
+
+    def expected(self, operation: Callable[[MemoryModel], object]) -> Error | None:
+        """The error that an operation must end in."""
+        try:
+            operation(self.model.copy())
+        except GgmlpyError as error:
+            return type(error)
+        return None
+
+    def do(
+        self, real: Callable[[Context], object], operation: Callable[[MemoryModel], object]
+    ) -> None:
+        """Do the same to the context and to the model."""
+        error = self.expected(operation)
+        if error is None:
+            real(self.context)
+            operation(self.model)
+        else:
+            self.fails(error, real)
+
+    def fails(self, error: Error, real: Callable[[Context], object]) -> None:
+        """The error comes, and nothing changes."""
+        before = self.picture()
+        with pytest.raises(error):
+            real(self.context)
+        assert self.picture() == before
+
+    def decode(self, batch: Batch) -> NDArray[np.float32] | None:
+        """Decode and check what each wanted token saw; None where it must fail and did."""
+        error = self.expected(lambda model: model.decode(batch))
+        if error is not None:
+            self.fails(error, lambda context: context.decode_batch(batch))
+            return None
+        after = self.model.copy()
+        seen, room = after.decode(batch)
+        before = self.picture()
+        try:
+            logits = self.context.decode_batch(batch).copy()
+        except CacheFull:
+            assert room != "yes"
+            assert self.picture() == before
+            return None
+        assert room != "no"
+        self.model = after
+        self._check_logits(batch, seen, logits)
+        self._adopt_forgotten()
+        return logits
+
+    def room_for(self, batch: Batch) -> Room:
+        return self.model.copy().decode(batch)[1]
+
+    def _check_logits(
+        self, batch: Batch, seen: list[list[Seen]], logits: NDArray[np.float32]
+    ) -> None:
+        wanted = np.flatnonzero(batch.wanted)
+        assert logits.shape == (len(wanted), self.context.model.hparams.n_vocab)
+        for i, row in zip(wanted, logits, strict=True):
+            token, position = batch.tokens[i], batch.positions[i]
+            for part, got in zip(seen[i], np.split(row, len(seen[i])), strict=True):
+                want = attention_weights(token, position, part.elements())
+                names = {name for name, _ in part}
+                assert set(np.flatnonzero(got).tolist()) == names, f"token {token}: {part}"
+                np.testing.assert_allclose(got, want, rtol=0, atol=1e-5)
+
+    def _adopt_forgotten(self) -> None:
+        """Forgetting is the memory's choice, but only in a full stream with a window."""
+        for cache, part in zip(self.memory.caches, self.model.layers, strict=True):
+            for seq in range(self.model.n_seq_max):
+                n_forgotten = part.forget(seq, contents(cache, seq))
+                stream = cache.stream_of(seq)
+                assert not n_forgotten or cache.n_used(stream) == cache.n_ctx
+
+    # --- comparing ---
+
+    def check(self) -> None:
+        """Everything that can be asked of the memory is as the model has it."""
+        memory, model = self.memory, self.model
+        for seq in range(model.n_seq_max):
+            assert memory.seq_pos_max(seq) == model.seq_pos_max(seq)
+            assert memory.seq_pos_min(seq) == model.seq_pos_min(seq)
+            for cache, part in zip(memory.caches, model.layers, strict=True):
+                assert contents(cache, seq) == part.contents(seq)
+                assert cache.n_used(cache.stream_of(seq)) == part.n_used(seq)
+                for position in {part.last(seq) + 1, part.last(seq) // 2}:
+                    assert visible(cache, seq, position) == part.sees(seq, position)
+        if memory.recurrent is not None:
+            assert model.taken_in is not None
+            (state,) = memory.recurrent.states.values()
+            for counts, tokens in zip(state.numpy(), model.taken_in, strict=True):
+                assert counts.tolist() == np.bincount(tokens, minlength=N_NAMES).tolist()
+
+    def picture(self) -> list[object]:
+        """All that the memory holds, to the byte."""
+        held: list[object] = []
+        for cache in self.memory.caches:
+            held += [leaf.numpy().tobytes() for leaf in (*cache.k.values(), *cache.v.values())]
+            for seq in range(self.model.n_seq_max):
+                cells = cache.cells_of(seq)
+                held.append((cells.tolist(), cache.positions_of(seq, cells).tolist()))
+        if self.memory.recurrent is not None:
+            held += [leaf.numpy().tobytes() for leaf in self.memory.recurrent.states.values()]
+        return held
+
+
+def contents(cache: KVCache, seq: int) -> Seen:
+    """(token, position) of a sequence's cells, the token by what is stored there."""
+    cells = cache.cells_of(seq)
+    positions = cache.positions_of(seq, cells).tolist()
+    names, keys = _stored(cache, seq)
+    np.testing.assert_allclose(keys[cells], turned(KEYS[names[cells]], positions), atol=1e-5)
+    return Counter(zip(names[cells].tolist(), positions, strict=True))
+
+
+def visible(cache: KVCache, seq: int, position: int) -> Seen:
+    """(token, position) of the cells that the mask shows a token of the sequence."""
+    mask = np.empty((1, cache.n_kv((cache.stream_of(seq),))), np.float16)
+    cache.fill_mask(mask, np.array([position], np.int32), seq)
+    assert np.isin(mask, [0, -np.inf]).all()
+    cells = np.flatnonzero(mask[0] == 0)
+    names, _ = _stored(cache, seq)
+    positions = cache.positions_of(seq, cells).tolist()
+    return Counter(zip(names[cells].tolist(), positions, strict=True))
+
+
+def _stored(cache: KVCache, seq: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """The token (-1 where none was ever written) and the key of each cell of a stream."""
+    (k,), (v,) = cache.k.values(), cache.v.values()
+    keys, names = (cache.rows_of(leaf)[cache.stream_of(seq)].view(np.float32) for leaf in (k, v))
+    assert np.isin(names, [0, 1]).all()
+    return np.where(names.any(axis=1), names.argmax(axis=1), -1), keys
