@@ -82,7 +82,7 @@ class Llama:
         self._context = Context(
             self.model,
             backends_for(backend, n_threads),
-            n_ctx=self._choose_n_ctx(n_ctx),
+            n_ctx=self._choose_n_ctx(n_ctx, n_seq_max, kv_unified),
             n_ubatch=min(n_ubatch, n_batch),
             n_seq_max=n_seq_max,
             kv_unified=kv_unified,
@@ -101,11 +101,12 @@ class Llama:
         if verbose:
             print(self.describe(), file=sys.stderr)
 
-    def _choose_n_ctx(self, n_ctx: int) -> int:
+    def _choose_n_ctx(self, n_ctx: int, n_seq_max: int, kv_unified: bool) -> int:
         trained = self.model.hparams.n_ctx_train
-        if n_ctx > trained:
+        for_one = n_ctx if kv_unified else n_ctx // max(1, n_seq_max)
+        if n_ctx and for_one > trained:
             warnings.warn(
-                f"n_ctx is {n_ctx}, the model was trained with {trained}:"
+                f"n_ctx is {for_one}, the model was trained with {trained}:"
                 " text beyond that may not make sense",
                 ContextWarning,
                 stacklevel=3,
@@ -276,6 +277,8 @@ class Llama:
         those before it are done; `options` are its options, for every prompt. Each text is the one
         that its prompt gets alone. Raises what `create_completion` raises, before anything runs.
         """
+        if isinstance(prompts, str | bytes):
+            raise TypeError("prompts is one text: pass a list of texts")
         asked = [self._text_request(prompt, **options) for prompt in prompts]
         for request, _ in asked:
             self.engine.check(request)
@@ -302,8 +305,12 @@ class Llama:
     def _prompt_tokens(self, prompt: str | Sequence[int]) -> list[int]:
         if isinstance(prompt, str):
             tokens = self.tokenizer.encode(prompt, add_bos=True, special=True)
+        elif isinstance(prompt, Sequence | np.ndarray) and not isinstance(
+            prompt, bytes | bytearray
+        ):
+            tokens = [int(token) for token in prompt]
         else:
-            tokens = list(prompt)
+            raise TypeError(f"a prompt is a string or token ids, not {type(prompt).__name__}")
         if not tokens:  # a file without BOS, and nothing to start from
             raise BadBatch("the prompt is empty, and this vocabulary has no token to begin with")
         return tokens

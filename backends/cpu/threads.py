@@ -40,7 +40,7 @@ def _native() -> dict[Entry, _Native]:
         runner.unpark,
         runner.read_ticks,
     )
-    addresses = Jit("generic").load(entries)
+    addresses = Jit().load(entries)
     functions: dict[Entry, _Native] = {}
     for entry, address in addresses.items():
         signature = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * len(entry.params))

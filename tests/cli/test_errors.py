@@ -142,7 +142,8 @@ def test_context_beyond_all_memory(run: Run, tiny: Path) -> None:
     outcome = run(*arguments("generate", tiny), "-c", 10**14, "-p", "a")
     warning, error = outcome.err.splitlines()
     assert warning.startswith("ggmlpy: warning: n_ctx is 100000000000000, the model was")
-    assert error.startswith("ggmlpy: error: not enough memory: ")
+    assert error.startswith("ggmlpy: error: cache_k.0 f16 ")
+    assert "bytes of memory cannot be had" in error
     assert outcome.code == 1
 
 

@@ -243,3 +243,16 @@ def test_a_request_that_cancels_itself_ends_with_the_step(path: Path) -> None:
         ]
         assert len(engine.step()) == 2
         assert not engine.has_work
+
+
+@pytest.mark.parametrize("prompt", [b"Tom", None, 5])
+def test_prompts_are_text_or_token_ids(path: Path, prompt: Any) -> None:
+    with load(path, backend="null") as llm:
+        with pytest.raises(TypeError, match="a prompt is a string or token ids, not"):
+            llm(prompt)
+        with pytest.raises(TypeError, match="pass a list of texts"):
+            llm.generate("Tom")
+
+
+def test_no_warning_where_each_sequence_has_what_the_model_was_trained_with(path: Path) -> None:
+    load(path, n_ctx=4 * 4096, n_seq_max=4, backend="null").close()
