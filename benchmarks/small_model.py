@@ -20,6 +20,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from llvmlite.binding import get_host_cpu_name
+
 import ggmlpy
 
 RESULTS = Path(__file__).parent / "results" / "small_model.json"
@@ -89,7 +91,7 @@ def main() -> None:
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
             "model": Path(options.model).name,
             "threads": options.threads,
-            "machine": platform.processor() or platform.machine(),
+            "machine": f"{get_host_cpu_name()}, {os.cpu_count()} cores",
             "python": platform.python_version(),
         }
         RESULTS.write_text(json.dumps({**about, **figures}, indent=1) + "\n", encoding="utf-8")
