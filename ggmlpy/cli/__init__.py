@@ -5,6 +5,7 @@ What the commands share:
     options.py  options
     common.py   opening a model, reading text
     loading.py  a sign of life while a model loads
+    table.py    rows of a table as they come
     guard.py    errors as one line and an exit code
     help.py     docstrings as help
     show.py     what a terminal can be sent
@@ -16,6 +17,8 @@ from typing import Annotated
 
 import typer
 
+from ggmlpy.cli.batched_bench import batched_bench
+from ggmlpy.cli.bench import bench
 from ggmlpy.cli.chat import chat
 from ggmlpy.cli.generate import generate
 from ggmlpy.cli.graph import graph
@@ -58,7 +61,7 @@ def _options(
     """
 
 
-for _command in (generate, chat, inspect, tokenize, graph):
+for _command in (generate, chat, bench, batched_bench, inspect, tokenize, graph):
     app.command(help=help_text(_command))(_command)
 
 

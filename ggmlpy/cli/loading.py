@@ -1,4 +1,4 @@
-"""A sign of life on stderr while a model loads."""
+"""A sign of life on stderr while a model loads, or something else takes long."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
+from rich.console import RenderableType
 from rich.live import Live
 from rich.spinner import Spinner
+from rich.text import Text
 
 from ggmlpy.cli.show import console
 
@@ -18,7 +20,21 @@ PATIENCE_S = 1.0  # what is ready within this time needs no message
 
 @contextmanager
 def loading(what: str) -> Iterator[None]:
-    """Show a spinner with `loading what …` if the block takes long and stderr is a terminal.
+    """Show a spinner with `loading what …` if the block takes long and stderr is a terminal."""
+    with _shown(Spinner("dots", f"loading {what} …"), moves=True):
+        yield
+
+
+@contextmanager
+def measuring(what: str) -> Iterator[None]:
+    """As `loading`, but a line that stands still: nothing runs beside what is measured."""
+    with _shown(Text(f"{what} …", style="dim"), moves=False):
+        yield
+
+
+@contextmanager
+def _shown(sign: RenderableType, *, moves: bool) -> Iterator[None]:
+    """Show the sign on stderr, if that is a terminal, once the block takes long.
 
     It makes way for good as soon as anything else is written there: warnings, or the line that
     tells how far the compilation of kernels is.
@@ -27,7 +43,7 @@ def loading(what: str) -> Iterator[None]:
     if not stderr.isatty():
         yield
         return
-    status = _Status(stderr, f"loading {what} …")
+    status = _Status(stderr, sign, moves)
     proxy = _Yielding(stderr, status)
     sys.stderr = proxy
     try:
@@ -40,13 +56,13 @@ def loading(what: str) -> Iterator[None]:
 
 
 class _Status:
-    """A spinner that appears after a while and can be ended from any thread, once and for all."""
+    """A sign that appears after a while and can be ended from any thread, once and for all."""
 
-    def __init__(self, stream: TextIO, text: str) -> None:
-        spinner = Spinner("dots", text)
+    def __init__(self, stream: TextIO, sign: RenderableType, moves: bool) -> None:
         self._live = Live(
-            spinner,
+            sign,
             console=console(stream),
+            auto_refresh=moves,
             transient=True,
             redirect_stdout=False,
             redirect_stderr=False,
@@ -61,7 +77,7 @@ class _Status:
     def _begin(self) -> None:
         with self._lock:
             if not self._ended:
-                self._live.start()
+                self._live.start(refresh=True)
 
     def end(self) -> None:
         with self._lock:

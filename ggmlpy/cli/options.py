@@ -58,6 +58,15 @@ def within(low: float, high: float) -> Callable[[Any], Any]:
     return check
 
 
+def whole_numbers(text: str, option_name: str, low: int) -> list[int]:
+    """The numbers of a list such as `128,512`, each at least `low`. Raises BadParameter."""
+    numbers = [int(part) if part.strip().isdecimal() else -1 for part in text.split(",")]
+    if min(numbers) < low:
+        must = f"{text!r} is not a list of whole numbers of at least {low}, such as 128,512."
+        raise typer.BadParameter(must, param_hint=f"'{option_name}'")
+    return numbers
+
+
 def token_limit(n: int | None) -> int | None:
     """The check of -n: at least 1, or -1 for no limit."""
     if n is None or n >= 1 or n == -1:
@@ -98,6 +107,13 @@ ContextSize = Annotated[
 ]
 UBatchSize = Annotated[
     int, _model("-ub --ubatch-size N", "Prompt tokens that run at a time.", check=at_least(1))
+]
+BatchSize = Annotated[
+    int, _model("-b --batch-size N", "Prompt tokens that are given at a time.", check=at_least(1))
+]
+KvUnified = Annotated[
+    bool,
+    _model("-kvu --kv-unified", "One cache that all sequences share, not an equal part for each."),
 ]
 Threads = Annotated[
     int | None,

@@ -12,7 +12,7 @@ from tests.models.tiny import Tiny, write_model
 from tests.shared import shared_path
 
 REFERENCE = ("--backend", "reference")
-MODEL_COMMANDS = ("generate", "chat", "graph")  # with -m
+MODEL_COMMANDS = ("generate", "chat", "graph", "bench", "batched-bench")  # with -m
 FILE_COMMANDS = ("inspect", "tokenize")
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from ggmlpy.cli import loading as module
 from ggmlpy.cli.guard import complain
-from ggmlpy.cli.loading import loading
+from ggmlpy.cli.loading import loading, measuring
 
 
 class Terminal(io.StringIO):
@@ -48,6 +48,16 @@ def test_what_is_slow_shows_a_spinner_and_erases_it(monkeypatch: pytest.MonkeyPa
         wait_for(terminal, "loading m.gguf …")
     assert terminal.getvalue().endswith("\x1b[2K")  # the line is erased
     assert "\x1b[?25h" in terminal.getvalue()  # the cursor is back
+
+
+def test_while_measuring_the_sign_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = use_terminal(monkeypatch)
+    with measuring("tg128"):
+        wait_for(terminal, "tg128 …")
+        at = len(terminal.getvalue())
+        time.sleep(0.3)
+        assert terminal.getvalue()[at:] == ""
+    assert terminal.getvalue().endswith("\x1b[2K")
 
 
 def test_it_makes_way_for_good_when_something_is_written(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,9 @@ LAYERS: list[tuple[str, list[str]]] = [
     ("backends and models", ["backends", "models"]),
     ("runtime", ["scheduler", "allocator", "executable", "compute"]),
     ("memory", ["batch", "kv_cache", "recurrent_state", "memory", "plans", "shift", "state"]),
-    ("engine", ["context", "engine", "generation", "completion", "llama", "packaged"]),
+    ("engine", [
+        "context", "engine", "generation", "completion", "llama", "packaged", "bench", "bandwidth",
+    ]),
     ("surface", ["graph_html", "cli", "__init__", "__main__"]),
 ]  # fmt: skip
 LAYER_OF = {name: i for i, (_, names) in enumerate(LAYERS) for name in names}

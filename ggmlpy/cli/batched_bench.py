@@ -1,0 +1,188 @@
+"""`ggmlpy batched-bench`: many sequences at a time, in llama-batched-bench's columns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from ggmlpy.cli import options
+from ggmlpy.cli.guard import complain
+from ggmlpy.cli.loading import loading, measuring
+from ggmlpy.cli.options import option, whole_numbers
+from ggmlpy.cli.show import printable, say, write_json
+from ggmlpy.cli.table import Column, Format, Table
+from ggmlpy.errors import BadBatch
+from ggmlpy.packaged import packaged_model
+
+if TYPE_CHECKING:
+    from ggmlpy.bench import BatchedCase, BatchedResult, Setup
+    from ggmlpy.context import Context
+    from ggmlpy.memory import Sizes
+
+COLUMNS = [
+    Column("PP", 5),
+    Column("TG", 6),
+    Column("B", 4),
+    Column("N_KV", 6),
+    *(Column(title, 8) for title in ("T_PP s", "S_PP t/s", "T_TG s", "S_TG t/s", "T s", "S t/s")),
+]
+
+
+def batched_bench(
+    model: options.ModelFile = None,
+    prompts: Annotated[
+        str, option("-npp N,N…", "Tokens of each prompt; every value with every other.")
+    ] = "128,512",
+    generated: Annotated[str, option("-ntg N,N…", "Tokens that each sequence then writes.")] = "32",
+    sequences: Annotated[str, option("-npl N,N…", "Sequences side by side.")] = "1,2,4,8,16,32",
+    shared: Annotated[
+        bool, option("-pps", "All sequences have the same prompt: it is run once.")
+    ] = False,
+    output: Annotated[
+        Format, option("--output-format FORMAT", "md, a table, or jsonl, as --json.")
+    ] = Format.md,
+    as_json: options.AsJson = False,
+    n_ctx: Annotated[
+        int,
+        option(
+            "-c --ctx-size N",
+            "Tokens that fit in the context, of all sequences together;"
+            " 0: as many as the largest case needs.",
+            check=options.at_least(0),
+            panel=options.MODEL_PANEL,
+        ),
+    ] = 0,
+    kv_unified: options.KvUnified = False,
+    n_batch: options.BatchSize = 2048,
+    n_ubatch: options.UBatchSize = 512,
+    n_threads: options.Threads = None,
+    backend: options.BackendName = "auto",
+    type_k: options.TypeK = "f16",
+    type_v: options.TypeV = "f16",
+    no_flash_attn: options.NoFlashAttn = False,
+) -> None:
+    """Measure prompts and writing of many sequences at a time, as llama-batched-bench does.
+
+    PP tokens are the prompt, TG are written, by B sequences, which takes N_KV tokens of cache.
+    T is the time, S the speed: of the prompts, of writing (a step is a token of every sequence),
+    of both. Tokens are random and not sampled. A case that does not fit the context is left out,
+    and said.
+
+    Examples:
+      ggmlpy batched-bench -m model.gguf -npp 128,512 -ntg 32 -npl 1,8,32
+      ggmlpy batched-bench -m model.gguf -npl 32 -pps --kv-unified --json
+    """
+    lists = [
+        whole_numbers(text, name, low)
+        for text, name, low in (
+            (prompts, "-npp", 1),
+            (generated, "-ntg", 0),
+            (sequences, "-npl", 1),
+        )
+    ]
+    from ggmlpy.bench import (
+        BatchedCase,
+        Setup,
+        measure_batched,
+        open_context,
+        warm_up_batched,
+    )
+    from ggmlpy.gguf_file import GGUFFile
+
+    cases = [
+        BatchedCase(pp, tg, pl, shared) for pp in lists[0] for tg in lists[1] for pl in lists[2]
+    ]
+    n_seq_max = max(case.n_seqs for case in cases)
+    setup = Setup(
+        n_batch, n_ubatch, n_threads, backend, type_k, type_v, flash_attn=not no_flash_attn
+    )
+    path = model or packaged_model()
+    with GGUFFile.open(path) as file:
+        with loading(printable(path.name)):
+            context = open_context(
+                file,
+                setup,
+                n_ctx=n_ctx or max(case.n_ctx(kv_unified, n_seq_max) for case in cases),
+                n_seq_max=n_seq_max,
+                kv_unified=kv_unified,
+            )
+        as_lines = as_json or output is Format.jsonl
+        if not as_lines:
+            say(_about(context, setup))
+        fitting = _that_fit(cases, context.sizes)
+        with measuring("warming up"):
+            warm_up_batched(context, fitting)
+        table = None if as_lines else Table(COLUMNS)
+        for i, case in enumerate(fitting, 1):
+            with measuring(f"{_name(case)}: {i} of {len(fitting)}"):
+                result = measure_batched(context, case, n_batch=n_batch)
+            if table is None:
+                write_json(_as_dict(result, context, setup))
+            else:
+                table.row(_cells(result))
+
+
+def _that_fit(cases: list[BatchedCase], sizes: Sizes) -> list[BatchedCase]:
+    """The cases that fit the context; a warning for each of the others. Raises BadBatch."""
+    fitting = []
+    for case in cases:
+        misfit = case.misfit(sizes)
+        if misfit is None:
+            fitting.append(case)
+        else:
+            complain("warning", f"{_name(case)} is left out: it needs {misfit}")
+    if not fitting:
+        raise BadBatch(f"n_ctx is {sizes.n_ctx}: none of the cases fits")
+    return fitting
+
+
+def _about(context: Context, setup: Setup) -> str:
+    """How the context is made, on one line."""
+    sizes = context.sizes
+    room = "shared by" if sizes.unified else f"{sizes.n_ctx_seq} for each of"
+    return (
+        f"{sizes.n_ctx} tokens of context, {room} {sizes.n_seq_max} sequences;"
+        f" batches of {setup.n_batch}, ubatches of {sizes.n_ubatch};"
+        f" K/V {setup.type_k}/{setup.type_v}; {context.backend_names}"
+    )
+
+
+def _name(case: BatchedCase) -> str:
+    return f"PP {case.n_prompt}, TG {case.n_generated}, B {case.n_seqs}"
+
+
+def _cells(result: BatchedResult) -> list[str]:
+    case = result.case
+    counts = (case.n_prompt, case.n_generated, case.n_seqs, result.n_kv)
+    speeds = (
+        (result.prompt_s, result.prompt_rate),
+        (result.generation_s, result.generation_rate),
+        (result.total_s, result.rate),
+    )
+    return [*map(str, counts), *(t for s, rate in speeds for t in (f"{s:.3f}", f"{rate:.2f}"))]
+
+
+def _as_dict(result: BatchedResult, context: Context, setup: Setup) -> dict[str, Any]:
+    """A line of JSON, with llama-batched-bench's names where it has the field."""
+    case, sizes = result.case, context.sizes
+    return {
+        "n_kv_max": sizes.n_ctx,
+        "n_batch": setup.n_batch,
+        "n_ubatch": sizes.n_ubatch,
+        "n_threads": setup.threads,
+        "backends": context.backend_names.split(", ")[0],
+        "type_k": setup.type_k,
+        "type_v": setup.type_v,
+        "flash_attn": setup.flash_attn,
+        "kv_unified": sizes.unified,
+        "is_pp_shared": case.shared,
+        "pp": case.n_prompt,
+        "tg": case.n_generated,
+        "pl": case.n_seqs,
+        "n_kv": result.n_kv,
+        "t_pp": result.prompt_s,
+        "speed_pp": result.prompt_rate,
+        "t_tg": result.generation_s,
+        "speed_tg": result.generation_rate,
+        "t": result.total_s,
+        "speed": result.rate,
+    }

@@ -1,0 +1,186 @@
+"""`ggmlpy bench` and `batched-bench`: what they print, in both forms. No timing is judged."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ggmlpy import bandwidth
+from tests.cli.conftest import Run
+
+REFERENCE = ("--backend", "reference")
+SMALL = ("-npp", "4,6", "-ntg", 2, "-npl", "1,3")
+
+
+@pytest.fixture(autouse=True)
+def _known_bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bandwidth, "read_bandwidth", lambda n_threads: 5e9)
+
+
+def json_lines(run: Run, *args: Any) -> list[dict[str, Any]]:
+    outcome = run(*args, *REFERENCE)
+    assert outcome.code == 0, outcome
+    assert outcome.err == ""
+    return [json.loads(line) for line in outcome.out.splitlines()]
+
+
+def table(text: str) -> list[list[str]]:
+    """The cells of a Markdown table: its head, then its rows."""
+    lines = text.splitlines()
+    assert len({len(line) for line in lines}) == 1, text  # every row is as wide as the head
+    assert set(lines[1]) <= set("|-:")
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [cells[0], *cells[2:]]
+
+
+def batched(run: Run, model: Path, *args: Any) -> list[dict[str, Any]]:
+    return json_lines(run, "batched-bench", "-m", model, *args)
+
+
+def test_batched_columns_are_llama_cpps(run: Run, tiny: Path) -> None:
+    outcome = run("batched-bench", "-m", tiny, *SMALL, *REFERENCE)
+    assert outcome.out.splitlines()[0] == (
+        "|    PP |     TG |    B |   N_KV |   T_PP s | S_PP t/s |   T_TG s | S_TG t/s |      T s |"
+        "    S t/s |"
+    )
+    _, *rows = table(outcome.out)
+    counts = [[int(cell) for cell in row[:4]] for row in rows]
+    assert counts == [[4, 2, 1, 6], [4, 2, 3, 18], [6, 2, 1, 8], [6, 2, 3, 24]]
+    assert all(float(cell) >= 0 for row in rows for cell in row[4:])
+    assert outcome.err.startswith(
+        "24 tokens of context, 8 for each of 3 sequences; batches of 2048"
+    )
+
+
+@pytest.mark.parametrize("form", [("--json",), ("--output-format", "jsonl")])
+def test_batched_json_has_llama_cpps_fields(run: Run, tiny: Path, form: tuple[str, ...]) -> None:
+    rows = batched(run, tiny, *SMALL, *form)
+    assert [row["n_kv"] for row in rows] == [6, 18, 8, 24]
+    for row in rows:
+        assert row["t"] == pytest.approx(row["t_pp"] + row["t_tg"])
+        assert row["speed_pp"] * row["t_pp"] == pytest.approx(row["pl"] * row["pp"])
+        assert row["speed_tg"] * row["t_tg"] == pytest.approx(row["pl"] * row["tg"])
+        assert row["speed"] * row["t"] == pytest.approx(row["n_kv"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "n_kv", "n_kv_max"),
+    [
+        ((), 3 * 6 + 3 * 2, 24),
+        (("-kvu",), 3 * 6 + 3 * 2, 24),
+        (("-pps",), 3 * 6 + 3 * 2, 24),
+        (("-pps", "--kv-unified"), 6 + 3 * 2, 12),
+    ],
+)
+def test_shared_prompts_and_one_cache(
+    run: Run, tiny: Path, flags: tuple[str, ...], n_kv: int, n_kv_max: int
+) -> None:
+    (row,) = batched(run, tiny, "-npp", 6, "-ntg", 2, "-npl", 3, "--json", *flags)
+    assert (row["n_kv"], row["n_kv_max"]) == (n_kv, n_kv_max)
+    assert row["is_pp_shared"] == ("-pps" in flags)
+    assert row["kv_unified"] == (len(flags) > 0 and flags[-1] != "-pps")
+    n_run = 6 if row["is_pp_shared"] else 18
+    assert row["speed_pp"] * row["t_pp"] == pytest.approx(n_run)
+
+
+def test_options_reach_the_context(run: Run, tiny: Path) -> None:
+    args = ("-npp", 6, "-ntg", 0, "-npl", 1, "-c", 100, "-b", 4, "-ub", 64, "-t", 3)
+    (row,) = batched(run, tiny, *args, "-ctk", "bf16", "-ctv", "f32", "--no-flash-attn", "--json")
+    wanted = {
+        "n_kv_max": 100, "n_batch": 4, "n_ubatch": 4, "n_threads": 3, "type_k": "bf16",
+        "type_v": "f32", "flash_attn": False, "backends": "reference", "tg": 0, "speed_tg": 0.0,
+    }  # fmt: skip
+    assert row.items() >= wanted.items()
+
+
+def test_a_case_that_does_not_fit_is_said(run: Run, tiny: Path) -> None:
+    outcome = run("batched-bench", "-m", tiny, *SMALL, "-c", 18, *REFERENCE, "--json")
+    assert outcome.code == 0
+    assert [json.loads(line)["pp"] for line in outcome.out.splitlines()] == [4, 4]
+    assert outcome.err.splitlines() == [
+        f"ggmlpy: warning: PP 6, TG 2, B {b} is left out:"
+        " it needs 8 tokens for each sequence, which has room for 6"
+        for b in (1, 3)
+    ]
+    outcome = run("batched-bench", "-m", tiny, *SMALL, "-c", 5, "-kvu", *REFERENCE, "--json")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.err.splitlines()[-1] == "ggmlpy: error: n_ctx is 5: none of the cases fits"
+    outcome = run("batched-bench", "-m", tiny, *SMALL, "-c", 2, *REFERENCE)
+    assert outcome.error == "n_ctx is 2: less than one token for each of 3 sequences"
+
+
+@pytest.mark.parametrize("option", ["-npp", "-ntg", "-npl"])
+@pytest.mark.parametrize("text", ["", "1,,2", "a", "1;2", "-3", "1.5", "2,-1"])
+def test_lists_that_are_none(run: Run, tiny: Path, option: str, text: str) -> None:
+    message = run("batched-bench", "-m", tiny, f"{option}={text}").usage_error
+    assert f"Invalid value for '{option}'" in message
+    assert f"{text!r} is not a list of whole numbers of at least" in message
+
+
+@pytest.mark.parametrize("option", ["-npp", "-npl"])
+def test_nothing_cannot_be_measured(run: Run, tiny: Path, option: str) -> None:
+    message = run("batched-bench", "-m", tiny, option, "0").usage_error
+    assert "'0' is not a list of whole numbers of at least 1" in message
+
+
+def test_the_bench_table(run: Run, tiny: Path) -> None:
+    outcome = run(
+        "bench", "-m", tiny, "-p", 8, "-n", "2,3", "-d", "0,5", "-r", 2, "-t", 2, *REFERENCE
+    )
+    assert outcome.code == 0, outcome
+    head, *rows = table(outcome.out)
+    assert head == [
+        "model", "size", "params", "backend", "threads", "test", "t/s", "GB/s", "of bandwidth",
+    ]  # fmt: skip
+    assert [row[5] for row in rows] == [
+        "pp8", "tg2", "tg3", "pp8 @ d5", "tg2 @ d5", "tg3 @ d5",
+    ]  # fmt: skip
+    for row in rows:
+        assert row[:1] + row[3:5] == ["llama f32", "reference", "2"]
+        mean, _, deviation = row[6].partition(" ± ")
+        assert float(mean) > 0
+        assert float(deviation) >= 0
+        assert row[8].endswith("%")
+    assert outcome.err == "this machine's memory gives 5.0 GB/s to 2 threads\n"
+
+
+@pytest.mark.parametrize("form", [("--json",), ("-o", "jsonl")])
+def test_bench_json_has_llama_benchs_fields(run: Run, tiny: Path, form: tuple[str, ...]) -> None:
+    args = ("-p", 8, "-n", 2, "-d", 5, "-r", 3, "-t", 2)
+    rows = json_lines(run, "bench", "-m", tiny, *args, *form)
+    assert [(row["n_prompt"], row["n_gen"], row["n_depth"]) for row in rows] == [
+        (8, 0, 5),
+        (0, 2, 5),
+    ]
+    for row in rows:
+        assert row["n_threads"] == 2
+        assert len(row["samples_ts"]) == 3
+        assert row["avg_ts"] == pytest.approx(sum(row["samples_ts"]) / 3)
+        assert row["stddev_ts"] >= 0
+        assert row["bandwidth_gbs"] > 0
+        assert row["bandwidth_share"] == pytest.approx(row["bandwidth_gbs"] / 5)
+        assert row["model_n_params"] == 98_624
+
+
+def test_only_what_is_asked_for_is_measured(run: Run, tiny: Path) -> None:
+    for args, wanted in ((("-p", 0, "-n", 2), (0, 2)), (("-p", 4, "-n", 0), (4, 0))):
+        rows = json_lines(run, "bench", "-m", tiny, *args, "-r", 1, "--json")
+        assert [(row["n_prompt"], row["n_gen"]) for row in rows] == [wanted]
+        assert rows[0]["stddev_ts"] == 0
+    message = run("bench", "-m", tiny, "-p", 0, "-n", 0).usage_error
+    assert "-p and -n are both 0: there is nothing to measure." in message
+    assert "'1,x' is not a list" in run("bench", "-m", tiny, "-d", "1,x").usage_error
+
+
+def test_memory_that_is_not_the_hosts_has_no_share(run: Run, tiny: Path) -> None:
+    """As on a device of its own: `null` stands for one here."""
+    args = ("-m", tiny, "-p", 4, "-n", 0, "-r", 1, "--backend", "null")
+    outcome = run("bench", *args, "--json")
+    row = json.loads(outcome.out)
+    assert (row["backends"], row["bandwidth_share"]) == ("null", None)
+    shown = run("bench", *args)
+    assert shown.err == ""
+    assert table(shown.out)[1][8] == "-"
