@@ -30,16 +30,22 @@ class Sizes:
     n_ubatch: int
 
 
-def decide_sizes(n_ctx: int, n_seq_max: int, unified: bool, n_ubatch: int) -> Sizes:
-    """Unified, any sequence may take all of `n_ctx`; else each has an equal share of its own.
+def decide_sizes(
+    n_ctx: int, n_seq_max: int, unified: bool, n_ubatch: int, n_ctx_seq: int | None = None
+) -> Sizes:
+    """Unified, any sequence may take all of `n_ctx`, or `n_ctx_seq` of it; else each has an equal
+    share of its own.
 
     Raises BadBatch where there is less than one token for each.
     """
     if n_seq_max < 1:
         raise BadBatch(f"n_seq_max is {n_seq_max}: it must be at least 1")
-    n_ctx_seq = n_ctx if unified else n_ctx // n_seq_max
-    if n_ctx_seq < 1:
+    share = n_ctx if unified else n_ctx // n_seq_max
+    n_ctx_seq = share if n_ctx_seq is None else n_ctx_seq
+    if share < 1:
         raise BadBatch(f"n_ctx is {n_ctx}: less than one token for each of {n_seq_max} sequences")
+    if not 1 <= n_ctx_seq <= share:
+        raise BadBatch(f"n_ctx_seq is {n_ctx_seq}: it must be 1 to {share}, what one can have")
     return Sizes(n_ctx, n_ctx_seq, n_seq_max, unified, n_ubatch)
 
 
@@ -283,7 +289,8 @@ def _find_cells(cache: KVCache, runs: list[TokenRun]) -> list[Cells]:
 
 def _cache_size(spec: AttentionLayers, sizes: Sizes) -> int:
     """Tokens that one stream of a cache must hold: with a window only what can still be seen."""
+    n_tokens = sizes.n_ctx if sizes.unified else sizes.n_ctx_seq
     if spec.window is None:
-        return sizes.n_ctx_seq
+        return n_tokens
     n_seqs = sizes.n_seq_max if sizes.unified else 1
-    return min(sizes.n_ctx_seq, padded(spec.window * n_seqs + sizes.n_ubatch))
+    return min(n_tokens, padded(spec.window * n_seqs + sizes.n_ubatch))
