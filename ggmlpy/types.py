@@ -84,6 +84,7 @@ I32 = TYPES["i32"]
 I64 = TYPES["i64"]
 Q8_0 = TYPES["q8_0"]
 Q4_0 = TYPES["q4_0"]
+IQ4_NL = TYPES["iq4_nl"]
 Q4_K = TYPES["q4_K"]
 Q6_K = TYPES["q6_K"]
 

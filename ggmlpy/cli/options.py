@@ -128,9 +128,13 @@ BackendName = Annotated[
     ),
 ]
 TypeK = Annotated[
-    str, _model("-ctk --cache-type-k TYPE", "Type of the K cache: f32, f16, bf16, q8_0, q4_0 …")
+    str,
+    _model(
+        "-ctk --cache-type-k TYPE",
+        "Type of the K cache: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1 or iq4_nl.",
+    ),
 ]
-TypeV = Annotated[str, _model("-ctv --cache-type-v TYPE", "Type of the V cache.")]
+TypeV = Annotated[str, _model("-ctv --cache-type-v TYPE", "Type of the V cache: one of the same.")]
 NoFlashAttn = Annotated[
     bool, _model("--no-flash-attn", "Attention step by step, not as one fused node.")
 ]

@@ -21,7 +21,7 @@ from tests.cpu.running import run
 
 Floats = NDArray[Any]
 BEST = available()[0].name
-CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1")
+CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl")
 
 
 def cache(values: Floats, type: str) -> Tensor:

@@ -26,7 +26,7 @@ NUMPY = {"i8": np.int8, "f16": np.float16, "f32": np.float32, "i32": np.int32, "
 @pytest.fixture(scope="module", autouse=True)
 def _compiled() -> None:
     x = numbered((32,), "f32")
-    blocks = [ops.cast(x, type) for type in ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1")]
+    blocks = [ops.cast(x, type) for type in ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl")]
     back = [ops.cast(y, "f32") for y in blocks]
     for isa in ISAS:
         compile_together(isa, [*back, ops.cont(x), ops.cast(x, "f16")])
@@ -145,7 +145,7 @@ def test_between_integers_and_floats(isa: str) -> None:
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("type", ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1"])
+@pytest.mark.parametrize("type", ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl"])
 @pytest.mark.parametrize("source", ["f32", "f16", "bf16"])
 def test_quantised_copies_are_the_quantisers(isa: str, type: str, source: str) -> None:
     """Out of a permuted source, then back into a permuted target."""

@@ -18,7 +18,7 @@ from tests.blocks import random_rows
 from tests.cpu.conftest import ISAS
 from tests.cpu.running import compile_together, run
 
-WRITABLE = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1")
+WRITABLE = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl")
 READABLE = tuple(READERS)
 
 
@@ -69,6 +69,15 @@ def test_written_bytes_are_the_quantisers(isa: str, type: str, x_type: str) -> N
     stored = to_float(from_float(rows, type_of(x_type)), type_of(x_type))
     want = from_float(stored, type_of(type))
     np.testing.assert_array_equal(got[ids], want)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_sums_of_iq4_nl_are_rounded_at_every_step(isa: str) -> None:
+    """So many blocks that a sum in another order, or with fused products, shows in some scale."""
+    x = np.random.default_rng(5).standard_normal((500, 2048)).astype(np.float32)
+    dst = leaf(np.zeros((500, type_of("iq4_nl").row_bytes(2048)), np.uint8), "iq4_nl", (2048, 500))
+    y = ops.set_rows(dst, from_numpy(x), from_numpy(np.arange(500)))
+    np.testing.assert_array_equal(_bytes_of(y, isa), from_float(x, type_of("iq4_nl")))
 
 
 def _bytes_of(y: Tensor, isa: str) -> NDArray[np.uint8]:

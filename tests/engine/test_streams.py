@@ -16,6 +16,7 @@ from ggmlpy.errors import BadBatch, CacheFull, Unsupported
 from ggmlpy.gguf_file import GGUFFile
 from ggmlpy.models import load_model
 from ggmlpy.types import type_of
+from tests.case import nmse
 from tests.models.tiny import Tiny, write_model
 
 N_SEQ = 32
@@ -23,6 +24,7 @@ RNG = np.random.default_rng(3)
 TEXTS = [RNG.integers(3, 288, int(n)).tolist() for n in RNG.integers(1, 24, N_SEQ)]
 
 TURNED = {"plain": Tiny(), "YaRN": Tiny(yarn_factor=4.0, freq_base=500.0)}
+CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl")
 LONG = RNG.integers(3, 288, 40).tolist()
 
 
@@ -48,8 +50,8 @@ def make(
         n_ubatch=n_ubatch,
         n_seq_max=n_seq_max,
         kv_unified=unified,
-        type_k=type_of(kv),
-        type_v=type_of(kv),
+        type_k=type_of(kv.split("/")[0]),
+        type_v=type_of(kv.split("/")[-1]),
         flash_attn=flash_attn,
     )
 
@@ -69,7 +71,7 @@ def everyone(seqs: list[int], starts: dict[int, int], stops: dict[int, int]) -> 
 
 @pytest.mark.parametrize("order", ["as they are", "backwards", "shuffled"])
 @pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
-@pytest.mark.parametrize("kv", ["f16", "q8_0"])
+@pytest.mark.parametrize("kv", ["f16", "q8_0", "iq4_nl"])
 @pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "unfused"])
 def test_a_sequence_is_bitwise_the_same_alone_and_among_32(
     tmp_path: Path, order: str, unified: bool, kv: str, flash_attn: bool
@@ -94,9 +96,27 @@ def test_a_sequence_is_bitwise_the_same_alone_and_among_32(
         want = alone(tmp_path, TEXTS[s], kv=kv, flash_attn=flash_attn)
         have = np.concatenate(got[s])
         if unified and not flash_attn:  # step by step a row is summed over all cells in view
-            assert ((have - want) ** 2).sum() / (want.astype(np.float64) ** 2).sum() < 1e-9
+            assert nmse(have, want) < 1e-9
         else:
             np.testing.assert_array_equal(have, want, f"sequence {s}")
+
+
+@pytest.mark.parametrize("kv", [f"{k}/{v}" for k in CACHE_TYPES for v in CACHE_TYPES])
+def test_every_pair_of_cache_types(tmp_path: Path, kv: str) -> None:
+    """Split, unified and alone are one; step by step agrees; the reference runs the same graph."""
+    model = Tiny(n_head=2, n_head_kv=1, n_rot=32)
+    texts = {0: LONG[:5], 1: LONG[5:14], 2: LONG[14:17]}
+    batch = Batch()
+    for s, text in texts.items():
+        batch.add_sequence(s, text, 0, all_wanted=True)
+    want = np.concatenate([alone(tmp_path, text, kv=kv, model=model) for text in texts.values()])
+    for unified in (False, True):
+        run = make(tmp_path, n_seq_max=3, unified=unified, kv=kv)
+        np.testing.assert_array_equal(run.decode_batch(batch), want, f"unified={unified}")
+        run = make(tmp_path, n_seq_max=3, unified=unified, kv=kv, flash_attn=False)
+        assert nmse(run.decode_batch(batch), want) < 1e-6, unified
+    run = make(tmp_path, n_seq_max=3, kv=kv, flash_attn=False, backend="reference")
+    assert nmse(run.decode_batch(batch), want) < 1e-6
 
 
 def test_decode_steps_of_all_streams_are_one_ubatch_and_one_plan(tmp_path: Path) -> None:
@@ -209,7 +229,7 @@ def test_a_batch_that_does_not_fit_changes_nothing(tmp_path: Path, unified: bool
 
 
 @pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
-@pytest.mark.parametrize("kv", ["f32", "f16", "q8_0"])
+@pytest.mark.parametrize("kv", ["f32", "f16", "q8_0", "iq4_nl"])
 def test_copied_sequences_go_their_own_ways(tmp_path: Path, unified: bool, kv: str) -> None:
     model = Tiny(n_head=2, n_head_kv=1, n_rot=32)
     run = make(tmp_path, n_seq_max=3, unified=unified, kv=kv, model=model)

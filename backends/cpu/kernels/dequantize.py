@@ -42,6 +42,7 @@ from ggmlpy.backends.cpu.simd.memory import (
 
 _F32, _F16 = types.F32, types.F16
 _Q4_0, _Q4_1, _Q5_0, _Q5_1, _Q8_0 = types.Q4_0, types.Q4_1, types.Q5_0, types.Q5_1, types.Q8_0
+_IQ4_NL = types.IQ4_NL
 
 
 @inline
@@ -174,7 +175,7 @@ def read_mxfp4(src: Int, dst: Int, n: Int) -> None:
         src += 17
 
 
-CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1")
+CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl")
 
 
 @inline
@@ -201,5 +202,7 @@ def read_any(type: Int, src: Int, dst: Int, n: Int) -> None:
         read_q5_0(src, dst, n)
     elif type == _Q5_1:
         read_q5_1(src, dst, n)
+    elif type == _IQ4_NL:
+        read_iq4_nl(src, dst, n)
     else:
         read_float(type, src, dst, n)

@@ -1,6 +1,7 @@
 """f32 rows to stored rows: one function per type, `write_*(src, dst, n)` for n elements.
 
-Bit for bit what ggml's reference quantisers write. NaN and infinity have no place in a quantised
+Bit for bit what ggml's reference quantisers write; in iq4_nl blocks of zeros, whose codes ggml
+leaves open, have the code of the least value. NaN and infinity have no place in a quantised
 block: what is written for them is not defined.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from ggmlpy.backends.cpu.kernel import Inline, Int, inline
-from ggmlpy.backends.cpu.kernels.dequantize import read_f32
+from ggmlpy.backends.cpu.kernels.dequantize import iq4_values, read_f32
 from ggmlpy.backends.cpu.simd.arith import (
     absolute,
     copy_sign,
@@ -20,12 +21,15 @@ from ggmlpy.backends.cpu.simd.arith import (
     minimum,
     select,
     shift_left,
+    splat_i32x16,
 )
 from ggmlpy.backends.cpu.simd.convert import (
     bits_of_mask,
     f32_to_i32,
+    i8_to_i32,
     i32_to_f32,
     i32_to_i8,
+    lookup_i8x16,
 )
 from ggmlpy.backends.cpu.simd.memory import (
     load_f32,
@@ -39,7 +43,7 @@ from ggmlpy.backends.cpu.simd.memory import (
     store_i8x16,
     store_i16,
 )
-from ggmlpy.backends.cpu.simd.reduce import max_lanes, min_lanes
+from ggmlpy.backends.cpu.simd.reduce import lane, max_lanes, min_lanes
 
 
 @inline
@@ -167,6 +171,54 @@ def write_q5_1(src: Int, dst: Int, n: Int) -> None:
         dst += 24
 
 
+IQ4_MIDDLES = tuple(  # between neighbouring values: from one on, a number has the next code
+    np.float32(x)
+    for x in (-115.5, -93.5, -74, -57, -42, -28.5, -16, -4.5, 7, 19, 31.5, 45.5, 61, 79, 101)
+)
+
+
+@inline
+def iq4_codes(x: Int) -> Int:
+    """16 f32 to the codes of the nearest values, of two as near to the larger one's."""
+    codes = splat_i32x16(15)
+    for middle in IQ4_MIDDLES:
+        codes = codes - select(less(x, middle), splat_i32x16(1), 0)
+    return codes
+
+
+@inline
+def add_in_order(total: Int, x: Int) -> Int:
+    """A sum and the 16 lanes of x, added one after another."""
+    for i in range(16):
+        total += lane(x, i)
+    return total
+
+
+@inline
+def write_iq4_nl(src: Int, dst: Int, n: Int) -> None:
+    """d f16 | qs 16 x u8: codes of x / s for the s that makes the farthest x -127, 18 bytes.
+
+    d = sum(w q x) / sum(w q^2), q the values of the codes and w = x^2, both sums in order.
+    """
+    for i in range(0, n, 32):
+        a, b = load_f32x16(src + 4 * i), load_f32x16(src + 4 * i + 64)
+        far = farthest(src + 4 * i)
+        d = np.float32(0)
+        low, high = splat_i32x16(8), splat_i32x16(8)
+        if abs(far) >= np.float32(1e-15):
+            scale = np.float32(1) / (far / np.float32(-127))
+            low, high = iq4_codes(a * scale), iq4_codes(b * scale)
+            q_a = i32_to_f32(i8_to_i32(lookup_i8x16(iq4_values(), i32_to_i8(low))))
+            q_b = i32_to_f32(i8_to_i32(lookup_i8x16(iq4_values(), i32_to_i8(high))))
+            wq_a, wq_b = a * a * q_a, b * b * q_b
+            wqx = add_in_order(add_in_order(np.float32(0), wq_a * a), wq_b * b)
+            wqq = add_in_order(add_in_order(np.float32(0), wq_a * q_a), wq_b * q_b)
+            d = wqx / wqq
+        store_f16(dst, d)
+        store_i8x16(dst + 2, i32_to_i8(low | shift_left(high, 4)))
+        dst += 18
+
+
 WRITERS: dict[str, Inline] = {
     "f32": read_f32,
     "f16": write_f16,
@@ -176,4 +228,5 @@ WRITERS: dict[str, Inline] = {
     "q4_1": write_q4_1,
     "q5_0": write_q5_0,
     "q5_1": write_q5_1,
+    "iq4_nl": write_iq4_nl,
 }
