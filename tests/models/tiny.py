@@ -221,16 +221,19 @@ def byte_vocabulary(n_vocab: int) -> dict[str, Any]:
     }
 
 
-def forward(m: Tiny, tokens: list[int], *, int8_activations: bool = False) -> F64:
+def forward(
+    m: Tiny,
+    tokens: list[int],
+    *,
+    int8_activations: bool = False,
+    stored: dict[str, F64] | None = None,
+) -> F64:
     """Logits [n_tokens, n_vocab] of the stored weights, everything else exact.
 
     With `int8_activations` what enters a product is rounded to 127 steps per block of 32 first, as
-    kernels for quantised weights do.
+    kernels for quantised weights do. `stored` are weights of another file of these sizes.
     """
-    stored = {}
-    for name, values in weights(m).items():
-        type = _stored_type(m, name, values)
-        stored[name] = to_float(from_float(values, type), type).astype(np.float64)
+    stored = stored or _stored_weights(m)
     product = _rounded_product if int8_activations else _product
     x = stored["token_embd.weight"][tokens] * m.embedding_scale
     for i in range(m.n_layer):
@@ -245,6 +248,15 @@ def forward(m: Tiny, tokens: list[int], *, int8_activations: bool = False) -> F6
     logits = product(x, stored["token_embd.weight" if m.tied else "output.weight"])
     logits = logits + stored.get("output.bias", 0.0)
     return m.softcap * np.tanh(logits / m.softcap) if m.softcap else logits
+
+
+def _stored_weights(m: Tiny) -> dict[str, F64]:
+    """The weights as the file gives them back."""
+    stored = {}
+    for name, values in weights(m).items():
+        type = _stored_type(m, name, values)
+        stored[name] = to_float(from_float(values, type), type).astype(np.float64)
+    return stored
 
 
 def _product(x: F64, weight: F64) -> F64:
