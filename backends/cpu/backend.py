@@ -21,9 +21,8 @@ assert kernels.__name__  # importing it is what declares every kernel
 
 
 # Multiply-adds below which one thread runs a plan unless more were asked for: about half a
-# millisecond's work. Threads meet after every node, and on a machine that is busy otherwise each
-# meeting may cost milliseconds: two threads wrote 30 tokens a second where one wrote 5,000
-# (packaged model, 2 cores at a load of 3.6, 2026-11-21).
+# millisecond's work. Records of a few microseconds are not worth sharing, least of all on a machine
+# that is busy otherwise, where whoever holds a share may have to wait for a core.
 SMALL_PLAN = 16_000_000
 PRODUCTS = ("mul_mat", "mul_mat_id")
 
@@ -47,6 +46,11 @@ class CpuBackend(Backend):
     def isa(self) -> ISA:
         """The instruction set that kernels are compiled for."""
         return self._jit.isa
+
+    def settings(self) -> str:
+        small = " (1 where there is little to do)" if self._adapts and self.n_threads > 1 else ""
+        threads = "1 thread" if self.n_threads == 1 else f"{self.n_threads} threads{small}"
+        return f"{threads}, instruction set {self.isa.name}"
 
     def supports(self, node: Tensor) -> bool:
         return self._kernel(node) is not None

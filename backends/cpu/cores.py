@@ -14,7 +14,7 @@ def default_n_threads() -> int:
     """Physical cores in this process's affinity, at most its CPU quota, at least 1.
 
     Two hardware threads of one core share its vector units and its path to memory, so a second
-    one costs barriers and gains nothing here.
+    one costs meetings and gains nothing here.
     """
     if not hasattr(os, "sched_getaffinity"):
         return os.cpu_count() or 1

@@ -1,19 +1,28 @@
-"""The compiled half of plan execution: walk the records, meet at barriers, wait for plans.
+"""The compiled half of plan execution: walk the records, share each one's work, wait for plans.
 
-Memory shared by the threads is one line for the barrier and a slot per thread, 128 bytes each:
+A record's work is cut into as many shares as the plan has threads. Whoever is there takes the next
+share, and a share may be taken once all shares of the record before it are done. A thread that the
+system does not run holds nothing, so the others go on without it: with more programs than cores a
+plan gets slower by what the others use, not by a time slice for every record.
 
-    line 0     barrier      arrivals at barriers, counted for ever
+Memory shared by the threads is two lines for the plan and a slot per thread, 128 bytes each:
+
+    line 0     next         the next share: generation << 32 | record << 12 | share
+               plan         address of the records; with n_nodes and nth written before `next`
+               n_nodes
+               nth          shares of a record
                nap_after    ticks of spinning before a waiting thread sleeps for moments
                sleep_after  ticks without a plan before a thread sleeps until it is woken
-    slot ith   generation   counts up with each plan posted here; STOP ends the thread
-               state        SPINNING <-> PARKED by its own thread, SPINNING <-> RESERVED by thread 0
-               plan, n_nodes, base, nth    what to run; `base` is the barrier before it
-               seen         the last generation that this thread ran
-               ith          its number
+    line 1     done         shares done in this plan
+    slot ith   state        SPINNING <-> PARKED by its own thread, SPINNING <-> RESERVED by thread 0
+               seen         the last generation that this thread found finished
 
-A plan starts only when every slot that it needs is RESERVED, and a thread goes to sleep only from
-SPINNING. So no wake-up can be lost, and an exception between any two lines of Python leaves
-nothing half done. A slot is written by thread 0 only while its thread is RESERVED.
+Shares are taken by compare-and-exchange of `next`, so what a thread has read of a plan is of the
+plan that it takes a share of: a plan does not end while a share is left, and before another is
+written `next` says that nothing is (CLOSED). A thread goes to sleep only from SPINNING, and looks
+for a new plan once more after saying so; thread 0 keeps the others from it (RESERVED) before it
+looks who sleeps. So no wake-up can be lost, and an exception between any two lines of Python leaves
+nothing half done.
 """
 
 from __future__ import annotations
@@ -34,11 +43,19 @@ from ggmlpy.backends.cpu.simd.memory import load_i64, store_i64
 
 MAX_THREADS = 512
 SLOT_BYTES = 128
-BARRIER, NAP_AFTER, SLEEP_AFTER = range(0, 24, 8)  # in line 0
-GENERATION, STATE, PLAN, N_NODES, BASE, NTH, SEEN, ITH = range(0, 64, 8)  # in a slot
+NEXT, PLAN, N_NODES, NTH, NAP_AFTER, SLEEP_AFTER = range(0, 48, 8)  # in line 0
+DONE = 128  # in a line of its own: threads that wait for it do not slow down those that take shares
+SLOTS = 256  # of thread 0, 1, ...
+STATE, SEEN = range(0, 16, 8)  # in a slot
 SPINNING, PARKED, RESERVED = 0, 1, 2
-STOP = -1
+STOP = -1  # in `next`: threads end
 NAP_US = 50
+_NODE_SHIFT, _GENERATION_SHIFT = 12, 32
+_SHARE_MASK = (1 << _NODE_SHIFT) - 1
+_NODE_MASK = (1 << (_GENERATION_SHIFT - _NODE_SHIFT)) - 1
+_CLOSED = (1 << _GENERATION_SHIFT) - 1  # in the low half of `next`: past the end of any plan
+MAX_NODES = _NODE_MASK
+_GENERATION_MASK = 0x7FFF_FFFF  # so that `next` is never negative but for STOP
 
 
 @inline
@@ -56,24 +73,38 @@ def relax(since: Int, nap_after: Int) -> None:
 
 
 @inline
-def wait_until(memory: Int, target: Int) -> None:
-    """Waits until `target` arrivals have been counted."""
-    if atomic_load_i64(memory + BARRIER) < target:
+def wait_until_done(memory: Int, n_shares: Int) -> None:
+    """Waits until `n_shares` are done in this plan."""
+    if atomic_load_i64(memory + DONE) < n_shares:
         nap_after = load_i64(memory + NAP_AFTER)
         since = ticks()
-        while atomic_load_i64(memory + BARRIER) < target:
+        while atomic_load_i64(memory + DONE) < n_shares:
             relax(since, nap_after)
 
 
 @inline
-def run_nodes(memory: Int, plan: Int, n_nodes: Int, base: Int, ith: Int, nth: Int) -> None:
-    """Calls each record's kernel; all `nth` threads meet after every node."""
-    for i in range(n_nodes):
-        record = plan + i * RECORD_BYTES
-        call_kernel(load_i64(record), record, ith, nth)
-        if nth > 1:
-            atomic_add_i64(memory + BARRIER, 1)
-            wait_until(memory, base + (i + 1) * nth)
+def take_part(memory: Int) -> Int:
+    """Runs shares of the plan that is posted until none is left to take; its generation."""
+    nap_after = load_i64(memory + NAP_AFTER)
+    since = ticks()
+    while True:
+        word = atomic_load_i64(memory + NEXT)
+        node = (word >> _NODE_SHIFT) & _NODE_MASK
+        nth = load_i64(memory + NTH)
+        if node >= load_i64(memory + N_NODES):
+            return word >> _GENERATION_SHIFT
+        if atomic_load_i64(memory + DONE) < node * nth:
+            relax(since, nap_after)
+        else:
+            record = load_i64(memory + PLAN) + node * RECORD_BYTES
+            share = word & _SHARE_MASK
+            following = word + 1
+            if share + 1 == nth:
+                following = word - share + (1 << _NODE_SHIFT)
+            if compare_exchange_i64(memory + NEXT, word, following) == word:
+                call_kernel(load_i64(record), record, share, nth)
+                atomic_add_i64(memory + DONE, 1)
+                since = ticks()
 
 
 @inline
@@ -81,7 +112,7 @@ def reserve(memory: Int, nth: Int) -> Int:
     """Keeps threads 1 to nth - 1 from going to sleep; returns how many already do."""
     parked = 0
     for ith in range(1, nth):
-        state = memory + ith * SLOT_BYTES + STATE
+        state = memory + SLOTS + ith * SLOT_BYTES + STATE
         if compare_exchange_i64(state, SPINNING, RESERVED) == PARKED:
             parked += 1
     return parked
@@ -90,30 +121,32 @@ def reserve(memory: Int, nth: Int) -> Int:
 @inline
 def release_all(memory: Int, nth: Int) -> None:
     for ith in range(1, nth):
-        compare_exchange_i64(memory + ith * SLOT_BYTES + STATE, RESERVED, SPINNING)
+        state = memory + SLOTS + ith * SLOT_BYTES + STATE
+        compare_exchange_i64(state, RESERVED, SPINNING)
 
 
 @entry(i64, i64, i64, i64, i64, i64)
-def run(memory: Int, plan: Int, n_nodes: Int, nth: Int, patience: Int) -> Int:
-    """Thread 0: runs the plan with the others and returns 0; or does nothing and returns how many
-    threads must be woken first, after giving them `patience` ticks to wake up."""
+def run(memory: Int, plan: Int, n_nodes: Int, nth: Int, all_awake: Int) -> Int:
+    """Thread 0: runs the plan with those who are awake and returns 0; or, if all must be, returns
+    how many sleep and has not begun."""
+    if nth == 1:
+        for i in range(n_nodes):
+            record = plan + i * RECORD_BYTES
+            call_kernel(load_i64(record), record, 0, 1)
+        return 0
     parked = reserve(memory, nth)
-    nap_after = load_i64(memory + NAP_AFTER)
-    since = ticks()
-    while parked > 0 and ticks() - since < patience:
-        relax(since, nap_after)
-        parked = reserve(memory, nth)
-    if parked > 0:
+    if parked > 0 and all_awake != 0:
         return parked
-    base = atomic_load_i64(memory + BARRIER)
-    for ith in range(1, nth):
-        slot = memory + ith * SLOT_BYTES
-        store_i64(slot + PLAN, plan)
-        store_i64(slot + N_NODES, n_nodes)
-        store_i64(slot + BASE, base)
-        store_i64(slot + NTH, nth)
-        atomic_add_i64(slot + GENERATION, 1)
-    run_nodes(memory, plan, n_nodes, base, 0, nth)
+    before = atomic_load_i64(memory + NEXT)
+    atomic_store_i64(memory + NEXT, before | _CLOSED)
+    store_i64(memory + PLAN, plan)
+    store_i64(memory + N_NODES, n_nodes)
+    store_i64(memory + NTH, nth)
+    atomic_store_i64(memory + DONE, 0)
+    generation = ((before >> _GENERATION_SHIFT) + 1) & _GENERATION_MASK
+    atomic_store_i64(memory + NEXT, generation << _GENERATION_SHIFT)
+    take_part(memory)
+    wait_until_done(memory, n_nodes * nth)
     release_all(memory, nth)
     return 0
 
@@ -125,23 +158,20 @@ def release(memory: Int, nth: Int) -> Int:
     return 0
 
 
-@entry(i64, i64, i64)
-def serve(slot: Int, patience: Int) -> Int:
-    """Another thread: runs what is posted in its slot; 1 at STOP. 0 if nothing came for `patience`
+@entry(i64, i64, i64, i64)
+def serve(memory: Int, ith: Int, patience: Int) -> Int:
+    """Another thread: takes part in what is posted; 1 at STOP. 0 if nothing came for `patience`
     ticks, or after a plan for SLEEP_AFTER ticks."""
-    ith = load_i64(slot + ITH)
-    memory = slot - ith * SLOT_BYTES
+    seen = memory + SLOTS + ith * SLOT_BYTES + SEEN
     since = ticks()
     while ticks() - since < patience:
-        generation = atomic_load_i64(slot + GENERATION)
-        if generation == STOP:
+        word = atomic_load_i64(memory + NEXT)
+        if word == STOP:
             return 1
-        if generation == load_i64(slot + SEEN):
+        if word >> _GENERATION_SHIFT == load_i64(seen) or ith >= load_i64(memory + NTH):
             pause()
         else:
-            store_i64(slot + SEEN, generation)
-            base, nth = load_i64(slot + BASE), load_i64(slot + NTH)
-            run_nodes(memory, load_i64(slot + PLAN), load_i64(slot + N_NODES), base, ith, nth)
+            store_i64(seen, take_part(memory))
             patience = load_i64(memory + SLEEP_AFTER)
             since = ticks()
     return 0
@@ -153,19 +183,20 @@ def read_ticks() -> Int:
     return ticks()
 
 
-@entry(i64, i64)
-def park(slot: Int) -> Int:
+@entry(i64, i64, i64)
+def park(memory: Int, ith: Int) -> Int:
     """Another thread: 1 if it may sleep now, 0 if a plan or the end is near."""
+    slot = memory + SLOTS + ith * SLOT_BYTES
     if compare_exchange_i64(slot + STATE, SPINNING, PARKED) != SPINNING:
         return 0
-    if atomic_load_i64(slot + GENERATION) == STOP:
+    if atomic_load_i64(memory + NEXT) == STOP:
         atomic_store_i64(slot + STATE, SPINNING)
         return 0
     return 1
 
 
-@entry(i64, i64)
-def unpark(slot: Int) -> Int:
+@entry(i64, i64, i64)
+def unpark(memory: Int, ith: Int) -> Int:
     """Another thread: awake again."""
-    atomic_store_i64(slot + STATE, SPINNING)
+    atomic_store_i64(memory + SLOTS + ith * SLOT_BYTES + STATE, SPINNING)
     return 0

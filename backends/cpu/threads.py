@@ -20,12 +20,12 @@ import numpy as np
 from ggmlpy.backends.cpu import runner
 from ggmlpy.backends.cpu.jit import Jit
 from ggmlpy.backends.cpu.kernel import Entry
-from ggmlpy.backends.cpu.runner import MAX_THREADS, SLOT_BYTES
+from ggmlpy.backends.cpu.runner import MAX_NODES, MAX_THREADS, SLOT_BYTES, SLOTS
 from ggmlpy.errors import BackendError
 
 _SLEEP_AFTER_S = 150e-6  # without a plan: a pause between two decode steps is shorter
-_NAP_AFTER_S = 300e-6  # at a barrier: threads that all have a core of their own wait less
-_PATIENCE_S = 10e-3  # in which woken threads may get up before they are woken again
+_NAP_AFTER_S = 300e-6  # for a share's work of others, which with a core for each is less
+_WAKING_S = 100e-3  # in which a woken thread finds the plan that it was woken for, or sleeps again
 _Native = Callable[..., int]
 
 
@@ -74,31 +74,35 @@ class ThreadPool:
         self._run, self._release = native[runner.run], native[runner.release]
         self._serve = native[runner.serve]
         self._park, self._unpark = native[runner.park], native[runner.unpark]
-        self._memory = aligned_zeros(MAX_THREADS * SLOT_BYTES)
+        self._memory = aligned_zeros(SLOTS + MAX_THREADS * SLOT_BYTES)
         rate = _ticks_per_second()
         self._sleep_after = int(_SLEEP_AFTER_S * rate)
-        self._word(0, runner.SLEEP_AFTER)[0] = self._sleep_after
-        self._patience = int(_PATIENCE_S * rate)
-        self._word(0, runner.NAP_AFTER)[0] = int(_NAP_AFTER_S * rate)
+        self._waking = int(_WAKING_S * rate)
+        self._word(runner.SLEEP_AFTER)[0] = self._sleep_after
+        self._word(runner.NAP_AFTER)[0] = int(_NAP_AFTER_S * rate)
         self._base = int(self._memory.ctypes.data)
         self._lock = threading.Lock()
-        self._events: list[threading.Event] = []  # of threads 1, 2, ...
+        # Held while there is nothing to wake up for. Not events: an interrupt in the middle of
+        # Event.set() leaves the lock inside it held for ever.
+        self._beds: list[threading.Lock] = []  # of threads 1, 2, ...
         self._threads: list[threading.Thread] = []
         self._stopped = False
 
     def run(self, plan: int, n_nodes: int, n_threads: int) -> None:
-        """Runs the records at `plan` to the end. Raises BackendError for a bad thread count."""
+        """Runs the records at `plan` to the end. Raises BackendError for a bad thread count, or
+        for more records than a plan may have."""
         if not 1 <= n_threads <= MAX_THREADS:
             raise BackendError(f"n_threads is {n_threads}, must be 1 to {MAX_THREADS}")
+        if n_nodes >= MAX_NODES:
+            raise BackendError(f"the plan has {n_nodes} records, must be below {MAX_NODES}")
         if n_nodes == 0:
             return
         with self._lock:
             self._start_threads(n_threads)
-            patience = 0
             try:
-                while self._run(self._base, plan, n_nodes, n_threads, patience):
-                    self._wake(n_threads)
-                    patience = self._patience
+                if self._run(self._base, plan, n_nodes, n_threads, True):
+                    self._wake(n_threads)  # they take part as soon as they are there
+                    self._run(self._base, plan, n_nodes, n_threads, False)
             except BaseException:  # an interrupt; the plan has either run or not started
                 self._release(self._base, n_threads)
                 raise
@@ -109,54 +113,52 @@ class ThreadPool:
             return  # a plan is running in a daemon thread: leave the threads to the process's end
         try:
             self._stopped = True
-            for ith in range(1, len(self._threads) + 1):
-                self._word(ith, runner.GENERATION)[0] = runner.STOP
-            for event in self._events:
-                event.set()
+            self._word(runner.NEXT)[0] = runner.STOP
+            for bed in self._beds:
+                _release(bed)
             for thread in self._threads:
                 thread.join(timeout=1.0)
         finally:
             self._lock.release()
 
-    def _word(self, ith: int, offset: int) -> np.ndarray:
-        start = ith * SLOT_BYTES + offset
-        return self._memory[start : start + 8].view(np.int64)
-
-    def _slot(self, ith: int) -> int:
-        return self._base + ith * SLOT_BYTES
+    def _word(self, offset: int) -> np.ndarray:
+        return self._memory[offset : offset + 8].view(np.int64)
 
     def _start_threads(self, n_threads: int) -> None:
         if self._stopped and n_threads > 1:
             raise BackendError("the interpreter is shutting down: no plan can run on threads")
         for ith in range(len(self._threads) + 1, n_threads):
-            self._word(ith, runner.ITH)[0] = ith
-            event = threading.Event()
+            bed = threading.Lock()
+            bed.acquire()
             thread = threading.Thread(
-                target=self._work, args=(ith, event), name=f"ggmlpy-{ith}", daemon=True
+                target=self._work, args=(ith, bed), name=f"ggmlpy-{ith}", daemon=True
             )
             try:
                 thread.start()
             except RuntimeError as error:
                 raise BackendError(f"thread {ith} of {n_threads}: {error}") from None
-            self._events.append(event)
+            self._beds.append(bed)
             self._threads.append(thread)
 
     def _wake(self, n_threads: int) -> None:
         for ith in range(1, n_threads):
-            if self._word(ith, runner.STATE)[0] == runner.PARKED:
-                self._events[ith - 1].set()
+            if self._word(SLOTS + ith * SLOT_BYTES + runner.STATE)[0] == runner.PARKED:
+                _release(self._beds[ith - 1])
 
-    def _work(self, ith: int, event: threading.Event) -> None:
-        slot = self._slot(ith)
+    def _work(self, ith: int, bed: threading.Lock) -> None:
         patience = self._sleep_after
-        while not self._serve(slot, patience):
+        while not self._serve(self._base, ith, patience):
             patience = self._sleep_after
-            event.clear()
-            if self._park(slot):
-                event.wait()
-                self._unpark(slot)
-                # Thread 0 may take its time to come round to this slot: do not miss it.
-                patience = 10 * self._patience
+            if self._park(self._base, ith):
+                bed.acquire()
+                self._unpark(self._base, ith)
+                patience = self._waking  # thread 0 may take its time to post the plan
+
+
+def _release(bed: threading.Lock) -> None:
+    """Wakes who waits for the lock, if anybody does. One thread at a time calls it."""
+    if bed.locked():
+        bed.release()
 
 
 _pool: ThreadPool | None = None

@@ -269,6 +269,18 @@ def test_interrupts_leave_the_pool_usable() -> None:
     counting.run(3)
 
 
+def test_a_plan_does_not_wait_for_threads_that_do_not_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every share of work is done, by whoever is there: here by the calling thread alone."""
+    pool = ThreadPool()
+    monkeypatch.setattr(pool, "_start_threads", lambda n_threads: None)
+    counting = Counting(jit_for("generic"), 20)
+    pool.run(int(counting.plan._memory.ctypes.data), 20, 4)
+    assert counting.counter[0] == 80
+    assert (counting.seen[:, :4] == np.arange(80).reshape(20, 4)).all()
+
+
 def test_a_stopped_pool_says_so() -> None:
     pool = ThreadPool()
     counting = Counting(jit_for("generic"), 1)
