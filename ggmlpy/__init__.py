@@ -8,6 +8,7 @@ from ggmlpy.backends import backend_names, get_backend
 from ggmlpy.compute import compute
 from ggmlpy.errors import (
     AllocationError,
+    ArgumentError,
     BackendError,
     BadBatch,
     CacheFull,
@@ -36,6 +37,7 @@ from ggmlpy.types import TYPES, TensorType
 __all__ = [
     "TYPES",
     "AllocationError",
+    "ArgumentError",
     "BackendError",
     "BadBatch",
     "CacheFull",

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from ggmlpy.backends import get_backend
 from ggmlpy.backends.base import Backend
-from ggmlpy.errors import GgmlpyError
+from ggmlpy.errors import ArgumentError
 from ggmlpy.executable import Executable
 from ggmlpy.graph import Graph
 from ggmlpy.scheduler import Pin
 from ggmlpy.storage import Storage
-from ggmlpy.tensor import Tensor
+from ggmlpy.tensor import Tensor, tensors_of
 
 FALLBACK = "reference"  # runs what the wished backend has no kernel for, as ggml's CPU does
 
@@ -36,6 +36,15 @@ def compute(
 ) -> NDArray[Any]: ...
 @overload
 def compute(
+    tensors: Sequence[Tensor],
+    /,
+    *,
+    backend: str | Backend = ...,
+    n_threads: int | None = ...,
+    pin: Pin | None = ...,
+) -> list[NDArray[Any]]: ...
+@overload
+def compute(
     tensor: Tensor,
     another: Tensor,
     /,
@@ -45,29 +54,30 @@ def compute(
     pin: Pin | None = ...,
 ) -> list[NDArray[Any]]: ...
 def compute(
-    *tensors: Tensor,
+    *tensors: Tensor | Sequence[Tensor],
     backend: str | Backend = "auto",
     n_threads: int | None = None,
     pin: Pin | None = None,
 ) -> NDArray[Any] | list[NDArray[Any]]:
-    """The values of `tensors` in numpy order: one array, or a list for several.
+    """The values of `tensors` in numpy order: one array, or a list for several or for a list.
 
     Computes everything they need on `backend`, and what that cannot run on `reference`. The
     results stay with the tensors: `.numpy()`, `.tobytes()`. `pin` names a backend for chosen nodes.
-    Raises KernelError, IndexOutOfRange, BackendError.
+    Raises ArgumentError for what is no tensor, KernelError, IndexOutOfRange, BackendError.
     """
-    if not tensors:
-        raise GgmlpyError("compute takes at least one tensor")
+    roots = tensors_of("compute", tensors)
+    if not roots:
+        raise ArgumentError("compute takes at least one tensor")
     backends = backends_for(backend, n_threads)
     if pin is not None:
-        backends += [get_backend(name) for name in _missing(pin, tensors, backends)]
-    executable = Executable(Graph(*tensors), backends, pin)
+        backends += [get_backend(name) for name in _missing(pin, roots, backends)]
+    executable = Executable(Graph(*roots), backends, pin)
     executable.run()
-    for tensor in tensors:
+    for tensor in roots:
         if not tensor.is_leaf:
             tensor.storage = Storage(executable.raw(tensor))
-    values = [tensor.numpy() for tensor in tensors]
-    return values[0] if len(values) == 1 else values
+    values = [tensor.numpy() for tensor in roots]
+    return values[0] if isinstance(tensors[0], Tensor) and len(values) == 1 else values
 
 
 def _missing(pin: Pin, tensors: Sequence[Tensor], backends: Sequence[Backend]) -> list[str]:

@@ -1,6 +1,7 @@
 """Every error that a file or a caller can cause.
 
     GgmlpyError
+    ├── ArgumentError (TypeError)        an argument is of another kind than what must be there
     ├── ShapeError (ValueError)          a tensor's shape, type or layout does not fit the op
     ├── IndexOutOfRange (IndexError)     an index tensor points outside what it indexes
     ├── FileError (ValueError)           a file cannot be used
@@ -26,6 +27,10 @@ from __future__ import annotations
 
 class GgmlpyError(Exception):
     """The root: `except ggmlpy.GgmlpyError` catches everything a file or a caller can cause."""
+
+
+class ArgumentError(GgmlpyError, TypeError):
+    """An argument is of another kind than what must be there: a number for a tensor."""
 
 
 class ShapeError(GgmlpyError, ValueError):

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ggmlpy.tensor import Flag, Tensor
+from ggmlpy.tensor import Flag, Tensor, tensors_of
 
 
 class Graph:
     """The tensors reachable from `outputs`: `leafs` hold data, `nodes` are in running order.
 
     The order is ggml's: depth first, sources before the node, left to right, and outputs in the
-    order given. So a write (set_rows, cpy) that a later output reads comes first if it is listed
-    first. `print(graph)`, `to_dot()` and `to_json()` dump it.
+    order given, one by one or as a list. So a write (set_rows, cpy) that a later output reads comes
+    first if it is listed first. `print(graph)`, `to_dot()`, `to_json()` and `to_html()` dump it.
     """
 
-    def __init__(self, *outputs: Tensor) -> None:
-        self.outputs = outputs
+    def __init__(self, *outputs: Tensor | Sequence[Tensor]) -> None:
+        self.outputs = tensors_of("Graph", outputs)
         self.leafs: list[Tensor] = []
         self.nodes: list[Tensor] = []
         self._index: dict[Tensor, int] = {}
-        for tensor in _post_order(outputs):
+        for tensor in _post_order(self.outputs):
             kept = self.leafs if tensor.is_leaf else self.nodes
             self._index[tensor] = len(kept)
             kept.append(tensor)
@@ -41,6 +41,11 @@ class Graph:
         kind = "leaf" if tensor.is_leaf else "node"
         return tensor.name or f"{kind}_{self._index[tensor]}"
 
+    def reference(self, tensor: Tensor) -> str:
+        """`node 7 blk.0.Qcur`: its line in the dump, and its name if it has one."""
+        kind = "leaf" if tensor.is_leaf else "node"
+        return f"{kind} {self._index[tensor]} {tensor.name}".rstrip()
+
     def find(self, name: str) -> Tensor:
         """The tensor called `name` (the first, if several are). Raises KeyError."""
         for tensor in (*self.leafs, *self.nodes):
@@ -48,11 +53,17 @@ class Graph:
                 return tensor
         raise KeyError(f"no tensor {name!r} among {len(self.leafs)} leafs and {len(self)} nodes")
 
+    def __repr__(self) -> str:
+        ends = ", ".join(self.name_of(t) for t in self.outputs[:3])
+        more = ", …" if len(self.outputs) > 3 else ""
+        return f"<Graph of {ends}{more}: {len(self.nodes)} nodes, {len(self.leafs)} leafs>"
+
     def __str__(self) -> str:
+        """A line a tensor. Sources are written by number and name: names may repeat."""
         lines = [f"graph: {len(self.nodes)} nodes, {len(self.leafs)} leafs"]
         lines += [f"leaf {i:4d}: {self._describe(t)}" for i, t in enumerate(self.leafs)]
         for i, tensor in enumerate(self.nodes):
-            sources = ", ".join(self.name_of(s) for s in tensor.src)
+            sources = ", ".join(self.reference(s) for s in tensor.src)
             lines.append(f"node {i:4d}: {self._describe(tensor)} = {tensor.op} of {sources}")
         return "\n".join(lines)
 
@@ -68,7 +79,7 @@ class Graph:
             style = "shape=box, style=filled, fillcolor=" + _leaf_colour(tensor)
             if not tensor.is_leaf:
                 style = "shape=ellipse"
-            label = f"{op}{_escape(self.name_of(tensor))}\\n{tensor.spec}"
+            label = f"{op}{_escape(self.reference(tensor))}\\n{tensor.spec}"
             lines.append(f'  {self._dot_id(tensor)} [{style}, label="{label}"];')
         for tensor in self.nodes:
             dashed = tensor.op is not None and not tensor.op.computes
@@ -92,6 +103,12 @@ class Graph:
                 "outputs": [self._json_ref(t) for t in self.outputs],
             }
         )
+
+    def to_html(self, title: str = "graph") -> str:
+        """A page to click through that loads nothing; `title` is its heading."""
+        from ggmlpy.graph_html import to_html
+
+        return to_html(self, title)
 
     def _json(self, tensor: Tensor) -> dict[str, Any]:
         described: dict[str, Any] = {

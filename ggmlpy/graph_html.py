@@ -132,10 +132,9 @@ class _Page:
         return f"<td>{tensor.type}<td>{tensor.spec.shape_text}"
 
     def _link(self, tensor: Tensor, label: str = "") -> str:
-        name = self._graph.name_of(tensor)
         kind = ' class="to-leaf"' if tensor.is_leaf else ""
-        shown = label or _breakable(name)
-        title = escape(f"{self._id(tensor).replace('-', ' ')}: {name}")
+        shown = label or f"{self._number[tensor]} {_breakable(self._graph.name_of(tensor))}"
+        title = escape(self._graph.reference(tensor))
         return f'<a href="#{self._id(tensor)}"{kind} title="{title}">{shown}</a>'
 
     def _reader_links(self, tensor: Tensor) -> str:

@@ -11,9 +11,9 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ggmlpy.errors import ShapeError
+from ggmlpy.errors import ArgumentError, ShapeError
 from ggmlpy.spec import Spec
-from ggmlpy.tensor import Tensor, qualified
+from ggmlpy.tensor import Tensor, kind_of, qualified
 
 Array = NDArray[Any]
 
@@ -57,7 +57,11 @@ class Op(ABC):
         return 0
 
     def node(self, *srcs: Tensor) -> Tensor:
-        """A node that computes this op of `srcs`. Raises ShapeError with the op and the shapes."""
+        """A node that computes this op of `srcs`.
+
+        Raises ShapeError with the op and the shapes, ArgumentError for what is no tensor.
+        """
+        check_tensors(self.name, **dict(zip(self.source_names(len(srcs)), srcs, strict=True)))
         specs = [s.spec for s in srcs]
         try:
             spec = self.infer(*specs)
@@ -98,6 +102,16 @@ class Op(ABC):
     def __str__(self) -> str:
         params = ", ".join(f"{k}={_short(v)}" for k, v in self.params().items())
         return f"{self.name}({params})" if params else self.name
+
+
+def check_tensors(op_name: str, **given: object) -> None:
+    """Raise ArgumentError for an argument that is no tensor. Op.node does it for all sources."""
+    for name, value in given.items():
+        if not isinstance(value, Tensor):
+            raise ArgumentError(
+                f"{qualified(op_name)}: {name} is {kind_of(value)}: it must be a tensor"
+                " (ggmlpy.from_numpy makes one of an array)"
+            )
 
 
 def _short(value: Any) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ggmlpy.errors import AllocationError, GgmlpyError, ShapeError
+from ggmlpy.errors import AllocationError, ArgumentError, GgmlpyError, ShapeError
 from ggmlpy.layout import read_array
 from ggmlpy.spec import Dims, Spec
 from ggmlpy.storage import Storage, aligned_bytes
@@ -64,7 +64,12 @@ class Tensor:
     ne, nb, type          shape, byte strides, type
     op, src               how it is computed; None and () for a leaf
     view_src, view_offs   the tensor whose memory it shares, and the byte offset into it
+
+    + - * / and unary - are ops.add, sub, mul, div and neg, or ops.scale with a number. There is no
+    @: ops.mul_mat sums along dimension 0 of both factors, which is not what numpy does.
     """
+
+    __array_ufunc__ = None  # an array on the left leaves operators to us, who refuse it
 
     __slots__ = (
         "__weakref__",
@@ -172,20 +177,25 @@ class Tensor:
     def __add__(self, other: Tensor | float) -> Tensor:
         if isinstance(other, Tensor):
             return FUNCTIONS["add"](self, other)
-        return FUNCTIONS["scale_bias"](self, 1.0, other)
+        return FUNCTIONS["scale_bias"](self, 1.0, _number("+", other))
 
     def __sub__(self, other: Tensor | float) -> Tensor:
         if isinstance(other, Tensor):
             return FUNCTIONS["sub"](self, other)
-        return FUNCTIONS["scale_bias"](self, 1.0, -other)
+        return FUNCTIONS["scale_bias"](self, 1.0, -_number("-", other))
+
+    def __rsub__(self, other: float) -> Tensor:
+        return FUNCTIONS["scale_bias"](self, -1.0, _number("-", other))
 
     def __mul__(self, other: Tensor | float) -> Tensor:
-        return FUNCTIONS["mul" if isinstance(other, Tensor) else "scale"](self, other)
+        if isinstance(other, Tensor):
+            return FUNCTIONS["mul"](self, other)
+        return FUNCTIONS["scale"](self, _number("*", other))
 
     def __truediv__(self, other: Tensor | float) -> Tensor:
         if isinstance(other, Tensor):
             return FUNCTIONS["div"](self, other)
-        return FUNCTIONS["scale"](self, 1.0 / other)
+        return FUNCTIONS["scale"](self, 1.0 / _number("/", other))
 
     def __neg__(self) -> Tensor:
         return FUNCTIONS["neg"](self)
@@ -212,6 +222,37 @@ class Tensor:
     def cast(self, type: str | TensorType) -> Tensor:
         """ops.cast: converted to another type."""
         return FUNCTIONS["cast"](self, type)
+
+
+def tensors_of(where: str, given: Sequence[Tensor | Sequence[Tensor]]) -> tuple[Tensor, ...]:
+    """The tensors given one by one, or as one list. Raises ArgumentError for anything else."""
+    single = given[0] if len(given) == 1 else None
+    tensors = single if isinstance(single, list | tuple) else given
+    for i, tensor in enumerate(tensors):
+        if not isinstance(tensor, Tensor):
+            raise ArgumentError(f"{where}: argument {i} is {kind_of(tensor)}: it must be a tensor")
+    return tuple(tensors)
+
+
+def kind_of(value: object) -> str:
+    """`a float`, `a numpy array (float32, shape (3, 4))`: what stands where a tensor must."""
+    if isinstance(value, np.ndarray):
+        return f"a numpy array ({value.dtype}, shape {value.shape})"
+    if value is None:
+        return "None"
+    name = type(value).__name__
+    return f"an {name}" if name[0] in "aeio" else f"a {name}"
+
+
+def _number(operator: str, value: object) -> float:
+    """The other side of an operator, where it is no tensor. Raises ArgumentError."""
+    if isinstance(value, int | float | np.integer | np.floating):
+        return float(value)
+    hint = ": ggmlpy.from_numpy makes one of it" if isinstance(value, np.ndarray) else ""
+    raise ArgumentError(
+        f"{operator}: one side is a tensor, the other {kind_of(value)},"
+        f" which must be a tensor or a number{hint}"
+    )
 
 
 def _written(tensor: Tensor) -> bool:

@@ -6,11 +6,11 @@ view; for one segment Tg tokens in S streams.
 
 from __future__ import annotations
 
-from functools import reduce
+from collections.abc import Sequence
 
 from ggmlpy import ops
 from ggmlpy.models.batch import KVView, Segment, UBatch
-from ggmlpy.tensor import Tensor
+from ggmlpy.tensor import Tensor, scope
 from ggmlpy.types import F32
 
 
@@ -21,15 +21,25 @@ def attend(q: Tensor, k: Tensor, v: Tensor, ubatch: UBatch, layer: int, scale: f
     """
     kv = ubatch.kv_of(layer)
     k_rows, v_rows = kv.store(layer, k, v)
+    attention = _fused if ubatch.flash_attn else _step_by_step
     outs = []
-    for segment in kv.segments:
-        k_seen = kv.heads(layer, k_rows, segment, k.ne[0])  # [D, N, Hk, S]
-        v_seen = kv.heads(layer, v_rows, segment, v.ne[0])  # [Dv, N, Hk, S]
-        q_part = _queries(q, kv, segment)  # [D, Tg/S, H, S]
-        attention = _fused if ubatch.flash_attn else _step_by_step
-        out = attention(q_part, k_seen, v_seen, segment.mask, scale)  # [Dv, H, Tg/S, S]
-        outs.append(ops.reshape_2d(out, v.ne[0] * q.ne[1], segment.n_tokens))  # [Dv*H, Tg]
-    return reduce(lambda a, b: ops.concat(a, b, 1), outs)  # [Dv*H, T]
+    for i, segment in enumerate(kv.segments):
+        with scope(f"attn_{i}" if len(kv.segments) > 1 else "attn"):
+            k_seen = kv.heads(layer, k_rows, segment, k.ne[0], "k")  # [D, N, Hk, S]
+            v_seen = kv.heads(layer, v_rows, segment, v.ne[0], "v")  # [Dv, N, Hk, S]
+            q_part = _queries(q, kv, segment).named("q")  # [D, Tg/S, H, S]
+            out = attention(q_part, k_seen, v_seen, segment.mask, scale)  # [Dv, H, Tg/S, S]
+            out = ops.reshape_2d(out, v.ne[0] * q.ne[1], segment.n_tokens)  # [Dv*H, Tg]
+        outs.append(out)
+    return joined(outs, "kqv_out")  # [Dv*H, T]
+
+
+def joined(parts: Sequence[Tensor], name: str) -> Tensor:
+    """Parts [n, …] side by side, along dimension 1."""
+    total = parts[0]
+    for i, part in enumerate(parts[1:], 1):
+        total = ops.concat(total, part, 1).named(f"{name}_to_{i}")
+    return total.named(name)
 
 
 def _queries(q: Tensor, kv: KVView, segment: Segment) -> Tensor:
@@ -37,7 +47,8 @@ def _queries(q: Tensor, kv: KVView, segment: Segment) -> Tensor:
     D, H, _, _ = q.ne
     Tg, S = segment.n_tokens, segment.n_stream
     if len(kv.segments) > 1:
-        q = ops.view_3d(q, D, H, Tg, q.nb[1], q.nb[2], segment.first_token * q.nb[2])  # [D, H, Tg]
+        start = segment.first_token * q.nb[2]
+        q = ops.view_3d(q, D, H, Tg, q.nb[1], q.nb[2], start).named("q_rows")  # [D, H, Tg]
     q = ops.reshape_4d(q, D, H, Tg // S, S)  # [D, H, Tg/S, S]
     return ops.permute(q, 0, 2, 1, 3)  # [D, Tg/S, H, S]
 
@@ -48,10 +59,10 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tenso
 
 def _step_by_step(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:
     """The same in three steps: every value in between can be looked at."""
-    kq = ops.mul_mat(k, q)  # [N, Tg/S, H, S]
-    kq = ops.soft_max_ext(kq, mask, scale, 0.0)  # [N, Tg/S, H, S]
+    kq = ops.mul_mat(k, q).named("kq")  # [N, Tg/S, H, S]
+    kq = ops.soft_max_ext(kq, mask, scale, 0.0).named("kq_soft_max")  # [N, Tg/S, H, S]
     if v.type.is_quantized:
         v = ops.cast(v, F32)  # a quantised type cannot be transposed
-    v = ops.cont(ops.transpose(v))  # [N, Dv, Hk, S]
-    out = ops.mul_mat(v, kq)  # [Dv, Tg/S, H, S]
+    v = ops.cont(ops.transpose(v)).named("v_transposed")  # [N, Dv, Hk, S]
+    out = ops.mul_mat(v, kq).named("kqv")  # [Dv, Tg/S, H, S]
     return ops.cont(ops.permute(out, 0, 2, 1, 3))  # [Dv, H, Tg/S, S]

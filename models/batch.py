@@ -47,7 +47,9 @@ class KVView:
 
         Reading what this returns, not the leaves, makes the write come first.
         """
-        return self._store(self.k[layer], k), self._store(self.v[layer], v)
+        k_rows = self._store(self.k[layer], k).named("k_stored")
+        v_rows = self._store(self.v[layer], v).named("v_stored")
+        return k_rows, v_rows
 
     def _store(self, cache: Tensor, x: Tensor) -> Tensor:
         D, Hk, T, _ = x.ne
@@ -55,7 +57,7 @@ class KVView:
         rows = ops.reshape_2d(cache, n_embd, kv_size * n_stream)  # [D*Hk, cells of all streams]
         return ops.set_rows(rows, ops.reshape_2d(x, D * Hk, T), self.rows)
 
-    def heads(self, layer: int, stored: Tensor, segment: Segment, D: int) -> Tensor:
+    def heads(self, layer: int, stored: Tensor, segment: Segment, D: int, name: str) -> Tensor:
         """The cells that a segment sees, of what `store` returned: [D, N, Hk, S]."""
         kv_size = self.k[layer].ne[1]
         row_bytes = stored.nb[1]
@@ -63,8 +65,8 @@ class KVView:
             stored, D, stored.ne[0] // D, self.n_kv, segment.n_stream,
             stored.type.row_bytes(D), row_bytes, row_bytes * kv_size,
             segment.first_stream * row_bytes * kv_size,
-        )  # [D, Hk, N, S]  # fmt: skip
-        return ops.permute(view, 0, 2, 1, 3)  # [D, N, Hk, S]
+        ).named(f"{name}_cells")  # [D, Hk, N, S]  # fmt: skip
+        return ops.permute(view, 0, 2, 1, 3).named(name)  # [D, N, Hk, S]
 
 
 @dataclass(frozen=True, slots=True)

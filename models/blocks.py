@@ -10,6 +10,7 @@ V n_vocab, T tokens, O outputs wanted.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,13 +20,14 @@ from ggmlpy.models.batch import UBatch
 from ggmlpy.models.hparams import HParams, RopeParams
 from ggmlpy.models.weights import Weights
 from ggmlpy.ops.rope import RopeMode
-from ggmlpy.tensor import Tensor
+from ggmlpy.tensor import Tensor, scope
 
 
 @dataclass(frozen=True, slots=True)
 class Linear:
     """scale * W x + bias. A scale comes with weights that are stored relative to it."""
 
+    name: str  # of its nodes, within those of the layer
     weight: Tensor  # [n_in, n_out]
     bias: Tensor | None  # [n_out]
     scale: Tensor | None  # [1]
@@ -36,6 +38,7 @@ class Linear:
     ) -> Linear:
         """The tensor `name.weight`, and `name.bias` and `name.scale` where the file has them."""
         return cls(
+            name=_within_layer(name),
             weight=weights.take(f"{name}.weight", n_in, n_out),
             bias=weights.maybe(f"{name}.bias", n_out),
             scale=weights.maybe(f"{name}.scale", 1) if scaled else None,
@@ -46,31 +49,40 @@ class Linear:
         """The map to logits [E, V]; a file without one uses the token embedding."""
         tied = weights.take("token_embd.weight", h.n_embd, h.n_vocab)
         return cls(
+            name="output",
             weight=weights.maybe("output.weight", h.n_embd, h.n_vocab) or tied,
             bias=weights.maybe("output.bias", h.n_vocab),
             scale=weights.maybe("output.scale", 1),
         )
 
     def __call__(self, x: Tensor) -> Tensor:
-        y = ops.mul_mat(self.weight, x)  # [n_out, T]
-        if self.scale is not None:
-            y = ops.mul(y, self.scale)
-        return y if self.bias is None else ops.add(y, self.bias)
+        with scope(self.name):
+            y = ops.mul_mat(self.weight, x)  # [n_out, T]
+            if self.scale is not None:
+                y = ops.mul(y, self.scale)
+            return y if self.bias is None else ops.add(y, self.bias)
 
 
 @dataclass(frozen=True, slots=True)
 class Norm:
     """RMSNorm: rows of unit root mean square, times the weight as the file has it."""
 
+    name: str  # of its nodes, within those of the layer
     weight: Tensor  # [n]
     eps: float
 
     @classmethod
     def take(cls, weights: Weights, name: str, n: int, h: HParams) -> Norm:
-        return cls(weights.take(f"{name}.weight", n), h.norm_eps)
+        return cls(_within_layer(name), weights.take(f"{name}.weight", n), h.norm_eps)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return ops.mul(ops.rms_norm(x, self.eps), self.weight)
+        with scope(self.name):
+            return ops.mul(ops.rms_norm(x, self.eps), self.weight)
+
+
+def _within_layer(name: str) -> str:
+    """`blk.3.attn_q` -> `attn_q`: a block's nodes are named after its weight."""
+    return re.sub(r"^blk\.\d+\.", "", name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +161,9 @@ class SelfAttention:
         v = self._heads(self.v(x).named("Vcur"), self.n_head_kv)  # [Dv, Hk, T]
         q = self.q_norm(q).named("Qcur_normed") if self.q_norm is not None else q
         k = self.k_norm(k).named("Kcur_normed") if self.k_norm is not None else k
-        q = self.rotation(q, ubatch.positions)
-        k = self.rotation(k, ubatch.positions)
-        out = attend(q, k, v, ubatch, self.layer, self.scale).named("kqv_out")  # [Dv*H, T]
+        q = self.rotation(q, ubatch.positions).named("Qcur_turned")
+        k = self.rotation(k, ubatch.positions).named("Kcur_turned")
+        out = attend(q, k, v, ubatch, self.layer, self.scale)  # [Dv*H, T]
         return self.output(out).named("attn_out")  # [E, T]
 
     @staticmethod
@@ -192,4 +204,5 @@ class FeedForward:
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [E, T] -> [E, T]"""
-        return self.down(self.gated(self.gate(x), self.up(x)))  # [E, T]
+        h = self.gated(self.gate(x), self.up(x)).named("ffn_gated")  # [F, T]
+        return self.down(h).named("ffn_out")  # [E, T]

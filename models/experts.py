@@ -39,23 +39,25 @@ class Experts:
         """Each token's chosen experts, weighted and summed: x [E, T] -> [E, T]."""
         E, T, _, _ = x.ne
         X, U = self.router.ne[1], self.n_used
-        scores = ops.soft_max(ops.mul_mat(self.router, x))  # [X, T]
-        chosen = ops.argsort_top_k(scores, U)  # [U, T] i32
+        scores = ops.soft_max(ops.mul_mat(self.router, x).named("router")).named("scores")  # [X, T]
+        chosen = ops.argsort_top_k(scores, U).named("chosen")  # [U, T] i32
         weights = ops.get_rows(ops.reshape_3d(scores, 1, X, T), chosen)  # [1, U, T]
         weights = ops.reshape_2d(weights, U, T)  # [U, T]
-        weights = ops.div(weights, ops.sum_rows(weights))  # [U, T]
+        weights = ops.div(weights, ops.sum_rows(weights)).named("weights")  # [U, T]
         weights = ops.reshape_3d(weights, 1, U, T)  # [1, U, T]
         x = ops.reshape_3d(x, E, 1, T)  # [E, 1, T]
-        gate = ops.mul_mat_id(self.gate, x, chosen)  # [F, U, T]
-        up = ops.mul_mat_id(self.up, x, chosen)  # [F, U, T]
-        out = ops.mul_mat_id(self.down, ops.swiglu_split(gate, up), chosen)  # [E, U, T]
-        out = ops.mul(out, weights)  # [E, U, T]
+        gate = ops.mul_mat_id(self.gate, x, chosen).named("gate")  # [F, U, T]
+        up = ops.mul_mat_id(self.up, x, chosen).named("up")  # [F, U, T]
+        h = ops.swiglu_split(gate, up).named("gated")  # [F, U, T]
+        out = ops.mul_mat_id(self.down, h, chosen).named("down")  # [E, U, T]
+        out = ops.mul(out, weights).named("weighted")  # [E, U, T]
         total = _expert(out, 0)  # [E, T]
         for i in range(1, U):
-            total = ops.add(total, _expert(out, i))
+            total = ops.add(total, _expert(out, i)).named(f"sum_to_{i}")
         return ops.cont(total) if U == 1 else total
 
 
 def _expert(out: Tensor, i: int) -> Tensor:
     """Slice i of out [E, U, T]: [E, T]."""
-    return ops.view_2d(out, out.ne[0], out.ne[2], out.nb[2], i * out.nb[1])
+    y = ops.view_2d(out, out.ne[0], out.ne[2], out.nb[2], i * out.nb[1])
+    return y.named(f"expert_{i}")

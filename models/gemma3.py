@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from ggmlpy import ops
 from ggmlpy.gguf_file import GGUFFile
 from ggmlpy.models.batch import UBatch
-from ggmlpy.models.blocks import FeedForward, Linear, Norm, Rotation, SelfAttention
+from ggmlpy.models.blocks import FeedForward, Norm, Rotation, SelfAttention
+from ggmlpy.models.decoder import Decoder, wanted
 from ggmlpy.models.hparams import HParams, Keys, attention_layers, read_hparams
 from ggmlpy.models.memory import Memory
-from ggmlpy.models.weights import Weights
 from ggmlpy.ops.rope import RopeMode
 from ggmlpy.tensor import Tensor, scope
 
@@ -27,19 +27,27 @@ N_LAYER_27B = 62  # the size whose attention scale comes from n_embd / n_head, n
 @dataclass(frozen=True, slots=True)
 class Layer:
     attn_norm: Norm  # [E]
-    attention: SelfAttention
+    mixer: SelfAttention
     post_attention_norm: Norm  # [E]
     ffn_norm: Norm  # [E]
     ffn: FeedForward
     post_ffw_norm: Norm  # [E]
 
+    def __call__(self, x: Tensor, ubatch: UBatch, *, is_last: bool) -> Tensor:
+        """x [E, T] -> [E, T], of the last layer [E, O]"""
+        h = self.mixer(self.attn_norm(x), ubatch)  # [E, T]
+        if is_last:
+            x, h = wanted(x, h, ubatch)  # [E, O]
+        x = ops.add(self.post_attention_norm(h), x).named("sa_out")
+        h = self.ffn(self.ffn_norm(x))
+        return ops.add(self.post_ffw_norm(h), x).named("l_out")
 
-class Gemma3:
-    """The graph of a gemma3 model: `build(ubatch)` gives the logits [V, O]."""
+
+class Gemma3(Decoder):
+    """A gemma3 model."""
 
     def __init__(self, file: GGUFFile) -> None:
-        self.hparams = read_hparams(file)
-        self.weights = Weights(file)
+        super().__init__(file, read_hparams(file))
         h, keys = self.hparams, Keys(file)
         self.window = keys.whole("attention.sliding_window", 0)
         self.windowed = _windowed_layers(keys, h.n_layer) if self.window > 0 else set()
@@ -54,12 +62,9 @@ class Gemma3:
             attn_factor=1.0,
         )
         nearby = Rotation(near, RopeMode.NEOX)
-        self.token_embd = self.weights.take("token_embd.weight", h.n_embd, h.n_vocab)
         self.layers = [
             self._layer(i, nearby if i in self.windowed else everywhere) for i in range(h.n_layer)
         ]
-        self.output_norm = Norm.take(self.weights, "output_norm", h.n_embd, h)
-        self.output = Linear.take_output(self.weights, h)
 
     def _memory(self) -> Memory:
         h = self.hparams
@@ -72,34 +77,24 @@ class Gemma3:
         scale = _attention_scale(h)
         return Layer(
             attn_norm=Norm.take(weights, f"{blk}.attn_norm", h.n_embd, h),
-            attention=SelfAttention.take(weights, i, h, rotation, qk_norm=True, scale=scale),
+            mixer=SelfAttention.take(weights, i, h, rotation, qk_norm=True, scale=scale),
             post_attention_norm=Norm.take(weights, f"{blk}.post_attention_norm", h.n_embd, h),
             ffn_norm=Norm.take(weights, f"{blk}.ffn_norm", h.n_embd, h),
             ffn=FeedForward.take(weights, i, h, ops.geglu_split, scaled=False),
             post_ffw_norm=Norm.take(weights, f"{blk}.post_ffw_norm", h.n_embd, h),
         )
 
-    def rotation_of(self, layer: int) -> Rotation:
-        return self.layers[layer].attention.rotation
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Scaled: tokens [T] -> [E, T]"""
+        return ops.scale(super().embed(tokens), math.sqrt(self.hparams.n_embd)).named("inp_scaled")
 
-    def build(self, ubatch: UBatch) -> Tensor:
-        """Logits [V, O] of the wanted tokens."""
-        x = ops.get_rows(self.token_embd, ubatch.tokens)  # [E, T]
-        x = ops.scale(x, math.sqrt(self.hparams.n_embd)).named("inp_scaled")
-        for i, layer in enumerate(self.layers):
-            with scope(f"blk.{i}"):
-                h = layer.attention(layer.attn_norm(x), ubatch)  # [E, T]
-                if i == len(self.layers) - 1:  # from here on only wanted tokens matter
-                    h = ops.get_rows(h, ubatch.out_ids)  # [E, O]
-                    x = ops.get_rows(x, ubatch.out_ids)  # [E, O]
-                x = ops.add(layer.post_attention_norm(h), x).named("sa_out")
-                h = layer.ffn(layer.ffn_norm(x))
-                x = ops.add(layer.post_ffw_norm(h), x).named("l_out")
-        x = self.output_norm(x).named("result_norm")  # [E, O]
-        x = self.output(x)  # [V, O]
-        if self.softcap:
-            x = ops.scale(ops.tanh(ops.scale(x, 1.0 / self.softcap)), self.softcap)
-        return x.named("result_output")
+    def logits(self, x: Tensor) -> Tensor:
+        """Held between -softcap and softcap, where there is one: x [E, O] -> [V, O]"""
+        y = super().logits(x)  # [V, O]
+        if not self.softcap:
+            return y
+        with scope("softcap"):
+            return ops.scale(ops.tanh(ops.scale(y, 1.0 / self.softcap)), self.softcap)
 
 
 def _windowed_layers(keys: Keys, n_layer: int) -> set[int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ggmlpy.op import Array, Op, op
+from ggmlpy.op import Array, Op, check_tensors, op
 from ggmlpy.quants import has_quantizer
 from ggmlpy.spec import Dims, Spec, as_ne, require
 from ggmlpy.tensor import Tensor
@@ -126,6 +126,7 @@ def dup(a: Tensor) -> Tensor:
 
 def cont(a: Tensor) -> Tensor:
     """`ggml_cont`; see Cont."""
+    check_tensors("cont", a=a)
     return Cont(a.ne).node(a)
 
 

@@ -12,9 +12,19 @@ from ggmlpy.tensor import Tensor
 from ggmlpy.types import F32
 
 
+class RowNorm(Op):
+    """The base of norms of rows: x [n, ...] f32 with contiguous rows  ->  y like x."""
+
+    __slots__ = ()
+
+    def infer(self, x: Spec) -> Spec:
+        require(x.type is F32 and x.rows_contiguous, "x must be f32 with contiguous rows")
+        return Spec(x.ne, F32)
+
+
 @op("rms_norm")
 @dataclass(frozen=True, slots=True)
-class RmsNorm(Op):
+class RmsNorm(RowNorm):
     """Scale each row to unit root mean square.
 
         y[i] = x[i] / sqrt(mean_j x[j]^2 + eps)          x [n, ...] f32  ->  y like x
@@ -26,10 +36,6 @@ class RmsNorm(Op):
 
     eps: float
 
-    def infer(self, x: Spec) -> Spec:
-        require(x.type is F32 and x.rows_contiguous, "x must be f32 with contiguous rows")
-        return Spec(x.ne, F32)
-
     def reference(self, x: Array) -> Array:
         wide = x.astype(np.float64)
         mean_square: Array = np.mean(wide * wide, axis=-1, keepdims=True)
@@ -38,7 +44,7 @@ class RmsNorm(Op):
 
 @op("norm")
 @dataclass(frozen=True, slots=True)
-class Norm(Op):
+class Norm(RowNorm):
     """Shift and scale each row to mean 0 and variance 1.
 
         y[i] = (x[i] - mean) / sqrt(mean_j (x[j] - mean)^2 + eps)       x [n, ...] f32  ->  y like x
@@ -47,10 +53,6 @@ class Norm(Op):
     """
 
     eps: float
-
-    def infer(self, x: Spec) -> Spec:
-        require(x.type is F32 and x.rows_contiguous, "x must be f32 with contiguous rows")
-        return Spec(x.ne, F32)
 
     def reference(self, x: Array) -> Array:
         wide = x.astype(np.float64)
@@ -62,7 +64,7 @@ class Norm(Op):
 
 @op("l2_norm")
 @dataclass(frozen=True, slots=True)
-class L2Norm(Op):
+class L2Norm(RowNorm):
     """Scale each row to length 1.
 
         y[i] = x[i] / max(sqrt(sum_j x[j]^2), eps)          x [n, ...] f32  ->  y like x
@@ -71,10 +73,6 @@ class L2Norm(Op):
     """
 
     eps: float
-
-    def infer(self, x: Spec) -> Spec:
-        require(x.type is F32 and x.rows_contiguous, "x must be f32 with contiguous rows")
-        return Spec(x.ne, F32)
 
     def reference(self, x: Array) -> Array:
         wide = x.astype(np.float64)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ggmlpy.op import Array, Op, op
+from ggmlpy.op import Array, Op, check_tensors, op
 from ggmlpy.spec import Dims, Spec, as_ne, require
 from ggmlpy.tensor import Tensor
 from ggmlpy.types import F32
@@ -141,6 +141,7 @@ def concat(a: Tensor, b: Tensor, dim: int) -> Tensor:
 
 def repeat(a: Tensor, b: Tensor) -> Tensor:
     """`ggml_repeat`: a up to the shape of b; see Repeat."""
+    check_tensors("repeat", b=b)
     return Repeat(b.ne).node(a)
 
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from ggmlpy.op import Array, Op, op
+from ggmlpy.op import Array, Op, check_tensors, op
 from ggmlpy.spec import Spec, require
 from ggmlpy.tensor import Tensor
 from ggmlpy.types import F16, F32
@@ -79,6 +79,7 @@ def check_sinks(sinks: Spec, n_head: int) -> None:
 
 def set_sinks(out: Tensor, sinks: Tensor | None, kind: type[MaskedScores]) -> Tensor:
     """Give the node `out` its sinks, in place as ggml does, and return it."""
+    check_tensors(f"{kind.name}_add_sinks", a=out)
     require(
         isinstance(out.op, kind),
         f"{kind.name}: sinks are for a result of {kind.name}, this is {out!r}",

@@ -7,7 +7,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from ggmlpy.op import Array, Op, op
+from ggmlpy.op import Array, Op, check_tensors, op
 from ggmlpy.ops.views import view_4d
 from ggmlpy.spec import Spec, require
 from ggmlpy.tensor import Tensor
@@ -78,6 +78,7 @@ def top_k(a: Tensor, k: int) -> Tensor:
 
 def argsort_top_k(a: Tensor, k: int) -> Tensor:
     """`ggml_argsort_top_k`: a view of the first k columns of a descending argsort."""
+    check_tensors("argsort_top_k", a=a)
     require(1 <= k <= a.ne[0], f"argsort_top_k: k is {k}: it must be 1 to {a.ne[0]}, the columns")
     order = argsort(a, SortOrder.DESC)
     _, nb1, nb2, nb3 = order.nb

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ggmlpy.op import Array, Op, op
+from ggmlpy.op import Array, Op, check_tensors, op
 from ggmlpy.spec import Dims, Spec, as_ne, require
 from ggmlpy.tensor import Tensor
 
@@ -167,6 +167,7 @@ def view_4d(
 
 def reshape(a: Tensor, b: Tensor) -> Tensor:
     """`ggml_reshape`: a in the shape of b; see Reshape."""
+    check_tensors("reshape", b=b)
     return Reshape(b.ne).node(a)
 
 

@@ -89,7 +89,7 @@ def test_some_layers(run: Run, tiny: Path, layers: str, kept: str) -> None:
         n["name"] for n in whole["leafs"]
         if n["name"].startswith(prefixes) and "WEIGHT" in n["flags"]
     }  # fmt: skip
-    read_from_outside = {"node_0"} if kept[0] == "0" else {"blk.0.l_out"}
+    read_from_outside = {"inp_embd"} if kept[0] == "0" else {"blk.0.l_out"}
     assert read_from_outside < {n["name"] for n in told["leafs"]}
 
 

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
 
-from ggmlpy import ops
+from ggmlpy import ArgumentError, compute, ops
 from ggmlpy.graph import Graph
 from ggmlpy.tensor import Flag, from_bytes, from_numpy, scope, zeros
 
@@ -69,9 +70,60 @@ def test_text_dump_shows_every_tensor() -> None:
     text = str(sample())
     assert "graph: 2 nodes, 2 leafs" in text
     assert "q4_0 [32, 4] (WEIGHT)" in text
-    assert "rms_norm(eps=1e-05) of quote" in text
-    assert "y" in text
-    assert "mul_mat of w, node_0" in text
+    assert "rms_norm(eps=1e-05) of leaf 1 quote" in text
+    assert "node    1: y  " in text
+    assert text.endswith("mul_mat of leaf 0 w, node 0")
+
+
+def test_sources_of_one_name_are_told_apart() -> None:
+    x = from_numpy(np.zeros(4, np.float32), name="x")
+    left, right = ops.silu(x).named("same"), ops.sqr(x).named("same")
+    graph = Graph(ops.sub(right, left))
+    assert graph.nodes == [right, left, graph.outputs[0]]
+    assert str(graph).endswith("= sub of node 0 same, node 1 same")
+    dot = graph.to_dot()
+    assert r"sqr\nnode 0 same\nf32 [4]" in dot
+    assert r"silu\nnode 1 same\nf32 [4]" in dot
+
+
+def test_the_page_is_the_html_dump() -> None:
+    page = sample().to_html("a <title>")
+    assert page.startswith("<!DOCTYPE html>")
+    assert "<h1>a &lt;title&gt;</h1>" in page
+    assert "rms_norm" in page
+
+
+def test_repr_says_what_it_is_a_graph_of() -> None:
+    x = from_numpy(np.zeros(4, np.float32))
+    assert repr(sample()) == "<Graph of y: 2 nodes, 2 leafs>"
+    many = Graph(*(ops.neg(x) for _ in range(4)))
+    assert repr(many) == "<Graph of node_0, node_1, node_2, …: 4 nodes, 1 leafs>"
+
+
+def test_outputs_may_be_a_list() -> None:
+    x = from_numpy(np.zeros(4, np.float32))
+    a, b = ops.neg(x), ops.sqr(x)
+    for graph in (Graph([a, b]), Graph((a, b)), Graph(a, b)):
+        assert graph.outputs == (a, b)
+        assert graph.nodes == [a, b]
+    assert len(Graph([])) == len(Graph()) == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        ((1.5,), "argument 0 is a float"),
+        (([None],), "argument 0 is None"),
+        ((np.zeros((2, 3)),), r"argument 0 is a numpy array \(float64, shape \(2, 3\)\)"),
+        ((zeros("f32", (1,)), "x"), "argument 1 is a str"),
+        ((zeros("f32", (1,)), [zeros("f32", (1,))]), "argument 1 is a list"),
+    ],
+)
+def test_only_tensors_make_a_graph(given: Any, kind: str) -> None:
+    with pytest.raises(ArgumentError, match=f"^Graph: {kind}: it must be a tensor$"):
+        Graph(*given)
+    with pytest.raises(ArgumentError, match=f"^compute: {kind}: it must be a tensor$"):
+        compute(*given)
 
 
 def test_json_dump_is_complete() -> None:

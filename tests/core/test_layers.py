@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LAYERS: list[tuple[str, list[str]]] = [
     ("core", [
         "errors", "types", "quants", "spec", "storage", "layout", "tensor", "op", "graph",
-        "graph_layers", "gguf_file",
+        "graph_layers", "graph_html", "gguf_file",
     ]),
     ("text", [
         "tokenizer", "chat", "template_limits", "template_sandbox", "stopping", "sampling",
@@ -26,7 +26,7 @@ LAYERS: list[tuple[str, list[str]]] = [
     ("engine", [
         "context", "engine", "generation", "completion", "llama", "packaged", "bench", "bandwidth",
     ]),
-    ("surface", ["graph_html", "cli", "__init__", "__main__"]),
+    ("surface", ["cli", "__init__", "__main__"]),
 ]  # fmt: skip
 LAYER_OF = {name: i for i, (_, names) in enumerate(LAYERS) for name in names}
 SOURCES = sorted(

@@ -36,8 +36,8 @@ def stories() -> Llama:
 
 def test_public_names() -> None:
     assert sorted(ggmlpy.__all__) == [
-        "AllocationError", "BackendError", "BadBatch", "CacheFull", "ContextWarning", "FileError",
-        "Flag", "GGUFError",
+        "AllocationError", "ArgumentError", "BackendError", "BadBatch", "CacheFull",
+        "ContextWarning", "FileError", "Flag", "GGUFError",
         "GGUFFile", "GgmlpyError", "Graph", "IndexOutOfRange", "KernelError", "Llama",
         "MissingFile", "SamplingError", "ShapeError", "StateError", "TYPES", "TemplateError",
         "Tensor", "TensorType", "Tokenizer", "TokenizerError", "Unsupported", "WeightError",
