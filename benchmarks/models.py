@@ -3,9 +3,9 @@
     python benchmarks/models.py Llama-3.2-1B q4_0 out.gguf
 
 Every tensor, key and type is what a converted and quantised checkpoint would have, so that other
-engines load the file too; only what the model says is nonsense. The vocabulary is one of bytes,
-filled up to the real size. Weights are about 1 / sqrt(n_in) in size, which keeps activations in
-the range that they have in trained models.
+engines load the file too; only what the model says is nonsense. The vocabulary has as many tokens
+and merges as the real one, so that opening the file is as much work. Weights are about
+1 / sqrt(n_in) in size, which keeps activations in the range that they have in trained models.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy.quants import from_float, to_float
+from ggmlpy.tokenizer.bpe import BYTE_CHARS
 from ggmlpy.types import TYPES, TensorType, type_of
 
 Bytes = NDArray[np.uint8]
@@ -51,12 +53,15 @@ class ModelShape:
     window: int = 0
     attention_layers: tuple[int, ...] | None = None  # the others are short convolutions
     n_taps: int = 3  # of these convolutions
+    pre: str | None = None  # how its BPE vocabulary cuts words; None for SentencePiece
+    n_merges: int = 0  # of that vocabulary; one for each token at least
 
 
 def _qwen2(n_layer: int, n_embd: int, n_head: int, n_ff: int, head: int) -> ModelShape:
     return ModelShape(
-        "qwen2", n_layer, n_embd, n_head, 2, head, n_ff, 151_936, 32_768, 1e6, 1e-6, biases=True
-    )
+        "qwen2", n_layer, n_embd, n_head, 2, head, n_ff, 151_936, 32_768, 1e6, 1e-6, biases=True,
+        pre="qwen2",
+    )  # fmt: skip
 
 
 def _gemma3(
@@ -71,7 +76,8 @@ def _gemma3(
 SHAPES: dict[str, ModelShape] = {
     "tiny": ModelShape("llama", 2, 256, 4, 2, 64, 512, 512, 4096, 1e4, 1e-5),
     "Llama-3.2-1B": ModelShape(
-        "llama", 16, 2048, 32, 8, 64, 8192, 128_256, 131_072, 5e5, 1e-5, llama3_factors=True
+        "llama", 16, 2048, 32, 8, 64, 8192, 128_256, 131_072, 5e5, 1e-5, llama3_factors=True,
+        pre="llama-bpe", n_merges=280_147,
     ),
     "Qwen2.5-0.5B": _qwen2(24, 896, 14, 4864, 64),
     "Qwen2.5-1.5B": _qwen2(28, 1536, 12, 8960, 128),
@@ -82,7 +88,7 @@ SHAPES: dict[str, ModelShape] = {
     ),
     "LFM2-1.2B": ModelShape(
         "lfm2", 16, 2048, 32, 8, 64, 8192, 65_536, 128_000, 1e6, 1e-5,
-        qk_norm=True, attention_layers=(2, 5, 8, 10, 12, 14),
+        qk_norm=True, attention_layers=(2, 5, 8, 10, 12, 14), pre="lfm2",
     ),
 }  # fmt: skip
 
@@ -248,7 +254,7 @@ def _metadata(name: str, shape: ModelShape, file_type: str) -> dict[str, Any]:
         "general.file_type": _file_type_id(file_type),
         "general.quantization_version": gguf.GGML_QUANT_VERSION,
         **{f"{shape.architecture}.{key}": value for key, value in keys.items()},
-        **_vocabulary(shape.n_vocab),
+        **_vocabulary(shape),
     }
 
 
@@ -260,8 +266,66 @@ def _file_type_id(file_type: str) -> int:
     return next(known[name] for name in names if name in known)
 
 
-def _vocabulary(n_vocab: int) -> dict[str, Any]:
-    """A SentencePiece vocabulary of control tokens, bytes, and what fills it up."""
+# --- vocabularies -------------------------------------------------------------------------------
+
+_LETTERS = (BYTE_CHARS[ord(" ")], *"abcdefghijklmnopqrstuvwxyz")
+_LONGEST_RIGHT = 4  # letters of the right half of a merge
+
+
+def _vocabulary(shape: ModelShape) -> dict[str, Any]:
+    return _sentence_pieces(shape.n_vocab) if shape.pre is None else _byte_level(shape)
+
+
+def _byte_level(shape: ModelShape) -> dict[str, Any]:
+    """A BPE vocabulary: 256 bytes, made-up words with the merges that make them, control tokens."""
+    controls = ["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>"]
+    tokens = _words(shape.n_vocab - len(controls))
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": shape.pre,
+        "tokenizer.ggml.tokens": tokens + controls,
+        "tokenizer.ggml.token_type": [1] * len(tokens) + [3] * len(controls),
+        "tokenizer.ggml.merges": _merges(tokens, shape.n_merges),
+        "tokenizer.ggml.bos_token_id": len(tokens),
+        "tokenizer.ggml.eos_token_id": len(tokens) + 2,
+    }
+
+
+def _words(n: int) -> list[str]:
+    """The bytes, all pairs of letters, then earlier words with a letter more.
+
+    Of 128,000, one has 6.1 letters on average; Llama 3's have 6.5.
+    """
+    rng = np.random.default_rng(0)
+    words = [*BYTE_CHARS, *map("".join, product(_LETTERS, repeat=2))][:n]
+    known = set(words)
+    while len(words) < n:
+        before = words[rng.integers(len(BYTE_CHARS), len(words) * 3 // 4)]
+        word = before + _LETTERS[rng.integers(len(_LETTERS))]
+        if word not in known:
+            known.add(word)
+            words.append(word)
+    return words
+
+
+def _merges(words: list[str], n: int) -> list[str]:
+    """`n` pairs that make these words; one for each if that is more, and as many as there are."""
+    known = set(words)
+    made = words[len(BYTE_CHARS) :]
+    n_more = max(0, n - len(made))
+    merges = []
+    for word in made:
+        merges.append(f"{word[:-1]} {word[-1]}")
+        for n_right in range(2, min(_LONGEST_RIGHT, len(word) - 1) + 1):
+            left, right = word[:-n_right], word[-n_right:]
+            if n_more and left in known and right in known:
+                merges.append(f"{left} {right}")
+                n_more -= 1
+    return merges
+
+
+def _sentence_pieces(n_vocab: int) -> dict[str, Any]:
+    """An SPM vocabulary of control tokens, bytes, and what fills it up."""
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256)), "\u2581"]
     types = [2, 3, 3, *[6] * 256, 1]  # unknown, control, byte, normal
     n_more = n_vocab - len(tokens)

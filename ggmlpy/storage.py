@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,10 +28,12 @@ class Storage:
     """Bytes on the host, compared by identity.
 
     `device` names the backend whose memory holds them: "host" is what every CPU-side backend reads.
+    `let_go` is there for bytes of a mapped file, see `release`.
     """
 
     data: NDArray[np.uint8]
     device: str = "host"
+    let_go: Callable[[int, int], None] | None = None
     address: int = field(init=False)
 
     @property
@@ -39,3 +42,11 @@ class Storage:
 
     def __post_init__(self) -> None:
         self.address = int(self.data.__array_interface__["data"][0])
+
+    def release(self, begin: int, end: int) -> None:
+        """Say that the bytes from `begin` to `end` are not needed for now.
+
+        Those of a mapped file leave the process's memory, and come back when they are read again.
+        """
+        if self.let_go is not None:
+            self.let_go(begin, end)

@@ -35,6 +35,8 @@ class Weights:
                 f" the metadata asks for {list(ne)}"
             )
         leaf = from_bytes(info.data, info.type, padded, name=name.removesuffix(".weight"))
+        assert leaf.storage is not None
+        leaf.storage.let_go = info.release
         self._taken[name] = leaf
         return leaf
 

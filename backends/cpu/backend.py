@@ -62,6 +62,7 @@ class CpuBackend(Backend):
             kernel = self._kernel(node)
             assert kernel is not None, f"{node} was given to a backend that does not support it"
             builder.add(kernel, node)
+        builder.weights.make(self.n_threads)
         return _CpuPlan(builder, self._jit)
 
     def _kernel(self, node: Tensor) -> Kernel | None:

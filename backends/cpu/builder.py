@@ -8,22 +8,16 @@ value, `scratch` gets memory that lasts for one node, and what is left comes fro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from weakref import WeakKeyDictionary
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy.backends.base import Place, Places
 from ggmlpy.backends.cpu.kernel import HEADER, TENSOR, Kernel
-from ggmlpy.quants import Bytes
+from ggmlpy.backends.cpu.packing import PackedWeights, Packing
 from ggmlpy.storage import Storage, aligned_bytes
 from ggmlpy.tensor import Tensor
-
-Pack = Callable[[Tensor], Bytes]  # a weight's repacked bytes
-
-# One packed copy for each weight and way of packing, shared by all plans, and gone with the weight.
-_packed: WeakKeyDictionary[Storage, dict[tuple[int, Pack], Storage]] = WeakKeyDictionary()
 
 
 class ScratchPool:
@@ -41,7 +35,8 @@ class ScratchPool:
 
 
 class PlanBuilder:
-    """Collects records. `records` and `keep` (the memory they point into) make the plan."""
+    """Collects records. `records` and `keep` (the memory they point into) make the plan, which may
+    run once `weights` are made."""
 
     def __init__(self, places: Places, n_threads: int, pool: ScratchPool) -> None:
         self.n_threads = n_threads
@@ -49,6 +44,7 @@ class PlanBuilder:
         self.kernels: list[Kernel] = []
         self.nodes: list[Tensor] = []  # of each record
         self.keep: list[Storage] = []
+        self.weights = PackedWeights()
         self._places = places
         self._pool = pool
         self._activations: tuple[Kernel, Place, Tensor, int] | None = None
@@ -58,15 +54,11 @@ class PlanBuilder:
         bound = kernel.bind(node, self) if kernel.bind is not None else {}
         self._append(kernel, node, bound)
 
-    def packed(self, weight: Tensor, pack: Pack) -> int:
-        """Address of the weight's bytes as `pack` lays them out, packed once for all plans."""
-        source = self._places[weight].storage
-        copies = _packed.setdefault(source, {})
-        key = (self._places[weight].offset, pack)
-        if key not in copies:
-            copies[key] = Storage(np.ascontiguousarray(pack(weight)).reshape(-1).view(np.uint8))
-        self.keep.append(copies[key])
-        return copies[key].address
+    def packed(self, weight: Tensor, packing: Packing) -> int:
+        """Address of the weight as `packing` lays it out, filled when `weights` are made."""
+        storage = self.weights.get(weight, self._places[weight], packing)
+        self.keep.append(storage)
+        return storage.address
 
     def activations(self, x: Tensor, quantize: Kernel, n_bytes: int) -> int:
         """Address of `x` as `quantize` writes it, [n_bytes], computed once for products in a row.

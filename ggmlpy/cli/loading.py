@@ -14,14 +14,23 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from ggmlpy.cli.show import console
+from ggmlpy.progress import listening
 
 PATIENCE_S = 1.0  # what is ready within this time needs no message
 
 
 @contextmanager
 def loading(what: str) -> Iterator[None]:
-    """Show a spinner with `loading what …` if the block takes long and stderr is a terminal."""
-    with _shown(Spinner("dots", f"loading {what} …"), moves=True):
+    """Show a spinner with `loading what …` if the block takes long and stderr is a terminal.
+
+    Once it is known how much of the work is done, the line tells that too.
+    """
+    sign = Spinner("dots", f"loading {what} …")
+
+    def show(work: str, share: float) -> None:
+        sign.update(text=f"loading {what} … {work}, {share:.0%}")
+
+    with listening(show), _shown(sign, moves=True):
         yield
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import mmap
 import stat
+import sys
 from pathlib import Path
 from typing import Literal
 
 from ggmlpy.errors import FileError, MissingFile
 
 ByteOrder = Literal["little", "big"]
+
+_MARGIN = 1 << 20
+_CAN_RELEASE = sys.platform != "win32" and hasattr(mmap, "MADV_DONTNEED")
 
 
 class Part:
@@ -59,6 +63,18 @@ class Part:
         if self._view is None:
             raise FileError(f"{self.name}: the file is closed")
         return self._view
+
+    def release(self, begin: int, end: int) -> None:
+        """Let the pages of these bytes leave the process's memory; reading brings them back.
+
+        Reading a page may bring in the large folio of the page cache that it is a part of, hence
+        the margin.
+        """
+        mapped = None if self._view is None else self._view.obj
+        if isinstance(mapped, mmap.mmap) and _CAN_RELEASE:
+            begin = max(0, begin - _MARGIN) // mmap.PAGESIZE * mmap.PAGESIZE
+            end = min(end + _MARGIN, len(mapped))
+            mapped.madvise(mmap.MADV_DONTNEED, begin, end - begin)
 
     def close(self) -> None:
         self._view = None

@@ -62,6 +62,10 @@ class TensorInfo:
         )
         return stored if self._part.byte_order == "little" else self._swapped(stored)
 
+    def release(self, begin: int, end: int) -> None:
+        """Say that these bytes of `data` are not read soon: they may leave the process's memory."""
+        self._part.release(self.offset + begin, self.offset + end)
+
     def _swapped(self, stored: NDArray[np.uint8]) -> NDArray[np.uint8]:
         if self.type.dtype is None and self.type is not BF16:
             raise Unsupported(

@@ -131,10 +131,25 @@ def test_llama3s_frequencies_are_scaled_as_published(tmp_path: Path) -> None:
     assert ((between > 1) & (between < 32) & (np.diff(between, append=32) > 0)).all()
 
 
-def test_the_vocabulary_spells_any_text(tmp_path: Path) -> None:
-    file = written(tmp_path / "m.gguf", "x", "q8_0", reduced("tiny"))
+@pytest.mark.parametrize("name", ["tiny", "Llama-3.2-1B", "Qwen2.5-0.5B", "LFM2-1.2B"])
+def test_the_vocabulary_spells_any_text(tmp_path: Path, name: str) -> None:
+    file = written(tmp_path / "m.gguf", "x", "q8_0", reduced(name))
     tokenizer = Tokenizer.from_metadata(file.metadata, "m.gguf")
-    assert tokenizer.decode(tokenizer.encode("Grüße, world\n")).strip(" ") == "Grüße, world\n"
+    text = "Grüße, world\n"
+    assert tokenizer.decode(tokenizer.encode(text)).strip(" ") == text
+
+
+def test_a_bpe_vocabulary_has_the_real_ones_size(tmp_path: Path) -> None:
+    """Llama 3's tokens and merges; the made-up words are found again as tokens."""
+    shape = replace(reduced("Llama-3.2-1B"), n_vocab=128_256)
+    file = written(tmp_path / "m.gguf", "x", "q8_0", shape)
+    assert len(file.metadata.array("tokenizer.ggml.tokens")) == 128_256
+    assert len(file.metadata.array("tokenizer.ggml.merges")) == 280_147
+    tokenizer = Tokenizer.from_metadata(file.metadata, "m.gguf")
+    word = next(i for i in range(100_000, 128_000) if tokenizer.text(i).isascii())
+    assert tokenizer.encode(tokenizer.text(word)) == [word]
+    special = tokenizer.encode("<|begin_of_text|>hi<|eot_id|>", special=True)
+    assert (special[0], special[-1]) == (tokenizer.bos_id, tokenizer.eos_id)
 
 
 def test_the_command_writes_the_same_file_for_a_seed(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from ggmlpy.cli import loading as module
 from ggmlpy.cli.guard import complain
 from ggmlpy.cli.loading import loading, measuring
+from ggmlpy.progress import tell
 
 
 class Terminal(io.StringIO):
@@ -48,6 +49,17 @@ def test_what_is_slow_shows_a_spinner_and_erases_it(monkeypatch: pytest.MonkeyPa
         wait_for(terminal, "loading m.gguf …")
     assert terminal.getvalue().endswith("\x1b[2K")  # the line is erased
     assert "\x1b[?25h" in terminal.getvalue()  # the cursor is back
+
+
+def test_the_line_tells_how_much_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = use_terminal(monkeypatch)
+    with loading("m.gguf"):
+        for share in (0.25, 0.5):
+            tell("packing weights", share)
+            wait_for(terminal, f"loading m.gguf … packing weights, {share:.0%}")
+    assert terminal.getvalue().endswith("\x1b[2K")
+    tell("packing weights", 0.75)  # after it, nobody listens
+    assert "75%" not in terminal.getvalue()
 
 
 def test_while_measuring_the_sign_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:

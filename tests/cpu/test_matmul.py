@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 import ggmlpy
 from ggmlpy import ops
-from ggmlpy.backends.cpu import builder
+from ggmlpy.backends.cpu import packing
 from ggmlpy.quants import Bytes, from_float
 from ggmlpy.tensor import Tensor
 from ggmlpy.types import TYPES
@@ -245,7 +245,7 @@ def test_a_second_plan_shares_the_packed_weight() -> None:
         got = run(ops.mul_mat(weight, ggmlpy.from_numpy(x)))
         check_product(got, dequantized(raw, "q4_0"), x, "q4_0")
     assert weight.storage is not None
-    assert len(builder._packed[weight.storage]) == 1
+    assert len(packing._packed[weight.storage]) == 1
 
 
 def test_products_of_one_x_quantise_it_once() -> None:

@@ -10,8 +10,9 @@ every row: lane i works for row i, and no sum ever crosses lanes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,9 @@ from numpy.typing import NDArray
 from ggmlpy.backends.cpu.formats.activations import BLOCK, BLOCK_BYTES
 from ggmlpy.backends.cpu.formats.blocks import Unpack, add_blocks
 from ggmlpy.backends.cpu.kernel import Inline, Int, inline
+from ggmlpy.backends.cpu.packing import Piece
 from ggmlpy.backends.cpu.simd.arith import quotient
 from ggmlpy.quants import Bytes
-from ggmlpy.storage import aligned_bytes
 from ggmlpy.tensor import Tensor
 
 GROUP = 16  # rows side by side: the lanes of a vector of sums
@@ -56,31 +57,38 @@ class Format:
         """Bytes of a packed group of rows of `k` elements."""
         return k // self.block * self.packed.itemsize
 
-    def pack(self, weight: Tensor) -> Bytes:
-        """The packed bytes of a contiguous leaf: [matrices, groups, blocks] of `packed`."""
+    def packed_bytes(self, weight: Tensor) -> int:
+        """Bytes of a packed weight: [matrices, groups, blocks] of `packed`."""
+        k, m = weight.ne[:2]
+        return weight.ne[2] * weight.ne[3] * -(-m // GROUP) * self.group_bytes(k)
+
+    def pieces(self, weight: Tensor, out: Bytes) -> Iterator[Piece]:
+        """The work that packs a contiguous leaf into `out`, [packed_bytes]."""
         assert weight.storage is not None
         k, m = weight.ne[:2]
-        n_matrices = weight.ne[2] * weight.ne[3]
-        n_groups, n_blocks = -(-m // GROUP), k // self.block
+        n_matrices, n_blocks = weight.ne[2] * weight.ne[3], k // self.block
         stored = weight.storage.data[: weight.spec.n_bytes].view(self.stored)
-        out = aligned_bytes(n_matrices * n_groups * n_blocks * self.packed.itemsize)
-        packed = out.view(self.packed)
-        for rows, groups in zip(
-            stored.reshape(n_matrices, m, n_blocks),
-            packed.reshape(n_matrices, n_groups, n_blocks),
-            strict=True,
-        ):
-            self._pack_matrix(rows, groups)
-        return out
+        stored = stored.reshape(n_matrices, m, n_blocks)
+        packed = out.view(self.packed).reshape(n_matrices, -1, n_blocks)
+        rows_at_a_time = max(1, _CHUNK_BYTES // self.group_bytes(k)) * GROUP
+        row_bytes = n_blocks * self.stored.itemsize
+        for i in range(n_matrices):
+            for row in range(0, m, rows_at_a_time):
+                end = min(row + rows_at_a_time, m)
+                groups = packed[i, row // GROUP : -(-end // GROUP)]
+                yield Piece(
+                    (i * m + row) * row_bytes,
+                    (i * m + end) * row_bytes,
+                    partial(self._pack_rows, stored[i, row:end], groups),
+                )
 
-    def _pack_matrix(self, rows: NDArray[Any], groups: NDArray[Any]) -> None:
+    def _pack_rows(self, rows: NDArray[Any], groups: NDArray[Any]) -> None:
+        """Rows [m, blocks] to groups of GROUP, the last one filled up with zeros."""
         m, n_blocks = rows.shape
         n_whole = m // GROUP
-        whole = rows[: n_whole * GROUP].reshape(n_whole, GROUP, n_blocks)
-        step = max(1, _CHUNK_BYTES // (n_blocks * self.packed.itemsize))
-        for start in range(0, n_whole, step):
-            end = min(start + step, n_whole)
-            self.repack(whole[start:end], groups[start:end])
+        if n_whole:
+            whole = rows[: n_whole * GROUP].reshape(n_whole, GROUP, n_blocks)
+            self.repack(whole, groups[:n_whole])
         if m % GROUP:
             last = np.zeros((1, GROUP, n_blocks), self.stored)
             last[0, : m % GROUP] = rows[n_whole * GROUP :]

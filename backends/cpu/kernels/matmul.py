@@ -69,7 +69,7 @@ def bind(format: Format, node: Tensor, builder: PlanBuilder) -> dict[str, Any]:
         fields = bind_lists(node, rows, row_bytes)
     else:
         fields = bind_float_rows(node, builder)
-    packed = builder.packed(weight, format.pack)
+    packed = builder.packed(weight, format)
     return fields | {
         "packed": packed,
         "group_bytes": format.group_bytes(k),
