@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ggmlpy.errors import CacheFull, Unsupported
 from ggmlpy.models.memory import AttentionLayers
 from ggmlpy.quants import has_quantizer
+from ggmlpy.spans import Spans
 from ggmlpy.tensor import Flag, Tensor, zeros
 from ggmlpy.types import TensorType
 
@@ -27,28 +28,31 @@ Positions = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """Which cell holds which position of whom, in every stream."""
-
-    positions: Positions
-    members: NDArray[np.bool_]
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """What some cells held before tokens were placed in them, to go back to."""
+    """Which of a stream's cells hold which position of whom, to go back to."""
 
     stream: int
     cells: Cells
     positions: Positions
     members: NDArray[np.bool_]
+    forgotten: tuple[Spans, ...]  # of every sequence
+
+
+@dataclass(frozen=True, slots=True)
+class SavedRows:
+    """What some of a stream's cells store, to write back: of every leaf [cells, bytes of a row]."""
+
+    stream: int
+    cells: Cells
+    rows: list[NDArray[np.uint8]]
 
 
 class KVCache:
     """K and V leaves, `[n_embd_gqa, kv_size, n_stream]` a layer, and their cells.
 
     `n_ctx` cells a stream may be used. With a window cells whose position no later token can see
-    are used again when there is no empty one. Raises Unsupported for a type that rows cannot be
-    written in.
+    are used again when there is no empty one: those positions are forgotten. Which they are is
+    kept, so that nothing is done by which a token would come to miss one of them. Raises
+    Unsupported for a type that rows cannot be written in.
     """
 
     def __init__(
@@ -77,6 +81,7 @@ class KVCache:
         # Which sequences of its stream a cell belongs to.
         members = (self.n_stream, n_seq_max // self.n_stream, self.kv_size)
         self._members = np.zeros(members, np.bool_)
+        self._forgotten = [Spans()] * n_seq_max
         # Kept beside the cells, so that a decode step need not scan them:
         self._end = [0] * self.n_stream  # one past the highest cell in use
         self._n_used = [0] * self.n_stream
@@ -116,21 +121,44 @@ class KVCache:
         held: Positions = self._positions[self.stream_of(seq), cells]
         return held
 
+    def held_besides(self, seq: int, start: int, stop: int | None) -> Positions:
+        """The positions held of a sequence that are not `start` up to `stop`."""
+        positions, mine = self._view(seq)
+        within = positions >= start
+        if stop is not None:
+            within &= positions < stop
+        rest: Positions = positions[mine & ~within]
+        return rest
+
     def shared(self, seq: int, cells: Cells) -> NDArray[np.bool_]:
         """Which of the cells belong to other sequences too."""
         members = self._members[self.stream_of(seq)][:, cells]
         shared: NDArray[np.bool_] = members.sum(axis=0) > 1
         return shared
 
-    def first_seen(self, position: int) -> int:
-        """The lowest position that a token at `position` may see."""
-        return 0 if self.window is None else max(0, position + 1 - self.window)
+    def first_kept(self, position: int) -> int:
+        """The lowest position that must be held when the next token's is `position`.
+
+        What that token sees, and the position before it, by which a sequence's place is known.
+        """
+        if self.window is None:
+            return 0
+        return max(0, position + 1 - max(self.window, 2))
+
+    def forgotten(self, seq: int) -> Spans:
+        """Positions of a sequence whose cells were used again."""
+        return self._forgotten[seq]
 
     def sees_all(self, seq: int, position: int) -> bool:
-        """Whether all that a token at `position` may see of those before it is held."""
-        first = self.first_seen(position)
-        held = self.positions_of(seq, self.cells_of(seq, first, position))
-        return np.unique(held).size == position - first
+        """Whether nothing is forgotten of what a token at `position` sees before it."""
+        return not self._forgotten[seq].between(self.first_kept(position), position)
+
+    def missed(self, held: Positions, forgotten: Spans) -> Spans:
+        """Of positions forgotten those that must be held, for a sequence that holds `held`."""
+        if not forgotten:
+            return forgotten
+        position = max(int(held.max(initial=EMPTY)) + 1, forgotten.end)
+        return forgotten.between(self.first_kept(position))
 
     def cells_by_sequence(self, stream: int = 0) -> list[bytes]:
         """For each sequence of a stream bytes that are equal for those that hold the same cells."""
@@ -179,8 +207,15 @@ class KVCache:
             return members.copy()
         positions = self._positions[stream, :end]
         last = np.where(members, positions, EMPTY).max(axis=1, initial=EMPTY)
-        seen: NDArray[np.bool_] = members & (positions > (last + 1 - self.window)[:, None])
+        first = last + 2 - max(self.window, 2)  # as in first_kept
+        seen: NDArray[np.bool_] = members & (positions >= first[:, None])
         return seen
+
+    def in_sight(self, stream: int) -> NDArray[np.bool_]:
+        """Which cells must be held for what the stream's sequences go on with, [kv_size]."""
+        kept = np.zeros(self.kv_size, np.bool_)
+        kept[: self._end[stream]] = self._in_sight(stream).any(axis=0)
+        return kept
 
     def _out_of_sight(self, stream: int) -> Cells:
         """Cells that no later token of any sequence sees, the oldest positions first."""
@@ -195,28 +230,35 @@ class KVCache:
         seen[self._member(seq)] = False
         return self.n_ctx - int(np.count_nonzero(seen.any(axis=0)))
 
-    def occupy(self, cells: Cells, positions: Positions, seqs: tuple[int, ...] = (0,)) -> Placed:
-        """Say that `cells` hold the tokens at `positions` of the sequences, and nothing else.
-
-        Returns what they held before, for `undo`.
-        """
+    def occupy(self, cells: Cells, positions: Positions, seqs: tuple[int, ...] = (0,)) -> None:
+        """Say that `cells` hold the tokens at `positions` of the sequences, and nothing else."""
         stream = self.stream_of(seqs[0])
         members = self._members[stream]
-        before = Placed(stream, cells, self._positions[stream, cells], members[:, cells])
+        self._n_used[stream] += int(np.count_nonzero(self._positions[stream, cells] == EMPTY))
+        self._note_forgotten(stream, cells)
         self._positions[stream, cells] = positions
         members[:, cells] = False
         for seq in seqs:
             members[self._member(seq), cells] = True
             self._pos_max[seq] = max(self._pos_max[seq], int(positions.max()))
         self._end[stream] = max(self._end[stream], int(cells.max()) + 1)
-        self._n_used[stream] += int(np.count_nonzero(before.positions == EMPTY))
-        return before
 
-    def undo(self, placed: Placed) -> None:
-        """Take back the last `occupy` that is not yet undone."""
-        self._positions[placed.stream, placed.cells] = placed.positions
-        self._members[placed.stream][:, placed.cells] = placed.members
-        self._recount(placed.stream)
+    def forget(self, stream: int, cells: Cells) -> None:
+        """Empty some cells, as if they were used again."""
+        self._note_forgotten(stream, cells)
+        self._positions[stream, cells] = EMPTY
+        self._members[stream][:, cells] = False
+        self._recount(stream)
+
+    def _note_forgotten(self, stream: int, cells: Cells) -> None:
+        """What cells hold now will be forgotten."""
+        positions = self._positions[stream, cells]
+        if (positions == EMPTY).all():
+            return
+        for member, mine in enumerate(self._members[stream][:, cells]):
+            if mine.any():
+                seq = stream if self.n_stream > 1 else member
+                self._forgotten[seq] = self._forgotten[seq].plus(Spans.of(positions[mine]))
 
     def n_kv(self, streams: range | tuple[int, ...] = (0,)) -> int:
         """Cells in view: enough for the highest in use of these streams, padded."""
@@ -235,16 +277,43 @@ class KVCache:
 
     # --- changing what cells belong to ---
 
-    def holdings(self) -> Holdings:
-        """What is where, to go back to."""
-        return Holdings(self._positions.copy(), self._members.copy())
+    def holdings(self, stream: int, cells: Cells | None = None) -> Holdings:
+        """What some of a stream's cells hold (all, unless told), to go back to."""
+        if cells is None:
+            cells = np.arange(self.kv_size)
+        return Holdings(
+            stream,
+            cells,
+            self._positions[stream, cells].copy(),
+            self._members[stream][:, cells].copy(),
+            tuple(self._forgotten),
+        )
 
     def go_back(self, before: Holdings) -> None:
-        """Make everything be where it was. What cells store is not touched."""
-        self._positions[:] = before.positions
-        self._members[:] = before.members
-        for stream in range(self.n_stream):
-            self._recount(stream)
+        """Make these cells hold what they held. What they store is not touched."""
+        self._positions[before.stream, before.cells] = before.positions
+        self._members[before.stream][:, before.cells] = before.members
+        self._forgotten = list(before.forgotten)
+        self._recount(before.stream)
+
+    def save_rows(self, stream: int, cells: Cells) -> SavedRows:
+        """What cells store, in every layer."""
+        rows = [self.rows_of(leaf)[stream, cells] for leaf in (*self.k.values(), *self.v.values())]
+        return SavedRows(stream, cells, rows)
+
+    def restore_rows(self, saved: SavedRows) -> None:
+        """Write back what `save_rows` gave."""
+        for leaf, rows in zip((*self.k.values(), *self.v.values()), saved.rows, strict=True):
+            self.rows_of(leaf)[saved.stream, saved.cells] = rows
+
+    def remove(self, seq: int, start: int = 0, stop: int | None = None) -> None:
+        """Let a sequence have no positions `start` up to `stop`, held or forgotten."""
+        self._forgotten[seq] = self._forgotten[seq].without(start, stop)
+        self.release(seq, self.cells_of(seq, start, stop))
+
+    def set_forgotten(self, seq: int, forgotten: Spans) -> None:
+        """Say which positions of a sequence are forgotten."""
+        self._forgotten[seq] = forgotten
 
     def release(self, seq: int, cells: Cells) -> None:
         """Take cells from a sequence; those that then belong to none become empty."""
@@ -279,6 +348,7 @@ class KVCache:
         """Empty every cell."""
         self._positions.fill(EMPTY)
         self._members.fill(False)
+        self._forgotten = [Spans()] * self.n_seq_max
         for stream in range(self.n_stream):
             self._recount(stream)
 

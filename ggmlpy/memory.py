@@ -5,17 +5,20 @@ One object for all of them, so that whatever is done to a sequence is done in ea
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ggmlpy.batch import Batch, TokenRun
-from ggmlpy.errors import BadBatch, CacheFull, Unsupported
-from ggmlpy.kv_cache import Cells, KVCache, Placed, padded
+from ggmlpy.errors import BadBatch, Unsupported
+from ggmlpy.kv_cache import Cells, Holdings, KVCache, Positions, SavedRows, padded
 from ggmlpy.models.memory import AttentionLayers, Memory, RecurrentLayers
 from ggmlpy.recurrent_state import RecurrentState
+from ggmlpy.spans import Spans
 from ggmlpy.types import TensorType
 
 
@@ -55,7 +58,48 @@ class Placement:
 
     runs: list[TokenRun]
     cells: list[list[Cells]]  # [cache][run]
-    placed: list[tuple[KVCache, Placed]]
+    before: list[tuple[KVCache, Holdings]] = field(default_factory=list)
+
+    def undo(self) -> None:
+        """Take back the last placement that is not yet undone."""
+        for cache, holdings in reversed(self.before):
+            cache.go_back(holdings)
+
+
+class _Transaction:
+    """What it takes to undo a batch of which some ubatches were run."""
+
+    def __init__(self, caches: list[KVCache], seqs: list[int], one_ubatch: bool) -> None:
+        self.placements: list[Placement] = []
+        self._saved: list[tuple[KVCache, SavedRows]] = []
+        # Cells that must be held if the batch fails. The first ubatch takes none of them, later
+        # ones may: their window is further on.
+        self._kept: dict[tuple[KVCache, int], NDArray[np.bool_]] = {}
+        if not one_ubatch:
+            for cache in caches:
+                if cache.window is not None:
+                    streams = {cache.stream_of(seq) for seq in seqs}
+                    self._kept |= {(cache, s): cache.in_sight(s) for s in streams}
+
+    def save(self, cache: KVCache, stream: int, cells: Cells) -> None:
+        """Copy what must not be lost of what these cells store."""
+        kept = self._kept.get((cache, stream))
+        if kept is not None and kept[cells].any():
+            doomed = cells[kept[cells]]
+            self._saved.append((cache, cache.save_rows(stream, doomed)))
+            kept[doomed] = False  # after this they store something else
+
+    def undo(self) -> None:
+        for placement in reversed(self.placements):
+            placement.undo()
+        safe: dict[tuple[KVCache, int], set[int]] = {}
+        for cache, rows in self._saved:
+            cache.restore_rows(rows)
+            safe.setdefault((cache, rows.stream), set()).update(rows.cells.tolist())
+        for placement in self.placements:
+            for cache, before in placement.before:
+                lost = set(before.cells.tolist()) - safe.get((cache, before.stream), set())
+                cache.forget(before.stream, np.array(sorted(lost), np.int64))
 
 
 class SequenceMemory:
@@ -75,7 +119,7 @@ class SequenceMemory:
         recurrent = [part for part in spec if isinstance(part, RecurrentLayers)]
         self.recurrent = RecurrentState(recurrent[0], sizes.n_seq_max) if recurrent else None
         assert self.caches, "a model without attention has no memory of positions here"
-        self._open: list[Placement] = []  # of the transaction under way
+        self._open: _Transaction | None = None  # under way
 
     @property
     def n_bytes(self) -> int:
@@ -117,46 +161,61 @@ class SequenceMemory:
         placements: list[Placement] = []
         try:
             for runs in ubatches:
-                placements.append(self.place(batch, runs))
+                self._place(batch, runs, placements, None)
         finally:
             for placement in reversed(placements):
-                self.undo(placement)
+                placement.undo()
 
     def place(self, batch: Batch, runs: list[TokenRun]) -> Placement:
-        """Give the tokens of one ubatch their cells. Raises CacheFull, and then changes nothing."""
+        """Give the tokens of one ubatch their cells, in a transaction of the batch.
+
+        Raises CacheFull, and then changes nothing.
+        """
+        assert self._open is not None, "tokens are placed in a transaction"
+        return self._place(batch, runs, self._open.placements, self._open)
+
+    def _place(
+        self,
+        batch: Batch,
+        runs: list[TokenRun],
+        placements: list[Placement],
+        transaction: _Transaction | None,
+    ) -> Placement:
+        """Place tokens. What it takes to undo that is in `placements` before anything changes."""
         positions = np.array(batch.positions, np.int32)
-        placement = Placement(runs, [[] for _ in self.caches], [])
-        try:
-            for cache, cells in zip(self.caches, placement.cells, strict=True):
-                for run, found in zip(runs, _find_cells(cache, runs), strict=True):
-                    placed = cache.occupy(found, positions[run.index], run.seqs)
-                    placement.placed.append((cache, placed))
-                    cells.append(found)
-        except CacheFull:
-            self.undo(placement)
-            raise
-        self._open.append(placement)
+        found = [_find_cells(cache, runs) for cache in self.caches]
+        placement = Placement(runs, found)
+        placements.append(placement)
+        for cache, cells_of_runs in zip(self.caches, found, strict=True):
+            for run, cells in zip(runs, cells_of_runs, strict=True):
+                stream = cache.stream_of(run.seqs[0])
+                if transaction is not None:
+                    transaction.save(cache, stream, cells)
+                placement.before.append((cache, cache.holdings(stream, cells)))
+                cache.occupy(cells, positions[run.index], run.seqs)
         return placement
 
     @contextmanager
     def transaction(self, batch: Batch) -> Iterator[None]:
-        """Placing and running a batch: whatever ends it early leaves everything as it was."""
+        """Placing and running a batch: whatever ends it early leaves everything as it was.
+
+        Every position that a later token can see is there again, with the K and V that it had, and
+        every recurrent state. What is not kept: positions behind the window of every sequence that
+        has them, in layers with a window, where the batch took their cells. They are forgotten, as
+        they are when a batch succeeds.
+        """
         seqs = sorted({seq for seqs in batch.seq_ids for seq in seqs})
-        saved = [] if self.recurrent is None else self.recurrent.save(seqs)
-        self._open = []
+        states = [] if self.recurrent is None else self.recurrent.save(seqs)
+        self._open = _Transaction(self.caches, seqs, len(batch) <= self.sizes.n_ubatch)
         try:
             yield
         except BaseException:
-            for placement in reversed(self._open):
-                self.undo(placement)
+            self._open.undo()
             if self.recurrent is not None:
-                self.recurrent.restore(seqs, saved)
+                self.recurrent.restore(seqs, states)
             raise
-
-    def undo(self, placement: Placement) -> None:
-        """Take back the last placement that is not yet undone."""
-        for cache, placed in reversed(placement.placed):
-            cache.undo(placed)
+        finally:
+            self._open = None
 
     # --- sequences ---
 
@@ -171,17 +230,40 @@ class SequenceMemory:
     def seq_rm(self, seq: int, start: int = 0, stop: int | None = None) -> None:
         """Forget positions `start` up to `stop` (None: to the end); `seq` -1 means every sequence.
 
-        Raises Unsupported, and changes nothing, for a part of a sequence with recurrent layers.
+        Raises Unsupported, and changes nothing, for a part of a sequence with recurrent layers, and
+        where the sequence would go on at a position that sees some which a window has forgotten.
         """
         seqs = range(self.sizes.n_seq_max) if seq == -1 else (seq,)
+        asked = f"positions {_range(start, stop)} of sequence {{}} cannot be removed"
         for each in seqs:
             self.check_seq(each)
             self._whole_if_recurrent(each, start, stop, "removed")
+            for cache in self.caches:
+                left = cache.held_besides(each, start, stop)
+                forgotten = cache.forgotten(each).without(start, stop)
+                self.check_missed(cache, left, forgotten, each, asked.format(each))
         for each in seqs:
             for cache in self.caches:
-                cache.release(each, cache.cells_of(each, start, stop))
+                cache.remove(each, start, stop)
             if self.recurrent is not None and self.seq_pos_max(each) < 0:
                 self.recurrent.clear(each)
+
+    def check_missed(
+        self, cache: KVCache, held: Positions, forgotten: Spans, seq: int, asked: str
+    ) -> None:
+        """Raise Unsupported if a sequence that had these positions would miss forgotten ones.
+
+        `asked` says what was to be done, `seq` is the sequence that it would be done with.
+        """
+        missed = cache.missed(held, forgotten)
+        if missed:
+            position = max(int(held.max(initial=-1)) + 1, forgotten.end)
+            still = Spans.of(cache.positions_of(seq, cache.cells_of(seq))) or "none"
+            raise Unsupported(
+                f"{asked}: the next token, at {position}, would see {missed}, which layers with a"
+                f" window of {cache.window} have forgotten; of sequence {seq} they still hold"
+                f" {still}. Remove the sequence as a whole and decode its tokens again"
+            )
 
     def seq_keep(self, seq: int) -> None:
         """Forget every sequence but one."""
@@ -203,33 +285,53 @@ class SequenceMemory:
             return
         self._whole_if_recurrent(source, start, stop, "copied")
         self._whole_if_recurrent(target, start, stop, "replaced")
-        copies = []
-        with self._unchanged_on_failure():
+        asked = f"positions {_range(start, stop)} of sequence {source} cannot be copied to {target}"
+        for cache in self.caches:
+            cells = cache.cells_of(source, start, stop)
+            rest = cache.held_besides(target, start, stop)
+            held = np.concatenate([rest, cache.positions_of(source, cells)])
+            self.check_missed(
+                cache, held, _merged(cache, source, target, start, stop), source, asked
+            )
+        with self.unchanged_on_failure(target) as undo:
+            copies = []
             for cache in self.caches:
                 cells = cache.cells_of(source, start, stop)
-                cache.release(target, cache.cells_of(target, start, stop))
+                forgotten = _merged(cache, source, target, start, stop)
+                before = cache.cells_of(target)
+                cache.remove(target, start, stop)
+                cache.set_forgotten(target, forgotten)
                 if cache.n_stream == 1:
                     cache.share(target, cells)
                 elif cells.size:
                     to = cache.find_cells(len(cells), target)
                     cache.occupy(to, cache.positions_of(source, cells), (target,))
                     copies.append((cache, cells, to))
-        for cache, cells, to in copies:
-            cache.copy_cells(source, cells, target, to)
+                    saved = cache.save_rows(target, np.intersect1d(to, before))
+                    undo.append(partial(cache.restore_rows, saved))
+            for cache, cells, to in copies:
+                cache.copy_cells(source, cells, target, to)
         if self.recurrent is not None and not self._is_nothing(source, start, stop):
             self.recurrent.copy(source, target)
         elif self.recurrent is not None and self.seq_pos_max(target) < 0:
             self.recurrent.clear(target)
 
     @contextmanager
-    def _unchanged_on_failure(self) -> Iterator[None]:
-        """Changing what cells hold, but not yet what they store: in every cache, or in none."""
-        before = [cache.holdings() for cache in self.caches]
+    def unchanged_on_failure(self, seq: int) -> Iterator[list[Callable[[], None]]]:
+        """Changing cells of a sequence's stream: in every cache, or in none.
+
+        What cells hold goes back by itself. For what they store add to the list what is to be
+        called then.
+        """
+        before = [(cache, cache.holdings(cache.stream_of(seq))) for cache in self.caches]
+        undo: list[Callable[[], None]] = []
         try:
-            yield
+            yield undo
         except BaseException:
-            for cache, old in zip(self.caches, before, strict=True):
-                cache.go_back(old)
+            for cache, holdings in before:
+                cache.go_back(holdings)
+            for each in undo:
+                each()
             raise
 
     def _whole_if_recurrent(self, seq: int, start: int, stop: int | None, done: str) -> None:
@@ -238,8 +340,8 @@ class SequenceMemory:
             return
         if start > 0 or (stop is not None and stop <= self.seq_pos_max(seq)):
             raise Unsupported(
-                f"positions {start} to {'the end' if stop is None else stop} of sequence {seq}"
-                f" cannot be {done}: the model has recurrent layers, whose state holds all of it"
+                f"positions {_range(start, stop)} of sequence {seq} cannot be {done}: the model has"
+                " recurrent layers, whose state holds all of it"
             )
 
     def _is_nothing(self, seq: int, start: int, stop: int | None) -> bool:
@@ -272,6 +374,16 @@ class SequenceMemory:
         """Raise BadBatch for a sequence that there is not."""
         if not 0 <= seq < self.sizes.n_seq_max:
             raise BadBatch(f"sequence {seq}: n_seq_max is {self.sizes.n_seq_max}")
+
+
+def _range(start: int, stop: int | None) -> str:
+    return f"{start} to {'the end' if stop is None else stop - 1}"
+
+
+def _merged(cache: KVCache, source: int, target: int, start: int, stop: int | None) -> Spans:
+    """What is forgotten of a target that gets positions of a source."""
+    rest = cache.forgotten(target).without(start, stop)
+    return rest.plus(cache.forgotten(source).between(start, stop))
 
 
 def _find_cells(cache: KVCache, runs: list[TokenRun]) -> list[Cells]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ from ggmlpy.graph import Graph
 from ggmlpy.kv_cache import Cells, KVCache, Positions
 from ggmlpy.memory import SequenceMemory
 from ggmlpy.models import Model
+from ggmlpy.spans import Spans
 from ggmlpy.tensor import from_numpy
 
 MAX_POSITION = np.iinfo(np.int32).max - 1  # the next token's is one more
@@ -34,6 +36,8 @@ class Move:
     cells: Cells
     positions: Positions
     to: NDArray[np.int64]
+    forgotten_rest: Spans  # positions forgotten that do not move
+    forgotten_moved: Spans  # where the others come to be
 
     @property
     def dropped(self) -> NDArray[np.bool_]:
@@ -59,36 +63,79 @@ def move_positions(
     """Move a sequence's positions `start` up to `stop` to where(positions).
 
     What would be below 0 is forgotten. Cells that other sequences have too are copied first, so
-    those keep theirs. Raises Unsupported for a model with recurrent layers, BadBatch where a
-    position is taken (unless they `may_meet`), CacheFull where copies find no room; nothing is
-    changed then.
+    those keep theirs. Raises Unsupported for a model with recurrent layers, or where the sequence
+    would go on at a position that sees some which a window has forgotten; BadBatch where a position
+    is taken (unless they `may_meet`), CacheFull where copies find no room. Nothing is changed then,
+    nor by what interrupts it.
     """
     memory.check_seq(seq)
     if memory.recurrent is not None:
         raise Unsupported("positions cannot move: the model has recurrent layers")
-    moves = []
-    for cache in memory.caches:
-        cells = cache.cells_of(seq, start, stop)
-        positions = cache.positions_of(seq, cells)
-        moves.append(Move(cache, cells, positions, where(positions.astype(np.int64))))
+    moves = [_plan(cache, seq, start, stop, where) for cache in memory.caches]
+    asked = f"positions of sequence {seq} from {start} on cannot move"
     for move in moves:
         _check(move, seq, may_meet)
-    for move in moves:
-        cache = move.cache
-        cache.release(seq, move.cells[move.dropped])
-        cells = _own_cells(cache, seq, move.cells[move.changed])
-        if cells.size:
-            cache.move(seq, cells, move.to[move.changed].astype(np.int32))
-            rows = cache.stream_of(seq) * cache.kv_size + cells
-            _turn_keys(model, cache, backends, rows, (move.to - move.positions)[move.changed])
+        rest = move.cache.held_besides(seq, start, stop)
+        held = np.concatenate([rest, move.to]).astype(np.int32)
+        forgotten = move.forgotten_rest.plus(move.forgotten_moved)
+        memory.check_missed(move.cache, held, forgotten, seq, asked)
+    with memory.unchanged_on_failure(seq) as undo:
+        for move in moves:
+            cache = move.cache
+            cells = _place(move, seq)
+            if cells.size:
+                stream = cache.stream_of(seq)
+                undo.append(partial(cache.restore_rows, cache.save_rows(stream, cells)))
+                rows = stream * cache.kv_size + cells
+                _turn_keys(model, cache, backends, rows, (move.to - move.positions)[move.changed])
+
+
+def _plan(
+    cache: KVCache,
+    seq: int,
+    start: int,
+    stop: int | None,
+    where: Callable[[NDArray[np.int64]], NDArray[np.int64]],
+) -> Move:
+    cells = cache.cells_of(seq, start, stop)
+    positions = cache.positions_of(seq, cells)
+    forgotten = cache.forgotten(seq)
+    return Move(
+        cache,
+        cells,
+        positions,
+        where(positions.astype(np.int64)),
+        forgotten.without(start, stop),
+        forgotten.between(start, stop).moved(where),
+    )
+
+
+def _place(move: Move, seq: int) -> Cells:
+    """Give the sequence its new positions; the cells whose keys must be turned to fit."""
+    cache = move.cache
+    cache.set_forgotten(seq, move.forgotten_rest.plus(move.forgotten_moved))
+    cache.release(seq, move.cells[move.dropped])
+    cells = _own_cells(cache, seq, move.cells[move.changed])
+    if cells.size:
+        cache.move(seq, cells, move.to[move.changed].astype(np.int32))
+    return cells
 
 
 def _check(move: Move, seq: int, may_meet: bool) -> None:
     cache = move.cache
     others = np.setdiff1d(cache.cells_of(seq), move.cells)
-    taken = np.intersect1d(cache.positions_of(seq, others), move.to)
-    if taken.size and not may_meet:
-        raise BadBatch(f"position {taken[0]} of sequence {seq} is taken by a token that stays")
+    held = cache.positions_of(seq, others)
+    taken = np.concatenate(
+        [
+            np.intersect1d(held, move.to),
+            move.to[move.forgotten_rest.contains(move.to)],
+            held[move.forgotten_moved.contains(held)],
+        ]
+    )
+    both = move.forgotten_rest.overlap(move.forgotten_moved)
+    if (taken.size or both) and not may_meet:
+        first = taken.min() if taken.size else both
+        raise BadBatch(f"position {first} of sequence {seq} is taken by a token that stays")
     if (move.to > MAX_POSITION).any():
         raise BadBatch(f"position {move.to.max()} of sequence {seq} is above {MAX_POSITION}")
     shared = cache.shared(seq, move.cells)

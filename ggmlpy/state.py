@@ -26,6 +26,7 @@ from ggmlpy.errors import CacheFull, FileError, MissingFile, StateError
 from ggmlpy.kv_cache import Cells, KVCache
 from ggmlpy.memory import SequenceMemory
 from ggmlpy.quants import from_float, to_float
+from ggmlpy.spans import NOTHING, Spans
 from ggmlpy.tensor import Tensor
 from ggmlpy.types import TensorType, type_of
 
@@ -46,6 +47,7 @@ class LayerRows:
     k: Rows
     v_type: TensorType
     v: Rows
+    forgotten: Spans = NOTHING  # positions that the sequence had too, behind the window
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +75,12 @@ def take_state(memory: SequenceMemory, seq: int, tokens: list[int] | None = None
         cells = _by_position(cache, seq)
         stream = cache.stream_of(seq)
         positions = cache.positions_of(seq, cells).copy()
+        behind = np.setdiff1d(cache.cells_of(seq), cells)
+        forgotten = cache.forgotten(seq).plus(Spans.of(cache.positions_of(seq, behind)))
         for i in cache.k:
             k = cache.rows_of(cache.k[i])[stream, cells]
             v = cache.rows_of(cache.v[i])[stream, cells]
-            layers[i] = LayerRows(positions, cache.type_k, k, cache.type_v, v)
+            layers[i] = LayerRows(positions, cache.type_k, k, cache.type_v, v, forgotten)
     recurrent = {}
     if memory.recurrent is not None:
         for i, leaf in memory.recurrent.states.items():
@@ -89,7 +93,7 @@ def put_state(memory: SequenceMemory, seq: int, state: SequenceState) -> None:
 
     K and V are converted where the memory stores them in another type. Raises StateError for a
     state of another model, BadBatch for a sequence that there is not, and CacheFull where there is
-    no room; then nothing is changed.
+    no room; then nothing is changed. What interrupts the copying leaves the sequence empty.
     """
     memory.check_seq(seq)
     _check_fits(memory, state)
@@ -101,25 +105,35 @@ def put_state(memory: SequenceMemory, seq: int, state: SequenceState) -> None:
                 f"a state of {n_needed} tokens does not fit: there is room for {n_free}"
             )
     memory.seq_rm(seq)
-    for cache in memory.caches:
-        positions = state.layers[next(iter(cache.k))].positions
-        if not len(positions):
-            continue
-        stream = cache.stream_of(seq)
-        cells = cache.find_cells(len(positions), stream)
-        cache.occupy(cells, positions, (seq,))
-        for i in cache.k:
-            rows = state.layers[i]
-            _write(cache, cache.k[i], stream, cells, rows.k, rows.k_type)
-            _write(cache, cache.v[i], stream, cells, rows.v, rows.v_type)
-    if memory.recurrent is not None:
-        for i, leaf in memory.recurrent.states.items():
-            leaf.array().reshape(leaf.ne[1], leaf.ne[0])[seq] = state.recurrent[i]
+    try:
+        for cache in memory.caches:
+            _put_rows(cache, seq, state)
+        if memory.recurrent is not None:
+            for i, leaf in memory.recurrent.states.items():
+                leaf.array().reshape(leaf.ne[1], leaf.ne[0])[seq] = state.recurrent[i]
+    except BaseException:
+        memory.seq_rm(seq)
+        raise
+
+
+def _put_rows(cache: KVCache, seq: int, state: SequenceState) -> None:
+    """A sequence's rows of the layers of one cache, into cells that it is given here."""
+    first = state.layers[next(iter(cache.k))]
+    cache.set_forgotten(seq, first.forgotten)
+    if not len(first.positions):
+        return
+    stream = cache.stream_of(seq)
+    cells = cache.find_cells(len(first.positions), stream)
+    cache.occupy(cells, first.positions, (seq,))
+    for i in cache.k:
+        rows = state.layers[i]
+        _write(cache, cache.k[i], stream, cells, rows.k, rows.k_type)
+        _write(cache, cache.v[i], stream, cells, rows.v, rows.v_type)
 
 
 def _by_position(cache: KVCache, seq: int) -> Cells:
-    """The cells that the sequence's next token sees."""
-    cells = cache.cells_of(seq, cache.first_seen(cache.seq_pos_max(seq) + 1))
+    """The cells that the sequence needs to go on."""
+    cells = cache.cells_of(seq, cache.first_kept(cache.seq_pos_max(seq) + 1))
     return cells[np.argsort(cache.positions_of(seq, cells), kind="stable")]
 
 
@@ -140,7 +154,13 @@ def _check_fits(memory: SequenceMemory, state: SequenceState) -> None:
         )
     for i, cache in here.items():
         rows = state.layers[i]
-        _check_positions(rows.positions, state.layers[next(iter(cache.k))].positions, i)
+        _check_positions(rows, state.layers[next(iter(cache.k))], i)
+        missed = cache.missed(rows.positions, rows.forgotten)
+        if missed:
+            raise StateError(
+                f"the state's layer {i} lacks positions {missed}: the model's window is"
+                f" {cache.window}"
+            )
         for name, kept, type, leaf in (
             ("K", rows.k, rows.k_type, cache.k[i]),
             ("V", rows.v, rows.v_type, cache.v[i]),
@@ -152,6 +172,11 @@ def _check_fits(memory: SequenceMemory, state: SequenceState) -> None:
                     f"the state's {name} of layer {i} has {kept.shape[1]} bytes of {type} a token"
                     f" ({n_embd} elements), the model's has {leaf.ne[0]} elements"
                 )
+    ends = {
+        int(rows.positions[-1]) if len(rows.positions) else -1 for rows in state.layers.values()
+    }
+    if len(ends) > 1:
+        raise StateError(f"the state's layers end at different positions: {sorted(ends)}")
     states = {} if memory.recurrent is None else memory.recurrent.states
     saved = {i: len(row) for i, row in state.recurrent.items()}
     wanted = {i: leaf.ne[0] for i, leaf in states.items()}
@@ -159,11 +184,12 @@ def _check_fits(memory: SequenceMemory, state: SequenceState) -> None:
         raise StateError(f"the state's recurrent layers are {saved}, the model's are {wanted}")
 
 
-def _check_positions(positions: NDArray[np.int32], others: NDArray[np.int32], layer: int) -> None:
+def _check_positions(rows: LayerRows, others: LayerRows, layer: int) -> None:
     """Raise StateError unless they rise from 0 or above, as those of the layers beside it."""
+    positions = rows.positions
     if len(positions) and (positions[0] < 0 or (np.diff(positions.astype(np.int64)) < 0).any()):
         raise StateError(f"the state's positions of layer {layer} are not in order from 0")
-    if not np.array_equal(positions, others):
+    if not np.array_equal(positions, others.positions) or rows.forgotten != others.forgotten:
         raise StateError(f"the state's positions of layer {layer} are not those of its neighbours")
 
 
@@ -190,6 +216,7 @@ def _describe(state: SequenceState, arrays: list[bytes]) -> dict[str, Any]:
             {
                 "layer": i,
                 "n_tokens": len(rows.positions),
+                "forgotten": [[r.start, r.stop] for r in rows.forgotten.ranges],
                 "k_type": rows.k_type.name,
                 "k_row_bytes": rows.k.shape[1],
                 "v_type": rows.v_type.name,
@@ -264,7 +291,8 @@ def _parse(described: dict[str, Any], reader: _Reader) -> SequenceState:
         k = reader.rows(n_tokens, int(d["k_row_bytes"]))
         v = reader.rows(n_tokens, int(d["v_row_bytes"]))
         k_type, v_type = type_of(str(d["k_type"])), type_of(str(d["v_type"]))
-        layers[int(d["layer"])] = LayerRows(positions, k_type, k, v_type, v)
+        forgotten = Spans.parse(d["forgotten"])
+        layers[int(d["layer"])] = LayerRows(positions, k_type, k, v_type, v, forgotten)
     recurrent = {}
     for d in described["recurrent"]:
         row = reader.take(4 * int(d["n_embd_r"]))

@@ -86,9 +86,10 @@ def test_what_is_kept_beside_the_cells_agrees_with_them(
         if kind in ("add", "undone") and len(cells) + n <= 200:
             first = cache.seq_pos_max(seq) + 1
             found = cache.find_cells(n, stream)
-            placed = cache.occupy(found, np.arange(first, first + n, dtype=np.int32), (seq,))
+            before = cache.holdings(stream, found)
+            cache.occupy(found, np.arange(first, first + n, dtype=np.int32), (seq,))
             if kind == "undone":
-                cache.undo(placed)
+                cache.go_back(before)
             else:
                 model |= {(seq, first + i): int(c) for i, c in enumerate(found)}
         elif kind == "remove":

@@ -22,7 +22,9 @@ LAYERS: list[tuple[str, list[str]]] = [
     ("ops", ["ops"]),
     ("backends and models", ["backends", "models"]),
     ("runtime", ["scheduler", "allocator", "executable", "compute"]),
-    ("memory", ["batch", "kv_cache", "recurrent_state", "memory", "plans", "shift", "state"]),
+    ("memory", [
+        "spans", "batch", "kv_cache", "recurrent_state", "memory", "plans", "shift", "state",
+    ]),
     ("engine", [
         "context", "engine", "generation", "completion", "llama", "packaged", "bench", "bandwidth",
     ]),

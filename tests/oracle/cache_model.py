@@ -6,7 +6,8 @@ raise the error that they must end in; one that raises may leave the model half 
 on a `copy`.
 
 One thing is the memory's choice: where a stream with a window is full, which entries it forgets of
-those that no later token can see. `forget` takes the choice and checks it.
+those that no later token can see. `forget` takes the choice and checks it. The model goes on to
+know forgotten entries, as a memory without end would: no operation may bring one back in sight.
 """
 
 from __future__ import annotations
@@ -33,16 +34,21 @@ class Entry:
 
 @dataclass
 class LayersModel:
-    """What the layers of one kind hold: `held[seq]` is each entry's position."""
+    """What the layers of one kind hold: `held[seq]` is each entry's position.
+
+    `forgotten[seq]` are those that it had too.
+    """
 
     n_cells: int  # of one stream
     window: int | None  # None: full attention
     unified: bool
     held: list[dict[Entry, int]]
+    forgotten: list[dict[Entry, int]]
 
     def copy(self) -> LayersModel:
         held = [dict(entries) for entries in self.held]
-        return LayersModel(self.n_cells, self.window, self.unified, held)
+        forgotten = [dict(entries) for entries in self.forgotten]
+        return LayersModel(self.n_cells, self.window, self.unified, held, forgotten)
 
     def sees(self, seq: int, position: int) -> Seen:
         """What a token of the sequence at a position sees of those held."""
@@ -51,6 +57,23 @@ class LayersModel:
             for entry, at in self.held[seq].items()
             if at <= position and (self.window is None or at > position - self.window)
         )
+
+    def is_kept(self, at: int, last: int) -> bool:
+        """Whether a sequence that ends at `last` needs what is at a position to go on.
+
+        The next token sees it, or it is the last one, by which the sequence's place is known.
+        """
+        return self.window is None or at > last + 1 - self.window or at == last
+
+    def missed(self, seq: int) -> set[int]:
+        """Positions that the sequence needs to go on, but that were forgotten."""
+        gone = self.forgotten[seq].values()
+        last = max(*gone, *self.held[seq].values(), -1, -1)
+        return {at for at in gone if self.is_kept(at, last)}
+
+    def refuse_missed(self, seq: int) -> None:
+        if self.missed(seq):
+            raise Unsupported
 
     def contents(self, seq: int) -> Seen:
         return Counter((entry.token, at) for entry, at in self.held[seq].items())
@@ -70,12 +93,12 @@ class LayersModel:
         return len({entry for other in self.stream(seq) for entry in self.held[other]})
 
     def in_sight(self, seq: int) -> set[Entry]:
-        """Entries of the sequence's stream that the next token of some sequence would see."""
+        """Entries of the sequence's stream that some sequence needs to go on."""
         return {
             entry
             for other in self.stream(seq)
             for entry, at in self.held[other].items()
-            if self.window is None or at > self.last(other) + 1 - self.window
+            if self.is_kept(at, self.last(other))
         }
 
     def room(self, seq: int, n_tokens: int, n_ubatch: int | None = None) -> Room:
@@ -89,14 +112,17 @@ class LayersModel:
         # What lies in sight between ubatches, where no position is held twice.
         others = self.stream(seq)
         crowded = any(len(set(self.held[s].values())) < len(self.held[s]) for s in others)
-        enough = self.n_cells >= len(others) * (self.window - 1) + n_ubatch
+        enough = self.n_cells >= len(others) * max(self.window - 1, 1) + n_ubatch
         return "yes" if enough and not crowded else "maybe"
 
     def remove(self, seq: int, start: int, stop: int | None) -> None:
-        self.held[seq] = {e: at for e, at in self.held[seq].items() if not _within(at, start, stop)}
+        for entries in (self.held, self.forgotten):
+            left = {e: at for e, at in entries[seq].items() if not _within(at, start, stop)}
+            entries[seq] = left
 
     def copy_entries(self, source: int, target: int, start: int, stop: int | None) -> None:
         """Raises CacheFull where the copies of another stream find no room."""
+        gone = {e: at for e, at in self.forgotten[source].items() if _within(at, start, stop)}
         wanted = {e: at for e, at in self.held[source].items() if _within(at, start, stop)}
         self.remove(target, start, stop)
         if not self.unified:
@@ -104,6 +130,14 @@ class LayersModel:
                 raise CacheFull
             wanted = {Entry(e.token): at for e, at in wanted.items()}
         self.held[target] |= wanted
+        self.forgotten[target] |= gone
+
+    def refuse_copy(self, source: int, target: int, start: int, stop: int | None) -> None:
+        """Raise Unsupported where the target could not go on after the copy."""
+        after = LayersModel(1 << 30, self.window, self.unified, [], [])
+        after.held, after.forgotten = self.copy().held, self.copy().forgotten
+        after.copy_entries(source, target, start, stop)
+        after.refuse_missed(target)
 
     def move(
         self, seq: int, start: int, stop: int | None, where: Callable[[int], int], may_meet: bool
@@ -111,8 +145,10 @@ class LayersModel:
         """Entries that others hold too are copied first; nothing is forgotten to make room."""
         held = self.held[seq]
         moved = {e: where(at) for e, at in held.items() if _within(at, start, stop)}
-        stay = {at for e, at in held.items() if e not in moved}
-        if not may_meet and stay & set(moved.values()):
+        gone = self.forgotten[seq]
+        gone_moved = {e: where(at) for e, at in gone.items() if _within(at, start, stop)}
+        stay = {at for e, at in (held | gone).items() if not _within(at, start, stop)}
+        if not may_meet and stay & set((moved | gone_moved).values()):
             raise BadBatch
         result = {e: at for e, at in held.items() if e not in moved}
         to_copy = []
@@ -126,6 +162,8 @@ class LayersModel:
         if to_copy and self.n_used(seq) + len(to_copy) > self.n_cells:
             raise CacheFull
         self.held[seq] |= {Entry(entry.token): at for entry, at in to_copy}
+        self.forgotten[seq] = {e: at for e, at in (gone | gone_moved).items() if at >= 0}
+        self.refuse_missed(seq)
 
     def forget(self, seq: int, kept: Seen) -> int:
         """Drop what is not in `kept`, which the memory holds of the sequence; how many that is.
@@ -143,7 +181,8 @@ class LayersModel:
         assert not lost, f"sequence {seq} lost positions {lost}, which are still in sight"
         for entry in gone:
             for other in self.stream(seq):
-                self.held[other].pop(entry, None)
+                if entry in self.held[other]:
+                    self.forgotten[other][entry] = self.held[other].pop(entry)
         return len(gone)
 
 
@@ -153,9 +192,10 @@ def _within(position: int, start: int, stop: int | None) -> bool:
 
 @dataclass(frozen=True)
 class SavedModel:
-    """What a saved state holds: per kind of layers (token, position), and what states took in."""
+    """What a saved state holds: per kind of layers (token, position), those that it left behind,
+    and what states took in."""
 
-    layers: list[list[tuple[int, int]]]
+    layers: list[tuple[list[tuple[int, int]], list[tuple[int, int]]]]
     taken_in: tuple[int, ...]
 
 
@@ -235,6 +275,7 @@ class MemoryModel:
         for each in seqs:
             for part in self.layers:
                 part.remove(each, start, stop)
+                part.refuse_missed(each)
             if self.taken_in is not None and self.seq_pos_max(each) < 0:
                 self.taken_in[each] = ()
 
@@ -245,6 +286,8 @@ class MemoryModel:
             return
         self._whole_or_nothing(source, start, stop)
         self._whole_or_nothing(target, start, stop)
+        for part in self.layers:
+            part.refuse_copy(source, target, start, stop)
         for part in self.layers:
             part.copy_entries(source, target, start, stop)
         if self.taken_in is not None:
@@ -279,21 +322,25 @@ class MemoryModel:
             part.move(seq, start, stop, where, may_meet)
 
     def take_state(self, seq: int) -> SavedModel:
-        """Of layers with a window only what the next token sees is kept."""
+        """Of layers with a window only what is needed to go on is kept."""
         self._check(seq)
         layers = []
         for part in self.layers:
-            in_sight = part.sees(seq, part.last(seq) + 1) if part.window else part.contents(seq)
-            layers.append(sorted(in_sight.elements()))
+            rows: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
+            for entry, at in part.held[seq].items():
+                rows[not part.is_kept(at, part.last(seq))].append((entry.token, at))
+            rows[1].extend((entry.token, at) for entry, at in part.forgotten[seq].items())
+            layers.append(rows)
         return SavedModel(layers, () if self.taken_in is None else self.taken_in[seq])
 
     def put_state(self, seq: int, saved: SavedModel) -> None:
         self._check(seq)
-        for part, rows in zip(self.layers, saved.layers, strict=True):
+        for part, (rows, gone) in zip(self.layers, saved.layers, strict=True):
             part.remove(seq, 0, None)
             if part.room(seq, len(rows)) == "no":
                 raise CacheFull
             part.held[seq] = {Entry(token): at for token, at in rows}
+            part.forgotten[seq] = {Entry(token): at for token, at in gone}
         if self.taken_in is not None:
             self.taken_in[seq] = saved.taken_in
 

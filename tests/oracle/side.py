@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import count
 
 import numpy as np
 import pytest
@@ -14,8 +15,9 @@ from ggmlpy.compute import backends_for
 from ggmlpy.context import Context
 from ggmlpy.errors import CacheFull, GgmlpyError
 from ggmlpy.kv_cache import KVCache
+from ggmlpy.plans import Plan
 from ggmlpy.types import F32
-from tests.oracle.cache_model import LayersModel, MemoryModel, Room, Seen
+from tests.oracle.cache_model import Entry, LayersModel, MemoryModel, Room, Seen
 from tests.oracle.glass_model import KEYS, N_NAMES, Glass, attention_weights, turned
 
 N_UBATCH = 4
@@ -39,7 +41,7 @@ class Side:
         )
         self.memory = self.context.memory
         layers = [
-            LayersModel(cache.n_ctx, cache.window, unified, [{} for _ in range(n_seq_max)])
+            LayersModel(cache.n_ctx, cache.window, unified, *_no_entries(n_seq_max))
             for cache in self.memory.caches
         ]
         taken_in: list[tuple[int, ...]] | None = [()] * n_seq_max if glass.recurrent else None
@@ -63,6 +65,7 @@ class Side:
         if error is None:
             real(self.context)
             operation(self.model)
+            self._adopt_forgotten()
         else:
             self.fails(error, real)
 
@@ -94,6 +97,30 @@ class Side:
         self._adopt_forgotten()
         return logits
 
+    def cut_short(self, batch: Batch, at: int, when: str) -> None:
+        """A batch that fails at one of its ubatches, before or after that was run.
+
+        Whatever tokens to come would see is there again, as it was.
+        """
+        n_ubatches = -(-len(batch) // N_UBATCH)
+        turns = count()
+        run = Plan.run
+
+        def failing(plan: Plan) -> NDArray[np.float32]:
+            fails = next(turns) == at % n_ubatches
+            if fails and when == "before":
+                raise _CutShort
+            logits = run(plan)
+            if fails:
+                raise _CutShort
+            return logits
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Plan, "run", failing)
+            with pytest.raises((_CutShort, CacheFull)):
+                self.context.decode_batch(batch)
+        self._forget()
+
     def room_for(self, batch: Batch) -> Room:
         return self.model.copy().decode(batch)[1]
 
@@ -111,12 +138,21 @@ class Side:
                 np.testing.assert_allclose(got, want, rtol=0, atol=1e-5)
 
     def _adopt_forgotten(self) -> None:
-        """Forgetting is the memory's choice, but only in a full stream with a window."""
-        for cache, part in zip(self.memory.caches, self.model.layers, strict=True):
-            for seq in range(self.model.n_seq_max):
-                n_forgotten = part.forget(seq, contents(cache, seq))
-                stream = cache.stream_of(seq)
-                assert not n_forgotten or cache.n_used(stream) == cache.n_ctx
+        """Forgetting is the memory's choice, but only to make room, with a window.
+
+        So nothing but what takes room may do it, and the stream is full then.
+        """
+        for cache, seq, n_forgotten in self._forget():
+            assert not n_forgotten or cache.n_used(cache.stream_of(seq)) == cache.n_ctx
+
+    def _forget(self) -> list[tuple[KVCache, int, int]]:
+        """Let the model forget what the memory forgot; of whom, how many in which cache."""
+        pairs = list(zip(self.memory.caches, self.model.layers, strict=True))
+        return [
+            (cache, seq, part.forget(seq, contents(cache, seq)))
+            for seq in range(self.model.n_seq_max)
+            for cache, part in pairs
+        ]
 
     # --- comparing ---
 
@@ -128,6 +164,9 @@ class Side:
             assert memory.seq_pos_min(seq) == model.seq_pos_min(seq)
             for cache, part in zip(memory.caches, model.layers, strict=True):
                 assert contents(cache, seq) == part.contents(seq)
+                forgotten = {p for r in cache.forgotten(seq).ranges for p in r}
+                assert forgotten == set(part.forgotten[seq].values())
+                assert not part.missed(seq)
                 assert cache.n_used(cache.stream_of(seq)) == part.n_used(seq)
                 for position in {part.last(seq) + 1, part.last(seq) // 2}:
                     assert visible(cache, seq, position) == part.sees(seq, position)
@@ -148,6 +187,14 @@ class Side:
         if self.memory.recurrent is not None:
             held += [leaf.numpy().tobytes() for leaf in self.memory.recurrent.states.values()]
         return held
+
+
+def _no_entries(n_seq_max: int) -> list[list[dict[Entry, int]]]:
+    return [[{} for _ in range(n_seq_max)] for _ in range(2)]
+
+
+class _CutShort(BaseException):
+    """As a KeyboardInterrupt: none of ggmlpy's errors."""
 
 
 def contents(cache: KVCache, seq: int) -> Seen:

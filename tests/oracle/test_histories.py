@@ -27,9 +27,15 @@ from tests.oracle.side import Side
 
 N_SEQ = 3
 SEQS = st.integers(0, N_SEQ - 1)
-ANY_SEQ = st.integers(-2, N_SEQ)  # some of these there are not
-STARTS = st.integers(-1, 12)
-STOPS = st.none() | st.integers(0, 16)
+STRANGERS = st.sampled_from([-2, -1, N_SEQ])
+RARELY = st.integers(0, 5).map(lambda n: n == 0)
+# Which of a batch's tokens are wanted, and which part of a sequence an operation is about.
+WANTED = st.just(-1) | st.integers(0, 63)
+PARTS = st.tuples(
+    st.sampled_from(["all", "head", "head", "tail", "tail", "middle", "middle", "odd"]),
+    st.integers(0, 10),
+    st.integers(0, 5),
+)
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,7 @@ KINDS = {
     "full and window": Kind((None, 3), unified_cells=30, split_cells=22),
     "window": Kind((4,), unified_cells=40, split_cells=22),
     "window in a small cache": Kind((4,), unified_cells=10, split_cells=6),
+    "windows of 1 and 2": Kind((1, 2), unified_cells=30, split_cells=20),
     "recurrent": Kind((None,), recurrent=True),
     "window and recurrent": Kind((3,), recurrent=True, unified_cells=40, split_cells=22),
 }
@@ -87,12 +94,25 @@ class Histories(RuleBasedStateMachine):
                 break
         return self.name
 
+    def part(self, seq: int, part: tuple[str, int, int]) -> tuple[int, int | None]:
+        """`start` and `stop` of a part of what a sequence holds by now."""
+        which, tenths, length = part
+        n_past = self.sides[0].model.seq_pos_max(seq) + 1
+        at = n_past * tenths // 10
+        return {
+            "all": (0, None),
+            "head": (0, at),
+            "tail": (at, None),
+            "middle": (at, at + length),
+            "odd": (tenths - 2, length),
+        }[which]
+
     # --- decoding ---
 
     @rule(
         runs=st.lists(st.tuples(SEQS, st.integers(1, 6)), min_size=1, max_size=3),
         interleaved=st.booleans(),
-        wanted=st.integers(0, 63),
+        wanted=WANTED,
     )
     def decode(self, runs: list[tuple[int, int]], interleaved: bool, wanted: int) -> None:
         order = [((seq,), i) for seq, n in runs for i in range(n)]
@@ -100,40 +120,76 @@ class Histories(RuleBasedStateMachine):
             order.sort(key=lambda entry: entry[1])
         self.decode_tokens([seqs for seqs, _ in order], wanted)
 
+    @rule(order=st.permutations(range(N_SEQ)), n_seqs=st.integers(1, N_SEQ), wanted=WANTED)
+    def decode_one_each(self, order: list[int], n_seqs: int, wanted: int) -> None:
+        self.decode_tokens([(seq,) for seq in order[:n_seqs]], wanted)
+
+    @rule(seq=SEQS, n=st.integers(5, 14))
+    def decode_a_prompt(self, seq: int, n: int) -> None:
+        self.decode_tokens([(seq,)] * n, 0)
+
+    @precondition(lambda self: self.layouts != (False,))
     @rule(
-        tokens=st.lists(st.sets(SEQS, min_size=1, max_size=N_SEQ), min_size=1, max_size=6),
-        wanted=st.integers(0, 63),
+        seq=SEQS,
+        n_shared=st.integers(1, 4),
+        apart=st.lists(SEQS, max_size=2),
+        again=st.integers(0, 1),
+        wanted=WANTED,
     )
-    def decode_shared(self, tokens: list[set[int]], wanted: int) -> None:
-        """Tokens of several sequences, most of which have gone different ways."""
-        self.decode_tokens([tuple(seqs) for seqs in tokens], wanted)
+    def decode_shared(
+        self, seq: int, n_shared: int, apart: list[int], again: int, wanted: int
+    ) -> None:
+        """Tokens of all sequences that hold the same as one; then some of them go their ways."""
+        layers = self.sides[0].model.layers
+        alike = tuple(
+            other for other in range(N_SEQ) if all(p.held[other] == p.held[seq] for p in layers)
+        )
+        self.decode_tokens([alike] * n_shared + [(s,) for s in apart] + [alike] * again, wanted)
 
     def decode_tokens(self, tokens: list[tuple[int, ...]], wanted: int) -> None:
+        self.decode_batch(self.batch_of(tokens, wanted))
+
+    def batch_of(self, tokens: list[tuple[int, ...]], wanted: int) -> Batch:
+        """Tokens of these sequences, each where the next one belongs."""
         batch = Batch()
         past = {seq: self.sides[0].model.seq_pos_max(seq) + 1 for seq in range(N_SEQ)}
         for i, seqs in enumerate(tokens):
             position = max(past[seq] for seq in seqs)
             past |= dict.fromkeys(seqs, position + 1)
             batch.add(self.next_name(), position, seqs, bool(wanted >> i % 6 & 1))
-        self.decode_batch(batch)
+        return batch
+
+    @precondition(lambda self: self.layouts == (True,))
+    @rule(tokens=st.lists(st.sets(SEQS, min_size=1, max_size=N_SEQ), min_size=1, max_size=3))
+    def decode_mixed(self, tokens: list[set[int]]) -> None:
+        """Tokens of any sequences, most of which hold different things."""
+        self.decode_tokens([tuple(seqs) for seqs in tokens], -1)
 
     @rule(
         token=st.sampled_from([-1, 5, N_NAMES * 2]),
         shift=st.integers(-2, 2),
-        seqs=st.lists(ANY_SEQ, max_size=2),
+        seqs=st.lists(SEQS | STRANGERS, max_size=2),
     )
     def decode_nonsense(self, token: int, shift: int, seqs: list[int]) -> None:
         """Behind a good token, one that mostly is not."""
         past = [self.sides[0].model.seq_pos_max(seq) + 1 for seq in range(N_SEQ)]
         batch = Batch()
-        batch.add(self.next_name(), past[0], (0,), True)
-        past[0] += 1
-        batch.add(token, past[seqs[0] % N_SEQ] + shift if seqs else shift, seqs, True)
+        if shift % 2 == 0 or seqs:
+            batch.add(self.next_name(), past[0], (0,), True)
+            past[0] += 1
+            batch.add(token, past[seqs[0] % N_SEQ] + shift if seqs else shift, seqs, True)
         self.decode_batch(batch)
 
-    @rule()
-    def decode_nothing(self) -> None:
-        self.decode_batch(Batch())
+    @rule(
+        runs=st.lists(st.tuples(SEQS, st.integers(1, 9)), min_size=1, max_size=3),
+        at=st.integers(0, 4),
+        when=st.sampled_from(["before", "after"]),
+    )
+    def decode_cut_short(self, runs: list[tuple[int, int]], at: int, when: str) -> None:
+        """A batch whose first ubatches run, then one fails."""
+        batch = self.batch_of([(seq,) for seq, n in runs for _ in range(n)], -1)
+        for side in self.sides:
+            side.cut_short(batch, at, when)
 
     def decode_batch(self, batch: Batch) -> None:
         errors = [side.expected(lambda model: model.decode(batch)) for side in self.sides]
@@ -157,12 +213,20 @@ class Histories(RuleBasedStateMachine):
 
     # --- sequences ---
 
-    @rule(seq=ANY_SEQ, start=STARTS, stop=STOPS)
-    def seq_rm(self, seq: int, start: int, stop: int | None) -> None:
+    @rule(seq=SEQS, part=PARTS)
+    def seq_rm(self, seq: int, part: tuple[str, int, int]) -> None:
+        start, stop = self.part(seq, part)
         self.do(lambda c: c.memory.seq_rm(seq, start, stop), lambda m: m.seq_rm(seq, start, stop))
 
-    @rule(one=ANY_SEQ, other=ANY_SEQ, start=STARTS, stop=STOPS)
-    def seq_cp(self, one: int, other: int, start: int, stop: int | None) -> None:
+    @rule(part=PARTS, rarely=RARELY)
+    def seq_rm_from_all(self, part: tuple[str, int, int], rarely: bool) -> None:
+        start, stop = self.part(0, part)
+        if rarely:
+            self.do(lambda c: c.memory.seq_rm(-1, start, stop), lambda m: m.seq_rm(-1, start, stop))
+
+    @rule(one=SEQS, other=SEQS, part=PARTS)
+    def seq_cp(self, one: int, other: int, part: tuple[str, int, int]) -> None:
+        start, stop = self.part(one, part)
         self.do(
             lambda c: c.memory.seq_cp(one, other, start, stop),
             lambda m: m.seq_cp(one, other, start, stop),
@@ -172,27 +236,57 @@ class Histories(RuleBasedStateMachine):
     def seq_cp_all(self, one: int, other: int) -> None:
         self.do(lambda c: c.memory.seq_cp(one, other), lambda m: m.seq_cp(one, other))
 
-    @rule(seq=ANY_SEQ)
-    def seq_keep(self, seq: int) -> None:
-        self.do(lambda c: c.memory.seq_keep(seq), lambda m: m.seq_keep(seq))
-
-    @rule(seq=ANY_SEQ, start=STARTS, stop=STOPS, delta=st.integers(-9, 9))
-    def seq_add(self, seq: int, start: int, stop: int | None, delta: int) -> None:
+    @rule(seq=SEQS, part=PARTS, delta=st.integers(-9, 9))
+    def seq_add(self, seq: int, part: tuple[str, int, int], delta: int) -> None:
+        start, stop = self.part(seq, part)
         self.do(
             lambda c: c.seq_add(seq, start, stop, delta),
             lambda m: m.seq_add(seq, start, stop, delta),
         )
 
-    @rule(seq=ANY_SEQ, start=STARTS, stop=STOPS, divisor=st.integers(-1, 3))
-    def seq_div(self, seq: int, start: int, stop: int | None, divisor: int) -> None:
-        self.do(
-            lambda c: c.seq_div(seq, start, stop, divisor),
-            lambda m: m.seq_div(seq, start, stop, divisor),
-        )
+    @rule(seq=SEQS, part=PARTS)
+    def context_shift(self, seq: int, part: tuple[str, int, int]) -> None:
+        """Forget a part and close the gap."""
+        start, stop = self.part(seq, part)
+        if stop is not None and 0 <= start < stop and not self.kind.recurrent:
+            self.do(
+                lambda c: c.memory.seq_rm(seq, start, stop), lambda m: m.seq_rm(seq, start, stop)
+            )
+            self.do(
+                lambda c: c.seq_add(seq, stop, None, start - stop),
+                lambda m: m.seq_add(seq, stop, None, start - stop),
+            )
 
-    @rule()
-    def clear(self) -> None:
-        self.do(lambda c: c.memory.clear(), lambda m: m.clear())
+    @rule(seq=SEQS, part=PARTS, divisor=st.integers(0, 3), rarely=RARELY)
+    def seq_div(self, seq: int, part: tuple[str, int, int], divisor: int, rarely: bool) -> None:
+        start, stop = self.part(seq, part)
+        if rarely:
+            self.do(
+                lambda c: c.seq_div(seq, start, stop, divisor),
+                lambda m: m.seq_div(seq, start, stop, divisor),
+            )
+
+    @rule(seq=SEQS, everything=st.booleans(), rarely=RARELY)
+    def seq_keep(self, seq: int, everything: bool, rarely: bool) -> None:
+        if rarely and everything:
+            self.do(lambda c: c.memory.clear(), lambda m: m.clear())
+        elif rarely:
+            self.do(lambda c: c.memory.seq_keep(seq), lambda m: m.seq_keep(seq))
+
+    @rule(seq=STRANGERS, which=st.integers(0, 7))
+    def sequences_that_there_are_not(self, seq: int, which: int) -> None:
+        operations: list[tuple[Callable[[Context], object], Callable[[MemoryModel], object]]] = [
+            (lambda c: c.memory.seq_cp(seq, 0), lambda m: m.seq_cp(seq, 0)),
+            (lambda c: c.memory.seq_cp(0, seq), lambda m: m.seq_cp(0, seq)),
+            (lambda c: c.memory.seq_keep(seq), lambda m: m.seq_keep(seq)),
+            (lambda c: c.seq_add(seq, 0, None, 1), lambda m: m.seq_add(seq, 0, None, 1)),
+            (lambda c: c.seq_div(seq, 0, None, 1), lambda m: m.seq_div(seq, 0, None, 1)),
+            (lambda c: take_state(c.memory, seq), lambda m: m.take_state(seq)),
+        ]
+        if which < len(operations):
+            self.do(*operations[which])
+        elif self.saved is not None:
+            self.load_into(seq)
 
     # --- states ---
 
@@ -203,15 +297,14 @@ class Histories(RuleBasedStateMachine):
         self.saved = from_bytes(data)[0][7], chosen.model.take_state(seq)
 
     @precondition(lambda self: self.saved is not None)
-    @rule(seq=ANY_SEQ)
+    @rule(seq=SEQS)
     def load(self, seq: int) -> None:
+        self.load_into(seq)
+
+    def load_into(self, seq: int) -> None:
         assert self.saved is not None
         state, model = self.saved
         self.do(lambda c: put_state(c.memory, seq, state), lambda m: m.put_state(seq, model))
-
-    @rule(seq=ANY_SEQ)
-    def save_nothing(self, seq: int) -> None:
-        self.do(lambda c: take_state(c.memory, seq), lambda m: m.take_state(seq))
 
     @invariant()
     def everything_is_as_the_model_has_it(self) -> None:
@@ -230,8 +323,8 @@ def test_any_history(kind: str, layout: str, monkeypatch: pytest.MonkeyPatch) ->
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=15,
-            stateful_step_count=20,
+            max_examples=12,
+            stateful_step_count=30,
             deadline=None,
             derandomize=True,
             database=None,
