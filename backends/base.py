@@ -64,6 +64,10 @@ class Backend(ABC):
     def plan(self, nodes: Sequence[Tensor], places: Places) -> Plan:
         """Prepare computing nodes (views left out). `places` knows them and their sources."""
 
+    def settings(self) -> str:
+        """What was decided for this machine, to show to people: threads, instruction set."""
+        return ""
+
     def allocate(self, n_bytes: int) -> Storage:
         """Memory that this backend can run nodes in."""
         return Storage(aligned_bytes(n_bytes), device=self.name)

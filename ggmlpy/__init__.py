@@ -6,6 +6,7 @@ Build lazy tensors with `ops`, run them with `compute`; or load a GGUF file with
 from ggmlpy import ops
 from ggmlpy.backends import backend_names, get_backend
 from ggmlpy.compute import compute
+from ggmlpy.context_sizes import ContextWarning
 from ggmlpy.errors import (
     AllocationError,
     ArgumentError,
@@ -28,7 +29,8 @@ from ggmlpy.errors import (
 )
 from ggmlpy.gguf_file import GGUFFile
 from ggmlpy.graph import Graph
-from ggmlpy.llama import ContextWarning, Llama
+from ggmlpy.llama import Llama
+from ggmlpy.llama_state import LlamaState
 from ggmlpy.packaged import packaged_model
 from ggmlpy.tensor import Flag, Tensor, from_bytes, from_numpy, scope, zeros
 from ggmlpy.tokenizer import Tokenizer
@@ -51,6 +53,7 @@ __all__ = [
     "IndexOutOfRange",
     "KernelError",
     "Llama",
+    "LlamaState",
     "MissingFile",
     "SamplingError",
     "ShapeError",

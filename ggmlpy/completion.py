@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any, Protocol
 
 from ggmlpy.generation import Piece, TokenLogprob
@@ -60,7 +60,7 @@ class TextForm(_Envelope):
         choice = self._choice(self._echo + text, logprobs, reason, len(self._echo))
         return {**self._wrap("text_completion", choice), "usage": self._usage(n_made)}
 
-    def chunks(self, pieces: Iterator[Piece]) -> Iterator[dict[str, Any]]:
+    def chunks(self, pieces: Iterator[Piece]) -> Generator[dict[str, Any], None, None]:
         offset = len(self._echo)
         if self._echo:
             yield self._wrap("text_completion", self._choice(self._echo, [], None, 0))
@@ -103,7 +103,7 @@ class ChatForm(_Envelope):
         choice = self._choice("message", message, logprobs, reason)
         return {**self._wrap("chat.completion", choice), "usage": self._usage(n_made)}
 
-    def chunks(self, pieces: Iterator[Piece]) -> Iterator[dict[str, Any]]:
+    def chunks(self, pieces: Iterator[Piece]) -> Generator[dict[str, Any], None, None]:
         name = "chat.completion.chunk"
         yield self._wrap(name, self._choice("delta", {"role": "assistant"}, [], None))
         for piece in pieces:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 
@@ -26,6 +27,7 @@ class Context:
     """One model with the memory of up to `n_seq_max` sequences. `decode` gives logits.
 
     With `kv_unified` the sequences share `n_ctx` cells; else each has an equal part of its own.
+    `n_ctx_seq` is less than a sequence could have: a limit that the engine keeps to.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class Context:
         backends: Sequence[Backend],
         *,
         n_ctx: int,
+        n_ctx_seq: int | None = None,
         n_ubatch: int = 512,
         n_seq_max: int = 1,
         kv_unified: bool = False,
@@ -43,11 +46,11 @@ class Context:
         pin: Pin | None = None,
     ) -> None:
         self.model = model
-        self.sizes: Sizes = decide_sizes(n_ctx, n_seq_max, kv_unified, n_ubatch)
+        self.sizes: Sizes = decide_sizes(n_ctx, n_seq_max, kv_unified, n_ubatch, n_ctx_seq)
         self.memory = SequenceMemory(model.memory, self.sizes, type_k, type_v)
         self.plans = PlanCache(model, self.memory, backends, flash_attn, pin)
+        self.backends = list(backends)
         self.backend_names = ", ".join(b.name for b in backends)
-        self._backends = list(backends)
         self._last: Plan | None = None
 
     @property
@@ -56,9 +59,29 @@ class Context:
         return self.plans.n_built
 
     @property
-    def compute_bytes(self) -> int:
-        """Memory that graphs run in."""
-        return self.plans.arenas.n_bytes
+    def compute_bytes(self) -> dict[str, int]:
+        """Memory that graphs run in: what is held by now, by backend."""
+        return self.plans.arenas.bytes_by_backend
+
+    def largest_compute_bytes(self) -> dict[str, int]:
+        """Memory that a full ubatch at full depth runs in, by backend. Takes none of it."""
+        sizes = self.sizes
+        n_tokens = min(sizes.n_ubatch, sizes.n_ctx)
+        n_seqs = 1 if sizes.unified else -(-n_tokens // sizes.n_ctx_seq)
+        n_tokens -= n_tokens % n_seqs
+        n_kv = tuple(cache.kv_size for cache in self.memory.caches)
+        runs = ((n_tokens, n_seqs),) if self.memory.recurrent is not None else ()
+        shape = Shape((SegmentShape(n_tokens, 0, n_seqs),), n_seqs, n_kv, runs)
+        return self.plans.arena_bytes(shape)
+
+    def ops_by_backend(self) -> dict[str, Counter[str]]:
+        """How many nodes of which op each backend runs, in the plan that was last in use."""
+        counted: dict[str, Counter[str]] = {}
+        plan = next(reversed(self.plans.plans.values()))
+        for part in plan.executable.schedule.splits:
+            ops = (node.op.name for node in part.nodes if node.op is not None)
+            counted.setdefault(part.backend.name, Counter()).update(ops)
+        return counted
 
     @property
     def last_graph(self) -> Graph:
@@ -132,7 +155,7 @@ class Context:
         Raises BadBatch where a position is taken, Unsupported, CacheFull; nothing is changed then.
         """
         move_positions(
-            self.model, self.memory, self._backends, seq, start, stop, lambda p: p + delta
+            self.model, self.memory, self.backends, seq, start, stop, lambda p: p + delta
         )
 
     def seq_div(self, seq: int, start: int, stop: int | None, divisor: int) -> None:
@@ -140,7 +163,7 @@ class Context:
         if divisor < 1:
             raise BadBatch(f"divisor is {divisor}: it must be at least 1")
         move_positions(
-            self.model, self.memory, self._backends, seq, start, stop,
+            self.model, self.memory, self.backends, seq, start, stop,
             lambda p: p // divisor, may_meet=True,
         )  # fmt: skip
 

@@ -11,7 +11,7 @@ gets the tokens that it would get alone.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from time import perf_counter
 
@@ -23,7 +23,8 @@ from ggmlpy.context import Context
 from ggmlpy.errors import BadBatch, CacheFull
 from ggmlpy.generation import FinishReason, Piece, Request, TokenLogprob, token_logprob
 from ggmlpy.sampling import Sampler
-from ggmlpy.state import SequenceState, put_state, take_state
+from ggmlpy.slots import Slot, Slots
+from ggmlpy.state import SequenceState
 from ggmlpy.stopping import StopChecker
 from ggmlpy.timings import Timings
 from ggmlpy.tokenizer import StreamDecoder, Tokenizer
@@ -64,14 +65,7 @@ class _Sequence:
         return self.n_made > 0
 
 
-@dataclass(slots=True)
-class _Slot:
-    """One sequence of the context: who has it, and what the memory holds for it."""
-
-    seq: int
-    owner: _Sequence | None = None
-    tokens: list[int] = field(default_factory=list)
-    freed_at: int = 0  # the step at which it was last given up
+_Slot = Slot[_Sequence]
 
 
 class Engine:
@@ -81,6 +75,7 @@ class Engine:
         self.context = context
         self.timings = Timings()
         self.n_set_aside = 0  # how often a sequence had to make room
+        self.most_cells_used = 0  # after any step
         self._tokenizer = tokenizer
         self._ids = count()
         self._n_steps = 0
@@ -88,7 +83,7 @@ class Engine:
         self._cancelled: list[int] = []  # to be dropped when the step is over
         self._waiting: deque[_Sequence] = deque()
         self._aside: deque[_Sequence] = deque()
-        self._slots = [_Slot(seq) for seq in range(context.sizes.n_seq_max)]
+        self.slots: Slots[_Sequence] = Slots(context.memory)
 
     # --- requests ---
 
@@ -114,8 +109,8 @@ class Engine:
         limit = self.context.sizes.n_ctx_seq
         if len(request.prompt) > limit:
             raise BadBatch(
-                f"the prompt is {len(request.prompt)} tokens long, the context holds"
-                f" n_ctx = {limit}"
+                f"the prompt is {len(request.prompt)} tokens long, a sequence may have"
+                f" n_ctx_seq = {limit}"
             )
         return _Sequence(
             id=next(self._ids),
@@ -138,22 +133,19 @@ class Engine:
         for queue in (self._waiting, self._aside):
             for sequence in [s for s in queue if s.id == id]:
                 queue.remove(sequence)
-        for slot in self._slots:
-            if slot.owner is not None and slot.owner.id == id:
+        for slot in self.slots.running():
+            if slot.taken_by.id == id:
                 self._free(slot)
 
     @property
     def has_work(self) -> bool:
-        return bool(self._waiting or self._aside or self._running())
+        return bool(self._waiting or self._aside or self.slots.running())
 
     def reset(self) -> None:
         """Drop every request and all that the memory holds."""
         self._waiting.clear()
         self._aside.clear()
-        for slot in self._slots:
-            slot.owner = None
-            slot.tokens.clear()
-        self.context.memory.clear()
+        self.slots.clear()
 
     # --- a step ---
 
@@ -189,14 +181,12 @@ class Engine:
                 if not self._make_room():
                     raise
         self._count(taken, perf_counter() - started)
+        self.most_cells_used = max(self.most_cells_used, self.context.memory.n_used())
         try:
             return self._advance(taken, logits)
         except BaseException:  # an interrupt: tokens were run whose logits are lost
             self.reset()
             raise
-
-    def _running(self) -> list[_Slot]:
-        return [slot for slot in self._slots if slot.owner is not None]
 
     def _collect(self) -> tuple[list[tuple[_Slot, int]], Batch]:
         """What runs in this step: slots with how many of their tokens, and these as a batch."""
@@ -204,10 +194,10 @@ class Engine:
         taken: list[tuple[_Slot, int]] = []
         batch = Batch()
         slots = sorted(
-            self._running(), key=lambda slot: (not _owner(slot).is_writing, _owner(slot).id)
+            self.slots.running(), key=lambda slot: (not slot.taken_by.is_writing, slot.taken_by.id)
         )
         for slot in slots:
-            sequence = _owner(slot)
+            sequence = slot.taken_by
             n = min(sequence.n_due, room)
             if n == 0:
                 break
@@ -223,7 +213,7 @@ class Engine:
     def _advance(self, taken: list[tuple[_Slot, int]], logits: NDArray[np.float32]) -> list[Output]:
         outputs, row = [], 0
         for slot, n in taken:
-            sequence = _owner(slot)
+            sequence = slot.taken_by
             slot.tokens += sequence.tokens[sequence.n_run : sequence.n_run + n]
             sequence.n_run += n
             if sequence.n_due == 0:
@@ -276,7 +266,7 @@ class Engine:
 
     def _count(self, taken: list[tuple[_Slot, int]], spent_s: float) -> None:
         """Share the step's time among prompts and writing, by their tokens."""
-        n_written = sum(n for slot, n in taken if _owner(slot).is_writing)
+        n_written = sum(n for slot, n in taken if slot.taken_by.is_writing)
         n_prompt = sum(n for _, n in taken) - n_written
         share_s = spent_s / (n_prompt + n_written)
         self.timings.n_prompt += n_prompt
@@ -292,32 +282,24 @@ class Engine:
             sequence = self._waiting[0]
             if not self._has_room_for(len(sequence.tokens)):
                 return
-            slot = self._choose_slot(sequence.tokens)
+            slot = self.slots.choose(sequence.tokens)
             if slot is None:
                 return
             self._waiting.popleft()
             slot.owner = sequence
-            sequence.n_run = self._reuse(slot, sequence.tokens)
+            sequence.n_run = self.slots.reuse(slot, sequence.tokens)
             self.timings.n_reused += sequence.n_run
 
     def _resume(self) -> None:
         """Bring back what was set aside, longest waiting first, when there is room to go on."""
         while self._aside:
             sequence = self._aside[0]
-            slot = self._choose_slot([])
+            slot = self.slots.choose([])
             if slot is None or not self._has_room_for(len(sequence.tokens)):
                 return
-            self._aside.popleft()
             assert sequence.saved is not None
-            self._forget(slot)
-            while True:
-                try:
-                    put_state(self.context.memory, slot.seq, sequence.saved)
-                    break
-                except CacheFull:
-                    if not self._drop_idle():
-                        raise
-            slot.tokens = sequence.tokens[: sequence.n_run]
+            self.slots.restore(slot, sequence.saved)
+            self._aside.popleft()
             slot.owner = sequence
             sequence.saved = None
 
@@ -327,88 +309,32 @@ class Engine:
         In streams of its own a sequence always can. A shared stream must hold what runs, what is to
         come, and some growth of each; where nothing runs, what is to come alone.
         """
-        running = self._running()
+        running = self.slots.running()
         if self.context.memory.n_stream > 1 or not running:
             return True
         sizes = self.context.sizes
-        in_use = sum(len(_owner(slot).tokens) for slot in running)
+        in_use = sum(len(slot.taken_by.tokens) for slot in running)
         return in_use + n_tokens + len(running) * _GROWTH <= sizes.n_ctx
-
-    def _choose_slot(self, tokens: list[int]) -> _Slot | None:
-        """The free slot that holds most of the beginning of `tokens`, else the longest unused."""
-        free = [slot for slot in self._slots if slot.owner is None]
-        return max(
-            free, key=lambda slot: (_n_common(slot.tokens, tokens), -slot.freed_at), default=None
-        )
-
-    def _reuse(self, slot: _Slot, tokens: list[int]) -> int:
-        """Keep or copy what the memory holds of the beginning of `tokens`; how many that is.
-
-        The last token is always run: its logits are wanted.
-        """
-        memory = self.context.memory
-        wanted = tokens[:-1]
-        n_own = memory.reusable(slot.seq, _n_common(slot.tokens, wanted))
-        best = max(self._slots, key=lambda other: _n_common(other.tokens, wanted))
-        n_best = _n_common(best.tokens, wanted)
-        if best is not slot and n_best > n_own and memory.can_copy(best.seq, n_best):
-            self._forget(slot)
-            try:
-                memory.seq_cp(best.seq, slot.seq, 0, n_best)
-                slot.tokens = wanted[:n_best]
-                return n_best
-            except CacheFull:
-                return 0
-        memory.seq_rm(slot.seq, n_own)
-        del slot.tokens[n_own:]
-        return n_own
 
     def _make_room(self) -> bool:
         """After CacheFull: forget what no one uses, else set the largest sequence aside.
 
         Returns whether anything could be done.
         """
-        if self._drop_idle():
+        if self.slots.drop_idle():
             return True
-        running = self._running()
+        running = self.slots.running()
         if len(running) < 2:
             return False
         largest = max(running, key=lambda slot: len(slot.tokens))
-        sequence = _owner(largest)
-        sequence.saved = take_state(self.context.memory, largest.seq)
+        sequence = largest.taken_by
+        sequence.saved = self.slots.save(largest.seq)[largest.seq]
         self._aside.append(sequence)
         self.n_set_aside += 1
         self._free(largest)
-        self._forget(largest)
+        self.slots.forget(largest)
         return True
-
-    def _drop_idle(self) -> bool:
-        """Forget the tokens of the free slot that was given up first. False if none holds any."""
-        idle = [slot for slot in self._slots if slot.owner is None and slot.tokens]
-        if not idle:
-            return False
-        self._forget(min(idle, key=lambda slot: slot.freed_at))
-        return True
-
-    def _forget(self, slot: _Slot) -> None:
-        self.context.memory.seq_rm(slot.seq)
-        slot.tokens = []
 
     def _free(self, slot: _Slot) -> None:
         slot.owner = None
         slot.freed_at = self._n_steps
-
-
-def _owner(slot: _Slot) -> _Sequence:
-    assert slot.owner is not None
-    return slot.owner
-
-
-def _n_common(a: list[int], b: list[int]) -> int:
-    """Length of the common beginning."""
-    n = 0
-    for x, y in zip(a, b, strict=False):
-        if x != y:
-            break
-        n += 1
-    return n

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,19 +27,27 @@ class ArenaPool:
 
     def __init__(self) -> None:
         self._newest: dict[str, Storage] = {}
-        self._made: WeakSet[Storage] = WeakSet()
+        self._made: WeakKeyDictionary[Storage, str] = WeakKeyDictionary()  # with its backend's name
 
     def take(self, backend: Backend, n_bytes: int) -> Storage:
         """At least `n_bytes` of the backend's memory, shared with what was taken before."""
         held = self._newest.get(backend.name)
         if held is None or held.n_bytes < n_bytes:
             held = self._newest[backend.name] = backend.allocate(n_bytes)
-            self._made.add(held)
+            self._made[held] = backend.name
         return held
 
     @property
     def n_bytes(self) -> int:
-        return sum(storage.n_bytes for storage in self._made)
+        return sum(self.bytes_by_backend.values())
+
+    @property
+    def bytes_by_backend(self) -> dict[str, int]:
+        """`n_bytes` of each backend that took any."""
+        held: dict[str, int] = {}
+        for storage, name in self._made.items():
+            held[name] = held.get(name, 0) + storage.n_bytes
+        return held
 
 
 class Executable:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,46 @@ from ggmlpy.sampling import SamplingParams
 
 FinishReason = Literal["stop", "length"]
 LogitsProcessor = Callable[[Sequence[int], NDArray[np.float32]], NDArray[np.float32]]
+
+Prompt = str | Sequence[int]
+
+
+class SamplingOptions(TypedDict, total=False):
+    """How tokens are chosen, as keyword arguments; `SamplingParams` tells what each does."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    typical_p: float
+    min_keep: int
+    repeat_penalty: float
+    frequency_penalty: float
+    presence_penalty: float
+    penalty_last_n: int
+    logit_bias: Mapping[int, float] | None
+    logits_processor: LogitsProcessor | None
+    seed: int | None
+
+
+class CompletionOptions(SamplingOptions, total=False):
+    """Keyword arguments of a completion, for the type checker."""
+
+    max_tokens: int | None
+    stop: str | Sequence[str] | None
+    logprobs: int | None
+    echo: bool
+    model: str | None
+
+
+class ChatOptions(SamplingOptions, total=False):
+    """Keyword arguments of an answer in a conversation, for the type checker."""
+
+    max_tokens: int | None
+    stop: str | Sequence[str] | None
+    logprobs: bool
+    top_logprobs: int | None
+    model: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,45 +3,33 @@
 from __future__ import annotations
 
 import sys
-import warnings
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields
+from collections.abc import Sequence
 from pathlib import Path
-from threading import RLock
 from time import perf_counter
 from types import TracebackType
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ggmlpy.chat import ChatTemplate
-from ggmlpy.completion import ChatForm, TextForm, collect
+from ggmlpy.completions import Completions
 from ggmlpy.compute import backends_for
 from ggmlpy.context import Context
+from ggmlpy.context_sizes import check_whole, choose_sizes
 from ggmlpy.engine import Engine
-from ggmlpy.errors import BadBatch, GgmlpyError
-from ggmlpy.generation import LogitsProcessor, Piece, Request
+from ggmlpy.errors import BadBatch, ShapeError, StateError
 from ggmlpy.gguf_file import GGUFFile
+from ggmlpy.llama_state import LlamaState, fingerprint
 from ggmlpy.models import load_model
-from ggmlpy.sampling import SamplingParams
-from ggmlpy.timings import Timings
+from ggmlpy.summary import summary
 from ggmlpy.tokenizer import Tokenizer
-from ggmlpy.types import type_of
+from ggmlpy.types import BY_ID, TensorType, type_of
 
 
-class ContextWarning(UserWarning):
-    """More context was asked for than the model was trained with."""
+class Llama(Completions):
+    """A GGUF model ready to generate: `llm(prompt)`, `create_chat_completion`, `generate`.
 
-
-class Llama:
-    """A GGUF model ready to generate.
-
-    `n_ctx` tokens fit in the context, 0 for what the model was trained with; prompts run in pieces
-    of `n_ubatch`. `type_k` and `type_v` are the KV cache's types, `flash_attn=False` computes
-    attention step by step. `n_gpu_layers` is for backends with memory of their own. Raises
-    FileError, Unsupported or BackendError, each with what is wrong and what must be.
+    What the memory holds is never run again where a prompt begins like it. Raises FileError,
+    Unsupported or BackendError, each with what is wrong and what must be.
 
     May be used from several threads: what they ask for runs together, as sequences allow.
     """
@@ -51,12 +39,13 @@ class Llama:
         model_path: str | Path,
         *,
         n_ctx: int = 0,
+        n_ctx_seq: int = 0,
         n_batch: int = 2048,
         n_ubatch: int = 512,
         n_seq_max: int = 1,
         kv_unified: bool = False,
-        type_k: str = "f16",
-        type_v: str = "f16",
+        type_k: str | int = "f16",
+        type_v: str | int = "f16",
         flash_attn: bool = True,
         backend: str = "auto",
         n_threads: int | None = None,
@@ -64,63 +53,86 @@ class Llama:
         seed: int | None = None,
         verbose: bool = False,
     ) -> None:
+        """Load a model.
+
+        model_path     the GGUF file; of a split model, its first file
+        n_ctx          tokens of all sequences together; 0: `n_seq_max` times `n_ctx_seq`, or what
+                       the model was trained with
+        n_ctx_seq      tokens that one sequence may have; 0: its equal part of `n_ctx`, or with
+                       `kv_unified` all of it
+        n_batch        tokens that are given at a time: `n_ubatch` is never more
+        n_ubatch       tokens that run at a time: more read prompts faster and take more memory
+        n_seq_max      sequences that can be under way together
+        kv_unified     they share one cache, not one for each: a sequence may take what others leave
+        type_k, type_v types of the KV cache: "f32", "f16", "bf16", "q8_0", "q4_0" …, or ggml's ids
+        flash_attn     attention as one fused node; False: step by step
+        backend        what computes: "cpu", "reference", an installed one; "auto" is the fastest
+        n_threads      CPU threads; None: one a core, and one alone where there is little to do
+        n_gpu_layers   layers on a backend with memory of its own; -1: all
+        seed           of every call that names none; None: a fresh one each time
+        verbose        print what was decided (`describe`), and timings after each completion
+        """
         started = perf_counter()
-        for name, value, least in (
-            ("n_ctx", n_ctx, 0),
-            ("n_batch", n_batch, 1),
-            ("n_ubatch", n_ubatch, 1),
-        ):
-            if value < least:
-                raise BadBatch(f"{name} is {value}: it must be at least {least}")
-        self.model_path = str(model_path)
-        self.verbose = verbose
-        self.seed = seed
+        check_whole("n_batch", n_batch, 1)
+        check_whole("n_ubatch", n_ubatch, 1)
         self._file = GGUFFile.open(model_path)
-        self.metadata = self._file.metadata
         self.model = load_model(self._file)
-        self.tokenizer = Tokenizer.from_metadata(self.metadata, self._file.path.name)
+        n_ctx, n_ctx_seq = choose_sizes(
+            n_ctx, n_ctx_seq, n_seq_max, kv_unified, self.model.hparams.n_ctx_train
+        )
         self._context = Context(
             self.model,
             backends_for(backend, n_threads),
-            n_ctx=self._choose_n_ctx(n_ctx, n_seq_max, kv_unified),
+            n_ctx=n_ctx,
+            n_ctx_seq=n_ctx_seq,
             n_ubatch=min(n_ubatch, n_batch),
             n_seq_max=n_seq_max,
             kv_unified=kv_unified,
-            type_k=type_of(type_k),
-            type_v=type_of(type_v),
+            type_k=_cache_type("type_k", type_k),
+            type_v=_cache_type("type_v", type_v),
             flash_attn=flash_attn,
         )
-        self.engine = Engine(self._context, self.tokenizer)
-        self._lock = RLock()  # one step at a time, whichever thread it runs on
-        self._pieces: dict[
-            int, deque[Piece | Exception]
-        ] = {}  # made, but not yet asked for, by request
-        self._chat_template: ChatTemplate | None = None
+        metadata = self._file.metadata
+        tokenizer = Tokenizer.from_metadata(metadata, self._file.path.name)
+        super().__init__(Engine(self._context, tokenizer), tokenizer, metadata, str(model_path))
+        self.seed = seed
+        self.verbose = verbose
+        self._n_batch = n_batch
+        self._fingerprint: str | None = None
         self._context.warm_up()
-        self.load_s = perf_counter() - started
+        self.load_s = self._answers.load_s = perf_counter() - started
         if verbose:
             print(self.describe(), file=sys.stderr)
 
-    def _choose_n_ctx(self, n_ctx: int, n_seq_max: int, kv_unified: bool) -> int:
-        trained = self.model.hparams.n_ctx_train
-        for_one = n_ctx if kv_unified else n_ctx // max(1, n_seq_max)
-        if n_ctx and for_one > trained:
-            warnings.warn(
-                f"n_ctx is {for_one}, the model was trained with {trained}:"
-                " text beyond that may not make sense",
-                ContextWarning,
-                stacklevel=3,
-            )
-        return n_ctx or trained
+    # --- what it is ---
 
-    @property
     def n_ctx(self) -> int:
+        """Tokens of all sequences together."""
+        return self._context.sizes.n_ctx
+
+    def n_ctx_seq(self) -> int:
         """Tokens that one sequence may have."""
         return self._context.sizes.n_ctx_seq
 
-    @property
     def n_vocab(self) -> int:
+        """Tokens in the vocabulary."""
         return self.model.hparams.n_vocab
+
+    def n_embd(self) -> int:
+        """Elements of a token's embedding."""
+        return self.model.hparams.n_embd
+
+    def token_bos(self) -> int | None:
+        """The token that begins a text."""
+        return self.tokenizer.bos_id
+
+    def token_eos(self) -> int | None:
+        """The token that ends a text."""
+        return self.tokenizer.eos_id
+
+    def token_eot(self) -> int | None:
+        """The token that ends a turn in a conversation."""
+        return self.tokenizer.eot_id
 
     @property
     def n_plans_built(self) -> int:
@@ -128,25 +140,18 @@ class Llama:
         return self._context.n_plans_built
 
     def describe(self) -> str:
-        """What was loaded and decided, a line each."""
-        h, memory = self.model.hparams, self._context.memory
-        cache = memory.caches[0]
-        weight_bytes = sum(t.n_bytes for t in self._file.tensors.values())
-        return "\n".join(
-            [
-                f"model    {Path(self.model_path).name}: {h.architecture}, {h.n_layer} layers,"
-                f" {weight_bytes / 1e6:.1f} MB of weights",
-                f"context  {self.n_ctx} tokens (trained with {h.n_ctx_train}),"
-                f" KV cache {memory.n_bytes / 1e6:.1f} MB ({cache.type_k}/{cache.type_v})",
-                f"compute  {self._context.compute_bytes / 1e6:.1f} MB on"
-                f" {self._context.backend_names}, loaded in {self.load_s:.2f} s",
-            ]
+        """A table of what was loaded and decided: sizes, caches, memory, backends."""
+        return summary(self._file, self._context, self._n_batch, self.load_s)
+
+    def __repr__(self) -> str:
+        h, sizes = self.model.hparams, self._context.sizes
+        return (
+            f"Llama({Path(self.model_path).name!r}, {h.architecture}, {h.n_layer} layers,"
+            f" n_ctx={sizes.n_ctx}, n_ctx_seq={sizes.n_ctx_seq}, n_seq_max={sizes.n_seq_max},"
+            f" backend={self._context.backends[0].name!r})"
         )
 
-    @property
-    def timings(self) -> Timings:
-        """Of what ran since the engine was last idle."""
-        return self.engine.timings
+    # --- tokens and logits ---
 
     def tokenize(self, text: str, add_bos: bool = True, special: bool = False) -> list[int]:
         """The text's token ids. `special` parses control tokens written in the text."""
@@ -157,21 +162,81 @@ class Llama:
         return self.tokenizer.decode(tokens, special=special)
 
     def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
-        """Logits of a fresh sequence at every token: [n_tokens, n_vocab]. Resets the model."""
-        with self._lock:
+        """Logits of a fresh sequence at every token: [n_tokens, n_vocab]. Resets the model.
+
+        Raises BadBatch for tokens that there are not, or more of them than a sequence may have.
+        """
+        if len(tokens) > self.n_ctx_seq():
+            raise BadBatch(
+                f"{len(tokens)} tokens, a sequence may have n_ctx_seq = {self.n_ctx_seq()}"
+            )
+        with self._answers.lock:
             self.reset()
             logits = self._context.decode(tokens, all_logits=True).copy()
             self.reset()
         return logits
 
+    # --- what the memory holds ---
+
+    @property
+    def held_tokens(self) -> dict[int, list[int]]:
+        """The tokens that the memory holds, by sequence: a prompt that begins like them runs on."""
+        with self._answers.lock:
+            slots = self.engine.slots.all
+            return {slot.seq: list(slot.tokens) for slot in slots if slot.tokens}
+
+    def save_state(self, path: str | Path | None = None, *, seq: int | None = None) -> LlamaState:
+        """What the memory holds of sequence `seq`, or of all: to `load_state` here or elsewhere.
+
+        With `path` it is written to a file too, whole or not at all. Raises BadBatch for a sequence
+        that there is not, FileError for a file that cannot be written.
+        """
+        with self._answers.lock:
+            states = self.engine.slots.save(seq)
+            state = LlamaState(states, Path(self.model_path).name, self._own_fingerprint())
+        if path is not None:
+            state.write(path)
+        return state
+
+    def load_state(self, state: LlamaState | bytes | str | Path, *, seq: int | None = None) -> None:
+        """Hold what `save_state` saved, instead of all that is held: prompts go on from there.
+
+        `state` may be the bytes of one, or the path of its file. It may come from a model with any
+        other n_ctx, streams, K/V types (K and V are converted), flash_attn and backend, but of the
+        same weights. With `seq` a state of one sequence becomes that sequence, others stay.
+
+        Raises StateError for what is damaged or of another model, BadBatch for a sequence that
+        there is not or that is being written, CacheFull where there is no room; nothing is changed
+        then.
+        """
+        if isinstance(state, bytes | bytearray | memoryview):
+            state = LlamaState.from_bytes(bytes(state))
+        elif isinstance(state, str | Path):
+            state = LlamaState.read(state)
+        elif not isinstance(state, LlamaState):
+            raise StateError(
+                f"a state is a LlamaState, bytes or a path, not {type(state).__name__}"
+            )
+        with self._answers.lock:
+            state.check_fits(
+                Path(self.model_path).name,
+                self._own_fingerprint(),
+                self._context.memory,
+                self.n_vocab(),
+            )
+            self.engine.slots.load(state.sequences, seq)
+
+    def _own_fingerprint(self) -> str:
+        if self._fingerprint is None:
+            self._fingerprint = fingerprint(self._file)
+        return self._fingerprint
+
     def reset(self) -> None:
-        """Forget what the KV cache holds, and end what is being written.
+        """Forget what the memory holds, and end what is being written.
 
         Never changes a later result, only what has to be run again.
         """
-        with self._lock:
-            self.engine.reset()
-            self._pieces.clear()
+        self._answers.reset()
 
     def close(self) -> None:
         """Let go of the file. The model must not be used afterwards."""
@@ -188,209 +253,11 @@ class Llama:
     ) -> None:
         self.close()
 
-    def create_completion(
-        self, prompt: str | Sequence[int], *, stream: bool = False, **options: Any
-    ) -> dict[str, Any] | Iterator[dict[str, Any]]:
-        """Text after `prompt`: llama-cpp-python's completion dict, or with `stream` its chunks.
 
-        Options, with llama-cpp-python's names and defaults:
-
-            max_tokens=16             None or below 1: until the context is full
-            temperature=0.8           0 always takes the likeliest token
-            top_k=40, top_p=0.95, min_p=0.05, typical_p=1.0
-            repeat_penalty=1.0, frequency_penalty=0.0, presence_penalty=0.0
-            logit_bias=None           {token: added to its logit}
-            logits_processor=None     f(tokens, logits) -> logits
-            seed=None                 the model's seed, or a fresh one
-            stop=None                 a string, or several, that end the text before them
-            logprobs=None             how many likeliest tokens to tell of each token
-            echo=False                put the prompt before the text
-            model=None                the name to give in the result
-
-        Raises BadBatch for a prompt that does not fit the context, SamplingError for an option out
-        of its range.
-        """
-        request, form = self._text_request(prompt, **options)
-        return self._complete(request, form, stream)
-
-    def _text_request(
-        self,
-        prompt: str | Sequence[int],
-        *,
-        max_tokens: int | None = 16,
-        logprobs: int | None = None,
-        echo: bool = False,
-        stop: str | Sequence[str] | None = None,
-        model: str | None = None,
-        logits_processor: LogitsProcessor | None = None,
-        **sampling: Any,
-    ) -> tuple[Request, TextForm]:
-        tokens = self._prompt_tokens(prompt)
-        request = self._request(
-            tokens, max_tokens, sampling, _as_list(stop), logprobs, logits_processor
-        )
-        shown = ""
-        if echo:
-            shown = prompt if isinstance(prompt, str) else self.detokenize(prompt)
-        return request, TextForm(model or self.model_path, self.tokenizer, len(tokens), echo=shown)
-
-    def __call__(self, prompt: str | Sequence[int], **options: Any) -> Any:
-        """`create_completion`."""
-        return self.create_completion(prompt, **options)
-
-    def create_chat_completion(
-        self,
-        messages: Sequence[dict[str, Any]],
-        *,
-        max_tokens: int | None = None,
-        stop: str | Sequence[str] | None = None,
-        stream: bool = False,
-        model: str | None = None,
-        logprobs: bool = False,
-        top_logprobs: int | None = None,
-        logits_processor: LogitsProcessor | None = None,
-        temperature: float = 0.2,
-        **sampling: Any,
-    ) -> dict[str, Any] | Iterator[dict[str, Any]]:
-        """The assistant's answer to `messages`, by the file's chat template.
-
-        `sampling` is as for `create_completion`. Raises TemplateError for messages or a template
-        that do not render, and what `create_completion` raises.
-        """
-        template = self.chat_template
-        # A model's own template writes its BOS: one more would change what the model sees.
-        prompt = template.render(list(messages))
-        tokens = self.tokenizer.encode(prompt, add_bos=template.is_default, special=True)
-        stops = [*_as_list(stop), *template.stops()]
-        n_top = (top_logprobs or 0) if logprobs else None
-        options = {"temperature": temperature, **sampling}
-        request = self._request(tokens, max_tokens, options, stops, n_top, logits_processor)
-        form = ChatForm(model or self.model_path, self.tokenizer, len(tokens))
-        return self._complete(request, form, stream)
-
-    def generate(
-        self, prompts: Iterable[str | Sequence[int]], **options: Any
-    ) -> Iterator[dict[str, Any]]:
-        """Completions of many prompts, run together on up to `n_seq_max` sequences.
-
-        Yields the dicts of `create_completion` in the order of the prompts, each as soon as it and
-        those before it are done; `options` are its options, for every prompt. Each text is the one
-        that its prompt gets alone. Raises what `create_completion` raises, before anything runs.
-        """
-        if isinstance(prompts, str | bytes):
-            raise TypeError("prompts is one text: pass a list of texts")
-        asked = [self._text_request(prompt, **options) for prompt in prompts]
-        for request, _ in asked:
-            self.engine.check(request)
-        return self._collect_all(asked)
-
-    def _collect_all(self, asked: list[tuple[Request, TextForm]]) -> Iterator[dict[str, Any]]:
-        ids: list[int] = []
-        try:
-            for request, _ in asked:
-                ids.append(self._start(request))
-            for id, (_, form) in zip(ids, asked, strict=True):
-                yield collect(self._pieces_of(id), form)
-        finally:  # all done, or left early
-            for id in ids:
-                self._drop(id)
-
-    @property
-    def chat_template(self) -> ChatTemplate:
-        """The file's chat template, or a plain one where it has none. Raises TemplateError."""
-        if self._chat_template is None:
-            self._chat_template = ChatTemplate.from_metadata(self.metadata)
-        return self._chat_template
-
-    def _prompt_tokens(self, prompt: str | Sequence[int]) -> list[int]:
-        if isinstance(prompt, str):
-            tokens = self.tokenizer.encode(prompt, add_bos=True, special=True)
-        elif isinstance(prompt, Sequence | np.ndarray) and not isinstance(
-            prompt, bytes | bytearray
-        ):
-            tokens = [int(token) for token in prompt]
-        else:
-            raise TypeError(f"a prompt is a string or token ids, not {type(prompt).__name__}")
-        if not tokens:  # a file without BOS, and nothing to start from
-            raise BadBatch("the prompt is empty, and this vocabulary has no token to begin with")
-        return tokens
-
-    def _request(
-        self,
-        tokens: list[int],
-        max_tokens: int | None,
-        sampling: dict[str, Any],
-        stop: Sequence[str],
-        n_top_logprobs: int | None,
-        logits_processor: LogitsProcessor | None,
-    ) -> Request:
-        if sampling.get("seed") is None:
-            sampling = {**sampling, "seed": self.seed}
-        unknown = set(sampling) - {field.name for field in fields(SamplingParams)}
-        if unknown:
-            raise TypeError(f"unknown option {', '.join(sorted(unknown))}")
-        room = self.n_ctx - len(tokens) + 1  # the last token need not be run
-        wanted = room if max_tokens is None or max_tokens < 1 else min(max_tokens, room)
-        return Request(
-            tokens, wanted, SamplingParams(**sampling), stop, n_top_logprobs, logits_processor
-        )
-
-    def _complete(
-        self, request: Request, form: TextForm | ChatForm, stream: bool
-    ) -> dict[str, Any] | Iterator[dict[str, Any]]:
-        self.engine.check(request)
-        pieces = self._follow(request)
-        if stream:
-            return form.chunks(pieces)
-        result: dict[str, Any] = collect(pieces, form)
-        if self.verbose:
-            print(self.timings, file=sys.stderr)
-        return result
-
-    def _start(self, request: Request) -> int:
-        with self._lock:
-            if not self.engine.has_work:
-                self.engine.timings = Timings(load_s=self.load_s)
-            id = self.engine.add(request)
-            self._pieces[id] = deque()
-        return id
-
-    def _follow(self, request: Request) -> Iterator[Piece]:
-        """The pieces of a request, which starts when the first is asked for."""
-        yield from self._pieces_of(self._start(request))
-
-    def _pieces_of(self, id: int) -> Iterator[Piece]:
-        """The pieces of one request. Steps that this takes bring the others forward too."""
-        try:
-            while True:
-                with self._lock:
-                    piece = self._next_piece(id)
-                if isinstance(piece, Exception):
-                    raise piece
-                yield piece
-                if piece.finish_reason is not None:
-                    return
-        finally:  # read to the end, or left early
-            self._drop(id)
-
-    def _next_piece(self, id: int) -> Piece | Exception:
-        while id in self._pieces:
-            if self._pieces[id]:
-                return self._pieces[id].popleft()
-            if not self.engine.has_work:
-                break
-            for output in self.engine.step():
-                if output.id in self._pieces:
-                    self._pieces[output.id].append(output.piece)
-        raise GgmlpyError("the text cannot go on: the model was reset while it was written")
-
-    def _drop(self, id: int) -> None:
-        with self._lock:
-            self.engine.cancel(id)
-            self._pieces.pop(id, None)
-
-
-def _as_list(stop: str | Sequence[str] | None) -> list[str]:
-    if stop is None:
-        return []
-    return [stop] if isinstance(stop, str) else list(stop)
+def _cache_type(name: str, wanted: str | int | TensorType) -> TensorType:
+    """A type by its name, or by its number in a GGUF file."""
+    if isinstance(wanted, str | TensorType):
+        return type_of(wanted)
+    if isinstance(wanted, bool) or wanted not in BY_ID:
+        raise ShapeError(f"{name} is {wanted!r}: must be the name of a type, or its number in ggml")
+    return BY_ID[int(wanted)]

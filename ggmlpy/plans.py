@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ggmlpy.allocator import allocate
 from ggmlpy.backends.base import Backend
 from ggmlpy.executable import ArenaPool, Executable
 from ggmlpy.graph import Graph
@@ -17,7 +18,7 @@ from ggmlpy.kv_cache import KVCache
 from ggmlpy.memory import SequenceMemory
 from ggmlpy.models import Model
 from ggmlpy.models.batch import KVView, RecurrentView, Run, Segment, UBatch
-from ggmlpy.scheduler import Pin
+from ggmlpy.scheduler import Pin, assign, cut
 from ggmlpy.tensor import Flag, Tensor, zeros
 
 MAX_PLANS = 64  # shapes kept ready; a plan's records are small, its arena is shared
@@ -151,8 +152,18 @@ class PlanCache:
         self.plans.move_to_end(shape)
         return plan
 
+    def arena_bytes(self, shape: Shape) -> dict[str, int]:
+        """Bytes that a plan for the shape would run in, by backend. Nothing is planned."""
+        graph, _, _ = self._graph(shape)
+        schedule = cut(graph, assign(graph, self._backends, self._pin))
+        return allocate(graph, schedule.splits).arena_bytes
+
     def _build(self, shape: Shape) -> Plan:
+        graph, inputs, logits = self._graph(shape)
+        return Plan(inputs, logits, Executable(graph, self._backends, self._pin, self.arenas))
+
+    def _graph(self, shape: Shape) -> tuple[Graph, UBatch, Tensor]:
+        """The graph of a shape, its inputs, and its logits."""
         inputs = make_inputs(shape, self._memory, self._flash_attn)
         logits = self._model.build(inputs)
-        graph = Graph(*inputs.writes, logits)
-        return Plan(inputs, logits, Executable(graph, self._backends, self._pin, self.arenas))
+        return Graph(*inputs.writes, logits), inputs, logits

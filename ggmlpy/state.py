@@ -108,27 +108,102 @@ def put_state(memory: SequenceMemory, seq: int, state: SequenceState) -> None:
     try:
         for cache in memory.caches:
             _put_rows(cache, seq, state)
-        if memory.recurrent is not None:
-            for i, leaf in memory.recurrent.states.items():
-                leaf.array().reshape(leaf.ne[1], leaf.ne[0])[seq] = state.recurrent[i]
+        _put_recurrent(memory, seq, state)
     except BaseException:
         memory.seq_rm(seq)
         raise
 
 
-def _put_rows(cache: KVCache, seq: int, state: SequenceState) -> None:
-    """A sequence's rows of the layers of one cache, into cells that it is given here."""
+def put_states(memory: SequenceMemory, states: dict[int, SequenceState]) -> None:
+    """Make the memory hold these sequences, and nothing else.
+
+    What is alike in several of them shares cells in a shared stream, as it may have done where it
+    was saved. Raises as `put_state` does; nothing is changed then.
+    """
+    for seq, state in states.items():
+        memory.check_seq(seq)
+        _check_fits(memory, state)
+    twins = [_find_twins(cache, states) for cache in memory.caches]
+    for cache, found in zip(memory.caches, twins, strict=True):
+        n_needed = [int(np.count_nonzero(seqs < 0)) for seqs, _ in found.values()]
+        most = sum(n_needed) if cache.n_stream == 1 else max(n_needed, default=0)
+        if most > cache.n_ctx:
+            raise CacheFull(f"states of {most} tokens do not fit: there is room for {cache.n_ctx}")
+    memory.clear()
+    try:
+        for cache, found in zip(memory.caches, twins, strict=True):
+            _put_all_rows(cache, states, found)
+        for seq, state in states.items():
+            _put_recurrent(memory, seq, state)
+    except BaseException:
+        memory.clear()
+        raise
+
+
+# For each sequence and row: the sequence before it that has the same (-1: none), and its row there.
+_Twins = dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]]
+
+
+def _find_twins(cache: KVCache, states: dict[int, SequenceState]) -> _Twins:
+    """Rows of one cache's layers that may share a cell with those of a sequence before."""
+    found: _Twins = {}
+    for seq, state in states.items():
+        n_rows = len(state.layers[next(iter(cache.k))].positions)
+        seqs, rows = np.full(n_rows, -1), np.full(n_rows, -1)
+        for other in found if cache.n_stream == 1 else ():
+            theirs, own = _alike([(states[other].layers[i], state.layers[i]) for i in cache.k])
+            seqs[own], rows[own] = other, theirs
+        found[seq] = seqs, rows
+    return found
+
+
+def _alike(pairs: list[tuple[LayerRows, LayerRows]]) -> tuple[Cells, Cells]:
+    """Rows that are at one position and the same in every layer, of either sequence."""
+    first, second = pairs[0]
+    _, a, b = np.intersect1d(first.positions, second.positions, return_indices=True)
+    for x, y in pairs:
+        if x.k_type is not y.k_type or x.v_type is not y.v_type:
+            return a[:0], b[:0]
+        same = (x.k[a] == y.k[b]).all(axis=1) & (x.v[a] == y.v[b]).all(axis=1)
+        a, b = a[same], b[same]
+    return a, b
+
+
+def _put_all_rows(cache: KVCache, states: dict[int, SequenceState], twins: _Twins) -> None:
+    """The rows of one cache's layers, into cells of their own or of their twins."""
+    cells: dict[int, Cells] = {}
+    for seq, (twin_seqs, twin_rows) in twins.items():
+        own = np.flatnonzero(twin_seqs < 0)
+        cells[seq] = np.empty(len(twin_seqs), np.int64)
+        cells[seq][own] = _put_rows(cache, seq, states[seq], own)
+        for other in np.unique(twin_seqs[twin_seqs >= 0]).tolist():
+            at = np.flatnonzero(twin_seqs == other)
+            cells[seq][at] = cells[other][twin_rows[at]]
+            cache.share(seq, cells[seq][at])
+
+
+def _put_rows(
+    cache: KVCache, seq: int, state: SequenceState, only: NDArray[np.int64] | None = None
+) -> Cells:
+    """A sequence's rows (all, or some) of the layers of one cache; the cells that they got."""
     first = state.layers[next(iter(cache.k))]
     cache.set_forgotten(seq, first.forgotten)
-    if not len(first.positions):
-        return
+    rows = np.arange(len(first.positions)) if only is None else only
     stream = cache.stream_of(seq)
-    cells = cache.find_cells(len(first.positions), stream)
-    cache.occupy(cells, first.positions, (seq,))
-    for i in cache.k:
-        rows = state.layers[i]
-        _write(cache, cache.k[i], stream, cells, rows.k, rows.k_type)
-        _write(cache, cache.v[i], stream, cells, rows.v, rows.v_type)
+    cells = cache.find_cells(len(rows), stream)
+    if len(rows):
+        cache.occupy(cells, first.positions[rows], (seq,))
+        for i in cache.k:
+            kept = state.layers[i]
+            _write(cache, cache.k[i], stream, cells, kept.k[rows], kept.k_type)
+            _write(cache, cache.v[i], stream, cells, kept.v[rows], kept.v_type)
+    return cells
+
+
+def _put_recurrent(memory: SequenceMemory, seq: int, state: SequenceState) -> None:
+    if memory.recurrent is not None:
+        for i, leaf in memory.recurrent.states.items():
+            leaf.array().reshape(leaf.ne[1], leaf.ne[0])[seq] = state.recurrent[i]
 
 
 def _by_position(cache: KVCache, seq: int) -> Cells:

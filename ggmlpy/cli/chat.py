@@ -156,7 +156,7 @@ class _Conversation:
                 write_text("" if text.endswith("\n") else "\n")
         self._messages = [*messages, {"role": "assistant", "content": text.strip()}]
         if reason == "length" and self._choices["max_tokens"] is None:
-            complain("warning", f"the context of {self._llm.n_ctx} tokens is full")
+            complain("warning", f"the context of {self._llm.n_ctx_seq()} tokens is full")
 
 
 def _messages(interactive: bool) -> Iterator[str]:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 from ggmlpy.cli import common, options
 from ggmlpy.cli.guard import complain
@@ -83,23 +83,20 @@ def generate(
     default_n = N_TOKENS if model is not None else N_STORY_TOKENS
     n_wanted = default_n if n_predict is None else n_predict
     writing = _Writing(llm, DEFAULT_PROMPT if text is None else text, common.seed_or_fresh(seed))
-    chunks = cast(
-        Iterator[dict[str, Any]],
-        llm.create_completion(
-            writing.prompt,
-            max_tokens=None if n_wanted == -1 else n_wanted,
-            temperature=temp,
-            top_k=top_k,
-            top_p=top_p,
-            min_p=min_p,
-            typical_p=typical,
-            repeat_penalty=repeat_penalty,
-            frequency_penalty=frequency_penalty,
-            presence_penalty=presence_penalty,
-            stop=stop,
-            seed=writing.seed,
-            stream=True,
-        ),
+    chunks = llm.create_completion(
+        writing.prompt,
+        max_tokens=None if n_wanted == -1 else n_wanted,
+        temperature=temp,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        typical_p=typical,
+        repeat_penalty=repeat_penalty,
+        frequency_penalty=frequency_penalty,
+        presence_penalty=presence_penalty,
+        stop=stop,
+        seed=writing.seed,
+        stream=True,
     )
     writing.run(chunks, show=not as_json, echo=echo)
     if as_json:
@@ -108,7 +105,8 @@ def generate(
         say(str(llm.timings) if verbose else writing.speed())
     n_made = llm.timings.n_generated
     if writing.finish_reason == "length" and (n_made < n_wanted or n_wanted == -1):
-        complain("warning", f"stopped after {n_made} tokens: the context of {llm.n_ctx} is full")
+        n_ctx = llm.n_ctx_seq()
+        complain("warning", f"stopped after {n_made} tokens: the context of {n_ctx} is full")
 
 
 class _Writing:

@@ -136,9 +136,9 @@ def test_the_context_may_end_the_text(run: Run, tmp_path: Path) -> None:
 def test_verbose_tells_of_the_model_and_all_timings(run: Run, tiny: Path) -> None:
     outcome = written(run, tiny, "-p", "ab", "-n", 3, "-v", "-ctk", "f32", "-c", 64)
     assert "tiny.gguf: llama, 2 layers" in outcome.err
-    assert "context  64 tokens (trained with 128)" in outcome.err
-    assert "(f32/f16)" in outcome.err
-    assert [line.split(":")[0].strip() for line in outcome.err.splitlines()[3:]] == [
+    assert "n_ctx_seq    64 tokens, the most of one (trained with 128)" in outcome.err
+    assert "K f32 " in outcome.err
+    assert [line.split(":")[0].strip() for line in outcome.err.splitlines()[-4:]] == [
         "load", "prompt", "decode", "sample",
     ]  # fmt: skip
 

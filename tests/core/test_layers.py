@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LAYERS: list[tuple[str, list[str]]] = [
     ("core", [
         "errors", "types", "quants", "spec", "storage", "layout", "tensor", "op", "graph",
-        "graph_layers", "graph_html", "gguf_file",
+        "graph_layers", "graph_html", "gguf_file", "progress",
     ]),
     ("text", [
         "tokenizer", "chat", "template_limits", "template_sandbox", "stopping", "sampling",
@@ -26,7 +26,8 @@ LAYERS: list[tuple[str, list[str]]] = [
         "spans", "batch", "kv_cache", "recurrent_state", "memory", "plans", "shift", "state",
     ]),
     ("engine", [
-        "context", "engine", "generation", "completion", "llama", "packaged", "bench", "bandwidth",
+        "context", "context_sizes", "generation", "slots", "engine", "answers", "completion",
+        "completions", "summary", "llama_state", "llama", "packaged", "bench", "bandwidth",
     ]),
     ("surface", ["cli", "__init__", "__main__"]),
 ]  # fmt: skip

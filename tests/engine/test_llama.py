@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
 
 import ggmlpy
-from ggmlpy import BadBatch, ContextWarning, Llama, MissingFile, TokenizerError, Unsupported
+from ggmlpy import (
+    BadBatch,
+    ContextWarning,
+    Llama,
+    MissingFile,
+    SamplingError,
+    TokenizerError,
+    Unsupported,
+)
+from ggmlpy.generation import ChatOptions, CompletionOptions
+from ggmlpy.sampling import SamplingParams
 from tests.models.tiny import Tiny, write_model
 from tests.shared import shared_path
 
@@ -38,7 +51,7 @@ def test_public_names() -> None:
     assert sorted(ggmlpy.__all__) == [
         "AllocationError", "ArgumentError", "BackendError", "BadBatch", "CacheFull",
         "ContextWarning", "FileError", "Flag", "GGUFError",
-        "GGUFFile", "GgmlpyError", "Graph", "IndexOutOfRange", "KernelError", "Llama",
+        "GGUFFile", "GgmlpyError", "Graph", "IndexOutOfRange", "KernelError", "Llama", "LlamaState",
         "MissingFile", "SamplingError", "ShapeError", "StateError", "TYPES", "TemplateError",
         "Tensor", "TensorType", "Tokenizer", "TokenizerError", "Unsupported", "WeightError",
         "backend_names", "compute", "from_bytes", "from_numpy", "get_backend", "ops",
@@ -135,7 +148,7 @@ def test_text_never_outgrows_the_context(tiny_path: Path, max_tokens: int | None
 def test_a_prompt_too_long_says_how_long(tiny_path: Path) -> None:
     with (
         Llama(tiny_path, backend="reference", n_ctx=8) as llm,
-        pytest.raises(BadBatch, match=r"the prompt is \d+ tokens long, .* n_ctx = 8"),
+        pytest.raises(BadBatch, match=r"the prompt is \d+ tokens long, .* n_ctx_seq = 8"),
     ):
         llm("abcdefghijkl")
 
@@ -221,7 +234,7 @@ def test_chat_renders_the_files_template(tmp_path: Path) -> None:
         chunks = list(
             llm.create_chat_completion(messages, max_tokens=6, temperature=0, stream=True)
         )
-    deltas = [c["choices"][0]["delta"] for c in chunks]  # type: ignore[index]
+    deltas = [c["choices"][0]["delta"] for c in chunks]
     assert deltas[0] == {"role": "assistant"}
     assert "".join(d.get("content", "") for d in deltas) == same["text"]
     assert deltas[-1] == {}
@@ -236,7 +249,7 @@ def test_logits_of_a_fresh_sequence(tiny: Llama) -> None:
     tiny("something else", max_tokens=3, temperature=0)
     tokens = tiny.tokenize("abc")
     first = tiny.logits(tokens)
-    assert first.shape == (len(tokens), tiny.n_vocab)
+    assert first.shape == (len(tokens), tiny.n_vocab())
     assert first.dtype == np.float32
     np.testing.assert_array_equal(first, tiny.logits(tokens))
 
@@ -282,8 +295,8 @@ def test_paths_that_do_not_work(tmp_path: Path) -> None:
 def test_describe_names_what_was_decided(stories: Llama) -> None:
     text = stories.describe()
     assert "llama, 5 layers" in text
-    assert "(f16/f16)" in text
-    assert "cpu" in text
+    assert "K f16 " in text
+    assert "backend      cpu, 2 threads" in text
 
 
 def test_steps_of_one_shape_reuse_one_plan(stories: Llama) -> None:
@@ -299,3 +312,100 @@ def test_steps_of_one_shape_reuse_one_plan(stories: Llama) -> None:
 def test_a_context_beyond_all_memory_is_a_typed_error(tiny_path: Path, n_ctx: int) -> None:
     with pytest.raises(ggmlpy.AllocationError, match=r"cache_k\.0 f16 .* bytes of memory cannot"):
         Llama(tiny_path, n_ctx=n_ctx)
+
+
+# --- what `help` shows, and what is refused -----------------------------------------------------
+
+WRITERS = (Llama.create_completion, Llama.__call__, Llama.generate, Llama.create_chat_completion)
+
+
+@pytest.mark.parametrize("method", WRITERS, ids=lambda m: m.__name__)
+def test_every_option_is_a_keyword_with_a_default(method: Any) -> None:
+    """`help()` shows them all; none hides behind **options."""
+    parameters = inspect.signature(method).parameters.values()
+    options = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}
+    assert not [p for p in parameters if p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    assert all(p.annotation is not p.empty for p in options.values())
+    sampling = {field.name: field.default for field in fields(SamplingParams)}
+    sampling |= {"logits_processor": None}
+    if method is Llama.create_chat_completion:
+        sampling["temperature"] = 0.2  # llama-cpp-python's
+    assert {name: options[name].default for name in sampling} == sampling
+    assert inspect.getdoc(method)
+
+
+def test_the_types_of_the_overloads_are_those_of_the_methods() -> None:
+    """What a type checker is told of the options, and what the methods take."""
+    for method, declared in (
+        (Llama.create_completion, CompletionOptions),
+        (Llama.create_chat_completion, ChatOptions),
+    ):
+        parameters = inspect.signature(method, eval_str=True).parameters.values()
+        taken = {p.name: p.annotation for p in parameters if p.kind is p.KEYWORD_ONLY}
+        del taken["stream"]
+        assert get_type_hints(declared) == taken
+
+
+def test_every_parameter_of_llama_is_documented() -> None:
+    documented = inspect.getdoc(Llama.__init__) or ""
+    for name in inspect.signature(Llama).parameters:
+        assert re.search(rf"^([\w, ]+, )?{name}[ ,]", documented, re.MULTILINE), name
+    documented = inspect.getdoc(Llama.create_completion) or ""
+    for name in inspect.signature(Llama.create_completion).parameters:
+        assert name == "self" or re.search(rf"\b{name}\b", documented), name
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_tokens": 2.5}, r"max_tokens is 2\.5: must be an integer, or None"),
+        ({"max_tokens": "8"}, "max_tokens is '8': must be an integer, or None"),
+        ({"max_tokens": True}, "max_tokens is True: must be an integer, or None"),
+        ({"logprobs": -1}, "logprobs is -1: must be an integer >= 0, or None"),
+        ({"logprobs": 1.5}, r"logprobs is 1\.5: must be an integer >= 0, or None"),
+        ({"top_k": 2.5}, r"top_k is 2\.5: must be an integer"),
+    ],
+)
+def test_options_of_another_kind_are_refused(
+    tiny: Llama, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SamplingError, match=message):
+        tiny("ab", **options)
+    with pytest.raises(SamplingError, match=message):
+        tiny.generate(["ab"], **options)
+    assert not tiny.engine.has_work
+
+
+def test_numpys_integers_are_integers(tiny: Llama) -> None:
+    three: Any = np.int64(3)
+    made = tiny("ab", max_tokens=three, temperature=0)
+    assert made["usage"]["completion_tokens"] == 3
+
+
+def test_kv_types_by_ggmls_numbers(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "wide.gguf", Tiny(n_head=2, n_head_kv=1, n_rot=32))
+    with Llama(path, backend="null", type_k=8, type_v=0) as llm:
+        (cache,) = llm.engine.context.memory.caches
+        assert (cache.type_k.name, cache.type_v.name) == ("q8_0", "f32")
+    wrong: list[Any] = [99, -1, True, None, 1.5]
+    for bad in wrong:
+        with pytest.raises(ggmlpy.ShapeError, match=f"type_k is {bad}: must be the name of a type"):
+            Llama(path, backend="null", type_k=bad)
+
+
+def test_helpers_that_llama_cpp_python_has(tiny: Llama) -> None:
+    assert (tiny.n_ctx(), tiny.n_vocab(), tiny.n_embd()) == (128, 288, 64)
+    assert (tiny.token_bos(), tiny.token_eos(), tiny.token_eot()) == (1, 2, None)
+    assert repr(tiny) == (
+        "Llama('tiny.gguf', llama, 2 layers, n_ctx=128, n_ctx_seq=128, n_seq_max=1,"
+        " backend='reference')"
+    )
+
+
+def test_held_tokens_are_the_prompt_and_what_was_run_of_the_text(tiny: Llama) -> None:
+    assert tiny.held_tokens == {}
+    tiny("abc", max_tokens=3, temperature=0, logit_bias={2: -1000.0})
+    (held,) = tiny.held_tokens.values()
+    assert held[:-2] == tiny.tokenize("abc")
+    tiny.reset()
+    assert tiny.held_tokens == {}

@@ -1,0 +1,125 @@
+"""`LlamaState`: what a model holds of some sequences, to keep and to load again.
+
+A state belongs to the weights that made it; how the memory is laid out (n_ctx, streams, K/V types,
+flash attention, backend) is free where it is loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ggmlpy.errors import StateError
+from ggmlpy.gguf_file import GGUFFile
+from ggmlpy.memory import SequenceMemory
+from ggmlpy.state import SequenceState, from_bytes, read_file, to_bytes, write_file
+
+_SAMPLE_BYTES = 1024  # of every tensor; a fine-tuned copy differs in nearly all of them
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class LlamaState:
+    """Saved sequences by number. Made by `Llama.save_state`, used by `Llama.load_state`.
+
+    Can be pickled, turned `to_bytes` and back, and written to a file.
+    """
+
+    sequences: dict[int, SequenceState]
+    model: str  # the name of its file
+    fingerprint: str  # of its weights
+
+    @property
+    def tokens(self) -> dict[int, list[int]]:
+        """The tokens of each sequence."""
+        return {seq: list(state.tokens) for seq, state in self.sequences.items()}
+
+    @property
+    def n_tokens(self) -> int:
+        """Of all sequences together."""
+        return sum(len(state.tokens) for state in self.sequences.values())
+
+    @property
+    def n_bytes(self) -> int:
+        """Of K, V and recurrent states."""
+        return sum(state.n_bytes for state in self.sequences.values())
+
+    def to_bytes(self) -> bytes:
+        """What `write` writes."""
+        return to_bytes(self.sequences, self._about())
+
+    @classmethod
+    def from_bytes(cls, data: bytes, name: str = "state") -> LlamaState:
+        """The state that `to_bytes` turned to bytes. Raises StateError for anything else."""
+        return cls._from_parts(*from_bytes(data, name), name)
+
+    def write(self, path: str | Path) -> None:
+        """Write a file, whole or not at all. Raises FileError."""
+        write_file(path, self.sequences, self._about())
+
+    @classmethod
+    def read(cls, path: str | Path) -> LlamaState:
+        """The state in a file.
+
+        Raises MissingFile, FileError if it cannot be read, StateError if it is no sound state file.
+        """
+        return cls._from_parts(*read_file(path), Path(path).name)
+
+    def check_fits(
+        self, model: str, fingerprint: str, memory: SequenceMemory, n_vocab: int
+    ) -> None:
+        """Raise StateError unless `model` made it, and tokens and K and V belong together."""
+        if self.fingerprint != fingerprint:
+            raise StateError(f"the state was saved with {self.model}, other weights than {model}")
+        for seq, state in self.sequences.items():
+            if not all(0 <= token < n_vocab for token in state.tokens):
+                raise StateError(f"the state's sequence {seq} has tokens outside the vocabulary")
+            _check_complete(seq, state, memory)
+
+    def _about(self) -> dict[str, Any]:
+        return {"model": self.model, "fingerprint": self.fingerprint}
+
+    @classmethod
+    def _from_parts(
+        cls, sequences: dict[int, SequenceState], about: dict[str, Any], name: str
+    ) -> LlamaState:
+        model, fingerprint = about.get("model"), about.get("fingerprint")
+        if not isinstance(model, str) or not isinstance(fingerprint, str):
+            raise StateError(f"{name}: does not say which model it belongs to")
+        return cls(sequences, model, fingerprint)
+
+    def __repr__(self) -> str:
+        n = len(self.sequences)
+        return (
+            f"LlamaState({self.model!r}, {n} sequence{'' if n == 1 else 's'},"
+            f" {self.n_tokens} tokens, {self.n_bytes} bytes)"
+        )
+
+
+def _check_complete(seq: int, state: SequenceState, memory: SequenceMemory) -> None:
+    """Raise StateError unless each cache gets K and V of all tokens that the next one sees."""
+    n_tokens = len(state.tokens)
+    for cache in memory.caches:
+        i = next(iter(cache.k))
+        positions = state.layers[i].positions if i in state.layers else np.empty(0, np.int32)
+        first = n_tokens - len(positions)
+        if first > cache.first_kept(n_tokens) or not np.array_equal(
+            positions, np.arange(first, n_tokens)
+        ):
+            raise StateError(
+                f"the state's sequence {seq} has {n_tokens} tokens, but not the K and V of layer"
+                f" {i} that belong to them"
+            )
+
+
+def fingerprint(file: GGUFFile) -> str:
+    """What tells a model's weights from others: a digest over a sample of every tensor."""
+    digest = hashlib.sha256(file.metadata.str("general.architecture").encode())
+    for name, info in sorted(file.tensors.items()):
+        digest.update(f"\n{name} {info.type} {info.ne}\n".encode())
+        middle = info.n_bytes // 2
+        digest.update(info.data[middle : middle + _SAMPLE_BYTES].tobytes())
+    return digest.hexdigest()

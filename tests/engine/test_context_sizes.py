@@ -1,0 +1,193 @@
+"""The two numbers of a context's size: what follows from each, and what contradicts."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ggmlpy import BadBatch, ContextWarning, Llama
+from ggmlpy.backends.cpu.backend import CpuBackend
+from ggmlpy.context_sizes import choose_sizes
+from tests.models.tiny import Tiny, write_model
+
+TRAINED = 128
+
+
+def sizes(
+    n_ctx: int = 0, n_ctx_seq: int = 0, n_seq_max: int = 1, kv_unified: bool = False
+) -> tuple[int, int]:
+    return choose_sizes(n_ctx, n_ctx_seq, n_seq_max, kv_unified, TRAINED)
+
+
+@pytest.mark.parametrize(
+    ("options", "total", "most"),
+    [
+        ({}, 128, 128),
+        ({"n_ctx": 100}, 100, 100),
+        ({"n_ctx_seq": 100}, 100, 100),
+        ({"n_seq_max": 4}, 128, 32),
+        ({"n_seq_max": 3}, 126, 42),  # nobody asked for a number: the largest equal parts
+        ({"n_ctx": 100, "n_seq_max": 4}, 100, 25),
+        ({"n_ctx_seq": 100, "n_seq_max": 4}, 400, 100),
+        ({"n_ctx": 400, "n_ctx_seq": 100, "n_seq_max": 4}, 400, 100),
+        ({"n_seq_max": 3, "kv_unified": True}, 128, 128),
+        ({"n_ctx": 100, "n_seq_max": 3, "kv_unified": True}, 100, 100),
+        ({"n_ctx_seq": 30, "n_seq_max": 3, "kv_unified": True}, 90, 30),
+        ({"n_ctx": 50, "n_ctx_seq": 30, "n_seq_max": 3, "kv_unified": True}, 50, 30),
+        ({"n_ctx": 500, "n_ctx_seq": 128, "n_seq_max": 4, "kv_unified": True}, 500, 128),
+    ],
+)
+def test_what_follows(options: dict[str, Any], total: int, most: int) -> None:
+    assert sizes(**options) == (total, most)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_ctx": 100, "n_seq_max": 3}, "n_ctx is 100, of which 3 sequences cannot have equal"),
+        ({"n_ctx": 3, "n_seq_max": 4}, "n_ctx is 3, of which 4 sequences cannot have equal"),
+        (
+            {"n_ctx": 100, "n_ctx_seq": 99},
+            "n_ctx is 100, but 1 sequences of n_ctx_seq = 99 take 99",
+        ),
+        (
+            {"n_ctx": 100, "n_ctx_seq": 50, "n_seq_max": 4},
+            "n_ctx is 100, but 4 sequences of n_ctx_seq = 50 take 200: leave one of them out, or",
+        ),
+        (
+            {"n_ctx": 100, "n_ctx_seq": 101, "kv_unified": True},
+            "n_ctx_seq is 101: more than all sequences together may have, n_ctx = 100",
+        ),
+        ({"n_ctx": -1}, "n_ctx is -1: it must be a whole number, at least 0"),
+        ({"n_ctx": 2.5}, r"n_ctx is 2\.5: it must be a whole number"),
+        ({"n_ctx_seq": "64"}, "n_ctx_seq is '64': it must be a whole number"),
+        ({"n_seq_max": 0}, "n_seq_max is 0: it must be a whole number, at least 1"),
+        ({"n_seq_max": True}, "n_seq_max is True: it must be a whole number"),
+    ],
+)
+def test_what_contradicts_is_one_line(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadBatch, match=message) as raised:
+        sizes(**options)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"n_ctx": 129}, "n_ctx is 129"),
+        ({"n_ctx_seq": 129, "n_seq_max": 2}, "n_ctx_seq is 129"),
+        ({"n_ctx": 516, "n_seq_max": 4}, "n_ctx_seq is 129"),
+        ({"n_ctx": 200, "n_seq_max": 4, "kv_unified": True}, "n_ctx is 200"),
+    ],
+)
+def test_more_than_trained_is_a_warning(options: dict[str, Any], name: str) -> None:
+    with pytest.warns(ContextWarning, match=f"{name}, the model was trained with 128"):
+        sizes(**options)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model") / "tiny.gguf", Tiny())
+
+
+def test_the_limit_of_one_sequence_holds_where_all_share(path: Path) -> None:
+    """20 tokens each, though the shared cache has room for 50."""
+    options: dict[str, Any] = {"temperature": 0, "logit_bias": {2: -1000.0}}
+    with Llama(
+        path, backend="reference", n_ctx=50, n_ctx_seq=20, n_seq_max=3, kv_unified=True
+    ) as llm:
+        assert (llm.n_ctx(), llm.n_ctx_seq()) == (50, 20)
+        made = llm("abc", max_tokens=None, **options)
+        assert made["usage"]["total_tokens"] == 21  # the last one is not run
+        assert made["choices"][0]["finish_reason"] == "length"
+        assert llm.engine.context.memory.caches[0].n_ctx == 50
+        with pytest.raises(BadBatch, match="a sequence may have n_ctx_seq = 20"):
+            llm([5] * 21)
+        with pytest.raises(BadBatch, match="21 tokens, a sequence may have n_ctx_seq = 20"):
+            llm.logits([5] * 21)
+        many = list(llm.generate(["ab", "cd", "ef", "gh"], max_tokens=None, **options))
+        assert [m["usage"]["total_tokens"] for m in many] == [21] * 4
+
+
+# --- the table ----------------------------------------------------------------------------------
+
+
+def table(llm: Llama) -> dict[str, str]:
+    """The rows of `describe` by name."""
+    rows = [re.fullmatch(r"(\S.*?|  \S.*?)  +(\S.*)", line) for line in llm.describe().splitlines()]
+    return {row[1].strip(): row[2] for row in rows if row}
+
+
+def test_the_table_tells_what_was_decided(path: Path) -> None:
+    options: dict[str, Any] = {"n_ctx": 120, "n_ctx_seq": 60, "n_seq_max": 3, "kv_unified": True}
+    with Llama(path, backend="cpu", n_threads=2, n_ubatch=16, **options) as llm:
+        rows = table(llm)
+    assert len(rows) == len(llm.describe().splitlines())
+    assert rows["model"].startswith("tiny.gguf: llama, 2 layers, 0.1 M parameters")
+    assert rows["n_ctx"] == "120 tokens, those of all sequences together"
+    assert rows["n_ctx_seq"] == "60 tokens, the most of one (trained with 128)"
+    assert rows["n_seq_max"] == "3, unified: all share one stream of cells"
+    # 2 layers of 256 cells, 2 heads of 16 in f16: 32768 bytes of K, and of V
+    assert rows["attention"] == (
+        "2 layers, 1 x 256 cells (padded; 120 are used), K f16 0.0328 MB, V f16 0.0328 MB"
+    )
+    assert rows["memory"] == "0.0655 MB"
+    assert rows["n_batch"] == "2048 tokens, of which n_ubatch = 16 run at a time"
+    isa = llm.engine.context.backends[0].settings().split()[-1]
+    n = re.search(r"runs (\d+) of \1 nodes", rows["backend"])
+    assert n is not None
+    assert rows["backend"].startswith(f"cpu, 2 threads, instruction set {isa}, runs ")
+    assert rows["fallback"] == f"reference, runs 0 of {n[1]} nodes"
+
+
+@pytest.mark.parametrize("kind", ["gemma3", "lfm2"])
+def test_every_kind_of_memory_has_its_row(tmp_path: Path, kind: str) -> None:
+    model = (
+        Tiny("gemma3", n_layer=3, window=5, windowed=(0, 2), qk_norm=True, post_norms=True)
+        if kind == "gemma3"
+        else Tiny("lfm2", n_layer=3, qk_norm=True, convolutions=(0, 2))
+    )
+    path = write_model(tmp_path / "m.gguf", model)
+    with Llama(path, backend="reference", n_seq_max=2) as llm:
+        rows = table(llm)
+    kv = "K f16 {0} MB, V f16 {0} MB"
+    assert rows["n_seq_max"] == "2, split: each has a stream of cells of its own"
+    one = "1 layer, 2 x 256 cells (padded; 64 are used), " + kv.format("0.0328")
+    assert rows["attention"] == one
+    if kind == "gemma3":
+        two = "2 layers, 2 x 256 cells (padded; 64 are used), " + kv.format("0.0655")
+        assert rows["window 5"] == two
+    else:
+        assert rows["recurrent"] == "2 layers, 2 states, f32 0.0020 MB"  # 2 x 2 x 2 taps x 64 x 4
+
+
+def test_compute_memory_is_what_runs_take(path: Path) -> None:
+    """Said before any prompt has run; a full ubatch at full depth takes exactly that much."""
+    layouts: list[dict[str, Any]] = [{}, {"n_seq_max": 4}, {"n_seq_max": 4, "kv_unified": True}]
+    for options in layouts:
+        with Llama(path, backend="reference", n_ubatch=64, flash_attn=False, **options) as llm:
+            context = llm.engine.context
+            first, most = context.compute_bytes, context.largest_compute_bytes()
+            assert list(first) == list(most) == ["reference"]
+            assert 0 < first["reference"] < most["reference"]
+            assert f"{most['reference'] / 1e6:.2f} MB for a full ubatch" in llm.describe()
+            prompts = [[7 + i] * llm.n_ctx_seq() for i in range(4)]
+            list(llm.generate(prompts, max_tokens=1, temperature=0))
+            newest = max(s.n_bytes for s in context.plans.arenas._made)
+            assert newest == most["reference"]
+
+
+def test_nodes_that_the_backend_cannot_run_are_named(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supports = CpuBackend.supports
+    monkeypatch.setattr(
+        CpuBackend, "supports", lambda self, node: node.op.name != "add" and supports(self, node)
+    )
+    with Llama(path, backend="cpu", n_threads=1) as llm:
+        rows = table(llm)
+    assert re.search(r"reference, runs \d+ of \d+ nodes \(.*\b4 add\b", rows["fallback"])
+    assert "cpu, 1 thread, instruction set" in rows["backend"]
