@@ -61,18 +61,18 @@ class MulMat(Op):
 class MulMatId(Op):
     """Each row of x times the matrix that ids picks: a mixture of experts.
 
-        y[m, u, t] = sum_k weights[k, m, ids[u, t]] * x[k, u % X, t]
-        weights [K, M, E], x [K, X, T], ids [U, T] i32  ->  y [M, U, T] f32
+        y[m, u, t] = sum_k weight[k, m, ids[u, t]] * x[k, u % X, t]
+        weight [K, M, E], x [K, X, T], ids [U, T] i32  ->  y [M, U, T] f32
 
     X is U (a row for each expert used) or a divisor of it, as 1 (one row for all). Types and
     exactness as in mul_mat. Raises ShapeError for other shapes, IndexOutOfRange when run with an id
     outside 0 to E - 1.
     """
 
-    def infer(self, weights: Spec, x: Spec, ids: Spec) -> Spec:
-        _check_factors(weights, x)
+    def infer(self, weight: Spec, x: Spec, ids: Spec) -> Spec:
+        _check_factors(weight, x)
         require(ids.type is I32, "ids must be i32")
-        require(weights.ne[3] == 1, "weights must have at most 3 dimensions")
+        require(weight.ne[3] == 1, "the weight must have at most 3 dimensions")
         require(x.ne[3] == 1, "x must have at most 3 dimensions")
         n_used, n_tokens = ids.ne[:2]
         require(
@@ -83,11 +83,11 @@ class MulMatId(Op):
             n_used % x.ne[1] == 0,
             f"dimension 1 of x, {x.ne[1]}, must divide the {n_used} experts of a token",
         )
-        return Spec((weights.ne[1], n_used, n_tokens), F32)
+        return Spec((weight.ne[1], n_used, n_tokens), F32)
 
-    def reference(self, weights: Array, x: Array, ids: Array) -> Array:
-        check_ids(self.name, ids, weights.shape[1], "experts")
-        experts = weights[0].astype(np.float64)  # numpy order [E, M, K]
+    def reference(self, weight: Array, x: Array, ids: Array) -> Array:
+        check_ids(self.name, ids, weight.shape[1], "experts")
+        experts = weight[0].astype(np.float64)  # numpy order [E, M, K]
         rows = x[0].astype(np.float64)  # [T, X, K]
         picked = ids[0, 0]  # [T, U]
         y = np.empty((1, *picked.shape, experts.shape[1]))

@@ -144,6 +144,11 @@ PRODUCTS = [
         for n_rows in (1, 3)
         for n in SIZES
     ),
+    *(
+        Case("mul_mat_id", ne=[(256, 31, 6), (256, 1, 8), (3, 8)], types=(t, "f32", "i32"))
+        for t in ("bf16", *QUANTIZED)
+        if t not in ("q4_0", "q8_0", "q4_K", "q6_K", "mxfp4")
+    ),
 ]
 
 ROWS = [

@@ -13,7 +13,7 @@ from ggmlpy import ops
 from ggmlpy.errors import IndexOutOfRange
 from ggmlpy.executable import Executable
 from ggmlpy.graph import Graph
-from ggmlpy.tensor import Tensor
+from ggmlpy.tensor import Flag, Tensor
 from tests.cpu.conftest import ISAS
 from tests.cpu.products import (
     WEIGHTS,
@@ -27,6 +27,7 @@ from tests.cpu.products import (
     weight_bytes,
 )
 
+READ_BY_ROWS = ("mxfp4", "nvfp4", "q2_K", "iq3_s")  # some of the types that are not repacked
 EXPERTS = 6
 M = 37
 
@@ -58,7 +59,7 @@ def expected(raw: NDArray[np.uint8], type: str, x: NDArray[np.float32], isa: str
     )
 
 
-@pytest.mark.parametrize("type", WEIGHTS)
+@pytest.mark.parametrize("type", [*WEIGHTS, *READ_BY_ROWS])
 @pytest.mark.parametrize("isa", ISAS)
 def test_rows_are_those_of_mul_mat(isa: str, type: str) -> None:
     k, n_used = 2 * block_size(type), 4
@@ -85,17 +86,17 @@ def test_values(type: str) -> None:
         check_product(got[token, used][None], w[ids[token, used]], x[token], type)
 
 
-@pytest.mark.parametrize("type", ["f16", "q4_0"])
+@pytest.mark.parametrize("type", ["f16", "q4_0", "mxfp4"])
 def test_threads_do_not_matter(type: str) -> None:
     weight, _ = experts(type, 64)
     x, ids = ggmlpy.from_numpy(random_x(9, 3, 64)), ggmlpy.from_numpy(picked(9, 3))
     node = ops.mul_mat_id(weight, x, ids)
     alone = run(node, n_threads=1)
-    for n_threads in (2, 3):
+    for n_threads in (2, 3, 8):
         same_bits(run(node, n_threads=n_threads), alone)
 
 
-@pytest.mark.parametrize("type", ["f32", "q8_0"])
+@pytest.mark.parametrize("type", ["f32", "q8_0", "mxfp4"])
 def test_strided_x_and_ids(type: str) -> None:
     """ids as the first columns of wider rows, as a top-k is taken; x permuted."""
     weight, _ = experts(type, 64)
@@ -109,7 +110,7 @@ def test_strided_x_and_ids(type: str) -> None:
     same_bits(got, run(ops.mul_mat_id(weight, plain, plain_ids)))
 
 
-@pytest.mark.parametrize("type", ["f32", "q4_K"])
+@pytest.mark.parametrize("type", ["f32", "q4_K", "q2_K"])
 @pytest.mark.parametrize("bad", [EXPERTS, -1, 2**31 - 1, -(2**31)])
 @pytest.mark.parametrize("isa", ISAS)
 def test_an_id_out_of_range_is_an_error(isa: str, bad: int, type: str) -> None:
@@ -120,9 +121,10 @@ def test_an_id_out_of_range_is_an_error(isa: str, bad: int, type: str) -> None:
         run(node, isa)
 
 
-def test_rows_without_a_matrix_are_zeros() -> None:
+@pytest.mark.parametrize("type", ["q8_0", "mxfp4"])
+def test_rows_without_a_matrix_are_zeros(type: str) -> None:
     """The others are computed as if nothing were wrong."""
-    weight, raw = experts("q8_0", 64)
+    weight, raw = experts(type, 64)
     x = random_x(2, 1, 64)
     ids = np.array([[4, EXPERTS, 4], [-7, 1, 2]], np.int32)
     node = ops.mul_mat_id(weight, ggmlpy.from_numpy(x), ggmlpy.from_numpy(ids))
@@ -131,7 +133,27 @@ def test_rows_without_a_matrix_are_zeros() -> None:
         with pytest.raises(IndexOutOfRange):
             executable.run()
         got = np.frombuffer(executable.raw(node).tobytes(), np.float32).reshape(2, 3, M)
-        every = expected(raw, "q8_0", x[:, 0], ISAS[0])
+        every = expected(raw, type, x[:, 0], ISAS[0])
         assert not got[0, 1].any() and not got[1, 0].any(), f"run {step}"
         same_bits(got[0, [0, 2]], every[[4, 4], 0])
         same_bits(got[1, 1:], every[[1, 2], 1])
+
+
+@pytest.mark.parametrize("type", ["f32", "q8_0", "iq4_nl"])
+@pytest.mark.parametrize("isa", ISAS)
+def test_matrices_that_change_and_lie_apart(isa: str, type: str) -> None:
+    """A window of a state: every second matrix, without its first and last rows."""
+    raw = weight_bytes(type, EXPERTS * M, 96)
+    leaf = ggmlpy.from_bytes(raw, type, (96, M, EXPERTS))
+    leaf.flags = Flag.STATE
+    window = ops.view_3d(leaf, 96, M - 2, EXPERTS // 2, leaf.nb[1], 2 * leaf.nb[2], leaf.nb[1])
+    ids = np.array([[2, 0], [1, 2], [2, 2]], np.int32)
+    x = random_x(3, 2, 96)
+    w = dequantized(raw, type).reshape(EXPERTS, M, 96)[::2, 1:-1]
+    node = ops.mul_mat_id(window, ggmlpy.from_numpy(x), ggmlpy.from_numpy(ids))
+    for _ in range(2):
+        want = np.einsum("tumk,tuk->tum", w[ids], x.astype(np.float64))
+        np.testing.assert_allclose(run(node, isa), want, rtol=1e-5, atol=1e-5)
+        assert leaf.storage is not None
+        leaf.storage.data[: leaf.nb[2]] = 0  # the first matrix
+        w[0] = 0

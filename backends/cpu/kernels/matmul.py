@@ -24,14 +24,15 @@ from ggmlpy.backends.cpu.kernels.matmul_activations import QUANTIZE
 from ggmlpy.backends.cpu.kernels.matmul_lists import (
     bind_float_rows,
     bind_lists,
+    clear_rows_without_matrix,
     list_bytes,
     list_places,
     make_lists,
 )
 from ggmlpy.backends.cpu.kernels.types import FLOATS
 from ggmlpy.backends.cpu.rows import share
-from ggmlpy.backends.cpu.simd.arith import quotient, zero_f32x16
-from ggmlpy.backends.cpu.simd.memory import load_i64, store_f32x16_part
+from ggmlpy.backends.cpu.simd.arith import quotient
+from ggmlpy.backends.cpu.simd.memory import load_i64
 from ggmlpy.backends.cpu.simd.product import load_rows, store_sums
 from ggmlpy.backends.cpu.simd.tile import tile_f32x16
 from ggmlpy.tensor import Flag, Tensor
@@ -75,16 +76,6 @@ def bind(format: Format, node: Tensor, builder: PlanBuilder) -> dict[str, Any]:
         "group_bytes": format.group_bytes(k),
         "scratch_stride": list_bytes(node),
     }
-
-
-@inline
-def _clear_rows(p: Record, ys: Int, first: Int, end: Int, ith: Int, nth: Int) -> None:
-    """Zeros in the rows of the result that have no matrix."""
-    n = end - first
-    for i in range(first + share(n, ith, nth), first + share(n, ith + 1, nth)):
-        y = load_i64(ys + 8 * i)
-        for j in range(0, p.y.ne0, GROUP):
-            store_f32x16_part(y + 4 * j, zero_f32x16(), p.y.ne0 - j)
 
 
 @inline
@@ -151,8 +142,7 @@ def declare(format: Format) -> Kernel:
             if first < end:
                 w = p.packed + j * matrix_bytes
                 multiply(p, w, xs + 8 * first, ys + 8 * first, end - first, ith, nth)
-        last = starts + 8 * n_matrices
-        _clear_rows(p, ys, load_i64(last), load_i64(last + 8), ith, nth)
+        clear_rows_without_matrix(p, starts, ys, ith, nth)
 
     weight = format.type_name
     return kernel(

@@ -17,9 +17,9 @@ from ggmlpy.backends.cpu.builder import PlanBuilder
 from ggmlpy.backends.cpu.kernel import TENSOR, Int, Record, inline, report
 from ggmlpy.backends.cpu.kernels.matmul_activations import COPY
 from ggmlpy.backends.cpu.kernels.types import rows_ok
-from ggmlpy.backends.cpu.rows import n_rows, row_ptr
-from ggmlpy.backends.cpu.simd.arith import quotient
-from ggmlpy.backends.cpu.simd.memory import load_i32, load_i64, store_i64
+from ggmlpy.backends.cpu.rows import n_rows, row_ptr, share
+from ggmlpy.backends.cpu.simd.arith import quotient, zero_f32x16
+from ggmlpy.backends.cpu.simd.memory import load_i32, load_i64, store_f32x16_part, store_i64
 from ggmlpy.tensor import Tensor
 
 FIELDS: list[tuple[str, Any]] = [  # that a record needs for its lists
@@ -142,3 +142,14 @@ def _list_by_id(p: Record, starts: Int, xs: Int, ys: Int) -> None:
             store_i64(xs + 8 * at, _x_row(p, x_row))
             store_i64(ys + 8 * at, row_ptr(p.y, token * n_used + used))
             store_i64(place, at + 1)
+
+
+@inline
+def clear_rows_without_matrix(p: Record, starts: Int, ys: Int, ith: Int, nth: Int) -> None:
+    """Zeros in the rows of the result whose id is out of range: thread `ith`'s share of them."""
+    last = starts + 8 * p.a2 * p.a3
+    first, n = load_i64(last), load_i64(last + 8) - load_i64(last)
+    for i in range(first + share(n, ith, nth), first + share(n, ith + 1, nth)):
+        y = load_i64(ys + 8 * i)
+        for j in range(0, p.y.ne0, 16):
+            store_f32x16_part(y + 4 * j, zero_f32x16(), p.y.ne0 - j)

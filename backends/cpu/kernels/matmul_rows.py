@@ -1,5 +1,5 @@
-"""mul_mat where the first factor is not a weight: views of a KV cache, results, any layout whose
-rows are contiguous.
+"""mul_mat and mul_mat_id where the first factor is not a weight that is repacked: views of a KV
+cache, results, types without a format of their own, any layout whose rows are contiguous.
 
 Each of its rows is read as f32 once, into memory of the thread, for all rows of x that need it. A
 dot product keeps 2 x 16 lanes, element i in lane i % 32; their sums go through one fixed tree.
@@ -17,6 +17,7 @@ from ggmlpy.backends.cpu.kernels import matmul_lists
 from ggmlpy.backends.cpu.kernels.dequantize_k import READERS
 from ggmlpy.backends.cpu.kernels.matmul_lists import (
     bind_float_rows,
+    clear_rows_without_matrix,
     list_bytes,
     list_places,
     make_lists,
@@ -98,8 +99,31 @@ def _products(
         ys += 8
 
 
+@inline
+def _n_used(starts: Int, n_matrices: Int) -> Int:
+    """How many matrices have any row of x."""
+    n = 0
+    for j in range(n_matrices):
+        n += load_i64(starts + 8 * j) < load_i64(starts + 8 * j + 8)
+    return n
+
+
 def declare(type_name: str, read: Inline) -> Kernel:
     """The kernel for a first factor of one type."""
+
+    @inline
+    def some_rows(
+        p: Record, row: Int, n: Int, buffer: Int, xs: Int, ys: Int, end: Int, at: Int
+    ) -> None:
+        """`n` rows of one matrix, the rows `row` on of all, times the rows of x in its list."""
+        k = p.weight.ne0
+        row_bytes = (4 * k + 63) & -64
+        step = max(1, quotient(_CACHE_BYTES, row_bytes))
+        for done in range(0, n, step):
+            n_here = min(step, n - done)
+            for r in range(n_here):
+                read(row_ptr(p.weight, row + done + r), buffer + r * row_bytes, k)
+            _products(buffer, row_bytes, n_here, k, xs, ys, end, 4 * (at + done))
 
     @kernel(
         "mul_mat",
@@ -109,35 +133,29 @@ def declare(type_name: str, read: Inline) -> Kernel:
         scratch_bytes=scratch_bytes,
         bind=bind,
         name=f"matmul_rows_{type_name}",
-        also=[("mul_mat", (type_name, x)) for x in FLOATS if x != "f32"],
+        also=[
+            *(("mul_mat", (type_name, x)) for x in FLOATS if x != "f32"),
+            *(("mul_mat_id", (type_name, x, "i32")) for x in FLOATS),
+        ],
     )
     def matmul_rows(p: Record, ith: Int, nth: Int) -> None:
-        """Threads share the rows of the first factor."""
+        """Threads share the rows of the matrices that any row of x needs."""
         starts, xs, ys, buffer = list_places(p, p.scratch + ith * p.scratch_stride)
         make_lists(p, starts, xs, ys)
-        k, m = p.weight.ne0, p.weight.ne1
-        row_bytes = (4 * k + 63) & -64
-        step = max(1, quotient(_CACHE_BYTES, row_bytes))
-        n_rows = m * p.a2 * p.a3
+        m, n_matrices = p.weight.ne1, p.a2 * p.a3
+        n_rows = m * _n_used(starts, n_matrices)
         row, end = share(n_rows, ith, nth), share(n_rows, ith + 1, nth)
-        while row < end:
-            j = quotient(row, m)
-            i = row - j * m
-            n = min(step, min(end - row, m - i))
-            for r in range(n):
-                read(row_ptr(p.weight, row + r), buffer + r * row_bytes, k)
-            list_start, list_end = load_i64(starts + 8 * j), load_i64(starts + 8 * j + 8)
-            _products(
-                buffer,
-                row_bytes,
-                n,
-                k,
-                xs + 8 * list_start,
-                ys + 8 * list_start,
-                xs + 8 * list_end,
-                4 * i,
-            )
-            row += n
+        matrix_end = 0
+        for j in range(n_matrices):
+            first, last = load_i64(starts + 8 * j), load_i64(starts + 8 * j + 8)
+            if first == last:
+                continue
+            matrix_end += m
+            if row < min(end, matrix_end):
+                i, n = row + m - matrix_end, min(end, matrix_end) - row
+                some_rows(p, j * m + i, n, buffer, xs + 8 * first, ys + 8 * first, xs + 8 * last, i)
+                row += n
+        clear_rows_without_matrix(p, starts, ys, ith, nth)
 
     return matmul_rows
 
