@@ -234,8 +234,8 @@ class KVCache:
         """Say that `cells` hold the tokens at `positions` of the sequences, and nothing else."""
         stream = self.stream_of(seqs[0])
         members = self._members[stream]
-        self._n_used[stream] += int(np.count_nonzero(self._positions[stream, cells] == EMPTY))
-        self._note_forgotten(stream, cells)
+        n_held = 0 if self.window is None else self._note_forgotten(stream, cells)
+        self._n_used[stream] += len(cells) - n_held
         self._positions[stream, cells] = positions
         members[:, cells] = False
         for seq in seqs:
@@ -250,15 +250,18 @@ class KVCache:
         self._members[stream][:, cells] = False
         self._recount(stream)
 
-    def _note_forgotten(self, stream: int, cells: Cells) -> None:
-        """What cells hold now will be forgotten."""
+    def _note_forgotten(self, stream: int, cells: Cells) -> int:
+        """What cells hold now will be forgotten: how many of them hold anything."""
         positions = self._positions[stream, cells]
-        if (positions == EMPTY).all():
-            return
+        n_held = int(np.count_nonzero(positions != EMPTY))
+        if n_held == 0:
+            return 0
         for member, mine in enumerate(self._members[stream][:, cells]):
-            if mine.any():
+            gone = positions[mine]
+            if gone.size:
                 seq = stream if self.n_stream > 1 else member
-                self._forgotten[seq] = self._forgotten[seq].plus(Spans.of(positions[mine]))
+                self._forgotten[seq] = self._forgotten[seq].plus(Spans.of(gone))
+        return n_held
 
     def n_kv(self, streams: range | tuple[int, ...] = (0,)) -> int:
         """Cells in view: enough for the highest in use of these streams, padded."""
@@ -284,8 +287,8 @@ class KVCache:
         return Holdings(
             stream,
             cells,
-            self._positions[stream, cells].copy(),
-            self._members[stream][:, cells].copy(),
+            self._positions[stream, cells],
+            self._members[stream][:, cells],
             tuple(self._forgotten),
         )
 

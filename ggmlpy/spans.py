@@ -51,6 +51,9 @@ class Spans:
 
     def plus(self, other: Spans) -> Spans:
         """What is in one or the other."""
+        if len(other.ranges) == 1 and self.end == other.ranges[0].start:  # the next position
+            start = self.ranges[-1].start if self.ranges else 0
+            return Spans((*self.ranges[:-1], range(start, other.end)))
         return _joined((*self.ranges, *other.ranges))
 
     def between(self, start: int, stop: int | None = None) -> Spans:

@@ -323,8 +323,8 @@ def test_any_history(kind: str, layout: str, monkeypatch: pytest.MonkeyPatch) ->
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=12,
-            stateful_step_count=30,
+            max_examples=10,
+            stateful_step_count=25,
             deadline=None,
             derandomize=True,
             database=None,
