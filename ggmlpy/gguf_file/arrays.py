@@ -13,7 +13,6 @@ import operator
 import struct
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple, SupportsIndex, overload
 
 import gguf
@@ -160,12 +159,24 @@ class _Strings(LazyArray):
         return builtins.bytes(self._part.view[begin + 8 : end])
 
     def tolist(self) -> list[str]:
-        bounds = (self._starts - self._starts[0]).tolist()
-        stored = builtins.bytes(self._part.view[self._starts[0] : self._starts[-1]])
-        return [
-            stored[begin + 8 : end].decode(errors="surrogateescape")
-            for begin, end in pairwise(bounds)
-        ]
+        listed = self._split_at_zeros()
+        return listed if listed is not None else [self._item(i) for i in range(self._n)]
+
+    def _split_at_zeros(self) -> list[str] | None:
+        """All strings at once, a zero byte in place of each length; None if one holds a zero."""
+        if self._n == 0:
+            return []
+        first, last = self._starts[0], self._starts[-1]
+        stored = np.frombuffer(self._part.view, np.uint8, int(last - first), int(first)).copy()
+        lengths = self._starts[:-1] - first
+        stored[lengths] = 0
+        kept = np.ones(len(stored), np.bool_)
+        for i in range(1, 8):
+            kept[lengths + i] = False
+        joined = stored[kept]
+        if np.count_nonzero(joined == 0) != self._n:
+            return None
+        return joined[1:].tobytes().decode(errors="surrogateescape").split("\0")
 
     def _item(self, index: int) -> str:
         return self.bytes(index).decode(errors="surrogateescape")

@@ -5,6 +5,7 @@ special.py         special tokens by key and by text
 vocabulary.py      texts, types, scores, special tokens
 pre_tokenizers.py  how BPE vocabularies cut words: the table
 bpe.py spm.py wpm.py   text to tokens, a kind each
+merging.py         what BPE and SPM have in common: pieces merge pair by pair
 partition.py       tokens that are matched literally
 stream.py          tokens to text, one by one
 tokenizer.py       Tokenizer, which brings them together

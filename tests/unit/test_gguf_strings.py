@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from ggmlpy.errors import GGUFError
 from ggmlpy.gguf_file import GGUFFile
+from ggmlpy.gguf_file.arrays import read_array
 from ggmlpy.gguf_file.cursor import Cursor
 from ggmlpy.gguf_file.part import Part
 from ggmlpy.gguf_file.strings import string_starts
@@ -115,3 +116,22 @@ def test_a_string_of_a_file_that_is_not_there(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(GGUFError, match=r'string 99 of key "tokens" needs 3 bytes'):
         GGUFFile.open(path)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@given(
+    strings=st.lists(
+        st.binary(max_size=6)
+        | st.text(max_size=6).map(str.encode)
+        | st.sampled_from([b"", b"\xe4\xb8", b"\xff", b"a\0b", b"\0", "\u0120the".encode()])
+    )
+)
+@pytest.mark.parametrize("byte_order", ["little", "big"])
+def test_all_at_once_are_the_strings_one_by_one(strings: list[bytes], byte_order: str) -> None:
+    """Also where they hold zero bytes, or end within a character."""
+    raw = struct.pack(">IQ" if byte_order == "big" else "<IQ", 8, len(strings))
+    part = Part(Path("model.gguf"), memoryview(b"before" + raw + stored(strings, byte_order)))
+    part.byte_order = "big" if byte_order == "big" else "little"
+    array = read_array(Cursor(part, 6, 'key "k"'))
+    assert array.tolist() == [text.decode(errors="surrogateescape") for text in strings]
+    assert [array[i] for i in range(len(strings))] == array.tolist()

@@ -91,6 +91,17 @@ def test_ignore_merges_takes_whole_words() -> None:
     assert Tokenizer.from_metadata(llama3).encode("abc") == [257]
 
 
+def test_a_merge_whose_half_nothing_makes_does_nothing() -> None:
+    metadata = tiny_metadata(tokens=[*BYTE_CHARS, "ab", "abc"], merges=["a bc", "a b"])
+    assert Tokenizer.from_metadata(metadata).encode("abc") == [256, ord("c")]
+
+
+def test_a_word_of_any_length_takes_little_time() -> None:
+    """100,000 letters: their square would be hours."""
+    tokenizer = Tokenizer.from_metadata(tiny_metadata())
+    assert tokenizer.encode("ab" * 50_000) == [256] * 50_000
+
+
 def test_a_token_that_is_no_spelling_of_bytes_is_itself() -> None:
     """Added tokens are often stored as plain text though the file calls them normal."""
     metadata = tiny_metadata(tokens=[*BYTE_CHARS, "ab", "abc", "\u4e2d a", "\u0120a"])
