@@ -1,7 +1,7 @@
 """BPE vocabularies: words cut by regular expressions, then merged pair by pair.
 
-`tokenizers` cuts the words. Merging is done here: building that library's model of Llama 3's 280,147
-merges took 0.43 s and 110 MB on an EPYC (Zen 4) core, what is here takes 0.20 s and 48 MB.
+`tokenizers` cuts the words. Merging is done here: building that library's model of the 280,147
+merges of Llama 3 took 0.43 s and 110 MB on an EPYC (Zen 4) core, what is here 0.20 s and 48 MB.
 
 Two spellings exist. In GPT-2's, every byte is a printable character (a space is "Ġ") and any text
 can be written. In the other (Gemma 4), tokens are plain text with "▁" for a space, and what has no
