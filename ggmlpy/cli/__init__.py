@@ -2,7 +2,8 @@
 
 What the commands share:
 
-    options.py  options
+    options.py  options, one by one
+    groups.py   options that are taken together
     common.py   opening a model, reading text
     loading.py  a sign of life while a model loads
     table.py    rows of a table as they come

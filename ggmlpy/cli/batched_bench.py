@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ggmlpy.cli import options
+from ggmlpy.cli.groups import BenchOptions, grouped
 from ggmlpy.cli.guard import complain
 from ggmlpy.cli.loading import loading, measuring
 from ggmlpy.cli.options import option, whole_numbers
@@ -27,6 +28,7 @@ COLUMNS = [
 ]
 
 
+@grouped
 def batched_bench(
     model: options.ModelFile = None,
     prompts: Annotated[
@@ -52,13 +54,8 @@ def batched_bench(
         ),
     ] = 0,
     kv_unified: options.KvUnified = False,
-    n_batch: options.BatchSize = 2048,
-    n_ubatch: options.UBatchSize = 512,
-    n_threads: options.Threads = None,
-    backend: options.BackendName = "auto",
-    type_k: options.TypeK = "f16",
-    type_v: options.TypeV = "f16",
-    no_flash_attn: options.NoFlashAttn = False,
+    *,
+    machine: BenchOptions,
 ) -> None:
     """Measure prompts and writing of many sequences at a time, as llama-batched-bench does.
 
@@ -81,7 +78,6 @@ def batched_bench(
     ]
     from ggmlpy.bench import (
         BatchedCase,
-        Setup,
         measure_batched,
         open_context,
         warm_up_batched,
@@ -92,9 +88,7 @@ def batched_bench(
         BatchedCase(pp, tg, pl, shared) for pp in lists[0] for tg in lists[1] for pl in lists[2]
     ]
     n_seq_max = max(case.n_seqs for case in cases)
-    setup = Setup(
-        n_batch, n_ubatch, n_threads, backend, type_k, type_v, flash_attn=not no_flash_attn
-    )
+    setup = machine.setup()
     path = model or packaged_model()
     with GGUFFile.open(path) as file:
         with loading(printable(path.name)):
@@ -114,7 +108,7 @@ def batched_bench(
         table = None if as_lines else Table(COLUMNS)
         for i, case in enumerate(fitting, 1):
             with measuring(f"{_name(case)}: {i} of {len(fitting)}"):
-                result = measure_batched(context, case, n_batch=n_batch)
+                result = measure_batched(context, case, n_batch=setup.n_batch)
             if table is None:
                 write_json(_as_dict(result, context, setup))
             else:

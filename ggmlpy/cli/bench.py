@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ggmlpy.cli import options
+from ggmlpy.cli.groups import BenchOptions, grouped
 from ggmlpy.cli.loading import loading, measuring
 from ggmlpy.cli.options import option, whole_numbers
 from ggmlpy.cli.show import count_text, printable, say, size_text, write_json
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 HOST_BACKENDS = ("cpu", "reference")  # which read the memory whose bandwidth is measured
 
 
+@grouped
 def bench(
     model: options.ModelFile = None,
     prompts: Annotated[
@@ -37,13 +39,8 @@ def bench(
         Format, option("-o --output FORMAT", "md, a table, or jsonl, as --json.")
     ] = Format.md,
     as_json: options.AsJson = False,
-    n_batch: options.BatchSize = 2048,
-    n_ubatch: options.UBatchSize = 512,
-    n_threads: options.Threads = None,
-    backend: options.BackendName = "auto",
-    type_k: options.TypeK = "f16",
-    type_v: options.TypeV = "f16",
-    no_flash_attn: options.NoFlashAttn = False,
+    *,
+    machine: BenchOptions,
 ) -> None:
     """Measure how fast a prompt is read and text is written, as llama-bench does.
 
@@ -61,13 +58,11 @@ def bench(
         for text, name in ((prompts, "-p"), (generated, "-n"), (depths, "-d"))
     ]
     from ggmlpy.bandwidth import read_bandwidth
-    from ggmlpy.bench import Setup, measure_speed, open_context
+    from ggmlpy.bench import measure_speed, open_context
     from ggmlpy.gguf_file import GGUFFile
 
     tests = _tests(*lists)
-    setup = Setup(
-        n_batch, n_ubatch, n_threads, backend, type_k, type_v, flash_attn=not no_flash_attn
-    )
+    setup = machine.setup()
     path = model or packaged_model()
     with GGUFFile.open(path) as file:
         with loading(printable(path.name)):
@@ -83,7 +78,9 @@ def bench(
         report.begin(tests)
         for test in tests:
             with measuring(f"{test.name}, {n_repeat} times"):
-                result = measure_speed(context, file, test, n_repeat=n_repeat, n_batch=n_batch)
+                result = measure_speed(
+                    context, file, test, n_repeat=n_repeat, n_batch=setup.n_batch
+                )
             report.add(result)
 
 

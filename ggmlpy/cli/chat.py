@@ -7,10 +7,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated
 
 from ggmlpy.cli import common, options
 from ggmlpy.cli.generate import speed_line, write_text
+from ggmlpy.cli.groups import ModelOptions, SamplingOptions, grouped
 from ggmlpy.cli.guard import complain
 from ggmlpy.cli.options import option
 from ggmlpy.cli.show import say
@@ -28,6 +29,7 @@ HELP = """\
 Ctrl-C stops an answer; what is there of it stays in the conversation."""
 
 
+@grouped
 def chat(
     model: options.ModelFile = None,
     system: Annotated[
@@ -42,22 +44,9 @@ def chat(
         ),
     ] = -1,
     quiet: Annotated[bool, option("-q --quiet", "No line on speed after an answer.")] = False,
-    n_ctx: options.ContextSize = 0,
-    n_ubatch: options.UBatchSize = 512,
-    n_threads: options.Threads = None,
-    backend: options.BackendName = "auto",
-    type_k: options.TypeK = "f16",
-    type_v: options.TypeV = "f16",
-    no_flash_attn: options.NoFlashAttn = False,
-    temp: options.Temperature = 0.8,
-    top_k: options.TopK = 40,
-    top_p: options.TopP = 0.95,
-    min_p: options.MinP = 0.05,
-    typical: options.Typical = 1.0,
-    repeat_penalty: options.RepeatPenalty = 1.0,
-    frequency_penalty: options.FrequencyPenalty = 0.0,
-    presence_penalty: options.PresencePenalty = 0.0,
-    seed: options.Seed = -1,
+    *,
+    setup: ModelOptions,
+    sampling: SamplingOptions,
 ) -> None:
     r"""Talk with a model, by the chat template in its file.
 
@@ -69,54 +58,50 @@ def chat(
       ggmlpy chat -m model.gguf --system "You answer in one sentence." --temp 0
       printf 'Hello!\nAnd in French?\n' | ggmlpy chat -m model.gguf -q
     """
-    setup = common.ModelOptions(
-        n_ctx, n_ubatch, n_threads, backend, type_k, type_v, flash_attn=not no_flash_attn
-    )
     llm = common.open_model(model or packaged_model(), setup)
     if llm.chat_template.is_default:
         say("the file has no chat template: a plain one is used, and the answers may show it")
-    choices = {
-        "max_tokens": None if n_predict == -1 else n_predict,
-        "temperature": temp,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "typical_p": typical,
-        "repeat_penalty": repeat_penalty,
-        "frequency_penalty": frequency_penalty,
-        "presence_penalty": presence_penalty,
-        "seed": common.seed_or_fresh(seed),
-    }
     interactive = sys.stdin.isatty()
-    conversation = _Conversation(llm, system, choices, interactive)
+    max_tokens = None if n_predict == -1 else n_predict
+    conversation = _Conversation(llm, system, max_tokens, sampling.seeded(), interactive)
     if interactive:
         say("/help lists the commands, Ctrl-D leaves")
-    for message in _messages(interactive):
+    for number, message in enumerate(_messages(interactive), 1):
+        if message in ("/exit", "/quit"):
+            break
         if message.startswith("/") and " " not in message:
-            if message in ("/exit", "/quit"):
-                break
             conversation.command(message)
-            continue
-        try:
-            conversation.answer(message)
-        except (BadBatch, CacheFull, TemplateError, TokenizerError) as error:
-            if not interactive:
-                raise
-            complain("error", f"{error} (/clear begins afresh)")
-        else:
-            if not quiet:
-                say(speed_line(llm.timings))
+        elif _answered(conversation, number, message, interactive) and not quiet:
+            say(speed_line(llm.timings))
+
+
+def _answered(conversation: _Conversation, number: int, message: str, interactive: bool) -> bool:
+    """Whether the message has its answer. On a terminal, what is wrong with it ends nothing."""
+    try:
+        conversation.answer(message)
+    except (BadBatch, CacheFull, TemplateError, TokenizerError) as error:
+        if not interactive:
+            raise type(error)(f"message {number}: {error}") from None
+        complain("error", f"{error} (/clear begins afresh)")
+        return False
+    return True
 
 
 class _Conversation:
     """The messages so far; `answer` adds one of the user's and the model's answer."""
 
     def __init__(
-        self, llm: Llama, system: str | None, choices: dict[str, Any], interactive: bool
+        self,
+        llm: Llama,
+        system: str | None,
+        max_tokens: int | None,
+        sampling: SamplingOptions,
+        interactive: bool,
     ) -> None:
         self._llm = llm
+        self._max_tokens = max_tokens
+        self._sampling = sampling
         self._interactive = interactive
-        self._choices = choices
         self._beginning = [] if system is None else [{"role": "system", "content": system}]
         self._messages = list(self._beginning)
 
@@ -132,9 +117,8 @@ class _Conversation:
     def answer(self, message: str) -> None:
         """Write the answer to stdout as it comes. A message that fails leaves no trace."""
         messages = [*self._messages, {"role": "user", "content": message}]
-        chunks = cast(
-            Iterator[dict[str, Any]],
-            self._llm.create_chat_completion(messages, stream=True, **self._choices),
+        chunks = self._llm.create_chat_completion(
+            messages, stream=True, max_tokens=self._max_tokens, **self._sampling.as_arguments()
         )
         text, reason = "", None
         with _interrupts(self._interactive) as interrupts:
@@ -155,7 +139,7 @@ class _Conversation:
             finally:
                 write_text("" if text.endswith("\n") else "\n")
         self._messages = [*messages, {"role": "assistant", "content": text.strip()}]
-        if reason == "length" and self._choices["max_tokens"] is None:
+        if reason == "length" and self._max_tokens is None:
             complain("warning", f"the context of {self._llm.n_ctx_seq()} tokens is full")
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import secrets
 import stat
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
+from ggmlpy.cli.groups import ModelOptions
 from ggmlpy.cli.loading import loading
 from ggmlpy.cli.show import printable
 from ggmlpy.errors import FileError, MissingFile
@@ -20,24 +19,6 @@ if TYPE_CHECKING:
     from ggmlpy.llama import Llama
 
 STDIN = "-"
-
-
-def seed_or_fresh(seed: int) -> int:
-    """The seed to use: known here, so that it can be told and the text had again."""
-    return secrets.randbits(32) if seed == -1 else seed
-
-
-@dataclass(frozen=True, slots=True)
-class ModelOptions:
-    """How a model is opened; the names are those of `Llama`."""
-
-    n_ctx: int
-    n_ubatch: int
-    n_threads: int | None
-    backend: str
-    type_k: str
-    type_v: str
-    flash_attn: bool
 
 
 def open_model(path: Path, options: ModelOptions) -> Llama:
@@ -54,7 +35,7 @@ def open_model(path: Path, options: ModelOptions) -> Llama:
             backend=options.backend,
             type_k=options.type_k,
             type_v=options.type_v,
-            flash_attn=options.flash_attn,
+            flash_attn=not options.no_flash_attn,
         )
 
 
@@ -82,7 +63,24 @@ def write_file(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8", errors="replace")
     except OSError as error:
-        raise FileError(f"{path}: the file cannot be written: {error.strerror}") from None
+        raise _unwritable(path, error) from None
+
+
+def write_bytes(path: Path | None, data: bytes) -> None:
+    """To the file, or to stdout. Raises FileError."""
+    if path is None:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+        return
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def _unwritable(path: Path, error: OSError) -> FileError:
+    return FileError(f"{path}: the file cannot be written: {error.strerror}")
 
 
 def _stdin_is_piped() -> bool:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ggmlpy.cli import common, options
+from ggmlpy.cli.groups import ModelOptions, SamplingOptions, grouped
 from ggmlpy.cli.guard import complain
 from ggmlpy.cli.options import option
 from ggmlpy.cli.show import console, harmless, say, write_json
@@ -23,6 +23,7 @@ N_TOKENS = 128  # unless -n says otherwise
 N_STORY_TOKENS = 256  # the most that the packaged model writes: its stories end before
 
 
+@grouped
 def generate(
     model: options.ModelFile = None,
     prompt: options.Prompt = None,
@@ -46,22 +47,9 @@ def generate(
     verbose: Annotated[
         bool, option("-v --verbose", "Tell what was loaded, and all timings.")
     ] = False,
-    n_ctx: options.ContextSize = 0,
-    n_ubatch: options.UBatchSize = 512,
-    n_threads: options.Threads = None,
-    backend: options.BackendName = "auto",
-    type_k: options.TypeK = "f16",
-    type_v: options.TypeV = "f16",
-    no_flash_attn: options.NoFlashAttn = False,
-    temp: options.Temperature = 0.8,
-    top_k: options.TopK = 40,
-    top_p: options.TopP = 0.95,
-    min_p: options.MinP = 0.05,
-    typical: options.Typical = 1.0,
-    repeat_penalty: options.RepeatPenalty = 1.0,
-    frequency_penalty: options.FrequencyPenalty = 0.0,
-    presence_penalty: options.PresencePenalty = 0.0,
-    seed: options.Seed = -1,
+    *,
+    setup: ModelOptions,
+    sampling: SamplingOptions,
 ) -> None:
     """Write text that continues a prompt, as it comes.
 
@@ -74,53 +62,53 @@ def generate(
       echo "Dear diary," | ggmlpy generate --seed 7 --json
     """
     text = common.read_text(prompt, file)
-    setup = common.ModelOptions(
-        n_ctx, n_ubatch, n_threads, backend, type_k, type_v, flash_attn=not no_flash_attn
-    )
     llm = common.open_model(model or packaged_model(), setup)
     if verbose:
         say(llm.describe())
     default_n = N_TOKENS if model is not None else N_STORY_TOKENS
-    n_wanted = default_n if n_predict is None else n_predict
-    writing = _Writing(llm, DEFAULT_PROMPT if text is None else text, common.seed_or_fresh(seed))
-    chunks = llm.create_completion(
-        writing.prompt,
-        max_tokens=None if n_wanted == -1 else n_wanted,
-        temperature=temp,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        typical_p=typical,
-        repeat_penalty=repeat_penalty,
-        frequency_penalty=frequency_penalty,
-        presence_penalty=presence_penalty,
-        stop=stop,
-        seed=writing.seed,
-        stream=True,
+    writing = _Writing(
+        llm,
+        DEFAULT_PROMPT if text is None else text,
+        default_n if n_predict is None else n_predict,
+        sampling.seeded(),
+        stop,
     )
-    writing.run(chunks, show=not as_json, echo=echo)
+    writing.run(show=not as_json, echo=echo)
     if as_json:
         write_json(writing.as_json())
     elif not quiet:
         say(str(llm.timings) if verbose else writing.speed())
-    n_made = llm.timings.n_generated
-    if writing.finish_reason == "length" and (n_made < n_wanted or n_wanted == -1):
-        n_ctx = llm.n_ctx_seq()
-        complain("warning", f"stopped after {n_made} tokens: the context of {n_ctx} is full")
+    writing.warn_if_cut()
 
 
 class _Writing:
     """One prompt and what the model makes of it."""
 
-    def __init__(self, llm: Llama, prompt: str, seed: int) -> None:
+    def __init__(
+        self,
+        llm: Llama,
+        prompt: str,
+        n_wanted: int,
+        sampling: SamplingOptions,
+        stop: list[str] | None,
+    ) -> None:
         self.llm = llm
         self.prompt = prompt
-        self.seed = seed
+        self.n_wanted = n_wanted  # -1: no limit
+        self.sampling = sampling
+        self.stop = stop
         self.text = ""
         self.finish_reason: str | None = None
 
-    def run(self, chunks: Iterator[dict[str, Any]], *, show: bool, echo: bool) -> None:
-        """Take all chunks, writing them to stdout if `show`; the output ends with a newline."""
+    def run(self, *, show: bool, echo: bool) -> None:
+        """Write all of it, to stdout as it comes if `show`; the output ends with a newline."""
+        chunks = self.llm.create_completion(
+            self.prompt,
+            max_tokens=None if self.n_wanted == -1 else self.n_wanted,
+            stop=self.stop,
+            stream=True,
+            **self.sampling.as_arguments(),
+        )
         shown = ""
         if show and echo:
             shown = self.prompt
@@ -138,7 +126,7 @@ class _Writing:
                 write_text("\n")
 
     def as_json(self) -> dict[str, Any]:
-        """What `--json` writes."""
+        """What `--json` writes. Without a draw there is no seed to tell."""
         timings = self.llm.timings
         rates = {"prompt_rate": timings.prompt_rate, "generation_rate": timings.generation_rate}
         return {
@@ -146,16 +134,24 @@ class _Writing:
             "prompt": self.prompt,
             "text": self.text,
             "finish_reason": self.finish_reason,
-            "seed": self.seed,
+            "seed": self.sampling.telling_seed,
             "n_prompt": timings.n_prompt,
             "n_generated": timings.n_generated,
             "timings": asdict(timings) | rates,
         }
 
     def speed(self) -> str:
-        """Speed in one line."""
-        load = f"load {self.llm.load_s:.2f} s"
-        return f"{speed_line(self.llm.timings)}; {load}; seed {self.seed}"
+        """Speed in one line, and the seed that gives this text again."""
+        seed = self.sampling.telling_seed
+        told = [speed_line(self.llm.timings), f"load {self.llm.load_s:.2f} s"]
+        return "; ".join([*told, *([] if seed is None else [f"seed {seed}"])])
+
+    def warn_if_cut(self) -> None:
+        """Say so where the context, not -n, ended the text."""
+        n_made = self.llm.timings.n_generated
+        if self.finish_reason == "length" and (n_made < self.n_wanted or self.n_wanted == -1):
+            n_ctx = self.llm.n_ctx_seq()
+            complain("warning", f"stopped after {n_made} tokens: the context of {n_ctx} is full")
 
 
 def speed_line(timings: Timings) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
@@ -30,8 +31,13 @@ class Format(StrEnum):
     text = "text"
     dot = "dot"
     json = "json"
-    svg = "svg"
     html = "html"
+    svg = "svg"
+    png = "png"
+
+
+DRAWN = (Format.svg, Format.png)  # by graphviz
+SUFFIXES = {".txt": Format.text} | {f".{format}": format for format in Format}
 
 
 def graph(
@@ -46,7 +52,7 @@ def graph(
         Format | None,
         option(
             "--format NAME",
-            "text; json; html, a page to click through; dot; svg, drawn by graphviz.",
+            "text; json; html, a page to click through; dot; svg or png, drawn by graphviz.",
             default="by the suffix of -o, else text",
         ),
     ] = None,
@@ -76,15 +82,16 @@ def graph(
       ggmlpy graph -m model.gguf --n-past 100 --layers 0:1 -o layer0.svg
       diff <(ggmlpy graph) <(ggmlpy graph --no-flash-attn)
     """
-    chosen = format or _format_of(output)
+    chosen = _checked_format(format, output)
     path = model or packaged_model()
     built = _cut(_build(path, n_tokens, n_past, not no_flash_attn, type_k, type_v), layers)
     title = f"{path.name}: {n_tokens} {'token' if n_tokens == 1 else 'tokens'} after {n_past}"
-    text = _WRITERS[chosen](built, title)
-    if output is None:
-        print(text)
+    if chosen in DRAWN:
+        common.write_bytes(output, _drawn(built, chosen))
+    elif output is None:
+        print(_WRITERS[chosen](built, title))
     else:
-        common.write_file(output, text + "\n")
+        common.write_file(output, _WRITERS[chosen](built, title) + "\n")
 
 
 def _build(
@@ -127,28 +134,46 @@ def _parsed_range(text: str, n_layers: int) -> tuple[int, int]:
     raise typer.BadParameter(message, param_hint="'--layers'")
 
 
-def _format_of(output: Path | None) -> Format:
-    """By the suffix of the file; text where that says nothing."""
-    suffix = "" if output is None else output.suffix.removeprefix(".")
-    return Format(suffix) if suffix in list(Format) else Format.text
+def _checked_format(format: Format | None, output: Path | None) -> Format:
+    """The format asked for, else by the suffix of the file; without one, text.
+
+    Raises BadParameter for another suffix and for a picture on a terminal, Unsupported for a
+    picture that nothing here can draw: all of it before the graph is built.
+    """
+    if format is None and output is not None and output.suffix:
+        format = SUFFIXES.get(output.suffix.lower())
+        if format is None:
+            known = ", ".join(dict.fromkeys(SUFFIXES))
+            raise typer.BadParameter(
+                f"{printable(output.name)!r} says nothing of its format: the suffix may be {known},"
+                " or name a --format.",
+                param_hint="'-o' / '--output'",
+            )
+    chosen = format or Format.text
+    if chosen in DRAWN:
+        _graphviz(chosen)
+    if chosen is Format.png and output is None and sys.stdout.isatty():
+        raise typer.BadParameter("a png is nothing for a terminal: name a file with -o.")
+    return chosen
 
 
-def _html(graph: Graph, title: str) -> str:
-    from ggmlpy.graph_html import to_html
-
-    return to_html(graph, title)
-
-
-def _svg(graph: Graph, title: str) -> str:
-    """Drawn by graphviz. Raises Unsupported where that is not there, fails, or takes too long."""
+def _graphviz(format: Format) -> str:
+    """The program that draws. Raises Unsupported where it is not installed."""
     program = shutil.which("dot")
     if program is None:
         raise Unsupported(
-            "svg is drawn by graphviz, whose `dot` is not on PATH; html needs nothing"
+            f"{format} is drawn by graphviz, whose `dot` is not on PATH: write -o graph.dot, and"
+            f" draw it elsewhere with `dot -T{format} graph.dot -o graph.{format}`; html needs"
+            " nothing"
         )
+    return program
+
+
+def _drawn(graph: Graph, format: Format) -> bytes:
+    """A picture by graphviz. Raises Unsupported where that fails or takes too long."""
     try:
         done = subprocess.run(
-            [program, "-Tsvg"],
+            [_graphviz(format), f"-T{format}"],
             input=graph.to_dot().encode(errors="replace"),
             capture_output=True,
             timeout=DOT_TIMEOUT_S,
@@ -161,13 +186,12 @@ def _svg(graph: Graph, title: str) -> str:
     if done.returncode:
         said = printable(done.stderr.decode(errors="replace").strip())
         raise Unsupported(f"dot ended with exit code {done.returncode}: {said}")
-    return done.stdout.decode()
+    return done.stdout
 
 
 _WRITERS: dict[Format, Callable[[Graph, str], str]] = {
     Format.text: lambda graph, title: str(graph),
     Format.dot: lambda graph, title: graph.to_dot(),
     Format.json: lambda graph, title: graph.to_json(),
-    Format.svg: _svg,
-    Format.html: _html,
+    Format.html: lambda graph, title: graph.to_html(title),
 }

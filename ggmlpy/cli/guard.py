@@ -2,7 +2,7 @@
 
     0    done
     1    a file or a value cannot be used: `ggmlpy: error: …`
-    2    the command line itself is wrong (typer says what)
+    2    the command line itself is wrong: `ggmlpy: error: … (see `ggmlpy … --help`)`
     130  interrupted by Ctrl-C
     141  whoever read the output has gone, as with `| head`
 
@@ -30,11 +30,24 @@ from ggmlpy.cli.show import (
 )
 from ggmlpy.errors import GgmlpyError
 
-FAILED, INTERRUPTED, READER_GONE = 1, 130, 141
+FAILED, USAGE, INTERRUPTED, READER_GONE = 1, 2, 130, 141
+UsageError: Any = typer.BadParameter.__mro__[1]  # typer has it, but under no name of its own
 
 
 class GuardedGroup(TyperGroup):
     """The commands, with errors turned into a line and an exit code."""
+
+    def main(self, *args: Any, **more: Any) -> Any:
+        """Run a command and exit. typer would show what is wrong with the options in a frame."""
+        try:
+            code = super().main(*args, **{**more, "standalone_mode": False})
+        except UsageError as error:
+            if type(error).__name__ != "NoArgsIsHelpError":  # which has shown the help
+                _complain_of_usage(error)
+            sys.exit(USAGE)
+        except typer.Abort:
+            sys.exit(FAILED)
+        sys.exit(code if isinstance(code, int) else 0)
 
     def invoke(self, ctx: Any) -> Any:
         open_missing_streams()
@@ -74,6 +87,15 @@ def complain(kind: str, message: str) -> None:
     out = console(sys.stderr)
     out.print(f"ggmlpy: {kind}:", style=style, end=" ", soft_wrap=True)
     out.print(text, soft_wrap=True)
+
+
+def _complain_of_usage(error: Any) -> None:
+    """What is wrong with the command line, and whose help tells what is right."""
+    open_missing_streams()
+    tolerate_any_text()
+    command = "ggmlpy" if error.ctx is None else error.ctx.command_path
+    message = " ".join(error.format_message().split()).removesuffix(".")
+    complain("error", f"{message} (see `{command} --help`)")
 
 
 @contextmanager

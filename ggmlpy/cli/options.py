@@ -74,6 +74,16 @@ def token_limit(n: int | None) -> int | None:
     raise typer.BadParameter(f"{n} is not at least 1, nor -1 for no limit.")
 
 
+def _thread_count(n: int | None) -> int | None:
+    """The check of -t, before anything is read or written."""
+    if n is None:
+        return None
+    from ggmlpy.backends.cpu.runner import MAX_THREADS
+
+    checked: int = within(1, MAX_THREADS)(n)
+    return checked
+
+
 def _model(usage: str, help: str, **more: Any) -> Any:
     return option(usage, help, panel=MODEL_PANEL, **more)
 
@@ -117,7 +127,7 @@ KvUnified = Annotated[
 ]
 Threads = Annotated[
     int | None,
-    _model("-t --threads N", "CPU threads.", check=at_least(1), default="one per core"),
+    _model("-t --threads N", "CPU threads.", check=_thread_count, default="one per core"),
 ]
 BackendName = Annotated[
     str,

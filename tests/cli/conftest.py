@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,8 +16,6 @@ import pytest
 from ggmlpy.cli import app
 from tests.models.tiny import Tiny, byte_vocabulary, write_model
 
-_FRAME = re.compile(r"\x1b\[[0-9;]*m|[╭╮╰╯│─]")
-
 
 @dataclass(frozen=True)
 class Outcome:
@@ -30,15 +27,21 @@ class Outcome:
 
     @property
     def usage_error(self) -> str:
-        """The message of a wrong command line, without the frame that typer draws."""
+        """The message of a wrong command line: one line that says where there is help."""
         assert self.code == 2, self
-        assert "Usage: ggmlpy" in self.err
-        return " ".join(_FRAME.sub(" ", self.err).split())
+        message, newline, rest = self._message.rpartition(" (see `ggmlpy ")
+        assert newline and rest.endswith("--help`)"), self.err
+        return message
 
     @property
     def error(self) -> str:
-        """The message of a file or value that cannot be used: one line, and nothing else."""
+        """The message of a file or value that cannot be used."""
         assert self.code == 1, self
+        return self._message
+
+    @property
+    def _message(self) -> str:
+        """The one line that is all of stderr."""
         head, newline, rest = self.err.partition("\n")
         assert (newline, rest) == ("\n", ""), self.err
         assert head.startswith("ggmlpy: error: "), self.err

@@ -109,6 +109,14 @@ def test_a_damaged_template_is_one_line(run: Run, tmp_path: Path) -> None:
     assert outcome.error.startswith("chat template, line 1: ")
 
 
+def test_a_conversation_that_fills_the_context_ends_with_one_line(run: Run, model: Path) -> None:
+    outcome = run("chat", "-m", model, *SETTINGS, "-q", "-c", 60, stdin="seven b\n" * 20)
+    answered = outcome.out.count("\n")
+    assert 1 < answered < 20
+    assert outcome.error.startswith(f"message {answered + 1}: the prompt is ")
+    assert outcome.error.endswith(" = 60")
+
+
 def test_a_full_context_is_a_warning(run: Run, model: Path) -> None:
     outcome = run(
         "chat", "-m", model, "--backend", "reference", "-q", "-c", 40, "-n", -1, stdin="a\n"

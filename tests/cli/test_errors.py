@@ -116,6 +116,7 @@ def test_prompt_longer_than_the_context(run: Run, tiny: Path) -> None:
     assert outcome.error == "the prompt is 21 tokens long, a sequence may have n_ctx_seq = 8"
     assert outcome.out == ""
     piped = run(*arguments("chat", tiny), "-c", 8, stdin="hello\n")
+    assert "ggmlpy: error: message 1: the prompt is" in piped.err
     assert "tokens long, a sequence may have n_ctx_seq = 8" in piped.err.splitlines()[-1]
     assert piped.code == 1
 
@@ -172,7 +173,8 @@ def test_sampling_values_that_only_the_engine_can_judge(run: Run, tiny: Path) ->
         (("--seed", "-2"), "-2 is not in -1 … "),
         (("-c", "-1"), "-1 is not at least 0"),
         (("-ub", "0"), "0 is not at least 1"),
-        (("-t", "0"), "0 is not at least 1"),
+        (("-t", "0"), "'-t' / '--threads': 0 is not in 1 … 512"),
+        (("-t", "1000"), "'-t' / '--threads': 1000 is not in 1 … 512"),
         (("-t", "many"), "Invalid value for '-t' / '--threads': "),
         (("--tempo", "1"), "No such option: --tempo"),
         (("-p", "a", "-f", "b"), "-p and -f exclude each other"),

@@ -84,6 +84,13 @@ def test_a_seed_that_was_told_gives_the_text_again(run: Run, tiny: Path) -> None
     assert other.out != first.out
 
 
+def test_where_nothing_is_drawn_no_seed_is_told(run: Run, tiny: Path) -> None:
+    args = ("-p", "ab", "-n", 3, "-s", 5)
+    assert written(run, tiny, *args).err.rstrip().endswith("; seed 5")
+    assert "seed" not in written(run, tiny, *args, "--temp", 0).err
+    assert json.loads(written(run, tiny, *args, "--temp", 0, "--json").out)["seed"] is None
+
+
 def test_json(run: Run, tiny: Path) -> None:
     outcome = written(run, tiny, "-p", "ab", "-n", 5, "--seed", 1, "--json")
     assert outcome.out.count("\n") == 1

@@ -67,6 +67,7 @@ def test_the_format_follows_the_file_name(run: Run, tiny: Path, tmp_path: Path) 
         "g.dot": "digraph",
         "g.json": '{"leafs"',
         "g.txt": "graph: ",
+        "g.HTML": "<!DOCTYPE html>",
         "g": "graph: ",
     }.items():
         assert dump(run, "-m", tiny, "-o", tmp_path / name).out == ""
@@ -111,18 +112,40 @@ def test_svg(run: Run, tiny: Path, tmp_path: Path) -> None:
     drawn = (tmp_path / "g.svg").read_text()
     assert "<svg" in drawn
     assert "blk.0.Qcur" in drawn
+    dump(run, "-m", tiny, "--layers", 0, "-o", tmp_path / "g.png")
+    assert (tmp_path / "g.png").read_bytes().startswith(b"\x89PNG\r\n")
 
 
 def test_graphviz_gets_the_dot_text(run: Run, tiny: Path, programs: Path) -> None:
     fake_dot(programs, 'echo "$@"; /bin/cat')
-    out = dump(run, "-m", tiny, "--format", "svg").out
-    assert out == f"-Tsvg\n{expected(tiny).to_dot()}\n"
+    for kind in ("svg", "png"):
+        path = programs / f"g.{kind}"
+        dump(run, "-m", tiny, "-o", path)
+        assert path.read_text() == f"-T{kind}\n{expected(tiny).to_dot()}"
 
 
 def test_without_graphviz(run: Run, tiny: Path, programs: Path) -> None:
     assert not list(programs.iterdir())
     error = run("graph", "-m", tiny, "--format", "svg").error
-    assert error == "svg is drawn by graphviz, whose `dot` is not on PATH; html needs nothing"
+    assert error == (
+        "svg is drawn by graphviz, whose `dot` is not on PATH: write -o graph.dot, and draw it"
+        " elsewhere with `dot -Tsvg graph.dot -o graph.svg`; html needs nothing"
+    )
+    missing = run("graph", "-m", tiny, "-o", programs / "g.png")
+    assert missing.error.startswith("png is drawn by graphviz")
+    assert not list(programs.iterdir())
+
+
+def test_suffixes_that_say_nothing(run: Run, tiny: Path, tmp_path: Path) -> None:
+    for name in ("g.pdf", "g.gguf", "a.b.jpeg"):
+        message = run("graph", "-m", tiny, "-o", tmp_path / name).usage_error
+        assert message == (
+            f"Invalid value for '-o' / '--output': {name!r} says nothing of its format: the suffix"
+            " may be .txt, .text, .dot, .json, .html, .svg, .png, or name a --format"
+        )
+    assert not list(tmp_path.iterdir())
+    dump(run, "-m", tiny, "-o", tmp_path / "g.pdf", "--format", "text")
+    assert (tmp_path / "g.pdf").read_text().startswith("graph: ")
 
 
 def test_graphviz_that_fails(run: Run, tiny: Path, programs: Path) -> None:
