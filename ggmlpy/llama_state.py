@@ -16,7 +16,8 @@ import numpy as np
 from ggmlpy.errors import StateError
 from ggmlpy.gguf_file import GGUFFile
 from ggmlpy.memory import SequenceMemory
-from ggmlpy.state import SequenceState, from_bytes, read_file, to_bytes, write_file
+from ggmlpy.state import SequenceState
+from ggmlpy.state_file import from_bytes, read_file, to_bytes, write_file
 
 _SAMPLE_BYTES = 1024  # of every tensor; a fine-tuned copy differs in nearly all of them
 

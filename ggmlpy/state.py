@@ -2,38 +2,22 @@
 
 A state is laid out by sequence and layer, a row a token in the order of positions. So it loads into
 a unified or a split memory, with any K/V types, any n_ctx that has room, any backend.
-
-    magic "ggmlpy state\\0" | version u32 | header length u64 | header (JSON) | arrays | SHA-256
-
-The header names every array with its type and length; the digest is over all that comes before it.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import struct
-import tempfile
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ggmlpy.errors import CacheFull, FileError, MissingFile, StateError
+from ggmlpy.errors import CacheFull, StateError
 from ggmlpy.kv_cache import Cells, KVCache
 from ggmlpy.memory import SequenceMemory
 from ggmlpy.quants import from_float, to_float
 from ggmlpy.spans import NOTHING, Spans
 from ggmlpy.tensor import Tensor
-from ggmlpy.types import TensorType, type_of
-
-MAGIC = b"ggmlpy state\0"
-VERSION = 1
-_DIGEST_BYTES = 32
-_PREFIX = struct.Struct("<13sIQ")
+from ggmlpy.types import TensorType
 
 Rows = NDArray[np.uint8]  # [n_tokens, bytes of a row]
 
@@ -266,148 +250,3 @@ def _check_positions(rows: LayerRows, others: LayerRows, layer: int) -> None:
         raise StateError(f"the state's positions of layer {layer} are not in order from 0")
     if not np.array_equal(positions, others.positions) or rows.forgotten != others.forgotten:
         raise StateError(f"the state's positions of layer {layer} are not those of its neighbours")
-
-
-# --- bytes and files ----------------------------------------------------------------------------
-
-
-def to_bytes(states: dict[int, SequenceState], about: dict[str, Any] | None = None) -> bytes:
-    """States by sequence number as the bytes of a file. `about` is kept in the header."""
-    arrays: list[bytes] = []
-    header = {
-        "about": about or {},
-        "sequences": {str(seq): _describe(state, arrays) for seq, state in states.items()},
-    }
-    text = json.dumps(header).encode()
-    body = _PREFIX.pack(MAGIC, VERSION, len(text)) + text + b"".join(arrays)
-    return body + hashlib.sha256(body).digest()
-
-
-def _describe(state: SequenceState, arrays: list[bytes]) -> dict[str, Any]:
-    """A state's part of the header; its arrays are appended in the order in which they stand."""
-    layers = []
-    for i, rows in state.layers.items():
-        layers.append(
-            {
-                "layer": i,
-                "n_tokens": len(rows.positions),
-                "forgotten": [[r.start, r.stop] for r in rows.forgotten.ranges],
-                "k_type": rows.k_type.name,
-                "k_row_bytes": rows.k.shape[1],
-                "v_type": rows.v_type.name,
-                "v_row_bytes": rows.v.shape[1],
-            }
-        )
-        arrays += [rows.positions.tobytes(), rows.k.tobytes(), rows.v.tobytes()]
-    recurrent = []
-    for i, row in state.recurrent.items():
-        recurrent.append({"layer": i, "n_embd_r": len(row)})
-        arrays.append(row.tobytes())
-    return {"tokens": state.tokens, "layers": layers, "recurrent": recurrent}
-
-
-def from_bytes(data: bytes, name: str = "state") -> tuple[dict[int, SequenceState], dict[str, Any]]:
-    """States by sequence number, and what `to_bytes` was told about them.
-
-    Raises StateError for bytes that are not a state, or a damaged one.
-    """
-    if len(data) < _PREFIX.size + _DIGEST_BYTES or not data.startswith(MAGIC):
-        raise StateError(f"{name}: not a ggmlpy state")
-    _, version, n_header = _PREFIX.unpack_from(data)
-    if version != VERSION:
-        raise StateError(f"{name}: version {version} of the format, this reads {VERSION}")
-    body, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
-    if hashlib.sha256(body).digest() != digest:
-        raise StateError(f"{name}: damaged or cut short: its digest does not match")
-    try:  # the digest says that these are the bytes that were written; a stranger may write any
-        header = json.loads(body[_PREFIX.size : _PREFIX.size + n_header])
-        reader = _Reader(body, _PREFIX.size + n_header)
-        states = {int(seq): _parse(d, reader) for seq, d in header["sequences"].items()}
-        reader.expect_end()
-        return states, dict(header["about"])
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        OverflowError,
-        RecursionError,
-    ) as error:
-        raise StateError(f"{name}: its header contradicts its contents: {error}") from error
-
-
-class _Reader:
-    """Takes arrays off the bytes, one after the other."""
-
-    def __init__(self, data: bytes, at: int) -> None:
-        self._data = data
-        self._at = at
-
-    def take(self, n_bytes: int) -> NDArray[np.uint8]:
-        left = len(self._data) - self._at
-        if not 0 <= n_bytes <= left:
-            raise ValueError(f"an array of {n_bytes} bytes where {left} are left")
-        self._at += n_bytes
-        return np.frombuffer(self._data, np.uint8, n_bytes, self._at - n_bytes)
-
-    def rows(self, n: int, row_bytes: int) -> Rows:
-        return self.take(n * row_bytes).reshape(n, row_bytes)
-
-    def expect_end(self) -> None:
-        if self._at != len(self._data):
-            raise ValueError(f"{len(self._data) - self._at} bytes are left over")
-
-
-def _parse(described: dict[str, Any], reader: _Reader) -> SequenceState:
-    layers = {}
-    for d in described["layers"]:
-        n_tokens = int(d["n_tokens"])
-        positions = np.frombuffer(reader.take(4 * n_tokens).tobytes(), np.int32)
-        k = reader.rows(n_tokens, int(d["k_row_bytes"]))
-        v = reader.rows(n_tokens, int(d["v_row_bytes"]))
-        k_type, v_type = type_of(str(d["k_type"])), type_of(str(d["v_type"]))
-        forgotten = Spans.parse(d["forgotten"])
-        layers[int(d["layer"])] = LayerRows(positions, k_type, k, v_type, v, forgotten)
-    recurrent = {}
-    for d in described["recurrent"]:
-        row = reader.take(4 * int(d["n_embd_r"]))
-        recurrent[int(d["layer"])] = np.frombuffer(row.tobytes(), np.float32)
-    return SequenceState([int(token) for token in described["tokens"]], layers, recurrent)
-
-
-def write_file(
-    path: str | Path, states: dict[int, SequenceState], about: dict[str, Any] | None = None
-) -> None:
-    """Write states to a file, whole or not at all. Raises FileError."""
-    path = Path(path)
-    data = to_bytes(states, about)
-    try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        reason = error.strerror or error
-        raise FileError(f"{path.name}: the state cannot be written: {reason}") from error
-
-
-def read_file(path: str | Path) -> tuple[dict[int, SequenceState], dict[str, Any]]:
-    """States from a file.
-
-    Raises MissingFile, FileError if it cannot be read, StateError if it is no sound state file.
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise MissingFile(f"{path}: there is no such file")
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        reason = error.strerror or error
-        raise FileError(f"{path.name}: the state cannot be read: {reason}") from error
-    return from_bytes(data, path.name)

@@ -24,6 +24,7 @@ LAYERS: list[tuple[str, list[str]]] = [
     ("runtime", ["scheduler", "allocator", "executable", "compute"]),
     ("memory", [
         "spans", "batch", "kv_cache", "recurrent_state", "memory", "plans", "shift", "state",
+        "state_file",
     ]),
     ("engine", [
         "context", "context_sizes", "generation", "slots", "engine", "answers", "completion",

@@ -18,7 +18,8 @@ from ggmlpy.executable import Executable
 from ggmlpy.kv_cache import KVCache
 from ggmlpy.plans import Plan
 from ggmlpy.spans import Spans
-from ggmlpy.state import from_bytes, put_state, take_state, to_bytes
+from ggmlpy.state import put_state, take_state
+from ggmlpy.state_file import from_bytes, to_bytes
 from ggmlpy.types import F32
 from tests.oracle.glass_model import Glass
 

@@ -18,7 +18,8 @@ from ggmlpy.context import Context
 from ggmlpy.errors import CacheFull, FileError, MissingFile, StateError
 from ggmlpy.gguf_file import GGUFFile
 from ggmlpy.models import load_model
-from ggmlpy.state import from_bytes, put_state, read_file, take_state, to_bytes, write_file
+from ggmlpy.state import put_state, take_state
+from ggmlpy.state_file import from_bytes, read_file, to_bytes, write_file
 from ggmlpy.types import I32, type_of
 from tests.models.tiny import Tiny, write_model
 

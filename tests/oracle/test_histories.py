@@ -20,7 +20,8 @@ from hypothesis.stateful import (
 
 from ggmlpy.batch import Batch
 from ggmlpy.context import Context
-from ggmlpy.state import SequenceState, from_bytes, put_state, take_state, to_bytes
+from ggmlpy.state import SequenceState, put_state, take_state
+from ggmlpy.state_file import from_bytes, to_bytes
 from tests.oracle.cache_model import MemoryModel, SavedModel
 from tests.oracle.glass_model import N_NAMES, Glass
 from tests.oracle.side import Side
