@@ -48,8 +48,9 @@ def _parts(
     }
     text = json.dumps(header).encode()
     digest = hashlib.sha256()
-    contents = (memoryview(np.ascontiguousarray(array)) for array in arrays if array.size)
-    for part in (_PREFIX.pack(MAGIC, VERSION, len(text)), text, *contents):
+    parts: list[bytes | memoryview] = [_PREFIX.pack(MAGIC, VERSION, len(text)), text]
+    parts += [memoryview(np.ascontiguousarray(array)) for array in arrays if array.size]
+    for part in parts:
         digest.update(part)
         yield part
     yield digest.digest()
