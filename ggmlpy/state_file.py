@@ -49,7 +49,7 @@ def _parts(
     text = json.dumps(header).encode()
     digest = hashlib.sha256()
     parts: list[bytes | memoryview] = [_PREFIX.pack(MAGIC, VERSION, len(text)), text]
-    parts += [memoryview(np.ascontiguousarray(array)) for array in arrays if array.size]
+    parts += [np.ascontiguousarray(array).data for array in arrays if array.size]
     for part in parts:
         digest.update(part)
         yield part
