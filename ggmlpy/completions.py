@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from numbers import Integral
 from typing import Any, Literal, Unpack, overload
@@ -20,7 +20,14 @@ from ggmlpy.chat import ChatTemplate
 from ggmlpy.completion import ChatForm, TextForm, collect
 from ggmlpy.engine import Engine
 from ggmlpy.errors import BadBatch, SamplingError
-from ggmlpy.generation import ChatOptions, CompletionOptions, LogitsProcessor, Prompt, Request
+from ggmlpy.generation import (
+    ChatOptions,
+    CompletionOptions,
+    LogitsProcessor,
+    Piece,
+    Prompt,
+    Request,
+)
 from ggmlpy.gguf_file import Metadata
 from ggmlpy.sampling import SamplingParams
 from ggmlpy.timings import Timings
@@ -131,6 +138,22 @@ class Completions:
         return self._complete(request, form, stream)
 
     __call__ = create_completion
+
+    def pieces(
+        self,
+        prompt: Prompt,
+        sampling: SamplingParams,
+        *,
+        max_tokens: int | None = 16,
+        stop: Stop = None,
+    ) -> Iterator[Piece]:
+        """Text after `prompt` as it comes, and the token of each piece: a completion unwrapped.
+
+        Raises what `create_completion` raises; nothing runs before the first piece is asked for.
+        """
+        request, _ = self._text_request(prompt, max_tokens, sampling, stop, None, None, False, None)
+        self.engine.check(request)
+        return self._answers.follow(request)
 
     def generate(
         self,

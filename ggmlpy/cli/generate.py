@@ -98,29 +98,32 @@ class _Writing:
         self.sampling = sampling
         self.stop = stop
         self.text = ""
+        self.tokens: list[int] = []  # generated ones
         self.finish_reason: str | None = None
 
     def run(self, *, show: bool, echo: bool) -> None:
         """Write all of it, to stdout as it comes if `show`; the output ends with a newline."""
-        chunks = self.llm.create_completion(
+        from ggmlpy.sampling import SamplingParams
+
+        pieces = self.llm.pieces(
             self.prompt,
+            SamplingParams(**self.sampling.as_arguments()),
             max_tokens=None if self.n_wanted == -1 else self.n_wanted,
             stop=self.stop,
-            stream=True,
-            **self.sampling.as_arguments(),
         )
         shown = ""
         if show and echo:
             shown = self.prompt
             write_styled(shown)
         try:
-            for chunk in chunks:
-                choice = chunk["choices"][0]
-                self.text += choice["text"]
-                self.finish_reason = choice["finish_reason"]
+            for piece in pieces:
+                self.text += piece.text
+                self.finish_reason = piece.finish_reason
+                if piece.token is not None:
+                    self.tokens.append(piece.token)
                 if show:
-                    shown = choice["text"] or shown
-                    write_text(choice["text"])
+                    shown = piece.text or shown
+                    write_text(piece.text)
         finally:
             if show and not shown.endswith("\n"):
                 write_text("\n")
@@ -133,6 +136,8 @@ class _Writing:
             "model": Path(self.llm.model_path).name,
             "prompt": self.prompt,
             "text": self.text,
+            "prompt_tokens": self.llm.tokenize(self.prompt, special=True),
+            "tokens": self.tokens,
             "finish_reason": self.finish_reason,
             "seed": self.sampling.telling_seed,
             "n_prompt": timings.n_prompt,

@@ -104,6 +104,18 @@ def test_json(run: Run, tiny: Path) -> None:
     assert told["timings"]["generation_rate"] > 0
 
 
+def test_json_tells_the_tokens(run: Run, tiny: Path) -> None:
+    told = json.loads(written(run, tiny, "-p", "ab", "-n", 5, "--temp", 0, "--json").out)
+    with Llama(tiny, backend="reference") as llm:
+        assert told["prompt_tokens"] == llm.tokenize("ab")
+        tokens = list(told["prompt_tokens"])
+        for token in told["tokens"]:
+            assert token == llm.logits(tokens)[-1].argmax()
+            tokens.append(token)
+        assert llm.detokenize(told["tokens"]) == told["text"]
+    assert len(told["tokens"]) == told["n_generated"] == 5
+
+
 def test_stop_strings(run: Run, tiny: Path) -> None:
     whole = text_of(tiny, "ab", max_tokens=20, seed=5)
     stop = whole[4:6]
