@@ -8,6 +8,8 @@ from typing import Any
 
 from ggmlpy.tensor import Flag, Tensor, tensors_of
 
+MAX_NAME_WIDTH = 36  # columns of a dump, beyond which a long name moves the rest of its line
+
 
 class Graph:
     """The tensors reachable from `outputs`: `leafs` hold data, `nodes` are in running order.
@@ -61,15 +63,18 @@ class Graph:
     def __str__(self) -> str:
         """A line a tensor. Sources are written by number and name: names may repeat."""
         lines = [f"graph: {len(self.nodes)} nodes, {len(self.leafs)} leafs"]
-        lines += [f"leaf {i:4d}: {self._describe(t)}" for i, t in enumerate(self.leafs)]
+        names = [self.name_of(t) for t in self._index]
+        width = min(MAX_NAME_WIDTH, max(map(len, names), default=0))
+        lines += [f"leaf {i:4d}: {self._describe(t, width)}" for i, t in enumerate(self.leafs)]
         for i, tensor in enumerate(self.nodes):
             sources = ", ".join(self.reference(s) for s in tensor.src)
-            lines.append(f"node {i:4d}: {self._describe(tensor)} = {tensor.op} of {sources}")
+            described = self._describe(tensor, width)
+            lines.append(f"node {i:4d}: {described} = {tensor.op} of {sources}")
         return "\n".join(lines)
 
-    def _describe(self, tensor: Tensor) -> str:
+    def _describe(self, tensor: Tensor, width: int) -> str:
         flags = f" ({_flag_names(tensor)})" if tensor.flags else ""
-        return f"{self.name_of(tensor):24s} {tensor.spec}{flags}"
+        return f"{self.name_of(tensor):{width}s}  {tensor.spec}{flags}"
 
     def to_dot(self) -> str:
         """Graphviz text: boxes for leafs, ellipses for nodes, dashed edges into views."""

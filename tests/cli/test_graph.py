@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -53,12 +54,12 @@ def test_the_ubatch_decides_the_graph(run: Run, tiny: Path) -> None:
     args = ("-n", 7, "--n-past", 300, "--no-flash-attn")
     out = dump(run, "-m", tiny, *args).out
     assert out == f"{graph}\n"
-    assert "inp_tokens               i32 [7]" in out
+    assert re.search(r"inp_tokens +i32 \[7\]", out)
     assert "= soft_max" in out
     assert "f16 [32, 512] (STATE)" in out  # 307 cells, in steps of 256
     quantised = dump(run, "-m", tiny, *args, "-ctk", "f32", "-ctv", "bf16").out
-    assert "cache_k.0                f32 [32, 512]" in quantised
-    assert "cache_v.0                bf16 [32, 512]" in quantised
+    assert re.search(r"cache_k\.0 +f32 \[32, 512\]", quantised)
+    assert re.search(r"cache_v\.0 +bf16 \[32, 512\]", quantised)
 
 
 def test_the_format_follows_the_file_name(run: Run, tiny: Path, tmp_path: Path) -> None:

@@ -75,6 +75,15 @@ def test_text_dump_shows_every_tensor() -> None:
     assert text.endswith("mul_mat of leaf 0 w, node 0")
 
 
+def test_text_dump_stands_in_columns() -> None:
+    x = from_numpy(np.zeros(4, np.float32), name="x")
+    lines = str(Graph(ops.neg(ops.sqr(x)).named("a name of some length"))).split("\n")[1:]
+    assert len({line.index("f32 [4]") for line in lines}) == 1
+    long = str(Graph(ops.neg(x).named("n" * 99))).split("\n")
+    assert long[1].index("f32 [4]") < 60 < long[2].index("f32 [4]")
+    assert str(Graph()) == "graph: 0 nodes, 0 leafs"
+
+
 def test_sources_of_one_name_are_told_apart() -> None:
     x = from_numpy(np.zeros(4, np.float32), name="x")
     left, right = ops.silu(x).named("same"), ops.sqr(x).named("same")
