@@ -76,6 +76,12 @@ class PlanBuilder:
         self._activations = (quantize, place, x, storage.address)
         return storage.address
 
+    def counters(self, n: int) -> int:
+        """Address of `n` i64 that are 0 before each node; who counts there leaves them at 0."""
+        storage = self._pool.take("counters", 8 * n)
+        self.keep.append(storage)
+        return storage.address
+
     def _append(
         self,
         kernel: Kernel,

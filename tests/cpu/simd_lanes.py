@@ -14,6 +14,7 @@ from ggmlpy.backends.cpu.simd.arith import (
 from ggmlpy.backends.cpu.simd.block import (
     add_products,
     add_scaled,
+    load_addresses,
     load_block,
     store_block,
     store_folds,
@@ -76,14 +77,21 @@ def wide_angles(angles: Int, steps: Int, out: Int) -> None:
     store_f32x16(out + 128, sin_f64((angle * 3.0 + angle) / f32_to_f64(load_f32x16(steps))))
 
 
+_add_products = add_products(load_f32x16)
+_add_scaled = add_scaled(load_f32x16, 64)
+
+
 @compiled(i64, i64, i64, i64, i64)
 def blocks(x: Int, y: Int, weights: Int, stride: Int, out: Int) -> None:
     """Blocks of 2 rows: loaded and stored; products with 4 rows; folded; sums scaled by numbers."""
-    store_block(load_block(x, stride, 2, 4), out, stride, 2)
     sums = tile_f32x16(8)
+    for row in range(4):
+        store_i64(out + 8 * row, row * stride)
+    rows = load_addresses(y, out, 4)
     for d in range(0, stride, 64):
-        sums = add_products(sums, x + d, y + d, stride, 2)
+        sums = _add_products(sums, x + d, stride, rows, d, 2)
+    store_block(load_block(x, stride, 2, 4), out, stride, 2)
     store_block(sums, out + 2 * stride, 256, 2)
     store_folds(sums, out + 2 * stride + 512, 64, 2)
-    sums = add_scaled(load_block(x, stride, 2, 4), y, weights, 4, 2)
+    sums = _add_scaled(load_block(x, stride, 2, 4), y, weights, 4, 2)
     store_block(sums, out + 2 * stride + 640, 256, 2)

@@ -152,7 +152,7 @@ def alone(q: Floats, k: Floats, v: Floats, bias: Floats, type: str, isa: str) ->
 @st.composite
 def scenes(draw: st.DrawFn) -> dict[str, Any]:
     """Where a sequence's cells lie in a cache, and what is computed beside it."""
-    n_seen = draw(st.integers(1, 100))
+    n_seen = draw(st.integers(1, 100) | st.sampled_from([255, 256, 257, 511, 520, 769]))
     n_q = draw(st.sampled_from([1, 2, 7, 130]))  # across the number that changes the order of tasks
     return {
         "n_seen": n_seen,
@@ -193,6 +193,27 @@ def test_layout_changes_no_bit(isa: str, scene: dict[str, Any]) -> None:
     y = run(attention(q, keys, values, mask, scene["type"]), isa, scene["n_threads"])
     got = y.reshape(scene["n_streams"], n_q, n_head, d)[s, i]
     assert got.tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("type", ["f16", "q4_0"])
+@pytest.mark.parametrize("n_q", [1, 3])
+def test_threads_share_the_chunks_of_few_queries(isa: str, type: str, n_q: int) -> None:
+    """What 1 thread sums up chunk by chunk, 16 threads give with a chunk or less each, twice."""
+    rng = np.random.default_rng(8)
+    n_kv = 2077
+    q = rng.standard_normal((1, n_q, 6, 32)).astype(np.float32)
+    k, v = rng.standard_normal((2, 1, n_kv, 2, 32)).astype(np.float32)
+    mask = np.where(rng.uniform(size=(1, 1, n_q, n_kv)) < 0.2, -np.inf, 0.0)
+    mask[:, :, -1, 300:] = -np.inf  # fewer chunks than parts
+    alone = run(attention(q, k, v, mask, type), isa, 1)
+    if type == "f16":
+        stored = [values.astype(np.float16).astype(np.float32) for values in (k, v)]
+        want = by_definition(q, stored[0], stored[1], mask)
+        assert np.abs(shape4(alone) - want).max() < 4e-6 * np.abs(want).max()
+    for n_threads in (2, 5, 16, 16):
+        got = run(attention(q, k, v, mask, type), isa, n_threads)
+        assert got.tobytes() == alone.tobytes()
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -12,7 +12,18 @@ from __future__ import annotations
 from typing import Any
 
 from ggmlpy.backends.cpu.simd.arith import fma
-from ggmlpy.backends.cpu.simd.core import Const, Emitter, Tile, Type, f32, f32x16, i64, typed, void
+from ggmlpy.backends.cpu.simd.core import (
+    Const,
+    Emitter,
+    Intrinsic,
+    Tile,
+    Type,
+    f32,
+    f32x16,
+    i64,
+    typed,
+    void,
+)
 from ggmlpy.backends.cpu.simd.product import after, parts, tile_of
 from ggmlpy.backends.cpu.simd.reduce import fold4
 
@@ -76,21 +87,52 @@ def store_folds(b: Emitter, sums: Any, ptr: Any, stride: Any, n_rows: Const) -> 
         b.store_to(after(b, row, 16 * (i % n_columns)), fold4(b, *vectors[i : i + 4]))
 
 
-@typed(_infer_on_sums(i64, i64, i64))
-def add_products(b: Emitter, sums: Any, x: Any, y: Any, stride: Any, n_rows: Const) -> Any:
-    """sums[r, c] + 16 f32 at row r of x, times 16 f32 at row c of y, lane by lane."""
-    n_columns = sums.type.count // n_rows.value
-    ys = [b.load_from(_row(b, y, stride, c), f32x16) for c in range(n_columns)]
-    xs = [b.load_from(_row(b, x, stride, r), f32x16) for r in range(n_rows.value)]
-    pairs = [(x_r, y_c) for x_r in xs for y_c in ys]
-    return tile_of(b, [fma(b, *p, s) for p, s in zip(pairs, parts(b, sums), strict=True)])
+def _infer_addresses(*args: Arg) -> Any:
+    if len(args) != 3 or not isinstance(args[2], Const):
+        return None
+    return (Tile(i64, args[2].value), i64, i64, args[2])
 
 
-@typed(_infer_on_sums(i64, i64, i64))
-def add_scaled(b: Emitter, sums: Any, v: Any, weights: Any, stride: Any, n_rows: Const) -> Any:
-    """sums[r, c] + vector c of the row at v, times the f32 at weights + r * stride."""
-    n_columns = sums.type.count // n_rows.value
-    vs = [b.load_from(after(b, v, 64 * c), f32x16) for c in range(n_columns)]
-    numbers = [b.load_from(_row(b, weights, stride, r), f32) for r in range(n_rows.value)]
-    pairs = [(v_c, b.splat(number, 16)) for number in numbers for v_c in vs]
-    return tile_of(b, [fma(b, *p, s) for p, s in zip(pairs, parts(b, sums), strict=True)])
+@typed(_infer_addresses)
+def load_addresses(b: Emitter, base: Any, offsets: Any, n: Const) -> Any:
+    """base + each of `n` offsets, i64, that lie at `offsets`."""
+    found = [b.load_from(after(b, offsets, 8 * i), i64) for i in range(n.value)]
+    return tile_of(b, [b.add(base, offset) for offset in found])
+
+
+def add_products(load: Intrinsic) -> Intrinsic:
+    """The function (sums, x, stride, ys, at, n_rows): sums[r, c] + 16 f32 at row r of x, times 16
+    numbers that `load` finds `at` bytes after address c of the tile `ys`, lane by lane."""
+
+    def infer(*args: Arg) -> Any:
+        if len(args) != 6 or not isinstance(args[5], Const) or not isinstance(args[0], Tile):
+            return None
+        n_rows, sums = args[5], args[0]
+        ys = Tile(i64, sums.n // n_rows.value)
+        if sums.elem != f32x16 or args[3] != ys:
+            return None
+        return (sums, sums, i64, i64, ys, i64, n_rows)
+
+    @typed(infer)
+    def add(b: Emitter, sums: Any, x: Any, stride: Any, ys: Any, at: Any, n_rows: Const) -> Any:
+        loaded = [load(b, b.add(address, at)) for address in parts(b, ys)]
+        xs = [b.load_from(_row(b, x, stride, r), f32x16) for r in range(n_rows.value)]
+        pairs = [(x_r, y_c) for x_r in xs for y_c in loaded]
+        return tile_of(b, [fma(b, *p, s) for p, s in zip(pairs, parts(b, sums), strict=True)])
+
+    return add
+
+
+def add_scaled(load: Intrinsic, vector_bytes: int) -> Intrinsic:
+    """The function (sums, v, weights, stride, n_rows): sums[r, c] + vector c of the row at v, as
+    `load` finds it, times the f32 at weights + r * stride."""
+
+    @typed(_infer_on_sums(i64, i64, i64))
+    def add(b: Emitter, sums: Any, v: Any, weights: Any, stride: Any, n_rows: Const) -> Any:
+        n_columns = sums.type.count // n_rows.value
+        vs = [load(b, after(b, v, vector_bytes * c)) for c in range(n_columns)]
+        numbers = [b.load_from(_row(b, weights, stride, r), f32) for r in range(n_rows.value)]
+        pairs = [(v_c, b.splat(number, 16)) for number in numbers for v_c in vs]
+        return tile_of(b, [fma(b, *p, s) for p, s in zip(pairs, parts(b, sums), strict=True)])
+
+    return add

@@ -343,8 +343,19 @@ def bcast16_i8x64(b: Emitter, ptr: Any) -> Any:
 
 @intrinsic(void, i64)
 def prefetch(b: Emitter, ptr: Any) -> None:
-    """Asks for the cache line at `ptr`; any address is allowed."""
+    """Asks for the cache line at `ptr`, to be read very soon; any address is allowed."""
+    _prefetch(b, ptr, 3)
+
+
+@intrinsic(void, i64)
+def prefetch_l2(b: Emitter, ptr: Any) -> None:
+    """Asks for the cache line at `ptr` into the second level: it waits in no queue of the first,
+    and displaces nothing there."""
+    _prefetch(b, ptr, 2)
+
+
+def _prefetch(b: Emitter, ptr: Any, locality: int) -> None:
     word = ir.IntType(32)
     pointer = b.pointer(ptr, i8.ir)
-    read, keep, data = (ir.Constant(word, value) for value in (0, 3, 1))
+    read, keep, data = (ir.Constant(word, value) for value in (0, locality, 1))
     b.llvm("llvm.prefetch.p0", void.ir, pointer, read, keep, data)
