@@ -20,7 +20,9 @@ F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
 
 FLOATS = ("f32", "f16", "bf16")
-QUANTIZED = ("q8_0", "q4_0", "q4_K", "q6_K")
+QUANTIZED = (
+    "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q2_K", "q3_K", "q4_K", "q5_K", "q6_K",
+)  # fmt: skip
 WEIGHTS = (*FLOATS, *QUANTIZED)
 
 
@@ -66,7 +68,7 @@ def check_product(got: NDArray[Any], w: F64, x: F32, type: str) -> None:
 
     The bound is the one for a sum of n terms in any order, n * 2^-24 * sum |w| |x|, with a term
     for each block (quantised) or element (floats) and a few for the scales. Where weights are
-    differences of larger numbers (q4_K's minima) their own size is allowed for.
+    sums of larger numbers (those with minima) their own size is allowed for.
     """
     x64 = as_multiplied(x, type)
     n_terms = x.shape[-1] + 4 if type in FLOATS else x.shape[-1] // 16 + 8
@@ -83,7 +85,7 @@ def check_product(got: NDArray[Any], w: F64, x: F32, type: str) -> None:
 
 def minimum_size(w: F64, type: str) -> F64 | float:
     """How much larger than |w| the terms are that w is computed from."""
-    return np.abs(w).max() if type == "q4_K" else 0.0
+    return np.abs(w).max() if type in ("q4_1", "q5_1", "q2_K", "q4_K", "q5_K") else 0.0
 
 
 def nmse(got: NDArray[Any], want: F64) -> float:

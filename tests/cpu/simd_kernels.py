@@ -34,7 +34,7 @@ from ggmlpy.backends.cpu.simd.arith import (
     zero_f32x16,
     zero_i32x16,
 )
-from ggmlpy.backends.cpu.simd.core import Type, i64, void
+from ggmlpy.backends.cpu.simd.core import Emitter, Type, i8x64, i64, intrinsic, void
 from ggmlpy.backends.cpu.simd.dot import dot4_s8s8, dot4_u7s8, dot4_u8s8
 from ggmlpy.backends.cpu.simd.memory import (
     bcast4_i8x64,
@@ -224,14 +224,24 @@ def parts(words: Int, halves: Int, bytes_: Int, out: Int, n: Int) -> None:
     store_bf16x16_part(out + 576, bf, n)
 
 
+@intrinsic(i8x64, i8x64)
+def low_nibbles(b: Emitter, x: Any) -> Any:
+    return convert.byte_bits(b, x, 0, 4)
+
+
+@intrinsic(i8x64, i8x64)
+def bits_2_to_4_at_5(b: Emitter, x: Any) -> Any:
+    return convert.byte_bits(b, x, 2, 3, to=5)
+
+
 @compiled(i64, i64)
 def byte_vectors(x: Int, out: Int) -> None:
     """What happens to 64 bytes at x; results of 64 bytes each."""
     v = load_i8x64(x)
     store_i8x64(out, v)
-    store_i8x64(out + 64, convert.low_nibbles(v))
-    store_i8x64(out + 128, convert.high_nibbles(v))
-    store_i8x32(out + 192, convert.unpack_nibbles_i8x32(load_i8x16(x)))
+    store_i8x64(out + 64, low_nibbles(v))
+    store_i8x64(out + 128, bits_2_to_4_at_5(v))
+    store_i8x64(out + 192, convert.lookup_i8x64(load_i8x16(x), low_nibbles(v)))
     store_i8x64(out + 256, bcast4_i8x64(x + 3))
     store_i8x64(out + 320, bcast16_i8x64(x + 5))
     store_i8x64(out + 384, convert.concat_i8x64(load_i8x32(x + 32), load_i8x32(x)))

@@ -67,8 +67,7 @@ def add_blocks(unpack: Unpack, n_blocks: int, part_bytes: int, ahead_bytes: int)
         totals = parts(b, sums)
         xs = [b.add(row, at) for row in parts(b, rows)]
         for i, block in enumerate(unpack(b, w, part)):
-            for t, x in enumerate(xs):
-                totals[t] = _add_block(b, totals[t], block, after(b, x, BLOCK_BYTES * i))
+            totals = _add_block(b, totals, block, [after(b, x, BLOCK_BYTES * i) for x in xs])
             for line in range(share * i // 64 * 64, share * (i + 1), 64):
                 prefetch(b, after(b, part, ahead_bytes + line))
         return tile_of(b, totals)
@@ -76,20 +75,33 @@ def add_blocks(unpack: Unpack, n_blocks: int, part_bytes: int, ahead_bytes: int)
     return add
 
 
-def _add_block(b: Emitter, total: Any, block: Block, x: Any) -> Any:
-    """total + block * x. Exact in int32 within a scale's reach; then the scales' product and the
-    fma are rounded, always in this order."""
+def _add_block(b: Emitter, totals: Sequence[Any], block: Block, xs: Sequence[Any]) -> list[Any]:
+    """totals[t] + block * xs[t]. Exact in int32 within a scale's reach; then the scales' product
+    and the fma are rounded, always in this order.
+
+    Of the halves of a block the first is done with all rows of x before the second is begun, which
+    needs fewer registers than the other way round.
+    """
+    sums = list(totals)
     n_scales = len(block.scales)
     n_vectors = len(block.u) // n_scales
-    d = _splat_f32(b, after(b, x, D))
     for i, scale in enumerate(block.scales):
         u = block.u[i * n_vectors : (i + 1) * n_vectors]
         minus_sum = MINUS_SUM if n_scales == 1 else MINUS_SUMS + 4 * i
-        start = _minus_zero(b, after(b, x, minus_sum), block.zero)
-        products = _dot(b, start, u, after(b, x, QS + HALF * i), block.zero)
-        total = fma(b, b.sitofp(products, f32x16.ir), b.fmul(scale, d), total)
-    for i, minimum in enumerate(block.minima):
-        minus_sum = MINUS_D_SUM if len(block.minima) == 1 else MINUS_D_SUMS + 4 * i
+        for t, x in enumerate(xs):
+            start = _minus_zero(b, after(b, x, minus_sum), block.zero)
+            products = _dot(b, start, u, after(b, x, QS + HALF * i), block.zero)
+            d = b.fmul(scale, _splat_f32(b, after(b, x, D)))
+            sums[t] = fma(b, b.sitofp(products, f32x16.ir), d, sums[t])
+            if i == n_scales - 1:
+                sums[t] = _subtract_minima(b, sums[t], block.minima, x)
+    return sums
+
+
+def _subtract_minima(b: Emitter, total: Any, minima: Sequence[Any], x: Any) -> Any:
+    """total - minima * x."""
+    for i, minimum in enumerate(minima):
+        minus_sum = MINUS_D_SUM if len(minima) == 1 else MINUS_D_SUMS + 4 * i
         total = fma(b, minimum, _splat_f32(b, after(b, x, minus_sum)), total)
     return total
 

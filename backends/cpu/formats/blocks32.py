@@ -1,13 +1,24 @@
-"""q4_0, q8_0: blocks of 32 with one f16 scale.
+"""q4_0, q4_1, q5_0, q5_1, q8_0: blocks of 32 with one or two f16 scales.
 
 q4_0   stored   d f16 | qs 16 x u8                     w[i] = d * (q[i] - 8)          18 bytes
                 q[i] = low nibble of qs[i], q[16 + i] = its high nibble, i < 16
-       packed   d 16 x f16 | 4 vectors of 64 bytes                                   288 bytes
-                byte 4 * row + t of vector j is the row's qs[4j + t]
+       packed   d 16 x f16 | qs: a plane of 4                                        288 bytes
+
+q4_1   stored   d f16 | m f16 | qs 16 x u8             w[i] = d * q[i] + m            20 bytes
+       packed   d 16 x f16 | -m 16 x f16 | qs: a plane of 4                          320 bytes
+
+q5_0   stored   d f16 | qh u32 | qs 16 x u8            w[i] = d * (q[i] - 16)         22 bytes
+                q[i] = the nibble as in q4_0, bit i of qh above it
+       packed   d 16 x f16 | qs: a plane of 4 | qh: a plane of 1                     352 bytes
+
+q5_1   stored   d f16 | m f16 | qh u32 | qs 16 x u8    w[i] = d * q[i] + m            24 bytes
+       packed   d 16 x f16 | -m 16 x f16 | qs: a plane of 4 | qh: a plane of 1       384 bytes
 
 q8_0   stored   d f16 | qs 32 x i8                     w[i] = d * qs[i]               34 bytes
        packed   d 16 x f16 | 8 vectors of 64 bytes                                   544 bytes
                 byte 4 * row + t of vector j is the row's qs[4j + t] + 128
+
+planes.py says what a plane is; the nibbles of stored words of 4 bytes lie as in one.
 """
 
 from __future__ import annotations
@@ -18,30 +29,59 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ggmlpy.backends.cpu.formats.base import Format, Repack, quantized_format
+from ggmlpy.backends.cpu.formats.base import quantized_format
 from ggmlpy.backends.cpu.formats.blocks import Block, Unpack, load_vectors
-from ggmlpy.backends.cpu.simd.convert import high_nibbles, low_nibbles
+from ggmlpy.backends.cpu.formats.planes import field, load_codes, plane
 from ggmlpy.backends.cpu.simd.core import Emitter
 from ggmlpy.backends.cpu.simd.memory import load_f16x16
-from ggmlpy.backends.cpu.simd.product import after
 
-_QS = 32  # bytes of the scales, before the codes
+_SCALE = ("<u2", 16)
+_WORD = ("<u4", 4)
+_Q4_0_PACKED = np.dtype([("d", *_SCALE), ("qs", *plane(4))])
+_Q4_1_PACKED = np.dtype([("d", *_SCALE), ("minus_m", *_SCALE), ("qs", *plane(4))])
+_Q5_0_PACKED = np.dtype([("d", *_SCALE), ("qs", *plane(4)), ("qh", *plane(1))])
+_Q5_1_PACKED = np.dtype(
+    [("d", *_SCALE), ("minus_m", *_SCALE), ("qs", *plane(4)), ("qh", *plane(1))]
+)
+_Q8_0_PACKED = np.dtype([("d", *_SCALE), ("qs", "<u4", (8, 16))])
 
 
-def _unpack_q4_0(b: Emitter, w: Any, part: Any) -> Iterator[Block]:
-    qs = load_vectors(b, after(b, w, _QS), 4)
-    u = [low_nibbles(b, v) for v in qs] + [high_nibbles(b, v) for v in qs]
-    yield Block(u, [load_f16x16(b, w)], zero=8)
+def _unpack(packed: np.dtype[Any], *planes: str, zero: int = 0) -> Unpack:
+    """A block of codes in planes: weights d * (code - zero), or d * code + m."""
+    has_minimum = "minus_m" in (packed.names or ())
+
+    def unpack(b: Emitter, w: Any, part: Any) -> Iterator[Block]:
+        u = load_codes(b, w, packed, *planes)
+        scales = [load_f16x16(b, w)]
+        minima = [load_f16x16(b, field(b, w, packed, "minus_m"))] if has_minimum else []
+        yield Block(u, scales, minima, zero)
+
+    return unpack
 
 
 def _unpack_q8_0(b: Emitter, w: Any, part: Any) -> Iterator[Block]:
-    yield Block(load_vectors(b, after(b, w, _QS), 8), [load_f16x16(b, w)], zero=128)
+    u = load_vectors(b, field(b, w, _Q8_0_PACKED, "qs"), 8)
+    yield Block(u, [load_f16x16(b, w)], zero=128)
 
 
 def _interleave(stored: NDArray[Any], packed: NDArray[Any]) -> None:
-    """`qs` in words of 4 bytes: [groups, 16, blocks, vectors] -> [groups, blocks, vectors, 16]."""
+    """Fields of one number a row and of words: [groups, 16, blocks] -> [groups, blocks, .., 16]."""
+    names = stored.dtype.names or ()
     packed["d"] = stored["d"].swapaxes(1, 2)
     packed["qs"] = stored["qs"].transpose(0, 2, 3, 1)
+    if "m" in names:
+        packed["minus_m"] = stored["m"].swapaxes(1, 2) ^ np.uint16(0x8000)  # the sign of an f16
+    if "qh" in names:
+        packed["qh"][:, :, 0] = _bits_in_words(stored["qh"].swapaxes(1, 2))
+
+
+def _bits_in_words(qh: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Bit 4j + t as bit j of byte t, for j < 8 and t < 4."""
+    words = np.zeros_like(qh)
+    for j in range(8):
+        # Bits 0 .. 3 go to bits 0, 8, 16, 24: the copies, 7 bits apart, do not meet.
+        words |= ((qh >> 4 * j & 15) * np.uint32(0x00204081) & np.uint32(0x01010101)) << j
+    return words
 
 
 def _interleave_unsigned(stored: NDArray[Any], packed: NDArray[Any]) -> None:
@@ -49,16 +89,43 @@ def _interleave_unsigned(stored: NDArray[Any], packed: NDArray[Any]) -> None:
     packed["qs"] ^= np.uint32(0x80808080)  # 128 more, for every byte
 
 
-def _format(type_name: str, n_vectors: int, repack: Repack, unpack: Unpack) -> Format:
-    return quantized_format(
-        type_name,
-        block=32,
-        stored=np.dtype([("d", "<u2"), ("qs", "<u4", n_vectors)]),
-        packed=np.dtype([("d", "<u2", 16), ("qs", "<u4", (n_vectors, 16))]),
-        repack=repack,
-        unpack=unpack,
-    )
-
-
-Q4_0_FORMAT = _format("q4_0", 4, _interleave, _unpack_q4_0)
-Q8_0_FORMAT = _format("q8_0", 8, _interleave_unsigned, _unpack_q8_0)
+Q4_0_FORMAT = quantized_format(
+    "q4_0",
+    block=32,
+    stored=np.dtype([("d", "<u2"), ("qs", *_WORD)]),
+    packed=_Q4_0_PACKED,
+    repack=_interleave,
+    unpack=_unpack(_Q4_0_PACKED, "qs", zero=8),
+)
+Q4_1_FORMAT = quantized_format(
+    "q4_1",
+    block=32,
+    stored=np.dtype([("d", "<u2"), ("m", "<u2"), ("qs", *_WORD)]),
+    packed=_Q4_1_PACKED,
+    repack=_interleave,
+    unpack=_unpack(_Q4_1_PACKED, "qs"),
+)
+Q5_0_FORMAT = quantized_format(
+    "q5_0",
+    block=32,
+    stored=np.dtype([("d", "<u2"), ("qh", "<u4"), ("qs", *_WORD)]),
+    packed=_Q5_0_PACKED,
+    repack=_interleave,
+    unpack=_unpack(_Q5_0_PACKED, "qs", "qh", zero=16),
+)
+Q5_1_FORMAT = quantized_format(
+    "q5_1",
+    block=32,
+    stored=np.dtype([("d", "<u2"), ("m", "<u2"), ("qh", "<u4"), ("qs", *_WORD)]),
+    packed=_Q5_1_PACKED,
+    repack=_interleave,
+    unpack=_unpack(_Q5_1_PACKED, "qs", "qh"),
+)
+Q8_0_FORMAT = quantized_format(
+    "q8_0",
+    block=32,
+    stored=np.dtype([("d", "<u2"), ("qs", "<u4", 8)]),
+    packed=_Q8_0_PACKED,
+    repack=_interleave_unsigned,
+    unpack=_unpack_q8_0,
+)

@@ -1,27 +1,44 @@
-"""q4_K, q6_K: blocks of 256 with one or two f16 scales, and small integer scales inside.
+"""q2_K, q3_K, q4_K, q5_K, q6_K: blocks of 256, one or two f16 scales, small integer scales inside.
+
+A block is 8 runs of 32 elements: run 4h + p is quarter p of half h. Packed, each run is a part.
+planes.py says what a plane is.
+
+q2_K   stored   scales 16 x u8 | qs 64 x u8 | d f16 | dmin f16                        84 bytes
+                w[i] = d * (scales[i / 16] & 15) * q - dmin * (scales[i / 16] >> 4)
+                q of element i of run 4h + p: bits 2p and 2p + 1 of qs[32h + i]
+       packed   d 16 x f16 | dmin 16 x f16 | 8 parts                                1344 bytes
+       part     scales 2 x 16 x u8 | qs: a plane of 2
+
+q3_K   stored   hmask 32 x u8 | qs 64 x u8 | scales 12 x u8 | d f16                  110 bytes
+                w[i] = d * (scale[i / 16] - 32) * (q - 4)
+                q: two bits as in q2_K, above them bit r of hmask[i] for element i of run r
+                scale j of 16 has 6 bits: nibble j / 8 of scales[j % 8], above it bits 2(j / 4)
+                and 2(j / 4) + 1 of scales[8 + j % 4]
+       packed   d 16 x f16 | 8 parts                                                1824 bytes
+       part     scale 2 x 16 x i8, 32 less | qs: a plane of 2 | qh: a plane of 1
 
 q4_K   stored   d f16 | dmin f16 | scales 12 x u8 | qs 128 x u8                      144 bytes
-                w[32s + i] = d * scale[s] * q - dmin * minimum[s], s < 8, i < 32
-                q: for even s the low nibble of qs[16s + i], for odd s the high nibble of
-                qs[16(s - 1) + i]; scale and minimum have 6 bits each, spread over 12 bytes:
+                w[32r + i] = d * scale[r] * q - dmin * minimum[r], r < 8, i < 32
+                q: for even r the low nibble of qs[16r + i], for odd r the high nibble of
+                qs[16(r - 1) + i]; scale and minimum have 6 bits each, spread over 12 bytes:
                   bytes 0..3    scale[0..3] in the low 6 bits, top 2 bits of scale[4..7]
                   bytes 4..7    minimum[0..3], top 2 bits of minimum[4..7]
                   bytes 8..11   low nibble: low 4 bits of scale[4..7], high: of minimum[4..7]
-       packed   d 16 x f16 | dmin 16 x f16 | 4 parts of 64 elements                 2368 bytes
-       part c   scale 2 x 16 x u8 | minimum 2 x 16 x u8 | 8 vectors of 64 bytes
-                byte 4 * row + t of vector j is the row's qs[32c + 4j + t]: its low nibble for
-                s = 2c, the high one for s = 2c + 1
+       packed   d 16 x f16 | dmin 16 x f16 | 8 parts                                2368 bytes
+       part     scale 16 x u8 | minimum 16 x u8 | qs: a plane of 4
+
+q5_K   stored   d f16 | dmin f16 | scales 12 x u8 | qh 32 x u8 | qs 128 x u8         176 bytes
+                as q4_K, with bit r of qh[i] above the nibble of element i of run r
+       packed   d 16 x f16 | dmin 16 x f16 | 8 parts                                2880 bytes
+       part     scale 16 x u8 | minimum 16 x u8 | qs: a plane of 4 | qh: a plane of 1
 
 q6_K   stored   ql 128 x u8 | qh 64 x u8 | scale 16 x i8 | d f16                     210 bytes
                 w[i] = d * scale[i / 16] * (q - 32), i < 256
-                element i of quarter p of half h, 128h + 32p + i:
-                  low 4 bits of q    low (p < 2) or high nibble of ql[64h + 32(p % 2) + i]
-                  high 2 bits        bits 2p and 2p + 1 of qh[32h + i]
-       packed   d 16 x f16 | 8 parts of 32 elements, 4h + p                         3360 bytes
-       part     scale 2 x 16 x i8 | ql 4 vectors of 64 bytes | qh 2 vectors
-                byte 4 * row + t of what follows belongs to the row's element 4j + t of the part:
-                  low 4 bits of q    low (j < 4) or high nibble in vector j % 4 of ql
-                  high 2 bits        bits 2(j % 4) and 2(j % 4) + 1 in vector j / 4 of qh
+                q of element i of run 4h + p:
+                  low 4 bits     low (p < 2) or high nibble of ql[64h + 32(p % 2) + i]
+                  high 2 bits    bits 2p and 2p + 1 of qh[32h + i]
+       packed   d 16 x f16 | 8 parts                                                3360 bytes
+       part     scale 2 x 16 x i8 | ql: a plane of 4 | qh: a plane of 2
 """
 
 from __future__ import annotations
@@ -32,33 +49,32 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ggmlpy.backends.cpu.formats.base import quantized_format
-from ggmlpy.backends.cpu.formats.blocks import Block, load_vectors
-from ggmlpy.backends.cpu.simd.convert import high_nibbles, low_nibbles
-from ggmlpy.backends.cpu.simd.core import Emitter, f32x16, i8x64, i16x32
+from ggmlpy.backends.cpu.formats.base import Format, Repack, quantized_format
+from ggmlpy.backends.cpu.formats.blocks import Block, Unpack
+from ggmlpy.backends.cpu.formats.planes import (
+    field,
+    load_codes,
+    plane,
+    planes_of_runs,
+    rows_last,
+)
+from ggmlpy.backends.cpu.simd.core import Emitter, f32x16, i32x16
 from ggmlpy.backends.cpu.simd.memory import load_f16x16, load_i8x16_as_i32, load_u8x16_as_i32
-from ggmlpy.backends.cpu.simd.product import after
 
-_Q4_K_STORED = np.dtype(
-    [("d", "<u2"), ("dmin", "<u2"), ("scales", "u1", 12), ("qs", "<u4", (4, 8))]
+_ONE = [("d", "<u2", 16)]
+_TWO = [*_ONE, ("dmin", "<u2", 16)]
+_Q2_K_PART = np.dtype([("scales", "u1", (2, 16)), ("qs", *plane(2))])
+_Q3_K_PART = np.dtype([("scale", "i1", (2, 16)), ("qs", *plane(2)), ("qh", *plane(1))])
+_Q4_K_PART = np.dtype([("scale", "u1", 16), ("minimum", "u1", 16), ("qs", *plane(4))])
+_Q5_K_PART = np.dtype(
+    [("scale", "u1", 16), ("minimum", "u1", 16), ("qs", *plane(4)), ("qh", *plane(1))]
 )
-_Q4_K_PART = np.dtype(
-    [("scale", "u1", (2, 16)), ("minimum", "u1", (2, 16)), ("qs", "<u4", (8, 16))]
-)
-_Q4_K_PACKED = np.dtype([("d", "<u2", 16), ("dmin", "<u2", 16), ("parts", _Q4_K_PART, 4)])
-_Q6_K_STORED = np.dtype(
-    [("ql", "<u4", (2, 2, 8)), ("qh", "<u4", (2, 8)), ("scale", "i1", (8, 2)), ("d", "<u2")]
-)
-_Q6_K_PART = np.dtype([("scale", "i1", (2, 16)), ("ql", "<u4", (4, 16)), ("qh", "<u4", (2, 16))])
-_Q6_K_PACKED = np.dtype([("d", "<u2", 16), ("parts", _Q6_K_PART, 8)])
+_Q6_K_PART = np.dtype([("scale", "i1", (2, 16)), ("ql", *plane(4)), ("qh", *plane(2))])
+_Q2_K_PACKED = np.dtype([*_TWO, ("parts", _Q2_K_PART, 8)])
+_Q5_K_PACKED = np.dtype([*_TWO, ("parts", _Q5_K_PART, 8)])
 
 
-def _field(b: Emitter, address: Any, dtype: np.dtype[Any], name: str, i: int = 0) -> Any:
-    """The address of a field of the record at `address`, or of its element `i`."""
-    fields = dtype.fields
-    assert fields is not None
-    field, offset = fields[name][:2]
-    return after(b, address, offset + i * field.itemsize // field.shape[0])
+# --- unpacking ------------------------------------------------------------------------------------
 
 
 def _times(b: Emitter, d: Any, integers: Any) -> Any:
@@ -66,83 +82,151 @@ def _times(b: Emitter, d: Any, integers: Any) -> Any:
     return b.fmul(d, b.sitofp(integers, f32x16.ir))
 
 
-def _unpack_q4_K(b: Emitter, w: Any, part: Any) -> Iterator[Block]:
+def _unpack_q2_K(b: Emitter, w: Any, part: Any) -> Iterator[Block]:
     d = load_f16x16(b, w)
-    dmin = load_f16x16(b, _field(b, w, _Q4_K_PACKED, "dmin"))
-    qs = load_vectors(b, _field(b, part, _Q4_K_PART, "qs"), 8)
-    for i, nibbles in enumerate((low_nibbles, high_nibbles)):
-        scale = load_u8x16_as_i32(b, _field(b, part, _Q4_K_PART, "scale", i))
-        minimum = load_u8x16_as_i32(b, _field(b, part, _Q4_K_PART, "minimum", i))
-        u = [nibbles(b, v) for v in qs]
+    dmin = load_f16x16(b, field(b, w, _Q2_K_PACKED, "dmin"))
+    both = [load_u8x16_as_i32(b, field(b, part, _Q2_K_PART, "scales", i)) for i in range(2)]
+    scales = [_times(b, d, b.and_(v, b.const(i32x16.ir, 15))) for v in both]
+    minima = [_times(b, dmin, b.lshr(v, b.const(i32x16.ir, 4))) for v in both]
+    yield Block(load_codes(b, part, _Q2_K_PART, "qs"), scales, minima)
+
+
+def _unpack_signed(part_dtype: np.dtype[Any], *planes: str, zero: int) -> Unpack:
+    """Codes in planes, with signed scales: d * scale * (code - zero)."""
+    n_scales = part_dtype["scale"].shape[0]
+
+    def unpack(b: Emitter, w: Any, part: Any) -> Iterator[Block]:
+        d = load_f16x16(b, w)
+        at = [field(b, part, part_dtype, "scale", i) for i in range(n_scales)]
+        scales = [_times(b, d, load_i8x16_as_i32(b, address)) for address in at]
+        yield Block(load_codes(b, part, part_dtype, *planes), scales, zero=zero)
+
+    return unpack
+
+
+def _unpack_with_minimum(part_dtype: np.dtype[Any], *planes: str) -> Unpack:
+    """q4_K and q5_K: d * scale * code - dmin * minimum."""
+
+    def unpack(b: Emitter, w: Any, part: Any) -> Iterator[Block]:
+        d = load_f16x16(b, w)
+        dmin = load_f16x16(b, field(b, w, _Q5_K_PACKED, "dmin"))
+        scale = load_u8x16_as_i32(b, field(b, part, part_dtype, "scale"))
+        minimum = load_u8x16_as_i32(b, field(b, part, part_dtype, "minimum"))
+        u = load_codes(b, part, part_dtype, *planes)
         yield Block(u, [_times(b, d, scale)], [_times(b, dmin, minimum)])
 
-
-def _unpack_q6_K(b: Emitter, w: Any, part: Any) -> Iterator[Block]:
-    d = load_f16x16(b, w)
-    ql = load_vectors(b, _field(b, part, _Q6_K_PART, "ql"), 4)
-    qh = load_vectors(b, _field(b, part, _Q6_K_PART, "qh"), 2)
-    u = []
-    for j in range(8):
-        low = (low_nibbles if j < 4 else high_nibbles)(b, ql[j % 4])
-        u.append(b.or_(low, _two_bits_up(b, qh[j // 4], 2 * (j % 4))))
-    scales = [load_i8x16_as_i32(b, _field(b, part, _Q6_K_PART, "scale", i)) for i in range(2)]
-    yield Block(u, [_times(b, d, scale) for scale in scales], zero=32)
+    return unpack
 
 
-def _two_bits_up(b: Emitter, v: Any, start: int) -> Any:
-    """Bits `start` and `start` + 1 of each byte as bits 4 and 5."""
-    words = b.bitcast(v, i16x32.ir)  # bytes have no shift of their own
-    if start < 4:
-        words = b.shl(words, b.const(i16x32.ir, 4 - start))
-    elif start > 4:
-        words = b.lshr(words, b.const(i16x32.ir, start - 4))
-    return b.and_(b.bitcast(words, i8x64.ir), b.const(i8x64.ir, 0x30))
+# --- repacking ------------------------------------------------------------------------------------
+
+
+def _repack_q2_K(stored: NDArray[Any], packed: NDArray[Any]) -> None:
+    packed["d"] = stored["d"].swapaxes(1, 2)
+    packed["dmin"] = stored["dmin"].swapaxes(1, 2)
+    packed["parts"]["scales"] = rows_last(stored["scales"])
+    packed["parts"]["qs"] = planes_of_runs(stored["qs"], 2)
+
+
+def _repack_q3_K(stored: NDArray[Any], packed: NDArray[Any]) -> None:
+    packed["d"] = stored["d"].swapaxes(1, 2)
+    bits = rows_last(stored["scales"])  # [groups, blocks, 12, 16]
+    scale = packed["parts"]["scale"]
+    for j in range(16):
+        low = bits[:, :, j % 8] >> 4 * (j // 8) & 15
+        high = bits[:, :, 8 + j % 4] >> 2 * (j // 4) & 3
+        scale[:, :, j // 2, j % 2] = (low | high << 4).view(np.int8) - np.int8(32)
+    packed["parts"]["qs"] = planes_of_runs(stored["qs"], 2)
+    packed["parts"]["qh"] = planes_of_runs(stored["hmask"], 1)
+
+
+def _repack_scales(stored: NDArray[Any], packed: NDArray[Any]) -> None:
+    """d, dmin, scales and minima of q4_K and q5_K."""
+    packed["d"] = stored["d"].swapaxes(1, 2)
+    packed["dmin"] = stored["dmin"].swapaxes(1, 2)
+    bits = rows_last(stored["scales"])  # [groups, blocks, 12, 16]
+    scale, minimum, rest = (bits[:, :, at : at + 4] for at in (0, 4, 8))
+    low, high = packed["parts"][:, :, :4], packed["parts"][:, :, 4:]
+    low["scale"] = scale & 63
+    high["scale"] = (rest & 15) | (scale >> 6 << 4)
+    low["minimum"] = minimum & 63
+    high["minimum"] = (rest >> 4) | (minimum >> 6 << 4)
 
 
 def _repack_q4_K(stored: NDArray[Any], packed: NDArray[Any]) -> None:
-    packed["d"] = stored["d"].swapaxes(1, 2)
-    packed["dmin"] = stored["dmin"].swapaxes(1, 2)
-    bits = np.ascontiguousarray(stored["scales"].transpose(0, 2, 3, 1))  # [groups, blocks, 12, 16]
-    scale, minimum, rest = bits[:, :, :4], bits[:, :, 4:8], bits[:, :, 8:]
-    low, high = packed["parts"][:, :, :2], packed["parts"][:, :, 2:]
-    half = (*packed.shape, 2, 2, 16)  # of the 8 scales, by part
-    low["scale"] = (scale & 63).reshape(half)
-    high["scale"] = ((rest & 15) | (scale >> 6 << 4)).reshape(half)
-    low["minimum"] = (minimum & 63).reshape(half)
-    high["minimum"] = ((rest >> 4) | (minimum >> 6 << 4)).reshape(half)
-    packed["parts"]["qs"] = stored["qs"].transpose(0, 2, 3, 4, 1)
+    _repack_scales(stored, packed)
+    packed["parts"]["qs"] = planes_of_runs(stored["qs"], 4)
+
+
+def _repack_q5_K(stored: NDArray[Any], packed: NDArray[Any]) -> None:
+    _repack_q4_K(stored, packed)
+    packed["parts"]["qh"] = planes_of_runs(stored["qh"], 1)
 
 
 def _repack_q6_K(stored: NDArray[Any], packed: NDArray[Any]) -> None:
     packed["d"] = stored["d"].swapaxes(1, 2)
-    packed["parts"]["scale"] = stored["scale"].transpose(0, 2, 3, 4, 1)
-    # Words of 4 bytes with the row last, so that the rest is contiguous; 8 words are 32 elements.
-    ql = np.ascontiguousarray(stored["ql"].transpose(0, 2, 3, 4, 5, 1))  # [.., h, 2, 8, 16]
-    qh = np.ascontiguousarray(stored["qh"].transpose(0, 2, 3, 4, 1))  # [.., h, 8, 16]
-    parts = packed["parts"].reshape(*packed.shape, 2, 4)
-    for p in range(4):
-        nibbles = (ql[:, :, :, p % 2] >> (p // 2 * 4)) & 0x0F0F0F0F
-        parts["ql"][:, :, :, p] = nibbles[:, :, :, :4] | nibbles[:, :, :, 4:] << 4
-        pairs = ((qh >> 2 * p) & 0x03030303).reshape(*qh.shape[:3], 2, 4, 16)
-        joined = pairs[:, :, :, :, 0]
-        for i in range(1, 4):
-            joined = joined | pairs[:, :, :, :, i] << 2 * i
-        parts["qh"][:, :, :, p] = joined
+    packed["parts"]["scale"] = rows_last(stored["scale"])
+    # Two runs 64 elements apart share 32 bytes of ql: theirs are quarters 0 and 2, or 1 and 3.
+    ql = planes_of_runs(stored["ql"], 4).reshape(*packed.shape, 2, 2, 2, 4, 16)
+    packed["parts"]["ql"] = ql.swapaxes(3, 4).reshape(*packed.shape, 8, 4, 16)
+    packed["parts"]["qh"] = planes_of_runs(stored["qh"], 2)
 
 
-Q4_K_FORMAT = quantized_format(
-    "q4_K",
-    block=256,
-    stored=_Q4_K_STORED,
-    packed=_Q4_K_PACKED,
-    repack=_repack_q4_K,
-    unpack=_unpack_q4_K,
+# --- the formats ----------------------------------------------------------------------------------
+
+_D = ("d", "<u2")
+_DMIN = ("dmin", "<u2")
+
+
+def _format(
+    type_name: str,
+    stored: list[Any],
+    packed: np.dtype[Any],
+    repack: Repack,
+    unpack: Unpack,
+) -> Format:
+    return quantized_format(
+        type_name,
+        block=256,
+        stored=np.dtype(stored),
+        packed=packed,
+        repack=repack,
+        unpack=unpack,
+    )
+
+
+Q2_K_FORMAT = _format(
+    "q2_K",
+    [("scales", "u1", (8, 2)), ("qs", "<u4", (2, 8)), _D, _DMIN],
+    _Q2_K_PACKED,
+    _repack_q2_K,
+    _unpack_q2_K,
 )
-Q6_K_FORMAT = quantized_format(
+Q3_K_FORMAT = _format(
+    "q3_K",
+    [("hmask", "<u4", (1, 8)), ("qs", "<u4", (2, 8)), ("scales", "u1", 12), _D],
+    np.dtype([*_ONE, ("parts", _Q3_K_PART, 8)]),
+    _repack_q3_K,
+    _unpack_signed(_Q3_K_PART, "qs", "qh", zero=4),
+)
+Q4_K_FORMAT = _format(
+    "q4_K",
+    [_D, _DMIN, ("scales", "u1", 12), ("qs", "<u4", (4, 8))],
+    np.dtype([*_TWO, ("parts", _Q4_K_PART, 8)]),
+    _repack_q4_K,
+    _unpack_with_minimum(_Q4_K_PART, "qs"),
+)
+Q5_K_FORMAT = _format(
+    "q5_K",
+    [_D, _DMIN, ("scales", "u1", 12), ("qh", "<u4", (1, 8)), ("qs", "<u4", (4, 8))],
+    _Q5_K_PACKED,
+    _repack_q5_K,
+    _unpack_with_minimum(_Q5_K_PART, "qs", "qh"),
+)
+Q6_K_FORMAT = _format(
     "q6_K",
-    block=256,
-    stored=_Q6_K_STORED,
-    packed=_Q6_K_PACKED,
-    repack=_repack_q6_K,
-    unpack=_unpack_q6_K,
+    [("ql", "<u4", (4, 8)), ("qh", "<u4", (2, 8)), ("scale", "i1", (8, 2)), _D],
+    np.dtype([*_ONE, ("parts", _Q6_K_PART, 8)]),
+    _repack_q6_K,
+    _unpack_signed(_Q6_K_PART, "ql", "qh", zero=32),
 )

@@ -15,9 +15,21 @@ import numpy as np
 from ggmlpy.backends.cpu.builder import PlanBuilder
 from ggmlpy.backends.cpu.formats import activations
 from ggmlpy.backends.cpu.formats.base import GROUP, Format
-from ggmlpy.backends.cpu.formats.blocks32 import Q4_0_FORMAT, Q8_0_FORMAT
+from ggmlpy.backends.cpu.formats.blocks32 import (
+    Q4_0_FORMAT,
+    Q4_1_FORMAT,
+    Q5_0_FORMAT,
+    Q5_1_FORMAT,
+    Q8_0_FORMAT,
+)
 from ggmlpy.backends.cpu.formats.floats import BF16_FORMAT, F16_FORMAT, F32_FORMAT
-from ggmlpy.backends.cpu.formats.k_quants import Q4_K_FORMAT, Q6_K_FORMAT
+from ggmlpy.backends.cpu.formats.k_quants import (
+    Q2_K_FORMAT,
+    Q3_K_FORMAT,
+    Q4_K_FORMAT,
+    Q5_K_FORMAT,
+    Q6_K_FORMAT,
+)
 from ggmlpy.backends.cpu.kernel import Int, Kernel, Record, inline, kernel
 from ggmlpy.backends.cpu.kernels import matmul_lists
 from ggmlpy.backends.cpu.kernels.matmul_activations import QUANTIZE
@@ -44,7 +56,13 @@ FORMATS = (
     BF16_FORMAT,
     Q8_0_FORMAT,
     Q4_0_FORMAT,
+    Q4_1_FORMAT,
+    Q5_0_FORMAT,
+    Q5_1_FORMAT,
+    Q2_K_FORMAT,
+    Q3_K_FORMAT,
     Q4_K_FORMAT,
+    Q5_K_FORMAT,
     Q6_K_FORMAT,
 )
 _CHUNK_BYTES = 1 << 19  # rows of x that one pass over the weights serves: half a 1 MB L2 cache

@@ -167,7 +167,7 @@ def i16_to_i32(b: Emitter, x: Any) -> Any:
     return b.sext(x, i32x16.ir)
 
 
-# --- bytes: views, halves, nibbles ---------------------------------------------------------------
+# --- bytes: views, halves, tables, bits -----------------------------------------------------------
 
 
 @intrinsic(i32x16, i8x64)
@@ -182,29 +182,16 @@ def as_i8x64(b: Emitter, x: Any) -> Any:
     return b.bitcast(x, i8x64.ir)
 
 
-def _nibbles(b: Emitter, x: Any, shift: int) -> Any:
+def byte_bits(b: Emitter, x: Any, start: int, n_bits: int, to: int = 0) -> Any:
+    """Bits `start` .. start + n_bits - 1 of each byte as bits `to` and up, the others zero."""
     # Bytes have no shift of their own: shift 16-bit lanes and drop what came from the neighbour.
     words = ir.VectorType(ir.IntType(16), x.type.count // 2)
-    moved = b.lshr(b.bitcast(x, words), b.const(words, shift)) if shift else x
-    return b.and_(b.bitcast(moved, x.type), b.const(x.type, 15))
-
-
-@intrinsic(i8x64, i8x64)
-def low_nibbles(b: Emitter, x: Any) -> Any:
-    """The low 4 bits of each byte."""
-    return _nibbles(b, x, 0)
-
-
-@intrinsic(i8x64, i8x64)
-def high_nibbles(b: Emitter, x: Any) -> Any:
-    """The high 4 bits of each byte."""
-    return _nibbles(b, x, 4)
-
-
-@intrinsic(i8x32, i8x16)
-def unpack_nibbles_i8x32(b: Emitter, x: Any) -> Any:
-    """16 bytes -> their 16 low nibbles, then their 16 high nibbles."""
-    return b.concat(_nibbles(b, x, 0), _nibbles(b, x, 4))
+    moved = b.bitcast(x, words)
+    if start > to:
+        moved = b.lshr(moved, b.const(words, start - to))
+    elif start < to:
+        moved = b.shl(moved, b.const(words, to - start))
+    return b.and_(b.bitcast(moved, x.type), b.const(x.type, ((1 << n_bits) - 1) << to))
 
 
 @intrinsic(i8x64, i8x32, i8x32)
@@ -219,17 +206,37 @@ def concat_i8x32(b: Emitter, x: Any, y: Any) -> Any:
     return b.concat(x, y)
 
 
+def _lookup(b: Emitter, table: Any, index: Any) -> Any:
+    if "avx512" in b.isa.has and index.type.count == 64:
+        tables = b.shuffle(table, table, list(range(16)) * 4)
+        return b.llvm("llvm.x86.avx512.pshuf.b.512", i8x64.ir, tables, index)
+    if "avx2" in b.isa.has:
+        if index.type.count == 16:
+            return b.llvm("llvm.x86.ssse3.pshuf.b.128", i8x16.ir, table, index)
+        tables = b.shuffle(table, table, list(range(16)) * 2)
+        halves = (b.lanes(index, start, 32) for start in (0, 32))
+        return b.concat(*(b.llvm("llvm.x86.avx2.pshuf.b", i8x32.ir, tables, h) for h in halves))
+    # Entries meet in pairs, told apart by one bit of the index after the other.
+    places = [ir.Constant(i32.ir, i) for i in range(16)]
+    found = [b.splat(b.extract_element(table, place), index.type.count) for place in places]
+    for bit in (1, 2, 4, 8):
+        is_set = b.icmp_unsigned(
+            "!=", b.and_(index, b.const(index.type, bit)), b.const(index.type, 0)
+        )
+        found = [b.select(is_set, y, x) for x, y in zip(found[::2], found[1::2], strict=True)]
+    return found[0]
+
+
 @intrinsic(i8x16, i8x16, i8x16)
 def lookup_i8x16(b: Emitter, table: Any, index: Any) -> Any:
     """table[index[i]] for each i, indices 0 to 15."""
-    if "avx2" in b.isa.has:
-        return b.llvm("llvm.x86.ssse3.pshuf.b.128", i8x16.ir, table, index)
-    found = ir.Constant(i8x16.ir, ir.Undefined)
-    for i in range(16):
-        place = ir.Constant(i32.ir, i)
-        value = b.extract_element(table, b.extract_element(index, place))
-        found = b.insert_element(found, value, place)
-    return found
+    return _lookup(b, table, index)
+
+
+@intrinsic(i8x64, i8x16, i8x64)
+def lookup_i8x64(b: Emitter, table: Any, index: Any) -> Any:
+    """table[index[i]] for each of 64 indices 0 to 15."""
+    return _lookup(b, table, index)
 
 
 # --- masks and bits ------------------------------------------------------------------------------

@@ -1,0 +1,102 @@
+"""Codes of 1, 2 or 4 bits side by side: into packed bytes, and out of them as a Block wants them.
+
+A plane of width n holds n bits of each of 32 elements of 16 rows in n vectors of 64 bytes. Element
+4j + t of a row is byte 4 * row + t of the block's vector u[j], j < 8, and its bits lie in the same
+byte of the plane's vector j % n, from bit n * (j // n) on:
+
+    width 4   vectors for j = 0 4 | 1 5 | 2 6 | 3 7          low nibbles and high ones
+    width 2   vectors for j = 0 2 4 6 | 1 3 5 7
+    width 1   a vector for j = 0 .. 7
+
+Longer codes are several planes, the lowest bits first: 6 bits are a plane of 4 and one of 2. A
+plane is a field of a packed record, n x 16 words of 4 bytes, and its shape tells the width.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ggmlpy.backends.cpu.simd.convert import byte_bits
+from ggmlpy.backends.cpu.simd.core import Emitter, i8x64
+from ggmlpy.backends.cpu.simd.product import after
+
+N_VECTORS = 8  # of a block's u
+
+
+def plane(width: int) -> tuple[str, tuple[int, int]]:
+    """The type and the shape of a packed record's field that is a plane."""
+    return "<u4", (width, 16)
+
+
+def field(b: Emitter, address: Any, dtype: np.dtype[Any], name: str, i: int = 0) -> Any:
+    """The address of a field of the record at `address`, or of element `i` of it."""
+    fields = dtype.fields
+    assert fields is not None
+    of, offset = fields[name][:2]
+    return after(b, address, offset + (i * of.itemsize // of.shape[0] if i else 0))
+
+
+def load_codes(b: Emitter, address: Any, dtype: np.dtype[Any], *names: str) -> list[Any]:
+    """u of a block: the codes in the planes `names` of the record at `address`."""
+    u: list[Any] = []
+    n_bits = 0
+    for name in names:
+        width = dtype[name].shape[0]
+        at = field(b, address, dtype, name)
+        vectors = [b.load_from(after(b, at, 64 * i), i8x64) for i in range(width)]
+        bits = [
+            byte_bits(b, vectors[j % width], width * (j // width), width, n_bits)
+            for j in range(N_VECTORS)
+        ]
+        u = [b.or_(low, high) for low, high in zip(u, bits, strict=True)] if u else bits
+        n_bits += width
+    return u
+
+
+# --- repacking: stored fields have the axes [groups, 16 rows, blocks, ...] ------------------------
+
+
+def rows_last(stored: NDArray[Any]) -> NDArray[Any]:
+    """A copy [groups, blocks, ..., 16] of [groups, 16, blocks, ...]."""
+    return np.moveaxis(stored, 1, -1).copy()
+
+
+def planes_of_runs(stored: NDArray[Any], width: int) -> NDArray[np.uint32]:
+    """Planes [groups, blocks, 8, width, 16] of the 8 runs of 32 elements in a block of 256.
+
+    stored [groups, 16, blocks, n, 8] are words of n stretches of 32 bytes, in each of which 8 / n
+    runs share the bytes: byte i holds element i of all of them, the first one in the lowest bits.
+
+    A stretch has word j = m * width + v for field m of vector v, and run r in field r of every
+    word; a plane has it the other way round. So fields and words change places, as rows and columns
+    of a small matrix do: halves first, then quarters.
+    """
+    words = rows_last(stored)
+    n_groups, n_blocks, n = words.shape[:3]
+    step = 4 // width
+    while step:
+        pairs = words.reshape(n_groups, n_blocks, n, -1, 2, step * width * 16)
+        first, second = pairs[..., 0, :], pairs[..., 1, :]
+        shift = step * width
+        swapped = (first >> shift ^ second) & _fields_without(step, width)
+        second ^= swapped
+        first ^= swapped << shift
+        step //= 2
+    return words.reshape(n_groups, n_blocks, 8, width, 16)
+
+
+def _fields_without(step: int, width: int) -> np.uint32:
+    """The bits, in every byte of a word, of the fields whose number lacks the bit `step`."""
+    fields = [i for i in range(8 // width) if not i & step]
+    return np.uint32(0x01010101 * sum(((1 << width) - 1) << i * width for i in fields))
+
+
+def join(codes: NDArray[np.uint32], width: int) -> NDArray[np.uint32]:
+    """A plane [..., width, 16] from words [..., 8, 16] with a code in each byte."""
+    joined: NDArray[Any] = codes[..., :width, :]
+    for j in range(width, N_VECTORS, width):
+        joined = joined | codes[..., j : j + width, :] << j  # as many bits as vectors are behind
+    return joined
