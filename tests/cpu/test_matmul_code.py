@@ -31,6 +31,8 @@ _BLOCKS_OF_32 = {
     "q4_1": (41, 139),
     "q5_0": (57, 155),
     "q5_1": (58, 156),
+    "iq4_nl": (48, 146),
+    "mxfp4": (53, 151),
 }
 # The same in superblocks, which have integer scales and more constants: a few registers too many.
 _SUPERBLOCKS = {
@@ -39,6 +41,7 @@ _SUPERBLOCKS = {
     "q4_K": (55, 154),
     "q5_K": (71, 175),
     "q6_K": (78, 229),
+    "iq4_xs": (58, 157),
 }
 _SLACK = 6  # instructions that another version of LLVM may need
 _FORMATS = (*_BLOCKS_OF_32, *_SUPERBLOCKS, "f16", "f32")

@@ -1,0 +1,126 @@
+"""iq4_nl, iq4_xs, mxfp4: codes of 4 bits that stand for the entries of a table of 16 bytes.
+
+iq4_nl   stored   d f16 | qs 16 x u8                   w[i] = d * IQ4[q[i]]           18 bytes
+                  q[i] = low nibble of qs[i], q[16 + i] = its high nibble, i < 16
+         packed   d 16 x f16 | qs: a plane of 4                                      288 bytes
+
+mxfp4    stored   e u8 | qs 16 x u8                    w[i] = 2^(e - 128) * FP4[q[i]]  17 bytes
+         packed   e 16 x u8 | qs: a plane of 4                                       272 bytes
+
+iq4_xs   stored   d f16 | high u16 | low 4 x u8 | qs 128 x u8                        136 bytes
+                  w[32r + i] = d * (scale[r] - 32) * IQ4[q], r < 8, i < 32, q as in
+                  iq4_nl from the 16 bytes of run r; scale[r] of 6 bits is nibble r % 2 of
+                  low[r / 2], above it bits 2r and 2r + 1 of high
+         packed   d 16 x f16 | 8 parts                                              2208 bytes
+         part     scale 16 x i8, 32 less | qs: a plane of 4
+
+FP4 are twice the numbers of 1 bit sign, 2 bits exponent, 1 bit mantissa. Entries are looked up in
+registers, with a constant added that makes them unsigned. planes.py says what a plane is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numpy.typing import NDArray
+
+from ggmlpy.backends.cpu.formats.base import quantized_format
+from ggmlpy.backends.cpu.formats.blocks import Block
+from ggmlpy.backends.cpu.formats.planes import load_codes, plane, rows_last
+from ggmlpy.backends.cpu.simd.arith import maximum
+from ggmlpy.backends.cpu.simd.convert import lookup_i8x64
+from ggmlpy.backends.cpu.simd.core import Emitter, f32x16, i8x16, i32x16
+from ggmlpy.backends.cpu.simd.memory import load_f16x16, load_i8x16_as_i32, load_u8x16_as_i32
+
+_IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+_IQ4_ZERO = 128
+_FP4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
+_FP4_ZERO = 16
+_IQ4_NL_PACKED = np.dtype([("d", "<u2", 16), ("qs", *plane(4))])
+_MXFP4_PACKED = np.dtype([("e", "u1", 16), ("qs", *plane(4))])
+_IQ4_XS_PART = np.dtype([("scale", "i1", 16), ("qs", *plane(4))])
+_IQ4_XS_PACKED = np.dtype([("d", "<u2", 16), ("parts", _IQ4_XS_PART, 8)])
+
+
+def _load_entries(
+    b: Emitter, address: Any, dtype: np.dtype[Any], table: tuple[int, ...], zero: int
+) -> list[Any]:
+    """The table's entries for the codes of a block, `zero` more."""
+    entries = ir.Constant(i8x16.ir, [entry + zero for entry in table])
+    return [lookup_i8x64(b, entries, codes) for codes in load_codes(b, address, dtype, "qs")]
+
+
+def _half_exponentials(b: Emitter, e: Any) -> Any:
+    """2^(e - 128) for integers e from 0 to 255.
+
+    As bits (e - 1) << 23, but the first two are denormal: 2^21 and 2^22, or (e + 1) << 21, which
+    is the larger of the two numbers for e < 2 only.
+    """
+    one, up = b.const(i32x16.ir, 1), [b.const(i32x16.ir, n) for n in (23, 21)]
+    normal, denormal = b.shl(b.sub(e, one), up[0]), b.shl(b.add(e, one), up[1])
+    return b.bitcast(maximum(b, normal, denormal), f32x16.ir)
+
+
+def _unpack_iq4_nl(b: Emitter, w: Any, part: Any) -> Iterator[Block]:
+    u = _load_entries(b, w, _IQ4_NL_PACKED, _IQ4, _IQ4_ZERO)
+    yield Block(u, [load_f16x16(b, w)], zero=_IQ4_ZERO)
+
+
+def _unpack_iq4_xs(b: Emitter, w: Any, part: Any) -> Iterator[Block]:
+    u = _load_entries(b, part, _IQ4_XS_PART, _IQ4, _IQ4_ZERO)
+    scale = b.sitofp(load_i8x16_as_i32(b, part), f32x16.ir)
+    yield Block(u, [b.fmul(load_f16x16(b, w), scale)], zero=_IQ4_ZERO)
+
+
+def _unpack_mxfp4(b: Emitter, w: Any, part: Any) -> Iterator[Block]:
+    u = _load_entries(b, w, _MXFP4_PACKED, _FP4, _FP4_ZERO)
+    yield Block(u, [_half_exponentials(b, load_u8x16_as_i32(b, w))], zero=_FP4_ZERO)
+
+
+def _repack_iq4_nl(stored: NDArray[Any], packed: NDArray[Any]) -> None:
+    packed["d"] = stored["d"].swapaxes(1, 2)
+    packed["qs"] = stored["qs"].transpose(0, 2, 3, 1)
+
+
+def _repack_mxfp4(stored: NDArray[Any], packed: NDArray[Any]) -> None:
+    packed["e"] = stored["e"].swapaxes(1, 2)
+    packed["qs"] = stored["qs"].transpose(0, 2, 3, 1)
+
+
+def _repack_iq4_xs(stored: NDArray[Any], packed: NDArray[Any]) -> None:
+    packed["d"] = stored["d"].swapaxes(1, 2)
+    low, high = rows_last(stored["low"]), rows_last(stored["high"])  # [groups, blocks, (4,) 16]
+    scale = packed["parts"]["scale"]
+    for r in range(8):
+        six_bits = low[:, :, r // 2] >> 4 * (r % 2) & 15 | (high >> 2 * r & 3) << 4
+        scale[:, :, r] = six_bits.astype(np.int8) - np.int8(32)
+    packed["parts"]["qs"] = stored["qs"].transpose(0, 2, 3, 4, 1)
+
+
+IQ4_NL_FORMAT = quantized_format(
+    "iq4_nl",
+    block=32,
+    stored=np.dtype([("d", "<u2"), ("qs", "<u4", 4)]),
+    packed=_IQ4_NL_PACKED,
+    repack=_repack_iq4_nl,
+    unpack=_unpack_iq4_nl,
+)
+MXFP4_FORMAT = quantized_format(
+    "mxfp4",
+    block=32,
+    stored=np.dtype([("e", "u1"), ("qs", "<u4", 4)]),
+    packed=_MXFP4_PACKED,
+    repack=_repack_mxfp4,
+    unpack=_unpack_mxfp4,
+)
+IQ4_XS_FORMAT = quantized_format(
+    "iq4_xs",
+    block=256,
+    stored=np.dtype([("d", "<u2"), ("high", "<u2"), ("low", "u1", 4), ("qs", "<u4", (8, 4))]),
+    packed=_IQ4_XS_PACKED,
+    repack=_repack_iq4_xs,
+    unpack=_unpack_iq4_xs,
+)
