@@ -42,6 +42,7 @@ _SUPERBLOCKS = {
     "q5_K": (71, 175),
     "q6_K": (78, 229),
     "iq4_xs": (58, 157),
+    "tq2_0": (43, 128),
 }
 _SLACK = 6  # instructions that another version of LLVM may need
 _FORMATS = (*_BLOCKS_OF_32, *_SUPERBLOCKS, "f16", "f32")

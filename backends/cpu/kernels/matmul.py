@@ -31,6 +31,7 @@ from ggmlpy.backends.cpu.formats.k_quants import (
     Q6_K_FORMAT,
 )
 from ggmlpy.backends.cpu.formats.tables import IQ4_NL_FORMAT, IQ4_XS_FORMAT, MXFP4_FORMAT
+from ggmlpy.backends.cpu.formats.ternary import TQ1_0_FORMAT, TQ2_0_FORMAT
 from ggmlpy.backends.cpu.kernel import Int, Kernel, Record, inline, kernel
 from ggmlpy.backends.cpu.kernels import matmul_lists
 from ggmlpy.backends.cpu.kernels.matmul_activations import QUANTIZE
@@ -68,6 +69,8 @@ FORMATS = (
     IQ4_NL_FORMAT,
     IQ4_XS_FORMAT,
     MXFP4_FORMAT,
+    TQ1_0_FORMAT,
+    TQ2_0_FORMAT,
 )
 _CHUNK_BYTES = 1 << 19  # rows of x that one pass over the weights serves: half a 1 MB L2 cache
 
