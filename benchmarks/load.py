@@ -30,7 +30,7 @@ RESULTS = Path(__file__).parent / "results" / "load.json"
 # Both engines take the same options. Loading ends when text can be tokenized: of a tokenizer that
 # is built when it is first needed, the building counts.
 LOAD = """
-import json, resource, time
+import json, pathlib, re, resource, sys, time
 started = time.perf_counter()
 from {module} import Llama
 imported = time.perf_counter()
@@ -38,12 +38,16 @@ llm = Llama({model!r}, n_ctx={n_ctx}, n_threads={threads}, verbose=False)
 prompt = llm.tokenize({prompt})
 loaded = time.perf_counter()
 llm(prompt, max_tokens=1, temperature=0)
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * {maxrss_unit}
+status = pathlib.Path("/proc/self/status")
+if status.exists():  # Linux counts what the parent had before this program began in ru_maxrss
+    peak = 1024 * int(re.search(r"VmHWM:\\s+(\\d+)", status.read_text())[1])
+else:
+    unit = 1 if sys.platform == "darwin" else 1024
+    peak = unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 figures = {{"import_s": imported - started, "load_s": loaded - imported, "peak_bytes": peak}}
 {more}
 print(json.dumps(figures))
 """
-MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes
 # What the context takes beside the weights, by which its peak is to be judged.
 CONTEXT_BYTES = """
 context = llm._context
@@ -65,9 +69,7 @@ class Engine:
 
     def load(self, model: str, n_ctx: int, threads: int) -> Figures:
         """One load in a fresh process. Exits with what the process said if it fails."""
-        code = LOAD.format(
-            model=model, n_ctx=n_ctx, threads=threads, maxrss_unit=MAXRSS_UNIT, **self._fields
-        )
+        code = LOAD.format(model=model, n_ctx=n_ctx, threads=threads, **self._fields)
         done = subprocess.run([self._python, "-c", code], capture_output=True, text=True)
         if done.returncode:
             sys.exit(f"{self.name} did not load {model}:\n{done.stderr[-2000:]}")

@@ -168,6 +168,7 @@ class _Strings(LazyArray):
             return []
         first, last = self._starts[0], self._starts[-1]
         stored = np.frombuffer(self._part.view, np.uint8, int(last - first), int(first)).copy()
+        self._part.release(int(first), int(last))
         lengths = self._starts[:-1] - first
         stored[lengths] = 0
         kept = np.ones(len(stored), np.bool_)

@@ -103,6 +103,7 @@ def _read_contents(path: Path) -> _Contents:
     cursor.at = "header"
     cursor.check_count(n_tensors, MIN_INFO_BYTES, "tensors")
     tensors = read_tensors(cursor, n_tensors, alignment)
+    cursor.part.release(0, cursor.pos)  # a large vocabulary, of which nothing may be needed
     return _Contents(cursor.part, version, alignment, metadata, tensors)
 
 

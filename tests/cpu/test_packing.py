@@ -32,6 +32,7 @@ from ggmlpy.tensor import Tensor, from_bytes
 from ggmlpy.types import TYPES
 from tests.blocks import random_rows
 from tests.gguf_builder import gguf_bytes
+from tests.resident import linux, resident_bytes
 
 
 @pytest.fixture(params=["threads", "inline"])
@@ -211,20 +212,6 @@ def test_progress_is_told_and_ends_at_one() -> None:
     assert shares == sorted(shares)
     assert shares[-1] == 1
     assert any(0 < share < 1 for share in shares)
-
-
-def resident_bytes(path: Path) -> int:
-    """What of the mapped file is in this process's memory."""
-    total, inside = 0, False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        if not line.split()[0].endswith(":"):
-            inside = line.endswith(str(path))
-        elif inside and line.startswith("Rss:"):
-            total += 1024 * int(line.split()[1])
-    return total
-
-
-linux = pytest.mark.skipif(sys.platform != "linux", reason="memory is looked up in /proc")
 
 
 def mapped_weight(path: Path, n_mb: int) -> Tensor:

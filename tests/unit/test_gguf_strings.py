@@ -18,6 +18,7 @@ from ggmlpy.gguf_file.cursor import Cursor
 from ggmlpy.gguf_file.part import Part
 from ggmlpy.gguf_file.strings import string_starts
 from tests.gguf_builder import build_gguf
+from tests.resident import linux, resident_bytes
 
 
 def starts_of(raw: bytes, n: int, pos: int = 0, byte_order: str = "little") -> list[int]:
@@ -135,3 +136,17 @@ def test_all_at_once_are_the_strings_one_by_one(strings: list[bytes], byte_order
     array = read_array(Cursor(part, 6, 'key "k"'))
     assert array.tolist() == [text.decode(errors="surrogateescape") for text in strings]
     assert [array[i] for i in range(len(strings))] == array.tolist()
+
+
+@linux
+def test_the_pages_of_a_large_vocabulary_do_not_stay(tmp_path: Path) -> None:
+    strings = [f"word {i} of many" for i in range(100_000)]
+    path = build_gguf(tmp_path / "m.gguf", {"tokens": strings})
+    file = GGUFFile.open(path)
+    assert path.stat().st_size > 2 << 20
+    assert resident_bytes(path) == 0
+    array = file.metadata.array("tokens")
+    assert array[5] == strings[5]
+    assert resident_bytes(path) > 0
+    assert array.tolist() == strings
+    assert resident_bytes(path) == 0
