@@ -26,7 +26,7 @@ from ggmlpy.backends.cpu.simd.convert import (
     mask_of_bits,
     u8_to_i32,
 )
-from ggmlpy.backends.cpu.simd.core import Emitter, Intrinsic, i8, i64, intrinsic
+from ggmlpy.backends.cpu.simd.core import Emitter, Intrinsic, i8, i8x16, i32, i64, intrinsic
 from ggmlpy.backends.cpu.simd.memory import (
     load_f16,
     load_i8x16_part,
@@ -77,14 +77,38 @@ iq1_grid = _grid(gguf.quants.IQ1_S)
 sign_table = _table("signs", lambda: bytes(gguf.quants.IQ2_XXS.ksigns))  # 7 bits -> 8, even parity
 
 
-@inline
-def write_grid(dst: Int, row: Int, n: Int, signs: Int, d: Any) -> None:
-    """n <= 8 weights: d times a row of a grid, negative where a bit of `signs` is set."""
-    v = i32_to_f32(i8_to_i32(load_i8x16_part(row, n))) * d
-    store_f32x16_part(dst, v * select(mask_of_bits(signs), splat_f32x16(-1.0), 1.0), n)
+@intrinsic(i8x16, i64, i64)
+def load_8_and_8(b: Emitter, x: Any, y: Any) -> Any:
+    """8 bytes at x, then 8 bytes at y: two rows of a grid."""
+    pair = ir.Constant(ir.VectorType(i64.ir, 2), ir.Undefined)
+    for i, address in enumerate((x, y)):
+        pair = b.insert_element(pair, b.load_from(address, i64), ir.Constant(i32.ir, i))
+    return b.bitcast(pair, i8x16.ir)
+
+
+@intrinsic(i8x16, i64, i64, i64, i64)
+def load_4_times_4(b: Emitter, x0: Any, x1: Any, x2: Any, x3: Any) -> Any:
+    """4 bytes at each address: four rows of a grid."""
+    words = ir.Constant(ir.VectorType(i32.ir, 4), ir.Undefined)
+    for i, address in enumerate((x0, x1, x2, x3)):
+        words = b.insert_element(words, b.load_from(address, i32), ir.Constant(i32.ir, i))
+    return b.bitcast(words, i8x16.ir)
 
 
 # --- iq2, iq3: magnitudes by a grid, signs by bits ------------------------------------------------
+
+
+@inline
+def write_signed(dst: Int, magnitudes: Any, signs: Int, d: Any) -> None:
+    """16 weights: d times bytes, negative where a bit of `signs` is set."""
+    v = select(mask_of_bits(signs), 0 - magnitudes, magnitudes)
+    store_f32x16(dst, i32_to_f32(i8_to_i32(v)) * d)
+
+
+@inline
+def two_signs(low: Int, high: Int) -> Int:
+    """16 signs, from two times 7 bits."""
+    return load_u8(sign_table() + (low & 127)) | load_u8(sign_table() + (high & 127)) << 8
 
 
 @inline
@@ -97,10 +121,12 @@ def read_iq2_xxs(src: Int, dst: Int, n: Int) -> None:
             at = src + 2 + 8 * j
             word = load_u32(at + 4)
             db = d * (np.float32(0.5) + np.float32(word >> 28)) * np.float32(0.25)
-            for part in range(4):
-                signs = load_u8(sign_table() + (word >> (7 * part) & 127))
-                row = iq2_xxs_grid() + 8 * load_u8(at + part)
-                write_grid(dst + 4 * (i + 32 * j + 8 * part), row, 8, signs, db)
+            for half in range(2):
+                first = iq2_xxs_grid() + 8 * load_u8(at + 2 * half)
+                second = iq2_xxs_grid() + 8 * load_u8(at + 2 * half + 1)
+                signs = two_signs(word >> (14 * half), word >> (14 * half + 7))
+                to = dst + 4 * (i + 32 * j + 16 * half)
+                write_signed(to, load_8_and_8(first, second), signs, db)
         src += 66
 
 
@@ -110,12 +136,13 @@ def read_iq2_xs(src: Int, dst: Int, n: Int) -> None:
     -> 256 weights, 74 bytes."""
     for i in range(0, n, 256):
         d = load_f16(src)
-        for j in range(32):
-            word = load_u16(src + 2 + 2 * j)
-            scale = load_u8(src + 66 + (j >> 2)) >> (4 * (j >> 1 & 1)) & 15
+        for j in range(16):
+            first, second = load_u16(src + 2 + 4 * j), load_u16(src + 4 + 4 * j)
+            scale = load_u8(src + 66 + (j >> 1)) >> (4 * (j & 1)) & 15
             db = d * (np.float32(0.5) + np.float32(scale)) * np.float32(0.25)
-            signs = load_u8(sign_table() + (word >> 9))
-            write_grid(dst + 4 * (i + 8 * j), iq2_xs_grid() + 8 * (word & 511), 8, signs, db)
+            grid = iq2_xs_grid()
+            v = load_8_and_8(grid + 8 * (first & 511), grid + 8 * (second & 511))
+            write_signed(dst + 4 * (i + 16 * j), v, two_signs(first >> 9, second >> 9), db)
         src += 74
 
 
@@ -125,13 +152,14 @@ def read_iq2_s(src: Int, dst: Int, n: Int) -> None:
     iq2_xs -> 256 weights, 82 bytes."""
     for i in range(0, n, 256):
         d = load_f16(src)
-        for j in range(32):
-            high = load_u8(src + 66 + (j >> 2)) >> (2 * (j & 3)) & 3
-            row = load_u8(src + 2 + j) | high << 8
-            scale = load_u8(src + 74 + (j >> 2)) >> (4 * (j >> 1 & 1)) & 15
+        for j in range(16):
+            high = load_u8(src + 66 + (j >> 1)) >> (4 * (j & 1))
+            first = load_u8(src + 2 + 2 * j) | (high & 3) << 8
+            second = load_u8(src + 3 + 2 * j) | (high & 12) << 6
+            scale = load_u8(src + 74 + (j >> 1)) >> (4 * (j & 1)) & 15
             db = d * (np.float32(0.5) + np.float32(scale)) * np.float32(0.25)
-            signs = load_u8(src + 34 + j)
-            write_grid(dst + 4 * (i + 8 * j), iq2_s_grid() + 8 * row, 8, signs, db)
+            v = load_8_and_8(iq2_s_grid() + 8 * first, iq2_s_grid() + 8 * second)
+            write_signed(dst + 4 * (i + 16 * j), v, load_u16(src + 34 + 2 * j), db)
         src += 82
 
 
@@ -141,12 +169,18 @@ def read_iq3_xxs(src: Int, dst: Int, n: Int) -> None:
     98 bytes."""
     for i in range(0, n, 256):
         d = load_f16(src)
-        for j in range(64):
-            word = load_u32(src + 66 + 4 * (j >> 3))
+        for j in range(16):
+            word = load_u32(src + 66 + 4 * (j >> 1))
             db = d * (np.float32(0.5) + np.float32(word >> 28)) * np.float32(0.5)
-            signs = load_u8(sign_table() + (word >> (7 * (j >> 1 & 3)) & 127)) >> (4 * (j & 1))
-            row = iq3_xxs_grid() + 4 * load_u8(src + 2 + j)
-            write_grid(dst + 4 * (i + 4 * j), row, 4, signs, db)
+            signs = two_signs(word >> (14 * (j & 1)), word >> (14 * (j & 1) + 7))
+            grid, at = iq3_xxs_grid(), src + 2 + 4 * j
+            v = load_4_times_4(
+                grid + 4 * load_u8(at),
+                grid + 4 * load_u8(at + 1),
+                grid + 4 * load_u8(at + 2),
+                grid + 4 * load_u8(at + 3),
+            )
+            write_signed(dst + 4 * (i + 16 * j), v, signs, db)
         src += 98
 
 
@@ -156,12 +190,18 @@ def read_iq3_s(src: Int, dst: Int, n: Int) -> None:
     a nibble for every 32 weights -> 256 weights, 110 bytes."""
     for i in range(0, n, 256):
         d = load_f16(src)
-        for j in range(64):
-            row = load_u8(src + 2 + j) | (load_u8(src + 66 + (j >> 3)) >> (j & 7) & 1) << 8
-            scale = load_u8(src + 106 + (j >> 4)) >> (4 * (j >> 3 & 1)) & 15
-            signs = load_u8(src + 74 + (j >> 1)) >> (4 * (j & 1))
+        for j in range(16):
+            high = load_u8(src + 66 + (j >> 1)) >> (4 * (j & 1))
+            scale = load_u8(src + 106 + (j >> 2)) >> (4 * (j >> 1 & 1)) & 15
             db = d * np.float32(1 + 2 * scale)
-            write_grid(dst + 4 * (i + 4 * j), iq3_s_grid() + 4 * row, 4, signs, db)
+            grid, at = iq3_s_grid(), src + 2 + 4 * j
+            v = load_4_times_4(
+                grid + 4 * (load_u8(at) | (high & 1) << 8),
+                grid + 4 * (load_u8(at + 1) | (high & 2) << 7),
+                grid + 4 * (load_u8(at + 2) | (high & 4) << 6),
+                grid + 4 * (load_u8(at + 3) | (high & 8) << 5),
+            )
+            write_signed(dst + 4 * (i + 16 * j), v, load_u16(src + 74 + 2 * j), db)
         src += 110
 
 
@@ -169,11 +209,11 @@ def read_iq3_s(src: Int, dst: Int, n: Int) -> None:
 
 
 @inline
-def write_shifted(dst: Int, row: Int, negative: Int, d: Any) -> None:
-    """8 weights: d * (grid - 1/8), or + 1/8 where not negative."""
-    shift = np.float32(-0.125) if negative != 0 else np.float32(0.125)
-    v = i32_to_f32(i8_to_i32(load_i8x16_part(iq1_grid() + 8 * row, 8)))
-    store_f32x16_part(dst, (v + shift) * d, 8)
+def write_shifted(dst: Int, first: Int, second: Int, negative: Int, d: Any) -> None:
+    """16 weights of two rows of the grid: d * (grid - 1/8) where a bit is set, else + 1/8."""
+    v = i32_to_f32(i8_to_i32(load_8_and_8(iq1_grid() + 8 * first, iq1_grid() + 8 * second)))
+    shift = select(mask_of_bits(negative), splat_f32x16(-0.125), 0.125)
+    store_f32x16(dst, (v + shift) * d)
 
 
 @inline
@@ -182,11 +222,13 @@ def read_iq1_s(src: Int, dst: Int, n: Int) -> None:
     weights, 50 bytes."""
     for i in range(0, n, 256):
         d = load_f16(src)
-        for j in range(32):
-            word = load_u16(src + 34 + 2 * (j >> 2))
-            row = load_u8(src + 2 + j) | (word >> (3 * (j & 3)) & 7) << 8
+        for j in range(16):
+            word = load_u16(src + 34 + 2 * (j >> 1))
+            high = word >> (6 * (j & 1))
+            first = load_u8(src + 2 + 2 * j) | (high & 7) << 8
+            second = load_u8(src + 3 + 2 * j) | (high & 56) << 5
             dl = d * np.float32(2 * (word >> 12 & 7) + 1)
-            write_shifted(dst + 4 * (i + 8 * j), row, word & 0x8000, dl)
+            write_shifted(dst + 4 * (i + 16 * j), first, second, (word >> 15) * 0xFFFF, dl)
         src += 50
 
 
@@ -202,12 +244,14 @@ def read_iq1_m(src: Int, dst: Int, n: Int) -> None:
         for j in range(4):
             bits |= load_u16(src + 48 + 2 * j) >> 12 << (4 * j)
         d = f16_from_bits(bits)
-        for j in range(32):
-            nibble = load_u8(src + 32 + (j >> 1)) >> (4 * (j & 1))
-            row = load_u8(src + j) | (nibble & 7) << 8
-            scale = load_u16(src + 48 + 2 * (j >> 3)) >> (3 * (j >> 1 & 3)) & 7
+        for j in range(16):
+            high = load_u8(src + 32 + j)
+            first = load_u8(src + 2 * j) | (high & 7) << 8
+            second = load_u8(src + 2 * j + 1) | (high & 0x70) << 4
+            scale = load_u16(src + 48 + 2 * (j >> 2)) >> (3 * (j & 3)) & 7
+            negative = (high >> 3 & 1) * 0xFF | (high >> 7) * 0xFF00
             dl = d * np.float32(2 * scale + 1)
-            write_shifted(dst + 4 * (i + 8 * j), row, nibble & 8, dl)
+            write_shifted(dst + 4 * (i + 16 * j), first, second, negative, dl)
         src += 56
 
 
