@@ -99,6 +99,7 @@ class Llama(Completions):
         self.verbose = verbose
         self._n_batch = n_batch
         self._fingerprint: str | None = None
+        self.tokenizer.prepare()
         self._context.warm_up()
         self.load_s = self._answers.load_s = perf_counter() - started
         if verbose:

@@ -96,6 +96,20 @@ def test_a_merge_whose_half_nothing_makes_does_nothing() -> None:
     assert Tokenizer.from_metadata(metadata).encode("abc") == [256, ord("c")]
 
 
+def test_merges_that_make_the_same_token_have_ranks_of_their_own() -> None:
+    """ "b c" comes before "a b", which comes before "a bc": the pair decides, not what it makes."""
+    metadata = tiny_metadata(
+        tokens=[*BYTE_CHARS, "bc", "ab", "abc", "abcd", "cd"],
+        merges=["b c", "a b", "a bc", "c d", "ab cd", "abc d"],
+    )
+    tokenizer = Tokenizer.from_metadata(metadata)
+    assert [tokenizer.text(id) for id in tokenizer.encode("abcd")] == ["abcd"]
+    later = Tokenizer.from_metadata(
+        metadata | keyed(merges=["a b", "c d", "b c", "a bc", "abc d"])  # nothing joins ab and cd
+    )
+    assert [later.text(id) for id in later.encode("abcd")] == ["ab", "cd"]
+
+
 def test_a_word_of_any_length_takes_little_time() -> None:
     """100,000 letters: their square would be hours."""
     tokenizer = Tokenizer.from_metadata(tiny_metadata())

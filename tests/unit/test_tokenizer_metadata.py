@@ -101,6 +101,18 @@ def test_damage_seen_when_text_is_asked_for(metadata: dict[str, Any], message: s
         tokenizer.encode("a")
 
 
+def test_preparing_builds_what_text_needs_and_is_silent_where_there_is_none() -> None:
+    tokenizer = Tokenizer.from_metadata(bpe_metadata())
+    tokenizer.prepare()
+    assert "_encoder" in vars(tokenizer)
+    assert "_partition" in vars(tokenizer)
+    broken = Tokenizer.from_metadata(bpe_metadata(merges=["z q"]), name="m.gguf")
+    Tokenizer.from_metadata({}).prepare()
+    broken.prepare()
+    with pytest.raises(TokenizerError, match=r"^m\.gguf: .*'zq' is no token"):
+        broken.encode("a")
+
+
 @pytest.mark.parametrize("model", ["test", "rwkv", "t5", "plamo2", "hybriddna"])
 def test_a_kind_that_is_not_supported(model: str) -> None:
     metadata = keyed(model=model, tokens=["a", "b", "<|im_end|>"], eos_token_id=1)
