@@ -31,7 +31,7 @@ class CpuBackend(Backend):
     """Runs whatever the kernel table holds for this machine's instruction set.
 
     `n_threads` None is one thread a core, and one for plans of little work. `isa` forces a level
-    ("generic", "avx2", "avx512"); None is the best one here.
+    ("generic", "avx2", "avxvnni", "avx512"); None is the best one here.
     """
 
     name = "cpu"

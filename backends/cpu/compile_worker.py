@@ -2,7 +2,7 @@
 
 It reads one JSON object a line and answers each with one line:
 
-    {"isa": "avx512", "path": [...]}                     once, no answer
+    {"isa": {"name": "avx512", ...}, "path": [...]}      once, no answer
     {"module": "...", "name": "...", "symbol": "..."} -> {"object": "<base64>"} or {"error": "..."}
 
 numba is imported here and never in the process that runs kernels.
@@ -18,7 +18,7 @@ import sys
 import traceback
 from typing import TextIO
 
-from ggmlpy.backends.cpu.isa import ISA, known
+from ggmlpy.backends.cpu.isa import ISA
 from ggmlpy.backends.cpu.kernel import entry_of
 
 
@@ -36,7 +36,7 @@ def serve(requests: TextIO, answers: TextIO) -> None:
     """Answers requests until there are no more."""
     setup = json.loads(requests.readline())
     sys.path[:] = setup["path"]
-    isa = next(isa for isa in known() if isa.name == setup["isa"])
+    isa = ISA.from_json(setup["isa"])
     for line in requests:
         try:
             code = compile_entry(**json.loads(line), isa=isa)

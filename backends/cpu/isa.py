@@ -2,6 +2,7 @@
 
     level     asks of the host              gives
     avx512    F BW VL DQ CD VNNI, FMA F16C  512-bit registers, 4-way int8 products
+    avxvnni   AVX2 FMA F16C AVX-VNNI        256-bit registers, 4-way int8 products
     avx2      AVX2 FMA F16C                 256-bit registers
     generic   nothing                       whatever the architecture guarantees (SSE2, NEON, ...)
 
@@ -15,6 +16,7 @@ import os
 import platform
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import llvmlite.binding as llvm
 
@@ -35,6 +37,16 @@ class ISA:
     needs: frozenset[str]  # host features, by LLVM's names, without which it cannot run
     has: frozenset[str]  # what intrinsics may ask for: "x86", "fma", "f16", "avx2", "vnni", ...
 
+    def to_json(self) -> dict[str, Any]:
+        """All of it, for the processes that compile."""
+        sets = {"needs": sorted(self.needs), "has": sorted(self.has)}
+        return {"name": self.name, "cpu": self.cpu, "features": self.features, **sets}
+
+    @staticmethod
+    def from_json(found: dict[str, Any]) -> ISA:
+        sets = {"needs": frozenset(found["needs"]), "has": frozenset(found["has"])}
+        return ISA(found["name"], found["cpu"], found["features"], **sets)
+
     def includes(self, level: str) -> bool:
         """Whether code that needs `level` runs here. Raises BackendError for an unknown level."""
         names = [isa.name for isa in known()]
@@ -49,6 +61,7 @@ _AVX2_HAS = frozenset({"x86", "fma", "f16", "avx2"})
 
 _X86_LEVELS = (  # best first; each level includes those below it
     ISA("avx512", "x86-64-v4", "+avx512vnni", _AVX512_HOST, _AVX2_HAS | {"avx512", "vnni"}),
+    ISA("avxvnni", "x86-64-v3", "+avxvnni", _AVX2_HOST | {"avxvnni"}, _AVX2_HAS | {"vnni"}),
     ISA("avx2", "x86-64-v3", "", _AVX2_HOST, _AVX2_HAS),
     ISA("generic", "x86-64", "", frozenset(), frozenset({"x86"})),
 )

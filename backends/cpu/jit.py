@@ -169,7 +169,7 @@ def _worker(isa: ISA) -> Iterator[Callable[[_Job], bytes]]:
             return base64.b64decode(answer["object"])
 
         try:
-            _ask(process, json.dumps({"isa": isa.name, "path": sys.path}), answered=False)
+            _ask(process, json.dumps({"isa": isa.to_json(), "path": sys.path}), answered=False)
             yield compile_
         finally:
             process.kill()

@@ -14,9 +14,9 @@ from tests.cpu.conftest import ISAS
 
 ROOT = Path(__file__).parents[2]
 KERNELS = (
-    "attention.flash_attn_ext_avx512_1",
-    "attention.flash_attn_ext_avx512_2",
-    "attention.flash_attn_ext_avx512_4",
+    "attention.flash_attn_ext_avx512_1_f16",
+    "attention.flash_attn_ext_avx512_2_f16",
+    "attention.flash_attn_ext_avx512_4_f16",
     "elementwise.add_f32",
     "glu.swiglu_f32",
     "norm.rms_norm_f32",
@@ -70,7 +70,7 @@ def test_loops_are_vectors_without_calls(assembly: dict[str, str], name: str) ->
 @pytest.mark.parametrize("n_heads", [1, 2, 4])
 def test_products_of_attention_stay_in_registers(assembly: dict[str, str], n_heads: int) -> None:
     """16 sums in the loop over q.k, and none of them goes to the stack on the way."""
-    code = assembly[f"attention.flash_attn_ext_avx512_{n_heads}"]
+    code = assembly[f"attention.flash_attn_ext_avx512_{n_heads}_f16"]
     loops = [block for block in blocks(code) if len(re.findall(r"vfmadd\w+ps\s.*zmm", block)) >= 16]
     assert loops
     for loop in loops:

@@ -63,9 +63,9 @@ class Vec:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """`n` vectors in one value: the accumulators of a small matrix product."""
+    """`n` vectors in one value: the accumulators of a small matrix product; or `n` addresses."""
 
-    elem: Vec
+    elem: Vec | Scalar
     n: int
 
     @property

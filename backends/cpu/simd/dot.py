@@ -21,13 +21,12 @@ from ggmlpy.backends.cpu.simd.core import (
 def dot4_u8s8(b: Emitter, acc: Any, u: Any, s: Any) -> Any:
     """acc[i] + sum over k < 4 of u[4i + k] * s[4i + k], u unsigned and s signed bytes."""
     if "vnni" in b.isa.has:
-        return b.llvm(
-            "llvm.x86.avx512.vpdpbusd.512",
-            i32x16.ir,
-            acc,
-            b.bitcast(u, i32x16.ir),
-            b.bitcast(s, i32x16.ir),
-        )
+        operands = acc, b.bitcast(u, i32x16.ir), b.bitcast(s, i32x16.ir)
+        if "avx512" in b.isa.has:
+            return b.llvm("llvm.x86.avx512.vpdpbusd.512", i32x16.ir, *operands)
+        halves = ([b.lanes(x, start, 8) for x in operands] for start in (0, 8))
+        half = Vec(i32, 8).ir
+        return b.concat(*(b.llvm("llvm.x86.avx512.vpdpbusd.256", half, *h) for h in halves))
     u_even, u_odd = _split_unsigned(b, u)
     s_even, s_odd = _split_signed(b, s)
     if "avx2" in b.isa.has:
