@@ -22,7 +22,7 @@ F64 = NDArray[np.float64]
 FLOATS = ("f32", "f16", "bf16")
 QUANTIZED = (
     "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q2_K", "q3_K", "q4_K", "q5_K", "q6_K",
-    "iq4_nl", "iq4_xs", "mxfp4", "tq1_0", "tq2_0",
+    "iq4_nl", "iq4_xs", "mxfp4", "nvfp4", "tq1_0", "tq2_0",
 )  # fmt: skip
 WEIGHTS = (*FLOATS, *QUANTIZED)
 

@@ -171,7 +171,7 @@ def test_weights_at_odd_addresses(type: str) -> None:
 SCALES_AT = {  # where the f16 scales lie in a block
     "q8_0": (0,), "q4_0": (0,), "q4_1": (0, 2), "q5_0": (0,), "q5_1": (0, 2), "iq4_nl": (0,),
     "q2_K": (80, 82), "q3_K": (108,), "q4_K": (0, 2), "q5_K": (0, 2), "q6_K": (208,),
-    "iq4_xs": (0,), "tq1_0": (52,), "tq2_0": (64,), "mxfp4": (),
+    "iq4_xs": (0,), "tq1_0": (52,), "tq2_0": (64,), "mxfp4": (), "nvfp4": (),
 }  # fmt: skip
 
 
@@ -185,6 +185,8 @@ def extreme_rows(type: str, k: int) -> Bytes:
         blocks[:, :, at : at + 2] = one
     if type == "mxfp4":
         blocks[:, :, 0] = 128  # 1
+    if type == "nvfp4":
+        blocks[:, :, :4] = 0x38, 0x7F, 0x01, 0x7E  # 1, 0, the smallest and the largest
     return blocks.reshape(len(fills), -1)
 
 

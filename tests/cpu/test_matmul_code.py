@@ -34,7 +34,7 @@ _BLOCKS_OF_32 = {
     "iq4_nl": (48, 146),
     "mxfp4": (53, 151),
 }
-# The same in superblocks, which have integer scales and more constants: a few registers too many.
+# The same in blocks of several parts, with small scales and more constants: some registers too few.
 _SUPERBLOCKS = {
     "q2_K": (66, 206),
     "q3_K": (75, 226),
@@ -42,6 +42,7 @@ _SUPERBLOCKS = {
     "q5_K": (71, 175),
     "q6_K": (78, 229),
     "iq4_xs": (58, 157),
+    "nvfp4": (70, 223),
     "tq2_0": (43, 128),
 }
 _SLACK = 6  # instructions that another version of LLVM may need

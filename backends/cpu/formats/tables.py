@@ -1,4 +1,4 @@
-"""iq4_nl, iq4_xs, mxfp4: codes of 4 bits that stand for the entries of a table of 16 bytes.
+"""iq4_nl, iq4_xs, mxfp4, nvfp4: codes of 4 bits that stand for entries of a table of 16 bytes.
 
 iq4_nl   stored   d f16 | qs 16 x u8                   w[i] = d * IQ4[q[i]]           18 bytes
                   q[i] = low nibble of qs[i], q[16 + i] = its high nibble, i < 16
@@ -6,6 +6,13 @@ iq4_nl   stored   d f16 | qs 16 x u8                   w[i] = d * IQ4[q[i]]     
 
 mxfp4    stored   e u8 | qs 16 x u8                    w[i] = 2^(e - 128) * FP4[q[i]]  17 bytes
          packed   e 16 x u8 | qs: a plane of 4                                       272 bytes
+
+nvfp4    stored   d 4 x u8 | qs 32 x u8                                               36 bytes
+                  w[16r + i] = half of d[r] * FP4[low nibble of qs[8r + i]], r < 4, i < 8,
+                  and of the high nibble for w[16r + 8 + i]; d has 4 bits of exponent and 3 of
+                  mantissa, 0x7F is 0
+         packed   2 parts                                                            576 bytes
+         part     d 2 x 16 x u8 | qs: a plane of 4
 
 iq4_xs   stored   d f16 | high u16 | low 4 x u8 | qs 128 x u8                        136 bytes
                   w[32r + i] = d * (scale[r] - 32) * IQ4[q], r < 8, i < 32, q as in
@@ -29,10 +36,10 @@ from numpy.typing import NDArray
 
 from ggmlpy.backends.cpu.formats.base import quantized_format
 from ggmlpy.backends.cpu.formats.blocks import Block
-from ggmlpy.backends.cpu.formats.planes import load_codes, plane, rows_last
+from ggmlpy.backends.cpu.formats.planes import field, join, load_codes, plane, rows_last
 from ggmlpy.backends.cpu.simd.arith import maximum
-from ggmlpy.backends.cpu.simd.convert import lookup_i8x64
-from ggmlpy.backends.cpu.simd.core import Emitter, f32x16, i8x16, i32x16
+from ggmlpy.backends.cpu.simd.convert import from_f16_bits, lookup_i8x64
+from ggmlpy.backends.cpu.simd.core import Emitter, f32x16, i8x16, i16x16, i32x16
 from ggmlpy.backends.cpu.simd.memory import load_f16x16, load_i8x16_as_i32, load_u8x16_as_i32
 
 _IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
@@ -41,6 +48,7 @@ _FP4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 _FP4_ZERO = 16
 _IQ4_NL_PACKED = np.dtype([("d", "<u2", 16), ("qs", *plane(4))])
 _MXFP4_PACKED = np.dtype([("e", "u1", 16), ("qs", *plane(4))])
+_NVFP4_PART = np.dtype([("d", "u1", (2, 16)), ("qs", *plane(4))])
 _IQ4_XS_PART = np.dtype([("scale", "i1", 16), ("qs", *plane(4))])
 _IQ4_XS_PACKED = np.dtype([("d", "<u2", 16), ("parts", _IQ4_XS_PART, 8)])
 
@@ -64,6 +72,15 @@ def _half_exponentials(b: Emitter, e: Any) -> Any:
     return b.bitcast(maximum(b, normal, denormal), f32x16.ir)
 
 
+def _half_minifloats(b: Emitter, bits: Any) -> Any:
+    """Halves of numbers of 4 bits of exponent, biased by 7, and 3 of mantissa: bits [16] of i8.
+
+    They are the middle of an f16, whose exponent is biased by 15: 2^8 too small.
+    """
+    shorts = b.shl(b.zext(bits, i16x16.ir), b.const(i16x16.ir, 7))
+    return b.fmul(from_f16_bits(b, shorts), b.const(f32x16.ir, 2.0**7))
+
+
 def _unpack_iq4_nl(b: Emitter, w: Any, part: Any) -> Iterator[Block]:
     u = _load_entries(b, w, _IQ4_NL_PACKED, _IQ4, _IQ4_ZERO)
     yield Block(u, [load_f16x16(b, w)], zero=_IQ4_ZERO)
@@ -80,6 +97,12 @@ def _unpack_mxfp4(b: Emitter, w: Any, part: Any) -> Iterator[Block]:
     yield Block(u, [_half_exponentials(b, load_u8x16_as_i32(b, w))], zero=_FP4_ZERO)
 
 
+def _unpack_nvfp4(b: Emitter, w: Any, part: Any) -> Iterator[Block]:
+    u = _load_entries(b, part, _NVFP4_PART, _FP4, _FP4_ZERO)
+    at = [field(b, part, _NVFP4_PART, "d", i) for i in range(2)]
+    yield Block(u, [_half_minifloats(b, b.load_from(d, i8x16)) for d in at], zero=_FP4_ZERO)
+
+
 def _repack_iq4_nl(stored: NDArray[Any], packed: NDArray[Any]) -> None:
     packed["d"] = stored["d"].swapaxes(1, 2)
     packed["qs"] = stored["qs"].transpose(0, 2, 3, 1)
@@ -88,6 +111,16 @@ def _repack_iq4_nl(stored: NDArray[Any], packed: NDArray[Any]) -> None:
 def _repack_mxfp4(stored: NDArray[Any], packed: NDArray[Any]) -> None:
     packed["e"] = stored["e"].swapaxes(1, 2)
     packed["qs"] = stored["qs"].transpose(0, 2, 3, 1)
+
+
+def _repack_nvfp4(stored: NDArray[Any], packed: NDArray[Any]) -> None:
+    d = rows_last(stored["d"])  # [groups, blocks, 4, 16]
+    d[d == 0x7F] = 0
+    packed["parts"]["d"] = (d & 0x7F).reshape(*packed.shape, 2, 2, 16)
+    qs = rows_last(stored["qs"])  # [groups, blocks, 4, 2, 16]: words of 8 bytes for 16 elements
+    nibbles = np.uint32(0x0F0F0F0F)
+    codes = np.concatenate([qs & nibbles, qs >> 4 & nibbles], axis=3)
+    packed["parts"]["qs"] = join(codes.reshape(*packed.shape, 2, 8, 16), 4)
 
 
 def _repack_iq4_xs(stored: NDArray[Any], packed: NDArray[Any]) -> None:
@@ -115,6 +148,14 @@ MXFP4_FORMAT = quantized_format(
     packed=_MXFP4_PACKED,
     repack=_repack_mxfp4,
     unpack=_unpack_mxfp4,
+)
+NVFP4_FORMAT = quantized_format(
+    "nvfp4",
+    block=64,
+    stored=np.dtype([("d", "u1", 4), ("qs", "<u4", (4, 2))]),
+    packed=np.dtype([("parts", _NVFP4_PART, 2)]),
+    repack=_repack_nvfp4,
+    unpack=_unpack_nvfp4,
 )
 IQ4_XS_FORMAT = quantized_format(
     "iq4_xs",

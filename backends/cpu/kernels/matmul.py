@@ -30,7 +30,12 @@ from ggmlpy.backends.cpu.formats.k_quants import (
     Q5_K_FORMAT,
     Q6_K_FORMAT,
 )
-from ggmlpy.backends.cpu.formats.tables import IQ4_NL_FORMAT, IQ4_XS_FORMAT, MXFP4_FORMAT
+from ggmlpy.backends.cpu.formats.tables import (
+    IQ4_NL_FORMAT,
+    IQ4_XS_FORMAT,
+    MXFP4_FORMAT,
+    NVFP4_FORMAT,
+)
 from ggmlpy.backends.cpu.formats.ternary import TQ1_0_FORMAT, TQ2_0_FORMAT
 from ggmlpy.backends.cpu.kernel import Int, Kernel, Record, inline, kernel
 from ggmlpy.backends.cpu.kernels import matmul_lists
@@ -69,6 +74,7 @@ FORMATS = (
     IQ4_NL_FORMAT,
     IQ4_XS_FORMAT,
     MXFP4_FORMAT,
+    NVFP4_FORMAT,
     TQ1_0_FORMAT,
     TQ2_0_FORMAT,
 )
