@@ -101,6 +101,7 @@ class Llama(Completions):
         self._fingerprint: str | None = None
         self.tokenizer.prepare()
         self._context.warm_up()
+        self._file.release()  # what stays mapped is looked up row by row
         self.load_s = self._answers.load_s = perf_counter() - started
         if verbose:
             print(self.describe(), file=sys.stderr)

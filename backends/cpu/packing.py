@@ -26,7 +26,7 @@ from ggmlpy.tensor import Tensor
 _TELL_AFTER_S = 0.05  # and then as often
 _MAX_SLAB_BYTES = 1 << 28
 _FEW_BYTES = 1 << 20  # packed before a thread would have started
-_KEPT_BYTES = 1 << 21  # repacking a piece takes up to twice as much beside the piece
+_KEPT_BYTES = 1 << 20  # repacking a piece takes up to twice as much beside the piece
 
 
 @dataclass(frozen=True, slots=True)

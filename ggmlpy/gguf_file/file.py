@@ -63,6 +63,11 @@ class GGUFFile:
         """Every file of the model."""
         return tuple(part.path for part in self._parts)
 
+    def release(self) -> None:
+        """Let every page that was read leave the process's memory; reading brings it back."""
+        for part in self._parts:
+            part.release(0, len(part.view))
+
     def close(self) -> None:
         """Let go of the files. Arrays taken before stay valid and keep theirs mapped."""
         for part in self._parts:

@@ -30,7 +30,7 @@ GROUP = 16  # rows side by side: the lanes of a vector of sums
 # How far ahead of their use weights are asked for: 300 ns at the 16 GB/s of one core, which is two
 # to three memory latencies.
 PREFETCH_BYTES = 4608
-_CHUNK_BYTES = 1 << 20  # repacked at a time: in a core's cache, and many bytes a call of numpy
+_CHUNK_BYTES = 1 << 19  # repacked at a time: in a core's cache, and many bytes a call of numpy
 
 # Fills packed blocks [groups, blocks] from stored ones [groups, 16, blocks].
 Repack = Callable[[NDArray[Any], NDArray[Any]], None]
