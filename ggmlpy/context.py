@@ -170,8 +170,9 @@ class Context:
     def _run(self, batch: Batch, placement: Placement) -> tuple[Logits, NDArray[np.int64]]:
         """One ubatch: logits of its wanted tokens, and those tokens' places in the batch."""
         runs = placement.runs
-        index = np.concatenate([run.index for run in runs])
-        wanted = np.flatnonzero(np.array(batch.wanted)[index])
+        index = _joined([run.index for run in runs])
+        places = index.tolist()
+        wanted = [i for i, place in enumerate(places) if batch.wanted[place]]
         groups = self._segments(runs)
         shape = Shape(
             tuple(shape for shape, _ in groups),
@@ -180,21 +181,21 @@ class Context:
             self._equal_runs(runs) if self.memory.recurrent is not None else (),
         )
         plan = self._last = self.plans.get(shape)
-        positions = np.array(batch.positions, np.int32)
-        plan.tokens[:] = np.array(batch.tokens)[index]
-        plan.positions[:] = positions[index]
-        plan.out_ids[:] = wanted if len(wanted) else 0
+        plan.tokens[:] = [batch.tokens[place] for place in places]
+        plan.positions[:] = placement.positions[index]
+        plan.out_ids[:] = wanted or 0
         if plan.state_rows is not None:
             plan.state_rows[:] = [run.seqs[0] for run in runs]
         for i, cache in enumerate(self.memory.caches):
             streams = [cache.stream_of(run.seqs[0]) * cache.kv_size for run in runs]
             cells = zip(placement.cells[i], streams, strict=True)
-            plan.rows[i][:] = np.concatenate([c + base for c, base in cells])
+            plan.rows[i][:] = _joined([c + base for c, base in cells])
             for mask, (_, members) in zip(plan.masks[i], groups, strict=True):
                 at = 0
                 for run in members:
                     n = len(run.index)
-                    cache.fill_mask(mask[at : at + n], positions[run.index], run.seqs[0])
+                    seen_from = placement.positions[run.index]
+                    cache.fill_mask(mask[at : at + n], seen_from, run.seqs[0])
                     at += n
         return plan.run()[: len(wanted)], index[wanted]
 
@@ -229,6 +230,10 @@ class Context:
             cache.n_kv(tuple({cache.stream_of(run.seqs[0]) for run in runs}))
             for cache in self.memory.caches
         )
+
+
+def _joined(parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def build_graph(

@@ -90,6 +90,11 @@ class Executable:
         data, offset = self._host_bytes(tensor)
         return element_view(data, tensor.spec, offset)
 
+    def on_host(self, tensor: Tensor) -> bool:
+        """Whether `array` gives the memory itself, the same for every run."""
+        holders = self.schedule.holders.get(tensor.root)
+        return not holders or holders[-1].reads_host
+
     def raw(self, tensor: Tensor) -> NDArray[np.uint8]:
         """The bytes of the tensor's extent after a run, as a copy."""
         data, offset = self._host_bytes(tensor)

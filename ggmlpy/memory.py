@@ -57,6 +57,7 @@ class Placement:
     """Where the tokens of one ubatch went, with what it takes to undo that."""
 
     runs: list[TokenRun]
+    positions: Positions  # of all tokens of the batch
     cells: list[list[Cells]]  # [cache][run]
     before: list[tuple[KVCache, Holdings]] = field(default_factory=list)
 
@@ -184,7 +185,7 @@ class SequenceMemory:
         """Place tokens. What it takes to undo that is in `placements` before anything changes."""
         positions = np.array(batch.positions, np.int32)
         found = [_find_cells(cache, runs) for cache in self.caches]
-        placement = Placement(runs, found)
+        placement = Placement(runs, positions, found)
         placements.append(placement)
         for cache, cells_of_runs in zip(self.caches, found, strict=True):
             for run, cells in zip(runs, cells_of_runs, strict=True):
@@ -396,7 +397,8 @@ def _find_cells(cache: KVCache, runs: list[TokenRun]) -> list[Cells]:
     if cache.n_stream > 1:
         pairs = zip(runs, lengths, strict=True)
         return [cache.find_cells(n, cache.stream_of(run.seqs[0])) for run, n in pairs]
-    return np.split(cache.find_cells(sum(lengths)), np.cumsum(lengths[:-1]))
+    cells = cache.find_cells(sum(lengths))
+    return [cells] if len(runs) == 1 else np.split(cells, np.cumsum(lengths[:-1]))
 
 
 def _cache_size(spec: AttentionLayers, sizes: Sizes) -> int:

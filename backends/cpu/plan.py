@@ -43,6 +43,7 @@ class Plan:
         addresses = jit.load(kernels)
         self._kernels = tuple(kernels)
         self._memory = aligned_zeros(len(kernels) * RECORD_BYTES)
+        self._address = int(self._memory.ctypes.data)
         self._status = aligned_zeros(16).view(np.int64)  # node + 1 of the first report, its value
         for i, (kernel, given) in enumerate(zip(kernels, records, strict=True)):
             record = self.record(i)
@@ -64,7 +65,7 @@ class Plan:
     def run(self, n_threads: int = 1) -> Failure | None:
         """Runs all nodes in order; what a kernel reported, if one did."""
         self._status[:] = 0
-        thread_pool().run(int(self._memory.ctypes.data), len(self), n_threads)
+        thread_pool().run(self._address, len(self), n_threads)
         node, value = self._status.tolist()
         return Failure(node - 1, value) if node else None
 
