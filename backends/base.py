@@ -7,7 +7,7 @@ A third party writes a subclass of Backend, registers its factory under the entr
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,8 +61,15 @@ class Backend(ABC):
         """Whether `plan` can run this node."""
 
     @abstractmethod
-    def plan(self, nodes: Sequence[Tensor], places: Places) -> Plan:
-        """Prepare computing nodes (views left out). `places` knows them and their sources."""
+    def plan(
+        self, nodes: Sequence[Tensor], places: Places, wanted: Set[Tensor] | None = None
+    ) -> Plan:
+        """Prepare computing nodes (views left out). `places` knows them and their sources.
+
+        `wanted` holds those roots whose bytes are read after the plan has run: by other splits, or
+        because they are outputs. Other values are of no use but to `nodes`, and a backend may leave
+        them out where it computes several nodes together. None: all are wanted.
+        """
 
     def settings(self) -> str:
         """What was decided for this machine, to show to people: threads, instruction set."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from ggmlpy.backends.base import Backend, Places, Plan
 from ggmlpy.tensor import Tensor
@@ -16,7 +16,9 @@ class NullBackend(Backend):
     def supports(self, node: Tensor) -> bool:
         return node.op is not None
 
-    def plan(self, nodes: Sequence[Tensor], places: Places) -> Plan:
+    def plan(
+        self, nodes: Sequence[Tensor], places: Places, wanted: Set[Tensor] | None = None
+    ) -> Plan:
         for node in nodes:
             assert node in places, f"{node} has no place"
             assert all(source in places for source in node.src), f"a source of {node} has no place"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import numpy as np
 
@@ -20,7 +20,9 @@ class ReferenceBackend(Backend):
     def supports(self, node: Tensor) -> bool:
         return node.op is not None and has_quantizer(node.type)
 
-    def plan(self, nodes: Sequence[Tensor], places: Places) -> Plan:
+    def plan(
+        self, nodes: Sequence[Tensor], places: Places, wanted: Set[Tensor] | None = None
+    ) -> Plan:
         return _ReferencePlan(nodes, places)
 
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 from ggmlpy.backends.base import Backend
 from ggmlpy.graph import Graph
-from ggmlpy.scheduler import Split
+from ggmlpy.scheduler import Split, kept_roots
 from ggmlpy.spec import Spec
 from ggmlpy.storage import ALIGNMENT
-from ggmlpy.tensor import Flag, Tensor
+from ggmlpy.tensor import Tensor
 
 Key = tuple[Tensor, str]  # a root, and the backend whose arena holds this copy of it
 
@@ -112,8 +112,7 @@ def _padded(spec: Spec) -> int:
 
 def _last_uses(graph: Graph, splits: Sequence[Split]) -> dict[Key, int]:
     """The step at which each root is last touched on each backend. Outputs are never done with."""
-    kept = {t.root for t in graph.outputs}
-    kept |= {t.root for t in graph.nodes if Flag.OUTPUT in t.flags}
+    kept = kept_roots(graph)
     last: dict[Key, int] = {}
     step = 0
     n_steps = sum(len(s.nodes) for s in splits)

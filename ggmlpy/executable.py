@@ -13,7 +13,7 @@ from ggmlpy.allocator import Layout, allocate
 from ggmlpy.backends.base import Backend, Place, Places
 from ggmlpy.graph import Graph
 from ggmlpy.layout import element_view, read_array
-from ggmlpy.scheduler import Copy, Pin, Schedule, Split, assign, cut, lies_in_place
+from ggmlpy.scheduler import Copy, Pin, Schedule, Split, assign, cut, lies_in_place, wanted_roots
 from ggmlpy.storage import Storage
 from ggmlpy.tensor import Tensor
 
@@ -73,7 +73,11 @@ class Executable:
             for name, n_bytes in self.layout.arena_bytes.items()
         }
         self._places: dict[str, dict[Tensor, Place]] = {name: {} for name in self._backends}
-        self._steps = [self._step(split) for split in self.schedule.splits]
+        wanted = wanted_roots(graph, self.schedule.splits)
+        self._steps = [
+            self._step(split, roots)
+            for split, roots in zip(self.schedule.splits, wanted, strict=True)
+        ]
 
     def run(self) -> None:
         """Run every split in order. Raises IndexOutOfRange for a bad index in an input."""
@@ -109,11 +113,11 @@ class Executable:
         at = self._place(tensor, backend)
         return backend.read(at.storage, at.offset, tensor.spec.n_bytes), 0
 
-    def _step(self, split: Split) -> Callable[[], None]:
+    def _step(self, split: Split, wanted: set[Tensor]) -> Callable[[], None]:
         places: Places = {
             t: self._place(t, split.backend) for node in split.nodes for t in (*node.src, node)
         }
-        plan = split.backend.plan(split.nodes, places)
+        plan = split.backend.plan(split.nodes, places, wanted)
         if not split.copies:
             return plan.run
         copies = [self._copy(copy, split.backend) for copy in split.copies]

@@ -9,6 +9,7 @@ a backend without a valid copy brings one in at the head of its split.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -125,6 +126,20 @@ def _bring(root: Tensor, split: Split, valid: dict[Tensor, list[Backend]]) -> No
         return
     split.copies.append(Copy(root, holders[0] if holders else None))
     holders.append(split.backend)
+
+
+def kept_roots(graph: Graph) -> set[Tensor]:
+    """Roots whose bytes are still there when the run is over: those of outputs."""
+    kept = {t.root for t in graph.outputs}
+    return kept | {t.root for t in graph.nodes if Flag.OUTPUT in t.flags}
+
+
+def wanted_roots(graph: Graph, splits: Sequence[Split]) -> list[set[Tensor]]:
+    """For each split the roots that are read after it: by other splits, and as outputs."""
+    read = [{source.root for node in split.nodes for source in node.src} for split in splits]
+    n_readers = Counter(root for roots in read for root in roots)
+    kept = kept_roots(graph)
+    return [kept | {root for root, n in n_readers.items() if n > (root in roots)} for roots in read]
 
 
 def lies_in_place(root: Tensor, backend: Backend) -> bool:

@@ -31,6 +31,8 @@ class Glu(Op):
     alike, f32 or f16 with contiguous rows, and an a alone has an even number of columns.
     """
 
+    in_place = True
+
     swapped: bool = False
 
     def infer(self, a: Spec, b: Spec | None = None) -> Spec:

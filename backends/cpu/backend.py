@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Set
 
 from ggmlpy.backends.base import Backend, Places
 from ggmlpy.backends.base import Plan as BackendPlan
 from ggmlpy.backends.cpu import kernels
 from ggmlpy.backends.cpu.builder import PlanBuilder, ScratchPool
 from ggmlpy.backends.cpu.cores import default_n_threads
+from ggmlpy.backends.cpu.fusion import NAMES, chosen, fuse
 from ggmlpy.backends.cpu.isa import ISA
 from ggmlpy.backends.cpu.jit import Jit
 from ggmlpy.backends.cpu.kernel import Kernel, candidates
 from ggmlpy.backends.cpu.plan import Plan
+from ggmlpy.backends.cpu.step import Step
 from ggmlpy.backends.cpu.threads import thread_pool
 from ggmlpy.errors import IndexOutOfRange
 from ggmlpy.tensor import Tensor
@@ -31,14 +33,21 @@ class CpuBackend(Backend):
     """Runs whatever the kernel table holds for this machine's instruction set.
 
     `n_threads` None is one thread a core, and one for plans of little work. `isa` forces a level
-    ("generic", "avx2", "avxvnni", "avx512"); None is the best one here.
+    ("generic", "avx2", "avxvnni", "avx512"); None is the best one here. `fusion` names the passes
+    of fusion.py that run: "all", "none" or some; None is what GGMLPY_CPU_FUSION says, else all.
     """
 
     name = "cpu"
 
-    def __init__(self, n_threads: int | None = None, isa: str | ISA | None = None) -> None:
+    def __init__(
+        self,
+        n_threads: int | None = None,
+        isa: str | ISA | None = None,
+        fusion: str | Iterable[str] | None = None,
+    ) -> None:
         self.n_threads = n_threads or default_n_threads()
         self._adapts = n_threads is None
+        self.fusion = chosen(fusion)
         self._jit = Jit(isa)
         self._pool = ScratchPool()
 
@@ -50,20 +59,32 @@ class CpuBackend(Backend):
     def settings(self) -> str:
         small = " (1 where there is little to do)" if self._adapts and self.n_threads > 1 else ""
         threads = "1 thread" if self.n_threads == 1 else f"{self.n_threads} threads{small}"
-        return f"{threads}, instruction set {self.isa.name}"
+        unfused = [name for name in NAMES if name not in self.fusion]
+        without = f", without fusion of {', '.join(unfused)}" if unfused else ""
+        return f"{threads}, instruction set {self.isa.name}{without}"
 
     def supports(self, node: Tensor) -> bool:
         return self._kernel(node) is not None
 
-    def plan(self, nodes: Sequence[Tensor], places: Places) -> BackendPlan:
+    def plan(
+        self, nodes: Sequence[Tensor], places: Places, wanted: Set[Tensor] | None = None
+    ) -> CpuPlan:
         few = self._adapts and _multiply_adds(nodes) < SMALL_PLAN
-        builder = PlanBuilder(places, 1 if few else self.n_threads, self._pool)
-        for node in nodes:
-            kernel = self._kernel(node)
-            assert kernel is not None, f"{node} was given to a backend that does not support it"
-            builder.add(kernel, node)
+        builder = PlanBuilder(
+            places,
+            1 if few else self.n_threads,
+            self._pool,
+            share_activations="activations" in self.fusion,
+        )
+        for step in fuse([self._step(node) for node in nodes], self.fusion, places, wanted):
+            builder.add(step)
         builder.weights.make(self.n_threads)
-        return _CpuPlan(builder, self._jit)
+        return CpuPlan(builder, self._jit)
+
+    def _step(self, node: Tensor) -> Step:
+        kernel = self._kernel(node)
+        assert kernel is not None, f"{node} was given to a backend that does not support it"
+        return Step.of(kernel, node)
 
     def _kernel(self, node: Tensor) -> Kernel | None:
         """The first kernel of the table that can run the node: what is supported is what runs."""
@@ -81,9 +102,12 @@ def _multiply_adds(nodes: Sequence[Tensor]) -> int:
     return sum(node.spec.n_elements * node.src[0].ne[0] for node in products)
 
 
-class _CpuPlan(BackendPlan):
+class CpuPlan(BackendPlan):
+    """A plan whose records run the kernels called `kernels`, in order."""
+
     def __init__(self, builder: PlanBuilder, jit: Jit) -> None:
         thread_pool()  # compiled with the plan, before anything is shown, not at its first run
+        self.kernels = tuple(kernel.name for kernel in builder.kernels)
         self._plan = Plan(jit, builder.kernels, builder.records)
         self._n_threads = builder.n_threads
         self._nodes = builder.nodes

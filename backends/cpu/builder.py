@@ -3,7 +3,8 @@
 A field of dtype TENSOR is an operand: the first one is the result, the others are sources, found
 by the names that the op's shape rule uses. Fields named after a parameter of the op get its
 value, `scratch` gets memory that lasts for one node, and what is left comes from the kernel's
-`bind`, which may ask the builder for repacked weights and quantised activations.
+`bind`, which may ask the builder for repacked weights and quantised activations. A step of several
+nodes (fusion.py) says itself what is in its operand fields.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from ggmlpy.backends.base import Place, Places
 from ggmlpy.backends.cpu.kernel import HEADER, TENSOR, Kernel
 from ggmlpy.backends.cpu.packing import PackedWeights, Packing
+from ggmlpy.backends.cpu.step import Step
 from ggmlpy.storage import Storage, aligned_bytes
 from ggmlpy.tensor import Tensor
 
@@ -38,7 +40,9 @@ class PlanBuilder:
     """Collects records. `records` and `keep` (the memory they point into) make the plan, which may
     run once `weights` are made."""
 
-    def __init__(self, places: Places, n_threads: int, pool: ScratchPool) -> None:
+    def __init__(
+        self, places: Places, n_threads: int, pool: ScratchPool, *, share_activations: bool = True
+    ) -> None:
         self.n_threads = n_threads
         self.records: list[NDArray[np.void]] = []
         self.kernels: list[Kernel] = []
@@ -47,12 +51,17 @@ class PlanBuilder:
         self.weights = PackedWeights()
         self._places = places
         self._pool = pool
+        self._shares = share_activations
         self._activations: tuple[Kernel, Place, Tensor, int] | None = None
 
-    def add(self, kernel: Kernel, node: Tensor) -> None:
-        """Append the record that runs `node` by `kernel`."""
+    def add(self, step: Step) -> None:
+        """Append the record that runs a step, after what its kernel wants made ready."""
+        kernel, node = step.kernel, step.node
         bound = kernel.bind(node, self) if kernel.bind is not None else {}
-        self._append(kernel, node, bound)
+        operands = _operands(kernel, node) if step.operands is None else step.operands
+        self._append(kernel, node, {**bound, **step.values}, operands)
+        for result in step.results:
+            self._forget_overwritten(result)
 
     def packed(self, weight: Tensor, packing: Packing) -> int:
         """Address of the weight as `packing` lays it out, filled when `weights` are made."""
@@ -61,18 +70,19 @@ class PlanBuilder:
         return storage.address
 
     def activations(self, x: Tensor, quantize: Kernel, n_bytes: int) -> int:
-        """Address of `x` as `quantize` writes it, [n_bytes], computed once for products in a row.
+        """Address of `x` as `quantize` writes it, [n_bytes], computed once for products in a row
+        (for each of them if activations are not to be shared).
 
         The kernel's record has one operand, `x`, and a field `y` for the address to write to.
         """
         place = self._places[x]
-        if self._activations is not None:
+        if self._activations is not None and self._shares:
             by, at, of, address = self._activations
             if by is quantize and at == place and of.spec == x.spec:
                 return address
         storage = self._pool.take("activations", n_bytes)
         self.keep.append(storage)
-        self._append(quantize, x, {"y": storage.address}, operands={"x": x})
+        self._append(quantize, x, {"y": storage.address}, {"x": x})
         self._activations = (quantize, place, x, storage.address)
         return storage.address
 
@@ -87,15 +97,14 @@ class PlanBuilder:
         kernel: Kernel,
         node: Tensor,
         bound: Mapping[str, float],
-        operands: Mapping[str, Tensor] | None = None,
+        operands: Mapping[str, Tensor],
     ) -> None:
         record = np.zeros((), kernel.record_dtype)
         op = node.op
         params = {} if op is None else op.params()
-        named = _operands(kernel, node) if operands is None else operands
         for field in kernel.record_dtype.names or ():
-            if field in named:
-                record[field] = self._operand(named[field])
+            if field in operands:
+                record[field] = self._operand(operands[field])
             elif field in bound:
                 record[field] = bound[field]
             elif field == "scratch":
@@ -110,7 +119,6 @@ class PlanBuilder:
         self.records.append(record)
         self.kernels.append(kernel)
         self.nodes.append(node)
-        self._forget_overwritten(node)
 
     def _operand(self, tensor: Tensor) -> tuple[int, ...]:
         return (self._places[tensor].address, *tensor.ne, *tensor.nb)
@@ -123,7 +131,7 @@ class PlanBuilder:
 
     def _forget_overwritten(self, node: Tensor) -> None:
         """Quantised activations are stale once a later node's result lies where `x` lay."""
-        if self._activations is None or node is self._activations[2]:
+        if self._activations is None:
             return
         written, source = self._places[node], self._activations[1]
         if written.storage is not source.storage:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import numpy as np
 import pytest
@@ -68,11 +68,13 @@ class Island(Other):
             self._resident[storage] = Storage(storage.data.copy(), device=self.name)
         return self._resident[storage]
 
-    def plan(self, nodes: Sequence[Tensor], places: Places) -> Plan:
+    def plan(
+        self, nodes: Sequence[Tensor], places: Places, wanted: Set[Tensor] | None = None
+    ) -> Plan:
         for node in nodes:
             for tensor in (*node.src, node):
                 assert places[tensor].storage.device == self.name, f"{tensor} is not on the island"
-        return super().plan(nodes, places)
+        return super().plan(nodes, places, wanted)
 
 
 def values(*shape: int) -> NDArray[np.float32]:
@@ -207,7 +209,9 @@ class Overlaps(NullBackend):
 
     name = "overlaps"
 
-    def plan(self, nodes: Sequence[Tensor], places: Places) -> Plan:
+    def plan(
+        self, nodes: Sequence[Tensor], places: Places, wanted: Set[Tensor] | None = None
+    ) -> Plan:
         last_read = {s.root: i for i, node in enumerate(nodes) for s in (*node.src, node)}
         for i, node in enumerate(nodes):
             if node.root.is_leaf or node.root is not node:
@@ -222,7 +226,7 @@ class Overlaps(NullBackend):
                     assert node.op is not None
                     assert node.op.in_place
                     assert places[node].offset == places[root].offset
-        return super().plan(nodes, places)
+        return super().plan(nodes, places, wanted)
 
 
 def _overlap(p: Place, a: Tensor, q: Place, b: Tensor) -> bool:

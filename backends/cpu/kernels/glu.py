@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,11 @@ def _rows(node: Any) -> bool:
     return all(types.rows_ok(tensor) for tensor in (node, *node.src))
 
 
-def _glu(op: str, params: Sequence[str], gated: Inline) -> None:
+GATED: dict[str, tuple[tuple[str, ...], Inline]] = {}  # by op: parameters, gated(p, gate, up)
+
+
+def _glu(op: str, params: tuple[str, ...], gated: Inline) -> None:
+    GATED[op] = params, gated
     args = np.dtype([*FIELDS, *((name, "f4") for name in params)], align=True)
     f32 = 4, load_f32x16, load_f32x16_part, store_f32x16, store_f32x16_part
     f16 = 2, load_f16x16, load_f16x16_part, store_f16x16, store_f16x16_part

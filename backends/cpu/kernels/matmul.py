@@ -37,7 +37,7 @@ from ggmlpy.backends.cpu.formats.tables import (
     NVFP4_FORMAT,
 )
 from ggmlpy.backends.cpu.formats.ternary import TQ1_0_FORMAT, TQ2_0_FORMAT
-from ggmlpy.backends.cpu.kernel import Int, Kernel, Record, inline, kernel
+from ggmlpy.backends.cpu.kernel import TENSOR, Inline, Int, Kernel, Record, inline, kernel
 from ggmlpy.backends.cpu.kernels import matmul_lists
 from ggmlpy.backends.cpu.kernels.matmul_activations import QUANTIZE
 from ggmlpy.backends.cpu.kernels.matmul_lists import (
@@ -51,12 +51,20 @@ from ggmlpy.backends.cpu.kernels.matmul_lists import (
 from ggmlpy.backends.cpu.kernels.types import FLOATS
 from ggmlpy.backends.cpu.rows import share
 from ggmlpy.backends.cpu.simd.arith import quotient
-from ggmlpy.backends.cpu.simd.memory import load_i64
+from ggmlpy.backends.cpu.simd.memory import load_f32x16_part, load_i64, store_f32x16_part
 from ggmlpy.backends.cpu.simd.product import load_rows, store_sums
 from ggmlpy.backends.cpu.simd.tile import tile_f32x16
 from ggmlpy.tensor import Flag, Tensor
 
-ARGS = np.dtype([*matmul_lists.FIELDS, ("packed", "i8"), ("group_bytes", "i8")], align=True)
+ARGS = np.dtype(
+    [
+        *matmul_lists.FIELDS,
+        ("packed", "i8"),
+        ("group_bytes", "i8"),
+        ("bias", TENSOR),  # added to every row of the result (fusion.py); absent otherwise
+    ],
+    align=True,
+)
 FORMATS = (
     F32_FORMAT,
     F16_FORMAT,
@@ -110,15 +118,27 @@ def bind(format: Format, node: Tensor, builder: PlanBuilder) -> dict[str, Any]:
 
 
 @inline
-def _chunk_rows(n: Int, n_groups: Int, row_bytes: Int, nth: Int) -> Int:
+def _add_bias(bias: Int, ys: Int, n: Int, at: Int, n_lanes: Int) -> None:
+    """To up to 16 elements from `at` on of n rows, which are still in the cache."""
+    v = load_f32x16_part(bias + at, n_lanes)
+    for i in range(n):
+        y = load_i64(ys + 8 * i) + at
+        store_f32x16_part(y, load_f32x16_part(y, n_lanes) + v, n_lanes)
+
+
+@inline
+def chunk_rows(n: Int, n_groups: Int, row_bytes: Int, nth: Int) -> Int:
     """Rows of x in a unit of work: what fits the cache, but enough units for every thread."""
     fitting = quotient(_CHUNK_BYTES, row_bytes)
     balanced = quotient(n * n_groups, 4 * nth)
     return max(8, min(fitting, balanced) & -8)
 
 
-def declare(format: Format) -> Kernel:
-    """The kernel for weights of one format."""
+def unit_of(format: Format) -> Inline:
+    """`unit(w, k, xs, ys, n, at, n_lanes)`: the packed group at w times the n rows listed at xs.
+
+    The first `n_lanes` of each sum go to the rows listed at ys, `at` bytes into each.
+    """
     accumulate = format.accumulate
 
     @inline
@@ -129,7 +149,6 @@ def declare(format: Format) -> Kernel:
 
     @inline
     def unit(w: Int, k: Int, xs: Int, ys: Int, n: Int, at: Int, n_lanes: Int) -> None:
-        """A group times `n` rows of x."""
         end = xs + 8 * n
         while xs + 64 <= end:
             tile(tile_f32x16(8), w, k, xs, ys, at, n_lanes)
@@ -146,12 +165,19 @@ def declare(format: Format) -> Kernel:
         if xs < end:
             tile(tile_f32x16(1), w, k, xs, ys, at, n_lanes)
 
+    return unit
+
+
+def declare(format: Format) -> Kernel:
+    """The kernel for weights of one format."""
+    unit = unit_of(format)
+
     @inline
     def multiply(p: Record, w: Int, xs: Int, ys: Int, n: Int, ith: Int, nth: Int) -> None:
         """One matrix times the `n` rows of x that need it: what of it is thread `ith`'s share."""
         k, m = p.x.ne0, p.y.ne0
         n_groups = quotient(m + GROUP - 1, GROUP)
-        chunk = _chunk_rows(n, n_groups, p.row_bytes, nth)
+        chunk = chunk_rows(n, n_groups, p.row_bytes, nth)
         n_units = n_groups * quotient(n + chunk - 1, chunk)
         for i in range(share(n_units, ith, nth), share(n_units, ith + 1, nth)):
             i_chunk = quotient(i, n_groups)
@@ -161,6 +187,8 @@ def declare(format: Format) -> Kernel:
             w_group = w + group * p.group_bytes
             at, n_lanes = 4 * GROUP * group, m - GROUP * group
             unit(w_group, k, xs + 8 * first, ys + 8 * first, n_here, at, n_lanes)
+            if p.bias.ptr != 0:
+                _add_bias(p.bias.ptr, ys + 8 * first, n_here, at, n_lanes)
 
     def matmul(p: Record, ith: Int, nth: Int) -> None:
         scratch = p.scratch + ith * p.scratch_stride

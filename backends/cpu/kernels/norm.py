@@ -64,6 +64,21 @@ def shift_and_scale(x: Int, y: Int, n: Int, minus: Any, factor: Any) -> None:
             store_f32x16_part(y + 4 * i, v, n - i)
 
 
+@inline
+def rms_of_row(x: Int, n: Int, eps: Any) -> Any:
+    """What rms_norm takes off a row (nothing) and multiplies it by."""
+    mean_square = sum_of_squares(x, n, np.float32(0)) / np.float32(n)
+    return np.float32(0), np.float32(1) / sqrt(mean_square + eps)
+
+
+@inline
+def moments_of_row(x: Int, n: Int, eps: Any) -> Any:
+    """What norm takes off a row and multiplies it by."""
+    mean = sum_row(x, n) / np.float32(n)
+    variance = sum_of_squares(x, n, mean) / np.float32(n)
+    return mean, np.float32(1) / sqrt(variance + eps)
+
+
 @kernel("rms_norm", ("f32",), args=ARGS, requires=requires)
 def rms_norm_f32(p: Record, ith: Int, nth: Int) -> None:
     """y = x / sqrt(mean(x^2) + eps) along ne0."""
@@ -71,9 +86,8 @@ def rms_norm_f32(p: Record, ith: Int, nth: Int) -> None:
     rows = n_rows(p.x)
     for row in range(share(rows, ith, nth), share(rows, ith + 1, nth)):
         x = row_ptr(p.x, row)
-        mean_square = sum_of_squares(x, n, np.float32(0)) / np.float32(n)
-        factor = np.float32(1) / sqrt(mean_square + p.eps)
-        shift_and_scale(x, row_ptr(p.y, row), n, np.float32(0), factor)
+        minus, factor = rms_of_row(x, n, p.eps)
+        shift_and_scale(x, row_ptr(p.y, row), n, minus, factor)
 
 
 @kernel("norm", ("f32",), args=ARGS, requires=requires)
@@ -83,9 +97,7 @@ def norm_f32(p: Record, ith: Int, nth: Int) -> None:
     rows = n_rows(p.x)
     for row in range(share(rows, ith, nth), share(rows, ith + 1, nth)):
         x = row_ptr(p.x, row)
-        mean = sum_row(x, n) / np.float32(n)
-        variance = sum_of_squares(x, n, mean) / np.float32(n)
-        factor = np.float32(1) / sqrt(variance + p.eps)
+        mean, factor = moments_of_row(x, n, p.eps)
         shift_and_scale(x, row_ptr(p.y, row), n, mean, factor)
 
 
@@ -112,7 +124,5 @@ def group_norm_f32(p: Record, ith: Int, nth: Int) -> None:
         channel = (task - i3 * groups) * per_group
         n = p.x.ne0 * p.x.ne1 * min(per_group, p.x.ne2 - channel)
         x = p.x.ptr + channel * p.x.nb2 + i3 * p.x.nb3
-        mean = sum_row(x, n) / np.float32(n)
-        variance = sum_of_squares(x, n, mean) / np.float32(n)
-        factor = np.float32(1) / sqrt(variance + p.eps)
+        mean, factor = moments_of_row(x, n, p.eps)
         shift_and_scale(x, p.y.ptr + channel * p.y.nb2 + i3 * p.y.nb3, n, mean, factor)

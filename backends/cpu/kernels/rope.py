@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ggmlpy.backends.cpu.kernel import TENSOR, Int, Record, inline, kernel
+from ggmlpy.backends.cpu.kernel import TENSOR, Inline, Int, Record, inline, kernel
 from ggmlpy.backends.cpu.kernels import types
 from ggmlpy.backends.cpu.rows import n_rows, share
 from ggmlpy.backends.cpu.simd.arith import (
@@ -46,22 +46,20 @@ from ggmlpy.backends.cpu.simd.memory import (
 )
 from ggmlpy.storage import Storage, aligned_bytes
 
-ARGS = np.dtype(
-    [
-        ("y", TENSOR),
-        ("x", TENSOR),
-        ("pos", TENSOR),
-        ("freq_factors", TENSOR),
-        ("weights", "i8"),  # f64 [n_axes, padded]
-        ("scratch", "i8"),  # f32 [threads, 4 * padded]
-        ("padded", "i8"),  # n_pairs up to a multiple of 16
-        ("n_pairs", "i4"),
-        ("n_axes", "i4"),
-        ("normal", "i4"),  # pairs of neighbours
-        ("magnitude", "f4"),
-    ],
-    align=True,
-)
+FIELDS: list[tuple[str, Any]] = [
+    ("y", TENSOR),
+    ("x", TENSOR),
+    ("pos", TENSOR),
+    ("freq_factors", TENSOR),
+    ("weights", "i8"),  # f64 [n_axes, padded]
+    ("scratch", "i8"),  # f32 [threads, 4 * padded]
+    ("padded", "i8"),  # n_pairs up to a multiple of 16
+    ("n_pairs", "i4"),
+    ("n_axes", "i4"),
+    ("normal", "i4"),  # pairs of neighbours
+    ("magnitude", "f4"),
+]
+ARGS = np.dtype(FIELDS, align=True)
 
 
 @lru_cache(maxsize=256)
@@ -70,7 +68,7 @@ def _weights(op: Any) -> tuple[Storage, float]:
 
     `op.angles` is asked for them; it is linear in the position.
     """
-    n_axes, padded = op.mode.n_axes, _padded(op)
+    n_axes, padded = op.mode.n_axes, padded_pairs(op)
     storage = Storage(aligned_bytes(8 * n_axes * padded))
     table = storage.data.view(np.float64).reshape(n_axes, padded)
     magnitude = 1.0
@@ -80,16 +78,16 @@ def _weights(op: Any) -> tuple[Storage, float]:
     return storage, magnitude
 
 
-def _padded(op: Any) -> int:
+def padded_pairs(op: Any) -> int:
     return -(-int(op.n_pairs) // 16) * 16
 
 
-def _bind(node: Any, builder: Any) -> dict[str, float]:
+def bind(node: Any, builder: Any) -> dict[str, float]:
     storage, magnitude = _weights(node.op)
     builder.keep.append(storage)
     return {
         "weights": storage.address,
-        "padded": _padded(node.op),
+        "padded": padded_pairs(node.op),
         "n_pairs": node.op.n_pairs,
         "n_axes": node.op.mode.n_axes,
         "normal": int(node.op.mode == 0),
@@ -98,7 +96,7 @@ def _bind(node: Any, builder: Any) -> dict[str, float]:
 
 
 def _scratch_bytes(node: Any, n_threads: int) -> int:
-    return 16 * _padded(node.op) * n_threads
+    return 16 * padded_pairs(node.op) * n_threads
 
 
 def _rows(node: Any) -> bool:
@@ -131,14 +129,15 @@ def make_table(p: Record, token: Int, cos: Int, sin: Int) -> None:
             store_f32x16(sin + 4 * i, s)
 
 
-def _rope(
-    type: str,
+def _turn(
     size: int,
     load: Intrinsic,
     load_part: Intrinsic,
     store: Intrinsic,
     store_part: Intrinsic,
-) -> None:
+) -> Inline:
+    """`turn(p, x, y, cos, sin)`: the row at x turned by a table, its rest as it is, to y."""
+
     @inline
     def turn_neighbours(x: Int, y: Int, n: Int, cos: Int, sin: Int) -> None:
         for i in range(0, n, 16):
@@ -165,12 +164,27 @@ def _rope(
                 store_part(y + at, a * c - b * s, half - i)
                 store_part(y + other, fma(a, s, b * c), half - i)
 
+    @inline
+    def turn(p: Record, x: Int, y: Int, cos: Int, sin: Int) -> None:
+        turned = 2 * p.n_pairs
+        if p.normal != 0:
+            turn_neighbours(x, y, turned, cos, sin)
+        else:
+            turn_halves(x, y, turned, cos, sin)
+        for i in range(turned, p.x.ne0, 16):
+            m = min(16, p.x.ne0 - i)
+            store_part(y + size * i, load_part(x + size * i, m), m)
+
+    return turn
+
+
+def _rope(type: str, turn: Inline) -> None:
     @kernel(
         "rope",
         (type, "i32"),
         args=ARGS,
         requires=_rows,
-        bind=_bind,
+        bind=bind,
         scratch_bytes=_scratch_bytes,
         name=f"rope_{type}",
         also=[("rope", (type, "i32", "f32"))],
@@ -179,7 +193,6 @@ def _rope(
         """Rows in order, heads of a token one after another; what is not turned is copied."""
         cos = p.scratch + 16 * p.padded * ith
         sin = cos + 8 * p.padded
-        turned = 2 * p.n_pairs
         token = -1
         rows = n_rows(p.x)
         for row in range(share(rows, ith, nth), share(rows, ith + 1, nth)):
@@ -192,14 +205,9 @@ def _rope(
                 make_table(p, token, cos, sin)
             x = p.x.ptr + i1 * p.x.nb1 + i2 * p.x.nb2 + i3 * p.x.nb3
             y = p.y.ptr + i1 * p.y.nb1 + i2 * p.y.nb2 + i3 * p.y.nb3
-            if p.normal != 0:
-                turn_neighbours(x, y, turned, cos, sin)
-            else:
-                turn_halves(x, y, turned, cos, sin)
-            for i in range(turned, p.x.ne0, 16):
-                m = min(16, p.x.ne0 - i)
-                store_part(y + size * i, load_part(x + size * i, m), m)
+            turn(p, x, y, cos, sin)
 
 
-_rope("f32", 4, load_f32x16, load_f32x16_part, store_f32x16, store_f32x16_part)
-_rope("f16", 2, load_f16x16, load_f16x16_part, store_f16x16, store_f16x16_part)
+turn_f32 = _turn(4, load_f32x16, load_f32x16_part, store_f32x16, store_f32x16_part)
+_rope("f32", turn_f32)
+_rope("f16", _turn(2, load_f16x16, load_f16x16_part, store_f16x16, store_f16x16_part))

@@ -1,0 +1,136 @@
+"""Whole models with and without fusion: the same bits, and how many records a step takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence, Set
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from ggmlpy.backends.base import Places
+from ggmlpy.backends.cpu.backend import CpuBackend, CpuPlan
+from ggmlpy.backends.cpu.fusion import NAMES
+from ggmlpy.batch import Batch
+from ggmlpy.context import Context
+from ggmlpy.gguf_file import GGUFFile
+from ggmlpy.models import Model, load_model
+from ggmlpy.tensor import Tensor
+from tests.models.checks import TOKENS
+from tests.models.tiny import Tiny, write_model
+from tests.shared import shared_path
+
+MODELS = {
+    "llama": Tiny(n_layer=3),
+    "llama q8_0": Tiny(weight_type="q8_0", biases=True, scales=True),
+    "odd sizes": Tiny(n_embd=60, n_head=3, n_head_kv=1, n_rot=20, n_ff=44, freq_factors=True),
+    "experts": Tiny(n_expert=4, n_expert_used=2),
+    "qwen2": Tiny(architecture="qwen2", neox=True, biases=True),
+    "qwen3": Tiny(architecture="qwen3", neox=True, qk_norm=True),
+    "gemma3": Tiny(
+        architecture="gemma3", n_layer=3, neox=True, qk_norm=True, post_norms=True, gelu=True,
+        embedding_scale=8.0, window=8, windowed=(0, 1), softcap=30.0,
+    ),
+    "lfm2": Tiny(architecture="lfm2", n_layer=4, neox=True, qk_norm=True, convolutions=(0, 1, 3)),
+}  # fmt: skip
+
+
+class Counting(CpuBackend):
+    """Knows the kernels of the plan that it made last."""
+
+    def plan(
+        self, nodes: Sequence[Tensor], places: Places, wanted: Set[Tensor] | None = None
+    ) -> CpuPlan:
+        made = super().plan(nodes, places, wanted)
+        self.kernels = made.kernels
+        return made
+
+
+def context(
+    model: Model, fusion: str | Iterable[str], *, flash_attn: bool = True, n_seq_max: int = 1
+) -> tuple[Context, Counting]:
+    backend = Counting(2, fusion=fusion)
+    made = Context(
+        model, [backend], n_ctx=64 * n_seq_max, n_seq_max=n_seq_max, flash_attn=flash_attn
+    )
+    return made, backend
+
+
+def logits(
+    model: Model, fusion: str | Iterable[str], flash_attn: bool
+) -> tuple[NDArray[np.float32], list[int]]:
+    """Of a prompt, of tokens one by one, and of many sequences; with records for each."""
+    alone, backend = context(model, fusion, flash_attn=flash_attn)
+    parts = [alone.decode(TOKENS[:11], all_logits=True).copy()]
+    n_records = [len(backend.kernels)]
+    for token in TOKENS[11:]:
+        parts.append(alone.decode([token]).copy())
+    n_records.append(len(backend.kernels))
+    several, backend = context(model, fusion, flash_attn=flash_attn, n_seq_max=3)
+    for seq, n in enumerate((5, 9, 5)):
+        batch = Batch()
+        batch.add_sequence(seq, TOKENS[seq : seq + n], 0, all_wanted=True)
+        parts.append(several.decode_batch(batch).copy())
+    batch = Batch()
+    for seq, n in enumerate((5, 9, 5)):
+        batch.add_sequence(seq, TOKENS[seq + n : seq + n + 2], n, all_wanted=True)
+    parts.append(several.decode_batch(batch).copy())
+    n_records.append(len(backend.kernels))
+    return np.concatenate(parts), n_records
+
+
+@pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "unfused"])
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_have_the_same_bits(tmp_path: Path, name: str, flash_attn: bool) -> None:
+    model = load_model(GGUFFile.open(write_model(tmp_path / "tiny.gguf", MODELS[name])))
+    want, unfused = logits(model, "none", flash_attn)
+    got, fused = logits(model, "all", flash_attn)
+    np.testing.assert_array_equal(got.view(np.int32), want.view(np.int32))
+    assert all(few < many for few, many in zip(fused, unfused, strict=True))
+
+
+@pytest.mark.parametrize("name", ["llama q8_0", "gemma3"])
+@pytest.mark.parametrize("one", NAMES)
+def test_each_pass_alone_has_the_same_bits(tmp_path: Path, name: str, one: str) -> None:
+    model = load_model(GGUFFile.open(write_model(tmp_path / "tiny.gguf", MODELS[name])))
+    np.testing.assert_array_equal(logits(model, [one], True)[0], logits(model, "none", True)[0])
+    got = logits(model, set(NAMES) - {one}, True)[0]
+    np.testing.assert_array_equal(got, logits(model, "none", True)[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "unfused", "fused"),
+    [
+        ("llama", 63, 42),
+        ("llama q8_0", 87, 71),  # scales stand between products and what could join them
+        ("odd sizes", 44, 30),
+        ("experts", 60, 46),
+        ("qwen2", 52, 30),
+        ("qwen3", 52, 34),
+        ("gemma3", 91, 52),
+        ("lfm2", 86, 58),
+    ],
+)
+def test_records_of_a_step(tmp_path: Path, name: str, unfused: int, fused: int) -> None:
+    model = load_model(GGUFFile.open(write_model(tmp_path / "tiny.gguf", MODELS[name])))
+    assert _records_of_a_step(model, "none") == unfused
+    assert _records_of_a_step(model, "all") == fused
+
+
+def test_records_of_a_step_of_a_real_model() -> None:
+    model = load_model(GGUFFile.open(shared_path("stories260K.gguf")))
+    assert _records_of_a_step(model, "none") == 101
+    assert _records_of_a_step(model, "all") == 66
+    assert _records_of_a_step(model, ["norm"]) == 101 - 11
+    assert _records_of_a_step(model, ["norm", "residual"]) == 101 - 11 - 9
+    assert _records_of_a_step(model, ["glu"]) == 101 - 10
+    assert _records_of_a_step(model, ["rope"]) == 101 - 5
+
+
+def _records_of_a_step(model: Model, fusion: str | Iterable[str]) -> int:
+    """One token after some others."""
+    made, backend = context(model, fusion)
+    made.decode(TOKENS[:3])
+    made.decode(TOKENS[3:4])
+    return len(backend.kernels)
