@@ -216,15 +216,14 @@ def _lookup(b: Emitter, table: Any, index: Any) -> Any:
         tables = b.shuffle(table, table, list(range(16)) * 2)
         halves = (b.lanes(index, start, 32) for start in (0, 32))
         return b.concat(*(b.llvm("llvm.x86.avx2.pshuf.b", i8x32.ir, tables, h) for h in halves))
-    # Entries meet in pairs, told apart by one bit of the index after the other.
-    places = [ir.Constant(i32.ir, i) for i in range(16)]
-    found = [b.splat(b.extract_element(table, place), index.type.count) for place in places]
-    for bit in (1, 2, 4, 8):
-        is_set = b.icmp_unsigned(
-            "!=", b.and_(index, b.const(index.type, bit)), b.const(index.type, 0)
-        )
-        found = [b.select(is_set, y, x) for x, y in zip(found[::2], found[1::2], strict=True)]
-    return found[0]
+    # Up the table by the steps between its entries: for constant tables three instructions a step.
+    entries = [b.extract_element(table, ir.Constant(i32.ir, i)) for i in range(16)]
+    found = b.splat(entries[0], index.type.count)
+    for i in range(1, 16):
+        step = b.splat(b.sub(entries[i], entries[i - 1]), index.type.count)
+        is_past = b.icmp_signed(">", index, b.const(index.type, i - 1))
+        found = b.add(found, b.select(is_past, step, b.const(index.type, 0)))
+    return found
 
 
 @intrinsic(i8x16, i8x16, i8x16)
