@@ -135,11 +135,16 @@ def kept_roots(graph: Graph) -> set[Tensor]:
 
 
 def wanted_roots(graph: Graph, splits: Sequence[Split]) -> list[set[Tensor]]:
-    """For each split the roots that are read after it: by other splits, and as outputs."""
+    """For each split those roots that it writes and that are read after it has run: by other
+    splits, and as outputs."""
     read = [{source.root for node in split.nodes for source in node.src} for split in splits]
     n_readers = Counter(root for roots in read for root in roots)
     kept = kept_roots(graph)
-    return [kept | {root for root, n in n_readers.items() if n > (root in roots)} for roots in read]
+    wanted = []
+    for split, roots in zip(splits, read, strict=True):
+        written = {node.root for node in split.nodes}
+        wanted.append({r for r in written if r in kept or n_readers[r] > (r in roots)})
+    return wanted
 
 
 def lies_in_place(root: Tensor, backend: Backend) -> bool:

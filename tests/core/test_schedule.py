@@ -20,7 +20,7 @@ from ggmlpy.errors import KernelError
 from ggmlpy.executable import ArenaPool, Executable
 from ggmlpy.graph import Graph
 from ggmlpy.layout import read_array, write_array
-from ggmlpy.scheduler import Pin, assign, cut
+from ggmlpy.scheduler import Pin, assign, cut, wanted_roots
 from ggmlpy.storage import ALIGNMENT, Storage, aligned_bytes
 from ggmlpy.tensor import Flag, Tensor, from_bytes, from_numpy, zeros
 
@@ -144,6 +144,21 @@ def test_any_mix_of_backends_gives_the_same_values() -> None:
         mixed.run()
         for output in outputs:
             np.testing.assert_array_equal(mixed.read(output), want.read(output))
+
+
+def test_each_split_is_told_which_of_its_values_are_read_after_it() -> None:
+    x = from_numpy(values(8))
+    a = ops.neg(x)
+    b = ops.reshape_2d(ops.sqr(a), 4, 2)
+    c = ops.silu(b)
+    d = ops.add(ops.sqr(c), c)
+    graph = Graph(d, ops.reshape_1d(a, 8))
+    backends = [ReferenceBackend(), Other(frozenset({"silu"}))]
+    splits = cut(graph, assign(graph, backends, by_op(silu="other"))).splits
+    assert [[n.op and n.op.name for n in s.nodes] for s in splits] == [
+        ["neg", "sqr"], ["silu"], ["sqr", "add"],
+    ]  # fmt: skip
+    assert wanted_roots(graph, splits) == [{a, b.root}, {c}, {d}]
 
 
 def test_weights_are_uploaded_once_and_inputs_every_run() -> None:

@@ -14,7 +14,7 @@ from ggmlpy import ops
 from ggmlpy.backends.base import Place, Places
 from ggmlpy.backends.cpu.backend import CpuBackend, CpuPlan
 from ggmlpy.backends.cpu.fusion import NAMES, chosen
-from ggmlpy.backends.cpu.kernels.fused_glu import MATMUL_GLU
+from ggmlpy.backends.cpu.kernels.fused_glu import MATMUL_GLU, RUN
 from ggmlpy.backends.cpu.kernels.fused_norm import ADD_NORM, NORM_MUL
 from ggmlpy.backends.cpu.kernels.fused_rope import SET_TURNED
 from ggmlpy.backends.cpu.kernels.matmul import KERNELS as MATMULS
@@ -272,8 +272,12 @@ def check_gated(isa: str, type: str, op: str, y: Tensor) -> None:
 @pytest.mark.parametrize("n", [1, 2, 7, 8, 9, 70])
 def test_products_and_their_gated_unit(isa: str, type: str, n: int) -> None:
     k = 256
-    for m in (1, 16, 33, 560):  # of the last one row of x takes more than one run of groups
+    for m in (1, 16, 33, 560):  # of the last 8 rows of x take more than one run of groups
         check_gated(isa, type, "swiglu", gated(type, "swiglu", k, m, floats(k, n)))
+
+
+def test_one_row_takes_more_than_one_run_of_groups() -> None:
+    check_gated(ISAS[0], "f32", "swiglu", gated("f32", "swiglu", 24, 16 * 2 * RUN + 5, floats(24)))
 
 
 @pytest.mark.parametrize("type", MORE_GLU_WEIGHTS)

@@ -99,7 +99,7 @@ def _declare(format: Format, op: str) -> Kernel:
                         gate = i * n_here * _SUM_BYTES
                         place = _UP if turn == 1 else gate
                         addresses = tiles + _UP + _TILE_BYTES
-                        unit(w_group, p.x.ne0, xs + 8 * row, addresses, n_here, place, GROUP)
+                        unit(w_group, p.x.ne0, xs + 8 * row, addresses, n_here, place, GROUP, 0)
                         if turn == 1:
                             at = _SUM_BYTES * (group + i)
                             y, n_lanes = ys + 8 * row, p.y.ne0 - GROUP * (group + i)

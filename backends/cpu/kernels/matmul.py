@@ -51,8 +51,8 @@ from ggmlpy.backends.cpu.kernels.matmul_lists import (
 from ggmlpy.backends.cpu.kernels.types import FLOATS
 from ggmlpy.backends.cpu.rows import share
 from ggmlpy.backends.cpu.simd.arith import quotient
-from ggmlpy.backends.cpu.simd.memory import load_f32x16_part, load_i64, store_f32x16_part
-from ggmlpy.backends.cpu.simd.product import load_rows, store_sums
+from ggmlpy.backends.cpu.simd.memory import load_f32x16_part, load_i64
+from ggmlpy.backends.cpu.simd.product import add_to_each, load_rows, store_sums
 from ggmlpy.backends.cpu.simd.tile import tile_f32x16
 from ggmlpy.tensor import Flag, Tensor
 
@@ -118,15 +118,6 @@ def bind(format: Format, node: Tensor, builder: PlanBuilder) -> dict[str, Any]:
 
 
 @inline
-def _add_bias(bias: Int, ys: Int, n: Int, at: Int, n_lanes: Int) -> None:
-    """To up to 16 elements from `at` on of n rows, which are still in the cache."""
-    v = load_f32x16_part(bias + at, n_lanes)
-    for i in range(n):
-        y = load_i64(ys + 8 * i) + at
-        store_f32x16_part(y, load_f32x16_part(y, n_lanes) + v, n_lanes)
-
-
-@inline
 def chunk_rows(n: Int, n_groups: Int, row_bytes: Int, nth: Int) -> Int:
     """Rows of x in a unit of work: what fits the cache, but enough units for every thread."""
     fitting = quotient(_CHUNK_BYTES, row_bytes)
@@ -135,35 +126,40 @@ def chunk_rows(n: Int, n_groups: Int, row_bytes: Int, nth: Int) -> Int:
 
 
 def unit_of(format: Format) -> Inline:
-    """`unit(w, k, xs, ys, n, at, n_lanes)`: the packed group at w times the n rows listed at xs.
+    """`unit(w, k, xs, ys, n, at, n_lanes, bias)`: the packed group at w times n rows listed at xs.
 
-    The first `n_lanes` of each sum go to the rows listed at ys, `at` bytes into each.
+    The first `n_lanes` sums of each go to the rows listed at ys, `at` bytes into each, after the
+    numbers at address `bias` have been added (none if it is 0).
     """
     accumulate = format.accumulate
 
     @inline
-    def tile(zeros: Any, w: Int, k: Int, xs: Int, ys: Int, at: Int, n_lanes: Int) -> None:
+    def tile(
+        zeros: Any, w: Int, k: Int, xs: Int, ys: Int, at: Int, n_lanes: Int, bias: Int
+    ) -> None:
         """A group times as many rows of x as `zeros` is wide."""
         sums = accumulate(zeros, w, k, load_rows(zeros, xs))
+        if bias != 0:  # loaded only now: no register holds it while sums are built
+            sums = add_to_each(sums, load_f32x16_part(bias, n_lanes))
         store_sums(sums, load_rows(zeros, ys), at, n_lanes)
 
     @inline
-    def unit(w: Int, k: Int, xs: Int, ys: Int, n: Int, at: Int, n_lanes: Int) -> None:
+    def unit(w: Int, k: Int, xs: Int, ys: Int, n: Int, at: Int, n_lanes: Int, bias: Int) -> None:
         end = xs + 8 * n
         while xs + 64 <= end:
-            tile(tile_f32x16(8), w, k, xs, ys, at, n_lanes)
+            tile(tile_f32x16(8), w, k, xs, ys, at, n_lanes, bias)
             xs += 64
             ys += 64
         if xs + 32 <= end:
-            tile(tile_f32x16(4), w, k, xs, ys, at, n_lanes)
+            tile(tile_f32x16(4), w, k, xs, ys, at, n_lanes, bias)
             xs += 32
             ys += 32
         if xs + 16 <= end:
-            tile(tile_f32x16(2), w, k, xs, ys, at, n_lanes)
+            tile(tile_f32x16(2), w, k, xs, ys, at, n_lanes, bias)
             xs += 16
             ys += 16
         if xs < end:
-            tile(tile_f32x16(1), w, k, xs, ys, at, n_lanes)
+            tile(tile_f32x16(1), w, k, xs, ys, at, n_lanes, bias)
 
     return unit
 
@@ -186,9 +182,8 @@ def declare(format: Format) -> Kernel:
             n_here = min(chunk, n - first)
             w_group = w + group * p.group_bytes
             at, n_lanes = 4 * GROUP * group, m - GROUP * group
-            unit(w_group, k, xs + 8 * first, ys + 8 * first, n_here, at, n_lanes)
-            if p.bias.ptr != 0:
-                _add_bias(p.bias.ptr, ys + 8 * first, n_here, at, n_lanes)
+            bias = p.bias.ptr + at if p.bias.ptr != 0 else 0
+            unit(w_group, k, xs + 8 * first, ys + 8 * first, n_here, at, n_lanes, bias)
 
     def matmul(p: Record, ith: Int, nth: Int) -> None:
         scratch = p.scratch + ith * p.scratch_stride

@@ -112,6 +112,12 @@ def add_tiles(b: Emitter, x: Any, y: Any) -> Any:
     return tile_of(b, [b.fadd(v, w) for v, w in zip(parts(b, x), parts(b, y), strict=True)])
 
 
+@typed(expect([f32x16], f32x16, result=[f32x16]))
+def add_to_each(b: Emitter, sums: Any, v: Any) -> Any:
+    """sums[t] + v."""
+    return tile_of(b, [b.fadd(s, v) for s in parts(b, sums)])
+
+
 @typed(expect([f32x16], [i64], i64, i64, result=void))
 def store_sums(b: Emitter, sums: Any, rows: Any, at: Any, n: Any) -> None:
     """The first `n` lanes of sums[t] to row t at `at`."""
