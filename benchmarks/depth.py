@@ -1,177 +1,278 @@
-"""Writing by many sequences at growing depth: a cache for each sequence against one for all.
+"""Many sequences writing at growing depth: a cache for each against one for all, beside llama.cpp.
 
-    python benchmarks/depth.py model.gguf [--sequences 32] [--depths 0,512,1024,2048,4096]
+    python benchmarks/depth.py model.gguf --peer ~/llama/bin/python
+    python benchmarks/depth.py model.gguf --sequences 8 --depths 0,4096 --type-k q8_0 --type-v q8_0
 
-Every sequence holds as many tokens of its own, as if none shared anything, and writes one more a
-step. The floor of a step is the time that this machine's memory takes to deliver all weights, and
-K and V of every sequence, once. Prints a table; --save writes benchmarks/results/depth.json.
+Every sequence holds `depth` tokens of its own, as if none shared anything, and writes one more a
+step. The cache may lie in three ways:
+
+  split        a stream for each sequence
+  unified      one stream for all; each sequence's tokens in one piece, as prompts leave them
+  interleaved  one stream for all; a token of each sequence, then the next of each, as sequences
+               leave them that have all been written side by side (ggmlpy only: llama.cpp puts a
+               state into an empty cache in one piece)
+
+A prompt is run once in each layout; what it leaves fills all sequences. "floors" is a step's time
+in units of what reading all weights, and K and V of every sequence, once takes at the bandwidth
+that numpy reads memory with in the same run; "/ split" is it in units of the split cache's step.
+An advantage above 1 says that ggmlpy is faster. Each figure is the median of all steps of --rounds
+rounds, the engines in turns; nothing is sampled. For the peer's Python see vs_llama_cpp.py.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
-import os
-import platform
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from llvmlite.binding import get_host_cpu_name
+from rich.table import Table
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script it would not find its neighbours
+
+from benchmarks import report
+from benchmarks.engines import EngineError, EngineProcess, in_turns
+from benchmarks.report import RESULTS, about_run, count, numbers, rounded, save, tell
+from ggmlpy.backends.cpu.cores import default_n_threads
 from ggmlpy.bandwidth import read_bandwidth
-from ggmlpy.bench import (
-    Setup,
-    kept_bytes,
-    open_context,
-    prompt_batches,
-    random_tokens,
-    timed_steps,
-    weight_bytes,
-)
-from ggmlpy.cli.table import Column, Table
-from ggmlpy.gguf_file import GGUFFile
-from ggmlpy.state import SequenceState, put_state, take_state
 
-RESULTS = Path(__file__).parent / "results" / "depth.json"
+LAYOUTS = ("split", "unified", "interleaved")
+N_WARM = 1  # steps before those that are timed: the first may have to build a plan
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is measured, and how often."""
+
+    n_seqs: int
+    depths: Sequence[int]
+    layouts: Sequence[str]
+    n_steps: int
+    n_rounds: int
+    type_k: str
+    type_v: str
+
+    @property
+    def n_ctx(self) -> int:
+        """Tokens of all sequences."""
+        return self.n_seqs * (max(self.depths) + N_WARM + self.n_steps)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The steps of all sequences at one depth, in one layout of the cache."""
+    """All sequences at one depth, in one layout: the steps of each engine, by its name."""
 
     depth: int
-    kv_unified: bool
+    layout: str
     n_seqs: int
-    steps_s: list[float]
+    steps_s: dict[str, list[float]]
     bytes_read: int  # at least, in the median step
 
-    @property
-    def step_s(self) -> float:
-        return statistics.median(self.steps_s)
+    def step_s(self, engine: str) -> float | None:
+        return statistics.median(self.steps_s[engine]) if engine in self.steps_s else None
 
-    @property
-    def rate(self) -> float:
+    def rate(self, engine: str) -> float | None:
         """Tokens a second, of all sequences."""
-        return self.n_seqs / self.step_s
+        step_s = self.step_s(engine)
+        return self.n_seqs / step_s if step_s else None
 
-    def floors(self, bandwidth: float) -> float:
+    def floors(self, engine: str, bandwidth: float) -> float | None:
         """The step's time in units of what reading alone would take."""
-        return self.step_s * bandwidth / self.bytes_read
+        step_s = self.step_s(engine)
+        return step_s * bandwidth / self.bytes_read if step_s else None
+
+    @property
+    def advantage(self) -> float | None:
+        """How many times faster ggmlpy is."""
+        ours, peer = self.step_s("ggmlpy"), self.step_s("llama.cpp")
+        return peer / ours if ours and peer else None
 
 
-def measure(
-    file: GGUFFile,
-    setup: Setup,
-    n_seqs: int,
-    depths: Sequence[int],
-    n_steps: int,
-    tell: Callable[[str], None],
-) -> list[Row]:
-    """Every depth in both layouts: `n_steps` steps each, and one before them that builds the plan.
-
-    A prompt is run once, by one sequence; every sequence then gets what it left in the cache, as
-    cells of its own in either layout.
-    """
-    tell(f"a prompt of {max(depths)} tokens")
-    states = prompt_states(file, setup, sorted(depths))
-    rows = []
-    for kv_unified in (False, True):
-        n_ctx = n_seqs * (max(depths) + n_steps + 1)
-        context = open_context(file, setup, n_ctx=n_ctx, n_seq_max=n_seqs, kv_unified=kv_unified)
-        for depth in depths:
-            tell(f"{'unified' if kv_unified else 'split'}, depth {depth}")
-            context.memory.clear()
-            for seq in range(n_seqs):
-                put_state(context.memory, seq, states[depth])
-            steps_s = timed_steps(context, n_seqs, n_steps + 1)[1:]
-            kept = kept_bytes(context.memory, depth + (n_steps + 3) // 2)  # after half of them
-            n_read = weight_bytes(file, context) + n_seqs * kept
-            rows.append(Row(depth, kv_unified, n_seqs, steps_s, n_read))
-    return rows
+def measure(plan: Plan, engines: Sequence[EngineProcess]) -> Iterator[Row]:
+    """Every layout at every depth, on engines that have loaded a model, ggmlpy the first."""
+    ours = engines[0]
+    opened: bool | None = None
+    for layout in plan.layouts:
+        unified = layout != "split"
+        taking_part = [ours] if layout == "interleaved" else list(engines)
+        if unified is not opened:
+            for engine in engines:
+                tell(f"{engine.name}, {layout}: a prompt of {max(plan.depths)} tokens")
+                engine.open(plan.n_ctx, plan.n_seqs, unified, plan.type_k, plan.type_v)
+                engine.prepare(plan.depths)
+            opened = unified
+        for depth in plan.depths:
+            tell(f"{layout}, depth {depth}, {plan.n_rounds} rounds of {plan.n_steps} steps")
+            yield _row(plan, layout, depth, taking_part)
 
 
-def prompt_states(file: GGUFFile, setup: Setup, depths: Sequence[int]) -> dict[int, SequenceState]:
-    """What a sequence of each length leaves in the cache; `depths` rise."""
-    context = open_context(file, setup, n_ctx=max(1, *depths))
-    (tokens,) = random_tokens(context, 1, max(depths))
-    states = {}
-    for depth in depths:
-        there = context.n_past()
-        for batch in prompt_batches([tokens[there:depth]], setup.n_batch, there):
-            context.decode_batch(batch)
-        states[depth] = take_state(context.memory, 0)
-    return states
-
-
-def show(rows: Sequence[Row], bandwidth: float) -> None:
-    """A line a depth: step time, speed, and the step in units of its floor, in either layout."""
-    titles = [
-        f"{layout} {unit}" for layout in ("split", "unified") for unit in ("ms", "t/s", "floors")
-    ]
-    table = Table([Column("depth"), *(Column(title) for title in titles), Column("unified/split")])
-    split = {row.depth: row for row in rows if not row.kv_unified}
-    unified = {row.depth: row for row in rows if row.kv_unified}
-    for depth, row in split.items():
-        other = unified[depth]
-        cells = [
-            text
-            for r in (row, other)
-            for text in (f"{1e3 * r.step_s:.2f}", f"{r.rate:.1f}", f"{r.floors(bandwidth):.2f}")
-        ]
-        table.row([str(depth), *cells, f"{other.step_s / row.step_s:.2f}"])
-
-
-def numbers(text: str) -> list[int]:
-    """`0,512` as a list."""
-    return [int(part) for part in text.split(",")]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("model", type=Path)
-    parser.add_argument("--sequences", type=int, default=32)
-    parser.add_argument("--depths", type=numbers, default=[0, 512, 1024, 2048, 4096])
-    parser.add_argument("--steps", type=int, default=16)
-    parser.add_argument("--threads", type=int, help="one per core unless given")
-    parser.add_argument("--backend", default="auto")
-    parser.add_argument("--cache-type", default="f16", help="of K and V")
-    parser.add_argument("--save", action="store_true", help=f"write {RESULTS.name}")
-    options = parser.parse_args()
-    setup = Setup(
-        n_threads=options.threads,
-        backend=options.backend,
-        type_k=options.cache_type,
-        type_v=options.cache_type,
+def _row(plan: Plan, layout: str, depth: int, engines: Sequence[EngineProcess]) -> Row:
+    rounds = in_turns(
+        engines,
+        plan.n_rounds,
+        lambda engine: engine.decode(
+            plan.n_seqs,
+            plan.n_steps,
+            depth=depth,
+            n_warm=N_WARM,
+            interleaved=layout == "interleaved",
+        ),
     )
-    bandwidth = read_bandwidth(setup.threads)
-    with GGUFFile.open(options.model) as file:
-        rows = measure(
-            file, setup, options.sequences, options.depths, options.steps,
-            lambda text: print(text, file=sys.stderr),
-        )  # fmt: skip
-    show(rows, bandwidth)
-    print(f"read bandwidth {bandwidth / 1e9:.1f} GB/s, {setup.threads} threads")
-    if options.save:
-        about = {
-            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-            "model": options.model.name,
-            "threads": setup.threads,
-            "cache_type": options.cache_type,
-            "machine": f"{get_host_cpu_name()}, {os.cpu_count()} cores",
-            "python": platform.python_version(),
-            "read_bandwidth_gbs": bandwidth / 1e9,
+    steps_s = {name: [s for seconds in each for s in seconds] for name, each in rounds.items()}
+    half_way = depth + N_WARM + (plan.n_steps + 1) // 2
+    bytes_read = engines[0].step_bytes(plan.n_seqs, half_way)
+    return Row(depth, layout, plan.n_seqs, steps_s, bytes_read)
+
+
+# --- showing ------------------------------------------------------------------------------------
+
+
+def against_split(row: Row, rows: Sequence[Row], engine: str) -> float | None:
+    """The step's time in units of the split cache's at the same depth; None for itself."""
+    split = next((r for r in rows if r.layout == "split" and r.depth == row.depth), row)
+    step_s, split_s = row.step_s(engine), split.step_s(engine)
+    return step_s / split_s if split is not row and step_s and split_s else None
+
+
+def show(rows: Sequence[Row], bandwidth: float, title: str) -> None:
+    """A line for each depth and layout: time, speed, floors and split/unified of both engines."""
+    table = Table(title=title, title_justify="left", title_style="bold")
+    table.add_column("depth", justify="right")
+    table.add_column("cache")
+    for engine in ("ggmlpy", "llama.cpp"):
+        for column in (f"{engine}\nms", "\nt/s", "\nfloors", "\n/ split"):
+            table.add_column(column, justify="right")
+    table.add_column("\nadvantage", justify="right")
+    depths = list(dict.fromkeys(row.depth for row in rows))
+    for depth in depths:
+        of_depth = [row for row in rows if row.depth == depth]
+        for row in of_depth:
+            cells = [
+                value
+                for engine in ("ggmlpy", "llama.cpp")
+                for value in _figures(row, rows, engine, bandwidth)
+            ]
+            texts = [rounded(value) for value in (*cells, row.advantage)]
+            table.add_row(str(depth), row.layout, *texts, end_section=row is of_depth[-1])
+    report.show(table)
+    print(f"read bandwidth {bandwidth / 1e9:.1f} GB/s")
+
+
+def _figures(
+    row: Row, rows: Sequence[Row], engine: str, bandwidth: float
+) -> tuple[float | None, ...]:
+    step_s = row.step_s(engine)
+    return (
+        1e3 * step_s if step_s else None,
+        row.rate(engine),
+        row.floors(engine, bandwidth),
+        against_split(row, rows, engine),
+    )
+
+
+def as_entries(rows: Sequence[Row], bandwidth: float) -> list[dict[str, object]]:
+    return [
+        asdict(row)
+        | {
+            "step_s": {name: row.step_s(name) for name in row.steps_s},
+            "tokens_per_s": {name: row.rate(name) for name in row.steps_s},
+            "floors": {name: row.floors(name, bandwidth) for name in row.steps_s},
+            "against_split": {name: against_split(row, rows, name) for name in row.steps_s},
+            "advantage": row.advantage,
         }
-        figures = [
-            asdict(row) | {"tokens_per_s": row.rate, "floors": row.floors(bandwidth)}
-            for row in rows
-        ]
-        text = json.dumps({**about, "rows": figures}, indent=1)
-        RESULTS.write_text(text + "\n", encoding="utf-8")
+        for row in rows
+    ]
+
+
+# --- the command --------------------------------------------------------------------------------
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", type=Path, help="a GGUF file; benchmarks/models.py makes some")
+    parser.add_argument("--peer", help="a Python that has llama-cpp-python; without: ggmlpy alone")
+    parser.add_argument("--sequences", type=count, default=32)
+    parser.add_argument("--depths", type=numbers, default=[0, 512, 1024, 2048, 4096])
+    parser.add_argument(
+        "--layouts", type=report.words, default=list(LAYOUTS), help=",".join(LAYOUTS)
+    )
+    parser.add_argument("--steps", type=count, default=8, help="timed in a round")
+    parser.add_argument("--rounds", type=count, default=2)
+    parser.add_argument("--type-k", default="f16", help="of the cache: f16, q8_0, …")
+    parser.add_argument("--type-v", default="f16")
+    parser.add_argument(
+        "--threads", type=count, default=default_n_threads(), help="one for each core"
+    )
+    parser.add_argument("--backend", default="cpu", help="of ggmlpy")
+    parser.add_argument(
+        "--save", type=Path, nargs="?", const=RESULTS / "depth.json", metavar="FILE",
+        help="keep the figures (benchmarks/results/depth.json)",
+    )  # fmt: skip
+    options = parser.parse_args(arguments)
+    for layout in options.layouts:
+        if layout not in LAYOUTS:
+            parser.error(f"--layouts: there is no {layout}, but {', '.join(LAYOUTS)}")
+    return options
+
+
+def run(plan: Plan, options: argparse.Namespace) -> None:
+    """Both engines through the plan: shown, and kept if that is wished."""
+    engines: list[EngineProcess] = []
+    try:
+        engines.append(EngineProcess.ours(options.backend))
+        if options.peer is not None:
+            engines.append(EngineProcess.peer(options.peer))
+        about = about_run(options.threads, engines)
+        tell("the read bandwidth")
+        bandwidths = [read_bandwidth(options.threads)]
+        for engine in engines:
+            tell(f"{engine.name} loads {options.model.name}")
+            engine.load(options.model, options.threads)
+        rows = list(measure(plan, engines))
+        bandwidths.append(read_bandwidth(options.threads))
+        doubts = report.warnings_of(about, engines)
+    finally:
+        for engine in engines:
+            engine.close()
+    bandwidth = statistics.mean(bandwidths)
+    cache = f"{plan.type_k}/{plan.type_v}"
+    show(rows, bandwidth, f"{options.model.name}, {plan.n_seqs} sequences, cache {cache}")
+    report.warn(doubts)
+    if options.save:
+        entry = {
+            **about,
+            "read_bandwidth_gbs": bandwidth / 1e9,
+            "idle_share": {engine.name: engine.idle_share for engine in engines},
+            "doubts": doubts,
+            "plan": asdict(plan),
+            "rows": as_entries(rows, bandwidth),
+        }
+        save(options.save, f"{options.model.stem}, {plan.n_seqs} sequences, {cache}", entry)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parse(arguments)
+    plan = Plan(
+        n_seqs=options.sequences,
+        depths=options.depths,
+        layouts=options.layouts,
+        n_steps=options.steps,
+        n_rounds=options.rounds,
+        type_k=options.type_k,
+        type_v=options.type_v,
+    )
+    try:
+        run(plan, options)
+    except (EngineError, OSError) as error:
+        return report.fail(error)
+    except KeyboardInterrupt:
+        return 130
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

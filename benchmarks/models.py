@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -112,6 +112,23 @@ _FALLBACK = {"q2_K": "iq4_nl", "q3_K": "iq4_nl", "q4_K": "q5_0", "q5_K": "q5_1",
 # Mixed file types: the type of most matrices. About half of the v and down matrices are q6_K.
 _MIXED = {"q4_K_M": "q4_K", "q5_K_M": "q5_K"}
 FILE_TYPES = ("f32", "f16", "bf16", *(name for name in _SCALES if name != "iq4_nl"), *_MIXED)
+
+
+def kept_model(
+    folder: Path, name: str, file_type: str, tell: Callable[[str], None] = lambda text: None
+) -> Path:
+    """The file of a shape and type in `folder`, made if it is not there yet.
+
+    It gets its name when it is complete: one that was broken off is not taken for a model.
+    """
+    path = folder / f"{name}-{file_type}.gguf"
+    if not path.exists():
+        tell(f"making {path}")
+        folder.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_suffix(".part")
+        write_model(unfinished, name, SHAPES[name], file_type)
+        unfinished.replace(path)
+    return path
 
 
 # --- what is in a file --------------------------------------------------------------------------

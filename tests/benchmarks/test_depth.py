@@ -1,66 +1,107 @@
-"""The depth benchmark: sequences of that length, each with its own cells. Nothing is timed here."""
+"""The depth benchmark: what is asked of the engines, what is made of it. Nothing is timed here."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks import depth as module
-from benchmarks.depth import Row, measure, prompt_states, show
-from ggmlpy.bench import Setup, timed_steps, weight_bytes
-from ggmlpy.context import Context
-from ggmlpy.gguf_file import GGUFFile
+from benchmarks import engines
+from benchmarks.depth import Plan, Row, against_split, main, measure, parse, show
+from tests.benchmarks.toys import CannedEngine
 from tests.models.tiny import Tiny, write_model
 
-REFERENCE = Setup(backend="reference", n_batch=4)
-KV_BYTES = 2 * 2 * 2 * 16 * 2  # of a token in Tiny(): layers, K and V, heads, head size, f16
+PLAN = Plan(
+    n_seqs=4, depths=[10, 0], layouts=module.LAYOUTS, n_steps=3, n_rounds=2, type_k="q8_0",
+    type_v="f16",
+)  # fmt: skip
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> GGUFFile:
-    return GGUFFile.open(write_model(tmp_path / "tiny.gguf", Tiny()))
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "SETTLE_S", 0.0)
+    monkeypatch.setattr(module, "read_bandwidth", lambda n_threads: 1e6)
 
 
-def test_every_sequence_is_at_the_depth(file: GGUFFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-
-    def noting(context: Context, n_seqs: int, n_steps: int) -> list[float]:
-        lengths = [context.n_past(seq) for seq in range(n_seqs)]
-        seen.append((context.sizes.unified, lengths, context.memory.n_used()))
-        read.append(weight_bytes(file, context))
-        return timed_steps(context, n_seqs, n_steps)
-
-    read: list[int] = []
-    monkeypatch.setattr(module, "timed_steps", noting)
-    rows = measure(file, REFERENCE, 3, [9, 0], 4, lambda text: None)
-    assert seen == [
-        (unified, [depth] * 3, 3 * depth) for unified in (False, True) for depth in (9, 0)
+def test_every_layout_is_filled_and_run_in_turns() -> None:
+    log: list[Any] = []
+    both = [CannedEngine("ggmlpy", 0.01, log), CannedEngine("llama.cpp", 0.02, log)]
+    rows = list(measure(PLAN, both))
+    assert [(row.layout, row.depth) for row in rows] == [
+        (layout, depth) for layout in module.LAYOUTS for depth in (10, 0)
     ]
-    assert [(row.depth, row.kv_unified) for row in rows] == [
-        (9, False), (0, False), (9, True), (0, True),
-    ]  # fmt: skip
-    assert [len(row.steps_s) for row in rows] == [4] * 4
-    # Steps 2 to 5 see 2 to 5 tokens more: 3.5 in the middle.
-    assert rows[0].bytes_read == read[0] + 3 * (9 + 3) * KV_BYTES
-    assert rows[3].bytes_read == read[0] + 3 * (0 + 3) * KV_BYTES
+    contexts = [(name, asked["kv_unified"]) for name, do, asked in log if do == "open"]
+    assert contexts == [
+        (name, unified) for unified in (False, True) for name in ("ggmlpy", "llama.cpp")
+    ]
+    (asked,) = {tuple(asked.items()) for *_, do, asked in log[:1] if do == "open"}
+    assert dict(asked) == {
+        "n_ctx": 4 * (10 + 1 + 3), "n_seq_max": 4, "kv_unified": False, "type_k": "q8_0",
+        "type_v": "f16",
+    }  # fmt: skip
+    steps = [(name, asked["interleaved"]) for name, do, asked in log if do == "decode"]
+    assert steps == [("ggmlpy", False), ("llama.cpp", False)] * 8 + [("ggmlpy", True)] * 4
+    assert rows[0].steps_s == {"ggmlpy": [0.01] * 6, "llama.cpp": [0.02] * 6}
+    assert rows[-1].steps_s == {"ggmlpy": [0.01] * 6}
+    # The warm step is over: the second of three timed ones is the median.
+    assert rows[0].bytes_read == 1000 + 4 * (10 + 1 + 2)
 
 
-def test_states_are_those_of_one_sequence_at_each_length(file: GGUFFile) -> None:
-    states = prompt_states(file, REFERENCE, [0, 3, 9])
-    assert [list(s.layers[0].positions) for s in states.values()] == [
-        [], [0, 1, 2], list(range(9)),
-    ]  # fmt: skip
-    assert (states[3].layers[1].k == states[9].layers[1].k[:3]).all()
+def test_a_row_is_held_against_its_floor_and_the_split_cache() -> None:
+    split = Row(512, "split", 4, {"ggmlpy": [0.1, 0.2, 0.9], "llama.cpp": [0.6]}, 10**9)
+    unified = Row(512, "unified", 4, {"ggmlpy": [0.3], "llama.cpp": [0.9]}, 10**9)
+    rows = [split, unified]
+    assert split.step_s("ggmlpy") == 0.2
+    assert split.rate("ggmlpy") == 20
+    assert split.floors("ggmlpy", 10e9) == 2
+    assert split.advantage == pytest.approx(3)
+    assert against_split(unified, rows, "ggmlpy") == pytest.approx(1.5)
+    assert against_split(split, rows, "ggmlpy") is None
+    assert against_split(unified, [unified], "ggmlpy") is None
 
 
-def test_the_table_holds_a_step_against_its_floor(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_has_a_line_for_each_layout(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [
-        Row(512, False, 4, [0.1, 0.2, 0.9], bytes_read=10**9),
-        Row(512, True, 4, [0.3], bytes_read=10**9),
+        Row(512, "split", 4, {"ggmlpy": [0.2], "llama.cpp": [0.6]}, 10**9),
+        Row(512, "interleaved", 4, {"ggmlpy": [0.3]}, 10**9),
     ]
-    show(rows, 10e9)
-    lines = capsys.readouterr().out.splitlines()
-    cells = [cell.strip() for cell in lines[-1].strip("|").split("|")]
-    assert cells == ["512", "200.00", "20.0", "2.00", "300.00", "13.3", "3.00", "1.50"]
-    assert len({len(line) for line in lines}) == 1
+    show(rows, 10e9, "tiny")
+    lines = [s for s in capsys.readouterr().out.splitlines() if " 512 " in s]
+    cells = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines]
+    assert cells == [
+        ["512", "split", "200", "20.0", "2", "-", "600", "6.67", "6", "-", "3"],
+        ["512", "interleaved", "300", "13.3", "3", "1.5", "-", "-", "-", "-", "-"],
+    ]
+
+
+def test_the_whole_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = str(write_model(tmp_path / "tiny.gguf", Tiny()))
+    results = tmp_path / "results.json"
+    arguments = [
+        model, "--sequences", "2", "--depths", "0,5", "--steps", "2", "--rounds", "1",
+        "--threads", "1", "--backend", "reference", "--save", str(results),
+    ]  # fmt: skip
+    assert main(arguments) == 0
+    assert "interleaved" in capsys.readouterr().out
+    (entry,) = json.loads(results.read_text()).values()
+    assert len(entry["rows"]) == 6
+    assert all(row["floors"]["ggmlpy"] > 0 for row in entry["rows"])
+    assert [row["against_split"]["ggmlpy"] is None for row in entry["rows"]] == (
+        [True] * 2 + [False] * 4
+    )
+
+
+def test_wrong_options_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for wrong in (["--layouts", "paged"], ["--depths", "-1"], ["--depths", ""], ["--steps", "0"]):
+        with pytest.raises(SystemExit):
+            parse(["m.gguf", *wrong])
+        assert wrong[0] in capsys.readouterr().err
+
+
+def test_a_failing_engine_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [str(tmp_path / "none.gguf"), "--backend", "reference"]
+    assert main(arguments) == 1
+    assert capsys.readouterr().err.splitlines()[-1].startswith("error: ggmlpy, load: MissingFile: ")

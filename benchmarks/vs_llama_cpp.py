@@ -1,0 +1,367 @@
+"""ggmlpy and llama.cpp in turns, in one run, on the same files with the same threads.
+
+    python benchmarks/vs_llama_cpp.py --peer ~/llama/bin/python
+    python benchmarks/vs_llama_cpp.py --peer … --model Gemma-3-1B --types q4_0 --only decode,prompt
+
+The peer is llama.cpp as llama-cpp-python brings it, in a Python of its own; nothing of ggmlpy has
+to be installed there. To be a fair one it has to be compiled for the machine, as here for AVX-512
+(GGML_NATIVE=ON would add AMX, where some releases die of an illegal instruction):
+
+    python -m venv ~/llama
+    export CMAKE_ARGS="-DGGML_NATIVE=OFF -DGGML_AVX512=ON -DGGML_AVX512_VBMI=ON
+                       -DGGML_AVX512_VNNI=ON -DGGML_AVX512_BF16=ON"
+    ~/llama/bin/pip install --no-binary llama-cpp-python llama-cpp-python
+
+Models of real shapes with random weights are made when they are first needed, and kept in --models.
+
+  load      a fresh process each time, files in the page cache: from opening the file to the first
+            token's logits, and the most memory that the process had after a prompt
+  prompt    a prompt of --prompt-tokens, llama-bench's pp512
+  decode    --decode-tokens written one by one from an empty cache, llama-bench's tg128
+  streams   a token a step for each of --streams sequences, each with a cache of its own and
+            --stream-depth tokens in it, llama-batched-bench's S_TG
+
+Each test is done --repeat times, one engine after the other (A B A B …), while the other sleeps.
+The table gives medians; an advantage above 1 says that ggmlpy is better. Nothing is sampled.
+"ceiling" is what reading weights and cache once a step would allow at the bandwidth that numpy
+reads memory with in the same run, "GB/s" what ggmlpy read of them, also as a share of that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script it would not find its neighbours
+
+from benchmarks import report
+from benchmarks.engines import EngineError, EngineProcess, in_turns
+from benchmarks.models import FILE_TYPES, SHAPES, kept_model
+from benchmarks.report import RESULTS, about_run, count, numbers, rounded, save, tell, words
+from ggmlpy.backends.cpu.cores import default_n_threads
+from ggmlpy.bandwidth import read_bandwidth
+from ggmlpy.errors import GgmlpyError
+
+Floats = NDArray[np.floating[Any]]
+TESTS = ("load", "prompt", "decode", "streams")
+LOAD_CONTEXT = 1024  # tokens, with which memory is compared
+SAME_NMSE = 1e-2  # of logits: rounding of activations makes about 1e-4, another model 1
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is measured, and how often."""
+
+    tests: Sequence[str]
+    n_repeat: int
+    n_threads: int
+    n_prompt: int
+    n_decode: int
+    streams: Sequence[int]
+    n_stream_steps: int
+    stream_depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One line of the table: samples of each engine, by its name."""
+
+    test: str
+    unit: str  # "t/s", "s" or "MB"
+    samples: dict[str, list[float]]
+    token_bytes: float | None = None  # that have to be read for a token, at least
+
+    def median(self, engine: str) -> float | None:
+        return statistics.median(self.samples[engine]) if engine in self.samples else None
+
+    @property
+    def advantage(self) -> float | None:
+        """How many times better ggmlpy is: faster, or in need of less."""
+        ours, peer = self.median("ggmlpy"), self.median("llama.cpp")
+        if not ours or not peer:
+            return None
+        return ours / peer if self.unit == "t/s" else peer / ours
+
+    @property
+    def bytes_read(self) -> float | None:
+        """By ggmlpy, in a second, at least."""
+        ours = self.median("ggmlpy")
+        return ours * self.token_bytes if ours and self.token_bytes else None
+
+
+# --- the tests ----------------------------------------------------------------------------------
+
+
+class Bench:
+    """The engines on one model."""
+
+    def __init__(self, path: Path, plan: Plan, engines: Sequence[EngineProcess]) -> None:
+        self.path = path
+        self.plan = plan
+        self.engines = engines
+        self.bandwidths: list[float] = []
+        self.logits_nmse: float | None = None
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes a second."""
+        return statistics.median(self.bandwidths)
+
+    def run(self) -> Iterator[Figure]:
+        """Every test of the plan but `load`, which has processes of its own."""
+        if not set(self.plan.tests) - {"load"}:
+            return
+        for engine in self.engines:
+            tell(f"{engine.name} loads {self.path.name}")
+            engine.load(self.path, self.plan.n_threads)
+        if {"prompt", "decode"} & set(self.plan.tests):
+            yield from self._single()
+        if "streams" in self.plan.tests:
+            for n_seqs in self.plan.streams:
+                yield self._streams(n_seqs)
+        self.bandwidths.append(read_bandwidth(self.plan.n_threads))
+
+    def _single(self) -> Iterator[Figure]:
+        plan = self.plan
+        for engine in self.engines:
+            tell(f"{engine.name} warms up")
+            engine.open(max(plan.n_prompt, plan.n_decode))
+            engine.prompt(plan.n_prompt)
+            engine.decode(1, 1)
+        self._compare_logits()
+        if "prompt" in plan.tests:
+            tell(f"prompt, {plan.n_prompt} tokens, {plan.n_repeat} times each")
+            seconds = in_turns(self.engines, plan.n_repeat, lambda e: e.prompt(plan.n_prompt))
+            rates = {name: [plan.n_prompt / s for s in each] for name, each in seconds.items()}
+            yield Figure(f"prompt {plan.n_prompt}", "t/s", rates)
+        if "decode" in plan.tests:
+            tell(f"decode, {plan.n_decode} tokens, {plan.n_repeat} times each")
+            yield self._decode("decode", 1, plan.n_decode, depth=0)
+
+    def _compare_logits(self) -> None:
+        """Both must have computed the same: of the same prompt, whatever it was, nearly equal."""
+        for engine in self.engines:
+            engine.prompt(min(16, self.plan.n_prompt))
+        logits = [np.frombuffer(engine.logits(), "<f4") for engine in self.engines]
+        if len(logits) == 2:
+            self.logits_nmse = nmse(*logits)
+            if not self.logits_nmse < SAME_NMSE:
+                raise EngineError(
+                    f"the engines do not compute the same: their logits of {self.path.name} differ"
+                    f" by an NMSE of {self.logits_nmse:.2g}, at most {SAME_NMSE:g} is rounding"
+                )
+
+    def _streams(self, n_seqs: int) -> Figure:
+        plan = self.plan
+        tell(f"{n_seqs} streams, {plan.n_stream_steps} steps, {plan.n_repeat} times each")
+        for engine in self.engines:
+            engine.open(n_seqs * (plan.stream_depth + plan.n_stream_steps), n_seqs)
+            engine.prepare([plan.stream_depth])
+            engine.decode(n_seqs, 1, depth=plan.stream_depth)
+        return self._decode(f"{n_seqs} streams", n_seqs, plan.n_stream_steps, plan.stream_depth)
+
+    def _decode(self, name: str, n_seqs: int, n_steps: int, depth: int) -> Figure:
+        """The rate of all sequences together, and what reading memory would allow."""
+        self.bandwidths.append(read_bandwidth(self.plan.n_threads))
+        seconds = in_turns(
+            self.engines,
+            self.plan.n_repeat,
+            lambda engine: sum(engine.decode(n_seqs, n_steps, depth=depth)),
+        )
+        rates = {name: [n_seqs * n_steps / s for s in each] for name, each in seconds.items()}
+        ours = next(engine for engine in self.engines if engine.name == "ggmlpy")
+        half_way = depth + (n_steps + 1) // 2
+        per_step = ours.step_bytes(n_seqs, half_way)
+        return Figure(name, "t/s", rates, token_bytes=per_step / n_seqs)
+
+
+def nmse(a: Floats, b: Floats) -> float:
+    """The mean squared difference in units of what `b` has; infinite for another length."""
+    if a.shape != b.shape:
+        return float("inf")
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    return float(np.square(a - b).mean() / np.square(b).mean())
+
+
+def measure_loads(path: Path, plan: Plan, peer: str | None, backend: str) -> list[Figure]:
+    """Fresh processes, in turns; one of each before, which brings files into the page cache."""
+    tell(f"load, {plan.n_repeat} fresh processes each")
+    times: dict[str, list[float]] = {}
+    peaks: dict[str, list[float]] = {}
+    for i in range(plan.n_repeat + 1):
+        for engine in started(peer, backend):
+            with engine:
+                loaded_s = engine.load(path, plan.n_threads) + engine.open(LOAD_CONTEXT)
+                loaded_s += engine.decode(1, 1)[0]
+                engine.prompt(min(plan.n_prompt, LOAD_CONTEXT))
+                if i:
+                    times.setdefault(engine.name, []).append(loaded_s)
+                    peak = engine.resident_bytes()["peak"] / 1e6
+                    peaks.setdefault(engine.name, []).append(peak)
+    return [Figure("load to first token", "s", times), Figure("peak resident", "MB", peaks)]
+
+
+def started(peer: str | None, backend: str) -> Iterator[EngineProcess]:
+    """The engines, each started when it is asked for."""
+    yield EngineProcess.ours(backend)
+    if peer is not None:
+        yield EngineProcess.peer(peer)
+
+
+# --- showing ------------------------------------------------------------------------------------
+
+
+def show(title: str, figures: Sequence[Figure], bandwidth: float | None) -> None:
+    table = Table(title=title, title_justify="left", title_style="bold")
+    table.add_column("test")
+    for column in ("ggmlpy", "llama.cpp", "unit", "advantage", "ceiling", "GB/s", "of bandwidth"):
+        table.add_column(column, justify="left" if column == "unit" else "right")
+    for f in figures:
+        table.add_row(
+            f.test,
+            rounded(f.median("ggmlpy")),
+            rounded(f.median("llama.cpp")),
+            f.unit,
+            rounded(f.advantage),
+            rounded(bandwidth / f.token_bytes if bandwidth and f.token_bytes else None),
+            rounded(f.bytes_read / 1e9 if f.bytes_read else None),
+            f"{f.bytes_read / bandwidth:.0%}" if bandwidth and f.bytes_read else "-",
+        )
+    report.show(table)
+    if bandwidth:
+        print(f"read bandwidth {bandwidth / 1e9:.1f} GB/s")
+
+
+def as_entry(figures: Sequence[Figure], bandwidth: float | None) -> list[dict[str, object]]:
+    return [
+        asdict(f)
+        | {
+            "medians": {name: f.median(name) for name in f.samples},
+            "advantage": f.advantage,
+            "ceiling": bandwidth / f.token_bytes if bandwidth and f.token_bytes else None,
+            "bandwidth_share": f.bytes_read / bandwidth if bandwidth and f.bytes_read else None,
+        }
+        for f in figures
+    ]
+
+
+# --- the command --------------------------------------------------------------------------------
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--peer", help="a Python that has llama-cpp-python; without: ggmlpy alone")
+    parser.add_argument(
+        "--model", type=words, default=["Llama-3.2-1B"], metavar="M,M…",
+        help=f"files, or shapes: {', '.join(SHAPES)} (Llama-3.2-1B)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--types", type=words, default=words("q4_0,q8_0,q4_K_M,q6_K,f16"), metavar="T,T…",
+        help="of shapes (q4_0,q8_0,q4_K_M,q6_K,f16)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--models", type=Path, default=Path.home() / ".cache" / "ggmlpy" / "models", metavar="DIR",
+        help="where models are kept (~/.cache/ggmlpy/models)",
+    )  # fmt: skip
+    parser.add_argument("--only", type=words, default=list(TESTS), help=",".join(TESTS))
+    parser.add_argument("--repeat", type=count, default=3)
+    parser.add_argument(
+        "--threads", type=count, default=default_n_threads(), help="1 for each core"
+    )
+    parser.add_argument("--prompt-tokens", type=count, default=512)
+    parser.add_argument("--decode-tokens", type=count, default=128)
+    parser.add_argument("--streams", type=numbers, default=[8, 32], metavar="N,N…")
+    parser.add_argument("--stream-steps", type=count, default=16)
+    parser.add_argument("--stream-depth", type=count, default=128)
+    parser.add_argument("--backend", default="cpu", help="of ggmlpy")
+    parser.add_argument(
+        "--save", type=Path, nargs="?", const=RESULTS / "vs_llama_cpp.json", metavar="FILE",
+        help="keep the figures (benchmarks/results/vs_llama_cpp.json)",
+    )  # fmt: skip
+    options = parser.parse_args(arguments)
+    for name, given, known in (
+        ("--only", options.only, TESTS),
+        ("--types", options.types, FILE_TYPES),
+        ("--model", [m for m in options.model if not Path(m).is_file()], SHAPES),
+    ):
+        for value in given:
+            if value not in known:
+                parser.error(f"{name}: there is no {value}, but {', '.join(known)}")
+    return options
+
+
+def model_files(options: argparse.Namespace) -> Iterator[Path]:
+    for model in options.model:
+        if model in SHAPES:
+            for file_type in options.types:
+                yield kept_model(options.models, model, file_type, tell)
+        else:
+            yield Path(model)
+
+
+def run(path: Path, plan: Plan, options: argparse.Namespace) -> None:
+    """All tests on one file: shown, and kept if that is wished."""
+    engines: list[EngineProcess] = []
+    try:
+        engines.extend(started(options.peer, options.backend))
+        about = about_run(plan.n_threads, engines)
+        bench = Bench(path, plan, engines)
+        figures = list(bench.run())
+        doubts = report.warnings_of(about, engines)
+    finally:
+        for engine in engines:
+            engine.close()
+    if "load" in plan.tests:
+        figures += measure_loads(path, plan, options.peer, options.backend)
+    bandwidth = bench.bandwidth if bench.bandwidths else None
+    show(path.name, figures, bandwidth)
+    report.warn(doubts)
+    if options.save:
+        entry = {
+            **about,
+            "model_bytes": path.stat().st_size,
+            "read_bandwidth_gbs": bandwidth and bandwidth / 1e9,
+            "logits_nmse": bench.logits_nmse,
+            "idle_share": {engine.name: engine.idle_share for engine in engines},
+            "doubts": doubts,
+            "plan": asdict(plan),
+            "figures": as_entry(figures, bandwidth),
+        }
+        save(options.save, path.stem, entry)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parse(arguments)
+    plan = Plan(
+        tests=options.only,
+        n_repeat=options.repeat,
+        n_threads=options.threads,
+        n_prompt=options.prompt_tokens,
+        n_decode=options.decode_tokens,
+        streams=options.streams,
+        n_stream_steps=options.stream_steps,
+        stream_depth=options.stream_depth,
+    )
+    try:
+        for path in model_files(options):
+            run(path, plan, options)
+    except (EngineError, GgmlpyError, OSError) as error:
+        return report.fail(error)
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""An engine in a process of its own: it does what the benchmark asks, and sleeps in between.
+
+    -> {"do": "decode", "with": {"n_seqs": 8, "n_steps": 16}}          a line on stdin
+    <- {"value": [0.051, …], "cpu_s": [1.52, 2.94]}                    a line on stdout
+    <- {"error": "…", "cpu_s": […]}                                    where it failed
+
+`cpu_s` is the CPU time that the process had used before and after: what it used between two calls
+is what its idle threads took from whoever was measured meanwhile.
+
+This file needs nothing but Python, because the other engine's interpreter runs it too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import time
+from pathlib import Path
+from typing import Any, Protocol, TextIO
+
+N_BATCH = 2048
+N_UBATCH = 512
+
+
+class Engine(Protocol):
+    """What is measured. Times are seconds; what makes tokens and batches is not part of them."""
+
+    def about(self) -> dict[str, str]:
+        """Name, version, and how it was built."""
+
+    def load(self, path: str, n_threads: int) -> float:
+        """Open a model, weights and vocabulary; the time that took."""
+
+    def open(self, n_ctx: int, n_seq_max: int, kv_unified: bool, type_k: str, type_v: str) -> float:
+        """A context for `n_seq_max` sequences, in place of the one before; the time that took."""
+
+    def prepare(self, depths: list[int]) -> None:
+        """Run a prompt in this context, and keep what it has left in the cache at each length.
+
+        `decode` at these depths fills its sequences with that, until the next context.
+        """
+
+    def prompt(self, n_tokens: int) -> float:
+        """Run a prompt in an empty cache, for the last token's logits."""
+
+    def decode(
+        self, n_seqs: int, n_steps: int, depth: int, n_warm: int, interleaved: bool
+    ) -> list[float]:
+        """The steps of sequences that hold `depth` tokens each, in a cache that is else empty.
+
+        A step is one more token of every sequence. `n_warm` steps before are not timed.
+        `interleaved` puts the tokens of all sequences in turns in one stream, as they come to lie
+        when they are written side by side; else each sequence's are in one piece.
+        """
+
+    def logits(self) -> str:
+        """Of the last token of the prompt that was run last: f32 in hexadecimal digits."""
+
+    def resident_bytes(self) -> dict[str, int]:
+        """The most memory that the process had, and what the engine knows of its parts."""
+
+
+def random_tokens(n_vocab: int, n_rows: int, n: int) -> list[list[int]]:
+    """`n_rows` lists of `n` tokens: the same ones every time, in every engine."""
+    rng = random.Random(0)
+    return [[rng.randrange(n_vocab) for _ in range(n)] for _ in range(n_rows)]
+
+
+def peak_bytes() -> int:
+    """The most memory that this process had resident, mapped files with it; 0 where unknown.
+
+    Linux's own count since the program was started: what getrusage tells may be its parent's.
+    """
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((1024 * int(s.split()[1]) for s in lines if s.startswith("VmHWM:")), 0)
+
+
+def serve(make_engine: type[Engine]) -> None:
+    """Answer requests until there are no more. The first answer, unasked, is the engine's `about`.
+
+    Whatever libraries print goes to stderr: stdout is for answers.
+    """
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    try:
+        engine = make_engine()
+        value: Any = engine.about()
+    except Exception as error:
+        _answer(answers, time.process_time(), error=error)
+        return
+    _answer(answers, time.process_time(), value)
+    for line in sys.stdin:
+        began = time.process_time()
+        try:
+            request = json.loads(line)
+            value = getattr(engine, request["do"])(**request["with"])
+        except Exception as error:
+            _answer(answers, began, error=error)
+        else:
+            _answer(answers, began, value)
+
+
+def _answer(
+    answers: TextIO, began_s: float, value: Any = None, error: Exception | None = None
+) -> None:
+    said = {"value": value} if error is None else {"error": f"{type(error).__name__}: {error}"}
+    answers.write(json.dumps({**said, "cpu_s": [began_s, time.process_time()]}) + "\n")
+    answers.flush()

@@ -1,0 +1,183 @@
+"""Both engines in turns: what is asked of them, what is made of the answers. Nothing is timed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import engines, report
+from benchmarks import vs_llama_cpp as module
+from benchmarks.engines import EngineError, EngineProcess
+from benchmarks.vs_llama_cpp import Bench, Figure, Plan, as_entry, main, nmse, parse, show
+from tests.benchmarks.toys import CannedEngine
+
+PLAN = Plan(
+    tests=module.TESTS, n_repeat=2, n_threads=1, n_prompt=20, n_decode=5, streams=[4],
+    n_stream_steps=3, stream_depth=10,
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "SETTLE_S", 0.0)
+    monkeypatch.setattr(module, "read_bandwidth", lambda n_threads: 1e6)
+
+
+def canned(log: list[Any]) -> list[EngineProcess]:
+    return [CannedEngine("ggmlpy", 0.01, log), CannedEngine("llama.cpp", 0.02, log)]
+
+
+def test_each_test_is_run_in_turns(tmp_path: Path) -> None:
+    log: list[Any] = []
+    figures = list(Bench(tmp_path / "m.gguf", PLAN, canned(log)).run())
+    assert [figure.test for figure in figures] == ["prompt 20", "decode", "4 streams"]
+    prompt, decode, streams = figures
+    assert prompt.samples == {"ggmlpy": [20.0] * 2, "llama.cpp": [20.0] * 2}
+    assert decode.median("ggmlpy") == pytest.approx(100)
+    assert decode.advantage == pytest.approx(2)
+    assert decode.token_bytes == 1000 + 3  # half way through 5 steps
+    assert streams.median("llama.cpp") == pytest.approx(4 / 0.02)
+    assert streams.token_bytes == (1000 + 4 * 12) / 4
+    steps = [(entry[0], entry[2]) for entry in log if entry[1] == "decode"]
+    assert [name for name, _ in steps] == ["ggmlpy", "llama.cpp"] * 6
+    timed = [asked for _, asked in steps if asked["n_steps"] > 1]
+    assert [asked["n_seqs"] for asked in timed] == [1] * 4 + [4] * 4
+    assert [asked["depth"] for asked in timed] == [0] * 4 + [10] * 4
+    contexts = [entry[2] for entry in log if entry[1] == "open"]
+    assert [(c["n_ctx"], c["n_seq_max"], c["kv_unified"]) for c in contexts] == (
+        [(20, 1, False)] * 2 + [(4 * 13, 4, False)] * 2
+    )
+
+
+def test_only_what_is_wished_is_run(tmp_path: Path) -> None:
+    log: list[Any] = []
+    plan = Plan(("decode",), 1, 1, 20, 5, [4], 3, 10)
+    (figure,) = Bench(tmp_path / "m.gguf", plan, canned(log)[:1]).run()
+    assert figure.advantage is None
+    assert figure.samples.keys() == {"ggmlpy"}
+    assert {entry[0] for entry in log} == {"ggmlpy"}
+    assert "prepare" not in {entry[1] for entry in log}
+    loads_only = Plan(("load",), 1, 1, 20, 5, [4], 3, 10)
+    assert list(Bench(tmp_path / "m.gguf", loads_only, canned(log)).run()) == []
+
+
+def test_engines_that_compute_something_else_are_not_compared(tmp_path: Path) -> None:
+    both = canned([])
+    other = both[1]
+    assert isinstance(other, CannedEngine)
+    other.said = bytes(16)
+    with pytest.raises(EngineError, match=r"do not compute the same: their logits of m.gguf"):
+        list(Bench(tmp_path / "m.gguf", PLAN, both).run())
+    other.said = bytes(8)
+    with pytest.raises(EngineError, match="by an NMSE of inf"):
+        list(Bench(tmp_path / "m.gguf", PLAN, both).run())
+
+
+def test_nmse_of_logits() -> None:
+    import numpy as np
+
+    a = np.array([3.0, 4.0])
+    assert nmse(a, a) == 0
+    assert nmse(a + 1, a) == pytest.approx(2 / 25)
+
+
+def test_an_advantage_is_more_of_a_rate_and_less_of_a_cost() -> None:
+    samples = {"ggmlpy": [9.0, 4.0, 1.0], "llama.cpp": [2.0]}
+    assert Figure("x", "t/s", samples).advantage == 2
+    assert Figure("x", "s", samples).advantage == 0.5
+    assert Figure("x", "MB", {"ggmlpy": [1.0]}).advantage is None
+
+
+def test_the_table_holds_what_reading_alone_would_allow(capsys: pytest.CaptureFixture[str]) -> None:
+    samples = {"ggmlpy": [20.0], "llama.cpp": [10.0]}
+    figures = [Figure("decode", "t/s", samples, token_bytes=4e8), Figure("load", "s", samples)]
+    show("m.gguf", figures, 16e9)
+    lines = capsys.readouterr().out.splitlines()
+    (decode,) = (line for line in lines if "decode" in line)
+    cells = [cell.strip() for cell in decode.strip("│").split("│")]
+    assert cells == ["decode", "20.0", "10.0", "t/s", "2", "40.0", "8", "50%"]
+    (entry, load) = as_entry(figures, 16e9)
+    assert entry["bandwidth_share"] == 0.5
+    assert entry["ceiling"] == 40
+    assert load["bandwidth_share"] is None
+
+
+def test_the_whole_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """ggmlpy against itself, in processes as they are, on a model made for it."""
+
+    def itself(python: str) -> EngineProcess:
+        other = EngineProcess.ours("reference")
+        other.name = python
+        return other
+
+    monkeypatch.setattr(EngineProcess, "peer", itself)
+    results = tmp_path / "results.json"
+    results.write_text('{"another": {}}')
+    arguments = [
+        "--peer", "llama.cpp", "--model", "tiny", "--types", "f16", "--models", str(tmp_path),
+        "--backend", "reference", "--repeat", "1", "--threads", "1", "--prompt-tokens", "4",
+        "--decode-tokens", "2", "--streams", "2", "--stream-steps", "1", "--stream-depth", "3",
+        "--save", str(results),
+    ]  # fmt: skip
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    assert "2 streams" in out
+    assert "peak resident" in out
+    saved = json.loads(results.read_text())
+    assert saved.keys() == {"another", "tiny-f16"}
+    entry = saved["tiny-f16"]
+    assert entry["logits_nmse"] == 0
+    assert [figure["test"] for figure in entry["figures"]] == [
+        "prompt 4", "decode", "2 streams", "load to first token", "peak resident",
+    ]  # fmt: skip
+    assert all(figure["advantage"] > 0 for figure in entry["figures"])
+    assert entry["model_bytes"] == (tmp_path / "tiny-f16.gguf").stat().st_size
+
+
+def test_a_peer_that_is_not_there_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--model", "tiny", "--types", "f16", "--models", str(tmp_path)]
+    assert main([*arguments, "--backend", "reference", "--peer", str(tmp_path / "no")]) == 1
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: llama.cpp: cannot run ")
+
+
+def test_a_file_that_is_no_model_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bad.gguf").write_bytes(b"GGUF" + bytes(7))
+    assert main(["--model", str(tmp_path / "bad.gguf"), "--backend", "reference"]) == 1
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: ggmlpy, load: GGUFError: ")
+
+
+@pytest.mark.parametrize(
+    "wrong", [["--only", "speed"], ["--types", "q9"], ["--model", "none.gguf"], ["--repeat", "0"]]
+)
+def test_what_there_is_not_is_refused(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(wrong)
+    assert wrong[0] in capsys.readouterr().err
+
+
+def test_commands_are_kept_without_the_folders_of_this_machine() -> None:
+    root = str(engines.ROOT / "benchmarks" / "depth.py")
+    kept = report.command([root, "/some/where/m.gguf", "--peer=/opt/x/python", "--depths", "0,512"])
+    assert kept == "python benchmarks/depth.py m.gguf --peer=python --depths 0,512"
+
+
+def test_doubts_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = canned([])
+    assert report.warnings_of({"load_before": 0.1}, both) == []
+    both[1]._idle_cpu_s = 0.5
+    loud = report.warnings_of({"load_before": 3.0}, both)
+    assert loud == [
+        "the machine was not quiet: its load was 3.00 at the start",
+        "llama.cpp used 50% of a core while it should have slept",
+    ]
