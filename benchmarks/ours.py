@@ -123,6 +123,7 @@ class Ggmlpy:
         return {
             "peak": peak_bytes(),
             "cache": context.memory.n_bytes,
+            "compute": sum(context.compute_bytes.values()),
         }
 
     def step_bytes(self, n_seqs: int, n_tokens: int) -> int:

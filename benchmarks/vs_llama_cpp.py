@@ -15,7 +15,8 @@ to be installed there. To be a fair one it has to be compiled for the machine, a
 Models of real shapes with random weights are made when they are first needed, and kept in --models.
 
   load      a fresh process each time, files in the page cache: from opening the file to the first
-            token's logits, and the most memory that the process had after a prompt
+            token's logits, and the most memory that the process had after a prompt, also in
+            units of what file, cache and graphs take
   prompt    a prompt of --prompt-tokens, llama-bench's pp512
   decode    --decode-tokens written one by one from an empty cache, llama-bench's tg128
   streams   a token a step for each of --streams sequences, each with a cache of its own and
@@ -76,7 +77,7 @@ class Figure:
     """One line of the table: samples of each engine, by its name."""
 
     test: str
-    unit: str  # "t/s", "s" or "MB"
+    unit: str  # "t/s", "s", "MB" or "x"
     samples: dict[str, list[float]]
     token_bytes: float | None = None  # that have to be read for a token, at least
 
@@ -185,8 +186,8 @@ class Bench:
 
 
 def nmse(a: Floats, b: Floats) -> float:
-    """The mean squared difference in units of what `b` has; infinite for another length."""
-    if a.shape != b.shape:
+    """The mean squared difference in units of what `b` has; infinite where it has nothing alike."""
+    if a.shape != b.shape or not b.any():
         return float("inf")
     a, b = a.astype(np.float64), b.astype(np.float64)
     return float(np.square(a - b).mean() / np.square(b).mean())
@@ -197,17 +198,26 @@ def measure_loads(path: Path, plan: Plan, peer: str | None, backend: str) -> lis
     tell(f"load, {plan.n_repeat} fresh processes each")
     times: dict[str, list[float]] = {}
     peaks: dict[str, list[float]] = {}
+    surplus = []
     for i in range(plan.n_repeat + 1):
         for engine in started(peer, backend):
             with engine:
                 loaded_s = engine.load(path, plan.n_threads) + engine.open(LOAD_CONTEXT)
                 loaded_s += engine.decode(1, 1)[0]
                 engine.prompt(min(plan.n_prompt, LOAD_CONTEXT))
-                if i:
-                    times.setdefault(engine.name, []).append(loaded_s)
-                    peak = engine.resident_bytes()["peak"] / 1e6
-                    peaks.setdefault(engine.name, []).append(peak)
-    return [Figure("load to first token", "s", times), Figure("peak resident", "MB", peaks)]
+                if i == 0:
+                    continue
+                memory = engine.resident_bytes()
+                times.setdefault(engine.name, []).append(loaded_s)
+                peaks.setdefault(engine.name, []).append(memory["peak"] / 1e6)
+                if engine.name == "ggmlpy":
+                    needed = path.stat().st_size + memory["cache"] + memory["compute"]
+                    surplus.append(memory["peak"] / needed)
+    return [
+        Figure("load to first token", "s", times),
+        Figure("peak resident", "MB", peaks),
+        Figure("peak / (file + cache + graphs)", "x", {"ggmlpy": surplus}),
+    ]
 
 
 def started(peer: str | None, backend: str) -> Iterator[EngineProcess]:

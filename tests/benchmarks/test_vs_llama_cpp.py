@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from benchmarks import engines, report
@@ -77,11 +78,10 @@ def test_engines_that_compute_something_else_are_not_compared(tmp_path: Path) ->
 
 
 def test_nmse_of_logits() -> None:
-    import numpy as np
-
     a = np.array([3.0, 4.0])
     assert nmse(a, a) == 0
     assert nmse(a + 1, a) == pytest.approx(2 / 25)
+    assert nmse(a, 0 * a) == nmse(a, a[:1]) == float("inf")
 
 
 def test_an_advantage_is_more_of_a_rate_and_less_of_a_cost() -> None:
@@ -134,8 +134,11 @@ def test_the_whole_command(
     assert entry["logits_nmse"] == 0
     assert [figure["test"] for figure in entry["figures"]] == [
         "prompt 4", "decode", "2 streams", "load to first token", "peak resident",
+        "peak / (file + cache + graphs)",
     ]  # fmt: skip
-    assert all(figure["advantage"] > 0 for figure in entry["figures"])
+    *both, surplus = entry["figures"]
+    assert all(figure["advantage"] > 0 for figure in both)
+    assert surplus["medians"]["ggmlpy"] > 1
     assert entry["model_bytes"] == (tmp_path / "tiny-f16.gguf").stat().st_size
 
 
