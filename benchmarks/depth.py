@@ -104,6 +104,8 @@ def measure(plan: Plan, engines: Sequence[EngineProcess]) -> Iterator[Row]:
                 engine.prepare(plan.depths)
             opened = unified
         for depth in plan.depths:
+            if layout == "interleaved" and depth == 0:
+                continue  # nothing lies anywhere: it is the unified cache
             tell(f"{layout}, depth {depth}, {plan.n_rounds} rounds of {plan.n_steps} steps")
             yield _row(plan, layout, depth, taking_part)
 

@@ -21,10 +21,6 @@ from typing import Any, TypeVar
 ROOT = Path(__file__).parents[1]
 T = TypeVar("T")
 
-# Between two engines' turns: both spin for some milliseconds before their idle threads sleep
-# (llama.cpp's OpenMP for 8, ggmlpy's for 0.2).
-SETTLE_S = 0.05
-
 
 class EngineError(Exception):
     """An engine that does not start, fails, or dies; the message says which and why."""
@@ -153,8 +149,6 @@ class EngineProcess:
     # --- the line ---
 
     def _call(self, do: str, **arguments: Any) -> Any:
-        if self._last_cpu_s is not None:
-            time.sleep(SETTLE_S)
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps({"do": do, "with": arguments}) + "\n")

@@ -4,8 +4,9 @@
     <- {"value": [0.051, …], "cpu_s": [1.52, 2.94]}                    a line on stdout
     <- {"error": "…", "cpu_s": […]}                                    where it failed
 
-`cpu_s` is the CPU time that the process had used before and after: what it used between two calls
-is what its idle threads took from whoever was measured meanwhile.
+An answer comes when the engine's threads have gone to sleep. `cpu_s` is the CPU time that the
+process had used before the call and by then: what it uses until the next call, it takes from
+whoever is measured meanwhile.
 
 This file needs nothing but Python, because the other engine's interpreter runs it too.
 """
@@ -22,6 +23,10 @@ from typing import Any, Protocol, TextIO
 
 N_BATCH = 2048
 N_UBATCH = 512
+
+# Before an answer: idle threads spin for some milliseconds before they sleep (llama.cpp's OpenMP
+# for 8, ggmlpy's for 0.2), and would do so in the other engine's turn.
+SETTLE_S = 0.05
 
 
 class Engine(Protocol):
@@ -109,5 +114,6 @@ def _answer(
     answers: TextIO, began_s: float, value: Any = None, error: Exception | None = None
 ) -> None:
     said = {"value": value} if error is None else {"error": f"{type(error).__name__}: {error}"}
+    time.sleep(SETTLE_S)
     answers.write(json.dumps({**said, "cpu_s": [began_s, time.process_time()]}) + "\n")
     answers.flush()

@@ -8,15 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import engines
 from benchmarks.engines import EngineError, EngineProcess, in_turns
 from benchmarks.worker import peak_bytes, random_tokens
 from tests.benchmarks.toys import ABOUT, CannedEngine, toy_command
-
-
-@pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "SETTLE_S", 0.0)
 
 
 def test_answers_and_what_is_printed_do_not_mix() -> None:

@@ -23,7 +23,6 @@ PLAN = Plan(
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "SETTLE_S", 0.0)
     monkeypatch.setattr(module, "read_bandwidth", lambda n_threads: 1e6)
 
 
