@@ -5,8 +5,11 @@ Build lazy tensors with `ops`, run them with `compute`; or load a GGUF file with
 
 from ggmlpy import ops
 from ggmlpy.backends import backend_names, get_backend
+from ggmlpy.batch import Batch
 from ggmlpy.compute import compute
+from ggmlpy.context import Context
 from ggmlpy.context_sizes import ContextWarning
+from ggmlpy.engine import Engine
 from ggmlpy.errors import (
     AllocationError,
     ArgumentError,
@@ -27,11 +30,13 @@ from ggmlpy.errors import (
     Unsupported,
     WeightError,
 )
+from ggmlpy.generation import Request
 from ggmlpy.gguf_file import GGUFFile
 from ggmlpy.graph import Graph
 from ggmlpy.llama import Llama
 from ggmlpy.llama_state import LlamaState
 from ggmlpy.packaged import packaged_model
+from ggmlpy.sampling import SamplingParams
 from ggmlpy.tensor import Flag, Tensor, from_bytes, from_numpy, scope, zeros
 from ggmlpy.tokenizer import Tokenizer
 from ggmlpy.types import TYPES, TensorType
@@ -42,8 +47,11 @@ __all__ = [
     "ArgumentError",
     "BackendError",
     "BadBatch",
+    "Batch",
     "CacheFull",
+    "Context",
     "ContextWarning",
+    "Engine",
     "FileError",
     "Flag",
     "GGUFError",
@@ -55,7 +63,9 @@ __all__ = [
     "Llama",
     "LlamaState",
     "MissingFile",
+    "Request",
     "SamplingError",
+    "SamplingParams",
     "ShapeError",
     "StateError",
     "TemplateError",

@@ -44,15 +44,17 @@ class Answers:
     def reset(self) -> None:
         """End every answer, and forget what the memory holds."""
         with self.lock:
+            self._engine.check_idle_step()
             self._engine.reset()
             self._pieces.clear()
 
     def _start(self, request: Request) -> int:
         with self.lock:
-            if not self._engine.has_work:
+            if not self._engine.is_running:
                 self._engine.timings = Timings(load_s=self.load_s)
-            id = self._engine.add(request)
-            self._pieces[id] = deque()
+            pieces: deque[Piece | Exception] = deque()
+            id = self._engine.add(request, pieces.append)
+            self._pieces[id] = pieces
         return id
 
     def _pieces_of(self, id: int) -> Iterator[Piece]:
@@ -72,11 +74,9 @@ class Answers:
         while id in self._pieces:
             if self._pieces[id]:
                 return self._pieces[id].popleft()
-            if not self._engine.has_work:
+            if not self._engine.is_running:
                 break
-            for output in self._engine.step():
-                if output.id in self._pieces:
-                    self._pieces[output.id].append(output.piece)
+            self._engine.advance()
         raise GgmlpyError("the text cannot go on: the model was reset while it was written")
 
     def _drop(self, id: int) -> None:

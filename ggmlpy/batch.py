@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,8 +109,8 @@ def check(
     for i, (token, position, seqs) in enumerate(
         zip(batch.tokens, batch.positions, batch.seq_ids, strict=True)
     ):
-        if not 0 <= token < n_vocab:
-            raise BadBatch(f"token {token} at index {i} is not in the vocabulary of {n_vocab}")
+        if not isinstance(token, Integral) or not 0 <= token < n_vocab:
+            raise BadBatch(f"token {token!r} at index {i} is not in the vocabulary of {n_vocab}")
         if not seqs or len(set(seqs)) != len(seqs):
             raise BadBatch(
                 f"token at index {i} names sequences {list(seqs)}: one or more, once each"

@@ -18,10 +18,10 @@ from ggmlpy.batch import Batch
 from ggmlpy.compute import backends_for
 from ggmlpy.context import Context
 from ggmlpy.gguf_file import GGUFFile
+from ggmlpy.kv_cache import cache_type
 from ggmlpy.memory import SequenceMemory, Sizes
 from ggmlpy.models import load_model
 from ggmlpy.state import SequenceState, put_state, take_state
-from ggmlpy.types import type_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ def open_context(
         n_ubatch=min(setup.n_ubatch, setup.n_batch),
         n_seq_max=n_seq_max,
         kv_unified=kv_unified,
-        type_k=type_of(setup.type_k),
-        type_v=type_of(setup.type_v),
+        type_k=cache_type("type_k", setup.type_k),
+        type_v=cache_type("type_v", setup.type_v),
         flash_attn=setup.flash_attn,
     )
     context.warm_up()

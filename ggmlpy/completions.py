@@ -19,7 +19,7 @@ from ggmlpy.answers import Answers
 from ggmlpy.chat import ChatTemplate
 from ggmlpy.completion import ChatForm, TextForm, collect
 from ggmlpy.engine import Engine
-from ggmlpy.errors import BadBatch, SamplingError
+from ggmlpy.errors import BadBatch, GgmlpyError, SamplingError
 from ggmlpy.generation import (
     ChatOptions,
     CompletionOptions,
@@ -46,14 +46,20 @@ class Completions:
     def __init__(
         self, engine: Engine, tokenizer: Tokenizer, metadata: Metadata, model_path: str
     ) -> None:
-        self.engine = engine
+        self._engine = engine
         self.tokenizer = tokenizer
         self.metadata = metadata
         self.model_path = model_path
         self.seed: int | None = None
         self.verbose = False
+        self._closed = False
         self._answers = Answers(engine)
         self._chat_template: ChatTemplate | None = None
+
+    @property
+    def engine(self) -> Engine:
+        """What runs requests side by side: add them one by one, take their pieces step by step."""
+        return self._engine
 
     @overload
     def create_completion(
@@ -130,7 +136,7 @@ class Completions:
             presence_penalty=presence_penalty,
             penalty_last_n=penalty_last_n,
             logit_bias=logit_bias,
-            seed=self.seed if seed is None else seed,
+            seed=self._seed(seed),
         )
         request, form = self._text_request(
             prompt, max_tokens, sampling, stop, logprobs, logits_processor, echo, model
@@ -152,12 +158,55 @@ class Completions:
         Raises what `create_completion` raises; nothing runs before the first piece is asked for.
         """
         request, _ = self._text_request(prompt, max_tokens, sampling, stop, None, None, False, None)
-        self.engine.check(request)
+        self._engine.check(request)
         return self._answers.follow(request)
+
+    def request(
+        self,
+        prompt: Prompt,
+        *,
+        max_tokens: int | None = 16,
+        temperature: float = 0.8,
+        top_k: int = 40,
+        top_p: float = 0.95,
+        min_p: float = 0.05,
+        typical_p: float = 1.0,
+        min_keep: int = 1,
+        repeat_penalty: float = 1.0,
+        frequency_penalty: float = 0.0,
+        presence_penalty: float = 0.0,
+        penalty_last_n: int = 64,
+        logit_bias: Mapping[int, float] | None = None,
+        logits_processor: LogitsProcessor | None = None,
+        seed: int | None = None,
+        stop: Stop = None,
+        logprobs: int | None = None,
+    ) -> Request:
+        """A prompt with options of its own, those of `create_completion`: for `generate`, among
+        other prompts, or for `engine.add`. Raises what `create_completion` raises."""
+        sampling = SamplingParams(
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            typical_p=typical_p,
+            min_keep=min_keep,
+            repeat_penalty=repeat_penalty,
+            frequency_penalty=frequency_penalty,
+            presence_penalty=presence_penalty,
+            penalty_last_n=penalty_last_n,
+            logit_bias=logit_bias,
+            seed=self._seed(seed),
+        )
+        request, _ = self._text_request(
+            prompt, max_tokens, sampling, stop, logprobs, logits_processor, False, None
+        )
+        self._engine.check(request)
+        return request
 
     def generate(
         self,
-        prompts: Iterable[Prompt],
+        prompts: Iterable[Prompt | Request],
         *,
         max_tokens: int | None = 16,
         temperature: float = 0.8,
@@ -181,10 +230,11 @@ class Completions:
         """Completions of many prompts, run together on up to `n_seq_max` sequences.
 
         Yields the dicts of `create_completion` in the order of the prompts, each as soon as it and
-        those before it are done. The options are those of `create_completion`, for every prompt.
-        Each text is the one that its prompt gets alone; with `kv_unified`, where sequences fill
-        cells that others left, sums may be rounded in another order. Raises what
-        `create_completion` raises, before anything runs.
+        those before it are done. The options are those of `create_completion`, for every prompt; a
+        prompt with options of its own (a seed, stop texts) is put as `request(prompt, …)`. Each
+        text is the one that its prompt gets alone; with `kv_unified`, where sequences fill cells
+        that others left, sums may be rounded in another order. Raises what `create_completion`
+        raises, before anything runs.
         """
         if isinstance(prompts, str | bytes):
             raise TypeError("prompts is one text: pass a list of texts")
@@ -200,16 +250,25 @@ class Completions:
             presence_penalty=presence_penalty,
             penalty_last_n=penalty_last_n,
             logit_bias=logit_bias,
-            seed=self.seed if seed is None else seed,
+            seed=self._seed(seed),
         )
-        asked = [
-            self._text_request(
-                prompt, max_tokens, sampling, stop, logprobs, logits_processor, echo, model
-            )
-            for prompt in prompts
-        ]
-        for request, _ in asked:
-            self.engine.check(request)
+        asked = []
+        for i, prompt in enumerate(prompts):
+            try:
+                if isinstance(prompt, Request):
+                    n_prompt = len(prompt.prompt)
+                    form = TextForm(model or self.model_path, self.tokenizer, n_prompt)
+                    asked.append((prompt, form))
+                else:
+                    asked.append(
+                        self._text_request(
+                            prompt, max_tokens, sampling, stop, logprobs, logits_processor,
+                            echo, model,
+                        )
+                    )  # fmt: skip
+                self._engine.check(asked[-1][0])
+            except BadBatch as error:
+                raise BadBatch(f"prompts[{i}]: {error}") from None
         return self._collect_all(asked)
 
     @overload
@@ -274,7 +333,7 @@ class Completions:
             presence_penalty=presence_penalty,
             penalty_last_n=penalty_last_n,
             logit_bias=logit_bias,
-            seed=self.seed if seed is None else seed,
+            seed=self._seed(seed),
         )
         template = self.chat_template
         # A model's own template writes its BOS: one more would change what the model sees.
@@ -296,9 +355,19 @@ class Completions:
     @property
     def timings(self) -> Timings:
         """Of what ran since the engine was last idle."""
-        return self.engine.timings
+        return self._engine.timings
 
     # --- requests and their answers ---
+
+    def _check_open(self) -> None:
+        """Raise GgmlpyError if the model was closed."""
+        if self._closed:
+            raise GgmlpyError(f"{self.model_path}: the model is closed")
+
+    def _seed(self, seed: int | None) -> int | None:
+        """A call's seed, else the model's. As in llama.cpp -1 is none: a fresh one."""
+        seed = self.seed if seed is None else seed
+        return None if seed == -1 else seed
 
     def _text_request(
         self,
@@ -326,7 +395,7 @@ class Completions:
         elif isinstance(prompt, Sequence | np.ndarray) and not isinstance(
             prompt, bytes | bytearray
         ):
-            tokens = [int(token) for token in prompt]
+            tokens = [_token(token) for token in prompt]
         else:
             raise TypeError(f"a prompt is a string or token ids, not {type(prompt).__name__}")
         if not tokens:  # a file without BOS, and nothing to start from
@@ -342,17 +411,19 @@ class Completions:
         n_top_logprobs: int | None,
         logits_processor: LogitsProcessor | None,
     ) -> Request:
+        self._check_open()
         _check_count("max_tokens", max_tokens)
+        if logits_processor is not None and not callable(logits_processor):
+            raise SamplingError(f"logits_processor is {logits_processor!r}: must be a function")
         _check_count("logprobs", n_top_logprobs, least=0)
-        # The last token need not be run, so one more can be written than there is room for.
-        room = self.engine.context.sizes.n_ctx_seq - len(tokens) + 1
-        wanted = room if max_tokens is None or max_tokens < 1 else min(max_tokens, room)
+        room = self._engine.context.sizes.n_ctx_seq  # the engine keeps to what is left of it
+        wanted = room if max_tokens is None or max_tokens < 1 else max_tokens
         return Request(tokens, wanted, sampling, stop, n_top_logprobs, logits_processor)
 
     def _complete(
         self, request: Request, form: TextForm | ChatForm, stream: bool
     ) -> dict[str, Any] | Chunks:
-        self.engine.check(request)
+        self._engine.check(request)
         pieces = self._answers.follow(request)
         if stream:
             return form.chunks(pieces)
@@ -368,9 +439,20 @@ class Completions:
                 yield collect(pieces, form)
 
 
+def _token(token: Any) -> int:
+    if isinstance(token, str):
+        raise TypeError("a prompt is one text or token ids, not a list of texts: see generate()")
+    try:
+        return operator.index(token)
+    except TypeError:
+        raise TypeError(f"a prompt's token ids are whole numbers, {token!r} is none") from None
+
+
 def _as_list(stop: Stop) -> list[str]:
     if stop is None:
         return []
+    if not isinstance(stop, str | Sequence):
+        raise SamplingError(f"stop is {stop!r}: must be a text, or a list of texts")
     return [stop] if isinstance(stop, str) else list(stop)
 
 

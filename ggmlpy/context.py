@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
+from numbers import Integral
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy.backends.base import Backend
 from ggmlpy.batch import Batch, TokenRun, check, check_shared, split
+from ggmlpy.compute import backends_for
+from ggmlpy.context_sizes import check_whole
 from ggmlpy.errors import BadBatch
+from ggmlpy.gguf_file import GGUFFile
 from ggmlpy.graph import Graph
 from ggmlpy.memory import Placement, SequenceMemory, Sizes, decide_sizes
-from ggmlpy.models import Model
+from ggmlpy.models import Model, load_model
 from ggmlpy.plans import Plan, PlanCache, SegmentShape, Shape, make_inputs
 from ggmlpy.scheduler import Pin
 from ggmlpy.shift import move_positions
@@ -48,10 +54,28 @@ class Context:
         self.model = model
         self.sizes: Sizes = decide_sizes(n_ctx, n_seq_max, kv_unified, n_ubatch, n_ctx_seq)
         self.memory = SequenceMemory(model.memory, self.sizes, type_k, type_v)
+        for cache in self.memory.caches:
+            cache.scrubs = not flash_attn
         self.plans = PlanCache(model, self.memory, backends, flash_attn, pin)
         self.backends = list(backends)
         self.backend_names = ", ".join(b.name for b in backends)
         self._last: Plan | None = None
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        *,
+        backend: str = "auto",
+        n_threads: int | None = None,
+        **options: Any,
+    ) -> Context:
+        """A context of a GGUF file; `options` are those of Context, `n_ctx` at least.
+
+        Raises FileError, Unsupported or BackendError.
+        """
+        model = load_model(GGUFFile.open(path))
+        return cls(model, backends_for(backend, n_threads), **options)
 
     @property
     def n_plans_built(self) -> int:
@@ -149,19 +173,55 @@ class Context:
         if max(map(len, batch.seq_ids)) > 1:
             check_shared(batch, self.memory.histories())
 
+    # --- sequences by hand: what an engine does by itself ---
+
+    def seq_rm(self, seq: int, start: int = 0, stop: int | None = None) -> None:
+        """Forget positions `start` up to `stop` (None: to the end); `seq` -1 means every sequence.
+
+        Raises BadBatch for a sequence that there is not, Unsupported for a part that recurrent
+        layers or a window cannot forget; nothing is changed then.
+        """
+        self.memory.seq_rm(seq, *_span(start, stop))
+
+    def seq_cp(self, source: int, target: int, start: int = 0, stop: int | None = None) -> None:
+        """Let `target` hold what `source` holds there; done when it returns.
+
+        In a shared stream both have the same cells from then on, between streams K and V are
+        copied. Raises BadBatch, CacheFull or Unsupported; nothing is changed then.
+        """
+        self.memory.seq_cp(source, target, *_span(start, stop))
+
+    def seq_keep(self, seq: int) -> None:
+        """Forget every sequence but one."""
+        self.memory.seq_keep(seq)
+
+    def seq_pos_min(self, seq: int) -> int:
+        """The lowest position held of a sequence, -1 if none is."""
+        return self.memory.seq_pos_min(seq)
+
+    def seq_pos_max(self, seq: int) -> int:
+        """The highest position held of a sequence, -1 if none is."""
+        return self.memory.seq_pos_max(seq)
+
+    def clear(self) -> None:
+        """Forget every sequence."""
+        self.memory.clear()
+
     def seq_add(self, seq: int, start: int, stop: int | None, delta: int) -> None:
         """Add `delta` to a sequence's positions `start` up to `stop`; below 0 they are forgotten.
 
         Raises BadBatch where a position is taken, Unsupported, CacheFull; nothing is changed then.
         """
+        check_whole("delta", delta, -(2**31))
+        start, stop = _span(start, stop)
         move_positions(
             self.model, self.memory, self.backends, seq, start, stop, lambda p: p + delta
         )
 
     def seq_div(self, seq: int, start: int, stop: int | None, divisor: int) -> None:
         """Divide positions by a whole number; several tokens may come to be at one position."""
-        if divisor < 1:
-            raise BadBatch(f"divisor is {divisor}: it must be at least 1")
+        check_whole("divisor", divisor, 1)
+        start, stop = _span(start, stop)
         move_positions(
             self.model, self.memory, self.backends, seq, start, stop,
             lambda p: p // divisor, may_meet=True,
@@ -230,6 +290,20 @@ class Context:
             cache.n_kv(tuple({cache.stream_of(run.seqs[0]) for run in runs}))
             for cache in self.memory.caches
         )
+
+
+def _span(start: int, stop: int | None) -> tuple[int, int | None]:
+    """Positions as llama.cpp takes them: below 0 means from the start, to the end.
+
+    Raises BadBatch for what is no range.
+    """
+    for name, value in (("start", start), ("stop", stop)):
+        if value is not None and not isinstance(value, Integral):
+            raise BadBatch(f"{name} is {value!r}: it must be a position, a whole number")
+    start, stop = max(0, start), None if stop is None or stop < 0 else stop
+    if stop is not None and stop < start:
+        raise BadBatch(f"positions {start} up to {stop} are none: stop must not be below start")
+    return start, stop
 
 
 def _joined(parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:

@@ -11,6 +11,7 @@ gets the tokens that it would get alone.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from time import perf_counter
@@ -20,7 +21,8 @@ from numpy.typing import NDArray
 
 from ggmlpy.batch import Batch
 from ggmlpy.context import Context
-from ggmlpy.errors import BadBatch, CacheFull
+from ggmlpy.context_sizes import check_whole
+from ggmlpy.errors import BadBatch, CacheFull, GgmlpyError, SamplingError
 from ggmlpy.generation import FinishReason, Piece, Request, TokenLogprob, token_logprob
 from ggmlpy.sampling import Sampler
 from ggmlpy.slots import Slot, Slots
@@ -41,6 +43,9 @@ class Output:
     piece: Piece | Exception
 
 
+Reader = Callable[[Piece | Exception], None]
+
+
 @dataclass(eq=False, slots=True)
 class _Sequence:
     """A request under way."""
@@ -51,6 +56,9 @@ class _Sequence:
     decoder: StreamDecoder
     checker: StopChecker
     tokens: list[int]  # the prompt and what was written after it
+    n_most: int  # tokens to write: what was asked for, as far as a sequence has room
+    reader: Reader | None  # who gets the pieces; None: who calls `step`
+    last_step: int = 0  # in which any of its tokens were run
     n_run: int = 0  # of these, how many the memory holds
     n_made: int = 0
     saved: SequenceState | None = None  # while set aside
@@ -68,8 +76,17 @@ class _Sequence:
 _Slot = Slot[_Sequence]
 
 
+def _turn(slot: _Slot) -> tuple[int, bool, int]:
+    sequence = slot.taken_by
+    return sequence.last_step, not sequence.is_writing, sequence.id
+
+
 class Engine:
-    """Requests go in by `add`, pieces of answers come out of `step`, until `has_work` is false."""
+    """Requests go in by `add`, pieces of answers come out of `step`, until `has_work` is false.
+
+    A `Llama` has one (`llm.engine`); `llm.request(prompt, …)` makes requests for it. Whatever else
+    runs on it meanwhile, no piece is lost: what `advance` leaves waits for the next `step`.
+    """
 
     def __init__(self, context: Context, tokenizer: Tokenizer) -> None:
         self.context = context
@@ -81,6 +98,7 @@ class Engine:
         self._n_steps = 0
         self._in_step = False
         self._cancelled: list[int] = []  # to be dropped when the step is over
+        self._outputs: list[Output] = []  # made, and not yet returned
         self._waiting: deque[_Sequence] = deque()
         self._aside: deque[_Sequence] = deque()
         self.slots: Slots[_Sequence] = Slots(context.memory)
@@ -91,20 +109,26 @@ class Engine:
         """Raise what `add` would raise."""
         self._sequence(request)
 
-    def add(self, request: Request) -> int:
+    def add(self, request: Request, reader: Reader | None = None) -> int:
         """Queue a request; returns the id that its outputs carry.
 
-        Raises BadBatch for a prompt that is empty, has a token outside the vocabulary, or is longer
-        than a sequence may be; SamplingError for bad stop strings or biases of unknown tokens.
+        With `reader` the pieces go to it, and not out of `step`. Raises BadBatch for a prompt that
+        is empty, has a token outside the vocabulary, or is longer than a sequence may be;
+        SamplingError for bad stop strings or biases of unknown tokens.
         """
-        sequence = self._sequence(request)
+        sequence = self._sequence(request, reader)
         for token in request.prompt:
             sequence.sampler.accept(token)
         self._waiting.append(sequence)
         return sequence.id
 
-    def _sequence(self, request: Request) -> _Sequence:
+    def _sequence(self, request: Request, reader: Reader | None = None) -> _Sequence:
         """The request made ready to be queued."""
+        if not isinstance(request, Request):
+            raise BadBatch(
+                f"a request is made by Llama.request(prompt, …), {type(request).__name__} is none"
+            )
+        check_whole("max_tokens", request.max_tokens, 1)
         self.context.check_tokens(request.prompt)
         limit = self.context.sizes.n_ctx_seq
         if len(request.prompt) > limit:
@@ -119,6 +143,9 @@ class Engine:
             decoder=self._tokenizer.stream(start=False),
             checker=StopChecker(list(request.stop)),
             tokens=list(request.prompt),
+            # The last token need not be run, so one more can be written than there is room for.
+            n_most=min(request.max_tokens, limit - len(request.prompt) + 1),
+            reader=reader,
         )
 
     def cancel(self, id: int) -> None:
@@ -139,40 +166,71 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
+        """Whether `step` has anything to run or to return."""
+        return self.is_running or bool(self._outputs)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether any request is not finished."""
         return bool(self._waiting or self._aside or self.slots.running())
 
     def reset(self) -> None:
         """Drop every request and all that the memory holds."""
         self._waiting.clear()
         self._aside.clear()
+        self._outputs.clear()
         self.slots.clear()
 
     # --- a step ---
 
     def step(self) -> list[Output]:
-        """Run one batch of what is due; the pieces that it adds to the answers.
+        """Run one batch of what is due; the pieces that were added to answers without a reader.
+
+        Raises as `advance` does.
+        """
+        self.advance()
+        outputs, self._outputs = self._outputs, []
+        return outputs
+
+    def advance(self) -> None:
+        """Run one batch of what is due, if anything is.
 
         What goes wrong with one request (its logits_processor raises, its logits have no maximum)
         ends that one alone, as its output. Anything raised here leaves the engine as it was, but
         for an interrupt between the batch and its outputs, which drops all requests.
         """
+        self.check_idle_step()
         self._n_steps += 1
         self._in_step = True
         try:
-            return self._step()
+            self._step()
         finally:
             self._in_step = False
             for id in self._cancelled:
                 self.cancel(id)
             self._cancelled.clear()
 
-    def _step(self) -> list[Output]:
-        self._resume()
-        self._admit()
+    def check_idle_step(self) -> None:
+        """Raise GgmlpyError during a step: what a callback of a request may not do."""
+        if self._in_step:
+            raise GgmlpyError(
+                "a step is under way: a logits_processor cannot use the model that calls it"
+            )
+
+    def _step(self) -> None:
+        try:
+            self._resume()
+            self._admit()
+        except Exception:
+            raise
+        except BaseException:  # an interrupt: a request may be nowhere, or in two places
+            self.reset()
+            raise
         while True:
             taken, batch = self._collect()
             if not batch:
-                return []
+                assert not self.is_running, "there is work, and none of it can be run"
+                return
             started = perf_counter()
             try:
                 logits = self.context.decode_batch(batch)
@@ -183,7 +241,7 @@ class Engine:
         self._count(taken, perf_counter() - started)
         self.most_cells_used = max(self.most_cells_used, self.context.memory.n_used())
         try:
-            return self._advance(taken, logits)
+            self._write_pieces(taken, logits)
         except BaseException:  # an interrupt: tokens were run whose logits are lost
             self.reset()
             raise
@@ -193,15 +251,15 @@ class Engine:
         room = self.context.sizes.n_ubatch
         taken: list[tuple[_Slot, int]] = []
         batch = Batch()
-        slots = sorted(
-            self.slots.running(), key=lambda slot: (not slot.taken_by.is_writing, slot.taken_by.id)
-        )
+        # Those that had no room in the last step come first, then those that write.
+        slots = sorted(self.slots.running(), key=_turn)
         for slot in slots:
             sequence = slot.taken_by
             n = min(sequence.n_due, room)
             if n == 0:
                 break
             room -= n
+            sequence.last_step = self._n_steps
             taken.append((slot, n))
             tokens = sequence.tokens[sequence.n_run : sequence.n_run + n]
             last = n == sequence.n_due
@@ -210,8 +268,8 @@ class Engine:
                 batch.add(token, position, (slot.seq,), last and i == n - 1)
         return taken, batch
 
-    def _advance(self, taken: list[tuple[_Slot, int]], logits: NDArray[np.float32]) -> list[Output]:
-        outputs, row = [], 0
+    def _write_pieces(self, taken: list[tuple[_Slot, int]], logits: NDArray[np.float32]) -> None:
+        row = 0
         for slot, n in taken:
             sequence = slot.taken_by
             slot.tokens += sequence.tokens[sequence.n_run : sequence.n_run + n]
@@ -219,10 +277,12 @@ class Engine:
             if sequence.n_due == 0:
                 piece = self._write_or_fail(sequence, logits[row])
                 row += 1
-                outputs.append(Output(sequence.id, piece))
                 if isinstance(piece, Exception) or piece.finish_reason is not None:
                     self._free(slot)
-        return outputs
+                if sequence.reader is not None:
+                    sequence.reader(piece)
+                else:
+                    self._outputs.append(Output(sequence.id, piece))
 
     def _write_or_fail(self, sequence: _Sequence, logits: NDArray[np.float32]) -> Piece | Exception:
         try:
@@ -242,7 +302,7 @@ class Engine:
         text = checker.push(decoder.push(token))
         if checker.stopped is not None:
             return Piece(text, token, logprobs, "stop")
-        if sequence.n_made < sequence.request.max_tokens:
+        if sequence.n_made < sequence.n_most:
             return Piece(text, token, logprobs)
         text += checker.push(decoder.finish())
         reason: FinishReason = "stop" if checker.stopped is not None else "length"
@@ -255,6 +315,10 @@ class Engine:
         request = sequence.request
         if request.logits_processor is not None:
             logits = request.logits_processor(sequence.tokens, logits.copy())
+            if not isinstance(logits, np.ndarray):
+                raise SamplingError(
+                    f"the logits_processor returned {type(logits).__name__}: it must return logits"
+                )
         token = sequence.sampler.sample(logits)
         sequence.sampler.accept(token)
         logprobs = []
@@ -287,6 +351,7 @@ class Engine:
                 return
             self._waiting.popleft()
             slot.owner = sequence
+            sequence.last_step = self._n_steps - 1
             sequence.n_run = self.slots.reuse(slot, sequence.tokens)
             self.timings.n_reused += sequence.n_run
 
@@ -301,6 +366,7 @@ class Engine:
             self.slots.restore(slot, sequence.saved)
             self._aside.popleft()
             slot.owner = sequence
+            sequence.last_step = self._n_steps - 1
             sequence.saved = None
 
     def _has_room_for(self, n_tokens: int) -> bool:

@@ -14,16 +14,18 @@ from numpy.typing import NDArray
 
 from ggmlpy.errors import CacheFull, Unsupported
 from ggmlpy.models.memory import AttentionLayers
-from ggmlpy.quants import has_quantizer
 from ggmlpy.spans import Spans
 from ggmlpy.tensor import Flag, Tensor, zeros
-from ggmlpy.types import TensorType
+from ggmlpy.types import BY_ID, TYPES, TensorType
 
 KV_PAD = 256  # cells in view are a multiple of this, so that few different graphs are needed
 EMPTY = -1
 
 Cells = NDArray[np.int64]
 Positions = NDArray[np.int32]
+
+# What attention reads and `set_rows` writes on every backend.
+CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,9 @@ class KVCache:
         self.n_head_kv = spec.n_head_kv
         self.window = spec.window
         self.type_k, self.type_v = type_k, type_v
+        # Attention step by step multiplies a masked cell's V by 0: it must be no NaN that a
+        # sequence has left there. Flash attention does not read such cells.
+        self.scrubs = False
         _check_type("type_k", type_k, spec.n_embd_head_k)
         _check_type("type_v", type_v, spec.n_embd_head_v)
         n_embd_k = spec.n_embd_head_k * spec.n_head_kv
@@ -248,6 +253,7 @@ class KVCache:
         self._note_forgotten(stream, cells)
         self._positions[stream, cells] = EMPTY
         self._members[stream][:, cells] = False
+        self._scrub(stream, cells)
         self._recount(stream)
 
     def _note_forgotten(self, stream: int, cells: Cells) -> int:
@@ -293,10 +299,11 @@ class KVCache:
         )
 
     def go_back(self, before: Holdings) -> None:
-        """Make these cells hold what they held. What they store is not touched."""
+        """Make these cells hold what they held. What they store is not brought back."""
         self._positions[before.stream, before.cells] = before.positions
         self._members[before.stream][:, before.cells] = before.members
         self._forgotten = list(before.forgotten)
+        self._scrub(before.stream, before.cells[before.positions == EMPTY])
         self._recount(before.stream)
 
     def save_rows(self, stream: int, cells: Cells) -> SavedRows:
@@ -318,12 +325,19 @@ class KVCache:
         """Say which positions of a sequence are forgotten."""
         self._forgotten[seq] = forgotten
 
+    def _scrub(self, stream: int, cells: Cells) -> None:
+        """Zeros where nothing is held any more, if `scrubs`."""
+        if self.scrubs and len(cells):
+            for leaf in (*self.k.values(), *self.v.values()):
+                self.rows_of(leaf)[stream, cells] = 0
+
     def release(self, seq: int, cells: Cells) -> None:
         """Take cells from a sequence; those that then belong to none become empty."""
         stream = self.stream_of(seq)
         self._members[stream, self._member(seq), cells] = False
         free = cells[~self._members[stream][:, cells].any(axis=0)]
         self._positions[stream, free] = EMPTY
+        self._scrub(stream, free)
         self._recount(stream)
 
     def share(self, seq: int, cells: Cells) -> None:
@@ -349,6 +363,8 @@ class KVCache:
 
     def clear(self) -> None:
         """Empty every cell."""
+        for stream in range(self.n_stream):
+            self._scrub(stream, np.flatnonzero(self._positions[stream] != EMPTY))
         self._positions.fill(EMPTY)
         self._members.fill(False)
         self._forgotten = [Spans()] * self.n_seq_max
@@ -373,9 +389,20 @@ def padded(n: int) -> int:
     return -(-n // KV_PAD) * KV_PAD
 
 
+def cache_type(name: str, wanted: str | int | TensorType) -> TensorType:
+    """A type of K or V by its name, or by its number in a GGUF file. Raises Unsupported."""
+    if isinstance(wanted, str) and wanted in TYPES:
+        return TYPES[wanted]
+    if isinstance(wanted, TensorType):
+        return wanted
+    if isinstance(wanted, bool | str) or wanted not in BY_ID:
+        raise Unsupported(f"{name} is {wanted!r}: must be one of {', '.join(CACHE_TYPES)}")
+    return BY_ID[int(wanted)]
+
+
 def _check_type(name: str, type: TensorType, n_embd_head: int) -> None:
-    if not (type.is_float or type.is_quantized) or not has_quantizer(type):
-        raise Unsupported(f"{name} is {type}: K and V cannot be written in that type")
+    if str(type) not in CACHE_TYPES:
+        raise Unsupported(f"{name} is {type}: K and V may be {', '.join(CACHE_TYPES)}")
     if n_embd_head % type.block_size:
         raise Unsupported(
             f"{name} is {type}, in blocks of {type.block_size}: the head size {n_embd_head}"

@@ -14,15 +14,16 @@ from numpy.typing import NDArray
 from ggmlpy.completions import Completions
 from ggmlpy.compute import backends_for
 from ggmlpy.context import Context
-from ggmlpy.context_sizes import check_whole, choose_sizes
+from ggmlpy.context_sizes import check_flag, check_whole, choose_sizes
 from ggmlpy.engine import Engine
-from ggmlpy.errors import BadBatch, ShapeError, StateError
+from ggmlpy.errors import AllocationError, BadBatch, StateError
 from ggmlpy.gguf_file import GGUFFile
+from ggmlpy.kv_cache import cache_type
 from ggmlpy.llama_state import LlamaState, fingerprint
 from ggmlpy.models import load_model
+from ggmlpy.sampling import SamplingParams
 from ggmlpy.summary import summary
 from ggmlpy.tokenizer import Tokenizer
-from ggmlpy.types import BY_ID, TensorType, type_of
 
 
 class Llama(Completions):
@@ -69,10 +70,16 @@ class Llama(Completions):
         backend        what computes: "cpu", "reference", an installed one; "auto" is the fastest
         n_threads      CPU threads; None: one a core, and one alone where there is little to do
         n_gpu_layers   layers on a backend with memory of its own; -1: all
-        seed           of every call that names none; None: a fresh one each time
+        seed           of every call that names none; None or -1: a fresh one each time
         verbose        print what was decided (`describe`), and timings after each completion
         """
         started = perf_counter()
+        for name, value in (("kv_unified", kv_unified), ("flash_attn", flash_attn)):
+            check_flag(name, value)
+        check_flag("verbose", verbose)
+        if n_threads is not None:
+            check_whole("n_threads", n_threads, 1)
+        SamplingParams(seed=None if seed == -1 else seed)  # refused now, not by the first call
         check_whole("n_batch", n_batch, 1)
         check_whole("n_ubatch", n_ubatch, 1)
         self._file = GGUFFile.open(model_path)
@@ -80,18 +87,22 @@ class Llama(Completions):
         n_ctx, n_ctx_seq = choose_sizes(
             n_ctx, n_ctx_seq, n_seq_max, kv_unified, self.model.hparams.n_ctx_train
         )
-        self._context = Context(
-            self.model,
-            backends_for(backend, n_threads),
-            n_ctx=n_ctx,
-            n_ctx_seq=n_ctx_seq,
-            n_ubatch=min(n_ubatch, n_batch),
-            n_seq_max=n_seq_max,
-            kv_unified=kv_unified,
-            type_k=_cache_type("type_k", type_k),
-            type_v=_cache_type("type_v", type_v),
-            flash_attn=flash_attn,
-        )
+        types = cache_type("type_k", type_k), cache_type("type_v", type_v)
+        try:
+            self._context = Context(
+                self.model,
+                backends_for(backend, n_threads),
+                n_ctx=n_ctx,
+                n_ctx_seq=n_ctx_seq,
+                n_ubatch=min(n_ubatch, n_batch),
+                n_seq_max=n_seq_max,
+                kv_unified=kv_unified,
+                type_k=types[0],
+                type_v=types[1],
+                flash_attn=flash_attn,
+            )
+        except AllocationError as error:
+            raise AllocationError(f"a KV cache for n_ctx = {n_ctx} tokens: {error}") from None
         metadata = self._file.metadata
         tokenizer = Tokenizer.from_metadata(metadata, self._file.path.name)
         super().__init__(Engine(self._context, tokenizer), tokenizer, metadata, str(model_path))
@@ -155,8 +166,10 @@ class Llama(Completions):
 
     # --- tokens and logits ---
 
-    def tokenize(self, text: str, add_bos: bool = True, special: bool = False) -> list[int]:
-        """The text's token ids. `special` parses control tokens written in the text."""
+    def tokenize(self, text: str | bytes, add_bos: bool = True, special: bool = False) -> list[int]:
+        """The text's token ids, of bytes in UTF-8 too. `special` parses control tokens in it."""
+        if isinstance(text, bytes):
+            text = text.decode("utf-8", errors="replace")
         return self.tokenizer.encode(text, add_bos=add_bos, special=special)
 
     def detokenize(self, tokens: Sequence[int], special: bool = False) -> str:
@@ -168,6 +181,7 @@ class Llama(Completions):
 
         Raises BadBatch for tokens that there are not, or more of them than a sequence may have.
         """
+        self._check_open()
         if len(tokens) > self.n_ctx_seq():
             raise BadBatch(
                 f"{len(tokens)} tokens, a sequence may have n_ctx_seq = {self.n_ctx_seq()}"
@@ -193,6 +207,7 @@ class Llama(Completions):
         With `path` it is written to a file too, whole or not at all. Raises BadBatch for a sequence
         that there is not, FileError for a file that cannot be written.
         """
+        self._check_open()
         with self._answers.lock:
             states = self.engine.slots.save(seq)
             state = LlamaState(states, Path(self.model_path).name, self._own_fingerprint())
@@ -211,6 +226,7 @@ class Llama(Completions):
         there is not or that is being written, CacheFull where there is no room; nothing is changed
         then.
         """
+        self._check_open()
         if isinstance(state, bytes | bytearray | memoryview):
             state = LlamaState.from_bytes(bytes(state))
         elif isinstance(state, str | Path):
@@ -220,6 +236,7 @@ class Llama(Completions):
                 f"a state is a LlamaState, bytes or a path, not {type(state).__name__}"
             )
         with self._answers.lock:
+            self.engine.check_idle_step()
             state.check_fits(
                 Path(self.model_path).name,
                 self._own_fingerprint(),
@@ -241,8 +258,11 @@ class Llama(Completions):
         self._answers.reset()
 
     def close(self) -> None:
-        """Let go of the file. The model must not be used afterwards."""
-        self._file.close()
+        """End what is being written and let go of the file: what uses the model then raises."""
+        if not self._closed:
+            self.reset()
+            self._closed = True
+            self._file.close()
 
     def __enter__(self) -> Llama:
         return self
@@ -254,12 +274,3 @@ class Llama(Completions):
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _cache_type(name: str, wanted: str | int | TensorType) -> TensorType:
-    """A type by its name, or by its number in a GGUF file."""
-    if isinstance(wanted, str | TensorType):
-        return type_of(wanted)
-    if isinstance(wanted, bool) or wanted not in BY_ID:
-        raise ShapeError(f"{name} is {wanted!r}: must be the name of a type, or its number in ggml")
-    return BY_ID[int(wanted)]

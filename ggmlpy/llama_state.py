@@ -38,6 +38,13 @@ class LlamaState:
         """The tokens of each sequence."""
         return {seq: list(state.tokens) for seq, state in self.sequences.items()}
 
+    def sequence(self, seq: int) -> LlamaState:
+        """One of its sequences as a state of its own. Raises StateError if it is not there."""
+        if seq not in self.sequences:
+            held = ", ".join(map(str, self.sequences)) or "none"
+            raise StateError(f"the state holds no sequence {seq!r}, it holds {held}")
+        return LlamaState({seq: self.sequences[seq]}, self.model, self.fingerprint)
+
     @property
     def n_tokens(self) -> int:
         """Of all sequences together."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from numbers import Integral
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +46,11 @@ def decide_sizes(
         raise BadBatch(f"n_seq_max is {n_seq_max}: it must be at least 1")
     share = n_ctx if unified else n_ctx // n_seq_max
     n_ctx_seq = share if n_ctx_seq is None else n_ctx_seq
+    if n_ctx > share * (1 if unified else n_seq_max) and share > 0:
+        raise BadBatch(
+            f"n_ctx is {n_ctx}, of which {n_seq_max} sequences cannot have equal parts: it must be"
+            f" a multiple of n_seq_max, or kv_unified"
+        )
     if share < 1:
         raise BadBatch(f"n_ctx is {n_ctx}: less than one token for each of {n_seq_max} sequences")
     if not 1 <= n_ctx_seq <= share:
@@ -373,8 +379,8 @@ class SequenceMemory:
 
     def check_seq(self, seq: int) -> None:
         """Raise BadBatch for a sequence that there is not."""
-        if not 0 <= seq < self.sizes.n_seq_max:
-            raise BadBatch(f"sequence {seq}: n_seq_max is {self.sizes.n_seq_max}")
+        if not isinstance(seq, Integral) or not 0 <= seq < self.sizes.n_seq_max:
+            raise BadBatch(f"sequence {seq!r}: n_seq_max is {self.sizes.n_seq_max}")
 
 
 def _range(start: int, stop: int | None) -> str:

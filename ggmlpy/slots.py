@@ -127,7 +127,8 @@ class Slots(Generic[Owner]):
             raise BadBatch("texts are being written: read them to their end first, or reset()")
         if len(states) > len(self.all):
             raise BadBatch(
-                f"the state holds {len(states)} sequences, there are n_seq_max = {len(self.all)}"
+                f"the state holds {len(states)} sequences, there are n_seq_max = {len(self.all)}:"
+                " load some of them one by one, state.sequence(n) as seq=…"
             )
         # Each keeps its number if all can: whoever saved them may count on it.
         kept = all(n < len(self.all) for n in states)
@@ -140,7 +141,8 @@ class Slots(Generic[Owner]):
         self.memory.check_seq(seq)
         if len(states) != 1:
             raise BadBatch(
-                f"the state holds {len(states)} sequences: one can become sequence {seq}"
+                f"the state holds {len(states)} sequences, one can become sequence {seq}: choose"
+                " it by state.sequence(n)"
             )
         slot = self.all[seq]
         if slot.owner is not None:

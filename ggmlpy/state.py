@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy.errors import CacheFull, StateError
-from ggmlpy.kv_cache import Cells, KVCache
+from ggmlpy.kv_cache import CACHE_TYPES, Cells, KVCache
 from ggmlpy.memory import SequenceMemory
 from ggmlpy.quants import from_float, to_float
 from ggmlpy.spans import NOTHING, Spans
@@ -224,9 +224,11 @@ def _check_fits(memory: SequenceMemory, state: SequenceState) -> None:
             ("K", rows.k, rows.k_type, cache.k[i]),
             ("V", rows.v, rows.v_type, cache.v[i]),
         ):
+            if str(type) not in CACHE_TYPES:
+                raise StateError(f"the state's {name} of layer {i} is {type}: no cache is")
             n_blocks, rest = divmod(kept.shape[1], type.type_size)
             n_embd = n_blocks * type.block_size
-            if rest or n_embd != leaf.ne[0] or not (type.is_float or type.is_quantized):
+            if rest or n_embd != leaf.ne[0]:
                 raise StateError(
                     f"the state's {name} of layer {i} has {kept.shape[1]} bytes of {type} a token"
                     f" ({n_embd} elements), the model's has {leaf.ne[0]} elements"

@@ -176,7 +176,8 @@ def read_file(path: str | Path) -> tuple[dict[int, SequenceState], dict[str, Any
     """
     path = Path(path)
     if not path.is_file():
-        raise MissingFile(f"{path}: there is no such file")
+        what = "is a folder" if Path(path).is_dir() else "there is no such file"
+        raise MissingFile(f"{path}: {what}")
     try:
         data = path.read_bytes()
     except OSError as error:

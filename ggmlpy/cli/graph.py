@@ -17,6 +17,7 @@ from ggmlpy.cli import common, options
 from ggmlpy.cli.options import option
 from ggmlpy.cli.show import printable
 from ggmlpy.errors import Unsupported
+from ggmlpy.kv_cache import cache_type
 from ggmlpy.packaged import packaged_model
 
 if TYPE_CHECKING:
@@ -101,15 +102,14 @@ def _build(
     from ggmlpy.context import build_graph
     from ggmlpy.gguf_file import GGUFFile
     from ggmlpy.models import load_model
-    from ggmlpy.types import type_of
 
     return build_graph(
         load_model(GGUFFile.open(path)),
         n_tokens,
         n_past,
         flash_attn=flash_attn,
-        type_k=type_of(type_k),
-        type_v=type_of(type_v),
+        type_k=cache_type("type_k", type_k),
+        type_v=cache_type("type_v", type_v),
     )
 
 

@@ -132,8 +132,8 @@ def test_backend_that_is_not_installed(run: Run, tiny: Path) -> None:
 def test_kv_types(run: Run, tiny: Path, command: str, flag: str) -> None:
     name = {"-ctk": "type_k", "-ctv": "type_v"}[flag]
     for type, message in {
-        "f17": "unknown tensor type 'f17'; known: f32, f16, q4_0",
-        "i32": f"{name} is i32: K and V cannot be written in that type",
+        "f17": f"{name} is 'f17': must be one of f32, f16, bf16, q8_0",
+        "i32": f"{name} is i32: K and V may be f32, f16, bf16, q8_0",
         "q8_0": f"{name} is q8_0, in blocks of 32: the head size 16 is not a multiple",
     }.items():
         assert run(*arguments(command, tiny), flag, type).error.startswith(message)
@@ -143,7 +143,7 @@ def test_context_beyond_all_memory(run: Run, tiny: Path) -> None:
     outcome = run(*arguments("generate", tiny), "-c", 10**14, "-p", "a")
     warning, error = outcome.err.splitlines()
     assert warning.startswith("ggmlpy: warning: n_ctx is 100000000000000, the model was")
-    assert error.startswith("ggmlpy: error: cache_k.0 f16 ")
+    assert error.startswith("ggmlpy: error: a KV cache for n_ctx = 100000000000000 tokens: ")
     assert "bytes of memory cannot be had" in error
     assert outcome.code == 1
 

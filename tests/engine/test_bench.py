@@ -207,7 +207,7 @@ def test_windows_and_states_bound_what_is_kept(tmp_path: Path) -> None:
     assert kept_bytes(memory, 50) == (50 + 8) * KV_BYTES // 2
     hybrid = Tiny(architecture="lfm2", qk_norm=True, convolutions=(0,), tied=True)
     file = GGUFFile.open(write_model(tmp_path / "h.gguf", hybrid))
-    memory = open_context(file, REFERENCE, n_ctx=64, n_seq_max=3).memory
+    memory = open_context(file, REFERENCE, n_ctx=66, n_seq_max=3).memory
     assert kept_bytes(memory, 5) == 5 * KV_BYTES // 2 + 2 * 64 * 4
 
 

@@ -49,11 +49,12 @@ def stories() -> Llama:
 
 def test_public_names() -> None:
     assert sorted(ggmlpy.__all__) == [
-        "AllocationError", "ArgumentError", "BackendError", "BadBatch", "CacheFull",
-        "ContextWarning", "FileError", "Flag", "GGUFError",
+        "AllocationError", "ArgumentError", "BackendError", "BadBatch", "Batch",
+        "CacheFull", "Context", "ContextWarning", "Engine", "FileError", "Flag", "GGUFError",
         "GGUFFile", "GgmlpyError", "Graph", "IndexOutOfRange", "KernelError", "Llama", "LlamaState",
-        "MissingFile", "SamplingError", "ShapeError", "StateError", "TYPES", "TemplateError",
-        "Tensor", "TensorType", "Tokenizer", "TokenizerError", "Unsupported", "WeightError",
+        "MissingFile", "Request", "SamplingError", "SamplingParams", "ShapeError", "StateError",
+        "TYPES", "TemplateError", "Tensor", "TensorType", "Tokenizer", "TokenizerError",
+        "Unsupported", "WeightError",
         "backend_names", "compute", "from_bytes", "from_numpy", "get_backend", "ops",
         "packaged_model", "scope", "zeros",
     ]  # fmt: skip
@@ -271,10 +272,10 @@ def test_an_unknown_tokenizer_loads_and_runs_on_tokens(tmp_path: Path) -> None:
     ("options", "error", "message"),
     [
         ({"backend": "tpu"}, ggmlpy.BackendError, "no backend 'tpu'; installed are cpu, reference"),
-        ({"n_threads": 0}, ggmlpy.BackendError, "n_threads is 0"),
+        ({"n_threads": 0}, BadBatch, "n_threads is 0"),
         ({"n_ctx": -1}, BadBatch, "n_ctx is -1"),
         ({"n_ubatch": 0}, BadBatch, "n_ubatch is 0"),
-        ({"type_k": "q9"}, ggmlpy.ShapeError, "unknown tensor type 'q9'"),
+        ({"type_k": "q9"}, Unsupported, "type_k is 'q9': must be one of f32"),
         ({"type_v": "q6_K"}, Unsupported, "type_v is q6_K"),
     ],
 )
@@ -389,7 +390,7 @@ def test_kv_types_by_ggmls_numbers(tmp_path: Path) -> None:
         assert (cache.type_k.name, cache.type_v.name) == ("q8_0", "f32")
     wrong: list[Any] = [99, -1, True, None, 1.5]
     for bad in wrong:
-        with pytest.raises(ggmlpy.ShapeError, match=f"type_k is {bad}: must be the name of a type"):
+        with pytest.raises(Unsupported, match=f"type_k is {bad}: must be one of f32, f16"):
             Llama(path, backend="null", type_k=bad)
 
 

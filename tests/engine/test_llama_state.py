@@ -45,7 +45,7 @@ TARGETS: dict[str, dict[str, Any]] = {
     "as it was": {},
     "more context": {"n_ctx": 100},
     "unified": {"n_seq_max": 3, "kv_unified": True},
-    "split": {"n_seq_max": 3},
+    "split": {"n_seq_max": 3, "n_ctx_seq": 64},
     "f16": {"type_k": "f16", "type_v": "f16"},
     "q8_0": {"type_k": "q8_0", "type_v": "q8_0"},
     "unfused": {"flash_attn": False},
@@ -179,7 +179,9 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(
     with load(paths["attention"], n_seq_max=2, n_ctx_seq=8) as llm:
         text_of(llm, "ab", n=2)
         refused(llm, saved, BadBatch, "the state holds 3 sequences, there are n_seq_max = 2")
-        refused(llm, saved, BadBatch, "holds 3 sequences: one can become sequence 1", seq=1)
+        refused(
+            llm, saved, BadBatch, "holds 3 sequences, one can become sequence 1: choose it", seq=1
+        )
         refused(llm, one, BadBatch, "sequence 2: n_seq_max is 2", seq=2)
         refused(llm, one, CacheFull, r"states of \d+ tokens do not fit: there is room for 8")
         refused(llm, one, CacheFull, r"a state of \d+ tokens does not fit", seq=0)

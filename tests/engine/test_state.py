@@ -130,7 +130,7 @@ def test_states_that_contradict_themselves_change_nothing(tmp_path: Path) -> Non
         ({0: replace(first, positions=backwards), 1: second}, "layer 0 are not in order from 0"),
         ({0: replace(first, positions=first.positions - 1), 1: second}, "not in order from 0"),
         ({0: first, 1: replace(second, k=second.k[:, :-1])}, "K of layer 1 has .* bytes of f16"),
-        ({0: first, 1: replace(second, v_type=I32)}, "V of layer 1 has .* bytes of i32"),
+        ({0: first, 1: replace(second, v_type=I32)}, "V of layer 1 is i32: no cache is"),
     ):
         with pytest.raises(StateError, match=message):
             put_state(source.memory, 0, replace(state, layers=layers))
