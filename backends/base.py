@@ -38,6 +38,8 @@ Places = Mapping[Tensor, Place]
 class Plan(ABC):
     """Nodes made ready to run, as often as wanted, on the memory they were planned for."""
 
+    n_threads: int = 1  # CPU threads that run them
+
     @abstractmethod
     def run(self) -> None:
         """Run every node once, in order; results are there when it returns.

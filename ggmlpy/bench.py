@@ -1,15 +1,17 @@
 """How fast a model reads prompts and writes, for one sequence and for many: llama.cpp's tests.
 
-Tokens are random and nothing is sampled, so what counts is the model alone. Building the plan of a
-shape that is new counts too, as it does in use; compiling kernels does not: that is warmed up.
+Tokens are random and nothing is sampled, so what counts is the model alone. Neither compiling
+kernels nor building the plan of a shape that is new counts: what had to build one is run again.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from time import perf_counter
+from typing import TypeVar
 
 import numpy as np
 
@@ -22,6 +24,8 @@ from ggmlpy.kv_cache import cache_type
 from ggmlpy.memory import SequenceMemory, Sizes
 from ggmlpy.models import load_model
 from ggmlpy.state import SequenceState, put_state, take_state
+
+Measured = TypeVar("Measured")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,28 @@ def open_context(
     return context
 
 
+def backends_used(context: Context) -> list[str]:
+    """The backends that run nodes of the plan that was last in use, the wished one first."""
+    used = context.ops_by_backend()
+    return [backend.name for backend in context.backends if backend.name in used]
+
+
+def threads_used(context: Context) -> int:
+    """CPU threads of the plan that was last in use."""
+    return next(reversed(context.plans.plans.values())).executable.n_threads
+
+
+def with_plans_ready(context: Context, measure: Callable[[], Measured]) -> Measured:
+    """What `measure` gives where its plans are there: it is run again if it built some.
+
+    That first run has been through the memory of arenas and caches as well. A run of more shapes
+    than a context keeps plans for builds them every time, as it does in use.
+    """
+    n_built = context.n_plans_built
+    measured = measure()
+    return measured if context.n_plans_built == n_built else measure()
+
+
 # --- one sequence: llama-bench ------------------------------------------------------------------
 
 
@@ -92,6 +118,7 @@ class SpeedResult:
     test: SpeedTest
     samples_s: tuple[float, ...]
     bytes_read: int  # at least, in each of them
+    n_threads: int = 1  # CPU threads that ran it
 
     @property
     def rates(self) -> list[float]:
@@ -120,9 +147,11 @@ def measure_speed(
     before = _deep_state(context, test.depth, n_batch)
     warm_up = replace(test, n_generated=min(1, test.n_generated))
     _run_test(context, warm_up, before, n_batch)
-    samples_s = [_run_test(context, test, before, n_batch) for _ in range(n_repeat)]
+    sample = partial(_run_test, context, test, before, n_batch)
+    samples_s = tuple(with_plans_ready(context, sample) for _ in range(n_repeat))
     context.memory.clear()
-    return SpeedResult(test, tuple(samples_s), bytes_read(file, context, test, n_batch))
+    n_read = bytes_read(file, context, test, n_batch)
+    return SpeedResult(test, samples_s, n_read, threads_used(context))
 
 
 def _deep_state(context: Context, depth: int, n_batch: int) -> SequenceState | None:
@@ -201,13 +230,14 @@ def kept_bytes(memory: SequenceMemory, n_tokens: int) -> int:
 class BatchedCase:
     """As many sequences side by side, each with a prompt; then each writes, a token a step.
 
-    `shared`: the prompt is run once, for all of them.
+    `shared`: the prompt is run once, for all of them. `separate`: one writes after the other.
     """
 
     n_prompt: int
     n_generated: int
     n_seqs: int
     shared: bool = False
+    separate: bool = False
 
     def n_kv(self, unified: bool) -> int:
         """Tokens that the memory holds in the end."""
@@ -261,19 +291,12 @@ class BatchedResult:
         return self.n_kv / self.total_s
 
 
-def warm_up_batched(context: Context, cases: Sequence[BatchedCase]) -> None:
-    """Run a step of each number of sequences, and a ubatch of prompt. Empties the memory."""
-    for case in {case.n_seqs: case for case in cases}.values():
-        short = replace(case, n_prompt=1, n_generated=min(1, case.n_generated))
-        measure_batched(context, short, n_batch=case.n_seqs)
-    longest = max(case.n_prompt for case in cases)
-    prompt = random_tokens(context, 1, min(longest, context.sizes.n_ubatch))
-    _decode_all(context, prompt_batches(prompt, len(prompt[0])))
-    context.memory.clear()
-
-
 def measure_batched(context: Context, case: BatchedCase, *, n_batch: int) -> BatchedResult:
-    """Run a case that fits the context. Empties the memory, before and after."""
+    """Run a case that fits the context, twice where its shapes are new. Empties the memory."""
+    return with_plans_ready(context, partial(_run_batched, context, case, n_batch))
+
+
+def _run_batched(context: Context, case: BatchedCase, n_batch: int) -> BatchedResult:
     memory = context.memory
     memory.clear()
     n_prompts = 1 if case.shared else case.n_seqs
@@ -284,21 +307,23 @@ def measure_batched(context: Context, case: BatchedCase, *, n_batch: int) -> Bat
     if case.shared:  # neither the prompt's time nor the steps', as in llama.cpp
         for seq in range(1, case.n_seqs):
             memory.seq_cp(0, seq)
-    steps_s = timed_steps(context, case.n_seqs, case.n_generated)
+    seqs = range(case.n_seqs)
+    together = [[seq] for seq in seqs] if case.separate else [seqs]
+    steps_s = [s for group in together for s in timed_steps(context, group, case.n_generated)]
     memory.clear()
     return BatchedResult(
         case, case.n_kv(context.sizes.unified), prompt_s, generation_s=sum(steps_s)
     )
 
 
-def timed_steps(context: Context, n_seqs: int, n_steps: int) -> list[float]:
-    """Seconds of each of some steps: one more token of the first `n_seqs` sequences."""
+def timed_steps(context: Context, seqs: Sequence[int], n_steps: int) -> list[float]:
+    """Seconds of each of some steps: one more token of each of these sequences."""
     seconds = []
-    positions = [context.n_past(seq) for seq in range(n_seqs)]
-    for tokens in random_tokens(context, n_steps, n_seqs):
+    positions = {seq: context.n_past(seq) for seq in seqs}
+    for tokens in random_tokens(context, n_steps, len(seqs)):
         started = perf_counter()
         batch = Batch()
-        for seq, token in enumerate(tokens):
+        for seq, token in zip(seqs, tokens, strict=True):
             batch.add(token, positions[seq], (seq,), wanted=True)
             positions[seq] += 1
         context.decode_batch(batch)

@@ -53,7 +53,8 @@ class ArenaPool:
 class Executable:
     """`run()` computes every node; inputs are whatever the input leaves hold by then.
 
-    `layout` tells the arenas' sizes, `schedule` the splits. Results stay until the next run.
+    `layout` tells the arenas' sizes, `schedule` the splits, `n_threads` the CPU threads of the
+    plan that has most. Results stay until the next run.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Executable:
             for name, n_bytes in self.layout.arena_bytes.items()
         }
         self._places: dict[str, dict[Tensor, Place]] = {name: {} for name in self._backends}
+        self.n_threads = 1
         wanted = wanted_roots(graph, self.schedule.splits)
         self._steps = [
             self._step(split, roots)
@@ -118,6 +120,7 @@ class Executable:
             t: self._place(t, split.backend) for node in split.nodes for t in (*node.src, node)
         }
         plan = split.backend.plan(split.nodes, places, wanted)
+        self.n_threads = max(self.n_threads, plan.n_threads)
         if not split.copies:
             return plan.run
         copies = [self._copy(copy, split.backend) for copy in split.copies]

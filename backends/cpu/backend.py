@@ -109,12 +109,12 @@ class CpuPlan(BackendPlan):
         thread_pool()  # compiled with the plan, before anything is shown, not at its first run
         self.kernels = tuple(kernel.name for kernel in builder.kernels)
         self._plan = Plan(jit, builder.kernels, builder.records)
-        self._n_threads = builder.n_threads
+        self.n_threads = builder.n_threads
         self._nodes = builder.nodes
         self._keep = builder.keep  # packed weights and scratch memory that the records point into
 
     def run(self) -> None:
-        failure = self._plan.run(self._n_threads)
+        failure = self._plan.run(self.n_threads)
         if failure is not None:
             node = self._nodes[failure.node]
             shapes = ", ".join(str(source.spec) for source in node.src)

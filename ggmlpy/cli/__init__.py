@@ -8,6 +8,7 @@ What the commands share:
     loading.py  a sign of life while a model loads
     table.py    rows of a table as they come
     guard.py    errors as one line and an exit code
+    command.py  arguments, as llama.cpp's users type them
     help.py     docstrings as help
     show.py     what a terminal can be sent
 """
@@ -21,6 +22,7 @@ import typer
 from ggmlpy.cli.batched_bench import batched_bench
 from ggmlpy.cli.bench import bench
 from ggmlpy.cli.chat import chat
+from ggmlpy.cli.command import Command
 from ggmlpy.cli.generate import generate
 from ggmlpy.cli.graph import graph
 from ggmlpy.cli.guard import GuardedGroup
@@ -63,7 +65,7 @@ def _options(
 
 
 for _command in (generate, chat, bench, batched_bench, inspect, tokenize, graph):
-    app.command(help=help_text(_command))(_command)
+    app.command(cls=Command, help=help_text(_command))(_command)
 
 
 def main() -> None:

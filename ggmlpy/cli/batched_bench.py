@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from ggmlpy.cli import options
+import typer
+
+from ggmlpy.cli import common, options
 from ggmlpy.cli.groups import BenchOptions, grouped
 from ggmlpy.cli.guard import complain
 from ggmlpy.cli.loading import loading, measuring
 from ggmlpy.cli.options import option, whole_numbers
-from ggmlpy.cli.show import printable, say, write_json
-from ggmlpy.cli.table import Column, Format, Table
+from ggmlpy.cli.show import printable, say
+from ggmlpy.cli.table import Column, Format, Records, Table, rate_text
 from ggmlpy.errors import BadBatch
 from ggmlpy.packaged import packaged_model
 
@@ -39,8 +41,11 @@ def batched_bench(
     shared: Annotated[
         bool, option("-pps", "All sequences have the same prompt: it is run once.")
     ] = False,
+    separate: Annotated[
+        bool, option("-tgs", "The sequences write one after the other, not side by side.")
+    ] = False,
     output: Annotated[
-        Format, option("--output-format FORMAT", "md, a table, or jsonl, as --json.")
+        Format, option("--output-format FORMAT", "md, a table; jsonl, as --json; or csv.")
     ] = Format.md,
     as_json: options.AsJson = False,
     n_ctx: Annotated[
@@ -54,6 +59,7 @@ def batched_bench(
         ),
     ] = 0,
     kv_unified: options.KvUnified = False,
+    n_threads: options.Threads = None,
     *,
     machine: BenchOptions,
 ) -> None:
@@ -61,12 +67,13 @@ def batched_bench(
 
     PP tokens are the prompt, TG are written, by B sequences, which takes N_KV tokens of cache.
     T is the time, S the speed: of the prompts, of writing (a step is a token of every sequence),
-    of both. Tokens are random and not sampled. A case that does not fit the context is left out,
-    and said.
+    of both. Tokens are random and not sampled. A case with shapes that are new is run twice, the
+    first time for their plans and not counted. One that does not fit the context is left out, and
+    said. Lists may have ranges: 128-512+128, 1-32*2.
 
     Examples:
       ggmlpy batched-bench -m model.gguf -npp 128,512 -ntg 32 -npl 1,8,32
-      ggmlpy batched-bench -m model.gguf -npl 32 -pps --kv-unified --json
+      ggmlpy batched-bench -m model.gguf -npl 1-32*2 -pps --kv-unified --json
     """
     lists = [
         whole_numbers(text, name, low)
@@ -76,20 +83,21 @@ def batched_bench(
             (sequences, "-npl", 1),
         )
     ]
-    from ggmlpy.bench import (
-        BatchedCase,
-        measure_batched,
-        open_context,
-        warm_up_batched,
-    )
+    from ggmlpy.bench import BatchedCase, measure_batched, open_context
     from ggmlpy.gguf_file import GGUFFile
 
     cases = [
-        BatchedCase(pp, tg, pl, shared) for pp in lists[0] for tg in lists[1] for pl in lists[2]
+        BatchedCase(pp, tg, pl, shared, separate)
+        for pp in lists[0]
+        for tg in lists[1]
+        for pl in lists[2]
     ]
     n_seq_max = max(case.n_seqs for case in cases)
-    setup = machine.setup()
+    if not kv_unified:
+        _check_parts(n_ctx, n_seq_max)
+    setup = machine.setup(n_threads)
     path = model or packaged_model()
+    common.warn_if_no_gpu(machine.backend, machine.n_gpu_layers)
     with GGUFFile.open(path) as file:
         with loading(printable(path.name)):
             context = open_context(
@@ -99,20 +107,30 @@ def batched_bench(
                 n_seq_max=n_seq_max,
                 kv_unified=kv_unified,
             )
-        as_lines = as_json or output is Format.jsonl
-        if not as_lines:
+        form = Format.jsonl if as_json else output
+        if form is Format.md:
             say(_about(context, setup))
         fitting = _that_fit(cases, context.sizes)
-        with measuring("warming up"):
-            warm_up_batched(context, fitting)
-        table = None if as_lines else Table(COLUMNS)
+        records = Records(form)
+        table = Table(COLUMNS) if form is Format.md else None
         for i, case in enumerate(fitting, 1):
             with measuring(f"{_name(case)}: {i} of {len(fitting)}"):
                 result = measure_batched(context, case, n_batch=setup.n_batch)
             if table is None:
-                write_json(_as_dict(result, context, setup))
+                records.write(_as_dict(result, context, setup))
             else:
                 table.row(_cells(result))
+
+
+def _check_parts(n_ctx: int, n_seq_max: int) -> None:
+    """Raise BadParameter where the sequences cannot have equal parts of the context."""
+    surplus = n_ctx % n_seq_max
+    if surplus and n_ctx > n_seq_max:
+        must = (
+            f"{n_seq_max} sequences cannot have equal parts of {n_ctx} tokens: say"
+            f" {n_ctx - surplus} or {n_ctx + n_seq_max - surplus}, or -kvu to share them."
+        )
+        raise typer.BadParameter(must, param_hint="'-c'")
 
 
 def _that_fit(cases: list[BatchedCase], sizes: Sizes) -> list[BatchedCase]:
@@ -125,18 +143,25 @@ def _that_fit(cases: list[BatchedCase], sizes: Sizes) -> list[BatchedCase]:
         else:
             complain("warning", f"{_name(case)} is left out: it needs {misfit}")
     if not fitting:
-        raise BadBatch(f"n_ctx is {sizes.n_ctx}: none of the cases fits")
+        needed = sorted(case.n_ctx(sizes.unified, sizes.n_seq_max) for case in cases)
+        shared = "" if sizes.unified else f" ({min(case.n_kv(True) for case in cases)} with -kvu)"
+        raise BadBatch(
+            f"n_ctx is {sizes.n_ctx}: none of the cases fits; the smallest needs -c {needed[0]}"
+            f"{shared}, all of them -c {needed[-1]}, which it is without -c"
+        )
     return fitting
 
 
 def _about(context: Context, setup: Setup) -> str:
     """How the context is made, on one line."""
+    from ggmlpy.bench import backends_used
+
     sizes = context.sizes
     room = "shared by" if sizes.unified else f"{sizes.n_ctx_seq} for each of"
     return (
         f"{sizes.n_ctx} tokens of context, {room} {sizes.n_seq_max} sequences;"
         f" batches of {setup.n_batch}, ubatches of {sizes.n_ubatch};"
-        f" K/V {setup.type_k}/{setup.type_v}; {context.backend_names}"
+        f" K/V {setup.type_k}/{setup.type_v}; {', '.join(backends_used(context))}"
     )
 
 
@@ -152,23 +177,26 @@ def _cells(result: BatchedResult) -> list[str]:
         (result.generation_s, result.generation_rate),
         (result.total_s, result.rate),
     )
-    return [*map(str, counts), *(t for s, rate in speeds for t in (f"{s:.3f}", f"{rate:.2f}"))]
+    return [*map(str, counts), *(t for s, rate in speeds for t in (f"{s:.3f}", rate_text(rate)))]
 
 
 def _as_dict(result: BatchedResult, context: Context, setup: Setup) -> dict[str, Any]:
     """A line of JSON, with llama-batched-bench's names where it has the field."""
+    from ggmlpy.bench import backends_used
+
     case, sizes = result.case, context.sizes
     return {
         "n_kv_max": sizes.n_ctx,
         "n_batch": setup.n_batch,
         "n_ubatch": sizes.n_ubatch,
         "n_threads": setup.threads,
-        "backends": context.backend_names.split(", ")[0],
+        "backends": ", ".join(backends_used(context)),
         "type_k": setup.type_k,
         "type_v": setup.type_v,
         "flash_attn": setup.flash_attn,
         "kv_unified": sizes.unified,
         "is_pp_shared": case.shared,
+        "is_tg_separate": case.separate,
         "pp": case.n_prompt,
         "tg": case.n_generated,
         "pl": case.n_seqs,

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ggmlpy.cli import options
+from ggmlpy.cli import common, options
 from ggmlpy.cli.groups import BenchOptions, grouped
 from ggmlpy.cli.loading import loading, measuring
 from ggmlpy.cli.options import option, whole_numbers
-from ggmlpy.cli.show import count_text, printable, say, size_text, write_json
-from ggmlpy.cli.table import Column, Format, Table
+from ggmlpy.cli.show import count_text, printable, say, size_text
+from ggmlpy.cli.table import Column, Format, Records, Table, rate_text
 from ggmlpy.packaged import packaged_model
 
 if TYPE_CHECKING:
@@ -32,13 +32,26 @@ def bench(
     depths: Annotated[
         str, option("-d --n-depth N,N…", "Tokens that the cache holds before a test.")
     ] = "0",
+    both: Annotated[
+        list[str] | None,
+        option("-pg PP,TG", "Read a prompt and write, as one test. Can be given several times."),
+    ] = None,
     n_repeat: Annotated[
         int, option("-r --repetitions N", "Times to run each test.", check=options.at_least(1))
     ] = 5,
     output: Annotated[
-        Format, option("-o --output FORMAT", "md, a table, or jsonl, as --json.")
+        Format, option("-o --output FORMAT", "md, a table; jsonl, as --json; or csv.")
     ] = Format.md,
     as_json: options.AsJson = False,
+    threads: Annotated[
+        str | None,
+        option(
+            "-t --threads N,N…",
+            "CPU threads; every value with every test.",
+            panel=options.MODEL_PANEL,
+            default="one per core",
+        ),
+    ] = None,
     *,
     machine: BenchOptions,
 ) -> None:
@@ -46,8 +59,9 @@ def bench(
 
     pp512 reads a prompt of 512 tokens, tg128 writes 128 one by one, "@ d1024" after 1024 others.
     Tokens are random and not sampled. GB/s is what the test reads at least (weights and cache), the
-    share that of all that this machine's memory delivers to as many threads, which is measured
-    first. Without -t steps of little work use one thread, as they do anywhere.
+    share that of all that this machine's memory delivers, which is measured first, with as many
+    threads as there are cores or -t says. Without -t steps of little work use one thread, as they
+    do anywhere; threads tells what a test used. Lists may have ranges: 128-512+128, 1-8*2.
 
     Examples:
       ggmlpy bench -m model.gguf
@@ -57,35 +71,69 @@ def bench(
         whole_numbers(text, name, 0)
         for text, name in ((prompts, "-p"), (generated, "-n"), (depths, "-d"))
     ]
-    from ggmlpy.bandwidth import read_bandwidth
-    from ggmlpy.bench import measure_speed, open_context
     from ggmlpy.gguf_file import GGUFFile
 
-    tests = _tests(*lists)
-    setup = machine.setup()
+    tests = _tests(lists[0], lists[1], lists[2], [_prompt_and_text(text) for text in both or ()])
+    setups = [machine.setup(n) for n in _thread_counts(threads)]
     path = model or packaged_model()
+    common.warn_if_no_gpu(machine.backend, machine.n_gpu_layers)
     with GGUFFile.open(path) as file:
-        with loading(printable(path.name)):
-            context = open_context(
-                file, setup, n_ctx=max(test.depth + test.n_tokens for test in tests)
-            )
-        used = context.backend_names.split(", ")[0]
-        available = None
-        if used in HOST_BACKENDS:
-            with measuring("measuring the read bandwidth"):
-                available = read_bandwidth(setup.threads)
-        report = _Report(path, file, setup, used, available, as_json or output is Format.jsonl)
-        report.begin(tests)
-        for test in tests:
-            with measuring(f"{test.name}, {n_repeat} times"):
-                result = measure_speed(
-                    context, file, test, n_repeat=n_repeat, n_batch=setup.n_batch
-                )
-            report.add(result)
+        report = _Report(path, file, Format.jsonl if as_json else output)
+        for setup in setups:
+            _run(report, file, setup, tests, n_repeat)
 
 
-def _tests(prompts: list[int], generated: list[int], depths: list[int]) -> list[SpeedTest]:
-    """At each depth the prompts, then what is written. Raises BadParameter if there is nothing."""
+def _run(
+    report: _Report, file: GGUFFile, setup: Setup, tests: list[SpeedTest], n_repeat: int
+) -> None:
+    """All tests with one number of threads."""
+    from ggmlpy.bandwidth import read_bandwidth
+    from ggmlpy.bench import backends_used, measure_speed, open_context
+
+    with loading(printable(report.path.name)):
+        n_ctx = max(test.depth + test.n_tokens for test in tests)
+        context = open_context(file, setup, n_ctx=n_ctx)
+    used = backends_used(context)
+    available = None
+    if set(used) <= set(HOST_BACKENDS):
+        with measuring("measuring the read bandwidth"):
+            available = read_bandwidth(setup.threads)
+    report.begin(setup, ", ".join(used), available, tests)
+    for test in tests:
+        with measuring(f"{test.name}, {n_repeat} times"):
+            result = measure_speed(context, file, test, n_repeat=n_repeat, n_batch=setup.n_batch)
+        report.add(result)
+
+
+def _thread_counts(text: str | None) -> list[int | None]:
+    """The values of -t. Raises BadParameter."""
+    if text is None:
+        return [None]
+    from ggmlpy.backends.cpu.runner import MAX_THREADS
+
+    numbers = whole_numbers(text, "-t", 1)
+    if max(numbers) > MAX_THREADS:
+        must = f"{max(numbers)} is more than {MAX_THREADS}."
+        raise typer.BadParameter(must, param_hint="'-t'")
+    return list(numbers)
+
+
+def _prompt_and_text(text: str) -> tuple[int, int]:
+    """The two numbers of -pg. Raises BadParameter."""
+    numbers = whole_numbers(text, "-pg", 1)
+    if len(numbers) != 2:
+        must = f"{text!r} is not two numbers, of a prompt and of what is written, such as 512,128."
+        raise typer.BadParameter(must, param_hint="'-pg'")
+    return numbers[0], numbers[1]
+
+
+def _tests(
+    prompts: list[int], generated: list[int], depths: list[int], both: list[tuple[int, int]]
+) -> list[SpeedTest]:
+    """At each depth the prompts, then what is written, then prompts with what is written.
+
+    Raises BadParameter if there is nothing.
+    """
     from ggmlpy.bench import SpeedTest
 
     tests = [
@@ -94,6 +142,7 @@ def _tests(prompts: list[int], generated: list[int], depths: list[int]) -> list[
         for test in (
             *(SpeedTest(n_prompt=n, depth=depth) for n in prompts if n),
             *(SpeedTest(n_generated=n, depth=depth) for n in generated if n),
+            *(SpeedTest(n_prompt=pp, n_generated=tg, depth=depth) for pp, tg in both),
         )
     ]
     if not tests:
@@ -102,34 +151,32 @@ def _tests(prompts: list[int], generated: list[int], depths: list[int]) -> list[
 
 
 class _Report:
-    """Results as they come: rows of a table, or lines of JSON."""
+    """Results as they come: rows of a table, or records."""
 
-    def __init__(
-        self,
-        path: Path,
-        file: GGUFFile,
-        setup: Setup,
-        backend: str,
-        available: float | None,
-        as_json: bool,
-    ) -> None:
+    setup: Setup
+    backend: str
+    available: float | None  # bytes a second
+
+    def __init__(self, path: Path, file: GGUFFile, form: Format) -> None:
         self.path = path
-        self.setup = setup
-        self.backend = backend
-        self.available = available  # bytes a second
-        self.as_json = as_json
+        self._form = form
+        self._records = Records(form)
+        self._table: Table | None = None
         self.model_type = _model_type(file)
         self.size = sum(t.n_bytes for t in file.tensors.values())
         self.n_params = sum(t.n_elements for t in file.tensors.values())
 
-    def begin(self, tests: list[SpeedTest]) -> None:
-        """The table's head."""
-        if self.as_json:
+    def begin(
+        self, setup: Setup, backend: str, available: float | None, tests: list[SpeedTest]
+    ) -> None:
+        """What the next results are of; before the first ones, the table's head."""
+        self.setup, self.backend, self.available = setup, backend, available
+        if self._form is not Format.md:
             return
         if self.available is not None:
             threads = f"{self.setup.threads} thread{'s' * (self.setup.threads > 1)}"
             say(f"this machine's memory gives {self.available / 1e9:.1f} GB/s to {threads}")
-        self._table = Table(
+        self._table = self._table or Table(
             [
                 Column("model", len(self.model_type), "<"),
                 Column("size", 9),
@@ -137,7 +184,7 @@ class _Report:
                 Column("backend", len(self.backend), "<"),
                 Column("threads"),
                 Column("test", max(len(test.name) for test in tests)),
-                Column("t/s", 18),
+                Column("t/s", 20),
                 Column("GB/s", 6),
                 Column("of bandwidth"),
             ],
@@ -146,8 +193,8 @@ class _Report:
 
     def add(self, result: SpeedResult) -> None:
         """A row."""
-        if self.as_json:
-            write_json(self._as_dict(result))
+        if self._table is None:
+            self._records.write(self._as_dict(result))
             return
         share = self._share(result)
         self._table.row(
@@ -156,13 +203,17 @@ class _Report:
                 size_text(self.size),
                 count_text(self.n_params),
                 self.backend,
-                str(self.setup.threads),
+                str(self._n_threads(result)),
                 result.test.name,
-                f"{result.mean_rate:.2f} ± {result.rate_deviation:.2f}",
+                f"{rate_text(result.mean_rate)} ± {rate_text(result.rate_deviation)}",
                 f"{result.bandwidth / 1e9:.2f}",
                 "-" if share is None else f"{share:.0%}",
             ]
         )
+
+    def _n_threads(self, result: SpeedResult) -> int:
+        """As many as were asked for, else what the test used."""
+        return self.setup.n_threads or result.n_threads
 
     def _share(self, result: SpeedResult) -> float | None:
         return None if self.available is None else result.bandwidth / self.available
@@ -178,7 +229,7 @@ class _Report:
             "backends": self.backend,
             "n_batch": setup.n_batch,
             "n_ubatch": min(setup.n_ubatch, setup.n_batch),
-            "n_threads": setup.threads,
+            "n_threads": self._n_threads(result),
             "type_k": setup.type_k,
             "type_v": setup.type_v,
             "flash_attn": setup.flash_attn,

@@ -81,10 +81,16 @@ def _answered(conversation: _Conversation, number: int, message: str, interactiv
         conversation.answer(message)
     except (BadBatch, CacheFull, TemplateError, TokenizerError) as error:
         if not interactive:
-            raise type(error)(f"message {number}: {error}") from None
-        complain("error", f"{error} (/clear begins afresh)")
+            raise type(error)(f"message {number}: {error}{_way_out(error)}") from None
+        complain("error", f"{error}{_way_out(error)}")
         return False
     return True
+
+
+def _way_out(error: Exception) -> str:
+    """What can be done where the conversation does not fit the context, or the template."""
+    larger = "-c N makes the context larger, " if isinstance(error, BadBatch | CacheFull) else ""
+    return f" ({larger}/clear begins afresh)"
 
 
 class _Conversation:
@@ -140,7 +146,8 @@ class _Conversation:
                 write_text("" if text.endswith("\n") else "\n")
         self._messages = [*messages, {"role": "assistant", "content": text.strip()}]
         if reason == "length" and self._max_tokens is None:
-            complain("warning", f"the context of {self._llm.n_ctx_seq()} tokens is full")
+            full = CacheFull(f"the context of {self._llm.n_ctx_seq()} tokens is full")
+            complain("warning", f"{full}{_way_out(full)}")
 
 
 def _messages(interactive: bool) -> Iterator[str]:

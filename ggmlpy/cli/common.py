@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from ggmlpy.cli.groups import ModelOptions
+from ggmlpy.cli.guard import complain
 from ggmlpy.cli.loading import loading
 from ggmlpy.cli.show import printable
 from ggmlpy.errors import FileError, MissingFile
@@ -23,6 +24,9 @@ STDIN = "-"
 
 def open_model(path: Path, options: ModelOptions) -> Llama:
     """The model, with a sign of life while it loads. Raises what `Llama` raises."""
+    if options.backend == "null":
+        complain("warning", "the backend null computes nothing: the text has no meaning")
+    warn_if_no_gpu(options.backend, options.n_gpu_layers)
     with loading(printable(path.name)):
         from ggmlpy.llama import Llama
 
@@ -35,8 +39,20 @@ def open_model(path: Path, options: ModelOptions) -> Llama:
             backend=options.backend,
             type_k=options.type_k,
             type_v=options.type_v,
-            flash_attn=not options.no_flash_attn,
+            flash_attn=options.flash_attn != "off",
+            n_gpu_layers=options.n_gpu_layers,
         )
+
+
+def warn_if_no_gpu(backend: str, n_gpu_layers: int) -> None:
+    """Say so where layers were asked to be on a GPU and nothing here has memory of its own."""
+    if n_gpu_layers < 1:
+        return
+    from ggmlpy.backends import get_backend
+
+    found = get_backend(backend)
+    if found.reads_host:
+        complain("warning", f"-ngl {n_gpu_layers} changes nothing: {found.name} runs all layers")
 
 
 def read_text(text: str | None, file: Path | None) -> str | None:

@@ -68,7 +68,7 @@ def graph(
             default="all, and what is around them",
         ),
     ] = None,
-    no_flash_attn: options.NoFlashAttn = False,
+    flash_attn: options.FlashAttn = "auto",
     type_k: options.TypeK = "f16",
     type_v: options.TypeV = "f16",
 ) -> None:
@@ -85,7 +85,7 @@ def graph(
     """
     chosen = _checked_format(format, output)
     path = model or packaged_model()
-    built = _cut(_build(path, n_tokens, n_past, not no_flash_attn, type_k, type_v), layers)
+    built = _cut(_build(path, n_tokens, n_past, flash_attn != "off", type_k, type_v), layers)
     title = f"{path.name}: {n_tokens} {'token' if n_tokens == 1 else 'tokens'} after {n_past}"
     if chosen in DRAWN:
         common.write_bytes(output, _drawn(built, chosen))

@@ -65,26 +65,34 @@ class ModelOptions:
     backend: options.BackendName = "auto"
     type_k: options.TypeK = "f16"
     type_v: options.TypeV = "f16"
-    no_flash_attn: options.NoFlashAttn = False
+    flash_attn: options.FlashAttn = "auto"
+    n_gpu_layers: options.GpuLayers = -1
 
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """How a model is opened to measure it."""
+    """How a model is opened to measure it, but for the threads."""
 
     n_batch: options.BatchSize = 2048
     n_ubatch: options.UBatchSize = 512
-    n_threads: options.Threads = None
     backend: options.BackendName = "auto"
     type_k: options.TypeK = "f16"
     type_v: options.TypeV = "f16"
-    no_flash_attn: options.NoFlashAttn = False
+    flash_attn: options.FlashAttn = "auto"
+    n_gpu_layers: options.GpuLayers = -1
 
-    def setup(self) -> Setup:
+    def setup(self, n_threads: int | None) -> Setup:
         from ggmlpy.bench import Setup
 
-        given = asdict(self)
-        return Setup(flash_attn=not given.pop("no_flash_attn"), **given)
+        return Setup(
+            n_batch=self.n_batch,
+            n_ubatch=self.n_ubatch,
+            n_threads=n_threads,
+            backend=self.backend,
+            type_k=self.type_k,
+            type_v=self.type_v,
+            flash_attn=self.flash_attn != "off",
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,10 +22,12 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from ggmlpy.cli.help import ReadableHelp
 from ggmlpy.cli.show import (
     console,
     open_missing_streams,
     printable,
+    say,
     tolerate_any_text,
 )
 from ggmlpy.errors import GgmlpyError
@@ -34,7 +36,7 @@ FAILED, USAGE, INTERRUPTED, READER_GONE = 1, 2, 130, 141
 UsageError: Any = typer.BadParameter.__mro__[1]  # typer has it, but under no name of its own
 
 
-class GuardedGroup(TyperGroup):
+class GuardedGroup(ReadableHelp, TyperGroup):
     """The commands, with errors turned into a line and an exit code."""
 
     def main(self, *args: Any, **more: Any) -> Any:
@@ -45,7 +47,10 @@ class GuardedGroup(TyperGroup):
             if type(error).__name__ != "NoArgsIsHelpError":  # which has shown the help
                 _complain_of_usage(error)
             sys.exit(USAGE)
-        except typer.Abort:
+        except typer.Abort as abort:  # Ctrl-C outside of a command, which typer turns into this
+            if isinstance(abort.__context__, KeyboardInterrupt):
+                _stopped()
+                sys.exit(INTERRUPTED)
             sys.exit(FAILED)
         sys.exit(code if isinstance(code, int) else 0)
 
@@ -64,6 +69,7 @@ class GuardedGroup(TyperGroup):
             complain("error", f"not enough memory: {error}")
             raise typer.Exit(FAILED) from None
         except KeyboardInterrupt:
+            _stopped()
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
             _discard_output()
@@ -87,6 +93,10 @@ def complain(kind: str, message: str) -> None:
     out = console(sys.stderr)
     out.print(f"ggmlpy: {kind}:", style=style, end=" ", soft_wrap=True)
     out.print(text, soft_wrap=True)
+
+
+def _stopped() -> None:
+    say("ggmlpy: stopped")
 
 
 def _complain_of_usage(error: Any) -> None:

@@ -6,6 +6,7 @@ Names and defaults are llama.cpp's where it has the option.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +15,10 @@ import typer
 
 MODEL_PANEL = "Model and machine"
 SAMPLING_PANEL = "Choice of the next token"
+SWITCHES = ("-fa", "--flash-attn")  # whose value may be left out: `on`
+MAX_NUMBERS = 1000  # in a list such as 1-512
+
+_NUMBERS = re.compile(r"([0-9]+)(?:-([0-9]+)(?:([+*])([0-9]+))?)?")
 
 
 def option(
@@ -59,12 +64,48 @@ def within(low: float, high: float) -> Callable[[Any], Any]:
 
 
 def whole_numbers(text: str, option_name: str, low: int) -> list[int]:
-    """The numbers of a list such as `128,512`, each at least `low`. Raises BadParameter."""
-    numbers = [int(part) if part.strip().isdecimal() else -1 for part in text.split(",")]
-    if min(numbers) < low:
-        must = f"{text!r} is not a list of whole numbers of at least {low}, such as 128,512."
+    """The numbers of a list such as `128,512`, each at least `low`. Raises BadParameter.
+
+    As in llama.cpp `8-16` are all from 8 to 16, `8-16+4` every fourth, `8-64*2` the doubles of 8.
+    """
+    parts = [_range(part.strip()) for part in text.split(",")]
+    numbers = [number for part in parts for number in part]
+    if not all(parts) or min(numbers) < low:
+        must = (
+            f"{text!r} is not a list of whole numbers of at least {low}, such as 128,512 or 8-64*2."
+        )
+        raise typer.BadParameter(must, param_hint=f"'{option_name}'")
+    if len(numbers) > MAX_NUMBERS:
+        must = f"{text!r} are more than {MAX_NUMBERS} numbers."
         raise typer.BadParameter(must, param_hint=f"'{option_name}'")
     return numbers
+
+
+def _range(text: str) -> list[int]:
+    """The numbers of `8`, `8-16`, `8-16+4` or `8-64*2`; none if it is nothing of that.
+
+    Of more than there may be, only so many that this shows.
+    """
+    found = _NUMBERS.fullmatch(text)
+    if found is None:
+        return []
+    first, last = int(found[1]), int(found[2] or found[1])
+    by, step = found[3] or "+", int(found[4] or 1)
+    if step < 1 if by == "+" else step < 2 or first < 1:
+        return []  # it would never get there
+    numbers: list[int] = []
+    while first <= last and len(numbers) <= MAX_NUMBERS:
+        numbers.append(first)
+        first = first + step if by == "+" else first * step
+    return numbers
+
+
+def _switch(value: str) -> str:
+    """The check of -fa: on, off or auto; llama-bench has 1 and 0."""
+    word = {"1": "on", "0": "off"}.get(value, value)
+    if word not in ("on", "off", "auto"):
+        raise typer.BadParameter(f"{value!r} is not on, off or auto.")
+    return word
 
 
 def token_limit(n: int | None) -> int | None:
@@ -145,8 +186,21 @@ TypeK = Annotated[
     ),
 ]
 TypeV = Annotated[str, _model("-ctv --cache-type-v TYPE", "Type of the V cache: one of the same.")]
-NoFlashAttn = Annotated[
-    bool, _model("--no-flash-attn", "Attention step by step, not as one fused node.")
+FlashAttn = Annotated[
+    str,
+    _model(
+        "-fa --flash-attn on|off|auto",
+        "Attention as one fused node, or (off) step by step; auto is on.",
+        check=_switch,
+    ),
+]
+GpuLayers = Annotated[
+    int,
+    _model(
+        "-ngl --n-gpu-layers N",
+        "Layers on a backend with memory of its own; -1: all.",
+        check=at_least(-1),
+    ),
 ]
 
 Temperature = Annotated[

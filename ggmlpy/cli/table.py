@@ -1,10 +1,16 @@
-"""A table that grows row by row, as llama.cpp's tools print theirs: Markdown in fixed columns."""
+"""A table that grows row by row, as llama.cpp's tools print theirs: Markdown, JSON lines or CSV."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+import json
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
+
+from ggmlpy.cli.show import write_json
 
 
 class Format(StrEnum):
@@ -12,6 +18,12 @@ class Format(StrEnum):
 
     md = "md"
     jsonl = "jsonl"
+    csv = "csv"
+
+
+def rate_text(rate: float) -> str:
+    """`84.20`, in at most 8 characters up to a hundred million a second."""
+    return f"{rate:.2f}" if rate < 99_999.995 else f"{rate:.0f}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +37,27 @@ class Column:
     @property
     def full_width(self) -> int:
         return max(self.width, len(self.title))
+
+
+class Records:
+    """Writes one record after another: JSON lines, or CSV below a line of names."""
+
+    def __init__(self, form: Format) -> None:
+        self._form = form
+        self._names: list[str] | None = None
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Lists are JSON in CSV too."""
+        if self._form is Format.jsonl:
+            write_json(dict(record))
+            return
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        if self._names is None:
+            self._names = list(record)
+            writer.writerow(self._names)
+        cells = (json.dumps(v) if isinstance(v, list) else v for v in record.values())
+        writer.writerow(cells)
+        sys.stdout.flush()
 
 
 class Table:

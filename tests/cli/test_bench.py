@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from ggmlpy import bandwidth
+from ggmlpy.cli.options import whole_numbers
+from ggmlpy.cli.table import rate_text
 from tests.cli.conftest import Run
 
 REFERENCE = ("--backend", "reference")
@@ -88,7 +92,7 @@ def test_shared_prompts_and_one_cache(
 
 def test_options_reach_the_context(run: Run, tiny: Path) -> None:
     args = ("-npp", 6, "-ntg", 0, "-npl", 1, "-c", 100, "-b", 4, "-ub", 64, "-t", 3)
-    (row,) = batched(run, tiny, *args, "-ctk", "bf16", "-ctv", "f32", "--no-flash-attn", "--json")
+    (row,) = batched(run, tiny, *args, "-ctk", "bf16", "-ctv", "f32", "-fa", "off", "--json")
     wanted = {
         "n_kv_max": 100, "n_batch": 4, "n_ubatch": 4, "n_threads": 3, "type_k": "bf16",
         "type_v": "f32", "flash_attn": False, "backends": "reference", "tg": 0, "speed_tg": 0.0,
@@ -107,7 +111,12 @@ def test_a_case_that_does_not_fit_is_said(run: Run, tiny: Path) -> None:
     ]
     outcome = run("batched-bench", "-m", tiny, *SMALL, "-c", 5, "-kvu", *REFERENCE, "--json")
     assert (outcome.code, outcome.out) == (1, "")
-    assert outcome.err.splitlines()[-1] == "ggmlpy: error: n_ctx is 5: none of the cases fits"
+    assert outcome.err.splitlines()[-1] == (
+        "ggmlpy: error: n_ctx is 5: none of the cases fits; the smallest needs -c 6, all of them"
+        " -c 24, which it is without -c"
+    )
+    outcome = run("batched-bench", "-m", tiny, *SMALL, "-c", 6, *REFERENCE, "--json")
+    assert "none of the cases fits; the smallest needs -c 18 (6 with -kvu), all" in outcome.err
     outcome = run("batched-bench", "-m", tiny, *SMALL, "-c", 2, *REFERENCE)
     assert outcome.error == "n_ctx is 2: less than one token for each of 3 sequences"
 
@@ -184,3 +193,89 @@ def test_memory_that_is_not_the_hosts_has_no_share(run: Run, tiny: Path) -> None
     shown = run("bench", *args)
     assert shown.err == ""
     assert table(shown.out)[1][8] == "-"
+
+
+def test_a_context_that_has_no_equal_parts(run: Run, tiny: Path) -> None:
+    args = ("batched-bench", "-m", tiny, *SMALL, "-c", 100, *REFERENCE)
+    assert run(*args).usage_error == (
+        "Invalid value for '-c': 3 sequences cannot have equal parts of 100 tokens: say 99 or 102,"
+        " or -kvu to share them"
+    )
+    assert run(*args, "-kvu").code == 0
+
+
+def test_the_context_that_is_said_to_be_needed_is_enough(run: Run, tiny: Path) -> None:
+    args = ("batched-bench", "-m", tiny, *SMALL, *REFERENCE, "--json")
+    for more, n_rows in ((("-c", 18), 2), (("-c", 6, "-kvu"), 1), (("-c", 24), 4)):
+        assert len(run(*args, *more).out.splitlines()) == n_rows
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("8", [8]),
+        ("1-3", [1, 2, 3]),
+        ("8-16+4", [8, 12, 16]),
+        ("8-17+4,1", [8, 12, 16, 1]),
+        ("8-64*2", [8, 16, 32, 64]),
+        ("5-5*2", [5]),
+    ],
+)
+def test_ranges_of_numbers(text: str, numbers: list[int]) -> None:
+    assert whole_numbers(text, "-n", 1) == numbers
+
+
+@pytest.mark.parametrize(
+    "text", ["8-16+0", "8-16*1", "5-5*1", "0-16*2", "8-4", "8-16-2", "8+2", "1-2000"]
+)
+def test_ranges_that_have_no_end_or_no_beginning(text: str) -> None:
+    with pytest.raises(typer.BadParameter) as raised:
+        whole_numbers(text, "-n", 0)
+    assert raised.value.message.startswith(repr(text))
+
+
+def test_sequences_that_write_one_after_the_other(run: Run, tiny: Path) -> None:
+    (row,) = batched(run, tiny, "-npp", 6, "-ntg", 2, "-npl", 3, "-tgs", "--json")
+    assert row["is_tg_separate"]
+    assert row["n_kv"] == 3 * 8
+
+
+def test_every_number_of_threads_has_its_rows(run: Run, tiny: Path) -> None:
+    args = ("bench", "-m", tiny, "-p", 4, "-n", 0, "-r", 1, "-t", "1,2")
+    rows = json_lines(run, *args, "--json")
+    assert [row["n_threads"] for row in rows] == [1, 2]
+    shown = table(run(*args, *REFERENCE).out)
+    assert [row[4] for row in shown] == ["threads", "1", "2"]
+    for wrong in ("0", "1,x", "1000"):
+        message = run("bench", "-m", tiny, "-t", wrong).usage_error
+        assert message.startswith("Invalid value for '-t': ")
+
+
+def test_a_prompt_and_text_as_one_test(run: Run, tiny: Path) -> None:
+    args = ("bench", "-m", tiny, "-p", 0, "-n", 0, "-pg", "4,2", "-pg", "3,1", "-r", 1, "--json")
+    rows = json_lines(run, *args)
+    assert [(row["n_prompt"], row["n_gen"]) for row in rows] == [(4, 2), (3, 1)]
+    assert "'4' is not two numbers" in run("bench", "-m", tiny, "-pg", "4").usage_error
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("bench", "-p", 4, "-n", 2, "-r", 2, "-o"),
+        ("batched-bench", *SMALL, "--output-format"),
+    ],
+)
+def test_csv_has_the_fields_of_json(run: Run, tiny: Path, args: tuple[Any, ...]) -> None:
+    command = (*args, "csv", "-m", tiny, *REFERENCE)
+    rows = list(csv.DictReader(run(*command).out.splitlines()))
+    wanted = json_lines(run, args[0], "-m", tiny, *args[1:-1], "--json")
+    assert [list(row) for row in rows] == [list(row) for row in wanted]
+    first = "n_prompt" if args[0] == "bench" else "pp"
+    assert [row[first] for row in rows] == [str(row[first]) for row in wanted]
+    if args[0] == "bench":
+        assert all(len(json.loads(row["samples_ts"])) == 2 for row in rows)
+
+
+def test_rates_fit_their_columns() -> None:
+    assert [rate_text(x) for x in (0, 84.2, 99_999.994)] == ["0.00", "84.20", "99999.99"]
+    assert [rate_text(x) for x in (99_999.995, 12_345_678.9)] == ["100000", "12345679"]

@@ -114,7 +114,7 @@ def test_a_conversation_that_fills_the_context_ends_with_one_line(run: Run, mode
     answered = outcome.out.count("\n")
     assert 1 < answered < 20
     assert outcome.error.startswith(f"message {answered + 1}: the prompt is ")
-    assert outcome.error.endswith(" = 60")
+    assert " = 60 (-c N makes the context larger, /clear begins" in outcome.error
 
 
 def test_a_full_context_is_a_warning(run: Run, model: Path) -> None:
@@ -122,7 +122,10 @@ def test_a_full_context_is_a_warning(run: Run, model: Path) -> None:
         "chat", "-m", model, "--backend", "reference", "-q", "-c", 40, "-n", -1, stdin="a\n"
     )
     assert outcome.code == 0
-    assert outcome.err == "ggmlpy: warning: the context of 40 tokens is full\n"
+    assert outcome.err == (
+        "ggmlpy: warning: the context of 40 tokens is full"
+        " (-c N makes the context larger, /clear begins afresh)\n"
+    )
 
 
 def test_messages_that_are_not_text(run: Run, model: Path) -> None:
@@ -194,7 +197,7 @@ def test_an_error_on_a_terminal_does_not_end_the_conversation(model: Path) -> No
     with Terminal("chat", "-m", model, *SETTINGS, "-c", 20) as terminal:
         terminal.wait_for("> ")
         terminal.type("this is far more than twenty tokens\n")
-        shown = terminal.wait_for("(/clear begins afresh)")
+        shown = terminal.wait_for("/clear begins afresh)")
         assert "ggmlpy: error: the prompt is" in shown
         terminal.wait_for("> ")
         terminal.type("/exit\n")
@@ -213,7 +216,8 @@ def test_ctrl_c_in_a_piped_answer_leaves(model: Path) -> None:
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert out.endswith(b"\n")
-    assert err.count(b"\n") == 1, err  # the warning of n_ctx
+    assert err.count(b"\n") == 2, err  # the warning of n_ctx, and:
+    assert err.endswith(b"\nggmlpy: stopped\n")
 
 
 def test_ctrl_c_between_piped_messages_leaves(model: Path) -> None:
@@ -226,4 +230,4 @@ def test_ctrl_c_between_piped_messages_leaves(model: Path) -> None:
     time.sleep(0.2)  # it waits for the next line
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
-    assert (process.returncode, out, err) == (130, b"", b"")
+    assert (process.returncode, out, err) == (130, b"", b"ggmlpy: stopped\n")

@@ -179,6 +179,13 @@ def test_sampling_values_that_only_the_engine_can_judge(run: Run, tiny: Path) ->
         (("--tempo", "1"), "No such option: --tempo"),
         (("-p", "a", "-f", "b"), "-p and -f exclude each other"),
         (("surplus",), "unexpected extra argument"),
+        (("-np", "4"), "No such option: -np; a value of -n stands after a space"),
+        (("-mg", "0"), "No such option: -mg; a value of -m stands after a space"),
+        (("-ins",), "No such option: -ins"),
+        (("-qx",), "No such option: -qx"),
+        (("-no-cnv",), "No such option: -no-cnv"),
+        (("-fa", "perhaps"), "'-fa' / '--flash-attn': 'perhaps' is not on, off or auto"),
+        (("-ngl", "-2"), "-2 is not at least -1"),
     ],
 )
 def test_wrong_options(run: Run, tiny: Path, args: tuple[str, ...], message: str) -> None:

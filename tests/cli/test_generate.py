@@ -37,7 +37,7 @@ def test_greedy_text_is_llama_cpps(run: Run, i: int) -> None:
     model = shared_path("stories260K.gguf")
     case = json.loads(shared_path("reference/greedy.json").read_text())[i]
     args = ("-p", case["prompt"], "-n", case["n"], "--temp", 0, "-ctk", "f32", "-ctv", "f32")
-    for more in ((), ("--no-flash-attn", "-ub", 2)):
+    for more in ((), ("-fa", "off", "-ub", 2)):
         outcome = written(run, model, *args, *more)
         assert outcome.out.rstrip("\n") == case["prompt"] + case["text"].rstrip("\n")
 

@@ -51,7 +51,7 @@ def test_text_dot_and_json_are_the_graphs_own(run: Run, tiny: Path) -> None:
 
 def test_the_ubatch_decides_the_graph(run: Run, tiny: Path) -> None:
     graph = expected(tiny, 7, 300, flash_attn=False)
-    args = ("-n", 7, "--n-past", 300, "--no-flash-attn")
+    args = ("-n", 7, "--n-past", 300, "-fa", "off")
     out = dump(run, "-m", tiny, *args).out
     assert out == f"{graph}\n"
     assert re.search(r"inp_tokens +i32 \[7\]", out)

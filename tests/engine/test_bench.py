@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ggmlpy import bandwidth
+from ggmlpy import bandwidth, bench
 from ggmlpy.batch import Batch
 from ggmlpy.bench import (
     BatchedCase,
@@ -17,14 +17,15 @@ from ggmlpy.bench import (
     Setup,
     SpeedResult,
     SpeedTest,
+    backends_used,
     bytes_read,
     kept_bytes,
     measure_batched,
     measure_speed,
     open_context,
     prompt_batches,
+    threads_used,
     timed_steps,
-    warm_up_batched,
     weight_bytes,
 )
 from ggmlpy.context import Context
@@ -77,6 +78,7 @@ def test_n_kv_is_what_the_memory_holds(
     n_ctx = case.n_ctx(unified, n_seq_max=4)
     assert n_ctx == (n_kv if unified else 4 * 11)
     context = open_context(file, REFERENCE, n_ctx=n_ctx, n_seq_max=4, kv_unified=unified)
+    measure_batched(context, case, n_batch=5)  # builds the plans
     watched = Watched(context, monkeypatch)
     result = measure_batched(context, case, n_batch=5)
     assert result.n_kv == case.n_kv(unified) == n_kv
@@ -114,18 +116,70 @@ def test_what_does_not_fit(file: GGUFFile) -> None:
     assert BatchedCase(30, 5, 2, shared=True).misfit(unified) is None
 
 
-@pytest.mark.parametrize("unified", [False, True])
-def test_warming_up_fits_wherever_the_cases_do(
-    file: GGUFFile, monkeypatch: pytest.MonkeyPatch, unified: bool
+class Built:
+    """Notes how many plans were built in each run of what is measured."""
+
+    def __init__(self, context: Context, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        self.runs: list[int] = []
+        run = getattr(bench, name)
+
+        def noting_run(*args: Any) -> Any:
+            before = context.n_plans_built
+            result = run(*args)
+            self.runs.append(context.n_plans_built - before)
+            return result
+
+        monkeypatch.setattr(bench, name, noting_run)
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_no_case_counts_the_building_of_plans(
+    file: GGUFFile, monkeypatch: pytest.MonkeyPatch, separate: bool
 ) -> None:
-    cases = [BatchedCase(1, 1, 2), BatchedCase(1, 0, 1), BatchedCase(9, 1, 1)]
-    n_ctx = max(case.n_ctx(unified, n_seq_max=2) for case in cases)
-    setup = Setup(backend="reference", n_ubatch=4)
-    context = open_context(file, setup, n_ctx=n_ctx, n_seq_max=2, kv_unified=unified)
+    context = open_context(file, REFERENCE, n_ctx=40, n_seq_max=2)
+    built = Built(context, monkeypatch, "_run_batched")
+    for case in (BatchedCase(9, 2, 2, separate=separate), BatchedCase(9, 3, 2, separate=separate)):
+        measure_batched(context, case, n_batch=100)
+    assert len(built.runs) == 3  # the second case has the shapes of the first
+    assert built.runs[0] >= 2
+    assert built.runs[1:] == [0, 0]
+
+
+def test_no_sample_counts_the_building_of_plans(
+    file: GGUFFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While 300 tokens are written more cells come into view: a shape that no warm-up has seen."""
+    context = open_context(file, REFERENCE, n_ctx=512)
+    built = Built(context, monkeypatch, "_run_test")
+    result = measure_speed(context, file, SpeedTest(0, 300), n_repeat=2, n_batch=4)
+    assert len(result.samples_s) == 2
+    assert built.runs[0] == 0  # the warm-up: one step, whose plan came with the context
+    assert built.runs[1] > 0
+    assert built.runs[2:] == [0, 0]
+
+
+def test_one_sequence_writes_after_the_other(
+    file: GGUFFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = open_context(file, REFERENCE, n_ctx=40, n_seq_max=2)
+    case = BatchedCase(3, 2, 2, separate=True)
+    measure_batched(context, case, n_batch=100)
     watched = Watched(context, monkeypatch)
-    warm_up_batched(context, cases)
-    assert {len(batch) for batch in watched.batches} == {1, 2, 4}
-    assert context.memory.n_used() == 0
+    result = measure_batched(context, case, n_batch=100)
+    assert [batch.seq_ids for batch in watched.batches[1:]] == [[(0,)], [(0,)], [(1,)], [(1,)]]
+    assert [batch.positions for batch in watched.batches[1:]] == [[3], [4], [3], [4]]
+    assert result.n_kv == watched.n_used[-1] == 10
+
+
+def test_what_ran_is_told(file: GGUFFile) -> None:
+    """The tiny model is little work: one thread, unless more were asked for."""
+    for n_threads, used in ((None, 1), (2, 2)):
+        context = open_context(file, Setup(backend="cpu", n_threads=n_threads), n_ctx=16)
+        assert backends_used(context) == ["cpu"]
+        assert threads_used(context) == used
+        result = measure_speed(context, file, SpeedTest(3), n_repeat=1, n_batch=4)
+        assert result.n_threads == used
+    assert backends_used(open_context(file, REFERENCE, n_ctx=16)) == ["reference"]
 
 
 @pytest.mark.parametrize(
@@ -225,7 +279,7 @@ def test_steps_go_on_where_each_sequence_is(
     context = open_context(file, REFERENCE, n_ctx=32, n_seq_max=2)
     context.decode([1, 2, 3], seq=1)
     watched = Watched(context, monkeypatch)
-    assert len(timed_steps(context, 2, 2)) == 2
+    assert len(timed_steps(context, [0, 1], 2)) == 2
     assert [batch.positions for batch in watched.batches] == [[0, 3], [1, 4]]
     assert all(all(batch.wanted) for batch in watched.batches)
 
