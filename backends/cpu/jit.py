@@ -199,7 +199,7 @@ class _Announcer:
 
     def __call__(self, done: int, total: int, name: str) -> None:
         kernels = "1 kernel" if total == 1 else f"{total} kernels"
-        text = f"compiling {kernels} for this CPU ({self._isa.name}), first run only"
+        text = f"compiling {kernels} for this CPU ({self._isa.name}), not in the cache yet"
         if sys.stderr is None:
             return
         if sys.stderr.isatty():

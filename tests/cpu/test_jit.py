@@ -185,7 +185,7 @@ def test_progress_is_said_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     announce._start_s -= 2
     announce(2, 3, "two")
     announce(3, 3, "three")
-    text = "compiling 3 kernels for this CPU (generic), first run only\n"
+    text = "compiling 3 kernels for this CPU (generic), not in the cache yet\n"
     assert capsys.readouterr().err == text
 
 
@@ -196,7 +196,7 @@ def test_progress_on_a_terminal_is_one_updated_line(
     announce = jit_module._Announcer(select("generic"))
     for done in range(2):
         announce(done, 1, "")
-    line = "\rcompiling 1 kernel for this CPU (generic), first run only: "
+    line = "\rcompiling 1 kernel for this CPU (generic), not in the cache yet: "
     assert capsys.readouterr().err == f"{line}0/1{line}1/1\n"
 
 
