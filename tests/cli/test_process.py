@@ -54,10 +54,45 @@ def test_ctrl_c_ends_with_130_and_no_traceback(endless: Path) -> None:
     process.send_signal(signal.SIGINT)
     rest, err = finish(process)
     assert process.returncode == 130
-    assert err == f"ggmlpy: warning: {err.partition('warning: ')[2]}"  # of n_ctx, nothing else
-    assert err.count("\n") == 1
+    warning, stopped = err.splitlines()
+    assert warning.startswith("ggmlpy: warning: n_ctx is 100000")
+    assert stopped == "ggmlpy: stopped"
     assert first.startswith(b"ab")
     assert rest.endswith(b"\n")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("bench", "-p", "1", "-n", "100000"),
+        ("batched-bench", "-npp", "1", "-ntg", "1,100000", "-npl", "1"),
+    ],
+)
+def test_ctrl_c_ends_a_benchmark_with_a_line(endless: Path, command: tuple[str, ...]) -> None:
+    process = start(*command, "-m", endless, "--backend", "reference", stdin=subprocess.DEVNULL)
+    assert process.stdout is not None
+    for _ in range(3):
+        process.stdout.readline()  # the table's head and its first row: it is measuring
+    process.send_signal(signal.SIGINT)
+    _, err = finish(process)
+    assert process.returncode == 130
+    assert err.splitlines()[-1] == "ggmlpy: stopped"
+    assert "Traceback" not in err
+
+
+def test_ctrl_c_while_modules_are_imported() -> None:
+    code = (
+        "import runpy, sys\n"
+        "class Impatient:\n"
+        "    def find_spec(self, name, *more):\n"
+        "        if name == 'typer':\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Impatient())\n"
+        "sys.argv = ['ggmlpy', '--version']\n"
+        "runpy.run_module('ggmlpy', run_name='__main__')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"ggmlpy: stopped\n")
 
 
 def test_a_reader_that_goes_ends_it_quietly(endless: Path) -> None:
