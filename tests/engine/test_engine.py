@@ -51,8 +51,8 @@ def test_200_prompts_on_8_sequences_with_too_small_a_cache(
         assert not llm.engine.has_work
         n_set_aside = llm.engine.n_set_aside
     with load(path) as alone:
-        for i in range(0, 200, 9):
-            assert got[i] == text_of(alone(prompts[i], **options)), prompts[i]
+        for prompt, text in zip(prompts, got, strict=True):
+            assert text == text_of(alone(prompt, **options)), prompt
     assert len(got) == 200
     assert (n_set_aside > 0) == unified
 
