@@ -10,6 +10,7 @@ import operator
 import sys
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import fields
 from numbers import Integral
 from typing import Any, Literal, Unpack, overload
 
@@ -124,20 +125,7 @@ class Completions:
         Raises BadBatch for a prompt that does not fit the context, SamplingError for an option out
         of its range, TokenizerError for text that has no tokens.
         """
-        sampling = SamplingParams(
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            min_p=min_p,
-            typical_p=typical_p,
-            min_keep=min_keep,
-            repeat_penalty=repeat_penalty,
-            frequency_penalty=frequency_penalty,
-            presence_penalty=presence_penalty,
-            penalty_last_n=penalty_last_n,
-            logit_bias=logit_bias,
-            seed=self._seed(seed),
-        )
+        sampling = self._sampling(locals())
         request, form = self._text_request(
             prompt, max_tokens, sampling, stop, logprobs, logits_processor, echo, model
         )
@@ -184,20 +172,7 @@ class Completions:
     ) -> Request:
         """A prompt with options of its own, those of `create_completion`: for `generate`, among
         other prompts, or for `engine.add`. Raises what `create_completion` raises."""
-        sampling = SamplingParams(
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            min_p=min_p,
-            typical_p=typical_p,
-            min_keep=min_keep,
-            repeat_penalty=repeat_penalty,
-            frequency_penalty=frequency_penalty,
-            presence_penalty=presence_penalty,
-            penalty_last_n=penalty_last_n,
-            logit_bias=logit_bias,
-            seed=self._seed(seed),
-        )
+        sampling = self._sampling(locals())
         request, _ = self._text_request(
             prompt, max_tokens, sampling, stop, logprobs, logits_processor, False, None
         )
@@ -238,20 +213,7 @@ class Completions:
         """
         if isinstance(prompts, str | bytes):
             raise TypeError("prompts is one text: pass a list of texts")
-        sampling = SamplingParams(
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            min_p=min_p,
-            typical_p=typical_p,
-            min_keep=min_keep,
-            repeat_penalty=repeat_penalty,
-            frequency_penalty=frequency_penalty,
-            presence_penalty=presence_penalty,
-            penalty_last_n=penalty_last_n,
-            logit_bias=logit_bias,
-            seed=self._seed(seed),
-        )
+        sampling = self._sampling(locals())
         asked = []
         for i, prompt in enumerate(prompts):
             try:
@@ -321,20 +283,7 @@ class Completions:
         `top_logprobs`, how many of the likeliest tokens to tell. Raises TemplateError for messages
         or a template that do not render, and what `create_completion` raises.
         """
-        sampling = SamplingParams(
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            min_p=min_p,
-            typical_p=typical_p,
-            min_keep=min_keep,
-            repeat_penalty=repeat_penalty,
-            frequency_penalty=frequency_penalty,
-            presence_penalty=presence_penalty,
-            penalty_last_n=penalty_last_n,
-            logit_bias=logit_bias,
-            seed=self._seed(seed),
-        )
+        sampling = self._sampling(locals())
         template = self.chat_template
         # A model's own template writes its BOS: one more would change what the model sees.
         prompt = template.render(list(messages))
@@ -363,6 +312,11 @@ class Completions:
         """Raise GgmlpyError if the model was closed."""
         if self._closed:
             raise GgmlpyError(f"{self.model_path}: the model is closed")
+
+    def _sampling(self, arguments: Mapping[str, Any]) -> SamplingParams:
+        """What of a call's arguments, by name, says how tokens are chosen."""
+        chosen = {field.name: arguments[field.name] for field in fields(SamplingParams)}
+        return SamplingParams(**chosen | {"seed": self._seed(chosen["seed"])})
 
     def _seed(self, seed: int | None) -> int | None:
         """A call's seed, else the model's. As in llama.cpp -1 is none: a fresh one."""
