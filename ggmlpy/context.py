@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import groupby
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ggmlpy.arrangement import Arrangement, SegmentShape
 from ggmlpy.backends.base import Backend
-from ggmlpy.batch import Batch, TokenRun, check, check_shared, split
+from ggmlpy.batch import Batch, check, check_shared, split
 from ggmlpy.compute import backends_for
 from ggmlpy.context_sizes import check_whole
 from ggmlpy.errors import BadBatch
@@ -21,7 +21,7 @@ from ggmlpy.gguf_file import GGUFFile
 from ggmlpy.graph import Graph
 from ggmlpy.memory import Placement, SequenceMemory, Sizes, decide_sizes
 from ggmlpy.models import Model, load_model
-from ggmlpy.plans import Plan, PlanCache, SegmentShape, Shape, make_inputs
+from ggmlpy.plans import Plan, PlanCache, Shape, make_inputs
 from ggmlpy.scheduler import Pin
 from ggmlpy.shift import move_positions
 from ggmlpy.types import F16, TensorType
@@ -60,6 +60,7 @@ class Context:
         self.backends = list(backends)
         self.backend_names = ", ".join(b.name for b in backends)
         self._last: Plan | None = None
+        self._last_arranged: tuple[list[tuple[int, ...]], list[Arrangement]] | None = None
 
     @classmethod
     def open(
@@ -149,7 +150,7 @@ class Context:
         memory holds, CacheFull where there is no room; the memory is then as it was.
         """
         self._check(batch)
-        ubatches = split(batch, self.sizes.n_ubatch)
+        ubatches = self._arranged(batch)
         if len(ubatches) > 1:
             self.memory.check_room(batch, ubatches)
         with self.memory.transaction(batch):
@@ -159,14 +160,14 @@ class Context:
                 return outputs if in_order else outputs[np.argsort(index)]
             wanted = np.flatnonzero(batch.wanted)
             logits = np.empty((len(wanted), self.model.hparams.n_vocab), np.float32)
-            for runs in ubatches:
-                outputs, index = self._run(batch, self.memory.place(batch, runs))
+            for ubatch in ubatches:
+                outputs, index = self._run(batch, self.memory.place(batch, ubatch))
                 logits[np.searchsorted(wanted, index)] = outputs
         return logits
 
     def _check(self, batch: Batch) -> None:
         n_seq_max = self.sizes.n_seq_max
-        next_position = [self.memory.seq_pos_max(s) + 1 for s in range(n_seq_max)]
+        next_position = self.memory.next_positions()
         unified = self.memory.n_stream == 1
         recurrent = self.memory.recurrent is not None
         check(batch, self.model.hparams.n_vocab, n_seq_max, unified, recurrent, next_position)
@@ -227,69 +228,42 @@ class Context:
             lambda p: p // divisor, may_meet=True,
         )  # fmt: skip
 
+    def _arranged(self, batch: Batch) -> list[Arrangement]:
+        """The batch's ubatches. A step of the same sequences as the last one is arranged alike."""
+        if self._last_arranged is not None and self._last_arranged[0] == batch.seq_ids:
+            return self._last_arranged[1]
+        unified = self.memory.n_stream == 1
+        ubatches = [Arrangement.of(runs, unified) for runs in split(batch, self.sizes.n_ubatch)]
+        if len(ubatches) == 1:
+            self._last_arranged = (list(batch.seq_ids), ubatches)
+        return ubatches
+
     def _run(self, batch: Batch, placement: Placement) -> tuple[Logits, NDArray[np.int64]]:
         """One ubatch: logits of its wanted tokens, and those tokens' places in the batch."""
-        runs = placement.runs
-        index = _joined([run.index for run in runs])
-        places = index.tolist()
-        wanted = [i for i, place in enumerate(places) if batch.wanted[place]]
-        groups = self._segments(runs)
+        ubatch, positions = placement.ubatch, placement.positions
+        wanted = [i for i, place in enumerate(ubatch.places) if batch.wanted[place]]
         shape = Shape(
-            tuple(shape for shape, _ in groups),
+            ubatch.segments,
             max(1, len(wanted)),
-            self._n_kv(runs),
-            self._equal_runs(runs) if self.memory.recurrent is not None else (),
+            tuple(cache.n_kv(ubatch.streams) for cache in self.memory.caches),
+            ubatch.lengths if self.memory.recurrent is not None else (),
         )
         plan = self._last = self.plans.get(shape)
-        plan.tokens[:] = [batch.tokens[place] for place in places]
-        plan.positions[:] = placement.positions[index]
+        plan.tokens[:] = [batch.tokens[place] for place in ubatch.places]
+        plan.positions[:] = positions
         plan.out_ids[:] = wanted or 0
         if plan.state_rows is not None:
-            plan.state_rows[:] = [run.seqs[0] for run in runs]
+            plan.state_rows[:] = ubatch.run_seqs
         for i, cache in enumerate(self.memory.caches):
-            streams = [cache.stream_of(run.seqs[0]) * cache.kv_size for run in runs]
-            cells = zip(placement.cells[i], streams, strict=True)
-            plan.rows[i][:] = _joined([c + base for c, base in cells])
-            for mask, (_, members) in zip(plan.masks[i], groups, strict=True):
-                at = 0
-                for run in members:
-                    n = len(run.index)
-                    seen_from = placement.positions[run.index]
-                    cache.fill_mask(mask[at : at + n], seen_from, run.seqs[0])
-                    at += n
-        return plan.run()[: len(wanted)], index[wanted]
-
-    def _segments(self, runs: list[TokenRun]) -> list[tuple[SegmentShape, list[TokenRun]]]:
-        """Runs that attend together: all in a shared stream, else neighbours of one length."""
-        if self.memory.n_stream == 1:
-            return [(SegmentShape(sum(len(run.index) for run in runs)), runs)]
-        groups: list[list[TokenRun]] = []
-        for run in runs:
-            before = groups[-1][-1] if groups else None
-            if (
-                before is not None
-                and len(before.index) == len(run.index)
-                and before.seqs[0] + 1 == run.seqs[0]
-            ):
-                groups[-1].append(run)
-            else:
-                groups.append([run])
-        return [(SegmentShape(len(g) * len(g[0].index), g[0].seqs[0], len(g)), g) for g in groups]
-
-    def _equal_runs(self, runs: list[TokenRun]) -> tuple[tuple[int, int], ...]:
-        """(tokens, sequences) of neighbouring runs of one length."""
-        lengths = [len(list(group)) for _, group in groupby(runs, key=lambda r: len(r.index))]
-        firsts, at = [], 0
-        for n in lengths:
-            firsts.append((n * len(runs[at].index), n))
-            at += n
-        return tuple(firsts)
-
-    def _n_kv(self, runs: list[TokenRun]) -> tuple[int, ...]:
-        return tuple(
-            cache.n_kv(tuple({cache.stream_of(run.seqs[0]) for run in runs}))
-            for cache in self.memory.caches
-        )
+            plan.rows[i][:] = cache.rows_at(ubatch.seqs, placement.cells[i])
+            first = 0
+            for mask, members in zip(plan.masks[i], ubatch.members, strict=True):
+                here = positions[first : first + len(mask)]
+                for runs in members:
+                    at = slice(runs.first, runs.stop)
+                    cache.fill_mask(mask[at], here[at], runs.seqs)
+                first += len(mask)
+        return plan.run()[: len(wanted)], ubatch.index[wanted]
 
 
 def _span(start: int, stop: int | None) -> tuple[int, int | None]:
@@ -304,10 +278,6 @@ def _span(start: int, stop: int | None) -> tuple[int, int | None]:
     if stop is not None and stop < start:
         raise BadBatch(f"positions {start} up to {stop} are none: stop must not be below start")
     return start, stop
-
-
-def _joined(parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def build_graph(

@@ -7,11 +7,13 @@ number is an input of the graph, so where a token lands never changes the graph.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ggmlpy.arrangement import Arrangement
 from ggmlpy.errors import CacheFull, Unsupported
 from ggmlpy.models.memory import AttentionLayers
 from ggmlpy.spans import Spans
@@ -20,6 +22,8 @@ from ggmlpy.types import BY_ID, TYPES, TensorType
 
 KV_PAD = 256  # cells in view are a multiple of this, so that few different graphs are needed
 EMPTY = -1
+
+_MINUS_INF = np.float16(-np.inf).view(np.uint16)
 
 Cells = NDArray[np.int64]
 Positions = NDArray[np.int32]
@@ -37,6 +41,15 @@ class Holdings:
     positions: Positions
     members: NDArray[np.bool_]
     forgotten: tuple[Spans, ...]  # of every sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Cells behind all others of some streams, one for each of a ubatch's tokens."""
+
+    streams: NDArray[np.int64]  # each once
+    ends: NDArray[np.int64]  # of these streams before
+    cells: Cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +101,9 @@ class KVCache:
         self._members = np.zeros(members, np.bool_)
         self._forgotten = [Spans()] * n_seq_max
         # Kept beside the cells, so that a decode step need not scan them:
-        self._end = [0] * self.n_stream  # one past the highest cell in use
-        self._n_used = [0] * self.n_stream
-        self._pos_max = [EMPTY] * n_seq_max
+        self._end = np.zeros(self.n_stream, np.int64)  # one past the highest cell in use
+        self._n_used = np.zeros(self.n_stream, np.int64)
+        self._pos_max = np.full(n_seq_max, EMPTY, np.int64)
 
     def _leaf(self, name: str, type: TensorType, n_embd: int) -> Tensor:
         return zeros(type, (n_embd, self.kv_size, self.n_stream), name=name, flags=Flag.STATE)
@@ -171,7 +184,16 @@ class KVCache:
 
     def n_used(self, stream: int = 0) -> int:
         """Cells of the stream that hold a token."""
-        return self._n_used[stream]
+        return int(self._n_used[stream])
+
+    def n_used_in_all(self) -> int:
+        """The same of all streams."""
+        return int(self._n_used.sum())
+
+    def next_positions(self) -> list[int]:
+        """Where the next token of each sequence belongs."""
+        following: list[int] = (self._pos_max + 1).tolist()
+        return following
 
     def seq_pos_min(self, seq: int) -> int:
         """The lowest position held of a sequence, -1 if none is."""
@@ -181,7 +203,7 @@ class KVCache:
 
     def seq_pos_max(self, seq: int) -> int:
         """The highest position held of a sequence, -1 if none is."""
-        return self._pos_max[seq]
+        return int(self._pos_max[seq])
 
     # --- placing tokens ---
 
@@ -190,7 +212,7 @@ class KVCache:
 
         Raises CacheFull; changes nothing.
         """
-        end = self._end[stream]
+        end = int(self._end[stream])
         cells = np.arange(end, min(end + n_tokens, self.n_ctx))
         if self._n_used[stream] < end:
             holes = np.flatnonzero(self._positions[stream, :end] == EMPTY)
@@ -269,20 +291,64 @@ class KVCache:
                 self._forgotten[seq] = self._forgotten[seq].plus(Spans.of(gone))
         return n_held
 
-    def n_kv(self, streams: range | tuple[int, ...] = (0,)) -> int:
-        """Cells in view: enough for the highest in use of these streams, padded."""
-        return min(self.kv_size, padded(max(1, *(self._end[s] for s in streams))))
+    def behind_all(self, tokens: Arrangement) -> Appended | None:
+        """Where tokens go that are put behind all others of their streams; changes nothing.
 
-    def fill_mask(self, mask: NDArray[np.float16], positions: Positions, seq: int = 0) -> None:
-        """Write mask `[n_tokens, n_kv]` for tokens of a sequence: 0 for cells seen, else -inf."""
-        held, mine = self._view(seq)
-        n = min(len(held), mask.shape[1])
-        at = positions[:, None]
-        visible = mine[:n] & (held[:n] <= at)
+        None where that is not possible (too few cells are left), not what `find_cells` would do (an
+        empty cell lies before others), or for tokens of several sequences.
+        """
+        ends = self._end[tokens.streams]
+        is_packed = (self._n_used[tokens.streams] == ends).all()
+        if tokens.is_shared or not is_packed or (ends + tokens.n_new > self.n_ctx).any():
+            return None
+        streams, _ = self._where(tokens.seqs)
+        return Appended(tokens.streams, ends, self._end[streams] + tokens.offsets)
+
+    def append(self, at: Appended, tokens: Arrangement, positions: Positions) -> None:
+        """Say that the cells found by `behind_all` hold the tokens."""
+        streams, members = self._where(tokens.seqs)
+        self._positions[streams, at.cells] = positions
+        self._members[streams, members, at.cells] = True
+        self._end[at.streams] = self._n_used[at.streams] = at.ends + tokens.n_new
+        self._pos_max[tokens.run_seqs] = positions[tokens.run_ends]
+
+    def take_back(self, appended: Appended) -> None:
+        """Make cells empty again that `append` put tokens into, or was about to."""
+        for stream, end in zip(appended.streams.tolist(), appended.ends.tolist(), strict=True):
+            cells = np.arange(end, self._end[stream])
+            self._positions[stream, end:] = EMPTY
+            self._members[stream, :, end:] = False
+            self._scrub(stream, cells)
+            self._recount(stream)
+
+    def rows_at(self, seqs: Cells, cells: Cells) -> Cells:
+        """The rows of all streams' cells, one after another, that are these of the sequences."""
+        return cells if self.n_stream == 1 else seqs * self.kv_size + cells
+
+    def _where(self, seqs: Cells) -> tuple[Cells | int, Cells | int]:
+        """Streams and members of sequences, as indices."""
+        return (0, seqs) if self.n_stream == 1 else (seqs, 0)
+
+    def n_kv(self, streams: Sequence[int] | Cells = (0,)) -> int:
+        """Cells in view: enough for the highest in use of these streams, padded."""
+        highest = int(self._end[streams].max() if len(streams) > 1 else self._end[streams[0]])
+        return min(self.kv_size, padded(max(1, highest)))
+
+    def fill_mask(self, mask: NDArray[np.float16], positions: Positions, seqs: Cells) -> None:
+        """Write mask `[n_seqs * n, n_kv]` for `n` tokens of each sequence at `positions`.
+
+        0 for the cells that a token sees, else -inf.
+        """
+        n_seqs, n_kv = len(seqs), mask.shape[1]
+        streams, members = self._where(seqs)
+        held = self._positions[streams, :n_kv].reshape(-1, 1, n_kv)
+        mine = self._members[streams, members, :n_kv].reshape(n_seqs, 1, n_kv)
+        at = positions.reshape(n_seqs, -1, 1)
+        hidden = (held > at) | ~mine
         if self.window is not None:
-            visible &= held[:n] > at - self.window
-        mask.fill(-np.inf)
-        mask[:, :n][visible] = 0
+            hidden |= held <= at - self.window
+        bits = mask.view(np.uint16).reshape(hidden.shape)
+        np.multiply(hidden, _MINUS_INF, out=bits)
 
     # --- changing what cells belong to ---
 
@@ -377,11 +443,11 @@ class KVCache:
         end = self._end[stream] = int(used[-1]) + 1 if used.size else 0
         self._n_used[stream] = int(used.size)
         held = np.where(self._members[stream, :, :end], self._positions[stream, :end], EMPTY)
-        last = held.max(axis=1, initial=EMPTY).tolist()
+        last = held.max(axis=1, initial=EMPTY)
         if self.n_stream > 1:
             self._pos_max[stream] = last[0]
         else:
-            self._pos_max = last
+            self._pos_max[:] = last
 
 
 def padded(n: int) -> int:

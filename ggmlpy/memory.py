@@ -14,9 +14,10 @@ from numbers import Integral
 import numpy as np
 from numpy.typing import NDArray
 
+from ggmlpy.arrangement import Arrangement
 from ggmlpy.batch import Batch, TokenRun
 from ggmlpy.errors import BadBatch, Unsupported
-from ggmlpy.kv_cache import Cells, Holdings, KVCache, Positions, SavedRows, padded
+from ggmlpy.kv_cache import Appended, Cells, Holdings, KVCache, Positions, SavedRows, padded
 from ggmlpy.models.memory import AttentionLayers, Memory, RecurrentLayers
 from ggmlpy.recurrent_state import RecurrentState
 from ggmlpy.spans import Spans
@@ -62,13 +63,16 @@ def decide_sizes(
 class Placement:
     """Where the tokens of one ubatch went, with what it takes to undo that."""
 
-    runs: list[TokenRun]
-    positions: Positions  # of all tokens of the batch
-    cells: list[list[Cells]]  # [cache][run]
+    ubatch: Arrangement
+    positions: Positions  # of its tokens
+    cells: list[Cells]  # of its tokens in each cache
     before: list[tuple[KVCache, Holdings]] = field(default_factory=list)
+    appended: list[tuple[KVCache, Appended]] = field(default_factory=list)
 
     def undo(self) -> None:
         """Take back the last placement that is not yet undone."""
+        for cache, appended in self.appended:
+            cache.take_back(appended)
         for cache, holdings in reversed(self.before):
             cache.go_back(holdings)
 
@@ -148,9 +152,13 @@ class SequenceMemory:
         self.check_seq(seq)
         return self.caches[0].seq_pos_max(seq)
 
+    def next_positions(self) -> list[int]:
+        """Where the next token of each sequence belongs."""
+        return self.caches[0].next_positions()
+
     def n_used(self) -> int:
         """Cells in use, of all sequences, in the cache that holds the most."""
-        return max(sum(c.n_used(s) for s in range(c.n_stream)) for c in self.caches)
+        return max(cache.n_used_in_all() for cache in self.caches)
 
     def n_free(self, seq: int) -> int:
         """Tokens that a sequence can still take in."""
@@ -163,43 +171,52 @@ class SequenceMemory:
 
     # --- placing a batch ---
 
-    def check_room(self, batch: Batch, ubatches: list[list[TokenRun]]) -> None:
+    def check_room(self, batch: Batch, ubatches: list[Arrangement]) -> None:
         """Raise CacheFull unless every ubatch finds its cells in turn. Changes nothing."""
         placements: list[Placement] = []
         try:
-            for runs in ubatches:
-                self._place(batch, runs, placements, None)
+            for ubatch in ubatches:
+                self._place(batch, ubatch, placements, None)
         finally:
             for placement in reversed(placements):
                 placement.undo()
 
-    def place(self, batch: Batch, runs: list[TokenRun]) -> Placement:
+    def place(self, batch: Batch, ubatch: Arrangement) -> Placement:
         """Give the tokens of one ubatch their cells, in a transaction of the batch.
 
         Raises CacheFull, and then changes nothing.
         """
         assert self._open is not None, "tokens are placed in a transaction"
-        return self._place(batch, runs, self._open.placements, self._open)
+        return self._place(batch, ubatch, self._open.placements, self._open)
 
     def _place(
         self,
         batch: Batch,
-        runs: list[TokenRun],
+        ubatch: Arrangement,
         placements: list[Placement],
         transaction: _Transaction | None,
     ) -> Placement:
         """Place tokens. What it takes to undo that is in `placements` before anything changes."""
-        positions = np.array(batch.positions, np.int32)
-        found = [_find_cells(cache, runs) for cache in self.caches]
-        placement = Placement(runs, positions, found)
+        positions = np.array([batch.positions[place] for place in ubatch.places], np.int32)
+        at_ends = [cache.behind_all(ubatch) for cache in self.caches]
+        found = [
+            _find_cells(cache, ubatch.runs) if at_end is None else at_end.cells
+            for cache, at_end in zip(self.caches, at_ends, strict=True)
+        ]
+        placement = Placement(ubatch, positions, found)
         placements.append(placement)
-        for cache, cells_of_runs in zip(self.caches, found, strict=True):
-            for run, cells in zip(runs, cells_of_runs, strict=True):
+        for cache, at_end, cells in zip(self.caches, at_ends, found, strict=True):
+            if at_end is not None:  # what most steps do
+                placement.appended.append((cache, at_end))
+                cache.append(at_end, ubatch, positions)
+                continue
+            for run, last in zip(ubatch.runs, ubatch.run_ends.tolist(), strict=True):
+                at = slice(last + 1 - len(run.index), last + 1)
                 stream = cache.stream_of(run.seqs[0])
                 if transaction is not None:
-                    transaction.save(cache, stream, cells)
-                placement.before.append((cache, cache.holdings(stream, cells)))
-                cache.occupy(cells, positions[run.index], run.seqs)
+                    transaction.save(cache, stream, cells[at])
+                placement.before.append((cache, cache.holdings(stream, cells[at])))
+                cache.occupy(cells[at], positions[at], run.seqs)
         return placement
 
     @contextmanager
@@ -393,18 +410,17 @@ def _merged(cache: KVCache, source: int, target: int, start: int, stop: int | No
     return rest.plus(cache.forgotten(source).between(start, stop))
 
 
-def _find_cells(cache: KVCache, runs: list[TokenRun]) -> list[Cells]:
-    """Cells for each run of a ubatch.
+def _find_cells(cache: KVCache, runs: list[TokenRun]) -> Cells:
+    """Cells for the tokens of a ubatch.
 
     In a shared stream for all runs at once: a window's cells are given away by where sequences are
     before the ubatch, so that none goes which a token of another run has yet to see.
     """
     lengths = [len(run.index) for run in runs]
-    if cache.n_stream > 1:
-        pairs = zip(runs, lengths, strict=True)
-        return [cache.find_cells(n, cache.stream_of(run.seqs[0])) for run, n in pairs]
-    cells = cache.find_cells(sum(lengths))
-    return [cells] if len(runs) == 1 else np.split(cells, np.cumsum(lengths[:-1]))
+    if cache.n_stream == 1:
+        return cache.find_cells(sum(lengths))
+    pairs = zip(runs, lengths, strict=True)
+    return np.concatenate([cache.find_cells(n, cache.stream_of(run.seqs[0])) for run, n in pairs])
 
 
 def _cache_size(spec: AttentionLayers, sizes: Sizes) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy.allocator import allocate
+from ggmlpy.arrangement import SegmentShape
 from ggmlpy.backends.base import Backend
 from ggmlpy.executable import ArenaPool, Executable
 from ggmlpy.graph import Graph
@@ -22,15 +23,6 @@ from ggmlpy.scheduler import Pin, assign, cut
 from ggmlpy.tensor import Flag, Tensor, zeros
 
 MAX_PLANS = 64  # shapes kept ready; a plan's records are small, its arena is shared
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentShape:
-    """Tokens that attend together, as many from each of some streams side by side."""
-
-    n_tokens: int
-    first_stream: int = 0
-    n_stream: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,15 +36,20 @@ class Candidates:
     logits: NDArray[np.floating[Any]]
     max: float
     is_sorted: bool = False
+    _weights: NDArray[np.floating[Any]] | None = None
 
     def __len__(self) -> int:
         return len(self.logits)
 
     def weights(self) -> NDArray[np.floating[Any]]:
-        """Unnormalised probabilities [n]: exp(logit - max), so 1 for the most probable token."""
-        shifted = self.logits - self.max
-        np.exp(shifted, out=shifted)
-        return shifted
+        """Unnormalised probabilities [n]: exp(logit - max), so 1 for the most probable token.
+
+        Kept, also for those of them that `top` keeps: not to be changed.
+        """
+        if self._weights is None:
+            shifted = self.logits - self.max
+            self._weights = np.exp(shifted, out=shifted)
+        return self._weights
 
     def top(self, k: int) -> Candidates:
         """The k largest, sorted. Tokens with a logit of -inf are left out: they cannot be drawn."""
@@ -53,7 +58,8 @@ class Candidates:
         if k >= len(self.logits):
             return self
         ids = None if self.ids is None else self.ids[:k]
-        return Candidates(ids, self.logits[:k], self.max, is_sorted=True)
+        weights = None if self._weights is None else self._weights[:k]
+        return Candidates(ids, self.logits[:k], self.max, True, weights)
 
     def take(self, positions: Ids, is_sorted: bool) -> Candidates:
         """Those at `positions`, in that order. The largest must be among them if not sorted."""

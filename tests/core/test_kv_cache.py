@@ -5,6 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ggmlpy.arrangement import Arrangement
+from ggmlpy.batch import TokenRun
 from ggmlpy.errors import CacheFull, Unsupported
 from ggmlpy.kv_cache import KVCache
 from ggmlpy.models.memory import AttentionLayers
@@ -61,9 +63,28 @@ def test_holes_are_filled_first() -> None:
     assert cache.seq_pos_max(0) == 13
 
 
+def together(cache: KVCache, seq: int, n_tokens: int) -> Arrangement:
+    """One ubatch of as many tokens of a sequence and of sequence 2."""
+    places = np.arange(2 * n_tokens)
+    runs = [TokenRun((seq,), places[:n_tokens]), TokenRun((2,), places[n_tokens:])]
+    return Arrangement.of(runs if seq != 2 else runs[:1], cache.n_stream == 1)
+
+
+def packed_with_room(
+    cache: KVCache, model: dict[tuple[int, int], int], tokens: Arrangement
+) -> bool:
+    """Whether no stream of the tokens has an empty cell before others, or too few behind them."""
+    for stream in {cache.stream_of(seq) for seq in tokens.seqs.tolist()}:
+        cells = {c for (s, _), c in model.items() if cache.stream_of(s) == stream}
+        n_new = sum(cache.stream_of(seq) == stream for seq in tokens.seqs.tolist())
+        if cells != set(range(len(cells))) or len(cells) + n_new > cache.n_ctx:
+            return False
+    return True
+
+
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["add", "remove", "share", "undone"]),
+        st.sampled_from(["add", "undone", "append", "taken back", "remove", "share"]),
         st.integers(0, 2),
         st.integers(1, 40),
         st.integers(0, 40),
@@ -92,6 +113,19 @@ def test_what_is_kept_beside_the_cells_agrees_with_them(
                 cache.go_back(before)
             else:
                 model |= {(seq, first + i): int(c) for i, c in enumerate(found)}
+        elif kind in ("append", "taken back"):
+            tokens = together(cache, seq, n)
+            starts = [cache.seq_pos_max(s) + 1 for s in tokens.run_seqs.tolist()]
+            positions = np.concatenate([start + np.arange(n) for start in starts])
+            at = cache.behind_all(tokens)
+            assert (at is None) == (not packed_with_room(cache, model, tokens))
+            if at is not None:
+                cache.append(at, tokens, positions.astype(np.int32))
+                if kind == "taken back":
+                    cache.take_back(at)
+                else:
+                    keys = zip(tokens.seqs.tolist(), positions.tolist(), strict=True)
+                    model |= dict(zip(keys, at.cells.tolist(), strict=True))
         elif kind == "remove":
             cache.release(seq, cache.cells_of(seq, start, start + n))
             gone = {(seq, p) for p in range(start, start + n)}
@@ -107,7 +141,7 @@ def test_what_is_kept_beside_the_cells_agrees_with_them(
             assert cache.seq_pos_min(s) == min(mine, default=-1)
             assert set(cache.cells_of(s).tolist()) == set(mine.values())
             mask = np.ones((1, cache.n_kv((cache.stream_of(s),))), np.float16)
-            cache.fill_mask(mask, np.array([1000], np.int32), s)
+            cache.fill_mask(mask, np.array([1000], np.int32), np.array([s]))
             assert set(np.flatnonzero(mask[0] == 0).tolist()) == set(mine.values())
         for stream in range(cache.n_stream):
             held = {c for (s, _), c in model.items() if cache.stream_of(s) == stream}
@@ -118,7 +152,7 @@ def test_mask_is_causal() -> None:
     cache = make()
     add(cache, 5)
     mask = np.empty((3, 256), np.float16)
-    cache.fill_mask(mask, np.array([2, 3, 4], np.int32))
+    cache.fill_mask(mask, np.array([2, 3, 4], np.int32), np.array([0]))
     for row, last in zip(mask, (2, 3, 4), strict=True):
         assert (row[: last + 1] == 0).all()
         assert np.isneginf(row[last + 1 :]).all()
@@ -129,11 +163,11 @@ def test_a_window_hides_what_is_behind_it_and_its_cells_are_used_again() -> None
     cache = KVCache(layers, 8, F16, F16)
     add(cache, 8)
     mask = np.empty((1, 256), np.float16)
-    cache.fill_mask(mask, np.array([7], np.int32))
+    cache.fill_mask(mask, np.array([7], np.int32), np.array([0]))
     assert np.flatnonzero(mask[0] == 0).tolist() == [4, 5, 6, 7]
     assert add(cache, 3).tolist() == [0, 1, 2]  # the oldest, out of every later token's sight
     assert cache.seq_pos_min(0) == 3
-    cache.fill_mask(mask, np.array([10], np.int32))
+    cache.fill_mask(mask, np.array([10], np.int32), np.array([0]))
     assert np.flatnonzero(mask[0] == 0).tolist() == [0, 1, 2, 7]
     with pytest.raises(CacheFull):  # 11 needs 8 to 10, which hold their cells
         cache.find_cells(6)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ggmlpy.batch import Batch, split
+from ggmlpy.batch import Batch
 from ggmlpy.compute import backends_for
 from ggmlpy.context import Context
 from ggmlpy.errors import BadBatch, CacheFull, StateError, Unsupported
@@ -119,19 +119,22 @@ def test_a_search_for_room_leaves_nothing_open() -> None:
     context = make((4,), 5)
     batch = Batch()
     batch.add_sequence(0, range(10), 5)
-    context.memory.check_room(batch, split(batch, 4))
+    context.memory.check_room(batch, context._arranged(batch))
     assert context.memory._open is None
     context.decode(range(10))
     assert context.memory._open is None
 
 
-@pytest.mark.parametrize("n_calls", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    ("name", "n_calls"),
+    [("append", 1), ("append", 2), ("occupy", 1), ("occupy", 2), ("occupy", 3), ("occupy", 4)],
+)
 def test_an_interrupt_while_tokens_are_placed_takes_their_places_back(
-    n_calls: int, monkeypatch: pytest.MonkeyPatch
+    name: str, n_calls: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = make((None, 4), 9)
     with monkeypatch.context() as patch:
-        fail_after(patch, KVCache, "occupy", n_calls)
+        fail_after(patch, KVCache, name, n_calls)
         with pytest.raises(Interrupt):
             context.decode(range(20, 27))
     assert context.n_past() == 9

@@ -209,7 +209,7 @@ def contents(cache: KVCache, seq: int) -> Seen:
 def visible(cache: KVCache, seq: int, position: int) -> Seen:
     """(token, position) of the cells that the mask shows a token of the sequence."""
     mask = np.empty((1, cache.n_kv((cache.stream_of(seq),))), np.float16)
-    cache.fill_mask(mask, np.array([position], np.int32), seq)
+    cache.fill_mask(mask, np.array([position], np.int32), np.array([seq]))
     assert np.isin(mask, [0, -np.inf]).all()
     cells = np.flatnonzero(mask[0] == 0)
     names, _ = _stored(cache, seq)

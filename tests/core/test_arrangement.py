@@ -1,0 +1,48 @@
+"""How a ubatch's tokens lie in a graph's inputs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ggmlpy.arrangement import Arrangement, SegmentShape
+from ggmlpy.batch import Batch, split
+
+
+def arranged(seq_of_token: list[int], unified: bool) -> Arrangement:
+    """The one ubatch of tokens of these sequences, each sequence's positions from 0 on."""
+    batch = Batch()
+    for i, seq in enumerate(seq_of_token):
+        batch.add(0, seq_of_token[:i].count(seq), (seq,))
+    (runs,) = split(batch, 512)
+    return Arrangement.of(runs, unified)
+
+
+def test_streams_of_their_own_attend_side_by_side_where_they_are_neighbours() -> None:
+    made = arranged([3, 1, 2, 5, 3], unified=False)
+    assert made.places == [1, 2, 3, 0, 4]
+    assert made.segments == (SegmentShape(2, 1, 2), SegmentShape(1, 5, 1), SegmentShape(2, 3, 1))
+    assert [[e.seqs.tolist() for e in equal] for equal in made.members] == [[[1, 2]], [[5]], [[3]]]
+    assert made.lengths == ((3, 3), (2, 1))
+    assert made.seqs.tolist() == [1, 2, 5, 3, 3]
+    assert made.offsets.tolist() == [0, 0, 0, 0, 1]
+    assert (made.streams.tolist(), made.n_new.tolist()) == ([1, 2, 5, 3], [1, 1, 1, 2])
+    assert made.run_ends.tolist() == [0, 1, 2, 4]
+
+
+def test_a_shared_stream_is_one_segment_of_runs_of_some_lengths() -> None:
+    made = arranged([3, 1, 2, 5, 3], unified=True)
+    assert made.segments == (SegmentShape(5),)
+    ((short, long),) = made.members
+    assert (short.first, short.stop, short.n_tokens, short.seqs.tolist()) == (0, 3, 1, [1, 2, 5])
+    assert (long.first, long.stop, long.n_tokens, long.seqs.tolist()) == (3, 5, 2, [3])
+    assert made.offsets.tolist() == [0, 1, 2, 3, 4]
+    assert (made.streams.tolist(), made.n_new.tolist()) == ([0], [5])
+
+
+def test_tokens_of_several_sequences_are_told() -> None:
+    batch = Batch()
+    batch.add(0, 0, (0, 1))
+    (runs,) = split(batch, 512)
+    made = Arrangement.of(runs, unified=True)
+    assert made.is_shared
+    np.testing.assert_array_equal(made.seqs, [0])
