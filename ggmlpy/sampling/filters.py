@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ggmlpy.sampling.candidates import Candidates
 from ggmlpy.sampling.params import SamplingParams
@@ -93,16 +95,23 @@ class TopP(Filter):
     min_keep: int
 
     def apply(self, candidates: Candidates) -> Candidates:
+        if candidates.is_sorted:
+            reached = candidates.weights().cumsum()
+            return self._cut(candidates, reached, self.p * reached[-1])
         target = self.p * candidates.weights().sum(dtype=np.float64)
-        n_head = len(candidates) if candidates.is_sorted else max(_FIRST_HEAD, self.min_keep)
+        n_head = max(_FIRST_HEAD, self.min_keep)
         while True:
             head = candidates.top(n_head)
-            reached = np.cumsum(head.weights())
+            reached = head.weights().cumsum()
             if reached[-1] >= target or n_head >= len(candidates):
-                break
+                return self._cut(head, reached, target)
             n_head *= _HEAD_GROWTH
+
+    def _cut(
+        self, candidates: Candidates, reached: NDArray[np.floating[Any]], target: float
+    ) -> Candidates:
         n = int(reached.searchsorted(target)) + 1
-        return head.top(max(n, self.min_keep))
+        return candidates.top(max(n, self.min_keep))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +124,8 @@ class MinP(Filter):
     def apply(self, candidates: Candidates) -> Candidates:
         keep = candidates.logits >= candidates.max + math.log(self.p)
         if candidates.is_sorted:
-            return candidates.top(max(int(np.count_nonzero(keep)), self.min_keep))
-        positions = np.flatnonzero(keep)
+            return candidates.top(max(int(keep.sum()), self.min_keep))
+        positions = keep.nonzero()[0]
         if len(positions) < self.min_keep:
             return candidates.top(self.min_keep)
         return candidates.take(positions, is_sorted=False)
@@ -129,5 +138,5 @@ class Temperature(Filter):
     t: float
 
     def apply(self, candidates: Candidates) -> Candidates:
-        logits = (candidates.logits - candidates.max) / self.t
-        return Candidates(candidates.ids, logits, 0.0, candidates.is_sorted)
+        below = candidates.below_max(self.t)
+        return Candidates(candidates.ids, below, 0.0, candidates.is_sorted)

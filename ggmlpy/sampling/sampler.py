@@ -60,9 +60,8 @@ class Sampler:
         logits = self._edited(logits)
         if self.params.is_greedy:
             return _argmax(logits)
-        with np.errstate(over="ignore"):
-            candidates = self._filtered(logits)
-            position = draw(candidates.weights(), self._uniform())
+        candidates = self._filtered(logits)
+        position = draw(candidates.weights(), self._uniform())
         return position if candidates.ids is None else int(candidates.ids[position])
 
     def probabilities(self, logits: NDArray[np.float32]) -> tuple[Ids, NDArray[np.float64]]:
@@ -73,9 +72,8 @@ class Sampler:
         logits = self._edited(logits)
         if self.params.is_greedy:
             return np.array([_argmax(logits)], np.int64), np.ones(1)
-        with np.errstate(over="ignore"):
-            candidates = self._filtered(logits)
-            weights = candidates.weights().astype(np.float64)
+        candidates = self._filtered(logits)
+        weights = candidates.weights().astype(np.float64)
         ids = np.arange(self.n_vocab) if candidates.ids is None else candidates.ids
         return ids, weights / weights.sum()
 
