@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import cache
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -91,7 +92,7 @@ class Op(ABC):
 
         An op with several optional sources overrides this to say which ones are there.
         """
-        return tuple(inspect.signature(self.infer).parameters)[:n_srcs]
+        return _parameters(type(self).infer)[1 : n_srcs + 1]  # the first one is self
 
     def params(self) -> dict[str, Any]:
         """The parameters by name."""
@@ -102,6 +103,11 @@ class Op(ABC):
     def __str__(self) -> str:
         params = ", ".join(f"{k}={_short(v)}" for k, v in self.params().items())
         return f"{self.name}({params})" if params else self.name
+
+
+@cache
+def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
+    return tuple(inspect.signature(function).parameters)
 
 
 def check_tensors(op_name: str, **given: object) -> None:

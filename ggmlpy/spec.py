@@ -78,7 +78,8 @@ class Spec:
             inner = self.ne[0] // self.type.block_size * self.nb[0]
         else:
             inner = self.type.type_size + (self.ne[0] - 1) * self.nb[0]
-        return inner + sum((n - 1) * s for n, s in zip(self.ne[1:], self.nb[1:], strict=True))
+        (_, b, c, d), (_, b_bytes, c_bytes, d_bytes) = self.ne, self.nb
+        return inner + (b - 1) * b_bytes + (c - 1) * c_bytes + (d - 1) * d_bytes
 
     @property
     def rows_contiguous(self) -> bool:

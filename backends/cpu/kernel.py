@@ -16,7 +16,7 @@ does that when the kernel is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,6 +86,7 @@ class Kernel(Entry):
 
 _ENTRIES: dict[tuple[str, str], Entry] = {}  # by (module, name): what a compile worker looks up
 _KERNELS: dict[tuple[str, tuple[str, ...]], list[Kernel]] = {}
+_candidates: dict[tuple[str, tuple[str, ...], str], Sequence[Kernel]] = {}  # found before
 
 
 def entry_of(module: str, name: str) -> Entry:
@@ -93,12 +94,16 @@ def entry_of(module: str, name: str) -> Entry:
     return _ENTRIES[module, name]
 
 
-def candidates(op: str, types: tuple[str, ...], isa: ISA) -> Iterator[Kernel]:
+def candidates(op: str, types: tuple[str, ...], isa: ISA) -> Sequence[Kernel]:
     """The kernels for `op` on `types` that `isa` can run: best instruction set first, then in
     order of declaration."""
-    runnable = [k for k in _KERNELS.get((op, types), ()) if isa.includes(k.needs)]
-    levels = [level.name for level in known()]  # best first; the sort keeps declaration order
-    yield from sorted(runnable, key=lambda k: levels.index(k.needs))
+    found = _candidates.get((op, types, isa.name))
+    if found is None:
+        runnable = [k for k in _KERNELS.get((op, types), ()) if isa.includes(k.needs)]
+        levels = [level.name for level in known()]  # best first; the sort keeps declaration order
+        found = sorted(runnable, key=lambda k: levels.index(k.needs))
+        _candidates[op, types, isa.name] = found
+    return found
 
 
 def all_kernels() -> list[Kernel]:
@@ -158,6 +163,7 @@ def kernel(
         _file(made)
         for served in ((op, types), *also):
             _KERNELS.setdefault(served, []).append(made)
+            _candidates.clear()
         return made
 
     return declare
