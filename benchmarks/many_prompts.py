@@ -12,25 +12,24 @@ benchmarks/results/many_prompts.json.
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 import multiprocessing
-import os
-import platform
 import random
+import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
 
-from llvmlite.binding import get_host_cpu_name
+sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script it would not find its neighbours
 
 import ggmlpy
+from benchmarks import report
 from ggmlpy import Llama
+from ggmlpy.backends.cpu.cores import default_n_threads
 from ggmlpy.cli.table import Column, Table
 
-RESULTS = Path(__file__).parent / "results" / "many_prompts.json"
+RESULTS = report.RESULTS / "many_prompts.json"
 
 WORDS = (
     "a", "the", "little", "big", "happy", "old", "red", "dog", "cat", "bird", "girl", "boy", "tree",
@@ -193,19 +192,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     n_same = sum(a == b for a, b in zip(rows[0].texts, rows[1].texts, strict=True))
     print(f"{n_same} of {len(prompts)} texts are the same in both")
     if options.save:
-        about = {
-            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-            "model": options.model.name,
-            "threads": options.threads,
-            "max_tokens": options.max_tokens,
-            "machine": f"{get_host_cpu_name()}, {os.cpu_count()} cores",
-            "python": platform.python_version(),
-        }
         figures = [asdict(row) | row.rates for row in rows]
         for row in figures:
             del row["texts"]
-        text = json.dumps({**about, "same_texts": n_same, "rows": figures}, indent=1)
-        RESULTS.write_text(text + "\n", encoding="utf-8")
+        about = report.about_run(options.threads or default_n_threads(), [])
+        entry = {**about, "max_tokens": options.max_tokens, "same_texts": n_same, "rows": figures}
+        report.save(RESULTS, options.model.name, entry)
 
 
 if __name__ == "__main__":

@@ -9,10 +9,7 @@ empty kernel cache. Prints a table and, with --save, writes benchmarks/results/s
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -20,11 +17,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from llvmlite.binding import get_host_cpu_name
+sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script it would not find its neighbours
 
 import ggmlpy
+from benchmarks import report
 
-RESULTS = Path(__file__).parent / "results" / "small_model.json"
+RESULTS = report.RESULTS / "small_model.json"
 
 IMPORT = "import time; t = time.perf_counter(); import ggmlpy; print(time.perf_counter() - t)"
 FIRST_TOKEN = """
@@ -87,14 +85,8 @@ def main() -> None:
     for name, value in figures.items():
         print(f"{name:24s} {value:10.3f}")
     if options.save:
-        about = {
-            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-            "model": Path(options.model).name,
-            "threads": options.threads,
-            "machine": f"{get_host_cpu_name()}, {os.cpu_count()} cores",
-            "python": platform.python_version(),
-        }
-        RESULTS.write_text(json.dumps({**about, **figures}, indent=1) + "\n", encoding="utf-8")
+        entry = {**report.about_run(options.threads, []), **figures}
+        report.save(RESULTS, Path(options.model).name, entry)
 
 
 if __name__ == "__main__":

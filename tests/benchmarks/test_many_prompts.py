@@ -57,8 +57,8 @@ def test_the_results_are_saved(
     monkeypatch.setattr(module, "measure_alone", measure)  # in this process, which is quicker
     options = ["--prompts", "3", "--words", "2", "--max-tokens", "3", "--sequences", "2"]
     main([str(work.model), *options, "--threads", "1", "--backend", "cpu", "--save"])
-    saved: dict[str, Any] = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))
-    assert saved["model"] == "tiny.gguf"
+    entries: dict[str, Any] = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))
+    saved = entries["tiny.gguf"]
     assert [row["layout"]["n_seq_max"] for row in saved["rows"]] == [2, 1]
     assert all(row["prompts_per_s"] > 0 for row in saved["rows"])
     assert saved["same_texts"] == 3
