@@ -33,8 +33,9 @@ class CpuBackend(Backend):
     """Runs whatever the kernel table holds for this machine's instruction set.
 
     `n_threads` None is one thread a core, and one for plans of little work. `isa` forces a level
-    ("generic", "avx2", "avxvnni", "avx512"); None is the best one here. `fusion` names the passes
-    of fusion.py that run: "all", "none" or some; None is what GGMLPY_CPU_FUSION says, else all.
+    ("generic", "avx2", "avxvnni", "avx512", "amx"); None is the best one here. `fusion` names the
+    passes of fusion.py that run: "all", "none" or some; None is what GGMLPY_CPU_FUSION says, else
+    all.
     """
 
     name = "cpu"

@@ -133,6 +133,8 @@ def intrinsic_type(intrinsic: core.Intrinsic) -> Any:
 
 def inline_type(helper: Inline) -> Any:
     """numba's type of an `@inline` function."""
+    assert _current_isa is not None
+    helper = helper.on(_current_isa)
     if helper not in _dispatchers:
         _dispatchers[helper] = njit(**_OPTIONS)(helper.function)  # the type refers to it weakly
     return types.Dispatcher(_dispatchers[helper])

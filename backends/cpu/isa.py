@@ -1,13 +1,15 @@
 """Instruction sets that CPU kernels are compiled for, and which of them this machine can run.
 
     level     asks of the host              gives
+    amx       avx512, AMX-INT8              products of tiles, 16 x 16 sums at a time
     avx512    F BW VL DQ CD VNNI, FMA F16C  512-bit registers, 4-way int8 products
     avxvnni   AVX2 FMA F16C AVX-VNNI        256-bit registers, 4-way int8 products
     avx2      AVX2 FMA F16C                 256-bit registers
     generic   nothing                       whatever the architecture guarantees (SSE2, NEON, ...)
 
 A level fixes the LLVM processor and features outright instead of taking the host's, so one source
-gives the same machine code on every machine of that level. `GGMLPY_CPU_ISA` forces a level.
+gives the same machine code on every machine of that level. `GGMLPY_CPU_ISA` forces a level. For
+AMX it is not enough that the CPU reports it: amx_check.py tries it.
 """
 
 from __future__ import annotations
@@ -57,10 +59,14 @@ class ISA:
 
 _AVX2_HOST = frozenset({"avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt", "movbe"})
 _AVX512_HOST = _AVX2_HOST | {f"avx512{part}" for part in ("f", "bw", "vl", "dq", "cd", "vnni")}
+_AMX_HOST = _AVX512_HOST | {"amx-tile", "amx-int8"}
 _AVX2_HAS = frozenset({"x86", "fma", "f16", "avx2"})
+_AVX512_HAS = _AVX2_HAS | {"avx512", "vnni"}
+_AMX = "+avx512vnni,+amx-tile,+amx-int8"
 
 _X86_LEVELS = (  # best first; each level includes those below it
-    ISA("avx512", "x86-64-v4", "+avx512vnni", _AVX512_HOST, _AVX2_HAS | {"avx512", "vnni"}),
+    ISA("amx", "x86-64-v4", _AMX, _AMX_HOST, _AVX512_HAS | {"amx"}),
+    ISA("avx512", "x86-64-v4", "+avx512vnni", _AVX512_HOST, _AVX512_HAS),
     ISA("avxvnni", "x86-64-v3", "+avxvnni", _AVX2_HOST | {"avxvnni"}, _AVX2_HAS | {"vnni"}),
     ISA("avx2", "x86-64-v3", "", _AVX2_HOST, _AVX2_HAS),
     ISA("generic", "x86-64", "", frozenset(), frozenset({"x86"})),
@@ -82,8 +88,20 @@ def known() -> tuple[ISA, ...]:
 @cache
 def available() -> tuple[ISA, ...]:
     """The levels that this host can run, best first; "generic" is always the last."""
+    return tuple(isa for isa in known() if _runs(isa))
+
+
+def _runs(isa: ISA) -> bool:
+    """Whether this host can run the level. Asking it of AMX is what allows this process to use
+    it, which has to come before threads are started."""
     host = {name for name, present in llvm.get_host_cpu_features().items() if present}
-    return tuple(isa for isa in known() if isa.needs <= host)
+    if not isa.needs <= host:
+        return False
+    if "amx" not in isa.has:
+        return True
+    from ggmlpy.backends.cpu import amx_check  # which imports this module
+
+    return amx_check.usable()
 
 
 def select(name: str | None = None) -> ISA:
@@ -94,8 +112,8 @@ def select(name: str | None = None) -> ISA:
     name = name or _FORCED
     if name is None:
         return available()[0]
-    for isa in available():
-        if isa.name == name:
+    for isa in known():
+        if isa.name == name and _runs(isa):
             return isa
     have = ", ".join(isa.name for isa in available())
     raise BackendError(

@@ -16,7 +16,7 @@ does that when the kernel is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,7 +50,8 @@ Bind = Callable[[Any, Any], Mapping[str, float]]
 class Entry:
     """A Python function that becomes one C function: `result name(params...)`.
 
-    Where `record` is set the first parameter is the address of such a record.
+    Where `record` is set the first parameter is the address of such a record. Importing `home`
+    declares it; "" is the function's module.
     """
 
     name: str
@@ -58,10 +59,11 @@ class Entry:
     params: tuple[Type, ...]
     result: Type = void
     record: np.dtype | None = None
+    home: str = ""
 
     @property
     def module(self) -> str:
-        return self.function.__module__
+        return self.home or self.function.__module__
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__.lower()} {self.module}.{self.name}>"
@@ -170,12 +172,15 @@ def kernel(
 
 
 def entry(
-    result: Type, *params: Type, name: str | None = None
+    result: Type, *params: Type, name: str | None = None, module: str = ""
 ) -> Callable[[Callable[..., Any]], Entry]:
-    """Declares a compiled function that is not a kernel, such as the plan runner."""
+    """Declares a compiled function that is not a kernel, such as the plan runner.
+
+    Where a factory makes it for another module, which says what it does, that is its `module`.
+    """
 
     def declare(function: Callable[..., Any]) -> Entry:
-        made = Entry(name or function.__name__, function, params, result)
+        made = Entry(name or function.__name__, function, params, result, home=module)
         _file(made)
         return made
 
@@ -193,11 +198,27 @@ class Inline:
     def __call__(self, *args: Any) -> Any:
         raise TypeError(f"{self.__name__} runs inside compiled kernels only")
 
+    def on(self, isa: ISA) -> Inline:
+        """What is compiled for this instruction set."""
+        return self
+
     @property
     def _numba_type_(self) -> Any:
         from ggmlpy.backends.cpu.frontend import inline_type
 
         return inline_type(self)
+
+
+class Choice(Inline):
+    """A function that kernels call, of which there are two: one for instruction sets that have any
+    of `features`, another for the rest. Only the one that is meant gets compiled."""
+
+    def __init__(self, features: Set[str], there: Inline, elsewhere: Inline) -> None:
+        super().__init__(there.function)
+        self._features, self._there, self._elsewhere = features, there, elsewhere
+
+    def on(self, isa: ISA) -> Inline:
+        return (self._there if self._features & isa.has else self._elsewhere).on(isa)
 
 
 def inline(function: Callable[..., Any]) -> Inline:

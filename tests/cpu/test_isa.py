@@ -6,7 +6,7 @@ import sys
 import llvmlite.binding as llvm
 import pytest
 
-from ggmlpy.backends.cpu import isa
+from ggmlpy.backends.cpu import amx_check, isa
 from ggmlpy.errors import BackendError
 
 
@@ -31,6 +31,7 @@ def test_a_level_needs_all_its_features(monkeypatch: pytest.MonkeyPatch) -> None
     everything = set[str]().union(*(level.needs for level in known))
     features = dict.fromkeys(everything, True)
     monkeypatch.setattr(llvm, "get_host_cpu_features", lambda: features)
+    monkeypatch.setattr(amx_check, "usable", lambda: True)
     assert isa.available.__wrapped__() == known
     for missing in everything:
         features[missing] = False

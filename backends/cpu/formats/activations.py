@@ -35,5 +35,9 @@ QS, D, MINUS_D_SUM, MINUS_D_SUMS, MINUS_SUM, MINUS_SUMS, _ = (f[1] for f in _FIE
 
 
 def row_bytes(k: int) -> int:
-    """Bytes of a quantised row of x with `k` elements, whole blocks."""
-    return k // BLOCK * BLOCK_BYTES
+    """From one quantised row of x with `k` elements, whole blocks, to the next.
+
+    An odd number of cache lines: with a multiple of 4096 bytes, as for k = 2048, the same block of
+    all rows would have to share one set of an L1 cache, 8 to 12 lines.
+    """
+    return (k // BLOCK | 1) * BLOCK_BYTES

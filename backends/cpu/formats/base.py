@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy.backends.cpu.formats.activations import BLOCK, BLOCK_BYTES
+from ggmlpy.backends.cpu.formats.block_tiles import TileProducts, tile_products
 from ggmlpy.backends.cpu.formats.blocks import Unpack, add_blocks
 from ggmlpy.backends.cpu.kernel import Inline, Int, inline
 from ggmlpy.backends.cpu.packing import Piece
@@ -43,6 +44,8 @@ class Format:
     accumulate(sums, w, k, rows) -> sums, from sums of zero, adds the products of the packed group
     at `w` with the rows of x: int8 blocks where `quantizes_x` (activations.py), else f32. Each sum
     is built in one order that depends on k alone.
+
+    `tiles` does the same with AMX, for 16 rows of x at a time and to the same bits.
     """
 
     type_name: str
@@ -52,6 +55,7 @@ class Format:
     repack: Repack
     accumulate: Inline
     quantizes_x: bool
+    tiles: TileProducts | None = None
 
     def group_bytes(self, k: int) -> int:
         """Bytes of a packed group of rows of `k` elements."""
@@ -117,16 +121,23 @@ def quantized_format(
     n_parts = parts.shape[0]
     packed_bytes, part_bytes = packed.itemsize, parts.base.itemsize
     n_elements = block // n_parts
-    x_bytes = n_elements // BLOCK * BLOCK_BYTES
-    add = add_blocks(unpack, n_elements // BLOCK, packed_bytes // n_parts, PREFETCH_BYTES)
+    n_blocks = n_elements // BLOCK  # of 32 in a part
+    share = packed_bytes // n_parts  # of the packed bytes, for a part
+    add = add_blocks(unpack, n_blocks, share, PREFETCH_BYTES)
+
+    @inline
+    def part_of(w: Int, i: Int) -> Any:
+        """Part i of a group: the addresses of its packed block, and its own."""
+        i_block = quotient(i, n_parts)
+        at = w + i_block * packed_bytes
+        return at, at + parts_at + (i - i_block * n_parts) * part_bytes
 
     @inline
     def accumulate(sums: Any, w: Int, k: Int, rows: Any) -> Any:
         for i in range(quotient(k, n_elements)):
-            i_block = quotient(i, n_parts)
-            at = w + i_block * packed_bytes
-            part = at + parts_at + (i - i_block * n_parts) * part_bytes
-            sums = add(sums, at, part, rows, i * x_bytes)
+            at, part = part_of(w, i)
+            sums = add(sums, at, part, rows, i * n_blocks * BLOCK_BYTES)
         return sums
 
-    return Format(type_name, block, stored, packed, repack, accumulate, quantizes_x=True)
+    tiles = tile_products(unpack, part_of, n_blocks, share, PREFETCH_BYTES)
+    return Format(type_name, block, stored, packed, repack, accumulate, True, tiles)

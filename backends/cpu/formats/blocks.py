@@ -68,11 +68,16 @@ def add_blocks(unpack: Unpack, n_blocks: int, part_bytes: int, ahead_bytes: int)
         xs = [b.add(row, at) for row in parts(b, rows)]
         for i, block in enumerate(unpack(b, w, part)):
             totals = _add_block(b, totals, block, [after(b, x, BLOCK_BYTES * i) for x in xs])
-            for line in range(share * i // 64 * 64, share * (i + 1), 64):
-                prefetch(b, after(b, part, ahead_bytes + line))
+            ask_for(b, after(b, part, ahead_bytes), share * i, share * (i + 1))
         return tile_of(b, totals)
 
     return add
+
+
+def ask_for(b: Emitter, address: Any, start: int, end: int) -> None:
+    """Asks for the cache lines of bytes `start` to `end` at `address`."""
+    for line in range(start // 64 * 64, end, 64):
+        prefetch(b, after(b, address, line))
 
 
 def _add_block(b: Emitter, totals: Sequence[Any], block: Block, xs: Sequence[Any]) -> list[Any]:
@@ -91,11 +96,21 @@ def _add_block(b: Emitter, totals: Sequence[Any], block: Block, xs: Sequence[Any
         for t, x in enumerate(xs):
             start = _minus_zero(b, after(b, x, minus_sum), block.zero)
             products = _dot(b, start, u, after(b, x, QS + HALF * i), block.zero)
-            d = b.fmul(scale, _splat_f32(b, after(b, x, D)))
-            sums[t] = fma(b, b.sitofp(products, f32x16.ir), d, sums[t])
-            if i == n_scales - 1:
-                sums[t] = _subtract_minima(b, sums[t], block.minima, x)
+            minima = block.minima if i == n_scales - 1 else ()
+            sums[t] = add_scaled(b, sums[t], products, scale, minima, x)
     return sums
+
+
+def add_scaled(
+    b: Emitter, total: Any, products: Any, scale: Any, minima: Sequence[Any], x: Any
+) -> Any:
+    """total + products * scale * d of the block at `x`, and - minima * x after the last products.
+
+    The one place where products become f32: whoever computed them, the rounding is the same.
+    """
+    d = b.fmul(scale, _splat_f32(b, after(b, x, D)))
+    total = fma(b, b.sitofp(products, f32x16.ir), d, total)
+    return _subtract_minima(b, total, minima, x)
 
 
 def _subtract_minima(b: Emitter, total: Any, minima: Sequence[Any], x: Any) -> Any:

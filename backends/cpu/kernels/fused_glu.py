@@ -4,12 +4,13 @@
 
 A unit of work is a group of 16 rows of each weight times a chunk of rows of x, as in matmul.py with
 its code; each number is rounded as by three kernels one after another. Only a tile of each product
-exists at a time, 16 by up to ROWS numbers in the thread's scratch memory. Where one tile is all
-rows of x there are, weights may come from memory, and a thread takes them in long streams: many
-groups of the gate's, then as many of the other's. Group by group in turns it took 8 % longer (q4_0
-and f16 [2048, 8192], one row of x, one core of a Sapphire Rapids Xeon).
+exists at a time, 16 by up to 8 numbers (64 with AMX) in the thread's scratch memory. Where one tile
+is all rows of x there are, weights may come from memory, and a thread takes them in long streams:
+many groups of the gate's, then as many of the other's. Group by group in turns it took 8 % longer
+(q4_0 and f16 [2048, 8192], one row of x, one core of a Sapphire Rapids Xeon).
 
-    a thread's scratch   lists (matmul_lists.py) | tiles of gate x | a tile of up x | addresses
+    a thread's scratch   lists (matmul_lists.py) | tiles of gate x | a tile of up x | addresses |
+                         room for a unit (matmul_units.py)
 """
 
 from __future__ import annotations
@@ -20,17 +21,18 @@ import numpy as np
 
 from ggmlpy.backends.cpu.builder import PlanBuilder
 from ggmlpy.backends.cpu.formats.base import GROUP, Format
-from ggmlpy.backends.cpu.kernel import Int, Kernel, Record, inline, kernel
+from ggmlpy.backends.cpu.kernel import Choice, Int, Kernel, Record, inline, kernel
 from ggmlpy.backends.cpu.kernels import matmul, matmul_lists
 from ggmlpy.backends.cpu.kernels.glu import GATED
-from ggmlpy.backends.cpu.kernels.matmul import FORMATS, chunk_rows, unit_of
+from ggmlpy.backends.cpu.kernels.matmul import FORMATS, lists_stride
 from ggmlpy.backends.cpu.kernels.matmul_lists import (
     clear_rows_without_matrix,
-    list_bytes,
     list_places,
     make_lists,
 )
-from ggmlpy.backends.cpu.rows import share
+from ggmlpy.backends.cpu.kernels.matmul_units import chunk_rows, room_bytes, unit_of
+from ggmlpy.backends.cpu.rows import n_rows, share
+from ggmlpy.backends.cpu.simd.amx import TILES_BY
 from ggmlpy.backends.cpu.simd.arith import quotient
 from ggmlpy.backends.cpu.simd.memory import (
     load_f32x16,
@@ -40,21 +42,31 @@ from ggmlpy.backends.cpu.simd.memory import (
 )
 from ggmlpy.tensor import Tensor
 
-FIELDS = [*matmul_lists.FIELDS, ("packed", "i8"), ("packed_up", "i8"), ("group_bytes", "i8")]
-ROWS = 8  # of x at a time
+FIELDS = [
+    *matmul_lists.FIELDS,
+    *((name, "i8") for name in ("packed", "packed_up", "group_bytes", "tiles", "room")),
+]
+ROWS, ROWS_BY_TILES = 8, 64  # of x at a time; with AMX weights unpacked once serve all of them
 RUN = 256  # sums of a group each, all of them less than half an L1 cache
 _SUM_BYTES = 4 * GROUP
-_TILE_BYTES = ROWS * _SUM_BYTES
+_TILE_BYTES = ROWS_BY_TILES * _SUM_BYTES
 _UP = RUN * _SUM_BYTES  # where the tile of up x is, and after it the addresses of the first one
-_TILES_BYTES = _UP + _TILE_BYTES + 8 * ROWS
+_ADDRESSES = _UP + _TILE_BYTES
+_TILES_BYTES = _ADDRESSES + 8 * ROWS_BY_TILES
 
 
-def _stride(gate: Tensor) -> int:
-    return -(-list_bytes(gate) // 64) * 64 + _TILES_BYTES
+@inline
+def _rows() -> Int:
+    return ROWS
 
 
-def _scratch_bytes(node: Tensor, n_threads: int) -> int:
-    return n_threads * _stride(node.src[0])
+@inline
+def _rows_by_tiles() -> Int:
+    return ROWS_BY_TILES
+
+
+def _stride(format: Format, gate: Tensor) -> int:
+    return lists_stride(gate) + _TILES_BYTES + room_bytes(format, gate.spec.n_rows)
 
 
 def _bind(format: Format, node: Tensor, builder: PlanBuilder) -> dict[str, Any]:
@@ -62,12 +74,15 @@ def _bind(format: Format, node: Tensor, builder: PlanBuilder) -> dict[str, Any]:
     gate, up = node.src
     fields = matmul.bind(format, gate, builder)
     packed_up = builder.packed(up.src[0], format)
-    return fields | {"packed_up": packed_up, "scratch_stride": _stride(gate)}
+    places = {"tiles": lists_stride(gate), "room": lists_stride(gate) + _TILES_BYTES}
+    return fields | places | {"packed_up": packed_up, "scratch_stride": _stride(format, gate)}
 
 
 def _declare(format: Format, op: str) -> Kernel:
     params, gated = GATED[op]
     unit = unit_of(format)
+    begin, multiply_unit, end_units, row_step = unit.begin, unit.multiply, unit.end, unit.row_step
+    rows_at_once = _rows if format.tiles is None else Choice(TILES_BY, _rows_by_tiles, _rows)
 
     @inline
     def combine(p: Record, gate: Int, up: Int, ys: Int, n: Int, at: Int, n_lanes: Int) -> None:
@@ -78,28 +93,31 @@ def _declare(format: Format, op: str) -> Kernel:
 
     @inline
     def multiply(
-        p: Record, w: Int, xs: Int, ys: Int, n: Int, tiles: Int, ith: Int, nth: Int
+        p: Record, w: Int, xs: Int, ys: Int, n: Int, scratch: Int, ith: Int, nth: Int
     ) -> None:
         """The two matrices at `w` times the `n` rows of x that need them: thread `ith`'s share."""
         n_groups = quotient(p.y.ne0 + GROUP - 1, GROUP)
-        chunk = chunk_rows(n, n_groups, p.row_bytes, nth)
+        chunk = chunk_rows(n, n_groups, p.row_bytes, row_step(), nth)
         n_units = n_groups * quotient(n + chunk - 1, chunk)
-        run = quotient(RUN, n) if n <= ROWS else 1
+        rows = rows_at_once()
+        run = quotient(RUN, n) if n <= min(rows, chunk) else 1
+        tiles, room = scratch + p.tiles, scratch + p.room
         end = share(n_units, ith + 1, nth)
         for start in range(share(n_units, ith, nth), end, run):
             i_chunk = quotient(start, n_groups)
             group = start - i_chunk * n_groups
             last = min(n, (i_chunk + 1) * chunk)
-            for row in range(i_chunk * chunk, last, ROWS):
-                n_here = min(ROWS, last - row)
+            for row in range(i_chunk * chunk, last, rows):
+                n_here = min(rows, last - row)
+                x = xs + 8 * row
                 for turn in range(2):
                     for i in range(min(run, end - start)):
                         w_group = w + turn * (p.packed_up - p.packed)
                         w_group += (group + i) * p.group_bytes
                         gate = i * n_here * _SUM_BYTES
                         place = _UP if turn == 1 else gate
-                        addresses = tiles + _UP + _TILE_BYTES
-                        unit(w_group, p.x.ne0, xs + 8 * row, addresses, n_here, place, GROUP, 0)
+                        sums = tiles + _ADDRESSES
+                        multiply_unit(w_group, p.x.ne0, x, sums, n_here, place, GROUP, 0, room)
                         if turn == 1:
                             at = _SUM_BYTES * (group + i)
                             y, n_lanes = ys + 8 * row, p.y.ne0 - GROUP * (group + i)
@@ -109,22 +127,23 @@ def _declare(format: Format, op: str) -> Kernel:
         scratch = p.scratch + ith * p.scratch_stride
         starts, xs, ys, _ = list_places(p, scratch)
         make_lists(p, starts, xs, ys)
-        tiles = scratch + p.scratch_stride - _TILES_BYTES
-        for i in range(ROWS):
-            store_i64(tiles + _UP + _TILE_BYTES + 8 * i, tiles + _SUM_BYTES * i)
+        for i in range(rows_at_once()):
+            store_i64(scratch + p.tiles + _ADDRESSES + 8 * i, scratch + p.tiles + _SUM_BYTES * i)
+        begin(n_rows(p.y), scratch + p.room)
         matrix_bytes = quotient(p.y.ne0 + GROUP - 1, GROUP) * p.group_bytes
         for j in range(p.a2 * p.a3):
-            first, end = load_i64(starts + 8 * j), load_i64(starts + 8 * j + 8)
-            if first < end:
+            first, last = load_i64(starts + 8 * j), load_i64(starts + 8 * j + 8)
+            if first < last:
                 w = p.packed + j * matrix_bytes
-                multiply(p, w, xs + 8 * first, ys + 8 * first, end - first, tiles, ith, nth)
+                multiply(p, w, xs + 8 * first, ys + 8 * first, last - first, scratch, ith, nth)
+        end_units(n_rows(p.y))
         clear_rows_without_matrix(p, starts, ys, ith, nth)
 
     return kernel(
         f"mul_mat+{op}",
         (format.type_name, "f32"),
         args=np.dtype([*FIELDS, *((name, "f4") for name in params)], align=True),
-        scratch_bytes=_scratch_bytes,
+        scratch_bytes=lambda node, n_threads: n_threads * _stride(format, node.src[0]),
         bind=lambda node, builder: _bind(format, node, builder),
         name=f"matmul_{op}_{format.type_name}",
     )(matmul_glu)

@@ -86,15 +86,18 @@ def _declare_quantize(
         """Threads share the blocks, so that a single row is split too."""
         n_blocks = quotient(p.x.ne0, BLOCK)
         n = n_rows(p.x) * n_blocks
+        row_bytes = (n_blocks | 1) * BLOCK_BYTES  # activations.row_bytes
         for i in range(share(n, ith, nth), share(n, ith + 1, nth)):
             row = quotient(i, n_blocks)
-            x = row_ptr(p.x, row) + (i - row * n_blocks) * BLOCK * p.x.nb0
+            block = i - row * n_blocks
+            x = row_ptr(p.x, row) + block * BLOCK * p.x.nb0
+            y = p.y + row * row_bytes + block * BLOCK_BYTES
             half = x + HALF * p.x.nb0
             if p.x.nb0 == element_bytes:
-                _quantize_block(p.y + i * BLOCK_BYTES, load(x), load(half))
+                _quantize_block(y, load(x), load(half))
             else:
                 x0, x1 = gather(x, p.x.nb0), gather(half, p.x.nb0)
-                _quantize_block(p.y + i * BLOCK_BYTES, x0, x1)
+                _quantize_block(y, x0, x1)
 
     return quantize
 

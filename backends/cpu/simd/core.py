@@ -156,6 +156,20 @@ class Emitter(ir.IRBuilder):  # type: ignore[misc]
     def lanes(self, a: Any, start: int, n: int) -> Any:
         return self.shuffle(a, a, list(range(start, start + n)))
 
+    def repeat(self, n: Any, body: Callable[[Any], None]) -> None:
+        """A loop: `body` writes what is done with i = 0, 1, ..., n - 1, an i64."""
+        zero, one = ir.Constant(ir.IntType(64), 0), ir.Constant(ir.IntType(64), 1)
+        before, loop, done = self.block, *map(self.append_basic_block, ("loop", "done"))
+        self.cbranch(self.icmp_signed("<", zero, n), loop, done)
+        self.position_at_end(loop)
+        i = self.phi(zero.type)
+        i.add_incoming(zero, before)
+        body(i)
+        following = self.add(i, one)
+        i.add_incoming(following, self.block)
+        self.cbranch(self.icmp_signed("<", following, n), loop, done)
+        self.position_at_end(done)
+
     def llvm(self, name: str, result: Any, *args: Any) -> Any:
         """Calls LLVM's intrinsic, or an external function, `name`."""
         known = self.module.globals.get(name)

@@ -1,0 +1,190 @@
+"""Whether AMX can be used: asked of the system, tried in a process of its own, remembered on disk.
+
+A CPU that reports AMX may still not run it: Linux wants to be asked before a process may use tiles,
+and under some hypervisors the instructions are illegal nevertheless. So a few small products of
+tiles are computed first where nothing is lost if that process dies:
+
+    python -m ggmlpy.backends.cpu.amx_check        exit status 0 if every product is right
+
+The verdict is kept beside the compiled kernels, for this CPU, kernel, compiler and source.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import os
+import platform
+import signal
+import subprocess
+import sys
+import threading
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import llvmlite
+import llvmlite.binding as llvm
+import numpy as np
+from llvmlite import ir
+
+from ggmlpy.backends.cpu import codegen
+from ggmlpy.backends.cpu.cache import Cache
+from ggmlpy.backends.cpu.isa import ISA, known
+from ggmlpy.backends.cpu.simd.amx import (
+    CONFIG_BYTES,
+    FILE_BYTES,
+    ROW_BYTES,
+    ROWS,
+    Shape,
+    Tiles,
+    release,
+)
+from ggmlpy.backends.cpu.simd.core import Emitter, i64, void
+
+_ARCH_PRCTL = 158  # the system call, on x86-64
+_ARCH_REQ_XCOMP_PERM = 0x1023
+_XFEATURE_XTILEDATA = 18
+_TIMEOUT_S = 60
+_STRIDE = 192  # from row to row of the first factor
+_HERE = Path(__file__).parent
+
+
+@cache
+def usable() -> bool:
+    """Whether this process may use tiles, and they work. Where Linux or the check says no, so does
+    one line on stderr."""
+    if sys.platform != "linux":
+        return False  # how to ask other systems for it is not known
+    reason = _refused() or _failure(Cache())
+    if reason and sys.stderr is not None:
+        advice = "GGMLPY_CPU_ISA=avx512 stops this message"
+        print(f"ggmlpy: AMX is not used: {reason} ({advice})", file=sys.stderr)
+    return not reason
+
+
+def _refused() -> str:
+    """Asks that this process and its threads may use tiles; why not, if not."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syscall(_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA) == 0:
+        return ""
+    return f"the system does not allow it ({os.strerror(ctypes.get_errno())})"
+
+
+def _failure(verdicts: Cache) -> str:
+    """Why the check in another process failed, now or earlier; "" if it did not."""
+    key = hashlib.sha256("\0".join(["amx_check", *_identity()]).encode()).hexdigest()[:40]
+    verdict = verdicts.get(key)
+    if verdict is None:
+        try:
+            verdict = _run_check().encode()
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return f"the check of it did not come to an end: {error}"  # it may the next time
+        verdicts.put(key, verdict)
+    return verdict.decode()
+
+
+def _run_check() -> str:
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "ggmlpy.backends.cpu.amx_check"],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=_TIMEOUT_S,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    if done.returncode == 0:
+        return ""
+    if done.returncode < 0:
+        return f"a process that tried it died of {signal.Signals(-done.returncode).name}"
+    said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+    return f"the check of it failed: {said[-1]}"
+
+
+def _identity() -> list[str]:
+    """All that the verdict may depend on."""
+    sources = [_HERE / name for name in ("amx_check.py", "codegen.py", "isa.py")]
+    sources += sorted((_HERE / "simd").glob("*.py"))
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
+    return [_cpu_model(), platform.release(), platform.version(), llvmlite.__version__, digest]
+
+
+def _cpu_model() -> str:
+    with contextlib.suppress(OSError), Path("/proc/cpuinfo").open() as lines:
+        for line in islice(lines, 40):
+            if line.startswith("model name"):
+                return line
+    return str(llvm.get_host_cpu_name())
+
+
+# --- the check itself -----------------------------------------------------------------------------
+
+
+def check(isa: ISA) -> None:
+    """Multiplies tiles of the shapes that kernels use, on two threads. Raises ArithmeticError if a
+    product is wrong."""
+    errors: list[BaseException] = []
+
+    def on_a_thread() -> None:
+        try:
+            _check_products(isa)
+        except BaseException as error:
+            errors.append(error)
+
+    _check_products(isa)
+    thread = threading.Thread(target=on_a_thread)
+    thread.start()
+    thread.join()
+    for error in errors:
+        raise error
+
+
+def _check_products(isa: ISA) -> None:
+    rng = np.random.default_rng(0)
+    for n_bytes in (16, 32, 64):
+        x = rng.integers(-128, 128, (ROWS, _STRIDE), np.int8)
+        y = rng.integers(-128, 128, (n_bytes // 4, ROW_BYTES), np.int8)
+        x[0], y[:, :4] = -128, -128  # the largest product
+        got = np.zeros((ROWS, ROW_BYTES // 4), np.int32)
+        config, file = np.zeros(CONFIG_BYTES, np.uint8), np.zeros(FILE_BYTES, np.uint8)
+        _product(isa, n_bytes)(*(a.ctypes.data for a in (config, file, x, y, got)))
+        columns = y.reshape(n_bytes // 4, ROW_BYTES // 4, 4).swapaxes(1, 2).reshape(n_bytes, -1)
+        want = x[:, :n_bytes].astype(np.int32) @ columns.astype(np.int32)
+        if not np.array_equal(got, want):
+            raise ArithmeticError(f"a product of tiles with rows of {n_bytes} bytes is wrong")
+
+
+@cache
+def _product(isa: ISA, n_bytes: int) -> Any:
+    """The C function (config, file, x, y, result): ROWS rows of `n_bytes` times n_bytes / 4."""
+    tiles = Tiles(Shape(ROWS, ROW_BYTES), Shape(ROWS, n_bytes), Shape(n_bytes // 4, ROW_BYTES))
+    symbol = f"ggmlpy_tiles_{n_bytes}"
+    module = ir.Module()
+    function = ir.Function(module, ir.FunctionType(void.ir, [i64.ir] * 5), symbol)
+    config, file, x, y, result = function.args
+    b = Emitter(function.append_basic_block(), isa)
+    tiles.configure(b, config)
+    tiles.load(b, file, 1, x, ir.Constant(i64.ir, _STRIDE))
+    tiles.load(b, file, 2, y, ir.Constant(i64.ir, ROW_BYTES))
+    tiles.product(b, file, 0, 1, 2)
+    tiles.store(b, file, 0, result)
+    release(b)
+    b.ret_void()
+    parsed = llvm.parse_assembly(str(module))
+    codegen.optimize(parsed, symbol, isa)
+    code = codegen.emit_object(parsed, symbol, isa)
+    address = codegen.Linker(isa).link({symbol: code})[symbol]
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 5)(address)
+
+
+def main() -> None:
+    reason = _refused()
+    if reason:
+        sys.exit(reason)
+    check(next(isa for isa in known() if "amx" in isa.has))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""A unit of work of matrix products: a group of 16 weight rows times a chunk of rows of x.
+
+With AMX rows of x go 16 at a time through tiles while there are as many; what is left, and
+everything without AMX, goes 8, 4, 2 or 1 at a time through registers. The width changes how often
+weights are read, never the order in which a sum is built.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ggmlpy.backends.cpu.formats.base import GROUP, Format
+from ggmlpy.backends.cpu.formats.block_tiles import (
+    PANELS,
+    ROOM_BYTES,
+    SUMS,
+    TileProducts,
+    release_tiles,
+)
+from ggmlpy.backends.cpu.kernel import Choice, Inline, Int, inline
+from ggmlpy.backends.cpu.simd.amx import ROWS, TILES_BY
+from ggmlpy.backends.cpu.simd.arith import quotient
+from ggmlpy.backends.cpu.simd.block import load_block
+from ggmlpy.backends.cpu.simd.memory import load_f32x16_part
+from ggmlpy.backends.cpu.simd.product import add_to_each, load_rows, store_sums
+from ggmlpy.backends.cpu.simd.tile import tile_f32x16
+
+_CHUNK_BYTES = 1 << 19  # rows of x that one pass over the weights serves: half a 1 MB L2 cache
+_SUM_BYTES = 4 * GROUP
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unit:
+    """A format's code for a unit of work.
+
+    begin(n, room)    before the first unit of a kernel's share, with at most n rows of x a matrix
+    multiply(w, k, xs, ys, n, at, n_lanes, bias, room)
+                      the packed group at w times n rows listed at xs. The first `n_lanes` sums of
+                      each go to the rows listed at ys, `at` bytes into each, after the numbers at
+                      address `bias` have been added (none if it is 0)
+    end(n)            after the last unit
+    row_step()        units should have a multiple of so many rows of x
+
+    `room` is the address of room_bytes() of the thread's memory, at a multiple of 64.
+    """
+
+    begin: Inline
+    multiply: Inline
+    end: Inline
+    row_step: Inline
+
+
+def room_bytes(format: Format, n_rows: int) -> int:
+    """Memory of a thread for products with so many rows of x."""
+    return ROOM_BYTES if format.tiles is not None and n_rows >= ROWS else 0
+
+
+@inline
+def chunk_rows(n: Int, n_groups: Int, row_bytes: Int, step: Int, nth: Int) -> Int:
+    """Rows of x in a unit of work: what fits the cache, but enough units for every thread."""
+    fitting = quotient(_CHUNK_BYTES, row_bytes)
+    balanced = quotient(n * n_groups, 4 * nth)
+    return max(step, min(fitting, balanced) & -step)
+
+
+@inline
+def _nothing_to_begin(n: Int, room: Int) -> None:
+    pass
+
+
+@inline
+def _nothing_to_end(n: Int) -> None:
+    pass
+
+
+@inline
+def _end(n: Int) -> None:
+    if n >= ROWS:
+        release_tiles()
+
+
+@inline
+def _rows_in_registers() -> Int:
+    return 8
+
+
+@inline
+def _rows_of_tiles() -> Int:
+    return ROWS
+
+
+def _by_registers(accumulate: Inline) -> Inline:
+    """`multiply` of a Unit, with a tile of sums in registers."""
+
+    @inline
+    def tile(
+        zeros: Any, w: Int, k: Int, xs: Int, ys: Int, at: Int, n_lanes: Int, bias: Int
+    ) -> None:
+        """A group times as many rows of x as `zeros` is wide."""
+        sums = accumulate(zeros, w, k, load_rows(zeros, xs))
+        if bias != 0:  # loaded only now: no register holds it while sums are built
+            sums = add_to_each(sums, load_f32x16_part(bias, n_lanes))
+        store_sums(sums, load_rows(zeros, ys), at, n_lanes)
+
+    @inline
+    def multiply(
+        w: Int, k: Int, xs: Int, ys: Int, n: Int, at: Int, n_lanes: Int, bias: Int, room: Int
+    ) -> None:
+        end = xs + 8 * n
+        while xs + 64 <= end:
+            tile(tile_f32x16(8), w, k, xs, ys, at, n_lanes, bias)
+            xs += 64
+            ys += 64
+        if xs + 32 <= end:
+            tile(tile_f32x16(4), w, k, xs, ys, at, n_lanes, bias)
+            xs += 32
+            ys += 32
+        if xs + 16 <= end:
+            tile(tile_f32x16(2), w, k, xs, ys, at, n_lanes, bias)
+            xs += 16
+            ys += 16
+        if xs < end:
+            tile(tile_f32x16(1), w, k, xs, ys, at, n_lanes, bias)
+
+    return multiply
+
+
+def _by_tiles(tiles: TileProducts, rest: Inline) -> tuple[Inline, Inline]:
+    """`begin` and `multiply` of a Unit with AMX; `rest` multiplies what is no panel of 16 rows."""
+    configure, multiply_panels = tiles.configure, tiles.multiply
+
+    @inline
+    def begin(n: Int, room: Int) -> None:
+        if n >= ROWS:
+            configure(room)
+
+    @inline
+    def store_panels(n_panels: Int, ys: Int, at: Int, n_lanes: Int, bias: Int, room: Int) -> None:
+        """The sums of panels, 8 rows at a time, to the rows listed at ys."""
+        for i in range(0, n_panels * ROWS, 8):
+            sums = load_block(room + SUMS + _SUM_BYTES * i, _SUM_BYTES, 8, 1)
+            if bias != 0:
+                sums = add_to_each(sums, load_f32x16_part(bias, n_lanes))
+            store_sums(sums, load_rows(sums, ys + 8 * i), at, n_lanes)
+
+    @inline
+    def multiply(
+        w: Int, k: Int, xs: Int, ys: Int, n: Int, at: Int, n_lanes: Int, bias: Int, room: Int
+    ) -> None:
+        done = 0
+        while done + ROWS <= n:
+            n_panels = min(PANELS, quotient(n - done, ROWS))
+            multiply_panels(w, k, xs + 8 * done, n_panels, room)
+            store_panels(n_panels, ys + 8 * done, at, n_lanes, bias, room)
+            done += n_panels * ROWS
+        rest(w, k, xs + 8 * done, ys + 8 * done, n - done, at, n_lanes, bias, room)
+
+    return begin, multiply
+
+
+def unit_of(format: Format) -> Unit:
+    """How units of this format are computed, on any instruction set."""
+    plain = _by_registers(format.accumulate)
+    if format.tiles is None:
+        return Unit(_nothing_to_begin, plain, _nothing_to_end, _rows_in_registers)
+    begin, multiply = _by_tiles(format.tiles, plain)
+    return Unit(
+        Choice(TILES_BY, begin, _nothing_to_begin),
+        Choice(TILES_BY, multiply, plain),
+        Choice(TILES_BY, _end, _nothing_to_end),
+        Choice(TILES_BY, _rows_of_tiles, _rows_in_registers),
+    )

@@ -1,0 +1,146 @@
+"""Products by AMX tiles, emulated on the instruction sets of this machine: the same kernels with
+vector code in place of the tile instructions. Where the machine has AMX, "amx" is one of the levels
+that all tests of products run on, and it is emulated here as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import ggmlpy
+from ggmlpy import ops
+from ggmlpy.backends.cpu.backend import CpuBackend
+from ggmlpy.backends.cpu.formats.block_tiles import PANELS, ROOM_BYTES, STRETCH
+from ggmlpy.backends.cpu.isa import ISA, select
+from ggmlpy.backends.cpu.jit import Jit
+from ggmlpy.backends.cpu.kernels.fused_glu import MATMUL_GLU
+from ggmlpy.backends.cpu.kernels.matmul import KERNELS
+from ggmlpy.backends.cpu.simd.amx import FILE_BYTES, ROWS
+from ggmlpy.tensor import Tensor
+from tests.cpu.conftest import ISAS
+from tests.cpu.products import QUANTIZED, block_size, random_x, run, weight_bytes
+
+SOME = ("q4_0", "q4_K", "q2_K")  # one scale and none, one and two minima
+BEST, LAST, LAST_TYPES = ISAS[0], ISAS[-1], ("q4_0", "q2_K")
+
+
+def emulated(isa: str) -> ISA:
+    level = select(isa)
+    return replace(level, has=level.has | {"amx-emulated"})
+
+
+@cache
+def backend(isa: str, n_threads: int = 2) -> CpuBackend:
+    return CpuBackend(n_threads, emulated(isa))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled() -> None:
+    """All kernels together: one at a time takes several times as long."""
+    plain = [KERNELS[type] for type in QUANTIZED]
+    Jit(emulated(BEST)).load([*plain, MATMUL_GLU["q4_K", "swiglu"]])
+    Jit(emulated(LAST)).load([KERNELS[type] for type in LAST_TYPES])
+
+
+def weight(type: str, k: int, m: int, n_matrices: int = 1, seed: int = 0) -> Tensor:
+    raw = weight_bytes(type, m * n_matrices, k, seed)
+    return ggmlpy.from_bytes(raw.reshape(-1), type, (k, m, n_matrices))
+
+
+def by_tiles(node: Tensor, isa: str = BEST, n_threads: int = 2) -> NDArray[np.float32]:
+    got: NDArray[np.float32] = ggmlpy.compute(node, backend=backend(isa, n_threads))
+    return got
+
+
+def check(node: Tensor, isa: str = BEST) -> NDArray[np.float32]:
+    """The bits of the same instruction set without tiles."""
+    got = by_tiles(node, isa)
+    assert got.tobytes() == run(node, isa).tobytes()
+    return got
+
+
+@pytest.mark.parametrize(
+    ("isa", "type"), [*((BEST, type) for type in QUANTIZED), *((LAST, type) for type in LAST_TYPES)]
+)
+def test_products_have_the_bits_of_those_without_tiles(isa: str, type: str) -> None:
+    """Blocks for a part of a stretch, a whole one and more; rows for panels and a rest."""
+    block = block_size(type)
+    for k in (block, 3 * block, 32 * STRETCH + 256):
+        for m, n in ((1, ROWS), (37, 2 * ROWS + 7)):
+            check(ops.mul_mat(weight(type, k, m), ggmlpy.from_numpy(random_x(n, k))), isa)
+
+
+@pytest.mark.parametrize("type", QUANTIZED)
+def test_a_row_alone_has_the_bits_it_has_among_many(type: str) -> None:
+    k, n = 512, PANELS * ROWS + ROWS + 3
+    w, x = weight(type, k, 20), random_x(n, k)
+    many = by_tiles(ops.mul_mat(w, ggmlpy.from_numpy(x)))
+    for i in (0, 15, 16, PANELS * ROWS, n - 1):
+        alone = by_tiles(ops.mul_mat(w, ggmlpy.from_numpy(x[i : i + 1])))
+        assert alone.tobytes() == many[i].tobytes()
+
+
+def test_rows_went_through_tiles() -> None:
+    """The memory that stands for tiles is at the end of the scratch memory of a thread."""
+    w = weight("q4_0", 64, 16)
+    for n, used in ((ROWS - 1, False), (ROWS, True)):
+        chosen = CpuBackend(1, emulated(BEST))
+        ggmlpy.compute(ops.mul_mat(w, ggmlpy.from_numpy(random_x(n, 64))), backend=chosen)
+        scratch = chosen._pool.take("scratch", 0)
+        assert (scratch.n_bytes > ROOM_BYTES) == used
+        assert not used or scratch.data[scratch.n_bytes - FILE_BYTES : scratch.n_bytes].any()
+
+
+@pytest.mark.parametrize("type", SOME)
+def test_threads_do_not_matter(type: str) -> None:
+    node = ops.mul_mat(weight(type, 512, 100), ggmlpy.from_numpy(random_x(70, 512)))
+    alone = by_tiles(node, n_threads=1)
+    for n_threads in (2, 3):
+        assert by_tiles(node, n_threads=n_threads).tobytes() == alone.tobytes()
+
+
+@pytest.mark.parametrize("type", SOME)
+def test_rows_that_do_not_lie_evenly(type: str) -> None:
+    """Experts whose tokens have gaps, repeats, and come in threes from one row of x."""
+    n_tokens, n_used, n_experts, k = 60, 3, 4, 512
+    rng = np.random.default_rng(5)
+    w = weight(type, k, 21, n_experts)
+    for n_rows in (1, n_used):
+        ids = rng.integers(0, n_experts, (n_tokens, n_used)).astype(np.int32)
+        ids[:40:2] = 1
+        x = ggmlpy.from_numpy(random_x(n_tokens, n_rows, k))
+        check(ops.mul_mat_id(w, x, ggmlpy.from_numpy(ids)))
+
+
+def test_matrices_that_share_rows_of_x_by_position() -> None:
+    """Rows of the second group of a dimension follow the first one's at another distance."""
+    x = random_x(6, 4, 9, 256)  # r2 = 2, r3 = 3
+    raw = weight_bytes("q4_K", 2 * 2 * 21, 256)
+    w = ggmlpy.from_bytes(raw.reshape(-1), "q4_K", (256, 21, 2, 2))
+    check(ops.mul_mat(w, ggmlpy.from_numpy(x)))
+
+
+@pytest.mark.parametrize("type", QUANTIZED)
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
+def test_a_row_of_x_with_inf_or_nan_is_nan_and_no_other(bad: float, type: str) -> None:
+    x = random_x(20, 256)
+    w = weight(type, 256, 20)
+    clean = by_tiles(ops.mul_mat(w, ggmlpy.from_numpy(x)))
+    x[5, 77] = bad
+    got = by_tiles(ops.mul_mat(w, ggmlpy.from_numpy(x)))
+    assert np.isnan(got[5]).all()
+    others = np.arange(20) != 5
+    assert got[others].tobytes() == clean[others].tobytes()
+
+
+@pytest.mark.parametrize("n", [16, 33, 150])
+def test_a_bias_and_a_gated_unit(n: int) -> None:
+    x = ggmlpy.from_numpy(random_x(n, 256))
+    gate, up, down = (weight("q4_K", 256, m, seed=i) for i, m in enumerate((256, 256, 37)))
+    hidden = ops.swiglu_split(ops.mul_mat(gate, x), ops.mul_mat(up, x))
+    check(ops.add(ops.mul_mat(down, hidden), ggmlpy.from_numpy(random_x(37))))

@@ -1,0 +1,158 @@
+"""When AMX is used: CPU, system and a check in another process must agree; otherwise avx512 is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import llvmlite.binding as llvm
+import pytest
+
+from ggmlpy.backends.cpu import amx_check, isa
+from ggmlpy.backends.cpu.cache import Cache
+from ggmlpy.backends.cpu.simd import amx
+from ggmlpy.errors import BackendError
+from tests.cpu.conftest import ISAS
+
+_LEVELS = {level.name: level for level in isa.known()}
+pytestmark = pytest.mark.skipif("amx" not in _LEVELS, reason="AMX is for x86-64")
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="AMX is asked for on Linux only")
+
+
+def emulated(name: str) -> isa.ISA:
+    return replace(_LEVELS[name], has=_LEVELS[name].has | {"amx-emulated"})
+
+
+@pytest.mark.parametrize("name", ISAS)
+def test_the_products_that_it_checks_are_right(name: str) -> None:
+    amx_check.check(emulated(name))
+
+
+def test_a_wrong_product_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here of a CPU that would take x for unsigned."""
+    monkeypatch.setattr(amx, "dot4_s8s8", lambda b, acc, x, y: amx_dot_unsigned(b, acc, x, y))
+    level = replace(emulated(ISAS[-1]), name="wrong")  # what is compiled for it is not kept
+    with pytest.raises(ArithmeticError, match="rows of 16 bytes"):
+        amx_check.check(level)
+
+
+def amx_dot_unsigned(b: object, acc: object, x: object, y: object) -> object:
+    from ggmlpy.backends.cpu.simd.dot import dot4_u8s8
+
+    return dot4_u8s8(b, acc, x, y)
+
+
+@pytest.mark.skipif("amx" in ISAS, reason="this machine has AMX")
+def test_a_process_that_cannot_have_tiles_says_so() -> None:
+    """For real: refused by the system, or by the CPU, which kills the process."""
+    command = [sys.executable, "-m", "ggmlpy.backends.cpu.amx_check"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "does not allow it" in done.stderr
+    code = (
+        "from ggmlpy.backends.cpu import amx_check, isa\n"
+        "amx_check.check(next(level for level in isa.known() if level.name == 'amx'))"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode < 0
+
+
+Ran = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def ended(returncode: int, stderr: str = "") -> Ran:
+    """A `subprocess.run` whose process ends this way."""
+    return lambda *args, **kwargs: subprocess.CompletedProcess([], returncode, "", stderr)
+
+
+@pytest.mark.parametrize(
+    ("run", "reason"),
+    [
+        (ended(0), ""),
+        (ended(-4), "a process that tried it died of SIGILL"),
+        (ended(1, "Traceback\nArithmeticError: wrong"), "the check of it failed: ArithmeticError"),
+    ],
+)
+def test_a_verdict_is_kept(
+    run: Ran, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subprocess, "run", run)
+    first = amx_check._failure(Cache(tmp_path))
+    assert first.startswith(reason)
+    assert bool(first) == bool(reason)
+    monkeypatch.setattr(subprocess, "run", ended(99))
+    assert amx_check._failure(Cache(tmp_path)) == first
+    monkeypatch.setattr(amx_check, "_cpu_model", lambda: "another CPU")
+    assert "exit status 99" in amx_check._failure(Cache(tmp_path))
+
+
+def test_a_check_that_did_not_end_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hang(*args: object, **kwargs: object) -> None:
+        raise subprocess.TimeoutExpired("check", 60)
+
+    monkeypatch.setattr(subprocess, "run", hang)
+    assert "did not come to an end" in amx_check._failure(Cache(tmp_path))
+    monkeypatch.setattr(subprocess, "run", ended(0))
+    assert amx_check._failure(Cache(tmp_path)) == ""
+
+
+@pytest.fixture
+def amx_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine whose CPU reports all there is, and whose system allows it."""
+    features = dict.fromkeys(_LEVELS["amx"].needs | _LEVELS["avxvnni"].needs, True)
+    monkeypatch.setattr(llvm, "get_host_cpu_features", lambda: features)
+    monkeypatch.setattr(amx_check, "usable", amx_check.usable.__wrapped__)
+    monkeypatch.setattr(amx_check, "_refused", lambda: "")
+    monkeypatch.setattr(isa, "available", isa.available.__wrapped__)
+    monkeypatch.setattr(isa, "_FORCED", None)
+
+
+@on_linux
+def test_it_is_the_best_level_where_it_works(
+    amx_host: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(amx_check, "_failure", lambda verdicts: "")
+    assert isa.select().name == "amx"
+    assert isa.select("amx").includes("avx512")
+    assert capsys.readouterr().err == ""
+
+
+@on_linux
+@pytest.mark.parametrize("which", ["_refused", "_failure"])
+def test_where_it_does_not_avx512_is_used_and_a_line_says_why(
+    which: str, amx_host: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(amx_check, "_failure", lambda verdicts: "")
+    monkeypatch.setattr(amx_check, which, lambda *args: "it is broken")
+    assert isa.select().name == "avx512"
+    said = capsys.readouterr().err
+    assert said.startswith("ggmlpy: AMX is not used: it is broken")
+    assert said.count("\n") == 1
+    with pytest.raises(BackendError, match=r"'amx' cannot be used: .* has avx512, "):
+        isa.select("amx")
+
+
+def test_a_level_that_is_asked_for_by_name_needs_no_check(
+    amx_host: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never() -> bool:
+        raise AssertionError("AMX was asked for")
+
+    monkeypatch.setattr(amx_check, "usable", never)
+    assert isa.select("avx512").name == "avx512"
+
+
+@pytest.mark.skipif("amx" in ISAS, reason="this machine has AMX")
+def test_a_machine_without_it_is_not_asked() -> None:
+    """Starting costs nothing there: the module of the check is not even imported."""
+    code = (
+        "import sys, ggmlpy.backends.cpu.isa as isa; isa.select();"
+        "sys.exit('ggmlpy.backends.cpu.amx_check' in sys.modules)"
+    )
+    host = {name for name, present in llvm.get_host_cpu_features().items() if present}
+    if not _LEVELS["amx"].needs <= host:
+        assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -1,0 +1,106 @@
+"""What products become for the level "amx": made on any x86-64 host, since LLVM knows the
+instructions whatever it runs on, in a process of its own because numba is taken over there.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import subprocess
+import sys
+from functools import cache
+
+import pytest
+
+_SCRIPT = """
+import sys
+from ggmlpy.backends.cpu import codegen, frontend, isa
+from ggmlpy.backends.cpu.kernels.fused_glu import MATMUL_GLU
+from ggmlpy.backends.cpu.kernels.matmul import KERNELS
+amx, avx512 = isa.known()[:2]
+assert (amx.name, avx512.name) == ("amx", "avx512")
+level = amx if sys.argv[1] == "amx" else avx512
+for name in sys.argv[2:]:
+    kernel = MATMUL_GLU[name[:-4], "swiglu"] if name.endswith("+glu") else KERNELS[name]
+    module = frontend.lower_to_ir(kernel, "kernel", level)
+    codegen.optimize(module, "kernel", level)
+    print(codegen.target_machine(level).emit_assembly(module))
+    print("=====")
+    codegen.emit_object(module, "kernel", level)  # raises if anything foreign is called
+"""
+# Instructions of the loop over two blocks of 32 elements, for 16 rows of x and of weights: of each
+# block 16 x (convert, scale, add), 16 or 32 more for minima, twice that with two scales.
+_LOOPS = {
+    "q8_0": 146,
+    "q4_0": 146,
+    "q4_K": 181,
+    "q2_K": 357,
+    "q6_K": 289,
+    "q4_0+glu": 146,
+}
+_SLACK = 12  # that another version of LLVM may need
+
+pytestmark = pytest.mark.skipif(
+    platform.machine().lower() not in ("x86_64", "amd64"), reason="AMX is for x86-64"
+)
+
+
+@cache
+def _assembly(level: str) -> dict[str, str]:
+    names = [*_LOOPS, "f16"] if level == "amx" else ["q4_0", "q4_0+glu"]
+    command = [sys.executable, "-c", _SCRIPT, level, *names]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return dict(zip(names, done.stdout.split("=====\n"), strict=False))
+
+
+def instructions(assembly: str) -> list[str]:
+    return re.findall(r"^\t(tile\w+|ldtilecfg|tdp\w+)", assembly, re.MULTILINE)
+
+
+def loop_with_products(assembly: str) -> list[str]:
+    """The innermost loop with two products of tiles, as a list of instructions."""
+    lines = [line.split("#")[0].strip() for line in assembly.splitlines()]
+    labels = {line[:-1]: i for i, line in enumerate(lines) if re.fullmatch(r"\.\w+:", line)}
+    loops = []
+    for i, line in enumerate(lines):
+        jump = re.fullmatch(r"j\w+\s+(\.\w+)", line)
+        start = labels.get(jump[1], i) if jump else i
+        body = [text for text in lines[start:i] if text and not text.endswith(":")]
+        if sum(text.startswith("tdpbssd") for text in body) >= 2:
+            loops.append(body)
+    return min(loops, key=len)
+
+
+@pytest.mark.parametrize("name", _LOOPS)
+def test_tiles_are_configured_used_and_given_back(name: str) -> None:
+    found = instructions(_assembly("amx")[name])
+    assert found[0] == "ldtilecfg"
+    assert found.count("ldtilecfg") == found.count("tilerelease") == 1
+    n = found.count("tdpbssd")
+    assert n >= 3  # the first block of a stretch, and two in turn
+    assert found.count("tilezero") == found.count("tilestored") == n
+    assert found.count("tileloadd") == 2 * n
+
+
+@pytest.mark.parametrize("name", ["q4_0", "q4_0+glu"])
+def test_other_levels_have_no_tiles(name: str) -> None:
+    assert not instructions(_assembly("avx512")[name])
+
+
+def test_floats_have_no_tiles() -> None:
+    assert not instructions(_assembly("amx")["f16"])
+
+
+@pytest.mark.parametrize("name", _LOOPS)
+def test_sums_stay_in_registers(name: str) -> None:
+    """Three instructions for a row of x, a block and a scale, and a product ahead of them."""
+    loop = loop_with_products(_assembly("amx")[name])
+    products = sum(text.startswith("tdpbssd") for text in loop)
+    converted = [text for text in loop if text.startswith("vcvtdq2ps")]
+    assert len(converted) == 16 * products == 16 * (4 if name in ("q2_K", "q6_K") else 2)
+    assert all("(%r" in text for text in converted), "products are not read where they are needed"
+    stored = [text for text in loop if re.search(r"%zmm\d+, .*%rsp", text)]
+    assert len(stored) <= 1, "sums are spilled"
+    assert not [text for text in loop if text.startswith("call")]
+    assert len(loop) <= _LOOPS[name] + _SLACK
