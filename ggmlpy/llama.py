@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
@@ -22,6 +23,7 @@ from ggmlpy.kv_cache import cache_type
 from ggmlpy.llama_state import LlamaState, fingerprint
 from ggmlpy.models import load_model
 from ggmlpy.sampling import SamplingParams
+from ggmlpy.storage import give_back_free_memory
 from ggmlpy.summary import summary
 from ggmlpy.tokenizer import Tokenizer
 
@@ -110,8 +112,9 @@ class Llama(Completions):
         self.verbose = verbose
         self._n_batch = n_batch
         self._fingerprint: str | None = None
-        self.tokenizer.prepare()
-        self._context.warm_up()
+        preparing = _beside(tokenizer.prepare, give_back_free_memory)
+        self._context.warm_up()  # mostly packing, which leaves Python to others
+        preparing.result()
         self._file.release()  # what stays mapped is looked up row by row
         self.load_s = self._answers.load_s = perf_counter() - started
         if verbose:
@@ -274,3 +277,16 @@ class Llama(Completions):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _beside(*steps: Callable[[], None]) -> Future[None]:
+    """Does the steps one after another in a thread of their own."""
+
+    def do() -> None:
+        for step in steps:
+            step()
+
+    pool = ThreadPoolExecutor(1, "ggmlpy-load")
+    done = pool.submit(do)
+    pool.shutdown(wait=False)  # the thread ends with them
+    return done

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
+import os
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy.errors import AllocationError
+from ggmlpy.open_file import FilePlace
 
 ALIGNMENT = 64  # one cache line, and one AVX512 vector
+
+
+def address_of(array: NDArray[Any]) -> int:
+    """Where an array's first element lies."""
+    return int(array.__array_interface__["data"][0])
 
 
 def aligned_bytes(n_bytes: int) -> NDArray[np.uint8]:
@@ -19,8 +27,15 @@ def aligned_bytes(n_bytes: int) -> NDArray[np.uint8]:
         raw = np.zeros(n_bytes + ALIGNMENT, np.uint8)
     except (MemoryError, ValueError) as error:  # ValueError: beyond what an address can reach
         raise AllocationError(f"{n_bytes} bytes of memory cannot be had") from error
-    start = -raw.ctypes.data % ALIGNMENT
+    start = -address_of(raw) % ALIGNMENT
     return raw[start : start + n_bytes]
+
+
+def give_back_free_memory() -> None:
+    """Let the system have what was freed, where the C library would keep it (glibc does)."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
+    if trim is not None:
+        trim(0)
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
@@ -28,12 +43,13 @@ class Storage:
     """Bytes on the host, compared by identity.
 
     `device` names the backend whose memory holds them: "host" is what every CPU-side backend reads.
-    `let_go` is there for bytes of a mapped file, see `release`.
+    `place` is there for bytes of a mapped file: reading them from there instead brings no page of
+    the map into the process's memory.
     """
 
     data: NDArray[np.uint8]
     device: str = "host"
-    let_go: Callable[[int, int], None] | None = None
+    place: FilePlace | None = None
     address: int = field(init=False)
 
     @property
@@ -41,12 +57,4 @@ class Storage:
         return self.data.nbytes
 
     def __post_init__(self) -> None:
-        self.address = int(self.data.__array_interface__["data"][0])
-
-    def release(self, begin: int, end: int) -> None:
-        """Say that the bytes from `begin` to `end` are not needed for now.
-
-        Those of a mapped file leave the process's memory, and come back when they are read again.
-        """
-        if self.let_go is not None:
-            self.let_go(begin, end)
+        self.address = address_of(self.data)

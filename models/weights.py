@@ -6,6 +6,10 @@ from ggmlpy.errors import WeightError
 from ggmlpy.gguf_file import GGUFFile
 from ggmlpy.tensor import Tensor, from_bytes
 
+# Norms, biases: copied, because reading a few bytes of a mapped file brings up to 2 MB around them
+# into the process's memory, 18 MB with the 33 norms of a model of 770 MB.
+_SMALL_BYTES = 1 << 16
+
 
 class Weights:
     """Hands out leaves over the mapped file; every tensor is handed out once, as one leaf."""
@@ -34,9 +38,10 @@ class Weights:
                 f'{self._file.path.name}: "{name}" is {list(info.ne[: info.n_dims])},'
                 f" the metadata asks for {list(ne)}"
             )
-        leaf = from_bytes(info.data, info.type, padded, name=name.removesuffix(".weight"))
+        data = info.data if info.n_bytes > _SMALL_BYTES else info.copy()
+        leaf = from_bytes(data, info.type, padded, name=name.removesuffix(".weight"))
         assert leaf.storage is not None
-        leaf.storage.let_go = info.release
+        leaf.storage.place = info.place
         self._taken[name] = leaf
         return leaf
 

@@ -79,7 +79,8 @@ class CpuBackend(Backend):
         )
         for step in fuse([self._step(node) for node in nodes], self.fusion, places, wanted):
             builder.add(step)
-        builder.weights.make(self.n_threads)
+        code = self._jit.load([*builder.kernels, *builder.weights.entries])  # compiled together
+        builder.weights.make(self.n_threads, code)
         return CpuPlan(builder, self._jit)
 
     def _step(self, node: Tensor) -> Step:

@@ -13,11 +13,13 @@ import llvmlite.binding as llvm
 from ggmlpy.backends.cpu.isa import ISA
 from ggmlpy.errors import BackendError, KernelError
 
-# All that compiled code may call: memory idioms that LLVM makes itself, C's maths, and waiting.
+# All that compiled code may call: memory idioms that LLVM makes itself, C's maths, waiting, and
+# reading a file.
 _MEMORY = ("memcpy", "memmove", "memset")
 _MATH = ("exp", "log", "sin", "cos", "tan", "tanh", "pow", "erf", "fmod")
 _UNROLL_INSTRUCTIONS = 4000
 _WAITING = ("usleep", "clock")
+_READING = ("pread",)
 _FOR_GOOD: list[llvm.LLJIT | llvm.ResourceTracker] = []
 
 
@@ -98,7 +100,7 @@ def undefined_symbols(code: bytes) -> set[str]:
 @cache
 def _externals() -> Mapping[str, int]:
     """Addresses of the functions that compiled code may call."""
-    names = [*_MEMORY, *_MATH, *(name + "f" for name in _MATH), *_WAITING]
+    names = [*_MEMORY, *_MATH, *(name + "f" for name in _MATH), *_WAITING, *_READING]
     found = {name: llvm.address_of_symbol(name) for name in names}
     if sys.platform == "win32":
         switch = ctypes.cast(ctypes.windll.kernel32.SwitchToThread, ctypes.c_void_p).value

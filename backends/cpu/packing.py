@@ -1,51 +1,50 @@
 """Weights rearranged for the kernels: once for all plans, on all threads, never in memory twice.
 
-A plan's weights are packed together, in pieces that any thread may take. What a piece was read from
-is let go at once, so of a mapped file no more is in memory than the pieces under way. A weight that
-is packed stays so for as long as the weight itself is there.
+A plan's weights are packed together, in pieces that any thread may take, by compiled code
+(pieces.py). Pieces of a file are read past its map into a thread's own room, which stays in the
+core's cache: no page of the file takes up memory of the process. A weight that is packed stays so
+for as long as the weight itself is there.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+import ctypes
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ggmlpy.backends.base import Place
+from ggmlpy.backends.cpu.kernel import Entry
+from ggmlpy.backends.cpu.pieces import DONE, NEXT, QUEUE_WORDS, do_pieces, room_bytes
+from ggmlpy.errors import FileError
 from ggmlpy.progress import tell
-from ggmlpy.quants import Bytes
-from ggmlpy.storage import ALIGNMENT, Storage, aligned_bytes
+from ggmlpy.storage import ALIGNMENT, Storage, address_of, aligned_bytes
 from ggmlpy.tensor import Tensor
 
 _TELL_AFTER_S = 0.05  # and then as often
 _MAX_SLAB_BYTES = 1 << 28
 _FEW_BYTES = 1 << 20  # packed before a thread would have started
-_KEPT_BYTES = 1 << 20  # repacking a piece takes up to twice as much beside the piece
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A part of a weight's stored bytes, from `begin` to `end`, and what packs it."""
-
-    begin: int
-    end: int
-    pack: Callable[[], None]
 
 
 class Packing(Protocol):
     """A way to pack weights, compared by identity."""
 
+    @property
+    def entry(self) -> Entry:
+        """The compiled function that packs groups of rows (formats/columns.py)."""
+
     def packed_bytes(self, weight: Tensor) -> int:
         """Bytes of the packed weight."""
 
-    def pieces(self, weight: Tensor, out: Bytes) -> Iterator[Piece]:
-        """The work that fills `out`, [packed_bytes], in pieces that may run side by side."""
+    def pieces(self, weight: Tensor, out: int) -> NDArray[np.void]:
+        """The work that fills [packed_bytes] at address `out`: PIECEs that may be done side by
+        side. What packs them, which file they are in and where the weight's bytes begin is filled
+        in by who has them done."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,18 +53,18 @@ class _Job:
     packing: Packing
     packed: Storage
 
-    def pieces(self) -> Iterator[Callable[[], int]]:
-        """What does each piece and returns how many bytes it took up."""
-        source = self.weight.storage
-        assert source is not None
-        for piece in self.packing.pieces(self.weight, self.packed.data):
-            yield partial(_do, piece, source)
+    @property
+    def source(self) -> Storage:
+        assert self.weight.storage is not None
+        return self.weight.storage
 
-
-def _do(piece: Piece, source: Storage) -> int:
-    piece.pack()
-    source.release(piece.begin, piece.end)
-    return piece.end - piece.begin
+    def pieces(self, code: Mapping[Entry, int]) -> NDArray[np.void]:
+        pieces = self.packing.pieces(self.weight, self.packed.address)
+        place = self.source.place
+        pieces["pack"] = code[self.packing.entry]
+        pieces["file"] = -1 if place is None else place.file.descriptor
+        pieces["rows"] += self.source.address if place is None else place.begin
+        return pieces
 
 
 class _Slabs:
@@ -110,52 +109,69 @@ class PackedWeights:
             job = self._jobs[place.storage, key] = _Job(weight, packing, packed)
         return job.packed
 
-    def make(self, n_threads: int) -> None:
-        """Fill what is not filled yet. After an error or an interrupt nothing of it is kept."""
+    @property
+    def entries(self) -> set[Entry]:
+        """The compiled functions that `make` needs; none where there is nothing to fill."""
+        packs = {job.packing.entry for job in self._jobs.values()}
+        return {do_pieces, *packs} if packs else packs
+
+    def make(self, n_threads: int, code: Mapping[Entry, int]) -> None:
+        """Fill what is not filled yet. After an error or an interrupt nothing of it is kept.
+
+        `code` has the addresses of `entries`. Raises FileError for a file that cannot be read.
+        """
         if not self._jobs:
             return
-        jobs = self._jobs.values()
-        n_bytes = sum(job.weight.spec.n_bytes for job in jobs)
-        _do_all((piece for job in jobs for piece in job.pieces()), n_bytes, n_threads)
-        for (source, key), job in self._jobs.items():
-            _packed.setdefault(source, {})[key] = job.packed
+        jobs = list(self._jobs.values())
+        of_jobs = [job.pieces(code) for job in jobs]
+        pieces = np.concatenate(of_jobs)
+        failed = _Work(pieces, code[do_pieces]).do(n_threads)
+        if failed is not None:
+            job = np.repeat(np.arange(len(jobs)), [len(p) for p in of_jobs])[failed]
+            _raise_unread(jobs[job].source, pieces[failed])
+        for (source, key), done in self._jobs.items():
+            _packed.setdefault(source, {})[key] = done.packed
         self._jobs.clear()
 
 
-def _do_all(pieces: Iterable[Callable[[], int]], n_bytes: int, n_threads: int) -> None:
-    """Every piece, on `n_threads` threads; tells how much of `n_bytes` is done."""
-    queue = deque(pieces)
-    done: list[int] = []  # bytes of each piece: appending is atomic
+def _raise_unread(source: Storage, piece: np.void) -> None:
+    """Says why a piece's bytes could not be read, by reading them once more."""
+    place = source.place
+    assert place is not None
+    room = np.empty(piece["n_rows"] * piece["row_bytes"], np.uint8)
+    place.read(int(piece["rows"]) - place.begin, room)
+    raise FileError(f"{place.file.name}: the file could not be read for a while")
 
-    def work() -> None:
-        while True:
+
+class _Work:
+    """Pieces that threads take one by one."""
+
+    def __init__(self, pieces: NDArray[np.void], do_pieces: int) -> None:
+        self._pieces = pieces
+        self._do_pieces = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 4)(do_pieces)
+        self._queue = np.zeros(QUEUE_WORDS, np.int64)
+        self._n_bytes = int((pieces["n_rows"] * pieces["row_bytes"]).sum())
+        self._room_bytes = room_bytes(pieces)
+
+    def do(self, n_threads: int) -> int | None:
+        """All of it, on `n_threads` threads; tells how much is done. A piece whose bytes could not
+        be read, if there is one."""
+        if self._n_bytes < _FEW_BYTES:
+            return self._take_part()
+        with ThreadPoolExecutor(n_threads, "ggmlpy-pack") as pool:
             try:
-                piece = queue.popleft()
-            except IndexError:
-                return
-            done.append(piece())
+                parts = [pool.submit(self._take_part) for _ in range(n_threads)]
+                left: set[Future[int | None]] = set(parts)
+                while left:
+                    left = wait(left, _TELL_AFTER_S)[1]
+                    tell("packing weights", int(self._queue[DONE]) / self._n_bytes)
+            finally:
+                # After an error or an interrupt each thread ends with its piece.
+                self._queue[NEXT] = len(self._pieces)
+        return next((i for part in parts if (i := part.result()) is not None), None)
 
-    if n_bytes < _FEW_BYTES:
-        work()
-        return
-    _keep_freed_memory()
-    with ThreadPoolExecutor(n_threads, "ggmlpy-pack") as pool:
-        try:
-            left = {pool.submit(work) for _ in range(n_threads)}
-            while left:
-                finished, left = wait(left, _TELL_AFTER_S)
-                for future in finished:
-                    future.result()
-                tell("packing weights", sum(done) / n_bytes)
-        finally:
-            queue.clear()  # after an error or an interrupt, each thread ends with its piece
-
-
-def _keep_freed_memory() -> None:
-    """Let the C library keep what repacking takes and frees again for every piece.
-
-    glibc returns to the system what is free beyond twice the largest block that was ever freed.
-    Without one of this size, which is never touched, a quarter of the time here went to page faults
-    (q6_K, 66,000 of them for 215 MB).
-    """
-    np.empty(_KEPT_BYTES, np.uint8)
+    def _take_part(self) -> int | None:
+        room = np.empty(self._room_bytes, np.uint8)
+        addresses = (address_of(array) for array in (self._queue, self._pieces))
+        failed = self._do_pieces(*addresses, len(self._pieces), address_of(room))
+        return None if failed < 0 else int(failed)

@@ -78,7 +78,7 @@ class LazyArray(Sequence[Any]):
     def __getitem__(self, index: slice) -> list[Any]: ...
     def __getitem__(self, index: SupportsIndex | slice) -> Any:
         if isinstance(index, slice):
-            return [self._item(i) for i in range(*index.indices(self._n))]
+            return self._items(range(*index.indices(self._n)))
         return self._item(self._checked(index))
 
     def __iter__(self) -> Iterator[Any]:
@@ -106,6 +106,9 @@ class LazyArray(Sequence[Any]):
     @abstractmethod
     def _item(self, index: int) -> Any:
         """Element `index`, which lies in range(len(self))."""
+
+    def _items(self, indices: range) -> list[Any]:
+        return [self._item(i) for i in indices]
 
     def _checked(self, index: SupportsIndex) -> int:
         i = operator.index(index)
@@ -159,23 +162,29 @@ class _Strings(LazyArray):
         return builtins.bytes(self._part.view[begin + 8 : end])
 
     def tolist(self) -> list[str]:
-        listed = self._split_at_zeros()
-        return listed if listed is not None else [self._item(i) for i in range(self._n)]
+        return self._items(range(self._n))
 
-    def _split_at_zeros(self) -> list[str] | None:
-        """All strings at once, a zero byte in place of each length; None if one holds a zero."""
-        if self._n == 0:
+    def _items(self, indices: range) -> list[str]:
+        listed = self._split_at_zeros(indices) if indices.step == 1 else None
+        return listed if listed is not None else [self._item(i) for i in indices]
+
+    def _split_at_zeros(self, indices: range) -> list[str] | None:
+        """Strings that follow each other at once, a zero byte in place of each length; None if one
+        of them holds a zero."""
+        n = len(indices)
+        if n == 0:
             return []
-        first, last = self._starts[0], self._starts[-1]
-        stored = np.frombuffer(self._part.view, np.uint8, int(last - first), int(first)).copy()
-        self._part.release(int(first), int(last))
-        lengths = self._starts[:-1] - first
+        starts = self._starts[indices.start : indices.stop + 1]
+        first, last = int(starts[0]), int(starts[-1])
+        stored = np.frombuffer(self._part.view, np.uint8, last - first, first).copy()
+        self._part.release(first, last)
+        lengths = starts[:-1] - first
         stored[lengths] = 0
         kept = np.ones(len(stored), np.bool_)
         for i in range(1, 8):
             kept[lengths + i] = False
         joined = stored[kept]
-        if np.count_nonzero(joined == 0) != self._n:
+        if np.count_nonzero(joined == 0) != n:
             return None
         return joined[1:].tobytes().decode(errors="surrogateescape").split("\0")
 

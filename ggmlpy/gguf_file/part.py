@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from ggmlpy.errors import FileError, MissingFile
+from ggmlpy.open_file import CAN_READ, FilePlace, OpenFile
 
 ByteOrder = Literal["little", "big"]
 
@@ -24,10 +25,11 @@ class Part:
     what other programs do to the file; if one cuts it short meanwhile, reading ends the process.
     """
 
-    __slots__ = ("_view", "byte_order", "path")
+    __slots__ = ("_file", "_view", "byte_order", "path")
 
-    def __init__(self, path: Path, view: memoryview) -> None:
+    def __init__(self, path: Path, view: memoryview, file: OpenFile | None = None) -> None:
         self.path = path
+        self._file = file
         self.byte_order: ByteOrder = "little"  # until the header says otherwise
         self._view: memoryview | None = view
 
@@ -37,8 +39,9 @@ class Part:
         name = path.name or str(path)
         try:
             _check_regular(path, name)
-            with path.open("rb") as file:
-                return cls(path, memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
+            file = OpenFile(path)
+            view = memoryview(mmap.mmap(file.descriptor, 0, access=mmap.ACCESS_READ))
+            return cls(path, view, file)
         except FileError:
             raise
         except (FileNotFoundError, NotADirectoryError) as error:
@@ -64,6 +67,13 @@ class Part:
             raise FileError(f"{self.name}: the file is closed")
         return self._view
 
+    def place(self, position: int) -> FilePlace | None:
+        """Where to read from past the map, so that no page of it comes in.
+
+        None after `close`, and where the system cannot read at a position.
+        """
+        return None if self._file is None or not CAN_READ else FilePlace(self._file, position)
+
     def release(self, begin: int, end: int) -> None:
         """Let the pages of these bytes leave the process's memory; reading brings them back.
 
@@ -78,6 +88,7 @@ class Part:
 
     def close(self) -> None:
         self._view = None
+        self._file = None  # closed with the last place that was given out
 
 
 def _check_regular(path: Path, name: str) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ggmlpy.errors import GGUFError, Unsupported
 from ggmlpy.gguf_file.cursor import Cursor, quoted
 from ggmlpy.gguf_file.part import Part
+from ggmlpy.open_file import FilePlace
 from ggmlpy.types import BF16, BY_ID, TensorType
 
 MIN_INFO_BYTES = 24  # an empty name (8), no dimensions (4), type (4), offset (8)
@@ -62,9 +63,20 @@ class TensorInfo:
         )
         return stored if self._part.byte_order == "little" else self._swapped(stored)
 
-    def release(self, begin: int, end: int) -> None:
-        """Say that these bytes of `data` are not read soon: they may leave the process's memory."""
-        self._part.release(self.offset + begin, self.offset + end)
+    @property
+    def place(self) -> FilePlace | None:
+        """Where the bytes of `data` can be read past the map; None where they cannot."""
+        return self._part.place(self.offset) if self._part.byte_order == "little" else None
+
+    def copy(self) -> NDArray[np.uint8]:
+        """`data` in memory of its own, which brings nothing of the map in."""
+        place = self.place
+        copied = np.empty(self.n_bytes, np.uint8)
+        if place is None:
+            copied[:] = self.data
+        else:
+            place.read(0, copied)
+        return copied
 
     def _swapped(self, stored: NDArray[np.uint8]) -> NDArray[np.uint8]:
         if self.type.dtype is None and self.type is not BF16:

@@ -14,6 +14,7 @@ import re
 from itertools import repeat
 
 import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Regex, pre_tokenizers
 
 from ggmlpy.errors import TokenizerError
@@ -32,6 +33,8 @@ def _byte_alphabet() -> list[str]:
 BYTE_CHARS = _byte_alphabet()
 _CHAR_BYTES = {ord(char): byte for byte, char in enumerate(BYTE_CHARS)}
 _SPACE = "\u2581"
+_MERGES_AT_A_TIME = 1 << 14  # as Python's strings they take 70 bytes each
+_Ids = NDArray[np.int32]
 
 
 class BytePairs:
@@ -132,13 +135,13 @@ class _Merges:
         That its halves are tokens needs no check: pieces are characters and what merges make, so
         one that is neither never comes up.
         """
-        merges = _read_merges(vocab)
-        texts = map(str.replace, merges, repeat(" "), repeat(""))
-        try:
-            made = np.fromiter(map(vocab.ids.__getitem__, texts), np.int32, len(merges))
-        except KeyError:
-            raise _unknown_merge(vocab, merges) from None
-        cuts = np.fromiter(map(str.index, merges, repeat(" ")), np.int32, len(merges))
+        array = vocab.keys.array("merges")
+        if array is None:
+            raise vocab.keys.error("merges", "is missing")
+        made, cuts = np.empty(len(array), np.int32), np.empty(len(array), np.int32)
+        for begin, merges in vocab.keys.runs("merges", array, _MERGES_AT_A_TIME):
+            end = begin + len(merges)
+            made[begin:end], cuts[begin:end] = _made_and_cuts(vocab, merges, begin)
         ranks = np.argsort(made, kind="stable").astype(np.int32)
         starts = np.zeros(vocab.n_vocab + 1, np.int32)
         np.cumsum(np.bincount(made, minlength=vocab.n_vocab), out=starts[1:])
@@ -158,24 +161,30 @@ class _Merges:
         return None
 
 
-def _read_merges(vocab: Vocabulary) -> list[str]:
-    """Pairs as they are stored, "left right"."""
-    array = vocab.keys.array("merges")
-    if array is None:
-        raise vocab.keys.error("merges", "is missing")
-    merges = vocab.keys.strings("merges", array)
+def _made_and_cuts(vocab: Vocabulary, merges: list[str], begin: int) -> tuple[_Ids, _Ids]:
+    """Which token each pair "left right" makes, and how long its left half is.
+
+    `begin` is the first pair's place in the file.
+    """
     if not set(map(str.count, merges, repeat(" "))) <= {1}:
         i = next(i for i, merge in enumerate(merges) if merge.count(" ") != 1)
-        raise vocab.keys.error("merges", f"holds {merges[i]!r} at {i}, must be two tokens")
-    return merges
+        wrong = f"{merges[i]!r} at {begin + i}"
+        raise vocab.keys.error("merges", f"holds {wrong}, must be two tokens")
+    texts = map(str.replace, merges, repeat(" "), repeat(""))
+    try:
+        made = np.fromiter(map(vocab.ids.__getitem__, texts), np.int32, len(merges))
+    except KeyError:
+        raise _unknown_merge(vocab, merges, begin) from None
+    cuts = np.fromiter(map(str.index, merges, repeat(" ")), np.int32, len(merges))
+    return made, cuts
 
 
-def _unknown_merge(vocab: Vocabulary, merges: list[str]) -> TokenizerError:
+def _unknown_merge(vocab: Vocabulary, merges: list[str], begin: int) -> TokenizerError:
     ids = vocab.ids
     i = next(i for i, merge in enumerate(merges) if merge.replace(" ", "") not in ids)
     parts = (*merges[i].split(" "), merges[i].replace(" ", ""))
     token = next(part for part in parts if part not in ids)
-    return vocab.keys.error("merges", f"holds {merges[i]!r} at {i}: {token!r} is no token")
+    return vocab.keys.error("merges", f"holds {merges[i]!r} at {begin + i}: {token!r} is no token")
 
 
 def spell_byte_level(text: str) -> bytes:

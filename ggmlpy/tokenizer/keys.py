@@ -6,7 +6,7 @@ The metadata may be a GGUF file's or any mapping, with lists or numpy arrays for
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,13 +60,19 @@ class Keys:
         array: Sequence[Any] = value
         return array
 
-    def strings(self, key: str, array: Sequence[Any]) -> list[str]:
-        """All of an array of strings."""
+    def strings(self, key: str, array: Sequence[Any], begin: int = 0) -> list[str]:
+        """All of an array of strings; what lies before `begin` in the file's array is left out."""
         listed = _listed(array)
         if not set(map(type, listed)) <= {str}:
-            wrong = next(i for i, value in enumerate(listed) if not isinstance(value, str))
-            raise self.error(key, f"holds {_shown(listed[wrong])} at {wrong}, must hold strings")
+            i = next(i for i, value in enumerate(listed) if not isinstance(value, str))
+            wrong = f"{_shown(listed[i])} at {begin + i}"
+            raise self.error(key, f"holds {wrong}, must hold strings")
         return listed
+
+    def runs(self, key: str, array: Sequence[Any], n: int) -> Iterator[tuple[int, list[str]]]:
+        """The same in runs of up to `n`, each with the place where it begins."""
+        for begin in range(0, len(array), n):
+            yield begin, self.strings(key, array[begin : begin + n], begin)
 
     def numbers(self, key: str, array: Sequence[Any]) -> NDArray[Any]:
         """All of an array of numbers."""

@@ -102,7 +102,7 @@ def test_unreadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         raise PermissionError(13, "Permission denied")
 
     path = build_gguf(tmp_path / "model.gguf")
-    monkeypatch.setattr(Path, "open", denied)
+    monkeypatch.setattr(os, "open", denied)
     assert refusal(path, FileError) == "the file cannot be read: Permission denied"
 
 

@@ -10,9 +10,7 @@ every row: lane i works for row i, and no sum ever crosses lanes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,20 +19,17 @@ from numpy.typing import NDArray
 from ggmlpy.backends.cpu.formats.activations import BLOCK, BLOCK_BYTES
 from ggmlpy.backends.cpu.formats.block_tiles import TileProducts, tile_products
 from ggmlpy.backends.cpu.formats.blocks import Unpack, add_blocks
-from ggmlpy.backends.cpu.kernel import Inline, Int, inline
-from ggmlpy.backends.cpu.packing import Piece
+from ggmlpy.backends.cpu.formats.columns import GROUP as GROUP
+from ggmlpy.backends.cpu.formats.columns import Repack, declare_pack
+from ggmlpy.backends.cpu.kernel import Entry, Inline, Int, inline
+from ggmlpy.backends.cpu.pieces import PIECE
 from ggmlpy.backends.cpu.simd.arith import quotient
-from ggmlpy.quants import Bytes
 from ggmlpy.tensor import Tensor
 
-GROUP = 16  # rows side by side: the lanes of a vector of sums
 # How far ahead of their use weights are asked for: 300 ns at the 16 GB/s of one core, which is two
 # to three memory latencies.
 PREFETCH_BYTES = 4608
-_CHUNK_BYTES = 1 << 19  # repacked at a time: in a core's cache, and many bytes a call of numpy
-
-# Fills packed blocks [groups, blocks] from stored ones [groups, 16, blocks].
-Repack = Callable[[NDArray[Any], NDArray[Any]], None]
+_PIECE_BYTES = 1 << 19  # packed at a time: in a core's cache, and many to a call
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +47,7 @@ class Format:
     block: int  # elements
     stored: np.dtype[Any]  # a block of one row
     packed: np.dtype[Any]  # the same block of 16 rows
-    repack: Repack
+    entry: Entry  # packs (columns.py)
     accumulate: Inline
     quantizes_x: bool
     tiles: TileProducts | None = None
@@ -66,37 +61,22 @@ class Format:
         k, m = weight.ne[:2]
         return weight.ne[2] * weight.ne[3] * -(-m // GROUP) * self.group_bytes(k)
 
-    def pieces(self, weight: Tensor, out: Bytes) -> Iterator[Piece]:
-        """The work that packs a contiguous leaf into `out`, [packed_bytes]."""
-        assert weight.storage is not None
+    def pieces(self, weight: Tensor, out: int) -> NDArray[np.void]:
+        """The work that packs a contiguous leaf to address `out`: PIECEs that say where rows begin
+        in the weight's bytes, which file they are in and what packs them left open."""
         k, m = weight.ne[:2]
-        n_matrices, n_blocks = weight.ne[2] * weight.ne[3], k // self.block
-        stored = weight.storage.data[: weight.spec.n_bytes].view(self.stored)
-        stored = stored.reshape(n_matrices, m, n_blocks)
-        packed = out.view(self.packed).reshape(n_matrices, -1, n_blocks)
-        rows_at_a_time = max(1, _CHUNK_BYTES // self.group_bytes(k)) * GROUP
-        row_bytes = n_blocks * self.stored.itemsize
-        for i in range(n_matrices):
-            for row in range(0, m, rows_at_a_time):
-                end = min(row + rows_at_a_time, m)
-                groups = packed[i, row // GROUP : -(-end // GROUP)]
-                yield Piece(
-                    (i * m + row) * row_bytes,
-                    (i * m + end) * row_bytes,
-                    partial(self._pack_rows, stored[i, row:end], groups),
-                )
-
-    def _pack_rows(self, rows: NDArray[Any], groups: NDArray[Any]) -> None:
-        """Rows [m, blocks] to groups of GROUP, the last one filled up with zeros."""
-        m, n_blocks = rows.shape
-        n_whole = m // GROUP
-        if n_whole:
-            whole = rows[: n_whole * GROUP].reshape(n_whole, GROUP, n_blocks)
-            self.repack(whole, groups[:n_whole])
-        if m % GROUP:
-            last = np.zeros((1, GROUP, n_blocks), self.stored)
-            last[0, : m % GROUP] = rows[n_whole * GROUP :]
-            self.repack(last, groups[n_whole:])
+        n_matrices, group_bytes = weight.ne[2] * weight.ne[3], self.group_bytes(k)
+        row_bytes = k // self.block * self.stored.itemsize
+        step = max(1, _PIECE_BYTES // group_bytes) * GROUP
+        first = np.arange(0, m, step)  # row of each piece of a matrix
+        pieces = np.zeros((n_matrices, len(first)), PIECE)
+        matrix = np.arange(n_matrices)[:, None]
+        pieces["rows"] = (matrix * m + first) * row_bytes
+        pieces["n_rows"] = np.minimum(step, m - first)
+        pieces["row_bytes"] = row_bytes
+        pieces["out"] = out + (matrix * -(-m // GROUP) + first // GROUP) * group_bytes
+        pieces["n_blocks"] = k // self.block
+        return pieces.reshape(-1)
 
 
 def quantized_format(
@@ -140,4 +120,5 @@ def quantized_format(
         return sums
 
     tiles = tile_products(unpack, part_of, n_blocks, share, PREFETCH_BYTES)
-    return Format(type_name, block, stored, packed, repack, accumulate, True, tiles)
+    pack = declare_pack(type_name, stored, packed, {1: repack})
+    return Format(type_name, block, stored, packed, pack, accumulate, True, tiles)

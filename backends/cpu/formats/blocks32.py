@@ -27,10 +27,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ggmlpy.backends.cpu.formats.base import quantized_format
 from ggmlpy.backends.cpu.formats.blocks import Block, Unpack, load_vectors
+from ggmlpy.backends.cpu.formats.columns import Repack, Stored, put
 from ggmlpy.backends.cpu.formats.planes import field, load_codes, plane
 from ggmlpy.backends.cpu.simd.core import Emitter
 from ggmlpy.backends.cpu.simd.memory import load_f16x16
@@ -64,29 +64,33 @@ def _unpack_q8_0(b: Emitter, w: Any, part: Any) -> Iterator[Block]:
     yield Block(u, [load_f16x16(b, w)], zero=128)
 
 
-def _interleave(stored: NDArray[Any], packed: NDArray[Any]) -> None:
-    """Fields of one number a row and of words: [groups, 16, blocks] -> [groups, blocks, .., 16]."""
-    names = stored.dtype.names or ()
-    packed["d"] = stored["d"].swapaxes(1, 2)
-    packed["qs"] = stored["qs"].transpose(0, 2, 3, 1)
-    if "m" in names:
-        packed["minus_m"] = stored["m"].swapaxes(1, 2) ^ np.uint16(0x8000)  # the sign of an f16
-    if "qh" in names:
-        packed["qh"][:, :, 0] = _bits_in_words(stored["qh"].swapaxes(1, 2))
+def _repack(packed: np.dtype[Any], flip: int = 0) -> Repack:
+    """Scales, minima and words as they are, but for the bits `flip` of each word."""
+    names = packed.names or ()
+
+    def repack(b: Emitter, stored: Stored, out: Any) -> None:
+        put(b, out, packed, "d", stored.halves("d"))
+        words = stored.words("qs")
+        put(b, out, packed, "qs", *(b.xor(w, b.const(w.type, flip)) for w in words))
+        if "minus_m" in names:
+            m = stored.halves("m")
+            put(b, out, packed, "minus_m", b.xor(m, b.const(m.type, 0x8000)))  # the sign of an f16
+        if "qh" in names:
+            put(b, out, packed, "qh", _bits_in_words(b, stored.words("qh")[0]))
+
+    return repack
 
 
-def _bits_in_words(qh: NDArray[np.uint32]) -> NDArray[np.uint32]:
+def _bits_in_words(b: Emitter, qh: Any) -> Any:
     """Bit 4j + t as bit j of byte t, for j < 8 and t < 4."""
-    words = np.zeros_like(qh)
+    words = b.const(qh.type, 0)
     for j in range(8):
         # Bits 0 .. 3 go to bits 0, 8, 16, 24: the copies, 7 bits apart, do not meet.
-        words |= ((qh >> 4 * j & 15) * np.uint32(0x00204081) & np.uint32(0x01010101)) << j
+        bits = b.and_(b.lshr(qh, b.const(qh.type, 4 * j)), b.const(qh.type, 15))
+        spread = b.mul(bits, b.const(qh.type, 0x00204081))
+        spread = b.and_(spread, b.const(qh.type, 0x01010101))
+        words = b.or_(words, b.shl(spread, b.const(qh.type, j)))
     return words
-
-
-def _interleave_unsigned(stored: NDArray[Any], packed: NDArray[Any]) -> None:
-    _interleave(stored, packed)
-    packed["qs"] ^= np.uint32(0x80808080)  # 128 more, for every byte
 
 
 Q4_0_FORMAT = quantized_format(
@@ -94,7 +98,7 @@ Q4_0_FORMAT = quantized_format(
     block=32,
     stored=np.dtype([("d", "<u2"), ("qs", *_WORD)]),
     packed=_Q4_0_PACKED,
-    repack=_interleave,
+    repack=_repack(_Q4_0_PACKED),
     unpack=_unpack(_Q4_0_PACKED, "qs", zero=8),
 )
 Q4_1_FORMAT = quantized_format(
@@ -102,7 +106,7 @@ Q4_1_FORMAT = quantized_format(
     block=32,
     stored=np.dtype([("d", "<u2"), ("m", "<u2"), ("qs", *_WORD)]),
     packed=_Q4_1_PACKED,
-    repack=_interleave,
+    repack=_repack(_Q4_1_PACKED),
     unpack=_unpack(_Q4_1_PACKED, "qs"),
 )
 Q5_0_FORMAT = quantized_format(
@@ -110,7 +114,7 @@ Q5_0_FORMAT = quantized_format(
     block=32,
     stored=np.dtype([("d", "<u2"), ("qh", "<u4"), ("qs", *_WORD)]),
     packed=_Q5_0_PACKED,
-    repack=_interleave,
+    repack=_repack(_Q5_0_PACKED),
     unpack=_unpack(_Q5_0_PACKED, "qs", "qh", zero=16),
 )
 Q5_1_FORMAT = quantized_format(
@@ -118,7 +122,7 @@ Q5_1_FORMAT = quantized_format(
     block=32,
     stored=np.dtype([("d", "<u2"), ("m", "<u2"), ("qh", "<u4"), ("qs", *_WORD)]),
     packed=_Q5_1_PACKED,
-    repack=_interleave,
+    repack=_repack(_Q5_1_PACKED),
     unpack=_unpack(_Q5_1_PACKED, "qs", "qh"),
 )
 Q8_0_FORMAT = quantized_format(
@@ -126,6 +130,6 @@ Q8_0_FORMAT = quantized_format(
     block=32,
     stored=np.dtype([("d", "<u2"), ("qs", "<u4", 8)]),
     packed=_Q8_0_PACKED,
-    repack=_interleave_unsigned,
+    repack=_repack(_Q8_0_PACKED, flip=0x80808080),  # 128 more, for every byte
     unpack=_unpack_q8_0,
 )

@@ -8,17 +8,31 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ggmlpy.backends.cpu.formats.base import PREFETCH_BYTES, Format
+from ggmlpy.backends.cpu.formats.columns import CHUNK_BYTES, Repack, Stored, declare_pack, split
 from ggmlpy.backends.cpu.kernel import Inline, Int, inline
-from ggmlpy.backends.cpu.simd.core import Intrinsic
+from ggmlpy.backends.cpu.simd.core import Emitter, Intrinsic, i16x16
 from ggmlpy.backends.cpu.simd.memory import load_bf16x16, load_f16x16, load_f32x16
-from ggmlpy.backends.cpu.simd.product import add_outer, add_tiles, prefetch_bytes
+from ggmlpy.backends.cpu.simd.product import add_outer, add_tiles, after, prefetch_bytes
 
 
-def _repack(stored: NDArray[Any], packed: NDArray[Any]) -> None:
-    packed["w"] = stored["w"].swapaxes(1, 2)
+def _repack_one(b: Emitter, stored: Stored, out: Any) -> None:
+    """One element of k."""
+    b.store_to(out, stored.single("w"))
+
+
+def _repack_f32(b: Emitter, stored: Stored, out: Any) -> None:
+    """Four elements of k."""
+    for i, column in enumerate(stored.words("blocks")):
+        b.store_to(after(b, out, 64 * i), column)
+
+
+def _repack_f16(b: Emitter, stored: Stored, out: Any) -> None:
+    """Eight elements of k: two in every column of words."""
+    for i, column in enumerate(stored.words("blocks")):
+        for j, half in enumerate(split(b, column, i16x16)):
+            b.store_to(after(b, out, 64 * i + 32 * j), half)
 
 
 def _accumulate(load: Intrinsic, vector_bytes: int) -> Inline:
@@ -43,20 +57,20 @@ def _accumulate(load: Intrinsic, vector_bytes: int) -> Inline:
     return accumulate
 
 
-def _format(type_name: str, element: str, load: Intrinsic) -> Format:
-    stored = np.dtype([("w", element)])
-    packed = np.dtype([("w", element, 16)])
+def _format(type_name: str, element: str, many: Repack, load: Intrinsic) -> Format:
+    stored, packed = np.dtype([("w", element)]), np.dtype([("w", element, 16)])
+    repacks = {1: _repack_one, CHUNK_BYTES // stored.itemsize: many}
     return Format(
         type_name,
         block=1,
         stored=stored,
         packed=packed,
-        repack=_repack,
+        entry=declare_pack(type_name, stored, packed, repacks),
         accumulate=_accumulate(load, packed.itemsize),
         quantizes_x=False,
     )
 
 
-F32_FORMAT = _format("f32", "<u4", load_f32x16)
-F16_FORMAT = _format("f16", "<u2", load_f16x16)
-BF16_FORMAT = _format("bf16", "<u2", load_bf16x16)
+F32_FORMAT = _format("f32", "<u4", _repack_f32, load_f32x16)
+F16_FORMAT = _format("f16", "<u2", _repack_f16, load_f16x16)
+BF16_FORMAT = _format("bf16", "<u2", _repack_f16, load_bf16x16)

@@ -43,22 +43,16 @@ q6_K   stored   ql 128 x u8 | qh 64 x u8 | scale 16 x i8 | d f16                
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ggmlpy.backends.cpu.formats.base import Format, Repack, quantized_format
+from ggmlpy.backends.cpu.formats.base import Format, quantized_format
 from ggmlpy.backends.cpu.formats.blocks import Block, Unpack
-from ggmlpy.backends.cpu.formats.planes import (
-    field,
-    load_codes,
-    plane,
-    planes_of_runs,
-    rows_last,
-)
-from ggmlpy.backends.cpu.simd.core import Emitter, f32x16, i32x16
+from ggmlpy.backends.cpu.formats.columns import Repack, Stored, put, split
+from ggmlpy.backends.cpu.formats.planes import field, load_codes, plane, planes_of_runs
+from ggmlpy.backends.cpu.simd.core import Emitter, f32x16, i8x16, i32x16
 from ggmlpy.backends.cpu.simd.memory import load_f16x16, load_i8x16_as_i32, load_u8x16_as_i32
 
 _ONE = [("d", "<u2", 16)]
@@ -71,7 +65,10 @@ _Q5_K_PART = np.dtype(
 )
 _Q6_K_PART = np.dtype([("scale", "i1", (2, 16)), ("ql", *plane(4)), ("qh", *plane(2))])
 _Q2_K_PACKED = np.dtype([*_TWO, ("parts", _Q2_K_PART, 8)])
+_Q3_K_PACKED = np.dtype([*_ONE, ("parts", _Q3_K_PART, 8)])
+_Q4_K_PACKED = np.dtype([*_TWO, ("parts", _Q4_K_PART, 8)])
 _Q5_K_PACKED = np.dtype([*_TWO, ("parts", _Q5_K_PART, 8)])
+_Q6_K_PACKED = np.dtype([*_ONE, ("parts", _Q6_K_PART, 8)])
 
 
 # --- unpacking ------------------------------------------------------------------------------------
@@ -118,58 +115,92 @@ def _unpack_with_minimum(part_dtype: np.dtype[Any], *planes: str) -> Unpack:
     return unpack
 
 
-# --- repacking ------------------------------------------------------------------------------------
+# --- packing -----------------------------------------------------------------------------------
 
 
-def _repack_q2_K(stored: NDArray[Any], packed: NDArray[Any]) -> None:
-    packed["d"] = stored["d"].swapaxes(1, 2)
-    packed["dmin"] = stored["dmin"].swapaxes(1, 2)
-    packed["parts"]["scales"] = rows_last(stored["scales"])
-    packed["parts"]["qs"] = planes_of_runs(stored["qs"], 2)
+def _repack_q2_K(b: Emitter, stored: Stored, out: Any) -> None:
+    put(b, out, _Q2_K_PACKED, "d", stored.halves("d"))
+    put(b, out, _Q2_K_PACKED, "dmin", stored.halves("dmin"))
+    scales = _bytes_of(b, stored.words("scales"))
+    qs = planes_of_runs(b, stored.words("qs"), 2)
+    for r in range(8):
+        part = field(b, out, _Q2_K_PACKED, "parts", r)
+        put(b, part, _Q2_K_PART, "scales", *scales[2 * r : 2 * r + 2])
+        put(b, part, _Q2_K_PART, "qs", *qs[r])
 
 
-def _repack_q3_K(stored: NDArray[Any], packed: NDArray[Any]) -> None:
-    packed["d"] = stored["d"].swapaxes(1, 2)
-    bits = rows_last(stored["scales"])  # [groups, blocks, 12, 16]
-    scale = packed["parts"]["scale"]
-    for j in range(16):
-        low = bits[:, :, j % 8] >> 4 * (j // 8) & 15
-        high = bits[:, :, 8 + j % 4] >> 2 * (j // 4) & 3
-        scale[:, :, j // 2, j % 2] = (low | high << 4).view(np.int8) - np.int8(32)
-    packed["parts"]["qs"] = planes_of_runs(stored["qs"], 2)
-    packed["parts"]["qh"] = planes_of_runs(stored["hmask"], 1)
+def _repack_q3_K(b: Emitter, stored: Stored, out: Any) -> None:
+    put(b, out, _Q3_K_PACKED, "d", stored.halves("d"))
+    *low, high = stored.words("scales")
+    words = [
+        b.or_(
+            _bits(b, low[i % 2], 4 * (i // 2), 0x0F0F0F0F),
+            b.shl(_bits(b, high, 2 * i, 0x03030303), b.const(high.type, 4)),
+        )
+        for i in range(4)
+    ]
+    scale = [b.sub(codes, b.const(codes.type, 32)) for codes in _bytes_of(b, words)]
+    qs = planes_of_runs(b, stored.words("qs"), 2)
+    qh = planes_of_runs(b, stored.words("hmask"), 1)
+    for r in range(8):
+        part = field(b, out, _Q3_K_PACKED, "parts", r)
+        put(b, part, _Q3_K_PART, "scale", *scale[2 * r : 2 * r + 2])
+        put(b, part, _Q3_K_PART, "qs", *qs[r])
+        put(b, part, _Q3_K_PART, "qh", *qh[r])
 
 
-def _repack_scales(stored: NDArray[Any], packed: NDArray[Any]) -> None:
-    """d, dmin, scales and minima of q4_K and q5_K."""
-    packed["d"] = stored["d"].swapaxes(1, 2)
-    packed["dmin"] = stored["dmin"].swapaxes(1, 2)
-    bits = rows_last(stored["scales"])  # [groups, blocks, 12, 16]
-    scale, minimum, rest = (bits[:, :, at : at + 4] for at in (0, 4, 8))
-    low, high = packed["parts"][:, :, :4], packed["parts"][:, :, 4:]
-    low["scale"] = scale & 63
-    high["scale"] = (rest & 15) | (scale >> 6 << 4)
-    low["minimum"] = minimum & 63
-    high["minimum"] = (rest >> 4) | (minimum >> 6 << 4)
+def _repack_with_minimum(packed: np.dtype[Any]) -> Repack:
+    """q4_K and q5_K."""
+    part_dtype = packed["parts"].base
+    has_high_bits = "qh" in (part_dtype.names or ())
+
+    def repack(b: Emitter, stored: Stored, out: Any) -> None:
+        put(b, out, packed, "d", stored.halves("d"))
+        put(b, out, packed, "dmin", stored.halves("dmin"))
+        low_scale, low_minimum, rest = stored.words("scales")
+        scale = _six_bits(b, low_scale, _bits(b, rest, 0, 0x0F0F0F0F))
+        minimum = _six_bits(b, low_minimum, _bits(b, rest, 4, 0x0F0F0F0F))
+        qs = planes_of_runs(b, stored.words("qs"), 4)
+        qh = planes_of_runs(b, stored.words("qh"), 1) if has_high_bits else []
+        for r in range(8):
+            part = field(b, out, packed, "parts", r)
+            put(b, part, part_dtype, "scale", scale[r])
+            put(b, part, part_dtype, "minimum", minimum[r])
+            put(b, part, part_dtype, "qs", *qs[r])
+            if has_high_bits:
+                put(b, part, part_dtype, "qh", *qh[r])
+
+    return repack
 
 
-def _repack_q4_K(stored: NDArray[Any], packed: NDArray[Any]) -> None:
-    _repack_scales(stored, packed)
-    packed["parts"]["qs"] = planes_of_runs(stored["qs"], 4)
+def _six_bits(b: Emitter, first: Any, low_of_second: Any) -> list[Any]:
+    """8 numbers: the low 6 bits of 4 bytes, then 4 with the low bits given, those' top 2 above."""
+    tops = b.shl(_bits(b, first, 6, 0x03030303), b.const(first.type, 4))
+    return _bytes_of(b, [_bits(b, first, 0, 0x3F3F3F3F), b.or_(low_of_second, tops)])
 
 
-def _repack_q5_K(stored: NDArray[Any], packed: NDArray[Any]) -> None:
-    _repack_q4_K(stored, packed)
-    packed["parts"]["qh"] = planes_of_runs(stored["qh"], 1)
+def _repack_q6_K(b: Emitter, stored: Stored, out: Any) -> None:
+    put(b, out, _Q6_K_PACKED, "d", stored.halves("d"))
+    scale = _bytes_of(b, stored.words("scale"))
+    ql = planes_of_runs(b, stored.words("ql"), 4)
+    qh = planes_of_runs(b, stored.words("qh"), 2)
+    for r in range(8):
+        part = field(b, out, _Q6_K_PACKED, "parts", r)
+        put(b, part, _Q6_K_PART, "scale", *scale[2 * r : 2 * r + 2])
+        # Two runs 64 elements apart share 32 bytes of ql: theirs are quarters 0 and 2, or 1 and 3.
+        half, p = divmod(r, 4)
+        put(b, part, _Q6_K_PART, "ql", *ql[4 * half + 2 * (p % 2) + p // 2])
+        put(b, part, _Q6_K_PART, "qh", *qh[r])
 
 
-def _repack_q6_K(stored: NDArray[Any], packed: NDArray[Any]) -> None:
-    packed["d"] = stored["d"].swapaxes(1, 2)
-    packed["parts"]["scale"] = rows_last(stored["scale"])
-    # Two runs 64 elements apart share 32 bytes of ql: theirs are quarters 0 and 2, or 1 and 3.
-    ql = planes_of_runs(stored["ql"], 4).reshape(*packed.shape, 2, 2, 2, 4, 16)
-    packed["parts"]["ql"] = ql.swapaxes(3, 4).reshape(*packed.shape, 8, 4, 16)
-    packed["parts"]["qh"] = planes_of_runs(stored["qh"], 2)
+def _bits(b: Emitter, words: Any, start: int, mask: int) -> Any:
+    """The bits of `mask` after a shift to the right."""
+    return b.and_(b.lshr(words, b.const(words.type, start)), b.const(words.type, mask))
+
+
+def _bytes_of(b: Emitter, words: Iterable[Any]) -> list[Any]:
+    """Columns of bytes, four from each of words."""
+    return [column for word in words for column in split(b, word, i8x16)]
 
 
 # --- the formats ----------------------------------------------------------------------------------
@@ -205,28 +236,28 @@ Q2_K_FORMAT = _format(
 Q3_K_FORMAT = _format(
     "q3_K",
     [("hmask", "<u4", (1, 8)), ("qs", "<u4", (2, 8)), ("scales", "u1", 12), _D],
-    np.dtype([*_ONE, ("parts", _Q3_K_PART, 8)]),
+    _Q3_K_PACKED,
     _repack_q3_K,
     _unpack_signed(_Q3_K_PART, "qs", "qh", zero=4),
 )
 Q4_K_FORMAT = _format(
     "q4_K",
     [_D, _DMIN, ("scales", "u1", 12), ("qs", "<u4", (4, 8))],
-    np.dtype([*_TWO, ("parts", _Q4_K_PART, 8)]),
-    _repack_q4_K,
+    _Q4_K_PACKED,
+    _repack_with_minimum(_Q4_K_PACKED),
     _unpack_with_minimum(_Q4_K_PART, "qs"),
 )
 Q5_K_FORMAT = _format(
     "q5_K",
     [_D, _DMIN, ("scales", "u1", 12), ("qh", "<u4", (1, 8)), ("qs", "<u4", (4, 8))],
     _Q5_K_PACKED,
-    _repack_q5_K,
+    _repack_with_minimum(_Q5_K_PACKED),
     _unpack_with_minimum(_Q5_K_PART, "qs", "qh"),
 )
 Q6_K_FORMAT = _format(
     "q6_K",
     [("ql", "<u4", (4, 8)), ("qh", "<u4", (2, 8)), ("scale", "i1", (8, 2)), _D],
-    np.dtype([*_ONE, ("parts", _Q6_K_PART, 8)]),
+    _Q6_K_PACKED,
     _repack_q6_K,
     _unpack_signed(_Q6_K_PART, "ql", "qh", zero=32),
 )

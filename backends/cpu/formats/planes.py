@@ -14,10 +14,10 @@ plane is a field of a packed record, n x 16 words of 4 bytes, and its shape tell
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ggmlpy.backends.cpu.simd.convert import byte_bits
 from ggmlpy.backends.cpu.simd.core import Emitter, i8x64
@@ -56,47 +56,44 @@ def load_codes(b: Emitter, address: Any, dtype: np.dtype[Any], *names: str) -> l
     return u
 
 
-# --- repacking: stored fields have the axes [groups, 16 rows, blocks, ...] ------------------------
+# --- packing: columns of words, i32x16, one lane a row (columns.py) -------------------------------
 
 
-def rows_last(stored: NDArray[Any]) -> NDArray[Any]:
-    """A copy [groups, blocks, ..., 16] of [groups, 16, blocks, ...]."""
-    return np.moveaxis(stored, 1, -1).copy()
+def planes_of_runs(b: Emitter, words: Sequence[Any], width: int) -> list[list[Any]]:
+    """The planes of the 8 runs of 32 elements in a block of 256.
 
-
-def planes_of_runs(stored: NDArray[Any], width: int) -> NDArray[np.uint32]:
-    """Planes [groups, blocks, 8, width, 16] of the 8 runs of 32 elements in a block of 256.
-
-    stored [groups, 16, blocks, n, 8] are words of n stretches of 32 bytes, in each of which 8 / n
-    runs share the bytes: byte i holds element i of all of them, the first one in the lowest bits.
+    `words` are `width` stretches of 32 bytes, in each of which 8 / width runs share the bytes: byte
+    i holds element i of all of them, the first one in the lowest bits.
 
     A stretch has word j = m * width + v for field m of vector v, and run r in field r of every
     word; a plane has it the other way round. So fields and words change places, as rows and columns
     of a small matrix do: halves first, then quarters.
     """
-    words = rows_last(stored)
-    n_groups, n_blocks, n = words.shape[:3]
+    vectors = list(words)
+    assert len(vectors) == width * N_VECTORS
     step = 4 // width
     while step:
-        pairs = words.reshape(n_groups, n_blocks, n, -1, 2, step * width * 16)
-        first, second = pairs[..., 0, :], pairs[..., 1, :]
         shift = step * width
-        swapped = (first >> shift ^ second) & _fields_without(step, width)
-        second ^= swapped
-        first ^= swapped << shift
+        for i in (i for i in range(len(vectors)) if not i & shift):
+            first, second = vectors[i], vectors[i + shift]
+            moved = b.xor(b.lshr(first, b.const(first.type, shift)), second)
+            moved = b.and_(moved, b.const(first.type, _fields_without(step, width)))
+            vectors[i + shift] = b.xor(second, moved)
+            vectors[i] = b.xor(first, b.shl(moved, b.const(first.type, shift)))
         step //= 2
-    return words.reshape(n_groups, n_blocks, 8, width, 16)
+    return [vectors[i : i + width] for i in range(0, len(vectors), width)]
 
 
-def _fields_without(step: int, width: int) -> np.uint32:
+def _fields_without(step: int, width: int) -> int:
     """The bits, in every byte of a word, of the fields whose number lacks the bit `step`."""
     fields = [i for i in range(8 // width) if not i & step]
-    return np.uint32(0x01010101 * sum(((1 << width) - 1) << i * width for i in fields))
+    return 0x01010101 * sum(((1 << width) - 1) << i * width for i in fields)
 
 
-def join(codes: NDArray[np.uint32], width: int) -> NDArray[np.uint32]:
-    """A plane [..., width, 16] from words [..., 8, 16] with a code in each byte."""
-    joined: NDArray[Any] = codes[..., :width, :]
-    for j in range(width, N_VECTORS, width):
-        joined = joined | codes[..., j : j + width, :] << j  # as many bits as vectors are behind
+def join(b: Emitter, codes: Sequence[Any], width: int) -> list[Any]:
+    """A plane from 8 words with a code in each byte."""
+    joined = list(codes[:width])
+    for j in range(width, N_VECTORS, width):  # as many bits as vectors are behind
+        moved = [b.shl(code, b.const(code.type, j)) for code in codes[j : j + width]]
+        joined = [b.or_(low, high) for low, high in zip(joined, moved, strict=True)]
     return joined

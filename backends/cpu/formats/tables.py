@@ -32,11 +32,11 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numpy.typing import NDArray
 
 from ggmlpy.backends.cpu.formats.base import quantized_format
 from ggmlpy.backends.cpu.formats.blocks import Block
-from ggmlpy.backends.cpu.formats.planes import field, join, load_codes, plane, rows_last
+from ggmlpy.backends.cpu.formats.columns import Stored, put, split
+from ggmlpy.backends.cpu.formats.planes import field, join, load_codes, plane
 from ggmlpy.backends.cpu.simd.arith import maximum
 from ggmlpy.backends.cpu.simd.convert import from_f16_bits, lookup_i8x64
 from ggmlpy.backends.cpu.simd.core import Emitter, f32x16, i8x16, i16x16, i32x16
@@ -49,6 +49,7 @@ _FP4_ZERO = 16
 _IQ4_NL_PACKED = np.dtype([("d", "<u2", 16), ("qs", *plane(4))])
 _MXFP4_PACKED = np.dtype([("e", "u1", 16), ("qs", *plane(4))])
 _NVFP4_PART = np.dtype([("d", "u1", (2, 16)), ("qs", *plane(4))])
+_NVFP4_PACKED = np.dtype([("parts", _NVFP4_PART, 2)])
 _IQ4_XS_PART = np.dtype([("scale", "i1", 16), ("qs", *plane(4))])
 _IQ4_XS_PACKED = np.dtype([("d", "<u2", 16), ("parts", _IQ4_XS_PART, 8)])
 
@@ -103,34 +104,48 @@ def _unpack_nvfp4(b: Emitter, w: Any, part: Any) -> Iterator[Block]:
     yield Block(u, [_half_minifloats(b, b.load_from(d, i8x16)) for d in at], zero=_FP4_ZERO)
 
 
-def _repack_iq4_nl(stored: NDArray[Any], packed: NDArray[Any]) -> None:
-    packed["d"] = stored["d"].swapaxes(1, 2)
-    packed["qs"] = stored["qs"].transpose(0, 2, 3, 1)
+def _repack_iq4_nl(b: Emitter, stored: Stored, out: Any) -> None:
+    put(b, out, _IQ4_NL_PACKED, "d", stored.halves("d"))
+    put(b, out, _IQ4_NL_PACKED, "qs", *stored.words("qs"))
 
 
-def _repack_mxfp4(stored: NDArray[Any], packed: NDArray[Any]) -> None:
-    packed["e"] = stored["e"].swapaxes(1, 2)
-    packed["qs"] = stored["qs"].transpose(0, 2, 3, 1)
+def _repack_mxfp4(b: Emitter, stored: Stored, out: Any) -> None:
+    put(b, out, _MXFP4_PACKED, "e", stored.bytes("e"))
+    put(b, out, _MXFP4_PACKED, "qs", *stored.words("qs"))
 
 
-def _repack_nvfp4(stored: NDArray[Any], packed: NDArray[Any]) -> None:
-    d = rows_last(stored["d"])  # [groups, blocks, 4, 16]
-    d[d == 0x7F] = 0
-    packed["parts"]["d"] = (d & 0x7F).reshape(*packed.shape, 2, 2, 16)
-    qs = rows_last(stored["qs"])  # [groups, blocks, 4, 2, 16]: words of 8 bytes for 16 elements
-    nibbles = np.uint32(0x0F0F0F0F)
-    codes = np.concatenate([qs & nibbles, qs >> 4 & nibbles], axis=3)
-    packed["parts"]["qs"] = join(codes.reshape(*packed.shape, 2, 8, 16), 4)
+def _repack_nvfp4(b: Emitter, stored: Stored, out: Any) -> None:
+    scales = split(b, stored.words("d")[0], i8x16)
+    qs = stored.words("qs")  # two for 16 elements
+    for i in range(2):
+        part = field(b, out, _NVFP4_PACKED, "parts", i)
+        put(b, part, _NVFP4_PART, "d", *(_nvfp4_scale(b, d) for d in scales[2 * i : 2 * i + 2]))
+        codes = []
+        for r in (4 * i, 4 * i + 2):
+            for start in (0, 4):
+                shift, nibbles = (b.const(i32x16.ir, n) for n in (start, 0x0F0F0F0F))
+                codes += [b.and_(b.lshr(word, shift), nibbles) for word in qs[r : r + 2]]
+        put(b, part, _NVFP4_PART, "qs", *join(b, codes, 4))
 
 
-def _repack_iq4_xs(stored: NDArray[Any], packed: NDArray[Any]) -> None:
-    packed["d"] = stored["d"].swapaxes(1, 2)
-    low, high = rows_last(stored["low"]), rows_last(stored["high"])  # [groups, blocks, (4,) 16]
-    scale = packed["parts"]["scale"]
+def _nvfp4_scale(b: Emitter, d: Any) -> Any:
+    """Without the sign, and 0 for 0x7F."""
+    is_zero = b.icmp_unsigned("==", d, b.const(d.type, 0x7F))
+    return b.and_(b.select(is_zero, b.const(d.type, 0), d), b.const(d.type, 0x7F))
+
+
+def _repack_iq4_xs(b: Emitter, stored: Stored, out: Any) -> None:
+    put(b, out, _IQ4_XS_PACKED, "d", stored.halves("d"))
+    low, high = stored.words("low")[0], b.zext(stored.halves("high"), i32x16.ir)
+    qs = stored.words("qs")
     for r in range(8):
-        six_bits = low[:, :, r // 2] >> 4 * (r % 2) & 15 | (high >> 2 * r & 3) << 4
-        scale[:, :, r] = six_bits.astype(np.int8) - np.int8(32)
-    packed["parts"]["qs"] = stored["qs"].transpose(0, 2, 3, 4, 1)
+        part = field(b, out, _IQ4_XS_PACKED, "parts", r)
+        four = b.and_(b.lshr(low, b.const(low.type, 4 * r)), b.const(low.type, 15))
+        two = b.and_(b.lshr(high, b.const(high.type, 2 * r)), b.const(high.type, 3))
+        six = b.or_(four, b.shl(two, b.const(two.type, 4)))
+        scale = b.trunc(b.sub(six, b.const(six.type, 32)), i8x16.ir)
+        put(b, part, _IQ4_XS_PART, "scale", scale)
+        put(b, part, _IQ4_XS_PART, "qs", *qs[4 * r : 4 * r + 4])
 
 
 IQ4_NL_FORMAT = quantized_format(
@@ -153,7 +168,7 @@ NVFP4_FORMAT = quantized_format(
     "nvfp4",
     block=64,
     stored=np.dtype([("d", "u1", 4), ("qs", "<u4", (4, 2))]),
-    packed=np.dtype([("parts", _NVFP4_PART, 2)]),
+    packed=_NVFP4_PACKED,
     repack=_repack_nvfp4,
     unpack=_unpack_nvfp4,
 )

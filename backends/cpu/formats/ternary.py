@@ -17,53 +17,55 @@ planes.py says what a plane is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ggmlpy.backends.cpu.formats.base import Format, Repack, quantized_format
+from ggmlpy.backends.cpu.formats.base import Format, quantized_format
 from ggmlpy.backends.cpu.formats.blocks import Block
-from ggmlpy.backends.cpu.formats.planes import (
-    join,
-    load_codes,
-    plane,
-    planes_of_runs,
-    rows_last,
-)
-from ggmlpy.backends.cpu.simd.core import Emitter
+from ggmlpy.backends.cpu.formats.columns import Repack, Stored, put
+from ggmlpy.backends.cpu.formats.planes import field, join, load_codes, plane, planes_of_runs
+from ggmlpy.backends.cpu.simd.core import Emitter, i8x64
 from ggmlpy.backends.cpu.simd.memory import load_f16x16
 
 _PART = np.dtype([("qs", *plane(2))])
+_PACKED = np.dtype([("d", "<u2", 16), ("parts", _PART, 8)])
 
 
 def _unpack(b: Emitter, w: Any, part: Any) -> Iterator[Block]:
     yield Block(load_codes(b, part, _PART, "qs"), [load_f16x16(b, w)], zero=1)
 
 
-def _repack_tq2_0(stored: NDArray[Any], packed: NDArray[Any]) -> None:
-    packed["d"] = stored["d"].swapaxes(1, 2)
-    packed["parts"]["qs"] = planes_of_runs(stored["qs"], 2)
+def _repack_tq2_0(b: Emitter, stored: Stored, out: Any) -> None:
+    _put(b, out, stored, planes_of_runs(b, stored.words("qs"), 2))
 
 
-def _repack_tq1_0(stored: NDArray[Any], packed: NDArray[Any]) -> None:
-    packed["d"] = stored["d"].swapaxes(1, 2)
-    words = rows_last(stored["qs"])  # [groups, blocks, 13, 16], qh as the last one
-    codes = np.empty((*packed.shape, 64, 16), np.uint32)
-    for n in range(5):
-        codes[:, :, 8 * n : 8 * n + 8] = _digits(words[:, :, :8], n)
-        codes[:, :, 40 + 4 * n : 44 + 4 * n] = _digits(words[:, :, 8:12], n)
-    for n in range(4):
-        codes[:, :, 60 + n] = _digits(words[:, :, 12], n)
-    packed["parts"]["qs"] = join(codes.reshape(*packed.shape, 8, 8, 16), 2)
+def _repack_tq1_0(b: Emitter, stored: Stored, out: Any) -> None:
+    words = stored.words("qs")  # qh as the last one
+    codes = [
+        *(_digits(b, word, n) for n in range(5) for word in words[:8]),
+        *(_digits(b, word, n) for n in range(5) for word in words[8:12]),
+        *(_digits(b, words[12], n) for n in range(4)),
+    ]
+    _put(b, out, stored, [join(b, codes[8 * r : 8 * r + 8], 2) for r in range(8)])
 
 
-def _digits(words: NDArray[np.uint32], n: int) -> NDArray[np.uint32]:
+def _put(b: Emitter, out: Any, stored: Stored, planes: Sequence[Sequence[Any]]) -> None:
+    put(b, out, _PACKED, "d", stored.halves("d"))
+    for r, plane_of_run in enumerate(planes):
+        put(b, field(b, out, _PACKED, "parts", r), _PART, "qs", *plane_of_run)
+
+
+def _digits(b: Emitter, words: Any, n: int) -> Any:
     """Digit n of every byte."""
-    fraction = words.view(np.uint8) * np.uint8(3**n)  # modulo 256
-    digits = (fraction > 85).view(np.uint8) + (fraction > 170).view(np.uint8)  # thirds of 256
-    return digits.view(np.uint32)
+    numbers = b.bitcast(words, i8x64.ir)
+    fraction = b.mul(numbers, b.const(i8x64.ir, 3**n))  # modulo 256
+    digits = [
+        b.zext(b.icmp_unsigned(">", fraction, b.const(i8x64.ir, third)), i8x64.ir)
+        for third in (85, 170)  # thirds of 256
+    ]
+    return b.bitcast(b.add(*digits), words.type)
 
 
 def _format(type_name: str, stored: list[Any], repack: Repack) -> Format:
@@ -71,7 +73,7 @@ def _format(type_name: str, stored: list[Any], repack: Repack) -> Format:
         type_name,
         block=256,
         stored=np.dtype([*stored, ("d", "<u2")]),
-        packed=np.dtype([("d", "<u2", 16), ("parts", _PART, 8)]),
+        packed=_PACKED,
         repack=repack,
         unpack=_unpack,
     )

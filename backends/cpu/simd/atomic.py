@@ -1,4 +1,4 @@
-"""Atomics and waiting, for the plan runner and the thread pool; all sequentially consistent."""
+"""Atomics, waiting and calls by address, for threads; atomics are sequentially consistent."""
 
 from __future__ import annotations
 
@@ -67,3 +67,10 @@ def call_kernel(b: Emitter, address: Any, record: Any, ith: Any, nth: Any) -> No
     """Calls the compiled kernel at `address`."""
     signature = ir.FunctionType(void.ir, [i64.ir, i64.ir, i64.ir])
     b.call(b.pointer(address, signature), [record, ith, nth])
+
+
+@intrinsic(i64, i64, i64, i64, i64, i64, i64)
+def call_pack(b: Emitter, address: Any, *args: Any) -> Any:
+    """Calls the compiled packing function at `address` (formats/columns.py)."""
+    signature = ir.FunctionType(i64.ir, [arg.type for arg in args])
+    return b.call(b.pointer(address, signature), args)

@@ -1,4 +1,4 @@
-"""Packed codes, read back in numpy by the rule that planes.py states."""
+"""The oracle's planes (repacked.py), read back by the rule that planes.py states."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ggmlpy.backends.cpu.formats.planes import join, planes_of_runs
+from tests.cpu.formats.repacked import join, planes_of_runs
 
 WIDTHS = (1, 2, 4)
 

@@ -1,0 +1,58 @@
+"""A file that stays open for as long as something refers to it, read at positions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ggmlpy.errors import FileError
+
+CAN_READ = hasattr(os, "preadv")
+
+
+class OpenFile:
+    """A descriptor that is closed when nothing refers to it any more."""
+
+    __slots__ = ("descriptor", "name")
+
+    def __init__(self, path: Path) -> None:
+        self.name = path.name
+        self.descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        if hasattr(self, "descriptor"):  # it is not where opening failed
+            close(self.descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class FilePlace:
+    """Where stored bytes lie: in `file`, from `begin` on."""
+
+    file: OpenFile
+    begin: int
+
+    def read(self, begin: int, out: NDArray[np.uint8]) -> None:
+        """Fill `out` with the bytes from `begin` on, counted from this place.
+
+        Raises FileError if that fails, or the file ends before `out` is full.
+        """
+        name, position = self.file.name, self.begin + begin
+        left = out.data
+        while len(left):
+            try:
+                n = os.preadv(self.file.descriptor, [left], position)
+            except OSError as error:
+                reason = error.strerror or error
+                raise FileError(f"{name}: the file cannot be read: {reason}") from error
+            if n == 0:
+                size = os.fstat(self.file.descriptor).st_size
+                raise FileError(
+                    f"{name}: the file was cut short to {size} bytes, those from"
+                    f" {self.begin + begin} to {self.begin + begin + len(out)} are wanted"
+                )
+            position, left = position + n, left[n:]
