@@ -54,15 +54,23 @@ _HERE = Path(__file__).parent
 
 @cache
 def usable() -> bool:
-    """Whether this process may use tiles, and they work. Where Linux or the check says no, so does
-    one line on stderr."""
+    """Whether this process may use tiles, and they work. The first time that Linux or the check
+    says no, so does one line on stderr."""
     if sys.platform != "linux":
         return False  # how to ask other systems for it is not known
-    reason = _refused() or _failure(Cache())
-    if reason and sys.stderr is not None:
-        advice = "GGMLPY_CPU_ISA=avx512 stops this message"
-        print(f"ggmlpy: AMX is not used: {reason} ({advice})", file=sys.stderr)
+    verdicts = Cache()
+    reason = _refused() or _failure(verdicts)
+    if reason:
+        _say_once(f"ggmlpy: AMX is not used, but AVX512: {reason}", verdicts)
     return not reason
+
+
+def _say_once(text: str, said: Cache) -> None:
+    """On stderr, unless an earlier process said so."""
+    key = _key(text)
+    if said.get(key) is None and sys.stderr is not None:
+        print(text, file=sys.stderr)
+        said.put(key, b"")
 
 
 def _refused() -> str:
@@ -75,7 +83,7 @@ def _refused() -> str:
 
 def _failure(verdicts: Cache) -> str:
     """Why the check in another process failed, now or earlier; "" if it did not."""
-    key = hashlib.sha256("\0".join(["amx_check", *_identity()]).encode()).hexdigest()[:40]
+    key = _key("check")
     verdict = verdicts.get(key)
     if verdict is None:
         try:
@@ -101,6 +109,11 @@ def _run_check() -> str:
         return f"a process that tried it died of {signal.Signals(-done.returncode).name}"
     said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
     return f"the check of it failed: {said[-1]}"
+
+
+def _key(what: str) -> str:
+    """For the cache, of something that holds on this machine and with this source."""
+    return hashlib.sha256("\0".join(["amx", what, *_identity()]).encode()).hexdigest()[:40]
 
 
 def _identity() -> list[str]:
