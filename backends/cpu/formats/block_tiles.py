@@ -15,14 +15,15 @@ A thread's working memory, ROOM_BYTES at a multiple of 64:
     config | panels (address, stride) | products | a stretch of unpacked blocks | sums of panels |
     16 rows of x brought together | emulated tiles
 
-Why so (counted, not measured: 16 rows of x and weights, a block of 32). A product takes the tile
+Why so (counted, not measured; 16 rows of x and of weights, a block of 32). A product takes the tile
 unit 16 cycles. Around it stand 24 cycles of arithmetic at two vectors each (convert, scale, add for
-16 rows), 28 of loads (x 16 lines, u 8, products and scales 16 + 16, two a cycle) and 16 of stores.
-So it is arithmetic and loads that count: unpacking (10 to 25 cycles) is done once for up to PANELS
-panels, and sums stay in registers for a stretch (4 loads and stores a block instead of 32). All of
-it overlaps only if products run ahead: the latency of load, product (52 cycles) and store of a
-block hides behind the arithmetic of the one before, for which blocks take turns with two sets of
-tiles. 32 rows of x a turn would halve the loads of u, but keep no sums in registers.
+16 rows), 28 of loads (x 16 lines, u 8, products and scales 16 + 16, two a cycle) and 16 of stores:
+75 instructions for q4_0, where two times 8 rows in registers take 276. So it is arithmetic and loads
+that count: unpacking (10 to 25 cycles) is done once for up to PANELS panels, and sums stay in
+registers for a stretch (4 loads and stores a block instead of 32). All of it overlaps only if
+products run ahead: the latency of load, product (52 cycles) and store of a block hides behind the
+arithmetic of the one before, for which blocks take turns with two sets of tiles. 32 rows of x a turn
+would halve the loads of u, but keep no sums in registers.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from typing import Any
 from llvmlite import ir
 
 from ggmlpy.backends.cpu.formats.activations import BLOCK, BLOCK_BYTES, HALF, QS
-from ggmlpy.backends.cpu.formats.blocks import Unpack, add_scaled, ask_for
+from ggmlpy.backends.cpu.formats.blocks import Unpack, add_scaled
 from ggmlpy.backends.cpu.kernel import Inline, Int, inline
 from ggmlpy.backends.cpu.simd import amx
 from ggmlpy.backends.cpu.simd.amx import ROW_BYTES, ROWS, TILE_BYTES, Shape, Tiles
@@ -54,7 +55,7 @@ from ggmlpy.backends.cpu.simd.core import (
 from ggmlpy.backends.cpu.simd.memory import (
     load_i64,
 )
-from ggmlpy.backends.cpu.simd.product import after, expect, parts, tile_of
+from ggmlpy.backends.cpu.simd.product import after, expect, parts, prefetch_bytes, tile_of
 
 STRETCH = 8  # blocks
 PANELS = 8
@@ -148,11 +149,13 @@ def tile_products(
     """The code for a format whose parts have `n_blocks` blocks.
 
     `part_of(w, i)` gives the addresses of a packed block and of a part in it, as `unpack` wants
-    them. Each time a part is unpacked `part_bytes` are asked for, `ahead_bytes` further on.
+    them. While the first panel goes over a stretch, as many packed bytes as it has (`part_bytes` a
+    part) are asked for, `ahead_bytes` further on: bit by bit, not in bunches, as in add_blocks.
     """
     assert STRETCH % n_blocks == 0
     parts_at_a_time = STRETCH // n_blocks
-    unpack_part = _unpack_part(unpack, part_bytes, ahead_bytes)
+    two_blocks_bytes = 2 * part_bytes // n_blocks
+    unpack_part = _unpack_part(unpack)
     multiply_even, multiply_odd = (_multiply(unpack, turn) for turn in (0, 1))
     add_even, add_odd = (_add(unpack, turn) for turn in (0, 1))
 
@@ -165,17 +168,23 @@ def tile_products(
         configure_tiles(room)
 
     @inline
-    def add_stretch(sums: Any, x: Int, stride: Int, n: Int, room: Int) -> Any:
-        """sums + `n` unpacked blocks times ROWS rows of x. Products are one block ahead."""
+    def add_stretch(sums: Any, x: Int, stride: Int, n: Int, ahead: Int, room: Int) -> Any:
+        """sums + `n` unpacked blocks times ROWS rows of x. Products are one block ahead. Unless it
+        is 0, `ahead` is where to ask for packed blocks."""
         block = room + _STRETCH
         multiply_even(x, stride, block, room)
         for _ in range((n - 1) >> 1):
+            if ahead != 0:
+                prefetch_bytes(ahead, two_blocks_bytes)
+                ahead += two_blocks_bytes
             next_x, next_block = x + BLOCK_BYTES, block + _UNPACKED_BYTES
             multiply_odd(next_x, stride, next_block, room)
             sums = add_even(sums, x, stride, block, room)
             x, block = next_x + BLOCK_BYTES, next_block + _UNPACKED_BYTES
             multiply_even(x, stride, block, room)
             sums = add_odd(sums, next_x, stride, next_block, room)
+        if ahead != 0:
+            prefetch_bytes(ahead, two_blocks_bytes)
         if n & 1:
             return add_even(sums, x, stride, block, room)
         next_x, next_block = x + BLOCK_BYTES, block + _UNPACKED_BYTES
@@ -204,7 +213,8 @@ def tile_products(
                     x, stride = room + _TOGETHER, _TOGETHER_STRIDE
                 place = room + SUMS + TILE_BYTES * j
                 sums = load_block(place, ROW_BYTES, ROWS, 1)
-                sums = add_stretch(sums, x, stride, n_unpacked, room)
+                ahead = w + first * part_bytes + ahead_bytes if j == 0 else 0
+                sums = add_stretch(sums, x, stride, n_unpacked, ahead, room)
                 store_block(sums, place, ROW_BYTES, ROWS)
 
     return TileProducts(configure, multiply)
@@ -245,7 +255,7 @@ def _product_place(turn: int, i: int) -> int:
     return _PRODUCTS + TILE_BYTES * (2 * turn + i)
 
 
-def _unpack_part(unpack: Unpack, part_bytes: int, ahead_bytes: int) -> Intrinsic:
+def _unpack_part(unpack: Unpack) -> Intrinsic:
     """The function (w, part, place): the blocks of a part, unpacked to memory at `place`."""
 
     @intrinsic(void, i64, i64, i64)
@@ -259,7 +269,6 @@ def _unpack_part(unpack: Unpack, part_bytes: int, ahead_bytes: int) -> Intrinsic
                 b.store_to(after(b, at, _SCALES + 64 * j), scale)
             for j, minimum in enumerate(block.minima):
                 b.store_to(after(b, at, _MINIMA + 64 * j), minimum)
-        ask_for(b, after(b, part, ahead_bytes), 0, part_bytes)
 
     return unpack_part
 

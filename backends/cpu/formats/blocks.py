@@ -68,16 +68,11 @@ def add_blocks(unpack: Unpack, n_blocks: int, part_bytes: int, ahead_bytes: int)
         xs = [b.add(row, at) for row in parts(b, rows)]
         for i, block in enumerate(unpack(b, w, part)):
             totals = _add_block(b, totals, block, [after(b, x, BLOCK_BYTES * i) for x in xs])
-            ask_for(b, after(b, part, ahead_bytes), share * i, share * (i + 1))
+            for line in range(share * i // 64 * 64, share * (i + 1), 64):
+                prefetch(b, after(b, part, ahead_bytes + line))
         return tile_of(b, totals)
 
     return add
-
-
-def ask_for(b: Emitter, address: Any, start: int, end: int) -> None:
-    """Asks for the cache lines of bytes `start` to `end` at `address`."""
-    for line in range(start // 64 * 64, end, 64):
-        prefetch(b, after(b, address, line))
 
 
 def _add_block(b: Emitter, totals: Sequence[Any], block: Block, xs: Sequence[Any]) -> list[Any]:
