@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import llvmlite.binding
 import pytest
 
 from ggmlpy.backends.cpu import jit as jit_module
@@ -19,6 +20,7 @@ from ggmlpy.backends.cpu.jit import Jit
 from ggmlpy.errors import KernelError
 from tests.cpu import plan_kernels, simd_kernels
 from tests.cpu.conftest import ISAS
+from tests.resident import linux, resident_bytes
 
 ROOT = Path(__file__).parents[2]
 Progress = list[tuple[int, int, str]]
@@ -41,6 +43,14 @@ def test_the_first_run_compiles_and_the_second_only_loads(tmp_path: Path) -> Non
     assert [(done, total) for done, total, _ in progress] == [(0, 2), (1, 2), (2, 2)]
     assert sorted(name for _, _, name in progress) == ["", "check_limit", "count"]
     assert load_all(cache) == []
+
+
+@linux
+def test_the_compilers_code_leaves_the_memory_and_comes_back() -> None:
+    library = Path(llvmlite.binding.__file__).with_name("libllvmlite.so")
+    for _ in range(2):
+        Jit().load([plan_kernels.count])
+        assert 0 < resident_bytes(library) < 20 << 20  # data; with code it is over 40
 
 
 def test_instruction_sets_have_objects_of_their_own(tmp_path: Path) -> None:
