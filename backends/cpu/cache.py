@@ -3,7 +3,7 @@
     <folder>/cpu/<key>.o      magic | sha256 of the code | code
 
 A cache that cannot be read, written or trusted is a slow start and never an error: damaged files
-count as absent, and writing gives up in silence.
+count as absent, and writing gives up in silence. amx_check.py keeps its verdicts here too.
 """
 
 from __future__ import annotations

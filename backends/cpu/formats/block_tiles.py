@@ -297,7 +297,6 @@ def _add(unpack: Unpack, turn: int) -> Intrinsic:
     @typed(expect([f32x16], i64, i64, i64, i64, result=[f32x16]))
     def add(b: Emitter, sums: Any, x: Any, stride: Any, block: Any, room: Any) -> Any:
         shape = _Tiles.of(unpack, b)
-
         totals, rows = parts(b, sums), _rows(b, x, stride)
         places = [after(b, block, _MINIMA + 64 * i) for i in range(shape.n_minima)]
         minima = [b.load_from(place, f32x16) for place in places]
