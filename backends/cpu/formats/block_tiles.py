@@ -34,7 +34,7 @@ from typing import Any
 from llvmlite import ir
 
 from ggmlpy.backends.cpu.formats.activations import BLOCK, BLOCK_BYTES, HALF, QS
-from ggmlpy.backends.cpu.formats.blocks import Unpack, add_scaled
+from ggmlpy.backends.cpu.formats.blocks import Unpack, add_scaled, add_times_d
 from ggmlpy.backends.cpu.kernel import Inline, Int, inline
 from ggmlpy.backends.cpu.simd import amx
 from ggmlpy.backends.cpu.simd.amx import ROW_BYTES, ROWS, TILE_BYTES, Shape, Tiles
@@ -304,11 +304,11 @@ def _add(unpack: Unpack, turn: int) -> Intrinsic:
         scales = [b.load_from(place, f32x16) for place in places]
         for t, row in enumerate(rows):  # with both halves at once: its d is loaded once
             _keep_order(b)
+            scaled: Any = None
             for i, scale in enumerate(scales):
                 place = after(b, room, _product_place(turn, i) + ROW_BYTES * t)
-                products = b.load_from(place, i32x16)
-                last = minima if i == shape.n_scales - 1 else []
-                totals[t] = add_scaled(b, totals[t], products, scale, last, row)
+                scaled = add_scaled(b, scaled, b.load_from(place, i32x16), scale)
+            totals[t] = add_times_d(b, totals[t], scaled, minima, row)
         return tile_of(b, totals)
 
     return add

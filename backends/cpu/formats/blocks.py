@@ -76,13 +76,13 @@ def add_blocks(unpack: Unpack, n_blocks: int, part_bytes: int, ahead_bytes: int)
 
 
 def _add_block(b: Emitter, totals: Sequence[Any], block: Block, xs: Sequence[Any]) -> list[Any]:
-    """totals[t] + block * xs[t]. Exact in int32 within a scale's reach; then the scales' product
-    and the fma are rounded, always in this order.
+    """totals[t] + block * xs[t]. Exact in int32 within a scale's reach, then rounded.
 
     Of the halves of a block the first is done with all rows of x before the second is begun, which
     needs fewer registers than the other way round.
     """
     sums = list(totals)
+    scaled: list[Any] = [None] * len(xs)
     n_scales = len(block.scales)
     n_vectors = len(block.u) // n_scales
     for i, scale in enumerate(block.scales):
@@ -91,20 +91,24 @@ def _add_block(b: Emitter, totals: Sequence[Any], block: Block, xs: Sequence[Any
         for t, x in enumerate(xs):
             start = _minus_zero(b, after(b, x, minus_sum), block.zero)
             products = _dot(b, start, u, after(b, x, QS + HALF * i), block.zero)
-            minima = block.minima if i == n_scales - 1 else ()
-            sums[t] = add_scaled(b, sums[t], products, scale, minima, x)
+            scaled[t] = add_scaled(b, scaled[t], products, scale)
+            if i == n_scales - 1:
+                sums[t] = add_times_d(b, sums[t], scaled[t], block.minima, x)
     return sums
 
 
-def add_scaled(
-    b: Emitter, total: Any, products: Any, scale: Any, minima: Sequence[Any], x: Any
-) -> Any:
-    """total + products * scale * d of the block at `x`, and - minima * x after the last products.
+# The places where products become f32: whoever computed them, the rounding is the same.
 
-    The one place where products become f32: whoever computed them, the rounding is the same.
-    """
-    d = b.fmul(scale, _splat_f32(b, after(b, x, D)))
-    total = fma(b, b.sitofp(products, f32x16.ir), d, total)
+
+def add_scaled(b: Emitter, before: Any, products: Any, scale: Any) -> Any:
+    """before + products * scale, for each of a block's scales; before the first is None."""
+    numbers = b.sitofp(products, f32x16.ir)
+    return b.fmul(numbers, scale) if before is None else fma(b, numbers, scale, before)
+
+
+def add_times_d(b: Emitter, total: Any, scaled: Any, minima: Sequence[Any], x: Any) -> Any:
+    """total + scaled products * d of the block at `x` - minima * x."""
+    total = fma(b, scaled, _splat_f32(b, after(b, x, D)), total)
     return _subtract_minima(b, total, minima, x)
 
 
