@@ -18,7 +18,7 @@ A thread's working memory, ROOM_BYTES at a multiple of 64:
 Why so (counted, not measured; 16 rows of x and of weights, a block of 32). A product takes the tile
 unit 16 cycles. Around it stand 24 cycles of arithmetic at two vectors each (convert, scale, add for
 16 rows), 28 of loads (x 16 lines, u 8, products and scales 16 + 16, two a cycle) and 16 of stores:
-75 instructions (q4_0), where two times 8 rows in registers take 276. Arithmetic and loads are what
+83 instructions (q4_0), where two times 8 rows in registers take 276. Arithmetic and loads are what
 counts, so unpacking (10 to 25 cycles) is done once for up to PANELS panels, and sums stay in
 registers for a stretch (4 loads and stores a block instead of 32). All of it overlaps only if
 products run ahead: the latency of load, product (52 cycles) and store of a block hides behind the
