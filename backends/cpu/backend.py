@@ -10,8 +10,8 @@ from ggmlpy.backends.cpu import kernels
 from ggmlpy.backends.cpu.builder import PlanBuilder, ScratchPool
 from ggmlpy.backends.cpu.cores import default_n_threads
 from ggmlpy.backends.cpu.fusion import NAMES, chosen, fuse
-from ggmlpy.backends.cpu.isa import ISA
-from ggmlpy.backends.cpu.jit import Jit
+from ggmlpy.backends.cpu.isa import ISA, select
+from ggmlpy.backends.cpu.jit import Jit, shared_jit
 from ggmlpy.backends.cpu.kernel import Kernel, candidates
 from ggmlpy.backends.cpu.plan import Plan
 from ggmlpy.backends.cpu.step import Step
@@ -49,7 +49,7 @@ class CpuBackend(Backend):
         self.n_threads = n_threads or default_n_threads()
         self._adapts = n_threads is None
         self.fusion = chosen(fusion)
-        self._jit = Jit(isa)
+        self._jit = shared_jit(isa if isinstance(isa, ISA) else select(isa))
         self._pool = ScratchPool()
 
     @property

@@ -9,7 +9,9 @@ nodes (fusion.py) says itself what is in its operand fields.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +22,18 @@ from ggmlpy.backends.cpu.packing import PackedWeights, Packing
 from ggmlpy.backends.cpu.step import Step
 from ggmlpy.storage import Storage, aligned_bytes
 from ggmlpy.tensor import Tensor
+
+_COUNTERS: WeakSet[Storage] = WeakSet()  # of all plans, see PlanBuilder.counters
+
+
+def _clear_counters() -> None:
+    """A forked child may have been made in the middle of a plan, which ends in the parent only."""
+    for storage in _COUNTERS:
+        storage.data[:] = 0
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_clear_counters)
 
 
 class ScratchPool:
@@ -89,6 +103,7 @@ class PlanBuilder:
     def counters(self, n: int) -> int:
         """Address of `n` i64 that are 0 before each node; who counts there leaves them at 0."""
         storage = self._pool.take("counters", 8 * n)
+        _COUNTERS.add(storage)
         self.keep.append(storage)
         return storage.address
 

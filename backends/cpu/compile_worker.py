@@ -3,7 +3,8 @@
 It reads one JSON object a line and answers each with one line:
 
     {"isa": {"name": "avx512", ...}, "path": [...]}      once, no answer
-    {"module": "...", "name": "...", "symbol": "..."} -> {"object": "<base64>"} or {"error": "..."}
+    {"module": "...", "name": "...", "symbol": "...", "sources": "<hash>"}
+        -> {"object": "<base64>"} or {"error": "..."}
 
 numba is imported here and never in the process that runs kernels.
 """
@@ -19,14 +20,25 @@ import traceback
 from typing import TextIO
 
 from ggmlpy.backends.cpu.isa import ISA
+from ggmlpy.backends.cpu.jit import source_hash
 from ggmlpy.backends.cpu.kernel import entry_of
+from ggmlpy.errors import KernelError
 
 
-def compile_entry(module: str, name: str, symbol: str, isa: ISA) -> bytes:
-    """Object code that defines `symbol` as the declared entry `module`.`name`."""
+def compile_entry(module: str, name: str, symbol: str, sources: str, isa: ISA) -> bytes:
+    """Object code that defines `symbol` as the declared entry `module`.`name`.
+
+    Raises KernelError where the source here is not the one that the caller has hashed: records
+    would not fit the code, and the cache would keep it under the name of the other.
+    """
     from ggmlpy.backends.cpu import codegen, frontend
 
-    importlib.import_module(module)
+    file = importlib.import_module(module).__file__
+    if source_hash(module) != sources:
+        raise KernelError(
+            f"{file}, or what it imports, is not what the running process has imported: it has"
+            " changed since, or is another copy; start the process again"
+        )
     lowered = frontend.lower_to_ir(entry_of(module, name), symbol, isa)
     codegen.optimize(lowered, symbol, isa)
     return codegen.emit_object(lowered, symbol, isa)

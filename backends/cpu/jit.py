@@ -31,8 +31,10 @@ from pathlib import Path
 
 import llvmlite
 
+from ggmlpy import types
 from ggmlpy.backends.cpu.cache import Cache
 from ggmlpy.backends.cpu.codegen import Linker
+from ggmlpy.backends.cpu.cores import default_n_threads
 from ggmlpy.backends.cpu.isa import ISA, select
 from ggmlpy.backends.cpu.kernel import Entry
 from ggmlpy.errors import BackendError, KernelError
@@ -46,6 +48,9 @@ _IMPORT = re.compile(
     r"^(?:from|import)[ ]+(ggmlpy\.backends\.cpu[\w.]*)(?:[ ]+import[ ]+([^(\n]+|\([^)]*\)))?",
     re.MULTILINE,
 )
+# Their versions count: numba types and lowers kernels, by numpy's rules; gguf has grids of weights
+# that become part of the machine code.
+_PACKAGES = ("numba", "numpy", "gguf")
 _JOBS_PER_WORKER = 3  # a worker takes about as long to start as two kernels to compile
 
 
@@ -97,7 +102,7 @@ class Jit:
     def _jobs(self, entries: list[Entry]) -> list[_Job]:
         jobs = []
         for entry in entries:
-            identity = (entry.module, entry.name, _source_hash(entry.module), _toolchain(self.isa))
+            identity = (entry.module, entry.name, source_hash(entry.module), _toolchain(self.isa))
             key = hashlib.sha256("\0".join(identity).encode()).hexdigest()[:40]
             jobs.append(_Job(entry, re.sub(r"\W", "_", f"ggmlpy_{entry.name}_{key[:8]}"), key))
         return jobs
@@ -125,7 +130,7 @@ class Jit:
                         done[job.symbol] = code
                         progress(len(done), len(jobs), job.entry.name)
 
-        n_workers = min(os.cpu_count() or 1, -(-len(jobs) // _JOBS_PER_WORKER))
+        n_workers = min(default_n_threads(), -(-len(jobs) // _JOBS_PER_WORKER))
         with ThreadPoolExecutor(n_workers) as pool:
             try:
                 for future in [pool.submit(work) for _ in range(n_workers)]:
@@ -135,9 +140,20 @@ class Jit:
         return done
 
 
+@cache
+def shared_jit(isa: ISA) -> Jit:
+    """The one of this process for an instruction set: code stays for good, so it is loaded once."""
+    return Jit(isa)
+
+
+if hasattr(os, "register_at_fork"):  # in a child the lock may be held by a thread that is not there
+    os.register_at_fork(after_in_child=shared_jit.cache_clear)
+
+
 @contextmanager
 def _worker(isa: ISA) -> Iterator[Callable[[_Job], bytes]]:
     """A compile process, as a function from job to object code."""
+    path = _search_path()
     with tempfile.TemporaryFile() as log:
         try:
             process = subprocess.Popen(
@@ -146,7 +162,7 @@ def _worker(isa: ISA) -> Iterator[Callable[[_Job], bytes]]:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(path)},
             )
         except OSError as error:
             raise BackendError(f"no Python process could be started to compile: {error}") from None
@@ -154,7 +170,9 @@ def _worker(isa: ISA) -> Iterator[Callable[[_Job], bytes]]:
         assert process.stdout is not None
 
         def compile_(job: _Job) -> bytes:
-            request = {"module": job.entry.module, "name": job.entry.name, "symbol": job.symbol}
+            entry = job.entry
+            request = {"module": entry.module, "name": entry.name, "symbol": job.symbol}
+            request["sources"] = source_hash(entry.module)
             line = _ask(process, json.dumps(request))
             if not line:
                 log.seek(0)
@@ -169,11 +187,22 @@ def _worker(isa: ISA) -> Iterator[Callable[[_Job], bytes]]:
             return base64.b64decode(answer["object"])
 
         try:
-            _ask(process, json.dumps({"isa": isa.to_json(), "path": sys.path}), answered=False)
+            _ask(process, json.dumps({"isa": isa.to_json(), "path": path}), answered=False)
             yield compile_
         finally:
             process.kill()
             process.communicate()
+
+
+def _search_path() -> list[str]:
+    """Where another process finds what this one has imported.
+
+    In an interactive session "" stands for the folder that it is in. That may be where this package
+    comes from, while another copy is installed; and it may have been left since.
+    """
+    path = [entry or os.curdir for entry in sys.path]
+    root = str(_HERE.parents[2])
+    return path if root in path else [*path, root]
 
 
 def _ask(process: subprocess.Popen[str], line: str, *, answered: bool = True) -> str:
@@ -212,7 +241,7 @@ class _Announcer:
 
 @cache
 def _toolchain(isa: ISA) -> str:
-    """What else machine code depends on: instruction set, compiler, numba, Python."""
+    """What else machine code depends on: instruction set, compiler, Python, packages."""
     return " ".join(
         (
             sys.platform,
@@ -221,17 +250,19 @@ def _toolchain(isa: ISA) -> str:
             isa.features,
             " ".join(sorted(isa.has)),
             f"llvmlite {llvmlite.__version__}",
-            f"numba {importlib.metadata.version('numba')}",
+            *(f"{name} {importlib.metadata.version(name)}" for name in _PACKAGES),
             f"python {platform.python_version()}",
         )
     )
 
 
 @cache
-def _source_hash(module: str) -> str:
+def source_hash(module: str) -> str:
     """Over the module's source, what it imports from this package, and the compiler's own source.
 
-    Kernels therefore may take constants and functions from `ggmlpy.backends.cpu` alone.
+    Kernels therefore may take constants and functions from `ggmlpy.backends.cpu` alone, block sizes
+    from `ggmlpy.types`, and tables from packages whose versions `_toolchain` has. The order of
+    files does not count: it is one for every folder that this package may lie in.
     """
     first = _file_of(module)
     if first is None:
@@ -244,7 +275,8 @@ def _source_hash(module: str) -> str:
             files.add(path)
             queue += _imported_files(path)
     files |= {_HERE / name for name in _COMPILER_SOURCES} | set((_HERE / "simd").glob("*.py"))
-    return hashlib.sha256(b"".join(_digest(path) for path in sorted(files))).hexdigest()
+    files.add(Path(types.__file__))
+    return hashlib.sha256(b"".join(sorted(map(_digest, files)))).hexdigest()
 
 
 @cache

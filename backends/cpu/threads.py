@@ -18,7 +18,8 @@ from functools import cache
 import numpy as np
 
 from ggmlpy.backends.cpu import runner
-from ggmlpy.backends.cpu.jit import Jit
+from ggmlpy.backends.cpu.isa import select
+from ggmlpy.backends.cpu.jit import shared_jit
 from ggmlpy.backends.cpu.kernel import Entry
 from ggmlpy.backends.cpu.runner import MAX_NODES, MAX_THREADS, SLOT_BYTES, SLOTS
 from ggmlpy.errors import BackendError
@@ -40,7 +41,7 @@ def _native() -> dict[Entry, _Native]:
         runner.unpark,
         runner.read_ticks,
     )
-    addresses = Jit().load(entries)
+    addresses = shared_jit(select()).load(entries)
     functions: dict[Entry, _Native] = {}
     for entry, address in addresses.items():
         signature = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * len(entry.params))
@@ -117,7 +118,8 @@ class ThreadPool:
             for bed in self._beds:
                 _release(bed)
             for thread in self._threads:
-                thread.join(timeout=1.0)
+                if thread.is_alive():  # one whose start was interrupted may never have begun
+                    thread.join(timeout=1.0)
         finally:
             self._lock.release()
 
@@ -133,12 +135,15 @@ class ThreadPool:
             thread = threading.Thread(
                 target=self._work, args=(ith, bed), name=f"ggmlpy-{ith}", daemon=True
             )
+            # Known before it starts: an interrupt while start() waits for it must not let the next
+            # plan start another thread of this number.
+            self._beds.append(bed)
+            self._threads.append(thread)
             try:
                 thread.start()
             except RuntimeError as error:
+                del self._beds[ith - 1 :], self._threads[ith - 1 :]
                 raise BackendError(f"thread {ith} of {n_threads}: {error}") from None
-            self._beds.append(bed)
-            self._threads.append(thread)
 
     def _wake(self, n_threads: int) -> None:
         for ith in range(1, n_threads):

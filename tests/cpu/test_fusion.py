@@ -215,18 +215,15 @@ def test_a_norm_after_a_block_and_the_one_before_the_next(isa: str, ne: tuple[in
     h = ops.mul(ops.rms_norm(computed(*ne), 1e-6), floats(ne[0]))
     total = ops.add(h, computed(*ne))
     y = ops.mul(ops.rms_norm(total, 1e-5), floats(ne[0]))
-    norm = ["rms_norm_f32", "mul_f32"]
-    plain = ["neg_f32", *norm, "neg_f32", "add_f32", *norm]
     got, _ = run([ops.add(total, y)], "none", isa, 1)
     assert run([ops.add(total, y)], "all", isa, 3)[0] == got
-    x = computed(*ne)
     total = ops.add(ops.mul(ops.rms_norm(computed(*ne), 1e-6), floats(ne[0])), floats(*ne))
     y = ops.mul(ops.rms_norm(total, 1e-5), floats(ne[0]))
+    norm = ["rms_norm_f32", "mul_f32"]
     plain = ["neg_f32", *norm, "add_f32", *norm]
     after = ["neg_f32", "add_rms_norm_mul_f32"]
     check(isa, ["norm", "residual"], [total, y], before=plain, after=after)
     check(isa, ["norm", "residual"], [y], before=plain, after=after)
-    assert x.ne == y.ne
 
 
 def test_a_sum_is_left_alone_where_it_must_be() -> None:

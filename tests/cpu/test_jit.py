@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.metadata
 import importlib.util
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import llvmlite.binding
+import numpy as np
 import pytest
 
+from ggmlpy import ops
+from ggmlpy.backends.cpu import codegen, plan
 from ggmlpy.backends.cpu import jit as jit_module
-from ggmlpy.backends.cpu import plan
+from ggmlpy.backends.cpu.backend import CpuBackend
 from ggmlpy.backends.cpu.cache import Cache
-from ggmlpy.backends.cpu.isa import available, select
+from ggmlpy.backends.cpu.isa import ISA, select
 from ggmlpy.backends.cpu.jit import Jit
 from ggmlpy.errors import KernelError
+from ggmlpy.executable import Executable
+from ggmlpy.graph import Graph
+from ggmlpy.tensor import from_numpy
 from tests.cpu import plan_kernels, simd_kernels
 from tests.cpu.conftest import ISAS
 from tests.resident import linux, resident_bytes
@@ -127,6 +137,25 @@ def test_an_error_ends_the_compiling_of_the_others(tmp_path: Path) -> None:
     assert progress == [(0, 3, "")]
 
 
+@pytest.mark.parametrize(("n_cores", "n_workers"), [(1, 1), (2, 2), (64, 3)])
+def test_compilers_are_as_many_as_cores_that_may_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_cores: int, n_workers: int
+) -> None:
+    """Not as many as the machine has: each takes 150 MB, and a container may have two cores."""
+    started = []
+
+    @contextmanager
+    def worker(isa: ISA) -> Iterator[Callable[[object], bytes]]:
+        started.append(isa)
+        yield lambda job: b""
+
+    monkeypatch.setattr(jit_module, "_worker", worker)
+    monkeypatch.setattr(jit_module, "default_n_threads", lambda: n_cores)
+    jit = Jit("generic", cache=Cache(tmp_path), progress=lambda *args: None)
+    jit._compile(jit._jobs(list(simd_kernels.ENTRIES[:7])))
+    assert len(started) == n_workers
+
+
 def test_the_c_maths_library_is_there(tmp_path: Path) -> None:
     address = Jit("generic", cache=Cache(tmp_path)).address(plan_kernels.raises_to_power)
     power = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_float, ctypes.c_int64)(address)
@@ -155,7 +184,7 @@ def test_editing_a_module_changes_its_hash(tmp_path: Path) -> None:
         assert spec is not None
         sys.modules["edited_kernels"] = importlib.util.module_from_spec(spec)
         clear_caches()
-        return jit_module._source_hash("edited_kernels")
+        return jit_module.source_hash("edited_kernels")
 
     try:
         plain = hash_of("x = 1\n")
@@ -167,7 +196,7 @@ def test_editing_a_module_changes_its_hash(tmp_path: Path) -> None:
 
 
 def clear_caches() -> None:
-    for cached in (jit_module._source_hash, jit_module._digest, jit_module._imported_files):
+    for cached in (jit_module.source_hash, jit_module._digest, jit_module._imported_files):
         cached.cache_clear()
 
 
@@ -181,10 +210,92 @@ def test_what_a_module_imports_counts_for_its_hash(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(Path, "read_bytes", noting)
     clear_caches()
-    jit_module._source_hash(plan.__name__)
+    jit_module.source_hash(plan.__name__)
     expected = {"plan.py", "threads.py", "runner.py", "arith.py", "frontend.py", "jit.py"}
     assert expected <= {path.name for path in read}
+    assert ROOT / "ggmlpy" / "types.py" in read
     assert len(read) == len(set(read))  # and every file is read once
+
+
+@pytest.mark.parametrize("package", ["numba", "numpy", "gguf"])
+def test_versions_of_packages_count(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    isa = select("generic")
+    before = jit_module._toolchain(isa)
+    original = importlib.metadata.version
+    monkeypatch.setattr(
+        importlib.metadata, "version", lambda name: "0" if name == package else original(name)
+    )
+    assert jit_module._toolchain.__wrapped__(isa) != before
+
+
+def test_a_session_compiles_the_copy_that_it_has_imported(tmp_path: Path) -> None:
+    """Interactively and with -c the first entry of sys.path is "", the folder that one is in."""
+    ignored = shutil.ignore_patterns("__pycache__", "data")
+    shutil.copytree(ROOT / "ggmlpy", tmp_path / "ggmlpy", ignore=ignored)
+    runner = tmp_path / "ggmlpy" / "backends" / "cpu" / "runner.py"
+    text = runner.read_text(encoding="utf-8")
+    assert text.count("    return ticks()\n") == 1
+    runner.write_text(text.replace("    return ticks()\n", "    return 42\n"), encoding="utf-8")
+    code = (
+        "import ctypes, os; from ggmlpy.backends.cpu import jit, runner\n"
+        "{leave}address = jit.Jit('generic').address(runner.read_ticks)\n"
+        "print(ctypes.CFUNCTYPE(ctypes.c_int64)(address)())\n"
+    )
+    (tmp_path / "elsewhere").mkdir()
+    for leave, others in (("", str(ROOT)), ("os.chdir('elsewhere')\n", "")):
+        environment = {"GGMLPY_CACHE_DIR": str(tmp_path / f"cache{len(leave)}")}
+        done = subprocess.run(
+            [sys.executable, "-c", code.format(leave=leave)],
+            env=environment | {"PYTHONPATH": others},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+        assert done.stdout == "42\n", done.stderr
+
+
+CHANGING = """
+from ggmlpy.backends.cpu.kernel import entry
+from ggmlpy.backends.cpu.simd.core import i64
+@entry(i64, i64)
+def one(x): return {value}
+@entry(i64, i64)
+def other(x): return {value}
+"""
+
+
+def test_source_that_has_changed_is_not_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process has hashed what it imported: under that key no other code may be kept."""
+    file = tmp_path / "changing_kernels.py"
+    file.write_text(CHANGING.format(value=1))
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("changing_kernels")
+    jit = Jit("generic", cache=Cache(tmp_path))
+    try:
+        assert jit.address(module.one)
+        file.write_text(CHANGING.format(value=1000))
+        with pytest.raises(KernelError, match=r"changing_kernels\.py, or what it imports, is not"):
+            jit.address(module.other)
+        assert len(list(jit.cache.folder.iterdir())) == 1
+    finally:
+        del sys.modules["changing_kernels"]
+        clear_caches()
+
+
+def test_what_is_loaded_is_loaded_once_for_all_backends() -> None:
+    """Code is never unloaded: with a copy for every `compute` a process would grow without end."""
+
+    def held() -> int:
+        for isa in ISAS:
+            plan = Executable(
+                Graph(ops.neg(from_numpy(np.ones(5, np.float32)))), [CpuBackend(1, isa)]
+            )
+            plan.run()
+        return len(codegen._FOR_GOOD)
+
+    assert held() == held()
 
 
 def test_progress_is_said_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
@@ -232,7 +343,3 @@ print(codegen.target_machine(isa).emit_assembly(module))
     product = "vpdpbusd" if name == "tile_int8_product" else "vfmadd"
     assert done.stdout.count(product) >= simd_kernels.TOKENS
     assert STACK_OF_VECTORS.search(done.stdout) is None
-
-
-def test_levels_of_the_host_are_tested() -> None:
-    assert [isa.name for isa in available()] == ISAS

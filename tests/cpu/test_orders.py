@@ -75,3 +75,12 @@ def test_sums(isa: str, n: int) -> None:
     np.testing.assert_allclose(means, wide.mean(axis=1), **close)
     sums_so_far = run(ops.cumsum(leaf), isa, 2)
     np.testing.assert_allclose(sums_so_far, np.cumsum(wide, axis=1), rtol=1.2e-7, atol=1e-15)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_a_nan_is_the_largest_of_its_window(isa: str) -> None:
+    for place in np.ndindex(2, 2):
+        x = np.arange(16, dtype=np.float32).reshape(4, 4)
+        x[place] = np.nan
+        got = run(ops.pool_2d(from_numpy(x), 0, 2, 2, 2, 2, 0, 0), isa, 1)
+        np.testing.assert_array_equal(got, [[np.nan, 7], [13, 15]])

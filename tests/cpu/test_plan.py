@@ -241,6 +241,36 @@ def test_a_forked_child_makes_threads_of_its_own() -> None:
     assert run_python(code) == "7\n"
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_child_forked_in_the_middle_of_a_plan_counts_from_zero() -> None:
+    """Attention shared out in parts: who ends last merges, which an old count would prevent."""
+    code = """
+        import os, sys, warnings
+        import numpy as np
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from ggmlpy import ops
+        from ggmlpy.backends.cpu.backend import CpuBackend
+        from ggmlpy.executable import Executable
+        from ggmlpy.graph import Graph
+        from ggmlpy.tensor import from_numpy
+        rng = np.random.default_rng(0)
+        q, k, v = (from_numpy(rng.standard_normal((1, n, 16), np.float32)) for n in (1, 2000, 2000))
+        y = ops.flash_attn_ext(q, k, v, None, 0.25, 0.0, 0.0)
+        backend = CpuBackend(2)
+        executable = Executable(Graph(y), [backend])
+        executable.run()
+        want = executable.raw(y).tobytes()
+        backend._pool.take("counters", 8).data[0] = 100  # more than there are parts
+        child = os.fork()
+        if child == 0:
+            executable.array(y)[...] = 0
+            executable.run()
+            os._exit(7 if executable.raw(y).tobytes() == want else 8)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """
+    assert run_python(code) == "7\n"
+
+
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timer signals on this system")
 def test_interrupts_leave_the_pool_usable() -> None:
     """A signal handler that raises hits `run` at many different lines."""
@@ -267,6 +297,52 @@ def test_interrupts_leave_the_pool_usable() -> None:
         signal.signal(signal.SIGALRM, previous)
     assert n_interrupts == 300
     counting.run(3)
+
+
+def test_an_interrupt_while_threads_start_leaves_one_of_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A second thread of one number would never sleep again."""
+
+    class Interrupted(Exception):
+        pass
+
+    start = threading.Thread.start
+
+    def start_interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        raise Interrupted
+
+    pool, counting = ThreadPool(), Counting(jit_for("generic"), 3)
+    memory, before = int(counting.plan._memory.ctypes.data), threading.active_count()
+    monkeypatch.setattr(threading.Thread, "start", start_interrupted)
+    for _ in range(2):  # each starts one of two
+        with pytest.raises(Interrupted):
+            pool.run(memory, 3, 3)
+    monkeypatch.undo()
+    pool.run(memory, 3, 3)
+    assert counting.counter[0] == 9
+    assert threading.active_count() == before + 2
+    time.sleep(0.2)  # longer than a woken thread looks for its plan
+    used_s = time.process_time()
+    time.sleep(0.2)
+    assert time.process_time() - used_s < 0.1
+    pool.stop()
+
+
+def test_a_thread_that_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    pool, counting = ThreadPool(), Counting(jit_for("generic"), 3)
+    memory = int(counting.plan._memory.ctypes.data)
+    monkeypatch.setattr(threading.Thread, "start", no_start)
+    with pytest.raises(BackendError, match="thread 1 of 2: can't start new thread"):
+        pool.run(memory, 3, 2)
+    monkeypatch.undo()
+    pool.run(memory, 3, 2)
+    assert counting.counter[0] == 6
+    pool.stop()
 
 
 def test_a_plan_does_not_wait_for_threads_that_do_not_come(

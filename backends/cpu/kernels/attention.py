@@ -115,6 +115,8 @@ def end(p: Record, state: Any, room: Int, task: Any) -> None:
             if p.sinks.ptr != 0:
                 sink, top = load_f32(p.sinks.ptr + 4 * head), load_f32(tops + 4 * at)
                 largest = maximum(top, sink)
+                if largest == _NEVER:
+                    largest = np.float32(0)  # else -inf - -inf is NaN
                 factor = exp(top - largest)
                 total = total * factor + exp(sink - largest)
             factor = np.float32(0) if total == np.float32(0) else factor / total

@@ -23,12 +23,13 @@ ARGS = np.dtype(
 
 @inline
 def window(p: Record, plane: Int, column: Int, row: Int) -> Any:
-    """The largest element of a window (op 0), or the average with padding as 0."""
+    """The largest element of a window (op 0; NaN if one is), or the average with padding as 0."""
     largest, total = np.float32(-np.inf), np.float32(0)
     for j in range(max(0, -row), min(p.k1, p.x.ne1 - row)):
         for i in range(max(0, -column), min(p.k0, p.x.ne0 - column)):
             v = load_f32(plane + (row + j) * p.x.nb1 + 4 * (column + i))
-            largest = maximum(largest, v)
+            if largest == largest:
+                largest = maximum(largest, v)
             total += v
     return largest if p.op == 0 else total / np.float32(p.k0 * p.k1)
 
