@@ -26,7 +26,9 @@ from ggmlpy.backends.cpu.simd.memory import load_f32x16_part
 from ggmlpy.backends.cpu.simd.product import add_to_each, load_rows, store_sums
 from ggmlpy.backends.cpu.simd.tile import tile_f32x16
 
-_CHUNK_BYTES = 1 << 19  # rows of x that one pass over the weights serves: half a 1 MB L2 cache
+# Rows of x that one pass over the weights serves: half a 1 MB L2 cache, and a little more, so that
+# the odd cache line of each row does not cost a chunk one of its 128, 64 or 32 rows.
+_CHUNK_BYTES = 33 << 14
 _SUM_BYTES = 4 * GROUP
 
 
