@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script it would not f
 
 import ggmlpy
 from benchmarks import report
+from benchmarks.worker import peak_bytes
 from ggmlpy import Llama
 from ggmlpy.backends.cpu.cores import default_n_threads
 from ggmlpy.cli.table import Column, Table
@@ -117,7 +118,7 @@ def measure(work: Work, layout: Layout) -> Row:
             most_cells_used=llm.engine.most_cells_used,
             n_set_aside=llm.engine.n_set_aside,
             n_plans_built=llm.n_plans_built,
-            peak_resident_bytes=peak_resident_bytes(),
+            peak_resident_bytes=peak_bytes(),
             texts=tuple(result["choices"][0]["text"] for result in made),
         )
 
@@ -127,18 +128,6 @@ def measure_alone(work: Work, layout: Layout) -> Row:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=1, mp_context=context) as pool:
         return pool.submit(measure, work, layout).result()
-
-
-def peak_resident_bytes() -> int:
-    """The most memory that this process had in use at one time; 0 where that cannot be told.
-
-    Not `ru_maxrss`, in which a process starts with what its parent had.
-    """
-    status = Path("/proc/self/status")
-    if not status.exists():
-        return 0
-    fields = dict(line.split(":", 1) for line in status.read_text(encoding="utf-8").splitlines())
-    return 1024 * int(fields["VmHWM"].split()[0])
 
 
 def show(rows: Sequence[Row]) -> None:

@@ -43,8 +43,8 @@ with Llama(MODEL, n_threads=int(THREADS)) as llm:
         llm.reset()
         llm("Once upon a time", max_tokens=100, temperature=0)
         rates.append((llm.timings.generation_rate, llm.timings.n_decoded / llm.timings.decode_s))
-best = sorted(rates)[len(rates) // 2]
-print(best[0], best[1])
+median = sorted(rates)[len(rates) // 2]
+print(median[0], median[1])
 """
 
 

@@ -17,10 +17,10 @@ import numpy as np
 
 from ggmlpy.backends.cpu.cores import default_n_threads
 from ggmlpy.batch import Batch
+from ggmlpy.cache_types import cache_type
 from ggmlpy.compute import backends_for
 from ggmlpy.context import Context
 from ggmlpy.gguf_file import GGUFFile
-from ggmlpy.kv_cache import cache_type
 from ggmlpy.memory import SequenceMemory, Sizes
 from ggmlpy.models import load_model
 from ggmlpy.state import SequenceState, put_state, take_state

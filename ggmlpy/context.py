@@ -19,11 +19,12 @@ from ggmlpy.context_sizes import check_whole
 from ggmlpy.errors import BadBatch
 from ggmlpy.gguf_file import GGUFFile
 from ggmlpy.graph import Graph
-from ggmlpy.memory import Placement, SequenceMemory, Sizes, decide_sizes
+from ggmlpy.memory import SequenceMemory, Sizes, decide_sizes
 from ggmlpy.models import Model, load_model
 from ggmlpy.plans import Plan, PlanCache, Shape, make_inputs
 from ggmlpy.scheduler import Pin
 from ggmlpy.shift import move_positions
+from ggmlpy.transaction import Placement
 from ggmlpy.types import F16, TensorType
 
 Logits = NDArray[np.float32]

@@ -8,57 +8,21 @@ number is an input of the graph, so where a token lands never changes the graph.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy.arrangement import Arrangement
-from ggmlpy.errors import CacheFull, Unsupported
+from ggmlpy.cache_types import check_cache_type
+from ggmlpy.cells import EMPTY, Appended, Cells, Holdings, Positions, SavedRows
+from ggmlpy.errors import CacheFull
 from ggmlpy.models.memory import AttentionLayers
 from ggmlpy.spans import Spans
 from ggmlpy.tensor import Flag, Tensor, zeros
-from ggmlpy.types import BY_ID, TYPES, TensorType
+from ggmlpy.types import TensorType
 
 KV_PAD = 256  # cells in view are a multiple of this, so that few different graphs are needed
-EMPTY = -1
-
 _MINUS_INF = np.float16(-np.inf).view(np.uint16)
-
-Cells = NDArray[np.int64]
-Positions = NDArray[np.int32]
-
-# What attention reads and `set_rows` writes on every backend.
-CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl")
-
-
-@dataclass(frozen=True, slots=True)
-class Holdings:
-    """Which of a stream's cells hold which position of whom, to go back to."""
-
-    stream: int
-    cells: Cells
-    positions: Positions
-    members: NDArray[np.bool_]
-    forgotten: tuple[Spans, ...]  # of every sequence
-
-
-@dataclass(frozen=True, slots=True)
-class Appended:
-    """Cells behind all others of some streams, one for each of a ubatch's tokens."""
-
-    streams: NDArray[np.int64]  # each once
-    ends: NDArray[np.int64]  # of these streams before
-    cells: Cells
-
-
-@dataclass(frozen=True, slots=True)
-class SavedRows:
-    """What some of a stream's cells store, to write back: of every leaf [cells, bytes of a row]."""
-
-    stream: int
-    cells: Cells
-    rows: list[NDArray[np.uint8]]
 
 
 class KVCache:
@@ -89,8 +53,8 @@ class KVCache:
         # Attention step by step multiplies a masked cell's V by 0: it must be no NaN that a
         # sequence has left there. Flash attention does not read such cells.
         self.scrubs = False
-        _check_type("type_k", type_k, spec.n_embd_head_k)
-        _check_type("type_v", type_v, spec.n_embd_head_v)
+        check_cache_type("type_k", type_k, spec.n_embd_head_k)
+        check_cache_type("type_v", type_v, spec.n_embd_head_v)
         n_embd_k = spec.n_embd_head_k * spec.n_head_kv
         n_embd_v = spec.n_embd_head_v * spec.n_head_kv
         self.k = {i: self._leaf(f"cache_k.{i}", type_k, n_embd_k) for i in spec.layers}
@@ -453,24 +417,3 @@ class KVCache:
 def padded(n: int) -> int:
     """`n` cells, up to a multiple of KV_PAD."""
     return -(-n // KV_PAD) * KV_PAD
-
-
-def cache_type(name: str, wanted: str | int | TensorType) -> TensorType:
-    """A type of K or V by its name, or by its number in a GGUF file. Raises Unsupported."""
-    if isinstance(wanted, str) and wanted in TYPES:
-        return TYPES[wanted]
-    if isinstance(wanted, TensorType):
-        return wanted
-    if isinstance(wanted, bool | str) or wanted not in BY_ID:
-        raise Unsupported(f"{name} is {wanted!r}: must be one of {', '.join(CACHE_TYPES)}")
-    return BY_ID[int(wanted)]
-
-
-def _check_type(name: str, type: TensorType, n_embd_head: int) -> None:
-    if str(type) not in CACHE_TYPES:
-        raise Unsupported(f"{name} is {type}: K and V may be {', '.join(CACHE_TYPES)}")
-    if n_embd_head % type.block_size:
-        raise Unsupported(
-            f"{name} is {type}, in blocks of {type.block_size}: the head size {n_embd_head}"
-            " is not a multiple"
-        )

@@ -12,6 +12,7 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
+from ggmlpy.cache_types import cache_type
 from ggmlpy.completions import Completions
 from ggmlpy.compute import backends_for
 from ggmlpy.context import Context
@@ -19,7 +20,6 @@ from ggmlpy.context_sizes import check_flag, check_whole, choose_sizes
 from ggmlpy.engine import Engine
 from ggmlpy.errors import AllocationError, BadBatch, StateError
 from ggmlpy.gguf_file import GGUFFile
-from ggmlpy.kv_cache import cache_type
 from ggmlpy.llama_state import LlamaState, fingerprint
 from ggmlpy.models import load_model
 from ggmlpy.sampling import SamplingParams

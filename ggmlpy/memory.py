@@ -7,20 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from numbers import Integral
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ggmlpy.arrangement import Arrangement
 from ggmlpy.batch import Batch, TokenRun
+from ggmlpy.cells import Cells, Positions
 from ggmlpy.errors import BadBatch, Unsupported
-from ggmlpy.kv_cache import Appended, Cells, Holdings, KVCache, Positions, SavedRows, padded
+from ggmlpy.kv_cache import KVCache, padded
 from ggmlpy.models.memory import AttentionLayers, Memory, RecurrentLayers
 from ggmlpy.recurrent_state import RecurrentState
 from ggmlpy.spans import Spans
+from ggmlpy.transaction import Placement, Transaction
 from ggmlpy.types import TensorType
 
 
@@ -59,60 +60,6 @@ def decide_sizes(
     return Sizes(n_ctx, n_ctx_seq, n_seq_max, unified, n_ubatch)
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Where the tokens of one ubatch went, with what it takes to undo that."""
-
-    ubatch: Arrangement
-    positions: Positions  # of its tokens
-    cells: list[Cells]  # of its tokens in each cache
-    before: list[tuple[KVCache, Holdings]] = field(default_factory=list)
-    appended: list[tuple[KVCache, Appended]] = field(default_factory=list)
-
-    def undo(self) -> None:
-        """Take back the last placement that is not yet undone."""
-        for cache, appended in self.appended:
-            cache.take_back(appended)
-        for cache, holdings in reversed(self.before):
-            cache.go_back(holdings)
-
-
-class _Transaction:
-    """What it takes to undo a batch of which some ubatches were run."""
-
-    def __init__(self, caches: list[KVCache], seqs: list[int], one_ubatch: bool) -> None:
-        self.placements: list[Placement] = []
-        self._saved: list[tuple[KVCache, SavedRows]] = []
-        # Cells that must be held if the batch fails. The first ubatch takes none of them, later
-        # ones may: their window is further on.
-        self._kept: dict[tuple[KVCache, int], NDArray[np.bool_]] = {}
-        if not one_ubatch:
-            for cache in caches:
-                if cache.window is not None:
-                    streams = {cache.stream_of(seq) for seq in seqs}
-                    self._kept |= {(cache, s): cache.in_sight(s) for s in streams}
-
-    def save(self, cache: KVCache, stream: int, cells: Cells) -> None:
-        """Copy what must not be lost of what these cells store."""
-        kept = self._kept.get((cache, stream))
-        if kept is not None and kept[cells].any():
-            doomed = cells[kept[cells]]
-            self._saved.append((cache, cache.save_rows(stream, doomed)))
-            kept[doomed] = False  # after this they store something else
-
-    def undo(self) -> None:
-        for placement in reversed(self.placements):
-            placement.undo()
-        safe: dict[tuple[KVCache, int], set[int]] = {}
-        for cache, rows in self._saved:
-            cache.restore_rows(rows)
-            safe.setdefault((cache, rows.stream), set()).update(rows.cells.tolist())
-        for placement in self.placements:
-            for cache, before in placement.before:
-                lost = set(before.cells.tolist()) - safe.get((cache, before.stream), set())
-                cache.forget(before.stream, np.array(sorted(lost), np.int64))
-
-
 class SequenceMemory:
     """The memory of up to `n_seq_max` sequences of one model.
 
@@ -130,7 +77,7 @@ class SequenceMemory:
         recurrent = [part for part in spec if isinstance(part, RecurrentLayers)]
         self.recurrent = RecurrentState(recurrent[0], sizes.n_seq_max) if recurrent else None
         assert self.caches, "a model without attention has no memory of positions here"
-        self._open: _Transaction | None = None  # under way
+        self._open: Transaction | None = None  # under way
 
     @property
     def n_bytes(self) -> int:
@@ -194,7 +141,7 @@ class SequenceMemory:
         batch: Batch,
         ubatch: Arrangement,
         placements: list[Placement],
-        transaction: _Transaction | None,
+        transaction: Transaction | None,
     ) -> Placement:
         """Place tokens. What it takes to undo that is in `placements` before anything changes."""
         positions = np.array([batch.positions[place] for place in ubatch.places], np.int32)
@@ -230,7 +177,7 @@ class SequenceMemory:
         """
         seqs = sorted({seq for seqs in batch.seq_ids for seq in seqs})
         states = [] if self.recurrent is None else self.recurrent.save(seqs)
-        self._open = _Transaction(self.caches, seqs, len(batch) <= self.sizes.n_ubatch)
+        self._open = Transaction(self.caches, seqs, len(batch) <= self.sizes.n_ubatch)
         try:
             yield
         except BaseException:

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from ggmlpy import ops
 from ggmlpy.backends.base import Backend
+from ggmlpy.cells import Cells, Positions
 from ggmlpy.errors import BadBatch, CacheFull, Unsupported
 from ggmlpy.executable import Executable
 from ggmlpy.graph import Graph
-from ggmlpy.kv_cache import Cells, KVCache, Positions
+from ggmlpy.kv_cache import KVCache
 from ggmlpy.memory import SequenceMemory
 from ggmlpy.models import Model
 from ggmlpy.spans import Spans

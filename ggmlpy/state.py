@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from ggmlpy.cache_types import CACHE_TYPES
+from ggmlpy.cells import Cells
 from ggmlpy.errors import CacheFull, StateError
-from ggmlpy.kv_cache import CACHE_TYPES, Cells, KVCache
+from ggmlpy.kv_cache import KVCache
 from ggmlpy.memory import SequenceMemory
 from ggmlpy.quants import from_float, to_float
 from ggmlpy.spans import NOTHING, Spans

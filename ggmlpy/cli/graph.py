@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ggmlpy.cache_types import cache_type
 from ggmlpy.cli import common, options
 from ggmlpy.cli.options import option
 from ggmlpy.cli.show import printable
 from ggmlpy.errors import Unsupported
-from ggmlpy.kv_cache import cache_type
 from ggmlpy.packaged import packaged_model
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ LAYERS: list[tuple[str, list[str]]] = [
     ("backends and models", ["backends", "models"]),
     ("runtime", ["scheduler", "allocator", "executable", "compute"]),
     ("memory", [
-        "spans", "batch", "arrangement", "kv_cache", "recurrent_state", "memory", "plans", "shift",
-        "state", "state_file",
+        "spans", "batch", "arrangement", "cells", "cache_types", "kv_cache", "recurrent_state",
+        "transaction", "memory", "plans", "shift", "state", "state_file",
     ]),
     ("engine", [
         "context", "context_sizes", "generation", "slots", "engine", "answers", "completion",

@@ -1,0 +1,121 @@
+"""Fusion of rope with the write into the cache: the same bits, and errors that name the write."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from ggmlpy import ops
+from ggmlpy.backends.cpu.kernels.fused_rope import SET_TURNED
+from ggmlpy.errors import IndexOutOfRange
+from ggmlpy.ops.rope import RopeMode
+from ggmlpy.tensor import Flag, Tensor, from_numpy, zeros
+from tests.cpu.conftest import ISAS, jit_for
+from tests.cpu.fused import (
+    EACH_ISA,
+    RNG,
+    check,
+    computed,
+    kernels,
+    run,
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _compiled() -> None:
+    """All at once, on all cores: one at a time they take minutes."""
+    for isa in ISAS:
+        jit_for(isa).load([SET_TURNED["f16"], SET_TURNED["q8_0"]])
+    jit_for(ISAS[0]).load(list(SET_TURNED.values()))
+
+
+def stored(
+    mode: RopeMode,
+    cache_type: str,
+    *,
+    D: int = 32,
+    Hk: int = 3,
+    n_dims: int = 32,
+    ids: Sequence[int] = (5, 0, 11, 2),
+    ids_type: str = "int64",
+    factors: bool = False,
+) -> Tensor:
+    T = len(ids)
+    cache = zeros(cache_type, (D * Hk, 12), flags=Flag.STATE)
+    positions = from_numpy(RNG.integers(0, 5000, T).astype(np.int32))
+    freq_factors = from_numpy(RNG.uniform(1, 8, n_dims // 2).astype(np.float32))
+    keys = ops.rope_ext(
+        computed(D, Hk, T), positions, freq_factors if factors else None, n_dims, mode, 0,
+        10_000.0, 1.0, 0.0, 1.0, 0.0, 0.0,
+    )  # fmt: skip
+    rows = from_numpy(np.array(ids, ids_type))
+    return ops.set_rows(cache, ops.reshape_2d(keys, D * Hk, T), rows)
+
+
+def check_stored(isa: str, y: Tensor) -> None:
+    type = y.type.name
+    plain, after = ["neg_f32", "rope_f32", f"set_rows_{type}"], ["neg_f32", f"set_turned_{type}"]
+    check(isa, ["rope"], [y], before=plain, after=after)
+
+
+@EACH_ISA
+@pytest.mark.parametrize("mode", [RopeMode.NORMAL, RopeMode.NEOX])
+@pytest.mark.parametrize("type", ["f16", "q8_0"])
+def test_keys_turned_and_stored(isa: str, mode: RopeMode, type: str) -> None:
+    check_stored(isa, stored(mode, type))
+    check_stored(isa, stored(mode, type, n_dims=16, factors=True, ids_type="int32"))
+    check_stored(isa, stored(mode, type, ids=(3,)))
+    check_stored(isa, stored(mode, type, ids=(3, 3, 3)))  # the last one wins
+
+
+@pytest.mark.parametrize("type", ["f32", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl"])
+def test_other_caches(type: str) -> None:
+    check_stored(ISAS[0], stored(RopeMode.NEOX, type))
+
+
+@EACH_ISA
+def test_odd_heads(isa: str) -> None:
+    for D, n_dims in ((2, 2), (10, 6), (34, 34), (80, 64)):
+        check_stored(isa, stored(RopeMode.NORMAL, "f16", D=D, n_dims=n_dims))
+        check_stored(isa, stored(RopeMode.NEOX, "f16", D=D, n_dims=n_dims))
+
+
+@EACH_ISA
+@pytest.mark.parametrize("bad", [-1, 12])
+def test_a_bad_row_stores_nothing_and_names_the_write(isa: str, bad: int) -> None:
+    y = stored(RopeMode.NEOX, "f16", ids=(1, bad, 2)).named("k_stored")
+    with pytest.raises(IndexOutOfRange, match=rf"k_stored .*index {bad} "):
+        run([y], "all", isa, 2)
+    assert y.root.storage is not None
+    assert not y.root.storage.data.any()
+
+
+def test_keys_are_left_alone_where_they_must_be() -> None:
+    y = stored(RopeMode.NEOX, "f16")
+    view, rows, into = y.src
+    keys = view.src[0]
+
+    def made(*outputs: Tensor) -> bool:
+        return "set_turned_f16" in kernels(outputs)
+
+    assert made(y)
+    assert not made(y, keys), "an output"
+    assert not made(y, ops.neg(keys)), "another reader"
+    some = ops.view_2d(keys, 96, 2, view.nb[1], 0)
+    two = from_numpy(np.array([4, 1]))
+    assert not made(ops.set_rows(into, some, two)), "some of the rows"
+    whole = ops.set_rows(zeros("f16", (32, 12), flags=Flag.STATE), ops.reshape_2d(keys, 32, 12),
+                         from_numpy(np.arange(12)))  # fmt: skip
+    assert not made(whole), "a row a head"
+    assert made(ops.set_rows(into, view, rows))
+
+
+def test_keys_of_the_cache_itself_are_not_stored_while_they_are_read() -> None:
+    cache = zeros("f32", (64, 12), flags=Flag.STATE)
+    keys = ops.view_3d(cache, 32, 2, 4, 128, 256, 0)
+    turned = ops.rope(keys, from_numpy(np.arange(4, dtype=np.int32)), 32, RopeMode.NEOX)
+    rows = from_numpy(np.array([1, 2, 3, 4]))
+    y = ops.set_rows(cache, ops.reshape_2d(turned, 64, 4), rows)
+    assert kernels([y]) == ["rope_f32", "set_rows_f32"]
