@@ -2,7 +2,7 @@
 
     python benchmarks/step_parts.py [model.gguf] [--sequences 1,32] [--temperature 0,0.8] [--save]
 
-Each sequence writes a token a step through `Llama.generate`, as a user's would. A part's time is
+Each sequence writes a token a step through the engine, as under `Llama.generate`. A part's time is
 its own: what it calls of another part counts there. Shown is the median over the steps in which all
 sequences write; the clocks themselves cost some 0.2 us a part. --save writes
 benchmarks/results/step_parts.json.

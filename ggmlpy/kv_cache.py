@@ -7,8 +7,6 @@ number is an input of the graph, so where a token lands never changes the graph.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -293,7 +291,7 @@ class KVCache:
         """Streams and members of sequences, as indices."""
         return (0, seqs) if self.n_stream == 1 else (seqs, 0)
 
-    def n_kv(self, streams: Sequence[int] | Cells = (0,)) -> int:
+    def n_kv(self, streams: Cells | tuple[int] = (0,)) -> int:
         """Cells in view: enough for the highest in use of these streams, padded."""
         highest = int(self._end[streams].max() if len(streams) > 1 else self._end[streams[0]])
         return min(self.kv_size, padded(max(1, highest)))

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,9 @@ class OpenFile:
     def __init__(self, path: Path) -> None:
         self.name = path.name
         self.descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an open file cannot be copied or pickled: who closes it first?")
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
         if hasattr(self, "descriptor"):  # it is not where opening failed

@@ -58,3 +58,7 @@ class Storage:
 
     def __post_init__(self) -> None:
         self.address = address_of(self.data)
+
+    def __reduce__(self) -> tuple[type[Storage], tuple[NDArray[np.uint8], str]]:
+        """A copy has an address of its own, and is no bytes of a file any more."""
+        return Storage, (self.data, self.device)

@@ -38,10 +38,11 @@ class Weights:
                 f'{self._file.path.name}: "{name}" is {list(info.ne[: info.n_dims])},'
                 f" the metadata asks for {list(ne)}"
             )
-        data = info.data if info.n_bytes > _SMALL_BYTES else info.copy()
+        is_small = info.n_bytes <= _SMALL_BYTES
+        data = info.copy() if is_small else info.data
         leaf = from_bytes(data, info.type, padded, name=name.removesuffix(".weight"))
         assert leaf.storage is not None
-        leaf.storage.place = info.place
+        leaf.storage.place = None if is_small else info.place
         self._taken[name] = leaf
         return leaf
 

@@ -4,7 +4,7 @@ A CPU that reports AMX may still not run it: Linux wants to be asked before a pr
 and under some hypervisors the instructions are illegal nevertheless. So a few small products of
 tiles are computed first where nothing is lost if that process dies:
 
-    python -m ggmlpy.backends.cpu.amx_check        exit status 0 if every product is right
+    python -m ggmlpy.backends.cpu.amx_check        says "right" if every product is
 
 The verdict is kept beside the compiled kernels, for this CPU, kernel, compiler and source.
 """
@@ -33,6 +33,7 @@ from llvmlite import ir
 from ggmlpy.backends.cpu import codegen
 from ggmlpy.backends.cpu.cache import Cache
 from ggmlpy.backends.cpu.isa import ISA, known
+from ggmlpy.backends.cpu.jit import search_path
 from ggmlpy.backends.cpu.simd.amx import (
     CONFIG_BYTES,
     FILE_BYTES,
@@ -48,6 +49,11 @@ _ARCH_PRCTL = 158  # the system call, on x86-64
 _ARCH_REQ_XCOMP_PERM = 0x1023
 _XFEATURE_XTILEDATA = 18
 _TIMEOUT_S = 60
+_RIGHT = "right"  # what it says; a status of 0 is also what one gets where SIGCHLD is ignored
+_WRONG = 3  # exit status: tiles can be had, but a product of them is wrong
+# What a CPU that cannot run them does to a process. Other ends (out of memory, an interrupt,
+# modules that cannot be imported) say nothing of AMX.
+_FAULTS = frozenset({"SIGILL", "SIGSEGV", "SIGBUS", "SIGFPE"})
 _STRIDE = 192  # from row to row of the first factor
 _HERE = Path(__file__).parent
 
@@ -85,30 +91,35 @@ def _failure(verdicts: Cache) -> str:
     """Why the check in another process failed, now or earlier; "" if it did not."""
     key = _key("check")
     verdict = verdicts.get(key)
-    if verdict is None:
-        try:
-            verdict = _run_check().encode()
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return f"the check of it did not come to an end: {error}"  # it may the next time
-        verdicts.put(key, verdict)
-    return verdict.decode()
+    if verdict is not None:
+        return verdict.decode()
+    try:
+        reason, is_verdict = _run_check()
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"the check of it did not come to an end: {error}"  # it may the next time
+    if is_verdict:
+        verdicts.put(key, reason.encode())
+    return reason
 
 
-def _run_check() -> str:
+def _run_check() -> tuple[str, bool]:
+    """Why it failed, "" if it did not; and whether that holds for other processes too."""
     done = subprocess.run(
         [sys.executable, "-P", "-m", "ggmlpy.backends.cpu.amx_check"],
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         errors="replace",
         timeout=_TIMEOUT_S,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(search_path())},
     )
-    if done.returncode == 0:
-        return ""
+    if done.returncode == 0 and done.stdout.strip() == _RIGHT:
+        return "", True
     if done.returncode < 0:
-        return f"a process that tried it died of {signal.Signals(-done.returncode).name}"
-    said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-    return f"the check of it failed: {said[-1]}"
+        name = signal.Signals(-done.returncode).name
+        return f"a process that tried it died of {name}", name in _FAULTS
+    said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}, and no word"]
+    return f"the check of it failed: {said[-1]}", done.returncode == _WRONG
 
 
 def _key(what: str) -> str:
@@ -196,7 +207,12 @@ def main() -> None:
     reason = _refused()
     if reason:
         sys.exit(reason)
-    check(next(isa for isa in known() if "amx" in isa.has))
+    try:
+        check(next(isa for isa in known() if "amx" in isa.has))
+    except ArithmeticError as error:
+        print(error, file=sys.stderr)
+        sys.exit(_WRONG)
+    print(_RIGHT)
 
 
 if __name__ == "__main__":

@@ -115,11 +115,14 @@ def _leave_memory() -> None:
 
     It comes back from the page cache when it is called. Only code: nothing is ever written to it.
     """
-    maps = Path("/proc/self/maps")
-    if not maps.exists() or not hasattr(mmap, "MADV_DONTNEED"):
+    if not hasattr(mmap, "MADV_DONTNEED"):
+        return
+    try:
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    except OSError:  # there is none, or it may not be read: nothing is lost but memory
         return
     madvise = ctypes.CDLL(None).madvise
-    for line in maps.read_text(encoding="utf-8", errors="replace").splitlines():
+    for line in maps.splitlines():
         place, may, *rest = line.split(maxsplit=5)
         if may == "r-xp" and rest and Path(rest[-1]).name.startswith("libllvmlite."):
             begin, end = (int(address, 16) for address in place.split("-"))

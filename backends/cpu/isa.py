@@ -92,8 +92,8 @@ def available() -> tuple[ISA, ...]:
 
 
 def _runs(isa: ISA) -> bool:
-    """Whether this host can run the level. Asking it of AMX is what allows this process to use
-    it, which has to come before threads are started."""
+    """Whether this host can run the level. Asking it of AMX is what allows this process, with all
+    its threads and those it forks, to use it."""
     host = {name for name, present in llvm.get_host_cpu_features().items() if present}
     if not isa.needs <= host:
         return False

@@ -28,6 +28,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from weakref import WeakSet
 
 import llvmlite
 
@@ -61,6 +62,9 @@ class _Job:
     key: str
 
 
+_ALL: WeakSet[Jit] = WeakSet()  # of this process
+
+
 class Jit:
     """Addresses of compiled entries for one instruction set. Safe to use from several threads."""
 
@@ -75,9 +79,15 @@ class Jit:
         self.isa = isa if isinstance(isa, ISA) else select(isa)
         self.cache = cache or Cache()
         self._progress = progress
-        self._linker = Linker(self.isa)
         self._addresses: dict[Entry, int] = {}
+        self.begin()
+        _ALL.add(self)
+
+    def begin(self) -> None:
+        """Nobody else is at it, which in a forked child is so whatever the parent was doing: the
+        lock, and those inside LLVM, may be held by a thread that is not there. Code stays."""
         self._lock = threading.Lock()
+        self._linker: Linker | None = None
 
     def load(self, entries: Iterable[Entry]) -> dict[Entry, int]:
         """The address of each entry, compiling those that the cache lacks.
@@ -91,6 +101,7 @@ class Jit:
                 objects = {job.symbol: self.cache.get(job.key) for job in jobs}
                 missing = [job for job in jobs if objects[job.symbol] is None]
                 objects.update(self._compile(missing))
+                self._linker = self._linker or Linker(self.isa)
                 addresses = self._linker.link({s: c for s, c in objects.items() if c is not None})
                 self._addresses.update({job.entry: addresses[job.symbol] for job in jobs})
             return {entry: self._addresses[entry] for entry in wanted}
@@ -146,14 +157,19 @@ def shared_jit(isa: ISA) -> Jit:
     return Jit(isa)
 
 
-if hasattr(os, "register_at_fork"):  # in a child the lock may be held by a thread that is not there
-    os.register_at_fork(after_in_child=shared_jit.cache_clear)
+def _begin_all() -> None:
+    for jit in _ALL:
+        jit.begin()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_all)
 
 
 @contextmanager
 def _worker(isa: ISA) -> Iterator[Callable[[_Job], bytes]]:
     """A compile process, as a function from job to object code."""
-    path = _search_path()
+    path = search_path()
     with tempfile.TemporaryFile() as log:
         try:
             process = subprocess.Popen(
@@ -194,7 +210,7 @@ def _worker(isa: ISA) -> Iterator[Callable[[_Job], bytes]]:
             process.communicate()
 
 
-def _search_path() -> list[str]:
+def search_path() -> list[str]:
     """Where another process finds what this one has imported.
 
     In an interactive session "" stands for the folder that it is in. That may be where this package

@@ -125,7 +125,7 @@ class PackedWeights:
         jobs = list(self._jobs.values())
         of_jobs = [job.pieces(code) for job in jobs]
         pieces = np.concatenate(of_jobs)
-        failed = _Work(pieces, code[do_pieces]).do(n_threads)
+        failed = _Work(jobs, pieces, code[do_pieces]).do(n_threads)
         if failed is not None:
             job = np.repeat(np.arange(len(jobs)), [len(p) for p in of_jobs])[failed]
             _raise_unread(jobs[job].source, pieces[failed])
@@ -146,7 +146,10 @@ def _raise_unread(source: Storage, piece: np.void) -> None:
 class _Work:
     """Pieces that threads take one by one."""
 
-    def __init__(self, pieces: NDArray[np.void], do_pieces: int) -> None:
+    def __init__(self, jobs: list[_Job], pieces: NDArray[np.void], do_pieces: int) -> None:
+        # Kept for threads that a second interrupt leaves behind, each with the piece it has begun:
+        # what they read and write must be there until they have ended too.
+        self._jobs = jobs
         self._pieces = pieces
         self._do_pieces = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 4)(do_pieces)
         self._queue = np.zeros(QUEUE_WORDS, np.int64)

@@ -27,7 +27,6 @@ from ggmlpy.backends.cpu.simd.arith import (
     select,
     shift_left,
     shift_right,
-    shift_right_signed,
     splat_f32x16,
     splat_i32x16,
     sqrt,
@@ -38,7 +37,6 @@ from ggmlpy.backends.cpu.simd.core import Emitter, Type, i8x64, i64, intrinsic, 
 from ggmlpy.backends.cpu.simd.dot import dot4_s8s8, dot4_u7s8, dot4_u8s8
 from ggmlpy.backends.cpu.simd.memory import (
     bcast4_i8x64,
-    bcast16_i8x64,
     load_bf16,
     load_bf16x16,
     load_bf16x16_part,
@@ -52,12 +50,10 @@ from ggmlpy.backends.cpu.simd.memory import (
     load_i8x16,
     load_i8x16_as_i32,
     load_i8x16_part,
-    load_i8x32,
     load_i8x64,
     load_i16,
     load_i32,
     load_i32x16,
-    load_i32x16_part,
     load_i64,
     load_u8,
     load_u8x16_as_i32,
@@ -76,16 +72,13 @@ from ggmlpy.backends.cpu.simd.memory import (
     store_i8,
     store_i8x16,
     store_i8x16_part,
-    store_i8x32,
     store_i8x64,
     store_i16,
     store_i32,
     store_i32x16,
-    store_i32x16_part,
     store_i64,
 )
-from ggmlpy.backends.cpu.simd.reduce import any_lane, lane, max_lanes, min_lanes, sum_lanes
-from ggmlpy.backends.cpu.simd.tile import tile_f32x16, tile_get, tile_i32x16, tile_set
+from ggmlpy.backends.cpu.simd.reduce import lane, max_lanes, min_lanes, sum_lanes
 
 Int = Any
 ENTRIES: list[Entry] = []
@@ -127,7 +120,7 @@ def float_arithmetic(x: Int, y: Int, z: Int, out: Int, n: Int) -> None:
 
 @compiled(i64, i64, i64, i64)
 def int_arithmetic(x: Int, y: Int, out: Int, n: Int) -> None:
-    """add sub mul and or xor shl lshr ashr max min abs, of i32: n each."""
+    """add sub mul and or xor shl lshr max min abs, of i32: n each."""
     for at in range(0, 4 * n, 64):
         a, b = load_i32x16(x + at), load_i32x16(y + at)
         store_i32x16(out + at, a + b)
@@ -138,12 +131,11 @@ def int_arithmetic(x: Int, y: Int, out: Int, n: Int) -> None:
         store_i32x16(out + 20 * n + at, a ^ b)
         store_i32x16(out + 24 * n + at, shift_left(a, 5))
         store_i32x16(out + 28 * n + at, shift_right(a, 5))
-        store_i32x16(out + 32 * n + at, shift_right_signed(a, 5))
-        store_i32x16(out + 36 * n + at, maximum(a, b))
-        store_i32x16(out + 40 * n + at, minimum(a, b))
-        store_i32x16(out + 44 * n + at, absolute(a))
-        store_i32x16(out + 48 * n + at, a & 255)
-        store_i32x16(out + 52 * n + at, select(less(a, b), a, 3))
+        store_i32x16(out + 32 * n + at, maximum(a, b))
+        store_i32x16(out + 36 * n + at, minimum(a, b))
+        store_i32x16(out + 40 * n + at, absolute(a))
+        store_i32x16(out + 44 * n + at, a & 255)
+        store_i32x16(out + 48 * n + at, select(less(a, b), a, 3))
 
 
 @compiled(i64, i64)
@@ -208,17 +200,14 @@ def scalar_memory(x: Int, out: Int) -> None:
 def parts(words: Int, halves: Int, bytes_: Int, out: Int, n: Int) -> None:
     """The first n lanes of each kind: into whole vectors, then stored in part."""
     f = load_f32x16_part(words, n)
-    i = load_i32x16_part(words, n)
     b = load_i8x16_part(bytes_, n)
     h = load_f16x16_part(halves, n)
     bf = load_bf16x16_part(halves, n)
     store_f32x16(out, f)
-    store_i32x16(out + 64, i)
     store_i8x16(out + 128, b)
     store_f32x16(out + 192, h)
     store_f32x16(out + 256, bf)
     store_f32x16_part(out + 320, f, n)
-    store_i32x16_part(out + 384, i, n)
     store_i8x16_part(out + 448, b, n)
     store_f16x16_part(out + 512, h, n)
     store_bf16x16_part(out + 576, bf, n)
@@ -243,29 +232,23 @@ def byte_vectors(x: Int, out: Int) -> None:
     store_i8x64(out + 128, bits_2_to_4_at_5(v))
     store_i8x64(out + 192, convert.lookup_i8x64(load_i8x16(x), low_nibbles(v)))
     store_i8x64(out + 256, bcast4_i8x64(x + 3))
-    store_i8x64(out + 320, bcast16_i8x64(x + 5))
-    store_i8x64(out + 384, convert.concat_i8x64(load_i8x32(x + 32), load_i8x32(x)))
-    store_i8x32(out + 448, convert.concat_i8x32(load_i8x16(x + 16), load_i8x16(x)))
-    store_i32x16(out + 512, load_i8x16_as_i32(x))
-    store_i32x16(out + 576, load_u8x16_as_i32(x))
-    store_i32x16(out + 640, convert.as_i32x16(v))
-    store_i8x64(out + 704, convert.as_i8x64(load_i32x16(x)) + v)
-    store_i8x64(out + 768, (v & 15) ^ v)
-    store_i8x16(out + 832, convert.i32_to_i8(load_i32x16(x)))
-    store_i32x16(out + 896, convert.i8_to_i32(load_i8x16(x)))
-    store_i32x16(out + 960, convert.u8_to_i32(load_i8x16(x)))
+    store_i32x16(out + 320, load_i8x16_as_i32(x))
+    store_i32x16(out + 384, load_u8x16_as_i32(x))
+    store_i8x64(out + 448, (v & 15) ^ v)
+    store_i8x16(out + 512, convert.i32_to_i8(load_i32x16(x)))
+    store_i32x16(out + 576, convert.i8_to_i32(load_i8x16(x)))
+    store_i32x16(out + 640, convert.u8_to_i32(load_i8x16(x)))
 
 
 @compiled(i64, i64, i64)
 def number_conversions(x: Int, out: Int, n: Int) -> None:
-    """i32 -> f32, f32 -> i32 towards zero, and bit patterns there and back."""
+    """i32 -> f32, f32 -> i32 towards zero, and bit patterns."""
     for at in range(0, 4 * n, 64):
         v = load_i32x16(x + at)
         f = convert.i32_to_f32(v)
         store_f32x16(out + at, f)
         store_i32x16(out + 4 * n + at, convert.f32_to_i32(f * 0.001))
         store_i32x16(out + 8 * n + at, convert.bits_of_f32(f))
-        store_f32x16(out + 12 * n + at, convert.f32_of_bits(convert.bits_of_f32(f)))
 
 
 @compiled(i64, i64, i64, i64, i64)
@@ -281,7 +264,7 @@ def int8_dots(acc: Int, u: Int, s: Int, out: Int, n: Int) -> None:
 
 @compiled(i64, i64, i64)
 def reductions(x: Int, y: Int, out: Int) -> None:
-    """Sum, largest, smallest of 16 f32 at x and 16 i32 at y; any; a lane."""
+    """Sum, largest, smallest of 16 f32 at x and 16 i32 at y; a lane."""
     v, w = load_f32x16(x), load_i32x16(y)
     store_f32(out, sum_lanes(v))
     store_f32(out + 4, max_lanes(v))
@@ -289,9 +272,7 @@ def reductions(x: Int, y: Int, out: Int) -> None:
     store_i32(out + 12, sum_lanes(w))
     store_i32(out + 16, max_lanes(w))
     store_i32(out + 20, min_lanes(w))
-    store_i32(out + 24, 1 if any_lane(less(v, -1e30)) else 0)
-    store_i32(out + 28, 1 if any_lane(less(v, lane(v, 3) + 1e-3)) else 0)
-    store_f32(out + 32, lane(v, 5))
+    store_f32(out + 24, lane(v, 5))
 
 
 @compiled(i64, i64, i64)
@@ -329,32 +310,3 @@ def elementary_one_by_one(x: Int, out: Int, n: Int) -> None:
         store_f32(out + 32 * n + at, math.gelu_erf(v))
         store_f32(out + 36 * n + at, math.sin(v))
         store_f32(out + 40 * n + at, math.cos(v))
-
-
-TOKENS = 4
-
-
-@compiled(i64, i64, i64, i64)
-def tile_product(w: Int, x: Int, out: Int, k: Int) -> None:
-    """out[t] = sum over k of w[k] * x[t][k], for each token: w [k, 16] f32, x [TOKENS, k]."""
-    acc = tile_f32x16(TOKENS)
-    for i in range(k):
-        row = load_f32x16(w + 64 * i)
-        for t in range(TOKENS):
-            acc = tile_set(acc, t, fma(row, load_f32(x + 4 * (t * k + i)), tile_get(acc, t)))
-    for t in range(TOKENS):
-        store_f32x16(out + 64 * t, tile_get(acc, t))
-
-
-@compiled(i64, i64, i64, i64)
-def tile_int8_product(w: Int, x: Int, out: Int, n_blocks: Int) -> None:
-    """out[t] += dot4 of n_blocks * 8 byte vectors of w with 4 bytes of each token."""
-    acc = tile_i32x16(TOKENS)
-    for block in range(n_blocks):
-        for j in range(8):
-            v = load_i8x64(w + 512 * block + 64 * j)
-            for t in range(TOKENS):
-                q = bcast4_i8x64(x + 32 * (t * n_blocks + block) + 4 * j)
-                acc = tile_set(acc, t, dot4_u7s8(tile_get(acc, t), v, q))
-    for t in range(TOKENS):
-        store_i32x16(out + 64 * t, tile_get(acc, t))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -45,6 +46,7 @@ def amx_dot_unsigned(b: object, acc: object, x: object, y: object) -> object:
     return dot4_u8s8(b, acc, x, y)
 
 
+@on_linux
 @pytest.mark.skipif("amx" in ISAS, reason="this machine has AMX")
 def test_a_process_that_cannot_have_tiles_says_so() -> None:
     """For real: refused by the system, or by the CPU, which kills the process."""
@@ -64,7 +66,13 @@ Ran = Callable[..., "subprocess.CompletedProcess[str]"]
 
 def ended(returncode: int, stderr: str = "") -> Ran:
     """A `subprocess.run` whose process ends this way."""
-    return lambda *args, **kwargs: subprocess.CompletedProcess([], returncode, "", stderr)
+    stdout = "" if returncode else f"{amx_check._RIGHT}\n"
+    return lambda *args, **kwargs: subprocess.CompletedProcess([], returncode, stdout, stderr)
+
+
+def ended_unseen(*args: object, **kwargs: object) -> subprocess.CompletedProcess[str]:
+    """A process whose end the system does not tell, as where SIGCHLD is ignored."""
+    return subprocess.CompletedProcess([], 0, "", "")
 
 
 @pytest.mark.parametrize(
@@ -72,7 +80,7 @@ def ended(returncode: int, stderr: str = "") -> Ran:
     [
         (ended(0), ""),
         (ended(-4), "a process that tried it died of SIGILL"),
-        (ended(1, "Traceback\nArithmeticError: wrong"), "the check of it failed: ArithmeticError"),
+        (ended(3, "a product of tiles is wrong"), "the check of it failed: a product of tiles"),
     ],
 )
 def test_a_verdict_is_kept(
@@ -86,6 +94,59 @@ def test_a_verdict_is_kept(
     assert amx_check._failure(Cache(tmp_path)) == first
     monkeypatch.setattr(amx_check, "_cpu_model", lambda: "another CPU")
     assert "exit status 99" in amx_check._failure(Cache(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        ended_unseen,
+        ended(-9),
+        ended(-2),
+        ended(-15),
+        ended(1, "ModuleNotFoundError: No module named 'ggmlpy'"),
+    ],
+)
+def test_an_end_that_says_nothing_of_tiles_is_not_kept(
+    run: Ran, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Out of memory, an interrupt, a process that could not begin: the next one tries again."""
+    monkeypatch.setattr(subprocess, "run", run)
+    assert amx_check._failure(Cache(tmp_path))
+    monkeypatch.setattr(subprocess, "run", ended(0))
+    assert amx_check._failure(Cache(tmp_path)) == ""
+
+
+def test_a_wrong_product_has_an_exit_status_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def wrong(level: isa.ISA) -> None:
+        raise ArithmeticError("a product is wrong")
+
+    monkeypatch.setattr(amx_check, "_refused", lambda: "")
+    monkeypatch.setattr(amx_check, "check", wrong)
+    with pytest.raises(SystemExit) as ending:
+        amx_check.main()
+    status, said = ending.value.code, capsys.readouterr().err
+    assert isinstance(status, int)
+    monkeypatch.setattr(subprocess, "run", ended(status, said))
+    assert amx_check._run_check() == ("the check of it failed: a product is wrong", True)
+
+
+def test_the_process_that_checks_has_the_source_of_this_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also in a session whose source is the folder that it is in, which its path calls ""."""
+    given: list[list[str]] = []
+
+    def run(command: list[str], *, env: dict[str, str], **options: object) -> object:
+        given.append(env["PYTHONPATH"].split(os.pathsep))
+        return ended(0)()
+
+    monkeypatch.setattr(sys, "path", ["", *filter(None, sys.path)])
+    monkeypatch.setattr(subprocess, "run", run)
+    assert amx_check._run_check() == ("", True)
+    (path,) = given
+    assert path[0] == os.curdir
 
 
 def test_a_check_that_did_not_end_is_made_again(

@@ -13,6 +13,8 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -272,6 +274,37 @@ def test_an_interrupt_ends_it_soon_and_leaves_nothing() -> None:
 
 
 @pytest.mark.usefixtures("on_threads")
+def test_threads_left_behind_keep_what_they_write_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second interrupt, while the first one waits for threads to end with their pieces."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def interrupted(*args: object) -> None:
+        begun.wait()
+        raise KeyboardInterrupt
+
+    def hold(i: int) -> None:
+        begun.set()
+        go_on.wait()
+
+    weight, weights, steps = bytes_weight(4), PackedWeights(), Steps(4, hold)
+    assert weight.storage is not None
+    copy = weakref.ref(weights.get(weight, Place(weight.storage, 0), steps))
+    code = addresses(weights.entries)
+    monkeypatch.setattr(packing, "wait", interrupted)
+    monkeypatch.setattr(ThreadPoolExecutor, "__exit__", interrupted)
+    with suppress(KeyboardInterrupt):
+        weights.make(1, code)
+    del weight, weights
+    gc.collect()
+    assert copy() is not None
+    go_on.set()
+    (thread,) = [t for t in threading.enumerate() if t.name.startswith("ggmlpy-pack")]
+    thread.join(10)
+    gc.collect()
+    assert copy() is None
+
+
+@pytest.mark.usefixtures("on_threads")
 def test_progress_is_told_and_ends_at_one() -> None:
     told: list[tuple[str, float]] = []
     with listening(lambda what, share: told.append((what, share))):
@@ -360,12 +393,25 @@ def test_a_weight_is_never_in_memory_twice(tmp_path: Path) -> None:
     assert 64 << 20 <= int(done.stdout) < 72 << 20
 
 
-@linux
-def test_a_closed_file_is_left_alone(tmp_path: Path) -> None:
-    """Arrays that were taken stay valid: there is nothing to be let go by."""
+def test_a_small_weight_is_packed_as_it_is_in_memory(tmp_path: Path) -> None:
+    """It was copied, so who changes it changes what every op reads of it."""
     path = tmp_path / "w.gguf"
-    path.write_bytes(gguf_bytes({}, {"w.weight": ("f16", (1024, 16), bytes(1024 * 16 * 2))}))
+    path.write_bytes(gguf_bytes({}, {"w.weight": ("f16", (64, 16), bytes(64 * 16 * 2))}))
+    weight = Weights(GGUFFile.open(path)).take("w.weight", 64, 16)
+    weight.array()[:] = 1
+    assert (packed(weight, format_of("f16"), 1).data.view(np.float16) == 1).all()
+
+
+@linux
+def test_a_closed_and_deleted_file_is_still_read(tmp_path: Path) -> None:
+    """What was taken of it stays readable, also when the file is gone from its folder."""
+    path = tmp_path / "w.gguf"
+    values = np.random.default_rng(0).integers(0, 1 << 14, 1024 * 64).astype(np.uint16)
+    path.write_bytes(gguf_bytes({}, {"w.weight": ("f16", (1024, 64), values.tobytes())}))
     file = GGUFFile.open(path)
-    weight = Weights(file).take("w.weight", 1024, 16)
+    weight = Weights(file).take("w.weight", 1024, 64)
     file.close()
-    assert not packed(weight, format_of("f16"), 2).data.any()
+    path.unlink()
+    got = packed(weight, format_of("f16"), 2)
+    assert got.data.any()
+    assert np.array_equal(got.data, packed_at_once(weight, format_of("f16")))

@@ -271,6 +271,28 @@ def test_a_child_forked_in_the_middle_of_a_plan_counts_from_zero() -> None:
     assert run_python(code) == "7\n"
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_child_forked_while_another_thread_loads_code_can_load_code() -> None:
+    """The thread that held the lock is not there."""
+    code = """
+        import os, signal, warnings
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from ggmlpy.backends.cpu import runner
+        from ggmlpy.backends.cpu.isa import select
+        from ggmlpy.backends.cpu.jit import shared_jit
+        jit = shared_jit(select())
+        known = jit.address(runner.park)
+        with jit._lock:
+            child = os.fork()
+            if child == 0:
+                signal.alarm(20)
+                same = jit.address(runner.park) == known
+                os._exit(7 if same and jit.address(runner.read_ticks) else 8)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """
+    assert run_python(code) == "7\n"
+
+
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timer signals on this system")
 def test_interrupts_leave_the_pool_usable() -> None:
     """A signal handler that raises hits `run` at many different lines."""

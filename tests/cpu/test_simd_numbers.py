@@ -87,10 +87,10 @@ def test_int_arithmetic(call: Call) -> None:
     rng = np.random.default_rng(4)
     x, y = rng.integers(-(2**31), 2**31, (2, n)).astype(np.int32)
     x[:4] = 2**31 - 1, -(2**31) + 1, 0, -1
-    out = np.zeros((14, n), np.int32)
+    out = np.zeros((13, n), np.int32)
     call(simd.int_arithmetic, x, y, out, n)
     want = [x + y, x - y, x * y, x & y, x | y, x ^ y, x << 5]
-    want += [(x.view(np.uint32) >> 5).view(np.int32), x >> 5]
+    want += [(x.view(np.uint32) >> 5).view(np.int32)]
     want += [np.maximum(x, y), np.minimum(x, y), np.abs(x), x & 255, np.where(x < y, x, 3)]
     np.testing.assert_array_equal(out, np.stack(want))
 
@@ -178,13 +178,12 @@ def test_number_conversions(call: Call) -> None:
     rng = np.random.default_rng(6)
     x = rng.integers(-(2**31), 2**31, 256).astype(np.int32)
     x[:4] = 2**31 - 1, -(2**31), 2**24 + 1, 0
-    out = np.zeros((4, 256), np.int32)
+    out = np.zeros((3, 256), np.int32)
     call(simd.number_conversions, x, out, 256)
     f = x.astype(np.float32)
     same(out[0].view(np.float32), f)
     np.testing.assert_array_equal(out[1], (f * np.float32(0.001)).astype(np.int32))
     np.testing.assert_array_equal(out[2], f.view(np.int32))
-    same(out[3].view(np.float32), f)
 
 
 def tree(values: list[float]) -> np.float32:
@@ -200,7 +199,7 @@ def test_reductions_sum_in_one_order(call: Call, seed: int) -> None:
     rng = np.random.default_rng(seed)
     x = (rng.standard_normal(16) * 10.0 ** rng.integers(-6, 6, 16)).astype(np.float32)
     y = rng.integers(-(2**31), 2**31, 16).astype(np.int32)
-    out = np.zeros(9, np.int32)
+    out = np.zeros(7, np.int32)
     call(simd.reductions, x, y, out)
     got = out.view(np.float32)
     assert got[0] == tree(x.tolist())
@@ -209,6 +208,4 @@ def test_reductions_sum_in_one_order(call: Call, seed: int) -> None:
     assert out[3] == y.sum(dtype=np.int32)
     assert out[4] == y.max()
     assert out[5] == y.min()
-    assert out[6] == 0
-    assert out[7] == 1
-    assert got[8] == x[5]
+    assert got[6] == x[5]

@@ -68,9 +68,9 @@ class Format:
         n_matrices, group_bytes = weight.ne[2] * weight.ne[3], self.group_bytes(k)
         row_bytes = k // self.block * self.stored.itemsize
         step = max(1, _PIECE_BYTES // group_bytes) * GROUP
-        first = np.arange(0, m, step)  # row of each piece of a matrix
+        first = np.arange(0, m, step, dtype=np.int64)  # row of each piece of a matrix
         pieces = np.zeros((n_matrices, len(first)), PIECE)
-        matrix = np.arange(n_matrices)[:, None]
+        matrix = np.arange(n_matrices, dtype=np.int64)[:, None]
         pieces["rows"] = (matrix * m + first) * row_bytes
         pieces["n_rows"] = np.minimum(step, m - first)
         pieces["row_bytes"] = row_bytes

@@ -230,12 +230,6 @@ def shift_right(b: Emitter, x: Any, n: Const) -> Any:
     return b.lshr(x, b.const(x.type, n.value))
 
 
-@typed(_infer_shift)
-def shift_right_signed(b: Emitter, x: Any, n: Const) -> Any:
-    """Each lane shifted right by a constant, copies of the sign from the left."""
-    return b.ashr(x, b.const(x.type, n.value))
-
-
 # --- lanes --------------------------------------------------------------------------------------
 
 

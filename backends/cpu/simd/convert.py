@@ -15,7 +15,6 @@ from ggmlpy.backends.cpu.simd.core import (
     i8x32,
     i8x64,
     i16,
-    i16x16,
     i32,
     i32x16,
     i64,
@@ -119,12 +118,6 @@ def bits_of_f32(b: Emitter, x: Any) -> Any:
     return b.bitcast(x, i32x16.ir)
 
 
-@intrinsic(f32x16, i32x16)
-def f32_of_bits(b: Emitter, x: Any) -> Any:
-    """The f32 with these bit patterns."""
-    return b.bitcast(x, f32x16.ir)
-
-
 @intrinsic(f32, i32)
 def f32_from_bits(b: Emitter, x: Any) -> Any:
     """The f32 with this bit pattern."""
@@ -161,25 +154,7 @@ def u8_to_i32(b: Emitter, x: Any) -> Any:
     return b.zext(x, i32x16.ir)
 
 
-@intrinsic(i32x16, i16x16)
-def i16_to_i32(b: Emitter, x: Any) -> Any:
-    """i16 -> i32."""
-    return b.sext(x, i32x16.ir)
-
-
-# --- bytes: views, halves, tables, bits -----------------------------------------------------------
-
-
-@intrinsic(i32x16, i8x64)
-def as_i32x16(b: Emitter, x: Any) -> Any:
-    """64 bytes seen as 16 i32."""
-    return b.bitcast(x, i32x16.ir)
-
-
-@intrinsic(i8x64, i32x16)
-def as_i8x64(b: Emitter, x: Any) -> Any:
-    """16 i32 seen as 64 bytes."""
-    return b.bitcast(x, i8x64.ir)
+# --- bytes: bits, tables --------------------------------------------------------------------------
 
 
 def byte_bits(b: Emitter, x: Any, start: int, n_bits: int, to: int = 0) -> Any:
@@ -192,18 +167,6 @@ def byte_bits(b: Emitter, x: Any, start: int, n_bits: int, to: int = 0) -> Any:
     elif start < to:
         moved = b.shl(moved, b.const(words, to - start))
     return b.and_(b.bitcast(moved, x.type), b.const(x.type, ((1 << n_bits) - 1) << to))
-
-
-@intrinsic(i8x64, i8x32, i8x32)
-def concat_i8x64(b: Emitter, x: Any, y: Any) -> Any:
-    """32 bytes followed by 32 bytes."""
-    return b.concat(x, y)
-
-
-@intrinsic(i8x32, i8x16, i8x16)
-def concat_i8x32(b: Emitter, x: Any, y: Any) -> Any:
-    """16 bytes followed by 16 bytes."""
-    return b.concat(x, y)
 
 
 def _lookup(b: Emitter, table: Any, index: Any) -> Any:

@@ -20,7 +20,6 @@ from ggmlpy.backends.cpu.simd.core import (
     f64x16,
     i8,
     i8x16,
-    i8x32,
     i8x64,
     i16,
     i16x16,
@@ -158,12 +157,6 @@ def load_i8x16(b: Emitter, ptr: Any) -> Any:
     return b.load_from(ptr, i8x16)
 
 
-@intrinsic(i8x32, i64)
-def load_i8x32(b: Emitter, ptr: Any) -> Any:
-    """32 bytes."""
-    return b.load_from(ptr, i8x32)
-
-
 @intrinsic(i8x64, i64)
 def load_i8x64(b: Emitter, ptr: Any) -> Any:
     """64 bytes."""
@@ -209,12 +202,6 @@ def store_i32x16(b: Emitter, ptr: Any, value: Any) -> None:
 @intrinsic(void, i64, i8x16)
 def store_i8x16(b: Emitter, ptr: Any, value: Any) -> None:
     """16 bytes."""
-    b.store_to(ptr, value)
-
-
-@intrinsic(void, i64, i8x32)
-def store_i8x32(b: Emitter, ptr: Any, value: Any) -> None:
-    """32 bytes."""
     b.store_to(ptr, value)
 
 
@@ -271,12 +258,6 @@ def load_f32x16_part(b: Emitter, ptr: Any, n: Any) -> Any:
     return _load_part(b, ptr, n, f32x16)
 
 
-@intrinsic(i32x16, i64, i64)
-def load_i32x16_part(b: Emitter, ptr: Any, n: Any) -> Any:
-    """The first `n` of 16 i32, then zeros; no byte past them is touched."""
-    return _load_part(b, ptr, n, i32x16)
-
-
 @intrinsic(i8x16, i64, i64)
 def load_i8x16_part(b: Emitter, ptr: Any, n: Any) -> Any:
     """The first `n` of 16 bytes, then zeros; no byte past them is touched."""
@@ -298,12 +279,6 @@ def load_bf16x16_part(b: Emitter, ptr: Any, n: Any) -> Any:
 @intrinsic(void, i64, f32x16, i64)
 def store_f32x16_part(b: Emitter, ptr: Any, value: Any, n: Any) -> None:
     """The first `n` of 16 f32; no byte past them is touched."""
-    _store_part(b, ptr, value, n)
-
-
-@intrinsic(void, i64, i32x16, i64)
-def store_i32x16_part(b: Emitter, ptr: Any, value: Any, n: Any) -> None:
-    """The first `n` of 16 i32; no byte past them is touched."""
     _store_part(b, ptr, value, n)
 
 
@@ -332,13 +307,6 @@ def store_bf16x16_part(b: Emitter, ptr: Any, value: Any, n: Any) -> None:
 def bcast4_i8x64(b: Emitter, ptr: Any) -> Any:
     """The 4 bytes at `ptr`, 16 times."""
     return b.bitcast(b.splat(b.load_from(ptr, i32), 16), i8x64.ir)
-
-
-@intrinsic(i8x64, i64)
-def bcast16_i8x64(b: Emitter, ptr: Any) -> Any:
-    """The 16 bytes at `ptr`, 4 times."""
-    value = b.load_from(ptr, i8x16)
-    return b.shuffle(value, value, list(range(16)) * 4)
 
 
 @intrinsic(void, i64)

@@ -19,11 +19,9 @@ from ggmlpy.backends.cpu.simd.core import (
     Vec,
     f32,
     f32x16,
-    i1,
     i32,
     i64,
     intrinsic,
-    mask16,
     typed,
 )
 
@@ -59,13 +57,6 @@ def max_lanes(b: Emitter, x: Any) -> Any:
 def min_lanes(b: Emitter, x: Any) -> Any:
     """The smallest lane, of numbers without NaN."""
     return _tree(b, x, lambda a, c: minimum(b, a, c))
-
-
-@intrinsic(i1, mask16)
-def any_lane(b: Emitter, mask: Any) -> Any:
-    """Whether any lane of a mask is set."""
-    bits = b.bitcast(mask, ir.IntType(16))
-    return b.icmp_unsigned("!=", bits, ir.Constant(ir.IntType(16), 0))
 
 
 def _infer_lane(*args: Type) -> tuple[Type, ...] | None:
