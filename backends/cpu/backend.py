@@ -14,8 +14,9 @@ from ggmlpy.backends.cpu.isa import ISA, select
 from ggmlpy.backends.cpu.jit import Jit, shared_jit
 from ggmlpy.backends.cpu.kernel import Kernel, candidates
 from ggmlpy.backends.cpu.plan import Plan
+from ggmlpy.backends.cpu.runner import MAX_THREADS
 from ggmlpy.backends.cpu.step import Step
-from ggmlpy.backends.cpu.threads import thread_pool
+from ggmlpy.backends.cpu.threads import check_n_threads, thread_pool
 from ggmlpy.errors import IndexOutOfRange
 from ggmlpy.tensor import Tensor
 
@@ -46,7 +47,8 @@ class CpuBackend(Backend):
         isa: str | ISA | None = None,
         fusion: str | Iterable[str] | None = None,
     ) -> None:
-        self.n_threads = n_threads or default_n_threads()
+        self.n_threads = n_threads or min(default_n_threads(), MAX_THREADS)
+        check_n_threads(self.n_threads)
         self._adapts = n_threads is None
         self.fusion = chosen(fusion)
         self._jit = shared_jit(isa if isinstance(isa, ISA) else select(isa))

@@ -109,6 +109,7 @@ def select(name: str | None = None) -> ISA:
 
     Raises BackendError for a level that the host lacks.
     """
+    forced = f"GGMLPY_CPU_ISA: {_FORCED!r}" if name is None else f"instruction set {name!r}"
     name = name or _FORCED
     if name is None:
         return available()[0]
@@ -116,6 +117,4 @@ def select(name: str | None = None) -> ISA:
         if isa.name == name and _runs(isa):
             return isa
     have = ", ".join(isa.name for isa in available())
-    raise BackendError(
-        f"instruction set {name!r} cannot be used: {llvm.get_host_cpu_name()} has {have}"
-    )
+    raise BackendError(f"{forced} cannot be used: {llvm.get_host_cpu_name()} has {have}")

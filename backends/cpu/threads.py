@@ -66,6 +66,12 @@ def aligned_zeros(n_bytes: int) -> np.ndarray:
     return memory[start : start + n_bytes]
 
 
+def check_n_threads(n_threads: int) -> None:
+    """Raise BackendError for more threads than a plan can run on, or for none."""
+    if not 1 <= n_threads <= MAX_THREADS:
+        raise BackendError(f"n_threads is {n_threads}, must be 1 to {MAX_THREADS}")
+
+
 class ThreadPool:
     """The threads of this process. `run` may be called from any Python thread; one plan runs at a
     time. On one thread it runs where it is called, and no other is started."""
@@ -92,8 +98,7 @@ class ThreadPool:
     def run(self, plan: int, n_nodes: int, n_threads: int) -> None:
         """Runs the records at `plan` to the end. Raises BackendError for a bad thread count, or
         for more records than a plan may have."""
-        if not 1 <= n_threads <= MAX_THREADS:
-            raise BackendError(f"n_threads is {n_threads}, must be 1 to {MAX_THREADS}")
+        check_n_threads(n_threads)
         if n_nodes >= MAX_NODES:
             raise BackendError(f"the plan has {n_nodes} records, must be below {MAX_NODES}")
         if n_nodes == 0:

@@ -81,7 +81,7 @@ def graph(
       ggmlpy graph -m model.gguf
       ggmlpy graph -m model.gguf -n 512 -o prompt.html
       ggmlpy graph -m model.gguf --n-past 100 --layers 0:1 -o layer0.svg
-      diff <(ggmlpy graph) <(ggmlpy graph --no-flash-attn)
+      diff <(ggmlpy graph) <(ggmlpy graph -fa off)
     """
     chosen = _checked_format(format, output)
     path = model or packaged_model()

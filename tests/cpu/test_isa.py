@@ -47,6 +47,14 @@ def test_what_the_host_lacks_is_an_error_that_says_what_it_has() -> None:
         isa.select("generic").includes("sse9")
 
 
+def test_a_forced_level_that_the_host_lacks_is_named_with_its_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(isa, "_FORCED", "sse9")
+    with pytest.raises(BackendError, match=r"^GGMLPY_CPU_ISA: 'sse9' cannot be used: .* generic"):
+        isa.select()
+
+
 def test_the_environment_forces_a_level() -> None:
     code = "from ggmlpy.backends.cpu import isa; print(isa.select().name)"
     command = [sys.executable, "-c", code]

@@ -13,6 +13,7 @@ import time
 import numpy as np
 import pytest
 
+from ggmlpy.backends.cpu.backend import CpuBackend
 from ggmlpy.backends.cpu.cores import default_n_threads
 from ggmlpy.backends.cpu.jit import Jit
 from ggmlpy.backends.cpu.kernel import RECORD_BYTES, TENSOR, kernel, record_dtype
@@ -111,6 +112,9 @@ def test_thread_counts_out_of_range() -> None:
     for n_threads in (0, -1, 513):
         with pytest.raises(BackendError, match=f"n_threads is {n_threads}, must be 1 to 512"):
             counting.plan.run(n_threads)
+    for n_threads in (-1, 513):
+        with pytest.raises(BackendError, match=f"n_threads is {n_threads}, must be 1 to 512"):
+            CpuBackend(n_threads)
 
 
 @pytest.mark.parametrize("n_threads", [1, 2])
