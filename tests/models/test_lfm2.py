@@ -99,8 +99,13 @@ def test_quantised_files_lose_what_int8_activations_lose(
     got = context(path, "cpu", n_ubatch=n_ubatch).decode(TOKENS, all_logits=True)
     stored = stored_weights(path)
     rounded = forward(sizes, TOKENS, int8_activations=True, stored=stored)
-    assert nmse(got, rounded) < 1e-6
-    assert 1e-5 < nmse(got, forward(sizes, TOKENS, stored=stored)) < 2e-3
+    # An activation between two int8, but for the last bits of an f32, may go to either: of
+    # 60,000 about one does. Its token, and those that see it, differ by a tenth of what rounding
+    # loses at most; all others by the rounding of f32.
+    of_tokens = [nmse(x, y) for x, y in zip(got, rounded, strict=True)]
+    assert np.median(of_tokens) < 1e-8
+    assert nmse(got, rounded) < 1e-4
+    assert 3e-4 < nmse(got, forward(sizes, TOKENS, stored=stored)) < 2e-3
 
 
 def stored_weights(path: Path) -> dict[str, NDArray[np.float64]]:
