@@ -32,7 +32,6 @@ class EqualRuns:
 
     first: int
     stop: int
-    n_tokens: int  # of each run
     seqs: Index  # [runs]; of tokens of several sequences the first one, the others see the same
 
 
@@ -112,6 +111,6 @@ def _equal_runs(runs: list[TokenRun]) -> tuple[EqualRuns, ...]:
     for n, same in groupby(runs, key=lambda run: len(run.index)):
         seqs = np.array([run.seqs[0] for run in same])
         stop = first + n * len(seqs)
-        equal.append(EqualRuns(first, stop, n, seqs))
+        equal.append(EqualRuns(first, stop, seqs))
         first = stop
     return tuple(equal)

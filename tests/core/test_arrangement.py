@@ -33,8 +33,8 @@ def test_a_shared_stream_is_one_segment_of_runs_of_some_lengths() -> None:
     made = arranged([3, 1, 2, 5, 3], unified=True)
     assert made.segments == (SegmentShape(5),)
     ((short, long),) = made.members
-    assert (short.first, short.stop, short.n_tokens, short.seqs.tolist()) == (0, 3, 1, [1, 2, 5])
-    assert (long.first, long.stop, long.n_tokens, long.seqs.tolist()) == (3, 5, 2, [3])
+    assert (short.first, short.stop, short.seqs.tolist()) == (0, 3, [1, 2, 5])
+    assert (long.first, long.stop, long.seqs.tolist()) == (3, 5, [3])
     assert made.offsets.tolist() == [0, 1, 2, 3, 4]
     assert (made.streams.tolist(), made.n_new.tolist()) == ([0], [5])
 
