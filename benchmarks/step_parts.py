@@ -35,6 +35,7 @@ from ggmlpy.engine import Engine
 from ggmlpy.errors import GgmlpyError
 from ggmlpy.memory import SequenceMemory
 from ggmlpy.sampling import Sampler
+from ggmlpy.steady import SteadyStep
 from ggmlpy.stopping import StopChecker
 from ggmlpy.tokenizer.stream import StreamDecoder
 
@@ -46,6 +47,7 @@ PARTS: dict[str, list[tuple[type, str]]] = {
     "checking and arranging the batch": [(Context, "_check"), (Context, "_arranged")],
     "cells of the cache": [(SequenceMemory, "place")],
     "inputs of the graph": [(Context, "_run")],
+    "a step like the one before": [(SteadyStep, "run")],
     "sampling": [(Sampler, "sample"), (Sampler, "accept")],
     "text of tokens": [(StreamDecoder, "push"), (StopChecker, "push")],
     STEP: [(Engine, "advance")],

@@ -24,6 +24,7 @@ from ggmlpy.models import Model, load_model
 from ggmlpy.plans import Plan, PlanCache, Shape, make_inputs
 from ggmlpy.scheduler import Pin
 from ggmlpy.shift import move_positions
+from ggmlpy.steady import SteadyStep
 from ggmlpy.transaction import Placement
 from ggmlpy.types import F16, TensorType
 
@@ -61,6 +62,7 @@ class Context:
         self.backends = list(backends)
         self.backend_names = ", ".join(b.name for b in backends)
         self._last: Plan | None = None
+        self._steady: SteadyStep | None = None  # if nothing else comes between
         self._last_arranged: tuple[list[tuple[int, ...]], list[Arrangement]] | None = None
 
     @classmethod
@@ -150,13 +152,20 @@ class Context:
         Good until the next call. Raises BadBatch or Unsupported for tokens that do not fit what the
         memory holds, CacheFull where there is no room; the memory is then as it was.
         """
+        steady, self._steady = self._steady, None
+        logits = None if steady is None else steady.run(batch)
+        if logits is not None:
+            self._steady = steady
+            return logits
         self._check(batch)
         ubatches = self._arranged(batch)
         if len(ubatches) > 1:
             self.memory.check_room(batch, ubatches)
         with self.memory.transaction(batch):
             if len(ubatches) == 1:
-                outputs, index = self._run(batch, self.memory.place(batch, ubatches[0]))
+                placement = self.memory.place(batch, ubatches[0])
+                outputs, index = self._run(batch, placement)
+                self._steady = self._steady_after(batch, placement)
                 in_order = len(index) < 2 or bool((index[1:] > index[:-1]).all())
                 return outputs if in_order else outputs[np.argsort(index)]
             wanted = np.flatnonzero(batch.wanted)
@@ -165,6 +174,11 @@ class Context:
                 outputs, index = self._run(batch, self.memory.place(batch, ubatch))
                 logits[np.searchsorted(wanted, index)] = outputs
         return logits
+
+    def _steady_after(self, batch: Batch, placement: Placement) -> SteadyStep | None:
+        assert self._last is not None
+        n_vocab = self.model.hparams.n_vocab
+        return SteadyStep.after(batch, self._last, placement, self.memory, n_vocab)
 
     def _check(self, batch: Batch) -> None:
         n_seq_max = self.sizes.n_seq_max

@@ -66,6 +66,7 @@ class KVCache:
         self._end = np.zeros(self.n_stream, np.int64)  # one past the highest cell in use
         self._n_used = np.zeros(self.n_stream, np.int64)
         self._pos_max = np.full(n_seq_max, EMPTY, np.int64)
+        self.n_changes = 0  # of what cells hold, but for those that `append` fills
 
     def _leaf(self, name: str, type: TensorType, n_embd: int) -> Tensor:
         return zeros(type, (n_embd, self.kv_size, self.n_stream), name=name, flags=Flag.STATE)
@@ -221,6 +222,7 @@ class KVCache:
 
     def occupy(self, cells: Cells, positions: Positions, seqs: tuple[int, ...] = (0,)) -> None:
         """Say that `cells` hold the tokens at `positions` of the sequences, and nothing else."""
+        self.n_changes += 1
         stream = self.stream_of(seqs[0])
         members = self._members[stream]
         n_held = 0 if self.window is None else self._note_forgotten(stream, cells)
@@ -400,7 +402,8 @@ class KVCache:
             self._recount(stream)
 
     def _recount(self, stream: int) -> None:
-        """Bring what is kept beside the cells up to date."""
+        """Bring what is kept beside the cells up to date after a change."""
+        self.n_changes += 1
         used = np.flatnonzero(self._positions[stream] != EMPTY)
         end = self._end[stream] = int(used[-1]) + 1 if used.size else 0
         self._n_used[stream] = int(used.size)

@@ -115,7 +115,7 @@ class Llama(Completions):
         preparing = _beside(tokenizer.prepare, give_back_free_memory)
         self._context.warm_up()  # mostly packing, which leaves Python to others
         preparing.result()
-        self._file.release()  # what stays mapped is looked up row by row
+        self._file.release_metadata()
         self.load_s = self._answers.load_s = perf_counter() - started
         if verbose:
             print(self.describe(), file=sys.stderr)

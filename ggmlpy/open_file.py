@@ -54,9 +54,16 @@ class FilePlace:
                 reason = error.strerror or error
                 raise FileError(f"{name}: the file cannot be read: {reason}") from error
             if n == 0:
-                size = os.fstat(self.file.descriptor).st_size
-                raise FileError(
-                    f"{name}: the file was cut short to {size} bytes, those from"
-                    f" {self.begin + begin} to {self.begin + begin + len(out)} are wanted"
-                )
+                self.check(begin, len(out))
+                raise FileError(f"{name}: the file ends before its size")
             position, left = position + n, left[n:]
+
+    def check(self, begin: int, n_bytes: int) -> None:
+        """Raise FileError if `n_bytes` from `begin` on are not there any more."""
+        begin += self.begin
+        size = os.fstat(self.file.descriptor).st_size
+        if size < begin + n_bytes:
+            raise FileError(
+                f"{self.file.name}: the file was cut short to {size} bytes, those from {begin} to"
+                f" {begin + n_bytes} are wanted"
+            )

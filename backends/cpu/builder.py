@@ -83,6 +83,12 @@ class PlanBuilder:
         self.keep.append(storage)
         return storage.address
 
+    def stored(self, weight: Tensor) -> int:
+        """Address of the weight as it is, in memory once `weights` are made."""
+        place = self._places[weight]
+        self.weights.use_stored(weight, place)
+        return place.address
+
     def activations(self, x: Tensor, quantize: Kernel, n_bytes: int) -> int:
         """Address of `x` as `quantize` writes it, [n_bytes], computed once for products in a row
         (for each of them if activations are not to be shared).

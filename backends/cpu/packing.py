@@ -3,7 +3,8 @@
 A plan's weights are packed together, in pieces that any thread may take, by compiled code
 (pieces.py). Pieces of a file are read past its map into a thread's own room, which stays in the
 core's cache: no page of the file takes up memory of the process. A weight that is packed stays so
-for as long as the weight itself is there.
+for as long as the weight itself is there. Weights that need no packing are used where the file is
+mapped, and read once by the same threads, so that it shows how far that is.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy.backends.base import Place
+from ggmlpy.backends.cpu.formats.columns import GROUP
 from ggmlpy.backends.cpu.kernel import Entry
-from ggmlpy.backends.cpu.pieces import DONE, NEXT, QUEUE_WORDS, do_pieces, room_bytes
+from ggmlpy.backends.cpu.pieces import DONE, NEXT, PIECE, QUEUE_WORDS, do_pieces, room_bytes, touch
 from ggmlpy.errors import FileError
 from ggmlpy.progress import tell
 from ggmlpy.storage import ALIGNMENT, Storage, address_of, aligned_bytes
@@ -29,6 +31,7 @@ from ggmlpy.tensor import Tensor
 _TELL_AFTER_S = 0.05  # and then as often
 _MAX_SLAB_BYTES = 1 << 28
 _FEW_BYTES = 1 << 20  # packed before a thread would have started
+_TOUCHED_BYTES = 1 << 20  # mapped ones of a piece
 
 
 class Packing(Protocol):
@@ -47,6 +50,27 @@ class Packing(Protocol):
         in by who has them done."""
 
 
+class _Touching:
+    """Packs nothing: brings a mapped weight into memory."""
+
+    entry = touch
+
+    def packed_bytes(self, weight: Tensor) -> int:
+        return 0
+
+    def pieces(self, weight: Tensor, out: int) -> NDArray[np.void]:
+        n_bytes = weight.spec.n_bytes
+        begin = np.arange(0, n_bytes, _TOUCHED_BYTES, dtype=np.int64)
+        pieces = np.zeros(len(begin), PIECE)
+        pieces["rows"] = begin
+        pieces["n_rows"] = GROUP
+        pieces["row_bytes"] = np.minimum(_TOUCHED_BYTES, n_bytes - begin) // GROUP
+        return pieces
+
+
+_TOUCHING = _Touching()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Job:
     weight: Tensor
@@ -61,6 +85,9 @@ class _Job:
     def pieces(self, code: Mapping[Entry, int]) -> NDArray[np.void]:
         pieces = self.packing.pieces(self.weight, self.packed.address)
         place = self.source.place
+        if self.packing is _TOUCHING and place is not None:
+            place.check(0, self.weight.spec.n_bytes)  # beyond its end a map cannot be read
+            place = None
         pieces["pack"] = code[self.packing.entry]
         pieces["file"] = -1 if place is None else place.file.descriptor
         pieces["rows"] += self.source.address if place is None else place.begin
@@ -109,6 +136,11 @@ class PackedWeights:
             job = self._jobs[place.storage, key] = _Job(weight, packing, packed)
         return job.packed
 
+    def use_stored(self, weight: Tensor, place: Place) -> None:
+        """The weight at `place` is used as it is: `make` brings what of it is in a mapped file."""
+        if place.storage.place is not None:
+            self.get(weight, place, _TOUCHING)
+
     @property
     def entries(self) -> set[Entry]:
         """The compiled functions that `make` needs; none where there is nothing to fill."""
@@ -125,7 +157,9 @@ class PackedWeights:
         jobs = list(self._jobs.values())
         of_jobs = [job.pieces(code) for job in jobs]
         pieces = np.concatenate(of_jobs)
-        failed = _Work(jobs, pieces, code[do_pieces]).do(n_threads)
+        packs = any(job.packing is not _TOUCHING for job in jobs)
+        doing = "packing weights" if packs else "reading weights"
+        failed = _Work(jobs, pieces, code[do_pieces]).do(n_threads, doing)
         if failed is not None:
             job = np.repeat(np.arange(len(jobs)), [len(p) for p in of_jobs])[failed]
             _raise_unread(jobs[job].source, pieces[failed])
@@ -156,8 +190,9 @@ class _Work:
         self._n_bytes = int((pieces["n_rows"] * pieces["row_bytes"]).sum())
         self._room_bytes = room_bytes(pieces)
 
-    def do(self, n_threads: int) -> int | None:
-        """All of it, on `n_threads` threads; tells how much is done. A piece whose bytes could not
+    def do(self, n_threads: int, doing: str) -> int | None:
+        """All of it, on `n_threads` threads; tells how much is done,
+        as `doing`. A piece whose bytes could not
         be read, if there is one."""
         if self._n_bytes < _FEW_BYTES:
             return self._take_part()
@@ -167,7 +202,7 @@ class _Work:
                 left: set[Future[int | None]] = set(parts)
                 while left:
                     left = wait(left, _TELL_AFTER_S)[1]
-                    tell("packing weights", int(self._queue[DONE]) / self._n_bytes)
+                    tell(doing, int(self._queue[DONE]) / self._n_bytes)
             finally:
                 # After an error or an interrupt each thread ends with its piece.
                 self._queue[NEXT] = len(self._pieces)

@@ -36,11 +36,21 @@ class GGUFFile:
     after it nothing more can be taken.
     """
 
-    __slots__ = ("_parts", "alignment", "byte_order", "metadata", "path", "tensors", "version")
+    __slots__ = (
+        "_ends_of_metadata",
+        "_parts",
+        "alignment",
+        "byte_order",
+        "metadata",
+        "path",
+        "tensors",
+        "version",
+    )
 
     def __init__(self, contents: list[_Contents]) -> None:
         first = contents[0]
         self._parts = tuple(content.part for content in contents)
+        self._ends_of_metadata = tuple(content.end_of_metadata for content in contents)
         self.path: Path = first.part.path
         self.version: int = first.version
         self.byte_order: ByteOrder = first.part.byte_order
@@ -63,10 +73,11 @@ class GGUFFile:
         """Every file of the model."""
         return tuple(part.path for part in self._parts)
 
-    def release(self) -> None:
-        """Let every page that was read leave the process's memory; reading brings it back."""
-        for part in self._parts:
-            part.release(0, len(part.view))
+    def release_metadata(self) -> None:
+        """Let the pages of what comes before the tensors leave the process's memory; reading
+        brings them back."""
+        for part, end in zip(self._parts, self._ends_of_metadata, strict=True):
+            part.release(0, end)
 
     def close(self) -> None:
         """Let go of the files. Arrays taken before stay valid and keep theirs mapped."""
@@ -98,6 +109,7 @@ class _Contents:
     alignment: int
     metadata: Metadata
     tensors: list[TensorInfo]
+    end_of_metadata: int  # and of the tensors' descriptions
 
 
 def _read_contents(path: Path) -> _Contents:
@@ -109,7 +121,7 @@ def _read_contents(path: Path) -> _Contents:
     cursor.check_count(n_tensors, MIN_INFO_BYTES, "tensors")
     tensors = read_tensors(cursor, n_tensors, alignment)
     cursor.part.release(0, cursor.pos)  # a large vocabulary, of which nothing may be needed
-    return _Contents(cursor.part, version, alignment, metadata, tensors)
+    return _Contents(cursor.part, version, alignment, metadata, tensors, cursor.pos)
 
 
 def _read_header(cursor: Cursor) -> tuple[int, int, int]:

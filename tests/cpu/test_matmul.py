@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import sys
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -11,6 +15,7 @@ from ggmlpy import ops
 from ggmlpy.backends.cpu import packing
 from ggmlpy.backends.cpu.kernels.matmul import KERNELS
 from ggmlpy.quants import Bytes, from_float
+from ggmlpy.storage import address_of
 from ggmlpy.tensor import Tensor
 from ggmlpy.types import TYPES
 from tests.cpu.conftest import ISAS, jit_for
@@ -49,7 +54,7 @@ def product(raw: Bytes, type: str, x: NDArray[np.float32]) -> Tensor:
 
 
 def sizes(type: str) -> list[int]:
-    return [1, 2, 37, 172] if type in FLOATS else [block_size(type), 3 * block_size(type)]
+    return [1, 37, 48, 187] if type in FLOATS else [block_size(type), 3 * block_size(type)]
 
 
 @pytest.mark.parametrize("type", WEIGHTS)
@@ -77,7 +82,7 @@ def test_long_rows(type: str) -> None:
 @pytest.mark.parametrize("isa", ISAS)
 def test_columns_do_not_depend_on_each_other(isa: str, type: str) -> None:
     """Alone, in tiles of any width, and in several chunks: the same bits."""
-    k = 172 if type in FLOATS else 512
+    k = 187 if type in FLOATS else 512
     raw, x = weight_bytes(type, 40, k), random_x(300, k)
     many = run(product(raw, type, x), isa)
     for n in (*range(1, 10), 15, 33):
@@ -166,6 +171,29 @@ def test_weights_at_odd_addresses(type: str) -> None:
     assert shifted.ctypes.data % 2 == 1
     x = random_x(3, k)
     same_bits(run(product(shifted, type, x)), run(product(raw, type, x)))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="pages are protected as on Linux")
+@pytest.mark.parametrize("type", FLOATS)
+@pytest.mark.parametrize("isa", ISAS)
+def test_stored_rows_are_read_to_their_end_and_not_beyond(isa: str, type: str) -> None:
+    """Weights end where a page ends that may not be touched, as a mapped file may."""
+    for k, m in ((64, 20), (37, 17), (187, 3), (16, 16), (1, 1)):
+        raw, x = weight_bytes(type, m, k), random_x(7, k)
+        pages = mmap.mmap(-1, (-(-raw.nbytes // mmap.PAGESIZE) + 1) * mmap.PAGESIZE)
+        memory = np.frombuffer(pages, np.uint8)
+        stored = memory[len(memory) - mmap.PAGESIZE - raw.nbytes : -mmap.PAGESIZE]
+        stored[:] = raw.reshape(-1)
+        end = ctypes.c_void_p(address_of(stored) + raw.nbytes)
+        libc = ctypes.CDLL(None, use_errno=True)
+        want = run(product(raw, type, x), isa)
+        assert libc.mprotect(end, mmap.PAGESIZE, 0) == 0
+        try:
+            got = [run(product(stored.reshape(raw.shape), type, x[:n]), isa) for n in (1, 2, 7)]
+        finally:
+            libc.mprotect(end, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_WRITE)
+        for rows in got:
+            same_bits(rows, want[: len(np.atleast_2d(rows))])
 
 
 SCALES_AT = {  # where the f16 scales lie in a block

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from ggmlpy.backends.base import Place
 from ggmlpy.backends.cpu import packing
 from ggmlpy.backends.cpu.formats import base
-from ggmlpy.backends.cpu.formats.base import GROUP, Format
+from ggmlpy.backends.cpu.formats.base import GROUP, PackedFormat
 from ggmlpy.backends.cpu.jit import Jit
 from ggmlpy.backends.cpu.kernel import Entry
 from ggmlpy.backends.cpu.kernels.matmul import FORMATS
@@ -57,6 +57,7 @@ def on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "_FEW_BYTES", 0)
 
 
+PACKED = [format for format in FORMATS if isinstance(format, PackedFormat)]
 SHAPES = [(512, 16), (256, 37), (512, 1), (256, 33, 3, 2)]
 
 
@@ -65,8 +66,8 @@ def random_weight(type: str, ne: tuple[int, ...], seed: int = 0) -> Tensor:
     return from_bytes(rows, type, ne)
 
 
-def format_of(type: str) -> Format:
-    return next(format for format in FORMATS if format.type_name == type)
+def format_of(type: str) -> PackedFormat:
+    return next(format for format in PACKED if format.type_name == type)
 
 
 def packed(weight: Tensor, by: Packing, n_threads: int, jit: Jit | None = None) -> Storage:
@@ -79,11 +80,11 @@ def packed(weight: Tensor, by: Packing, n_threads: int, jit: Jit | None = None) 
 
 def addresses(entries: set[Entry], jit: Jit | None = None) -> dict[Entry, int]:
     """Of compiled entries, all formats' together, and of the callbacks of `Steps`."""
-    compiled = (entries - STEPS.keys()) | {format.entry for format in FORMATS}
+    compiled = (entries - STEPS.keys()) | {format.entry for format in PACKED}
     return {**STEPS, **(jit or jit_for(ISAS[0])).load(compiled)}
 
 
-def packed_at_once(weight: Tensor, format: Format) -> Bytes:
+def packed_at_once(weight: Tensor, format: PackedFormat) -> Bytes:
     """By numpy: each matrix filled up with rows of zeros and repacked as a whole."""
     assert weight.storage is not None
     k, m = weight.ne[:2]
@@ -98,11 +99,11 @@ def packed_at_once(weight: Tensor, format: Format) -> Bytes:
 
 
 @pytest.mark.usefixtures("few_bytes")
-@pytest.mark.parametrize("format", FORMATS, ids=lambda format: format.type_name)
+@pytest.mark.parametrize("format", PACKED, ids=lambda format: format.type_name)
 @pytest.mark.parametrize("ne", SHAPES, ids=str)
 @pytest.mark.parametrize("n_threads", [1, 2, 5])
 def test_pieces_on_threads_give_the_bytes_of_the_whole(
-    monkeypatch: pytest.MonkeyPatch, format: Format, ne: tuple[int, ...], n_threads: int
+    monkeypatch: pytest.MonkeyPatch, format: PackedFormat, ne: tuple[int, ...], n_threads: int
 ) -> None:
     weight = random_weight(format.type_name, ne)
     wanted = packed_at_once(weight, format)
@@ -115,25 +116,24 @@ def test_pieces_on_threads_give_the_bytes_of_the_whole(
         assert got.address % 64 == 0
 
 
-def random_bytes(format: Format, k: int, m: int) -> Tensor:
+def random_bytes(format: PackedFormat, k: int, m: int) -> Tensor:
     """A weight of blocks that may be anything."""
     type = TYPES[format.type_name]
     raw = np.random.default_rng(k).integers(0, 256, type.row_bytes(k) * m, np.uint8)
     return from_bytes(raw, format.type_name, (k, m))
 
 
-@pytest.mark.parametrize("format", FORMATS, ids=lambda format: format.type_name)
-def test_every_instruction_set_packs_the_same_bytes(jit: Jit, format: Format) -> None:
-    """One block and several; of floats, fewer than are packed at a time, and some left over."""
-    for n_blocks in (1, 2, 3, 8, 13) if format.block == 1 else (1, 3):
+@pytest.mark.parametrize("format", PACKED, ids=lambda format: format.type_name)
+def test_every_instruction_set_packs_the_same_bytes(jit: Jit, format: PackedFormat) -> None:
+    for n_blocks in (1, 3):
         weight = random_bytes(format, n_blocks * format.block, 33)
         assert np.array_equal(
             packed(weight, format, 1, jit).data, packed_at_once(weight, format)
         ), n_blocks
 
 
-@pytest.mark.parametrize("format", FORMATS, ids=lambda format: format.type_name)
-def test_packing_stays_inside_its_memory(jit: Jit, format: Format) -> None:
+@pytest.mark.parametrize("format", PACKED, ids=lambda format: format.type_name)
+def test_packing_stays_inside_its_memory(jit: Jit, format: PackedFormat) -> None:
     """Stored bytes end where a page ends that may not be touched, packed ones among guards."""
     k = 3 * format.block
     weight = random_bytes(format, k, GROUP)
@@ -160,9 +160,9 @@ def test_packing_stays_inside_its_memory(jit: Jit, format: Format) -> None:
     assert np.array_equal(out[64:-64], packed_at_once(weight, format))
 
 
-@pytest.mark.parametrize("format", FORMATS, ids=lambda format: format.type_name)
+@pytest.mark.parametrize("format", PACKED, ids=lambda format: format.type_name)
 def test_pieces_are_the_stored_bytes_one_after_another(
-    monkeypatch: pytest.MonkeyPatch, format: Format
+    monkeypatch: pytest.MonkeyPatch, format: PackedFormat
 ) -> None:
     monkeypatch.setattr(base, "_PIECE_BYTES", 1)
     for ne in SHAPES:
@@ -317,12 +317,16 @@ def test_progress_is_told_and_ends_at_one() -> None:
     assert any(0 < share < 1 for share in shares)
 
 
-def mapped_weight(path: Path, n_mb: int) -> Tensor:
-    """An f16 weight in a file."""
-    k, m = 1024, 512 * n_mb
-    values = np.random.default_rng(0).integers(0, 1 << 14, k * m).astype(np.uint16)
-    path.write_bytes(gguf_bytes({}, {"w.weight": ("f16", (k, m), values.tobytes())}))
-    return Weights(GGUFFile.open(path)).take("w.weight", k, m)
+K = 1024  # elements of a row of a mapped weight
+Q8_0 = format_of("q8_0")
+
+
+def mapped_weight(path: Path, n_mb: int, type: str = "q8_0") -> Tensor:
+    """A weight of that size, and a little more, in a file."""
+    m = -(-(n_mb << 20) // TYPES[type].row_bytes(K))
+    rows = np.random.default_rng(0).integers(0, 64, m * TYPES[type].row_bytes(K), np.uint8)
+    path.write_bytes(gguf_bytes({}, {"w.weight": (type, (K, m), rows.tobytes())}))
+    return Weights(GGUFFile.open(path)).take("w.weight", K, m)
 
 
 @linux
@@ -334,9 +338,9 @@ def test_packing_brings_nothing_of_a_mapped_file_into_memory(
     weight = mapped_weight(path, 16)
     assert weight.storage is not None
     before = resident_bytes(path)
-    got = packed(weight, format_of("f16"), n_threads)
+    got = packed(weight, Q8_0, n_threads)
     assert resident_bytes(path) <= before < 2 << 20  # the header's part
-    assert np.array_equal(got.data, packed_at_once(weight, format_of("f16")))
+    assert np.array_equal(got.data, packed_at_once(weight, Q8_0))
     assert resident_bytes(path) > 15 << 20  # it comes when it is read
 
 
@@ -346,8 +350,8 @@ def test_where_nothing_is_read_past_the_map_it_is_read_from(tmp_path: Path) -> N
     weight = mapped_weight(path, 2)
     assert weight.storage is not None
     weight.storage.place = None
-    got = packed(weight, format_of("f16"), 2)
-    assert np.array_equal(got.data, packed_at_once(weight, format_of("f16")))
+    got = packed(weight, Q8_0, 2)
+    assert np.array_equal(got.data, packed_at_once(weight, Q8_0))
 
 
 @linux
@@ -359,28 +363,26 @@ def test_a_file_cut_short_is_an_error_and_leaves_nothing(tmp_path: Path, n_threa
     content = path.read_bytes()
     os.truncate(path, 3 << 20)
     with pytest.raises(FileError, match=r"w\.gguf: the file was cut short to 3145728 bytes"):
-        packed(weight, format_of("f16"), n_threads)
+        packed(weight, Q8_0, n_threads)
     assert not [t for t in threading.enumerate() if t.name.startswith("ggmlpy-pack")]
     with path.open("r+b") as file:
         file.write(content)
-    assert np.array_equal(
-        packed(weight, format_of("f16"), 2).data, packed_at_once(weight, format_of("f16"))
-    )
+    assert np.array_equal(packed(weight, Q8_0, 2).data, packed_at_once(weight, Q8_0))
 
 
 PEAK = """
 import re, sys
 from pathlib import Path
-from tests.cpu.test_packing import GGUFFile, Weights, format_of, packed
+from tests.cpu.test_packing import K, Q8_0, GGUFFile, Weights, packed
 
 def memory(key):
     return int(re.search(rf"{key}:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
 
 from ggmlpy.tensor import from_bytes
-packed(from_bytes(bytes(2048), "f16", (64, 16)), format_of("f16"), 1)  # code is linked by then
-weight = Weights(GGUFFile.open(sys.argv[1])).take("w.weight", 1024, 512 * 64)
+packed(from_bytes(bytes(1088), "q8_0", (64, 16)), Q8_0, 1)  # code is linked by then
+weight = Weights(GGUFFile.open(sys.argv[1])).take("w.weight", K, int(sys.argv[2]))
 before = memory("VmRSS")
-packed(weight, format_of("f16"), 2)
+packed(weight, Q8_0, 2)
 print((memory("VmHWM") - before) * 1024)
 """
 
@@ -388,9 +390,9 @@ print((memory("VmHWM") - before) * 1024)
 @linux
 def test_a_weight_is_never_in_memory_twice(tmp_path: Path) -> None:
     path = tmp_path / "w.gguf"
-    mapped_weight(path, 64)
+    m = mapped_weight(path, 64).ne[1]
     done = subprocess.run(
-        [sys.executable, "-c", PEAK, str(path)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", PEAK, str(path), str(m)], capture_output=True, text=True, check=True
     )
     assert 64 << 20 <= int(done.stdout) < 72 << 20
 
@@ -398,22 +400,61 @@ def test_a_weight_is_never_in_memory_twice(tmp_path: Path) -> None:
 def test_a_small_weight_is_packed_as_it_is_in_memory(tmp_path: Path) -> None:
     """It was copied, so who changes it changes what every op reads of it."""
     path = tmp_path / "w.gguf"
-    path.write_bytes(gguf_bytes({}, {"w.weight": ("f16", (64, 16), bytes(64 * 16 * 2))}))
+    path.write_bytes(gguf_bytes({}, {"w.weight": ("q8_0", (64, 16), bytes(16 * 68))}))
     weight = Weights(GGUFFile.open(path)).take("w.weight", 64, 16)
-    weight.array()[:] = 1
-    assert (packed(weight, format_of("f16"), 1).data.view(np.float16) == 1).all()
+    assert weight.storage is not None
+    weight.storage.data[:] = 1
+    got = packed(weight, Q8_0, 1)
+    assert (got.data.view(Q8_0.packed)["d"] == 0x0101).all()
+    assert np.array_equal(got.data, packed_at_once(weight, Q8_0))
 
 
 @linux
 def test_a_closed_and_deleted_file_is_still_read(tmp_path: Path) -> None:
     """What was taken of it stays readable, also when the file is gone from its folder."""
     path = tmp_path / "w.gguf"
-    values = np.random.default_rng(0).integers(0, 1 << 14, 1024 * 64).astype(np.uint16)
-    path.write_bytes(gguf_bytes({}, {"w.weight": ("f16", (1024, 64), values.tobytes())}))
-    file = GGUFFile.open(path)
-    weight = Weights(file).take("w.weight", 1024, 64)
-    file.close()
+    weight = mapped_weight(path, 1)
     path.unlink()
-    got = packed(weight, format_of("f16"), 2)
+    got = packed(weight, Q8_0, 2)
     assert got.data.any()
-    assert np.array_equal(got.data, packed_at_once(weight, format_of("f16")))
+    assert np.array_equal(got.data, packed_at_once(weight, Q8_0))
+
+
+def brought(weight: Tensor, n_threads: int = 2) -> PackedWeights:
+    """The weight used as it is stored."""
+    assert weight.storage is not None
+    weights = PackedWeights()
+    weights.use_stored(weight, Place(weight.storage, 0))
+    weights.make(n_threads, addresses(weights.entries))
+    return weights
+
+
+@linux
+@pytest.mark.usefixtures("few_bytes")
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_a_weight_used_as_stored_is_brought_from_its_file(tmp_path: Path, n_threads: int) -> None:
+    path = tmp_path / "w.gguf"
+    weight = mapped_weight(path, 16, "f16")
+    told = []
+    with listening(lambda what, share: told.append(what)):
+        brought(weight, n_threads)
+    assert resident_bytes(path) >= 16 << 20
+    assert set(told) <= {"reading weights"}
+    again = PackedWeights()
+    assert weight.storage is not None
+    again.use_stored(weight, Place(weight.storage, 0))
+    assert not again.entries
+
+
+def test_a_weight_in_memory_is_used_as_it_is() -> None:
+    assert not brought(random_weight("f16", (64, 16))).entries
+
+
+@linux
+def test_a_file_cut_short_is_not_used_as_it_is(tmp_path: Path) -> None:
+    """Reading where it was mapped would end the process."""
+    path = tmp_path / "w.gguf"
+    weight = mapped_weight(path, 4, "f16")
+    os.truncate(path, 3 << 20)
+    with pytest.raises(FileError, match=r"w\.gguf: the file was cut short to 3145728 bytes"):
+        brought(weight)

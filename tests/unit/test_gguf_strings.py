@@ -151,6 +151,6 @@ def test_the_pages_of_a_large_vocabulary_do_not_stay(tmp_path: Path) -> None:
     assert array.tolist() == strings
     assert resident_bytes(path) == 0
     assert array[7] == strings[7]
-    file.release()
+    file.release_metadata()
     assert resident_bytes(path) == 0
     assert array[7] == strings[7]

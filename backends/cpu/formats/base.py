@@ -1,8 +1,9 @@
-"""What a weight format supplies, and what all of them share: repacking 16 rows side by side.
+"""What a weight format supplies, and what all of them share: groups of 16 rows.
 
-A weight [k, m] becomes groups of 16 rows, the last one filled up with zero rows. A group holds, for
-each block of k, what the 16 rows have there, arranged so that one vector register gets a piece of
-every row: lane i works for row i, and no sum ever crosses lanes.
+Those of floats are rows as they are stored (floats.py). Where weights are codes, a weight [k, m] is
+packed to groups of 16 rows, the last one filled up with zero rows. A group holds, for each block of
+k, what the 16 rows have there, arranged so that one vector register gets a piece of every row: lane
+i works for row i, and no sum ever crosses lanes.
 
     stored   row 0: block 0 | block 1 | ...    packed   group 0: block 0 of rows 0..15 | block 1 ...
              row 1: block 0 | block 1 | ...             group 1: block 0 of rows 16..31 | ...
@@ -10,12 +11,15 @@ every row: lane i works for row i, and no sum ever crosses lanes.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ggmlpy.backends.cpu.builder import PlanBuilder
 from ggmlpy.backends.cpu.formats.activations import BLOCK, BLOCK_BYTES
 from ggmlpy.backends.cpu.formats.block_tiles import TileProducts, tile_products
 from ggmlpy.backends.cpu.formats.blocks import Unpack, add_blocks
@@ -32,40 +36,81 @@ PREFETCH_BYTES = 4608
 _PIECE_BYTES = 1 << 19  # packed at a time: in a core's cache, and many to a call
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Format:
-    """One weight type: its stored and packed blocks, and the code that multiplies them.
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Format(ABC):
+    """One weight type, and the code that multiplies it in groups of 16 rows.
 
-    accumulate(sums, w, k, rows) -> sums, from sums of zero, adds the products of the packed group
-    at `w` with the rows of x: int8 blocks where `quantizes_x` (activations.py), else f32. Each sum
-    is built in one order that depends on k alone.
+    accumulate(sums, w, k, rows, n_rows) -> sums, from sums of zero, adds the products of the group
+    at `w`, which has `n_rows` rows or more, with the rows of x: int8 blocks where `quantizes_x`
+    (activations.py), else f32. Each sum is built in one order that depends on k alone.
 
-    `tiles` does the same with AMX, for 16 rows of x at a time and to the same bits.
+    `width` is how many rows of x it takes at most: 8 or 4. `tiles` does the same with AMX, for 16
+    rows of x at a time and to the same bits.
     """
 
     type_name: str
+    accumulate: Inline
+    width: int
+    quantizes_x: bool
+    tiles: TileProducts | None
+
+    @abstractmethod
+    def group_bytes(self, k: int) -> int:
+        """Bytes from one group of rows of `k` elements to the next."""
+
+    @abstractmethod
+    def matrix_bytes(self, k: int, m: int) -> int:
+        """Bytes from one matrix of `m` such rows to the next."""
+
+    @abstractmethod
+    def address(self, weight: Tensor, builder: PlanBuilder) -> int:
+        """Where a contiguous leaf's first group lies while the plan runs."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class StoredFormat(Format):
+    """Rows that are multiplied as they are stored, where they are: in a mapped file, say."""
+
+    element_bytes: int
+
+    def group_bytes(self, k: int) -> int:
+        return self.matrix_bytes(k, GROUP)
+
+    def matrix_bytes(self, k: int, m: int) -> int:
+        return k * m * self.element_bytes
+
+    def address(self, weight: Tensor, builder: PlanBuilder) -> int:
+        return builder.stored(weight)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class PackedFormat(Format):
+    """Rows that are packed first, 16 side by side."""
+
     block: int  # elements
     stored: np.dtype[Any]  # a block of one row
     packed: np.dtype[Any]  # the same block of 16 rows
     entry: Entry  # packs (columns.py)
-    accumulate: Inline
-    quantizes_x: bool
-    tiles: TileProducts | None = None
 
     def group_bytes(self, k: int) -> int:
-        """Bytes of a packed group of rows of `k` elements."""
         return k // self.block * self.packed.itemsize
+
+    def matrix_bytes(self, k: int, m: int) -> int:
+        return -(-m // GROUP) * self.group_bytes(k)
+
+    def address(self, weight: Tensor, builder: PlanBuilder) -> int:
+        return builder.packed(weight, self)
 
     def packed_bytes(self, weight: Tensor) -> int:
         """Bytes of a packed weight: [matrices, groups, blocks] of `packed`."""
-        k, m = weight.ne[:2]
-        return weight.ne[2] * weight.ne[3] * -(-m // GROUP) * self.group_bytes(k)
+        k, m, *n_matrices = weight.ne
+        return prod(n_matrices) * self.matrix_bytes(k, m)
 
     def pieces(self, weight: Tensor, out: int) -> NDArray[np.void]:
         """The work that packs a contiguous leaf to address `out`: PIECEs that say where rows begin
         in the weight's bytes, which file they are in and what packs them left open."""
         k, m = weight.ne[:2]
-        n_matrices, group_bytes = weight.ne[2] * weight.ne[3], self.group_bytes(k)
+        n_matrices, group_bytes = prod(weight.ne[2:]), self.group_bytes(k)
         row_bytes = k // self.block * self.stored.itemsize
         step = max(1, _PIECE_BYTES // group_bytes) * GROUP
         first = np.arange(0, m, step, dtype=np.int64)  # row of each piece of a matrix
@@ -74,7 +119,7 @@ class Format:
         pieces["rows"] = (matrix * m + first) * row_bytes
         pieces["n_rows"] = np.minimum(step, m - first)
         pieces["row_bytes"] = row_bytes
-        pieces["out"] = out + (matrix * -(-m // GROUP) + first // GROUP) * group_bytes
+        pieces["out"] = out + matrix * self.matrix_bytes(k, m) + first // GROUP * group_bytes
         pieces["n_blocks"] = k // self.block
         return pieces.reshape(-1)
 
@@ -87,7 +132,7 @@ def quantized_format(
     packed: np.dtype[Any],
     repack: Repack,
     unpack: Unpack,
-) -> Format:
+) -> PackedFormat:
     """A format of integer codes.
 
     Where `packed` ends in a field `parts`, code for one part is compiled, and a loop goes over
@@ -113,12 +158,22 @@ def quantized_format(
         return at, at + parts_at + (i - i_block * n_parts) * part_bytes
 
     @inline
-    def accumulate(sums: Any, w: Int, k: Int, rows: Any) -> Any:
+    def accumulate(sums: Any, w: Int, k: Int, rows: Any, n_rows: Int) -> Any:
         for i in range(quotient(k, n_elements)):
             at, part = part_of(w, i)
             sums = add(sums, at, part, rows, i * n_blocks * BLOCK_BYTES)
         return sums
 
     tiles = tile_products(unpack, part_of, n_blocks, share, PREFETCH_BYTES)
-    pack = declare_pack(type_name, stored, packed, {1: repack})
-    return Format(type_name, block, stored, packed, pack, accumulate, True, tiles)
+    pack = declare_pack(type_name, stored, packed, repack)
+    return PackedFormat(
+        type_name=type_name,
+        accumulate=accumulate,
+        width=8,
+        quantizes_x=True,
+        tiles=tiles,
+        block=block,
+        stored=stored,
+        packed=packed,
+        entry=pack,
+    )

@@ -11,7 +11,7 @@ matrices. These functions write LLVM IR, as intrinsics do: the lists are registe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,15 +20,10 @@ from llvmlite import ir
 
 from ggmlpy.backends.cpu.formats.planes import field
 from ggmlpy.backends.cpu.kernel import Entry, Int, entry
-from ggmlpy.backends.cpu.simd.arith import quotient
 from ggmlpy.backends.cpu.simd.core import (
     Emitter,
-    Intrinsic,
-    Scalar,
     Vec,
-    i8,
     i8x16,
-    i16,
     i16x16,
     i32,
     i64,
@@ -40,7 +35,6 @@ from ggmlpy.backends.cpu.simd.product import after
 GROUP = 16  # rows side by side: the lanes of a vector of sums
 CHUNK_BYTES = 16  # of a row
 _CHUNK = Vec(i32, 4)
-_BY_BYTES: dict[int, Scalar] = {1: i8, 2: i16, 4: i32}
 # Where the words of two vectors go in each quarter of 128 bits: first both low halves, then the
 # high ones, in turns; the same with pairs of words.
 _LOW = [4 * quarter + i for quarter in range(4) for i in (0, 16, 1, 17)]
@@ -72,16 +66,6 @@ class Stored:
     def bytes(self, name: str) -> Any:
         """The column i8x16 of a field of one byte."""
         return self._number(name, i8x16)
-
-    def single(self, name: str) -> Any:
-        """The column of a field that is a block's only number, of any size."""
-        begin, end = self._place(name)
-        number = _BY_BYTES[end - begin]
-        column = ir.Constant(Vec(number, GROUP).ir, ir.Undefined)
-        for r, row in enumerate(self.rows):
-            value = self.b.load_from(after(self.b, row, begin), number)
-            column = self.b.insert_element(column, value, ir.Constant(i32.ir, r))
-        return column
 
     def _place(self, name: str) -> tuple[int, int]:
         fields = self.dtype.fields
@@ -141,43 +125,26 @@ def put(
 
 
 def declare_pack(
-    type_name: str, stored: np.dtype[Any], packed: np.dtype[Any], repacks: Mapping[int, Repack]
+    type_name: str, stored: np.dtype[Any], packed: np.dtype[Any], repack: Repack
 ) -> Entry:
     """The compiled function pack(rows, row_bytes, out, n_groups, n_blocks) -> the end of `out`.
 
-    It packs rows of `n_blocks` stored blocks, `row_bytes` apart, as groups of 16. `repacks` holds
-    the way for one block, and may hold one for several, of which it does as many as there are.
+    It packs rows of `n_blocks` stored blocks, `row_bytes` apart, as groups of 16.
     """
-    one = _at(repacks[1], stored, 1)
-    n_many = max(repacks)
-    many = _at(repacks[n_many], stored, n_many)
     stored_bytes, packed_bytes = stored.itemsize, packed.itemsize
 
+    @intrinsic(void, i64, i64, i64)
+    def pack_block(b: Emitter, first: Any, row_bytes: Any, out: Any) -> None:
+        rows = [b.add(first, b.mul(row_bytes, ir.Constant(i64.ir, r))) for r in range(GROUP)]
+        repack(b, Stored(b, rows, stored), out)
+
     def pack(rows: Int, row_bytes: Int, out: Int, n_groups: Int, n_blocks: Int) -> Int:
-        n_times = quotient(n_blocks, n_many)
         for _ in range(n_groups):
-            at = rows
-            for _ in range(n_times):
-                many(at, row_bytes, out)
-                at += n_many * stored_bytes
-                out += n_many * packed_bytes
-            for _ in range(n_blocks - n_times * n_many):
-                one(at, row_bytes, out)
-                at += stored_bytes
+            for i in range(n_blocks):
+                pack_block(rows + i * stored_bytes, row_bytes, out)
                 out += packed_bytes
             rows += GROUP * row_bytes
         return out
 
-    home = repacks[1].__module__
+    home = repack.__module__
     return entry(i64, i64, i64, i64, i64, i64, name=f"pack_{type_name}", module=home)(pack)
-
-
-def _at(repack: Repack, stored: np.dtype[Any], n_blocks: int) -> Intrinsic:
-    dtype = stored if n_blocks == 1 else np.dtype([("blocks", stored, n_blocks)])
-
-    @intrinsic(void, i64, i64, i64)
-    def pack_blocks(b: Emitter, first: Any, row_bytes: Any, out: Any) -> None:
-        rows = [b.add(first, b.mul(row_bytes, ir.Constant(i64.ir, r))) for r in range(GROUP)]
-        repack(b, Stored(b, rows, dtype), out)
-
-    return pack_blocks

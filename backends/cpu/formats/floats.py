@@ -1,76 +1,77 @@
-"""f32, f16, bf16: 16 rows side by side, element by element. x stays f32.
+"""f32, f16, bf16: rows are multiplied as they are stored. x stays f32.
 
-stored   w                      packed   w of rows 0..15      32 or 64 bytes for each of k
+A sum keeps 16 lanes, element i of k in lane i % 16, which are added by the tree of simd/reduce.py.
+Nothing is packed: a file's weights are read where it is mapped.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
+from ggmlpy.backends.cpu.formats.base import GROUP, PREFETCH_BYTES, StoredFormat
+from ggmlpy.backends.cpu.kernel import Choice, Inline, Int, inline
+from ggmlpy.backends.cpu.simd.core import Intrinsic
+from ggmlpy.backends.cpu.simd.dots import (
+    add_dots,
+    n_rows_of,
+    prefetch_rows,
+    put_sums,
+    weight_rows,
+    zero_dots,
+)
+from ggmlpy.backends.cpu.simd.memory import (
+    load_bf16x16,
+    load_bf16x16_part,
+    load_f16x16,
+    load_f16x16_part,
+    load_f32x16,
+    load_f32x16_part,
+)
 
-from ggmlpy.backends.cpu.formats.base import PREFETCH_BYTES, Format
-from ggmlpy.backends.cpu.formats.columns import CHUNK_BYTES, Repack, Stored, declare_pack, split
-from ggmlpy.backends.cpu.kernel import Inline, Int, inline
-from ggmlpy.backends.cpu.simd.core import Emitter, Intrinsic, i16x16
-from ggmlpy.backends.cpu.simd.memory import load_bf16x16, load_f16x16, load_f32x16
-from ggmlpy.backends.cpu.simd.product import add_outer, add_tiles, after, prefetch_bytes
-
-
-def _repack_one(b: Emitter, stored: Stored, out: Any) -> None:
-    """One element of k."""
-    b.store_to(out, stored.single("w"))
-
-
-def _repack_f32(b: Emitter, stored: Stored, out: Any) -> None:
-    """Four elements of k."""
-    for i, column in enumerate(stored.words("blocks")):
-        b.store_to(after(b, out, 64 * i), column)
-
-
-def _repack_f16(b: Emitter, stored: Stored, out: Any) -> None:
-    """Eight elements of k: two in every column of words."""
-    for i, column in enumerate(stored.words("blocks")):
-        for j, half in enumerate(split(b, column, i16x16)):
-            b.store_to(after(b, out, 64 * i + 32 * j), half)
+# Vectors of sums side by side: 16, with what they are multiplied from, fill 32 registers of 512
+# bits. Elsewhere 4 are as many as 8 registers of 256 bits hold, or 16 of 128.
+_MANY, _FEW = 16, 4
 
 
-def _accumulate(load: Intrinsic, vector_bytes: int) -> Inline:
-    pair_bytes = 2 * vector_bytes
+def _accumulate(n_bytes: int, load: Intrinsic, load_part: Intrinsic, n_sums: int) -> Inline:
+    add, add_part = add_dots(load, load_part, n_bytes)
+    step_bytes = 32 * n_bytes
 
     @inline
-    def accumulate(sums: Any, w: Int, k: Int, rows: Any) -> Any:
-        """Even and odd elements are summed apart, so that two chains of fma hide each other's
-        latency where there is one row of x; sums start from `sums`, which are zero."""
-        odd = sums
-        at = 0
-        for _ in range(k // 2):
-            sums = add_outer(sums, load(w), rows, at)
-            odd = add_outer(odd, load(w + vector_bytes), rows, at + 4)
-            prefetch_bytes(w + PREFETCH_BYTES, pair_bytes)
-            w += pair_bytes
-            at += 8
-        if k % 2:
-            sums = add_outer(sums, load(w), rows, at)
-        return add_tiles(sums, odd)
+    def accumulate(sums: Any, w: Int, k: Int, rows: Any, n_rows: Int) -> Any:
+        row_bytes = n_bytes * k
+        whole = k & -32
+        n_here = min(GROUP, n_rows)
+        zeros = zero_dots(sums, n_sums)
+        step = n_rows_of(zeros, sums)
+        for first in range(0, n_here, step):
+            ws = weight_rows(zeros, sums, w, first, n_here, row_bytes)
+            dots = zeros
+            for i in range(0, whole, 32):
+                dots = add(dots, ws, rows, i)
+                dots = add(dots, ws, rows, i + 16)
+                prefetch_rows(ws, n_bytes * i, row_bytes, step_bytes, PREFETCH_BYTES)
+            if whole < k:
+                dots = add_part(dots, ws, rows, whole, k - whole)
+                dots = add_part(dots, ws, rows, whole + 16, k - whole - 16)
+            sums = put_sums(sums, dots, first)
+        return sums
 
     return accumulate
 
 
-def _format(type_name: str, element: str, many: Repack, load: Intrinsic) -> Format:
-    stored, packed = np.dtype([("w", element)]), np.dtype([("w", element, 16)])
-    repacks = {1: _repack_one, CHUNK_BYTES // stored.itemsize: many}
-    return Format(
-        type_name,
-        block=1,
-        stored=stored,
-        packed=packed,
-        entry=declare_pack(type_name, stored, packed, repacks),
-        accumulate=_accumulate(load, packed.itemsize),
+def _format(type_name: str, n_bytes: int, load: Intrinsic, load_part: Intrinsic) -> StoredFormat:
+    many, few = (_accumulate(n_bytes, load, load_part, n) for n in (_MANY, _FEW))
+    return StoredFormat(
+        type_name=type_name,
+        accumulate=Choice(frozenset({"avx512"}), many, few),
+        width=4,
         quantizes_x=False,
+        tiles=None,
+        element_bytes=n_bytes,
     )
 
 
-F32_FORMAT = _format("f32", "<u4", _repack_f32, load_f32x16)
-F16_FORMAT = _format("f16", "<u2", _repack_f16, load_f16x16)
-BF16_FORMAT = _format("bf16", "<u2", _repack_f16, load_bf16x16)
+F32_FORMAT = _format("f32", 4, load_f32x16, load_f32x16_part)
+F16_FORMAT = _format("f16", 2, load_f16x16, load_f16x16_part)
+BF16_FORMAT = _format("bf16", 2, load_bf16x16, load_bf16x16_part)

@@ -44,7 +44,10 @@ from ggmlpy.tensor import Tensor
 
 FIELDS = [
     *matmul_lists.FIELDS,
-    *((name, "i8") for name in ("packed", "packed_up", "group_bytes", "tiles", "room")),
+    *(
+        (name, "i8")
+        for name in ("weight", "weight_up", "group_bytes", "matrix_bytes", "tiles", "room")
+    ),
 ]
 ROWS, ROWS_BY_TILES = 8, 64  # of x at a time; with AMX weights unpacked once serve all of them
 RUN = 256  # sums of a group each, all of them less than half an L1 cache
@@ -73,9 +76,9 @@ def _bind(format: Format, node: Tensor, builder: PlanBuilder) -> dict[str, Any]:
     """`node` is the unit, whose sources are the two products."""
     gate, up = node.src
     fields = matmul.bind(format, gate, builder)
-    packed_up = builder.packed(up.src[0], format)
+    weight_up = format.address(up.src[0], builder)
     places = {"tiles": lists_stride(gate), "room": lists_stride(gate) + _TILES_BYTES}
-    return fields | places | {"packed_up": packed_up, "scratch_stride": _stride(format, gate)}
+    return fields | places | {"weight_up": weight_up, "scratch_stride": _stride(format, gate)}
 
 
 def _declare(format: Format, op: str) -> Kernel:
@@ -112,15 +115,14 @@ def _declare(format: Format, op: str) -> Kernel:
                 x = xs + 8 * row
                 for turn in range(2):
                     for i in range(min(run, end - start)):
-                        w_group = w + turn * (p.packed_up - p.packed)
+                        w_group = w + turn * (p.weight_up - p.weight)
                         w_group += (group + i) * p.group_bytes
                         gate = i * n_here * _SUM_BYTES
                         place = _UP if turn == 1 else gate
-                        sums = tiles + _ADDRESSES
-                        multiply_unit(w_group, p.x.ne0, x, sums, n_here, place, GROUP, 0, room)
+                        sums, n_lanes = tiles + _ADDRESSES, p.y.ne0 - GROUP * (group + i)
+                        multiply_unit(w_group, p.x.ne0, x, sums, n_here, place, n_lanes, 0, room)
                         if turn == 1:
-                            at = _SUM_BYTES * (group + i)
-                            y, n_lanes = ys + 8 * row, p.y.ne0 - GROUP * (group + i)
+                            at, y = _SUM_BYTES * (group + i), ys + 8 * row
                             combine(p, tiles + gate, tiles + _UP, y, n_here, at, n_lanes)
 
     def matmul_glu(p: Record, ith: Int, nth: Int) -> None:
@@ -130,11 +132,10 @@ def _declare(format: Format, op: str) -> Kernel:
         for i in range(rows_at_once()):
             store_i64(scratch + p.tiles + _ADDRESSES + 8 * i, scratch + p.tiles + _SUM_BYTES * i)
         begin(n_rows(p.y), scratch + p.room)
-        matrix_bytes = quotient(p.y.ne0 + GROUP - 1, GROUP) * p.group_bytes
         for j in range(p.a2 * p.a3):
             first, last = load_i64(starts + 8 * j), load_i64(starts + 8 * j + 8)
             if first < last:
-                w = p.packed + j * matrix_bytes
+                w = p.weight + j * p.matrix_bytes
                 multiply(p, w, xs + 8 * first, ys + 8 * first, last - first, scratch, ith, nth)
         end_units(n_rows(p.y))
         clear_rows_without_matrix(p, starts, ys, ith, nth)

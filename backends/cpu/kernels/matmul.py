@@ -1,9 +1,9 @@
 """mul_mat and mul_mat_id with weights: one kernel for each format, for any number of rows of x.
 
-The weight is repacked once (formats/), x is quantised once for all products that read it. A unit of
-work is a group of 16 weight rows times a chunk of rows of x (matmul_units.py). An element of the
-result has the same bits whatever else is computed with it, by how many threads, and with or
-without AMX.
+Weights of codes are packed once (formats/), those of floats are read where they are stored. x is
+quantised once for all products that read it. A unit of work is a group of 16 weight rows times a
+chunk of rows of x (matmul_units.py). An element of the result has the same bits whatever else is
+computed with it, by how many threads, and with or without AMX.
 """
 
 from __future__ import annotations
@@ -58,8 +58,9 @@ from ggmlpy.tensor import Flag, Tensor
 ARGS = np.dtype(
     [
         *matmul_lists.FIELDS,
-        ("packed", "i8"),
+        ("weight", "i8"),
         ("group_bytes", "i8"),
+        ("matrix_bytes", "i8"),
         ("room", "i8"),  # where a thread's scratch memory has room for a unit
         ("bias", TENSOR),  # added to every row of the result (fusion.py); absent otherwise
     ],
@@ -89,7 +90,7 @@ FORMATS = (
 
 
 def requires(node: Tensor) -> bool:
-    """A weight that may be repacked: a contiguous leaf that never changes."""
+    """A weight that may be packed: a contiguous leaf that never changes."""
     weight = node.src[0]
     return weight.is_leaf and Flag.WEIGHT in weight.flags and weight.contiguous
 
@@ -114,10 +115,10 @@ def bind(format: Format, node: Tensor, builder: PlanBuilder) -> dict[str, Any]:
         fields = bind_lists(node, rows, row_bytes)
     else:
         fields = bind_float_rows(node, builder)
-    packed = builder.packed(weight, format)
     return fields | {
-        "packed": packed,
+        "weight": format.address(weight, builder),
         "group_bytes": format.group_bytes(k),
+        "matrix_bytes": format.matrix_bytes(k, weight.ne[1]),
         "scratch_stride": _stride(format, node),
         "room": lists_stride(node),
     }
@@ -154,11 +155,10 @@ def declare(format: Format) -> Kernel:
         make_lists(p, starts, xs, ys)
         begin(n_rows(p.y), scratch + p.room)
         n_matrices = p.a2 * p.a3
-        matrix_bytes = quotient(p.y.ne0 + GROUP - 1, GROUP) * p.group_bytes
         for j in range(n_matrices):
             first, last = load_i64(starts + 8 * j), load_i64(starts + 8 * j + 8)
             if first < last:
-                w = p.packed + j * matrix_bytes
+                w = p.weight + j * p.matrix_bytes
                 x, y = xs + 8 * first, ys + 8 * first
                 multiply(p, w, x, y, last - first, scratch + p.room, ith, nth)
         end(n_rows(p.y))

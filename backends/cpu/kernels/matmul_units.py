@@ -38,9 +38,9 @@ class Unit:
 
     begin(n, room)    before the first unit of a kernel's share, with at most n rows of x a matrix
     multiply(w, k, xs, ys, n, at, n_lanes, bias, room)
-                      the packed group at w times n rows listed at xs. The first `n_lanes` sums of
-                      each go to the rows listed at ys, `at` bytes into each, after the numbers at
-                      address `bias` have been added (none if it is 0)
+                      the group at w, of `n_lanes` rows or 16, times n rows listed at xs. As many
+                      sums of each go to the rows listed at ys, `at` bytes into each, after the
+                      numbers at address `bias` have been added (none if it is 0)
     end(n)            after the last unit
     row_step()        units should have a multiple of so many rows of x
 
@@ -92,29 +92,31 @@ def _rows_of_tiles() -> Int:
     return ROWS
 
 
-def _by_registers(accumulate: Inline) -> Inline:
-    """`multiply` of a Unit, with a tile of sums in registers."""
+def _by_registers(accumulate: Inline, width: int) -> Inline:
+    """`multiply` of a Unit, with a tile of sums in registers: 4 rows of x or fewer, or `width`."""
 
     @inline
     def tile(
         zeros: Any, w: Int, k: Int, xs: Int, ys: Int, at: Int, n_lanes: Int, bias: Int
     ) -> None:
         """A group times as many rows of x as `zeros` is wide."""
-        sums = accumulate(zeros, w, k, load_rows(zeros, xs))
+        sums = accumulate(zeros, w, k, load_rows(zeros, xs), n_lanes)
         if bias != 0:  # loaded only now: no register holds it while sums are built
             sums = add_to_each(sums, load_f32x16_part(bias, n_lanes))
         store_sums(sums, load_rows(zeros, ys), at, n_lanes)
+
+    whole = 8 * width  # bytes of the addresses of as many rows
 
     @inline
     def multiply(
         w: Int, k: Int, xs: Int, ys: Int, n: Int, at: Int, n_lanes: Int, bias: Int, room: Int
     ) -> None:
         end = xs + 8 * n
-        while xs + 64 <= end:
-            tile(tile_f32x16(8), w, k, xs, ys, at, n_lanes, bias)
-            xs += 64
-            ys += 64
-        if xs + 32 <= end:
+        while xs + whole <= end:
+            tile(tile_f32x16(width), w, k, xs, ys, at, n_lanes, bias)
+            xs += whole
+            ys += whole
+        if width > 4 and xs + 32 <= end:
             tile(tile_f32x16(4), w, k, xs, ys, at, n_lanes, bias)
             xs += 32
             ys += 32
@@ -163,7 +165,7 @@ def _by_tiles(tiles: TileProducts, rest: Inline) -> tuple[Inline, Inline]:
 
 def unit_of(format: Format) -> Unit:
     """How units of this format are computed, on any instruction set."""
-    plain = _by_registers(format.accumulate)
+    plain = _by_registers(format.accumulate, format.width)
     if format.tiles is None:
         return Unit(_nothing_to_begin, plain, _nothing_to_end, _rows_in_registers)
     begin, multiply = _by_tiles(format.tiles, plain)

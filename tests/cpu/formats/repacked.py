@@ -58,10 +58,6 @@ def join(codes: NDArray[np.uint32], width: int) -> NDArray[np.uint32]:
     return joined
 
 
-def _floats(stored: NDArray[Any], packed: NDArray[Any]) -> None:
-    packed["w"] = stored["w"].swapaxes(1, 2)
-
-
 def _interleave(stored: NDArray[Any], packed: NDArray[Any]) -> None:
     """Fields of one number a row and of words: [groups, 16, blocks] -> [groups, blocks, .., 16]."""
     names = stored.dtype.names or ()
@@ -193,7 +189,6 @@ def _digits(words: NDArray[np.uint32], n: int) -> NDArray[np.uint32]:
 
 
 REPACK: dict[str, Callable[[NDArray[Any], NDArray[Any]], None]] = {
-    **dict.fromkeys(("f32", "f16", "bf16"), _floats),
     **dict.fromkeys(("q4_0", "q4_1", "q5_0", "q5_1"), _interleave),
     "q8_0": _interleave_unsigned,
     "q2_K": _q2_K,

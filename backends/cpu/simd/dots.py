@@ -1,0 +1,180 @@
+"""Dot products of a few weight rows with a few rows of x, both read along their elements.
+
+    sums   tile of n vectors f32x16: vector t belongs to row t of x, lane i to weight row i
+    dots   tile of R * n vectors f32x16: vector t * R + r for row t of x and weight row r, element
+           i of the rows in lane i % 16
+    ws     tile of R addresses: where weight rows start
+    rows   tile of n addresses: where rows of x start, f32
+
+R is small enough for `dots` to stay in registers. What a number is does not depend on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+
+from ggmlpy.backends.cpu.simd.arith import fma
+from ggmlpy.backends.cpu.simd.core import (
+    Const,
+    Emitter,
+    Intrinsic,
+    Tile,
+    Type,
+    f32x16,
+    i64,
+    typed,
+    void,
+)
+from ggmlpy.backends.cpu.simd.memory import load_f32x16_part, prefetch_l2
+from ggmlpy.backends.cpu.simd.product import after, parts, tile_of
+from ggmlpy.backends.cpu.simd.reduce import fold4, fold16
+
+Arg = Type | Const
+_MOST_ROWS = 4  # that are read side by side: each is a stream of its own
+
+
+def _infer_dots(*args: Arg) -> Any:
+    if len(args) != 2 or not isinstance(args[0], Tile) or not isinstance(args[1], Const):
+        return None
+    n = args[0].n
+    n_rows = max(1, min(_MOST_ROWS, args[1].value // n))
+    return (Tile(f32x16, n_rows * n), args[0], args[1])
+
+
+@typed(_infer_dots)
+def zero_dots(b: Emitter, sums: Any, n_sums: Const) -> Any:
+    """Zeros for as many weight rows as fit: up to `n_sums` vectors, a constant."""
+    dots = _infer_dots(Tile(f32x16, sums.type.count), n_sums)[0]
+    return ir.Constant(dots.ir, None)
+
+
+def _infer_with_sums(result: Callable[[int], Type], *params: Type) -> Any:
+    """dots, sums, then `params`; `result` of the number of weight rows."""
+
+    def infer(*args: Arg) -> Any:
+        if len(args) != 2 + len(params) or not all(isinstance(a, Tile) for a in args[:2]):
+            return None
+        dots, sums = args[0], args[1]
+        assert isinstance(dots, Tile) and isinstance(sums, Tile)
+        return (result(dots.n // sums.n), dots, sums, *params)
+
+    return infer
+
+
+@typed(_infer_with_sums(lambda n_rows: i64))
+def n_rows_of(b: Emitter, dots: Any, sums: Any) -> Any:
+    """How many weight rows `dots` has, for as many rows of x as `sums` has."""
+    return ir.Constant(i64.ir, dots.type.count // sums.type.count)
+
+
+@typed(_infer_with_sums(lambda n_rows: Tile(i64, n_rows), i64, i64, i64, i64))
+def weight_rows(
+    b: Emitter, dots: Any, sums: Any, w: Any, first: Any, n_rows: Any, row_bytes: Any
+) -> Any:
+    """The addresses of rows `first`, first + 1, ... of the `n_rows` at w: the last one, where that
+    is past them."""
+    last = b.sub(n_rows, ir.Constant(i64.ir, 1))
+    found = []
+    for r in range(dots.type.count // sums.type.count):
+        row = after(b, first, r)
+        row = b.select(b.icmp_signed("<", row, last), row, last)
+        found.append(b.add(w, b.mul(row, row_bytes)))
+    return tile_of(b, found)
+
+
+def _infer_add(*params: Type) -> Any:
+    """dots, ws, rows, then `params`."""
+
+    def infer(*args: Arg) -> Any:
+        tiles = args[:3]
+        if len(args) != 3 + len(params) or not all(isinstance(a, Tile) for a in tiles):
+            return None
+        dots, ws, rows = tiles
+        assert isinstance(dots, Tile) and isinstance(ws, Tile) and isinstance(rows, Tile)
+        if dots.elem != f32x16 or ws.elem != i64 or rows.elem != i64 or dots.n != ws.n * rows.n:
+            return None
+        return (dots, dots, ws, rows, *params)
+
+    return infer
+
+
+def add_dots(load: Intrinsic, load_part: Intrinsic, n_bytes: int) -> tuple[Intrinsic, Intrinsic]:
+    """The functions
+
+        add(dots, ws, rows, i)          16 products more of each pair of rows, from element i on
+        add_part(dots, ws, rows, i, n)  the first `n` of them, of which there may be none: no byte
+                                        past them is touched, the other lanes add 0
+
+    for weights of `n_bytes` that `load` and `load_part` read.
+    """
+
+    def place(b: Emitter, row: Any, i: Any, size: int) -> Any:
+        return b.add(row, b.mul(i, ir.Constant(i64.ir, size)))
+
+    def added(b: Emitter, dots: Any, ws: list[Any], xs: list[Any]) -> Any:
+        pairs = [(x, w) for x in xs for w in ws]
+        return tile_of(b, [fma(b, *p, d) for p, d in zip(pairs, parts(b, dots), strict=True)])
+
+    @typed(_infer_add(i64))
+    def add(b: Emitter, dots: Any, ws: Any, rows: Any, i: Any) -> Any:
+        weights = [load(b, place(b, w, i, n_bytes)) for w in parts(b, ws)]
+        xs = [b.load_from(place(b, row, i, 4), f32x16) for row in parts(b, rows)]
+        return added(b, dots, weights, xs)
+
+    @typed(_infer_add(i64, i64))
+    def add_part(b: Emitter, dots: Any, ws: Any, rows: Any, i: Any, n: Any) -> Any:
+        weights = [load_part(b, place(b, w, i, n_bytes), n) for w in parts(b, ws)]
+        xs = [load_f32x16_part(b, place(b, row, i, 4), n) for row in parts(b, rows)]
+        return added(b, dots, weights, xs)
+
+    return add, add_part
+
+
+def _infer_put(*args: Arg) -> Any:
+    if len(args) != 3 or not all(isinstance(a, Tile) for a in args[:2]):
+        return None
+    return (args[0], args[0], args[1], i64)
+
+
+@typed(_infer_put)
+def put_sums(b: Emitter, sums: Any, dots: Any, first: Any) -> Any:
+    """Lanes first, first + 1, ... of sums[t]: the dot products of row t of x, by the tree of
+    `sum_lanes`. `first` is a multiple of the number of weight rows; the other lanes stay."""
+    vectors = parts(b, dots)
+    n_rows = len(vectors) // sums.type.count
+    lanes = ir.Constant(ir.VectorType(i64.ir, 16), [i // n_rows * n_rows for i in range(16)])
+    mine = b.icmp_signed("==", lanes, b.splat(first, 16))
+    totals = []
+    for t, before in enumerate(parts(b, sums)):
+        four = [vectors[t * n_rows + r % n_rows] for r in range(4)]
+        folded = fold4(b, *four)
+        total = fold16(b, *[folded] * 4)  # lane i: of weight row i % n_rows
+        totals.append(b.select(mine, total, before))
+    return tile_of(b, totals)
+
+
+def _infer_prefetch(*args: Arg) -> Any:
+    if len(args) != 5 or not isinstance(args[0], Tile):
+        return None
+    if not isinstance(args[3], Const) or not isinstance(args[4], Const):
+        return None
+    return (void, args[0], i64, i64, args[3], args[4])
+
+
+@typed(_infer_prefetch)
+def prefetch_rows(
+    b: Emitter, ws: Any, at: Any, row_bytes: Any, n_bytes: Const, ahead: Const
+) -> None:
+    """Asks for as many bytes as all weight rows have from byte `at` on in `n_bytes`, a constant:
+    those that follow, one after another, at the end of these rows or `ahead` bytes away."""
+    addresses = parts(b, ws)
+    n_rows = ir.Constant(i64.ir, len(addresses))
+    far = b.mul(row_bytes, n_rows)
+    least = ir.Constant(i64.ir, ahead.value)
+    far = b.select(b.icmp_signed("<", far, least), least, far)
+    next = b.add(b.add(addresses[0], b.mul(at, n_rows)), far)
+    for line in range(0, n_bytes.value * len(addresses), 64):
+        prefetch_l2(b, after(b, next, line))

@@ -1,0 +1,229 @@
+"""Steps that go on from the one before: the same bits and cells as steps that take nothing for
+granted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ggmlpy.batch import Batch
+from ggmlpy.context import Context
+from ggmlpy.errors import BadBatch
+from ggmlpy.plans import Plan
+from ggmlpy.steady import SteadyStep
+from tests.engine.test_streams import make
+from tests.models.tiny import Tiny
+
+N_SEQ = 4
+N_CTX_SEQ = 300  # more than 256 cells in view once, which is another plan
+
+
+def tokens_of(*pairs: tuple[int, int, int]) -> Batch:
+    """(token, position, sequence), all wanted."""
+    batch = Batch()
+    for token, position, seq in pairs:
+        batch.add(token, position, (seq,), wanted=True)
+    return batch
+
+
+def cells(context: Context) -> list[Any]:
+    return [
+        (c._positions.tolist(), c._members.tolist(), c._end.tolist(), c._n_used.tolist(),
+         c._pos_max.tolist())
+        for c in context.memory.caches
+    ]  # fmt: skip
+
+
+@dataclass
+class Counter:
+    """How many steps of a context went on from the one before."""
+
+    n: int = 0
+
+
+@pytest.fixture
+def steady(monkeypatch: pytest.MonkeyPatch) -> Counter:
+    counter, run = Counter(), SteadyStep.run
+
+    def counted(self: SteadyStep, batch: Batch) -> Any:
+        logits = run(self, batch)
+        counter.n += logits is not None
+        return logits
+
+    monkeypatch.setattr(SteadyStep, "run", counted)
+    return counter
+
+
+class Pair:
+    """Two contexts that do the same; one of them takes every step like any other."""
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        options = {"n_seq_max": N_SEQ, "n_ctx_seq": N_CTX_SEQ, **options}
+        self.quick, self.careful = make(folder, **options), make(folder, **options)
+
+    def decode(self, batch: Batch) -> None:
+        self.careful._steady = None
+        got, want = self.quick.decode_batch(batch), self.careful.decode_batch(batch)
+        np.testing.assert_array_equal(got.view(np.uint32), want.view(np.uint32))
+        self.check_cells()
+
+    def check_cells(self) -> None:
+        assert cells(self.quick) == cells(self.careful)
+
+    def next(self, seqs: list[int], token: int) -> Batch:
+        return tokens_of(*(((token + 7 * s) % 288, self.quick.n_past(s), s) for s in seqs))
+
+    def prompt(self, seq: int, n: int) -> None:
+        batch = Batch()
+        batch.add_sequence(seq, list(range(3, 3 + n)), self.quick.n_past(seq))
+        self.decode(batch)
+
+
+@pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
+@pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "unfused"])
+@pytest.mark.parametrize("seqs", [[0], [2], [0, 1, 2, 3], [3, 0, 2], [1, 3]], ids=str)
+def test_writing_on_is_bitwise_the_same(
+    tmp_path: Path, steady: Counter, unified: bool, flash_attn: bool, seqs: list[int]
+) -> None:
+    """Through the step in which more than 256 cells come into view."""
+    pair = Pair(tmp_path, unified=unified, flash_attn=flash_attn)
+    for seq in seqs:
+        pair.prompt(seq, 240 // (len(seqs) if unified else 1) + seq)
+    for i in range(30):
+        pair.decode(pair.next(seqs, i))
+    assert steady.n == 30 - 2  # the first one, and the first with more in view
+
+
+actions = st.one_of(
+    st.tuples(st.just("write"), st.permutations(range(N_SEQ)), st.integers(1, 3)),
+    st.tuples(st.just("some"), st.permutations(range(N_SEQ)), st.integers(1, N_SEQ - 1)),
+    st.tuples(st.just("prompt"), st.integers(0, N_SEQ - 1), st.integers(1, 5)),
+    st.tuples(st.just("rm"), st.integers(0, N_SEQ - 1), st.integers(0, 3)),
+    st.tuples(st.just("cp"), st.integers(0, N_SEQ - 1), st.integers(0, N_SEQ - 1)),
+    st.tuples(st.just("add"), st.integers(0, N_SEQ - 1), st.integers(1, 4)),
+    st.tuples(st.just("bad"), st.integers(0, N_SEQ - 1), st.integers(0, 3)),
+    st.tuples(st.just("stopped"), st.permutations(range(N_SEQ)), st.integers(0, 1)),
+)
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(unified=st.booleans(), plan=st.lists(actions, min_size=3, max_size=14))
+def test_whatever_comes_between(
+    tmp_path: Path, steady: Counter, unified: bool, plan: list[Any]
+) -> None:
+    pair = Pair(tmp_path, unified=unified, n_ctx_seq=64)
+    for seq in range(N_SEQ):
+        pair.prompt(seq, 3 + seq)
+    pair.decode(pair.next([0, 1, 2, 3], 1))
+    for what, which, n in plan:
+        if what == "write":
+            for i in range(n):
+                pair.decode(pair.next(which, i))
+        elif what == "some":
+            pair.decode(pair.next(which[:n], n))
+        elif what == "prompt":
+            pair.prompt(which, n)
+        elif what == "bad":
+            check_refused(pair, which, n)
+        elif what == "stopped":
+            check_stopped(pair, which)
+        else:
+            change(pair, what, which, n)
+    pair.decode(pair.next([0, 1, 2, 3], 5))
+
+
+def change(pair: Pair, what: str, seq: int, n: int) -> None:
+    last = pair.quick.n_past(seq)
+    for context in (pair.quick, pair.careful):
+        if what == "rm":
+            context.seq_rm(seq, max(1, last - n))
+        elif what == "cp":
+            context.seq_cp(seq, n)
+        elif last + n < 60:
+            context.seq_add(seq, last // 2, None, n)
+    pair.check_cells()
+
+
+def check_refused(pair: Pair, seq: int, how: int) -> None:
+    """A step of all that is wrong in one place changes nothing."""
+    batch = pair.next([0, 1, 2, 3], 2)
+    if how == 0:
+        batch.tokens[seq] = 288
+    elif how == 1:
+        batch.tokens[seq] = -1
+    elif how == 2:
+        batch.positions[seq] += 1
+    else:
+        batch.seq_ids[seq] = (N_SEQ,)
+    for context in (pair.quick, pair.careful):
+        with pytest.raises(BadBatch, match=f"index {seq}"):
+            context.decode_batch(batch)
+    pair.check_cells()
+
+
+def check_stopped(pair: Pair, seqs: list[int]) -> None:
+    """An interrupt in the middle of the plan."""
+
+    def interrupted(self: Plan) -> Any:
+        raise KeyboardInterrupt
+
+    batch = pair.next(seqs, 3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Plan, "run", interrupted)
+        for context in (pair.quick, pair.careful):
+            with pytest.raises(KeyboardInterrupt):
+                context.decode_batch(batch)
+    pair.check_cells()
+    pair.decode(batch)
+
+
+def test_tokens_that_are_no_ints_are_taken_as_ever(tmp_path: Path, steady: Counter) -> None:
+    pair = Pair(tmp_path)
+    pair.prompt(0, 3)
+    pair.decode(pair.next([0], 1))
+    batch = pair.next([0], 2)
+    batch.tokens[0] = np.int64(batch.tokens[0])  # type: ignore[call-overload]
+    pair.decode(batch)
+    assert steady.n == 0
+    batch = pair.next([0], 2)
+    batch.tokens[0] = 1.5  # type: ignore[call-overload]
+    with pytest.raises(BadBatch, match=r"token 1\.5"):
+        pair.quick.decode_batch(batch)
+
+
+def test_fewer_logits_than_tokens_are_a_step_of_its_own(tmp_path: Path, steady: Counter) -> None:
+    pair = Pair(tmp_path)
+    for seq in (0, 1):
+        pair.prompt(seq, 3)
+    pair.decode(pair.next([0, 1], 1))
+    batch = pair.next([0, 1], 2)
+    batch.wanted[0] = False
+    pair.decode(batch)
+    pair.decode(pair.next([0, 1], 3))
+    assert steady.n == 0
+
+
+MODELS = {
+    "window": Tiny("gemma3", head_size=32, n_rot=32, window=4, windowed=(0,), neox=True,
+                   qk_norm=True, post_norms=True),
+    "recurrent": Tiny("lfm2", convolutions=(0,), qk_norm=True, neox=True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS.keys())
+def test_windows_and_recurrent_states_take_every_step_as_it_is(
+    tmp_path: Path, steady: Counter, model: Tiny
+) -> None:
+    pair = Pair(tmp_path, model=model)
+    pair.prompt(0, 3)
+    for i in range(3):
+        pair.decode(pair.next([0], i))
+    assert steady.n == 0
