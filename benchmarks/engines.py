@@ -90,6 +90,12 @@ class EngineProcess:
         seconds: float = self._call("load", path=str(path.resolve()), n_threads=n_threads)
         return seconds
 
+    def first_token(self, path: Path, n_threads: int, n_ctx: int) -> float:
+        seconds: float = self._call(
+            "first_token", path=str(path.resolve()), n_threads=n_threads, n_ctx=n_ctx
+        )
+        return seconds
+
     def open(
         self,
         n_ctx: int,

@@ -16,6 +16,7 @@ from ggmlpy.bench import kept_bytes, prompt_batches, weight_bytes
 from ggmlpy.compute import backends_for
 from ggmlpy.context import Context, Logits
 from ggmlpy.gguf_file import GGUFFile
+from ggmlpy.llama import Llama
 from ggmlpy.memory import SequenceMemory
 from ggmlpy.models import load_model
 from ggmlpy.state import LayerRows, SequenceState, put_state, take_state
@@ -28,6 +29,7 @@ class Ggmlpy:
 
     def __init__(self) -> None:
         self._backend = os.environ.get("GGMLPY_BENCHMARK_BACKEND", "cpu")
+        backends_for(self._backend, 1)  # imported now, as the other engine's library is
         self._states: dict[int, SequenceState] = {}
         self._context: Context | None = None
         self._logits: Logits | None = None
@@ -39,9 +41,21 @@ class Ggmlpy:
         started = perf_counter()
         self._file = GGUFFile.open(path)
         self._model = load_model(self._file)
-        Tokenizer.from_metadata(self._file.metadata, self._file.path.name)
+        Tokenizer.from_metadata(self._file.metadata, self._file.path.name).prepare()
         self._backends = backends_for(self._backend, n_threads)
         return perf_counter() - started
+
+    def first_token(self, path: str, n_threads: int, n_ctx: int) -> float:
+        started = perf_counter()
+        llm = Llama(
+            path, n_ctx=n_ctx, n_ubatch=N_UBATCH, n_threads=n_threads, backend=self._backend
+        )
+        llm.engine.context.decode([0])
+        spent_s = perf_counter() - started
+        self._context = llm.engine.context
+        self._file, self._model = GGUFFile.open(path), self._context.model
+        self._backends = self._context.backends
+        return spent_s
 
     def open(self, n_ctx: int, n_seq_max: int, kv_unified: bool, type_k: str, type_v: str) -> float:
         self._context = None

@@ -61,6 +61,10 @@ class LlamaCpp:
         self._n_vocab: int = self._api.llama_vocab_n_tokens(vocabulary)
         return spent_s
 
+    def first_token(self, path: str, n_threads: int, n_ctx: int) -> float:
+        spent_s = self.load(path, n_threads) + self.open(n_ctx, 1, False, "f16", "f16")
+        return spent_s + self.decode(1, 1, 0, 0, False)[0]
+
     def open(self, n_ctx: int, n_seq_max: int, kv_unified: bool, type_k: str, type_v: str) -> float:
         self._close()
         options = self._api.llama_context_default_params()

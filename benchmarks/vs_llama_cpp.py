@@ -14,18 +14,20 @@ to be installed there. To be a fair one it has to be compiled for the machine, a
 
 Models of real shapes with random weights are made when they are first needed, and kept in --models.
 
-  load      a fresh process each time, files in the page cache: from opening the file to the first
-            token's logits, and the most memory that the process had after a prompt, also in
-            units of what file, cache and graphs take
+  load      files in the page cache: from opening the file to the first token's logits, and the
+            most memory that the process had after a prompt, also in units of what file, cache
+            and graphs take
   prompt    a prompt of --prompt-tokens, llama-bench's pp512
   decode    --decode-tokens written one by one from an empty cache, llama-bench's tg128
   streams   a token a step for each of --streams sequences, each with a cache of its own and
             --stream-depth tokens in it, llama-batched-bench's S_TG
 
-Each test is done --repeat times, one engine after the other (A B A B …), while the other sleeps.
-The table gives medians; an advantage above 1 says that ggmlpy is better. Nothing is sampled.
-"ceiling" is what reading weights and cache once a step would allow at the bandwidth that numpy
-reads memory with in the same run, "GB/s" what ggmlpy read of them, also as a share of that.
+Each test is done --repeat times, one engine after the other (A B A B …): prompts and streams while
+the other engine sleeps, load and decode in a fresh process each time, because how fast weights can
+be read depends on where in memory they have come to lie. The table gives medians; an advantage
+above 1 says that ggmlpy is better. Nothing is sampled. "ceiling" is what reading weights and cache
+once a step would allow at the bandwidth that numpy reads memory with in the same run, "GB/s" what
+ggmlpy read of them, also as a share of that.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ from ggmlpy.errors import GgmlpyError
 
 Floats = NDArray[np.floating[Any]]
 TESTS = ("load", "prompt", "decode", "streams")
-LOAD_CONTEXT = 1024  # tokens, with which memory is compared
+CONTEXT = 1024  # tokens, with which loading and memory are compared
 SAME_NMSE = 1e-2  # of logits: rounding of activations makes about 1e-4, another model 1
 
 
@@ -112,41 +114,31 @@ class Bench:
         self.bandwidths: list[float] = []
         self.logits_nmse: float | None = None
 
-    @property
-    def bandwidth(self) -> float:
-        """Bytes a second."""
-        return statistics.median(self.bandwidths)
-
     def run(self) -> Iterator[Figure]:
-        """Every test of the plan but `load`, which has processes of its own."""
-        if not set(self.plan.tests) - {"load"}:
+        """The tests of the plan that need no fresh process."""
+        if not {"prompt", "streams"} & set(self.plan.tests):
             return
         for engine in self.engines:
             tell(f"{engine.name} loads {self.path.name}")
             engine.load(self.path, self.plan.n_threads)
-        if {"prompt", "decode"} & set(self.plan.tests):
-            yield from self._single()
+        if "prompt" in self.plan.tests:
+            yield self._prompt()
         if "streams" in self.plan.tests:
             for n_seqs in self.plan.streams:
                 yield self._streams(n_seqs)
         self.bandwidths.append(read_bandwidth(self.plan.n_threads))
 
-    def _single(self) -> Iterator[Figure]:
-        plan = self.plan
+    def _prompt(self) -> Figure:
+        n = self.plan.n_prompt
         for engine in self.engines:
             tell(f"{engine.name} warms up")
-            engine.open(max(plan.n_prompt, plan.n_decode))
-            engine.prompt(plan.n_prompt)
-            engine.decode(1, 1)
+            engine.open(n)
+            engine.prompt(n)
         self._compare_logits()
-        if "prompt" in plan.tests:
-            tell(f"prompt, {plan.n_prompt} tokens, {plan.n_repeat} times each")
-            seconds = in_turns(self.engines, plan.n_repeat, lambda e: e.prompt(plan.n_prompt))
-            rates = {name: [plan.n_prompt / s for s in each] for name, each in seconds.items()}
-            yield Figure(f"prompt {plan.n_prompt}", "t/s", rates)
-        if "decode" in plan.tests:
-            tell(f"decode, {plan.n_decode} tokens, {plan.n_repeat} times each")
-            yield self._decode("decode", 1, plan.n_decode, depth=0)
+        tell(f"prompt, {n} tokens, {self.plan.n_repeat} times each")
+        seconds = in_turns(self.engines, self.plan.n_repeat, lambda engine: engine.prompt(n))
+        rates = {name: [n / s for s in each] for name, each in seconds.items()}
+        return Figure(f"prompt {n}", "t/s", rates)
 
     def _compare_logits(self) -> None:
         """Both must have computed the same: of the same prompt, whatever it was, nearly equal."""
@@ -168,21 +160,21 @@ class Bench:
             engine.open(n_seqs * (plan.stream_depth + plan.n_stream_steps), n_seqs)
             engine.prepare([plan.stream_depth])
             engine.decode(n_seqs, 1, depth=plan.stream_depth)
-        return self._decode(f"{n_seqs} streams", n_seqs, plan.n_stream_steps, plan.stream_depth)
-
-    def _decode(self, name: str, n_seqs: int, n_steps: int, depth: int) -> Figure:
-        """The rate of all sequences together, and what reading memory would allow."""
-        self.bandwidths.append(read_bandwidth(self.plan.n_threads))
+        self.bandwidths.append(read_bandwidth(plan.n_threads))
+        n_steps, depth = plan.n_stream_steps, plan.stream_depth
         seconds = in_turns(
             self.engines,
-            self.plan.n_repeat,
+            plan.n_repeat,
             lambda engine: sum(engine.decode(n_seqs, n_steps, depth=depth)),
         )
         rates = {name: [n_seqs * n_steps / s for s in each] for name, each in seconds.items()}
         ours = next(engine for engine in self.engines if engine.name == "ggmlpy")
-        half_way = depth + (n_steps + 1) // 2
-        per_step = ours.step_bytes(n_seqs, half_way)
-        return Figure(name, "t/s", rates, token_bytes=per_step / n_seqs)
+        return Figure(f"{n_seqs} streams", "t/s", rates, _token_bytes(ours, n_seqs, n_steps, depth))
+
+
+def _token_bytes(ours: EngineProcess, n_seqs: int, n_steps: int, depth: int) -> float:
+    """What is read for a token at least, half way through the steps."""
+    return ours.step_bytes(n_seqs, depth + (n_steps + 1) // 2) / n_seqs
 
 
 def nmse(a: Floats, b: Floats) -> float:
@@ -193,31 +185,58 @@ def nmse(a: Floats, b: Floats) -> float:
     return float(np.square(a - b).mean() / np.square(b).mean())
 
 
-def measure_loads(path: Path, plan: Plan, peer: str | None, backend: str) -> list[Figure]:
-    """Fresh processes, in turns; one of each before, which brings files into the page cache."""
-    tell(f"load, {plan.n_repeat} fresh processes each")
-    times: dict[str, list[float]] = {}
-    peaks: dict[str, list[float]] = {}
-    surplus = []
-    for i in range(plan.n_repeat + 1):
-        for engine in started(peer, backend):
-            with engine:
-                loaded_s = engine.load(path, plan.n_threads) + engine.open(LOAD_CONTEXT)
-                loaded_s += engine.decode(1, 1)[0]
-                engine.prompt(min(plan.n_prompt, LOAD_CONTEXT))
-                if i == 0:
-                    continue
-                memory = engine.resident_bytes()
-                times.setdefault(engine.name, []).append(loaded_s)
-                peaks.setdefault(engine.name, []).append(memory["peak"] / 1e6)
-                if engine.name == "ggmlpy":
-                    needed = path.stat().st_size + memory["cache"] + memory["compute"]
-                    surplus.append(memory["peak"] / needed)
-    return [
-        Figure("load to first token", "s", times),
-        Figure("peak resident", "MB", peaks),
-        Figure("peak / (file + cache + graphs)", "x", {"ggmlpy": surplus}),
-    ]
+class FreshProcesses:
+    """The tests that are done in one, each time: loading and writing."""
+
+    def __init__(self, path: Path, plan: Plan) -> None:
+        self.path = path
+        self.plan = plan
+        self.bandwidths: list[float] = []
+        self._loaded_s: dict[str, list[float]] = {}
+        self._peaks: dict[str, list[float]] = {}
+        self._surplus: list[float] = []
+        self._rates: dict[str, list[float]] = {}
+        self._token_bytes: float | None = None
+
+    def run(self, peer: str | None, backend: str) -> list[Figure]:
+        """In turns; one of each before, which brings the file into the page cache."""
+        tests = [test for test in ("load", "decode") if test in self.plan.tests]
+        if not tests:
+            return []
+        tell(f"{' and '.join(tests)}, {self.plan.n_repeat} fresh processes each")
+        for i in range(self.plan.n_repeat + 1):
+            for engine in started(peer, backend):
+                with engine:
+                    self._measure(engine, counts=i > 0)
+            self.bandwidths.append(read_bandwidth(self.plan.n_threads))
+        loads = [
+            Figure("load to first token", "s", self._loaded_s),
+            Figure("peak resident", "MB", self._peaks),
+            Figure("peak / (file + cache + graphs)", "x", {"ggmlpy": self._surplus}),
+        ]
+        decode = Figure("decode", "t/s", self._rates, self._token_bytes)
+        return [decode] * ("decode" in tests) + loads * ("load" in tests)
+
+    def _measure(self, engine: EngineProcess, counts: bool) -> None:
+        plan = self.plan
+        loaded_s = engine.first_token(self.path, plan.n_threads, CONTEXT)
+        engine.prompt(min(plan.n_prompt, CONTEXT))
+        if not counts:
+            return
+        memory = engine.resident_bytes()
+        self._loaded_s.setdefault(engine.name, []).append(loaded_s)
+        self._peaks.setdefault(engine.name, []).append(memory["peak"] / 1e6)
+        is_ours = engine.name == "ggmlpy"
+        if is_ours:
+            needed = self.path.stat().st_size + memory["cache"] + memory["compute"]
+            self._surplus.append(memory["peak"] / needed)
+        if "decode" in plan.tests:
+            engine.open(plan.n_decode)
+            engine.decode(1, 1)
+            seconds = sum(engine.decode(1, plan.n_decode))
+            self._rates.setdefault(engine.name, []).append(plan.n_decode / seconds)
+            if is_ours:
+                self._token_bytes = _token_bytes(engine, 1, plan.n_decode, 0)
 
 
 def started(peer: str | None, backend: str) -> Iterator[EngineProcess]:
@@ -230,7 +249,7 @@ def started(peer: str | None, backend: str) -> Iterator[EngineProcess]:
 # --- showing ------------------------------------------------------------------------------------
 
 
-def show(title: str, figures: Sequence[Figure], bandwidth: float | None) -> None:
+def show(title: str, figures: Sequence[Figure], bandwidth: float) -> None:
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("test")
     for column in ("ggmlpy", "llama.cpp", "unit", "advantage", "ceiling", "GB/s", "of bandwidth"):
@@ -242,23 +261,22 @@ def show(title: str, figures: Sequence[Figure], bandwidth: float | None) -> None
             rounded(f.median("llama.cpp")),
             f.unit,
             rounded(f.advantage),
-            rounded(bandwidth / f.token_bytes if bandwidth and f.token_bytes else None),
+            rounded(bandwidth / f.token_bytes if f.token_bytes else None),
             rounded(f.bytes_read / 1e9 if f.bytes_read else None),
-            f"{f.bytes_read / bandwidth:.0%}" if bandwidth and f.bytes_read else "-",
+            f"{f.bytes_read / bandwidth:.0%}" if f.bytes_read else "-",
         )
     report.show(table)
-    if bandwidth:
-        print(f"read bandwidth {bandwidth / 1e9:.1f} GB/s")
+    print(f"read bandwidth {bandwidth / 1e9:.1f} GB/s")
 
 
-def as_entry(figures: Sequence[Figure], bandwidth: float | None) -> list[dict[str, object]]:
+def as_entry(figures: Sequence[Figure], bandwidth: float) -> list[dict[str, object]]:
     return [
         asdict(f)
         | {
             "medians": {name: f.median(name) for name in f.samples},
             "advantage": f.advantage,
-            "ceiling": bandwidth / f.token_bytes if bandwidth and f.token_bytes else None,
-            "bandwidth_share": f.bytes_read / bandwidth if bandwidth and f.bytes_read else None,
+            "ceiling": bandwidth / f.token_bytes if f.token_bytes else None,
+            "bandwidth_share": f.bytes_read / bandwidth if f.bytes_read else None,
         }
         for f in figures
     ]
@@ -332,16 +350,16 @@ def run(path: Path, plan: Plan, options: argparse.Namespace) -> None:
     finally:
         for engine in engines:
             engine.close()
-    if "load" in plan.tests:
-        figures += measure_loads(path, plan, options.peer, options.backend)
-    bandwidth = bench.bandwidth if bench.bandwidths else None
+    fresh = FreshProcesses(path, plan)
+    figures += fresh.run(options.peer, options.backend)
+    bandwidth = statistics.median([*bench.bandwidths, *fresh.bandwidths])
     show(path.name, figures, bandwidth)
     report.warn(doubts)
     if options.save:
         entry = {
             **about,
             "model_bytes": path.stat().st_size,
-            "read_bandwidth_gbs": bandwidth and bandwidth / 1e9,
+            "read_bandwidth_gbs": bandwidth / 1e9,
             "logits_nmse": bench.logits_nmse,
             "idle_share": {engine.name: engine.idle_share for engine in engines},
             "doubts": doubts,

@@ -38,6 +38,10 @@ class Engine(Protocol):
     def load(self, path: str, n_threads: int) -> float:
         """Open a model, weights and vocabulary; the time that took."""
 
+    def first_token(self, path: str, n_threads: int, n_ctx: int) -> float:
+        """Open a model and a context for one sequence, and run a token: the time that took, of a
+        process that has done nothing before but import what it needs."""
+
     def open(self, n_ctx: int, n_seq_max: int, kv_unified: bool, type_k: str, type_v: str) -> float:
         """A context for `n_seq_max` sequences, in place of the one before; the time that took."""
 

@@ -12,7 +12,17 @@ import pytest
 from benchmarks import engines, report
 from benchmarks import vs_llama_cpp as module
 from benchmarks.engines import EngineError, EngineProcess
-from benchmarks.vs_llama_cpp import Bench, Figure, Plan, as_entry, main, nmse, parse, show
+from benchmarks.vs_llama_cpp import (
+    Bench,
+    Figure,
+    FreshProcesses,
+    Plan,
+    as_entry,
+    main,
+    nmse,
+    parse,
+    show,
+)
 from tests.benchmarks.toys import CannedEngine
 
 PLAN = Plan(
@@ -33,19 +43,16 @@ def canned(log: list[Any]) -> list[EngineProcess]:
 def test_each_test_is_run_in_turns(tmp_path: Path) -> None:
     log: list[Any] = []
     figures = list(Bench(tmp_path / "m.gguf", PLAN, canned(log)).run())
-    assert [figure.test for figure in figures] == ["prompt 20", "decode", "4 streams"]
-    prompt, decode, streams = figures
+    assert [figure.test for figure in figures] == ["prompt 20", "4 streams"]
+    prompt, streams = figures
     assert prompt.samples == {"ggmlpy": [20.0] * 2, "llama.cpp": [20.0] * 2}
-    assert decode.median("ggmlpy") == pytest.approx(100)
-    assert decode.advantage == pytest.approx(2)
-    assert decode.token_bytes == 1000 + 3  # half way through 5 steps
+    assert streams.advantage == pytest.approx(2)
     assert streams.median("llama.cpp") == pytest.approx(4 / 0.02)
     assert streams.token_bytes == (1000 + 4 * 12) / 4
     steps = [(entry[0], entry[2]) for entry in log if entry[1] == "decode"]
-    assert [name for name, _ in steps] == ["ggmlpy", "llama.cpp"] * 6
-    timed = [asked for _, asked in steps if asked["n_steps"] > 1]
-    assert [asked["n_seqs"] for asked in timed] == [1] * 4 + [4] * 4
-    assert [asked["depth"] for asked in timed] == [0] * 4 + [10] * 4
+    assert [name for name, _ in steps] == ["ggmlpy", "llama.cpp"] * 3
+    assert [asked["n_steps"] for _, asked in steps] == [1] * 2 + [3] * 4
+    assert {(asked["n_seqs"], asked["depth"]) for _, asked in steps} == {(4, 10)}
     contexts = [entry[2] for entry in log if entry[1] == "open"]
     assert [(c["n_ctx"], c["n_seq_max"], c["kv_unified"]) for c in contexts] == (
         [(20, 1, False)] * 2 + [(4 * 13, 4, False)] * 2
@@ -54,14 +61,37 @@ def test_each_test_is_run_in_turns(tmp_path: Path) -> None:
 
 def test_only_what_is_wished_is_run(tmp_path: Path) -> None:
     log: list[Any] = []
-    plan = Plan(("decode",), 1, 1, 20, 5, [4], 3, 10)
+    plan = Plan(("prompt",), 1, 1, 20, 5, [4], 3, 10)
     (figure,) = Bench(tmp_path / "m.gguf", plan, canned(log)[:1]).run()
     assert figure.advantage is None
     assert figure.samples.keys() == {"ggmlpy"}
     assert {entry[0] for entry in log} == {"ggmlpy"}
     assert "prepare" not in {entry[1] for entry in log}
-    loads_only = Plan(("load",), 1, 1, 20, 5, [4], 3, 10)
-    assert list(Bench(tmp_path / "m.gguf", loads_only, canned(log)).run()) == []
+    fresh_only = Plan(("load", "decode"), 1, 1, 20, 5, [4], 3, 10)
+    assert list(Bench(tmp_path / "m.gguf", fresh_only, canned(log)).run()) == []
+    assert FreshProcesses(tmp_path / "m.gguf", plan).run("python", "cpu") == []
+
+
+def test_loading_and_writing_have_processes_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(bytes(1000))
+    log: list[Any] = []
+    monkeypatch.setattr(module, "started", lambda peer, backend: iter(canned(log)))
+    fresh = FreshProcesses(path, PLAN)
+    decode, loaded, peak, surplus = fresh.run("python", "cpu")
+    assert decode.median("ggmlpy") == pytest.approx(100)
+    assert decode.advantage == pytest.approx(2)
+    assert decode.token_bytes == 1000 + 3  # half way through 5 steps
+    assert loaded.samples == {"ggmlpy": [0.5] * 2, "llama.cpp": [0.5] * 2}
+    assert peak.median("ggmlpy") == 3
+    assert surplus.samples == {"ggmlpy": [3e6 / 6000] * 2}
+    assert [entry[0] for entry in log if entry[1] == "close"] == ["ggmlpy", "llama.cpp"] * 3
+    # Of the first ones, which bring the file into the page cache, nothing counts.
+    assert sum(entry[1] == "first_token" for entry in log) == 6
+    assert sum(entry[1] == "decode" for entry in log) == 8
+    assert len(fresh.bandwidths) == 3
 
 
 def test_engines_that_compute_something_else_are_not_compared(tmp_path: Path) -> None:
@@ -132,7 +162,7 @@ def test_the_whole_command(
     entry = saved["tiny-f16"]
     assert entry["logits_nmse"] == 0
     assert [figure["test"] for figure in entry["figures"]] == [
-        "prompt 4", "decode", "2 streams", "load to first token", "peak resident",
+        "prompt 4", "2 streams", "decode", "load to first token", "peak resident",
         "peak / (file + cache + graphs)",
     ]  # fmt: skip
     *both, surplus = entry["figures"]

@@ -44,6 +44,9 @@ class CannedEngine(EngineProcess):
     def _load(self, path: str, n_threads: int) -> float:
         return 0.25
 
+    def _first_token(self, **_: Any) -> float:
+        return 0.5
+
     def _open(self, **_: Any) -> float:
         return 0.25
 
@@ -60,7 +63,7 @@ class CannedEngine(EngineProcess):
         return self.said.hex()
 
     def _resident_bytes(self) -> dict[str, int]:
-        return {"peak": 3 * 10**6}
+        return {"peak": 3 * 10**6, "cache": 2000, "compute": 3000}
 
     def _step_bytes(self, n_seqs: int, n_tokens: int) -> int:
         return 1000 + n_seqs * n_tokens

@@ -24,7 +24,7 @@ LAYERS: list[tuple[str, list[str]]] = [
     ("runtime", ["scheduler", "allocator", "executable", "compute"]),
     ("memory", [
         "spans", "batch", "arrangement", "cells", "cache_types", "kv_cache", "recurrent_state",
-        "transaction", "memory", "plans", "shift", "state", "state_file",
+        "transaction", "memory", "plans", "steady", "shift", "state", "state_file",
     ]),
     ("engine", [
         "context", "context_sizes", "generation", "slots", "engine", "answers", "completion",

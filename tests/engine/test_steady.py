@@ -100,20 +100,22 @@ def test_writing_on_is_bitwise_the_same(
     assert steady.n == 30 - 2  # the first one, and the first with more in view
 
 
+# Few, so that what comes between is often the only difference.
+orders = st.sampled_from([[0, 1, 2, 3], [3, 1, 0, 2], [1, 2]])
 actions = st.one_of(
-    st.tuples(st.just("write"), st.permutations(range(N_SEQ)), st.integers(1, 3)),
-    st.tuples(st.just("some"), st.permutations(range(N_SEQ)), st.integers(1, N_SEQ - 1)),
+    st.tuples(st.just("write"), orders, st.integers(1, 3)),
     st.tuples(st.just("prompt"), st.integers(0, N_SEQ - 1), st.integers(1, 5)),
     st.tuples(st.just("rm"), st.integers(0, N_SEQ - 1), st.integers(0, 3)),
+    st.tuples(st.just("hole"), st.integers(0, N_SEQ - 1), st.integers(0, 3)),
     st.tuples(st.just("cp"), st.integers(0, N_SEQ - 1), st.integers(0, N_SEQ - 1)),
     st.tuples(st.just("add"), st.integers(0, N_SEQ - 1), st.integers(1, 4)),
     st.tuples(st.just("bad"), st.integers(0, N_SEQ - 1), st.integers(0, 3)),
-    st.tuples(st.just("stopped"), st.permutations(range(N_SEQ)), st.integers(0, 1)),
+    st.tuples(st.just("stopped"), orders, st.just(0)),
 )
 
 
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(unified=st.booleans(), plan=st.lists(actions, min_size=3, max_size=14))
 def test_whatever_comes_between(
@@ -127,8 +129,6 @@ def test_whatever_comes_between(
         if what == "write":
             for i in range(n):
                 pair.decode(pair.next(which, i))
-        elif what == "some":
-            pair.decode(pair.next(which[:n], n))
         elif what == "prompt":
             pair.prompt(which, n)
         elif what == "bad":
@@ -145,6 +145,8 @@ def change(pair: Pair, what: str, seq: int, n: int) -> None:
     for context in (pair.quick, pair.careful):
         if what == "rm":
             context.seq_rm(seq, max(1, last - n))
+        elif what == "hole":
+            context.seq_rm(seq, n, n + 1)
         elif what == "cp":
             context.seq_cp(seq, n)
         elif last + n < 60:
