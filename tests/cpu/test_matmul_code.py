@@ -112,14 +112,22 @@ def test_superblocks_keep_their_sums_in_registers(type: str, most: tuple[int, in
 
 @pytest.mark.parametrize("type", ["f16", "f32"])
 def test_floats_are_one_fma_for_16_elements(type: str) -> None:
-    """32 elements of 4 weight rows times 1, 2 and 4 rows of x, every number loaded once."""
+    """32 elements of 4 weight rows times 2 and 4 rows of x: every number is loaded once. Sums stay
+    in registers, also of one row."""
     loops = inner_loops(_assembly()[type], "vfmadd")
-    assert {sum(text.startswith("vfmadd") for text in loop) for loop in loops} == {8, 16, 32}
+    loops = [loop for loop in loops if any(text.startswith("prefetch") for text in loop)]
+    widths = []
     for loop in loops:
-        n = sum(text.startswith("vfmadd") for text in loop) // 8
+        assert not [text for text in loop if text.startswith("v") and "%rsp" in text]
+        n_products = sum(text.startswith("vfmadd") for text in loop)
+        if n_products < 16:
+            continue
+        n = n_products // 8
+        widths.append(n)
         loads = [text for text in loop if "(" in text and not text.startswith(("pre", "lea"))]
         assert len(loads) == 2 * (4 + n)
-        assert not [text for text in loop if "%rsp" in text]
-        # Products, loads, prefetches of 4 rows, and a few to go on.
         n_lines = 4 if type == "f16" else 8
-        assert len(loop) <= 8 * n + 2 * (4 + n) + n_lines + 5 + _SLACK
+        assert sum(text.startswith("prefetch") for text in loop) == n_lines
+        assert len(loop) <= n_products + len(loads) + n_lines + 5 + _SLACK
+    assert sorted(widths) == [2, 4]
+    assert len(loops) > 2  # and those of one row

@@ -33,14 +33,15 @@ from ggmlpy.backends.cpu.simd.product import after, parts, tile_of
 from ggmlpy.backends.cpu.simd.reduce import fold4, fold16
 
 Arg = Type | Const
-_MOST_ROWS = 4  # that are read side by side: each is a stream of its own
+_MOST_ROWS = 4  # that are read side by side
 
 
 def _infer_dots(*args: Arg) -> Any:
     if len(args) != 2 or not isinstance(args[0], Tile) or not isinstance(args[1], Const):
         return None
     n = args[0].n
-    n_rows = max(1, min(_MOST_ROWS, args[1].value // n))
+    # For one row of x reading is all there is, and one stream of rows is read fastest.
+    n_rows = 1 if n == 1 else max(1, min(_MOST_ROWS, args[1].value // n))
     return (Tile(f32x16, n_rows * n), args[0], args[1])
 
 
