@@ -122,7 +122,7 @@ class Context:
         return self.memory.seq_pos_max(seq) + 1
 
     def warm_up(self) -> None:
-        """Build the plan of a decode step: kernels are compiled and weights repacked by then."""
+        """Build the plan of a decode step: kernels are compiled and weights packed by then."""
         n_kv = tuple(cache.n_kv() for cache in self.memory.caches)
         runs = ((1, 1),) if self.memory.recurrent is not None else ()
         self.plans.get(Shape((SegmentShape(1),), 1, n_kv, runs))

@@ -31,7 +31,7 @@ class Flag(enum.Flag):
     NONE = 0
     INPUT = enum.auto()  # a leaf that the caller fills before each run
     OUTPUT = enum.auto()  # keeps its memory to the end of the run
-    WEIGHT = enum.auto()  # a leaf that never changes: a backend may keep a repacked copy
+    WEIGHT = enum.auto()  # a leaf that never changes: a backend may keep a packed copy
     STATE = enum.auto()  # a leaf that runs read and write, as a KV cache
 
 

@@ -1,1 +1,1 @@
-"""Weight formats: how 16 rows are repacked side by side, and how a block of them is multiplied."""
+"""Weight formats: how groups of 16 rows lie, packed or as stored, and how they are multiplied."""

@@ -48,7 +48,7 @@ from typing import Any
 
 import numpy as np
 
-from ggmlpy.backends.cpu.formats.base import Format, quantized_format
+from ggmlpy.backends.cpu.formats.base import PackedFormat, quantized_format
 from ggmlpy.backends.cpu.formats.blocks import Block, Unpack
 from ggmlpy.backends.cpu.formats.columns import Repack, Stored, put, split
 from ggmlpy.backends.cpu.formats.planes import field, load_codes, plane, planes_of_runs
@@ -215,7 +215,7 @@ def _format(
     packed: np.dtype[Any],
     repack: Repack,
     unpack: Unpack,
-) -> Format:
+) -> PackedFormat:
     return quantized_format(
         type_name,
         block=256,

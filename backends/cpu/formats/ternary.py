@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from ggmlpy.backends.cpu.formats.base import Format, quantized_format
+from ggmlpy.backends.cpu.formats.base import PackedFormat, quantized_format
 from ggmlpy.backends.cpu.formats.blocks import Block
 from ggmlpy.backends.cpu.formats.columns import Repack, Stored, put
 from ggmlpy.backends.cpu.formats.planes import field, join, load_codes, plane, planes_of_runs
@@ -68,7 +68,7 @@ def _digits(b: Emitter, words: Any, n: int) -> Any:
     return b.bitcast(b.add(*digits), words.type)
 
 
-def _format(type_name: str, stored: list[Any], repack: Repack) -> Format:
+def _format(type_name: str, stored: list[Any], repack: Repack) -> PackedFormat:
     return quantized_format(
         type_name,
         block=256,

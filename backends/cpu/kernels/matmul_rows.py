@@ -1,4 +1,4 @@
-"""mul_mat and mul_mat_id where the first factor is not a weight that is repacked: views of a KV
+"""mul_mat and mul_mat_id where the first factor is no weight of a format (matmul.py): views of a KV
 cache, results, types without a format of their own, any layout whose rows are contiguous.
 
 Each of its rows is read as f32 once, into memory of the thread, for all rows of x that need it. A
