@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ggmlpy.arrangement import Arrangement
 from ggmlpy.batch import Batch
-from ggmlpy.cells import Appended, Positions
+from ggmlpy.cells import Appended
 from ggmlpy.kv_cache import KVCache
 from ggmlpy.memory import SequenceMemory
 from ggmlpy.plans import Plan
@@ -33,14 +33,13 @@ class _Behind:
     masks: list[tuple[NDArray[np.uint16], NDArray[np.int64]]]  # as one row, own cells in it
     n_changes: int  # of the cache, when it was as it is
 
-    def go_on(self, ubatch: Arrangement, positions: Positions) -> None:
-        """Take in the next tokens: cells, and the plan's rows and masks."""
+    def go_on(self) -> None:
+        """Turn to the next tokens, in the plan's rows and masks too; the cache is as it was."""
         for numbers in (self.at.ends, self.at.cells, self.rows):
             numbers += self.n_new
         for mask, own in self.masks:
             own += self.n_new
             mask[own] = 0
-        self.cache.append(self.at, ubatch, positions)
 
     def n_steps_left(self, n_kv: int) -> int:
         """For how many steps there are cells in view, of `n_kv`."""
@@ -104,24 +103,29 @@ class SteadyStep:
 
     def run(self, batch: Batch) -> NDArray[np.float32] | None:
         """The logits of the batch in its order, good until the next run; None, with nothing done,
-        for a batch that is not what follows. Whatever ends it early leaves the memory as it was."""
+        for a batch that is not what follows.
+
+        Whatever ends it early leaves the memory as it was. Then it must not be run again.
+        """
         if not self._is_next(batch):
             return None
         plan, places = self._plan, self._places
         tokens = batch.tokens
         plan.tokens[:] = tokens if places is None else [tokens[place] for place in places]
         plan.positions += 1
+        for part in self._behind:
+            part.go_on()
         try:
             for part in self._behind:
-                part.go_on(self._ubatch, plan.positions)
+                part.cache.append(part.at, self._ubatch, plan.positions)
             logits = plan.run()
+            self._positions = [position + 1 for position in batch.positions]
+            self._n_left -= 1
+            return logits if self._order is None else logits[self._order]
         except BaseException:
             for part in self._behind:
                 part.cache.take_back(part.at)
             raise
-        self._positions = [position + 1 for position in batch.positions]
-        self._n_left -= 1
-        return logits if self._order is None else logits[self._order]
 
     def _is_next(self, batch: Batch) -> bool:
         tokens = batch.tokens
