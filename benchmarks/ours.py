@@ -31,6 +31,7 @@ class Ggmlpy:
         self._backend = os.environ.get("GGMLPY_BENCHMARK_BACKEND", "cpu")
         backends_for(self._backend, 1)  # imported now, as the other engine's library is
         self._states: dict[int, SequenceState] = {}
+        self._tokenizer: Tokenizer | None = None  # never used, but in memory, as in an application
         self._context: Context | None = None
         self._logits: Logits | None = None
 
@@ -41,7 +42,8 @@ class Ggmlpy:
         started = perf_counter()
         self._file = GGUFFile.open(path)
         self._model = load_model(self._file)
-        Tokenizer.from_metadata(self._file.metadata, self._file.path.name).prepare()
+        self._tokenizer = Tokenizer.from_metadata(self._file.metadata, self._file.path.name)
+        self._tokenizer.prepare()
         self._backends = backends_for(self._backend, n_threads)
         return perf_counter() - started
 
@@ -52,7 +54,7 @@ class Ggmlpy:
         )
         llm.engine.context.decode([0])
         spent_s = perf_counter() - started
-        self._context = llm.engine.context
+        self._context, self._tokenizer = llm.engine.context, llm.tokenizer
         self._file, self._model = GGUFFile.open(path), self._context.model
         self._backends = self._context.backends
         return spent_s

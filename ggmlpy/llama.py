@@ -58,7 +58,8 @@ class Llama(Completions):
     ) -> None:
         """Load a model.
 
-        model_path     the GGUF file; of a split model, its first file
+        model_path     the GGUF file; of a split model, its first file. It must stay as it is while
+                       the model is in use: float weights are read where it is mapped
         n_ctx          tokens of all sequences together; 0: `n_seq_max` times `n_ctx_seq`, or what
                        the model was trained with
         n_ctx_seq      tokens that one sequence may have; 0: its equal part of `n_ctx`, or with
@@ -113,7 +114,7 @@ class Llama(Completions):
         self._n_batch = n_batch
         self._fingerprint: str | None = None
         preparing = _beside(tokenizer.prepare, give_back_free_memory)
-        self._context.warm_up()  # mostly packing, which leaves Python to others
+        self._context.warm_up()  # mostly packing or reading weights, which leaves Python to others
         preparing.result()
         self._file.release_metadata()
         self.load_s = self._answers.load_s = perf_counter() - started

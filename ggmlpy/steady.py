@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ggmlpy.arrangement import Arrangement
 from ggmlpy.batch import Batch
 from ggmlpy.cells import Appended
 from ggmlpy.kv_cache import KVCache
@@ -133,6 +132,7 @@ class SteadyStep:
             self._n_left > 0
             and batch.positions == self._positions
             and batch.seq_ids == self._seq_ids
+            and len(tokens) == len(batch.wanted) == len(self._positions)
             and all(batch.wanted)
             and set(map(type, tokens)) == {int}
             and min(tokens) >= 0

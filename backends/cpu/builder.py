@@ -3,8 +3,8 @@
 A field of dtype TENSOR is an operand: the first one is the result, the others are sources, found
 by the names that the op's shape rule uses. Fields named after a parameter of the op get its
 value, `scratch` gets memory that lasts for one node, and what is left comes from the kernel's
-`bind`, which may ask the builder for repacked weights and quantised activations. A step of several
-nodes (fusion.py) says itself what is in its operand fields.
+`bind`, which may ask the builder for weights (packed, or as they are stored) and for quantised
+activations. A step of several nodes (fusion.py) says itself what is in its operand fields.
 """
 
 from __future__ import annotations

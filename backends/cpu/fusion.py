@@ -210,7 +210,7 @@ def residual(steps: list[Step], values: Values) -> list[Step]:
 
 
 def glu(steps: list[Step], values: Values) -> list[Step]:
-    """act(gate x) * (up x): products of one x by packed weights of one type and shape."""
+    """act(gate x) * (up x): products of one x by weights of one type and shape."""
 
     def merge(window: Sequence[Step]) -> Step | None:
         first, second, third = window
@@ -220,8 +220,8 @@ def glu(steps: list[Step], values: Values) -> list[Step]:
             return None
         gate, up = y.src
         kernel = MATMUL_GLU.get((gate.src[0].type.name, y.op.name))
-        packed = MATMULS.get(gate.src[0].type.name)
-        if kernel is None or first.kernel is not packed or second.kernel is not packed:
+        matmul = MATMULS.get(gate.src[0].type.name)
+        if kernel is None or first.kernel is not matmul or second.kernel is not matmul:
             return None
         same = gate.src[0].ne == up.src[0].ne and gate.op == up.op and gate.src[1:] == up.src[1:]
         if not same or not values.only_for_next(gate) or not values.only_for_next(up):
@@ -268,13 +268,13 @@ def rope(steps: list[Step], values: Values) -> list[Step]:
 
 
 def bias(steps: list[Step], values: Values) -> list[Step]:
-    """A product by a packed weight, and a vector added to each of its rows."""
+    """A product by a weight, and a vector added to each of its rows."""
 
     def merge(window: Sequence[Step]) -> Step | None:
         first, second = window
         product, y = first.node, second.node
-        packed = first.kernel in MATMULS.values() and not first.is_fused
-        if not packed or not _is(second, "add_f32") or not _row_by_row(product, y):
+        is_product = first.kernel in MATMULS.values() and not first.is_fused
+        if not is_product or not _is(second, "add_f32") or not _row_by_row(product, y):
             return None
         vector = y.src[1]
         if not vector.is_leaf or vector.spec.n_rows != 1 or not values.only_for_next(product):

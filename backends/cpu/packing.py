@@ -137,7 +137,9 @@ class PackedWeights:
         return job.packed
 
     def use_stored(self, weight: Tensor, place: Place) -> None:
-        """The weight at `place` is used as it is: `make` brings what of it is in a mapped file."""
+        """The weight at `place` is used as it is: `make` brings what of it is in a mapped file, or
+        raises FileError where that was cut short. Where files are not read at positions (on
+        Windows) pages come when they are first used."""
         if place.storage.place is not None:
             self.get(weight, place, _TOUCHING)
 
@@ -191,9 +193,8 @@ class _Work:
         self._room_bytes = room_bytes(pieces)
 
     def do(self, n_threads: int, doing: str) -> int | None:
-        """All of it, on `n_threads` threads; tells how much is done,
-        as `doing`. A piece whose bytes could not
-        be read, if there is one."""
+        """All of it, on `n_threads` threads; tells how much is done, as `doing`. A piece whose
+        bytes could not be read, if there is one."""
         if self._n_bytes < _FEW_BYTES:
             return self._take_part()
         with ThreadPoolExecutor(n_threads, "ggmlpy-pack") as pool:

@@ -107,7 +107,7 @@ def do_pieces(queue: Int, pieces: Int, n_pieces: Int, room: Int) -> Int:
 
 @entry(i64, i64, i64, i64, i64, i64)
 def touch(rows: Int, row_bytes: Int, out: Int, n_groups: Int, n_blocks: Int) -> Int:
-    """In place of a function that packs: reads a byte of every page, and writes nothing."""
+    """In place of a function that packs: reads a byte of every 4096, and writes nothing."""
     total = 0
     for at in range(0, n_groups * GROUP * row_bytes, _PAGE_BYTES):
         total += load_u8(rows + at)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -11,6 +15,7 @@ from numpy.typing import NDArray
 import ggmlpy
 from ggmlpy.backends.cpu.backend import CpuBackend
 from ggmlpy.quants import Bytes, to_float
+from ggmlpy.storage import address_of
 from ggmlpy.tensor import Tensor
 from ggmlpy.types import TYPES, TensorType
 from tests.blocks import random_rows
@@ -102,3 +107,19 @@ def same_bits(got: NDArray[Any], want: NDArray[Any]) -> None:
 def block_size(type: str) -> int:
     found: TensorType = TYPES[type]
     return found.block_size
+
+
+@contextmanager
+def at_the_end_of_a_page(raw: Bytes) -> Iterator[Bytes]:
+    """A copy of `raw` whose last byte is a page's; the page after it may not be touched."""
+    pages = mmap.mmap(-1, (-(-raw.nbytes // mmap.PAGESIZE) + 1) * mmap.PAGESIZE)
+    memory = np.frombuffer(pages, np.uint8)[: -mmap.PAGESIZE]
+    stored = memory[len(memory) - raw.nbytes :]
+    stored[:] = raw.reshape(-1)
+    end = ctypes.c_void_p(address_of(stored) + raw.nbytes)
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.mprotect(end, mmap.PAGESIZE, 0) == 0
+    try:
+        yield stored.reshape(raw.shape)
+    finally:
+        libc.mprotect(end, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_WRITE)

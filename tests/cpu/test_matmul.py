@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import sys
 
 import numpy as np
@@ -15,7 +13,6 @@ from ggmlpy import ops
 from ggmlpy.backends.cpu import packing
 from ggmlpy.backends.cpu.kernels.matmul import KERNELS
 from ggmlpy.quants import Bytes, from_float
-from ggmlpy.storage import address_of
 from ggmlpy.tensor import Tensor
 from ggmlpy.types import TYPES
 from tests.cpu.conftest import ISAS, jit_for
@@ -24,6 +21,7 @@ from tests.cpu.products import (
     QUANTIZED,
     WEIGHTS,
     as_multiplied,
+    at_the_end_of_a_page,
     block_size,
     check_product,
     dequantized,
@@ -35,6 +33,7 @@ from tests.cpu.products import (
 
 ROWS = (1, 5, 16, 17, 48, 100)
 COLUMNS = (1, 2, 7, 33)
+linux = pytest.mark.skipif(sys.platform != "linux", reason="pages are protected as on Linux")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -173,27 +172,60 @@ def test_weights_at_odd_addresses(type: str) -> None:
     same_bits(run(product(shifted, type, x)), run(product(raw, type, x)))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="pages are protected as on Linux")
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("type", FLOATS)
+def test_floats_are_summed_in_16_lanes_and_a_tree(isa: str, type: str) -> None:
+    """The bits of the order that formats/floats.py promises; a product is rounded with its sum
+    where there is fma."""
+    n, m, k = 3, 5, 187
+    raw, x = weight_bytes(type, m, k), random_x(n, k)
+    w = dequantized(raw, type)
+    sums = np.zeros((n, m, 16), np.float32)
+    for i in range(k):
+        products = x[:, None, i].astype(np.float64) * w[:, i]  # exact
+        if "fma" not in jit_for(isa).isa.has:
+            products = products.astype(np.float32).astype(np.float64)
+        lane = sums[..., i % 16]
+        lane[...] = products + lane
+    while sums.shape[-1] > 1:
+        sums = sums[..., : sums.shape[-1] // 2] + sums[..., sums.shape[-1] // 2 :]
+    same_bits(run(product(raw, type, x), isa), sums[..., 0])
+
+
+@linux
 @pytest.mark.parametrize("type", FLOATS)
 @pytest.mark.parametrize("isa", ISAS)
 def test_stored_rows_are_read_to_their_end_and_not_beyond(isa: str, type: str) -> None:
     """Weights end where a page ends that may not be touched, as a mapped file may."""
     for k, m in ((64, 20), (37, 17), (187, 3), (16, 16), (1, 1)):
         raw, x = weight_bytes(type, m, k), random_x(7, k)
-        pages = mmap.mmap(-1, (-(-raw.nbytes // mmap.PAGESIZE) + 1) * mmap.PAGESIZE)
-        memory = np.frombuffer(pages, np.uint8)
-        stored = memory[len(memory) - mmap.PAGESIZE - raw.nbytes : -mmap.PAGESIZE]
-        stored[:] = raw.reshape(-1)
-        end = ctypes.c_void_p(address_of(stored) + raw.nbytes)
-        libc = ctypes.CDLL(None, use_errno=True)
         want = run(product(raw, type, x), isa)
-        assert libc.mprotect(end, mmap.PAGESIZE, 0) == 0
-        try:
-            got = [run(product(stored.reshape(raw.shape), type, x[:n]), isa) for n in (1, 2, 7)]
-        finally:
-            libc.mprotect(end, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_WRITE)
+        with at_the_end_of_a_page(raw) as stored:
+            got = [run(product(stored, type, x[:n]), isa) for n in (1, 2, 7)]
         for rows in got:
             same_bits(rows, want[: len(np.atleast_2d(rows))])
+
+
+@linux
+@pytest.mark.parametrize("type", FLOATS)
+@pytest.mark.parametrize("isa", ISAS)
+def test_the_last_expert_and_gated_products_read_no_further(isa: str, type: str) -> None:
+    n, m, k = 5, 17, 37
+    raw, x = weight_bytes(type, 3 * m, k), random_x(n, 1, k)
+    ids = ggmlpy.from_numpy(np.array([[2, 0], [1, 2], [2, 1], [0, 2], [1, 0]], np.int32))
+
+    def both(raw: Bytes) -> list[NDArray[np.float32]]:
+        experts = ggmlpy.from_bytes(raw, type, (k, m, 3))
+        one, other = (product(raw[rows], type, x[:, 0]) for rows in (slice(m), slice(-m, None)))
+        nodes = [ops.mul_mat_id(experts, ggmlpy.from_numpy(x), ids)]
+        nodes += [ops.swiglu_split(one, other), ops.swiglu_split(other, one)]
+        return [run(node, isa) for node in nodes]
+
+    want = both(raw)
+    with at_the_end_of_a_page(raw) as stored:
+        got = both(stored)
+    for rows, wanted in zip(got, want, strict=True):
+        same_bits(rows, wanted)
 
 
 SCALES_AT = {  # where the f16 scales lie in a block

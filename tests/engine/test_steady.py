@@ -3,8 +3,13 @@ granted."""
 
 from __future__ import annotations
 
+import inspect
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -15,6 +20,7 @@ from hypothesis import strategies as st
 from ggmlpy.batch import Batch
 from ggmlpy.context import Context
 from ggmlpy.errors import BadBatch
+from ggmlpy.kv_cache import KVCache
 from ggmlpy.plans import Plan
 from ggmlpy.steady import SteadyStep
 from tests.engine.test_streams import make
@@ -185,6 +191,66 @@ def check_stopped(pair: Pair, seqs: list[int]) -> None:
                 context.decode_batch(batch)
     pair.check_cells()
     pair.decode(batch)
+
+
+@contextmanager
+def interrupted_at(n: int) -> Iterator[None]:
+    """An interrupt before the n-th line that is run of the code that takes in a step."""
+    files = {inspect.getfile(owner) for owner in (SteadyStep, KVCache, Plan)}
+    left = n
+
+    def trace(frame: FrameType, event: str, arg: Any) -> Any:
+        nonlocal left
+        if frame.f_code.co_filename not in files:
+            return None
+        left -= event == "line"
+        if left == 0:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+@pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
+def test_an_interrupt_at_any_line_leaves_the_cells_as_they_were(
+    tmp_path: Path, steady: Counter, unified: bool
+) -> None:
+    pair = Pair(tmp_path, unified=unified)
+    for seq in (0, 1):
+        pair.prompt(seq, 3)
+    for n in range(1, 1000):
+        pair.decode(pair.next([0, 1], n))
+        pair.decode(pair.next([0, 1], n))  # a step that goes on, as the one that is stopped
+        try:
+            with interrupted_at(n):
+                pair.quick.decode_batch(pair.next([0, 1], 3))
+        except KeyboardInterrupt:
+            pair.check_cells()
+        else:
+            break
+        for each in (pair.quick, pair.careful):
+            each.seq_rm(-1, 3)
+    assert 30 < n < 999
+    assert steady.n >= n
+
+
+def test_a_batch_of_lists_of_several_lengths_is_refused_as_ever(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    for seq in (0, 1):
+        pair.prompt(seq, 3)
+    pair.decode(pair.next([0, 1], 1))
+    batch = pair.next([0, 1], 2)
+    del batch.tokens[1]
+    for each in (pair.quick, pair.careful):
+        with pytest.raises(ValueError, match="argument 2 is longer"):
+            each.decode_batch(batch)
+    pair.check_cells()
 
 
 def test_tokens_that_are_no_ints_are_taken_as_ever(tmp_path: Path, steady: Counter) -> None:

@@ -33,7 +33,7 @@ from ggmlpy.backends.cpu.simd.core import (
 from ggmlpy.backends.cpu.simd.product import after
 
 GROUP = 16  # rows side by side: the lanes of a vector of sums
-CHUNK_BYTES = 16  # of a row
+_CHUNK_BYTES = 16  # of a row
 _CHUNK = Vec(i32, 4)
 # Where the words of two vectors go in each quarter of 128 bits: first both low halves, then the
 # high ones, in turns; the same with pairs of words.
@@ -55,8 +55,8 @@ class Stored:
         """The columns i32x16 of a field of whole words, in order."""
         begin, end = self._place(name)
         assert (end - begin) % 4 == 0
-        whole = end - (end - begin) % CHUNK_BYTES
-        found = [column for at in range(begin, whole, CHUNK_BYTES) for column in self._chunk(at)]
+        whole = end - (end - begin) % _CHUNK_BYTES
+        found = [column for at in range(begin, whole, _CHUNK_BYTES) for column in self._chunk(at)]
         return found + [self._word(at) for at in range(whole, end, 4)]
 
     def halves(self, name: str) -> Any:
@@ -81,8 +81,8 @@ class Stored:
 
     def _word(self, begin: int) -> Any:
         """A column: of the 16 bytes that start with it, or end with it at the end of a block."""
-        fits = begin + CHUNK_BYTES <= self.dtype.itemsize
-        at = begin if fits else begin + 4 - CHUNK_BYTES
+        fits = begin + _CHUNK_BYTES <= self.dtype.itemsize
+        at = begin if fits else begin + 4 - _CHUNK_BYTES
         assert at >= 0
         return self._chunk(at)[(begin - at) // 4]
 

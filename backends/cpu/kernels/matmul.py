@@ -90,7 +90,7 @@ FORMATS = (
 
 
 def requires(node: Tensor) -> bool:
-    """A weight that may be packed: a contiguous leaf that never changes."""
+    """A weight: a contiguous leaf that never changes, so it may be packed."""
     weight = node.src[0]
     return weight.is_leaf and Flag.WEIGHT in weight.flags and weight.contiguous
 

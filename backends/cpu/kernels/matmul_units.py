@@ -1,8 +1,8 @@
 """A unit of work of matrix products: a group of 16 weight rows times a chunk of rows of x.
 
 With AMX rows of x go 16 at a time through tiles while there are as many; what is left, and
-everything without AMX, goes 8, 4, 2 or 1 at a time through registers. The width changes how often
-weights are read, never the order in which a sum is built.
+everything without AMX, goes 8 (floats: 4), 4, 2 or 1 at a time through registers. The width
+changes how often weights are read, never the order in which a sum is built.
 """
 
 from __future__ import annotations

@@ -47,7 +47,8 @@ def _infer_dots(*args: Arg) -> Any:
 
 @typed(_infer_dots)
 def zero_dots(b: Emitter, sums: Any, n_sums: Const) -> Any:
-    """Zeros for as many weight rows as fit: up to `n_sums` vectors, a constant."""
+    """Zeros for as many weight rows as are read side by side: at most `n_sums` vectors, a
+    constant."""
     dots = _infer_dots(Tile(f32x16, sums.type.count), n_sums)[0]
     return ir.Constant(dots.ir, None)
 
@@ -176,6 +177,6 @@ def prefetch_rows(
     far = b.mul(row_bytes, n_rows)
     least = ir.Constant(i64.ir, ahead.value)
     far = b.select(b.icmp_signed("<", far, least), least, far)
-    next = b.add(b.add(addresses[0], b.mul(at, n_rows)), far)
+    first = b.add(b.add(addresses[0], b.mul(at, n_rows)), far)
     for line in range(0, n_bytes.value * len(addresses), 64):
-        prefetch_l2(b, after(b, next, line))
+        prefetch_l2(b, after(b, first, line))

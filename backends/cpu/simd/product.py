@@ -1,6 +1,6 @@
-"""Products of 16 weight rows with a few rows of x: one vector of 16 sums for each row of x.
+"""Sums of products with a few rows of x: one vector of 16 for each row of x.
 
-    sums   tile of n vectors f32x16: vector t belongs to row t of x, lane i to weight row i
+    sums   tile of n vectors f32x16: vector t belongs to row t of x
     rows   tile of n addresses: where the rows of x start
     at     byte offset into every one of them
 
@@ -22,7 +22,6 @@ from ggmlpy.backends.cpu.simd.core import (
     Scalar,
     Tile,
     Type,
-    f32,
     f32x16,
     i64,
     typed,
@@ -83,13 +82,6 @@ def load_rows(b: Emitter, sums: Any, ptr: Any) -> Any:
     """The addresses of as many rows as `sums` is wide, from a list of i64 at `ptr`."""
     n = sums.type.count
     return tile_of(b, [b.load_from(after(b, ptr, 8 * t), i64) for t in range(n)])
-
-
-@typed(expect([f32x16], f32x16, [i64], i64, result=[f32x16]))
-def add_outer(b: Emitter, sums: Any, v: Any, rows: Any, at: Any) -> Any:
-    """sums[t] + v * x[t], x[t] the f32 at `at` in row t."""
-    xs = [b.splat(b.load_from(b.add(row, at), f32), 16) for row in parts(b, rows)]
-    return tile_of(b, [fma(b, v, x, s) for s, x in zip(parts(b, sums), xs, strict=True)])
 
 
 @typed(expect([f32x16], f32x16, [i64], i64, result=[f32x16]))

@@ -1,5 +1,5 @@
 """A tile: a few vectors in one value. Its width decides which code a function like `add_dots`
-(product.py) becomes, unrolled, so that every vector has a register of its own."""
+(dots.py) becomes, unrolled, so that every vector has a register of its own."""
 
 from __future__ import annotations
 
