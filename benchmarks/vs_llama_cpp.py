@@ -134,24 +134,11 @@ class Bench:
             tell(f"{engine.name} warms up")
             engine.open(n)
             engine.prompt(n)
-        self._compare_logits()
+        self.logits_nmse = compare_logits(self.path, self.plan, self.engines)
         tell(f"prompt, {n} tokens, {self.plan.n_repeat} times each")
         seconds = in_turns(self.engines, self.plan.n_repeat, lambda engine: engine.prompt(n))
         rates = {name: [n / s for s in each] for name, each in seconds.items()}
         return Figure(f"prompt {n}", "t/s", rates)
-
-    def _compare_logits(self) -> None:
-        """Both must have computed the same: of the same prompt, whatever it was, nearly equal."""
-        for engine in self.engines:
-            engine.prompt(min(16, self.plan.n_prompt))
-        logits = [np.frombuffer(engine.logits(), "<f4") for engine in self.engines]
-        if len(logits) == 2:
-            self.logits_nmse = nmse(*logits)
-            if not self.logits_nmse < SAME_NMSE:
-                raise EngineError(
-                    f"the engines do not compute the same: their logits of {self.path.name} differ"
-                    f" by an NMSE of {self.logits_nmse:.2g}, at most {SAME_NMSE:g} is rounding"
-                )
 
     def _streams(self, n_seqs: int) -> Figure:
         plan = self.plan
@@ -177,6 +164,29 @@ def _token_bytes(ours: EngineProcess, n_seqs: int, n_steps: int, depth: int) -> 
     return ours.step_bytes(n_seqs, depth + (n_steps + 1) // 2) / n_seqs
 
 
+def compare_logits(path: Path, plan: Plan, engines: Sequence[EngineProcess]) -> float | None:
+    """Both must compute the same: of the same prompt, whatever it is, nearly equal logits."""
+    return check_same(path, [logits_of(engine, plan) for engine in engines])
+
+
+def logits_of(engine: EngineProcess, plan: Plan) -> Floats:
+    engine.prompt(min(16, plan.n_prompt))
+    return np.frombuffer(engine.logits(), "<f4")
+
+
+def check_same(path: Path, logits: Sequence[Floats]) -> float | None:
+    """How much the two engines' logits differ; None of one engine. Raises EngineError."""
+    if len(logits) < 2:
+        return None
+    difference = nmse(*logits)
+    if difference < SAME_NMSE:
+        return difference
+    raise EngineError(
+        f"the engines do not compute the same: their logits of {path.name} differ by an NMSE of"
+        f" {difference:.2g}, at most {SAME_NMSE:g} is rounding"
+    )
+
+
 def nmse(a: Floats, b: Floats) -> float:
     """The mean squared difference in units of what `b` has; infinite where it has nothing alike."""
     if a.shape != b.shape or not b.any():
@@ -197,6 +207,7 @@ class FreshProcesses:
         self._surplus: list[float] = []
         self._rates: dict[str, list[float]] = {}
         self._token_bytes: float | None = None
+        self.logits_nmse: float | None = None
 
     def run(self, peer: str | None, backend: str) -> list[Figure]:
         """In turns; one of each before, which brings the file into the page cache."""
@@ -204,10 +215,16 @@ class FreshProcesses:
         if not tests:
             return []
         tell(f"{' and '.join(tests)}, {self.plan.n_repeat} fresh processes each")
-        for i in range(self.plan.n_repeat + 1):
+        logits = []
+        for engine in started(peer, backend):
+            with engine:
+                engine.first_token(self.path, self.plan.n_threads, CONTEXT)
+                logits.append(logits_of(engine, self.plan))
+        self.logits_nmse = check_same(self.path, logits)
+        for _ in range(self.plan.n_repeat):
             for engine in started(peer, backend):
                 with engine:
-                    self._measure(engine, counts=i > 0)
+                    self._measure(engine)
             self.bandwidths.append(read_bandwidth(self.plan.n_threads))
         loads = [
             Figure("load to first token", "s", self._loaded_s),
@@ -217,12 +234,10 @@ class FreshProcesses:
         decode = Figure("decode", "t/s", self._rates, self._token_bytes)
         return [decode] * ("decode" in tests) + loads * ("load" in tests)
 
-    def _measure(self, engine: EngineProcess, counts: bool) -> None:
+    def _measure(self, engine: EngineProcess) -> None:
         plan = self.plan
         loaded_s = engine.first_token(self.path, plan.n_threads, CONTEXT)
         engine.prompt(min(plan.n_prompt, CONTEXT))
-        if not counts:
-            return
         memory = engine.resident_bytes()
         self._loaded_s.setdefault(engine.name, []).append(loaded_s)
         self._peaks.setdefault(engine.name, []).append(memory["peak"] / 1e6)
@@ -360,7 +375,7 @@ def run(path: Path, plan: Plan, options: argparse.Namespace) -> None:
             **about,
             "model_bytes": path.stat().st_size,
             "read_bandwidth_gbs": bandwidth / 1e9,
-            "logits_nmse": bench.logits_nmse,
+            "logits_nmse": fresh.logits_nmse if bench.logits_nmse is None else bench.logits_nmse,
             "idle_share": {engine.name: engine.idle_share for engine in engines},
             "doubts": doubts,
             "plan": asdict(plan),

@@ -30,10 +30,16 @@ class Batch:
         return len(self.tokens)
 
     def add(self, token: int, position: int, seq_ids: Sequence[int], wanted: bool = False) -> None:
-        """Append one token."""
+        """Append one token. Raises BadBatch for `seq_ids` that are no sequences, like (0,)."""
+        try:
+            seqs = tuple(seq_ids)
+        except TypeError:
+            raise BadBatch(
+                f"seq_ids is {seq_ids!r}: must be a token's sequences, as (0,)"
+            ) from None
         self.tokens.append(token)
         self.positions.append(position)
-        self.seq_ids.append(tuple(seq_ids))
+        self.seq_ids.append(seqs)
         self.wanted.append(wanted)
 
     def add_sequence(

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ggmlpy.arrangement import Arrangement, SegmentShape
 from ggmlpy.backends.base import Backend
 from ggmlpy.batch import Batch, check, check_shared, split
+from ggmlpy.cache_types import cache_type
 from ggmlpy.compute import backends_for
 from ggmlpy.context_sizes import check_whole
 from ggmlpy.errors import BadBatch
@@ -53,6 +54,7 @@ class Context:
         flash_attn: bool = True,
         pin: Pin | None = None,
     ) -> None:
+        check_whole("n_ctx", n_ctx, 0)
         self.model = model
         self.sizes: Sizes = decide_sizes(n_ctx, n_seq_max, kv_unified, n_ubatch, n_ctx_seq)
         self.memory = SequenceMemory(model.memory, self.sizes, type_k, type_v)
@@ -74,10 +76,14 @@ class Context:
         n_threads: int | None = None,
         **options: Any,
     ) -> Context:
-        """A context of a GGUF file; `options` are those of Context, `n_ctx` at least.
+        """A context of a GGUF file; `options` are those of Context, `n_ctx` at least. Types of K
+        and V may be names.
 
         Raises FileError, Unsupported or BackendError.
         """
+        for name in ("type_k", "type_v"):
+            if name in options:
+                options[name] = cache_type(name, options[name])
         model = load_model(GGUFFile.open(path))
         return cls(model, backends_for(backend, n_threads), **options)
 

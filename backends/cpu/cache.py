@@ -3,7 +3,8 @@
     <folder>/cpu/<key>.o      magic | sha256 of the code | code
 
 A cache that cannot be read, written or trusted is a slow start and never an error: damaged files
-count as absent, and writing gives up in silence. amx_check.py keeps its verdicts here too.
+count as absent, and who compiles warns where nothing can be kept. amx_check.py keeps its verdicts
+here too.
 """
 
 from __future__ import annotations
@@ -43,11 +44,17 @@ def _platform_folder() -> Path:
     return Path(base) / "ggmlpy"
 
 
+class KernelCacheWarning(UserWarning):
+    """Compiled kernels cannot be kept: each start compiles them again."""
+
+
 class Cache:
-    """Objects by key, in a folder."""
+    """Objects by key, in a folder. `problem` is why the last one could not be stored, if one
+    could not."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = (folder or default_folder()) / "cpu"
+        self.problem: OSError | None = None
 
     def path(self, key: str) -> Path:
         return self.folder / f"{key}.o"
@@ -70,12 +77,14 @@ class Cache:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             handle, name = tempfile.mkstemp(dir=self.folder, suffix=".tmp")
-        except OSError:
+        except OSError as error:
+            self.problem = error
             return
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(content)
             Path(name).replace(self.path(key))
-        except OSError:
+        except OSError as error:
+            self.problem = error
             with contextlib.suppress(OSError):
                 Path(name).unlink()

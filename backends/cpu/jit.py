@@ -21,6 +21,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -33,7 +34,7 @@ from weakref import WeakSet
 import llvmlite
 
 from ggmlpy import types
-from ggmlpy.backends.cpu.cache import Cache
+from ggmlpy.backends.cpu.cache import Cache, KernelCacheWarning
 from ggmlpy.backends.cpu.codegen import Linker
 from ggmlpy.backends.cpu.cores import default_n_threads
 from ggmlpy.backends.cpu.isa import ISA, select
@@ -79,6 +80,7 @@ class Jit:
         self.isa = isa if isinstance(isa, ISA) else select(isa)
         self.cache = cache or Cache()
         self._progress = progress
+        self._warned = False
         self._addresses: dict[Entry, int] = {}
         self.begin()
         _ALL.add(self)
@@ -148,7 +150,20 @@ class Jit:
                     future.result()
             finally:
                 queue.clear()  # after an error or an interrupt, workers end with what they have
+        self._warn_if_not_kept()
         return done
+
+    def _warn_if_not_kept(self) -> None:
+        problem, self.cache.problem = self.cache.problem, None
+        if problem is not None and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"compiled kernels cannot be kept in {self.cache.folder}:"
+                f" {problem.strerror or problem}. Each start compiles them again, unless"
+                " GGMLPY_CACHE_DIR names a folder that can be written",
+                KernelCacheWarning,
+                stacklevel=2,
+            )
 
 
 @cache

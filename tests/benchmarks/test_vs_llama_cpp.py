@@ -91,7 +91,9 @@ def test_loading_and_writing_have_processes_of_their_own(
     # Of the first ones, which bring the file into the page cache, nothing counts.
     assert sum(entry[1] == "first_token" for entry in log) == 6
     assert sum(entry[1] == "decode" for entry in log) == 8
-    assert len(fresh.bandwidths) == 3
+    assert sum(entry[1] == "logits" for entry in log) == 2
+    assert fresh.logits_nmse == 0
+    assert len(fresh.bandwidths) == 2
 
 
 def test_engines_that_compute_something_else_are_not_compared(tmp_path: Path) -> None:

@@ -356,3 +356,19 @@ def test_moves_that_do_not_work_change_nothing(tmp_path: Path) -> None:
     run.seq_add(0, 0, None, -2)  # what goes below 0 is forgotten
     assert [run.memory.seq_pos_min(0), run.memory.seq_pos_max(0)] == [0, 1]
     assert run.memory.n_used() == 4
+
+
+def test_a_context_takes_types_by_name_and_refuses_what_is_no_size(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "tiny.gguf", Tiny(n_head=2, n_head_kv=1, n_rot=32))
+    context = Context.open(path, backend="reference", n_ctx=64, type_k="q8_0", type_v=2)
+    (cache,) = context.memory.caches
+    assert (str(cache.type_k), str(cache.type_v)) == ("q8_0", "q4_0")
+    with pytest.raises(Unsupported, match="type_v is 'q9'"):
+        Context.open(path, backend="reference", n_ctx=64, type_v="q9")
+    with pytest.raises(BadBatch, match="n_ctx is '64': it must be a whole number"):
+        Context.open(path, backend="reference", n_ctx="64")
+
+
+def test_a_batch_says_what_sequences_must_be() -> None:
+    with pytest.raises(BadBatch, match=r"seq_ids is 0: must be a token's sequences, as \(0,\)"):
+        Batch().add(1, 0, 0)  # type: ignore[arg-type]
