@@ -226,13 +226,16 @@ class FreshProcesses:
                 with engine:
                     self._measure(engine)
             self.bandwidths.append(read_bandwidth(self.plan.n_threads))
-        loads = [
-            Figure("load to first token", "s", self._loaded_s),
-            Figure("peak resident", "MB", self._peaks),
-            Figure("peak / (file + cache + graphs)", "x", {"ggmlpy": self._surplus}),
-        ]
-        decode = Figure("decode", "t/s", self._rates, self._token_bytes)
-        return [decode] * ("decode" in tests) + loads * ("load" in tests)
+        figures = []
+        if "decode" in tests:
+            figures.append(Figure("decode", "t/s", self._rates, self._token_bytes))
+        if "load" in tests:
+            figures += [
+                Figure("load to first token", "s", self._loaded_s),
+                Figure("peak resident", "MB", self._peaks),
+                Figure("peak / (file + cache + graphs)", "x", {"ggmlpy": self._surplus}),
+            ]
+        return figures
 
     def _measure(self, engine: EngineProcess) -> None:
         plan = self.plan
