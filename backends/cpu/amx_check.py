@@ -29,6 +29,7 @@ import llvmlite
 import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
+from numpy.typing import NDArray
 
 from ggmlpy.backends.cpu import codegen
 from ggmlpy.backends.cpu.cache import Cache
@@ -171,28 +172,48 @@ def _check_products(isa: ISA) -> None:
         x = rng.integers(-128, 128, (ROWS, _STRIDE), np.int8)
         y = rng.integers(-128, 128, (n_bytes // 4, ROW_BYTES), np.int8)
         x[0], y[:, :4] = -128, -128  # the largest product
-        got = np.zeros((ROWS, ROW_BYTES // 4), np.int32)
-        config, file = np.zeros(CONFIG_BYTES, np.uint8), np.zeros(FILE_BYTES, np.uint8)
-        _product(isa, n_bytes)(*(a.ctypes.data for a in (config, file, x, y, got)))
-        columns = y.reshape(n_bytes // 4, ROW_BYTES // 4, 4).swapaxes(1, 2).reshape(n_bytes, -1)
-        want = x[:, :n_bytes].astype(np.int32) @ columns.astype(np.int32)
+        got = _multiply(isa, "i8", n_bytes, x, y).view(np.int32)
+        want = x[:, :n_bytes].astype(np.int32) @ _columns(y, 4).astype(np.int32)
         if not np.array_equal(got, want):
             raise ArithmeticError(f"a product of tiles with rows of {n_bytes} bytes is wrong")
+    # Whole numbers, whose sums are exact in any order.
+    factors = [rng.integers(-255, 256, (ROWS, n)).astype(np.float32) for n in (_STRIDE // 2, 32)]
+    x, y = ((f.view(np.uint32) >> 16).astype(np.uint16) for f in factors)
+    got = _multiply(isa, "bf16", ROW_BYTES, x, y).view(np.float32)
+    if not np.array_equal(got, factors[0][:, :32] @ _columns(factors[1], 2)):
+        raise ArithmeticError("a product of tiles of bf16 is wrong")
+
+
+def _columns(y: NDArray[Any], n: int) -> NDArray[Any]:
+    """The matrix [k, 16] whose row j of a tile has elements nj .. nj + n - 1 of each column."""
+    return y.reshape(len(y), -1, n).swapaxes(1, 2).reshape(n * len(y), -1)
+
+
+def _multiply(
+    isa: ISA, type_name: str, n_bytes: int, x: NDArray[Any], y: NDArray[Any]
+) -> NDArray[np.uint32]:
+    """The product of tiles of `n_bytes` a row of x, [ROWS, 16], as bits."""
+    got = np.zeros((ROWS, ROW_BYTES // 4), np.uint32)
+    config, file = np.zeros(CONFIG_BYTES, np.uint8), np.zeros(FILE_BYTES, np.uint8)
+    product = _product(isa, type_name, n_bytes)
+    product(*(a.ctypes.data for a in (config, file, x, y, got)))
+    return got
 
 
 @cache
-def _product(isa: ISA, n_bytes: int) -> Any:
+def _product(isa: ISA, type_name: str, n_bytes: int) -> Any:
     """The C function (config, file, x, y, result): ROWS rows of `n_bytes` times n_bytes / 4."""
     tiles = Tiles(Shape(ROWS, ROW_BYTES), Shape(ROWS, n_bytes), Shape(n_bytes // 4, ROW_BYTES))
-    symbol = f"ggmlpy_tiles_{n_bytes}"
+    symbol = f"ggmlpy_tiles_{type_name}_{n_bytes}"
     module = ir.Module()
     function = ir.Function(module, ir.FunctionType(void.ir, [i64.ir] * 5), symbol)
     config, file, x, y, result = function.args
     b = Emitter(function.append_basic_block(), isa)
-    tiles.configure(b, config)
+    tiles.configure(b, file, config)
     tiles.load(b, file, 1, x, ir.Constant(i64.ir, _STRIDE))
     tiles.load(b, file, 2, y, ir.Constant(i64.ir, ROW_BYTES))
-    tiles.product(b, file, 0, 1, 2)
+    multiply = tiles.product if type_name == "i8" else tiles.add_product_of_bf16
+    multiply(b, file, 0, 1, 2)
     tiles.store(b, file, 0, result)
     release(b)
     b.ret_void()

@@ -77,6 +77,7 @@ class CpuBackend(Backend):
             places,
             1 if few else self.n_threads,
             self._pool,
+            self.isa,
             share_activations="activations" in self.fusion,
         )
         for step in fuse([self._step(node) for node in nodes], self.fusion, places, wanted):

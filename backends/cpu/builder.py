@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy.backends.base import Place, Places
+from ggmlpy.backends.cpu.isa import ISA
 from ggmlpy.backends.cpu.kernel import HEADER, TENSOR, Kernel
 from ggmlpy.backends.cpu.packing import PackedWeights, Packing
 from ggmlpy.backends.cpu.step import Step
@@ -55,9 +56,16 @@ class PlanBuilder:
     run once `weights` are made."""
 
     def __init__(
-        self, places: Places, n_threads: int, pool: ScratchPool, *, share_activations: bool = True
+        self,
+        places: Places,
+        n_threads: int,
+        pool: ScratchPool,
+        isa: ISA,
+        *,
+        share_activations: bool = True,
     ) -> None:
         self.n_threads = n_threads
+        self.isa = isa
         self.records: list[NDArray[np.void]] = []
         self.kernels: list[Kernel] = []
         self.nodes: list[Tensor] = []  # of each record

@@ -1,7 +1,7 @@
 """Instruction sets that CPU kernels are compiled for, and which of them this machine can run.
 
     level     asks of the host              gives
-    amx       avx512, AMX-INT8              products of tiles, 16 x 16 sums at a time
+    amx       avx512, AMX-INT8 and -BF16    products of tiles, 16 x 16 sums at a time
     avx512    F BW VL DQ CD VNNI, FMA F16C  512-bit registers, 4-way int8 products
     avxvnni   AVX2 FMA F16C AVX-VNNI        256-bit registers, 4-way int8 products
     avx2      AVX2 FMA F16C                 256-bit registers
@@ -59,10 +59,10 @@ class ISA:
 
 _AVX2_HOST = frozenset({"avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt", "movbe"})
 _AVX512_HOST = _AVX2_HOST | {f"avx512{part}" for part in ("f", "bw", "vl", "dq", "cd", "vnni")}
-_AMX_HOST = _AVX512_HOST | {"amx-tile", "amx-int8"}
+_AMX_HOST = _AVX512_HOST | {"amx-tile", "amx-int8", "amx-bf16"}
 _AVX2_HAS = frozenset({"x86", "fma", "f16", "avx2"})
 _AVX512_HAS = _AVX2_HAS | {"avx512", "vnni"}
-_AMX = "+avx512vnni,+amx-tile,+amx-int8"
+_AMX = "+avx512vnni,+amx-tile,+amx-int8,+amx-bf16"
 
 _X86_LEVELS = (  # best first; each level includes those below it
     ISA("amx", "x86-64-v4", _AMX, _AMX_HOST, _AVX512_HAS | {"amx"}),

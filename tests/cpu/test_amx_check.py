@@ -15,6 +15,7 @@ import pytest
 from ggmlpy.backends.cpu import amx_check, isa
 from ggmlpy.backends.cpu.cache import Cache
 from ggmlpy.backends.cpu.simd import amx
+from ggmlpy.backends.cpu.simd.core import Emitter
 from ggmlpy.errors import BackendError
 from tests.cpu.conftest import ISAS
 
@@ -37,6 +38,22 @@ def test_a_wrong_product_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(amx, "dot4_s8s8", lambda b, acc, x, y: amx_dot_unsigned(b, acc, x, y))
     level = replace(emulated(ISAS[-1]), name="wrong")  # what is compiled for it is not kept
     with pytest.raises(ArithmeticError, match="rows of 16 bytes"):
+        amx_check.check(level)
+
+
+def test_a_wrong_product_of_bf16_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here of a CPU that would take even elements for odd ones of the other factor."""
+    pair, n_calls = amx._pair_of_bf16, 0
+
+    def swapped(b: Emitter, pairs: object) -> tuple[object, object]:
+        nonlocal n_calls
+        n_calls += 1
+        even, odd = pair(b, pairs)
+        return (even, odd) if n_calls % 2 else (odd, even)
+
+    monkeypatch.setattr(amx, "_pair_of_bf16", swapped)
+    level = replace(emulated(ISAS[-1]), name="wrong too")
+    with pytest.raises(ArithmeticError, match="tiles of bf16"):
         amx_check.check(level)
 
 

@@ -51,7 +51,7 @@ pytestmark = pytest.mark.skipif(
 
 @cache
 def _assembly(level: str) -> dict[str, str]:
-    names = [*_LOOPS, "f16"] if level == "amx" else ["q4_0", "q4_0+glu"]
+    names = [*_LOOPS, "f16", "bf16", "bf16+glu"] if level == "amx" else ["q4_0", "q4_0+glu"]
     command = [sys.executable, "-c", _SCRIPT, level, *names]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
@@ -101,8 +101,21 @@ def test_the_configuration_is_what_the_manual_says() -> None:
     assert config[48:] == bytes([16, 16, 8, *[0] * 13])
 
 
-def test_floats_have_no_tiles() -> None:
+def test_f16_has_no_tiles() -> None:
     assert not instructions(_assembly("amx")["f16"])
+
+
+@pytest.mark.parametrize("name", ["bf16", "bf16+glu"])
+def test_bf16_adds_three_products_a_block(name: str) -> None:
+    found = instructions(_assembly("amx")[name])
+    assert found[0] == "ldtilecfg"
+    assert found.count("tilerelease") == 1
+    n_sums = found.count("tilestored")  # LLVM may write the code for each of the unit's weights
+    assert n_sums in ((3,) if name == "bf16" else (3, 6))
+    assert found.count("tilezero") == n_sums
+    n = found.count("tdpbf16ps")
+    assert n and n % 3 == 0
+    assert found.count("tileloadd") == n_sums + 4 * n // 3  # of each block: weights, parts of x
 
 
 @pytest.mark.parametrize("name", _LOOPS)

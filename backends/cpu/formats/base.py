@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from ggmlpy.backends.cpu.builder import PlanBuilder
 from ggmlpy.backends.cpu.formats.activations import BLOCK, BLOCK_BYTES
+from ggmlpy.backends.cpu.formats.bf16_tiles import WholeUnits
 from ggmlpy.backends.cpu.formats.block_tiles import TileProducts, tile_products
 from ggmlpy.backends.cpu.formats.blocks import Unpack, add_blocks
 from ggmlpy.backends.cpu.formats.columns import GROUP as GROUP
@@ -44,15 +45,16 @@ class Format(ABC):
     at `w`, which has `n_rows` rows or more, with the rows of x: int8 blocks where `quantizes_x`
     (activations.py), else f32. Each sum is built in one order that depends on k alone.
 
-    `width` is how many rows of x it takes at most: 8 or 4. `tiles` does the same with AMX, for 16
-    rows of x at a time and to the same bits.
+    `width` is how many rows of x it takes at most: 8 or 4. `tiles` is what multiplies with AMX: 16
+    rows of x at a time and to the same bits, or all of them, which then are split into bf16
+    (bf16_parts.py).
     """
 
     type_name: str
     accumulate: Inline
     width: int
     quantizes_x: bool
-    tiles: TileProducts | None
+    tiles: TileProducts | WholeUnits | None
 
     @abstractmethod
     def group_bytes(self, k: int) -> int:

@@ -55,7 +55,14 @@ from ggmlpy.backends.cpu.simd.core import (
 from ggmlpy.backends.cpu.simd.memory import (
     load_i64,
 )
-from ggmlpy.backends.cpu.simd.product import after, expect, parts, prefetch_bytes, tile_of
+from ggmlpy.backends.cpu.simd.product import (
+    after,
+    expect,
+    parts,
+    prefetch_bytes,
+    tile_of,
+    unknown,
+)
 
 STRETCH = 8  # blocks
 PANELS = 8
@@ -92,13 +99,6 @@ class TileProducts:
 def release_tiles(b: Emitter) -> None:
     """This thread is done with tiles."""
     amx.release(b)
-
-
-@intrinsic(i64, i64)
-def _unknown(b: Emitter, n: Any) -> Any:
-    """n, of which LLVM shall not know how small it is: it would unroll loops over stretches."""
-    same = ir.FunctionType(i64.ir, [i64.ir])
-    return b.call(ir.InlineAsm(same, "", "=r,0"), [n])
 
 
 @intrinsic(void)
@@ -161,7 +161,7 @@ def tile_products(
 
     @intrinsic(void, i64)
     def configure_tiles(b: Emitter, room: Any) -> None:
-        _Tiles.of(unpack, b).tiles.configure(b, room)
+        _Tiles.of(unpack, b).tiles.configure(b, after(b, room, _FILE), room)
 
     @inline
     def configure(room: Int) -> None:
@@ -199,7 +199,7 @@ def tile_products(
             _clear(room + SUMS + TILE_BYTES * j)
         n = quotient(k, BLOCK * n_blocks)
         for first in range(0, n, parts_at_a_time):
-            n_here = _unknown(min(parts_at_a_time, n - first))
+            n_here = unknown(min(parts_at_a_time, n - first))
             for i in range(first, first + n_here):
                 at, part = part_of(w, i)
                 place = _STRETCH + (i - first) * n_blocks * _UNPACKED_BYTES

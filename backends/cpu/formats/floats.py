@@ -2,6 +2,10 @@
 
 A sum keeps 16 lanes, element i of k in lane i % 16, which are added by the tree of simd/reduce.py.
 Nothing is packed: a file's weights are read where it is mapped.
+
+bf16 goes through AMX tiles where there are some (bf16_tiles.py), in another order. f16 and f32 do
+not: their weights would have to be split as well, into two and three bf16 with five and six
+products, and one row of x, which must have the bits it has among many, would wait for that.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from ggmlpy.backends.cpu.formats.base import GROUP, StoredFormat
+from ggmlpy.backends.cpu.formats.bf16_tiles import BF16_TILES, WholeUnits
 from ggmlpy.backends.cpu.kernel import Choice, Inline, Int, inline
 from ggmlpy.backends.cpu.simd.core import Intrinsic
 from ggmlpy.backends.cpu.simd.dots import (
@@ -65,18 +70,24 @@ def _accumulate(n_bytes: int, load: Intrinsic, load_part: Intrinsic, n_sums: int
     return accumulate
 
 
-def _format(type_name: str, n_bytes: int, load: Intrinsic, load_part: Intrinsic) -> StoredFormat:
+def _format(
+    type_name: str,
+    n_bytes: int,
+    load: Intrinsic,
+    load_part: Intrinsic,
+    tiles: WholeUnits | None = None,
+) -> StoredFormat:
     many, few = (_accumulate(n_bytes, load, load_part, n) for n in (_MANY, _FEW))
     return StoredFormat(
         type_name=type_name,
         accumulate=Choice(frozenset({"avx512"}), many, few),
         width=4,
         quantizes_x=False,
-        tiles=None,
+        tiles=tiles,
         element_bytes=n_bytes,
     )
 
 
 F32_FORMAT = _format("f32", 4, load_f32x16, load_f32x16_part)
 F16_FORMAT = _format("f16", 2, load_f16x16, load_f16x16_part)
-BF16_FORMAT = _format("bf16", 2, load_bf16x16, load_bf16x16_part)
+BF16_FORMAT = _format("bf16", 2, load_bf16x16, load_bf16x16_part, BF16_TILES)

@@ -1,9 +1,9 @@
 """mul_mat and mul_mat_id with weights: one kernel for each format, for any number of rows of x.
 
 Weights of codes are packed once (formats/), those of floats are read where they are stored. x is
-quantised once for all products that read it. A unit of work is a group of 16 weight rows times a
-chunk of rows of x (matmul_units.py). An element of the result has the same bits whatever else is
-computed with it, by how many threads, and with or without AMX.
+quantised, or split, once for all products that read it. A unit of work is a group of 16 weight rows
+times a chunk of rows of x (matmul_units.py). An element of the result has the same bits whatever
+else is computed with it and by how many threads, and, but for weights of bf16, with or without AMX.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from ggmlpy.backends.cpu.builder import PlanBuilder
-from ggmlpy.backends.cpu.formats import activations
+from ggmlpy.backends.cpu.formats import activations, bf16_parts
 from ggmlpy.backends.cpu.formats.base import GROUP, Format
+from ggmlpy.backends.cpu.formats.bf16_tiles import WholeUnits
 from ggmlpy.backends.cpu.formats.blocks32 import (
     Q4_0_FORMAT,
     Q4_1_FORMAT,
@@ -39,7 +40,7 @@ from ggmlpy.backends.cpu.formats.tables import (
 from ggmlpy.backends.cpu.formats.ternary import TQ1_0_FORMAT, TQ2_0_FORMAT
 from ggmlpy.backends.cpu.kernel import TENSOR, Int, Kernel, Record, inline, kernel
 from ggmlpy.backends.cpu.kernels import matmul_lists
-from ggmlpy.backends.cpu.kernels.matmul_activations import QUANTIZE
+from ggmlpy.backends.cpu.kernels.matmul_activations import QUANTIZE, SPLIT
 from ggmlpy.backends.cpu.kernels.matmul_lists import (
     bind_float_rows,
     bind_lists,
@@ -51,6 +52,7 @@ from ggmlpy.backends.cpu.kernels.matmul_lists import (
 from ggmlpy.backends.cpu.kernels.matmul_units import chunk_rows, room_bytes, unit_of
 from ggmlpy.backends.cpu.kernels.types import FLOATS
 from ggmlpy.backends.cpu.rows import n_rows, share
+from ggmlpy.backends.cpu.simd.amx import TILES_BY
 from ggmlpy.backends.cpu.simd.arith import quotient
 from ggmlpy.backends.cpu.simd.memory import load_i64
 from ggmlpy.tensor import Flag, Tensor
@@ -112,6 +114,10 @@ def bind(format: Format, node: Tensor, builder: PlanBuilder) -> dict[str, Any]:
     if format.quantizes_x:
         row_bytes = activations.row_bytes(k)
         rows = builder.activations(x, QUANTIZE[x.type.name], row_bytes * x.spec.n_rows)
+        fields = bind_lists(node, rows, row_bytes)
+    elif isinstance(format.tiles, WholeUnits) and builder.isa.has & TILES_BY:
+        row_bytes = bf16_parts.row_bytes(k)
+        rows = builder.activations(x, SPLIT[x.type.name], row_bytes * x.spec.n_rows)
         fields = bind_lists(node, rows, row_bytes)
     else:
         fields = bind_float_rows(node, builder)

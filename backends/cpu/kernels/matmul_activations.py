@@ -1,6 +1,7 @@
-"""x made ready for matrix products: quantised to int8 blocks, or as contiguous rows of f32.
+"""x made ready for matrix products: quantised to int8 blocks, as three bf16 a number, or as
+contiguous rows of f32.
 
-Both write all rows of x one after another in the order of its dimensions, whatever its strides.
+All write all rows of x one after another in the order of its dimensions, whatever its strides.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ggmlpy.backends.cpu.formats import bf16_parts
 from ggmlpy.backends.cpu.formats.activations import (
     BLOCK,
     BLOCK_BYTES,
@@ -24,12 +26,21 @@ from ggmlpy.backends.cpu.kernel import TENSOR, Int, Kernel, Record, inline, kern
 from ggmlpy.backends.cpu.rows import n_rows, row_ptr, share
 from ggmlpy.backends.cpu.simd.arith import (
     absolute,
+    is_nan,
     maximum,
     quotient,
     round_even,
+    select,
+    zero_f32x16,
     zero_i32x16,
 )
-from ggmlpy.backends.cpu.simd.convert import bits_of_f32, f32_from_bits, f32_to_i32, i32_to_i8
+from ggmlpy.backends.cpu.simd.convert import (
+    bf16_part,
+    bits_of_f32,
+    f32_from_bits,
+    f32_to_i32,
+    i32_to_i8,
+)
 from ggmlpy.backends.cpu.simd.core import Intrinsic
 from ggmlpy.backends.cpu.simd.gather import gather_bf16x16, gather_f16x16, gather_f32x16
 from ggmlpy.backends.cpu.simd.memory import (
@@ -39,6 +50,8 @@ from ggmlpy.backends.cpu.simd.memory import (
     load_f16x16,
     load_f32,
     load_f32x16,
+    load_f32x16_part,
+    store_bf16x16,
     store_f32,
     store_i8x16,
     store_i32,
@@ -116,6 +129,45 @@ def _declare_copy(type_name: str, load: Intrinsic) -> Kernel:
     return copy
 
 
+@inline
+def _store_parts(y: Int, x: Any) -> None:
+    """Writes 16 numbers as formats/bf16_parts.py draws them."""
+    first = bf16_part(x)
+    left = x - first
+    left = select(is_nan(left), zero_f32x16(), left)  # of inf and NaN
+    second = bf16_part(left)
+    store_bf16x16(y, first)
+    store_bf16x16(y + bf16_parts.PART_BYTES, second)
+    store_bf16x16(y + 2 * bf16_parts.PART_BYTES, left - second)
+
+
+def _declare_split(type_name: str, load: Intrinsic) -> Kernel:
+    is_f32 = type_name == "f32"
+
+    @kernel("split_activations", (type_name,), args=ARGS, name=f"split_{type_name}")
+    def split(p: Record, ith: int, nth: int) -> None:
+        """Threads share the blocks. x that is not contiguous f32 goes element by element."""
+        k = p.x.ne0
+        n_blocks = quotient(k + bf16_parts.BLOCK - 1, bf16_parts.BLOCK)
+        n = n_rows(p.x) * n_blocks
+        row_bytes = (3 * n_blocks | 1) * 64  # bf16_parts.row_bytes
+        for i in range(share(n, ith, nth), share(n, ith + 1, nth)):
+            row = quotient(i, n_blocks)
+            block = i - row * n_blocks
+            n_left = k - block * bf16_parts.BLOCK
+            x = row_ptr(p.x, row) + block * bf16_parts.BLOCK * p.x.nb0
+            y = p.y + row * row_bytes + block * bf16_parts.BLOCK_BYTES
+            if not (is_f32 and p.x.nb0 == 4):
+                for j in range(min(n_left, bf16_parts.BLOCK)):
+                    store_f32(y + 4 * j, load(x + j * p.x.nb0))
+                x = y
+            x0, x1 = load_f32x16_part(x, n_left), load_f32x16_part(x + 64, n_left - 16)
+            _store_parts(y, x0)
+            _store_parts(y + 32, x1)
+
+    return split
+
+
 QUANTIZE = {  # by the type of x
     "f32": _declare_quantize("f32", 4, load_f32x16, gather_f32x16),
     "f16": _declare_quantize("f16", 2, load_f16x16, gather_f16x16),
@@ -125,4 +177,9 @@ COPY = {
     "f32": _declare_copy("f32", load_f32),
     "f16": _declare_copy("f16", load_f16),
     "bf16": _declare_copy("bf16", load_bf16),
+}
+SPLIT = {
+    "f32": _declare_split("f32", load_f32),
+    "f16": _declare_split("f16", load_f16),
+    "bf16": _declare_split("bf16", load_bf16),
 }

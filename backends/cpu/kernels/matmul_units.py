@@ -1,8 +1,9 @@
 """A unit of work of matrix products: a group of 16 weight rows times a chunk of rows of x.
 
 With AMX rows of x go 16 at a time through tiles while there are as many; what is left, and
-everything without AMX, goes 8 (floats: 4), 4, 2 or 1 at a time through registers. The width
-changes how often weights are read, never the order in which a sum is built.
+everything without AMX, goes 8 (floats: 4), 4, 2 or 1 at a time through registers. With weights of
+bf16, AMX takes what is left as well (bf16_tiles.py). The width changes how often weights are read,
+never the order in which a sum is built.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ggmlpy.backends.cpu.formats import bf16_tiles
 from ggmlpy.backends.cpu.formats.base import GROUP, Format
+from ggmlpy.backends.cpu.formats.bf16_tiles import WholeUnits
 from ggmlpy.backends.cpu.formats.block_tiles import (
     PANELS,
     ROOM_BYTES,
@@ -55,6 +58,8 @@ class Unit:
 
 def room_bytes(format: Format, n_rows: int) -> int:
     """Memory of a thread for products with so many rows of x."""
+    if isinstance(format.tiles, WholeUnits):
+        return bf16_tiles.ROOM_BYTES
     return ROOM_BYTES if format.tiles is not None and n_rows >= ROWS else 0
 
 
@@ -83,6 +88,11 @@ def _end(n: Int) -> None:
 
 
 @inline
+def _end_all(n: Int) -> None:
+    release_tiles()
+
+
+@inline
 def _rows_in_registers() -> Int:
     return 8
 
@@ -90,6 +100,12 @@ def _rows_in_registers() -> Int:
 @inline
 def _rows_of_tiles() -> Int:
     return ROWS
+
+
+@inline
+def _rows_of_bf16_tiles() -> Int:
+    """Two panels at least, even if they do not fit: weights are turned round for each chunk."""
+    return 2 * ROWS
 
 
 def _by_registers(accumulate: Inline, width: int) -> Inline:
@@ -168,6 +184,13 @@ def unit_of(format: Format) -> Unit:
     plain = _by_registers(format.accumulate, format.width)
     if format.tiles is None:
         return Unit(_nothing_to_begin, plain, _nothing_to_end, _rows_in_registers)
+    if isinstance(format.tiles, WholeUnits):
+        return Unit(
+            _nothing_to_begin,
+            Choice(TILES_BY, format.tiles.multiply, plain),
+            Choice(TILES_BY, _end_all, _nothing_to_end),
+            Choice(TILES_BY, _rows_of_bf16_tiles, _rows_in_registers),
+        )
     begin, multiply = _by_tiles(format.tiles, plain)
     return Unit(
         Choice(TILES_BY, begin, _nothing_to_begin),

@@ -8,6 +8,7 @@ from llvmlite import ir
 
 from ggmlpy.backends.cpu.simd.core import (
     Emitter,
+    elementwise,
     f32,
     f32x16,
     f64x16,
@@ -89,6 +90,14 @@ def bf16_bits(b: Emitter, x: Any) -> Any:
     nan = b.or_(bits, b.const(ints, 0x400000))
     chosen = b.select(b.fcmp_unordered("uno", x, x), nan, rounded)
     return b.trunc(b.lshr(chosen, b.const(ints, 16)), _like(x.type, ir.IntType(16)))
+
+
+@elementwise(f32)
+def bf16_part(b: Emitter, x: Any) -> Any:
+    """x without the bits that a bf16 has no room for: rounded towards zero. NaN stays NaN."""
+    ints = _like(x.type, ir.IntType(32))
+    cut = b.and_(b.bitcast(x, ints), b.const(ints, -1 << 16))
+    return b.select(b.fcmp_unordered("uno", x, x), x, b.bitcast(cut, x.type))
 
 
 # --- vectors -------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from ggmlpy.backends.cpu.simd.core import (
     i8x64,
     i16,
     i16x16,
+    i16x32,
     i32,
     i32x16,
     i64,
@@ -262,6 +263,12 @@ def load_f32x16_part(b: Emitter, ptr: Any, n: Any) -> Any:
 def load_i8x16_part(b: Emitter, ptr: Any, n: Any) -> Any:
     """The first `n` of 16 bytes, then zeros; no byte past them is touched."""
     return _load_part(b, ptr, n, i8x16)
+
+
+@intrinsic(i16x32, i64, i64)
+def load_i16x32_part(b: Emitter, ptr: Any, n: Any) -> Any:
+    """The first `n` of 32 i16, then zeros; no byte past them is touched."""
+    return _load_part(b, ptr, n, i16x32)
 
 
 @intrinsic(f32x16, i64, i64)

@@ -24,6 +24,7 @@ from ggmlpy.backends.cpu.simd.core import (
     Type,
     f32x16,
     i64,
+    intrinsic,
     typed,
     void,
 )
@@ -138,3 +139,10 @@ def prefetch_bytes(b: Emitter, ptr: Any, n_bytes: Const) -> None:
     """Asks for the cache lines of `n_bytes`, a constant, from `ptr` on."""
     for start in range(0, n_bytes.value, 64):
         prefetch(b, after(b, ptr, start))
+
+
+@intrinsic(i64, i64)
+def unknown(b: Emitter, n: Any) -> Any:
+    """n, of which LLVM shall not know how small it is: it would unroll loops that go so far."""
+    same = ir.FunctionType(i64.ir, [i64.ir])
+    return b.call(ir.InlineAsm(same, "", "=r,0"), [n])
