@@ -151,7 +151,7 @@ class KVCache:
 
     def n_used_in_all(self) -> int:
         """The same of all streams."""
-        return int(self._n_used.sum())
+        return sum(self._n_used.tolist())  # for a few streams a third of numpy's time
 
     def next_positions(self) -> list[int]:
         """Where the next token of each sequence belongs."""

@@ -16,7 +16,7 @@ from ggmlpy.backends.cpu.kernel import Kernel, candidates
 from ggmlpy.backends.cpu.plan import Plan
 from ggmlpy.backends.cpu.runner import MAX_THREADS
 from ggmlpy.backends.cpu.step import Step
-from ggmlpy.backends.cpu.threads import check_n_threads, thread_pool
+from ggmlpy.backends.cpu.threads import check_n_threads, thread_pool, wanted_entries
 from ggmlpy.errors import IndexOutOfRange
 from ggmlpy.tensor import Tensor
 
@@ -82,7 +82,9 @@ class CpuBackend(Backend):
         )
         for step in fuse([self._step(node) for node in nodes], self.fusion, places, wanted):
             builder.add(step)
-        code = self._jit.load([*builder.kernels, *builder.weights.entries])  # compiled together
+        # All in one go: what is compiled together is compiled on all cores.
+        compiled = *builder.kernels, *builder.weights.entries, *wanted_entries(self._jit)
+        code = self._jit.load(compiled)
         builder.weights.make(self.n_threads, code)
         return CpuPlan(builder, self._jit)
 

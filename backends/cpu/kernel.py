@@ -172,15 +172,20 @@ def kernel(
 
 
 def entry(
-    result: Type, *params: Type, name: str | None = None, module: str = ""
+    result: Type,
+    *params: Type,
+    record: np.dtype | None = None,
+    name: str | None = None,
+    module: str = "",
 ) -> Callable[[Callable[..., Any]], Entry]:
     """Declares a compiled function that is not a kernel, such as the plan runner.
 
-    Where a factory makes it for another module, which says what it does, that is its `module`.
+    With `record` its first parameter, an i64, is the address of one. Where a factory makes it for
+    another module, which says what it does, that is its `module`.
     """
 
     def declare(function: Callable[..., Any]) -> Entry:
-        made = Entry(name or function.__name__, function, params, result, home=module)
+        made = Entry(name or function.__name__, function, params, result, record, module)
         _file(made)
         return made
 

@@ -18,8 +18,9 @@ from functools import cache
 import numpy as np
 
 from ggmlpy.backends.cpu import runner
+from ggmlpy.backends.cpu.choose import choose
 from ggmlpy.backends.cpu.isa import select
-from ggmlpy.backends.cpu.jit import shared_jit
+from ggmlpy.backends.cpu.jit import Jit, shared_jit
 from ggmlpy.backends.cpu.kernel import Entry
 from ggmlpy.backends.cpu.runner import MAX_NODES, MAX_THREADS, SLOT_BYTES, SLOTS
 from ggmlpy.errors import BackendError
@@ -30,18 +31,26 @@ _WAKING_S = 100e-3  # in which a woken thread finds the plan that it was woken f
 _Native = Callable[..., int]
 
 
+_ENTRIES = (
+    runner.run,
+    runner.release,
+    runner.serve,
+    runner.park,
+    runner.unpark,
+    runner.read_ticks,
+)
+
+
+def wanted_entries(jit: Jit) -> tuple[Entry, ...]:
+    """What plans and the sampler will want of this Jit: compiled together with a plan's kernels, on
+    all cores, instead of after them."""
+    return (*_ENTRIES, choose) if jit is shared_jit(select()) else ()
+
+
 @cache
 def _native() -> dict[Entry, _Native]:
     """The runner's C functions; calling one lets go of the GIL."""
-    entries = (
-        runner.run,
-        runner.release,
-        runner.serve,
-        runner.park,
-        runner.unpark,
-        runner.read_ticks,
-    )
-    addresses = shared_jit(select()).load(entries)
+    addresses = shared_jit(select()).load(_ENTRIES)
     functions: dict[Entry, _Native] = {}
     for entry, address in addresses.items():
         signature = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * len(entry.params))

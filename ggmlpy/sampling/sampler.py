@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ggmlpy.errors import SamplingError
 from ggmlpy.sampling.candidates import Candidates, Ids, draw
+from ggmlpy.sampling.compiled import CompiledChain
 from ggmlpy.sampling.edits import edits
 from ggmlpy.sampling.filters import filters
 from ggmlpy.sampling.params import SamplingParams
@@ -27,10 +28,11 @@ class Sampler:
     logits give the same tokens on every platform. With the whole vocabulary in play to the end
     the exponentials are f32 and may differ in their last bit between platforms.
 
-    `edits` and `filters` are plain lists: a step of one's own can be inserted.
+    `edits` and `filters` are plain lists: a step of one's own can be inserted. Filters as they are
+    in most chains, a top_k first, run in compiled code, to the same tokens.
     """
 
-    __slots__ = ("_bits", "edits", "filters", "n_vocab", "params", "seed")
+    __slots__ = ("_bits", "_chain", "edits", "filters", "n_vocab", "params", "seed")
 
     def __init__(self, params: SamplingParams, n_vocab: int) -> None:
         if n_vocab < 1:
@@ -40,6 +42,7 @@ class Sampler:
         self.seed = secrets.randbits(32) if params.seed is None else int(params.seed)
         self.edits = edits(params, n_vocab)
         self.filters = filters(params)
+        self._chain = CompiledChain.of(self.filters)
         self._bits = np.random.PCG64(self.seed)
 
     def accept(self, token: int) -> None:
@@ -60,6 +63,10 @@ class Sampler:
         logits = self._edited(logits)
         if self.params.is_greedy:
             return _argmax(logits)
+        if self._chain is not None and self._chain.is_of(self.filters):
+            token = self._chain.choose(logits, self._uniform())
+            if token is not None:
+                return token
         candidates = self._filtered(logits)
         position = draw(candidates.weights(), self._uniform())
         return position if candidates.ids is None else int(candidates.ids[position])

@@ -11,6 +11,7 @@ from ggmlpy.backends.cpu.simd.core import (
     elementwise,
     f32,
     f32x16,
+    f64,
     f64x16,
     i8x16,
     i8x32,
@@ -131,6 +132,12 @@ def bits_of_f32(b: Emitter, x: Any) -> Any:
 def f32_from_bits(b: Emitter, x: Any) -> Any:
     """The f32 with this bit pattern."""
     return b.bitcast(x, f32.ir)
+
+
+@intrinsic(f64, i64)
+def f64_from_bits(b: Emitter, x: Any) -> Any:
+    """The f64 with this bit pattern."""
+    return b.bitcast(x, f64.ir)
 
 
 @intrinsic(f32, i16)

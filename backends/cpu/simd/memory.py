@@ -17,6 +17,7 @@ from ggmlpy.backends.cpu.simd.core import (
     Vec,
     f32,
     f32x16,
+    f64,
     f64x16,
     i8,
     i8x16,
@@ -83,6 +84,12 @@ def load_f32(b: Emitter, ptr: Any) -> Any:
     return b.load_from(ptr, f32)
 
 
+@intrinsic(f64, i64)
+def load_f64(b: Emitter, ptr: Any) -> Any:
+    """One f64."""
+    return b.load_from(ptr, f64)
+
+
 @intrinsic(f32, i64)
 def load_f16(b: Emitter, ptr: Any) -> Any:
     """One f16 as f32."""
@@ -122,6 +129,12 @@ def store_i8(b: Emitter, ptr: Any, value: Any) -> None:
 @intrinsic(void, i64, f32)
 def store_f32(b: Emitter, ptr: Any, value: Any) -> None:
     """One f32."""
+    b.store_to(ptr, value)
+
+
+@intrinsic(void, i64, f64)
+def store_f64(b: Emitter, ptr: Any, value: Any) -> None:
+    """One f64."""
     b.store_to(ptr, value)
 
 
