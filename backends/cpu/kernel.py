@@ -108,9 +108,9 @@ def candidates(op: str, types: tuple[str, ...], isa: ISA) -> Sequence[Kernel]:
     return found
 
 
-def all_kernels() -> list[Kernel]:
-    """Every declared kernel, in order of declaration."""
-    return list(dict.fromkeys(kernel for group in _KERNELS.values() for kernel in group))
+def all_entries() -> list[Entry]:
+    """Every declared kernel and other compiled function, in order of declaration."""
+    return list(_ENTRIES.values())
 
 
 def _file(entry: Entry) -> None:
