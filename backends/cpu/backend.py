@@ -12,12 +12,12 @@ from ggmlpy.backends.cpu.cores import default_n_threads
 from ggmlpy.backends.cpu.fusion import NAMES, chosen, fuse
 from ggmlpy.backends.cpu.isa import ISA, select
 from ggmlpy.backends.cpu.jit import Jit, shared_jit
-from ggmlpy.backends.cpu.kernel import Kernel, candidates
+from ggmlpy.backends.cpu.kernel import UNREADABLE, Kernel, candidates
 from ggmlpy.backends.cpu.plan import Plan
 from ggmlpy.backends.cpu.runner import MAX_THREADS
 from ggmlpy.backends.cpu.step import Step
 from ggmlpy.backends.cpu.threads import check_n_threads, thread_pool, wanted_entries
-from ggmlpy.errors import IndexOutOfRange
+from ggmlpy.errors import FileError, IndexOutOfRange
 from ggmlpy.tensor import Tensor
 
 assert kernels.__name__  # importing it is what declares every kernel
@@ -124,8 +124,21 @@ class CpuPlan(BackendPlan):
         failure = self._plan.run(self.n_threads)
         if failure is not None:
             node = self._nodes[failure.node]
+            if failure.value == UNREADABLE:
+                raise _unreadable(node.src[0])
             shapes = ", ".join(str(source.spec) for source in node.src)
             raise IndexOutOfRange(
                 f"{node.name or 'node'} ({node.op}): index {failure.value} is out of range for"
                 f" sources {shapes}"
             )
+
+
+def _unreadable(weight: Tensor) -> FileError:
+    """What is wrong with the file that a weight's rows are read from."""
+    assert weight.storage is not None
+    assert weight.storage.place is not None
+    try:
+        weight.storage.place.check(0, weight.spec.n_bytes)
+    except FileError as error:
+        return error
+    return FileError(f"{weight.storage.place.file.name}: {weight.name} cannot be read")

@@ -97,6 +97,19 @@ class PlanBuilder:
         self.weights.use_stored(weight, place)
         return place.address
 
+    def rows_in_file(self, weight: Tensor) -> tuple[int, int]:
+        """The file of a weight whose rows are read from it, and their position; -1 and 0 for those
+        that are in memory.
+
+        Those of floats are: products use them where they are mapped.
+        """
+        place = self._places[weight]
+        in_file = place.storage.place
+        if in_file is None or not weight.is_leaf or not weight.type.is_quantized:
+            return -1, 0
+        self.keep.append(place.storage)  # and with it the file open
+        return in_file.file.descriptor, in_file.begin + place.offset
+
     def activations(self, x: Tensor, quantize: Kernel, n_bytes: int) -> int:
         """Address of `x` as `quantize` writes it, [n_bytes], computed once for products in a row
         (for each of them if activations are not to be shared).

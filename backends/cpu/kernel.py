@@ -231,6 +231,9 @@ def inline(function: Callable[..., Any]) -> Inline:
     return Inline(function)
 
 
+UNREADABLE = -(1 << 62)  # what is reported where bytes of a file could not be read
+
+
 @inline
 def report(p: Record, value: int) -> None:
     """Says that this node went wrong, with the offending value; the first report of a run stays.

@@ -48,7 +48,7 @@ def room_bytes(pieces: NDArray[np.void]) -> int:
 
 
 @inline
-def read_rows(file: Int, position: Int, room: Int, n: Int) -> Int:
+def read_bytes(file: Int, position: Int, room: Int, n: Int) -> Int:
     """Reads `n` bytes to `room`; whether they are all there."""
     done = 0
     while done < n:
@@ -76,7 +76,7 @@ def do_piece(piece: Int, room: Int) -> Int:
     out, n_blocks = load_i64(piece + _OUT), load_i64(piece + _N_BLOCKS)
     n_bytes = n_rows * row_bytes
     if file >= 0:
-        if read_rows(file, rows, room, n_bytes) == 0:
+        if read_bytes(file, rows, room, n_bytes) == 0:
             return 0
         rows = room
     n_whole = quotient(n_rows, GROUP)

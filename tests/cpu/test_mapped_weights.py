@@ -1,7 +1,8 @@
-"""Weights in a mapped file: packed past the map, or used where they are."""
+"""Weights in a mapped file: packed past the map, or used where they are; rows looked up in them."""
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -10,13 +11,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+import ggmlpy
+from ggmlpy import ops
 from ggmlpy.backends.base import Place
+from ggmlpy.backends.cpu.backend import CpuBackend
 from ggmlpy.backends.cpu.packing import PackedWeights
 from ggmlpy.errors import FileError
 from ggmlpy.gguf_file import GGUFFile
 from ggmlpy.models.weights import Weights
 from ggmlpy.progress import listening
+from ggmlpy.quants import to_float
+from ggmlpy.storage import Storage, aligned_bytes
 from ggmlpy.tensor import Tensor
 from ggmlpy.types import TYPES
 from tests.cpu.test_packing import (
@@ -174,3 +181,71 @@ def test_a_file_cut_short_is_not_used_as_it_is(tmp_path: Path) -> None:
     os.truncate(path, 3 << 20)
     with pytest.raises(FileError, match=r"w\.gguf: the file was cut short to 3145728 bytes"):
         brought(weight)
+
+
+def look_up(weight: Tensor, ids: NDArray[np.int32], n_threads: int = 2) -> NDArray[np.float32]:
+    rows = ops.get_rows(weight, ggmlpy.from_numpy(ids))
+    got: NDArray[np.float32] = ggmlpy.compute(rows, backend=CpuBackend(n_threads))
+    return got
+
+
+@linux
+@pytest.mark.parametrize("type", ["q8_0", "q4_0", "q6_K"])
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_looking_up_rows_brings_nothing_of_a_mapped_file_into_memory(
+    tmp_path: Path, type: str, n_threads: int
+) -> None:
+    path = tmp_path / "w.gguf"
+    weight = mapped_weight(path, 16, type)
+    m = weight.ne[1]
+    ids = np.random.default_rng(0).integers(0, m, 600).astype(np.int32)
+    ids[:2] = 0, m - 1
+    before = resident_bytes(path)
+    got = look_up(weight, ids, n_threads)
+    assert resident_bytes(path) <= before < 2 << 20
+    assert weight.storage is not None
+    rows = weight.storage.data.reshape(m, -1)[ids]
+    want = to_float(np.ascontiguousarray(rows), TYPES[type])
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+    weight.storage.place = None
+    assert look_up(weight, ids).tobytes() == got.tobytes()
+
+
+def test_rows_of_a_view_are_those_of_the_map(tmp_path: Path) -> None:
+    weight = mapped_weight(tmp_path / "w.gguf", 1)
+    ids = np.array([0, 3], np.int32)
+    view = ops.view_2d(weight, K, 10, weight.nb[1], 2 * weight.nb[1])
+    assert look_up(view, ids).tobytes() == look_up(weight, ids + 2).tobytes()
+
+
+@linux
+def test_rows_that_are_not_in_the_file_any_more_are_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "w.gguf"
+    weight = mapped_weight(path, 4)
+    first, last = np.array([0], np.int32), np.array([weight.ne[1] - 1], np.int32)
+    want = look_up(weight, first)
+    os.truncate(path, 3 << 20)
+    assert look_up(weight, first).tobytes() == want.tobytes()
+    with pytest.raises(FileError, match=r"w\.gguf: the file was cut short to 3145728 bytes"):
+        look_up(weight, last)
+
+
+@linux
+def test_a_plan_keeps_the_file_open_that_it_reads(tmp_path: Path) -> None:
+    path = tmp_path / "w.gguf"
+    weight = mapped_weight(path, 1)
+    plan_of = CpuBackend(1)
+    rows = ops.get_rows(weight, ggmlpy.from_numpy(np.array([5], np.int32)))
+    result = Storage(aligned_bytes(rows.spec.n_bytes))
+    places = {rows: Place(result, 0)}
+    for source in rows.src:
+        assert source.storage is not None
+        places[source] = Place(source.storage, 0)
+    plan = plan_of.plan([rows], places)
+    want = look_up(weight, np.array([5], np.int32))
+    path.unlink()
+    weight.storage = None
+    del places, source
+    gc.collect()
+    plan.run()
+    assert result.data.tobytes() == want.tobytes()

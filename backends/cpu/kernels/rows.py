@@ -1,4 +1,9 @@
-"""Gathering and scattering rows by index."""
+"""Gathering and scattering rows by index.
+
+Rows of a quantised weight in a mapped file are read past the map: a token's row would bring in the
+whole folio that it lies in, up to some hundred KB (Linux 6.18), and 512 tokens a table's larger
+part.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +11,36 @@ from typing import Any
 
 import numpy as np
 
-from ggmlpy.backends.cpu.kernel import TENSOR, Inline, Int, Record, inline, kernel, report
+from ggmlpy.backends.cpu.kernel import (
+    TENSOR,
+    UNREADABLE,
+    Inline,
+    Int,
+    Record,
+    inline,
+    kernel,
+    report,
+)
 from ggmlpy.backends.cpu.kernels import types
 from ggmlpy.backends.cpu.kernels.dequantize import read_f16
 from ggmlpy.backends.cpu.kernels.dequantize_k import READERS
 from ggmlpy.backends.cpu.kernels.quantize import WRITERS
+from ggmlpy.backends.cpu.pieces import read_bytes
 from ggmlpy.backends.cpu.rows import n_rows, row_ptr, share
 from ggmlpy.backends.cpu.simd.arith import quotient, remainder
 from ggmlpy.backends.cpu.simd.memory import load_i32, load_i64
 
-GET_ARGS = np.dtype([("y", TENSOR), ("x", TENSOR), ("ids", TENSOR)], align=True)
+GET_ARGS = np.dtype(
+    [
+        ("y", TENSOR),
+        ("x", TENSOR),
+        ("ids", TENSOR),
+        ("file", "i8"),  # descriptor of the file that rows are read from; -1: they are in memory
+        ("position", "i8"),  # of x in it
+        ("scratch", "i8"),
+    ],
+    align=True,
+)
 SET_ARGS = np.dtype(
     [
         ("y", TENSOR),
@@ -31,8 +56,20 @@ SET_ARGS = np.dtype(
 _I64, _F16 = types.I64, types.F16
 
 
+def _bind_get(node: Any, builder: Any) -> dict[str, int]:
+    file, position = builder.rows_in_file(node.src[0])
+    return {"file": file, "position": position}
+
+
 def _get_rows(type: str, read: Inline) -> None:
-    @kernel("get_rows", (type, "i32"), args=GET_ARGS, name=f"get_rows_{type}")
+    @kernel(
+        "get_rows",
+        (type, "i32"),
+        args=GET_ARGS,
+        name=f"get_rows_{type}",
+        bind=_bind_get,
+        scratch_bytes=lambda node, n_threads: node.src[0].nb[1] * n_threads,
+    )
     def get_rows(p: Record, ith: Int, nth: Int) -> None:
         """y[:, i, a, b] = x[:, ids[i, a, b], a, b] as f32 (the bits of i32 as they are)."""
         rows = n_rows(p.y)
@@ -43,7 +80,12 @@ def _get_rows(type: str, read: Inline) -> None:
             i2 = plane - i3 * p.y.ne2
             id = load_i32(p.ids.ptr + i1 * p.ids.nb0 + i2 * p.ids.nb1 + i3 * p.ids.nb2)
             if 0 <= id < p.x.ne1:
-                x = p.x.ptr + id * p.x.nb1 + i2 * p.x.nb2 + i3 * p.x.nb3
+                at = id * p.x.nb1 + i2 * p.x.nb2 + i3 * p.x.nb3
+                x = p.x.ptr + at
+                if p.file >= 0:
+                    x = p.scratch + ith * p.x.nb1
+                    if read_bytes(p.file, p.position + at, x, p.x.nb1) == 0:
+                        report(p, UNREADABLE)
                 read(x, row_ptr(p.y, row), p.x.ne0)
             else:
                 report(p, id)
