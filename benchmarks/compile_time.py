@@ -61,7 +61,7 @@ def _cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -73,7 +73,7 @@ def main() -> None:
         report.tell(f"compiling {len(all_entries())} functions for {isa}")
         figures = measure(all_entries(), isa)
     except GgmlpyError as error:
-        sys.exit(f"compile_time.py: {error}")
+        return report.fail(error)
     table = Table(title="compiling everything into an empty cache")
     for column in ("instruction set", "functions", "seconds", "of CPU", "MB"):
         table.add_column(column, justify="right")
@@ -83,7 +83,8 @@ def main() -> None:
         report.save(
             RESULTS, figures["isa"], {**report.about_run(default_n_threads(), []), **figures}
         )
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -21,6 +21,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script it would not f
 
 import ggmlpy
 from benchmarks import report
+from ggmlpy.errors import GgmlpyError
+from ggmlpy.gguf_file import GGUFFile
 
 RESULTS = report.RESULTS / "small_model.json"
 
@@ -74,20 +76,25 @@ def measure(model: str, threads: int, repeat: int) -> dict[str, Any]:
     }
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("model", nargs="?", default=str(ggmlpy.packaged_model()))
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--threads", type=report.count, default=2)
+    parser.add_argument("--repeat", type=report.count, default=5)
     parser.add_argument("--save", action="store_true", help=f"write {RESULTS.name}")
     options = parser.parse_args()
+    try:
+        GGUFFile.open(options.model)
+    except GgmlpyError as error:
+        return report.fail(error)
     figures = measure(options.model, options.threads, options.repeat)
     for name, value in figures.items():
         print(f"{name:24s} {value:10.3f}")
     if options.save:
         entry = {**report.about_run(options.threads, []), **figures}
         report.save(RESULTS, Path(options.model).name, entry)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

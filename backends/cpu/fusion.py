@@ -104,8 +104,10 @@ def chosen(fusion: str | Iterable[str] | None = None) -> frozenset[str]:
     names = frozenset(given.split(",") if isinstance(given, str) else given)
     unknown = sorted(names - set(NAMES))
     if unknown:
+        whose = "GGMLPY_CPU_FUSION" if fusion is None else "fusion"
         raise BackendError(
-            f"no fusion {', '.join(map(repr, unknown))}; there are {', '.join(NAMES)}, all and none"
+            f"{whose}: there is no {', '.join(map(repr, unknown))}; there are {', '.join(NAMES)},"
+            " all and none"
         )
     return names
 

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from ggmlpy.errors import SamplingError
 from ggmlpy.sampling.params import SamplingParams
 
+_FEW = 8  # logits that are changed faster one by one than by numpy's indexing with arrays
+
 
 class Edit(ABC):
     """One step over all logits, which may remember the tokens of the sequence."""
@@ -59,9 +61,14 @@ class LogitBias(Edit):
                 )
         self._ids = np.array(list(logit_bias), np.int64)
         self._bias = np.array(list(logit_bias.values()), np.float32)
+        self._few = list(zip(logit_bias, self._bias, strict=True))[: _FEW + 1]
 
     def apply(self, logits: NDArray[np.float32]) -> None:
-        logits[self._ids] += self._bias  # ids are a mapping's keys: no two are equal
+        if len(self._few) <= _FEW:
+            for token, bias in self._few:
+                logits[token] += bias
+        else:
+            logits[self._ids] += self._bias  # ids are a mapping's keys: no two are equal
 
 
 class Penalties(Edit):

@@ -28,8 +28,9 @@ class Sampler:
     logits give the same tokens on every platform. With the whole vocabulary in play to the end
     the exponentials are f32 and may differ in their last bit between platforms.
 
-    `edits` and `filters` are plain lists: a step of one's own can be inserted. Filters as they are
-    in most chains, a top_k first, run in compiled code, to the same tokens.
+    `edits` and `filters` are plain lists: a step of one's own can be inserted, a subclass of Edit
+    (edits.py) or Filter (filters.py); greedy sampling has no filters. Those of most chains, a top_k
+    first, run in compiled code, to the same tokens.
     """
 
     __slots__ = ("_bits", "_chain", "edits", "filters", "n_vocab", "params", "seed")
@@ -88,12 +89,13 @@ class Sampler:
         """The logits after the edits: a copy if there is anything to change."""
         if logits.shape != (self.n_vocab,):
             raise SamplingError(f"logits have shape {logits.shape}: must be ({self.n_vocab},)")
-        if all(step.is_idle for step in self.edits):
-            return logits.astype(np.float32, copy=False)
-        logits = logits.astype(np.float32)
+        is_changed = False
         for step in self.edits:
-            step.apply(logits)
-        return logits
+            if not step.is_idle:
+                logits = logits if is_changed else logits.astype(np.float32)
+                is_changed = True
+                step.apply(logits)
+        return logits if is_changed else logits.astype(np.float32, copy=False)
 
     def _filtered(self, logits: NDArray[np.float32]) -> Candidates:
         candidates = Candidates(None, logits, _check_max(float(logits.max()), logits))

@@ -99,7 +99,9 @@ def test_passes_are_chosen_by_name() -> None:
     assert chosen("all") == chosen(NAMES) == frozenset(NAMES)
     assert chosen("none") == chosen([]) == frozenset()
     assert chosen("norm,rope") == {"norm", "rope"}
-    with pytest.raises(BackendError, match="no fusion 'everything'; there are norm, residual"):
+    with pytest.raises(
+        BackendError, match="fusion: there is no 'everything'; there are norm, resid"
+    ):
         CpuBackend(1, fusion="everything")
 
 
