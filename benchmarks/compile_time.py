@@ -4,12 +4,14 @@
 
 That is every kernel of every op, type and fusion, which the conformance table runs, and what packs
 weights, runs plans and samples. A model needs some tens of them. Seconds by the clock, and of CPU
-over all processes that compile. --save writes benchmarks/results/compile_time.json.
+over all processes that compile (Windows does not count those). --save writes
+benchmarks/results/compile_time.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import time
@@ -27,18 +29,20 @@ from ggmlpy.backends.cpu.cache import Cache
 from ggmlpy.backends.cpu.cores import default_n_threads
 from ggmlpy.backends.cpu.isa import select
 from ggmlpy.backends.cpu.jit import Jit
-from ggmlpy.backends.cpu.kernel import Entry, all_entries
+from ggmlpy.backends.cpu.kernel import Entry, Kernel, all_entries
 from ggmlpy.errors import GgmlpyError
 
 RESULTS = report.RESULTS / "compile_time.json"
 
 
-def measure(entries: Sequence[Entry], isa: str | None) -> dict[str, Any]:
-    """Compiles `entries` for an instruction set; None is the best one here."""
+def measure(entries: Sequence[Entry], isa: str) -> dict[str, Any]:
+    """Compiles those of `entries` that an instruction set can run."""
     with tempfile.TemporaryDirectory() as folder:
         jit = Jit(isa, cache=Cache(Path(folder)))
         runnable = [
-            entry for entry in entries if jit.isa.includes(getattr(entry, "needs", "generic"))
+            entry
+            for entry in entries
+            if jit.isa.includes(entry.needs if isinstance(entry, Kernel) else "generic")
         ]
         cpu, start = _cpu_s(), time.perf_counter()
         jit.load(runnable)
@@ -55,10 +59,8 @@ def measure(entries: Sequence[Entry], isa: str | None) -> dict[str, Any]:
 
 def _cpu_s() -> float:
     """Of processes that have ended, as those that compile do."""
-    import resource
-
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    used = os.times()
+    return used.children_user + used.children_system
 
 
 def main() -> int:
@@ -70,7 +72,7 @@ def main() -> int:
     options = parser.parse_args()
     try:
         isa = select(options.isa).name
-        report.tell(f"compiling {len(all_entries())} functions for {isa}")
+        report.tell(f"compiling for {isa}")
         figures = measure(all_entries(), isa)
     except GgmlpyError as error:
         return report.fail(error)

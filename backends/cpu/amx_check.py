@@ -56,6 +56,7 @@ _WRONG = 3  # exit status: tiles can be had, but a product of them is wrong
 # modules that cannot be imported) say nothing of AMX.
 _FAULTS = frozenset({"SIGILL", "SIGSEGV", "SIGBUS", "SIGFPE"})
 _STRIDE = 192  # from row to row of the first factor
+_FEW_ROWS = 5
 _HERE = Path(__file__).parent
 
 
@@ -176,11 +177,14 @@ def _check_products(isa: ISA) -> None:
         want = x[:, :n_bytes].astype(np.int32) @ _columns(y, 4).astype(np.int32)
         if not np.array_equal(got, want):
             raise ArithmeticError(f"a product of tiles with rows of {n_bytes} bytes is wrong")
-    # Whole numbers, whose sums are exact in any order.
+    # Whole numbers, whose sums are exact in any order; fewer rows than a tile may have.
     factors = [rng.integers(-255, 256, (ROWS, n)).astype(np.float32) for n in (_STRIDE // 2, 32)]
+    before = rng.integers(-999, 1000, (ROWS, 16)).astype(np.float32)
+    sums = before.copy()
+    sums[:_FEW_ROWS] += factors[0][:_FEW_ROWS, :32] @ _columns(factors[1], 2)
     x, y = ((f.view(np.uint32) >> 16).astype(np.uint16) for f in factors)
-    got = _multiply(isa, "bf16", ROW_BYTES, x, y).view(np.float32)
-    if not np.array_equal(got, factors[0][:, :32] @ _columns(factors[1], 2)):
+    bits = _multiply(isa, "bf16", ROW_BYTES, x, y, before.view(np.uint32))
+    if not np.array_equal(bits.view(np.float32), sums):
         raise ArithmeticError("a product of tiles of bf16 is wrong")
 
 
@@ -190,10 +194,16 @@ def _columns(y: NDArray[Any], n: int) -> NDArray[Any]:
 
 
 def _multiply(
-    isa: ISA, type_name: str, n_bytes: int, x: NDArray[Any], y: NDArray[Any]
+    isa: ISA,
+    type_name: str,
+    n_bytes: int,
+    x: NDArray[Any],
+    y: NDArray[Any],
+    before: NDArray[np.uint32] | None = None,
 ) -> NDArray[np.uint32]:
-    """The product of tiles of `n_bytes` a row of x, [ROWS, 16], as bits."""
-    got = np.zeros((ROWS, ROW_BYTES // 4), np.uint32)
+    """The product of tiles of `n_bytes` a row of x, [ROWS, 16], as bits; that of bf16 is added to
+    `before`."""
+    got = np.zeros((ROWS, ROW_BYTES // 4), np.uint32) if before is None else before.copy()
     config, file = np.zeros(CONFIG_BYTES, np.uint8), np.zeros(FILE_BYTES, np.uint8)
     product = _product(isa, type_name, n_bytes)
     product(*(a.ctypes.data for a in (config, file, x, y, got)))
@@ -209,9 +219,14 @@ def _product(isa: ISA, type_name: str, n_bytes: int) -> Any:
     function = ir.Function(module, ir.FunctionType(void.ir, [i64.ir] * 5), symbol)
     config, file, x, y, result = function.args
     b = Emitter(function.append_basic_block(), isa)
-    tiles.configure(b, file, config)
+    row_bytes = ir.Constant(i64.ir, ROW_BYTES)
+    if type_name == "i8":
+        tiles.configure(b, file, config)
+    else:
+        tiles.configure(b, file, config, ir.Constant(i64.ir, _FEW_ROWS), (0, 1))
+        tiles.load(b, file, 0, result, row_bytes)
     tiles.load(b, file, 1, x, ir.Constant(i64.ir, _STRIDE))
-    tiles.load(b, file, 2, y, ir.Constant(i64.ir, ROW_BYTES))
+    tiles.load(b, file, 2, y, row_bytes)
     multiply = tiles.product if type_name == "i8" else tiles.add_product_of_bf16
     multiply(b, file, 0, 1, 2)
     tiles.store(b, file, 0, result)

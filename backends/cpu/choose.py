@@ -1,8 +1,8 @@
 """The usual chain of sampling, compiled: top_k | top_p | min_p | temperature | draw.
 
 Token for token what the steps in ggmlpy/sampling/filters.py and candidates.py give, one after
-another, which take some thirty calls of numpy, a microsecond each. Here it is one pass over the
-logits for the k largest, and loops over those:
+another (but for the last bit of an exponential, see `exp`), which take some thirty calls of numpy,
+a microsecond each. Here it is one pass over the logits for the k largest, and loops over those:
 
     heap      k i64   the k best so far, the worst on top (kernels/sort.py); then sorted, best first
     weights   k f64   exp((logit - max) / t)
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ggmlpy.backends.cpu.kernel import Int, Record, entry, inline
-from ggmlpy.backends.cpu.kernels.sort import pack, sift_down
+from ggmlpy.backends.cpu.kernels.sort import make_heap, pack, sift_down, sort_heap
 from ggmlpy.backends.cpu.simd.arith import is_nan, less, lowest_bit, splat_f32x16
 from ggmlpy.backends.cpu.simd.convert import bits_of_mask, f64_from_bits
 from ggmlpy.backends.cpu.simd.core import f64, i64
@@ -87,8 +87,7 @@ def _find_largest(heap: Int, k: Int, logits: Int, n: Int) -> Int:
         if value != value:
             return 0
         store_i64(heap + 8 * i, pack(logits, i, 1))
-    for i in range(k):
-        sift_down(heap, k - 1 - i, k)
+    make_heap(heap, k)
     whole = k + ((n - k) & -16)
     worst = splat_f32x16(np.float32(_logit(logits, load_i64(heap))))
     for first in range(k, whole, 16):
@@ -106,12 +105,7 @@ def _find_largest(heap: Int, k: Int, logits: Int, n: Int) -> Int:
         if value != value:
             return 0
         _offer(heap, k, logits, i)
-    for i in range(k):
-        left = k - 1 - i
-        packed = load_i64(heap)
-        store_i64(heap, load_i64(heap + 8 * left))
-        sift_down(heap, 0, left)
-        store_i64(heap + 8 * left, packed)
+    sort_heap(heap, k)
     n_possible = k
     while n_possible > 0 and _logit(logits, load_i64(heap + 8 * (n_possible - 1))) == -np.inf:
         n_possible -= 1

@@ -19,7 +19,7 @@ _GROUP_SIZES = range(4, 65)
 
 # A draw over more tokens than this goes first to a block, then into it: a cumulative sum over the
 # whole vocabulary would take ten times as long as the exponentials.
-_DRAW_BLOCK = 1024
+DRAW_BLOCK = 1024
 
 
 @dataclass(slots=True)
@@ -107,15 +107,15 @@ def draw(weights: NDArray[np.floating[Any]], u: float) -> int:
 
     A position of weight 0 is never drawn. Sums are f64.
     """
-    if len(weights) <= _DRAW_BLOCK:
+    if len(weights) <= DRAW_BLOCK:
         reached = weights.cumsum(dtype=np.float64)
         return int(reached.searchsorted(u * reached[-1], side="right"))
-    starts = np.arange(0, len(weights), _DRAW_BLOCK)
+    starts = np.arange(0, len(weights), DRAW_BLOCK)
     reached = np.cumsum(np.add.reduceat(weights, starts, dtype=np.float64))
     target = u * reached[-1]
     block = int(reached.searchsorted(target, side="right"))
     before = reached[block - 1] if block > 0 else 0.0
-    inside = weights[starts[block] : starts[block] + _DRAW_BLOCK]
+    inside = weights[starts[block] : starts[block] + DRAW_BLOCK]
     within = int(np.cumsum(inside, dtype=np.float64).searchsorted(target - before, side="right"))
     if within == len(inside):  # the two sums of one block may differ in their last bit
         within = int(np.flatnonzero(inside)[-1])

@@ -1,4 +1,4 @@
-"""The usual chain of filters in compiled code, which takes a tenth of the time."""
+"""The usual chain of filters in compiled code: some 30 calls of numpy less for a token."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ggmlpy.sampling.candidates import DRAW_BLOCK
 from ggmlpy.sampling.filters import Filter, MinP, Temperature, TopK, TopP
 from ggmlpy.storage import address_of
 
-_MOST = 1024  # candidates; more are sorted faster by numpy
+_MOST = DRAW_BLOCK  # candidates; more are drawn by blocks, and sorted faster by numpy
 _ORDER = (TopK, TopP, MinP, Temperature)
 
 
@@ -49,9 +50,9 @@ class CompiledChain:
                 case TopK():
                     k = step.k
                 case TopP():
-                    top_p, min_keep = step.p, step.min_keep
+                    top_p, min_keep = step.p, min(step.min_keep, k)  # which may be any integer
                 case MinP():
-                    log_min_p, min_keep = math.log(step.p), step.min_keep
+                    log_min_p, min_keep = math.log(step.p), min(step.min_keep, k)
                 case Temperature():
                     temperature = step.t
         self._memory = np.zeros(2 * k, np.int64)
@@ -70,7 +71,10 @@ class CompiledChain:
         if kinds != [kind for kind in _ORDER if kind in kinds]:
             return None
         first = filters[0] if filters else None
-        return CompiledChain(filters) if isinstance(first, TopK) and first.k <= _MOST else None
+        if not isinstance(first, TopK) or first.k > _MOST:
+            return None
+        keeps = {step.min_keep for step in filters if isinstance(step, TopP | MinP)}
+        return CompiledChain(filters) if len(keeps) <= 1 else None
 
     def is_of(self, filters: Sequence[Filter]) -> bool:
         """Whether these are the filters that it was made of: nobody has changed the list."""

@@ -59,7 +59,8 @@ class Sampler:
     def sample(self, logits: NDArray[np.float32]) -> int:
         """Choose a token. `logits` [n_vocab] is not changed.
 
-        Raises SamplingError where the logits have a NaN, a +inf, or nothing but -inf.
+        Raises SamplingError where the logits have a NaN, a +inf, or nothing but -inf; BackendError
+        and KernelError where nothing can be compiled here.
         """
         logits = self._edited(logits)
         if self.params.is_greedy:
@@ -68,6 +69,7 @@ class Sampler:
             token = self._chain.choose(logits, self._uniform())
             if token is not None:
                 return token
+            self._bits.advance(-1)  # nothing was drawn, and an error is on its way
         candidates = self._filtered(logits)
         position = draw(candidates.weights(), self._uniform())
         return position if candidates.ids is None else int(candidates.ids[position])

@@ -185,6 +185,17 @@ def test_inf_and_nan_in_x(isa: str) -> None:
     np.testing.assert_allclose(got[finite], want[finite], rtol=1e-4, atol=1e-5)
 
 
+def test_an_infinite_weight_gives_nan() -> None:
+    """Where IEEE has inf: it is multiplied with parts of x that are zero."""
+    w = np.ones((2, 32), np.float32)
+    w[0, 3] = np.inf
+    raw = from_float(w, BF16)
+    tensor = ggmlpy.from_bytes(raw.reshape(-1), "bf16", (32, 2))
+    got = by_tiles(ops.mul_mat(tensor, ggmlpy.from_numpy(np.ones((1, 32), np.float32))))
+    assert np.isnan(got.reshape(-1)[0])
+    assert got.reshape(-1)[1] == 32
+
+
 def test_the_largest_and_the_smallest_numbers() -> None:
     """No part of x overflows, and none is lost that instructions can see."""
     largest, smallest = np.finfo(np.float32).max, np.float32(2.0**-100)

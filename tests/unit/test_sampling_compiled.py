@@ -16,8 +16,15 @@ from numpy.typing import NDArray
 from ggmlpy.errors import SamplingError
 from ggmlpy.sampling import Sampler, SamplingParams
 from ggmlpy.sampling.candidates import Candidates, draw
-from ggmlpy.sampling.filters import Filter
+from ggmlpy.sampling.compiled import CompiledChain, _function
+from ggmlpy.sampling.filters import Filter, MinP, TopK, TopP
 from tests.unit.naive_sampling import OFF, f32, logit_lists, shares
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled() -> None:
+    """Before the first test, whose deadline it would exceed."""
+    _function()
 
 
 def sampler(n_vocab: int, *, compiled: bool = True, **params: Any) -> Sampler:
@@ -102,6 +109,21 @@ def test_logits_that_are_none(at: int, bad: float) -> None:
         sampler(100, top_k=40).sample(logits)
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_an_error_draws_nothing(bad: float) -> None:
+    """Who catches it and goes on gets the tokens that the steps give."""
+    logits = np.random.default_rng(0).normal(0, 2, 100).astype(np.float32)
+    fast, slow = (sampler(100, compiled=c, top_k=40) for c in (True, False))
+    for s in (fast, slow):
+        with pytest.raises(SamplingError):
+            s.sample(np.full(100, bad, np.float32))
+    assert [fast.sample(logits) for _ in range(20)] == [slow.sample(logits) for _ in range(20)]
+
+
+def test_more_to_keep_than_a_record_holds() -> None:
+    check(f32([3.0, 2.0, 1.0]), n_draws=20, top_k=2, top_p=0.1, min_p=0.9, min_keep=2**63)
+
+
 def test_nothing_but_impossible_tokens() -> None:
     with pytest.raises(SamplingError, match="all logits are -inf"):
         sampler(100, top_k=40).sample(np.full(100, -np.inf, np.float32))
@@ -140,6 +162,11 @@ def test_other_chains_are_not_compiled(params: dict[str, Any]) -> None:
     s = Sampler(SamplingParams(**{**OFF, **params}), 10)
     assert s._chain is None
     assert 0 <= s.sample(np.zeros(10, np.float32)) < 10
+
+
+def test_steps_that_keep_unlike_numbers_are_not_compiled() -> None:
+    assert CompiledChain.of([TopK(5), TopP(0.5, 3), MinP(0.1, 3)]) is not None
+    assert CompiledChain.of([TopK(5), TopP(0.5, 3), MinP(0.1, 1)]) is None
 
 
 def test_a_copy_works_on_its_own() -> None:

@@ -13,8 +13,9 @@ All rows of x go through tiles, be it one: a sum is built in the order that the 
 (amx.py), block after block, so its bits depend on k alone. They are not those of other instruction
 sets (floats.py). An infinite weight gives NaN, since it is multiplied with parts that are zero.
 
-A block of weights is turned round once for all panels, 16 rows of x each. The last panel ends with
-the last row: where rows are left over it overlaps the one before, and computes the same again.
+A block of weights is turned round once for up to PANELS panels, 16 rows of x each. The last panel
+ends with the last row: where rows are left over it overlaps the one before, and computes the same
+again.
 
 A thread's working memory, ROOM_BYTES at a multiple of 64:
 

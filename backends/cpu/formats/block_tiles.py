@@ -52,9 +52,7 @@ from ggmlpy.backends.cpu.simd.core import (
     typed,
     void,
 )
-from ggmlpy.backends.cpu.simd.memory import (
-    load_i64,
-)
+from ggmlpy.backends.cpu.simd.memory import load_i64
 from ggmlpy.backends.cpu.simd.product import (
     after,
     expect,

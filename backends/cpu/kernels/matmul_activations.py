@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ggmlpy.backends.cpu.formats import bf16_parts
+from ggmlpy.backends.cpu.formats import activations, bf16_parts
 from ggmlpy.backends.cpu.formats.activations import (
     BLOCK,
     BLOCK_BYTES,
@@ -59,6 +59,8 @@ from ggmlpy.backends.cpu.simd.memory import (
 from ggmlpy.backends.cpu.simd.reduce import max_lanes, sum_lanes
 
 ARGS = np.dtype([("x", TENSOR), ("y", "i8")], align=True)
+_quantized_row_bytes = inline(activations.row_bytes)
+_split_row_bytes = inline(bf16_parts.row_bytes)
 _INF_BITS = 0x7F800000
 _TINY_BITS = 8 << 23  # of 2^-119: from there on amax / 127 is not denormal and 127 / amax finite
 
@@ -99,7 +101,7 @@ def _declare_quantize(
         """Threads share the blocks, so that a single row is split too."""
         n_blocks = quotient(p.x.ne0, BLOCK)
         n = n_rows(p.x) * n_blocks
-        row_bytes = (n_blocks | 1) * BLOCK_BYTES  # activations.row_bytes
+        row_bytes = _quantized_row_bytes(p.x.ne0)
         for i in range(share(n, ith, nth), share(n, ith + 1, nth)):
             row = quotient(i, n_blocks)
             block = i - row * n_blocks
@@ -150,7 +152,7 @@ def _declare_split(type_name: str, load: Intrinsic) -> Kernel:
         k = p.x.ne0
         n_blocks = quotient(k + bf16_parts.BLOCK - 1, bf16_parts.BLOCK)
         n = n_rows(p.x) * n_blocks
-        row_bytes = (3 * n_blocks | 1) * 64  # bf16_parts.row_bytes
+        row_bytes = _split_row_bytes(k)
         for i in range(share(n, ith, nth), share(n, ith + 1, nth)):
             row = quotient(i, n_blocks)
             block = i - row * n_blocks

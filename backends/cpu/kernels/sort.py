@@ -119,6 +119,24 @@ def sift_down(heap: Int, start: Int, n: Int) -> None:
     store_i64(heap + 8 * at, value)
 
 
+@inline
+def make_heap(heap: Int, n: Int) -> None:
+    """Brings n i64 into the order of a heap with the largest on top."""
+    for i in range(n):
+        sift_down(heap, n - 1 - i, n)
+
+
+@inline
+def sort_heap(heap: Int, n: Int) -> None:
+    """Sorts a heap of n i64, the smallest first."""
+    for i in range(n):
+        left = n - 1 - i
+        largest = load_i64(heap)
+        store_i64(heap, load_i64(heap + 8 * left))
+        sift_down(heap, 0, left)
+        store_i64(heap + 8 * left, largest)
+
+
 @kernel(
     "top_k",
     ("f32",),
@@ -135,16 +153,12 @@ def top_k_f32(p: Record, ith: Int, nth: Int) -> None:
         y = row_ptr(p.y, row)
         for i in range(p.k):
             store_i64(heap + 8 * i, pack(x, i, 1))
-        for i in range(p.k):
-            sift_down(heap, p.k - 1 - i, p.k)
+        make_heap(heap, p.k)
         for i in range(p.k, p.x.ne0):
             candidate = pack(x, i, 1)
             if candidate < load_i64(heap):
                 store_i64(heap, candidate)
                 sift_down(heap, 0, p.k)
+        sort_heap(heap, p.k)
         for i in range(p.k):
-            left = p.k - 1 - i
-            worst = load_i64(heap)
-            store_i64(heap, load_i64(heap + 8 * left))
-            sift_down(heap, 0, left)
-            store_i32(y + 4 * left, worst & 0x7FFFFFFF)
+            store_i32(y + 4 * i, load_i64(heap + 8 * i) & 0x7FFFFFFF)

@@ -76,7 +76,7 @@ class Tiles:
     ) -> None:
         """This thread has tiles of these shapes, all zeros; CONFIG_BYTES at `place` are written.
 
-        The tiles `of` these numbers have `rows` rows, a value, instead of their shape's or fewer.
+        The tiles `of` these numbers have `rows` rows, a value: as many as their shape, or fewer.
         """
         emulated = _emulated(b)
         place = after(b, file, _CONFIG) if emulated else place
@@ -156,6 +156,7 @@ class Tiles:
                 x_even, x_odd = _pair_of_bf16(b, b.splat(pair, 16))
                 y_even, y_odd = _pair_of_bf16(b, row_of_y)
                 # A product of two bf16 is an f32, so one rounding is all there is: that of an fma.
+                # (Not so beyond f32's range, nor among denormals, which the CPU takes for zero.)
                 even = b.fadd(even, b.fmul(x_even, y_even))
                 odd = b.fadd(odd, b.fmul(x_odd, y_odd))
             place = _row(b, file, c, r)
