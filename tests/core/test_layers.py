@@ -16,12 +16,11 @@ LAYERS: list[tuple[str, list[str]]] = [
         "graph", "graph_layers", "graph_html", "gguf_file", "progress",
     ]),
     ("text", [
-        "tokenizer", "chat", "template_limits", "template_sandbox", "stopping", "sampling",
-        "timings",
+        "tokenizer", "chat", "template_limits", "template_sandbox", "stopping", "timings",
     ]),
     ("ops", ["ops"]),
     ("backends and models", ["backends", "models"]),
-    ("runtime", ["scheduler", "allocator", "executable", "compute"]),
+    ("runtime", ["scheduler", "allocator", "executable", "compute", "sampling"]),
     ("memory", [
         "spans", "batch", "arrangement", "cells", "cache_types", "kv_cache", "recurrent_state",
         "transaction", "memory", "plans", "steady", "shift", "state", "state_file",
