@@ -61,6 +61,12 @@ def _bind_get(node: Any, builder: Any) -> dict[str, int]:
     return {"file": file, "position": position}
 
 
+def _scratch_bytes_get(node: Any, n_threads: int) -> int:
+    """A stored row for each thread, where rows may be read from a file (builder.rows_in_file)."""
+    x = node.src[0]
+    return x.nb[1] * n_threads if x.type.is_quantized and x.is_leaf else 0
+
+
 def _get_rows(type: str, read: Inline) -> None:
     @kernel(
         "get_rows",
@@ -68,7 +74,7 @@ def _get_rows(type: str, read: Inline) -> None:
         args=GET_ARGS,
         name=f"get_rows_{type}",
         bind=_bind_get,
-        scratch_bytes=lambda node, n_threads: node.src[0].nb[1] * n_threads,
+        scratch_bytes=_scratch_bytes_get,
     )
     def get_rows(p: Record, ith: Int, nth: Int) -> None:
         """y[:, i, a, b] = x[:, ids[i, a, b], a, b] as f32 (the bits of i32 as they are)."""
