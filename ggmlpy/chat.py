@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
-import jinja2
-
 from ggmlpy.errors import TemplateError
-from ggmlpy.template_limits import check_text, limits
-from ggmlpy.template_sandbox import TemplateSandbox
+from ggmlpy.template_process import Limits, TemplateProcess
 from ggmlpy.tokenizer.keys import NO_TOKEN
 
 # For a file without a template whose vocabulary has the marks of it.
@@ -37,26 +33,34 @@ PLAIN = """\
 {% if add_generation_prompt %}Assistant:{% endif %}
 """
 
+PROCESS = TemplateProcess(Limits())
+"""Where templates run unless told otherwise."""
+
 
 class ChatTemplate:
     """A jinja2 chat template, as GGUF files and Hugging Face's tokenizers carry them.
 
     A template sees `messages`, `add_generation_prompt`, `bos_token`, `eos_token`, `tools` and
     `documents` (None unless given), `raise_exception`, `strftime_now` and the `tojson` filter.
-    It runs in a sandbox with limits on time and size (`template_sandbox.py`).
+    It runs in jinja2's sandbox, in a process with limits on time and memory
+    (`template_process.py`), and what it is given goes there as JSON.
     """
 
-    def __init__(self, source: str, bos_token: str = "", eos_token: str = "") -> None:
+    def __init__(
+        self,
+        source: str,
+        bos_token: str = "",
+        eos_token: str = "",
+        process: TemplateProcess = PROCESS,
+    ) -> None:
         """Compile `source`. Raises TemplateError with the line where it is wrong."""
         self.source = source
         self.bos_token = bos_token
         self.eos_token = eos_token
         self.is_default = False
         """Whether the file has no template, and this is a general one that we chose for it."""
-        try:
-            self._template = TemplateSandbox().compile_limited(source)
-        except Exception as error:  # whatever a stranger's program makes jinja2 or Python raise
-            raise _template_error(error) from error
+        self._process = process
+        process.run(source)
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any]) -> ChatTemplate:
@@ -95,26 +99,16 @@ class ChatTemplate:
         add_generation_prompt  end with the beginning of the assistant's answer
         extra                  more variables for the template: tools, documents, enable_thinking …
 
+        Messages and variables are made of dicts, lists, strings, numbers, booleans and None. They
+        reach the template through JSON: a tuple as a list, the keys of a dict as strings.
+
         Raises TemplateError, for a message with its index, for the template with its line.
         """
         variables = {"tools": None, "documents": None} | extra
         variables |= {"bos_token": self.bos_token, "eos_token": self.eos_token}
         variables |= {"add_generation_prompt": add_generation_prompt}
         variables["messages"] = _checked_messages(messages)
-        try:
-            with limits():
-                return self._joined(variables)
-        except Exception as error:
-            raise _template_error(error) from error
-
-    def _joined(self, variables: dict[str, Any]) -> str:
-        pieces = []
-        n_chars = 0
-        for piece in self._template.generate(variables):
-            n_chars += len(piece)
-            check_text(n_chars)
-            pieces.append(piece)
-        return "".join(pieces)
+        return self._process.run(self.source, variables)
 
     def stops(self) -> list[str]:
         """Strings that end an answer, beside the model's own end tokens; only defaults need any."""
@@ -172,25 +166,3 @@ def _text(content: object, where: str) -> str:
             raise TemplateError(f"{where}[{i}]: text is {text!r}: must be a string")
         texts.append(text)
     return "\n".join(texts)
-
-
-def _template_error(error: Exception) -> TemplateError:
-    """The error with the line of the template that it comes from, if it comes from a line."""
-    line = error.lineno if isinstance(error, jinja2.TemplateSyntaxError) else None
-    if line is None:
-        line = _template_line(error.__traceback__)
-    where = "chat template" if line is None else f"chat template, line {line}"
-    what = str(error) or type(error).__name__
-    if isinstance(error, RecursionError):
-        what = "it calls itself or nests too deeply"
-    return TemplateError(f"{where}: {what}")
-
-
-def _template_line(traceback: TracebackType | None) -> int | None:
-    """The innermost line of the template: jinja2 puts its lines in place of the compiled code's."""
-    line = None
-    while traceback is not None:
-        if "__jinja_exception__" in traceback.tb_frame.f_globals:
-            line = traceback.tb_lineno
-        traceback = traceback.tb_next
-    return line

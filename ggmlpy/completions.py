@@ -12,11 +12,12 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import fields
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from typing import Any, Literal, Unpack, overload
 
 import numpy as np
 
 from ggmlpy.answers import Answers
+from ggmlpy.chat import ChatTemplate
 from ggmlpy.completion import ChatForm, TextForm, collect
 from ggmlpy.engine import Engine
 from ggmlpy.errors import BadBatch, GgmlpyError, SamplingError
@@ -32,9 +33,6 @@ from ggmlpy.gguf_file import Metadata
 from ggmlpy.sampling import SamplingParams
 from ggmlpy.timings import Timings
 from ggmlpy.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from ggmlpy.chat import ChatTemplate
 
 Stop = str | Sequence[str] | None
 Chunks = Generator[dict[str, Any], None, None]
@@ -300,8 +298,6 @@ class Completions:
     def chat_template(self) -> ChatTemplate:
         """The file's chat template, or a plain one where it has none. Raises TemplateError."""
         if self._chat_template is None:
-            from ggmlpy.chat import ChatTemplate  # brings jinja2, 6 MB
-
             self._chat_template = ChatTemplate.from_metadata(self.metadata)
         return self._chat_template
 

@@ -16,7 +16,7 @@ LAYERS: list[tuple[str, list[str]]] = [
         "graph", "graph_layers", "graph_html", "gguf_file", "progress",
     ]),
     ("text", [
-        "tokenizer", "chat", "template_limits", "template_sandbox", "stopping", "timings",
+        "tokenizer", "chat", "template_process", "template_worker", "stopping", "timings",
     ]),
     ("ops", ["ops"]),
     ("backends and models", ["backends", "models"]),

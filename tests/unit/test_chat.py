@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ggmlpy.chat import ChatTemplate
@@ -73,7 +73,8 @@ def test_common_helpers_of_templates_work() -> None:
     )
     assert render("{% macro m(x, y=['a', 'b']) %}{{ x }}{{ y[1] }}{% endmacro %}{{ m(1) }}") == "1b"
     assert render("{% set a, b = 1, [2] %}{{ a }}{{ b }}{{ (a, b) in [(1, [2])] }}") == "1[2]True"
-    assert render("{% call(x) m() %}<{{ x }}>{% endcall %}", m=lambda caller: caller("y")) == "<y>"
+    call = "{% macro m() %}{{ caller('y') }}{% endmacro %}{% call(x) m() %}<{{ x }}>{% endcall %}"
+    assert render(call) == "<y>"
     assert render("{{ 'a\nb' | indent(2) }}") == "a\n  b"
     assert render("{% for k, v in {'a': 1} | items %}{{ k ~ v }}{% endfor %}") == "a1"
     assert render("{% for k, v in {'a': 1}.items() %}{{ k ~ v }}{% endfor %}") == "a1"
@@ -127,6 +128,7 @@ def test_bad_messages(messages: Any, message: str) -> None:
 CONTENT = ChatTemplate("<{{ messages[0].content }}>")
 
 
+@settings(deadline=None)
 @given(content=st.text())
 def test_content_is_never_taken_for_template_code(content: str) -> None:
     messages = [{"role": "user", "content": content + "{{ 7 * 7 }}{% raw %}"}]
