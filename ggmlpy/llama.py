@@ -107,7 +107,7 @@ class Llama(Completions):
         except AllocationError as error:
             raise AllocationError(f"a KV cache for n_ctx = {n_ctx} tokens: {error}") from None
         metadata = self._file.metadata
-        tokenizer = Tokenizer.from_metadata(metadata, self._file.path.name)
+        tokenizer = Tokenizer.from_metadata(metadata, self._file.name)
         super().__init__(Engine(self._context, tokenizer), tokenizer, metadata, str(model_path))
         self.seed = seed
         self.verbose = verbose
@@ -242,7 +242,7 @@ class Llama(Completions):
         with self._answers.lock:
             self.engine.check_idle_step()
             state.check_fits(
-                Path(self.model_path).name,
+                self._file.name,
                 self._own_fingerprint(),
                 self._context.memory,
                 self.n_vocab(),

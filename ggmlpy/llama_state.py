@@ -16,6 +16,7 @@ import numpy as np
 from ggmlpy.errors import StateError
 from ggmlpy.gguf_file import GGUFFile
 from ggmlpy.memory import SequenceMemory
+from ggmlpy.quoting import printable
 from ggmlpy.state import SequenceState
 from ggmlpy.state_file import from_bytes, read_file, to_bytes, write_file
 
@@ -74,14 +75,16 @@ class LlamaState:
 
         Raises MissingFile, FileError if it cannot be read, StateError if it is no sound state file.
         """
-        return cls._from_parts(*read_file(path), Path(path).name)
+        return cls._from_parts(*read_file(path), printable(Path(path).name))
 
     def check_fits(
         self, model: str, fingerprint: str, memory: SequenceMemory, n_vocab: int
     ) -> None:
         """Raise StateError unless `model` made it, and tokens and K and V belong together."""
         if self.fingerprint != fingerprint:
-            raise StateError(f"the state was saved with {self.model}, other weights than {model}")
+            raise StateError(
+                f"the state was saved with {printable(self.model)}, other weights than {model}"
+            )
         for seq, state in self.sequences.items():
             if not all(0 <= token < n_vocab for token in state.tokens):
                 raise StateError(f"the state's sequence {seq} has tokens outside the vocabulary")

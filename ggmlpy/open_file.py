@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy.errors import FileError
+from ggmlpy.quoting import printable
 
 CAN_READ = hasattr(os, "preadv")
 
@@ -22,7 +23,7 @@ class OpenFile:
     __slots__ = ("descriptor", "name")
 
     def __init__(self, path: Path) -> None:
-        self.name = path.name
+        self.name = printable(path.name)
         self.descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
 
     def __reduce__(self) -> NoReturn:

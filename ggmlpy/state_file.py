@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy.errors import FileError, MissingFile, StateError
+from ggmlpy.quoting import printable
 from ggmlpy.spans import Spans
 from ggmlpy.state import LayerRows, Rows, SequenceState
 from ggmlpy.types import type_of
@@ -166,7 +167,7 @@ def write_file(
             raise
     except OSError as error:
         reason = error.strerror or error
-        raise FileError(f"{path.name}: the state cannot be written: {reason}") from error
+        raise FileError(f"{printable(path.name)}: the state cannot be written: {reason}") from error
 
 
 def read_file(path: str | Path) -> tuple[dict[int, SequenceState], dict[str, Any]]:
@@ -182,5 +183,5 @@ def read_file(path: str | Path) -> tuple[dict[int, SequenceState], dict[str, Any
         data = path.read_bytes()
     except OSError as error:
         reason = error.strerror or error
-        raise FileError(f"{path.name}: the state cannot be read: {reason}") from error
-    return from_bytes(data, path.name)
+        raise FileError(f"{printable(path.name)}: the state cannot be read: {reason}") from error
+    return from_bytes(data, printable(path.name))

@@ -41,7 +41,7 @@ def _model_rows(file: GGUFFile, context: Context) -> list[Row]:
         f"{h.architecture}, {_count(h.n_layer, 'layer')}, {n_parameters / 1e6:.1f} M parameters"
     )
     return [
-        ("model", f"{file.path.name}: {layers}"),
+        ("model", f"{file.name}: {layers}"),
         ("weights", f"{megabytes(by_type.total())}: {types}"),
     ]
 

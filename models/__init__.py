@@ -17,6 +17,7 @@ from ggmlpy.models.memory import Memory
 from ggmlpy.models.qwen2 import Qwen2
 from ggmlpy.models.qwen3 import Qwen3
 from ggmlpy.models.weights import Weights
+from ggmlpy.quoting import quoted
 from ggmlpy.tensor import Tensor
 
 
@@ -53,7 +54,7 @@ def load_model(file: GGUFFile) -> Model:
     arch = file.metadata.str("general.architecture")
     if arch not in ARCHITECTURES:
         raise Unsupported(
-            f'{file.path.name}: architecture "{arch}" is not known here;'
+            f"{file.name}: architecture {quoted(arch)} is not known here;"
             f" known: {', '.join(sorted(ARCHITECTURES))}"
         )
     return ARCHITECTURES[arch](file)

@@ -50,13 +50,13 @@ class Gemma3(Decoder):
         super().__init__(file, read_hparams(file))
         h, keys = self.hparams, Keys(file)
         self.window = keys.whole("attention.sliding_window", 0)
-        self.windowed = _windowed_layers(keys, h.n_layer) if self.window > 0 else set()
+        self.windowed = _windowed_layers(keys) if self.window > 0 else set()
         self.softcap = keys.real("final_logit_softcapping", 0.0)
         self.memory = self._memory()
         everywhere = Rotation(h.rope, RopeMode.NEOX)
         near = replace(
             h.rope,
-            freq_base=keys.real("rope.freq_base_swa", 10_000.0),
+            freq_base=keys.positive("rope.freq_base_swa", 10_000.0),
             freq_scale=1.0,
             ext_factor=0.0,
             attn_factor=1.0,
@@ -97,14 +97,14 @@ class Gemma3(Decoder):
             return ops.scale(ops.tanh(ops.scale(y, 1.0 / self.softcap)), self.softcap)
 
 
-def _windowed_layers(keys: Keys, n_layer: int) -> set[int]:
+def _windowed_layers(keys: Keys) -> set[int]:
     """All but every sixth, or as the file says: by another period, or layer by layer."""
     key = "attention.sliding_window_pattern"
-    listed = keys.per_layer(key, n_layer)
+    listed = keys.per_layer(key)
     if listed is not None:
         return {i for i, windowed in enumerate(listed) if windowed}
     period = keys.count(key, 6)
-    return {i for i in range(n_layer) if (i + 1) % period}
+    return {i for i in range(keys.n_layer) if (i + 1) % period}
 
 
 def _attention_scale(h: HParams) -> float:

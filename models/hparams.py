@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from ggmlpy.errors import WeightError
 from ggmlpy.gguf_file import GGUFFile, LazyArray
 from ggmlpy.models.memory import AttentionLayers
+from ggmlpy.quoting import quoted
+
+MAX_COUNT = 2**31 - 1  # positions, tokens and indices of a graph are i32
+MAX_REAL = float(np.finfo(np.float32).max)  # parameters of nodes are f32
+_LAYER = re.compile(r"blk\.(\d+)\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +71,21 @@ def attention_layers(
 
 
 class Keys:
-    """A file's `<architecture>.…` keys. Errors name the file and the key."""
+    """A file's `<architecture>.…` keys. Errors name the file and the key.
+
+    Raises WeightError where `block_count` is not the number of layers whose tensors the file holds.
+    """
 
     def __init__(self, file: GGUFFile) -> None:
-        self._file = file.path.name
+        self._file = file.name
         self._metadata = file.metadata
         self.architecture = file.metadata.str("general.architecture")
+        self.n_layer = self.count("block_count")
+        n_held = len({found[1] for name in file.tensors if (found := _LAYER.match(name))})
+        if self.n_layer != n_held:
+            raise self.error(
+                "block_count", self.n_layer, f"{n_held}, the layers with tensors blk.*"
+            )
 
     def count(self, key: str, default: int | None = None, *, in_some_layers: bool = False) -> int:
         """A whole number of at least one; a per-layer list of it must be the same number.
@@ -77,47 +93,58 @@ class Keys:
         With `in_some_layers` zeros in such a list are passed over: those layers have none.
         """
         name = f"{self.architecture}.{key}"
-        value = self._metadata.get(name)
-        if isinstance(value, LazyArray):
-            numbers = set(self._metadata.array(name, of="int").tolist())
+        if isinstance(self._metadata.get(name), LazyArray):
+            numbers = set(self._per_layer(key, "int"))
             if in_some_layers:
                 numbers.discard(0)
             if len(numbers) != 1:
-                raise self.error(key, sorted(numbers), "the same number for every layer")
-            found = int(numbers.pop())
+                listed = ", ".join(map(str, sorted(numbers)[:8]))
+                raise self.error(key, f"{listed} in turn", "the same number for every layer")
+            found = numbers.pop()
         elif default is None:
             found = self._metadata.int(name)
         else:
             found = self._metadata.int(name, default)
-        if found < 1:
-            raise self.error(key, found, "at least 1")
-        return found
+        return self._within(key, found, 1)
 
-    def per_layer(self, key: str, n_layer: int) -> list[int] | None:
+    def per_layer(self, key: str) -> list[int] | None:
         """A whole number for each layer; None where the key is missing or one number for all."""
         name = f"{self.architecture}.{key}"
         value = self._metadata.get(name)
         if not isinstance(value, LazyArray):
             return None
-        kind: Literal["bool", "int"] = "bool" if value.type == "bool" else "int"
-        numbers = [int(n) for n in self._metadata.array(name, of=kind)]
-        if len(numbers) != n_layer:
-            raise self.error(key, f"a list of {len(numbers)}", f"one of {n_layer}, the block_count")
-        return numbers
+        return self._per_layer(key, "bool" if value.type == "bool" else "int")
+
+    def _per_layer(self, key: str, kind: Literal["bool", "int"]) -> list[int]:
+        listed = self._metadata.array(f"{self.architecture}.{key}", of=kind)
+        if len(listed) != self.n_layer:
+            must_be = f"one of {self.n_layer}, the block_count"
+            raise self.error(key, f"a list of {len(listed)}", must_be)
+        return [int(n) for n in listed]
 
     def whole(self, key: str, default: int) -> int:
-        return self._metadata.int(f"{self.architecture}.{key}", default)
+        """A whole number, which may be 0."""
+        return self._within(key, self._metadata.int(f"{self.architecture}.{key}", default), 0)
 
-    def real(self, key: str, default: float | None = None) -> float:
-        name = f"{self.architecture}.{key}"
-        if default is None:
-            return self._metadata.float(name)
-        return self._metadata.float(name, default)
+    def _within(self, key: str, found: int, least: int) -> int:
+        if not least <= found <= MAX_COUNT:
+            raise self.error(key, found, f"at least {least} and below 2^31")
+        return found
+
+    def real(self, key: str, default: float) -> float:
+        """A float that is not negative, and finite in f32."""
+        found = self._metadata.float(f"{self.architecture}.{key}", default)
+        if not 0 <= found <= MAX_REAL:
+            raise self.error(key, found, "a finite number, not negative")
+        return found
 
     def positive(self, key: str, default: float | None = None) -> float:
-        """A finite float above zero."""
-        found = self.real(key, default)
-        if not 0 < found < math.inf:
+        """A float above zero, and finite in f32."""
+        name = f"{self.architecture}.{key}"
+        found = (
+            self._metadata.float(name) if default is None else self._metadata.float(name, default)
+        )
+        if not 0 < found <= MAX_REAL:
             raise self.error(key, found, "a finite number above 0")
         return found
 
@@ -125,7 +152,7 @@ class Keys:
         return self._metadata.str(f"{self.architecture}.{key}", default)
 
     def error(self, key: str, found: object, must_be: str) -> WeightError:
-        name = f'"{self.architecture}.{key}"'
+        name = quoted(f"{self.architecture}.{key}")
         return WeightError(f"{self._file}: key {name} is {found}, must be {must_be}")
 
 
@@ -143,15 +170,16 @@ def read_hparams(file: GGUFFile, *, attention_in_some_layers: bool = False) -> H
         raise keys.error("attention.head_count_kv", n_head_kv, f"a divisor of {n_head} heads")
     n_expert = keys.whole("expert_count", 0)
     n_expert_used = keys.whole("expert_used_count", 0)
-    if not (n_expert == n_expert_used == 0 or 1 <= n_expert_used <= n_expert):
-        raise keys.error("expert_used_count", n_expert_used, f"1 to {n_expert}, the expert_count")
+    if not min(n_expert, 1) <= n_expert_used <= n_expert:
+        must_be = f"1 to {n_expert}, the expert_count" if n_expert else "0 without an expert_count"
+        raise keys.error("expert_used_count", n_expert_used, must_be)
     n_embd_head_k = keys.count("attention.key_length", max(1, n_embd // n_head))
     return HParams(
         architecture=keys.architecture,
         n_vocab=_read_n_vocab(file),
         n_ctx_train=keys.count("context_length"),
         n_embd=n_embd,
-        n_layer=keys.count("block_count"),
+        n_layer=keys.n_layer,
         n_ff=keys.count("feed_forward_length"),
         n_head=n_head,
         n_head_kv=n_head_kv,
@@ -168,7 +196,7 @@ def _read_n_vocab(file: GGUFFile) -> int:
     """Rows of the token embedding: files agree on it more than on a vocab_size key."""
     embedding = file.tensors.get("token_embd.weight")
     if embedding is None:
-        raise WeightError(f'{file.path.name}: tensor "token_embd.weight" is missing')
+        raise WeightError(f'{file.name}: tensor "token_embd.weight" is missing')
     return embedding.ne[1]
 
 
@@ -180,10 +208,8 @@ def _read_rope(keys: Keys, n_embd_head: int) -> RopeParams:
     older_factor = keys.real("rope.scale_linear", 0.0)  # before scaling had a type
     scaling = keys.text("rope.scaling.type", "linear" if older_factor else "none")
     if scaling not in ("none", "linear", "yarn"):
-        raise keys.error("rope.scaling.type", scaling, "none, linear or yarn")
-    factor = keys.real("rope.scaling.factor", older_factor)
-    if not 0 <= factor < math.inf:  # 0 is how converters write "none"
-        raise keys.error("rope.scaling.factor", factor, "a finite number, not negative")
+        raise keys.error("rope.scaling.type", quoted(scaling), "none, linear or yarn")
+    factor = keys.real("rope.scaling.factor", older_factor)  # 0 is how converters write "none"
     freq_base = keys.positive("rope.freq_base", 10_000.0)
     if scaling == "yarn" and freq_base <= 1:  # YaRN divides by its logarithm
         raise keys.error("rope.freq_base", freq_base, "above 1 with YaRN")

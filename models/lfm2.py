@@ -89,13 +89,12 @@ class Lfm2(Decoder):
         hparams = read_hparams(file, attention_in_some_layers=True)
         super().__init__(file, hparams, output_norm="token_embd_norm")
         h, keys = self.hparams, Keys(file)
-        n_head_kv = keys.per_layer("attention.head_count_kv", h.n_layer) or []
+        n_head_kv = keys.per_layer("attention.head_count_kv") or []
         self.convolutions = [i for i, n in enumerate(n_head_kv) if n == 0]
         self.n_taps = keys.count("shortconv.l_cache")
         if self.n_taps < 2:
             raise keys.error("shortconv.l_cache", self.n_taps, "at least 2")
-        window = keys.whole("attention.sliding_window", 0)
-        self.memory = self._memory(window if window > 0 else None)
+        self.memory = self._memory(keys.whole("attention.sliding_window", 0) or None)
         self.layers = [self._layer(i) for i in range(h.n_layer)]
 
     def _memory(self, window: int | None) -> Memory:

@@ -11,10 +11,11 @@ from ggmlpy.cli.groups import BenchOptions, grouped
 from ggmlpy.cli.guard import complain
 from ggmlpy.cli.loading import loading, measuring
 from ggmlpy.cli.options import option, whole_numbers
-from ggmlpy.cli.show import printable, say
+from ggmlpy.cli.show import say
 from ggmlpy.cli.table import Column, Format, Records, Table, rate_text
 from ggmlpy.errors import BadBatch
 from ggmlpy.packaged import packaged_model
+from ggmlpy.quoting import printable
 
 if TYPE_CHECKING:
     from ggmlpy.bench import BatchedCase, BatchedResult, Setup

@@ -11,9 +11,10 @@ from ggmlpy.cli import common, options
 from ggmlpy.cli.groups import BenchOptions, grouped
 from ggmlpy.cli.loading import loading, measuring
 from ggmlpy.cli.options import option, whole_numbers
-from ggmlpy.cli.show import count_text, printable, say, size_text
+from ggmlpy.cli.show import count_text, say, size_text
 from ggmlpy.cli.table import Column, Format, Records, Table, rate_text
 from ggmlpy.packaged import packaged_model
+from ggmlpy.quoting import printable
 
 if TYPE_CHECKING:
     from ggmlpy.bench import Setup, SpeedResult, SpeedTest

@@ -16,9 +16,9 @@ import typer
 from ggmlpy.cache_types import cache_type
 from ggmlpy.cli import common, options
 from ggmlpy.cli.options import option
-from ggmlpy.cli.show import printable
 from ggmlpy.errors import Unsupported
 from ggmlpy.packaged import packaged_model
+from ggmlpy.quoting import printable
 
 if TYPE_CHECKING:
     from ggmlpy.graph import Graph

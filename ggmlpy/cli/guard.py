@@ -26,11 +26,11 @@ from ggmlpy.cli.help import ReadableHelp
 from ggmlpy.cli.show import (
     console,
     open_missing_streams,
-    printable,
     say,
     tolerate_any_text,
 )
 from ggmlpy.errors import GgmlpyError
+from ggmlpy.quoting import printable
 
 FAILED, USAGE, INTERRUPTED, READER_GONE = 1, 2, 130, 141
 UsageError: Any = typer.BadParameter.__mro__[1]  # typer has it, but under no name of its own

@@ -16,8 +16,9 @@ from rich.console import Console
 from rich.table import Table
 
 from ggmlpy.cli.options import AsJson, option
-from ggmlpy.cli.show import console, count_text, printable, size_text, write_json
+from ggmlpy.cli.show import console, count_text, size_text, write_json
 from ggmlpy.gguf_file import GGUFFile, LazyArray, TensorInfo
+from ggmlpy.quoting import printable
 
 N_ELEMENTS = 5  # of an array that are shown
 N_JSON_ELEMENTS = 16
@@ -144,7 +145,7 @@ def _print(file: GGUFFile, keys: list[str], with_tensors: bool) -> None:
     total = Total.of(file.tensors.values())
     n_files = f" in {len(file.paths)} files" if len(file.paths) > 1 else ""
     out.print(
-        f"{printable(file.path.name)}: GGUF version {file.version}, {file.byte_order}-endian,"
+        f"{file.name}: GGUF version {file.version}, {file.byte_order}-endian,"
         f" {len(file.metadata)} keys, {total.n_tensors} tensors{n_files}",
         style="bold",
         soft_wrap=True,

@@ -12,6 +12,8 @@ from typing import IO, Any
 
 from rich.console import Console
 
+from ggmlpy.quoting import printable
+
 _UNLIMITED = 10_000  # columns, where nobody looks at a screen: tables are never cut there
 
 
@@ -28,13 +30,6 @@ def tolerate_any_text() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-
-
-def printable(text: str) -> str:
-    r"""The text on one line: `\n`, `\x1b`, `\udcff` for what a terminal must not be sent."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def harmless(text: str) -> str:

@@ -11,7 +11,8 @@ import typer
 
 from ggmlpy.cli import common, options
 from ggmlpy.cli.options import option
-from ggmlpy.cli.show import printable, write_json
+from ggmlpy.cli.show import write_json
+from ggmlpy.quoting import printable
 
 if TYPE_CHECKING:
     from ggmlpy.tokenizer import Tokenizer

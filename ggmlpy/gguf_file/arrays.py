@@ -219,6 +219,7 @@ def read_array(cursor: Cursor, depth: int = 0) -> LazyArray:
         cursor.check_count(n, size, f"elements of type {number.name}")
         return _Numbers(cursor.part, cursor.at, number, n, cursor.skip(n * size))
     if type_id == STRING:
+        cursor.check_steps(n, 8, "strings")
         return _Strings(cursor.part, cursor.at, n, string_starts(cursor, n))
     if type_id == ARRAY:
         return _read_arrays(cursor, n, depth)
@@ -228,7 +229,7 @@ def read_array(cursor: Cursor, depth: int = 0) -> LazyArray:
 def _read_arrays(cursor: Cursor, n: int, depth: int) -> LazyArray:
     if depth + 1 >= MAX_DEPTH:
         raise cursor.error(f"has arrays nested deeper than {MAX_DEPTH} levels")
-    cursor.check_count(n, 12, "arrays")
+    cursor.check_steps(n, 12, "arrays")
     label, type, starts = cursor.at, "arr", array.array("q")
     for i in range(n):
         starts.append(cursor.pos)

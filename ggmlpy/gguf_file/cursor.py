@@ -1,26 +1,36 @@
-"""Stepping through a GGUF header. Every step is checked against the end of the file first."""
+"""Stepping through a GGUF header. Every step is checked against the end of the file first.
+
+A file can be long without holding anything: a sparse one of 64 GB takes no space, and reads as
+zeros. So what comes before the tensors' data has limits of its own, far above what models need.
+"""
 
 from __future__ import annotations
 
-import json
 import struct
 
 from ggmlpy.errors import GGUFError
 from ggmlpy.gguf_file.part import Part
+from ggmlpy.quoting import quoted
 
-_QUOTED_CHARS = 100  # of a name in a message: a damaged file can hold names of any length
+MAX_HEADER_BYTES = 1 << 28
+"""Keys, values and tensor descriptions, together. A vocabulary of 262,144 tokens, its merges and
+the tokenizer.json that it was made from take 50 MB."""
+MAX_STEPS = 1 << 23
+"""Strings in arrays and arrays in arrays, together: each is found by a step from the one before.
+The vocabulary above has 777,000 tokens and merges."""
 
 
 class Cursor:
     """A position in a file; `at` says what is being read there, for messages."""
 
-    __slots__ = ("at", "end", "part", "pos", "view")
+    __slots__ = ("_n_steps", "at", "end", "part", "pos", "view")
 
     def __init__(self, part: Part, pos: int = 0, at: str = "header") -> None:
         self.part = part
         self.view = part.view
         self.pos = pos
-        self.end = len(self.view)
+        self.end = min(len(self.view), MAX_HEADER_BYTES)
+        self._n_steps = 0
         self.at = at
 
     def error(self, text: str) -> GGUFError:
@@ -31,9 +41,9 @@ class Cursor:
         """Step over `n_bytes`; gives the position where they begin."""
         begin = self.pos
         if n_bytes > self.end - begin:
+            ends = "the file ends" if self.end == len(self.view) else "a header must end"
             raise self.error(
-                f"needs {n_bytes} bytes at position {begin}, "
-                f"but the file ends after {self.end} bytes"
+                f"needs {n_bytes} bytes at position {begin}, but {ends} after {self.end} bytes"
             )
         self.pos = begin + n_bytes
         return begin
@@ -76,16 +86,16 @@ class Cursor:
         """Refuse a count of `n` things of at least `n_bytes` each that the file cannot hold."""
         left = self.end - self.pos
         if n * n_bytes > left:
+            where = "follow in the file" if self.end == len(self.view) else "are left of a header"
             raise self.error(
-                f"counts {n} {what} of at least {n_bytes} bytes each, "
-                f"but only {left} bytes follow in the file"
+                f"counts {n} {what} of at least {n_bytes} bytes each, but only {left} bytes {where}"
             )
 
-
-def quoted(text: str | bytes) -> str:
-    """A name from a file in double quotes, on one line and of bounded length."""
-    if isinstance(text, bytes):
-        text = text[:_QUOTED_CHARS].decode(errors="backslashreplace")
-    if len(text) > _QUOTED_CHARS:
-        text = text[:_QUOTED_CHARS] + "…"
-    return json.dumps(text, ensure_ascii=not text.isprintable())
+    def check_steps(self, n: int, n_bytes: int, what: str) -> None:
+        """As `check_count`, of things that are found one after another."""
+        self.check_count(n, n_bytes, what)
+        self._n_steps += n
+        if self._n_steps > MAX_STEPS:
+            raise self.error(
+                f"counts {n} {what}: the most in a file's arrays, all together, are {MAX_STEPS}"
+            )

@@ -17,10 +17,11 @@ from pathlib import Path
 from types import TracebackType
 
 from ggmlpy.errors import GGUFError, WeightError
-from ggmlpy.gguf_file.cursor import Cursor, quoted
+from ggmlpy.gguf_file.cursor import Cursor
 from ggmlpy.gguf_file.metadata import Metadata, read_metadata
 from ggmlpy.gguf_file.part import ByteOrder, Part
 from ggmlpy.gguf_file.tensors import MIN_INFO_BYTES, TensorInfo, read_tensors
+from ggmlpy.quoting import printable, quoted
 
 _MAGIC = b"GGUF"
 _HEADER_BYTES = 24
@@ -67,6 +68,11 @@ class GGUFFile:
         """
         first = _read_contents(Path(path))
         return cls([first, *_read_siblings(first)])
+
+    @property
+    def name(self) -> str:
+        """The (first) file's name on one line, with which messages begin."""
+        return self._parts[0].name
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -131,8 +137,8 @@ def _read_header(cursor: Cursor) -> tuple[int, int, int]:
     if magic != _MAGIC:
         hint = "; it is a Git LFS pointer, not the file itself" if magic == b"vers" else ""
         raise GGUFError(f"{name}: not a GGUF file: begins with {magic!r}, not {_MAGIC!r}{hint}")
-    if cursor.end < _HEADER_BYTES:
-        raise GGUFError(f"{name}: {cursor.end} bytes long, a GGUF file has at least 24")
+    if len(cursor.view) < _HEADER_BYTES:
+        raise GGUFError(f"{name}: {len(cursor.view)} bytes long, a GGUF file has at least 24")
     little = int.from_bytes(cursor.view[4:8], "little")
     big = int.from_bytes(cursor.view[4:8], "big")
     cursor.part.byte_order = "big" if big < little else "little"
@@ -172,7 +178,7 @@ def _read_siblings(first: _Contents) -> list[_Contents]:
         return []
     name = first.part.name
     number = _int(first.metadata, "split.no")
-    match = _SPLIT_NAME.fullmatch(name)
+    match = _SPLIT_NAME.fullmatch(first.part.path.name)
     if match is None or (int(match["number"]), int(match["count"])) != (number + 1, count):
         raise GGUFError(
             f'{name}: the keys "split.no" and "split.count" make it part {number + 1} of {count}, '
@@ -181,7 +187,8 @@ def _read_siblings(first: _Contents) -> list[_Contents]:
     sibling_names = [f"{match['stem']}-{i:05}-of-{count:05}.gguf" for i in range(1, count + 1)]
     if number != 0:
         raise GGUFError(
-            f"{name}: part {number + 1} of a split model; open the first, {sibling_names[0]}"
+            f"{name}: part {number + 1} of a split model; open the first, "
+            f"{printable(sibling_names[0])}"
         )
     siblings = []
     for i, sibling_name in enumerate(sibling_names[1:], start=1):
@@ -223,10 +230,8 @@ def _merged(contents: list[_Contents]) -> dict[str, TensorInfo]:
     for content in contents:
         for tensor in content.tensors:
             if tensor.name in tensors:
-                where = tensors[tensor.name].path.name
-                also = "" if where == content.part.name else f", first in {where}"
-                raise GGUFError(
-                    f"{content.part.name}: tensor {quoted(tensor.name)} is there twice{also}"
-                )
+                where = printable(tensors[tensor.name].path.name)
+                twice = f"tensor {quoted(tensor.name)} is there twice, first in {where}"
+                raise GGUFError(f"{content.part.name}: {twice}")
             tensors[tensor.name] = tensor
     return tensors

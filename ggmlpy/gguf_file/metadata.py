@@ -17,7 +17,8 @@ from ggmlpy.gguf_file.arrays import (
     read_array,
     unknown_type,
 )
-from ggmlpy.gguf_file.cursor import Cursor, quoted
+from ggmlpy.gguf_file.cursor import Cursor
+from ggmlpy.quoting import quoted
 
 Value = int | float | bool | str | LazyArray
 Kind = Literal["str", "int", "float", "bool"]
@@ -133,6 +134,8 @@ def read_metadata(cursor: Cursor, n: int) -> Metadata:
         cursor.at = f"key {i + 1} of {n}"
         key = cursor.text(_MAX_KEY_BYTES)
         cursor.at = f"key {quoted(key)}"
+        if not key:
+            raise cursor.error("is empty: a key must have a name")
         if key in values:
             raise cursor.error("is there twice")
         values[key], types[key] = _read_value(cursor)

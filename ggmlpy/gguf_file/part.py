@@ -10,6 +10,7 @@ from typing import Literal
 
 from ggmlpy.errors import FileError, MissingFile
 from ggmlpy.open_file import CAN_READ, FilePlace, OpenFile
+from ggmlpy.quoting import printable
 
 ByteOrder = Literal["little", "big"]
 
@@ -36,7 +37,7 @@ class Part:
     @classmethod
     def open(cls, path: Path) -> Part:
         """Map `path`. Raises MissingFile if it is absent or a folder, FileError if unreadable."""
-        name = path.name or str(path)
+        name = printable(path.name or str(path))
         try:
             _check_regular(path, name)
             file = OpenFile(path)
@@ -45,15 +46,17 @@ class Part:
         except FileError:
             raise
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise MissingFile(f"{name}: there is no such file in {path.parent}") from error
+            raise MissingFile(
+                f"{name}: there is no such file in {printable(str(path.parent))}"
+            ) from error
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path, or emptied just now
             reason = (error.strerror if isinstance(error, OSError) else None) or error
             raise FileError(f"{name}: the file cannot be read: {reason}") from error
 
     @property
     def name(self) -> str:
-        """The file's name, with which every message begins."""
-        return self.path.name
+        """The file's name on one line, with which every message begins."""
+        return printable(self.path.name)
 
     @property
     def prefix(self) -> str:
@@ -93,10 +96,10 @@ class Part:
 
 def _check_regular(path: Path, name: str) -> None:
     """Refuse what cannot be mapped before it is opened: opening a pipe would wait for a writer."""
-    status = path.stat()
+    status, where = path.stat(), printable(str(path))
     if stat.S_ISDIR(status.st_mode):
-        raise MissingFile(f"{name}: {path} is a folder; it must be a GGUF file")
+        raise MissingFile(f"{name}: {where} is a folder; it must be a GGUF file")
     if not stat.S_ISREG(status.st_mode):
-        raise FileError(f"{name}: {path} is a device or a pipe; it must be a GGUF file")
+        raise FileError(f"{name}: {where} is a device or a pipe; it must be a GGUF file")
     if status.st_size == 0:
         raise FileError(f"{name}: the file is empty; a GGUF file has at least 24 bytes")

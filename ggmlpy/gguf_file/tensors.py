@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy.errors import GGUFError, Unsupported
-from ggmlpy.gguf_file.cursor import Cursor, quoted
+from ggmlpy.gguf_file.cursor import Cursor
 from ggmlpy.gguf_file.part import Part
 from ggmlpy.open_file import FilePlace
+from ggmlpy.quoting import quoted
 from ggmlpy.types import BF16, BY_ID, TensorType
 
 MIN_INFO_BYTES = 24  # an empty name (8), no dimensions (4), type (4), offset (8)
@@ -94,9 +95,14 @@ def read_tensors(cursor: Cursor, n: int, alignment: int) -> list[TensorInfo]:
 
     Raises GGUFError naming the tensor that is wrong.
     """
-    entries = [_read_entry(cursor, i, n) for i in range(n)]
+    entries: dict[str, _Entry] = {}
+    for i in range(n):
+        entry = _read_entry(cursor, i, n)
+        if entry.name in entries:
+            raise cursor.error("is there twice")
+        entries[entry.name] = entry
     base = cursor.pos + -cursor.pos % alignment  # the data section begins at the next multiple
-    tensors = [_placed(cursor, entry, base, alignment) for entry in entries]
+    tensors = [_placed(cursor, entry, base, alignment) for entry in entries.values()]
     _check_no_overlap(cursor.part, tensors)
     return tensors
 
@@ -156,10 +162,11 @@ def _placed(cursor: Cursor, entry: _Entry, base: int, alignment: int) -> TensorI
         )
     n_bytes = math.prod(entry.dims) // entry.type.block_size * entry.type.type_size
     offset = base + entry.offset
-    if offset + n_bytes > cursor.end:
+    n_file_bytes = len(cursor.view)
+    if offset + n_bytes > n_file_bytes:
         raise cursor.error(
             f"({entry.type.name} {entry.dims}) needs the bytes {offset} to {offset + n_bytes}, "
-            f"but the file ends after {cursor.end} bytes"
+            f"but the file ends after {n_file_bytes} bytes"
         )
     ones = [1] * (_MAX_DIMS - len(entry.dims))
     n0, n1, n2, n3 = entry.dims + ones

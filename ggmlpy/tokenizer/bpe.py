@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tokenizers import Regex, pre_tokenizers
 
 from ggmlpy.errors import TokenizerError
+from ggmlpy.quoting import quoted
 from ggmlpy.tokenizer.merging import MAX_CACHED, MAX_CACHED_CHARS, merge
 from ggmlpy.tokenizer.pre_tokenizers import PreTokenizer
 from ggmlpy.tokenizer.vocabulary import Vocabulary
@@ -168,7 +169,7 @@ def _made_and_cuts(vocab: Vocabulary, merges: list[str], begin: int) -> tuple[_I
     """
     if not set(map(str.count, merges, repeat(" "))) <= {1}:
         i = next(i for i, merge in enumerate(merges) if merge.count(" ") != 1)
-        wrong = f"{merges[i]!r} at {begin + i}"
+        wrong = f"{quoted(merges[i])} at {begin + i}"
         raise vocab.keys.error("merges", f"holds {wrong}, must be two tokens")
     texts = map(str.replace, merges, repeat(" "), repeat(""))
     try:
@@ -184,7 +185,8 @@ def _unknown_merge(vocab: Vocabulary, merges: list[str], begin: int) -> Tokenize
     i = next(i for i, merge in enumerate(merges) if merge.replace(" ", "") not in ids)
     parts = (*merges[i].split(" "), merges[i].replace(" ", ""))
     token = next(part for part in parts if part not in ids)
-    return vocab.keys.error("merges", f"holds {merges[i]!r} at {begin + i}: {token!r} is no token")
+    wrong = f"{quoted(merges[i])} at {begin + i}: {quoted(token)} is no token"
+    return vocab.keys.error("merges", f"holds {wrong}")
 
 
 def spell_byte_level(text: str) -> bytes:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 
+from ggmlpy.quoting import quoted
 from ggmlpy.tokenizer.vocabulary import TokenizerWarning
 
 
@@ -43,7 +44,7 @@ def find_pre_tokenizer(name: str | None, where: str) -> PreTokenizer:
     """The table's row for `tokenizer.ggml.pre`; warns and falls back to "default" without one."""
     if name in PRE_TOKENIZERS:
         return PRE_TOKENIZERS[name]
-    found = "is missing" if name is None else f'is "{name}", which is not known'
+    found = "is missing" if name is None else f"is {quoted(name)}, which is not known"
     warnings.warn(
         f'{where}tokenizer.ggml.pre {found}: text is cut by the rule "default", so that tokens '
         "may differ from those that the model was trained with, and its answers may suffer. "

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from ggmlpy.errors import TokenizerError
 from ggmlpy.gguf_file import GGUFFile
+from ggmlpy.quoting import quoted
 from ggmlpy.tokenizer.bpe import BytePairs, spell_byte_level, spell_plain
 from ggmlpy.tokenizer.keys import Keys
 from ggmlpy.tokenizer.partition import Partition
@@ -92,7 +93,8 @@ class Tokenizer:
 
         Raises what `GGUFFile.open` raises, and TokenizerError for a damaged vocabulary.
         """
-        return cls(GGUFFile.open(path).metadata, Path(path).name)
+        file = GGUFFile.open(path)
+        return cls(file.metadata, file.name)
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any], name: str = "") -> Tokenizer:
@@ -265,8 +267,8 @@ class Tokenizer:
         if self._model in KINDS:
             return
         raise TokenizerError(
-            f'{self.vocab.keys.where}tokenizer.ggml.model is "{self._model}": no text can be made '
-            f"with it, only with {', '.join(KINDS)}"
+            f"{self.vocab.keys.where}tokenizer.ggml.model is {quoted(self._model)}: no text can be "
+            f"made with it, only with {', '.join(KINDS)}"
         )
 
     def _checked(self, id: int) -> int:

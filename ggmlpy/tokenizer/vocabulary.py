@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ggmlpy.errors import TokenizerError
+from ggmlpy.quoting import quoted
 from ggmlpy.tokenizer import special
 from ggmlpy.tokenizer.keys import PREFIX, Keys
 
@@ -108,13 +109,17 @@ class Vocabulary:
             "".join(self.texts).encode()
         except UnicodeEncodeError as error:
             i = next(i for i, text in enumerate(self.texts) if not _is_unicode(text))
-            raise self.keys.error("tokens", f"holds {self.texts[i]!r} at {i}, not UTF-8") from error
+            raise self.keys.error(
+                "tokens", f"holds {quoted(self.texts[i])} at {i}, not UTF-8"
+            ) from error
         n_empty = self.texts.count("")
         if len(self.ids) + n_empty == len(self.texts):
             return
         second = next(i for i, text in enumerate(self.texts) if text and self.ids[text] != i)
         text = self.texts[second]
-        raise self.keys.error("tokens", f"has {text!r} twice, at {self.ids[text]} and {second}")
+        raise self.keys.error(
+            "tokens", f"has {quoted(text)} twice, at {self.ids[text]} and {second}"
+        )
 
     def _per_token(self, key: str) -> Sequence[Any] | None:
         array = self.keys.array(key)

@@ -6,7 +6,8 @@ import io
 
 import pytest
 
-from ggmlpy.cli.show import console, count_text, harmless, printable, size_text
+from ggmlpy.cli.show import console, count_text, harmless, size_text
+from ggmlpy.quoting import printable
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # Lowest first. A module may import from its own layer and from those before it.
 LAYERS: list[tuple[str, list[str]]] = [
     ("core", [
-        "errors", "types", "quants", "spec", "open_file", "storage", "layout", "tensor", "op",
-        "graph", "graph_layers", "graph_html", "gguf_file", "progress",
+        "errors", "quoting", "types", "quants", "spec", "open_file", "storage", "layout", "tensor",
+        "op", "graph", "graph_layers", "graph_html", "gguf_file", "progress",
     ]),
     ("text", [
         "tokenizer", "chat", "template_process", "template_worker", "stopping", "timings",
