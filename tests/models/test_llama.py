@@ -209,7 +209,11 @@ CONTRADICTIONS: list[tuple[dict[str, object], type[Exception], str]] = [
     ({"llama__block_count": None}, WeightError, '"llama.block_count" is missing'),
     ({"llama__block_count": "two"}, WeightError, '"llama.block_count" has type str'),
     ({"llama__block_count": 0}, WeightError, '"llama.block_count" is 0, must be at least 1'),
-    ({"llama__block_count": 3}, WeightError, '"blk.2.attn_norm.weight" .* is missing'),
+    (
+        {"llama__block_count": 3},
+        WeightError,
+        '_count" is 3, must be 2, the layers with tensors blk',
+    ),
     ({"llama__attention__head_count_kv": 3}, WeightError, "is 3, must be a divisor of 4 heads"),
     ({"llama__embedding_length": 128}, WeightError, r'"token_embd.weight" is \[64, 288\].*\[128,'),
     (
@@ -218,7 +222,7 @@ CONTRADICTIONS: list[tuple[dict[str, object], type[Exception], str]] = [
         r'"blk.0.ffn_gate.weight" is \[64, 96\].*64\]',
     ),
     ({"llama__rope__dimension_count": 15}, WeightError, "is 15, must be even and at most 16"),
-    ({"llama__rope__scaling__type": "ntk"}, WeightError, "is ntk, must be none, linear or yarn"),
+    ({"llama__rope__scaling__type": "ntk"}, WeightError, 'is "ntk", must be none, linear or yarn'),
     ({"llama__rope__freq_base": 0.0}, WeightError, 'freq_base" is 0.0, must be a finite number'),
     (
         {"llama__rope__scaling__factor": float("inf")},

@@ -107,7 +107,8 @@ def test_unreadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_path_that_no_file_can_have(tmp_path: Path) -> None:
-    refusal(tmp_path / "a\0b", FileError)
+    with pytest.raises(FileError, match=r"^a\\x00b: the file cannot be read: "):
+        GGUFFile.open(tmp_path / "a\0b")
     refusal(tmp_path / ("x" * 5000), FileError)
 
 
@@ -204,7 +205,7 @@ def test_lengths_are_checked_against_the_file(tmp_path: Path, length: int) -> No
     assert refused_bytes(tmp_path, key).startswith(f"key 1 of 1 needs {length} bytes")
 
 
-@pytest.mark.parametrize("alignment", [0, 1, 4, 7, 12, 33, 2**32 - 1])
+@pytest.mark.parametrize("alignment", [0, 1, 4, 7, 12, 24, 33, 40, 2**32 - 1])
 def test_alignment(tmp_path: Path, alignment: int) -> None:
     message = refused(tmp_path, {"general.alignment": alignment})
     wanted = f'key "general.alignment" is {alignment}, must be a power of two and at least 8'

@@ -109,7 +109,7 @@ def test_preparing_builds_what_text_needs_and_is_silent_where_there_is_none() ->
     broken = Tokenizer.from_metadata(bpe_metadata(merges=["z q"]), name="m.gguf")
     Tokenizer.from_metadata({}).prepare()
     broken.prepare()
-    with pytest.raises(TokenizerError, match=r"^m\.gguf: .*'zq' is no token"):
+    with pytest.raises(TokenizerError, match=r'^m\.gguf: .*"zq" is no token'):
         broken.encode("a")
 
 
