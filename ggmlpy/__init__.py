@@ -35,6 +35,7 @@ from ggmlpy.gguf_file import GGUFFile
 from ggmlpy.graph import Graph
 from ggmlpy.llama import Llama
 from ggmlpy.llama_state import LlamaState
+from ggmlpy.models.weights import WeightWarning
 from ggmlpy.packaged import packaged_model
 from ggmlpy.sampling import SamplingParams
 from ggmlpy.tensor import Flag, Tensor, from_bytes, from_numpy, scope, zeros
@@ -75,6 +76,7 @@ __all__ = [
     "TokenizerError",
     "Unsupported",
     "WeightError",
+    "WeightWarning",
     "backend_names",
     "compute",
     "from_bytes",

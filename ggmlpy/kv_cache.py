@@ -16,6 +16,7 @@ from ggmlpy.cells import EMPTY, Appended, Cells, Holdings, Positions, SavedRows
 from ggmlpy.errors import CacheFull
 from ggmlpy.models.memory import AttentionLayers
 from ggmlpy.spans import Spans
+from ggmlpy.storage import check_memory
 from ggmlpy.tensor import Flag, Tensor, zeros
 from ggmlpy.types import TensorType
 
@@ -29,7 +30,8 @@ class KVCache:
     `n_ctx` cells a stream may be used. With a window cells whose position no later token can see
     are used again when there is no empty one: those positions are forgotten. Which they are is
     kept, so that nothing is done by which a token would come to miss one of them. Raises
-    Unsupported for a type that rows cannot be written in.
+    Unsupported for a type that rows cannot be written in, AllocationError for more bytes than the
+    machine has.
     """
 
     def __init__(
@@ -55,6 +57,9 @@ class KVCache:
         check_cache_type("type_v", type_v, spec.n_embd_head_v)
         n_embd_k = spec.n_embd_head_k * spec.n_head_kv
         n_embd_v = spec.n_embd_head_v * spec.n_head_kv
+        n_cells = self.kv_size * self.n_stream
+        cell_bytes = type_k.row_bytes(n_embd_k) + type_v.row_bytes(n_embd_v)
+        check_memory(len(spec.layers) * n_cells * cell_bytes)
         self.k = {i: self._leaf(f"cache_k.{i}", type_k, n_embd_k) for i in spec.layers}
         self.v = {i: self._leaf(f"cache_v.{i}", type_v, n_embd_v) for i in spec.layers}
         self._positions = np.full((self.n_stream, self.kv_size), EMPTY, np.int32)

@@ -105,7 +105,9 @@ class Llama(Completions):
                 flash_attn=flash_attn,
             )
         except AllocationError as error:
-            raise AllocationError(f"a KV cache for n_ctx = {n_ctx} tokens: {error}") from None
+            raise AllocationError(
+                f"a KV cache for n_ctx = {n_ctx} tokens: {error}; say a smaller n_ctx"
+            ) from None
         metadata = self._file.metadata
         tokenizer = Tokenizer.from_metadata(metadata, self._file.name)
         super().__init__(Engine(self._context, tokenizer), tokenizer, metadata, str(model_path))

@@ -31,6 +31,15 @@ def aligned_bytes(n_bytes: int) -> NDArray[np.uint8]:
     return raw[start : start + n_bytes]
 
 
+def check_memory(n_bytes: int) -> None:
+    """Raise AllocationError for more than the machine's memory: it might be had, but not filled."""
+    has = (
+        os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if os.name == "posix" else n_bytes
+    )
+    if n_bytes > has:
+        raise AllocationError(f"{n_bytes} bytes of memory cannot be had, this machine has {has}")
+
+
 def give_back_free_memory() -> None:
     """Let the system have what was freed, where the C library would keep it (glibc does)."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None

@@ -49,7 +49,8 @@ ARCHITECTURES: dict[str, Callable[[GGUFFile], Model]] = {
 def load_model(file: GGUFFile) -> Model:
     """The file's model, its weights checked. Raises Unsupported for an architecture not known here.
 
-    Raises WeightError for a key or tensor that is missing or wrong.
+    Raises WeightError for a key or tensor that is missing or wrong. A WeightWarning names tensors
+    of the file that the model does not use.
     """
     arch = file.metadata.str("general.architecture")
     if arch not in ARCHITECTURES:
@@ -57,4 +58,6 @@ def load_model(file: GGUFFile) -> Model:
             f"{file.name}: architecture {quoted(arch)} is not known here;"
             f" known: {', '.join(sorted(ARCHITECTURES))}"
         )
-    return ARCHITECTURES[arch](file)
+    model = ARCHITECTURES[arch](file)
+    model.weights.warn_of_unused()
+    return model

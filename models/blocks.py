@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from ggmlpy import ops
 from ggmlpy.models.attention import attend
@@ -31,23 +32,39 @@ class Linear:
     weight: Tensor  # [n_in, n_out]
     bias: Tensor | None  # [n_out]
     scale: Tensor | None  # [1]
+    bias_first: bool = False  # scale * (W x + bias)
 
     @classmethod
     def take(
-        cls, weights: Weights, name: str, n_in: int, n_out: int, *, scaled: bool = True
+        cls,
+        weights: Weights,
+        name: str,
+        n_in: int,
+        n_out: int,
+        *,
+        scaled: bool = True,
+        bias_first: bool = False,
     ) -> Linear:
-        """The tensor `name.weight`, and `name.bias` and `name.scale` where the file has them."""
+        """The tensor `name.weight`, and `name.bias` and `name.scale` where the file has them.
+
+        A scale is passed over where it is not `scaled`, as is that of inputs quantised to nvfp4.
+        """
+        weights.without_effect(f"{name}.input_scale")
+        if not scaled:
+            weights.without_effect(f"{name}.scale")
         return cls(
             name=_within_layer(name),
             weight=weights.take(f"{name}.weight", n_in, n_out),
             bias=weights.maybe(f"{name}.bias", n_out),
             scale=weights.maybe(f"{name}.scale", 1) if scaled else None,
+            bias_first=bias_first,
         )
 
     @classmethod
     def take_output(cls, weights: Weights, h: HParams) -> Linear:
         """The map to logits [E, V]; a file without one uses the token embedding."""
         tied = weights.take("token_embd.weight", h.n_embd, h.n_vocab)
+        weights.without_effect("output.input_scale")
         return cls(
             name="output",
             weight=weights.maybe("output.weight", h.n_embd, h.n_vocab) or tied,
@@ -58,9 +75,13 @@ class Linear:
     def __call__(self, x: Tensor) -> Tensor:
         with scope(self.name):
             y = ops.mul_mat(self.weight, x)  # [n_out, T]
+            if self.bias is not None and self.bias_first:
+                y = ops.add(y, self.bias)
             if self.scale is not None:
                 y = ops.mul(y, self.scale)
-            return y if self.bias is None else ops.add(y, self.bias)
+            if self.bias is not None and not self.bias_first:
+                y = ops.add(y, self.bias)
+            return y
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,13 +213,14 @@ class FeedForward:
     ) -> FeedForward:
         """A layer's feed-forward; not `scaled` where llama.cpp leaves its scales unused.
 
-        It does so in qwen2, gemma3 and lfm2, but multiplies by them in llama and qwen3.
+        It does so in qwen2, gemma3 and lfm2, but multiplies by them in llama and qwen3: biases too.
         """
         blk, E, F = f"blk.{layer}", h.n_embd, h.n_ff
+        take = partial(Linear.take, weights, scaled=scaled, bias_first=True)
         return cls(
-            gate=Linear.take(weights, f"{blk}.ffn_gate", E, F, scaled=scaled),
-            up=Linear.take(weights, f"{blk}.ffn_up", E, F, scaled=scaled),
-            down=Linear.take(weights, f"{blk}.ffn_down", F, E, scaled=scaled),
+            gate=take(f"{blk}.ffn_gate", E, F),
+            up=take(f"{blk}.ffn_up", E, F),
+            down=take(f"{blk}.ffn_down", F, E),
             gated=gated,
         )
 

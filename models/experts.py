@@ -13,15 +13,44 @@ from dataclasses import dataclass
 from ggmlpy import ops
 from ggmlpy.models.hparams import HParams
 from ggmlpy.models.weights import Weights
-from ggmlpy.tensor import Tensor
+from ggmlpy.tensor import Tensor, scope
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertLinear:
+    """For each token the maps of its chosen experts: scale * W x."""
+
+    name: str  # of its nodes, within those of the layer
+    weight: Tensor  # [n_in, n_out, X]
+    scale: Tensor | None  # [X]
+
+    @classmethod
+    def take(
+        cls, weights: Weights, blk: str, name: str, n_in: int, n_out: int, X: int
+    ) -> ExpertLinear:
+        full = f"{blk}.ffn_{name}_exps"
+        weights.without_effect(f"{full}.input_scale")
+        weight = weights.take(f"{full}.weight", n_in, n_out, X)
+        return cls(name, weight, weights.maybe(f"{full}.scale", X))
+
+    def __call__(self, x: Tensor, chosen: Tensor) -> Tensor:
+        """x [n_in, 1 or U, T], chosen [U, T] i32 -> [n_out, U, T]"""
+        y = ops.mul_mat_id(self.weight, x, chosen).named(self.name)  # [n_out, U, T]
+        if self.scale is None:
+            return y
+        _, U, T, _ = y.ne
+        with scope(self.name):
+            ids = ops.reshape_1d(ops.cont(chosen), U * T)  # [U*T] i32
+            scales = ops.get_rows(ops.reshape_2d(self.scale, 1, self.scale.ne[0]), ids)  # [1, U*T]
+            return ops.mul(y, ops.reshape_3d(scales, 1, U, T))  # [n_out, U, T]
 
 
 @dataclass(frozen=True, slots=True)
 class Experts:
     router: Tensor  # [E, X]
-    gate: Tensor  # [E, F, X]
-    up: Tensor  # [E, F, X]
-    down: Tensor  # [F, E, X]
+    gate: ExpertLinear  # [E, F, X]
+    up: ExpertLinear  # [E, F, X]
+    down: ExpertLinear  # [F, E, X]
     n_used: int
 
     @classmethod
@@ -29,9 +58,9 @@ class Experts:
         blk, E, F, X = f"blk.{layer}", h.n_embd, h.n_ff, h.n_expert
         return cls(
             router=weights.take(f"{blk}.ffn_gate_inp.weight", E, X),
-            gate=weights.take(f"{blk}.ffn_gate_exps.weight", E, F, X),
-            up=weights.take(f"{blk}.ffn_up_exps.weight", E, F, X),
-            down=weights.take(f"{blk}.ffn_down_exps.weight", F, E, X),
+            gate=ExpertLinear.take(weights, blk, "gate", E, F, X),
+            up=ExpertLinear.take(weights, blk, "up", E, F, X),
+            down=ExpertLinear.take(weights, blk, "down", F, E, X),
             n_used=h.n_expert_used,
         )
 
@@ -46,10 +75,8 @@ class Experts:
         weights = ops.div(weights, ops.sum_rows(weights)).named("weights")  # [U, T]
         weights = ops.reshape_3d(weights, 1, U, T)  # [1, U, T]
         x = ops.reshape_3d(x, E, 1, T)  # [E, 1, T]
-        gate = ops.mul_mat_id(self.gate, x, chosen).named("gate")  # [F, U, T]
-        up = ops.mul_mat_id(self.up, x, chosen).named("up")  # [F, U, T]
-        h = ops.swiglu_split(gate, up).named("gated")  # [F, U, T]
-        out = ops.mul_mat_id(self.down, h, chosen).named("down")  # [E, U, T]
+        h = ops.swiglu_split(self.gate(x, chosen), self.up(x, chosen)).named("gated")  # [F, U, T]
+        out = self.down(h, chosen)  # [E, U, T]
         out = ops.mul(out, weights).named("weighted")  # [E, U, T]
         total = _expert(out, 0)  # [E, T]
         for i in range(1, U):

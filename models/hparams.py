@@ -162,7 +162,7 @@ def read_hparams(file: GGUFFile, *, attention_in_some_layers: bool = False) -> H
     With `attention_in_some_layers` counts of heads are those of the layers that have any. Raises
     WeightError for a key that is missing, of the wrong type, or out of range.
     """
-    keys, some = Keys(file), attention_in_some_layers
+    n_vocab, keys, some = _read_n_vocab(file), Keys(file), attention_in_some_layers
     n_embd = keys.count("embedding_length")
     n_head = keys.count("attention.head_count", in_some_layers=some)
     n_head_kv = keys.count("attention.head_count_kv", n_head, in_some_layers=some)
@@ -176,7 +176,7 @@ def read_hparams(file: GGUFFile, *, attention_in_some_layers: bool = False) -> H
     n_embd_head_k = keys.count("attention.key_length", max(1, n_embd // n_head))
     return HParams(
         architecture=keys.architecture,
-        n_vocab=_read_n_vocab(file),
+        n_vocab=n_vocab,
         n_ctx_train=keys.count("context_length"),
         n_embd=n_embd,
         n_layer=keys.n_layer,

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import warnings
+
 from ggmlpy.errors import WeightError
 from ggmlpy.gguf_file import GGUFFile
+from ggmlpy.quoting import quoted
 from ggmlpy.tensor import Tensor, from_bytes
 
 # Norms, biases: copied, because reading a few bytes of a mapped file brings up to 2 MB around them
 # into the process's memory, 18 MB with the 33 norms of a model of 770 MB.
 _SMALL_BYTES = 1 << 16
+_N_NAMED = 5  # of the tensors that a warning is about
+
+
+class WeightWarning(UserWarning):
+    """A file holds tensors that no part of its model uses: results may not be what was meant."""
 
 
 class Weights:
@@ -17,12 +25,13 @@ class Weights:
     def __init__(self, file: GGUFFile) -> None:
         self._file = file
         self._taken: dict[str, Tensor] = {}
+        self._without_effect: set[str] = set()
 
     def take(self, name: str, *ne: int) -> Tensor:
         """The tensor `name` of shape `ne`. Raises WeightError if missing or shaped otherwise."""
         found = self.maybe(name, *ne)
         if found is None:
-            raise WeightError(f'{self._file.path.name}: tensor "{name}" {list(ne)} is missing')
+            raise WeightError(f'{self._file.name}: tensor "{name}" {list(ne)} is missing')
         return found
 
     def maybe(self, name: str, *ne: int) -> Tensor | None:
@@ -35,7 +44,7 @@ class Weights:
         padded = ne + (1,) * (4 - len(ne))
         if info.ne != padded:
             raise WeightError(
-                f'{self._file.path.name}: "{name}" is {list(info.ne[: info.n_dims])},'
+                f'{self._file.name}: "{name}" is {list(info.ne[: info.n_dims])},'
                 f" the metadata asks for {list(ne)}"
             )
         is_small = info.n_bytes <= _SMALL_BYTES
@@ -45,6 +54,24 @@ class Weights:
         leaf.storage.place = None if is_small else info.place
         self._taken[name] = leaf
         return leaf
+
+    def without_effect(self, name: str) -> None:
+        """Say of a tensor that the file may have it, and that it rightly changes nothing."""
+        self._without_effect.add(name)
+
+    def warn_of_unused(self) -> None:
+        """One WeightWarning that names the tensors which no one asked for, but should have."""
+        names = [name for name in self.unused() if name not in self._without_effect]
+        if not names:
+            return
+        shown = ", ".join(map(quoted, names[:_N_NAMED]))
+        more = f" and {len(names) - _N_NAMED} more" if len(names) > _N_NAMED else ""
+        warnings.warn(
+            f"{self._file.name}: no part of the model uses {shown}{more}: results may differ from"
+            " those that the file was made for",
+            WeightWarning,
+            stacklevel=4,  # whoever called Llama or Context.open
+        )
 
     def unused(self) -> list[str]:
         """Names of tensors in the file that no one asked for."""

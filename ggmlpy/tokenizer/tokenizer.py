@@ -176,10 +176,7 @@ class Tokenizer:
 
     def text(self, id: int) -> str:
         """The token as the vocabulary has it: "▁the", "Ġthe", "<0x0A>"."""
-        id = self._checked(id)
-        if not self.vocab.has_tokens:
-            raise TokenizerError(f"{self.vocab.keys.where}there is no vocabulary")
-        return self.vocab.texts[id]
+        return self.vocab.texts[self._checked(id)]
 
     def token_type(self, id: int) -> TokenType:
         """The token's type: what the file says, but CONTROL for a known end-of-turn text."""
@@ -272,6 +269,8 @@ class Tokenizer:
         )
 
     def _checked(self, id: int) -> int:
+        if not self.vocab.has_tokens:
+            raise TokenizerError(f"{self.vocab.keys.where}there is no vocabulary")
         if 0 <= operator.index(id) < self.n_vocab:
             return id
         raise TokenizerError(

@@ -38,7 +38,7 @@ class TokenType(IntEnum):
 class Vocabulary:
     """Tokens by id, ids by text, and which tokens are special.
 
-    Raises TokenizerError, naming the key, where one array is shorter than the tokens or BOS or EOS
+    Raises TokenizerError, naming the key, where an array is not one element a token, or BOS or EOS
     lies outside them. Other special ids outside the vocabulary count as absent, since many files
     have such a padding id.
     """
@@ -75,9 +75,9 @@ class Vocabulary:
     @cached_property
     def types(self) -> list[int]:
         """The type of every token: what the file says, save for known control texts."""
-        types: list[int] = [TokenType.NORMAL] * self.n_vocab
+        types: list[int] = [TokenType.NORMAL] * len(self._tokens)
         if self._types is not None:
-            types = self.keys.numbers("token_type", self._types).tolist()[: self.n_vocab]
+            types = self.keys.numbers("token_type", self._types).tolist()
         for token in self.special.controls:
             types[token] = TokenType.CONTROL
         return types
@@ -87,7 +87,7 @@ class Vocabulary:
         """The score of every token. Raises TokenizerError where there are none, or one is NaN."""
         if self._scores is None:
             raise self.keys.error("scores", "is missing")
-        scores = self.keys.numbers("scores", self._scores)[: self.n_vocab].astype(np.float32)
+        scores = self.keys.numbers("scores", self._scores).astype(np.float32)
         if np.isnan(scores).any():
             i = int(np.isnan(scores).argmax())
             raise self.keys.error("scores", f"is not a number at {i}")
@@ -99,7 +99,7 @@ class Vocabulary:
         """The special tokens by name, also those that a file does not declare but has."""
         markup = set()  # tokens that the file itself takes for a part of plain text
         if self._types is not None:
-            stored = self.keys.numbers("token_type", self._types)[: self.n_vocab]
+            stored = self.keys.numbers("token_type", self._types)
             markup = set(np.flatnonzero(stored == TokenType.USER_DEFINED).tolist())
         return special.find_special_tokens(self.ids, self.declared_ids, markup)
 
@@ -123,7 +123,9 @@ class Vocabulary:
 
     def _per_token(self, key: str) -> Sequence[Any] | None:
         array = self.keys.array(key)
-        if array is None or len(array) >= len(self._tokens):
+        if array is None or len(self._tokens) == 0:
+            return None
+        if len(array) == len(self._tokens):
             return array
         raise self.keys.error(key, f"has {len(array)} elements for {len(self._tokens)} tokens")
 

@@ -64,6 +64,8 @@ VARIANTS = {
     "linear scaling": Tiny(linear_factor=4.0),
     "YaRN": Tiny(yarn_factor=4.0, freq_base=500.0),
     "experts": Tiny(n_expert=4, n_expert_used=2),
+    "experts with scales": Tiny(n_expert=4, n_expert_used=2, scales=True),
+    "scales and biases": Tiny(scales=True, biases=True),
     "one expert used": Tiny(n_expert=3, n_expert_used=1),
     "odd sizes": Tiny(n_embd=60, n_head=3, n_head_kv=1, n_rot=20, n_ff=44),
 }

@@ -18,7 +18,7 @@ from tests.models.tiny import Tiny, write_model
 
 MODELS = {
     "llama": Tiny(),
-    "experts": Tiny(n_expert=4, n_expert_used=2),
+    "experts": Tiny(n_expert=4, n_expert_used=2, scales=True),
     "qwen2": Tiny(architecture="qwen2", neox=True, biases=True),
     "qwen3": Tiny(architecture="qwen3", neox=True, qk_norm=True),
     "gemma3": Tiny(

@@ -107,6 +107,9 @@ def weights(m: Tiny) -> dict[str, NDArray[np.float32]]:
             w[f"{b}.ffn_gate_exps.weight"] = matrix(m.n_expert, F, E)
             w[f"{b}.ffn_up_exps.weight"] = matrix(m.n_expert, F, E)
             w[f"{b}.ffn_down_exps.weight"] = matrix(m.n_expert, E, F)
+            if m.scales:
+                names = ("gate", "up", "down")
+                w |= {f"{b}.ffn_{n}_exps.scale": near_one(m.n_expert) * 2 for n in names}
         else:
             w[f"{b}.ffn_gate.weight"] = matrix(F, E)
             w[f"{b}.ffn_up.weight"] = matrix(F, E)
@@ -278,9 +281,10 @@ def _norm(m: Tiny, x: F64, weight: F64) -> F64:
 def _gated(m: Tiny, x: F64, w: dict[str, F64], product: Product, expert: int | None = None) -> F64:
     def linear(x: F64, name: str) -> F64:
         if expert is not None:
-            return product(x, w[f"ffn_{name}_exps.weight"][expert])
+            scales = w.get(f"ffn_{name}_exps.scale", np.ones(m.n_expert))
+            return product(x, w[f"ffn_{name}_exps.weight"][expert]) * scales[expert]
         scale = w.get(f"ffn_{name}.scale", 1.0) if m.ffn_scaled else 1.0
-        return product(x, w[f"ffn_{name}.weight"]) * scale + w.get(f"ffn_{name}.bias", 0.0)
+        return (product(x, w[f"ffn_{name}.weight"]) + w.get(f"ffn_{name}.bias", 0.0)) * scale
 
     g = linear(x, "gate")
     if m.gelu:
