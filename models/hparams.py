@@ -15,7 +15,8 @@ from ggmlpy.models.memory import AttentionLayers
 from ggmlpy.quoting import quoted
 
 MAX_COUNT = 2**31 - 1  # positions, tokens and indices of a graph are i32
-MAX_REAL = float(np.finfo(np.float32).max)  # parameters of nodes are f32
+# Parameters of nodes are f32, some of them one divided by the file's number.
+MIN_REAL, MAX_REAL = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 _LAYER = re.compile(r"blk\.(\d+)\.")
 
 
@@ -80,7 +81,8 @@ class Keys:
         self._file = file.name
         self._metadata = file.metadata
         self.architecture = file.metadata.str("general.architecture")
-        self.n_layer = self.count("block_count")
+        n_layer = file.metadata.int(f"{self.architecture}.block_count")
+        self.n_layer = self._within("block_count", n_layer, 1)
         n_held = len({found[1] for name in file.tensors if (found := _LAYER.match(name))})
         if self.n_layer != n_held:
             raise self.error(
@@ -132,20 +134,20 @@ class Keys:
         return found
 
     def real(self, key: str, default: float) -> float:
-        """A float that is not negative, and finite in f32."""
+        """A float that is 0, or positive and normal in f32."""
         found = self._metadata.float(f"{self.architecture}.{key}", default)
-        if not 0 <= found <= MAX_REAL:
-            raise self.error(key, found, "a finite number, not negative")
+        if found != 0 and not MIN_REAL <= found <= MAX_REAL:
+            raise self.error(key, found, "0, or a finite number above 0 that is normal in f32")
         return found
 
     def positive(self, key: str, default: float | None = None) -> float:
-        """A float above zero, and finite in f32."""
+        """A float that is positive, and normal in f32."""
         name = f"{self.architecture}.{key}"
         found = (
             self._metadata.float(name) if default is None else self._metadata.float(name, default)
         )
-        if not 0 < found <= MAX_REAL:
-            raise self.error(key, found, "a finite number above 0")
+        if not MIN_REAL <= found <= MAX_REAL:
+            raise self.error(key, found, "a finite number above 0 that is normal in f32")
         return found
 
     def text(self, key: str, default: str) -> str:

@@ -229,7 +229,7 @@ CONTRADICTIONS: list[tuple[dict[str, object], type[Exception], str]] = [
     (
         {"llama__rope__scaling__factor": float("inf")},
         WeightError,
-        "is inf, must be a finite number",
+        "is inf, must be 0, or a finite number",
     ),
     (
         {"llama__attention__layer_norm_rms_epsilon": -1.0},

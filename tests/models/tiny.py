@@ -284,7 +284,8 @@ def _gated(m: Tiny, x: F64, w: dict[str, F64], product: Product, expert: int | N
             scales = w.get(f"ffn_{name}_exps.scale", np.ones(m.n_expert))
             return product(x, w[f"ffn_{name}_exps.weight"][expert]) * scales[expert]
         scale = w.get(f"ffn_{name}.scale", 1.0) if m.ffn_scaled else 1.0
-        return (product(x, w[f"ffn_{name}.weight"]) + w.get(f"ffn_{name}.bias", 0.0)) * scale
+        y: F64 = (product(x, w[f"ffn_{name}.weight"]) + w.get(f"ffn_{name}.bias", 0.0)) * scale
+        return y
 
     g = linear(x, "gate")
     if m.gelu:
