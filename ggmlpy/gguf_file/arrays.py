@@ -25,6 +25,7 @@ from ggmlpy.gguf_file.part import Part
 from ggmlpy.gguf_file.strings import string_starts
 
 MAX_DEPTH = 4  # of arrays in arrays; known models have none at all
+_ARRAY_STEPS = 64  # to find an array in an array takes about as long as so many strings
 
 
 class Number(NamedTuple):
@@ -229,7 +230,7 @@ def read_array(cursor: Cursor, depth: int = 0) -> LazyArray:
 def _read_arrays(cursor: Cursor, n: int, depth: int) -> LazyArray:
     if depth + 1 >= MAX_DEPTH:
         raise cursor.error(f"has arrays nested deeper than {MAX_DEPTH} levels")
-    cursor.check_steps(n, 12, "arrays")
+    cursor.check_steps(n, 12, "arrays", _ARRAY_STEPS)
     label, type, starts = cursor.at, "arr", array.array("q")
     for i in range(n):
         starts.append(cursor.pos)

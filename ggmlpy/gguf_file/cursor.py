@@ -16,8 +16,8 @@ MAX_HEADER_BYTES = 1 << 28
 """Keys, values and tensor descriptions, together. A vocabulary of 262,144 tokens, its merges and
 the tokenizer.json that it was made from take 50 MB."""
 MAX_STEPS = 1 << 23
-"""Strings in arrays and arrays in arrays, together: each is found by a step from the one before.
-The vocabulary above has 777,000 tokens and merges."""
+"""Strings in arrays, all together: each is found by a step from the one before. The vocabulary
+above has 777,000 tokens and merges."""
 
 
 class Cursor:
@@ -91,11 +91,10 @@ class Cursor:
                 f"counts {n} {what} of at least {n_bytes} bytes each, but only {left} bytes {where}"
             )
 
-    def check_steps(self, n: int, n_bytes: int, what: str) -> None:
-        """As `check_count`, of things that are found one after another."""
+    def check_steps(self, n: int, n_bytes: int, what: str, cost: int = 1) -> None:
+        """As `check_count`, of things that are found one after another, in `cost` steps each."""
         self.check_count(n, n_bytes, what)
-        self._n_steps += n
+        self._n_steps += n * cost
         if self._n_steps > MAX_STEPS:
-            raise self.error(
-                f"counts {n} {what}: the most in a file's arrays, all together, are {MAX_STEPS}"
-            )
+            most = f"the most in a file's arrays, all together, are {MAX_STEPS // cost}"
+            raise self.error(f"counts {n} {what}: {most}")
