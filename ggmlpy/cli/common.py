@@ -114,10 +114,13 @@ def _from_file(path: Path) -> str:
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
-        raise MissingFile(f"{path.name}: there is no such file in {path.parent}") from None
+        where = printable(str(path.parent))
+        raise MissingFile(f"{printable(path.name)}: there is no such file in {where}") from None
     except OSError as error:
-        raise FileError(f"{path}: the file cannot be read: {error.strerror}") from None
-    return _decoded(raw, path.name)
+        raise FileError(
+            f"{printable(str(path))}: the file cannot be read: {error.strerror}"
+        ) from None
+    return _decoded(raw, printable(path.name))
 
 
 def _decoded(raw: bytes, where: str) -> str:

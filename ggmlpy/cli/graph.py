@@ -86,7 +86,8 @@ def graph(
     chosen = _checked_format(format, output)
     path = model or packaged_model()
     built = _cut(_build(path, n_tokens, n_past, flash_attn != "off", type_k, type_v), layers)
-    title = f"{path.name}: {n_tokens} {'token' if n_tokens == 1 else 'tokens'} after {n_past}"
+    tokens = "token" if n_tokens == 1 else "tokens"
+    title = f"{printable(path.name)}: {n_tokens} {tokens} after {n_past}"
     if chosen in DRAWN:
         common.write_bytes(output, _drawn(built, chosen))
     elif output is None:

@@ -6,7 +6,7 @@
     padding to the alignment, then the tensors' data
 
 Versions 2 and 3 are the same but for big-endian files, which are told by their version number: the
-magic is the same bytes in both.
+magic is the same bytes in both. Those are read too, but for quantised tensors.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SPLIT_NAME = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.g
 
 
 class GGUFFile:
-    """An open model file: metadata, tensors, and the memory map they lie in.
+    """An open model file, little- or big-endian: metadata, tensors, and the memory map they lie in.
 
     Use `GGUFFile.open`, best in a `with` statement. Arrays taken from it stay valid after `close`;
     after it nothing more can be taken.

@@ -214,6 +214,30 @@ def test_strange_names_stay_on_one_line(run: Run, tmp_path: Path) -> None:
     assert error.startswith(r'm.gguf: architecture "a\u001b[31m\tb\udcff" is not known here')
 
 
+def test_strange_file_names_stay_on_one_line(run: Run, tmp_path: Path) -> None:
+    path, shown = tmp_path / "a\n\x1b[31m.gguf", r"a\n\x1b[31m.gguf"
+    for command in (*MODEL_COMMANDS, *FILE_COMMANDS):
+        missing = run(*arguments(command, path)).error
+        assert missing == f"{shown}: there is no such file in {tmp_path}"
+    write_model(path, Tiny(), llama__block_count=3, tokenizer__ggml__scores=[1.0])
+    assert run(*arguments("generate", path)).error.startswith(f'{shown}: key "llama.block_count"')
+    assert run(*arguments("tokenize", path)).error.startswith(f"{shown}: tokenizer.ggml.scores has")
+    assert run("inspect", path).out.startswith(f"{shown}: GGUF version 3")
+    write_model(path, Tiny(), tokenizer__ggml__model="a\nb\x1b")
+    message = run(*arguments("tokenize", path)).error
+    assert message.startswith(f'{shown}: tokenizer.ggml.model is "a\\nb\\u001b": no text')
+
+
+def test_tensors_that_a_model_does_not_use_are_named(run: Run, tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m.gguf", Tiny(biases=True))
+    path.write_bytes(path.read_bytes().replace(b"blk.0.ffn_up.bias", b"blk.0.ffn_up.bios"))
+    outcome = run(*arguments("generate", path), "-n", 2, "-q")
+    assert outcome.code == 0
+    wanted = 'ggmlpy: warning: m.gguf: no part of the model uses "blk.0.ffn_up.bios": results'
+    assert outcome.err.startswith(wanted)
+    assert outcome.err.count("\n") == 1
+
+
 def test_the_packaged_model_may_be_left_out(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -282,7 +282,7 @@ def _gated(m: Tiny, x: F64, w: dict[str, F64], product: Product, expert: int | N
     def linear(x: F64, name: str) -> F64:
         if expert is not None:
             scales = w.get(f"ffn_{name}_exps.scale", np.ones(m.n_expert))
-            return product(x, w[f"ffn_{name}_exps.weight"][expert]) * scales[expert]
+            return product(x, w[f"ffn_{name}_exps.weight"][expert]) * float(scales[expert])
         scale = w.get(f"ffn_{name}.scale", 1.0) if m.ffn_scaled else 1.0
         y: F64 = (product(x, w[f"ffn_{name}.weight"]) + w.get(f"ffn_{name}.bias", 0.0)) * scale
         return y

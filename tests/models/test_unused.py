@@ -1,0 +1,97 @@
+"""Tensors that a model does not use: one warning names them, but for those that have no effect."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ggmlpy import Llama, WeightWarning, packaged_model
+from ggmlpy.gguf_file import GGUFFile
+from ggmlpy.models import load_model
+from tests.models import tiny
+from tests.models.test_hostile_keys import MODELS
+from tests.models.tiny import Tiny, write_model
+
+
+@pytest.fixture
+def more(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Tensors of f32 that files get beside their model's: their lengths by name."""
+    added: dict[str, int] = {}
+    own = tiny.weights
+
+    def weights(m: Tiny) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float32]]]:
+        return own(m) | {name: np.ones(n, np.float32) for name, n in added.items()}
+
+    monkeypatch.setattr(tiny, "weights", weights)
+    return added
+
+
+def warned_of(path: Path) -> str:
+    """What the one warning says, without the file's name and what it means."""
+    with pytest.warns(WeightWarning) as caught:
+        load_model(GGUFFile.open(path))
+    assert len(caught) == 1
+    message = str(caught[0].message)
+    assert message.startswith("m.gguf: no part of the model uses ")
+    assert message.endswith(": results may differ from those that the file was made for")
+    return message[34 : message.rindex(": ")]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "name"),
+    [
+        ("llama", "blk.0.ffn_gate.bias"),  # beside experts
+        ("llama", "blk.0.ffn_gate_exps.bias"),
+        ("llama", "blk.0.attn_q_norm.weight"),
+        ("qwen2", "blk.0.attn_q_norm.weight"),
+        ("qwen3", "blk.0.attn_sinks.weight"),
+        ("gemma3", "rope_freqs.weight"),
+        ("lfm2", "blk.0.attn_q.weight"),  # in a layer that is a convolution
+    ],
+)
+def test_a_tensor_that_is_not_used_is_named(
+    more: dict[str, int], tmp_path: Path, architecture: str, name: str
+) -> None:
+    more[name] = 8
+    assert warned_of(write_model(tmp_path / "m.gguf", MODELS[architecture])) == f'"{name}"'
+
+
+def test_many_are_cut_short_and_strange_names_are_quoted(
+    more: dict[str, int], tmp_path: Path
+) -> None:
+    more |= {"a\n\x1b": 1} | {f"x{i}": 1 for i in range(7)}
+    named = r'"a\n\u001b", "x0", "x1", "x2", "x3" and 3 more'
+    assert warned_of(write_model(tmp_path / "m.gguf", Tiny())) == named
+
+
+@pytest.mark.parametrize("architecture", MODELS)
+def test_scales_of_what_is_not_quantised_here(
+    more: dict[str, int], tmp_path: Path, architecture: str
+) -> None:
+    """Those of inputs, of all architectures; of the feed-forward, where llama.cpp has no use."""
+    more |= {"output.input_scale": 1, "blk.1.attn_q.input_scale": 1}
+    model = MODELS[architecture]
+    if model.n_expert:
+        more["blk.0.ffn_up_exps.input_scale"] = model.n_expert
+    else:
+        more |= {"blk.0.ffn_up.input_scale": 1, "blk.0.ffn_up.scale": 1}
+    file = GGUFFile.open(write_model(tmp_path / "m.gguf", replace(model, n_layer=2)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert load_model(file).weights.unused()
+
+
+def test_who_opens_the_file_is_told(more: dict[str, int], tmp_path: Path) -> None:
+    more["blk.0.ffn_gate.bias"] = 96
+    path = write_model(tmp_path / "m.gguf", MODELS["llama"])
+    with pytest.warns(WeightWarning) as caught:
+        Llama(path, backend="null").close()
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_the_packaged_model_has_none() -> None:
+    assert load_model(GGUFFile.open(packaged_model())).weights.unused() == []
