@@ -7,6 +7,7 @@ from collections.abc import Sequence, Set
 import numpy as np
 
 from ggmlpy.backends.base import Backend, Places, Plan
+from ggmlpy.errors import AllocationError
 from ggmlpy.layout import read_array, write_array
 from ggmlpy.quants import has_quantizer
 from ggmlpy.tensor import Tensor
@@ -34,7 +35,10 @@ class _ReferencePlan(Plan):
     def run(self) -> None:
         with np.errstate(all="ignore"):  # inf and nan are values here, not accidents
             for node in self._nodes:
-                self._run_node(node)
+                try:
+                    self._run_node(node)
+                except MemoryError as error:
+                    raise AllocationError(f"{node.name}: {error}") from error
 
     def _run_node(self, node: Tensor) -> None:
         assert node.op is not None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
@@ -18,7 +19,7 @@ from ggmlpy.compute import backends_for
 from ggmlpy.context import Context
 from ggmlpy.context_sizes import check_flag, check_whole, choose_sizes
 from ggmlpy.engine import Engine
-from ggmlpy.errors import AllocationError, BadBatch, StateError
+from ggmlpy.errors import AllocationError, BadBatch, StateError, WeightError
 from ggmlpy.gguf_file import GGUFFile
 from ggmlpy.llama_state import LlamaState, fingerprint
 from ggmlpy.models import load_model
@@ -104,20 +105,24 @@ class Llama(Completions):
                 type_v=types[1],
                 flash_attn=flash_attn,
             )
-        except AllocationError as error:
+        except MemoryError as error:
             raise AllocationError(
                 f"a KV cache for n_ctx = {n_ctx} tokens: {error}; say a smaller n_ctx"
             ) from None
         metadata = self._file.metadata
         tokenizer = Tokenizer.from_metadata(metadata, self._file.name)
+        if tokenizer.vocab.has_tokens and tokenizer.n_vocab != self.n_vocab():
+            raise WeightError(
+                f'{self._file.name}: key "tokenizer.ggml.tokens" has {tokenizer.n_vocab} tokens,'
+                f' must be {self.n_vocab()}, the rows of "token_embd.weight"'
+            )
         super().__init__(Engine(self._context, tokenizer), tokenizer, metadata, str(model_path))
         self.seed = seed
         self.verbose = verbose
         self._n_batch = n_batch
         self._fingerprint: str | None = None
-        preparing = _beside(tokenizer.prepare, give_back_free_memory)
-        self._context.warm_up()  # mostly packing or reading weights, which leaves Python to others
-        preparing.result()
+        with _beside(tokenizer.prepare, give_back_free_memory):
+            self._context.warm_up()  # mostly packing or reading weights: leaves Python to others
         self._file.release_metadata()
         self.load_s = self._answers.load_s = perf_counter() - started
         if verbose:
@@ -282,14 +287,15 @@ class Llama(Completions):
         self.close()
 
 
-def _beside(*steps: Callable[[], None]) -> Future[None]:
-    """Does the steps one after another in a thread of their own."""
+@contextmanager
+def _beside(*steps: Callable[[], None]) -> Iterator[None]:
+    """Does the steps one after another in a thread of their own, which ends with the block."""
 
     def do() -> None:
         for step in steps:
             step()
 
-    pool = ThreadPoolExecutor(1, "ggmlpy-load")
-    done = pool.submit(do)
-    pool.shutdown(wait=False)  # the thread ends with them
-    return done
+    with ThreadPoolExecutor(1, "ggmlpy-load") as pool:
+        done = pool.submit(do)
+        yield
+        done.result()

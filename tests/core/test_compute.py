@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ggmlpy import ArgumentError, compute, from_numpy, ops
+from ggmlpy import AllocationError, ArgumentError, compute, from_numpy, ops
 
 X = np.array([1.0, 2.0, 3.0], np.float32)
 
@@ -47,3 +47,13 @@ def test_nothing_to_compute() -> None:
         with pytest.raises(ArgumentError) as caught:
             compute(*given)
         assert str(caught.value) == "compute takes at least one tensor"
+
+
+def test_memory_that_numpy_cannot_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(*args: object) -> None:
+        raise MemoryError("4 GiB")
+
+    y = ops.add(x := from_numpy(np.ones(3, np.float32)), x).named("sum")
+    monkeypatch.setattr(type(y.op), "reference", no_memory)
+    with pytest.raises(AllocationError, match="^sum: 4 GiB$"):
+        compute(y, backend="reference")

@@ -25,7 +25,7 @@ from ggmlpy import (
 )
 from ggmlpy.generation import ChatOptions, CompletionOptions
 from ggmlpy.sampling import SamplingParams
-from tests.models.tiny import Tiny, write_model
+from tests.models.tiny import Tiny, byte_vocabulary, write_model
 from tests.shared import shared_path
 
 BACKENDS = ["reference", "cpu"]
@@ -313,6 +313,18 @@ def test_steps_of_one_shape_reuse_one_plan(stories: Llama) -> None:
 def test_a_context_beyond_all_memory_is_a_typed_error(tiny_path: Path, n_ctx: int) -> None:
     with pytest.raises(ggmlpy.AllocationError, match=r"bytes of memory cannot .* smaller n_ctx"):
         Llama(tiny_path, n_ctx=n_ctx)
+
+
+@pytest.mark.parametrize("n_tokens", [287, 289])
+def test_a_vocabulary_of_another_size_than_the_embedding(tmp_path: Path, n_tokens: int) -> None:
+    path = write_model(tmp_path / "m.gguf", Tiny(), **changed_vocabulary(n_tokens))
+    wanted = f'^m.gguf: key "tokenizer.ggml.tokens" has {n_tokens} tokens, must be 288, the rows'
+    with pytest.raises(ggmlpy.WeightError, match=wanted):
+        Llama(path, backend="reference")
+
+
+def changed_vocabulary(n_tokens: int) -> dict[str, object]:
+    return {key.replace(".", "__"): value for key, value in byte_vocabulary(n_tokens).items()}
 
 
 # --- what `help` shows, and what is refused -----------------------------------------------------
