@@ -7,6 +7,10 @@ rewrite one for a lesser regex engine, the model's own stands here.
 The expressions are for Oniguruma, which knows Unicode classes (`\p{Lu}`), class intersection
 (`&&`), lookahead and possessive repeats. They are applied in turn: each cuts the pieces that the
 one before left, every match becomes a piece of its own and so does what lies between matches.
+
+Each takes time in proportion to the text, whatever the text is: no character is read again by more
+than a fixed number of attempts. Where a published expression is quadratic on some text (a repeat
+inside a lookahead, or one that ends in an anchor), another with the same matches stands here.
 """
 
 from __future__ import annotations
@@ -60,6 +64,16 @@ def _chars(ranges: str) -> str:
     return "".join(
         "-".join(rf"\x{{{code}}}" for code in part.split("-")) for part in ranges.split()
     )
+
+
+def _threes(digit: str, end: str) -> str:
+    r"""Digits in threes counted from the right end of a run, for which `end` must hold.
+
+    The same matches as `{digit}{1,3}(?=(?:{digit}{3})*{end})`, which reads the rest of the run for
+    every group. Here only a run's first group does; `\G` continues at the end of the last match.
+    """
+    first = rf"(?<!{digit}){digit}{{1,3}}(?=(?:{digit}{{3}})*+{end})"
+    return rf"{first}|\G(?<={digit}){digit}{{3}}"
 
 
 _CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -133,6 +147,11 @@ _EXAONE_MOE = (
     r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
 )
 _NEWLINES = r"\n+"
+_SUPERBPE = (  # (?=(\d{3})+(?!\d)) in two steps: the first such place in a run, then every third
+    r"\p{N}+",
+    r"(?<!\d)\d{0,2}\K(?=(?:\d{3})++(?!\d))",
+    r"\d{3}(?=\d)",
+)
 
 _ROWS = (
     (
@@ -209,7 +228,7 @@ _ROWS = (
     ),
     (
         "tiny_aya cohere2moe",
-        PreTokenizer((r"\d{1,3}(?=(?:\d{3})*\b)", _o200k(r"\p{N}{1,3}"))),
+        PreTokenizer((_threes(r"\d", r"\b"), _o200k(r"\p{N}{1,3}"))),
     ),
     (
         "youtu",
@@ -222,7 +241,7 @@ _ROWS = (
                 r"[\r\n]",
                 rf"\s?[{_DEEPSEEK_LETTERS}]+",
                 rf"\s?[{_DEEPSEEK_SIGNS}]+",
-                r"\s+$",
+                r"(?<!\s)\s++$",
                 _DEEPSEEK_CJK,
                 r"\p{N}+",
             )
@@ -249,9 +268,7 @@ _ROWS = (
     ),
     (
         "afmoe",
-        PreTokenizer(
-            (r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))", rf"[{_AFMOE_SCRIPTS}]+", _DEEPSEEK_V3)
-        ),
+        PreTokenizer((_threes(r"\p{N}", r"(?!\p{N})"), rf"[{_AFMOE_SCRIPTS}]+", _DEEPSEEK_V3)),
     ),
     (
         "falcon",
@@ -259,7 +276,7 @@ _ROWS = (
     ),
     ("bloom poro-chat gpt3-finnish", PreTokenizer((_BLOOM,))),
     ("viking", PreTokenizer((_BLOOM, _DIGIT))),
-    ("superbpe", PreTokenizer((r"\p{N}+", r"(?=(\d{3})+(?!\d))"))),
+    ("superbpe", PreTokenizer(_SUPERBPE)),
     (
         "chameleon",
         PreTokenizer(
