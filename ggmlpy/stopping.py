@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 from ggmlpy.errors import SamplingError
@@ -20,7 +21,7 @@ class StopChecker:
     is undecided.
     """
 
-    __slots__ = ("_held", "_stop", "stopped")
+    __slots__ = ("_found", "_held", "_n_read", "_searches", "stopped")
 
     def __init__(self, stop: Sequence[str]) -> None:
         """Raises SamplingError for a stop that is not a string or is empty."""
@@ -29,8 +30,10 @@ class StopChecker:
         for i, text in enumerate(stop):
             if not isinstance(text, str) or not text:
                 raise SamplingError(f"stop[{i}] is {text!r}: must be a string that is not empty")
-        self._stop = tuple(stop)
-        self._held = ""  # the end of the text so far, not shown yet
+        self._searches = [_Search(text) for text in stop]  # of those not found so far
+        self._found: tuple[int, int, str] | None = None  # start, minus its length, stop string
+        self._held: deque[str] = deque()  # the characters not shown yet
+        self._n_read = 0
         self.stopped: str | None = None
         """The stop string that was found; once it is set, no more text is shown."""
 
@@ -38,43 +41,68 @@ class StopChecker:
         """Take the next piece; return what can be shown now."""
         if self.stopped is not None:
             return ""
-        self._held += text
-        found = self._first_match()
-        pending = self._pending()
-        if found is not None and found[0] <= pending:
-            return self._cut(*found)
-        shown, self._held = self._held[:pending], self._held[pending:]
-        return shown
+        self._held.extend(text)
+        for search in self._searches:
+            end = search.feed(text)
+            if end is not None:
+                n = len(search.stop)
+                match = (self._n_read + end - n, -n, search.stop)
+                self._found = match if self._found is None else min(self._found, match)
+        self._n_read += len(text)
+        self._searches = [search for search in self._searches if not search.complete]
+        n_pending = max((search.n_matched for search in self._searches), default=0)
+        pending = self._n_read - n_pending
+        if self._found is not None and self._found[0] <= pending:
+            return self._cut(*self._found)
+        return self._show(pending)
 
     def finish(self) -> str:
         """The text has ended: return what was held back and is no stop string."""
         if self.stopped is not None:
             return ""
-        found = self._first_match()
-        if found is not None:
-            return self._cut(*found)
-        shown, self._held = self._held, ""
-        return shown
+        if self._found is not None:
+            return self._cut(*self._found)
+        return self._show(self._n_read)
 
-    def _cut(self, start: int, stop: str) -> str:
+    def _cut(self, start: int, _: int, stop: str) -> str:
         self.stopped = stop
-        shown, self._held = self._held[:start], ""
-        return shown
+        return self._show(start)
 
-    def _first_match(self) -> tuple[int, str] | None:
-        """Start and text of the earliest stop string in the held text, the longest of several."""
-        starts = [(self._held.find(stop), stop) for stop in self._stop]
-        matches = [match for match in starts if match[0] >= 0]
-        return min(matches, key=lambda match: (match[0], -len(match[1])), default=None)
+    def _show(self, end: int) -> str:
+        """The held text up to the character `end` of all that was read."""
+        n = end - (self._n_read - len(self._held))
+        return "".join([self._held.popleft() for _ in range(n)])
 
-    def _pending(self) -> int:
-        """Where the longest end of the held text starts that a stop string begins with."""
-        n_held = len(self._held)
-        n_pending = 0
-        for stop in self._stop:
-            # Only ends longer than the longest so far are of interest.
-            for n in range(min(len(stop) - 1, n_held), n_pending, -1):
-                if self._held.endswith(stop[:n]):
-                    n_pending = n
-                    break
-        return n_held - n_pending
+
+class _Search:
+    """Knuth, Morris and Pratt's search: each character is read once, whatever it and `stop` are."""
+
+    __slots__ = ("_shorter", "n_matched", "stop")
+
+    def __init__(self, stop: str) -> None:
+        self.stop = stop
+        self.n_matched = 0
+        """How much of `stop` the text so far ends with."""
+        self._shorter = [0]  # per beginning of `stop`: the longest other one that it ends with
+        for char in stop[1:]:
+            self._shorter.append(self._longer(self._shorter[-1], char))
+
+    @property
+    def complete(self) -> bool:
+        return self.n_matched == len(self.stop)
+
+    def feed(self, text: str) -> int | None:
+        """Where in `text` the stop string is first complete; None if it is not."""
+        if self.n_matched == 0 and self.stop[0] not in text:
+            return None
+        for i, char in enumerate(text):
+            self.n_matched = self._longer(self.n_matched, char)
+            if self.complete:
+                return i + 1
+        return None
+
+    def _longer(self, n: int, char: str) -> int:
+        """How much of `stop` ends the text, after `char` where `n` characters of it did before."""
+        while n > 0 and self.stop[n] != char:
+            n = self._shorter[n - 1]
+        return n + (self.stop[n] == char)

@@ -9,6 +9,9 @@ from collections.abc import Callable
 _DECODER = codecs.getincrementaldecoder("utf-8")
 _HALF_SURROGATES = {bytes([0xED, byte]) for byte in range(0xA0, 0xC0)}
 """Bytes that the codec keeps back, though a surrogate can never become a character."""
+_SPACES = re.compile(r" (?=[?!.,]|(?: ' |')(?:s|m|re|ve))|( ' )(?![?!.,])")
+"""Spaces that a tokenizer without spaces has put round signs, contractions and (1) quotes."""
+_MAX_SPACES = 6  # characters that a match and its lookahead extend over
 
 
 class StreamDecoder:
@@ -42,30 +45,22 @@ class StreamDecoder:
         if self._decoder.getstate()[0][:2] in _HALF_SURROGATES:
             text += self._decoder.decode(b"", True)
         if self._clean_spaces:
-            text = self._kept + text
-            cut = len(text) if final else settled(text)
-            self._kept = text[cut:]
-            text = clean_spaces(text[:cut])
+            text = self._without_spaces(self._kept + text, final)
         if self._strip_space and text:
             self._strip_space = False
             text = text.removeprefix(" ")
         return text
 
-
-def clean_spaces(text: str) -> str:
-    """Remove the spaces that a tokenizer without spaces has put round signs and contractions."""
-    text = re.sub(r" (?=[?!.,])", "", text)
-    text = text.replace(" ' ", "'")
-    return re.sub(r" (?='(?:s|m|re|ve))", "", text)
-
-
-def settled(text: str) -> int:
-    """How much of `text` `clean_spaces` treats the same whatever follows it.
-
-    Each of its patterns begins with a space, and only " ' " goes on beyond the next: up to a space
-    that does not end such a pattern, no more text can matter.
-    """
-    cut = text.rfind(" ")
-    while cut > 0 and text[max(cut - 2, 0) : cut] == " '":
-        cut = text.rfind(" ", 0, cut)
-    return max(cut, 0)
+    def _without_spaces(self, text: str, final: bool) -> str:
+        """Remove `_SPACES`; keeps the end back from a space where a match may yet begin."""
+        undecided = -1 if final else text.find(" ", max(len(text) - _MAX_SPACES + 1, 0))
+        cut = len(text) if undecided < 0 else undecided
+        parts, at = [], 0
+        for match in _SPACES.finditer(text):
+            if match.start() >= cut:
+                break
+            parts += [text[at : match.start()], "'" if match[1] else ""]
+            at = match.end()
+        cut = max(cut, at)
+        self._kept = text[cut:]
+        return "".join([*parts, text[at:cut]])

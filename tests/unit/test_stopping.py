@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from itertools import product
+from typing import Any, SupportsIndex
 
 import pytest
 from hypothesis import given, settings
@@ -115,3 +116,27 @@ def test_without_stops_everything_passes_at_once() -> None:
 def test_bad_stops(stop: Any, message: str) -> None:
     with pytest.raises(SamplingError, match=message):
         StopChecker(stop)
+
+
+class CountingStr(str):
+    """Counts the characters that indexing and slicing read."""
+
+    n_read = 0
+
+    def __getitem__(self, key: SupportsIndex | slice) -> str:
+        read = super().__getitem__(key)
+        CountingStr.n_read += len(read)
+        return read
+
+
+STOPS = ("a" * 99 + "b", "ab" * 50, "a" * 50 + "b" * 50)
+TEXTS = ("a" * 1000, "ab" * 500, ("a" * 99 + "c") * 10, "a" * 50 + "b")
+
+
+def test_each_character_is_compared_few_times() -> None:
+    for stop, text in product(STOPS, TEXTS):
+        CountingStr.n_read = 0
+        checker = StopChecker([CountingStr(stop)])
+        for char in text:
+            checker.push(char)
+        assert CountingStr.n_read <= 4 * (len(text) + len(stop))
