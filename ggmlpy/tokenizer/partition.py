@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import heapq
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ggmlpy.tokenizer.vocabulary import TokenType, Vocabulary
@@ -35,38 +38,118 @@ class Partition:
             for id, type in enumerate(vocab.types)
             if type in _LITERAL and vocab.texts[id]
         ]
-        literals.sort(key=lambda literal: len(_utf8(literal.text)), reverse=True)
-        self._all = literals
-        self._plain = [
-            literal for literal in literals if vocab.types[literal.id] == TokenType.USER_DEFINED
-        ]
+        plain = [it for it in literals if vocab.types[it.id] == TokenType.USER_DEFINED]
+        self._all, self._plain = Literals(literals), Literals(plain)
 
     def split(self, text: str, special: bool) -> list[str | int]:
-        """Texts and token ids in order; no text is empty.
-
-        A longer token is matched before a shorter one, even one that begins further left.
-        """
-        parts: list[str | int] = [text] if text else []
-        for literal in self._all if special else self._plain:
-            if literal.text in text:
-                parts = list(_cut(parts, literal))
-        return parts
+        """Texts and token ids in order; no text is empty."""
+        return (self._all if special else self._plain).split(text)
 
 
-def _cut(parts: Iterable[str | int], literal: Literal) -> Iterator[str | int]:
-    for part in parts:
-        if isinstance(part, int):
-            yield part
-            continue
-        left, *rights = part.split(literal.text)
-        for right in rights:
-            left = left.rstrip(_SPACES) if literal.lstrip else left
-            if left:
-                yield left
-            yield literal.id
-            left = right.lstrip(_SPACES) if literal.rstrip else right
-        if left:
-            yield left
+class Literals:
+    """Cuts text at some literals, a longer one before a shorter, wherever they begin.
+
+    Gemma has 6,000 of them, so that a search for each would take longer than all the rest. Here
+    each place where one may begin is looked up once, whatever their number.
+    """
+
+    def __init__(self, literals: Iterable[Literal]) -> None:
+        self._ranked = sorted(literals, key=lambda it: len(_utf8(it.text)), reverse=True)
+        self._ranks = {literal.text: rank for rank, literal in enumerate(self._ranked)}
+        self._texts = sorted(self._ranks)
+        self._max_chars = max(map(len, self._texts), default=0)
+        self._beginnings = _longest_by_beginning(self._texts)
+        self._firsts = _first_chars(self._texts)
+
+    def split(self, text: str) -> list[str | int]:
+        parts: list[str | int] = []
+        at = 0
+        for begin, end, id in self._matches(text):
+            parts += [text[at:begin], id] if at < begin else [id]
+            at = end
+        return [*parts, text[at:]] if at < len(text) else parts
+
+    def _matches(self, text: str) -> list[tuple[int, int, int]]:
+        """Begin and end, with the spaces that it swallows, and token of every match in order."""
+        begins: dict[int, list[int]] = {}  # of the literals that may match, by rank
+        ranks: list[int] = []  # a heap
+
+        def propose(begin: int, n_chars: int) -> None:
+            literal = self._longest(text[begin : begin + n_chars])
+            if literal:
+                rank = self._ranks[literal]
+                if rank not in begins:
+                    begins[rank] = []
+                    heapq.heappush(ranks, rank)
+                begins[rank].append(begin)
+
+        for match in self._firsts.finditer(text):
+            propose(match.start(), self._max_chars)
+        taken = bytearray(len(text))
+        matches: list[tuple[int, int, int]] = []
+        while ranks:
+            rank = heapq.heappop(ranks)
+            literal, spans = self._ranked[rank], []
+            n = len(literal.text)
+            for begin in sorted(begins[rank]):
+                free = taken.find(1, begin, begin + n) - begin
+                if free < 0:
+                    taken[begin : begin + n] = b"\1" * n
+                    spans.append((begin, begin + n))
+                elif free > 0:
+                    propose(begin, free)
+            matches += [(*_widened(text, taken, literal, *span), literal.id) for span in spans]
+        return sorted(matches)
+
+    def _longest(self, text: str) -> str:
+        """The longest literal that `text` begins with; "" without one."""
+        last = self._texts[bisect_right(self._texts, text) - 1]
+        if text.startswith(last):  # nothing longer sorts before the text: mostly so in long runs
+            return last
+        longest = ""
+        for end in range(1, len(text) + 1):
+            literal = self._beginnings.get(text[:end])
+            if literal is None:
+                break
+            longest = literal
+        return longest
+
+
+def _longest_by_beginning(texts: Iterable[str]) -> dict[str, str]:
+    """For everything that one of the texts begins with: the longest of them that begins it."""
+    known = frozenset(texts)
+    longest: dict[str, str] = {}
+    for text in known:
+        found = ""
+        for end in range(1, len(text) + 1):
+            found = text[:end] if text[:end] in known else found
+            longest[text[:end]] = found
+    return longest
+
+
+def _first_chars(texts: Iterable[str]) -> re.Pattern[str]:
+    """Matches a character with which a text may begin, going by the one that follows."""
+    seconds: dict[str, set[str]] = {}
+    for text in texts:
+        seconds.setdefault(text[0], set()).add(text[1:2])
+    ways = [
+        re.escape(first) + ("" if "" in chars else f"(?=[{re.escape(''.join(chars))}])")
+        for first, chars in seconds.items()
+    ]
+    return re.compile("|".join(ways) or "(?!)")
+
+
+def _widened(
+    text: str, taken: bytearray, literal: Literal, begin: int, end: int
+) -> tuple[int, int]:
+    """Take the spaces that the literal swallows too."""
+    first, last = begin, end
+    while literal.lstrip and first > 0 and text[first - 1] in _SPACES and not taken[first - 1]:
+        first -= 1
+    while literal.rstrip and last < len(text) and text[last] in _SPACES and not taken[last]:
+        last += 1
+    taken[first:last] = b"\1" * (last - first)
+    return first, last
 
 
 def _strip_rule(vocab: Vocabulary, pre: str | None) -> Callable[[str], tuple[bool, bool]]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from ggmlpy.tokenizer import Tokenizer, TokenizerWarning, TokenType
+from ggmlpy.tokenizer.partition import Literal, Literals
+from tests.unit.lines import lines_run
 from tests.unit.vocabularies import (
     CONTROL,
     NORMAL,
@@ -49,6 +53,64 @@ def test_the_longest_token_is_matched_first() -> None:
     assert tokenizer.encode("<<ab>>>") == [*tokenizer.encode("<<"), n - 1]
     assert tokenizer.encode("<<ab>") == [n - 3, *tokenizer.encode(">")]
     assert tokenizer.encode("b>b>") == [n - 2, n - 2]
+
+
+def cut_one_by_one(text: str, literals: list[Literal]) -> list[str | int]:
+    """All places of the first literal, then of the next in what is left between them."""
+    if not literals or not text:
+        return [text] if text else []
+    first, *rest = literals
+    segments = text.split(first.text)
+    parts: list[str | int] = []
+    for i, segment in enumerate(segments):
+        if first.rstrip and i > 0:
+            segment = segment.lstrip(" \n")
+        if first.lstrip and i < len(segments) - 1:
+            segment = segment.rstrip(" \n")
+        parts += [first.id] if i > 0 else []
+        parts += cut_one_by_one(segment, rest)
+    return parts
+
+
+def test_literals_are_matched_as_if_one_by_one() -> None:
+    """Literals that begin, end and overlap each other, and that swallow spaces."""
+    rng = random.Random(1)
+    for _ in range(500):
+        texts = {"".join(rng.choices("ab \u20ac", k=rng.randrange(1, 6))) for _ in range(8)}
+        ordered = sorted(texts, key=lambda text: (-len(text.encode()), text))
+        literals = [
+            Literal(id, text, rng.random() < 0.3, rng.random() < 0.3)
+            for id, text in enumerate(ordered)
+        ]
+        finder = Literals(literals)
+        for _ in range(5):
+            text = "".join(rng.choices("ab \n\u20ac", (3, 3, 3, 1, 1), k=rng.randrange(20)))
+            assert finder.split(text) == cut_one_by_one(text, literals)
+
+
+def tool_texts(n: int) -> list[str]:
+    return [f"<|tool_{i}|>" for i in range(n)]
+
+
+def literals(n_tools: int) -> Literals:
+    runs = ["\n" * n for n in range(2, 32)]
+    return Literals([Literal(id, text) for id, text in enumerate(tool_texts(n_tools) + runs)])
+
+
+@pytest.mark.parametrize(
+    "text", ["<|", "<|a", "<|tool_1|>", "<|tool_1|", "\n", "\n\n<", "\n" * 30 + "a"]
+)
+def test_literals_take_steps_by_the_length_of_the_text(text: str) -> None:
+    finder = literals(10)
+    once = lines_run(lambda: finder.split(text * 100))
+    assert lines_run(lambda: finder.split(text * 200)) < 2.2 * once
+
+
+def test_twice_the_literals_in_twice_the_text_take_twice_the_steps() -> None:
+    few, many = literals(20), literals(40)
+    once = lines_run(lambda: few.split("a".join(tool_texts(20) * 10)))
+    assert lines_run(lambda: many.split("a".join(tool_texts(40) * 10))) < 2.2 * once
+    assert lines_run(lambda: many.split("a" * 1000)) < 20
 
 
 def test_nothing_but_special_tokens() -> None:
