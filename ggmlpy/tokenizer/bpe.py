@@ -19,6 +19,7 @@ from tokenizers import Regex, pre_tokenizers
 
 from ggmlpy.errors import TokenizerError
 from ggmlpy.quoting import quoted
+from ggmlpy.tokenizer.blocks import blocks
 from ggmlpy.tokenizer.merging import MAX_CACHED, MAX_CACHED_CHARS, merge
 from ggmlpy.tokenizer.pre_tokenizers import PreTokenizer
 from ggmlpy.tokenizer.vocabulary import Vocabulary
@@ -69,9 +70,10 @@ class BytePairs:
         if not self._pre.byte_level:
             text = text.replace(" ", _SPACE)
         ids: list[int] = []
-        for word, _ in self._splitter.pre_tokenize_str(text):
-            cached = self._cache.get(word)
-            ids += self._encode_word(word) if cached is None else cached
+        for block in blocks(text, self._pre.seam):
+            for word, _ in self._splitter.pre_tokenize_str(block):
+                cached = self._cache.get(word)
+                ids += self._encode_word(word) if cached is None else cached
         return ids
 
     def _encode_word(self, word: str) -> list[int]:

@@ -15,10 +15,12 @@ inside a lookahead, or one that ends in an anchor), another with the same matche
 
 from __future__ import annotations
 
+import re
 import warnings
 from dataclasses import dataclass
 
 from ggmlpy.quoting import quoted
+from ggmlpy.tokenizer.blocks import WORD_END
 from ggmlpy.tokenizer.vocabulary import TokenizerWarning
 
 
@@ -42,6 +44,8 @@ class PreTokenizer:
     """A run of newlines that is a token as a whole is taken as it is."""
     always_bos: bool = False
     """BOS is added whatever the file says: early files of the family say no, wrongly."""
+    seam: re.Pattern[str] = WORD_END
+    """Where text can be cut beforehand without changing its words."""
 
 
 def find_pre_tokenizer(name: str | None, where: str) -> PreTokenizer:
@@ -147,6 +151,7 @@ _EXAONE_MOE = (
     r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
 )
 _NEWLINES = r"\n+"
+_LINE_END = re.compile(r"(?<=[^\n])(?=\n)")
 _SUPERBPE = (  # (?=(\d{3})+(?!\d)) in two steps: the first such place in a run, then every third
     r"\p{N}+",
     r"(?<!\d)\d{0,2}\K(?=(?:\d{3})++(?!\d))",
@@ -210,7 +215,7 @@ _ROWS = (
             )
         ),
     ),
-    ("exaone-moe", PreTokenizer((_EXAONE_MOE,))),
+    ("exaone-moe", PreTokenizer((_EXAONE_MOE,), seam=re.compile(r"(?<=[^\W_])(?=[\n,.])"))),
     (
         "gpt-4o llama4 kanana2 talkie minimax-m2",
         PreTokenizer((_o200k(r"\p{N}{1,3}"),)),
@@ -244,7 +249,8 @@ _ROWS = (
                 r"(?<!\s)\s++$",
                 _DEEPSEEK_CJK,
                 r"\p{N}+",
-            )
+            ),
+            seam=_LINE_END,  # words of letters outside its list extend over spaces
         ),
     ),
     (
@@ -276,7 +282,7 @@ _ROWS = (
     ),
     ("bloom poro-chat gpt3-finnish", PreTokenizer((_BLOOM,))),
     ("viking", PreTokenizer((_BLOOM, _DIGIT))),
-    ("superbpe", PreTokenizer(_SUPERBPE)),
+    ("superbpe", PreTokenizer(_SUPERBPE, seam=re.compile(r"(?<=\d)(?=[\s,.])"))),
     (
         "chameleon",
         PreTokenizer(
@@ -293,9 +299,11 @@ _ROWS = (
     ),
     (
         "gemma4 granite-embed-multi-311m",
-        PreTokenizer((_NEWLINES,), byte_level=False, whole_newlines=True, always_bos=True),
+        PreTokenizer(
+            (_NEWLINES,), byte_level=False, whole_newlines=True, always_bos=True, seam=_LINE_END
+        ),
     ),
-    ("sarvam-moe", PreTokenizer((_NEWLINES,), byte_level=False)),
+    ("sarvam-moe", PreTokenizer((_NEWLINES,), byte_level=False, seam=_LINE_END)),
 )
 
 PRE_TOKENIZERS: dict[str, PreTokenizer] = {

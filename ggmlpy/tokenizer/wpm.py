@@ -9,6 +9,7 @@ from __future__ import annotations
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from ggmlpy.errors import TokenizerError
+from ggmlpy.tokenizer.blocks import WORD_END, blocks
 from ggmlpy.tokenizer.vocabulary import Vocabulary
 
 _SPACE = "\u2581"
@@ -50,5 +51,7 @@ class WordPieces:
         self._tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
 
     def encode(self, text: str) -> list[int]:
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        ids: list[int] = []
+        for block in blocks(text, WORD_END):
+            ids += self._tokenizer.encode(block, add_special_tokens=False).ids
         return ids
