@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 
 from ggmlpy.errors import TokenizerError
+from ggmlpy.tokenizer.blocks import blocks
 from ggmlpy.tokenizer.merging import MAX_CACHED, MAX_CACHED_CHARS, merge
 from ggmlpy.tokenizer.vocabulary import TokenType, Vocabulary
 
@@ -38,14 +39,15 @@ class SentencePieces:
         self._costs = {text: -scores[id] for text, id in self._ids.items()}
         self._byte_ids = [vocab.ids.get(f"<0x{byte:02X}>") for byte in range(256)]
         self._unk_id = vocab.declared_ids.get("unk")
-        self._split = _word_pattern(self._ids).split
+        self._word_start = _word_pattern(self._ids)
         self._cache: dict[str, list[int]] = {}
 
     def encode(self, text: str) -> list[int]:
         ids: list[int] = []
-        for word in self._split(text.replace(" ", _SPACE)):
-            cached = self._cache.get(word)
-            ids += self._encode_word(word) if cached is None else cached
+        for block in blocks(text.replace(" ", _SPACE), self._word_start):
+            for word in self._word_start.split(block):
+                cached = self._cache.get(word)
+                ids += self._encode_word(word) if cached is None else cached
         return ids
 
     def _encode_word(self, word: str) -> list[int]:
