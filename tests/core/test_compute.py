@@ -55,5 +55,5 @@ def test_memory_that_numpy_cannot_have(monkeypatch: pytest.MonkeyPatch) -> None:
 
     y = ops.add(x := from_numpy(np.ones(3, np.float32)), x).named("sum")
     monkeypatch.setattr(type(y.op), "reference", no_memory)
-    with pytest.raises(AllocationError, match="^sum: 4 GiB$"):
+    with pytest.raises(AllocationError, match=r"^sum: 4 GiB$"):
         compute(y, backend="reference")
