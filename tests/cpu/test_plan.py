@@ -1,4 +1,4 @@
-"""Plans on one and on several threads: order, reports, wake-ups, forks and the end of a process."""
+"""Plans on one and on several threads: order, reports, interrupts, forks, the end of a process."""
 
 from __future__ import annotations
 
@@ -60,17 +60,6 @@ def test_thread_counts_may_change_from_run_to_run() -> None:
     rng = np.random.default_rng(0)
     for n_threads in rng.integers(1, 7, 60):
         counting.run(int(n_threads))
-
-
-def test_sleeping_threads_are_woken() -> None:
-    """After 150 us without work the threads sleep; every pause here is longer."""
-    counting = Counting(jit_for("generic"), 2)
-    for _ in range(20):
-        counting.run(3)
-        time.sleep(0.005)
-    before = time.process_time()
-    time.sleep(0.2)
-    assert time.process_time() - before < 0.1  # nobody spins meanwhile
 
 
 def test_python_threads_take_turns() -> None:
