@@ -304,9 +304,9 @@ class Engine:
             return Piece(text, token, logprobs, "stop")
         if sequence.n_made < sequence.n_most:
             return Piece(text, token, logprobs)
-        text += checker.push(decoder.finish())
+        text += checker.push(decoder.finish()) + checker.finish()
         reason: FinishReason = "stop" if checker.stopped is not None else "length"
-        return Piece(text + checker.finish(), token, logprobs, reason)
+        return Piece(text, token, logprobs, reason)
 
     def _sample(
         self, sequence: _Sequence, logits: NDArray[np.float32]

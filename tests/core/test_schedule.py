@@ -186,6 +186,21 @@ def test_a_copy_is_made_once_for_all_its_readers() -> None:
     assert [len(s.copies) for s in schedule.splits] == [0, 1]
 
 
+def test_every_node_of_a_split_brings_what_it_is_the_first_to_need() -> None:
+    x, held = from_numpy(values(8)), from_numpy(values(8))
+    a, b = ops.silu(x), ops.neg(x)
+    y = ops.mul(ops.add(ops.sqr(a), b), held)
+    pin = by_op(sqr="island", add="island", mul="island")
+    executable = Executable(Graph(a, b, y), [ReferenceBackend(), Island()], pin)
+    first, second = executable.schedule.splits
+    assert [n.op and n.op.name for n in first.nodes] == ["silu", "neg"]
+    sources = [(copy.root, copy.source and copy.source.name) for copy in second.copies]
+    assert sources == [(a, "reference"), (b, "reference"), (held, None)]
+    executable.run()
+    want = (_evaluate(a) ** 2 - x.numpy()) * held.numpy()
+    np.testing.assert_allclose(executable.read(y), np.broadcast_to(want, y.ne[::-1]), rtol=1e-6)
+
+
 def test_a_write_makes_older_copies_stale() -> None:
     """set_rows on the second backend, then a read on the first: it must see the new rows."""
     base = ops.scale(from_numpy(np.ones((4, 8), np.float32)), 1.0)

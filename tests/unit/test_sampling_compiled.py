@@ -82,6 +82,31 @@ def test_every_random_number(logits: list[float], u: float, k: int) -> None:
         assert s._chain.choose(values, drawn) == want
 
 
+LAST = 1 - 2.0**-53  # the largest random number: draws the last token that is left
+
+
+@pytest.mark.parametrize("n", [2, 8, 64])
+def test_sums_that_are_exact(n: int) -> None:
+    """Of n equal tokens k hold k / n of all, to the last bit: no more are kept for top_p = k / n,
+    and the first k are drawn by the numbers below that."""
+    logits = f32([1.5] * n)
+    for k in range(1, n):
+        fast, slow = (sampler(n, compiled=c, top_k=n, top_p=k / n) for c in (True, False))
+        assert fast._chain is not None
+        assert fast._chain.choose(logits, LAST) == k - 1
+        assert slow.probabilities(logits)[0].tolist() == list(range(k))
+        everything = sampler(n, top_k=n)._chain
+        assert everything is not None
+        assert everything.choose(logits, k / n) == draw(np.ones(n), k / n) == k
+        assert everything.choose(logits, k / n - 2.0**-53) == k - 1
+
+
+def test_what_equals_the_largest_is_as_probable() -> None:
+    chain = sampler(4, top_k=4, min_p=1.0)._chain
+    assert chain is not None
+    assert chain.choose(f32([2, 1, 2, 2]), LAST) == 3
+
+
 def test_weights_are_those_of_f64() -> None:
     """Seen where they decide: the draw changes within the last bits of the border."""
     for below in (0.1, 0.3465, 0.3466, 1.0, 5.5, 30.0):
