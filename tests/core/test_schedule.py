@@ -224,6 +224,24 @@ def test_state_that_a_backend_cannot_read_is_refused() -> None:
         Executable(Graph(ops.sqr(cache)), [Island()])
 
 
+def test_an_executable_tells_its_threads_and_where_numpy_can_look() -> None:
+    class Three(Other):
+        def plan(
+            self, nodes: Sequence[Tensor], places: Places, wanted: Set[Tensor] | None = None
+        ) -> Plan:
+            plan = super().plan(nodes, places, wanted)
+            plan.n_threads = 3
+            return plan
+
+    x = ops.silu(from_numpy(values(8)))
+    y, z = ops.sqr(x), ops.neg(x)
+    pin = by_op(silu="reference", sqr="other", neg="island")
+    executable = Executable(Graph(y, z), [ReferenceBackend(), Three(), Island()], pin)
+    assert [s.backend.name for s in executable.schedule.splits] == ["reference", "other", "island"]
+    assert executable.n_threads == 3
+    assert (executable.on_host(y), executable.on_host(z)) == (True, False)
+
+
 def test_compute_takes_pins_and_fallback() -> None:
     x = from_numpy(values(8))
     y = ops.sqr(ops.silu(x))

@@ -1,0 +1,186 @@
+"""Which sequence a request gets, what is forgotten for it, and who waits when the cache is full."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from ggmlpy import Llama
+from ggmlpy.compute import backends_for
+from ggmlpy.context import Context
+from ggmlpy.slots import Slots
+from ggmlpy.types import F32
+from tests.models.tiny import Tiny, write_model
+from tests.oracle.glass_model import Glass
+
+
+def slots_of(*held: tuple[list[int], int], owned: int | None = None, n_ctx: int = 64) -> Slots[str]:
+    """Slots of a shared stream that hold these tokens and were given up at these steps."""
+    context = Context(
+        Glass((None,)), backends_for("reference"), n_ctx=n_ctx, n_seq_max=len(held),
+        kv_unified=True, type_k=F32, type_v=F32,
+    )  # fmt: skip
+    slots: Slots[str] = Slots(context.memory)
+    for slot, (tokens, freed_at) in zip(slots.all, held, strict=True):
+        if tokens:
+            context.decode(tokens, seq=slot.seq)
+        slot.tokens, slot.freed_at = list(tokens), freed_at
+        slot.owner = "someone" if slot.seq == owned else None
+    return slots
+
+
+def tokens_in(slots: Slots[str]) -> list[list[int]]:
+    """What the slots say that they hold, checked against the memory."""
+    for slot in slots.all:
+        assert slots.memory.seq_pos_max(slot.seq) + 1 == len(slot.tokens)
+    return [slot.tokens for slot in slots.all]
+
+
+def test_the_longest_common_beginning_is_chosen_else_the_longest_unused() -> None:
+    slots = slots_of(([1, 2], 3), ([1, 2, 3], 9), ([4, 5], 7), ([6, 7, 8], 1), owned=3)
+
+    def chosen(*tokens: int) -> int:
+        slot = slots.choose(list(tokens))
+        assert slot is not None
+        return slot.seq
+
+    assert chosen(1, 2, 3, 4) == 1
+    assert chosen(1, 2, 9) == 0  # two are equally good: the one that was given up first
+    assert chosen(4) == 2
+    assert chosen(9) == 0
+    assert chosen(6, 7, 8) == 0  # taken
+    for slot in slots.all:
+        slot.owner = "someone"
+    assert slots.choose([1]) is None
+
+
+def test_what_was_given_up_first_is_forgotten_first() -> None:
+    slots = slots_of(([1], 5), ([2], 2), ([3], 1), ([4], 3), ([], 0), owned=2)
+    left = []
+    while slots.drop_idle():
+        left.append(tokens_in(slots))
+        assert len(left) < 4
+    assert left == [
+        [[1], [], [3], [4], []],
+        [[1], [], [3], [], []],
+        [[], [], [3], [], []],
+    ]
+
+
+def test_a_beginning_is_kept_or_copied_whichever_is_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    slots = slots_of(([1, 2, 3, 4], 0), ([1, 2, 9], 0), ([], 0), owned=0)
+    assert slots.reuse(slots.all[2], [1, 2, 9, 7]) == 3  # of one that is idle
+    assert slots.reuse(slots.all[1], [1, 2, 3, 4]) == 3  # of one that is in use, but for the last
+    assert tokens_in(slots) == [[1, 2, 3, 4], [1, 2, 3], [1, 2, 9]]
+    monkeypatch.setattr(slots.memory, "seq_cp", None)
+    assert slots.reuse(slots.all[1], [1, 2, 3, 8]) == 3  # no better elsewhere
+    assert slots.reuse(slots.all[2], [1, 7]) == 1
+    assert tokens_in(slots) == [[1, 2, 3, 4], [1, 2, 3], [1]]
+
+
+def test_idle_tokens_make_way_for_what_comes_back() -> None:
+    slots = slots_of(([1, 2, 3, 4], 0), ([5] * 5, 2), ([6] * 6, 1), ([], 0), owned=0, n_ctx=16)
+    (state,) = slots.save(0).values()
+    slots.restore(slots.all[3], state)
+    assert tokens_in(slots) == [[1, 2, 3, 4], [5] * 5, [], [1, 2, 3, 4]]
+
+
+# --- the engine ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model") / "tiny.gguf", Tiny())
+
+
+def load(path: Path, n_seq_max: int, n_ctx: int, **options: Any) -> Llama:
+    return Llama(path, backend="null", n_seq_max=n_seq_max, n_ctx=n_ctx, **options)
+
+
+def always_9(seen: Sequence[int], logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    logits[:] = 0
+    logits[9] = 1
+    return logits
+
+
+def add(llm: Llama, prompt: list[int], max_tokens: int) -> int:
+    request = llm.request(prompt, max_tokens=max_tokens, temperature=0, logits_processor=always_9)
+    return llm.engine.add(request)
+
+
+def test_the_sequence_that_was_unused_longest_makes_way(path: Path) -> None:
+    with load(path, 3, 3 * 32) as llm:
+        for first in (11, 12, 13, 14, 15):
+            llm([first, 5], max_tokens=2, temperature=0, logits_processor=always_9)
+        held = {seq: tokens[0] for seq, tokens in llm.held_tokens.items()}
+    assert held == {0: 14, 1: 15, 2: 13}
+
+
+def test_a_sequence_is_in_use_until_it_is_cancelled(path: Path) -> None:
+    with load(path, 2, 2 * 32) as llm:
+        cancelled, _ = add(llm, [11, 5], 9), add(llm, [12, 5], 2)
+        for _ in range(4):
+            llm.engine.step()
+        llm.engine.cancel(cancelled)
+        add(llm, [13, 5], 1)
+        llm.engine.step()
+        assert {seq: tokens[0] for seq, tokens in llm.held_tokens.items()} == {0: 11, 1: 13}
+
+
+def set_aside(llm: Llama) -> list[int]:
+    return [sequence.id for sequence in llm.engine._aside]
+
+
+def test_a_sequence_that_was_set_aside_can_be_cancelled(path: Path) -> None:
+    with load(path, 2, 24, kv_unified=True) as llm:
+        ids = [add(llm, [11] * 3, 20), add(llm, [12] * 3, 20)]
+        for _ in range(30):
+            llm.engine.step()
+            if llm.engine.n_set_aside:
+                break
+        (waiting,) = set_aside(llm)
+        (other,) = set(ids) - {waiting}
+        llm.engine.cancel(waiting)
+        seen = set()
+        while llm.engine.has_work:
+            seen |= {output.id for output in llm.engine.step()}
+        assert seen == {other}
+
+
+@pytest.mark.parametrize(("n_second", "together"), [(13, True), (14, False)])
+def test_a_shared_stream_leaves_those_that_run_room_to_grow(
+    path: Path, n_second: int, together: bool
+) -> None:
+    """By 16 tokens each: 3 + 13 + 16 = 32 cells."""
+    with load(path, 2, 32, kv_unified=True) as llm:
+        ids = [add(llm, [11] * 3, 4), add(llm, [12] * n_second, 4)]
+        assert {output.id for output in llm.engine.step()} == set(ids[: 1 + together])
+
+
+def test_the_largest_makes_room_and_comes_back_before_anyone_else(path: Path) -> None:
+    """Of 3 in 48 cells the second is set aside, then the third, which grows on; then one is new."""
+    with load(path, 3, 48, kv_unified=True) as llm:
+        engine = llm.engine
+        ids = [add(llm, [first] * n, 30) for first, n in ((11, 3), (12, 5), (13, 4))]
+        running: list[set[int]] = []  # until others are
+        while engine.has_work:
+            those = {output.id for output in engine.step()}
+            running += [those] if those not in running[-1:] else []
+            if engine.n_set_aside == 1 and len(ids) == 3:
+                assert set_aside(llm) == [ids[1]]
+                ids.append(add(llm, [14], 4))
+        first, second, third, new = ids
+        assert running == [{*ids[:3]}, {first, third}, {first}, {second}, {third, new}, {third}]
+
+
+def test_idle_tokens_are_forgotten_before_a_sequence_is_set_aside(path: Path) -> None:
+    with load(path, 3, 32, kv_unified=True) as llm:
+        for first, max_tokens in ((11, 8), (12, 8), (13, 16)):
+            llm([first, 5], max_tokens=max_tokens, temperature=0, logits_processor=always_9)
+        assert llm.engine.n_set_aside == 0
+        assert [tokens[0] for tokens in llm.held_tokens.values()] == [12, 13]
