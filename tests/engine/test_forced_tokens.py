@@ -97,3 +97,16 @@ def test_penalties_see_the_prompt_and_what_was_written(
     options = {"presence_penalty": 9.0, "penalty_last_n": last_n}
     found = pieces(llm, max_tokens=2, logits_processor=four_likely, **options)
     assert [piece.token for piece in found] == tokens
+
+
+def test_a_logits_processor_may_keep_what_it_is_given(llm: Llama) -> None:
+    kept: list[NDArray[np.float32]] = []
+
+    def keep(seen: Sequence[int], logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        kept.append(logits)
+        return four_likely(seen, np.empty_like(logits))
+
+    pieces(llm, max_tokens=3, logits_processor=keep)
+    assert len(kept) == 3
+    assert not np.shares_memory(kept[0], kept[1])
+    assert not np.shares_memory(kept[1], kept[2])

@@ -90,6 +90,16 @@ def test_idle_tokens_make_way_for_what_comes_back() -> None:
     assert tokens_in(slots) == [[1, 2, 3, 4], [5] * 5, [], [1, 2, 3, 4]]
 
 
+def test_loaded_sequences_keep_their_numbers_if_all_can() -> None:
+    saved = slots_of(([1, 2], 0), ([], 0), ([3], 0)).save()
+    assert list(saved) == [0, 2]
+    three, two = slots_of(([9], 0), ([8], 0), ([], 0)), slots_of(([9], 0), ([], 0))
+    three.load(saved, None)
+    assert tokens_in(three) == [[1, 2], [], [3]]
+    two.load(saved, None)
+    assert tokens_in(two) == [[1, 2], [3]]
+
+
 # --- the engine ---------------------------------------------------------------------------------
 
 
@@ -184,3 +194,21 @@ def test_idle_tokens_are_forgotten_before_a_sequence_is_set_aside(path: Path) ->
             llm([first, 5], max_tokens=max_tokens, temperature=0, logits_processor=always_9)
         assert llm.engine.n_set_aside == 0
         assert [tokens[0] for tokens in llm.held_tokens.values()] == [12, 13]
+
+
+def test_a_prompt_that_came_first_does_not_hold_up_those_that_write(path: Path) -> None:
+    with load(path, 2, 2 * 128, n_ubatch=16) as llm:
+        add(llm, [11] * 60, 1)
+        second = add(llm, [12] * 3, 20)
+        steps = [[output.id for output in llm.engine.step()] for _ in range(4)]
+        assert steps == [[], [second], [second], [second]]
+
+
+def test_a_reset_drops_what_nobody_has_asked_for_yet(path: Path) -> None:
+    with load(path, 1, 32) as llm:
+        add(llm, [11], 4)
+        llm.engine.advance()
+        assert llm.engine.has_work
+        llm.engine.reset()
+        assert not llm.engine.has_work
+        assert llm.engine.step() == []

@@ -174,6 +174,19 @@ def test_decode_steps_of_all_streams_are_one_ubatch_and_one_plan(tmp_path: Path)
     assert [(s.n_tokens, s.first_stream, s.n_stream) for s in shape.segments] == [(8, 0, 8)]
 
 
+def test_the_plan_that_was_unused_longest_is_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ggmlpy.plans.MAX_PLANS", 2)
+    run = make(tmp_path, backend="null", n_seq_max=1)
+    built = []
+    for n_tokens in (1, 2, 1, 3, 1, 2):
+        run.decode([5] * n_tokens)
+        built.append(run.n_plans_built)
+    assert built == [1, 2, 2, 3, 3, 4]
+    assert [shape.n_tokens for shape in run.plans.plans] == [1, 2]
+
+
 def test_lengths_and_gaps_make_segments_not_ubatches(tmp_path: Path) -> None:
     run = make(tmp_path, backend="null", n_seq_max=8)
     batch = Batch()
