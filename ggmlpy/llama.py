@@ -13,6 +13,7 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
+from ggmlpy.backends.cpu.cache import default_folder
 from ggmlpy.cache_types import cache_type
 from ggmlpy.completions import Completions
 from ggmlpy.compute import backends_for
@@ -20,8 +21,10 @@ from ggmlpy.context import Context
 from ggmlpy.context_sizes import check_flag, check_whole, choose_sizes
 from ggmlpy.engine import Engine
 from ggmlpy.errors import AllocationError, BadBatch, StateError, WeightError
+from ggmlpy.fingerprint import Fingerprint
 from ggmlpy.gguf_file import GGUFFile
-from ggmlpy.llama_state import LlamaState, fingerprint
+from ggmlpy.kept_digests import KeptDigests
+from ggmlpy.llama_state import LlamaState
 from ggmlpy.models import load_model
 from ggmlpy.sampling import SamplingParams
 from ggmlpy.storage import give_back_free_memory
@@ -120,7 +123,7 @@ class Llama(Completions):
         self.seed = seed
         self.verbose = verbose
         self._n_batch = n_batch
-        self._fingerprint: str | None = None
+        self._fingerprint: Fingerprint | None = None
         with _beside(tokenizer.prepare, give_back_free_memory):
             self._context.warm_up()  # mostly packing or reading weights: leaves Python to others
         self._file.release_metadata()
@@ -215,13 +218,16 @@ class Llama(Completions):
     def save_state(self, path: str | Path | None = None, *, seq: int | None = None) -> LlamaState:
         """What the memory holds of sequence `seq`, or of all: to `load_state` here or elsewhere.
 
-        With `path` it is written to a file too, whole or not at all. Raises BadBatch for a sequence
-        that there is not, FileError for a file that cannot be written.
+        With `path` it is written to a file too, whole or not at all. The first state that a model
+        saves or loads reads all of its file, once for all processes; `progress.listening` tells how
+        far that is. Raises BadBatch for a sequence that there is not, FileError for a file that
+        cannot be written, and for a model's that cannot be read or was written to meanwhile.
         """
         self._check_open()
+        fingerprint = self._own_fingerprint()  # not under the lock: others generate meanwhile
         with self._answers.lock:
             states = self.engine.slots.save(seq)
-            state = LlamaState(states, Path(self.model_path).name, self._own_fingerprint())
+        state = LlamaState(states, Path(self.model_path).name, fingerprint)
         if path is not None:
             state.write(path)
         return state
@@ -231,7 +237,8 @@ class Llama(Completions):
 
         `state` may be the bytes of one, or the path of its file. It may come from a model with any
         other n_ctx, streams, K/V types (K and V are converted), flash_attn and backend, but of the
-        same weights. With `seq` a state of one sequence becomes that sequence, others stay.
+        same weights and hyper-parameters. With `seq` a state of one sequence becomes that sequence,
+        others stay.
 
         Raises StateError for what is damaged or of another model, BadBatch for a sequence that
         there is not or that is being written, CacheFull where there is no room; nothing is changed
@@ -246,19 +253,15 @@ class Llama(Completions):
             raise StateError(
                 f"a state is a LlamaState, bytes or a path, not {type(state).__name__}"
             )
+        fingerprint = self._own_fingerprint()
         with self._answers.lock:
             self.engine.check_idle_step()
-            state.check_fits(
-                self._file.name,
-                self._own_fingerprint(),
-                self._context.memory,
-                self.n_vocab(),
-            )
+            state.check_fits(self._file.name, fingerprint, self._context.memory, self.n_vocab())
             self.engine.slots.load(state.sequences, seq)
 
-    def _own_fingerprint(self) -> str:
+    def _own_fingerprint(self) -> Fingerprint:
         if self._fingerprint is None:
-            self._fingerprint = fingerprint(self._file)
+            self._fingerprint = Fingerprint.of(self._file, KeptDigests(default_folder()))
         return self._fingerprint
 
     def reset(self) -> None:

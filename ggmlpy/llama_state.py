@@ -6,7 +6,6 @@ flash attention, backend) is free where it is loaded.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,11 @@ from typing import Any
 import numpy as np
 
 from ggmlpy.errors import StateError
-from ggmlpy.gguf_file import GGUFFile
+from ggmlpy.fingerprint import Fingerprint
 from ggmlpy.memory import SequenceMemory
-from ggmlpy.quoting import printable
+from ggmlpy.quoting import printable, quoted
 from ggmlpy.state import SequenceState
 from ggmlpy.state_file import from_bytes, read_file, to_bytes, write_file
-
-_SAMPLE_BYTES = 1024  # of every tensor; a fine-tuned copy differs in nearly all of them
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -32,7 +29,7 @@ class LlamaState:
 
     sequences: dict[int, SequenceState]
     model: str  # the name of its file
-    fingerprint: str  # of its weights
+    fingerprint: Fingerprint
 
     @property
     def tokens(self) -> dict[int, list[int]]:
@@ -78,12 +75,14 @@ class LlamaState:
         return cls._from_parts(*read_file(path), printable(Path(path).name))
 
     def check_fits(
-        self, model: str, fingerprint: str, memory: SequenceMemory, n_vocab: int
+        self, model: str, fingerprint: Fingerprint, memory: SequenceMemory, n_vocab: int
     ) -> None:
         """Raise StateError unless `model` made it, and tokens and K and V belong together."""
-        if self.fingerprint != fingerprint:
+        difference = self.fingerprint.difference(fingerprint)
+        if difference is not None:
             raise StateError(
-                f"the state was saved with {printable(self.model)}, other weights than {model}"
+                f"the state was saved with {quoted(self.model)}, another model than {model}:"
+                f" {difference}"
             )
         for seq, state in self.sequences.items():
             if not all(0 <= token < n_vocab for token in state.tokens):
@@ -91,14 +90,14 @@ class LlamaState:
             _check_complete(seq, state, memory)
 
     def _about(self) -> dict[str, Any]:
-        return {"model": self.model, "fingerprint": self.fingerprint}
+        return {"model": self.model, "fingerprint": self.fingerprint.describe()}
 
     @classmethod
     def _from_parts(
         cls, sequences: dict[int, SequenceState], about: dict[str, Any], name: str
     ) -> LlamaState:
-        model, fingerprint = about.get("model"), about.get("fingerprint")
-        if not isinstance(model, str) or not isinstance(fingerprint, str):
+        model, fingerprint = about.get("model"), Fingerprint.parse(about.get("fingerprint"))
+        if not isinstance(model, str) or fingerprint is None:
             raise StateError(f"{name}: does not say which model it belongs to")
         return cls(sequences, model, fingerprint)
 
@@ -124,13 +123,3 @@ def _check_complete(seq: int, state: SequenceState, memory: SequenceMemory) -> N
                 f"the state's sequence {seq} has {n_tokens} tokens, but not the K and V of layer"
                 f" {i} that belong to them"
             )
-
-
-def fingerprint(file: GGUFFile) -> str:
-    """What tells a model's weights from others: a digest over a sample of every tensor."""
-    digest = hashlib.sha256(file.metadata.str("general.architecture").encode())
-    for name, info in sorted(file.tensors.items()):
-        digest.update(f"\n{name} {info.type} {info.ne}\n".encode())
-        middle = info.n_bytes // 2
-        digest.update(info.data[middle : middle + _SAMPLE_BYTES].tobytes())
-    return digest.hexdigest()

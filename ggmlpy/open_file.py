@@ -17,14 +17,46 @@ from ggmlpy.quoting import printable
 CAN_READ = hasattr(os, "preadv")
 
 
+@dataclass(frozen=True, slots=True)
+class FileStamp:
+    """What tells a file, and its contents, from others without reading them."""
+
+    path: str  # absolute
+    n_bytes: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+    device: int
+
+
 class OpenFile:
     """A descriptor that is closed when nothing refers to it any more."""
 
-    __slots__ = ("descriptor", "name")
+    __slots__ = ("_opened", "_path", "descriptor", "name")
 
     def __init__(self, path: Path) -> None:
         self.name = printable(path.name)
+        self._path = str(path.absolute())
         self.descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        self._opened = self._stamp()
+
+    def stamp(self) -> FileStamp:
+        """The file as it is. Raises FileError if it was written to since it was opened."""
+        now, then = self._stamp(), self._opened
+        if (now.n_bytes, now.mtime_ns) != (then.n_bytes, then.mtime_ns):
+            raise FileError(f"{self.name}: the file was written to since it was opened")
+        return now
+
+    def _stamp(self) -> FileStamp:
+        status = os.fstat(self.descriptor)
+        return FileStamp(
+            self._path,
+            status.st_size,
+            status.st_mtime_ns,
+            status.st_ctime_ns,
+            status.st_ino,
+            status.st_dev,
+        )
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("an open file cannot be copied or pickled: who closes it first?")

@@ -26,7 +26,7 @@ from ggmlpy.state import LayerRows, Rows, SequenceState
 from ggmlpy.types import type_of
 
 MAGIC = b"ggmlpy state\0"
-VERSION = 1
+VERSION = 2  # in 1 a model was known by a sample of its weights
 _DIGEST_BYTES = 32
 _PREFIX = struct.Struct("<13sIQ")
 
@@ -89,7 +89,9 @@ def from_bytes(data: bytes, name: str = "state") -> tuple[dict[int, SequenceStat
         raise StateError(f"{name}: not a ggmlpy state")
     _, version, n_header = _PREFIX.unpack_from(data)
     if version != VERSION:
-        raise StateError(f"{name}: version {version} of the format, this reads {VERSION}")
+        raise StateError(
+            f"{name}: version {version} of the format, this reads {VERSION}: it must be made again"
+        )
     body, digest = memoryview(data)[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
     if hashlib.sha256(body).digest() != digest:
         raise StateError(f"{name}: damaged or cut short: its digest does not match")

@@ -21,6 +21,7 @@ from ggmlpy.gguf_file.cursor import Cursor
 from ggmlpy.gguf_file.metadata import Metadata, read_metadata
 from ggmlpy.gguf_file.part import ByteOrder, Part
 from ggmlpy.gguf_file.tensors import MIN_INFO_BYTES, TensorInfo, read_tensors
+from ggmlpy.open_file import FileStamp
 from ggmlpy.quoting import printable, quoted
 
 _MAGIC = b"GGUF"
@@ -78,6 +79,13 @@ class GGUFFile:
     def paths(self) -> tuple[Path, ...]:
         """Every file of the model."""
         return tuple(part.path for part in self._parts)
+
+    def stamps(self) -> list[FileStamp]:
+        """What tells each file of the model from what it may be later.
+
+        Raises FileError if one was written to since it was opened, or closed.
+        """
+        return [part.stamp() for part in self._parts]
 
     def release_metadata(self) -> None:
         """Let the pages of what comes before the tensors leave the process's memory; reading

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from ggmlpy.errors import FileError, MissingFile
-from ggmlpy.open_file import CAN_READ, FilePlace, OpenFile
+from ggmlpy.open_file import CAN_READ, FilePlace, FileStamp, OpenFile
 from ggmlpy.quoting import printable
 
 ByteOrder = Literal["little", "big"]
@@ -69,6 +69,12 @@ class Part:
         if self._view is None:
             raise FileError(f"{self.name}: the file is closed")
         return self._view
+
+    def stamp(self) -> FileStamp:
+        """Raises FileError after `close`, and if the file was written to since it was opened."""
+        if self._file is None:
+            raise FileError(f"{self.name}: the file is closed")
+        return self._file.stamp()
 
     def place(self, position: int) -> FilePlace | None:
         """Where to read from past the map, so that no page of it comes in.

@@ -14,6 +14,7 @@ LAYERS: list[tuple[str, list[str]]] = [
     ("core", [
         "errors", "quoting", "types", "quants", "spec", "open_file", "storage", "layout", "tensor",
         "op", "graph", "graph_layers", "graph_html", "gguf_file", "progress",
+        "kept_digests", "weights_digest",
     ]),
     ("text", [
         "tokenizer", "chat", "template_process", "template_worker", "stopping", "timings",
@@ -27,7 +28,8 @@ LAYERS: list[tuple[str, list[str]]] = [
     ]),
     ("engine", [
         "context", "context_sizes", "generation", "slots", "engine", "answers", "completion",
-        "completions", "summary", "llama_state", "llama", "packaged", "bench", "bandwidth",
+        "completions", "summary", "fingerprint", "llama_state", "llama", "packaged", "bench",
+        "bandwidth",
     ]),
     ("surface", ["cli", "__init__", "__main__"]),
 ]  # fmt: skip

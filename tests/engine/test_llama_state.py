@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 
 from ggmlpy import BadBatch, CacheFull, FileError, Llama, LlamaState, MissingFile, StateError
+from ggmlpy.gguf_file import GGUFFile
+from ggmlpy.state_file import VERSION
 from tests.models.tiny import Tiny, write_model
 
 STORY = "a cab had a bag"
@@ -193,13 +195,36 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(
             llm.save_state(seq=5)
 
 
-def test_a_state_of_other_weights_is_refused(paths: dict[str, Path], tmp_path: Path) -> None:
-    other = write_model(tmp_path / "other.gguf", replace(MODELS["attention"], seed=1))
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seed": 1}, "weights differ"),
+        ({"freq_base": 500.0}, 'key "llama.rope.freq_base" is 500.0'),
+    ],
+)
+def test_a_state_of_another_model_is_refused(
+    paths: dict[str, Path], tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    other = write_model(tmp_path / "other.gguf", replace(MODELS["attention"], **changes))
     with load(other) as llm:
         text_of(llm, STORY, n=1)
         foreign = llm.save_state()
     with load(paths["attention"]) as llm:
-        refused(llm, foreign, StateError, r"with other\.gguf, other weights than attention\.gguf")
+        message = rf'with "other\.gguf", another model than attention\.gguf: {message}'
+        refused(llm, foreign, StateError, message)
+
+
+def test_one_byte_of_the_weights_makes_another_model(
+    paths: dict[str, Path], tmp_path: Path
+) -> None:
+    other = tmp_path / "attention.gguf"
+    data = bytearray(paths["attention"].read_bytes())
+    data[GGUFFile.open(paths["attention"]).tensors["blk.0.attn_k.weight"].offset + 1] ^= 1
+    other.write_bytes(data)
+    with load(other) as llm:
+        foreign = llm.save_state().to_bytes()
+    with load(paths["attention"]) as llm:
+        refused(llm, foreign, StateError, "weights differ")
 
 
 def test_a_state_whose_parts_do_not_belong_together_is_refused(paths: dict[str, Path]) -> None:
@@ -226,7 +251,7 @@ def test_files_that_do_not_say_whose_they_are_are_refused(
     paths: dict[str, Path], tmp_path: Path
 ) -> None:
     header = json.dumps({"about": {"model": 3}, "sequences": {}}).encode()
-    body = struct.pack("<13sIQ", b"ggmlpy state\0", 1, len(header)) + header
+    body = struct.pack("<13sIQ", b"ggmlpy state\0", VERSION, len(header)) + header
     (tmp_path / "x.state").write_bytes(body + hashlib.sha256(body).digest())
     with load(paths["attention"]) as llm:
         message = r"x\.state: does not say which model it belongs to"

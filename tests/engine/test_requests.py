@@ -244,11 +244,12 @@ def test_no_request_outgrows_what_a_sequence_may_have(path: Path, sizes: dict[st
 
 def test_a_logits_processor_cannot_use_its_model(llm: Llama) -> None:
     """It ends its own request with an error, at once; others go on."""
+    saved = llm.save_state()
     uses: list[Any] = [
         lambda: llm([1, 2], max_tokens=2),
         lambda: llm.reset(),
         lambda: llm.logits([1, 2]),
-        lambda: llm.load_state(LlamaState({}, "", "")),
+        lambda: llm.load_state(saved),
     ]
     wanted = text(llm([8, 9], max_tokens=3, temperature=0))
     for use in uses:

@@ -19,7 +19,7 @@ from ggmlpy.errors import CacheFull, FileError, MissingFile, StateError
 from ggmlpy.gguf_file import GGUFFile
 from ggmlpy.models import load_model
 from ggmlpy.state import put_state, take_state
-from ggmlpy.state_file import from_bytes, read_file, to_bytes, write_file
+from ggmlpy.state_file import VERSION, from_bytes, read_file, to_bytes, write_file
 from ggmlpy.types import I32, type_of
 from tests.models.tiny import Tiny, write_model
 
@@ -141,7 +141,7 @@ def test_states_that_contradict_themselves_change_nothing(tmp_path: Path) -> Non
     "header", ['{"sequences": {"0": {"layers": [{"n_tokens": Infinity}]}}}', "[" * 10_000, "[]"]
 )
 def test_headers_that_mean_harm(header: str) -> None:
-    body = struct.pack("<13sIQ", b"ggmlpy state\0", 1, len(header)) + header.encode()
+    body = struct.pack("<13sIQ", b"ggmlpy state\0", VERSION, len(header)) + header.encode()
     with pytest.raises(StateError, match="header contradicts its contents"):
         from_bytes(body + hashlib.sha256(body).digest())
 
@@ -153,6 +153,10 @@ def test_files_that_are_not_states(tmp_path: Path) -> None:
         (b"", "not a ggmlpy state"),
         (b"GGUF" + bytes(100), "not a ggmlpy state"),
         (b"ggmlpy state\0" + bytes(100), "version 0"),
+        (
+            b"ggmlpy state\0\1" + bytes(100),
+            "version 1 of the format, this reads 2: it must be made",
+        ),
     ):
         (tmp_path / "x").write_bytes(data)
         with pytest.raises(StateError, match=message):

@@ -1,0 +1,85 @@
+"""What tells a model from those that would make other K and V of the same tokens.
+
+K and V follow from token ids, the architecture's keys and the weights. What turns text into ids,
+names and chat templates do not count: a file that differs in these makes the same K and V.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+from ggmlpy.gguf_file import GGUFFile, LazyArray, Value
+from ggmlpy.kept_digests import KeptDigests
+from ggmlpy.quoting import quoted
+from ggmlpy.weights_digest import digest_of
+
+WORTH_KEEPING = 16 << 20  # bytes of weights: what is hashed in 20 ms needs no file of its own
+_LONGEST = 200  # characters of a value that is written out
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """Of a model: what its file says of its architecture, and the digest of its weights."""
+
+    keys: dict[str, str]  # values as text, of long ones a digest
+    weights: str
+
+    @classmethod
+    def of(cls, file: GGUFFile, kept: KeptDigests) -> Fingerprint:
+        """The fingerprint of an open file. Reads all of its weights, unless `kept` knows them.
+
+        Raises FileError if they cannot be read, or were written to since the file was opened.
+        """
+        architecture = file.metadata.str("general.architecture")
+        counted = (key for key in file.metadata if key.startswith(f"{architecture}."))
+        keys = {key: _as_text(file.metadata[key]) for key in counted}
+        return cls({"general.architecture": repr(architecture)} | keys, _weights(file, kept))
+
+    @classmethod
+    def parse(cls, described: object) -> Fingerprint | None:
+        """The fingerprint that `describe` described; None for anything else."""
+        match described:
+            case {"keys": dict(keys), "weights": str(weights)} if all(map(_is_text, keys.values())):
+                return cls(keys, weights)
+        return None
+
+    def describe(self) -> dict[str, Any]:
+        """As JSON can have it."""
+        return {"keys": self.keys, "weights": self.weights}
+
+    def difference(self, here: Fingerprint) -> str | None:
+        """What differs in the model `here`, the first key or the weights; None if nothing does."""
+        for key in dict.fromkeys((*self.keys, *here.keys)):
+            saved, own = (keys.get(key, "missing") for keys in (self.keys, here.keys))
+            if saved != own:
+                return f"key {quoted(key)} is {saved} in the state's model, {own} here"
+        return None if self.weights == here.weights else "weights differ"
+
+
+def _weights(file: GGUFFile, kept: KeptDigests) -> str:
+    tensors = file.tensors.values()
+    stamps = file.stamps()
+    is_worth_it = sum(info.n_bytes for info in tensors) >= WORTH_KEEPING
+    known = kept.get(stamps) if is_worth_it else None
+    if known is not None:
+        return known
+    digest = digest_of(tensors)
+    if file.stamps() == stamps and is_worth_it:
+        kept.put(stamps, digest)
+    return digest
+
+
+def _as_text(value: Value) -> str:
+    """A value on one line; of a long one the digest."""
+    plain = value.tolist() if isinstance(value, LazyArray) else value
+    text = repr(plain)
+    if len(text) <= _LONGEST:
+        return text
+    return f"of {len(text)} characters with SHA-256 {hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def _is_text(text: object) -> bool:
+    """Whether a state's file may have this as the text of a value: messages show it."""
+    return isinstance(text, str) and len(text) <= _LONGEST and text.isprintable()
