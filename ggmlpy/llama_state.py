@@ -16,7 +16,8 @@ from ggmlpy.errors import StateError
 from ggmlpy.fingerprint import Fingerprint
 from ggmlpy.memory import SequenceMemory
 from ggmlpy.quoting import printable, quoted
-from ggmlpy.state import SequenceState
+from ggmlpy.spans import Spans
+from ggmlpy.state import SequenceState, check_fits, check_values
 from ggmlpy.state_file import from_bytes, read_file, to_bytes, write_file
 
 
@@ -77,7 +78,7 @@ class LlamaState:
     def check_fits(
         self, model: str, fingerprint: Fingerprint, memory: SequenceMemory, n_vocab: int
     ) -> None:
-        """Raise StateError unless `model` made it, and tokens and K and V belong together."""
+        """Raise StateError unless `model` made it, its parts belong together and are finite."""
         difference = self.fingerprint.difference(fingerprint)
         if difference is not None:
             raise StateError(
@@ -88,6 +89,8 @@ class LlamaState:
             if not all(0 <= token < n_vocab for token in state.tokens):
                 raise StateError(f"the state's sequence {seq} has tokens outside the vocabulary")
             _check_complete(seq, state, memory)
+            check_fits(memory, state)
+            check_values(memory, state)
 
     def _about(self) -> dict[str, Any]:
         return {"model": self.model, "fingerprint": self.fingerprint.describe()}
@@ -110,14 +113,20 @@ class LlamaState:
 
 
 def _check_complete(seq: int, state: SequenceState, memory: SequenceMemory) -> None:
-    """Raise StateError unless each cache gets K and V of all tokens that the next one sees."""
+    """Raise StateError unless each cache gets K and V of all tokens that the next one sees.
+
+    Tokens before those must be said to be forgotten: a shorter beginning would need them.
+    """
     n_tokens = len(state.tokens)
     for cache in memory.caches:
         i = next(iter(cache.k))
-        positions = state.layers[i].positions if i in state.layers else np.empty(0, np.int32)
-        first = n_tokens - len(positions)
-        if first > cache.first_kept(n_tokens) or not np.array_equal(
-            positions, np.arange(first, n_tokens)
+        rows = state.layers.get(i)
+        n_rows = 0 if rows is None else len(rows.positions)
+        first = n_tokens - n_rows
+        if rows is None or not (
+            first <= cache.first_kept(n_tokens)
+            and np.array_equal(rows.positions, np.arange(first, n_tokens))
+            and rows.forgotten == Spans.of(np.arange(first))
         ):
             raise StateError(
                 f"the state's sequence {seq} has {n_tokens} tokens, but not the K and V of layer"

@@ -23,10 +23,8 @@ from ggmlpy.graph import Graph
 from ggmlpy.kv_cache import KVCache
 from ggmlpy.memory import SequenceMemory
 from ggmlpy.models import Model
-from ggmlpy.spans import Spans
+from ggmlpy.spans import MAX_POSITION, Spans
 from ggmlpy.tensor import from_numpy
-
-MAX_POSITION = np.iinfo(np.int32).max - 1  # the next token's is one more
 
 
 @dataclass(frozen=True, slots=True)

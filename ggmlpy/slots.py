@@ -6,6 +6,8 @@ part again. They make way, those of the longest unused slot first, when room is 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -133,7 +135,8 @@ class Slots(Generic[Owner]):
         # Each keeps its number if all can: whoever saved them may count on it.
         kept = all(n < len(self.all) for n in states)
         wanted = states if kept else dict(enumerate(states.values()))
-        put_states(self.memory, wanted)
+        with self._held_tokens_only():
+            put_states(self.memory, wanted)
         for slot in self.all:
             slot.tokens = list(wanted[slot.seq].tokens) if slot.seq in wanted else []
 
@@ -148,8 +151,19 @@ class Slots(Generic[Owner]):
         if slot.owner is not None:
             raise BadBatch(f"sequence {seq} is being written: read it to its end first, or reset()")
         (state,) = states.values()
-        put_state(self.memory, seq, state)
+        with self._held_tokens_only():
+            put_state(self.memory, seq, state)
         slot.tokens = list(state.tokens)
+
+    @contextmanager
+    def _held_tokens_only(self) -> Iterator[None]:
+        """Slots lose the tokens that the memory loses where the block is interrupted."""
+        try:
+            yield
+        except BaseException:
+            for slot in self.all:
+                del slot.tokens[self.memory.seq_pos_max(slot.seq) + 1 :]
+            raise
 
 
 def _n_common(a: list[int], b: list[int]) -> int:

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+MAX_POSITION = np.iinfo(np.int32).max - 1  # the next token's is one more
+
 
 @dataclass(frozen=True, slots=True)
 class Spans:
@@ -31,7 +33,7 @@ class Spans:
         ranges = tuple(range(start, stop) for start, stop in pairs)
         ends = [-1]
         for r in ranges:
-            if not ends[-1] < r.start < r.stop:
+            if not ends[-1] < r.start < r.stop <= MAX_POSITION + 1:
                 raise ValueError(f"positions {r.start} up to {r.stop} after {ends[-1]}")
             ends.append(r.stop)
         return cls(ranges)

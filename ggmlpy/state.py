@@ -17,9 +17,9 @@ from ggmlpy.errors import CacheFull, StateError
 from ggmlpy.kv_cache import KVCache
 from ggmlpy.memory import SequenceMemory
 from ggmlpy.quants import from_float, to_float
-from ggmlpy.spans import NOTHING, Spans
+from ggmlpy.spans import MAX_POSITION, NOTHING, Spans
 from ggmlpy.tensor import Tensor
-from ggmlpy.types import TensorType
+from ggmlpy.types import BF16, F16, F32, TensorType
 
 Rows = NDArray[np.uint8]  # [n_tokens, bytes of a row]
 
@@ -82,7 +82,7 @@ def put_state(memory: SequenceMemory, seq: int, state: SequenceState) -> None:
     no room; then nothing is changed. What interrupts the copying leaves the sequence empty.
     """
     memory.check_seq(seq)
-    _check_fits(memory, state)
+    check_fits(memory, state)
     for cache in memory.caches:
         n_needed = len(state.layers[next(iter(cache.k))].positions)
         n_free = cache.room_without(seq)
@@ -108,7 +108,7 @@ def put_states(memory: SequenceMemory, states: dict[int, SequenceState]) -> None
     """
     for seq, state in states.items():
         memory.check_seq(seq)
-        _check_fits(memory, state)
+        check_fits(memory, state)
     twins = [_find_twins(cache, states) for cache in memory.caches]
     for cache, found in zip(memory.caches, twins, strict=True):
         n_needed = [int(np.count_nonzero(seqs < 0)) for seqs, _ in found.values()]
@@ -206,7 +206,7 @@ def _write(
     cache.rows_of(leaf)[stream, cells] = rows
 
 
-def _check_fits(memory: SequenceMemory, state: SequenceState) -> None:
+def check_fits(memory: SequenceMemory, state: SequenceState) -> None:
     """Raise StateError unless layers, positions and sizes are what this memory can hold."""
     here = {i: cache for cache in memory.caches for i in cache.k}
     if set(state.layers) != set(here):
@@ -247,10 +247,46 @@ def _check_fits(memory: SequenceMemory, state: SequenceState) -> None:
         raise StateError(f"the state's recurrent layers are {saved}, the model's are {wanted}")
 
 
+def check_values(memory: SequenceMemory, state: SequenceState) -> None:
+    """Raise StateError for values that are not finite in a memory that the state fits.
+
+    Attention step by step multiplies those of other sequences in a shared stream by 0: NaN.
+    """
+    for cache in memory.caches:
+        for i in cache.k:
+            rows = state.layers[i]
+            for name, kept, type, leaf in (
+                ("K", rows.k, rows.k_type, cache.k[i]),
+                ("V", rows.v, rows.v_type, cache.v[i]),
+            ):
+                if not _all_within(_LARGEST.get(leaf.type, _LARGEST[F16]), kept, type):
+                    raise StateError(
+                        f"the state's {name} of layer {i} has values that are not finite in"
+                        f" {leaf.type}"
+                    )
+    for i, row in state.recurrent.items():
+        if not np.isfinite(row).all():
+            raise StateError(f"the state's recurrent layer {i} has values that are not finite")
+
+
+# What rows can hold; those of quantised types have their scales in f16.
+_LARGEST = {F32: 3.4028234e38, BF16: 3.38e38, F16: 65504.0}
+
+
+def _all_within(largest: float, rows: Rows, type: TensorType) -> bool:
+    with np.errstate(all="ignore"):
+        blocks = (to_float(rows[at : at + 512], type) for at in range(0, len(rows), 512))
+        return all(bool(np.abs(block).max() <= largest) for block in blocks)
+
+
 def _check_positions(rows: LayerRows, others: LayerRows, layer: int) -> None:
     """Raise StateError unless they rise from 0 or above, as those of the layers beside it."""
-    positions = rows.positions
-    if len(positions) and (positions[0] < 0 or (np.diff(positions.astype(np.int64)) < 0).any()):
-        raise StateError(f"the state's positions of layer {layer} are not in order from 0")
+    positions = rows.positions.astype(np.int64)
+    if len(positions) and (
+        positions[0] < 0 or positions[-1] > MAX_POSITION or (np.diff(positions) < 0).any()
+    ):
+        raise StateError(
+            f"the state's positions of layer {layer} are not in order from 0 to {MAX_POSITION}"
+        )
     if not np.array_equal(positions, others.positions) or rows.forgotten != others.forgotten:
         raise StateError(f"the state's positions of layer {layer} are not those of its neighbours")

@@ -12,8 +12,9 @@ import json
 import os
 import struct
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -98,7 +99,7 @@ def from_bytes(data: bytes, name: str = "state") -> tuple[dict[int, SequenceStat
     try:  # the digest says that these are the bytes that were written; a stranger may write any
         header = json.loads(bytes(body[_PREFIX.size : _PREFIX.size + n_header]))
         reader = _Reader(body, _PREFIX.size + n_header)
-        states = {int(seq): _parse(d, reader) for seq, d in header["sequences"].items()}
+        states = {_number(seq): _parse(d, reader) for seq, d in header["sequences"].items()}
         reader.expect_end()
         return states, dict(header["about"])
     except (
@@ -109,7 +110,8 @@ def from_bytes(data: bytes, name: str = "state") -> tuple[dict[int, SequenceStat
         OverflowError,
         RecursionError,
     ) as error:
-        raise StateError(f"{name}: its header contradicts its contents: {error}") from error
+        reason = shorten(str(error), 200)
+        raise StateError(f"{name}: its header contradicts its contents: {reason}") from error
 
 
 class _Reader:
@@ -135,20 +137,42 @@ class _Reader:
 
 
 def _parse(described: dict[str, Any], reader: _Reader) -> SequenceState:
-    layers = {}
+    layers: dict[int, LayerRows] = {}
     for d in described["layers"]:
-        n_tokens = int(d["n_tokens"])
+        n_tokens = _whole(d["n_tokens"])
         positions = np.frombuffer(reader.take(4 * n_tokens).tobytes(), np.int32)
-        k = reader.rows(n_tokens, int(d["k_row_bytes"]))
-        v = reader.rows(n_tokens, int(d["v_row_bytes"]))
+        k = reader.rows(n_tokens, _whole(d["k_row_bytes"]))
+        v = reader.rows(n_tokens, _whole(d["v_row_bytes"]))
         k_type, v_type = type_of(str(d["k_type"])), type_of(str(d["v_type"]))
-        forgotten = Spans.parse(d["forgotten"])
-        layers[int(d["layer"])] = LayerRows(positions, k_type, k, v_type, v, forgotten)
-    recurrent = {}
+        forgotten = Spans.parse((_whole(start), _whole(stop)) for start, stop in d["forgotten"])
+        layers[_new(d["layer"], layers)] = LayerRows(positions, k_type, k, v_type, v, forgotten)
+    recurrent: dict[int, NDArray[np.float32]] = {}
     for d in described["recurrent"]:
-        row = reader.take(4 * int(d["n_embd_r"]))
-        recurrent[int(d["layer"])] = np.frombuffer(row.tobytes(), np.float32)
-    return SequenceState([int(token) for token in described["tokens"]], layers, recurrent)
+        row = np.frombuffer(reader.take(4 * _whole(d["n_embd_r"])).tobytes(), np.float32)
+        recurrent[_new(d["layer"], recurrent)] = row
+    return SequenceState([_whole(token) for token in described["tokens"]], layers, recurrent)
+
+
+def _whole(value: object) -> int:
+    """A number of the header. `int` would take 1.5, true and "1" for 1."""
+    if type(value) is not int:
+        raise ValueError(f"{value!r} where a whole number must be")
+    return value
+
+
+def _number(key: str) -> int:
+    """The number of a sequence, which JSON has as text in one spelling."""
+    seq = int(key)
+    if seq < 0 or str(seq) != key:
+        raise ValueError(f"{key!r} where the number of a sequence must be")
+    return seq
+
+
+def _new(layer: object, layers: Container[int]) -> int:
+    number = _whole(layer)
+    if number in layers:
+        raise ValueError(f"layer {number} is there twice")
+    return number
 
 
 def write_file(

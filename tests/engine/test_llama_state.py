@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import pickle
 import struct
 from dataclasses import replace
@@ -15,6 +16,7 @@ import pytest
 
 from ggmlpy import BadBatch, CacheFull, FileError, Llama, LlamaState, MissingFile, StateError
 from ggmlpy.gguf_file import GGUFFile
+from ggmlpy.spans import Spans
 from ggmlpy.state_file import VERSION
 from tests.models.tiny import Tiny, write_model
 
@@ -245,6 +247,61 @@ def test_a_state_whose_parts_do_not_belong_together_is_refused(paths: dict[str, 
         ):
             for seq in (None, 0):
                 refused(llm, replace(saved, sequences={0: bad}), StateError, message, seq=seq)
+
+
+def test_tokens_behind_a_window_must_be_said_to_be_forgotten(paths: dict[str, Path]) -> None:
+    """A prompt with a shorter beginning in common would go on without their K and V."""
+    with load(paths["windows"]) as llm:
+        text_of(llm, STORY, n=1)
+        saved = llm.save_state()
+        state = saved.sequences[0]
+        near = state.layers[0]
+        n_gone = int(near.positions[0])
+        assert near.forgotten == Spans((range(n_gone),))
+        for spans in (Spans(), Spans((range(n_gone - 1),)), Spans((range(n_gone + 1),))):
+            bad = replace(state, layers={**state.layers, 0: replace(near, forgotten=spans)})
+            message = "tokens, but not the K and V of layer 0"
+            refused(llm, replace(saved, sequences={0: bad}), StateError, message)
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.inf, 1e38])
+def test_values_that_are_not_finite_are_refused(paths: dict[str, Path], value: float) -> None:
+    """Step by step, other sequences of a shared stream would become NaN by them."""
+    with load(paths["recurrent"], type_k="f32", type_v="f32") as llm:
+        text_of(llm, STORY, n=1)
+        saved = llm.save_state()
+    state = saved.sequences[0]
+    rows = state.layers[1]
+    floats = rows.v.view(np.float32).copy()
+    floats[3, 5] = value
+    broken = replace(state, layers={1: replace(rows, v=floats.view(np.uint8))})
+    options: dict[str, Any] = {"n_seq_max": 2, "n_ctx_seq": 64, "kv_unified": True}
+    with load(paths["recurrent"], type_v="f16", flash_attn=False, **options) as llm:
+        bad = replace(saved, sequences={0: broken})
+        refused(llm, bad, StateError, "V of layer 1 has values that are not finite in f16")
+        llm.load_state(saved)
+        recurrent = {i: row.copy() for i, row in state.recurrent.items()}
+        recurrent[0][7] = math.nan
+        bad = replace(saved, sequences={0: replace(state, recurrent=recurrent)})
+        refused(llm, bad, StateError, "recurrent layer 0 has values that are not finite")
+
+
+def test_an_interrupted_load_leaves_no_tokens_that_are_not_held(
+    paths: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    with load(paths["attention"], n_seq_max=2, n_ctx_seq=64) as llm:
+        list(llm.generate([STORY, "cd"], max_tokens=2, **ENDLESS))
+        saved, held = llm.save_state(), llm.held_tokens
+        for seq, left in ((0, {1: held[1]}), (None, {})):
+            llm.load_state(saved)
+            with monkeypatch.context() as patch:
+                patch.setattr("ggmlpy.state._write", interrupt)
+                with pytest.raises(KeyboardInterrupt):
+                    llm.load_state(saved if seq is None else saved.sequence(seq), seq=seq)
+            assert llm.held_tokens == left
 
 
 def test_files_that_do_not_say_whose_they_are_are_refused(

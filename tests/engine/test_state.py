@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import struct
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from ggmlpy.context import Context
 from ggmlpy.errors import CacheFull, FileError, MissingFile, StateError
 from ggmlpy.gguf_file import GGUFFile
 from ggmlpy.models import load_model
-from ggmlpy.state import put_state, take_state
+from ggmlpy.state import put_state, put_states, take_state
 from ggmlpy.state_file import VERSION, from_bytes, read_file, to_bytes, write_file
 from ggmlpy.types import I32, type_of
 from tests.models.tiny import Tiny, write_model
@@ -146,6 +148,87 @@ def test_headers_that_mean_harm(header: str) -> None:
         from_bytes(body + hashlib.sha256(body).digest())
 
 
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    source = make(tmp_path_factory.mktemp("state"))
+    source.decode(TEXT[:3], seq=0)
+    return to_bytes({0: take_state(source.memory, 0, TEXT[:3])})
+
+
+def changed(data: bytes, *path: str | int, value: Any) -> bytes:
+    """A state's bytes with another value in the header, and the digest that belongs to them."""
+    start = struct.calcsize("<13sIQ")
+    end = start + struct.unpack_from("<13sIQ", data)[2]
+    header = json.loads(data[start:end])
+    *parents, last = path
+    parent = header["sequences"]
+    for key in parents:
+        parent = parent[key]
+    parent[last] = value
+    text = json.dumps(header).encode()
+    body = struct.pack("<13sIQ", b"ggmlpy state\0", VERSION, len(text)) + text + data[end:-32]
+    return body + hashlib.sha256(body).digest()
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("0", "layers", 0, "n_tokens"), "3"),
+        (("0", "layers", 0, "n_tokens"), 3.0),
+        (("0", "layers", 0, "layer"), False),
+        (("0", "layers", 1, "layer"), 0),  # twice
+        (("0", "layers", 0, "k_row_bytes"), 2**62),
+        (("0", "layers", 0, "k_type"), "9" * 10_000),
+        (("0", "layers", 0, "forgotten"), [[2**40, 2**40 + 1]]),
+        (("0", "layers", 0, "forgotten"), [["0", "1"]]),
+        (("0", "layers", 0, "forgotten"), [[5, 2]]),
+        (("0", "tokens"), "123"),
+        (("0", "tokens"), [1.5, 2, 3]),
+        (("-1",), {"tokens": [], "layers": [], "recurrent": []}),
+        (("00",), {"tokens": [], "layers": [], "recurrent": []}),
+    ],
+)
+def test_numbers_in_a_header_are_taken_as_they_are(
+    good: bytes, path: tuple[str | int, ...], value: object
+) -> None:
+    """`int` would take text, fractions and booleans for numbers."""
+    assert changed(good, "0", "tokens", value=TEXT[:3]) == good
+    with pytest.raises(StateError, match="header contradicts its contents") as raised:
+        from_bytes(changed(good, *path, value=value))
+    assert len(str(raised.value)) < 300
+
+
+def test_a_load_that_is_interrupted_leaves_no_part_of_a_sequence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever array was being written."""
+    model = Tiny("lfm2", n_layer=3, head_size=32, n_rot=32, qk_norm=True, convolutions=(0, 2))
+    run = make(tmp_path, model)
+    run.decode(TEXT, seq=0)
+    run.decode(TEXT[:4], seq=1)
+    state, kept = take_state(run.memory, 0), take_state(run.memory, 1)
+    loads: list[Callable[[], None]] = [
+        lambda: put_state(run.memory, 0, state),
+        lambda: put_states(run.memory, {0: state, 1: kept}),
+    ]
+    for load, n_left in zip(loads, (len(kept.layers[1].positions), 0), strict=True):
+        for step in ("_write", "_put_recurrent"):
+            put_states(run.memory, {0: state, 1: kept})
+            with monkeypatch.context() as patch:
+                patch.setattr(f"ggmlpy.state.{step}", interrupt)
+                with pytest.raises(KeyboardInterrupt):
+                    load()
+            assert run.n_past(0) == 0
+            assert (run.n_past(1), run.memory.n_used()) == (n_left, n_left)
+            assert run.memory.recurrent is not None
+            for leaf in run.memory.recurrent.states.values():
+                assert not leaf.array().reshape(2, -1)[0].any()
+
+
+def interrupt(*args: object) -> None:
+    raise KeyboardInterrupt
+
+
 def test_files_that_are_not_states(tmp_path: Path) -> None:
     with pytest.raises(MissingFile):
         read_file(tmp_path / "nothing")
@@ -161,13 +244,6 @@ def test_files_that_are_not_states(tmp_path: Path) -> None:
         (tmp_path / "x").write_bytes(data)
         with pytest.raises(StateError, match=message):
             read_file(tmp_path / "x")
-
-
-@pytest.fixture(scope="module")
-def good(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    source = make(tmp_path_factory.mktemp("state"))
-    source.decode(TEXT[:3], seq=0)
-    return to_bytes({0: take_state(source.memory, 0, TEXT[:3])})
 
 
 @given(data=st.data())
