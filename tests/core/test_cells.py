@@ -1,0 +1,178 @@
+"""Small scenes of cells: shared ones, the newest one, rows taken in order, places taken back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ggmlpy.arrangement import Arrangement
+from ggmlpy.batch import Batch, split
+from ggmlpy.kv_cache import KVCache
+from ggmlpy.memory import SequenceMemory, decide_sizes
+from ggmlpy.models.memory import AttentionLayers
+from ggmlpy.state import put_state, take_state
+from ggmlpy.types import F32
+
+LAYOUTS = pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
+
+
+class Interrupt(BaseException):
+    pass
+
+
+def make(unified: bool, window: int | None = None, n_seq_max: int = 2) -> SequenceMemory:
+    """Room for 16 tokens of each sequence; a cell of a layer stores one number for K, one for V."""
+    sizes = decide_sizes(16 * n_seq_max, n_seq_max, unified, n_ubatch=4)
+    return SequenceMemory((AttentionLayers((0, 1), 1, 1, 1, window),), sizes, F32, F32)
+
+
+def ubatches(memory: SequenceMemory, batch: Batch) -> list[Arrangement]:
+    runs = split(batch, memory.sizes.n_ubatch)
+    return [Arrangement.of(each, memory.n_stream == 1) for each in runs]
+
+
+def batch_of(memory: SequenceMemory, *runs: tuple[int, int]) -> Batch:
+    """The next tokens, so many of each sequence."""
+    batch = Batch()
+    for seq, n in runs:
+        batch.add_sequence(seq, [0] * n, memory.next_positions()[seq])
+    return batch
+
+
+def take_in(memory: SequenceMemory, *runs: tuple[int, int]) -> None:
+    """As a context does, with what tells a token from others for K and V: its cell and layer."""
+    batch = batch_of(memory, *runs)
+    with memory.transaction(batch):
+        for ubatch in ubatches(memory, batch):
+            placement = memory.place(batch, ubatch)
+            for cache, cells in zip(memory.caches, placement.cells, strict=True):
+                for seq, cell in zip(ubatch.seqs.tolist(), cells.tolist(), strict=True):
+                    write(cache, cache.stream_of(seq), cell)
+
+
+def write(cache: KVCache, stream: int, cell: int) -> None:
+    for i in cache.k:
+        cache.rows_of(cache.k[i])[stream, cell] = np.float32([100 * i + cell]).view(np.uint8)
+        cache.rows_of(cache.v[i])[stream, cell] = np.float32([100 * i + cell + 0.5]).view(np.uint8)
+
+
+def stored(cache: KVCache, seq: int, layer: int) -> dict[int, tuple[float, float]]:
+    """K and V of a sequence by position."""
+    found, stream = {}, cache.stream_of(seq)
+    for cell in cache.cells_of(seq):
+        rows = (cache.rows_of(leaf[layer])[stream, cell] for leaf in (cache.k, cache.v))
+        k, v = (float(row.view(np.float32)[0]) for row in rows)
+        found[int(cache.positions_of(seq, cell))] = k, v
+    return found
+
+
+def everything(memory: SequenceMemory) -> list[Any]:
+    """What cells hold, and what is kept beside them."""
+    seqs = range(memory.sizes.n_seq_max)
+    return [
+        (
+            [dict(sorted(stored(cache, s, 0).items())) for s in seqs],
+            [cache.cells_of(s).tolist() for s in seqs],
+            [cache.n_used(cache.stream_of(s)) for s in seqs],
+            [cache.n_kv((cache.stream_of(s),)) for s in seqs],
+            [cache.find_cells(1, cache.stream_of(s)).tolist() for s in seqs],
+            [str(cache.forgotten(s)) for s in seqs],
+            cache.next_positions(),
+        )
+        for cache in memory.caches
+    ]
+
+
+@LAYOUTS
+def test_rows_of_a_state_are_in_the_order_of_positions(unified: bool) -> None:
+    memory = make(unified)
+    take_in(memory, (0, 8))
+    memory.seq_rm(0, 2)
+    take_in(memory, (1, 3), (0, 6))
+    memory.seq_rm(1)
+    memory.seq_rm(0, 6)
+    take_in(memory, (0, 4))  # into the holes before other cells, where there is one stream
+    (cache,) = memory.caches
+    positions = cache.positions_of(0, cache.cells_of(0)).tolist()
+    assert (positions == sorted(positions)) == (not unified)
+    state = take_state(memory, 0)
+    for i, rows in state.layers.items():
+        assert rows.positions.tolist() == list(range(10))
+        want = stored(cache, 0, i)
+        assert rows.k.view(np.float32)[:, 0].tolist() == [want[p][0] for p in range(10)]
+        assert rows.v.view(np.float32)[:, 0].tolist() == [want[p][1] for p in range(10)]
+    other = make(not unified)
+    take_in(other, (0, 5), (1, 5))
+    put_state(other, 1, state)
+    for i in state.layers:
+        assert stored(other.caches[0], 1, i) == stored(cache, 0, i)
+
+
+@pytest.mark.parametrize("start", [0, 2])
+def test_a_shared_cell_stays_until_the_last_sequence_leaves_it(start: int) -> None:
+    memory = make(unified=True, n_seq_max=3)
+    (cache,) = memory.caches
+    cache.scrubs = True  # a cell that is freed by mistake loses what it stores
+    take_in(memory, (0, 5))
+    memory.seq_cp(0, 1)
+    memory.seq_cp(0, 2, 0, 3)
+    before, cells = stored(cache, 0, 1), cache.cells_of(0)
+    memory.seq_rm(0, start)
+    assert stored(cache, 1, 1) == before
+    assert memory.n_used() == 5
+    assert not set(cache.find_cells(8).tolist()) & set(cells.tolist())
+    memory.seq_rm(1)
+    assert stored(cache, 2, 1) == {p: before[p] for p in range(3)}
+    assert memory.n_used() == 3
+    memory.seq_rm(2)
+    memory.seq_rm(0)
+    assert (memory.n_used(), cache.find_cells(5).tolist()) == (0, cells.tolist())
+    assert not cache.rows_of(cache.k[1]).any()
+
+
+@LAYOUTS
+@pytest.mark.parametrize("window", [None, 1, 3])
+def test_a_token_sees_its_own_cell_and_none_that_is_newer(
+    unified: bool, window: int | None
+) -> None:
+    memory = make(unified, window)
+    (cache,) = memory.caches
+    # Many of two sequences, one of each, one alone: each way to write down where tokens are.
+    for runs in (((0, 3), (1, 2)), ((0, 1), (1, 1)), ((1, 1),)):
+        take_in(memory, *runs)
+        for seq in (0, 1):
+            last = cache.seq_pos_max(seq)
+            mask = np.ones((2, cache.n_kv((cache.stream_of(seq),))), np.float16)
+            cache.fill_mask(mask, np.array([last - 1, last], np.int32), np.array([seq]))
+            for row, at in zip(mask, (last - 1, last), strict=True):
+                first = 0 if window is None else max(0, at - window + 1)
+                cells = np.flatnonzero(row == 0)
+                assert sorted(cache.positions_of(seq, cells)) == list(range(first, at + 1))
+                assert np.isneginf(np.delete(row, cells)).all()
+
+
+@LAYOUTS
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("n_placed", [0, 1, 2])
+@pytest.mark.parametrize("holes", [False, True])
+def test_places_are_taken_back(
+    unified: bool, window: int | None, n_placed: int, holes: bool
+) -> None:
+    """Of a batch that ends early, and of a search for room, whose ubatches build on each other."""
+    memory = make(unified, window)
+    take_in(memory, (0, 4), (1, 2))
+    if holes:
+        memory.seq_cp(1, 0)  # in a shared stream these cells are of both
+        take_in(memory, (0, 2))
+        memory.seq_rm(1)
+    before = everything(memory)
+    batch = batch_of(memory, (0, 3), (1, 4))
+    with pytest.raises(Interrupt), memory.transaction(batch):
+        for ubatch in ubatches(memory, batch)[:n_placed]:
+            memory.place(batch, ubatch)
+        raise Interrupt
+    assert everything(memory) == before
+    memory.check_room(batch, ubatches(memory, batch))
+    assert everything(memory) == before
