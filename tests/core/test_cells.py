@@ -54,8 +54,12 @@ def take_in(memory: SequenceMemory, *runs: tuple[int, int]) -> None:
 
 def write(cache: KVCache, stream: int, cell: int) -> None:
     for i in cache.k:
-        cache.rows_of(cache.k[i])[stream, cell] = np.float32([100 * i + cell]).view(np.uint8)
-        cache.rows_of(cache.v[i])[stream, cell] = np.float32([100 * i + cell + 0.5]).view(np.uint8)
+        cache.rows_of(cache.k[i])[stream, cell] = np.array([100 * i + cell], np.float32).view(
+            np.uint8
+        )
+        cache.rows_of(cache.v[i])[stream, cell] = np.array([100 * i + cell + 0.5], np.float32).view(
+            np.uint8
+        )
 
 
 def stored(cache: KVCache, seq: int, layer: int) -> dict[int, tuple[float, float]]:
@@ -162,11 +166,10 @@ def test_places_are_taken_back(
 ) -> None:
     """Of a batch that ends early, and of a search for room, whose ubatches build on each other."""
     memory = make(unified, window)
-    take_in(memory, (0, 4), (1, 2))
+    take_in(memory, (0, 4))
+    take_in(memory, (1, 2))
     if holes:
-        memory.seq_cp(1, 0)  # in a shared stream these cells are of both
-        take_in(memory, (0, 2))
-        memory.seq_rm(1)
+        memory.seq_rm(0, 0, 2)
     before = everything(memory)
     batch = batch_of(memory, (0, 3), (1, 4))
     with pytest.raises(Interrupt), memory.transaction(batch):
@@ -174,5 +177,17 @@ def test_places_are_taken_back(
             memory.place(batch, ubatch)
         raise Interrupt
     assert everything(memory) == before
+    memory.check_room(batch, ubatches(memory, batch))
+    assert everything(memory) == before
+    for _ in range(3):
+        take_in(memory, (1, 3))  # into the cells that were taken back
+    assert memory.caches[0].cells_of(0).tolist() == before[0][1][0]
+
+
+def test_a_search_for_room_that_goes_round_a_ring_leaves_it_as_it_was() -> None:
+    memory = make(unified=False, window=3)
+    take_in(memory, (0, 18))
+    before = everything(memory)
+    batch = batch_of(memory, (0, 22))  # its last ubatches take the cells of its first
     memory.check_room(batch, ubatches(memory, batch))
     assert everything(memory) == before
