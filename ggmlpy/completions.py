@@ -207,8 +207,8 @@ class Completions:
         Yields the dicts of `create_completion` in the order of the prompts, each as soon as it and
         those before it are done. The options are those of `create_completion`, for every prompt; a
         prompt with options of its own (a seed, stop texts) is put as `request(prompt, …)`. Each
-        text is the one that its prompt gets alone; with `kv_unified`, where sequences fill cells
-        that others left, sums may be rounded in another order. Raises what `create_completion`
+        text is the one that its prompt gets alone; with `kv_unified` sums may be rounded in another
+        order (README, "What it promises"). Raises what `create_completion`
         raises, before anything runs.
         """
         if isinstance(prompts, str | bytes):
