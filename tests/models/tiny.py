@@ -144,12 +144,7 @@ def _attention_weights(
 
 def write_model(path: Path, m: Tiny, **changes: Any) -> Path:
     """Write the model as a GGUF file; `changes` replace or (None) drop metadata keys."""
-    metadata = {
-        "general.architecture": m.architecture,
-        "general.name": "tiny",
-        **{f"{m.architecture}.{key}": value for key, value in _hparams(m).items()},
-        **byte_vocabulary(m.n_vocab),
-    }
+    metadata = metadata_of(m)
     for key, value in changes.items():
         name = key.replace("__", ".")
         if value is None:
@@ -158,13 +153,23 @@ def write_model(path: Path, m: Tiny, **changes: Any) -> Path:
             metadata[name] = value
     tensors = {}
     for name, values in weights(m).items():
-        type = _stored_type(m, name, values)
+        type = stored_type(m, name, values)
         tensors[name] = (type.name, values.shape[::-1], from_float(values, type).tobytes())
     build_gguf(path, metadata, tensors)
     return path
 
 
-def _stored_type(m: Tiny, name: str, values: NDArray[np.float32]) -> TensorType:
+def metadata_of(m: Tiny) -> dict[str, Any]:
+    """All keys of the model's file."""
+    return {
+        "general.architecture": m.architecture,
+        "general.name": "tiny",
+        **{f"{m.architecture}.{key}": value for key, value in _hparams(m).items()},
+        **byte_vocabulary(m.n_vocab),
+    }
+
+
+def stored_type(m: Tiny, name: str, values: NDArray[np.float32]) -> TensorType:
     """Vectors, and the short kernels of convolutions, are always f32."""
     plain = values.ndim == 1 or name.endswith("shortconv.conv.weight")
     return type_of("f32" if plain else m.weight_type)
@@ -257,7 +262,7 @@ def _stored_weights(m: Tiny) -> dict[str, F64]:
     """The weights as the file gives them back."""
     stored = {}
     for name, values in weights(m).items():
-        type = _stored_type(m, name, values)
+        type = stored_type(m, name, values)
         stored[name] = to_float(from_float(values, type), type).astype(np.float64)
     return stored
 
