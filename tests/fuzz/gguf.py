@@ -18,6 +18,7 @@ from ggmlpy.gguf_file import GGUFFile, LazyArray
 from tests.fuzz.case import Kind, Recipe, Wrong
 from tests.fuzz.gguf_base import NAMES, Source, sources
 from tests.fuzz.gguf_damage import Sound, damage, draw
+from tests.fuzz.kernels import load_kernels
 
 _SMALL = 1 << 24  # a file of which all is read
 _TEXTS = ("ab c", "Once upon a time\n\n", "1" * 500, "<s>é▁ 日本😀</s>", " " * 300, "a'll 12345 x")
@@ -39,15 +40,9 @@ class Gguf(Kind):
     parts = ("mutations",)
 
     def prepare(self) -> None:
-        """Compiles the kernels that the sound models need, and keeps their code loaded."""
-        folder = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path("/tmp")
+        load_kernels()
         for name in NAMES:
-            files = [known.source for known in _sound(name)]
-            recipe = {"base": name, "mutations": [], "n_ctx": 32, "text": "ab"}
-            with contextlib.suppress(GgmlpyError):
-                self.run(recipe, folder)
-            for source in files:
-                (folder / source.name).unlink(missing_ok=True)
+            _sound(name)
 
     def draw(self, rng: random.Random) -> Recipe:
         name = rng.choice(NAMES)

@@ -6,6 +6,7 @@ another has taken away is passed over, so that any of them can be left out.
 
 from __future__ import annotations
 
+import math
 import random
 import struct
 from collections.abc import Callable
@@ -258,7 +259,8 @@ def _fitting(type: str, value: Any) -> Any:
     if not isinstance(value, int | float):
         value = 0
     if type in ("f32", "f64"):
-        return float(np.float32(min(max(value, -(2**1000)), 2**1000))) if type == "f32" else float(value)
+        largest = 3.4e38 if type == "f32" else 1.7e308
+        return float(value) if abs(value) == math.inf else float(min(max(value, -largest), largest))
     bits = 8 * struct.calcsize(VALUE_TYPES[type][1])
     whole = int(value) if abs(value) < float("inf") else 0
     whole %= 2**bits

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from tests.fuzz.case import Kind
+from tests.fuzz.cache import KernelCache
 from tests.fuzz.gguf import Gguf
+from tests.fuzz.graphs import Graphs
+from tests.fuzz.states import States
 
-KINDS: tuple[Kind, ...] = (Gguf(),)
+KINDS: tuple[Kind, ...] = (Gguf(), Graphs(), States(), KernelCache())
