@@ -136,7 +136,7 @@ def _replay(kinds: dict[str, Kind], paths: Sequence[Path]) -> int:
 
 
 def _run(run: Run) -> int:
-    console = Console(highlight=False, markup=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     with _shown(run, console) as show, closing(run.events()) as events:
         try:
             for line in events:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from tests.fuzz.case import Kind
+from tests.fuzz.arguments import Arguments
 from tests.fuzz.cache import KernelCache
 from tests.fuzz.gguf import Gguf
 from tests.fuzz.graphs import Graphs
 from tests.fuzz.states import States
+from tests.fuzz.templates import Templates
 
-KINDS: tuple[Kind, ...] = (Gguf(), Graphs(), States(), KernelCache())
+KINDS: tuple[Kind, ...] = (Gguf(), Graphs(), States(), KernelCache(), Templates(), Arguments())
