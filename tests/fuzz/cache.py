@@ -39,7 +39,7 @@ class KernelCache(Kind):
     _sound: dict[str, bytes]  # by file name
     _want: bytes
 
-    def prepare(self) -> None:
+    def prepare(self, folder: Path) -> None:
         """Compute once, and note which objects that took."""
         self._sound = {}
         get = cache_module.Cache.get

@@ -101,8 +101,8 @@ class Kind(ABC):
     limits: ClassVar[Limits] = Limits()
     parts: ClassVar[tuple[str, ...]] = ()  # the recipe's lists from which shrinking takes away
 
-    def prepare(self) -> None:  # noqa: B027  (most need nothing)
-        """Make what all cases share."""
+    def prepare(self, folder: Path) -> None:  # noqa: B027  (some need nothing)
+        """Make what all cases share; files for them in the folder, which stays as long."""
 
     @abstractmethod
     def draw(self, rng: random.Random) -> Recipe:

@@ -39,7 +39,7 @@ class Gguf(Kind):
     group = 16
     parts = ("mutations",)
 
-    def prepare(self) -> None:
+    def prepare(self, folder: Path) -> None:
         load_kernels()
         for name in NAMES:
             _sound(name)

@@ -102,6 +102,11 @@ def _frame(file: str, function: str) -> str:
 # ---- the child
 
 
+def _in_memory() -> Path | None:
+    """Where files cost no disk, if there is such a place."""
+    return _SHM if _SHM.is_dir() else None
+
+
 @dataclass(frozen=True, slots=True)
 class _Child:
     """A process that runs cases."""
@@ -112,7 +117,7 @@ class _Child:
 
     @classmethod
     def start(cls, kind: Kind, recipes: Sequence[Recipe]) -> _Child:
-        folder = Path(tempfile.mkdtemp(prefix="fuzz-", dir=_SHM if _SHM.is_dir() else None))
+        folder = Path(tempfile.mkdtemp(prefix="fuzz-", dir=_in_memory()))
         out, into = os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -308,8 +313,12 @@ def _be_zygote(kind: Kind, questions: int, answers: int) -> None:
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         _close_all_but(questions, answers)
-        with os.fdopen(answers, "w", encoding="utf-8") as out, os.fdopen(questions) as lines:
-            kind.prepare()
+        with (
+            os.fdopen(answers, "w", encoding="utf-8") as out,
+            os.fdopen(questions) as lines,
+            tempfile.TemporaryDirectory(prefix="fuzz-", dir=_in_memory()) as folder,
+        ):
+            kind.prepare(Path(folder))
             gc.collect()
             gc.freeze()  # children do not touch, and thereby copy, what is there
             for line in lines:

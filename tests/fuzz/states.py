@@ -9,7 +9,6 @@ import json
 import random
 import resource
 import struct
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -72,12 +71,11 @@ class States(Kind):
     parts = ("mutations",)
     _models: dict[str, _Model]
 
-    def prepare(self) -> None:
+    def prepare(self, folder: Path) -> None:
         self._models = {}
-        with tempfile.TemporaryDirectory() as folder:
-            for name, (weights, options) in _SETUPS.items():
-                path = write_model(Path(folder) / f"{name}.gguf", weights)
-                self._models[name] = _model(path, weights, options)
+        for name, (weights, options) in _SETUPS.items():
+            path = write_model(folder / f"{name}.gguf", weights)
+            self._models[name] = _model(path, weights, options)
 
     def draw(self, rng: random.Random) -> Recipe:
         if rng.random() < 0.05:
