@@ -150,11 +150,11 @@ class Linker:
         for symbol, code in objects.items():
             builder.add_object_img(code)
             builder.export_symbol(symbol)
+        self._n_libraries += 1  # before: LLVM keeps the name of one that cannot be loaded
         try:
             library = builder.link(self._jit, f"library{self._n_libraries}")
         except RuntimeError as error:
             raise BackendError(f"compiled code cannot be loaded: {error}") from None
-        self._n_libraries += 1
         _FOR_GOOD.append(library)
         _leave_memory()
         return {symbol: library[symbol] for symbol in objects}

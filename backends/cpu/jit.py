@@ -100,17 +100,26 @@ class Jit:
         with self._lock:
             jobs = self._jobs([e for e in dict.fromkeys(wanted) if e not in self._addresses])
             if jobs:
-                objects = {job.symbol: self.cache.get(job.key) for job in jobs}
-                missing = [job for job in jobs if objects[job.symbol] is None]
-                objects.update(self._compile(missing))
-                self._linker = self._linker or Linker(self.isa)
-                addresses = self._linker.link({s: c for s, c in objects.items() if c is not None})
+                addresses = self._link(jobs)
                 self._addresses.update({job.entry: addresses[job.symbol] for job in jobs})
             return {entry: self._addresses[entry] for entry in wanted}
 
     def address(self, entry: Entry) -> int:
         """The address of one entry."""
         return self.load([entry])[entry]
+
+    def _link(self, jobs: list[_Job]) -> dict[str, int]:
+        """Addresses by symbol. What the cache has and LLVM refuses is compiled again."""
+        found = self.cache.get_all(job.key for job in jobs)
+        kept = {job.symbol: found[job.key] for job in jobs if job.key in found}
+        objects = kept | self._compile([job for job in jobs if job.symbol not in kept])
+        self._linker = self._linker or Linker(self.isa)
+        try:
+            return self._linker.link(objects)
+        except BackendError:
+            if not kept:
+                raise
+            return self._linker.link(self._compile(jobs))
 
     def _jobs(self, entries: list[Entry]) -> list[_Job]:
         jobs = []
@@ -160,7 +169,7 @@ class Jit:
             warnings.warn(
                 f"compiled kernels cannot be kept in {self.cache.folder}:"
                 f" {problem.strerror or problem}. Each start compiles them again, unless"
-                " GGMLPY_CACHE_DIR names a folder that can be written",
+                " GGMLPY_CACHE_DIR names a folder that this user alone can write to",
                 KernelCacheWarning,
                 stacklevel=2,
             )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import importlib.metadata
 import importlib.util
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,7 +24,7 @@ from ggmlpy.backends.cpu import jit as jit_module
 from ggmlpy.backends.cpu.backend import CpuBackend
 from ggmlpy.backends.cpu.cache import Cache, KernelCacheWarning
 from ggmlpy.backends.cpu.isa import ISA, select
-from ggmlpy.backends.cpu.jit import Jit
+from ggmlpy.backends.cpu.jit import Jit, _Job
 from ggmlpy.errors import KernelError
 from ggmlpy.executable import Executable
 from ggmlpy.graph import Graph
@@ -35,15 +37,37 @@ ROOT = Path(__file__).parents[2]
 Progress = list[tuple[int, int, str]]
 
 
+ENTRIES = [plan_kernels.count, plan_kernels.check_limit]
+
+
 def load_all(cache: Cache, isa: str = "generic") -> Progress:
     progress: Progress = []
     jit = Jit(isa, cache=cache, progress=lambda *args: progress.append(args))
-    entries = [plan_kernels.count, plan_kernels.check_limit]
-    addresses = jit.load(entries)
-    assert list(addresses) == entries
+    addresses = jit.load(ENTRIES)
+    assert list(addresses) == ENTRIES
     assert all(addresses.values())
     assert jit.address(plan_kernels.count) == addresses[plan_kernels.count]
     return progress
+
+
+@pytest.fixture(scope="module")
+def objects(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What compiling ENTRIES gives, by name: compiled once, since the processes take seconds."""
+    cache = Cache(tmp_path_factory.mktemp("compiled"))
+    load_all(cache)
+    jobs = Jit("generic", cache=cache)._jobs(ENTRIES)
+    return {job.entry.name: cache.get(job.key) or b"" for job in jobs}
+
+
+@pytest.fixture
+def stub_worker(objects: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiling ENTRIES for "generic" is looking them up."""
+
+    @contextmanager
+    def worker(isa: ISA) -> Iterator[Callable[[_Job], bytes]]:
+        yield lambda job: objects[job.entry.name]
+
+    monkeypatch.setattr(jit_module, "_worker", worker)
 
 
 def test_the_first_run_compiles_and_the_second_only_loads(tmp_path: Path) -> None:
@@ -79,6 +103,7 @@ def test_instruction_sets_have_objects_of_their_own(tmp_path: Path) -> None:
     assert len(list(cache.folder.iterdir())) == 2 * len(ISAS)
 
 
+@pytest.mark.usefixtures("stub_worker")
 def test_a_damaged_cache_is_compiled_again(tmp_path: Path) -> None:
     cache = Cache(tmp_path)
     load_all(cache)
@@ -89,6 +114,51 @@ def test_a_damaged_cache_is_compiled_again(tmp_path: Path) -> None:
     assert load_all(cache) == []
 
 
+@pytest.mark.usefixtures("stub_worker")
+@pytest.mark.parametrize("rubbish", [b"", b"no object", b"\x7fELF" + bytes(200), None])
+def test_a_whole_object_that_cannot_be_loaded_is_compiled_again(
+    tmp_path: Path, rubbish: bytes | None
+) -> None:
+    """None: a whole one, but of another function."""
+    cache = Cache(tmp_path)
+    load_all(cache)
+    one, other = (path.stem for path in cache.folder.iterdir())
+    cache.put(one, cache.get(other) or b"" if rubbish is None else rubbish)
+    assert len(load_all(cache)) == 3
+    assert load_all(cache) == []
+
+
+@pytest.mark.usefixtures("stub_worker")
+def test_objects_that_have_changed_places_are_compiled_again(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    load_all(cache)
+    one, other = cache.folder.iterdir()
+    one.rename(tmp_path / "between")
+    other.rename(one)
+    (tmp_path / "between").rename(other)
+    assert len(load_all(cache)) == 3
+    assert load_all(cache) == []
+
+
+@pytest.mark.usefixtures("stub_worker")
+@pytest.mark.skipif(sys.platform == "win32", reason="files have no modes there")
+def test_a_folder_that_is_not_trusted_is_named_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = Cache(tmp_path)
+    cache.folder.mkdir()
+    cache.folder.chmod(0o777)
+    monkeypatch.setattr(os, "fchmod", lambda folder, mode: None)
+    jit = Jit("generic", cache=cache)
+    with pytest.warns(KernelCacheWarning) as warned:
+        jit.address(plan_kernels.count)
+        jit.address(plan_kernels.check_limit)
+    (warning,) = warned
+    text = rf"{cache.folder}: others may write to it \(mode 0777; chmod 700\)\. .*GGMLPY_CACHE_DIR"
+    assert re.search(text, str(warning.message))
+
+
+@pytest.mark.usefixtures("stub_worker")
 def test_without_a_cache_folder_everything_is_compiled_each_time(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
