@@ -304,6 +304,10 @@ def source_hash(module: str) -> str:
     from `ggmlpy.types`, and tables from packages whose versions `_toolchain` has. The order of
     files does not count: it is one for every folder that this package may lie in.
     """
+    return hashlib.sha256(b"".join(sorted(map(_digest, _sources(module))))).hexdigest()
+
+
+def _sources(module: str) -> set[Path]:
     first = _file_of(module)
     if first is None:
         raise KernelError(f"kernels must be declared in a file that can be imported, not {module}")
@@ -315,8 +319,7 @@ def source_hash(module: str) -> str:
             files.add(path)
             queue += _imported_files(path)
     files |= {_HERE / name for name in _COMPILER_SOURCES} | set((_HERE / "simd").glob("*.py"))
-    files.add(Path(types.__file__))
-    return hashlib.sha256(b"".join(sorted(map(_digest, files)))).hexdigest()
+    return files | {Path(types.__file__)}
 
 
 @cache

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.metadata
-import importlib.util
+import importlib
 import os
 import re
 import shutil
@@ -19,25 +18,27 @@ import numpy as np
 import pytest
 
 from ggmlpy import ops
-from ggmlpy.backends.cpu import codegen, plan
+from ggmlpy.backends.cpu import codegen
 from ggmlpy.backends.cpu import jit as jit_module
 from ggmlpy.backends.cpu.backend import CpuBackend
 from ggmlpy.backends.cpu.cache import Cache, KernelCacheWarning
 from ggmlpy.backends.cpu.isa import ISA, select
 from ggmlpy.backends.cpu.jit import Jit, _Job
+from ggmlpy.backends.cpu.kernel import Entry
 from ggmlpy.errors import KernelError
 from ggmlpy.executable import Executable
 from ggmlpy.graph import Graph
 from ggmlpy.tensor import from_numpy
 from tests.cpu import plan_kernels, simd_kernels
 from tests.cpu.conftest import ISAS
+from tests.cpu.test_cache_key import clear_caches
 from tests.resident import linux, resident_bytes
 
 ROOT = Path(__file__).parents[2]
 Progress = list[tuple[int, int, str]]
 
 
-ENTRIES = [plan_kernels.count, plan_kernels.check_limit]
+ENTRIES: list[Entry] = [plan_kernels.count, plan_kernels.check_limit]
 
 
 def load_all(cache: Cache, isa: str = "generic") -> Progress:
@@ -256,58 +257,6 @@ def test_a_dead_worker_is_an_error_with_its_words(
     monkeypatch.setattr(sys, "executable", str(tmp_path / "absent"))
     with pytest.raises(Exception, match="no Python process could be started"):
         Jit("generic", cache=Cache(tmp_path)).address(plan_kernels.count)
-
-
-def test_editing_a_module_changes_its_hash(tmp_path: Path) -> None:
-    def hash_of(text: str) -> str:
-        path = tmp_path / "edited_kernels.py"
-        path.write_text(text)
-        spec = importlib.util.spec_from_file_location("edited_kernels", path)
-        assert spec is not None
-        sys.modules["edited_kernels"] = importlib.util.module_from_spec(spec)
-        clear_caches()
-        return jit_module.source_hash("edited_kernels")
-
-    try:
-        plain = hash_of("x = 1\n")
-        assert hash_of("x = 1\n") == plain
-        assert hash_of("x = 2\n") != plain
-    finally:
-        del sys.modules["edited_kernels"]
-        clear_caches()
-
-
-def clear_caches() -> None:
-    for cached in (jit_module.source_hash, jit_module._digest, jit_module._imported_files):
-        cached.cache_clear()
-
-
-def test_what_a_module_imports_counts_for_its_hash(monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[Path] = []
-    original = Path.read_bytes
-
-    def noting(path: Path) -> bytes:
-        read.append(path)
-        return original(path)
-
-    monkeypatch.setattr(Path, "read_bytes", noting)
-    clear_caches()
-    jit_module.source_hash(plan.__name__)
-    expected = {"plan.py", "threads.py", "runner.py", "arith.py", "frontend.py", "jit.py"}
-    assert expected <= {path.name for path in read}
-    assert ROOT / "ggmlpy" / "types.py" in read
-    assert len(read) == len(set(read))  # and every file is read once
-
-
-@pytest.mark.parametrize("package", ["numba", "numpy", "gguf"])
-def test_versions_of_packages_count(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    isa = select("generic")
-    before = jit_module._toolchain(isa)
-    original = importlib.metadata.version
-    monkeypatch.setattr(
-        importlib.metadata, "version", lambda name: "0" if name == package else original(name)
-    )
-    assert jit_module._toolchain.__wrapped__(isa) != before
 
 
 def test_a_session_compiles_the_copy_that_it_has_imported(tmp_path: Path) -> None:
