@@ -7,6 +7,7 @@ from importlib.metadata import entry_points
 
 from ggmlpy.backends.base import Backend
 from ggmlpy.errors import BackendError
+from ggmlpy.limits import importing
 
 ENTRY_POINTS = "ggmlpy.backends"
 
@@ -24,7 +25,8 @@ def _null(n_threads: int | None) -> Backend:
 
 
 def _cpu(n_threads: int | None) -> Backend:
-    from ggmlpy.backends.cpu.backend import CpuBackend  # imports numba's front end: not for all
+    with importing("the CPU backend"):
+        from ggmlpy.backends.cpu.backend import CpuBackend  # and llvmlite: not for all
 
     return CpuBackend(n_threads)
 
@@ -45,7 +47,8 @@ def backend_names() -> list[str]:
 def get_backend(name: str, n_threads: int | None = None) -> Backend:
     """A backend by name; "auto" is the fastest one here. `n_threads` None: one per core.
 
-    Raises BackendError for a name that is not installed, and for n_threads below one.
+    Raises BackendError for a name that is not installed, for what cannot be loaded, and for
+    n_threads below one.
     """
     if n_threads is not None and n_threads < 1:
         raise BackendError(f"n_threads is {n_threads}: it must be at least 1")

@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.worker import N_BATCH, N_UBATCH, peak_bytes, random_tokens, serve
 from ggmlpy.batch import Batch
 from ggmlpy.bench import kept_bytes, prompt_batches, weight_bytes
-from ggmlpy.compute import backends_for
+from ggmlpy.computing import backends_for
 from ggmlpy.context import Context, Logits
 from ggmlpy.gguf_file import GGUFFile
 from ggmlpy.llama import Llama

@@ -7,7 +7,7 @@ import os
 import sys
 
 import ggmlpy
-from ggmlpy.compute import backends_for
+from ggmlpy.computing import backends_for
 from ggmlpy.context import Context
 from ggmlpy.models import load_model
 

@@ -1,15 +1,16 @@
 """ggmlpy: a ggml-style compute-graph runtime in Python.
 
 Build lazy tensors with `ops`, run them with `compute`; or load a GGUF file with `Llama` and write.
+
+Errors apart, names are imported when they are first asked for: the command line takes over Ctrl-C,
+and catches what numpy's import may raise, before anything else is loaded.
 """
 
-from ggmlpy import ops
-from ggmlpy.backends import backend_names, get_backend
-from ggmlpy.batch import Batch
-from ggmlpy.compute import compute
-from ggmlpy.context import Context
-from ggmlpy.context_sizes import ContextWarning
-from ggmlpy.engine import Engine
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from ggmlpy.errors import (
     AllocationError,
     ArgumentError,
@@ -30,17 +31,62 @@ from ggmlpy.errors import (
     Unsupported,
     WeightError,
 )
-from ggmlpy.generation import Request
-from ggmlpy.gguf_file import GGUFFile
-from ggmlpy.graph import Graph
-from ggmlpy.llama import Llama
-from ggmlpy.llama_state import LlamaState
-from ggmlpy.models.weights import WeightWarning
-from ggmlpy.packaged import packaged_model
-from ggmlpy.sampling import SamplingParams
-from ggmlpy.tensor import Flag, Tensor, from_bytes, from_numpy, scope, zeros
-from ggmlpy.tokenizer import Tokenizer
-from ggmlpy.types import TYPES, TensorType
+
+if TYPE_CHECKING:
+    from ggmlpy import ops
+    from ggmlpy.backends import backend_names, get_backend
+    from ggmlpy.batch import Batch
+    from ggmlpy.computing import compute
+    from ggmlpy.context import Context
+    from ggmlpy.context_sizes import ContextWarning
+    from ggmlpy.engine import Engine
+    from ggmlpy.generation import Request
+    from ggmlpy.gguf_file import GGUFFile
+    from ggmlpy.graph import Graph
+    from ggmlpy.llama import Llama
+    from ggmlpy.llama_state import LlamaState
+    from ggmlpy.models.weights import WeightWarning
+    from ggmlpy.packaged import packaged_model
+    from ggmlpy.sampling import SamplingParams
+    from ggmlpy.tensor import Flag, Tensor, from_bytes, from_numpy, scope, zeros
+    from ggmlpy.tokenizer import Tokenizer
+    from ggmlpy.types import TYPES, TensorType
+
+_NAMES: dict[str, tuple[str, ...]] = {
+    "ops": (),
+    "backends": ("backend_names", "get_backend"),
+    "batch": ("Batch",),
+    "computing": ("compute",),
+    "context": ("Context",),
+    "context_sizes": ("ContextWarning",),
+    "engine": ("Engine",),
+    "generation": ("Request",),
+    "gguf_file": ("GGUFFile",),
+    "graph": ("Graph",),
+    "llama": ("Llama",),
+    "llama_state": ("LlamaState",),
+    "models.weights": ("WeightWarning",),
+    "packaged": ("packaged_model",),
+    "sampling": ("SamplingParams",),
+    "tensor": ("Flag", "Tensor", "from_bytes", "from_numpy", "scope", "zeros"),
+    "tokenizer": ("Tokenizer",),
+    "types": ("TYPES", "TensorType"),
+}
+_MODULES = {name: module for module, names in _NAMES.items() for name in names or (module,)}
+
+if not TYPE_CHECKING:  # to a type checker, such a function makes every name right
+
+    def __getattr__(name: str) -> Any:
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module = import_module(f"{__name__}.{_MODULES[name]}")
+        value = getattr(module, name) if _NAMES[_MODULES[name]] else module
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})
+
 
 __all__ = [
     "TYPES",

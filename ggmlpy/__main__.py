@@ -2,20 +2,63 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+from contextlib import suppress
+from types import FrameType
+
+from ggmlpy.errors import BackendError
+from ggmlpy.limits import NOT_LOADED, cannot_load, importing, memory_limit
 
 INTERRUPTED = 130  # as in cli/guard.py, which is not there yet when this is needed
 
 
 def main() -> None:
     """Import the commands, and run the one that the arguments name."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored
+        signal.signal(signal.SIGINT, _interrupt)
+    if memory_limit() is not None:  # OpenBLAS ends the process that it cannot have threads in
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
-        from ggmlpy.cli import main as run
-
+        with importing("the command line"):
+            from ggmlpy.cli import main as run
         run()
+    except BackendError as error:
+        sys.exit(f"ggmlpy: error: {error}")
+    except NOT_LOADED as error:  # of what commands import
+        if memory_limit() is None:
+            raise
+        sys.exit(f"ggmlpy: error: {cannot_load('what the command needs', error)}")
     except KeyboardInterrupt:
-        print("ggmlpy: stopped", file=sys.stderr)
-        sys.exit(INTERRUPTED)
+        _stop()
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt where a command can take it, and end the process elsewhere.
+
+    While something is imported no one can: C code makes other errors of it, such as numpy's advice
+    on a bad installation.
+    """
+    files = set()
+    while frame is not None:
+        files.add(frame.f_code.co_filename)
+        frame = frame.f_back
+    guard = sys.modules.get("ggmlpy.cli.guard")
+    if guard is not None and guard.__file__ in files and _IMPORTING not in files:
+        raise KeyboardInterrupt
+    _stop()
+
+
+_IMPORTING = "<frozen importlib._bootstrap>"  # the file of the import system's own functions
+
+
+def _stop() -> None:
+    """End now: there is nothing to clean up but what a sign of life has left on a terminal."""
+    with suppress(OSError):
+        clear = b"\r\x1b[2K\x1b[?25h" if os.isatty(2) else b""  # its line, and the cursor is back
+        os.write(2, clear + b"ggmlpy: stopped\n")
+    os._exit(INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
+from ggmlpy.limits import starting_threads
+
 N_BYTES = 512 * 2**20  # more than any cache holds
 
 
@@ -19,7 +21,7 @@ def read_bandwidth(n_threads: int, *, n_bytes: int = N_BYTES, n_repeat: int = 5)
     there is, a load and one instruction for every 16 to 64 bytes, and holds no lock meanwhile.
     """
     part_bytes = n_bytes // n_threads
-    with ThreadPoolExecutor(n_threads) as pool:
+    with starting_threads(), ThreadPoolExecutor(n_threads) as pool:
         # Each thread writes its part first: where there are several memories, it is then near.
         parts = list(pool.map(lambda _: np.ones(part_bytes, np.uint8), range(n_threads)))
         return max(_round(pool, parts) for _ in range(n_repeat))

@@ -18,7 +18,7 @@ import numpy as np
 from ggmlpy.backends.cpu.cores import default_n_threads
 from ggmlpy.batch import Batch
 from ggmlpy.cache_types import cache_type
-from ggmlpy.compute import backends_for
+from ggmlpy.computing import backends_for
 from ggmlpy.context import Context
 from ggmlpy.gguf_file import GGUFFile
 from ggmlpy.memory import SequenceMemory, Sizes

@@ -15,7 +15,7 @@ from ggmlpy.arrangement import Arrangement, SegmentShape
 from ggmlpy.backends.base import Backend
 from ggmlpy.batch import Batch, check, check_shared, split
 from ggmlpy.cache_types import cache_type
-from ggmlpy.compute import backends_for
+from ggmlpy.computing import backends_for
 from ggmlpy.context_sizes import check_whole
 from ggmlpy.errors import BadBatch
 from ggmlpy.gguf_file import GGUFFile

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ggmlpy.backends.cpu.cache import default_folder
 from ggmlpy.cache_types import cache_type
 from ggmlpy.completions import Completions
-from ggmlpy.compute import backends_for
+from ggmlpy.computing import backends_for
 from ggmlpy.context import Context
 from ggmlpy.context_sizes import check_flag, check_whole, choose_sizes
 from ggmlpy.engine import Engine

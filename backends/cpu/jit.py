@@ -40,6 +40,7 @@ from ggmlpy.backends.cpu.cores import default_n_threads
 from ggmlpy.backends.cpu.isa import ISA, select
 from ggmlpy.backends.cpu.kernel import Entry
 from ggmlpy.errors import BackendError, KernelError
+from ggmlpy.limits import memory_hint, starting_threads
 
 Progress = Callable[[int, int, str], None]  # done, total, name of the one just done
 
@@ -155,7 +156,9 @@ class Jit:
         n_workers = min(default_n_threads(), -(-len(jobs) // _JOBS_PER_WORKER))
         with ThreadPoolExecutor(n_workers) as pool:
             try:
-                for future in [pool.submit(work) for _ in range(n_workers)]:
+                with starting_threads():
+                    futures = [pool.submit(work) for _ in range(n_workers)]
+                for future in futures:
                     future.result()
             finally:
                 queue.clear()  # after an error or an interrupt, workers end with what they have
@@ -202,7 +205,8 @@ def _worker(isa: ISA) -> Iterator[Callable[[_Job], bytes]]:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(path)},
+                # OpenBLAS, which nothing here uses, would start threads with memory of their own.
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(path), "OPENBLAS_NUM_THREADS": "1"},
             )
         except OSError as error:
             raise BackendError(f"no Python process could be started to compile: {error}") from None
@@ -217,7 +221,8 @@ def _worker(isa: ISA) -> Iterator[Callable[[_Job], bytes]]:
             if not line:
                 log.seek(0)
                 text = log.read().decode(errors="replace")[-4000:]
-                raise BackendError(f"compiling {job.entry.name}: the worker process died\n{text}")
+                died = f"the worker process died{memory_hint()}"
+                raise BackendError(f"compiling {job.entry.name}: {died}\n{text}")
             answer = json.loads(line)
             if "error" in answer:
                 raise KernelError(

@@ -24,6 +24,7 @@ from ggmlpy.backends.cpu.formats.columns import GROUP
 from ggmlpy.backends.cpu.kernel import Entry
 from ggmlpy.backends.cpu.pieces import DONE, NEXT, PIECE, QUEUE_WORDS, do_pieces, room_bytes, touch
 from ggmlpy.errors import FileError
+from ggmlpy.limits import starting_threads
 from ggmlpy.progress import tell
 from ggmlpy.storage import ALIGNMENT, Storage, address_of, aligned_bytes
 from ggmlpy.tensor import Tensor
@@ -199,7 +200,8 @@ class _Work:
             return self._take_part()
         with ThreadPoolExecutor(n_threads, "ggmlpy-pack") as pool:
             try:
-                parts = [pool.submit(self._take_part) for _ in range(n_threads)]
+                with starting_threads():
+                    parts = [pool.submit(self._take_part) for _ in range(n_threads)]
                 left: set[Future[int | None]] = set(parts)
                 while left:
                     left = wait(left, _TELL_AFTER_S)[1]

@@ -30,6 +30,7 @@ from ggmlpy.cli.show import (
     tolerate_any_text,
 )
 from ggmlpy.errors import GgmlpyError
+from ggmlpy.limits import memory_hint
 from ggmlpy.quoting import printable
 
 FAILED, USAGE, INTERRUPTED, READER_GONE = 1, 2, 130, 141
@@ -66,7 +67,7 @@ class GuardedGroup(ReadableHelp, TyperGroup):
             complain("error", str(error))
             raise typer.Exit(FAILED) from None
         except MemoryError as error:
-            complain("error", f"not enough memory: {error}")
+            complain("error", f"not enough memory: {error}".rstrip(": ") + memory_hint())
             raise typer.Exit(FAILED) from None
         except KeyboardInterrupt:
             _stopped()

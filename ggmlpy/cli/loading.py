@@ -14,6 +14,7 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from ggmlpy.cli.show import console
+from ggmlpy.limits import starting_threads
 from ggmlpy.progress import listening
 
 PATIENCE_S = 1.0  # what is ready within this time needs no message
@@ -81,7 +82,8 @@ class _Status:
         self._ended = False
         self._timer = threading.Timer(PATIENCE_S, self._begin)
         self._timer.daemon = True
-        self._timer.start()
+        with starting_threads():
+            self._timer.start()
 
     def _begin(self) -> None:
         with self._lock:

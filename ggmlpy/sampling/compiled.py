@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ggmlpy.limits import importing
 from ggmlpy.sampling.candidates import DRAW_BLOCK
 from ggmlpy.sampling.filters import Filter, MinP, Temperature, TopK, TopP
 from ggmlpy.storage import address_of
@@ -24,9 +25,10 @@ _ORDER = (TopK, TopP, MinP, Temperature)
 def _function() -> Callable[[int, int, int, float], int]:
     """backends/cpu/choose.py, compiled for this CPU. It keeps the GIL: it is over in microseconds,
     and who lets go of it may wait for as many milliseconds."""
-    from ggmlpy.backends.cpu.choose import choose  # not before: `import ggmlpy` is to be quick
-    from ggmlpy.backends.cpu.isa import select
-    from ggmlpy.backends.cpu.jit import shared_jit
+    with importing("the compiled sampler"):  # not before: for greedy sampling it is not needed
+        from ggmlpy.backends.cpu.choose import choose
+        from ggmlpy.backends.cpu.isa import select
+        from ggmlpy.backends.cpu.jit import shared_jit
 
     whole = ctypes.c_int64
     signature = ctypes.PYFUNCTYPE(whole, whole, whole, whole, ctypes.c_double)

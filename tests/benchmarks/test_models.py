@@ -19,7 +19,7 @@ from benchmarks.models import (
     random_rows,
     write_model,
 )
-from ggmlpy.compute import backends_for
+from ggmlpy.computing import backends_for
 from ggmlpy.context import Context
 from ggmlpy.gguf_file import GGUFFile
 from ggmlpy.models import load_model

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.ours import Ggmlpy
 from benchmarks.worker import random_tokens
-from ggmlpy.compute import backends_for
+from ggmlpy.computing import backends_for
 from ggmlpy.context import Context
 from ggmlpy.gguf_file import GGUFFile
 from ggmlpy.models import load_model

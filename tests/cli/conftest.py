@@ -7,14 +7,19 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ggmlpy.backends.cpu.choose import choose
+from ggmlpy.backends.cpu.isa import select
+from ggmlpy.backends.cpu.jit import shared_jit
 from ggmlpy.cli import app
 from tests.models.tiny import Tiny, byte_vocabulary, write_model
+from tests.processes import Process, running
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,6 @@ class Outcome:
 
 
 Run = Callable[..., Outcome]
-Process = subprocess.Popen[bytes]
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +61,12 @@ def _plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """No colours, whatever the environment asks for."""
     for name in ("FORCE_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "GITHUB_ACTIONS", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compiled_sampler() -> None:
+    """No command has to say that it compiles what each of them uses."""
+    shared_jit(select()).address(choose)
 
 
 @pytest.fixture
@@ -85,18 +95,18 @@ def start(
     stdout: Any = subprocess.PIPE,
     stderr: Any = subprocess.PIPE,
     env: dict[str, str] | None = None,
-) -> Process:
-    """`python -m ggmlpy …` as a process of its own."""
+) -> AbstractContextManager[Process]:
+    """`python -m ggmlpy …` as a process of its own, for a `with` statement."""
     command = [sys.executable, "-m", "ggmlpy", *map(str, args)]
     environment = {**os.environ, "PYTHONUTF8": "1"} | (env or {})
-    return subprocess.Popen(command, env=environment, stdin=stdin, stdout=stdout, stderr=stderr)
+    return running(command, env=environment, stdin=stdin, stdout=stdout, stderr=stderr)
 
 
 def run_process(*args: Any, input: bytes = b"", env: dict[str, str] | None = None) -> Outcome:
     """`python -m ggmlpy …`, to its end."""
-    process = start(*args, env=env)
-    out, err = process.communicate(input, timeout=120)
-    return Outcome(process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
+    with start(*args, env=env) as process:
+        out, err = (text.decode(errors="replace") for text in process.communicate(input))
+    return Outcome(process.returncode, out, err)
 
 
 def write_endless(path: Path, m: Tiny, **changes: Any) -> Path:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +13,7 @@ import pytest
 from ggmlpy.llama import Llama
 from tests.cli.conftest import Outcome, Run, start, write_endless
 from tests.models.tiny import Tiny, write_model
+from tests.processes import running, tells_states, wait_until_it_waits
 
 SETTINGS = ("--backend", "reference", "--temp", "0", "-n", "6")
 TEMPLATE = (
@@ -142,92 +140,103 @@ class Terminal:
         on_it = f'exec "$@" <>{os.ttyname(self._theirs)} >&0 2>&0'
         command = ["sh", "-c", on_it, "sh", sys.executable, "-m", "ggmlpy", *map(str, args)]
         env = {**os.environ, "PYTHONUTF8": "1", "TERM": "dumb", "INPUTRC": "/dev/null"}
-        self.process = subprocess.Popen(command, env=env, start_new_session=True)
+        self._running = running(command, env=env, start_new_session=True)
         self._shown = ""
 
-    def wait_for(self, text: str, timeout_s: float = 60) -> str:
+    def wait_for(self, text: str) -> str:
         """What is shown up to and including `text`, from where the last wait ended."""
-        deadline = time.monotonic() + timeout_s
         while text not in self._shown:
-            has_ended = self.process.poll() is not None
-            if select.select([self._ours], [], [], 0.2)[0]:
-                self._shown += os.read(self._ours, 4096).decode(errors="replace")
-            elif has_ended or time.monotonic() > deadline:
-                pytest.fail(f"{text!r} did not come: {self._shown!r}")
+            self.wait_for_more()
         before, _, self._shown = self._shown.partition(text)
         return before + text
 
+    def wait_for_more(self) -> None:
+        """Until anything is shown that no wait has passed yet."""
+        try:
+            more = os.read(self._ours, 4096)
+        except OSError:  # nobody has the terminal open any more
+            pytest.fail(f"the program has ended: {self._shown!r}")
+        if self._theirs >= 0:  # the program has opened it
+            os.close(self._theirs)
+            self._theirs = -1
+        self._shown += more.decode(errors="replace")
+
     def type(self, text: str) -> None:
-        time.sleep(0.3)  # a prompt is shown shortly before keys are looked at
+        """What is typed when the program waits for it, or works."""
         os.write(self._ours, text.encode())
 
+    def answer(self, text: str) -> None:
+        """What is typed at a prompt, which is shown shortly before keys are looked at."""
+        self.wait_for("> ")
+        wait_until_it_waits(self.process)
+        self.type(text)
+
     def __enter__(self) -> Terminal:
+        self.process = self._running.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
+        self._running.__exit__(None, None, None)
         os.close(self._ours)
-        os.close(self._theirs)
+        if self._theirs >= 0:
+            os.close(self._theirs)
 
 
+@tells_states
 def test_a_conversation_on_a_terminal(model: Path) -> None:
     settings = ("--backend", "reference", "-c", 20000, "--temp", 3, "-s", 1)
     with Terminal("chat", "-m", model, *settings) as terminal:
         terminal.wait_for("the model was trained with 512")
         terminal.wait_for("/help lists the commands, Ctrl-D leaves")
-        terminal.wait_for("> ")
-        terminal.type("hello\n")
+        terminal.answer("hello\n")
         terminal.wait_for("hello\r\n")
-        terminal.type("\x03")  # it would go on for minutes
-        terminal.wait_for("prompt 8 tokens, ")  # the answer is over, the program is not
-        terminal.wait_for("/s\r\n> ")
+        terminal.wait_for_more()  # the answer, which would go on for minutes
         terminal.type("\x03")
+        terminal.wait_for("prompt 8 tokens, ")  # the answer is over, the program is not
+        terminal.wait_for("/s\r\n")
+        terminal.answer("\x03")
         terminal.wait_for("/exit or Ctrl-D leaves")
-        terminal.wait_for("> ")
-        terminal.type("/clear\n")
+        terminal.answer("/clear\n")
         terminal.wait_for("the conversation is forgotten")
-        terminal.wait_for("> ")
-        terminal.type("\x04")
-        assert terminal.process.wait(timeout=60) == 0
+        terminal.answer("\x04")
+        assert terminal.process.wait() == 0
 
 
+@tells_states
 def test_an_error_on_a_terminal_does_not_end_the_conversation(model: Path) -> None:
     with Terminal("chat", "-m", model, *SETTINGS, "-c", 20) as terminal:
-        terminal.wait_for("> ")
-        terminal.type("this is far more than twenty tokens\n")
+        terminal.answer("this is far more than twenty tokens\n")
         shown = terminal.wait_for("/clear begins afresh)")
         assert "ggmlpy: error: the prompt is" in shown
-        terminal.wait_for("> ")
-        terminal.type("/exit\n")
-        assert terminal.process.wait(timeout=60) == 0
+        terminal.answer("/exit\n")
+        assert terminal.process.wait() == 0
 
 
 def test_ctrl_c_in_a_piped_answer_leaves(model: Path) -> None:
     settings = ("--backend", "reference", "-c", 20000, "--temp", 3)
-    process = start("chat", "-m", model, *settings)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(b"one\ntwo\n")
-    process.stdin.flush()
-    process.stdout.read(5)  # the first answer has begun, and would go on for minutes
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    with start("chat", "-m", model, *settings) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"one\ntwo\n")
+        process.stdin.flush()
+        process.stdout.read(5)  # the first answer has begun, and would go on for minutes
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate()
     assert process.returncode == 130
     assert out.endswith(b"\n")
     assert err.count(b"\n") == 2, err  # the warning of n_ctx, and:
     assert err.endswith(b"\nggmlpy: stopped\n")
 
 
+@tells_states
 def test_ctrl_c_between_piped_messages_leaves(model: Path) -> None:
-    process = start("chat", "-m", model, *SETTINGS, "-q")
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(b"one\n")
-    process.stdin.flush()
-    process.stdout.readline()
-    time.sleep(0.2)  # it waits for the next line
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    with start("chat", "-m", model, *SETTINGS, "-q") as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"one\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        wait_until_it_waits(process)  # for the next line
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate()
     assert (process.returncode, out, err) == (130, b"", b"ggmlpy: stopped\n")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ggmlpy.backends.reference import ReferenceBackend
-from ggmlpy.compute import compute
+from ggmlpy.computing import compute
 from ggmlpy.graph import Graph
 from ggmlpy.op import OPS
 from ggmlpy.tensor import Tensor

@@ -12,8 +12,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # Lowest first. A module may import from its own layer and from those before it.
 LAYERS: list[tuple[str, list[str]]] = [
     ("core", [
-        "errors", "quoting", "types", "quants", "spec", "open_file", "storage", "layout", "tensor",
-        "op", "graph", "graph_layers", "graph_html", "gguf_file", "progress",
+        "errors", "limits", "quoting", "types", "quants", "spec", "open_file", "storage", "layout",
+        "tensor", "op", "graph", "graph_layers", "graph_html", "gguf_file", "progress",
         "kept_digests", "weights_digest",
     ]),
     ("text", [
@@ -21,7 +21,7 @@ LAYERS: list[tuple[str, list[str]]] = [
     ]),
     ("ops", ["ops"]),
     ("backends and models", ["backends", "models"]),
-    ("runtime", ["scheduler", "allocator", "executable", "compute", "sampling"]),
+    ("runtime", ["scheduler", "allocator", "executable", "computing", "sampling"]),
     ("memory", [
         "spans", "batch", "arrangement", "cells", "cache_types", "kv_cache", "recurrent_state",
         "transaction", "memory", "plans", "steady", "shift", "state", "state_file",

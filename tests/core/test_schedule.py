@@ -15,7 +15,7 @@ from ggmlpy import ops
 from ggmlpy.backends.base import Backend, Place, Places, Plan
 from ggmlpy.backends.null import NullBackend
 from ggmlpy.backends.reference import ReferenceBackend
-from ggmlpy.compute import compute
+from ggmlpy.computing import compute
 from ggmlpy.errors import KernelError
 from ggmlpy.executable import ArenaPool, Executable
 from ggmlpy.graph import Graph

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from ggmlpy.batch import Batch
-from ggmlpy.compute import backends_for
+from ggmlpy.computing import backends_for
 from ggmlpy.context import Context
 from ggmlpy.errors import BadBatch, CacheFull, StateError, Unsupported
 from ggmlpy.executable import Executable

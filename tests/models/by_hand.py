@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ggmlpy.compute import backends_for
+from ggmlpy.computing import backends_for
 from ggmlpy.executable import Executable
 from ggmlpy.graph import Graph
 from ggmlpy.models import Model

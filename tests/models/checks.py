@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from ggmlpy.batch import Batch
-from ggmlpy.compute import backends_for
+from ggmlpy.computing import backends_for
 from ggmlpy.context import Context
 from ggmlpy.gguf_file import GGUFFile
 from ggmlpy.models import load_model

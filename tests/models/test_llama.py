@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ggmlpy.compute import backends_for
+from ggmlpy.computing import backends_for
 from ggmlpy.context import Context
 from ggmlpy.errors import BadBatch, CacheFull, Unsupported, WeightError
 from ggmlpy.gguf_file import GGUFFile

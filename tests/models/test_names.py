@@ -9,7 +9,7 @@ import pytest
 
 from ggmlpy import Graph
 from ggmlpy.batch import Batch
-from ggmlpy.compute import backends_for
+from ggmlpy.computing import backends_for
 from ggmlpy.context import Context
 from ggmlpy.gguf_file import GGUFFile
 from ggmlpy.models import ARCHITECTURES, load_model

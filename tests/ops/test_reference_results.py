@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ggmlpy.backends import get_backend
-from ggmlpy.compute import compute
+from ggmlpy.computing import compute
 from ggmlpy.layout import read_array
 from tests.case import nmse
 from tests.reference_ops import ReferenceResult, reference_results

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ggmlpy.compute import compute
+from ggmlpy.computing import compute
 from ggmlpy.tensor import Tensor, from_bytes, from_numpy
 from ggmlpy.types import type_of
 

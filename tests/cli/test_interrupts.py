@@ -1,0 +1,115 @@
+"""Ctrl-C at any moment of a command: one line, exit status 130, and never a traceback.
+
+A command runs in a process that counts its own calls and imports. At chosen ones it forks: the
+child gets the signal there and goes its way, and the parent goes on to the next. So a moment is
+the same one every time, and whatever a library does, it is hit in the middle of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ggmlpy.__main__ import INTERRUPTED
+from tests.processes import interruptible, running
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+
+DRIVER = """
+import json, os, signal, sys, warnings
+warnings.simplefilter("ignore")  # of forks in a process with threads
+report, what, step, argv = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4:]
+n, outcomes = 0, []
+
+def count():
+    global n
+    n += 1
+    if n % step:
+        return
+    child = os.fork()
+    if child == 0:
+        sys.setprofile(None)
+        sys.meta_path[:] = [f for f in sys.meta_path if f is not Importing]
+        for stream in (1, 2):
+            os.dup2(os.open(f"{report}.{n}.{stream}", os.O_CREAT | os.O_WRONLY), stream)
+        signal.raise_signal(signal.SIGINT)
+        return
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    with open(f"{report}.{n}.2", errors="replace") as stderr:
+        outcomes.append((n, status, stderr.read()))
+    for stream in (1, 2):
+        os.unlink(f"{report}.{n}.{stream}")
+
+class Importing:
+    def find_spec(name, *more):
+        count()
+
+def calling(frame, event, arg):
+    if event == "call":
+        count()
+
+from ggmlpy.__main__ import main
+parent = os.getpid()
+sys.argv = ["ggmlpy", *argv]
+if what == "imports":
+    sys.meta_path.insert(0, Importing)
+else:
+    sys.setprofile(calling)
+try:
+    main()
+except SystemExit:
+    if os.getpid() != parent:
+        raise
+sys.setprofile(None)
+with open(report, "w") as file:
+    json.dump([n, outcomes], file)
+"""
+
+
+@pytest.mark.parametrize(("what", "step"), [("imports", 5), ("calls", 10007)])
+def test_wherever_it_comes(what: str, step: int, tiny: Path, tmp_path: Path) -> None:
+    report, command = tmp_path / "report", [sys.executable, "-c", DRIVER]
+    command += [str(report), what, str(step), "generate", "-m", str(tiny)]
+    command += ["--backend", "reference", "-n", "2"]
+    devnull = subprocess.DEVNULL
+    with running(command, stdin=devnull, stdout=devnull, stderr=subprocess.PIPE) as process:
+        _, err = process.communicate()
+    assert process.returncode == 0, err.decode()
+    n, outcomes = json.loads(report.read_text())
+    assert len(outcomes) == n // step > 15  # of 270,000 calls and 500 imports
+    for moment, status, err in outcomes:
+        assert status == INTERRUPTED, (moment, status, err)
+        assert err.endswith("ggmlpy: stopped\n"), (moment, err)
+        assert "Traceback" not in err, (moment, err)
+        assert "Exception ignored" not in err, (moment, err)
+
+
+def test_a_process_that_is_told_to_ignore_it_goes_on(tiny: Path) -> None:
+    """As under nohup."""
+    code = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "from ggmlpy.__main__ import main\n"
+        f"sys.argv = ['ggmlpy', 'tokenize', {str(tiny)!r}, 'a']\n"
+        "class Importing:\n"
+        "    def find_spec(name, *more): signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Importing)\n"
+        "main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_importing_the_package_leaves_signals_alone() -> None:
+    code = (
+        "import signal; before = signal.getsignal(signal.SIGINT)\n"
+        "import ggmlpy, ggmlpy.__main__, ggmlpy.cli\n"
+        "assert ggmlpy.Llama\n"
+        "assert signal.getsignal(signal.SIGINT) is before is signal.default_int_handler"
+    )
+    with interruptible():
+        subprocess.run([sys.executable, "-c", code], check=True)
