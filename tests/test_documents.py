@@ -34,7 +34,6 @@ def run(*arguments: str | Path) -> str:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-import time
+import threading
 
 import pytest
 
@@ -15,11 +15,24 @@ from ggmlpy.progress import tell
 
 
 class Terminal(io.StringIO):
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = threading.Condition()
+
     def isatty(self) -> bool:
         return True
 
+    def write(self, text: str) -> int:
+        with self.written:
+            self.written.notify_all()
+            return super().write(text)
 
-def use_terminal(monkeypatch: pytest.MonkeyPatch, patience_s: float = 0.05) -> Terminal:
+    def wait_for(self, text: str) -> None:
+        with self.written:
+            self.written.wait_for(lambda: text in self.getvalue())
+
+
+def use_terminal(monkeypatch: pytest.MonkeyPatch, patience_s: float = 0.0) -> Terminal:
     """A terminal as stderr (not by a fixture: pytest sets stderr anew before the test)."""
     stream = Terminal()
     monkeypatch.setenv("TERM", "xterm")
@@ -28,15 +41,14 @@ def use_terminal(monkeypatch: pytest.MonkeyPatch, patience_s: float = 0.05) -> T
     return stream
 
 
-def wait_for(stream: io.StringIO, text: str) -> None:
-    deadline = time.monotonic() + 20
-    while text not in stream.getvalue():
-        assert time.monotonic() < deadline, stream.getvalue()
-        time.sleep(0.01)
+def join_others(before: set[threading.Thread]) -> None:
+    """Waits for the end of all threads that have begun since: none goes on to write."""
+    for thread in set(threading.enumerate()) - before:
+        thread.join()
 
 
 def test_what_is_quick_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = use_terminal(monkeypatch, 30)
+    terminal = use_terminal(monkeypatch, 3600)
     with loading("m.gguf"):
         pass
     assert terminal.getvalue() == ""
@@ -46,7 +58,7 @@ def test_what_is_quick_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_slow_shows_a_spinner_and_erases_it(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = use_terminal(monkeypatch)
     with loading("m.gguf"):
-        wait_for(terminal, "loading m.gguf …")
+        terminal.wait_for("loading m.gguf …")
     assert terminal.getvalue().endswith("\x1b[2K")  # the line is erased
     assert "\x1b[?25h" in terminal.getvalue()  # the cursor is back
 
@@ -56,37 +68,33 @@ def test_the_line_tells_how_much_is_done(monkeypatch: pytest.MonkeyPatch) -> Non
     with loading("m.gguf"):
         for share in (0.25, 0.5):
             tell("packing weights", share)
-            wait_for(terminal, f"loading m.gguf … packing weights, {share:.0%}")
+            terminal.wait_for(f"loading m.gguf … packing weights, {share:.0%}")
     assert terminal.getvalue().endswith("\x1b[2K")
     tell("packing weights", 0.75)  # after it, nobody listens
     assert "75%" not in terminal.getvalue()
 
 
 def test_while_measuring_the_sign_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = use_terminal(monkeypatch)
+    terminal, before = use_terminal(monkeypatch), set(threading.enumerate())
     with measuring("tg128"):
-        wait_for(terminal, "tg128 …")
-        at = len(terminal.getvalue())
-        time.sleep(0.3)
-        assert terminal.getvalue()[at:] == ""
+        terminal.wait_for("tg128 …")
+        join_others(before)
     assert terminal.getvalue().endswith("\x1b[2K")
 
 
 def test_it_makes_way_for_good_when_something_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = use_terminal(monkeypatch)
+    terminal, before = use_terminal(monkeypatch), set(threading.enumerate())
     with loading("m.gguf"):
-        wait_for(terminal, "loading")
+        terminal.wait_for("loading")
         complain("warning", "look here")
-        at = len(terminal.getvalue())
-        time.sleep(0.3)
-        assert terminal.getvalue()[at:] == ""
+        join_others(before)
         print("\rcompiling: 1/2", end="", file=sys.stderr)
         print("\rcompiling: 2/2", file=sys.stderr)
     assert terminal.getvalue().endswith("look here\n\rcompiling: 1/2\rcompiling: 2/2\n")
 
 
 def test_a_line_that_breaks_off_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = use_terminal(monkeypatch)
+    terminal = use_terminal(monkeypatch, 3600)
     with pytest.raises(ValueError, match="bad"), loading("m.gguf"):
         print("\rcompiling: 1/2", end="", file=sys.stderr)
         raise ValueError("bad")
@@ -95,10 +103,10 @@ def test_a_line_that_breaks_off_is_ended(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_elsewhere_it_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = io.StringIO()
+    stream, before = io.StringIO(), set(threading.enumerate())
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setattr(module, "PATIENCE_S", 0.0)
     with loading("m.gguf"):
-        time.sleep(0.1)
+        join_others(before)
         assert sys.stderr is stream
     assert stream.getvalue() == ""

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import llvmlite.binding
@@ -32,6 +32,7 @@ from ggmlpy.tensor import from_numpy
 from tests.cpu import plan_kernels, simd_kernels
 from tests.cpu.conftest import ISAS
 from tests.cpu.test_cache_key import clear_caches
+from tests.processes import running
 from tests.resident import linux, resident_bytes
 
 ROOT = Path(__file__).parents[2]
@@ -183,11 +184,11 @@ def test_numba_stays_out_of_the_process_that_runs_kernels(tmp_path: Path) -> Non
     )
     environment = {"GGMLPY_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
     for n_at_once in (2, 1):
-        processes = [
-            subprocess.Popen([sys.executable, str(script)], env=environment)
-            for _ in range(n_at_once)
-        ]
-        assert [process.wait(60) for process in processes] == [0] * n_at_once
+        with ExitStack() as stack:
+            command = [sys.executable, str(script)]
+            started = [running(command, env=environment) for _ in range(n_at_once)]
+            processes = [stack.enter_context(process) for process in started]
+            assert [process.wait() for process in processes] == [0] * n_at_once
     assert len(list((tmp_path / "cache" / "cpu").iterdir())) == 1
 
 

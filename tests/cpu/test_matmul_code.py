@@ -57,7 +57,7 @@ pytestmark = pytest.mark.skipif(
 def _assembly() -> dict[str, str]:
     """Assembly of the kernels by format."""
     done = subprocess.run(
-        [sys.executable, "-c", _SCRIPT, *_FORMATS], capture_output=True, text=True, timeout=240
+        [sys.executable, "-c", _SCRIPT, *_FORMATS], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     return dict(zip(_FORMATS, done.stdout.split("=====\n"), strict=False))

@@ -7,11 +7,11 @@ import gc
 import mmap
 import signal
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,6 +34,7 @@ from ggmlpy.types import TYPES
 from tests.blocks import random_rows
 from tests.cpu.conftest import ISAS, jit_for
 from tests.cpu.formats.repacked import REPACK
+from tests.processes import interruptible
 
 
 @pytest.fixture(params=["threads", "inline"])
@@ -249,16 +250,24 @@ def test_a_weight_is_packed_once_for_all_plans_and_its_copy_goes_with_it() -> No
 
 
 @pytest.mark.usefixtures("on_threads")
-def test_an_interrupt_ends_it_soon_and_leaves_nothing() -> None:
+def test_an_interrupt_ends_it_soon_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on, leave = threading.Event(), ThreadPoolExecutor.__exit__
+
     def interrupt(i: int) -> None:
-        time.sleep(0.01)
         if i == 2:
             signal.raise_signal(signal.SIGINT)
+        if i >= 2:
+            go_on.wait()
 
+    def leave_pool(*args: Any) -> bool | None:
+        go_on.set()  # the interrupt has come, and threads are waited for
+        return leave(*args)
+
+    monkeypatch.setattr(ThreadPoolExecutor, "__exit__", leave_pool)
     weight, steps = bytes_weight(200), Steps(200, interrupt)
-    with pytest.raises(KeyboardInterrupt):
+    with interruptible(), pytest.raises(KeyboardInterrupt):
         packed(weight, steps, 2)
-    assert steps.n_run < 100
+    assert 2 < steps.n_run < 5
     assert not [t for t in threading.enumerate() if t.name.startswith("ggmlpy-pack")]
     steps.at = lambda i: None
     assert packed(weight, steps, 2).data.tolist() == steps_done(200)
@@ -298,8 +307,19 @@ def test_threads_left_behind_keep_what_they_write_to(monkeypatch: pytest.MonkeyP
 @pytest.mark.usefixtures("on_threads")
 def test_progress_is_told_and_ends_at_one() -> None:
     told: list[tuple[str, float]] = []
-    with listening(lambda what, share: told.append((what, share))):
-        packed(bytes_weight(40), Steps(40, lambda i: time.sleep(0.01)), 2)
+    has_told = threading.Event()
+
+    def listen(what: str, share: float) -> None:
+        told.append((what, share))
+        if share > 0:
+            has_told.set()
+
+    def at(i: int) -> None:
+        if i == 20:
+            has_told.wait()
+
+    with listening(listen):
+        packed(bytes_weight(40), Steps(40, at), 2)
     packed(bytes_weight(4), Steps(4), 2)  # nobody listens any more
     shares = [share for _, share in told]
     assert {what for what, _ in told} == {"packing weights"}

@@ -8,11 +8,11 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 
 import numpy as np
 import pytest
 
+from ggmlpy.backends.cpu import runner
 from ggmlpy.backends.cpu.backend import CpuBackend
 from ggmlpy.backends.cpu.cores import default_n_threads
 from ggmlpy.backends.cpu.jit import Jit
@@ -60,6 +60,13 @@ def test_thread_counts_may_change_from_run_to_run() -> None:
     rng = np.random.default_rng(0)
     for n_threads in rng.integers(1, 7, 60):
         counting.run(int(n_threads))
+
+
+def wait_until_asleep(pool: ThreadPool, n_threads: int) -> None:
+    """Until no thread below `n_threads` spins any more."""
+    slots = [runner.SLOTS + ith * runner.SLOT_BYTES for ith in range(1, n_threads)]
+    while any(pool._word(slot + runner.STATE)[0] != runner.PARKED for slot in slots):
+        os.sched_yield()
 
 
 def test_python_threads_take_turns() -> None:
@@ -175,7 +182,6 @@ def run_python(code: str) -> str:
         [sys.executable, "-c", textwrap.dedent(code)],
         capture_output=True,
         text=True,
-        timeout=60,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
     assert done.returncode == 0, done.stderr
@@ -183,14 +189,13 @@ def run_python(code: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("pause_s", [0.0, 0.05])
-def test_the_interpreter_ends_with_threads_awake_or_asleep(pause_s: float) -> None:
+@pytest.mark.parametrize("wait", ["", "wait_until_asleep(thread_pool(), 4)"])
+def test_the_interpreter_ends_with_threads_awake_or_asleep(wait: str) -> None:
     code = f"""
-        import time
-        from tests.cpu.test_plan import Counting
+        from tests.cpu.test_plan import Counting, thread_pool, wait_until_asleep
         from ggmlpy.backends.cpu.jit import Jit
         Counting(Jit("generic"), 3).run(4)
-        time.sleep({pause_s})
+        {wait}
         print("done")
     """
     assert run_python(code) == "done\n"
@@ -198,19 +203,20 @@ def test_the_interpreter_ends_with_threads_awake_or_asleep(pause_s: float) -> No
 
 def test_the_interpreter_ends_while_a_daemon_thread_runs_plans() -> None:
     code = """
-        import threading, time
+        import threading
         from tests.cpu.test_plan import Counting
         from ggmlpy.backends.cpu.jit import Jit
         from ggmlpy.errors import BackendError
-        counting = Counting(Jit("generic"), 3)
+        counting, has_run = Counting(Jit("generic"), 3), threading.Event()
         def work():
             try:
                 while True:
                     counting.run(3)
+                    has_run.set()
             except BackendError:
                 pass
         threading.Thread(target=work, daemon=True).start()
-        time.sleep(0.1)
+        has_run.wait()
         print("done")
     """
     assert run_python(code) == "done\n"
@@ -272,13 +278,14 @@ def test_a_child_forked_while_another_thread_loads_code_can_load_code() -> None:
         warnings.simplefilter("ignore", DeprecationWarning)
         from ggmlpy.backends.cpu import runner
         from ggmlpy.backends.cpu.isa import select
-        from ggmlpy.backends.cpu.jit import shared_jit
+        from ggmlpy.backends.cpu.jit import Jit, shared_jit
+        Jit(select()).address(runner.read_ticks)  # compiled, if it was not
         jit = shared_jit(select())
         known = jit.address(runner.park)
         with jit._lock:
             child = os.fork()
             if child == 0:
-                signal.alarm(20)
+                signal.alarm(250)  # the end of a child that hangs, and has no other
                 same = jit.address(runner.park) == known
                 os._exit(7 if same and jit.address(runner.read_ticks) else 8)
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
@@ -338,10 +345,7 @@ def test_an_interrupt_while_threads_start_leaves_one_of_each(
     pool.run(memory, 3, 3)
     assert counting.counter[0] == 9
     assert threading.active_count() == before + 2
-    time.sleep(0.2)  # longer than a woken thread looks for its plan
-    used_s = time.process_time()
-    time.sleep(0.2)
-    assert time.process_time() - used_s < 0.1
+    wait_until_asleep(pool, 3)
     pool.stop()
 
 

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from ggmlpy import Llama
-from ggmlpy.compute import backends_for
+from ggmlpy.computing import backends_for
 from ggmlpy.context import Context
 from ggmlpy.slots import Slots
 from ggmlpy.types import F32

@@ -44,11 +44,7 @@ class Arguments(Kind):
                 break
             if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
                 arguments.append(_argument(rng, parameter))
-        return {
-            "function": name,
-            "arguments": arguments,
-            "backend": rng.choice(("cpu", "reference")),
-        }
+        return {"function": name, "arguments": arguments, "backend": rng.choice(("cpu", "reference"))}
 
     def run(self, recipe: Recipe, folder: Path) -> None:
         name = recipe["function"]

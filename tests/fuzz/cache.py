@@ -174,3 +174,5 @@ def _replace(files: list[Path], file: Path, what: str, other: int) -> None:
         file.mkdir()
     elif what == "link":
         file.symlink_to(target if target != file else file.parent / "nothing")
+
+

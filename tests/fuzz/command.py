@@ -148,9 +148,7 @@ def _run(run: Run) -> int:
     console.print(_table(run))
     for tally in run.tallies.values():
         for (what, where), (path, n) in tally.findings.items():
-            console.print(
-                f"{tally.kind.name}: {what} in {where}, {n} times\n  {path}", soft_wrap=True
-            )
+            console.print(f"{tally.kind.name}: {what} in {where}, {n} times\n  {path}", soft_wrap=True)
     return int(any(tally.findings for tally in run.tallies.values()))
 
 

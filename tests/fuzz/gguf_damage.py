@@ -155,9 +155,7 @@ def _draw_array(rng: random.Random, sound: Sound) -> Mutation:
 def _draw_tensor(rng: random.Random, sound: Sound) -> Mutation:
     names = [_text(name) for name, _ in sound.source.tensors]
     name = rng.choice(names) if names else "token_embd.weight"
-    what = rng.choice(
-        ("ne", "tensor type", "drop tensor", "repeat tensor", "rename tensor", "data")
-    )
+    what = rng.choice(("ne", "tensor type", "drop tensor", "repeat tensor", "rename tensor", "data"))
     if what == "ne":
         ne = [rng.choice(_SIZES) for _ in range(rng.randint(0, 5))]
         if rng.random() < 0.5:

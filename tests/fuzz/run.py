@@ -194,9 +194,7 @@ def shrunk_case(kind: Kind, case: Case) -> Case:
 
 def replay(kinds: dict[str, Kind], paths: Sequence[Path]) -> Iterator[tuple[Path, Outcome]]:
     """What comes of saved cases, a kind at a time."""
-    files = [
-        f for path in paths for f in (sorted(path.rglob("*.json")) if path.is_dir() else [path])
-    ]
+    files = [f for path in paths for f in (sorted(path.rglob("*.json")) if path.is_dir() else [path])]
     for name in dict.fromkeys(file.parent.name for file in files):
         if name not in kinds:
             sys.exit(f"{name}: no such kind; there are {', '.join(kinds)}")

@@ -164,9 +164,7 @@ def _use(into: _Model, sound: bool) -> None:
         llm.reset()
         want = llm(tokens, max_tokens=min(2, llm.n_ctx_seq() - len(tokens) + 1), temperature=0)
         if want["choices"][0]["text"] != text and "q8_0" not in str(llm.describe()):
-            raise Wrong(
-                "text differs", f"{text!r} from a state, else {want['choices'][0]['text']!r}"
-            )
+            raise Wrong("text differs", f"{text!r} from a state, else {want['choices'][0]['text']!r}")
 
 
 def _save(source: _Model, most_bytes: int, folder: Path) -> None:

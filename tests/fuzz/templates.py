@@ -118,10 +118,8 @@ def _expression(rng: random.Random, depth: int) -> str:
     forms: tuple[Callable[[], str], ...] = (
         lambda: f"({inner()} * {_count(rng)})",
         lambda: f"({inner()} {rng.choice(('+', '-', '*', '/', '//', '%', '**', '~'))} {inner()})",
-        lambda: (
-            f"({inner()} {rng.choice(('==', '!=', '<', '>=', 'in', 'not in', 'and', 'or'))}"
-            f" {inner()})"
-        ),
+        lambda: f"({inner()} {rng.choice(('==', '!=', '<', '>=', 'in', 'not in', 'and', 'or'))}"
+        f" {inner()})",
         lambda: f"({inner()}) | {rng.choice(_FILTERS)}",
         lambda: f"({inner()}).{rng.choice(_METHODS)}",
         lambda: f"({inner()})[{rng.choice(('0', '-1', ':', '1:', ':-1', '::2', _count(rng)))}]",
@@ -130,10 +128,8 @@ def _expression(rng: random.Random, depth: int) -> str:
         lambda: f"[{inner()}, {inner()}]",
         lambda: "{" + f"{rng.choice(('1', inner()))}: {inner()}" + "}",
         lambda: f"range({_count(rng)})",
-        lambda: (
-            f"('a' * {_count(rng)} + 'b').{rng.choice(('find', 'rfind', 'count', 'split'))}"
-            f"('a' * {_count(rng)} + 'c')"
-        ),
+        lambda: f"('a' * {_count(rng)} + 'b').{rng.choice(('find', 'rfind', 'count', 'split'))}"
+        f"('a' * {_count(rng)} + 'c')",
         lambda: f"m({inner()})",
     )
     return rng.choice(forms)()
