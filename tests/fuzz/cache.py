@@ -5,10 +5,9 @@ The compiler is not run: what is to be compiled is taken from a sound cache.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,8 +24,6 @@ from ggmlpy.errors import GgmlpyError
 from ggmlpy.tensor import Tensor
 from tests.fuzz.case import Kind, Recipe, Wrong
 
-_MAGIC = b"ggmlpy object 1\n"
-
 
 class KernelCache(Kind):
     """One or a few files of a cache of eight objects are changed; then a graph is computed."""
@@ -42,19 +39,19 @@ class KernelCache(Kind):
     def prepare(self, folder: Path) -> None:
         """Compute once, and note which objects that took."""
         self._sound = {}
-        get = cache_module.Cache.get
+        get_all = cache_module.Cache.get_all
 
-        def noting(cache: cache_module.Cache, key: str) -> bytes | None:
-            code = get(cache, key)
-            if code is not None:
-                self._sound[cache.path(key).name] = cache.path(key).read_bytes()
-            return code
+        def noting(cache: cache_module.Cache, keys: Iterable[str]) -> dict[str, bytes]:
+            found = get_all(cache, keys)
+            for path in map(cache.path, found):
+                self._sound[path.name] = path.read_bytes()
+            return found
 
         self._want = _compute()  # in the cache from now on
-        cache_module.Cache.get = noting  # type: ignore[method-assign]
+        cache_module.Cache.get_all = noting  # type: ignore[method-assign]
         _forget_code()
         assert _compute() == self._want
-        cache_module.Cache.get = get  # type: ignore[method-assign]
+        cache_module.Cache.get_all = get_all  # type: ignore[method-assign]
 
     def draw(self, rng: random.Random) -> Recipe:
         n = rng.choice((1, 1, 1, 2, 4))
@@ -110,7 +107,7 @@ def _compiler(sound: dict[str, bytes]) -> Iterator[None]:
 
 
 def _code(content: bytes) -> bytes:
-    return content[len(_MAGIC) + 32 :]
+    return cache_module._split(content)[1]
 
 
 def _draw(rng: random.Random, n_files: int) -> list[Any]:
@@ -128,8 +125,8 @@ def _draw(rng: random.Random, n_files: int) -> list[Any]:
     return [what, i]
 
 
-def _sealed(code: bytes) -> bytes:
-    return _MAGIC + hashlib.sha256(code).digest() + code
+def _seal(file: Path, code: bytes) -> None:
+    file.write_bytes(cache_module._start(file.stem, code) + code)
 
 
 def _mutate(files: list[Path], what: str, i: int, at: int = 0, bit: int = 0) -> None:
@@ -144,15 +141,15 @@ def _mutate(files: list[Path], what: str, i: int, at: int = 0, bit: int = 0) -> 
     elif what == "cut":
         file.write_bytes(content[:at])
     elif what == "sealed cut":
-        file.write_bytes(_sealed(bytes(code[:at])))
+        _seal(file, bytes(code[:at]))
     elif what == "append":
         file.write_bytes(content + bytes(at))
     elif what == "sealed append":
-        file.write_bytes(_sealed(bytes(code) + b"\xff" * at))
+        _seal(file, bytes(code) + b"\xff" * at)
     elif what == "empty":
         file.write_bytes(b"")
     elif what == "rubbish":
-        file.write_bytes(_sealed(random.Random(at).randbytes(at)))
+        _seal(file, random.Random(at).randbytes(at))
     elif what == "noise":
         file.write_bytes(random.Random(at).randbytes(at))
     elif what == "unreadable":
