@@ -30,6 +30,7 @@ from ggmlpy.errors import (
     TokenizerError,
     Unsupported,
     WeightError,
+    WriteError,
 )
 
 if TYPE_CHECKING:
@@ -123,6 +124,7 @@ __all__ = [
     "Unsupported",
     "WeightError",
     "WeightWarning",
+    "WriteError",
     "backend_names",
     "compute",
     "from_bytes",

@@ -63,7 +63,8 @@ def compute(
 
     Computes everything they need on `backend`, and what that cannot run on `reference`. The
     results stay with the tensors: `.numpy()`, `.tobytes()`. `pin` names a backend for chosen nodes.
-    Raises ArgumentError for what is no tensor, KernelError, IndexOutOfRange, BackendError.
+    Raises ArgumentError for what is no tensor, WriteError, KernelError, IndexOutOfRange,
+    BackendError.
     """
     roots = tensors_of("compute", tensors)
     if not roots:

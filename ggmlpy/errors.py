@@ -17,6 +17,7 @@
     │   └── KernelError                  no backend has a kernel for a node
     ├── AllocationError (MemoryError)    more memory is asked for than can be had
     ├── BadBatch (ValueError)            tokens, positions or sequence ids that cannot be decoded
+    ├── WriteError (ValueError)          a node would write into memory that it must leave alone
     └── CacheFull (RuntimeError)         the KV cache has no room for the batch
 
 A message says where, what is there, and what must be. Asserts are for our own invariants only.
@@ -95,3 +96,7 @@ class BadBatch(GgmlpyError, ValueError):
 
 class CacheFull(GgmlpyError, RuntimeError):
     """The KV cache has no room for the batch; nothing was changed."""
+
+
+class WriteError(GgmlpyError, ValueError):
+    """A node would write into a weight, into read-only memory, or into what it also reads."""

@@ -16,6 +16,7 @@ from ggmlpy.layout import element_view, read_array
 from ggmlpy.scheduler import Copy, Pin, Schedule, Split, assign, cut, lies_in_place, wanted_roots
 from ggmlpy.storage import Storage
 from ggmlpy.tensor import Tensor
+from ggmlpy.writes import check_writes
 
 
 class ArenaPool:
@@ -54,7 +55,7 @@ class Executable:
     """`run()` computes every node; inputs are whatever the input leaves hold by then.
 
     `layout` tells the arenas' sizes, `schedule` the splits, `n_threads` the CPU threads of the
-    plan that has most. Results stay until the next run.
+    plan that has most. Results stay until the next run. Raises WriteError, KernelError.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Executable:
         pin: Pin | None = None,
         arenas: ArenaPool | None = None,
     ) -> None:
+        check_writes(graph)
         self.graph = graph
         self.schedule: Schedule = cut(graph, assign(graph, backends, pin))
         self.layout: Layout = allocate(graph, self.schedule.splits)

@@ -32,9 +32,7 @@ class Op(ABC):
     name: ClassVar[str] = ""
     view_of: ClassVar[int | None] = None  # the source whose memory the result shares
     computes: ClassVar[bool] = True  # False: a view, nothing runs
-    in_place: ClassVar[bool] = (
-        False  # may write its result over source 0 (element i from element i)
-    )
+    in_place: ClassVar[bool] = False  # element i from element i: may be written over source 0
     suffix: ClassVar[str] = ""  # " (view)": names the result of a view after its source
 
     @abstractmethod

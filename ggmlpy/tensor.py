@@ -270,10 +270,12 @@ def from_bytes(
     ne: Sequence[int],
     *,
     name: str = "",
+    flags: Flag = Flag.WEIGHT,
 ) -> Tensor:
-    """A weight: a leaf over the stored bytes of any GGUF type, shape `ne`. The bytes are shared.
+    """A leaf over the stored bytes of any GGUF type, shape `ne`. The bytes are shared.
 
-    Raises ShapeError unless the length is what type and shape ask for.
+    A weight, which no graph may write into; with `flags=Flag.STATE` one may, if the bytes can be
+    changed. Raises ShapeError unless the length is what type and shape ask for.
     """
     spec = Spec(ne, type_of(type))
     data = np.frombuffer(raw, np.uint8) if not isinstance(raw, np.ndarray) else raw.reshape(-1)
@@ -281,14 +283,15 @@ def from_bytes(
         raise ShapeError(
             f"{name or 'from_bytes'}: {spec} takes {spec.n_bytes} bytes, not {data.nbytes}"
         )
-    return Tensor(spec, name=name, flags=Flag.WEIGHT, storage=Storage(data.view(np.uint8)))
+    return Tensor(spec, name=name, flags=flags, storage=Storage(data.view(np.uint8)))
 
 
 def from_numpy(array: NDArray[Any], *, name: str = "") -> Tensor:
     """A leaf with the array's values: `ne` is the shape reversed.
 
-    Shares the array's memory where it is contiguous. Raises ShapeError for a type GGUF lacks, for
-    more than four dimensions, and for an empty array.
+    Shares the array's memory where it is contiguous: a graph that writes into the leaf changes the
+    array, and is refused where numpy calls that read-only. Raises ShapeError for a type GGUF lacks,
+    for more than four dimensions, and for an empty array.
     """
     array = np.ascontiguousarray(array)
     spec = Spec(array.shape[::-1] or (1,), type_of(array.dtype))

@@ -102,10 +102,13 @@ class Cpy(Op):
         the elements of dst in ne order = the elements of x in ne order
 
     x and dst any strides and any shapes with as many elements. Raises ShapeError unless the
-    counts are equal and the types have a conversion (see require_convertible).
+    counts are equal and the types have a conversion (see require_convertible); WriteError when
+    planned where dst is a weight or read-only, or shares memory with x without being the same
+    elements of the same type.
     """
 
     view_of = 1
+    in_place = True
 
     def infer(self, x: Spec, dst: Spec) -> Spec:
         require(

@@ -65,6 +65,7 @@ class SetRows(Op):
 
     dst is of any float type, or of a quantised type with a quantiser. Where an id comes twice, the
     last row wins. Raises ShapeError unless A1 divides A, B1 divides B, and all rows are contiguous;
+    WriteError when planned where dst is a weight or read-only, or shares memory with x or ids;
     IndexOutOfRange when run with an id outside 0 to R - 1, before anything is written.
     """
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ggmlpy import ops
 from ggmlpy.quants import Bytes
 from ggmlpy.spec import Spec
-from ggmlpy.tensor import Tensor, from_bytes
+from ggmlpy.tensor import Flag, Tensor, from_bytes
 from ggmlpy.types import type_of
 from tests.shared import shared_path
 
@@ -37,6 +37,8 @@ class ReferenceResult:
             names[f"t{i}"] = from_bytes(bytearray(raw), spec.type, spec.ne)
         made = eval(self.expr, {"__builtins__": {}}, names)
         assert isinstance(made, Tensor)
+        if made.root.is_leaf:
+            made.root.flags = Flag.STATE
         return made
 
 

@@ -21,7 +21,7 @@ LAYERS: list[tuple[str, list[str]]] = [
     ]),
     ("ops", ["ops"]),
     ("backends and models", ["backends", "models"]),
-    ("runtime", ["scheduler", "allocator", "executable", "computing", "sampling"]),
+    ("runtime", ["scheduler", "allocator", "writes", "executable", "computing", "sampling"]),
     ("memory", [
         "spans", "batch", "arrangement", "cells", "cache_types", "kv_cache", "recurrent_state",
         "transaction", "memory", "plans", "steady", "shift", "state", "state_file",

@@ -54,7 +54,7 @@ def test_public_names() -> None:
         "GGUFFile", "GgmlpyError", "Graph", "IndexOutOfRange", "KernelError", "Llama", "LlamaState",
         "MissingFile", "Request", "SamplingError", "SamplingParams", "ShapeError", "StateError",
         "TYPES", "TemplateError", "Tensor", "TensorType", "Tokenizer", "TokenizerError",
-        "Unsupported", "WeightError", "WeightWarning",
+        "Unsupported", "WeightError", "WeightWarning", "WriteError",
         "backend_names", "compute", "from_bytes", "from_numpy", "get_backend", "ops",
         "packaged_model", "scope", "zeros",
     ]  # fmt: skip

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ggmlpy import ops
 from ggmlpy.errors import IndexOutOfRange
 from ggmlpy.quants import to_float
-from ggmlpy.tensor import from_bytes, from_numpy
+from ggmlpy.tensor import Flag, from_bytes, from_numpy
 from ggmlpy.types import type_of
 from tests.blocks import random_rows
 from tests.cases import QUANTIZED, WRITABLE
@@ -76,7 +76,7 @@ def test_of_repeated_ids_the_last_wins() -> None:
 def test_other_rows_keep_their_bytes(type: str) -> None:
     """Bytes that the quantiser would not write (NaN scales, too) survive next to new rows."""
     before = np.full(blank(type, 64, 6).spec.n_bytes, 0xFF, np.uint8)
-    dst = from_bytes(before.copy(), type, (64, 6))
+    dst = from_bytes(before.copy(), type, (64, 6), flags=Flag.STATE)
     x = leaf(uniform(8, 64, 2))
     y = ops.set_rows(dst, x, integers(4, 1))
     run(y)

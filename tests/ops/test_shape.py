@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ggmlpy import ops
-from ggmlpy.tensor import from_bytes
+from ggmlpy.tensor import Flag, from_bytes
 from ggmlpy.types import type_of
 from tests.blocks import random_rows
 from tests.cases import FLOATS, WRITABLE
@@ -89,7 +89,7 @@ def test_copies_to_the_same_type_keep_the_blocks(type: str) -> None:
     raw = random_rows(np.random.default_rng(8), type_of(type), 6, 64)
     turned = ops.permute(from_bytes(raw.reshape(-1), type, (64, 2, 3)), 0, 2, 1, 3)
     want = raw.reshape(3, 2, -1).swapaxes(0, 1).tobytes()
-    target = from_bytes(bytearray(raw.nbytes), type, (64, 6))
+    target = from_bytes(bytearray(raw.nbytes), type, (64, 6), flags=Flag.STATE)
     for y in (ops.cont(turned), ops.dup(turned), ops.cast(turned, type), ops.cpy(turned, target)):
         run(y)
         assert y.tobytes() == want
