@@ -6,9 +6,11 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ggmlpy.errors import ArgumentError
 from ggmlpy.tensor import Flag, Tensor, tensors_of
 
 MAX_NAME_WIDTH = 36  # columns of a dump, beyond which a long name moves the rest of its line
+MAX_CYCLE_NAMES = 8  # of a cycle in an error
 
 
 class Graph:
@@ -17,6 +19,7 @@ class Graph:
     The order is ggml's: depth first, sources before the node, left to right, and outputs in the
     order given, one by one or as a list. So a write (set_rows, cpy) that a later output reads comes
     first if it is listed first. `print(graph)`, `to_dot()`, `to_json()` and `to_html()` dump it.
+    Raises ArgumentError for what is no tensor, and for sources that make a cycle.
     """
 
     def __init__(self, *outputs: Tensor | Sequence[Tensor]) -> None:
@@ -139,19 +142,32 @@ class Graph:
 def _post_order(outputs: tuple[Tensor, ...]) -> list[Tensor]:
     """Depth first without recursion: a model's graph is deeper than Python's stack."""
     order: list[Tensor] = []
-    seen: set[Tensor] = set()
+    finished: dict[Tensor, bool] = {}  # False while its sources are on the way
     for output in outputs:
         stack = [(output, 0)]
         while stack:
             tensor, i = stack.pop()
-            if i == 0 and tensor in seen:
-                continue
+            if i == 0:
+                if tensor in finished:
+                    if not finished[tensor]:
+                        raise _cycle([above for above, _ in stack], tensor)
+                    continue
+                finished[tensor] = False
             if i < len(tensor.src):
                 stack += [(tensor, i + 1), (tensor.src[i], 0)]
-            elif tensor not in seen:
-                seen.add(tensor)
+            else:
+                finished[tensor] = True
                 order.append(tensor)
     return order
+
+
+def _cycle(path: list[Tensor], tensor: Tensor) -> ArgumentError:
+    cycle = path[path.index(tensor) :]
+    names = [t.name or (t.op.name if t.op is not None else "a leaf") for t in cycle]
+    if len(names) > MAX_CYCLE_NAMES:
+        names[MAX_CYCLE_NAMES // 2 : -MAX_CYCLE_NAMES // 2] = ["…"]
+    way = " from ".join([*names, names[0]])
+    return ArgumentError(f"Graph: {way}: a node must not be computed from its own result")
 
 
 def _flag_names(tensor: Tensor) -> str:
