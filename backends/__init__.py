@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.metadata import entry_points
 
+from ggmlpy.arguments import checked
 from ggmlpy.backends.base import Backend
 from ggmlpy.errors import BackendError
 from ggmlpy.limits import importing
@@ -44,6 +45,7 @@ def backend_names() -> list[str]:
     return [*_BUILT_IN, *sorted(e.name for e in entry_points(group=ENTRY_POINTS))]
 
 
+@checked
 def get_backend(name: str, n_threads: int | None = None) -> Backend:
     """A backend by name; "auto" is the fastest one here. `n_threads` None: one per core.
 

@@ -49,7 +49,8 @@ if TYPE_CHECKING:
     from ggmlpy.models.weights import WeightWarning
     from ggmlpy.packaged import packaged_model
     from ggmlpy.sampling import SamplingParams
-    from ggmlpy.tensor import Flag, Tensor, from_bytes, from_numpy, scope, zeros
+    from ggmlpy.scopes import scope
+    from ggmlpy.tensor import Flag, Tensor, from_bytes, from_numpy, zeros
     from ggmlpy.tokenizer import Tokenizer
     from ggmlpy.types import TYPES, TensorType
 
@@ -69,7 +70,8 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "models.weights": ("WeightWarning",),
     "packaged": ("packaged_model",),
     "sampling": ("SamplingParams",),
-    "tensor": ("Flag", "Tensor", "from_bytes", "from_numpy", "scope", "zeros"),
+    "scopes": ("scope",),
+    "tensor": ("Flag", "Tensor", "from_bytes", "from_numpy", "zeros"),
     "tokenizer": ("Tokenizer",),
     "types": ("TYPES", "TensorType"),
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from numbers import Integral
+
 from ggmlpy.errors import Unsupported
 from ggmlpy.types import BY_ID, TYPES, TensorType
 
@@ -11,13 +13,14 @@ CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq
 
 def cache_type(name: str, wanted: str | int | TensorType) -> TensorType:
     """A type of K or V by its name, or by its number in a GGUF file. Raises Unsupported."""
-    if isinstance(wanted, str) and wanted in TYPES:
-        return TYPES[wanted]
     if isinstance(wanted, TensorType):
         return wanted
-    if isinstance(wanted, bool | str) or wanted not in BY_ID:
+    found = TYPES.get(wanted) if isinstance(wanted, str) else None
+    if isinstance(wanted, Integral) and not isinstance(wanted, bool):
+        found = BY_ID.get(int(wanted))
+    if found is None:
         raise Unsupported(f"{name} is {wanted!r}: must be one of {', '.join(CACHE_TYPES)}")
-    return BY_ID[int(wanted)]
+    return found
 
 
 def check_cache_type(name: str, type: TensorType, n_embd_head: int) -> None:

@@ -7,6 +7,7 @@ from typing import Any, overload
 
 from numpy.typing import NDArray
 
+from ggmlpy.arguments import checked, kind_of
 from ggmlpy.backends import get_backend
 from ggmlpy.backends.base import Backend
 from ggmlpy.errors import ArgumentError
@@ -53,6 +54,7 @@ def compute(
     n_threads: int | None = ...,
     pin: Pin | None = ...,
 ) -> list[NDArray[Any]]: ...
+@checked
 def compute(
     *tensors: Tensor | Sequence[Tensor],
     backend: str | Backend = "auto",
@@ -84,5 +86,8 @@ def compute(
 def _missing(pin: Pin, tensors: Sequence[Tensor], backends: Sequence[Backend]) -> list[str]:
     """Backends that `pin` names and that are not in use yet."""
     in_use = {b.name for b in backends}
-    wished = (pin(node) for node in Graph(*tensors).nodes)
+    wished = [pin(node) for node in Graph(*tensors).nodes]
+    for name in wished:
+        if not isinstance(name, str | None):
+            raise ArgumentError(f"compute: pin gave {kind_of(name)}: it must give a name or None")
     return [name for name in dict.fromkeys(wished) if name is not None and name not in in_use]

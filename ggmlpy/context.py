@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from numbers import Integral
-from pathlib import Path
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from ggmlpy.backends.base import Backend
 from ggmlpy.batch import Batch, check, check_shared, split
 from ggmlpy.cache_types import cache_type
 from ggmlpy.computing import backends_for
-from ggmlpy.context_sizes import check_whole
+from ggmlpy.context_sizes import check_flag, check_whole
 from ggmlpy.errors import BadBatch
 from ggmlpy.gguf_file import GGUFFile
 from ggmlpy.graph import Graph
@@ -55,6 +55,12 @@ class Context:
         pin: Pin | None = None,
     ) -> None:
         check_whole("n_ctx", n_ctx, 0)
+        if n_ctx_seq is not None:
+            check_whole("n_ctx_seq", n_ctx_seq, 1)
+        check_whole("n_ubatch", n_ubatch, 1)
+        check_whole("n_seq_max", n_seq_max, 1)
+        check_flag("kv_unified", kv_unified)
+        check_flag("flash_attn", flash_attn)
         self.model = model
         self.sizes: Sizes = decide_sizes(n_ctx, n_seq_max, kv_unified, n_ubatch, n_ctx_seq)
         self.memory = SequenceMemory(model.memory, self.sizes, type_k, type_v)
@@ -70,7 +76,7 @@ class Context:
     @classmethod
     def open(
         cls,
-        path: str | Path,
+        path: str | PathLike[str],
         *,
         backend: str = "auto",
         n_threads: int | None = None,

@@ -9,10 +9,13 @@ Numbers that are given are not rounded: those that contradict each other are ref
 from __future__ import annotations
 
 import warnings
-from numbers import Integral
+from numbers import Integral, Real
+
+import numpy as np
 
 from ggmlpy.errors import BadBatch
 
+_MOST = 1 << 47  # more tokens than memory can have an address for
 _SHORT = 256  # tokens of a sequence below which a default is not what was meant
 
 
@@ -85,11 +88,13 @@ def _split(n_ctx: int, n_ctx_seq: int, n_seq_max: int, n_ctx_train: int) -> tupl
 
 def check_flag(name: str, value: object) -> None:
     """Raise BadBatch unless it is True or False (or 1 or 0)."""
-    if value not in (True, False):
+    if not isinstance(value, Real | np.bool_) or value not in (True, False):
         raise BadBatch(f"{name} is {value!r}: it must be True or False")
 
 
 def check_whole(name: str, value: object, least: int) -> None:
-    """Raise BadBatch unless it is a whole number of at least `least`."""
+    """Raise BadBatch unless it is a whole number of at least `least`, and not beyond all sizes."""
     if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
         raise BadBatch(f"{name} is {value!r}: it must be a whole number, at least {least}")
+    if int(value) > _MOST:
+        raise BadBatch(f"{name} is {value!r}: it must be at most 2^47")

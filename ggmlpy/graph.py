@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ggmlpy.arguments import checked
 from ggmlpy.errors import ArgumentError
 from ggmlpy.tensor import Flag, Tensor, tensors_of
 
@@ -112,6 +113,7 @@ class Graph:
             }
         )
 
+    @checked
     def to_html(self, title: str = "graph") -> str:
         """A page to click through that loads nothing; `title` is its heading."""
         from ggmlpy.graph_html import to_html

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from os import PathLike
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
@@ -43,7 +44,7 @@ class Llama(Completions):
 
     def __init__(
         self,
-        model_path: str | Path,
+        model_path: str | PathLike[str],
         *,
         n_ctx: int = 0,
         n_ctx_seq: int = 0,
@@ -86,7 +87,8 @@ class Llama(Completions):
         check_flag("verbose", verbose)
         if n_threads is not None:
             check_whole("n_threads", n_threads, 1)
-        SamplingParams(seed=None if seed == -1 else seed)  # refused now, not by the first call
+        fresh = isinstance(seed, int) and seed == -1
+        SamplingParams(seed=None if fresh else seed)  # refused now, not by the first call
         check_whole("n_batch", n_batch, 1)
         check_whole("n_ubatch", n_ubatch, 1)
         self._file = GGUFFile.open(model_path)

@@ -12,9 +12,10 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ggmlpy.errors import ArgumentError, ShapeError
+from ggmlpy.errors import ShapeError
+from ggmlpy.scopes import qualified
 from ggmlpy.spec import Spec
-from ggmlpy.tensor import Tensor, kind_of, qualified
+from ggmlpy.tensor import Tensor
 
 Array = NDArray[Any]
 
@@ -56,17 +57,14 @@ class Op(ABC):
         return 0
 
     def node(self, *srcs: Tensor) -> Tensor:
-        """A node that computes this op of `srcs`.
-
-        Raises ShapeError with the op and the shapes, ArgumentError for what is no tensor.
-        """
-        check_tensors(self.name, **dict(zip(self.source_names(len(srcs)), srcs, strict=True)))
+        """A node that computes this op of `srcs`. Raises ShapeError with the op and the shapes."""
         specs = [s.spec for s in srcs]
         try:
             spec = self.infer(*specs)
             offset = self.view_offset(*specs)
         except ShapeError as error:
-            raise ShapeError(f"{qualified(self.name)}: {self._shapes(srcs)}: {error}") from None
+            shapes = f"{self._shapes(srcs)}: " if srcs else ""
+            raise ShapeError(f"{qualified(self.name)}: {shapes}{error}") from None
         name = qualified(self.name) if qualified("") else ""
         view_src = None
         if self.view_of is not None:
@@ -106,16 +104,6 @@ class Op(ABC):
 @cache
 def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
     return tuple(inspect.signature(function).parameters)
-
-
-def check_tensors(op_name: str, **given: object) -> None:
-    """Raise ArgumentError for an argument that is no tensor. Op.node does it for all sources."""
-    for name, value in given.items():
-        if not isinstance(value, Tensor):
-            raise ArgumentError(
-                f"{qualified(op_name)}: {name} is {kind_of(value)}: it must be a tensor"
-                " (ggmlpy.from_numpy makes one of an array)"
-            )
 
 
 def _short(value: Any) -> str:

@@ -7,17 +7,18 @@ the fastest dimension first. numpy's order appears only at the border (`from_num
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+import math
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ggmlpy.arguments import WrongKind, as_float, checked, kind_of
 from ggmlpy.errors import AllocationError, ArgumentError, GgmlpyError, ShapeError
 from ggmlpy.layout import read_array
-from ggmlpy.spec import Dims, Spec
+from ggmlpy.scopes import qualified
+from ggmlpy.spec import MAX_DIMS, Dims, Spec
 from ggmlpy.storage import Storage, aligned_bytes
 from ggmlpy.types import TensorType, type_of
 
@@ -33,25 +34,6 @@ class Flag(enum.Flag):
     OUTPUT = enum.auto()  # keeps its memory to the end of the run
     WEIGHT = enum.auto()  # a leaf that never changes: a backend may keep a packed copy
     STATE = enum.auto()  # a leaf that runs read and write, as a KV cache
-
-
-_scope: ContextVar[str] = ContextVar("ggmlpy_scope", default="")
-
-
-@contextmanager
-def scope(name: str) -> Iterator[None]:
-    """Nodes built inside are named `name.…`, in errors, dumps and profiles. Scopes nest."""
-    token = _scope.set(qualified(name))
-    try:
-        yield
-    finally:
-        _scope.reset(token)
-
-
-def qualified(name: str) -> str:
-    """`name` inside the current scope."""
-    prefix = _scope.get()
-    return f"{prefix}.{name}" if prefix else name
 
 
 # The functions behind operators and methods. ggmlpy.ops fills it: the core must not import ops.
@@ -133,6 +115,7 @@ class Tensor:
         """The tensor whose memory this one lies in: itself unless it is a view."""
         return self if self.view_src is None else self.view_src
 
+    @checked
     def named(self, name: str) -> Tensor:
         """Set the name, inside the current scope, and return the tensor itself."""
         self.name = qualified(name)
@@ -195,7 +178,9 @@ class Tensor:
     def __truediv__(self, other: Tensor | float) -> Tensor:
         if isinstance(other, Tensor):
             return FUNCTIONS["div"](self, other)
-        return FUNCTIONS["scale"](self, 1.0 / _number("/", other))
+        divisor = _number("/", other)
+        factor = 1.0 / divisor if divisor else math.copysign(math.inf, divisor)  # as ops.div
+        return FUNCTIONS["scale"](self, factor)
 
     def __neg__(self) -> Tensor:
         return FUNCTIONS["neg"](self)
@@ -205,6 +190,8 @@ class Tensor:
 
     def reshape(self, *ne: int) -> Tensor:
         """ops.reshape_1d … reshape_4d."""
+        if not 1 <= len(ne) <= MAX_DIMS:
+            raise ArgumentError(f"reshape: there are {len(ne)} counts: there must be 1 to 4")
         return FUNCTIONS[f"reshape_{len(ne)}d"](self, *ne)
 
     def permute(self, axis0: int, axis1: int, axis2: int, axis3: int) -> Tensor:
@@ -234,25 +221,16 @@ def tensors_of(where: str, given: Sequence[Tensor | Sequence[Tensor]]) -> tuple[
     return tuple(tensors)
 
 
-def kind_of(value: object) -> str:
-    """`a float`, `a numpy array (float32, shape (3, 4))`: what stands where a tensor must."""
-    if isinstance(value, np.ndarray):
-        return f"a numpy array ({value.dtype}, shape {value.shape})"
-    if value is None:
-        return "None"
-    name = type(value).__name__
-    return f"an {name}" if name[0] in "aeio" else f"a {name}"
-
-
 def _number(operator: str, value: object) -> float:
     """The other side of an operator, where it is no tensor. Raises ArgumentError."""
-    if isinstance(value, int | float | np.integer | np.floating):
-        return float(value)
-    hint = ": ggmlpy.from_numpy makes one of it" if isinstance(value, np.ndarray) else ""
-    raise ArgumentError(
-        f"{operator}: one side is a tensor, the other {kind_of(value)},"
-        f" which must be a tensor or a number{hint}"
-    )
+    try:
+        return as_float(value)
+    except WrongKind as wrong:
+        hint = ": ggmlpy.from_numpy makes one of it" if isinstance(value, np.ndarray) else ""
+        raise ArgumentError(
+            f"{operator}: one side is a tensor, the other {kind_of(value)},"
+            f" which must be a tensor or {wrong}{hint}"
+        ) from None
 
 
 def _written(tensor: Tensor) -> bool:
@@ -264,6 +242,7 @@ def _written(tensor: Tensor) -> bool:
     return False
 
 
+@checked
 def from_bytes(
     raw: bytes | bytearray | memoryview | NDArray[np.uint8],
     type: str | TensorType,
@@ -278,6 +257,8 @@ def from_bytes(
     changed. Raises ShapeError unless the length is what type and shape ask for.
     """
     spec = Spec(ne, type_of(type))
+    if isinstance(raw, memoryview) and not raw.c_contiguous:
+        raise ArgumentError("from_bytes: raw is a memoryview with gaps: it must be contiguous")
     data = np.frombuffer(raw, np.uint8) if not isinstance(raw, np.ndarray) else raw.reshape(-1)
     if data.nbytes != spec.n_bytes:
         raise ShapeError(
@@ -286,6 +267,7 @@ def from_bytes(
     return Tensor(spec, name=name, flags=flags, storage=Storage(data.view(np.uint8)))
 
 
+@checked
 def from_numpy(array: NDArray[Any], *, name: str = "") -> Tensor:
     """A leaf with the array's values: `ne` is the shape reversed.
 
@@ -299,6 +281,7 @@ def from_numpy(array: NDArray[Any], *, name: str = "") -> Tensor:
     return Tensor(spec, name=name, storage=Storage(native.reshape(-1).view(np.uint8)))
 
 
+@checked
 def zeros(
     type: str | TensorType, ne: Sequence[int], *, name: str = "", flags: Flag = Flag.NONE
 ) -> Tensor:

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from ggmlpy import ops
 from ggmlpy.models.batch import KVView, Segment, UBatch
-from ggmlpy.tensor import Tensor, scope
+from ggmlpy.scopes import scope
+from ggmlpy.tensor import Tensor
 from ggmlpy.types import F32
 
 

@@ -21,7 +21,8 @@ from ggmlpy.models.batch import UBatch
 from ggmlpy.models.hparams import HParams, RopeParams
 from ggmlpy.models.weights import Weights
 from ggmlpy.ops.rope import RopeMode
-from ggmlpy.tensor import Tensor, scope
+from ggmlpy.scopes import scope
+from ggmlpy.tensor import Tensor
 
 
 @dataclass(frozen=True, slots=True)

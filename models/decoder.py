@@ -19,7 +19,8 @@ from ggmlpy.models.experts import Experts
 from ggmlpy.models.hparams import HParams
 from ggmlpy.models.memory import Memory
 from ggmlpy.models.weights import Weights
-from ggmlpy.tensor import Tensor, scope
+from ggmlpy.scopes import scope
+from ggmlpy.tensor import Tensor
 
 
 class Mixer(Protocol):

@@ -19,7 +19,8 @@ from ggmlpy.models.decoder import Decoder, wanted
 from ggmlpy.models.hparams import HParams, Keys, attention_layers, read_hparams
 from ggmlpy.models.memory import Memory
 from ggmlpy.ops.rope import RopeMode
-from ggmlpy.tensor import Tensor, scope
+from ggmlpy.scopes import scope
+from ggmlpy.tensor import Tensor
 
 N_LAYER_27B = 62  # the size whose attention scale comes from n_embd / n_head, not from the head
 

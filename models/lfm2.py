@@ -20,7 +20,8 @@ from ggmlpy.models.hparams import Keys, attention_layers, read_hparams
 from ggmlpy.models.memory import AttentionLayers, Memory, RecurrentLayers
 from ggmlpy.models.weights import Weights
 from ggmlpy.ops.rope import RopeMode
-from ggmlpy.tensor import Tensor, scope
+from ggmlpy.scopes import scope
+from ggmlpy.tensor import Tensor
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ggmlpy.arguments import checked
 from ggmlpy.op import Array, op
 from ggmlpy.ops.softmax import (
     MaskedScores,
@@ -110,6 +111,7 @@ class FlashAttnExt(MaskedScores):
         return attended
 
 
+@checked
 def flash_attn_ext(
     q: Tensor,
     k: Tensor,
@@ -120,12 +122,11 @@ def flash_attn_ext(
     logit_softcap: float,
 ) -> Tensor:
     """`ggml_flash_attn_ext`; see FlashAttnExt."""
-    made = FlashAttnExt(
-        float(scale), float(max_bias), float(logit_softcap), has_mask=mask is not None
-    )
+    made = FlashAttnExt(scale, max_bias, logit_softcap, has_mask=mask is not None)
     return made.node(q, k, v) if mask is None else made.node(q, k, v, mask)
 
 
+@checked
 def flash_attn_ext_add_sinks(a: Tensor, sinks: Tensor | None) -> Tensor:
     """`ggml_flash_attn_ext_add_sinks`: gives `a`, a flash_attn_ext node, its sinks; returns `a`."""
     return set_sinks(a, sinks, FlashAttnExt)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ggmlpy.op import Array, Op, check_tensors, op
+from ggmlpy.arguments import checked
+from ggmlpy.op import Array, Op, op
 from ggmlpy.quants import has_quantizer
 from ggmlpy.spec import Dims, Spec, as_ne, require
 from ggmlpy.tensor import Tensor
@@ -122,42 +123,49 @@ class Cpy(Op):
         return x.reshape(dst.shape)
 
 
+@checked
 def dup(a: Tensor) -> Tensor:
     """`ggml_dup`; see Dup."""
     return Dup().node(a)
 
 
+@checked
 def cont(a: Tensor) -> Tensor:
     """`ggml_cont`; see Cont."""
-    check_tensors("cont", a=a)
     return Cont(a.ne).node(a)
 
 
+@checked
 def cont_1d(a: Tensor, ne0: int) -> Tensor:
     """`ggml_cont_1d`; see Cont."""
     return Cont(as_ne((ne0,))).node(a)
 
 
+@checked
 def cont_2d(a: Tensor, ne0: int, ne1: int) -> Tensor:
     """`ggml_cont_2d`; see Cont."""
     return Cont(as_ne((ne0, ne1))).node(a)
 
 
+@checked
 def cont_3d(a: Tensor, ne0: int, ne1: int, ne2: int) -> Tensor:
     """`ggml_cont_3d`; see Cont."""
     return Cont(as_ne((ne0, ne1, ne2))).node(a)
 
 
+@checked
 def cont_4d(a: Tensor, ne0: int, ne1: int, ne2: int, ne3: int) -> Tensor:
     """`ggml_cont_4d`; see Cont."""
     return Cont(as_ne((ne0, ne1, ne2, ne3))).node(a)
 
 
+@checked
 def cast(a: Tensor, type: str | TensorType) -> Tensor:
     """`ggml_cast`; `type` by name or as a TensorType; see Cast."""
     return Cast(type_of(type)).node(a)
 
 
+@checked
 def cpy(a: Tensor, b: Tensor) -> Tensor:
     """`ggml_cpy`: a into b; see Cpy."""
     return Cpy().node(a, b)

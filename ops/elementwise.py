@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ggmlpy.arguments import checked
 from ggmlpy.op import Array, Op, op
 from ggmlpy.ops.rows import check_ids
 from ggmlpy.quants import has_quantizer
@@ -235,71 +236,85 @@ class Clamp(Mapped):
         return np.clip(x, self.min, self.max)
 
 
+@checked
 def add(a: Tensor, b: Tensor) -> Tensor:
     """`ggml_add`; see Add."""
     return Add().node(a, b)
 
 
+@checked
 def sub(a: Tensor, b: Tensor) -> Tensor:
     """`ggml_sub`; see Sub."""
     return Sub().node(a, b)
 
 
+@checked
 def mul(a: Tensor, b: Tensor) -> Tensor:
     """`ggml_mul`; see Mul."""
     return Mul().node(a, b)
 
 
+@checked
 def div(a: Tensor, b: Tensor) -> Tensor:
     """`ggml_div`; see Div."""
     return Div().node(a, b)
 
 
+@checked
 def add1(a: Tensor, b: Tensor) -> Tensor:
     """`ggml_add1`; see Add1."""
     return Add1().node(a, b)
 
 
+@checked
 def add_id(a: Tensor, b: Tensor, ids: Tensor) -> Tensor:
     """`ggml_add_id`; see AddId."""
     return AddId().node(a, b, ids)
 
 
+@checked
 def sqr(a: Tensor) -> Tensor:
     """`ggml_sqr`; see Sqr."""
     return Sqr().node(a)
 
 
+@checked
 def sqrt(a: Tensor) -> Tensor:
     """`ggml_sqrt`; see Sqrt."""
     return Sqrt().node(a)
 
 
+@checked
 def log(a: Tensor) -> Tensor:
     """`ggml_log`; see Log."""
     return Log().node(a)
 
 
+@checked
 def sin(a: Tensor) -> Tensor:
     """`ggml_sin`; see Sin."""
     return Sin().node(a)
 
 
+@checked
 def cos(a: Tensor) -> Tensor:
     """`ggml_cos`; see Cos."""
     return Cos().node(a)
 
 
+@checked
 def scale(a: Tensor, s: float) -> Tensor:
     """`ggml_scale`; see Scale."""
-    return Scale(float(s)).node(a)
+    return Scale(s).node(a)
 
 
+@checked
 def scale_bias(a: Tensor, s: float, b: float) -> Tensor:
     """`ggml_scale_bias`; see Scale."""
-    return Scale(float(s), float(b)).node(a)
+    return Scale(s, b).node(a)
 
 
+@checked
 def clamp(a: Tensor, min: float, max: float) -> Tensor:
     """`ggml_clamp`; see Clamp."""
-    return Clamp(float(min), float(max)).node(a)
+    return Clamp(min, max).node(a)

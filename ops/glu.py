@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ggmlpy.arguments import checked
 from ggmlpy.op import Array, Op, op
 from ggmlpy.ops import activations
 from ggmlpy.spec import Spec, require
@@ -121,81 +122,97 @@ class SwigluOai(Glu):
         return gated
 
 
+@checked
 def reglu(a: Tensor) -> Tensor:
     """`ggml_reglu`; see Reglu."""
     return Reglu().node(a)
 
 
+@checked
 def reglu_swapped(a: Tensor) -> Tensor:
     """`ggml_reglu_swapped`; see Reglu."""
     return Reglu(swapped=True).node(a)
 
 
+@checked
 def reglu_split(a: Tensor, b: Tensor) -> Tensor:
     """`ggml_reglu_split`; see Reglu."""
     return Reglu().node(a, b)
 
 
+@checked
 def geglu(a: Tensor) -> Tensor:
     """`ggml_geglu`; see Geglu."""
     return Geglu().node(a)
 
 
+@checked
 def geglu_swapped(a: Tensor) -> Tensor:
     """`ggml_geglu_swapped`; see Geglu."""
     return Geglu(swapped=True).node(a)
 
 
+@checked
 def geglu_split(a: Tensor, b: Tensor) -> Tensor:
     """`ggml_geglu_split`; see Geglu."""
     return Geglu().node(a, b)
 
 
+@checked
 def swiglu(a: Tensor) -> Tensor:
     """`ggml_swiglu`; see Swiglu."""
     return Swiglu().node(a)
 
 
+@checked
 def swiglu_swapped(a: Tensor) -> Tensor:
     """`ggml_swiglu_swapped`; see Swiglu."""
     return Swiglu(swapped=True).node(a)
 
 
+@checked
 def swiglu_split(a: Tensor, b: Tensor) -> Tensor:
     """`ggml_swiglu_split`; see Swiglu."""
     return Swiglu().node(a, b)
 
 
+@checked
 def geglu_erf(a: Tensor) -> Tensor:
     """`ggml_geglu_erf`; see GegluErf."""
     return GegluErf().node(a)
 
 
+@checked
 def geglu_erf_swapped(a: Tensor) -> Tensor:
     """`ggml_geglu_erf_swapped`; see GegluErf."""
     return GegluErf(swapped=True).node(a)
 
 
+@checked
 def geglu_erf_split(a: Tensor, b: Tensor) -> Tensor:
     """`ggml_geglu_erf_split`; see GegluErf."""
     return GegluErf().node(a, b)
 
 
+@checked
 def geglu_quick(a: Tensor) -> Tensor:
     """`ggml_geglu_quick`; see GegluQuick."""
     return GegluQuick().node(a)
 
 
+@checked
 def geglu_quick_swapped(a: Tensor) -> Tensor:
     """`ggml_geglu_quick_swapped`; see GegluQuick."""
     return GegluQuick(swapped=True).node(a)
 
 
+@checked
 def geglu_quick_split(a: Tensor, b: Tensor) -> Tensor:
     """`ggml_geglu_quick_split`; see GegluQuick."""
     return GegluQuick().node(a, b)
 
 
+@checked
 def swiglu_oai(a: Tensor, b: Tensor, alpha: float, limit: float) -> Tensor:
     """`ggml_swiglu_oai`; see SwigluOai."""
-    return SwigluOai(alpha=float(alpha), limit=float(limit)).node(a, b)
+    return SwigluOai(alpha=alpha, limit=limit).node(a, b)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ggmlpy.arguments import checked
 from ggmlpy.op import Array, Op, op
 from ggmlpy.ops.rows import check_ids
 from ggmlpy.spec import Spec, require
@@ -96,11 +97,13 @@ class MulMatId(Op):
         return y
 
 
+@checked
 def mul_mat(a: Tensor, b: Tensor) -> Tensor:
     """`ggml_mul_mat`: a the weight, b the rows; see MulMat."""
     return MulMat().node(a, b)
 
 
+@checked
 def mul_mat_id(as_: Tensor, b: Tensor, ids: Tensor) -> Tensor:
     """`ggml_mul_mat_id`: as_ the experts' weights, b the rows; see MulMatId."""
     return MulMatId().node(as_, b, ids)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ggmlpy.arguments import checked
 from ggmlpy.op import Array, Op, op
 from ggmlpy.spec import Spec, require
 from ggmlpy.tensor import Tensor
@@ -115,21 +116,25 @@ class GroupNorm(Op):
         return y
 
 
+@checked
 def rms_norm(a: Tensor, eps: float) -> Tensor:
     """`ggml_rms_norm`; see RmsNorm."""
-    return RmsNorm(float(eps)).node(a)
+    return RmsNorm(eps).node(a)
 
 
+@checked
 def norm(a: Tensor, eps: float) -> Tensor:
     """`ggml_norm`; see Norm."""
-    return Norm(float(eps)).node(a)
+    return Norm(eps).node(a)
 
 
+@checked
 def l2_norm(a: Tensor, eps: float) -> Tensor:
     """`ggml_l2_norm`; see L2Norm."""
-    return L2Norm(float(eps)).node(a)
+    return L2Norm(eps).node(a)
 
 
+@checked
 def group_norm(a: Tensor, n_groups: int, eps: float) -> Tensor:
     """`ggml_group_norm`; see GroupNorm."""
-    return GroupNorm(n_groups, float(eps)).node(a)
+    return GroupNorm(n_groups, eps).node(a)

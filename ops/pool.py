@@ -7,6 +7,7 @@ from enum import IntEnum
 
 import numpy as np
 
+from ggmlpy.arguments import checked
 from ggmlpy.op import Array, Op, op
 from ggmlpy.spec import Spec, require
 from ggmlpy.tensor import Tensor
@@ -66,8 +67,10 @@ class Pool2d(Op):
         return largest if self.op is PoolOp.MAX else average
 
 
+@checked
 def pool_2d(a: Tensor, op: int, k0: int, k1: int, s0: int, s1: int, p0: float, p1: float) -> Tensor:
     """`ggml_pool_2d`: op 0 the largest, 1 the average; see Pool2d."""
     require(op in (0, 1), f"pool_2d: op is {op}: it must be 0 (largest) or 1 (average)")
-    require(p0 == int(p0) and p1 == int(p1), f"pool_2d: paddings {p0:g} and {p1:g} must be whole")
+    whole = p0.is_integer() and p1.is_integer()
+    require(whole, f"pool_2d: paddings {p0:g} and {p1:g} must be whole")
     return Pool2d(PoolOp(op), k0, k1, s0, s1, int(p0), int(p1)).node(a)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ggmlpy.arguments import checked
 from ggmlpy.op import Array, Op, op
 from ggmlpy.spec import Spec, require
 from ggmlpy.tensor import Tensor
@@ -96,13 +97,15 @@ class GatedLinearAttn(Op):
         return flat.reshape(1, 1, -1, size * n_head)
 
 
+@checked
 def ssm_conv(sx: Tensor, c: Tensor) -> Tensor:
     """`ggml_ssm_conv`: sx the steps, c the kernel; see SsmConv."""
     return SsmConv().node(sx, c)
 
 
+@checked
 def gated_linear_attn(
     k: Tensor, v: Tensor, q: Tensor, g: Tensor, state: Tensor, scale: float
 ) -> Tensor:
     """`ggml_gated_linear_attn`; see GatedLinearAttn."""
-    return GatedLinearAttn(float(scale)).node(k, v, q, g, state)
+    return GatedLinearAttn(scale).node(k, v, q, g, state)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ggmlpy.arguments import checked
 from ggmlpy.op import Array, Op, op
 from ggmlpy.spec import Spec, require
 from ggmlpy.tensor import Tensor
@@ -89,26 +90,31 @@ class Cumsum(Op):
         return np.cumsum(x, axis=-1, dtype=np.float64)
 
 
+@checked
 def sum(a: Tensor) -> Tensor:
     """`ggml_sum`; see Sum."""
     return Sum().node(a)
 
 
+@checked
 def sum_rows(a: Tensor) -> Tensor:
     """`ggml_sum_rows`; see SumRows."""
     return SumRows().node(a)
 
 
+@checked
 def mean(a: Tensor) -> Tensor:
     """`ggml_mean`; see Mean."""
     return Mean().node(a)
 
 
+@checked
 def argmax(a: Tensor) -> Tensor:
     """`ggml_argmax`; see Argmax."""
     return Argmax().node(a)
 
 
+@checked
 def cumsum(a: Tensor) -> Tensor:
     """`ggml_cumsum`; see Cumsum."""
     return Cumsum().node(a)

@@ -12,6 +12,7 @@ from enum import IntEnum
 
 import numpy as np
 
+from ggmlpy.arguments import checked
 from ggmlpy.op import Array, Op, op
 from ggmlpy.spec import Dims, Spec, require
 from ggmlpy.tensor import Tensor
@@ -179,11 +180,13 @@ class Rope(Op):
         return axis, i
 
 
+@checked
 def rope(a: Tensor, b: Tensor, n_dims: int, mode: int) -> Tensor:
     """`ggml_rope`: b the positions, base 10000; see Rope."""
     return rope_ext(a, b, None, n_dims, mode, 0, 10000.0, 1.0, 0.0, 1.0, 0.0, 0.0)
 
 
+@checked
 def rope_ext(
     a: Tensor,
     b: Tensor,
@@ -199,13 +202,9 @@ def rope_ext(
     beta_slow: float,
 ) -> Tensor:
     """`ggml_rope_ext`: b the positions, c the frequency factors or None; see Rope."""
-    return rope_multi(
-        a,
-        b,
-        c,
+    made = Rope(
         n_dims,
-        (0, 0, 0, 0),
-        mode,
+        _known_mode(mode),
         n_ctx_orig,
         freq_base,
         freq_scale,
@@ -214,8 +213,10 @@ def rope_ext(
         beta_fast,
         beta_slow,
     )
+    return made.node(a, b) if c is None else made.node(a, b, c)
 
 
+@checked
 def rope_multi(
     a: Tensor,
     b: Tensor,
@@ -232,20 +233,24 @@ def rope_multi(
     beta_slow: float,
 ) -> Tensor:
     """`ggml_rope_multi`: rope_ext with `sections`, for positions of four axes; see Rope."""
-    known = [int(m) for m in RopeMode]
-    require(mode in known, f"rope: mode is {mode}: it must be one of {known}")
     require(len(sections) == 4, f"rope: there are {len(sections)} sections: there must be 4")
     time, height, width, extra = sections
     made = Rope(
         n_dims,
-        RopeMode(mode),
+        _known_mode(mode),
         n_ctx_orig,
-        float(freq_base),
-        float(freq_scale),
-        float(ext_factor),
-        float(attn_factor),
-        float(beta_fast),
-        float(beta_slow),
+        freq_base,
+        freq_scale,
+        ext_factor,
+        attn_factor,
+        beta_fast,
+        beta_slow,
         (time, height, width, extra),
     )
     return made.node(a, b) if c is None else made.node(a, b, c)
+
+
+def _known_mode(mode: int) -> RopeMode:
+    known = [int(m) for m in RopeMode]
+    require(mode in known, f"rope: mode is {mode}: it must be one of {known}")
+    return RopeMode(mode)

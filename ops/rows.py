@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ggmlpy.arguments import checked
 from ggmlpy.errors import IndexOutOfRange
 from ggmlpy.op import Array, Op, op
 from ggmlpy.quants import has_quantizer
@@ -113,11 +114,13 @@ class SetRows(Op):
         return {(i3, i2): ids[0, i3 % n_b, i2 % n_a] for i3 in range(n_3) for i2 in range(n_2)}
 
 
+@checked
 def get_rows(a: Tensor, b: Tensor) -> Tensor:
     """`ggml_get_rows`: rows of a by the ids in b; see GetRows."""
     return GetRows().node(a, b)
 
 
+@checked
 def set_rows(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     """`ggml_set_rows`: the rows of b into a, at the ids in c; see SetRows."""
     return SetRows().node(b, c, a)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ggmlpy.op import Array, Op, check_tensors, op
+from ggmlpy.arguments import checked
+from ggmlpy.op import Array, Op, op
 from ggmlpy.spec import Dims, Spec, as_ne, require
 from ggmlpy.tensor import Tensor
 from ggmlpy.types import F32
@@ -134,27 +135,31 @@ class Arange(Op):
         return (self.start + self.step * steps).reshape(1, 1, 1, -1)
 
 
+@checked
 def concat(a: Tensor, b: Tensor, dim: int) -> Tensor:
     """`ggml_concat`; see Concat."""
     return Concat(dim).node(a, b)
 
 
+@checked
 def repeat(a: Tensor, b: Tensor) -> Tensor:
     """`ggml_repeat`: a up to the shape of b; see Repeat."""
-    check_tensors("repeat", b=b)
     return Repeat(b.ne).node(a)
 
 
+@checked
 def repeat_4d(a: Tensor, ne0: int, ne1: int, ne2: int, ne3: int) -> Tensor:
     """`ggml_repeat_4d`; see Repeat."""
     return Repeat(as_ne((ne0, ne1, ne2, ne3))).node(a)
 
 
+@checked
 def pad(a: Tensor, p0: int, p1: int, p2: int, p3: int) -> Tensor:
     """`ggml_pad`: zeros after each dimension; see Pad."""
     return Pad(0, p0, 0, p1, 0, p2, 0, p3).node(a)
 
 
+@checked
 def pad_ext(
     a: Tensor, lp0: int, rp0: int, lp1: int, rp1: int, lp2: int, rp2: int, lp3: int, rp3: int
 ) -> Tensor:
@@ -162,6 +167,7 @@ def pad_ext(
     return Pad(lp0, rp0, lp1, rp1, lp2, rp2, lp3, rp3).node(a)
 
 
+@checked
 def arange(start: float, stop: float, step: float) -> Tensor:
     """`ggml_arange`; see Arange."""
-    return Arange(float(start), float(stop), float(step)).node()
+    return Arange(start, stop, step).node()

@@ -10,7 +10,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from ggmlpy.op import Array, Op, check_tensors, op
+from ggmlpy.arguments import checked
+from ggmlpy.op import Array, Op, op
 from ggmlpy.spec import Spec, require
 from ggmlpy.tensor import Tensor
 from ggmlpy.types import F16, F32
@@ -79,7 +80,6 @@ def check_sinks(sinks: Spec, n_head: int) -> None:
 
 def set_sinks(out: Tensor, sinks: Tensor | None, kind: type[MaskedScores]) -> Tensor:
     """Give the node `out` its sinks, in place as ggml does, and return it."""
-    check_tensors(f"{kind.name}_add_sinks", a=out)
     require(
         isinstance(out.op, kind),
         f"{kind.name}: sinks are for a result of {kind.name}, this is {out!r}",
@@ -172,22 +172,26 @@ class DiagMaskInf(Op):
         return np.where(column > self.n_past + query, -np.inf, x)
 
 
+@checked
 def soft_max(a: Tensor) -> Tensor:
     """`ggml_soft_max`; see SoftMax."""
     return SoftMax().node(a)
 
 
+@checked
 def soft_max_ext(a: Tensor, mask: Tensor | None, scale: float, max_bias: float) -> Tensor:
     """`ggml_soft_max_ext`; see SoftMax."""
-    made = SoftMax(float(scale), float(max_bias), has_mask=mask is not None)
+    made = SoftMax(scale, max_bias, has_mask=mask is not None)
     return made.node(a) if mask is None else made.node(a, mask)
 
 
+@checked
 def soft_max_add_sinks(a: Tensor, sinks: Tensor | None) -> Tensor:
     """`ggml_soft_max_add_sinks`: gives `a`, a result of soft_max_ext, its sinks; returns `a`."""
     return set_sinks(a, sinks, SoftMax)
 
 
+@checked
 def diag_mask_inf(a: Tensor, n_past: int) -> Tensor:
     """`ggml_diag_mask_inf`; see DiagMaskInf."""
     return DiagMaskInf(n_past).node(a)

@@ -7,7 +7,8 @@ from enum import IntEnum
 
 import numpy as np
 
-from ggmlpy.op import Array, Op, check_tensors, op
+from ggmlpy.arguments import checked
+from ggmlpy.op import Array, Op, op
 from ggmlpy.ops.views import view_4d
 from ggmlpy.spec import Spec, require
 from ggmlpy.tensor import Tensor
@@ -65,20 +66,22 @@ class TopK(Op):
         return np.argsort(-x, axis=-1, kind="stable")[..., : self.k].astype(np.int32)
 
 
+@checked
 def argsort(a: Tensor, order: int) -> Tensor:
     """`ggml_argsort`: order 0 ascending, 1 descending; see Argsort."""
     require(order in (0, 1), f"argsort: order is {order}: it must be 0 (up) or 1 (down)")
     return Argsort(SortOrder(order)).node(a)
 
 
+@checked
 def top_k(a: Tensor, k: int) -> Tensor:
     """`ggml_top_k`; see TopK."""
     return TopK(k).node(a)
 
 
+@checked
 def argsort_top_k(a: Tensor, k: int) -> Tensor:
     """`ggml_argsort_top_k`: a view of the first k columns of a descending argsort."""
-    check_tensors("argsort_top_k", a=a)
     require(1 <= k <= a.ne[0], f"argsort_top_k: k is {k}: it must be 1 to {a.ne[0]}, the columns")
     order = argsort(a, SortOrder.DESC)
     _, nb1, nb2, nb3 = order.nb

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from ggmlpy.arguments import checked
 from ggmlpy.op import Array, op
 from ggmlpy.ops import activations
 from ggmlpy.ops.elementwise import Mapped
@@ -52,7 +53,7 @@ def _unary(name: str, formula: str, function: ArrayFunction) -> Callable[[Tensor
 
     build.__name__ = build.__qualname__ = name
     build.__doc__ = f"`ggml_{name}`: {formula}; see Unary."
-    return build
+    return checked(build)
 
 
 def _doc(function: ArrayFunction) -> str:
@@ -115,16 +116,18 @@ class Xielu(Mapped):
         return np.where(x > 0, above, below) + self.beta * x
 
 
+@checked
 def leaky_relu(a: Tensor, negative_slope: float) -> Tensor:
     """`ggml_leaky_relu`; see LeakyRelu."""
-    return LeakyRelu(float(negative_slope)).node(a)
+    return LeakyRelu(negative_slope).node(a)
 
 
+@checked
 def xielu(a: Tensor, alpha_n: float, alpha_p: float, beta: float, eps: float) -> Tensor:
     """`ggml_xielu`, with the alphas as trained; see Xielu.
 
     They are kept positive by softplus, and alpha_n starts at beta, as ggml does it here.
     """
-    ready_n = beta + float(np.logaddexp(0, alpha_n))
-    ready_p = float(np.logaddexp(0, alpha_p))
-    return Xielu(ready_n, ready_p, float(beta), float(eps)).node(a)
+    with np.errstate(invalid="ignore"):  # NaN gives NaN
+        ready_n, ready_p = (float(np.logaddexp(0, alpha)) for alpha in (alpha_n, alpha_p))
+    return Xielu(beta + ready_n, ready_p, beta, eps).node(a)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ggmlpy.op import Array, Op, check_tensors, op
+from ggmlpy.arguments import checked
+from ggmlpy.op import Array, Op, op
 from ggmlpy.spec import Dims, Spec, as_ne, require
 from ggmlpy.tensor import Tensor
 
@@ -141,23 +142,27 @@ class Transpose(MemoryView):
         return _permuted(x, (1, 0, 2, 3))
 
 
+@checked
 def view_1d(a: Tensor, ne0: int, offset: int) -> Tensor:
     """`ggml_view_1d`; see View."""
     return View(as_ne((ne0,)), None, offset).node(a)
 
 
+@checked
 def view_2d(a: Tensor, ne0: int, ne1: int, nb1: int, offset: int) -> Tensor:
     """`ggml_view_2d`; see View."""
     ne = as_ne((ne0, ne1))
     return View(ne, (nb1, nb1 * ne1, nb1 * ne1), offset).node(a)
 
 
+@checked
 def view_3d(a: Tensor, ne0: int, ne1: int, ne2: int, nb1: int, nb2: int, offset: int) -> Tensor:
     """`ggml_view_3d`; see View."""
     ne = as_ne((ne0, ne1, ne2))
     return View(ne, (nb1, nb2, nb2 * ne2), offset).node(a)
 
 
+@checked
 def view_4d(
     a: Tensor, ne0: int, ne1: int, ne2: int, ne3: int, nb1: int, nb2: int, nb3: int, offset: int
 ) -> Tensor:
@@ -165,37 +170,43 @@ def view_4d(
     return View(as_ne((ne0, ne1, ne2, ne3)), (nb1, nb2, nb3), offset).node(a)
 
 
+@checked
 def reshape(a: Tensor, b: Tensor) -> Tensor:
     """`ggml_reshape`: a in the shape of b; see Reshape."""
-    check_tensors("reshape", b=b)
     return Reshape(b.ne).node(a)
 
 
+@checked
 def reshape_1d(a: Tensor, ne0: int) -> Tensor:
     """`ggml_reshape_1d`; see Reshape."""
     return Reshape(as_ne((ne0,))).node(a)
 
 
+@checked
 def reshape_2d(a: Tensor, ne0: int, ne1: int) -> Tensor:
     """`ggml_reshape_2d`; see Reshape."""
     return Reshape(as_ne((ne0, ne1))).node(a)
 
 
+@checked
 def reshape_3d(a: Tensor, ne0: int, ne1: int, ne2: int) -> Tensor:
     """`ggml_reshape_3d`; see Reshape."""
     return Reshape(as_ne((ne0, ne1, ne2))).node(a)
 
 
+@checked
 def reshape_4d(a: Tensor, ne0: int, ne1: int, ne2: int, ne3: int) -> Tensor:
     """`ggml_reshape_4d`; see Reshape."""
     return Reshape(as_ne((ne0, ne1, ne2, ne3))).node(a)
 
 
+@checked
 def permute(a: Tensor, axis0: int, axis1: int, axis2: int, axis3: int) -> Tensor:
     """`ggml_permute`: dimension j goes to place axis_j; see Permute."""
     return Permute((axis0, axis1, axis2, axis3)).node(a)
 
 
+@checked
 def transpose(a: Tensor) -> Tensor:
     """`ggml_transpose`; see Transpose."""
     return Transpose().node(a)

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from types import TracebackType
 
+from ggmlpy.arguments import checked
 from ggmlpy.errors import GGUFError, WeightError
 from ggmlpy.gguf_file.cursor import Cursor
 from ggmlpy.gguf_file.metadata import Metadata, read_metadata
@@ -61,7 +63,8 @@ class GGUFFile:
         self.tensors: dict[str, TensorInfo] = _merged(contents)
 
     @classmethod
-    def open(cls, path: str | Path) -> GGUFFile:
+    @checked
+    def open(cls, path: str | PathLike[str]) -> GGUFFile:
         """Open the model at `path`; of a split model, its first file, which brings the others.
 
         Raises MissingFile if a file is absent or a folder, FileError if one cannot be read, and

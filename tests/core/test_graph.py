@@ -8,7 +8,8 @@ import pytest
 
 from ggmlpy import ArgumentError, compute, ops
 from ggmlpy.graph import Graph
-from ggmlpy.tensor import Flag, Tensor, from_bytes, from_numpy, scope, zeros
+from ggmlpy.scopes import scope
+from ggmlpy.tensor import Flag, Tensor, from_bytes, from_numpy, zeros
 
 
 def test_sources_come_before_nodes_left_to_right() -> None:

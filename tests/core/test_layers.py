@@ -12,9 +12,9 @@ ROOT = Path(__file__).resolve().parents[2]
 # Lowest first. A module may import from its own layer and from those before it.
 LAYERS: list[tuple[str, list[str]]] = [
     ("core", [
-        "errors", "limits", "quoting", "types", "quants", "spec", "open_file", "storage", "layout",
-        "tensor", "op", "graph", "graph_layers", "graph_html", "gguf_file", "progress",
-        "kept_digests", "weights_digest",
+        "errors", "limits", "quoting", "scopes", "arguments", "types", "quants", "spec",
+        "open_file", "storage", "layout", "tensor", "op", "graph", "graph_layers", "graph_html",
+        "gguf_file", "progress", "kept_digests", "weights_digest",
     ]),
     ("text", [
         "tokenizer", "chat", "template_process", "template_worker", "stopping", "timings",

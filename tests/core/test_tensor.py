@@ -10,7 +10,8 @@ import ggmlpy
 from ggmlpy import ops
 from ggmlpy.errors import GgmlpyError, ShapeError
 from ggmlpy.quants import from_float, to_float
-from ggmlpy.tensor import Flag, from_bytes, from_numpy, scope, zeros
+from ggmlpy.scopes import scope
+from ggmlpy.tensor import Flag, from_bytes, from_numpy, zeros
 from ggmlpy.types import BF16, BY_ID, F32, Q4_0, TYPES, type_of
 
 

@@ -1,15 +1,18 @@
-"""What is no tensor where one must be: an ArgumentError that names op, argument and kind."""
+"""Arguments of another kind than must be there: an ArgumentError that names op, argument, kind."""
 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from ggmlpy import ArgumentError, ops, scope
+from ggmlpy import ArgumentError, GgmlpyError, Graph, compute, ops, scope
+from ggmlpy.backends.reference import ReferenceBackend
+from ggmlpy.executable import Executable
 from ggmlpy.tensor import Tensor, from_numpy
 
 KINDS = {
@@ -70,6 +73,108 @@ def test_each_argument_of_each_op(name: str, argument: str) -> None:
         assert f" is {kind}: it must be a tensor" in message
 
 
+NUMBERS: dict[str, object] = {
+    "a list": [1],
+    "a str": "1",
+    "a bytes": b"1",
+    "an object": object(),
+    "a bool": True,
+    "a complex": 1j,
+    "a numpy array (int64, shape ())": np.array(1),
+    "a Tensor": from_numpy(np.ones((32, 32), np.float32)),
+    "None": None,
+}
+NO_INT = NUMBERS | {
+    "a float": 1.0,
+    "a float64": np.float64(1),
+    "a whole number of 71 bits": -(2**70),
+    "a whole number of 64 bits": 2**63,
+}
+NO_FLOAT = NUMBERS | {"a whole number of 1329 bits": 10**400, "a float": 1e39}
+
+
+def number_arguments() -> Iterator[tuple[str, str, str]]:
+    """Every argument of every op that is a number: op, argument, annotation."""
+    for name in ops.__all__:
+        for parameter in inspect.signature(getattr(ops, name)).parameters.values():
+            if parameter.annotation in ("int", "float"):
+                yield name, parameter.name, parameter.annotation
+
+
+@pytest.mark.parametrize(("name", "argument", "annotation"), list(number_arguments()))
+def test_each_number_of_each_op(name: str, argument: str, annotation: str) -> None:
+    noun = "a whole number" if annotation == "int" else "a number"
+    for kind, value in (NO_INT if annotation == "int" else NO_FLOAT).items():
+        for build in calls(name, argument, value):
+            with pytest.raises(ArgumentError) as caught, scope("blk.3"):
+                build()
+            message = f"blk.3.{name}: {argument} is {kind}: it must be {noun}"
+            assert str(caught.value).startswith(message)
+
+
+def calls(name: str, argument: str, value: object) -> list[Callable[[], object]]:
+    """The call with all arguments in their places, and with those from this one on by name."""
+    function = getattr(ops, name)
+    values = given(name, argument, value)
+    parameters = list(inspect.signature(function).parameters)
+    i = parameters.index(argument)
+    named = dict(zip(parameters[i:], values[i:], strict=False))
+    return [lambda: function(*values), lambda: function(*values[:i], **named)]
+
+
+EDGES = [0, -1, 2**31, 2**32, 2**62, 2**63 - 1, -(2**63), math.nan, math.inf, -math.inf, 1e-300,
+         np.float16(3), np.int8(-3), np.uint64(2**64 - 1), "f32", "", (1,), {}, len]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", ops.__all__)
+def test_whatever_is_given_is_refused_or_runs(name: str) -> None:
+    """Values at the ends of their ranges, and of any kind, in each argument of each op."""
+    for argument in inspect.signature(getattr(ops, name)).parameters:
+        for value in EDGES:
+            try:
+                node = getattr(ops, name)(*given(name, argument, value))
+            except GgmlpyError:
+                continue
+            assert isinstance(node, Tensor)
+            if node.spec.n_bytes < 1 << 13:
+                Executable(Graph(node), [ReferenceBackend()]).run()
+
+
+def test_numpys_numbers_are_numbers() -> None:
+    x: Any = tensor()
+    one: Any = np.int16(1)
+    half: Any = np.float32(0.5)
+    node = ops.group_norm(x, one, half)
+    assert node.op is not None
+    assert {k: type(v) for k, v in node.op.params().items()} == {"n_groups": int, "eps": float}
+    ne: Any = np.array([16, 2])
+    assert ops.reshape_2d(ops.view_1d(x, ne[0] * 2, ne[1] * 4), *ne).ne == (16, 2, 1, 1)
+
+
+def test_python_counts_the_arguments() -> None:
+    function: Any = ops.rms_norm
+    x = tensor()
+    uses: list[Callable[[], object]] = [
+        lambda: function(x),
+        lambda: function(x, 1e-5, 3),
+        lambda: function(x, 1e-5, eps=1e-5),
+        lambda: function(x, epsilon=1e-5),
+    ]
+    for use in uses:
+        with pytest.raises(TypeError, match=r"rms_norm\(\) "):
+            use()
+
+
+@pytest.mark.parametrize(
+    "sections", [3, None, "1111", np.array(4), [1, 1, 1, 0.5], [1, 1, None, 1]]
+)
+def test_sections_are_whole_numbers(sections: Any) -> None:
+    pos = from_numpy(np.zeros(4, np.int32))
+    with pytest.raises(ArgumentError, match=r"^rope_multi: sections is "):
+        ops.rope_multi(tensor(), pos, None, 32, sections, 8, 0, 1e4, 1.0, 0.0, 1.0, 0.0, 0.0)
+
+
 def test_all_ops_but_one_take_tensors() -> None:
     assert {name for name, _ in tensor_arguments()} == set(ops.__all__) - {"arange"}
 
@@ -79,7 +184,7 @@ def test_the_message() -> None:
     with pytest.raises(ArgumentError) as caught:
         ops.mul_mat(w, np.ones((2, 32), np.float32))  # type: ignore[arg-type]
     assert str(caught.value) == (
-        "mul_mat: x is a numpy array (float32, shape (2, 32)): it must be a tensor"
+        "mul_mat: b is a numpy array (float32, shape (2, 32)): it must be a tensor"
         " (ggmlpy.from_numpy makes one of an array)"
     )
     with pytest.raises(TypeError):  # which ArgumentError is
@@ -103,9 +208,23 @@ def test_operators_take_tensors_and_numbers(value: Any) -> None:
             use()
 
 
-def test_operators_with_numbers() -> None:
-    from ggmlpy import compute
+def test_numbers_that_operators_refuse() -> None:
+    x = tensor()
+    values: list[Any] = [10**400, True, 1e39, 1j]
+    for value in values:
+        with pytest.raises(ArgumentError):
+            x * value
+    with pytest.raises(ArgumentError, match=r"^reshape: there are 5 counts: there must be 1 to 4$"):
+        x.reshape(2, 2, 2, 2, 64)
 
+
+def test_a_division_by_zero_is_that_of_floats() -> None:
+    x = from_numpy(np.array([1, -1, 0], np.float32))
+    got = compute([x / 0, x / -0.0], backend="reference")
+    np.testing.assert_array_equal(got, [[np.inf, -np.inf, np.nan], [-np.inf, np.inf, np.nan]])
+
+
+def test_operators_with_numbers() -> None:
     a = np.array([1.0, -2.0, 4.0], np.float32)
     x = from_numpy(a)
     numbers: list[Any] = [2, 2.5, np.float32(0.5), np.int64(3)]

@@ -19,7 +19,8 @@ import pytest
 import ggmlpy.ops
 from ggmlpy import ops
 from ggmlpy.errors import ShapeError
-from ggmlpy.tensor import Tensor, scope
+from ggmlpy.scopes import scope
+from ggmlpy.tensor import Tensor
 from tests.ops.values import blank
 
 ROPE: dict[str, Any] = {
