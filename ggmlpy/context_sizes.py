@@ -15,7 +15,7 @@ import numpy as np
 
 from ggmlpy.errors import BadBatch
 
-_MOST = 1 << 47  # more tokens than memory can have an address for
+_MOST = 1 << 62  # of which numpy's integers hold the next multiple of 256, too
 _SHORT = 256  # tokens of a sequence below which a default is not what was meant
 
 
@@ -97,4 +97,4 @@ def check_whole(name: str, value: object, least: int) -> None:
     if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
         raise BadBatch(f"{name} is {value!r}: it must be a whole number, at least {least}")
     if int(value) > _MOST:
-        raise BadBatch(f"{name} is {value!r}: it must be at most 2^47")
+        raise BadBatch(f"{name} is {value!r}: it must be at most 2^62")

@@ -16,19 +16,13 @@ from ggmlpy.types import TensorType
 
 Dims = tuple[int, int, int, int]
 MAX_DIMS = 4
-MAX_ELEMENTS = 1 << 60  # their bytes can be counted in 63 bits
 
 
 def as_ne(ne: Sequence[int]) -> Dims:
-    """Up to four counts, padded with ones.
-
-    Raises ShapeError for more, for a count below one, and for more elements than memory can hold.
-    """
+    """Up to four counts, padded with ones. Raises ShapeError for more, or for a count below one."""
     counts = tuple(map(operator.index, ne))
     if not 1 <= len(counts) <= MAX_DIMS or min(counts) < 1:
         raise ShapeError(f"ne is {list(counts)}: it must be 1 to {MAX_DIMS} counts of at least 1")
-    if math.prod(counts) > MAX_ELEMENTS:
-        raise ShapeError(f"ne is {list(counts)}: it must be at most 2^60 elements")
     a, b, c, d = counts + (1,) * (MAX_DIMS - len(counts))
     return (a, b, c, d)
 

@@ -13,6 +13,8 @@ from ggmlpy.op import Array, Op, op
 from ggmlpy.spec import Dims, Spec, as_ne, require
 from ggmlpy.tensor import Tensor
 
+MAX_ELEMENTS = 1 << 59  # with strides of 0 they need no memory, but 63 bits must count their bytes
+
 
 class MemoryView(Op):
     """The base of ops whose result shares source 0's memory and needs no computing."""
@@ -34,8 +36,9 @@ class View(MemoryView):
         y[i3, i2, i1, i0] = the element at x's first byte + offset + sum_d i_d * nb[d]
 
     x [...] any type  ->  y [ne] of the same type. Raises ShapeError unless the strided extent of
-    y (from its first byte to the end of its last element) lies inside that of x, and offset and
-    strides are whole elements. (ggml checks the extent that y would have without gaps.)
+    y (from its first byte to the end of its last element) lies inside that of x, offset and strides
+    are whole elements, and elements are no more than 2^59. (ggml checks the extent that y would
+    have without gaps.)
     """
 
     suffix = " (view)"
@@ -57,6 +60,10 @@ class View(MemoryView):
         require(
             self.offset >= 0 and self.offset % unit == 0,
             f"offset is {self.offset}: it must be a multiple of {x.type}'s {unit} bytes",
+        )
+        require(
+            y.n_elements <= MAX_ELEMENTS,
+            f"ne {y.shape_text} has {y.n_elements} elements: it must have at most 2^59",
         )
         end = self.offset + y.n_bytes
         require(

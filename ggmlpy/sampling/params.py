@@ -11,8 +11,6 @@ from typing import TypeGuard
 
 from ggmlpy.errors import SamplingError
 
-_LARGEST = sys.float_info.max  # whole numbers may be larger, and no float
-
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
@@ -76,14 +74,14 @@ def _check_bias(logit_bias: object) -> None:
         _check_integer("a token id of logit_bias", token, low=0)
         name = f"logit_bias[{token}]"
         # +inf would make every other token impossible, and two of them undecidable.
-        if not _is_real(bias) or not (-_LARGEST <= bias <= _LARGEST or bias == -math.inf):
+        if not _is_real(bias) or math.isnan(bias) or bias == math.inf:
             raise _error(name, bias, "a number, or -inf")
 
 
 def _check_real(
     name: str, value: object, low: float = -math.inf, high: float = math.inf, note: str = ""
 ) -> None:
-    if not _is_real(value) or not max(low, -_LARGEST) <= value <= min(high, _LARGEST):
+    if not _is_real(value) or not math.isfinite(value) or not low <= value <= high:
         wanted = "a finite number" if low == -math.inf else f"a number in {low:g} .. {high:g}"
         raise _error(name, value, wanted + note)
 
@@ -100,7 +98,9 @@ def _check_integer(
 
 
 def _is_real(value: object) -> TypeGuard[float]:
-    return isinstance(value, Real) and not isinstance(value, bool)
+    if isinstance(value, int):
+        return not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    return isinstance(value, Real)
 
 
 def _is_integer(value: object) -> TypeGuard[int]:

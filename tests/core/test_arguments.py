@@ -130,9 +130,3 @@ def test_a_checked_function() -> None:
     assert [type(value) for value in taken(one, b=3)[::2]] == [int, float]
     with pytest.raises(ArgumentError, match=r"taken: b is a str: it must be a number$"):
         taken(1, 2, b="3")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("ne", [(2**61,), (2**20,) * 4, (2**62, 1, 2)])
-def test_more_elements_than_memory_can_hold(ne: tuple[int, ...]) -> None:
-    with pytest.raises(ggmlpy.ShapeError, match=r"it must be at most 2\^60 elements"):
-        ggmlpy.zeros("f32", ne)

@@ -74,6 +74,7 @@ BROKEN: list[tuple[Callable[[], Tensor], str]] = [
     (lambda: ops.view_2d(f32(8), 2, 2, -8, 8), "nb1 is -8"),
     (lambda: ops.view_1d(f32(8), 2, 2), "offset is 2: it must be a multiple of f32's 4 bytes"),
     (lambda: ops.view_1d(f32(8), 2, -4), "offset is -4"),
+    (lambda: ops.view_4d(f32(8), 1, 2**20, 2**20, 2**20, 0, 0, 0, 0), "it must have at most 2^59"),
     (lambda: ops.view_1d(f32(8), 9, 0), "the view ends at byte 36 and x at byte 32"),
     (lambda: ops.view_2d(f32(8, 4), 4, 4, 48, 0), "the view ends at byte 160 and x at byte 128"),
     (lambda: ops.view_1d(blank("q8_0", 64), 16, 0), "blocks of 32 elements, a row has 16"),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ggmlpy import ops
 from ggmlpy.errors import ShapeError
+from ggmlpy.layout import element_view
 from ggmlpy.quants import from_float
 from ggmlpy.tensor import from_bytes, from_numpy
 from tests.ops.values import leaf, run, uniform
@@ -126,3 +127,11 @@ def test_names_follow_the_source() -> None:
 def test_shape_of_another_tensor() -> None:
     x = leaf(uniform(6, 6, 4))
     assert ops.reshape(x, leaf(uniform(7, 2, 3, 4))).ne == (2, 3, 4, 1)
+
+
+def test_the_most_elements_that_a_view_may_have() -> None:
+    """All are one element: numpy counts their bytes before it looks at strides."""
+    x = from_numpy(np.ones(1))
+    y = ops.view_4d(x, 1, 2**20, 2**20, 2**19, 0, 0, 0, 0)
+    everything = np.broadcast_to(x.numpy(), y.ne[::-1])
+    assert element_view(x.array().view(np.uint8), y.spec).shape == everything.shape
