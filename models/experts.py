@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from ggmlpy import ops
 from ggmlpy.models.hparams import HParams
 from ggmlpy.models.weights import Weights
-from ggmlpy.tensor import Tensor, scope
+from ggmlpy.scopes import scope
+from ggmlpy.tensor import Tensor
 
 
 @dataclass(frozen=True, slots=True)
