@@ -25,6 +25,7 @@ from ggmlpy.errors import AllocationError, BadBatch, StateError, WeightError
 from ggmlpy.fingerprint import Fingerprint
 from ggmlpy.gguf_file import GGUFFile
 from ggmlpy.kept_digests import KeptDigests
+from ggmlpy.limits import starting_threads
 from ggmlpy.llama_state import LlamaState
 from ggmlpy.models import load_model
 from ggmlpy.sampling import SamplingParams
@@ -301,6 +302,7 @@ def _beside(*steps: Callable[[], None]) -> Iterator[None]:
             step()
 
     with ThreadPoolExecutor(1, "ggmlpy-load") as pool:
-        done = pool.submit(do)
+        with starting_threads():
+            done = pool.submit(do)
         yield
         done.result()

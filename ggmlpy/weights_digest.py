@@ -19,6 +19,7 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 import numpy as np
 
 from ggmlpy.gguf_file import TensorInfo
+from ggmlpy.limits import starting_threads
 from ggmlpy.progress import tell
 
 CHUNK_BYTES = 16 << 20
@@ -54,7 +55,8 @@ def _submit(pool: ThreadPoolExecutor, info: TensorInfo) -> list[Future[bytes]]:
     Bytes of a big-endian file cannot: `data` swaps all of the tensor's.
     """
     step = info.n_bytes if info.place is None else CHUNK_BYTES
-    return [pool.submit(_chunks, info, at, step) for at in range(0, info.n_bytes, step)]
+    with starting_threads():
+        return [pool.submit(_chunks, info, at, step) for at in range(0, info.n_bytes, step)]
 
 
 def _chunks(info: TensorInfo, begin: int, n_bytes: int) -> bytes:

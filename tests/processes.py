@@ -1,10 +1,12 @@
-"""Processes that tests start: they take an interrupt as from a terminal, and end with the test."""
+"""Processes that tests start: they take an interrupt as from a terminal, and end with the test.
+And threads that cannot be started."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,6 +44,11 @@ def running(command: Sequence[str], **options: Any) -> Iterator[Process]:
         finally:
             if process.poll() is None:
                 process.kill()
+
+
+def no_start(thread: threading.Thread) -> None:
+    """`Thread.start` where the system gives no thread."""
+    raise RuntimeError("can't start new thread")
 
 
 def wait_until_it_waits(process: Process) -> None:

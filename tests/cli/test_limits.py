@@ -14,6 +14,7 @@ import ggmlpy
 from ggmlpy import limits
 from ggmlpy.errors import BackendError
 from ggmlpy.limits import importing, starting_threads
+from tests.processes import no_start
 
 with_limits = pytest.mark.skipif(
     sys.platform != "linux" or shutil.which("sh") is None, reason="only Linux keeps to `ulimit -v`"
@@ -84,10 +85,6 @@ def test_threads_that_cannot_be_started_are_a_backend_error(
     tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with `ulimit -u`, or where there is no memory for another stack."""
-
-    def no_start(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
     with ggmlpy.Llama(tiny, backend="reference"):  # what it imports is there
         pass
     monkeypatch.setattr(threading.Thread, "start", no_start)

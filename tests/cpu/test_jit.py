@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -25,14 +26,14 @@ from ggmlpy.backends.cpu.cache import Cache, KernelCacheWarning
 from ggmlpy.backends.cpu.isa import ISA, select
 from ggmlpy.backends.cpu.jit import Jit, _Job
 from ggmlpy.backends.cpu.kernel import Entry
-from ggmlpy.errors import KernelError
+from ggmlpy.errors import BackendError, KernelError
 from ggmlpy.executable import Executable
 from ggmlpy.graph import Graph
 from ggmlpy.tensor import from_numpy
 from tests.cpu import plan_kernels, simd_kernels
 from tests.cpu.conftest import ISAS
 from tests.cpu.test_cache_key import clear_caches
-from tests.processes import running
+from tests.processes import no_start, running
 from tests.resident import linux, resident_bytes
 
 ROOT = Path(__file__).parents[2]
@@ -238,6 +239,14 @@ def test_compilers_are_as_many_as_cores_that_may_be_used(
     jit = Jit("generic", cache=Cache(tmp_path), progress=lambda *args: None)
     jit._compile(jit._jobs(list(simd_kernels.ENTRIES[:7])))
     assert len(started) == n_workers
+
+
+def test_without_a_thread_nothing_is_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threading.Thread, "start", no_start)
+    with pytest.raises(BackendError, match="no thread can be started"):
+        Jit("generic", cache=Cache(tmp_path)).address(plan_kernels.count)
 
 
 def test_the_c_maths_library_is_there(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import signal
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from typing import Any
 
@@ -26,6 +26,7 @@ from ggmlpy.backends.cpu.kernel import Entry
 from ggmlpy.backends.cpu.kernels.matmul import FORMATS
 from ggmlpy.backends.cpu.packing import PackedWeights, Packing
 from ggmlpy.backends.cpu.pieces import PIECE
+from ggmlpy.errors import BackendError
 from ggmlpy.progress import listening
 from ggmlpy.quants import Bytes
 from ggmlpy.storage import Storage, address_of
@@ -34,7 +35,7 @@ from ggmlpy.types import TYPES
 from tests.blocks import random_rows
 from tests.cpu.conftest import ISAS, jit_for
 from tests.cpu.formats.repacked import REPACK
-from tests.processes import interruptible
+from tests.processes import interruptible, no_start
 
 
 @pytest.fixture(params=["threads", "inline"])
@@ -251,10 +252,15 @@ def test_a_weight_is_packed_once_for_all_plans_and_its_copy_goes_with_it() -> No
 
 @pytest.mark.usefixtures("on_threads")
 def test_an_interrupt_ends_it_soon_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    go_on, leave = threading.Event(), ThreadPoolExecutor.__exit__
+    waits, go_on, leave = threading.Event(), threading.Event(), ThreadPoolExecutor.__exit__
+
+    def wait_for_threads(*args: Any) -> Any:
+        waits.set()  # all of them have been started
+        return wait(*args)
 
     def interrupt(i: int) -> None:
         if i == 2:
+            waits.wait()
             signal.raise_signal(signal.SIGINT)
         if i >= 2:
             go_on.wait()
@@ -263,6 +269,7 @@ def test_an_interrupt_ends_it_soon_and_leaves_nothing(monkeypatch: pytest.Monkey
         go_on.set()  # the interrupt has come, and threads are waited for
         return leave(*args)
 
+    monkeypatch.setattr(packing, "wait", wait_for_threads)
     monkeypatch.setattr(ThreadPoolExecutor, "__exit__", leave_pool)
     weight, steps = bytes_weight(200), Steps(200, interrupt)
     with interruptible(), pytest.raises(KeyboardInterrupt):
@@ -271,6 +278,16 @@ def test_an_interrupt_ends_it_soon_and_leaves_nothing(monkeypatch: pytest.Monkey
     assert not [t for t in threading.enumerate() if t.name.startswith("ggmlpy-pack")]
     steps.at = lambda i: None
     assert packed(weight, steps, 2).data.tolist() == steps_done(200)
+
+
+@pytest.mark.usefixtures("on_threads")
+def test_without_threads_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight, steps = bytes_weight(20), Steps(20)
+    monkeypatch.setattr(threading.Thread, "start", no_start)
+    with pytest.raises(BackendError, match="no thread can be started"):
+        packed(weight, steps, 2)
+    monkeypatch.undo()
+    assert packed(weight, steps, 2).data.tolist() == steps_done(20)
 
 
 @pytest.mark.usefixtures("on_threads")
