@@ -29,6 +29,15 @@ def test_top_p_counts_what_top_k_left() -> None:
     assert kept(sampler(4, top_p=0.4), [0, 0, 0, 0]) == [0, 1]
 
 
+def test_top_p_keeps_as_many_as_are_asked_for() -> None:
+    """However many that is, and however few hold p."""
+    logits = [1000.0, *range(600)]
+    for n in (1, 255, 257, 500):
+        assert kept(sampler(601, top_p=0.5, min_keep=n), logits) == sorted(
+            [0, *range(602 - n, 601)]
+        )
+
+
 def test_min_p_looks_at_probabilities_before_the_temperature() -> None:
     logits = [0.0, math.log(0.2)]
     assert kept(sampler(2, min_p=0.1, temperature=0.1), logits) == [0, 1]
