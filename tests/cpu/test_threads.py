@@ -13,6 +13,7 @@ from ggmlpy.backends.cpu.kernel import Entry
 from ggmlpy.backends.cpu.plan import Plan, make_record
 from ggmlpy.backends.cpu.runner import PARKED, RESERVED, SLOT_BYTES, SLOTS, SPINNING
 from ggmlpy.backends.cpu.threads import ThreadPool, _native, aligned_zeros
+from ggmlpy.errors import BackendError
 from tests.cpu.conftest import jit_for
 from tests.cpu.plan_kernels import meet
 from tests.cpu.test_plan import Counting
@@ -128,6 +129,17 @@ def test_an_interrupt_lets_threads_sleep_again(
         alone.run(address(counting), 3, N_THREADS)
     assert counting.counter[0] == 0
     assert states(alone._memory) == [PARKED, SPINNING, PARKED]
+
+
+def test_a_plan_has_a_largest_number_of_records(
+    alone: ThreadPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[int] = []
+    monkeypatch.setattr(alone, "_run", lambda memory, plan, n_nodes, *args: given.append(n_nodes))
+    alone.run(0, runner.MAX_NODES - 1, N_THREADS)
+    with pytest.raises(BackendError, match="the plan has 1048575 records, must be below 1048575"):
+        alone.run(0, runner.MAX_NODES, N_THREADS)
+    assert given == [runner.MAX_NODES - 1]
 
 
 # --- the compiled half, on memory of its own -----------------------------------------------------
