@@ -42,10 +42,11 @@ def pieces(llm: Llama, **options: Any) -> list[Piece]:
 
 def forced(tokens: list[int]) -> LogitsProcessor:
     """These tokens, one after another."""
+    left = iter(tokens)
 
     def process(seen: Sequence[int], logits: NDArray[np.float32]) -> NDArray[np.float32]:
         logits[:] = 0
-        logits[tokens[len(seen) - len(PROMPT)]] = 1
+        logits[next(left)] = 1
         return logits
 
     return process
