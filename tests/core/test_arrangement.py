@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from ggmlpy.arrangement import Arrangement, SegmentShape
-from ggmlpy.batch import Batch, split
+from ggmlpy.batch import Batch, check_shared, split
+from ggmlpy.errors import BadBatch
 
 
 def arranged(seq_of_token: list[int], unified: bool) -> Arrangement:
@@ -46,3 +48,26 @@ def test_tokens_of_several_sequences_are_told() -> None:
     made = Arrangement.of(runs, unified=True)
     assert made.is_shared
     np.testing.assert_array_equal(made.seqs, [0])
+
+
+@pytest.mark.parametrize(
+    ("histories", "seq_ids", "wrong"),
+    [
+        ([0, 0], [(0, 1), (0, 1), (0,), (1,)], None),
+        ([0, 1], [(0, 1)], 0),
+        ([0, 0], [(0,), (1,), (0, 1)], 2),
+        ([0, 0, 0], [(0, 1), (2,), (0, 1)], None),
+        ([0, 0, 0], [(0, 1), (0, 1, 2)], 1),
+    ],
+)
+def test_a_token_is_of_sequences_that_share_all_before_it(
+    histories: list[int], seq_ids: list[tuple[int, ...]], wrong: int | None
+) -> None:
+    batch = Batch()
+    for seqs in seq_ids:
+        batch.add(0, 0, seqs)
+    if wrong is None:
+        check_shared(batch, histories)
+        return
+    with pytest.raises(BadBatch, match=rf"token at index {wrong} .* do not share all tokens"):
+        check_shared(batch, histories)
