@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,14 @@ from tests.fuzz import values
 from tests.fuzz.case import Kind, Limits, Recipe, Wrong
 
 _MOST = 1 << 20  # elements of a result that is computed
-_OTHERS = {"from_bytes": from_bytes, "from_numpy": from_numpy, "zeros": zeros, "compute": compute,
-           "Graph": Graph, "scope": ggmlpy.scope}  # fmt: skip
+_OTHERS: dict[str, Callable[..., Any]] = {
+    "from_bytes": from_bytes,
+    "from_numpy": from_numpy,
+    "zeros": zeros,
+    "compute": compute,
+    "Graph": Graph,
+    "scope": ggmlpy.scope,
+}
 _NAMES = (*ops.__all__, *_OTHERS)
 _TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_K", "i32", "i64", "i8", "f64", "iq4_nl")
 
@@ -37,25 +43,28 @@ class Arguments(Kind):
 
     def draw(self, rng: random.Random) -> Recipe:
         name = rng.choice(_NAMES)
-        function = _OTHERS.get(name) or getattr(ops, name)
+        function = _function(name)
         arguments = []
         for parameter in inspect.signature(function).parameters.values():
             if rng.random() < 0.03:
                 break
             if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
                 arguments.append(_argument(rng, parameter))
-        return {"function": name, "arguments": arguments, "backend": rng.choice(("cpu", "reference"))}
+        recipe: Recipe = {"function": name, "arguments": arguments}
+        if name == "compute":
+            recipe["keywords"] = {"n_threads": values.anything(rng)}
+        return recipe | {"backend": rng.choice(("cpu", "reference"))}
 
     def run(self, recipe: Recipe, folder: Path) -> None:
         name = recipe["function"]
-        function = _OTHERS.get(name) or getattr(ops, name)
+        function = _function(name)
         parameters = inspect.signature(function).parameters.values()
         required = [p for p in parameters if p.default is p.empty and p.kind <= 1]
         if len(recipe["arguments"]) < len(required):
             return  # Python's own TypeError
-        result = function(*map(made, recipe["arguments"]))
+        result = function(*map(made, recipe["arguments"]), **recipe.get("keywords", {}))
         if isinstance(result, Tensor):
-            str(result), repr(result.op)
+            repr(result)
             if result.spec.n_elements <= _MOST:
                 compute(result, backend=recipe["backend"])
         elif name in ops.__all__:
@@ -70,12 +79,17 @@ class Arguments(Kind):
                 yield recipe | {"arguments": [*arguments[:i], simple, *arguments[i + 1 :]]}
 
 
+def _function(name: str) -> Callable[..., Any]:
+    found: Callable[..., Any] = _OTHERS.get(name) or getattr(ops, name)
+    return found
+
+
 def _argument(rng: random.Random, parameter: inspect.Parameter) -> Any:
     """Mostly what fits; as JSON, tensors and arrays as dicts."""
     if rng.random() < 0.12:
         return rng.choice((
             values.anything(rng), {"tensor": _tensor(rng)}, {"array": [2, 3]}, {"bytes": 8},
-            {"numpy": rng.choice(("int64", "float32", "bool"))}, {"complex": 1},
+            {"numpy": rng.choice(("int64", "float32", "bool"))}, {"complex": 1}, {"circle": 2},
         ))  # fmt: skip
     annotation = str(parameter.annotation)
     if "Tensor" in annotation and "TensorType" not in annotation:
@@ -100,6 +114,15 @@ def _tensor(rng: random.Random) -> list[Any]:
     return described
 
 
+def _circle(n: int) -> Tensor:
+    """A node that is its own source, n nodes back."""
+    first = last = ops.neg(zeros("f32", (4,)))
+    for _ in range(n - 1):
+        last = ops.neg(last)
+    first.src = (last,)
+    return last
+
+
 def made(described: Any) -> Any:
     """The argument that a recipe says."""
     if not isinstance(described, dict) or len(described) != 1:
@@ -112,6 +135,8 @@ def made(described: Any) -> Any:
             return ops.permute(tensor, *axes[0]) if axes else tensor
     except (GgmlpyError, ValueError, TypeError):
         return zeros("f32", (4,))
+    if kind == "circle":
+        return _circle(value)
     if kind == "array":
         return np.ones(value, np.float32)
     if kind == "bytes":

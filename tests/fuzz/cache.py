@@ -114,13 +114,13 @@ def _draw(rng: random.Random, n_files: int) -> list[Any]:
     i = rng.randrange(n_files)
     what = rng.choice((
         "flip", "flip", "cut", "empty", "swap", "rubbish", "sealed cut", "folder", "gone", "link",
-        "unreadable", "append", "sealed append", "noise",
+        "unreadable", "append", "sealed append", "noise", "copy",
     ))  # fmt: skip
     if what == "flip":
         return [what, i, rng.randrange(20_000), rng.randrange(8)]
-    if what in ("cut", "sealed cut", "append", "sealed append", "noise", "rubbish"):
+    if what in ("cut", "sealed cut", "append", "sealed append", "noise", "copy", "rubbish"):
         return [what, i, rng.choice((0, 1, 16, 47, 48, 49, 64, 100, 1000, 4000, 100_000))]
-    if what in ("swap", "link"):
+    if what in ("swap", "link", "copy"):
         return [what, i, rng.randrange(n_files)]
     return [what, i]
 
@@ -152,6 +152,8 @@ def _mutate(files: list[Path], what: str, i: int, at: int = 0, bit: int = 0) -> 
         _seal(file, random.Random(at).randbytes(at))
     elif what == "noise":
         file.write_bytes(random.Random(at).randbytes(at))
+    elif what == "copy":
+        file.write_bytes(files[at % len(files)].read_bytes())
     elif what == "unreadable":
         file.chmod(0)
     else:
@@ -171,5 +173,3 @@ def _replace(files: list[Path], file: Path, what: str, other: int) -> None:
         file.mkdir()
     elif what == "link":
         file.symlink_to(target if target != file else file.parent / "nothing")
-
-

@@ -25,11 +25,46 @@ from tests.fuzz.kernels import load_kernels
 from tests.models.tiny import Tiny, write_model
 
 _OK, _FAILED, _USAGE, _READER_GONE = 0, 1, 2, 141
-_FILES = ("tiny.gguf", "tiny.gguf", "tiny.gguf", "bpe.gguf", "cut.gguf", "text.txt", "folder",
-          "missing.gguf", "big.gguf", "empty", "-", "", ".", "/dev/null", "a\nb.gguf", "é\udcff")
+_FILES = (
+    "tiny.gguf",
+    "tiny.gguf",
+    "tiny.gguf",
+    "bpe.gguf",
+    "cut.gguf",
+    "text.txt",
+    "folder",
+    "missing.gguf",
+    "big.gguf",
+    "empty",
+    "-",
+    "",
+    ".",
+    "/dev/null",
+    "a\nb.gguf",
+    "é\udcff",
+)
 _SMALL = ("1", "2", "3", "0", "-1", "x", "", "1.5")
-_WHOLE = ("0", "1", "2", "4", "16", "64", "-1", "1000000", str(2**31), str(2**63), str(2**70),
-          "1e3", "0x10", " 3", "nan", "", "x", "-0", "1_000")
+_WHOLE = (
+    "0",
+    "1",
+    "2",
+    "4",
+    "16",
+    "64",
+    "-1",
+    "1000000",
+    str(2**31),
+    str(2**63),
+    str(2**70),
+    "1e3",
+    "0x10",
+    " 3",
+    "nan",
+    "",
+    "x",
+    "-0",
+    "1_000",
+)
 _REAL = ("0", "1", "0.5", "0.95", "2", "-1", "nan", "inf", "-inf", "1e400", "1e-400", "", "x")
 _ALWAYS = ("model", "n_predict", "prompts", "generated", "n_repeat", "sequences")  # else they last
 _FEW = ("n_predict", "n_repeat", "n_tokens", "n_past")
@@ -87,7 +122,9 @@ class Cli(Kind):
             if rng.random() < likely:
                 words += _words(rng, parameter)
         if rng.random() < 0.1:
-            words.insert(rng.randint(0, len(words)), rng.choice(("--nonsense", "-", "--", "x", "-h")))
+            words.insert(
+                rng.randint(0, len(words)), rng.choice(("--nonsense", "-", "--", "x", "-h"))
+            )
         stdin = rng.choice((None, None, "", "Hello\n", "a\0b", "\udcff", "/help\nhi\n/quit\n"))
         return {"words": words, "stdin": stdin, "stdout": rng.choice(_STREAMS)}
 

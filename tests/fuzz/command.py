@@ -45,7 +45,7 @@ def main(kinds: Sequence[Kind], arguments: Sequence[str] | None = None) -> None:
         sys.exit("the fuzzer needs Linux: it forks, and limits what children may take")
     by_name = {kind.name: kind for kind in kinds}
     options = _options(by_name, arguments)
-    if options.list:
+    if options.tell:
         for kind in kinds:
             print(f"{kind.name:12}{kind.about}")
         sys.exit(0)
@@ -73,7 +73,7 @@ class _Options(argparse.Namespace):
     minutes: float | None
     only: list[str] | None
     quick: bool
-    list: bool
+    tell: bool
     replay: list[Path]
     out: Path
 
@@ -99,7 +99,7 @@ def _options(kinds: dict[str, Kind], arguments: Sequence[str] | None) -> _Option
     jobs = os.cpu_count() or 1
     add("--jobs", type=_above_0(int), default=jobs, metavar="N", help=f"default: {jobs}, the cores")
     add("--out", type=Path, default=CORPUS, metavar="DIR", help="where findings are saved")
-    add("--list", action="store_true", help="tell which kinds there are")
+    add("--list", dest="tell", action="store_true", help="tell which kinds there are")
     add("--replay", type=_existing, nargs="+", default=[], metavar="FILE", help="or folders")
     return parser.parse_args(arguments, _Options())
 
@@ -148,7 +148,9 @@ def _run(run: Run) -> int:
     console.print(_table(run))
     for tally in run.tallies.values():
         for (what, where), (path, n) in tally.findings.items():
-            console.print(f"{tally.kind.name}: {what} in {where}, {n} times\n  {path}", soft_wrap=True)
+            console.print(
+                f"{tally.kind.name}: {what} in {where}, {n} times\n  {path}", soft_wrap=True
+            )
     return int(any(tally.findings for tally in run.tallies.values()))
 
 

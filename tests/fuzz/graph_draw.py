@@ -84,7 +84,7 @@ class Drawing:
 
     def type_for(self, n: int) -> str:
         """A type whose rows may have n elements."""
-        kinds = [FLOATS]
+        kinds: list[tuple[str, ...]] = [FLOATS]
         kinds += [_SMALL, _SMALL] if n % 32 == 0 else []
         kinds += [(*_LARGE, "nvfp4"), _LARGE] if n % 256 == 0 else []
         return self.rng.choice(self.rng.choice(kinds))
@@ -207,7 +207,9 @@ def _experts(d: Drawing) -> None:
 def _get_rows(d: Drawing) -> None:
     if d.rng.random() < 0.5:
         n = d.rng.choice(_ROWS)
-        table = d.leaf(d.type_for(n), (n, d.rng.choice(_FEW), *(d.ne()[2:])), "uniform", weight=True)
+        table = d.leaf(
+            d.type_for(n), (n, d.rng.choice(_FEW), *(d.ne()[2:])), "uniform", weight=True
+        )
     else:
         table = d.pick(lambda t: t.type.name in FLOATS)
     _, n_rows, a, b = d.tensors[table].ne
@@ -223,9 +225,7 @@ def _set_rows(d: Drawing, x: str = "") -> None:
     into = d.leaf(d.rng.choice(types), (n, n_rows, a, b), "uniform", state=True)
     d.written.add(into)
     per = [m if d.rng.random() < 0.5 else 1 for m in (a, b)]
-    ids = d.leaf(
-        d.rng.choice(("i32", "i64")), (rows, *per), "ids", limit=n_rows, unique=True
-    )
+    ids = d.leaf(d.rng.choice(("i32", "i64")), (rows, *per), "ids", limit=n_rows, unique=True)
     d.add("set_rows", [into, x, ids])
 
 
@@ -294,7 +294,7 @@ def _rope(d: Drawing) -> None:
 def _softmax(d: Drawing) -> None:
     x = d.pick()
     if d.rng.random() < 0.3:
-        d.add(*d.rng.choice((("soft_max", [x]),)))
+        d.add("soft_max", [x])
         return
     n_kv, n_query, heads, n_seq = d.tensors[x].ne
     mask = None
@@ -326,9 +326,7 @@ def _attention(d: Drawing) -> None:
         mask = d.leaf("f16", ne, "mask")
     bias = 8.0 if mask and d.rng.random() < 0.2 else 0.0
     softcap = d.rng.choice((0.0, 0.0, 10.0))
-    y = d.add(
-        "flash_attn_ext", [q, k, v, mask], scale=0.125, max_bias=bias, logit_softcap=softcap
-    )
+    y = d.add("flash_attn_ext", [q, k, v, mask], scale=0.125, max_bias=bias, logit_softcap=softcap)
     if d.rng.random() < 0.3:
         d.add("flash_attn_ext_add_sinks", [y, d.leaf("f32", (heads,))])
 

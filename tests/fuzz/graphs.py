@@ -25,8 +25,8 @@ from ggmlpy.types import type_of
 from tests.blocks import random_rows
 from tests.case import Case, compare
 from tests.fuzz.case import Kind, Recipe, Wrong
-from tests.fuzz.kernels import load_kernels
 from tests.fuzz.graph_draw import Node, apply, draw_graph
+from tests.fuzz.kernels import load_kernels
 
 _LARGE = 1e15  # beyond it sums of squares and products overflow in f32, and not in the reference
 _ONE_BY_ONE = {"get_rows", "set_rows", "cpy", "cont", "dup", "cast", "concat", "repeat", "pad"}
@@ -185,7 +185,7 @@ def _judge_node(node: Tensor, before: dict[str, bytes]) -> None:
     want = compute(again, backend="reference")
     got = node.numpy()
     types = [source.type.name for source in node.src] or ["f32"]
-    params = {"type": node.type.name} if node.op.name == "cast" else {}
+    params: dict[str, Any] = {"type": node.type.name} if node.op.name == "cast" else {}
     case = Case(node.op.name, ne=[s.ne for s in node.src], types=types, **params)
     if _is_wild(node.op.name, sources):
         return
@@ -220,13 +220,13 @@ def _is_wild(op: str, sources: Sequence[Tensor]) -> bool:
     return any(bool((~np.isfinite(x) | (np.abs(x) > _LARGE)).any()) for x in values)
 
 
-def _within(
-    node: Tensor, sources: Sequence[Tensor], got: NDArray[Any], want: NDArray[Any]
-) -> bool:
+def _within(node: Tensor, sources: Sequence[Tensor], got: NDArray[Any], want: NDArray[Any]) -> bool:
     """Whether each element is as near as it can be expected to be where few make up the NMSE."""
     assert node.op is not None
     values = _floats(sources)
-    largest = max((float(np.abs(x).max(initial=0, where=np.isfinite(x))) for x in values), default=1)
+    largest = max(
+        (float(np.abs(x).max(initial=0, where=np.isfinite(x))) for x in values), default=1
+    )
     step = {"f16": 2.0**-10, "bf16": 2.0**-7}.get(node.type.name, 1e-5)
     slack = step * np.abs(want) + 1e-6 * max(largest, 1.0)
     if node.op.name in ("mul_mat", "mul_mat_id"):
@@ -238,4 +238,3 @@ def _within(
     elif node.op.name in ("sum", "sum_rows", "mean", "cumsum", "norm", "l2_norm", "group_norm"):
         slack = slack + 1e-5 * largest * sources[0].spec.n_elements ** 0.5
     return bool((np.abs(got.astype(np.float64) - want) <= slack).all())
-

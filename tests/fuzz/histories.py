@@ -250,5 +250,3 @@ def _nearly_tied(pieces: list[Piece]) -> bool:
             if len(best) == 2 and best[1] - best[0] < _TIE:
                 return True
     return False
-
-

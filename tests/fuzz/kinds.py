@@ -12,6 +12,7 @@ from tests.fuzz.histories import Histories
 from tests.fuzz.sequences import Sequences
 from tests.fuzz.states import States
 from tests.fuzz.templates import Templates
+from tests.fuzz.writes import Writes
 
 KINDS: tuple[Kind, ...] = (
     Gguf(),
@@ -23,4 +24,5 @@ KINDS: tuple[Kind, ...] = (
     KernelCache(),
     Cli(),
     Arguments(),
+    Writes(),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import random
+import threading
 import warnings
 from pathlib import Path
 
@@ -19,7 +20,7 @@ class Planted(Kind):
     about = "faults of all sorts"
     n_quick = 30
     group = 4
-    limits = Limits(memory_mb=256, cpu_s=1, wall_s=5.0)
+    limits = Limits(memory_mb=256, cpu_s=1, wall_s=4.0)
     parts = ("steps",)
 
     def draw(self, rng: random.Random) -> Recipe:
@@ -55,9 +56,7 @@ class Planted(Kind):
             pass
 
     def wait(self) -> None:
-        import threading
-
-        threading.Lock().acquire() and threading.Event().wait()
+        threading.Event().wait()
 
     def hog(self) -> None:
         bytearray(1 << 30)
@@ -67,7 +66,7 @@ class Faulty(Planted):
     """The same, with faults."""
 
     name = "faulty"
-    faults = ("refuse", "refuse_badly", "wrong", "fail", "warn", "crash", "hog", "hang")
+    faults = ("refuse", "refuse_badly", "wrong", "fail", "warn", "crash", "hog")
 
     def draw(self, rng: random.Random) -> Recipe:
         recipe = super().draw(rng)
@@ -76,5 +75,24 @@ class Faulty(Planted):
         return recipe
 
 
+class Paired(Kind):
+    """Sound alone; what comes second in a process fails."""
+
+    name = "paired"
+    about = "a fault that one case leaves behind for another"
+    n_quick = 2
+    group = 2
+    parts = ("steps",)
+    _n_run = 0
+
+    def draw(self, rng: random.Random) -> Recipe:
+        return {"steps": [["fine", rng.randrange(100)]]}
+
+    def run(self, recipe: Recipe, folder: Path) -> None:
+        self._n_run += 1
+        if self._n_run > 1:
+            raise Wrong("second time")
+
+
 if __name__ == "__main__":
-    main([Planted(), Faulty()])
+    main([Planted(), Faulty(), Paired()])

@@ -6,7 +6,7 @@ import select
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -89,7 +89,7 @@ class Run:
         self.begun_s = time.monotonic()
         self._deadline_s = self.begun_s + seconds
 
-    def events(self) -> Iterator[str]:
+    def events(self) -> Generator[str, None, None]:
         """Work until all is done; a line for each new finding, an empty one after each batch."""
         try:
             while any([self._begin(lane) for lane in self.lanes if lane.tally is None]) or any(
@@ -194,7 +194,9 @@ def shrunk_case(kind: Kind, case: Case) -> Case:
 
 def replay(kinds: dict[str, Kind], paths: Sequence[Path]) -> Iterator[tuple[Path, Outcome]]:
     """What comes of saved cases, a kind at a time."""
-    files = [f for path in paths for f in (sorted(path.rglob("*.json")) if path.is_dir() else [path])]
+    files = [
+        f for path in paths for f in (sorted(path.rglob("*.json")) if path.is_dir() else [path])
+    ]
     for name in dict.fromkeys(file.parent.name for file in files):
         if name not in kinds:
             sys.exit(f"{name}: no such kind; there are {', '.join(kinds)}")

@@ -85,7 +85,12 @@ def _step(rng: random.Random) -> list[Any]:
     if what == "load":
         return [what, rng.randrange(3), seq]
     if what == "bad":
-        return [what, rng.choice((3, -1, 10**6)), rng.choice((0, 288, -1, 10**9)), rng.choice((0, 7))]
+        return [
+            what,
+            rng.choice((3, -1, 10**6)),
+            rng.choice((0, 288, -1, 10**9)),
+            rng.choice((0, 7)),
+        ]
     return [what, seq] if what in ("keep", "save") else [what]
 
 

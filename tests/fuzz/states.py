@@ -1,4 +1,4 @@
-"""Damaged saved states: loaded, or refused with nothing changed; and states that cannot be saved."""
+"""Damaged saved states: loaded, or refused with nothing changed; states that cannot be saved."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import numpy as np
 
 from ggmlpy import Llama
 from ggmlpy.errors import FileError, GgmlpyError
+from ggmlpy.gguf_file import GGUFFile
 from tests.fuzz import values
 from tests.fuzz.case import Kind, Limits, Recipe, Wrong
 from tests.models.tiny import Tiny, write_model
@@ -45,6 +46,7 @@ _SETUPS: dict[str, tuple[Tiny, dict[str, Any]]] = {
     "other base": (replace(_SMALL, freq_base=500.0), {}),
     "other eps": (replace(_SMALL, eps=0.1), {}),
     "other scaling": (replace(_SMALL, linear_factor=4.0), {}),
+    "other byte": (replace(_SMALL, n_ctx=_SMALL.n_ctx + 1), {}),  # and one weight, by one bit
 }
 _PROMPTS = ("Once upon a time there was", "a little dog", "b")
 _HELD = "what was held"
@@ -75,6 +77,8 @@ class States(Kind):
         self._models = {}
         for name, (weights, options) in _SETUPS.items():
             path = write_model(folder / f"{name}.gguf", weights)
+            if name == "other byte":
+                _change_a_weight(path)
             self._models[name] = _model(path, weights, options)
 
     def draw(self, rng: random.Random) -> Recipe:
@@ -115,6 +119,15 @@ class States(Kind):
 
 def _fits(source: str, into: str) -> bool:
     return _SETUPS[source][0] == _SETUPS[into][0]
+
+
+def _change_a_weight(path: Path) -> None:
+    """One bit of the first element of the first tensor."""
+    data = bytearray(path.read_bytes())
+    with GGUFFile.open(path) as file:
+        first = next(iter(file.tensors.values())).data[:64].tobytes()
+    data[data.index(first) + 2] ^= 1
+    path.write_bytes(data)
 
 
 def _model(path: Path, weights: Tiny, options: dict[str, Any]) -> _Model:
@@ -164,7 +177,9 @@ def _use(into: _Model, sound: bool) -> None:
         llm.reset()
         want = llm(tokens, max_tokens=min(2, llm.n_ctx_seq() - len(tokens) + 1), temperature=0)
         if want["choices"][0]["text"] != text and "q8_0" not in str(llm.describe()):
-            raise Wrong("text differs", f"{text!r} from a state, else {want['choices'][0]['text']!r}")
+            raise Wrong(
+                "text differs", f"{text!r} from a state, else {want['choices'][0]['text']!r}"
+            )
 
 
 def _save(source: _Model, most_bytes: int, folder: Path) -> None:

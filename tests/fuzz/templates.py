@@ -8,12 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ggmlpy import template_limits
 from ggmlpy.chat import ChatTemplate
+from ggmlpy.errors import TemplateError
 from tests.fuzz.case import Kind, Limits, Recipe, Wrong
 from tests.unit.test_chat_formats import GEMMA, LLAMA_3, MISTRAL, ZEPHYR
 from tests.unit.test_chat_refused import DOUBLINGS, ENDLESS, ESCAPES, MUTATIONS, TOO_LARGE
 
 _MOST = 2**25  # characters of a result
+_LIMIT_S = 1.0  # in which a template must be done, or is refused
 _COUNTS = (0, 1, 2, 7, 30, 100, 1000, 10**4, 10**5, 10**6, 10**7, 10**9, 2**31, 2**63, -1)
 _FILTERS = (
     "abs", "attr('a')", "batch(3)", "capitalize", "center(80)", "count", "d('x')", "default('y')",
@@ -56,8 +59,11 @@ class Templates(Kind):
     about = "chat templates: rendered or refused, with little time and memory"
     n_quick = 120
     group = 8
-    limits = Limits(memory_mb=1024, cpu_s=15, wall_s=60.0)
+    limits = Limits(memory_mb=1024, cpu_s=5, wall_s=60.0)
     parts = ("source",)
+
+    def prepare(self, folder: Path) -> None:
+        template_limits.TIME_LIMIT_S = _LIMIT_S
 
     def draw(self, rng: random.Random) -> Recipe:
         if rng.random() < 0.1:
@@ -73,9 +79,13 @@ class Templates(Kind):
     def run(self, recipe: Recipe, folder: Path) -> None:
         messages = recipe["messages"]
         before = copy.deepcopy(messages)
-        template = ChatTemplate("".join(map(_expanded, recipe["source"])), "<s>", "</s>")
         try:
+            template = ChatTemplate("".join(map(_expanded, recipe["source"])), "<s>", "</s>")
             text = template.render(messages, **recipe.get("extra", {}))
+        except TemplateError as error:
+            if "MemoryError" in str(error):
+                raise Wrong("memory", str(error)) from None
+            raise
         finally:
             if messages != before:
                 raise Wrong("messages changed", repr(messages)[:200])
@@ -118,8 +128,10 @@ def _expression(rng: random.Random, depth: int) -> str:
     forms: tuple[Callable[[], str], ...] = (
         lambda: f"({inner()} * {_count(rng)})",
         lambda: f"({inner()} {rng.choice(('+', '-', '*', '/', '//', '%', '**', '~'))} {inner()})",
-        lambda: f"({inner()} {rng.choice(('==', '!=', '<', '>=', 'in', 'not in', 'and', 'or'))}"
-        f" {inner()})",
+        lambda: (
+            f"({inner()} {rng.choice(('==', '!=', '<', '>=', 'in', 'not in', 'and', 'or'))}"
+            f" {inner()})"
+        ),
         lambda: f"({inner()}) | {rng.choice(_FILTERS)}",
         lambda: f"({inner()}).{rng.choice(_METHODS)}",
         lambda: f"({inner()})[{rng.choice(('0', '-1', ':', '1:', ':-1', '::2', _count(rng)))}]",
@@ -128,8 +140,10 @@ def _expression(rng: random.Random, depth: int) -> str:
         lambda: f"[{inner()}, {inner()}]",
         lambda: "{" + f"{rng.choice(('1', inner()))}: {inner()}" + "}",
         lambda: f"range({_count(rng)})",
-        lambda: f"('a' * {_count(rng)} + 'b').{rng.choice(('find', 'rfind', 'count', 'split'))}"
-        f"('a' * {_count(rng)} + 'c')",
+        lambda: (
+            f"('a' * {_count(rng)} + 'b').{rng.choice(('find', 'rfind', 'count', 'split'))}"
+            f"('a' * {_count(rng)} + 'c')"
+        ),
         lambda: f"m({inner()})",
     )
     return rng.choice(forms)()

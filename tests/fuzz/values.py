@@ -5,14 +5,16 @@ from __future__ import annotations
 import random
 from typing import Any
 
-INTEGERS = sorted(
+INTEGERS: list[int] = sorted(
     {0, 1, 2, 3, -1, -2, 24, 32, 63, 65, 100, 1000, 10**6, 10**9}
     | {sign * 2**n + d for n in (7, 8, 15, 16, 20, 24, 26, 31, 32, 33, 40, 53, 61, 62, 63)
        for d in (-1, 0, 1) for sign in (1, -1)}
     | {2**64 - 1, 2**64 - 8, 2**64 - 32, 2**64, 2**70}
 )  # fmt: skip
-FLOATS = (0.0, -0.0, 1.0, -1.0, 0.5, 1e-5, 1e-30, 1e-45, 3.4e38, -3.4e38, 1e300, 1e6)
-FLOATS += (float("inf"), float("-inf"), float("nan"))
+FLOATS = (
+    0.0, -0.0, 1.0, -1.0, 0.5, 1e-5, 1e-30, 1e-45, 3.4e38, -3.4e38, 1e300, 1e6,
+    float("inf"), float("-inf"), float("nan"),
+)  # fmt: skip
 TEXTS = (
     "", " ", "a", "\n", "a\nb", "\r\n", "\t", "\0", "a\0b", "\x1b[31mred", "\x7f", "\u2028",
     "\u202e", "\ufeff", "\ud800", "\udcff\udcfe", "é", "ß", "▁", "\u0301", "日本語",
@@ -24,7 +26,9 @@ LENGTHS = (2, 16, 255, 256, 4096, 65_535, 65_536, 10**5, 10**6)
 
 def integer(rng: random.Random, bits: int = 64) -> int:
     """A number that is one of INTEGERS half of the time, as one of so many bits."""
-    value = rng.choice(INTEGERS) if rng.random() < 0.7 else rng.getrandbits(rng.randint(1, bits))
+    value: int = (
+        rng.choice(INTEGERS) if rng.random() < 0.7 else rng.getrandbits(rng.randint(1, bits))
+    )
     return value % 2**bits
 
 
