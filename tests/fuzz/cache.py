@@ -38,13 +38,13 @@ class KernelCache(Kind):
 
     def prepare(self, folder: Path) -> None:
         """Compute once, and note which objects that took."""
-        self._sound = {}
+        sound = self._sound = {}
         get_all = cache_module.Cache.get_all
 
-        def noting(cache: cache_module.Cache, keys: Iterable[str]) -> dict[str, bytes]:
-            found = get_all(cache, keys)
-            for path in map(cache.path, found):
-                self._sound[path.name] = path.read_bytes()
+        def noting(self: cache_module.Cache, keys: Iterable[str]) -> dict[str, bytes]:
+            found = get_all(self, keys)
+            for path in map(self.path, found):
+                sound[path.name] = path.read_bytes()
             return found
 
         self._want = _compute()  # in the cache from now on

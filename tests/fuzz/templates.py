@@ -8,15 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ggmlpy import template_limits
+from ggmlpy import template_process
 from ggmlpy.chat import ChatTemplate
-from ggmlpy.errors import TemplateError
 from tests.fuzz.case import Kind, Limits, Recipe, Wrong
 from tests.unit.test_chat_formats import GEMMA, LLAMA_3, MISTRAL, ZEPHYR
-from tests.unit.test_chat_refused import DOUBLINGS, ENDLESS, ESCAPES, MUTATIONS, TOO_LARGE
+from tests.unit.test_chat_limits import EITHER, MEMORY, SOURCES, TIME
+from tests.unit.test_chat_refused import ESCAPES, MUTATIONS
 
-_MOST = 2**25  # characters of a result
-_LIMIT_S = 1.0  # in which a template must be done, or is refused
+_PROCESS_LIMITS = template_process.Limits(cpu_s=0.3)
 _COUNTS = (0, 1, 2, 7, 30, 100, 1000, 10**4, 10**5, 10**6, 10**7, 10**9, 2**31, 2**63, -1)
 _FILTERS = (
     "abs", "attr('a')", "batch(3)", "capitalize", "center(80)", "count", "d('x')", "default('y')",
@@ -49,7 +48,16 @@ _ATOMS = (
     "strftime_now('%Y')", "raise_exception('no')", "self", "caller", "varargs", "m", "'%s'", "'{}'",
     "'{0:9}'", "'%(a)s'", "1e308", "10 ** 20", "lipsum()", "(1, 2)",
 )  # fmt: skip
-_WHOLE = (*DOUBLINGS, *ENDLESS, *ESCAPES, *MUTATIONS, *TOO_LARGE, LLAMA_3, GEMMA, MISTRAL, ZEPHYR)
+_GROWING = (
+    "{% set x = x ~ x %}",
+    "{% set ns.x = [ns.x, ns.x] %}",
+    "{% set ns.x = {1: ns.x, 2: ns.x}.values() %}",
+    "{% set ns.x = namespace(a=ns.x, b=ns.x) %}",
+)
+_WHOLE = (
+    *(source for table in (TIME, MEMORY, EITHER, SOURCES) for source in table.values()),
+    *ESCAPES, *MUTATIONS, *_GROWING, LLAMA_3, GEMMA, MISTRAL, ZEPHYR,
+)  # fmt: skip
 
 
 class Templates(Kind):
@@ -63,7 +71,7 @@ class Templates(Kind):
     parts = ("source",)
 
     def prepare(self, folder: Path) -> None:
-        template_limits.TIME_LIMIT_S = _LIMIT_S
+        self._process = template_process.TemplateProcess(_PROCESS_LIMITS)
 
     def draw(self, rng: random.Random) -> Recipe:
         if rng.random() < 0.1:
@@ -79,17 +87,15 @@ class Templates(Kind):
     def run(self, recipe: Recipe, folder: Path) -> None:
         messages = recipe["messages"]
         before = copy.deepcopy(messages)
+        source = "".join(map(_expanded, recipe["source"]))
         try:
-            template = ChatTemplate("".join(map(_expanded, recipe["source"])), "<s>", "</s>")
-            text = template.render(messages, **recipe.get("extra", {}))
-        except TemplateError as error:
-            if "MemoryError" in str(error):
-                raise Wrong("memory", str(error)) from None
-            raise
+            text = ChatTemplate(source, "<s>", "</s>", self._process).render(
+                messages, **recipe.get("extra", {})
+            )
         finally:
             if messages != before:
                 raise Wrong("messages changed", repr(messages)[:200])
-        if not isinstance(text, str) or len(text) > _MOST:
+        if not isinstance(text, str) or len(text) > _PROCESS_LIMITS.max_text:
             raise Wrong("result", f"{type(text).__name__} of {len(text)}")
 
 
@@ -161,7 +167,7 @@ def _statement(rng: random.Random, depth: int) -> str:
             "{{ " + value() + " }}",
             "{% set x = " + value() + " %}",
             "{% set ns.x = " + value() + " %}",
-            rng.choice(DOUBLINGS),
+            rng.choice(_GROWING),
             "text\n",
             "{%- " + rng.choice(("break", "continue", "generation", "endfor", "raw", "")) + " -%}",
         ))  # fmt: skip

@@ -25,11 +25,10 @@ LENGTHS = (2, 16, 255, 256, 4096, 65_535, 65_536, 10**5, 10**6)
 
 
 def integer(rng: random.Random, bits: int = 64) -> int:
-    """A number that is one of INTEGERS half of the time, as one of so many bits."""
-    value: int = (
-        rng.choice(INTEGERS) if rng.random() < 0.7 else rng.getrandbits(rng.randint(1, bits))
-    )
-    return value % 2**bits
+    """A number that is mostly one of INTEGERS, as one of so many bits."""
+    if rng.random() < 0.7:
+        return rng.choice(INTEGERS) % (1 << bits)
+    return rng.getrandbits(rng.randint(1, bits))
 
 
 def text(rng: random.Random) -> str:
