@@ -135,10 +135,8 @@ def load(path: Path, recipe: Recipe) -> None:
     with Llama(path, n_ctx=recipe["n_ctx"], n_threads=1, backend="cpu") as llm:
         llm.describe()
         text = recipe["text"]
-        text = text if isinstance(text, str) else "".join([text[0]] * text[1])
-        if llm.tokenizer.encode(text) and len(text) > 1000:
-            text = text[:8]  # what is long is only to be cut into tokens
-        result = llm(text, max_tokens=2, temperature=0)
+        tokens = llm.tokenize(text if isinstance(text, str) else text[0] * text[1], special=True)
+        result = llm(tokens[:20] or [0], max_tokens=2, temperature=0)
         if not isinstance(result["choices"][0]["text"], str):
             raise Wrong("no text", repr(result))
         if "chat" in recipe:

@@ -57,8 +57,8 @@ class Sound:
 def draw_mutation(rng: random.Random, sound: Sound) -> Mutation:
     """A mutation of one file."""
     makers: list[tuple[int, Callable[[random.Random, Sound], Mutation]]] = [
-        (30, _draw_field), (30, _draw_set), (10, _draw_keys), (8, _draw_array),
-        (18, _draw_tensor), (14, _draw_bytes),
+        (25, _draw_field), (20, _draw_set), (25, _draw_near), (8, _draw_keys), (12, _draw_array),
+        (16, _draw_tensor), (12, _draw_bytes),
     ]  # fmt: skip
     maker = rng.choices([m for _, m in makers], [w for w, _ in makers])[0]
     return maker(rng, sound)
@@ -84,6 +84,18 @@ def _draw_set(rng: random.Random, sound: Sound) -> Mutation:
         if part in key and rng.random() < 0.7:
             return ["set", key, ["str", rng.choice(choices)]]
     return ["set", key, _draw_value(rng)]
+
+
+def _draw_near(rng: random.Random, sound: Sound) -> Mutation:
+    """A number that is there, as another one that may make sense."""
+    numbers = [(k, v) for k, v in sound.source.pairs if isinstance(v, int | float)]
+    key, value = rng.choice(numbers) if numbers else ("general.alignment", 32)
+    if isinstance(value, bool):
+        return ["set", text_of(key), ["bool", not value]]
+    if isinstance(value, float):
+        return ["set", text_of(key), ["f32", value * rng.choice((0.0, 0.5, -1.0, 10.0, 1e6, 1e-6))]]
+    near = (value + 1, value - 1, value * 2, value // 2, 0, 1, value * 1000, rng.choice(_SIZES))
+    return ["set", text_of(key), ["u32", rng.choice(near)]]
 
 
 def _draw_value(rng: random.Random) -> list[Any]:

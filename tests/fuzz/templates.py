@@ -77,7 +77,11 @@ class Templates(Kind):
         if rng.random() < 0.1:
             source = [_damaged(rng, rng.choice(_WHOLE))]
         else:
-            source = ["{% set ns = namespace(x='a') %}{% set x = 'ab' %}{% set y = [1, 'b'] %}"]
+            source = [
+                "{% set ns = namespace(x='a') %}{% set x = 'ab' %}{% set y = [1, 'b'] %}"
+                "{% macro m(x) %}({{ x }}){% endmacro %}",
+                "{% macro c() %}[{{ caller() }}]{% endmacro %}",
+            ]
             source += [_statement(rng, 2) for _ in range(rng.randint(1, 5))]
         recipe: Recipe = {"source": source, "messages": _messages(rng)}
         if rng.random() < 0.2:
@@ -155,21 +159,112 @@ def _expression(rng: random.Random, depth: int) -> str:
     return rng.choice(forms)()
 
 
+def _size(rng: random.Random) -> str:
+    """A number that is mostly not too large."""
+    return str(rng.choice((0, 1, 2, 3, 9, 30, 30, 300, 5000, 10**5, 10**6, *_COUNTS)))
+
+
+def _text(rng: random.Random, depth: int) -> str:
+    """An expression that gives a text, if it gives anything."""
+    if depth <= 0:
+        return rng.choice(("x", "ns.x", "'ab'", "'a\\n'", "messages[0].content", "bos_token"))
+
+    def text() -> str:
+        return _text(rng, depth - 1)
+
+    forms: tuple[Callable[[], str], ...] = (
+        lambda: f"({text()} * {_size(rng)})",
+        lambda: f"({text()} ~ {_any(rng, depth - 1)})",
+        lambda: f"({text()} + {text()})",
+        lambda: f"{text()}.{rng.choice(('upper()', 'strip()', 'title()', 'lower()'))}",
+        lambda: f"{text()}.replace({text()}, {text()})",
+        lambda: f"({_any(rng, depth - 1)} | string)",
+        lambda: f"({_any(rng, depth - 1)} | tojson)",
+        lambda: f"({_list(rng, depth - 1)} | join({text()}))",
+        lambda: f"({text()} | {rng.choice(('e', 'indent(4)', 'trim', 'urlencode', 'reverse'))})",
+        lambda: f"{text()}[{rng.choice(('1:', ':-1', '::2', '::-1', '0'))}]",
+        lambda: f"({text()} if {_bool(rng, depth - 1)} else {text()})",
+        lambda: f"('%s%s' % ({text()}, {text()}))",
+        lambda: "'{0}{1}'" + f".format({text()}, {_any(rng, depth - 1)})",
+    )
+    return rng.choice(forms)()
+
+
+def _list(rng: random.Random, depth: int) -> str:
+    if depth <= 0:
+        return rng.choice(("y", "messages", "[]", "[1, 2]", "(range(9) | list)", "['b', 'a']"))
+
+    def listed() -> str:
+        return _list(rng, depth - 1)
+
+    forms: tuple[Callable[[], str], ...] = (
+        lambda: f"(range({_size(rng)}) | list)",
+        lambda: f"[{_any(rng, depth - 1)}, {_any(rng, depth - 1)}]",
+        lambda: f"{_text(rng, depth - 1)}.{rng.choice(('split()', 'splitlines()'))}",
+        lambda: f"{_text(rng, depth - 1)}.split({_text(rng, depth - 1)})",
+        lambda: f"({listed()} + {listed()})",
+        lambda: f"({listed()} * {_size(rng)})",
+        lambda: f"({listed()} | map('string') | {rng.choice(('sort', 'unique', 'list'))} | list)",
+        lambda: f"({listed()} | select('string') | list)",
+        lambda: f"{listed()}[{rng.choice(('1:', ':-1', '::2'))}]",
+        lambda: f"({_text(rng, depth - 1)} | list)",
+        lambda: "({'a': " + _any(rng, depth - 1) + "}.items() | list)",
+    )
+    return rng.choice(forms)()
+
+
+def _number(rng: random.Random, depth: int) -> str:
+    forms: tuple[Callable[[], str], ...] = (
+        lambda: _size(rng),
+        lambda: f"({_list(rng, depth - 1)} | length)",
+        lambda: (
+            f"{_text(rng, depth - 1)}.{rng.choice(('find', 'rfind', 'count'))}("
+            f"{_text(rng, depth - 1)})"
+        ),
+        lambda: f"({_size(rng)} {rng.choice(('+', '*', '-', '//', '**', '%'))} {_size(rng)})",
+    )
+    return rng.choice(forms)()
+
+
+def _bool(rng: random.Random, depth: int) -> str:
+    compared = rng.choice((_text, _list, _number))
+    forms: tuple[Callable[[], str], ...] = (
+        lambda: (
+            f"({compared(rng, depth - 1)} {rng.choice(('==', '!=', '<', '>='))}"
+            f" {compared(rng, depth - 1)})"
+        ),
+        lambda: f"({_text(rng, depth - 1)} in {_text(rng, depth - 1)})",
+        lambda: f"({_any(rng, depth - 1)} in {_list(rng, depth - 1)})",
+        lambda: f"({_any(rng, depth - 1)} is {rng.choice(_TESTS[:6])})",
+    )
+    return rng.choice(forms)()
+
+
+def _any(rng: random.Random, depth: int) -> str:
+    return rng.choice((_text, _text, _list, _number, _bool))(rng, depth)
+
+
 def _statement(rng: random.Random, depth: int) -> str:
     def value() -> str:
-        return _expression(rng, rng.choice((1, 1, 2, 3)))
+        depth = rng.choice((1, 1, 2, 3))
+        return _any(rng, depth) if rng.random() < 0.75 else _expression(rng, depth)
 
     def body() -> str:
         return "".join(_statement(rng, depth - 1) for _ in range(rng.randint(1, 2)))
 
+    if rng.random() < 0.02:
+        return (
+            "{%- " + rng.choice(("break", "continue", "generation", "endfor", "raw", "")) + " -%}"
+        )
     if depth <= 0 or rng.random() < 0.3:
         return rng.choice((
             "{{ " + value() + " }}",
-            "{% set x = " + value() + " %}",
+            "{% set x = " + _text(rng, 2) + " %}",
+            "{% set y = " + _list(rng, 2) + " %}",
             "{% set ns.x = " + value() + " %}",
             rng.choice(_GROWING),
             "text\n",
-            "{%- " + rng.choice(("break", "continue", "generation", "endfor", "raw", "")) + " -%}",
+            "{# a comment #}",
         ))  # fmt: skip
     over = rng.choice(("messages", "range(3)", "y", "ns.x", value(), f"range({_count(rng)})"))
     return rng.choice((
@@ -179,6 +274,6 @@ def _statement(rng: random.Random, depth: int) -> str:
         "{% macro m(x) %}" + body() + "{% endmacro %}{{ m(" + value() + ") }}",
         "{% set x %}" + body() + "{% endset %}",
         "{% filter " + rng.choice(_FILTERS) + " %}" + body() + "{% endfilter %}",
-        "{% call m() %}" + body() + "{% endcall %}",
+        "{% call c() %}" + body() + "{% endcall %}",
         "{% with x = " + value() + " %}" + body() + "{% endwith %}",
     ))  # fmt: skip
