@@ -33,9 +33,6 @@ PLAIN = """\
 {% if add_generation_prompt %}Assistant:{% endif %}
 """
 
-PROCESS = TemplateProcess(Limits())
-"""Where templates run unless told otherwise."""
-
 
 class ChatTemplate:
     """A jinja2 chat template, as GGUF files and Hugging Face's tokenizers carry them.
@@ -51,16 +48,18 @@ class ChatTemplate:
         source: str,
         bos_token: str = "",
         eos_token: str = "",
-        process: TemplateProcess = PROCESS,
+        process: TemplateProcess | None = None,
     ) -> None:
-        """Compile `source`. Raises TemplateError with the line where it is wrong."""
+        """Compile `source` in `process`, by default one of its own: what a template may leave there
+        is not for other models. Raises TemplateError with the line where it is wrong.
+        """
         self.source = source
         self.bos_token = bos_token
         self.eos_token = eos_token
         self.is_default = False
         """Whether the file has no template, and this is a general one that we chose for it."""
-        self._process = process
-        process.run(source)
+        self._process = process or TemplateProcess(Limits())
+        self._process.run(source)
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any]) -> ChatTemplate:

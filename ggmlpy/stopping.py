@@ -41,6 +41,8 @@ class StopChecker:
         """Take the next piece; return what can be shown now."""
         if self.stopped is not None:
             return ""
+        if not self._searches and self._found is None:
+            return text
         self._held.extend(text)
         for search in self._searches:
             end = search.feed(text)

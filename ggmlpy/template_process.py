@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ggmlpy.errors import TemplateError
+from ggmlpy.limits import starting_threads
 
 _PROGRAM = "import sys; sys.path += sys.argv[3:]; from template_worker import main; main()"
 
@@ -31,15 +32,15 @@ class Limits:
     and BSD limit memory: elsewhere it is bounded by what can be filled in the time.
     """
 
-    cpu_s: float = 2.0
-    wall_s: float = 10.0
+    cpu_s: float = 10.0
+    wall_s: float = 30.0
     max_bytes: int = 3 * 2**28  # of address space, of which Python takes 30 MB and more
     max_text: int = 2**24  # bytes that a template writes: more than any context holds
     max_source: int = 2**18  # characters of the template: real ones have fewer than 60,000
 
 
 class TemplateProcess:
-    """Runs templates in a worker process, which starts at the first request and is kept.
+    """Runs a model's template in a worker process, which starts at the first request and is kept.
 
     One that came to a limit, died or was interrupted is replaced at the next request. It ends with
     this process, however that ends. May be used from several threads and in forked processes.
@@ -68,18 +69,22 @@ class TemplateProcess:
             except BaseException:  # as KeyboardInterrupt: the answer could come later
                 self._stop()
                 raise
-        if "error" in answer:
-            where = f", line {answer['line']}" if answer["line"] else ""
-            raise TemplateError(f"chat template{where}: {_one_line(answer['error'])}")
-        return str(answer["text"])
+        match answer:
+            case {"text": str(text)}:
+                return text
+            case {"error": str(what), "line": int() | None as line}:
+                where = f", line {line}" if line else ""
+                raise TemplateError(f"chat template{where}: {_one_line(what)}")
+        raise TemplateError("chat template: its process gave an answer that is none")
 
-    def _ask(self, worker: subprocess.Popen[bytes], request: bytes) -> dict[str, Any]:
+    def _ask(self, worker: subprocess.Popen[bytes], request: bytes) -> object:
         assert worker.stdin is not None
         assert worker.stdout is not None
         began = time.monotonic()
         timer = threading.Timer(self.limits.wall_s, worker.kill)
         timer.daemon = True
-        timer.start()
+        with starting_threads():
+            timer.start()
         try:
             worker.stdin.write(len(request).to_bytes(8, "big") + request)
             worker.stdin.flush()
@@ -93,7 +98,7 @@ class TemplateProcess:
         finally:
             timer.cancel()
         if answer and len(answer) == n_bytes:
-            return json.loads(answer.decode("utf-8", "surrogatepass"))  # type: ignore[no-any-return]
+            return _parsed(answer)
         worker.kill()  # or it may have closed its pipe only
         cause = self._cause_of_death(worker.wait(), time.monotonic() - began)
         raise TemplateError(f"chat template: {cause}")
@@ -133,6 +138,14 @@ class TemplateProcess:
         if self._worker is not None:
             self._worker = None
             self._end()
+
+
+def _parsed(answer: bytes) -> object:
+    """The JSON of an answer, None if it is not JSON: a template that leaves the sandbox may lie."""
+    try:
+        return json.loads(answer.decode("utf-8", "surrogatepass"))
+    except (ValueError, RecursionError):
+        return None
 
 
 def _leave_to_parent(process: TemplateProcess | None) -> None:

@@ -74,7 +74,7 @@ def _to_json(
     return json.dumps(value, ensure_ascii=ensure_ascii, **options)
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=1)
 def _compiled(source: str) -> Template:
     return Sandbox().from_string(source)
 

@@ -58,7 +58,7 @@ class Literals:
         self._ranks = {literal.text: rank for rank, literal in enumerate(self._ranked)}
         self._texts = sorted(self._ranks)
         self._max_chars = max(map(len, self._texts), default=0)
-        self._beginnings = _longest_by_beginning(self._texts)
+        self._shorter = _longest_beginnings(self._texts)
         self._firsts = _first_chars(self._texts)
 
     def split(self, text: str) -> list[str | int]:
@@ -103,27 +103,22 @@ class Literals:
 
     def _longest(self, text: str) -> str:
         """The longest literal that `text` begins with; "" without one."""
-        last = self._texts[bisect_right(self._texts, text) - 1]
-        if text.startswith(last):  # nothing longer sorts before the text: mostly so in long runs
-            return last
-        longest = ""
-        for end in range(1, len(text) + 1):
-            literal = self._beginnings.get(text[:end])
-            if literal is None:
-                break
-            longest = literal
-        return longest
+        i = bisect_right(self._texts, text)
+        found = self._texts[i - 1] if i else ""
+        while not text.startswith(found):  # "" ends it
+            found = self._shorter[found]
+        return found
 
 
-def _longest_by_beginning(texts: Iterable[str]) -> dict[str, str]:
-    """For everything that one of the texts begins with: the longest of them that begins it."""
-    known = frozenset(texts)
+def _longest_beginnings(texts: Iterable[str]) -> dict[str, str]:
+    """For each of the sorted texts: the longest other one that it begins with, or ""."""
     longest: dict[str, str] = {}
-    for text in known:
-        found = ""
-        for end in range(1, len(text) + 1):
-            found = text[:end] if text[:end] in known else found
-            longest[text[:end]] = found
+    open_texts: list[str] = []  # each begins with the one before
+    for text in texts:
+        while open_texts and not text.startswith(open_texts[-1]):
+            open_texts.pop()
+        longest[text] = open_texts[-1] if open_texts else ""
+        open_texts.append(text)
     return longest
 
 

@@ -20,7 +20,7 @@ class Planted(Kind):
     about = "faults of all sorts"
     n_quick = 30
     group = 4
-    limits = Limits(memory_mb=256, cpu_s=1, wall_s=4.0)
+    limits = Limits(memory_mb=256, cpu_s=1, wall_s=1.5)
     parts = ("steps",)
 
     def draw(self, rng: random.Random) -> Recipe:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.fuzz.case import Case, Kind
+from tests.fuzz.case import Case
 from tests.fuzz.command import main
 from tests.fuzz.kinds import KINDS
 from tests.fuzz.shrink import shrink
@@ -87,7 +88,7 @@ def test_a_run_without_findings_ends_with_0(tmp_path: Path) -> None:
     done = fuzz("--only", "planted", "--cases", "10", "--jobs", "1", "--out", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert not list(tmp_path.iterdir())
-    assert "10" in done.stdout
+    assert re.search(r"\bplanted +│ +10 │ +10 │ +0 │ +0 │", done.stdout), done.stdout
 
 
 @pytest.mark.parametrize("arguments", [["--minutes", "0"], ["--only", "x"], ["--replay", "none"]])
@@ -109,10 +110,3 @@ def test_shrinking_keeps_what_it_takes() -> None:
     assert shrink({"steps": steps}, ["steps"], fails, n_tries=1000) == {
         "steps": [["do", 777, "x" * 6], ["do", 888, "x" * 6]]
     }
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_kinds_are_told_and_bounded(kind: Kind) -> None:
-    assert kind.about
-    assert kind.n_quick > 0
-    assert kind.parts

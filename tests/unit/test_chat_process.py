@@ -17,10 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ggmlpy
-from ggmlpy.chat import PROCESS
 from ggmlpy.errors import TemplateError
 from ggmlpy.template_process import Limits, TemplateProcess
-from tests.unit.conversations import render
+from tests.unit.conversations import PROCESS, render
 
 ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 
 import pytest
 
@@ -111,6 +112,16 @@ def test_twice_the_literals_in_twice_the_text_take_twice_the_steps() -> None:
     once = lines_run(lambda: few.split("a".join(tool_texts(20) * 10)))
     assert lines_run(lambda: many.split("a".join(tool_texts(40) * 10))) < 2.2 * once
     assert lines_run(lambda: many.split("a" * 1000)) < 20
+
+
+def test_a_long_literal_takes_little_memory() -> None:
+    """A token's text is as long as a file says, up to the size of its header."""
+    text = "<|" + "a" * 100_000
+    tracemalloc.start()
+    finder = Literals([Literal(0, text), Literal(1, text + "|>"), Literal(2, "<|a")])
+    assert finder.split(f"{text}|>{text}<|ab") == [1, 0, 2, "b"]
+    assert tracemalloc.get_traced_memory()[1] < 20 * len(text)
+    tracemalloc.stop()
 
 
 def test_nothing_but_special_tokens() -> None:
