@@ -6,7 +6,7 @@ flash attention, backend) is free where it is loaded.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from ggmlpy.fingerprint import Fingerprint
 from ggmlpy.memory import SequenceMemory
 from ggmlpy.quoting import printable, quoted
 from ggmlpy.spans import Spans
-from ggmlpy.state import SequenceState, check_fits, check_values
+from ggmlpy.state import SequenceState, check_converted, check_finite, check_fits
 from ggmlpy.state_file import from_bytes, read_file, to_bytes, write_file
 
 
@@ -31,6 +31,8 @@ class LlamaState:
     sequences: dict[int, SequenceState]
     model: str  # the name of its file
     fingerprint: Fingerprint
+    is_foreign: bool = field(default=False, compare=False)
+    """Whether it comes from bytes, which anyone may have written: then values are checked too."""
 
     @property
     def tokens(self) -> dict[int, list[int]]:
@@ -42,7 +44,7 @@ class LlamaState:
         if seq not in self.sequences:
             held = ", ".join(map(str, self.sequences)) or "none"
             raise StateError(f"the state holds no sequence {seq!r}, it holds {held}")
-        return LlamaState({seq: self.sequences[seq]}, self.model, self.fingerprint)
+        return replace(self, sequences={seq: self.sequences[seq]})
 
     @property
     def n_tokens(self) -> int:
@@ -78,7 +80,7 @@ class LlamaState:
     def check_fits(
         self, model: str, fingerprint: Fingerprint, memory: SequenceMemory, n_vocab: int
     ) -> None:
-        """Raise StateError unless `model` made it, its parts belong together and are finite."""
+        """Raise StateError unless `model` made it, and its parts belong together."""
         difference = self.fingerprint.difference(fingerprint)
         if difference is not None:
             raise StateError(
@@ -90,7 +92,9 @@ class LlamaState:
                 raise StateError(f"the state's sequence {seq} has tokens outside the vocabulary")
             _check_complete(seq, state, memory)
             check_fits(memory, state)
-            check_values(memory, state)
+            check_converted(memory, state)
+            if self.is_foreign:
+                check_finite(state)
 
     def _about(self) -> dict[str, Any]:
         return {"model": self.model, "fingerprint": self.fingerprint.describe()}
@@ -102,7 +106,7 @@ class LlamaState:
         model, fingerprint = about.get("model"), Fingerprint.parse(about.get("fingerprint"))
         if not isinstance(model, str) or fingerprint is None:
             raise StateError(f"{name}: does not say which model it belongs to")
-        return cls(sequences, model, fingerprint)
+        return cls(sequences, model, fingerprint, is_foreign=True)
 
     def __repr__(self) -> str:
         n = len(self.sequences)

@@ -247,23 +247,25 @@ def check_fits(memory: SequenceMemory, state: SequenceState) -> None:
         raise StateError(f"the state's recurrent layers are {saved}, the model's are {wanted}")
 
 
-def check_values(memory: SequenceMemory, state: SequenceState) -> None:
-    """Raise StateError for values that are not finite in a memory that the state fits.
-
-    Attention step by step multiplies those of other sequences in a shared stream by 0: NaN.
-    """
+def check_converted(memory: SequenceMemory, state: SequenceState) -> None:
+    """Raise StateError for values that overflow in another type, that of a memory which it fits."""
     for cache in memory.caches:
         for i in cache.k:
             rows = state.layers[i]
-            for name, kept, type, leaf in (
-                ("K", rows.k, rows.k_type, cache.k[i]),
-                ("V", rows.v, rows.v_type, cache.v[i]),
-            ):
-                if not _all_within(_LARGEST.get(leaf.type, _LARGEST[F16]), kept, type):
-                    raise StateError(
-                        f"the state's {name} of layer {i} has values that are not finite in"
-                        f" {leaf.type}"
-                    )
+            _check_within(cache.k[i].type, i, "K", rows.k, rows.k_type)
+            _check_within(cache.v[i].type, i, "V", rows.v, rows.v_type)
+
+
+def check_finite(state: SequenceState) -> None:
+    """Raise StateError for values that are not finite, which a stranger's file may hold.
+
+    Attention step by step multiplies those of other sequences in a shared stream by 0: NaN.
+    """
+    for i, rows in state.layers.items():
+        if not _all_within(_LARGEST[F32], rows.k, rows.k_type):
+            raise StateError(f"the state's K of layer {i} has values that are not finite")
+        if not _all_within(_LARGEST[F32], rows.v, rows.v_type):
+            raise StateError(f"the state's V of layer {i} has values that are not finite")
     for i, row in state.recurrent.items():
         if not np.isfinite(row).all():
             raise StateError(f"the state's recurrent layer {i} has values that are not finite")
@@ -271,6 +273,11 @@ def check_values(memory: SequenceMemory, state: SequenceState) -> None:
 
 # What rows can hold; those of quantised types have their scales in f16.
 _LARGEST = {F32: 3.4028234e38, BF16: 3.38e38, F16: 65504.0}
+
+
+def _check_within(type: TensorType, layer: int, name: str, rows: Rows, own: TensorType) -> None:
+    if own is not type and not _all_within(_LARGEST.get(type, _LARGEST[F16]), rows, own):
+        raise StateError(f"the state's {name} of layer {layer} has values too large for {type}")
 
 
 def _all_within(largest: float, rows: Rows, type: TensorType) -> bool:

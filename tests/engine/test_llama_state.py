@@ -278,12 +278,18 @@ def test_values_that_are_not_finite_are_refused(paths: dict[str, Path], value: f
     options: dict[str, Any] = {"n_seq_max": 2, "n_ctx_seq": 64, "kv_unified": True}
     with load(paths["recurrent"], type_v="f16", flash_attn=False, **options) as llm:
         bad = replace(saved, sequences={0: broken})
-        refused(llm, bad, StateError, "V of layer 1 has values that are not finite in f16")
+        refused(llm, bad, StateError, "V of layer 1 has values too large for f16")
         llm.load_state(saved)
         recurrent = {i: row.copy() for i, row in state.recurrent.items()}
         recurrent[0][7] = math.nan
         bad = replace(saved, sequences={0: replace(state, recurrent=recurrent)})
-        refused(llm, bad, StateError, "recurrent layer 0 has values that are not finite")
+        message = "recurrent layer 0 has values that are not finite"
+        refused(llm, bad.to_bytes(), StateError, message)
+    if not math.isfinite(value):
+        with load(paths["recurrent"], type_k="f32", type_v="f32", **options) as llm:
+            bad = replace(saved, sequences={0: broken})
+            message = "V of layer 1 has values that are not finite"
+            refused(llm, bad.to_bytes(), StateError, message)
 
 
 def test_an_interrupted_load_leaves_no_tokens_that_are_not_held(
