@@ -53,6 +53,8 @@ class ChatTemplate:
         """Compile `source` in `process`, by default one of its own: what a template may leave there
         is not for other models. Raises TemplateError with the line where it is wrong.
         """
+        if not isinstance(source, str):
+            raise TemplateError(f"chat template is {type(source).__name__}: must be a string")
         self.source = source
         self.bos_token = bos_token
         self.eos_token = eos_token

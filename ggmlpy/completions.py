@@ -286,7 +286,7 @@ class Completions:
         sampling = self._sampling(locals())
         template = self.chat_template
         # A model's own template writes its BOS: one more would change what the model sees.
-        prompt = template.render(list(messages))
+        prompt = template.render(messages)
         tokens = self.tokenizer.encode(prompt, add_bos=template.is_default, special=True)
         stops = [*_as_list(stop), *template.stops()]
         n_top = (top_logprobs or 0) if logprobs else None

@@ -107,7 +107,7 @@ class TemplateProcess:
         if status == errno.ENOMEM:
             return f"it needs more than {self.limits.max_bytes >> 20} MB of memory"
         if -status == getattr(signal, "SIGPROF", None):
-            return f"it runs longer than {self.limits.cpu_s:g} seconds"
+            return f"it takes more than {self.limits.cpu_s:g} seconds of CPU time"
         if seconds >= self.limits.wall_s:
             return f"it runs longer than {self.limits.wall_s:g} seconds"
         return f"its process ended with status {status}"

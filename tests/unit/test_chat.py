@@ -104,6 +104,7 @@ def test_a_call_of_a_tool_needs_no_content() -> None:
     ("messages", "message"),
     [
         ("hello", "messages is str: must be a list of dicts"),
+        (5, "messages is int: must be a list of dicts"),
         ({"role": "user"}, "messages is dict: must be a list of dicts"),
         ([], "messages is empty"),
         ([USER, "hello"], r"messages\[1\] is str: must be a dict"),
@@ -199,3 +200,8 @@ def test_default_is_a_plain_dialogue_elsewhere(metadata: dict[str, Any]) -> None
 def test_bad_metadata(metadata: dict[str, Any], message: str) -> None:
     with pytest.raises(TemplateError, match=message):
         ChatTemplate.from_metadata(metadata)
+
+
+def test_a_template_is_a_string() -> None:
+    with pytest.raises(TemplateError, match=r"^chat template is int: must be a string$"):
+        ChatTemplate(5)  # type: ignore[arg-type]

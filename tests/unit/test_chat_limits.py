@@ -111,19 +111,21 @@ def refused(source: str, process: TemplateProcess = PROCESS) -> str:
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("source", TIME.values(), ids=TIME)
 def test_endless_work_is_ended(source: str) -> None:
-    assert refused(source) == "chat template: it runs longer than 0.03 seconds"
+    assert refused(source) == "chat template: it takes more than 0.03 seconds of CPU time"
 
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("source", MEMORY.values(), ids=MEMORY)
 def test_too_much_memory_is_not_to_be_had(source: str) -> None:
-    assert re.search("it needs more than 512 MB of memory|it runs longer", refused(source))
+    assert re.search("it needs more than 512 MB of memory|it takes more than", refused(source))
 
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("source", [*EITHER.values(), *SOURCES.values()], ids=[*EITHER, *SOURCES])
 def test_what_grows_is_ended(source: str) -> None:
-    assert re.search("it needs more than|it runs longer|it writes text of more", refused(source))
+    assert re.search(
+        "it needs more than|it takes more than|it writes text of more", refused(source)
+    )
 
 
 @pytest.mark.parametrize("source", NESTED.values(), ids=NESTED)
