@@ -73,6 +73,15 @@ def test_bias_can_ban_and_force() -> None:
     assert sampler(3, top_k=1, logit_bias={0: 100.0}).sample(f32([0, 9, 1])) == 0
 
 
+@pytest.mark.parametrize("n", [1, 8, 9, 20])
+def test_every_bias_counts(n: int) -> None:
+    """Few are added one by one, many at once."""
+    s = sampler(21, logit_bias={i: float(i) for i in range(n)})
+    _, probs = s.probabilities(f32([0.0] * 21))
+    weights = [math.exp(i) if i < n else 1.0 for i in range(21)]
+    assert probs.tolist() == pytest.approx([w / math.fsum(weights) for w in weights])
+
+
 def test_penalties_forget_beyond_the_window() -> None:
     s = sampler(3, temperature=0.0, presence_penalty=10.0, penalty_last_n=2)
     logits = f32([3, 2, 1])
