@@ -84,6 +84,7 @@ class Run:
             for kind in kinds
         }
         self.lanes = [Lane() for _ in range(n_jobs)]
+        self._shrinking = Lane()  # beside them
         self.seed = seed
         self.out = out
         self.begun_s = time.monotonic()
@@ -98,7 +99,7 @@ class Run:
                 for lane in self._ready():
                     yield from self._take(lane)
         finally:
-            for lane in self.lanes:
+            for lane in (*self.lanes, self._shrinking):
                 lane.close()
 
     def _begin(self, lane: Lane) -> bool:
@@ -165,31 +166,28 @@ class Run:
 
     def _save(self, tally: Tally, case: Case) -> str:
         """Shrink a finding and write it down."""
-        shrunk = shrunk_case(tally.kind, case)
+        shrunk = shrunk_case(self._shrinking.zygote(tally.kind), case)
         path = shrunk.save(self.out)
         tally.findings[case.outcome.key] = path, tally.findings[case.outcome.key][1]
         outcome = shrunk.outcome
         return f"{case.kind}: {outcome.what} in {outcome.where}: {outcome.message}\n  {path}"
 
 
-def shrunk_case(kind: Kind, case: Case) -> Case:
+def shrunk_case(zygote: Zygote, case: Case) -> Case:
     """The smallest case found that fails as this one does."""
-    zygote = Zygote(kind)
+    kind = zygote.kind
     deadline_s = time.monotonic() + _SHRINK_S
     key = case.outcome.key
 
     def fails(recipe: Recipe) -> bool:
         return time.monotonic() < deadline_s and zygote.outcome(recipe).key == key
 
-    try:
-        parts = ("several", *kind.parts)
-        recipe = shrink(case.recipe, parts, fails, kind.simpler)
-        several = recipe.get("several", [])
-        recipe = several[0] if len(several) == 1 else recipe
-        outcome = zygote.outcome(recipe) if recipe != case.recipe else case.outcome
-        return Case(case.kind, recipe, case.seed, outcome, case.about)
-    finally:
-        zygote.close()
+    parts = ("several", *kind.parts)
+    recipe = shrink(case.recipe, parts, fails, kind.simpler)
+    several = recipe.get("several", [])
+    recipe = several[0] if len(several) == 1 else recipe
+    outcome = zygote.outcome(recipe) if recipe != case.recipe else case.outcome
+    return Case(case.kind, recipe, case.seed, outcome, case.about)
 
 
 def replay(kinds: dict[str, Kind], paths: Sequence[Path]) -> Iterator[tuple[Path, Outcome]]:

@@ -46,7 +46,7 @@ _SETUPS: dict[str, tuple[Tiny, dict[str, Any]]] = {
     "other base": (replace(_SMALL, freq_base=500.0), {}),
     "other eps": (replace(_SMALL, eps=0.1), {}),
     "other scaling": (replace(_SMALL, linear_factor=4.0), {}),
-    "other byte": (replace(_SMALL, n_ctx=_SMALL.n_ctx + 1), {}),  # and one weight, by one bit
+    "other bit": (_SMALL, {}),  # of one weight
 }
 _PROMPTS = ("Once upon a time there was", "a little dog", "b")
 _HELD = "what was held"
@@ -56,7 +56,7 @@ _HELD = "what was held"
 class _Model:
     """A loaded model that holds something, and what it wrote before anything was loaded."""
 
-    weights: Tiny
+    identity: tuple[str, Tiny]  # what its states belong to
     llm: Llama
     text: str
     saved: bytes
@@ -77,9 +77,9 @@ class States(Kind):
         self._models = {}
         for name, (weights, options) in _SETUPS.items():
             path = write_model(folder / f"{name}.gguf", weights)
-            if name == "other byte":
+            if name == "other bit":
                 _change_a_weight(path)
-            self._models[name] = _model(path, weights, options)
+            self._models[name] = _model(path, _identity(name), options)
 
     def draw(self, rng: random.Random) -> Recipe:
         if rng.random() < 0.05:
@@ -107,7 +107,7 @@ class States(Kind):
             given = folder / "some.state"
             given.write_bytes(data)
         _load(into, given, recipe["seq"])
-        if source.weights != into.weights:
+        if source.identity != into.identity:
             raise Wrong("foreign state accepted", f"{recipe['from']} by {recipe['into']}")
         _use(into, sound=data == source.saved)
 
@@ -117,8 +117,12 @@ class States(Kind):
         yield recipe | {"from": "plain", "into": "plain"}
 
 
+def _identity(name: str) -> tuple[str, Tiny]:
+    return name if name.startswith("other") else "", _SETUPS[name][0]
+
+
 def _fits(source: str, into: str) -> bool:
-    return _SETUPS[source][0] == _SETUPS[into][0]
+    return _identity(source) == _identity(into)
 
 
 def _change_a_weight(path: Path) -> None:
@@ -130,7 +134,7 @@ def _change_a_weight(path: Path) -> None:
     path.write_bytes(data)
 
 
-def _model(path: Path, weights: Tiny, options: dict[str, Any]) -> _Model:
+def _model(path: Path, identity: tuple[str, Tiny], options: dict[str, Any]) -> _Model:
     llm = Llama(path, backend="cpu", n_threads=1, **{"n_ctx": 64, **options})
     n = options.get("n_seq_max", 1)
     text = _write(llm)
@@ -140,7 +144,7 @@ def _model(path: Path, weights: Tiny, options: dict[str, Any]) -> _Model:
     saved = llm.save_state().to_bytes()
     llm.reset()
     llm(_HELD[:8], max_tokens=1, temperature=0)
-    return _Model(weights, llm, text, saved)
+    return _Model(identity, llm, text, saved)
 
 
 def _write(llm: Llama) -> str:
