@@ -225,7 +225,8 @@ def _paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 def _draw(rng: random.Random, data: bytes) -> list[Any]:
     header, arrays = _split(data)
     what = rng.choice(("set", "set", "set", "drop", "copy", "fill", "fill", "flip", "cut", "add"))
-    paths = [list(path) for path in _paths(header)]
+    held = [path for path in _paths(header) if path[0] == "sequences"]
+    paths = [list(path) for path in (held if rng.random() < 0.8 else _paths(header))]
     if what == "set":
         path = rng.choice(paths)
         return [what, path, _value_for(rng, header, path)]
@@ -269,7 +270,8 @@ def damaged(data: bytes, mutations: list[list[Any]], sealed: bool) -> bytes:
     if not mutations:
         return data
     text = json.dumps(header).encode()
-    body = bytearray(_PREFIX.pack(data[:13], 1, len(text)) + text + arrays)
+    _, version, _ = _PREFIX.unpack_from(data)
+    body = bytearray(_PREFIX.pack(data[:13], version, len(text)) + text + arrays)
     for name, *arguments in whole:
         at = arguments[0]
         if name == "flip" and at < len(body):
