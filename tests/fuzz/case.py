@@ -99,6 +99,7 @@ class Kind(ABC):
     share: ClassVar[float] = 1.0  # of the time of a long one
     group: ClassVar[int] = 1  # cases that one process runs, one after another
     limits: ClassVar[Limits] = Limits()
+    needs_kernels: ClassVar[bool] = True  # of the CPU backend, which are compiled before all else
     parts: ClassVar[tuple[str, ...]] = ()  # the recipe's lists from which shrinking takes away
 
     def prepare(self, folder: Path) -> None:  # noqa: B027  (some need nothing)

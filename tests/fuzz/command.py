@@ -16,9 +16,12 @@ from rich.live import Live
 from rich.table import Table
 
 from tests.fuzz.case import Kind
+from tests.fuzz.isolate import own_folder
+from tests.fuzz.kernels import compile_kernels
 from tests.fuzz.run import Run, Tally, replay
 
 CORPUS = Path(__file__).parent / "corpus"
+INTERRUPTED = 130
 _EVERY_S = 15.0  # a line, where there is no terminal to draw on
 
 _TELLS = """\
@@ -35,7 +38,9 @@ pytest replays: mend the cause, and commit the file as the test of it.
   python -m tests.fuzz --quick                        what CI runs: a fixed number of each kind
   python -m tests.fuzz --replay tests/fuzz/corpus/gguf/some-case.json
 
-Exit status: 0 without findings, 1 with, 2 for a wrong command line.
+The first run compiles all kernels, which takes minutes. Needs what `pip install -e '.[dev]'` does.
+
+Exit status: 0 without findings, 1 with, 2 for a wrong command line, 130 after Ctrl-C.
 """
 
 
@@ -49,13 +54,23 @@ def main(kinds: Sequence[Kind], arguments: Sequence[str] | None = None) -> None:
         for kind in kinds:
             print(f"{kind.name:12}{kind.about}")
         sys.exit(0)
-    if options.replay:
-        sys.exit(_replay(by_name, options.replay))
     chosen = [by_name[name] for name in options.only or by_name]
+    try:
+        with own_folder():
+            if any(kind.needs_kernels for kind in chosen):
+                compile_kernels()
+            if options.replay:
+                sys.exit(_replay(by_name, options.replay))
+            sys.exit(_run(_planned(chosen, options)))
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+def _planned(chosen: Sequence[Kind], options: _Options) -> Run:
     n_cases = None
     if options.quick or options.cases:
         n_cases = {kind.name: options.cases or kind.n_quick for kind in chosen}
-    run = Run(
+    return Run(
         chosen,
         seed=str(options.seed),
         n_jobs=options.jobs,
@@ -63,7 +78,6 @@ def main(kinds: Sequence[Kind], arguments: Sequence[str] | None = None) -> None:
         seconds=float("inf") if n_cases and options.minutes is None else 60 * options.minutes_or_1,
         out=options.out,
     )
-    sys.exit(_run(run))
 
 
 class _Options(argparse.Namespace):
@@ -137,6 +151,7 @@ def _replay(kinds: dict[str, Kind], paths: Sequence[Path]) -> int:
 
 def _run(run: Run) -> int:
     console = Console(highlight=False, markup=False, emoji=False)
+    stopped = False
     with _shown(run, console) as show, closing(run.events()) as events:
         try:
             for line in events:
@@ -144,6 +159,7 @@ def _run(run: Run) -> int:
                     console.print(line, soft_wrap=True)
                 show()
         except KeyboardInterrupt:
+            stopped = True
             console.print("stopped")
     console.print(_table(run))
     for tally in run.tallies.values():
@@ -151,7 +167,9 @@ def _run(run: Run) -> int:
             console.print(
                 f"{tally.kind.name}: {what} in {where}, {n} times\n  {path}", soft_wrap=True
             )
-    return int(any(tally.findings for tally in run.tallies.values()))
+    if any(tally.findings for tally in run.tallies.values()):
+        return 1
+    return INTERRUPTED if stopped else 0
 
 
 class _Show(Protocol):

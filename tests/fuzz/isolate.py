@@ -11,6 +11,7 @@ finding of a child that had run others before is tried again alone.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import faulthandler
 import gc
 import json
@@ -37,6 +38,7 @@ from tests.fuzz.case import Kind, Outcome, Recipe, Wrong, check_refusal, to_json
 
 ROOT = Path(ggmlpy.__file__).resolve().parents[1]
 _SHM = Path("/dev/shm")  # files in memory
+_PR_SET_PDEATHSIG = 1
 _LOG = "faults.txt"
 _CPU_TIME = signal.SIGXCPU
 
@@ -99,12 +101,22 @@ def _frame(file: str, function: str) -> str:
         return ""
 
 
+@contextlib.contextmanager
+def own_folder() -> Iterator[None]:
+    """All temporary files of this process and those forked from it go away with the block."""
+    before = tempfile.tempdir
+    where = _SHM if _SHM.is_dir() else None
+    with tempfile.TemporaryDirectory(
+        prefix="fuzz-", dir=where, ignore_cleanup_errors=True
+    ) as folder:
+        tempfile.tempdir = folder
+        try:
+            yield
+        finally:
+            tempfile.tempdir = before
+
+
 # ---- the child
-
-
-def _in_memory() -> Path | None:
-    """Where files cost no disk, if there is such a place."""
-    return _SHM if _SHM.is_dir() else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +129,7 @@ class _Child:
 
     @classmethod
     def start(cls, kind: Kind, recipes: Sequence[Recipe]) -> _Child:
-        folder = Path(tempfile.mkdtemp(prefix="fuzz-", dir=_in_memory()))
+        folder = Path(tempfile.mkdtemp(prefix="case-"))
         out, into = os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -191,6 +203,7 @@ def _be_child(kind: Kind, recipes: Sequence[Recipe], folder: Path, into: int) ->
     code = 1
     try:
         os.setpgid(0, 0)
+        _die_with_parent()
         os.chdir(folder)
         _silence()
         log = (folder / _LOG).open("w")
@@ -209,6 +222,11 @@ def _be_child(kind: Kind, recipes: Sequence[Recipe], folder: Path, into: int) ->
         code = 0
     finally:
         os._exit(code)
+
+
+def _die_with_parent() -> None:
+    """Nothing goes on when who started it was ended."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _silence() -> None:
@@ -300,8 +318,10 @@ class Zygote:
             answers = self.answers()
         return answers[0][1]
 
-    def close(self) -> None:
-        """End the process."""
+    def close(self, *, at_once: bool = False) -> None:
+        """End the process: when it has done what it was asked for, or in the middle of it."""
+        if at_once:
+            os.kill(self.pid, signal.SIGKILL)
         self._questions.close()
         os.close(self._answers)
         os.waitpid(self.pid, 0)
@@ -312,11 +332,12 @@ def _be_zygote(kind: Kind, questions: int, answers: int) -> None:
     code = 1
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        _die_with_parent()
         _close_all_but(questions, answers)
         with (
             os.fdopen(answers, "w", encoding="utf-8") as out,
             os.fdopen(questions) as lines,
-            tempfile.TemporaryDirectory(prefix="fuzz-", dir=_in_memory()) as folder,
+            tempfile.TemporaryDirectory(prefix="kind-") as folder,
         ):
             kind.prepare(Path(folder))
             gc.collect()

@@ -19,6 +19,7 @@ class Planted(Kind):
     name = "planted"
     about = "faults of all sorts"
     n_quick = 30
+    needs_kernels = False
     group = 4
     limits = Limits(memory_mb=256, cpu_s=1, wall_s=1.5)
     parts = ("steps",)
@@ -81,6 +82,7 @@ class Paired(Kind):
     name = "paired"
     about = "a fault that one case leaves behind for another"
     n_quick = 2
+    needs_kernels = False
     group = 2
     parts = ("steps",)
     _n_run = 0

@@ -61,8 +61,9 @@ class Lane:
         return self.zygotes[kind.name]
 
     def close(self) -> None:
-        for zygote in self.zygotes.values():
-            zygote.close()
+        """End the processes, one that works in the middle of it."""
+        for name, zygote in self.zygotes.items():
+            zygote.close(at_once=self.tally is not None and self.tally.kind.name == name)
         self.zygotes.clear()
 
 
