@@ -1,9 +1,10 @@
 """ggmlpy: a ggml-style compute-graph runtime in Python.
 
-Build lazy tensors with `ops`, run them with `compute`; or load a GGUF file with `Llama` and write.
+Build lazy tensors with `ops` and run them with `compute`, or load a GGUF file with `Llama` and
+generate text.
 
-Errors apart, names are imported when they are first asked for: the command line takes over Ctrl-C,
-and catches what numpy's import may raise, before anything else is loaded.
+All names except errors are imported lazily, so that the command line can install its Ctrl-C handler
+before numpy loads.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names or (module,)}
 
-if not TYPE_CHECKING:  # to a type checker, such a function makes every name right
+if not TYPE_CHECKING:  # type checkers would accept any name because of __getattr__
 
     def __getattr__(name: str) -> Any:
         if name not in _MODULES:

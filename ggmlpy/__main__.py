@@ -1,4 +1,4 @@
-"""`python -m ggmlpy …`, and the command `ggmlpy`: Ctrl-C ends it quietly from here on."""
+"""`python -m ggmlpy …` and the command `ggmlpy`: from here on Ctrl-C prints no traceback."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from types import FrameType
 from ggmlpy.errors import BackendError
 from ggmlpy.limits import NOT_LOADED, cannot_load, importing, memory_limit
 
-INTERRUPTED = 130  # as in cli/guard.py, which is not there yet when this is needed
+INTERRUPTED = 130  # as in cli/guard.py, which is not imported yet when this is needed
 
 
 def main() -> None:
-    """Import the commands, and run the one that the arguments name."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored
+    """Import the command line and run the command that the arguments name."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not under nohup
         signal.signal(signal.SIGINT, _interrupt)
-    if memory_limit() is not None:  # OpenBLAS ends the process that it cannot have threads in
+    if memory_limit() is not None:  # OpenBLAS ends a process if it cannot start threads
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         with importing("the command line"):
@@ -26,7 +26,7 @@ def main() -> None:
         run()
     except BackendError as error:
         sys.exit(f"ggmlpy: error: {error}")
-    except NOT_LOADED as error:  # of what commands import
+    except NOT_LOADED as error:  # from a command's own imports
         if memory_limit() is None:
             raise
         sys.exit(f"ggmlpy: error: {cannot_load('what the command needs', error)}")
@@ -37,8 +37,8 @@ def main() -> None:
 def _interrupt(number: int, frame: FrameType | None) -> None:
     """Raise KeyboardInterrupt where a command can take it, and end the process elsewhere.
 
-    While something is imported no one can: C code makes other errors of it, such as numpy's advice
-    on a bad installation.
+    During an import no command can: C code turns it into other errors, such as numpy's advice on a
+    bad installation.
     """
     files = set()
     while frame is not None:
@@ -54,9 +54,11 @@ _IMPORTING = "<frozen importlib._bootstrap>"  # the file of the import system's 
 
 
 def _stop() -> None:
-    """End now: there is nothing to clean up but what a sign of life has left on a terminal."""
+    """End the process now. Write buffered output first, and clear a progress line on a terminal."""
+    with suppress(Exception):  # no stdout, a closed pipe, or a flush that this interrupted
+        sys.stdout.flush()
     with suppress(OSError):
-        clear = b"\r\x1b[2K\x1b[?25h" if os.isatty(2) else b""  # its line, and the cursor is back
+        clear = b"\r\x1b[2K\x1b[?25h" if os.isatty(2) else b""  # erase the line, show the cursor
         os.write(2, clear + b"ggmlpy: stopped\n")
     os._exit(INTERRUPTED)
 

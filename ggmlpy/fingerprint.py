@@ -1,7 +1,7 @@
-"""What tells a model from those that would make other K and V of the same tokens.
+"""Identifies a model by everything that its K and V depend on.
 
-K and V follow from token ids, the architecture's keys and the weights. What turns text into ids,
-names and chat templates do not count: a file that differs in these makes the same K and V.
+K and V depend on token ids, the architecture's keys and the weights. The tokenizer, names and chat
+templates are left out: files that differ only in these give the same K and V for the same ids.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from ggmlpy.kept_digests import KeptDigests
 from ggmlpy.quoting import quoted
 from ggmlpy.weights_digest import digest_of
 
-WORTH_KEEPING = 16 << 20  # bytes of weights: what is hashed in 20 ms needs no file of its own
-_LONGEST = 200  # characters of a value that is written out
+WORTH_KEEPING = 16 << 20  # bytes of weights; fewer are hashed in 20 ms, so the digest is not stored
+_LONGEST = 200  # characters of a value; of longer ones the digest stands in its place
 
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """Of a model: what its file says of its architecture, and the digest of its weights."""
+    """A model's architecture keys and the digest of its weights."""
 
-    keys: dict[str, str]  # values as text, of long ones a digest
+    keys: dict[str, str]  # values as text; long ones as a digest
     weights: str
 
     @classmethod
     def of(cls, file: GGUFFile, kept: KeptDigests) -> Fingerprint:
-        """The fingerprint of an open file. Reads all of its weights, unless `kept` knows them.
+        """The fingerprint of an open file. Reads all weights unless `kept` has their digest.
 
         Raises FileError if they cannot be read, or were written to since the file was opened.
         """
@@ -39,18 +39,18 @@ class Fingerprint:
 
     @classmethod
     def parse(cls, described: object) -> Fingerprint | None:
-        """The fingerprint that `describe` described; None for anything else."""
+        """The fingerprint that `describe` returned; None for any other object."""
         match described:
             case {"keys": dict(keys), "weights": str(weights)} if all(map(_is_text, keys.values())):
                 return cls(keys, weights)
         return None
 
     def describe(self) -> dict[str, Any]:
-        """As JSON can have it."""
+        """The fingerprint as an object that JSON can hold."""
         return {"keys": self.keys, "weights": self.weights}
 
     def difference(self, here: Fingerprint) -> str | None:
-        """What differs in the model `here`, the first key or the weights; None if nothing does."""
+        """The first difference to the model `here`, a key or the weights; None if there is none."""
         for key in dict.fromkeys((*self.keys, *here.keys)):
             saved, own = (keys.get(key, "missing") for keys in (self.keys, here.keys))
             if saved != own:
@@ -72,7 +72,7 @@ def _weights(file: GGUFFile, kept: KeptDigests) -> str:
 
 
 def _as_text(value: Value) -> str:
-    """A value on one line; of a long one the digest."""
+    """A value on one line, or its digest if it is long."""
     plain = value.tolist() if isinstance(value, LazyArray) else value
     text = repr(plain)
     if len(text) <= _LONGEST:
@@ -81,5 +81,5 @@ def _as_text(value: Value) -> str:
 
 
 def _is_text(text: object) -> bool:
-    """Whether a state's file may have this as the text of a value: messages show it."""
+    """Whether this is valid as a value's text in a state file: messages show it."""
     return isinstance(text, str) and len(text) <= _LONGEST and text.isprintable()

@@ -1,6 +1,7 @@
-"""What the system does not give: packages that cannot be loaded, threads that cannot be started.
+"""Clear errors for what the system refuses: importing a package, starting a thread.
 
-Nothing here needs a package that may be what cannot be loaded.
+Memory limits are the usual cause, so the messages name the one in force (`ulimit -v`). This module
+imports only the standard library and `ggmlpy.errors`: it is needed where numpy cannot be imported.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 
 from ggmlpy.errors import BackendError
 
-# What importing raises. SystemError: the interpreter's own, where memory ends in the middle of it.
+# What a failed import raises; SystemError comes from the interpreter when memory runs out.
 NOT_LOADED = (ImportError, OSError, MemoryError, SystemError)
 
 
@@ -26,7 +27,7 @@ def memory_limit() -> int | None:
 
 
 def memory_hint() -> str:
-    """That the limit is the likely reason, to stand behind what failed; "" where there is none."""
+    """The end of an error message: that the limit is the likely cause; "" where there is none."""
     limit = memory_limit()
     if limit is None:
         return ""
@@ -35,7 +36,7 @@ def memory_hint() -> str:
 
 @contextmanager
 def importing(what: str) -> Iterator[None]:
-    """Raise BackendError that says why `what` cannot be imported, if it cannot be."""
+    """Turn a failed import into a BackendError that names `what` and the cause."""
     try:
         yield
     except NOT_LOADED as error:
@@ -43,7 +44,7 @@ def importing(what: str) -> Iterator[None]:
 
 
 def cannot_load(what: str, error: BaseException) -> str:
-    """Which package, the first reason of all, and whether memory may be short."""
+    """An error message: `what`, the first cause in the chain, and any memory limit."""
     first = error
     while (before := first.__cause__ or first.__context__) is not None:
         first = before
@@ -53,7 +54,7 @@ def cannot_load(what: str, error: BaseException) -> str:
 
 @contextmanager
 def starting_threads() -> Iterator[None]:
-    """Raise BackendError where Python cannot start a thread."""
+    """Turn Python's failure to start a thread into a BackendError."""
     try:
         yield
     except RuntimeError as error:

@@ -14,7 +14,6 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
-from ggmlpy.backends.cpu.cache import default_folder
 from ggmlpy.cache_types import cache_type
 from ggmlpy.completions import Completions
 from ggmlpy.computing import backends_for
@@ -28,6 +27,7 @@ from ggmlpy.kept_digests import KeptDigests
 from ggmlpy.limits import starting_threads
 from ggmlpy.llama_state import LlamaState
 from ggmlpy.models import load_model
+from ggmlpy.own_folder import default_folder
 from ggmlpy.sampling import SamplingParams
 from ggmlpy.storage import give_back_free_memory
 from ggmlpy.summary import summary

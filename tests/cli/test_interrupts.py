@@ -89,6 +89,31 @@ def test_wherever_it_comes(what: str, step: int, tiny: Path, tmp_path: Path) -> 
         assert "Exception ignored" not in err, (moment, err)
 
 
+@pytest.mark.parametrize("stdout", ["open", "reader gone", "closed"])
+def test_output_written_before_is_not_lost(stdout: str) -> None:
+    """Text in a buffer is written; where it cannot be, the process ends all the same."""
+    code = (
+        "import signal, sys; from ggmlpy.__main__ import main\n"
+        "class Importing:\n"
+        "    def find_spec(name, *more): signal.raise_signal(signal.SIGINT)\n"
+        "print('before')\n"
+        f"if {stdout == 'closed'}: sys.stdout.close()\n"
+        "sys.meta_path.insert(0, Importing)\n"
+        "main()"
+    )
+    reader, writer = os.pipe()
+    if stdout == "reader gone":
+        os.close(reader)
+    command = [sys.executable, "-c", code]
+    with running(command, stdout=writer, stderr=subprocess.PIPE) as process:
+        os.close(writer)
+        _, err = process.communicate()
+    assert (process.returncode, err) == (INTERRUPTED, b"ggmlpy: stopped\n")
+    if stdout != "reader gone":
+        with os.fdopen(reader, "rb") as output:
+            assert output.read() == b"before\n"
+
+
 def test_a_process_that_is_told_to_ignore_it_goes_on(tiny: Path) -> None:
     """As under nohup."""
     code = (

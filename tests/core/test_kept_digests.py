@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import stat
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -67,7 +69,7 @@ def test_what_is_damaged_is_as_if_it_were_not_there(tmp_path: Path) -> None:
     assert kept.get(FILES) == DIGEST
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="permissions are POSIX's")
+@pytest.mark.skipif(sys.platform == "win32", reason="files have no modes there")
 def test_what_others_can_write_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,3 +87,40 @@ def test_a_folder_that_cannot_be_made_is_no_error(tmp_path: Path) -> None:
     kept = KeptDigests(tmp_path / "file")
     kept.put(FILES, DIGEST)
     assert kept.get(FILES) is None
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files have no modes there")
+def test_the_folder_is_for_the_user_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        KeptDigests(tmp_path).put(FILES, DIGEST)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "weights").stat().st_mode) == 0o700
+    assert stat.S_IMODE(only_file(tmp_path).stat().st_mode) == 0o600
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no pipes in folders there")
+@pytest.mark.parametrize("what", ["pipe", "link"])
+def test_a_pipe_or_a_link_in_a_files_place_counts_as_absent(tmp_path: Path, what: str) -> None:
+    kept = KeptDigests(tmp_path)
+    kept.put(FILES, DIGEST)
+    path = only_file(tmp_path)
+    path.rename(tmp_path / "moved")
+    if what == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(tmp_path / "moved")
+    assert kept.get(FILES) is None
+    kept.put(FILES, DIGEST)
+    assert kept.get(FILES) == DIGEST
+    assert path.is_file()
+    assert not path.is_symlink()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
+def test_a_linked_folder_is_not_used(tmp_path: Path) -> None:
+    KeptDigests(tmp_path).put(FILES, DIGEST)
+    (tmp_path / "weights").rename(tmp_path / "moved")
+    (tmp_path / "weights").symlink_to(tmp_path / "moved")
+    assert KeptDigests(tmp_path).get(FILES) is None

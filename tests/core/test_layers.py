@@ -14,7 +14,7 @@ LAYERS: list[tuple[str, list[str]]] = [
     ("core", [
         "errors", "limits", "quoting", "scopes", "arguments", "types", "quants", "spec",
         "open_file", "storage", "layout", "tensor", "op", "graph", "graph_layers", "graph_html",
-        "gguf_file", "progress", "kept_digests", "weights_digest",
+        "gguf_file", "progress", "own_folder", "kept_digests", "weights_digest",
     ]),
     ("text", [
         "tokenizer", "chat", "template_process", "template_worker", "stopping", "timings",

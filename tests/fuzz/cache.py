@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ggmlpy import compute, from_numpy, ops
+from ggmlpy import compute, from_numpy, ops, own_folder
 from ggmlpy.backends.cpu import cache as cache_module
 from ggmlpy.backends.cpu import jit as jit_module
 from ggmlpy.backends.cpu import threads
@@ -66,7 +66,7 @@ class KernelCache(Kind):
             files[-1].write_bytes(content)
         for mutation in recipe["mutations"]:
             _mutate(files, *mutation)
-        cache_module._FOLDER = str(folder)
+        own_folder._FOLDER = str(folder)
         _forget_code()
         with _compiler(self._sound):
             try:

@@ -1,0 +1,139 @@
+"""Files that this process trusts because only its user can have written them: the cache folder.
+
+The folder, which is made with mode 0700, and every file in it must belong to the user, must not be
+writable by others, and must not be links. Files are opened relative to the folder that was checked,
+never by a path that could name another one by then. The folders above are not checked: replacing
+the folder needs no check, since its replacement would belong to another user.
+
+A folder of the user that others can write to, such as one made under a loose umask, is set to mode
+0700; files of other users in it are not read. Windows has no such modes and keeps the folders below
+a user's profile to that user, so nothing is checked there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+_PRIVATE = 0o700
+_BINARY = getattr(os, "O_BINARY", 0)  # Windows would convert line ends
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # nor wait for a pipe
+_READ = os.O_RDONLY | _BINARY | _NO_LINK
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY | _NO_LINK
+_FOLDER = os.environ.get("GGMLPY_CACHE_DIR") or None
+
+
+def default_folder() -> Path:
+    """The cache folder: $GGMLPY_CACHE_DIR, else the platform's folder for caches.
+
+    For a user without a home, as in some containers, it is one that cannot be made.
+    """
+    if _FOLDER is not None:
+        return Path(_FOLDER)
+    try:
+        return _platform_folder()
+    except RuntimeError:
+        return Path(os.devnull)
+
+
+def _platform_folder() -> Path:
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "ggmlpy"
+
+
+class OwnFolder:
+    """An open folder that is this user's own. Files are named by plain names."""
+
+    def __init__(self, path: Path, handle: int | None) -> None:
+        self._path = path
+        self._handle = handle  # None where files cannot be opened relative to a folder
+
+    @classmethod
+    @contextlib.contextmanager
+    def opened(cls, path: Path, *, make: bool = False) -> Iterator[OwnFolder]:
+        """The folder at `path`, for the length of a `with` block.
+
+        Raises OSError if it is not there (or, with `make`, cannot be made), is a link, belongs to
+        another user, or can be written to by others.
+        """
+        if make:
+            path.mkdir(_PRIVATE, parents=True, exist_ok=True)
+        if sys.platform == "win32":
+            yield cls(path, None)
+            return
+        if path.is_symlink():
+            raise OSError(errno.ELOOP, "it is a link, which anyone may have made")
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            _close_to_others(handle)
+            yield cls(path, handle)
+        finally:
+            os.close(handle)
+
+    def read(self, name: str, max_bytes: int) -> bytes:
+        """A file's content. Raises OSError if it is not there, longer, or not this user's alone."""
+        handle = os.open(self._at(name), _READ, dir_fd=self._handle)
+        try:
+            status = os.fstat(handle)
+            if not stat.S_ISREG(status.st_mode) or _others_can_write(status):
+                raise PermissionError(errno.EPERM, "not a file of this user alone", name)
+            if status.st_size > max_bytes:
+                raise OSError(errno.EFBIG, f"longer than {max_bytes} bytes", name)
+            with os.fdopen(handle, "rb", closefd=False) as file:
+                return file.read(status.st_size)
+        finally:
+            os.close(handle)
+
+    def write(self, name: str, content: bytes) -> None:
+        """Replace a file: readers see the old one or the whole new one.
+
+        Raises OSError. Whatever is raised, also KeyboardInterrupt, no temporary file is left.
+        """
+        new = self._at(f"{secrets.token_hex(8)}.tmp")
+        try:
+            with os.fdopen(os.open(new, _CREATE, 0o600, dir_fd=self._handle), "wb") as file:
+                file.write(content)
+            os.replace(new, self._at(name), src_dir_fd=self._handle, dst_dir_fd=self._handle)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(new, dir_fd=self._handle)
+            raise
+
+    def _at(self, name: str) -> str:
+        """What the system calls a file, relative to the open folder where there is one."""
+        return name if self._handle is not None else str(self._path / name)
+
+
+def _close_to_others(folder: int) -> None:
+    """Raises OSError if an open folder is another user's, or cannot be closed to others."""
+    if sys.platform == "win32":
+        return
+    status = os.fstat(folder)
+    user = os.geteuid()
+    if status.st_uid != user:
+        text = f"it belongs to user {status.st_uid}, and this process runs as user {user}"
+        raise PermissionError(errno.EPERM, text)
+    if _others_can_write(status):
+        with contextlib.suppress(OSError):
+            os.fchmod(folder, _PRIVATE)
+        if _others_can_write(os.fstat(folder)):
+            text = f"others may write to it (mode {stat.S_IMODE(status.st_mode):04o}; chmod 700)"
+            raise PermissionError(errno.EPERM, text)
+
+
+def _others_can_write(status: os.stat_result) -> bool:
+    """Whether a file or folder is another user's, or others may write to it."""
+    if sys.platform == "win32":
+        return False
+    return status.st_uid != os.geteuid() or bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
