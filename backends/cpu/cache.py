@@ -22,7 +22,7 @@ from ggmlpy.own_folder import OwnFolder, default_folder
 
 _MAGIC = b"ggmlpy object 2\n"
 _DIGEST_BYTES = hashlib.sha256().digest_size
-_MAX_BYTES = 1 << 28  # of an object; the largest kernels have some 100 KB
+_MAX_BYTES = 1 << 28  # of an object; the largest has 0.2 MB
 
 
 class KernelCacheWarning(UserWarning):

@@ -105,7 +105,8 @@ def test_output_written_before_is_not_lost(stdout: str) -> None:
     if stdout == "reader gone":
         os.close(reader)
     command = [sys.executable, "-c", code]
-    with running(command, stdout=writer, stderr=subprocess.PIPE) as process:
+    buffered = {**os.environ, "PYTHONUNBUFFERED": ""}
+    with running(command, stdout=writer, stderr=subprocess.PIPE, env=buffered) as process:
         os.close(writer)
         _, err = process.communicate()
     assert (process.returncode, err) == (INTERRUPTED, b"ggmlpy: stopped\n")
