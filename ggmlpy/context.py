@@ -85,7 +85,8 @@ class Context:
         """A context of a GGUF file; `options` are those of Context, `n_ctx` at least. Types of K
         and V may be names.
 
-        Raises FileError, Unsupported or BackendError.
+        Raises FileError, Unsupported, BackendError, or AllocationError for more memory than there
+        is.
         """
         for name in ("type_k", "type_v"):
             if name in options:
@@ -139,9 +140,8 @@ class Context:
         runs = ((1, 1),) if self.memory.recurrent is not None else ()
         self.plans.get(Shape((SegmentShape(1),), 1, n_kv, runs))
 
-    def check_tokens(self, tokens: Sequence[int]) -> None:
-        """Raise BadBatch for no tokens, or for one outside the vocabulary."""
-        n_vocab = self.model.hparams.n_vocab
+    def check_tokens(self, tokens: Sequence[int], n_vocab: int) -> None:
+        """Raise BadBatch for no tokens, or for one outside a vocabulary of `n_vocab`."""
         if not len(tokens):
             raise BadBatch("no tokens to decode")
         for i, token in enumerate(tokens):

@@ -3,24 +3,32 @@
     n_ctx       tokens of all sequences together: what the KV cache holds
     n_ctx_seq   tokens that one sequence may have
 
-Numbers that are given are not rounded: those that contradict each other are refused.
+Numbers that are given are not rounded: those that contradict each other are refused. Where none is
+given, the size is what the model was trained with, as far as memory allows.
 """
 
 from __future__ import annotations
 
 import warnings
+from bisect import bisect_right
+from dataclasses import replace
 from numbers import Integral, Real
 
 import numpy as np
 
 from ggmlpy.errors import BadBatch
+from ggmlpy.kv_cache import KV_PAD
+from ggmlpy.memory import Sizes, memory_bytes
+from ggmlpy.models.memory import Memory
+from ggmlpy.storage import physical_memory
+from ggmlpy.types import TensorType
 
 _MOST = 1 << 62  # of which numpy's integers hold the next multiple of 256, too
 _SHORT = 256  # tokens of a sequence below which a default is not what was meant
 
 
 class ContextWarning(UserWarning):
-    """A sequence may have more tokens than the model was trained with, or hardly any."""
+    """A sequence may have more tokens than the model was trained with, or fewer than expected."""
 
 
 def choose_sizes(
@@ -51,6 +59,34 @@ def choose_sizes(
             f" {n_seq_max} sequences: n_ctx_seq says how many each may have"
         )
     return total, most
+
+
+def reduce_to_memory(spec: Memory, sizes: Sizes, type_k: TensorType, type_v: TensorType) -> Sizes:
+    """Sizes that nobody asked for, so that the memory is at most half of what the machine has.
+
+    The other half is for weights and results. Sizes that are too large become the largest multiple
+    of KV_PAD tokens a sequence that fits, KV_PAD at least; a warning says so. Raises Unsupported
+    for types of K and V that the model cannot have.
+    """
+
+    def of(n_ctx_seq: int) -> Sizes:
+        n_ctx = n_ctx_seq if sizes.unified else n_ctx_seq * sizes.n_seq_max
+        return replace(sizes, n_ctx=n_ctx, n_ctx_seq=n_ctx_seq)
+
+    def taken(n_pads: int) -> int:
+        return memory_bytes(spec, of(n_pads * KV_PAD), type_k, type_v)
+
+    has, wanted = physical_memory(), memory_bytes(spec, sizes, type_k, type_v)
+    n_pads = sizes.n_ctx_seq // KV_PAD
+    if wanted <= has // 2 or n_pads == 0:
+        return sizes
+    reduced = of(max(1, bisect_right(range(1, n_pads + 1), has // 2, key=taken)) * KV_PAD)
+    _warn(
+        f"n_ctx is {reduced.n_ctx}, not the {sizes.n_ctx} of the model's training: K and V of those"
+        f" take {wanted / 1e9:.1f} GB, more than half of this machine's {has / 1e9:.1f} GB; n_ctx"
+        " or n_ctx_seq asks for another size"
+    )
+    return reduced
 
 
 def _warn(message: str) -> None:

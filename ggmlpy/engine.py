@@ -95,6 +95,8 @@ class Engine:
         self.n_set_aside = 0  # how often a sequence had to make room
         self.most_cells_used = 0  # after any step
         self._tokenizer = tokenizer
+        n_rows = context.model.hparams.n_vocab  # of which the last may be padding, without a token
+        self.n_vocab = tokenizer.n_vocab if tokenizer.vocab.has_tokens else n_rows
         self._ids = count()
         self._n_steps = 0
         self._in_step = False
@@ -130,7 +132,7 @@ class Engine:
                 f"a request is made by Llama.request(prompt, …), {type(request).__name__} is none"
             )
         check_whole("max_tokens", request.max_tokens, 1)
-        self.context.check_tokens(request.prompt)
+        self.context.check_tokens(request.prompt, self.n_vocab)
         limit = self.context.sizes.n_ctx_seq
         if len(request.prompt) > limit:
             raise BadBatch(
@@ -140,7 +142,7 @@ class Engine:
         return _Sequence(
             id=next(self._ids),
             request=request,
-            sampler=Sampler(request.sampling, self.context.model.hparams.n_vocab),
+            sampler=Sampler(request.sampling, self.n_vocab),
             decoder=self._tokenizer.stream(start=False),
             checker=StopChecker(list(request.stop)),
             tokens=list(request.prompt),
@@ -276,7 +278,7 @@ class Engine:
             slot.tokens += sequence.tokens[sequence.n_run : sequence.n_run + n]
             sequence.n_run += n
             if sequence.n_due == 0:
-                piece = self._write_or_fail(sequence, logits[row])
+                piece = self._write_or_fail(sequence, logits[row, : self.n_vocab])
                 row += 1
                 if isinstance(piece, Exception) or piece.finish_reason is not None:
                     self._free(slot)

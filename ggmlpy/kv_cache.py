@@ -16,7 +16,6 @@ from ggmlpy.cells import EMPTY, Appended, Cells, Holdings, Positions, SavedRows
 from ggmlpy.errors import CacheFull
 from ggmlpy.models.memory import AttentionLayers
 from ggmlpy.spans import Spans
-from ggmlpy.storage import check_memory
 from ggmlpy.tensor import Flag, Tensor, zeros
 from ggmlpy.types import TensorType
 
@@ -30,8 +29,7 @@ class KVCache:
     `n_ctx` cells a stream may be used. With a window cells whose position no later token can see
     are used again when there is no empty one: those positions are forgotten. Which they are is
     kept, so that nothing is done by which a token would come to miss one of them. Raises
-    Unsupported for a type that rows cannot be written in, AllocationError for more bytes than the
-    machine has.
+    Unsupported for a type that rows cannot be written in.
     """
 
     def __init__(
@@ -53,13 +51,9 @@ class KVCache:
         # Attention step by step multiplies a masked cell's V by 0: it must be no NaN that a
         # sequence has left there. Flash attention does not read such cells.
         self.scrubs = False
-        check_cache_type("type_k", type_k, spec.n_embd_head_k)
-        check_cache_type("type_v", type_v, spec.n_embd_head_v)
+        self.n_bytes = cache_bytes(spec, n_ctx, self.n_stream, type_k, type_v)
         n_embd_k = spec.n_embd_head_k * spec.n_head_kv
         n_embd_v = spec.n_embd_head_v * spec.n_head_kv
-        n_cells = self.kv_size * self.n_stream
-        cell_bytes = type_k.row_bytes(n_embd_k) + type_v.row_bytes(n_embd_v)
-        check_memory(len(spec.layers) * n_cells * cell_bytes)
         self.k = {i: self._leaf(f"cache_k.{i}", type_k, n_embd_k) for i in spec.layers}
         self.v = {i: self._leaf(f"cache_v.{i}", type_v, n_embd_v) for i in spec.layers}
         self._positions = np.full((self.n_stream, self.kv_size), EMPTY, np.int32)
@@ -75,10 +69,6 @@ class KVCache:
 
     def _leaf(self, name: str, type: TensorType, n_embd: int) -> Tensor:
         return zeros(type, (n_embd, self.kv_size, self.n_stream), name=name, flags=Flag.STATE)
-
-    @property
-    def n_bytes(self) -> int:
-        return sum(t.spec.n_bytes for t in (*self.k.values(), *self.v.values()))
 
     # --- what is where ---
 
@@ -429,6 +419,17 @@ class KVCache:
             self._pos_max[stream] = last[0]
         else:
             self._pos_max[:] = last
+
+
+def cache_bytes(
+    spec: AttentionLayers, n_ctx: int, n_stream: int, type_k: TensorType, type_v: TensorType
+) -> int:
+    """Bytes of K and V in all layers of a cache. Raises Unsupported for types it cannot have."""
+    check_cache_type("type_k", type_k, spec.n_embd_head_k)
+    check_cache_type("type_v", type_v, spec.n_embd_head_v)
+    k_bytes = type_k.row_bytes(spec.n_embd_head_k * spec.n_head_kv)
+    v_bytes = type_v.row_bytes(spec.n_embd_head_v * spec.n_head_kv)
+    return len(spec.layers) * n_stream * padded(n_ctx) * (k_bytes + v_bytes)
 
 
 def padded(n: int) -> int:

@@ -18,7 +18,7 @@ from ggmlpy.cache_types import cache_type
 from ggmlpy.completions import Completions
 from ggmlpy.computing import backends_for
 from ggmlpy.context import Context
-from ggmlpy.context_sizes import check_flag, check_whole, choose_sizes
+from ggmlpy.context_sizes import check_flag, check_whole, choose_sizes, reduce_to_memory
 from ggmlpy.engine import Engine
 from ggmlpy.errors import AllocationError, BadBatch, StateError, WeightError
 from ggmlpy.fingerprint import Fingerprint
@@ -26,6 +26,7 @@ from ggmlpy.gguf_file import GGUFFile
 from ggmlpy.kept_digests import KeptDigests
 from ggmlpy.limits import starting_threads
 from ggmlpy.llama_state import LlamaState
+from ggmlpy.memory import decide_sizes
 from ggmlpy.models import load_model
 from ggmlpy.own_folder import default_folder
 from ggmlpy.sampling import SamplingParams
@@ -67,7 +68,7 @@ class Llama(Completions):
         model_path     the GGUF file; of a split model, its first file. It must stay as it is while
                        the model is in use: float weights are read where it is mapped
         n_ctx          tokens of all sequences together; 0: `n_seq_max` times `n_ctx_seq`, or what
-                       the model was trained with
+                       the model was trained with, as far as half of the machine's memory holds it
         n_ctx_seq      tokens that one sequence may have; 0: its equal part of `n_ctx`, or with
                        `kv_unified` all of it
         n_batch        tokens that are given at a time: `n_ubatch` is never more
@@ -94,33 +95,37 @@ class Llama(Completions):
         check_whole("n_ubatch", n_ubatch, 1)
         self._file = GGUFFile.open(model_path)
         self.model = load_model(self._file)
-        n_ctx, n_ctx_seq = choose_sizes(
+        total, most = choose_sizes(
             n_ctx, n_ctx_seq, n_seq_max, kv_unified, self.model.hparams.n_ctx_train
         )
         types = cache_type("type_k", type_k), cache_type("type_v", type_v)
+        sizes = decide_sizes(total, n_seq_max, kv_unified, min(n_ubatch, n_batch), most)
+        if not n_ctx and not n_ctx_seq:
+            sizes = reduce_to_memory(self.model.memory, sizes, *types)
         try:
             self._context = Context(
                 self.model,
                 backends_for(backend, n_threads),
-                n_ctx=n_ctx,
-                n_ctx_seq=n_ctx_seq,
-                n_ubatch=min(n_ubatch, n_batch),
-                n_seq_max=n_seq_max,
-                kv_unified=kv_unified,
+                n_ctx=sizes.n_ctx,
+                n_ctx_seq=sizes.n_ctx_seq,
+                n_ubatch=sizes.n_ubatch,
+                n_seq_max=sizes.n_seq_max,
+                kv_unified=sizes.unified,
                 type_k=types[0],
                 type_v=types[1],
                 flash_attn=flash_attn,
             )
         except MemoryError as error:
             raise AllocationError(
-                f"a KV cache for n_ctx = {n_ctx} tokens: {error}; say a smaller n_ctx"
+                f"a KV cache for n_ctx = {sizes.n_ctx} tokens: {error}; say a smaller n_ctx"
             ) from None
         metadata = self._file.metadata
         tokenizer = Tokenizer.from_metadata(metadata, self._file.name)
-        if tokenizer.vocab.has_tokens and tokenizer.n_vocab != self.n_vocab():
+        n_rows = self.model.hparams.n_vocab
+        if tokenizer.vocab.has_tokens and tokenizer.n_vocab > n_rows:
             raise WeightError(
                 f'{self._file.name}: key "tokenizer.ggml.tokens" has {tokenizer.n_vocab} tokens,'
-                f' must be {self.n_vocab()}, the rows of "token_embd.weight"'
+                f' must be at most {n_rows}, the rows of "token_embd.weight"'
             )
         super().__init__(Engine(self._context, tokenizer), tokenizer, metadata, str(model_path))
         self.seed = seed
@@ -145,8 +150,8 @@ class Llama(Completions):
         return self._context.sizes.n_ctx_seq
 
     def n_vocab(self) -> int:
-        """Tokens in the vocabulary."""
-        return self.model.hparams.n_vocab
+        """Tokens in the vocabulary; rows that pad the embedding beyond it are no tokens."""
+        return self.engine.n_vocab
 
     def n_embd(self) -> int:
         """Elements of a token's embedding."""
@@ -205,7 +210,8 @@ class Llama(Completions):
             )
         with self._answers.lock:
             self.reset()
-            logits = self._context.decode(tokens, all_logits=True).copy()
+            self._context.check_tokens(tokens, self.n_vocab())
+            logits = self._context.decode(tokens, all_logits=True)[:, : self.n_vocab()].copy()
             self.reset()
         return logits
 

@@ -17,10 +17,11 @@ from ggmlpy.arrangement import Arrangement
 from ggmlpy.batch import Batch, TokenRun
 from ggmlpy.cells import Cells, Positions
 from ggmlpy.errors import BadBatch, Unsupported
-from ggmlpy.kv_cache import KVCache, padded
+from ggmlpy.kv_cache import KVCache, cache_bytes, padded
 from ggmlpy.models.memory import AttentionLayers, Memory, RecurrentLayers
-from ggmlpy.recurrent_state import RecurrentState
+from ggmlpy.recurrent_state import RecurrentState, state_bytes
 from ggmlpy.spans import Spans
+from ggmlpy.storage import check_memory
 from ggmlpy.transaction import Placement, Transaction
 from ggmlpy.types import TensorType
 
@@ -60,15 +61,31 @@ def decide_sizes(
     return Sizes(n_ctx, n_ctx_seq, n_seq_max, unified, n_ubatch)
 
 
+def memory_bytes(spec: Memory, sizes: Sizes, type_k: TensorType, type_v: TensorType) -> int:
+    """What a SequenceMemory of these sizes takes. Raises Unsupported for types it cannot have."""
+    n_stream = 1 if sizes.unified else sizes.n_seq_max
+    return sum(
+        cache_bytes(part, _cache_size(part, sizes), n_stream, type_k, type_v)
+        if isinstance(part, AttentionLayers)
+        else state_bytes(part, sizes.n_seq_max)
+        for part in spec
+    )
+
+
 class SequenceMemory:
     """The memory of up to `n_seq_max` sequences of one model.
 
     `seq_rm`, `seq_cp`, `seq_keep`, `seq_div`, `clear` are complete when they return. Shifting
     positions (`seq_add`) needs the model, to turn K: see `Context.seq_add`.
+
+    Raises Unsupported for types of K and V that it cannot have, AllocationError where all its
+    caches together are more bytes than the machine has.
     """
 
     def __init__(self, spec: Memory, sizes: Sizes, type_k: TensorType, type_v: TensorType) -> None:
         self.sizes = sizes
+        self.n_bytes = memory_bytes(spec, sizes, type_k, type_v)
+        check_memory(self.n_bytes)
         self.caches = [
             KVCache(part, _cache_size(part, sizes), type_k, type_v, sizes.n_seq_max, sizes.unified)
             for part in spec
@@ -78,11 +95,6 @@ class SequenceMemory:
         self.recurrent = RecurrentState(recurrent[0], sizes.n_seq_max) if recurrent else None
         assert self.caches, "a model without attention has no memory of positions here"
         self._open: Transaction | None = None  # under way
-
-    @property
-    def n_bytes(self) -> int:
-        kept = sum(cache.n_bytes for cache in self.caches)
-        return kept + (self.recurrent.n_bytes if self.recurrent is not None else 0)
 
     @property
     def n_stream(self) -> int:

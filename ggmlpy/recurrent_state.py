@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from ggmlpy.models.memory import RecurrentLayers
 from ggmlpy.tensor import Flag, Tensor, zeros
+from ggmlpy.types import F32
 
 
 class RecurrentState:
@@ -17,14 +18,11 @@ class RecurrentState:
     """
 
     def __init__(self, spec: RecurrentLayers, n_seq_max: int) -> None:
+        self.n_bytes = state_bytes(spec, n_seq_max)
         ne = (spec.n_embd_r, n_seq_max)
         self.states: dict[int, Tensor] = {
             i: zeros("f32", ne, name=f"state.{i}", flags=Flag.STATE) for i in spec.layers
         }
-
-    @property
-    def n_bytes(self) -> int:
-        return sum(t.spec.n_bytes for t in self.states.values())
 
     def clear(self, seq: int) -> None:
         """Begin the sequence anew."""
@@ -48,3 +46,8 @@ class RecurrentState:
     def _rows(self) -> list[NDArray[np.float32]]:
         """Each layer's states, [n_seq_max, n_embd_r], in place."""
         return [leaf.array().reshape(leaf.ne[1], leaf.ne[0]) for leaf in self.states.values()]
+
+
+def state_bytes(spec: RecurrentLayers, n_seq_max: int) -> int:
+    """Bytes of the states of all layers."""
+    return len(spec.layers) * n_seq_max * F32.row_bytes(spec.n_embd_r)

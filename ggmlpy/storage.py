@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,11 +32,16 @@ def aligned_bytes(n_bytes: int) -> NDArray[np.uint8]:
     return raw[start : start + n_bytes]
 
 
+def physical_memory() -> int:
+    """Bytes of memory that the machine has; sys.maxsize where the system does not tell."""
+    if os.name != "posix":
+        return sys.maxsize
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def check_memory(n_bytes: int) -> None:
     """Raise AllocationError for more than the machine's memory: it might be had, but not filled."""
-    has = (
-        os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if os.name == "posix" else n_bytes
-    )
+    has = physical_memory()
     if n_bytes > has:
         raise AllocationError(f"{n_bytes} bytes of memory cannot be had, this machine has {has}")
 

@@ -74,7 +74,7 @@ def attention_layers(
 class Keys:
     """A file's `<architecture>.…` keys. Errors name the file and the key.
 
-    Raises WeightError where `block_count` is not the number of layers whose tensors the file holds.
+    Raises WeightError where `block_count` is more than the layers whose tensors the file holds.
     """
 
     def __init__(self, file: GGUFFile) -> None:
@@ -84,9 +84,9 @@ class Keys:
         n_layer = file.metadata.int(f"{self.architecture}.block_count")
         self.n_layer = self._within("block_count", n_layer, 1)
         n_held = len({found[1] for name in file.tensors if (found := _LAYER.match(name))})
-        if self.n_layer != n_held:
+        if self.n_layer > n_held:
             raise self.error(
-                "block_count", self.n_layer, f"{n_held}, the layers with tensors blk.*"
+                "block_count", self.n_layer, f"at most {n_held}, the layers with tensors blk.*"
             )
 
     def count(self, key: str, default: int | None = None, *, in_some_layers: bool = False) -> int:

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ggmlpy.errors import TokenizerError
 from ggmlpy.quoting import quoted
@@ -38,9 +39,9 @@ class TokenType(IntEnum):
 class Vocabulary:
     """Tokens by id, ids by text, and which tokens are special.
 
-    Raises TokenizerError, naming the key, where an array is not one element a token, or BOS or EOS
-    lies outside them. Other special ids outside the vocabulary count as absent, since many files
-    have such a padding id.
+    Raises TokenizerError, naming the key, where an array has fewer elements than there are tokens,
+    or BOS or EOS lies outside them. Other special ids outside the vocabulary count as absent, since
+    many files have such a padding id.
     """
 
     def __init__(self, keys: Keys, default_ids: Mapping[str, int]) -> None:
@@ -77,7 +78,7 @@ class Vocabulary:
         """The type of every token: what the file says, save for known control texts."""
         types: list[int] = [TokenType.NORMAL] * len(self._tokens)
         if self._types is not None:
-            types = self.keys.numbers("token_type", self._types).tolist()
+            types = self._numbers("token_type", self._types).tolist()
         for token in self.special.controls:
             types[token] = TokenType.CONTROL
         return types
@@ -87,7 +88,7 @@ class Vocabulary:
         """The score of every token. Raises TokenizerError where there are none, or one is NaN."""
         if self._scores is None:
             raise self.keys.error("scores", "is missing")
-        scores = self.keys.numbers("scores", self._scores).astype(np.float32)
+        scores = self._numbers("scores", self._scores).astype(np.float32)
         if np.isnan(scores).any():
             i = int(np.isnan(scores).argmax())
             raise self.keys.error("scores", f"is not a number at {i}")
@@ -99,7 +100,7 @@ class Vocabulary:
         """The special tokens by name, also those that a file does not declare but has."""
         markup = set()  # tokens that the file itself takes for a part of plain text
         if self._types is not None:
-            stored = self.keys.numbers("token_type", self._types)
+            stored = self._numbers("token_type", self._types)
             markup = set(np.flatnonzero(stored == TokenType.USER_DEFINED).tolist())
         return special.find_special_tokens(self.ids, self.declared_ids, markup)
 
@@ -125,9 +126,13 @@ class Vocabulary:
         array = self.keys.array(key)
         if array is None or len(self._tokens) == 0:
             return None
-        if len(array) == len(self._tokens):
+        if len(array) >= len(self._tokens):
             return array
         raise self.keys.error(key, f"has {len(array)} elements for {len(self._tokens)} tokens")
+
+    def _numbers(self, key: str, array: Sequence[Any]) -> NDArray[Any]:
+        """One number a token: what an array holds beyond the tokens belongs to none."""
+        return self.keys.numbers(key, array)[: len(self._tokens)]
 
     def _declared_ids(self, defaults: Mapping[str, int]) -> dict[str, int]:
         ids = {name: id for name, id in defaults.items() if id < self.n_vocab}

@@ -214,7 +214,7 @@ CONTRADICTIONS: list[tuple[dict[str, object], type[Exception], str]] = [
     (
         {"llama__block_count": 3},
         WeightError,
-        '_count" is 3, must be 2, the layers with tensors blk',
+        '_count" is 3, must be at most 2, the layers with tensors blk',
     ),
     ({"llama__attention__head_count_kv": 3}, WeightError, "is 3, must be a divisor of 4 heads"),
     ({"llama__embedding_length": 128}, WeightError, r'"token_embd.weight" is \[64, 288\].*\[128,'),
