@@ -97,6 +97,15 @@ def _in_order(runs: list[TokenRun]) -> list[TokenRun]:
     return sorted(runs, key=lambda run: (len(run.index), run.seqs))
 
 
+def check_tokens(tokens: Sequence[int], n_vocab: int) -> None:
+    """Raise BadBatch for no tokens, or for one outside a vocabulary of `n_vocab`."""
+    if not len(tokens):
+        raise BadBatch("no tokens to decode")
+    for i, token in enumerate(tokens):
+        if not isinstance(token, Integral) or not 0 <= token < n_vocab:
+            raise BadBatch(f"token {token!r} at index {i} is not in the vocabulary of {n_vocab}")
+
+
 def check(
     batch: Batch,
     n_vocab: int,
@@ -109,14 +118,9 @@ def check(
 
     `next_position` is, for each sequence, where its next token belongs.
     """
-    if not batch.tokens:
-        raise BadBatch("no tokens to decode")
+    check_tokens(batch.tokens, n_vocab)
     expected = list(next_position)
-    for i, (token, position, seqs) in enumerate(
-        zip(batch.tokens, batch.positions, batch.seq_ids, strict=True)
-    ):
-        if not isinstance(token, Integral) or not 0 <= token < n_vocab:
-            raise BadBatch(f"token {token!r} at index {i} is not in the vocabulary of {n_vocab}")
+    for i, (position, seqs) in enumerate(zip(batch.positions, batch.seq_ids, strict=True)):
         if not seqs or len(set(seqs)) != len(seqs):
             raise BadBatch(
                 f"token at index {i} names sequences {list(seqs)}: one or more, once each"

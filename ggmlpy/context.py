@@ -140,14 +140,6 @@ class Context:
         runs = ((1, 1),) if self.memory.recurrent is not None else ()
         self.plans.get(Shape((SegmentShape(1),), 1, n_kv, runs))
 
-    def check_tokens(self, tokens: Sequence[int], n_vocab: int) -> None:
-        """Raise BadBatch for no tokens, or for one outside a vocabulary of `n_vocab`."""
-        if not len(tokens):
-            raise BadBatch("no tokens to decode")
-        for i, token in enumerate(tokens):
-            if not 0 <= token < n_vocab:
-                raise BadBatch(f"token {token} at index {i} is not in the vocabulary of {n_vocab}")
-
     def decode(self, tokens: Sequence[int], *, seq: int = 0, all_logits: bool = False) -> Logits:
         """Run `tokens` after what the memory holds of a sequence.
 

@@ -20,7 +20,7 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from ggmlpy.batch import Batch
+from ggmlpy.batch import Batch, check_tokens
 from ggmlpy.context import Context
 from ggmlpy.context_sizes import check_whole
 from ggmlpy.errors import BadBatch, CacheFull, GgmlpyError, SamplingError
@@ -132,7 +132,7 @@ class Engine:
                 f"a request is made by Llama.request(prompt, …), {type(request).__name__} is none"
             )
         check_whole("max_tokens", request.max_tokens, 1)
-        self.context.check_tokens(request.prompt, self.n_vocab)
+        check_tokens(request.prompt, self.n_vocab)
         limit = self.context.sizes.n_ctx_seq
         if len(request.prompt) > limit:
             raise BadBatch(

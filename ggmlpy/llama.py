@@ -14,6 +14,7 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
+from ggmlpy.batch import check_tokens
 from ggmlpy.cache_types import cache_type
 from ggmlpy.completions import Completions
 from ggmlpy.computing import backends_for
@@ -208,9 +209,9 @@ class Llama(Completions):
             raise BadBatch(
                 f"{len(tokens)} tokens, a sequence may have n_ctx_seq = {self.n_ctx_seq()}"
             )
+        check_tokens(tokens, self.n_vocab())
         with self._answers.lock:
             self.reset()
-            self._context.check_tokens(tokens, self.n_vocab())
             logits = self._context.decode(tokens, all_logits=True)[:, : self.n_vocab()].copy()
             self.reset()
         return logits

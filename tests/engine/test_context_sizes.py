@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
-from ggmlpy import BadBatch, ContextWarning, Llama
+from ggmlpy import AllocationError, BadBatch, ContextWarning, Llama, context_sizes, storage
 from ggmlpy.backends.cpu.backend import CpuBackend
 from ggmlpy.context_sizes import choose_sizes
+from ggmlpy.memory import SequenceMemory, Sizes
+from ggmlpy.models.memory import AttentionLayers, Memory, RecurrentLayers
+from ggmlpy.types import F16, F32
 from tests.models.tiny import Tiny, write_model
 
 TRAINED = 128
@@ -111,6 +114,94 @@ def test_the_limit_of_one_sequence_holds_where_all_share(path: Path) -> None:
             llm.logits([5] * 21)
         many = list(llm.generate(["ab", "cd", "ef", "gh"], max_tokens=None, **options))
         assert [m["usage"]["total_tokens"] for m in many] == [21] * 4
+
+
+# --- what fits in memory ------------------------------------------------------------------------
+
+KIB = 1 << 10
+LONG = 4096  # tokens of 256 bytes: 1 MiB of K and V
+
+
+@pytest.fixture(scope="module")
+def long_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("long") / "long.gguf", Tiny(n_ctx=LONG))
+
+
+def machine_of(monkeypatch: pytest.MonkeyPatch, n_bytes: int) -> None:
+    for module in (storage, context_sizes):
+        monkeypatch.setattr(module, "physical_memory", lambda: n_bytes)
+
+
+@pytest.mark.parametrize(
+    ("has", "options", "total", "most"),
+    [
+        (1024 * KIB, {}, 2048, 2048),
+        (1024 * KIB - 2, {}, 1792, 1792),
+        (1024 * KIB, {"n_seq_max": 2}, 2048, 1024),
+        (1024 * KIB, {"n_seq_max": 2, "kv_unified": True}, 2048, 2048),
+        (1024 * KIB, {"type_k": "f32", "type_v": "f32"}, 1024, 1024),
+        (100 * KIB, {}, 256, 256),  # more than half, and the least
+    ],
+)
+def test_a_default_size_is_reduced_to_half_of_the_memory(
+    monkeypatch: pytest.MonkeyPatch, long_path: Path, has: int, options: Any, total: int, most: int
+) -> None:
+    machine_of(monkeypatch, has)
+    with pytest.warns(ContextWarning) as caught:
+        llm = Llama(long_path, backend="reference", **options)
+    with llm:
+        assert (llm.n_ctx(), llm.n_ctx_seq()) == (total, most)
+        assert table(llm)["n_ctx"] == f"{total} tokens, those of all sequences together"
+        assert llm([5, 6], max_tokens=2)["usage"]["prompt_tokens"] == 2
+    assert [warning.filename for warning in caught] == [__file__]
+    message = str(caught[0].message)
+    assert message.startswith(f"n_ctx is {total}, not the {LONG} of the model's training: ")
+    assert message.endswith("n_ctx or n_ctx_seq asks for another size")
+
+
+def test_a_default_size_that_fits_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, long_path: Path
+) -> None:
+    machine_of(monkeypatch, 2048 * KIB)
+    with Llama(long_path, backend="reference") as llm:
+        assert llm.n_ctx() == LONG
+
+
+@pytest.mark.parametrize("name", ["n_ctx", "n_ctx_seq"])
+def test_a_size_that_was_asked_for_is_had_or_refused(
+    monkeypatch: pytest.MonkeyPatch, long_path: Path, name: str
+) -> None:
+    options: dict[str, Any] = {name: LONG}
+    machine_of(monkeypatch, 1024 * KIB)
+    with Llama(long_path, backend="reference", **options) as llm:
+        assert llm.n_ctx() == LONG
+    machine_of(monkeypatch, 1024 * KIB - 1)
+    wanted = f"for n_ctx = {LONG} tokens: {1024 * KIB} bytes of memory cannot be had, this machine"
+    with pytest.raises(AllocationError, match=wanted):
+        Llama(long_path, backend="reference", **options)
+
+
+MEMORIES: dict[str, Memory] = {
+    "windows": (AttentionLayers((0, 2), 16, 16, 2), AttentionLayers((1,), 16, 16, 2, window=400)),
+    "states": (AttentionLayers((0, 2), 16, 16, 2), RecurrentLayers((1,), 1000)),
+}
+
+
+@pytest.mark.parametrize("name", MEMORIES)
+def test_all_parts_of_a_memory_are_checked_together(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    sizes = Sizes(n_ctx=1024, n_ctx_seq=512, n_seq_max=2, unified=False, n_ubatch=8)
+    memory = SequenceMemory(MEMORIES[name], sizes, F16, F32)
+    leaves = [leaf for cache in memory.caches for leaf in (*cache.k.values(), *cache.v.values())]
+    if memory.recurrent is not None:
+        leaves += memory.recurrent.states.values()
+    n_bytes = sum(leaf.array().nbytes for leaf in leaves)
+    machine_of(monkeypatch, n_bytes)
+    assert SequenceMemory(MEMORIES[name], sizes, F16, F32).n_bytes == n_bytes
+    machine_of(monkeypatch, n_bytes - 1)
+    with pytest.raises(AllocationError, match=f"^{n_bytes} bytes of memory cannot be had, this"):
+        SequenceMemory(MEMORIES[name], sizes, F16, F32)
 
 
 # --- the table ----------------------------------------------------------------------------------

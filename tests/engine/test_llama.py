@@ -25,6 +25,7 @@ from ggmlpy import (
 )
 from ggmlpy.generation import ChatOptions, CompletionOptions
 from ggmlpy.sampling import SamplingParams
+from tests.models import tiny as tiny_models
 from tests.models.tiny import Tiny, byte_vocabulary, write_model
 from tests.shared import shared_path
 
@@ -315,12 +316,37 @@ def test_a_context_beyond_all_memory_is_a_typed_error(tiny_path: Path, n_ctx: in
         Llama(tiny_path, n_ctx=n_ctx)
 
 
-@pytest.mark.parametrize("n_tokens", [287, 289])
-def test_a_vocabulary_of_another_size_than_the_embedding(tmp_path: Path, n_tokens: int) -> None:
-    path = write_model(tmp_path / "m.gguf", Tiny(), **changed_vocabulary(n_tokens))
-    wanted = f'^m.gguf: key "tokenizer.ggml.tokens" has {n_tokens} tokens, must be 288, the rows'
+def test_more_tokens_than_rows_of_the_embedding(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m.gguf", Tiny(), **changed_vocabulary(289))
+    wanted = '^m.gguf: key "tokenizer.ggml.tokens" has 289 tokens, must be at most 288, the rows'
     with pytest.raises(ggmlpy.WeightError, match=wanted):
         Llama(path, backend="reference")
+
+
+def test_rows_of_the_embedding_without_a_token_are_never_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two rows pad the vocabulary of 286, and one of them always has the largest logit."""
+    made = tiny_models.weights(Tiny())
+    made["output.weight"][286] *= 1000
+    made["output.weight"][287] = -made["output.weight"][286]
+    monkeypatch.setattr(tiny_models, "weights", lambda m: made)
+    path = write_model(tmp_path / "m.gguf", Tiny(), **changed_vocabulary(286))
+    with Llama(path, backend="reference") as llm:
+        rows = llm.engine.context.decode([1, 5, 6])[0].copy()
+        assert rows.argmax() >= 286
+        logits = llm.logits([1, 5, 6])
+        assert logits.shape == (3, llm.n_vocab()) == (3, 286)
+        assert np.array_equal(logits[-1], rows[:286])
+        llm([1, 5, 6], max_tokens=2, temperature=0, logit_bias={2: -1e9})
+        assert llm.held_tokens[0][3] == rows[:286].argmax()
+        for seed in range(3):
+            llm([1, 5, 6], max_tokens=8, temperature=5.0, top_k=0, logprobs=3, seed=seed)
+        for use in (llm, llm.logits):
+            with pytest.raises(BadBatch, match="token 286 at index 1 is not in the vocabulary of"):
+                use([1, 286])
+        with pytest.raises(TokenizerError, match="token 286 is outside the vocabulary of 286"):
+            llm.detokenize([286])
 
 
 def changed_vocabulary(n_tokens: int) -> dict[str, object]:

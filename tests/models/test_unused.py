@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -83,6 +84,21 @@ def test_scales_of_what_is_not_quantised_here(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert load_model(file).weights.unused()
+
+
+def test_layers_beyond_the_block_count(tmp_path: Path) -> None:
+    """They are named, and the model is that of the layers before them."""
+    path = write_model(tmp_path / "m.gguf", Tiny(), llama__block_count=1)
+    n_left = sum(name.startswith("blk.1.") for name in tiny.weights(Tiny())) - 5
+    named = warned_of(path)
+    assert re.fullmatch(rf'("blk\.1\.\w+\.weight"(, )?){{5}} and {n_left} more', named)
+    with (
+        pytest.warns(WeightWarning),
+        Llama(path, backend="reference", flash_attn=False, type_k="f32", type_v="f32") as llm,
+    ):
+        logits = llm.logits([1, 5, 6])
+    wanted = tiny.forward(Tiny(n_layer=1), [1, 5, 6])
+    np.testing.assert_allclose(logits, wanted, rtol=1e-4, atol=1e-3)
 
 
 def test_who_opens_the_file_is_told(more: dict[str, int], tmp_path: Path) -> None:

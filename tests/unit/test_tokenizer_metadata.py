@@ -57,6 +57,20 @@ def test_damage_seen_at_opening(metadata: dict[str, Any], message: str) -> None:
         Tokenizer.from_metadata(metadata, name="m.gguf")
 
 
+def test_scores_and_types_beyond_the_tokens_are_left_out() -> None:
+    exact = spm_metadata()
+    longer = {
+        key: [*exact["tokenizer.ggml." + key], *surplus]
+        for key, surplus in (("scores", [float("nan"), 9.0]), ("token_type", [4]))
+    }
+    wanted, found = Tokenizer.from_metadata(exact), Tokenizer.from_metadata(spm_metadata(**longer))
+    assert found.vocab.scores == wanted.vocab.scores
+    assert found.vocab.types == wanted.vocab.types
+    assert len(found.vocab.types) == SPM_SIZE
+    for text in SENTENCES:
+        assert found.encode(text, special=True) == wanted.encode(text, special=True)
+
+
 MERGES = bpe_metadata()["tokenizer.ggml.merges"]
 TOKENS = bpe_metadata()["tokenizer.ggml.tokens"]
 
