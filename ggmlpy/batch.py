@@ -13,7 +13,9 @@ from numbers import Integral
 import numpy as np
 from numpy.typing import NDArray
 
+from ggmlpy.arguments import checked
 from ggmlpy.errors import BadBatch, Unsupported
+from ggmlpy.spans import MAX_POSITION
 
 
 @dataclass(slots=True)
@@ -29,26 +31,41 @@ class Batch:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    @checked
     def add(self, token: int, position: int, seq_ids: Sequence[int], wanted: bool = False) -> None:
-        """Append one token. Raises BadBatch for `seq_ids` that are no sequences, like (0,)."""
-        try:
-            seqs = tuple(seq_ids)
-        except TypeError:
-            raise BadBatch(
-                f"seq_ids is {seq_ids!r}: must be a token's sequences, as (0,)"
-            ) from None
+        """Append one token of the sequences `seq_ids`, as (0,). Raises ArgumentError."""
         self.tokens.append(token)
         self.positions.append(position)
-        self.seq_ids.append(seqs)
+        self.seq_ids.append(tuple(seq_ids))
         self.wanted.append(wanted)
 
+    @checked
     def add_sequence(
         self, seq: int, tokens: Sequence[int], start: int, *, all_wanted: bool = False
     ) -> None:
-        """Append consecutive tokens of one sequence; the last one's logits are wanted."""
-        last = len(tokens) - 1
-        for i, token in enumerate(tokens):
-            self.add(token, start + i, (seq,), all_wanted or i == last)
+        """Append consecutive tokens of one sequence; the last one's logits are wanted.
+
+        Raises ArgumentError.
+        """
+        self.extend(seq, tokens, start, all_wanted=all_wanted)
+
+    def extend(
+        self,
+        seq: int,
+        tokens: Sequence[int],
+        start: int,
+        *,
+        all_wanted: bool = False,
+        last_wanted: bool = True,
+    ) -> None:
+        """`add_sequence` for arguments that are known to be of the right kinds."""
+        if not tokens:
+            return
+        n = len(tokens)
+        self.tokens += tokens
+        self.positions += range(start, start + n)
+        self.seq_ids += [(seq,)] * n
+        self.wanted += [all_wanted] * (n - 1) + [all_wanted or last_wanted]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +149,10 @@ def check(
                 raise BadBatch(
                     f"token at index {i} is at position {position} of sequence {seq}, whose next"
                     f" position is {expected[seq]}"
+                )
+            if position > MAX_POSITION:
+                raise BadBatch(
+                    f"token at index {i} is at position {position}: above {MAX_POSITION}"
                 )
             expected[seq] += 1
         if len(seqs) > 1 and not unified:

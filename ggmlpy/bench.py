@@ -324,7 +324,7 @@ def timed_steps(context: Context, seqs: Sequence[int], n_steps: int) -> list[flo
         started = perf_counter()
         batch = Batch()
         for seq, token in zip(seqs, tokens, strict=True):
-            batch.add(token, positions[seq], (seq,), wanted=True)
+            batch.extend(seq, (token,), positions[seq])
             positions[seq] += 1
         context.decode_batch(batch)
         seconds.append(perf_counter() - started)

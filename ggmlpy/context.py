@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from numbers import Integral
 from os import PathLike
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ggmlpy.arguments import checked
 from ggmlpy.arrangement import Arrangement, SegmentShape
 from ggmlpy.backends.base import Backend
 from ggmlpy.batch import Batch, check, check_shared, split
 from ggmlpy.cache_types import cache_type
 from ggmlpy.computing import backends_for
-from ggmlpy.context_sizes import check_flag, check_whole
+from ggmlpy.context_sizes import check_least
 from ggmlpy.errors import BadBatch
 from ggmlpy.gguf_file import GGUFFile
 from ggmlpy.graph import Graph
@@ -39,6 +39,7 @@ class Context:
     `n_ctx_seq` is less than a sequence could have: a limit that the engine keeps to.
     """
 
+    @checked
     def __init__(
         self,
         model: Model,
@@ -54,13 +55,11 @@ class Context:
         flash_attn: bool = True,
         pin: Pin | None = None,
     ) -> None:
-        check_whole("n_ctx", n_ctx, 0)
+        check_least("n_ctx", n_ctx, 0)
         if n_ctx_seq is not None:
-            check_whole("n_ctx_seq", n_ctx_seq, 1)
-        check_whole("n_ubatch", n_ubatch, 1)
-        check_whole("n_seq_max", n_seq_max, 1)
-        check_flag("kv_unified", kv_unified)
-        check_flag("flash_attn", flash_attn)
+            check_least("n_ctx_seq", n_ctx_seq, 1)
+        check_least("n_ubatch", n_ubatch, 1)
+        check_least("n_seq_max", n_seq_max, 1)
         self.model = model
         self.sizes: Sizes = decide_sizes(n_ctx, n_seq_max, kv_unified, n_ubatch, n_ctx_seq)
         self.memory = SequenceMemory(model.memory, self.sizes, type_k, type_v)
@@ -74,6 +73,7 @@ class Context:
         self._last_arranged: tuple[list[tuple[int, ...]], list[Arrangement]] | None = None
 
     @classmethod
+    @checked
     def open(
         cls,
         path: str | PathLike[str],
@@ -130,6 +130,7 @@ class Context:
         assert self._last is not None, "nothing was decoded yet"
         return self._last.executable.graph
 
+    @checked
     def n_past(self, seq: int = 0) -> int:
         """Where the next token of a sequence belongs."""
         return self.memory.seq_pos_max(seq) + 1
@@ -140,6 +141,7 @@ class Context:
         runs = ((1, 1),) if self.memory.recurrent is not None else ()
         self.plans.get(Shape((SegmentShape(1),), 1, n_kv, runs))
 
+    @checked
     def decode(self, tokens: Sequence[int], *, seq: int = 0, all_logits: bool = False) -> Logits:
         """Run `tokens` after what the memory holds of a sequence.
 
@@ -147,7 +149,7 @@ class Context:
         n_vocab], good until the next call. Raises as `decode_batch` does.
         """
         batch = Batch()
-        batch.add_sequence(seq, tokens, self.n_past(seq), all_wanted=all_logits)
+        batch.extend(seq, tokens, self.n_past(seq), all_wanted=all_logits)
         return self.decode_batch(batch)
 
     def decode_batch(self, batch: Batch) -> Logits:
@@ -195,6 +197,7 @@ class Context:
 
     # --- sequences by hand: what an engine does by itself ---
 
+    @checked
     def seq_rm(self, seq: int, start: int = 0, stop: int | None = None) -> None:
         """Forget positions `start` up to `stop` (None: to the end); `seq` -1 means every sequence.
 
@@ -203,6 +206,7 @@ class Context:
         """
         self.memory.seq_rm(seq, *_span(start, stop))
 
+    @checked
     def seq_cp(self, source: int, target: int, start: int = 0, stop: int | None = None) -> None:
         """Let `target` hold what `source` holds there; done when it returns.
 
@@ -211,14 +215,17 @@ class Context:
         """
         self.memory.seq_cp(source, target, *_span(start, stop))
 
+    @checked
     def seq_keep(self, seq: int) -> None:
         """Forget every sequence but one."""
         self.memory.seq_keep(seq)
 
+    @checked
     def seq_pos_min(self, seq: int) -> int:
         """The lowest position held of a sequence, -1 if none is."""
         return self.memory.seq_pos_min(seq)
 
+    @checked
     def seq_pos_max(self, seq: int) -> int:
         """The highest position held of a sequence, -1 if none is."""
         return self.memory.seq_pos_max(seq)
@@ -227,20 +234,22 @@ class Context:
         """Forget every sequence."""
         self.memory.clear()
 
+    @checked
     def seq_add(self, seq: int, start: int, stop: int | None, delta: int) -> None:
         """Add `delta` to a sequence's positions `start` up to `stop`; below 0 they are forgotten.
 
         Raises BadBatch where a position is taken, Unsupported, CacheFull; nothing is changed then.
         """
-        check_whole("delta", delta, -(2**31))
+        check_least("delta", delta, -(2**31))
         start, stop = _span(start, stop)
         move_positions(
             self.model, self.memory, self.backends, seq, start, stop, lambda p: p + delta
         )
 
+    @checked
     def seq_div(self, seq: int, start: int, stop: int | None, divisor: int) -> None:
         """Divide positions by a whole number; several tokens may come to be at one position."""
-        check_whole("divisor", divisor, 1)
+        check_least("divisor", divisor, 1)
         start, stop = _span(start, stop)
         move_positions(
             self.model, self.memory, self.backends, seq, start, stop,
@@ -290,9 +299,6 @@ def _span(start: int, stop: int | None) -> tuple[int, int | None]:
 
     Raises BadBatch for what is no range.
     """
-    for name, value in (("start", start), ("stop", stop)):
-        if value is not None and not isinstance(value, Integral):
-            raise BadBatch(f"{name} is {value!r}: it must be a position, a whole number")
     start, stop = max(0, start), None if stop is None or stop < 0 else stop
     if stop is not None and stop < start:
         raise BadBatch(f"positions {start} up to {stop} are none: stop must not be below start")

@@ -12,9 +12,6 @@ from __future__ import annotations
 import warnings
 from bisect import bisect_right
 from dataclasses import replace
-from numbers import Integral, Real
-
-import numpy as np
 
 from ggmlpy.errors import BadBatch
 from ggmlpy.kv_cache import KV_PAD
@@ -39,9 +36,9 @@ def choose_sizes(
     Both 0: `n_ctx` is what the model was trained with. Raises BadBatch for a contradiction, and
     warns of a sequence that may outgrow what the model was trained with.
     """
-    check_whole("n_ctx", n_ctx, 0)
-    check_whole("n_ctx_seq", n_ctx_seq, 0)
-    check_whole("n_seq_max", n_seq_max, 1)
+    check_least("n_ctx", n_ctx, 0)
+    check_least("n_ctx_seq", n_ctx_seq, 0)
+    check_least("n_seq_max", n_seq_max, 1)
     if kv_unified:
         total, most = _shared(n_ctx, n_ctx_seq, n_seq_max, n_ctx_train)
     else:
@@ -90,7 +87,7 @@ def reduce_to_memory(spec: Memory, sizes: Sizes, type_k: TensorType, type_v: Ten
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, ContextWarning, stacklevel=4)
+    warnings.warn(message, ContextWarning, stacklevel=5)
 
 
 def _shared(n_ctx: int, n_ctx_seq: int, n_seq_max: int, n_ctx_train: int) -> tuple[int, int]:
@@ -122,15 +119,9 @@ def _split(n_ctx: int, n_ctx_seq: int, n_seq_max: int, n_ctx_train: int) -> tupl
     return total, most
 
 
-def check_flag(name: str, value: object) -> None:
-    """Raise BadBatch unless it is True or False (or 1 or 0)."""
-    if not isinstance(value, Real | np.bool_) or value not in (True, False):
-        raise BadBatch(f"{name} is {value!r}: it must be True or False")
-
-
-def check_whole(name: str, value: object, least: int) -> None:
-    """Raise BadBatch unless it is a whole number of at least `least`, and not beyond all sizes."""
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+def check_least(name: str, value: int, least: int) -> None:
+    """Raise BadBatch unless it is at least `least`, and not beyond all sizes."""
+    if value < least:
         raise BadBatch(f"{name} is {value!r}: it must be a whole number, at least {least}")
-    if int(value) > _MOST:
+    if value > _MOST:
         raise BadBatch(f"{name} is {value!r}: it must be at most 2^62")

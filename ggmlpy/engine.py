@@ -20,9 +20,10 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
+from ggmlpy.arguments import WrongKind, as_int, refusal
 from ggmlpy.batch import Batch, check_tokens
 from ggmlpy.context import Context
-from ggmlpy.context_sizes import check_whole
+from ggmlpy.context_sizes import check_least
 from ggmlpy.errors import BadBatch, CacheFull, GgmlpyError, SamplingError
 from ggmlpy.generation import FinishReason, Piece, Request, TokenLogprob, token_logprob
 from ggmlpy.sampling import Sampler
@@ -131,7 +132,10 @@ class Engine:
             raise BadBatch(
                 f"a request is made by Llama.request(prompt, …), {type(request).__name__} is none"
             )
-        check_whole("max_tokens", request.max_tokens, 1)
+        try:
+            check_least("max_tokens", as_int(request.max_tokens), 1)
+        except WrongKind as wrong:
+            raise refusal("Request", "max_tokens", wrong) from None
         check_tokens(request.prompt, self.n_vocab)
         limit = self.context.sizes.n_ctx_seq
         if len(request.prompt) > limit:
@@ -266,9 +270,7 @@ class Engine:
             taken.append((slot, n))
             tokens = sequence.tokens[sequence.n_run : sequence.n_run + n]
             last = n == sequence.n_due
-            for i, token in enumerate(tokens):
-                position = sequence.n_run + i
-                batch.add(token, position, (slot.seq,), last and i == n - 1)
+            batch.extend(slot.seq, tokens, sequence.n_run, last_wanted=last)
         return taken, batch
 
     def _write_pieces(self, taken: list[tuple[_Slot, int]], logits: NDArray[np.float32]) -> None:

@@ -10,16 +10,18 @@ from os import PathLike
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ggmlpy.arguments import as_whole, checked
 from ggmlpy.batch import check_tokens
 from ggmlpy.cache_types import cache_type
 from ggmlpy.completions import Completions
 from ggmlpy.computing import backends_for
 from ggmlpy.context import Context
-from ggmlpy.context_sizes import check_flag, check_whole, choose_sizes, reduce_to_memory
+from ggmlpy.context_sizes import check_least, choose_sizes, reduce_to_memory
 from ggmlpy.engine import Engine
 from ggmlpy.errors import AllocationError, BadBatch, StateError, WeightError
 from ggmlpy.fingerprint import Fingerprint
@@ -34,6 +36,7 @@ from ggmlpy.sampling import SamplingParams
 from ggmlpy.storage import give_back_free_memory
 from ggmlpy.summary import summary
 from ggmlpy.tokenizer import Tokenizer
+from ggmlpy.types import TensorType
 
 
 class Llama(Completions):
@@ -45,6 +48,7 @@ class Llama(Completions):
     May be used from several threads: what they ask for runs together, as sequences allow.
     """
 
+    @checked
     def __init__(
         self,
         model_path: str | PathLike[str],
@@ -55,13 +59,13 @@ class Llama(Completions):
         n_ubatch: int = 512,
         n_seq_max: int = 1,
         kv_unified: bool = False,
-        type_k: str | int = "f16",
-        type_v: str | int = "f16",
+        type_k: str | int | TensorType = "f16",
+        type_v: str | int | TensorType = "f16",
         flash_attn: bool = True,
         backend: str = "auto",
         n_threads: int | None = None,
         n_gpu_layers: int = -1,
-        seed: int | None = None,
+        seed: Annotated[int, as_whole] | None = None,  # of 64 bits without a sign
         verbose: bool = False,
     ) -> None:
         """Load a model.
@@ -85,15 +89,11 @@ class Llama(Completions):
         verbose        print what was decided (`describe`), and timings after each completion
         """
         started = perf_counter()
-        for name, value in (("kv_unified", kv_unified), ("flash_attn", flash_attn)):
-            check_flag(name, value)
-        check_flag("verbose", verbose)
         if n_threads is not None:
-            check_whole("n_threads", n_threads, 1)
-        fresh = isinstance(seed, int) and seed == -1
-        SamplingParams(seed=None if fresh else seed)  # refused now, not by the first call
-        check_whole("n_batch", n_batch, 1)
-        check_whole("n_ubatch", n_ubatch, 1)
+            check_least("n_threads", n_threads, 1)
+        SamplingParams(seed=None if seed == -1 else seed)  # refused now, not by the first call
+        check_least("n_batch", n_batch, 1)
+        check_least("n_ubatch", n_ubatch, 1)
         self._file = GGUFFile.open(model_path)
         self.model = load_model(self._file)
         total, most = choose_sizes(

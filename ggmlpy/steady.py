@@ -18,6 +18,7 @@ from ggmlpy.cells import Appended
 from ggmlpy.kv_cache import KVCache
 from ggmlpy.memory import SequenceMemory
 from ggmlpy.plans import Plan
+from ggmlpy.spans import MAX_POSITION
 from ggmlpy.transaction import Placement
 
 
@@ -77,7 +78,8 @@ class SteadyStep:
             n_new = int(ubatch.n_new[0])
             self._behind.append(_Behind(cache, at, plan.rows[i], n_new, masks, cache.n_changes))
         n_kvs = (masks[0].shape[1] for masks in plan.masks)
-        self._n_left = min(b.n_steps_left(n) for b, n in zip(self._behind, n_kvs, strict=True))
+        in_view = [b.n_steps_left(n) for b, n in zip(self._behind, n_kvs, strict=True)]
+        self._n_left = min(*in_view, MAX_POSITION - max(batch.positions))
 
     @classmethod
     def after(

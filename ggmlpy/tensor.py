@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ggmlpy.arguments import WrongKind, as_float, checked, kind_of
+from ggmlpy.arguments import WrongKind, as_float, checked, kind_of, refusal
 from ggmlpy.errors import AllocationError, ArgumentError, GgmlpyError, ShapeError
 from ggmlpy.layout import read_array
 from ggmlpy.scopes import qualified
@@ -115,9 +115,10 @@ class Tensor:
         """The tensor whose memory this one lies in: itself unless it is a view."""
         return self if self.view_src is None else self.view_src
 
-    @checked
     def named(self, name: str) -> Tensor:
         """Set the name, inside the current scope, and return the tensor itself."""
+        if not isinstance(name, str):  # not @checked: every node of a graph comes here
+            raise refusal("Tensor.named", "name", WrongKind("a string", name))
         self.name = qualified(name)
         return self
 

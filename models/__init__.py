@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ggmlpy.errors import Unsupported
 from ggmlpy.gguf_file import GGUFFile
@@ -21,6 +21,7 @@ from ggmlpy.quoting import quoted
 from ggmlpy.tensor import Tensor
 
 
+@runtime_checkable
 class Model(Protocol):
     """What an architecture provides: sizes, weights, and the graph of one ubatch."""
 

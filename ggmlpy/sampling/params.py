@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from numbers import Integral, Real
 from typing import TypeGuard
 
+from ggmlpy.arguments import Parse, WrongKind, as_float, as_whole
 from ggmlpy.errors import SamplingError
 
 
@@ -98,13 +97,19 @@ def _check_integer(
 
 
 def _is_real(value: object) -> TypeGuard[float]:
-    if isinstance(value, int):
-        return not isinstance(value, bool) and abs(value) <= sys.float_info.max
-    return isinstance(value, Real)
+    return _is_kind(as_float, value)
 
 
 def _is_integer(value: object) -> TypeGuard[int]:
-    return isinstance(value, Integral) and not isinstance(value, bool)
+    return _is_kind(as_whole, value)
+
+
+def _is_kind(parse: Parse, value: object) -> bool:
+    try:
+        parse(value)
+    except WrongKind:
+        return False
+    return True
 
 
 def _error(name: str, value: object, wanted: str) -> SamplingError:

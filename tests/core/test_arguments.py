@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Callable
+import pickle
+import typing
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -98,22 +101,70 @@ def test_what_no_model_is_opened_with(made: str, name: str) -> None:
         (lambda: ggmlpy.compute(Y, n_threads="2"),  # type: ignore[call-overload]
          "compute: n_threads is a str: it must be a whole number or None"),
         (lambda: ggmlpy.compute(Y, backend=3),  # type: ignore[call-overload]
-         "compute: backend is an int: it must be a str or a Backend"),
+         "compute: backend is an int: it must be a string or a Backend"),
         (lambda: ggmlpy.from_bytes("abc", "f32", (1,)),  # type: ignore[arg-type]
-         "from_bytes: raw is a str: it must be a bytes or a bytearray or a memoryview or a numpy "
-         "array"),
+         "from_bytes: raw is a str: it must be bytes, a bytearray, a memoryview or a numpy array"),
         (lambda: ggmlpy.zeros("f32", (4, 1.5)),  # type: ignore[arg-type]
-         "zeros: ne is a tuple: it must be a whole number"),
+         "zeros: ne[1] is a float: it must be a whole number"),
         (lambda: ggmlpy.from_numpy([1.0]),  # type: ignore[arg-type]
          "from_numpy: array is a list: it must be a numpy array"),
         (lambda: ggmlpy.GGUFFile.open(7),  # type: ignore[arg-type]
-         "GGUFFile.open: path is an int: it must be a str or a PathLike"),
+         "GGUFFile.open: path is an int: it must be a string or a path"),
     ],
 )  # fmt: skip
 def test_messages(call: Callable[[], object], message: str) -> None:
     with pytest.raises(ArgumentError) as caught:
         call()
     assert str(caught.value) == message
+
+
+def test_elements_of_elements_and_of_unions() -> None:
+    @checked
+    def taken(rows: Sequence[Sequence[int]] = (), either: str | Sequence[int] = "") -> None: ...
+
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"rows": [[1], [2, "x"]]}, "rows[1][1] is a str: it must be a whole number"),
+        ({"rows": [[1], 2]}, "rows[1] is an int: it must be a list, a tuple or an array"),
+        ({"either": [1, None]}, "either[1] is None: it must be a whole number"),
+        ({"either": 3}, "either is an int: it must be a string or a list, a tuple or an array"),
+    ]
+    for arguments, message in wrong:
+        with pytest.raises(ArgumentError) as caught:
+            taken(**arguments)
+        assert str(caught.value).endswith(f"taken: {message}")
+    taken(np.ones((2, 2), int), "text")  # type: ignore[arg-type]
+
+
+def test_truth_is_a_bool_or_numpys() -> None:
+    @checked
+    def taken(flag: bool) -> bool:
+        return flag
+
+    for value in (True, np.False_):
+        assert taken(value) is bool(value)  # type: ignore[arg-type]
+    others: list[Any] = [1, 0.0, None, "no", np.ones(2), np.array(True)]
+    for other in others:
+        with pytest.raises(ArgumentError, match=r"it must be True or False$"):
+            taken(other)
+
+
+def test_the_signature_stays() -> None:
+    assert list(inspect.signature(Llama).parameters)[:2] == ["model_path", "n_ctx"]
+    assert str(inspect.signature(Context.decode)).startswith("(self, tokens: 'Sequence[int]', *, ")
+    assert pickle.loads(pickle.dumps(ggmlpy.zeros)) is ggmlpy.zeros
+
+
+def test_annotations_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = []
+    hints = typing.get_type_hints
+    monkeypatch.setattr(typing, "get_type_hints", lambda *a, **k: reads.append(a) or hints(*a, **k))
+
+    @checked
+    def taken(a: int) -> int:
+        return a
+
+    assert [taken(1), taken(a=2)] == [1, 2]
+    assert len(reads) == 1
 
 
 def test_a_checked_function() -> None:

@@ -66,10 +66,7 @@ def test_what_follows(options: dict[str, Any], total: int, most: int) -> None:
             "n_ctx_seq is 101: more than all sequences together may have, n_ctx = 100",
         ),
         ({"n_ctx": -1}, "n_ctx is -1: it must be a whole number, at least 0"),
-        ({"n_ctx": 2.5}, r"n_ctx is 2\.5: it must be a whole number"),
-        ({"n_ctx_seq": "64"}, "n_ctx_seq is '64': it must be a whole number"),
         ({"n_seq_max": 0}, "n_seq_max is 0: it must be a whole number, at least 1"),
-        ({"n_seq_max": True}, "n_seq_max is True: it must be a whole number"),
     ],
 )
 def test_what_contradicts_is_one_line(options: dict[str, Any], message: str) -> None:

@@ -14,6 +14,7 @@ import pytest
 from ggmlpy import (
     TYPES,
     AllocationError,
+    ArgumentError,
     BadBatch,
     Batch,
     Context,
@@ -96,6 +97,8 @@ def test_what_is_no_request(llm: Llama) -> None:
         llm.engine.add({})  # type: ignore[arg-type]
     with pytest.raises(BadBatch, match=r"max_tokens is 0: it must be a whole number, at least 1"):
         llm.engine.add(Request([1, 2], 0, SamplingParams()))
+    with pytest.raises(ArgumentError, match=r"^Request: max_tokens is a str: it must be a whole"):
+        llm.engine.add(Request([1, 2], "9", SamplingParams()))  # type: ignore[arg-type]
     assert not llm.engine.has_work
 
 
@@ -132,11 +135,27 @@ def test_options_that_make_no_sense(llm: Llama, options: Any, message: str) -> N
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"kv_unified": "no"}, BadBatch, "kv_unified is 'no': it must be True or False"),
-        ({"flash_attn": "maybe"}, BadBatch, "flash_attn is 'maybe': it must be True or False"),
-        ({"verbose": "no"}, BadBatch, "verbose is 'no': it must be True or False"),
-        ({"n_threads": "2"}, BadBatch, "n_threads is '2': it must be a whole number, at least 1"),
-        ({"seed": "x"}, SamplingError, "seed is 'x'"),
+        (
+            {"kv_unified": "no"},
+            ArgumentError,
+            "Llama: kv_unified is a str: it must be True or False",
+        ),
+        (
+            {"flash_attn": "maybe"},
+            ArgumentError,
+            "Llama: flash_attn is a str: it must be True or False",
+        ),
+        ({"verbose": "no"}, ArgumentError, "Llama: verbose is a str: it must be True or False"),
+        (
+            {"n_threads": "2"},
+            ArgumentError,
+            "n_threads is a str: it must be a whole number or None",
+        ),
+        ({"n_threads": 0}, BadBatch, "n_threads is 0: it must be a whole number, at least 1"),
+        ({"n_ctx": 2.5}, ArgumentError, "n_ctx is a float: it must be a whole number"),
+        ({"n_ctx_seq": "64"}, ArgumentError, "n_ctx_seq is a str: it must be a whole number"),
+        ({"n_seq_max": True}, ArgumentError, "n_seq_max is a bool: it must be a whole number"),
+        ({"seed": "x"}, ArgumentError, "seed is a str: it must be a whole number or None"),
         ({"seed": 2**70}, SamplingError, "seed is"),
         ({"type_k": "f64"}, Unsupported, "type_k is f64: K and V may be f32, f16, bf16, q8_0"),
         ({"type_v": "foo"}, Unsupported, "type_v is 'foo': must be one of f32, f16, bf16, q8_0"),
@@ -313,11 +332,11 @@ def test_positions_below_zero_are_llama_cpps(path: Path) -> None:
     assert context.seq_pos_max(1) == 1
     with pytest.raises(BadBatch, match="positions 5 up to 2 are none"):
         context.seq_rm(0, 5, 2)
-    with pytest.raises(BadBatch, match=r"start is 1\.5: it must be a position"):
+    with pytest.raises(ArgumentError, match=r"seq_rm: start is a float: it must be a whole num"):
         context.seq_rm(0, 1.5)  # type: ignore[arg-type]
-    with pytest.raises(BadBatch, match=r"delta is 1\.5: it must be a whole number"):
+    with pytest.raises(ArgumentError, match=r"delta is a float: it must be a whole number"):
         context.seq_add(0, 0, None, 1.5)  # type: ignore[arg-type]
-    with pytest.raises(BadBatch, match=r"token 1\.5 at index 0 is not in the vocabulary"):
+    with pytest.raises(ArgumentError, match=r"decode: tokens\[0\] is a float: it"):
         context.decode([1.5])  # type: ignore[list-item]
     with pytest.raises(BadBatch, match="3 sequences cannot have equal parts"):
         Context.open(path, backend="cpu", n_ctx=100, n_seq_max=3)
