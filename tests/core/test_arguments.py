@@ -157,7 +157,12 @@ def test_the_signature_stays() -> None:
 def test_annotations_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     reads = []
     hints = typing.get_type_hints
-    monkeypatch.setattr(typing, "get_type_hints", lambda *a, **k: reads.append(a) or hints(*a, **k))
+
+    def read(function: Any, **options: Any) -> dict[str, Any]:
+        reads.append(function)
+        return hints(function, **options)
+
+    monkeypatch.setattr(typing, "get_type_hints", read)
 
     @checked
     def taken(a: int) -> int:
