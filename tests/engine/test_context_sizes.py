@@ -282,3 +282,10 @@ def test_nodes_that_the_backend_cannot_run_are_named(
         rows = table(llm)
     assert re.search(r"reference, runs \d+ of \d+ nodes \(.*\b4 add\b", rows["fallback"])
     assert "cpu, 1 thread, instruction set" in rows["backend"]
+
+
+def test_the_warning_points_at_who_asked(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "tiny.gguf", Tiny())
+    with pytest.warns(ContextWarning) as caught:
+        Llama(path, n_ctx=1 << 14, backend="reference")
+    assert [warning.filename for warning in caught] == [__file__]
