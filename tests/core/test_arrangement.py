@@ -41,6 +41,16 @@ def test_a_shared_stream_is_one_segment_of_runs_of_some_lengths() -> None:
     assert (made.streams.tolist(), made.n_new.tolist()) == ([0], [5])
 
 
+def test_ubatches_are_filled_with_short_runs_first() -> None:
+    batch = Batch()
+    for seq, n in ((0, 5), (1, 1), (2, 2), (3, 1)):
+        batch.add_sequence(seq, [0] * n, 0)
+    made = [[(run.seqs[0], len(run.index)) for run in runs] for runs in split(batch, 4)]
+    assert made == [[(1, 1), (3, 1), (2, 2)], [(0, 4)], [(0, 1)]]
+    cut = [[(run.seqs[0], len(run.index)) for run in runs] for runs in split(batch, 6)]
+    assert cut == [[(1, 1), (3, 1), (0, 2), (2, 2)], [(0, 3)]]
+
+
 def test_tokens_of_several_sequences_are_told() -> None:
     batch = Batch()
     batch.add(0, 0, (0, 1))

@@ -177,6 +177,14 @@ def test_a_changed_list_of_filters_counts() -> None:
     assert {s.sample(logits) for _ in range(30)} == {1}
     del s.filters[1]
     assert {s.sample(logits) for _ in range(30)} == {0, 1}
+    s.filters.append(Without(1))
+    assert {s.sample(logits) for _ in range(30)} == {0}
+    del s.filters[1:]
+    s.filters[0] = TopK(1)
+    assert {s.sample(logits) for _ in range(30)} == {0}
+    s = sampler(3, top_k=3, min_p=0.9)
+    del s.filters[1]
+    assert {s.sample(logits) for _ in range(60)} == {0, 1, 2}
 
 
 @pytest.mark.parametrize(
