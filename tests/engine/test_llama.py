@@ -15,6 +15,7 @@ import pytest
 
 import ggmlpy
 from ggmlpy import (
+    ArgumentError,
     BadBatch,
     ContextWarning,
     Llama,
