@@ -70,7 +70,7 @@ class Weights:
             f"{self._file.name}: no part of the model uses {shown}{more}: results may differ from"
             " those that the file was made for",
             WeightWarning,
-            stacklevel=4,  # whoever called Llama or Context.open
+            stacklevel=5,  # whoever called Llama or Context.open
         )
 
     def unused(self) -> list[str]:

@@ -55,14 +55,15 @@ class GuardedGroup(ReadableHelp, TyperGroup):
             sys.exit(FAILED)
         sys.exit(code if isinstance(code, int) else 0)
 
+    def make_context(self, *args: Any, **more: Any) -> Any:
+        """Parse the options, of which --help and --version write."""
+        with _written_output():
+            return super().make_context(*args, **more)
+
     def invoke(self, ctx: Any) -> Any:
-        open_missing_streams()
-        tolerate_any_text()
         try:
-            with one_line_warnings():
-                result = super().invoke(ctx)
-                sys.stdout.flush()  # here, where a reader that has gone is still our business
-                return result
+            with _written_output(), one_line_warnings():
+                return super().invoke(ctx)
         except GgmlpyError as error:
             complain("error", str(error))
             raise typer.Exit(FAILED) from None
@@ -72,15 +73,6 @@ class GuardedGroup(ReadableHelp, TyperGroup):
         except KeyboardInterrupt:
             _stopped()
             raise typer.Exit(INTERRUPTED) from None
-        except BrokenPipeError:
-            _discard_output()
-            raise typer.Exit(READER_GONE) from None
-        except OSError as error:
-            if error.errno != errno.ENOSPC:
-                raise
-            complain("error", f"the output cannot be written: {error.strerror}")
-            _discard_output()
-            raise typer.Exit(FAILED) from None
 
 
 def complain(kind: str, message: str) -> None:
@@ -120,6 +112,29 @@ def one_line_warnings() -> Iterator[None]:
         warnings.simplefilter("default", UserWarning)
         warnings.showwarning = show
         yield
+
+
+@contextmanager
+def _written_output() -> Iterator[None]:
+    """Output is flushed here, where a full disk or a reader that has gone has an exit code."""
+    open_missing_streams()
+    tolerate_any_text()
+    try:
+        try:
+            yield
+        except typer.Exit:
+            sys.stdout.flush()
+            raise
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _discard_output()
+        raise typer.Exit(READER_GONE) from None
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        complain("error", f"the output cannot be written: {error.strerror}")
+        _discard_output()
+        raise typer.Exit(FAILED) from None
 
 
 def _discard_output() -> None:

@@ -30,7 +30,10 @@ class ReadableHelp:
         width = shutil.get_terminal_size().columns
         if width >= NARROW:
             parent: Any = super()
-            parent.format_help(ctx, formatter)
+            try:
+                parent.format_help(ctx, formatter)
+            except SystemExit as end:  # rich's, for a reader that has gone: `guard` ends the program
+                raise end.__context__ or end from None
         else:
             formatter.write("\n".join(_narrow_lines(self, ctx, max(width, 20))) + "\n")
 
