@@ -135,6 +135,13 @@ def check(
 
     `next_position` is, for each sequence, where its next token belongs.
     """
+    lists = (batch.tokens, batch.positions, batch.seq_ids, batch.wanted)
+    lengths = [len(each) for each in lists]
+    if len(set(lengths)) != 1:
+        raise BadBatch(
+            f"the batch has {lengths[0]} tokens, {lengths[1]} positions, {lengths[2]} lists of"
+            f" sequences and {lengths[3]} of wanted: as many of each"
+        )
     check_tokens(batch.tokens, n_vocab)
     expected = list(next_position)
     for i, (position, seqs) in enumerate(zip(batch.positions, batch.seq_ids, strict=True)):

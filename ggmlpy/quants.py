@@ -30,16 +30,17 @@ def to_float(raw: Bytes, type: TensorType) -> NDArray[np.float32]:
         wide = np.ascontiguousarray(raw).view(np.uint16).astype(np.uint32) << 16
         return wide.view(np.float32)
     try:
-        floats = gguf.quants.dequantize(
-            np.ascontiguousarray(raw), gguf.GGMLQuantizationType(type.id)
-        )
+        with np.errstate(all="ignore"):  # scales may be infinite or NaN
+            floats = gguf.quants.dequantize(
+                np.ascontiguousarray(raw), gguf.GGMLQuantizationType(type.id)
+            )
     except NotImplementedError as error:
         raise Unsupported(f"{type.name} cannot be read as floats: {error}") from error
     return np.asarray(floats, dtype=np.float32)
 
 
 def from_float(values: NDArray[Any], type: TensorType) -> Bytes:
-    """f32 rows `[..., n]` as stored bytes `[..., row_bytes]`.
+    """f32 rows `[..., n]` as stored bytes `[..., row_bytes]`: of finite numbers, if quantised.
 
     Raises Unsupported for a type that has no quantiser (the iq1, iq2, iq3 families),
     ShapeError unless a row is whole blocks.
@@ -53,7 +54,8 @@ def from_float(values: NDArray[Any], type: TensorType) -> Bytes:
     if type is IQ4_NL:
         return _to_iq4_nl(floats.reshape(-1, 32)).reshape(*floats.shape[:-1], row_bytes)
     try:
-        packed = gguf.quants.quantize(floats, gguf.GGMLQuantizationType(type.id))
+        with np.errstate(all="ignore"):  # what becomes of NaN and infinity is not defined
+            packed = gguf.quants.quantize(floats, gguf.GGMLQuantizationType(type.id))
     except NotImplementedError as error:
         raise Unsupported(f"{type.name} cannot be written from floats: {error}") from error
     return np.asarray(packed, dtype=np.uint8)

@@ -32,7 +32,9 @@ class ReadableHelp:
             parent: Any = super()
             try:
                 parent.format_help(ctx, formatter)
-            except SystemExit as end:  # rich's, for a reader that has gone: `guard` ends the program
+            except (
+                SystemExit
+            ) as end:  # rich's, for a reader that has gone: `guard` ends the program
                 raise end.__context__ or end from None
         else:
             formatter.write("\n".join(_narrow_lines(self, ctx, max(width, 20))) + "\n")

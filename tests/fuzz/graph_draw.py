@@ -42,7 +42,9 @@ class Drawing:
     def leaf(self, type: str, ne: tuple[int, ...], fill: str = "", **more: Any) -> str:
         """A new leaf; most are uniform in -1 … 1."""
         rng = self.rng
-        fill = fill or rng.choice(("uniform",) * 6 + ("normal", "normal", "sparse", "ties", "special"))
+        fill = fill or rng.choice(
+            ("uniform",) * 6 + ("normal", "normal", "sparse", "ties", "special")
+        )
         params = {"type": type, "ne": list(ne), "fill": fill, "seed": rng.randrange(10**6), **more}
         name = f"n{len(self.nodes)}"
         self.nodes.append([name, "leaf", [], params])
