@@ -9,9 +9,6 @@ before numpy loads.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
 from ggmlpy.errors import (
     AllocationError,
     ArgumentError,
@@ -34,7 +31,10 @@ from ggmlpy.errors import (
     WriteError,
 )
 
+TYPE_CHECKING = False  # type checkers know the name; `typing` would take the time of all the rest
 if TYPE_CHECKING:
+    from typing import Any
+
     from ggmlpy import ops
     from ggmlpy.backends import backend_names, get_backend
     from ggmlpy.batch import Batch
@@ -83,6 +83,8 @@ if not TYPE_CHECKING:  # type checkers would accept any name because of __getatt
     def __getattr__(name: str) -> Any:
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
         module = import_module(f"{__name__}.{_MODULES[name]}")
         value = getattr(module, name) if _NAMES[_MODULES[name]] else module
         globals()[name] = value
