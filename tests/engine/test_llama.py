@@ -2,46 +2,27 @@
 
 from __future__ import annotations
 
-import inspect
 import json
-import re
-from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import numpy as np
 import pytest
 
 import ggmlpy
 from ggmlpy import (
-    ArgumentError,
     BadBatch,
     ContextWarning,
     Llama,
     MissingFile,
-    SamplingError,
     TokenizerError,
     Unsupported,
 )
-from ggmlpy.generation import ChatOptions, CompletionOptions
-from ggmlpy.sampling import SamplingParams
 from tests.models import tiny as tiny_models
 from tests.models.tiny import Tiny, byte_vocabulary, write_model
 from tests.shared import shared_path
 
 BACKENDS = ["reference", "cpu"]
-
-
-@pytest.fixture(scope="module")
-def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("model") / "tiny.gguf", Tiny())
-
-
-@pytest.fixture
-def tiny(tiny_path: Path) -> Iterator[Llama]:
-    with Llama(tiny_path, backend="reference") as llm:
-        yield llm
 
 
 @pytest.fixture(scope="module")
@@ -352,88 +333,6 @@ def test_rows_of_the_embedding_without_a_token_are_never_written(
 
 def changed_vocabulary(n_tokens: int) -> dict[str, object]:
     return {key.replace(".", "__"): value for key, value in byte_vocabulary(n_tokens).items()}
-
-
-# --- what `help` shows, and what is refused -----------------------------------------------------
-
-WRITERS = (Llama.create_completion, Llama.__call__, Llama.generate, Llama.create_chat_completion)
-
-
-@pytest.mark.parametrize("method", WRITERS, ids=lambda m: m.__name__)
-def test_every_option_is_a_keyword_with_a_default(method: Any) -> None:
-    """`help()` shows them all; none hides behind **options."""
-    parameters = inspect.signature(method).parameters.values()
-    options = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}
-    assert not [p for p in parameters if p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
-    assert all(p.annotation is not p.empty for p in options.values())
-    sampling = {field.name: field.default for field in fields(SamplingParams)}
-    sampling |= {"logits_processor": None}
-    if method is Llama.create_chat_completion:
-        sampling["temperature"] = 0.2  # llama-cpp-python's
-    assert {name: options[name].default for name in sampling} == sampling
-    assert inspect.getdoc(method)
-
-
-def test_the_types_of_the_overloads_are_those_of_the_methods() -> None:
-    """What a type checker is told of the options, and what the methods take."""
-    for method, declared in (
-        (Llama.create_completion, CompletionOptions),
-        (Llama.create_chat_completion, ChatOptions),
-    ):
-        parameters = inspect.signature(method, eval_str=True).parameters.values()
-        taken = {p.name: p.annotation for p in parameters if p.kind is p.KEYWORD_ONLY}
-        del taken["stream"]
-        assert get_type_hints(declared) == taken
-
-
-def test_every_parameter_of_llama_is_documented() -> None:
-    documented = inspect.getdoc(Llama.__init__) or ""
-    for name in inspect.signature(Llama).parameters:
-        assert re.search(rf"^([\w, ]+, )?{name}[ ,]", documented, re.MULTILINE), name
-    documented = inspect.getdoc(Llama.create_completion) or ""
-    for name in inspect.signature(Llama.create_completion).parameters:
-        assert name == "self" or re.search(rf"\b{name}\b", documented), name
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"max_tokens": 2.5}, r"max_tokens is 2\.5: must be an integer, or None"),
-        ({"max_tokens": "8"}, "max_tokens is '8': must be an integer, or None"),
-        ({"max_tokens": True}, "max_tokens is True: must be an integer, or None"),
-        ({"logprobs": -1}, "logprobs is -1: must be an integer >= 0, or None"),
-        ({"logprobs": 1.5}, r"logprobs is 1\.5: must be an integer >= 0, or None"),
-        ({"top_k": 2.5}, r"top_k is 2\.5: must be an integer"),
-    ],
-)
-def test_options_of_another_kind_are_refused(
-    tiny: Llama, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(SamplingError, match=message):
-        tiny("ab", **options)
-    with pytest.raises(SamplingError, match=message):
-        tiny.generate(["ab"], **options)
-    assert not tiny.engine.has_work
-
-
-def test_numpys_integers_are_integers(tiny: Llama) -> None:
-    three: Any = np.int64(3)
-    made = tiny("ab", max_tokens=three, temperature=0)
-    assert made["usage"]["completion_tokens"] == 3
-
-
-def test_kv_types_by_ggmls_numbers(tmp_path: Path) -> None:
-    path = write_model(tmp_path / "wide.gguf", Tiny(n_head=2, n_head_kv=1, n_rot=32))
-    with Llama(path, backend="null", type_k=8, type_v=0) as llm:
-        (cache,) = llm.engine.context.memory.caches
-        assert (cache.type_k.name, cache.type_v.name) == ("q8_0", "f32")
-    for number in (99, -1):
-        with pytest.raises(Unsupported, match=f"type_k is {number}: must be one of f32, f16"):
-            Llama(path, backend="null", type_k=number)
-    wrong: list[Any] = [True, None, 1.5]
-    for bad in wrong:
-        with pytest.raises(ArgumentError, match=r"^Llama: type_k is .*: it must be a string, a "):
-            Llama(path, backend="null", type_k=bad)
 
 
 def test_helpers_that_llama_cpp_python_has(tiny: Llama) -> None:
