@@ -152,8 +152,17 @@ def results(nodes: Sequence[Node], backend: Backend) -> dict[str, bytes]:
 
 
 def _raw(tensor: Tensor) -> bytes:
-    """Its bytes; of a strided one, which has none of its own, the values'."""
-    return tensor.tobytes() if tensor.contiguous else tensor.numpy().tobytes()
+    """Its values as bytes; a quantised one's blocks.
+
+    A NaN is one like any other: its sign and payload are those of whichever operand the processor
+    takes first, and no part of the result.
+    """
+    if tensor.type.is_quantized:
+        return tensor.tobytes()
+    values = tensor.numpy()
+    if values.dtype.kind == "f":
+        values[np.isnan(values)] = np.nan
+    return values.tobytes()
 
 
 def _check_same(what: str, want: dict[str, bytes], got: dict[str, bytes]) -> None:
