@@ -56,11 +56,11 @@ class Weights:
         return leaf
 
     def without_effect(self, name: str) -> None:
-        """Say of a tensor that the file may have it, and that it rightly changes nothing."""
+        """Mark a tensor as known and without effect in this architecture: no warning names it."""
         self._without_effect.add(name)
 
     def warn_of_unused(self) -> None:
-        """One WeightWarning that names the tensors which no one asked for, but should have."""
+        """Warn, once and by name, of tensors that the model does not use."""
         names = [name for name in self.unused() if name not in self._without_effect]
         if not names:
             return

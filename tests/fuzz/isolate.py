@@ -73,13 +73,13 @@ def _own_warnings() -> list[type[Warning]]:
 
 def _judged(error: Exception) -> Outcome:
     where = frame_of(error.__traceback__)
-    try:
-        if isinstance(error, GgmlpyError):
+    if isinstance(error, GgmlpyError):
+        try:
             return Outcome("refused", type(error).__name__, where, check_refusal(error))
-        if isinstance(error, Wrong):
-            raise error
-    except Wrong as wrong:
-        return Outcome("finding", wrong.what, where, str(wrong))
+        except Wrong as wrong:
+            error = wrong
+    if isinstance(error, Wrong):
+        return Outcome("finding", error.what, where, str(error))
     return Outcome("finding", type(error).__name__, where, _told(error))
 
 
