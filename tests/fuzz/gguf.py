@@ -37,7 +37,7 @@ class Gguf(Kind):
     name = "gguf"
     about = "damaged model files: opened, inspected, loaded, two tokens written"
     n_quick = 900
-    share = 4.0
+    share = 6.0
     group = 16
     limits = Limits(cpu_s=5)
     parts = ("mutations",)
