@@ -103,7 +103,7 @@ class FlashAttnExt(MaskedScores):
         if self.logit_softcap != 0:
             scores = self.logit_softcap * np.tanh(scores / self.logit_softcap)
         scores = scores + bias
-        largest = max(scores.max(initial=-np.inf), sink)
+        largest = np.maximum(scores.max(initial=-np.inf), sink)  # NaN if the sink is
         if np.isneginf(largest):
             return np.zeros(values.shape[1])
         weights = np.exp(scores - largest)
