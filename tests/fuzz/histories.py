@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +15,12 @@ from ggmlpy import BadBatch, GgmlpyError, Llama, LlamaState
 from ggmlpy.generation import Piece
 from tests.fuzz.case import Kind, Limits, Recipe, Wrong
 from tests.fuzz.kernels import load_kernels
+from tests.fuzz.models import with_convolutions, with_windows
 from tests.models.tiny import Tiny, write_model
 
 _SMALL = Tiny(n_layer=2, n_embd=64, n_head=2, n_head_kv=1, n_ff=64, n_ctx=256)
-_WINDOW = replace(
-    _SMALL, architecture="gemma3", n_layer=3, neox=True, qk_norm=True, post_norms=True,
-    gelu=True, window=5, windowed=(0, 1), tied=True,
-)  # fmt: skip
-_STEPS = replace(
-    _SMALL, architecture="lfm2", n_layer=3, neox=True, qk_norm=True, convolutions=(0, 2), tied=True
-)
+_WINDOW = with_windows(_SMALL)
+_STEPS = with_convolutions(_SMALL)
 _SETUPS: dict[str, tuple[Tiny, dict[str, Any]]] = {
     "split": (_SMALL, {"n_seq_max": 3, "n_ctx": 96, "n_ubatch": 8}),
     "one": (_SMALL, {"n_ctx": 40}),

@@ -21,18 +21,14 @@ from ggmlpy.errors import FileError, GgmlpyError
 from ggmlpy.gguf_file import GGUFFile
 from tests.fuzz import values
 from tests.fuzz.case import Kind, Limits, Recipe, Wrong
+from tests.fuzz.models import with_convolutions, with_windows
 from tests.models.tiny import Tiny, write_model
 
 _PREFIX = struct.Struct("<13sIQ")
 _DIGEST_BYTES = 32
 _SMALL = Tiny(n_layer=2, n_embd=64, n_head=2, n_head_kv=1, n_ff=32, n_ctx=128)
-_WINDOW = replace(
-    _SMALL, architecture="gemma3", n_layer=3, neox=True, qk_norm=True, post_norms=True,
-    gelu=True, window=5, windowed=(0, 1), tied=True,
-)  # fmt: skip
-_STEPS = replace(
-    _SMALL, architecture="lfm2", n_layer=3, neox=True, qk_norm=True, convolutions=(0, 2), tied=True
-)
+_WINDOW = with_windows(_SMALL)
+_STEPS = with_convolutions(_SMALL)
 _SETUPS: dict[str, tuple[Tiny, dict[str, Any]]] = {
     "plain": (_SMALL, {}),
     "many": (_SMALL, {"n_seq_max": 3, "n_ctx": 96}),
