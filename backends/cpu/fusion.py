@@ -220,10 +220,12 @@ def glu(steps: list[Step], values: Values) -> list[Step]:
         assert y.op is not None
         if third.is_fused or len(y.src) != 2 or {first.node, second.node} != set(y.src):
             return None
+        matmul = first.kernel
+        if matmul not in MATMULS.values() or second.kernel is not matmul:
+            return None
         gate, up = y.src
         kernel = MATMUL_GLU.get((gate.src[0].type.name, y.op.name))
-        matmul = MATMULS.get(gate.src[0].type.name)
-        if kernel is None or first.kernel is not matmul or second.kernel is not matmul:
+        if kernel is None:
             return None
         same = gate.src[0].ne == up.src[0].ne and gate.op == up.op and gate.src[1:] == up.src[1:]
         if not same or not values.only_for_next(gate) or not values.only_for_next(up):
