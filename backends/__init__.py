@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.metadata import entry_points
 
-from ggmlpy.arguments import checked
 from ggmlpy.backends.base import Backend
+from ggmlpy.common.arguments import checked
+from ggmlpy.common.limits import importing
 from ggmlpy.errors import BackendError
-from ggmlpy.limits import importing
 
 ENTRY_POINTS = "ggmlpy.backends"
 

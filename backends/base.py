@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy.errors import BackendError
-from ggmlpy.storage import Storage, aligned_bytes
-from ggmlpy.tensor import Tensor
+from ggmlpy.graph.storage import Storage, aligned_bytes
+from ggmlpy.graph.tensor import Tensor
 
 HOST = "host"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 
 from ggmlpy.backends.base import Backend, Places, Plan
-from ggmlpy.tensor import Tensor
+from ggmlpy.graph.tensor import Tensor
 
 
 class NullBackend(Backend):

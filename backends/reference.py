@@ -8,9 +8,9 @@ import numpy as np
 
 from ggmlpy.backends.base import Backend, Places, Plan
 from ggmlpy.errors import AllocationError
-from ggmlpy.layout import read_array, write_array
-from ggmlpy.quants import has_quantizer
-from ggmlpy.tensor import Tensor
+from ggmlpy.graph.arrays import read_array, write_array
+from ggmlpy.graph.quants import has_quantizer
+from ggmlpy.graph.tensor import Tensor
 
 
 class ReferenceBackend(Backend):

@@ -36,7 +36,7 @@ from benchmarks import report
 from benchmarks.engines import EngineError, EngineProcess, in_turns
 from benchmarks.report import RESULTS, about_run, count, numbers, rounded, save, tell
 from ggmlpy.backends.cpu.cores import default_n_threads
-from ggmlpy.bandwidth import read_bandwidth
+from ggmlpy.bench.bandwidth import read_bandwidth
 
 LAYOUTS = ("split", "unified", "interleaved")
 N_WARM = 1  # steps before those that are timed: the first may have to build a plan

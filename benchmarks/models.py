@@ -23,9 +23,9 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from ggmlpy.quants import from_float, to_float
-from ggmlpy.tokenizer.bpe import BYTE_CHARS
-from ggmlpy.types import TYPES, TensorType, type_of
+from ggmlpy.graph.quants import from_float, to_float
+from ggmlpy.graph.types import TYPES, TensorType, type_of
+from ggmlpy.text.tokenizer.bpe import BYTE_CHARS
 
 Bytes = NDArray[np.uint8]
 

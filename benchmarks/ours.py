@@ -11,17 +11,17 @@ from time import perf_counter
 import numpy as np
 
 from benchmarks.worker import N_BATCH, N_UBATCH, peak_bytes, random_tokens, serve
-from ggmlpy.batch import Batch
-from ggmlpy.bench import kept_bytes, prompt_batches, weight_bytes
-from ggmlpy.computing import backends_for
-from ggmlpy.context import Context, Logits
-from ggmlpy.gguf_file import GGUFFile
+from ggmlpy.bench.bench import kept_bytes, prompt_batches, weight_bytes
+from ggmlpy.gguf import GGUFFile
+from ggmlpy.graph.types import type_of
 from ggmlpy.llama import Llama
-from ggmlpy.memory import SequenceMemory
+from ggmlpy.memory.batch import Batch
+from ggmlpy.memory.sequences import SequenceMemory
+from ggmlpy.memory.state import LayerRows, SequenceState, put_state, take_state
 from ggmlpy.models import load_model
-from ggmlpy.state import LayerRows, SequenceState, put_state, take_state
-from ggmlpy.tokenizer import Tokenizer
-from ggmlpy.types import type_of
+from ggmlpy.runtime.context import Context, Logits
+from ggmlpy.sched.compute import backends_for
+from ggmlpy.text.tokenizer import Tokenizer
 
 
 class Ggmlpy:

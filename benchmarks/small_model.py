@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script it would not f
 import ggmlpy
 from benchmarks import report
 from ggmlpy.errors import GgmlpyError
-from ggmlpy.gguf_file import GGUFFile
+from ggmlpy.gguf import GGUFFile
 
 RESULTS = report.RESULTS / "small_model.json"
 

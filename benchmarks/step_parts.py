@@ -30,15 +30,15 @@ import ggmlpy
 from benchmarks import report
 from ggmlpy import Llama
 from ggmlpy.backends.cpu.threads import ThreadPool
-from ggmlpy.context import Context
-from ggmlpy.context_sizes import ContextWarning
-from ggmlpy.engine import Engine
+from ggmlpy.engine.engine import Engine
 from ggmlpy.errors import GgmlpyError
-from ggmlpy.memory import SequenceMemory
+from ggmlpy.memory.sequences import SequenceMemory
+from ggmlpy.runtime.context import Context
+from ggmlpy.runtime.context_sizes import ContextWarning
+from ggmlpy.runtime.steady import SteadyStep
 from ggmlpy.sampling import Sampler
-from ggmlpy.steady import SteadyStep
-from ggmlpy.stopping import StopChecker
-from ggmlpy.tokenizer.stream import StreamDecoder
+from ggmlpy.text.stopping import StopChecker
+from ggmlpy.text.tokenizer.stream import StreamDecoder
 
 RESULTS = report.RESULTS / "step_parts.json"
 PLAN = "compiled plan"

@@ -51,7 +51,7 @@ from benchmarks.engines import EngineError, EngineProcess, in_turns
 from benchmarks.models import FILE_TYPES, SHAPES, kept_model
 from benchmarks.report import RESULTS, about_run, count, numbers, rounded, save, tell, words
 from ggmlpy.backends.cpu.cores import default_n_threads
-from ggmlpy.bandwidth import read_bandwidth
+from ggmlpy.bench.bandwidth import read_bandwidth
 from ggmlpy.errors import GgmlpyError
 
 Floats = NDArray[np.floating[Any]]

@@ -7,9 +7,9 @@ import os
 import sys
 
 import ggmlpy
-from ggmlpy.computing import backends_for
-from ggmlpy.context import Context
 from ggmlpy.models import load_model
+from ggmlpy.runtime.context import Context
+from ggmlpy.sched.compute import backends_for
 
 path = sys.argv[1] if len(sys.argv) > 1 else ggmlpy.packaged_model()
 model = load_model(ggmlpy.GGUFFile.open(path))

@@ -37,44 +37,44 @@ if TYPE_CHECKING:
 
     from ggmlpy import ops
     from ggmlpy.backends import backend_names, get_backend
-    from ggmlpy.batch import Batch
-    from ggmlpy.computing import compute
-    from ggmlpy.context import Context
-    from ggmlpy.context_sizes import ContextWarning
-    from ggmlpy.engine import Engine
-    from ggmlpy.generation import Request
-    from ggmlpy.gguf_file import GGUFFile
-    from ggmlpy.graph import Graph
+    from ggmlpy.common.scopes import scope
+    from ggmlpy.engine.engine import Engine
+    from ggmlpy.engine.generation import Request
+    from ggmlpy.gguf import GGUFFile
+    from ggmlpy.graph.graph import Graph
+    from ggmlpy.graph.tensor import Flag, Tensor, from_bytes, from_numpy, zeros
+    from ggmlpy.graph.types import TYPES, TensorType
     from ggmlpy.llama import Llama
-    from ggmlpy.llama_state import LlamaState
+    from ggmlpy.memory.batch import Batch
+    from ggmlpy.memory.llama_state import LlamaState
     from ggmlpy.models.weights import WeightWarning
     from ggmlpy.packaged import packaged_model
+    from ggmlpy.runtime.context import Context
+    from ggmlpy.runtime.context_sizes import ContextWarning
     from ggmlpy.sampling import SamplingParams
-    from ggmlpy.scopes import scope
-    from ggmlpy.tensor import Flag, Tensor, from_bytes, from_numpy, zeros
-    from ggmlpy.tokenizer import Tokenizer
-    from ggmlpy.types import TYPES, TensorType
+    from ggmlpy.sched.compute import compute
+    from ggmlpy.text.tokenizer import Tokenizer
 
 _NAMES: dict[str, tuple[str, ...]] = {
     "ops": (),
     "backends": ("backend_names", "get_backend"),
-    "batch": ("Batch",),
-    "computing": ("compute",),
-    "context": ("Context",),
-    "context_sizes": ("ContextWarning",),
-    "engine": ("Engine",),
-    "generation": ("Request",),
-    "gguf_file": ("GGUFFile",),
-    "graph": ("Graph",),
+    "common.scopes": ("scope",),
+    "engine.engine": ("Engine",),
+    "engine.generation": ("Request",),
+    "gguf": ("GGUFFile",),
+    "graph.graph": ("Graph",),
+    "graph.tensor": ("Flag", "Tensor", "from_bytes", "from_numpy", "zeros"),
+    "graph.types": ("TYPES", "TensorType"),
     "llama": ("Llama",),
-    "llama_state": ("LlamaState",),
+    "memory.batch": ("Batch",),
+    "memory.llama_state": ("LlamaState",),
     "models.weights": ("WeightWarning",),
     "packaged": ("packaged_model",),
+    "runtime.context": ("Context",),
+    "runtime.context_sizes": ("ContextWarning",),
     "sampling": ("SamplingParams",),
-    "scopes": ("scope",),
-    "tensor": ("Flag", "Tensor", "from_bytes", "from_numpy", "zeros"),
-    "tokenizer": ("Tokenizer",),
-    "types": ("TYPES", "TensorType"),
+    "sched.compute": ("compute",),
+    "text.tokenizer": ("Tokenizer",),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names or (module,)}
 

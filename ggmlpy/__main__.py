@@ -8,8 +8,8 @@ import sys
 from contextlib import suppress
 from types import FrameType
 
+from ggmlpy.common.limits import NOT_LOADED, cannot_load, importing, memory_limit
 from ggmlpy.errors import BackendError
-from ggmlpy.limits import NOT_LOADED, cannot_load, importing, memory_limit
 
 INTERRUPTED = 130  # as in cli/guard.py, which is not imported yet when this is needed
 

@@ -15,28 +15,28 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import NDArray
 
-from ggmlpy.arguments import as_whole, checked
-from ggmlpy.batch import check_tokens
-from ggmlpy.cache_types import cache_type
-from ggmlpy.completions import Completions
-from ggmlpy.computing import backends_for
-from ggmlpy.context import Context
-from ggmlpy.context_sizes import check_least, choose_sizes, reduce_to_memory
-from ggmlpy.engine import Engine
+from ggmlpy.common.arguments import as_whole, checked
+from ggmlpy.common.limits import starting_threads
+from ggmlpy.common.own_folder import default_folder
+from ggmlpy.engine.completions import Completions
+from ggmlpy.engine.engine import Engine
 from ggmlpy.errors import AllocationError, BadBatch, StateError, WeightError
-from ggmlpy.fingerprint import Fingerprint
-from ggmlpy.gguf_file import GGUFFile
-from ggmlpy.kept_digests import KeptDigests
-from ggmlpy.limits import starting_threads
-from ggmlpy.llama_state import LlamaState
-from ggmlpy.memory import decide_sizes
+from ggmlpy.gguf import GGUFFile
+from ggmlpy.gguf.kept_digests import KeptDigests
+from ggmlpy.graph.storage import give_back_free_memory
+from ggmlpy.graph.types import TensorType
+from ggmlpy.memory.batch import check_tokens
+from ggmlpy.memory.cache_types import cache_type
+from ggmlpy.memory.fingerprint import Fingerprint
+from ggmlpy.memory.llama_state import LlamaState
+from ggmlpy.memory.sequences import decide_sizes
 from ggmlpy.models import load_model
-from ggmlpy.own_folder import default_folder
+from ggmlpy.runtime.context import Context
+from ggmlpy.runtime.context_sizes import check_least, choose_sizes, reduce_to_memory
+from ggmlpy.runtime.describe import summary
 from ggmlpy.sampling import SamplingParams
-from ggmlpy.storage import give_back_free_memory
-from ggmlpy.summary import summary
-from ggmlpy.tokenizer import Tokenizer
-from ggmlpy.types import TensorType
+from ggmlpy.sched.compute import backends_for
+from ggmlpy.text.tokenizer import Tokenizer
 
 
 class Llama(Completions):

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
+from ggmlpy.common.quoting import quoted
 from ggmlpy.errors import Unsupported
-from ggmlpy.gguf_file import GGUFFile
+from ggmlpy.gguf import GGUFFile
+from ggmlpy.graph.tensor import Tensor
 from ggmlpy.models.batch import UBatch
 from ggmlpy.models.blocks import Rotation
 from ggmlpy.models.gemma3 import Gemma3
@@ -17,8 +19,6 @@ from ggmlpy.models.memory import Memory
 from ggmlpy.models.qwen2 import Qwen2
 from ggmlpy.models.qwen3 import Qwen3
 from ggmlpy.models.weights import Weights
-from ggmlpy.quoting import quoted
-from ggmlpy.tensor import Tensor
 
 
 @runtime_checkable

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ggmlpy import ops
+from ggmlpy.common.scopes import scope
+from ggmlpy.graph.tensor import Tensor
+from ggmlpy.graph.types import F32
 from ggmlpy.models.batch import KVView, Segment, UBatch
-from ggmlpy.scopes import scope
-from ggmlpy.tensor import Tensor
-from ggmlpy.types import F32
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, ubatch: UBatch, layer: int, scale: float) -> Tensor:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ggmlpy import ops
-from ggmlpy.tensor import Tensor
+from ggmlpy.graph.tensor import Tensor
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from ggmlpy import ops
+from ggmlpy.common.scopes import scope
+from ggmlpy.graph.tensor import Tensor
 from ggmlpy.models.attention import attend
 from ggmlpy.models.batch import UBatch
 from ggmlpy.models.hparams import HParams, RopeParams
 from ggmlpy.models.weights import Weights
 from ggmlpy.ops.rope import RopeMode
-from ggmlpy.scopes import scope
-from ggmlpy.tensor import Tensor
 
 
 @dataclass(frozen=True, slots=True)

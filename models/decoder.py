@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ggmlpy import ops
-from ggmlpy.gguf_file import GGUFFile
+from ggmlpy.common.scopes import scope
+from ggmlpy.gguf import GGUFFile
+from ggmlpy.graph.tensor import Tensor
 from ggmlpy.models.batch import UBatch
 from ggmlpy.models.blocks import FeedForward, Linear, Norm, Rotation, SelfAttention
 from ggmlpy.models.experts import Experts
 from ggmlpy.models.hparams import HParams
 from ggmlpy.models.memory import Memory
 from ggmlpy.models.weights import Weights
-from ggmlpy.scopes import scope
-from ggmlpy.tensor import Tensor
 
 
 class Mixer(Protocol):

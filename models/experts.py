@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ggmlpy import ops
+from ggmlpy.common.scopes import scope
+from ggmlpy.graph.tensor import Tensor
 from ggmlpy.models.hparams import HParams
 from ggmlpy.models.weights import Weights
-from ggmlpy.scopes import scope
-from ggmlpy.tensor import Tensor
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,15 +12,15 @@ import math
 from dataclasses import dataclass, replace
 
 from ggmlpy import ops
-from ggmlpy.gguf_file import GGUFFile
+from ggmlpy.common.scopes import scope
+from ggmlpy.gguf import GGUFFile
+from ggmlpy.graph.tensor import Tensor
 from ggmlpy.models.batch import UBatch
 from ggmlpy.models.blocks import FeedForward, Norm, Rotation, SelfAttention
 from ggmlpy.models.decoder import Decoder, wanted
 from ggmlpy.models.hparams import HParams, Keys, attention_layers, read_hparams
 from ggmlpy.models.memory import Memory
 from ggmlpy.ops.rope import RopeMode
-from ggmlpy.scopes import scope
-from ggmlpy.tensor import Tensor
 
 N_LAYER_27B = 62  # the size whose attention scale comes from n_embd / n_head, not from the head
 

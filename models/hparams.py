@@ -9,10 +9,10 @@ from typing import Literal
 
 import numpy as np
 
+from ggmlpy.common.quoting import quoted
 from ggmlpy.errors import WeightError
-from ggmlpy.gguf_file import GGUFFile, LazyArray
+from ggmlpy.gguf import GGUFFile, LazyArray
 from ggmlpy.models.memory import AttentionLayers
-from ggmlpy.quoting import quoted
 
 MAX_COUNT = 2**31 - 1  # positions, tokens and indices of a graph are i32
 # Parameters of nodes are f32, some of them one divided by the file's number.

@@ -11,7 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ggmlpy import ops
-from ggmlpy.gguf_file import GGUFFile
+from ggmlpy.common.scopes import scope
+from ggmlpy.gguf import GGUFFile
+from ggmlpy.graph.tensor import Tensor
 from ggmlpy.models.attention import joined
 from ggmlpy.models.batch import Run, UBatch
 from ggmlpy.models.blocks import FeedForward, Linear, Norm, Rotation, SelfAttention
@@ -20,8 +22,6 @@ from ggmlpy.models.hparams import Keys, attention_layers, read_hparams
 from ggmlpy.models.memory import AttentionLayers, Memory, RecurrentLayers
 from ggmlpy.models.weights import Weights
 from ggmlpy.ops.rope import RopeMode
-from ggmlpy.scopes import scope
-from ggmlpy.tensor import Tensor
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ in Jiang et al., 2024.
 
 from __future__ import annotations
 
-from ggmlpy.gguf_file import GGUFFile
+from ggmlpy.gguf import GGUFFile
 from ggmlpy.models.blocks import FeedForward, Norm, Rotation, SelfAttention
 from ggmlpy.models.decoder import Decoder, PreNormLayer
 from ggmlpy.models.experts import Experts

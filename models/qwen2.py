@@ -5,7 +5,7 @@ Also Qwen2.5. Yang et al., 2024.
 
 from __future__ import annotations
 
-from ggmlpy.gguf_file import GGUFFile
+from ggmlpy.gguf import GGUFFile
 from ggmlpy.models.blocks import FeedForward, Norm, Rotation, SelfAttention
 from ggmlpy.models.decoder import Decoder, PreNormLayer
 from ggmlpy.models.hparams import attention_layers, read_hparams

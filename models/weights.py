@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import warnings
 
+from ggmlpy.common.quoting import quoted
 from ggmlpy.errors import WeightError
-from ggmlpy.gguf_file import GGUFFile
-from ggmlpy.quoting import quoted
-from ggmlpy.tensor import Tensor, from_bytes
+from ggmlpy.gguf import GGUFFile
+from ggmlpy.graph.tensor import Tensor, from_bytes
 
 # Norms, biases: copied, because reading a few bytes of a mapped file brings up to 2 MB around them
 # into the process's memory, 18 MB with the 33 norms of a model of 770 MB.

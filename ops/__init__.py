@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from ggmlpy import tensor
+from ggmlpy.graph import tensor
 from ggmlpy.ops.attention import flash_attn_ext, flash_attn_ext_add_sinks
 from ggmlpy.ops.copy import cast, cont, cont_1d, cont_2d, cont_3d, cont_4d, cpy, dup
 from ggmlpy.ops.elementwise import (

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from ggmlpy.op import Array
+from ggmlpy.graph.op import Array
 
 GELU_COEF_A = 0.044715  # Hendrycks & Gimpel, 2016: the tanh approximation
 GELU_QUICK_COEF = 1.702  # the same paper's sigmoid approximation

@@ -6,8 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ggmlpy.arguments import checked
-from ggmlpy.op import Array, op
+from ggmlpy.common.arguments import checked
+from ggmlpy.graph.op import Array, op
+from ggmlpy.graph.spec import Spec, require
+from ggmlpy.graph.tensor import Tensor
+from ggmlpy.graph.types import F16, F32
 from ggmlpy.ops.softmax import (
     MaskedScores,
     alibi_slopes,
@@ -15,9 +18,6 @@ from ggmlpy.ops.softmax import (
     check_sinks,
     set_sinks,
 )
-from ggmlpy.spec import Spec, require
-from ggmlpy.tensor import Tensor
-from ggmlpy.types import F16, F32
 
 
 @op("flash_attn_ext")

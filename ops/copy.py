@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ggmlpy.arguments import checked
-from ggmlpy.op import Array, Op, op
-from ggmlpy.quants import has_quantizer
-from ggmlpy.spec import Dims, Spec, as_ne, require
-from ggmlpy.tensor import Tensor
-from ggmlpy.types import F32, I32, TensorType, type_of
+from ggmlpy.common.arguments import checked
+from ggmlpy.graph.op import Array, Op, op
+from ggmlpy.graph.quants import has_quantizer
+from ggmlpy.graph.spec import Dims, Spec, as_ne, require
+from ggmlpy.graph.tensor import Tensor
+from ggmlpy.graph.types import F32, I32, TensorType, type_of
 
 
 def require_convertible(source: TensorType, target: TensorType) -> None:

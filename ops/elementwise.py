@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ggmlpy.arguments import checked
-from ggmlpy.op import Array, Op, op
+from ggmlpy.common.arguments import checked
+from ggmlpy.graph.op import Array, Op, op
+from ggmlpy.graph.quants import has_quantizer
+from ggmlpy.graph.spec import Spec, require
+from ggmlpy.graph.tensor import Tensor
+from ggmlpy.graph.types import BF16, F16, F32, I32
 from ggmlpy.ops.rows import check_ids
-from ggmlpy.quants import has_quantizer
-from ggmlpy.spec import Spec, require
-from ggmlpy.tensor import Tensor
-from ggmlpy.types import BF16, F16, F32, I32
 
 FLOATS = (F32, F16, BF16)  # what elementwise ops take; the result has the type of source 0
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ggmlpy.arguments import checked
-from ggmlpy.op import Array, Op, op
+from ggmlpy.common.arguments import checked
+from ggmlpy.graph.op import Array, Op, op
+from ggmlpy.graph.spec import Spec, require
+from ggmlpy.graph.tensor import Tensor
+from ggmlpy.graph.types import BF16, F16, F32, I32
 from ggmlpy.ops.rows import check_ids
-from ggmlpy.spec import Spec, require
-from ggmlpy.tensor import Tensor
-from ggmlpy.types import BF16, F16, F32, I32
 
 
 def _check_factors(weight: Spec, x: Spec) -> None:

@@ -12,11 +12,11 @@ from enum import IntEnum
 
 import numpy as np
 
-from ggmlpy.arguments import checked
-from ggmlpy.op import Array, Op, op
-from ggmlpy.spec import Dims, Spec, require
-from ggmlpy.tensor import Tensor
-from ggmlpy.types import F16, F32, I32
+from ggmlpy.common.arguments import checked
+from ggmlpy.graph.op import Array, Op, op
+from ggmlpy.graph.spec import Dims, Spec, require
+from ggmlpy.graph.tensor import Tensor
+from ggmlpy.graph.types import F16, F32, I32
 
 
 class RopeMode(IntEnum):

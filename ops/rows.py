@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ggmlpy.arguments import checked
+from ggmlpy.common.arguments import checked
 from ggmlpy.errors import IndexOutOfRange
-from ggmlpy.op import Array, Op, op
-from ggmlpy.quants import has_quantizer
-from ggmlpy.spec import Spec, require
-from ggmlpy.tensor import Tensor
-from ggmlpy.types import F16, F32, I32, I64
+from ggmlpy.graph.op import Array, Op, op
+from ggmlpy.graph.quants import has_quantizer
+from ggmlpy.graph.spec import Spec, require
+from ggmlpy.graph.tensor import Tensor
+from ggmlpy.graph.types import F16, F32, I32, I64
 
 
 def check_ids(op_name: str, ids: Array, limit: int, what: str) -> None:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ggmlpy.arguments import checked
-from ggmlpy.op import Array, Op, op
-from ggmlpy.spec import Dims, Spec, as_ne, require
-from ggmlpy.tensor import Tensor
-from ggmlpy.types import F32
+from ggmlpy.common.arguments import checked
+from ggmlpy.graph.op import Array, Op, op
+from ggmlpy.graph.spec import Dims, Spec, as_ne, require
+from ggmlpy.graph.tensor import Tensor
+from ggmlpy.graph.types import F32
 
 
 @op("concat")

@@ -10,11 +10,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from ggmlpy.arguments import checked
-from ggmlpy.op import Array, Op, op
-from ggmlpy.spec import Spec, require
-from ggmlpy.tensor import Tensor
-from ggmlpy.types import F16, F32
+from ggmlpy.common.arguments import checked
+from ggmlpy.graph.op import Array, Op, op
+from ggmlpy.graph.spec import Spec, require
+from ggmlpy.graph.tensor import Tensor
+from ggmlpy.graph.types import F16, F32
 
 T = TypeVar("T")
 

@@ -12,12 +12,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from ggmlpy.arguments import checked
-from ggmlpy.op import Array, op
+from ggmlpy.common.arguments import checked
+from ggmlpy.graph.op import Array, op
+from ggmlpy.graph.spec import Spec, require
+from ggmlpy.graph.tensor import Tensor
 from ggmlpy.ops import activations
 from ggmlpy.ops.elementwise import Mapped
-from ggmlpy.spec import Spec, require
-from ggmlpy.tensor import Tensor
 
 ArrayFunction = Callable[[Array], Array]
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ggmlpy.arguments import checked
-from ggmlpy.op import Array, Op, op
-from ggmlpy.spec import Dims, Spec, as_ne, require
-from ggmlpy.tensor import Tensor
+from ggmlpy.common.arguments import checked
+from ggmlpy.graph.op import Array, Op, op
+from ggmlpy.graph.spec import Dims, Spec, as_ne, require
+from ggmlpy.graph.tensor import Tensor
 
 MAX_ELEMENTS = 1 << 59  # with strides of 0 they need no memory, but 63 bits must count their bytes
 

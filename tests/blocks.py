@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ggmlpy.quants import Bytes, from_float, has_quantizer
-from ggmlpy.types import TensorType
+from ggmlpy.graph.quants import Bytes, from_float, has_quantizer
+from ggmlpy.graph.types import TensorType
 
 # Where the f16 scales lie in a block, and the size that makes values of about 1, for the types that
 # numpy cannot write. Every other byte of these formats may hold anything.

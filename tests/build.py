@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy import ops
-from ggmlpy.quants import from_float
-from ggmlpy.spec import as_ne
-from ggmlpy.tensor import Flag, Tensor, from_bytes, from_numpy
-from ggmlpy.types import type_of
+from ggmlpy.graph.quants import from_float
+from ggmlpy.graph.spec import as_ne
+from ggmlpy.graph.tensor import Flag, Tensor, from_bytes, from_numpy
+from ggmlpy.graph.types import type_of
 from tests.blocks import random_rows
 from tests.case import Case
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ggmlpy.types import type_of
+from ggmlpy.graph.types import type_of
 
 Shape = tuple[int, ...]
 

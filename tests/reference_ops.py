@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy import ops
-from ggmlpy.quants import Bytes
-from ggmlpy.spec import Spec
-from ggmlpy.tensor import Flag, Tensor, from_bytes
-from ggmlpy.types import type_of
+from ggmlpy.graph.quants import Bytes
+from ggmlpy.graph.spec import Spec
+from ggmlpy.graph.tensor import Flag, Tensor, from_bytes
+from ggmlpy.graph.types import type_of
 from tests.shared import shared_path
 
 

@@ -18,7 +18,7 @@ from ggmlpy.backends.cpu.runner import MAX_THREADS
 from ggmlpy.backends.cpu.step import Step
 from ggmlpy.backends.cpu.threads import check_n_threads, thread_pool, wanted_entries
 from ggmlpy.errors import FileError, IndexOutOfRange
-from ggmlpy.tensor import Tensor
+from ggmlpy.graph.tensor import Tensor
 
 assert kernels.__name__  # importing it is what declares every kernel
 

@@ -21,8 +21,8 @@ from ggmlpy.backends.cpu.isa import ISA
 from ggmlpy.backends.cpu.kernel import HEADER, TENSOR, Kernel
 from ggmlpy.backends.cpu.packing import PackedWeights, Packing
 from ggmlpy.backends.cpu.step import Step
-from ggmlpy.storage import Storage, aligned_bytes
-from ggmlpy.tensor import Tensor
+from ggmlpy.graph.storage import Storage, aligned_bytes
+from ggmlpy.graph.tensor import Tensor
 
 _COUNTERS: WeakSet[Storage] = WeakSet()  # of all plans, see PlanBuilder.counters
 

@@ -3,8 +3,8 @@
     <folder>/cpu/<key>.o      magic | sha256 of the key and the code | code
 
 What is kept here is executed, so only files that this user alone can have written are used: see
-`ggmlpy/own_folder.py`. The digest protects against damage, and against an object under the name of
-another.
+`ggmlpy/common/own_folder.py`. The digest protects against damage, and against an object under the
+name of another.
 
 A cache that cannot be read, written or trusted makes a start slow and is never an error: damaged
 files count as absent, and the compiler warns where nothing can be kept. amx_check.py keeps its
@@ -18,7 +18,7 @@ import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from ggmlpy.own_folder import OwnFolder, default_folder
+from ggmlpy.common.own_folder import OwnFolder, default_folder
 
 _MAGIC = b"ggmlpy object 2\n"
 _DIGEST_BYTES = hashlib.sha256().digest_size

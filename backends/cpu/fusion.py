@@ -35,7 +35,7 @@ from ggmlpy.backends.cpu.kernels.fused_rope import SET_TURNED
 from ggmlpy.backends.cpu.kernels.matmul import KERNELS as MATMULS
 from ggmlpy.backends.cpu.step import Step
 from ggmlpy.errors import BackendError
-from ggmlpy.tensor import Tensor
+from ggmlpy.graph.tensor import Tensor
 
 _WISHED = os.environ.get("GGMLPY_CPU_FUSION") or "all"
 

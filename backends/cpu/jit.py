@@ -33,14 +33,14 @@ from weakref import WeakSet
 
 import llvmlite
 
-from ggmlpy import types
 from ggmlpy.backends.cpu.cache import Cache, KernelCacheWarning
 from ggmlpy.backends.cpu.codegen import Linker
 from ggmlpy.backends.cpu.cores import default_n_threads
 from ggmlpy.backends.cpu.isa import ISA, select
 from ggmlpy.backends.cpu.kernel import Entry
+from ggmlpy.common.limits import memory_hint, starting_threads
 from ggmlpy.errors import BackendError, KernelError
-from ggmlpy.limits import memory_hint, starting_threads
+from ggmlpy.graph import types
 
 Progress = Callable[[int, int, str], None]  # done, total, name of the one just done
 
@@ -306,8 +306,8 @@ def source_hash(module: str) -> str:
     """Over the module's source, what it imports from this package, and the compiler's own source.
 
     Kernels therefore may take constants and functions from `ggmlpy.backends.cpu` alone, block sizes
-    from `ggmlpy.types`, and tables from packages whose versions `_toolchain` has. The order of
-    files does not count: it is one for every folder that this package may lie in.
+    from `ggmlpy.graph.types`, and tables from packages whose versions `_toolchain` has. The order
+    of files does not count: it is one for every folder that this package may lie in.
     """
     return hashlib.sha256(b"".join(sorted(map(_digest, _sources(module))))).hexdigest()
 

@@ -23,11 +23,11 @@ from ggmlpy.backends.base import Place
 from ggmlpy.backends.cpu.formats.columns import GROUP
 from ggmlpy.backends.cpu.kernel import Entry
 from ggmlpy.backends.cpu.pieces import DONE, NEXT, PIECE, QUEUE_WORDS, do_pieces, room_bytes, touch
+from ggmlpy.common.limits import starting_threads
+from ggmlpy.common.progress import tell
 from ggmlpy.errors import FileError
-from ggmlpy.limits import starting_threads
-from ggmlpy.progress import tell
-from ggmlpy.storage import ALIGNMENT, Storage, address_of, aligned_bytes
-from ggmlpy.tensor import Tensor
+from ggmlpy.graph.storage import ALIGNMENT, Storage, address_of, aligned_bytes
+from ggmlpy.graph.tensor import Tensor
 
 _TELL_AFTER_S = 0.05  # and then as often
 _MAX_SLAB_BYTES = 1 << 28

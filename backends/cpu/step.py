@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ggmlpy.backends.cpu.kernel import Kernel
-from ggmlpy.tensor import Tensor
+from ggmlpy.graph.tensor import Tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)

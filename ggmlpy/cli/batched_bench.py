@@ -13,14 +13,14 @@ from ggmlpy.cli.loading import loading, measuring
 from ggmlpy.cli.options import option, whole_numbers
 from ggmlpy.cli.show import say
 from ggmlpy.cli.table import Column, Format, Records, Table, rate_text
+from ggmlpy.common.quoting import printable
 from ggmlpy.errors import BadBatch
 from ggmlpy.packaged import packaged_model
-from ggmlpy.quoting import printable
 
 if TYPE_CHECKING:
-    from ggmlpy.bench import BatchedCase, BatchedResult, Setup
-    from ggmlpy.context import Context
-    from ggmlpy.memory import Sizes
+    from ggmlpy.bench.bench import BatchedCase, BatchedResult, Setup
+    from ggmlpy.memory.sequences import Sizes
+    from ggmlpy.runtime.context import Context
 
 COLUMNS = [
     Column("PP", 5),
@@ -84,8 +84,8 @@ def batched_bench(
             (sequences, "-npl", 1),
         )
     ]
-    from ggmlpy.bench import BatchedCase, measure_batched, open_context
-    from ggmlpy.gguf_file import GGUFFile
+    from ggmlpy.bench.bench import BatchedCase, measure_batched, open_context
+    from ggmlpy.gguf import GGUFFile
 
     cases = [
         BatchedCase(pp, tg, pl, shared, separate)
@@ -155,7 +155,7 @@ def _that_fit(cases: list[BatchedCase], sizes: Sizes) -> list[BatchedCase]:
 
 def _about(context: Context, setup: Setup) -> str:
     """How the context is made, on one line."""
-    from ggmlpy.bench import backends_used
+    from ggmlpy.bench.bench import backends_used
 
     sizes = context.sizes
     room = "shared by" if sizes.unified else f"{sizes.n_ctx_seq} for each of"
@@ -183,7 +183,7 @@ def _cells(result: BatchedResult) -> list[str]:
 
 def _as_dict(result: BatchedResult, context: Context, setup: Setup) -> dict[str, Any]:
     """A line of JSON, with llama-batched-bench's names where it has the field."""
-    from ggmlpy.bench import backends_used
+    from ggmlpy.bench.bench import backends_used
 
     case, sizes = result.case, context.sizes
     return {

@@ -13,12 +13,12 @@ from ggmlpy.cli.loading import loading, measuring
 from ggmlpy.cli.options import option, whole_numbers
 from ggmlpy.cli.show import count_text, say, size_text
 from ggmlpy.cli.table import Column, Format, Records, Table, rate_text
+from ggmlpy.common.quoting import printable
 from ggmlpy.packaged import packaged_model
-from ggmlpy.quoting import printable
 
 if TYPE_CHECKING:
-    from ggmlpy.bench import Setup, SpeedResult, SpeedTest
-    from ggmlpy.gguf_file import GGUFFile
+    from ggmlpy.bench.bench import Setup, SpeedResult, SpeedTest
+    from ggmlpy.gguf import GGUFFile
 
 HOST_BACKENDS = ("cpu", "reference")  # which read the memory whose bandwidth is measured
 
@@ -72,7 +72,7 @@ def bench(
         whole_numbers(text, name, 0)
         for text, name in ((prompts, "-p"), (generated, "-n"), (depths, "-d"))
     ]
-    from ggmlpy.gguf_file import GGUFFile
+    from ggmlpy.gguf import GGUFFile
 
     tests = _tests(lists[0], lists[1], lists[2], [_prompt_and_text(text) for text in both or ()])
     setups = [machine.setup(n) for n in _thread_counts(threads)]
@@ -88,8 +88,8 @@ def _run(
     report: _Report, file: GGUFFile, setup: Setup, tests: list[SpeedTest], n_repeat: int
 ) -> None:
     """All tests with one number of threads."""
-    from ggmlpy.bandwidth import read_bandwidth
-    from ggmlpy.bench import backends_used, measure_speed, open_context
+    from ggmlpy.bench.bandwidth import read_bandwidth
+    from ggmlpy.bench.bench import backends_used, measure_speed, open_context
 
     with loading(printable(report.path.name)):
         n_ctx = max(test.depth + test.n_tokens for test in tests)
@@ -135,7 +135,7 @@ def _tests(
 
     Raises BadParameter if there is nothing.
     """
-    from ggmlpy.bench import SpeedTest
+    from ggmlpy.bench.bench import SpeedTest
 
     tests = [
         test

@@ -13,8 +13,8 @@ import typer
 from ggmlpy.cli.groups import ModelOptions
 from ggmlpy.cli.guard import complain
 from ggmlpy.cli.loading import loading
+from ggmlpy.common.quoting import printable
 from ggmlpy.errors import FileError, MissingFile
-from ggmlpy.quoting import printable
 
 if TYPE_CHECKING:
     from ggmlpy.llama import Llama

@@ -15,8 +15,8 @@ from ggmlpy.cli.show import console, harmless, say, write_json
 from ggmlpy.packaged import packaged_model
 
 if TYPE_CHECKING:
+    from ggmlpy.engine.timings import Timings
     from ggmlpy.llama import Llama
-    from ggmlpy.timings import Timings
 
 DEFAULT_PROMPT = "Once upon a time"
 N_TOKENS = 128  # unless -n says otherwise

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ggmlpy.cache_types import cache_type
 from ggmlpy.cli import common, options
 from ggmlpy.cli.options import option
+from ggmlpy.common.quoting import printable
 from ggmlpy.errors import Unsupported
+from ggmlpy.memory.cache_types import cache_type
 from ggmlpy.packaged import packaged_model
-from ggmlpy.quoting import printable
 
 if TYPE_CHECKING:
-    from ggmlpy.graph import Graph
+    from ggmlpy.graph.graph import Graph
 
 DOT_TIMEOUT_S = 120
 
@@ -100,9 +100,9 @@ def _build(
     path: Path, n_tokens: int, n_past: int, flash_attn: bool, type_k: str, type_v: str
 ) -> Graph:
     """The graph of `n_tokens` after `n_past`, of which the last one's logits are wanted."""
-    from ggmlpy.context import build_graph
-    from ggmlpy.gguf_file import GGUFFile
+    from ggmlpy.gguf import GGUFFile
     from ggmlpy.models import load_model
+    from ggmlpy.runtime.context import build_graph
 
     return build_graph(
         load_model(GGUFFile.open(path)),
@@ -117,7 +117,7 @@ def _build(
 def _cut(graph: Graph, layers: str | None) -> Graph:
     if layers is None:
         return graph
-    from ggmlpy.graph_layers import layer_range, layers_of
+    from ggmlpy.graph.layers import layer_range, layers_of
 
     n_layers = 1 + max((n for n in layers_of(graph).values() if n is not None), default=-1)
     start, stop = _parsed_range(layers, n_layers)

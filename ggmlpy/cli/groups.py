@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 from ggmlpy.cli import options
 
 if TYPE_CHECKING:
-    from ggmlpy.bench import Setup
+    from ggmlpy.bench.bench import Setup
 
 FRESH_SEED = -1
 
@@ -82,7 +82,7 @@ class BenchOptions:
     n_gpu_layers: options.GpuLayers = -1
 
     def setup(self, n_threads: int | None) -> Setup:
-        from ggmlpy.bench import Setup
+        from ggmlpy.bench.bench import Setup
 
         return Setup(
             n_batch=self.n_batch,

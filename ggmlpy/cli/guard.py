@@ -29,9 +29,9 @@ from ggmlpy.cli.show import (
     say,
     tolerate_any_text,
 )
+from ggmlpy.common.limits import memory_hint
+from ggmlpy.common.quoting import printable
 from ggmlpy.errors import GgmlpyError
-from ggmlpy.limits import memory_hint
-from ggmlpy.quoting import printable
 
 FAILED, USAGE, INTERRUPTED, READER_GONE = 1, 2, 130, 141
 UsageError: Any = typer.BadParameter.__mro__[1]  # typer has it, but under no name of its own

@@ -17,8 +17,8 @@ from rich.table import Table
 
 from ggmlpy.cli.options import AsJson, option
 from ggmlpy.cli.show import console, count_text, size_text, write_json
-from ggmlpy.gguf_file import GGUFFile, LazyArray, TensorInfo
-from ggmlpy.quoting import printable
+from ggmlpy.common.quoting import printable
+from ggmlpy.gguf import GGUFFile, LazyArray, TensorInfo
 
 N_ELEMENTS = 5  # of an array that are shown
 N_JSON_ELEMENTS = 16

@@ -14,8 +14,8 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from ggmlpy.cli.show import console
-from ggmlpy.limits import starting_threads
-from ggmlpy.progress import listening
+from ggmlpy.common.limits import starting_threads
+from ggmlpy.common.progress import listening
 
 PATIENCE_S = 1.0  # what is ready within this time needs no message
 

@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from rich.console import Console
 
-from ggmlpy.quoting import printable
+from ggmlpy.common.quoting import printable
 
 _UNLIMITED = 10_000  # columns, where nobody looks at a screen: tables are never cut there
 

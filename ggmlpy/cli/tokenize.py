@@ -12,10 +12,10 @@ import typer
 from ggmlpy.cli import common, options
 from ggmlpy.cli.options import option
 from ggmlpy.cli.show import write_json
-from ggmlpy.quoting import printable
+from ggmlpy.common.quoting import printable
 
 if TYPE_CHECKING:
-    from ggmlpy.tokenizer import Tokenizer
+    from ggmlpy.text.tokenizer import Tokenizer
 
 
 def tokenize(
@@ -60,7 +60,7 @@ def tokenize(
       ggmlpy tokenize model.gguf --ids < text.txt
       ggmlpy tokenize model.gguf --decode 1 15043 3186
     """
-    from ggmlpy.tokenizer import Tokenizer
+    from ggmlpy.text.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.from_gguf(file)
     text = _given_text(words or [], prompt, text_file, decode)

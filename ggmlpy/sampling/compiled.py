@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ggmlpy.limits import importing
+from ggmlpy.common.limits import importing
+from ggmlpy.graph.storage import address_of
 from ggmlpy.sampling.candidates import DRAW_BLOCK
 from ggmlpy.sampling.filters import Filter, MinP, Temperature, TopK, TopP
-from ggmlpy.storage import address_of
 
 _MOST = DRAW_BLOCK  # candidates; more are drawn by blocks, and sorted faster by numpy
 _ORDER = (TopK, TopP, MinP, Temperature)

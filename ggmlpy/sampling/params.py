@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeGuard
 
-from ggmlpy.arguments import Parse, WrongKind, as_float, as_whole
+from ggmlpy.common.arguments import Parse, WrongKind, as_float, as_whole
 from ggmlpy.errors import SamplingError
 
 

@@ -19,13 +19,13 @@ from benchmarks.models import (
     random_rows,
     write_model,
 )
-from ggmlpy.computing import backends_for
-from ggmlpy.context import Context
-from ggmlpy.gguf_file import GGUFFile
+from ggmlpy.gguf import GGUFFile
+from ggmlpy.graph.quants import to_float
+from ggmlpy.graph.types import type_of
 from ggmlpy.models import load_model
-from ggmlpy.quants import to_float
-from ggmlpy.tokenizer import Tokenizer
-from ggmlpy.types import type_of
+from ggmlpy.runtime.context import Context
+from ggmlpy.sched.compute import backends_for
+from ggmlpy.text.tokenizer import Tokenizer
 
 TOKENS = [1, 5, 77, 9]
 

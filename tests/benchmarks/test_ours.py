@@ -9,10 +9,10 @@ import pytest
 
 from benchmarks.ours import Ggmlpy
 from benchmarks.worker import random_tokens
-from ggmlpy.computing import backends_for
-from ggmlpy.context import Context
-from ggmlpy.gguf_file import GGUFFile
+from ggmlpy.gguf import GGUFFile
 from ggmlpy.models import load_model
+from ggmlpy.runtime.context import Context
+from ggmlpy.sched.compute import backends_for
 from tests.models.tiny import Tiny, write_model
 
 KV_BYTES = 2 * 2 * 2 * 16 * 2  # of a token in Tiny(): layers, K and V, heads, head size, f16

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import step_parts as module
 from benchmarks.step_parts import PARTS, PLAN, STEP, Clock, main, python_us
-from ggmlpy.engine import Engine
+from ggmlpy.engine.engine import Engine
 from tests.models.tiny import Tiny, write_model
 
 

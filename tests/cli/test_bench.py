@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import typer
 
-from ggmlpy import bandwidth
+from ggmlpy.bench import bandwidth
 from ggmlpy.cli.options import whole_numbers
 from ggmlpy.cli.table import rate_text
 from tests.cli.conftest import Run

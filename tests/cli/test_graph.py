@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from ggmlpy import GGUFFile, Graph
-from ggmlpy.context import build_graph
 from ggmlpy.models import load_model
+from ggmlpy.runtime.context import build_graph
 from tests.cli.conftest import Outcome, Run
 
 

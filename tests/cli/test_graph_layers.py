@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from ggmlpy import Graph, Tensor, compute, from_numpy, ops, scope
-from ggmlpy.graph_layers import layer_range, layers_of
-from ggmlpy.layout import element_view
-from ggmlpy.storage import Storage, aligned_bytes
+from ggmlpy.graph.arrays import element_view
+from ggmlpy.graph.layers import layer_range, layers_of
+from ggmlpy.graph.storage import Storage, aligned_bytes
 
 
 def three_layers() -> Graph:

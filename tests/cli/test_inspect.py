@@ -120,7 +120,7 @@ def test_the_gguf_package_reads_the_same(run: Run) -> None:
 def test_only_a_few_elements_of_a_large_array_are_decoded(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ggmlpy.gguf_file import LazyArray
+    from ggmlpy.gguf import LazyArray
 
     path = shared_path("vocab/ggml-vocab-llama-bpe.gguf")  # 128,256 tokens
     decoded: list[int] = []

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import ggmlpy
-from ggmlpy import limits
+from ggmlpy.common import limits
+from ggmlpy.common.limits import importing, starting_threads
 from ggmlpy.errors import BackendError
-from ggmlpy.limits import importing, starting_threads
 from tests.processes import no_start
 
 with_limits = pytest.mark.skipif(

@@ -11,7 +11,7 @@ import pytest
 from ggmlpy.cli import loading as module
 from ggmlpy.cli.guard import complain
 from ggmlpy.cli.loading import loading, measuring
-from ggmlpy.progress import tell
+from ggmlpy.common.progress import tell
 
 
 class Terminal(io.StringIO):

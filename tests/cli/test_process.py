@@ -37,7 +37,7 @@ def test_exit_codes(tiny: Path, tmp_path: Path) -> None:
 
 def test_a_bug_keeps_its_traceback(tiny: Path) -> None:
     code = (
-        "import ggmlpy.gguf_file.file as f, ggmlpy.cli as c, sys\n"
+        "import ggmlpy.gguf.file as f, ggmlpy.cli as c, sys\n"
         "f._read_header = lambda cursor: 1 / 0\n"
         f"sys.argv = ['ggmlpy', 'inspect', {str(tiny)!r}]\n"
         "c.main()"

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from ggmlpy.cli.show import console, count_text, harmless, size_text
-from ggmlpy.quoting import printable
+from ggmlpy.common.quoting import printable
 
 
 @pytest.mark.parametrize(

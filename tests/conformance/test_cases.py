@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from ggmlpy.backends.reference import ReferenceBackend
-from ggmlpy.computing import compute
-from ggmlpy.graph import Graph
-from ggmlpy.op import OPS
-from ggmlpy.tensor import Tensor
-from ggmlpy.types import BY_ID
+from ggmlpy.graph.graph import Graph
+from ggmlpy.graph.op import OPS
+from ggmlpy.graph.tensor import Tensor
+from ggmlpy.graph.types import BY_ID
+from ggmlpy.sched.compute import compute
 from tests.cases import CASES, FLOATS, QUANTIZED, WRITABLE, Case, build, compare
 
 NAN_ON_PURPOSE = ("sqrt", "log")  # of numbers below 0

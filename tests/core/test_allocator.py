@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from ggmlpy import ops
-from ggmlpy.allocator import _Arena
 from ggmlpy.backends.null import NullBackend
 from ggmlpy.backends.reference import ReferenceBackend
-from ggmlpy.executable import ArenaPool, Executable
-from ggmlpy.graph import Graph
-from ggmlpy.storage import ALIGNMENT
-from ggmlpy.tensor import Flag, from_numpy
+from ggmlpy.graph.graph import Graph
+from ggmlpy.graph.storage import ALIGNMENT
+from ggmlpy.graph.tensor import Flag, from_numpy
+from ggmlpy.sched.allocator import _Arena
+from ggmlpy.sched.executable import ArenaPool, Executable
 from tests.core.test_schedule import Other, by_op
 
 X = np.arange(-4, 4, dtype=np.float32)

@@ -14,7 +14,7 @@ import pytest
 
 import ggmlpy
 from ggmlpy import ArgumentError, Context, Flag, GgmlpyError, Graph, Llama, SamplingParams, ops
-from ggmlpy.arguments import checked
+from ggmlpy.common.arguments import checked
 
 X = ggmlpy.from_numpy(np.ones(32, np.float32))
 Y = ops.neg(X)

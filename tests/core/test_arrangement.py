@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ggmlpy.arrangement import Arrangement, SegmentShape
-from ggmlpy.batch import Batch, check_shared, split
 from ggmlpy.errors import BadBatch
+from ggmlpy.memory.batch import Batch, check_shared, split
+from ggmlpy.memory.ubatch import Arrangement, SegmentShape
 
 
 def arranged(seq_of_token: list[int], unified: bool) -> Arrangement:

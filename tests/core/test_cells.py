@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ggmlpy.arrangement import Arrangement
-from ggmlpy.batch import Batch, split
-from ggmlpy.kv_cache import KVCache
-from ggmlpy.memory import SequenceMemory, decide_sizes
+from ggmlpy.graph.types import F32
+from ggmlpy.memory.batch import Batch, split
+from ggmlpy.memory.kv_cache import KVCache
+from ggmlpy.memory.sequences import SequenceMemory, decide_sizes
+from ggmlpy.memory.state import put_state, take_state
+from ggmlpy.memory.ubatch import Arrangement
 from ggmlpy.models.memory import AttentionLayers
-from ggmlpy.state import put_state, take_state
-from ggmlpy.types import F32
 
 LAYOUTS = pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
 

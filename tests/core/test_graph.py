@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from ggmlpy import ArgumentError, compute, ops
-from ggmlpy.graph import Graph
-from ggmlpy.scopes import scope
-from ggmlpy.tensor import Flag, Tensor, from_bytes, from_numpy, zeros
+from ggmlpy.common.scopes import scope
+from ggmlpy.graph.graph import Graph
+from ggmlpy.graph.tensor import Flag, Tensor, from_bytes, from_numpy, zeros
 
 
 def test_sources_come_before_nodes_left_to_right() -> None:

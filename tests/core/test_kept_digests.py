@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from ggmlpy.kept_digests import KeptDigests
-from ggmlpy.open_file import FileStamp
+from ggmlpy.common.open_file import FileStamp
+from ggmlpy.gguf.kept_digests import KeptDigests
 
 DIGEST = "0123456789abcdef" * 4
 FIRST = FileStamp("/models/m-1.gguf", 1000, 10**18, 10**18 + 1, 77, 5)

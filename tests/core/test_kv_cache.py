@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ggmlpy.arrangement import Arrangement
-from ggmlpy.batch import TokenRun
 from ggmlpy.errors import CacheFull, Unsupported
-from ggmlpy.kv_cache import KVCache
+from ggmlpy.graph.types import F16, F32, Q8_0, TYPES, TensorType
+from ggmlpy.memory.batch import TokenRun
+from ggmlpy.memory.kv_cache import KVCache
+from ggmlpy.memory.ubatch import Arrangement
 from ggmlpy.models.memory import AttentionLayers
-from ggmlpy.types import F16, F32, Q8_0, TYPES, TensorType
 
 LAYERS = AttentionLayers((0, 1), n_embd_head_k=16, n_embd_head_v=16, n_head_kv=2)
 

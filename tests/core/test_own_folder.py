@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ggmlpy.own_folder import OwnFolder
+from ggmlpy.common.own_folder import OwnFolder
 
 
 def test_a_file_is_read_up_to_the_allowed_length(tmp_path: Path) -> None:

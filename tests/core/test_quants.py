@@ -9,8 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from ggmlpy.errors import ShapeError
-from ggmlpy.quants import from_float, has_quantizer, to_float
-from ggmlpy.types import IQ4_NL
+from ggmlpy.graph.quants import from_float, has_quantizer, to_float
+from ggmlpy.graph.types import IQ4_NL
 
 VALUES = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 FARTHEST_OFF = 16  # steps: 127 is 14 from the largest value, and d is not quite the first step

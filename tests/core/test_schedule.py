@@ -15,14 +15,14 @@ from ggmlpy import ops
 from ggmlpy.backends.base import Backend, Place, Places, Plan
 from ggmlpy.backends.null import NullBackend
 from ggmlpy.backends.reference import ReferenceBackend
-from ggmlpy.computing import compute
 from ggmlpy.errors import KernelError
-from ggmlpy.executable import ArenaPool, Executable
-from ggmlpy.graph import Graph
-from ggmlpy.layout import read_array, write_array
-from ggmlpy.scheduler import Pin, assign, cut, wanted_roots
-from ggmlpy.storage import ALIGNMENT, Storage, aligned_bytes
-from ggmlpy.tensor import Flag, Tensor, from_bytes, from_numpy, zeros
+from ggmlpy.graph.arrays import read_array, write_array
+from ggmlpy.graph.graph import Graph
+from ggmlpy.graph.storage import ALIGNMENT, Storage, aligned_bytes
+from ggmlpy.graph.tensor import Flag, Tensor, from_bytes, from_numpy, zeros
+from ggmlpy.sched.compute import compute
+from ggmlpy.sched.executable import ArenaPool, Executable
+from ggmlpy.sched.scheduler import Pin, assign, cut, wanted_roots
 
 
 def by_op(**backend: str) -> Pin:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ggmlpy.spans import Spans
+from ggmlpy.memory.spans import Spans
 
 POSITIONS = st.sets(st.integers(0, 30))
 BOUNDS = st.integers(-2, 33)

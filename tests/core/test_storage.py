@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ggmlpy.open_file import FilePlace, OpenFile
-from ggmlpy.storage import Storage, address_of
-from ggmlpy.tensor import from_numpy
+from ggmlpy.common.open_file import FilePlace, OpenFile
+from ggmlpy.graph.storage import Storage, address_of
+from ggmlpy.graph.tensor import from_numpy
 
 
 def stored_in(folder: Path) -> Storage:

@@ -8,11 +8,11 @@ from hypothesis.extra import numpy as hnp
 
 import ggmlpy
 from ggmlpy import ops
+from ggmlpy.common.scopes import scope
 from ggmlpy.errors import GgmlpyError, ShapeError
-from ggmlpy.quants import from_float, to_float
-from ggmlpy.scopes import scope
-from ggmlpy.tensor import Flag, from_bytes, from_numpy, zeros
-from ggmlpy.types import BF16, BY_ID, F32, Q4_0, TYPES, type_of
+from ggmlpy.graph.quants import from_float, to_float
+from ggmlpy.graph.tensor import Flag, from_bytes, from_numpy, zeros
+from ggmlpy.graph.types import BF16, BY_ID, F32, Q4_0, TYPES, type_of
 
 
 @given(hnp.arrays(np.float32, hnp.array_shapes(max_dims=4, max_side=5)))

@@ -11,10 +11,10 @@ import gguf
 import numpy as np
 import pytest
 
+from ggmlpy.common.progress import listening
 from ggmlpy.errors import FileError
-from ggmlpy.gguf_file import GGUFFile, TensorInfo
-from ggmlpy.progress import listening
-from ggmlpy.weights_digest import digest_of
+from ggmlpy.gguf import GGUFFile, TensorInfo
+from ggmlpy.gguf.weights_digest import digest_of
 from tests.gguf_builder import Tensor, build_gguf
 from tests.unit.test_gguf_file import some_tensors, write_with_gguf
 
@@ -23,8 +23,8 @@ SIZES = {"b": 1000, "a": 100, "c": 99, "d": 1}  # bytes; chunks of 100 in these 
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ggmlpy.weights_digest.CHUNK_BYTES", 100)
-    monkeypatch.setattr("ggmlpy.weights_digest._READ_BYTES", 32)
+    monkeypatch.setattr("ggmlpy.gguf.weights_digest.CHUNK_BYTES", 100)
+    monkeypatch.setattr("ggmlpy.gguf.weights_digest._READ_BYTES", 32)
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_it_is_read_past_the_map(path: Path, monkeypatch: pytest.MonkeyPatch) ->
         with monkeypatch.context() as patch:
             patch.setattr(TensorInfo, "data", property(lambda info: pytest.fail(info.name)))
             assert digest(path) == want
-    monkeypatch.setattr("ggmlpy.gguf_file.part.CAN_READ", False)
+    monkeypatch.setattr("ggmlpy.gguf.part.CAN_READ", False)
     assert digest(path) == want
 
 

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ggmlpy.batch import Batch
-from ggmlpy.computing import backends_for
-from ggmlpy.context import Context
 from ggmlpy.errors import BadBatch, CacheFull, StateError, Unsupported
-from ggmlpy.executable import Executable
-from ggmlpy.kv_cache import KVCache
-from ggmlpy.plans import Plan
-from ggmlpy.spans import Spans
-from ggmlpy.state import put_state, take_state
-from ggmlpy.state_file import from_bytes, to_bytes
-from ggmlpy.types import F32
+from ggmlpy.graph.types import F32
+from ggmlpy.memory.batch import Batch
+from ggmlpy.memory.kv_cache import KVCache
+from ggmlpy.memory.spans import Spans
+from ggmlpy.memory.state import put_state, take_state
+from ggmlpy.memory.state_file import from_bytes, to_bytes
+from ggmlpy.runtime.context import Context
+from ggmlpy.runtime.plans import Plan
+from ggmlpy.sched.compute import backends_for
+from ggmlpy.sched.executable import Executable
 from tests.oracle.glass_model import Glass
 
 Windows = tuple[int | None, ...]
@@ -32,7 +32,7 @@ class Interrupt(BaseException):
 
 @pytest.fixture(autouse=True)
 def small_rings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ggmlpy.kv_cache.KV_PAD", 4)
+    monkeypatch.setattr("ggmlpy.memory.kv_cache.KV_PAD", 4)
 
 
 def make(

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from ggmlpy import Flag, Tensor, WriteError, compute, from_bytes, from_numpy, ops, zeros
 from ggmlpy.backends.base import Backend
 from ggmlpy.backends.null import NullBackend
-from ggmlpy.executable import Executable
-from ggmlpy.graph import Graph
-from ggmlpy.writes import check_writes, share_memory
+from ggmlpy.graph.graph import Graph
+from ggmlpy.sched.executable import Executable
+from ggmlpy.sched.writes import check_writes, share_memory
 
 BACKENDS = ("cpu", "reference", "null")
 

@@ -11,10 +11,10 @@ from ggmlpy import ops
 from ggmlpy.backends.base import Places
 from ggmlpy.backends.cpu.backend import CpuBackend, CpuPlan
 from ggmlpy.backends.reference import ReferenceBackend
-from ggmlpy.executable import Executable
-from ggmlpy.graph import Graph
-from ggmlpy.scheduler import Pin
-from ggmlpy.tensor import Flag, Tensor, from_bytes, from_numpy
+from ggmlpy.graph.graph import Graph
+from ggmlpy.graph.tensor import Flag, Tensor, from_bytes, from_numpy
+from ggmlpy.sched.executable import Executable
+from ggmlpy.sched.scheduler import Pin
 from tests.cpu.conftest import ISAS
 from tests.cpu.products import weight_bytes
 

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 import ggmlpy
 from ggmlpy.backends.cpu.backend import CpuBackend
-from ggmlpy.quants import Bytes, to_float
-from ggmlpy.storage import address_of
-from ggmlpy.tensor import Tensor
-from ggmlpy.types import TYPES, TensorType
+from ggmlpy.graph.quants import Bytes, to_float
+from ggmlpy.graph.storage import address_of
+from ggmlpy.graph.tensor import Tensor
+from ggmlpy.graph.types import TYPES, TensorType
 from tests.blocks import random_rows
 from tests.cpu.conftest import ISAS
 

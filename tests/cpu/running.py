@@ -18,11 +18,11 @@ from ggmlpy.backends.cpu.backend import CpuBackend
 from ggmlpy.backends.cpu.isa import select
 from ggmlpy.backends.cpu.kernel import Kernel, candidates
 from ggmlpy.errors import GgmlpyError
-from ggmlpy.graph import Graph
-from ggmlpy.layout import element_view, read_array, row_view
-from ggmlpy.spec import Spec
-from ggmlpy.storage import Storage
-from ggmlpy.tensor import Tensor
+from ggmlpy.graph.arrays import element_view, read_array, row_view
+from ggmlpy.graph.graph import Graph
+from ggmlpy.graph.spec import Spec
+from ggmlpy.graph.storage import Storage
+from ggmlpy.graph.tensor import Tensor
 from tests.cpu.conftest import jit_for
 
 _GUARD = 256  # bytes before and after every tensor

@@ -21,7 +21,7 @@ from ggmlpy.backends.cpu.jit import Jit
 from ggmlpy.backends.cpu.kernels.fused_glu import MATMUL_GLU
 from ggmlpy.backends.cpu.kernels.matmul import KERNELS
 from ggmlpy.backends.cpu.simd.amx import FILE_BYTES, ROWS
-from ggmlpy.tensor import Tensor
+from ggmlpy.graph.tensor import Tensor
 from tests.cpu.conftest import ISAS
 from tests.cpu.products import QUANTIZED, block_size, random_x, run, weight_bytes
 

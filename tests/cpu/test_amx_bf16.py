@@ -20,9 +20,9 @@ from ggmlpy.backends.cpu.backend import CpuBackend
 from ggmlpy.backends.cpu.formats.bf16_parts import BLOCK
 from ggmlpy.backends.cpu.formats.bf16_tiles import PANELS, STRETCH
 from ggmlpy.backends.cpu.simd.amx import CONFIG_BYTES, FILE_BYTES, ROWS
-from ggmlpy.quants import from_float, to_float
-from ggmlpy.tensor import Tensor
-from ggmlpy.types import TYPES
+from ggmlpy.graph.quants import from_float, to_float
+from ggmlpy.graph.tensor import Tensor
+from ggmlpy.graph.types import TYPES
 from tests.cpu.conftest import ISAS
 from tests.cpu.products import F32, at_the_end_of_a_page, check_product, random_x, run, same_bits
 from tests.cpu.test_amx import emulated

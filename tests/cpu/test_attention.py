@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from ggmlpy import ops
 from ggmlpy.backends.cpu.isa import available
-from ggmlpy.quants import from_float, to_float
-from ggmlpy.tensor import Tensor, from_bytes, from_numpy
-from ggmlpy.types import type_of
+from ggmlpy.graph.quants import from_float, to_float
+from ggmlpy.graph.tensor import Tensor, from_bytes, from_numpy
+from ggmlpy.graph.types import type_of
 from tests.cpu.conftest import ISAS
 from tests.cpu.running import run
 

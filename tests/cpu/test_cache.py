@@ -72,7 +72,7 @@ def test_a_user_without_a_home_has_no_cache(monkeypatch: pytest.MonkeyPatch) -> 
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr(Path, "home", no_home)
-    monkeypatch.setattr("ggmlpy.own_folder._FOLDER", None)
+    monkeypatch.setattr("ggmlpy.common.own_folder._FOLDER", None)
     for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
         monkeypatch.delenv(name, raising=False)
     cache = Cache()

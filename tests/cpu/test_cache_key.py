@@ -65,7 +65,7 @@ def test_the_key_of_the_same_is_the_same() -> None:
         "frontend.py",
         "codegen.py",
         "compile_worker.py",
-        "../../ggmlpy/types.py",  # sizes of blocks
+        "../../ggmlpy/graph/types.py",  # sizes of blocks
     ],
 )
 def test_source_counts(file: str, monkeypatch: pytest.MonkeyPatch) -> None:

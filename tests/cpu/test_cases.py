@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from ggmlpy.backends.cpu.isa import available
-from ggmlpy.computing import compute
+from ggmlpy.sched.compute import compute
 from tests.case import Case, compare
 from tests.cases import CASES, UNARY, build
 from tests.cpu.conftest import ISAS

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ggmlpy import ops
-from ggmlpy.quants import from_float, to_float
-from ggmlpy.tensor import Tensor, from_bytes
-from ggmlpy.types import type_of
+from ggmlpy.graph.quants import from_float, to_float
+from ggmlpy.graph.tensor import Tensor, from_bytes
+from ggmlpy.graph.types import type_of
 from tests.cpu.conftest import ISAS
 from tests.cpu.running import can_run_in_place, compile_together, run
 

@@ -14,10 +14,10 @@ from ggmlpy.backends.base import Place, Places
 from ggmlpy.backends.cpu.backend import CpuBackend
 from ggmlpy.backends.cpu.fusion import NAMES, chosen
 from ggmlpy.errors import BackendError
-from ggmlpy.graph import Graph
-from ggmlpy.scheduler import Pin
-from ggmlpy.storage import Storage
-from ggmlpy.tensor import Tensor
+from ggmlpy.graph.graph import Graph
+from ggmlpy.graph.storage import Storage
+from ggmlpy.graph.tensor import Tensor
+from ggmlpy.sched.scheduler import Pin
 from tests.cpu.fused import (
     computed,
     floats,

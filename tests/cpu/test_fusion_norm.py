@@ -9,7 +9,7 @@ import pytest
 
 from ggmlpy import ops
 from ggmlpy.backends.cpu.kernels.fused_norm import ADD_NORM, NORM_MUL
-from ggmlpy.tensor import Flag, Tensor, from_numpy
+from ggmlpy.graph.tensor import Flag, Tensor, from_numpy
 from tests.cpu.conftest import ISAS, jit_for
 from tests.cpu.fused import (
     EACH_ISA,

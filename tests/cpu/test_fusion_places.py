@@ -14,10 +14,10 @@ from ggmlpy.backends.cpu.builder import PlanBuilder, ScratchPool
 from ggmlpy.backends.cpu.fusion import NAMES, fuse
 from ggmlpy.backends.cpu.isa import select
 from ggmlpy.backends.cpu.kernels.matmul_activations import QUANTIZE
-from ggmlpy.graph import Graph
+from ggmlpy.graph.graph import Graph
+from ggmlpy.graph.storage import Storage, aligned_bytes
+from ggmlpy.graph.tensor import Flag, Tensor, from_numpy, zeros
 from ggmlpy.ops.rope import RopeMode
-from ggmlpy.storage import Storage, aligned_bytes
-from ggmlpy.tensor import Flag, Tensor, from_numpy, zeros
 from tests.cpu.conftest import ISAS
 from tests.cpu.fused import computed, floats, kernels, run, weight
 

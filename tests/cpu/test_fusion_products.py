@@ -9,7 +9,7 @@ from ggmlpy import ops
 from ggmlpy.backends.cpu.kernels.fused_glu import MATMUL_GLU, RUN
 from ggmlpy.backends.cpu.kernels.matmul import KERNELS as MATMULS
 from ggmlpy.errors import IndexOutOfRange
-from ggmlpy.tensor import Tensor, from_numpy
+from ggmlpy.graph.tensor import Tensor, from_numpy
 from tests.cpu.conftest import ISAS, jit_for
 from tests.cpu.fused import (
     EACH_ISA,

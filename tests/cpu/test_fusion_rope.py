@@ -10,8 +10,8 @@ import pytest
 from ggmlpy import ops
 from ggmlpy.backends.cpu.kernels.fused_rope import SET_TURNED
 from ggmlpy.errors import IndexOutOfRange
+from ggmlpy.graph.tensor import Flag, Tensor, from_numpy, zeros
 from ggmlpy.ops.rope import RopeMode
-from ggmlpy.tensor import Flag, Tensor, from_numpy, zeros
 from tests.cpu.conftest import ISAS, jit_for
 from tests.cpu.fused import (
     EACH_ISA,

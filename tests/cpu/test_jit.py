@@ -27,9 +27,9 @@ from ggmlpy.backends.cpu.isa import ISA, select
 from ggmlpy.backends.cpu.jit import Jit, _Job
 from ggmlpy.backends.cpu.kernel import Entry
 from ggmlpy.errors import BackendError, KernelError
-from ggmlpy.executable import Executable
-from ggmlpy.graph import Graph
-from ggmlpy.tensor import from_numpy
+from ggmlpy.graph.graph import Graph
+from ggmlpy.graph.tensor import from_numpy
+from ggmlpy.sched.executable import Executable
 from tests.cpu import plan_kernels, simd_kernels
 from tests.cpu.conftest import ISAS
 from tests.cpu.test_cache_key import clear_caches

@@ -18,14 +18,14 @@ from ggmlpy import ops
 from ggmlpy.backends.base import Place
 from ggmlpy.backends.cpu.backend import CpuBackend
 from ggmlpy.backends.cpu.packing import PackedWeights
+from ggmlpy.common.progress import listening
 from ggmlpy.errors import FileError
-from ggmlpy.gguf_file import GGUFFile
+from ggmlpy.gguf import GGUFFile
+from ggmlpy.graph.quants import to_float
+from ggmlpy.graph.storage import Storage, aligned_bytes
+from ggmlpy.graph.tensor import Tensor
+from ggmlpy.graph.types import TYPES
 from ggmlpy.models.weights import Weights
-from ggmlpy.progress import listening
-from ggmlpy.quants import to_float
-from ggmlpy.storage import Storage, aligned_bytes
-from ggmlpy.tensor import Tensor
-from ggmlpy.types import TYPES
 from tests.cpu.test_packing import (
     addresses,
     few_bytes,
@@ -101,7 +101,7 @@ from tests.cpu.test_mapped_weights import K, Q8_0, GGUFFile, Weights, packed
 def memory(key):
     return int(re.search(rf"{key}:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
 
-from ggmlpy.tensor import from_bytes
+from ggmlpy.graph.tensor import from_bytes
 packed(from_bytes(bytes(1088), "q8_0", (64, 16)), Q8_0, 1)  # code is linked by then
 weight = Weights(GGUFFile.open(sys.argv[1])).take("w.weight", K, int(sys.argv[2]))
 before = memory("VmRSS")

@@ -13,9 +13,9 @@ from ggmlpy import ops
 from ggmlpy.backends.cpu import packing
 from ggmlpy.backends.cpu.kernels.matmul import KERNELS
 from ggmlpy.backends.cpu.simd.amx import TILES_BY
-from ggmlpy.quants import Bytes, from_float
-from ggmlpy.tensor import Tensor
-from ggmlpy.types import TYPES
+from ggmlpy.graph.quants import Bytes, from_float
+from ggmlpy.graph.tensor import Tensor
+from ggmlpy.graph.types import TYPES
 from tests.cpu.conftest import ISAS, jit_for
 from tests.cpu.products import (
     FLOATS,

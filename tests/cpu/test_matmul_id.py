@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 import ggmlpy
 from ggmlpy import ops
 from ggmlpy.errors import IndexOutOfRange
-from ggmlpy.executable import Executable
-from ggmlpy.graph import Graph
-from ggmlpy.tensor import Flag, Tensor
+from ggmlpy.graph.graph import Graph
+from ggmlpy.graph.tensor import Flag, Tensor
+from ggmlpy.sched.executable import Executable
 from tests.cpu.conftest import ISAS
 from tests.cpu.products import (
     WEIGHTS,

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 import ggmlpy
 from ggmlpy import ops
-from ggmlpy.tensor import Flag, Tensor
-from ggmlpy.types import TYPES
+from ggmlpy.graph.tensor import Flag, Tensor
+from ggmlpy.graph.types import TYPES
 from tests.blocks import random_rows
 from tests.cpu.conftest import ISAS
 from tests.cpu.products import nmse, random_x, run, same_bits

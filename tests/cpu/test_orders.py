@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ggmlpy import ops
-from ggmlpy.tensor import from_numpy
+from ggmlpy.graph.tensor import from_numpy
 from tests.cpu.conftest import ISAS
 from tests.cpu.running import run
 

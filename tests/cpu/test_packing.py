@@ -26,12 +26,12 @@ from ggmlpy.backends.cpu.kernel import Entry
 from ggmlpy.backends.cpu.kernels.matmul import FORMATS
 from ggmlpy.backends.cpu.packing import PackedWeights, Packing
 from ggmlpy.backends.cpu.pieces import PIECE
+from ggmlpy.common.progress import listening
 from ggmlpy.errors import BackendError
-from ggmlpy.progress import listening
-from ggmlpy.quants import Bytes
-from ggmlpy.storage import Storage, address_of
-from ggmlpy.tensor import Tensor, from_bytes
-from ggmlpy.types import TYPES
+from ggmlpy.graph.quants import Bytes
+from ggmlpy.graph.storage import Storage, address_of
+from ggmlpy.graph.tensor import Tensor, from_bytes
+from ggmlpy.graph.types import TYPES
 from tests.blocks import random_rows
 from tests.cpu.conftest import ISAS, jit_for
 from tests.cpu.formats.repacked import REPACK

@@ -249,9 +249,9 @@ def test_a_child_forked_in_the_middle_of_a_plan_counts_from_zero() -> None:
         warnings.simplefilter("ignore", DeprecationWarning)
         from ggmlpy import ops
         from ggmlpy.backends.cpu.backend import CpuBackend
-        from ggmlpy.executable import Executable
-        from ggmlpy.graph import Graph
-        from ggmlpy.tensor import from_numpy
+        from ggmlpy.sched.executable import Executable
+        from ggmlpy.graph.graph import Graph
+        from ggmlpy.graph.tensor import from_numpy
         rng = np.random.default_rng(0)
         q, k, v = (from_numpy(rng.standard_normal((1, n, 16), np.float32)) for n in (1, 2000, 2000))
         y = ops.flash_attn_ext(q, k, v, None, 0.25, 0.0, 0.0)

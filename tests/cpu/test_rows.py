@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from ggmlpy import ops
 from ggmlpy.backends.cpu.kernels.dequantize_k import READERS
 from ggmlpy.errors import IndexOutOfRange
-from ggmlpy.quants import from_float, to_float
-from ggmlpy.tensor import Tensor, from_bytes, from_numpy
-from ggmlpy.types import type_of
+from ggmlpy.graph.quants import from_float, to_float
+from ggmlpy.graph.tensor import Tensor, from_bytes, from_numpy
+from ggmlpy.graph.types import type_of
 from tests.blocks import random_rows
 from tests.cpu.conftest import ISAS
 from tests.cpu.running import compile_together, run

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from ggmlpy import ops
-from ggmlpy.tensor import Tensor, from_numpy
+from ggmlpy.graph.tensor import Tensor, from_numpy
 from tests.cpu.conftest import ISAS
 from tests.cpu.running import run
 

@@ -7,8 +7,8 @@ import pytest
 from numpy.typing import NDArray
 
 from ggmlpy import ops
+from ggmlpy.graph.tensor import Tensor, from_numpy
 from ggmlpy.ops.unary import Unary
-from ggmlpy.tensor import Tensor, from_numpy
 from tests.cases import GLU, UNARY
 from tests.cpu.conftest import ISAS
 from tests.cpu.running import compile_together, run

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ggmlpy import bandwidth, bench
-from ggmlpy.batch import Batch
-from ggmlpy.bench import (
+from ggmlpy.bench import bandwidth, bench
+from ggmlpy.bench.bench import (
     BatchedCase,
     BatchedResult,
     Setup,
@@ -28,8 +27,9 @@ from ggmlpy.bench import (
     timed_steps,
     weight_bytes,
 )
-from ggmlpy.context import Context
-from ggmlpy.gguf_file import GGUFFile
+from ggmlpy.gguf import GGUFFile
+from ggmlpy.memory.batch import Batch
+from ggmlpy.runtime.context import Context
 from tests.models.tiny import Tiny, write_model
 
 REFERENCE = Setup(backend="reference")

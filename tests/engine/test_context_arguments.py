@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ggmlpy.batch import Batch
-from ggmlpy.context import Context
 from ggmlpy.errors import ArgumentError, BadBatch, Unsupported
-from ggmlpy.spans import MAX_POSITION
+from ggmlpy.memory.batch import Batch
+from ggmlpy.memory.spans import MAX_POSITION
+from ggmlpy.runtime.context import Context
 from tests.models.tiny import Tiny, write_model
 
 

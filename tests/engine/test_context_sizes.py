@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
-from ggmlpy import AllocationError, BadBatch, ContextWarning, Llama, context_sizes, storage
+from ggmlpy import AllocationError, BadBatch, ContextWarning, Llama
 from ggmlpy.backends.cpu.backend import CpuBackend
-from ggmlpy.context_sizes import choose_sizes
-from ggmlpy.memory import SequenceMemory, Sizes
+from ggmlpy.graph import storage
+from ggmlpy.graph.types import F16, F32
+from ggmlpy.memory.sequences import SequenceMemory, Sizes
 from ggmlpy.models.memory import AttentionLayers, Memory, RecurrentLayers
-from ggmlpy.types import F16, F32
+from ggmlpy.runtime import context_sizes
+from ggmlpy.runtime.context_sizes import choose_sizes
 from tests.models.tiny import Tiny, write_model
 
 TRAINED = 128

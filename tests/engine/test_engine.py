@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ggmlpy import BadBatch, GgmlpyError, Llama
-from ggmlpy.generation import Request
+from ggmlpy.engine.generation import Request
 from ggmlpy.sampling import SamplingParams
 from tests.models.tiny import Tiny, write_model
 

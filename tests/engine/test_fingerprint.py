@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from ggmlpy.errors import FileError
-from ggmlpy.fingerprint import Fingerprint
-from ggmlpy.gguf_file import GGUFFile, TensorInfo
-from ggmlpy.kept_digests import KeptDigests
-from ggmlpy.weights_digest import digest_of
+from ggmlpy.gguf import GGUFFile, TensorInfo
+from ggmlpy.gguf.kept_digests import KeptDigests
+from ggmlpy.gguf.weights_digest import digest_of
+from ggmlpy.memory.fingerprint import Fingerprint
 from tests.models.tiny import Tiny, write_model
 
 MODEL = Tiny()
@@ -94,15 +94,15 @@ def test_a_description_is_checked(tmp_path: Path) -> None:
 
 def test_weights_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As long as the file is as it was."""
-    monkeypatch.setattr("ggmlpy.fingerprint.WORTH_KEEPING", 1)
-    monkeypatch.setattr("ggmlpy.kept_digests._SETTLED_NS", 0)
+    monkeypatch.setattr("ggmlpy.memory.fingerprint.WORTH_KEEPING", 1)
+    monkeypatch.setattr("ggmlpy.gguf.kept_digests._SETTLED_NS", 0)
     read: list[str] = []
 
     def counted(tensors: Iterable[TensorInfo]) -> str:
         read.append("once more")
         return digest_of(tensors)
 
-    monkeypatch.setattr("ggmlpy.fingerprint.digest_of", counted)
+    monkeypatch.setattr("ggmlpy.memory.fingerprint.digest_of", counted)
     path = write_model(tmp_path / "a.gguf", MODEL)
     first = fingerprint(path)
     assert (fingerprint(path), len(read)) == (first, 1)
@@ -118,7 +118,7 @@ def test_weights_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_a_file_that_was_written_to_is_not_what_was_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: int
 ) -> None:
-    monkeypatch.setattr("ggmlpy.fingerprint.WORTH_KEEPING", keep)
+    monkeypatch.setattr("ggmlpy.memory.fingerprint.WORTH_KEEPING", keep)
     path = write_model(tmp_path / "a.gguf", MODEL)
     kept = KeptDigests(tmp_path)
     with GGUFFile.open(path) as file:

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from ggmlpy import Llama
-from ggmlpy.generation import LogitsProcessor, Piece
+from ggmlpy.engine.generation import LogitsProcessor, Piece
 from tests.models.tiny import Tiny, write_model
 
 END = 2

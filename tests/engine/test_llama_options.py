@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ggmlpy import ArgumentError, Llama, SamplingError, Unsupported
-from ggmlpy.generation import ChatOptions, CompletionOptions
+from ggmlpy.engine.generation import ChatOptions, CompletionOptions
 from ggmlpy.sampling import SamplingParams
 from tests.models.tiny import Tiny, write_model
 

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from ggmlpy import BadBatch, CacheFull, FileError, Llama, LlamaState, MissingFile, StateError
-from ggmlpy.gguf_file import GGUFFile
-from ggmlpy.spans import Spans
-from ggmlpy.state_file import VERSION
+from ggmlpy.gguf import GGUFFile
+from ggmlpy.memory.spans import Spans
+from ggmlpy.memory.state_file import VERSION
 from tests.models.tiny import Tiny, write_model
 
 STORY = "a cab had a bag"
@@ -304,7 +304,7 @@ def test_an_interrupted_load_leaves_no_tokens_that_are_not_held(
         for seq, left in ((0, {1: held[1]}), (None, {})):
             llm.load_state(saved)
             with monkeypatch.context() as patch:
-                patch.setattr("ggmlpy.state._write", interrupt)
+                patch.setattr("ggmlpy.memory.state._write", interrupt)
                 with pytest.raises(KeyboardInterrupt):
                     llm.load_state(saved if seq is None else saved.sequence(seq), seq=seq)
             assert llm.held_tokens == left

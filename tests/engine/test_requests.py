@@ -27,9 +27,9 @@ from ggmlpy import (
     StateError,
     Unsupported,
 )
-from ggmlpy.generation import Request
+from ggmlpy.engine.generation import Request
+from ggmlpy.memory.state import put_state, take_state
 from ggmlpy.sampling import SamplingParams
-from ggmlpy.state import put_state, take_state
 from tests.models.tiny import Tiny, write_model
 
 ALL = {"max_tokens": 9, "temperature": 1.0, "top_k": 0}

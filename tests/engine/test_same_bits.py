@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ggmlpy.batch import Batch
-from ggmlpy.context import Context
-from ggmlpy.state import put_state, take_state
+from ggmlpy.memory.batch import Batch
+from ggmlpy.memory.state import put_state, take_state
+from ggmlpy.runtime.context import Context
 from tests.case import nmse
 from tests.engine.test_streams import ARCHITECTURES, make
 from tests.models.tiny import Tiny

@@ -11,10 +11,10 @@ import pytest
 from numpy.typing import NDArray
 
 from ggmlpy import Llama
-from ggmlpy.computing import backends_for
-from ggmlpy.context import Context
-from ggmlpy.slots import Slots
-from ggmlpy.types import F32
+from ggmlpy.engine.slots import Slots
+from ggmlpy.graph.types import F32
+from ggmlpy.runtime.context import Context
+from ggmlpy.sched.compute import backends_for
 from tests.models.tiny import Tiny, write_model
 from tests.oracle.glass_model import Glass
 

@@ -15,14 +15,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ggmlpy.computing import backends_for
-from ggmlpy.context import Context
 from ggmlpy.errors import CacheFull, FileError, MissingFile, StateError
-from ggmlpy.gguf_file import GGUFFile
+from ggmlpy.gguf import GGUFFile
+from ggmlpy.graph.types import I32, type_of
+from ggmlpy.memory.state import put_state, put_states, take_state
+from ggmlpy.memory.state_file import VERSION, from_bytes, read_file, to_bytes, write_file
 from ggmlpy.models import load_model
-from ggmlpy.state import put_state, put_states, take_state
-from ggmlpy.state_file import VERSION, from_bytes, read_file, to_bytes, write_file
-from ggmlpy.types import I32, type_of
+from ggmlpy.runtime.context import Context
+from ggmlpy.sched.compute import backends_for
 from tests.models.tiny import Tiny, write_model
 
 TEXT = np.random.default_rng(2).integers(3, 288, 20).tolist()
@@ -215,7 +215,7 @@ def test_a_load_that_is_interrupted_leaves_no_part_of_a_sequence(
         for step in ("_write", "_put_recurrent"):
             put_states(run.memory, {0: state, 1: kept})
             with monkeypatch.context() as patch:
-                patch.setattr(f"ggmlpy.state.{step}", interrupt)
+                patch.setattr(f"ggmlpy.memory.state.{step}", interrupt)
                 with pytest.raises(KeyboardInterrupt):
                     load()
             assert run.n_past(0) == 0

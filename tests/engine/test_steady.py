@@ -17,12 +17,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ggmlpy.batch import Batch
-from ggmlpy.context import Context
 from ggmlpy.errors import BadBatch
-from ggmlpy.kv_cache import KVCache
-from ggmlpy.plans import Plan
-from ggmlpy.steady import SteadyStep
+from ggmlpy.memory.batch import Batch
+from ggmlpy.memory.kv_cache import KVCache
+from ggmlpy.runtime.context import Context
+from ggmlpy.runtime.plans import Plan
+from ggmlpy.runtime.steady import SteadyStep
 from tests.engine.test_streams import make
 from tests.models.tiny import Tiny
 

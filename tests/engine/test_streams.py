@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ggmlpy.batch import Batch
-from ggmlpy.computing import backends_for
-from ggmlpy.context import Context
 from ggmlpy.errors import BadBatch, CacheFull, Unsupported
-from ggmlpy.gguf_file import GGUFFile
+from ggmlpy.gguf import GGUFFile
+from ggmlpy.graph.types import type_of
+from ggmlpy.memory.batch import Batch
 from ggmlpy.models import load_model
-from ggmlpy.types import type_of
+from ggmlpy.runtime.context import Context
+from ggmlpy.sched.compute import backends_for
 from tests.case import nmse
 from tests.models.tiny import Tiny, write_model
 
@@ -177,7 +177,7 @@ def test_decode_steps_of_all_streams_are_one_ubatch_and_one_plan(tmp_path: Path)
 def test_the_plan_that_was_unused_longest_is_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ggmlpy.plans.MAX_PLANS", 2)
+    monkeypatch.setattr("ggmlpy.runtime.plans.MAX_PLANS", 2)
     run = make(tmp_path, backend="null", n_seq_max=1)
     built = []
     for n_tokens in (1, 2, 1, 3, 1, 2):

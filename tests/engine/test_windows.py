@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ggmlpy import Llama
-from ggmlpy.plans import Plan
+from ggmlpy.runtime.plans import Plan
 from tests.models.tiny import Tiny, write_model
 
 MODEL = Tiny(
@@ -21,7 +21,7 @@ OPTIONS: dict[str, Any] = {"max_tokens": 6, "temperature": 0, "logit_bias": {2: 
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("ggmlpy.kv_cache.KV_PAD", 4)  # rings of 16 cells a sequence
+    monkeypatch.setattr("ggmlpy.memory.kv_cache.KV_PAD", 4)  # rings of 16 cells a sequence
     return write_model(tmp_path / "tiny.gguf", MODEL)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import ggmlpy
 from ggmlpy import Graph, compute, from_bytes, from_numpy, ops, zeros
 from ggmlpy.errors import GgmlpyError
-from ggmlpy.tensor import Tensor
+from ggmlpy.graph.tensor import Tensor
 from tests.fuzz import values
 from tests.fuzz.case import Kind, Limits, Recipe, Wrong
 

@@ -14,14 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from ggmlpy import compute, from_numpy, ops, own_folder
+from ggmlpy import compute, from_numpy, ops
 from ggmlpy.backends.cpu import cache as cache_module
 from ggmlpy.backends.cpu import jit as jit_module
 from ggmlpy.backends.cpu import threads
 from ggmlpy.backends.cpu.backend import CpuBackend
 from ggmlpy.backends.cpu.jit import shared_jit
+from ggmlpy.common import own_folder
 from ggmlpy.errors import GgmlpyError
-from ggmlpy.tensor import Tensor
+from ggmlpy.graph.tensor import Tensor
 from tests.fuzz.case import Kind, Recipe, Wrong
 
 

@@ -35,7 +35,7 @@ class Outcome:
 
     status: Status
     what: str = ""  # the exception's type, the signal, the check that failed
-    where: str = ""  # the innermost function of ggmlpy, `ggmlpy/gguf_file/file.py:open`
+    where: str = ""  # the innermost function of ggmlpy, `ggmlpy/gguf/file.py:open`
     message: str = ""
 
     @property

@@ -14,7 +14,7 @@ from typing import Any
 from ggmlpy import Llama
 from ggmlpy.cli import app
 from ggmlpy.errors import GgmlpyError
-from ggmlpy.gguf_file import GGUFFile, LazyArray
+from ggmlpy.gguf import GGUFFile, LazyArray
 from tests.fuzz.case import Kind, Limits, Recipe, Wrong
 from tests.fuzz.gguf_base import NAMES, Source, sources
 from tests.fuzz.gguf_damage import damage

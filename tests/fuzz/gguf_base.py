@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ggmlpy.quants import from_float
-from ggmlpy.types import TYPES
+from ggmlpy.graph.quants import from_float
+from ggmlpy.graph.types import TYPES
 from tests.blocks import random_rows
 from tests.cases import QUANTIZED
 from tests.gguf_builder import TENSOR_TYPES, Tensor, gguf_bytes

@@ -15,9 +15,9 @@ from typing import Any
 
 from ggmlpy import ops
 from ggmlpy.errors import GgmlpyError
-from ggmlpy.spec import Spec
-from ggmlpy.tensor import Tensor
-from ggmlpy.types import F32, type_of
+from ggmlpy.graph.spec import Spec
+from ggmlpy.graph.tensor import Tensor
+from ggmlpy.graph.types import F32, type_of
 from tests.cases import BINARY, FLOATS, GLU, QUANTIZED, UNARY, WRITABLE
 
 Node = list[Any]

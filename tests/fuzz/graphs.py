@@ -18,11 +18,11 @@ from ggmlpy import compute, from_bytes
 from ggmlpy.backends.base import Backend
 from ggmlpy.backends.cpu.backend import CpuBackend
 from ggmlpy.errors import GgmlpyError
-from ggmlpy.graph import Graph
+from ggmlpy.graph.graph import Graph
+from ggmlpy.graph.quants import from_float
+from ggmlpy.graph.tensor import Flag, Tensor
+from ggmlpy.graph.types import type_of
 from ggmlpy.ops.norm import GroupNorm, Norm
-from ggmlpy.quants import from_float
-from ggmlpy.tensor import Flag, Tensor
-from ggmlpy.types import type_of
 from tests.blocks import random_rows
 from tests.case import Case, compare
 from tests.fuzz.case import Kind, Recipe, Wrong

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ggmlpy import BadBatch, GgmlpyError, Llama, LlamaState
-from ggmlpy.generation import Piece
+from ggmlpy.engine.generation import Piece
 from tests.fuzz.case import Kind, Limits, Recipe, Wrong
 from tests.fuzz.kernels import load_kernels
 from tests.fuzz.models import with_convolutions, with_windows

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ggmlpy import Batch, Context
 from ggmlpy.errors import GgmlpyError
-from ggmlpy.state import SequenceState, put_state, take_state
+from ggmlpy.memory.state import SequenceState, put_state, take_state
 from tests.fuzz.case import Kind, Recipe, Wrong
 from tests.fuzz.histories import _SMALL, _STEPS, _WINDOW
 from tests.fuzz.kernels import load_kernels

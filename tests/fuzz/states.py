@@ -18,7 +18,7 @@ import numpy as np
 
 from ggmlpy import Llama
 from ggmlpy.errors import FileError, GgmlpyError
-from ggmlpy.gguf_file import GGUFFile
+from ggmlpy.gguf import GGUFFile
 from tests.fuzz import values
 from tests.fuzz.case import Kind, Limits, Recipe, Wrong
 from tests.fuzz.models import with_convolutions, with_windows

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ggmlpy import template_process
-from ggmlpy.chat import ChatTemplate
+from ggmlpy.text import template_process
+from ggmlpy.text.chat import ChatTemplate
 from tests.fuzz.case import Kind, Limits, Recipe, Wrong
 from tests.unit.test_chat_formats import GEMMA, LLAMA_3, MISTRAL, ZEPHYR
 from tests.unit.test_chat_limits import EITHER, MEMORY, SOURCES, TIME

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy import compute, from_bytes, from_numpy, ops
-from ggmlpy.tensor import Tensor
+from ggmlpy.graph.tensor import Tensor
 from tests.fuzz.case import Kind, Recipe, Wrong
 from tests.fuzz.kernels import load_kernels
 

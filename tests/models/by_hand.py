@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ggmlpy.computing import backends_for
-from ggmlpy.executable import Executable
-from ggmlpy.graph import Graph
+from ggmlpy.graph.graph import Graph
+from ggmlpy.graph.tensor import Flag, Tensor, zeros
 from ggmlpy.models import Model
 from ggmlpy.models.batch import KVView, RecurrentView, Run, Segment, UBatch
 from ggmlpy.models.memory import AttentionLayers, RecurrentLayers
-from ggmlpy.tensor import Flag, Tensor, zeros
+from ggmlpy.sched.compute import backends_for
+from ggmlpy.sched.executable import Executable
 
 N_CELLS = 64
 Logits = NDArray[np.float32]

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ggmlpy.batch import Batch
-from ggmlpy.computing import backends_for
-from ggmlpy.context import Context
-from ggmlpy.gguf_file import GGUFFile
+from ggmlpy.gguf import GGUFFile
+from ggmlpy.graph.types import F16, F32
+from ggmlpy.memory.batch import Batch
 from ggmlpy.models import load_model
-from ggmlpy.types import F16, F32
+from ggmlpy.runtime.context import Context
+from ggmlpy.sched.compute import backends_for
 from tests.models.by_hand import ByHand, Group, alone
 from tests.models.tiny import Tiny, forward, write_model
 from tests.shared import shared_path

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from ggmlpy.backends.base import Places
 from ggmlpy.backends.cpu.backend import CpuBackend, CpuPlan
 from ggmlpy.backends.cpu.fusion import NAMES
-from ggmlpy.batch import Batch
-from ggmlpy.context import Context
-from ggmlpy.gguf_file import GGUFFile
+from ggmlpy.gguf import GGUFFile
+from ggmlpy.graph.tensor import Tensor
+from ggmlpy.memory.batch import Batch
 from ggmlpy.models import Model, load_model
-from ggmlpy.tensor import Tensor
+from ggmlpy.runtime.context import Context
 from tests.models.checks import TOKENS
 from tests.models.tiny import Tiny, write_model
 from tests.shared import shared_path

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ggmlpy.computing import backends_for
-from ggmlpy.context import Context
 from ggmlpy.errors import WeightError
-from ggmlpy.gguf_file import GGUFFile
+from ggmlpy.gguf import GGUFFile
+from ggmlpy.graph.types import F32
 from ggmlpy.models import load_model
 from ggmlpy.models.memory import AttentionLayers
-from ggmlpy.types import F32
+from ggmlpy.runtime.context import Context
+from ggmlpy.sched.compute import backends_for
 from tests.models.by_hand import ByHand, alone
 from tests.models.checks import (
     BACKENDS,

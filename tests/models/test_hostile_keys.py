@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from ggmlpy import ContextWarning, GgmlpyError, Llama, WeightWarning, context_sizes
+from ggmlpy import ContextWarning, GgmlpyError, Llama, WeightWarning
 from ggmlpy.models import ARCHITECTURES
+from ggmlpy.runtime import context_sizes
 from tests.gguf_builder import Typed
 from tests.models.tiny import Tiny, write_model
 

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from benchmarks.models import SHAPES
 from benchmarks.models import write_model as write_random_model
 from ggmlpy.errors import WeightError
-from ggmlpy.gguf_file import GGUFFile
+from ggmlpy.gguf import GGUFFile
+from ggmlpy.graph.quants import to_float
+from ggmlpy.graph.types import BY_ID
 from ggmlpy.models import load_model
 from ggmlpy.models.memory import AttentionLayers, RecurrentLayers
-from ggmlpy.quants import to_float
-from ggmlpy.types import BY_ID
 from tests.models.by_hand import ByHand, Group, alone
 from tests.models.checks import (
     BACKENDS,

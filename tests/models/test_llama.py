@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ggmlpy.computing import backends_for
-from ggmlpy.context import Context
 from ggmlpy.errors import BadBatch, CacheFull, Unsupported, WeightError
-from ggmlpy.gguf_file import GGUFFile
+from ggmlpy.gguf import GGUFFile
+from ggmlpy.graph.tensor import Tensor
+from ggmlpy.graph.types import type_of
 from ggmlpy.models import load_model
-from ggmlpy.scheduler import Pin
-from ggmlpy.tensor import Tensor
-from ggmlpy.types import type_of
+from ggmlpy.runtime.context import Context
+from ggmlpy.sched.compute import backends_for
+from ggmlpy.sched.scheduler import Pin
 from tests.models.tiny import Tiny, forward, write_model
 from tests.shared import shared_path
 

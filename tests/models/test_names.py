@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from ggmlpy import Graph
-from ggmlpy.batch import Batch
-from ggmlpy.computing import backends_for
-from ggmlpy.context import Context
-from ggmlpy.gguf_file import GGUFFile
+from ggmlpy.gguf import GGUFFile
+from ggmlpy.graph.types import F16
+from ggmlpy.memory.batch import Batch
 from ggmlpy.models import ARCHITECTURES, load_model
-from ggmlpy.types import F16
+from ggmlpy.runtime.context import Context
+from ggmlpy.sched.compute import backends_for
 from tests.models.tiny import Tiny, write_model
 
 MODELS = {

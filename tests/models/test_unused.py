@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ggmlpy import Llama, WeightWarning, packaged_model
-from ggmlpy.gguf_file import GGUFFile
+from ggmlpy.gguf import GGUFFile
 from ggmlpy.models import load_model
 from tests.models import tiny
 from tests.models.test_hostile_keys import MODELS

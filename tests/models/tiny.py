@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ggmlpy.quants import from_float, to_float
-from ggmlpy.types import TensorType, type_of
+from ggmlpy.graph.quants import from_float, to_float
+from ggmlpy.graph.types import TensorType, type_of
 from tests.gguf_builder import build_gguf
 
 F64 = NDArray[np.float64]

@@ -12,8 +12,8 @@ import pytest
 
 from ggmlpy import ArgumentError, GgmlpyError, Graph, compute, ops, scope
 from ggmlpy.backends.reference import ReferenceBackend
-from ggmlpy.executable import Executable
-from ggmlpy.tensor import Tensor, from_numpy
+from ggmlpy.graph.tensor import Tensor, from_numpy
+from ggmlpy.sched.executable import Executable
 
 KINDS = {
     "a float": 1.5,

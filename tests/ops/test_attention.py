@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from ggmlpy import ops
+from ggmlpy.graph.tensor import Tensor
 from ggmlpy.ops.softmax import alibi_slopes
-from ggmlpy.tensor import Tensor
 from tests.ops.values import close, leaf, run, uniform
 
 INF = math.inf

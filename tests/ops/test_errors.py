@@ -18,9 +18,9 @@ import pytest
 
 import ggmlpy.ops
 from ggmlpy import ops
+from ggmlpy.common.scopes import scope
 from ggmlpy.errors import ShapeError
-from ggmlpy.scopes import scope
-from ggmlpy.tensor import Tensor
+from ggmlpy.graph.tensor import Tensor
 from tests.ops.values import blank
 
 ROPE: dict[str, Any] = {

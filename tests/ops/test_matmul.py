@@ -7,8 +7,8 @@ import pytest
 
 from ggmlpy import ops
 from ggmlpy.errors import IndexOutOfRange
-from ggmlpy.tensor import from_bytes
-from ggmlpy.types import type_of
+from ggmlpy.graph.tensor import from_bytes
+from ggmlpy.graph.types import type_of
 from tests.blocks import random_rows
 from tests.cases import QUANTIZED
 from tests.ops.values import close, integers, leaf, run, uniform

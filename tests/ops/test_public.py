@@ -8,8 +8,8 @@ import inspect
 import pytest
 
 from ggmlpy import ops
-from ggmlpy.op import OPS, Op
-from ggmlpy.tensor import FUNCTIONS
+from ggmlpy.graph.op import OPS, Op
+from ggmlpy.graph.tensor import FUNCTIONS
 
 # ggml's argument order, where a slip would still pass the shape rules of square inputs.
 SIGNATURES = {

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from ggmlpy.backends import get_backend
-from ggmlpy.computing import compute
-from ggmlpy.layout import read_array
+from ggmlpy.graph.arrays import read_array
+from ggmlpy.sched.compute import compute
 from tests.case import nmse
 from tests.reference_ops import ReferenceResult, reference_results
 

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from ggmlpy import ops
 from ggmlpy.errors import IndexOutOfRange
-from ggmlpy.quants import to_float
-from ggmlpy.tensor import Flag, from_bytes, from_numpy
-from ggmlpy.types import type_of
+from ggmlpy.graph.quants import to_float
+from ggmlpy.graph.tensor import Flag, from_bytes, from_numpy
+from ggmlpy.graph.types import type_of
 from tests.blocks import random_rows
 from tests.cases import QUANTIZED, WRITABLE
 from tests.ops.values import blank, integers, leaf, run, uniform

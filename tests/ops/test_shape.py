@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from ggmlpy import ops
-from ggmlpy.tensor import Flag, from_bytes
-from ggmlpy.types import type_of
+from ggmlpy.graph.tensor import Flag, from_bytes
+from ggmlpy.graph.types import type_of
 from tests.blocks import random_rows
 from tests.cases import FLOATS, WRITABLE
 from tests.ops.values import leaf, run, uniform

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from ggmlpy import ops
 from ggmlpy.errors import ShapeError
-from ggmlpy.layout import element_view
-from ggmlpy.quants import from_float
-from ggmlpy.tensor import from_bytes, from_numpy
+from ggmlpy.graph.arrays import element_view
+from ggmlpy.graph.quants import from_float
+from ggmlpy.graph.tensor import from_bytes, from_numpy
 from tests.ops.values import leaf, run, uniform
 
 COUNTS = st.integers(1, 6)

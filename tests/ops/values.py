@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ggmlpy.computing import compute
-from ggmlpy.tensor import Tensor, from_bytes, from_numpy
-from ggmlpy.types import type_of
+from ggmlpy.graph.tensor import Tensor, from_bytes, from_numpy
+from ggmlpy.graph.types import type_of
+from ggmlpy.sched.compute import compute
 
 Floats = NDArray[np.float32]
 

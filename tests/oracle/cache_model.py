@@ -18,8 +18,8 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Literal
 
-from ggmlpy.batch import Batch
 from ggmlpy.errors import BadBatch, CacheFull, Unsupported
+from ggmlpy.memory.batch import Batch
 
 Seen = Counter[tuple[int, int]]  # (token, position)
 Room = Literal["yes", "maybe", "no"]  # maybe: a choice of the memory decides

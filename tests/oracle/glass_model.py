@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy import ops
+from ggmlpy.graph.tensor import Tensor, from_numpy
 from ggmlpy.models.attention import attend
 from ggmlpy.models.batch import Run, UBatch
 from ggmlpy.models.blocks import Rotation
 from ggmlpy.models.hparams import HParams, RopeParams
 from ggmlpy.models.memory import AttentionLayers, Memory, RecurrentLayers
 from ggmlpy.ops.rope import RopeMode
-from ggmlpy.tensor import Tensor, from_numpy
 
 N_NAMES = 64
 D = 4

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ggmlpy.batch import Batch
-from ggmlpy.computing import backends_for
-from ggmlpy.context import Context
 from ggmlpy.errors import CacheFull, GgmlpyError
-from ggmlpy.kv_cache import KVCache
-from ggmlpy.plans import Plan
-from ggmlpy.types import F32
+from ggmlpy.graph.types import F32
+from ggmlpy.memory.batch import Batch
+from ggmlpy.memory.kv_cache import KVCache
+from ggmlpy.runtime.context import Context
+from ggmlpy.runtime.plans import Plan
+from ggmlpy.sched.compute import backends_for
 from tests.oracle.cache_model import Entry, LayersModel, MemoryModel, Room, Seen
 from tests.oracle.glass_model import KEYS, N_NAMES, Glass, attention_weights, turned
 

@@ -18,10 +18,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from ggmlpy.batch import Batch
-from ggmlpy.context import Context
-from ggmlpy.state import SequenceState, put_state, take_state
-from ggmlpy.state_file import from_bytes, to_bytes
+from ggmlpy.memory.batch import Batch
+from ggmlpy.memory.state import SequenceState, put_state, take_state
+from ggmlpy.memory.state_file import from_bytes, to_bytes
+from ggmlpy.runtime.context import Context
 from tests.oracle.cache_model import MemoryModel, SavedModel
 from tests.oracle.glass_model import N_NAMES, Glass
 from tests.oracle.side import Side
@@ -319,7 +319,7 @@ LAYOUTS = {"unified": (True,), "split": (False,), "both": (True, False)}
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_history(kind: str, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ggmlpy.kv_cache.KV_PAD", 4)  # rings of a few cells, soon used again
+    monkeypatch.setattr("ggmlpy.memory.kv_cache.KV_PAD", 4)  # rings of a few cells, soon used again
     machine = type("H", (Histories,), {"kind": KINDS[kind], "layouts": LAYOUTS[layout]})
     run_state_machine_as_test(
         machine,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ggmlpy.chat import ChatTemplate
-from ggmlpy.template_process import Limits, TemplateProcess
+from ggmlpy.text.chat import ChatTemplate
+from ggmlpy.text.template_process import Limits, TemplateProcess
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 USER = {"role": "user", "content": "Hi there"}

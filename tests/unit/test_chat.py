@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ggmlpy.chat import ChatTemplate
 from ggmlpy.errors import TemplateError
+from ggmlpy.text.chat import ChatTemplate
 from tests.unit.conversations import CHATML, TALK, USER, render
 
 

@@ -10,9 +10,9 @@ import tracemalloc
 
 import pytest
 
-from ggmlpy.chat import ChatTemplate
 from ggmlpy.errors import TemplateError
-from ggmlpy.template_process import Limits, TemplateProcess
+from ggmlpy.text.chat import ChatTemplate
+from ggmlpy.text.template_process import Limits, TemplateProcess
 from tests.unit.conversations import USER
 
 PROCESS = TemplateProcess(Limits(cpu_s=0.03, max_bytes=2**29, max_text=2**20))

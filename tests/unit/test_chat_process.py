@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import ggmlpy
 from ggmlpy.errors import TemplateError
-from ggmlpy.template_process import Limits, TemplateProcess
+from ggmlpy.text.template_process import Limits, TemplateProcess
 from tests.unit.conversations import PROCESS, render
 
 ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
@@ -28,7 +28,7 @@ BEGIN = f"""
 import os, sys, types
 package = sys.modules["ggmlpy"] = types.ModuleType("ggmlpy")
 package.__path__ = {list(ggmlpy.__path__)!r}
-from ggmlpy.template_process import Limits, TemplateProcess
+from ggmlpy.text.template_process import Limits, TemplateProcess
 process = TemplateProcess(Limits(cpu_s=1e6, wall_s=1e6))
 assert process.run("{{{{ a }}}}", {{"a": 1}}) == "1"
 """

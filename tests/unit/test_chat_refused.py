@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ggmlpy.chat import ChatTemplate
 from ggmlpy.errors import GgmlpyError, TemplateError
+from ggmlpy.text.chat import ChatTemplate
 from tests.unit.conversations import USER
 
 

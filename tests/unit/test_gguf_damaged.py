@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ggmlpy.errors import FileError, GgmlpyError, GGUFError, MissingFile
-from ggmlpy.gguf_file import GGUFFile, LazyArray
+from ggmlpy.gguf import GGUFFile, LazyArray
 from tests.gguf_builder import Raw, Tensor, Typed, build_gguf, gguf_bytes
 
 F32_4: Tensor = ("f32", (4,), bytes(16))

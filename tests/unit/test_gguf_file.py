@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from ggmlpy.errors import FileError, GGUFError, MissingFile, Unsupported
-from ggmlpy.gguf_file import GGUFFile
-from ggmlpy.types import F32, TYPES
+from ggmlpy.gguf import GGUFFile
+from ggmlpy.graph.types import F32, TYPES
 from tests.gguf_builder import Tensor, Typed, build_gguf
 from tests.shared import shared_path
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from ggmlpy.errors import FileError, GGUFError, WeightError
-from ggmlpy.gguf_file import GGUFFile, LazyArray, Metadata
-from ggmlpy.gguf_file.metadata import Kind
+from ggmlpy.gguf import GGUFFile, LazyArray, Metadata
+from ggmlpy.gguf.metadata import Kind
 from tests.gguf_builder import Raw, Typed, build_gguf
 from tests.shared import shared_path
 

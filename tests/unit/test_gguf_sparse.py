@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from ggmlpy.errors import GGUFError
-from ggmlpy.gguf_file import GGUFFile
-from ggmlpy.gguf_file.cursor import MAX_HEADER_BYTES, MAX_STEPS
+from ggmlpy.gguf import GGUFFile
+from ggmlpy.gguf.cursor import MAX_HEADER_BYTES, MAX_STEPS
 from tests.gguf_builder import Raw, gguf_bytes
 
 N_BYTES = 64 << 30

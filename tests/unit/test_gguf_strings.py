@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ggmlpy.errors import GGUFError
-from ggmlpy.gguf_file import GGUFFile
-from ggmlpy.gguf_file.arrays import read_array
-from ggmlpy.gguf_file.cursor import Cursor
-from ggmlpy.gguf_file.part import Part
-from ggmlpy.gguf_file.strings import string_starts
+from ggmlpy.gguf import GGUFFile
+from ggmlpy.gguf.arrays import read_array
+from ggmlpy.gguf.cursor import Cursor
+from ggmlpy.gguf.part import Part
+from ggmlpy.gguf.strings import string_starts
 from tests.gguf_builder import build_gguf
 from tests.resident import linux, resident_bytes
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ggmlpy.errors import SamplingError
-from ggmlpy.stopping import StopChecker
+from ggmlpy.text.stopping import StopChecker
 
 # Two letters: nearly every text has stop strings that overlap themselves and each other.
 pieces_lists = st.lists(st.text("ab", max_size=6), max_size=8)

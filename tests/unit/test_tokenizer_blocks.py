@@ -8,9 +8,9 @@ from itertools import pairwise
 
 import pytest
 
-from ggmlpy.tokenizer import PRE_TOKENIZERS, Tokenizer
-from ggmlpy.tokenizer.blocks import WORD_END, blocks
-from ggmlpy.tokenizer.bpe import BytePairs, word_splitter
+from ggmlpy.text.tokenizer import PRE_TOKENIZERS, Tokenizer
+from ggmlpy.text.tokenizer.blocks import WORD_END, blocks
+from ggmlpy.text.tokenizer.bpe import BytePairs, word_splitter
 from tests.unit.vocabularies import SENTENCES, WPM_TOKENS, bpe_metadata, wpm_metadata
 
 ALPHABET = (

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tokenizers import pre_tokenizers
 
 from ggmlpy.errors import TokenizerError
-from ggmlpy.tokenizer import PRE_TOKENIZERS, Tokenizer
-from ggmlpy.tokenizer.bpe import BYTE_CHARS
+from ggmlpy.text.tokenizer import PRE_TOKENIZERS, Tokenizer
+from ggmlpy.text.tokenizer.bpe import BYTE_CHARS
 from tests.unit.vocabularies import (
     BYTE,
     CONTROL,

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 from tokenizers import Regex, pre_tokenizers
 
-from ggmlpy.tokenizer import PRE_TOKENIZERS
-from ggmlpy.tokenizer.bpe import word_splitter
-from ggmlpy.tokenizer.pre_tokenizers import PreTokenizer
+from ggmlpy.text.tokenizer import PRE_TOKENIZERS
+from ggmlpy.text.tokenizer.bpe import word_splitter
+from ggmlpy.text.tokenizer.pre_tokenizers import PreTokenizer
 from tests.unit.regex_steps import classes, cut
 
 PATTERNS = sorted({pattern for row in PRE_TOKENIZERS.values() for pattern in row.splits})

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ggmlpy.errors import MissingFile, TokenizerError
-from ggmlpy.tokenizer import Tokenizer
+from ggmlpy.text.tokenizer import Tokenizer
 from tests.unit.vocabularies import (
     SENTENCES,
     bpe_metadata,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ggmlpy.tokenizer import PRE_TOKENIZERS, PreTokenizerWarning, Tokenizer
-from ggmlpy.tokenizer.bpe import word_splitter
+from ggmlpy.text.tokenizer import PRE_TOKENIZERS, PreTokenizerWarning, Tokenizer
+from ggmlpy.text.tokenizer.bpe import word_splitter
 from tests.unit.vocabularies import bpe_metadata, without
 
 SPLITTERS = {name: word_splitter(row) for name, row in PRE_TOKENIZERS.items()}
@@ -79,7 +79,7 @@ def test_cutting_loses_nothing(text: str) -> None:
 
 
 def test_every_name_has_one_row() -> None:
-    from ggmlpy.tokenizer.pre_tokenizers import _ROWS
+    from ggmlpy.text.tokenizer.pre_tokenizers import _ROWS
 
     names = [name for row_names, _ in _ROWS for name in row_names.split()]
     assert sorted(names) == sorted(PRE_TOKENIZERS)

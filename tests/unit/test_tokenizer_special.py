@@ -7,8 +7,8 @@ import tracemalloc
 
 import pytest
 
-from ggmlpy.tokenizer import Tokenizer, TokenizerWarning, TokenType
-from ggmlpy.tokenizer.partition import Literal, Literals
+from ggmlpy.text.tokenizer import Tokenizer, TokenizerWarning, TokenType
+from ggmlpy.text.tokenizer.partition import Literal, Literals
 from tests.unit.lines import lines_run
 from tests.unit.vocabularies import (
     CONTROL,

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ggmlpy.errors import TokenizerError
-from ggmlpy.tokenizer import Tokenizer
-from ggmlpy.tokenizer.merging import merge
+from ggmlpy.text.tokenizer import Tokenizer
+from ggmlpy.text.tokenizer.merging import merge
 from tests.unit.vocabularies import (
     BYTE,
     CONTROL,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ggmlpy.errors import TokenizerError
-from ggmlpy.tokenizer import StreamDecoder, Tokenizer
+from ggmlpy.text.tokenizer import StreamDecoder, Tokenizer
 from tests.unit.vocabularies import bpe_metadata, spm_metadata, wpm_metadata
 
 TOKENIZERS = {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ggmlpy.tokenizer import Tokenizer
+from ggmlpy.text.tokenizer import Tokenizer
 from tests.shared import shared_path
 
 NAMES = ("bert-bge", "gpt-2", "llama-bpe", "llama-spm", "phi-3", "qwen2")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ggmlpy.errors import TokenizerError
-from ggmlpy.tokenizer import Tokenizer
+from ggmlpy.text.tokenizer import Tokenizer
 from tests.unit.vocabularies import SPACE, without, wpm_metadata
 
 TOKENIZER = Tokenizer.from_metadata(wpm_metadata())

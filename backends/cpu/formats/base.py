@@ -29,7 +29,7 @@ from ggmlpy.backends.cpu.formats.columns import Repack, declare_pack
 from ggmlpy.backends.cpu.kernel import Entry, Inline, Int, inline
 from ggmlpy.backends.cpu.pieces import PIECE
 from ggmlpy.backends.cpu.simd.arith import quotient
-from ggmlpy.tensor import Tensor
+from ggmlpy.graph.tensor import Tensor
 
 # How far ahead of their use weights are asked for: 300 ns at the 16 GB/s of one core, which is two
 # to three memory latencies.

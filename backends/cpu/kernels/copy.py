@@ -32,7 +32,7 @@ from ggmlpy.backends.cpu.simd.memory import (
     store_i32,
     store_i64,
 )
-from ggmlpy.types import TYPES
+from ggmlpy.graph.types import TYPES
 
 FIELDS = [("y", TENSOR), ("x", TENSOR)]
 UNIT_ARGS = np.dtype([*FIELDS, ("unit", "i8"), ("block", "i8")], align=True)

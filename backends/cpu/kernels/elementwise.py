@@ -28,7 +28,7 @@ from ggmlpy.backends.cpu.simd.memory import (
     store_f32x16,
     store_f32x16_part,
 )
-from ggmlpy.types import TYPES
+from ggmlpy.graph.types import TYPES
 
 FIELDS = [("y", TENSOR), ("a", TENSOR), ("b", TENSOR)]
 ARGS = np.dtype(FIELDS, align=True)

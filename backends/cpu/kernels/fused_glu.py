@@ -40,7 +40,7 @@ from ggmlpy.backends.cpu.simd.memory import (
     store_f32x16_part,
     store_i64,
 )
-from ggmlpy.tensor import Tensor
+from ggmlpy.graph.tensor import Tensor
 
 FIELDS = [
     *matmul_lists.FIELDS,

@@ -9,8 +9,8 @@ import numpy as np
 
 from ggmlpy.backends.cpu.kernel import Int, Record, inline
 from ggmlpy.backends.cpu.simd.arith import remainder
+from ggmlpy.graph.storage import Storage, aligned_bytes
 from ggmlpy.ops.softmax import alibi_slopes
-from ggmlpy.storage import Storage, aligned_bytes
 
 
 @lru_cache(maxsize=64)

@@ -55,7 +55,7 @@ from ggmlpy.backends.cpu.rows import n_rows, share
 from ggmlpy.backends.cpu.simd.amx import TILES_BY
 from ggmlpy.backends.cpu.simd.arith import quotient
 from ggmlpy.backends.cpu.simd.memory import load_i64
-from ggmlpy.tensor import Flag, Tensor
+from ggmlpy.graph.tensor import Flag, Tensor
 
 ARGS = np.dtype(
     [

@@ -20,7 +20,7 @@ from ggmlpy.backends.cpu.kernels.types import rows_ok
 from ggmlpy.backends.cpu.rows import n_rows, row_ptr, share
 from ggmlpy.backends.cpu.simd.arith import quotient, zero_f32x16
 from ggmlpy.backends.cpu.simd.memory import load_i32, load_i64, store_f32x16_part, store_i64
-from ggmlpy.tensor import Tensor
+from ggmlpy.graph.tensor import Tensor
 
 FIELDS: list[tuple[str, Any]] = [  # that a record needs for its lists
     ("y", TENSOR),

@@ -34,7 +34,7 @@ from ggmlpy.backends.cpu.simd.product import (
     store_lane_sums,
 )
 from ggmlpy.backends.cpu.simd.tile import tile_f32x16
-from ggmlpy.tensor import Tensor
+from ggmlpy.graph.tensor import Tensor
 
 ARGS = np.dtype([*matmul_lists.FIELDS, ("weight", TENSOR)], align=True)
 _CACHE_BYTES = 1 << 15  # rows read ahead of their products, half of an L1 cache or more

@@ -44,7 +44,7 @@ from ggmlpy.backends.cpu.simd.memory import (
     store_f32x16,
     store_f32x16_part,
 )
-from ggmlpy.storage import Storage, aligned_bytes
+from ggmlpy.graph.storage import Storage, aligned_bytes
 
 FIELDS: list[tuple[str, Any]] = [
     ("y", TENSOR),

@@ -12,7 +12,7 @@ from ggmlpy.backends.cpu.kernels.segments import repeated_row_ptr
 from ggmlpy.backends.cpu.rows import n_rows, row_ptr, share
 from ggmlpy.backends.cpu.simd.arith import quotient
 from ggmlpy.backends.cpu.simd.memory import store_f32
-from ggmlpy.types import TYPES
+from ggmlpy.graph.types import TYPES
 
 CONCAT_ARGS = np.dtype(
     [("y", TENSOR), ("a", TENSOR), ("b", TENSOR), ("dim", "i8"), ("unit", "i8")], align=True

@@ -6,7 +6,7 @@ import pytest
 
 from ggmlpy.backends.cpu.formats.base import GROUP, PackedFormat
 from ggmlpy.backends.cpu.kernels.matmul import FORMATS
-from ggmlpy.types import TYPES
+from ggmlpy.graph.types import TYPES
 
 BY_NAME = {format.type_name: format for format in FORMATS if isinstance(format, PackedFormat)}
 

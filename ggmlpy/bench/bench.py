@@ -1,0 +1,366 @@
+"""How fast a model reads prompts and writes, for one sequence and for many: llama.cpp's tests.
+
+Tokens are random and nothing is sampled, so what counts is the model alone. Neither compiling
+kernels nor building the plan of a shape that is new counts: what had to build one is run again.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from time import perf_counter
+from typing import TypeVar
+
+import numpy as np
+
+from ggmlpy.backends.cpu.cores import default_n_threads
+from ggmlpy.gguf import GGUFFile
+from ggmlpy.memory.batch import Batch
+from ggmlpy.memory.cache_types import cache_type
+from ggmlpy.memory.sequences import SequenceMemory, Sizes
+from ggmlpy.memory.state import SequenceState, put_state, take_state
+from ggmlpy.models import load_model
+from ggmlpy.runtime.context import Context
+from ggmlpy.sched.compute import backends_for
+
+Measured = TypeVar("Measured")
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """How the model runs. Names and defaults are those of `Llama`."""
+
+    n_batch: int = 2048
+    n_ubatch: int = 512
+    n_threads: int | None = None
+    backend: str = "auto"
+    type_k: str = "f16"
+    type_v: str = "f16"
+    flash_attn: bool = True
+
+    @property
+    def threads(self) -> int:
+        """CPU threads; where none are asked for, the most that a large plan gets."""
+        return self.n_threads or default_n_threads()
+
+
+def open_context(
+    file: GGUFFile, setup: Setup, *, n_ctx: int, n_seq_max: int = 1, kv_unified: bool = False
+) -> Context:
+    """The file's model ready to be measured. Raises what loading a model raises."""
+    context = Context(
+        load_model(file),
+        backends_for(setup.backend, setup.n_threads),
+        n_ctx=n_ctx,
+        n_ubatch=min(setup.n_ubatch, setup.n_batch),
+        n_seq_max=n_seq_max,
+        kv_unified=kv_unified,
+        type_k=cache_type("type_k", setup.type_k),
+        type_v=cache_type("type_v", setup.type_v),
+        flash_attn=setup.flash_attn,
+    )
+    context.warm_up()
+    return context
+
+
+def backends_used(context: Context) -> list[str]:
+    """The backends that run nodes of the plan that was last in use, the wished one first."""
+    used = context.ops_by_backend()
+    return [backend.name for backend in context.backends if backend.name in used]
+
+
+def threads_used(context: Context) -> int:
+    """CPU threads of the plan that was last in use."""
+    return next(reversed(context.plans.plans.values())).executable.n_threads
+
+
+def with_plans_ready(context: Context, measure: Callable[[], Measured]) -> Measured:
+    """What `measure` gives where its plans are there: it is run again if it built some.
+
+    That first run has been through the memory of arenas and caches as well. A run of more shapes
+    than a context keeps plans for builds them every time, as it does in use.
+    """
+    n_built = context.n_plans_built
+    measured = measure()
+    return measured if context.n_plans_built == n_built else measure()
+
+
+# --- one sequence: llama-bench ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedTest:
+    """A prompt of so many tokens, then so many written one by one, after `depth` that are there."""
+
+    n_prompt: int = 0
+    n_generated: int = 0
+    depth: int = 0
+
+    @property
+    def n_tokens(self) -> int:
+        """What is timed."""
+        return self.n_prompt + self.n_generated
+
+    @property
+    def name(self) -> str:
+        """`pp512`, `tg128 @ d4096`, as llama-bench calls them."""
+        parts = (("pp", self.n_prompt), ("tg", self.n_generated))
+        name = "+".join(f"{kind}{n}" for kind, n in parts if n)
+        return f"{name} @ d{self.depth}" if self.depth else name
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedResult:
+    """How long each repetition of a test took."""
+
+    test: SpeedTest
+    samples_s: tuple[float, ...]
+    bytes_read: int  # at least, in each of them
+    n_threads: int = 1  # CPU threads that ran it
+
+    @property
+    def rates(self) -> list[float]:
+        """Tokens a second."""
+        return [self.test.n_tokens / s for s in self.samples_s]
+
+    @property
+    def mean_rate(self) -> float:
+        return statistics.fmean(self.rates)
+
+    @property
+    def rate_deviation(self) -> float:
+        """The standard deviation of the rates; 0 for one repetition."""
+        return statistics.stdev(self.rates) if len(self.samples_s) > 1 else 0.0
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes read a second, at least."""
+        return self.bytes_read * self.mean_rate / self.test.n_tokens
+
+
+def measure_speed(
+    context: Context, file: GGUFFile, test: SpeedTest, *, n_repeat: int, n_batch: int
+) -> SpeedResult:
+    """Run a test `n_repeat` times, and once before that to warm up. Empties the memory."""
+    before = _deep_state(context, test.depth, n_batch)
+    warm_up = replace(test, n_generated=min(1, test.n_generated))
+    _run_test(context, warm_up, before, n_batch)
+    sample = partial(_run_test, context, test, before, n_batch)
+    samples_s = tuple(with_plans_ready(context, sample) for _ in range(n_repeat))
+    context.memory.clear()
+    n_read = bytes_read(file, context, test, n_batch)
+    return SpeedResult(test, samples_s, n_read, threads_used(context))
+
+
+def _deep_state(context: Context, depth: int, n_batch: int) -> SequenceState | None:
+    """What the memory holds of a sequence of `depth` tokens: run once, put back for each sample."""
+    if depth == 0:
+        return None
+    context.memory.clear()
+    _decode_all(context, prompt_batches(random_tokens(context, 1, depth), n_batch))
+    return take_state(context.memory, 0)
+
+
+def _run_test(
+    context: Context, test: SpeedTest, before: SequenceState | None, n_batch: int
+) -> float:
+    """Seconds that it took."""
+    context.memory.clear()
+    if before is not None:
+        put_state(context.memory, 0, before)
+    batches = prompt_batches(random_tokens(context, 1, test.n_prompt), n_batch, test.depth)
+    generated = random_tokens(context, 1, test.n_generated)[0]
+    started = perf_counter()
+    _decode_all(context, batches)
+    for token in generated:
+        context.decode([token])
+    return perf_counter() - started
+
+
+# --- what has to be read ------------------------------------------------------------------------
+
+
+def bytes_read(file: GGUFFile, context: Context, test: SpeedTest, n_batch: int) -> int:
+    """Bytes that a test reads at least: in each ubatch all weights, and K and V of the sequence."""
+    n_ubatch = context.sizes.n_ubatch
+    ends = []
+    for batch in range(0, test.n_prompt, n_batch):
+        in_batch = min(n_batch, test.n_prompt - batch)
+        ends += [batch + min(at + n_ubatch, in_batch) for at in range(0, in_batch, n_ubatch)]
+    ends += [test.n_prompt + i + 1 for i in range(test.n_generated)]
+    weights = weight_bytes(file, context)
+    return sum(weights + kept_bytes(context.memory, test.depth + end) for end in ends)
+
+
+def weight_bytes(file: GGUFFile, context: Context) -> int:
+    """Bytes of the weights that one decode step reads, as the file stores them.
+
+    Of experts those that a token goes through; not the token embedding, unless it is the output
+    matrix too.
+    """
+    h = context.model.hparams
+    passed_over = set(context.model.weights.unused())
+    if "output.weight" in file.tensors:
+        passed_over.add("token_embd.weight")
+    total = 0
+    for name, info in file.tensors.items():
+        if name not in passed_over:
+            used = h.n_expert_used / h.n_expert if "_exps." in name else 1
+            total += int(info.n_bytes * used)
+    return total
+
+
+def kept_bytes(memory: SequenceMemory, n_tokens: int) -> int:
+    """Bytes of K, V and states that the next token of a sequence of `n_tokens` reads."""
+    total = 0
+    for cache in memory.caches:
+        seen = n_tokens if cache.window is None else min(n_tokens, cache.window)
+        total += seen * (cache.n_bytes // (cache.kv_size * cache.n_stream))
+    if memory.recurrent is not None:
+        total += memory.recurrent.n_bytes // memory.sizes.n_seq_max
+    return total
+
+
+# --- many sequences: llama-batched-bench --------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BatchedCase:
+    """As many sequences side by side, each with a prompt; then each writes, a token a step.
+
+    `shared`: the prompt is run once, for all of them. `separate`: one writes after the other.
+    """
+
+    n_prompt: int
+    n_generated: int
+    n_seqs: int
+    shared: bool = False
+    separate: bool = False
+
+    def n_kv(self, unified: bool) -> int:
+        """Tokens that the memory holds in the end."""
+        prompts = 1 if self.shared and unified else self.n_seqs
+        return prompts * self.n_prompt + self.n_seqs * self.n_generated
+
+    def n_ctx(self, unified: bool, n_seq_max: int) -> int:
+        """The context that it needs where `n_seq_max` sequences have room."""
+        if unified:
+            return self.n_kv(unified)
+        return n_seq_max * (self.n_prompt + self.n_generated)
+
+    def misfit(self, sizes: Sizes) -> str | None:
+        """Why it does not fit a context, None if it does."""
+        needed, there = self.n_prompt + self.n_generated, sizes.n_ctx_seq
+        if self.n_seqs > sizes.n_seq_max:
+            return f"{self.n_seqs} sequences, there are {sizes.n_seq_max}"
+        if sizes.unified and self.n_kv(True) > sizes.n_ctx:
+            return f"{self.n_kv(True)} tokens, n_ctx is {sizes.n_ctx}"
+        if not sizes.unified and needed > there:
+            return f"{needed} tokens for each sequence, which has room for {there}"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchedResult:
+    """How long the prompts and the steps after them took; rates in tokens a second, 0 for none."""
+
+    case: BatchedCase
+    n_kv: int
+    prompt_s: float
+    generation_s: float
+
+    @property
+    def total_s(self) -> float:
+        return self.prompt_s + self.generation_s
+
+    @property
+    def prompt_rate(self) -> float:
+        n_prompts = 1 if self.case.shared else self.case.n_seqs
+        return n_prompts * self.case.n_prompt / self.prompt_s
+
+    @property
+    def generation_rate(self) -> float:
+        n = self.case.n_seqs * self.case.n_generated
+        return n / self.generation_s if n else 0.0
+
+    @property
+    def rate(self) -> float:
+        """All that the memory holds in the end, by all the time."""
+        return self.n_kv / self.total_s
+
+
+def measure_batched(context: Context, case: BatchedCase, *, n_batch: int) -> BatchedResult:
+    """Run a case that fits the context, twice where its shapes are new. Empties the memory."""
+    return with_plans_ready(context, partial(_run_batched, context, case, n_batch))
+
+
+def _run_batched(context: Context, case: BatchedCase, n_batch: int) -> BatchedResult:
+    memory = context.memory
+    memory.clear()
+    n_prompts = 1 if case.shared else case.n_seqs
+    batches = prompt_batches(random_tokens(context, n_prompts, case.n_prompt), n_batch)
+    started = perf_counter()
+    _decode_all(context, batches)
+    prompt_s = perf_counter() - started
+    if case.shared:  # neither the prompt's time nor the steps', as in llama.cpp
+        for seq in range(1, case.n_seqs):
+            memory.seq_cp(0, seq)
+    seqs = range(case.n_seqs)
+    together = [[seq] for seq in seqs] if case.separate else [seqs]
+    steps_s = [s for group in together for s in timed_steps(context, group, case.n_generated)]
+    memory.clear()
+    return BatchedResult(
+        case, case.n_kv(context.sizes.unified), prompt_s, generation_s=sum(steps_s)
+    )
+
+
+def timed_steps(context: Context, seqs: Sequence[int], n_steps: int) -> list[float]:
+    """Seconds of each of some steps: one more token of each of these sequences."""
+    seconds = []
+    positions = {seq: context.n_past(seq) for seq in seqs}
+    for tokens in random_tokens(context, n_steps, len(seqs)):
+        started = perf_counter()
+        batch = Batch()
+        for seq, token in zip(seqs, tokens, strict=True):
+            batch.extend(seq, (token,), positions[seq])
+            positions[seq] += 1
+        context.decode_batch(batch)
+        seconds.append(perf_counter() - started)
+    return seconds
+
+
+# --- tokens -------------------------------------------------------------------------------------
+
+
+def random_tokens(context: Context, n_rows: int, n: int) -> list[list[int]]:
+    """`n_rows` lists of `n` tokens, the same ones every time."""
+    rng = np.random.default_rng(0)
+    rows: list[list[int]] = rng.integers(context.model.hparams.n_vocab, size=(n_rows, n)).tolist()
+    return rows
+
+
+def prompt_batches(prompts: Sequence[Sequence[int]], n_batch: int, start: int = 0) -> list[Batch]:
+    """Prompts of sequences 0, 1 … in batches of at most `n_batch` tokens, in this order.
+
+    Only the logits of each prompt's last token are wanted.
+    """
+    return list(_cut(prompts, n_batch, start))
+
+
+def _cut(prompts: Sequence[Sequence[int]], n_batch: int, start: int) -> Iterator[Batch]:
+    batch = Batch()
+    for seq, tokens in enumerate(prompts):
+        for i, token in enumerate(tokens):
+            batch.add(token, start + i, (seq,), wanted=i == len(tokens) - 1)
+            if len(batch) == n_batch:
+                yield batch
+                batch = Batch()
+    if batch.tokens:
+        yield batch
+
+
+def _decode_all(context: Context, batches: Sequence[Batch]) -> None:
+    for batch in batches:
+        context.decode_batch(batch)

@@ -1,0 +1,20 @@
+"""Reading GGUF files: memory-mapped, checked, and lazy where it matters.
+
+`GGUFFile.open(path)` gives the metadata and the tensors of a model. Arrays and tensor data stay in
+the file until they are asked for.
+
+    part.py      one file, mapped into memory
+    cursor.py    steps through its header; nothing is read or counted past the file's end
+    strings.py   where the strings of an array begin, found fast
+    arrays.py    metadata arrays, decoded on demand
+    metadata.py  keys and values, with typed getters
+    tensors.py   the tensor table and the checks on it
+    file.py      GGUFFile: header, byte order, split files
+"""
+
+from ggmlpy.gguf.arrays import LazyArray
+from ggmlpy.gguf.file import GGUFFile
+from ggmlpy.gguf.metadata import Metadata, Value
+from ggmlpy.gguf.tensors import TensorInfo
+
+__all__ = ["GGUFFile", "LazyArray", "Metadata", "TensorInfo", "Value"]

@@ -1,0 +1,193 @@
+"""A compute graph: every tensor that some outputs need, in the order in which nodes run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ggmlpy.common.arguments import checked
+from ggmlpy.errors import ArgumentError
+from ggmlpy.graph.tensor import Flag, Tensor, tensors_of
+
+MAX_NAME_WIDTH = 36  # columns of a dump, beyond which a long name moves the rest of its line
+MAX_CYCLE_NAMES = 8  # of a cycle in an error
+
+
+class Graph:
+    """The tensors reachable from `outputs`: `leafs` hold data, `nodes` are in running order.
+
+    The order is ggml's: depth first, sources before the node, left to right, and outputs in the
+    order given, one by one or as a list. So a write (set_rows, cpy) that a later output reads comes
+    first if it is listed first. `print(graph)`, `to_dot()`, `to_json()` and `to_html()` dump it.
+    Raises ArgumentError for what is no tensor, and for sources that make a cycle.
+    """
+
+    def __init__(self, *outputs: Tensor | Sequence[Tensor]) -> None:
+        self.outputs = tensors_of("Graph", outputs)
+        self.leafs: list[Tensor] = []
+        self.nodes: list[Tensor] = []
+        self._index: dict[Tensor, int] = {}
+        for tensor in _post_order(self.outputs):
+            kept = self.leafs if tensor.is_leaf else self.nodes
+            self._index[tensor] = len(kept)
+            kept.append(tensor)
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(self.nodes)
+
+    def __contains__(self, tensor: Tensor) -> bool:
+        return tensor in self._index
+
+    def name_of(self, tensor: Tensor) -> str:
+        """The tensor's name, or ggml's `node_7`, `leaf_3` where it has none."""
+        kind = "leaf" if tensor.is_leaf else "node"
+        return tensor.name or f"{kind}_{self._index[tensor]}"
+
+    def reference(self, tensor: Tensor) -> str:
+        """`node 7 blk.0.Qcur`: its line in the dump, and its name if it has one."""
+        kind = "leaf" if tensor.is_leaf else "node"
+        return f"{kind} {self._index[tensor]} {tensor.name}".rstrip()
+
+    def find(self, name: str) -> Tensor:
+        """The tensor called `name` (the first, if several are). Raises KeyError."""
+        for tensor in (*self.leafs, *self.nodes):
+            if self.name_of(tensor) == name:
+                return tensor
+        raise KeyError(f"no tensor {name!r} among {len(self.leafs)} leafs and {len(self)} nodes")
+
+    def __repr__(self) -> str:
+        ends = ", ".join(self.name_of(t) for t in self.outputs[:3])
+        more = ", …" if len(self.outputs) > 3 else ""
+        return f"<Graph of {ends}{more}: {len(self.nodes)} nodes, {len(self.leafs)} leafs>"
+
+    def __str__(self) -> str:
+        """A line a tensor. Sources are written by number and name: names may repeat."""
+        lines = [f"graph: {len(self.nodes)} nodes, {len(self.leafs)} leafs"]
+        names = [self.name_of(t) for t in self._index]
+        width = min(MAX_NAME_WIDTH, max(map(len, names), default=0))
+        lines += [f"leaf {i:4d}: {self._describe(t, width)}" for i, t in enumerate(self.leafs)]
+        for i, tensor in enumerate(self.nodes):
+            sources = ", ".join(self.reference(s) for s in tensor.src)
+            described = self._describe(tensor, width)
+            lines.append(f"node {i:4d}: {described} = {tensor.op} of {sources}")
+        return "\n".join(lines)
+
+    def _describe(self, tensor: Tensor, width: int) -> str:
+        flags = f" ({_flag_names(tensor)})" if tensor.flags else ""
+        return f"{self.name_of(tensor):{width}s}  {tensor.spec}{flags}"
+
+    def to_dot(self) -> str:
+        """Graphviz text: boxes for leafs, ellipses for nodes, dashed edges into views."""
+        lines = ["digraph ggmlpy {", "  rankdir=TB; node [fontname=monospace, fontsize=10];"]
+        for tensor in (*self.leafs, *self.nodes):
+            op = "" if tensor.op is None else f"{tensor.op.name}\\n"
+            style = "shape=box, style=filled, fillcolor=" + _leaf_colour(tensor)
+            if not tensor.is_leaf:
+                style = "shape=ellipse"
+            label = f"{op}{_escape(self.reference(tensor))}\\n{tensor.spec}"
+            lines.append(f'  {self._dot_id(tensor)} [{style}, label="{label}"];')
+        for tensor in self.nodes:
+            dashed = tensor.op is not None and not tensor.op.computes
+            for i, source in enumerate(tensor.src):
+                style = ' [style=dashed, label="' if dashed else ' [label="'
+                lines.append(f'  {self._dot_id(source)} -> {self._dot_id(tensor)}{style}{i}"];')
+        return "\n".join([*lines, "}"])
+
+    def _dot_id(self, tensor: Tensor) -> str:
+        return f"{'leaf' if tensor.is_leaf else 'node'}_{self._index[tensor]}"
+
+    def to_json(self) -> str:
+        """One object: `leafs` and `nodes`, each with name, type, ne, nb, flags; nodes have an op.
+
+        A source is written as `["node", 7]` or `["leaf", 3]`.
+        """
+        return json.dumps(
+            {
+                "leafs": [self._json(t) for t in self.leafs],
+                "nodes": [self._json(t) for t in self.nodes],
+                "outputs": [self._json_ref(t) for t in self.outputs],
+            }
+        )
+
+    @checked
+    def to_html(self, title: str = "graph") -> str:
+        """A page to click through that loads nothing; `title` is its heading."""
+        from ggmlpy.graph.html import to_html
+
+        return to_html(self, title)
+
+    def _json(self, tensor: Tensor) -> dict[str, Any]:
+        described: dict[str, Any] = {
+            "name": self.name_of(tensor),
+            "type": tensor.type.name,
+            "ne": tensor.ne,
+            "nb": tensor.nb,
+            "flags": _flag_names(tensor).split("|") if tensor.flags else [],
+        }
+        if tensor.op is not None:
+            described["op"] = tensor.op.name
+            described["params"] = {k: _plain(v) for k, v in tensor.op.params().items()}
+            described["src"] = [self._json_ref(s) for s in tensor.src]
+        if tensor.view_src is not None:
+            described["view_src"] = self._json_ref(tensor.view_src)
+            described["view_offs"] = tensor.view_offs
+        return described
+
+    def _json_ref(self, tensor: Tensor) -> tuple[str, int]:
+        return ("leaf" if tensor.is_leaf else "node", self._index[tensor])
+
+
+def _post_order(outputs: tuple[Tensor, ...]) -> list[Tensor]:
+    """Depth first without recursion: a model's graph is deeper than Python's stack."""
+    order: list[Tensor] = []
+    finished: dict[Tensor, bool] = {}  # False while its sources are on the way
+    for output in outputs:
+        stack = [(output, 0)]
+        while stack:
+            tensor, i = stack.pop()
+            if i == 0:
+                if tensor in finished:
+                    if not finished[tensor]:
+                        raise _cycle([above for above, _ in stack], tensor)
+                    continue
+                finished[tensor] = False
+            if i < len(tensor.src):
+                stack += [(tensor, i + 1), (tensor.src[i], 0)]
+            else:
+                finished[tensor] = True
+                order.append(tensor)
+    return order
+
+
+def _cycle(path: list[Tensor], tensor: Tensor) -> ArgumentError:
+    cycle = path[path.index(tensor) :]
+    names = [t.name or (t.op.name if t.op is not None else "a leaf") for t in cycle]
+    if len(names) > MAX_CYCLE_NAMES:
+        names[MAX_CYCLE_NAMES // 2 : -MAX_CYCLE_NAMES // 2] = ["…"]
+    way = " from ".join([*names, names[0]])
+    return ArgumentError(f"Graph: {way}: a node must not be computed from its own result")
+
+
+def _flag_names(tensor: Tensor) -> str:
+    return "|".join(f.name or "" for f in Flag if f in tensor.flags)
+
+
+def _plain(value: Any) -> Any:
+    """A parameter as JSON holds it; a type by its name."""
+    return (
+        value if isinstance(value, bool | int | float | str | None | list | tuple) else str(value)
+    )
+
+
+def _leaf_colour(tensor: Tensor) -> str:
+    if Flag.WEIGHT in tensor.flags:
+        return "lightblue"
+    return "lightyellow" if Flag.STATE in tensor.flags else "lightgrey"
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')

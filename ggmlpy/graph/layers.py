@@ -1,0 +1,72 @@
+"""A model's graph by layers: which tensor belongs to which, and a graph of a few of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from ggmlpy.graph.graph import Graph
+from ggmlpy.graph.tensor import Tensor
+
+_LAYER = re.compile(r"(?:blk|cache_[kv]|state)\.(\d+)(?!\d)")
+
+
+def layers_of(graph: Graph) -> dict[Tensor, int | None]:
+    """The layer of every tensor, None outside of layers.
+
+    A node belongs to the layer in its name, `blk.3.…`, a leaf to that or to that of its cache or
+    state. A view without such a name goes with the first node of a layer that reads it.
+    """
+    layers = {t: _named_layer(t) for t in (*graph.leafs, *graph.nodes)}
+    for node in reversed(graph.nodes):
+        for source in node.src:
+            is_view = source.op is not None and not source.op.computes
+            if is_view and _named_layer(source) is None and layers[node] is not None:
+                layers[source] = layers[node]  # of several readers, the first comes last here
+    return layers
+
+
+def _named_layer(tensor: Tensor) -> int | None:
+    match = _LAYER.match(tensor.name)
+    return int(match[1]) if match else None
+
+
+def layer_range(graph: Graph, start: int, stop: int) -> Graph:
+    """The nodes of layers `start` to `stop` - 1 as a graph of their own.
+
+    What they read from outside becomes a leaf, named as the node that it stands for. The outputs
+    are the nodes that no other of these layers reads.
+    """
+    layers = layers_of(graph)
+    kept = [n for n in graph.nodes if (layer := layers[n]) is not None and start <= layer < stop]
+    copies: dict[Tensor, Tensor] = {}
+    for node in kept:
+        for source in node.src:
+            if source not in copies:
+                copies[source] = _as_leaf(source, graph) if source.op is not None else source
+        copies[node] = _copy(node, copies)
+    read = {source for node in kept for source in node.src}
+    return Graph(*(copies[node] for node in kept if node not in read))
+
+
+def _as_leaf(tensor: Tensor, graph: Graph) -> Tensor:
+    return Tensor(tensor.spec, name=graph.name_of(tensor), flags=tensor.flags)
+
+
+def _copy(node: Tensor, copies: Mapping[Tensor, Tensor]) -> Tensor:
+    """The node over the copies of its sources."""
+    assert node.op is not None
+    view_src, view_offs = None, 0
+    if node.op.view_of is not None:
+        shared, copied = node.src[node.op.view_of], copies[node.src[node.op.view_of]]
+        view_src = copied.root
+        view_offs = node.view_offs - shared.view_offs + copied.view_offs
+    return Tensor(
+        node.spec,
+        op=node.op,
+        src=tuple(copies[s] for s in node.src),
+        name=node.name,
+        flags=node.flags,
+        view_src=view_src,
+        view_offs=view_offs,
+    )

@@ -1,0 +1,113 @@
+"""Between stored bytes and float32, in numpy: the meaning of every type, used as the oracle.
+
+The block formats themselves come from the `gguf` package, but for the quantiser of iq4_nl, which
+it lacks. Arrays are in numpy order, rows last.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import gguf
+import numpy as np
+from numpy.typing import NDArray
+
+from ggmlpy.errors import Unsupported
+from ggmlpy.graph.types import BF16, IQ4_NL, TensorType
+
+Bytes = NDArray[np.uint8]
+
+
+def to_float(raw: Bytes, type: TensorType) -> NDArray[np.float32]:
+    """Rows of stored bytes `[..., row_bytes]` as f32 `[..., n]`.
+
+    Raises Unsupported for a quantised type whose layout the `gguf` package does not know.
+    """
+    if type.dtype is not None:
+        return np.ascontiguousarray(raw).view(type.dtype).astype(np.float32, copy=False)
+    if type is BF16:
+        wide = np.ascontiguousarray(raw).view(np.uint16).astype(np.uint32) << 16
+        return wide.view(np.float32)
+    try:
+        with np.errstate(all="ignore"):  # scales may be infinite or NaN
+            floats = gguf.quants.dequantize(
+                np.ascontiguousarray(raw), gguf.GGMLQuantizationType(type.id)
+            )
+    except NotImplementedError as error:
+        raise Unsupported(f"{type.name} cannot be read as floats: {error}") from error
+    return np.asarray(floats, dtype=np.float32)
+
+
+def from_float(values: NDArray[Any], type: TensorType) -> Bytes:
+    """f32 rows `[..., n]` as stored bytes `[..., row_bytes]`: of finite numbers, if quantised.
+
+    Raises Unsupported for a type that has no quantiser (the iq1, iq2, iq3 families),
+    ShapeError unless a row is whole blocks.
+    """
+    row_bytes = type.row_bytes(values.shape[-1])
+    if type.dtype is not None:
+        return np.ascontiguousarray(values.astype(type.dtype)).view(np.uint8)
+    floats = np.ascontiguousarray(values, dtype=np.float32)
+    if type is BF16:
+        return _to_bf16(floats).view(np.uint8)
+    if type is IQ4_NL:
+        return _to_iq4_nl(floats.reshape(-1, 32)).reshape(*floats.shape[:-1], row_bytes)
+    try:
+        with np.errstate(all="ignore"):  # what becomes of NaN and infinity is not defined
+            packed = gguf.quants.quantize(floats, gguf.GGMLQuantizationType(type.id))
+    except NotImplementedError as error:
+        raise Unsupported(f"{type.name} cannot be written from floats: {error}") from error
+    return np.asarray(packed, dtype=np.uint8)
+
+
+def _to_bf16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """Round to nearest even; a NaN stays a NaN (its top bits might round to infinity)."""
+    bits = values.view(np.uint32)
+    rounded = ((bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    quiet = ((bits >> 16) | 64).astype(np.uint16)
+    return np.where(np.isnan(values), quiet, rounded)
+
+
+_IQ4_VALUES = np.array(gguf.quants.IQ4_NL.kvalues, np.float32)
+_IQ4_MIDDLES = (_IQ4_VALUES[:-1] + _IQ4_VALUES[1:]) / 2  # from one on, a number has the next code
+_IQ4_LEAST = np.float32(1e-15)  # ggml takes blocks of smaller magnitudes for zeros
+
+
+def _to_iq4_nl(x: NDArray[np.float32]) -> Bytes:
+    """Blocks [n, 32] as d f16 | qs 16 x u8, low nibbles first: [n, 18].
+
+    ggml's search for rows that are written as they come: codes for the scale that puts the
+    farthest x, the first of equals, at the code of -127; then d = sum(w q x) / sum(w q^2) with
+    w = x^2, which has the least weighted error for these codes. Sums run from the first element
+    to the last.
+    """
+    farthest = np.take_along_axis(x, np.abs(x).argmax(axis=1, keepdims=True), axis=1)
+    is_zero = np.abs(farthest) < _IQ4_LEAST
+    x = np.where(is_zero, np.float32(0), x)
+    scale = 1 / (np.where(is_zero, np.float32(1), farthest) / _IQ4_VALUES[0])
+    codes = np.searchsorted(_IQ4_MIDDLES, x * scale, side="right").astype(np.uint8)
+    q, w = _IQ4_VALUES[codes], x * x
+    size = np.where(is_zero[:, 0], np.float32(1), _sum_in_order(w * q * q))
+    d = _sum_in_order(w * q * x) / size
+    packed = np.empty((len(x), IQ4_NL.type_size), np.uint8)
+    packed[:, :2] = d.astype(np.float16)[:, None].view(np.uint8)
+    packed[:, 2:] = codes[:, :16] | codes[:, 16:] << 4
+    return packed
+
+
+def _sum_in_order(x: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Each row of [n, 32] from its first element to its last, rounded at every step."""
+    return np.add.accumulate(x, axis=1, dtype=np.float32)[:, -1]
+
+
+@cache
+def has_quantizer(type: TensorType) -> bool:
+    """Whether `from_float` can write this type."""
+    if type.dtype is not None or type is BF16:
+        return True
+    try:
+        from_float(np.zeros((1, type.block_size), np.float32), type)
+    except Unsupported:
+        return False
+    return True

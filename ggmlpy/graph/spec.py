@@ -1,0 +1,121 @@
+"""Shape, strides and type of a tensor: what shape rules see and return.
+
+`ne` counts elements and `nb` counts bytes, fastest dimension first, always four of each, as in
+ggml. For a quantised type `nb[0]` is the size of a block, and dimension 0 is whole blocks.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ggmlpy.errors import ShapeError
+from ggmlpy.graph.types import TensorType
+
+Dims = tuple[int, int, int, int]
+MAX_DIMS = 4
+
+
+def as_ne(ne: Sequence[int]) -> Dims:
+    """Up to four counts, padded with ones. Raises ShapeError for more, or for a count below one."""
+    counts = tuple(map(operator.index, ne))
+    if not 1 <= len(counts) <= MAX_DIMS or min(counts) < 1:
+        raise ShapeError(f"ne is {list(counts)}: it must be 1 to {MAX_DIMS} counts of at least 1")
+    a, b, c, d = counts + (1,) * (MAX_DIMS - len(counts))
+    return (a, b, c, d)
+
+
+def contiguous_nb(ne: Dims, type: TensorType) -> Dims:
+    """The byte strides of a tensor without gaps. Raises ShapeError for a broken block."""
+    row = type.row_bytes(ne[0])
+    return (type.type_size, row, row * ne[1], row * ne[1] * ne[2])
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Spec:
+    """`ne`, `nb` and `type` of a tensor; contiguous unless `nb` is given."""
+
+    ne: Dims
+    type: TensorType
+    nb: Dims
+
+    def __init__(self, ne: Sequence[int], type: TensorType, nb: Dims | None = None) -> None:
+        object.__setattr__(self, "ne", as_ne(ne))
+        object.__setattr__(self, "type", type)
+        object.__setattr__(self, "nb", contiguous_nb(self.ne, type) if nb is None else nb)
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.shape_text}"
+
+    @property
+    def n_dims(self) -> int:
+        """Dimensions up to the last that is not one; at least one."""
+        return max((i + 1 for i, n in enumerate(self.ne) if n != 1), default=1)
+
+    @property
+    def shape_text(self) -> str:
+        """`[4096, 7]`: trailing ones left out."""
+        return str(list(self.ne[: self.n_dims]))
+
+    @property
+    def n_elements(self) -> int:
+        return math.prod(self.ne)
+
+    @property
+    def n_rows(self) -> int:
+        return self.ne[1] * self.ne[2] * self.ne[3]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row without gaps."""
+        return self.type.row_bytes(self.ne[0])
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes from the first element to the end of the last, gaps included."""
+        if self.type.is_quantized:
+            inner = self.ne[0] // self.type.block_size * self.nb[0]
+        else:
+            inner = self.type.type_size + (self.ne[0] - 1) * self.nb[0]
+        (_, b, c, d), (_, b_bytes, c_bytes, d_bytes) = self.ne, self.nb
+        return inner + (b - 1) * b_bytes + (c - 1) * c_bytes + (d - 1) * d_bytes
+
+    @property
+    def rows_contiguous(self) -> bool:
+        """Elements of a row lie one after another; rows may lie anywhere."""
+        return self.nb[0] == self.type.type_size
+
+    @property
+    def contiguous(self) -> bool:
+        """No gaps and in order. Strides of dimensions of size one do not matter."""
+        expected = contiguous_nb(self.ne, self.type)
+        if self.ne[0] // self.type.block_size != 1 and self.nb[0] != expected[0]:
+            return False
+        return all(
+            n == 1 or have == want
+            for n, have, want in zip(self.ne[1:], self.nb[1:], expected[1:], strict=True)
+        )
+
+    @property
+    def transposed(self) -> bool:
+        return self.nb[0] > self.nb[1]
+
+    @property
+    def permuted(self) -> bool:
+        return self.nb[0] > self.nb[1] or self.nb[1] > self.nb[2] or self.nb[2] > self.nb[3]
+
+    def same_layout(self, other: Spec) -> bool:
+        """Equal type, shape and strides: one may be written over the other."""
+        return self.type is other.type and self.ne == other.ne and self.nb == other.nb
+
+    def can_repeat_to(self, other: Spec) -> bool:
+        """Whether whole copies of this shape tile `other` (ggml's broadcast rule)."""
+        return all(n % m == 0 for n, m in zip(other.ne, self.ne, strict=True))
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise ShapeError unless `condition`. The caller's op and shapes are added further out."""
+    if not condition:
+        raise ShapeError(message)

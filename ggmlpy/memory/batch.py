@@ -1,0 +1,192 @@
+"""Batches of tokens from any sequences, and how they are cut into ubatches.
+
+A user adds tokens in any order. Inside a ubatch they lie sequence after sequence, the shortest runs
+first and equal ones by their streams, so the order in which they were added never costs speed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from numbers import Integral
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ggmlpy.common.arguments import checked
+from ggmlpy.errors import BadBatch, Unsupported
+from ggmlpy.memory.spans import MAX_POSITION
+
+
+@dataclass(slots=True)
+class Batch:
+    """Tokens to decode: each with its position, the sequences it belongs to, and whether its
+    logits are wanted."""
+
+    tokens: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    seq_ids: list[tuple[int, ...]] = field(default_factory=list)
+    wanted: list[bool] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @checked
+    def add(self, token: int, position: int, seq_ids: Sequence[int], wanted: bool = False) -> None:
+        """Append one token of the sequences `seq_ids`, as (0,). Raises ArgumentError."""
+        self.tokens.append(token)
+        self.positions.append(position)
+        self.seq_ids.append(tuple(seq_ids))
+        self.wanted.append(wanted)
+
+    @checked
+    def add_sequence(
+        self, seq: int, tokens: Sequence[int], start: int, *, all_wanted: bool = False
+    ) -> None:
+        """Append consecutive tokens of one sequence; the last one's logits are wanted.
+
+        Raises ArgumentError.
+        """
+        self.extend(seq, tokens, start, all_wanted=all_wanted)
+
+    def extend(
+        self,
+        seq: int,
+        tokens: Sequence[int],
+        start: int,
+        *,
+        all_wanted: bool = False,
+        last_wanted: bool = True,
+    ) -> None:
+        """`add_sequence` for arguments that are known to be of the right kinds."""
+        if not tokens:
+            return
+        n = len(tokens)
+        self.tokens += tokens
+        self.positions += range(start, start + n)
+        self.seq_ids += [(seq,)] * n
+        self.wanted += [all_wanted] * (n - 1) + [all_wanted or last_wanted]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRun:
+    """Consecutive tokens of one sequence (or of the sequences that share them) in a ubatch."""
+
+    seqs: tuple[int, ...]
+    index: NDArray[np.int64]  # places in the batch
+
+
+def split(batch: Batch, n_ubatch: int) -> list[list[TokenRun]]:
+    """The batch as ubatches of at most `n_ubatch` tokens, each a list of runs.
+
+    Short runs go first, so that sequences which only write one token never wait for a prompt; a run
+    that does not fit is cut, and goes on in the next ubatch. Tokens of several sequences depend on
+    what each of them has before: with such tokens the batch is cut in the order it was made.
+    """
+    everything = np.arange(len(batch))
+    if any(len(seqs) > 1 for seqs in batch.seq_ids):
+        pieces = [everything[at : at + n_ubatch] for at in range(0, len(batch), n_ubatch)]
+        return [_runs_of(batch, piece) for piece in pieces]
+    waiting = _runs_of(batch, everything)
+    ubatches: list[list[TokenRun]] = []
+    room = 0
+    while waiting:
+        if room == 0:
+            ubatches.append([])
+            room = n_ubatch
+        run = waiting.pop(0)
+        ubatches[-1].append(TokenRun(run.seqs, run.index[:room]))
+        if len(run.index) > room:
+            waiting.insert(0, TokenRun(run.seqs, run.index[room:]))
+        room -= min(room, len(run.index))
+    return [_in_order(runs) for runs in ubatches]
+
+
+def _runs_of(batch: Batch, index: NDArray[np.int64]) -> list[TokenRun]:
+    """Some of the batch's tokens by the sequences they belong to."""
+    by_seqs: dict[tuple[int, ...], list[int]] = {}
+    for i in index.tolist():
+        by_seqs.setdefault(batch.seq_ids[i], []).append(i)
+    return _in_order([TokenRun(seqs, np.array(places)) for seqs, places in by_seqs.items()])
+
+
+def _in_order(runs: list[TokenRun]) -> list[TokenRun]:
+    return sorted(runs, key=lambda run: (len(run.index), run.seqs))
+
+
+def check_tokens(tokens: Sequence[int], n_vocab: int) -> None:
+    """Raise BadBatch for no tokens, or for one outside a vocabulary of `n_vocab`."""
+    if not len(tokens):
+        raise BadBatch("no tokens to decode")
+    for i, token in enumerate(tokens):
+        if not isinstance(token, Integral) or not 0 <= token < n_vocab:
+            raise BadBatch(f"token {token!r} at index {i} is not in the vocabulary of {n_vocab}")
+
+
+def check(
+    batch: Batch,
+    n_vocab: int,
+    n_seq_max: int,
+    unified: bool,
+    recurrent: bool,
+    next_position: Sequence[int],
+) -> None:
+    """Raise BadBatch, or Unsupported, saying which token is wrong and what it must be.
+
+    `next_position` is, for each sequence, where its next token belongs.
+    """
+    lists = (batch.tokens, batch.positions, batch.seq_ids, batch.wanted)
+    lengths = [len(each) for each in lists]
+    if len(set(lengths)) != 1:
+        raise BadBatch(
+            f"the batch has {lengths[0]} tokens, {lengths[1]} positions, {lengths[2]} lists of"
+            f" sequences and {lengths[3]} of wanted: as many of each"
+        )
+    check_tokens(batch.tokens, n_vocab)
+    expected = list(next_position)
+    for i, (position, seqs) in enumerate(zip(batch.positions, batch.seq_ids, strict=True)):
+        if not seqs or len(set(seqs)) != len(seqs):
+            raise BadBatch(
+                f"token at index {i} names sequences {list(seqs)}: one or more, once each"
+            )
+        for seq in seqs:
+            if not 0 <= seq < n_seq_max:
+                raise BadBatch(f"token at index {i} is of sequence {seq}: n_seq_max is {n_seq_max}")
+            if position != expected[seq]:
+                raise BadBatch(
+                    f"token at index {i} is at position {position} of sequence {seq}, whose next"
+                    f" position is {expected[seq]}"
+                )
+            if position > MAX_POSITION:
+                raise BadBatch(
+                    f"token at index {i} is at position {position}: above {MAX_POSITION}"
+                )
+            expected[seq] += 1
+        if len(seqs) > 1 and not unified:
+            raise Unsupported(
+                f"token at index {i} is of sequences {list(seqs)}: a token of several sequences"
+                " needs kv_unified=True; or decode it once and use seq_cp"
+            )
+        if len(seqs) > 1 and recurrent:
+            raise Unsupported(
+                f"token at index {i} is of sequences {list(seqs)}: the model has recurrent layers,"
+                " which keep one state a sequence; decode it once and use seq_cp"
+            )
+
+
+def check_shared(batch: Batch, histories: Sequence[int]) -> None:
+    """Raise BadBatch where the sequences of a token have gone different ways before it.
+
+    `histories` has a number for each sequence, equal for those that hold the same. A token that
+    several of them share has one K and V, so it must see the same in each.
+    """
+    current = list(histories)
+    for i, seqs in enumerate(batch.seq_ids):
+        for seq in seqs[1:]:
+            if current[seq] != current[seqs[0]]:
+                raise BadBatch(
+                    f"token at index {i} is of sequences {list(seqs)}, but {seqs[0]} and {seq} do"
+                    " not share all tokens before it: decode it once for each"
+                )
+        for seq in seqs:
+            current[seq] = len(histories) + i

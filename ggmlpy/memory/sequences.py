@@ -1,0 +1,391 @@
+"""Everything a model keeps of its sequences: KV caches, with and without windows, and states.
+
+One object for all of them, so that whatever is done to a sequence is done in each, or in none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from numbers import Integral
+
+import numpy as np
+
+from ggmlpy.errors import BadBatch, Unsupported
+from ggmlpy.graph.storage import check_memory
+from ggmlpy.graph.types import TensorType
+from ggmlpy.memory.batch import Batch, TokenRun
+from ggmlpy.memory.cells import Cells, Positions
+from ggmlpy.memory.kv_cache import KVCache, cache_bytes, padded
+from ggmlpy.memory.recurrent_state import RecurrentState, state_bytes
+from ggmlpy.memory.spans import Spans
+from ggmlpy.memory.transaction import Placement, Transaction
+from ggmlpy.memory.ubatch import Arrangement
+from ggmlpy.models.memory import AttentionLayers, Memory, RecurrentLayers
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much a memory holds: decided once, shown to whoever asks."""
+
+    n_ctx: int  # tokens of all sequences together
+    n_ctx_seq: int  # tokens that one sequence may have
+    n_seq_max: int
+    unified: bool
+    n_ubatch: int
+
+
+def decide_sizes(
+    n_ctx: int, n_seq_max: int, unified: bool, n_ubatch: int, n_ctx_seq: int | None = None
+) -> Sizes:
+    """Unified, any sequence may take all of `n_ctx`, or `n_ctx_seq` of it; else each has an equal
+    share of its own.
+
+    Raises BadBatch where there is less than one token for each.
+    """
+    if n_seq_max < 1:
+        raise BadBatch(f"n_seq_max is {n_seq_max}: it must be at least 1")
+    share = n_ctx if unified else n_ctx // n_seq_max
+    n_ctx_seq = share if n_ctx_seq is None else n_ctx_seq
+    if n_ctx > share * (1 if unified else n_seq_max) and share > 0:
+        raise BadBatch(
+            f"n_ctx is {n_ctx}, of which {n_seq_max} sequences cannot have equal parts: it must be"
+            f" a multiple of n_seq_max, or kv_unified"
+        )
+    if share < 1:
+        raise BadBatch(f"n_ctx is {n_ctx}: less than one token for each of {n_seq_max} sequences")
+    if not 1 <= n_ctx_seq <= share:
+        raise BadBatch(f"n_ctx_seq is {n_ctx_seq}: it must be 1 to {share}, what one can have")
+    return Sizes(n_ctx, n_ctx_seq, n_seq_max, unified, n_ubatch)
+
+
+def memory_bytes(spec: Memory, sizes: Sizes, type_k: TensorType, type_v: TensorType) -> int:
+    """What a SequenceMemory of these sizes takes. Raises Unsupported for types it cannot have."""
+    n_stream = 1 if sizes.unified else sizes.n_seq_max
+    return sum(
+        cache_bytes(part, _cache_size(part, sizes), n_stream, type_k, type_v)
+        if isinstance(part, AttentionLayers)
+        else state_bytes(part, sizes.n_seq_max)
+        for part in spec
+    )
+
+
+class SequenceMemory:
+    """The memory of up to `n_seq_max` sequences of one model.
+
+    `seq_rm`, `seq_cp`, `seq_keep`, `seq_div`, `clear` are complete when they return. Shifting
+    positions (`seq_add`) needs the model, to turn K: see `Context.seq_add`.
+
+    Raises Unsupported for types of K and V that it cannot have, AllocationError where all its
+    caches together are more bytes than the machine has.
+    """
+
+    def __init__(self, spec: Memory, sizes: Sizes, type_k: TensorType, type_v: TensorType) -> None:
+        self.sizes = sizes
+        self.n_bytes = memory_bytes(spec, sizes, type_k, type_v)
+        check_memory(self.n_bytes)
+        self.caches = [
+            KVCache(part, _cache_size(part, sizes), type_k, type_v, sizes.n_seq_max, sizes.unified)
+            for part in spec
+            if isinstance(part, AttentionLayers)
+        ]
+        recurrent = [part for part in spec if isinstance(part, RecurrentLayers)]
+        self.recurrent = RecurrentState(recurrent[0], sizes.n_seq_max) if recurrent else None
+        assert self.caches, "a model without attention has no memory of positions here"
+        self._open: Transaction | None = None  # under way
+
+    @property
+    def n_stream(self) -> int:
+        """Streams of the KV caches: 1 where sequences share one. The one place that says it."""
+        return self.caches[0].n_stream
+
+    def seq_pos_min(self, seq: int) -> int:
+        """The lowest position that every layer still holds of a sequence; -1 for none."""
+        self.check_seq(seq)
+        return max(cache.seq_pos_min(seq) for cache in self.caches)
+
+    def seq_pos_max(self, seq: int) -> int:
+        """The highest position held of a sequence; -1 for none."""
+        self.check_seq(seq)
+        return self.caches[0].seq_pos_max(seq)
+
+    def next_positions(self) -> list[int]:
+        """Where the next token of each sequence belongs."""
+        return self.caches[0].next_positions()
+
+    def n_used(self) -> int:
+        """Cells in use, of all sequences, in the cache that holds the most."""
+        return max(cache.n_used_in_all() for cache in self.caches)
+
+    def n_free(self, seq: int) -> int:
+        """Tokens that a sequence can still take in."""
+        cache = self._unbounded()
+        return cache.n_ctx - cache.n_used(cache.stream_of(seq))
+
+    def _unbounded(self) -> KVCache:
+        """A cache without a window where there is one: it is what fills up."""
+        return min(self.caches, key=lambda cache: cache.window is not None)
+
+    # --- placing a batch ---
+
+    def check_room(self, batch: Batch, ubatches: list[Arrangement]) -> None:
+        """Raise CacheFull unless every ubatch finds its cells in turn. Changes nothing."""
+        placements: list[Placement] = []
+        try:
+            for ubatch in ubatches:
+                self._place(batch, ubatch, placements, None)
+        finally:
+            for placement in reversed(placements):
+                placement.undo()
+
+    def place(self, batch: Batch, ubatch: Arrangement) -> Placement:
+        """Give the tokens of one ubatch their cells, in a transaction of the batch.
+
+        Raises CacheFull, and then changes nothing.
+        """
+        assert self._open is not None, "tokens are placed in a transaction"
+        return self._place(batch, ubatch, self._open.placements, self._open)
+
+    def _place(
+        self,
+        batch: Batch,
+        ubatch: Arrangement,
+        placements: list[Placement],
+        transaction: Transaction | None,
+    ) -> Placement:
+        """Place tokens. What it takes to undo that is in `placements` before anything changes."""
+        positions = np.array([batch.positions[place] for place in ubatch.places], np.int32)
+        at_ends = [cache.behind_all(ubatch) for cache in self.caches]
+        found = [
+            _find_cells(cache, ubatch.runs) if at_end is None else at_end.cells
+            for cache, at_end in zip(self.caches, at_ends, strict=True)
+        ]
+        placement = Placement(ubatch, positions, found)
+        placements.append(placement)
+        for cache, at_end, cells in zip(self.caches, at_ends, found, strict=True):
+            if at_end is not None:  # what most steps do
+                placement.appended.append((cache, at_end))
+                cache.append(at_end, ubatch, positions)
+                continue
+            for run, last in zip(ubatch.runs, ubatch.run_ends.tolist(), strict=True):
+                at = slice(last + 1 - len(run.index), last + 1)
+                stream = cache.stream_of(run.seqs[0])
+                if transaction is not None:
+                    transaction.save(cache, stream, cells[at])
+                placement.before.append((cache, cache.holdings(stream, cells[at])))
+                cache.occupy(cells[at], positions[at], run.seqs)
+        return placement
+
+    @contextmanager
+    def transaction(self, batch: Batch) -> Iterator[None]:
+        """Placing and running a batch: whatever ends it early leaves everything as it was.
+
+        Every position that a later token can see is there again, with the K and V that it had, and
+        every recurrent state. What is not kept: positions behind the window of every sequence that
+        has them, in layers with a window, where the batch took their cells. They are forgotten, as
+        they are when a batch succeeds.
+        """
+        seqs = sorted({seq for seqs in batch.seq_ids for seq in seqs})
+        states = [] if self.recurrent is None else self.recurrent.save(seqs)
+        self._open = Transaction(self.caches, seqs, len(batch) <= self.sizes.n_ubatch)
+        try:
+            yield
+        except BaseException:
+            self._open.undo()
+            if self.recurrent is not None:
+                self.recurrent.restore(seqs, states)
+            raise
+        finally:
+            self._open = None
+
+    # --- sequences ---
+
+    def clear(self) -> None:
+        """Forget everything."""
+        for cache in self.caches:
+            cache.clear()
+        if self.recurrent is not None:
+            for seq in range(self.sizes.n_seq_max):
+                self.recurrent.clear(seq)
+
+    def seq_rm(self, seq: int, start: int = 0, stop: int | None = None) -> None:
+        """Forget positions `start` up to `stop` (None: to the end); `seq` -1 means every sequence.
+
+        Raises Unsupported, and changes nothing, for a part of a sequence with recurrent layers, and
+        where the sequence would go on at a position that sees some which a window has forgotten.
+        """
+        seqs = range(self.sizes.n_seq_max) if seq == -1 else (seq,)
+        asked = f"positions {_range(start, stop)} of sequence {{}} cannot be removed"
+        for each in seqs:
+            self.check_seq(each)
+            self._whole_if_recurrent(each, start, stop, "removed")
+            for cache in self.caches:
+                left = cache.held_besides(each, start, stop)
+                forgotten = cache.forgotten(each).without(start, stop)
+                self.check_missed(cache, left, forgotten, each, asked.format(each))
+        for each in seqs:
+            for cache in self.caches:
+                cache.remove(each, start, stop)
+            if self.recurrent is not None and self.seq_pos_max(each) < 0:
+                self.recurrent.clear(each)
+
+    def check_missed(
+        self, cache: KVCache, held: Positions, forgotten: Spans, seq: int, asked: str
+    ) -> None:
+        """Raise Unsupported if a sequence that had these positions would miss forgotten ones.
+
+        `asked` says what was to be done, `seq` is the sequence that it would be done with.
+        """
+        missed = cache.missed(held, forgotten)
+        if missed:
+            position = max(int(held.max(initial=-1)) + 1, forgotten.end)
+            still = Spans.of(cache.positions_of(seq, cache.cells_of(seq))) or "none"
+            raise Unsupported(
+                f"{asked}: the next token, at {position}, would see {missed}, which layers with a"
+                f" window of {cache.window} have forgotten; of sequence {seq} they still hold"
+                f" {still}. Remove the sequence as a whole and decode its tokens again"
+            )
+
+    def seq_keep(self, seq: int) -> None:
+        """Forget every sequence but one."""
+        self.check_seq(seq)
+        for other in range(self.sizes.n_seq_max):
+            if other != seq:
+                self.seq_rm(other)
+
+    def seq_cp(self, source: int, target: int, start: int = 0, stop: int | None = None) -> None:
+        """Let `target` hold what `source` holds at positions `start` up to `stop`.
+
+        What the target held there is forgotten. In a shared stream the cells belong to both from
+        then on; between streams K and V are copied. Raises CacheFull or Unsupported, and then
+        changes nothing.
+        """
+        self.check_seq(source)
+        self.check_seq(target)
+        if source == target:
+            return
+        self._whole_if_recurrent(source, start, stop, "copied")
+        self._whole_if_recurrent(target, start, stop, "replaced")
+        asked = f"positions {_range(start, stop)} of sequence {source} cannot be copied to {target}"
+        for cache in self.caches:
+            cells = cache.cells_of(source, start, stop)
+            rest = cache.held_besides(target, start, stop)
+            held = np.concatenate([rest, cache.positions_of(source, cells)])
+            self.check_missed(
+                cache, held, _merged(cache, source, target, start, stop), source, asked
+            )
+        with self.unchanged_on_failure(target) as undo:
+            copies = []
+            for cache in self.caches:
+                cells = cache.cells_of(source, start, stop)
+                forgotten = _merged(cache, source, target, start, stop)
+                before = cache.cells_of(target)
+                cache.remove(target, start, stop)
+                cache.set_forgotten(target, forgotten)
+                if cache.n_stream == 1:
+                    cache.share(target, cells)
+                elif cells.size:
+                    to = cache.find_cells(len(cells), target)
+                    cache.occupy(to, cache.positions_of(source, cells), (target,))
+                    copies.append((cache, cells, to))
+                    saved = cache.save_rows(target, np.intersect1d(to, before))
+                    undo.append(partial(cache.restore_rows, saved))
+            for cache, cells, to in copies:
+                cache.copy_cells(source, cells, target, to)
+        if self.recurrent is not None and not self._is_nothing(source, start, stop):
+            self.recurrent.copy(source, target)
+        elif self.recurrent is not None and self.seq_pos_max(target) < 0:
+            self.recurrent.clear(target)
+
+    @contextmanager
+    def unchanged_on_failure(self, seq: int) -> Iterator[list[Callable[[], None]]]:
+        """Changing cells of a sequence's stream: in every cache, or in none.
+
+        What cells hold goes back by itself. For what they store add to the list what is to be
+        called then.
+        """
+        before = [(cache, cache.holdings(cache.stream_of(seq))) for cache in self.caches]
+        undo: list[Callable[[], None]] = []
+        try:
+            yield undo
+        except BaseException:
+            for cache, holdings in before:
+                cache.go_back(holdings)
+            for each in undo:
+                each()
+            raise
+
+    def _whole_if_recurrent(self, seq: int, start: int, stop: int | None, done: str) -> None:
+        """A recurrent state holds all of a sequence: no part of it can be taken."""
+        if self.recurrent is None or self._is_nothing(seq, start, stop):
+            return
+        if start > 0 or (stop is not None and stop <= self.seq_pos_max(seq)):
+            raise Unsupported(
+                f"positions {_range(start, stop)} of sequence {seq} cannot be {done}: the model has"
+                " recurrent layers, whose state holds all of it"
+            )
+
+    def _is_nothing(self, seq: int, start: int, stop: int | None) -> bool:
+        return start > self.seq_pos_max(seq) or (stop is not None and stop <= max(start, 0))
+
+    def reusable(self, seq: int, n_tokens: int) -> int:
+        """How many of a sequence's first `n_tokens` can stay when the rest is removed.
+
+        All of them with full attention. A window forgets, and a recurrent state cannot go back.
+        """
+        held = self.seq_pos_max(seq) + 1
+        n_tokens = min(n_tokens, held)
+        if self.recurrent is not None and n_tokens != held:
+            return 0
+        return n_tokens if all(cache.sees_all(seq, n_tokens) for cache in self.caches) else 0
+
+    def can_copy(self, seq: int, n_tokens: int) -> bool:
+        """Whether the first `n_tokens` of a sequence are all there to be copied to another."""
+        whole = n_tokens == self.seq_pos_max(seq) + 1
+        return (self.recurrent is None or whole) and self.reusable(seq, n_tokens) == n_tokens
+
+    def histories(self) -> list[int]:
+        """A number for each sequence of a shared stream, equal for those that hold the same."""
+        assert self.n_stream == 1
+        known: dict[tuple[bytes, ...], int] = {}
+        by_cache = [cache.cells_by_sequence() for cache in self.caches]
+        return [known.setdefault(cells, len(known)) for cells in zip(*by_cache, strict=True)]
+
+    def check_seq(self, seq: int) -> None:
+        """Raise BadBatch for a sequence that there is not."""
+        if not isinstance(seq, Integral) or not 0 <= seq < self.sizes.n_seq_max:
+            raise BadBatch(f"sequence {seq!r}: n_seq_max is {self.sizes.n_seq_max}")
+
+
+def _range(start: int, stop: int | None) -> str:
+    return f"{start} to {'the end' if stop is None else stop - 1}"
+
+
+def _merged(cache: KVCache, source: int, target: int, start: int, stop: int | None) -> Spans:
+    """What is forgotten of a target that gets positions of a source."""
+    rest = cache.forgotten(target).without(start, stop)
+    return rest.plus(cache.forgotten(source).between(start, stop))
+
+
+def _find_cells(cache: KVCache, runs: list[TokenRun]) -> Cells:
+    """Cells for the tokens of a ubatch.
+
+    In a shared stream for all runs at once: a window's cells are given away by where sequences are
+    before the ubatch, so that none goes which a token of another run has yet to see.
+    """
+    lengths = [len(run.index) for run in runs]
+    if cache.n_stream == 1:
+        return cache.find_cells(sum(lengths))
+    pairs = zip(runs, lengths, strict=True)
+    return np.concatenate([cache.find_cells(n, cache.stream_of(run.seqs[0])) for run, n in pairs])
+
+
+def _cache_size(spec: AttentionLayers, sizes: Sizes) -> int:
+    """Tokens that one stream of a cache must hold: with a window only what can still be seen."""
+    n_tokens = sizes.n_ctx if sizes.unified else sizes.n_ctx_seq
+    if spec.window is None:
+        return n_tokens
+    n_seqs = sizes.n_seq_max if sizes.unified else 1
+    return min(n_tokens, padded(spec.window * n_seqs + sizes.n_ubatch))

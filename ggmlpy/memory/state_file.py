@@ -1,0 +1,213 @@
+"""States of sequences as bytes and files.
+
+    magic "ggmlpy state\\0" | version u32 | header length u64 | header (JSON) | arrays | SHA-256
+
+The header names every array with its type and length; the digest is over all that comes before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+import tempfile
+from collections.abc import Container, Iterator
+from pathlib import Path
+from textwrap import shorten
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ggmlpy.common.quoting import printable
+from ggmlpy.errors import FileError, MissingFile, StateError
+from ggmlpy.graph.types import type_of
+from ggmlpy.memory.spans import Spans
+from ggmlpy.memory.state import LayerRows, Rows, SequenceState
+
+MAGIC = b"ggmlpy state\0"
+VERSION = 2  # in 1 a model was known by a sample of its weights
+_DIGEST_BYTES = 32
+_PREFIX = struct.Struct("<13sIQ")
+
+Array = NDArray[Any]
+
+
+def to_bytes(states: dict[int, SequenceState], about: dict[str, Any] | None = None) -> bytes:
+    """States by sequence number as the bytes of a file. `about` is kept in the header."""
+    return b"".join(_parts(states, about))
+
+
+def _parts(
+    states: dict[int, SequenceState], about: dict[str, Any] | None
+) -> Iterator[bytes | memoryview]:
+    """The bytes of a file, piece by piece: the arrays are not copied."""
+    arrays: list[Array] = []
+    header = {
+        "about": about or {},
+        "sequences": {str(seq): _describe(state, arrays) for seq, state in states.items()},
+    }
+    text = json.dumps(header).encode()
+    digest = hashlib.sha256()
+    parts: list[bytes | memoryview] = [_PREFIX.pack(MAGIC, VERSION, len(text)), text]
+    parts += [np.ascontiguousarray(array).data for array in arrays if array.size]
+    for part in parts:
+        digest.update(part)
+        yield part
+    yield digest.digest()
+
+
+def _describe(state: SequenceState, arrays: list[Array]) -> dict[str, Any]:
+    """A state's part of the header; its arrays are appended in the order in which they stand."""
+    layers = []
+    for i, rows in state.layers.items():
+        layers.append(
+            {
+                "layer": i,
+                "n_tokens": len(rows.positions),
+                "forgotten": [[r.start, r.stop] for r in rows.forgotten.ranges],
+                "k_type": rows.k_type.name,
+                "k_row_bytes": rows.k.shape[1],
+                "v_type": rows.v_type.name,
+                "v_row_bytes": rows.v.shape[1],
+            }
+        )
+        arrays += [rows.positions, rows.k, rows.v]
+    recurrent = []
+    for i, row in state.recurrent.items():
+        recurrent.append({"layer": i, "n_embd_r": len(row)})
+        arrays.append(row)
+    return {"tokens": state.tokens, "layers": layers, "recurrent": recurrent}
+
+
+def from_bytes(data: bytes, name: str = "state") -> tuple[dict[int, SequenceState], dict[str, Any]]:
+    """States by sequence number, and what `to_bytes` was told about them.
+
+    Raises StateError for bytes that are not a state, or a damaged one.
+    """
+    if len(data) < _PREFIX.size + _DIGEST_BYTES or not data.startswith(MAGIC):
+        raise StateError(f"{name}: not a ggmlpy state")
+    _, version, n_header = _PREFIX.unpack_from(data)
+    if version != VERSION:
+        raise StateError(
+            f"{name}: version {version} of the format, this reads {VERSION}: it must be made again"
+        )
+    body, digest = memoryview(data)[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
+    if hashlib.sha256(body).digest() != digest:
+        raise StateError(f"{name}: damaged or cut short: its digest does not match")
+    try:  # the digest says that these are the bytes that were written; a stranger may write any
+        header = json.loads(bytes(body[_PREFIX.size : _PREFIX.size + n_header]))
+        reader = _Reader(body, _PREFIX.size + n_header)
+        states = {_number(seq): _parse(d, reader) for seq, d in header["sequences"].items()}
+        reader.expect_end()
+        return states, dict(header["about"])
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
+        reason = shorten(str(error), 200)
+        raise StateError(f"{name}: its header contradicts its contents: {reason}") from error
+
+
+class _Reader:
+    """Takes arrays off the bytes, one after the other."""
+
+    def __init__(self, data: memoryview, at: int) -> None:
+        self._data = data
+        self._at = at
+
+    def take(self, n_bytes: int) -> NDArray[np.uint8]:
+        left = len(self._data) - self._at
+        if not 0 <= n_bytes <= left:
+            raise ValueError(f"an array of {n_bytes} bytes where {left} are left")
+        self._at += n_bytes
+        return np.frombuffer(self._data, np.uint8, n_bytes, self._at - n_bytes)
+
+    def rows(self, n: int, row_bytes: int) -> Rows:
+        return self.take(n * row_bytes).reshape(n, row_bytes)
+
+    def expect_end(self) -> None:
+        if self._at != len(self._data):
+            raise ValueError(f"{len(self._data) - self._at} bytes are left over")
+
+
+def _parse(described: dict[str, Any], reader: _Reader) -> SequenceState:
+    layers: dict[int, LayerRows] = {}
+    for d in described["layers"]:
+        n_tokens = _whole(d["n_tokens"])
+        positions = np.frombuffer(reader.take(4 * n_tokens).tobytes(), np.int32)
+        k = reader.rows(n_tokens, _whole(d["k_row_bytes"]))
+        v = reader.rows(n_tokens, _whole(d["v_row_bytes"]))
+        k_type, v_type = type_of(str(d["k_type"])), type_of(str(d["v_type"]))
+        forgotten = Spans.parse((_whole(start), _whole(stop)) for start, stop in d["forgotten"])
+        layers[_new(d["layer"], layers)] = LayerRows(positions, k_type, k, v_type, v, forgotten)
+    recurrent: dict[int, NDArray[np.float32]] = {}
+    for d in described["recurrent"]:
+        row = np.frombuffer(reader.take(4 * _whole(d["n_embd_r"])).tobytes(), np.float32)
+        recurrent[_new(d["layer"], recurrent)] = row
+    return SequenceState([_whole(token) for token in described["tokens"]], layers, recurrent)
+
+
+def _whole(value: object) -> int:
+    """A number of the header. `int` would take 1.5, true and "1" for 1."""
+    if type(value) is not int:
+        raise ValueError(f"{value!r} where a whole number must be")
+    return value
+
+
+def _number(key: str) -> int:
+    """The number of a sequence, which JSON has as text in one spelling."""
+    seq = int(key)
+    if seq < 0 or str(seq) != key:
+        raise ValueError(f"{key!r} where the number of a sequence must be")
+    return seq
+
+
+def _new(layer: object, layers: Container[int]) -> int:
+    number = _whole(layer)
+    if number in layers:
+        raise ValueError(f"layer {number} is there twice")
+    return number
+
+
+def write_file(
+    path: str | Path, states: dict[int, SequenceState], about: dict[str, Any] | None = None
+) -> None:
+    """Write states to a file, whole or not at all. Raises FileError."""
+    path = Path(path)
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.writelines(_parts(states, about))
+                file.flush()
+                os.fsync(file.fileno())
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        reason = error.strerror or error
+        raise FileError(f"{printable(path.name)}: the state cannot be written: {reason}") from error
+
+
+def read_file(path: str | Path) -> tuple[dict[int, SequenceState], dict[str, Any]]:
+    """States from a file.
+
+    Raises MissingFile, FileError if it cannot be read, StateError if it is no sound state file.
+    """
+    path = Path(path)
+    if not path.is_file():
+        what = "is a folder" if Path(path).is_dir() else "there is no such file"
+        raise MissingFile(f"{path}: {what}")
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        reason = error.strerror or error
+        raise FileError(f"{printable(path.name)}: the state cannot be read: {reason}") from error
+    return from_bytes(data, printable(path.name))

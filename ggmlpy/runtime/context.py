@@ -1,0 +1,332 @@
+"""Runs a model on tokens of many sequences: memory, ubatches, plans."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from os import PathLike
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ggmlpy.backends.base import Backend
+from ggmlpy.common.arguments import checked
+from ggmlpy.errors import BadBatch
+from ggmlpy.gguf import GGUFFile
+from ggmlpy.graph.graph import Graph
+from ggmlpy.graph.types import F16, TensorType
+from ggmlpy.memory.batch import Batch, check, check_shared, split
+from ggmlpy.memory.cache_types import cache_type
+from ggmlpy.memory.sequences import SequenceMemory, Sizes, decide_sizes
+from ggmlpy.memory.shift import move_positions
+from ggmlpy.memory.transaction import Placement
+from ggmlpy.memory.ubatch import Arrangement, SegmentShape
+from ggmlpy.models import Model, load_model
+from ggmlpy.runtime.context_sizes import check_least
+from ggmlpy.runtime.plans import Plan, PlanCache, Shape, make_inputs
+from ggmlpy.runtime.steady import SteadyStep
+from ggmlpy.sched.compute import backends_for
+from ggmlpy.sched.scheduler import Pin
+
+Logits = NDArray[np.float32]
+
+
+class Context:
+    """One model with the memory of up to `n_seq_max` sequences. `decode` gives logits.
+
+    With `kv_unified` the sequences share `n_ctx` cells; else each has an equal part of its own.
+    `n_ctx_seq` is less than a sequence could have: a limit that the engine keeps to.
+    """
+
+    @checked
+    def __init__(
+        self,
+        model: Model,
+        backends: Sequence[Backend],
+        *,
+        n_ctx: int,
+        n_ctx_seq: int | None = None,
+        n_ubatch: int = 512,
+        n_seq_max: int = 1,
+        kv_unified: bool = False,
+        type_k: TensorType = F16,
+        type_v: TensorType = F16,
+        flash_attn: bool = True,
+        pin: Pin | None = None,
+    ) -> None:
+        check_least("n_ctx", n_ctx, 0)
+        if n_ctx_seq is not None:
+            check_least("n_ctx_seq", n_ctx_seq, 1)
+        check_least("n_ubatch", n_ubatch, 1)
+        check_least("n_seq_max", n_seq_max, 1)
+        self.model = model
+        self.sizes: Sizes = decide_sizes(n_ctx, n_seq_max, kv_unified, n_ubatch, n_ctx_seq)
+        self.memory = SequenceMemory(model.memory, self.sizes, type_k, type_v)
+        for cache in self.memory.caches:
+            cache.scrubs = not flash_attn
+        self.plans = PlanCache(model, self.memory, backends, flash_attn, pin)
+        self.backends = list(backends)
+        self.backend_names = ", ".join(b.name for b in backends)
+        self._last: Plan | None = None
+        self._steady: SteadyStep | None = None  # if nothing else comes between
+        self._last_arranged: tuple[list[tuple[int, ...]], list[Arrangement]] | None = None
+
+    @classmethod
+    @checked
+    def open(
+        cls,
+        path: str | PathLike[str],
+        *,
+        backend: str = "auto",
+        n_threads: int | None = None,
+        **options: Any,
+    ) -> Context:
+        """A context of a GGUF file; `options` are those of Context, `n_ctx` at least. Types of K
+        and V may be names.
+
+        Raises FileError, Unsupported, BackendError, or AllocationError for more memory than there
+        is.
+        """
+        for name in ("type_k", "type_v"):
+            if name in options:
+                options[name] = cache_type(name, options[name])
+        model = load_model(GGUFFile.open(path))
+        return cls(model, backends_for(backend, n_threads), **options)
+
+    @property
+    def n_plans_built(self) -> int:
+        """Graphs built and planned so far; a ubatch of a shape seen before adds none."""
+        return self.plans.n_built
+
+    @property
+    def compute_bytes(self) -> dict[str, int]:
+        """Memory that graphs run in: what is held by now, by backend."""
+        return self.plans.arenas.bytes_by_backend
+
+    def largest_compute_bytes(self) -> dict[str, int]:
+        """Memory that a full ubatch at full depth runs in, by backend. Takes none of it."""
+        sizes = self.sizes
+        n_tokens = min(sizes.n_ubatch, sizes.n_ctx)
+        n_seqs = 1 if sizes.unified else -(-n_tokens // sizes.n_ctx_seq)
+        n_tokens -= n_tokens % n_seqs
+        n_kv = tuple(cache.kv_size for cache in self.memory.caches)
+        runs = ((n_tokens, n_seqs),) if self.memory.recurrent is not None else ()
+        shape = Shape((SegmentShape(n_tokens, 0, n_seqs),), n_seqs, n_kv, runs)
+        return self.plans.arena_bytes(shape)
+
+    def ops_by_backend(self) -> dict[str, Counter[str]]:
+        """How many nodes of which op each backend runs, in the plan that was last in use."""
+        counted: dict[str, Counter[str]] = {}
+        plan = next(reversed(self.plans.plans.values()))
+        for part in plan.executable.schedule.splits:
+            ops = (node.op.name for node in part.nodes if node.op is not None)
+            counted.setdefault(part.backend.name, Counter()).update(ops)
+        return counted
+
+    @property
+    def last_graph(self) -> Graph:
+        """The graph of the last ubatch, its inputs as they were: `compute` runs it again."""
+        assert self._last is not None, "nothing was decoded yet"
+        return self._last.executable.graph
+
+    @checked
+    def n_past(self, seq: int = 0) -> int:
+        """Where the next token of a sequence belongs."""
+        return self.memory.seq_pos_max(seq) + 1
+
+    def warm_up(self) -> None:
+        """Build the plan of a decode step: kernels are compiled and weights packed by then."""
+        n_kv = tuple(cache.n_kv() for cache in self.memory.caches)
+        runs = ((1, 1),) if self.memory.recurrent is not None else ()
+        self.plans.get(Shape((SegmentShape(1),), 1, n_kv, runs))
+
+    @checked
+    def decode(self, tokens: Sequence[int], *, seq: int = 0, all_logits: bool = False) -> Logits:
+        """Run `tokens` after what the memory holds of a sequence.
+
+        Returns the logits of the last token, or with `all_logits` of every one: [n_outputs,
+        n_vocab], good until the next call. Raises as `decode_batch` does.
+        """
+        batch = Batch()
+        batch.extend(seq, tokens, self.n_past(seq), all_wanted=all_logits)
+        return self.decode_batch(batch)
+
+    def decode_batch(self, batch: Batch) -> Logits:
+        """Run a batch: the logits of the wanted tokens in its order, [n_wanted, n_vocab].
+
+        Good until the next call. Raises BadBatch or Unsupported for tokens that do not fit what the
+        memory holds, CacheFull where there is no room; the memory is then as it was.
+        """
+        steady, self._steady = self._steady, None
+        logits = None if steady is None else steady.run(batch)
+        if logits is not None:
+            self._steady = steady
+            return logits
+        self._check(batch)
+        ubatches = self._arranged(batch)
+        if len(ubatches) > 1:
+            self.memory.check_room(batch, ubatches)
+        with self.memory.transaction(batch):
+            if len(ubatches) == 1:
+                placement = self.memory.place(batch, ubatches[0])
+                outputs, index = self._run(batch, placement)
+                self._steady = self._steady_after(batch, placement)
+                in_order = len(index) < 2 or bool((index[1:] > index[:-1]).all())
+                return outputs if in_order else outputs[np.argsort(index)]
+            wanted = np.flatnonzero(batch.wanted)
+            logits = np.empty((len(wanted), self.model.hparams.n_vocab), np.float32)
+            for ubatch in ubatches:
+                outputs, index = self._run(batch, self.memory.place(batch, ubatch))
+                logits[np.searchsorted(wanted, index)] = outputs
+        return logits
+
+    def _steady_after(self, batch: Batch, placement: Placement) -> SteadyStep | None:
+        assert self._last is not None
+        n_vocab = self.model.hparams.n_vocab
+        return SteadyStep.after(batch, self._last, placement, self.memory, n_vocab)
+
+    def _check(self, batch: Batch) -> None:
+        n_seq_max = self.sizes.n_seq_max
+        next_position = self.memory.next_positions()
+        unified = self.memory.n_stream == 1
+        recurrent = self.memory.recurrent is not None
+        check(batch, self.model.hparams.n_vocab, n_seq_max, unified, recurrent, next_position)
+        if max(map(len, batch.seq_ids)) > 1:
+            check_shared(batch, self.memory.histories())
+
+    # --- sequences by hand: what an engine does by itself ---
+
+    @checked
+    def seq_rm(self, seq: int, start: int = 0, stop: int | None = None) -> None:
+        """Forget positions `start` up to `stop` (None: to the end); `seq` -1 means every sequence.
+
+        Raises BadBatch for a sequence that there is not, Unsupported for a part that recurrent
+        layers or a window cannot forget; nothing is changed then.
+        """
+        self.memory.seq_rm(seq, *_span(start, stop))
+
+    @checked
+    def seq_cp(self, source: int, target: int, start: int = 0, stop: int | None = None) -> None:
+        """Let `target` hold what `source` holds there; done when it returns.
+
+        In a shared stream both have the same cells from then on, between streams K and V are
+        copied. Raises BadBatch, CacheFull or Unsupported; nothing is changed then.
+        """
+        self.memory.seq_cp(source, target, *_span(start, stop))
+
+    @checked
+    def seq_keep(self, seq: int) -> None:
+        """Forget every sequence but one."""
+        self.memory.seq_keep(seq)
+
+    @checked
+    def seq_pos_min(self, seq: int) -> int:
+        """The lowest position held of a sequence, -1 if none is."""
+        return self.memory.seq_pos_min(seq)
+
+    @checked
+    def seq_pos_max(self, seq: int) -> int:
+        """The highest position held of a sequence, -1 if none is."""
+        return self.memory.seq_pos_max(seq)
+
+    def clear(self) -> None:
+        """Forget every sequence."""
+        self.memory.clear()
+
+    @checked
+    def seq_add(self, seq: int, start: int, stop: int | None, delta: int) -> None:
+        """Add `delta` to a sequence's positions `start` up to `stop`; below 0 they are forgotten.
+
+        Raises BadBatch where a position is taken, Unsupported, CacheFull; nothing is changed then.
+        """
+        check_least("delta", delta, -(2**31))
+        start, stop = _span(start, stop)
+        move_positions(
+            self.model, self.memory, self.backends, seq, start, stop, lambda p: p + delta
+        )
+
+    @checked
+    def seq_div(self, seq: int, start: int, stop: int | None, divisor: int) -> None:
+        """Divide positions by a whole number; several tokens may come to be at one position."""
+        check_least("divisor", divisor, 1)
+        start, stop = _span(start, stop)
+        move_positions(
+            self.model, self.memory, self.backends, seq, start, stop,
+            lambda p: p // divisor, may_meet=True,
+        )  # fmt: skip
+
+    def _arranged(self, batch: Batch) -> list[Arrangement]:
+        """The batch's ubatches. A step of the same sequences as the last one is arranged alike."""
+        if self._last_arranged is not None and self._last_arranged[0] == batch.seq_ids:
+            return self._last_arranged[1]
+        unified = self.memory.n_stream == 1
+        ubatches = [Arrangement.of(runs, unified) for runs in split(batch, self.sizes.n_ubatch)]
+        if len(ubatches) == 1:
+            self._last_arranged = (list(batch.seq_ids), ubatches)
+        return ubatches
+
+    def _run(self, batch: Batch, placement: Placement) -> tuple[Logits, NDArray[np.int64]]:
+        """One ubatch: logits of its wanted tokens, and those tokens' places in the batch."""
+        ubatch, positions = placement.ubatch, placement.positions
+        wanted = [i for i, place in enumerate(ubatch.places) if batch.wanted[place]]
+        shape = Shape(
+            ubatch.segments,
+            max(1, len(wanted)),
+            tuple(cache.n_kv(ubatch.streams) for cache in self.memory.caches),
+            ubatch.lengths if self.memory.recurrent is not None else (),
+        )
+        plan = self._last = self.plans.get(shape)
+        plan.tokens[:] = [batch.tokens[place] for place in ubatch.places]
+        plan.positions[:] = positions
+        plan.out_ids[:] = wanted or 0
+        if plan.state_rows is not None:
+            plan.state_rows[:] = ubatch.run_seqs
+        for i, cache in enumerate(self.memory.caches):
+            plan.rows[i][:] = cache.rows_at(ubatch.seqs, placement.cells[i])
+            first = 0
+            for mask, members in zip(plan.masks[i], ubatch.members, strict=True):
+                here = positions[first : first + len(mask)]
+                for runs in members:
+                    at = slice(runs.first, runs.stop)
+                    cache.fill_mask(mask[at], here[at], runs.seqs)
+                first += len(mask)
+        return plan.run()[: len(wanted)], ubatch.index[wanted]
+
+
+def _span(start: int, stop: int | None) -> tuple[int, int | None]:
+    """Positions as llama.cpp takes them: below 0 means from the start, to the end.
+
+    Raises BadBatch for what is no range.
+    """
+    start, stop = max(0, start), None if stop is None or stop < 0 else stop
+    if stop is not None and stop < start:
+        raise BadBatch(f"positions {start} up to {stop} are none: stop must not be below start")
+    return start, stop
+
+
+def build_graph(
+    model: Model,
+    n_tokens: int,
+    n_past: int = 0,
+    *,
+    type_k: TensorType = F16,
+    type_v: TensorType = F16,
+    flash_attn: bool = True,
+) -> Graph:
+    """A model's graph for `n_tokens` after `n_past`, of which the last one's logits are wanted.
+
+    To look at, not to run: its inputs are empty.
+    """
+    n_all = n_past + n_tokens
+    memory = SequenceMemory(model.memory, decide_sizes(n_all, 1, False, n_tokens), type_k, type_v)
+    n_kv = []
+    for cache in memory.caches:
+        cells = cache.find_cells(min(n_all, cache.n_ctx))
+        cache.occupy(cells, cells.astype(np.int32))
+        n_kv.append(cache.n_kv())
+    runs = ((n_tokens, 1),) if memory.recurrent is not None else ()
+    shape = Shape((SegmentShape(n_tokens),), 1, tuple(n_kv), runs)
+    inputs = make_inputs(shape, memory, flash_attn)
+    logits = model.build(inputs)
+    return Graph(*inputs.writes, logits)

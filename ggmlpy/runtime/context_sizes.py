@@ -1,0 +1,127 @@
+"""How large a context is: the two numbers a user may give, held against each other.
+
+    n_ctx       tokens of all sequences together: what the KV cache holds
+    n_ctx_seq   tokens that one sequence may have
+
+Numbers that are given are not rounded: those that contradict each other are refused. Where none is
+given, the size is what the model was trained with, as far as memory allows.
+"""
+
+from __future__ import annotations
+
+import warnings
+from bisect import bisect_right
+from dataclasses import replace
+
+from ggmlpy.errors import BadBatch
+from ggmlpy.graph.storage import physical_memory
+from ggmlpy.graph.types import TensorType
+from ggmlpy.memory.kv_cache import KV_PAD
+from ggmlpy.memory.sequences import Sizes, memory_bytes
+from ggmlpy.models.memory import Memory
+
+_MOST = 1 << 62  # of which numpy's integers hold the next multiple of 256, too
+_SHORT = 256  # tokens of a sequence below which a default is not what was meant
+
+
+class ContextWarning(UserWarning):
+    """A sequence may have more tokens than the model was trained with, or fewer than expected."""
+
+
+def choose_sizes(
+    n_ctx: int, n_ctx_seq: int, n_seq_max: int, kv_unified: bool, n_ctx_train: int
+) -> tuple[int, int]:
+    """`n_ctx` and `n_ctx_seq`, each 0 for whatever the other one makes it.
+
+    Both 0: `n_ctx` is what the model was trained with. Raises BadBatch for a contradiction, and
+    warns of a sequence that may outgrow what the model was trained with.
+    """
+    check_least("n_ctx", n_ctx, 0)
+    check_least("n_ctx_seq", n_ctx_seq, 0)
+    check_least("n_seq_max", n_seq_max, 1)
+    if kv_unified:
+        total, most = _shared(n_ctx, n_ctx_seq, n_seq_max, n_ctx_train)
+    else:
+        total, most = _split(n_ctx, n_ctx_seq, n_seq_max, n_ctx_train)
+    name = "n_ctx" if most == n_ctx else "n_ctx_seq"
+    if most > n_ctx_train:
+        limit = f"; n_ctx_seq={n_ctx_train} keeps each within it" if n_seq_max > 1 else ""
+        _warn(
+            f"{name} is {most}, the model was trained with {n_ctx_train}: text beyond that may not"
+            f" make sense{limit}"
+        )
+    elif not n_ctx and not n_ctx_seq and most < min(n_ctx_train, _SHORT):
+        _warn(
+            f"the {n_ctx_train} tokens that the model was trained with leave {most} for each of"
+            f" {n_seq_max} sequences: n_ctx_seq says how many each may have"
+        )
+    return total, most
+
+
+def reduce_to_memory(spec: Memory, sizes: Sizes, type_k: TensorType, type_v: TensorType) -> Sizes:
+    """Sizes that nobody asked for, so that the memory is at most half of what the machine has.
+
+    The other half is for weights and results. Sizes that are too large become the largest multiple
+    of KV_PAD tokens a sequence that fits, KV_PAD at least; a warning says so. Raises Unsupported
+    for types of K and V that the model cannot have.
+    """
+
+    def of(n_ctx_seq: int) -> Sizes:
+        n_ctx = n_ctx_seq if sizes.unified else n_ctx_seq * sizes.n_seq_max
+        return replace(sizes, n_ctx=n_ctx, n_ctx_seq=n_ctx_seq)
+
+    def taken(n_pads: int) -> int:
+        return memory_bytes(spec, of(n_pads * KV_PAD), type_k, type_v)
+
+    has, wanted = physical_memory(), memory_bytes(spec, sizes, type_k, type_v)
+    n_pads = sizes.n_ctx_seq // KV_PAD
+    if wanted <= has // 2 or n_pads == 0:
+        return sizes
+    reduced = of(max(1, bisect_right(range(1, n_pads + 1), has // 2, key=taken)) * KV_PAD)
+    _warn(
+        f"n_ctx is {reduced.n_ctx}, not the {sizes.n_ctx} of the model's training: K and V of those"
+        f" take {wanted / 1e9:.1f} GB, more than half of this machine's {has / 1e9:.1f} GB; n_ctx"
+        " or n_ctx_seq asks for another size"
+    )
+    return reduced
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, ContextWarning, stacklevel=5)
+
+
+def _shared(n_ctx: int, n_ctx_seq: int, n_seq_max: int, n_ctx_train: int) -> tuple[int, int]:
+    total = n_ctx or n_ctx_seq * n_seq_max or n_ctx_train
+    if n_ctx_seq > total:
+        raise BadBatch(
+            f"n_ctx_seq is {n_ctx_seq}: more than all sequences together may have, n_ctx = {n_ctx};"
+            " make that larger"
+        )
+    return total, n_ctx_seq or total
+
+
+def _split(n_ctx: int, n_ctx_seq: int, n_seq_max: int, n_ctx_train: int) -> tuple[int, int]:
+    if not n_ctx and not n_ctx_seq:
+        n_ctx_seq = max(1, n_ctx_train // n_seq_max)
+    if not n_ctx_seq and n_ctx % n_seq_max:
+        raise BadBatch(
+            f"n_ctx is {n_ctx}, of which {n_seq_max} sequences cannot have equal parts: say"
+            " n_ctx_seq, the tokens of one, or kv_unified=True to share"
+        )
+    most = n_ctx_seq or n_ctx // n_seq_max
+    total = most * n_seq_max
+    if n_ctx not in (0, total):
+        share = ", or say kv_unified=True to share" if n_seq_max > 1 and n_ctx_seq <= n_ctx else ""
+        raise BadBatch(
+            f"n_ctx is {n_ctx}, but n_seq_max = {n_seq_max} times n_ctx_seq = {n_ctx_seq} is"
+            f" {total}: leave one of them out{share}"
+        )
+    return total, most
+
+
+def check_least(name: str, value: int, least: int) -> None:
+    """Raise BadBatch unless it is at least `least`, and not beyond all sizes."""
+    if value < least:
+        raise BadBatch(f"{name} is {value!r}: it must be a whole number, at least {least}")
+    if value > _MOST:
+        raise BadBatch(f"{name} is {value!r}: it must be at most 2^62")

@@ -1,0 +1,118 @@
+"""What was loaded and decided, as one table: sizes, caches, memory, backends."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ggmlpy.gguf import GGUFFile
+from ggmlpy.memory.kv_cache import KVCache
+from ggmlpy.memory.sequences import SequenceMemory
+from ggmlpy.runtime.context import Context
+
+Row = tuple[str, str]
+
+
+def summary(file: GGUFFile, context: Context, n_batch: int, load_s: float) -> str:
+    """A line a row: its name, then what there is to say."""
+    rows = [
+        *_model_rows(file, context),
+        *_context_rows(context),
+        *_memory_rows(context.memory),
+        ("compute", _compute(context)),
+        (
+            "n_batch",
+            f"{n_batch} tokens, of which n_ubatch = {context.sizes.n_ubatch} run at a time",
+        ),
+        *_backend_rows(context),
+        ("load", f"{load_s:.2f} s"),
+    ]
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:{width}}  {text}" for name, text in rows)
+
+
+def _model_rows(file: GGUFFile, context: Context) -> list[Row]:
+    h = context.model.hparams
+    n_parameters = sum(t.n_elements for t in file.tensors.values())
+    by_type: Counter[str] = Counter()
+    for tensor in file.tensors.values():
+        by_type[tensor.type.name] += tensor.n_bytes
+    types = ", ".join(f"{name} {megabytes(n)}" for name, n in by_type.most_common())
+    layers = (
+        f"{h.architecture}, {_count(h.n_layer, 'layer')}, {n_parameters / 1e6:.1f} M parameters"
+    )
+    return [
+        ("model", f"{file.name}: {layers}"),
+        ("weights", f"{megabytes(by_type.total())}: {types}"),
+    ]
+
+
+def _context_rows(context: Context) -> list[Row]:
+    sizes, trained = context.sizes, context.model.hparams.n_ctx_train
+    layout = (
+        "unified: all share one stream of cells"
+        if sizes.unified
+        else "split: each has a stream of cells of its own"
+    )
+    return [
+        ("n_ctx", f"{sizes.n_ctx} tokens, those of all sequences together"),
+        ("n_ctx_seq", f"{sizes.n_ctx_seq} tokens, the most of one (trained with {trained})"),
+        ("n_seq_max", f"{sizes.n_seq_max}, {layout}"),
+    ]
+
+
+def _memory_rows(memory: SequenceMemory) -> list[Row]:
+    rows = [("memory", megabytes(memory.n_bytes))]
+    for cache in memory.caches:
+        name = "attention" if cache.window is None else f"window {cache.window}"
+        rows.append((f"  {name}", _cache(cache)))
+    if memory.recurrent is not None:
+        n_layers, n_seqs = len(memory.recurrent.states), memory.sizes.n_seq_max
+        size = megabytes(memory.recurrent.n_bytes)
+        layers, states = _count(n_layers, "layer"), _count(n_seqs, "state")
+        rows.append(("  recurrent", f"{layers}, {states}, f32 {size}"))
+    return rows
+
+
+def _cache(cache: KVCache) -> str:
+    cells = f"{cache.n_stream} x {cache.kv_size} cells"
+    if cache.n_ctx < cache.kv_size:
+        cells += f" (padded; {cache.n_ctx} are used)"
+    parts = [_count(len(cache.k), "layer"), cells]
+    for name, type, leaves in (("K", cache.type_k, cache.k), ("V", cache.type_v, cache.v)):
+        size = megabytes(sum(leaf.spec.n_bytes for leaf in leaves.values()))
+        parts.append(f"{name} {type} {size}")
+    return ", ".join(parts)
+
+
+def _compute(context: Context) -> str:
+    """What graphs run in: held by now, and what a full ubatch at full depth takes."""
+    now, most = context.compute_bytes, context.largest_compute_bytes()
+    return ", ".join(
+        f"{name} {megabytes(now.get(name, 0))} by now, {megabytes(n)} for a full ubatch"
+        for name, n in most.items()
+    )
+
+
+def _backend_rows(context: Context) -> list[Row]:
+    """The one that was chosen, and those that run what it cannot."""
+    rows: list[Row] = []
+    counts = context.ops_by_backend()
+    n_all = sum(ops.total() for ops in counts.values())
+    for backend in context.backends:
+        ops = counts.get(backend.name, Counter())
+        share = f"runs {ops.total()} of {n_all} nodes"
+        if rows and ops:
+            share += f" ({', '.join(f'{n} {op}' for op, n in ops.most_common())})"
+        parts = [backend.name, backend.settings(), share]
+        rows.append(("  fallback" if rows else "backend", ", ".join(filter(None, parts))))
+    return rows
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}{'' if n == 1 else 's'}"
+
+
+def megabytes(n_bytes: int) -> str:
+    """MB of a million bytes, with enough places for what is small."""
+    mb = n_bytes / 1e6
+    return f"{mb:.{1 if mb >= 10 else 2 if mb >= 0.1 else 4}f} MB"

@@ -1,0 +1,143 @@
+"""Where nodes may write: refused here, once a plan, for every backend alike.
+
+A node of an op with `view_of` that computes (cpy, set_rows) writes into memory that was there
+before it. That memory must be writable, and nothing else that the node reads.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.exceptions import TooHardError
+from numpy.typing import NDArray
+
+from ggmlpy.errors import WriteError
+from ggmlpy.graph.graph import Graph
+from ggmlpy.graph.storage import ALIGNMENT
+from ggmlpy.graph.tensor import Flag, Tensor
+
+_MAX_WORK = 100_000  # steps of numpy's search for a shared byte: about a millisecond
+
+Box = list[tuple[int, int]]  # (count, byte stride) from the innermost on
+
+
+def check_writes(graph: Graph) -> None:
+    """Raise WriteError for a node that writes into a weight, into read-only memory, or into memory
+    that it also reads.
+
+    A copy of a tensor onto exactly itself is allowed, where element i comes from element i.
+    """
+    for node in graph.nodes:
+        assert node.op is not None
+        if node.op.computes and node.op.view_of is not None:
+            _check_write(graph, node, node.op.view_of)
+
+
+def _check_write(graph: Graph, node: Tensor, target: int) -> None:
+    assert node.op is not None
+    names = node.op.source_names(len(node.src))
+    what = f"{graph.name_of(node)} ({node.op.name}): {names[target]}"
+    reason = _why_fixed(node.root)
+    if reason:
+        raise WriteError(
+            f"{what} lies in {graph.name_of(node.root)}, {reason}: it must lie in a leaf that may"
+            " change, as of ggmlpy.zeros or ggmlpy.from_numpy of a writable array"
+        )
+    if _overlaps_itself(node):
+        raise WriteError(f"{what} has elements that share memory: each must have its own")
+    for i, source in enumerate(node.src):
+        if i == target or not share_memory(source, node):
+            continue
+        may_be_same = i == 0 and node.op.in_place
+        if not (may_be_same and _same_elements(source, node)):
+            allowed = ", or be the same elements" if may_be_same else ""
+            raise WriteError(f"{what} and {names[i]} share memory: they must lie apart{allowed}")
+
+
+def _why_fixed(root: Tensor) -> str:
+    """Why a leaf's memory may not be written to; empty where it may."""
+    if not root.is_leaf:
+        return ""
+    if Flag.WEIGHT in root.flags:
+        return "a weight"
+    return "" if root.storage is None or root.storage.data.flags.writeable else "read-only memory"
+
+
+def share_memory(a: Tensor, b: Tensor) -> bool:
+    """Whether some byte belongs to an element of both.
+
+    Exact, but for layouts so tangled that the search is given up: they count as sharing one.
+    """
+    if a.root is not b.root and (a.root.storage is None or b.root.storage is None):
+        return False  # values of the graph, and leafs without memory yet, lie apart
+    start_a, start_b = _start(a), _start(b)
+    if start_a + a.spec.n_bytes <= start_b or start_b + b.spec.n_bytes <= start_a:
+        return False
+    return _boxes_meet(start_a, _box(a), start_b, _box(b))
+
+
+def _start(tensor: Tensor) -> int:
+    """The address of the first element; counted from ALIGNMENT where memory is not there yet."""
+    storage = tensor.root.storage
+    return (ALIGNMENT if storage is None else storage.address) + tensor.view_offs
+
+
+def _box(tensor: Tensor) -> Box:
+    """Where the tensor's bytes lie, in the fewest dimensions: equal for equal elements."""
+    spec = tensor.spec
+    counts = (spec.ne[0] // spec.type.block_size, *spec.ne[1:])
+    box = [(spec.type.type_size, 1)]
+    for n, stride in zip(counts, spec.nb, strict=True):
+        inner, step = box[-1]
+        if stride == inner * step:
+            box[-1] = (inner * n, step)
+        elif n > 1:
+            box.append((n, stride))
+    return box
+
+
+def _same_elements(a: Tensor, b: Tensor) -> bool:
+    """Whether element i of both is the same bytes, for every i. They share memory."""
+    return a.type is b.type and _start(a) == _start(b) and _box(a) == _box(b)
+
+
+def _overlaps_itself(tensor: Tensor) -> bool:
+    """Whether some byte belongs to two elements.
+
+    If so there are two elements that differ in some dimension last, by d steps of it: all bytes
+    of the dimensions within, and the same d steps further on, share one.
+    """
+    start, box = _start(tensor), _box(tensor)
+    if math.prod(n for n, _ in box) > tensor.spec.n_bytes:
+        return True
+    return any(
+        _boxes_meet(start, box[:d], start + stride, [*box[:d], (n - 1, stride)])
+        for d, (n, stride) in enumerate(box)
+        if d > 0
+    )
+
+
+def _boxes_meet(start_a: int, a: Box, start_b: int, b: Box) -> bool:
+    try:
+        x, y = _bytes_at(start_a, a), _bytes_at(start_b, b)
+        return np.shares_memory(x, y, _MAX_WORK)  # type: ignore[arg-type]  # the stub: -1 or 0
+    except (TooHardError, ValueError):  # ValueError: more elements than numpy can count
+        return True
+
+
+class _Interface:
+    def __init__(self, address: int, box: Box) -> None:
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": "|u1",
+            "data": (address, True),
+            "shape": tuple(n for n, _ in box),
+            "strides": tuple(stride for _, stride in box),
+        }
+
+
+def _bytes_at(address: int, box: Box) -> NDArray[Any]:
+    """An array that is only asked where it lies: there may be no memory at all."""
+    return np.asarray(_Interface(address, box))

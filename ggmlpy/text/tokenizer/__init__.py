@@ -1,0 +1,28 @@
+"""Tokenizers, by the vocabulary that a GGUF file carries.
+
+keys.py            the metadata's values, typed
+special.py         special tokens by key and by text
+vocabulary.py      texts, types, scores, special tokens
+pre_tokenizers.py  how BPE vocabularies cut words: the table
+bpe.py spm.py wpm.py   text to tokens, a kind each
+merging.py         what BPE and SPM have in common: pieces merge pair by pair
+partition.py       tokens that are matched literally
+stream.py          tokens to text, one by one
+tokenizer.py       Tokenizer, which brings them together
+"""
+
+from ggmlpy.text.tokenizer.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer, PreTokenizerWarning
+from ggmlpy.text.tokenizer.stream import StreamDecoder
+from ggmlpy.text.tokenizer.tokenizer import KINDS, Tokenizer
+from ggmlpy.text.tokenizer.vocabulary import TokenizerWarning, TokenType
+
+__all__ = [
+    "KINDS",
+    "PRE_TOKENIZERS",
+    "PreTokenizer",
+    "PreTokenizerWarning",
+    "StreamDecoder",
+    "TokenType",
+    "Tokenizer",
+    "TokenizerWarning",
+]

@@ -1,0 +1,90 @@
+"""SPM vocabularies: SentencePiece's BPE, where the adjacent pair of highest score merges first.
+
+`tokenizers` cannot run these exactly: its BPE ranks pairs, not the pieces they make, so it breaks
+ties between scores in another order, and it needs a token for each half of a pair. Hence the
+merging is done here, with three facts that make it quick:
+
+- A merge may be tried on any two neighbours, and only a heap decides the order: n log n.
+- No merge crosses a place that no token crosses. Text is cut before each ▁ that follows a character
+  that no token has before a ▁, which for natural text means at words, and the tokens stay the same.
+- Words repeat, so the tokens of recent ones are kept.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ggmlpy.errors import TokenizerError
+from ggmlpy.text.tokenizer.blocks import blocks
+from ggmlpy.text.tokenizer.merging import MAX_CACHED, MAX_CACHED_CHARS, merge
+from ggmlpy.text.tokenizer.vocabulary import TokenType, Vocabulary
+
+_SPACE = "\u2581"
+
+_MERGEABLE = frozenset(map(int, (TokenType.NORMAL, TokenType.USER_DEFINED, TokenType.UNDEFINED)))
+
+
+class SentencePieces:
+    """Encodes text by an SPM vocabulary.
+
+    Only what is text merges: unlike in llama.cpp, as in SentencePiece, typing "</s>" never gives
+    the control token. A character without a token is spelt in byte tokens, or is one unknown token
+    where the vocabulary has none for its bytes.
+    """
+
+    def __init__(self, vocab: Vocabulary) -> None:
+        self._where = vocab.keys.where
+        self._ids = {text: id for text, id in vocab.ids.items() if vocab.types[id] in _MERGEABLE}
+        scores = vocab.scores
+        self._costs = {text: -scores[id] for text, id in self._ids.items()}
+        self._byte_ids = [vocab.ids.get(f"<0x{byte:02X}>") for byte in range(256)]
+        self._unk_id = vocab.declared_ids.get("unk")
+        self._word_start = _word_pattern(self._ids)
+        self._cache: dict[str, list[int]] = {}
+
+    def encode(self, text: str) -> list[int]:
+        ids: list[int] = []
+        for block in blocks(text.replace(" ", _SPACE), self._word_start):
+            for word in self._word_start.split(block):
+                cached = self._cache.get(word)
+                ids += self._encode_word(word) if cached is None else cached
+        return ids
+
+    def _encode_word(self, word: str) -> list[int]:
+        ids: list[int] = []
+        for piece in merge(word, self._cost):
+            id = self._ids.get(piece)
+            ids += self._spell(piece) if id is None else [id]
+        if len(word) <= MAX_CACHED_CHARS:
+            if len(self._cache) >= MAX_CACHED:
+                self._cache.clear()
+            self._cache[word] = ids
+        return ids
+
+    def _cost(self, left: str, right: str) -> float | None:
+        return self._costs.get(left + right)
+
+    def _spell(self, char: str) -> list[int]:
+        ids = [self._byte_ids[byte] for byte in char.replace(_SPACE, " ").encode()]
+        known = [id for id in ids if id is not None]
+        if len(known) == len(ids):
+            return known
+        if self._unk_id is not None:
+            return [self._unk_id]
+        raise TokenizerError(
+            f"{self._where}the vocabulary has no token for {char!r}, no byte tokens to spell it "
+            "and none for unknown text"
+        )
+
+
+def _word_pattern(pieces: dict[str, int]) -> re.Pattern[str]:
+    """Matches, with no width, where text can be cut without changing its tokens."""
+    crossed = {
+        piece[i - 1]
+        for piece in pieces
+        if piece.rfind(_SPACE) > 0
+        for i in range(1, len(piece))
+        if piece[i] == _SPACE
+    }
+    uncrossed = f"(?<![{re.escape(''.join(sorted(crossed)))}])" if crossed else ""
+    return re.compile(rf"(?!\A){uncrossed}(?={_SPACE})")

@@ -1,0 +1,297 @@
+"""Tokenizer: text to tokens and back, by the vocabulary in a GGUF file."""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+from ggmlpy.common.quoting import quoted
+from ggmlpy.errors import TokenizerError
+from ggmlpy.gguf import GGUFFile
+from ggmlpy.text.tokenizer.bpe import BytePairs, spell_byte_level, spell_plain
+from ggmlpy.text.tokenizer.keys import Keys
+from ggmlpy.text.tokenizer.partition import Partition
+from ggmlpy.text.tokenizer.pre_tokenizers import PreTokenizer, find_pre_tokenizer
+from ggmlpy.text.tokenizer.spm import SentencePieces
+from ggmlpy.text.tokenizer.stream import StreamDecoder
+from ggmlpy.text.tokenizer.vocabulary import TokenizerWarning, TokenType, Vocabulary
+from ggmlpy.text.tokenizer.wpm import WordPieces
+
+
+class Encoder(Protocol):
+    """How a kind of vocabulary turns plain text into tokens."""
+
+    def encode(self, text: str) -> list[int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What all vocabularies of one `tokenizer.ggml.model` have in common."""
+
+    name: str
+    add_bos: bool = False
+    add_eos: bool = False
+    add_space_prefix: bool = False
+    default_ids: Mapping[str, int] = field(default_factory=dict)
+
+
+SPM = Kind("spm", add_bos=True, add_space_prefix=True, default_ids={"unk": 0, "bos": 1, "eos": 2})
+BPE = Kind("bpe")
+WPM = Kind(
+    "wpm",
+    add_bos=True,
+    add_eos=True,
+    default_ids={"pad": 0, "unk": 100, "bos": 101, "sep": 102, "mask": 103},
+)
+KINDS = {"llama": SPM, "gpt2": BPE, "gemma4": BPE, "bert": WPM}
+"""The supported values of `tokenizer.ggml.model`."""
+
+_UNSUPPORTED = {"no_vocab": "none"}  # other names
+
+_TYPES = frozenset(map(int, TokenType))
+
+
+class Tokenizer:
+    """The tokenizer of a model.
+
+    Making one is cheap: the vocabulary is read and its tables are built when text is first asked
+    for. A file whose kind of tokenizer is not supported, or that has none, opens all the same, and
+    only what needs it raises.
+    """
+
+    def __init__(self, metadata: Mapping[str, Any], name: str = "") -> None:
+        """`name`: the file, for messages. Raises TokenizerError, naming the key, for damage."""
+        keys = Keys(metadata, f"{name}: " if name else "")
+        self._model = keys.text("model", "none")
+        kind = KINDS.get(self._model) or Kind(_UNSUPPORTED.get(self._model, self._model))
+        self.kind = kind.name
+        """"spm", "bpe", "wpm", "none", or the file's own word for one that is not supported."""
+        self.pre = "gemma4" if self._model == "gemma4" else keys.optional_text("pre")
+        """How a BPE vocabulary cuts words, as the file names it."""
+        self.vocab = Vocabulary(keys, kind.default_ids)
+        self.n_vocab = self.vocab.n_vocab
+        pre = find_pre_tokenizer(self.pre, keys.where) if kind is BPE else PreTokenizer(())
+        self._pre_tokenizer = pre
+        self._byte_level = kind is BPE and pre.byte_level
+        self.add_bos = pre.always_bos or keys.flag("add_bos_token", kind.add_bos or pre.add_bos)
+        self.add_eos = keys.flag("add_eos_token", kind.add_eos)
+        if kind is WPM:  # its frame is not the file's choice
+            self.add_bos = self.add_eos = True
+        self.add_space_prefix = kind.add_space_prefix and keys.flag("add_space_prefix", True)
+        self._end_id = self.vocab.declared_ids.get("sep" if kind is WPM else "eos")
+        if self._model in KINDS:
+            self._check_complete()
+
+    @classmethod
+    def from_gguf(cls, path: str | Path) -> Tokenizer:
+        """The tokenizer of the GGUF file at `path`, which stays mapped while it is needed.
+
+        Raises what `GGUFFile.open` raises, and TokenizerError for a damaged vocabulary.
+        """
+        file = GGUFFile.open(path)
+        return cls(file.metadata, file.name)
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, Any], name: str = "") -> Tokenizer:
+        """The tokenizer that `metadata` describes; `name` is the file's, for messages.
+
+        Any mapping will do, with lists or numpy arrays for arrays. A GGUFFile's must stay open.
+        """
+        return cls(metadata, name)
+
+    def prepare(self) -> None:
+        """Build now what the first text would. For a vocabulary that cannot encode it does nothing.
+
+        What that takes for a moment (40 MB for Llama 3) is given back before other memory is taken.
+        """
+        try:
+            self.encode("a")
+        except TokenizerError:
+            return  # said when text is asked for
+
+    def encode(self, text: str, add_bos: bool = False, special: bool = False) -> list[int]:
+        """The tokens of `text`.
+
+        `add_bos` adds BOS before and EOS behind, each where the file asks for it (`self.add_bos`,
+        `self.add_eos`; WPM: CLS and SEP). `special` parses control tokens such as "<|im_end|>"
+        where they stand in the text; without it they are text like any other.
+
+        Raises TokenizerError for a kind that is not supported, a vocabulary that is damaged, and
+        text that is not Unicode (lone surrogates).
+        """
+        self._require_text()
+        _check_unicode(text)
+        ids = self._encode_parts(text, special)
+        if not add_bos:
+            return ids
+        if self.add_bos and self.bos_id is not None:
+            if ids[:1] == [self.bos_id]:
+                warnings.warn(
+                    "the text begins with BOS and one more is added: leave out one of them",
+                    TokenizerWarning,
+                    stacklevel=2,
+                )
+            ids.insert(0, self.bos_id)
+        if self.add_eos and self._end_id is not None:
+            ids.append(self._end_id)
+        return ids
+
+    def decode(self, ids: Iterable[int], special: bool = False, *, start: bool = True) -> str:
+        """The text of tokens; bytes that are not UTF-8 become U+FFFD.
+
+        `special` shows control tokens, which are left out otherwise. `start` says that the tokens
+        begin a text: the space that SPM puts before a text (and WPM before every word) is removed.
+        """
+        stream = self.stream(special, start=start)
+        return stream.feed(b"".join([self.token_bytes(id, special) for id in ids]), final=True)
+
+    def stream(self, special: bool = False, *, start: bool = True) -> StreamDecoder:
+        """A decoder that gives the text of tokens one by one, never half a character.
+
+        For tokens that continue a text, such as the answer to a prompt, say `start=False`.
+        """
+        self._require_text()
+        return StreamDecoder(
+            lambda id: self.token_bytes(id, special),
+            strip_space=start and (self.add_space_prefix or self.kind == WPM.name),
+            clean_spaces=self.kind == WPM.name,
+        )
+
+    def token_bytes(self, id: int, special: bool = False) -> bytes:
+        """What one token adds to the text; nothing for a control token unless `special`."""
+        self._require_text()
+        text, type = self.text(id), self.vocab.types[id]
+        if type in (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.UNUSED):
+            return text.encode(errors="surrogateescape") if special else b""
+        if type == TokenType.BYTE and (byte := _byte_token(text)):
+            return byte
+        if self._byte_level and type != TokenType.USER_DEFINED:
+            return spell_byte_level(text)
+        return text.encode(errors="surrogateescape") if self._byte_level else spell_plain(text)
+
+    def text(self, id: int) -> str:
+        """The token as the vocabulary has it: "▁the", "Ġthe", "<0x0A>"."""
+        return self.vocab.texts[self._checked(id)]
+
+    def token_type(self, id: int) -> TokenType:
+        """The token's type: what the file says, but CONTROL for a known end-of-turn text."""
+        type = self.vocab.types[self._checked(id)]
+        return TokenType(type) if type in _TYPES else TokenType.UNDEFINED
+
+    @property
+    def bos_id(self) -> int | None:
+        """Beginning of a text (WPM: CLS)."""
+        return self.vocab.declared_ids.get("bos")
+
+    @property
+    def eos_id(self) -> int | None:
+        """End of a text."""
+        return self.vocab.declared_ids.get("eos")
+
+    @property
+    def eot_id(self) -> int | None:
+        """End of a turn in a conversation, declared or known by its text."""
+        return self.special_ids.get("eot")
+
+    @property
+    def unk_id(self) -> int | None:
+        """Stands for what has no token."""
+        return self.vocab.declared_ids.get("unk")
+
+    @property
+    def pad_id(self) -> int | None:
+        return self.vocab.declared_ids.get("pad")
+
+    @property
+    def special_ids(self) -> Mapping[str, int]:
+        """All special tokens by name: "bos", "eos", "eot", "sep", "mask", "fim_pre", …"""
+        return self.vocab.special.ids
+
+    @property
+    def eog_ids(self) -> frozenset[int]:
+        """The tokens that end a generation: EOS, EOT and others known by their text."""
+        return self.vocab.special.eog_ids
+
+    def __repr__(self) -> str:
+        pre = f", pre={self.pre!r}" if self.kind == BPE.name else ""
+        return f"Tokenizer({self.kind}{pre}, {self.n_vocab} tokens)"
+
+    @cached_property
+    def _encoder(self) -> Encoder:
+        self.vocab.check_texts()
+        if self.kind == SPM.name:
+            return SentencePieces(self.vocab)
+        if self.kind == WPM.name:
+            return WordPieces(self.vocab)
+        return BytePairs(self.vocab, self._pre_tokenizer)
+
+    @cached_property
+    def _partition(self) -> Partition:
+        return Partition(self.vocab, self.pre)
+
+    def _encode_parts(self, text: str, special: bool) -> list[int]:
+        ids: list[int] = []
+        encoder = self._encoder
+        after_special = True  # the beginning counts as such
+        for part in self._partition.split(text, special):
+            if isinstance(part, int):
+                ids.append(part)
+            else:
+                spaced = self.add_space_prefix and after_special
+                ids += encoder.encode(" " + part if spaced else part)
+            after_special = isinstance(part, int)
+        return ids
+
+    def _check_complete(self) -> None:
+        """Raises TokenizerError if something is missing without which no text can be encoded."""
+        keys = self.vocab.keys
+        if not self.vocab.has_tokens:
+            raise keys.error("tokens", "is missing or empty")
+        if self.kind == SPM.name and not self.vocab.has_scores:
+            raise keys.error("scores", "is missing")
+        if self.add_bos and self.bos_id is None:
+            raise keys.error("bos_token_id", "is missing, but tokenizer.ggml.add_bos_token is true")
+        if self.add_eos and self._end_id is None:
+            key = "seperator_token_id" if self.kind == WPM.name else "eos_token_id"
+            raise keys.error(key, "is missing, but tokenizer.ggml.add_eos_token is true")
+
+    def _require_text(self) -> None:
+        if self._model in KINDS:
+            return
+        raise TokenizerError(
+            f"{self.vocab.keys.where}tokenizer.ggml.model is {quoted(self._model)}: no text can be "
+            f"made with it, only with {', '.join(KINDS)}"
+        )
+
+    def _checked(self, id: int) -> int:
+        if not self.vocab.has_tokens:
+            raise TokenizerError(f"{self.vocab.keys.where}there is no vocabulary")
+        if 0 <= operator.index(id) < self.n_vocab:
+            return id
+        raise TokenizerError(
+            f"{self.vocab.keys.where}token {id} is outside the vocabulary of {self.n_vocab} tokens"
+        )
+
+
+def _byte_token(text: str) -> bytes | None:
+    """The byte that "<0x0A>" stands for."""
+    if len(text) == 6 and text.startswith("<0x") and text.endswith(">"):
+        try:
+            return bytes.fromhex(text[3:5])
+        except ValueError:
+            return None
+    return None
+
+
+def _check_unicode(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise TokenizerError(
+            f"the text is not Unicode: {text[error.start]!r} at {error.start} is half of a pair"
+        ) from None
