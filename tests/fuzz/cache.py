@@ -154,7 +154,9 @@ def _mutate(files: list[Path], what: str, i: int, at: int = 0, bit: int = 0) -> 
     elif what == "noise":
         file.write_bytes(random.Random(at).randbytes(at))
     elif what == "copy":
-        file.write_bytes(files[at % len(files)].read_bytes())
+        other = files[at % len(files)]
+        if other.is_file() and os.access(other, os.R_OK):  # an earlier mutation may have been there
+            file.write_bytes(other.read_bytes())
     elif what == "unreadable":
         file.chmod(0)
     else:
