@@ -8,29 +8,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ggmlpy.errors import BackendError
-from ggmlpy.graph.storage import Storage, aligned_bytes
+from ggmlpy.graph.buffer import HOST, Buffer, BufferType, Place
 from ggmlpy.graph.tensor import Tensor
-
-HOST = "host"
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a tensor's first byte is."""
-
-    storage: Storage
-    offset: int
-
-    @property
-    def address(self) -> int:
-        return self.storage.address + self.offset
-
 
 Places = Mapping[Tensor, Place]
 
@@ -51,12 +32,12 @@ class Plan(ABC):
 class Backend(ABC):
     """Runs nodes. Required: `name`, `supports`, `plan`. Optional: the rest, for other memory.
 
-    The default memory is the host's. Leaves in host memory are read in place (`reads_host`);
-    results lie in arenas of the backend's own, so the scheduler copies what crosses to another.
+    Results lie in arenas of `buffer_type`. What lies in memory that the backend cannot use
+    (`supports_buffer_type`) is copied to it by the scheduler: weights once, the rest in each run.
     """
 
     name: str
-    reads_host: bool = True  # False: weights are uploaded, inputs are copied before each run
+    buffer_type: BufferType = HOST
 
     @abstractmethod
     def supports(self, node: Tensor) -> bool:
@@ -77,22 +58,23 @@ class Backend(ABC):
         """What was decided for this machine, to show to people: threads, instruction set."""
         return ""
 
-    def allocate(self, n_bytes: int) -> Storage:
-        """Memory that this backend can run nodes in."""
-        return Storage(aligned_bytes(n_bytes), device=self.name)
+    def supports_buffer_type(self, type: BufferType) -> bool:
+        """Whether nodes may read and write buffers of this type in place."""
+        return type is self.buffer_type or (type.is_host and self.buffer_type.is_host)
 
-    def can_read(self, storage: Storage) -> bool:
-        """Whether nodes may read and write this memory without a copy."""
-        return storage.device == self.name or (self.reads_host and storage.device == HOST)
+    def weight(self, leaf: Tensor) -> Place:
+        """Where this backend reads a weight: in place, or in a copy that it makes once."""
+        place = leaf.place
+        assert place is not None, f"{leaf} has no data"
+        if self.supports_buffer_type(place.buffer.type):
+            return place
+        kept = _UPLOADED.setdefault(leaf, {})
+        if self.buffer_type not in kept:
+            buffer = self.buffer_type.allocate(self.buffer_type.tensor_bytes(leaf.spec))
+            buffer.copy_from(0, place.buffer, place.offset, leaf.spec.n_bytes)
+            kept[self.buffer_type] = buffer
+        return Place(kept[self.buffer_type])
 
-    def resident(self, storage: Storage) -> Storage:
-        """This backend's own copy of a weight, made once; asked only where `can_read` is false."""
-        raise BackendError(f"{self.name} keeps no copies of weights that lie on {storage.device}")
 
-    def read(self, storage: Storage, offset: int, n_bytes: int) -> NDArray[np.uint8]:
-        """Bytes of this backend's memory, on the host. May be a view: copy it to keep it."""
-        return storage.data[offset : offset + n_bytes]
-
-    def write(self, storage: Storage, offset: int, data: NDArray[np.uint8]) -> None:
-        """Put host bytes into this backend's memory."""
-        storage.data[offset : offset + data.nbytes] = data
+# Copies of weights in memory other than where they were loaded, as long as the weights are there.
+_UPLOADED: WeakKeyDictionary[Tensor, dict[BufferType, Buffer]] = WeakKeyDictionary()

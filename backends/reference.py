@@ -45,8 +45,8 @@ class _ReferencePlan(Plan):
         sources = []
         for source in node.src:
             at = self._places[source]
-            sources.append(read_array(at.storage.data, source.spec, at.offset))
+            sources.append(read_array(at.host_bytes, source.spec, at.offset))
         values = node.op.reference(*sources)
         rows = node.op.written_rows(*sources)
         at = self._places[node]
-        write_array(at.storage.data, node.spec, at.offset, values, rows)
+        write_array(at.host_bytes, node.spec, at.offset, values, rows)

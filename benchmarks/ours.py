@@ -162,8 +162,8 @@ def put_interleaved(memory: SequenceMemory, seqs: Sequence[int], state: Sequence
             mine = cells[:, column]
             cache.occupy(mine, positions, (seq,))
             for i in rows:
-                cache.rows_of(cache.k[i])[0, mine] = rows[i].k
-                cache.rows_of(cache.v[i])[0, mine] = rows[i].v
+                cache.write_rows(cache.k[i], 0, mine, rows[i].k)
+                cache.write_rows(cache.v[i], 0, mine, rows[i].v)
 
 
 if __name__ == "__main__":

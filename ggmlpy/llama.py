@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from ggmlpy.common.arguments import as_whole, checked
 from ggmlpy.common.limits import starting_threads
 from ggmlpy.common.own_folder import default_folder
+from ggmlpy.common.system_memory import give_back_free_memory
 from ggmlpy.engine.completions import Completions
 from ggmlpy.engine.engine import Engine
 from ggmlpy.errors import AllocationError, BadBatch, StateError, WeightError
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.gguf.kept_digests import KeptDigests
-from ggmlpy.graph.storage import give_back_free_memory
 from ggmlpy.graph.types import TensorType
 from ggmlpy.memory.batch import check_tokens
 from ggmlpy.memory.cache_types import cache_type

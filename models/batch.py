@@ -83,12 +83,13 @@ class Run:
 class RecurrentView:
     """The recurrent state of the sequences in one ubatch.
 
-    `states` holds a state leaf for each recurrent layer, by layer number: [n_embd_r, n_seq_max],
+    `states` holds a state leaf for each recurrent layer, by layer number: [n_embd_r, rows], a row
     all zeros for a sequence that has not begun.
     """
 
     states: Mapping[int, Tensor]
     rows: Tensor  # [sequences of the ubatch] i32: the row of each one's state
+    rows_out: Tensor  # [sequences of the ubatch] i32: the row that its new state is written to
     runs: tuple[Run, ...]
 
     def load(self, layer: int) -> Tensor:
@@ -96,8 +97,8 @@ class RecurrentView:
         return ops.get_rows(self.states[layer], self.rows)
 
     def store(self, layer: int, states: Tensor) -> Tensor:
-        """Write the states [n_embd_r, n_seqs] back. The result must be made part of the graph."""
-        return ops.set_rows(self.states[layer], states, self.rows)
+        """Write the new states [n_embd_r, n_seqs]. The result must be made part of the graph."""
+        return ops.set_rows(self.states[layer], states, self.rows_out)
 
 
 @dataclass(frozen=True, slots=True)

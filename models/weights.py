@@ -7,7 +7,9 @@ import warnings
 from ggmlpy.common.quoting import quoted
 from ggmlpy.errors import WeightError
 from ggmlpy.gguf import GGUFFile
-from ggmlpy.graph.tensor import Tensor, from_bytes
+from ggmlpy.graph.buffer import HostBuffer, Place
+from ggmlpy.graph.spec import Spec
+from ggmlpy.graph.tensor import Flag, Tensor
 
 # Norms, biases: copied, because reading a few bytes of a mapped file brings up to 2 MB around them
 # into the process's memory, 18 MB with the 33 norms of a model of 770 MB.
@@ -47,11 +49,13 @@ class Weights:
                 f'{self._file.name}: "{name}" is {list(info.ne[: info.n_dims])},'
                 f" the metadata asks for {list(ne)}"
             )
-        is_small = info.n_bytes <= _SMALL_BYTES
-        data = info.copy() if is_small else info.data
-        leaf = from_bytes(data, info.type, padded, name=name.removesuffix(".weight"))
-        assert leaf.storage is not None
-        leaf.storage.place = None if is_small else info.place
+        buffer = HostBuffer(info.copy()) if info.n_bytes <= _SMALL_BYTES else info.buffer()
+        leaf = Tensor(
+            Spec(padded, info.type),
+            name=name.removesuffix(".weight"),
+            flags=Flag.WEIGHT,
+            place=Place(buffer),
+        )
         self._taken[name] = leaf
         return leaf
 

@@ -223,9 +223,9 @@ def _flash_attn_ext(case: Case, inputs: Inputs) -> Tensor:
 
 def _poison(cache: Tensor, unseen: NDArray[np.bool_]) -> None:
     """All ones: a NaN as f16, bf16 and f32, and in the scale of a q8_0 or q4_0 block."""
-    assert cache.is_leaf and cache.storage is not None, "poison works on contiguous keys and values"
+    assert cache.is_leaf and cache.place is not None, "poison works on contiguous keys and values"
     _, n_kv, n_head, n_seq = cache.ne
-    rows = cache.storage.data.reshape(n_seq, n_head, n_kv, -1)
+    rows = cache.place.host_bytes.reshape(n_seq, n_head, n_kv, -1)
     assert unseen.any(), "nothing is masked for every query"
     for s in range(n_seq):
         rows[s][:, unseen[s % len(unseen)]] = 0xFF

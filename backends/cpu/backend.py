@@ -18,6 +18,7 @@ from ggmlpy.backends.cpu.runner import MAX_THREADS
 from ggmlpy.backends.cpu.step import Step
 from ggmlpy.backends.cpu.threads import check_n_threads, thread_pool, wanted_entries
 from ggmlpy.errors import FileError, IndexOutOfRange
+from ggmlpy.graph.buffer import HostBuffer
 from ggmlpy.graph.tensor import Tensor
 
 assert kernels.__name__  # importing it is what declares every kernel
@@ -135,10 +136,11 @@ class CpuPlan(BackendPlan):
 
 def _unreadable(weight: Tensor) -> FileError:
     """What is wrong with the file that a weight's rows are read from."""
-    assert weight.storage is not None
-    assert weight.storage.place is not None
+    buffer = None if weight.place is None else weight.place.buffer
+    assert isinstance(buffer, HostBuffer)
+    assert buffer.file is not None
     try:
-        weight.storage.place.check(0, weight.spec.n_bytes)
+        buffer.file.check(0, weight.spec.n_bytes)
     except FileError as error:
         return error
-    return FileError(f"{weight.storage.place.file.name}: {weight.name} cannot be read")
+    return FileError(f"{buffer.file.file.name}: {weight.name} cannot be read")

@@ -16,21 +16,21 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
-from ggmlpy.backends.base import Place, Places
+from ggmlpy.backends.base import Places
 from ggmlpy.backends.cpu.isa import ISA
 from ggmlpy.backends.cpu.kernel import HEADER, TENSOR, Kernel
 from ggmlpy.backends.cpu.packing import PackedWeights, Packing
 from ggmlpy.backends.cpu.step import Step
-from ggmlpy.graph.storage import Storage, aligned_bytes
+from ggmlpy.graph.buffer import Buffer, HostBuffer, Place, aligned_bytes
 from ggmlpy.graph.tensor import Tensor
 
-_COUNTERS: WeakSet[Storage] = WeakSet()  # of all plans, see PlanBuilder.counters
+_COUNTERS: WeakSet[HostBuffer] = WeakSet()  # of all plans, see PlanBuilder.counters
 
 
 def _clear_counters() -> None:
     """A forked child may have been made in the middle of a plan, which ends in the parent only."""
-    for storage in _COUNTERS:
-        storage.data[:] = 0
+    for buffer in _COUNTERS:
+        buffer.data[:] = 0
 
 
 if hasattr(os, "register_at_fork"):
@@ -41,13 +41,13 @@ class ScratchPool:
     """Temporary memory that every plan of a backend shares, since one plan runs at a time."""
 
     def __init__(self) -> None:
-        self._storage: dict[str, Storage] = {}
+        self._buffers: dict[str, HostBuffer] = {}
 
-    def take(self, use: str, n_bytes: int) -> Storage:
+    def take(self, use: str, n_bytes: int) -> HostBuffer:
         """At least `n_bytes` for one use; it may be the memory that was given before."""
-        held = self._storage.get(use)
+        held = self._buffers.get(use)
         if held is None or held.n_bytes < n_bytes:
-            held = self._storage[use] = Storage(aligned_bytes(n_bytes))
+            held = self._buffers[use] = HostBuffer(aligned_bytes(n_bytes))
         return held
 
 
@@ -69,7 +69,7 @@ class PlanBuilder:
         self.records: list[NDArray[np.void]] = []
         self.kernels: list[Kernel] = []
         self.nodes: list[Tensor] = []  # of each record
-        self.keep: list[Storage] = []
+        self.keep: list[Buffer] = []
         self.weights = PackedWeights()
         self._places = places
         self._pool = pool
@@ -87,9 +87,9 @@ class PlanBuilder:
 
     def packed(self, weight: Tensor, packing: Packing) -> int:
         """Address of the weight as `packing` lays it out, filled when `weights` are made."""
-        storage = self.weights.get(weight, self._places[weight], packing)
-        self.keep.append(storage)
-        return storage.address
+        packed = self.weights.get(weight, self._places[weight], packing)
+        self.keep.append(packed)
+        return packed.address
 
     def stored(self, weight: Tensor) -> int:
         """Address of the weight as it is, in memory once `weights` are made."""
@@ -104,10 +104,11 @@ class PlanBuilder:
         Those of floats are: products use them where they are mapped.
         """
         place = self._places[weight]
-        in_file = place.storage.place
+        assert isinstance(place.buffer, HostBuffer)
+        in_file = place.buffer.file
         if in_file is None or not weight.is_leaf or not weight.type.is_quantized:
             return -1, 0
-        self.keep.append(place.storage)  # and with it the file open
+        self.keep.append(place.buffer)  # and with it the file open
         return in_file.file.descriptor, in_file.begin + place.offset
 
     def activations(self, x: Tensor, quantize: Kernel, n_bytes: int) -> int:
@@ -121,18 +122,18 @@ class PlanBuilder:
             by, at, of, address = self._activations
             if by is quantize and at == place and of.spec == x.spec:
                 return address
-        storage = self._pool.take("activations", n_bytes)
-        self.keep.append(storage)
-        self._append(quantize, x, {"y": storage.address}, {"x": x})
-        self._activations = (quantize, place, x, storage.address)
-        return storage.address
+        buffer = self._pool.take("activations", n_bytes)
+        self.keep.append(buffer)
+        self._append(quantize, x, {"y": buffer.address}, {"x": x})
+        self._activations = (quantize, place, x, buffer.address)
+        return buffer.address
 
     def counters(self, n: int) -> int:
         """Address of `n` i64 that are 0 before each node; who counts there leaves them at 0."""
-        storage = self._pool.take("counters", 8 * n)
-        _COUNTERS.add(storage)
-        self.keep.append(storage)
-        return storage.address
+        buffer = self._pool.take("counters", 8 * n)
+        _COUNTERS.add(buffer)
+        self.keep.append(buffer)
+        return buffer.address
 
     def _append(
         self,
@@ -167,16 +168,16 @@ class PlanBuilder:
 
     def _scratch(self, kernel: Kernel, node: Tensor) -> int:
         assert kernel.scratch_bytes is not None, f"{kernel} has a scratch field, but no size"
-        storage = self._pool.take("scratch", kernel.scratch_bytes(node, self.n_threads))
-        self.keep.append(storage)
-        return storage.address
+        buffer = self._pool.take("scratch", kernel.scratch_bytes(node, self.n_threads))
+        self.keep.append(buffer)
+        return buffer.address
 
     def _forget_overwritten(self, node: Tensor) -> None:
         """Quantised activations are stale once a later node's result lies where `x` lay."""
         if self._activations is None:
             return
         written, source = self._places[node], self._activations[1]
-        if written.storage is not source.storage:
+        if written.buffer is not source.buffer:
             return
         x = self._activations[2]
         apart = (

@@ -19,14 +19,13 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from ggmlpy.backends.base import Place
 from ggmlpy.backends.cpu.formats.columns import GROUP
 from ggmlpy.backends.cpu.kernel import Entry
 from ggmlpy.backends.cpu.pieces import DONE, NEXT, PIECE, QUEUE_WORDS, do_pieces, room_bytes, touch
 from ggmlpy.common.limits import starting_threads
 from ggmlpy.common.progress import tell
 from ggmlpy.errors import FileError
-from ggmlpy.graph.storage import ALIGNMENT, Storage, address_of, aligned_bytes
+from ggmlpy.graph.buffer import ALIGNMENT, HostBuffer, Place, address_of, aligned_bytes
 from ggmlpy.graph.tensor import Tensor
 
 _TELL_AFTER_S = 0.05  # and then as often
@@ -76,22 +75,23 @@ _TOUCHING = _Touching()
 class _Job:
     weight: Tensor
     packing: Packing
-    packed: Storage
+    packed: HostBuffer
 
     @property
-    def source(self) -> Storage:
-        assert self.weight.storage is not None
-        return self.weight.storage
+    def source(self) -> HostBuffer:
+        assert self.weight.place is not None
+        assert isinstance(self.weight.place.buffer, HostBuffer)
+        return self.weight.place.buffer
 
     def pieces(self, code: Mapping[Entry, int]) -> NDArray[np.void]:
         pieces = self.packing.pieces(self.weight, self.packed.address)
-        place = self.source.place
-        if self.packing is _TOUCHING and place is not None:
-            place.check(0, self.weight.spec.n_bytes)  # beyond its end a map cannot be read
-            place = None
+        file = self.source.file
+        if self.packing is _TOUCHING and file is not None:
+            file.check(0, self.weight.spec.n_bytes)  # beyond its end a map cannot be read
+            file = None
         pieces["pack"] = code[self.packing.entry]
-        pieces["file"] = -1 if place is None else place.file.descriptor
-        pieces["rows"] += self.source.address if place is None else place.begin
+        pieces["file"] = -1 if file is None else file.file.descriptor
+        pieces["rows"] += self.source.address if file is None else file.begin
         return pieces
 
 
@@ -103,45 +103,46 @@ class _Slabs:
         self._left = aligned_bytes(0)
         self._n_taken = 0
 
-    def take(self, n_bytes: int) -> Storage:
+    def take(self, n_bytes: int) -> HostBuffer:
         """Zeroed memory. A slab is as large as all that was taken before: untouched, it is free."""
         if n_bytes > len(self._left):
             self._left = aligned_bytes(max(n_bytes, min(self._n_taken, _MAX_SLAB_BYTES)))
         taken, rest = n_bytes, -n_bytes % ALIGNMENT
-        storage = Storage(self._left[:taken])
+        buffer = HostBuffer(self._left[:taken])
         self._left = self._left[taken + rest :]
         self._n_taken += taken + rest
-        return storage
+        return buffer
 
 
-_Key = tuple[int, Packing]  # the weight's place in its storage
-_packed: WeakKeyDictionary[Storage, dict[_Key, Storage]] = WeakKeyDictionary()
+_Key = tuple[int, Packing]  # the weight's offset in its buffer
+_packed: WeakKeyDictionary[HostBuffer, dict[_Key, HostBuffer]] = WeakKeyDictionary()
 
 
 class PackedWeights:
     """What one plan needs: copies that are there already, and those that `make` will fill."""
 
     def __init__(self) -> None:
-        self._jobs: dict[tuple[Storage, _Key], _Job] = {}
+        self._jobs: dict[tuple[HostBuffer, _Key], _Job] = {}
         self._slabs = _Slabs()
 
-    def get(self, weight: Tensor, place: Place, packing: Packing) -> Storage:
+    def get(self, weight: Tensor, place: Place, packing: Packing) -> HostBuffer:
         """The packed copy of the weight at `place`: it may be filled by `make` only."""
-        key = (place.offset, packing)
-        made = _packed.get(place.storage, {}).get(key)
+        key, source = (place.offset, packing), place.buffer
+        assert isinstance(source, HostBuffer)
+        made = _packed.get(source, {}).get(key)
         if made is not None:
             return made
-        job = self._jobs.get((place.storage, key))
+        job = self._jobs.get((source, key))
         if job is None:
             packed = self._slabs.take(packing.packed_bytes(weight))
-            job = self._jobs[place.storage, key] = _Job(weight, packing, packed)
+            job = self._jobs[source, key] = _Job(weight, packing, packed)
         return job.packed
 
     def use_stored(self, weight: Tensor, place: Place) -> None:
         """The weight at `place` is used as it is: `make` brings what of it is in a mapped file, or
         raises FileError where that was cut short. Where files are not read at positions (on
         Windows) pages come when they are first used."""
-        if place.storage.place is not None:
+        if isinstance(place.buffer, HostBuffer) and place.buffer.file is not None:
             self.get(weight, place, _TOUCHING)
 
     @property
@@ -171,13 +172,13 @@ class PackedWeights:
         self._jobs.clear()
 
 
-def _raise_unread(source: Storage, piece: np.void) -> None:
+def _raise_unread(source: HostBuffer, piece: np.void) -> None:
     """Says why a piece's bytes could not be read, by reading them once more."""
-    place = source.place
-    assert place is not None
+    file = source.file
+    assert file is not None
     room = np.empty(piece["n_rows"] * piece["row_bytes"], np.uint8)
-    place.read(int(piece["rows"]) - place.begin, room)
-    raise FileError(f"{place.file.name}: the file could not be read for a while")
+    file.read(int(piece["rows"]) - file.begin, room)
+    raise FileError(f"{file.file.name}: the file could not be read for a while")
 
 
 class _Work:

@@ -51,7 +51,7 @@ def warn_if_no_gpu(backend: str, n_gpu_layers: int) -> None:
     from ggmlpy.backends import get_backend
 
     found = get_backend(backend)
-    if found.reads_host:
+    if found.buffer_type.is_host:
         complain("warning", f"-ngl {n_gpu_layers} changes nothing: {found.name} runs all layers")
 
 

@@ -15,6 +15,7 @@ from ggmlpy.common.quoting import quoted
 from ggmlpy.errors import GGUFError, Unsupported
 from ggmlpy.gguf.cursor import Cursor
 from ggmlpy.gguf.part import Part
+from ggmlpy.graph.buffer import HostBuffer
 from ggmlpy.graph.types import BF16, BY_ID, TensorType
 
 MIN_INFO_BYTES = 24  # an empty name (8), no dimensions (4), type (4), offset (8)
@@ -68,6 +69,10 @@ class TensorInfo:
     def place(self) -> FilePlace | None:
         """Where the bytes of `data` can be read past the map; None where they cannot."""
         return self._part.place(self.offset) if self._part.byte_order == "little" else None
+
+    def buffer(self) -> HostBuffer:
+        """`data` as a buffer, which knows its place in the file."""
+        return HostBuffer(self.data, file=self.place)
 
     def copy(self) -> NDArray[np.uint8]:
         """`data` in memory of its own, which brings nothing of the map in."""

@@ -18,8 +18,8 @@ from ggmlpy.common.arguments import WrongKind, as_float, checked, kind_of, refus
 from ggmlpy.common.scopes import qualified
 from ggmlpy.errors import AllocationError, ArgumentError, GgmlpyError, ShapeError
 from ggmlpy.graph.arrays import read_array
+from ggmlpy.graph.buffer import HOST, Buffer, BufferType, Bytes, HostBuffer, Place, Rows
 from ggmlpy.graph.spec import MAX_DIMS, Dims, Spec
-from ggmlpy.graph.storage import Storage, aligned_bytes
 from ggmlpy.graph.types import TensorType, type_of
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class Tensor:
 
     ne, nb, type          shape, byte strides, type
     op, src               how it is computed; None and () for a leaf
+    place                 the buffer and offset of its data: of a leaf, or of a computed result
     view_src, view_offs   the tensor whose memory it shares, and the byte offset into it
 
     + - * / and unary - are ops.add, sub, mul, div and neg, or ops.scale with a number. There is no
@@ -58,9 +59,9 @@ class Tensor:
         "flags",
         "name",
         "op",
+        "place",
         "spec",
         "src",
-        "storage",
         "view_offs",
         "view_src",
     )
@@ -73,7 +74,7 @@ class Tensor:
         src: tuple[Tensor, ...] = (),
         name: str = "",
         flags: Flag = Flag.NONE,
-        storage: Storage | None = None,
+        place: Place | None = None,
         view_src: Tensor | None = None,
         view_offs: int = 0,
     ) -> None:
@@ -82,7 +83,7 @@ class Tensor:
         self.src = src
         self.name = name
         self.flags = flags
-        self.storage = storage  # of a leaf; of a node once it has been computed
+        self.place = place
         self.view_src = view_src
         self.view_offs = view_offs
 
@@ -127,7 +128,7 @@ class Tensor:
 
         bf16 and quantised types come back as f32. Raises GgmlpyError before the tensor is computed.
         """
-        values = read_array(self._bytes(), self.spec, self.view_offs if self.storage is None else 0)
+        values = read_array(self._bytes(), self.spec)
         return values.reshape(values.shape[4 - self.spec.n_dims :])
 
     def array(self) -> NDArray[Any]:
@@ -135,23 +136,32 @@ class Tensor:
 
         This is how inputs are filled between runs. Raises GgmlpyError for anything else.
         """
-        if self.storage is None or self.type.dtype is None:
+        place = self.place
+        if place is None or self.type.dtype is None:
             raise GgmlpyError(f"{self}: only a leaf of a plain type can be written to in place")
-        elements: NDArray[Any] = self.storage.data.view(self.type.dtype)
+        if not isinstance(place.buffer, HostBuffer):
+            raise GgmlpyError(
+                f"{self}: its data lies in memory of {place.buffer.type.device}, where numpy cannot"
+                " write to it"
+            )
+        raw = place.buffer.data[place.offset : place.offset + self.spec.n_bytes]
+        elements: NDArray[Any] = raw.view(self.type.dtype)
         return elements
 
     def tobytes(self) -> bytes:
         """The raw bytes, contiguous in `ne` order. Raises GgmlpyError before it is computed."""
         if not self.spec.contiguous:
             raise ShapeError(f"{self}: the bytes of a strided tensor: take ops.cont of it first")
-        start = self.view_offs if self.storage is None else 0
-        return self._bytes()[start : start + self.spec.n_bytes].tobytes()
+        return self._bytes().tobytes()
 
-    def _bytes(self) -> NDArray[np.uint8]:
-        if self.storage is not None:
-            return self.storage.data
-        if self.root.is_leaf and self.root.storage is not None and not _written(self):
-            return self.root.storage.data
+    def _bytes(self) -> Bytes:
+        """Its extent, on the host. May be a view of its memory."""
+        root = self.root
+        if self.place is not None:
+            return self.place.buffer.read(self.place.offset, self.spec.n_bytes)
+        if root.is_leaf and root.place is not None and not _written(self):
+            start = root.place.offset + self.view_offs
+            return root.place.buffer.read(start, self.spec.n_bytes)
         raise GgmlpyError(f"{self} has no value yet: pass it to ggmlpy.compute first")
 
     def __repr__(self) -> str:
@@ -212,6 +222,13 @@ class Tensor:
         return FUNCTIONS["cast"](self, type)
 
 
+def stored_rows(leaf: Tensor) -> tuple[Buffer, Rows]:
+    """The rows of a contiguous leaf, to be read, written, copied or cleared in its buffer."""
+    assert leaf.place is not None, f"{leaf} has no data"
+    assert leaf.contiguous
+    return leaf.place.buffer, Rows(leaf.place.offset, leaf.nb[1])
+
+
 def tensors_of(where: str, given: Sequence[Tensor | Sequence[Tensor]]) -> tuple[Tensor, ...]:
     """The tensors given one by one, or as one list. Raises ArgumentError for anything else."""
     single = given[0] if len(given) == 1 else None
@@ -265,7 +282,7 @@ def from_bytes(
         raise ShapeError(
             f"{name or 'from_bytes'}: {spec} takes {spec.n_bytes} bytes, not {data.nbytes}"
         )
-    return Tensor(spec, name=name, flags=flags, storage=Storage(data.view(np.uint8)))
+    return Tensor(spec, name=name, flags=flags, place=Place(HostBuffer(data.view(np.uint8))))
 
 
 @checked
@@ -279,17 +296,22 @@ def from_numpy(array: NDArray[Any], *, name: str = "") -> Tensor:
     array = np.ascontiguousarray(array)
     spec = Spec(array.shape[::-1] or (1,), type_of(array.dtype))
     native = array.astype(array.dtype.newbyteorder("="), copy=False)
-    return Tensor(spec, name=name, storage=Storage(native.reshape(-1).view(np.uint8)))
+    return Tensor(spec, name=name, place=Place(HostBuffer(native.reshape(-1).view(np.uint8))))
 
 
 @checked
 def zeros(
-    type: str | TensorType, ne: Sequence[int], *, name: str = "", flags: Flag = Flag.NONE
+    type: str | TensorType,
+    ne: Sequence[int],
+    *,
+    name: str = "",
+    flags: Flag = Flag.NONE,
+    buffer_type: BufferType = HOST,
 ) -> Tensor:
-    """A leaf of zero bytes with memory of its own (INPUT, STATE)."""
+    """A leaf of zero bytes with memory of its own (INPUT, STATE). Raises AllocationError."""
     spec = Spec(ne, type_of(type))
     try:
-        storage = Storage(aligned_bytes(spec.n_bytes))
+        buffer = buffer_type.allocate(buffer_type.tensor_bytes(spec))
     except AllocationError as error:
         raise AllocationError(f"{name or 'zeros'} {spec}: {error}") from None
-    return Tensor(spec, name=name, flags=flags, storage=storage)
+    return Tensor(spec, name=name, flags=flags, place=Place(buffer))

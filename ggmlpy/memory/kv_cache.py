@@ -7,11 +7,14 @@ number is an input of the graph, so where a token lands never changes the graph.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy.errors import CacheFull
-from ggmlpy.graph.tensor import Flag, Tensor, zeros
+from ggmlpy.graph.buffer import HOST, BufferType, Bytes
+from ggmlpy.graph.tensor import Flag, Tensor, stored_rows, zeros
 from ggmlpy.graph.types import TensorType
 from ggmlpy.memory.cache_types import check_cache_type
 from ggmlpy.memory.cells import EMPTY, Appended, Cells, Holdings, Positions, SavedRows
@@ -20,6 +23,7 @@ from ggmlpy.memory.ubatch import Arrangement
 from ggmlpy.models.memory import AttentionLayers
 
 KV_PAD = 256  # cells in view are a multiple of this, so that few different graphs are needed
+BufferTypes = Mapping[int, BufferType]  # by layer; the host for those that are not named
 _MINUS_INF = np.float16(-np.inf).view(np.uint16)
 
 
@@ -40,6 +44,7 @@ class KVCache:
         type_v: TensorType,
         n_seq_max: int = 1,
         unified: bool = True,
+        buffer_types: BufferTypes = {},  # noqa: B006  (never written to)
     ) -> None:
         self.n_ctx = n_ctx
         self.kv_size = padded(n_ctx)
@@ -54,8 +59,9 @@ class KVCache:
         self.n_bytes = cache_bytes(spec, n_ctx, self.n_stream, type_k, type_v)
         n_embd_k = spec.n_embd_head_k * spec.n_head_kv
         n_embd_v = spec.n_embd_head_v * spec.n_head_kv
-        self.k = {i: self._leaf(f"cache_k.{i}", type_k, n_embd_k) for i in spec.layers}
-        self.v = {i: self._leaf(f"cache_v.{i}", type_v, n_embd_v) for i in spec.layers}
+        types = {i: buffer_types.get(i, HOST) for i in spec.layers}
+        self.k = {i: self._leaf(f"cache_k.{i}", type_k, n_embd_k, at) for i, at in types.items()}
+        self.v = {i: self._leaf(f"cache_v.{i}", type_v, n_embd_v, at) for i, at in types.items()}
         self._positions = np.full((self.n_stream, self.kv_size), EMPTY, np.int32)
         # Which sequences of its stream a cell belongs to.
         members = (self.n_stream, n_seq_max // self.n_stream, self.kv_size)
@@ -67,8 +73,13 @@ class KVCache:
         self._pos_max = np.full(n_seq_max, EMPTY, np.int64)
         self.n_changes = 0  # of what cells hold, but for those that `append` fills
 
-    def _leaf(self, name: str, type: TensorType, n_embd: int) -> Tensor:
-        return zeros(type, (n_embd, self.kv_size, self.n_stream), name=name, flags=Flag.STATE)
+    def _leaf(self, name: str, type: TensorType, n_embd: int, at: BufferType) -> Tensor:
+        ne = (n_embd, self.kv_size, self.n_stream)
+        return zeros(type, ne, name=name, flags=Flag.STATE, buffer_type=at)
+
+    @property
+    def _leafs(self) -> tuple[Tensor, ...]:
+        return (*self.k.values(), *self.v.values())
 
     # --- what is where ---
 
@@ -344,13 +355,12 @@ class KVCache:
 
     def save_rows(self, stream: int, cells: Cells) -> SavedRows:
         """What cells store, in every layer."""
-        rows = [self.rows_of(leaf)[stream, cells] for leaf in (*self.k.values(), *self.v.values())]
-        return SavedRows(stream, cells, rows)
+        return SavedRows(stream, cells, [self.read_rows(x, stream, cells) for x in self._leafs])
 
     def restore_rows(self, saved: SavedRows) -> None:
         """Write back what `save_rows` gave."""
-        for leaf, rows in zip((*self.k.values(), *self.v.values()), saved.rows, strict=True):
-            self.rows_of(leaf)[saved.stream, saved.cells] = rows
+        for leaf, rows in zip(self._leafs, saved.rows, strict=True):
+            self.write_rows(leaf, saved.stream, saved.cells, rows)
 
     def remove(self, seq: int, start: int = 0, stop: int | None = None) -> None:
         """Let a sequence have no positions `start` up to `stop`, held or forgotten."""
@@ -364,8 +374,9 @@ class KVCache:
     def _scrub(self, stream: int, cells: Cells) -> None:
         """Zeros where nothing is held any more, if `scrubs`."""
         if self.scrubs and len(cells):
-            for leaf in (*self.k.values(), *self.v.values()):
-                self.rows_of(leaf)[stream, cells] = 0
+            for leaf in self._leafs:
+                buffer, rows = stored_rows(leaf)
+                buffer.clear_rows(rows, self._index(stream, cells))
 
     def release(self, seq: int, cells: Cells) -> None:
         """Take cells from a sequence; those that then belong to none become empty."""
@@ -388,14 +399,24 @@ class KVCache:
 
     def copy_cells(self, from_stream: int, source: Cells, to_stream: int, target: Cells) -> None:
         """Copy K and V from cell to cell, in every layer."""
-        for leaf in (*self.k.values(), *self.v.values()):
-            rows = self.rows_of(leaf)
-            rows[to_stream, target] = rows[from_stream, source]
+        at, to = self._index(from_stream, source), self._index(to_stream, target)
+        for leaf in self._leafs:
+            buffer, rows = stored_rows(leaf)
+            buffer.copy_rows(rows, at, to)
 
-    def rows_of(self, leaf: Tensor) -> NDArray[np.uint8]:
-        """A layer's stored rows in place, [n_stream, kv_size, bytes of a row]."""
-        assert leaf.storage is not None
-        return leaf.storage.data.reshape(self.n_stream, self.kv_size, -1)
+    def read_rows(self, leaf: Tensor, stream: int, cells: Cells) -> Bytes:
+        """What some cells of a layer store, [cells, bytes of a row]; `leaf` is its K or V."""
+        buffer, rows = stored_rows(leaf)
+        return buffer.read_rows(rows, self._index(stream, cells))
+
+    def write_rows(self, leaf: Tensor, stream: int, cells: Cells, values: Bytes) -> None:
+        """Let some cells of a layer store [cells, bytes of a row]."""
+        buffer, rows = stored_rows(leaf)
+        buffer.write_rows(rows, self._index(stream, cells), values)
+
+    def _index(self, stream: int, cells: Cells) -> Cells:
+        """The rows of a stream's cells among those of all streams."""
+        return stream * self.kv_size + cells
 
     def clear(self) -> None:
         """Empty every cell."""

@@ -13,12 +13,12 @@ from numbers import Integral
 
 import numpy as np
 
+from ggmlpy.common.system_memory import check_memory
 from ggmlpy.errors import BadBatch, Unsupported
-from ggmlpy.graph.storage import check_memory
 from ggmlpy.graph.types import TensorType
 from ggmlpy.memory.batch import Batch, TokenRun
 from ggmlpy.memory.cells import Cells, Positions
-from ggmlpy.memory.kv_cache import KVCache, cache_bytes, padded
+from ggmlpy.memory.kv_cache import BufferTypes, KVCache, cache_bytes, padded
 from ggmlpy.memory.recurrent_state import RecurrentState, state_bytes
 from ggmlpy.memory.spans import Spans
 from ggmlpy.memory.transaction import Placement, Transaction
@@ -82,17 +82,25 @@ class SequenceMemory:
     caches together are more bytes than the machine has.
     """
 
-    def __init__(self, spec: Memory, sizes: Sizes, type_k: TensorType, type_v: TensorType) -> None:
+    def __init__(
+        self,
+        spec: Memory,
+        sizes: Sizes,
+        type_k: TensorType,
+        type_v: TensorType,
+        buffer_types: BufferTypes | None = None,
+    ) -> None:
         self.sizes = sizes
         self.n_bytes = memory_bytes(spec, sizes, type_k, type_v)
         check_memory(self.n_bytes)
+        types, n_seq_max = buffer_types or {}, sizes.n_seq_max
         self.caches = [
-            KVCache(part, _cache_size(part, sizes), type_k, type_v, sizes.n_seq_max, sizes.unified)
+            KVCache(part, _cache_size(part, sizes), type_k, type_v, n_seq_max, sizes.unified, types)
             for part in spec
             if isinstance(part, AttentionLayers)
         ]
         recurrent = [part for part in spec if isinstance(part, RecurrentLayers)]
-        self.recurrent = RecurrentState(recurrent[0], sizes.n_seq_max) if recurrent else None
+        self.recurrent = RecurrentState(recurrent[0], n_seq_max, types) if recurrent else None
         assert self.caches, "a model without attention has no memory of positions here"
         self._open: Transaction | None = None  # under way
 
@@ -188,14 +196,15 @@ class SequenceMemory:
         they are when a batch succeeds.
         """
         seqs = sorted({seq for seqs in batch.seq_ids for seq in seqs})
-        states = [] if self.recurrent is None else self.recurrent.save(seqs)
         self._open = Transaction(self.caches, seqs, len(batch) <= self.sizes.n_ubatch)
         try:
             yield
+            if self.recurrent is not None:
+                self.recurrent.commit()
         except BaseException:
             self._open.undo()
             if self.recurrent is not None:
-                self.recurrent.restore(seqs, states)
+                self.recurrent.undo()
             raise
         finally:
             self._open = None

@@ -64,13 +64,10 @@ def take_state(memory: SequenceMemory, seq: int, tokens: list[int] | None = None
         behind = np.setdiff1d(cache.cells_of(seq), cells)
         forgotten = cache.forgotten(seq).plus(Spans.of(cache.positions_of(seq, behind)))
         for i in cache.k:
-            k = cache.rows_of(cache.k[i])[stream, cells]
-            v = cache.rows_of(cache.v[i])[stream, cells]
+            k = cache.read_rows(cache.k[i], stream, cells)
+            v = cache.read_rows(cache.v[i], stream, cells)
             layers[i] = LayerRows(positions, cache.type_k, k, cache.type_v, v, forgotten)
-    recurrent = {}
-    if memory.recurrent is not None:
-        for i, leaf in memory.recurrent.states.items():
-            recurrent[i] = leaf.array().reshape(leaf.ne[1], leaf.ne[0])[seq].copy()
+    recurrent = {} if memory.recurrent is None else memory.recurrent.read(seq)
     return SequenceState(list(tokens or []), layers, recurrent)
 
 
@@ -188,8 +185,7 @@ def _put_rows(
 
 def _put_recurrent(memory: SequenceMemory, seq: int, state: SequenceState) -> None:
     if memory.recurrent is not None:
-        for i, leaf in memory.recurrent.states.items():
-            leaf.array().reshape(leaf.ne[1], leaf.ne[0])[seq] = state.recurrent[i]
+        memory.recurrent.write(seq, state.recurrent)
 
 
 def _by_position(cache: KVCache, seq: int) -> Cells:
@@ -203,7 +199,7 @@ def _write(
 ) -> None:
     if type is not leaf.type:
         rows = from_float(to_float(rows, type), leaf.type)
-    cache.rows_of(leaf)[stream, cells] = rows
+    cache.write_rows(leaf, stream, cells, rows)
 
 
 def check_fits(memory: SequenceMemory, state: SequenceState) -> None:

@@ -101,11 +101,11 @@ class Context:
 
     @property
     def compute_bytes(self) -> dict[str, int]:
-        """Memory that graphs run in: what is held by now, by backend."""
-        return self.plans.arenas.bytes_by_backend
+        """Memory that graphs run in: what is held by now, by buffer type."""
+        return self.plans.arenas.bytes_by_type
 
     def largest_compute_bytes(self) -> dict[str, int]:
-        """Memory that a full ubatch at full depth runs in, by backend. Takes none of it."""
+        """Memory that a full ubatch at full depth runs in, by buffer type. Takes none of it."""
         sizes = self.sizes
         n_tokens = min(sizes.n_ubatch, sizes.n_ctx)
         n_seqs = 1 if sizes.unified else -(-n_tokens // sizes.n_ctx_seq)
@@ -280,8 +280,11 @@ class Context:
         plan.tokens[:] = [batch.tokens[place] for place in ubatch.places]
         plan.positions[:] = positions
         plan.out_ids[:] = wanted or 0
-        if plan.state_rows is not None:
-            plan.state_rows[:] = ubatch.run_seqs
+        recurrent = self.memory.recurrent
+        if recurrent is not None and plan.state_rows is not None:
+            seqs = ubatch.run_seqs.tolist()
+            for rows, values in zip(plan.state_rows, recurrent.rows(seqs), strict=True):
+                rows[:] = values
         for i, cache in enumerate(self.memory.caches):
             plan.rows[i][:] = cache.rows_at(ubatch.seqs, placement.cells[i])
             first = 0
@@ -291,7 +294,10 @@ class Context:
                     at = slice(runs.first, runs.stop)
                     cache.fill_mask(mask[at], here[at], runs.seqs)
                 first += len(mask)
-        return plan.run()[: len(wanted)], ubatch.index[wanted]
+        logits = plan.run()[: len(wanted)]
+        if recurrent is not None:
+            recurrent.note_written(seqs)
+        return logits, ubatch.index[wanted]
 
 
 def _span(start: int, stop: int | None) -> tuple[int, int | None]:

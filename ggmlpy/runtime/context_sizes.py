@@ -13,8 +13,8 @@ import warnings
 from bisect import bisect_right
 from dataclasses import replace
 
+from ggmlpy.common.system_memory import physical_memory
 from ggmlpy.errors import BadBatch
-from ggmlpy.graph.storage import physical_memory
 from ggmlpy.graph.types import TensorType
 from ggmlpy.memory.kv_cache import KV_PAD
 from ggmlpy.memory.sequences import Sizes, memory_bytes

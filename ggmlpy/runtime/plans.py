@@ -76,7 +76,8 @@ def _recurrent_view(memory: SequenceMemory, shape: Shape) -> RecurrentView | Non
         first_token += n_tokens
         first_sequence += n_seqs
     rows = _input("i32", (first_sequence,), "inp_state_rows")
-    return RecurrentView(memory.recurrent.states, rows, tuple(runs))
+    rows_out = _input("i32", (first_sequence,), "inp_state_rows_out")
+    return RecurrentView(memory.recurrent.states, rows, rows_out, tuple(runs))
 
 
 def _input(type: str, ne: Sequence[int], name: str) -> Tensor:
@@ -109,7 +110,9 @@ class Plan:
             [s.mask.array().reshape(-1, kv.n_kv) for s in kv.segments] for kv in inputs.kvs
         ]
         recurrent = inputs.recurrent
-        self.state_rows = None if recurrent is None else recurrent.rows.array()
+        self.state_rows: tuple[NDArray[Any], NDArray[Any]] | None = None
+        if recurrent is not None:
+            self.state_rows = recurrent.rows.array(), recurrent.rows_out.array()
 
     def run(self) -> NDArray[np.float32]:
         """Run on what the inputs hold: logits [n_outputs, n_vocab], good until the next run."""
@@ -152,10 +155,11 @@ class PlanCache:
         return plan
 
     def arena_bytes(self, shape: Shape) -> dict[str, int]:
-        """Bytes that a plan for the shape would run in, by backend. Nothing is planned."""
+        """Bytes that a plan for the shape would run in, by buffer type. Nothing is planned."""
         graph, _, _ = self._graph(shape)
         schedule = cut(graph, assign(graph, self._backends, self._pin))
-        return allocate(graph, schedule.splits).arena_bytes
+        arenas = allocate(graph, schedule.splits).arena_bytes
+        return {memory.name: n_bytes for memory, n_bytes in arenas.items()}
 
     def _build(self, shape: Shape) -> Plan:
         graph, inputs, logits = self._graph(shape)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy.common.limits import importing
-from ggmlpy.graph.storage import address_of
+from ggmlpy.graph.buffer import address_of
 from ggmlpy.sampling.candidates import DRAW_BLOCK
 from ggmlpy.sampling.filters import Filter, MinP, Temperature, TopK, TopP
 

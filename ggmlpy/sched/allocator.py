@@ -1,4 +1,4 @@
-"""Where results lie: one arena per backend, memory reused as soon as its value is dead.
+"""Where results lie: one arena per buffer type, memory reused as soon as its value is dead.
 
 Best fit over free ranges, walking the nodes in running order (as ggml's graph allocator). A node
 whose op allows it is written over its first source when that source dies there.
@@ -10,14 +10,12 @@ import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ggmlpy.backends.base import Backend
+from ggmlpy.graph.buffer import BufferType
 from ggmlpy.graph.graph import Graph
-from ggmlpy.graph.spec import Spec
-from ggmlpy.graph.storage import ALIGNMENT
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.sched.scheduler import Split, kept_roots
 
-Key = tuple[Tensor, str]  # a root, and the backend whose arena holds this copy of it
+Key = tuple[Tensor, BufferType]  # a root, and the memory whose arena holds this copy of it
 
 
 @dataclass(slots=True)
@@ -25,9 +23,9 @@ class Layout:
     """Offsets in the arenas, with the figures that tell how good they are."""
 
     offsets: dict[Key, int] = field(default_factory=dict)
-    arena_bytes: dict[str, int] = field(default_factory=dict)  # by backend
-    live_bytes: dict[str, int] = field(default_factory=dict)  # largest set alive at one time
-    total_bytes: dict[str, int] = field(default_factory=dict)  # what no reuse would take
+    arena_bytes: dict[BufferType, int] = field(default_factory=dict)
+    live_bytes: dict[BufferType, int] = field(default_factory=dict)  # largest set alive at one time
+    total_bytes: dict[BufferType, int] = field(default_factory=dict)  # what no reuse would take
 
 
 class _Arena:
@@ -70,7 +68,7 @@ class _Arena:
 def allocate(graph: Graph, splits: Sequence[Split]) -> Layout:
     """Place every computed root, and every copy that a split brings in."""
     layout = Layout()
-    arenas: dict[str, _Arena] = {s.backend.name: _Arena() for s in splits}
+    arenas: dict[BufferType, _Arena] = {s.backend.buffer_type: _Arena() for s in splits}
     last_use = _last_uses(graph, splits)
     sizes: dict[Key, int] = {}
     dying: dict[int, list[Key]] = {}
@@ -78,40 +76,36 @@ def allocate(graph: Graph, splits: Sequence[Split]) -> Layout:
         dying.setdefault(step, []).append(key)
 
     def place(key: Key) -> None:
-        sizes[key] = _padded(key[0].spec)
+        sizes[key] = key[1].tensor_bytes(key[0].spec)
         layout.offsets[key] = arenas[key[1]].take(sizes[key])
 
     step = 0
     for split in splits:
-        name = split.backend.name
+        memory = split.backend.buffer_type
         for copy in split.copies:
-            if (copy.root, name) not in layout.offsets:
-                place((copy.root, name))
+            if (copy.root, memory) not in layout.offsets:
+                place((copy.root, memory))
         for node in split.nodes:
             if node.root is node:
-                heir_of = _overwritable(node, split.backend, last_use, step)
-                if heir_of is not None and (heir_of, name) in sizes:
-                    layout.offsets[node, name] = layout.offsets[heir_of, name]
-                    sizes[node, name] = sizes.pop((heir_of, name))
+                heir_of = _overwritable(node, memory, last_use, step)
+                if heir_of is not None and (heir_of, memory) in sizes:
+                    layout.offsets[node, memory] = layout.offsets[heir_of, memory]
+                    sizes[node, memory] = sizes.pop((heir_of, memory))
                 else:
-                    place((node, name))
+                    place((node, memory))
             for key in dying.get(step, ()):
                 if key in sizes:
                     arenas[key[1]].give_back(layout.offsets[key], sizes.pop(key))
             step += 1
-    for name, arena in arenas.items():
-        layout.arena_bytes[name] = arena.end
-        layout.live_bytes[name] = arena.peak_live
-        layout.total_bytes[name] = arena.total
+    for memory, arena in arenas.items():
+        layout.arena_bytes[memory] = arena.end
+        layout.live_bytes[memory] = arena.peak_live
+        layout.total_bytes[memory] = arena.total
     return layout
 
 
-def _padded(spec: Spec) -> int:
-    return -(-spec.n_bytes // ALIGNMENT) * ALIGNMENT
-
-
 def _last_uses(graph: Graph, splits: Sequence[Split]) -> dict[Key, int]:
-    """The step at which each root is last touched on each backend. Outputs are never done with."""
+    """The step at which each root is last touched in each memory. Outputs are never done with."""
     kept = kept_roots(graph)
     last: dict[Key, int] = {}
     step = 0
@@ -119,18 +113,16 @@ def _last_uses(graph: Graph, splits: Sequence[Split]) -> dict[Key, int]:
     for split in splits:
         for copy in split.copies:
             if copy.source is not None:  # the source must hold out until the copy is made
-                last[copy.root, copy.source.name] = max(
-                    step, last.get((copy.root, copy.source.name), 0)
-                )
+                last[copy.root, copy.source] = max(step, last.get((copy.root, copy.source), 0))
         for node in split.nodes:
             for tensor in (*node.src, node):
-                last[tensor.root, split.backend.name] = step
+                last[tensor.root, split.backend.buffer_type] = step
             step += 1
     return {key: n_steps if key[0] in kept else at for key, at in last.items()}
 
 
 def _overwritable(
-    node: Tensor, backend: Backend, last_use: Mapping[Key, int], step: int
+    node: Tensor, memory: BufferType, last_use: Mapping[Key, int], step: int
 ) -> Tensor | None:
     """The root that `node` may be written over, or None.
 
@@ -144,9 +136,9 @@ def _overwritable(
     first = node.src[0]
     if first.root.is_leaf or first.view_offs != 0 or not first.spec.same_layout(node.spec):
         return None
-    if _padded(first.root.spec) != _padded(node.spec):
+    if memory.tensor_bytes(first.root.spec) != memory.tensor_bytes(node.spec):
         return None
-    if last_use.get((first.root, backend.name)) != step:
+    if last_use.get((first.root, memory)) != step:
         return None
     for other in node.src[1:]:
         same_bytes = other.view_offs == 0 and other.spec.same_layout(first.spec)

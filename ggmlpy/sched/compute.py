@@ -11,8 +11,8 @@ from ggmlpy.backends import get_backend
 from ggmlpy.backends.base import Backend
 from ggmlpy.common.arguments import checked, kind_of
 from ggmlpy.errors import ArgumentError
+from ggmlpy.graph.buffer import HostBuffer, Place
 from ggmlpy.graph.graph import Graph
-from ggmlpy.graph.storage import Storage
 from ggmlpy.graph.tensor import Tensor, tensors_of
 from ggmlpy.sched.executable import Executable
 from ggmlpy.sched.scheduler import Pin
@@ -78,7 +78,7 @@ def compute(
     executable.run()
     for tensor in roots:
         if not tensor.is_leaf:
-            tensor.storage = Storage(executable.raw(tensor))
+            tensor.place = Place(HostBuffer(executable.raw(tensor)))
     values = [tensor.numpy() for tensor in roots]
     return values[0] if isinstance(tensors[0], Tensor) and len(values) == 1 else values
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ggmlpy.backends.base import Backend, Place, Places
+from ggmlpy.backends.base import Backend, Places
 from ggmlpy.graph.arrays import element_view, read_array
+from ggmlpy.graph.buffer import Buffer, BufferType, Bytes, Place
 from ggmlpy.graph.graph import Graph
-from ggmlpy.graph.storage import Storage
-from ggmlpy.graph.tensor import Tensor
+from ggmlpy.graph.tensor import Flag, Tensor
 from ggmlpy.sched.allocator import Layout, allocate
 from ggmlpy.sched.scheduler import (
     Copy,
@@ -29,34 +30,34 @@ from ggmlpy.sched.writes import check_writes
 
 
 class ArenaPool:
-    """One arena a backend for many executables, of which one runs at a time.
+    """One arena a buffer type for many executables, of which one runs at a time.
 
     An executable keeps the arena that it was made with; a larger one later replaces it for those
     that come after. `n_bytes` counts every arena that is still held by one of them.
     """
 
     def __init__(self) -> None:
-        self._newest: dict[str, Storage] = {}
-        self._made: WeakKeyDictionary[Storage, str] = WeakKeyDictionary()  # with its backend's name
+        self._newest: dict[BufferType, Buffer] = {}
+        self._made: WeakSet[Buffer] = WeakSet()
 
-    def take(self, backend: Backend, n_bytes: int) -> Storage:
-        """At least `n_bytes` of the backend's memory, shared with what was taken before."""
-        held = self._newest.get(backend.name)
+    def take(self, memory: BufferType, n_bytes: int) -> Buffer:
+        """At least `n_bytes` of the memory, shared with what was taken before."""
+        held = self._newest.get(memory)
         if held is None or held.n_bytes < n_bytes:
-            held = self._newest[backend.name] = backend.allocate(n_bytes)
-            self._made[held] = backend.name
+            held = self._newest[memory] = memory.allocate(n_bytes)
+            self._made.add(held)
         return held
 
     @property
     def n_bytes(self) -> int:
-        return sum(self.bytes_by_backend.values())
+        return sum(self.bytes_by_type.values())
 
     @property
-    def bytes_by_backend(self) -> dict[str, int]:
-        """`n_bytes` of each backend that took any."""
+    def bytes_by_type(self) -> dict[str, int]:
+        """`n_bytes` by the names of buffer types."""
         held: dict[str, int] = {}
-        for storage, name in self._made.items():
-            held[name] = held.get(name, 0) + storage.n_bytes
+        for arena in self._made:
+            held[arena.type.name] = held.get(arena.type.name, 0) + arena.n_bytes
         return held
 
 
@@ -78,13 +79,12 @@ class Executable:
         self.graph = graph
         self.schedule: Schedule = cut(graph, assign(graph, backends, pin))
         self.layout: Layout = allocate(graph, self.schedule.splits)
-        self._backends = {s.backend.name: s.backend for s in self.schedule.splits}
         pool = ArenaPool() if arenas is None else arenas
         self._arenas = {
-            name: pool.take(self._backends[name], n_bytes)
-            for name, n_bytes in self.layout.arena_bytes.items()
+            memory: pool.take(memory, n_bytes)
+            for memory, n_bytes in self.layout.arena_bytes.items()
         }
-        self._places: dict[str, dict[Tensor, Place]] = {name: {} for name in self._backends}
+        self._places: dict[str, dict[Tensor, Place]] = {}  # by backend
         self.n_threads = 1
         wanted = wanted_roots(graph, self.schedule.splits)
         self._steps = [
@@ -99,32 +99,36 @@ class Executable:
 
     def read(self, tensor: Tensor) -> NDArray[Any]:
         """The values `[ne3, ne2, ne1, ne0]` after a run, as a copy; quantised types as f32."""
-        data, offset = self._host_bytes(tensor)
-        return read_array(data, tensor.spec, offset)
+        return read_array(self._bytes(tensor), tensor.spec)
 
     def array(self, tensor: Tensor) -> NDArray[Any]:
         """The values of a plain type, in place where they lie on the host: the next run's too."""
-        data, offset = self._host_bytes(tensor)
-        return element_view(data, tensor.spec, offset)
+        return element_view(self._bytes(tensor), tensor.spec)
 
     def on_host(self, tensor: Tensor) -> bool:
         """Whether `array` gives the memory itself, the same for every run."""
-        holders = self.schedule.holders.get(tensor.root)
-        return not holders or holders[-1].reads_host
+        return self._result(tensor).buffer.type.is_host
 
     def raw(self, tensor: Tensor) -> NDArray[np.uint8]:
         """The bytes of the tensor's extent after a run, as a copy."""
-        data, offset = self._host_bytes(tensor)
-        return data[offset : offset + tensor.spec.n_bytes].copy()
+        return self._bytes(tensor).copy()
 
-    def _host_bytes(self, tensor: Tensor) -> tuple[NDArray[np.uint8], int]:
-        holders = self.schedule.holders.get(tensor.root)
-        if not holders:
-            assert tensor.root.storage is not None, f"{tensor} was not computed by this graph"
-            return tensor.root.storage.data, tensor.view_offs
-        backend = holders[-1]
-        at = self._place(tensor, backend)
-        return backend.read(at.storage, at.offset, tensor.spec.n_bytes), 0
+    def _bytes(self, tensor: Tensor) -> Bytes:
+        at = self._result(tensor)
+        return at.buffer.read(at.offset, tensor.spec.n_bytes)
+
+    def _result(self, tensor: Tensor) -> Place:
+        """Where a tensor's bytes are after a run."""
+        root = tensor.root
+        holders = self.schedule.holders.get(root)
+        if holders:
+            return self._in_arena(tensor, holders[-1])
+        assert root.place is not None, f"{tensor} was not computed by this graph"
+        return Place(root.place.buffer, root.place.offset + tensor.view_offs)
+
+    def _in_arena(self, tensor: Tensor, memory: BufferType) -> Place:
+        start = self.layout.offsets[tensor.root, memory]
+        return Place(self._arenas[memory], start + tensor.view_offs)
 
     def _step(self, split: Split, wanted: set[Tensor]) -> Callable[[], None]:
         places: Places = {
@@ -144,20 +148,17 @@ class Executable:
         return step
 
     def _copy(self, copy: Copy, target: Backend) -> Callable[[], None]:
-        to = self._place(copy.root, target)
-        n_bytes = copy.root.spec.n_bytes
+        root = copy.root
+        to, n_bytes = self._in_arena(root, target.buffer_type), root.spec.n_bytes
         if copy.source is None:
-            assert copy.root.storage is not None
-            host = copy.root.storage.data
-            return lambda: target.write(to.storage, to.offset, host[:n_bytes])
-        source = copy.source
-        at = self._place(copy.root, source)
-        return lambda: target.write(
-            to.storage, to.offset, source.read(at.storage, at.offset, n_bytes)
-        )
+            assert root.place is not None, f"{root} has no data"
+            at = root.place
+        else:
+            at = self._in_arena(root, copy.source)
+        return partial(to.buffer.copy_from, to.offset, at.buffer, at.offset, n_bytes)
 
     def _place(self, tensor: Tensor, backend: Backend) -> Place:
-        known = self._places[backend.name]
+        known = self._places.setdefault(backend.name, {})
         place = known.get(tensor)
         if place is None:
             place = known[tensor] = self._new_place(tensor, backend)
@@ -165,12 +166,8 @@ class Executable:
 
     def _new_place(self, tensor: Tensor, backend: Backend) -> Place:
         root = tensor.root
-        if lies_in_place(root, backend):
-            assert root.storage is not None
-            return Place(_usable(root.storage, backend), tensor.view_offs)
-        start = self.layout.offsets[root, backend.name]
-        return Place(self._arenas[backend.name], start + tensor.view_offs)
-
-
-def _usable(storage: Storage, backend: Backend) -> Storage:
-    return storage if backend.can_read(storage) else backend.resident(storage)
+        if not lies_in_place(root, backend):
+            return self._in_arena(tensor, backend.buffer_type)
+        at = root.place if Flag.WEIGHT not in root.flags else backend.weight(root)
+        assert at is not None
+        return Place(at.buffer, at.offset + tensor.view_offs)

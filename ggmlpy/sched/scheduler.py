@@ -3,8 +3,9 @@
     graph  ->  assign: a backend for every node  ->  cut: runs of one backend, with their copies
 
 Memory is followed by *root*: a tensor that owns its bytes. A view is where its root is. A root may
-have a copy on several backends; a write makes the writer's copy the only valid one, and a read on
-a backend without a valid copy brings one in at the head of its split.
+have a copy in the memory of several devices; a write makes the writer's copy the only valid one,
+and a read on a backend that can use no valid copy brings one in at the head of its split. Backends
+of one buffer type share its arena, and nothing is copied between them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 
 from ggmlpy.backends.base import Backend
 from ggmlpy.errors import KernelError
+from ggmlpy.graph.buffer import BufferType
 from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.tensor import Flag, Tensor
 
@@ -23,10 +25,13 @@ Pin = Callable[[Tensor], str | None]  # the name of the backend that must run a 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Bring a root's bytes from where they are valid (None: host memory) to the split's backend."""
+    """Bring a root's bytes to the memory of the split's backend.
+
+    `source` is the type of the arena that holds a valid copy; None: the place of the leaf itself.
+    """
 
     root: Tensor
-    source: Backend | None
+    source: BufferType | None
 
 
 @dataclass(slots=True)
@@ -76,21 +81,21 @@ def _preferred(
 ) -> list[Backend]:
     """Backends that hold what the node reads: weights first, then computed values."""
     homes = [
-        by_name[s.root.storage.device]
+        by_name[s.root.place.buffer.type.device]
         for s in node.src
-        if s.root.storage is not None
+        if s.root.place is not None
         and Flag.WEIGHT in s.root.flags
-        and s.root.storage.device in by_name
+        and s.root.place.buffer.type.device in by_name
     ]
     return homes + [assigned[s.root] for s in node.src if s.root in assigned]
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Splits in running order, and where each root's final bytes are after a run."""
+    """Splits in running order, and in which memory each root's final bytes are after a run."""
 
     splits: list[Split]
-    holders: dict[Tensor, list[Backend]]
+    holders: dict[Tensor, list[BufferType]]
 
 
 def cut(graph: Graph, assigned: Mapping[Tensor, Backend]) -> Schedule:
@@ -99,7 +104,7 @@ def cut(graph: Graph, assigned: Mapping[Tensor, Backend]) -> Schedule:
     Raises KernelError where a backend would have to work on state that it cannot read in place.
     """
     splits: list[Split] = []
-    valid: dict[Tensor, list[Backend]] = {}  # backends with a valid copy, for roots that move
+    valid: dict[Tensor, list[BufferType]] = {}  # memories with a valid copy, for roots that move
     for node in graph.nodes:
         backend = assigned.get(node)
         if backend is None:
@@ -111,21 +116,22 @@ def cut(graph: Graph, assigned: Mapping[Tensor, Backend]) -> Schedule:
             _bring(root, split, valid)
         split.nodes.append(node)
         if not lies_in_place(node.root, backend):
-            valid[node.root] = [backend]
+            valid[node.root] = [backend.buffer_type]
     return Schedule(splits, valid)
 
 
-def _bring(root: Tensor, split: Split, valid: dict[Tensor, list[Backend]]) -> None:
+def _bring(root: Tensor, split: Split, valid: dict[Tensor, list[BufferType]]) -> None:
     """Make the root's bytes valid on the split's backend, by a copy if they are not."""
     if lies_in_place(root, split.backend):
         return
     if Flag.STATE in root.flags:
         raise KernelError(f"{root} is state, in memory that {split.backend.name} does not read")
     holders = valid.setdefault(root, [])
-    if split.backend in holders:
+    memory = split.backend.buffer_type
+    if memory in holders:
         return
     split.copies.append(Copy(root, holders[0] if holders else None))
-    holders.append(split.backend)
+    holders.append(memory)
 
 
 def kept_roots(graph: Graph) -> set[Tensor]:
@@ -149,6 +155,6 @@ def wanted_roots(graph: Graph, splits: Sequence[Split]) -> list[set[Tensor]]:
 
 def lies_in_place(root: Tensor, backend: Backend) -> bool:
     """A leaf that the backend reads where it is, or a weight, of which it keeps a copy."""
-    if not root.is_leaf or root.storage is None:
+    if not root.is_leaf or root.place is None:
         return False
-    return backend.can_read(root.storage) or Flag.WEIGHT in root.flags
+    return backend.supports_buffer_type(root.place.buffer.type) or Flag.WEIGHT in root.flags

@@ -14,8 +14,8 @@ from numpy.exceptions import TooHardError
 from numpy.typing import NDArray
 
 from ggmlpy.errors import WriteError
+from ggmlpy.graph.buffer import ALIGNMENT, HostBuffer
 from ggmlpy.graph.graph import Graph
-from ggmlpy.graph.storage import ALIGNMENT
 from ggmlpy.graph.tensor import Flag, Tensor
 
 _MAX_WORK = 100_000  # steps of numpy's search for a shared byte: about a millisecond
@@ -62,7 +62,9 @@ def _why_fixed(root: Tensor) -> str:
         return ""
     if Flag.WEIGHT in root.flags:
         return "a weight"
-    return "" if root.storage is None or root.storage.data.flags.writeable else "read-only memory"
+    buffer = None if root.place is None else root.place.buffer
+    fixed = isinstance(buffer, HostBuffer) and not buffer.data.flags.writeable
+    return "read-only memory" if fixed else ""
 
 
 def share_memory(a: Tensor, b: Tensor) -> bool:
@@ -70,18 +72,28 @@ def share_memory(a: Tensor, b: Tensor) -> bool:
 
     Exact, but for layouts so tangled that the search is given up: they count as sharing one.
     """
-    if a.root is not b.root and (a.root.storage is None or b.root.storage is None):
+    if a.root is not b.root and (a.root.place is None or b.root.place is None):
         return False  # values of the graph, and leafs without memory yet, lie apart
+    if _devices_differ(a, b):
+        return False
     start_a, start_b = _start(a), _start(b)
     if start_a + a.spec.n_bytes <= start_b or start_b + b.spec.n_bytes <= start_a:
         return False
     return _boxes_meet(start_a, _box(a), start_b, _box(b))
 
 
+def _devices_differ(a: Tensor, b: Tensor) -> bool:
+    """Whether they lie in memory of different devices, whose addresses say nothing together."""
+    if a.root is b.root or a.root.place is None or b.root.place is None:
+        return False
+    types = a.root.place.buffer.type, b.root.place.buffer.type
+    return types[0] is not types[1] and not (types[0].is_host and types[1].is_host)
+
+
 def _start(tensor: Tensor) -> int:
     """The address of the first element; counted from ALIGNMENT where memory is not there yet."""
-    storage = tensor.root.storage
-    return (ALIGNMENT if storage is None else storage.address) + tensor.view_offs
+    place = tensor.root.place
+    return (ALIGNMENT if place is None else place.address) + tensor.view_offs
 
 
 def _box(tensor: Tensor) -> Box:

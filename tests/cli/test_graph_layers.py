@@ -7,8 +7,8 @@ import pytest
 
 from ggmlpy import Graph, Tensor, compute, from_numpy, ops, scope
 from ggmlpy.graph.arrays import element_view
+from ggmlpy.graph.buffer import HostBuffer, Place, aligned_bytes
 from ggmlpy.graph.layers import layer_range, layers_of
-from ggmlpy.graph.storage import Storage, aligned_bytes
 
 
 def three_layers() -> Graph:
@@ -50,10 +50,10 @@ def test_a_part_computes_what_it_does_in_the_whole(start: int, stop: int) -> Non
     assert {t for t in part.nodes}.isdisjoint(whole.nodes)
     by_name = {whole.name_of(t): t for t in (*whole.leafs, *whole.nodes)}
     for leaf in part.leafs:
-        if leaf.storage is None:  # a node of the whole graph
-            leaf.storage = Storage(aligned_bytes(leaf.spec.n_bytes))
+        if leaf.place is None:  # a node of the whole graph
+            leaf.place = Place(HostBuffer(aligned_bytes(leaf.spec.n_bytes)))
             values = compute(by_name[leaf.name], backend="reference")
-            element_view(leaf.storage.data, leaf.spec, 0)[...] = values
+            element_view(leaf.place.host_bytes, leaf.spec, 0)[...] = values
     (output,) = part.outputs
     assert output.name == f"blk.{stop - 1}.l_out"
     expected = compute(three_layers().find(output.name), backend="reference")

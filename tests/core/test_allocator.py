@@ -10,8 +10,8 @@ import pytest
 from ggmlpy import ops
 from ggmlpy.backends.null import NullBackend
 from ggmlpy.backends.reference import ReferenceBackend
+from ggmlpy.graph.buffer import ALIGNMENT, HOST
 from ggmlpy.graph.graph import Graph
-from ggmlpy.graph.storage import ALIGNMENT
 from ggmlpy.graph.tensor import Flag, from_numpy
 from ggmlpy.sched.allocator import _Arena
 from ggmlpy.sched.executable import ArenaPool, Executable
@@ -55,12 +55,12 @@ def test_figures() -> None:
 
 
 def test_an_arena_that_is_large_enough_is_shared() -> None:
-    pool, backend = ArenaPool(), NullBackend()
-    first = pool.take(backend, 4096)
-    assert pool.take(backend, 4096) is pool.take(backend, 64) is first
-    larger = pool.take(backend, 4097)
+    pool = ArenaPool()
+    first = pool.take(HOST, 4096)
+    assert pool.take(HOST, 4096) is pool.take(HOST, 64) is first
+    larger = pool.take(HOST, 4097)
     assert larger is not first
-    assert pool.take(backend, 4096) is larger
+    assert pool.take(HOST, 4096) is larger
 
 
 def test_a_value_lasts_until_it_was_copied() -> None:
@@ -105,4 +105,4 @@ def test_a_view_that_begins_further_on_is_not_overwritten_from_the_beginning() -
     root = ops.sqr(from_numpy(np.ones(1020, np.float32)))  # padded to 4096 bytes, as what follows
     for offset, n_bytes in ((0, 4096), (4, 8192)):
         y = ops.scale(ops.view_1d(root, 1010, offset), 2.0)
-        assert Executable(Graph(y), [NullBackend()]).layout.arena_bytes == {"null": n_bytes}
+        assert Executable(Graph(y), [NullBackend()]).layout.arena_bytes == {HOST: n_bytes}

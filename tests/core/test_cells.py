@@ -54,20 +54,17 @@ def take_in(memory: SequenceMemory, *runs: tuple[int, int]) -> None:
 
 def write(cache: KVCache, stream: int, cell: int) -> None:
     for i in cache.k:
-        cache.rows_of(cache.k[i])[stream, cell] = np.array([100 * i + cell], np.float32).view(
-            np.uint8
-        )
-        cache.rows_of(cache.v[i])[stream, cell] = np.array([100 * i + cell + 0.5], np.float32).view(
-            np.uint8
-        )
+        for leaf, value in ((cache.k[i], 100 * i + cell), (cache.v[i], 100 * i + cell + 0.5)):
+            row = np.array([[value]], np.float32).view(np.uint8)
+            cache.write_rows(leaf, stream, np.array([cell]), row)
 
 
 def stored(cache: KVCache, seq: int, layer: int) -> dict[int, tuple[float, float]]:
     """K and V of a sequence by position."""
     found, stream = {}, cache.stream_of(seq)
     for cell in cache.cells_of(seq):
-        rows = (cache.rows_of(leaf[layer])[stream, cell] for leaf in (cache.k, cache.v))
-        k, v = (float(row.view(np.float32)[0]) for row in rows)
+        rows = (cache.read_rows(x[layer], stream, np.array([cell])) for x in (cache.k, cache.v))
+        k, v = (float(row.view(np.float32)[0, 0]) for row in rows)
         found[int(cache.positions_of(seq, cell))] = k, v
     return found
 
@@ -133,7 +130,7 @@ def test_a_shared_cell_stays_until_the_last_sequence_leaves_it(start: int) -> No
     memory.seq_rm(2)
     memory.seq_rm(0)
     assert (memory.n_used(), cache.find_cells(5).tolist()) == (0, cells.tolist())
-    assert not cache.rows_of(cache.k[1]).any()
+    assert not cache.k[1].numpy().any()
 
 
 @LAYOUTS

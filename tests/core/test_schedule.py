@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ggmlpy import ops
-from ggmlpy.backends.base import Backend, Place, Places, Plan
+from ggmlpy.backends.base import Backend, Places, Plan
 from ggmlpy.backends.null import NullBackend
 from ggmlpy.backends.reference import ReferenceBackend
 from ggmlpy.errors import KernelError
 from ggmlpy.graph.arrays import read_array, write_array
+from ggmlpy.graph.buffer import ALIGNMENT, HOST, HostBufferType, Place, aligned_bytes
 from ggmlpy.graph.graph import Graph
-from ggmlpy.graph.storage import ALIGNMENT, Storage, aligned_bytes
 from ggmlpy.graph.tensor import Flag, Tensor, from_bytes, from_numpy, zeros
 from ggmlpy.sched.compute import compute
 from ggmlpy.sched.executable import ArenaPool, Executable
@@ -45,6 +45,7 @@ class Other(ReferenceBackend):
 
     def __init__(self, only: frozenset[str] = frozenset()) -> None:
         self._only = only
+        self.buffer_type = HostBufferType(self.name, self.name)
 
     def supports(self, node: Tensor) -> bool:
         assert node.op is not None
@@ -55,25 +56,19 @@ class Island(Other):
     """Cannot read host memory: weights are uploaded once, inputs before every run."""
 
     name = "island"
-    reads_host = False
 
     def __init__(self) -> None:
         super().__init__()
-        self.uploads: list[Storage] = []
-        self._resident: dict[Storage, Storage] = {}
-
-    def resident(self, storage: Storage) -> Storage:
-        if storage not in self._resident:
-            self.uploads.append(storage)
-            self._resident[storage] = Storage(storage.data.copy(), device=self.name)
-        return self._resident[storage]
+        self.buffer_type.is_host = False  # though numpy sees it: this is the reference
 
     def plan(
         self, nodes: Sequence[Tensor], places: Places, wanted: Set[Tensor] | None = None
     ) -> Plan:
         for node in nodes:
             for tensor in (*node.src, node):
-                assert places[tensor].storage.device == self.name, f"{tensor} is not on the island"
+                assert places[tensor].buffer.type is self.buffer_type, (
+                    f"{tensor} is not on the island"
+                )
         return super().plan(nodes, places, wanted)
 
 
@@ -99,7 +94,7 @@ def test_values_stay_where_they_were_made() -> None:
 def test_weights_draw_their_product() -> None:
     island = Island()
     weight = from_bytes(values(4, 32).tobytes(), "f32", (32, 4))
-    weight.storage = Storage(weight.storage.data.copy(), device="island")  # type: ignore[union-attr]
+    weight.place = island.weight(weight)
     y = ops.mul_mat(weight, ops.silu(from_numpy(values(3, 32))))
     assigned = assign(Graph(y), [ReferenceBackend(), island])
     assert [b.name for b in assigned.values()] == ["reference", "island"]
@@ -167,14 +162,14 @@ def test_weights_are_uploaded_once_and_inputs_every_run() -> None:
     w = from_bytes(values(4, 32).tobytes(), "f32", (32, 4))
     y = ops.mul_mat(w, x)
     executable = Executable(Graph(y), [island])
-    assert x.storage is not None
+    assert x.place is not None
     for seed in range(3):
         fresh = np.random.default_rng(seed).standard_normal(64, dtype=np.float32)
-        x.storage.data[:] = fresh.view(np.uint8)
+        x.place.host_bytes[:] = fresh.view(np.uint8)
         executable.run()
         want = fresh.reshape(2, 32) @ w.numpy().T
         np.testing.assert_allclose(executable.read(y)[0, 0], want, rtol=1e-5, atol=1e-5)
-    assert len(island.uploads) == 1
+    assert island.weight(w) == island.weight(w) != w.place  # uploaded once
 
 
 def test_a_copy_is_made_once_for_all_its_readers() -> None:
@@ -278,7 +273,7 @@ class Overlaps(NullBackend):
 
 
 def _overlap(p: Place, a: Tensor, q: Place, b: Tensor) -> bool:
-    if p.storage is not q.storage:
+    if p.buffer is not q.buffer:
         return False
     return p.offset < q.offset + b.spec.n_bytes and q.offset < p.offset + a.spec.n_bytes
 
@@ -342,8 +337,8 @@ def _evaluate(tensor: Tensor) -> NDArray[np.float32]:
     def bytes_of(root: Tensor) -> NDArray[np.uint8]:
         if root in memory:
             return memory[root]
-        assert root.storage is not None
-        return root.storage.data
+        assert root.place is not None
+        return root.place.host_bytes
 
     for node in Graph(tensor).nodes:
         assert node.op is not None
@@ -365,17 +360,17 @@ def test_the_arena_is_close_to_the_largest_live_set() -> None:
     for _ in range(40):
         x = ops.mul_mat(w, ops.silu(x))
     layout = Executable(Graph(x), [NullBackend()]).layout
-    assert layout.live_bytes["null"] == 2 * 4 * 256 * 4
-    assert layout.arena_bytes["null"] == layout.live_bytes["null"]
-    assert layout.total_bytes["null"] > 10 * layout.arena_bytes["null"]
+    assert layout.live_bytes[HOST] == 2 * 4 * 256 * 4
+    assert layout.arena_bytes[HOST] == layout.live_bytes[HOST]
+    assert layout.total_bytes[HOST] > 10 * layout.arena_bytes[HOST]
 
 
 def test_in_place_saves_memory_only_where_the_op_allows_it() -> None:
     x = from_numpy(values(1024))
     scaled = Executable(Graph(ops.scale(ops.scale(ops.sqr(x), 2.0), 3.0)), [NullBackend()])
-    assert scaled.layout.arena_bytes["null"] == 4096
+    assert scaled.layout.arena_bytes[HOST] == 4096
     normed = Executable(Graph(ops.norm(ops.norm(x, 1e-5), 1e-5)), [NullBackend()])
-    assert normed.layout.arena_bytes["null"] == 8192
+    assert normed.layout.arena_bytes[HOST] == 8192
 
 
 def test_a_source_further_on_in_the_same_memory_is_not_overwritten() -> None:
@@ -383,9 +378,9 @@ def test_a_source_further_on_in_the_same_memory_is_not_overwritten() -> None:
     root = ops.scale(from_numpy(values(1020)), 2.0)
     here, further = ops.view_1d(root, 1010, 0), ops.view_1d(root, 1010, 4)  # 4096 bytes as root
     apart = Executable(Graph(ops.add(here, further)), [NullBackend()])
-    assert apart.layout.arena_bytes["null"] == 8192
+    assert apart.layout.arena_bytes[HOST] == 8192
     over = Executable(Graph(ops.add(here, ops.view_1d(root, 1010, 0))), [NullBackend()])
-    assert over.layout.arena_bytes["null"] == 4096
+    assert over.layout.arena_bytes[HOST] == 4096
 
 
 def test_outputs_are_never_reused() -> None:
@@ -411,4 +406,4 @@ def test_executables_share_an_arena() -> None:
     large = Executable(Graph(ops.sqr(x)), [ReferenceBackend()], arenas=pool)
     held = pool.n_bytes
     Executable(Graph(ops.sqr(ops.view_1d(x, 10, 0))), [ReferenceBackend()], arenas=pool)
-    assert pool.n_bytes == held == large.layout.arena_bytes["reference"]
+    assert pool.n_bytes == held == large.layout.arena_bytes[HOST]

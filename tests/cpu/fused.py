@@ -61,8 +61,8 @@ def run(
     graph = Graph(*outputs)
     for leaf in graph.leafs:
         if Flag.STATE in leaf.flags:
-            assert leaf.storage is not None
-            leaf.storage.data[:] = 0
+            assert leaf.place is not None
+            leaf.place.host_bytes[:] = 0
     backend = Recording(fusion, n_threads, isa)
     executable = Executable(graph, [backend])
     executable.run()

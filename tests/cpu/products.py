@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 import ggmlpy
 from ggmlpy.backends.cpu.backend import CpuBackend
+from ggmlpy.graph.buffer import address_of
 from ggmlpy.graph.quants import Bytes, to_float
-from ggmlpy.graph.storage import address_of
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.graph.types import TYPES, TensorType
 from tests.blocks import random_rows

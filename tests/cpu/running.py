@@ -13,15 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ggmlpy.backends.base import Place
 from ggmlpy.backends.cpu.backend import CpuBackend
 from ggmlpy.backends.cpu.isa import select
 from ggmlpy.backends.cpu.kernel import Kernel, candidates
 from ggmlpy.errors import GgmlpyError
 from ggmlpy.graph.arrays import element_view, read_array, row_view
+from ggmlpy.graph.buffer import HostBuffer, Place
 from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.spec import Spec
-from ggmlpy.graph.storage import Storage
 from ggmlpy.graph.tensor import Tensor
 from tests.cpu.conftest import jit_for
 
@@ -44,10 +43,10 @@ class Watched:
         self.bytes = self.raw[start : start + data.nbytes]
         self.bytes[:] = data
         self.start = start
-        self.storage = Storage(self.raw)
+        self.buffer = HostBuffer(self.raw)
 
     def place(self, offset: int = 0) -> Place:
-        return Place(self.storage, self.start + offset)
+        return Place(self.buffer, self.start + offset)
 
     def check_guards(self) -> None:
         assert (self.raw[: self.start] == _PATTERN).all(), "bytes before a tensor changed"
@@ -127,7 +126,7 @@ def run(
         result = Watched(np.full(y.spec.n_bytes, _PATTERN, np.uint8), misalign)
         places[y] = result.place()
     at = places[y]
-    data = at.storage.data[at.offset : at.offset + y.spec.n_bytes]
+    data = at.host_bytes[at.offset : at.offset + y.spec.n_bytes]
     try:
         backend(isa, n_threads).plan([y], places).run()
     except GgmlpyError:
@@ -151,5 +150,5 @@ def run(
 
 
 def _leaf_bytes(root: Tensor) -> NDArray[np.uint8]:
-    assert root.storage is not None, f"{root} must be a leaf"
-    return root.storage.data[: root.spec.n_bytes]
+    assert root.place is not None, f"{root} must be a leaf"
+    return root.place.host_bytes[: root.spec.n_bytes]

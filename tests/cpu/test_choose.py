@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ggmlpy.backends.cpu.choose import CHAIN, NONE, choose
 from ggmlpy.backends.cpu.jit import Jit
-from ggmlpy.graph.storage import address_of
+from ggmlpy.graph.buffer import address_of
 from ggmlpy.sampling import Sampler, SamplingParams
 from tests.cpu.conftest import ISAS
 

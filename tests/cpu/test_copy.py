@@ -66,8 +66,8 @@ def _with_strides(permuted: Tensor, ne: tuple[int, ...], skip: int) -> Tensor:
 def values(x: Tensor) -> NDArray[Any]:
     """The elements as numbers of their size: [ne3, ne2, ne1, ne0]."""
     unsigned = np.dtype(f"u{type_of(x.type).type_size}")
-    assert x.root.storage is not None
-    data = x.root.storage.data[x.view_offs :]
+    assert x.root.place is not None
+    data = x.root.place.host_bytes[x.view_offs :]
     strides = x.nb[::-1]
     base = np.ndarray((1,), unsigned, buffer=data[: x.spec.n_bytes])
     return np.lib.stride_tricks.as_strided(base, x.ne[::-1], strides)
@@ -108,8 +108,8 @@ def test_a_long_row_is_shared() -> None:
     x = numbered((10_007,), "f32")
     for n_threads in (1, 2, 5):
         got = run(ops.cont(x), BEST, n_threads, raw=True)
-        assert x.storage is not None
-        np.testing.assert_array_equal(got, x.storage.data[: got.size])
+        assert x.place is not None
+        np.testing.assert_array_equal(got, x.place.host_bytes[: got.size])
 
 
 @pytest.mark.parametrize("isa", ISAS)

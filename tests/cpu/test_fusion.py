@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from ggmlpy import ops
-from ggmlpy.backends.base import Place, Places
+from ggmlpy.backends.base import Places
 from ggmlpy.backends.cpu.backend import CpuBackend
 from ggmlpy.backends.cpu.fusion import NAMES, chosen
 from ggmlpy.errors import BackendError
+from ggmlpy.graph.buffer import HostBuffer, Place
 from ggmlpy.graph.graph import Graph
-from ggmlpy.graph.storage import Storage
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.sched.scheduler import Pin
 from tests.cpu.fused import (
@@ -88,8 +88,8 @@ def test_a_product_does_not_overwrite_its_x() -> None:
 
 
 def _places(memory: np.ndarray, offsets: dict[Tensor, int]) -> Places:
-    storage = Storage(memory)
-    return {tensor: Place(storage, offset) for tensor, offset in offsets.items()}
+    buffer = HostBuffer(memory)
+    return {tensor: Place(buffer, offset) for tensor, offset in offsets.items()}
 
 
 # --- the switch ---------------------------------------------------------------------------------

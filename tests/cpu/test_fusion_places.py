@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 from ggmlpy import ops
-from ggmlpy.backends.base import Place
 from ggmlpy.backends.cpu.backend import CpuBackend
 from ggmlpy.backends.cpu.builder import PlanBuilder, ScratchPool
 from ggmlpy.backends.cpu.fusion import NAMES, fuse
 from ggmlpy.backends.cpu.isa import select
 from ggmlpy.backends.cpu.kernels.matmul_activations import QUANTIZE
+from ggmlpy.graph.buffer import HostBuffer, Place, aligned_bytes
 from ggmlpy.graph.graph import Graph
-from ggmlpy.graph.storage import Storage, aligned_bytes
 from ggmlpy.graph.tensor import Flag, Tensor, from_numpy, zeros
 from ggmlpy.ops.rope import RopeMode
 from tests.cpu.conftest import ISAS
@@ -31,12 +30,12 @@ def n_steps(*outputs: Tensor, shift: Shift | None = None) -> int:
     nodes = [n for n in Graph(*outputs).nodes if n.op is not None and n.op.computes]
     tensors = [t for node in nodes for t in (*node.src, node)]
     roots = list(dict.fromkeys(t.root for t in tensors))
-    storage = Storage(aligned_bytes(APART * len(roots)))
+    buffer = HostBuffer(aligned_bytes(APART * len(roots)))
     starts = {root: APART * i for i, root in enumerate(roots)}
     if shift is not None:
         result, source, behind = shift
         starts[result.root] = starts[source.root] + behind
-    places = {t: Place(storage, starts[t.root] + t.view_offs) for t in tensors}
+    places = {t: Place(buffer, starts[t.root] + t.view_offs) for t in tensors}
     backend = CpuBackend(1, "generic")
     steps = [backend._step(node) for node in nodes]
     return len(fuse(steps, frozenset(NAMES), places, set(outputs)))
@@ -105,7 +104,7 @@ def test_a_sum_lies_on_no_weight_and_stays_while_it_is_wanted(pattern: Pattern) 
 )
 def test_quantised_activations_last_until_x_is_overwritten(begin: int, is_stale: bool) -> None:
     """x at bytes 128 to 256; 64 bytes are written."""
-    x, written, later = floats(32), floats(16), Storage(aligned_bytes(512))
+    x, written, later = floats(32), floats(16), HostBuffer(aligned_bytes(512))
     places = {x: Place(later, 128), written: Place(later, begin)}
     builder = PlanBuilder(places, 1, ScratchPool(), select("generic"))
     quantize = QUANTIZE["f32"]

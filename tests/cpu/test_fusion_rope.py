@@ -88,8 +88,8 @@ def test_a_bad_row_stores_nothing_and_names_the_write(isa: str, bad: int) -> Non
     y = stored(RopeMode.NEOX, "f16", ids=(1, bad, 2)).named("k_stored")
     with pytest.raises(IndexOutOfRange, match=rf"k_stored .*index {bad} "):
         run([y], "all", isa, 2)
-    assert y.root.storage is not None
-    assert not y.root.storage.data.any()
+    assert y.root.place is not None
+    assert not y.root.place.host_bytes.any()
 
 
 def test_keys_are_left_alone_where_they_must_be() -> None:

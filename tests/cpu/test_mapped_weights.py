@@ -15,14 +15,13 @@ from numpy.typing import NDArray
 
 import ggmlpy
 from ggmlpy import ops
-from ggmlpy.backends.base import Place
 from ggmlpy.backends.cpu.backend import CpuBackend
 from ggmlpy.backends.cpu.packing import PackedWeights
 from ggmlpy.common.progress import listening
 from ggmlpy.errors import FileError
 from ggmlpy.gguf import GGUFFile
+from ggmlpy.graph.buffer import HostBuffer, Place, aligned_bytes
 from ggmlpy.graph.quants import to_float
-from ggmlpy.graph.storage import Storage, aligned_bytes
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.graph.types import TYPES
 from ggmlpy.models.weights import Weights
@@ -52,6 +51,12 @@ def mapped_weight(path: Path, n_mb: int, type: str = "q8_0") -> Tensor:
     return Weights(GGUFFile.open(path)).take("w.weight", K, m)
 
 
+def buffer_of(weight: Tensor) -> HostBuffer:
+    assert weight.place is not None
+    assert isinstance(weight.place.buffer, HostBuffer)
+    return weight.place.buffer
+
+
 @linux
 @pytest.mark.parametrize("n_threads", [1, 2])
 def test_packing_brings_nothing_of_a_mapped_file_into_memory(
@@ -59,7 +64,7 @@ def test_packing_brings_nothing_of_a_mapped_file_into_memory(
 ) -> None:
     path = tmp_path / "w.gguf"
     weight = mapped_weight(path, 16)
-    assert weight.storage is not None
+    assert weight.place is not None
     before = resident_bytes(path)
     got = packed(weight, Q8_0, n_threads)
     assert resident_bytes(path) <= before < 2 << 20  # the header's part
@@ -71,8 +76,7 @@ def test_packing_brings_nothing_of_a_mapped_file_into_memory(
 def test_where_nothing_is_read_past_the_map_it_is_read_from(tmp_path: Path) -> None:
     path = tmp_path / "w.gguf"
     weight = mapped_weight(path, 2)
-    assert weight.storage is not None
-    weight.storage.place = None
+    buffer_of(weight).file = None
     got = packed(weight, Q8_0, 2)
     assert np.array_equal(got.data, packed_at_once(weight, Q8_0))
 
@@ -125,8 +129,8 @@ def test_a_small_weight_is_packed_as_it_is_in_memory(tmp_path: Path) -> None:
     path = tmp_path / "w.gguf"
     path.write_bytes(gguf_bytes({}, {"w.weight": ("q8_0", (64, 16), bytes(16 * 68))}))
     weight = Weights(GGUFFile.open(path)).take("w.weight", 64, 16)
-    assert weight.storage is not None
-    weight.storage.data[:] = 1
+    assert weight.place is not None
+    weight.place.host_bytes[:] = 1
     got = packed(weight, Q8_0, 1)
     assert (got.data.view(Q8_0.packed)["d"] == 0x0101).all()
     assert np.array_equal(got.data, packed_at_once(weight, Q8_0))
@@ -145,9 +149,9 @@ def test_a_closed_and_deleted_file_is_still_read(tmp_path: Path) -> None:
 
 def brought(weight: Tensor, n_threads: int = 2) -> PackedWeights:
     """The weight used as it is stored."""
-    assert weight.storage is not None
+    assert weight.place is not None
     weights = PackedWeights()
-    weights.use_stored(weight, Place(weight.storage, 0))
+    weights.use_stored(weight, weight.place)
     weights.make(n_threads, addresses(weights.entries))
     return weights
 
@@ -164,8 +168,8 @@ def test_a_weight_used_as_stored_is_brought_from_its_file(tmp_path: Path, n_thre
     assert resident_bytes(path) >= 16 << 20
     assert set(told) <= {"reading weights"}
     again = PackedWeights()
-    assert weight.storage is not None
-    again.use_stored(weight, Place(weight.storage, 0))
+    assert weight.place is not None
+    again.use_stored(weight, weight.place)
     assert not again.entries
 
 
@@ -203,11 +207,11 @@ def test_looking_up_rows_brings_nothing_of_a_mapped_file_into_memory(
     before = resident_bytes(path)
     got = look_up(weight, ids, n_threads)
     assert resident_bytes(path) <= before < 2 << 20
-    assert weight.storage is not None
-    rows = weight.storage.data.reshape(m, -1)[ids]
+    assert weight.place is not None
+    rows = weight.place.host_bytes.reshape(m, -1)[ids]
     want = to_float(np.ascontiguousarray(rows), TYPES[type])
     np.testing.assert_allclose(got, want, rtol=1e-6)
-    weight.storage.place = None
+    buffer_of(weight).file = None
     assert look_up(weight, ids).tobytes() == got.tobytes()
 
 
@@ -236,15 +240,15 @@ def test_a_plan_keeps_the_file_open_that_it_reads(tmp_path: Path) -> None:
     weight = mapped_weight(path, 1)
     plan_of = CpuBackend(1)
     rows = ops.get_rows(weight, ggmlpy.from_numpy(np.array([5], np.int32)))
-    result = Storage(aligned_bytes(rows.spec.n_bytes))
-    places = {rows: Place(result, 0)}
+    result = HostBuffer(aligned_bytes(rows.spec.n_bytes))
+    places = {rows: Place(result)}
     for source in rows.src:
-        assert source.storage is not None
-        places[source] = Place(source.storage, 0)
+        assert source.place is not None
+        places[source] = source.place
     plan = plan_of.plan([rows], places)
     want = look_up(weight, np.array([5], np.int32))
     path.unlink()
-    weight.storage = None
+    weight.place = None
     del places, source
     gc.collect()
     plan.run()

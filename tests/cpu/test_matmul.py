@@ -13,6 +13,7 @@ from ggmlpy import ops
 from ggmlpy.backends.cpu import packing
 from ggmlpy.backends.cpu.kernels.matmul import KERNELS
 from ggmlpy.backends.cpu.simd.amx import TILES_BY
+from ggmlpy.graph.buffer import HostBuffer
 from ggmlpy.graph.quants import Bytes, from_float
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.graph.types import TYPES
@@ -329,8 +330,9 @@ def test_a_second_plan_shares_the_packed_weight() -> None:
         x = random_x(2, 64, seed=seed)
         got = run(ops.mul_mat(weight, ggmlpy.from_numpy(x)))
         check_product(got, dequantized(raw, "q4_0"), x, "q4_0")
-    assert weight.storage is not None
-    assert len(packing._packed[weight.storage]) == 1
+    assert weight.place is not None
+    assert isinstance(weight.place.buffer, HostBuffer)
+    assert len(packing._packed[weight.place.buffer]) == 1
 
 
 def test_products_of_one_x_quantise_it_once() -> None:

@@ -154,6 +154,6 @@ def test_matrices_that_change_and_lie_apart(isa: str, type: str) -> None:
     for _ in range(2):
         want = np.einsum("tumk,tuk->tum", w[ids], x.astype(np.float64))
         np.testing.assert_allclose(run(node, isa), want, rtol=1e-5, atol=1e-5)
-        assert leaf.storage is not None
-        leaf.storage.data[: leaf.nb[2]] = 0  # the first matrix
+        assert leaf.place is not None
+        leaf.place.host_bytes[: leaf.nb[2]] = 0  # the first matrix
         w[0] = 0

@@ -125,8 +125,8 @@ def test_a_state_is_read_again_in_every_run() -> None:
     a = state("f16", (32, 4, 1, 1))
     x = ggmlpy.from_numpy(random_x(2, 32))
     first = check(a, x).copy()
-    assert a.storage is not None
-    a.storage.data[:64] = 0
+    assert a.place is not None
+    a.place.host_bytes[:64] = 0
     second = check(a, x)
     assert not second[..., 0].any()
     same_bits(second[..., 1:], first[..., 1:])

@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ggmlpy.backends.base import Place
 from ggmlpy.backends.cpu import packing
 from ggmlpy.backends.cpu.formats import base
 from ggmlpy.backends.cpu.formats.base import GROUP, PackedFormat
@@ -28,8 +27,8 @@ from ggmlpy.backends.cpu.packing import PackedWeights, Packing
 from ggmlpy.backends.cpu.pieces import PIECE
 from ggmlpy.common.progress import listening
 from ggmlpy.errors import BackendError
+from ggmlpy.graph.buffer import HostBuffer, address_of
 from ggmlpy.graph.quants import Bytes
-from ggmlpy.graph.storage import Storage, address_of
 from ggmlpy.graph.tensor import Tensor, from_bytes
 from ggmlpy.graph.types import TYPES
 from tests.blocks import random_rows
@@ -63,12 +62,12 @@ def format_of(type: str) -> PackedFormat:
     return next(format for format in PACKED if format.type_name == type)
 
 
-def packed(weight: Tensor, by: Packing, n_threads: int, jit: Jit | None = None) -> Storage:
-    assert weight.storage is not None
+def packed(weight: Tensor, by: Packing, n_threads: int, jit: Jit | None = None) -> HostBuffer:
+    assert weight.place is not None
     weights = PackedWeights()
-    storage = weights.get(weight, Place(weight.storage, 0), by)
+    buffer = weights.get(weight, weight.place, by)
     weights.make(n_threads, addresses(weights.entries, jit))
-    return storage
+    return buffer
 
 
 def addresses(entries: set[Entry], jit: Jit | None = None) -> dict[Entry, int]:
@@ -79,9 +78,9 @@ def addresses(entries: set[Entry], jit: Jit | None = None) -> dict[Entry, int]:
 
 def packed_at_once(weight: Tensor, format: PackedFormat) -> Bytes:
     """By numpy: each matrix filled up with rows of zeros and repacked as a whole."""
-    assert weight.storage is not None
+    assert weight.place is not None
     k, m = weight.ne[:2]
-    matrices = weight.storage.data.view(format.stored).reshape(-1, m, k // format.block)
+    matrices = weight.place.host_bytes.view(format.stored).reshape(-1, m, k // format.block)
     n_groups = -(-m // GROUP)
     out = np.empty((len(matrices), n_groups, k // format.block), format.packed)
     for matrix, groups in zip(matrices, out, strict=True):
@@ -130,12 +129,12 @@ def test_packing_stays_inside_its_memory(jit: Jit, format: PackedFormat) -> None
     """Stored bytes end where a page ends that may not be touched, packed ones among guards."""
     k = 3 * format.block
     weight = random_bytes(format, k, GROUP)
-    assert weight.storage is not None
+    assert weight.place is not None
     n, row_bytes = weight.spec.n_bytes, weight.spec.n_bytes // GROUP
     pages = mmap.mmap(-1, (-(-n // mmap.PAGESIZE) + 1) * mmap.PAGESIZE)
     memory = np.frombuffer(pages, np.uint8)
     stored = memory[len(memory) - mmap.PAGESIZE - n : -mmap.PAGESIZE]
-    stored[:] = weight.storage.data
+    stored[:] = weight.place.host_bytes
     libc = ctypes.CDLL(None, use_errno=True)
     end = ctypes.c_void_p(address_of(stored) + n)
     out = np.full(format.group_bytes(k) + 128, 7, np.uint8)
@@ -179,14 +178,14 @@ def test_weights_of_any_size_share_memory_without_touching() -> None:
     weights = [random_weight("q8_0", (256, m), seed=m) for m in (16, 300, 5, 1000, 17, 16)]
     q8_0 = format_of("q8_0")
     plan = PackedWeights()
-    storages = []
+    copies = []
     for weight in weights:
-        assert weight.storage is not None
-        storages.append(plan.get(weight, Place(weight.storage, 0), q8_0))
+        assert weight.place is not None
+        copies.append(plan.get(weight, weight.place, q8_0))
     plan.make(2, addresses(plan.entries))
-    for weight, storage in zip(weights, storages, strict=True):
-        assert storage.n_bytes == q8_0.packed_bytes(weight)
-        assert np.array_equal(storage.data, packed_at_once(weight, q8_0))
+    for weight, buffer in zip(weights, copies, strict=True):
+        assert buffer.n_bytes == q8_0.packed_bytes(weight)
+        assert np.array_equal(buffer.data, packed_at_once(weight, q8_0))
 
 
 _Callback = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 5)
@@ -304,8 +303,8 @@ def test_threads_left_behind_keep_what_they_write_to(monkeypatch: pytest.MonkeyP
         go_on.wait()
 
     weight, weights, steps = bytes_weight(4), PackedWeights(), Steps(4, hold)
-    assert weight.storage is not None
-    copy = weakref.ref(weights.get(weight, Place(weight.storage, 0), steps))
+    assert weight.place is not None
+    copy = weakref.ref(weights.get(weight, weight.place, steps))
     code = addresses(weights.entries)
     monkeypatch.setattr(packing, "wait", interrupted)
     monkeypatch.setattr(ThreadPoolExecutor, "__exit__", interrupted)

@@ -10,7 +10,7 @@ import pytest
 
 from ggmlpy import AllocationError, BadBatch, ContextWarning, Llama
 from ggmlpy.backends.cpu.backend import CpuBackend
-from ggmlpy.graph import storage
+from ggmlpy.common import system_memory
 from ggmlpy.graph.types import F16, F32
 from ggmlpy.memory.sequences import SequenceMemory, Sizes
 from ggmlpy.models.memory import AttentionLayers, Memory, RecurrentLayers
@@ -127,7 +127,7 @@ def long_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def machine_of(monkeypatch: pytest.MonkeyPatch, n_bytes: int) -> None:
-    for module in (storage, context_sizes):
+    for module in (system_memory, context_sizes):
         monkeypatch.setattr(module, "physical_memory", lambda: n_bytes)
 
 
@@ -253,7 +253,9 @@ def test_every_kind_of_memory_has_its_row(tmp_path: Path, kind: str) -> None:
         two = "2 layers, 2 x 256 cells (padded; 64 are used), " + kv.format("0.0655")
         assert rows["window 5"] == two
     else:
-        assert rows["recurrent"] == "2 layers, 2 states, f32 0.0020 MB"  # 2 x 2 x 2 taps x 64 x 4
+        assert (
+            rows["recurrent"] == "2 layers, 2 states, f32 0.0041 MB"
+        )  # 2 x 2 rows x 2 x 2 taps x 64 x 4
 
 
 @pytest.mark.filterwarnings("ignore:the 128 tokens that the model was trained with leave")
@@ -264,13 +266,13 @@ def test_compute_memory_is_what_runs_take(path: Path) -> None:
         with Llama(path, backend="reference", n_ubatch=64, flash_attn=False, **options) as llm:
             context = llm.engine.context
             first, most = context.compute_bytes, context.largest_compute_bytes()
-            assert list(first) == list(most) == ["reference"]
-            assert 0 < first["reference"] < most["reference"]
-            assert f"{most['reference'] / 1e6:.2f} MB for a full ubatch" in llm.describe()
+            assert list(first) == list(most) == ["host"]
+            assert 0 < first["host"] < most["host"]
+            assert f"{most['host'] / 1e6:.2f} MB for a full ubatch" in llm.describe()
             prompts = [[7 + i] * llm.n_ctx_seq() for i in range(4)]
             list(llm.generate(prompts, max_tokens=1, temperature=0))
             newest = max(s.n_bytes for s in context.plans.arenas._made)
-            assert newest == most["reference"]
+            assert newest == most["host"]
 
 
 def test_nodes_that_the_backend_cannot_run_are_named(

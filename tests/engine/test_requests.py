@@ -317,7 +317,8 @@ def test_nothing_that_was_forgotten_is_seen(path: Path, flash_attn: bool, kv_uni
         for cache in context.memory.caches:
             cells = cache.cells_of(0)
             for leaf in (*cache.k.values(), *cache.v.values()):
-                cache.rows_of(leaf)[cache.stream_of(0), cells] = 0xFF
+                rows = np.full((len(cells), leaf.nb[1]), 0xFF, np.uint8)
+                cache.write_rows(leaf, cache.stream_of(0), cells, rows)
         forget()
         np.testing.assert_array_equal(context.decode([5, 6, 7]), fresh)
         context.seq_rm(0)

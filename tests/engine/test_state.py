@@ -221,8 +221,7 @@ def test_a_load_that_is_interrupted_leaves_no_part_of_a_sequence(
             assert run.n_past(0) == 0
             assert (run.n_past(1), run.memory.n_used()) == (n_left, n_left)
             assert run.memory.recurrent is not None
-            for leaf in run.memory.recurrent.states.values():
-                assert not leaf.array().reshape(2, -1)[0].any()
+            assert not any(state.any() for state in run.memory.recurrent.read(0).values())
 
 
 def interrupt(*args: object) -> None:

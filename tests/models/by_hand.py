@@ -142,7 +142,8 @@ class ByHand:
             runs.append(Run(first_token, group.n_tokens, first_sequence, len(group.tokens)))
             first_token += group.n_tokens
             first_sequence += len(group.tokens)
-        return RecurrentView(self._states, _input("i32", sequences), tuple(runs))
+        rows = _input("i32", sequences)
+        return RecurrentView(self._states, rows, rows, tuple(runs))
 
 
 def _input(type: str, values: object) -> Tensor:

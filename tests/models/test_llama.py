@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ggmlpy.errors import BadBatch, CacheFull, Unsupported, WeightError
 from ggmlpy.gguf import GGUFFile
+from ggmlpy.graph.buffer import HOST
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.graph.types import type_of
 from ggmlpy.models import load_model
@@ -198,8 +199,8 @@ def test_peak_memory_is_far_below_the_sum_of_all_values(tmp_path: Path) -> None:
     run.decode(TOKENS)
     (plan,) = run.plans.plans.values()
     layout = plan.executable.layout
-    assert layout.arena_bytes["null"] <= 1.3 * layout.live_bytes["null"]
-    assert layout.total_bytes["null"] > 5 * layout.arena_bytes["null"]
+    assert layout.arena_bytes[HOST] <= 1.3 * layout.live_bytes[HOST]
+    assert layout.total_bytes[HOST] > 5 * layout.arena_bytes[HOST]
 
 
 # --- bad files ----------------------------------------------------------------------------------

@@ -172,8 +172,8 @@ class Side:
                     assert visible(cache, seq, position) == part.sees(seq, position)
         if memory.recurrent is not None:
             assert model.taken_in is not None
-            (state,) = memory.recurrent.states.values()
-            for counts, tokens in zip(state.numpy(), model.taken_in, strict=True):
+            for seq, tokens in enumerate(model.taken_in):
+                (counts,) = memory.recurrent.read(seq).values()
                 assert counts.tolist() == np.bincount(tokens, minlength=N_NAMES).tolist()
 
     def picture(self) -> list[object]:
@@ -185,7 +185,8 @@ class Side:
                 cells = cache.cells_of(seq)
                 held.append((cells.tolist(), cache.positions_of(seq, cells).tolist()))
         if self.memory.recurrent is not None:
-            held += [leaf.numpy().tobytes() for leaf in self.memory.recurrent.states.values()]
+            for seq in range(self.model.n_seq_max):
+                held += [state.tobytes() for state in self.memory.recurrent.read(seq).values()]
         return held
 
 
@@ -220,6 +221,8 @@ def visible(cache: KVCache, seq: int, position: int) -> Seen:
 def _stored(cache: KVCache, seq: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """The token (-1 where none was ever written) and the key of each cell of a stream."""
     (k,), (v,) = cache.k.values(), cache.v.values()
-    keys, names = (cache.rows_of(leaf)[cache.stream_of(seq)].view(np.float32) for leaf in (k, v))
+    stream, everything = cache.stream_of(seq), np.arange(cache.kv_size)
+    rows = (cache.read_rows(leaf, stream, everything) for leaf in (k, v))
+    keys, names = (raw.view(np.float32) for raw in rows)
     assert np.isin(names, [0, 1]).all()
     return np.where(names.any(axis=1), names.argmax(axis=1), -1), keys

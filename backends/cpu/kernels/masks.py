@@ -9,24 +9,24 @@ import numpy as np
 
 from ggmlpy.backends.cpu.kernel import Int, Record, inline
 from ggmlpy.backends.cpu.simd.arith import remainder
-from ggmlpy.graph.storage import Storage, aligned_bytes
+from ggmlpy.graph.buffer import HostBuffer, aligned_bytes
 from ggmlpy.ops.softmax import alibi_slopes
 
 
 @lru_cache(maxsize=64)
-def _slopes(n_head: int, max_bias: float) -> Storage:
-    storage = Storage(aligned_bytes(4 * n_head))
-    storage.data.view(np.float32)[:] = alibi_slopes(n_head, max_bias)
-    return storage
+def _slopes(n_head: int, max_bias: float) -> HostBuffer:
+    buffer = HostBuffer(aligned_bytes(4 * n_head))
+    buffer.data.view(np.float32)[:] = alibi_slopes(n_head, max_bias)
+    return buffer
 
 
 def bind_slopes(builder: Any, n_head: int, max_bias: float) -> int:
     """The address of each head's slope, f32; 0 where all are 1."""
     if max_bias == 0:
         return 0
-    storage = _slopes(n_head, max_bias)
-    builder.keep.append(storage)
-    return storage.address
+    buffer = _slopes(n_head, max_bias)
+    builder.keep.append(buffer)
+    return buffer.address
 
 
 @inline

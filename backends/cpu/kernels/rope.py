@@ -44,7 +44,7 @@ from ggmlpy.backends.cpu.simd.memory import (
     store_f32x16,
     store_f32x16_part,
 )
-from ggmlpy.graph.storage import Storage, aligned_bytes
+from ggmlpy.graph.buffer import HostBuffer, aligned_bytes
 
 FIELDS: list[tuple[str, Any]] = [
     ("y", TENSOR),
@@ -63,19 +63,19 @@ ARGS = np.dtype(FIELDS, align=True)
 
 
 @lru_cache(maxsize=256)
-def _weights(op: Any) -> tuple[Storage, float]:
+def _weights(op: Any) -> tuple[HostBuffer, float]:
     """The angles of one step along each axis, f64 [n_axes, padded], and the scale of cos and sin.
 
     `op.angles` is asked for them; it is linear in the position.
     """
     n_axes, padded = op.mode.n_axes, padded_pairs(op)
-    storage = Storage(aligned_bytes(8 * n_axes * padded))
-    table = storage.data.view(np.float64).reshape(n_axes, padded)
+    buffer = HostBuffer(aligned_bytes(8 * n_axes * padded))
+    table = buffer.data.view(np.float64).reshape(n_axes, padded)
     magnitude = 1.0
     for axis, step in enumerate(np.eye(n_axes)):
         angles, magnitude = op.angles(step, None)
         table[axis, : op.n_pairs] = angles[0]
-    return storage, magnitude
+    return buffer, magnitude
 
 
 def padded_pairs(op: Any) -> int:
@@ -83,10 +83,10 @@ def padded_pairs(op: Any) -> int:
 
 
 def bind(node: Any, builder: Any) -> dict[str, float]:
-    storage, magnitude = _weights(node.op)
-    builder.keep.append(storage)
+    buffer, magnitude = _weights(node.op)
+    builder.keep.append(buffer)
     return {
-        "weights": storage.address,
+        "weights": buffer.address,
         "padded": padded_pairs(node.op),
         "n_pairs": node.op.n_pairs,
         "n_axes": node.op.mode.n_axes,
