@@ -25,6 +25,12 @@ def _null(n_threads: int | None) -> Backend:
     return NullBackend()
 
 
+def _mock(n_threads: int | None) -> Backend:
+    from ggmlpy.backends.mock.backend import MockBackend
+
+    return MockBackend()
+
+
 def _cpu(n_threads: int | None) -> Backend:
     with importing("the CPU backend"):
         from ggmlpy.backends.cpu.backend import CpuBackend  # and llvmlite: not for all
@@ -36,6 +42,7 @@ _BUILT_IN: dict[str, Callable[[int | None], Backend]] = {
     "cpu": _cpu,
     "reference": _reference,
     "null": _null,
+    "mock": _mock,
 }
 DEFAULT = "cpu"  # what "auto" means until a faster device is found
 

@@ -26,5 +26,5 @@ class NullBackend(Backend):
 
 
 class _NullPlan(Plan):
-    def run(self) -> None:
+    def submit(self) -> None:
         pass

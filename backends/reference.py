@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 
 import numpy as np
 
 from ggmlpy.backends.base import Backend, Places, Plan
-from ggmlpy.errors import AllocationError
+from ggmlpy.errors import AllocationError, GgmlpyError, IndexOutOfRange
 from ggmlpy.graph.arrays import read_array, write_array
+from ggmlpy.graph.buffer import Bytes
 from ggmlpy.graph.quants import has_quantizer
 from ggmlpy.graph.tensor import Tensor
 
@@ -27,26 +28,46 @@ class ReferenceBackend(Backend):
         return _ReferencePlan(nodes, places)
 
 
+BytesOf = Callable[[Tensor], tuple[Bytes, int]]  # the memory that a tensor lies in, and where
+
+
+def run_node(node: Tensor, bytes_of: BytesOf) -> None:
+    """Compute one node by its op's reference. Raises IndexOutOfRange, AllocationError."""
+    assert node.op is not None
+    try:
+        with np.errstate(all="ignore"):  # inf and nan are values here, not accidents
+            sources = []
+            for source in node.src:
+                data, offset = bytes_of(source)
+                sources.append(read_array(data, source.spec, offset))
+            values = node.op.reference(*sources)
+            rows = node.op.written_rows(*sources)
+            data, offset = bytes_of(node)
+            write_array(data, node.spec, offset, values, rows)
+    except IndexOutOfRange as error:
+        raise IndexOutOfRange(f"{node.name}: {error}" if node.name else str(error)) from None
+    except MemoryError as error:
+        raise AllocationError(f"{node.name}: {error}") from error
+
+
 class _ReferencePlan(Plan):
     def __init__(self, nodes: Sequence[Tensor], places: Places) -> None:
         self._nodes = list(nodes)
         self._places = places
+        self._failure: GgmlpyError | None = None
 
-    def run(self) -> None:
-        with np.errstate(all="ignore"):  # inf and nan are values here, not accidents
+    def submit(self) -> None:
+        try:
             for node in self._nodes:
-                try:
-                    self._run_node(node)
-                except MemoryError as error:
-                    raise AllocationError(f"{node.name}: {error}") from error
+                run_node(node, self._bytes_of)
+        except GgmlpyError as error:
+            self._failure = error
 
-    def _run_node(self, node: Tensor) -> None:
-        assert node.op is not None
-        sources = []
-        for source in node.src:
-            at = self._places[source]
-            sources.append(read_array(at.host_bytes, source.spec, at.offset))
-        values = node.op.reference(*sources)
-        rows = node.op.written_rows(*sources)
-        at = self._places[node]
-        write_array(at.host_bytes, node.spec, at.offset, values, rows)
+    def check(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def _bytes_of(self, tensor: Tensor) -> tuple[Bytes, int]:
+        at = self._places[tensor]
+        return at.host_bytes, at.offset

@@ -13,7 +13,7 @@ from ggmlpy.backends.cpu.fusion import NAMES, chosen, fuse
 from ggmlpy.backends.cpu.isa import ISA, select
 from ggmlpy.backends.cpu.jit import Jit, shared_jit
 from ggmlpy.backends.cpu.kernel import UNREADABLE, Kernel, candidates
-from ggmlpy.backends.cpu.plan import Plan
+from ggmlpy.backends.cpu.plan import Failure, Plan
 from ggmlpy.backends.cpu.runner import MAX_THREADS
 from ggmlpy.backends.cpu.step import Step
 from ggmlpy.backends.cpu.threads import check_n_threads, thread_pool, wanted_entries
@@ -119,10 +119,14 @@ class CpuPlan(BackendPlan):
         self._plan = Plan(jit, builder.kernels, builder.records)
         self.n_threads = builder.n_threads
         self._nodes = builder.nodes
+        self._failure: Failure | None = None
         self._keep = builder.keep  # packed weights and scratch memory that the records point into
 
-    def run(self) -> None:
-        failure = self._plan.run(self.n_threads)
+    def submit(self) -> None:
+        self._failure = self._plan.run(self.n_threads)
+
+    def check(self) -> None:
+        failure, self._failure = self._failure, None
         if failure is not None:
             node = self._nodes[failure.node]
             if failure.value == UNREADABLE:

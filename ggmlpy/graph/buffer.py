@@ -128,6 +128,9 @@ class Buffer(ABC):
     def write(self, offset: int, data: Bytes) -> None:
         """Put host bytes into the buffer."""
 
+    def free(self) -> None:  # noqa: B027  (memory of the host goes with its last reference)
+        """Give the memory back now, not when nothing refers to it. Nothing may use it any more."""
+
     def clear(self, offset: int, n_bytes: int) -> None:
         """Set bytes to zero."""
         self.write(offset, np.zeros(n_bytes, np.uint8))

@@ -26,8 +26,8 @@ from ggmlpy.models import Model, load_model
 from ggmlpy.runtime.context_sizes import check_least
 from ggmlpy.runtime.plans import Plan, PlanCache, Shape, make_inputs
 from ggmlpy.runtime.steady import SteadyStep
+from ggmlpy.sched.assignment import Pin
 from ggmlpy.sched.compute import backends_for
-from ggmlpy.sched.scheduler import Pin
 
 Logits = NDArray[np.float32]
 

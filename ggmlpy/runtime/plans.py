@@ -19,8 +19,9 @@ from ggmlpy.memory.ubatch import SegmentShape
 from ggmlpy.models import Model
 from ggmlpy.models.batch import KVView, RecurrentView, Run, Segment, UBatch
 from ggmlpy.sched.allocator import allocate
+from ggmlpy.sched.assignment import Pin, assign
 from ggmlpy.sched.executable import ArenaPool, Executable
-from ggmlpy.sched.scheduler import Pin, assign, cut
+from ggmlpy.sched.scheduler import cut
 
 MAX_PLANS = 64  # shapes kept ready; a plan's records are small, its arena is shared
 

@@ -14,8 +14,8 @@ from ggmlpy.errors import ArgumentError
 from ggmlpy.graph.buffer import HostBuffer, Place
 from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.tensor import Tensor, tensors_of
+from ggmlpy.sched.assignment import Pin
 from ggmlpy.sched.executable import Executable
-from ggmlpy.sched.scheduler import Pin
 
 FALLBACK = "reference"  # runs what the wished backend has no kernel for, as ggml's CPU does
 

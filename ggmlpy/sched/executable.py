@@ -10,22 +10,15 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
-from ggmlpy.backends.base import Backend, Places
+from ggmlpy.backends.base import Backend, Event, Places, Plan
 from ggmlpy.graph.arrays import element_view, read_array
 from ggmlpy.graph.buffer import Buffer, BufferType, Bytes, Place
 from ggmlpy.graph.graph import Graph
-from ggmlpy.graph.tensor import Flag, Tensor
+from ggmlpy.graph.tensor import Tensor
 from ggmlpy.sched.allocator import Layout, allocate
-from ggmlpy.sched.scheduler import (
-    Copy,
-    Pin,
-    Schedule,
-    Split,
-    assign,
-    cut,
-    lies_in_place,
-    wanted_roots,
-)
+from ggmlpy.sched.assignment import Pin, assign
+from ggmlpy.sched.scheduler import Copy, Schedule, Split, cut, lies_in_place, wanted_roots
+from ggmlpy.sched.transfers import Uploads, transfer
 from ggmlpy.sched.writes import check_writes
 
 
@@ -37,16 +30,23 @@ class ArenaPool:
     """
 
     def __init__(self) -> None:
-        self._newest: dict[BufferType, Buffer] = {}
+        self._newest: dict[tuple[BufferType, str], Buffer] = {}
         self._made: WeakSet[Buffer] = WeakSet()
+        self.reading: list[Event] = []  # copies under way that read memory of the host
 
-    def take(self, memory: BufferType, n_bytes: int) -> Buffer:
-        """At least `n_bytes` of the memory, shared with what was taken before."""
-        held = self._newest.get(memory)
+    def take(self, memory: BufferType, n_bytes: int, use: str = "results") -> Buffer:
+        """At least `n_bytes` of the memory, shared with what was taken for that use before."""
+        held = self._newest.get((memory, use))
         if held is None or held.n_bytes < n_bytes:
-            held = self._newest[memory] = memory.allocate(n_bytes)
+            held = self._newest[memory, use] = memory.allocate(n_bytes)
             self._made.add(held)
         return held
+
+    def wait(self) -> None:
+        """Wait for the copies that read memory of the host: it may change after that."""
+        for event in self.reading:
+            event.wait()
+        self.reading.clear()
 
     @property
     def n_bytes(self) -> int:
@@ -64,8 +64,10 @@ class ArenaPool:
 class Executable:
     """`run()` computes every node; inputs are whatever the input leaves hold by then.
 
-    `layout` tells the arenas' sizes, `schedule` the splits, `n_threads` the CPU threads of the
-    plan that has most. Results stay until the next run. Raises WriteError, KernelError.
+    `submit` and `synchronize` are its two halves: between them the inputs must not change, where a
+    backend has a queue of its own. `layout` tells the arenas' sizes, `schedule` the splits,
+    `n_threads` the CPU threads of the plan that has most. Results stay until the next run. Raises
+    WriteError, KernelError.
     """
 
     def __init__(
@@ -79,23 +81,42 @@ class Executable:
         self.graph = graph
         self.schedule: Schedule = cut(graph, assign(graph, backends, pin))
         self.layout: Layout = allocate(graph, self.schedule.splits)
-        pool = ArenaPool() if arenas is None else arenas
+        self._pool = ArenaPool() if arenas is None else arenas
         self._arenas = {
-            memory: pool.take(memory, n_bytes)
+            memory: self._pool.take(memory, n_bytes)
             for memory, n_bytes in self.layout.arena_bytes.items()
         }
+        self._owners = {b.buffer_type: b for b in reversed(backends)}
+        self._inputs = Uploads(self.schedule.uploads, self._owners, self._pool)
         self._places: dict[str, dict[Tensor, Place]] = {}  # by backend
-        self.n_threads = 1
+        self._plans: list[Plan] = []
         wanted = wanted_roots(graph, self.schedule.splits)
         self._steps = [
-            self._step(split, roots)
-            for split, roots in zip(self.schedule.splits, wanted, strict=True)
+            *self._inputs.steps,
+            *(
+                self._step(split, roots)
+                for split, roots in zip(self.schedule.splits, wanted, strict=True)
+            ),
         ]
+        self.n_threads = max((plan.n_threads for plan in self._plans), default=1)
+        self._queues = [b for b in self._owners.values() if b.is_async]
 
     def run(self) -> None:
         """Run every split in order. Raises IndexOutOfRange for a bad index in an input."""
+        self.submit()
+        self.synchronize()
+
+    def submit(self) -> None:
+        """Begin a run: results are there once it is synchronized."""
         for step in self._steps:
             step()
+
+    def synchronize(self) -> None:
+        """Wait for the end of what was submitted. Raises what went wrong in it, by node."""
+        for backend in self._queues:
+            backend.synchronize()
+        for plan in self._plans:
+            plan.check()
 
     def read(self, tensor: Tensor) -> NDArray[Any]:
         """The values `[ne3, ne2, ne1, ne0]` after a run, as a copy; quantised types as f32."""
@@ -118,44 +139,53 @@ class Executable:
         return at.buffer.read(at.offset, tensor.spec.n_bytes)
 
     def _result(self, tensor: Tensor) -> Place:
-        """Where a tensor's bytes are after a run."""
+        """Where a tensor's bytes are after a run: on the host if they are there too."""
         root = tensor.root
         holders = self.schedule.holders.get(root)
-        if holders:
-            return self._in_arena(tensor, holders[-1])
-        assert root.place is not None, f"{tensor} was not computed by this graph"
-        return Place(root.place.buffer, root.place.offset + tensor.view_offs)
+        if root.is_leaf and root not in self.schedule.moved:
+            assert root.place is not None, f"{tensor} has no data"
+            return Place(root.place.buffer, root.place.offset + tensor.view_offs)
+        assert holders, f"{tensor} was not computed by this graph"
+        return self._copy_of(tensor, next((m for m in holders if m.is_host), holders[0]))
 
-    def _in_arena(self, tensor: Tensor, memory: BufferType) -> Place:
-        start = self.layout.offsets[tensor.root, memory]
-        return Place(self._arenas[memory], start + tensor.view_offs)
+    def _copy_of(self, tensor: Tensor, memory: BufferType) -> Place:
+        """Where a computed tensor, or a copy of a leaf, lies in some memory."""
+        root = tensor.root
+        at = self._inputs.place(root, memory)
+        if at is None:
+            at = Place(self._arenas[memory], self.layout.offsets[root, memory])
+        return Place(at.buffer, at.offset + tensor.view_offs)
 
     def _step(self, split: Split, wanted: set[Tensor]) -> Callable[[], None]:
         places: Places = {
             t: self._place(t, split.backend) for node in split.nodes for t in (*node.src, node)
         }
         plan = split.backend.plan(split.nodes, places, wanted)
-        self.n_threads = max(self.n_threads, plan.n_threads)
-        if not split.copies:
-            return plan.run
-        copies = [self._copy(copy, split.backend) for copy in split.copies]
+        self._plans.append(plan)
+        transfers = [self._transfer(copy, split.backend) for copy in split.copies]
+        if not transfers and not self._owns_queues():
+            return plan.submit
+        on_host, pool = split.backend.buffer_type.is_host, self._pool
 
         def step() -> None:
-            for copy in copies:
+            if on_host:
+                pool.wait()
+            for copy in transfers:
                 copy()
-            plan.run()
+            plan.submit()
 
         return step
 
-    def _copy(self, copy: Copy, target: Backend) -> Callable[[], None]:
-        root = copy.root
-        to, n_bytes = self._in_arena(root, target.buffer_type), root.spec.n_bytes
-        if copy.source is None:
-            assert root.place is not None, f"{root} has no data"
-            at = root.place
-        else:
-            at = self._in_arena(root, copy.source)
-        return partial(to.buffer.copy_from, to.offset, at.buffer, at.offset, n_bytes)
+    def _owns_queues(self) -> bool:
+        return any(backend.is_async for backend in self._owners.values())
+
+    def _transfer(self, copy: Copy, target: Backend) -> Callable[[], None]:
+        to, at = self._copy_of(copy.root, target.buffer_type), copy.root.place
+        if copy.source is not None:
+            at = self._copy_of(copy.root, copy.source)
+        assert at is not None, f"{copy.root} has no data"
+        source = self._owners.get(at.buffer.type)
+        return partial(transfer, self._pool, target, to, source, at, copy.root.spec.n_bytes)
 
     def _place(self, tensor: Tensor, backend: Backend) -> Place:
         known = self._places.setdefault(backend.name, {})
@@ -166,8 +196,7 @@ class Executable:
 
     def _new_place(self, tensor: Tensor, backend: Backend) -> Place:
         root = tensor.root
-        if not lies_in_place(root, backend):
-            return self._in_arena(tensor, backend.buffer_type)
-        at = root.place if Flag.WEIGHT not in root.flags else backend.weight(root)
-        assert at is not None
-        return Place(at.buffer, at.offset + tensor.view_offs)
+        if lies_in_place(root, backend) and root not in self.schedule.moved:
+            assert root.place is not None
+            return Place(root.place.buffer, root.place.offset + tensor.view_offs)
+        return self._copy_of(tensor, backend.buffer_type)

@@ -1,4 +1,4 @@
-"""Which backend runs which node, and what must be copied in between.
+"""Splits: which nodes run together on one backend, and what must be copied in between.
 
     graph  ->  assign: a backend for every node  ->  cut: runs of one backend, with their copies
 
@@ -11,7 +11,7 @@ of one buffer type share its arena, and nothing is copied between them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ggmlpy.backends.base import Backend
@@ -20,14 +20,13 @@ from ggmlpy.graph.buffer import BufferType
 from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.tensor import Flag, Tensor
 
-Pin = Callable[[Tensor], str | None]  # the name of the backend that must run a node, or None
-
 
 @dataclass(frozen=True, slots=True)
 class Copy:
     """Bring a root's bytes to the memory of the split's backend.
 
-    `source` is the type of the arena that holds a valid copy; None: the place of the leaf itself.
+    `source` is the type of the arena that holds a valid copy; None: the place of the leaf itself,
+    here a weight, which is brought for these nodes and takes up memory only while they run.
     """
 
     root: Tensor
@@ -43,59 +42,14 @@ class Split:
     nodes: list[Tensor] = field(default_factory=list)  # computing nodes only, in graph order
 
 
-def assign(
-    graph: Graph, backends: Sequence[Backend], pin: Pin | None = None
-) -> dict[Tensor, Backend]:
-    """A backend for every computing node.
-
-    In order: the one it is pinned to; the one whose memory its weights lie in; the one that made
-    its first computed source, so that values stay put; else the first in `backends`, which is a
-    list of preference. Raises KernelError if none supports a node.
-    """
-    assigned: dict[Tensor, Backend] = {}
-    by_name = {b.name: b for b in backends}
-    for node in graph.nodes:
-        assert node.op is not None
-        if not node.op.computes:
-            continue
-        wished = pin(node) if pin is not None else None
-        if wished is not None:
-            if wished not in by_name:
-                raise KernelError(f"{graph.name_of(node)} is pinned to {wished!r}, not in use here")
-            candidates = [by_name[wished]]
-        else:
-            candidates = [*_preferred(node, assigned, by_name), *backends]
-        chosen = next((b for b in candidates if b.supports(node)), None)
-        if chosen is None:
-            types = ", ".join(s.type.name for s in node.src)
-            names = " or ".join(dict.fromkeys(b.name for b in candidates))
-            raise KernelError(
-                f"{graph.name_of(node)}: no kernel for {node.op.name}({types}) on {names}"
-            )
-        assigned[node] = chosen
-    return assigned
-
-
-def _preferred(
-    node: Tensor, assigned: Mapping[Tensor, Backend], by_name: Mapping[str, Backend]
-) -> list[Backend]:
-    """Backends that hold what the node reads: weights first, then computed values."""
-    homes = [
-        by_name[s.root.place.buffer.type.device]
-        for s in node.src
-        if s.root.place is not None
-        and Flag.WEIGHT in s.root.flags
-        and s.root.place.buffer.type.device in by_name
-    ]
-    return homes + [assigned[s.root] for s in node.src if s.root in assigned]
-
-
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """Splits in running order, and in which memory each root's final bytes are after a run."""
 
     splits: list[Split]
     holders: dict[Tensor, list[BufferType]]
+    uploads: dict[Tensor, list[BufferType]]  # leaves that are brought to other memory at the start
+    moved: set[Tensor]  # leaves whose bytes are not at their own place after a run
 
 
 def cut(graph: Graph, assigned: Mapping[Tensor, Backend]) -> Schedule:
@@ -104,7 +58,7 @@ def cut(graph: Graph, assigned: Mapping[Tensor, Backend]) -> Schedule:
     Raises KernelError where a backend would have to work on state that it cannot read in place.
     """
     splits: list[Split] = []
-    valid: dict[Tensor, list[BufferType]] = {}  # memories with a valid copy, for roots that move
+    copies = _Copies()
     for node in graph.nodes:
         backend = assigned.get(node)
         if backend is None:
@@ -113,25 +67,48 @@ def cut(graph: Graph, assigned: Mapping[Tensor, Backend]) -> Schedule:
             splits.append(Split(backend))
         split = splits[-1]
         for root in dict.fromkeys(t.root for t in (*node.src, node) if t.root is not node):
-            _bring(root, split, valid)
+            copies.bring(root, split)
         split.nodes.append(node)
-        if not lies_in_place(node.root, backend):
-            valid[node.root] = [backend.buffer_type]
-    return Schedule(splits, valid)
+        copies.note_write(node.root, backend)
+    return Schedule(splits, copies.holders, copies.uploads, copies.moved)
 
 
-def _bring(root: Tensor, split: Split, valid: dict[Tensor, list[BufferType]]) -> None:
-    """Make the root's bytes valid on the split's backend, by a copy if they are not."""
-    if lies_in_place(root, split.backend):
-        return
-    if Flag.STATE in root.flags:
-        raise KernelError(f"{root} is state, in memory that {split.backend.name} does not read")
-    holders = valid.setdefault(root, [])
-    memory = split.backend.buffer_type
-    if memory in holders:
-        return
-    split.copies.append(Copy(root, holders[0] if holders else None))
-    holders.append(memory)
+class _Copies:
+    """Where the bytes of roots are valid as the nodes run one after another."""
+
+    def __init__(self) -> None:
+        self.holders: dict[Tensor, list[BufferType]] = {}  # beside a leaf's own place
+        self.uploads: dict[Tensor, list[BufferType]] = {}
+        self.moved: set[Tensor] = set()  # leaves whose own place is not valid any more
+        self._changed: set[Tensor] = set()  # leaves that were written to in place
+
+    def bring(self, root: Tensor, split: Split) -> None:
+        """Make the root's bytes valid for the split's backend, by a copy if they are not."""
+        memory = split.backend.buffer_type
+        if lies_in_place(root, split.backend) and root not in self.moved:
+            return
+        if Flag.STATE in root.flags:
+            raise KernelError(f"{root} is state, in memory that {split.backend.name} does not read")
+        holders = self.holders.setdefault(root, [])
+        if memory in holders:
+            return
+        if not root.is_leaf or root in self.moved:
+            split.copies.append(Copy(root, holders[0]))
+        elif Flag.WEIGHT in root.flags or root in self._changed:
+            split.copies.append(Copy(root, None))
+        else:
+            self.uploads.setdefault(root, []).append(memory)
+        holders.append(memory)
+
+    def note_write(self, root: Tensor, backend: Backend) -> None:
+        """A node of the backend has written to the root."""
+        if lies_in_place(root, backend) and root not in self.moved:
+            self._changed.add(root)
+            self.holders.pop(root, None)
+            return
+        if root.is_leaf:
+            self.moved.add(root)
+        self.holders[root] = [backend.buffer_type]
 
 
 def kept_roots(graph: Graph) -> set[Tensor]:
@@ -154,7 +131,6 @@ def wanted_roots(graph: Graph, splits: Sequence[Split]) -> list[set[Tensor]]:
 
 
 def lies_in_place(root: Tensor, backend: Backend) -> bool:
-    """A leaf that the backend reads where it is, or a weight, of which it keeps a copy."""
-    if not root.is_leaf or root.place is None:
-        return False
-    return backend.supports_buffer_type(root.place.buffer.type) or Flag.WEIGHT in root.flags
+    """Whether it is a leaf that the backend reads and writes where it is."""
+    at = root.place if root.is_leaf else None
+    return at is not None and backend.supports_buffer_type(at.buffer.type)

@@ -13,8 +13,8 @@ from ggmlpy.backends.cpu.backend import CpuBackend, CpuPlan
 from ggmlpy.backends.reference import ReferenceBackend
 from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.tensor import Flag, Tensor, from_bytes, from_numpy
+from ggmlpy.sched.assignment import Pin
 from ggmlpy.sched.executable import Executable
-from ggmlpy.sched.scheduler import Pin
 from tests.cpu.conftest import ISAS
 from tests.cpu.products import weight_bytes
 

@@ -128,7 +128,9 @@ def run(
     at = places[y]
     data = at.host_bytes[at.offset : at.offset + y.spec.n_bytes]
     try:
-        backend(isa, n_threads).plan([y], places).run()
+        plan = backend(isa, n_threads).plan([y], places)
+        plan.submit()
+        plan.check()
     except GgmlpyError:
         after_error(data)
         raise

@@ -17,7 +17,7 @@ from ggmlpy.errors import BackendError
 from ggmlpy.graph.buffer import HostBuffer, Place
 from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.sched.scheduler import Pin
+from ggmlpy.sched.assignment import Pin
 from tests.cpu.fused import (
     computed,
     floats,

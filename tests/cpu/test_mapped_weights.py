@@ -251,5 +251,6 @@ def test_a_plan_keeps_the_file_open_that_it_reads(tmp_path: Path) -> None:
     weight.place = None
     del places, source
     gc.collect()
-    plan.run()
+    plan.submit()
+    plan.check()
     assert result.data.tobytes() == want.tobytes()

@@ -16,8 +16,8 @@ from ggmlpy.graph.tensor import Tensor
 from ggmlpy.graph.types import type_of
 from ggmlpy.models import load_model
 from ggmlpy.runtime.context import Context
+from ggmlpy.sched.assignment import Pin
 from ggmlpy.sched.compute import backends_for
-from ggmlpy.sched.scheduler import Pin
 from tests.models.tiny import Tiny, forward, write_model
 from tests.shared import shared_path
 

@@ -1,0 +1,162 @@
+"""The mock backend: the reference's ops on memory of its own, run late."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence, Set
+
+import numpy as np
+
+from ggmlpy.backends.base import Backend, Event, Places, Plan
+from ggmlpy.backends.mock.hazards import Access, HazardError
+from ggmlpy.backends.mock.memory import MockBuffer, MockMemory
+from ggmlpy.backends.mock.queue import MockEvent, Queue
+from ggmlpy.backends.reference import ReferenceBackend, run_node
+from ggmlpy.errors import BackendError, GgmlpyError
+from ggmlpy.graph.buffer import HostBuffer, Place
+from ggmlpy.graph.tensor import Tensor
+
+_OFFLOAD_ROWS = 32  # of a product from which on its weight is brought here
+
+
+class MockBackend(Backend):
+    """Runs whatever the reference runs, in memory that numpy cannot see.
+
+    `name` tells several mock devices apart, as "mock:1". `seed` decides how late work runs. `only`
+    names the ops that it supports, None: all. `max_bytes` is the largest buffer that it gives out.
+    """
+
+    is_async = True
+
+    def __init__(
+        self,
+        name: str = "mock",
+        *,
+        seed: int = 0,
+        only: Iterable[str] | None = None,
+        max_bytes: int = 1 << 40,
+    ) -> None:
+        self.name = name
+        self.queue = Queue(name, seed)
+        self.buffer_type = MockMemory(self.queue, max_bytes)
+        self.failure: GgmlpyError | None = None  # of what ran since the last synchronize
+        self._only = None if only is None else frozenset(only)
+        self._reference = ReferenceBackend()
+
+    def supports(self, node: Tensor) -> bool:
+        named = node.op is not None and (self._only is None or node.op.name in self._only)
+        return named and self._reference.supports(node)
+
+    def offload_op(self, node: Tensor) -> bool:
+        return node.op is not None and node.op.name == "mul_mat" and node.ne[1] >= _OFFLOAD_ROWS
+
+    def plan(
+        self, nodes: Sequence[Tensor], places: Places, wanted: Set[Tensor] | None = None
+    ) -> Plan:
+        for tensor in (t for node in nodes for t in (*node.src, node)):
+            buffer = places[tensor].buffer
+            if buffer.type is not self.buffer_type:
+                raise BackendError(f"{tensor} lies in {buffer}, which {self.name} cannot reach")
+        return _MockPlan(self, nodes, places)
+
+    # --- the queue ---
+
+    def submit(
+        self, work: Callable[[], None], touched: Sequence[tuple[Tensor | str, Place, int, bool]]
+    ) -> None:
+        """Queue work that touches (for messages, place, bytes, whether it writes)."""
+        clock, name = self.queue.begin(), self.name
+        for what, place, n_bytes, writes in touched:
+            if isinstance(place.buffer, MockBuffer):
+                end = place.offset + n_bytes
+                said = f"{name}: {what}"
+                access = Access(place.offset, end, writes, name, clock[name], said)
+                place.buffer.touch(access, clock)
+        self.queue.submit(lambda: self._run(work))
+
+    def _run(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except GgmlpyError as error:  # told at the next synchronize, as a device would
+            self.failure = self.failure or error
+
+    def copy(self, target: Place, source: Place, n_bytes: int) -> None:
+        copy = _Copy(self.queue, target, source, n_bytes)
+        self.submit(
+            copy.run, [("a copy", source, n_bytes, False), ("a copy", target, n_bytes, True)]
+        )
+
+    def record(self) -> Event:
+        return self.queue.record()
+
+    def wait(self, event: Event) -> None:
+        if isinstance(event, MockEvent):
+            self.queue.wait(event)
+        else:
+            event.wait()
+
+    def synchronize(self) -> None:
+        self.queue.synchronize()
+        failure, self.failure = self.failure, None
+        if failure is not None:
+            raise failure
+
+
+class _MockPlan(Plan):
+    def __init__(self, backend: MockBackend, nodes: Sequence[Tensor], places: Places) -> None:
+        self._backend = backend
+        self._nodes = list(nodes)
+        self._places = places
+        self._touched = [
+            (node, places[tensor], tensor.spec.n_bytes, tensor is node)
+            for node in nodes
+            for tensor in (*node.src, node)
+        ]
+
+    def submit(self) -> None:
+        self._backend.submit(self._run, self._touched)
+
+    def _run(self) -> None:
+        queue, places = self._backend.queue, self._places
+
+        def bytes_at(tensor: Tensor) -> tuple[np.ndarray, int]:
+            place = places[tensor]
+            assert isinstance(place.buffer, MockBuffer)
+            return place.buffer.bytes_for(queue), place.offset
+
+        for node in self._nodes:
+            run_node(node, bytes_at)
+
+
+class _Copy:
+    """Bytes between two devices, or between one and the host.
+
+    Host memory is looked at when the copy is queued and when it runs: it must be the same. What is
+    copied to the host is poison there until it has run.
+    """
+
+    def __init__(self, queue: Queue, target: Place, source: Place, n_bytes: int) -> None:
+        self._queue = queue
+        self._target, self._source, self._n_bytes = target, source, n_bytes
+        self._before = self._digest() if isinstance(source.buffer, HostBuffer) else b""
+        if isinstance(target.buffer, HostBuffer):
+            target.host_bytes[target.offset : target.offset + n_bytes] = 0xFF
+
+    def _digest(self) -> bytes:
+        at = self._source
+        return hashlib.sha256(at.host_bytes[at.offset : at.offset + self._n_bytes].data).digest()
+
+    def run(self) -> None:
+        if self._before and self._digest() != self._before:
+            raise HazardError("host memory was changed while a copy was still to read it")
+        data = self._bytes(self._source)
+        self._bytes(self._target)[:] = data
+
+    def _bytes(self, place: Place) -> np.ndarray:
+        buffer = place.buffer
+        if isinstance(buffer, HostBuffer):
+            raw = buffer.data
+        else:
+            assert isinstance(buffer, MockBuffer)
+            raw = buffer.bytes_for(buffer.memory.queue)
+        return raw[place.offset : place.offset + self._n_bytes]

@@ -1,0 +1,79 @@
+"""Happens-before: which accesses of memory are ordered, by vector clocks.
+
+Each queue, and the host, is a timeline; its n-th piece of work has the time n. A clock says for
+each timeline up to which time its work is known to be over. Work may touch bytes only if the work
+that touched them before is over by its clock, unless both only read. Whether it is does not depend
+on when anything really runs, so a missing wait is found in every run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ggmlpy.errors import BackendError
+
+Clock = dict[str, int]  # by the name of a timeline
+
+
+class HazardError(BackendError):
+    """Work that touches memory without waiting for what touched it before."""
+
+
+def merge(clock: Clock, other: Clock) -> None:
+    """Let `clock` know what `other` knows."""
+    for name, time in other.items():
+        clock[name] = max(clock.get(name, 0), time)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Bytes `begin` up to `end` of a buffer, touched by one piece of work."""
+
+    begin: int
+    end: int
+    writes: bool
+    timeline: str
+    time: int
+    what: str  # for messages
+
+    def meets(self, other: Access) -> bool:
+        return self.begin < other.end and other.begin < self.end
+
+    def covers(self, other: Access) -> bool:
+        return self.begin <= other.begin and other.end <= self.end
+
+
+class History:
+    """The accesses of one buffer that later ones must be ordered after."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._accesses: list[Access] = []
+
+    def add(self, access: Access, clock: Clock) -> None:
+        """Note an access of work with this clock. Raises HazardError."""
+        for before in self._accesses:
+            ordered = before.time <= clock.get(before.timeline, 0)
+            if before.meets(access) and (before.writes or access.writes) and not ordered:
+                raise HazardError(
+                    f"{access.what} {_verb(access)} bytes {access.begin} to {access.end} of"
+                    f" {self._name} without waiting for {before.what}, which {_verb(before)}"
+                    f" {before.begin} to {before.end}"
+                )
+        self._accesses = [x for x in self._accesses if not _replaces(access, x)]
+        self._accesses.append(access)
+
+    def add_all(self, accesses: Iterable[Access], clock: Clock) -> None:
+        for access in accesses:
+            self.add(access, clock)
+
+
+def _replaces(access: Access, before: Access) -> bool:
+    """Whether whoever is ordered after `access` is ordered after `before` too."""
+    same_kind = access.writes or (not before.writes and before.timeline == access.timeline)
+    return same_kind and access.covers(before)
+
+
+def _verb(access: Access) -> str:
+    return "writes" if access.writes else "reads"

@@ -1,0 +1,86 @@
+"""Memory of a mock device: only its queue touches it, and what is freed is poisoned."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ggmlpy.backends.mock.hazards import Access, Clock, History
+from ggmlpy.errors import BackendError
+from ggmlpy.graph.buffer import ALIGNMENT, Buffer, BufferType, Bytes
+
+if TYPE_CHECKING:
+    from ggmlpy.backends.mock.queue import Queue
+
+POISON = 0xFF  # as f32 or f16 NaN, as an index -1
+_ADDRESSES = itertools.count(1 << 48, 1 << 36)  # where no process has anything
+
+
+class MockMemory(BufferType):
+    """The memory of one mock device."""
+
+    __slots__ = ("queue",)
+
+    def __init__(self, queue: Queue, max_bytes: int) -> None:
+        super().__init__(queue.name, queue.name, is_host=False, max_bytes=max_bytes)
+        self.queue = queue
+
+    def _allocate(self, n_bytes: int) -> MockBuffer:
+        return MockBuffer(self, n_bytes)
+
+
+class MockBuffer(Buffer):
+    """A buffer that numpy cannot see. Reading and writing it from the host waits for the queue."""
+
+    __slots__ = ("__bytes", "_freed", "_history", "memory")
+
+    def __init__(self, memory: MockMemory, n_bytes: int) -> None:
+        super().__init__(memory, n_bytes, next(_ADDRESSES) + ALIGNMENT)
+        self.__bytes = np.zeros(n_bytes, np.uint8)
+        self.memory = memory
+        self._history = History(f"a buffer of {memory.name}")
+        self._freed = False
+
+    # --- for the queue ---
+
+    def touch(self, access: Access, clock: Clock) -> None:
+        """Note what work with this clock will do here. Raises HazardError."""
+        self._check(access.begin, access.end - access.begin)
+        self._history.add(access, clock)
+
+    def bytes_for(self, queue: Queue) -> Bytes:
+        """The bytes, for work of the device's own queue."""
+        if queue is not self.memory.queue:
+            raise BackendError(f"{queue.name} cannot reach memory of {self.memory.name}")
+        self._check(0, 0)
+        return self.__bytes
+
+    # --- for the host ---
+
+    def read(self, offset: int, n_bytes: int) -> Bytes:
+        self._wait(offset, n_bytes)
+        return self.__bytes[offset : offset + n_bytes].copy()
+
+    def write(self, offset: int, data: Bytes) -> None:
+        self._wait(offset, data.nbytes)
+        self.__bytes[offset : offset + data.nbytes] = data
+
+    def free(self) -> None:
+        self.memory.queue.synchronize()
+        self.__bytes[:] = POISON
+        self._freed = True
+
+    def _wait(self, offset: int, n_bytes: int) -> None:
+        self._check(offset, n_bytes)
+        self.memory.queue.synchronize()
+
+    def _check(self, offset: int, n_bytes: int) -> None:
+        if self._freed:
+            raise BackendError(f"a buffer of {self.memory.name} is used after it was freed")
+        if not 0 <= offset <= offset + n_bytes <= self.n_bytes:
+            raise BackendError(
+                f"bytes {offset} to {offset + n_bytes} of a buffer of {self.memory.name} that has"
+                f" {self.n_bytes}"
+            )

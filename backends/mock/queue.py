@@ -1,0 +1,93 @@
+"""The queue of a mock device: work in order, but late, and events between queues."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ggmlpy.backends.base import Event
+from ggmlpy.backends.mock.hazards import Clock, merge
+
+HOST = "the host"
+_HOST_CLOCK: Clock = {HOST: 0}
+
+
+def host_clock() -> Clock:
+    """What the host knows to be over; its own time goes on with every look."""
+    _HOST_CLOCK[HOST] += 1
+    return _HOST_CLOCK
+
+
+@dataclass(slots=True)
+class _Work:
+    run: Callable[[], None]
+    after: list[MockEvent] = field(default_factory=list)  # of other queues
+
+
+class MockEvent(Event):
+    """A point in a queue: what was submitted before it."""
+
+    def __init__(self, queue: Queue, n_submitted: int, clock: Clock) -> None:
+        self.queue = queue
+        self.n_submitted = n_submitted
+        self.clock = clock
+
+    def wait(self) -> None:
+        """Let the host wait."""
+        self.queue.run_up_to(self.n_submitted)
+        merge(_HOST_CLOCK, self.clock)
+
+
+class Queue:
+    """Runs what is submitted in order, some of it at once, the rest when it is waited for."""
+
+    def __init__(self, name: str, seed: int) -> None:
+        self.name = name
+        self._rng = random.Random(f"{name} {seed}")
+        self._work: deque[_Work] = deque()
+        self._n_submitted = self._n_done = 0
+        self._clock: Clock = {name: 0}
+        self._after: list[MockEvent] = []  # what the next piece of work waits for
+
+    def begin(self) -> Clock:
+        """The clock of a piece of work that the host submits now."""
+        merge(self._clock, host_clock())
+        self._clock[self.name] += 1
+        return self._clock
+
+    def submit(self, run: Callable[[], None]) -> None:
+        """Queue work whose clock `begin` gave, and run some of what is queued."""
+        self._work.append(_Work(run, self._after))
+        self._after = []
+        self._n_submitted += 1
+        for _ in range(self._rng.randrange(len(self._work) + 1)):
+            self._run_next()
+
+    def record(self) -> MockEvent:
+        """An event that is over when all that is submitted by now is."""
+        return MockEvent(self, self._n_submitted, dict(self._clock))
+
+    def wait(self, event: MockEvent) -> None:
+        """Let what is submitted from now on wait for an event of any queue."""
+        merge(self._clock, event.clock)
+        self._after.append(event)
+
+    def synchronize(self) -> None:
+        """Let the host wait for all of it."""
+        self.record().wait()
+
+    def run_up_to(self, n_submitted: int) -> None:
+        """Run what was submitted first, in order."""
+        while self._n_done < n_submitted:
+            self._run_next()
+
+    def _run_next(self) -> None:
+        if not self._work:  # run meanwhile, by a queue that this one's work has waited for
+            return
+        work = self._work.popleft()
+        for event in work.after:
+            event.queue.run_up_to(event.n_submitted)
+        self._n_done += 1
+        work.run()

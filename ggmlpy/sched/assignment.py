@@ -1,0 +1,134 @@
+"""Which backend runs which node: ggml's rules, in ggml's order.
+
+    1  pinned      the caller's pin; the memory that its result lies in, or state that it reads;
+                   the memory of its weights (a large product may bring a weight to a faster device)
+    2  neighbours  a device takes the nodes after those it has, then those before, as far as it
+                   supports them; first devices with memory of their own, then those of the host
+    3  what is left goes to the backend that reads most of its sources in place, then to the first
+       that supports it; one that got a node from a neighbour gives it to a preferred one that
+       shares its memory
+
+`backends` is a list of preference: cuda, cpu, reference. A node that none of them supports is an
+error; one that is run by another than it was meant for is a fallback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from ggmlpy.backends.base import Backend
+from ggmlpy.errors import KernelError
+from ggmlpy.graph.buffer import BufferType
+from ggmlpy.graph.graph import Graph
+from ggmlpy.graph.tensor import Flag, Tensor
+
+Pin = Callable[[Tensor], str | None]  # the name of the backend that must run a node, or None
+Assignment = dict[Tensor, Backend]
+
+
+def assign(graph: Graph, backends: Sequence[Backend], pin: Pin | None = None) -> Assignment:
+    """A backend for every computing node. Raises KernelError if none supports a node."""
+    nodes = [node for node in graph.nodes if node.op is not None and node.op.computes]
+    assigned: Assignment = {}
+    pinned = _pinned(graph, nodes, backends, pin)
+    assigned.update(pinned)
+    for node in nodes:
+        if node not in assigned:
+            home = _home(node, backends)
+            if home is not None and home.supports(node):
+                assigned[node] = home
+    _spread(nodes, assigned, {b for b in backends if not b.buffer_type.is_host})
+    _spread(nodes, assigned, set(backends))
+    for node in nodes:
+        if node not in assigned:
+            assigned[node] = _nearest(graph, node, assigned, backends)
+        elif node not in pinned:
+            assigned[node] = _upgraded(node, assigned[node], backends)
+    return {node: assigned[node] for node in nodes}
+
+
+def _pinned(
+    graph: Graph, nodes: Iterable[Tensor], backends: Sequence[Backend], pin: Pin | None
+) -> Assignment:
+    found: Assignment = {}
+    by_name = {b.name: b for b in backends}
+    for node in nodes if pin is not None else ():
+        assert pin is not None
+        wished = pin(node)
+        if wished is None:
+            continue
+        if wished not in by_name:
+            raise KernelError(f"{graph.name_of(node)} is pinned to {wished!r}, not in use here")
+        if not by_name[wished].supports(node):
+            raise _unsupported(graph, node, [by_name[wished]])
+        found[node] = by_name[wished]
+    return found
+
+
+def _home(node: Tensor, backends: Sequence[Backend]) -> Backend | None:
+    """The backend whose memory a node's result, state or weight lies in; None for the host's."""
+    for tensor in (node, *node.src):
+        at = tensor.root.place
+        if Flag.STATE in tensor.root.flags and at is not None and tensor.root.is_leaf:
+            return _owner(at.buffer.type, backends)
+    for source in node.src:
+        at = source.root.place
+        if Flag.WEIGHT not in source.root.flags or at is None:
+            continue
+        owner = _owner(at.buffer.type, backends)
+        if owner is not None and owner.buffer_type.is_host:
+            bringing = (b for b in backends if not b.buffer_type.is_host)
+            return next((b for b in bringing if b.offload_op(node) and b.supports(node)), owner)
+        return owner
+    return None
+
+
+def _owner(memory: BufferType, backends: Sequence[Backend]) -> Backend | None:
+    """The first backend that uses the memory in place."""
+    return next((b for b in backends if b.supports_buffer_type(memory)), None)
+
+
+def _spread(nodes: list[Tensor], assigned: Assignment, among: set[Backend]) -> None:
+    """Let the nodes after those that a backend has go to it, then those before."""
+    for ordered in (nodes, nodes[::-1]):
+        current: Backend | None = None
+        for node in ordered:
+            if node in assigned:
+                current = assigned[node] if assigned[node] in among else None
+            elif current is not None and current.supports(node):
+                assigned[node] = current
+
+
+def _nearest(
+    graph: Graph, node: Tensor, assigned: Assignment, backends: Sequence[Backend]
+) -> Backend:
+    """Of the backends that support a node the one that reads most of its sources in place."""
+    able = [b for b in backends if b.supports(node)]
+    if not able:
+        raise _unsupported(graph, node, backends)
+
+    def n_in_place(backend: Backend) -> int:
+        memories = (_memory(source, assigned) for source in node.src)
+        return sum(m is not None and backend.supports_buffer_type(m) for m in memories)
+
+    return max(able, key=n_in_place)  # of several the first
+
+
+def _memory(source: Tensor, assigned: Assignment) -> BufferType | None:
+    root = source.root
+    if root in assigned:
+        return assigned[root].buffer_type
+    return None if root.place is None else root.place.buffer.type
+
+
+def _upgraded(node: Tensor, now: Backend, backends: Sequence[Backend]) -> Backend:
+    """A preferred backend in the same memory, where there is one that supports the node."""
+    same = (b for b in backends if b.buffer_type is now.buffer_type and b.supports(node))
+    return next(same, now)
+
+
+def _unsupported(graph: Graph, node: Tensor, backends: Sequence[Backend]) -> KernelError:
+    assert node.op is not None
+    types = ", ".join(source.type.name for source in node.src)
+    names = " or ".join(dict.fromkeys(b.name for b in backends))
+    return KernelError(f"{graph.name_of(node)}: no kernel for {node.op.name}({types}) on {names}")

@@ -1,0 +1,89 @@
+"""Copies between the memories of devices while a graph runs, each ordered with what is around it.
+
+host -> device      queued on the device; the host must not change the bytes before it is over
+device -> host      queued on the device; the host waits for it
+device -> device    queued on the source, behind what the target has still to do with the place
+                    and before what the target does next
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Protocol
+
+from ggmlpy.backends.base import Backend, Event
+from ggmlpy.graph.buffer import Buffer, BufferType, Place
+from ggmlpy.graph.tensor import Tensor
+
+
+class Pool(Protocol):
+    """Where memory for copies comes from."""
+
+    reading: list[Event]  # copies under way that read memory of the host
+
+    def take(self, memory: BufferType, n_bytes: int, use: str = ...) -> Buffer: ...
+
+
+def transfer(
+    pool: Pool, target: Backend, to: Place, source: Backend | None, at: Place, n_bytes: int
+) -> None:
+    """Copy bytes from `at`, memory of `source` (None: of the host), to `to`, memory of `target`."""
+    if source is None or not source.is_async:
+        target.copy(to, at, n_bytes)
+        if target.is_async:
+            pool.reading.append(target.record())
+    elif not target.is_async:
+        source.copy(to, at, n_bytes)
+        source.record().wait()
+    else:
+        source.wait(target.record())
+        source.copy(to, at, n_bytes)
+        target.wait(source.record())
+
+
+class Uploads:
+    """Leaves of the host that a graph reads on devices: brought there when a run begins.
+
+    Leaves of one buffer, as the inputs of a model, go up together: what lies between the first and
+    the last of them is one copy.
+    """
+
+    def __init__(
+        self,
+        uploads: Mapping[Tensor, list[BufferType]],
+        owners: Mapping[BufferType, Backend],
+        pool: Pool,
+    ) -> None:
+        self.steps: list[Callable[[], None]] = []
+        self._places: dict[tuple[Tensor, BufferType], Place] = {}
+        groups: dict[tuple[Buffer, BufferType], list[Tensor]] = {}
+        for leaf, memories in uploads.items():
+            assert leaf.place is not None, f"{leaf} has no data"
+            for memory in memories:
+                groups.setdefault((leaf.place.buffer, memory), []).append(leaf)
+        for i, ((buffer, memory), leaves) in enumerate(groups.items()):
+            self._add(pool, owners, buffer, memory, leaves, f"inputs {i}")
+
+    def _add(
+        self,
+        pool: Pool,
+        owners: Mapping[BufferType, Backend],
+        buffer: Buffer,
+        memory: BufferType,
+        leaves: list[Tensor],
+        use: str,
+    ) -> None:
+        places = [(leaf, leaf.place.offset) for leaf in leaves if leaf.place is not None]
+        begin = min(offset for _, offset in places)
+        end = max(offset + leaf.spec.n_bytes for leaf, offset in places)
+        copied = pool.take(memory, end - begin, use)
+        for leaf, offset in places:
+            self._places[leaf, memory] = Place(copied, offset - begin)
+        to, at = Place(copied), Place(buffer, begin)
+        source = owners.get(buffer.type)
+        self.steps.append(partial(transfer, pool, owners[memory], to, source, at, end - begin))
+
+    def place(self, leaf: Tensor, memory: BufferType) -> Place | None:
+        """Where the copy of a leaf lies; None for what is no leaf that is brought."""
+        return self._places.get((leaf, memory))

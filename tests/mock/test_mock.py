@@ -1,0 +1,234 @@
+"""The device for tests: what runs on it is right, and what a program forgets on it is found."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ggmlpy import ops
+from ggmlpy.backends.base import Backend, Weight
+from ggmlpy.backends.mock.backend import MockBackend
+from ggmlpy.backends.mock.hazards import HazardError
+from ggmlpy.backends.reference import ReferenceBackend
+from ggmlpy.errors import AllocationError, BackendError, GgmlpyError, IndexOutOfRange
+from ggmlpy.graph.buffer import HOST, HostBuffer, Place, Rows
+from ggmlpy.graph.graph import Graph
+from ggmlpy.graph.tensor import Flag, Tensor, from_bytes, from_numpy, zeros
+from ggmlpy.sched.executable import ArenaPool, Executable
+from ggmlpy.sched.transfers import transfer
+
+RNG = np.random.default_rng(3)
+SEEDS = range(8)
+
+
+def values(*shape: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+    return RNG.standard_normal(shape, dtype=np.float32)
+
+
+def loaded(device: Backend, *shape: int) -> Tensor:
+    leaf = from_bytes(values(*shape).tobytes(), "f32", shape[::-1], name="w")
+    device.load_weights([Weight(leaf, frozenset({"mul_mat"}))])
+    return leaf
+
+
+def across(one: Backend, two: Backend) -> tuple[Tensor, list[Tensor]]:
+    """A chain through two devices and the host, and the leaves that are its inputs."""
+    x, y = from_numpy(values(4, 32)), from_numpy(values(4, 32))
+    h = ops.mul_mat(loaded(one, 32, 32), ops.add(x, y))
+    h = ops.mul_mat(loaded(two, 32, 32), ops.silu(h))
+    host = from_bytes(values(32, 32).tobytes(), "f32", (32, 32))
+    h = ops.mul_mat(host, ops.add(h, y))
+    return ops.mul_mat(loaded(one, 16, 32), h), [x, y]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_graph_over_two_devices_and_the_host(seed: int) -> None:
+    one, two = MockBackend("mock:0", seed=seed), MockBackend("mock:1", seed=seed)
+    y, inputs = across(one, two)
+    executable = Executable(Graph(y), [one, two, ReferenceBackend()])
+    ran_on = [split.backend.name for split in executable.schedule.splits]
+    assert ran_on == ["mock:0", "mock:1", "reference", "mock:0"]
+    for _ in range(3):
+        for leaf in inputs:
+            leaf.array()[:] = values(leaf.spec.n_elements)
+        executable.run()
+        got = executable.read(y)
+        alone = Executable(Graph(y), [_Anywhere()])
+        alone.run()
+        np.testing.assert_array_equal(got, alone.read(y))
+
+
+class _Anywhere(ReferenceBackend):
+    """The oracle, on a graph whose weights lie on devices: it reads them back."""
+
+    name = "anywhere"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nothing_has_run_before_it_is_waited_for(seed: int) -> None:
+    device = MockBackend(seed=seed)
+    y = ops.sqr(ops.silu(from_numpy(values(64))))
+    executable = Executable(Graph(y), [device])
+    for _ in range(3):
+        executable.submit()
+    executable.synchronize()
+    first = executable.read(y).copy()
+    executable.run()
+    np.testing.assert_array_equal(executable.read(y), first)
+
+
+def test_work_runs_late() -> None:
+    """With some seed the queue has not finished when submit returns: else it tests nothing."""
+    late = 0
+    for seed in range(20):
+        device = MockBackend(seed=seed)
+        executable = Executable(Graph(ops.sqr(from_numpy(values(8)))), [device])
+        executable.submit()
+        late += bool(device.queue._work)
+        executable.synchronize()
+        assert not device.queue._work
+    assert late > 0
+
+
+# --- what is found ------------------------------------------------------------------------------
+
+
+def test_numpy_cannot_write_to_its_memory() -> None:
+    cache = zeros("f32", (8, 4), flags=Flag.STATE, name="k", buffer_type=MockBackend().buffer_type)
+    with pytest.raises(GgmlpyError, match=r"k.*memory of mock, where numpy cannot write"):
+        cache.array()[:] = 1
+    with pytest.raises(AssertionError):
+        _ = cache.place.host_bytes  # type: ignore[union-attr]
+    assert not cache.numpy().any()
+
+
+def test_a_missing_wait_between_devices_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = MockBackend("mock:0"), MockBackend("mock:1")
+    y, _ = across(one, two)
+    monkeypatch.setattr(two, "wait", lambda event: None)
+    with pytest.raises(HazardError, match=r"mock:1: .* without waiting for mock:0: a copy"):
+        Executable(Graph(y), [one, two, ReferenceBackend()]).run()
+
+
+def test_a_copy_over_what_a_device_still_reads_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = MockBackend("mock:0"), MockBackend("mock:1")
+    h = ops.mul_mat(loaded(one, 32, 32), from_numpy(values(4, 32)))
+    executable = Executable(Graph(ops.mul_mat(loaded(two, 32, 32), h)), [one, two])
+    for _ in range(3):
+        executable.submit()
+    executable.synchronize()
+    monkeypatch.setattr(one, "wait", lambda event: None)
+    executable.submit()
+    with pytest.raises(HazardError, match="mock:0: a copy writes"):
+        executable.submit()  # the first run's product may still be reading
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_an_input_that_changes_too_early_is_found(seed: int) -> None:
+    device = MockBackend(seed=seed)
+    x = from_numpy(np.zeros(64, np.float32))
+    executable = Executable(Graph(ops.sqr(x)), [device])
+    n_found = 0
+    for i in range(1, 20):
+        executable.submit()
+        x.array()[:] = i
+        try:
+            executable.synchronize()
+        except HazardError as error:
+            assert "host memory was changed" in str(error)
+            n_found += 1
+    assert n_found > 0
+
+
+def test_memory_that_was_freed_is_not_used() -> None:
+    device = MockBackend()
+    cache = zeros("f32", (8, 4), flags=Flag.STATE, buffer_type=device.buffer_type)
+    executable = Executable(Graph(ops.sqr(cache)), [device])
+    executable.run()
+    assert cache.place is not None
+    cache.place.buffer.free()
+    with pytest.raises(BackendError, match="used after it was freed"):
+        executable.run()
+    with pytest.raises(BackendError, match="used after it was freed"):
+        cache.numpy()
+
+
+def test_memory_of_another_device_is_out_of_reach() -> None:
+    one, two = MockBackend("mock:0"), MockBackend("mock:1")
+    x = zeros("f32", (8,), buffer_type=one.buffer_type)
+    y = ops.sqr(x)
+    assert x.place is not None
+    places = {x: x.place, y: Place(two.buffer_type.allocate(64))}
+    with pytest.raises(BackendError, match="mock:1 cannot reach"):
+        two.plan([y], places)
+
+
+def test_an_index_out_of_range_is_told_when_it_is_waited_for() -> None:
+    device = MockBackend(seed=1)
+    ids = from_numpy(np.array([1, 7], np.int32))
+    rows = ops.get_rows(from_numpy(values(4, 8)), ids).named("picked")
+    executable = Executable(Graph(rows), [device])
+    executable.submit()
+    with pytest.raises(IndexOutOfRange, match=r"picked.*7"):
+        executable.synchronize()
+    ids.array()[:] = 0, 3
+    executable.run()  # the failure was told once
+
+
+# --- buffers ------------------------------------------------------------------------------------
+
+
+def test_rows_of_a_buffer_as_on_the_host() -> None:
+    """read, write, copy and clear rows: the same bytes in both kinds of memory."""
+    rng = np.random.default_rng(0)
+    host, device = HOST.allocate(40 * 24 + 8), MockBackend().buffer_type.allocate(40 * 24 + 8)
+    rows = Rows(8, 24)
+    for _ in range(50):
+        index = rng.permutation(40)[: rng.integers(0, 12)]
+        other = np.setdiff1d(rng.permutation(40), index)[: len(index)]
+        new = rng.integers(0, 256, (len(index), 24), np.uint8)
+        for buffer in (host, device):
+            buffer.write_rows(rows, index, new)
+            buffer.copy_rows(rows, index, other)
+            buffer.clear_rows(rows, index[:2])
+        assert host.read(0, 968).tobytes() == device.read(0, 968).tobytes()
+        got = device.read_rows(rows, other)
+        assert np.array_equal(got, host.read_rows(rows, other))
+
+
+def test_weights_are_loaded_into_as_few_buffers_as_fit() -> None:
+    device = MockBackend(max_bytes=300)
+    leaves = [from_bytes(values(1, 32).tobytes(), "f32", (32,)) for _ in range(5)]
+    before = [leaf.tobytes() for leaf in leaves]
+    device.load_weights([Weight(leaf, frozenset()) for leaf in leaves])
+    places = [leaf.place for leaf in leaves]
+    assert all(place is not None for place in places)
+    assert len({place.buffer for place in places if place is not None}) == 3  # of 128 bytes, by two
+    assert [leaf.tobytes() for leaf in leaves] == before
+    with pytest.raises(AllocationError, match="at most 300"):
+        device.load_weights([Weight(from_numpy(values(128)), frozenset())])
+
+
+def test_a_weight_is_not_kept_on_the_host_too() -> None:
+    device = MockBackend()
+    leaf = from_bytes(bytearray(values(4, 32).tobytes()), "f32", (32, 4))
+    buffer = leaf.place.buffer  # type: ignore[union-attr]
+    device.load_weights([Weight(leaf, frozenset())])
+    gc.collect()
+    assert not [x for x in gc.get_referrers(buffer) if isinstance(x, Place)]
+
+
+def test_a_copy_to_the_host_is_poison_until_it_is_over() -> None:
+    for seed in range(50):
+        device = MockBackend(seed=seed)
+        source, target = device.buffer_type.allocate(64), HostBuffer(np.zeros(64, np.uint8))
+        device.copy(Place(target), Place(source), 64)
+        if device.queue._work:
+            assert (target.data == 0xFF).all()
+            transfer(ArenaPool(), ReferenceBackend(), Place(target), device, Place(source), 64)
+            assert not target.data.any()
+            return
+    raise AssertionError("no copy was late")
