@@ -1,4 +1,7 @@
-"""Backends by name. Third parties add theirs under the entry point group `ggmlpy.backends`."""
+"""Backends by name. Third parties add theirs under the entry point group `ggmlpy.backends`.
+
+In: nodes, and where they and their sources lie in memory. Out: a plan that runs them.
+"""
 
 from __future__ import annotations
 

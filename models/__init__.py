@@ -1,4 +1,8 @@
-"""Architectures by the name that a file gives: `general.architecture`."""
+"""Architectures by the name that a file gives: `general.architecture`.
+
+In: a GGUF file; then the input leaves of a ubatch. Out: a model with its hyper-parameters and
+weights; then the graph of that ubatch, up to its logits.
+"""
 
 from __future__ import annotations
 

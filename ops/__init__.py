@@ -1,6 +1,8 @@
 """What each op means: documentation, shape rule and numpy reference, one file per family.
 
-`ops.<name>` is ggml's function of that name without the context, with the same order of arguments.
+In: tensors and parameters. Out: a node, checked and not computed; by `reference`, its values.
+
+`ops.<name>` is ggml's function of that name without the context, with the same argument order.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """The `ggmlpy` command. One module per command; heavy imports wait until a command runs.
 
+In: arguments and standard input. Out: text, tables, JSON, exit codes.
+
 What the commands share:
 
     options.py  options, one by one

@@ -1,7 +1,7 @@
-"""Reading GGUF files: memory-mapped, checked, and lazy where it matters.
+"""The model file: GGUF, memory-mapped and checked.
 
-`GGUFFile.open(path)` gives the metadata and the tensors of a model. Arrays and tensor data stay in
-the file until they are asked for.
+In: the path of a GGUF file. Out: its metadata and tensors. Arrays and tensor data stay in the file
+until they are read.
 
     part.py      one file, mapped into memory
     cursor.py    steps through its header; nothing is read or counted past the file's end
