@@ -1,25 +1,30 @@
-"""What README, CONTRIBUTING and the examples show is true: their code runs."""
+"""What README, CONTRIBUTING, docs/ and the examples show is true: their code and commands run."""
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 from ggmlpy import MissingFile, packaged_model
+from ggmlpy.cli import app
+from tests.documents import DOCUMENTS, PYTHON, README, ROOT, label, text_of
 
-ROOT = Path(__file__).resolve().parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-CODE = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-STORY = re.compile(r"## A story\n\n```bash\n(.*?)\n```\n\n((?:>.*\n)+)")
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+WITH_CODE = [path for path in DOCUMENTS if PYTHON.search(text_of(path))]
+STORY = re.compile(r"## A first story\n\n```bash\n(.*?)\n```\n\n((?:>.*\n)+)")
+SHOWN_COMMAND = re.compile(r"""ggmlpy ([a-z][a-z-]*)((?:'[^']*'|"[^"]*"|[^'"|<>()&\n])*)""")
+COMMANDS: dict[str, Any] = getattr(typer.main.get_command(app), "commands", {})
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module")
 def model() -> None:
     """Documents run the packaged model."""
     try:
@@ -28,10 +33,11 @@ def model() -> None:
         pytest.skip(str(error))
 
 
-def run(*arguments: str | Path) -> str:
+def run(folder: Path, *arguments: str) -> str:
     done = subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        cwd=ROOT,
+        [sys.executable, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"},
         capture_output=True,
         text=True,
         check=False,
@@ -40,31 +46,55 @@ def run(*arguments: str | Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("number", range(len(CODE)))
-def test_the_readmes_code_runs(number: int) -> None:
-    assert run("-c", CODE[number])
+def options_of(command: str) -> set[str]:
+    return {name for p in COMMANDS[command].params for name in (*p.opts, *p.secondary_opts)}
 
 
-def test_the_readme_has_code() -> None:
-    assert len(CODE) >= 2
+@pytest.mark.usefixtures("model")
+def test_code_runs(tmp_path: Path) -> None:
+    """In one process, because starting one takes longer than the code of a page."""
+    assert run(tmp_path, "-m", "tests.documents")
 
 
+def test_documents_have_code() -> None:
+    """So that a change of the pattern that finds code does not leave all of it out."""
+    assert README in WITH_CODE and len(WITH_CODE) >= 6
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=label)
+def test_all_python_code_is_marked_to_be_run(path: Path) -> None:
+    assert not re.findall(r"^ *```(?:py|python3|pycon)\b.*", text_of(path), re.MULTILINE)
+    assert len(re.findall(r"^ *```python", text_of(path), re.MULTILINE)) == len(
+        PYTHON.findall(text_of(path))
+    )
+
+
+@pytest.mark.usefixtures("model")
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.name)
-def test_examples_run(path: Path) -> None:
-    assert run(path)
+def test_examples_run(path: Path, tmp_path: Path) -> None:
+    assert run(tmp_path, str(path))
 
 
-def test_paths_that_documents_name_exist() -> None:
-    for document in (README, CONTRIBUTING):
-        names = re.findall(r"`((?:\w+/)+[\w.]*)`", document)
-        assert names
-        for name in names:
-            assert (ROOT / name).exists(), name
-
-
-def test_the_readmes_story_is_what_its_command_tells() -> None:
-    shown = STORY.search(README)
+@pytest.mark.usefixtures("model")
+def test_the_story_is_what_its_command_tells(tmp_path: Path) -> None:
+    shown = STORY.search(text_of(ROOT / "docs" / "getting-started.md"))
     assert shown is not None
     command = shown.group(1).removeprefix(".venv/bin/ggmlpy ").split()
     story = " ".join(line.removeprefix(">") for line in shown.group(2).splitlines())
-    assert run("-m", "ggmlpy", *command).split() == story.split()
+    assert run(tmp_path, "-m", "ggmlpy", *command).split() == story.split()
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=label)
+def test_commands_have_the_options_that_are_shown(path: Path) -> None:
+    blocks = "\n".join(re.findall(r"^```bash\n(.*?)^```", text_of(path), re.DOTALL | re.MULTILINE))
+    for command, arguments in SHOWN_COMMAND.findall(blocks):
+        assert command in COMMANDS, command
+        shown = {a for a in shlex.split(arguments) if re.match(r"--?[a-z]", a)}
+        assert shown <= options_of(command), f"{command} has no {shown - options_of(command)}"
+
+
+def test_the_page_of_the_command_line_names_commands_and_options_that_are_there() -> None:
+    text = text_of(ROOT / "docs" / "cli.md")
+    assert set(re.findall(r"^\| `([a-z-]+)` \|", text, re.MULTILINE)) == set(COMMANDS)
+    shown = set(re.findall(r"`(--?[a-z][\w-]*)`", text))
+    assert shown <= {"--help"} | set().union(*map(options_of, COMMANDS))

@@ -208,8 +208,7 @@ class Completions:
         those before it are done. The options are those of `create_completion`, for every prompt; a
         prompt with options of its own (a seed, stop texts) is put as `request(prompt, …)`. Each
         text is the one that its prompt gets alone; with `kv_unified` sums may be rounded in another
-        order (README, "What it promises"). Raises what `create_completion`
-        raises, before anything runs.
+        order (docs/promises.md). Raises what `create_completion` raises, before anything runs.
         """
         if isinstance(prompts, str | bytes):
             raise TypeError("prompts is one text: pass a list of texts")

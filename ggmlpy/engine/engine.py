@@ -6,7 +6,7 @@ A step takes one token of every sequence that writes, and fills the rest of the 
 A finished sequence's tokens stay in its slot: a prompt that begins like them, or like those of a
 sequence still running, does not run that part again. With a stream for each sequence a request gets
 the tokens that it would get alone, whatever other requests run beside it. In a shared stream
-(`kv_unified`) its logits may be rounded otherwise: README says where, under "What it promises".
+(`kv_unified`) its logits may be rounded otherwise: docs/promises.md says where.
 """
 
 from __future__ import annotations
