@@ -25,7 +25,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, ubatch: UBatch, layer: int, scale: f
     attention = _fused if ubatch.flash_attn else _step_by_step
     outs = []
     for i, segment in enumerate(kv.segments):
-        with scope(f"attn_{i}" if len(kv.segments) > 1 else "attn"):
+        with scope(f"segment_{i}" if len(kv.segments) > 1 else ""):
             k_seen = kv.heads(layer, k_rows, segment, k.ne[0], "k")  # [D, N, Hk, S]
             v_seen = kv.heads(layer, v_rows, segment, v.ne[0], "v")  # [Dv, N, Hk, S]
             q_part = _queries(q, kv, segment).named("q")  # [D, Tg/S, H, S]
@@ -55,7 +55,8 @@ def _queries(q: Tensor, kv: KVView, segment: Segment) -> Tensor:
 
 
 def _fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:
-    return ops.flash_attn_ext(q, k, v, mask, scale, 0.0, 0.0)  # [Dv, H, Tg/S, S]
+    out = ops.flash_attn_ext(q, k, v, mask, scale, 0.0, 0.0)  # [Dv, H, Tg/S, S]
+    return out.named("__fattn__")
 
 
 def _step_by_step(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:
@@ -64,6 +65,6 @@ def _step_by_step(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -
     kq = ops.soft_max_ext(kq, mask, scale, 0.0).named("kq_soft_max")  # [N, Tg/S, H, S]
     if v.type.is_quantized:
         v = ops.cast(v, F32)  # a quantised type cannot be transposed
-    v = ops.cont(ops.transpose(v)).named("v_transposed")  # [N, Dv, Hk, S]
+    v = ops.cont(ops.transpose(v)).named("v_cont")  # [N, Dv, Hk, S]
     out = ops.mul_mat(v, kq).named("kqv")  # [Dv, Tg/S, H, S]
     return ops.cont(ops.permute(out, 0, 2, 1, 3))  # [Dv, H, Tg/S, S]

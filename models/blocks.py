@@ -3,6 +3,9 @@
 Each is a dataclass of its tensors: `take` finds and checks them in the file, a call adds the block
 to the graph.
 
+Nodes have llama.cpp's names. Where it gives one name to several nodes in a row, the first one has
+it here, and the others have a suffix: Qcur, Qcur_b with the bias, Qcur_rope with the position.
+
 Letters in shapes: E n_embd, D head size of q and k, Dv of v, H heads, Hk K/V heads, F n_ff,
 V n_vocab, T tokens, O outputs wanted.
 """
@@ -14,9 +17,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 from ggmlpy import ops
-from ggmlpy.common.scopes import scope
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.models.attention import attend
 from ggmlpy.models.batch import UBatch
@@ -29,7 +32,7 @@ from ggmlpy.ops.rope import RopeMode
 class Linear:
     """scale * W x + bias. A scale comes with weights that are stored relative to it."""
 
-    name: str  # of its nodes, within those of the layer
+    name: str  # of the product's node
     weight: Tensor  # [n_in, n_out]
     bias: Tensor | None  # [n_out]
     scale: Tensor | None  # [1]
@@ -43,18 +46,20 @@ class Linear:
         n_in: int,
         n_out: int,
         *,
+        node: str | None = None,
         scaled: bool = True,
         bias_first: bool = False,
     ) -> Linear:
         """The tensor `name.weight`, and `name.bias` and `name.scale` where the file has them.
 
-        A scale is passed over where it is not `scaled`, as is that of inputs quantised to nvfp4.
+        The product's node is called `node`, or else after the weight. A scale is ignored unless
+        `scaled`, and so is that of inputs quantised to nvfp4.
         """
         weights.without_effect(f"{name}.input_scale")
         if not scaled:
             weights.without_effect(f"{name}.scale")
         return cls(
-            name=_within_layer(name),
+            name=node or _within_layer(name),
             weight=weights.take(f"{name}.weight", n_in, n_out),
             bias=weights.maybe(f"{name}.bias", n_out),
             scale=weights.maybe(f"{name}.scale", 1) if scaled else None,
@@ -74,36 +79,38 @@ class Linear:
         )
 
     def __call__(self, x: Tensor) -> Tensor:
-        with scope(self.name):
-            y = ops.mul_mat(self.weight, x)  # [n_out, T]
-            if self.bias is not None and self.bias_first:
-                y = ops.add(y, self.bias)
-            if self.scale is not None:
-                y = ops.mul(y, self.scale)
-            if self.bias is not None and not self.bias_first:
-                y = ops.add(y, self.bias)
-            return y
+        y = ops.mul_mat(self.weight, x).named(self.name)  # [n_out, T]
+        if self.bias is not None and self.bias_first:
+            y = ops.add(y, self.bias).named(f"{self.name}_b")
+        if self.scale is not None:
+            y = ops.mul(y, self.scale).named(f"{self.name}_s")
+        if self.bias is not None and not self.bias_first:
+            y = ops.add(y, self.bias).named(f"{self.name}_b")
+        return y
 
 
 @dataclass(frozen=True, slots=True)
 class Norm:
     """RMSNorm: rows of unit root mean square, times the weight as the file has it."""
 
-    name: str  # of its nodes, within those of the layer
+    name: str  # of the result's node
     weight: Tensor  # [n]
     eps: float
 
     @classmethod
-    def take(cls, weights: Weights, name: str, n: int, h: HParams) -> Norm:
-        return cls(_within_layer(name), weights.take(f"{name}.weight", n), h.norm_eps)
+    def take(
+        cls, weights: Weights, name: str, n: int, h: HParams, *, node: str | None = None
+    ) -> Norm:
+        """The tensor `name.weight`. The result's node is called `node`, or else after it."""
+        return cls(node or _within_layer(name), weights.take(f"{name}.weight", n), h.norm_eps)
 
     def __call__(self, x: Tensor) -> Tensor:
-        with scope(self.name):
-            return ops.mul(ops.rms_norm(x, self.eps), self.weight)
+        y = ops.rms_norm(x, self.eps).named(f"{self.name}.norm")
+        return ops.mul(y, self.weight).named(self.name)
 
 
 def _within_layer(name: str) -> str:
-    """`blk.3.attn_q` -> `attn_q`: a block's nodes are named after its weight."""
+    """`blk.3.ffn_up` -> `ffn_up`"""
     return re.sub(r"^blk\.\d+\.", "", name)
 
 
@@ -162,35 +169,43 @@ class SelfAttention:
     ) -> SelfAttention:
         """A layer's attention; without a scale q k^T is divided by sqrt(D)."""
         blk, E, D, Dv = f"blk.{layer}", h.n_embd, h.n_embd_head_k, h.n_embd_head_v
+        norm = partial(Norm.take, weights)
         return cls(
             layer=layer,
             n_head=h.n_head,
             n_head_kv=h.n_head_kv,
-            q=Linear.take(weights, f"{blk}.attn_q", E, D * h.n_head),
-            k=Linear.take(weights, f"{blk}.attn_k", E, D * h.n_head_kv),
-            v=Linear.take(weights, f"{blk}.attn_v", E, Dv * h.n_head_kv),
-            output=Linear.take(weights, f"{blk}.attn_output", Dv * h.n_head, E),
-            q_norm=Norm.take(weights, f"{blk}.attn_q_norm", D, h) if qk_norm else None,
-            k_norm=Norm.take(weights, f"{blk}.attn_k_norm", D, h) if qk_norm else None,
+            q=Linear.take(weights, f"{blk}.attn_q", E, D * h.n_head, node="Qcur"),
+            k=Linear.take(weights, f"{blk}.attn_k", E, D * h.n_head_kv, node="Kcur"),
+            v=Linear.take(weights, f"{blk}.attn_v", E, Dv * h.n_head_kv, node="Vcur"),
+            output=Linear.take(weights, f"{blk}.attn_output", Dv * h.n_head, E, node="kqv_wo"),
+            q_norm=norm(f"{blk}.attn_q_norm", D, h, node="Qcur_normed") if qk_norm else None,
+            k_norm=norm(f"{blk}.attn_k_norm", D, h, node="Kcur_normed") if qk_norm else None,
             rotation=rotation,
             scale=1.0 / math.sqrt(D) if scale is None else scale,
         )
 
     def __call__(self, x: Tensor, ubatch: UBatch) -> Tensor:
         """x [E, T] -> [E, T]"""
-        q = self._heads(self.q(x).named("Qcur"), self.n_head)  # [D, H, T]
-        k = self._heads(self.k(x).named("Kcur"), self.n_head_kv)  # [D, Hk, T]
-        v = self._heads(self.v(x).named("Vcur"), self.n_head_kv)  # [Dv, Hk, T]
-        q = self.q_norm(q).named("Qcur_normed") if self.q_norm is not None else q
-        k = self.k_norm(k).named("Kcur_normed") if self.k_norm is not None else k
-        q = self.rotation(q, ubatch.positions).named("Qcur_turned")
-        k = self.rotation(k, ubatch.positions).named("Kcur_turned")
+        q = self._heads(self.q(x), self.n_head)  # [D, H, T]
+        k = self._heads(self.k(x), self.n_head_kv)  # [D, Hk, T]
+        v = self._heads(self.v(x), self.n_head_kv)  # [Dv, Hk, T]
+        q = self.q_norm(q) if self.q_norm is not None else q
+        k = self.k_norm(k) if self.k_norm is not None else k
+        q = self.rotation(q, ubatch.positions).named("Qcur_rope")
+        k = self.rotation(k, ubatch.positions).named("Kcur_rope")
         out = attend(q, k, v, ubatch, self.layer, self.scale)  # [Dv*H, T]
         return self.output(out).named("attn_out")  # [E, T]
 
     @staticmethod
     def _heads(x: Tensor, n_head: int) -> Tensor:
         return ops.reshape_3d(x, x.ne[0] // n_head, n_head, x.ne[1])
+
+
+Gated = Literal["swiglu", "geglu"]
+_GATED: dict[Gated, Callable[[Tensor, Tensor], Tensor]] = {  # (gate, up) -> act(gate) * up
+    "swiglu": ops.swiglu_split,
+    "geglu": ops.geglu_split,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +215,7 @@ class FeedForward:
     gate: Linear  # [E, F]
     up: Linear  # [E, F]
     down: Linear  # [F, E]
-    gated: Callable[[Tensor, Tensor], Tensor]  # (gate, up) -> act(gate) * up
+    gated: Gated
 
     @classmethod
     def take(
@@ -208,7 +223,7 @@ class FeedForward:
         weights: Weights,
         layer: int,
         h: HParams,
-        gated: Callable[[Tensor, Tensor], Tensor] = ops.swiglu_split,
+        gated: Gated = "swiglu",
         *,
         scaled: bool = True,
     ) -> FeedForward:
@@ -227,5 +242,6 @@ class FeedForward:
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [E, T] -> [E, T]"""
-        h = self.gated(self.gate(x), self.up(x)).named("ffn_gated")  # [F, T]
+        gated = _GATED[self.gated]
+        h = gated(self.gate(x), self.up(x)).named(f"ffn_{self.gated}")  # [F, T]
         return self.down(h).named("ffn_out")  # [E, T]

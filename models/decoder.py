@@ -62,8 +62,8 @@ class PreNormLayer:
 def wanted(x: Tensor, h: Tensor, ubatch: UBatch) -> tuple[Tensor, Tensor]:
     """The columns of x and h [E, T] of the tokens whose logits are wanted: [E, O] each."""
     return (
-        ops.get_rows(x, ubatch.out_ids).named("inp_wanted"),
-        ops.get_rows(h, ubatch.out_ids).named("mixed_wanted"),
+        ops.get_rows(x, ubatch.out_ids).named("inpSA_outputs"),
+        ops.get_rows(h, ubatch.out_ids).named("mixer_outputs"),
     )
 
 
@@ -82,7 +82,7 @@ class Decoder:
         self.hparams = h = hparams
         self.weights = Weights(file)
         self.token_embd = self.weights.take("token_embd.weight", h.n_embd, h.n_vocab)
-        self.output_norm = Norm.take(self.weights, output_norm, h.n_embd, h)
+        self.output_norm = Norm.take(self.weights, output_norm, h.n_embd, h, node="result_norm")
         self.output = Linear.take_output(self.weights, h)
 
     def rotation_of(self, layer: int) -> Rotation:
@@ -95,9 +95,9 @@ class Decoder:
         """Logits [V, O] of the wanted tokens."""
         x = self.embed(ubatch.tokens)  # [E, T]
         for i, layer in enumerate(self.layers):
-            with scope(f"blk.{i}"):
+            with scope(layer=i):
                 x = layer(x, ubatch, is_last=i == len(self.layers) - 1)  # [E, T], at last [E, O]
-        x = self.output_norm(x).named("result_norm")  # [E, O]
+        x = self.output_norm(x)  # [E, O]
         return self.logits(x).named("result_output")  # [V, O]
 
     def embed(self, tokens: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from ggmlpy.models.weights import Weights
 class ExpertLinear:
     """For each token the maps of its chosen experts: scale * W x."""
 
-    name: str  # of its nodes, within those of the layer
+    name: str  # of the product's node
     weight: Tensor  # [n_in, n_out, X]
     scale: Tensor | None  # [X]
 
@@ -32,7 +32,7 @@ class ExpertLinear:
         full = f"{blk}.ffn_{name}_exps"
         weights.without_effect(f"{full}.input_scale")
         weight = weights.take(f"{full}.weight", n_in, n_out, X)
-        return cls(name, weight, weights.maybe(f"{full}.scale", X))
+        return cls(f"ffn_moe_{name}", weight, weights.maybe(f"{full}.scale", X))
 
     def __call__(self, x: Tensor, chosen: Tensor) -> Tensor:
         """x [n_in, 1 or U, T], chosen [U, T] i32 -> [n_out, U, T]"""
@@ -43,7 +43,8 @@ class ExpertLinear:
         with scope(self.name):
             ids = ops.reshape_1d(ops.cont(chosen), U * T)  # [U*T] i32
             scales = ops.get_rows(ops.reshape_2d(self.scale, 1, self.scale.ne[0]), ids)  # [1, U*T]
-            return ops.mul(y, ops.reshape_3d(scales, 1, U, T))  # [n_out, U, T]
+            scales = ops.reshape_3d(scales, 1, U, T)  # [1, U, T]
+        return ops.mul(y, scales).named(f"{self.name}_scaled")  # [n_out, U, T]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,23 +70,26 @@ class Experts:
         """Each token's chosen experts, weighted and summed: x [E, T] -> [E, T]."""
         E, T, _, _ = x.ne
         X, U = self.router.ne[1], self.n_used
-        scores = ops.soft_max(ops.mul_mat(self.router, x).named("router")).named("scores")  # [X, T]
-        chosen = ops.argsort_top_k(scores, U).named("chosen")  # [U, T] i32
-        weights = ops.get_rows(ops.reshape_3d(scores, 1, X, T), chosen)  # [1, U, T]
+        logits = ops.mul_mat(self.router, x).named("ffn_moe_logits")  # [X, T]
+        probs = ops.soft_max(logits).named("ffn_moe_probs")  # [X, T]
+        chosen = ops.argsort_top_k(probs, U).named("ffn_moe_topk")  # [U, T] i32
+        probs = ops.reshape_3d(probs, 1, X, T)  # [1, X, T]
+        weights = ops.get_rows(probs, chosen).named("ffn_moe_weights")  # [1, U, T]
         weights = ops.reshape_2d(weights, U, T)  # [U, T]
-        weights = ops.div(weights, ops.sum_rows(weights)).named("weights")  # [U, T]
+        total = ops.sum_rows(weights).named("ffn_moe_weights_sum")  # [1, T]
+        weights = ops.div(weights, total).named("ffn_moe_weights_norm")  # [U, T]
         weights = ops.reshape_3d(weights, 1, U, T)  # [1, U, T]
         x = ops.reshape_3d(x, E, 1, T)  # [E, 1, T]
-        h = ops.swiglu_split(self.gate(x, chosen), self.up(x, chosen)).named("gated")  # [F, U, T]
-        out = self.down(h, chosen)  # [E, U, T]
-        out = ops.mul(out, weights).named("weighted")  # [E, U, T]
-        total = _expert(out, 0)  # [E, T]
+        h = ops.swiglu_split(self.gate(x, chosen), self.up(x, chosen))  # [F, U, T]
+        out = self.down(h.named("ffn_moe_swiglu"), chosen)  # [E, U, T]
+        out = ops.mul(out, weights).named("ffn_moe_weighted")  # [E, U, T]
+        moe_out = _expert(out, 0)  # [E, T]
         for i in range(1, U):
-            total = ops.add(total, _expert(out, i)).named(f"sum_to_{i}")
-        return ops.cont(total) if U == 1 else total
+            moe_out = ops.add(moe_out, _expert(out, i)).named(f"ffn_moe_sum_{i}")
+        return (ops.cont(moe_out) if U == 1 else moe_out).named("ffn_moe_out")
 
 
 def _expert(out: Tensor, i: int) -> Tensor:
     """Slice i of out [E, U, T]: [E, T]."""
     y = ops.view_2d(out, out.ne[0], out.ne[2], out.nb[2], i * out.nb[1])
-    return y.named(f"expert_{i}")
+    return y.named(f"ffn_moe_expert_{i}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ggmlpy import ops
 from ggmlpy.common.scopes import scope
@@ -29,19 +30,19 @@ N_LAYER_27B = 62  # the size whose attention scale comes from n_embd / n_head, n
 class Layer:
     attn_norm: Norm  # [E]
     mixer: SelfAttention
-    post_attention_norm: Norm  # [E]
+    attn_post_norm: Norm  # [E]
     ffn_norm: Norm  # [E]
     ffn: FeedForward
-    post_ffw_norm: Norm  # [E]
+    ffn_post_norm: Norm  # [E]
 
     def __call__(self, x: Tensor, ubatch: UBatch, *, is_last: bool) -> Tensor:
         """x [E, T] -> [E, T], of the last layer [E, O]"""
         h = self.mixer(self.attn_norm(x), ubatch)  # [E, T]
         if is_last:
             x, h = wanted(x, h, ubatch)  # [E, O]
-        x = ops.add(self.post_attention_norm(h), x).named("sa_out")
+        x = ops.add(self.attn_post_norm(h), x).named("sa_out")
         h = self.ffn(self.ffn_norm(x))
-        return ops.add(self.post_ffw_norm(h), x).named("l_out")
+        return ops.add(self.ffn_post_norm(h), x).named("l_out")
 
 
 class Gemma3(Decoder):
@@ -76,13 +77,14 @@ class Gemma3(Decoder):
     def _layer(self, i: int, rotation: Rotation) -> Layer:
         h, weights, blk = self.hparams, self.weights, f"blk.{i}"
         scale = _attention_scale(h)
+        norm = partial(Norm.take, weights)
         return Layer(
-            attn_norm=Norm.take(weights, f"{blk}.attn_norm", h.n_embd, h),
+            attn_norm=norm(f"{blk}.attn_norm", h.n_embd, h),
             mixer=SelfAttention.take(weights, i, h, rotation, qk_norm=True, scale=scale),
-            post_attention_norm=Norm.take(weights, f"{blk}.post_attention_norm", h.n_embd, h),
-            ffn_norm=Norm.take(weights, f"{blk}.ffn_norm", h.n_embd, h),
-            ffn=FeedForward.take(weights, i, h, ops.geglu_split, scaled=False),
-            post_ffw_norm=Norm.take(weights, f"{blk}.post_ffw_norm", h.n_embd, h),
+            attn_post_norm=norm(f"{blk}.post_attention_norm", h.n_embd, h, node="attn_post_norm"),
+            ffn_norm=norm(f"{blk}.ffn_norm", h.n_embd, h),
+            ffn=FeedForward.take(weights, i, h, "geglu", scaled=False),
+            ffn_post_norm=norm(f"{blk}.post_ffw_norm", h.n_embd, h, node="ffn_post_norm"),
         )
 
     def embed(self, tokens: Tensor) -> Tensor:

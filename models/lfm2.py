@@ -38,16 +38,20 @@ class ShortConvolution:
         name = f"blk.{layer}.shortconv"
         return cls(
             layer=layer,
-            in_proj=Linear.take(weights, f"{name}.in_proj", n_embd, 3 * n_embd),
+            in_proj=Linear.take(weights, f"{name}.in_proj", n_embd, 3 * n_embd, node="in_proj"),
             conv=weights.take(f"{name}.conv.weight", n_taps, n_embd),
-            out_proj=Linear.take(weights, f"{name}.out_proj", n_embd, n_embd),
+            out_proj=Linear.take(weights, f"{name}.out_proj", n_embd, n_embd, node="out_proj"),
         )
 
     def __call__(self, x: Tensor, ubatch: UBatch) -> Tensor:
         """x [E, T] -> [E, T]"""
+        with scope("conv"):
+            return self._mix(x, ubatch)
+
+    def _mix(self, x: Tensor, ubatch: UBatch) -> Tensor:
         assert ubatch.recurrent is not None
         E, T, _, _ = x.ne
-        bcx = self.in_proj(x).named("bcx")  # [3*E, T]
+        bcx = self.in_proj(x)  # [3*E, T]
         b, c, x = (
             ops.view_2d(bcx, E, T, bcx.nb[1], part * E * bcx.nb[0]).named(name)
             for part, name in enumerate("bcx")
@@ -56,14 +60,14 @@ class ShortConvolution:
         before = ubatch.recurrent.load(self.layer).named("state_before")  # [(K-1)*E, sequences]
         outs, states = [], []
         for i, run in enumerate(ubatch.recurrent.runs):
-            with scope(f"run_{i}"):
+            with scope(f"segment_{i}" if len(ubatch.recurrent.runs) > 1 else ""):
                 out, state = self._convolve(bx, before, run)
             outs.append(out)
             states.append(state)
         states_after = joined(states, "state_after")  # [(K-1)*E, sequences]
         ubatch.write(ubatch.recurrent.store(self.layer, states_after).named("state_stored"))
-        convolved = joined(outs, "convolved")  # [E, T]
-        return self.out_proj(ops.mul(c, convolved).named("gated")).named("mixed")  # [E, T]
+        convolved = joined(outs, "conv_out")  # [E, T]
+        return self.out_proj(ops.mul(c, convolved).named("gated"))  # [E, T]
 
     def _convolve(self, bx: Tensor, before: Tensor, run: Run) -> tuple[Tensor, Tensor]:
         """One run's outputs [E, Tg] and the states after it [(K-1)*E, S]."""
@@ -78,7 +82,7 @@ class ShortConvolution:
             run.first_sequence * before.nb[1],
         ).named("old")  # [K-1, E, S]  # fmt: skip
         x = ops.concat(old, ops.permute(new, 1, 0, 2, 3), 0).named("columns")  # [K-1 + Tg/S, E, S]
-        out = ops.ssm_conv(x, self.conv)  # [E, Tg/S, S]
+        out = ops.ssm_conv(x, self.conv).named("conv")  # [E, Tg/S, S]
         last = ops.view_3d(x, K - 1, E, S, x.nb[1], x.nb[2], steps * x.nb[0])  # [K-1, E, S]
         return ops.reshape_2d(out, E, Tg), ops.cont_2d(last, (K - 1) * E, S)
 

@@ -50,12 +50,7 @@ class Weights:
                 f" the metadata asks for {list(ne)}"
             )
         buffer = HostBuffer(info.copy()) if info.n_bytes <= _SMALL_BYTES else info.buffer()
-        leaf = Tensor(
-            Spec(padded, info.type),
-            name=name.removesuffix(".weight"),
-            flags=Flag.WEIGHT,
-            place=Place(buffer),
-        )
+        leaf = Tensor(Spec(padded, info.type), name=name, flags=Flag.WEIGHT, place=Place(buffer))
         self._taken[name] = leaf
         return leaf
 

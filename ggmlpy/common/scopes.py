@@ -1,18 +1,35 @@
-"""Names of what is being built: nodes made inside `scope("blk.3")` are called `blk.3.…`."""
+"""Names of the nodes that are being built, in llama.cpp's form: `name-3` in layer 3."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 
-_scope: ContextVar[str] = ContextVar("ggmlpy_scope", default="")
+
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """What a node's name gets in front of it and behind it."""
+
+    prefix: str = ""
+    suffix: str = ""
+
+
+_scope: ContextVar[_Scope] = ContextVar("ggmlpy_scope", default=_Scope())  # noqa: B039  (frozen)
 
 
 @contextmanager
-def scope(name: str) -> Iterator[None]:
-    """Nodes built inside are named `name.…`, in errors, dumps and profiles. Scopes nest."""
-    token = _scope.set(qualified(name))
+def scope(name: str = "", *, layer: int | None = None) -> Iterator[None]:
+    """Name the nodes built inside after where they are, in errors, dumps and profiles.
+
+    `scope("conv")` puts `conv.` before their names. `scope(layer=3)` puts `-3` behind them, as
+    llama.cpp writes the layer: `Qcur-3`. Scopes nest; the innermost layer counts.
+    """
+    outer = _scope.get()
+    prefix = f"{outer.prefix}{name}." if name else outer.prefix
+    suffix = outer.suffix if layer is None else f"-{layer}"
+    token = _scope.set(_Scope(prefix, suffix))
     try:
         yield
     finally:
@@ -21,5 +38,10 @@ def scope(name: str) -> Iterator[None]:
 
 def qualified(name: str) -> str:
     """`name` inside the current scope."""
-    prefix = _scope.get()
-    return f"{prefix}.{name}" if prefix else name
+    current = _scope.get()
+    return f"{current.prefix}{name}{current.suffix}"
+
+
+def in_scope() -> bool:
+    """Whether nodes are being built inside a scope."""
+    return _scope.get() != _Scope()

@@ -48,7 +48,7 @@ class Graph:
         return tensor.name or f"{kind}_{self._index[tensor]}"
 
     def reference(self, tensor: Tensor) -> str:
-        """`node 7 blk.0.Qcur`: its line in the dump, and its name if it has one."""
+        """`node 7 Qcur-0`: its line in the dump, and its name if it has one."""
         kind = "leaf" if tensor.is_leaf else "node"
         return f"{kind} {self._index[tensor]} {tensor.name}".rstrip()
 

@@ -8,14 +8,19 @@ from collections.abc import Mapping
 from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.tensor import Tensor
 
-_LAYER = re.compile(r"(?:blk|cache_[kv]|state)\.(\d+)(?!\d)")
+# `blk.3.attn_q`; `cache_k_l3`; `Qcur-3`, and `Qcur-3 (reshaped)` of its views
+_LAYER = re.compile(
+    r"blk\.(?P<weight>\d+)\..*|cache_[kvr]_l(?P<cache>\d+)\b.*|.*-(?P<node>\d+)(?: \(\w+\))*",
+    re.DOTALL,
+)
 
 
 def layers_of(graph: Graph) -> dict[Tensor, int | None]:
     """The layer of every tensor, None outside of layers.
 
-    A node belongs to the layer in its name, `blk.3.…`, a leaf to that or to that of its cache or
-    state. A view without such a name goes with the first node of a layer that reads it.
+    A node belongs to the layer behind its name, `…-3`, as llama.cpp writes it; a weight to that
+    before its name, `blk.3.…`, as GGUF writes it; a cache or state to that in `cache_k_l3`. A view
+    without a layer in its name goes with the first node of a layer that reads it.
     """
     layers = {t: _named_layer(t) for t in (*graph.leafs, *graph.nodes)}
     for node in reversed(graph.nodes):
@@ -27,8 +32,8 @@ def layers_of(graph: Graph) -> dict[Tensor, int | None]:
 
 
 def _named_layer(tensor: Tensor) -> int | None:
-    match = _LAYER.match(tensor.name)
-    return int(match[1]) if match else None
+    match = _LAYER.fullmatch(tensor.name)
+    return None if match is None else int(match[match.lastgroup or 0])
 
 
 def layer_range(graph: Graph, start: int, stop: int) -> Graph:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ggmlpy.common.scopes import qualified
+from ggmlpy.common.scopes import in_scope, qualified
 from ggmlpy.errors import ShapeError
 from ggmlpy.graph.spec import Spec
 from ggmlpy.graph.tensor import Tensor
@@ -65,7 +65,7 @@ class Op(ABC):
         except ShapeError as error:
             shapes = f"{self._shapes(srcs)}: " if srcs else ""
             raise ShapeError(f"{qualified(self.name)}: {shapes}{error}") from None
-        name = qualified(self.name) if qualified("") else ""
+        name = qualified(self.name) if in_scope() else ""
         view_src = None
         if self.view_of is not None:
             shared = srcs[self.view_of]

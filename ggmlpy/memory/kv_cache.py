@@ -60,8 +60,8 @@ class KVCache:
         n_embd_k = spec.n_embd_head_k * spec.n_head_kv
         n_embd_v = spec.n_embd_head_v * spec.n_head_kv
         types = {i: buffer_types.get(i, HOST) for i in spec.layers}
-        self.k = {i: self._leaf(f"cache_k.{i}", type_k, n_embd_k, at) for i, at in types.items()}
-        self.v = {i: self._leaf(f"cache_v.{i}", type_v, n_embd_v, at) for i, at in types.items()}
+        self.k = {i: self._leaf(f"cache_k_l{i}", type_k, n_embd_k, at) for i, at in types.items()}
+        self.v = {i: self._leaf(f"cache_v_l{i}", type_v, n_embd_v, at) for i, at in types.items()}
         self._positions = np.full((self.n_stream, self.kv_size), EMPTY, np.int32)
         # Which sequences of its stream a cell belongs to.
         members = (self.n_stream, n_seq_max // self.n_stream, self.kv_size)

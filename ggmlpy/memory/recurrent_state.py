@@ -32,7 +32,9 @@ class RecurrentState:
         self.n_bytes = state_bytes(spec, n_seq_max)
         ne, types = (spec.n_embd_r, _ROWS * n_seq_max), buffer_types or {}
         self.states: dict[int, Tensor] = {
-            i: zeros("f32", ne, name=f"state.{i}", flags=Flag.STATE, buffer_type=types.get(i, HOST))
+            i: zeros(
+                "f32", ne, name=f"cache_r_l{i}", flags=Flag.STATE, buffer_type=types.get(i, HOST)
+            )
             for i in spec.layers
         }
         self._rows: Index = _ROWS * np.arange(n_seq_max)  # of each sequence's state

@@ -44,8 +44,7 @@ def make_inputs(shape: Shape, memory: SequenceMemory, flash_attn: bool) -> UBatc
     """Input leaves for a ubatch of this shape."""
     n_tokens = shape.n_tokens
     kvs = [
-        _kv_view(f".{i}" if len(memory.caches) > 1 else "", cache, shape, n_kv)
-        for i, (cache, n_kv) in enumerate(zip(memory.caches, shape.n_kv, strict=True))
+        _kv_view(cache, shape, n_kv) for cache, n_kv in zip(memory.caches, shape.n_kv, strict=True)
     ]
     return UBatch(
         tokens=_input("i32", (n_tokens,), "inp_tokens"),
@@ -57,14 +56,16 @@ def make_inputs(shape: Shape, memory: SequenceMemory, flash_attn: bool) -> UBatc
     )
 
 
-def _kv_view(suffix: str, cache: KVCache, shape: Shape, n_kv: int) -> KVView:
+def _kv_view(cache: KVCache, shape: Shape, n_kv: int) -> KVView:
+    window = "" if cache.window is None else "_swa"
     segments, first_token = [], 0
     for i, part in enumerate(shape.segments):
         ne = (n_kv, part.n_tokens // part.n_stream, 1, part.n_stream)
-        mask = _input("f16", ne, f"inp_kq_mask{suffix}.{i}")
+        part_name = f".segment_{i}" if len(shape.segments) > 1 else ""
+        mask = _input("f16", ne, f"attn_inp_kq_mask{window}{part_name}")
         segments.append(Segment(first_token, part.n_tokens, part.first_stream, part.n_stream, mask))
         first_token += part.n_tokens
-    rows = _input("i64", (shape.n_tokens,), f"inp_kv_rows{suffix}")
+    rows = _input("i64", (shape.n_tokens,), f"attn_inp_kv_idxs{window}")
     return KVView(cache.k, cache.v, rows, n_kv, tuple(segments))
 
 
@@ -76,8 +77,8 @@ def _recurrent_view(memory: SequenceMemory, shape: Shape) -> RecurrentView | Non
         runs.append(Run(first_token, n_tokens, first_sequence, n_seqs))
         first_token += n_tokens
         first_sequence += n_seqs
-    rows = _input("i32", (first_sequence,), "inp_state_rows")
-    rows_out = _input("i32", (first_sequence,), "inp_state_rows_out")
+    rows = _input("i32", (first_sequence,), "inp_s_copy")
+    rows_out = _input("i32", (first_sequence,), "inp_s_copy_out")
     return RecurrentView(memory.recurrent.states, rows, rows_out, tuple(runs))
 
 

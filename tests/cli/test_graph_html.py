@@ -85,9 +85,10 @@ def test_a_section_for_each_layer_in_order(graph: Graph) -> None:
     text = to_html(graph)
     first = text.index("<h2>blk.1</h2>")
     section = text[first : text.index("</details>", first)]
-    assert "blk.<wbr>1.<wbr>attn_<wbr>q" in section  # its weights
-    assert "cache_<wbr>k.<wbr>1" in section  # and its cache
-    assert "blk.<wbr>2.<wbr>Qcur<" not in section
+    assert "blk.<wbr>1.<wbr>attn_<wbr>q.<wbr>weight" in section  # its weights
+    assert "cache_<wbr>k_<wbr>l1" in section  # and its cache
+    assert "Qcur-1<" in section
+    assert "Qcur-2<" not in section
 
 
 def test_nothing_is_loaded_from_elsewhere(graph: Graph) -> None:
@@ -115,7 +116,7 @@ def test_names_cannot_become_markup() -> None:
 def test_graphs_without_layers(tmp_path: Path) -> None:
     x = zeros("f32", (4,), name="x")
     assert Page(to_html(Graph(x + x))).titles == ["input"]
-    with scope("blk.7"):
+    with scope(layer=7):
         y = x * 2.0
     assert Page(to_html(Graph(y))).titles == ["input", "blk.7"]
     assert "output" in Page(to_html(Graph(y))).rows["node-0"]

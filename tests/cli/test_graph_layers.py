@@ -22,8 +22,8 @@ def three_layers() -> Graph:
     x = leaf("x", 3, 8)
     outside = ops.view_2d(x, 4, 3, x.nb[1], 16)  # [4, 3]: the second half of every row
     for i in range(3):
-        w, cache = leaf(f"blk.{i}.w", 8, 8), leaf(f"cache_k.{i}", 4, 8)
-        with scope(f"blk.{i}"):
+        w, cache = leaf(f"blk.{i}.w", 8, 8), leaf(f"cache_k_l{i}", 4, 8)
+        with scope(layer=i):
             h = ops.mul_mat(w, x)  # [8, 3]
             kept = ops.set_rows(cache, h, rows)  # [8, 4]
             half = ops.view_2d(kept, 4, 3, kept.nb[1], 16)  # [4, 3]
@@ -37,7 +37,7 @@ def test_layers_of_names_views_and_leafs() -> None:
     graph = three_layers()
     layers = layers_of(graph)
     by_name = {graph.name_of(t): layer for t, layer in layers.items()}
-    assert by_name["blk.1.w"] == by_name["cache_k.1"] == by_name["blk.1.l_out"] == 1
+    assert by_name["blk.1.w"] == by_name["cache_k_l1"] == by_name["l_out-1"] == 1
     assert by_name["x"] is by_name["rows"] is None
     assert by_name["x (view)"] == 0  # goes with its first reader
     assert layers[graph.outputs[0]] is None
@@ -55,7 +55,7 @@ def test_a_part_computes_what_it_does_in_the_whole(start: int, stop: int) -> Non
             values = compute(by_name[leaf.name], backend="reference")
             element_view(leaf.place.host_bytes, leaf.spec, 0)[...] = values
     (output,) = part.outputs
-    assert output.name == f"blk.{stop - 1}.l_out"
+    assert output.name == f"l_out-{stop - 1}"
     expected = compute(three_layers().find(output.name), backend="reference")
     assert np.array_equal(compute(output, backend="reference"), expected)
 

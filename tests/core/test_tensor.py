@@ -87,9 +87,19 @@ def test_shape_errors_name_scope_op_and_shapes() -> None:
 
 def test_scopes_nest_and_end() -> None:
     x = from_numpy(np.zeros(4, np.float32))
-    with scope("blk.0"), scope("ffn"):
-        assert ops.silu(x).name == "blk.0.ffn.silu"
-        assert ops.silu(x).named("gate").name == "blk.0.ffn.gate"
+    with scope("blk"), scope("ffn"):
+        assert ops.silu(x).name == "blk.ffn.silu"
+        assert ops.silu(x).named("gate").name == "blk.ffn.gate"
+    with scope(layer=3):
+        assert ops.silu(x).named("gate").name == "gate-3"
+        with scope("ffn"):
+            y = ops.silu(x)
+            assert y.name == "ffn.silu-3"
+            assert ops.reshape_2d(y, 2, 2).name == "ffn.silu-3 (reshaped)"
+            with scope(layer=12):
+                assert ops.silu(x).name == "ffn.silu-12"
+        with scope():
+            assert ops.silu(x).name == "silu-3"
     assert ops.silu(x).name == ""
 
 

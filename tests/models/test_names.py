@@ -1,4 +1,4 @@
-"""Names in a model's graph: each node has one of its own, and those that people look for exist."""
+"""Names in a model's graph are llama.cpp's, and each node has one of its own."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from ggmlpy import Graph
 from ggmlpy.gguf import GGUFFile
+from ggmlpy.graph.layers import layers_of
 from ggmlpy.graph.types import F16
 from ggmlpy.memory.batch import Batch
 from ggmlpy.models import ARCHITECTURES, load_model
@@ -34,6 +35,26 @@ MODELS = {
         softcap=30.0,
     ),
     "lfm2": Tiny(architecture="lfm2", n_layer=4, neox=True, qk_norm=True, convolutions=(0, 1, 3)),
+}
+
+
+# As llama.cpp's source names them: src/llama-graph.cpp and src/models/*.cpp.
+BLOCK = {"attn_norm", "ffn_inp", "ffn_norm", "l_out"}
+FEED_FORWARD = {"ffn_gate", "ffn_up", "ffn_swiglu", "ffn_out"}
+MOE = ("logits", "probs", "topk", "weights", "weights_sum", "weights_norm", "gate", "up")
+MOE_END = ("gate_scaled", "up_scaled", "swiglu", "down", "down_scaled", "weighted", "out")
+ATTENTION = {"Qcur", "Kcur", "Vcur", "kq", "kq_soft_max", "v_cont", "kqv", "kqv_out", "attn_out"}
+CONVOLUTION = {"conv.in_proj", "conv.conv", "conv.out_proj"}
+NORMED = {"Qcur_normed", "Kcur_normed"}
+QUERIES = {"qwen3": NORMED, "gemma3": NORMED, "lfm2": NORMED}
+AROUND = {
+    "experts": BLOCK | {f"ffn_moe_{part}" for part in MOE + MOE_END},
+    "gemma3": {"attn_norm", "attn_post_norm", "sa_out", "ffn_norm", "ffn_gate", "ffn_up"}
+    | {"ffn_geglu", "ffn_out", "ffn_post_norm", "l_out"},
+}
+NAMES = {
+    "gemma3": {"inp_scaled", "attn_inp_kq_mask", "attn_inp_kq_mask_swa"},
+    "llama": {"attn_inp_kq_mask"},
 }
 
 
@@ -67,14 +88,28 @@ def test_every_node_has_a_name_of_its_own(
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_names_that_people_look_for(tmp_path: Path, name: str) -> None:
-    graph = graph_of(write_model(tmp_path / "m.gguf", MODELS[name]), {0: 3}, flash_attn=True)
-    layer = MODELS[name].n_layer - 1
-    names = {t.name for t in graph.nodes}
-    assert {"inp_embd", f"blk.{layer}.l_out", "result_norm", "result_output"} <= names
-    attention = next(t.name[: -len(".attn.k")] for t in graph.nodes if t.name.endswith(".attn.k"))
-    wanted = ("Qcur", "Qcur_turned", "Kcur_turned", "Vcur", "k_stored", "v_stored", "kqv_out")
-    assert {f"{attention}.{end}" for end in (*wanted, "attn.q", "attn.v")} <= names
+def test_names_are_those_of_llama_cpp(tmp_path: Path, name: str) -> None:
+    graph = graph_of(write_model(tmp_path / "m.gguf", MODELS[name]), {0: 3}, flash_attn=False)
+    own = MODELS[name]
+    expected = {"inp_tokens", "inp_pos", "inp_out_ids", "inp_embd", "result_norm", "result_output"}
+    expected |= NAMES.get(name, set())
+    for i in range(own.n_layer):
+        parts = CONVOLUTION if i in own.convolutions else ATTENTION | QUERIES.get(name, set())
+        parts = parts | AROUND.get(name, BLOCK | FEED_FORWARD)
+        expected |= {f"{part}-{i}" for part in parts}
+        expected |= {f"cache_{kind}_l{i}" for kind in ("r" if i in own.convolutions else "kv")}
+        expected |= {f"blk.{i}.{norm}.weight" for norm in ("attn_norm", "ffn_norm")}
+    assert expected - {t.name for t in (*graph.leafs, *graph.nodes)} == set()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_node_between_embedding_and_norm_is_of_a_layer(tmp_path: Path, name: str) -> None:
+    graph = graph_of(write_model(tmp_path / "m.gguf", MODELS[name]), {0: 3, 1: 5}, flash_attn=True)
+    layers = layers_of(graph)
+    outside = [graph.name_of(t) for t in graph.nodes if layers[t] is None]
+    ends = ("inp_", "result_", "output", "softcap.")
+    assert [name for name in outside if not name.startswith(ends)] == []
+    assert {layers[t] for t in graph.nodes} == {None, *range(MODELS[name].n_layer)}
 
 
 def test_every_architecture_is_asked() -> None:
