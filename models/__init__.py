@@ -13,10 +13,10 @@ from ggmlpy.common.quoting import quoted
 from ggmlpy.errors import Unsupported
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.batch import UBatch
-from ggmlpy.models.blocks import Rotation
+from ggmlpy.models.blocks import Rope
 from ggmlpy.models.gemma3 import Gemma3
 from ggmlpy.models.hparams import HParams
+from ggmlpy.models.inputs import GraphInputs
 from ggmlpy.models.lfm2 import Lfm2
 from ggmlpy.models.llama import Llama
 from ggmlpy.models.memory import Memory
@@ -27,18 +27,18 @@ from ggmlpy.models.weights import Weights
 
 @runtime_checkable
 class Model(Protocol):
-    """What an architecture provides: sizes, weights, and the graph of one ubatch."""
+    """What an architecture provides: sizes, weights, and the graph of a ubatch."""
 
     hparams: HParams
     weights: Weights
-    memory: Memory  # what is kept of past tokens, and for which layers
+    memory: Memory  # what each layer keeps of past tokens
 
-    def build(self, ubatch: UBatch) -> Tensor:
+    def build(self, inputs: GraphInputs) -> Tensor:
         """Logits [n_vocab, n_outputs]."""
         ...
 
-    def rotation_of(self, layer: int) -> Rotation:
-        """How an attention layer turns q and k by their positions."""
+    def rope_of(self, layer: int) -> Rope:
+        """The rotary embedding of an attention layer."""
         ...
 
 
@@ -52,16 +52,16 @@ ARCHITECTURES: dict[str, Callable[[GGUFFile], Model]] = {
 
 
 def load_model(file: GGUFFile) -> Model:
-    """The file's model, its weights checked. Raises Unsupported for an architecture not known here.
+    """The model in a file, its weights checked.
 
-    Raises WeightError for a key or tensor that is missing or wrong. A WeightWarning names tensors
-    of the file that the model does not use.
+    Raises Unsupported for an unknown architecture, WeightError for a key or tensor that is missing
+    or wrong. A WeightWarning names tensors of the file that the model does not use.
     """
     arch = file.metadata.str("general.architecture")
     if arch not in ARCHITECTURES:
         raise Unsupported(
-            f"{file.name}: architecture {quoted(arch)} is not known here;"
-            f" known: {', '.join(sorted(ARCHITECTURES))}"
+            f"{file.name}: architecture {quoted(arch)} is not supported;"
+            f" supported: {', '.join(sorted(ARCHITECTURES))}"
         )
     model = ARCHITECTURES[arch](file)
     model.weights.warn_of_unused()

@@ -1,7 +1,7 @@
-"""Attention over the KV cache, fused or step by step: every architecture's.
+"""Attention over the KV cache, shared by all architectures: fused (flash) or in separate ops.
 
-Letters in shapes: D head size of q and k, Dv of v, H heads, Hk K/V heads, T tokens, N cells in
-view; for one segment Tg tokens in S streams.
+Letters in shapes: D head size of q and k, Dv of v, H heads, Hk K/V heads, T tokens, N cells
+(n_kv); for one segment Tg tokens in S streams.
 """
 
 from __future__ import annotations
@@ -12,31 +12,33 @@ from ggmlpy import ops
 from ggmlpy.common.scopes import scope
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.graph.types import F32
-from ggmlpy.models.batch import KVView, Segment, UBatch
+from ggmlpy.models.inputs import GraphInputs, KVView, Segment
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, ubatch: UBatch, layer: int, scale: float) -> Tensor:
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, inputs: GraphInputs, layer: int, scale: float
+) -> Tensor:
     """softmax(scale q k^T + mask) v, after writing k and v to the cache.
 
     q [D, H, T], k [D, Hk, T], v [Dv, Hk, T]  ->  [Dv*H, T]
     """
-    kv = ubatch.kv_of(layer)
+    kv = inputs.kv_of(layer)
     k_rows, v_rows = kv.store(layer, k, v)
-    attention = _fused if ubatch.flash_attn else _step_by_step
+    attention = _fused if inputs.flash_attn else _unfused
     outs = []
     for i, segment in enumerate(kv.segments):
         with scope(f"segment_{i}" if len(kv.segments) > 1 else ""):
-            k_seen = kv.heads(layer, k_rows, segment, k.ne[0], "k")  # [D, N, Hk, S]
-            v_seen = kv.heads(layer, v_rows, segment, v.ne[0], "v")  # [Dv, N, Hk, S]
+            k_cells = kv.heads(layer, k_rows, segment, k.ne[0], "k")  # [D, N, Hk, S]
+            v_cells = kv.heads(layer, v_rows, segment, v.ne[0], "v")  # [Dv, N, Hk, S]
             q_part = _queries(q, kv, segment).named("q")  # [D, Tg/S, H, S]
-            out = attention(q_part, k_seen, v_seen, segment.mask, scale)  # [Dv, H, Tg/S, S]
+            out = attention(q_part, k_cells, v_cells, segment.mask, scale)  # [Dv, H, Tg/S, S]
             out = ops.reshape_2d(out, v.ne[0] * q.ne[1], segment.n_tokens)  # [Dv*H, Tg]
         outs.append(out)
     return joined(outs, "kqv_out")  # [Dv*H, T]
 
 
 def joined(parts: Sequence[Tensor], name: str) -> Tensor:
-    """Parts [n, …] side by side, along dimension 1."""
+    """Parts [n, …] concatenated along dimension 1."""
     total = parts[0]
     for i, part in enumerate(parts[1:], 1):
         total = ops.concat(total, part, 1).named(f"{name}_to_{i}")
@@ -59,8 +61,8 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tenso
     return out.named("__fattn__")
 
 
-def _step_by_step(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:
-    """The same in three steps: every value in between can be looked at."""
+def _unfused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """The same in separate ops, so that every intermediate value can be inspected."""
     kq = ops.mul_mat(k, q).named("kq")  # [N, Tg/S, H, S]
     kq = ops.soft_max_ext(kq, mask, scale, 0.0).named("kq_soft_max")  # [N, Tg/S, H, S]
     if v.type.is_quantized:

@@ -1,13 +1,13 @@
 """Blocks that several architectures are made of: linear maps, norms, attention, feed-forward.
 
-Each is a dataclass of its tensors: `take` finds and checks them in the file, a call adds the block
-to the graph.
+Each is a dataclass of its tensors. `take` looks them up in the file and checks them; calling the
+block adds it to the graph.
 
 Nodes have llama.cpp's names. Where it gives one name to several nodes in a row, the first one has
 it here, and the others have a suffix: Qcur, Qcur_b with the bias, Qcur_rope with the position.
 
 Letters in shapes: E n_embd, D head size of q and k, Dv of v, H heads, Hk K/V heads, F n_ff,
-V n_vocab, T tokens, O outputs wanted.
+V n_vocab, T tokens, O outputs.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from typing import Literal
 from ggmlpy import ops
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.models.attention import attend
-from ggmlpy.models.batch import UBatch
 from ggmlpy.models.hparams import HParams, RopeParams
+from ggmlpy.models.inputs import GraphInputs
 from ggmlpy.models.weights import Weights
 from ggmlpy.ops.rope import RopeMode
 
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """scale * W x + bias. A scale comes with weights that are stored relative to it."""
+    """scale * W x + bias. Some quantised weights are stored relative to a scale."""
 
     name: str  # of the product's node
     weight: Tensor  # [n_in, n_out]
@@ -68,7 +68,7 @@ class Linear:
 
     @classmethod
     def take_output(cls, weights: Weights, h: HParams) -> Linear:
-        """The map to logits [E, V]; a file without one uses the token embedding."""
+        """The map to logits [E, V]: `output.weight`, or the token embedding if it is missing."""
         tied = weights.take("token_embd.weight", h.n_embd, h.n_vocab)
         weights.without_effect("output.input_scale")
         return cls(
@@ -91,7 +91,7 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """RMSNorm: rows of unit root mean square, times the weight as the file has it."""
+    """RMSNorm times the weight, which is used as stored."""
 
     name: str  # of the result's node
     weight: Tensor  # [n]
@@ -115,8 +115,8 @@ def _within_layer(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Rotation:
-    """How an architecture turns q and k by their positions."""
+class Rope:
+    """Rotary position embedding, with the parameters of an architecture."""
 
     params: RopeParams
     mode: RopeMode
@@ -129,20 +129,20 @@ class Rotation:
             r.freq_base, r.freq_scale, r.ext_factor, r.attn_factor, r.beta_fast, r.beta_slow,
         )  # fmt: skip
 
-    def turn(self, x: Tensor, by: Tensor) -> Tensor:
-        """Keys [D, Hk, n] as they are stored, moved by so many positions: turned, not scaled."""
+    def shift(self, keys: Tensor, deltas: Tensor) -> Tensor:
+        """Rotate stored keys [D, Hk, n] by position deltas [n] (KV shift); no magnitude scaling."""
         r = self.params
-        # rope_ext multiplies by this where YaRN is on; stored keys have it already.
+        # With YaRN rope_ext multiplies by this factor, which stored keys already contain.
         yarn = 1.0 + 0.1 * math.log(1.0 / r.freq_scale) if r.ext_factor else 1.0
         return ops.rope_ext(
-            x, by, self.freq_factors, r.n_dims, self.mode, r.n_ctx_orig,
+            keys, deltas, self.freq_factors, r.n_dims, self.mode, r.n_ctx_orig,
             r.freq_base, r.freq_scale, r.ext_factor, 1.0 / yarn, r.beta_fast, r.beta_slow,
         )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class SelfAttention:
-    """Attention with grouped K/V heads, q and k turned by position, normed before where asked."""
+    """Grouped-query attention with rotary q and k, which may be normed per head before."""
 
     layer: int
     n_head: int
@@ -153,7 +153,7 @@ class SelfAttention:
     output: Linear  # [Dv*H, E]
     q_norm: Norm | None  # [D]
     k_norm: Norm | None  # [D]
-    rotation: Rotation
+    rope: Rope
     scale: float
 
     @classmethod
@@ -162,12 +162,12 @@ class SelfAttention:
         weights: Weights,
         layer: int,
         h: HParams,
-        rotation: Rotation,
+        rope: Rope,
         *,
         qk_norm: bool = False,
         scale: float | None = None,
     ) -> SelfAttention:
-        """A layer's attention; without a scale q k^T is divided by sqrt(D)."""
+        """A layer's attention. The default scale of q k^T is 1 / sqrt(D)."""
         blk, E, D, Dv = f"blk.{layer}", h.n_embd, h.n_embd_head_k, h.n_embd_head_v
         norm = partial(Norm.take, weights)
         return cls(
@@ -180,20 +180,20 @@ class SelfAttention:
             output=Linear.take(weights, f"{blk}.attn_output", Dv * h.n_head, E, node="kqv_wo"),
             q_norm=norm(f"{blk}.attn_q_norm", D, h, node="Qcur_normed") if qk_norm else None,
             k_norm=norm(f"{blk}.attn_k_norm", D, h, node="Kcur_normed") if qk_norm else None,
-            rotation=rotation,
+            rope=rope,
             scale=1.0 / math.sqrt(D) if scale is None else scale,
         )
 
-    def __call__(self, x: Tensor, ubatch: UBatch) -> Tensor:
+    def __call__(self, x: Tensor, inputs: GraphInputs) -> Tensor:
         """x [E, T] -> [E, T]"""
         q = self._heads(self.q(x), self.n_head)  # [D, H, T]
         k = self._heads(self.k(x), self.n_head_kv)  # [D, Hk, T]
         v = self._heads(self.v(x), self.n_head_kv)  # [Dv, Hk, T]
         q = self.q_norm(q) if self.q_norm is not None else q
         k = self.k_norm(k) if self.k_norm is not None else k
-        q = self.rotation(q, ubatch.positions).named("Qcur_rope")
-        k = self.rotation(k, ubatch.positions).named("Kcur_rope")
-        out = attend(q, k, v, ubatch, self.layer, self.scale)  # [Dv*H, T]
+        q = self.rope(q, inputs.positions).named("Qcur_rope")
+        k = self.rope(k, inputs.positions).named("Kcur_rope")
+        out = attend(q, k, v, inputs, self.layer, self.scale)  # [Dv*H, T]
         return self.output(out).named("attn_out")  # [E, T]
 
     @staticmethod
@@ -210,7 +210,7 @@ _GATED: dict[Gated, Callable[[Tensor, Tensor], Tensor]] = {  # (gate, up) -> act
 
 @dataclass(frozen=True, slots=True)
 class FeedForward:
-    """down(act(gate(x)) * up(x)): SwiGLU, GeGLU and their like (Shazeer, 2020)."""
+    """down(act(gate(x)) * up(x)): SwiGLU or GeGLU (Shazeer, 2020)."""
 
     gate: Linear  # [E, F]
     up: Linear  # [E, F]
@@ -227,9 +227,8 @@ class FeedForward:
         *,
         scaled: bool = True,
     ) -> FeedForward:
-        """A layer's feed-forward; not `scaled` where llama.cpp leaves its scales unused.
-
-        It does so in qwen2, gemma3 and lfm2, but multiplies by them in llama and qwen3: biases too.
+        """A layer's feed-forward. `scaled` as in llama.cpp, which applies its scales in llama and
+        qwen3 (to the biases too) and ignores them in qwen2, gemma3 and lfm2.
         """
         blk, E, F = f"blk.{layer}", h.n_embd, h.n_ff
         take = partial(Linear.take, weights, scaled=scaled, bias_first=True)

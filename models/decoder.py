@@ -1,8 +1,8 @@
-"""What every decoder here has in common: embedding, layers one after the other, norm, logits.
+"""The part that all decoders share: embedding, layers in sequence, norm, logits.
 
-An architecture's own file says what its layers are made of, and what it does otherwise.
+An architecture's own file defines its layers, and what it does differently.
 
-Letters in shapes: E n_embd, V n_vocab, T tokens, O outputs wanted.
+Letters in shapes: E n_embd, V n_vocab, T tokens, O outputs.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from ggmlpy import ops
 from ggmlpy.common.scopes import scope
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.batch import UBatch
-from ggmlpy.models.blocks import FeedForward, Linear, Norm, Rotation, SelfAttention
+from ggmlpy.models.blocks import FeedForward, Linear, Norm, Rope, SelfAttention
 from ggmlpy.models.experts import Experts
 from ggmlpy.models.hparams import HParams
+from ggmlpy.models.inputs import GraphInputs
 from ggmlpy.models.memory import Memory
 from ggmlpy.models.weights import Weights
 
 
 class Mixer(Protocol):
-    """What lets a token see others: attention, or what stands in its place."""
+    """The part of a layer that combines tokens: attention, or what replaces it."""
 
-    def __call__(self, x: Tensor, ubatch: UBatch, /) -> Tensor:
+    def __call__(self, x: Tensor, inputs: GraphInputs, /) -> Tensor:
         """x [E, T] -> [E, T]"""
         ...
 
@@ -37,8 +37,8 @@ class Layer(Protocol):
     @property
     def mixer(self) -> Mixer: ...
 
-    def __call__(self, x: Tensor, ubatch: UBatch, *, is_last: bool) -> Tensor:
-        """x [E, T] -> [E, T], of the last layer [E, O]: only wanted tokens matter after it."""
+    def __call__(self, x: Tensor, inputs: GraphInputs, *, is_last: bool) -> Tensor:
+        """x [E, T] -> [E, T]; in the last layer [E, O], only the tokens that are output."""
         ...
 
 
@@ -46,31 +46,31 @@ class Layer(Protocol):
 class PreNormLayer:
     """x + mixer(norm(x)), then x + ffn(norm(x)), as llama has it."""
 
-    attn_norm: Norm  # [E], before the mixer whatever it is
-    mixer: Mixer  # of most architectures SelfAttention
+    attn_norm: Norm  # [E], also where the mixer is no attention
+    mixer: Mixer
     ffn_norm: Norm  # [E]
     ffn: FeedForward | Experts
 
-    def __call__(self, x: Tensor, ubatch: UBatch, *, is_last: bool) -> Tensor:
-        h = self.mixer(self.attn_norm(x), ubatch)  # [E, T]
+    def __call__(self, x: Tensor, inputs: GraphInputs, *, is_last: bool) -> Tensor:
+        h = self.mixer(self.attn_norm(x), inputs)  # [E, T]
         if is_last:
-            x, h = wanted(x, h, ubatch)  # [E, O]
+            x, h = output_rows(x, h, inputs)  # [E, O]
         x = ops.add(x, h).named("ffn_inp")
         return ops.add(x, self.ffn(self.ffn_norm(x))).named("l_out")
 
 
-def wanted(x: Tensor, h: Tensor, ubatch: UBatch) -> tuple[Tensor, Tensor]:
-    """The columns of x and h [E, T] of the tokens whose logits are wanted: [E, O] each."""
+def output_rows(x: Tensor, h: Tensor, inputs: GraphInputs) -> tuple[Tensor, Tensor]:
+    """The columns of x and h [E, T] of the tokens that are output: [E, O] each."""
     return (
-        ops.get_rows(x, ubatch.out_ids).named("inpSA_outputs"),
-        ops.get_rows(h, ubatch.out_ids).named("mixer_outputs"),
+        ops.get_rows(x, inputs.out_ids).named("inpSA_outputs"),
+        ops.get_rows(h, inputs.out_ids).named("mixer_outputs"),
     )
 
 
 class Decoder:
-    """The graph of a model: `build(ubatch)` gives the logits [V, O].
+    """The graph of a model: `build(inputs)` gives the logits [V, O].
 
-    A subclass fills `memory` and `layers`, and may embed or end otherwise.
+    A subclass sets `memory` and `layers`, and may override `embed` and `logits`.
     """
 
     memory: Memory
@@ -85,18 +85,18 @@ class Decoder:
         self.output_norm = Norm.take(self.weights, output_norm, h.n_embd, h, node="result_norm")
         self.output = Linear.take_output(self.weights, h)
 
-    def rotation_of(self, layer: int) -> Rotation:
-        """How an attention layer turns q and k by their positions."""
+    def rope_of(self, layer: int) -> Rope:
+        """The rotary embedding of an attention layer."""
         attention = self.layers[layer].mixer
         assert isinstance(attention, SelfAttention), f"layer {layer} has no attention"
-        return attention.rotation
+        return attention.rope
 
-    def build(self, ubatch: UBatch) -> Tensor:
-        """Logits [V, O] of the wanted tokens."""
-        x = self.embed(ubatch.tokens)  # [E, T]
+    def build(self, inputs: GraphInputs) -> Tensor:
+        """Logits [V, O] of the tokens that are output."""
+        x = self.embed(inputs.tokens)  # [E, T]
         for i, layer in enumerate(self.layers):
             with scope(layer=i):
-                x = layer(x, ubatch, is_last=i == len(self.layers) - 1)  # [E, T], at last [E, O]
+                x = layer(x, inputs, is_last=i == len(self.layers) - 1)  # [E, T], in the end [E, O]
         x = self.output_norm(x)  # [E, O]
         return self.logits(x).named("result_output")  # [V, O]
 

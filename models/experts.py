@@ -1,7 +1,7 @@
-"""A mixture of SwiGLU experts: each token is sent to the few that a router scores highest.
+"""A mixture of SwiGLU experts: a router selects a few experts for each token.
 
-Source: Shazeer et al., 2017, as Mixtral does it (Jiang et al., 2024): softmax over all experts,
-then the weights of the chosen ones scaled to a sum of one.
+Source: Shazeer et al., 2017, in Mixtral's form (Jiang et al., 2024): softmax over all experts, then
+the weights of the selected ones normalised to a sum of one.
 
 Letters in shapes: E n_embd, F n_ff, X experts, U experts used, T tokens.
 """
@@ -19,7 +19,7 @@ from ggmlpy.models.weights import Weights
 
 @dataclass(frozen=True, slots=True)
 class ExpertLinear:
-    """For each token the maps of its chosen experts: scale * W x."""
+    """The linear maps of each token's selected experts: scale * W x."""
 
     name: str  # of the product's node
     weight: Tensor  # [n_in, n_out, X]
@@ -34,14 +34,14 @@ class ExpertLinear:
         weight = weights.take(f"{full}.weight", n_in, n_out, X)
         return cls(f"ffn_moe_{name}", weight, weights.maybe(f"{full}.scale", X))
 
-    def __call__(self, x: Tensor, chosen: Tensor) -> Tensor:
-        """x [n_in, 1 or U, T], chosen [U, T] i32 -> [n_out, U, T]"""
-        y = ops.mul_mat_id(self.weight, x, chosen).named(self.name)  # [n_out, U, T]
+    def __call__(self, x: Tensor, selected: Tensor) -> Tensor:
+        """x [n_in, 1 or U, T], selected [U, T] i32 -> [n_out, U, T]"""
+        y = ops.mul_mat_id(self.weight, x, selected).named(self.name)  # [n_out, U, T]
         if self.scale is None:
             return y
         _, U, T, _ = y.ne
         with scope(self.name):
-            ids = ops.reshape_1d(ops.cont(chosen), U * T)  # [U*T] i32
+            ids = ops.reshape_1d(ops.cont(selected), U * T)  # [U*T] i32
             scales = ops.get_rows(ops.reshape_2d(self.scale, 1, self.scale.ne[0]), ids)  # [1, U*T]
             scales = ops.reshape_3d(scales, 1, U, T)  # [1, U, T]
         return ops.mul(y, scales).named(f"{self.name}_scaled")  # [n_out, U, T]
@@ -67,21 +67,21 @@ class Experts:
         )
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Each token's chosen experts, weighted and summed: x [E, T] -> [E, T]."""
+        """The weighted sum of each token's selected experts: x [E, T] -> [E, T]."""
         E, T, _, _ = x.ne
         X, U = self.router.ne[1], self.n_used
         logits = ops.mul_mat(self.router, x).named("ffn_moe_logits")  # [X, T]
         probs = ops.soft_max(logits).named("ffn_moe_probs")  # [X, T]
-        chosen = ops.argsort_top_k(probs, U).named("ffn_moe_topk")  # [U, T] i32
+        selected = ops.argsort_top_k(probs, U).named("ffn_moe_topk")  # [U, T] i32
         probs = ops.reshape_3d(probs, 1, X, T)  # [1, X, T]
-        weights = ops.get_rows(probs, chosen).named("ffn_moe_weights")  # [1, U, T]
+        weights = ops.get_rows(probs, selected).named("ffn_moe_weights")  # [1, U, T]
         weights = ops.reshape_2d(weights, U, T)  # [U, T]
         total = ops.sum_rows(weights).named("ffn_moe_weights_sum")  # [1, T]
         weights = ops.div(weights, total).named("ffn_moe_weights_norm")  # [U, T]
         weights = ops.reshape_3d(weights, 1, U, T)  # [1, U, T]
         x = ops.reshape_3d(x, E, 1, T)  # [E, 1, T]
-        h = ops.swiglu_split(self.gate(x, chosen), self.up(x, chosen))  # [F, U, T]
-        out = self.down(h.named("ffn_moe_swiglu"), chosen)  # [E, U, T]
+        h = ops.swiglu_split(self.gate(x, selected), self.up(x, selected))  # [F, U, T]
+        out = self.down(h.named("ffn_moe_swiglu"), selected)  # [E, U, T]
         out = ops.mul(out, weights).named("ffn_moe_weighted")  # [E, U, T]
         moe_out = _expert(out, 0)  # [E, T]
         for i in range(1, U):

@@ -1,9 +1,9 @@
-"""Gemma 3: norms before and after every block, GeGLU, and windows in five layers of six.
+"""Gemma 3: norms before and after every block, GeGLU, sliding windows in five layers of six.
 
-Layers with a window turn q and k by a base of their own and are never scaled to a longer context.
+Layers with a window have a rope base of their own and no context scaling.
 Gemma Team, 2025.
 
-Letters in shapes: E n_embd, V n_vocab, T tokens, O outputs wanted.
+Letters in shapes: E n_embd, V n_vocab, T tokens, O outputs.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from ggmlpy import ops
 from ggmlpy.common.scopes import scope
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.batch import UBatch
-from ggmlpy.models.blocks import FeedForward, Norm, Rotation, SelfAttention
-from ggmlpy.models.decoder import Decoder, wanted
+from ggmlpy.models.blocks import FeedForward, Norm, Rope, SelfAttention
+from ggmlpy.models.decoder import Decoder, output_rows
 from ggmlpy.models.hparams import HParams, Keys, attention_layers, read_hparams
+from ggmlpy.models.inputs import GraphInputs
 from ggmlpy.models.memory import Memory
 from ggmlpy.ops.rope import RopeMode
 
-N_LAYER_27B = 62  # the size whose attention scale comes from n_embd / n_head, not from the head
+N_LAYER_27B = 62  # its attention scale is computed from n_embd / n_head, not the head size
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,11 @@ class Layer:
     ffn: FeedForward
     ffn_post_norm: Norm  # [E]
 
-    def __call__(self, x: Tensor, ubatch: UBatch, *, is_last: bool) -> Tensor:
-        """x [E, T] -> [E, T], of the last layer [E, O]"""
-        h = self.mixer(self.attn_norm(x), ubatch)  # [E, T]
+    def __call__(self, x: Tensor, inputs: GraphInputs, *, is_last: bool) -> Tensor:
+        """x [E, T] -> [E, T]; in the last layer [E, O]"""
+        h = self.mixer(self.attn_norm(x), inputs)  # [E, T]
         if is_last:
-            x, h = wanted(x, h, ubatch)  # [E, O]
+            x, h = output_rows(x, h, inputs)  # [E, O]
         x = ops.add(self.attn_post_norm(h), x).named("sa_out")
         h = self.ffn(self.ffn_norm(x))
         return ops.add(self.ffn_post_norm(h), x).named("l_out")
@@ -55,17 +55,17 @@ class Gemma3(Decoder):
         self.windowed = _windowed_layers(keys) if self.window > 0 else set()
         self.softcap = keys.real("final_logit_softcapping", 0.0)
         self.memory = self._memory()
-        everywhere = Rotation(h.rope, RopeMode.NEOX)
-        near = replace(
+        full = Rope(h.rope, RopeMode.NEOX)
+        swa_params = replace(
             h.rope,
             freq_base=keys.positive("rope.freq_base_swa", 10_000.0),
             freq_scale=1.0,
             ext_factor=0.0,
             attn_factor=1.0,
         )
-        nearby = Rotation(near, RopeMode.NEOX)
+        swa = Rope(swa_params, RopeMode.NEOX)
         self.layers = [
-            self._layer(i, nearby if i in self.windowed else everywhere) for i in range(h.n_layer)
+            self._layer(i, swa if i in self.windowed else full) for i in range(h.n_layer)
         ]
 
     def _memory(self) -> Memory:
@@ -74,13 +74,13 @@ class Gemma3(Decoder):
         groups = ((full, None), (sorted(self.windowed), self.window))
         return tuple(attention_layers(h, layers, window) for layers, window in groups if layers)
 
-    def _layer(self, i: int, rotation: Rotation) -> Layer:
+    def _layer(self, i: int, rope: Rope) -> Layer:
         h, weights, blk = self.hparams, self.weights, f"blk.{i}"
         scale = _attention_scale(h)
         norm = partial(Norm.take, weights)
         return Layer(
             attn_norm=norm(f"{blk}.attn_norm", h.n_embd, h),
-            mixer=SelfAttention.take(weights, i, h, rotation, qk_norm=True, scale=scale),
+            mixer=SelfAttention.take(weights, i, h, rope, qk_norm=True, scale=scale),
             attn_post_norm=norm(f"{blk}.post_attention_norm", h.n_embd, h, node="attn_post_norm"),
             ffn_norm=norm(f"{blk}.ffn_norm", h.n_embd, h),
             ffn=FeedForward.take(weights, i, h, "geglu", scaled=False),
@@ -92,7 +92,7 @@ class Gemma3(Decoder):
         return ops.scale(super().embed(tokens), math.sqrt(self.hparams.n_embd)).named("inp_scaled")
 
     def logits(self, x: Tensor) -> Tensor:
-        """Held between -softcap and softcap, where there is one: x [E, O] -> [V, O]"""
+        """softcap * tanh(y / softcap) of the logits y, if the file has one: x [E, O] -> [V, O]"""
         y = super().logits(x)  # [V, O]
         if not self.softcap:
             return y
@@ -101,7 +101,7 @@ class Gemma3(Decoder):
 
 
 def _windowed_layers(keys: Keys) -> set[int]:
-    """All but every sixth, or as the file says: by another period, or layer by layer."""
+    """All but every sixth layer, unless the file has another period or lists the layers."""
     key = "attention.sliding_window_pattern"
     listed = keys.per_layer(key)
     if listed is not None:

@@ -1,4 +1,4 @@
-"""Hyper-parameters that architectures share, as GGUF metadata names them."""
+"""Hyper-parameters that architectures share, read from GGUF metadata."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from ggmlpy.gguf import GGUFFile, LazyArray
 from ggmlpy.models.memory import AttentionLayers
 
 MAX_COUNT = 2**31 - 1  # positions, tokens and indices of a graph are i32
-# Parameters of nodes are f32, some of them one divided by the file's number.
+# Parameters of nodes are f32, and some are the reciprocal of the file's value.
 MIN_REAL, MAX_REAL = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 _LAYER = re.compile(r"blk\.(\d+)\.")
 
 
 @dataclass(frozen=True, slots=True)
 class RopeParams:
-    """What rope_ext needs beside the tensor: RoPE (Su et al., 2021), YaRN (Peng et al., 2023)."""
+    """Parameters of rope_ext: RoPE (Su et al., 2021), YaRN (Peng et al., 2023)."""
 
     n_dims: int  # how many leading elements of a head are rotated
-    n_ctx_orig: int  # the context that the model was trained with, before scaling
+    n_ctx_orig: int  # the context size of the training, before scaling
     freq_base: float
     freq_scale: float  # 1 / scaling factor
     ext_factor: float  # 1 with YaRN, else 0
-    attn_factor: float  # beside YaRN's own 1 + 0.1 ln(factor), which rope_ext applies
+    attn_factor: float  # in addition to YaRN's 1 + 0.1 ln(factor), which rope_ext applies
     beta_fast: float
     beta_slow: float
 
@@ -90,9 +90,9 @@ class Keys:
             )
 
     def count(self, key: str, default: int | None = None, *, in_some_layers: bool = False) -> int:
-        """A whole number of at least one; a per-layer list of it must be the same number.
+        """An integer of at least 1. A list of it per layer must hold the same number throughout.
 
-        With `in_some_layers` zeros in such a list are passed over: those layers have none.
+        With `in_some_layers` zeros in such a list are ignored: those layers have none.
         """
         name = f"{self.architecture}.{key}"
         if isinstance(self._metadata.get(name), LazyArray):
@@ -101,7 +101,7 @@ class Keys:
                 numbers.discard(0)
             if len(numbers) != 1:
                 listed = ", ".join(map(str, sorted(numbers)[:8]))
-                raise self.error(key, f"{listed} in turn", "the same number for every layer")
+                raise self.error(key, f"a list of {listed}", "the same number for every layer")
             found = numbers.pop()
         elif default is None:
             found = self._metadata.int(name)
@@ -110,7 +110,7 @@ class Keys:
         return self._within(key, found, 1)
 
     def per_layer(self, key: str) -> list[int] | None:
-        """A whole number for each layer; None where the key is missing or one number for all."""
+        """An integer per layer; None if the key is missing or holds one number for all."""
         name = f"{self.architecture}.{key}"
         value = self._metadata.get(name)
         if not isinstance(value, LazyArray):
@@ -125,7 +125,7 @@ class Keys:
         return [int(n) for n in listed]
 
     def whole(self, key: str, default: int) -> int:
-        """A whole number, which may be 0."""
+        """An integer of at least 0."""
         return self._within(key, self._metadata.int(f"{self.architecture}.{key}", default), 0)
 
     def _within(self, key: str, found: int, least: int) -> int:
@@ -134,14 +134,14 @@ class Keys:
         return found
 
     def real(self, key: str, default: float) -> float:
-        """A float that is 0, or positive and normal in f32."""
+        """A float that is 0, or positive and a normal f32."""
         found = self._metadata.float(f"{self.architecture}.{key}", default)
         if found != 0 and not MIN_REAL <= found <= MAX_REAL:
             raise self.error(key, found, "0, or a finite number above 0 that is normal in f32")
         return found
 
     def positive(self, key: str, default: float | None = None) -> float:
-        """A float that is positive, and normal in f32."""
+        """A float that is positive and a normal f32."""
         name = f"{self.architecture}.{key}"
         found = (
             self._metadata.float(name) if default is None else self._metadata.float(name, default)
@@ -161,8 +161,8 @@ class Keys:
 def read_hparams(file: GGUFFile, *, attention_in_some_layers: bool = False) -> HParams:
     """The hyper-parameters of the file's architecture.
 
-    With `attention_in_some_layers` counts of heads are those of the layers that have any. Raises
-    WeightError for a key that is missing, of the wrong type, or out of range.
+    With `attention_in_some_layers` the numbers of heads are those of the layers that have any.
+    Raises WeightError for a key that is missing, of the wrong type, or out of range.
     """
     n_vocab, keys, some = _read_n_vocab(file), Keys(file), attention_in_some_layers
     n_embd = keys.count("embedding_length")
@@ -195,7 +195,7 @@ def read_hparams(file: GGUFFile, *, attention_in_some_layers: bool = False) -> H
 
 
 def _read_n_vocab(file: GGUFFile) -> int:
-    """Rows of the token embedding: files agree on it more than on a vocab_size key."""
+    """Rows of the token embedding: more reliable than the vocab_size key, which may be missing."""
     embedding = file.tensors.get("token_embd.weight")
     if embedding is None:
         raise WeightError(f'{file.name}: tensor "token_embd.weight" is missing')
@@ -207,11 +207,13 @@ def _read_rope(keys: Keys, n_embd_head: int) -> RopeParams:
     if not 0 < n_dims <= n_embd_head or n_dims % 2:
         must_be = f"even and at most {n_embd_head}, the size of a head"
         raise keys.error("rope.dimension_count", n_dims, must_be)
-    older_factor = keys.real("rope.scale_linear", 0.0)  # before scaling had a type
+    older_factor = keys.real(
+        "rope.scale_linear", 0.0
+    )  # the key of files that predate scaling types
     scaling = keys.text("rope.scaling.type", "linear" if older_factor else "none")
     if scaling not in ("none", "linear", "yarn"):
         raise keys.error("rope.scaling.type", quoted(scaling), "none, linear or yarn")
-    factor = keys.real("rope.scaling.factor", older_factor)  # 0 is how converters write "none"
+    factor = keys.real("rope.scaling.factor", older_factor)  # converters write 0 for "none"
     freq_base = keys.positive("rope.freq_base", 10_000.0)
     if scaling == "yarn" and freq_base <= 1:  # YaRN divides by its logarithm
         raise keys.error("rope.freq_base", freq_base, "above 1 with YaRN")

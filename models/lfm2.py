@@ -1,9 +1,9 @@
 """LFM2: short convolutions in most layers, attention in some; SwiGLU in all.
 
 Liquid AI, 2025. A convolution layer gates its input by b, convolves each channel over the last K
-tokens, and gates the result by c. Of past tokens it needs the K - 1 columns before: its state.
+tokens, and gates the result by c. Its state is the K - 1 columns before the ubatch.
 
-Letters in shapes: E n_embd, K taps, T tokens; for one run Tg tokens of S sequences.
+Letters in shapes: E n_embd, K taps, T tokens; for one segment Tg tokens of S sequences.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from ggmlpy.common.scopes import scope
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.models.attention import joined
-from ggmlpy.models.batch import Run, UBatch
-from ggmlpy.models.blocks import FeedForward, Linear, Norm, Rotation, SelfAttention
+from ggmlpy.models.blocks import FeedForward, Linear, Norm, Rope, SelfAttention
 from ggmlpy.models.decoder import Decoder, PreNormLayer
 from ggmlpy.models.hparams import Keys, attention_layers, read_hparams
+from ggmlpy.models.inputs import GraphInputs, RecurrentSegment
 from ggmlpy.models.memory import AttentionLayers, Memory, RecurrentLayers
 from ggmlpy.models.weights import Weights
 from ggmlpy.ops.rope import RopeMode
@@ -43,13 +43,13 @@ class ShortConvolution:
             out_proj=Linear.take(weights, f"{name}.out_proj", n_embd, n_embd, node="out_proj"),
         )
 
-    def __call__(self, x: Tensor, ubatch: UBatch) -> Tensor:
+    def __call__(self, x: Tensor, inputs: GraphInputs) -> Tensor:
         """x [E, T] -> [E, T]"""
         with scope("conv"):
-            return self._mix(x, ubatch)
+            return self._mix(x, inputs)
 
-    def _mix(self, x: Tensor, ubatch: UBatch) -> Tensor:
-        assert ubatch.recurrent is not None
+    def _mix(self, x: Tensor, inputs: GraphInputs) -> Tensor:
+        assert inputs.recurrent is not None
         E, T, _, _ = x.ne
         bcx = self.in_proj(x)  # [3*E, T]
         b, c, x = (
@@ -57,29 +57,31 @@ class ShortConvolution:
             for part, name in enumerate("bcx")
         )  # [E, T]
         bx = ops.mul(b, x).named("bx")  # [E, T]
-        before = ubatch.recurrent.load(self.layer).named("state_before")  # [(K-1)*E, sequences]
+        before = inputs.recurrent.load(self.layer).named("state_before")  # [(K-1)*E, sequences]
         outs, states = [], []
-        for i, run in enumerate(ubatch.recurrent.runs):
-            with scope(f"segment_{i}" if len(ubatch.recurrent.runs) > 1 else ""):
-                out, state = self._convolve(bx, before, run)
+        for i, segment in enumerate(inputs.recurrent.segments):
+            with scope(f"segment_{i}" if len(inputs.recurrent.segments) > 1 else ""):
+                out, state = self._convolve(bx, before, segment)
             outs.append(out)
             states.append(state)
         states_after = joined(states, "state_after")  # [(K-1)*E, sequences]
-        ubatch.write(ubatch.recurrent.store(self.layer, states_after).named("state_stored"))
+        inputs.write(inputs.recurrent.store(self.layer, states_after).named("state_stored"))
         convolved = joined(outs, "conv_out")  # [E, T]
         return self.out_proj(ops.mul(c, convolved).named("gated"))  # [E, T]
 
-    def _convolve(self, bx: Tensor, before: Tensor, run: Run) -> tuple[Tensor, Tensor]:
-        """One run's outputs [E, Tg] and the states after it [(K-1)*E, S]."""
+    def _convolve(
+        self, bx: Tensor, before: Tensor, segment: RecurrentSegment
+    ) -> tuple[Tensor, Tensor]:
+        """One segment's outputs [E, Tg] and the states after it [(K-1)*E, S]."""
         K, E, _, _ = self.conv.ne
-        Tg, S = run.n_tokens, run.n_seqs
+        Tg, S = segment.n_tokens, segment.n_seqs
         steps = Tg // S
         new = ops.view_3d(
-            bx, E, steps, S, bx.nb[1], steps * bx.nb[1], run.first_token * bx.nb[1]
+            bx, E, steps, S, bx.nb[1], steps * bx.nb[1], segment.first_token * bx.nb[1]
         ).named("new")  # [E, Tg/S, S]
         old = ops.view_3d(
             before, K - 1, E, S, (K - 1) * before.nb[0], before.nb[1],
-            run.first_sequence * before.nb[1],
+            segment.first_sequence * before.nb[1],
         ).named("old")  # [K-1, E, S]  # fmt: skip
         x = ops.concat(old, ops.permute(new, 1, 0, 2, 3), 0).named("columns")  # [K-1 + Tg/S, E, S]
         out = ops.ssm_conv(x, self.conv).named("conv")  # [E, Tg/S, S]
@@ -124,4 +126,4 @@ class Lfm2(Decoder):
         h, weights = self.hparams, self.weights
         if i in self.convolutions:
             return ShortConvolution.take(weights, i, h.n_embd, self.n_taps)
-        return SelfAttention.take(weights, i, h, Rotation(h.rope, RopeMode.NEOX), qk_norm=True)
+        return SelfAttention.take(weights, i, h, Rope(h.rope, RopeMode.NEOX), qk_norm=True)

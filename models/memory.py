@@ -1,4 +1,4 @@
-"""What a model keeps of past tokens: a graph's shape depends on it, so the model says it."""
+"""What a model keeps of past tokens, as each architecture declares it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class AttentionLayers:
-    """Layers that keep K and V of past tokens: of all, or of the last `window` only.
+    """Layers that keep K and V of all past tokens, or of the last `window` only.
 
-    With a window a token at position p sees positions p - window + 1 to p.
+    With a window a token at position p attends to positions p - window + 1 to p.
     """
 
     layers: tuple[int, ...]
@@ -21,7 +21,7 @@ class AttentionLayers:
 
 @dataclass(frozen=True, slots=True)
 class RecurrentLayers:
-    """Layers that keep a state of `n_embd_r` f32 for each sequence, whatever its length."""
+    """Layers that keep a state of `n_embd_r` f32 for each sequence, independent of its length."""
 
     layers: tuple[int, ...]
     n_embd_r: int

@@ -1,4 +1,4 @@
-"""Qwen2: as llama, with biases on q, k and v and rotated pairs (i, i + D/2).
+"""Qwen2: llama with biases on q, k and v, and rope over pairs (i, i + D/2).
 
 Also Qwen2.5. Yang et al., 2024.
 """
@@ -6,7 +6,7 @@ Also Qwen2.5. Yang et al., 2024.
 from __future__ import annotations
 
 from ggmlpy.gguf import GGUFFile
-from ggmlpy.models.blocks import FeedForward, Norm, Rotation, SelfAttention
+from ggmlpy.models.blocks import FeedForward, Norm, Rope, SelfAttention
 from ggmlpy.models.decoder import Decoder, PreNormLayer
 from ggmlpy.models.hparams import attention_layers, read_hparams
 from ggmlpy.ops.rope import RopeMode
@@ -24,7 +24,7 @@ class Qwen2(Decoder):
         h, weights = self.hparams, self.weights
         return PreNormLayer(
             attn_norm=Norm.take(weights, f"blk.{i}.attn_norm", h.n_embd, h),
-            mixer=SelfAttention.take(weights, i, h, Rotation(h.rope, RopeMode.NEOX)),
+            mixer=SelfAttention.take(weights, i, h, Rope(h.rope, RopeMode.NEOX)),
             ffn_norm=Norm.take(weights, f"blk.{i}.ffn_norm", h.n_embd, h),
             ffn=FeedForward.take(weights, i, h, scaled=False),
         )

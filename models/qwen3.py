@@ -1,4 +1,4 @@
-"""Qwen3: RMSNorm of every head of q and k before they are turned; pairs (i, i + D/2); SwiGLU.
+"""Qwen3: RMSNorm of every head of q and k before rope over pairs (i, i + D/2); SwiGLU.
 
 Yang et al., 2025.
 """
@@ -6,7 +6,7 @@ Yang et al., 2025.
 from __future__ import annotations
 
 from ggmlpy.gguf import GGUFFile
-from ggmlpy.models.blocks import FeedForward, Norm, Rotation, SelfAttention
+from ggmlpy.models.blocks import FeedForward, Norm, Rope, SelfAttention
 from ggmlpy.models.decoder import Decoder, PreNormLayer
 from ggmlpy.models.hparams import attention_layers, read_hparams
 from ggmlpy.ops.rope import RopeMode
@@ -22,10 +22,10 @@ class Qwen3(Decoder):
 
     def _layer(self, i: int) -> PreNormLayer:
         h, weights = self.hparams, self.weights
-        rotation = Rotation(h.rope, RopeMode.NEOX)
+        rope = Rope(h.rope, RopeMode.NEOX)
         return PreNormLayer(
             attn_norm=Norm.take(weights, f"blk.{i}.attn_norm", h.n_embd, h),
-            mixer=SelfAttention.take(weights, i, h, rotation, qk_norm=True),
+            mixer=SelfAttention.take(weights, i, h, rope, qk_norm=True),
             ffn_norm=Norm.take(weights, f"blk.{i}.ffn_norm", h.n_embd, h),
             ffn=FeedForward.take(weights, i, h),
         )

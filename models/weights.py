@@ -1,4 +1,4 @@
-"""A file's tensors as leaves of a graph, each checked against the shape that the model asks for."""
+"""The tensors of a file as leaves of a graph, checked against the shapes that the model needs."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from ggmlpy.graph.buffer import HostBuffer, Place
 from ggmlpy.graph.spec import Spec
 from ggmlpy.graph.tensor import Flag, Tensor
 
-# Norms, biases: copied, because reading a few bytes of a mapped file brings up to 2 MB around them
-# into the process's memory, 18 MB with the 33 norms of a model of 770 MB.
+# Norms and biases are copied: reading a few bytes of a mapped file makes up to 2 MB around them
+# resident, 18 MB for the 33 norms of a 770 MB model.
 _SMALL_BYTES = 1 << 16
-_N_NAMED = 5  # of the tensors that a warning is about
+_N_NAMED = 5  # tensors that a warning lists by name
 
 
 class WeightWarning(UserWarning):
-    """A file holds tensors that no part of its model uses: results may not be what was meant."""
+    """A file holds tensors that its model does not use: results may differ from the intended."""
 
 
 class Weights:
-    """Hands out leaves over the mapped file; every tensor is handed out once, as one leaf."""
+    """Makes leaves over the mapped file, one for each tensor that the model asks for."""
 
     def __init__(self, file: GGUFFile) -> None:
         self._file = file
@@ -37,7 +37,7 @@ class Weights:
         return found
 
     def maybe(self, name: str, *ne: int) -> Tensor | None:
-        """As `take`, but None for a tensor that the file does not have."""
+        """As `take`, but None if the file does not have the tensor."""
         if name in self._taken:
             return self._taken[name]
         info = self._file.tensors.get(name)
@@ -55,11 +55,11 @@ class Weights:
         return leaf
 
     def without_effect(self, name: str) -> None:
-        """Mark a tensor as known and without effect in this architecture: no warning names it."""
+        """Declare that a tensor has no effect in this architecture: it causes no warning."""
         self._without_effect.add(name)
 
     def warn_of_unused(self) -> None:
-        """Warn, once and by name, of tensors that the model does not use."""
+        """Issue one WeightWarning that names the tensors which the model does not use."""
         names = [name for name in self.unused() if name not in self._without_effect]
         if not names:
             return
@@ -69,9 +69,9 @@ class Weights:
             f"{self._file.name}: no part of the model uses {shown}{more}: results may differ from"
             " those that the file was made for",
             WeightWarning,
-            stacklevel=5,  # whoever called Llama or Context.open
+            stacklevel=5,  # the caller of Llama or Context.open
         )
 
     def unused(self) -> list[str]:
-        """Names of tensors in the file that no one asked for."""
+        """Names of the tensors in the file that were not taken."""
         return [name for name in self._file.tensors if name not in self._taken]

@@ -17,7 +17,7 @@ from ggmlpy.memory.kv_cache import KVCache
 from ggmlpy.memory.sequences import SequenceMemory
 from ggmlpy.memory.ubatch import SegmentShape
 from ggmlpy.models import Model
-from ggmlpy.models.batch import KVView, RecurrentView, Run, Segment, UBatch
+from ggmlpy.models.inputs import GraphInputs, KVView, RecurrentSegment, RecurrentView, Segment
 from ggmlpy.sched.allocator import allocate
 from ggmlpy.sched.assignment import Pin, assign
 from ggmlpy.sched.executable import ArenaPool, Executable
@@ -40,13 +40,13 @@ class Shape:
         return sum(s.n_tokens for s in self.segments)
 
 
-def make_inputs(shape: Shape, memory: SequenceMemory, flash_attn: bool) -> UBatch:
+def make_inputs(shape: Shape, memory: SequenceMemory, flash_attn: bool) -> GraphInputs:
     """Input leaves for a ubatch of this shape."""
     n_tokens = shape.n_tokens
     kvs = [
         _kv_view(cache, shape, n_kv) for cache, n_kv in zip(memory.caches, shape.n_kv, strict=True)
     ]
-    return UBatch(
+    return GraphInputs(
         tokens=_input("i32", (n_tokens,), "inp_tokens"),
         positions=_input("i32", (n_tokens,), "inp_pos"),
         out_ids=_input("i32", (shape.n_outputs,), "inp_out_ids"),
@@ -74,7 +74,7 @@ def _recurrent_view(memory: SequenceMemory, shape: Shape) -> RecurrentView | Non
         return None
     runs, first_token, first_sequence = [], 0, 0
     for n_tokens, n_seqs in shape.runs:
-        runs.append(Run(first_token, n_tokens, first_sequence, n_seqs))
+        runs.append(RecurrentSegment(first_token, n_tokens, first_sequence, n_seqs))
         first_token += n_tokens
         first_sequence += n_seqs
     rows = _input("i32", (first_sequence,), "inp_s_copy")
@@ -97,7 +97,7 @@ class Plan:
         "tokens",
     )  # fmt: skip
 
-    def __init__(self, inputs: UBatch, logits: Tensor, executable: Executable) -> None:
+    def __init__(self, inputs: GraphInputs, logits: Tensor, executable: Executable) -> None:
         self.executable = executable
         self._logits = logits
         # Looked up once where the results of every run lie at one place that numpy can read.
@@ -167,7 +167,7 @@ class PlanCache:
         graph, inputs, logits = self._graph(shape)
         return Plan(inputs, logits, Executable(graph, self._backends, self._pin, self.arenas))
 
-    def _graph(self, shape: Shape) -> tuple[Graph, UBatch, Tensor]:
+    def _graph(self, shape: Shape) -> tuple[Graph, GraphInputs, Tensor]:
         """The graph of a shape, its inputs, and its logits."""
         inputs = make_inputs(shape, self._memory, self._flash_attn)
         logits = self._model.build(inputs)

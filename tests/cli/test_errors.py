@@ -71,7 +71,7 @@ def test_architecture_that_is_not_known(run: Run, tmp_path: Path, command: str) 
     path = write_model(tmp_path / "m.gguf", Tiny(), general__architecture="plant")
     known = ", ".join(sorted(ARCHITECTURES))
     outcome = run(*arguments(command, path))
-    assert outcome.error == f'm.gguf: architecture "plant" is not known here; known: {known}'
+    assert outcome.error == f'm.gguf: architecture "plant" is not supported; supported: {known}'
 
 
 @pytest.mark.parametrize("command", MODEL_COMMANDS)
@@ -211,7 +211,7 @@ def test_prompt_files(run: Run, tiny: Path, tmp_path: Path) -> None:
 def test_strange_names_stay_on_one_line(run: Run, tmp_path: Path) -> None:
     path = build_gguf(tmp_path / "m.gguf", {"general.architecture": b"a\x1b[31m\tb\xff"})
     error = run(*arguments("generate", path)).error
-    assert error.startswith(r'm.gguf: architecture "a\u001b[31m\tb\udcff" is not known here')
+    assert error.startswith(r'm.gguf: architecture "a\u001b[31m\tb\udcff" is not supported')
 
 
 def test_strange_file_names_stay_on_one_line(run: Run, tmp_path: Path) -> None:

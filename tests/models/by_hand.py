@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.tensor import Flag, Tensor, zeros
 from ggmlpy.models import Model
-from ggmlpy.models.batch import KVView, RecurrentView, Run, Segment, UBatch
+from ggmlpy.models.inputs import GraphInputs, KVView, RecurrentSegment, RecurrentView, Segment
 from ggmlpy.models.memory import AttentionLayers, RecurrentLayers
 from ggmlpy.sched.compute import backends_for
 from ggmlpy.sched.executable import Executable
@@ -93,7 +93,7 @@ class ByHand:
         cells = [self._cells[s][p] for s, p in zip(sequences, positions, strict=True)]
         rows = [s * N_CELLS + c for s, c in zip(sequences, cells, strict=True)]
         tokens = np.concatenate(parts)
-        inputs = UBatch(
+        inputs = GraphInputs(
             tokens=_input("i32", tokens),
             positions=_input("i32", np.concatenate(positions)),
             out_ids=_input("i32", np.arange(len(tokens)) if outputs is None else outputs),
@@ -139,7 +139,9 @@ class ByHand:
     def _recurrent(self, ubatch: list[Group], sequences: list[int]) -> RecurrentView:
         runs, first_token, first_sequence = [], 0, 0
         for group in ubatch:
-            runs.append(Run(first_token, group.n_tokens, first_sequence, len(group.tokens)))
+            runs.append(
+                RecurrentSegment(first_token, group.n_tokens, first_sequence, len(group.tokens))
+            )
             first_token += group.n_tokens
             first_sequence += len(group.tokens)
         rows = _input("i32", sequences)

@@ -5,7 +5,7 @@ turned by the position. So a token's logits are, for every attention layer, the 
 the tokens that it sees, by name: whoever is seen by mistake, missed, mistaken for another or at
 another position shows. The recurrent layer's state counts the tokens of its sequence, by name.
 
-Letters in shapes: N names, D head size, T tokens, O outputs wanted.
+Letters in shapes: N names, D head size, T tokens, O outputs.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from ggmlpy import ops
 from ggmlpy.graph.tensor import Tensor, from_numpy
 from ggmlpy.models.attention import attend
-from ggmlpy.models.batch import Run, UBatch
-from ggmlpy.models.blocks import Rotation
+from ggmlpy.models.blocks import Rope
 from ggmlpy.models.hparams import HParams, RopeParams
+from ggmlpy.models.inputs import GraphInputs, RecurrentSegment
 from ggmlpy.models.memory import AttentionLayers, Memory, RecurrentLayers
 from ggmlpy.ops.rope import RopeMode
 
@@ -61,39 +61,39 @@ class Glass:
         self._keys = from_numpy(KEYS)  # [D, N]
         self._queries = from_numpy(QUERIES)  # [D, N]
 
-    def rotation_of(self, layer: int) -> Rotation:
-        return Rotation(_ROPE, RopeMode.NORMAL)
+    def rope_of(self, layer: int) -> Rope:
+        return Rope(_ROPE, RopeMode.NORMAL)
 
-    def build(self, ubatch: UBatch) -> Tensor:
+    def build(self, inputs: GraphInputs) -> Tensor:
         """Softmax weights by name, layer after layer: [N*layers, O]"""
-        outs = [self._attention(ubatch, layer) for layer in range(len(self.windows))]
+        outs = [self._attention(inputs, layer) for layer in range(len(self.windows))]
         if self.recurrent:
-            self._count(ubatch, len(self.windows))
+            self._count(inputs, len(self.windows))
         all_weights = reduce(lambda a, b: ops.concat(a, b, 0), outs)  # [N*layers, T]
-        return ops.get_rows(all_weights, ubatch.out_ids)  # [N*layers, O]
+        return ops.get_rows(all_weights, inputs.out_ids)  # [N*layers, O]
 
-    def _attention(self, ubatch: UBatch, layer: int) -> Tensor:
-        T = ubatch.tokens.ne[0]
-        turn = self.rotation_of(layer)
-        k = ops.reshape_3d(ops.get_rows(self._keys, ubatch.tokens), D, 1, T)  # [D, 1, T]
-        q = ops.reshape_3d(ops.get_rows(self._queries, ubatch.tokens), D, 1, T)  # [D, 1, T]
-        v = ops.reshape_3d(ops.get_rows(self._names, ubatch.tokens), N_NAMES, 1, T)  # [N, 1, T]
-        k, q = turn(k, ubatch.positions), turn(q, ubatch.positions)
-        return attend(q, k, v, ubatch, layer, SCALE)  # [N, T]
+    def _attention(self, inputs: GraphInputs, layer: int) -> Tensor:
+        T = inputs.tokens.ne[0]
+        turn = self.rope_of(layer)
+        k = ops.reshape_3d(ops.get_rows(self._keys, inputs.tokens), D, 1, T)  # [D, 1, T]
+        q = ops.reshape_3d(ops.get_rows(self._queries, inputs.tokens), D, 1, T)  # [D, 1, T]
+        v = ops.reshape_3d(ops.get_rows(self._names, inputs.tokens), N_NAMES, 1, T)  # [N, 1, T]
+        k, q = turn(k, inputs.positions), turn(q, inputs.positions)
+        return attend(q, k, v, inputs, layer, SCALE)  # [N, T]
 
-    def _count(self, ubatch: UBatch, layer: int) -> None:
-        assert ubatch.recurrent is not None
-        names = ops.get_rows(self._names, ubatch.tokens)  # [N, T]
-        counts = [self._sum(names, run) for run in ubatch.recurrent.runs]
+    def _count(self, inputs: GraphInputs, layer: int) -> None:
+        assert inputs.recurrent is not None
+        names = ops.get_rows(self._names, inputs.tokens)  # [N, T]
+        counts = [self._sum(names, segment) for segment in inputs.recurrent.segments]
         new = reduce(lambda a, b: ops.concat(a, b, 1), counts)  # [N, sequences]
-        state = ops.add(ubatch.recurrent.load(layer), new)  # [N, sequences]
-        ubatch.write(ubatch.recurrent.store(layer, state))
+        state = ops.add(inputs.recurrent.load(layer), new)  # [N, sequences]
+        inputs.write(inputs.recurrent.store(layer, state))
 
-    def _sum(self, names: Tensor, run: Run) -> Tensor:
-        """Each sequence's sum of names over its tokens in a run of S sequences: [N, S]"""
-        S, steps = run.n_seqs, run.n_tokens // run.n_seqs
+    def _sum(self, names: Tensor, segment: RecurrentSegment) -> Tensor:
+        """Each sequence's sum of names over its tokens in a segment of S sequences: [N, S]"""
+        S, steps = segment.n_seqs, segment.n_tokens // segment.n_seqs
         nb = names.nb[1]
-        part = ops.view_3d(names, N_NAMES, steps, S, nb, steps * nb, run.first_token * nb)
+        part = ops.view_3d(names, N_NAMES, steps, S, nb, steps * nb, segment.first_token * nb)
         by_name = ops.cont(ops.permute(part, 1, 0, 2, 3))  # [steps, N, S]
         return ops.reshape_2d(ops.sum_rows(by_name), N_NAMES, S)
 
