@@ -96,13 +96,14 @@ class Backend(ABC):
     def load_weights(self, weights: Sequence[Weight]) -> None:
         """Take the weights of a model into memory, once: by default as they are stored.
 
-        Where `buffer_type` is not the host's, each weight's `place` is in it afterwards, and
-        nothing of it is kept on the host. Tells progress (`ggmlpy.common.progress`). Raises
+        Each weight's `place` is in memory of this backend afterwards, and nothing of it is kept
+        anywhere else. Tells progress (`ggmlpy.common.progress`). Raises
         FileError, AllocationError; what was loaded by then stays.
         """
-        if self.buffer_type.is_host:
-            return
-        upload(self.buffer_type, [weight.leaf for weight in weights])
+        upload(self.buffer_type, [w.leaf for w in weights if not self._holds(w.leaf)])
+
+    def _holds(self, leaf: Tensor) -> bool:
+        return leaf.place is not None and self.supports_buffer_type(leaf.place.buffer.type)
 
     # --- the queue ---
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from os import PathLike
@@ -15,6 +15,7 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import NDArray
 
+from ggmlpy.backends.base import Backend
 from ggmlpy.common.arguments import as_whole, checked
 from ggmlpy.common.limits import starting_threads
 from ggmlpy.common.own_folder import default_folder
@@ -62,9 +63,10 @@ class Llama(Completions):
         type_k: str | int | TensorType = "f16",
         type_v: str | int | TensorType = "f16",
         flash_attn: bool = True,
-        backend: str = "auto",
+        backend: str | Backend | Sequence[str | Backend] = "auto",
         n_threads: int | None = None,
         n_gpu_layers: int = -1,
+        override_tensors: Mapping[str, str] | None = None,
         seed: Annotated[int, as_whole] | None = None,  # of 64 bits without a sign
         verbose: bool = False,
     ) -> None:
@@ -84,7 +86,10 @@ class Llama(Completions):
         flash_attn     attention as one fused node; False: step by step
         backend        what computes: "cpu", "reference", an installed one; "auto" is the fastest
         n_threads      CPU threads; None: one a core, and one alone where there is little to do
-        n_gpu_layers   layers on a backend with memory of its own; -1: all
+        n_gpu_layers   how many of the last layers, the output among them, lie on a backend with
+                       memory of its own; -1: all
+        override_tensors  for names of tensors that a pattern matches (a regular expression) the
+                       backend that they lie on, before n_gpu_layers
         seed           of every call that names none; None or -1: a fresh one each time
         verbose        print what was decided (`describe`), and timings after each completion
         """
@@ -115,6 +120,8 @@ class Llama(Completions):
                 type_k=types[0],
                 type_v=types[1],
                 flash_attn=flash_attn,
+                n_gpu_layers=n_gpu_layers,
+                override_tensors=override_tensors or {},
             )
         except MemoryError as error:
             raise AllocationError(

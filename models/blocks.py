@@ -69,11 +69,14 @@ class Linear:
     @classmethod
     def take_output(cls, weights: Weights, h: HParams) -> Linear:
         """The map to logits [E, V]: `output.weight`, or the token embedding if it is missing."""
-        tied = weights.take("token_embd.weight", h.n_embd, h.n_vocab)
+        weight = weights.maybe("output.weight", h.n_embd, h.n_vocab)
+        if weight is None:
+            weights.take("token_embd.weight", h.n_embd, h.n_vocab)
+            weight = weights.duplicate("token_embd.weight", "output.weight")
         weights.without_effect("output.input_scale")
         return cls(
             name="output",
-            weight=weights.maybe("output.weight", h.n_embd, h.n_vocab) or tied,
+            weight=weight,
             bias=weights.maybe("output.bias", h.n_vocab),
             scale=weights.maybe("output.scale", 1),
         )

@@ -49,10 +49,30 @@ class Weights:
                 f'{self._file.name}: "{name}" is {list(info.ne[: info.n_dims])},'
                 f" the metadata asks for {list(ne)}"
             )
-        buffer = HostBuffer(info.copy()) if info.n_bytes <= _SMALL_BYTES else info.buffer()
-        leaf = Tensor(Spec(padded, info.type), name=name, flags=Flag.WEIGHT, place=Place(buffer))
+        spec = Spec(padded, info.type)
+        leaf = Tensor(spec, name=name, flags=Flag.WEIGHT, place=self._place(name))
         self._taken[name] = leaf
         return leaf
+
+    def duplicate(self, name: str, layer: str) -> Tensor:
+        """A second leaf of a tensor that was taken, for another layer: it may lie elsewhere.
+
+        `layer` is the name of the tensor in whose place it is used; the leaf keeps its own.
+        """
+        leaf = self._taken[name]
+        again = Tensor(leaf.spec, name=leaf.name, flags=leaf.flags, place=self._place(name))
+        self._taken[layer] = again
+        return again
+
+    def _place(self, name: str) -> Place:
+        info = self._file.tensors[name]
+        small = info.n_bytes <= _SMALL_BYTES
+        return Place(HostBuffer(info.copy()) if small else info.buffer())
+
+    @property
+    def leaves(self) -> dict[str, Tensor]:
+        """All leaves, by the names of the tensors that place them."""
+        return dict(self._taken)
 
     def without_effect(self, name: str) -> None:
         """Declare that a tensor has no effect in this architecture: it causes no warning."""

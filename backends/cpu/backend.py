@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
 
-from ggmlpy.backends.base import Backend, Places
+from ggmlpy.backends.base import Backend, Places, Weight
 from ggmlpy.backends.base import Plan as BackendPlan
 from ggmlpy.backends.cpu import kernels
 from ggmlpy.backends.cpu.builder import PlanBuilder, ScratchPool
@@ -13,6 +13,8 @@ from ggmlpy.backends.cpu.fusion import NAMES, chosen, fuse
 from ggmlpy.backends.cpu.isa import ISA, select
 from ggmlpy.backends.cpu.jit import Jit, shared_jit
 from ggmlpy.backends.cpu.kernel import UNREADABLE, Kernel, candidates
+from ggmlpy.backends.cpu.kernels.matmul import FORMATS
+from ggmlpy.backends.cpu.packing import WeightLoader
 from ggmlpy.backends.cpu.plan import Failure, Plan
 from ggmlpy.backends.cpu.runner import MAX_THREADS
 from ggmlpy.backends.cpu.step import Step
@@ -29,6 +31,7 @@ assert kernels.__name__  # importing it is what declares every kernel
 # that is busy otherwise, where whoever holds a share may have to wait for a core.
 SMALL_PLAN = 16_000_000
 PRODUCTS = ("mul_mat", "mul_mat_id")
+MATMUL_FORMATS = {format.type_name: format for format in FORMATS}
 
 
 class CpuBackend(Backend):
@@ -88,6 +91,16 @@ class CpuBackend(Backend):
         code = self._jit.load(compiled)
         builder.weights.make(self.n_threads, code)
         return CpuPlan(builder, self._jit)
+
+    def load_weights(self, weights: Sequence[Weight]) -> None:
+        """Pack the weights of products on all threads; read those that are used as stored."""
+        super().load_weights(weights)
+        loader = WeightLoader()
+        for weight in weights:
+            leaf = weight.leaf
+            if weight.ops.intersection(PRODUCTS) and leaf.type.name in MATMUL_FORMATS:
+                MATMUL_FORMATS[leaf.type.name].address(leaf, loader)
+        loader.weights.make(self.n_threads, self._jit.load(loader.weights.entries))
 
     def _step(self, node: Tensor) -> Step:
         kernel = self._kernel(node)

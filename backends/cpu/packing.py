@@ -50,6 +50,14 @@ class Packing(Protocol):
         in by who has them done."""
 
 
+class WeightUser(Protocol):
+    """Where a format asks for the memory of a weight: a plan's builder, or a loader."""
+
+    def packed(self, weight: Tensor, packing: Packing) -> int: ...
+
+    def stored(self, weight: Tensor) -> int: ...
+
+
 class _Touching:
     """Packs nothing: brings a mapped weight into memory."""
 
@@ -116,6 +124,24 @@ class _Slabs:
 
 _Key = tuple[int, Packing]  # the weight's offset in its buffer
 _packed: WeakKeyDictionary[HostBuffer, dict[_Key, HostBuffer]] = WeakKeyDictionary()
+
+
+class WeightLoader:
+    """Packs weights before there is a plan, as a plan's builder asks for them."""
+
+    def __init__(self) -> None:
+        self.weights = PackedWeights()
+
+    def packed(self, weight: Tensor, packing: Packing) -> int:
+        """The address of the weight as `packing` lays it out."""
+        assert weight.place is not None
+        return self.weights.get(weight, weight.place, packing).address
+
+    def stored(self, weight: Tensor) -> int:
+        """The address of the weight as it is."""
+        assert weight.place is not None
+        self.weights.use_stored(weight, weight.place)
+        return weight.place.address
 
 
 class PackedWeights:

@@ -21,7 +21,7 @@ from ggmlpy.memory.cells import Cells, Positions
 from ggmlpy.memory.kv_cache import BufferTypes, KVCache, cache_bytes, padded
 from ggmlpy.memory.recurrent_state import RecurrentState, state_bytes
 from ggmlpy.memory.spans import Spans
-from ggmlpy.memory.transaction import Placement, Transaction
+from ggmlpy.memory.transaction import SlotInfo, Transaction
 from ggmlpy.memory.ubatch import Arrangement
 from ggmlpy.models.memory import AttentionLayers, Memory, RecurrentLayers
 
@@ -140,41 +140,41 @@ class SequenceMemory:
 
     def check_room(self, batch: Batch, ubatches: list[Arrangement]) -> None:
         """Raise CacheFull unless every ubatch finds its cells in turn. Changes nothing."""
-        placements: list[Placement] = []
+        slot_infos: list[SlotInfo] = []
         try:
             for ubatch in ubatches:
-                self._place(batch, ubatch, placements, None)
+                self._place(batch, ubatch, slot_infos, None)
         finally:
-            for placement in reversed(placements):
-                placement.undo()
+            for slot_info in reversed(slot_infos):
+                slot_info.undo()
 
-    def place(self, batch: Batch, ubatch: Arrangement) -> Placement:
+    def place(self, batch: Batch, ubatch: Arrangement) -> SlotInfo:
         """Give the tokens of one ubatch their cells, in a transaction of the batch.
 
         Raises CacheFull, and then changes nothing.
         """
         assert self._open is not None, "tokens are placed in a transaction"
-        return self._place(batch, ubatch, self._open.placements, self._open)
+        return self._place(batch, ubatch, self._open.slot_infos, self._open)
 
     def _place(
         self,
         batch: Batch,
         ubatch: Arrangement,
-        placements: list[Placement],
+        slot_infos: list[SlotInfo],
         transaction: Transaction | None,
-    ) -> Placement:
-        """Place tokens. What it takes to undo that is in `placements` before anything changes."""
+    ) -> SlotInfo:
+        """Place tokens. What it takes to undo that is in `slot_infos` before anything changes."""
         positions = np.array([batch.positions[place] for place in ubatch.places], np.int32)
         at_ends = [cache.behind_all(ubatch) for cache in self.caches]
         found = [
             _find_cells(cache, ubatch.runs) if at_end is None else at_end.cells
             for cache, at_end in zip(self.caches, at_ends, strict=True)
         ]
-        placement = Placement(ubatch, positions, found)
-        placements.append(placement)
+        slot_info = SlotInfo(ubatch, positions, found)
+        slot_infos.append(slot_info)
         for cache, at_end, cells in zip(self.caches, at_ends, found, strict=True):
             if at_end is not None:  # what most steps do
-                placement.appended.append((cache, at_end))
+                slot_info.appended.append((cache, at_end))
                 cache.append(at_end, ubatch, positions)
                 continue
             for run, last in zip(ubatch.runs, ubatch.run_ends.tolist(), strict=True):
@@ -182,9 +182,9 @@ class SequenceMemory:
                 stream = cache.stream_of(run.seqs[0])
                 if transaction is not None:
                     transaction.save(cache, stream, cells[at])
-                placement.before.append((cache, cache.holdings(stream, cells[at])))
+                slot_info.before.append((cache, cache.holdings(stream, cells[at])))
                 cache.occupy(cells[at], positions[at], run.seqs)
-        return placement
+        return slot_info
 
     @contextmanager
     def transaction(self, batch: Batch) -> Iterator[None]:

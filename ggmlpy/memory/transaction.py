@@ -13,7 +13,7 @@ from ggmlpy.memory.ubatch import Arrangement
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class SlotInfo:
     """Where the tokens of one ubatch went, with what it takes to undo that."""
 
     ubatch: Arrangement
@@ -23,7 +23,7 @@ class Placement:
     appended: list[tuple[KVCache, Appended]] = field(default_factory=list)
 
     def undo(self) -> None:
-        """Take back the last placement that is not yet undone."""
+        """Take back the last slot_info that is not yet undone."""
         for cache, appended in self.appended:
             cache.take_back(appended)
         for cache, holdings in reversed(self.before):
@@ -34,7 +34,7 @@ class Transaction:
     """What it takes to undo a batch of which some ubatches were run."""
 
     def __init__(self, caches: list[KVCache], seqs: list[int], one_ubatch: bool) -> None:
-        self.placements: list[Placement] = []
+        self.slot_infos: list[SlotInfo] = []
         self._saved: list[tuple[KVCache, SavedRows]] = []
         # Cells that must be held if the batch fails. The first ubatch takes none of them, later
         # ones may: their window is further on.
@@ -54,13 +54,13 @@ class Transaction:
             kept[doomed] = False  # after this they store something else
 
     def undo(self) -> None:
-        for placement in reversed(self.placements):
-            placement.undo()
+        for slot_info in reversed(self.slot_infos):
+            slot_info.undo()
         safe: dict[tuple[KVCache, int], set[int]] = {}
         for cache, rows in self._saved:
             cache.restore_rows(rows)
             safe.setdefault((cache, rows.stream), set()).update(rows.cells.tolist())
-        for placement in self.placements:
-            for cache, before in placement.before:
+        for slot_info in self.slot_infos:
+            for cache, before in slot_info.before:
                 lost = set(before.cells.tolist()) - safe.get((cache, before.stream), set())
                 cache.forget(before.stream, np.array(sorted(lost), np.int64))

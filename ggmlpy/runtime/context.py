@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Any
 
@@ -20,14 +20,16 @@ from ggmlpy.memory.batch import Batch, check, check_shared, split
 from ggmlpy.memory.cache_types import cache_type
 from ggmlpy.memory.sequences import SequenceMemory, Sizes, decide_sizes
 from ggmlpy.memory.shift import move_positions
-from ggmlpy.memory.transaction import Placement
+from ggmlpy.memory.transaction import SlotInfo
 from ggmlpy.memory.ubatch import Arrangement, SegmentShape
 from ggmlpy.models import Model, load_model
 from ggmlpy.runtime.context_sizes import check_least
+from ggmlpy.runtime.loading import load_weights
 from ggmlpy.runtime.plans import Plan, PlanCache, Shape, make_inputs
 from ggmlpy.runtime.steady import SteadyStep
 from ggmlpy.sched.assignment import Pin
 from ggmlpy.sched.compute import backends_for
+from ggmlpy.sched.placement import ALL, Placement
 
 Logits = NDArray[np.float32]
 
@@ -36,7 +38,8 @@ class Context:
     """One model with the memory of up to `n_seq_max` sequences. `decode` gives logits.
 
     With `kv_unified` the sequences share `n_ctx` cells; else each has an equal part of its own.
-    `n_ctx_seq` is less than a sequence could have: a limit that the engine keeps to.
+    `n_ctx_seq` is less than a sequence could have: a limit that the engine keeps to. `n_gpu_layers`
+    and `override_tensors` say what lies on devices, as `Placement.of` takes them.
     """
 
     @checked
@@ -53,6 +56,8 @@ class Context:
         type_k: TensorType = F16,
         type_v: TensorType = F16,
         flash_attn: bool = True,
+        n_gpu_layers: int = ALL,
+        override_tensors: Mapping[str, str] | Iterable[tuple[str, str]] = (),
         pin: Pin | None = None,
     ) -> None:
         check_least("n_ctx", n_ctx, 0)
@@ -62,10 +67,16 @@ class Context:
         check_least("n_seq_max", n_seq_max, 1)
         self.model = model
         self.sizes: Sizes = decide_sizes(n_ctx, n_seq_max, kv_unified, n_ubatch, n_ctx_seq)
-        self.memory = SequenceMemory(model.memory, self.sizes, type_k, type_v)
+        self.placement = Placement.of(
+            model.hparams.n_layer, backends, n_gpu_layers, override_tensors
+        )
+        self.memory = SequenceMemory(
+            model.memory, self.sizes, type_k, type_v, self.placement.buffer_types
+        )
         for cache in self.memory.caches:
             cache.scrubs = not flash_attn
         self.plans = PlanCache(model, self.memory, backends, flash_attn, pin)
+        self._is_loaded = False
         self.backends = list(backends)
         self.backend_names = ", ".join(b.name for b in backends)
         self._last: Plan | None = None
@@ -135,11 +146,25 @@ class Context:
         """Where the next token of a sequence belongs."""
         return self.memory.seq_pos_max(seq) + 1
 
+    def load_weights(self) -> None:
+        """Load each weight onto the device of its layer, once, in the form that this keeps.
+
+        The first batch does so, if `warm_up` has not. Tells progress. Raises FileError,
+        AllocationError.
+        """
+        if not self._is_loaded:
+            load_weights(self.model, self.placement, self.plans.graph_of(self._decode_shape()))
+            self._is_loaded = True
+
     def warm_up(self) -> None:
-        """Build the plan of a decode step: kernels are compiled and weights packed by then."""
+        """Load the weights, and build the plan of a decode step: kernels are compiled by then."""
+        self.load_weights()
+        self.plans.get(self._decode_shape())
+
+    def _decode_shape(self) -> Shape:
         n_kv = tuple(cache.n_kv() for cache in self.memory.caches)
         runs = ((1, 1),) if self.memory.recurrent is not None else ()
-        self.plans.get(Shape((SegmentShape(1),), 1, n_kv, runs))
+        return Shape((SegmentShape(1),), 1, n_kv, runs)
 
     @checked
     def decode(self, tokens: Sequence[int], *, seq: int = 0, all_logits: bool = False) -> Logits:
@@ -164,14 +189,15 @@ class Context:
             self._steady = steady
             return logits
         self._check(batch)
+        self.load_weights()
         ubatches = self._arranged(batch)
         if len(ubatches) > 1:
             self.memory.check_room(batch, ubatches)
         with self.memory.transaction(batch):
             if len(ubatches) == 1:
-                placement = self.memory.place(batch, ubatches[0])
-                outputs, index = self._run(batch, placement)
-                self._steady = self._steady_after(batch, placement)
+                slot_info = self.memory.place(batch, ubatches[0])
+                outputs, index = self._run(batch, slot_info)
+                self._steady = self._steady_after(batch, slot_info)
                 in_order = len(index) < 2 or bool((index[1:] > index[:-1]).all())
                 return outputs if in_order else outputs[np.argsort(index)]
             wanted = np.flatnonzero(batch.wanted)
@@ -181,10 +207,10 @@ class Context:
                 logits[np.searchsorted(wanted, index)] = outputs
         return logits
 
-    def _steady_after(self, batch: Batch, placement: Placement) -> SteadyStep | None:
+    def _steady_after(self, batch: Batch, slot_info: SlotInfo) -> SteadyStep | None:
         assert self._last is not None
         n_vocab = self.model.hparams.n_vocab
-        return SteadyStep.after(batch, self._last, placement, self.memory, n_vocab)
+        return SteadyStep.after(batch, self._last, slot_info, self.memory, n_vocab)
 
     def _check(self, batch: Batch) -> None:
         n_seq_max = self.sizes.n_seq_max
@@ -266,9 +292,9 @@ class Context:
             self._last_arranged = (list(batch.seq_ids), ubatches)
         return ubatches
 
-    def _run(self, batch: Batch, placement: Placement) -> tuple[Logits, NDArray[np.int64]]:
+    def _run(self, batch: Batch, slot_info: SlotInfo) -> tuple[Logits, NDArray[np.int64]]:
         """One ubatch: logits of its wanted tokens, and those tokens' places in the batch."""
-        ubatch, positions = placement.ubatch, placement.positions
+        ubatch, positions = slot_info.ubatch, slot_info.positions
         wanted = [i for i, place in enumerate(ubatch.places) if batch.wanted[place]]
         shape = Shape(
             ubatch.segments,
@@ -286,7 +312,7 @@ class Context:
             for rows, values in zip(plan.state_rows, recurrent.rows(seqs), strict=True):
                 rows[:] = values
         for i, cache in enumerate(self.memory.caches):
-            plan.rows[i][:] = cache.rows_at(ubatch.seqs, placement.cells[i])
+            plan.rows[i][:] = cache.rows_at(ubatch.seqs, slot_info.cells[i])
             first = 0
             for mask, members in zip(plan.masks[i], ubatch.members, strict=True):
                 here = positions[first : first + len(mask)]

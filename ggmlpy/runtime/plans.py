@@ -156,6 +156,10 @@ class PlanCache:
         self.plans.move_to_end(shape)
         return plan
 
+    def graph_of(self, shape: Shape) -> Graph:
+        """The graph of a shape. Nothing is planned."""
+        return self._graph(shape)[0]
+
     def arena_bytes(self, shape: Shape) -> dict[str, int]:
         """Bytes that a plan for the shape would run in, by buffer type. Nothing is planned."""
         graph, _, _ = self._graph(shape)

@@ -18,7 +18,7 @@ from ggmlpy.memory.cells import Appended
 from ggmlpy.memory.kv_cache import KVCache
 from ggmlpy.memory.sequences import SequenceMemory
 from ggmlpy.memory.spans import MAX_POSITION
-from ggmlpy.memory.transaction import Placement
+from ggmlpy.memory.transaction import SlotInfo
 from ggmlpy.runtime.plans import Plan
 
 
@@ -55,9 +55,9 @@ class SteadyStep:
         "_ubatch",
     )  # fmt: skip
 
-    def __init__(self, batch: Batch, plan: Plan, placement: Placement, n_vocab: int) -> None:
+    def __init__(self, batch: Batch, plan: Plan, slot_info: SlotInfo, n_vocab: int) -> None:
         """Use `after`."""
-        ubatch = placement.ubatch
+        ubatch = slot_info.ubatch
         self._plan = plan
         self._ubatch = ubatch
         self._n_vocab = n_vocab
@@ -67,7 +67,7 @@ class SteadyStep:
         self._places = None if in_order else ubatch.places
         self._order = None if in_order else np.argsort(ubatch.index)
         self._behind = []
-        for i, (cache, appended) in enumerate(placement.appended):
+        for i, (cache, appended) in enumerate(slot_info.appended):
             at = Appended(appended.streams, appended.ends.copy(), appended.cells.copy())
             masks, first = [], 0
             for mask in plan.masks[i]:
@@ -83,7 +83,7 @@ class SteadyStep:
 
     @classmethod
     def after(
-        cls, batch: Batch, plan: Plan, placement: Placement, memory: SequenceMemory, n_vocab: int
+        cls, batch: Batch, plan: Plan, slot_info: SlotInfo, memory: SequenceMemory, n_vocab: int
     ) -> SteadyStep | None:
         """What follows a batch that ran as one ubatch; None where that must be a step like any
         other.
@@ -91,16 +91,16 @@ class SteadyStep:
         Windows hide cells as sequences go on, and recurrent states are kept until a step has
         succeeded: with these every step is like any other.
         """
-        ubatch = placement.ubatch
+        ubatch = slot_info.ubatch
         goes_on = (
             memory.recurrent is None
             and all(cache.window is None for cache in memory.caches)
-            and len(placement.appended) == len(memory.caches)
+            and len(slot_info.appended) == len(memory.caches)
             and not ubatch.is_shared
             and len(ubatch.runs) == len(batch)
             and all(batch.wanted)
         )
-        return cls(batch, plan, placement, n_vocab) if goes_on else None
+        return cls(batch, plan, slot_info, n_vocab) if goes_on else None
 
     def run(self, batch: Batch) -> NDArray[np.float32] | None:
         """The logits of the batch in its order, good until the next run; None, with nothing done,

@@ -20,10 +20,25 @@ from ggmlpy.sched.executable import Executable
 FALLBACK = "reference"  # runs what the wished backend has no kernel for, as ggml's CPU does
 
 
-def backends_for(backend: str | Backend, n_threads: int | None = None) -> list[Backend]:
-    """The wished backend, then the one that runs what it cannot."""
+def backends_for(
+    backend: str | Backend | Sequence[str | Backend], n_threads: int | None = None
+) -> list[Backend]:
+    """The wished backend, then those that run what it cannot: device, cpu, reference.
+
+    A list is taken as it is. Raises BackendError, ArgumentError for an empty list.
+    """
+    if isinstance(backend, list | tuple):
+        if not backend:
+            raise ArgumentError("backend is an empty list: it must name at least one")
+        return [b if isinstance(b, Backend) else get_backend(b, n_threads) for b in backend]
+    assert isinstance(backend, str | Backend)
     first = backend if isinstance(backend, Backend) else get_backend(backend, n_threads)
-    return [first] if first.name == FALLBACK else [first, get_backend(FALLBACK)]
+    chain = [first]
+    if not first.buffer_type.is_host:
+        chain.append(get_backend("cpu", n_threads))
+    if first.name != FALLBACK:
+        chain.append(get_backend(FALLBACK))
+    return chain
 
 
 @overload

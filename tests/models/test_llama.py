@@ -207,7 +207,11 @@ def test_peak_memory_is_far_below_the_sum_of_all_values(tmp_path: Path) -> None:
 
 
 CONTRADICTIONS: list[tuple[dict[str, object], type[Exception], str]] = [
-    ({"general__architecture": "rwkv99"}, Unsupported, '"rwkv99" is not supported; supported: .*llama'),
+    (
+        {"general__architecture": "rwkv99"},
+        Unsupported,
+        '"rwkv99" is not supported; supported: .*llama',
+    ),
     ({"general__architecture": None}, WeightError, '"general.architecture" is missing'),
     ({"llama__block_count": None}, WeightError, '"llama.block_count" is missing'),
     ({"llama__block_count": "two"}, WeightError, '"llama.block_count" has type str'),

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import reduce
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ QUERIES = _RNG.standard_normal((N_NAMES, D), dtype=np.float32)
 class Glass:
     """One attention layer for each of `windows` (None: full attention), and a recurrent one."""
 
-    weights: Any = None
+    weights: Any = SimpleNamespace(leaves={})
 
     def __init__(self, windows: tuple[int | None, ...], recurrent: bool = False) -> None:
         n_layer = len(windows) + recurrent

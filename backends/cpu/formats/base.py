@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ggmlpy.backends.cpu.builder import PlanBuilder
 from ggmlpy.backends.cpu.formats.activations import BLOCK, BLOCK_BYTES
 from ggmlpy.backends.cpu.formats.bf16_tiles import WholeUnits
 from ggmlpy.backends.cpu.formats.block_tiles import TileProducts, tile_products
@@ -27,6 +26,7 @@ from ggmlpy.backends.cpu.formats.blocks import Unpack, add_blocks
 from ggmlpy.backends.cpu.formats.columns import GROUP as GROUP
 from ggmlpy.backends.cpu.formats.columns import Repack, declare_pack
 from ggmlpy.backends.cpu.kernel import Entry, Inline, Int, inline
+from ggmlpy.backends.cpu.packing import WeightUser
 from ggmlpy.backends.cpu.pieces import PIECE
 from ggmlpy.backends.cpu.simd.arith import quotient
 from ggmlpy.graph.tensor import Tensor
@@ -65,7 +65,7 @@ class Format(ABC):
         """Bytes from one matrix of `m` such rows to the next."""
 
     @abstractmethod
-    def address(self, weight: Tensor, builder: PlanBuilder) -> int:
+    def address(self, weight: Tensor, builder: WeightUser) -> int:
         """Where a contiguous leaf's first group lies while the plan runs."""
 
 
@@ -81,7 +81,7 @@ class StoredFormat(Format):
     def matrix_bytes(self, k: int, m: int) -> int:
         return k * m * self.element_bytes
 
-    def address(self, weight: Tensor, builder: PlanBuilder) -> int:
+    def address(self, weight: Tensor, builder: WeightUser) -> int:
         return builder.stored(weight)
 
 
@@ -100,7 +100,7 @@ class PackedFormat(Format):
     def matrix_bytes(self, k: int, m: int) -> int:
         return -(-m // GROUP) * self.group_bytes(k)
 
-    def address(self, weight: Tensor, builder: PlanBuilder) -> int:
+    def address(self, weight: Tensor, builder: WeightUser) -> int:
         return builder.packed(weight, self)
 
     def packed_bytes(self, weight: Tensor) -> int:

@@ -1,0 +1,29 @@
+"""Loading weights: each one once, to the device that its layer lies on."""
+
+from __future__ import annotations
+
+from ggmlpy.backends.base import Backend, Weight
+from ggmlpy.graph.graph import Graph
+from ggmlpy.graph.tensor import Flag, Tensor
+from ggmlpy.models import Model
+from ggmlpy.sched.placement import Placement
+
+
+def load_weights(model: Model, placement: Placement, graph: Graph) -> None:
+    """Hand the weights of a model to the backends of their layers, in the order of the file.
+
+    `graph` is one of the model's: by it each weight is known by the ops that read it. Raises
+    FileError, AllocationError.
+    """
+    readers: dict[Tensor, set[str]] = {}
+    for node in graph.nodes:
+        assert node.op is not None
+        for source in node.src:
+            if Flag.WEIGHT in source.root.flags:
+                readers.setdefault(source.root, set()).add(node.op.name)
+    by_backend: dict[Backend, list[Weight]] = {}
+    for name, leaf in model.weights.leaves.items():
+        weight = Weight(leaf, frozenset(readers.get(leaf, ())))
+        by_backend.setdefault(placement.backend_of(name), []).append(weight)
+    for backend, weights in by_backend.items():
+        backend.load_weights(weights)

@@ -1,0 +1,136 @@
+"""Where layers lie: `n_gpu_layers` and overrides of tensors, as llama.cpp places them.
+
+The layers of a model are its blocks 0 to n_layer - 1, and the output, layer n_layer. The last
+`n_gpu_layers` of these lie on devices with memory of their own, in equal parts where there are
+several; the others, and the token embedding, on the host. Weights lie where their layer does, and
+so do its K, V and recurrent state.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ggmlpy.backends.base import Backend
+from ggmlpy.errors import ArgumentError
+from ggmlpy.graph.buffer import BufferType
+
+ALL = -1
+_BLOCK = re.compile(r"blk\.(\d+)\.")
+
+
+class PlacementWarning(UserWarning):
+    """Layers were asked to be on a device, and there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The backend of each layer and tensor of a model.
+
+    `layers` has the backend of each block, and last that of the output; `overrides` are looked at
+    before it, in order.
+    """
+
+    layers: tuple[Backend, ...]
+    input: Backend
+    overrides: tuple[tuple[re.Pattern[str], Backend], ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        n_layer: int,
+        backends: Sequence[Backend],
+        n_gpu_layers: int = ALL,
+        override_tensors: Mapping[str, str] | Iterable[tuple[str, str]] = (),
+    ) -> Placement:
+        """`n_gpu_layers` -1 is all layers. `override_tensors` are pairs of a regular expression,
+        searched for in names of tensors, and the name of a backend or its buffer type.
+
+        A PlacementWarning tells where layers are asked for and no backend has memory of its own.
+        Raises ArgumentError for a count below -1, and for a pattern or name that is none.
+        """
+        if n_gpu_layers < ALL:
+            raise ArgumentError(f"n_gpu_layers is {n_gpu_layers}: it must be at least -1, all")
+        devices = [b for b in backends if not b.buffer_type.is_host]
+        host = next((b for b in backends if b.buffer_type.is_host), None)
+        n_all = n_layer + 1
+        n_asked = n_all if n_gpu_layers == ALL or host is None else min(n_gpu_layers, n_all)
+        if not devices:
+            if n_gpu_layers > 0:
+                _warn_of_no_device(n_gpu_layers, backends)
+            n_asked = 0
+        on_device = [devices[i * len(devices) // n_asked] for i in range(n_asked)]
+        rest = [host or devices[0]] * (n_all - n_asked)
+        given = (
+            override_tensors.items() if isinstance(override_tensors, Mapping) else override_tensors
+        )
+        found = tuple(_override(pattern, name, backends) for pattern, name in given)
+        return cls((*rest, *on_device), host or devices[0], found)
+
+    @property
+    def n_layer(self) -> int:
+        return len(self.layers) - 1
+
+    def backend_of(self, tensor: str) -> Backend:
+        """The backend that a tensor of the file lies on, by its name."""
+        for pattern, backend in self.overrides:
+            if pattern.search(tensor):
+                return backend
+        block = _BLOCK.match(tensor)
+        if block is not None:
+            return self.layers[min(int(block[1]), self.n_layer - 1)]
+        return self.layers[-1] if tensor.startswith("output") else self.input
+
+    @property
+    def buffer_types(self) -> dict[int, BufferType]:
+        """The memory in which each block keeps K, V or its recurrent state."""
+        return {i: backend.buffer_type for i, backend in enumerate(self.layers[:-1])}
+
+    def __str__(self) -> str:
+        """`layers 0 to 3 on cpu, 4 to 7 and output on mock`"""
+        names = [backend.name for backend in self.layers]
+        parts, first = [], 0
+        for i in range(1, len(names) + 1):
+            if i == len(names) or names[i] != names[first]:
+                parts.append(f"{self._layers(first, i - 1)} on {names[first]}")
+                first = i
+        return f"{'layers ' if self.n_layer else ''}{', '.join(parts)}"
+
+    def _layers(self, first: int, last: int) -> str:
+        if first == self.n_layer:
+            return "output"
+        end = min(last, self.n_layer - 1)
+        blocks = str(first) if first == end else f"{first} to {end}"
+        return f"{blocks} and output" if last == self.n_layer else blocks
+
+
+def _override(
+    pattern: str, name: str, backends: Sequence[Backend]
+) -> tuple[re.Pattern[str], Backend]:
+    wished = name.lower()
+    names = {b.name: b for b in reversed(backends)} | {
+        b.buffer_type.name: b for b in reversed(backends)
+    }
+    if wished not in names:
+        raise ArgumentError(
+            f"override_tensors: {pattern!r} is to lie on {name!r}: it must be one of"
+            f" {', '.join(sorted(names))}"
+        )
+    try:
+        return re.compile(pattern), names[wished]
+    except re.error as error:
+        raise ArgumentError(
+            f"override_tensors: {pattern!r} is no regular expression: {error}"
+        ) from None
+
+
+def _warn_of_no_device(n_gpu_layers: int, backends: Sequence[Backend]) -> None:
+    names = ", ".join(b.name for b in backends)
+    warnings.warn(
+        f"n_gpu_layers is {n_gpu_layers}, but no device has memory of its own: all layers lie on"
+        f" the host, for {names}",
+        PlacementWarning,
+        stacklevel=4,
+    )
