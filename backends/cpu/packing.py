@@ -82,24 +82,20 @@ _TOUCHING = _Touching()
 @dataclass(frozen=True, slots=True, eq=False)
 class _Job:
     weight: Tensor
+    source: HostBuffer
+    offset: int  # of the weight in it
     packing: Packing
     packed: HostBuffer
-
-    @property
-    def source(self) -> HostBuffer:
-        assert self.weight.place is not None
-        assert isinstance(self.weight.place.buffer, HostBuffer)
-        return self.weight.place.buffer
 
     def pieces(self, code: Mapping[Entry, int]) -> NDArray[np.void]:
         pieces = self.packing.pieces(self.weight, self.packed.address)
         file = self.source.file
         if self.packing is _TOUCHING and file is not None:
-            file.check(0, self.weight.spec.n_bytes)  # beyond its end a map cannot be read
+            file.check(self.offset, self.weight.spec.n_bytes)  # a map ends where its file does
             file = None
         pieces["pack"] = code[self.packing.entry]
         pieces["file"] = -1 if file is None else file.file.descriptor
-        pieces["rows"] += self.source.address if file is None else file.begin
+        pieces["rows"] += self.offset + (self.source.address if file is None else file.begin)
         return pieces
 
 
@@ -161,7 +157,7 @@ class PackedWeights:
         job = self._jobs.get((source, key))
         if job is None:
             packed = self._slabs.take(packing.packed_bytes(weight))
-            job = self._jobs[source, key] = _Job(weight, packing, packed)
+            job = self._jobs[source, key] = _Job(weight, source, place.offset, packing, packed)
         return job.packed
 
     def use_stored(self, weight: Tensor, place: Place) -> None:

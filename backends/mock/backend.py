@@ -1,4 +1,4 @@
-"""The mock backend: the reference's ops on memory of its own, run late."""
+"""The mock backend: another backend's ops on memory of its own, run late."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ggmlpy.backends.base import Backend, Event, Places, Plan
 from ggmlpy.backends.mock.hazards import Access, HazardError
 from ggmlpy.backends.mock.memory import MockBuffer, MockMemory
 from ggmlpy.backends.mock.queue import MockEvent, Queue
-from ggmlpy.backends.reference import ReferenceBackend, run_node
+from ggmlpy.backends.reference import ReferenceBackend
 from ggmlpy.errors import BackendError, GgmlpyError
 from ggmlpy.graph.buffer import HostBuffer, Place
 from ggmlpy.graph.tensor import Tensor
@@ -20,10 +20,11 @@ _OFFLOAD_ROWS = 32  # of a product from which on its weight is brought here
 
 
 class MockBackend(Backend):
-    """Runs whatever the reference runs, in memory that numpy cannot see.
+    """Runs whatever `inner` runs, a backend of the host, in memory that numpy cannot see.
 
-    `name` tells several mock devices apart, as "mock:1". `seed` decides how late work runs. `only`
-    names the ops that it supports, None: all. `max_bytes` is the largest buffer that it gives out.
+    By default that is the reference. `name` tells several mock devices apart, as "mock:1". `seed`
+    decides how late work runs. `only` names the ops that it supports, None: all. With `op_offload`
+    large products bring their weights here. `max_bytes` is the largest buffer that it gives out.
     """
 
     is_async = True
@@ -33,7 +34,9 @@ class MockBackend(Backend):
         name: str = "mock",
         *,
         seed: int = 0,
+        inner: Backend | None = None,
         only: Iterable[str] | None = None,
+        op_offload: bool = False,
         max_bytes: int = 1 << 40,
     ) -> None:
         self.name = name
@@ -41,23 +44,27 @@ class MockBackend(Backend):
         self.buffer_type = MockMemory(self.queue, max_bytes)
         self.failure: GgmlpyError | None = None  # of what ran since the last synchronize
         self._only = None if only is None else frozenset(only)
-        self._reference = ReferenceBackend()
+        self._inner = ReferenceBackend() if inner is None else inner
+        self._op_offload = op_offload
 
     def supports(self, node: Tensor) -> bool:
         named = node.op is not None and (self._only is None or node.op.name in self._only)
-        return named and self._reference.supports(node)
+        return named and self._inner.supports(node)
 
     def offload_op(self, node: Tensor) -> bool:
-        return node.op is not None and node.op.name == "mul_mat" and node.ne[1] >= _OFFLOAD_ROWS
+        is_product = node.op is not None and node.op.name == "mul_mat"
+        return self._op_offload and is_product and node.ne[1] >= _OFFLOAD_ROWS
 
     def plan(
         self, nodes: Sequence[Tensor], places: Places, wanted: Set[Tensor] | None = None
     ) -> Plan:
+        revealed: dict[Tensor, Place] = {}
         for tensor in (t for node in nodes for t in (*node.src, node)):
-            buffer = places[tensor].buffer
-            if buffer.type is not self.buffer_type:
-                raise BackendError(f"{tensor} lies in {buffer}, which {self.name} cannot reach")
-        return _MockPlan(self, nodes, places)
+            at = places[tensor]
+            if not isinstance(at.buffer, MockBuffer) or at.buffer.type is not self.buffer_type:
+                raise BackendError(f"{tensor} lies in {at.buffer}, which {self.name} cannot reach")
+            revealed[tensor] = Place(at.buffer.revealed_to(self.queue), at.offset)
+        return _MockPlan(self, self._inner.plan(nodes, revealed, wanted), nodes, places)
 
     # --- the queue ---
 
@@ -103,10 +110,13 @@ class MockBackend(Backend):
 
 
 class _MockPlan(Plan):
-    def __init__(self, backend: MockBackend, nodes: Sequence[Tensor], places: Places) -> None:
+    def __init__(
+        self, backend: MockBackend, inner: Plan, nodes: Sequence[Tensor], places: Places
+    ) -> None:
+        self.n_threads = inner.n_threads
         self._backend = backend
-        self._nodes = list(nodes)
-        self._places = places
+        self._inner = inner
+        self._buffers = {place.buffer for place in places.values()}
         self._touched = [
             (node, places[tensor], tensor.spec.n_bytes, tensor is node)
             for node in nodes
@@ -117,15 +127,11 @@ class _MockPlan(Plan):
         self._backend.submit(self._run, self._touched)
 
     def _run(self) -> None:
-        queue, places = self._backend.queue, self._places
-
-        def bytes_at(tensor: Tensor) -> tuple[np.ndarray, int]:
-            place = places[tensor]
-            assert isinstance(place.buffer, MockBuffer)
-            return place.buffer.bytes_for(queue), place.offset
-
-        for node in self._nodes:
-            run_node(node, bytes_at)
+        for buffer in self._buffers:
+            if isinstance(buffer, MockBuffer):
+                buffer.check_not_freed()
+        self._inner.submit()
+        self._inner.check()
 
 
 class _Copy:
@@ -158,5 +164,6 @@ class _Copy:
             raw = buffer.data
         else:
             assert isinstance(buffer, MockBuffer)
-            raw = buffer.bytes_for(buffer.memory.queue)
+            buffer.check_not_freed()
+            raw = buffer.revealed_to(buffer.memory.queue).data
         return raw[place.offset : place.offset + self._n_bytes]

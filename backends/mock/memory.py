@@ -5,11 +5,16 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from ggmlpy.backends.mock.hazards import Access, Clock, History
 from ggmlpy.errors import BackendError
-from ggmlpy.graph.buffer import ALIGNMENT, Buffer, BufferType, Bytes
+from ggmlpy.graph.buffer import (
+    ALIGNMENT,
+    Buffer,
+    BufferType,
+    Bytes,
+    HostBuffer,
+    aligned_bytes,
+)
 
 if TYPE_CHECKING:
     from ggmlpy.backends.mock.queue import Queue
@@ -34,11 +39,11 @@ class MockMemory(BufferType):
 class MockBuffer(Buffer):
     """A buffer that numpy cannot see. Reading and writing it from the host waits for the queue."""
 
-    __slots__ = ("__bytes", "_freed", "_history", "memory")
+    __slots__ = ("__host", "_freed", "_history", "memory")
 
     def __init__(self, memory: MockMemory, n_bytes: int) -> None:
         super().__init__(memory, n_bytes, next(_ADDRESSES) + ALIGNMENT)
-        self.__bytes = np.zeros(n_bytes, np.uint8)
+        self.__host = HostBuffer(aligned_bytes(n_bytes))
         self.memory = memory
         self._history = History(f"a buffer of {memory.name}")
         self._freed = False
@@ -50,26 +55,30 @@ class MockBuffer(Buffer):
         self._check(access.begin, access.end - access.begin)
         self._history.add(access, clock)
 
-    def bytes_for(self, queue: Queue) -> Bytes:
-        """The bytes, for work of the device's own queue."""
+    def revealed_to(self, queue: Queue) -> HostBuffer:
+        """The memory itself, for work of the device's own queue."""
         if queue is not self.memory.queue:
             raise BackendError(f"{queue.name} cannot reach memory of {self.memory.name}")
-        self._check(0, 0)
-        return self.__bytes
+        return self.__host
+
+    def check_not_freed(self) -> None:
+        """Raise BackendError for memory that was given back."""
+        if self._freed:
+            raise BackendError(f"a buffer of {self.memory.name} is used after it was freed")
 
     # --- for the host ---
 
     def read(self, offset: int, n_bytes: int) -> Bytes:
         self._wait(offset, n_bytes)
-        return self.__bytes[offset : offset + n_bytes].copy()
+        return self.__host.read(offset, n_bytes).copy()
 
     def write(self, offset: int, data: Bytes) -> None:
         self._wait(offset, data.nbytes)
-        self.__bytes[offset : offset + data.nbytes] = data
+        self.__host.write(offset, data)
 
     def free(self) -> None:
         self.memory.queue.synchronize()
-        self.__bytes[:] = POISON
+        self.__host.data[:] = POISON
         self._freed = True
 
     def _wait(self, offset: int, n_bytes: int) -> None:
@@ -77,8 +86,7 @@ class MockBuffer(Buffer):
         self.memory.queue.synchronize()
 
     def _check(self, offset: int, n_bytes: int) -> None:
-        if self._freed:
-            raise BackendError(f"a buffer of {self.memory.name} is used after it was freed")
+        self.check_not_freed()
         if not 0 <= offset <= offset + n_bytes <= self.n_bytes:
             raise BackendError(
                 f"bytes {offset} to {offset + n_bytes} of a buffer of {self.memory.name} that has"

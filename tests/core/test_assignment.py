@@ -82,7 +82,9 @@ def test_a_pin_wins_over_a_weight() -> None:
 @pytest.mark.parametrize(("n_tokens", "where"), [(31, "reference"), (32, "mock")])
 def test_a_large_product_brings_its_weight_to_a_device(n_tokens: int, where: str) -> None:
     y = ops.mul_mat(weight(), x(n_tokens, 32))
-    assert names(y, backends=[MockBackend(), ReferenceBackend()]) == {"mul_mat": where}
+    device = MockBackend(op_offload=True)
+    assert names(y, backends=[device, ReferenceBackend()]) == {"mul_mat": where}
+    assert names(y, backends=[MockBackend(), ReferenceBackend()]) == {"mul_mat": "reference"}
 
 
 def test_of_backends_in_one_memory_the_first_that_can_gets_the_node() -> None:
