@@ -64,6 +64,7 @@ class Backend(ABC):
 
     name: str
     buffer_type: BufferType = HOST
+    host_buffer_type: BufferType = HOST  # memory of the host that copies here are fastest from
     is_async: bool = False
 
     @abstractmethod

@@ -310,6 +310,10 @@ class KVCache:
         """Streams and members of sequences, as indices."""
         return (0, seqs) if self.n_stream == 1 else (seqs, 0)
 
+    def highest_end(self) -> int:
+        """One past the highest cell in use, of all streams."""
+        return int(self._end.max())
+
     def n_kv(self, streams: Cells | tuple[int] = (0,)) -> int:
         """Cells in view: enough for the highest in use of these streams, padded."""
         highest = int(self._end[streams].max() if len(streams) > 1 else self._end[streams[0]])

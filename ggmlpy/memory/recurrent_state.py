@@ -38,9 +38,14 @@ class RecurrentState:
             for i in spec.layers
         }
         self._rows: Index = _ROWS * np.arange(n_seq_max)  # of each sequence's state
+        self._before = self._rows  # the same when the batch under way began
         self._written: set[int] = set()  # sequences that the batch under way has advanced
 
     # --- a batch ---
+
+    def begin(self) -> None:
+        """What `undo` goes back to."""
+        self._before = self._rows
 
     def rows(self, seqs: Sequence[int]) -> tuple[list[int], list[int]]:
         """For each sequence the row that a graph reads, and the one that it writes."""
@@ -57,11 +62,11 @@ class RecurrentState:
         """The batch has succeeded: what it wrote are the states."""
         rows = self._rows.copy()
         rows[list(self._written)] ^= 1
-        self._rows, self._written = rows, set()  # in one go: an interrupt comes before or after
+        self._rows, self._written = rows, set()
 
     def undo(self) -> None:
-        """The batch has failed: all states are what they were."""
-        self._written.clear()
+        """The batch has failed, maybe by an interrupt after `commit`: states are what they were."""
+        self._rows, self._written = self._before, set()
 
     # --- sequences ---
 

@@ -16,12 +16,12 @@ import numpy as np
 from ggmlpy.common.system_memory import check_memory
 from ggmlpy.errors import BadBatch, Unsupported
 from ggmlpy.graph.types import TensorType
-from ggmlpy.memory.batch import Batch, TokenRun
-from ggmlpy.memory.cells import Cells, Positions
+from ggmlpy.memory.batch import Batch
+from ggmlpy.memory.cells import Positions
 from ggmlpy.memory.kv_cache import BufferTypes, KVCache, cache_bytes, padded
 from ggmlpy.memory.recurrent_state import RecurrentState, state_bytes
+from ggmlpy.memory.slots import Slot, SlotInfo, Transaction
 from ggmlpy.memory.spans import Spans
-from ggmlpy.memory.transaction import SlotInfo, Transaction
 from ggmlpy.memory.ubatch import Arrangement
 from ggmlpy.models.memory import AttentionLayers, Memory, RecurrentLayers
 
@@ -143,7 +143,8 @@ class SequenceMemory:
         slot_infos: list[SlotInfo] = []
         try:
             for ubatch in ubatches:
-                self._place(batch, ubatch, slot_infos, None)
+                slot_infos.append(self._find_slots(batch, ubatch))
+                slot_infos[-1].apply()
         finally:
             for slot_info in reversed(slot_infos):
                 slot_info.undo()
@@ -154,37 +155,15 @@ class SequenceMemory:
         Raises CacheFull, and then changes nothing.
         """
         assert self._open is not None, "tokens are placed in a transaction"
-        return self._place(batch, ubatch, self._open.slot_infos, self._open)
-
-    def _place(
-        self,
-        batch: Batch,
-        ubatch: Arrangement,
-        slot_infos: list[SlotInfo],
-        transaction: Transaction | None,
-    ) -> SlotInfo:
-        """Place tokens. What it takes to undo that is in `slot_infos` before anything changes."""
-        positions = np.array([batch.positions[place] for place in ubatch.places], np.int32)
-        at_ends = [cache.behind_all(ubatch) for cache in self.caches]
-        found = [
-            _find_cells(cache, ubatch.runs) if at_end is None else at_end.cells
-            for cache, at_end in zip(self.caches, at_ends, strict=True)
-        ]
-        slot_info = SlotInfo(ubatch, positions, found)
-        slot_infos.append(slot_info)
-        for cache, at_end, cells in zip(self.caches, at_ends, found, strict=True):
-            if at_end is not None:  # what most steps do
-                slot_info.appended.append((cache, at_end))
-                cache.append(at_end, ubatch, positions)
-                continue
-            for run, last in zip(ubatch.runs, ubatch.run_ends.tolist(), strict=True):
-                at = slice(last + 1 - len(run.index), last + 1)
-                stream = cache.stream_of(run.seqs[0])
-                if transaction is not None:
-                    transaction.save(cache, stream, cells[at])
-                slot_info.before.append((cache, cache.holdings(stream, cells[at])))
-                cache.occupy(cells[at], positions[at], run.seqs)
+        slot_info = self._find_slots(batch, ubatch)
+        self._open.slot_infos.append(slot_info)  # before anything changes: an interrupt undoes it
+        slot_info.apply(self._open.save)
         return slot_info
+
+    def _find_slots(self, batch: Batch, ubatch: Arrangement) -> SlotInfo:
+        positions = np.array([batch.positions[place] for place in ubatch.places], np.int32)
+        slots = [Slot.find(cache, ubatch) for cache in self.caches]
+        return SlotInfo(ubatch, positions, slots)
 
     @contextmanager
     def transaction(self, batch: Batch) -> Iterator[None]:
@@ -196,6 +175,8 @@ class SequenceMemory:
         they are when a batch succeeds.
         """
         seqs = sorted({seq for seqs in batch.seq_ids for seq in seqs})
+        if self.recurrent is not None:
+            self.recurrent.begin()
         self._open = Transaction(self.caches, seqs, len(batch) <= self.sizes.n_ubatch)
         try:
             yield
@@ -376,19 +357,6 @@ def _merged(cache: KVCache, source: int, target: int, start: int, stop: int | No
     """What is forgotten of a target that gets positions of a source."""
     rest = cache.forgotten(target).without(start, stop)
     return rest.plus(cache.forgotten(source).between(start, stop))
-
-
-def _find_cells(cache: KVCache, runs: list[TokenRun]) -> Cells:
-    """Cells for the tokens of a ubatch.
-
-    In a shared stream for all runs at once: a window's cells are given away by where sequences are
-    before the ubatch, so that none goes which a token of another run has yet to see.
-    """
-    lengths = [len(run.index) for run in runs]
-    if cache.n_stream == 1:
-        return cache.find_cells(sum(lengths))
-    pairs = zip(runs, lengths, strict=True)
-    return np.concatenate([cache.find_cells(n, cache.stream_of(run.seqs[0])) for run, n in pairs])
 
 
 def _cache_size(spec: AttentionLayers, sizes: Sizes) -> int:

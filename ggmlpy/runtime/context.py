@@ -20,12 +20,13 @@ from ggmlpy.memory.batch import Batch, check, check_shared, split
 from ggmlpy.memory.cache_types import cache_type
 from ggmlpy.memory.sequences import SequenceMemory, Sizes, decide_sizes
 from ggmlpy.memory.shift import move_positions
-from ggmlpy.memory.transaction import SlotInfo
+from ggmlpy.memory.slots import SlotInfo
 from ggmlpy.memory.ubatch import Arrangement, SegmentShape
 from ggmlpy.models import Model, load_model
 from ggmlpy.runtime.context_sizes import check_least
+from ggmlpy.runtime.inputs import Shape, declare
 from ggmlpy.runtime.loading import load_weights
-from ggmlpy.runtime.plans import Plan, PlanCache, Shape, make_inputs
+from ggmlpy.runtime.plans import Plan, PlanCache
 from ggmlpy.runtime.steady import SteadyStep
 from ggmlpy.sched.assignment import Pin
 from ggmlpy.sched.compute import backends_for
@@ -294,35 +295,13 @@ class Context:
 
     def _run(self, batch: Batch, slot_info: SlotInfo) -> tuple[Logits, NDArray[np.int64]]:
         """One ubatch: logits of its wanted tokens, and those tokens' places in the batch."""
-        ubatch, positions = slot_info.ubatch, slot_info.positions
+        ubatch = slot_info.ubatch
         wanted = [i for i, place in enumerate(ubatch.places) if batch.wanted[place]]
-        shape = Shape(
-            ubatch.segments,
-            max(1, len(wanted)),
-            tuple(cache.n_kv(ubatch.streams) for cache in self.memory.caches),
-            ubatch.lengths if self.memory.recurrent is not None else (),
-        )
-        plan = self._last = self.plans.get(shape)
-        plan.tokens[:] = [batch.tokens[place] for place in ubatch.places]
-        plan.positions[:] = positions
-        plan.out_ids[:] = wanted or 0
-        recurrent = self.memory.recurrent
-        if recurrent is not None and plan.state_rows is not None:
-            seqs = ubatch.run_seqs.tolist()
-            for rows, values in zip(plan.state_rows, recurrent.rows(seqs), strict=True):
-                rows[:] = values
-        for i, cache in enumerate(self.memory.caches):
-            plan.rows[i][:] = cache.rows_at(ubatch.seqs, slot_info.cells[i])
-            first = 0
-            for mask, members in zip(plan.masks[i], ubatch.members, strict=True):
-                here = positions[first : first + len(mask)]
-                for runs in members:
-                    at = slice(runs.first, runs.stop)
-                    cache.fill_mask(mask[at], here[at], runs.seqs)
-                first += len(mask)
+        plan = self._last = self.plans.get(Shape.of(ubatch, len(wanted), self.memory))
+        plan.inputs.fill(batch, slot_info, wanted)
         logits = plan.run()[: len(wanted)]
-        if recurrent is not None:
-            recurrent.note_written(seqs)
+        if self.memory.recurrent is not None:
+            self.memory.recurrent.note_written(ubatch.run_seqs.tolist())
         return logits, ubatch.index[wanted]
 
 
@@ -359,6 +338,6 @@ def build_graph(
         n_kv.append(cache.n_kv())
     runs = ((n_tokens, 1),) if memory.recurrent is not None else ()
     shape = Shape((SegmentShape(n_tokens),), 1, tuple(n_kv), runs)
-    inputs = make_inputs(shape, memory, flash_attn)
+    inputs = declare(shape, memory, flash_attn)
     logits = model.build(inputs)
     return Graph(*inputs.writes, logits)

@@ -1,106 +1,168 @@
-"""Writing goes on: a step in which the sequences of the step before take in one token more each.
+"""Steady decode: every sequence of the step before decodes one more token.
 
-Nearly every step is such a one, and little of what its plan reads changes: the tokens, and for each
-the next position, the next row of the cache, and one more cell in view. So that is all that is
-done. Whatever is otherwise (other sequences, a cache that something else has changed, a plan whose
-cells in view are used up) is a step like any other.
+Then only what is new changes in the inputs of the plan: the tokens, and for each its position, its
+cell, and what it sees. A cache without a window goes on in its next cells, so that a token's mask
+differs from the one before by one cell; with a window the mask is filled anew, since cells leave
+it. Recurrent states change rows. Any other batch takes the full path.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy.memory.batch import Batch
-from ggmlpy.memory.cells import Appended
+from ggmlpy.memory.cells import Appended, Positions
 from ggmlpy.memory.kv_cache import KVCache
 from ggmlpy.memory.sequences import SequenceMemory
+from ggmlpy.memory.slots import Slot, SlotInfo
 from ggmlpy.memory.spans import MAX_POSITION
-from ggmlpy.memory.transaction import SlotInfo
+from ggmlpy.memory.ubatch import Arrangement
+from ggmlpy.runtime.inputs import CacheInputs
 from ggmlpy.runtime.plans import Plan
+
+
+class _Part(Protocol):
+    """One cache, step after step."""
+
+    def is_unchanged(self) -> bool:
+        """Whether nothing else has changed what its cells hold."""
+
+    def n_steps_left(self) -> int:
+        """For how many steps the plan has enough cells in view."""
+
+    def prepare(self) -> None:
+        """Turn to the next tokens in the plan's inputs; the cache stays as it was."""
+
+    def apply(self, ubatch: Arrangement, positions: Positions) -> None:
+        """Let the next cells hold the tokens. Raises CacheFull."""
+
+    def undo(self) -> None:
+        """Let the cache hold what it held before `apply`."""
 
 
 @dataclass(slots=True)
 class _Behind:
-    """The tokens of a cache that come behind all others, step after step."""
+    """A cache whose tokens come behind all others."""
 
     cache: KVCache
+    inputs: CacheInputs
     at: Appended  # where the last step's tokens are; changed in place
-    rows: NDArray[np.int64]  # the plan's input
     n_new: int  # tokens of a step in one stream
-    masks: list[tuple[NDArray[np.uint16], NDArray[np.int64]]]  # as one row, own cells in it
     n_changes: int  # of the cache, when it was as it is
 
-    def go_on(self) -> None:
-        """Turn to the next tokens, in the plan's rows and masks too; the cache is as it was."""
-        for numbers in (self.at.ends, self.at.cells, self.rows):
-            numbers += self.n_new
-        for mask, own in self.masks:
-            own += self.n_new
-            mask[own] = 0
+    @classmethod
+    def of(cls, slot: Slot, inputs: CacheInputs, n_new: int) -> _Behind:
+        assert slot.appended is not None
+        appended = slot.appended
+        at = Appended(appended.streams, appended.ends.copy(), appended.cells.copy())
+        inputs.begin_advancing(at.cells)
+        return cls(slot.cache, inputs, at, n_new, slot.cache.n_changes)
 
-    def n_steps_left(self, n_kv: int) -> int:
-        """For how many steps there are cells in view, of `n_kv`."""
-        most = min(n_kv, self.cache.n_ctx)
+    def is_unchanged(self) -> bool:
+        return self.cache.n_changes == self.n_changes
+
+    def n_steps_left(self) -> int:
+        most = min(self.inputs.n_kv, self.cache.n_ctx)
         return (most - int(self.at.cells.max()) - 1) // self.n_new
+
+    def prepare(self) -> None:
+        for numbers in (self.at.ends, self.at.cells):
+            numbers += self.n_new
+        self.inputs.advance(self.n_new)
+
+    def apply(self, ubatch: Arrangement, positions: Positions) -> None:
+        self.cache.append(self.at, ubatch, positions)
+
+    def undo(self) -> None:
+        self.cache.take_back(self.at)
+
+
+@dataclass(slots=True)
+class _Windowed:
+    """A cache with a window, whose cells are used again."""
+
+    cache: KVCache
+    inputs: CacheInputs
+    n_changes: int
+    n_left: int
+    slot: Slot | None = None  # of the step under way
+
+    @classmethod
+    def of(cls, slot: Slot, inputs: CacheInputs, n_new: int) -> _Windowed:
+        n_left = MAX_POSITION
+        if inputs.n_kv < slot.cache.kv_size:  # else every cell is in view
+            n_left = (inputs.n_kv - slot.cache.highest_end()) // n_new
+        return cls(slot.cache, inputs, slot.cache.n_changes, n_left)
+
+    def is_unchanged(self) -> bool:
+        return self.cache.n_changes == self.n_changes
+
+    def n_steps_left(self) -> int:
+        return self.n_left
+
+    def prepare(self) -> None:
+        self.slot = None
+
+    def apply(self, ubatch: Arrangement, positions: Positions) -> None:
+        self.slot = Slot.find(self.cache, ubatch)
+        self.slot.apply(ubatch, positions)
+        self.inputs.fill(ubatch, self.slot.cells, positions)
+        self.n_changes = self.cache.n_changes
+
+    def undo(self) -> None:
+        if self.slot is not None:
+            self.slot.undo()
+            self.slot.forget_overwritten({})
 
 
 class SteadyStep:
     """The steps after one of `batch`, each of the same sequences, on the same plan."""
 
     __slots__ = (
-        "_behind", "_n_left", "_n_vocab", "_order", "_places", "_plan", "_positions", "_seq_ids",
-        "_ubatch",
+        "_memory", "_n_left", "_n_vocab", "_order", "_parts", "_places", "_plan", "_positions",
+        "_seq_ids", "_seqs", "_ubatch",
     )  # fmt: skip
 
-    def __init__(self, batch: Batch, plan: Plan, slot_info: SlotInfo, n_vocab: int) -> None:
+    def __init__(
+        self, batch: Batch, plan: Plan, slot_info: SlotInfo, memory: SequenceMemory, n_vocab: int
+    ) -> None:
         """Use `after`."""
         ubatch = slot_info.ubatch
         self._plan = plan
+        self._memory = memory
         self._ubatch = ubatch
         self._n_vocab = n_vocab
         self._seq_ids = list(batch.seq_ids)
+        self._seqs = ubatch.run_seqs.tolist()
         self._positions = [position + 1 for position in batch.positions]
         in_order = ubatch.places == list(range(len(batch)))
         self._places = None if in_order else ubatch.places
         self._order = None if in_order else np.argsort(ubatch.index)
-        self._behind = []
-        for i, (cache, appended) in enumerate(slot_info.appended):
-            at = Appended(appended.streams, appended.ends.copy(), appended.cells.copy())
-            masks, first = [], 0
-            for mask in plan.masks[i]:
-                n, n_kv = mask.shape
-                own = np.arange(n) * n_kv + at.cells[first : first + n]
-                masks.append((mask.view(np.uint16).reshape(-1), own))
-                first += n
-            n_new = int(ubatch.n_new[0])
-            self._behind.append(_Behind(cache, at, plan.rows[i], n_new, masks, cache.n_changes))
-        n_kvs = (masks[0].shape[1] for masks in plan.masks)
-        in_view = [b.n_steps_left(n) for b, n in zip(self._behind, n_kvs, strict=True)]
+        n_new = int(ubatch.n_new[0])
+        self._parts: list[_Part] = []
+        for slot, inputs in zip(slot_info.slots, plan.inputs.caches, strict=True):
+            kind = _Behind if slot.cache.window is None else _Windowed
+            self._parts.append(kind.of(slot, inputs, n_new))
+        in_view = [part.n_steps_left() for part in self._parts]
         self._n_left = min(*in_view, MAX_POSITION - max(batch.positions))
 
     @classmethod
     def after(
         cls, batch: Batch, plan: Plan, slot_info: SlotInfo, memory: SequenceMemory, n_vocab: int
     ) -> SteadyStep | None:
-        """What follows a batch that ran as one ubatch; None where that must be a step like any
-        other.
-
-        Windows hide cells as sequences go on, and recurrent states are kept until a step has
-        succeeded: with these every step is like any other.
-        """
+        """What follows a batch that ran as one ubatch; None where that must take the full path."""
         ubatch = slot_info.ubatch
         goes_on = (
-            memory.recurrent is None
-            and all(cache.window is None for cache in memory.caches)
-            and len(slot_info.appended) == len(memory.caches)
+            all(slot.appended is not None or slot.cache.window for slot in slot_info.slots)
             and not ubatch.is_shared
             and len(ubatch.runs) == len(batch)
             and all(batch.wanted)
         )
-        return cls(batch, plan, slot_info, n_vocab) if goes_on else None
+        return cls(batch, plan, slot_info, memory, n_vocab) if goes_on else None
 
     def run(self, batch: Batch) -> NDArray[np.float32] | None:
         """The logits of the batch in its order, good until the next run; None, with nothing done,
@@ -110,22 +172,30 @@ class SteadyStep:
         """
         if not self._is_next(batch):
             return None
-        plan, places = self._plan, self._places
+        inputs, places, recurrent = self._plan.inputs, self._places, self._memory.recurrent
         tokens = batch.tokens
-        plan.tokens[:] = tokens if places is None else [tokens[place] for place in places]
-        plan.positions += 1
-        for part in self._behind:
-            part.go_on()
+        if recurrent is not None:
+            recurrent.begin()
+        inputs.advance(tokens if places is None else [tokens[place] for place in places])
+        for part in self._parts:
+            part.prepare()
         try:
-            for part in self._behind:
-                part.cache.append(part.at, self._ubatch, plan.positions)
-            logits = plan.run()
+            for part in self._parts:
+                part.apply(self._ubatch, inputs.positions)
+            if recurrent is not None:
+                inputs.fill_recurrent(self._ubatch)
+            logits = self._plan.run()
             self._positions = [position + 1 for position in batch.positions]
             self._n_left -= 1
+            if recurrent is not None:
+                recurrent.note_written(self._seqs)
+                recurrent.commit()
             return logits if self._order is None else logits[self._order]
         except BaseException:
-            for part in self._behind:
-                part.cache.take_back(part.at)
+            for part in self._parts:
+                part.undo()
+            if recurrent is not None:
+                recurrent.undo()
             raise
 
     def _is_next(self, batch: Batch) -> bool:
@@ -139,5 +209,5 @@ class SteadyStep:
             and set(map(type, tokens)) == {int}
             and min(tokens) >= 0
             and max(tokens) < self._n_vocab
-            and all(part.cache.n_changes == part.n_changes for part in self._behind)
+            and all(part.is_unchanged() for part in self._parts)
         )

@@ -20,7 +20,10 @@ from hypothesis import strategies as st
 from ggmlpy.errors import BadBatch
 from ggmlpy.memory.batch import Batch
 from ggmlpy.memory.kv_cache import KVCache
+from ggmlpy.memory.recurrent_state import RecurrentState
+from ggmlpy.memory.slots import Slot
 from ggmlpy.runtime.context import Context
+from ggmlpy.runtime.inputs import StepInputs
 from ggmlpy.runtime.plans import Plan
 from ggmlpy.runtime.steady import SteadyStep
 from tests.engine.test_streams import make
@@ -196,7 +199,8 @@ def check_stopped(pair: Pair, seqs: list[int]) -> None:
 @contextmanager
 def interrupted_at(n: int) -> Iterator[None]:
     """An interrupt before the n-th line that is run of the code that takes in a step."""
-    files = {inspect.getfile(owner) for owner in (SteadyStep, KVCache, Plan)}
+    owners = (SteadyStep, StepInputs, KVCache, Slot, RecurrentState, Plan)
+    files = {inspect.getfile(owner) for owner in owners}
     left = n
 
     def trace(frame: FrameType, event: str, arg: Any) -> Any:
@@ -217,14 +221,25 @@ def interrupted_at(n: int) -> Iterator[None]:
         sys.settrace(before)
 
 
+MODELS = {
+    "full": Tiny(),
+    "window": Tiny("gemma3", head_size=32, n_rot=32, window=4, windowed=(0,), neox=True,
+                   qk_norm=True, post_norms=True),
+    "recurrent": Tiny("lfm2", convolutions=(0,), qk_norm=True, neox=True),
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
-def test_an_interrupt_at_any_line_leaves_the_cells_as_they_were(
-    tmp_path: Path, steady: Counter, unified: bool
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS.keys())
+def test_an_interrupt_at_any_line_leaves_the_memory_as_it_was(
+    tmp_path: Path, steady: Counter, monkeypatch: pytest.MonkeyPatch, unified: bool, model: Tiny
 ) -> None:
-    pair = Pair(tmp_path, unified=unified)
-    for seq in (0, 1):
-        pair.prompt(seq, 3)
+    """With a window of which cells are used again: what they held is forgotten, not wrong."""
+    monkeypatch.setattr("ggmlpy.memory.kv_cache.KV_PAD", 16)
+    pair = Pair(tmp_path, model=model, unified=unified, n_ctx_seq=64, n_ubatch=8)
     for n in range(1, 1000):
+        for seq in (0, 1):
+            pair.prompt(seq, 3)
         pair.decode(pair.next([0, 1], n))
         pair.decode(pair.next([0, 1], n))  # a step that goes on, as the one that is stopped
         try:
@@ -232,10 +247,11 @@ def test_an_interrupt_at_any_line_leaves_the_cells_as_they_were(
                 pair.quick.decode_batch(pair.next([0, 1], 3))
         except KeyboardInterrupt:
             pair.check_cells()
+            pair.decode(pair.next([0, 1], 4))
         else:
             break
         for each in (pair.quick, pair.careful):
-            each.seq_rm(-1, 3)
+            each.seq_rm(-1)
     assert 30 < n < 999
     assert steady.n >= n
 
@@ -279,19 +295,17 @@ def test_fewer_logits_than_tokens_are_a_step_of_its_own(tmp_path: Path, steady: 
     assert steady.n == 0
 
 
-MODELS = {
-    "window": Tiny("gemma3", head_size=32, n_rot=32, window=4, windowed=(0,), neox=True,
-                   qk_norm=True, post_norms=True),
-    "recurrent": Tiny("lfm2", convolutions=(0,), qk_norm=True, neox=True),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS.keys())
-def test_windows_and_recurrent_states_take_every_step_as_it_is(
-    tmp_path: Path, steady: Counter, model: Tiny
+@pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
+@pytest.mark.parametrize("model", ["window", "recurrent"])
+def test_windows_and_recurrent_states_go_on_too(
+    tmp_path: Path, steady: Counter, monkeypatch: pytest.MonkeyPatch, unified: bool, model: str
 ) -> None:
-    pair = Pair(tmp_path, model=model)
-    pair.prompt(0, 3)
-    for i in range(3):
-        pair.decode(pair.next([0], i))
-    assert steady.n == 0
+    """Through more tokens than a window has cells."""
+    monkeypatch.setattr("ggmlpy.memory.kv_cache.KV_PAD", 16)
+    pair = Pair(tmp_path, model=MODELS[model], unified=unified, n_ctx_seq=64, n_ubatch=8)
+    for seq, n in ((0, 3), (2, 5), (1, 2)):
+        pair.prompt(seq, n)
+    for i in range(40):
+        pair.decode(pair.next([2, 0, 1], i))
+    n_in_view = 3 * 42 // 16 if unified else 42 // 16  # steps that bring more cells into view
+    assert steady.n >= 40 - 2 - n_in_view
