@@ -113,7 +113,7 @@ class Ggmlpy:
         for i, tokens in enumerate(random_tokens(self._n_vocab, n_warm + n_steps, n_seqs)):
             batch = Batch()
             for seq, token in enumerate(tokens):
-                batch.add(token, depth + i, (seq,), wanted=True)
+                batch.add(token, depth + i, (seq,), output=True)
             started = perf_counter()
             context.decode_batch(batch)
             seconds.append(perf_counter() - started)

@@ -126,7 +126,7 @@ class LlamaCpp:
     def _fill_batch(
         self, tokens: Sequence[int], positions: Sequence[int], seqs: Sequence[int]
     ) -> None:
-        """Tokens of which no logits are wanted."""
+        """Tokens whose logits are not output."""
         batch = self._batch
         batch.n_tokens = len(tokens)
         for i, (token, position, seq) in enumerate(zip(tokens, positions, seqs, strict=True)):

@@ -344,7 +344,7 @@ def random_tokens(context: Context, n_rows: int, n: int) -> list[list[int]]:
 def prompt_batches(prompts: Sequence[Sequence[int]], n_batch: int, start: int = 0) -> list[Batch]:
     """Prompts of sequences 0, 1 … in batches of at most `n_batch` tokens, in this order.
 
-    Only the logits of each prompt's last token are wanted.
+    Only the logits of each prompt's last token are output.
     """
     return list(_cut(prompts, n_batch, start))
 
@@ -353,7 +353,7 @@ def _cut(prompts: Sequence[Sequence[int]], n_batch: int, start: int) -> Iterator
     batch = Batch()
     for seq, tokens in enumerate(prompts):
         for i, token in enumerate(tokens):
-            batch.add(token, start + i, (seq,), wanted=i == len(tokens) - 1)
+            batch.add(token, start + i, (seq,), output=i == len(tokens) - 1)
             if len(batch) == n_batch:
                 yield batch
                 batch = Batch()

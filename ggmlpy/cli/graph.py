@@ -99,7 +99,7 @@ def graph(
 def _build(
     path: Path, n_tokens: int, n_past: int, flash_attn: bool, type_k: str, type_v: str
 ) -> Graph:
-    """The graph of `n_tokens` after `n_past`, of which the last one's logits are wanted."""
+    """The graph of `n_tokens` after `n_past`, which outputs the last one's logits."""
     from ggmlpy.gguf import GGUFFile
     from ggmlpy.models import load_model
     from ggmlpy.runtime.context import build_graph

@@ -270,7 +270,7 @@ class Engine:
             taken.append((slot, n))
             tokens = sequence.tokens[sequence.n_run : sequence.n_run + n]
             last = n == sequence.n_due
-            batch.extend(slot.seq, tokens, sequence.n_run, last_wanted=last)
+            batch.extend(slot.seq, tokens, sequence.n_run, last_output=last)
         return taken, batch
 
     def _write_pieces(self, taken: list[tuple[_Slot, int]], logits: NDArray[np.float32]) -> None:

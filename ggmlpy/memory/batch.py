@@ -20,34 +20,35 @@ from ggmlpy.memory.spans import MAX_POSITION
 
 @dataclass(slots=True)
 class Batch:
-    """Tokens to decode: each with its position, the sequences it belongs to, and whether its
-    logits are wanted."""
+    """Tokens to decode: each with its position, the sequences it belongs to, and whether its logits
+    are output.
+    """
 
     tokens: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
     seq_ids: list[tuple[int, ...]] = field(default_factory=list)
-    wanted: list[bool] = field(default_factory=list)
+    outputs: list[bool] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     @checked
-    def add(self, token: int, position: int, seq_ids: Sequence[int], wanted: bool = False) -> None:
-        """Append one token of the sequences `seq_ids`, as (0,). Raises ArgumentError."""
+    def add(self, token: int, position: int, seq_ids: Sequence[int], output: bool = False) -> None:
+        """Append one token of the sequences `seq_ids`, such as (0,). Raises ArgumentError."""
         self.tokens.append(token)
         self.positions.append(position)
         self.seq_ids.append(tuple(seq_ids))
-        self.wanted.append(wanted)
+        self.outputs.append(output)
 
     @checked
     def add_sequence(
-        self, seq: int, tokens: Sequence[int], start: int, *, all_wanted: bool = False
+        self, seq: int, tokens: Sequence[int], start: int, *, all_outputs: bool = False
     ) -> None:
-        """Append consecutive tokens of one sequence; the last one's logits are wanted.
+        """Append consecutive tokens of one sequence. Logits are output of the last one, or of all.
 
         Raises ArgumentError.
         """
-        self.extend(seq, tokens, start, all_wanted=all_wanted)
+        self.extend(seq, tokens, start, all_outputs=all_outputs)
 
     def extend(
         self,
@@ -55,8 +56,8 @@ class Batch:
         tokens: Sequence[int],
         start: int,
         *,
-        all_wanted: bool = False,
-        last_wanted: bool = True,
+        all_outputs: bool = False,
+        last_output: bool = True,
     ) -> None:
         """`add_sequence` for arguments that are known to be of the right kinds."""
         if not tokens:
@@ -65,7 +66,7 @@ class Batch:
         self.tokens += tokens
         self.positions += range(start, start + n)
         self.seq_ids += [(seq,)] * n
-        self.wanted += [all_wanted] * (n - 1) + [all_wanted or last_wanted]
+        self.outputs += [all_outputs] * (n - 1) + [all_outputs or last_output]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +136,12 @@ def check(
 
     `next_position` is, for each sequence, where its next token belongs.
     """
-    lists = (batch.tokens, batch.positions, batch.seq_ids, batch.wanted)
+    lists = (batch.tokens, batch.positions, batch.seq_ids, batch.outputs)
     lengths = [len(each) for each in lists]
     if len(set(lengths)) != 1:
         raise BadBatch(
-            f"the batch has {lengths[0]} tokens, {lengths[1]} positions, {lengths[2]} lists of"
-            f" sequences and {lengths[3]} of wanted: as many of each"
+            f"the batch has {lengths[0]} tokens, {lengths[1]} positions, {lengths[2]} seq_ids and"
+            f" {lengths[3]} outputs: the numbers must be equal"
         )
     check_tokens(batch.tokens, n_vocab)
     expected = list(next_position)

@@ -175,11 +175,11 @@ class Context:
         n_vocab], good until the next call. Raises as `decode_batch` does.
         """
         batch = Batch()
-        batch.extend(seq, tokens, self.n_past(seq), all_wanted=all_logits)
+        batch.extend(seq, tokens, self.n_past(seq), all_outputs=all_logits)
         return self.decode_batch(batch)
 
     def decode_batch(self, batch: Batch) -> Logits:
-        """Run a batch: the logits of the wanted tokens in its order, [n_wanted, n_vocab].
+        """Run a batch: the logits of its output tokens in its order, [n_outputs, n_vocab].
 
         Good until the next call. Raises BadBatch or Unsupported for tokens that do not fit what the
         memory holds, CacheFull where there is no room; the memory is then as it was.
@@ -201,11 +201,11 @@ class Context:
                 self._steady = self._steady_after(batch, slot_info)
                 in_order = len(index) < 2 or bool((index[1:] > index[:-1]).all())
                 return outputs if in_order else outputs[np.argsort(index)]
-            wanted = np.flatnonzero(batch.wanted)
-            logits = np.empty((len(wanted), self.model.hparams.n_vocab), np.float32)
+            rows = np.flatnonzero(batch.outputs)
+            logits = np.empty((len(rows), self.model.hparams.n_vocab), np.float32)
             for ubatch in ubatches:
                 outputs, index = self._run(batch, self.memory.place(batch, ubatch))
-                logits[np.searchsorted(wanted, index)] = outputs
+                logits[np.searchsorted(rows, index)] = outputs
         return logits
 
     def _steady_after(self, batch: Batch, slot_info: SlotInfo) -> SteadyStep | None:
@@ -294,15 +294,15 @@ class Context:
         return ubatches
 
     def _run(self, batch: Batch, slot_info: SlotInfo) -> tuple[Logits, NDArray[np.int64]]:
-        """One ubatch: logits of its wanted tokens, and those tokens' places in the batch."""
+        """One ubatch: logits of its output tokens, and their indices in the batch."""
         ubatch = slot_info.ubatch
-        wanted = [i for i, place in enumerate(ubatch.places) if batch.wanted[place]]
-        plan = self._last = self.plans.get(Shape.of(ubatch, len(wanted), self.memory))
-        plan.inputs.fill(batch, slot_info, wanted)
-        logits = plan.run()[: len(wanted)]
+        outputs = [i for i, place in enumerate(ubatch.places) if batch.outputs[place]]
+        plan = self._last = self.plans.get(Shape.of(ubatch, len(outputs), self.memory))
+        plan.inputs.fill(batch, slot_info, outputs)
+        logits = plan.run()[: len(outputs)]
         if self.memory.recurrent is not None:
             self.memory.recurrent.note_written(ubatch.run_seqs.tolist())
-        return logits, ubatch.index[wanted]
+        return logits, ubatch.index[outputs]
 
 
 def _span(start: int, stop: int | None) -> tuple[int, int | None]:
@@ -325,7 +325,7 @@ def build_graph(
     type_v: TensorType = F16,
     flash_attn: bool = True,
 ) -> Graph:
-    """A model's graph for `n_tokens` after `n_past`, of which the last one's logits are wanted.
+    """A model's graph for `n_tokens` after `n_past`, which outputs the last one's logits.
 
     To look at, not to run: its inputs are empty.
     """

@@ -160,7 +160,7 @@ class SteadyStep:
             all(slot.appended is not None or slot.cache.window for slot in slot_info.slots)
             and not ubatch.is_shared
             and len(ubatch.runs) == len(batch)
-            and all(batch.wanted)
+            and all(batch.outputs)
         )
         return cls(batch, plan, slot_info, memory, n_vocab) if goes_on else None
 
@@ -204,8 +204,8 @@ class SteadyStep:
             self._n_left > 0
             and batch.positions == self._positions
             and batch.seq_ids == self._seq_ids
-            and len(tokens) == len(batch.wanted) == len(self._positions)
-            and all(batch.wanted)
+            and len(tokens) == len(batch.outputs) == len(self._positions)
+            and all(batch.outputs)
             and set(map(type, tokens)) == {int}
             and min(tokens) >= 0
             and max(tokens) < self._n_vocab

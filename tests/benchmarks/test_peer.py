@@ -22,7 +22,7 @@ from benchmarks.peer import LlamaCpp
 from benchmarks.worker import random_tokens
 
 N_VOCAB = 50
-Token = tuple[int, int, int, bool]  # token, position, sequence, logits wanted
+Token = tuple[int, int, int, bool]  # token, position, sequence, output
 
 
 class StandIn:
@@ -175,7 +175,7 @@ def test_a_prompt_is_one_sequence_whose_last_logits_are_wanted(
         assert [t for t, *_ in everything] == random_tokens(N_VOCAB, 1, n_tokens)[0]
         assert [position for _, position, *_ in everything] == list(range(n_tokens))
         assert {seq for *_, seq, _ in everything} == {0}
-        assert [i for i, (*_, wanted) in enumerate(everything) if wanted] == [n_tokens - 1]
+        assert [i for i, (*_, output) in enumerate(everything) if output] == [n_tokens - 1]
 
 
 @pytest.mark.parametrize("depth", [0, 7, 20])

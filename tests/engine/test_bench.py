@@ -269,7 +269,7 @@ def test_prompts_are_cut_into_batches_in_order() -> None:
     batches = prompt_batches([[1, 2, 3], [4, 5, 6]], 4, start=10)
     assert [batch.tokens for batch in batches] == [[1, 2, 3, 4], [5, 6]]
     assert [batch.positions for batch in batches] == [[10, 11, 12, 10], [11, 12]]
-    assert [batch.wanted for batch in batches] == [[False, False, True, False], [False, True]]
+    assert [batch.outputs for batch in batches] == [[False, False, True, False], [False, True]]
     assert prompt_batches([[]], 4) == []
 
 
@@ -281,7 +281,7 @@ def test_steps_go_on_where_each_sequence_is(
     watched = Watched(context, monkeypatch)
     assert len(timed_steps(context, [0, 1], 2)) == 2
     assert [batch.positions for batch in watched.batches] == [[0, 3], [1, 4]]
-    assert all(all(batch.wanted) for batch in watched.batches)
+    assert all(all(batch.outputs) for batch in watched.batches)
 
 
 def test_read_bandwidth_is_that_of_the_best_round(monkeypatch: pytest.MonkeyPatch) -> None:

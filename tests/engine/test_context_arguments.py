@@ -90,8 +90,8 @@ def test_what_is_no_sequence_position_or_token(
 @pytest.mark.parametrize(
     ("method", "arguments"),
     [
-        ("add", {"token": 1, "position": 0, "seq_ids": (0,), "wanted": True}),
-        ("add_sequence", {"seq": 0, "tokens": [1], "start": 0, "all_wanted": True}),
+        ("add", {"token": 1, "position": 0, "seq_ids": (0,), "output": True}),
+        ("add_sequence", {"seq": 0, "tokens": [1], "start": 0, "all_outputs": True}),
     ],
 )
 def test_what_a_batch_does_not_take(method: str, arguments: dict[str, Any]) -> None:

@@ -229,8 +229,8 @@ def test_sequences_by_hand(path: Path) -> None:
     assert [context.seq_pos_max(seq) for seq in (0, 1)] == [2, 2]
     assert context.seq_pos_min(1) == 0
     batch = Batch()
-    batch.add(8, 3, (0,), wanted=True)
-    batch.add(8, 3, (1,), wanted=True)
+    batch.add(8, 3, (0,), output=True)
+    batch.add(8, 3, (1,), output=True)
     first, second = context.decode_batch(batch)
     np.testing.assert_array_equal(first, second)
     context.seq_rm(1, 2)

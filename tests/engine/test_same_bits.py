@@ -37,7 +37,7 @@ def run_all(run: Context, texts: Texts, n: int) -> Logits:
         for seq in due:
             start = run.n_past(seq)
             tokens = texts[seq][start : start + n]
-            batch.add_sequence(seq, tokens, start, all_wanted=True)
+            batch.add_sequence(seq, tokens, start, all_outputs=True)
             lengths.append(len(tokens))
         logits = np.split(run.decode_batch(batch), np.cumsum(lengths)[:-1])
         for seq, rows in zip(due, logits, strict=True):

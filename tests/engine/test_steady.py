@@ -34,10 +34,10 @@ N_CTX_SEQ = 300  # more than 256 cells in view once, which is another plan
 
 
 def tokens_of(*pairs: tuple[int, int, int]) -> Batch:
-    """(token, position, sequence), all wanted."""
+    """(token, position, sequence), all output."""
     batch = Batch()
     for token, position, seq in pairs:
-        batch.add(token, position, (seq,), wanted=True)
+        batch.add(token, position, (seq,), output=True)
     return batch
 
 
@@ -264,7 +264,7 @@ def test_a_batch_of_lists_of_several_lengths_is_refused(tmp_path: Path) -> None:
     batch = pair.next([0, 1], 2)
     del batch.tokens[1]
     for each in (pair.quick, pair.careful):
-        with pytest.raises(BadBatch, match="1 tokens, 2 positions, 2 lists of sequences and 2 of"):
+        with pytest.raises(BadBatch, match="1 tokens, 2 positions, 2 seq_ids and 2 outputs"):
             each.decode_batch(batch)
     pair.check_cells()
 
@@ -289,7 +289,7 @@ def test_fewer_logits_than_tokens_are_a_step_of_its_own(tmp_path: Path, steady: 
         pair.prompt(seq, 3)
     pair.decode(pair.next([0, 1], 1))
     batch = pair.next([0, 1], 2)
-    batch.wanted[0] = False
+    batch.outputs[0] = False
     pair.decode(batch)
     pair.decode(pair.next([0, 1], 3))
     assert steady.n == 0

@@ -63,10 +63,10 @@ def alone(folder: Path, tokens: list[int], **options: object) -> NDArray[np.floa
 
 
 def everyone(seqs: list[int], starts: dict[int, int], stops: dict[int, int]) -> Batch:
-    """A batch of tokens `starts[s]` to `stops[s]` of every sequence's text, all wanted."""
+    """A batch of tokens `starts[s]` to `stops[s]` of every sequence's text, all output."""
     batch = Batch()
     for s in seqs:
-        batch.add_sequence(s, TEXTS[s][starts[s] : stops[s]], starts[s], all_wanted=True)
+        batch.add_sequence(s, TEXTS[s][starts[s] : stops[s]], starts[s], all_outputs=True)
     return batch
 
 
@@ -151,7 +151,7 @@ def test_every_pair_of_cache_types(tmp_path: Path, kv: str) -> None:
     texts = {0: LONG[:5], 1: LONG[5:14], 2: LONG[14:17]}
     batch = Batch()
     for s, text in texts.items():
-        batch.add_sequence(s, text, 0, all_wanted=True)
+        batch.add_sequence(s, text, 0, all_outputs=True)
     want = np.concatenate([alone(tmp_path, text, kv=kv, model=model) for text in texts.values()])
     for unified in (False, True):
         run = make(tmp_path, n_seq_max=3, unified=unified, kv=kv)

@@ -128,7 +128,7 @@ class _History:
     def _decode(self, parts: list[tuple[int, list[int]]]) -> None:
         batch = Batch()
         for seq, tokens in parts:
-            batch.add_sequence(seq, tokens, self.context.n_past(seq), all_wanted=True)
+            batch.add_sequence(seq, tokens, self.context.n_past(seq), all_outputs=True)
         logits = self.context.decode_batch(batch).copy()
         first = 0
         for seq, tokens in parts:

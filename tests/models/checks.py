@@ -141,7 +141,7 @@ def check_engine_sequences(path: Path, model: Tiny, unified: bool) -> None:
     for lengths in ({2: 6, 0: 6, 1: 1}, {3: 16, 1: 4}, {0: 1, 1: 1, 2: 1}, {2: 9, 1: 5, 0: 9}):
         batch = Batch()
         for s, n in lengths.items():
-            batch.add_sequence(s, sequences[s][done[s] : done[s] + n], done[s], all_wanted=True)
+            batch.add_sequence(s, sequences[s][done[s] : done[s] + n], done[s], all_outputs=True)
         got = np.split(run.decode_batch(batch), np.cumsum(list(lengths.values()))[:-1])
         for (s, n), logits in zip(lengths.items(), got, strict=True):
             np.testing.assert_array_equal(logits, alone_logits[s][done[s] : done[s] + n])

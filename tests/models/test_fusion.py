@@ -70,11 +70,11 @@ def logits(
     several, backend = context(model, fusion, flash_attn=flash_attn, n_seq_max=3)
     for seq, n in enumerate((5, 9, 5)):
         batch = Batch()
-        batch.add_sequence(seq, TOKENS[seq : seq + n], 0, all_wanted=True)
+        batch.add_sequence(seq, TOKENS[seq : seq + n], 0, all_outputs=True)
         parts.append(several.decode_batch(batch).copy())
     batch = Batch()
     for seq, n in enumerate((5, 9, 5)):
-        batch.add_sequence(seq, TOKENS[seq + n : seq + n + 2], n, all_wanted=True)
+        batch.add_sequence(seq, TOKENS[seq + n : seq + n + 2], n, all_outputs=True)
     parts.append(several.decode_batch(batch).copy())
     n_records.append(len(backend.kernels))
     return np.concatenate(parts), n_records

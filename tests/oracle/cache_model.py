@@ -186,6 +186,12 @@ class LayersModel:
         return len(gone)
 
 
+def _check_range(start: int, stop: int | None) -> None:
+    """Positions move only within a range: below 0 is from the start, or to the end."""
+    if stop is not None and 0 <= stop < start:
+        raise BadBatch
+
+
 def _within(position: int, start: int, stop: int | None) -> bool:
     return position >= start and (stop is None or position < stop)
 
@@ -305,11 +311,13 @@ class MemoryModel:
         self.seq_rm(-1, 0, None)
 
     def seq_add(self, seq: int, start: int, stop: int | None, delta: int) -> None:
+        _check_range(start, stop)
         self._move(seq, start, stop, lambda at: at + delta, may_meet=False)
 
     def seq_div(self, seq: int, start: int, stop: int | None, divisor: int) -> None:
         if divisor < 1:
             raise BadBatch
+        _check_range(start, stop)
         self._move(seq, start, stop, lambda at: at // divisor, may_meet=True)
 
     def _move(

@@ -77,7 +77,7 @@ class Side:
         assert self.picture() == before
 
     def decode(self, batch: Batch) -> NDArray[np.float32] | None:
-        """Decode and check what each wanted token saw; None where it must fail and did."""
+        """Decode and check what each output token saw; None where it must fail and did."""
         error = self.expected(lambda model: model.decode(batch))
         if error is not None:
             self.fails(error, lambda context: context.decode_batch(batch))
@@ -127,9 +127,9 @@ class Side:
     def _check_logits(
         self, batch: Batch, seen: list[list[Seen]], logits: NDArray[np.float32]
     ) -> None:
-        wanted = np.flatnonzero(batch.wanted)
-        assert logits.shape == (len(wanted), self.context.model.hparams.n_vocab)
-        for i, row in zip(wanted, logits, strict=True):
+        rows = np.flatnonzero(batch.outputs)
+        assert logits.shape == (len(rows), self.context.model.hparams.n_vocab)
+        for i, row in zip(rows, logits, strict=True):
             token, position = batch.tokens[i], batch.positions[i]
             for part, got in zip(seen[i], np.split(row, len(seen[i])), strict=True):
                 want = attention_weights(token, position, part.elements())

@@ -30,8 +30,8 @@ N_SEQ = 3
 SEQS = st.integers(0, N_SEQ - 1)
 STRANGERS = st.sampled_from([-2, -1, N_SEQ])
 RARELY = st.integers(0, 5).map(lambda n: n == 0)
-# Which of a batch's tokens are wanted, and which part of a sequence an operation is about.
-WANTED = st.just(-1) | st.integers(0, 63)
+# Which of a batch's tokens are output, and which part of a sequence an operation is about.
+OUTPUTS = st.just(-1) | st.integers(0, 63)
 PARTS = st.tuples(
     st.sampled_from(["all", "head", "head", "tail", "tail", "middle", "middle", "odd"]),
     st.integers(0, 10),
@@ -113,17 +113,17 @@ class Histories(RuleBasedStateMachine):
     @rule(
         runs=st.lists(st.tuples(SEQS, st.integers(1, 6)), min_size=1, max_size=3),
         interleaved=st.booleans(),
-        wanted=WANTED,
+        outputs=OUTPUTS,
     )
-    def decode(self, runs: list[tuple[int, int]], interleaved: bool, wanted: int) -> None:
+    def decode(self, runs: list[tuple[int, int]], interleaved: bool, outputs: int) -> None:
         order = [((seq,), i) for seq, n in runs for i in range(n)]
         if interleaved:
             order.sort(key=lambda entry: entry[1])
-        self.decode_tokens([seqs for seqs, _ in order], wanted)
+        self.decode_tokens([seqs for seqs, _ in order], outputs)
 
-    @rule(order=st.permutations(range(N_SEQ)), n_seqs=st.integers(1, N_SEQ), wanted=WANTED)
-    def decode_one_each(self, order: list[int], n_seqs: int, wanted: int) -> None:
-        self.decode_tokens([(seq,) for seq in order[:n_seqs]], wanted)
+    @rule(order=st.permutations(range(N_SEQ)), n_seqs=st.integers(1, N_SEQ), outputs=OUTPUTS)
+    def decode_one_each(self, order: list[int], n_seqs: int, outputs: int) -> None:
+        self.decode_tokens([(seq,) for seq in order[:n_seqs]], outputs)
 
     @rule(seq=SEQS, n=st.integers(5, 14))
     def decode_a_prompt(self, seq: int, n: int) -> None:
@@ -135,29 +135,29 @@ class Histories(RuleBasedStateMachine):
         n_shared=st.integers(1, 4),
         apart=st.lists(SEQS, max_size=2),
         again=st.integers(0, 1),
-        wanted=WANTED,
+        outputs=OUTPUTS,
     )
     def decode_shared(
-        self, seq: int, n_shared: int, apart: list[int], again: int, wanted: int
+        self, seq: int, n_shared: int, apart: list[int], again: int, outputs: int
     ) -> None:
         """Tokens of all sequences that hold the same as one; then some of them go their ways."""
         layers = self.sides[0].model.layers
         alike = tuple(
             other for other in range(N_SEQ) if all(p.held[other] == p.held[seq] for p in layers)
         )
-        self.decode_tokens([alike] * n_shared + [(s,) for s in apart] + [alike] * again, wanted)
+        self.decode_tokens([alike] * n_shared + [(s,) for s in apart] + [alike] * again, outputs)
 
-    def decode_tokens(self, tokens: list[tuple[int, ...]], wanted: int) -> None:
-        self.decode_batch(self.batch_of(tokens, wanted))
+    def decode_tokens(self, tokens: list[tuple[int, ...]], outputs: int) -> None:
+        self.decode_batch(self.batch_of(tokens, outputs))
 
-    def batch_of(self, tokens: list[tuple[int, ...]], wanted: int) -> Batch:
+    def batch_of(self, tokens: list[tuple[int, ...]], outputs: int) -> Batch:
         """Tokens of these sequences, each where the next one belongs."""
         batch = Batch()
         past = {seq: self.sides[0].model.seq_pos_max(seq) + 1 for seq in range(N_SEQ)}
         for i, seqs in enumerate(tokens):
             position = max(past[seq] for seq in seqs)
             past |= dict.fromkeys(seqs, position + 1)
-            batch.add(self.next_name(), position, seqs, bool(wanted >> i % 6 & 1))
+            batch.add(self.next_name(), position, seqs, bool(outputs >> i % 6 & 1))
         return batch
 
     @precondition(lambda self: self.layouts == (True,))
