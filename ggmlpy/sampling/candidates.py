@@ -1,4 +1,4 @@
-"""The tokens that are still in play, and the search for the largest logits."""
+"""The tokens that can still be drawn, and the search for the largest logits."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from numpy.typing import NDArray
 
 Ids = NDArray[np.int64]
 
-# The maxima of groups of logits bound the k-th largest logit from below, and closely if there are
-# some times k groups. One pass over groups and one comparison then replace a partition, at less
-# than a tenth of its time for 128 K logits; below some thousand a partition is as quick.
+# The k-th largest of the maxima of groups of logits is a lower bound of the k-th largest logit, and
+# a close one if there are several times k groups. One pass over the groups and one comparison then
+# replace a partition, in less than a tenth of its time for 128 K logits. Below some thousand logits
+# a partition is as fast.
 _MIN_GROUPED = 8192
 _GROUPS_PER_K = 4
 _GROUP_SIZES = range(4, 65)
 
-# A draw over more tokens than this goes first to a block, then into it: a cumulative sum over the
-# whole vocabulary would take ten times as long as the exponentials.
+# A draw over more tokens than this first selects a block, then a token in it: a cumulative sum over
+# the whole vocabulary would take ten times as long as the exponentials.
 DRAW_BLOCK = 1024
 
 
@@ -26,8 +27,8 @@ DRAW_BLOCK = 1024
 class Candidates:
     """Tokens with their logits.
 
-    ids        token ids [n]; None while all tokens are in play, and an index is the id
-    logits     [n]; f32 as the model gave them while all are in play, f64 after the first cut
+    ids        token ids [n]; None before the first cut, when a position is the id
+    logits     [n]; the model's f32 before the first cut, f64 after it
     max        the largest logit, finite
     is_sorted  descending by logit, ties by ascending id
     """
@@ -44,7 +45,7 @@ class Candidates:
     def weights(self) -> NDArray[np.floating[Any]]:
         """Unnormalised probabilities [n]: exp(logit - max), so 1 for the most probable token.
 
-        Kept, also for those of them that `top` keeps: not to be changed.
+        Cached, and shared with the result of `top`: do not change them.
         """
         if self._weights is None:
             below = self.below_max()
@@ -52,15 +53,15 @@ class Candidates:
         return self._weights
 
     def below_max(self, t: float = 1.0) -> NDArray[np.floating[Any]]:
-        """(logits - max) / t, [n]; what is beyond the range of f32 is -inf."""
-        if self.logits.dtype == np.float64:  # nothing that was f32 overflows here
+        """(logits - max) / t, [n]; -inf where that exceeds the range of f32."""
+        if self.logits.dtype == np.float64:  # values that were f32 cannot overflow f64
             below = self.logits - self.max
             return below if t == 1.0 else below / t
         with np.errstate(over="ignore"):
             return (self.logits - self.max) / t
 
     def top(self, k: int) -> Candidates:
-        """The k largest, sorted. Tokens with a logit of -inf are left out: they cannot be drawn."""
+        """The k largest, sorted, without tokens whose logit is -inf: they cannot be drawn."""
         if not self.is_sorted:
             return self.take(largest(self.logits, k), is_sorted=True)
         if k >= len(self.logits):
@@ -70,7 +71,7 @@ class Candidates:
         return Candidates(ids, self.logits[:k], self.max, True, weights)
 
     def take(self, positions: Ids, is_sorted: bool) -> Candidates:
-        """Those at `positions`, in that order. The largest must be among them if not sorted."""
+        """Those at `positions`, in that order; unless `is_sorted` the largest must be there."""
         ids = positions if self.ids is None else self.ids[positions]
         logits = self.logits[positions].astype(np.float64, copy=False)
         return Candidates(ids, logits, float(logits[0]) if is_sorted else self.max, is_sorted)
@@ -79,23 +80,23 @@ class Candidates:
 def largest(values: NDArray[np.floating[Any]], k: int) -> Ids:
     """Positions of the k largest values, descending; of equal values the lowest position first.
 
-    Values of -inf are never among them, so there may be fewer than k. `values` has no NaN.
-    The outcome does not depend on how numpy's partition orders equal values.
+    Values of -inf are left out, so there may be fewer than k. `values` must not contain NaN. The
+    result does not depend on how numpy's partition orders equal values.
     """
     bound = _kth_at_least(values, k) if k < len(values) else -np.inf
-    # Methods of arrays here and in filters.py: np's functions of the same names cost another
-    # microsecond each, and a small model takes 40 for all of its layers.
+    # Array methods here and in filters.py: np's functions of the same names cost a microsecond
+    # more, and a small model takes 40 us for all of its layers.
     positions = (values >= bound if bound > -np.inf else values > bound).nonzero()[0]
     order = (-values[positions]).argsort(kind="stable")
     return positions[order[:k]]
 
 
 def _kth_at_least(values: NDArray[np.floating[Any]], k: int) -> float:
-    """A number that is not above the k-th largest value, and close to it."""
+    """A close lower bound of the k-th largest value."""
     size = min(len(values) // (k * _GROUPS_PER_K), _GROUP_SIZES[-1])
     if len(values) >= _MIN_GROUPED and size in _GROUP_SIZES:
-        # Group g is the column g, g + n_groups, …: the maximum runs along contiguous rows. Each of
-        # the k largest maxima is a value, so k values are not below the smallest of them.
+        # Group g consists of the values g, g + n_groups, …, so that the maximum is taken along
+        # contiguous rows. The k largest maxima are values, so k values are at least the smallest.
         n_groups = len(values) // size
         values = values[: size * n_groups].reshape(size, n_groups).max(axis=0)
     kth = len(values) - k
@@ -117,6 +118,6 @@ def draw(weights: NDArray[np.floating[Any]], u: float) -> int:
     before = reached[block - 1] if block > 0 else 0.0
     inside = weights[starts[block] : starts[block] + DRAW_BLOCK]
     within = int(np.cumsum(inside, dtype=np.float64).searchsorted(target - before, side="right"))
-    if within == len(inside):  # the two sums of one block may differ in their last bit
+    if within == len(inside):  # the two sums of a block may differ in the last bit
         within = int(np.flatnonzero(inside)[-1])
     return int(starts[block]) + within

@@ -1,4 +1,4 @@
-"""The usual chain of filters in compiled code: some 30 calls of numpy less for a token."""
+"""The usual sampler chain in compiled code, which saves some 30 calls of numpy per token."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ from ggmlpy.graph.buffer import address_of
 from ggmlpy.sampling.candidates import DRAW_BLOCK
 from ggmlpy.sampling.filters import Filter, MinP, Temperature, TopK, TopP
 
-_MOST = DRAW_BLOCK  # candidates; more are drawn by blocks, and sorted faster by numpy
+_MAX_CANDIDATES = DRAW_BLOCK  # more are drawn by blocks, and sorted faster by numpy
 _ORDER = (TopK, TopP, MinP, Temperature)
 
 
 @cache
 def _function() -> Callable[[int, int, int, float], int]:
-    """backends/cpu/choose.py, compiled for this CPU. It keeps the GIL: it is over in microseconds,
-    and who lets go of it may wait for as many milliseconds."""
-    with importing("the compiled sampler"):  # not before: for greedy sampling it is not needed
+    """backends/cpu/choose.py, compiled for this CPU.
+
+    It holds the GIL: it takes microseconds, and to get a released GIL back may take milliseconds.
+    """
+    with importing("the compiled sampler"):  # imported late: greedy sampling does not need it
         from ggmlpy.backends.cpu.choose import choose
         from ggmlpy.backends.cpu.isa import select
         from ggmlpy.backends.cpu.jit import shared_jit
@@ -36,12 +38,12 @@ def _function() -> Callable[[int, int, int, float], int]:
 
 
 class CompiledChain:
-    """What a top_k, then some of top_p, min_p and temperature, and a draw choose."""
+    """A sampler chain of top_k, then any of top_p, min_p and temperature, then a draw."""
 
     __slots__ = ("_address", "_filters", "_memory", "_record")
 
     def __init__(self, filters: Sequence[Filter]) -> None:
-        """`filters` are such a chain, see `of`."""
+        """Use `of`, which checks that `filters` are such a chain."""
         from ggmlpy.backends.cpu.choose import CHAIN
 
         self._filters = tuple(filters)
@@ -52,7 +54,7 @@ class CompiledChain:
                 case TopK():
                     k = step.k
                 case TopP():
-                    top_p, min_keep = step.p, min(step.min_keep, k)  # which may be any integer
+                    top_p, min_keep = step.p, min(step.min_keep, k)  # min_keep may be any integer
                 case MinP():
                     log_min_p, min_keep = math.log(step.p), min(step.min_keep, k)
                 case Temperature():
@@ -64,27 +66,27 @@ class CompiledChain:
         self._address = address_of(self._record)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return CompiledChain, (self._filters,)  # a copy has memory of its own
+        return CompiledChain, (self._filters,)  # a copy gets its own memory
 
     @staticmethod
     def of(filters: Sequence[Filter]) -> CompiledChain | None:
-        """None if they are others, or in another order."""
+        """The compiled chain of these filters; None for other filters or another order."""
         kinds = [type(step) for step in filters]
         if kinds != [kind for kind in _ORDER if kind in kinds]:
             return None
         first = filters[0] if filters else None
-        if not isinstance(first, TopK) or first.k > _MOST:
+        if not isinstance(first, TopK) or first.k > _MAX_CANDIDATES:
             return None
         keeps = {step.min_keep for step in filters if isinstance(step, TopP | MinP)}
         return CompiledChain(filters) if len(keeps) <= 1 else None
 
     def is_of(self, filters: Sequence[Filter]) -> bool:
-        """Whether these are the filters that it was made of: nobody has changed the list."""
+        """Whether these are the filters that it was made of, so that the list was not changed."""
         mine = self._filters
         return len(filters) == len(mine) and all(map(is_, filters, mine))
 
-    def choose(self, logits: NDArray[np.float32], u: float) -> int | None:
-        """The token drawn by u in [0, 1); None for logits that `Sampler.sample` refuses."""
+    def sample(self, logits: NDArray[np.float32], u: float) -> int | None:
+        """The token drawn by u in [0, 1); None for logits that `Sampler.sample` rejects."""
         logits = np.ascontiguousarray(logits)
         token = _function()(self._address, address_of(logits), len(logits), u)
         return token if token >= 0 else None

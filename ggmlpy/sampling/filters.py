@@ -1,7 +1,7 @@
-"""Steps that drop tokens and reshape what is left, in the order in which llama.cpp runs them.
+"""Filters: steps of the sampler chain that drop tokens or reshape their distribution.
 
-A filter takes candidates and returns candidates, at least one. A new one (XTC, dynamic
-temperature) is another subclass of Filter in the list that `filters` returns.
+A filter takes candidates and returns candidates, at least one. A new one (XTC, dynamic temperature)
+is a subclass of Filter in the list that `filters` returns, in llama.cpp's order.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ggmlpy.sampling.candidates import Candidates
 from ggmlpy.sampling.params import SamplingParams
 
-# top_p over an unsorted vocabulary sorts this many of the largest first, then more if need be.
+# top_p over an unsorted vocabulary first sorts this many of the largest, then more as needed.
 _FIRST_HEAD = 256
 _HEAD_GROWTH = 8
 
@@ -29,11 +29,11 @@ class Filter(ABC):
 
     @abstractmethod
     def apply(self, candidates: Candidates) -> Candidates:
-        """What is left. `candidates` itself is not changed."""
+        """The remaining candidates. `candidates` itself is not changed."""
 
 
 def filters(params: SamplingParams) -> list[Filter]:
-    """The filters that `params` asks for; none for a greedy choice."""
+    """The filters that `params` asks for; none for greedy sampling."""
     steps: list[Filter] = []
     if params.is_greedy:
         return steps
@@ -53,7 +53,7 @@ def filters(params: SamplingParams) -> list[Filter]:
 
 @dataclass(frozen=True, slots=True)
 class TopK(Filter):
-    """Keep the k largest logits; of equal ones at the edge, the lowest ids."""
+    """Keep the k largest logits; of equal ones the lowest ids."""
 
     k: int
 
@@ -133,7 +133,7 @@ class MinP(Filter):
 
 @dataclass(frozen=True, slots=True)
 class Temperature(Filter):
-    """Divide the logits by t > 0, relative to the largest so that a tiny t cannot overflow it."""
+    """Divide the logits by t > 0, relative to the largest, so that a tiny t does not overflow."""
 
     t: float
 

@@ -1,4 +1,4 @@
-"""The knobs of sampling, with llama-cpp-python's names and defaults."""
+"""Sampling parameters, with llama-cpp-python's names and defaults."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from ggmlpy.errors import SamplingError
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How the next token is chosen. Every value is checked; a bad one raises SamplingError.
+    """How the next token is sampled. Raises SamplingError for a value out of its range.
 
     temperature        divides the logits; 0 or less is greedy: the largest logit after penalties
     top_k              keep the k most probable tokens; 0 or less keeps all
     top_p              keep the most probable tokens until their probabilities reach p; 1 keeps all
     min_p              drop tokens less probable than p times the most probable; 0 keeps all
-    typical_p          keep the tokens whose surprise is nearest to the entropy, until they hold
-                       more than p; 1 keeps all
-    repeat_penalty     a token seen lately: a positive logit is divided by it, others multiplied
-    frequency_penalty  subtracted once for every time that the token was seen
-    presence_penalty   subtracted once if the token was seen at all
-    penalty_last_n     how many of the last tokens the penalties see; 0: none, -1: all
-    seed               of the draws; None takes a fresh one, readable as `Sampler.seed`
-    logit_bias         token id -> what is added to its logit; -inf bans the token
+    typical_p          keep the tokens whose surprise is nearest to the entropy, until their
+                       probabilities exceed p; 1 keeps all
+    repeat_penalty     divides the logits of the last tokens if positive, multiplies them otherwise
+    frequency_penalty  subtracted from a logit once for each occurrence among the last tokens
+    presence_penalty   subtracted from a logit if the token is among the last tokens
+    penalty_last_n     how many of the last tokens the penalties consider; 0: none, -1: all
+    seed               of the draws; None takes a random one, see `Sampler.seed`
+    logit_bias         {token id: value added to its logit}; -inf bans the token
     min_keep           typical_p, top_p and min_p leave at least this many tokens
     """
 
@@ -72,7 +72,7 @@ def _check_bias(logit_bias: object) -> None:
     for token, bias in logit_bias.items():
         _check_integer("a token id of logit_bias", token, low=0)
         name = f"logit_bias[{token}]"
-        # +inf would make every other token impossible, and two of them undecidable.
+        # +inf would rule out every other token, and two of them would leave the draw undefined.
         if not _is_real(bias) or math.isnan(bias) or bias == math.inf:
             raise _error(name, bias, "a number, or -inf")
 
@@ -81,8 +81,8 @@ def _check_real(
     name: str, value: object, low: float = -math.inf, high: float = math.inf, note: str = ""
 ) -> None:
     if not _is_real(value) or not math.isfinite(value) or not low <= value <= high:
-        wanted = "a finite number" if low == -math.inf else f"a number in {low:g} .. {high:g}"
-        raise _error(name, value, wanted + note)
+        must_be = "a finite number" if low == -math.inf else f"a number in {low:g} .. {high:g}"
+        raise _error(name, value, must_be + note)
 
 
 def _check_integer(
@@ -90,10 +90,10 @@ def _check_integer(
 ) -> None:
     fits = _is_integer(value) and (low is None or value >= low) and (high is None or value <= high)
     if not fits:
-        wanted = "an integer"
+        must_be = "an integer"
         if low is not None:
-            wanted += f" >= {low}" if high is None else f" in {low} .. {high}"
-        raise _error(name, value, wanted + note)
+            must_be += f" >= {low}" if high is None else f" in {low} .. {high}"
+        raise _error(name, value, must_be + note)
 
 
 def _is_real(value: object) -> TypeGuard[float]:
@@ -112,5 +112,5 @@ def _is_kind(parse: Parse, value: object) -> bool:
     return True
 
 
-def _error(name: str, value: object, wanted: str) -> SamplingError:
-    return SamplingError(f"{name} is {value!r}: must be {wanted}")
+def _error(name: str, value: object, must_be: str) -> SamplingError:
+    return SamplingError(f"{name} is {value!r}: must be {must_be}")

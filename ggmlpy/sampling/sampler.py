@@ -1,4 +1,4 @@
-"""The chain: edits, filters, then one draw with a seed."""
+"""The sampler chain: logits processors, filters, then a draw with a seed."""
 
 from __future__ import annotations
 
@@ -12,28 +12,30 @@ from numpy.typing import NDArray
 from ggmlpy.errors import SamplingError
 from ggmlpy.sampling.candidates import Candidates, Ids, draw
 from ggmlpy.sampling.compiled import CompiledChain
-from ggmlpy.sampling.edits import edits
 from ggmlpy.sampling.filters import filters
+from ggmlpy.sampling.logits_processors import logits_processors
 from ggmlpy.sampling.params import SamplingParams
 
 
 class Sampler:
-    """Chooses tokens for one sequence.
+    """The sampler chain of one sequence.
 
     The order is llama.cpp's: logit_bias, penalties | top_k, typical_p, top_p, min_p, temperature |
     draw. Steps that `params` switches off are not in the chain and cost nothing.
 
     A draw maps one number of PCG64(seed), whose stream numpy guarantees, through the cumulative
-    sum of the probabilities. After a cut all of this is f64, so that the same seed and the same
-    logits give the same tokens on every platform. With the whole vocabulary in play to the end
-    the exponentials are f32 and may differ in their last bit between platforms.
+    sum of the probabilities. After the first cut all of this is f64, so that the same seed and the
+    same logits give the same tokens on every platform. Without a cut the exponentials are f32 and
+    may differ in the last bit between platforms.
 
-    `edits` and `filters` are plain lists: a step of one's own can be inserted, a subclass of Edit
-    (edits.py) or Filter (filters.py); greedy sampling has no filters. Those of most chains, a top_k
-    first, run in compiled code, to the same tokens.
+    `logits_processors` and `filters` are plain lists, into which subclasses of LogitsProcessor and
+    Filter can be inserted; greedy sampling has no filters. Common chains, which begin with a top_k,
+    run in compiled code and give the same tokens.
     """
 
-    __slots__ = ("_bits", "_chain", "edits", "filters", "n_vocab", "params", "seed")
+    __slots__ = (
+        "_bits", "_compiled", "filters", "logits_processors", "n_vocab", "params", "seed",
+    )  # fmt: skip
 
     def __init__(self, params: SamplingParams, n_vocab: int) -> None:
         if n_vocab < 1:
@@ -41,45 +43,45 @@ class Sampler:
         self.params = params
         self.n_vocab = n_vocab
         self.seed = secrets.randbits(32) if params.seed is None else int(params.seed)
-        self.edits = edits(params, n_vocab)
+        self.logits_processors = logits_processors(params, n_vocab)
         self.filters = filters(params)
-        self._chain = CompiledChain.of(self.filters)
+        self._compiled = CompiledChain.of(self.filters)
         self._bits = np.random.PCG64(self.seed)
 
     def accept(self, token: int) -> None:
-        """Tell the penalties about the next token of the sequence.
+        """Add the next token of the sequence to those that the penalties consider.
 
-        Prompt tokens count as well as generated ones; `sample` does not call this by itself.
+        Call it for prompt tokens and for generated ones: `sample` does not.
         """
         if not 0 <= token < self.n_vocab:
             raise SamplingError(f"token is {token}: must be in 0 .. {self.n_vocab - 1}")
-        for step in self.edits:
+        for step in self.logits_processors:
             step.accept(token)
 
     def sample(self, logits: NDArray[np.float32]) -> int:
-        """Choose a token. `logits` [n_vocab] is not changed.
+        """Sample a token. `logits` [n_vocab] is not changed.
 
         Raises SamplingError where the logits have a NaN, a +inf, or nothing but -inf; BackendError
         and KernelError where nothing can be compiled here.
         """
-        logits = self._edited(logits)
+        logits = self._processed(logits)
         if self.params.is_greedy:
             return _argmax(logits)
-        if self._chain is not None and self._chain.is_of(self.filters):
-            token = self._chain.choose(logits, self._uniform())
+        if self._compiled is not None and self._compiled.is_of(self.filters):
+            token = self._compiled.sample(logits, self._uniform())
             if token is not None:
                 return token
-            self._bits.advance(-1)  # nothing was drawn, and an error is on its way
+            self._bits.advance(-1)  # nothing was drawn: `_filtered` raises
         candidates = self._filtered(logits)
         position = draw(candidates.weights(), self._uniform())
         return position if candidates.ids is None else int(candidates.ids[position])
 
     def probabilities(self, logits: NDArray[np.float32]) -> tuple[Ids, NDArray[np.float64]]:
-        """What `sample` draws from: token ids [n] and their probabilities [n], which sum to 1.
+        """The distribution that `sample` draws from: token ids [n] and probabilities [n].
 
-        In the order of the cumulative sum: by descending logit once a step has sorted, else by id.
+        In the order of the cumulative sum: by descending logit if a step sorts, else by id.
         """
-        logits = self._edited(logits)
+        logits = self._processed(logits)
         if self.params.is_greedy:
             return np.array([_argmax(logits)], np.int64), np.ones(1)
         candidates = self._filtered(logits)
@@ -87,12 +89,12 @@ class Sampler:
         ids = np.arange(self.n_vocab) if candidates.ids is None else candidates.ids
         return ids, weights / weights.sum()
 
-    def _edited(self, logits: NDArray[Any]) -> NDArray[np.float32]:
-        """The logits after the edits: a copy if there is anything to change."""
+    def _processed(self, logits: NDArray[Any]) -> NDArray[np.float32]:
+        """The logits after the logits processors: a copy if these change anything."""
         if logits.shape != (self.n_vocab,):
             raise SamplingError(f"logits have shape {logits.shape}: must be ({self.n_vocab},)")
         is_changed = False
-        for step in self.edits:
+        for step in self.logits_processors:
             if not step.is_idle:
                 logits = logits if is_changed else logits.astype(np.float32)
                 is_changed = True
@@ -111,14 +113,14 @@ class Sampler:
 
 
 def _argmax(logits: NDArray[np.float32]) -> int:
-    """The index of the largest logit, the lowest of equal ones."""
+    """The index of the largest logit; of equal ones the lowest."""
     token = int(logits.argmax())
     _check_max(float(logits[token]), logits)
     return token
 
 
 def _check_max(largest: float, logits: NDArray[np.float32]) -> float:
-    """The maximum if it is finite; numpy's max and argmax let a NaN through to here."""
+    """`largest`, if finite: numpy's max and argmax return a NaN if there is one."""
     if math.isfinite(largest):
         return largest
     if largest == -math.inf:

@@ -33,7 +33,7 @@ def test_the_same_tokens_on_every_instruction_set(isa: str) -> None:
         logits[rng.integers(0, n, n // 10)] = -np.inf
         s = Sampler(SamplingParams(seed=1), n)
         us = np.random.Generator(np.random.PCG64(1)).random(50)
-        s._chain = None
+        s._compiled = None
         assert tokens(isa, logits, us, 40) == [s.sample(logits) for _ in us]
 
 

@@ -29,9 +29,9 @@ def _compiled() -> None:
 
 def sampler(n_vocab: int, *, compiled: bool = True, **params: Any) -> Sampler:
     made = Sampler(SamplingParams(**{**OFF, "seed": 3, **params}), n_vocab)
-    assert made._chain is not None
+    assert made._compiled is not None
     if not compiled:
-        made._chain = None
+        made._compiled = None
     return made
 
 
@@ -75,11 +75,11 @@ def test_every_random_number(logits: list[float], u: float, k: int) -> None:
     values = f32(logits)
     for drawn in (u, 0.0, 1 - 2.0**-53):
         s = sampler(len(values), top_k=k)
-        assert s._chain is not None
+        assert s._compiled is not None
         candidates = s._filtered(values)
         assert candidates.ids is not None
         want = candidates.ids[draw(candidates.weights(), drawn)]
-        assert s._chain.choose(values, drawn) == want
+        assert s._compiled.sample(values, drawn) == want
 
 
 LAST = 1 - 2.0**-53  # the largest random number: draws the last token that is left
@@ -92,19 +92,19 @@ def test_sums_that_are_exact(n: int) -> None:
     logits = f32([1.5] * n)
     for k in range(1, n):
         fast, slow = (sampler(n, compiled=c, top_k=n, top_p=k / n) for c in (True, False))
-        assert fast._chain is not None
-        assert fast._chain.choose(logits, LAST) == k - 1
+        assert fast._compiled is not None
+        assert fast._compiled.sample(logits, LAST) == k - 1
         assert slow.probabilities(logits)[0].tolist() == list(range(k))
-        everything = sampler(n, top_k=n)._chain
+        everything = sampler(n, top_k=n)._compiled
         assert everything is not None
-        assert everything.choose(logits, k / n) == draw(np.ones(n), k / n) == k
-        assert everything.choose(logits, k / n - 2.0**-53) == k - 1
+        assert everything.sample(logits, k / n) == draw(np.ones(n), k / n) == k
+        assert everything.sample(logits, k / n - 2.0**-53) == k - 1
 
 
 def test_what_equals_the_largest_is_as_probable() -> None:
-    chain = sampler(4, top_k=4, min_p=1.0)._chain
+    chain = sampler(4, top_k=4, min_p=1.0)._compiled
     assert chain is not None
-    assert chain.choose(f32([2, 1, 2, 2]), LAST) == 3
+    assert chain.sample(f32([2, 1, 2, 2]), LAST) == 3
 
 
 def test_weights_are_those_of_f64() -> None:
@@ -112,10 +112,10 @@ def test_weights_are_those_of_f64() -> None:
     for below in (0.1, 0.3465, 0.3466, 1.0, 5.5, 30.0):
         logits = f32([0.0, -below])
         s = sampler(2, top_k=2)
-        assert s._chain is not None
+        assert s._compiled is not None
         first = 1 / (1 + np.exp(np.float64(logits[1])))
-        assert s._chain.choose(logits, first - 2.0**-51) == 0
-        assert s._chain.choose(logits, first + 2.0**-51) == 1
+        assert s._compiled.sample(logits, first - 2.0**-51) == 0
+        assert s._compiled.sample(logits, first + 2.0**-51) == 1
 
 
 def test_tokens_that_are_impossible_are_never_drawn() -> None:
@@ -193,7 +193,7 @@ def test_a_changed_list_of_filters_counts() -> None:
 )
 def test_other_chains_are_not_compiled(params: dict[str, Any]) -> None:
     s = Sampler(SamplingParams(**{**OFF, **params}), 10)
-    assert s._chain is None
+    assert s._compiled is None
     assert 0 <= s.sample(np.zeros(10, np.float32)) < 10
 
 
@@ -205,8 +205,8 @@ def test_steps_that_keep_unlike_numbers_are_not_compiled() -> None:
 def test_a_copy_works_on_its_own() -> None:
     logits = np.random.default_rng(0).normal(0, 2, 50).astype(np.float32)
     s = sampler(50, top_k=20, top_p=0.9)
-    assert s._chain is not None
-    copies = [copy.deepcopy(s._chain), pickle.loads(pickle.dumps(s._chain))]
-    want = s._chain.choose(logits, 0.12345)
+    assert s._compiled is not None
+    copies = [copy.deepcopy(s._compiled), pickle.loads(pickle.dumps(s._compiled))]
+    want = s._compiled.sample(logits, 0.12345)
     del s
-    assert [c.choose(logits, 0.12345) for c in copies] == [want, want]
+    assert [c.sample(logits, 0.12345) for c in copies] == [want, want]

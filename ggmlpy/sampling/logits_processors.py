@@ -1,7 +1,7 @@
-"""Steps that change single logits of the whole vocabulary, before any token is dropped.
+"""Logits processors: steps of the sampler chain that change logits before any token is dropped.
 
-They come first in the chain and are all that greedy sampling sees. A new one (DRY, a grammar) is
-another subclass of Edit in the list that `edits` returns.
+They come first in the chain, and greedy sampling has no other steps. A new one (DRY, a grammar) is
+a subclass of LogitsProcessor in the list that `logits_processors` returns.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from numpy.typing import NDArray
 from ggmlpy.errors import SamplingError
 from ggmlpy.sampling.params import SamplingParams
 
-_FEW = 8  # logits that are changed faster one by one than by numpy's indexing with arrays
+_FEW = 8  # up to so many logits are changed faster one by one than by numpy's fancy indexing
 
 
-class Edit(ABC):
-    """One step over all logits, which may remember the tokens of the sequence."""
+class LogitsProcessor(ABC):
+    """One step over all logits. It may keep state about the tokens of the sequence."""
 
     @abstractmethod
     def apply(self, logits: NDArray[np.float32]) -> None:
-        """Change `logits` [n_vocab], the sampler's own copy, in place."""
+        """Change `logits` [n_vocab] in place: they are the sampler's own copy."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether `apply` would change nothing now, which spares the copy."""
+        """Whether `apply` would change nothing now, so that no copy is needed."""
         return False
 
-    def accept(self, token: int) -> None:  # noqa: B027 - most steps have no memory
-        """See the next token of the sequence, of prompt or generation."""
+    def accept(self, token: int) -> None:  # noqa: B027 - most have no state
+        """Take note of the sequence's next token, of the prompt or generated."""
 
 
-def edits(params: SamplingParams, n_vocab: int) -> list[Edit]:
-    """The edits that `params` asks for, in llama.cpp's order."""
-    steps: list[Edit] = []
+def logits_processors(params: SamplingParams, n_vocab: int) -> list[LogitsProcessor]:
+    """The logits processors that `params` asks for, in llama.cpp's order."""
+    steps: list[LogitsProcessor] = []
     if params.logit_bias:
         steps.append(LogitBias(params.logit_bias, n_vocab))
     if params.penalty_last_n != 0 and (
@@ -49,7 +49,7 @@ def edits(params: SamplingParams, n_vocab: int) -> list[Edit]:
     return steps
 
 
-class LogitBias(Edit):
+class LogitBias(LogitsProcessor):
     """Add a constant to the logits of some tokens."""
 
     def __init__(self, logit_bias: Mapping[int, float], n_vocab: int) -> None:
@@ -68,11 +68,11 @@ class LogitBias(Edit):
             for token, bias in self._few:
                 logits[token] += bias
         else:
-            logits[self._ids] += self._bias  # ids are a mapping's keys: no two are equal
+            logits[self._ids] += self._bias  # the keys of a mapping are distinct
 
 
-class Penalties(Edit):
-    """Make tokens that were seen lately less likely.
+class Penalties(LogitsProcessor):
+    """Reduce the logits of tokens among the last n.
 
     l = l * repeat  if l <= 0 else  l / repeat
     l = l - count * frequency - presence            count >= 1 among the last n tokens
