@@ -2,7 +2,7 @@
 
     python benchmarks/many_prompts.py [model.gguf] [--prompts 200] [--sequences 8] [--save]
 
-The sequences share a cache that is too small for all of them at full length, so some are set aside
+The sequences share a cache that is too small for all of them at full length, so some are preempted
 and come back. Each layout runs in a process of its own, for its peak of resident memory. The
 likeliest token is always taken; texts may differ only where two tokens are as good as equal, since
 a shared cache may add up the same numbers in another order. Prints a table; --save writes
@@ -69,8 +69,8 @@ class Row:
     n_prompt_tokens: int  # as given; of these so many were not run again:
     n_reused: int
     n_generated: int
-    most_cells_used: int
-    n_set_aside: int
+    max_cells_used: int
+    n_preempted: int
     n_plans_built: int
     peak_resident_bytes: int
     texts: tuple[str, ...]
@@ -104,7 +104,7 @@ def measure(work: Work, layout: Layout) -> Row:
     ) as llm:
         list(llm.generate(work.prompts[:2], max_tokens=2, temperature=0))
         llm.reset()
-        llm.engine.most_cells_used = llm.engine.n_set_aside = 0
+        llm.engine.max_cells_used = llm.engine.n_preempted = 0
         started = perf_counter()
         made = list(llm.generate(work.prompts, max_tokens=work.max_tokens, temperature=0))
         spent_s = perf_counter() - started
@@ -115,8 +115,8 @@ def measure(work: Work, layout: Layout) -> Row:
             n_prompt_tokens=sum(result["usage"]["prompt_tokens"] for result in made),
             n_reused=llm.timings.n_reused,
             n_generated=sum(result["usage"]["completion_tokens"] for result in made),
-            most_cells_used=llm.engine.most_cells_used,
-            n_set_aside=llm.engine.n_set_aside,
+            max_cells_used=llm.engine.max_cells_used,
+            n_preempted=llm.engine.n_preempted,
             n_plans_built=llm.n_plans_built,
             peak_resident_bytes=peak_bytes(),
             texts=tuple(result["choices"][0]["text"] for result in made),
@@ -133,7 +133,7 @@ def measure_alone(work: Work, layout: Layout) -> Row:
 def show(rows: Sequence[Row]) -> None:
     """A line a layout."""
     titles = (
-        "sequences", "prompts/s", "tokens in/s", "tokens out/s", "cells used", "set aside",
+        "sequences", "prompts/s", "tokens in/s", "tokens out/s", "cells used", "preempted",
         "plans", "peak MB",
     )  # fmt: skip
     table = Table([Column(title) for title in titles])
@@ -142,8 +142,8 @@ def show(rows: Sequence[Row]) -> None:
             [
                 str(row.layout.n_seq_max),
                 *(f"{rate:.1f}" for rate in row.rates.values()),
-                f"{row.most_cells_used}/{row.layout.n_ctx}",
-                str(row.n_set_aside),
+                f"{row.max_cells_used}/{row.layout.n_ctx}",
+                str(row.n_preempted),
                 str(row.n_plans_built),
                 f"{row.peak_resident_bytes / 1e6:.1f}",
             ]

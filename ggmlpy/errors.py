@@ -1,7 +1,7 @@
 """Every error that a file or a caller can cause.
 
     GgmlpyError
-    ├── ArgumentError (TypeError)        an argument is of another kind than what must be there
+    ├── ArgumentError (TypeError, ValueError)  an argument of another type, or out of its range
     ├── ShapeError (ValueError)          a tensor's shape, type or layout does not fit the op
     ├── IndexOutOfRange (IndexError)     an index tensor points outside what it indexes
     ├── FileError (ValueError)           a file cannot be used
@@ -16,11 +16,18 @@
     ├── BackendError (RuntimeError)      a backend is not installed, or cannot run here
     │   └── KernelError                  no backend has a kernel for a node
     ├── AllocationError (MemoryError)    more memory is asked for than can be had
-    ├── BadBatch (ValueError)            tokens, positions or sequence ids that cannot be decoded
+    ├── BadBatch (ValueError)            tokens that do not fit the vocabulary, context or memory
     ├── WriteError (ValueError)          a node would write into memory that it must leave alone
     └── CacheFull (RuntimeError)         the KV cache has no room for the batch
 
-A message says where, what is there, and what must be. Asserts are for our own invariants only.
+ArgumentError and BadBatch are siblings. A wrong argument of a function (a size, a sequence that
+does not exist) raises ArgumentError. Tokens that cannot be decoded raise BadBatch: a token outside
+the vocabulary, a position that does not follow what the memory holds, more tokens than the context
+of a sequence. ArgumentError is both a TypeError and a ValueError, since Python's own functions
+raise either.
+
+A message says where, what was found, and what must be there. Asserts are for our own invariants
+only.
 """
 
 from __future__ import annotations
@@ -30,8 +37,9 @@ class GgmlpyError(Exception):
     """The root: `except ggmlpy.GgmlpyError` catches everything a file or a caller can cause."""
 
 
-class ArgumentError(GgmlpyError, TypeError):
-    """An argument is of another kind than what must be there: a number for a tensor."""
+class ArgumentError(GgmlpyError, TypeError, ValueError):
+    """An argument has a wrong type (a number for a tensor), is out of its range, or contradicts
+    another one."""
 
 
 class ShapeError(GgmlpyError, ValueError):
@@ -91,7 +99,7 @@ class AllocationError(GgmlpyError, MemoryError):
 
 
 class BadBatch(GgmlpyError, ValueError):
-    """Tokens, positions or sequence ids that cannot be decoded."""
+    """Tokens, positions or sequence ids of a batch that cannot be decoded."""
 
 
 class CacheFull(GgmlpyError, RuntimeError):

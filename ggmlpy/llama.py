@@ -209,7 +209,7 @@ class Llama(Completions):
     def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """Logits of a fresh sequence at every token: [n_tokens, n_vocab]. Resets the model.
 
-        Raises BadBatch for tokens that there are not, or more of them than a sequence may have.
+        Raises BadBatch for tokens outside the vocabulary, or more than the context of a sequence.
         """
         self._check_open()
         if len(tokens) > self.n_ctx_seq():

@@ -14,7 +14,7 @@ from ggmlpy.cli.options import option, whole_numbers
 from ggmlpy.cli.show import say
 from ggmlpy.cli.table import Column, Format, Records, Table, rate_text
 from ggmlpy.common.quoting import printable
-from ggmlpy.errors import BadBatch
+from ggmlpy.errors import ArgumentError
 from ggmlpy.packaged import packaged_model
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def _check_parts(n_ctx: int, n_seq_max: int) -> None:
 
 
 def _that_fit(cases: list[BatchedCase], sizes: Sizes) -> list[BatchedCase]:
-    """The cases that fit the context; a warning for each of the others. Raises BadBatch."""
+    """The cases that fit the context; a warning for each of the others. Raises ArgumentError."""
     fitting = []
     for case in cases:
         misfit = case.misfit(sizes)
@@ -146,7 +146,7 @@ def _that_fit(cases: list[BatchedCase], sizes: Sizes) -> list[BatchedCase]:
     if not fitting:
         needed = sorted(case.n_ctx(sizes.unified, sizes.n_seq_max) for case in cases)
         shared = "" if sizes.unified else f" ({min(case.n_kv(True) for case in cases)} with -kvu)"
-        raise BadBatch(
+        raise ArgumentError(
             f"n_ctx is {sizes.n_ctx}: none of the cases fits; the smallest needs -c {needed[0]}"
             f"{shared}, all of them -c {needed[-1]}, which it is without -c"
         )

@@ -1,12 +1,12 @@
-"""Continuous batching: many requests on one context, each step one batch of whatever is due.
+"""Continuous batching: many requests on one context, one batch of their tokens per step.
 
-    waiting  --admit-->  running  --the cache is full-->  set aside  --there is room-->  running
+    waiting  --admit-->  running  --cache is full: preempt-->  preempted  --swap in-->  running
 
-A step takes one token of every sequence that writes, and fills the rest of the ubatch with prompts.
-A finished sequence's tokens stay in its slot: a prompt that begins like them, or like those of a
-sequence still running, does not run that part again. With a stream for each sequence a request gets
-the tokens that it would get alone, whatever other requests run beside it. In a shared stream
-(`kv_unified`) its logits may be rounded otherwise: docs/promises.md says where.
+A step decodes one token of every sequence past its prompt, and fills the rest of the ubatch with
+prompt tokens. A finished sequence's tokens stay in its slot: a prompt with the same prefix, also as
+that of a running sequence, reuses them. With a stream for each sequence a request gets the tokens
+that it would get alone, independent of other requests. In a shared stream (`kv_unified`) its logits
+may be rounded differently, see docs/promises.md.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from ggmlpy.common.arguments import WrongKind, as_int, refusal
+from ggmlpy.common.arguments import WrongKind, as_int, kind_of, refusal
 from ggmlpy.engine.generation import FinishReason, Piece, Request, TokenLogprob, token_logprob
 from ggmlpy.engine.slots import Slot, Slots
 from ggmlpy.engine.timings import Timings
-from ggmlpy.errors import BadBatch, CacheFull, GgmlpyError, SamplingError
+from ggmlpy.errors import ArgumentError, BadBatch, CacheFull, GgmlpyError, SamplingError
 from ggmlpy.memory.batch import Batch, check_tokens
 from ggmlpy.memory.state import SequenceState
 from ggmlpy.runtime.context import Context
@@ -33,8 +33,8 @@ from ggmlpy.sampling import Sampler
 from ggmlpy.text.stopping import StopChecker
 from ggmlpy.text.tokenizer import StreamDecoder, Tokenizer
 
-# Tokens by which each running sequence of a shared stream may still grow when one more starts.
-_GROWTH = 16
+# Cells of a shared stream that are reserved for each running sequence when another one starts.
+_N_RESERVED = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,61 +50,63 @@ Reader = Callable[[Piece | Exception], None]
 
 @dataclass(eq=False, slots=True)
 class _Sequence:
-    """A request under way."""
+    """A request in progress."""
 
     id: int
     request: Request
     sampler: Sampler
     decoder: StreamDecoder
     checker: StopChecker
-    tokens: list[int]  # the prompt and what was written after it
-    n_most: int  # tokens to write: what was asked for, as far as a sequence has room
-    reader: Reader | None  # who gets the pieces; None: who calls `step`
-    last_step: int = 0  # in which any of its tokens were run
-    n_run: int = 0  # of these, how many the memory holds
-    n_made: int = 0
-    saved: SequenceState | None = None  # while set aside
+    tokens: list[int]  # the prompt and the tokens generated after it
+    n_predict: int  # tokens to generate, as far as the context of a sequence allows
+    reader: Reader | None  # receives the pieces; None: `step` returns them
+    last_step: int = 0  # the last one that ran any of its tokens
+    n_past: int = 0  # tokens that the memory holds
+    n_decoded: int = 0  # tokens generated
+    saved: SequenceState | None = None  # while preempted
 
     @property
-    def n_due(self) -> int:
+    def n_pending(self) -> int:
         """Tokens to run before the next one can be sampled."""
-        return len(self.tokens) - self.n_run
+        return len(self.tokens) - self.n_past
 
     @property
-    def is_writing(self) -> bool:
-        return self.n_made > 0
+    def is_decoding(self) -> bool:
+        """Whether its prompt has been processed."""
+        return self.n_decoded > 0
 
 
 _Slot = Slot[_Sequence]
 
 
-def _turn(slot: _Slot) -> tuple[int, bool, int]:
+def _priority(slot: _Slot) -> tuple[int, bool, int]:
+    """First what did not fit into the last step, then what decodes, then prompts."""
     sequence = slot.taken_by
-    return sequence.last_step, not sequence.is_writing, sequence.id
+    return sequence.last_step, not sequence.is_decoding, sequence.id
 
 
 class Engine:
-    """Requests go in by `add`, pieces of answers come out of `step`, until `has_work` is false.
+    """Takes requests by `add` and returns pieces of answers from `step` while `has_work` is true.
 
-    A `Llama` has one (`llm.engine`); `llm.request(prompt, …)` makes requests for it. Whatever else
-    runs on it meanwhile, no piece is lost: what `advance` leaves waits for the next `step`.
+    A `Llama` has one (`llm.engine`); `llm.request(prompt, …)` makes requests for it. Pieces that
+    `advance` produces are kept for the next `step`.
     """
 
     def __init__(self, context: Context, tokenizer: Tokenizer) -> None:
         self.context = context
         self.timings = Timings()
-        self.n_set_aside = 0  # how often a sequence had to make room
-        self.most_cells_used = 0  # after any step
+        self.n_preempted = 0  # how often a sequence was preempted
+        self.max_cells_used = 0  # after any step
         self._tokenizer = tokenizer
-        n_rows = context.model.hparams.n_vocab  # of which the last may be padding, without a token
+        n_rows = context.model.hparams.n_vocab  # the last ones may be padding without a token
         self.n_vocab = tokenizer.n_vocab if tokenizer.vocab.has_tokens else n_rows
         self._ids = count()
         self._n_steps = 0
         self._in_step = False
-        self._cancelled: list[int] = []  # to be dropped when the step is over
-        self._outputs: list[Output] = []  # made, and not yet returned
+        self._cancelled: list[int] = []  # to drop after the current step
+        self._outputs: list[Output] = []  # not yet returned
         self._waiting: deque[_Sequence] = deque()
-        self._aside: deque[_Sequence] = deque()
+        self._preempted: deque[_Sequence] = deque()
         self.slots: Slots[_Sequence] = Slots(context.memory)
 
     # --- requests ---
@@ -114,11 +116,12 @@ class Engine:
         self._sequence(request)
 
     def add(self, request: Request, reader: Reader | None = None) -> int:
-        """Queue a request; returns the id that its outputs carry.
+        """Queue a request and return its id, which its outputs carry.
 
-        With `reader` the pieces go to it, and not out of `step`. Raises BadBatch for a prompt that
-        is empty, has a token outside the vocabulary, or is longer than a sequence may be;
-        SamplingError for bad stop strings or biases of unknown tokens.
+        With `reader` the pieces go to it and are not returned by `step`. Raises BadBatch for a
+        prompt that is empty, has a token outside the vocabulary or does not fit the context,
+        SamplingError for bad stop strings or biases of unknown tokens, ArgumentError for what is no
+        request.
         """
         sequence = self._sequence(request, reader)
         for token in request.prompt:
@@ -127,10 +130,11 @@ class Engine:
         return sequence.id
 
     def _sequence(self, request: Request, reader: Reader | None = None) -> _Sequence:
-        """The request made ready to be queued."""
+        """The state of a new request."""
         if not isinstance(request, Request):
-            raise BadBatch(
-                f"a request is made by Llama.request(prompt, …), {type(request).__name__} is none"
+            raise ArgumentError(
+                f"Engine.add: request is {kind_of(request)}: it must be a Request, which"
+                " Llama.request(prompt, …) makes"
             )
         try:
             check_least("max_tokens", as_int(request.max_tokens), 1)
@@ -150,21 +154,21 @@ class Engine:
             decoder=self._tokenizer.stream(start=False),
             checker=StopChecker(list(request.stop)),
             tokens=list(request.prompt),
-            # The last token need not be run, so one more can be written than there is room for.
-            n_most=min(request.max_tokens, limit - len(request.prompt) + 1),
+            # The last token need not be run: one more can be generated than fits the context.
+            n_predict=min(request.max_tokens, limit - len(request.prompt) + 1),
             reader=reader,
         )
 
     def cancel(self, id: int) -> None:
-        """Drop a request, wherever it is. One that is finished or unknown is left alone.
+        """Drop a request, waiting or running. Does nothing if it is finished or unknown.
 
-        During a step (a logits_processor that closes a stream, a generator that is collected) it
-        waits for the step's end.
+        During a step (called by a logits_processor that closes a stream, or when a generator is
+        collected) it takes effect after the step.
         """
         if self._in_step:
             self._cancelled.append(id)
             return
-        for queue in (self._waiting, self._aside):
+        for queue in (self._waiting, self._preempted):
             for sequence in [s for s in queue if s.id == id]:
                 queue.remove(sequence)
         for slot in self.slots.running():
@@ -173,38 +177,38 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """Whether `step` has anything to run or to return."""
+        """Whether `step` would run or return anything."""
         return self.is_running or bool(self._outputs)
 
     @property
     def is_running(self) -> bool:
         """Whether any request is not finished."""
-        return bool(self._waiting or self._aside or self.slots.running())
+        return bool(self._waiting or self._preempted or self.slots.running())
 
     def reset(self) -> None:
-        """Drop every request and all that the memory holds."""
+        """Drop every request, and clear the memory."""
         self._waiting.clear()
-        self._aside.clear()
+        self._preempted.clear()
         self._outputs.clear()
         self.slots.clear()
 
     # --- a step ---
 
     def step(self) -> list[Output]:
-        """Run one batch of what is due; the pieces that were added to answers without a reader.
+        """Run one batch, and return the new pieces of requests without a reader.
 
-        Raises as `advance` does.
+        Raises what `advance` raises.
         """
         self.advance()
         outputs, self._outputs = self._outputs, []
         return outputs
 
     def advance(self) -> None:
-        """Run one batch of what is due, if anything is.
+        """Run one batch of pending tokens, if there are any.
 
-        What goes wrong with one request (its logits_processor raises, its logits have no maximum)
-        ends that one alone, as its output. Anything raised here leaves the engine as it was, but
-        for an interrupt between the batch and its outputs, which drops all requests.
+        An error of one request (its logits_processor raises, its logits have no maximum) ends that
+        request, as its output. Any error raised here leaves the engine unchanged, except that an
+        interrupt between the batch and its outputs drops all requests.
         """
         self.check_idle_step()
         self._n_steps += 1
@@ -218,69 +222,66 @@ class Engine:
             self._cancelled.clear()
 
     def check_idle_step(self) -> None:
-        """Raise GgmlpyError during a step: what a callback of a request may not do."""
+        """Raise GgmlpyError during a step, when a request's callback calls it."""
         if self._in_step:
-            raise GgmlpyError(
-                "a step is under way: a logits_processor cannot use the model that calls it"
-            )
+            raise GgmlpyError("a step is running: a logits_processor cannot use the model it is in")
 
     def _step(self) -> None:
         try:
-            self._resume()
+            self._swap_in()
             self._admit()
         except Exception:
             raise
-        except BaseException:  # an interrupt: a request may be nowhere, or in two places
+        except BaseException:  # an interrupt: a request may be in no queue, or in two
             self.reset()
             raise
         while True:
-            taken, batch = self._collect()
+            taken, batch = self._next_batch()
             if not batch:
-                assert not self.is_running, "there is work, and none of it can be run"
+                assert not self.is_running, "requests are pending, but no batch can be made"
                 return
             started = perf_counter()
             try:
                 logits = self.context.decode_batch(batch)
                 break
             except CacheFull:
-                if not self._make_room():
+                if not self._free_cells():
                     raise
         self._count(taken, perf_counter() - started)
-        self.most_cells_used = max(self.most_cells_used, self.context.memory.n_used())
+        self.max_cells_used = max(self.max_cells_used, self.context.memory.n_used())
         try:
-            self._write_pieces(taken, logits)
-        except BaseException:  # an interrupt: tokens were run whose logits are lost
+            self._add_pieces(taken, logits)
+        except BaseException:  # an interrupt: the logits of tokens that were run are lost
             self.reset()
             raise
 
-    def _collect(self) -> tuple[list[tuple[_Slot, int]], Batch]:
-        """What runs in this step: slots with how many of their tokens, and these as a batch."""
-        room = self.context.sizes.n_ubatch
+    def _next_batch(self) -> tuple[list[tuple[_Slot, int]], Batch]:
+        """The batch of this step, and how many tokens of which slots it has."""
+        n_left = self.context.sizes.n_ubatch
         taken: list[tuple[_Slot, int]] = []
         batch = Batch()
-        # Those that had no room in the last step come first, then those that write.
-        slots = sorted(self.slots.running(), key=_turn)
-        for slot in slots:
+        for slot in sorted(self.slots.running(), key=_priority):
             sequence = slot.taken_by
-            n = min(sequence.n_due, room)
+            n = min(sequence.n_pending, n_left)
             if n == 0:
                 break
-            room -= n
+            n_left -= n
             sequence.last_step = self._n_steps
             taken.append((slot, n))
-            tokens = sequence.tokens[sequence.n_run : sequence.n_run + n]
-            last = n == sequence.n_due
-            batch.extend(slot.seq, tokens, sequence.n_run, last_output=last)
+            tokens = sequence.tokens[sequence.n_past : sequence.n_past + n]
+            last = n == sequence.n_pending
+            batch.extend(slot.seq, tokens, sequence.n_past, last_output=last)
         return taken, batch
 
-    def _write_pieces(self, taken: list[tuple[_Slot, int]], logits: NDArray[np.float32]) -> None:
+    def _add_pieces(self, taken: list[tuple[_Slot, int]], logits: NDArray[np.float32]) -> None:
+        """Sample the next token of every sequence whose last token was run."""
         row = 0
         for slot, n in taken:
             sequence = slot.taken_by
-            slot.tokens += sequence.tokens[sequence.n_run : sequence.n_run + n]
-            sequence.n_run += n
-            if sequence.n_due == 0:
-                piece = self._write_or_fail(sequence, logits[row, : self.n_vocab])
+            slot.tokens += sequence.tokens[sequence.n_past : sequence.n_past + n]
+            sequence.n_past += n
+            if sequence.n_pending == 0:
+                piece = self._piece_or_error(sequence, logits[row, : self.n_vocab])
                 row += 1
                 if isinstance(piece, Exception) or piece.finish_reason is not None:
                     self._free(slot)
@@ -289,25 +290,27 @@ class Engine:
                 else:
                     self._outputs.append(Output(sequence.id, piece))
 
-    def _write_or_fail(self, sequence: _Sequence, logits: NDArray[np.float32]) -> Piece | Exception:
+    def _piece_or_error(
+        self, sequence: _Sequence, logits: NDArray[np.float32]
+    ) -> Piece | Exception:
         try:
-            return self._write(sequence, logits)
-        except Exception as error:  # of this request: a callback of its own may raise anything
+            return self._next_piece(sequence, logits)
+        except Exception as error:  # of this request only: its callback may raise anything
             return error
 
-    def _write(self, sequence: _Sequence, logits: NDArray[np.float32]) -> Piece:
-        """Sample the next token: the text that it adds."""
+    def _next_piece(self, sequence: _Sequence, logits: NDArray[np.float32]) -> Piece:
+        """Sample the next token, and return the text that it adds."""
         token, logprobs = self._sample(sequence, logits)
         decoder, checker = sequence.decoder, sequence.checker
         if token in self._tokenizer.eog_ids:
             rest = checker.push(decoder.finish()) + checker.finish()
             return Piece(rest, finish_reason="stop")
         sequence.tokens.append(token)
-        sequence.n_made += 1
+        sequence.n_decoded += 1
         text = checker.push(decoder.push(token))
         if checker.stopped is not None:
             return Piece(text, token, logprobs, "stop")
-        if sequence.n_made < sequence.n_most:
+        if sequence.n_decoded < sequence.n_predict:
             return Piece(text, token, logprobs)
         text += checker.push(decoder.finish()) + checker.finish()
         reason: FinishReason = "stop" if checker.stopped is not None else "length"
@@ -334,65 +337,65 @@ class Engine:
         return token, logprobs
 
     def _count(self, taken: list[tuple[_Slot, int]], spent_s: float) -> None:
-        """Share the step's time among prompts and writing, by their tokens."""
-        n_written = sum(n for slot, n in taken if slot.taken_by.is_writing)
-        n_prompt = sum(n for _, n in taken) - n_written
-        share_s = spent_s / (n_prompt + n_written)
+        """Add the step's time to prompt processing and decoding, in proportion to their tokens."""
+        n_decoded = sum(n for slot, n in taken if slot.taken_by.is_decoding)
+        n_prompt = sum(n for _, n in taken) - n_decoded
+        share_s = spent_s / (n_prompt + n_decoded)
         self.timings.n_prompt += n_prompt
         self.timings.prompt_s += share_s * n_prompt
-        self.timings.n_decoded += n_written
-        self.timings.decode_s += share_s * n_written
+        self.timings.n_decoded += n_decoded
+        self.timings.decode_s += share_s * n_decoded
 
-    # --- slots and room ---
+    # --- slots and cells ---
 
     def _admit(self) -> None:
-        """Give waiting requests the free slots, first come first served."""
-        while self._waiting and not self._aside:
+        """Give free slots to waiting requests, in the order of their arrival."""
+        while self._waiting and not self._preempted:
             sequence = self._waiting[0]
-            if not self._has_room_for(len(sequence.tokens)):
+            if not self._fits(len(sequence.tokens)):
                 return
-            slot = self.slots.choose(sequence.tokens)
+            slot = self.slots.find_free(sequence.tokens)
             if slot is None:
                 return
             self._waiting.popleft()
             slot.owner = sequence
             sequence.last_step = self._n_steps - 1
-            sequence.n_run = self.slots.reuse(slot, sequence.tokens)
-            self.timings.n_reused += sequence.n_run
+            sequence.n_past = self.slots.reuse(slot, sequence.tokens)
+            self.timings.n_reused += sequence.n_past
 
-    def _resume(self) -> None:
-        """Bring back what was set aside, longest waiting first, when there is room to go on."""
-        while self._aside:
-            sequence = self._aside[0]
-            slot = self.slots.choose([])
-            if slot is None or not self._has_room_for(len(sequence.tokens)):
+    def _swap_in(self) -> None:
+        """Restore preempted sequences that fit again, the longest waiting first."""
+        while self._preempted:
+            sequence = self._preempted[0]
+            slot = self.slots.find_free([])
+            if slot is None or not self._fits(len(sequence.tokens)):
                 return
             assert sequence.saved is not None
             self.slots.restore(slot, sequence.saved)
-            self._aside.popleft()
+            self._preempted.popleft()
             slot.owner = sequence
             sequence.last_step = self._n_steps - 1
             sequence.saved = None
 
-    def _has_room_for(self, n_tokens: int) -> bool:
-        """Whether a sequence of so many tokens can start without the others having to stop soon.
+    def _fits(self, n_tokens: int) -> bool:
+        """Whether a sequence of `n_tokens` can start without an early preemption of another one.
 
-        In streams of its own a sequence always can. A shared stream must hold what runs, what is to
-        come, and some growth of each; where nothing runs, what is to come alone.
+        It always can in a stream of its own. A shared stream must have cells for the running
+        sequences, for the new one and for some growth of each, unless no other is running.
         """
         running = self.slots.running()
         if self.context.memory.n_stream > 1 or not running:
             return True
         sizes = self.context.sizes
         in_use = sum(len(slot.taken_by.tokens) for slot in running)
-        return in_use + n_tokens + len(running) * _GROWTH <= sizes.n_ctx
+        return in_use + n_tokens + len(running) * _N_RESERVED <= sizes.n_ctx
 
-    def _make_room(self) -> bool:
-        """After CacheFull: forget what no one uses, else set the largest sequence aside.
+    def _free_cells(self) -> bool:
+        """After CacheFull: evict the tokens of an idle slot, or else preempt the largest sequence.
 
-        Returns whether anything could be done.
+        Returns whether either was possible.
         """
-        if self.slots.drop_idle():
+        if self.slots.evict_idle():
             return True
         running = self.slots.running()
         if len(running) < 2:
@@ -400,10 +403,10 @@ class Engine:
         largest = max(running, key=lambda slot: len(slot.tokens))
         sequence = largest.taken_by
         sequence.saved = self.slots.save(largest.seq)[largest.seq]
-        self._aside.append(sequence)
-        self.n_set_aside += 1
+        self._preempted.append(sequence)
+        self.n_preempted += 1
         self._free(largest)
-        self.slots.forget(largest)
+        self.slots.evict(largest)
         return True
 
     def _free(self, slot: _Slot) -> None:

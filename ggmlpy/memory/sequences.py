@@ -14,7 +14,7 @@ from numbers import Integral
 import numpy as np
 
 from ggmlpy.common.system_memory import check_memory
-from ggmlpy.errors import BadBatch, Unsupported
+from ggmlpy.errors import ArgumentError, Unsupported
 from ggmlpy.graph.types import TensorType
 from ggmlpy.memory.batch import Batch
 from ggmlpy.memory.cells import Positions
@@ -43,21 +43,23 @@ def decide_sizes(
     """Unified, any sequence may take all of `n_ctx`, or `n_ctx_seq` of it; else each has an equal
     share of its own.
 
-    Raises BadBatch where there is less than one token for each.
+    Raises ArgumentError where there is less than one token for each.
     """
     if n_seq_max < 1:
-        raise BadBatch(f"n_seq_max is {n_seq_max}: it must be at least 1")
+        raise ArgumentError(f"n_seq_max is {n_seq_max}: it must be at least 1")
     share = n_ctx if unified else n_ctx // n_seq_max
     n_ctx_seq = share if n_ctx_seq is None else n_ctx_seq
     if n_ctx > share * (1 if unified else n_seq_max) and share > 0:
-        raise BadBatch(
+        raise ArgumentError(
             f"n_ctx is {n_ctx}, of which {n_seq_max} sequences cannot have equal parts: it must be"
             f" a multiple of n_seq_max, or kv_unified"
         )
     if share < 1:
-        raise BadBatch(f"n_ctx is {n_ctx}: less than one token for each of {n_seq_max} sequences")
+        raise ArgumentError(
+            f"n_ctx is {n_ctx}: less than one token for each of {n_seq_max} sequences"
+        )
     if not 1 <= n_ctx_seq <= share:
-        raise BadBatch(f"n_ctx_seq is {n_ctx_seq}: it must be 1 to {share}, what one can have")
+        raise ArgumentError(f"n_ctx_seq is {n_ctx_seq}: it must be 1 to {share}, what one can have")
     return Sizes(n_ctx, n_ctx_seq, n_seq_max, unified, n_ubatch)
 
 
@@ -344,9 +346,9 @@ class SequenceMemory:
         return [known.setdefault(cells, len(known)) for cells in zip(*by_cache, strict=True)]
 
     def check_seq(self, seq: int) -> None:
-        """Raise BadBatch for a sequence that there is not."""
+        """Raise ArgumentError for a sequence that does not exist."""
         if not isinstance(seq, Integral) or not 0 <= seq < self.sizes.n_seq_max:
-            raise BadBatch(f"sequence {seq!r}: n_seq_max is {self.sizes.n_seq_max}")
+            raise ArgumentError(f"sequence {seq!r}: n_seq_max is {self.sizes.n_seq_max}")
 
 
 def _range(start: int, stop: int | None) -> str:

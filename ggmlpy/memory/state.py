@@ -53,7 +53,7 @@ class SequenceState:
 def take_state(memory: SequenceMemory, seq: int, tokens: list[int] | None = None) -> SequenceState:
     """A copy of what later tokens of a sequence see. `tokens` are kept with it.
 
-    Raises BadBatch for a sequence that there is not.
+    Raises ArgumentError for a sequence that does not exist.
     """
     memory.check_seq(seq)
     layers: dict[int, LayerRows] = {}
@@ -75,8 +75,8 @@ def put_state(memory: SequenceMemory, seq: int, state: SequenceState) -> None:
     """Make a sequence hold what the state says, in place of what it held.
 
     K and V are converted where the memory stores them in another type. Raises StateError for a
-    state of another model, BadBatch for a sequence that there is not, and CacheFull where there is
-    no room; then nothing is changed. What interrupts the copying leaves the sequence empty.
+    state of another model, ArgumentError for a sequence that does not exist, CacheFull where there
+    is no room; then nothing is changed. What interrupts the copying leaves the sequence empty.
     """
     memory.check_seq(seq)
     check_fits(memory, state)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ggmlpy.backends.base import Backend
 from ggmlpy.common.arguments import checked
-from ggmlpy.errors import BadBatch
+from ggmlpy.errors import ArgumentError
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.types import F16, TensorType
@@ -228,8 +228,8 @@ class Context:
     def seq_rm(self, seq: int, start: int = 0, stop: int | None = None) -> None:
         """Forget positions `start` up to `stop` (None: to the end); `seq` -1 means every sequence.
 
-        Raises BadBatch for a sequence that there is not, Unsupported for a part that recurrent
-        layers or a window cannot forget; nothing is changed then.
+        Raises ArgumentError for a sequence that does not exist, Unsupported for a part that
+        recurrent layers or a window cannot forget; nothing is changed then.
         """
         self.memory.seq_rm(seq, *_span(start, stop))
 
@@ -238,7 +238,7 @@ class Context:
         """Let `target` hold what `source` holds there; done when it returns.
 
         In a shared stream both have the same cells from then on, between streams K and V are
-        copied. Raises BadBatch, CacheFull or Unsupported; nothing is changed then.
+        copied. Raises ArgumentError, CacheFull or Unsupported; nothing is changed then.
         """
         self.memory.seq_cp(source, target, *_span(start, stop))
 
@@ -308,11 +308,11 @@ class Context:
 def _span(start: int, stop: int | None) -> tuple[int, int | None]:
     """Positions as llama.cpp takes them: below 0 means from the start, to the end.
 
-    Raises BadBatch for what is no range.
+    Raises ArgumentError if the range ends before it starts.
     """
     start, stop = max(0, start), None if stop is None or stop < 0 else stop
     if stop is not None and stop < start:
-        raise BadBatch(f"positions {start} up to {stop} are none: stop must not be below start")
+        raise ArgumentError(f"start is {start}, stop is {stop}: stop must not be below start")
     return start, stop
 
 

@@ -14,7 +14,7 @@ from bisect import bisect_right
 from dataclasses import replace
 
 from ggmlpy.common.system_memory import physical_memory
-from ggmlpy.errors import BadBatch
+from ggmlpy.errors import ArgumentError
 from ggmlpy.graph.types import TensorType
 from ggmlpy.memory.kv_cache import KV_PAD
 from ggmlpy.memory.sequences import Sizes, memory_bytes
@@ -33,8 +33,8 @@ def choose_sizes(
 ) -> tuple[int, int]:
     """`n_ctx` and `n_ctx_seq`, each 0 for whatever the other one makes it.
 
-    Both 0: `n_ctx` is what the model was trained with. Raises BadBatch for a contradiction, and
-    warns of a sequence that may outgrow what the model was trained with.
+    Both 0: `n_ctx` is what the model was trained with. Raises ArgumentError for contradictory
+    sizes, and warns of a sequence that may outgrow what the model was trained with.
     """
     check_least("n_ctx", n_ctx, 0)
     check_least("n_ctx_seq", n_ctx_seq, 0)
@@ -93,7 +93,7 @@ def _warn(message: str) -> None:
 def _shared(n_ctx: int, n_ctx_seq: int, n_seq_max: int, n_ctx_train: int) -> tuple[int, int]:
     total = n_ctx or n_ctx_seq * n_seq_max or n_ctx_train
     if n_ctx_seq > total:
-        raise BadBatch(
+        raise ArgumentError(
             f"n_ctx_seq is {n_ctx_seq}: more than all sequences together may have, n_ctx = {n_ctx};"
             " make that larger"
         )
@@ -104,7 +104,7 @@ def _split(n_ctx: int, n_ctx_seq: int, n_seq_max: int, n_ctx_train: int) -> tupl
     if not n_ctx and not n_ctx_seq:
         n_ctx_seq = max(1, n_ctx_train // n_seq_max)
     if not n_ctx_seq and n_ctx % n_seq_max:
-        raise BadBatch(
+        raise ArgumentError(
             f"n_ctx is {n_ctx}, of which {n_seq_max} sequences cannot have equal parts: say"
             " n_ctx_seq, the tokens of one, or kv_unified=True to share"
         )
@@ -112,7 +112,7 @@ def _split(n_ctx: int, n_ctx_seq: int, n_seq_max: int, n_ctx_train: int) -> tupl
     total = most * n_seq_max
     if n_ctx not in (0, total):
         share = ", or say kv_unified=True to share" if n_seq_max > 1 and n_ctx_seq <= n_ctx else ""
-        raise BadBatch(
+        raise ArgumentError(
             f"n_ctx is {n_ctx}, but n_seq_max = {n_seq_max} times n_ctx_seq = {n_ctx_seq} is"
             f" {total}: leave one of them out{share}"
         )
@@ -120,8 +120,8 @@ def _split(n_ctx: int, n_ctx_seq: int, n_seq_max: int, n_ctx_train: int) -> tupl
 
 
 def check_least(name: str, value: int, least: int) -> None:
-    """Raise BadBatch unless it is at least `least`, and not beyond all sizes."""
+    """Raise ArgumentError unless `least` <= `value` <= 2^62."""
     if value < least:
-        raise BadBatch(f"{name} is {value!r}: it must be a whole number, at least {least}")
+        raise ArgumentError(f"{name} is {value!r}: it must be a whole number, at least {least}")
     if value > _MOST:
-        raise BadBatch(f"{name} is {value!r}: it must be at most 2^62")
+        raise ArgumentError(f"{name} is {value!r}: it must be at most 2^62")

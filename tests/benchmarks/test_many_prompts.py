@@ -36,12 +36,12 @@ def test_layouts_write_the_same_with_too_few_cells_for_all(work: Work) -> None:
     for row in rows:
         assert row.n_prompts == 12
         assert 0 < row.n_generated <= 12 * 10
-        assert 0 < row.most_cells_used <= row.layout.n_ctx
+        assert 0 < row.max_cells_used <= row.layout.n_ctx
         assert row.n_reused < row.n_prompt_tokens
         assert row.peak_resident_bytes > 10_000_000
     assert rows[0].n_prompt_tokens == rows[1].n_prompt_tokens
-    assert rows[0].most_cells_used > rows[1].layout.n_ctx  # together they did need more
-    assert rows[1].n_set_aside == 0
+    assert rows[0].max_cells_used > rows[1].layout.n_ctx  # together they did need more
+    assert rows[1].n_preempted == 0
 
 
 def test_the_table_shows_rates(capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,27 +42,27 @@ def text_of(result: dict[str, Any]) -> str:
 def test_200_prompts_on_8_sequences_with_too_small_a_cache(
     path: Path, unified: bool, temperature: float
 ) -> None:
-    """Unified, all eight cannot be held at once: some are set aside, none is cut."""
+    """Unified, all eight cannot be held at once: some are preempted, none is cut."""
     prompts = [words(int(n)) for n in RNG.integers(1, 30, 200)]
     options: dict[str, Any] = {"max_tokens": 16, "temperature": temperature, "seed": 5, **ENDLESS}
     n_ctx = 90 if unified else 8 * 48
     with load(path, n_seq_max=8, kv_unified=unified, n_ctx=n_ctx, n_ubatch=32) as llm:
         got = [text_of(r) for r in llm.generate(prompts, **options)]
         assert not llm.engine.has_work
-        n_set_aside = llm.engine.n_set_aside
+        n_preempted = llm.engine.n_preempted
     with load(path) as alone:
         for prompt, text in zip(prompts, got, strict=True):
             assert text == text_of(alone(prompt, **options)), prompt
     assert len(got) == 200
-    assert (n_set_aside > 0) == unified
+    assert (n_preempted > 0) == unified
 
 
-def test_what_is_set_aside_comes_back_and_finishes(path: Path) -> None:
+def test_what_is_preempted_is_swapped_in_and_finishes(path: Path) -> None:
     prompts = [words(20) for _ in range(4)]
     options: dict[str, Any] = {"max_tokens": 60, "temperature": 0, **ENDLESS}
     with load(path, n_seq_max=4, kv_unified=True, n_ctx=170) as llm:
         got = [text_of(r) for r in llm.generate(prompts, **options)]
-        assert llm.engine.n_set_aside > 0
+        assert llm.engine.n_preempted > 0
     with load(path) as alone:
         assert got == [text_of(alone(p, **options)) for p in prompts]
 

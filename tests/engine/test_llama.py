@@ -11,6 +11,7 @@ import pytest
 
 import ggmlpy
 from ggmlpy import (
+    ArgumentError,
     BadBatch,
     ContextWarning,
     Llama,
@@ -255,9 +256,9 @@ def test_an_unknown_tokenizer_loads_and_runs_on_tokens(tmp_path: Path) -> None:
     ("options", "error", "message"),
     [
         ({"backend": "tpu"}, ggmlpy.BackendError, "no backend 'tpu'; installed are cpu, reference"),
-        ({"n_threads": 0}, BadBatch, "n_threads is 0"),
-        ({"n_ctx": -1}, BadBatch, "n_ctx is -1"),
-        ({"n_ubatch": 0}, BadBatch, "n_ubatch is 0"),
+        ({"n_threads": 0}, ArgumentError, "n_threads is 0"),
+        ({"n_ctx": -1}, ArgumentError, "n_ctx is -1"),
+        ({"n_ubatch": 0}, ArgumentError, "n_ubatch is 0"),
         ({"type_k": "q9"}, Unsupported, "type_k is 'q9': must be one of f32"),
         ({"type_v": "q6_K"}, Unsupported, "type_v is q6_K"),
     ],

@@ -14,7 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ggmlpy import BadBatch, CacheFull, FileError, Llama, LlamaState, MissingFile, StateError
+from ggmlpy import (
+    ArgumentError,
+    CacheFull,
+    FileError,
+    GgmlpyError,
+    Llama,
+    LlamaState,
+    MissingFile,
+    StateError,
+)
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.memory.spans import Spans
 from ggmlpy.memory.state_file import VERSION
@@ -182,18 +191,16 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(
         saved, one = source.save_state(), source.save_state(seq=0)
     with load(paths["attention"], n_seq_max=2, n_ctx_seq=8) as llm:
         text_of(llm, "ab", n=2)
-        refused(llm, saved, BadBatch, "the state holds 3 sequences, there are n_seq_max = 2")
-        refused(
-            llm, saved, BadBatch, "holds 3 sequences, one can become sequence 1: choose it", seq=1
-        )
-        refused(llm, one, BadBatch, "sequence 2: n_seq_max is 2", seq=2)
+        refused(llm, saved, ArgumentError, "the state has 3 sequences, n_seq_max is 2")
+        refused(llm, saved, ArgumentError, "has 3 sequences, only one can become sequence 1", seq=1)
+        refused(llm, one, ArgumentError, "sequence 2: n_seq_max is 2", seq=2)
         refused(llm, one, CacheFull, r"states of \d+ tokens do not fit: there is room for 8")
         refused(llm, one, CacheFull, r"a state of \d+ tokens does not fit", seq=0)
         refused(llm, tmp_path / "nothing.state", MissingFile, "nothing.state: there is no such")
         refused(llm, b"GGUF" * 40, StateError, "not a ggmlpy state")
         refused(llm, one.to_bytes()[:-1], StateError, "damaged or cut short")
         refused(llm, 5, StateError, "a state is a LlamaState, bytes or a path, not int")
-        with pytest.raises(BadBatch, match="sequence 5: n_seq_max is 2"):
+        with pytest.raises(ArgumentError, match="sequence 5: n_seq_max is 2"):
             llm.save_state(seq=5)
 
 
@@ -333,10 +340,10 @@ def test_states_while_texts_are_written(paths: dict[str, Path]) -> None:
         stream = llm(STORY, max_tokens=6, stream=True, **ENDLESS)
         got = next(stream)["choices"][0]["text"]
         saved = llm.save_state()
-        refused(llm, saved, BadBatch, "texts are being written")
+        refused(llm, saved, GgmlpyError, "requests are running")
         (busy,) = [slot.seq for slot in llm.engine.slots.running()]
         one = llm.save_state(seq=busy)
-        refused(llm, one, BadBatch, f"sequence {busy} is being written", seq=busy)
+        refused(llm, one, GgmlpyError, f"sequence {busy} has a running request", seq=busy)
         llm.load_state(one, seq=1 - busy)
         assert got + "".join(chunk["choices"][0]["text"] for chunk in stream) == want
 

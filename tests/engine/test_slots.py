@@ -45,7 +45,7 @@ def test_the_longest_common_beginning_is_chosen_else_the_longest_unused() -> Non
     slots = slots_of(([1, 2], 3), ([1, 2, 3], 9), ([4, 5], 7), ([6, 7, 8], 1), owned=3)
 
     def chosen(*tokens: int) -> int:
-        slot = slots.choose(list(tokens))
+        slot = slots.find_free(list(tokens))
         assert slot is not None
         return slot.seq
 
@@ -56,13 +56,13 @@ def test_the_longest_common_beginning_is_chosen_else_the_longest_unused() -> Non
     assert chosen(6, 7, 8) == 0  # taken
     for slot in slots.all:
         slot.owner = "someone"
-    assert slots.choose([1]) is None
+    assert slots.find_free([1]) is None
 
 
 def test_what_was_given_up_first_is_forgotten_first() -> None:
     slots = slots_of(([1], 5), ([2], 2), ([3], 1), ([4], 3), ([], 0), owned=2)
     left = []
-    while slots.drop_idle():
+    while slots.evict_idle():
         left.append(tokens_in(slots))
         assert len(left) < 4
     assert left == [
@@ -142,18 +142,18 @@ def test_a_sequence_is_in_use_until_it_is_cancelled(path: Path) -> None:
         assert {seq: tokens[0] for seq, tokens in llm.held_tokens.items()} == {0: 11, 1: 13}
 
 
-def set_aside(llm: Llama) -> list[int]:
-    return [sequence.id for sequence in llm.engine._aside]
+def preempted(llm: Llama) -> list[int]:
+    return [sequence.id for sequence in llm.engine._preempted]
 
 
-def test_a_sequence_that_was_set_aside_can_be_cancelled(path: Path) -> None:
+def test_a_sequence_that_was_preempted_can_be_cancelled(path: Path) -> None:
     with load(path, 2, 24, kv_unified=True) as llm:
         ids = [add(llm, [11] * 3, 20), add(llm, [12] * 3, 20)]
         for _ in range(30):
             llm.engine.step()
-            if llm.engine.n_set_aside:
+            if llm.engine.n_preempted:
                 break
-        (waiting,) = set_aside(llm)
+        (waiting,) = preempted(llm)
         (other,) = set(ids) - {waiting}
         llm.engine.cancel(waiting)
         seen = set()
@@ -173,7 +173,7 @@ def test_a_shared_stream_leaves_those_that_run_room_to_grow(
 
 
 def test_the_largest_makes_room_and_comes_back_before_anyone_else(path: Path) -> None:
-    """Of 3 in 48 cells the second is set aside, then the third, which grows on; then one is new."""
+    """Of 3 in 48 cells the second is preempted, then the third, which grows on; then one is new."""
     with load(path, 3, 48, kv_unified=True) as llm:
         engine = llm.engine
         ids = [add(llm, [first] * n, 30) for first, n in ((11, 3), (12, 5), (13, 4))]
@@ -181,18 +181,18 @@ def test_the_largest_makes_room_and_comes_back_before_anyone_else(path: Path) ->
         while engine.has_work:
             those = {output.id for output in engine.step()}
             running += [those] if those not in running[-1:] else []
-            if engine.n_set_aside == 1 and len(ids) == 3:
-                assert set_aside(llm) == [ids[1]]
+            if engine.n_preempted == 1 and len(ids) == 3:
+                assert preempted(llm) == [ids[1]]
                 ids.append(add(llm, [14], 4))
         first, second, third, new = ids
         assert running == [{*ids[:3]}, {first, third}, {first}, {second}, {third, new}, {third}]
 
 
-def test_idle_tokens_are_forgotten_before_a_sequence_is_set_aside(path: Path) -> None:
+def test_idle_tokens_are_forgotten_before_a_sequence_is_preempted(path: Path) -> None:
     with load(path, 3, 32, kv_unified=True) as llm:
         for first, max_tokens in ((11, 8), (12, 8), (13, 16)):
             llm([first, 5], max_tokens=max_tokens, temperature=0, logits_processor=always_9)
-        assert llm.engine.n_set_aside == 0
+        assert llm.engine.n_preempted == 0
         assert [tokens[0] for tokens in llm.held_tokens.values()] == [12, 13]
 
 

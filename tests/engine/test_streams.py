@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ggmlpy.errors import BadBatch, CacheFull, Unsupported
+from ggmlpy.errors import ArgumentError, BadBatch, CacheFull, Unsupported
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.graph.types import type_of
 from ggmlpy.memory.batch import Batch
@@ -360,7 +360,7 @@ def test_moves_that_do_not_work_change_nothing(tmp_path: Path) -> None:
     run.memory.seq_cp(0, 1)
     with pytest.raises(CacheFull, match="8 shared tokens must be copied, there is room for 2"):
         run.seq_add(1, 0, None, 1)
-    with pytest.raises(BadBatch, match="divisor is 0"):
+    with pytest.raises(ArgumentError, match="divisor is 0"):
         run.seq_div(0, 0, None, 0)
     assert run.memory.seq_pos_max(0) == run.memory.seq_pos_max(1) == 7
     run.memory.seq_rm(1)

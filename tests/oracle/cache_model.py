@@ -18,7 +18,7 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Literal
 
-from ggmlpy.errors import BadBatch, CacheFull, Unsupported
+from ggmlpy.errors import ArgumentError, BadBatch, CacheFull, Unsupported
 from ggmlpy.memory.batch import Batch
 
 Seen = Counter[tuple[int, int]]  # (token, position)
@@ -189,7 +189,7 @@ class LayersModel:
 def _check_range(start: int, stop: int | None) -> None:
     """Positions move only within a range: below 0 is from the start, or to the end."""
     if stop is not None and 0 <= stop < start:
-        raise BadBatch
+        raise ArgumentError
 
 
 def _within(position: int, start: int, stop: int | None) -> bool:
@@ -259,7 +259,8 @@ class MemoryModel:
         if not 0 <= token < self.n_vocab or not seqs or len(set(seqs)) < len(seqs):
             raise BadBatch
         for seq in seqs:
-            self._check(seq)
+            if not 0 <= seq < self.n_seq_max:
+                raise BadBatch
             if position != self.seq_pos_max(seq) + 1:
                 raise BadBatch
         if len(seqs) > 1 and (not self.unified or self.taken_in is not None):
@@ -316,7 +317,7 @@ class MemoryModel:
 
     def seq_div(self, seq: int, start: int, stop: int | None, divisor: int) -> None:
         if divisor < 1:
-            raise BadBatch
+            raise ArgumentError
         _check_range(start, stop)
         self._move(seq, start, stop, lambda at: at // divisor, may_meet=True)
 
@@ -354,7 +355,7 @@ class MemoryModel:
 
     def _check(self, seq: int) -> None:
         if not 0 <= seq < self.n_seq_max:
-            raise BadBatch
+            raise ArgumentError
 
     def _whole_or_nothing(self, seq: int, start: int, stop: int | None) -> None:
         """A recurrent state cannot give up a part of what it took in."""
