@@ -7,8 +7,8 @@ kernels nor building the plan of a shape that is new counts: what had to build o
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
 from typing import TypeVar
@@ -24,6 +24,7 @@ from ggmlpy.memory.state import SequenceState, put_state, take_state
 from ggmlpy.models import load_model
 from ggmlpy.runtime.context import Context
 from ggmlpy.sched.compute import backends_for
+from ggmlpy.sched.placement import ALL
 
 Measured = TypeVar("Measured")
 
@@ -39,6 +40,8 @@ class Setup:
     type_k: str = "f16"
     type_v: str = "f16"
     flash_attn: bool = True
+    n_gpu_layers: int = ALL
+    override_tensors: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def threads(self) -> int:
@@ -60,6 +63,8 @@ def open_context(
         type_k=cache_type("type_k", setup.type_k),
         type_v=cache_type("type_v", setup.type_v),
         flash_attn=setup.flash_attn,
+        n_gpu_layers=setup.n_gpu_layers,
+        override_tensors=setup.override_tensors,
     )
     context.warm_up()
     return context
@@ -219,7 +224,7 @@ def kept_bytes(memory: SequenceMemory, n_tokens: int) -> int:
         seen = n_tokens if cache.window is None else min(n_tokens, cache.window)
         total += seen * (cache.n_bytes // (cache.kv_size * cache.n_stream))
     if memory.recurrent is not None:
-        total += memory.recurrent.n_bytes // memory.sizes.n_seq_max
+        total += memory.recurrent.n_bytes_seq
     return total
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ggmlpy.cli import common, options
+from ggmlpy.cli import options
 from ggmlpy.cli.groups import BenchOptions, grouped
 from ggmlpy.cli.guard import complain
 from ggmlpy.cli.loading import loading, measuring
@@ -98,7 +98,6 @@ def batched_bench(
         _check_parts(n_ctx, n_seq_max)
     setup = machine.setup(n_threads)
     path = model or packaged_model()
-    common.warn_if_no_gpu(machine.backend, machine.n_gpu_layers)
     with GGUFFile.open(path) as file:
         with loading(printable(path.name)):
             context = open_context(

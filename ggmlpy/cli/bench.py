@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ggmlpy.cli import common, options
+from ggmlpy.cli import options
 from ggmlpy.cli.groups import BenchOptions, grouped
 from ggmlpy.cli.loading import loading, measuring
 from ggmlpy.cli.options import option, whole_numbers
@@ -77,7 +77,6 @@ def bench(
     tests = _tests(lists[0], lists[1], lists[2], [_prompt_and_text(text) for text in both or ()])
     setups = [machine.setup(n) for n in _thread_counts(threads)]
     path = model or packaged_model()
-    common.warn_if_no_gpu(machine.backend, machine.n_gpu_layers)
     with GGUFFile.open(path) as file:
         report = _Report(path, file, Format.jsonl if as_json else output)
         for setup in setups:

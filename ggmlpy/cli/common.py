@@ -13,6 +13,7 @@ import typer
 from ggmlpy.cli.groups import ModelOptions
 from ggmlpy.cli.guard import complain
 from ggmlpy.cli.loading import loading
+from ggmlpy.cli.options import override_tensors
 from ggmlpy.common.quoting import printable
 from ggmlpy.errors import FileError, MissingFile
 
@@ -26,7 +27,6 @@ def open_model(path: Path, options: ModelOptions) -> Llama:
     """The model, with a sign of life while it loads. Raises what `Llama` raises."""
     if options.backend == "null":
         complain("warning", "the backend null computes nothing: the text has no meaning")
-    warn_if_no_gpu(options.backend, options.n_gpu_layers)
     with loading(printable(path.name)):
         from ggmlpy.llama import Llama
 
@@ -41,18 +41,8 @@ def open_model(path: Path, options: ModelOptions) -> Llama:
             type_v=options.type_v,
             flash_attn=options.flash_attn != "off",
             n_gpu_layers=options.n_gpu_layers,
+            override_tensors=override_tensors(options.override_tensors),
         )
-
-
-def warn_if_no_gpu(backend: str, n_gpu_layers: int) -> None:
-    """Say so where layers were asked to be on a GPU and nothing here has memory of its own."""
-    if n_gpu_layers < 1:
-        return
-    from ggmlpy.backends import get_backend
-
-    found = get_backend(backend)
-    if found.buffer_type.is_host:
-        complain("warning", f"-ngl {n_gpu_layers} changes nothing: {found.name} runs all layers")
 
 
 def read_text(text: str | None, file: Path | None) -> str | None:

@@ -67,6 +67,7 @@ class ModelOptions:
     type_v: options.TypeV = "f16"
     flash_attn: options.FlashAttn = "auto"
     n_gpu_layers: options.GpuLayers = -1
+    override_tensors: options.OverrideTensors = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,7 @@ class BenchOptions:
     type_v: options.TypeV = "f16"
     flash_attn: options.FlashAttn = "auto"
     n_gpu_layers: options.GpuLayers = -1
+    override_tensors: options.OverrideTensors = ""
 
     def setup(self, n_threads: int | None) -> Setup:
         from ggmlpy.bench.bench import Setup
@@ -92,6 +94,8 @@ class BenchOptions:
             type_k=self.type_k,
             type_v=self.type_v,
             flash_attn=self.flash_attn != "off",
+            n_gpu_layers=self.n_gpu_layers,
+            override_tensors=options.override_tensors(self.override_tensors),
         )
 
 

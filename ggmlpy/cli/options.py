@@ -198,8 +198,34 @@ GpuLayers = Annotated[
     int,
     _model(
         "-ngl --n-gpu-layers N",
-        "Layers on a backend with memory of its own; -1: all.",
+        "How many of the last layers, the output among them, lie on a backend with memory of its"
+        " own; -1: all.",
         check=at_least(-1),
+    ),
+]
+
+
+def override_tensors(text: str) -> dict[str, str]:
+    """`PATTERN=BACKEND,PATTERN=BACKEND` as pairs. Raises BadParameter."""
+    pairs = [part.rpartition("=") for part in text.split(",") if part]
+    for pattern, equals, name in pairs:
+        if not (pattern and equals and name):
+            raise typer.BadParameter(f"{text!r} is not PATTERN=BACKEND, or several with commas.")
+    return {pattern: name for pattern, _, name in pairs}
+
+
+def _checked_overrides(text: str) -> str:
+    override_tensors(text)
+    return text
+
+
+OverrideTensors = Annotated[
+    str,
+    _model(
+        "-ot --override-tensor PATTERN=BACKEND,…",
+        "Where tensors lie whose names a regular expression matches, whatever -ngl says.",
+        check=_checked_overrides,
+        default="none",
     ),
 ]
 

@@ -55,9 +55,25 @@ def test_layers_on_a_gpu_that_is_not_there(
 ) -> None:
     outcome = run("generate", "-m", tiny, *QUICK, "-ngl", 99)
     assert outcome.code == 0
-    assert outcome.err == ("ggmlpy: warning: -ngl 99 changes nothing: reference runs all layers\n")
+    assert outcome.err == (
+        "ggmlpy: warning: n_gpu_layers is 99, but no device has memory of its own: all layers lie"
+        " on the host, for reference\n"
+    )
     assert run("generate", "-m", tiny, *QUICK, "-ngl", 0).err == ""
     assert [given["n_gpu_layers"] for given in opened] == [99, 0]
+
+
+def test_tensors_lie_where_they_are_told(
+    run: Run, tiny: Path, opened: list[dict[str, Any]]
+) -> None:
+    given = ["-ot", r"blk\.0\.ffn=host,output=reference"]
+    assert run("generate", "-m", tiny, *QUICK, *given).code == 0
+    assert opened[0]["override_tensors"] == {r"blk\.0\.ffn": "host", "output": "reference"}
+    outcome = run("generate", "-m", tiny, *QUICK, "-ot", "blk")
+    assert (outcome.code, "PATTERN=BACKEND" in outcome.err) == (2, True)
+    outcome = run("generate", "-m", tiny, *QUICK, "-ot", "blk=cuda")
+    assert outcome.code == 1
+    assert "'blk' is to lie on 'cuda': it must be one of host, reference" in outcome.err
 
 
 def test_values_and_flags_may_still_be_joined(run: Run, tiny: Path) -> None:
