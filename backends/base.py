@@ -1,4 +1,4 @@
-"""The contract of a backend: what runs nodes, and the memory it runs them in.
+"""The contract of a backend: what runs steps of nodes, and the memory it runs them in.
 
 A third party writes a subclass of Backend, registers its factory under the entry point group
 `ggmlpy.backends`, and passes the conformance suite.
@@ -7,9 +7,10 @@ A third party writes a subclass of Backend, registers its factory under the entr
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ggmlpy.backends.step import Step
 from ggmlpy.common.progress import tell
 from ggmlpy.graph.buffer import HOST, BufferType, Place
 from ggmlpy.graph.tensor import Tensor
@@ -34,13 +35,13 @@ _PAST = _Past()
 
 
 class Plan(ABC):
-    """Nodes made ready to run, as often as wanted, on the memory they were planned for."""
+    """Steps made ready to run, as often as wanted, on the memory they were planned for."""
 
     n_threads: int = 1  # CPU threads that run them
 
     @abstractmethod
     def submit(self) -> None:
-        """Queue every node once, in order, behind what was submitted before.
+        """Queue every step once, in order, behind what was submitted before.
 
         May return before anything has run. What goes wrong while it runs is raised by `check`, or
         by `Backend.synchronize`.
@@ -71,15 +72,18 @@ class Backend(ABC):
     def supports(self, node: Tensor) -> bool:
         """Whether `plan` can run this node."""
 
-    @abstractmethod
-    def plan(
-        self, nodes: Sequence[Tensor], places: Places, wanted: Set[Tensor] | None = None
-    ) -> Plan:
-        """Prepare computing nodes (views left out). `places` knows them and their sources.
+    def supports_step(self, step: Step) -> bool:
+        """Whether `plan` can run these nodes, each of which it supports, as the one step they are.
 
-        `wanted` holds those roots whose bytes are read after the plan has run: by other splits, or
-        because they are outputs. Other values are of no use but to `nodes`, and a backend may leave
-        them out where it computes several nodes together. None: all are wanted.
+        Asked for the fused steps of passes; where it is False the nodes run one by one.
+        """
+        return False
+
+    @abstractmethod
+    def plan(self, steps: Sequence[Step], places: Places) -> Plan:
+        """Prepare steps: computing nodes, views left out, and fused ones that are supported.
+
+        `places` knows their operands and results.
         """
 
     def settings(self) -> str:

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 
 from ggmlpy.backends.base import Backend, Places, Plan
+from ggmlpy.backends.step import Step
 from ggmlpy.graph.tensor import Tensor
 
 
 class NullBackend(Backend):
-    """Supports every node; results are whatever the memory holds."""
+    """Supports every node and step; results are whatever the memory holds."""
 
     name = "null"
 
     def supports(self, node: Tensor) -> bool:
         return node.op is not None
 
-    def plan(
-        self, nodes: Sequence[Tensor], places: Places, wanted: Set[Tensor] | None = None
-    ) -> Plan:
-        for node in nodes:
-            assert node in places, f"{node} has no place"
-            assert all(source in places for source in node.src), f"a source of {node} has no place"
+    def supports_step(self, step: Step) -> bool:
+        return True
+
+    def plan(self, steps: Sequence[Step], places: Places) -> Plan:
+        for step in steps:
+            assert all(tensor in places for tensor in step.tensors), f"{step} lacks a place"
         return _NullPlan()
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
 from ggmlpy.backends.base import Backend, Places, Plan
+from ggmlpy.backends.step import Step
 from ggmlpy.errors import AllocationError, GgmlpyError, IndexOutOfRange
 from ggmlpy.graph.arrays import read_array, write_array
-from ggmlpy.graph.buffer import Bytes
+from ggmlpy.graph.buffer import Bytes, aligned_bytes
 from ggmlpy.graph.quants import has_quantizer
 from ggmlpy.graph.tensor import Tensor
 
@@ -22,10 +24,11 @@ class ReferenceBackend(Backend):
     def supports(self, node: Tensor) -> bool:
         return node.op is not None and has_quantizer(node.type)
 
-    def plan(
-        self, nodes: Sequence[Tensor], places: Places, wanted: Set[Tensor] | None = None
-    ) -> Plan:
-        return _ReferencePlan(nodes, places)
+    def supports_step(self, step: Step) -> bool:
+        return all(map(self.supports, step.nodes))
+
+    def plan(self, steps: Sequence[Step], places: Places) -> Plan:
+        return _ReferencePlan(steps, places)
 
 
 BytesOf = Callable[[Tensor], tuple[Bytes, int]]  # the memory that a tensor lies in, and where
@@ -51,15 +54,19 @@ def run_node(node: Tensor, bytes_of: BytesOf) -> None:
 
 
 class _ReferencePlan(Plan):
-    def __init__(self, nodes: Sequence[Tensor], places: Places) -> None:
-        self._nodes = list(nodes)
+    """A value inside a step is rounded to its type as every other: the bits are the same."""
+
+    def __init__(self, steps: Sequence[Step], places: Places) -> None:
+        self._steps = list(steps)
         self._places = places
         self._failure: GgmlpyError | None = None
 
     def submit(self) -> None:
         try:
-            for node in self._nodes:
-                run_node(node, self._bytes_of)
+            for step in self._steps:
+                interior = {node: aligned_bytes(node.spec.n_bytes) for node in step.interior}
+                for node in step.nodes:
+                    run_node(node, partial(self._bytes_of, interior))
         except GgmlpyError as error:
             self._failure = error
 
@@ -68,6 +75,8 @@ class _ReferencePlan(Plan):
         if failure is not None:
             raise failure
 
-    def _bytes_of(self, tensor: Tensor) -> tuple[Bytes, int]:
+    def _bytes_of(self, interior: Mapping[Tensor, Bytes], tensor: Tensor) -> tuple[Bytes, int]:
+        if tensor.root in interior:
+            return interior[tensor.root], tensor.view_offs
         at = self._places[tensor]
         return at.host_bytes, at.offset

@@ -1,15 +1,14 @@
-"""The CPU backend: nodes run by compiled kernels, on threads that wait for work."""
+"""The CPU backend: steps run by compiled kernels, on threads that wait for work."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
 
 from ggmlpy.backends.base import Backend, Places, Weight
 from ggmlpy.backends.base import Plan as BackendPlan
 from ggmlpy.backends.cpu import kernels
 from ggmlpy.backends.cpu.builder import PlanBuilder, ScratchPool
 from ggmlpy.backends.cpu.cores import default_n_threads
-from ggmlpy.backends.cpu.fusion import NAMES, chosen, fuse
 from ggmlpy.backends.cpu.isa import ISA, select
 from ggmlpy.backends.cpu.jit import Jit, shared_jit
 from ggmlpy.backends.cpu.kernel import UNREADABLE, Kernel, candidates
@@ -17,8 +16,8 @@ from ggmlpy.backends.cpu.kernels.matmul import FORMATS
 from ggmlpy.backends.cpu.packing import WeightLoader
 from ggmlpy.backends.cpu.plan import Failure, Plan
 from ggmlpy.backends.cpu.runner import MAX_THREADS
-from ggmlpy.backends.cpu.step import Step
 from ggmlpy.backends.cpu.threads import check_n_threads, thread_pool, wanted_entries
+from ggmlpy.backends.step import Step
 from ggmlpy.errors import FileError, IndexOutOfRange
 from ggmlpy.graph.buffer import HostBuffer
 from ggmlpy.graph.tensor import Tensor
@@ -38,9 +37,8 @@ class CpuBackend(Backend):
     """Runs whatever the kernel table holds for this machine's instruction set.
 
     `n_threads` None is one thread a core, and one for plans of little work. `isa` forces a level
-    ("generic", "avx2", "avxvnni", "avx512", "amx"); None is the best one here. `fusion` names the
-    passes of fusion.py that run: "all", "none" or some; None is what GGMLPY_CPU_FUSION says, else
-    all.
+    ("generic", "avx2", "avxvnni", "avx512", "amx"); None is the best one here. Products in a row
+    that read the same x quantise it once, unless `share_activations` is off.
     """
 
     name = "cpu"
@@ -49,12 +47,13 @@ class CpuBackend(Backend):
         self,
         n_threads: int | None = None,
         isa: str | ISA | None = None,
-        fusion: str | Iterable[str] | None = None,
+        *,
+        share_activations: bool = True,
     ) -> None:
         self.n_threads = n_threads or min(default_n_threads(), MAX_THREADS)
         check_n_threads(self.n_threads)
         self._adapts = n_threads is None
-        self.fusion = chosen(fusion)
+        self._shares = share_activations
         self._jit = shared_jit(isa if isinstance(isa, ISA) else select(isa))
         self._pool = ScratchPool()
 
@@ -66,26 +65,28 @@ class CpuBackend(Backend):
     def settings(self) -> str:
         small = " (1 where there is little to do)" if self._adapts and self.n_threads > 1 else ""
         threads = "1 thread" if self.n_threads == 1 else f"{self.n_threads} threads{small}"
-        unfused = [name for name in NAMES if name not in self.fusion]
-        without = f", without fusion of {', '.join(unfused)}" if unfused else ""
-        return f"{threads}, instruction set {self.isa.name}{without}"
+        return f"{threads}, instruction set {self.isa.name}"
 
     def supports(self, node: Tensor) -> bool:
-        return self._kernel(node) is not None
+        assert node.op is not None
+        return self._kernel(node.op.name, node.src, node) is not None
 
-    def plan(
-        self, nodes: Sequence[Tensor], places: Places, wanted: Set[Tensor] | None = None
-    ) -> CpuPlan:
-        few = self._adapts and _multiply_adds(nodes) < SMALL_PLAN
+    def supports_step(self, step: Step) -> bool:
+        return self._kernel(step.op, step.operands.values(), step.node) is not None
+
+    def plan(self, steps: Sequence[Step], places: Places) -> CpuPlan:
+        few = self._adapts and _multiply_adds(steps) < SMALL_PLAN
         builder = PlanBuilder(
             places,
             1 if few else self.n_threads,
             self._pool,
             self.isa,
-            share_activations="activations" in self.fusion,
+            share_activations=self._shares,
         )
-        for step in fuse([self._step(node) for node in nodes], self.fusion, places, wanted):
-            builder.add(step)
+        for step in steps:
+            kernel = self._kernel(step.op, step.operands.values(), step.node)
+            assert kernel is not None, f"{step} was given to a backend that does not support it"
+            builder.add(kernel, step)
         # All in one go: what is compiled together is compiled on all cores.
         compiled = *builder.kernels, *builder.weights.entries, *wanted_entries(self._jit)
         code = self._jit.load(compiled)
@@ -102,23 +103,18 @@ class CpuBackend(Backend):
                 MATMUL_FORMATS[leaf.type.name].address(leaf, loader)
         loader.weights.make(self.n_threads, self._jit.load(loader.weights.entries))
 
-    def _step(self, node: Tensor) -> Step:
-        kernel = self._kernel(node)
-        assert kernel is not None, f"{node} was given to a backend that does not support it"
-        return Step.of(kernel, node)
-
-    def _kernel(self, node: Tensor) -> Kernel | None:
-        """The first kernel of the table that can run the node: what is supported is what runs."""
-        assert node.op is not None
-        types = tuple(source.type.name for source in node.src)
-        for kernel in candidates(node.op.name, types, self._jit.isa):
+    def _kernel(self, op: str, operands: Iterable[Tensor], node: Tensor) -> Kernel | None:
+        """The first kernel of the table that can run the step: what is supported is what runs."""
+        types = tuple(operand.type.name for operand in operands)
+        for kernel in candidates(op, types, self._jit.isa):
             if kernel.requires(node):
                 return kernel
         return None
 
 
-def _multiply_adds(nodes: Sequence[Tensor]) -> int:
+def _multiply_adds(steps: Sequence[Step]) -> int:
     """Those of the matrix products, which are nearly all there are."""
+    nodes = (node for step in steps for node in step.nodes)
     products = (node for node in nodes if node.op is not None and node.op.name in PRODUCTS)
     return sum(node.spec.n_elements * node.src[0].ne[0] for node in products)
 

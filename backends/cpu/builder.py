@@ -1,10 +1,9 @@
-"""Nodes to the records of a plan: each kernel's fields filled in from its node.
+"""Steps to the records of a plan: each kernel's fields filled in from its step.
 
-A field of dtype TENSOR is an operand: the first one is the result, the others are sources, found
-by the names that the op's shape rule uses. Fields named after a parameter of the op get its
-value, `scratch` gets memory that lasts for one node, and what is left comes from the kernel's
-`bind`, which may ask the builder for weights (packed, or as they are stored) and for quantised
-activations. A step of several nodes (fusion.py) says itself what is in its operand fields.
+A field of dtype TENSOR is a result or an operand of the step, by its name. Fields named after a
+parameter of the step get its value, `scratch` gets memory that lasts for one step, and what is left
+comes from the kernel's `bind`, which may ask the builder for weights (packed, or as they are
+stored) and for quantised activations.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from ggmlpy.backends.base import Places
 from ggmlpy.backends.cpu.isa import ISA
 from ggmlpy.backends.cpu.kernel import HEADER, TENSOR, Kernel
 from ggmlpy.backends.cpu.packing import PackedWeights, Packing
-from ggmlpy.backends.cpu.step import Step
+from ggmlpy.backends.step import Step
 from ggmlpy.graph.buffer import Buffer, HostBuffer, Place, aligned_bytes
 from ggmlpy.graph.tensor import Tensor
 
@@ -76,13 +75,14 @@ class PlanBuilder:
         self._shares = share_activations
         self._activations: tuple[Kernel, Place, Tensor, int] | None = None
 
-    def add(self, step: Step) -> None:
-        """Append the record that runs a step, after what its kernel wants made ready."""
-        kernel, node = step.kernel, step.node
+    def add(self, kernel: Kernel, step: Step) -> None:
+        """Append the record by which a kernel runs a step, after what it wants made ready."""
+        node = step.node
+        assert node.op is not None
         bound = kernel.bind(node, self) if kernel.bind is not None else {}
-        operands = _operands(kernel, node) if step.operands is None else step.operands
-        self._append(kernel, node, {**bound, **step.values}, operands)
-        for result in step.results:
+        tensors = {**step.results, **step.operands}
+        self._append(kernel, node, tensors, {**node.op.params(), **bound, **step.params})
+        for result in step.results.values():
             self._forget_overwritten(result)
 
     def packed(self, weight: Tensor, packing: Packing) -> int:
@@ -124,12 +124,12 @@ class PlanBuilder:
                 return address
         buffer = self._pool.take("activations", n_bytes)
         self.keep.append(buffer)
-        self._append(quantize, x, {"y": buffer.address}, {"x": x})
+        self._append(quantize, x, {"x": x}, {"y": buffer.address})
         self._activations = (quantize, place, x, buffer.address)
         return buffer.address
 
     def counters(self, n: int) -> int:
-        """Address of `n` i64 that are 0 before each node; who counts there leaves them at 0."""
+        """Address of `n` i64 that are 0 before each step; who counts there leaves them at 0."""
         buffer = self._pool.take("counters", 8 * n)
         _COUNTERS.add(buffer)
         self.keep.append(buffer)
@@ -139,24 +139,20 @@ class PlanBuilder:
         self,
         kernel: Kernel,
         node: Tensor,
-        bound: Mapping[str, float],
-        operands: Mapping[str, Tensor],
+        tensors: Mapping[str, Tensor],
+        values: Mapping[str, float],
     ) -> None:
         record = np.zeros((), kernel.record_dtype)
-        op = node.op
-        params = {} if op is None else op.params()
         for field in kernel.record_dtype.names or ():
-            if field in operands:
-                record[field] = self._operand(operands[field])
-            elif field in bound:
-                record[field] = bound[field]
+            is_tensor = record.dtype[field] == TENSOR
+            if is_tensor and field in tensors:
+                record[field] = self._operand(tensors[field])
+            elif field in values:
+                record[field] = values[field]
             elif field == "scratch":
                 record[field] = self._scratch(kernel, node)
-            elif field in params:
-                record[field] = params[field]
-            else:  # an optional source that is absent keeps its address of 0
-                absent = record.dtype[field] == TENSOR
-                assert absent or field in (HEADER.names or ()), (
+            else:  # an optional tensor that is absent keeps its address of 0
+                assert is_tensor or field in (HEADER.names or ()), (
                     f"{kernel}: nothing fills the field {field}"
                 )
         self.records.append(record)
@@ -186,13 +182,3 @@ class PlanBuilder:
         )
         if not apart:
             self._activations = None
-
-
-def _operands(kernel: Kernel, node: Tensor) -> dict[str, Tensor]:
-    """The kernel's operand fields: the first is the result, the rest are sources by name."""
-    assert node.op is not None
-    dtype = kernel.record_dtype
-    fields = [f for f in dtype.names or () if dtype[f] == TENSOR]
-    sources = dict(zip(node.op.source_names(len(node.src)), node.src, strict=True))
-    named = {field: sources[field] for field in fields[1:] if field in sources}
-    return {fields[0]: node, **named}

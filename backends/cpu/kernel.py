@@ -6,12 +6,15 @@
     def rms_norm_f32(p: Record, ith: int, nth: int) -> None:
         for row in range(p.x.ne1 * ith // nth, p.x.ne1 * (ith + 1) // nth): ...
 
-`p` is the node's record: fields of dtype TENSOR are the result, then the sources, in order; other
-fields are the op's parameters by name; a field `scratch` is the address of scratch memory. Every
-one of `nth` threads calls the kernel with its own `ith`. A kernel works on addresses with the
+`p` is the step's record: fields of dtype TENSOR are the result `y`, then the operands, by name;
+other fields are the op's parameters by name; a field `scratch` is the address of scratch memory.
+Every one of `nth` threads calls the kernel with its own `ith`. A kernel works on addresses with the
 vocabulary of `simd`, allocates nothing, raises nothing (`report` says what went wrong), and calls
 only intrinsics and functions marked `@inline`. Declaring one imports and compiles nothing: `Jit`
 does that when the kernel is asked for.
+
+The kernel of a fused step is filed under the step's op and its operands' types, in their order
+(ggmlpy/sched/fusion.py); what it is asked and told of a node, it is of the step's `node`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from ggmlpy.backends.mock.hazards import Access, HazardError
 from ggmlpy.backends.mock.memory import MockBuffer, MockMemory
 from ggmlpy.backends.mock.queue import MockEvent, Queue
 from ggmlpy.backends.reference import ReferenceBackend
+from ggmlpy.backends.step import Step
 from ggmlpy.errors import BackendError, GgmlpyError
 from ggmlpy.graph.buffer import HostBuffer, Place
 from ggmlpy.graph.tensor import Tensor
@@ -55,16 +56,17 @@ class MockBackend(Backend):
         is_product = node.op is not None and node.op.name == "mul_mat"
         return self._op_offload and is_product and node.ne[1] >= _OFFLOAD_ROWS
 
-    def plan(
-        self, nodes: Sequence[Tensor], places: Places, wanted: Set[Tensor] | None = None
-    ) -> Plan:
+    def supports_step(self, step: Step) -> bool:
+        return self._inner.supports_step(step)
+
+    def plan(self, steps: Sequence[Step], places: Places) -> Plan:
         revealed: dict[Tensor, Place] = {}
-        for tensor in (t for node in nodes for t in (*node.src, node)):
+        for tensor in (tensor for step in steps for tensor in step.tensors):
             at = places[tensor]
             if not isinstance(at.buffer, MockBuffer) or at.buffer.type is not self.buffer_type:
                 raise BackendError(f"{tensor} lies in {at.buffer}, which {self.name} cannot reach")
             revealed[tensor] = Place(at.buffer.revealed_to(self.queue), at.offset)
-        return _MockPlan(self, self._inner.plan(nodes, revealed, wanted), nodes, places)
+        return _MockPlan(self, self._inner.plan(steps, revealed), steps, places)
 
     # --- the queue ---
 
@@ -111,16 +113,17 @@ class MockBackend(Backend):
 
 class _MockPlan(Plan):
     def __init__(
-        self, backend: MockBackend, inner: Plan, nodes: Sequence[Tensor], places: Places
+        self, backend: MockBackend, inner: Plan, steps: Sequence[Step], places: Places
     ) -> None:
         self.n_threads = inner.n_threads
         self._backend = backend
         self._inner = inner
         self._buffers = {place.buffer for place in places.values()}
         self._touched = [
-            (node, places[tensor], tensor.spec.n_bytes, tensor is node)
-            for node in nodes
-            for tensor in (*node.src, node)
+            (step.node, places[tensor], tensor.spec.n_bytes, writes)
+            for step in steps
+            for tensors, writes in ((step.operands, False), (step.results, True))
+            for tensor in tensors.values()
         ]
 
     def submit(self) -> None:

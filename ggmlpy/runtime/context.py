@@ -40,7 +40,8 @@ class Context:
 
     With `kv_unified` the sequences share `n_ctx` cells; else each has an equal part of its own.
     `n_ctx_seq` is less than a sequence could have: a limit that the engine keeps to. `n_gpu_layers`
-    and `override_tensors` say what lies on devices, as `Placement.of` takes them.
+    and `override_tensors` say what lies on devices, as `Placement.of` takes them, `passes` which
+    passes run, as `compute` does.
     """
 
     @checked
@@ -60,6 +61,7 @@ class Context:
         n_gpu_layers: int = ALL,
         override_tensors: Mapping[str, str] | Iterable[tuple[str, str]] = (),
         pin: Pin | None = None,
+        passes: str | Sequence[str] | None = None,
     ) -> None:
         check_least("n_ctx", n_ctx, 0)
         if n_ctx_seq is not None:
@@ -76,7 +78,7 @@ class Context:
         )
         for cache in self.memory.caches:
             cache.scrubs = not flash_attn
-        self.plans = PlanCache(model, self.memory, backends, flash_attn, pin)
+        self.plans = PlanCache(model, self.memory, backends, flash_attn, pin, passes)
         self._is_loaded = False
         self.backends = list(backends)
         self.backend_names = ", ".join(b.name for b in backends)

@@ -8,6 +8,7 @@ from ggmlpy.gguf import GGUFFile
 from ggmlpy.memory.kv_cache import KVCache
 from ggmlpy.memory.sequences import SequenceMemory
 from ggmlpy.runtime.context import Context
+from ggmlpy.sched.passes import PASSES
 
 Row = tuple[str, str]
 
@@ -24,6 +25,7 @@ def summary(file: GGUFFile, context: Context, n_batch: int, load_s: float) -> st
             f"{n_batch} tokens, of which n_ubatch = {context.sizes.n_ubatch} run at a time",
         ),
         *_backend_rows(context),
+        *_pass_rows(context),
         ("load", f"{load_s:.2f} s"),
     ]
     width = max(len(name) for name, _ in rows)
@@ -91,6 +93,12 @@ def _compute(context: Context) -> str:
         f"{name} {megabytes(now.get(name, 0))} by now, {megabytes(n)} for a full ubatch"
         for name, n in most.items()
     )
+
+
+def _pass_rows(context: Context) -> list[Row]:
+    """Which passes are off, where some are."""
+    off = [name for name in PASSES if name not in context.plans.passes]
+    return [("passes", f"without {', '.join(off)}")] if off else []
 
 
 def _backend_rows(context: Context) -> list[Row]:

@@ -16,9 +16,9 @@ from ggmlpy.memory.sequences import SequenceMemory
 from ggmlpy.models import Model
 from ggmlpy.runtime.inputs import Shape, StepInputs
 from ggmlpy.sched.allocator import allocate
-from ggmlpy.sched.assignment import Pin, assign
-from ggmlpy.sched.executable import ArenaPool, Executable
-from ggmlpy.sched.scheduler import cut
+from ggmlpy.sched.assignment import Pin
+from ggmlpy.sched.executable import ArenaPool, Executable, scheduled
+from ggmlpy.sched.passes import chosen
 
 MAX_PLANS = 64  # shapes kept ready; a plan's records are small, its arena is shared
 
@@ -56,6 +56,7 @@ class PlanCache:
         backends: Sequence[Backend],
         flash_attn: bool,
         pin: Pin | None,
+        passes: str | Sequence[str] | None = None,
     ) -> None:
         self.n_built = 0
         self.arenas = ArenaPool()
@@ -67,6 +68,7 @@ class PlanCache:
         self._pin = pin
         devices = [b for b in backends if not b.buffer_type.is_host]
         self._inputs_type = devices[0].host_buffer_type if devices else HOST
+        self.passes = chosen(passes)
 
     def get(self, shape: Shape) -> Plan:
         """The plan for a shape, built if it is new."""
@@ -86,13 +88,14 @@ class PlanCache:
     def arena_bytes(self, shape: Shape) -> dict[str, int]:
         """Bytes that a plan for the shape would run in, by buffer type. Nothing is planned."""
         graph, _, _ = self._graph(shape)
-        schedule = cut(graph, assign(graph, self._backends, self._pin))
+        schedule = scheduled(graph, self._backends, self._pin, self.passes)
         arenas = allocate(graph, schedule.splits).arena_bytes
         return {memory.name: n_bytes for memory, n_bytes in arenas.items()}
 
     def _build(self, shape: Shape) -> Plan:
         graph, inputs, logits = self._graph(shape)
-        return Plan(inputs, logits, Executable(graph, self._backends, self._pin, self.arenas))
+        executable = Executable(graph, self._backends, self._pin, self.arenas, self.passes)
+        return Plan(inputs, logits, executable)
 
     def _graph(self, shape: Shape) -> tuple[Graph, StepInputs, Tensor]:
         """The graph of a shape, its inputs, and its logits."""

@@ -1,15 +1,17 @@
 """Where results lie: one arena per buffer type, memory reused as soon as its value is dead.
 
-Best fit over free ranges, walking the nodes in running order (as ggml's graph allocator). A node
-whose op allows it is written over its first source when that source dies there.
+Best fit over free ranges, walking the steps in running order (as ggml's graph allocator). A result
+is written over an operand where the step allows it and nothing reads the operand later. A step's
+other operands last until it is over, and values inside a fused step get no memory.
 """
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from ggmlpy.backends.step import Step
 from ggmlpy.graph.buffer import BufferType
 from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.tensor import Tensor
@@ -66,37 +68,43 @@ class _Arena:
 
 
 def allocate(graph: Graph, splits: Sequence[Split]) -> Layout:
-    """Place every computed root, and every copy that a split brings in."""
+    """Place the results of every step, and every copy that a split brings in."""
     layout = Layout()
     arenas: dict[BufferType, _Arena] = {s.backend.buffer_type: _Arena() for s in splits}
-    last_use = _last_uses(graph, splits)
     sizes: dict[Key, int] = {}
-    dying: dict[int, list[Key]] = {}
-    for key, step in last_use.items():
-        dying.setdefault(step, []).append(key)
+    ends: dict[int, list[Key]] = {}  # by the step after which nothing reads them
+    for key, at in _last_uses(graph, splits).items():
+        ends.setdefault(at, []).append(key)
 
     def place(key: Key) -> None:
         sizes[key] = key[1].tensor_bytes(key[0].spec)
         layout.offsets[key] = arenas[key[1]].take(sizes[key])
 
-    step = 0
+    def place_result(step: Step, name: str, memory: BufferType, dying: Sequence[Key]) -> None:
+        result = step.results[name]
+        if result.root is not result:
+            return
+        for root in _overwritable(step, name, memory):
+            if (root, memory) in dying and (root, memory) in sizes:
+                layout.offsets[result, memory] = layout.offsets[root, memory]
+                sizes[result, memory] = sizes.pop((root, memory))
+                return
+        place((result, memory))
+
+    i_step = 0
     for split in splits:
         memory = split.backend.buffer_type
         for copy in split.copies:
             if (copy.root, memory) not in layout.offsets:
                 place((copy.root, memory))
-        for node in split.nodes:
-            if node.root is node:
-                heir_of = _overwritable(node, memory, last_use, step)
-                if heir_of is not None and (heir_of, memory) in sizes:
-                    layout.offsets[node, memory] = layout.offsets[heir_of, memory]
-                    sizes[node, memory] = sizes.pop((heir_of, memory))
-                else:
-                    place((node, memory))
-            for key in dying.get(step, ()):
+        for step in split.steps:
+            dying = ends.get(i_step, ())
+            for result in step.results:
+                place_result(step, result, memory, dying)
+            for key in dying:
                 if key in sizes:
                     arenas[key[1]].give_back(layout.offsets[key], sizes.pop(key))
-            step += 1
+            i_step += 1
     for memory, arena in arenas.items():
         layout.arena_bytes[memory] = arena.end
         layout.live_bytes[memory] = arena.peak_live
@@ -108,40 +116,32 @@ def _last_uses(graph: Graph, splits: Sequence[Split]) -> dict[Key, int]:
     """The step at which each root is last touched in each memory. Outputs are never done with."""
     kept = kept_roots(graph)
     last: dict[Key, int] = {}
-    step = 0
-    n_steps = sum(len(s.nodes) for s in splits)
+    i_step = 0
+    n_steps = sum(len(s.steps) for s in splits)
     for split in splits:
         for copy in split.copies:
             if copy.source is not None:  # the source must hold out until the copy is made
-                last[copy.root, copy.source] = max(step, last.get((copy.root, copy.source), 0))
-        for node in split.nodes:
-            for tensor in (*node.src, node):
-                last[tensor.root, split.backend.buffer_type] = step
-            step += 1
+                last[copy.root, copy.source] = max(i_step, last.get((copy.root, copy.source), 0))
+        for step in split.steps:
+            for tensor in step.tensors:
+                last[tensor.root, split.backend.buffer_type] = i_step
+            i_step += 1
     return {key: n_steps if key[0] in kept else at for key, at in last.items()}
 
 
-def _overwritable(
-    node: Tensor, memory: BufferType, last_use: Mapping[Key, int], step: int
-) -> Tensor | None:
-    """The root that `node` may be written over, or None.
+def _overwritable(step: Step, result: str, memory: BufferType) -> Iterator[Tensor]:
+    """Roots that a result may be written over where nothing reads them after the step.
 
-    Its op works element by element, source 0 has the result's layout and owns its bytes, and
-    nothing else reads them from here on: not as another source that lies a little further on, of
-    which one thread would read what another has overwritten.
+    The step allows it for an operand, which has the result's layout and owns its bytes. No other
+    operand has some of them a little further on, of which one thread would read what another has
+    overwritten.
     """
-    assert node.op is not None
-    if not node.op.in_place:
-        return None
-    first = node.src[0]
-    if first.root.is_leaf or first.view_offs != 0 or not first.spec.same_layout(node.spec):
-        return None
-    if memory.tensor_bytes(first.root.spec) != memory.tensor_bytes(node.spec):
-        return None
-    if last_use.get((first.root, memory)) != step:
-        return None
-    for other in node.src[1:]:
-        same_bytes = other.view_offs == 0 and other.spec.same_layout(first.spec)
-        if other.root is first.root and not same_bytes:
-            return None
-    return first.root
+    spec = step.results[result].spec
+    n_bytes = memory.tensor_bytes(spec)
+    for name in step.in_place.get(result, ()):
+        over = step.operands[name]
+        if over.root.is_leaf or memory.tensor_bytes(over.root.spec) != n_bytes:
+            continue
+        here = [x for x in step.operands.values() if x.root is over.root]
+        if all(x.view_offs == 0 and x.spec.same_layout(spec) for x in here):
+            yield over.root

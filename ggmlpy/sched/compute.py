@@ -49,6 +49,7 @@ def compute(
     backend: str | Backend = ...,
     n_threads: int | None = ...,
     pin: Pin | None = ...,
+    passes: str | Sequence[str] | None = ...,
 ) -> NDArray[Any]: ...
 @overload
 def compute(
@@ -58,6 +59,7 @@ def compute(
     backend: str | Backend = ...,
     n_threads: int | None = ...,
     pin: Pin | None = ...,
+    passes: str | Sequence[str] | None = ...,
 ) -> list[NDArray[Any]]: ...
 @overload
 def compute(
@@ -68,6 +70,7 @@ def compute(
     backend: str | Backend = ...,
     n_threads: int | None = ...,
     pin: Pin | None = ...,
+    passes: str | Sequence[str] | None = ...,
 ) -> list[NDArray[Any]]: ...
 @checked
 def compute(
@@ -75,13 +78,15 @@ def compute(
     backend: str | Backend = "auto",
     n_threads: int | None = None,
     pin: Pin | None = None,
+    passes: str | Sequence[str] | None = None,
 ) -> NDArray[Any] | list[NDArray[Any]]:
     """The values of `tensors` in numpy order: one array, or a list for several or for a list.
 
     Computes everything they need on `backend`, and what that cannot run on `reference`. The
     results stay with the tensors: `.numpy()`, `.tobytes()`. `pin` names a backend for chosen nodes.
-    Raises ArgumentError for what is no tensor, WriteError, KernelError, IndexOutOfRange,
-    BackendError.
+    `passes` are those that may make several nodes one, by name, "all" or "none": results have the
+    same bits. None is what GGMLPY_PASSES says, else all. Raises ArgumentError for what is no tensor
+    and no pass, WriteError, KernelError, IndexOutOfRange, BackendError.
     """
     roots = tensors_of("compute", tensors)
     if not roots:
@@ -89,7 +94,7 @@ def compute(
     backends = backends_for(backend, n_threads)
     if pin is not None:
         backends += [get_backend(name) for name in _missing(pin, roots, backends)]
-    executable = Executable(Graph(*roots), backends, pin)
+    executable = Executable(Graph(*roots), backends, pin, passes=passes)
     executable.run()
     for tensor in roots:
         if not tensor.is_leaf:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 from weakref import WeakSet
@@ -17,7 +17,8 @@ from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.sched.allocator import Layout, allocate
 from ggmlpy.sched.assignment import Pin, assign
-from ggmlpy.sched.scheduler import Copy, Schedule, Split, cut, lies_in_place, wanted_roots
+from ggmlpy.sched.passes import run_passes
+from ggmlpy.sched.scheduler import Copy, Schedule, Split, cut, lies_in_place
 from ggmlpy.sched.transfers import Uploads, transfer
 from ggmlpy.sched.writes import check_writes
 
@@ -61,13 +62,26 @@ class ArenaPool:
         return held
 
 
+def scheduled(
+    graph: Graph,
+    backends: Sequence[Backend],
+    pin: Pin | None = None,
+    passes: str | Iterable[str] | None = None,
+) -> Schedule:
+    """The graph's splits, with the steps that the passes leave. Raises KernelError."""
+    schedule = cut(graph, assign(graph, backends, pin))
+    run_passes(graph, schedule.splits, passes)
+    return schedule
+
+
 class Executable:
     """`run()` computes every node; inputs are whatever the input leaves hold by then.
 
     `submit` and `synchronize` are its two halves: between them the inputs must not change, where a
     backend has a queue of its own. `layout` tells the arenas' sizes, `schedule` the splits,
-    `n_threads` the CPU threads of the plan that has most. Results stay until the next run. Raises
-    WriteError, KernelError.
+    `n_threads` the CPU threads of the plan that has most. Results stay until the next run; of other
+    values only those that no pass has fused have memory. `passes` are those of passes.py by name,
+    "all" or "none"; None is what GGMLPY_PASSES says. Raises WriteError, KernelError.
     """
 
     def __init__(
@@ -76,10 +90,11 @@ class Executable:
         backends: Sequence[Backend],
         pin: Pin | None = None,
         arenas: ArenaPool | None = None,
+        passes: str | Iterable[str] | None = None,
     ) -> None:
         check_writes(graph)
         self.graph = graph
-        self.schedule: Schedule = cut(graph, assign(graph, backends, pin))
+        self.schedule: Schedule = scheduled(graph, backends, pin, passes)
         self.layout: Layout = allocate(graph, self.schedule.splits)
         self._pool = ArenaPool() if arenas is None else arenas
         self._arenas = {
@@ -90,14 +105,7 @@ class Executable:
         self._inputs = Uploads(self.schedule.uploads, self._owners, self._pool)
         self._places: dict[str, dict[Tensor, Place]] = {}  # by backend
         self._plans: list[Plan] = []
-        wanted = wanted_roots(graph, self.schedule.splits)
-        self._steps = [
-            *self._inputs.steps,
-            *(
-                self._step(split, roots)
-                for split, roots in zip(self.schedule.splits, wanted, strict=True)
-            ),
-        ]
+        self._parts = [*self._inputs.steps, *map(self._ready, self.schedule.splits)]
         self.n_threads = max((plan.n_threads for plan in self._plans), default=1)
         self._queues = [b for b in self._owners.values() if b.is_async]
 
@@ -108,8 +116,8 @@ class Executable:
 
     def submit(self) -> None:
         """Begin a run: results are there once it is synchronized."""
-        for step in self._steps:
-            step()
+        for part in self._parts:
+            part()
 
     def synchronize(self) -> None:
         """Wait for the end of what was submitted. Raises what went wrong in it, by node."""
@@ -153,28 +161,33 @@ class Executable:
         root = tensor.root
         at = self._inputs.place(root, memory)
         if at is None:
-            at = Place(self._arenas[memory], self.layout.offsets[root, memory])
+            start = self.layout.offsets.get((root, memory))
+            assert start is not None, f"{root} has no memory: it is no output, and a pass fused it"
+            at = Place(self._arenas[memory], start)
         return Place(at.buffer, at.offset + tensor.view_offs)
 
-    def _step(self, split: Split, wanted: set[Tensor]) -> Callable[[], None]:
+    def _ready(self, split: Split) -> Callable[[], None]:
+        """What a run does for a split: its copies, then its plan."""
         places: Places = {
-            t: self._place(t, split.backend) for node in split.nodes for t in (*node.src, node)
+            tensor: self._place(tensor, split.backend)
+            for step in split.steps
+            for tensor in step.tensors
         }
-        plan = split.backend.plan(split.nodes, places, wanted)
+        plan = split.backend.plan(split.steps, places)
         self._plans.append(plan)
         transfers = [self._transfer(copy, split.backend) for copy in split.copies]
         if not transfers and not self._owns_queues():
             return plan.submit
         on_host, pool = split.backend.buffer_type.is_host, self._pool
 
-        def step() -> None:
+        def submit() -> None:
             if on_host:
                 pool.wait()
             for copy in transfers:
                 copy()
             plan.submit()
 
-        return step
+        return submit
 
     def _owns_queues(self) -> bool:
         return any(backend.is_async for backend in self._owners.values())

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ggmlpy.backends.base import Backend
+from ggmlpy.backends.step import Step
 from ggmlpy.errors import KernelError
 from ggmlpy.graph.buffer import BufferType
 from ggmlpy.graph.graph import Graph
@@ -39,7 +40,12 @@ class Split:
 
     backend: Backend
     copies: list[Copy] = field(default_factory=list)
-    nodes: list[Tensor] = field(default_factory=list)  # computing nodes only, in graph order
+    steps: list[Step] = field(default_factory=list)
+
+    @property
+    def nodes(self) -> list[Tensor]:
+        """Computing nodes only, in graph order."""
+        return [node for step in self.steps for node in step.nodes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +74,7 @@ def cut(graph: Graph, assigned: Mapping[Tensor, Backend]) -> Schedule:
         split = splits[-1]
         for root in dict.fromkeys(t.root for t in (*node.src, node) if t.root is not node):
             copies.bring(root, split)
-        split.nodes.append(node)
+        split.steps.append(Step.of(node))
         copies.note_write(node.root, backend)
     return Schedule(splits, copies.holders, copies.uploads, copies.moved)
 
@@ -117,17 +123,17 @@ def kept_roots(graph: Graph) -> set[Tensor]:
     return kept | {t.root for t in graph.nodes if Flag.OUTPUT in t.flags}
 
 
-def wanted_roots(graph: Graph, splits: Sequence[Split]) -> list[set[Tensor]]:
+def read_after(graph: Graph, splits: Sequence[Split]) -> list[set[Tensor]]:
     """For each split those roots that it writes and that are read after it has run: by other
     splits, and as outputs."""
     read = [{source.root for node in split.nodes for source in node.src} for split in splits]
     n_readers = Counter(root for roots in read for root in roots)
     kept = kept_roots(graph)
-    wanted = []
+    after = []
     for split, roots in zip(splits, read, strict=True):
         written = {node.root for node in split.nodes}
-        wanted.append({r for r in written if r in kept or n_readers[r] > (r in roots)})
-    return wanted
+        after.append({r for r in written if r in kept or n_readers[r] > (r in roots)})
+    return after
 
 
 def lies_in_place(root: Tensor, backend: Backend) -> bool:

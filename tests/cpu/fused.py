@@ -1,8 +1,8 @@
-"""What tests of fusion share: graphs with and without it, and the kernels that run them."""
+"""What tests of fused kernels share: graphs with and without passes, and what runs them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import pytest
@@ -11,9 +11,9 @@ from ggmlpy import ops
 from ggmlpy.backends.base import Places
 from ggmlpy.backends.cpu.backend import CpuBackend, CpuPlan
 from ggmlpy.backends.reference import ReferenceBackend
+from ggmlpy.backends.step import Step
 from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.tensor import Flag, Tensor, from_bytes, from_numpy
-from ggmlpy.sched.assignment import Pin
 from ggmlpy.sched.executable import Executable
 from tests.cpu.conftest import ISAS
 from tests.cpu.products import weight_bytes
@@ -32,30 +32,26 @@ class Recording(CpuBackend):
     """Remembers which kernels its plans run."""
 
     def __init__(
-        self, fusion: str | Iterable[str], n_threads: int = 1, isa: str | None = None
+        self, n_threads: int = 1, isa: str | None = None, *, share_activations: bool = True
     ) -> None:
-        super().__init__(n_threads, isa, fusion)
+        super().__init__(n_threads, isa, share_activations=share_activations)
         self.kernels: list[str] = []
 
-    def plan(
-        self, nodes: Sequence[Tensor], places: Places, wanted: Set[Tensor] | None = None
-    ) -> CpuPlan:
-        made = super().plan(nodes, places, wanted)
+    def plan(self, steps: Sequence[Step], places: Places) -> CpuPlan:
+        made = super().plan(steps, places)
         self.kernels += made.kernels
         return made
 
 
-def kernels(
-    outputs: Sequence[Tensor], fusion: str | Iterable[str] = "all", pin: Pin | None = None
-) -> list[str]:
+def kernels(outputs: Sequence[Tensor], passes: str | Iterable[str] = "all") -> list[str]:
     """What a plan of the outputs runs."""
-    backend = Recording(fusion)
-    Executable(Graph(*outputs), [backend, ReferenceBackend()], pin)
+    backend = Recording()
+    Executable(Graph(*outputs), [backend, ReferenceBackend()], passes=passes)
     return backend.kernels
 
 
 def run(
-    outputs: Sequence[Tensor], fusion: str | Iterable[str], isa: str, n_threads: int
+    outputs: Sequence[Tensor], passes: str | Iterable[str], backend: Recording
 ) -> tuple[list[bytes], list[str]]:
     """The outputs' bytes and the kernels that were run; state leaves are empty before."""
     graph = Graph(*outputs)
@@ -63,8 +59,7 @@ def run(
         if Flag.STATE in leaf.flags:
             assert leaf.place is not None
             leaf.place.host_bytes[:] = 0
-    backend = Recording(fusion, n_threads, isa)
-    executable = Executable(graph, [backend])
+    executable = Executable(graph, [backend], passes=passes)
     executable.run()
     executable.run()  # what the first run left in memory must not matter
     return [executable.raw(y).tobytes() for y in outputs], backend.kernels
@@ -72,17 +67,22 @@ def run(
 
 def check(
     isa: str,
-    fusion: str | Iterable[str],
+    passes: str | Iterable[str],
     outputs: Sequence[Tensor],
     *,
     before: Sequence[str],
     after: Sequence[str],
+    share_activations: bool = False,
 ) -> None:
-    """Kernels before and after the passes, and the same bits from any number of threads."""
-    want, plain = run(outputs, "none", isa, 1)
+    """Kernels before and after, and the same bits from any number of threads.
+
+    Before is without passes and without activations that products share.
+    """
+    want, plain = run(outputs, "none", Recording(1, isa, share_activations=False))
     assert plain == list(before)
     for n_threads in (1, 3):
-        got, fused = run(outputs, fusion, isa, n_threads)
+        backend = Recording(n_threads, isa, share_activations=share_activations)
+        got, fused = run(outputs, passes, backend)
         assert fused == list(after)
         assert got == want
 
@@ -100,10 +100,6 @@ def weight(type: str, *ne: int) -> Tensor:
     k, *rest = ne
     raw = weight_bytes(type, int(np.prod(rest)), k, seed=len(ne))
     return from_bytes(raw.tobytes(), type, ne)
-
-
-def normed() -> Tensor:
-    return ops.rms_norm(computed(24, 3), 1e-5)
 
 
 def gated(type: str, op: str, k: int, m: int, x: Tensor, *batch: int) -> Tensor:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ggmlpy.backends.cpu.backend import CpuBackend
 from ggmlpy.backends.cpu.isa import select
 from ggmlpy.backends.cpu.kernel import Kernel, candidates
+from ggmlpy.backends.step import Step
 from ggmlpy.errors import GgmlpyError
 from ggmlpy.graph.arrays import element_view, read_array, row_view
 from ggmlpy.graph.buffer import HostBuffer, Place
@@ -128,7 +129,7 @@ def run(
     at = places[y]
     data = at.host_bytes[at.offset : at.offset + y.spec.n_bytes]
     try:
-        plan = backend(isa, n_threads).plan([y], places)
+        plan = backend(isa, n_threads).plan([Step.of(y)], places)
         plan.submit()
         plan.check()
     except GgmlpyError:

@@ -1,4 +1,4 @@
-"""Fusion of matrix products: gated units, biases, activations that are quantised once."""
+"""Fused kernels of products: gated units, biases. And activations that are quantised once."""
 
 from __future__ import annotations
 
@@ -6,14 +6,23 @@ import numpy as np
 import pytest
 
 from ggmlpy import ops
+from ggmlpy.backends.cpu.backend import CpuBackend
+from ggmlpy.backends.cpu.builder import PlanBuilder, ScratchPool
+from ggmlpy.backends.cpu.isa import select
 from ggmlpy.backends.cpu.kernels.fused_glu import MATMUL_GLU, RUN
+from ggmlpy.backends.cpu.kernels.fused_norm import ADD_NORM
 from ggmlpy.backends.cpu.kernels.matmul import KERNELS as MATMULS
+from ggmlpy.backends.cpu.kernels.matmul_activations import QUANTIZE
 from ggmlpy.errors import IndexOutOfRange
+from ggmlpy.graph.buffer import HostBuffer, Place, aligned_bytes
+from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.tensor import Tensor, from_numpy
+from ggmlpy.sched.executable import scheduled
 from tests.cpu.conftest import ISAS, jit_for
 from tests.cpu.fused import (
     EACH_ISA,
     GLU,
+    Recording,
     check,
     computed,
     floats,
@@ -83,32 +92,17 @@ def test_gated_units_of_experts(isa: str) -> None:
     check_gated(isa, "f32", "swiglu", ops.swiglu_split(gate, up))
     ids.array()[3] = 3
     with pytest.raises(IndexOutOfRange, match="index 3"):
-        run([ops.swiglu_split(gate, up)], "all", isa, 2)
+        run([ops.swiglu_split(gate, up)], "all", Recording(2, isa))
 
 
-def test_products_are_left_alone_where_they_must_be() -> None:
-    k, m = 64, 32
-    x = floats(k, 3)
-    a, b = weight("f32", k, m), weight("f32", k, m)
-    gate, up = ops.mul_mat(a, x), ops.mul_mat(b, x)
-    fused = "matmul_swiglu_f32"
-
-    def made(*outputs: Tensor) -> bool:
-        return fused in kernels(outputs)
-
-    assert made(ops.swiglu_split(gate, up))
-    assert made(ops.mul(ops.swiglu_split(up, gate), floats(m))), "in the other order"
-    assert not made(ops.swiglu_split(gate, up), gate), "an output"
-    assert not made(ops.swiglu_split(gate, up), ops.neg(up)), "another reader"
-    assert not made(ops.swiglu_split(gate, gate)), "one product"
-    assert not made(ops.swiglu(gate)), "halves of one"
-    assert not made(ops.swiglu_split(gate, ops.mul_mat(b, floats(k, 3)))), "two x"
-    assert not made(ops.swiglu_split(gate, ops.mul_mat(weight("f16", k, m), x))), "two types"
-    assert not made(ops.swiglu_split(gate, ops.mul_mat(floats(k, m), x))), "no weight"
-    assert not made(ops.swiglu_split(gate, ops.add(up, floats(m)))), "a bias"
-    batched = ops.mul_mat(weight("f32", k, m, 2), floats(k, 3, 2))
-    one = ops.mul_mat(a, floats(k, 3, 2))
-    assert not made(ops.swiglu_split(batched, one)), "two shapes"
+def test_products_by_what_is_no_weight_have_no_fused_kernel() -> None:
+    x, w = floats(64, 3), weight("f32", 64, 32)
+    gate, up = ops.mul_mat(w, x), ops.mul_mat(floats(64, 32), x)
+    assert kernels([ops.swiglu_split(gate, up)])[-1] == "swiglu_f32"
+    assert kernels([ops.swiglu_split(up, gate)])[-1] == "swiglu_f32"
+    other = ops.mul_mat(weight("f16", 64, 32), x)
+    assert kernels([ops.swiglu_split(gate, other)])[-1] == "swiglu_f32"
+    assert kernels([ops.add(up, floats(32))])[-1] == "add_f32"
 
 
 # --- bias -----------------------------------------------------------------------------------------
@@ -130,20 +124,6 @@ def test_a_bias_of_several_matrices() -> None:
     check(ISAS[0], ["bias"], [y], before=["matmul_f16", "add_f32"], after=["matmul_f16"])
 
 
-def test_a_bias_is_left_alone_where_it_must_be() -> None:
-    x = floats(64, 3)
-    y = ops.mul_mat(weight("f32", 64, 32), x)
-    alone, fused = ["matmul_f32", "add_f32"], ["matmul_f32"]
-    assert kernels([ops.add(y, floats(32))]) == fused
-    assert kernels([ops.add(y, floats(32)), y]) == alone, "an output"
-    assert kernels([ops.add(floats(32, 3), y)]) == alone, "the second term"
-    assert kernels([ops.add(y, floats(32, 3))]) == alone, "a row for each"
-    assert kernels([ops.add(y, floats(1))]) == alone, "a number"
-    assert kernels([ops.add(y, computed(32))])[-1] == "add_f32", "nothing that is computed"
-    product = ops.mul_mat(floats(64, 32), x)
-    assert kernels([ops.add(product, floats(32))])[-1] == "add_f32", "by what is no weight"
-
-
 # --- activations ----------------------------------------------------------------------------------
 
 
@@ -152,4 +132,47 @@ def test_activations_are_quantized_once_for_all_that_read_them() -> None:
     products = [ops.mul_mat(weight("q8_0", 64, 32), x) for _ in range(3)]
     one = ["quantize_f32", "matmul_q8_0"]
     before, after = ["neg_f32", *one, *one, *one], ["neg_f32", *one, *one[1:], *one[1:]]
-    check(ISAS[0], ["activations"], products, before=before, after=after)
+    check(ISAS[0], "none", products, before=before, after=after, share_activations=True)
+
+
+@pytest.mark.parametrize(
+    ("begin", "is_stale"),
+    [(0, False), (64, False), (68, True), (128, True), (252, True), (256, False)],
+)
+def test_quantised_activations_last_until_x_is_overwritten(begin: int, is_stale: bool) -> None:
+    """x at bytes 128 to 256; 64 bytes are written."""
+    x, written, later = floats(32), floats(16), HostBuffer(aligned_bytes(512))
+    places = {x: Place(later, 128), written: Place(later, begin)}
+    builder = PlanBuilder(places, 1, ScratchPool(), select("generic"))
+    quantize = QUANTIZE["f32"]
+    first = builder.activations(x, quantize, 256)
+    builder._forget_overwritten(written)
+    assert builder.activations(x, quantize, 256) == first
+    assert len(builder.records) == 1 + is_stale
+
+
+def test_the_same_bytes_in_other_rows_are_quantised_again() -> None:
+    x = floats(64, 2)
+    y = ops.mul_mat(weight("q8_0", 64, 5), x)
+    z = ops.mul_mat(weight("q8_0", 32, 5), ops.reshape_2d(x, 32, 4))
+    assert kernels([y, z]).count("quantize_f32") == 2
+
+
+@pytest.mark.parametrize(("where_x_was", "is_stale"), [("y", True), ("sum", True), ("", False)])
+def test_activations_are_stale_after_any_result_of_a_step(where_x_was: str, is_stale: bool) -> None:
+    total = ops.add(floats(64, 3), floats(64, 3))
+    y = ops.mul(ops.rms_norm(total, 1e-5), floats(64))
+    (step,) = scheduled(Graph(y, total), [CpuBackend(1)]).splits[0].steps
+    assert step.results == {"y": y, "sum": total}
+    x = floats(64, 3)
+    memory = HostBuffer(aligned_bytes(1 << 13))
+    named = {"x": x, **step.operands, **step.results}
+    places = {tensor: Place(memory, 1024 * i) for i, tensor in enumerate(named.values())}
+    if where_x_was:
+        places[step.results[where_x_was]] = places[x]
+    builder = PlanBuilder(places, 1, ScratchPool(), select("generic"))
+    for _ in range(2):
+        builder.activations(x, QUANTIZE["f32"], 256)
+    builder.add(ADD_NORM, step)
+    builder.activations(x, QUANTIZE["f32"], 256)
+    assert builder.kernels == [QUANTIZE["f32"], ADD_NORM] + is_stale * [QUANTIZE["f32"]]

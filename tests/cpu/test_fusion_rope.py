@@ -1,4 +1,4 @@
-"""Fusion of rope with the write into the cache: the same bits, and errors that name the write."""
+"""The fused kernel of rope and the write into a cache: the same bits, errors that name it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tests.cpu.conftest import ISAS, jit_for
 from tests.cpu.fused import (
     EACH_ISA,
     RNG,
+    Recording,
     check,
     computed,
-    kernels,
     run,
 )
 
@@ -87,35 +87,6 @@ def test_odd_heads(isa: str) -> None:
 def test_a_bad_row_stores_nothing_and_names_the_write(isa: str, bad: int) -> None:
     y = stored(RopeMode.NEOX, "f16", ids=(1, bad, 2)).named("k_stored")
     with pytest.raises(IndexOutOfRange, match=rf"k_stored .*index {bad} "):
-        run([y], "all", isa, 2)
+        run([y], "all", Recording(2, isa))
     assert y.root.place is not None
     assert not y.root.place.host_bytes.any()
-
-
-def test_keys_are_left_alone_where_they_must_be() -> None:
-    y = stored(RopeMode.NEOX, "f16")
-    view, rows, into = y.src
-    keys = view.src[0]
-
-    def made(*outputs: Tensor) -> bool:
-        return "set_turned_f16" in kernels(outputs)
-
-    assert made(y)
-    assert not made(y, keys), "an output"
-    assert not made(y, ops.neg(keys)), "another reader"
-    some = ops.view_2d(keys, 96, 2, view.nb[1], 0)
-    two = from_numpy(np.array([4, 1]))
-    assert not made(ops.set_rows(into, some, two)), "some of the rows"
-    whole = ops.set_rows(zeros("f16", (32, 12), flags=Flag.STATE), ops.reshape_2d(keys, 32, 12),
-                         from_numpy(np.arange(12)))  # fmt: skip
-    assert not made(whole), "a row a head"
-    assert made(ops.set_rows(into, view, rows))
-
-
-def test_keys_of_the_cache_itself_are_not_stored_while_they_are_read() -> None:
-    cache = zeros("f32", (64, 12), flags=Flag.STATE)
-    keys = ops.view_3d(cache, 32, 2, 4, 128, 256, 0)
-    turned = ops.rope(keys, from_numpy(np.arange(4, dtype=np.int32)), 32, RopeMode.NEOX)
-    rows = from_numpy(np.array([1, 2, 3, 4]))
-    y = ops.set_rows(cache, ops.reshape_2d(turned, 64, 4), rows)
-    assert kernels([y]) == ["rope_f32", "set_rows_f32"]

@@ -17,6 +17,7 @@ import ggmlpy
 from ggmlpy import ops
 from ggmlpy.backends.cpu.backend import CpuBackend
 from ggmlpy.backends.cpu.packing import PackedWeights
+from ggmlpy.backends.step import Step
 from ggmlpy.common.progress import listening
 from ggmlpy.errors import FileError
 from ggmlpy.gguf import GGUFFile
@@ -245,7 +246,7 @@ def test_a_plan_keeps_the_file_open_that_it_reads(tmp_path: Path) -> None:
     for source in rows.src:
         assert source.place is not None
         places[source] = source.place
-    plan = plan_of.plan([rows], places)
+    plan = plan_of.plan([Step.of(rows)], places)
     want = look_up(weight, np.array([5], np.int32))
     path.unlink()
     weight.place = None

@@ -39,7 +39,7 @@ class Graphs(Kind):
     """A dozen nodes at most, over small leaves."""
 
     name = "graphs"
-    about = "random graphs: cpu on 1 and 2 threads, fused or not, and each node by the reference"
+    about = "random graphs: cpu on 1 and 2 threads, passes on or off, each node by the reference"
     n_quick = 200
     share = 3.0
     group = 16
@@ -58,19 +58,19 @@ class Graphs(Kind):
             raise Wrong("refused when run", str(error)) from error
 
     def _compare(self, nodes: Sequence[Node]) -> None:
-        want = results(nodes, _backend(1, "all"))
-        for backend, what in (
-            (_backend(2, "all"), "2 threads differ"),
-            (_backend(1, "none"), "fusion differs"),
-            (_backend(2, "none"), "2 threads, unfused, differ"),
+        want = results(nodes, 1, "all")
+        for n_threads, passes, what in (
+            (2, "all", "2 threads differ"),
+            (1, "none", "passes differ"),
+            (2, "none", "2 threads without passes differ"),
         ):
-            _check_same(what, want, results(nodes, backend))
+            _check_same(what, want, results(nodes, n_threads, passes))
         judge(nodes, want)
 
 
 @cache
-def _backend(n_threads: int, fusion: str) -> Backend:
-    return CpuBackend(n_threads, fusion=fusion)
+def _backend(n_threads: int, passes: str) -> Backend:
+    return CpuBackend(n_threads, share_activations=passes == "all")
 
 
 def build(nodes: Sequence[Node]) -> dict[str, Tensor]:
@@ -142,13 +142,13 @@ def roots(nodes: Sequence[Tensor]) -> list[Tensor]:
     return [node for node in nodes if id(node) not in read]
 
 
-def results(nodes: Sequence[Node], backend: Backend) -> dict[str, bytes]:
+def results(nodes: Sequence[Node], n_threads: int, passes: str) -> dict[str, bytes]:
     """Bytes of what no node reads, and of every leaf that is written to."""
     tensors = build(nodes)
     wanted = roots([t for t in tensors.values() if not t.is_leaf])
     if not wanted:
         return {}
-    compute(wanted, backend=backend)
+    compute(wanted, backend=_backend(n_threads, passes), passes=passes)
     states = [t for t in tensors.values() if Flag.STATE in t.flags]
     return {t.name: _raw(t) for t in (*wanted, *states)}
 
@@ -182,7 +182,7 @@ def judge(nodes: Sequence[Node], want: dict[str, bytes]) -> None:
     made = [t for t in tensors.values() if not t.is_leaf]
     if not made:
         return
-    compute(made, backend=_backend(1, "none"))
+    compute(made, backend=_backend(1, "none"), passes="none")
     _check_same("outputs differ", want, {t.name: _raw(t) for t in tensors.values()})
     for node in Graph(*made).nodes:
         assert node.op is not None

@@ -13,6 +13,7 @@ from ggmlpy.backends.base import Backend, Weight
 from ggmlpy.backends.mock.backend import MockBackend
 from ggmlpy.backends.mock.hazards import HazardError
 from ggmlpy.backends.reference import ReferenceBackend
+from ggmlpy.backends.step import Step
 from ggmlpy.errors import AllocationError, BackendError, GgmlpyError, IndexOutOfRange
 from ggmlpy.graph.buffer import HOST, HostBuffer, Place, Rows
 from ggmlpy.graph.graph import Graph
@@ -163,7 +164,7 @@ def test_memory_of_another_device_is_out_of_reach() -> None:
     assert x.place is not None
     places = {x: x.place, y: Place(two.buffer_type.allocate(64))}
     with pytest.raises(BackendError, match="mock:1 cannot reach"):
-        two.plan([y], places)
+        two.plan([Step.of(y)], places)
 
 
 def test_an_index_out_of_range_is_told_when_it_is_waited_for() -> None:

@@ -31,6 +31,7 @@ from ggmlpy.backends.cpu.kernels.matmul_lists import (
     make_lists,
 )
 from ggmlpy.backends.cpu.kernels.matmul_units import chunk_rows, room_bytes, unit_of
+from ggmlpy.backends.cpu.kernels.types import FLOATS
 from ggmlpy.backends.cpu.rows import n_rows, share
 from ggmlpy.backends.cpu.simd.amx import TILES_BY
 from ggmlpy.backends.cpu.simd.arith import quotient
@@ -70,6 +71,10 @@ def _rows_by_tiles() -> Int:
 
 def _stride(format: Format, gate: Tensor) -> int:
     return lists_stride(gate) + _TILES_BYTES + room_bytes(format, gate.spec.n_rows)
+
+
+def _requires(node: Tensor) -> bool:
+    return all(matmul.requires(product) for product in node.src)
 
 
 def _bind(format: Format, node: Tensor, builder: PlanBuilder) -> dict[str, Any]:
@@ -140,13 +145,19 @@ def _declare(format: Format, op: str) -> Kernel:
         end_units(n_rows(p.y))
         clear_rows_without_matrix(p, starts, ys, ith, nth)
 
+    weights = format.type_name, format.type_name
     return kernel(
-        f"mul_mat+{op}",
-        (format.type_name, "f32"),
+        f"mul_mat+mul_mat+{op}",
+        (*weights, "f32"),
         args=np.dtype([*FIELDS, *((name, "f4") for name in params)], align=True),
+        requires=_requires,
         scratch_bytes=lambda node, n_threads: n_threads * _stride(format, node.src[0]),
         bind=lambda node, builder: _bind(format, node, builder),
         name=f"matmul_{op}_{format.type_name}",
+        also=[
+            *((f"mul_mat+mul_mat+{op}", (*weights, x)) for x in FLOATS if x != "f32"),
+            *((f"mul_mat_id+mul_mat_id+{op}", (*weights, x, "i32")) for x in FLOATS),
+        ],
     )(matmul_glu)
 
 

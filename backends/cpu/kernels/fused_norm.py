@@ -4,7 +4,8 @@
     ADD_NORM         sum = a + b, or rms_norm(a) * inner + b;  y = rms_norm(sum) * weight
 
 Every number is rounded as by the kernels one after another, so results have the same bits. `weight`
-and `b` are repeated to the shape of y; in ADD_NORM all but the weights have one shape.
+and `b` are repeated to the shape of y; in ADD_NORM all but the weights have one shape. A sum that
+nothing else reads has no memory: its rows are those of y, before they are weighed.
 """
 
 from __future__ import annotations
@@ -84,7 +85,13 @@ def shift_scale_weigh_add(
 
 
 def _norm_mul(op: str, measure: Inline) -> Kernel:
-    @kernel(f"{op}+mul", ("f32", "f32"), args=ARGS, name=f"{op}_mul_f32")
+    @kernel(
+        f"{op}+mul",
+        ("f32", "f32"),
+        args=ARGS,
+        name=f"{op}_mul_f32",
+        also=[(f"{op}+mul+add", ("f32", "f32", "f32"))],
+    )
     def norm_mul(p: Record, ith: Int, nth: Int) -> None:
         """y = norm(x) * weight, + b where there is one. Threads share the rows."""
         n = p.x.ne0
@@ -108,7 +115,19 @@ NORM_MUL = {
 }
 
 
-@kernel("add+rms_norm+mul", ("f32", "f32", "f32"), args=ADD_ARGS, name="add_rms_norm_mul_f32")
+def _bind_sum(node: Any, builder: Any) -> dict[str, float]:
+    """What a plain sum has in a field of the other's."""
+    return {"inner_eps": 0.0}
+
+
+@kernel(
+    "add+rms_norm+mul",
+    ("f32", "f32", "f32"),
+    args=ADD_ARGS,
+    bind=_bind_sum,
+    name="add_rms_norm_mul_f32",
+    also=[("rms_norm+mul+add+rms_norm+mul", ("f32", "f32", "f32", "f32"))],
+)
 def ADD_NORM(p: Record, ith: Int, nth: Int) -> None:
     """The sum that goes on beside a block, and what the block gets of it. Threads share the rows.
 
@@ -118,7 +137,10 @@ def ADD_NORM(p: Record, ith: Int, nth: Int) -> None:
     rows = n_rows(p.a)
     for row in range(share(rows, ith, nth), share(rows, ith + 1, nth)):
         a, b = row_ptr(p.a, row), row_ptr(p.b, row)
-        total = row_ptr(p.sum, row)
+        y = row_ptr(p.y, row)
+        total = y
+        if p.sum.ptr != 0:
+            total = row_ptr(p.sum, row)
         if p.inner.ptr == 0:
             add_row(a, b, total, n)
         else:
@@ -127,4 +149,4 @@ def ADD_NORM(p: Record, ith: Int, nth: Int) -> None:
             shift_scale_weigh_add(a, total, n, minus, factor, inner, b)
         minus, factor = rms_of_row(total, n, p.eps)
         weight = repeated_row_ptr(p.weight, p.a, row)
-        shift_scale_weigh(total, row_ptr(p.y, row), n, minus, factor, weight)
+        shift_scale_weigh(total, y, n, minus, factor, weight)

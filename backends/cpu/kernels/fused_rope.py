@@ -44,10 +44,16 @@ def _scratch_bytes(node: Any, n_threads: int) -> int:
 
 
 def _set_turned(type: str, write: Inline) -> Kernel:
+    served = [
+        ("rope+set_rows", ("f32", "i32", *factors, ids, type))
+        for factors in ((), ("f32",))
+        for ids in ("i64", "i32")
+    ]
+
     @kernel(
-        "rope+set_rows",
-        ("f32", type),
+        *served[0],
         args=ARGS,
+        also=served[1:],
         bind=_bind,
         scratch_bytes=_scratch_bytes,
         name=f"set_turned_{type}",

@@ -64,7 +64,7 @@ ARGS = np.dtype(
         ("group_bytes", "i8"),
         ("matrix_bytes", "i8"),
         ("room", "i8"),  # where a thread's scratch memory has room for a unit
-        ("bias", TENSOR),  # added to every row of the result (fusion.py); absent otherwise
+        ("bias", TENSOR),  # added to every row of the result in mul_mat+add
     ],
     align=True,
 )
@@ -182,6 +182,8 @@ def declare(format: Format) -> Kernel:
         also=[
             *(("mul_mat", (weight, x)) for x in FLOATS if x != "f32"),
             *(("mul_mat_id", (weight, x, "i32")) for x in FLOATS),
+            *(("mul_mat+add", (weight, x, "f32")) for x in FLOATS),
+            *(("mul_mat_id+add", (weight, x, "i32", "f32")) for x in FLOATS),
         ],
     )(matmul)
 

@@ -1,8 +1,8 @@
-"""Whole models with and without fusion: the same bits, and how many records a step takes."""
+"""Whole models with and without passes: the same bits, fewer records, smaller arenas."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 
 from ggmlpy.backends.base import Places
 from ggmlpy.backends.cpu.backend import CpuBackend, CpuPlan
-from ggmlpy.backends.cpu.fusion import NAMES
+from ggmlpy.backends.reference import ReferenceBackend
+from ggmlpy.backends.step import Step
 from ggmlpy.gguf import GGUFFile
-from ggmlpy.graph.tensor import Tensor
 from ggmlpy.memory.batch import Batch
 from ggmlpy.models import Model, load_model
 from ggmlpy.runtime.context import Context
+from ggmlpy.runtime.describe import summary
+from ggmlpy.sched.passes import PASSES
 from tests.models.checks import TOKENS
 from tests.models.tiny import Tiny, write_model
 from tests.shared import shared_path
@@ -36,38 +38,43 @@ MODELS = {
 }  # fmt: skip
 
 
+Passes = str | Sequence[str]
+
+
 class Counting(CpuBackend):
     """Knows the kernels of the plan that it made last."""
 
-    def plan(
-        self, nodes: Sequence[Tensor], places: Places, wanted: Set[Tensor] | None = None
-    ) -> CpuPlan:
-        made = super().plan(nodes, places, wanted)
+    def plan(self, steps: Sequence[Step], places: Places) -> CpuPlan:
+        made = super().plan(steps, places)
         self.kernels = made.kernels
         return made
 
 
 def context(
-    model: Model, fusion: str | Iterable[str], *, flash_attn: bool = True, n_seq_max: int = 1
+    model: Model, passes: Passes, *, flash_attn: bool = True, n_seq_max: int = 1
 ) -> tuple[Context, Counting]:
-    backend = Counting(2, fusion=fusion)
+    """Without passes no products share their activations either."""
+    backend = Counting(2, share_activations=passes != "none")
     made = Context(
-        model, [backend], n_ctx=64 * n_seq_max, n_seq_max=n_seq_max, flash_attn=flash_attn
+        model,
+        [backend],
+        n_ctx=64 * n_seq_max,
+        n_seq_max=n_seq_max,
+        flash_attn=flash_attn,
+        passes=passes,
     )
     return made, backend
 
 
-def logits(
-    model: Model, fusion: str | Iterable[str], flash_attn: bool
-) -> tuple[NDArray[np.float32], list[int]]:
+def logits(model: Model, passes: Passes, flash_attn: bool) -> tuple[NDArray[np.float32], list[int]]:
     """Of a prompt, of tokens one by one, and of many sequences; with records for each."""
-    alone, backend = context(model, fusion, flash_attn=flash_attn)
+    alone, backend = context(model, passes, flash_attn=flash_attn)
     parts = [alone.decode(TOKENS[:11], all_logits=True).copy()]
     n_records = [len(backend.kernels)]
     for token in TOKENS[11:]:
         parts.append(alone.decode([token]).copy())
     n_records.append(len(backend.kernels))
-    several, backend = context(model, fusion, flash_attn=flash_attn, n_seq_max=3)
+    several, backend = context(model, passes, flash_attn=flash_attn, n_seq_max=3)
     for seq, n in enumerate((5, 9, 5)):
         batch = Batch()
         batch.add_sequence(seq, TOKENS[seq : seq + n], 0, all_outputs=True)
@@ -80,10 +87,14 @@ def logits(
     return np.concatenate(parts), n_records
 
 
+def tiny(folder: Path, name: str) -> Model:
+    return load_model(GGUFFile.open(write_model(folder / "tiny.gguf", MODELS[name])))
+
+
 @pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "unfused"])
 @pytest.mark.parametrize("name", MODELS)
 def test_logits_have_the_same_bits(tmp_path: Path, name: str, flash_attn: bool) -> None:
-    model = load_model(GGUFFile.open(write_model(tmp_path / "tiny.gguf", MODELS[name])))
+    model = tiny(tmp_path, name)
     want, unfused = logits(model, "none", flash_attn)
     got, fused = logits(model, "all", flash_attn)
     np.testing.assert_array_equal(got.view(np.int32), want.view(np.int32))
@@ -91,12 +102,48 @@ def test_logits_have_the_same_bits(tmp_path: Path, name: str, flash_attn: bool) 
 
 
 @pytest.mark.parametrize("name", ["llama q8_0", "gemma3"])
-@pytest.mark.parametrize("one", NAMES)
+@pytest.mark.parametrize("one", PASSES)
 def test_each_pass_alone_has_the_same_bits(tmp_path: Path, name: str, one: str) -> None:
-    model = load_model(GGUFFile.open(write_model(tmp_path / "tiny.gguf", MODELS[name])))
+    model = tiny(tmp_path, name)
     np.testing.assert_array_equal(logits(model, [one], True)[0], logits(model, "none", True)[0])
-    got = logits(model, set(NAMES) - {one}, True)[0]
-    np.testing.assert_array_equal(got, logits(model, "none", True)[0])
+    others = [name for name in PASSES if name != one]
+    np.testing.assert_array_equal(logits(model, others, True)[0], logits(model, "none", True)[0])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_reference_has_the_same_bits(tmp_path: Path, name: str) -> None:
+    """It computes a step as its nodes one after another: what a pass makes one is worth that."""
+    model = tiny(tmp_path, name)
+    got, want = (
+        [made.decode(TOKENS[:5], all_logits=True).copy(), made.decode(TOKENS[5:6]).copy()]
+        for made in (
+            Context(model, [ReferenceBackend()], n_ctx=16, passes=passes)
+            for passes in ("all", "none")
+        )
+    )
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_array_equal(a.view(np.int32), b.view(np.int32))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_arenas_get_smaller(tmp_path: Path, name: str) -> None:
+    """A gated unit's products were the most there was at a time; of experts' too."""
+    model = tiny(tmp_path, name)
+    fused, unfused = (
+        Context(model, [CpuBackend(1)], n_ctx=512, n_ubatch=256, passes=passes)
+        for passes in ("all", "none")
+    )
+    n_fused, n_unfused = (c.largest_compute_bytes()["cpu"] for c in (fused, unfused))
+    assert n_fused < n_unfused
+
+
+def test_passes_that_are_off_are_told(tmp_path: Path) -> None:
+    file = GGUFFile.open(write_model(tmp_path / "tiny.gguf", MODELS["llama"]))
+    for passes, row in (("all", None), (["norm", "glu"], "without residual, rope, bias")):
+        made = Context(load_model(file), [ReferenceBackend()], n_ctx=16, passes=passes)
+        made.warm_up()
+        rows = dict(line.split(maxsplit=1) for line in summary(file, made, 8, 0.0).splitlines())
+        assert rows.get("passes") == row
 
 
 @pytest.mark.parametrize(
@@ -113,10 +160,10 @@ def test_each_pass_alone_has_the_same_bits(tmp_path: Path, name: str, one: str) 
     ],
 )
 def test_records_of_a_step(tmp_path: Path, name: str, unfused: int, fused: int) -> None:
-    model = load_model(GGUFFile.open(write_model(tmp_path / "tiny.gguf", MODELS[name])))
+    model = tiny(tmp_path, name)
     assert _records_of_a_step(model, "none") == unfused
     assert _records_of_a_step(model, "all") == fused
-    for n_tokens in (2, 7, 40):  # where results happen to lie keeps nothing from being fused
+    for n_tokens in (2, 7, 40):  # of a prompt as many
         assert _records_of_a_prompt(model, n_tokens) == fused
 
 
@@ -125,14 +172,15 @@ def test_records_of_a_step_of_a_real_model() -> None:
     assert _records_of_a_step(model, "none") == 101
     assert _records_of_a_step(model, "all") == 66
     assert _records_of_a_step(model, ["norm"]) == 101 - 11
+    assert _records_of_a_step(model, ["residual"]) == 101 - 2 * 9
     assert _records_of_a_step(model, ["norm", "residual"]) == 101 - 11 - 9
     assert _records_of_a_step(model, ["glu"]) == 101 - 10
     assert _records_of_a_step(model, ["rope"]) == 101 - 5
 
 
-def _records_of_a_step(model: Model, fusion: str | Iterable[str]) -> int:
+def _records_of_a_step(model: Model, passes: Passes) -> int:
     """One token after some others."""
-    made, backend = context(model, fusion)
+    made, backend = context(model, passes)
     made.decode(TOKENS[:3])
     made.decode(TOKENS[3:4])
     return len(backend.kernels)

@@ -1,0 +1,179 @@
+"""Fusion: nodes that follow each other become one step, so values between them need no memory.
+
+    pass       fused steps                      operands                      results
+    residual   add+rms_norm+mul                 a, b, weight                  y [, sum]
+               rms_norm+mul+add+rms_norm+mul    a, inner, b, weight           y [, sum]
+    norm       rms_norm+mul, norm+mul           x, weight                     y
+               rms_norm+mul+add, norm+mul+add   x, weight, b                  y
+    glu        mul_mat+mul_mat+swiglu, ...      gate, up, x                   y
+               mul_mat_id+mul_mat_id+...        gate, up, x, ids              y
+    rope       rope+set_rows                    x, pos [, freq_factors], ids, dst    y
+    bias       mul_mat+add, mul_mat_id+add      weight, x [, ids], bias       y
+
+The residual's norm of a norm has `inner_eps` beside `eps`; its sum is a result where something else
+reads it. Rows of norms' operands are contiguous. `...` stands for the other gated linear units.
+
+A pass is a function steps -> steps of one split, and goes over what those before it have left. It
+asks `accept` for each fused step that it could make: passes.py says yes where nothing else reads
+the values between, and the backend can run the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence, Set
+
+from ggmlpy.backends.step import Step
+from ggmlpy.graph.tensor import Tensor
+
+Accept = Callable[[Step], bool]
+Pass = Callable[[list[Step], Accept], list[Step]]
+Propose = Callable[..., Iterable[Step]]  # nodes in a row -> steps they could be, best first
+
+RMS_NORM, NORMS, MUL, ADD = {"rms_norm"}, {"rms_norm", "norm"}, {"mul"}, {"add"}
+PRODUCTS = {"mul_mat", "mul_mat_id"}
+GATED = {"reglu", "geglu", "swiglu", "geglu_erf", "geglu_quick", "swiglu_oai"}
+
+
+def _fused(
+    steps: list[Step], accept: Accept, ops: Sequence[Set[str]], propose: Propose
+) -> list[Step]:
+    """The steps with nodes of these ops in a row replaced by what `propose` makes of them."""
+    names = [None if step.is_fused else step.op for step in steps]
+    result, i = [], 0
+    while i < len(steps):
+        n, made = 1, None
+        window = steps[i : i + len(ops)] if names[i] in ops[0] else []
+        fits = (name in of for name, of in zip(names[i:], ops, strict=False))
+        if len(window) == len(ops) and all(fits):
+            made = next(filter(accept, propose(*(step.node for step in window))), None)
+        if made is not None:
+            n = len(ops)
+        result.append(steps[i] if made is None else made)
+        i += n
+    return result
+
+
+def _row_by_row(x: Tensor, y: Tensor) -> bool:
+    """Whether y = x (op) b, with b's rows as long as those of x."""
+    b = y.src[1]
+    return y.src[0] is x and b.ne[0] == x.ne[0] and _rows_ok(b)
+
+
+def _rows_ok(x: Tensor) -> bool:
+    return x.rows_contiguous or x.ne[0] == 1
+
+
+# --- residual -----------------------------------------------------------------------------------
+
+
+def residual(steps: list[Step], accept: Accept) -> list[Step]:
+    """A sum of two tensors of one shape, and rms_norm * weight of it. One may be a norm itself."""
+    steps = _fused(steps, accept, (RMS_NORM, MUL, ADD, RMS_NORM, MUL), _norm_add_norm)
+    return _fused(steps, accept, (ADD, RMS_NORM, MUL), _add_norm)
+
+
+def _norm_add_norm(
+    inner: Tensor, weighed: Tensor, total: Tensor, norm: Tensor, y: Tensor
+) -> Iterable[Step]:
+    if not _row_by_row(inner, weighed) or total.src[0] is not weighed:
+        return []
+    assert inner.op is not None
+    operands = {"a": inner.src[0], "inner": weighed.src[1], "b": total.src[1]}
+    eps = {"inner_eps": inner.op.params()["eps"]}
+    return _sum_and_norm((inner, weighed, total, norm, y), operands, eps)
+
+
+def _add_norm(total: Tensor, norm: Tensor, y: Tensor) -> Iterable[Step]:
+    a, b = total.src
+    return _sum_and_norm((total, norm, y), {"a": a, "b": b}, {})
+
+
+def _sum_and_norm(
+    nodes: tuple[Tensor, ...], operands: dict[str, Tensor], params: dict[str, float]
+) -> Iterable[Step]:
+    total, norm, y = nodes[-3:]
+    if norm.src[0] is not total or not _row_by_row(norm, y):
+        return
+    rows = operands["a"], operands["b"]
+    weights = [y.src[1], *(operands[name] for name in operands.keys() & {"inner"})]
+    if not all(x.ne == total.ne and _rows_ok(x) for x in rows):
+        return
+    if {x.root for x in rows} & {w.root for w in weights}:  # weights are read after the sum
+        return
+    operands["weight"] = y.src[1]
+    in_place = {"y": ("b", "a"), "sum": ("a", "b")}
+    for results in ({"y": y}, {"y": y, "sum": total}):
+        yield Step(norm, nodes, operands, results, params, in_place)
+
+
+# --- norm ---------------------------------------------------------------------------------------
+
+
+def norm(steps: list[Step], accept: Accept) -> list[Step]:
+    """rms_norm or norm, the mul that follows, and the add that follows that."""
+    steps = _fused(steps, accept, (NORMS, MUL, ADD), _norm_mul_add)
+    return _fused(steps, accept, (NORMS, MUL), _norm_mul)
+
+
+def _norm_mul_add(norm: Tensor, weighed: Tensor, y: Tensor) -> Iterable[Step]:
+    if _row_by_row(norm, weighed) and _row_by_row(weighed, y):
+        operands = {"x": norm.src[0], "weight": weighed.src[1], "b": y.src[1]}
+        in_place = {"y": ("x", "b")}
+        yield Step(norm, (norm, weighed, y), operands, {"y": y}, in_place=in_place)
+
+
+def _norm_mul(norm: Tensor, y: Tensor) -> Iterable[Step]:
+    if _row_by_row(norm, y):
+        operands = {"x": norm.src[0], "weight": y.src[1]}
+        yield Step(norm, (norm, y), operands, {"y": y}, in_place={"y": ("x",)})
+
+
+# --- glu ----------------------------------------------------------------------------------------
+
+
+def glu(steps: list[Step], accept: Accept) -> list[Step]:
+    """act(gate x) * (up x): products of one x by weights of one type and shape."""
+    return _fused(steps, accept, (PRODUCTS, PRODUCTS, GATED), _gated)
+
+
+def _gated(first: Tensor, second: Tensor, y: Tensor) -> Iterable[Step]:
+    if len(y.src) != 2 or {first, second} != set(y.src):
+        return
+    (gate, *x), (up, *x_of_up) = y.src[0].src, y.src[1].src
+    alike = gate.type is up.type and gate.ne == up.ne and x == x_of_up
+    if alike and first.op == second.op:
+        operands = {"gate": gate, "up": up, **dict(zip(("x", "ids"), x, strict=False))}
+        yield Step(y, (first, second, y), operands, {"y": y})
+
+
+# --- rope ---------------------------------------------------------------------------------------
+
+
+def rope(steps: list[Step], accept: Accept) -> list[Step]:
+    """Rows [D, Hk, T] rotated, and written by set_rows as T rows of D * Hk."""
+    return _fused(steps, accept, ({"rope"}, {"set_rows"}), _rope_set_rows)
+
+
+def _rope_set_rows(rotated: Tensor, y: Tensor) -> Iterable[Step]:
+    rows, ids, dst = y.src
+    D, Hk, T, rest = rotated.ne
+    whole = rows.root is rotated and rows.contiguous and rest == 1
+    if whole and rows.ne == (D * Hk, T, 1, 1):
+        operands = dict(zip(("x", "pos", "freq_factors"), rotated.src, strict=False))
+        operands |= {"ids": ids, "dst": dst}
+        yield Step(y, (rotated, y), operands, {"y": y})
+
+
+# --- bias ---------------------------------------------------------------------------------------
+
+
+def bias(steps: list[Step], accept: Accept) -> list[Step]:
+    """A product, and a vector added to each of its rows."""
+    return _fused(steps, accept, (PRODUCTS, ADD), _product_and_bias)
+
+
+def _product_and_bias(product: Tensor, y: Tensor) -> Iterable[Step]:
+    vector = y.src[1]
+    if _row_by_row(product, y) and vector.is_leaf and vector.spec.n_rows == 1:
+        operands = dict(zip(("weight", "x", "ids"), product.src, strict=False))
+        yield Step(product, (product, y), operands | {"bias": vector}, {"y": y})
