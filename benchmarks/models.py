@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -135,12 +136,20 @@ def kept_model(
 
 
 def write_model(
-    path: Path, name: str, shape: ModelShape, file_type: str, *, pure: bool = False, seed: int = 0
+    path: Path,
+    name: str,
+    shape: ModelShape,
+    file_type: str,
+    *,
+    pure: bool = False,
+    hollow: bool = False,
+    seed: int = 0,
 ) -> None:
     """Write a model whose matrices are of `file_type`, one of FILE_TYPES.
 
     As in llama.cpp's files the token embedding, which is the output matrix too, is q6_K where
-    others are smaller; `pure` makes it `file_type` as well.
+    others are smaller; `pure` makes it `file_type` as well. A `hollow` one has holes for weights:
+    to look at, not to run.
     """
     rng = np.random.Generator(np.random.SFC64(seed))
     writer = gguf.GGUFWriter(path, shape.architecture)
@@ -149,16 +158,21 @@ def write_model(
         writer.add_key_value(key, value, kind or gguf.GGUFValueType.get_type(value))
     tensors = list(planned_tensors(shape, file_type, pure=pure))
     for tensor in tensors:
-        n_bytes = tensor.n_rows * tensor.type.row_bytes(tensor.n)
         of_bytes = [*tensor.numpy_shape[:-1], tensor.type.row_bytes(tensor.n)]
         gguf_type = gguf.GGMLQuantizationType(tensor.type.id)
-        writer.add_tensor_info(tensor.name, of_bytes, np.dtype(np.uint8), n_bytes, gguf_type)
+        writer.add_tensor_info(tensor.name, of_bytes, np.dtype(np.uint8), tensor.n_bytes, gguf_type)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
-    for tensor in tensors:
-        writer.write_tensor_data(_values(rng, tensor, shape))
+    if not hollow:
+        for tensor in tensors:
+            writer.write_tensor_data(_values(rng, tensor, shape))
     writer.close()
+    if hollow:
+        with path.open("r+b") as file:
+            n_header = -(-file.seek(0, os.SEEK_END) // writer.data_alignment)
+            n_data = sum(-(-tensor.n_bytes // writer.data_alignment) for tensor in tensors)
+            file.truncate((n_header + n_data) * writer.data_alignment)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +190,10 @@ class TensorPlan:
     @property
     def n_rows(self) -> int:
         return math.prod(self.numpy_shape[:-1])
+
+    @property
+    def n_bytes(self) -> int:
+        return self.n_rows * self.type.row_bytes(self.n)
 
 
 def planned_tensors(

@@ -1,14 +1,16 @@
 """Where results lie: one arena per buffer type, memory reused as soon as its value is dead.
 
-Best fit over free ranges, walking the steps in running order (as ggml's graph allocator). A result
-is written over an operand where the step allows it and nothing reads the operand later. A step's
-other operands last until it is over, and values inside a fused step get no memory.
+All lifetimes are known before anything is placed, so the largest values go first, each to the
+lowest place that is free for as long as it lives. That fills the gaps that an allocator leaves
+which walks the steps in running order, as ggml's does.
+
+A result is written over an operand where the step allows it and nothing reads the operand later. A
+step's other operands live until it is over, and values inside a fused step get no memory.
 """
 
 from __future__ import annotations
 
-import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ggmlpy.backends.step import Step
@@ -30,86 +32,79 @@ class Layout:
     total_bytes: dict[BufferType, int] = field(default_factory=dict)  # what no reuse would take
 
 
-class _Arena:
-    """Offsets handed out and taken back; `end` grows only when no free range fits."""
+@dataclass(slots=True, eq=False)
+class _Block:
+    """Memory of a value, and of those that are written over it one after another."""
 
-    def __init__(self) -> None:
-        self._free: list[tuple[int, int]] = []  # (offset, n_bytes), by offset, never touching
-        self.end = 0
-        self.live = self.peak_live = self.total = 0
-
-    def take(self, n_bytes: int) -> int:
-        self.live += n_bytes
-        self.total += n_bytes
-        self.peak_live = max(self.peak_live, self.live)
-        fitting = [(size, offset) for offset, size in self._free if size >= n_bytes]
-        if fitting:
-            size, offset = min(fitting)
-            at = bisect.bisect_left(self._free, (offset, 0))
-            rest = [(offset + n_bytes, size - n_bytes)] if size > n_bytes else []
-            self._free[at : at + 1] = rest
-            return offset
-        # A free range at the end is extended rather than left behind as too small.
-        at_end = bool(self._free) and sum(self._free[-1]) == self.end
-        offset = self._free.pop()[0] if at_end else self.end
-        self.end = offset + n_bytes
-        return offset
-
-    def give_back(self, offset: int, n_bytes: int) -> None:
-        self.live -= n_bytes
-        at = bisect.bisect_left(self._free, (offset, 0))
-        if at < len(self._free) and offset + n_bytes == self._free[at][0]:
-            n_bytes += self._free.pop(at)[1]
-        if at > 0 and sum(self._free[at - 1]) == offset:
-            offset, before = self._free.pop(at - 1)
-            n_bytes += before
-            at -= 1
-        self._free.insert(at, (offset, n_bytes))
+    n_bytes: int
+    first: int  # the steps, both included, in which it holds one of them
+    last: int
+    offset: int = 0
 
 
 def allocate(graph: Graph, splits: Sequence[Split]) -> Layout:
     """Place the results of every step, and every copy that a split brings in."""
     layout = Layout()
-    arenas: dict[BufferType, _Arena] = {s.backend.buffer_type: _Arena() for s in splits}
-    sizes: dict[Key, int] = {}
-    ends: dict[int, list[Key]] = {}  # by the step after which nothing reads them
-    for key, at in _last_uses(graph, splits).items():
-        ends.setdefault(at, []).append(key)
+    blocks = _blocks(graph, splits)
+    n_steps = sum(len(split.steps) for split in splits)
+    for memory in dict.fromkeys(split.backend.buffer_type for split in splits):
+        here = dict.fromkeys(block for (_, where), block in blocks.items() if where is memory)
+        layout.arena_bytes[memory], layout.live_bytes[memory] = _pack(here, n_steps)
+        layout.total_bytes[memory] = sum(block.n_bytes for block in here)
+    layout.offsets = {key: block.offset for key, block in blocks.items()}
+    return layout
 
-    def place(key: Key) -> None:
-        sizes[key] = key[1].tensor_bytes(key[0].spec)
-        layout.offsets[key] = arenas[key[1]].take(sizes[key])
 
-    def place_result(step: Step, name: str, memory: BufferType, dying: Sequence[Key]) -> None:
-        result = step.results[name]
-        if result.root is not result:
-            return
-        for root in _overwritable(step, name, memory):
-            if (root, memory) in dying and (root, memory) in sizes:
-                layout.offsets[result, memory] = layout.offsets[root, memory]
-                sizes[result, memory] = sizes.pop((root, memory))
-                return
-        place((result, memory))
+def _pack(blocks: Iterable[_Block], n_steps: int) -> tuple[int, int]:
+    """Give each block an offset; where the furthest ends, and the largest sum of one step."""
+    placed: list[list[_Block]] = [[] for _ in range(n_steps + 1)]  # by step
+    end = 0
+    for block in sorted(blocks, key=lambda block: (-block.n_bytes, block.first)):
+        steps = placed[block.first : block.last + 1]
+        block.offset = 0
+        for offset, n_bytes in sorted({(b.offset, b.n_bytes) for step in steps for b in step}):
+            if block.offset + block.n_bytes <= offset:
+                break
+            block.offset = max(block.offset, offset + n_bytes)
+        for step in steps:
+            step.append(block)
+        end = max(end, block.offset + block.n_bytes)
+    return end, max(sum(block.n_bytes for block in step) for step in placed)
+
+
+def _blocks(graph: Graph, splits: Sequence[Split]) -> dict[Key, _Block]:
+    """The block of every root that is made or copied; several share one in turns."""
+    last_use = _last_uses(graph, splits)
+    blocks: dict[Key, _Block] = {}
+
+    def begin(key: Key, step: int) -> None:
+        root, memory = key
+        blocks[key] = _Block(memory.tensor_bytes(root.spec), step, last_use[key])
 
     i_step = 0
     for split in splits:
         memory = split.backend.buffer_type
         for copy in split.copies:
-            if (copy.root, memory) not in layout.offsets:
-                place((copy.root, memory))
+            if (copy.root, memory) not in blocks:
+                begin((copy.root, memory), i_step)
         for step in split.steps:
-            dying = ends.get(i_step, ())
-            for result in step.results:
-                place_result(step, result, memory, dying)
-            for key in dying:
-                if key in sizes:
-                    arenas[key[1]].give_back(layout.offsets[key], sizes.pop(key))
+            dying = {root for root in _operand_roots(step) if last_use[root, memory] == i_step}
+            for result, tensor in step.results.items():
+                if tensor.root is not tensor:
+                    continue
+                over = next((r for r in _overwritable(step, result, memory) if r in dying), None)
+                if over is None:
+                    begin((tensor, memory), i_step)
+                else:
+                    dying.remove(over)
+                    blocks[tensor, memory] = blocks[over, memory]
+                    blocks[tensor, memory].last = last_use[tensor, memory]
             i_step += 1
-    for memory, arena in arenas.items():
-        layout.arena_bytes[memory] = arena.end
-        layout.live_bytes[memory] = arena.peak_live
-        layout.total_bytes[memory] = arena.total
-    return layout
+    return blocks
+
+
+def _operand_roots(step: Step) -> set[Tensor]:
+    return {operand.root for operand in step.operands.values()}
 
 
 def _last_uses(graph: Graph, splits: Sequence[Split]) -> dict[Key, int]:
@@ -129,7 +124,7 @@ def _last_uses(graph: Graph, splits: Sequence[Split]) -> dict[Key, int]:
     return {key: n_steps if key[0] in kept else at for key, at in last.items()}
 
 
-def _overwritable(step: Step, result: str, memory: BufferType) -> Iterator[Tensor]:
+def _overwritable(step: Step, result: str, memory: BufferType) -> list[Tensor]:
     """Roots that a result may be written over where nothing reads them after the step.
 
     The step allows it for an operand, which has the result's layout and owns its bytes. No other
@@ -138,10 +133,12 @@ def _overwritable(step: Step, result: str, memory: BufferType) -> Iterator[Tenso
     """
     spec = step.results[result].spec
     n_bytes = memory.tensor_bytes(spec)
+    roots = []
     for name in step.in_place.get(result, ()):
-        over = step.operands[name]
-        if over.root.is_leaf or memory.tensor_bytes(over.root.spec) != n_bytes:
+        root = step.operands[name].root
+        if root.is_leaf or memory.tensor_bytes(root.spec) != n_bytes:
             continue
-        here = [x for x in step.operands.values() if x.root is over.root]
+        here = [x for x in step.operands.values() if x.root is root]
         if all(x.view_offs == 0 and x.spec.same_layout(spec) for x in here):
-            yield over.root
+            roots.append(root)
+    return roots

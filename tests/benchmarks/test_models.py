@@ -88,6 +88,17 @@ def test_real_shapes_have_as_many_parameters(name: str, n_parameters: int) -> No
     assert sum(t.n_rows * t.n for t in counted) == n_parameters
 
 
+def test_a_hollow_file_has_all_but_the_values(tmp_path: Path) -> None:
+    shape = reduced("Gemma-3-1B")
+    for hollow in (False, True):
+        write_model(tmp_path / f"{hollow}.gguf", "x", shape, "q4_0", hollow=hollow)
+    paths = [tmp_path / f"{hollow}.gguf" for hollow in (False, True)]
+    full, empty = map(GGUFFile.open, paths)
+    assert full.tensors.keys() == empty.tensors.keys()
+    assert all(full.tensors[name].offset == t.offset for name, t in empty.tensors.items())
+    assert paths[0].stat().st_size == paths[1].stat().st_size
+
+
 def test_numbers_are_stored_as_llama_cpp_reads_them(tmp_path: Path) -> None:
     """It refuses a file whose counts are signed."""
     path = tmp_path / "m.gguf"

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from itertools import permutations
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -21,7 +19,7 @@ from ggmlpy.graph.arrays import read_array, write_array
 from ggmlpy.graph.buffer import ALIGNMENT, HOST, aligned_bytes
 from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.tensor import Flag, Tensor, from_bytes, from_numpy
-from ggmlpy.sched.allocator import _Arena
+from ggmlpy.sched.allocator import _Block, _pack
 from ggmlpy.sched.executable import ArenaPool, Executable
 from ggmlpy.sched.scheduler import kept_roots
 from tests.core.test_schedule import Other, by_op, values
@@ -29,38 +27,45 @@ from tests.core.test_schedule import Other, by_op, values
 X = np.arange(-4, 4, dtype=np.float32)
 
 
-def test_the_smallest_range_that_fits_is_taken() -> None:
-    arena = _Arena()
-    assert [arena.take(n) for n in (256, 64, 128, 64)] == [0, 256, 320, 448]
-    arena.give_back(0, 256)
-    arena.give_back(320, 128)
-    assert [arena.take(n) for n in (128, 64, 192)] == [320, 0, 64]
-    assert arena.end == 512
+def packed(*blocks: tuple[int, int, int]) -> tuple[list[int], int, int]:
+    """Offsets of blocks (bytes, first step, last step), where the furthest ends, and the peak."""
+    made = [_Block(*block) for block in blocks]
+    end, live = _pack(made, 1 + max(last for _, _, last in blocks))
+    return [block.offset for block in made], end, live
 
 
-@pytest.mark.parametrize("order", list(permutations(range(3))), ids=str)
-def test_neighbouring_free_ranges_are_one(order: tuple[int, ...]) -> None:
-    arena = _Arena()
-    places = [arena.take(64) for _ in range(4)]
-    for i in order:
-        arena.give_back(places[i], 64)
-    assert arena.take(192) == 0
+def test_blocks_of_one_step_lie_apart_and_others_share() -> None:
+    assert packed((64, 0, 1), (64, 1, 2), (64, 2, 3)) == ([0, 64, 0], 128, 128)
+    assert packed((64, 0, 0), (128, 1, 1), (64, 2, 2)) == ([0, 0, 0], 128, 128)
 
 
-def test_a_free_range_at_the_end_grows() -> None:
-    arena = _Arena()
-    assert [arena.take(64), arena.take(64)] == [0, 64]
-    arena.give_back(64, 64)
-    assert arena.take(128) == 64
-    assert arena.end == 192
+def test_the_largest_block_goes_first_and_small_ones_fill_what_is_left() -> None:
+    """In running order the first would be where the large one has to be."""
+    assert packed((64, 0, 1), (64, 1, 2), (256, 2, 3)) == ([0, 256, 0], 320, 320)
 
 
-def test_figures() -> None:
-    arena = _Arena()
-    arena.take(64)
-    arena.give_back(arena.take(192), 192)
-    arena.take(64)
-    assert (arena.live, arena.peak_live, arena.total, arena.end) == (128, 256, 320, 256)
+def test_the_lowest_gap_that_fits_is_taken() -> None:
+    blocks = (256, 0, 0), (192, 0, 2), (128, 0, 1), (64, 2, 2), (128, 2, 2)
+    assert packed(*blocks) == ([0, 256, 448, 128, 0], 576, 576)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 9), st.integers(0, 12), st.integers(0, 6)), min_size=1, max_size=20
+    )
+)
+@settings(deadline=None)
+def test_no_two_blocks_share_a_byte_while_both_are_in_use(
+    drawn: list[tuple[int, int, int]],
+) -> None:
+    blocks = [(64 * n, first, first + length) for n, first, length in drawn]
+    offsets, end, live = packed(*blocks)
+    at_once = [sum(n for n, a, b in blocks if a <= step <= b) for step in range(20)]
+    assert live == max(at_once) <= end
+    assert end == max(offset + n for offset, (n, _, _) in zip(offsets, blocks, strict=True))
+    placed = list(zip(offsets, blocks, strict=True))
+    for (p, (n, a, b)), (q, (m, c, d)) in itertools.combinations(placed, 2):
+        assert b < c or d < a or p + n <= q or q + m <= p
 
 
 def test_an_arena_that_is_large_enough_is_shared() -> None:
