@@ -263,7 +263,7 @@ def test_files_that_contradict_themselves(
 def test_a_graph_split_between_backends_gives_the_same_logits(
     tmp_path: Path, pattern: str, flash_attn: bool
 ) -> None:
-    """The cpu and the reference backend in one graph, with copies at every border."""
+    """The cpu and the reference backend in one graph: both use the arena of the host."""
     path = write_model(tmp_path / "tiny.gguf", Tiny())
     turn = itertools.cycle(["cpu", "reference"])
 
@@ -282,4 +282,5 @@ def test_a_graph_split_between_backends_gives_the_same_logits(
     (plan,) = run.plans.plans.values()
     splits = plan.executable.schedule.splits
     assert {s.backend.name for s in splits} == {"cpu", "reference"}
-    assert sum(len(s.copies) for s in splits) >= 2
+    assert len(splits) >= 3
+    assert not any(split.copies for split in splits)

@@ -133,7 +133,7 @@ def test_arenas_get_smaller(tmp_path: Path, name: str) -> None:
         Context(model, [CpuBackend(1)], n_ctx=512, n_ubatch=256, passes=passes)
         for passes in ("all", "none")
     )
-    n_fused, n_unfused = (c.largest_compute_bytes()["cpu"] for c in (fused, unfused))
+    n_fused, n_unfused = (c.largest_compute_bytes()["host"] for c in (fused, unfused))
     assert n_fused < n_unfused
 
 
