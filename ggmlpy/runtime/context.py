@@ -115,19 +115,23 @@ class Context:
 
     @property
     def compute_bytes(self) -> dict[str, int]:
-        """Memory that graphs run in: what is held by now, by buffer type."""
+        """Memory that graphs run in, by buffer type: from when weights are loaded that of a full
+        ubatch at full depth, of which the last tokens are output."""
         return self.plans.arenas.bytes_by_type
 
     def largest_compute_bytes(self) -> dict[str, int]:
         """Memory that a full ubatch at full depth runs in, by buffer type. Takes none of it."""
+        arenas = self.plans.arena_bytes(self.plans.graph_of(self._largest_shape()))
+        return {memory.name: n_bytes for memory, n_bytes in arenas.items()}
+
+    def _largest_shape(self) -> Shape:
         sizes = self.sizes
         n_tokens = min(sizes.n_ubatch, sizes.n_ctx)
         n_seqs = 1 if sizes.unified else -(-n_tokens // sizes.n_ctx_seq)
         n_tokens -= n_tokens % n_seqs
         n_kv = tuple(cache.kv_size for cache in self.memory.caches)
         runs = ((n_tokens, n_seqs),) if self.memory.recurrent is not None else ()
-        shape = Shape((SegmentShape(n_tokens, 0, n_seqs),), n_seqs, n_kv, runs)
-        return self.plans.arena_bytes(shape)
+        return Shape((SegmentShape(n_tokens, 0, n_seqs),), n_seqs, n_kv, runs)
 
     def ops_by_backend(self) -> dict[str, Counter[str]]:
         """How many nodes of which op each backend runs, in the plan that was last in use."""
@@ -150,13 +154,16 @@ class Context:
         return self.memory.seq_pos_max(seq) + 1
 
     def load_weights(self) -> None:
-        """Load each weight onto the device of its layer, once, in the form that this keeps.
+        """Load each weight onto the device of its layer, once, in the form that this keeps, and
+        take the memory that the largest step needs.
 
         The first batch does so, if `warm_up` has not. Tells progress. Raises FileError,
         AllocationError.
         """
         if not self._is_loaded:
-            load_weights(self.model, self.placement, self.plans.graph_of(self._decode_shape()))
+            graph = self.plans.graph_of(self._largest_shape())
+            load_weights(self.model, self.placement, graph)
+            self.plans.reserve(graph)
             self._is_loaded = True
 
     def warm_up(self) -> None:

@@ -19,6 +19,7 @@ def summary(file: GGUFFile, context: Context, n_batch: int, load_s: float) -> st
         *_model_rows(file, context),
         *_context_rows(context),
         *_memory_rows(context.memory),
+        ("placement", str(context.placement)),
         ("compute", _compute(context)),
         (
             "n_batch",
@@ -87,12 +88,9 @@ def _cache(cache: KVCache) -> str:
 
 
 def _compute(context: Context) -> str:
-    """What graphs run in: held by now, and what a full ubatch at full depth takes."""
-    now, most = context.compute_bytes, context.largest_compute_bytes()
-    return ", ".join(
-        f"{name} {megabytes(now.get(name, 0))} by now, {megabytes(n)} for a full ubatch"
-        for name, n in most.items()
-    )
+    """What graphs run in: as much as a full ubatch at full depth takes."""
+    taken = ", ".join(f"{name} {megabytes(n)}" for name, n in context.compute_bytes.items())
+    return f"{taken}, for a full ubatch"
 
 
 def _pass_rows(context: Context) -> list[Row]:
@@ -102,17 +100,19 @@ def _pass_rows(context: Context) -> list[Row]:
 
 
 def _backend_rows(context: Context) -> list[Row]:
-    """The one that was chosen, and those that run what it cannot."""
+    """Those that layers lie on, and those that run what these cannot."""
     rows: list[Row] = []
     counts = context.ops_by_backend()
     n_all = sum(ops.total() for ops in counts.values())
+    placed = {*context.placement.layers, context.placement.input}
     for backend in context.backends:
         ops = counts.get(backend.name, Counter())
         share = f"runs {ops.total()} of {n_all} nodes"
-        if rows and ops:
+        is_fallback = backend not in placed
+        if is_fallback and ops:
             share += f" ({', '.join(f'{n} {op}' for op, n in ops.most_common())})"
         parts = [backend.name, backend.settings(), share]
-        rows.append(("  fallback" if rows else "backend", ", ".join(filter(None, parts))))
+        rows.append(("  fallback" if is_fallback else "backend", ", ".join(filter(None, parts))))
     return rows
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy.backends.base import Backend
-from ggmlpy.graph.buffer import HOST
+from ggmlpy.graph.buffer import HOST, BufferType
 from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.memory.sequences import SequenceMemory
@@ -85,12 +85,15 @@ class PlanCache:
         """The graph of a shape. Nothing is planned."""
         return self._graph(shape)[0]
 
-    def arena_bytes(self, shape: Shape) -> dict[str, int]:
-        """Bytes that a plan for the shape would run in, by buffer type. Nothing is planned."""
-        graph, _, _ = self._graph(shape)
+    def arena_bytes(self, graph: Graph) -> dict[BufferType, int]:
+        """Bytes that a plan for one of the model's graphs would run in. Nothing is planned."""
         schedule = scheduled(graph, self._backends, self._pin, self.passes)
-        arenas = allocate(graph, schedule.splits).arena_bytes
-        return {memory.name: n_bytes for memory, n_bytes in arenas.items()}
+        return allocate(graph, schedule.splits).arena_bytes
+
+    def reserve(self, graph: Graph) -> None:
+        """Take the memory that a plan for the graph would run in. Raises AllocationError."""
+        for memory, n_bytes in self.arena_bytes(graph).items():
+            self.arenas.take(memory, n_bytes)
 
     def _build(self, shape: Shape) -> Plan:
         graph, inputs, logits = self._graph(shape)

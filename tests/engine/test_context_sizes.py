@@ -267,8 +267,8 @@ def test_compute_memory_is_what_runs_take(path: Path) -> None:
             context = llm.engine.context
             first, most = context.compute_bytes, context.largest_compute_bytes()
             assert list(first) == list(most) == ["host"]
-            assert 0 < first["host"] < most["host"]
-            assert f"{most['host'] / 1e6:.2f} MB for a full ubatch" in llm.describe()
+            assert 0 < first["host"] == most["host"]
+            assert f"{most['host'] / 1e6:.2f} MB, for a full ubatch" in llm.describe()
             prompts = [[7 + i] * llm.n_ctx_seq() for i in range(4)]
             list(llm.generate(prompts, max_tokens=1, temperature=0))
             newest = max(s.n_bytes for s in context.plans.arenas._made)
