@@ -92,7 +92,7 @@ class Context:
         cls,
         path: str | PathLike[str],
         *,
-        backend: str = "auto",
+        backend: str | Backend | Sequence[str | Backend] = "auto",
         n_threads: int | None = None,
         **options: Any,
     ) -> Context:
