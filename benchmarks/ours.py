@@ -157,7 +157,7 @@ def put_interleaved(memory: SequenceMemory, seqs: Sequence[int], state: Sequence
     for cache in memory.caches:
         rows: dict[int, LayerRows] = {i: state.layers[i] for i in cache.k}
         positions = rows[next(iter(rows))].positions
-        cells = cache.find_cells(len(positions) * len(seqs)).reshape(-1, len(seqs))
+        cells = cache.find_slot(len(positions) * len(seqs)).reshape(-1, len(seqs))
         for column, seq in enumerate(seqs):
             mine = cells[:, column]
             cache.occupy(mine, positions, (seq,))

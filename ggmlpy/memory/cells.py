@@ -16,14 +16,14 @@ Positions = NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
-class Holdings:
+class Snapshot:
     """Which of a stream's cells hold which position of whom, to go back to."""
 
     stream: int
     cells: Cells
     positions: Positions
     members: NDArray[np.bool_]
-    forgotten: tuple[Spans, ...]  # of every sequence
+    evicted: tuple[Spans, ...]  # of every sequence
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ from ggmlpy.graph.buffer import HOST, BufferType, Bytes
 from ggmlpy.graph.tensor import Flag, Tensor, stored_rows, zeros
 from ggmlpy.graph.types import TensorType
 from ggmlpy.memory.cache_types import check_cache_type
-from ggmlpy.memory.cells import EMPTY, Appended, Cells, Holdings, Positions, SavedRows
+from ggmlpy.memory.cells import EMPTY, Appended, Cells, Positions, SavedRows, Snapshot
 from ggmlpy.memory.spans import Spans
-from ggmlpy.memory.ubatch import Arrangement
+from ggmlpy.memory.ubatch import UBatch
 from ggmlpy.models.memory import AttentionLayers
 
 KV_PAD = 256  # cells in view are a multiple of this, so that few different graphs are needed
@@ -31,7 +31,7 @@ class KVCache:
     """K and V leaves, `[n_embd_gqa, kv_size, n_stream]` a layer, and their cells.
 
     `n_ctx` cells a stream may be used. With a window cells whose position no later token can see
-    are used again when there is no empty one: those positions are forgotten. Which they are is
+    are used again when there is no empty one: those positions are evicted. Which they are is
     kept, so that nothing is done by which a token would come to miss one of them. Raises
     Unsupported for a type that rows cannot be written in.
     """
@@ -66,7 +66,7 @@ class KVCache:
         # Which sequences of its stream a cell belongs to.
         members = (self.n_stream, n_seq_max // self.n_stream, self.kv_size)
         self._members = np.zeros(members, np.bool_)
-        self._forgotten = [Spans()] * n_seq_max
+        self._evicted = [Spans()] * n_seq_max
         # Kept beside the cells, so that a decode step need not scan them:
         self._end = np.zeros(self.n_stream, np.int64)  # one past the highest cell in use
         self._n_used = np.zeros(self.n_stream, np.int64)
@@ -132,20 +132,20 @@ class KVCache:
             return 0
         return max(0, position + 1 - max(self.window, 2))
 
-    def forgotten(self, seq: int) -> Spans:
+    def evicted(self, seq: int) -> Spans:
         """Positions of a sequence whose cells were used again."""
-        return self._forgotten[seq]
+        return self._evicted[seq]
 
     def sees_all(self, seq: int, position: int) -> bool:
-        """Whether nothing is forgotten of what a token at `position` sees before it."""
-        return not self._forgotten[seq].between(self.first_kept(position), position)
+        """Whether nothing is evicted of what a token at `position` sees before it."""
+        return not self._evicted[seq].between(self.first_kept(position), position)
 
-    def missed(self, held: Positions, forgotten: Spans) -> Spans:
-        """Of positions forgotten those that must be held, for a sequence that holds `held`."""
-        if not forgotten:
-            return forgotten
-        position = max(int(held.max(initial=EMPTY)) + 1, forgotten.end)
-        return forgotten.between(self.first_kept(position))
+    def missed(self, held: Positions, evicted: Spans) -> Spans:
+        """Of positions evicted those that must be held, for a sequence that holds `held`."""
+        if not evicted:
+            return evicted
+        position = max(int(held.max(initial=EMPTY)) + 1, evicted.end)
+        return evicted.between(self.first_kept(position))
 
     def cells_by_sequence(self, stream: int = 0) -> list[bytes]:
         """For each sequence of a stream bytes that are equal for those that hold the same cells."""
@@ -176,7 +176,7 @@ class KVCache:
 
     # --- placing tokens ---
 
-    def find_cells(self, n_tokens: int, stream: int = 0) -> Cells:
+    def find_slot(self, n_tokens: int, stream: int = 0) -> Cells:
         """Cells for `n_tokens`: the lowest empty ones, then those that no later token can see.
 
         Raises CacheFull; changes nothing.
@@ -187,7 +187,7 @@ class KVCache:
             holes = np.flatnonzero(self._positions[stream, :end] == EMPTY)
             cells = np.concatenate([holes, cells])[:n_tokens]
         if len(cells) < n_tokens and self.window is not None:
-            cells = np.concatenate([cells, self._out_of_sight(stream)[: n_tokens - len(cells)]])
+            cells = np.concatenate([cells, self._invisible(stream)[: n_tokens - len(cells)]])
         if len(cells) < n_tokens:
             raise CacheFull(
                 f"{n_tokens} more tokens do not fit: {self.n_used(stream)} of {self.n_ctx} cells"
@@ -195,7 +195,7 @@ class KVCache:
             )
         return cells
 
-    def _in_sight(self, stream: int) -> NDArray[np.bool_]:
+    def _visible(self, stream: int) -> NDArray[np.bool_]:
         """Which cells the next token of each of the stream's sequences sees, [sequences, cells]."""
         end = self._end[stream]
         members = self._members[stream, :, :end]
@@ -207,22 +207,22 @@ class KVCache:
         seen: NDArray[np.bool_] = members & (positions >= first[:, None])
         return seen
 
-    def in_sight(self, stream: int) -> NDArray[np.bool_]:
+    def visible(self, stream: int) -> NDArray[np.bool_]:
         """Which cells must be held for what the stream's sequences go on with, [kv_size]."""
         kept = np.zeros(self.kv_size, np.bool_)
-        kept[: self._end[stream]] = self._in_sight(stream).any(axis=0)
+        kept[: self._end[stream]] = self._visible(stream).any(axis=0)
         return kept
 
-    def _out_of_sight(self, stream: int) -> Cells:
+    def _invisible(self, stream: int) -> Cells:
         """Cells that no later token of any sequence sees, the oldest positions first."""
         positions = self._positions[stream, : self._end[stream]]
-        seen = self._in_sight(stream).any(axis=0)
+        seen = self._visible(stream).any(axis=0)
         cells = np.flatnonzero((positions != EMPTY) & ~seen)
         return cells[np.argsort(positions[cells], kind="stable")]
 
     def room_without(self, seq: int) -> int:
         """For how many tokens there are cells in a sequence's stream once it has none itself."""
-        seen = self._in_sight(self.stream_of(seq))
+        seen = self._visible(self.stream_of(seq))
         seen[self._member(seq)] = False
         return self.n_ctx - int(np.count_nonzero(seen.any(axis=0)))
 
@@ -231,7 +231,7 @@ class KVCache:
         self.n_changes += 1
         stream = self.stream_of(seqs[0])
         members = self._members[stream]
-        n_held = 0 if self.window is None else self._note_forgotten(stream, cells)
+        n_held = 0 if self.window is None else self._note_evicted(stream, cells)
         self._n_used[stream] += len(cells) - n_held
         self._positions[stream, cells] = positions
         members[:, cells] = False
@@ -242,14 +242,14 @@ class KVCache:
 
     def forget(self, stream: int, cells: Cells) -> None:
         """Empty some cells, as if they were used again."""
-        self._note_forgotten(stream, cells)
+        self._note_evicted(stream, cells)
         self._positions[stream, cells] = EMPTY
         self._members[stream][:, cells] = False
         self._scrub(stream, cells)
         self._recount(stream)
 
-    def _note_forgotten(self, stream: int, cells: Cells) -> int:
-        """What cells hold now will be forgotten: how many of them hold anything."""
+    def _note_evicted(self, stream: int, cells: Cells) -> int:
+        """What cells hold now will be evicted: how many of them hold anything."""
         positions = self._positions[stream, cells]
         n_held = int(np.count_nonzero(positions != EMPTY))
         if n_held == 0:
@@ -258,13 +258,13 @@ class KVCache:
             gone = positions[mine]
             if gone.size:
                 seq = stream if self.n_stream > 1 else member
-                self._forgotten[seq] = self._forgotten[seq].plus(Spans.of(gone))
+                self._evicted[seq] = self._evicted[seq].plus(Spans.of(gone))
         return n_held
 
-    def behind_all(self, tokens: Arrangement) -> Appended | None:
+    def find_append(self, tokens: UBatch) -> Appended | None:
         """Where tokens go that are put behind all others of their streams; changes nothing.
 
-        None where that is not possible (too few cells are left), not what `find_cells` would do (an
+        None where that is not possible (too few cells are left), not what `find_slot` would do (an
         empty cell lies before others), or for tokens of several sequences.
         """
         ends = self._end[tokens.streams]
@@ -274,8 +274,8 @@ class KVCache:
         streams, _ = self._where(tokens.seqs)
         return Appended(tokens.streams, ends, self._end[streams] + tokens.offsets)
 
-    def append(self, at: Appended, tokens: Arrangement, positions: Positions) -> None:
-        """Say that the cells found by `behind_all` hold the tokens."""
+    def append(self, at: Appended, tokens: UBatch, positions: Positions) -> None:
+        """Say that the cells found by `find_append` hold the tokens."""
         if len(at.cells) == 1:
             self._append_one(at, int(tokens.seqs[0]), int(positions[0]))
             return
@@ -293,7 +293,7 @@ class KVCache:
         self._end[stream] = self._n_used[stream] = end
         self._pos_max[seq] = position
 
-    def take_back(self, appended: Appended) -> None:
+    def undo_append(self, appended: Appended) -> None:
         """Make cells empty again that `append` put tokens into, or was about to."""
         for stream, end in zip(appended.streams.tolist(), appended.ends.tolist(), strict=True):
             cells = np.arange(end, self._end[stream])
@@ -337,23 +337,23 @@ class KVCache:
 
     # --- changing what cells belong to ---
 
-    def holdings(self, stream: int, cells: Cells | None = None) -> Holdings:
+    def snapshot(self, stream: int, cells: Cells | None = None) -> Snapshot:
         """What some of a stream's cells hold (all, unless told), to go back to."""
         if cells is None:
             cells = np.arange(self.kv_size)
-        return Holdings(
+        return Snapshot(
             stream,
             cells,
             self._positions[stream, cells],
             self._members[stream][:, cells],
-            tuple(self._forgotten),
+            tuple(self._evicted),
         )
 
-    def go_back(self, before: Holdings) -> None:
+    def restore(self, before: Snapshot) -> None:
         """Make these cells hold what they held. What they store is not brought back."""
         self._positions[before.stream, before.cells] = before.positions
         self._members[before.stream][:, before.cells] = before.members
-        self._forgotten = list(before.forgotten)
+        self._evicted = list(before.evicted)
         self._scrub(before.stream, before.cells[before.positions == EMPTY])
         self._recount(before.stream)
 
@@ -367,13 +367,13 @@ class KVCache:
             self.write_rows(leaf, saved.stream, saved.cells, rows)
 
     def remove(self, seq: int, start: int = 0, stop: int | None = None) -> None:
-        """Let a sequence have no positions `start` up to `stop`, held or forgotten."""
-        self._forgotten[seq] = self._forgotten[seq].without(start, stop)
+        """Let a sequence have no positions `start` up to `stop`, held or evicted."""
+        self._evicted[seq] = self._evicted[seq].without(start, stop)
         self.release(seq, self.cells_of(seq, start, stop))
 
-    def set_forgotten(self, seq: int, forgotten: Spans) -> None:
-        """Say which positions of a sequence are forgotten."""
-        self._forgotten[seq] = forgotten
+    def set_evicted(self, seq: int, evicted: Spans) -> None:
+        """Say which positions of a sequence are evicted."""
+        self._evicted[seq] = evicted
 
     def _scrub(self, stream: int, cells: Cells) -> None:
         """Zeros where nothing is held any more, if `scrubs`."""
@@ -428,7 +428,7 @@ class KVCache:
             self._scrub(stream, np.flatnonzero(self._positions[stream] != EMPTY))
         self._positions.fill(EMPTY)
         self._members.fill(False)
-        self._forgotten = [Spans()] * self.n_seq_max
+        self._evicted = [Spans()] * self.n_seq_max
         for stream in range(self.n_stream):
             self._recount(stream)
 

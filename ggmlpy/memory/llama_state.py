@@ -119,7 +119,7 @@ class LlamaState:
 def _check_complete(seq: int, state: SequenceState, memory: SequenceMemory) -> None:
     """Raise StateError unless each cache gets K and V of all tokens that the next one sees.
 
-    Tokens before those must be said to be forgotten: a shorter beginning would need them.
+    Tokens before those must be said to be evicted: a shorter beginning would need them.
     """
     n_tokens = len(state.tokens)
     for cache in memory.caches:
@@ -130,7 +130,7 @@ def _check_complete(seq: int, state: SequenceState, memory: SequenceMemory) -> N
         if rows is None or not (
             first <= cache.first_kept(n_tokens)
             and np.array_equal(rows.positions, np.arange(first, n_tokens))
-            and rows.forgotten == Spans.of(np.arange(first))
+            and rows.evicted == Spans.of(np.arange(first))
         ):
             raise StateError(
                 f"the state's sequence {seq} has {n_tokens} tokens, but not the K and V of layer"

@@ -22,7 +22,7 @@ from ggmlpy.memory.kv_cache import BufferTypes, KVCache, cache_bytes, padded
 from ggmlpy.memory.recurrent_state import RecurrentState, state_bytes
 from ggmlpy.memory.slots import Slot, SlotInfo, Transaction
 from ggmlpy.memory.spans import Spans
-from ggmlpy.memory.ubatch import Arrangement
+from ggmlpy.memory.ubatch import UBatch
 from ggmlpy.models.memory import AttentionLayers, Memory, RecurrentLayers
 
 
@@ -140,7 +140,7 @@ class SequenceMemory:
 
     # --- placing a batch ---
 
-    def check_room(self, batch: Batch, ubatches: list[Arrangement]) -> None:
+    def check_room(self, batch: Batch, ubatches: list[UBatch]) -> None:
         """Raise CacheFull unless every ubatch finds its cells in turn. Changes nothing."""
         slot_infos: list[SlotInfo] = []
         try:
@@ -151,7 +151,7 @@ class SequenceMemory:
             for slot_info in reversed(slot_infos):
                 slot_info.undo()
 
-    def place(self, batch: Batch, ubatch: Arrangement) -> SlotInfo:
+    def place(self, batch: Batch, ubatch: UBatch) -> SlotInfo:
         """Give the tokens of one ubatch their cells, in a transaction of the batch.
 
         Raises CacheFull, and then changes nothing.
@@ -162,7 +162,7 @@ class SequenceMemory:
         slot_info.apply(self._open.save)
         return slot_info
 
-    def _find_slots(self, batch: Batch, ubatch: Arrangement) -> SlotInfo:
+    def _find_slots(self, batch: Batch, ubatch: UBatch) -> SlotInfo:
         positions = np.array([batch.positions[place] for place in ubatch.places], np.int32)
         slots = [Slot.find(cache, ubatch) for cache in self.caches]
         return SlotInfo(ubatch, positions, slots)
@@ -173,7 +173,7 @@ class SequenceMemory:
 
         Every position that a later token can see is there again, with the K and V that it had, and
         every recurrent state. What is not kept: positions behind the window of every sequence that
-        has them, in layers with a window, where the batch took their cells. They are forgotten, as
+        has them, in layers with a window, where the batch took their cells. They are evicted, as
         they are when a batch succeeds.
         """
         seqs = sorted({seq for seqs in batch.seq_ids for seq in seqs})
@@ -206,7 +206,7 @@ class SequenceMemory:
         """Forget positions `start` up to `stop` (None: to the end); `seq` -1 means every sequence.
 
         Raises Unsupported, and changes nothing, for a part of a sequence with recurrent layers, and
-        where the sequence would go on at a position that sees some which a window has forgotten.
+        where the sequence would go on at a position that sees some which a window has evicted.
         """
         seqs = range(self.sizes.n_seq_max) if seq == -1 else (seq,)
         asked = f"positions {_range(start, stop)} of sequence {{}} cannot be removed"
@@ -215,8 +215,8 @@ class SequenceMemory:
             self._whole_if_recurrent(each, start, stop, "removed")
             for cache in self.caches:
                 left = cache.held_besides(each, start, stop)
-                forgotten = cache.forgotten(each).without(start, stop)
-                self.check_missed(cache, left, forgotten, each, asked.format(each))
+                evicted = cache.evicted(each).without(start, stop)
+                self.check_missed(cache, left, evicted, each, asked.format(each))
         for each in seqs:
             for cache in self.caches:
                 cache.remove(each, start, stop)
@@ -224,19 +224,19 @@ class SequenceMemory:
                 self.recurrent.clear(each)
 
     def check_missed(
-        self, cache: KVCache, held: Positions, forgotten: Spans, seq: int, asked: str
+        self, cache: KVCache, held: Positions, evicted: Spans, seq: int, asked: str
     ) -> None:
-        """Raise Unsupported if a sequence that had these positions would miss forgotten ones.
+        """Raise Unsupported if a sequence that had these positions would miss evicted ones.
 
         `asked` says what was to be done, `seq` is the sequence that it would be done with.
         """
-        missed = cache.missed(held, forgotten)
+        missed = cache.missed(held, evicted)
         if missed:
-            position = max(int(held.max(initial=-1)) + 1, forgotten.end)
+            position = max(int(held.max(initial=-1)) + 1, evicted.end)
             still = Spans.of(cache.positions_of(seq, cache.cells_of(seq))) or "none"
             raise Unsupported(
                 f"{asked}: the next token, at {position}, would see {missed}, which layers with a"
-                f" window of {cache.window} have forgotten; of sequence {seq} they still hold"
+                f" window of {cache.window} have evicted; of sequence {seq} they still hold"
                 f" {still}. Remove the sequence as a whole and decode its tokens again"
             )
 
@@ -250,7 +250,7 @@ class SequenceMemory:
     def seq_cp(self, source: int, target: int, start: int = 0, stop: int | None = None) -> None:
         """Let `target` hold what `source` holds at positions `start` up to `stop`.
 
-        What the target held there is forgotten. In a shared stream the cells belong to both from
+        What the target held there is evicted. In a shared stream the cells belong to both from
         then on; between streams K and V are copied. Raises CacheFull or Unsupported, and then
         changes nothing.
         """
@@ -272,14 +272,14 @@ class SequenceMemory:
             copies = []
             for cache in self.caches:
                 cells = cache.cells_of(source, start, stop)
-                forgotten = _merged(cache, source, target, start, stop)
+                evicted = _merged(cache, source, target, start, stop)
                 before = cache.cells_of(target)
                 cache.remove(target, start, stop)
-                cache.set_forgotten(target, forgotten)
+                cache.set_evicted(target, evicted)
                 if cache.n_stream == 1:
                     cache.share(target, cells)
                 elif cells.size:
-                    to = cache.find_cells(len(cells), target)
+                    to = cache.find_slot(len(cells), target)
                     cache.occupy(to, cache.positions_of(source, cells), (target,))
                     copies.append((cache, cells, to))
                     saved = cache.save_rows(target, np.intersect1d(to, before))
@@ -298,13 +298,13 @@ class SequenceMemory:
         What cells hold goes back by itself. For what they store add to the list what is to be
         called then.
         """
-        before = [(cache, cache.holdings(cache.stream_of(seq))) for cache in self.caches]
+        before = [(cache, cache.snapshot(cache.stream_of(seq))) for cache in self.caches]
         undo: list[Callable[[], None]] = []
         try:
             yield undo
         except BaseException:
-            for cache, holdings in before:
-                cache.go_back(holdings)
+            for cache, snapshot in before:
+                cache.restore(snapshot)
             for each in undo:
                 each()
             raise
@@ -356,9 +356,9 @@ def _range(start: int, stop: int | None) -> str:
 
 
 def _merged(cache: KVCache, source: int, target: int, start: int, stop: int | None) -> Spans:
-    """What is forgotten of a target that gets positions of a source."""
-    rest = cache.forgotten(target).without(start, stop)
-    return rest.plus(cache.forgotten(source).between(start, stop))
+    """What is evicted of a target that gets positions of a source."""
+    rest = cache.evicted(target).without(start, stop)
+    return rest.plus(cache.evicted(source).between(start, stop))
 
 
 def _cache_size(spec: AttentionLayers, sizes: Sizes) -> int:

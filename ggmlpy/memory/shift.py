@@ -35,8 +35,8 @@ class Move:
     cells: Cells
     positions: Positions
     to: NDArray[np.int64]
-    forgotten_rest: Spans  # positions forgotten that do not move
-    forgotten_moved: Spans  # where the others come to be
+    evicted_rest: Spans  # positions evicted that do not move
+    evicted_moved: Spans  # where the others come to be
 
     @property
     def dropped(self) -> NDArray[np.bool_]:
@@ -61,9 +61,9 @@ def move_positions(
 ) -> None:
     """Move a sequence's positions `start` up to `stop` to where(positions).
 
-    What would be below 0 is forgotten. Cells that other sequences have too are copied first, so
+    What would be below 0 is evicted. Cells that other sequences have too are copied first, so
     those keep theirs. Raises Unsupported for a model with recurrent layers, or where the sequence
-    would go on at a position that sees some which a window has forgotten; BadBatch where a position
+    would go on at a position that sees some which a window has evicted; BadBatch where a position
     is taken (unless they `may_meet`), CacheFull where copies find no room. Nothing is changed then,
     nor by what interrupts it.
     """
@@ -76,8 +76,8 @@ def move_positions(
         _check(move, seq, may_meet)
         rest = move.cache.held_besides(seq, start, stop)
         held = np.concatenate([rest, move.to]).astype(np.int32)
-        forgotten = move.forgotten_rest.plus(move.forgotten_moved)
-        memory.check_missed(move.cache, held, forgotten, seq, asked)
+        evicted = move.evicted_rest.plus(move.evicted_moved)
+        memory.check_missed(move.cache, held, evicted, seq, asked)
     with memory.unchanged_on_failure(seq) as undo:
         for move in moves:
             cache = move.cache
@@ -86,7 +86,7 @@ def move_positions(
                 stream = cache.stream_of(seq)
                 undo.append(partial(cache.restore_rows, cache.save_rows(stream, cells)))
                 rows = stream * cache.kv_size + cells
-                _turn_keys(model, cache, backends, rows, (move.to - move.positions)[move.changed])
+                _rope_keys(model, cache, backends, rows, (move.to - move.positions)[move.changed])
 
 
 def _plan(
@@ -98,21 +98,21 @@ def _plan(
 ) -> Move:
     cells = cache.cells_of(seq, start, stop)
     positions = cache.positions_of(seq, cells)
-    forgotten = cache.forgotten(seq)
+    evicted = cache.evicted(seq)
     return Move(
         cache,
         cells,
         positions,
         where(positions.astype(np.int64)),
-        forgotten.without(start, stop),
-        forgotten.between(start, stop).moved(where),
+        evicted.without(start, stop),
+        evicted.between(start, stop).moved(where),
     )
 
 
 def _place(move: Move, seq: int) -> Cells:
     """Give the sequence its new positions; the cells whose keys must be turned to fit."""
     cache = move.cache
-    cache.set_forgotten(seq, move.forgotten_rest.plus(move.forgotten_moved))
+    cache.set_evicted(seq, move.evicted_rest.plus(move.evicted_moved))
     cache.release(seq, move.cells[move.dropped])
     cells = _own_cells(cache, seq, move.cells[move.changed])
     if cells.size:
@@ -127,11 +127,11 @@ def _check(move: Move, seq: int, may_meet: bool) -> None:
     taken = np.concatenate(
         [
             np.intersect1d(held, move.to),
-            move.to[move.forgotten_rest.contains(move.to)],
-            held[move.forgotten_moved.contains(held)],
+            move.to[move.evicted_rest.contains(move.to)],
+            held[move.evicted_moved.contains(held)],
         ]
     )
-    both = move.forgotten_rest.overlap(move.forgotten_moved)
+    both = move.evicted_rest.overlap(move.evicted_moved)
     if (taken.size or both) and not may_meet:
         first = taken.min() if taken.size else both
         raise BadBatch(f"position {first} of sequence {seq} is taken by a token that stays")
@@ -152,7 +152,7 @@ def _own_cells(cache: KVCache, seq: int, cells: Cells) -> Cells:
         return cells
     old = cells[shared]
     stream = cache.stream_of(seq)
-    new = cache.find_cells(len(old), stream)
+    new = cache.find_slot(len(old), stream)
     positions = cache.positions_of(seq, old)
     cache.release(seq, old)
     cache.occupy(new, positions, (seq,))
@@ -162,7 +162,7 @@ def _own_cells(cache: KVCache, seq: int, cells: Cells) -> Cells:
     return own
 
 
-def _turn_keys(
+def _rope_keys(
     model: Model,
     cache: KVCache,
     backends: Sequence[Backend],

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy.memory.batch import TokenRun
-from ggmlpy.memory.cells import Appended, Cells, Holdings, Positions, SavedRows
+from ggmlpy.memory.cells import Appended, Cells, Positions, SavedRows, Snapshot
 from ggmlpy.memory.kv_cache import KVCache
-from ggmlpy.memory.ubatch import Arrangement
+from ggmlpy.memory.ubatch import UBatch
 
 # Called with a stream and its cells before they are used for other tokens.
 Save = Callable[[KVCache, int, Cells], None]
@@ -24,17 +24,17 @@ class Slot:
     cache: KVCache
     cells: Cells
     appended: Appended | None  # where they come behind all others of their streams
-    before: list[Holdings] = field(default_factory=list)  # else what they held, once applied
+    before: list[Snapshot] = field(default_factory=list)  # else what they held, once applied
 
     @classmethod
-    def find(cls, cache: KVCache, ubatch: Arrangement) -> Slot:
+    def find(cls, cache: KVCache, ubatch: UBatch) -> Slot:
         """Raises CacheFull; changes nothing."""
-        appended = cache.behind_all(ubatch)
+        appended = cache.find_append(ubatch)
         if appended is not None:  # what most steps do
             return cls(cache, appended.cells, appended)
-        return cls(cache, _find_cells(cache, ubatch.runs), None)
+        return cls(cache, _find_slot(cache, ubatch.runs), None)
 
-    def apply(self, ubatch: Arrangement, positions: Positions, save: Save | None = None) -> None:
+    def apply(self, ubatch: UBatch, positions: Positions, save: Save | None = None) -> None:
         """Say that the cells hold the tokens. `save` may keep what they store."""
         if self.appended is not None:
             self.cache.append(self.appended, ubatch, positions)
@@ -44,32 +44,32 @@ class Slot:
             stream = self.cache.stream_of(run.seqs[0])
             if save is not None:
                 save(self.cache, stream, self.cells[at])
-            self.before.append(self.cache.holdings(stream, self.cells[at]))
+            self.before.append(self.cache.snapshot(stream, self.cells[at]))
             self.cache.occupy(self.cells[at], positions[at], run.seqs)
 
     def undo(self) -> None:
         """Let the cells hold what they held before `apply`, or a part of it."""
         if self.appended is not None:
-            self.cache.take_back(self.appended)
-        for holdings in reversed(self.before):
-            self.cache.go_back(holdings)
+            self.cache.undo_append(self.appended)
+        for snapshot in reversed(self.before):
+            self.cache.restore(snapshot)
 
-    def forget_overwritten(self, saved: dict[tuple[KVCache, int], set[int]]) -> None:
+    def evict_overwritten(self, saved: dict[tuple[KVCache, int], set[int]]) -> None:
         """After `undo`, of cells whose K and V may be another token's: they hold nothing.
 
         Those of `saved`, by cache and stream, have been restored.
         """
-        for holdings in self.before:
-            kept = saved.get((self.cache, holdings.stream), set())
-            lost = sorted(set(holdings.cells.tolist()) - kept)
-            self.cache.forget(holdings.stream, np.array(lost, np.int64))
+        for snapshot in self.before:
+            kept = saved.get((self.cache, snapshot.stream), set())
+            lost = sorted(set(snapshot.cells.tolist()) - kept)
+            self.cache.forget(snapshot.stream, np.array(lost, np.int64))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SlotInfo:
     """Where the tokens of one ubatch are: a slot in each cache."""
 
-    ubatch: Arrangement
+    ubatch: UBatch
     positions: Positions  # of its tokens
     slots: list[Slot]
 
@@ -102,7 +102,7 @@ class Transaction:
             for cache in caches:
                 if cache.window is not None:
                     streams = {cache.stream_of(seq) for seq in seqs}
-                    self._kept |= {(cache, s): cache.in_sight(s) for s in streams}
+                    self._kept |= {(cache, s): cache.visible(s) for s in streams}
 
     def save(self, cache: KVCache, stream: int, cells: Cells) -> None:
         """Copy what must not be lost of what these cells store."""
@@ -122,10 +122,10 @@ class Transaction:
             safe.setdefault((cache, rows.stream), set()).update(rows.cells.tolist())
         for slot_info in self.slot_infos:
             for slot in slot_info.slots:
-                slot.forget_overwritten(safe)
+                slot.evict_overwritten(safe)
 
 
-def _find_cells(cache: KVCache, runs: list[TokenRun]) -> Cells:
+def _find_slot(cache: KVCache, runs: list[TokenRun]) -> Cells:
     """Cells for the tokens of a ubatch.
 
     In a shared stream for all runs at once: a window's cells are given away by where sequences are
@@ -133,6 +133,6 @@ def _find_cells(cache: KVCache, runs: list[TokenRun]) -> Cells:
     """
     lengths = [len(run.index) for run in runs]
     if cache.n_stream == 1:
-        return cache.find_cells(sum(lengths))
+        return cache.find_slot(sum(lengths))
     pairs = zip(runs, lengths, strict=True)
-    return np.concatenate([cache.find_cells(n, cache.stream_of(run.seqs[0])) for run, n in pairs])
+    return np.concatenate([cache.find_slot(n, cache.stream_of(run.seqs[0])) for run, n in pairs])

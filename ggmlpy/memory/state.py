@@ -33,7 +33,7 @@ class LayerRows:
     k: Rows
     v_type: TensorType
     v: Rows
-    forgotten: Spans = NOTHING  # positions that the sequence had too, behind the window
+    evicted: Spans = NOTHING  # positions that the sequence had too, behind the window
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +62,11 @@ def take_state(memory: SequenceMemory, seq: int, tokens: list[int] | None = None
         stream = cache.stream_of(seq)
         positions = cache.positions_of(seq, cells).copy()
         behind = np.setdiff1d(cache.cells_of(seq), cells)
-        forgotten = cache.forgotten(seq).plus(Spans.of(cache.positions_of(seq, behind)))
+        evicted = cache.evicted(seq).plus(Spans.of(cache.positions_of(seq, behind)))
         for i in cache.k:
             k = cache.read_rows(cache.k[i], stream, cells)
             v = cache.read_rows(cache.v[i], stream, cells)
-            layers[i] = LayerRows(positions, cache.type_k, k, cache.type_v, v, forgotten)
+            layers[i] = LayerRows(positions, cache.type_k, k, cache.type_v, v, evicted)
     recurrent = {} if memory.recurrent is None else memory.recurrent.read(seq)
     return SequenceState(list(tokens or []), layers, recurrent)
 
@@ -170,10 +170,10 @@ def _put_rows(
 ) -> Cells:
     """A sequence's rows (all, or some) of the layers of one cache; the cells that they got."""
     first = state.layers[next(iter(cache.k))]
-    cache.set_forgotten(seq, first.forgotten)
+    cache.set_evicted(seq, first.evicted)
     rows = np.arange(len(first.positions)) if only is None else only
     stream = cache.stream_of(seq)
-    cells = cache.find_cells(len(rows), stream)
+    cells = cache.find_slot(len(rows), stream)
     if len(rows):
         cache.occupy(cells, first.positions[rows], (seq,))
         for i in cache.k:
@@ -212,7 +212,7 @@ def check_fits(memory: SequenceMemory, state: SequenceState) -> None:
     for i, cache in here.items():
         rows = state.layers[i]
         _check_positions(rows, state.layers[next(iter(cache.k))], i)
-        missed = cache.missed(rows.positions, rows.forgotten)
+        missed = cache.missed(rows.positions, rows.evicted)
         if missed:
             raise StateError(
                 f"the state's layer {i} lacks positions {missed}: the model's window is"
@@ -291,5 +291,5 @@ def _check_positions(rows: LayerRows, others: LayerRows, layer: int) -> None:
         raise StateError(
             f"the state's positions of layer {layer} are not in order from 0 to {MAX_POSITION}"
         )
-    if not np.array_equal(positions, others.positions) or rows.forgotten != others.forgotten:
+    if not np.array_equal(positions, others.positions) or rows.evicted != others.evicted:
         raise StateError(f"the state's positions of layer {layer} are not those of its neighbours")

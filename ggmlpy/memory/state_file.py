@@ -66,7 +66,7 @@ def _describe(state: SequenceState, arrays: list[Array]) -> dict[str, Any]:
             {
                 "layer": i,
                 "n_tokens": len(rows.positions),
-                "forgotten": [[r.start, r.stop] for r in rows.forgotten.ranges],
+                "forgotten": [[r.start, r.stop] for r in rows.evicted.ranges],
                 "k_type": rows.k_type.name,
                 "k_row_bytes": rows.k.shape[1],
                 "v_type": rows.v_type.name,
@@ -144,8 +144,8 @@ def _parse(described: dict[str, Any], reader: _Reader) -> SequenceState:
         k = reader.rows(n_tokens, _whole(d["k_row_bytes"]))
         v = reader.rows(n_tokens, _whole(d["v_row_bytes"]))
         k_type, v_type = type_of(str(d["k_type"])), type_of(str(d["v_type"]))
-        forgotten = Spans.parse((_whole(start), _whole(stop)) for start, stop in d["forgotten"])
-        layers[_new(d["layer"], layers)] = LayerRows(positions, k_type, k, v_type, v, forgotten)
+        evicted = Spans.parse((_whole(start), _whole(stop)) for start, stop in d["forgotten"])
+        layers[_new(d["layer"], layers)] = LayerRows(positions, k_type, k, v_type, v, evicted)
     recurrent: dict[int, NDArray[np.float32]] = {}
     for d in described["recurrent"]:
         row = np.frombuffer(reader.take(4 * _whole(d["n_embd_r"])).tobytes(), np.float32)

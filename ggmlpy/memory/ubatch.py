@@ -36,7 +36,7 @@ class EqualRuns:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Arrangement:
+class UBatch:
     """One ubatch, sequence after sequence."""
 
     runs: list[TokenRun]
@@ -55,8 +55,8 @@ class Arrangement:
     run_ends: Index  # [runs]: the last token of each
 
     @classmethod
-    def of(cls, runs: list[TokenRun], unified: bool) -> Arrangement:
-        """The arrangement of a ubatch's runs."""
+    def of(cls, runs: list[TokenRun], unified: bool) -> UBatch:
+        """A ubatch of these runs."""
         lengths = np.array([len(run.index) for run in runs])
         ends = np.cumsum(lengths)
         index = runs[0].index if len(runs) == 1 else np.concatenate([run.index for run in runs])

@@ -21,7 +21,7 @@ from ggmlpy.memory.cache_types import cache_type
 from ggmlpy.memory.sequences import SequenceMemory, Sizes, decide_sizes
 from ggmlpy.memory.shift import move_positions
 from ggmlpy.memory.slots import SlotInfo
-from ggmlpy.memory.ubatch import Arrangement, SegmentShape
+from ggmlpy.memory.ubatch import SegmentShape, UBatch
 from ggmlpy.models import Model, load_model
 from ggmlpy.runtime.context_sizes import check_least
 from ggmlpy.runtime.inputs import Shape, declare
@@ -84,7 +84,7 @@ class Context:
         self.backend_names = ", ".join(b.name for b in backends)
         self._last: Plan | None = None
         self._steady: SteadyStep | None = None  # if nothing else comes between
-        self._last_arranged: tuple[list[tuple[int, ...]], list[Arrangement]] | None = None
+        self._last_ubatches: tuple[list[tuple[int, ...]], list[UBatch]] | None = None
 
     @classmethod
     @checked
@@ -200,7 +200,7 @@ class Context:
             return logits
         self._check(batch)
         self.load_weights()
-        ubatches = self._arranged(batch)
+        ubatches = self._ubatches_of(batch)
         if len(ubatches) > 1:
             self.memory.check_room(batch, ubatches)
         with self.memory.transaction(batch):
@@ -272,7 +272,7 @@ class Context:
 
     @checked
     def seq_add(self, seq: int, start: int, stop: int | None, delta: int) -> None:
-        """Add `delta` to a sequence's positions `start` up to `stop`; below 0 they are forgotten.
+        """Add `delta` to a sequence's positions `start` up to `stop`; below 0 they are removed.
 
         Raises BadBatch where a position is taken, Unsupported, CacheFull; nothing is changed then.
         """
@@ -292,14 +292,14 @@ class Context:
             lambda p: p // divisor, may_meet=True,
         )  # fmt: skip
 
-    def _arranged(self, batch: Batch) -> list[Arrangement]:
+    def _ubatches_of(self, batch: Batch) -> list[UBatch]:
         """The batch's ubatches. A step of the same sequences as the last one is arranged alike."""
-        if self._last_arranged is not None and self._last_arranged[0] == batch.seq_ids:
-            return self._last_arranged[1]
+        if self._last_ubatches is not None and self._last_ubatches[0] == batch.seq_ids:
+            return self._last_ubatches[1]
         unified = self.memory.n_stream == 1
-        ubatches = [Arrangement.of(runs, unified) for runs in split(batch, self.sizes.n_ubatch)]
+        ubatches = [UBatch.of(runs, unified) for runs in split(batch, self.sizes.n_ubatch)]
         if len(ubatches) == 1:
-            self._last_arranged = (list(batch.seq_ids), ubatches)
+            self._last_ubatches = (list(batch.seq_ids), ubatches)
         return ubatches
 
     def _run(self, batch: Batch, slot_info: SlotInfo) -> tuple[Logits, NDArray[np.int64]]:
@@ -342,7 +342,7 @@ def build_graph(
     memory = SequenceMemory(model.memory, decide_sizes(n_all, 1, False, n_tokens), type_k, type_v)
     n_kv = []
     for cache in memory.caches:
-        cells = cache.find_cells(min(n_all, cache.n_ctx))
+        cells = cache.find_slot(min(n_all, cache.n_ctx))
         cache.occupy(cells, cells.astype(np.int32))
         n_kv.append(cache.n_kv())
     runs = ((n_tokens, 1),) if memory.recurrent is not None else ()

@@ -21,7 +21,7 @@ from ggmlpy.memory.cells import Cells, Positions
 from ggmlpy.memory.kv_cache import KVCache
 from ggmlpy.memory.sequences import SequenceMemory
 from ggmlpy.memory.slots import SlotInfo
-from ggmlpy.memory.ubatch import Arrangement, EqualRuns, SegmentShape
+from ggmlpy.memory.ubatch import EqualRuns, SegmentShape, UBatch
 from ggmlpy.models.inputs import GraphInputs, KVView, RecurrentSegment, RecurrentView, Segment
 
 
@@ -35,7 +35,7 @@ class Shape:
     runs: tuple[tuple[int, int], ...] = ()  # (tokens, sequences), for recurrent layers only
 
     @classmethod
-    def of(cls, ubatch: Arrangement, n_outputs: int, memory: SequenceMemory) -> Shape:
+    def of(cls, ubatch: UBatch, n_outputs: int, memory: SequenceMemory) -> Shape:
         """The shape of a ubatch whose tokens have their cells."""
         return cls(
             ubatch.segments,
@@ -60,7 +60,7 @@ class CacheInputs:
         self._masks = [s.mask.array().reshape(-1, view.n_kv) for s in view.segments]
         self._own: list[tuple[NDArray[np.uint16], NDArray[np.int64]]] = []
 
-    def fill(self, ubatch: Arrangement, cells: Cells, positions: Positions) -> None:
+    def fill(self, ubatch: UBatch, cells: Cells, positions: Positions) -> None:
         """Say where the ubatch's tokens are, and what each of them sees."""
         self._rows[:] = self.cache.rows_at(ubatch.seqs, cells)
         first = 0
@@ -127,7 +127,7 @@ class StepInputs:
             part.fill(ubatch, cells, positions)
         self.fill_recurrent(ubatch)
 
-    def fill_recurrent(self, ubatch: Arrangement) -> None:
+    def fill_recurrent(self, ubatch: UBatch) -> None:
         """Which rows hold the states of the ubatch's sequences, and which will."""
         recurrent, view = self._memory.recurrent, self.leaves.recurrent
         if recurrent is not None and view is not None:

@@ -20,7 +20,7 @@ from ggmlpy.memory.kv_cache import KVCache
 from ggmlpy.memory.sequences import SequenceMemory
 from ggmlpy.memory.slots import Slot, SlotInfo
 from ggmlpy.memory.spans import MAX_POSITION
-from ggmlpy.memory.ubatch import Arrangement
+from ggmlpy.memory.ubatch import UBatch
 from ggmlpy.runtime.inputs import CacheInputs
 from ggmlpy.runtime.plans import Plan
 
@@ -37,7 +37,7 @@ class _Part(Protocol):
     def prepare(self) -> None:
         """Turn to the next tokens in the plan's inputs; the cache stays as it was."""
 
-    def apply(self, ubatch: Arrangement, positions: Positions) -> None:
+    def apply(self, ubatch: UBatch, positions: Positions) -> None:
         """Let the next cells hold the tokens. Raises CacheFull."""
 
     def undo(self) -> None:
@@ -74,11 +74,11 @@ class _Behind:
             numbers += self.n_new
         self.inputs.advance(self.n_new)
 
-    def apply(self, ubatch: Arrangement, positions: Positions) -> None:
+    def apply(self, ubatch: UBatch, positions: Positions) -> None:
         self.cache.append(self.at, ubatch, positions)
 
     def undo(self) -> None:
-        self.cache.take_back(self.at)
+        self.cache.undo_append(self.at)
 
 
 @dataclass(slots=True)
@@ -107,7 +107,7 @@ class _Windowed:
     def prepare(self) -> None:
         self.slot = None
 
-    def apply(self, ubatch: Arrangement, positions: Positions) -> None:
+    def apply(self, ubatch: UBatch, positions: Positions) -> None:
         self.slot = Slot.find(self.cache, ubatch)
         self.slot.apply(ubatch, positions)
         self.inputs.fill(ubatch, self.slot.cells, positions)
@@ -116,7 +116,7 @@ class _Windowed:
     def undo(self) -> None:
         if self.slot is not None:
             self.slot.undo()
-            self.slot.forget_overwritten({})
+            self.slot.evict_overwritten({})
 
 
 class SteadyStep:

@@ -12,7 +12,7 @@ from ggmlpy.memory.batch import Batch, split
 from ggmlpy.memory.kv_cache import KVCache
 from ggmlpy.memory.sequences import SequenceMemory, decide_sizes
 from ggmlpy.memory.state import put_state, take_state
-from ggmlpy.memory.ubatch import Arrangement
+from ggmlpy.memory.ubatch import UBatch
 from ggmlpy.models.memory import AttentionLayers
 
 LAYOUTS = pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
@@ -28,9 +28,9 @@ def make(unified: bool, window: int | None = None, n_seq_max: int = 2) -> Sequen
     return SequenceMemory((AttentionLayers((0, 1), 1, 1, 1, window),), sizes, F32, F32)
 
 
-def ubatches(memory: SequenceMemory, batch: Batch) -> list[Arrangement]:
+def ubatches(memory: SequenceMemory, batch: Batch) -> list[UBatch]:
     runs = split(batch, memory.sizes.n_ubatch)
-    return [Arrangement.of(each, memory.n_stream == 1) for each in runs]
+    return [UBatch.of(each, memory.n_stream == 1) for each in runs]
 
 
 def batch_of(memory: SequenceMemory, *runs: tuple[int, int]) -> Batch:
@@ -78,8 +78,8 @@ def everything(memory: SequenceMemory) -> list[Any]:
             [cache.cells_of(s).tolist() for s in seqs],
             [cache.n_used(cache.stream_of(s)) for s in seqs],
             [cache.n_kv((cache.stream_of(s),)) for s in seqs],
-            [cache.find_cells(1, cache.stream_of(s)).tolist() for s in seqs],
-            [str(cache.forgotten(s)) for s in seqs],
+            [cache.find_slot(1, cache.stream_of(s)).tolist() for s in seqs],
+            [str(cache.evicted(s)) for s in seqs],
             cache.next_positions(),
         )
         for cache in memory.caches
@@ -123,13 +123,13 @@ def test_a_shared_cell_stays_until_the_last_sequence_leaves_it(start: int) -> No
     memory.seq_rm(0, start)
     assert stored(cache, 1, 1) == before
     assert memory.n_used() == 5
-    assert not set(cache.find_cells(8).tolist()) & set(cells.tolist())
+    assert not set(cache.find_slot(8).tolist()) & set(cells.tolist())
     memory.seq_rm(1)
     assert stored(cache, 2, 1) == {p: before[p] for p in range(3)}
     assert memory.n_used() == 3
     memory.seq_rm(2)
     memory.seq_rm(0)
-    assert (memory.n_used(), cache.find_cells(5).tolist()) == (0, cells.tolist())
+    assert (memory.n_used(), cache.find_slot(5).tolist()) == (0, cells.tolist())
     assert not cache.k[1].numpy().any()
 
 

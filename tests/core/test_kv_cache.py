@@ -9,7 +9,7 @@ from ggmlpy.errors import CacheFull, Unsupported
 from ggmlpy.graph.types import F16, F32, Q8_0, TYPES, TensorType
 from ggmlpy.memory.batch import TokenRun
 from ggmlpy.memory.kv_cache import KVCache
-from ggmlpy.memory.ubatch import Arrangement
+from ggmlpy.memory.ubatch import UBatch
 from ggmlpy.models.memory import AttentionLayers
 
 LAYERS = AttentionLayers((0, 1), n_embd_head_k=16, n_embd_head_v=16, n_head_kv=2)
@@ -21,7 +21,7 @@ def make(n_ctx: int = 300, type_k: TensorType = F16, type_v: TensorType = F16) -
 
 def add(cache: KVCache, n_tokens: int, seq: int = 0) -> np.ndarray:
     """The next positions of a sequence, in cells of the cache's choice."""
-    cells = cache.find_cells(n_tokens, cache.stream_of(seq))
+    cells = cache.find_slot(n_tokens, cache.stream_of(seq))
     start = cache.seq_pos_max(seq) + 1
     cache.occupy(cells, np.arange(start, start + n_tokens, dtype=np.int32), (seq,))
     return cells
@@ -49,7 +49,7 @@ def test_full_is_an_error_and_changes_nothing() -> None:
     cache = make(300)
     add(cache, 298)
     with pytest.raises(CacheFull, match="3 more tokens do not fit: 298 of 300 cells are in use"):
-        cache.find_cells(3)
+        cache.find_slot(3)
     assert cache.n_used() == 298
     assert len(add(cache, 2)) == 2
 
@@ -63,16 +63,14 @@ def test_holes_are_filled_first() -> None:
     assert cache.seq_pos_max(0) == 13
 
 
-def together(cache: KVCache, seq: int, n_tokens: int) -> Arrangement:
+def together(cache: KVCache, seq: int, n_tokens: int) -> UBatch:
     """One ubatch of as many tokens of a sequence and of sequence 2."""
     places = np.arange(2 * n_tokens)
     runs = [TokenRun((seq,), places[:n_tokens]), TokenRun((2,), places[n_tokens:])]
-    return Arrangement.of(runs if seq != 2 else runs[:1], cache.n_stream == 1)
+    return UBatch.of(runs if seq != 2 else runs[:1], cache.n_stream == 1)
 
 
-def packed_with_room(
-    cache: KVCache, model: dict[tuple[int, int], int], tokens: Arrangement
-) -> bool:
+def packed_with_room(cache: KVCache, model: dict[tuple[int, int], int], tokens: UBatch) -> bool:
     """Whether no stream of the tokens has an empty cell before others, or too few behind them."""
     for stream in {cache.stream_of(seq) for seq in tokens.seqs.tolist()}:
         cells = {c for (s, _), c in model.items() if cache.stream_of(s) == stream}
@@ -106,23 +104,23 @@ def test_what_is_kept_beside_the_cells_agrees_with_them(
         cells = {c for (s, _), c in model.items() if cache.stream_of(s) == stream}
         if kind in ("add", "undone") and len(cells) + n <= 200:
             first = cache.seq_pos_max(seq) + 1
-            found = cache.find_cells(n, stream)
-            before = cache.holdings(stream, found)
+            found = cache.find_slot(n, stream)
+            before = cache.snapshot(stream, found)
             cache.occupy(found, np.arange(first, first + n, dtype=np.int32), (seq,))
             if kind == "undone":
-                cache.go_back(before)
+                cache.restore(before)
             else:
                 model |= {(seq, first + i): int(c) for i, c in enumerate(found)}
         elif kind in ("append", "taken back"):
             tokens = together(cache, seq, n)
             starts = [cache.seq_pos_max(s) + 1 for s in tokens.run_seqs.tolist()]
             positions = np.concatenate([start + np.arange(n) for start in starts])
-            at = cache.behind_all(tokens)
+            at = cache.find_append(tokens)
             assert (at is None) == (not packed_with_room(cache, model, tokens))
             if at is not None:
                 cache.append(at, tokens, positions.astype(np.int32))
                 if kind == "taken back":
-                    cache.take_back(at)
+                    cache.undo_append(at)
                 else:
                     keys = zip(tokens.seqs.tolist(), positions.tolist(), strict=True)
                     model |= dict(zip(keys, at.cells.tolist(), strict=True))
@@ -170,7 +168,7 @@ def test_a_window_hides_what_is_behind_it_and_its_cells_are_used_again() -> None
     cache.fill_mask(mask, np.array([10], np.int32), np.array([0]))
     assert np.flatnonzero(mask[0] == 0).tolist() == [0, 1, 2, 7]
     with pytest.raises(CacheFull):  # 11 needs 8 to 10, which hold their cells
-        cache.find_cells(6)
+        cache.find_slot(6)
 
 
 def test_shared_cells_behind_every_window_are_used_again() -> None:
@@ -180,7 +178,7 @@ def test_shared_cells_behind_every_window_are_used_again() -> None:
     assert add(cache, 4).tolist() == [0, 1, 2, 3]  # of 4, which both next tokens do not see
     assert cache.cells_of(1).tolist() == [4, 5, 6, 7]
     with pytest.raises(CacheFull):  # the second sequence is still at 8, and sees 5 to 7
-        cache.find_cells(3)
+        cache.find_slot(3)
 
 
 def test_what_is_forgotten_in_the_middle_is_noticed() -> None:

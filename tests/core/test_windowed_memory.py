@@ -101,7 +101,7 @@ def test_a_cell_whose_keys_are_overwritten_holds_nothing_after_a_failure(
         with pytest.raises(Interrupt):
             context.decode([50, 51, 52])
     assert held(context) == [[3, 4, 5, 6, 7]]
-    assert context.memory.caches[0].forgotten(0) == Spans((range(3),))
+    assert context.memory.caches[0].evicted(0) == Spans((range(3),))
     assert context.memory.n_used() == 5
 
 
@@ -112,14 +112,14 @@ def test_a_batch_that_finds_no_room_loses_nothing_at_all() -> None:
         with pytest.raises(CacheFull):
             context.decode([50] * n_tokens)
         assert held(context) == before
-        assert context.memory.caches[1].forgotten(0) == Spans((range(before[1][0]),))
+        assert context.memory.caches[1].evicted(0) == Spans((range(before[1][0]),))
 
 
 def test_a_search_for_room_leaves_nothing_open() -> None:
     context = make((4,), 5)
     batch = Batch()
     batch.add_sequence(0, range(10), 5)
-    context.memory.check_room(batch, context._arranged(batch))
+    context.memory.check_room(batch, context._ubatches_of(batch))
     assert context.memory._open is None
     context.decode(range(10))
     assert context.memory._open is None
@@ -202,7 +202,7 @@ def test_the_refusal_says_what_is_held_and_what_to_do() -> None:
     context = make((None, 4), 14)
     message = (
         "positions 7 to the end of sequence 0 cannot be removed: the next token, at 7, would see"
-        " 4 to 5, which layers with a window of 4 have forgotten; of sequence 0 they still hold 6"
+        " 4 to 5, which layers with a window of 4 have evicted; of sequence 0 they still hold 6"
         " to 13. Remove the sequence as a whole and decode its tokens again"
     )
     with pytest.raises(Unsupported) as caught:
@@ -218,7 +218,7 @@ def test_every_sequence_or_none_is_cut() -> None:
     assert held(context, 1) == [list(range(5))]
     context.memory.seq_rm(-1)
     assert held(context, 0) == held(context, 1) == [[]]
-    context.decode(range(3))  # nothing is remembered of what was forgotten
+    context.decode(range(3))  # nothing is remembered of what was evicted
     context.memory.seq_rm(0, 1)
     assert context.n_past() == 1
 
@@ -229,7 +229,7 @@ def test_what_a_user_removed_is_not_missed() -> None:
     context.memory.seq_rm(0, 6)  # 6 sees 3 and 4, but those are gone by wish
     assert held(context) == [[0, 1, 2, 5]]
     context = make((None, 4), 14)
-    context.memory.seq_rm(0, 0, 8)  # of these the window had forgotten some
+    context.memory.seq_rm(0, 0, 8)  # of these the window had evicted some
     context.memory.seq_rm(0, 9)
     assert held(context) == [[8], [8]]
 
@@ -255,12 +255,12 @@ def test_positions_move_only_where_the_window_goes_with_them() -> None:
     with pytest.raises(Unsupported, match="positions of sequence 0 from 0 on cannot move"):
         context.seq_add(0, 0, 3, 30)
     only_window = make((4,), 14)
-    with pytest.raises(BadBatch, match="position 3 of sequence 0 is taken"):  # by a forgotten token
+    with pytest.raises(BadBatch, match="position 3 of sequence 0 is taken"):  # by an evicted token
         only_window.seq_add(0, 12, None, -9)
     assert held(context) == before
     context.seq_add(0, 0, None, -8)
     assert held(context)[1] == list(range(6))
-    context.memory.seq_rm(0, 1)  # what was forgotten moved below 0
+    context.memory.seq_rm(0, 1)  # what was evicted moved below 0
     assert context.n_past() == 1
 
 

@@ -264,9 +264,9 @@ def test_tokens_behind_a_window_must_be_said_to_be_forgotten(paths: dict[str, Pa
         state = saved.sequences[0]
         near = state.layers[0]
         n_gone = int(near.positions[0])
-        assert near.forgotten == Spans((range(n_gone),))
+        assert near.evicted == Spans((range(n_gone),))
         for spans in (Spans(), Spans((range(n_gone - 1),)), Spans((range(n_gone + 1),))):
-            bad = replace(state, layers={**state.layers, 0: replace(near, forgotten=spans)})
+            bad = replace(state, layers={**state.layers, 0: replace(near, evicted=spans)})
             message = "tokens, but not the K and V of layer 0"
             refused(llm, replace(saved, sequences={0: bad}), StateError, message)
 

@@ -1,4 +1,4 @@
-"""Which sequence a request gets, what is forgotten for it, and who waits when the cache is full."""
+"""Which sequence a request gets, what is evicted for it, and who waits when the cache is full."""
 
 from __future__ import annotations
 

@@ -234,7 +234,7 @@ MODELS = {
 def test_an_interrupt_at_any_line_leaves_the_memory_as_it_was(
     tmp_path: Path, steady: Counter, monkeypatch: pytest.MonkeyPatch, unified: bool, model: Tiny
 ) -> None:
-    """With a window of which cells are used again: what they held is forgotten, not wrong."""
+    """With a window of which cells are used again: what they held is evicted, not wrong."""
     monkeypatch.setattr("ggmlpy.memory.kv_cache.KV_PAD", 16)
     pair = Pair(tmp_path, model=model, unified=unified, n_ctx_seq=64, n_ubatch=8)
     for n in range(1, 1000):

@@ -366,6 +366,6 @@ def test_moves_that_do_not_work_change_nothing(tmp_path: Path) -> None:
     run.memory.seq_rm(1)
     run.seq_div(0, 0, None, 2)
     assert run.memory.seq_pos_max(0) == 3
-    run.seq_add(0, 0, None, -2)  # what goes below 0 is forgotten
+    run.seq_add(0, 0, None, -2)  # what goes below 0 is evicted
     assert [run.memory.seq_pos_min(0), run.memory.seq_pos_max(0)] == [0, 1]
     assert run.memory.n_used() == 4

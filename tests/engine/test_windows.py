@@ -1,4 +1,4 @@
-"""Beginnings of texts that the memory of a model with windows holds, or has forgotten in part."""
+"""Beginnings of texts that the memory of a model with windows holds, or has evicted in part."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ on a `copy`.
 
 One thing is the memory's choice: where a stream with a window is full, which entries it forgets of
 those that no later token can see. `forget` takes the choice and checks it. The model goes on to
-know forgotten entries, as a memory without end would: no operation may bring one back in sight.
+know evicted entries, as a memory without end would: no operation may bring one back in sight.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ class Entry:
 class LayersModel:
     """What the layers of one kind hold: `held[seq]` is each entry's position.
 
-    `forgotten[seq]` are those that it had too.
+    `evicted[seq]` are those that it had too.
     """
 
     n_cells: int  # of one stream
     window: int | None  # None: full attention
     unified: bool
     held: list[dict[Entry, int]]
-    forgotten: list[dict[Entry, int]]
+    evicted: list[dict[Entry, int]]
 
     def copy(self) -> LayersModel:
         held = [dict(entries) for entries in self.held]
-        forgotten = [dict(entries) for entries in self.forgotten]
-        return LayersModel(self.n_cells, self.window, self.unified, held, forgotten)
+        evicted = [dict(entries) for entries in self.evicted]
+        return LayersModel(self.n_cells, self.window, self.unified, held, evicted)
 
     def sees(self, seq: int, position: int) -> Seen:
         """What a token of the sequence at a position sees of those held."""
@@ -66,8 +66,8 @@ class LayersModel:
         return self.window is None or at > last + 1 - self.window or at == last
 
     def missed(self, seq: int) -> set[int]:
-        """Positions that the sequence needs to go on, but that were forgotten."""
-        gone = self.forgotten[seq].values()
+        """Positions that the sequence needs to go on, but that were evicted."""
+        gone = self.evicted[seq].values()
         last = max(*gone, *self.held[seq].values(), -1, -1)
         return {at for at in gone if self.is_kept(at, last)}
 
@@ -92,7 +92,7 @@ class LayersModel:
         """Cells in use in the sequence's stream: an entry of several sequences takes one."""
         return len({entry for other in self.stream(seq) for entry in self.held[other]})
 
-    def in_sight(self, seq: int) -> set[Entry]:
+    def visible(self, seq: int) -> set[Entry]:
         """Entries of the sequence's stream that some sequence needs to go on."""
         return {
             entry
@@ -105,7 +105,7 @@ class LayersModel:
         """Whether `n_tokens` more fit in the sequence's stream, all at once or cut in ubatches."""
         if n_tokens == 0 or self.n_used(seq) + n_tokens <= self.n_cells:
             return "yes"
-        if len(self.in_sight(seq)) + n_tokens <= self.n_cells:
+        if len(self.visible(seq)) + n_tokens <= self.n_cells:
             return "yes"
         if n_ubatch is None or self.window is None or n_tokens == 1:
             return "no"
@@ -116,13 +116,13 @@ class LayersModel:
         return "yes" if enough and not crowded else "maybe"
 
     def remove(self, seq: int, start: int, stop: int | None) -> None:
-        for entries in (self.held, self.forgotten):
+        for entries in (self.held, self.evicted):
             left = {e: at for e, at in entries[seq].items() if not _within(at, start, stop)}
             entries[seq] = left
 
     def copy_entries(self, source: int, target: int, start: int, stop: int | None) -> None:
         """Raises CacheFull where the copies of another stream find no room."""
-        gone = {e: at for e, at in self.forgotten[source].items() if _within(at, start, stop)}
+        gone = {e: at for e, at in self.evicted[source].items() if _within(at, start, stop)}
         wanted = {e: at for e, at in self.held[source].items() if _within(at, start, stop)}
         self.remove(target, start, stop)
         if not self.unified:
@@ -130,22 +130,22 @@ class LayersModel:
                 raise CacheFull
             wanted = {Entry(e.token): at for e, at in wanted.items()}
         self.held[target] |= wanted
-        self.forgotten[target] |= gone
+        self.evicted[target] |= gone
 
     def refuse_copy(self, source: int, target: int, start: int, stop: int | None) -> None:
         """Raise Unsupported where the target could not go on after the copy."""
         after = LayersModel(1 << 30, self.window, self.unified, [], [])
-        after.held, after.forgotten = self.copy().held, self.copy().forgotten
+        after.held, after.evicted = self.copy().held, self.copy().evicted
         after.copy_entries(source, target, start, stop)
         after.refuse_missed(target)
 
     def move(
         self, seq: int, start: int, stop: int | None, where: Callable[[int], int], may_meet: bool
     ) -> None:
-        """Entries that others hold too are copied first; nothing is forgotten to make room."""
+        """Entries that others hold too are copied first; nothing is evicted to make room."""
         held = self.held[seq]
         moved = {e: where(at) for e, at in held.items() if _within(at, start, stop)}
-        gone = self.forgotten[seq]
+        gone = self.evicted[seq]
         gone_moved = {e: where(at) for e, at in gone.items() if _within(at, start, stop)}
         stay = {at for e, at in (held | gone).items() if not _within(at, start, stop)}
         if not may_meet and stay & set((moved | gone_moved).values()):
@@ -162,7 +162,7 @@ class LayersModel:
         if to_copy and self.n_used(seq) + len(to_copy) > self.n_cells:
             raise CacheFull
         self.held[seq] |= {Entry(entry.token): at for entry, at in to_copy}
-        self.forgotten[seq] = {e: at for e, at in (gone | gone_moved).items() if at >= 0}
+        self.evicted[seq] = {e: at for e, at in (gone | gone_moved).items() if at >= 0}
         self.refuse_missed(seq)
 
     def forget(self, seq: int, kept: Seen) -> int:
@@ -177,12 +177,12 @@ class LayersModel:
             else:
                 gone.append(entry)
         assert not +left, f"sequence {seq} holds (token, position) {+left}, which it should not"
-        lost = [self.held[seq][entry] for entry in gone if entry in self.in_sight(seq)]
+        lost = [self.held[seq][entry] for entry in gone if entry in self.visible(seq)]
         assert not lost, f"sequence {seq} lost positions {lost}, which are still in sight"
         for entry in gone:
             for other in self.stream(seq):
                 if entry in self.held[other]:
-                    self.forgotten[other][entry] = self.held[other].pop(entry)
+                    self.evicted[other][entry] = self.held[other].pop(entry)
         return len(gone)
 
 
@@ -338,7 +338,7 @@ class MemoryModel:
             rows: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
             for entry, at in part.held[seq].items():
                 rows[not part.is_kept(at, part.last(seq))].append((entry.token, at))
-            rows[1].extend((entry.token, at) for entry, at in part.forgotten[seq].items())
+            rows[1].extend((entry.token, at) for entry, at in part.evicted[seq].items())
             layers.append(rows)
         return SavedModel(layers, () if self.taken_in is None else self.taken_in[seq])
 
@@ -349,7 +349,7 @@ class MemoryModel:
             if part.room(seq, len(rows)) == "no":
                 raise CacheFull
             part.held[seq] = {Entry(token): at for token, at in rows}
-            part.forgotten[seq] = {Entry(token): at for token, at in gone}
+            part.evicted[seq] = {Entry(token): at for token, at in gone}
         if self.taken_in is not None:
             self.taken_in[seq] = saved.taken_in
 

@@ -164,8 +164,8 @@ class Side:
             assert memory.seq_pos_min(seq) == model.seq_pos_min(seq)
             for cache, part in zip(memory.caches, model.layers, strict=True):
                 assert contents(cache, seq) == part.contents(seq)
-                forgotten = {p for r in cache.forgotten(seq).ranges for p in r}
-                assert forgotten == set(part.forgotten[seq].values())
+                evicted = {p for r in cache.evicted(seq).ranges for p in r}
+                assert evicted == set(part.evicted[seq].values())
                 assert not part.missed(seq)
                 assert cache.n_used(cache.stream_of(seq)) == part.n_used(seq)
                 for position in {part.last(seq) + 1, part.last(seq) // 2}:

@@ -7,16 +7,16 @@ import pytest
 
 from ggmlpy.errors import BadBatch
 from ggmlpy.memory.batch import Batch, check_shared, split
-from ggmlpy.memory.ubatch import Arrangement, SegmentShape
+from ggmlpy.memory.ubatch import SegmentShape, UBatch
 
 
-def arranged(seq_of_token: list[int], unified: bool) -> Arrangement:
+def arranged(seq_of_token: list[int], unified: bool) -> UBatch:
     """The one ubatch of tokens of these sequences, each sequence's positions from 0 on."""
     batch = Batch()
     for i, seq in enumerate(seq_of_token):
         batch.add(0, seq_of_token[:i].count(seq), (seq,))
     (runs,) = split(batch, 512)
-    return Arrangement.of(runs, unified)
+    return UBatch.of(runs, unified)
 
 
 def test_streams_of_their_own_attend_side_by_side_where_they_are_neighbours() -> None:
@@ -55,7 +55,7 @@ def test_tokens_of_several_sequences_are_told() -> None:
     batch = Batch()
     batch.add(0, 0, (0, 1))
     (runs,) = split(batch, 512)
-    made = Arrangement.of(runs, unified=True)
+    made = UBatch.of(runs, unified=True)
     assert made.is_shared
     np.testing.assert_array_equal(made.seqs, [0])
 
