@@ -45,7 +45,7 @@ PLAN = "compiled plan"
 STEP = "engine: choosing, counting, handing out"
 PARTS: dict[str, list[tuple[type, str]]] = {
     PLAN: [(ThreadPool, "run")],
-    "checking and arranging the batch": [(Context, "_check"), (Context, "_arranged")],
+    "checking and arranging the batch": [(Context, "_check"), (Context, "_ubatches_of")],
     "cells of the cache": [(SequenceMemory, "place")],
     "inputs of the graph": [(Context, "_run")],
     "what is new in a step that goes on": [(SteadyStep, "run")],
