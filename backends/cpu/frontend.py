@@ -1,30 +1,26 @@
-"""Python -> LLVM IR: the only module that imports numba, which is used as a front end alone.
+"""Python -> LLVM IR: kernels and intrinsics as numba sees them.
 
 numba types and lowers the function and all that it calls; optimisation and machine code are ours
-(`codegen.py`), for the instruction set that is asked for and not for the host. Imported in compile
-workers only, one instruction set per process.
+(`codegen.py`), for the instruction set that is asked for and not for the host. Only numba's public
+names are used here; the private ones are in `numba_parts.py`. These two modules alone import it,
+in compile workers only, one instruction set per process.
 """
 
 from __future__ import annotations
 
 import dis
-import operator
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 from llvmlite import ir
-from numba import njit, types
-from numba.core import codegen, compiler, datamodel, imputils, typing
-from numba.core.compiler_lock import global_compiler_lock
-from numba.core.registry import cpu_target
-from numba.core.typing.templates import AbstractTemplate, infer_global
-from numba.extending import register_model
+from numba import from_dtype, njit, typeof, types
+from numba.extending import lower_builtin, models, register_model, type_callable, typeof_impl
 
+from ggmlpy.backends.cpu import numba_parts
 from ggmlpy.backends.cpu.isa import ISA
 from ggmlpy.backends.cpu.kernel import Entry, Inline
-from ggmlpy.backends.cpu.simd import arith, core
+from ggmlpy.backends.cpu.simd import core
+from ggmlpy.backends.cpu.simd.operators import OPERATORS
 from ggmlpy.errors import KernelError
 
 _OPTIONS = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
@@ -57,9 +53,35 @@ class SimdType(types.Type):  # type: ignore[misc]
 
 
 @register_model(SimdType)
-class SimdModel(datamodel.models.PrimitiveModel):  # type: ignore[misc]
+class SimdModel(models.PrimitiveModel):  # type: ignore[misc]
     def __init__(self, manager: Any, numba_type: SimdType) -> None:
         super().__init__(manager, numba_type, numba_type.shape.ir)
+
+
+class IntrinsicType(types.Callable, types.Opaque):  # type: ignore[misc]
+    """numba's type of an intrinsic: each is a type of its own."""
+
+    def __init__(self, intrinsic: core.Intrinsic) -> None:
+        self.intrinsic = intrinsic
+        super().__init__(name=f"intrinsic {intrinsic.name}")
+
+    @property
+    def key(self) -> core.Intrinsic:
+        return self.intrinsic
+
+    def get_call_type(self, context: Any, args: Sequence[Any], kws: dict[str, Any]) -> Any:
+        """The signature of a call. Integers known at compile time count as such where the intrinsic
+        asks for one, else as any others."""
+        if kws:
+            return None
+        plain = _signature(self.intrinsic, [types.unliteral(arg) for arg in args])
+        return _signature(self.intrinsic, args) if plain is None else plain
+
+    def get_call_signatures(self) -> tuple[list[Any], bool]:
+        return [], True
+
+    def get_impl_key(self, sig: Any) -> core.Intrinsic:
+        return self.intrinsic
 
 
 def _to_numba(type_: core.Type) -> Any:
@@ -74,7 +96,7 @@ def _from_numba(type_: Any) -> core.Type | core.Const | None:
     return _FROM_NUMBA.get(type_)
 
 
-def _signature(intrinsic: core.Intrinsic, args: tuple[Any, ...]) -> Any:
+def _signature(intrinsic: core.Intrinsic, args: Sequence[Any]) -> Any:
     """numba's signature of a call with these argument types; None where they do not fit."""
     ours = [_from_numba(arg) for arg in args]
     if None in ours:
@@ -88,7 +110,7 @@ def _signature(intrinsic: core.Intrinsic, args: tuple[Any, ...]) -> Any:
         arg if isinstance(param, core.Const) else _to_numba(param)
         for arg, param in zip(args, params, strict=True)
     ]
-    return typing.signature(_to_numba(result), *numba_params)
+    return _to_numba(result)(*numba_params)
 
 
 def _lower(intrinsic: core.Intrinsic) -> Callable[..., Any]:
@@ -106,149 +128,47 @@ def _lower(intrinsic: core.Intrinsic) -> Callable[..., Any]:
     return lower
 
 
-def _template(key: Any, intrinsic: core.Intrinsic) -> type[AbstractTemplate]:
-    """Tells numba how `key`, an intrinsic or an operator, is typed on vectors."""
-
-    class Template(AbstractTemplate):  # type: ignore[misc]
-        def generic(self, args: tuple[Any, ...], kws: dict[str, Any]) -> Any:
-            return None if kws else _signature(intrinsic, args)
-
-    Template.key = key
-    Template.__name__ = f"Template_{intrinsic.name}"
-    return Template
-
-
-_intrinsic_types: dict[core.Intrinsic, Any] = {}
+_intrinsic_types: dict[core.Intrinsic, IntrinsicType] = {}
 _dispatchers: dict[Inline, Any] = {}
 
 
-def intrinsic_type(intrinsic: core.Intrinsic) -> Any:
-    """numba's type of an intrinsic as a callable."""
+@typeof_impl.register(core.Intrinsic)  # type: ignore[untyped-decorator]
+def _type_of_intrinsic(intrinsic: core.Intrinsic, context: Any) -> IntrinsicType:
     if intrinsic not in _intrinsic_types:
-        template = _template(intrinsic, intrinsic)
-        imputils.lower_builtin(intrinsic, types.VarArg(types.Any))(_lower(intrinsic))
-        _intrinsic_types[intrinsic] = types.Function(template)
+        lower_builtin(intrinsic, types.VarArg(types.Any))(_lower(intrinsic))
+        _intrinsic_types[intrinsic] = IntrinsicType(intrinsic)
     return _intrinsic_types[intrinsic]
 
 
-def inline_type(helper: Inline) -> Any:
-    """numba's type of an `@inline` function."""
+@typeof_impl.register(Inline)  # type: ignore[untyped-decorator]
+def _type_of_inline(helper: Inline, context: Any) -> Any:
     assert _current_isa is not None
     helper = helper.on(_current_isa)
     if helper not in _dispatchers:
         _dispatchers[helper] = njit(**_OPTIONS)(helper.function)  # the type refers to it weakly
-    return types.Dispatcher(_dispatchers[helper])
+    return typeof(_dispatchers[helper])
 
 
-_OPERATORS = {
-    operator.add: arith.add,
-    operator.sub: arith.sub,
-    operator.mul: arith.mul,
-    operator.truediv: arith.div,
-    operator.and_: arith.bit_and,
-    operator.or_: arith.bit_or,
-    operator.xor: arith.bit_xor,
-}
-for _operator, _meaning in _OPERATORS.items():
-    infer_global(_operator)(_template(_operator, _meaning))
-    for _params in (
+def _declare_operator(operator: Callable[[Any, Any], Any], meaning: core.Intrinsic) -> None:
+    @type_callable(operator)  # type: ignore[untyped-decorator]
+    def type_operator(context: Any) -> Callable[[Any, Any], Any]:
+        return lambda a, b: _signature(meaning, (a, b))
+
+    for params in (
         (SimdType, SimdType),
         (SimdType, types.Number),
         (types.Number, SimdType),
     ):
-        imputils.lower_builtin(_operator, *_params)(_lower(_meaning))
+        lower_builtin(operator, *params)(_lower(meaning))
 
 
-class _Library(codegen.CPUCodeLibrary):  # type: ignore[misc]
-    """Links what numba lowered, and leaves all optimisation to us."""
-
-    def _optimize_functions(self, ll_module: Any) -> None:
-        pass
-
-    def _optimize_final_module(self) -> None:
-        pass
-
-    def _finalize_specific(self) -> None:
-        pass
-
-    def get_pointer_to_function(self, name: str) -> int:
-        return 0  # nothing runs in this process
-
-
-class _Codegen(codegen.CPUCodegen):  # type: ignore[misc]
-    _library_class = _Library
-
-    def _customize_tm_options(self, options: dict[str, Any]) -> None:
-        pass
-
-    def _customize_tm_features(self) -> str:
-        return ""
-
-    def _add_module(self, module: Any) -> None:
-        pass
-
-    def set_env(self, name: str, env: Any) -> None:
-        pass
-
-
-def _flags() -> compiler.Flags:
-    flags = compiler.Flags()
-    flags.no_compile = True
-    flags.no_cpython_wrapper = True
-    flags.no_cfunc_wrapper = True
-    flags.error_model = "numpy"
-    flags.nrt = False
-    return flags
+for _operator, _meaning in OPERATORS.items():
+    _declare_operator(_operator, _meaning)
 
 
 def _check_body(entry: Entry) -> None:
     if any(i.opname == "RAISE_VARARGS" for i in dis.get_instructions(entry.function)):
         raise KernelError(f"{entry.module}.{entry.name} raises; a kernel must report() instead")
-
-
-@cache
-def _contexts() -> tuple[Any, Any]:
-    """numba's typing and target contexts, the latter made to lower with our code generator.
-
-    This takes over numba's only CPU target for the rest of the process, so that functions called
-    by kernels go the same way; it is why kernels are compiled in processes of their own.
-    """
-    target_context = cpu_target.target_context
-    target_context._internal_codegen = _Codegen("ggmlpy")
-    return cpu_target.typing_context, target_context
-
-
-def _add_c_entry(entry: Entry, symbol: str, compiled: Any, context: Any) -> None:
-    """Adds `result symbol(params...)` around the function in numba's calling convention."""
-    library = compiled.library
-    module = library.create_ir_module(f"entry.{symbol}")
-    params = [param.ir for param in entry.params]
-    if entry.record is not None:
-        params[0] = ir.IntType(8).as_pointer()
-    wrapper = ir.Function(module, ir.FunctionType(entry.result.ir, params), symbol)
-    builder = ir.IRBuilder(wrapper.append_basic_block())
-    callee = ir.Function(
-        module,
-        context.call_conv.get_function_type(*_fn_types(compiled)),
-        compiled.fndesc.llvm_func_name,
-    )
-    args = list(wrapper.args)
-    if entry.record is not None:
-        # The record is written before the run only, so its fields may stay in registers.
-        wrapper.args[0].add_attribute("noalias")
-        args[0] = builder.bitcast(args[0], context.get_value_type(compiled.signature.args[0]))
-    _, result = context.call_conv.call_function(
-        builder, callee, compiled.signature.return_type, compiled.signature.args, args
-    )
-    if entry.result == core.void:
-        builder.ret_void()
-    else:
-        builder.ret(result)
-    library.add_ir_module(module)
-
-
-def _fn_types(compiled: Any) -> tuple[Any, Any]:
-    return compiled.signature.return_type, compiled.signature.args
 
 
 def lower_to_ir(entry: Entry, symbol: str, isa: ISA) -> Any:
@@ -262,25 +182,9 @@ def lower_to_ir(entry: Entry, symbol: str, isa: ISA) -> Any:
     _current_isa = isa
     _check_body(entry)
     params = [_to_numba(param) for param in entry.params]
+    c_params = [param.ir for param in entry.params]
     if entry.record is not None:
-        params[0] = _record_type(entry.record)
-    with global_compiler_lock:
-        typing_context, target_context = _contexts()
-        compiled = compiler.compile_extra(
-            typing_context,
-            target_context,
-            entry.function,
-            tuple(params),
-            _to_numba(entry.result),
-            _flags(),
-            {},
-        )
-        _add_c_entry(entry, symbol, compiled, target_context)
-        compiled.library.finalize()
-        return compiled.library._final_module
-
-
-def _record_type(dtype: np.dtype) -> Any:
-    from numba.np.numpy_support import from_dtype
-
-    return from_dtype(dtype)
+        params[0], c_params[0] = from_dtype(entry.record), ir.IntType(8).as_pointer()
+    c_type = ir.FunctionType(entry.result.ir, c_params)
+    result = _to_numba(entry.result)
+    return numba_parts.lower(entry.function, tuple(params), result, symbol, c_type)

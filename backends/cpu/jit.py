@@ -45,7 +45,14 @@ from ggmlpy.graph import types
 Progress = Callable[[int, int, str], None]  # done, total, name of the one just done
 
 _HERE = Path(__file__).parent
-_COMPILER_SOURCES = ("jit.py", "kernel.py", "frontend.py", "codegen.py", "compile_worker.py")
+_COMPILER_SOURCES = (
+    "jit.py",
+    "kernel.py",
+    "frontend.py",
+    "numba_parts.py",
+    "codegen.py",
+    "compile_worker.py",
+)
 # The module, and the names taken from it: they may be modules too.
 _IMPORT = re.compile(
     r"^(?:from|import)[ ]+(ggmlpy\.backends\.cpu[\w.]*)(?:[ ]+import[ ]+([^(\n]+|\([^)]*\)))?",

@@ -210,12 +210,6 @@ class Inline:
         """What is compiled for this instruction set."""
         return self
 
-    @property
-    def _numba_type_(self) -> Any:
-        from ggmlpy.backends.cpu.frontend import inline_type
-
-        return inline_type(self)
-
 
 class Choice(Inline):
     """A function that kernels call, of which there are two: one for instruction sets that have any

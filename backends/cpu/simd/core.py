@@ -212,12 +212,6 @@ class Intrinsic:
     def __repr__(self) -> str:
         return f"<intrinsic {self.name}>"
 
-    @property
-    def _numba_type_(self) -> Any:
-        from ggmlpy.backends.cpu.frontend import intrinsic_type
-
-        return intrinsic_type(self)
-
 
 def intrinsic(result: Type, *params: Type) -> Callable[[Callable[..., Any]], Intrinsic]:
     """Declares an intrinsic of one signature; numbers are converted to it at the call."""
