@@ -33,8 +33,8 @@ from numpy.typing import NDArray
 
 from ggmlpy.backends.cpu import codegen
 from ggmlpy.backends.cpu.cache import Cache
+from ggmlpy.backends.cpu.compiling import search_path
 from ggmlpy.backends.cpu.isa import ISA, known
-from ggmlpy.backends.cpu.jit import search_path
 from ggmlpy.backends.cpu.simd.amx import (
     CONFIG_BYTES,
     FILE_BYTES,

@@ -51,6 +51,13 @@ def _unroll_constant_loops() -> None:
     llvm.set_option("ggmlpy", f"-unroll-threshold={_UNROLL_INSTRUCTIONS}")
 
 
+def object_code(module: llvm.ModuleRef, symbol: str, isa: ISA) -> bytes:
+    """Object code for `isa` in which the function `symbol` is all that others see. Raises
+    KernelError if it calls what must not be."""
+    optimize(module, symbol, isa)
+    return emit_object(module, symbol, isa)
+
+
 def optimize(module: llvm.ModuleRef, symbol: str, isa: ISA) -> None:
     """LLVM's O3 pipeline for `isa`, in place. Everything but `symbol` becomes internal."""
     _unroll_constant_loops()

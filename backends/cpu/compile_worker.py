@@ -3,7 +3,7 @@
 It reads one JSON object a line and answers each with one line:
 
     {"isa": {"name": "avx512", ...}, "path": [...]}      once, no answer
-    {"module": "...", "name": "...", "symbol": "...", "sources": "<hash>"}
+    {"module": "...", "name": "...", "symbol": "...", "key": "..."}
         -> {"object": "<base64>"} or {"error": "..."}
 
 numba is imported here and never in the process that runs kernels.
@@ -20,28 +20,27 @@ import traceback
 from typing import TextIO
 
 from ggmlpy.backends.cpu.isa import ISA
-from ggmlpy.backends.cpu.jit import source_hash
 from ggmlpy.backends.cpu.kernel import entry_of
+from ggmlpy.backends.cpu.key import Keys
 from ggmlpy.errors import KernelError
 
 
-def compile_entry(module: str, name: str, symbol: str, sources: str, isa: ISA) -> bytes:
+def compile_entry(module: str, name: str, symbol: str, key: str, isa: ISA, keys: Keys) -> bytes:
     """Object code that defines `symbol` as the declared entry `module`.`name`.
 
-    Raises KernelError where the source here is not the one that the caller has hashed: records
-    would not fit the code, and the cache would keep it under the name of the other.
+    Raises KernelError where the source here is not what the caller has imported: records would not
+    fit the code, and the cache would keep it under the key of the other.
     """
     from ggmlpy.backends.cpu import codegen, frontend
 
     file = importlib.import_module(module).__file__
-    if source_hash(module) != sources:
+    entry = entry_of(module, name)
+    if keys.key(entry) != key:
         raise KernelError(
             f"{file}, or what it imports, is not what the running process has imported: it has"
             " changed since, or is another copy; start the process again"
         )
-    lowered = frontend.lower_to_ir(entry_of(module, name), symbol, isa)
-    codegen.optimize(lowered, symbol, isa)
-    return codegen.emit_object(lowered, symbol, isa)
+    return codegen.object_code(frontend.lower_to_ir(entry, symbol, isa), symbol, isa)
 
 
 def serve(requests: TextIO, answers: TextIO) -> None:
@@ -49,9 +48,10 @@ def serve(requests: TextIO, answers: TextIO) -> None:
     setup = json.loads(requests.readline())
     sys.path[:] = setup["path"]
     isa = ISA.from_json(setup["isa"])
+    keys = Keys(isa)
     for line in requests:
         try:
-            code = compile_entry(**json.loads(line), isa=isa)
+            code = compile_entry(**json.loads(line), isa=isa, keys=keys)
             answer = {"object": base64.b64encode(code).decode()}
         except Exception:  # whatever numba or a kernel's module raises is the answer
             answer = {"error": traceback.format_exc()}

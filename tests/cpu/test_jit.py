@@ -10,21 +10,21 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import llvmlite.binding
 import numpy as np
 import pytest
 
 from ggmlpy import ops
-from ggmlpy.backends.cpu import codegen
-from ggmlpy.backends.cpu import jit as jit_module
+from ggmlpy.backends.cpu import compiling
 from ggmlpy.backends.cpu.backend import CpuBackend
 from ggmlpy.backends.cpu.cache import Cache, KernelCacheWarning
+from ggmlpy.backends.cpu.codegen import Linker
+from ggmlpy.backends.cpu.compiling import Announcer, Job
 from ggmlpy.backends.cpu.isa import ISA, select
-from ggmlpy.backends.cpu.jit import Jit, _Job
+from ggmlpy.backends.cpu.jit import Jit
 from ggmlpy.backends.cpu.kernel import Entry
 from ggmlpy.errors import BackendError, KernelError
 from ggmlpy.graph.graph import Graph
@@ -32,9 +32,7 @@ from ggmlpy.graph.tensor import from_numpy
 from ggmlpy.sched.executable import Executable
 from tests.cpu import plan_kernels, simd_kernels
 from tests.cpu.conftest import ISAS
-from tests.cpu.test_cache_key import clear_caches
 from tests.processes import no_start, running
-from tests.resident import linux, resident_bytes
 
 ROOT = Path(__file__).parents[2]
 Progress = list[tuple[int, int, str]]
@@ -67,10 +65,10 @@ def stub_worker(objects: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> N
     """Compiling ENTRIES for "generic" is looking them up."""
 
     @contextmanager
-    def worker(isa: ISA) -> Iterator[Callable[[_Job], bytes]]:
+    def worker(isa: ISA) -> Iterator[Callable[[Job], bytes]]:
         yield lambda job: objects[job.entry.name]
 
-    monkeypatch.setattr(jit_module, "_worker", worker)
+    monkeypatch.setattr(compiling, "worker", worker)
 
 
 def test_the_first_run_compiles_and_the_second_only_loads(tmp_path: Path) -> None:
@@ -79,24 +77,6 @@ def test_the_first_run_compiles_and_the_second_only_loads(tmp_path: Path) -> Non
     assert [(done, total) for done, total, _ in progress] == [(0, 2), (1, 2), (2, 2)]
     assert sorted(name for _, _, name in progress) == ["", "check_limit", "count"]
     assert load_all(cache) == []
-
-
-@linux
-def test_the_compilers_code_leaves_the_memory_and_comes_back() -> None:
-    library = Path(llvmlite.binding.__file__).with_name("libllvmlite.so")
-    for _ in range(2):
-        Jit().load([plan_kernels.count])
-        assert 0 < resident_bytes(library) < 20 << 20  # data; with code it is over 40
-
-
-def test_code_is_loaded_where_the_map_of_memory_may_not_be_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def denied(path: Path, **options: str) -> str:
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(Path, "read_text", denied)
-    codegen._leave_memory()
 
 
 def test_instruction_sets_have_objects_of_their_own(tmp_path: Path) -> None:
@@ -234,8 +214,8 @@ def test_compilers_are_as_many_as_cores_that_may_be_used(
         started.append(isa)
         yield lambda job: b""
 
-    monkeypatch.setattr(jit_module, "_worker", worker)
-    monkeypatch.setattr(jit_module, "default_n_threads", lambda: n_cores)
+    monkeypatch.setattr(compiling, "worker", worker)
+    monkeypatch.setattr(compiling, "default_n_threads", lambda: n_cores)
     jit = Jit("generic", cache=Cache(tmp_path), progress=lambda *args: None)
     jit._compile(jit._jobs(list(simd_kernels.ENTRIES[:7])))
     assert len(started) == n_workers
@@ -295,6 +275,19 @@ def test_a_session_compiles_the_copy_that_it_has_imported(tmp_path: Path) -> Non
         assert done.stdout == "42\n", done.stderr
 
 
+def test_without_assertions_the_same_is_compiled_as_was_imported(tmp_path: Path) -> None:
+    """Under -O functions have other bytecode, here those that write the code of a packing."""
+    code = (
+        "from ggmlpy.backends.cpu import backend, jit, kernel\n"
+        "packing = kernel.entry_of('ggmlpy.backends.cpu.formats.blocks32', 'pack_q4_0')\n"
+        "jit.Jit('generic').address(packing)\n"
+    )
+    environment = {"GGMLPY_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-O", "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 CHANGING = """
 from ggmlpy.backends.cpu.kernel import entry
 from ggmlpy.backends.cpu.simd.core import i64
@@ -322,25 +315,30 @@ def test_source_that_has_changed_is_not_compiled(
         assert len(list(jit.cache.folder.iterdir())) == 1
     finally:
         del sys.modules["changing_kernels"]
-        clear_caches()
 
 
-def test_what_is_loaded_is_loaded_once_for_all_backends() -> None:
+def test_what_is_loaded_is_loaded_once_for_all_backends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Code is never unloaded: with a copy for every `compute` a process would grow without end."""
+    linked, link = [], Linker.link
 
-    def held() -> int:
+    def noting(self: Linker, objects: Mapping[str, bytes]) -> dict[str, int]:
+        linked.append(objects)
+        return link(self, objects)
+
+    def run() -> int:
         for isa in ISAS:
             plan = Executable(
                 Graph(ops.neg(from_numpy(np.ones(5, np.float32)))), [CpuBackend(1, isa)]
             )
             plan.run()
-        return len(codegen._FOR_GOOD)
+        return len(linked)
 
-    assert held() == held()
+    monkeypatch.setattr(Linker, "link", noting)
+    assert run() == run()
 
 
 def test_progress_is_said_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    announce = jit_module._Announcer(select("generic"))
+    announce = Announcer(select("generic"))
     announce(0, 3, "")
     announce(1, 3, "one")
     assert capsys.readouterr().err == ""  # not a terminal, and quick
@@ -355,7 +353,7 @@ def test_progress_on_a_terminal_is_one_updated_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    announce = jit_module._Announcer(select("generic"))
+    announce = Announcer(select("generic"))
     for done in range(2):
         announce(done, 1, "")
     line = "\rcompiling 1 kernel for this CPU (generic), not in the cache yet: "

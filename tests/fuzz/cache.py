@@ -16,8 +16,7 @@ import numpy as np
 
 from ggmlpy import compute, from_numpy, ops
 from ggmlpy.backends.cpu import cache as cache_module
-from ggmlpy.backends.cpu import jit as jit_module
-from ggmlpy.backends.cpu import threads
+from ggmlpy.backends.cpu import compiling, threads
 from ggmlpy.backends.cpu.backend import CpuBackend
 from ggmlpy.backends.cpu.jit import shared_jit
 from ggmlpy.common import own_folder
@@ -99,12 +98,12 @@ def _compiler(sound: dict[str, bytes]) -> Iterator[None]:
     def worker(isa: Any) -> Iterator[Callable[[Any], bytes]]:
         yield lambda job: _code(sound[f"{job.key}.o"])
 
-    real = jit_module._worker
-    jit_module._worker = worker
+    real = compiling.worker
+    compiling.worker = worker
     try:
         yield
     finally:
-        jit_module._worker = real
+        compiling.worker = real
 
 
 def _code(content: bytes) -> bytes:
