@@ -13,6 +13,7 @@ from ggmlpy.backends.cpu.isa import ISA, select
 from ggmlpy.backends.cpu.jit import Jit, shared_jit
 from ggmlpy.backends.cpu.kernel import UNREADABLE, Kernel, candidates
 from ggmlpy.backends.cpu.kernels.matmul import FORMATS
+from ggmlpy.backends.cpu.linker import llvm_bytes
 from ggmlpy.backends.cpu.packing import WeightLoader
 from ggmlpy.backends.cpu.plan import Failure, Plan
 from ggmlpy.backends.cpu.runner import MAX_THREADS
@@ -65,7 +66,9 @@ class CpuBackend(Backend):
     def settings(self) -> str:
         small = " (1 where there is little to do)" if self._adapts and self.n_threads > 1 else ""
         threads = "1 thread" if self.n_threads == 1 else f"{self.n_threads} threads{small}"
-        return f"{threads}, instruction set {self.isa.name}"
+        size = f"{llvm_bytes() / 1e6:.0f} MB of it in memory" if self._jit.uses_llvm else ""
+        linked = f", linked by LLVM ({size})" if size else ""
+        return f"{threads}, instruction set {self.isa.name}{linked}"
 
     def supports(self, node: Tensor) -> bool:
         assert node.op is not None

@@ -1,28 +1,20 @@
-"""LLVM IR -> object code for an instruction set -> addresses in this process. llvmlite only."""
+"""LLVM IR -> object code for an instruction set, by LLVM through llvmlite.
+
+Imported in processes that compile, and where LLVM has to link: its library takes over 40 MB.
+"""
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import struct
-import sys
-from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 
 import llvmlite.binding as llvm
 
+from ggmlpy.backends.cpu import externals
 from ggmlpy.backends.cpu.isa import ISA
-from ggmlpy.errors import BackendError, KernelError
+from ggmlpy.errors import KernelError
 
-# All that compiled code may call: memory idioms that LLVM makes itself, C's maths, waiting, and
-# reading a file.
-_MEMORY = ("memcpy", "memmove", "memset")
-_MATH = ("exp", "log", "sin", "cos", "tan", "tanh", "pow", "erf", "fmod")
 _UNROLL_INSTRUCTIONS = 4000
-_WAITING = ("usleep", "clock")
-_READING = ("pread",)
-_FOR_GOOD: list[llvm.LLJIT | llvm.ResourceTracker] = []
 
 
 @cache
@@ -83,7 +75,7 @@ def emit_object(module: llvm.ModuleRef, symbol: str, isa: ISA) -> bytes:
     code = bytes(target_machine(isa).emit_object(module))
     declared = {f.name for f in module.functions if f.is_declaration}
     called = {name for name in declared if not name.startswith("llvm.")} | undefined_symbols(code)
-    foreign = sorted(called - _externals().keys())
+    foreign = sorted(called - externals.addresses().keys())
     if foreign:
         raise KernelError(
             f"{symbol} for {isa.name} calls {', '.join(foreign)}: a kernel must do without numba's "
@@ -104,64 +96,3 @@ def undefined_symbols(code: bytes) -> set[str]:
         if section == 0 and name:
             undefined.add(names[name : names.index(0, name)].decode())
     return undefined - {"_GLOBAL_OFFSET_TABLE_"}
-
-
-@cache
-def _externals() -> Mapping[str, int]:
-    """Addresses of the functions that compiled code may call."""
-    names = [*_MEMORY, *_MATH, *(name + "f" for name in _MATH), *_WAITING, *_READING]
-    found = {name: llvm.address_of_symbol(name) for name in names}
-    if sys.platform == "win32":
-        switch = ctypes.cast(ctypes.windll.kernel32.SwitchToThread, ctypes.c_void_p).value
-        found["usleep"] = switch
-    return {name: address for name, address in found.items() if address}
-
-
-def _leave_memory() -> None:
-    """LLVM's own code, 22 MB around what ran of it, leaves the process's memory (on Linux).
-
-    It comes back from the page cache when it is called. Only code: nothing is ever written to it.
-    """
-    if not hasattr(mmap, "MADV_DONTNEED"):
-        return
-    try:
-        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
-    except OSError:  # there is none, or it may not be read: nothing is lost but memory
-        return
-    madvise = ctypes.CDLL(None).madvise
-    for line in maps.splitlines():
-        place, may, *rest = line.split(maxsplit=5)
-        if may == "r-xp" and rest and Path(rest[-1]).name.startswith("libllvmlite."):
-            begin, end = (int(address, 16) for address in place.split("-"))
-            madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), mmap.MADV_DONTNEED)
-
-
-class Linker:
-    """Loads object code into this process, for good.
-
-    Addresses end up in records and in threads that may outlive the interpreter's orderly end, so
-    nothing is ever unloaded.
-    """
-
-    def __init__(self, isa: ISA) -> None:
-        _initialize()
-        self._jit = llvm.create_lljit_compiler(target_machine(isa), suppress_errors=True)
-        self._n_libraries = 0
-        _FOR_GOOD.append(self._jit)
-
-    def link(self, objects: Mapping[str, bytes]) -> dict[str, int]:
-        """The address of each symbol, each in its object. Raises BackendError if it cannot be."""
-        builder = llvm.JITLibraryBuilder()
-        for name, address in _externals().items():
-            builder.import_symbol(name, address)
-        for symbol, code in objects.items():
-            builder.add_object_img(code)
-            builder.export_symbol(symbol)
-        self._n_libraries += 1  # before: LLVM keeps the name of one that cannot be loaded
-        try:
-            library = builder.link(self._jit, f"library{self._n_libraries}")
-        except RuntimeError as error:
-            raise BackendError(f"compiled code cannot be loaded: {error}") from None
-        _FOR_GOOD.append(library)
-        _leave_memory()
-        return {symbol: library[symbol] for symbol in objects}

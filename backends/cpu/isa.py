@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import llvmlite.binding as llvm
-
+from ggmlpy.backends.cpu import host_cpu
 from ggmlpy.errors import BackendError
 
 _FORCED = os.environ.get("GGMLPY_CPU_ISA") or None
@@ -94,8 +93,9 @@ def available() -> tuple[ISA, ...]:
 def _runs(isa: ISA) -> bool:
     """Whether this host can run the level. Asking it of AMX is what allows this process, with all
     its threads and those it forks, to use it."""
-    host = {name for name, present in llvm.get_host_cpu_features().items() if present}
-    if not isa.needs <= host:
+    if not isa.needs:
+        return True
+    if not isa.needs <= host_cpu.features():
         return False
     if "amx" not in isa.has:
         return True
@@ -117,4 +117,4 @@ def select(name: str | None = None) -> ISA:
         if isa.name == name and _runs(isa):
             return isa
     have = ", ".join(isa.name for isa in available())
-    raise BackendError(f"{forced} cannot be used: {llvm.get_host_cpu_name()} has {have}")
+    raise BackendError(f"{forced} cannot be used: {host_cpu.name()} has {have}")

@@ -3,8 +3,8 @@
     jit = Jit()                              # for this host; Jit("generic") to force a level
     addresses = jit.load([rms_norm_f32])     # {kernel: address}
 
-A warm start reads objects and links them (llvmlite alone). What is missing is compiled by
-processes of their own (`compiling.py`), which import numba.
+A warm start reads objects and loads them. What is missing is compiled by processes of their own
+(`compiling.py`), which import numba and LLVM; this one does not.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from functools import cache
 from weakref import WeakSet
 
 from ggmlpy.backends.cpu.cache import Cache, KernelCacheWarning
-from ggmlpy.backends.cpu.codegen import Linker
 from ggmlpy.backends.cpu.compiling import Announcer, Job, Progress, compile_all
 from ggmlpy.backends.cpu.isa import ISA, select
 from ggmlpy.backends.cpu.kernel import Entry
 from ggmlpy.backends.cpu.key import Keys
+from ggmlpy.backends.cpu.linker import Linker
 from ggmlpy.errors import BackendError
 
 _ALL: WeakSet[Jit] = WeakSet()  # of this process
@@ -52,7 +52,12 @@ class Jit:
         """Nobody else is at it, which in a forked child is so whatever the parent was doing: the
         lock, and those inside LLVM, may be held by a thread that is not there. Code stays."""
         self._lock = threading.Lock()
-        self._linker: Linker | None = None
+        self._linker = Linker(self.isa)
+
+    @property
+    def uses_llvm(self) -> bool:
+        """Whether LLVM linked some of the code, and so is in this process's memory."""
+        return self._linker.uses_llvm
 
     def load(self, entries: Iterable[Entry]) -> dict[Entry, int]:
         """The address of each entry, compiling those that the cache lacks.
@@ -76,7 +81,6 @@ class Jit:
         found = self.cache.get_all(job.key for job in jobs)
         kept = {job.symbol: found[job.key] for job in jobs if job.key in found}
         objects = kept | self._compile([job for job in jobs if job.symbol not in kept])
-        self._linker = self._linker or Linker(self.isa)
         try:
             return self._linker.link(objects)
         except BackendError:

@@ -9,10 +9,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import llvmlite.binding as llvm
 import pytest
 
-from ggmlpy.backends.cpu import amx_check, isa
+from ggmlpy.backends.cpu import amx_check, amx_products, host_cpu, isa
 from ggmlpy.backends.cpu.cache import Cache
 from ggmlpy.backends.cpu.simd import amx
 from ggmlpy.backends.cpu.simd.core import Emitter
@@ -30,7 +29,7 @@ def emulated(name: str) -> isa.ISA:
 
 @pytest.mark.parametrize("name", ISAS)
 def test_the_products_that_it_checks_are_right(name: str) -> None:
-    amx_check.check(emulated(name))
+    amx_products.check(emulated(name))
 
 
 def test_a_wrong_product_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,7 +37,7 @@ def test_a_wrong_product_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(amx, "dot4_s8s8", lambda b, acc, x, y: amx_dot_unsigned(b, acc, x, y))
     level = replace(emulated(ISAS[-1]), name="wrong")  # what is compiled for it is not kept
     with pytest.raises(ArithmeticError, match="rows of 16 bytes"):
-        amx_check.check(level)
+        amx_products.check(level)
 
 
 def test_a_wrong_product_of_bf16_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +53,7 @@ def test_a_wrong_product_of_bf16_is_seen(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(amx, "_pair_of_bf16", swapped)
     level = replace(emulated(ISAS[-1]), name="wrong too")
     with pytest.raises(ArithmeticError, match="tiles of bf16"):
-        amx_check.check(level)
+        amx_products.check(level)
 
 
 def amx_dot_unsigned(b: object, acc: object, x: object, y: object) -> object:
@@ -67,13 +66,13 @@ def amx_dot_unsigned(b: object, acc: object, x: object, y: object) -> object:
 @pytest.mark.skipif("amx" in ISAS, reason="this machine has AMX")
 def test_a_process_that_cannot_have_tiles_says_so() -> None:
     """For real: refused by the system, or by the CPU, which kills the process."""
-    command = [sys.executable, "-m", "ggmlpy.backends.cpu.amx_check"]
+    command = [sys.executable, "-m", "ggmlpy.backends.cpu.amx_products"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 1
     assert "does not allow it" in done.stderr
     code = (
-        "from ggmlpy.backends.cpu import amx_check, isa\n"
-        "amx_check.check(next(level for level in isa.known() if level.name == 'amx'))"
+        "from ggmlpy.backends.cpu import amx_products, isa\n"
+        "amx_products.check(next(level for level in isa.known() if level.name == 'amx'))"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode < 0
 
@@ -83,7 +82,7 @@ Ran = Callable[..., "subprocess.CompletedProcess[str]"]
 
 def ended(returncode: int, stderr: str = "") -> Ran:
     """A `subprocess.run` whose process ends this way."""
-    stdout = "" if returncode else f"{amx_check._RIGHT}\n"
+    stdout = "" if returncode else f"{amx_check.RIGHT}\n"
     return lambda *args, **kwargs: subprocess.CompletedProcess([], returncode, stdout, stderr)
 
 
@@ -109,7 +108,7 @@ def test_a_verdict_is_kept(
     assert bool(first) == bool(reason)
     monkeypatch.setattr(subprocess, "run", ended(99))
     assert amx_check._failure(Cache(tmp_path)) == first
-    monkeypatch.setattr(amx_check, "_cpu_model", lambda: "another CPU")
+    monkeypatch.setattr(host_cpu, "name", lambda: "another CPU")
     assert "exit status 99" in amx_check._failure(Cache(tmp_path))
 
 
@@ -139,10 +138,10 @@ def test_a_wrong_product_has_an_exit_status_of_its_own(
     def wrong(level: isa.ISA) -> None:
         raise ArithmeticError("a product is wrong")
 
-    monkeypatch.setattr(amx_check, "_refused", lambda: "")
-    monkeypatch.setattr(amx_check, "check", wrong)
+    monkeypatch.setattr(amx_products, "refused", lambda: "")
+    monkeypatch.setattr(amx_products, "check", wrong)
     with pytest.raises(SystemExit) as ending:
-        amx_check.main()
+        amx_products.main()
     status, said = ending.value.code, capsys.readouterr().err
     assert isinstance(status, int)
     monkeypatch.setattr(subprocess, "run", ended(status, said))
@@ -181,10 +180,10 @@ def test_a_check_that_did_not_end_is_made_again(
 @pytest.fixture
 def amx_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A machine whose CPU reports all there is, and whose system allows it."""
-    features = dict.fromkeys(_LEVELS["amx"].needs | _LEVELS["avxvnni"].needs, True)
-    monkeypatch.setattr(llvm, "get_host_cpu_features", lambda: features)
+    features = _LEVELS["amx"].needs | _LEVELS["avxvnni"].needs
+    monkeypatch.setattr(host_cpu, "features", lambda: features)
     monkeypatch.setattr(amx_check, "usable", amx_check.usable.__wrapped__)
-    monkeypatch.setattr(amx_check, "_refused", lambda: "")
+    monkeypatch.setattr(amx_check, "refused", lambda: "")
     monkeypatch.setattr(amx_check, "Cache", lambda: Cache(tmp_path))
     monkeypatch.setattr(isa, "available", isa.available.__wrapped__)
     monkeypatch.setattr(isa, "_FORCED", None)
@@ -201,7 +200,7 @@ def test_it_is_the_best_level_where_it_works(
 
 
 @on_linux
-@pytest.mark.parametrize("which", ["_refused", "_failure"])
+@pytest.mark.parametrize("which", ["refused", "_failure"])
 def test_where_it_does_not_avx512_is_used_and_a_line_says_why(
     which: str, amx_host: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -232,6 +231,5 @@ def test_a_machine_without_it_is_not_asked() -> None:
         "import sys, ggmlpy.backends.cpu.isa as isa; isa.select();"
         "sys.exit('ggmlpy.backends.cpu.amx_check' in sys.modules)"
     )
-    host = {name for name, present in llvm.get_host_cpu_features().items() if present}
-    if not _LEVELS["amx"].needs <= host:
+    if not _LEVELS["amx"].needs <= host_cpu.features():
         assert subprocess.run([sys.executable, "-c", code]).returncode == 0

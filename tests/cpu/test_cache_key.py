@@ -96,7 +96,7 @@ def before() -> dict[Entry, str]:
         (["simd/files.py"], 10, 40),  # rows of embeddings are read from the file
         (["simd/amx.py"], 20, 250),
         # What chooses, caches, loads and runs kernels.
-        (["builder.py", "backend.py", "packing.py", "jit.py", "plan.py"], 0, 0),
+        (["builder.py", "backend.py", "packing.py", "jit.py", "linker.py", "plan.py"], 0, 0),
     ],
 )
 def test_an_edit_changes_the_keys_of_what_has_it_compiled_in(

@@ -21,11 +21,11 @@ from ggmlpy import ops
 from ggmlpy.backends.cpu import compiling
 from ggmlpy.backends.cpu.backend import CpuBackend
 from ggmlpy.backends.cpu.cache import Cache, KernelCacheWarning
-from ggmlpy.backends.cpu.codegen import Linker
 from ggmlpy.backends.cpu.compiling import Announcer, Job
 from ggmlpy.backends.cpu.isa import ISA, select
 from ggmlpy.backends.cpu.jit import Jit
 from ggmlpy.backends.cpu.kernel import Entry
+from ggmlpy.backends.cpu.linker import Linker
 from ggmlpy.errors import BackendError, KernelError
 from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.tensor import from_numpy
@@ -162,6 +162,7 @@ def test_numba_stays_out_of_the_process_that_runs_kernels(tmp_path: Path) -> Non
         "from tests.cpu import plan_kernels\n"
         "assert Jit('generic').address(plan_kernels.count)\n"
         "assert not any('numba' in module for module in sys.modules)\n"
+        "assert Jit('generic').uses_llvm == ('llvmlite.binding' in sys.modules)\n"
     )
     environment = {"GGMLPY_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
     for n_at_once in (2, 1):
