@@ -100,6 +100,7 @@ class Jit:
         if not jobs:
             return {}
         done = compile_all(jobs, self.isa, self.cache, self._progress or Announcer(self.isa))
+        self.cache.drop_unused()
         self._warn_if_not_kept()
         return done
 

@@ -18,7 +18,9 @@ import os
 import secrets
 import stat
 import sys
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 _PRIVATE = 0o700
@@ -26,6 +28,7 @@ _BINARY = getattr(os, "O_BINARY", 0)  # Windows would convert line ends
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # nor wait for a pipe
 _READ = os.O_RDONLY | _BINARY | _NO_LINK
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY | _NO_LINK
+_NOTED_S = 24 * 3600  # between two notes that a file is used: reading stays reading
 _FOLDER = os.environ.get("GGMLPY_CACHE_DIR") or None
 
 
@@ -50,6 +53,15 @@ def _platform_folder() -> Path:
     else:
         base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "ggmlpy"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnFile:
+    """A regular file that is the user's. `used` is when it was written, or read with `note_use`."""
+
+    name: str
+    n_bytes: int
+    used: float  # seconds since 1970; to a day where it was read
 
 
 class OwnFolder:
@@ -81,8 +93,9 @@ class OwnFolder:
         finally:
             os.close(handle)
 
-    def read(self, name: str, max_bytes: int) -> bytes:
-        """A file's content. Raises OSError if it is not there, longer, or not this user's alone."""
+    def read(self, name: str, max_bytes: int, *, note_use: bool = False) -> bytes:
+        """A file's content; with `note_use` its time becomes now, unless that was done in the last
+        day. Raises OSError if it is not there, longer, or not this user's alone."""
         handle = os.open(self._at(name), _READ, dir_fd=self._handle)
         try:
             status = os.fstat(handle)
@@ -91,7 +104,11 @@ class OwnFolder:
             if status.st_size > max_bytes:
                 raise OSError(errno.EFBIG, f"longer than {max_bytes} bytes", name)
             with os.fdopen(handle, "rb", closefd=False) as file:
-                return file.read(status.st_size)
+                content = file.read(status.st_size)
+            if note_use and time.time() - status.st_mtime > _NOTED_S:
+                with contextlib.suppress(OSError):  # it may be a file system for reading only
+                    self._touch(handle, name)
+            return content
         finally:
             os.close(handle)
 
@@ -109,6 +126,24 @@ class OwnFolder:
             with contextlib.suppress(OSError):
                 os.unlink(new, dir_fd=self._handle)
             raise
+
+    def files(self) -> list[OwnFile]:
+        """The regular files in the folder that are the user's. Raises OSError."""
+        found = []
+        with os.scandir(self._path if self._handle is None else self._handle) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):  # one that is gone by now
+                    status = entry.stat(follow_symlinks=False)
+                    if stat.S_ISREG(status.st_mode) and _is_own(status):
+                        found.append(OwnFile(entry.name, status.st_size, status.st_mtime))
+        return found
+
+    def remove(self, name: str) -> None:
+        """Remove a file. Raises OSError if it is not there, or cannot be removed."""
+        os.unlink(self._at(name), dir_fd=self._handle)
+
+    def _touch(self, handle: int, name: str) -> None:
+        os.utime(handle if os.utime in os.supports_fd else self._at(name))
 
     def _at(self, name: str) -> str:
         """What the system calls a file, relative to the open folder where there is one."""
@@ -136,4 +171,8 @@ def _others_can_write(status: os.stat_result) -> bool:
     """Whether a file or folder is another user's, or others may write to it."""
     if sys.platform == "win32":
         return False
-    return status.st_uid != os.geteuid() or bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+    return not _is_own(status) or bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+
+
+def _is_own(status: os.stat_result) -> bool:
+    return sys.platform == "win32" or status.st_uid == os.geteuid()

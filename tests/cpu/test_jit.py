@@ -87,6 +87,15 @@ def test_instruction_sets_have_objects_of_their_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("stub_worker")
+def test_what_is_not_used_any_more_is_dropped_when_something_is_compiled(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    cache.put("0" * 40, b"of an earlier version")
+    os.utime(cache.path("0" * 40), (0, 0))
+    load_all(cache)
+    assert len(list(cache.folder.iterdir())) == len(ENTRIES)
+
+
+@pytest.mark.usefixtures("stub_worker")
 def test_a_damaged_cache_is_compiled_again(tmp_path: Path) -> None:
     cache = Cache(tmp_path)
     load_all(cache)
