@@ -1,7 +1,8 @@
-"""Answers of one engine, each read piece by piece, by several readers and threads in turns.
+"""Iterators over the answers of one engine, for several readers and threads.
 
-Whoever waits for a piece takes the engine's steps; what these add to other answers is kept until
-their readers ask. A request starts when its first piece is asked for: what is not read never runs.
+A reader that waits for a piece runs the engine's steps. Pieces of other answers are queued for
+their readers. A request starts when its first piece is read: an iterator that is never read never
+runs.
 """
 
 from __future__ import annotations
@@ -17,32 +18,32 @@ from ggmlpy.errors import GgmlpyError
 
 
 class Answers:
-    """Readers of an engine's answers. Hold `lock` to do anything else with the engine."""
+    """The answers of an engine. Hold `lock` to do anything else with the engine."""
 
     def __init__(self, engine: Engine) -> None:
-        self.lock = RLock()  # one step at a time, whichever thread it runs on
+        self.lock = RLock()  # one step at a time, in whichever thread
         self.load_s = 0.0  # shown with the timings
         self._engine = engine
-        self._pieces: dict[int, deque[Piece | Exception]] = {}  # made, not yet asked for, by id
+        self._pieces: dict[int, deque[Piece | Exception]] = {}  # not yet read, by request id
 
     def follow(self, request: Request) -> Iterator[Piece]:
         """The pieces of one answer."""
         yield from self._pieces_of(self._start(request))
 
     def follow_all(self, requests: Sequence[Request]) -> Generator[Iterator[Piece], None, None]:
-        """The pieces of many answers, which are written together."""
+        """The pieces of many answers, whose requests run together."""
         ids: list[int] = []
         try:
             for request in requests:
                 ids.append(self._start(request))
             for id in ids:
                 yield self._pieces_of(id)
-        finally:  # all done, or left early
+        finally:  # at the end, or when the reader stops early
             for id in ids:
                 self._drop(id)
 
     def reset(self) -> None:
-        """End every answer, and forget what the memory holds."""
+        """End every answer, and clear the memory."""
         with self.lock:
             self._engine.check_idle_step()
             self._engine.reset()
@@ -67,7 +68,7 @@ class Answers:
                 yield piece
                 if piece.finish_reason is not None:
                     return
-        finally:  # read to the end, or left early
+        finally:  # at the end, or when the reader stops early
             self._drop(id)
 
     def _next_piece(self, id: int) -> Piece | Exception:
@@ -77,7 +78,7 @@ class Answers:
             if not self._engine.is_running:
                 break
             self._engine.advance()
-        raise GgmlpyError("the text cannot go on: the model was reset while it was written")
+        raise GgmlpyError("the answer has ended: the model was reset while it was generated")
 
     def _drop(self, id: int) -> None:
         with self.lock:

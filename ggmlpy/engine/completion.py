@@ -1,4 +1,4 @@
-"""The result dicts that llama-cpp-python returns, which are OpenAI's, whole and in chunks."""
+"""Results as llama-cpp-python's dicts, which are OpenAI's: whole, or in chunks."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from ggmlpy.text.tokenizer import Tokenizer
 
 
 class Form(Protocol):
-    """How a result is written down."""
+    """The form of a whole result."""
 
-    def whole(self, text: str, logprobs: list[TokenLogprob], reason: str, n_made: int) -> Any: ...
+    def whole(
+        self, text: str, logprobs: list[TokenLogprob], reason: str, n_decoded: int
+    ) -> Any: ...
 
 
 class _Envelope:
-    """What every dict of one answer shares: its id, time and model."""
+    """The fields that all dicts of one answer share: id, time, model."""
 
     def __init__(self, prefix: str, model: str, tokenizer: Tokenizer, n_prompt: int) -> None:
         self._id = f"{prefix}-{uuid.uuid4()}"
@@ -36,11 +38,11 @@ class _Envelope:
             "choices": [choice],
         }
 
-    def _usage(self, n_made: int) -> dict[str, int]:
+    def _usage(self, n_decoded: int) -> dict[str, int]:
         return {
             "prompt_tokens": self._n_prompt,
-            "completion_tokens": n_made,
-            "total_tokens": self._n_prompt + n_made,
+            "completion_tokens": n_decoded,
+            "total_tokens": self._n_prompt + n_decoded,
         }
 
     def _text_of(self, token: int) -> str:
@@ -55,10 +57,10 @@ class TextForm(_Envelope):
         self._echo = echo
 
     def whole(
-        self, text: str, logprobs: list[TokenLogprob], reason: str, n_made: int
+        self, text: str, logprobs: list[TokenLogprob], reason: str, n_decoded: int
     ) -> dict[str, Any]:
         choice = self._choice(self._echo + text, logprobs, reason, len(self._echo))
-        return {**self._wrap("text_completion", choice), "usage": self._usage(n_made)}
+        return {**self._wrap("text_completion", choice), "usage": self._usage(n_decoded)}
 
     def chunks(self, pieces: Iterator[Piece]) -> Generator[dict[str, Any], None, None]:
         offset = len(self._echo)
@@ -97,11 +99,11 @@ class ChatForm(_Envelope):
         super().__init__("chatcmpl", model, tokenizer, n_prompt)
 
     def whole(
-        self, text: str, logprobs: list[TokenLogprob], reason: str, n_made: int
+        self, text: str, logprobs: list[TokenLogprob], reason: str, n_decoded: int
     ) -> dict[str, Any]:
         message = {"role": "assistant", "content": text}
         choice = self._choice("message", message, logprobs, reason)
-        return {**self._wrap("chat.completion", choice), "usage": self._usage(n_made)}
+        return {**self._wrap("chat.completion", choice), "usage": self._usage(n_decoded)}
 
     def chunks(self, pieces: Iterator[Piece]) -> Generator[dict[str, Any], None, None]:
         name = "chat.completion.chunk"
@@ -129,13 +131,13 @@ class ChatForm(_Envelope):
 
 
 def collect(pieces: Iterator[Piece], form: Form) -> Any:
-    """Run to the end: the whole result."""
+    """The whole result; runs the request to its end."""
     text: list[str] = []
     logprobs: list[TokenLogprob] = []
-    n_made, reason = 0, "length"
+    n_decoded, reason = 0, "length"
     for piece in pieces:
         text.append(piece.text)
         logprobs += piece.logprobs
-        n_made += piece.token is not None
+        n_decoded += piece.token is not None
         reason = piece.finish_reason or reason
-    return form.whole("".join(text), logprobs, reason, n_made)
+    return form.whole("".join(text), logprobs, reason, n_decoded)

@@ -1,8 +1,4 @@
-"""Text after prompts and answers in conversations, as llama-cpp-python's methods give them.
-
-Every option is a keyword of its own, so that `help()` and editors show it; the overloads say what
-`stream` makes of the result.
-"""
+"""Completions and chat completions, in the form of llama-cpp-python's methods."""
 
 from __future__ import annotations
 
@@ -16,19 +12,20 @@ from typing import Any, Literal, Unpack, overload
 
 import numpy as np
 
+from ggmlpy.common.arguments import kind_of
 from ggmlpy.engine.answers import Answers
 from ggmlpy.engine.completion import ChatForm, TextForm, collect
 from ggmlpy.engine.engine import Engine
-from ggmlpy.engine.generation import (
+from ggmlpy.engine.generation import Piece, Prompt, Request
+from ggmlpy.engine.options import (
     ChatOptions,
     CompletionOptions,
-    LogitsProcessor,
-    Piece,
-    Prompt,
-    Request,
+    LogitsCallback,
+    RequestOptions,
+    keywords,
 )
 from ggmlpy.engine.timings import Timings
-from ggmlpy.errors import BadBatch, GgmlpyError, SamplingError
+from ggmlpy.errors import ArgumentError, BadBatch, GgmlpyError, SamplingError
 from ggmlpy.gguf import Metadata
 from ggmlpy.sampling import SamplingParams
 from ggmlpy.text.chat import ChatTemplate
@@ -39,9 +36,9 @@ Chunks = Generator[dict[str, Any], None, None]
 
 
 class Completions:
-    """What `Llama` writes; it says what there is to write with.
+    """The methods of `Llama` that generate text.
 
-    May be used from several threads: what they ask for runs together, as sequences allow.
+    They may be called from several threads; requests run together as far as sequences allow.
     """
 
     def __init__(
@@ -59,7 +56,7 @@ class Completions:
 
     @property
     def engine(self) -> Engine:
-        """What runs requests side by side: add them one by one, take their pieces step by step."""
+        """Runs requests together: add them one by one, and take their pieces step by step."""
         return self._engine
 
     @overload
@@ -78,57 +75,37 @@ class Completions:
     def create_completion(
         self, prompt: Prompt, *, stream: bool, **options: Unpack[CompletionOptions]
     ) -> dict[str, Any] | Chunks: ...
+    @keywords(CompletionOptions)
     def create_completion(
-        self,
-        prompt: Prompt,
-        *,
-        max_tokens: int | None = 16,
-        temperature: float = 0.8,
-        top_k: int = 40,
-        top_p: float = 0.95,
-        min_p: float = 0.05,
-        typical_p: float = 1.0,
-        min_keep: int = 1,
-        repeat_penalty: float = 1.0,
-        frequency_penalty: float = 0.0,
-        presence_penalty: float = 0.0,
-        penalty_last_n: int = 64,
-        logit_bias: Mapping[int, float] | None = None,
-        logits_processor: LogitsProcessor | None = None,
-        seed: int | None = None,
-        stop: Stop = None,
-        logprobs: int | None = None,
-        echo: bool = False,
-        model: str | None = None,
-        stream: bool = False,
+        self, prompt: Prompt, *, stream: bool = False, **options: Unpack[CompletionOptions]
     ) -> dict[str, Any] | Chunks:
         """Text after `prompt`: llama-cpp-python's completion dict, or with `stream` its chunks.
 
         prompt             a text, or token ids
         max_tokens         None or below 1: until the context is full
-        temperature        0 always takes the likeliest token
-        top_k              keep the k likeliest tokens; 0: all
-        top_p, min_p, typical_p   keep the likeliest up to p, those above p times the likeliest,
-                           the most typical up to p; at least `min_keep` of them
+        temperature        divides the logits; 0 always takes the most likely token
+        top_k              keep the k most likely tokens; 0: all
+        top_p              keep the most likely tokens until their probabilities reach p
+        min_p              keep tokens that are at least p times as likely as the most likely one
+        typical_p          keep the most typical tokens until their probabilities exceed p
+        min_keep           keep at least so many in each of these steps
         repeat_penalty     divides the logits of the last `penalty_last_n` tokens; 1: no penalty
-        frequency_penalty  taken from a logit for every time that the token was seen
-        presence_penalty   taken from it once
-        logit_bias         {token: added to its logit}; -inf bans it
+        frequency_penalty  subtracted from a logit for each occurrence among them
+        presence_penalty   subtracted from the logit of any of them
+        penalty_last_n     how many of the last tokens the penalties consider; 0: none, -1: all
+        logit_bias         {token id: value added to its logit}; -inf bans the token
         logits_processor   f(tokens, logits) -> logits
-        seed               of the draws; None: the model's seed, or a fresh one
-        stop               a text, or several, that end what is written before them
-        logprobs           how many of the likeliest tokens to tell of each token
-        echo               put the prompt before the text
-        model              the name to give in the result
-        stream             an iterator of chunks; nothing runs before the first is asked for
+        seed               of the draws; None: the model's seed, or a random one
+        stop               one or several strings, before which the text ends
+        logprobs           how many of the most likely tokens to report for each token
+        echo               include the prompt in the text
+        model              the model's name in the result
+        stream             return an iterator of chunks, which runs as it is read
 
         Raises BadBatch for a prompt that does not fit the context, SamplingError for an option out
-        of its range, TokenizerError for text that has no tokens.
+        of its range, TokenizerError for text that cannot be tokenized.
         """
-        sampling = self._sampling(locals())
-        request, form = self._text_request(
-            prompt, max_tokens, sampling, stop, logprobs, logits_processor, echo, model
-        )
+        request, form = self._text_request(prompt, options)
         return self._complete(request, form, stream)
 
     __call__ = create_completion
@@ -141,92 +118,45 @@ class Completions:
         max_tokens: int | None = 16,
         stop: Stop = None,
     ) -> Iterator[Piece]:
-        """Text after `prompt` as it comes, and the token of each piece: a completion unwrapped.
+        """The pieces of a completion, which are text with its token.
 
-        Raises what `create_completion` raises; nothing runs before the first piece is asked for.
+        Raises what `create_completion` raises. Runs as it is read.
         """
-        request, _ = self._text_request(prompt, max_tokens, sampling, stop, None, None, False, None)
+        request = self._request(self._prompt_tokens(prompt), sampling, max_tokens, _as_list(stop))
         self._engine.check(request)
         return self._answers.follow(request)
 
-    def request(
-        self,
-        prompt: Prompt,
-        *,
-        max_tokens: int | None = 16,
-        temperature: float = 0.8,
-        top_k: int = 40,
-        top_p: float = 0.95,
-        min_p: float = 0.05,
-        typical_p: float = 1.0,
-        min_keep: int = 1,
-        repeat_penalty: float = 1.0,
-        frequency_penalty: float = 0.0,
-        presence_penalty: float = 0.0,
-        penalty_last_n: int = 64,
-        logit_bias: Mapping[int, float] | None = None,
-        logits_processor: LogitsProcessor | None = None,
-        seed: int | None = None,
-        stop: Stop = None,
-        logprobs: int | None = None,
-    ) -> Request:
-        """A prompt with options of its own, those of `create_completion`: for `generate`, among
-        other prompts, or for `engine.add`. Raises what `create_completion` raises."""
-        sampling = self._sampling(locals())
-        request, _ = self._text_request(
-            prompt, max_tokens, sampling, stop, logprobs, logits_processor, False, None
-        )
+    @keywords(RequestOptions)
+    def request(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> Request:
+        """A prompt with options of its own, for `generate` or `engine.add`.
+
+        The options are those of `create_completion`, and so are the errors.
+        """
+        request = self._prompt_request(self._prompt_tokens(prompt), options)
         self._engine.check(request)
         return request
 
+    @keywords(CompletionOptions)
     def generate(
-        self,
-        prompts: Iterable[Prompt | Request],
-        *,
-        max_tokens: int | None = 16,
-        temperature: float = 0.8,
-        top_k: int = 40,
-        top_p: float = 0.95,
-        min_p: float = 0.05,
-        typical_p: float = 1.0,
-        min_keep: int = 1,
-        repeat_penalty: float = 1.0,
-        frequency_penalty: float = 0.0,
-        presence_penalty: float = 0.0,
-        penalty_last_n: int = 64,
-        logit_bias: Mapping[int, float] | None = None,
-        logits_processor: LogitsProcessor | None = None,
-        seed: int | None = None,
-        stop: Stop = None,
-        logprobs: int | None = None,
-        echo: bool = False,
-        model: str | None = None,
+        self, prompts: Iterable[Prompt | Request], **options: Unpack[CompletionOptions]
     ) -> Chunks:
-        """Completions of many prompts, run together on up to `n_seq_max` sequences.
+        """Completions of many prompts, which run together on up to `n_seq_max` sequences.
 
         Yields the dicts of `create_completion` in the order of the prompts, each as soon as it and
-        those before it are done. The options are those of `create_completion`, for every prompt; a
-        prompt with options of its own (a seed, stop texts) is put as `request(prompt, …)`. Each
-        text is the one that its prompt gets alone; with `kv_unified` sums may be rounded in another
-        order (docs/promises.md). Raises what `create_completion` raises, before anything runs.
+        those before it are complete. The options are those of `create_completion` and apply to
+        every prompt; `request(prompt, …)` is a prompt with options of its own. Each prompt gets the
+        text that it would get alone; with `kv_unified` sums may be rounded in another order (see
+        docs/promises.md). Raises what `create_completion` raises, before anything runs.
         """
         if isinstance(prompts, str | bytes):
-            raise TypeError("prompts is one text: pass a list of texts")
-        sampling = self._sampling(locals())
+            raise ArgumentError("generate: prompts is one text: it must be a list of texts")
         asked = []
         for i, prompt in enumerate(prompts):
             try:
                 if isinstance(prompt, Request):
-                    n_prompt = len(prompt.prompt)
-                    form = TextForm(model or self.model_path, self.tokenizer, n_prompt)
-                    asked.append((prompt, form))
+                    asked.append((prompt, self._form(options["model"], len(prompt.prompt))))
                 else:
-                    asked.append(
-                        self._text_request(
-                            prompt, max_tokens, sampling, stop, logprobs, logits_processor,
-                            echo, model,
-                        )
-                    )  # fmt: skip
+                    asked.append(self._text_request(prompt, options))
                 self._engine.check(asked[-1][0])
             except BadBatch as error:
                 raise BadBatch(f"prompts[{i}]: {error}") from None
@@ -252,57 +182,45 @@ class Completions:
     def create_chat_completion(
         self, messages: Sequence[dict[str, Any]], *, stream: bool, **options: Unpack[ChatOptions]
     ) -> dict[str, Any] | Chunks: ...
+    @keywords(ChatOptions, temperature=0.2, max_tokens=None, logprobs=False)
     def create_chat_completion(
         self,
         messages: Sequence[dict[str, Any]],
         *,
-        max_tokens: int | None = None,
-        temperature: float = 0.2,
-        top_k: int = 40,
-        top_p: float = 0.95,
-        min_p: float = 0.05,
-        typical_p: float = 1.0,
-        min_keep: int = 1,
-        repeat_penalty: float = 1.0,
-        frequency_penalty: float = 0.0,
-        presence_penalty: float = 0.0,
-        penalty_last_n: int = 64,
-        logit_bias: Mapping[int, float] | None = None,
-        logits_processor: LogitsProcessor | None = None,
-        seed: int | None = None,
-        stop: Stop = None,
-        logprobs: bool = False,
-        top_logprobs: int | None = None,
-        model: str | None = None,
         stream: bool = False,
+        **options: Unpack[ChatOptions],
     ) -> dict[str, Any] | Chunks:
-        """The assistant's answer to `messages`, by the file's chat template.
+        """The assistant's answer to `messages`, which the file's chat template makes a prompt of.
 
-        Options are those of `create_completion`, but for `logprobs`, which asks for them, and
-        `top_logprobs`, how many of the likeliest tokens to tell. Raises TemplateError for messages
-        or a template that do not render, and what `create_completion` raises.
+        Options are those of `create_completion`, except that `logprobs` is a switch, and
+        `top_logprobs` how many of the most likely tokens to report. Raises TemplateError for
+        messages or a template that cannot be rendered, and what `create_completion` raises.
         """
-        sampling = self._sampling(locals())
         template = self.chat_template
-        # A model's own template writes its BOS: one more would change what the model sees.
+        # A model's own template writes its BOS: a second one would change the result.
         prompt = template.render(messages)
         tokens = self.tokenizer.encode(prompt, add_bos=template.is_default, special=True)
-        stops = [*_as_list(stop), *template.stops()]
-        n_top = (top_logprobs or 0) if logprobs else None
-        request = self._request(tokens, max_tokens, sampling, stops, n_top, logits_processor)
-        form = ChatForm(model or self.model_path, self.tokenizer, len(tokens))
+        request = self._request(
+            tokens,
+            self._sampling(options),
+            options["max_tokens"],
+            [*_as_list(options["stop"]), *template.stops()],
+            (options["top_logprobs"] or 0) if options["logprobs"] else None,
+            options["logits_processor"],
+        )
+        form = ChatForm(options["model"] or self.model_path, self.tokenizer, len(tokens))
         return self._complete(request, form, stream)
 
     @property
     def chat_template(self) -> ChatTemplate:
-        """The file's chat template, or a plain one where it has none. Raises TemplateError."""
+        """The file's chat template, or a plain one if it has none. Raises TemplateError."""
         if self._chat_template is None:
             self._chat_template = ChatTemplate.from_metadata(self.metadata)
         return self._chat_template
 
     @property
     def timings(self) -> Timings:
-        """Of what ran since the engine was last idle."""
+        """Timings since the engine was last idle."""
         return self._engine.timings
 
     # --- requests and their answers ---
@@ -312,35 +230,22 @@ class Completions:
         if self._closed:
             raise GgmlpyError(f"{self.model_path}: the model is closed")
 
-    def _sampling(self, arguments: Mapping[str, Any]) -> SamplingParams:
-        """What of a call's arguments, by name, says how tokens are chosen."""
-        chosen = {field.name: arguments[field.name] for field in fields(SamplingParams)}
-        return SamplingParams(**chosen | {"seed": self._seed(chosen["seed"])})
+    def _sampling(self, options: Mapping[str, Any]) -> SamplingParams:
+        """The options that are sampling parameters. The seed is a call's, else the model's."""
+        params = {field.name: options[field.name] for field in fields(SamplingParams)}
+        seed = self.seed if params["seed"] is None else params["seed"]
+        return SamplingParams(**params | {"seed": None if seed == -1 else seed})  # as llama.cpp
 
-    def _seed(self, seed: int | None) -> int | None:
-        """A call's seed, else the model's. As in llama.cpp -1 is none: a fresh one."""
-        seed = self.seed if seed is None else seed
-        return None if seed == -1 else seed
-
-    def _text_request(
-        self,
-        prompt: Prompt,
-        max_tokens: int | None,
-        sampling: SamplingParams,
-        stop: Stop,
-        logprobs: int | None,
-        logits_processor: LogitsProcessor | None,
-        echo: bool,
-        model: str | None,
-    ) -> tuple[Request, TextForm]:
+    def _text_request(self, prompt: Prompt, options: CompletionOptions) -> tuple[Request, TextForm]:
         tokens = self._prompt_tokens(prompt)
-        request = self._request(
-            tokens, max_tokens, sampling, _as_list(stop), logprobs, logits_processor
-        )
-        shown = ""
-        if echo:
-            shown = prompt if isinstance(prompt, str) else self.tokenizer.decode(tokens)
-        return request, TextForm(model or self.model_path, self.tokenizer, len(tokens), echo=shown)
+        request = self._prompt_request(tokens, options)
+        echo = ""
+        if options["echo"]:
+            echo = prompt if isinstance(prompt, str) else self.tokenizer.decode(tokens)
+        return request, self._form(options["model"], len(tokens), echo)
+
+    def _form(self, model: str | None, n_prompt: int, echo: str = "") -> TextForm:
+        return TextForm(model or self.model_path, self.tokenizer, n_prompt, echo=echo)
 
     def _prompt_tokens(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):
@@ -350,28 +255,38 @@ class Completions:
         ):
             tokens = [_token(token) for token in prompt]
         else:
-            raise TypeError(f"a prompt is a string or token ids, not {type(prompt).__name__}")
-        if not tokens:  # a file without BOS, and nothing to start from
-            raise BadBatch("the prompt is empty, and this vocabulary has no token to begin with")
+            raise ArgumentError(f"prompt is {kind_of(prompt)}: it must be a string or token ids")
+        if not tokens:  # the vocabulary has no BOS
+            raise BadBatch("the prompt is empty, and the vocabulary has no BOS token")
         return tokens
+
+    def _prompt_request(self, tokens: list[int], options: RequestOptions) -> Request:
+        return self._request(
+            tokens,
+            self._sampling(options),
+            options["max_tokens"],
+            _as_list(options["stop"]),
+            options["logprobs"],
+            options["logits_processor"],
+        )
 
     def _request(
         self,
         tokens: list[int],
-        max_tokens: int | None,
         sampling: SamplingParams,
+        max_tokens: int | None,
         stop: Sequence[str],
-        n_top_logprobs: int | None,
-        logits_processor: LogitsProcessor | None,
+        n_top_logprobs: int | None = None,
+        logits_processor: LogitsCallback | None = None,
     ) -> Request:
         self._check_open()
         _check_count("max_tokens", max_tokens)
         if logits_processor is not None and not callable(logits_processor):
             raise SamplingError(f"logits_processor is {logits_processor!r}: must be a function")
         _check_count("logprobs", n_top_logprobs, least=0)
-        room = self._engine.context.sizes.n_ctx_seq  # the engine keeps to what is left of it
-        wanted = room if max_tokens is None or max_tokens < 1 else max_tokens
-        return Request(tokens, wanted, sampling, stop, n_top_logprobs, logits_processor)
+        if max_tokens is None or max_tokens < 1:  # the engine stops at the end of the context
+            max_tokens = self._engine.context.sizes.n_ctx_seq
+        return Request(tokens, max_tokens, sampling, stop, n_top_logprobs, logits_processor)
 
     def _complete(
         self, request: Request, form: TextForm | ChatForm, stream: bool
@@ -394,23 +309,25 @@ class Completions:
 
 def _token(token: Any) -> int:
     if isinstance(token, str):
-        raise TypeError("a prompt is one text or token ids, not a list of texts: see generate()")
+        raise ArgumentError(
+            "prompt is a list of texts: it must be one text or token ids; see generate()"
+        )
     try:
         return operator.index(token)
     except TypeError:
-        raise TypeError(f"a prompt's token ids are whole numbers, {token!r} is none") from None
+        raise ArgumentError(f"prompt has the token id {token!r}: it must be an integer") from None
 
 
 def _as_list(stop: Stop) -> list[str]:
     if stop is None:
         return []
     if not isinstance(stop, str | Sequence):
-        raise SamplingError(f"stop is {stop!r}: must be a text, or a list of texts")
+        raise SamplingError(f"stop is {stop!r}: must be a string, or a list of strings")
     return [stop] if isinstance(stop, str) else list(stop)
 
 
 def _check_count(name: str, value: Any, least: int | None = None) -> None:
-    """Raise SamplingError unless it is None or a whole number, of at least `least`."""
+    """Raise SamplingError unless `value` is None or an integer, of at least `least`."""
     whole = isinstance(value, Integral) and not isinstance(value, bool)
     if value is None or (whole and (least is None or operator.index(value) >= least)):
         return

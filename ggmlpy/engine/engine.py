@@ -12,8 +12,6 @@ may be rounded differently, see docs/promises.md.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import count
 from time import perf_counter
 
@@ -22,61 +20,22 @@ from numpy.typing import NDArray
 
 from ggmlpy.common.arguments import WrongKind, as_int, kind_of, refusal
 from ggmlpy.engine.generation import FinishReason, Piece, Request, TokenLogprob, token_logprob
+from ggmlpy.engine.request_state import Output, Reader, RequestState
 from ggmlpy.engine.slots import Slot, Slots
 from ggmlpy.engine.timings import Timings
 from ggmlpy.errors import ArgumentError, BadBatch, CacheFull, GgmlpyError, SamplingError
 from ggmlpy.memory.batch import Batch, check_tokens
-from ggmlpy.memory.state import SequenceState
 from ggmlpy.runtime.context import Context
 from ggmlpy.runtime.context_sizes import check_least
 from ggmlpy.sampling import Sampler
 from ggmlpy.text.stopping import StopChecker
-from ggmlpy.text.tokenizer import StreamDecoder, Tokenizer
+from ggmlpy.text.tokenizer import Tokenizer
 
 # Cells of a shared stream that are reserved for each running sequence when another one starts.
 _N_RESERVED = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
-    """A piece of one request's answer, or the error that ended it."""
-
-    id: int
-    piece: Piece | Exception
-
-
-Reader = Callable[[Piece | Exception], None]
-
-
-@dataclass(eq=False, slots=True)
-class _Sequence:
-    """A request in progress."""
-
-    id: int
-    request: Request
-    sampler: Sampler
-    decoder: StreamDecoder
-    checker: StopChecker
-    tokens: list[int]  # the prompt and the tokens generated after it
-    n_predict: int  # tokens to generate, as far as the context of a sequence allows
-    reader: Reader | None  # receives the pieces; None: `step` returns them
-    last_step: int = 0  # the last one that ran any of its tokens
-    n_past: int = 0  # tokens that the memory holds
-    n_decoded: int = 0  # tokens generated
-    saved: SequenceState | None = None  # while preempted
-
-    @property
-    def n_pending(self) -> int:
-        """Tokens to run before the next one can be sampled."""
-        return len(self.tokens) - self.n_past
-
-    @property
-    def is_decoding(self) -> bool:
-        """Whether its prompt has been processed."""
-        return self.n_decoded > 0
-
-
-_Slot = Slot[_Sequence]
+_Slot = Slot[RequestState]
 
 
 def _priority(slot: _Slot) -> tuple[int, bool, int]:
@@ -105,9 +64,9 @@ class Engine:
         self._in_step = False
         self._cancelled: list[int] = []  # to drop after the current step
         self._outputs: list[Output] = []  # not yet returned
-        self._waiting: deque[_Sequence] = deque()
-        self._preempted: deque[_Sequence] = deque()
-        self.slots: Slots[_Sequence] = Slots(context.memory)
+        self._waiting: deque[RequestState] = deque()
+        self._preempted: deque[RequestState] = deque()
+        self.slots: Slots[RequestState] = Slots(context.memory)
 
     # --- requests ---
 
@@ -129,7 +88,7 @@ class Engine:
         self._waiting.append(sequence)
         return sequence.id
 
-    def _sequence(self, request: Request, reader: Reader | None = None) -> _Sequence:
+    def _sequence(self, request: Request, reader: Reader | None = None) -> RequestState:
         """The state of a new request."""
         if not isinstance(request, Request):
             raise ArgumentError(
@@ -147,7 +106,7 @@ class Engine:
                 f"the prompt is {len(request.prompt)} tokens long, a sequence may have"
                 f" n_ctx_seq = {limit}"
             )
-        return _Sequence(
+        return RequestState(
             id=next(self._ids),
             request=request,
             sampler=Sampler(request.sampling, self.n_vocab),
@@ -291,14 +250,14 @@ class Engine:
                     self._outputs.append(Output(sequence.id, piece))
 
     def _piece_or_error(
-        self, sequence: _Sequence, logits: NDArray[np.float32]
+        self, sequence: RequestState, logits: NDArray[np.float32]
     ) -> Piece | Exception:
         try:
             return self._next_piece(sequence, logits)
         except Exception as error:  # of this request only: its callback may raise anything
             return error
 
-    def _next_piece(self, sequence: _Sequence, logits: NDArray[np.float32]) -> Piece:
+    def _next_piece(self, sequence: RequestState, logits: NDArray[np.float32]) -> Piece:
         """Sample the next token, and return the text that it adds."""
         token, logprobs = self._sample(sequence, logits)
         decoder, checker = sequence.decoder, sequence.checker
@@ -317,7 +276,7 @@ class Engine:
         return Piece(text, token, logprobs, reason)
 
     def _sample(
-        self, sequence: _Sequence, logits: NDArray[np.float32]
+        self, sequence: RequestState, logits: NDArray[np.float32]
     ) -> tuple[int, list[TokenLogprob]]:
         started = perf_counter()
         request = sequence.request

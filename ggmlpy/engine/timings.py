@@ -1,4 +1,4 @@
-"""How long a model took to load, to read the prompt, and to write."""
+"""Durations of loading, prompt processing, decoding and sampling."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Timings:
-    """Durations in seconds; rates in tokens a second, 0 where nothing ran.
+    """Durations in seconds; rates in tokens per second, 0 if nothing ran.
 
-    A generated token costs one sampling and, but for the last, one decode. Sampling is counted by
-    generated tokens only, never by those of the prompt.
+    A generated token is sampled once and, except for the last one, decoded once.
     """
 
     load_s: float = 0.0
-    n_prompt: int = 0  # prompt tokens run, without those that the cache already held
-    n_reused: int = 0  # prompt tokens that the cache already held
+    n_prompt: int = 0  # prompt tokens that were run, without reused ones
+    n_reused: int = 0  # prompt tokens that the cache held already
     prompt_s: float = 0.0
     n_generated: int = 0
-    n_decoded: int = 0  # generated tokens that were run through the model
+    n_decoded: int = 0  # generated tokens that were decoded
     decode_s: float = 0.0
     sample_s: float = 0.0
 
@@ -28,7 +27,7 @@ class Timings:
 
     @property
     def generation_rate(self) -> float:
-        """Generated tokens by the time of decoding and sampling them."""
+        """Decoded tokens by the time of decoding and sampling."""
         spent_s = self.decode_s + self.sample_s
         return self.n_decoded / spent_s if spent_s else 0.0
 

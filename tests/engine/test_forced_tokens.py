@@ -10,7 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from ggmlpy import Llama
-from ggmlpy.engine.generation import LogitsProcessor, Piece
+from ggmlpy.engine.generation import Piece
+from ggmlpy.engine.options import LogitsCallback
 from tests.models.tiny import Tiny, write_model
 
 END = 2
@@ -40,7 +41,7 @@ def pieces(llm: Llama, **options: Any) -> list[Piece]:
     return found
 
 
-def forced(tokens: list[int]) -> LogitsProcessor:
+def forced(tokens: list[int]) -> LogitsCallback:
     """These tokens, one after another."""
     left = iter(tokens)
 

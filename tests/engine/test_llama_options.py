@@ -1,4 +1,4 @@
-"""Options of Llama's methods: what `help` shows of them, and what is refused."""
+"""Options of Llama's methods: what `help` shows of them, and which values are errors."""
 
 from __future__ import annotations
 
@@ -12,14 +12,20 @@ import numpy as np
 import pytest
 
 from ggmlpy import ArgumentError, Llama, SamplingError, Unsupported
-from ggmlpy.engine.generation import ChatOptions, CompletionOptions
+from ggmlpy.engine.options import ChatOptions, CompletionOptions, RequestOptions
 from ggmlpy.sampling import SamplingParams
 from tests.models.tiny import Tiny, write_model
 
-WRITERS = (Llama.create_completion, Llama.__call__, Llama.generate, Llama.create_chat_completion)
+METHODS = (
+    Llama.create_completion,
+    Llama.__call__,
+    Llama.request,
+    Llama.generate,
+    Llama.create_chat_completion,
+)
 
 
-@pytest.mark.parametrize("method", WRITERS, ids=lambda m: m.__name__)
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.__name__)
 def test_every_option_is_a_keyword_with_a_default(method: Any) -> None:
     """`help()` shows them all; none hides behind **options."""
     parameters = inspect.signature(method).parameters.values()
@@ -34,16 +40,33 @@ def test_every_option_is_a_keyword_with_a_default(method: Any) -> None:
     assert inspect.getdoc(method)
 
 
-def test_the_types_of_the_overloads_are_those_of_the_methods() -> None:
-    """What a type checker is told of the options, and what the methods take."""
+def test_a_type_checker_is_told_the_options_that_the_signature_shows() -> None:
     for method, declared in (
         (Llama.create_completion, CompletionOptions),
+        (Llama.request, RequestOptions),
+        (Llama.generate, CompletionOptions),
         (Llama.create_chat_completion, ChatOptions),
     ):
         parameters = inspect.signature(method, eval_str=True).parameters.values()
         taken = {p.name: p.annotation for p in parameters if p.kind is p.KEYWORD_ONLY}
-        del taken["stream"]
+        taken.pop("stream", None)
         assert get_type_hints(declared) == taken
+
+
+def test_unknown_options_are_an_error_of_the_method(tiny: Llama) -> None:
+    for method, argument in (
+        (tiny.create_completion, "ab"),
+        (tiny.request, "ab"),
+        (tiny.generate, ["ab"]),
+        (tiny.create_chat_completion, []),
+    ):
+        call: Any = method
+        message = f"^{call.__name__}\\(\\) got an unexpected keyword argument 'top_q'$"
+        with pytest.raises(TypeError, match=message):
+            call(argument, top_q=3, temperature=0)
+    with pytest.raises(TypeError, match="'echo'"):
+        call = tiny.request
+        call("ab", echo=True)
 
 
 def test_every_parameter_of_llama_is_documented() -> None:

@@ -109,7 +109,10 @@ def test_the_prompt_that_does_not_fit_is_named(llm: Llama) -> None:
 
 @pytest.mark.parametrize(
     ("prompt", "message"),
-    [([1.5], "whole numbers, 1.5 is none"), (["a"], r"not a list of texts: see generate\(\)")],
+    [
+        ([1.5], "token id 1.5: it must be an integer"),
+        (["a"], r"one text or token ids; see generate\(\)"),
+    ],
 )
 def test_prompts_that_are_none(llm: Llama, prompt: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
@@ -119,7 +122,7 @@ def test_prompts_that_are_none(llm: Llama, prompt: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"stop": 5}, "stop is 5: must be a text, or a list of texts"),
+        ({"stop": 5}, "stop is 5: must be a string, or a list of strings"),
         ({"logits_processor": 5}, "logits_processor is 5: must be a function"),
         (
             {"logits_processor": lambda tokens, logits: None},

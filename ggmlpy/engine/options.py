@@ -1,0 +1,109 @@
+"""Options of completions: declared once, for type checkers, signatures and defaults.
+
+`keywords` gives them to a method, as keywords of its own.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from functools import wraps
+from typing import Any, TypedDict, TypeVar, cast, get_type_hints
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ggmlpy.sampling import SamplingParams
+
+LogitsCallback = Callable[[Sequence[int], NDArray[np.float32]], NDArray[np.float32]]
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+class SamplingOptions(TypedDict, total=False):
+    """How tokens are sampled; `SamplingParams` describes each."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    typical_p: float
+    min_keep: int
+    repeat_penalty: float
+    frequency_penalty: float
+    presence_penalty: float
+    penalty_last_n: int
+    logit_bias: Mapping[int, float] | None
+    logits_processor: LogitsCallback | None
+    seed: int | None
+
+
+class RequestOptions(SamplingOptions, total=False):
+    """Options of `Llama.request`."""
+
+    max_tokens: int | None
+    stop: str | Sequence[str] | None
+    logprobs: int | None
+
+
+class CompletionOptions(RequestOptions, total=False):
+    """Options of `Llama.create_completion` and `Llama.generate`."""
+
+    echo: bool
+    model: str | None
+
+
+class ChatOptions(SamplingOptions, total=False):
+    """Options of `Llama.create_chat_completion`."""
+
+    max_tokens: int | None
+    stop: str | Sequence[str] | None
+    logprobs: bool
+    top_logprobs: int | None
+    model: str | None
+
+
+_DEFAULTS: dict[str, Any] = {
+    **{field.name: field.default for field in fields(SamplingParams)},
+    "logits_processor": None,
+    "max_tokens": 16,
+    "stop": None,
+    "logprobs": None,
+    "echo": False,
+    "model": None,
+    "top_logprobs": None,
+}
+
+
+def keywords(declared: type, **defaults: Any) -> Callable[[Method], Method]:
+    """Decorator: replace `**options` of a method by the keywords of a TypedDict, with defaults.
+
+    `defaults` are those that differ from a completion's. `help()` and editors show every option,
+    and the method gets all of them.
+    """
+
+    def decorate(method: Method) -> Method:
+        hints = get_type_hints(declared)
+        values = {name: defaults.get(name, _DEFAULTS[name]) for name in hints}
+        signature = inspect.signature(method)
+        *own, rest = signature.parameters.values()
+        assert rest.kind is rest.VAR_KEYWORD, f"{method.__name__} takes no **options"
+        known = values.keys() | {parameter.name for parameter in own}
+
+        @wraps(method)
+        def call(*args: Any, **given: Any) -> Any:
+            unknown = given.keys() - known
+            if unknown:
+                raise TypeError(
+                    f"{method.__name__}() got an unexpected keyword argument {min(unknown)!r}"
+                )
+            return method(*args, **{**values, **given})
+
+        options = (
+            inspect.Parameter(name, rest.KEYWORD_ONLY, default=values[name], annotation=hint)
+            for name, hint in hints.items()
+        )
+        vars(call)["__signature__"] = signature.replace(parameters=[*own, *options])
+        return cast(Method, call)
+
+    return decorate

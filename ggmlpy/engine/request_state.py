@@ -1,0 +1,51 @@
+"""What the engine knows of one request, and what it returns for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ggmlpy.engine.generation import Piece, Request
+from ggmlpy.memory.state import SequenceState
+from ggmlpy.sampling import Sampler
+from ggmlpy.text.stopping import StopChecker
+from ggmlpy.text.tokenizer import StreamDecoder
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A piece of one request's answer, or the error that ended it."""
+
+    id: int
+    piece: Piece | Exception
+
+
+Reader = Callable[[Piece | Exception], None]
+
+
+@dataclass(eq=False, slots=True)
+class RequestState:
+    """A request in progress."""
+
+    id: int
+    request: Request
+    sampler: Sampler
+    decoder: StreamDecoder
+    checker: StopChecker
+    tokens: list[int]  # the prompt and the tokens generated after it
+    n_predict: int  # tokens to generate, as far as the context of a sequence allows
+    reader: Reader | None  # receives the pieces; None: `step` returns them
+    last_step: int = 0  # the last one that ran any of its tokens
+    n_past: int = 0  # tokens that the memory holds
+    n_decoded: int = 0  # tokens generated
+    saved: SequenceState | None = None  # while preempted
+
+    @property
+    def n_pending(self) -> int:
+        """Tokens to run before the next one can be sampled."""
+        return len(self.tokens) - self.n_past
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether its prompt has been processed."""
+        return self.n_decoded > 0
