@@ -8,10 +8,8 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
 
 from ggmlpy import MissingFile, packaged_model
 from ggmlpy.cli import app
@@ -21,7 +19,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 WITH_CODE = [path for path in DOCUMENTS if PYTHON.search(text_of(path))]
 STORY = re.compile(r"## A first story\n\n```bash\n(.*?)\n```\n\n((?:>.*\n)+)")
 SHOWN_COMMAND = re.compile(r"""ggmlpy ([a-z][a-z-]*)((?:'[^']*'|"[^"]*"|[^'"|<>()&\n])*)""")
-COMMANDS: dict[str, Any] = getattr(typer.main.get_command(app), "commands", {})
+COMMANDS = app.commands
 
 
 @pytest.fixture(scope="module")

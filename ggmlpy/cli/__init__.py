@@ -1,75 +1,59 @@
 """The `ggmlpy` command. One module per command; heavy imports wait until a command runs.
 
-In: arguments and standard input. Out: text, tables, JSON, exit codes.
+In: the arguments of the process. Out: text on stdout, messages on stderr, an exit code.
 
 What the commands share:
 
-    options.py  options, one by one
-    groups.py   options that are taken together
-    common.py   opening a model, reading text
-    loading.py  a sign of life while a model loads
-    table.py    rows of a table as they come
-    guard.py    errors as one line and an exit code
-    command.py  arguments, as llama.cpp's users type them
-    help.py     docstrings as help
-    show.py     what a terminal can be sent
+    options.py  shared options, and groups of them
+    types.py    types of option values
+    command.py  commands, options and arguments as click has them
+    help.py     how help looks
+    guard.py    runs a command; errors become one line and an exit code
+    common.py   opens a model, reads text
+    loading.py  progress while a model loads
+    table.py    tables whose rows are written one by one
+    show.py     text that is safe for any terminal
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import NoReturn
 
-import typer
+import click
 
 from ggmlpy.cli.batched_bench import batched_bench
 from ggmlpy.cli.bench import bench
 from ggmlpy.cli.chat import chat
-from ggmlpy.cli.command import Command
 from ggmlpy.cli.generate import generate
 from ggmlpy.cli.graph import graph
-from ggmlpy.cli.guard import GuardedGroup
-from ggmlpy.cli.help import help_text
+from ggmlpy.cli.guard import run
+from ggmlpy.cli.help import ReadableHelp
 from ggmlpy.cli.inspect import inspect
 from ggmlpy.cli.tokenize import tokenize
 
-app = typer.Typer(
-    cls=GuardedGroup,
-    name="ggmlpy",
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+
+class _Group(ReadableHelp, click.Group):
+    """The commands."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_options(ctx, formatter)
+        self.format_commands(ctx, formatter)
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        from importlib.metadata import version
-
-        print(f"ggmlpy {version('ggmlpy')}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", metavar="", callback=_show_version, is_eager=True, help="The version."
-        ),
-    ] = False,
-) -> None:
-    """Load a GGUF model, write text with it, and look inside: its file, its tokens, its graph.
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="ggmlpy", message="ggmlpy %(version)s")
+def app() -> None:
+    """Load a GGUF model, generate text with it, and inspect its file, its tokens and its graph.
 
     `ggmlpy generate` runs at once, with a small model that is part of the package.
     """
 
 
 for _command in (generate, chat, bench, batched_bench, inspect, tokenize, graph):
-    app.command(cls=Command, help=help_text(_command))(_command)
+    app.add_command(_command)
 
 
-def main() -> None:
+def main(args: Sequence[str] | None = None) -> NoReturn:
     """The entry point: run the command that the arguments name, and exit."""
-    app(prog_name="ggmlpy")
+    run(app, args)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
 from ggmlpy.cli import options
-from ggmlpy.cli.groups import BenchOptions, grouped
+from ggmlpy.cli.command import command, flag, option
 from ggmlpy.cli.guard import complain
 from ggmlpy.cli.loading import loading, measuring
-from ggmlpy.cli.options import option, whole_numbers
+from ggmlpy.cli.options import BenchOptions
 from ggmlpy.cli.show import say
 from ggmlpy.cli.table import Column, Format, Records, Table, rate_text
+from ggmlpy.cli.types import Numbers, Whole
 from ggmlpy.common.quoting import printable
 from ggmlpy.errors import ArgumentError
 from ggmlpy.packaged import packaged_model
@@ -31,67 +33,79 @@ COLUMNS = [
 ]
 
 
-@grouped
+@command
+@options.model_file
+@option(
+    "prompts",
+    "-npp N,N…",
+    "Tokens of each prompt; every value with every other.",
+    type=Numbers(1),
+    default="128,512",
+)
+@option(
+    "generated",
+    "-ntg N,N…",
+    "Tokens that each sequence then generates.",
+    type=Numbers(0),
+    default="32",
+)
+@option("sequences", "-npl N,N…", "Sequences at a time.", type=Numbers(1), default="1,2,4,8,16,32")
+@flag("shared", "-pps", "All sequences have the same prompt: it is run once.")
+@flag("separate", "-tgs", "The sequences generate one after the other, not together.")
+@option(
+    "output",
+    "--output-format FORMAT",
+    "md, a table; jsonl, as --json; or csv.",
+    type=click.Choice(Format),
+    default=Format.md,
+)
+@options.as_json
+@option(
+    "n_ctx",
+    "-c --ctx-size N",
+    "Tokens that fit in the context, of all sequences together; 0: as many as the largest case"
+    " needs.",
+    type=Whole(0),
+    default=0,
+    section=options.MODEL,
+)
+@options.kv_unified
+@options.n_threads
+@options.bench_options
 def batched_bench(
-    model: options.ModelFile = None,
-    prompts: Annotated[
-        str, option("-npp N,N…", "Tokens of each prompt; every value with every other.")
-    ] = "128,512",
-    generated: Annotated[str, option("-ntg N,N…", "Tokens that each sequence then writes.")] = "32",
-    sequences: Annotated[str, option("-npl N,N…", "Sequences side by side.")] = "1,2,4,8,16,32",
-    shared: Annotated[
-        bool, option("-pps", "All sequences have the same prompt: it is run once.")
-    ] = False,
-    separate: Annotated[
-        bool, option("-tgs", "The sequences write one after the other, not side by side.")
-    ] = False,
-    output: Annotated[
-        Format, option("--output-format FORMAT", "md, a table; jsonl, as --json; or csv.")
-    ] = Format.md,
-    as_json: options.AsJson = False,
-    n_ctx: Annotated[
-        int,
-        option(
-            "-c --ctx-size N",
-            "Tokens that fit in the context, of all sequences together;"
-            " 0: as many as the largest case needs.",
-            check=options.at_least(0),
-            panel=options.MODEL_PANEL,
-        ),
-    ] = 0,
-    kv_unified: options.KvUnified = False,
-    n_threads: options.Threads = None,
-    *,
+    model: Path | None,
+    prompts: list[int],
+    generated: list[int],
+    sequences: list[int],
+    shared: bool,
+    separate: bool,
+    output: Format,
+    as_json: bool,
+    n_ctx: int,
+    kv_unified: bool,
+    n_threads: int | None,
     machine: BenchOptions,
 ) -> None:
-    """Measure prompts and writing of many sequences at a time, as llama-batched-bench does.
+    """Measure prompt processing and decoding of many sequences, as llama-batched-bench does.
 
-    PP tokens are the prompt, TG are written, by B sequences, which takes N_KV tokens of cache.
-    T is the time, S the speed: of the prompts, of writing (a step is a token of every sequence),
-    of both. Tokens are random and not sampled. A case with shapes that are new is run twice, the
-    first time for their plans and not counted. One that does not fit the context is left out, and
-    said. Lists may have ranges: 128-512+128, 1-32*2.
+    B sequences have prompts of PP tokens and generate TG tokens, which takes N_KV tokens of cache.
+    T is the time, S the speed: of the prompts, of decoding (one token of every sequence per step),
+    of both. Tokens are random and not sampled. A case with new shapes runs twice, and the first
+    run, which builds their graphs, does not count. A case that does not fit the context is
+    skipped with a warning. Lists may have ranges: 128-512+128, 1-32*2.
 
     Examples:
       ggmlpy batched-bench -m model.gguf -npp 128,512 -ntg 32 -npl 1,8,32
       ggmlpy batched-bench -m model.gguf -npl 1-32*2 -pps --kv-unified --json
     """
-    lists = [
-        whole_numbers(text, name, low)
-        for text, name, low in (
-            (prompts, "-npp", 1),
-            (generated, "-ntg", 0),
-            (sequences, "-npl", 1),
-        )
-    ]
     from ggmlpy.bench.bench import BatchedCase, measure_batched, open_context
     from ggmlpy.gguf import GGUFFile
 
     cases = [
         BatchedCase(pp, tg, pl, shared, separate)
-        for pp in lists[0]
-        for tg in lists[1]
-        for pl in lists[2]
+        for pp in prompts
+        for tg in generated
+        for pl in sequences
     ]
     n_seq_max = max(case.n_seqs for case in cases)
     if not kv_unified:
@@ -127,10 +141,10 @@ def _check_parts(n_ctx: int, n_seq_max: int) -> None:
     surplus = n_ctx % n_seq_max
     if surplus and n_ctx > n_seq_max:
         must = (
-            f"{n_seq_max} sequences cannot have equal parts of {n_ctx} tokens: say"
+            f"{n_seq_max} sequences cannot have equal parts of {n_ctx} tokens: set it to"
             f" {n_ctx - surplus} or {n_ctx + n_seq_max - surplus}, or -kvu to share them."
         )
-        raise typer.BadParameter(must, param_hint="'-c'")
+        raise click.BadParameter(must, param_hint="'-c'")
 
 
 def _that_fit(cases: list[BatchedCase], sizes: Sizes) -> list[BatchedCase]:
@@ -141,7 +155,7 @@ def _that_fit(cases: list[BatchedCase], sizes: Sizes) -> list[BatchedCase]:
         if misfit is None:
             fitting.append(case)
         else:
-            complain("warning", f"{_name(case)} is left out: it needs {misfit}")
+            complain("warning", f"{_name(case)} is skipped: it needs {misfit}")
     if not fitting:
         needed = sorted(case.n_ctx(sizes.unified, sizes.n_seq_max) for case in cases)
         shared = "" if sizes.unified else f" ({min(case.n_kv(True) for case in cases)} with -kvu)"
@@ -153,13 +167,13 @@ def _that_fit(cases: list[BatchedCase], sizes: Sizes) -> list[BatchedCase]:
 
 
 def _about(context: Context, setup: Setup) -> str:
-    """How the context is made, on one line."""
+    """The context's sizes, on one line."""
     from ggmlpy.bench.bench import backends_used
 
     sizes = context.sizes
-    room = "shared by" if sizes.unified else f"{sizes.n_ctx_seq} for each of"
+    split = "shared by" if sizes.unified else f"{sizes.n_ctx_seq} for each of"
     return (
-        f"{sizes.n_ctx} tokens of context, {room} {sizes.n_seq_max} sequences;"
+        f"{sizes.n_ctx} tokens of context, {split} {sizes.n_seq_max} sequences;"
         f" batches of {setup.n_batch}, ubatches of {sizes.n_ubatch};"
         f" K/V {setup.type_k}/{setup.type_v}; {', '.join(backends_used(context))}"
     )

@@ -1,18 +1,19 @@
-"""`ggmlpy bench`: reading a prompt and writing, in llama-bench's table."""
+"""`ggmlpy bench`: prompt processing and decoding, in llama-bench's table."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
 from ggmlpy.cli import options
-from ggmlpy.cli.groups import BenchOptions, grouped
+from ggmlpy.cli.command import command, option
 from ggmlpy.cli.loading import loading, measuring
-from ggmlpy.cli.options import option, whole_numbers
+from ggmlpy.cli.options import BenchOptions
 from ggmlpy.cli.show import count_text, say, size_text
 from ggmlpy.cli.table import Column, Format, Records, Table, rate_text
+from ggmlpy.cli.types import Numbers, PromptAndText, ThreadNumbers, Whole
 from ggmlpy.common.quoting import printable
 from ggmlpy.packaged import packaged_model
 
@@ -20,62 +21,85 @@ if TYPE_CHECKING:
     from ggmlpy.bench.bench import Setup, SpeedResult, SpeedTest
     from ggmlpy.gguf import GGUFFile
 
-HOST_BACKENDS = ("cpu", "reference")  # which read the memory whose bandwidth is measured
+HOST_BACKENDS = ("cpu", "reference")  # whose memory is the one that is measured
 
 
-@grouped
+@command
+@options.model_file
+@option(
+    "prompts",
+    "-p --n-prompt N,N…",
+    "Tokens of a prompt; 0: no test.",
+    type=Numbers(0),
+    default="512",
+)
+@option(
+    "generated",
+    "-n --n-gen N,N…",
+    "Tokens to generate; 0: no test.",
+    type=Numbers(0),
+    default="128",
+)
+@option(
+    "depths",
+    "-d --n-depth N,N…",
+    "Tokens that the cache holds before a test.",
+    type=Numbers(0),
+    default="0",
+)
+@option(
+    "both",
+    "-pg PP,TG",
+    "Process a prompt and generate, as one test. Can be given several times.",
+    type=PromptAndText(),
+    multiple=True,
+)
+@option("n_repeat", "-r --repetitions N", "Times to run each test.", type=Whole(1), default=5)
+@option(
+    "output",
+    "-o --output FORMAT",
+    "md, a table; jsonl, as --json; or csv.",
+    type=click.Choice(Format),
+    default=Format.md,
+)
+@options.as_json
+@option(
+    "threads",
+    "-t --threads N,N…",
+    "CPU threads; every value with every test.",
+    type=ThreadNumbers(),
+    show_default="one per core",
+    section=options.MODEL,
+)
+@options.bench_options
 def bench(
-    model: options.ModelFile = None,
-    prompts: Annotated[
-        str, option("-p --n-prompt N,N…", "Tokens of a prompt; 0: no test.")
-    ] = "512",
-    generated: Annotated[str, option("-n --n-gen N,N…", "Tokens to write; 0: no test.")] = "128",
-    depths: Annotated[
-        str, option("-d --n-depth N,N…", "Tokens that the cache holds before a test.")
-    ] = "0",
-    both: Annotated[
-        list[str] | None,
-        option("-pg PP,TG", "Read a prompt and write, as one test. Can be given several times."),
-    ] = None,
-    n_repeat: Annotated[
-        int, option("-r --repetitions N", "Times to run each test.", check=options.at_least(1))
-    ] = 5,
-    output: Annotated[
-        Format, option("-o --output FORMAT", "md, a table; jsonl, as --json; or csv.")
-    ] = Format.md,
-    as_json: options.AsJson = False,
-    threads: Annotated[
-        str | None,
-        option(
-            "-t --threads N,N…",
-            "CPU threads; every value with every test.",
-            panel=options.MODEL_PANEL,
-            default="one per core",
-        ),
-    ] = None,
-    *,
+    model: Path | None,
+    prompts: list[int],
+    generated: list[int],
+    depths: list[int],
+    both: tuple[tuple[int, int], ...],
+    n_repeat: int,
+    output: Format,
+    as_json: bool,
+    threads: list[int] | None,
     machine: BenchOptions,
 ) -> None:
-    """Measure how fast a prompt is read and text is written, as llama-bench does.
+    """Measure prompt processing and decoding, as llama-bench does.
 
-    pp512 reads a prompt of 512 tokens, tg128 writes 128 one by one, "@ d1024" after 1024 others.
-    Tokens are random and not sampled. GB/s is what the test reads at least (weights and cache), the
-    share that of all that this machine's memory delivers, which is measured first, with as many
-    threads as there are cores or -t says. Without -t steps of little work use one thread, as they
-    do anywhere; threads tells what a test used. Lists may have ranges: 128-512+128, 1-8*2.
+    pp512 processes a prompt of 512 tokens, tg128 generates 128 tokens one by one, "@ d1024" after
+    1024 others. Tokens are random and not sampled. GB/s is what the test reads at least (weights
+    and cache), and "of bandwidth" its share of what the memory delivers, which is measured first,
+    on one thread per core or on -t threads. Without -t, steps of little work run on one thread; the
+    column of threads has the number that a test used. Lists may have ranges: 128-512+128, 1-8*2.
 
     Examples:
       ggmlpy bench -m model.gguf
       ggmlpy bench -m model.gguf -p 512 -n 32,128 -d 0,4096 -r 3 --json
     """
-    lists = [
-        whole_numbers(text, name, 0)
-        for text, name in ((prompts, "-p"), (generated, "-n"), (depths, "-d"))
-    ]
     from ggmlpy.gguf import GGUFFile
 
-    tests = _tests(lists[0], lists[1], lists[2], [_prompt_and_text(text) for text in both or ()])
-    setups = [machine.setup(n) for n in _thread_counts(threads)]
+    tests = _tests(prompts, generated, depths, both)
+    setups = [machine.setup(n) for n in threads] if threads else [machine.setup(None)]
     path = model or packaged_model()
     with GGUFFile.open(path) as file:
         report = _Report(path, file, Format.jsonl if as_json else output)
@@ -105,35 +129,13 @@ def _run(
         report.add(result)
 
 
-def _thread_counts(text: str | None) -> list[int | None]:
-    """The values of -t. Raises BadParameter."""
-    if text is None:
-        return [None]
-    from ggmlpy.backends.cpu.runner import MAX_THREADS
-
-    numbers = whole_numbers(text, "-t", 1)
-    if max(numbers) > MAX_THREADS:
-        must = f"{max(numbers)} is more than {MAX_THREADS}."
-        raise typer.BadParameter(must, param_hint="'-t'")
-    return list(numbers)
-
-
-def _prompt_and_text(text: str) -> tuple[int, int]:
-    """The two numbers of -pg. Raises BadParameter."""
-    numbers = whole_numbers(text, "-pg", 1)
-    if len(numbers) != 2:
-        must = f"{text!r} is not two numbers, of a prompt and of what is written, such as 512,128."
-        raise typer.BadParameter(must, param_hint="'-pg'")
-    return numbers[0], numbers[1]
-
-
 def _tests(
-    prompts: list[int], generated: list[int], depths: list[int], both: list[tuple[int, int]]
+    prompts: list[int],
+    generated: list[int],
+    depths: list[int],
+    both: tuple[tuple[int, int], ...],
 ) -> list[SpeedTest]:
-    """At each depth the prompts, then what is written, then prompts with what is written.
-
-    Raises BadParameter if there is nothing.
-    """
+    """At each depth the prompts, then generation, then both together. Raises BadParameter."""
     from ggmlpy.bench.bench import SpeedTest
 
     tests = [
@@ -146,12 +148,12 @@ def _tests(
         )
     ]
     if not tests:
-        raise typer.BadParameter("-p and -n are both 0: there is nothing to measure.")
+        raise click.BadParameter("-p and -n are both 0: there is nothing to measure.")
     return tests
 
 
 class _Report:
-    """Results as they come: rows of a table, or records."""
+    """Writes results: rows of a table, or records."""
 
     setup: Setup
     backend: str
@@ -169,13 +171,13 @@ class _Report:
     def begin(
         self, setup: Setup, backend: str, available: float | None, tests: list[SpeedTest]
     ) -> None:
-        """What the next results are of; before the first ones, the table's head."""
+        """Start the results of a setup. The first call writes the table's head."""
         self.setup, self.backend, self.available = setup, backend, available
         if self._form is not Format.md:
             return
         if self.available is not None:
             threads = f"{self.setup.threads} thread{'s' * (self.setup.threads > 1)}"
-            say(f"this machine's memory gives {self.available / 1e9:.1f} GB/s to {threads}")
+            say(f"read bandwidth of this machine: {self.available / 1e9:.1f} GB/s with {threads}")
         self._table = self._table or Table(
             [
                 Column("model", len(self.model_type), "<"),
@@ -212,7 +214,7 @@ class _Report:
         )
 
     def _n_threads(self, result: SpeedResult) -> int:
-        """As many as were asked for, else what the test used."""
+        """The number asked for, or else the one that the test used."""
         return self.setup.n_threads or result.n_threads
 
     def _share(self, result: SpeedResult) -> float | None:

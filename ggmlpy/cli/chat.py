@@ -1,4 +1,4 @@
-"""`ggmlpy chat`: a conversation on the terminal, or with one message a line through a pipe."""
+"""`ggmlpy chat`: a conversation on a terminal, or with one message per line through a pipe."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from ggmlpy.cli import common, options
+from ggmlpy.cli.command import command, flag, option
 from ggmlpy.cli.generate import speed_line, write_text
-from ggmlpy.cli.groups import ModelOptions, SamplingOptions, grouped
 from ggmlpy.cli.guard import complain
-from ggmlpy.cli.options import option
+from ggmlpy.cli.options import ModelOptions, SamplingOptions
 from ggmlpy.cli.show import say
+from ggmlpy.cli.types import Whole
 from ggmlpy.errors import BadBatch, CacheFull, FileError, TemplateError, TokenizerError
 from ggmlpy.packaged import packaged_model
 
@@ -24,33 +26,35 @@ if TYPE_CHECKING:
 PROMPT = "> "
 HELP = """\
 /clear   forget the conversation (the system message stays)
-/exit    leave; so does Ctrl-D
+/exit    leave, as Ctrl-D does
 /help    this list
-Ctrl-C stops an answer; what is there of it stays in the conversation."""
+Ctrl-C stops an answer; the part that was written stays in the conversation."""
 
 
-@grouped
+@command
+@options.model_file
+@option("system", "-sys --system TEXT", "The system message.")
+@option(
+    "n_predict",
+    "-n --n-predict N",
+    "Most tokens of an answer; -1: until it ends or the context is full.",
+    type=Whole(1, unlimited=-1),
+    default=-1,
+)
+@flag("quiet", "-q --quiet", "Do not report the speed after an answer.")
+@options.model_options
+@options.sampling_options
 def chat(
-    model: options.ModelFile = None,
-    system: Annotated[
-        str | None, option("-sys --system TEXT", "What the model is told beforehand.")
-    ] = None,
-    n_predict: Annotated[
-        int,
-        option(
-            "-n --n-predict N",
-            "Tokens of an answer at most; -1: until it ends or the context is full.",
-            check=options.token_limit,
-        ),
-    ] = -1,
-    quiet: Annotated[bool, option("-q --quiet", "No line on speed after an answer.")] = False,
-    *,
+    model: Path | None,
+    system: str | None,
+    n_predict: int,
+    quiet: bool,
     setup: ModelOptions,
     sampling: SamplingOptions,
 ) -> None:
-    r"""Talk with a model, by the chat template in its file.
+    r"""Talk with a model, using the chat template in its file.
 
-    Type a message and Enter. /help lists the commands; Ctrl-C stops an answer, Ctrl-D leaves.
+    Type a message and press Enter. /help lists the commands, Ctrl-C stops an answer, Ctrl-D leaves.
     Through a pipe, every line is a message, and only the answers go to stdout.
 
     Examples:
@@ -60,7 +64,7 @@ def chat(
     """
     llm = common.open_model(model or packaged_model(), setup)
     if llm.chat_template.is_default:
-        say("the file has no chat template: a plain one is used, and the answers may show it")
+        say("the file has no chat template: a plain one is used, and answers may be poor")
     interactive = sys.stdin.isatty()
     max_tokens = None if n_predict == -1 else n_predict
     conversation = _Conversation(llm, system, max_tokens, sampling.seeded(), interactive)
@@ -76,7 +80,7 @@ def chat(
 
 
 def _answered(conversation: _Conversation, number: int, message: str, interactive: bool) -> bool:
-    """Whether the message has its answer. On a terminal, what is wrong with it ends nothing."""
+    """Answer a message; on a terminal, an error is reported and False returned."""
     try:
         conversation.answer(message)
     except (BadBatch, CacheFull, TemplateError, TokenizerError) as error:
@@ -88,13 +92,13 @@ def _answered(conversation: _Conversation, number: int, message: str, interactiv
 
 
 def _way_out(error: Exception) -> str:
-    """What can be done where the conversation does not fit the context, or the template."""
+    """A hint for a conversation that does not fit the context or the template."""
     larger = "-c N makes the context larger, " if isinstance(error, BadBatch | CacheFull) else ""
-    return f" ({larger}/clear begins afresh)"
+    return f" ({larger}/clear starts a new conversation)"
 
 
 class _Conversation:
-    """The messages so far; `answer` adds one of the user's and the model's answer."""
+    """The messages so far; `answer` adds a user's message and the model's answer."""
 
     def __init__(
         self,
@@ -114,14 +118,14 @@ class _Conversation:
     def command(self, name: str) -> None:
         if name == "/clear":
             self._messages = list(self._beginning)
-            say("the conversation is forgotten")
+            say("the conversation is cleared")
         elif name == "/help":
             say(HELP)
         else:
             say(f"there is no command {name}; /help lists them")
 
     def answer(self, message: str) -> None:
-        """Write the answer to stdout as it comes. A message that fails leaves no trace."""
+        """Write the answer to stdout. A message that fails is not added."""
         messages = [*self._messages, {"role": "user", "content": message}]
         chunks = self._llm.create_chat_completion(
             messages, stream=True, max_tokens=self._max_tokens, **self._sampling.as_arguments()
@@ -132,7 +136,7 @@ class _Conversation:
                 for chunk in chunks:
                     choice = chunk["choices"][0]
                     piece = choice["delta"].get("content", "")
-                    piece = piece if text else piece.lstrip()  # many begin with a space
+                    piece = piece if text else piece.lstrip()  # many answers begin with a space
                     reason = choice["finish_reason"]
                     text += piece
                     write_text(piece)
@@ -141,7 +145,7 @@ class _Conversation:
             except KeyboardInterrupt:
                 if not interrupts.came:
                     raise
-                self._llm.reset()  # the second Ctrl-C came somewhere in the engine
+                self._llm.reset()  # the second Ctrl-C interrupted the engine
             finally:
                 write_text("" if text.endswith("\n") else "\n")
         self._messages = [*messages, {"role": "assistant", "content": text.strip()}]
@@ -151,7 +155,7 @@ class _Conversation:
 
 
 def _messages(interactive: bool) -> Iterator[str]:
-    """What the user says, line by line, without empty lines."""
+    """The user's messages: lines that are not empty."""
     if interactive:
         with suppress(ImportError):
             import readline  # noqa: F401  (gives input() editing and a history)
@@ -184,7 +188,7 @@ def _typed() -> str | None:
 
 
 class _Interrupts:
-    """Counts Ctrl-C. The first only says so; from the second on it is a KeyboardInterrupt."""
+    """Records the first Ctrl-C; the second one raises KeyboardInterrupt."""
 
     def __init__(self) -> None:
         self.came = False
@@ -197,9 +201,9 @@ class _Interrupts:
 
 @contextmanager
 def _interrupts(caught: bool) -> Iterator[_Interrupts]:
-    """Whether Ctrl-C was pressed since; where it is not to be caught, it ends the program.
+    """Whether Ctrl-C was pressed in the block. Unless `caught`, it ends the program.
 
-    An exception in the middle of a decode would cost the KV cache, which the next answer needs.
+    An exception during a decode would lose the KV cache, which the next answer needs.
     """
     interrupts = _Interrupts()
     if not caught:

@@ -1,73 +1,88 @@
-"""How a command reads its arguments, where llama.cpp's names and typer's habits differ.
+"""Decorators for commands, options and arguments, on top of click's.
 
-typer takes `-np` for `-n` with the value `p` where there is no option `-np`. Here a value that
-begins with a letter stands after a space, so that what was typed is what an error names. And the
-switch `-fa` may stand alone, as it could in llama.cpp for years: it is then `-fa on`.
+Options have llama.cpp's names, of which many are several letters behind one dash. click reads `-np
+4` as `-n p` followed by `4` if a command has no `-np`. When parsing fails, the error therefore
+names the option as it was typed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
-from typer.core import TyperCommand, TyperOption
+import click
 
-from ggmlpy.cli.guard import UsageError
 from ggmlpy.cli.help import ReadableHelp
-from ggmlpy.cli.options import SWITCHES
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class Command(ReadableHelp, TyperCommand):
+class Option(click.Option):
+    """An option, listed in a section of the help."""
+
+    def __init__(self, *args: Any, section: str = "Options", **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.section = section
+
+
+class Command(ReadableHelp):
     """A command of `ggmlpy`."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        takes_value = dict.fromkeys(ctx.help_option_names, False)
-        for parameter in self.params:
-            if isinstance(parameter, TyperOption):
-                names = (*parameter.opts, *parameter.secondary_opts)
-                takes_value |= dict.fromkeys(names, not parameter.is_flag)
-        return super().parse_args(ctx, _spelled_out(ctx, args, takes_value))
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        typed = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError:
+            unknown, hint = self._unknown_option(typed)
+            if unknown is None:
+                raise
+            raise click.NoSuchOption(
+                unknown, f"No such option {unknown!r}{hint}", ctx=ctx
+            ) from None
+
+    def _unknown_option(self, args: Sequence[str]) -> tuple[str | None, str]:
+        """The first argument of several letters that names no option, and a hint."""
+        options = {
+            name: option
+            for option in self.params
+            if isinstance(option, click.Option)
+            for name in (*option.opts, *option.secondary_opts)
+        }
+        before = None
+        for arg in args[: args.index("--")] if "--" in args else args:
+            is_value = before is not None and not before.is_flag
+            before = None if is_value else options.get(arg)
+            letters = arg[1:].partition("=")[0]
+            if is_value or arg[:1] != "-" or not letters[:2].isalpha() or len(letters) < 2:
+                continue
+            shorts = [options.get(f"-{letter}") for letter in letters]
+            if f"-{letters}" not in options and not all(o and o.is_flag for o in shorts):
+                takes_value = shorts[0] is not None and not shorts[0].is_flag
+                return arg, f"; a value of {arg[:2]} stands after a space" if takes_value else ""
+        return None, ""
 
 
-def _spelled_out(ctx: Any, args: list[str], takes_value: Mapping[str, bool]) -> list[str]:
-    """The arguments, with the value of a switch that stands alone.
-
-    Raises UsageError for an option that there is not, where typer would read another one.
-    """
-    spelled: list[str] = []
-    left = list(args)
-    while left:
-        arg = left.pop(0)
-        spelled.append(arg)
-        if arg == "--":
-            break
-        if arg in SWITCHES and arg in takes_value and (not left or left[0].startswith("-")):
-            spelled.append("on")
-        elif takes_value.get(arg):
-            spelled += left[:1]
-            del left[:1]
-        elif not _is_readable(arg, takes_value):
-            raise UsageError(_unknown(arg, takes_value), ctx=ctx)
-    return spelled + left
+def command(function: Callable[..., Any]) -> click.Command:
+    """Decorator: the function as a command, with its docstring as help."""
+    return click.command(cls=Command)(function)
 
 
-def _is_readable(arg: str, takes_value: Mapping[str, bool]) -> bool:
-    """Whether it can only be meant as typer reads it: `-qv` is two flags, `-n128` has a value."""
-    if not arg.startswith("-") or not arg[1:3].isalpha() or len(arg) < 3:
-        return True
-    if arg.partition("=")[0] in takes_value:
-        return True
-    for i, letter in enumerate(arg[1:], 2):
-        takes = takes_value.get(f"-{letter}")
-        if takes is None:
-            return False
-        if takes:
-            return not arg[i : i + 1].isalpha()
-    return True
+def option(
+    name: str, usage: str, help: str, *, section: str = "Options", **more: Any
+) -> Callable[[Function], Function]:
+    """Decorator: an option `name` from its usage, `-n --n-predict N`: names, then its metavar."""
+    words = usage.split()
+    names = [word for word in words if word.startswith("-")]
+    more.setdefault("metavar", " ".join(words[len(names) :]) or None)
+    more.setdefault("show_default", True)
+    return click.option(*names, name, help=help, cls=Option, section=section, **more)
 
 
-def _unknown(arg: str, takes_value: Mapping[str, bool]) -> str:
-    message = f"No such option: {arg}"
-    if takes_value.get(arg[:2]):
-        message += f"; a value of {arg[:2]} stands after a space"
-    return message
+def flag(name: str, usage: str, help: str, **more: Any) -> Callable[[Function], Function]:
+    """Decorator: an option without a value."""
+    return option(name, usage, help, is_flag=True, **more)
+
+
+def argument(name: str, metavar: str, help: str, **more: Any) -> Callable[[Function], Function]:
+    """Decorator: an argument."""
+    return click.argument(name, metavar=metavar, help=help, **more)

@@ -8,12 +8,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
+import click
 
-from ggmlpy.cli.groups import ModelOptions
 from ggmlpy.cli.guard import complain
 from ggmlpy.cli.loading import loading
-from ggmlpy.cli.options import override_tensors
+from ggmlpy.cli.options import ModelOptions
 from ggmlpy.common.quoting import printable
 from ggmlpy.errors import FileError, MissingFile
 
@@ -24,9 +23,9 @@ STDIN = "-"
 
 
 def open_model(path: Path, options: ModelOptions) -> Llama:
-    """The model, with a sign of life while it loads. Raises what `Llama` raises."""
+    """The model, with progress shown while it loads. Raises what `Llama` raises."""
     if options.backend == "null":
-        complain("warning", "the backend null computes nothing: the text has no meaning")
+        complain("warning", "the backend null computes nothing: the text is meaningless")
     with loading(printable(path.name)):
         from ggmlpy.llama import Llama
 
@@ -39,16 +38,16 @@ def open_model(path: Path, options: ModelOptions) -> Llama:
             backend=options.backend,
             type_k=options.type_k,
             type_v=options.type_v,
-            flash_attn=options.flash_attn != "off",
+            flash_attn=options.fused_attention,
             n_gpu_layers=options.n_gpu_layers,
-            override_tensors=override_tensors(options.override_tensors),
+            override_tensors=options.override_tensors,
         )
 
 
 def read_text(text: str | None, file: Path | None) -> str | None:
     """The text of -p, of -f, or of a pipe; None if there is none. Raises FileError."""
     if text is not None and file is not None:
-        raise typer.BadParameter("-p and -f exclude each other.")
+        raise click.BadParameter("-p and -f cannot be used together.")
     if file is not None:
         return _from_file(file)
     if text == STDIN:
@@ -90,7 +89,7 @@ def _unwritable(path: Path, error: OSError) -> FileError:
 
 
 def _stdin_is_piped() -> bool:
-    """Whether something was meant to be read: a pipe or a file, not a terminal or /dev/null."""
+    """Whether stdin is a pipe or a file, and not a terminal or /dev/null."""
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode
     except (AttributeError, OSError, ValueError):  # closed, or replaced

@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from ggmlpy.cli import common, options
-from ggmlpy.cli.groups import ModelOptions, SamplingOptions, grouped
+from ggmlpy.cli.command import command, flag, option
 from ggmlpy.cli.guard import complain
-from ggmlpy.cli.options import option
+from ggmlpy.cli.options import ModelOptions, SamplingOptions
 from ggmlpy.cli.show import console, harmless, say, write_json
+from ggmlpy.cli.types import Whole
 from ggmlpy.packaged import packaged_model
 
 if TYPE_CHECKING:
@@ -19,39 +20,44 @@ if TYPE_CHECKING:
     from ggmlpy.llama import Llama
 
 DEFAULT_PROMPT = "Once upon a time"
-N_TOKENS = 128  # unless -n says otherwise
-N_STORY_TOKENS = 256  # the most that the packaged model writes: its stories end before
+N_TOKENS = 128  # the default of -n
+N_STORY_TOKENS = 256  # its default with the packaged model, whose stories end before
 
 
-@grouped
+@command
+@options.model_file
+@options.prompt
+@options.prompt_file
+@option(
+    "n_predict",
+    "-n --n-predict N",
+    "Most tokens to generate; -1: until the text ends or the context is full.",
+    type=Whole(1, unlimited=-1),
+    show_default="128; packaged model: to the end of the story",
+)
+@option(
+    "stop", "-r --stop TEXT", "End before this text. Can be given several times.", multiple=True
+)
+@flag("echo", "--echo/--no-echo", "Show the prompt before the text.", default=True)
+@options.as_json
+@flag("quiet", "-q --quiet", "Do not report the speed.")
+@flag("verbose", "-v --verbose", "Show what was loaded, and all timings.")
+@options.model_options
+@options.sampling_options
 def generate(
-    model: options.ModelFile = None,
-    prompt: options.Prompt = None,
-    file: options.PromptFile = None,
-    n_predict: Annotated[
-        int | None,
-        option(
-            "-n --n-predict N",
-            "Tokens to write at most; -1: until the text ends or the context is full.",
-            check=options.token_limit,
-            default="128; the packaged model: to the end of the story",
-        ),
-    ] = None,
-    stop: Annotated[
-        list[str] | None,
-        option("-r --stop TEXT", "End before this text. Can be given several times."),
-    ] = None,
-    echo: Annotated[bool, option("--echo/--no-echo", "Show the prompt before the text.")] = True,
-    as_json: options.AsJson = False,
-    quiet: Annotated[bool, option("-q --quiet", "No line on speed.")] = False,
-    verbose: Annotated[
-        bool, option("-v --verbose", "Tell what was loaded, and all timings.")
-    ] = False,
-    *,
+    model: Path | None,
+    prompt: str | None,
+    file: Path | None,
+    n_predict: int | None,
+    stop: tuple[str, ...],
+    echo: bool,
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
     setup: ModelOptions,
     sampling: SamplingOptions,
 ) -> None:
-    """Write text that continues a prompt, as it comes.
+    """Generate text that continues a prompt.
 
     Only the text goes to stdout; speed and messages go to stderr.
 
@@ -82,19 +88,19 @@ def generate(
 
 
 class _Writing:
-    """One prompt and what the model makes of it."""
+    """One prompt, and the text that the model generates after it."""
 
     def __init__(
         self,
         llm: Llama,
         prompt: str,
-        n_wanted: int,
+        n_predict: int,
         sampling: SamplingOptions,
-        stop: list[str] | None,
+        stop: tuple[str, ...],
     ) -> None:
         self.llm = llm
         self.prompt = prompt
-        self.n_wanted = n_wanted  # -1: no limit
+        self.n_predict = n_predict  # -1: no limit
         self.sampling = sampling
         self.stop = stop
         self.text = ""
@@ -102,13 +108,13 @@ class _Writing:
         self.finish_reason: str | None = None
 
     def run(self, *, show: bool, echo: bool) -> None:
-        """Write all of it, to stdout as it comes if `show`; the output ends with a newline."""
+        """Generate the text, and with `show` write it to stdout, with a newline at its end."""
         from ggmlpy.sampling import SamplingParams
 
         pieces = self.llm.pieces(
             self.prompt,
             SamplingParams(**self.sampling.as_arguments()),
-            max_tokens=None if self.n_wanted == -1 else self.n_wanted,
+            max_tokens=None if self.n_predict == -1 else self.n_predict,
             stop=self.stop,
         )
         shown = ""
@@ -129,7 +135,7 @@ class _Writing:
                 write_text("\n")
 
     def as_json(self) -> dict[str, Any]:
-        """What `--json` writes. Without a draw there is no seed to tell."""
+        """The object that `--json` writes; the seed is None if nothing is drawn."""
         timings = self.llm.timings
         rates = {"prompt_rate": timings.prompt_rate, "generation_rate": timings.generation_rate}
         return {
@@ -146,17 +152,17 @@ class _Writing:
         }
 
     def speed(self) -> str:
-        """Speed in one line, and the seed that gives this text again."""
+        """The speed in one line, and the seed that reproduces the text."""
         seed = self.sampling.telling_seed
         told = [speed_line(self.llm.timings), f"load {self.llm.load_s:.2f} s"]
         return "; ".join([*told, *([] if seed is None else [f"seed {seed}"])])
 
     def warn_if_cut(self) -> None:
-        """Say so where the context, not -n, ended the text."""
-        n_made = self.llm.timings.n_generated
-        if self.finish_reason == "length" and (n_made < self.n_wanted or self.n_wanted == -1):
+        """Warn if the context ended the text, and not -n."""
+        n_decoded = self.llm.timings.n_generated
+        if self.finish_reason == "length" and (n_decoded < self.n_predict or self.n_predict == -1):
             n_ctx = self.llm.n_ctx_seq()
-            complain("warning", f"stopped after {n_made} tokens: the context of {n_ctx} is full")
+            complain("warning", f"stopped after {n_decoded} tokens: the context of {n_ctx} is full")
 
 
 def speed_line(timings: Timings) -> str:
@@ -166,13 +172,13 @@ def speed_line(timings: Timings) -> str:
 
 
 def write_text(text: str) -> None:
-    """Put text on stdout now. A terminal gets nothing that would steer it."""
+    """Write text to stdout and flush. Control characters are escaped for a terminal."""
     sys.stdout.write(harmless(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()
 
 
 def write_styled(text: str) -> None:
-    """As `write_text`; dim where stdout is a terminal, to tell a prompt from what follows it."""
+    """As `write_text`, but dim on a terminal, to set a prompt off from the text after it."""
     if sys.stdout.isatty():
         console(sys.stdout).print(harmless(text), style="dim", end="", soft_wrap=True)
         sys.stdout.flush()

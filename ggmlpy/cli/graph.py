@@ -9,12 +9,13 @@ import sys
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from ggmlpy.cli import common, options
-from ggmlpy.cli.options import option
+from ggmlpy.cli.command import command, option
+from ggmlpy.cli.types import Whole
 from ggmlpy.common.quoting import printable
 from ggmlpy.errors import Unsupported
 from ggmlpy.memory.cache_types import cache_type
@@ -27,7 +28,7 @@ DOT_TIMEOUT_S = 120
 
 
 class Format(StrEnum):
-    """What a graph can be written as."""
+    """The forms in which a graph can be written."""
 
     text = "text"
     dot = "dot"
@@ -41,41 +42,42 @@ DRAWN = (Format.svg, Format.png)  # by graphviz
 SUFFIXES = {".txt": Format.text} | {f".{format}": format for format in Format}
 
 
+@command
+@options.model_file
+@option("n_tokens", "-n --n-tokens N", "Tokens of the ubatch.", type=Whole(1), default=1)
+@option("n_past", "--n-past N", "Tokens in the KV cache before them.", type=Whole(0), default=0)
+@option(
+    "format",
+    "--format NAME",
+    "text; json; html, an interactive page; dot; svg or png, drawn by graphviz.",
+    type=click.Choice(Format),
+    show_default="by the suffix of -o, else text",
+)
+@option("output", "-o --output FILE", "Write here.", type=options.FILE, show_default="stdout")
+@option(
+    "layers",
+    "--layers A:B",
+    "Only layers A to B - 1; A alone is that one.",
+    show_default="the whole graph",
+)
+@options.flash_attn
+@options.type_k
+@options.type_v
 def graph(
-    model: options.ModelFile = None,
-    n_tokens: Annotated[
-        int, option("-n --n-tokens N", "Tokens of the ubatch.", check=options.at_least(1))
-    ] = 1,
-    n_past: Annotated[
-        int, option("--n-past N", "Tokens in the KV cache before them.", check=options.at_least(0))
-    ] = 0,
-    format: Annotated[
-        Format | None,
-        option(
-            "--format NAME",
-            "text; json; html, a page to click through; dot; svg or png, drawn by graphviz.",
-            default="by the suffix of -o, else text",
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None, option("-o --output FILE", "Write here.", default="stdout")
-    ] = None,
-    layers: Annotated[
-        str | None,
-        option(
-            "--layers A:B",
-            "Only layers A to B - 1; A alone is that one.",
-            default="all, and what is around them",
-        ),
-    ] = None,
-    flash_attn: options.FlashAttn = "auto",
-    type_k: options.TypeK = "f16",
-    type_v: options.TypeV = "f16",
+    model: Path | None,
+    n_tokens: int,
+    n_past: int,
+    format: Format | None,
+    output: Path | None,
+    layers: str | None,
+    flash_attn: str,
+    type_k: str,
+    type_v: str,
 ) -> None:
     """Dump the compute graph of a model for a ubatch.
 
-    Nothing is computed, and no weights are read: this is as quick for large models. Shapes are in
-    ggml's order, the fastest dimension first. Large graphs take graphviz long: choose --layers.
+    Nothing is computed and no weights are read, so large models take no longer. Shapes are in
+    ggml's order, the fastest dimension first. graphviz is slow for large graphs: use --layers.
 
     Examples:
       ggmlpy graph -m model.gguf
@@ -132,46 +134,45 @@ def _parsed_range(text: str, n_layers: int) -> tuple[int, int]:
         if start < stop <= n_layers:
             return start, stop
     message = f"{text!r} is not a range A:B within the {n_layers} layers, 0:{n_layers}."
-    raise typer.BadParameter(message, param_hint="'--layers'")
+    raise click.BadParameter(message, param_hint="'--layers'")
 
 
 def _checked_format(format: Format | None, output: Path | None) -> Format:
     """The format asked for, else by the suffix of the file; without one, text.
 
     Raises BadParameter for another suffix and for a picture on a terminal, Unsupported for a
-    picture that nothing here can draw: all of it before the graph is built.
+    picture without graphviz. All of this is checked before the graph is built.
     """
     if format is None and output is not None and output.suffix:
         format = SUFFIXES.get(output.suffix.lower())
         if format is None:
             known = ", ".join(dict.fromkeys(SUFFIXES))
-            raise typer.BadParameter(
-                f"{printable(output.name)!r} says nothing of its format: the suffix may be {known},"
-                " or name a --format.",
+            raise click.BadParameter(
+                f"the suffix of {printable(output.name)!r} is no known format: it must be {known},"
+                " or use --format.",
                 param_hint="'-o' / '--output'",
             )
     chosen = format or Format.text
     if chosen in DRAWN:
         _graphviz(chosen)
     if chosen is Format.png and output is None and sys.stdout.isatty():
-        raise typer.BadParameter("a png is nothing for a terminal: name a file with -o.")
+        raise click.BadParameter("a terminal cannot show a png: name a file with -o.")
     return chosen
 
 
 def _graphviz(format: Format) -> str:
-    """The program that draws. Raises Unsupported where it is not installed."""
+    """The path of graphviz's `dot`. Raises Unsupported if it is not installed."""
     program = shutil.which("dot")
     if program is None:
         raise Unsupported(
-            f"{format} is drawn by graphviz, whose `dot` is not on PATH: write -o graph.dot, and"
-            f" draw it elsewhere with `dot -T{format} graph.dot -o graph.{format}`; html needs"
-            " nothing"
+            f"{format} needs graphviz, whose `dot` is not on PATH: write -o graph.dot, and draw it"
+            f" elsewhere with `dot -T{format} graph.dot -o graph.{format}`; html needs nothing"
         )
     return program
 
 
 def _drawn(graph: Graph, format: Format) -> bytes:
-    """A picture by graphviz. Raises Unsupported where that fails or takes too long."""
+    """The graph drawn by graphviz. Raises Unsupported if that fails or takes too long."""
     try:
         done = subprocess.run(
             [_graphviz(format), f"-T{format}"],
@@ -182,7 +183,7 @@ def _drawn(graph: Graph, format: Format) -> bytes:
         )
     except subprocess.TimeoutExpired:
         raise Unsupported(
-            f"dot has not drawn {len(graph)} nodes in {DOT_TIMEOUT_S} s: choose fewer --layers"
+            f"dot did not draw {len(graph)} nodes within {DOT_TIMEOUT_S} s: use fewer --layers"
         ) from None
     if done.returncode:
         said = printable(done.stderr.decode(errors="replace").strip())

@@ -1,92 +1,90 @@
-"""A command's docstring as its help; and help for terminals too narrow for typer's tables."""
+"""How help looks: paragraphs, examples that keep their lines, options in sections."""
 
 from __future__ import annotations
 
 import inspect
 import shutil
 import textwrap
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterable
 
-from rich.markup import escape, render
+import click
 
 _EXAMPLES = "Examples:"
-NARROW = 80  # columns, below which typer's tables would cut the names of options
+_MAX_WIDTH = 100  # columns
+_MIN_WIDTH = 20  # on narrower terminals lines are longer than the terminal
 
 
-class ReadableHelp:
-    """For a typer command or group: help that no terminal cuts."""
+class HelpFormatter(click.HelpFormatter):
+    """As wide as the terminal. Names of options are never cut: a long one has its own line."""
 
-    def get_help_option(self, ctx: Any) -> Any:
-        """`-h, --help`, which takes no value, and therefore shows no word for one."""
-        parent: Any = super()
-        option = parent.get_help_option(ctx)
-        if option is not None:
-            option.metavar = ""
-        return option
+    def __init__(self, *args: object, **more: object) -> None:
+        columns = shutil.get_terminal_size().columns
+        super().__init__(width=min(max(columns, _MIN_WIDTH), _MAX_WIDTH))
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """typer's tables where there is room for them, else an option a paragraph."""
-        width = shutil.get_terminal_size().columns
-        if width >= NARROW:
-            parent: Any = super()
-            try:
-                parent.format_help(ctx, formatter)
-            except (
-                SystemExit
-            ) as end:  # rich's, for a reader that has gone: `guard` ends the program
-                raise end.__context__ or end from None
-        else:
-            formatter.write("\n".join(_narrow_lines(self, ctx, max(width, 20))) + "\n")
+    def write_heading(self, heading: str) -> None:
+        super().write_heading(click.style(heading, bold=True))
 
+    def write_dl(
+        self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2
+    ) -> None:
+        """Two columns; on a narrow terminal the second one starts on a line of its own."""
+        listed = list(rows)
+        longest = max((len(term) for term, _ in listed), default=0)
+        column = min(longest, col_max, self.width // 3) + col_spacing + self.current_indent
+        indent = " " * self.current_indent
+        for term, text in listed:
+            lines = textwrap.wrap(text, self.width - column) or [""]
+            if len(indent + term) + col_spacing <= column:
+                self.write(f"{indent + term:<{column}}{lines.pop(0)}".rstrip() + "\n")
+            else:
+                self.write("".join(f"{line}\n" for line in self._wrapped(indent + term)))
+            self.write("".join(f"{'':{column}}{line}\n" for line in lines if line))
 
-def _narrow_lines(command: Any, ctx: Any, width: int) -> Iterator[str]:
-    yield from _wrapped(" ".join(command.get_usage(ctx).split()), width)
-    for paragraph in (command.help or "").split("\n\n"):
-        yield ""
-        for line in render(paragraph).plain.splitlines():
-            yield from _wrapped(line, width)
-    for parameter in command.get_params(ctx):
-        if not getattr(parameter, "hidden", False):
-            yield ""
-            yield from _wrapped(_names(parameter), width)
-            yield from _wrapped("    " + _description(parameter), width)
-    for name in getattr(command, "commands", {}):
-        yield ""
-        yield name
-        yield from _wrapped("    " + command.get_command(ctx, name).get_short_help_str(200), width)
+    def write_examples(self, examples: Iterable[str]) -> None:
+        """Lines that are wrapped only where they are longer than the terminal is wide."""
+        with self.section(_EXAMPLES.removesuffix(":")):
+            for line in examples:
+                indented = " " * self.current_indent + line.strip()
+                self.write("".join(f"{part}\n" for part in self._wrapped(indented)))
 
-
-def _wrapped(line: str, width: int) -> list[str]:
-    """The line in pieces that fit; all begin where it does, words of any length stay whole."""
-    indent = " " * (len(line) - len(line.lstrip()))
-    return textwrap.wrap(
-        line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
+    def _wrapped(self, line: str) -> list[str]:
+        """The line in pieces that fit, with words of any length kept whole."""
+        indent = " " * (len(line) - len(line.lstrip()) + 2)
+        return textwrap.wrap(
+            line,
+            self.width,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
 
 
-def _names(parameter: Any) -> str:
-    """`-n --n-predict N`"""
-    names = [name for name in (*parameter.opts, *parameter.secondary_opts) if name[0] == "-"]
-    return " ".join([*names, parameter.metavar or ""]).strip()
+class Context(click.Context):
+    """A context whose help is written by HelpFormatter."""
+
+    formatter_class = HelpFormatter
 
 
-def _description(parameter: Any) -> str:
-    """What it does, and what holds without it."""
-    default = parameter.show_default
-    if default is True:
-        default = parameter.default
-    told = "" if default in (None, False, "") or callable(default) else f" [default: {default}]"
-    return f"{parameter.help or ''}{told}"
+class ReadableHelp(click.Command):
+    """A command or group whose help has examples, and sections of options."""
 
+    context_class = Context
 
-def help_text(command: Callable[..., None]) -> str:
-    """The docstring in rich's markup: paragraphs fill the terminal, examples keep their lines."""
-    paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
-    return "\n\n".join(_paragraph(escape(text)) for text in paragraphs)
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        assert isinstance(formatter, HelpFormatter)
+        for paragraph in inspect.cleandoc(self.help or "").split("\n\n"):
+            if paragraph.startswith(_EXAMPLES):
+                formatter.write_examples(paragraph.splitlines()[1:])
+            else:
+                formatter.write_paragraph()
+                formatter.write_text(" ".join(paragraph.split()))
 
-
-def _paragraph(text: str) -> str:
-    if text.startswith(_EXAMPLES):
-        return f"[bold]{_EXAMPLES}[/]" + text.removeprefix(_EXAMPLES)
-    return text.replace("\n", " ")
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None and isinstance(param, click.Option):
+                sections.setdefault(getattr(param, "section", "Options"), []).append(record)
+        for title, rows in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(rows)

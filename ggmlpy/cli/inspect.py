@@ -1,4 +1,4 @@
-"""`ggmlpy inspect`: what a GGUF file says and holds, without loading it."""
+"""`ggmlpy inspect`: metadata and tensors of a GGUF file, without loading it."""
 
 from __future__ import annotations
 
@@ -7,66 +7,66 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
-from ggmlpy.cli.options import AsJson, option
+from ggmlpy.cli import options
+from ggmlpy.cli.command import argument, command, flag, option
 from ggmlpy.cli.show import console, count_text, size_text, write_json
+from ggmlpy.cli.types import Regex
 from ggmlpy.common.quoting import printable
 from ggmlpy.gguf import GGUFFile, LazyArray, TensorInfo
 
-N_ELEMENTS = 5  # of an array that are shown
+N_ELEMENTS = 5  # shown of an array
 N_JSON_ELEMENTS = 16
 _GAP = 2  # between columns, one of which is the box's
 _NUMBERS = ("tensors", "parameters", "size", "bits per weight")
-N_CHARS = 200  # of a string that are shown where no terminal limits them
+N_CHARS = 200  # shown of a string
 
 
+@command
+@argument("file", "FILE", "A GGUF file.", type=options.FILE)
+@flag("tensors", "--tensors", "List every tensor: name, type, shape, size.")
+@option(
+    "keys",
+    "--keys REGEX",
+    "Only metadata whose key matches, anywhere in it.",
+    type=Regex(),
+    default="",
+    show_default=False,
+)
+@options.as_json
 def inspect(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A GGUF file.", show_default=False)],
-    tensors: Annotated[
-        bool, option("--tensors", "List every tensor: name, type, shape, size.")
-    ] = False,
-    keys: Annotated[
-        str | None, option("--keys REGEX", "Only metadata whose key matches, anywhere in it.")
-    ] = None,
-    as_json: AsJson = False,
+    file: Path,
+    tensors: bool,
+    keys: re.Pattern[str],
+    as_json: bool,
 ) -> None:
     """Show the metadata and the tensors of a GGUF file.
 
-    Shapes are in ggml's order, the fastest dimension first. Sizes are in powers of a thousand.
-    Long arrays are shown by their length and first elements.
+    Shapes are in ggml's order, the fastest dimension first. Sizes are in powers of a thousand. Of
+    long arrays the length and the first elements are shown.
 
     Examples:
       ggmlpy inspect model.gguf
       ggmlpy inspect model.gguf --tensors
       ggmlpy inspect model.gguf --keys 'rope|head' --json
     """
-    wanted = _pattern(keys)
     with GGUFFile.open(file) as gguf_file:
-        selected = [key for key in gguf_file.metadata if wanted.search(key)]
+        selected = [key for key in gguf_file.metadata if keys.search(key)]
         if as_json:
             write_json(as_dict(gguf_file, selected, tensors))
         else:
             _print(gguf_file, selected, tensors)
 
 
-def _pattern(text: str | None) -> re.Pattern[str]:
-    try:
-        return re.compile(text or "")
-    except re.error as error:
-        message = f"{text!r} is not a regular expression: {error}"
-        raise typer.BadParameter(message, param_hint="'--keys'") from None
-
-
 @dataclass(frozen=True, slots=True)
 class Total:
-    """Tensors of one type, or all of them."""
+    """Sums over the tensors of one type, or over all."""
 
     n_tensors: int
     n_elements: int
@@ -91,7 +91,7 @@ class Total:
 
 
 def totals_by_type(file: GGUFFile) -> dict[str, Total]:
-    """By the type's name, the one with the most bytes first."""
+    """Sums by type, in descending order of bytes."""
     types = dict.fromkeys(t.type.name for t in file.tensors.values())
     totals = {
         type: Total.of(t for t in file.tensors.values() if t.type.name == type) for type in types
@@ -100,7 +100,7 @@ def totals_by_type(file: GGUFFile) -> dict[str, Total]:
 
 
 def as_dict(file: GGUFFile, keys: Iterable[str], with_tensors: bool) -> dict[str, Any]:
-    """What `--json` writes."""
+    """The object that `--json` writes."""
     described: dict[str, Any] = {
         "file": str(file.path),
         "n_files": len(file.paths),
@@ -158,7 +158,7 @@ def _print(file: GGUFFile, keys: list[str], with_tensors: bool) -> None:
 
 
 def _print_table(out: Console, table: Table) -> None:
-    """The table below an empty line, without spaces at the ends of lines."""
+    """An empty line and the table, without trailing spaces."""
     with out.capture() as captured:
         out.print(table)
     print()
@@ -167,9 +167,9 @@ def _print_table(out: Console, table: Table) -> None:
 
 
 def _table(out: Console, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """Columns as wide as they need, but for the last, which gives way where `out` is narrow.
+    """A table whose columns are as wide as needed; the last one is cut to the width of `out`.
 
-    Numbers, which are in columns named here, stand to the right.
+    Columns of numbers are right-aligned.
     """
     table = Table(
         box=SIMPLE_HEAD,

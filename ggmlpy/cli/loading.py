@@ -1,4 +1,4 @@
-"""A sign of life on stderr while a model loads, or something else takes long."""
+"""Progress on stderr while a model loads, or something else takes long."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ggmlpy.cli.show import console
 from ggmlpy.common.limits import starting_threads
 from ggmlpy.common.progress import listening
 
-PATIENCE_S = 1.0  # what is ready within this time needs no message
+PATIENCE_S = 1.0  # before anything is shown
 
 
 @contextmanager
 def loading(what: str) -> Iterator[None]:
     """Show a spinner with `loading what …` if the block takes long and stderr is a terminal.
 
-    Once it is known how much of the work is done, the line tells that too.
+    The line also shows the share of the work that is done, as far as that is known.
     """
     sign = Spinner("dots", f"loading {what} …")
 
@@ -37,7 +37,7 @@ def loading(what: str) -> Iterator[None]:
 
 @contextmanager
 def measuring(what: str) -> Iterator[None]:
-    """As `loading`, but a line that stands still: nothing runs beside what is measured."""
+    """As `loading`, but with a static line: nothing may run beside a measurement."""
     with _shown(Text(f"{what} …", style="dim"), moves=False):
         yield
 
@@ -46,8 +46,8 @@ def measuring(what: str) -> Iterator[None]:
 def _shown(sign: RenderableType, *, moves: bool) -> Iterator[None]:
     """Show the sign on stderr, if that is a terminal, once the block takes long.
 
-    It makes way for good as soon as anything else is written there: warnings, or the line that
-    tells how far the compilation of kernels is.
+    It is removed for good as soon as anything else is written there: a warning, or the progress of
+    compiling kernels.
     """
     stderr = sys.stderr
     if not stderr.isatty():
@@ -61,12 +61,12 @@ def _shown(sign: RenderableType, *, moves: bool) -> Iterator[None]:
     finally:
         sys.stderr = stderr
         status.end()
-        if proxy.within_line:  # a line that was to tell of progress, and broke off
+        if proxy.within_line:  # a progress line that was interrupted
             stderr.write("\n")
 
 
 class _Status:
-    """A sign that appears after a while and can be ended from any thread, once and for all."""
+    """A sign that appears after a while, and can be removed for good from any thread."""
 
     def __init__(self, stream: TextIO, sign: RenderableType, moves: bool) -> None:
         self._live = Live(
@@ -99,7 +99,7 @@ class _Status:
 
 
 class _Yielding:
-    """The stream, but for ending the status before anything is written."""
+    """The stream; it removes the status before anything is written."""
 
     def __init__(self, stream: TextIO, status: _Status) -> None:
         self._stream = stream

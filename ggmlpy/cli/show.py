@@ -1,4 +1,4 @@
-"""How things look on a terminal, and that no terminal and no string can break the output."""
+"""Output that is safe for any terminal and any string."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rich.console import Console
 
 from ggmlpy.common.quoting import printable
 
-_UNLIMITED = 10_000  # columns, where nobody looks at a screen: tables are never cut there
+_UNLIMITED = 10_000  # columns of what is no terminal: tables are never cut there
 
 
 def open_missing_streams() -> None:
-    """Streams that were closed before the start (`>&-`), which Python has as None, lead nowhere."""
+    """Open os.devnull for streams that were closed at the start (`>&-`), which are None."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             stream = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115  (stays open)
@@ -26,14 +26,14 @@ def open_missing_streams() -> None:
 
 
 def tolerate_any_text() -> None:
-    """Make stdout and stderr write `?` for what their encoding lacks, and for lone surrogates."""
+    """Make stdout and stderr write `?` for characters that they cannot encode."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
 
 
 def harmless(text: str) -> str:
-    r"""The text with its lines and tabs, but `\x1b` for what would steer a terminal."""
+    r"""The text with newlines and tabs, but other control characters escaped, as `\x1b`."""
     if text.isprintable():
         return text
     return "".join(c if c in "\n\t" else printable(c) for c in text)
@@ -41,23 +41,23 @@ def harmless(text: str) -> str:
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Leave it to `guard`, which ends the program; rich would do so with another code."""
+        """Raise, so that `guard` decides on the exit code, and not rich."""
         raise BrokenPipeError
 
 
 def console(stream: IO[str]) -> Console:
-    """A console for `stream` that takes text as it is: no markup, no emoji codes, no guessing."""
+    """A console for `stream` that prints text as it is: no markup, emoji codes or highlighting."""
     width = None if stream.isatty() else _UNLIMITED
     return _Console(file=stream, width=width, markup=False, emoji=False, highlight=False)
 
 
 def say(text: str, stream: IO[str] | None = None, style: str = "dim") -> None:
-    """A line on stderr (or `stream`), styled where it is a terminal."""
+    """Print a line on stderr (or `stream`), styled on a terminal."""
     console(stream or sys.stderr).print(harmless(text), style=style, soft_wrap=True)
 
 
 def write_json(value: Any) -> None:
-    """One object on a line of stdout. Floats that JSON does not know become strings."""
+    """Write one object on a line of stdout, with inf and NaN as strings."""
     print(json.dumps(_finite(value), allow_nan=False), flush=True)
 
 
@@ -72,7 +72,7 @@ def _finite(value: Any) -> Any:
 
 
 def size_text(n_bytes: int) -> str:
-    """`1.19 MB`, in powers of a thousand; three digits are enough to compare by."""
+    """`1.19 MB`: three digits, in powers of a thousand."""
     size, unit = float(n_bytes), "B"
     for larger in ("kB", "MB", "GB", "TB"):
         if size < 999.5:
@@ -82,7 +82,7 @@ def size_text(n_bytes: int) -> str:
 
 
 def count_text(n: int) -> str:
-    """`7.24 B`, as the sizes of models are spoken of; below a thousand the number itself."""
+    """`7.24 B`, as sizes of models are usually given; below a thousand the number itself."""
     count, unit = float(n), ""
     for larger in (" K", " M", " B", " T"):
         if count < 999.5:

@@ -1,4 +1,4 @@
-"""A table that grows row by row, as llama.cpp's tools print theirs: Markdown, JSON lines or CSV."""
+"""Tables that are written row by row: Markdown as llama.cpp's tools have it, JSON lines, CSV."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ggmlpy.cli.show import write_json
 
 
 class Format(StrEnum):
-    """How the results of a benchmark are written."""
+    """The forms of a benchmark's results."""
 
     md = "md"
     jsonl = "jsonl"
@@ -28,7 +28,7 @@ def rate_text(rate: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its title, how wide it is at least, and where its values stand."""
+    """A column: its title, minimum width and alignment."""
 
     title: str
     width: int = 0
@@ -40,14 +40,14 @@ class Column:
 
 
 class Records:
-    """Writes one record after another: JSON lines, or CSV below a line of names."""
+    """Writes records one by one: JSON lines, or CSV with a header."""
 
     def __init__(self, form: Format) -> None:
         self._form = form
         self._names: list[str] | None = None
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Lists are JSON in CSV too."""
+        """Write a record. In CSV, lists are written as JSON."""
         if self._form is Format.jsonl:
             write_json(dict(record))
             return
@@ -61,10 +61,10 @@ class Records:
 
 
 class Table:
-    """Prints its head when it is made, and each row when it is known."""
+    """Prints its head when it is created, and each row when it is added."""
 
     def __init__(self, columns: Sequence[Column], *, rulers: bool = False) -> None:
-        """`rulers` marks in the line below the head which columns stand to the right."""
+        """`rulers` marks right-aligned columns in the line below the head, as Markdown does."""
         self._columns = columns
         self.row([column.title for column in columns])
         lines = ["-" * (column.full_width + 2) for column in columns]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from ggmlpy.cli import common, options
-from ggmlpy.cli.options import option
+from ggmlpy.cli.command import argument, command, flag
 from ggmlpy.cli.show import write_json
 from ggmlpy.common.quoting import printable
 
@@ -18,39 +18,34 @@ if TYPE_CHECKING:
     from ggmlpy.text.tokenizer import Tokenizer
 
 
+@command
+@argument("gguf", "FILE", "A GGUF file; one without weights will do.", type=options.FILE)
+@argument("words", "[TEXT]...", "The text; with --decode, the token ids.", nargs=-1, type=str)
+@options.prompt
+@options.prompt_file
+@flag("ids", "--ids", "Only the ids, as a list: [1, 2, 3].")
+@flag("no_bos", "--no-bos", "Without the BOS and EOS that the file asks for.")
+@flag(
+    "special",
+    "--special",
+    "Parse control tokens such as <|im_end|> in the text; show them when decoding.",
+)
+@flag("decode", "--decode", "From token ids to text.")
+@flag("show_count", "--show-count", "Print the number of tokens at the end.")
+@options.as_json
 def tokenize(
-    file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE", show_default=False, help="A GGUF file; one without weights will do."
-        ),
-    ],
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="TEXT", show_default=False, help="The text; with --decode, the token ids."
-        ),
-    ] = None,
-    prompt: options.Prompt = None,
-    text_file: options.PromptFile = None,
-    ids: Annotated[bool, option("--ids", "Only the ids, as a list: [1, 2, 3].")] = False,
-    no_bos: Annotated[
-        bool, option("--no-bos", "Without the BOS and EOS that the file asks for.")
-    ] = False,
-    special: Annotated[
-        bool,
-        option(
-            "--special",
-            "Control tokens such as <|im_end|> in the text are that; shown when decoding.",
-        ),
-    ] = False,
-    decode: Annotated[bool, option("--decode", "The other way: from token ids to text.")] = False,
-    show_count: Annotated[
-        bool, option("--show-count", "Tell the number of tokens at the end.")
-    ] = False,
-    as_json: options.AsJson = False,
+    gguf: Path,
+    words: tuple[str, ...],
+    prompt: str | None,
+    file: Path | None,
+    ids: bool,
+    no_bos: bool,
+    special: bool,
+    decode: bool,
+    show_count: bool,
+    as_json: bool,
 ) -> None:
-    r"""Show the tokens of a text, one a line: the id, and what it stands for.
+    r"""Show the tokens of a text, one per line: the id, and its text.
 
     The text is given as an argument, with -p or -f, or through a pipe. A byte that is no
     character by itself is shown as \xe2.
@@ -62,8 +57,8 @@ def tokenize(
     """
     from ggmlpy.text.tokenizer import Tokenizer
 
-    tokenizer = Tokenizer.from_gguf(file)
-    text = _given_text(words or [], prompt, text_file, decode)
+    tokenizer = Tokenizer.from_gguf(gguf)
+    text = _given_text(words, prompt, file, decode)
     if decode:
         tokens = _parsed_ids(text)
         decoded = tokenizer.decode(tokens, special=special)
@@ -85,30 +80,30 @@ def tokenize(
 
 
 def _given_text(words: Sequence[str], prompt: str | None, file: Path | None, decode: bool) -> str:
-    """The one text that there is, from wherever it is given."""
+    """The text, from the one place where it is given."""
     if words:
         if prompt is not None or file is not None:
-            raise typer.BadParameter("TEXT, -p and -f exclude each other.")
+            raise click.BadParameter("TEXT, -p and -f cannot be used together.")
         if len(words) > 1 and not decode:
-            raise typer.BadParameter(f"{len(words)} texts are given: put the text in quotes.")
+            raise click.BadParameter(f"{len(words)} texts are given: put the text in quotes.")
         return " ".join(words)
     text = common.read_text(prompt, file)
     if text is None:
-        raise typer.BadParameter("There is no text: give TEXT, -p, -f, or a pipe.")
+        raise click.BadParameter("There is no text: give TEXT, -p, -f, or a pipe.")
     return text
 
 
 def _parsed_ids(text: str) -> list[int]:
-    """Ids separated by spaces or commas, with or without brackets: what --ids prints, too."""
-    found = re.sub(r"[\[\],]", " ", text).split()
-    try:
-        return [int(word) for word in found]
-    except ValueError as error:
-        raise typer.BadParameter(f"Token ids are whole numbers: {error}.") from None
+    """Ids separated by spaces or commas, with or without brackets, as --ids prints them."""
+    words = re.sub(r"[\[\],]", " ", text).split()
+    for word in words:
+        if not re.fullmatch(r"[+-]?[0-9]+", word):
+            raise click.BadParameter(f"{word!r} is no token id: it must be an integer.")
+    return [int(word) for word in words]
 
 
 def _visible(tokenizer: Tokenizer, token: int) -> str:
-    """What the token adds to the text, on one line."""
+    """The text of a token, on one line."""
     return printable(tokenizer.token_bytes(token, special=True).decode(errors="backslashreplace"))
 
 

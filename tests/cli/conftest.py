@@ -17,7 +17,7 @@ import pytest
 from ggmlpy.backends.cpu.choose import choose
 from ggmlpy.backends.cpu.isa import select
 from ggmlpy.backends.cpu.jit import shared_jit
-from ggmlpy.cli import app
+from ggmlpy.cli import main
 from tests.models.tiny import Tiny, byte_vocabulary, write_model
 from tests.processes import Process, running
 
@@ -81,7 +81,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw), "utf-8"))
         capsys.readouterr()
         with pytest.raises(SystemExit) as exit:
-            app([str(arg) for arg in args], prog_name="ggmlpy")
+            main([str(arg) for arg in args])
         captured = capsys.readouterr()
         code = exit.value.code
         return Outcome(code if isinstance(code, int) else 0, captured.out, captured.err)

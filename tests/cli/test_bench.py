@@ -7,12 +7,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
-import typer
 
 from ggmlpy.bench import bandwidth
-from ggmlpy.cli.options import whole_numbers
 from ggmlpy.cli.table import rate_text
+from ggmlpy.cli.types import Numbers
 from tests.cli.conftest import Run
 
 REFERENCE = ("--backend", "reference")
@@ -105,7 +105,7 @@ def test_a_case_that_does_not_fit_is_said(run: Run, tiny: Path) -> None:
     assert outcome.code == 0
     assert [json.loads(line)["pp"] for line in outcome.out.splitlines()] == [4, 4]
     assert outcome.err.splitlines() == [
-        f"ggmlpy: warning: PP 6, TG 2, B {b} is left out:"
+        f"ggmlpy: warning: PP 6, TG 2, B {b} is skipped:"
         " it needs 8 tokens for each sequence, which has room for 6"
         for b in (1, 3)
     ]
@@ -126,13 +126,13 @@ def test_a_case_that_does_not_fit_is_said(run: Run, tiny: Path) -> None:
 def test_lists_that_are_none(run: Run, tiny: Path, option: str, text: str) -> None:
     message = run("batched-bench", "-m", tiny, f"{option}={text}").usage_error
     assert f"Invalid value for '{option}'" in message
-    assert f"{text!r} is not a list of whole numbers of at least" in message
+    assert f"{text!r} is not a list of integers of at least" in message
 
 
 @pytest.mark.parametrize("option", ["-npp", "-npl"])
 def test_nothing_cannot_be_measured(run: Run, tiny: Path, option: str) -> None:
     message = run("batched-bench", "-m", tiny, option, "0").usage_error
-    assert "'0' is not a list of whole numbers of at least 1" in message
+    assert "'0' is not a list of integers of at least 1" in message
 
 
 def test_the_bench_table(run: Run, tiny: Path) -> None:
@@ -153,7 +153,7 @@ def test_the_bench_table(run: Run, tiny: Path) -> None:
         assert float(mean) > 0
         assert float(deviation) >= 0
         assert row[8].endswith("%")
-    assert outcome.err == "this machine's memory gives 5.0 GB/s to 2 threads\n"
+    assert outcome.err == "read bandwidth of this machine: 5.0 GB/s with 2 threads\n"
 
 
 @pytest.mark.parametrize("form", [("--json",), ("-o", "jsonl")])
@@ -198,8 +198,8 @@ def test_memory_that_is_not_the_hosts_has_no_share(run: Run, tiny: Path) -> None
 def test_a_context_that_has_no_equal_parts(run: Run, tiny: Path) -> None:
     args = ("batched-bench", "-m", tiny, *SMALL, "-c", 100, *REFERENCE)
     assert run(*args).usage_error == (
-        "Invalid value for '-c': 3 sequences cannot have equal parts of 100 tokens: say 99 or 102,"
-        " or -kvu to share them"
+        "Invalid value for '-c': 3 sequences cannot have equal parts of 100 tokens: set it to 99 or"
+        " 102, or -kvu to share them"
     )
     assert run(*args, "-kvu").code == 0
 
@@ -222,15 +222,15 @@ def test_the_context_that_is_said_to_be_needed_is_enough(run: Run, tiny: Path) -
     ],
 )
 def test_ranges_of_numbers(text: str, numbers: list[int]) -> None:
-    assert whole_numbers(text, "-n", 1) == numbers
+    assert Numbers(1).convert(text, None, None) == numbers
 
 
 @pytest.mark.parametrize(
     "text", ["8-16+0", "8-16*1", "5-5*1", "0-16*2", "8-4", "8-16-2", "8+2", "1-2000"]
 )
 def test_ranges_that_have_no_end_or_no_beginning(text: str) -> None:
-    with pytest.raises(typer.BadParameter) as raised:
-        whole_numbers(text, "-n", 0)
+    with pytest.raises(click.BadParameter) as raised:
+        Numbers(0).convert(text, None, None)
     assert raised.value.message.startswith(repr(text))
 
 
@@ -248,7 +248,7 @@ def test_every_number_of_threads_has_its_rows(run: Run, tiny: Path) -> None:
     assert [row[4] for row in shown] == ["threads", "1", "2"]
     for wrong in ("0", "1,x", "1000"):
         message = run("bench", "-m", tiny, "-t", wrong).usage_error
-        assert message.startswith("Invalid value for '-t': ")
+        assert message.startswith("Invalid value for '-t' / '--threads': ")
 
 
 def test_a_prompt_and_text_as_one_test(run: Run, tiny: Path) -> None:

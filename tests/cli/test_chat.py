@@ -80,7 +80,7 @@ def test_system_message_and_commands(run: Run, model: Path, prompts: list[str]) 
     assert third.startswith("s:Be brief u:two a:")
     assert third.endswith("u:/etc/hosts is what?")
     assert outcome.err.splitlines() == [
-        "the conversation is forgotten",
+        "the conversation is cleared",
         "/clear   forget the conversation (the system message stays)",
         "/exit    leave; so does Ctrl-D",
         "/help    this list",
@@ -122,7 +122,7 @@ def test_a_full_context_is_a_warning(run: Run, model: Path) -> None:
     assert outcome.code == 0
     assert outcome.err == (
         "ggmlpy: warning: the context of 40 tokens is full"
-        " (-c N makes the context larger, /clear begins afresh)\n"
+        " (-c N makes the context larger, /clear starts a new conversation)\n"
     )
 
 
@@ -197,7 +197,7 @@ def test_a_conversation_on_a_terminal(model: Path) -> None:
         terminal.answer("\x03")
         terminal.wait_for("/exit or Ctrl-D leaves")
         terminal.answer("/clear\n")
-        terminal.wait_for("the conversation is forgotten")
+        terminal.wait_for("the conversation is cleared")
         terminal.answer("\x04")
         assert terminal.process.wait() == 0
 
@@ -206,7 +206,7 @@ def test_a_conversation_on_a_terminal(model: Path) -> None:
 def test_an_error_on_a_terminal_does_not_end_the_conversation(model: Path) -> None:
     with Terminal("chat", "-m", model, *SETTINGS, "-c", 20) as terminal:
         terminal.answer("this is far more than twenty tokens\n")
-        shown = terminal.wait_for("/clear begins afresh)")
+        shown = terminal.wait_for("/clear starts a new conversation)")
         assert "ggmlpy: error: the prompt is" in shown
         terminal.answer("/exit\n")
         assert terminal.process.wait() == 0

@@ -91,7 +91,7 @@ def test_a_value_may_look_like_an_option(run: Run, tiny: Path) -> None:
 def test_the_null_backend_is_told_apart(run: Run, tiny: Path) -> None:
     outcome = run("generate", "-m", tiny, *QUICK, "--backend", "null")
     assert outcome.err == (
-        "ggmlpy: warning: the backend null computes nothing: the text has no meaning\n"
+        "ggmlpy: warning: the backend null computes nothing: the text is meaningless\n"
     )
 
 

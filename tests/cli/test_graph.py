@@ -134,11 +134,11 @@ def test_without_graphviz(run: Run, tiny: Path, programs: Path) -> None:
     assert not list(programs.iterdir())
     error = run("graph", "-m", tiny, "--format", "svg").error
     assert error == (
-        "svg is drawn by graphviz, whose `dot` is not on PATH: write -o graph.dot, and draw it"
+        "svg needs graphviz, whose `dot` is not on PATH: write -o graph.dot, and draw it"
         " elsewhere with `dot -Tsvg graph.dot -o graph.svg`; html needs nothing"
     )
     missing = run("graph", "-m", tiny, "-o", programs / "g.png")
-    assert missing.error.startswith("png is drawn by graphviz")
+    assert missing.error.startswith("png needs graphviz")
     assert not list(programs.iterdir())
 
 
@@ -146,8 +146,8 @@ def test_suffixes_that_say_nothing(run: Run, tiny: Path, tmp_path: Path) -> None
     for name in ("g.pdf", "g.gguf", "a.b.jpeg"):
         message = run("graph", "-m", tiny, "-o", tmp_path / name).usage_error
         assert message == (
-            f"Invalid value for '-o' / '--output': {name!r} says nothing of its format: the suffix"
-            " may be .txt, .text, .dot, .json, .html, .svg, .png, or name a --format"
+            f"Invalid value for '-o' / '--output': the suffix of {name!r} is no known format: it"
+            " must be .txt, .text, .dot, .json, .html, .svg, .png, or use --format"
         )
     assert not list(tmp_path.iterdir())
     dump(run, "-m", tiny, "-o", tmp_path / "g.pdf", "--format", "text")
@@ -166,4 +166,4 @@ def test_graphviz_that_takes_too_long(
     monkeypatch.setattr(sys.modules["ggmlpy.cli.graph"], "DOT_TIMEOUT_S", 0.3)
     fake_dot(programs, "exec /bin/sleep 60")
     error = run("graph", "-m", tiny, "--format", "svg").error
-    assert error.endswith("nodes in 0.3 s: choose fewer --layers")
+    assert error.endswith("nodes within 0.3 s: use fewer --layers")

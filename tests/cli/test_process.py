@@ -138,7 +138,7 @@ def test_help_is_quick_and_loads_no_compiler() -> None:
     code = (
         "import sys\n"
         "import ggmlpy\n"
-        "assert not {'numpy', 'typer', 'rich', 'click'} & set(sys.modules), 'import is heavy'\n"
+        "assert not {'numpy', 'rich', 'click'} & set(sys.modules), 'import is heavy'\n"
         "import ggmlpy.cli\n"
         "heavy = {'numba', 'llvmlite', 'ggmlpy.llama', 'jinja2', 'cupy'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"

@@ -73,9 +73,9 @@ def test_decode_is_the_way_back(run: Run, tiny: Path) -> None:
     [
         ((), "There is no text"),
         (("a", "b"), "2 texts are given: put the text in quotes"),
-        (("a", "-p", "b"), "exclude each other"),
-        (("-f", "x", "-p", "b"), "-p and -f exclude each other"),
-        (("--decode", "1", "x"), "Token ids are whole numbers: invalid literal"),
+        (("a", "-p", "b"), "cannot be used together"),
+        (("-f", "x", "-p", "b"), "-p and -f cannot be used together"),
+        (("--decode", "1", "x"), "'x' is no token id: it must be an integer"),
     ],
 )
 def test_wrong_command_lines(run: Run, tiny: Path, args: tuple[str, ...], message: str) -> None:

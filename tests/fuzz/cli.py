@@ -15,9 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import typer
-
-from ggmlpy.cli import app
+from ggmlpy.cli import app, main
 from tests.fuzz import values
 from tests.fuzz.case import Kind, Limits, Recipe, Wrong
 from tests.fuzz.gguf_base import sources
@@ -151,9 +149,8 @@ def _write_files(folder: Path) -> None:
 
 
 def _parameters() -> dict[str, list[Any]]:
-    """The parameters of each command, as typer has them."""
-    group: Any = typer.main.get_command(app)
-    return {name: list(command.params) for name, command in group.commands.items()}
+    """The parameters of each command."""
+    return {name: list(command.params) for name, command in app.commands.items()}
 
 
 def _words(rng: random.Random, parameter: Any) -> list[str]:
@@ -191,7 +188,7 @@ def _run(recipe: Recipe, folder: Path) -> tuple[int, str, str]:
         _open_stdout(recipe["stdout"], out)
         _open(2, str(err), os.O_WRONLY | os.O_CREAT)
         sys.stdin, sys.stdout, sys.stderr = _streams()
-        code = _exit_code(lambda: app(list(recipe["words"]), prog_name="ggmlpy"))
+        code = _exit_code(lambda: main(list(recipe["words"])))
         code = _flushed(code)
     finally:
         sys.stdin, sys.stdout, sys.stderr = streams

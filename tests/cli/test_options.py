@@ -1,4 +1,4 @@
-"""Options that are taken together: a dataclass as options of its own, in every command alike."""
+"""Groups of options: a dataclass as options of its own, the same in every command."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ import inspect
 from dataclasses import fields
 from typing import Any
 
+import click
 import pytest
 
 from ggmlpy.cli import options
 from ggmlpy.cli.batched_bench import batched_bench
 from ggmlpy.cli.bench import bench
 from ggmlpy.cli.chat import chat
+from ggmlpy.cli.command import command
 from ggmlpy.cli.generate import generate
-from ggmlpy.cli.groups import BenchOptions, ModelOptions, SamplingOptions, grouped
+from ggmlpy.cli.options import BenchOptions, ModelOptions, SamplingOptions
 from ggmlpy.llama import Llama
 
 
 @pytest.mark.parametrize(
-    ("command", "group"),
+    ("of", "group"),
     [
         (generate, ModelOptions),
         (generate, SamplingOptions),
@@ -28,26 +30,27 @@ from ggmlpy.llama import Llama
         (batched_bench, BenchOptions),
     ],
 )
-def test_commands_have_the_options_of_their_groups(command: Any, group: Any) -> None:
-    parameters = inspect.signature(command).parameters
+def test_commands_have_the_options_of_their_groups(of: click.Command, group: type) -> None:
+    context = click.Context(of)
+    defaults = {p.name: p.get_default(context) for p in of.params}
     for field in fields(group):
-        assert parameters[field.name].default == field.default
-    assert group not in [p.annotation for p in parameters.values()]
+        assert defaults[field.name] == field.default
 
 
 def test_a_command_gets_its_group_as_one_value() -> None:
     got: dict[str, Any] = {}
 
-    @grouped
-    def command(prompt: options.Prompt = "x", *, sampling: SamplingOptions) -> None:
+    @command
+    @options.prompt
+    @options.sampling_options
+    def write(prompt: str, sampling: SamplingOptions) -> None:
         """What it does."""
         got.update(prompt=prompt, sampling=sampling)
 
-    given = {f.name: f.default for f in fields(SamplingOptions)}
-    command(prompt="y", **{**given, "top_k": 3})
+    write.main(["-p", "y", "--top-k", "3"], standalone_mode=False)
     assert got == {"prompt": "y", "sampling": SamplingOptions(top_k=3)}
-    assert command.__doc__ == "What it does."
-    assert next(iter(inspect.signature(command).parameters)) == "prompt"
+    assert write.help == "What it does."
+    assert [p.name for p in write.params] == ["prompt", *(f.name for f in fields(SamplingOptions))]
 
 
 def test_sampling_options_are_those_of_a_completion() -> None:

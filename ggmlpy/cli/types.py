@@ -1,0 +1,189 @@
+"""Types of option values: how each is read, and what is wrong with one that cannot be read."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any, TypeVar
+
+import click
+
+from ggmlpy.common.quoting import printable
+
+MAX_NUMBERS = 1000  # in a list such as 1-512
+
+_NUMBERS = re.compile(r"([0-9]+)(?:-([0-9]+)(?:([+*])([0-9]+))?)?")
+Value = TypeVar("Value")
+Parameter = click.Parameter | None
+Context = click.Context | None
+
+
+class Whole(click.ParamType[int]):
+    """An integer of `low` to `high`, or `unlimited`, a number that means no limit."""
+
+    name = "integer"
+
+    def __init__(
+        self, low: int = 0, high: int | None = None, *, unlimited: int | None = None
+    ) -> None:
+        self.low, self.high, self.unlimited = low, high, unlimited
+
+    def convert(self, value: Any, param: Parameter, ctx: Context) -> int:
+        try:
+            number = int(value)
+        except ValueError:
+            self.fail(f"{value!r} is not an integer.", param, ctx)
+        fits = self.low <= number and (self.high is None or number <= self.high)
+        if fits or number == self.unlimited:
+            return number
+        must = f"at least {self.low}" if self.high is None else f"in {self.low} … {self.high}"
+        nor = "" if self.unlimited is None else f", nor {self.unlimited} for no limit"
+        self.fail(f"{number} is not {must}{nor}.", param, ctx)
+
+
+class Real(click.ParamType[float]):
+    """A number of `low` to `high`. Without `low` any number, also inf and NaN."""
+
+    name = "number"
+
+    def __init__(self, low: float | None = None, high: float = math.inf) -> None:
+        self.low, self.high = low, high
+
+    def convert(self, value: Any, param: Parameter, ctx: Context) -> float:
+        try:
+            number = float(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        if self.low is None or self.low <= number <= self.high:
+            return number
+        must = f"at least {self.low:g}"
+        if self.high != math.inf:
+            must = f"in {self.low:g} … {self.high:g}"
+        self.fail(f"{number} is not {must}.", param, ctx)
+
+
+class Threads(Whole):
+    """A number of CPU threads."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+    def convert(self, value: Any, param: Parameter, ctx: Context) -> int:
+        from ggmlpy.backends.cpu.runner import MAX_THREADS
+
+        return Whole(1, MAX_THREADS).convert(value, param, ctx)
+
+
+class Numbers(click.ParamType[list[int]]):
+    """A list of integers such as `128,512`, each of `low` to `high`.
+
+    As in llama.cpp `8-16` are all from 8 to 16, `8-16+4` every fourth, `8-64*2` the doubles of 8.
+    """
+
+    name = "numbers"
+
+    def __init__(self, low: int) -> None:
+        self.low = low
+
+    def convert(self, value: Any, param: Parameter, ctx: Context) -> list[int]:
+        if isinstance(value, list):
+            return value
+        parts = [_range(part.strip()) for part in value.split(",")]
+        numbers = [number for part in parts for number in part]
+        if not all(parts) or min(numbers) < self.low:
+            self.fail(
+                f"{value!r} is not a list of integers of at least {self.low}, such as 128,512 or"
+                " 8-64*2.",
+                param,
+                ctx,
+            )
+        if len(numbers) > MAX_NUMBERS:
+            self.fail(f"{value!r} are more than {MAX_NUMBERS} numbers.", param, ctx)
+        return numbers
+
+
+class ThreadNumbers(Numbers):
+    """A list of numbers of CPU threads."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+    def convert(self, value: Any, param: Parameter, ctx: Context) -> list[int]:
+        from ggmlpy.backends.cpu.runner import MAX_THREADS
+
+        numbers = super().convert(value, param, ctx)
+        if max(numbers) > MAX_THREADS:
+            self.fail(f"{max(numbers)} is more than {MAX_THREADS}.", param, ctx)
+        return numbers
+
+
+class PromptAndText(click.ParamType[tuple[int, int]]):
+    """Two integers such as `512,128`."""
+
+    name = "numbers"
+
+    def convert(self, value: Any, param: Parameter, ctx: Context) -> tuple[int, int]:
+        numbers = Numbers(1).convert(value, param, ctx)
+        if len(numbers) != 2:
+            must = "two numbers, of prompt tokens and of generated ones, such as 512,128"
+            self.fail(f"{value!r} is not {must}.", param, ctx)
+        return numbers[0], numbers[1]
+
+
+class Switch(click.ParamType[str]):
+    """`on`, `off` or `auto`; llama-bench has 1 and 0."""
+
+    name = "switch"
+
+    def convert(self, value: Any, param: Parameter, ctx: Context) -> str:
+        word = {"1": "on", "0": "off"}.get(value, value)
+        if word not in ("on", "off", "auto"):
+            self.fail(f"{value!r} is not on, off or auto.", param, ctx)
+        return str(word)
+
+
+class Overrides(click.ParamType[dict[str, str]]):
+    """`PATTERN=BACKEND,PATTERN=BACKEND` as pairs."""
+
+    name = "overrides"
+
+    def convert(self, value: Any, param: Parameter, ctx: Context) -> dict[str, str]:
+        if isinstance(value, dict):
+            return value
+        pairs = [part.rpartition("=") for part in value.split(",") if part]
+        for pattern, equals, name in pairs:
+            if not (pattern and equals and name):
+                must = "PATTERN=BACKEND, or several with commas"
+                self.fail(f"{value!r} is not {must}.", param, ctx)
+        return {pattern: name for pattern, _, name in pairs}
+
+
+class Regex(click.ParamType[re.Pattern[str]]):
+    """A regular expression."""
+
+    name = "regex"
+
+    def convert(self, value: Any, param: Parameter, ctx: Context) -> re.Pattern[str]:
+        try:
+            return re.compile(value)
+        except re.error as error:
+            self.fail(f"{value!r} is not a regular expression: {printable(str(error))}", param, ctx)
+
+
+def _range(text: str) -> list[int]:
+    """The numbers of `8`, `8-16`, `8-16+4` or `8-64*2`; none if it is none of these.
+
+    A list that is too long is cut where that is known.
+    """
+    found = _NUMBERS.fullmatch(text)
+    if found is None:
+        return []
+    first, last = int(found[1]), int(found[2] or found[1])
+    by, step = found[3] or "+", int(found[4] or 1)
+    if step < 1 if by == "+" else step < 2 or first < 1:
+        return []  # it would never end
+    numbers: list[int] = []
+    while first <= last and len(numbers) <= MAX_NUMBERS:
+        numbers.append(first)
+        first = first + step if by == "+" else first * step
+    return numbers
