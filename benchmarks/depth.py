@@ -39,11 +39,11 @@ from ggmlpy.backends.cpu.cores import default_n_threads
 from ggmlpy.bench.bandwidth import read_bandwidth
 
 LAYOUTS = ("split", "unified", "interleaved")
-N_WARM = 1  # steps before those that are timed: the first may have to build a plan
+N_WARM = 1  # steps before those that are timed: the first may have to build a graph
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Settings:
     """What is measured, and how often."""
 
     n_seqs: int
@@ -90,42 +90,44 @@ class Row:
         return peer / ours if ours and peer else None
 
 
-def measure(plan: Plan, engines: Sequence[EngineProcess]) -> Iterator[Row]:
+def measure(settings: Settings, engines: Sequence[EngineProcess]) -> Iterator[Row]:
     """Every layout at every depth, on engines that have loaded a model, ggmlpy the first."""
     ours = engines[0]
     opened: bool | None = None
-    for layout in plan.layouts:
+    for layout in settings.layouts:
         unified = layout != "split"
         taking_part = [ours] if layout == "interleaved" else list(engines)
         if unified is not opened:
             for engine in engines:
-                tell(f"{engine.name}, {layout}: a prompt of {max(plan.depths)} tokens")
-                engine.open(plan.n_ctx, plan.n_seqs, unified, plan.type_k, plan.type_v)
-                engine.prepare(plan.depths)
+                tell(f"{engine.name}, {layout}: a prompt of {max(settings.depths)} tokens")
+                engine.open(
+                    settings.n_ctx, settings.n_seqs, unified, settings.type_k, settings.type_v
+                )
+                engine.prepare(settings.depths)
             opened = unified
-        for depth in plan.depths:
+        for depth in settings.depths:
             if layout == "interleaved" and depth == 0:
                 continue  # nothing lies anywhere: it is the unified cache
-            tell(f"{layout}, depth {depth}, {plan.n_rounds} rounds of {plan.n_steps} steps")
-            yield _row(plan, layout, depth, taking_part)
+            tell(f"{layout}, depth {depth}, {settings.n_rounds} rounds of {settings.n_steps} steps")
+            yield _row(settings, layout, depth, taking_part)
 
 
-def _row(plan: Plan, layout: str, depth: int, engines: Sequence[EngineProcess]) -> Row:
+def _row(settings: Settings, layout: str, depth: int, engines: Sequence[EngineProcess]) -> Row:
     rounds = in_turns(
         engines,
-        plan.n_rounds,
+        settings.n_rounds,
         lambda engine: engine.decode(
-            plan.n_seqs,
-            plan.n_steps,
+            settings.n_seqs,
+            settings.n_steps,
             depth=depth,
             n_warm=N_WARM,
             interleaved=layout == "interleaved",
         ),
     )
     steps_s = {name: [s for seconds in each for s in seconds] for name, each in rounds.items()}
-    half_way = depth + N_WARM + (plan.n_steps + 1) // 2
-    bytes_read = engines[0].step_bytes(plan.n_seqs, half_way)
-    return Row(depth, layout, plan.n_seqs, steps_s, bytes_read)
+    half_way = depth + N_WARM + (settings.n_steps + 1) // 2
+    bytes_read = engines[0].step_bytes(settings.n_seqs, half_way)
+    return Row(depth, layout, settings.n_seqs, steps_s, bytes_read)
 
 
 # --- showing ------------------------------------------------------------------------------------
@@ -221,8 +223,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     return options
 
 
-def run(plan: Plan, options: argparse.Namespace) -> None:
-    """Both engines through the plan: shown, and kept if that is wished."""
+def run(settings: Settings, options: argparse.Namespace) -> None:
+    """Both engines on these settings; shows the results, and keeps them if --save is given."""
     engines: list[EngineProcess] = []
     try:
         engines.append(EngineProcess.ours(options.backend))
@@ -234,15 +236,15 @@ def run(plan: Plan, options: argparse.Namespace) -> None:
         for engine in engines:
             tell(f"{engine.name} loads {options.model.name}")
             engine.load(options.model, options.threads)
-        rows = list(measure(plan, engines))
+        rows = list(measure(settings, engines))
         bandwidths.append(read_bandwidth(options.threads))
         doubts = report.warnings_of(about, engines)
     finally:
         for engine in engines:
             engine.close()
     bandwidth = statistics.mean(bandwidths)
-    cache = f"{plan.type_k}/{plan.type_v}"
-    show(rows, bandwidth, f"{options.model.name}, {plan.n_seqs} sequences, cache {cache}")
+    cache = f"{settings.type_k}/{settings.type_v}"
+    show(rows, bandwidth, f"{options.model.name}, {settings.n_seqs} sequences, cache {cache}")
     report.warn(doubts)
     if options.save:
         entry = {
@@ -250,15 +252,15 @@ def run(plan: Plan, options: argparse.Namespace) -> None:
             "read_bandwidth_gbs": bandwidth / 1e9,
             "idle_share": {engine.name: engine.idle_share for engine in engines},
             "doubts": doubts,
-            "plan": asdict(plan),
+            "plan": asdict(settings),
             "rows": as_entries(rows, bandwidth),
         }
-        save(options.save, f"{options.model.stem}, {plan.n_seqs} sequences, {cache}", entry)
+        save(options.save, f"{options.model.stem}, {settings.n_seqs} sequences, {cache}", entry)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
-    plan = Plan(
+    settings = Settings(
         n_seqs=options.sequences,
         depths=options.depths,
         layouts=options.layouts,
@@ -268,7 +270,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         type_v=options.type_v,
     )
     try:
-        run(plan, options)
+        run(settings, options)
     except (EngineError, OSError) as error:
         return report.fail(error)
     except KeyboardInterrupt:

@@ -61,7 +61,7 @@ SAME_NMSE = 1e-2  # of logits: rounding of activations makes about 1e-4, another
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Settings:
     """What is measured, and how often."""
 
     tests: Sequence[str]
@@ -107,51 +107,51 @@ class Figure:
 class Bench:
     """The engines on one model."""
 
-    def __init__(self, path: Path, plan: Plan, engines: Sequence[EngineProcess]) -> None:
+    def __init__(self, path: Path, settings: Settings, engines: Sequence[EngineProcess]) -> None:
         self.path = path
-        self.plan = plan
+        self.settings = settings
         self.engines = engines
         self.bandwidths: list[float] = []
         self.logits_nmse: float | None = None
 
     def run(self) -> Iterator[Figure]:
-        """The tests of the plan that need no fresh process."""
-        if not {"prompt", "streams"} & set(self.plan.tests):
+        """The tests that need no fresh process."""
+        if not {"prompt", "streams"} & set(self.settings.tests):
             return
         for engine in self.engines:
             tell(f"{engine.name} loads {self.path.name}")
-            engine.load(self.path, self.plan.n_threads)
-        if "prompt" in self.plan.tests:
+            engine.load(self.path, self.settings.n_threads)
+        if "prompt" in self.settings.tests:
             yield self._prompt()
-        if "streams" in self.plan.tests:
-            for n_seqs in self.plan.streams:
+        if "streams" in self.settings.tests:
+            for n_seqs in self.settings.streams:
                 yield self._streams(n_seqs)
-        self.bandwidths.append(read_bandwidth(self.plan.n_threads))
+        self.bandwidths.append(read_bandwidth(self.settings.n_threads))
 
     def _prompt(self) -> Figure:
-        n = self.plan.n_prompt
+        n = self.settings.n_prompt
         for engine in self.engines:
             tell(f"{engine.name} warms up")
             engine.open(n)
             engine.prompt(n)
-        self.logits_nmse = compare_logits(self.path, self.plan, self.engines)
-        tell(f"prompt, {n} tokens, {self.plan.n_repeat} times each")
-        seconds = in_turns(self.engines, self.plan.n_repeat, lambda engine: engine.prompt(n))
+        self.logits_nmse = compare_logits(self.path, self.settings, self.engines)
+        tell(f"prompt, {n} tokens, {self.settings.n_repeat} times each")
+        seconds = in_turns(self.engines, self.settings.n_repeat, lambda engine: engine.prompt(n))
         rates = {name: [n / s for s in each] for name, each in seconds.items()}
         return Figure(f"prompt {n}", "t/s", rates)
 
     def _streams(self, n_seqs: int) -> Figure:
-        plan = self.plan
-        tell(f"{n_seqs} streams, {plan.n_stream_steps} steps, {plan.n_repeat} times each")
+        settings = self.settings
+        tell(f"{n_seqs} streams, {settings.n_stream_steps} steps, {settings.n_repeat} times each")
         for engine in self.engines:
-            engine.open(n_seqs * (plan.stream_depth + plan.n_stream_steps), n_seqs)
-            engine.prepare([plan.stream_depth])
-            engine.decode(n_seqs, 1, depth=plan.stream_depth)
-        self.bandwidths.append(read_bandwidth(plan.n_threads))
-        n_steps, depth = plan.n_stream_steps, plan.stream_depth
+            engine.open(n_seqs * (settings.stream_depth + settings.n_stream_steps), n_seqs)
+            engine.prepare([settings.stream_depth])
+            engine.decode(n_seqs, 1, depth=settings.stream_depth)
+        self.bandwidths.append(read_bandwidth(settings.n_threads))
+        n_steps, depth = settings.n_stream_steps, settings.stream_depth
         seconds = in_turns(
             self.engines,
-            plan.n_repeat,
+            settings.n_repeat,
             lambda engine: sum(engine.decode(n_seqs, n_steps, depth=depth)),
         )
         rates = {name: [n_seqs * n_steps / s for s in each] for name, each in seconds.items()}
@@ -164,13 +164,15 @@ def _token_bytes(ours: EngineProcess, n_seqs: int, n_steps: int, depth: int) -> 
     return ours.step_bytes(n_seqs, depth + (n_steps + 1) // 2) / n_seqs
 
 
-def compare_logits(path: Path, plan: Plan, engines: Sequence[EngineProcess]) -> float | None:
+def compare_logits(
+    path: Path, settings: Settings, engines: Sequence[EngineProcess]
+) -> float | None:
     """Both must compute the same: of the same prompt, whatever it is, nearly equal logits."""
-    return check_same(path, [logits_of(engine, plan) for engine in engines])
+    return check_same(path, [logits_of(engine, settings) for engine in engines])
 
 
-def logits_of(engine: EngineProcess, plan: Plan) -> Floats:
-    engine.prompt(min(16, plan.n_prompt))
+def logits_of(engine: EngineProcess, settings: Settings) -> Floats:
+    engine.prompt(min(16, settings.n_prompt))
     return np.frombuffer(engine.logits(), "<f4")
 
 
@@ -198,9 +200,9 @@ def nmse(a: Floats, b: Floats) -> float:
 class FreshProcesses:
     """The tests that are done in one, each time: loading and writing."""
 
-    def __init__(self, path: Path, plan: Plan) -> None:
+    def __init__(self, path: Path, settings: Settings) -> None:
         self.path = path
-        self.plan = plan
+        self.settings = settings
         self.bandwidths: list[float] = []
         self._loaded_s: dict[str, list[float]] = {}
         self._peaks: dict[str, list[float]] = {}
@@ -211,21 +213,21 @@ class FreshProcesses:
 
     def run(self, peer: str | None, backend: str) -> list[Figure]:
         """In turns; one of each before, which brings the file into the page cache."""
-        tests = [test for test in ("load", "decode") if test in self.plan.tests]
+        tests = [test for test in ("load", "decode") if test in self.settings.tests]
         if not tests:
             return []
-        tell(f"{' and '.join(tests)}, {self.plan.n_repeat} fresh processes each")
+        tell(f"{' and '.join(tests)}, {self.settings.n_repeat} fresh processes each")
         logits = []
         for engine in started(peer, backend):
             with engine:
-                engine.first_token(self.path, self.plan.n_threads, CONTEXT)
-                logits.append(logits_of(engine, self.plan))
+                engine.first_token(self.path, self.settings.n_threads, CONTEXT)
+                logits.append(logits_of(engine, self.settings))
         self.logits_nmse = check_same(self.path, logits)
-        for _ in range(self.plan.n_repeat):
+        for _ in range(self.settings.n_repeat):
             for engine in started(peer, backend):
                 with engine:
                     self._measure(engine)
-            self.bandwidths.append(read_bandwidth(self.plan.n_threads))
+            self.bandwidths.append(read_bandwidth(self.settings.n_threads))
         figures = []
         if "decode" in tests:
             figures.append(Figure("decode", "t/s", self._rates, self._token_bytes))
@@ -238,9 +240,9 @@ class FreshProcesses:
         return figures
 
     def _measure(self, engine: EngineProcess) -> None:
-        plan = self.plan
-        loaded_s = engine.first_token(self.path, plan.n_threads, CONTEXT)
-        engine.prompt(min(plan.n_prompt, CONTEXT))
+        settings = self.settings
+        loaded_s = engine.first_token(self.path, settings.n_threads, CONTEXT)
+        engine.prompt(min(settings.n_prompt, CONTEXT))
         memory = engine.resident_bytes()
         self._loaded_s.setdefault(engine.name, []).append(loaded_s)
         self._peaks.setdefault(engine.name, []).append(memory["peak"] / 1e6)
@@ -248,13 +250,13 @@ class FreshProcesses:
         if is_ours:
             needed = self.path.stat().st_size + memory["cache"] + memory["compute"]
             self._surplus.append(memory["peak"] / needed)
-        if "decode" in plan.tests:
-            engine.open(plan.n_decode)
+        if "decode" in settings.tests:
+            engine.open(settings.n_decode)
             engine.decode(1, 1)
-            seconds = sum(engine.decode(1, plan.n_decode))
-            self._rates.setdefault(engine.name, []).append(plan.n_decode / seconds)
+            seconds = sum(engine.decode(1, settings.n_decode))
+            self._rates.setdefault(engine.name, []).append(settings.n_decode / seconds)
             if is_ours:
-                self._token_bytes = _token_bytes(engine, 1, plan.n_decode, 0)
+                self._token_bytes = _token_bytes(engine, 1, settings.n_decode, 0)
 
 
 def started(peer: str | None, backend: str) -> Iterator[EngineProcess]:
@@ -356,19 +358,19 @@ def model_files(options: argparse.Namespace) -> Iterator[Path]:
             yield Path(model)
 
 
-def run(path: Path, plan: Plan, options: argparse.Namespace) -> None:
+def run(path: Path, settings: Settings, options: argparse.Namespace) -> None:
     """All tests on one file: shown, and kept if that is wished."""
     engines: list[EngineProcess] = []
     try:
         engines.extend(started(options.peer, options.backend))
-        about = about_run(plan.n_threads, engines)
-        bench = Bench(path, plan, engines)
+        about = about_run(settings.n_threads, engines)
+        bench = Bench(path, settings, engines)
         figures = list(bench.run())
         doubts = report.warnings_of(about, engines)
     finally:
         for engine in engines:
             engine.close()
-    fresh = FreshProcesses(path, plan)
+    fresh = FreshProcesses(path, settings)
     figures += fresh.run(options.peer, options.backend)
     bandwidth = statistics.median([*bench.bandwidths, *fresh.bandwidths])
     show(path.name, figures, bandwidth)
@@ -381,7 +383,7 @@ def run(path: Path, plan: Plan, options: argparse.Namespace) -> None:
             "logits_nmse": fresh.logits_nmse if bench.logits_nmse is None else bench.logits_nmse,
             "idle_share": {engine.name: engine.idle_share for engine in engines},
             "doubts": doubts,
-            "plan": asdict(plan),
+            "plan": asdict(settings),
             "figures": as_entry(figures, bandwidth),
         }
         save(options.save, path.stem, entry)
@@ -389,7 +391,7 @@ def run(path: Path, plan: Plan, options: argparse.Namespace) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
-    plan = Plan(
+    settings = Settings(
         tests=options.only,
         n_repeat=options.repeat,
         n_threads=options.threads,
@@ -401,7 +403,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     try:
         for path in model_files(options):
-            run(path, plan, options)
+            run(path, settings, options)
     except (EngineError, GgmlpyError, OSError) as error:
         return report.fail(error)
     except KeyboardInterrupt:

@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy.backends.base import Backend
-from ggmlpy.common.arguments import as_whole, checked
+from ggmlpy.common.arguments import as_whole, checked, kind_of
 from ggmlpy.common.limits import starting_threads
 from ggmlpy.common.own_folder import default_folder
 from ggmlpy.common.system_memory import give_back_free_memory
 from ggmlpy.engine.completions import Completions
 from ggmlpy.engine.engine import Engine
-from ggmlpy.errors import AllocationError, BadBatch, StateError, WeightError
+from ggmlpy.errors import AllocationError, ArgumentError, BadBatch, WeightError
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.gguf.kept_digests import KeptDigests
 from ggmlpy.graph.types import TensorType
@@ -43,10 +43,10 @@ from ggmlpy.text.tokenizer import Tokenizer
 class Llama(Completions):
     """A GGUF model ready to generate: `llm(prompt)`, `create_chat_completion`, `generate`.
 
-    What the memory holds is never run again where a prompt begins like it. Raises FileError,
-    Unsupported or BackendError, each with what is wrong and what must be.
+    Prompts reuse a prefix that the memory already holds. Methods may be called from several
+    threads; requests run together as far as sequences allow.
 
-    May be used from several threads: what they ask for runs together, as sequences allow.
+    Raises FileError, Unsupported, BackendError or ArgumentError if the model cannot be loaded.
     """
 
     @checked
@@ -72,31 +72,31 @@ class Llama(Completions):
     ) -> None:
         """Load a model.
 
-        model_path     the GGUF file; of a split model, its first file. It must stay as it is while
-                       the model is in use: float weights are read where it is mapped
+        model_path     the GGUF file; of a split model, its first file. It must not change while the
+                       model is in use: float weights are read from the mapped file
         n_ctx          tokens of all sequences together; 0: `n_seq_max` times `n_ctx_seq`, or what
-                       the model was trained with, as far as half of the machine's memory holds it
+                       the model was trained with, reduced to fit in half of the machine's memory
         n_ctx_seq      tokens that one sequence may have; 0: its equal part of `n_ctx`, or with
                        `kv_unified` all of it
-        n_batch        tokens that are given at a time: `n_ubatch` is never more
-        n_ubatch       tokens that run at a time: more read prompts faster and take more memory
-        n_seq_max      sequences that can be under way together
-        kv_unified     they share one cache, not one for each: a sequence may take what others leave
+        n_batch        tokens that are given at a time, an upper limit of `n_ubatch`
+        n_ubatch       tokens that run at a time: more make prompts faster, and take more memory
+        n_seq_max      sequences that can run together
+        kv_unified     all sequences share one cache, instead of an equal part for each
         type_k, type_v types of the KV cache: "f32", "f16", "bf16", "q8_0", "q4_0" …, or ggml's ids
-        flash_attn     attention as one fused node; False: step by step
+        flash_attn     attention as one fused node; False: as separate ones
         backend        what computes: "cpu", "reference", an installed one; "auto" is the fastest
-        n_threads      CPU threads; None: one a core, and one alone where there is little to do
+        n_threads      CPU threads; None: one per core, or a single one for small steps
         n_gpu_layers   how many of the last layers, the output among them, lie on a backend with
                        memory of its own; -1: all
         override_tensors  for names of tensors that a pattern matches (a regular expression) the
                        backend that they lie on, before n_gpu_layers
-        seed           of every call that names none; None or -1: a fresh one each time
-        verbose        print what was decided (`describe`), and timings after each completion
+        seed           the default of all calls; None or -1: a random one for each
+        verbose        print `describe()`, and timings after each completion
         """
         started = perf_counter()
         if n_threads is not None:
             check_least("n_threads", n_threads, 1)
-        SamplingParams(seed=None if seed == -1 else seed)  # refused now, not by the first call
+        SamplingParams(seed=None if seed == -1 else seed)  # an error now, not in the first call
         check_least("n_batch", n_batch, 1)
         check_least("n_ubatch", n_ubatch, 1)
         self._file = GGUFFile.open(model_path)
@@ -125,7 +125,7 @@ class Llama(Completions):
             )
         except MemoryError as error:
             raise AllocationError(
-                f"a KV cache for n_ctx = {sizes.n_ctx} tokens: {error}; say a smaller n_ctx"
+                f"a KV cache for n_ctx = {sizes.n_ctx} tokens: {error}; use a smaller n_ctx"
             ) from None
         metadata = self._file.metadata
         tokenizer = Tokenizer.from_metadata(metadata, self._file.name)
@@ -141,7 +141,7 @@ class Llama(Completions):
         self._n_batch = n_batch
         self._fingerprint: Fingerprint | None = None
         with _beside(tokenizer.prepare, give_back_free_memory):
-            self._context.warm_up()  # mostly packing or reading weights: leaves Python to others
+            self._context.warm_up()  # mostly packs and reads weights without the GIL
         self._file.release_metadata()
         self.load_s = self._answers.load_s = perf_counter() - started
         if verbose:
@@ -158,7 +158,7 @@ class Llama(Completions):
         return self._context.sizes.n_ctx_seq
 
     def n_vocab(self) -> int:
-        """Tokens in the vocabulary; rows that pad the embedding beyond it are no tokens."""
+        """Tokens in the vocabulary, without rows that pad the embedding."""
         return self.engine.n_vocab
 
     def n_embd(self) -> int:
@@ -207,7 +207,7 @@ class Llama(Completions):
         return self.tokenizer.decode(tokens, special=special)
 
     def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
-        """Logits of a fresh sequence at every token: [n_tokens, n_vocab]. Resets the model.
+        """The logits of every token of a new sequence, [n_tokens, n_vocab]. Resets the model.
 
         Raises BadBatch for tokens outside the vocabulary, or more than the context of a sequence.
         """
@@ -227,21 +227,21 @@ class Llama(Completions):
 
     @property
     def held_tokens(self) -> dict[int, list[int]]:
-        """The tokens that the memory holds, by sequence: a prompt that begins like them runs on."""
+        """The tokens that the memory holds, by sequence; prompts reuse them as a prefix."""
         with self._answers.lock:
             slots = self.engine.slots.all
             return {slot.seq: list(slot.tokens) for slot in slots if slot.tokens}
 
     def save_state(self, path: str | Path | None = None, *, seq: int | None = None) -> LlamaState:
-        """What the memory holds of sequence `seq`, or of all: to `load_state` here or elsewhere.
+        """The state of sequence `seq`, or of all sequences, for `load_state` here or elsewhere.
 
-        With `path` it is written to a file too, whole or not at all. The first state that a model
-        saves or loads reads all of its file, once for all processes; `progress.listening` tells how
-        far that is. Raises BadBatch for a sequence that there is not, FileError for a file that
-        cannot be written, and for a model's that cannot be read or was written to meanwhile.
+        With `path` it is also written to a file, atomically. The first state that a model saves or
+        loads hashes its whole file, once for all processes; `progress.listening` reports the
+        progress. Raises ArgumentError for a sequence that does not exist, FileError for a file that
+        cannot be written, and for a model file that cannot be read or has changed.
         """
         self._check_open()
-        fingerprint = self._own_fingerprint()  # not under the lock: others generate meanwhile
+        fingerprint = self._own_fingerprint()  # outside the lock, so that others can generate
         with self._answers.lock:
             states = self.engine.slots.save(seq)
         state = LlamaState(states, Path(self.model_path).name, fingerprint)
@@ -250,16 +250,16 @@ class Llama(Completions):
         return state
 
     def load_state(self, state: LlamaState | bytes | str | Path, *, seq: int | None = None) -> None:
-        """Hold what `save_state` saved, instead of all that is held: prompts go on from there.
+        """Replace what the memory holds by a state that `save_state` saved.
 
-        `state` may be the bytes of one, or the path of its file. It may come from a model with any
-        other n_ctx, streams, K/V types (K and V are converted), flash_attn and backend, but of the
-        same weights and hyper-parameters. With `seq` a state of one sequence becomes that sequence,
-        others stay.
+        `state` may also be the bytes of one, or the path of its file. It may come from a model with
+        other n_ctx, streams, K/V types (K and V are converted), flash_attn and backend, but with
+        the same weights and hyper-parameters. With `seq` a state of one sequence becomes that
+        sequence, and the others stay.
 
-        Raises StateError for what is damaged or of another model, BadBatch for a sequence that
-        there is not or that is being written, CacheFull where there is no room; nothing is changed
-        then.
+        Raises StateError for a damaged state or one of another model, ArgumentError for a sequence
+        that does not exist, CacheFull if it does not fit, GgmlpyError while requests run. Nothing
+        is changed then.
         """
         self._check_open()
         if isinstance(state, bytes | bytearray | memoryview):
@@ -267,8 +267,8 @@ class Llama(Completions):
         elif isinstance(state, str | Path):
             state = LlamaState.read(state)
         elif not isinstance(state, LlamaState):
-            raise StateError(
-                f"a state is a LlamaState, bytes or a path, not {type(state).__name__}"
+            raise ArgumentError(
+                f"load_state: state is {kind_of(state)}: it must be a LlamaState, bytes or a path"
             )
         fingerprint = self._own_fingerprint()
         with self._answers.lock:
@@ -282,14 +282,14 @@ class Llama(Completions):
         return self._fingerprint
 
     def reset(self) -> None:
-        """Forget what the memory holds, and end what is being written.
+        """Clear the memory, and end all running requests.
 
-        Never changes a later result, only what has to be run again.
+        This does not change later results, but prompts cannot reuse anything.
         """
         self._answers.reset()
 
     def close(self) -> None:
-        """End what is being written and let go of the file: what uses the model then raises."""
+        """End all running requests and close the file. Later calls raise GgmlpyError."""
         if not self._closed:
             self.reset()
             self._closed = True
@@ -309,7 +309,7 @@ class Llama(Completions):
 
 @contextmanager
 def _beside(*steps: Callable[[], None]) -> Iterator[None]:
-    """Does the steps one after another in a thread of their own, which ends with the block."""
+    """Run the steps in order, in a thread that ends with the block."""
 
     def do() -> None:
         for step in steps:

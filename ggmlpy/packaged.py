@@ -1,4 +1,4 @@
-"""The model that comes with ggmlpy: tells little stories; trained by the scripts in training/."""
+"""The model in the package: it tells short stories, and was trained by training/."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from ggmlpy.errors import MissingFile
 
 
 def packaged_model() -> Path:
-    """Its path. Raises MissingFile where an installation left it out."""
+    """The path of the packaged model. Raises MissingFile if it is not installed."""
     path = Path(str(files("ggmlpy") / "data" / "stories.gguf"))
     if not path.is_file():
-        raise MissingFile(f"{path.name}: this installation has no model of its own; name one: -m")
+        raise MissingFile(f"{path.name}: this installation has no packaged model; name one: -m")
     return path

@@ -1,7 +1,7 @@
-"""How fast a model reads prompts and writes, for one sequence and for many: llama.cpp's tests.
+"""Speed of prompt processing and decoding, for one sequence and for many: llama.cpp's tests.
 
-Tokens are random and nothing is sampled, so what counts is the model alone. Neither compiling
-kernels nor building the plan of a shape that is new counts: what had to build one is run again.
+Tokens are random and nothing is sampled, so that only the model is measured. Compiling kernels and
+building graphs does not count: a run that had to build one is repeated.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Measured = TypeVar("Measured")
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """How the model runs. Names and defaults are those of `Llama`."""
+    """How the model runs, with the names and defaults of `Llama`."""
 
     n_batch: int = 2048
     n_ubatch: int = 512
@@ -45,14 +45,14 @@ class Setup:
 
     @property
     def threads(self) -> int:
-        """CPU threads; where none are asked for, the most that a large plan gets."""
+        """CPU threads; the default is the number that a large graph gets."""
         return self.n_threads or default_n_threads()
 
 
 def open_context(
     file: GGUFFile, setup: Setup, *, n_ctx: int, n_seq_max: int = 1, kv_unified: bool = False
 ) -> Context:
-    """The file's model ready to be measured. Raises what loading a model raises."""
+    """The file's model, loaded and warmed up. Raises what loading a model raises."""
     context = Context(
         load_model(file),
         backends_for(setup.backend, setup.n_threads),
@@ -71,21 +71,21 @@ def open_context(
 
 
 def backends_used(context: Context) -> list[str]:
-    """The backends that run nodes of the plan that was last in use, the wished one first."""
+    """The backends that run nodes of the last graph, the preferred one first."""
     used = context.ops_by_backend()
     return [backend.name for backend in context.backends if backend.name in used]
 
 
 def threads_used(context: Context) -> int:
-    """CPU threads of the plan that was last in use."""
+    """CPU threads of the last graph."""
     return next(reversed(context.plans.plans.values())).executable.n_threads
 
 
 def with_plans_ready(context: Context, measure: Callable[[], Measured]) -> Measured:
-    """What `measure` gives where its plans are there: it is run again if it built some.
+    """The result of `measure`, which is run again if it had to build a graph.
 
-    That first run has been through the memory of arenas and caches as well. A run of more shapes
-    than a context keeps plans for builds them every time, as it does in use.
+    The first run has also touched the memory of arenas and caches. A run with more shapes than a
+    context keeps builds graphs every time, as it would in use.
     """
     n_built = context.n_plans_built
     measured = measure()
@@ -97,7 +97,7 @@ def with_plans_ready(context: Context, measure: Callable[[], Measured]) -> Measu
 
 @dataclass(frozen=True, slots=True)
 class SpeedTest:
-    """A prompt of so many tokens, then so many written one by one, after `depth` that are there."""
+    """A prompt, then tokens generated one by one, after `depth` tokens in the cache."""
 
     n_prompt: int = 0
     n_generated: int = 0
@@ -105,7 +105,7 @@ class SpeedTest:
 
     @property
     def n_tokens(self) -> int:
-        """What is timed."""
+        """Tokens that are timed."""
         return self.n_prompt + self.n_generated
 
     @property
@@ -118,7 +118,7 @@ class SpeedTest:
 
 @dataclass(frozen=True, slots=True)
 class SpeedResult:
-    """How long each repetition of a test took."""
+    """The duration of each repetition of a test."""
 
     test: SpeedTest
     samples_s: tuple[float, ...]
@@ -127,7 +127,7 @@ class SpeedResult:
 
     @property
     def rates(self) -> list[float]:
-        """Tokens a second."""
+        """Tokens per second."""
         return [self.test.n_tokens / s for s in self.samples_s]
 
     @property
@@ -141,14 +141,14 @@ class SpeedResult:
 
     @property
     def bandwidth(self) -> float:
-        """Bytes read a second, at least."""
+        """A lower bound of the bytes read per second."""
         return self.bytes_read * self.mean_rate / self.test.n_tokens
 
 
 def measure_speed(
     context: Context, file: GGUFFile, test: SpeedTest, *, n_repeat: int, n_batch: int
 ) -> SpeedResult:
-    """Run a test `n_repeat` times, and once before that to warm up. Empties the memory."""
+    """Run a test `n_repeat` times after a warm-up. Clears the memory."""
     before = _deep_state(context, test.depth, n_batch)
     warm_up = replace(test, n_generated=min(1, test.n_generated))
     _run_test(context, warm_up, before, n_batch)
@@ -160,7 +160,7 @@ def measure_speed(
 
 
 def _deep_state(context: Context, depth: int, n_batch: int) -> SequenceState | None:
-    """What the memory holds of a sequence of `depth` tokens: run once, put back for each sample."""
+    """The state of a sequence of `depth` tokens, which is restored for each sample."""
     if depth == 0:
         return None
     context.memory.clear()
@@ -171,7 +171,7 @@ def _deep_state(context: Context, depth: int, n_batch: int) -> SequenceState | N
 def _run_test(
     context: Context, test: SpeedTest, before: SequenceState | None, n_batch: int
 ) -> float:
-    """Seconds that it took."""
+    """The duration of a test in seconds."""
     context.memory.clear()
     if before is not None:
         put_state(context.memory, 0, before)
@@ -188,7 +188,7 @@ def _run_test(
 
 
 def bytes_read(file: GGUFFile, context: Context, test: SpeedTest, n_batch: int) -> int:
-    """Bytes that a test reads at least: in each ubatch all weights, and K and V of the sequence."""
+    """Bytes that a test reads at least: in each ubatch all weights, K and V of the sequence."""
     n_ubatch = context.sizes.n_ubatch
     ends = []
     for batch in range(0, test.n_prompt, n_batch):
@@ -200,10 +200,9 @@ def bytes_read(file: GGUFFile, context: Context, test: SpeedTest, n_batch: int) 
 
 
 def weight_bytes(file: GGUFFile, context: Context) -> int:
-    """Bytes of the weights that one decode step reads, as the file stores them.
+    """Bytes of the weights that one decode step reads, as stored in the file.
 
-    Of experts those that a token goes through; not the token embedding, unless it is the output
-    matrix too.
+    Of experts only the used ones count, and the token embedding only if it is the output matrix.
     """
     h = context.model.hparams
     passed_over = set(context.model.weights.unused())
@@ -233,9 +232,9 @@ def kept_bytes(memory: SequenceMemory, n_tokens: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class BatchedCase:
-    """As many sequences side by side, each with a prompt; then each writes, a token a step.
+    """Several sequences, each with a prompt, which then decode together, one token per step.
 
-    `shared`: the prompt is run once, for all of them. `separate`: one writes after the other.
+    `shared`: the prompt is run once, for all of them. `separate`: they decode one after the other.
     """
 
     n_prompt: int
@@ -245,12 +244,12 @@ class BatchedCase:
     separate: bool = False
 
     def n_kv(self, unified: bool) -> int:
-        """Tokens that the memory holds in the end."""
+        """Tokens that the memory holds at the end."""
         prompts = 1 if self.shared and unified else self.n_seqs
         return prompts * self.n_prompt + self.n_seqs * self.n_generated
 
     def n_ctx(self, unified: bool, n_seq_max: int) -> int:
-        """The context that it needs where `n_seq_max` sequences have room."""
+        """The context size that it needs with `n_seq_max` sequences."""
         if unified:
             return self.n_kv(unified)
         return n_seq_max * (self.n_prompt + self.n_generated)
@@ -263,13 +262,13 @@ class BatchedCase:
         if sizes.unified and self.n_kv(True) > sizes.n_ctx:
             return f"{self.n_kv(True)} tokens, n_ctx is {sizes.n_ctx}"
         if not sizes.unified and needed > there:
-            return f"{needed} tokens for each sequence, which has room for {there}"
+            return f"{needed} tokens for each sequence, which has n_ctx_seq = {there}"
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class BatchedResult:
-    """How long the prompts and the steps after them took; rates in tokens a second, 0 for none."""
+    """Durations of the prompts and of decoding; rates in tokens per second, or 0."""
 
     case: BatchedCase
     n_kv: int
@@ -292,12 +291,12 @@ class BatchedResult:
 
     @property
     def rate(self) -> float:
-        """All that the memory holds in the end, by all the time."""
+        """All tokens by the total time."""
         return self.n_kv / self.total_s
 
 
 def measure_batched(context: Context, case: BatchedCase, *, n_batch: int) -> BatchedResult:
-    """Run a case that fits the context, twice where its shapes are new. Empties the memory."""
+    """Run a case that fits the context, twice if its shapes are new. Clears the memory."""
     return with_plans_ready(context, partial(_run_batched, context, case, n_batch))
 
 
@@ -309,7 +308,7 @@ def _run_batched(context: Context, case: BatchedCase, n_batch: int) -> BatchedRe
     started = perf_counter()
     _decode_all(context, batches)
     prompt_s = perf_counter() - started
-    if case.shared:  # neither the prompt's time nor the steps', as in llama.cpp
+    if case.shared:  # not timed, as in llama.cpp
         for seq in range(1, case.n_seqs):
             memory.seq_cp(0, seq)
     seqs = range(case.n_seqs)
@@ -322,7 +321,7 @@ def _run_batched(context: Context, case: BatchedCase, n_batch: int) -> BatchedRe
 
 
 def timed_steps(context: Context, seqs: Sequence[int], n_steps: int) -> list[float]:
-    """Seconds of each of some steps: one more token of each of these sequences."""
+    """The duration of each step, which decodes one token of each of these sequences."""
     seconds = []
     positions = {seq: context.n_past(seq) for seq in seqs}
     for tokens in random_tokens(context, n_steps, len(seqs)):
@@ -340,7 +339,7 @@ def timed_steps(context: Context, seqs: Sequence[int], n_steps: int) -> list[flo
 
 
 def random_tokens(context: Context, n_rows: int, n: int) -> list[list[int]]:
-    """`n_rows` lists of `n` tokens, the same ones every time."""
+    """`n_rows` lists of `n` tokens, always the same ones."""
     rng = np.random.default_rng(0)
     rows: list[list[int]] = rng.integers(context.model.hparams.n_vocab, size=(n_rows, n)).tolist()
     return rows

@@ -1,7 +1,7 @@
 """Checks arguments of public functions against their annotations.
 
 int                  a whole number of 64 bits, numpy's too; no bool
-float                a real number, numpy's too; inf and NaN are some; no bool
+float                a real number, numpy's too, also inf and NaN; no bool
 bool                 True or False, numpy's too
 Sequence[X]          a list, tuple, array or other sequence of X
 X | Y, X | None      one of them
@@ -43,21 +43,21 @@ _KINDS = {
 
 
 class WrongKind(Exception):
-    """Says what must be there, which value is there instead, and where in the argument it is."""
+    """What an argument must be, the value that it has instead, and where in it that is."""
 
-    def __init__(self, wanted: str, value: object, path: str = "") -> None:
-        super().__init__(wanted)
-        self.wanted = wanted
+    def __init__(self, expected: str, value: object, path: str = "") -> None:
+        super().__init__(expected)
+        self.expected = expected
         self.value = value
         self.path = path
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorator: numbers become `int` and `float`, and other kinds are an ArgumentError.
+    """Decorator: convert numbers to `int` and `float`, raise ArgumentError for wrong types.
 
-    What `*args` and `**kwargs` take is left to the function.
+    The function itself checks what `*args` and `**kwargs` take.
     """
-    # Annotations may name what is defined further down: they are read by the first call.
+    # Annotations may name what is defined further down, so the first call reads them.
     positional: list[_Parameter] | None = None
     by_name: dict[str, _Parameter] = {}
 
@@ -68,7 +68,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
             positional, by_name = _parameters(function)
         parsed = []
         try:
-            # Most arguments are of a type that needs no other look.
+            # Most arguments have a type that needs no conversion.
             for known, value in zip(positional, args, strict=False):
                 parsed.append(value if type(value) in known.kinds else known.parse(value))
             for name, value in kwargs.items():
@@ -85,7 +85,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def refusal(where: str, name: str, wrong: WrongKind) -> ArgumentError:
-    """The error for an argument of another kind than what must be there."""
+    """The error for an argument of a wrong type."""
     return ArgumentError(
         f"{qualified(where)}: {name}{wrong.path} is {kind_of(wrong.value)}: it must be {wrong}"
     )
@@ -93,12 +93,12 @@ def refusal(where: str, name: str, wrong: WrongKind) -> ArgumentError:
 
 class _Parameter(NamedTuple):
     name: str
-    kinds: frozenset[type]  # whose objects are taken as they are
-    parse: Parse  # everything else
+    kinds: frozenset[type]  # types whose objects need no conversion
+    parse: Parse  # for all others
 
 
 def _parameters(function: Callable[..., Any]) -> tuple[list[_Parameter], dict[str, _Parameter]]:
-    """Those that may be given by their place, and all of them by name."""
+    """The positional parameters, and all parameters by name."""
     hints = typing.get_type_hints(function, include_extras=True)
     code = function.__code__
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
@@ -110,7 +110,7 @@ def _parameters(function: Callable[..., Any]) -> tuple[list[_Parameter], dict[st
 
 
 def _kinds_of(hint: Any) -> frozenset[type]:
-    """Types whose objects fit whatever their value: not those of numbers, which have a range."""
+    """Types whose objects always fit; not those of numbers, which have a range."""
     options = typing.get_args(hint) if _is_union(hint) else (hint,)
     return frozenset(kind for kind in options if type(kind) is type and kind not in (int, float))
 
@@ -176,7 +176,7 @@ def as_float(value: Any) -> float:
         real = float(value)
     except OverflowError:
         raise WrongKind("a number that f32 can hold", value) from None
-    if abs(real) > _MAX_F32 and math.isfinite(real):  # a kernel would take it as inf
+    if abs(real) > _MAX_F32 and math.isfinite(real):  # inf for a kernel
         raise WrongKind("a number that f32 can hold", value)
     return real
 
@@ -193,28 +193,28 @@ def _sequence(parse: Parse, value: Any) -> tuple[Any, ...]:
         parsed.extend(map(parse, value))
     except WrongKind as wrong:
         path = f"[{len(parsed)}]{wrong.path}"
-        raise WrongKind(wrong.wanted, wrong.value, path) from None
+        raise WrongKind(wrong.expected, wrong.value, path) from None
     return tuple(parsed)
 
 
 def _one_of(parses: list[Parse], or_none: bool, value: Any) -> Any:
     if value is None and or_none:
         return None
-    wanted = []
+    expected = []
     for parse in parses:
         try:
             return parse(value)
         except WrongKind as wrong:
-            if wrong.path:  # the right kind, of wrong elements
+            if wrong.path:  # the right type, with wrong elements
                 raise
-            wanted.append(wrong.wanted)
+            expected.append(wrong.expected)
     if or_none:
-        wanted.append("None")
-    raise WrongKind(" or ".join(filter(None, [", ".join(wanted[:-1]), wanted[-1]])), value)
+        expected.append("None")
+    raise WrongKind(" or ".join(filter(None, [", ".join(expected[:-1]), expected[-1]])), value)
 
 
 def kind_of(value: object) -> str:
-    """`a float`, `a numpy array (float32, shape (3, 4))`: what stands where another kind must."""
+    """What an argument is: `a float`, `a numpy array (float32, shape (3, 4))`."""
     if isinstance(value, np.ndarray):
         return f"a numpy array ({value.dtype}, shape {value.shape})"
     if isinstance(value, int) and not _MIN <= value <= _MAX:

@@ -19,7 +19,7 @@ CAN_READ = hasattr(os, "preadv")
 
 @dataclass(frozen=True, slots=True)
 class FileStamp:
-    """What tells a file, and its contents, from others without reading them."""
+    """What identifies a file and its contents without reading them."""
 
     path: str  # absolute
     n_bytes: int
@@ -30,7 +30,7 @@ class FileStamp:
 
 
 class OpenFile:
-    """A descriptor that is closed when nothing refers to it any more."""
+    """A descriptor that is closed with the last reference to it."""
 
     __slots__ = ("_opened", "_path", "descriptor", "name")
 
@@ -59,10 +59,10 @@ class OpenFile:
         )
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("an open file cannot be copied or pickled: who closes it first?")
+        raise TypeError("an open file cannot be copied or pickled: it has one owner, who closes it")
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        if hasattr(self, "descriptor"):  # it is not where opening failed
+        if hasattr(self, "descriptor"):  # not if opening failed
             close(self.descriptor)
 
 
@@ -98,5 +98,5 @@ class FilePlace:
         if size < begin + n_bytes:
             raise FileError(
                 f"{self.file.name}: the file was cut short to {size} bytes, those from {begin} to"
-                f" {begin + n_bytes} are wanted"
+                f" {begin + n_bytes} are needed"
             )

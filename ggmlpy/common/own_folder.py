@@ -1,9 +1,9 @@
 """Files that this process trusts because only its user can have written them: the cache folder.
 
-The folder, which is made with mode 0700, and every file in it must belong to the user, must not be
-writable by others, and must not be links. Files are opened relative to the folder that was checked,
-never by a path that could name another one by then. The folders above are not checked: replacing
-the folder needs no check, since its replacement would belong to another user.
+The folder, which is created with mode 0700, and every file in it must belong to the user, must not
+be writable by others, and must not be links. Files are opened relative to the folder that was
+checked, and not by a path, which could name another folder by then. The folders above need no
+check: a folder that replaces this one would belong to another user.
 
 A folder of the user that others can write to, such as one made under a loose umask, is set to mode
 0700; files of other users in it are not read. Windows has no such modes and keeps the folders below
@@ -25,7 +25,7 @@ from pathlib import Path
 
 _PRIVATE = 0o700
 _BINARY = getattr(os, "O_BINARY", 0)  # Windows would convert line ends
-_NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # nor wait for a pipe
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # nor block on a pipe
 _READ = os.O_RDONLY | _BINARY | _NO_LINK
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY | _NO_LINK
 _NOTED_S = 24 * 3600  # between two notes that a file is used: reading stays reading
@@ -35,7 +35,7 @@ _FOLDER = os.environ.get("GGMLPY_CACHE_DIR") or None
 def default_folder() -> Path:
     """The cache folder: $GGMLPY_CACHE_DIR, else the platform's folder for caches.
 
-    For a user without a home, as in some containers, it is one that cannot be made.
+    For a user without a home, as in some containers, it is one that cannot be created.
     """
     if _FOLDER is not None:
         return Path(_FOLDER)
@@ -65,7 +65,7 @@ class OwnFile:
 
 
 class OwnFolder:
-    """An open folder that is this user's own. Files are named by plain names."""
+    """An open folder that belongs to this user alone. Files are given by their names."""
 
     def __init__(self, path: Path, handle: int | None) -> None:
         self._path = path
@@ -74,10 +74,10 @@ class OwnFolder:
     @classmethod
     @contextlib.contextmanager
     def opened(cls, path: Path, *, make: bool = False) -> Iterator[OwnFolder]:
-        """The folder at `path`, for the length of a `with` block.
+        """The folder at `path`, for a `with` block.
 
-        Raises OSError if it is not there (or, with `make`, cannot be made), is a link, belongs to
-        another user, or can be written to by others.
+        Raises OSError if it does not exist (or, with `make`, cannot be created), is a link, belongs
+        to another user, or can be written to by others.
         """
         if make:
             path.mkdir(_PRIVATE, parents=True, exist_ok=True)
@@ -95,7 +95,7 @@ class OwnFolder:
 
     def read(self, name: str, max_bytes: int, *, note_use: bool = False) -> bytes:
         """A file's content; with `note_use` its time becomes now, unless that was done in the last
-        day. Raises OSError if it is not there, longer, or not this user's alone."""
+        day. Raises OSError if it is missing, longer, or not this user's alone."""
         handle = os.open(self._at(name), _READ, dir_fd=self._handle)
         try:
             status = os.fstat(handle)
@@ -113,9 +113,9 @@ class OwnFolder:
             os.close(handle)
 
     def write(self, name: str, content: bytes) -> None:
-        """Replace a file: readers see the old one or the whole new one.
+        """Replace a file atomically. Raises OSError.
 
-        Raises OSError. Whatever is raised, also KeyboardInterrupt, no temporary file is left.
+        No temporary file is left after an exception, not even after KeyboardInterrupt.
         """
         new = self._at(f"{secrets.token_hex(8)}.tmp")
         try:
@@ -146,12 +146,12 @@ class OwnFolder:
         os.utime(handle if os.utime in os.supports_fd else self._at(name))
 
     def _at(self, name: str) -> str:
-        """What the system calls a file, relative to the open folder where there is one."""
+        """The path of a file, relative to the open folder if there is a handle."""
         return name if self._handle is not None else str(self._path / name)
 
 
 def _close_to_others(folder: int) -> None:
-    """Raises OSError if an open folder is another user's, or cannot be closed to others."""
+    """Raise OSError if the folder belongs to another user, or cannot be made private."""
     if sys.platform == "win32":
         return
     status = os.fstat(folder)
@@ -168,7 +168,7 @@ def _close_to_others(folder: int) -> None:
 
 
 def _others_can_write(status: os.stat_result) -> bool:
-    """Whether a file or folder is another user's, or others may write to it."""
+    """Whether a file or folder belongs to another user, or others can write to it."""
     if sys.platform == "win32":
         return False
     return not _is_own(status) or bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))

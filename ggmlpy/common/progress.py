@@ -1,4 +1,4 @@
-"""How far a long piece of work is, for whoever wants to show it.
+"""Progress of long work, reported to a listener.
 
 with listening(lambda what, share: print(f"{what}: {share:.0%}")):
     llm = Llama("model.gguf")                # packing weights: 0 %, …, packing weights: 100 %
@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-Listener = Callable[[str, float], None]  # what is done, and how much of it, from 0 to 1
+Listener = Callable[[str, float], None]  # the work, and the share of it that is done, 0 to 1
 
 _listener: ContextVar[Listener | None] = ContextVar("ggmlpy_progress", default=None)
 
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Work that this thread does in the block is told to `listener`."""
+    """Report the progress of work that this thread does in the block to `listener`."""
     token = _listener.set(listener)
     try:
         yield
@@ -26,7 +26,7 @@ def listening(listener: Listener) -> Iterator[None]:
 
 
 def tell(what: str, share: float) -> None:
-    """Say that so much of something is done; without a listener it costs nothing."""
+    """Report that a share of some work is done. Does nothing without a listener."""
     listener = _listener.get()
     if listener is not None:
         listener(what, share)

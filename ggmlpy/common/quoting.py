@@ -1,14 +1,14 @@
-"""Text from files in messages: on one line, and nothing in it that would steer a terminal."""
+"""Text from files in messages: on one line, without control characters."""
 
 from __future__ import annotations
 
 import json
 
-_QUOTED_CHARS = 100  # of a text in a message: a damaged file can hold names of any length
+_QUOTED_CHARS = 100  # in a message: names in a damaged file can have any length
 
 
 def printable(text: str) -> str:
-    r"""The text on one line: `\n`, `\x1b`, `\udcff` for what a terminal must not be sent."""
+    r"""The text on one line, with control characters escaped as `\n`, `\x1b`, `\udcff`."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -1,4 +1,4 @@
-"""The machine's memory: how much there is, and what was freed given back."""
+"""The machine's memory: its size, and returning freed memory to the system."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ggmlpy.errors import AllocationError
 
 
 def physical_memory() -> int:
-    """Bytes of memory that the machine has; sys.maxsize where the system does not tell."""
+    """Bytes of memory of the machine; sys.maxsize where the system does not report them."""
     if os.name != "posix":
         return sys.maxsize
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def check_memory(n_bytes: int) -> None:
-    """Raise AllocationError for more than the machine's memory: it might be had, but not filled."""
+    """Raise AllocationError for more than the machine's memory, which the system might grant."""
     has = physical_memory()
     if n_bytes > has:
         raise AllocationError(f"{n_bytes} bytes of memory cannot be had, this machine has {has}")

@@ -1,8 +1,8 @@
-"""Metadata arrays, which stay in the file until they are asked for.
+"""Metadata arrays, which are read from the file on demand.
 
 An array is its element type (u32), its length (u64), then the elements. Numbers become a view of
-the file. Strings are found at open (`strings.py` says why) and decoded on demand. Arrays of arrays
-are stepped over at open and read on demand.
+the file. Strings are located when the file is opened (see `strings.py`), and decoded on demand.
+Arrays of arrays are skipped when the file is opened, and read on demand.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from ggmlpy.gguf.cursor import Cursor
 from ggmlpy.gguf.part import Part
 from ggmlpy.gguf.strings import string_starts
 
-MAX_DEPTH = 4  # of arrays in arrays; known models have none at all
-_ARRAY_STEPS = 64  # to find an array in an array takes about as long as so many strings
+MAX_DEPTH = 4  # of nested arrays; known models have none
+_ARRAY_STEPS = 64  # locating a nested array takes as long as so many strings
 
 
 class Number(NamedTuple):
-    """A number type: the name llama.cpp prints, and its letter for `struct` and numpy."""
+    """A number type: llama.cpp's name for it, and its letter for `struct` and numpy."""
 
     name: str
     code: str
@@ -55,10 +55,10 @@ NUMBERS = {
 
 
 class LazyArray(Sequence[Any]):
-    """A metadata array that stays in the file until it is asked for.
+    """A metadata array, read from the file on demand.
 
     Elements are int, float, bool, str, or LazyArray (in an array of arrays). A string that is not
-    UTF-8 decodes with "surrogateescape"; `bytes` gives it as it is.
+    UTF-8 is decoded with "surrogateescape"; `bytes` returns it as stored.
     """
 
     __slots__ = ("_label", "_n", "_part", "type")
@@ -89,15 +89,15 @@ class LazyArray(Sequence[Any]):
         return f"LazyArray({self.type}, {self._n})"
 
     def numpy(self) -> NDArray[Any]:
-        """The numbers, read-only: a view of the file, which may lie unaligned in memory.
+        """The numbers, read-only: a view of the file, which may be unaligned.
 
-        Booleans, and numbers of a big-endian file, are converted and so a copy. Raises WeightError
-        for an array of strings or arrays.
+        Booleans, and numbers of a big-endian file, are converted copies. Raises WeightError for an
+        array of strings or arrays.
         """
         raise self._wrong("numbers")
 
     def bytes(self, index: SupportsIndex) -> builtins.bytes:
-        """String `index` as it stands in the file. Raises WeightError unless it holds strings."""
+        """String `index` as stored. Raises WeightError for an array of anything else."""
         raise self._wrong("strings")
 
     @abstractmethod
@@ -106,7 +106,7 @@ class LazyArray(Sequence[Any]):
 
     @abstractmethod
     def _item(self, index: int) -> Any:
-        """Element `index`, which lies in range(len(self))."""
+        """Element `index`, which is in range(len(self))."""
 
     def _items(self, indices: range) -> list[Any]:
         return [self._item(i) for i in indices]
@@ -117,9 +117,9 @@ class LazyArray(Sequence[Any]):
             raise IndexError(f"{self._label} has {self._n} elements, index {i} is outside")
         return i % self._n
 
-    def _wrong(self, wanted: str) -> WeightError:
+    def _wrong(self, must_be: str) -> WeightError:
         return WeightError(
-            f"{self._part.name}: {self._label} is an array of {self.type}, must hold {wanted}"
+            f"{self._part.name}: {self._label} is an array of {self.type}, must hold {must_be}"
         )
 
 
@@ -129,7 +129,7 @@ class _Numbers(LazyArray):
     def __init__(self, part: Part, label: str, number: Number, n: int, begin: int) -> None:
         super().__init__(part, label, number.name, n)
         self._begin = begin
-        self._layout = part.prefix + number.code  # of one element, for struct and numpy alike
+        self._layout = part.prefix + number.code  # of one element, for struct and numpy
 
     def numpy(self) -> NDArray[Any]:
         values: NDArray[Any] = np.frombuffer(self._part.view, self._layout, self._n, self._begin)
@@ -170,8 +170,10 @@ class _Strings(LazyArray):
         return listed if listed is not None else [self._item(i) for i in indices]
 
     def _split_at_zeros(self, indices: range) -> list[str] | None:
-        """Strings that follow each other at once, a zero byte in place of each length; None if one
-        of them holds a zero."""
+        """Consecutive strings, decoded at once with a zero byte in place of each length.
+
+        None if one of them contains a zero byte.
+        """
         n = len(indices)
         if n == 0:
             return []
@@ -212,7 +214,7 @@ class _Arrays(LazyArray):
 
 
 def read_array(cursor: Cursor, depth: int = 0) -> LazyArray:
-    """The array at the cursor, which steps past it. Raises GGUFError if it cannot be there."""
+    """Read the array at the cursor. Raises GGUFError if the file cannot hold it."""
     type_id, n = cursor.u32(), cursor.u64()
     if type_id in NUMBERS:
         number = NUMBERS[type_id]
@@ -242,7 +244,7 @@ def _read_arrays(cursor: Cursor, n: int, depth: int) -> LazyArray:
 
 
 def unknown_type(cursor: Cursor, type_id: int) -> GGUFError:
-    """The error for a value type that the format does not have."""
+    """The error for an unknown value type."""
     known = ", ".join(f"{id} {number.name}" for id, number in NUMBERS.items())
     return cursor.error(
         f"has the unknown value type {type_id}; known are {known}, {STRING} str, {ARRAY} array"

@@ -1,7 +1,7 @@
-"""Stepping through a GGUF header. Every step is checked against the end of the file first.
+"""Reading a GGUF header. Every step is first checked against the end of the file.
 
-A file can be long without holding anything: a sparse one of 64 GB takes no space, and reads as
-zeros. So what comes before the tensors' data has limits of its own, far above what models need.
+A file can be long without content: a sparse file of 64 GB takes no space and reads as zeros. So
+there are limits on everything before the tensors' data, far above the needs of models.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from ggmlpy.errors import GGUFError
 from ggmlpy.gguf.part import Part
 
 MAX_HEADER_BYTES = 1 << 28
-"""Keys, values and tensor descriptions, together. A vocabulary of 262,144 tokens, its merges and
-the tokenizer.json that it was made from take 50 MB."""
+"""Keys, values and tensor descriptions together. A vocabulary of 262,144 tokens, its merges and its
+tokenizer.json take 50 MB."""
 MAX_STEPS = 1 << 23
-"""Strings in arrays, all together: each is found by a step from the one before. The vocabulary
+"""Strings in all arrays together: each is located by a step from the previous one. The vocabulary
 above has 777,000 tokens and merges."""
 
 
 class Cursor:
-    """A position in a file; `at` says what is being read there, for messages."""
+    """A position in a file; `at` describes what is read there, for messages."""
 
     __slots__ = ("_n_steps", "at", "end", "part", "pos", "view")
 
@@ -34,11 +34,11 @@ class Cursor:
         self.at = at
 
     def error(self, text: str) -> GGUFError:
-        """The error to raise for what is read here."""
+        """An error in what is read here."""
         return GGUFError(f"{self.part.name}: {self.at} {text}")
 
     def skip(self, n_bytes: int) -> int:
-        """Step over `n_bytes`; gives the position where they begin."""
+        """Skip `n_bytes`, and return the position where they begin."""
         begin = self.pos
         if n_bytes > self.end - begin:
             ends = "the file ends" if self.end == len(self.view) else "a header must end"
@@ -83,7 +83,7 @@ class Cursor:
             ) from error
 
     def check_count(self, n: int, n_bytes: int, what: str) -> None:
-        """Refuse a count of `n` things of at least `n_bytes` each that the file cannot hold."""
+        """Raise GGUFError if the file cannot hold `n` things of at least `n_bytes` each."""
         left = self.end - self.pos
         if n * n_bytes > left:
             where = "follow in the file" if self.end == len(self.view) else "are left of a header"
@@ -92,7 +92,7 @@ class Cursor:
             )
 
     def check_steps(self, n: int, n_bytes: int, what: str, cost: int = 1) -> None:
-        """As `check_count`, of things that are found one after another, in `cost` steps each."""
+        """As `check_count`, for things that are located one by one, in `cost` steps each."""
         self.check_count(n, n_bytes, what)
         self._n_steps += n * cost
         if self._n_steps > MAX_STEPS:

@@ -1,12 +1,12 @@
-"""GGUFFile: opening a model, be it one file or several.
+"""GGUFFile: opening a model of one file or several.
 
     magic "GGUF" | version u32 | n_tensors u64 | n_kv u64      24 bytes
     n_kv x (key string | type u32 | value)                     metadata.py, arrays.py
     n_tensors x (name string | n_dims u32 | dims u64 … | type u32 | offset u64)   tensors.py
     padding to the alignment, then the tensors' data
 
-Versions 2 and 3 are the same but for big-endian files, which are told by their version number: the
-magic is the same bytes in both. Those are read too, but for quantised tensors.
+Versions 2 and 3 differ in big-endian files only, which are recognised by their version number: the
+magic is the same in both byte orders. They can be read, except for quantised tensors.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _SPLIT_NAME = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.g
 
 
 class GGUFFile:
-    """An open model file, little- or big-endian: metadata, tensors, and the memory map they lie in.
+    """An open model file, little- or big-endian: metadata and tensors in a memory map.
 
-    Use `GGUFFile.open`, best in a `with` statement. Arrays taken from it stay valid after `close`;
-    after it nothing more can be taken.
+    Use `GGUFFile.open`, preferably in a `with` statement. Arrays stay valid after `close`, but no
+    others can be read.
     """
 
     __slots__ = (
@@ -65,39 +65,38 @@ class GGUFFile:
     @classmethod
     @checked
     def open(cls, path: str | PathLike[str]) -> GGUFFile:
-        """Open the model at `path`; of a split model, its first file, which brings the others.
+        """Open the model at `path`; for a split model, that is its first file.
 
-        Raises MissingFile if a file is absent or a folder, FileError if one cannot be read, and
-        GGUFError if one is not a sound GGUF file.
+        Raises MissingFile if a file does not exist or is a folder, FileError if one cannot be read,
+        and GGUFError if one is no GGUF file or damaged.
         """
         first = _read_contents(Path(path))
         return cls([first, *_read_siblings(first)])
 
     @property
     def name(self) -> str:
-        """The (first) file's name on one line, with which messages begin."""
+        """The (first) file's name on one line, for messages."""
         return self._parts[0].name
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """Every file of the model."""
+        """All files of the model."""
         return tuple(part.path for part in self._parts)
 
     def stamps(self) -> list[FileStamp]:
-        """What tells each file of the model from what it may be later.
+        """The identity of each file, which changes with its contents.
 
-        Raises FileError if one was written to since it was opened, or closed.
+        Raises FileError if one was written to since it was opened, or is closed.
         """
         return [part.stamp() for part in self._parts]
 
     def release_metadata(self) -> None:
-        """Let the pages of what comes before the tensors leave the process's memory; reading
-        brings them back."""
+        """Release the pages before the tensors' data from memory; reading loads them again."""
         for part, end in zip(self._parts, self._ends_of_metadata, strict=True):
             part.release(0, end)
 
     def close(self) -> None:
-        """Let go of the files. Arrays taken before stay valid and keep theirs mapped."""
+        """Close the files. Arrays stay valid and keep their file mapped."""
         for part in self._parts:
             part.close()
 
@@ -119,7 +118,7 @@ class GGUFFile:
 
 @dataclass(frozen=True, slots=True)
 class _Contents:
-    """What one file holds."""
+    """The contents of one file."""
 
     part: Part
     version: int
@@ -137,7 +136,7 @@ def _read_contents(path: Path) -> _Contents:
     cursor.at = "header"
     cursor.check_count(n_tensors, MIN_INFO_BYTES, "tensors")
     tensors = read_tensors(cursor, n_tensors, alignment)
-    cursor.part.release(0, cursor.pos)  # a large vocabulary, of which nothing may be needed
+    cursor.part.release(0, cursor.pos)  # a large vocabulary, which may not be needed
     return _Contents(cursor.part, version, alignment, metadata, tensors, cursor.pos)
 
 
@@ -165,7 +164,7 @@ def _read_header(cursor: Cursor) -> tuple[int, int, int]:
 
 
 def _int(metadata: Metadata, key: str, default: int | None = None) -> int:
-    """An integer that the file's own structure depends on."""
+    """An integer on which the structure of the file depends."""
     try:
         return metadata.int(key) if default is None else metadata.int(key, default)
     except WeightError as error:
@@ -183,7 +182,7 @@ def _alignment(metadata: Metadata, part: Part) -> int:
 
 
 def _read_siblings(first: _Contents) -> list[_Contents]:
-    """The other files of a split model; none if `first` is all of it."""
+    """The other files of a split model; none if `first` is the only one."""
     count = _int(first.metadata, "split.count", 0)
     if count <= 1:
         return []
@@ -211,12 +210,12 @@ def _read_siblings(first: _Contents) -> list[_Contents]:
 
 
 def _check_sibling(sibling: _Contents, first: _Contents, number: int, count: int) -> None:
-    for key, wanted in (("split.no", number), ("split.count", count)):
+    for key, must_be in (("split.no", number), ("split.count", count)):
         found = _int(sibling.metadata, key)
-        if found != wanted:
+        if found != must_be:
             raise GGUFError(
-                f'{sibling.part.name}: key "{key}" is {found}, its place after '
-                f"{first.part.name} asks for {wanted}"
+                f'{sibling.part.name}: key "{key}" is {found}, must be {must_be} according to '
+                f"{first.part.name}"
             )
     if sibling.part.byte_order != first.part.byte_order:
         raise GGUFError(
@@ -226,11 +225,11 @@ def _check_sibling(sibling: _Contents, first: _Contents, number: int, count: int
 
 
 def _check_tensor_count(first: _Contents, siblings: list[_Contents]) -> None:
-    wanted = _int(first.metadata, "split.tensors.count")
+    expected = _int(first.metadata, "split.tensors.count")
     found = sum(len(contents.tensors) for contents in (first, *siblings))
-    if found != wanted:
+    if found != expected:
         raise GGUFError(
-            f'{first.part.name}: key "split.tensors.count" is {wanted}, '
+            f'{first.part.name}: key "split.tensors.count" is {expected}, '
             f"but its {len(siblings) + 1} files hold {found} tensors"
         )
 

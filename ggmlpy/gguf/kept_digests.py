@@ -2,9 +2,9 @@
 
     <folder>/weights/<digest of the first file's path>.json     {"files": […], "digest": "…"}
 
-A digest is used only for files with the paths, sizes, times, inodes and devices that it was stored
-with, and only if no other user can have written it (`ggmlpy/common/own_folder.py`). A damaged or
-foreign file counts as absent.
+A digest is valid only for files with the same paths, sizes, times, inodes and devices, and only if
+no other user can have written it (`ggmlpy/common/own_folder.py`). Damaged and foreign files are
+ignored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from pathlib import Path
 from ggmlpy.common.open_file import FileStamp
 from ggmlpy.common.own_folder import OwnFolder
 
-_SETTLED_NS = 2_000_000_000  # a later change within the same tick of a file's clock goes unseen
+_SETTLED_NS = (
+    2_000_000_000  # a change within the same tick of the file system's clock is not visible
+)
 _MAX_BYTES = 1 << 20
 _DIGEST = re.compile("[0-9a-f]{64}")
 
@@ -45,7 +47,7 @@ class KeptDigests:
         return digest if isinstance(digest, str) and _DIGEST.fullmatch(digest) else None
 
     def put(self, files: list[FileStamp], digest: str) -> None:
-        """Store a digest, unless the files were changed only just now. Never raises OSError."""
+        """Store a digest, unless the files changed just now. Never raises OSError."""
         changed_ns = max(max(file.mtime_ns, file.ctime_ns) for file in files)
         if time.time_ns() - changed_ns < _SETTLED_NS:
             return

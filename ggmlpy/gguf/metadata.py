@@ -1,4 +1,4 @@
-"""The keys and values of a GGUF file; its getters say what is missing or of the wrong type."""
+"""The keys and values of a GGUF file, with typed getters."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FLOATS = ("f32", "f64")
 
 
 class _Required(Enum):
-    """Tells "no default: the key must be there" from every value that a default may have."""
+    """The type of REQUIRED, which means that there is no default."""
 
     REQUIRED = 0
 
@@ -40,11 +40,11 @@ REQUIRED: Final = _Required.REQUIRED
 
 
 class Metadata(Mapping[str, Value]):
-    """What a file says about its model.
+    """The metadata of a file.
 
-    `metadata[key]` gives any value, with KeyError for a missing key as mappings do. The getters
-    give a value of one type and raise WeightError, which names the key, for anything else. A
-    default stands in for a missing key only, not for a value of the wrong type.
+    `metadata[key]` is any value, and raises KeyError for a missing key. The getters return a value
+    of one type and raise WeightError, with the key, for any other. A default replaces a missing
+    key, not a value of a wrong type.
     """
 
     __slots__ = ("_name", "_types", "_values")
@@ -67,13 +67,13 @@ class Metadata(Mapping[str, Value]):
         return f"Metadata({self._name}, {len(self)} keys)"
 
     def value_type(self, key: builtins.str) -> builtins.str:
-        """How the value is stored: "u32", "f32", "bool", "str", …, or "arr[str]", "arr[i32]", …"""
+        """The stored type: "u32", "f32", "bool", "str", …, or "arr[str]", "arr[i32]", …"""
         if key not in self._types:
             raise self._missing(key)
         return self._types[key]
 
     def str(self, key: builtins.str, default: T | _Required = REQUIRED) -> builtins.str | T:
-        """A string. What was not UTF-8 in the file is decoded with "surrogateescape"."""
+        """A string; bytes that are not UTF-8 are decoded with "surrogateescape"."""
         value = self._values.get(key)
         return value if isinstance(value, builtins.str) else self._other(key, "str", default)
 
@@ -100,16 +100,16 @@ class Metadata(Mapping[str, Value]):
         *,
         of: Kind | None = None,
     ) -> LazyArray | T:
-        """An array; with `of`, one whose elements are of that kind, in any width."""
+        """An array; with `of`, one with elements of that kind, of any width."""
         value = self._values.get(key)
         if isinstance(value, LazyArray) and (of is None or value.type in _stored_as(of)):
             return value
         return self._other(key, "array" if of is None else f"array of {of}", default)
 
-    def _other(self, key: builtins.str, wanted: builtins.str, default: T | _Required) -> T:
-        """A missing key's default; WeightError if it has none, or if the key has another type."""
+    def _other(self, key: builtins.str, type: builtins.str, default: T | _Required) -> T:
+        """The default of a missing key. Raises WeightError without one, or for another type."""
         if key in self._values:
-            must = _ARTICLES.get(wanted, f"an {wanted}")
+            must = _ARTICLES.get(type, f"an {type}")
             raise WeightError(
                 f"{self._name}: key {quoted(key)} has type {self._types[key]}, must be {must}"
             )
@@ -122,12 +122,12 @@ class Metadata(Mapping[str, Value]):
 
 
 def _stored_as(kind: Kind) -> tuple[str, ...]:
-    """The stored types that give elements of this kind."""
+    """The stored types of this kind."""
     return {"int": _INTEGERS, "float": _FLOATS}.get(kind, (kind,))
 
 
 def read_metadata(cursor: Cursor, n: int) -> Metadata:
-    """The `n` keys and values at the cursor. Raises GGUFError naming the key that is wrong."""
+    """Read `n` keys and values at the cursor. Raises GGUFError with the key that is wrong."""
     values: dict[str, Value] = {}
     types: dict[str, str] = {}
     for i in range(n):

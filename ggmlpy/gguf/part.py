@@ -1,4 +1,4 @@
-"""One GGUF file, mapped into memory: the bytes that everything else here looks at."""
+"""One GGUF file, mapped into memory."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _CAN_RELEASE = sys.platform != "win32" and hasattr(mmap, "MADV_DONTNEED")
 class Part:
     """A mapped file (a split model has several) and the byte order of its numbers.
 
-    Views handed out keep the mapping alive by reference, so `close` never pulls memory away from
-    under an array: it drops this object's own reference and refuses new views. The mapping shows
-    what other programs do to the file; if one cuts it short meanwhile, reading ends the process.
+    Views keep the mapping alive by reference, so arrays stay valid after `close`, which only drops
+    this object's reference and denies new views. Changes that other programs make to the file are
+    visible; if one truncates it, reading ends the process.
     """
 
     __slots__ = ("_file", "_view", "byte_order", "path")
@@ -31,12 +31,12 @@ class Part:
     def __init__(self, path: Path, view: memoryview, file: OpenFile | None = None) -> None:
         self.path = path
         self._file = file
-        self.byte_order: ByteOrder = "little"  # until the header says otherwise
+        self.byte_order: ByteOrder = "little"  # until the header is read
         self._view: memoryview | None = view
 
     @classmethod
     def open(cls, path: Path) -> Part:
-        """Map `path`. Raises MissingFile if it is absent or a folder, FileError if unreadable."""
+        """Map `path`. Raises MissingFile if it does not exist or is a folder, or FileError."""
         name = printable(path.name or str(path))
         try:
             _check_regular(path, name)
@@ -49,18 +49,21 @@ class Part:
             raise MissingFile(
                 f"{name}: there is no such file in {printable(str(path.parent))}"
             ) from error
-        except (OSError, ValueError) as error:  # ValueError: a NUL in the path, or emptied just now
+        except (
+            OSError,
+            ValueError,
+        ) as error:  # ValueError: a NUL in the path, or the file is empty now
             reason = (error.strerror if isinstance(error, OSError) else None) or error
             raise FileError(f"{name}: the file cannot be read: {reason}") from error
 
     @property
     def name(self) -> str:
-        """The file's name on one line, with which every message begins."""
+        """The file's name on one line, for messages."""
         return printable(self.path.name)
 
     @property
     def prefix(self) -> str:
-        """The byte order as `struct` and numpy write it."""
+        """The byte order in `struct`'s and numpy's notation."""
         return "<" if self.byte_order == "little" else ">"
 
     @property
@@ -71,23 +74,22 @@ class Part:
         return self._view
 
     def stamp(self) -> FileStamp:
-        """Raises FileError after `close`, and if the file was written to since it was opened."""
+        """The file's identity. Raises FileError if it is closed or was written to since."""
         if self._file is None:
             raise FileError(f"{self.name}: the file is closed")
         return self._file.stamp()
 
     def place(self, position: int) -> FilePlace | None:
-        """Where to read from past the map, so that no page of it comes in.
+        """Where to read from without the map, so that no page of it is loaded.
 
-        None after `close`, and where the system cannot read at a position.
+        None after `close`, and if the system cannot read at a position.
         """
         return None if self._file is None or not CAN_READ else FilePlace(self._file, position)
 
     def release(self, begin: int, end: int) -> None:
-        """Let the pages of these bytes leave the process's memory; reading brings them back.
+        """Release the pages of these bytes from memory; reading loads them again.
 
-        Reading a page may bring in the large folio of the page cache that it is a part of, hence
-        the margin.
+        Reading a page may map the large folio of the page cache that contains it, hence the margin.
         """
         mapped = None if self._view is None else self._view.obj
         if isinstance(mapped, mmap.mmap) and _CAN_RELEASE:
@@ -97,11 +99,11 @@ class Part:
 
     def close(self) -> None:
         self._view = None
-        self._file = None  # closed with the last place that was given out
+        self._file = None  # closed with the last FilePlace
 
 
 def _check_regular(path: Path, name: str) -> None:
-    """Refuse what cannot be mapped before it is opened: opening a pipe would wait for a writer."""
+    """Raise FileError for what cannot be mapped, before opening: a pipe would block."""
     status, where = path.stat(), printable(str(path))
     if stat.S_ISDIR(status.st_mode):
         raise MissingFile(f"{name}: {where} is a folder; it must be a GGUF file")

@@ -1,8 +1,8 @@
-"""Finding the strings of an array.
+"""Locating the strings of an array.
 
-Strings have no table of contents: each is its length (u64) and that many bytes, so the next key can
-only be found by walking past all of them, hundreds of thousands in a large vocabulary.
-`string_starts` takes many such steps at once in numpy, and its result serves all later accesses.
+There is no index of strings: each is its length (u64) and that many bytes, so the next key is only
+found by stepping over all of them, hundreds of thousands in a large vocabulary. `string_starts`
+takes many such steps at once in numpy, and its result is used by all later accesses.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from ggmlpy.gguf.cursor import Cursor
 
 _WINDOW = 1 << 17  # bytes searched at a time: small enough for the L2 cache
-_MIN_GUESSED = 64  # with fewer strings, the loop is done before numpy has started
+_MIN_GUESSED = 64  # with fewer strings a loop is faster than numpy
 
 
 def string_starts(cursor: Cursor, n: int) -> NDArray[np.int64]:
     """Where each of the next `n` strings begins and the last one ends: `n + 1` positions.
 
-    Window by window, the starts are first guessed all at once, and taken as far as they prove
-    right; the rest of the window is walked one string at a time. Steps the cursor past the strings.
+    In each window the starts are first guessed all at once, and used as far as they are right; the
+    rest of the window is read string by string. Moves the cursor past the strings.
     """
     pieces: list[NDArray[np.int64]] = []
     n_left = n
@@ -42,18 +42,17 @@ def string_starts(cursor: Cursor, n: int) -> NDArray[np.int64]:
 
 
 def _guess_starts(cursor: Cursor, window_end: int, n: int) -> NDArray[np.int64]:
-    """The starts of the first few (up to `n`) strings of the window; steps past those strings.
+    """The starts of up to `n` strings at the beginning of the window; moves past these strings.
 
-    A length below 65,536 ends in six zero bytes, which text hardly ever holds: wherever a run of
-    six or more zeros ends, a length is likely to end too. If string i begins where guess i says,
-    its length says where string i + 1 begins; where that is guess i + 1, for all i from a known
-    start on, the guesses are no guesses any more.
+    A length below 65,536 ends in six zero bytes, which are very rare in text: where six or more
+    zeros end, a length probably ends. If string i begins at guess i, its length gives the start of
+    string i + 1. If that is guess i + 1, for all i from a known start on, the guesses are proven.
     """
     stored = np.frombuffer(cursor.view[cursor.pos : window_end], np.uint8)
     zero = stored == 0
     zero2 = zero[:-1] & zero[1:]
     zero6 = zero2[:-4] & zero2[2:-2] & zero2[4:]  # six zeros begin here
-    starts = np.flatnonzero(zero6[:-1] > zero6[1:]) - 2  # two low bytes come before the last six
+    starts = np.flatnonzero(zero6[:-1] > zero6[1:]) - 2  # two low bytes precede the last six
     if len(starts) == 0 or starts[0] != 0:
         return starts[:0]
     lengths = stored[starts] + stored[starts + 1].astype(np.int64) * 256
@@ -61,7 +60,7 @@ def _guess_starts(cursor: Cursor, window_end: int, n: int) -> NDArray[np.int64]:
     wrong = np.flatnonzero(ends[:-1] != starts[1:])
     n_right = min(n, int(wrong[0]) + 1 if len(wrong) else len(starts))
     if ends[n_right - 1] > cursor.end - cursor.pos:
-        n_right -= 1  # the walk will meet this string and name it
+        n_right -= 1  # `_walk_starts` will reject this string
     begin = cursor.pos
     if n_right:
         cursor.pos += int(ends[n_right - 1])
@@ -70,7 +69,7 @@ def _guess_starts(cursor: Cursor, window_end: int, n: int) -> NDArray[np.int64]:
 
 
 def _walk_starts(cursor: Cursor, window_end: int, n: int, n_all: int) -> NDArray[np.int64]:
-    """The starts of the next strings, up to `n` or to the window's end; steps past the strings."""
+    """The starts of up to `n` strings in the window, one by one; moves past them."""
     length_at = struct.Struct(cursor.part.prefix + "Q").unpack_from
     view, pos, end = cursor.view, cursor.pos, cursor.end
     starts = array.array("q")
@@ -78,7 +77,7 @@ def _walk_starts(cursor: Cursor, window_end: int, n: int, n_all: int) -> NDArray
         if pos + 8 > end or (next_pos := pos + 8 + length_at(view, pos)[0]) > end:
             cursor.pos = pos
             cursor.at = f"string {n_all - n + len(starts)} of {cursor.at}"
-            cursor.string()  # raises, in the words that every string gets
+            cursor.string()  # raises the error
         starts.append(pos)
         pos = next_pos
     cursor.pos = pos

@@ -36,7 +36,7 @@ _REMOVED = {
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """One tensor of a file. The data stays in the file until `data` is asked for."""
+    """One tensor of a file. `data` reads it."""
 
     name: str
     type: TensorType
@@ -57,8 +57,8 @@ class TensorInfo:
     def data(self) -> NDArray[np.uint8]:
         """The stored bytes, little-endian: a read-only view of the mapped file, `[n_bytes]`.
 
-        In a big-endian file plain numbers are swapped, which makes a copy at every call. Raises
-        Unsupported for a quantised tensor of such a file, FileError if the file was closed.
+        Numbers of a big-endian file are swapped, in a new copy at every call. Raises Unsupported
+        for a quantised tensor of such a file, FileError if the file was closed.
         """
         stored: NDArray[np.uint8] = np.frombuffer(
             self._part.view, np.uint8, self.n_bytes, self.offset
@@ -67,7 +67,7 @@ class TensorInfo:
 
     @property
     def place(self) -> FilePlace | None:
-        """Where the bytes of `data` can be read past the map; None where they cannot."""
+        """Where `data` can be read without the map; None if it cannot."""
         return self._part.place(self.offset) if self._part.byte_order == "little" else None
 
     def buffer(self) -> HostBuffer:
@@ -75,7 +75,7 @@ class TensorInfo:
         return HostBuffer(self.data, file=self.place)
 
     def copy(self) -> NDArray[np.uint8]:
-        """`data` in memory of its own, which brings nothing of the map in."""
+        """A copy of `data`, made without loading pages of the map if possible."""
         place = self.place
         copied = np.empty(self.n_bytes, np.uint8)
         if place is None:
@@ -96,9 +96,9 @@ class TensorInfo:
 
 
 def read_tensors(cursor: Cursor, n: int, alignment: int) -> list[TensorInfo]:
-    """The `n` entries at the cursor, with their data's places checked.
+    """Read `n` entries at the cursor and check the positions of their data.
 
-    Raises GGUFError naming the tensor that is wrong.
+    Raises GGUFError with the tensor that is wrong.
     """
     entries: dict[str, _Entry] = {}
     for i in range(n):
@@ -159,7 +159,7 @@ def _newest() -> str:
 
 
 def _placed(cursor: Cursor, entry: _Entry, base: int, alignment: int) -> TensorInfo:
-    """The tensor whose data lies `entry.offset` bytes into the data section at `base`."""
+    """The tensor whose data is at `entry.offset` of the data section, which begins at `base`."""
     cursor.at = f"tensor {quoted(entry.name)}"
     if entry.offset % alignment:
         raise cursor.error(

@@ -1,4 +1,4 @@
-"""Chat templates: from messages to the prompt that a model was trained on."""
+"""Chat templates: messages to a prompt in the format that a model was trained with."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ggmlpy.errors import TemplateError
 from ggmlpy.text.template_process import Limits, TemplateProcess
 from ggmlpy.text.tokenizer.keys import NO_TOKEN
 
-# For a file without a template whose vocabulary has the marks of it.
+# For a file without a template whose vocabulary has ChatML's tokens.
 CHATML = """\
 {% for message in messages %}
 <|im_start|>{{ message.role }}
@@ -20,7 +20,7 @@ CHATML = """\
 {% endif %}
 """
 
-# For a file without either: a dialogue as text, which a plain language model can continue.
+# For other files without a template: a dialogue as text, which a base model can continue.
 PLAIN = """\
 {% for message in messages %}
 {% if message.role == "system" %}
@@ -37,10 +37,10 @@ PLAIN = """\
 class ChatTemplate:
     """A jinja2 chat template, as GGUF files and Hugging Face's tokenizers carry them.
 
-    A template sees `messages`, `add_generation_prompt`, `bos_token`, `eos_token`, `tools` and
-    `documents` (None unless given), `raise_exception`, `strftime_now` and the `tojson` filter.
-    It runs in jinja2's sandbox, in a process with limits on time and memory
-    (`template_process.py`), and what it is given goes there as JSON.
+    Variables are `messages`, `add_generation_prompt`, `bos_token`, `eos_token`, `tools` and
+    `documents` (None unless given); functions are `raise_exception`, `strftime_now` and the filter
+    `tojson`. The template runs in jinja2's sandbox, in a process with limits on time and memory
+    (`template_process.py`), which gets the variables as JSON.
     """
 
     def __init__(
@@ -50,8 +50,10 @@ class ChatTemplate:
         eos_token: str = "",
         process: TemplateProcess | None = None,
     ) -> None:
-        """Compile `source` in `process`, by default one of its own: what a template may leave there
-        is not for other models. Raises TemplateError with the line where it is wrong.
+        """Compile `source` in `process`, by default in a new one.
+
+        Templates of different models do not share a process, since one could leave something behind
+        for the next. Raises TemplateError with the line of a mistake.
         """
         if not isinstance(source, str):
             raise TemplateError(f"chat template is {type(source).__name__}: must be a string")
@@ -59,7 +61,7 @@ class ChatTemplate:
         self.bos_token = bos_token
         self.eos_token = eos_token
         self.is_default = False
-        """Whether the file has no template, and this is a general one that we chose for it."""
+        """Whether this is a general template, because the file has none."""
         self._process = process or TemplateProcess(Limits())
         self._process.run(source)
 
@@ -67,9 +69,9 @@ class ChatTemplate:
     def from_metadata(cls, metadata: Mapping[str, Any]) -> ChatTemplate:
         """The template of a GGUF file, with the text of its BOS and EOS tokens.
 
-        A file without `tokenizer.chat_template` gets a general one, and `is_default` says so:
-        ChatML if the vocabulary has `<|im_start|>`, else lines "User: …", "Assistant: …". Those
-        write no BOS; adding it is left to the tokenizer.
+        Without `tokenizer.chat_template` it is a general one, and `is_default` is true: ChatML if
+        the vocabulary has `<|im_start|>`, else lines "User: …", "Assistant: …". General templates
+        write no BOS, which the tokenizer must add.
         """
         source = metadata.get("tokenizer.chat_template", "")
         if not isinstance(source, str):
@@ -93,17 +95,17 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         **extra: Any,
     ) -> str:
-        """The prompt for `messages`, to be tokenized with special tokens recognised.
+        """The prompt for `messages`, which must be tokenized with special tokens parsed.
 
         messages               dicts with "role" and "content", a string or a list of text parts,
                                which are joined by newlines; other keys are passed on
         add_generation_prompt  end with the beginning of the assistant's answer
         extra                  more variables for the template: tools, documents, enable_thinking …
 
-        Messages and variables are made of dicts, lists, strings, numbers, booleans and None. They
-        reach the template through JSON: a tuple as a list, the keys of a dict as strings.
+        Messages and variables may contain dicts, lists, strings, numbers, booleans and None. They
+        are passed as JSON: a tuple becomes a list, the keys of a dict become strings.
 
-        Raises TemplateError, for a message with its index, for the template with its line.
+        Raises TemplateError, with the index of a wrong message or the line of the template.
         """
         variables = {"tools": None, "documents": None} | extra
         variables |= {"bos_token": self.bos_token, "eos_token": self.eos_token}
@@ -112,14 +114,14 @@ class ChatTemplate:
         return self._process.run(self.source, variables)
 
     def stops(self) -> list[str]:
-        """Strings that end an answer, beside the model's own end tokens; only defaults need any."""
+        """Stop strings for an answer, which only general templates need."""
         if not self.is_default:
             return []
         return ["<|im_end|>"] if self.source == CHATML else ["\nUser:"]
 
 
 def _token_text(metadata: Mapping[str, Any], tokens: Sequence[Any], key: str) -> str:
-    """The text of the token whose id is at `key`; empty without such a key or a vocabulary."""
+    """The text of the token whose id is at `key`; empty without the key or a vocabulary."""
     token = metadata.get(key)
     if token in (None, -1, NO_TOKEN) or not tokens:
         return ""
@@ -129,7 +131,7 @@ def _token_text(metadata: Mapping[str, Any], tokens: Sequence[Any], key: str) ->
 
 
 def _checked_messages(messages: object) -> list[dict[str, Any]]:
-    """The messages as new dicts with their content as text."""
+    """The messages as new dicts, with their content as text."""
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
         raise TemplateError(f"messages is {type(messages).__name__}: must be a list of dicts")
     if not messages:
@@ -145,7 +147,7 @@ def _checked_message(message: object, where: str) -> dict[str, Any]:
         raise TemplateError(f"{where}: role is {role!r}: must be a string that is not empty")
     content = message.get("content")
     if content is None and message.get("tool_calls"):
-        return dict(message)  # a call of a tool may stand for the text
+        return dict(message)  # a tool call needs no text
     return dict(message) | {"content": _text(content, f"{where}: content")}
 
 

@@ -11,14 +11,14 @@ from ggmlpy.errors import SamplingError
 class StopChecker:
     """Cuts a stream of text before the first stop string.
 
-    What `push` and `finish` return, put together, is the text before the stop string that starts
-    earliest, whatever the pieces were; without one, all of the text. Only what may be the
-    beginning of a stop string is held back.
+    The results of `push` and `finish`, joined, are the text before the stop string that starts
+    earliest, independent of how the text was cut into pieces; without one, all of the text. Text is
+    held back only while it may be the beginning of a stop string.
 
-    Of stop strings that start at one place, `stopped` names the longest that has arrived: nothing
-    waits for a longer one, since the text to show is the same. But a stop string that is complete
-    does wait while an earlier, longer one may still come true: with "b" and "abc" the text "ab"
-    is undecided.
+    Of stop strings that start at the same position, `stopped` is the longest that has arrived; it
+    does not wait for a longer one, because the text before is the same. But a complete stop string
+    does wait while another one, which starts earlier, may still be completed: with "b" and "abc"
+    the text "ab" is undecided.
     """
 
     __slots__ = ("_found", "_held", "_n_read", "_searches", "stopped")
@@ -30,15 +30,15 @@ class StopChecker:
         for i, text in enumerate(stop):
             if not isinstance(text, str) or not text:
                 raise SamplingError(f"stop[{i}] is {text!r}: must be a string that is not empty")
-        self._searches = [_Search(text) for text in stop]  # of those not found so far
+        self._searches = [_Search(text) for text in stop]  # for those not found yet
         self._found: tuple[int, int, str] | None = None  # start, minus its length, stop string
-        self._held: deque[str] = deque()  # the characters not shown yet
+        self._held: deque[str] = deque()  # characters not returned yet
         self._n_read = 0
         self.stopped: str | None = None
-        """The stop string that was found; once it is set, no more text is shown."""
+        """The stop string that was found. Once it is set, no more text is returned."""
 
     def push(self, text: str) -> str:
-        """Take the next piece; return what can be shown now."""
+        """Add the next piece, and return the text that is final now."""
         if self.stopped is not None:
             return ""
         if not self._searches and self._found is None:
@@ -59,7 +59,7 @@ class StopChecker:
         return self._show(pending)
 
     def finish(self) -> str:
-        """The text has ended: return what was held back and is no stop string."""
+        """End the text, and return what was held back, up to a stop string."""
         if self.stopped is not None:
             return ""
         if self._found is not None:
@@ -71,21 +71,21 @@ class StopChecker:
         return self._show(start)
 
     def _show(self, end: int) -> str:
-        """The held text up to the character `end` of all that was read."""
+        """The held text, up to position `end` of the whole text."""
         n = end - (self._n_read - len(self._held))
         return "".join([self._held.popleft() for _ in range(n)])
 
 
 class _Search:
-    """Knuth, Morris and Pratt's search: each character is read once, whatever it and `stop` are."""
+    """Knuth, Morris and Pratt's search, which reads each character once."""
 
     __slots__ = ("_shorter", "n_matched", "stop")
 
     def __init__(self, stop: str) -> None:
         self.stop = stop
         self.n_matched = 0
-        """How much of `stop` the text so far ends with."""
-        self._shorter = [0]  # per beginning of `stop`: the longest other one that it ends with
+        """The length of the longest prefix of `stop` that the text so far ends with."""
+        self._shorter = [0]  # for each prefix of `stop`: the longest shorter one it ends with
         for char in stop[1:]:
             self._shorter.append(self._longer(self._shorter[-1], char))
 
@@ -94,7 +94,7 @@ class _Search:
         return self.n_matched == len(self.stop)
 
     def feed(self, text: str) -> int | None:
-        """Where in `text` the stop string is first complete; None if it is not."""
+        """The position in `text` after the first complete stop string, or None."""
         if self.n_matched == 0 and self.stop[0] not in text:
             return None
         for i, char in enumerate(text):
@@ -104,7 +104,7 @@ class _Search:
         return None
 
     def _longer(self, n: int, char: str) -> int:
-        """How much of `stop` ends the text, after `char` where `n` characters of it did before."""
+        """The new value of `n_matched` after `char`, if it was `n` before."""
         while n > 0 and self.stop[n] != char:
             n = self._shorter[n - 1]
         return n + (self.stop[n] == char)

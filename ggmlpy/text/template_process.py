@@ -1,4 +1,4 @@
-"""The process in which chat templates are compiled and rendered, and what they may use there."""
+"""Runs chat templates in a worker process, with limits on time and memory."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ _PROGRAM = "import sys; sys.path += sys.argv[3:]; from template_worker import ma
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one compilation or rendering may use; real templates take milliseconds.
+    """Limits of one compilation or rendering; real templates take milliseconds.
 
-    Windows limits no CPU time, and Ctrl-C waits there for the answer or for `wall_s`. Only Linux
-    and BSD limit memory: elsewhere it is bounded by what can be filled in the time.
+    There is no limit on CPU time on Windows, where Ctrl-C waits for the answer or for `wall_s`, and
+    one on memory only on Linux and BSD.
     """
 
     cpu_s: float = 10.0
     wall_s: float = 30.0
-    max_bytes: int = 3 * 2**28  # of address space, of which Python takes 30 MB and more
-    max_text: int = 2**24  # bytes that a template writes: more than any context holds
+    max_bytes: int = 3 * 2**28  # of address space; Python itself takes 30 MB and more
+    max_text: int = 2**24  # bytes of a result: more than any context holds
     max_source: int = 2**18  # characters of the template: real ones have fewer than 60,000
 
 
 class TemplateProcess:
-    """Runs a model's template in a worker process, which starts at the first request and is kept.
+    """Runs a model's template in a worker process, which starts with the first request.
 
-    One that came to a limit, died or was interrupted is replaced at the next request. It ends with
-    this process, however that ends. May be used from several threads and in forked processes.
+    A worker that reached a limit, died or was interrupted is replaced at the next request. It ends
+    with this process. May be used from several threads, and in forked processes.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -51,13 +51,13 @@ class TemplateProcess:
         self._lock = threading.Lock()
         self._worker: subprocess.Popen[bytes] | None = None
         if hasattr(os, "register_at_fork"):
-            own = weakref.ref(self)  # what is registered stays
+            own = weakref.ref(self)  # callbacks cannot be unregistered
             os.register_at_fork(after_in_child=lambda: _leave_to_parent(own()))
 
     def run(self, source: str, variables: Mapping[str, Any] | None = None) -> str:
-        """What the template writes with these variables; with None it is only compiled.
+        """The rendered template; with `variables` None it is only compiled.
 
-        Raises TemplateError, with the template's line if the error comes from one.
+        Raises TemplateError, with the line of the template if there is one.
         """
         if len(source) > self.limits.max_source:
             must = f"must be at most {self.limits.max_source:,}"
@@ -66,7 +66,7 @@ class TemplateProcess:
         with self._lock:
             try:
                 answer = self._ask(self._started(), request.encode("utf-8", "surrogatepass"))
-            except BaseException:  # as KeyboardInterrupt: the answer could come later
+            except BaseException:  # also KeyboardInterrupt: the answer would come later
                 self._stop()
                 raise
         match answer:
@@ -75,7 +75,7 @@ class TemplateProcess:
             case {"error": str(what), "line": int() | None as line}:
                 where = f", line {line}" if line else ""
                 raise TemplateError(f"chat template{where}: {_one_line(what)}")
-        raise TemplateError("chat template: its process gave an answer that is none")
+        raise TemplateError("chat template: its process sent an invalid answer")
 
     def _ask(self, worker: subprocess.Popen[bytes], request: bytes) -> object:
         assert worker.stdin is not None
@@ -91,15 +91,15 @@ class TemplateProcess:
             n_bytes = int.from_bytes(worker.stdout.read(8), "big")
             if n_bytes > self.limits.max_text:
                 most = f"{self.limits.max_text:,}"
-                raise TemplateError(f"chat template: it writes text of more than {most} bytes")
+                raise TemplateError(f"chat template: its result has more than {most} bytes")
             answer = worker.stdout.read(n_bytes)
-        except OSError:  # it reads no more
+        except OSError:  # it has ended
             answer = b""
         finally:
             timer.cancel()
         if answer and len(answer) == n_bytes:
             return _parsed(answer)
-        worker.kill()  # or it may have closed its pipe only
+        worker.kill()  # it may only have closed its pipe
         cause = self._cause_of_death(worker.wait(), time.monotonic() - began)
         raise TemplateError(f"chat template: {cause}")
 
@@ -116,8 +116,8 @@ class TemplateProcess:
         if self._worker is not None and self._worker.poll() is None:
             return self._worker
         self._stop()
-        # -I and -S: imports come from these folders only, whatever the environment says, and site,
-        # which lets packages run code at the start of every Python, takes no time.
+        # -I and -S: imports come from these folders only, and site, through which packages can run
+        # code at the start of every Python, is not imported.
         folders = [_folder("jinja2"), _folder("markupsafe"), str(Path(__file__).parent)]
         limits = [str(self.limits.cpu_s), str(self.limits.max_bytes)]
         try:
@@ -126,10 +126,10 @@ class TemplateProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                start_new_session=True,  # a terminal's Ctrl-C is not for the worker
+                start_new_session=True,  # Ctrl-C on a terminal must not reach the worker
             )
         except OSError as error:
-            raise TemplateError(f"chat template: no process to run it in: {error}") from None
+            raise TemplateError(f"chat template: its process cannot be started: {error}") from None
         self._end = weakref.finalize(self, _end, worker)
         self._worker = worker
         return worker
@@ -141,7 +141,7 @@ class TemplateProcess:
 
 
 def _parsed(answer: bytes) -> object:
-    """The JSON of an answer, None if it is not JSON: a template that leaves the sandbox may lie."""
+    """The JSON of an answer; None if it is not JSON, as from a template outside its sandbox."""
     try:
         return json.loads(answer.decode("utf-8", "surrogatepass"))
     except (ValueError, RecursionError):
@@ -149,13 +149,13 @@ def _parsed(answer: bytes) -> object:
 
 
 def _leave_to_parent(process: TemplateProcess | None) -> None:
-    """In a forked child: the lock may be held by a thread, the worker is another's child."""
+    """In a forked child: replace the lock, which may be held, and drop the parent's worker."""
     if process is None:
         return
     process._lock = threading.Lock()
     if process._worker is not None:
         process._end.detach()
-        process._worker.returncode = 0  # it is not waited for
+        process._worker.returncode = 0  # so that it is not waited for
         _close(process._worker)
         process._worker = None
 
@@ -167,14 +167,14 @@ def _end(worker: subprocess.Popen[bytes]) -> None:
 
 
 def _close(worker: subprocess.Popen[bytes]) -> None:
-    """Close the pipes, and not their buffers, which would first write what is left in them."""
+    """Close the pipes without flushing their buffers."""
     for pipe in (worker.stdin, worker.stdout):
         assert isinstance(pipe, io.BufferedReader | io.BufferedWriter)
         pipe.raw.close()
 
 
 def _folder(package: str) -> str:
-    """The folder, or the archive, in which this process would find a package."""
+    """The folder or archive from which this process would import a package."""
     spec = find_spec(package)
     if spec is None or spec.origin is None:
         raise TemplateError(f"chat templates need {package}, which is not installed")
@@ -200,10 +200,10 @@ def _as_json(value: object) -> str:
 def _as_dict(value: object) -> dict[Any, Any]:
     if isinstance(value, Mapping):
         return dict(value)
-    raise TypeError(f"{type(value).__name__} is nothing that JSON can hold")
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
 def _one_line(text: str) -> str:
-    r"""A stranger's text, cut where it is long, on one line; `\x1b` for what steers a terminal."""
+    r"""Untrusted text on one line, cut if it is long, with control characters escaped."""
     text = " ".join(text[:500].split())
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

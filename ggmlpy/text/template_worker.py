@@ -1,12 +1,13 @@
 """The program that compiles and renders chat templates, in a process of its own.
 
-A chat template comes out of a model file, so it is a stranger's program. jinja2's sandbox keeps it
-from Python's internals and from changing what it is given. It bounds neither time nor memory, and
-much of the work happens in C functions that Python cannot interrupt. So the operating system does:
-past a limit this process ends, and `template_process.py` says why.
+A chat template comes from a model file, so it is untrusted code. jinja2's sandbox denies it access
+to Python's internals, and it cannot change its variables. The sandbox limits neither time nor
+memory, and much of the work happens in C functions that Python cannot interrupt. The limits are
+therefore the operating system's: beyond one this process ends, and `template_process.py` reports
+why.
 
-Requests come through stdin, answers leave through stdout: JSON after its length in 8 bytes.
-The first rendering waits for the imports: only the standard library and jinja2, never ggmlpy.
+Requests come through stdin, and answers go to stdout: JSON after its length in 8 bytes. The first
+request waits for imports, so only the standard library and jinja2 are imported, never ggmlpy.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """jinja2 as Hugging Face sets it up for chat templates."""
+    """jinja2 in Hugging Face's configuration for chat templates."""
 
     def __init__(self) -> None:
         extensions = [loopcontrols, _GenerationTag]
@@ -40,12 +41,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.filters["tojson"] = _to_json
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> NoReturn:
-        """Refuse at the first look, where jinja2 lets a template see that there is something."""
+        """Raise on the first access; jinja2 would return an undefined value."""
         raise SecurityError(f"it may not use {attribute!r} of {type(obj).__name__}")
 
 
 class _GenerationTag(Extension):
-    """`{% generation %} … {% endgeneration %}` marks answers for training: here it is nothing."""
+    """`{% generation %} … {% endgeneration %}` marks answers for training; ignored here."""
 
     tags = {"generation"}  # noqa: RUF012 - as jinja2 declares it
 
@@ -69,7 +70,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON as Hugging Face writes it: `<` and `&` stay as they are, and so does é."""
+    """JSON as Hugging Face writes it: `<`, `&` and é are not escaped."""
     options: dict[str, Any] = {"indent": indent, "separators": separators, "sort_keys": sort_keys}
     return json.dumps(value, ensure_ascii=ensure_ascii, **options)
 
@@ -80,14 +81,14 @@ def _compiled(source: str) -> Template:
 
 
 def _answer(request: bytes) -> dict[str, Any]:
-    """The text that the template writes, or what is wrong and in which line of it."""
+    """The rendered text, or the error and the line of the template."""
     try:
         source, variables = json.loads(request.decode("utf-8", "surrogatepass"))
         template = _compiled(source)
         return {"text": "" if variables is None else template.render(variables)}
     except MemoryError:
         raise
-    except Exception as error:  # whatever a stranger's program makes jinja2 or Python raise
+    except Exception as error:  # untrusted code can make jinja2 or Python raise anything
         what = str(error) or type(error).__name__
         if isinstance(error, RecursionError):
             what = "it calls itself or nests too deeply"
@@ -95,7 +96,7 @@ def _answer(request: bytes) -> dict[str, Any]:
 
 
 def _line(error: Exception) -> int | None:
-    """The innermost line of the template: jinja2 puts its lines in place of the compiled code's."""
+    """The innermost line of the template, which jinja2 writes into the traceback."""
     if isinstance(error, TemplateSyntaxError):
         return error.lineno
     line = None
@@ -108,10 +109,10 @@ def _line(error: Exception) -> int | None:
 
 
 def _limit_process(max_bytes: int) -> None:
-    """Bound memory, and in case that a template leaves the sandbox, what else it can do."""
+    """Limit memory, and also files, in case a template escapes from the sandbox."""
     limits = {"AS": max_bytes, "CORE": 0, "FSIZE": 0, "NOFILE": 16}
     for name, limit in limits.items():
-        # Windows has no such module, OpenBSD no AS, macOS has more mapped from the start.
+        # Windows has no such module, OpenBSD no AS, and macOS maps more from the start.
         with suppress(ImportError, AttributeError, OSError, ValueError):
             import resource
 
@@ -122,7 +123,7 @@ def _limit_process(max_bytes: int) -> None:
 
 
 def _limit_cpu_time(seconds: float) -> None:
-    """The system ends the process after so much more CPU time; 0: no more limit."""
+    """Let the system end the process after `seconds` of CPU time; 0: remove the limit."""
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_PROF, seconds)
 
@@ -131,8 +132,8 @@ def main() -> None:
     cpu_s, max_bytes = float(sys.argv[1]), int(sys.argv[2])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C on a terminal is for the parent
     _limit_process(max_bytes)
-    gc.freeze()  # what is there now stays
-    while head := sys.stdin.buffer.read(8):  # nothing: the parent has ended
+    gc.freeze()  # objects that stay
+    while head := sys.stdin.buffer.read(8):  # empty: the parent has ended
         try:
             request = sys.stdin.buffer.read(int.from_bytes(head, "big"))
             _limit_cpu_time(cpu_s)
@@ -144,4 +145,4 @@ def main() -> None:
         sys.stdout.buffer.write(len(data).to_bytes(8, "big") + data)
         sys.stdout.buffer.flush()
         del request, answer, data
-        gc.collect()  # what one template leaves must not count for the next
+        gc.collect()  # garbage of this request must not count for the next

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from benchmarks import depth as module
-from benchmarks.depth import Plan, Row, against_split, main, measure, parse, show
+from benchmarks.depth import Row, Settings, against_split, main, measure, parse, show
 from tests.benchmarks.toys import CannedEngine
 from tests.models.tiny import Tiny, write_model
 
-PLAN = Plan(
+SETTINGS = Settings(
     n_seqs=4, depths=[10, 0], layouts=module.LAYOUTS, n_steps=3, n_rounds=2, type_k="q8_0",
     type_v="f16",
 )  # fmt: skip
@@ -27,7 +27,7 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_layout_is_filled_and_run_in_turns() -> None:
     log: list[Any] = []
     both = [CannedEngine("ggmlpy", 0.01, log), CannedEngine("llama.cpp", 0.02, log)]
-    rows = list(measure(PLAN, both))
+    rows = list(measure(SETTINGS, both))
     assert [(row.layout, row.depth) for row in rows] == [
         ("split", 10), ("split", 0), ("unified", 10), ("unified", 0), ("interleaved", 10),
     ]  # fmt: skip

@@ -16,7 +16,7 @@ from benchmarks.vs_llama_cpp import (
     Bench,
     Figure,
     FreshProcesses,
-    Plan,
+    Settings,
     as_entry,
     main,
     nmse,
@@ -25,7 +25,7 @@ from benchmarks.vs_llama_cpp import (
 )
 from tests.benchmarks.toys import CannedEngine
 
-PLAN = Plan(
+SETTINGS = Settings(
     tests=module.TESTS, n_repeat=2, n_threads=1, n_prompt=20, n_decode=5, streams=[4],
     n_stream_steps=3, stream_depth=10,
 )  # fmt: skip
@@ -42,7 +42,7 @@ def canned(log: list[Any]) -> list[EngineProcess]:
 
 def test_each_test_is_run_in_turns(tmp_path: Path) -> None:
     log: list[Any] = []
-    figures = list(Bench(tmp_path / "m.gguf", PLAN, canned(log)).run())
+    figures = list(Bench(tmp_path / "m.gguf", SETTINGS, canned(log)).run())
     assert [figure.test for figure in figures] == ["prompt 20", "4 streams"]
     prompt, streams = figures
     assert prompt.samples == {"ggmlpy": [20.0] * 2, "llama.cpp": [20.0] * 2}
@@ -61,15 +61,15 @@ def test_each_test_is_run_in_turns(tmp_path: Path) -> None:
 
 def test_only_what_is_wished_is_run(tmp_path: Path) -> None:
     log: list[Any] = []
-    plan = Plan(("prompt",), 1, 1, 20, 5, [4], 3, 10)
-    (figure,) = Bench(tmp_path / "m.gguf", plan, canned(log)[:1]).run()
+    settings = Settings(("prompt",), 1, 1, 20, 5, [4], 3, 10)
+    (figure,) = Bench(tmp_path / "m.gguf", settings, canned(log)[:1]).run()
     assert figure.advantage is None
     assert figure.samples.keys() == {"ggmlpy"}
     assert {entry[0] for entry in log} == {"ggmlpy"}
     assert "prepare" not in {entry[1] for entry in log}
-    fresh_only = Plan(("load", "decode"), 1, 1, 20, 5, [4], 3, 10)
+    fresh_only = Settings(("load", "decode"), 1, 1, 20, 5, [4], 3, 10)
     assert list(Bench(tmp_path / "m.gguf", fresh_only, canned(log)).run()) == []
-    assert FreshProcesses(tmp_path / "m.gguf", plan).run("python", "cpu") == []
+    assert FreshProcesses(tmp_path / "m.gguf", settings).run("python", "cpu") == []
 
 
 def test_loading_and_writing_have_processes_of_their_own(
@@ -79,7 +79,7 @@ def test_loading_and_writing_have_processes_of_their_own(
     path.write_bytes(bytes(1000))
     log: list[Any] = []
     monkeypatch.setattr(module, "started", lambda peer, backend: iter(canned(log)))
-    fresh = FreshProcesses(path, PLAN)
+    fresh = FreshProcesses(path, SETTINGS)
     decode, loaded, peak, surplus = fresh.run("python", "cpu")
     assert decode.median("ggmlpy") == pytest.approx(100)
     assert decode.advantage == pytest.approx(2)
@@ -102,10 +102,10 @@ def test_engines_that_compute_something_else_are_not_compared(tmp_path: Path) ->
     assert isinstance(other, CannedEngine)
     other.said = bytes(16)
     with pytest.raises(EngineError, match=r"do not compute the same: their logits of m.gguf"):
-        list(Bench(tmp_path / "m.gguf", PLAN, both).run())
+        list(Bench(tmp_path / "m.gguf", SETTINGS, both).run())
     other.said = bytes(8)
     with pytest.raises(EngineError, match="by an NMSE of inf"):
-        list(Bench(tmp_path / "m.gguf", PLAN, both).run())
+        list(Bench(tmp_path / "m.gguf", SETTINGS, both).run())
 
 
 def test_nmse_of_logits() -> None:

@@ -106,7 +106,7 @@ def test_a_case_that_does_not_fit_is_said(run: Run, tiny: Path) -> None:
     assert [json.loads(line)["pp"] for line in outcome.out.splitlines()] == [4, 4]
     assert outcome.err.splitlines() == [
         f"ggmlpy: warning: PP 6, TG 2, B {b} is skipped:"
-        " it needs 8 tokens for each sequence, which has room for 6"
+        " it needs 8 tokens for each sequence, which has n_ctx_seq = 6"
         for b in (1, 3)
     ]
     outcome = run("batched-bench", "-m", tiny, *SMALL, "-c", 5, "-kvu", *REFERENCE, "--json")

@@ -95,7 +95,7 @@ def test_models_that_do_not_fit_their_metadata(
 def test_tokenizer_of_an_unknown_kind(run: Run, tmp_path: Path, command: str) -> None:
     path = write_model(tmp_path / "m.gguf", Tiny(), tokenizer__ggml__model="runes")
     message = run(*arguments(command, path)).error
-    assert 'tokenizer.ggml.model is "runes": no text can be made' in message
+    assert 'tokenizer.ggml.model is "runes": it must be llama' in message
     assert "llama, gpt2" in message
 
 
@@ -225,7 +225,7 @@ def test_strange_file_names_stay_on_one_line(run: Run, tmp_path: Path) -> None:
     assert run("inspect", path).out.startswith(f"{shown}: GGUF version 3")
     write_model(path, Tiny(), tokenizer__ggml__model="a\nb\x1b")
     message = run(*arguments("tokenize", path)).error
-    assert message.startswith(f'{shown}: tokenizer.ggml.model is "a\\nb\\u001b": no text')
+    assert message.startswith(f'{shown}: tokenizer.ggml.model is "a\\nb\\u001b": it must be')
 
 
 def test_tensors_that_a_model_does_not_use_are_named(run: Run, tmp_path: Path) -> None:
@@ -246,4 +246,4 @@ def test_the_packaged_model_may_be_left_out(
     monkeypatch.setattr(packaged, "files", lambda package: tmp_path)
     for command in MODEL_COMMANDS:
         message = run(command).error
-        assert message == "stories.gguf: this installation has no model of its own; name one: -m"
+        assert message == "stories.gguf: this installation has no packaged model; name one: -m"

@@ -107,7 +107,8 @@ def test_what_does_not_fit(file: GGUFFile) -> None:
     split = open_context(file, REFERENCE, n_ctx=40, n_seq_max=2).sizes
     assert BatchedCase(16, 4, 2).misfit(split) is None
     assert (
-        BatchedCase(16, 5, 1).misfit(split) == "21 tokens for each sequence, which has room for 20"
+        BatchedCase(16, 5, 1).misfit(split)
+        == "21 tokens for each sequence, which has n_ctx_seq = 20"
     )
     assert BatchedCase(1, 1, 3).misfit(split) == "3 sequences, there are 2"
     unified = open_context(file, REFERENCE, n_ctx=40, n_seq_max=2, kv_unified=True).sizes

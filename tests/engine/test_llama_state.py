@@ -199,7 +199,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(
         refused(llm, tmp_path / "nothing.state", MissingFile, "nothing.state: there is no such")
         refused(llm, b"GGUF" * 40, StateError, "not a ggmlpy state")
         refused(llm, one.to_bytes()[:-1], StateError, "damaged or cut short")
-        refused(llm, 5, StateError, "a state is a LlamaState, bytes or a path, not int")
+        refused(llm, 5, ArgumentError, "state is an int: it must be a LlamaState, bytes or a path")
         with pytest.raises(ArgumentError, match="sequence 5: n_seq_max is 2"):
             llm.save_state(seq=5)
 

@@ -65,8 +65,8 @@ def test_variables_arrive_as_json() -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ({1, 2}, "set is nothing that JSON can hold"),
-        ([{"a": b"b"}], "bytes is nothing that JSON can hold"),
+        ({1, 2}, "set cannot be written as JSON"),
+        ([{"a": b"b"}], "bytes cannot be written as JSON"),
         ({(1, 2): 3}, "keys must be str"),
         (int("9" * 4000) ** 2, "4300 digits"),
     ],
@@ -118,7 +118,7 @@ def test_a_process_that_is_killed_at_work_is_an_error() -> None:
 
 def test_a_python_that_does_not_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/no/such/python")
-    with pytest.raises(TemplateError, match="no process to run it in: "):
+    with pytest.raises(TemplateError, match="its process cannot be started: "):
         TemplateProcess(Limits()).run("a")
 
 

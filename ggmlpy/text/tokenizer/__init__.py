@@ -3,12 +3,12 @@
 keys.py            the metadata's values, typed
 special.py         special tokens by key and by text
 vocabulary.py      texts, types, scores, special tokens
-pre_tokenizers.py  how BPE vocabularies cut words: the table
-bpe.py spm.py wpm.py   text to tokens, a kind each
-merging.py         what BPE and SPM have in common: pieces merge pair by pair
+pre_tokenizers.py  a table of how BPE vocabularies split text into words
+bpe.py spm.py wpm.py   text to tokens, one kind of vocabulary each
+merging.py         merging pieces pair by pair, for BPE and SPM
 partition.py       tokens that are matched literally
 stream.py          tokens to text, one by one
-tokenizer.py       Tokenizer, which brings them together
+tokenizer.py       Tokenizer
 """
 
 from ggmlpy.text.tokenizer.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer, PreTokenizerWarning

@@ -1,11 +1,11 @@
-"""BPE vocabularies: words cut by regular expressions, then merged pair by pair.
+"""BPE vocabularies: text is split into words by regular expressions, and words are merged.
 
-`tokenizers` cuts the words. Merging is done here: building that library's model of the 280,147
-merges of Llama 3 took 0.43 s and 110 MB on an EPYC (Zen 4) core, what is here 0.20 s and 10 MB.
+`tokenizers` splits the text. Merging is done here: building that library's model of the 280,147
+merges of Llama 3 took 0.43 s and 110 MB on an EPYC (Zen 4) core, the tables here 0.20 s and 10 MB.
 
-Two spellings exist. In GPT-2's, every byte is a printable character (a space is "Ġ") and any text
-can be written. In the other (Gemma 4), tokens are plain text with "▁" for a space, and what has no
-token is spelt in the byte tokens <0x00> … <0xFF>.
+There are two spellings. In GPT-2's, every byte is a printable character (a space is "Ġ"), so that
+any text can be spelt. In the other (Gemma 4), tokens are plain text with "▁" for a space, and
+characters without a token are spelt in the byte tokens <0x00> … <0xFF>.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ggmlpy.text.tokenizer.vocabulary import Vocabulary
 
 
 def _byte_alphabet() -> list[str]:
-    """GPT-2's character for each byte: itself where it prints, else the next one from U+0100."""
+    """GPT-2's character for each byte: itself if printable, else the next one from U+0100."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
     return [chr(byte if byte in printable else next(others)) for byte in range(256)]
@@ -35,7 +35,7 @@ def _byte_alphabet() -> list[str]:
 BYTE_CHARS = _byte_alphabet()
 _CHAR_BYTES = {ord(char): byte for byte, char in enumerate(BYTE_CHARS)}
 _SPACE = "\u2581"
-_MERGES_AT_A_TIME = 1 << 14  # as Python's strings they take 70 bytes each
+_MERGES_AT_A_TIME = 1 << 14  # 70 bytes each as Python strings
 _Ids = NDArray[np.int32]
 
 
@@ -91,10 +91,10 @@ class BytePairs:
         return ids
 
     def _spell(self, char: str) -> list[int]:
-        """A character that has no token: in byte tokens, or unknown."""
+        """The tokens of a character without one: byte tokens, or the unknown token."""
         if not self._pre.byte_level and self._missing.isdisjoint(char.encode()):
             return [self._ids[f"<0x{byte:02X}>"] for byte in char.encode()]
-        assert self._unk is not None, f"{char!r} was to be refused"
+        assert self._unk is not None, f"{char!r} should have raised an error"
         return [self._unk]
 
     def _make_splitter(self) -> pre_tokenizers.PreTokenizer:
@@ -109,7 +109,7 @@ class BytePairs:
         return frozenset(b for b in range(256) if spelt[b] not in self._ids)
 
     def _check_writable(self, text: str) -> None:
-        """What has no token must not be left out of a prompt silently."""
+        """Raise TokenizerError for a character that no token can spell."""
         spelt = text if self._pre.byte_level else text.replace(" ", _SPACE)
         for char in set(spelt):
             missing = self._missing.intersection(char.encode())
@@ -121,40 +121,40 @@ class BytePairs:
 
 
 def word_splitter(pre: PreTokenizer) -> pre_tokenizers.PreTokenizer:
-    """Cuts text into the words within which pairs merge."""
+    """Splits text into the words within which pairs merge."""
     splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in pre.splits]
     return pre_tokenizers.Sequence(splits)
 
 
 class _Merges:
-    """The rank of each merge, found by the token that it makes and by where it cuts it.
+    """The rank of each merge, by the token that it makes and the length of its left half.
 
-    A dict of the pairs themselves would be 32 MB for the 280,147 of Llama 3; these are 3.
+    A dict of the pairs would take 32 MB for the 280,147 merges of Llama 3; these arrays take 3 MB.
     """
 
     def __init__(self, vocab: Vocabulary) -> None:
-        """Raises TokenizerError for a merge that is not two tokens or makes none.
+        """Raises TokenizerError for a merge that is not a pair, or does not make a token.
 
-        That its halves are tokens needs no check: pieces are characters and what merges make, so
-        one that is neither never comes up.
+        Its halves need no check: pieces are characters or the results of merges, so a half that is
+        neither never occurs.
         """
         array = vocab.keys.array("merges")
         if array is None:
             raise vocab.keys.error("merges", "is missing")
         made, cuts = np.empty(len(array), np.int32), np.empty(len(array), np.int32)
-        for begin, merges in vocab.keys.runs("merges", array, _MERGES_AT_A_TIME):
+        for begin, merges in vocab.keys.chunks("merges", array, _MERGES_AT_A_TIME):
             end = begin + len(merges)
             made[begin:end], cuts[begin:end] = _made_and_cuts(vocab, merges, begin)
         ranks = np.argsort(made, kind="stable").astype(np.int32)
         starts = np.zeros(vocab.n_vocab + 1, np.int32)
         np.cumsum(np.bincount(made, minlength=vocab.n_vocab), out=starts[1:])
         self._ids = vocab.ids
-        self._starts = starts.data  # of each token in what follows
+        self._starts = starts.data  # of each token's merges in the arrays below
         self._cuts = cuts[ranks].data
         self._ranks = ranks.data
 
     def rank(self, left: str, right: str) -> int | None:
-        """The place of this merge in the file's order; None if it is not in it."""
+        """The position of this merge in the file; None if the file does not have it."""
         token = self._ids.get(left + right)
         if token is not None:
             cut = len(left)
@@ -165,9 +165,9 @@ class _Merges:
 
 
 def _made_and_cuts(vocab: Vocabulary, merges: list[str], begin: int) -> tuple[_Ids, _Ids]:
-    """Which token each pair "left right" makes, and how long its left half is.
+    """The token that each pair "left right" makes, and the length of its left half.
 
-    `begin` is the first pair's place in the file.
+    `begin` is the first pair's position in the file.
     """
     if not set(map(str.count, merges, repeat(" "))) <= {1}:
         i = next(i for i, merge in enumerate(merges) if merge.count(" ") != 1)
@@ -192,7 +192,7 @@ def _unknown_merge(vocab: Vocabulary, merges: list[str], begin: int) -> Tokenize
 
 
 def spell_byte_level(text: str) -> bytes:
-    """The bytes of a token in GPT-2's alphabet; text outside the alphabet is itself."""
+    """The bytes of a token in GPT-2's alphabet, or its UTF-8 if it is not in that alphabet."""
     try:
         return bytes(map(_CHAR_BYTES.__getitem__, map(ord, text)))
     except KeyError:

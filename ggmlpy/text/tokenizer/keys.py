@@ -1,4 +1,4 @@
-"""Reading the tokenizer's metadata: typed values, or an error that names the key.
+"""Typed access to the tokenizer's metadata; errors name the key.
 
 The metadata may be a GGUF file's or any mapping, with lists or numpy arrays for its arrays.
 """
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ggmlpy.errors import TokenizerError
 
 PREFIX = "tokenizer.ggml."
-NO_TOKEN = 0xFFFF_FFFF  # what converters write for "there is no such token"
+NO_TOKEN = 0xFFFF_FFFF  # converters write this for a token that does not exist
 
 
 class Keys:
@@ -41,7 +41,7 @@ class Keys:
         raise self.error(key, f"is {_shown(value)}, must be true or false")
 
     def token(self, key: str) -> int | None:
-        """A token id; None if the key is absent or says that there is no such token."""
+        """A token id; None if the key is missing or means that there is no such token."""
         value = self.metadata.get(PREFIX + key)
         if value is None:
             return None
@@ -51,7 +51,7 @@ class Keys:
         return None if token in (-1, NO_TOKEN) else token
 
     def array(self, key: str) -> Sequence[Any] | None:
-        """An array as it is stored, unread: only its length is known to make sense."""
+        """An array whose elements are not read or checked yet."""
         value = self.metadata.get(PREFIX + key)
         if value is None:
             return None
@@ -61,7 +61,7 @@ class Keys:
         return array
 
     def strings(self, key: str, array: Sequence[Any], begin: int = 0) -> list[str]:
-        """All of an array of strings; what lies before `begin` in the file's array is left out."""
+        """The elements of an array of strings, which begins at `begin` in the file's array."""
         listed = _listed(array)
         if not set(map(type, listed)) <= {str}:
             i = next(i for i, value in enumerate(listed) if not isinstance(value, str))
@@ -69,13 +69,13 @@ class Keys:
             raise self.error(key, f"holds {wrong}, must hold strings")
         return listed
 
-    def runs(self, key: str, array: Sequence[Any], n: int) -> Iterator[tuple[int, list[str]]]:
-        """The same in runs of up to `n`, each with the place where it begins."""
+    def chunks(self, key: str, array: Sequence[Any], n: int) -> Iterator[tuple[int, list[str]]]:
+        """The strings in chunks of up to `n`, each with its position."""
         for begin in range(0, len(array), n):
             yield begin, self.strings(key, array[begin : begin + n], begin)
 
     def numbers(self, key: str, array: Sequence[Any]) -> NDArray[Any]:
-        """All of an array of numbers."""
+        """The elements of an array of numbers."""
         numpy = getattr(array, "numpy", None)
         try:
             values = np.asarray(array if numpy is None else numpy())

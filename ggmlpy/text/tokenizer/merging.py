@@ -1,4 +1,4 @@
-"""Merging the pieces of a word pair by pair, which BPE and SPM vocabularies both do."""
+"""Merging the pieces of a word pair by pair, as BPE and SPM vocabularies do."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import heapq
 from collections.abc import Callable
 
 MAX_CACHED = 65_536  # words whose tokens are kept
-MAX_CACHED_CHARS = 32  # longer ones hardly repeat
+MAX_CACHED_CHARS = 32  # longer words rarely repeat
 
 Cost = Callable[[str, str], float | None]  # of merging two pieces; None if they do not merge
 
 
 def merge(text: str, cost: Cost) -> list[str]:
-    """Cut `text` into pieces by merging neighbours, least cost first, leftmost first among equals.
+    """Merge neighbouring characters of `text` into pieces, in the order of cost, then position.
 
-    The text begins as single characters. A heap decides the order: n log n.
+    Takes n log n steps, with a heap.
     """
     n = len(text)
-    end = list(range(1, n + 1))  # of the piece that begins here; 0 once that is part of another
-    before = list(range(-1, n))  # where the piece before the one that begins here begins
+    end = list(range(1, n + 1))  # of the piece that begins here; 0 if none does
+    before = list(range(-1, n))  # the beginning of the piece before the one here
     costs = map(cost, text, text[1:])
     heap = [(c, i, i + 1, i + 2) for i, c in enumerate(costs) if c is not None]
     heapq.heapify(heap)
@@ -31,7 +31,7 @@ def merge(text: str, cost: Cost) -> list[str]:
     while heap:
         _, left, middle, right = heapq.heappop(heap)
         if end[left] != middle or end[middle] != right:
-            continue  # one of the two has merged with another since
+            continue  # one of the two has already merged
         end[left], end[middle] = right, 0
         before[right] = left
         if left > 0:

@@ -1,4 +1,4 @@
-"""Cutting text at the tokens that are matched in it literally, before any other rule."""
+"""Splitting text at tokens that are matched literally, before any other rule."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LITERAL = frozenset(map(int, (TokenType.USER_DEFINED, TokenType.CONTROL, TokenT
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A token matched by its text, and whether it swallows the spaces before or after it."""
+    """A token matched by its text, and whether it includes the spaces before or after it."""
 
     id: int
     text: str
@@ -27,8 +27,8 @@ class Literal:
 class Partition:
     """The literal tokens of a vocabulary.
 
-    User-defined tokens are matched in any text, control and unknown tokens only where the caller
-    wants special tokens parsed: otherwise a user's text could end a message or start a new one.
+    User-defined tokens are matched in any text, control and unknown tokens only with `special`:
+    otherwise a user's text could end a message or start a new one.
     """
 
     def __init__(self, vocab: Vocabulary, pre: str | None) -> None:
@@ -47,10 +47,10 @@ class Partition:
 
 
 class Literals:
-    """Cuts text at some literals, a longer one before a shorter, wherever they begin.
+    """Splits text at literals; a longer one takes precedence over a shorter one.
 
-    Gemma has 6,000 of them, so that a search for each would take longer than all the rest. Here
-    each place where one may begin is looked up once, whatever their number.
+    Gemma has 6,000 of them, and a search for each would take longer than the rest of tokenizing.
+    Here each position at which one may begin is looked up once, independent of their number.
     """
 
     def __init__(self, literals: Iterable[Literal]) -> None:
@@ -70,8 +70,8 @@ class Literals:
         return [*parts, text[at:]] if at < len(text) else parts
 
     def _matches(self, text: str) -> list[tuple[int, int, int]]:
-        """Begin and end, with the spaces that it swallows, and token of every match in order."""
-        begins: dict[int, list[int]] = {}  # of the literals that may match, by rank
+        """Begin, end and token of every match, in order, with the spaces that it includes."""
+        begins: dict[int, list[int]] = {}  # candidates, by the rank of the literal
         ranks: list[int] = []  # a heap
 
         def propose(begin: int, n_chars: int) -> None:
@@ -102,18 +102,18 @@ class Literals:
         return sorted(matches)
 
     def _longest(self, text: str) -> str:
-        """The longest literal that `text` begins with; "" without one."""
+        """The longest literal that `text` begins with, or ""."""
         i = bisect_right(self._texts, text)
         found = self._texts[i - 1] if i else ""
-        while not text.startswith(found):  # "" ends it
+        while not text.startswith(found):  # ends with ""
             found = self._shorter[found]
         return found
 
 
 def _longest_beginnings(texts: Iterable[str]) -> dict[str, str]:
-    """For each of the sorted texts: the longest other one that it begins with, or ""."""
+    """For each of the sorted texts the longest other one that it begins with, or ""."""
     longest: dict[str, str] = {}
-    open_texts: list[str] = []  # each begins with the one before
+    open_texts: list[str] = []  # each begins with the previous one
     for text in texts:
         while open_texts and not text.startswith(open_texts[-1]):
             open_texts.pop()
@@ -123,7 +123,7 @@ def _longest_beginnings(texts: Iterable[str]) -> dict[str, str]:
 
 
 def _first_chars(texts: Iterable[str]) -> re.Pattern[str]:
-    """Matches a character with which a text may begin, going by the one that follows."""
+    """Matches a first character of the texts that is followed by a second one."""
     seconds: dict[str, set[str]] = {}
     for text in texts:
         seconds.setdefault(text[0], set()).add(text[1:2])
@@ -137,7 +137,7 @@ def _first_chars(texts: Iterable[str]) -> re.Pattern[str]:
 def _widened(
     text: str, taken: bytearray, literal: Literal, begin: int, end: int
 ) -> tuple[int, int]:
-    """Take the spaces that the literal swallows too."""
+    """Extend a match by the spaces that the literal includes."""
     first, last = begin, end
     while literal.lstrip and first > 0 and text[first - 1] in _SPACES and not taken[first - 1]:
         first -= 1
@@ -150,7 +150,7 @@ def _widened(
 def _strip_rule(vocab: Vocabulary, pre: str | None) -> Callable[[str], tuple[bool, bool]]:
     """(lstrip, rstrip) of a special token by its text.
 
-    GGUF has no such flags, so the few models that need them are known by name, as in llama.cpp.
+    GGUF has no such flags, so as in llama.cpp the few models with them are recognised by name.
     """
     name = str(vocab.keys.metadata.get("general.name", "")).lower()
     architecture = vocab.keys.metadata.get("general.architecture")

@@ -1,16 +1,16 @@
-r"""How BPE vocabularies cut text into words before merging: a table by `tokenizer.ggml.pre`.
+r"""How BPE vocabularies split text into words before merging: a table by `tokenizer.ggml.pre`.
 
-A GGUF file names its pre-tokenizer; the regular expressions behind the name are published with
-each model (its tokenizer.json or tokenizer script) and repeated here. Where llama.cpp had to
-rewrite one for a lesser regex engine, the model's own stands here.
+A GGUF file names its pre-tokenizer. The regular expressions are published with each model, in its
+tokenizer.json or tokenizer script. They are the model's own also where llama.cpp had to rewrite
+them for a simpler regex engine.
 
-The expressions are for Oniguruma, which knows Unicode classes (`\p{Lu}`), class intersection
-(`&&`), lookahead and possessive repeats. They are applied in turn: each cuts the pieces that the
-one before left, every match becomes a piece of its own and so does what lies between matches.
+The expressions are for Oniguruma, which has Unicode classes (`\p{Lu}`), class intersection (`&&`),
+lookahead and possessive repeats. They are applied one after the other: each splits the pieces that
+the previous one left, into its matches and the text between them.
 
-Each takes time in proportion to the text, whatever the text is: no character is read again by more
-than a fixed number of attempts. Where a published expression is quadratic on some text (a repeat
-inside a lookahead, or one that ends in an anchor), another with the same matches stands here.
+Each takes time in proportion to the text: a character is read by at most a fixed number of
+attempts. Where a published expression is quadratic on some text (a repeat inside a lookahead, or
+one that ends in an anchor), it is replaced by one with the same matches.
 """
 
 from __future__ import annotations
@@ -30,35 +30,35 @@ class PreTokenizerWarning(TokenizerWarning):
 
 @dataclass(frozen=True, slots=True)
 class PreTokenizer:
-    """How one family of BPE vocabularies cuts text, and what its files take for granted."""
+    """How a family of BPE vocabularies splits text, and the defaults of its files."""
 
     splits: tuple[str, ...]
-    """Regular expressions, applied in turn."""
+    """Regular expressions, applied one after the other."""
     ignore_merges: bool = False
-    """A word that is a token as a whole is taken as it is, without going through the merges."""
+    """A word that is a token is not merged."""
     add_bos: bool = False
-    """Whether BOS is added where the file does not say."""
+    """Whether BOS is added if the file does not say."""
     byte_level: bool = True
     """Tokens spell bytes in GPT-2's printable alphabet; otherwise plain text with ▁ for a space."""
     whole_newlines: bool = False
-    """A run of newlines that is a token as a whole is taken as it is."""
+    """A sequence of newlines that is a token is not merged."""
     always_bos: bool = False
-    """BOS is added whatever the file says: early files of the family say no, wrongly."""
+    """BOS is added even if the file says no, as early files of the family do, wrongly."""
     seam: re.Pattern[str] = WORD_END
-    """Where text can be cut beforehand without changing its words."""
+    """Where text can be split into blocks without changing its words."""
 
 
 def find_pre_tokenizer(name: str | None, where: str) -> PreTokenizer:
-    """The table's row for `tokenizer.ggml.pre`; warns and falls back to "default" without one."""
+    """The table's row for `tokenizer.ggml.pre`; without one "default", with a warning."""
     if name in PRE_TOKENIZERS:
         return PRE_TOKENIZERS[name]
-    found = "is missing" if name is None else f"is {quoted(name)}, which is not known"
+    found = "is missing" if name is None else f"is {quoted(name)}, which is unknown"
     warnings.warn(
-        f'{where}tokenizer.ggml.pre {found}: text is cut by the rule "default", so that tokens '
-        "may differ from those that the model was trained with, and its answers may suffer. "
+        f'{where}tokenizer.ggml.pre {found}: text is split by the rule "default", so that tokens '
+        "may differ from those that the model was trained with, and answers may be poor. "
         f"Known are: {', '.join(sorted(PRE_TOKENIZERS))}",
         PreTokenizerWarning,
-        stacklevel=4,  # whoever called Tokenizer.from_gguf or from_metadata
+        stacklevel=4,  # the caller of Tokenizer.from_gguf or from_metadata
     )
     return PRE_TOKENIZERS["default"]
 
@@ -71,10 +71,10 @@ def _chars(ranges: str) -> str:
 
 
 def _threes(digit: str, end: str) -> str:
-    r"""Digits in threes counted from the right end of a run, for which `end` must hold.
+    r"""Groups of three digits, counted from the right end of a number, where `end` must match.
 
-    The same matches as `{digit}{1,3}(?=(?:{digit}{3})*{end})`, which reads the rest of the run for
-    every group. Here only a run's first group does; `\G` continues at the end of the last match.
+    The same matches as `{digit}{1,3}(?=(?:{digit}{3})*{end})`, which reads the rest of the number
+    for every group. Here only the first group does; `\G` continues at the end of the last match.
     """
     first = rf"(?<!{digit}){digit}{{1,3}}(?=(?:{digit}{{3}})*+{end})"
     return rf"{first}|\G(?<={digit}){digit}{{3}}"
@@ -87,7 +87,7 @@ _DIGIT = r"\p{N}"
 
 
 def _cl100k(numbers: str, *, contraction: str = _CONTRACTION + "|", spaces: str = _SPACES) -> str:
-    """The family of GPT-4: a letter run may take any one sign before it, numbers are short."""
+    """The family of GPT-4: a word may include one sign before it, numbers are short."""
     return (
         rf"{contraction}[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{numbers}"
         rf"| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{spaces}"
@@ -101,7 +101,7 @@ def _o200k(
     without: str = "",
     line: str = r"[\r\n/]*",
 ) -> str:
-    """The family of GPT-4o: words also end where lower case turns into upper case."""
+    """The family of GPT-4o: words also end between lower and upper case."""
     upper = rf"[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}{without}]"
     lower = rf"[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}{without}]"
     return (

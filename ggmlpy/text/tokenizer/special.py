@@ -1,7 +1,7 @@
-"""Special tokens: their keys, and the texts by which undeclared ones are known.
+"""Special tokens: their keys, and the texts by which undeclared ones are recognised.
 
-Not every converter wrote every id: a chat model's end of turn, say, is often only in the
-vocabulary. The texts below are those by which llama.cpp finds them.
+Not every converter writes every id: the end-of-turn token of a chat model is often only in the
+vocabulary. The texts are those by which llama.cpp recognises them.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ _TEXTS = {
     "fim_rep": ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
     "fim_sep": ("<|file_sep|>",),
 }
-"""What a token that the file does not declare is called; the first text that exists is it."""
+"""Texts of tokens that a file may not declare; the first one in the vocabulary counts."""
 
 _END_TEXTS = (
     *_TEXTS["eot"],
@@ -95,7 +95,7 @@ _END_TEXTS = (
     "<turn|>",
     "<|tool_response>",
 )
-"""Texts that end a generation wherever they are in the vocabulary."""
+"""Texts of tokens that end generation in any vocabulary that has them."""
 
 _ENDING_NAMES = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
 
@@ -105,18 +105,18 @@ class SpecialTokens:
     ids: dict[str, int]
     """Token ids by the names in `KEYS`, declared or found by text."""
     eog_ids: frozenset[int]
-    """Tokens that end a generation."""
+    """Tokens that end generation."""
     controls: frozenset[int]
-    """Tokens found by text: they are control tokens even where a file calls them normal."""
+    """Tokens found by text: they are control tokens even if the file says otherwise."""
 
 
 def find_special_tokens(
     by_text: Mapping[str, int], declared: Mapping[str, int], markup: Set[int]
 ) -> SpecialTokens:
-    """Complete the `declared` special tokens by text.
+    """The `declared` special tokens, and those found by text.
 
-    `markup`: tokens that the file calls user-defined. Gemma has "</s>" among its HTML tags, where
-    it ends nothing: it does so only beside a BOS that is "<s>".
+    `markup` are the tokens that the file calls user-defined. Gemma has "</s>" among its HTML tags;
+    it is an end token only in a vocabulary whose BOS is "<s>".
     """
     ids, controls = dict(declared), set()
     for name, texts in _TEXTS.items():

@@ -1,13 +1,13 @@
-"""SPM vocabularies: SentencePiece's BPE, where the adjacent pair of highest score merges first.
+"""SPM vocabularies: SentencePiece's BPE, which merges the adjacent pair of highest score first.
 
-`tokenizers` cannot run these exactly: its BPE ranks pairs, not the pieces they make, so it breaks
-ties between scores in another order, and it needs a token for each half of a pair. Hence the
-merging is done here, with three facts that make it quick:
+`tokenizers` cannot run these exactly: its BPE ranks pairs, not the pieces that they make, so it
+breaks ties between scores in another order, and it needs a token for each half of a pair. Merging
+is therefore done here. Three properties make it fast:
 
-- A merge may be tried on any two neighbours, and only a heap decides the order: n log n.
-- No merge crosses a place that no token crosses. Text is cut before each ▁ that follows a character
-  that no token has before a ▁, which for natural text means at words, and the tokens stay the same.
-- Words repeat, so the tokens of recent ones are kept.
+- Any two neighbours may merge, and a heap decides the order: n log n.
+- No merge crosses a position that no token crosses. Text is split before each ▁ that follows a
+  character which no token has before a ▁. In natural text that is at words; tokens stay the same.
+- Words repeat, so the tokens of recent words are cached.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _MERGEABLE = frozenset(map(int, (TokenType.NORMAL, TokenType.USER_DEFINED, Token
 class SentencePieces:
     """Encodes text by an SPM vocabulary.
 
-    Only what is text merges: unlike in llama.cpp, as in SentencePiece, typing "</s>" never gives
-    the control token. A character without a token is spelt in byte tokens, or is one unknown token
-    where the vocabulary has none for its bytes.
+    Only text merges: as in SentencePiece, and unlike in llama.cpp, the text "</s>" never gives the
+    control token. A character without a token is spelt in byte tokens, or is one unknown token if
+    the vocabulary lacks them.
     """
 
     def __init__(self, vocab: Vocabulary) -> None:
@@ -78,7 +78,7 @@ class SentencePieces:
 
 
 def _word_pattern(pieces: dict[str, int]) -> re.Pattern[str]:
-    """Matches, with no width, where text can be cut without changing its tokens."""
+    """Matches, without width, where text can be split without changing its tokens."""
     crossed = {
         piece[i - 1]
         for piece in pieces

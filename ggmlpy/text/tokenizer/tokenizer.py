@@ -1,4 +1,4 @@
-"""Tokenizer: text to tokens and back, by the vocabulary in a GGUF file."""
+"""Tokenizer: text to tokens and back, with the vocabulary of a GGUF file."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from ggmlpy.text.tokenizer.wpm import WordPieces
 
 
 class Encoder(Protocol):
-    """How a kind of vocabulary turns plain text into tokens."""
+    """Encodes plain text by a kind of vocabulary."""
 
     def encode(self, text: str) -> list[int]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What all vocabularies of one `tokenizer.ggml.model` have in common."""
+    """The properties of one value of `tokenizer.ggml.model`."""
 
     name: str
     add_bos: bool = False
@@ -59,20 +59,20 @@ _TYPES = frozenset(map(int, TokenType))
 class Tokenizer:
     """The tokenizer of a model.
 
-    Making one is cheap: the vocabulary is read and its tables are built when text is first asked
-    for. A file whose kind of tokenizer is not supported, or that has none, opens all the same, and
-    only what needs it raises.
+    Creating one is cheap: the vocabulary is read, and its tables are built, at the first use. A
+    file with an unsupported kind of tokenizer, or without one, can be opened; methods that need it
+    raise TokenizerError.
     """
 
     def __init__(self, metadata: Mapping[str, Any], name: str = "") -> None:
-        """`name`: the file, for messages. Raises TokenizerError, naming the key, for damage."""
+        """`name` is the file's, for messages. Raises TokenizerError with the key that is wrong."""
         keys = Keys(metadata, f"{name}: " if name else "")
         self._model = keys.text("model", "none")
         kind = KINDS.get(self._model) or Kind(_UNSUPPORTED.get(self._model, self._model))
         self.kind = kind.name
-        """"spm", "bpe", "wpm", "none", or the file's own word for one that is not supported."""
+        """"spm", "bpe", "wpm", "none", or the file's name for an unsupported kind."""
         self.pre = "gemma4" if self._model == "gemma4" else keys.optional_text("pre")
-        """How a BPE vocabulary cuts words, as the file names it."""
+        """The file's name for how a BPE vocabulary splits words."""
         self.vocab = Vocabulary(keys, kind.default_ids)
         self.n_vocab = self.vocab.n_vocab
         pre = find_pre_tokenizer(self.pre, keys.where) if kind is BPE else PreTokenizer(())
@@ -80,7 +80,7 @@ class Tokenizer:
         self._byte_level = kind is BPE and pre.byte_level
         self.add_bos = pre.always_bos or keys.flag("add_bos_token", kind.add_bos or pre.add_bos)
         self.add_eos = keys.flag("add_eos_token", kind.add_eos)
-        if kind is WPM:  # its frame is not the file's choice
+        if kind is WPM:  # always adds CLS and SEP
             self.add_bos = self.add_eos = True
         self.add_space_prefix = kind.add_space_prefix and keys.flag("add_space_prefix", True)
         self._end_id = self.vocab.declared_ids.get("sep" if kind is WPM else "eos")
@@ -89,7 +89,7 @@ class Tokenizer:
 
     @classmethod
     def from_gguf(cls, path: str | Path) -> Tokenizer:
-        """The tokenizer of the GGUF file at `path`, which stays mapped while it is needed.
+        """The tokenizer of the GGUF file at `path`, which stays mapped as long as needed.
 
         Raises what `GGUFFile.open` raises, and TokenizerError for a damaged vocabulary.
         """
@@ -100,29 +100,29 @@ class Tokenizer:
     def from_metadata(cls, metadata: Mapping[str, Any], name: str = "") -> Tokenizer:
         """The tokenizer that `metadata` describes; `name` is the file's, for messages.
 
-        Any mapping will do, with lists or numpy arrays for arrays. A GGUFFile's must stay open.
+        `metadata` may be any mapping, with lists or numpy arrays. A GGUFFile must stay open.
         """
         return cls(metadata, name)
 
     def prepare(self) -> None:
-        """Build now what the first text would. For a vocabulary that cannot encode it does nothing.
+        """Build the tables that the first text needs. Does nothing if the vocabulary cannot encode.
 
-        What that takes for a moment (40 MB for Llama 3) is given back before other memory is taken.
+        The temporary memory (40 MB for Llama 3) is then free before other memory is allocated.
         """
         try:
             self.encode("a")
         except TokenizerError:
-            return  # said when text is asked for
+            return  # raised again by the first use
 
     def encode(self, text: str, add_bos: bool = False, special: bool = False) -> list[int]:
         """The tokens of `text`.
 
-        `add_bos` adds BOS before and EOS behind, each where the file asks for it (`self.add_bos`,
-        `self.add_eos`; WPM: CLS and SEP). `special` parses control tokens such as "<|im_end|>"
-        where they stand in the text; without it they are text like any other.
+        `add_bos` adds BOS at the beginning and EOS at the end, each if the file asks for it
+        (`self.add_bos`, `self.add_eos`; WPM: CLS and SEP). `special` parses control tokens such as
+        "<|im_end|>" in the text; without it they are encoded as text.
 
-        Raises TokenizerError for a kind that is not supported, a vocabulary that is damaged, and
-        text that is not Unicode (lone surrogates).
+        Raises TokenizerError for an unsupported kind, a damaged vocabulary, and text that is not
+        Unicode (lone surrogates).
         """
         self._require_text()
         _check_unicode(text)
@@ -132,7 +132,7 @@ class Tokenizer:
         if self.add_bos and self.bos_id is not None:
             if ids[:1] == [self.bos_id]:
                 warnings.warn(
-                    "the text begins with BOS and one more is added: leave out one of them",
+                    "the text begins with BOS and a second one is added: leave out one of them",
                     TokenizerWarning,
                     stacklevel=2,
                 )
@@ -144,16 +144,16 @@ class Tokenizer:
     def decode(self, ids: Iterable[int], special: bool = False, *, start: bool = True) -> str:
         """The text of tokens; bytes that are not UTF-8 become U+FFFD.
 
-        `special` shows control tokens, which are left out otherwise. `start` says that the tokens
-        begin a text: the space that SPM puts before a text (and WPM before every word) is removed.
+        `special` includes control tokens. `start` means that the tokens begin a text: the space
+        that SPM puts before a text (and WPM before every word) is removed.
         """
         stream = self.stream(special, start=start)
         return stream.feed(b"".join([self.token_bytes(id, special) for id in ids]), final=True)
 
     def stream(self, special: bool = False, *, start: bool = True) -> StreamDecoder:
-        """A decoder that gives the text of tokens one by one, never half a character.
+        """A decoder for tokens one by one, which returns complete characters only.
 
-        For tokens that continue a text, such as the answer to a prompt, say `start=False`.
+        Use `start=False` for tokens that continue a text, such as the answer to a prompt.
         """
         self._require_text()
         return StreamDecoder(
@@ -163,7 +163,7 @@ class Tokenizer:
         )
 
     def token_bytes(self, id: int, special: bool = False) -> bytes:
-        """What one token adds to the text; nothing for a control token unless `special`."""
+        """The bytes of a token; empty for a control token unless `special`."""
         self._require_text()
         text, type = self.text(id), self.vocab.types[id]
         if type in (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.UNUSED):
@@ -175,11 +175,11 @@ class Tokenizer:
         return text.encode(errors="surrogateescape") if self._byte_level else spell_plain(text)
 
     def text(self, id: int) -> str:
-        """The token as the vocabulary has it: "▁the", "Ġthe", "<0x0A>"."""
+        """The token as stored in the vocabulary: "▁the", "Ġthe", "<0x0A>"."""
         return self.vocab.texts[self._checked(id)]
 
     def token_type(self, id: int) -> TokenType:
-        """The token's type: what the file says, but CONTROL for a known end-of-turn text."""
+        """The token's type in the file, but CONTROL for a known end-of-turn text."""
         type = self.vocab.types[self._checked(id)]
         return TokenType(type) if type in _TYPES else TokenType.UNDEFINED
 
@@ -195,12 +195,12 @@ class Tokenizer:
 
     @property
     def eot_id(self) -> int | None:
-        """End of a turn in a conversation, declared or known by its text."""
+        """End of a turn in a conversation, declared or recognised by its text."""
         return self.special_ids.get("eot")
 
     @property
     def unk_id(self) -> int | None:
-        """Stands for what has no token."""
+        """The unknown token, for text without a token."""
         return self.vocab.declared_ids.get("unk")
 
     @property
@@ -214,7 +214,7 @@ class Tokenizer:
 
     @property
     def eog_ids(self) -> frozenset[int]:
-        """The tokens that end a generation: EOS, EOT and others known by their text."""
+        """The tokens that end generation: EOS, EOT and others recognised by their text."""
         return self.vocab.special.eog_ids
 
     def __repr__(self) -> str:
@@ -237,7 +237,7 @@ class Tokenizer:
     def _encode_parts(self, text: str, special: bool) -> list[int]:
         ids: list[int] = []
         encoder = self._encoder
-        after_special = True  # the beginning counts as such
+        after_special = True  # as at the beginning
         for part in self._partition.split(text, special):
             if isinstance(part, int):
                 ids.append(part)
@@ -248,7 +248,7 @@ class Tokenizer:
         return ids
 
     def _check_complete(self) -> None:
-        """Raises TokenizerError if something is missing without which no text can be encoded."""
+        """Raise TokenizerError if something is missing that encoding needs."""
         keys = self.vocab.keys
         if not self.vocab.has_tokens:
             raise keys.error("tokens", "is missing or empty")
@@ -264,13 +264,13 @@ class Tokenizer:
         if self._model in KINDS:
             return
         raise TokenizerError(
-            f"{self.vocab.keys.where}tokenizer.ggml.model is {quoted(self._model)}: no text can be "
-            f"made with it, only with {', '.join(KINDS)}"
+            f"{self.vocab.keys.where}tokenizer.ggml.model is {quoted(self._model)}: it must be "
+            f"{', '.join(KINDS)} to encode or decode text"
         )
 
     def _checked(self, id: int) -> int:
         if not self.vocab.has_tokens:
-            raise TokenizerError(f"{self.vocab.keys.where}there is no vocabulary")
+            raise TokenizerError(f"{self.vocab.keys.where}the file has no vocabulary")
         if 0 <= operator.index(id) < self.n_vocab:
             return id
         raise TokenizerError(
@@ -279,7 +279,7 @@ class Tokenizer:
 
 
 def _byte_token(text: str) -> bytes | None:
-    """The byte that "<0x0A>" stands for."""
+    """The byte of a byte token such as "<0x0A>"."""
     if len(text) == 6 and text.startswith("<0x") and text.endswith(">"):
         try:
             return bytes.fromhex(text[3:5])

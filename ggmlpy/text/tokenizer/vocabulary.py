@@ -1,7 +1,7 @@
-"""The vocabulary of a GGUF file: the text, type and score of every token, and the special ones.
+"""The vocabulary of a GGUF file: the text, type and score of every token, and special tokens.
 
-Opening reads nothing but lengths and single values, and checks those; texts, types and scores are
-decoded the first time something asks for them.
+Opening reads and checks only lengths and single values. Texts, types and scores are decoded at
+their first use.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ggmlpy.text.tokenizer.keys import PREFIX, Keys
 
 
 class TokenizerWarning(UserWarning):
-    """Text can be turned into tokens, but perhaps not as the model was trained with."""
+    """Text can be encoded, but its tokens may differ from those of the model's training."""
 
 
 class TokenType(IntEnum):
-    """What kind of token it is, as GGUF stores it."""
+    """The type of a token, as GGUF stores it."""
 
     UNDEFINED = 0
     NORMAL = 1
@@ -39,9 +39,9 @@ class TokenType(IntEnum):
 class Vocabulary:
     """Tokens by id, ids by text, and which tokens are special.
 
-    Raises TokenizerError, naming the key, where an array has fewer elements than there are tokens,
-    or BOS or EOS lies outside them. Other special ids outside the vocabulary count as absent, since
-    many files have such a padding id.
+    Raises TokenizerError, naming the key, if an array has fewer elements than there are tokens, or
+    BOS or EOS is outside the vocabulary. Other special ids outside it are ignored, because many
+    files have such a padding id.
     """
 
     def __init__(self, keys: Keys, default_ids: Mapping[str, int]) -> None:
@@ -67,7 +67,7 @@ class Vocabulary:
 
     @cached_property
     def ids(self) -> dict[str, int]:
-        """Ids by text. Of tokens with the same text, the first; empty texts are not in it."""
+        """Ids by text: the first one of tokens with the same text, without empty texts."""
         n = len(self.texts)
         ids = dict(zip(reversed(self.texts), range(n - 1, -1, -1), strict=True))
         ids.pop("", None)
@@ -75,7 +75,7 @@ class Vocabulary:
 
     @cached_property
     def types(self) -> list[int]:
-        """The type of every token: what the file says, save for known control texts."""
+        """The type of every token in the file, but CONTROL for known control texts."""
         types: list[int] = [TokenType.NORMAL] * len(self._tokens)
         if self._types is not None:
             types = self._numbers("token_type", self._types).tolist()
@@ -85,7 +85,7 @@ class Vocabulary:
 
     @cached_property
     def scores(self) -> list[float]:
-        """The score of every token. Raises TokenizerError where there are none, or one is NaN."""
+        """The score of every token. Raises TokenizerError if they are missing or one is NaN."""
         if self._scores is None:
             raise self.keys.error("scores", "is missing")
         scores = self._numbers("scores", self._scores).astype(np.float32)
@@ -97,15 +97,15 @@ class Vocabulary:
 
     @cached_property
     def special(self) -> special.SpecialTokens:
-        """The special tokens by name, also those that a file does not declare but has."""
-        markup = set()  # tokens that the file itself takes for a part of plain text
+        """The special tokens by name, declared or recognised by their text."""
+        markup = set()  # tokens that the file declares as part of plain text
         if self._types is not None:
             stored = self._numbers("token_type", self._types)
             markup = set(np.flatnonzero(stored == TokenType.USER_DEFINED).tolist())
         return special.find_special_tokens(self.ids, self.declared_ids, markup)
 
     def check_texts(self) -> None:
-        """Raises TokenizerError if a text is not UTF-8, or is there twice: one of them wrongly."""
+        """Raise TokenizerError if a text is not UTF-8, or occurs twice."""
         try:
             "".join(self.texts).encode()
         except UnicodeEncodeError as error:
@@ -131,7 +131,7 @@ class Vocabulary:
         raise self.keys.error(key, f"has {len(array)} elements for {len(self._tokens)} tokens")
 
     def _numbers(self, key: str, array: Sequence[Any]) -> NDArray[Any]:
-        """One number a token: what an array holds beyond the tokens belongs to none."""
+        """One number per token; arrays may have more elements than there are tokens."""
         return self.keys.numbers(key, array)[: len(self._tokens)]
 
     def _declared_ids(self, defaults: Mapping[str, int]) -> dict[str, int]:
@@ -141,7 +141,7 @@ class Vocabulary:
                 id = self.keys.token(key)
                 if id is None:
                     if PREFIX + key in self.keys.metadata:
-                        ids.pop(name, None)  # the file says that there is none
+                        ids.pop(name, None)  # the file declares that there is none
                     continue
                 if 0 <= id < self.n_vocab:
                     ids[name] = id
@@ -157,7 +157,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def _n_vocab_without_tokens(metadata: Mapping[str, Any]) -> int:
-    """The size that a file without a vocabulary still tells."""
+    """The vocabulary size in a file without a vocabulary."""
     size = metadata.get(f"{metadata.get('general.architecture')}.vocab_size", 0)
     if isinstance(size, int) and size >= 0:
         return size

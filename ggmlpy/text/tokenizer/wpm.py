@@ -1,7 +1,8 @@
 """WPM vocabularies: BERT's WordPiece, in `tokenizers`.
 
 BERT marks the pieces that continue a word ("##ing"); GGUF marks those that begin one ("▁sing") and
-stores the others bare. Normalising (accents, case, CJK signs one by one) is BERT's own.
+stores the others without a mark. Normalisation (accents, case, CJK characters one by one) is
+BERT's.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from ggmlpy.text.tokenizer.vocabulary import Vocabulary
 
 _SPACE = "\u2581"
 _CONTINUED = "##"
-_UNKNOWN = "\0"  # as a word it cannot come up: the normaliser drops it
-_MAX_WORD_CHARS = 100  # BERT's; a longer word is unknown, and would take time by its square
+_UNKNOWN = "\0"  # never a word: the normaliser removes it
+_MAX_WORD_CHARS = 100  # BERT's limit: a longer word is unknown, and takes quadratic time
 
 
 class WordPieces:
-    """Encodes text by a WPM vocabulary; a word that cannot be pieced together is unknown."""
+    """Encodes text by a WPM vocabulary; a word that is no sequence of pieces is unknown."""
 
     def __init__(self, vocab: Vocabulary) -> None:
         unk = vocab.declared_ids.get("unk")
@@ -34,7 +35,7 @@ class WordPieces:
             text[1:] if text.startswith(_SPACE) else _CONTINUED + text: id
             for text, id in vocab.ids.items()
         }
-        words.pop("", None)  # a bare ▁ begins no word
+        words.pop("", None)  # a single ▁ is no word
         model = models.WordPiece(
             vocab={**words, _UNKNOWN: unk},
             unk_token=_UNKNOWN,
