@@ -20,7 +20,7 @@ from ggmlpy.backends.step import Step
 from ggmlpy.graph.buffer import Buffer, BufferType, Bytes
 from ggmlpy.runtime.context import Context
 
-addresses = itertools.count(1 << 48, 1 << 40)  # the device's own: nobody follows them
+addresses = itertools.count(1 << 48, 1 << 40)  # the device's own, which no one dereferences
 
 
 class DeviceMemory(BufferType):

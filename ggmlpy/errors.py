@@ -2,14 +2,14 @@
 
     GgmlpyError
     ├── ArgumentError (TypeError, ValueError)  an argument of another type, or out of its range
-    ├── ShapeError (ValueError)          a tensor's shape, type or layout does not fit the op
+    ├── ShapeError (ValueError)          a tensor's shape, type or strides do not fit the op
     ├── IndexOutOfRange (IndexError)     an index tensor points outside what it indexes
     ├── FileError (ValueError)           a file cannot be used
     │   ├── MissingFile (FileNotFoundError)  there is no such file, or it is a folder
     │   ├── GGUFError                    not a GGUF file, or a damaged one
     │   ├── WeightError                  a tensor or key that the model needs is missing or wrong
     │   └── StateError                   not a saved state, a damaged one, or one of another model
-    ├── TokenizerError (ValueError)      text cannot be turned into tokens with what the file says
+    ├── TokenizerError (ValueError)      text cannot be tokenized with the file's vocabulary
     ├── TemplateError (ValueError)       a chat template cannot be used
     ├── SamplingError (ValueError)       a sampling parameter out of range, logits without a maximum
     ├── Unsupported (ValueError)         a known thing that is not available here
@@ -18,7 +18,7 @@
     ├── AllocationError (MemoryError)    more memory is asked for than can be had
     ├── BadBatch (ValueError)            tokens that do not fit the vocabulary, context or memory
     ├── WriteError (ValueError)          a node would write into memory that it must leave alone
-    └── CacheFull (RuntimeError)         the KV cache has no room for the batch
+    └── CacheFull (RuntimeError)         the KV cache has no free cells for the batch
 
 ArgumentError and BadBatch are siblings. A wrong argument of a function (a size, a sequence that
 does not exist) raises ArgumentError. Tokens that cannot be decoded raise BadBatch: a token outside
@@ -43,7 +43,7 @@ class ArgumentError(GgmlpyError, TypeError, ValueError):
 
 
 class ShapeError(GgmlpyError, ValueError):
-    """A tensor's shape, type or layout does not fit the op."""
+    """A tensor's shape, type or strides do not fit the op."""
 
 
 class IndexOutOfRange(GgmlpyError, IndexError):
@@ -71,7 +71,7 @@ class StateError(FileError):
 
 
 class TokenizerError(GgmlpyError, ValueError):
-    """Text cannot be turned into tokens with what the file says."""
+    """Text cannot be tokenized with the vocabulary of the file."""
 
 
 class TemplateError(GgmlpyError, ValueError):
@@ -103,7 +103,7 @@ class BadBatch(GgmlpyError, ValueError):
 
 
 class CacheFull(GgmlpyError, RuntimeError):
-    """The KV cache has no room for the batch; nothing was changed."""
+    """The KV cache has no free cells for the batch; nothing was changed."""
 
 
 class WriteError(GgmlpyError, ValueError):
