@@ -19,7 +19,7 @@ from ggmlpy.graph.arrays import read_array, write_array
 from ggmlpy.graph.buffer import ALIGNMENT, HOST, aligned_bytes
 from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.tensor import Flag, Tensor, from_bytes, from_numpy
-from ggmlpy.sched.allocator import _Block, _pack
+from ggmlpy.sched.allocator import _Block, _pack, _stack
 from ggmlpy.sched.executable import ArenaPool, Executable
 from ggmlpy.sched.scheduler import kept_roots
 from tests.core.test_schedule import Other, by_op, values
@@ -46,7 +46,14 @@ def test_the_largest_block_goes_first_and_small_ones_fill_what_is_left() -> None
 
 def test_the_lowest_gap_that_fits_is_taken() -> None:
     blocks = (256, 0, 0), (192, 0, 2), (128, 0, 1), (64, 2, 2), (128, 2, 2)
-    assert packed(*blocks) == ([0, 256, 448, 128, 0], 576, 576)
+    end, offsets = _stack([_Block(*block) for block in blocks], 3)
+    assert (list(offsets.values()), end) == ([0, 256, 448, 0, 64], 576)
+
+
+def test_the_better_of_two_orders_is_taken() -> None:
+    """By bytes times steps, and by bytes, which take 640 and 576 bytes where they are worse."""
+    assert packed((256, 1, 1), (192, 3, 4), (192, 0, 4), (192, 3, 3))[1] == 576
+    assert packed((256, 3, 4), (192, 1, 1), (128, 0, 3), (192, 0, 2))[1] == 512
 
 
 @given(

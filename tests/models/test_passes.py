@@ -127,14 +127,15 @@ def test_the_reference_has_the_same_bits(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_arenas_get_smaller(tmp_path: Path, name: str) -> None:
-    """A gated unit's products were the most there was at a time; of experts' too."""
+    """Where a gated unit's products were the most there was at a time, without scale or bias."""
     model = tiny(tmp_path, name)
     fused, unfused = (
         Context(model, [CpuBackend(1)], n_ctx=512, n_ubatch=256, passes=passes)
         for passes in ("all", "none")
     )
     n_fused, n_unfused = (c.largest_compute_bytes()["host"] for c in (fused, unfused))
-    assert n_fused < n_unfused
+    assert n_fused <= n_unfused
+    assert n_fused < n_unfused or name in ("llama q8_0", "lfm2")
 
 
 def test_passes_that_are_off_are_told(tmp_path: Path) -> None:
