@@ -21,6 +21,7 @@ from ggmlpy.graph.tensor import Tensor
 class Step:
     """Nodes that follow each other in a split, as one.
 
+    op         the names of their ops, joined: `mul_mat`, `rms_norm+mul`
     node       the one whose op's parameters are the step's, and which errors name
     nodes      all that it computes, in running order
     operands   what it reads from memory, by name; of a single node as the op's shape rule says
@@ -39,6 +40,11 @@ class Step:
     results: Mapping[str, Tensor]
     params: Mapping[str, float] = field(default_factory=dict)
     in_place: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    op: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        names = [node.op.name for node in self.nodes if node.op is not None]
+        object.__setattr__(self, "op", "+".join(names))
 
     @classmethod
     def of(cls, node: Tensor) -> Step:
@@ -48,11 +54,6 @@ class Step:
         operands = dict(zip(names, node.src, strict=True))
         in_place = {"y": names[:1]} if node.op.in_place else {}
         return cls(node, (node,), operands, {"y": node}, in_place=in_place)
-
-    @property
-    def op(self) -> str:
-        """The names of its nodes' ops, joined: `mul_mat`, `rms_norm+mul`."""
-        return "+".join(node.op.name for node in self.nodes if node.op is not None)
 
     @property
     def is_fused(self) -> bool:

@@ -38,19 +38,20 @@ def _fused(
     steps: list[Step], accept: Accept, ops: Sequence[Set[str]], propose: Propose
 ) -> list[Step]:
     """The steps with nodes of these ops in a row replaced by what `propose` makes of them."""
-    names = [None if step.is_fused else step.op for step in steps]
-    result, i = [], 0
-    while i < len(steps):
-        n, made = 1, None
-        window = steps[i : i + len(ops)] if names[i] in ops[0] else []
-        fits = (name in of for name, of in zip(names[i:], ops, strict=False))
-        if len(window) == len(ops) and all(fits):
-            made = next(filter(accept, propose(*(step.node for step in window))), None)
-        if made is not None:
-            n = len(ops)
-        result.append(steps[i] if made is None else made)
-        i += n
-    return result
+    names = [step.op for step in steps]  # that of a fused one is no node's
+    first, n = ops[0], len(ops)
+    result: list[Step] = []
+    n_done = 0
+    for i, name in enumerate(names):
+        if name not in first or i < n_done or i + n > len(names):
+            continue
+        if all(name in of for name, of in zip(names[i : i + n], ops, strict=True)):
+            nodes = [step.node for step in steps[i : i + n]]
+            made = next(filter(accept, propose(*nodes)), None)
+            if made is not None:
+                result += [*steps[n_done:i], made]
+                n_done = i + n
+    return result + steps[n_done:]
 
 
 def _row_by_row(x: Tensor, y: Tensor) -> bool:
