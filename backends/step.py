@@ -4,9 +4,8 @@
     a fused step         rms_norm+mul         operands x, weight            result y
                          add+rms_norm+mul     operands a, b, weight         results y, sum
 
-A step says what is computed, not how, so every backend and every pass means the same by it: it is
-worth what its nodes are worth one after another, to the bit. `ggmlpy/sched/fusion.py` lists the
-fused ones.
+A step says what is computed, not how: its results have the bits that its nodes give one after
+another. `ggmlpy/sched/fusion.py` lists the fused ones.
 """
 
 from __future__ import annotations
@@ -27,11 +26,12 @@ class Step:
     operands   what it reads from memory, by name; of a single node as the op's shape rule says
     results    what it writes to memory, by name: "y", and others that are read after it
     params     parameters beside those of `node`'s op
-    in_place   by result: operands that it may be written over, if they have its type, shape and
-               strides; each row (along ne0) of a result then needs that row of them only
+    in_place   by result: operands that it may be written over, where they have its type, shape and
+               strides: row i (along ne0) of a result is computed from row i of them
 
-    Nodes that are no results have no memory: nothing but the step reads them. Results never share
-    memory with operands otherwise, nor with each other.
+    Nodes that are no results have no memory: nothing but the step reads their values. Other than by
+    `in_place` results share no memory with operands, except for the one that a write goes into, nor
+    with each other.
     """
 
     node: Tensor

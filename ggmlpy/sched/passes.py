@@ -1,14 +1,14 @@
 """Passes: named functions over the steps of a split that run before memory is given out.
 
-    residual, norm, glu, rope, bias     fusion.py: what they make one, and what that spares
+    residual, norm, glu, rope, bias     nodes in a row become one step (fusion.py)
 
-They change no bit of any result. `passes=` of compute, Executable and Context says which run, and
-where it is None the environment variable GGMLPY_PASSES does: `all`, `none`, or names with commas
-between them. A fused step is made where
+They change no bit of any result. `passes=` of compute, Executable and Context says which run; where
+it is None the environment variable GGMLPY_PASSES does: `all`, `none`, or names separated by commas.
+A fused step is made where
 
     its nodes follow each other in the split, so nothing else happens between them;
     nothing else reads its interior values: no other node, no other split, and they are no outputs;
-    it writes into no memory of a leaf, or of a view, that its earlier nodes read;
+    it writes into no memory of another tensor, as a cache, that its earlier nodes read;
     the split's backend says that it runs such a step (`Backend.supports_step`).
 """
 
@@ -78,7 +78,7 @@ class _Fusible:
         self._n_reads = Counter(source.root for node in split.nodes for source in node.src)
 
     def accepts(self, step: Step) -> bool:
-        """Whether the step is worth what its nodes are, and the backend runs it."""
+        """Whether the step gives what its nodes give one by one, and the backend runs it."""
         return (
             all(self._is_own(value, step) for value in step.interior)
             and not any(x.root in step.nodes for x in step.operands.values())
