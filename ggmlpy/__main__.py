@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import signal
 import sys
+import threading
 from contextlib import suppress
 from types import FrameType
 
@@ -18,6 +20,7 @@ def main() -> None:
     """Import the command line and run the command that the arguments name."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not under nohup
         signal.signal(signal.SIGINT, _interrupt)
+        sys.unraisablehook = _unraisable
     if memory_limit() is not None:  # OpenBLAS ends a process if it cannot start threads
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
@@ -50,6 +53,30 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     _stop()
 
 
+def _unraisable(error: sys.UnraisableHookArgs) -> None:
+    """Deliver an interrupt again that came inside a finalizer, where Python drops exceptions.
+
+    A generator that is closed before its end is one. Another thread sends it, as a signal that came
+    while this function runs would be dropped too.
+    """
+    if not issubclass(error.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(error)
+        return
+    try:
+        threading.Timer(_AGAIN_S, _send_interrupt, [threading.get_ident()]).start()
+    except RuntimeError:  # the system gives no thread
+        _stop()
+
+
+def _send_interrupt(thread: int) -> None:
+    """Send SIGINT to the main thread, whose identifier `thread` is."""
+    if sys.platform == "win32":
+        _thread.interrupt_main()
+    else:
+        signal.pthread_kill(thread, signal.SIGINT)  # which ends a sleep too
+
+
+_AGAIN_S = 0.01
 _IMPORTING = "<frozen importlib._bootstrap>"  # the file of the import system's own functions
 
 

@@ -89,6 +89,26 @@ def test_wherever_it_comes(what: str, step: int, tiny: Path, tmp_path: Path) -> 
         assert "Exception ignored" not in err, (moment, err)
 
 
+def test_inside_a_finalizer() -> None:
+    """Python drops what is raised there; the interrupt comes again right after."""
+    code = (
+        "import click, signal, time; import ggmlpy.__main__ as entry, ggmlpy.cli as cli\n"
+        "from ggmlpy.cli import guard\n"
+        "def closed():\n"
+        "    try: yield\n"
+        "    finally: signal.raise_signal(signal.SIGINT)\n"
+        "@click.command\n"
+        "def command():\n"
+        "    next(closed())\n"
+        "    time.sleep(60)\n"
+        "cli.main = lambda: guard.run(command, [])\n"
+        "entry.main()"
+    )
+    with running([sys.executable, "-c", code], stderr=subprocess.PIPE) as process:
+        _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (INTERRUPTED, b"ggmlpy: stopped\n")
+
+
 @pytest.mark.parametrize("stdout", ["open", "reader gone", "closed"])
 def test_output_written_before_is_not_lost(stdout: str) -> None:
     """Text in a buffer is written; where it cannot be, the process ends all the same."""
