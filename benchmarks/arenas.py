@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script it would not f
 from benchmarks.models import SHAPES, ModelShape, write_model
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.models import load_model
-from ggmlpy.runtime.context import build_graph
 from ggmlpy.runtime.describe import megabytes
+from ggmlpy.runtime.preview import build_graph
 from ggmlpy.sched.allocator import allocate
 from ggmlpy.sched.compute import backends_for
 from ggmlpy.sched.executable import scheduled

@@ -12,12 +12,15 @@ import click
 
 from ggmlpy.cli.guard import complain
 from ggmlpy.cli.loading import loading
-from ggmlpy.cli.options import ModelOptions
+from ggmlpy.cli.options import ModelOptions, PlacementOptions
 from ggmlpy.common.quoting import printable
 from ggmlpy.errors import FileError, MissingFile
 
 if TYPE_CHECKING:
+    from ggmlpy.backends.base import Backend
     from ggmlpy.llama import Llama
+    from ggmlpy.models import Model
+    from ggmlpy.sched.placement import Placement
 
 STDIN = "-"
 
@@ -42,6 +45,16 @@ def open_model(path: Path, options: ModelOptions) -> Llama:
             n_gpu_layers=options.n_gpu_layers,
             override_tensors=options.override_tensors,
         )
+
+
+def placement_of(model: Model, where: PlacementOptions) -> tuple[Placement, list[Backend]]:
+    """Where a model's tensors would lie, and the backends. Raises what `Llama` raises."""
+    from ggmlpy.sched.compute import backends_for
+    from ggmlpy.sched.placement import Placement
+
+    backends = backends_for(where.backend)
+    n_layer, overrides = model.hparams.n_layer, where.override_tensors or ()
+    return Placement.of(n_layer, backends, where.n_gpu_layers, overrides), backends
 
 
 def read_text(text: str | None, file: Path | None) -> str | None:

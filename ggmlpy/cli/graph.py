@@ -6,7 +6,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ import click
 
 from ggmlpy.cli import common, options
 from ggmlpy.cli.command import command, option
+from ggmlpy.cli.options import PlacementOptions
 from ggmlpy.cli.types import Whole
 from ggmlpy.common.quoting import printable
 from ggmlpy.errors import Unsupported
@@ -23,6 +25,7 @@ from ggmlpy.packaged import packaged_model
 
 if TYPE_CHECKING:
     from ggmlpy.graph.graph import Graph
+    from ggmlpy.graph.tensor import Tensor
 
 DOT_TIMEOUT_S = 120
 
@@ -63,6 +66,8 @@ SUFFIXES = {".txt": Format.text} | {f".{format}": format for format in Format}
 @options.flash_attn
 @options.type_k
 @options.type_v
+@options.placement
+@options.placement_options
 def graph(
     model: Path | None,
     n_tokens: int,
@@ -73,6 +78,8 @@ def graph(
     flash_attn: str,
     type_k: str,
     type_v: str,
+    placement: bool,
+    where: PlacementOptions,
 ) -> None:
     """Dump the compute graph of a model for a ubatch.
 
@@ -83,37 +90,66 @@ def graph(
       ggmlpy graph -m model.gguf
       ggmlpy graph -m model.gguf -n 512 -o prompt.html
       ggmlpy graph -m model.gguf --n-past 100 --layers 0:1 -o layer0.svg
+      ggmlpy graph -m model.gguf --placement -ngl 8 -ot 'ffn_.*_exps=cpu'
       diff <(ggmlpy graph) <(ggmlpy graph -fa off)
     """
     chosen = _checked_format(format, output)
     path = model or packaged_model()
-    built = _cut(_build(path, n_tokens, n_past, flash_attn != "off", type_k, type_v), layers)
+    wished = where if placement or where != PlacementOptions() else None
+    dump = _built(path, n_tokens, n_past, flash_attn != "off", type_k, type_v, wished)
+    dump = replace(dump, graph=_cut(dump.graph, layers))
     tokens = "token" if n_tokens == 1 else "tokens"
     title = f"{printable(path.name)}: {n_tokens} {tokens} after {n_past}"
     if chosen in DRAWN:
-        common.write_bytes(output, _drawn(built, chosen))
+        common.write_bytes(output, _drawn(dump, chosen))
     elif output is None:
-        print(_WRITERS[chosen](built, title))
+        print(_WRITERS[chosen](dump, title))
     else:
-        common.write_file(output, _WRITERS[chosen](built, title) + "\n")
+        common.write_file(output, _WRITERS[chosen](dump, title) + "\n")
 
 
-def _build(
-    path: Path, n_tokens: int, n_past: int, flash_attn: bool, type_k: str, type_v: str
-) -> Graph:
+@dataclass(frozen=True, slots=True)
+class _Dump:
+    """A graph, and what is shown with it if its placement is."""
+
+    graph: Graph
+    homes: Mapping[Tensor, str]
+    splits: str = ""  # a line each
+
+
+def _built(
+    path: Path,
+    n_tokens: int,
+    n_past: int,
+    flash_attn: bool,
+    type_k: str,
+    type_v: str,
+    where: PlacementOptions | None,
+) -> _Dump:
     """The graph of `n_tokens` after `n_past`, which outputs the last one's logits."""
     from ggmlpy.gguf import GGUFFile
     from ggmlpy.models import load_model
-    from ggmlpy.runtime.context import build_graph
+    from ggmlpy.runtime.preview import build_graph
+    from ggmlpy.sched.executable import scheduled
+    from ggmlpy.sched.scheduler import describe_splits, homes
 
-    return build_graph(
-        load_model(GGUFFile.open(path)),
+    model = load_model(GGUFFile.open(path))
+    placed = None if where is None else common.placement_of(model, where)
+    graph = build_graph(
+        model,
         n_tokens,
         n_past,
         flash_attn=flash_attn,
         type_k=cache_type("type_k", type_k),
         type_v=cache_type("type_v", type_v),
+        placement=None if placed is None else placed[0],
     )
+    if placed is None:
+        return _Dump(graph, {})
+    placement, backends = placed
+    schedule = scheduled(graph, backends, passes="none")
+    splits = f"placement: {placement}\n{describe_splits(graph, schedule)}\n"
+    return _Dump(graph, homes(graph, schedule), splits)
 
 
 def _cut(graph: Graph, layers: str | None) -> Graph:
@@ -171,19 +207,19 @@ def _graphviz(format: Format) -> str:
     return program
 
 
-def _drawn(graph: Graph, format: Format) -> bytes:
+def _drawn(dump: _Dump, format: Format) -> bytes:
     """The graph drawn by graphviz. Raises Unsupported if that fails or takes too long."""
     try:
         done = subprocess.run(
             [_graphviz(format), f"-T{format}"],
-            input=graph.to_dot().encode(errors="replace"),
+            input=dump.graph.to_dot(dump.homes).encode(errors="replace"),
             capture_output=True,
             timeout=DOT_TIMEOUT_S,
             check=False,
         )
     except subprocess.TimeoutExpired:
         raise Unsupported(
-            f"dot did not draw {len(graph)} nodes within {DOT_TIMEOUT_S} s: use fewer --layers"
+            f"dot did not draw {len(dump.graph)} nodes within {DOT_TIMEOUT_S} s: use fewer --layers"
         ) from None
     if done.returncode:
         said = printable(done.stderr.decode(errors="replace").strip())
@@ -191,9 +227,9 @@ def _drawn(graph: Graph, format: Format) -> bytes:
     return done.stdout
 
 
-_WRITERS: dict[Format, Callable[[Graph, str], str]] = {
-    Format.text: lambda graph, title: str(graph),
-    Format.dot: lambda graph, title: graph.to_dot(),
-    Format.json: lambda graph, title: graph.to_json(),
-    Format.html: lambda graph, title: graph.to_html(title),
+_WRITERS: dict[Format, Callable[[_Dump, str], str]] = {
+    Format.text: lambda dump, title: dump.splits + dump.graph.to_text(dump.homes),
+    Format.dot: lambda dump, title: dump.graph.to_dot(dump.homes),
+    Format.json: lambda dump, title: dump.graph.to_json(dump.homes),
+    Format.html: lambda dump, title: dump.graph.to_html(title, dump.homes),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +15,9 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
-from ggmlpy.cli import options
+from ggmlpy.cli import common, options
 from ggmlpy.cli.command import argument, command, flag, option
+from ggmlpy.cli.options import PlacementOptions
 from ggmlpy.cli.show import console, count_text, size_text, write_json
 from ggmlpy.cli.types import Regex
 from ggmlpy.common.quoting import printable
@@ -40,11 +42,15 @@ N_CHARS = 200  # shown of a string
     show_default=False,
 )
 @options.as_json
+@options.placement
+@options.placement_options
 def inspect(
     file: Path,
     tensors: bool,
     keys: re.Pattern[str],
     as_json: bool,
+    placement: bool,
+    where: PlacementOptions,
 ) -> None:
     """Show the metadata and the tensors of a GGUF file.
 
@@ -55,13 +61,43 @@ def inspect(
       ggmlpy inspect model.gguf
       ggmlpy inspect model.gguf --tensors
       ggmlpy inspect model.gguf --keys 'rope|head' --json
+      ggmlpy inspect model.gguf --tensors -ngl 8 -ot 'ffn_.*_exps=cpu'
     """
     with GGUFFile.open(file) as gguf_file:
         selected = [key for key in gguf_file.metadata if keys.search(key)]
+        placed = None
+        if placement or where != PlacementOptions():
+            placed = Placed.of(gguf_file, where)
         if as_json:
-            write_json(as_dict(gguf_file, selected, tensors))
+            write_json(as_dict(gguf_file, selected, tensors, placed))
         else:
-            _print(gguf_file, selected, tensors)
+            _print(gguf_file, selected, tensors, placed)
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """What would lie where."""
+
+    layers: str  # "layers 0 to 3 on cpu, 4 and output on mock"
+    memories: dict[str, list[str]]  # of each tensor: several for one that two layers read
+    n_bytes: dict[str, int]  # of weights, by memory
+
+    @classmethod
+    def of(cls, file: GGUFFile, where: PlacementOptions) -> Placed:
+        """Raises Unsupported for a file that ggmlpy does not run, ArgumentError, BackendError."""
+        from ggmlpy.models import load_model
+
+        model = load_model(file)
+        placement, _ = common.placement_of(model, where)
+        memories: dict[str, list[str]] = {}
+        n_bytes: Counter[str] = Counter()
+        for name, leaf in model.weights.leaves.items():
+            memory = placement.backend_of(name).buffer_type.name
+            of_tensor = memories.setdefault(leaf.name, [])
+            if memory not in of_tensor:
+                of_tensor.append(memory)
+                n_bytes[memory] += file.tensors[leaf.name].n_bytes
+        return cls(str(placement), memories, dict(n_bytes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +135,9 @@ def totals_by_type(file: GGUFFile) -> dict[str, Total]:
     return dict(sorted(totals.items(), key=lambda item: -item[1].n_bytes))
 
 
-def as_dict(file: GGUFFile, keys: Iterable[str], with_tensors: bool) -> dict[str, Any]:
+def as_dict(
+    file: GGUFFile, keys: Iterable[str], with_tensors: bool, placed: Placed | None = None
+) -> dict[str, Any]:
     """The object that `--json` writes."""
     described: dict[str, Any] = {
         "file": str(file.path),
@@ -111,6 +149,8 @@ def as_dict(file: GGUFFile, keys: Iterable[str], with_tensors: bool) -> dict[str
         "total": Total.of(file.tensors.values()).as_dict(),
         "types": {type: total.as_dict() for type, total in totals_by_type(file).items()},
     }
+    if placed is not None:
+        described["placement"] = {"layers": placed.layers, "n_bytes": placed.n_bytes}
     if with_tensors:
         described["tensors"] = [
             {
@@ -119,6 +159,7 @@ def as_dict(file: GGUFFile, keys: Iterable[str], with_tensors: bool) -> dict[str
                 "ne": t.ne[: t.n_dims],
                 "n_bytes": t.n_bytes,
                 "offset": t.offset,
+                **({} if placed is None else {"on": placed.memories.get(t.name, [])}),
             }
             for t in file.tensors.values()
         ]
@@ -140,7 +181,9 @@ def _plain(element: Any) -> Any:
     return element
 
 
-def _print(file: GGUFFile, keys: list[str], with_tensors: bool) -> None:
+def _print(
+    file: GGUFFile, keys: list[str], with_tensors: bool, placed: Placed | None = None
+) -> None:
     out = console(sys.stdout)
     total = Total.of(file.tensors.values())
     n_files = f" in {len(file.paths)} files" if len(file.paths) > 1 else ""
@@ -152,9 +195,12 @@ def _print(file: GGUFFile, keys: list[str], with_tensors: bool) -> None:
     )
     _print_table(out, _metadata_table(out, file, keys))
     if with_tensors:
-        _print_table(out, _tensor_table(out, file))
+        _print_table(out, _tensor_table(out, file, placed))
     if file.tensors:
         _print_table(out, _total_table(out, file, total))
+    if placed is not None:
+        sizes = ", ".join(f"{size_text(n)} on {name}" for name, n in placed.n_bytes.items())
+        out.print(f"\nplacement: {placed.layers}; weights: {sizes}", soft_wrap=True)
 
 
 def _print_table(out: Console, table: Table) -> None:
@@ -236,12 +282,15 @@ def _file_type_name(value: int) -> str:
         return "unknown"
 
 
-def _tensor_table(out: Console, file: GGUFFile) -> Table:
-    rows = [
-        (printable(t.name), t.type.name, str(list(t.ne[: t.n_dims])), size_text(t.n_bytes))
-        for t in file.tensors.values()
-    ]
-    return _table(out, ("tensor", "type", "ne", "size"), rows)
+def _tensor_table(out: Console, file: GGUFFile, placed: Placed | None) -> Table:
+    columns = ["tensor", "type", "ne", "size"] + ["on"] * (placed is not None)
+    rows = []
+    for t in file.tensors.values():
+        row = [printable(t.name), t.type.name, str(list(t.ne[: t.n_dims])), size_text(t.n_bytes)]
+        if placed is not None:
+            row.append(", ".join(placed.memories.get(t.name, ["-"])))
+        rows.append(row)
+    return _table(out, columns, rows)
 
 
 def _total_table(out: Console, file: GGUFFile, total: Total) -> Table:

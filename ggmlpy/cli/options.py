@@ -88,21 +88,15 @@ def group(cls: type, name: str, section: str) -> Callable[[Callable[..., None]],
 
 
 @dataclass(frozen=True, slots=True)
-class MachineOptions:
-    """How and where a model runs."""
+class PlacementOptions:
+    """Where a model lies and runs."""
 
-    n_ubatch: int = setting(
-        512, "-ub --ubatch-size N", "Prompt tokens that run at a time.", type=Whole(1)
-    )
     backend: str = setting(
         "auto",
         "--backend NAME",
         "What computes: cpu, reference (slow, for comparison), or an installed one; auto is the"
         " fastest.",
     )
-    type_k: str = setting("f16", *_TYPE_K)
-    type_v: str = setting("f16", *_TYPE_V)
-    flash_attn: str = setting("auto", *_FLASH_ATTN, **_SWITCH)
     n_gpu_layers: int = setting(
         -1,
         "-ngl --n-gpu-layers N",
@@ -117,6 +111,18 @@ class MachineOptions:
         type=Overrides(),
         show_default="none",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class MachineOptions(PlacementOptions):
+    """How and where a model runs."""
+
+    n_ubatch: int = setting(
+        512, "-ub --ubatch-size N", "Prompt tokens that run at a time.", type=Whole(1)
+    )
+    type_k: str = setting("f16", *_TYPE_K)
+    type_v: str = setting("f16", *_TYPE_V)
+    flash_attn: str = setting("auto", *_FLASH_ATTN, **_SWITCH)
 
     @property
     def fused_attention(self) -> bool:
@@ -229,6 +235,12 @@ class SamplingOptions:
         return asdict(self)
 
 
+placement_options = group(PlacementOptions, "where", "Placement")
 model_options = group(ModelOptions, "setup", MODEL)
 bench_options = group(BenchOptions, "machine", MODEL)
+placement = flag(
+    "placement",
+    "--placement",
+    "Show what would lie and run where; implied by the options of placement.",
+)
 sampling_options = group(SamplingOptions, "sampling", SAMPLING)

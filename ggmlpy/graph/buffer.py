@@ -216,6 +216,19 @@ class HostBuffer(Buffer):
         view[target] = view[source]
 
 
+class UnallocatedBuffer(Buffer):
+    """Stands for memory of a type that nothing was allocated in: to plan with, not to run on."""
+
+    def __init__(self, type: BufferType, n_bytes: int) -> None:
+        super().__init__(type, n_bytes, address=0)
+
+    def read(self, offset: int, n_bytes: int) -> Bytes:
+        raise AllocationError(f"{self} was not allocated: it has no bytes to read")
+
+    def write(self, offset: int, data: Bytes) -> None:
+        raise AllocationError(f"{self} was not allocated: it has no bytes to write")
+
+
 class HostBufferType(BufferType):
     """Memory of the process, aligned for the kernels of the CPU."""
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from ggmlpy.common.arguments import checked
@@ -13,13 +14,17 @@ from ggmlpy.graph.tensor import Flag, Tensor, tensors_of
 MAX_NAME_WIDTH = 36  # columns of a dump, beyond which a long name moves the rest of its line
 MAX_CYCLE_NAMES = 8  # of a cycle in an error
 
+Homes = Mapping[Tensor, str]  # the backend that runs a node, the memory that a leaf lies in
+NO_HOMES: Homes = MappingProxyType({})
+
 
 class Graph:
     """The tensors reachable from `outputs`: `leafs` hold data, `nodes` are in running order.
 
     The order is ggml's: depth first, sources before the node, left to right, and outputs in the
     order given, one by one or as a list. So a write (set_rows, cpy) that a later output reads comes
-    first if it is listed first. `print(graph)`, `to_dot()`, `to_json()` and `to_html()` dump it.
+    first if it is listed first. `to_text()`, which `print(graph)` writes, `to_dot()`, `to_json()`
+    and `to_html()` dump it; with `homes` they show for the tensors in it what runs or holds them.
     Raises ArgumentError for what is no tensor, and for sources that make a cycle.
     """
 
@@ -65,22 +70,27 @@ class Graph:
         return f"<Graph of {ends}{more}: {len(self.nodes)} nodes, {len(self.leafs)} leafs>"
 
     def __str__(self) -> str:
+        return self.to_text()
+
+    def to_text(self, homes: Homes = NO_HOMES) -> str:
         """A line a tensor. Sources are written by number and name: names may repeat."""
         lines = [f"graph: {len(self.nodes)} nodes, {len(self.leafs)} leafs"]
         names = [self.name_of(t) for t in self._index]
         width = min(MAX_NAME_WIDTH, max(map(len, names), default=0))
-        lines += [f"leaf {i:4d}: {self._describe(t, width)}" for i, t in enumerate(self.leafs)]
+        for i, leaf in enumerate(self.leafs):
+            lines.append(f"leaf {i:4d}: {self._describe(leaf, width)}{_on(homes, leaf)}")
         for i, tensor in enumerate(self.nodes):
             sources = ", ".join(self.reference(s) for s in tensor.src)
             described = self._describe(tensor, width)
-            lines.append(f"node {i:4d}: {described} = {tensor.op} of {sources}")
+            computed = f"{described} = {tensor.op} of {sources}"
+            lines.append(f"node {i:4d}: {computed}{_on(homes, tensor)}")
         return "\n".join(lines)
 
     def _describe(self, tensor: Tensor, width: int) -> str:
         flags = f" ({_flag_names(tensor)})" if tensor.flags else ""
         return f"{self.name_of(tensor):{width}s}  {tensor.spec}{flags}"
 
-    def to_dot(self) -> str:
+    def to_dot(self, homes: Homes = NO_HOMES) -> str:
         """Graphviz text: boxes for leafs, ellipses for nodes, dashed edges into views."""
         lines = ["digraph ggmlpy {", "  rankdir=TB; node [fontname=monospace, fontsize=10];"]
         for tensor in (*self.leafs, *self.nodes):
@@ -88,7 +98,8 @@ class Graph:
             style = "shape=box, style=filled, fillcolor=" + _leaf_colour(tensor)
             if not tensor.is_leaf:
                 style = "shape=ellipse"
-            label = f"{op}{_escape(self.reference(tensor))}\\n{tensor.spec}"
+            shown = f"{_escape(self.reference(tensor))}\\n{tensor.spec}"
+            label = f"{op}{shown}{_escape(_on(homes, tensor))}"
             lines.append(f'  {self._dot_id(tensor)} [{style}, label="{label}"];')
         for tensor in self.nodes:
             dashed = tensor.op is not None and not tensor.op.computes
@@ -100,27 +111,28 @@ class Graph:
     def _dot_id(self, tensor: Tensor) -> str:
         return f"{'leaf' if tensor.is_leaf else 'node'}_{self._index[tensor]}"
 
-    def to_json(self) -> str:
+    def to_json(self, homes: Homes = NO_HOMES) -> str:
         """One object: `leafs` and `nodes`, each with name, type, ne, nb, flags; nodes have an op.
 
-        A source is written as `["node", 7]` or `["leaf", 3]`.
+        What is in `homes` has `on`, the name of a backend or of memory. A source is written as
+        `["node", 7]` or `["leaf", 3]`.
         """
         return json.dumps(
             {
-                "leafs": [self._json(t) for t in self.leafs],
-                "nodes": [self._json(t) for t in self.nodes],
+                "leafs": [self._json(t, homes) for t in self.leafs],
+                "nodes": [self._json(t, homes) for t in self.nodes],
                 "outputs": [self._json_ref(t) for t in self.outputs],
             }
         )
 
     @checked
-    def to_html(self, title: str = "graph") -> str:
+    def to_html(self, title: str = "graph", homes: Homes = NO_HOMES) -> str:
         """A page to click through that loads nothing; `title` is its heading."""
         from ggmlpy.graph.html import to_html
 
-        return to_html(self, title)
+        return to_html(self, title, homes)
 
-    def _json(self, tensor: Tensor) -> dict[str, Any]:
+    def _json(self, tensor: Tensor, homes: Homes) -> dict[str, Any]:
         described: dict[str, Any] = {
             "name": self.name_of(tensor),
             "type": tensor.type.name,
@@ -135,6 +147,8 @@ class Graph:
         if tensor.view_src is not None:
             described["view_src"] = self._json_ref(tensor.view_src)
             described["view_offs"] = tensor.view_offs
+        if tensor in homes:
+            described["on"] = homes[tensor]
         return described
 
     def _json_ref(self, tensor: Tensor) -> tuple[str, int]:
@@ -170,6 +184,10 @@ def _cycle(path: list[Tensor], tensor: Tensor) -> ArgumentError:
         names[MAX_CYCLE_NAMES // 2 : -MAX_CYCLE_NAMES // 2] = ["…"]
     way = " from ".join([*names, names[0]])
     return ArgumentError(f"Graph: {way}: a node must not be computed from its own result")
+
+
+def _on(homes: Homes, tensor: Tensor) -> str:
+    return f" on {homes[tensor]}" if tensor in homes else ""
 
 
 def _flag_names(tensor: Tensor) -> str:

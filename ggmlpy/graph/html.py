@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-from ggmlpy.graph.graph import Graph
+from ggmlpy.graph.graph import NO_HOMES, Graph, Homes
 from ggmlpy.graph.layers import layers_of
 from ggmlpy.graph.tensor import Flag, Tensor
 
@@ -33,9 +33,9 @@ class _Section:
     nodes: list[Tensor] = field(default_factory=list)
 
 
-def to_html(graph: Graph, title: str = "graph") -> str:
-    """The page for `graph`; `title` is its heading."""
-    page = _Page(graph)
+def to_html(graph: Graph, title: str = "graph", homes: Homes = NO_HOMES) -> str:
+    """The page for `graph`; `title` is its heading, `homes` what runs or holds each tensor."""
+    page = _Page(graph, homes)
     sections = _sections(graph)
     body = "\n".join(page.section(s, is_open=i < _MAX_OPEN) for i, s in enumerate(sections))
     return _PAGE.format(
@@ -73,8 +73,9 @@ def _sections(graph: Graph) -> list[_Section]:
 class _Page:
     """Writes the rows; knows the number of every tensor and who reads it."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, homes: Homes) -> None:
         self._graph = graph
+        self._homes = homes
         self._number = {t: i for ts in (graph.leafs, graph.nodes) for i, t in enumerate(ts)}
         self._readers: dict[Tensor, list[Tensor]] = {t: [] for t in self._number}
         for node in graph.nodes:
@@ -126,7 +127,9 @@ class _Page:
         return f"{'leaf' if tensor.is_leaf else 'node'}-{self._number[tensor]}"
 
     def _name(self, tensor: Tensor) -> str:
-        return f'<span class="name">{_breakable(self._graph.name_of(tensor))}</span>'
+        home = self._homes.get(tensor)
+        tag = "" if home is None else f'<span class="home">{escape(home)}</span>'
+        return f'<span class="name">{_breakable(self._graph.name_of(tensor))}</span>{tag}'
 
     def _type_and_shape(self, tensor: Tensor) -> str:
         return f"<td>{tensor.type}<td>{tensor.spec.shape_text}"
@@ -315,6 +318,10 @@ td:nth-child(6), td:nth-child(7) { min-width: 7rem; }
 .tag {
   margin-left: .5rem; padding: 0 .4rem; border-radius: 4px; font-size: 11px;
   background: var(--norm); color: var(--card);
+}
+.home {
+  margin-left: .5rem; padding: 0 .4rem; border-radius: 4px; font-size: 11px;
+  border: 1px solid var(--line); color: var(--dim);
 }
 a { color: var(--link); text-decoration: none; }
 a:hover { text-decoration: underline; }

@@ -24,7 +24,7 @@ from ggmlpy.memory.slots import SlotInfo
 from ggmlpy.memory.ubatch import SegmentShape, UBatch
 from ggmlpy.models import Model, load_model
 from ggmlpy.runtime.context_sizes import check_least
-from ggmlpy.runtime.inputs import Shape, declare
+from ggmlpy.runtime.inputs import Shape
 from ggmlpy.runtime.loading import load_weights
 from ggmlpy.runtime.plans import Plan, PlanCache
 from ggmlpy.runtime.steady import SteadyStep
@@ -323,30 +323,3 @@ def _span(start: int, stop: int | None) -> tuple[int, int | None]:
     if stop is not None and stop < start:
         raise ArgumentError(f"start is {start}, stop is {stop}: stop must not be below start")
     return start, stop
-
-
-def build_graph(
-    model: Model,
-    n_tokens: int,
-    n_past: int = 0,
-    *,
-    type_k: TensorType = F16,
-    type_v: TensorType = F16,
-    flash_attn: bool = True,
-) -> Graph:
-    """A model's graph for `n_tokens` after `n_past`, which outputs the last one's logits.
-
-    To look at, not to run: its inputs are empty.
-    """
-    n_all = n_past + n_tokens
-    memory = SequenceMemory(model.memory, decide_sizes(n_all, 1, False, n_tokens), type_k, type_v)
-    n_kv = []
-    for cache in memory.caches:
-        cells = cache.find_slot(min(n_all, cache.n_ctx))
-        cache.occupy(cells, cells.astype(np.int32))
-        n_kv.append(cache.n_kv())
-    runs = ((n_tokens, 1),) if memory.recurrent is not None else ()
-    shape = Shape((SegmentShape(n_tokens),), 1, tuple(n_kv), runs)
-    inputs = declare(shape, memory, flash_attn)
-    logits = model.build(inputs)
-    return Graph(*inputs.writes, logits)

@@ -79,6 +79,42 @@ def cut(graph: Graph, assigned: Mapping[Tensor, Backend]) -> Schedule:
     return Schedule(splits, copies.holders, copies.uploads, copies.moved)
 
 
+def homes(graph: Graph, schedule: Schedule) -> dict[Tensor, str]:
+    """The name of the backend that runs each node, and of the memory that each leaf lies in.
+
+    Views, which nothing runs, and the leafs of inputs are left out.
+    """
+    found = {node: s.backend.name for s in schedule.splits for node in s.nodes}
+    for leaf in graph.leafs:
+        if leaf.place is not None and Flag.INPUT not in leaf.flags:
+            found[leaf] = leaf.place.buffer.type.name
+    return found
+
+
+def describe_splits(graph: Graph, schedule: Schedule) -> str:
+    """A line a split: its backend, how many nodes it runs, and what is copied to it before.
+
+    With more than one kind of memory the inputs that go to another one at the start come first.
+    """
+    lines = []
+    by_memory: dict[str, list[str]] = {}
+    for leaf, memories in schedule.uploads.items():
+        for memory in memories:
+            by_memory.setdefault(memory.name, []).append(graph.name_of(leaf))
+    for name, leafs in by_memory.items():
+        lines.append(f"inputs to {name}: {', '.join(leafs)}")
+    for i, split in enumerate(schedule.splits):
+        line = f"split {i}: {len(split.nodes)} nodes on {split.backend.name}"
+        for copy in split.copies:
+            source = copy.source
+            if source is None:
+                assert copy.root.place is not None
+                source = copy.root.place.buffer.type
+            line += f", copies {graph.name_of(copy.root)} from {source.name}"
+        lines.append(line)
+    return "\n".join(lines)
+
+
 class _Copies:
     """Where the bytes of roots are valid as the nodes run one after another."""
 

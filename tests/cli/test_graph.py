@@ -12,7 +12,7 @@ import pytest
 
 from ggmlpy import GGUFFile, Graph
 from ggmlpy.models import load_model
-from ggmlpy.runtime.context import build_graph
+from ggmlpy.runtime.preview import build_graph
 from tests.cli.conftest import Outcome, Run
 
 

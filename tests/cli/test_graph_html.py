@@ -10,7 +10,7 @@ import pytest
 from ggmlpy import GGUFFile, Graph, Tensor, from_bytes, ops, scope, zeros
 from ggmlpy.graph.html import to_html
 from ggmlpy.models import load_model
-from ggmlpy.runtime.context import build_graph
+from ggmlpy.runtime.preview import build_graph
 from tests.models.tiny import Tiny, write_model
 
 
