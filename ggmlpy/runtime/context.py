@@ -116,22 +116,37 @@ class Context:
     @property
     def compute_bytes(self) -> dict[str, int]:
         """Memory that graphs run in, by buffer type: from when weights are loaded that of a full
-        ubatch at full depth, of which the last tokens are output."""
+        ubatch at full depth, of which all tokens are output. On the host only as much of it is
+        resident as runs have used."""
         return self.plans.arenas.bytes_by_type
 
     def largest_compute_bytes(self) -> dict[str, int]:
-        """Memory that a full ubatch at full depth runs in, by buffer type. Takes none of it."""
-        arenas = self.plans.arena_bytes(self.plans.graph_of(self._largest_shape()))
+        """Memory that the largest ubatches run in, by buffer type. Takes none of it."""
+        arenas = self.plans.arena_bytes(map(self.plans.graph_of, self._largest_shapes()))
         return {memory.name: n_bytes for memory, n_bytes in arenas.items()}
 
-    def _largest_shape(self) -> Shape:
+    def _largest_shapes(self) -> list[Shape]:
+        """Of a full ubatch at full depth, all of its tokens output: with the fewest sequences, and
+        with the most, of as many tokens each or one of many and others of one."""
         sizes = self.sizes
         n_tokens = min(sizes.n_ubatch, sizes.n_ctx)
-        n_seqs = 1 if sizes.unified else -(-n_tokens // sizes.n_ctx_seq)
-        n_tokens -= n_tokens % n_seqs
+        n_few = 1 if sizes.unified else -(-n_tokens // sizes.n_ctx_seq)
+        n_many = min(sizes.n_seq_max, n_tokens)
+        shapes = {self._full_shape([(n, n_tokens - n_tokens % n)]) for n in (n_few, n_many)}
+        if n_many > 1 and n_tokens - n_many < sizes.n_ctx_seq:
+            uneven = [(1, n_tokens - n_many + 1), *[(1, 1)] * (n_many - 1)]
+            shapes.add(self._full_shape(uneven))
+        return list(shapes)
+
+    def _full_shape(self, runs: Sequence[tuple[int, int]]) -> Shape:
+        """(sequences, tokens of all of them) side by side, all output, at full depth."""
         n_kv = tuple(cache.kv_size for cache in self.memory.caches)
-        runs = ((n_tokens, n_seqs),) if self.memory.recurrent is not None else ()
-        return Shape((SegmentShape(n_tokens, 0, n_seqs),), n_seqs, n_kv, runs)
+        n_tokens = sum(n for _, n in runs)
+        segments = [SegmentShape(n_tokens)]
+        if not self.sizes.unified:
+            segments = [SegmentShape(n, i, n_seqs) for i, (n_seqs, n) in enumerate(runs)]
+        recurrent = [(n, n_seqs) for n_seqs, n in runs] if self.memory.recurrent is not None else ()
+        return Shape(tuple(segments), n_tokens, n_kv, tuple(recurrent))
 
     def ops_by_backend(self) -> dict[str, Counter[str]]:
         """How many nodes of which op each backend runs, in the plan that was last in use."""
@@ -161,9 +176,9 @@ class Context:
         AllocationError.
         """
         if not self._is_loaded:
-            graph = self.plans.graph_of(self._largest_shape())
-            load_weights(self.model, self.placement, graph)
-            self.plans.reserve(graph)
+            graphs = [self.plans.graph_of(shape) for shape in self._largest_shapes()]
+            load_weights(self.model, self.placement, graphs[0])
+            self.plans.reserve(graphs)
             self._is_loaded = True
 
     def warm_up(self) -> None:

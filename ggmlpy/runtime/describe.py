@@ -88,9 +88,9 @@ def _cache(cache: KVCache) -> str:
 
 
 def _compute(context: Context) -> str:
-    """What graphs run in: as much as a full ubatch at full depth takes."""
+    """What graphs run in: as much as the largest ubatch takes."""
     taken = ", ".join(f"{name} {megabytes(n)}" for name, n in context.compute_bytes.items())
-    return f"{taken}, for a full ubatch"
+    return f"{taken}, for a full ubatch, all of it output"
 
 
 def _pass_rows(context: Context) -> list[Row]:

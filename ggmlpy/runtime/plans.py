@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,15 +85,20 @@ class PlanCache:
         """The graph of a shape. Nothing is planned."""
         return self._graph(shape)[0]
 
-    def arena_bytes(self, graph: Graph) -> dict[BufferType, int]:
-        """Bytes that a plan for one of the model's graphs would run in. Nothing is planned."""
-        schedule = scheduled(graph, self._backends, self._pin, self.passes)
-        return allocate(graph, schedule.splits).arena_bytes
+    def arena_bytes(self, graphs: Iterable[Graph]) -> dict[BufferType, int]:
+        """Bytes that plans for some of the model's graphs would run in. Nothing is planned."""
+        most: dict[BufferType, int] = {}
+        for graph in graphs:
+            schedule = scheduled(graph, self._backends, self._pin, self.passes)
+            for memory, n_bytes in allocate(graph, schedule.splits).arena_bytes.items():
+                most[memory] = max(most.get(memory, 0), n_bytes)
+        return most
 
-    def reserve(self, graph: Graph) -> None:
-        """Take the memory that a plan for the graph would run in. Raises AllocationError."""
-        for memory, n_bytes in self.arena_bytes(graph).items():
-            self.arenas.take(memory, n_bytes)
+    def reserve(self, graphs: Sequence[Graph]) -> None:
+        """Take the memory that plans for the graphs would run in, and a sixteenth more if there are
+        several: ubatches between them pack less tightly. Raises AllocationError."""
+        for memory, n_bytes in self.arena_bytes(graphs).items():
+            self.arenas.take(memory, n_bytes + (n_bytes // 16 if len(graphs) > 1 else 0))
 
     def _build(self, shape: Shape) -> Plan:
         graph, inputs, logits = self._graph(shape)

@@ -14,10 +14,14 @@ from ggmlpy.backends.cpu.backend import CpuBackend, CpuPlan
 from ggmlpy.backends.reference import ReferenceBackend
 from ggmlpy.backends.step import Step
 from ggmlpy.gguf import GGUFFile
+from ggmlpy.graph.buffer import HOST
 from ggmlpy.memory.batch import Batch
 from ggmlpy.models import Model, load_model
 from ggmlpy.runtime.context import Context
 from ggmlpy.runtime.describe import summary
+from ggmlpy.runtime.preview import build_graph
+from ggmlpy.sched.allocator import allocate
+from ggmlpy.sched.executable import scheduled
 from ggmlpy.sched.passes import PASSES
 from tests.models.checks import TOKENS
 from tests.models.tiny import Tiny, write_model
@@ -128,12 +132,11 @@ def test_the_reference_has_the_same_bits(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_arenas_get_smaller(tmp_path: Path, name: str) -> None:
     """Where a gated unit's products were the most there was at a time, without scale or bias."""
-    model = tiny(tmp_path, name)
-    fused, unfused = (
-        Context(model, [CpuBackend(1)], n_ctx=512, n_ubatch=256, passes=passes)
+    graph = build_graph(tiny(tmp_path, name), 256)
+    n_fused, n_unfused = (
+        allocate(graph, scheduled(graph, [CpuBackend(1)], passes=passes).splits).arena_bytes[HOST]
         for passes in ("all", "none")
     )
-    n_fused, n_unfused = (c.largest_compute_bytes()["host"] for c in (fused, unfused))
     assert n_fused <= n_unfused
     assert n_fused < n_unfused or name in ("llama q8_0", "lfm2")
 
