@@ -139,7 +139,10 @@ class Ggmlpy:
         return {
             "peak": peak_bytes(),
             "cache": context.memory.n_bytes,
-            "compute": sum(context.compute_bytes.values()),
+            "compute": max(
+                sum(plan.executable.layout.arena_bytes.values())
+                for plan in context.plans.plans.values()
+            ),
         }
 
     def step_bytes(self, n_seqs: int, n_tokens: int) -> int:

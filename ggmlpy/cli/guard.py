@@ -40,9 +40,6 @@ def _exit_code(app: click.Command, args: list[str]) -> int:
     try:
         with _flushed_output(), one_line_warnings():
             return _invoked(app, args)
-    except click.exceptions.NoArgsIsHelpError as help:
-        help.show()
-        return USAGE
     except click.UsageError as error:
         complain("error", _usage_text(error))
         return USAGE
@@ -66,6 +63,9 @@ def _invoked(app: click.Command, args: list[str]) -> int:
     try:
         with app.make_context("ggmlpy", args) as context:
             app.invoke(context)
+    except click.exceptions.NoArgsIsHelpError as help:
+        print(help.format_message())
+        return USAGE
     except click.exceptions.Exit as end:  # after --help and --version
         return end.exit_code
     return 0

@@ -16,7 +16,7 @@ from ggmlpy.backends.cpu.isa import available
 from ggmlpy.graph.quants import from_float, to_float
 from ggmlpy.graph.tensor import Tensor, from_bytes, from_numpy
 from ggmlpy.graph.types import type_of
-from tests.cpu.conftest import ISAS
+from tests.cpu.conftest import VECTOR_ISAS
 from tests.cpu.running import run
 
 Floats = NDArray[Any]
@@ -65,7 +65,7 @@ def by_definition(q: Floats, k: Floats, v: Floats, mask: Floats) -> Floats:
     return y
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 @pytest.mark.parametrize(
     ("d", "dv"), [(8, 8), (5, 3), (16, 17), (65, 33), (80, 80), (128, 128), (576, 512)]
 )
@@ -98,7 +98,7 @@ def test_every_pair_of_cache_types(types: str) -> None:
     assert np.abs(got - want).max() < 4e-6 * np.abs(want).max()
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 def test_values_inside_keys(isa: str) -> None:
     """MLA keeps v as the first columns of k."""
     rng = np.random.default_rng(2)
@@ -112,7 +112,7 @@ def test_values_inside_keys(isa: str) -> None:
     assert np.abs(shape4(run(y, isa, 2)) - want).max() < 4e-6
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 @pytest.mark.parametrize("sink", [None, 1.0, -math.inf])
 def test_nothing_to_see_gives_zeros(isa: str, sink: float | None) -> None:
     rng = np.random.default_rng(3)
@@ -169,7 +169,7 @@ def scenes(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(scene=scenes())
 def test_layout_changes_no_bit(isa: str, scene: dict[str, Any]) -> None:
@@ -195,7 +195,7 @@ def test_layout_changes_no_bit(isa: str, scene: dict[str, Any]) -> None:
     assert got.tobytes() == want.tobytes()
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 @pytest.mark.parametrize("type", ["f16", "q4_0"])
 @pytest.mark.parametrize("n_q", [1, 3])
 def test_threads_share_the_chunks_of_few_queries(isa: str, type: str, n_q: int) -> None:
@@ -216,7 +216,7 @@ def test_threads_share_the_chunks_of_few_queries(isa: str, type: str, n_q: int) 
         assert got.tobytes() == alone.tobytes()
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 @pytest.mark.parametrize("type", ["f16", "q8_0"])
 def test_a_prompt_at_once_or_token_by_token(isa: str, type: str) -> None:
     """Causal: 140 queries in one node give the bits that 140 nodes of one query give."""

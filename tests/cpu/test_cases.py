@@ -13,14 +13,15 @@ from ggmlpy.backends.cpu.isa import available
 from ggmlpy.sched.compute import compute
 from tests.case import Case, compare
 from tests.cases import CASES, UNARY, build
-from tests.cpu.conftest import ISAS
+from tests.cpu.conftest import VECTOR_ISAS
 from tests.cpu.running import can_run_in_place, compile_together, run, supported
 
 _MANY_ROWS = 60_000  # cases for the grids of GPUs
 
 
 def _cases(isa: str) -> list[Case]:
-    """All but the huge ones. A unary function has the same code for f16 as for others: once."""
+    """All but the huge ones and the products (test_matmul.py). A unary function has the same code
+    for f16 as for others: once."""
     return [
         case
         for case in CASES
@@ -43,7 +44,7 @@ def _compiled(request: pytest.FixtureRequest) -> None:
         for item in request.session.items
         if isinstance(item, pytest.Function) and item.module is request.module
     ]
-    for isa in ISAS:
+    for isa in VECTOR_ISAS:
         cases = [c["case"] for c in chosen if c["isa"] == isa]
         compile_together(isa, [build(case) for case in cases if isinstance(case, Case)])
 
@@ -57,7 +58,7 @@ def _reference(case_id: str) -> NDArray[Any]:
 
 @pytest.mark.parametrize(
     ("isa", "case"),
-    [pytest.param(isa, case, id=f"{isa} {case.id}") for isa in ISAS for case in _cases(isa)],
+    [pytest.param(isa, case, id=f"{isa} {case.id}") for isa in VECTOR_ISAS for case in _cases(isa)],
 )
 def test_case(isa: str, case: Case) -> None:
     y = build(case)

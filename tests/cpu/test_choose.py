@@ -12,7 +12,7 @@ from ggmlpy.backends.cpu.choose import CHAIN, NONE, choose
 from ggmlpy.backends.cpu.jit import Jit
 from ggmlpy.graph.buffer import address_of
 from ggmlpy.sampling import Sampler, SamplingParams
-from tests.cpu.conftest import ISAS
+from tests.cpu.conftest import VECTOR_ISAS
 
 
 def tokens(isa: str, logits: NDArray[np.float32], us: NDArray[np.float64], k: int) -> list[int]:
@@ -25,7 +25,7 @@ def tokens(isa: str, logits: NDArray[np.float32], us: NDArray[np.float64], k: in
     return [function(address_of(record), address_of(logits), len(logits), u) for u in us.tolist()]
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 def test_the_same_tokens_on_every_instruction_set(isa: str) -> None:
     rng = np.random.default_rng(0)
     for n in (1, 40, 57, 1003):
@@ -37,7 +37,7 @@ def test_the_same_tokens_on_every_instruction_set(isa: str) -> None:
         assert tokens(isa, logits, us, 40) == [s.sample(logits) for _ in us]
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 def test_logits_without_a_token(isa: str) -> None:
     for bad in (np.nan, np.inf):
         for at in (0, 39, 45, 60):

@@ -16,7 +16,7 @@ from ggmlpy.backends.cpu.isa import available
 from ggmlpy.graph.quants import from_float, to_float
 from ggmlpy.graph.tensor import Tensor, from_bytes, from_numpy
 from ggmlpy.graph.types import type_of
-from tests.cpu.conftest import ISAS
+from tests.cpu.conftest import VECTOR_ISAS
 from tests.cpu.running import compile_together, run
 
 BEST = available()[0].name
@@ -28,7 +28,7 @@ def _compiled() -> None:
     x = numbered((32,), "f32")
     blocks = [ops.cast(x, type) for type in ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl")]
     back = [ops.cast(y, "f32") for y in blocks]
-    for isa in ISAS:
+    for isa in VECTOR_ISAS:
         compile_together(isa, [*back, ops.cont(x), ops.cast(x, "f16")])
 
 
@@ -82,7 +82,7 @@ def pairs(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
     return strided(draw, ne, type, 1), strided(draw, tuple(other), type, 2)
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(pair=pairs())
 def test_any_strides_to_any_strides(isa: str, pair: tuple[Tensor, Tensor]) -> None:
@@ -94,7 +94,7 @@ def test_any_strides_to_any_strides(isa: str, pair: tuple[Tensor, Tensor]) -> No
     np.testing.assert_array_equal(got.reshape(-1), values(source).reshape(-1))
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 @pytest.mark.parametrize("type", ["i8", "f16", "bf16", "i32", "i64", "q4_0", "q6_K", "iq2_xxs"])
 def test_contiguous_copies_keep_bytes(isa: str, type: str) -> None:
     n_bytes = type_of(type).row_bytes(256) * 3 * 5
@@ -112,7 +112,7 @@ def test_a_long_row_is_shared() -> None:
         np.testing.assert_array_equal(got, x.place.host_bytes[: got.size])
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 @pytest.mark.parametrize("target", ["f16", "bf16", "f32"])
 @pytest.mark.parametrize("source", ["f16", "bf16", "f32"])
 def test_floats_round_to_nearest_even(isa: str, source: str, target: str) -> None:
@@ -134,7 +134,7 @@ def test_floats_round_to_nearest_even(isa: str, source: str, target: str) -> Non
     np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 def test_between_integers_and_floats(isa: str) -> None:
     ints = np.array([0, 1, -1, 2**24 + 1, -(2**31), 2**31 - 1, 12345], np.int32)
     got = run(ops.cast(from_numpy(ints), "f32"), isa, 1)
@@ -144,7 +144,7 @@ def test_between_integers_and_floats(isa: str) -> None:
     np.testing.assert_array_equal(back, floats.astype(np.int32))
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 @pytest.mark.parametrize("type", ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl"])
 @pytest.mark.parametrize("source", ["f32", "f16", "bf16"])
 def test_quantised_copies_are_the_quantisers(isa: str, type: str, source: str) -> None:

@@ -14,7 +14,7 @@ from ggmlpy import ops
 from ggmlpy.graph.quants import from_float, to_float
 from ggmlpy.graph.tensor import Tensor, from_bytes
 from ggmlpy.graph.types import type_of
-from tests.cpu.conftest import ISAS
+from tests.cpu.conftest import VECTOR_ISAS
 from tests.cpu.running import can_run_in_place, compile_together, run
 
 ROUNDING = {"f32": 1e-7, "f16": 1e-3, "bf16": 8e-3}
@@ -24,7 +24,7 @@ ROUNDING = {"f32": 1e-7, "f16": 1e-3, "bf16": 8e-3}
 def _compiled() -> None:
     sources = [tensor(np.ones(3), type) for type in ("f32", "f16")]
     nodes = [op(x, x) for op in (ops.add, ops.div, ops.sub) for x in sources]
-    for isa in ISAS:
+    for isa in VECTOR_ISAS:
         compile_together(isa, nodes)
 
 
@@ -47,7 +47,7 @@ def shapes(draw: st.DrawFn) -> tuple[list[int], list[int]]:
     return [first, *rest], repeats
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     shape=shapes(),
@@ -75,7 +75,7 @@ def test_repeats(
     assert run(y, isa, 1, in_place=True).tobytes() == got.tobytes()
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 def test_one_tensor_twice(isa: str) -> None:
     x = tensor(np.random.default_rng(0).uniform(1, 2, (3, 70)), "f32")
     np.testing.assert_array_equal(run(ops.div(x, x), isa, 2), 1)

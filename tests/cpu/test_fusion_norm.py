@@ -10,9 +10,9 @@ import pytest
 from ggmlpy import ops
 from ggmlpy.backends.cpu.kernels.fused_norm import ADD_NORM, NORM_MUL
 from ggmlpy.graph.tensor import Tensor, from_numpy
-from tests.cpu.conftest import ISAS, jit_for
+from tests.cpu.conftest import VECTOR_ISAS, jit_for
 from tests.cpu.fused import (
-    EACH_ISA,
+    EACH_VECTOR_ISA,
     RNG,
     check,
     computed,
@@ -24,7 +24,7 @@ from tests.cpu.fused import (
 @pytest.fixture(autouse=True, scope="module")
 def _compiled() -> None:
     """All at once, on all cores: one at a time they take minutes."""
-    for isa in ISAS:
+    for isa in VECTOR_ISAS:
         jit_for(isa).load([*NORM_MUL.values(), ADD_NORM])
 
 
@@ -33,7 +33,7 @@ def _compiled() -> None:
 SHAPES = [(1,), (5, 7), (16, 3), (33, 1, 4), (300, 5, 2, 3), (4096, 2)]
 
 
-@EACH_ISA
+@EACH_VECTOR_ISA
 @pytest.mark.parametrize("norm", [ops.rms_norm, ops.norm])
 @pytest.mark.parametrize("ne", SHAPES)
 def test_a_norm_its_weight_and_its_bias(
@@ -48,7 +48,7 @@ def test_a_norm_its_weight_and_its_bias(
     check(isa, ["norm"], [shifted], before=[*plain, "add_f32"], after=after)
 
 
-@EACH_ISA
+@EACH_VECTOR_ISA
 def test_a_norm_with_what_is_repeated_and_what_is_strided(isa: str) -> None:
     rows = ops.view_3d(floats(40, 6, 5), 33, 3, 5, 2 * 160, 6 * 160, 12)
     y = ops.mul(ops.rms_norm(rows, 1e-5), floats(33, 3))
@@ -57,7 +57,7 @@ def test_a_norm_with_what_is_repeated_and_what_is_strided(isa: str) -> None:
     check(isa, ["norm"], [y], before=plain, after=["rms_norm_mul_f32"])
 
 
-@EACH_ISA
+@EACH_VECTOR_ISA
 def test_special_values_of_norms(isa: str) -> None:
     x = RNG.standard_normal((5, 20)).astype(np.float32)
     x[0] = 0
@@ -79,7 +79,7 @@ def test_a_weight_of_another_type_has_no_fused_kernel() -> None:
 # --- residual -------------------------------------------------------------------------------------
 
 
-@EACH_ISA
+@EACH_VECTOR_ISA
 @pytest.mark.parametrize("ne", SHAPES)
 def test_a_sum_its_norm_and_its_weight(isa: str, ne: tuple[int, ...]) -> None:
     total = ops.add(computed(*ne), computed(*ne))
@@ -92,7 +92,7 @@ def test_a_sum_its_norm_and_its_weight(isa: str, ne: tuple[int, ...]) -> None:
     check(isa, passes, [total, y], before=plain, after=after)
 
 
-@EACH_ISA
+@EACH_VECTOR_ISA
 @pytest.mark.parametrize("ne", SHAPES)
 def test_a_norm_after_a_block_and_the_one_before_the_next(isa: str, ne: tuple[int, ...]) -> None:
     b = computed(*ne)

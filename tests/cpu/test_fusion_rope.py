@@ -12,9 +12,9 @@ from ggmlpy.backends.cpu.kernels.fused_rope import SET_TURNED
 from ggmlpy.errors import IndexOutOfRange
 from ggmlpy.graph.tensor import Flag, Tensor, from_numpy, zeros
 from ggmlpy.ops.rope import RopeMode
-from tests.cpu.conftest import ISAS, jit_for
+from tests.cpu.conftest import ISAS, VECTOR_ISAS, jit_for
 from tests.cpu.fused import (
-    EACH_ISA,
+    EACH_VECTOR_ISA,
     RNG,
     Recording,
     check,
@@ -26,7 +26,7 @@ from tests.cpu.fused import (
 @pytest.fixture(autouse=True, scope="module")
 def _compiled() -> None:
     """All at once, on all cores: one at a time they take minutes."""
-    for isa in ISAS:
+    for isa in VECTOR_ISAS:
         jit_for(isa).load([SET_TURNED["f16"], SET_TURNED["q8_0"]])
     jit_for(ISAS[0]).load(list(SET_TURNED.values()))
 
@@ -60,7 +60,7 @@ def check_stored(isa: str, y: Tensor) -> None:
     check(isa, ["rope"], [y], before=plain, after=after)
 
 
-@EACH_ISA
+@EACH_VECTOR_ISA
 @pytest.mark.parametrize("mode", [RopeMode.NORMAL, RopeMode.NEOX])
 @pytest.mark.parametrize("type", ["f16", "q8_0"])
 def test_keys_turned_and_stored(isa: str, mode: RopeMode, type: str) -> None:
@@ -75,14 +75,14 @@ def test_other_caches(type: str) -> None:
     check_stored(ISAS[0], stored(RopeMode.NEOX, type))
 
 
-@EACH_ISA
+@EACH_VECTOR_ISA
 def test_odd_heads(isa: str) -> None:
     for D, n_dims in ((2, 2), (10, 6), (34, 34), (80, 64)):
         check_stored(isa, stored(RopeMode.NORMAL, "f16", D=D, n_dims=n_dims))
         check_stored(isa, stored(RopeMode.NEOX, "f16", D=D, n_dims=n_dims))
 
 
-@EACH_ISA
+@EACH_VECTOR_ISA
 @pytest.mark.parametrize("bad", [-1, 12])
 def test_a_bad_row_stores_nothing_and_names_the_write(isa: str, bad: int) -> None:
     y = stored(RopeMode.NEOX, "f16", ids=(1, bad, 2)).named("k_stored")

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ggmlpy import ops
 from ggmlpy.graph.tensor import from_numpy
-from tests.cpu.conftest import ISAS
+from tests.cpu.conftest import VECTOR_ISAS
 from tests.cpu.running import run
 
 Floats = NDArray[np.float32]
@@ -34,7 +34,7 @@ def order(x: Floats, descending: bool) -> NDArray[np.int32]:
     return np.argsort(key, axis=-1, kind="stable").astype(np.int32)
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 @pytest.mark.parametrize("n", LENGTHS)
 def test_argsort_is_stable(isa: str, n: int) -> None:
     x = rows(n)
@@ -43,7 +43,7 @@ def test_argsort_is_stable(isa: str, n: int) -> None:
         np.testing.assert_array_equal(got, order(x, descending))
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(n=st.integers(1, 200), seed=st.integers(0, 1000), data=st.data())
 def test_top_k_is_the_start_of_a_descending_argsort(
@@ -55,14 +55,14 @@ def test_top_k_is_the_start_of_a_descending_argsort(
     np.testing.assert_array_equal(got, order(x, True)[:, :k])
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 @pytest.mark.parametrize("n", LENGTHS)
 def test_argmax_takes_the_first(isa: str, n: int) -> None:
     x = rows(n)
     np.testing.assert_array_equal(run(ops.argmax(from_numpy(x)), isa, 2), np.argmax(x, axis=-1))
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 @pytest.mark.parametrize("n", LENGTHS)
 def test_sums(isa: str, n: int) -> None:
     x = np.random.default_rng(n).uniform(-1, 1, (7, n)).astype(np.float32)
@@ -77,7 +77,7 @@ def test_sums(isa: str, n: int) -> None:
     np.testing.assert_allclose(sums_so_far, np.cumsum(wide, axis=1), rtol=1.2e-7, atol=1e-15)
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 def test_a_nan_is_the_largest_of_its_window(isa: str) -> None:
     for place in np.ndindex(2, 2):
         x = np.arange(16, dtype=np.float32).reshape(4, 4)

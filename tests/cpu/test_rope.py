@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ggmlpy import ops
 from ggmlpy.graph.tensor import Tensor, from_numpy
-from tests.cpu.conftest import ISAS
+from tests.cpu.conftest import ISAS, VECTOR_ISAS
 from tests.cpu.running import run
 
 Floats = NDArray[Any]
@@ -47,7 +47,7 @@ def check(y: Tensor, isa: str) -> None:
     assert np.abs(got - want).max(initial=0, where=size > 0) <= 5e-7 * size.max()
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 @pytest.mark.parametrize("mode", [NORMAL, NEOX])
 @pytest.mark.parametrize(("d", "n_dims"), [(64, 64), (8, 8), (80, 80), (96, 20), (34, 34), (3, 2)])
 def test_far_positions(isa: str, mode: int, d: int, n_dims: int) -> None:
@@ -56,7 +56,7 @@ def test_far_positions(isa: str, mode: int, d: int, n_dims: int) -> None:
     check(rope(x, POSITIONS, mode, n_dims, freq_base=5e5, attn_factor=0.7), isa)
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 @pytest.mark.parametrize("mode", [NORMAL, NEOX])
 def test_far_positions_with_factors_and_yarn(isa: str, mode: int) -> None:
     rng = np.random.default_rng(1)
@@ -66,7 +66,7 @@ def test_far_positions_with_factors_and_yarn(isa: str, mode: int) -> None:
     check(rope(x, POSITIONS, mode, 72, factors=factors, freq_scale=0.25, ext_factor=1.0), isa)
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 @pytest.mark.parametrize("mode", [NORMAL, NEOX])
 def test_a_row_alone_has_the_same_bits(isa: str, mode: int) -> None:
     x = np.random.default_rng(2).standard_normal((len(POSITIONS), 5, 40)).astype(np.float32)

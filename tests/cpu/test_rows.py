@@ -15,7 +15,7 @@ from ggmlpy.graph.quants import from_float, to_float
 from ggmlpy.graph.tensor import Tensor, from_bytes, from_numpy
 from ggmlpy.graph.types import type_of
 from tests.blocks import random_rows
-from tests.cpu.conftest import ISAS
+from tests.cpu.conftest import ISAS, VECTOR_ISAS
 from tests.cpu.running import compile_together, run
 
 WRITABLE = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl")
@@ -29,7 +29,7 @@ def _compiled() -> None:
     ids = from_numpy(np.zeros(1, np.int32))
     reads = [ops.get_rows(x, ids) for x in leaves.values()]
     writes = [ops.set_rows(leaves[type], leaves["f32"], ids) for type in WRITABLE]
-    for isa in ISAS:
+    for isa in VECTOR_ISAS:
         compile_together(isa, [*reads, *writes])
 
 
@@ -56,7 +56,7 @@ def hard_rows() -> NDArray[np.float32]:
     return rows
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 @pytest.mark.parametrize("type", WRITABLE)
 @pytest.mark.parametrize("x_type", ["f32", "f16"])
 def test_written_bytes_are_the_quantisers(isa: str, type: str, x_type: str) -> None:
@@ -71,7 +71,7 @@ def test_written_bytes_are_the_quantisers(isa: str, type: str, x_type: str) -> N
     np.testing.assert_array_equal(got[ids], want)
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 def test_sums_of_iq4_nl_are_rounded_at_every_step(isa: str) -> None:
     """So many blocks that a sum in another order, or with fused products, shows in some scale."""
     x = np.random.default_rng(5).standard_normal((500, 2048)).astype(np.float32)
@@ -85,7 +85,7 @@ def _bytes_of(y: Tensor, isa: str) -> NDArray[np.uint8]:
     return run(y, isa, 2, raw=True).reshape(y.ne[1], -1)
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 @pytest.mark.parametrize("type", READABLE)
 def test_read_values_are_the_formats(isa: str, type: str) -> None:
     """Bit by bit; random bytes for blocks, so that every code and scale occurs."""
@@ -114,7 +114,7 @@ def test_the_last_of_two_writers_wins(type: str, n_threads: int) -> None:
         assert got[row].tobytes() == stored[0].tobytes()
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 @pytest.mark.parametrize("bad", [-1, 9, 2**31 - 1, -(2**31)])
 @pytest.mark.parametrize("n_threads", [1, 3])
 def test_get_rows_refuses_what_is_no_row(isa: str, bad: int, n_threads: int) -> None:
@@ -124,7 +124,7 @@ def test_get_rows_refuses_what_is_no_row(isa: str, bad: int, n_threads: int) -> 
         run(ops.get_rows(x, from_numpy(ids)), isa, n_threads)
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("n_threads", [1, 3])
 def test_set_rows_with_a_bad_index_writes_nothing(isa: str, dtype: Any, n_threads: int) -> None:

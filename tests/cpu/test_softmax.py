@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from ggmlpy import ops
 from ggmlpy.graph.tensor import Tensor, from_numpy
-from tests.cpu.conftest import ISAS
+from tests.cpu.conftest import VECTOR_ISAS
 from tests.cpu.running import run
 
 Floats = NDArray[np.float32]
@@ -18,7 +18,7 @@ def soft_max(x: Floats, mask: Floats, type: type = np.float16) -> Tensor:
     return ops.soft_max_ext(from_numpy(x), from_numpy(mask.astype(type)), 0.5, 0.0)
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 @pytest.mark.parametrize("n", [1, 5, 16, 17, 33, 300])
 def test_masked_entries_have_no_effect(isa: str, n: int) -> None:
     rng = np.random.default_rng(n)
@@ -34,14 +34,14 @@ def test_masked_entries_have_no_effect(isa: str, n: int) -> None:
         np.testing.assert_allclose(got.sum(axis=1), seen.astype(float), rtol=1e-6)
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 def test_large_scores_do_not_overflow(isa: str) -> None:
     x = np.array([[3e38, 3e38, -3e38], [-3e38, -3e38, -3e38]], np.float32)
     got = run(ops.soft_max(from_numpy(x)), isa, 1)
     np.testing.assert_allclose(got, [[0.5, 0.5, 0], [1 / 3] * 3], rtol=1e-6)
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 def test_a_nan_makes_its_row_nan(isa: str) -> None:
     x = np.zeros((3, 20), np.float32)
     x[1, 19] = np.nan

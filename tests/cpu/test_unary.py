@@ -10,7 +10,7 @@ from ggmlpy import ops
 from ggmlpy.graph.tensor import Tensor, from_numpy
 from ggmlpy.ops.unary import Unary
 from tests.cases import GLU, UNARY
-from tests.cpu.conftest import ISAS
+from tests.cpu.conftest import VECTOR_ISAS
 from tests.cpu.running import compile_together, run
 
 FUNCTIONS = (*UNARY, "exp", "expm1", "sqr", "sqrt", "log", "sin", "cos")
@@ -25,7 +25,7 @@ PLACES = [
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiled() -> None:
-    for isa in ISAS:
+    for isa in VECTOR_ISAS:
         x = from_numpy(np.ones(3, np.float32))
         gates = [getattr(ops, f"{name}_split")(x, x) for name in GLU]
         compile_together(isa, [*(getattr(ops, name)(x) for name in FUNCTIONS), *gates])
@@ -51,13 +51,13 @@ def check(name: str, isa: str, x: NDArray[np.float32]) -> None:
     assert (error <= limit).all(), f"{x[finite][worst]} -> {got[finite][worst]}"
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_special_places(name: str, isa: str) -> None:
     check(name, isa, np.array(PLACES, np.float32))
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_over_the_range(name: str, isa: str) -> None:
     rng = np.random.default_rng(0)
@@ -69,7 +69,7 @@ def test_the_list_is_complete() -> None:
     assert {cls.name for cls in Unary.__subclasses__()} <= set(FUNCTIONS)
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 @pytest.mark.parametrize("name", GLU)
 def test_gates_pass_specials_on(name: str, isa: str) -> None:
     """NaN in gate or up shows in the same element, and in no other."""

@@ -144,7 +144,8 @@ def _replay(kinds: dict[str, Kind], paths: Sequence[Path]) -> int:
     found = False
     for path, outcome in replay(kinds, paths):
         found |= outcome.status == "finding"
-        told = f": {outcome.what} in {outcome.where}: {outcome.message}" if outcome.what else ""
+        message = " ".join(outcome.message.split())
+        told = f": {outcome.what} in {outcome.where}: {message}" if outcome.what else ""
         print(f"{outcome.status} {path}{told}", flush=True)
     return int(found)
 

@@ -193,7 +193,7 @@ def _product(d: Drawing) -> None:
     if form < 0.25:
         d.add("add", [first, d.leaf("f32", (m,))])
     elif form < 0.5:
-        d.add(d.rng.choice(("swiglu_split", "geglu_split", "reglu_split")), [first, product()])
+        d.add(d.rng.choice(("swiglu_split", "geglu_split")), [first, product()])
 
 
 def _experts(d: Drawing) -> None:

@@ -12,11 +12,15 @@ from ggmlpy.backends.cpu.jit import shared_jit
 from ggmlpy.backends.cpu.kernel import Kernel, all_entries, candidates
 from ggmlpy.backends.cpu.threads import thread_pool, wanted_entries
 
+# Gated units of two products: a kernel for each unit and type of weights, of which `graph_draw.py`
+# draws two units, those that models have.
+_NOT_DRAWN = ("+reglu", "+geglu_erf", "+geglu_quick", "+swiglu_oai")
+
 
 def load_kernels() -> None:
     """Load the best kernel for each op and its types; compile what the cache lacks."""
     jit = shared_jit(CpuBackend(1).isa)
-    kernels = [entry for entry in all_entries() if isinstance(entry, Kernel)]
+    kernels = [e for e in all_entries() if isinstance(e, Kernel) and not e.op.endswith(_NOT_DRAWN)]
     chosen = [candidates(kernel.op, kernel.types, jit.isa)[:1] for kernel in kernels]
     jit.load([*dict.fromkeys(kernel for best in chosen for kernel in best), *wanted_entries(jit)])
     thread_pool()  # has no threads before a plan on several runs

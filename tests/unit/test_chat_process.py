@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 import ggmlpy
 from ggmlpy.errors import TemplateError
 from ggmlpy.text.template_process import Limits, TemplateProcess
+from tests.processes import interruptible
 from tests.unit.conversations import PROCESS, render
 
 ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
@@ -35,14 +36,15 @@ assert process.run("{{{{ a }}}}", {{"a": 1}}) == "1"
 
 
 def started(code: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", BEGIN + code],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    with interruptible():
+        return subprocess.Popen(
+            [sys.executable, "-c", BEGIN + code],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
 
 
 @settings(deadline=None)  # the first example starts the process
