@@ -1,23 +1,12 @@
-"""`pytest --placement mock:half tests/engine` runs models with layers on the device for tests.
-
-mock        everything on the mock device, without any other backend
-mock:N      the last N layers on it, "half" or "all" of them; the rest where the test wants it
-"""
+"""Options of pytest here: `--placement`, and both cores for the whole suite."""
 
 from __future__ import annotations
 
-import functools
-import itertools
-from collections.abc import Sequence
-from typing import Any
+import os
 
 import pytest
 
-from ggmlpy.backends.base import Backend
-from ggmlpy.backends.mock.backend import MockBackend
-from ggmlpy.models import Model
-from ggmlpy.runtime.context import Context
-from ggmlpy.sched.placement import ALL
+from tests import placement
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -25,26 +14,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    placement = config.getoption("--placement")
-    if placement:
-        _install(placement)
+    where = config.getoption("--placement")
+    if where:
+        placement.install(where)
 
 
-def _install(placement: str) -> None:
-    """Give every context the device, in front of the backends that its test wants."""
-    name, _, n_layers = placement.partition(":")
-    if name != "mock" or n_layers not in ("", "half", "all", *map(str, range(1000))):
-        raise pytest.UsageError(f"--placement is {placement}: it must be mock, mock:N, half or all")
-    seeds = itertools.count()
-    init = Context.__init__
-
-    @functools.wraps(init)
-    def on_mock(self: Context, model: Model, backends: Sequence[Backend], **options: Any) -> None:
-        device = MockBackend(seed=next(seeds), inner=backends[0])
-        n_all = model.hparams.n_layer + 1
-        counts = {"": ALL, "all": ALL, "half": n_all // 2}
-        options["n_gpu_layers"] = counts[n_layers] if n_layers in counts else int(n_layers)
-        chain = [device, *backends] if n_layers else [device]
-        init(self, model, chain, **options)
-
-    Context.__init__ = on_mock  # type: ignore[method-assign]
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """A process per core for the whole suite, and none besides this one for named tests."""
+    is_whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    return len(os.sched_getaffinity(0)) if is_whole and hasattr(os, "sched_getaffinity") else 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
@@ -44,15 +45,17 @@ class Job:
 
 
 def compile_all(
-    jobs: Sequence[Job], isa: ISA, cache: Cache, progress: Progress
+    jobs: Sequence[Job], isa: ISA, cache: Cache, progress: Progress, *, anew: bool = False
 ) -> dict[str, bytes]:
     """Object code by symbol, stored in the cache as it arrives.
 
-    Raises KernelError if one cannot be compiled, BackendError where no process can be had.
+    What another process has stored meanwhile is taken, unless `anew`. Each process has an order of
+    its own, so several that start together share the work. Raises KernelError if one cannot be
+    compiled, BackendError where no process can be had.
     """
     done: dict[str, bytes] = {}
     lock = threading.Lock()
-    queue = deque(jobs)
+    queue = deque(random.sample(jobs, len(jobs)))
     progress(0, len(jobs), "")
 
     def work() -> None:
@@ -62,8 +65,10 @@ def compile_all(
                     job = queue.popleft()
                 except IndexError:
                     return  # another worker was faster
-                code = compile_(job)
-                cache.put(job.key, code)
+                code = None if anew else cache.get_all([job.key]).get(job.key)
+                if code is None:
+                    code = compile_(job)
+                    cache.put(job.key, code)
                 with lock:
                     done[job.symbol] = code
                     progress(len(done), len(jobs), job.entry.name)

@@ -86,7 +86,7 @@ class Jit:
         except BackendError:
             if not kept:
                 raise
-            return self._linker.link(self._compile(jobs))
+            return self._linker.link(self._compile(jobs, anew=True))
 
     def _jobs(self, entries: list[Entry]) -> list[Job]:
         jobs = []
@@ -95,11 +95,12 @@ class Jit:
             jobs.append(Job(entry, re.sub(r"\W", "_", f"ggmlpy_{entry.name}_{key[:8]}"), key))
         return jobs
 
-    def _compile(self, jobs: list[Job]) -> dict[str, bytes]:
-        """Object code by symbol, stored in the cache as it arrives."""
+    def _compile(self, jobs: list[Job], *, anew: bool = False) -> dict[str, bytes]:
+        """Object code by symbol, stored in the cache as it arrives; `anew`: whatever it has."""
         if not jobs:
             return {}
-        done = compile_all(jobs, self.isa, self.cache, self._progress or Announcer(self.isa))
+        progress = self._progress or Announcer(self.isa)
+        done = compile_all(jobs, self.isa, self.cache, progress, anew=anew)
         self.cache.drop_unused()
         self._warn_if_not_kept()
         return done
