@@ -1,6 +1,6 @@
 """Backends by name. Third parties add theirs under the entry point group `ggmlpy.backends`.
 
-In: nodes, and where they and their sources lie in memory. Out: a plan that runs them.
+In: steps of nodes, and the places of their operands and results. Out: a plan that runs them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _BUILT_IN: dict[str, Callable[[int | None], Backend]] = {
     "null": _null,
     "mock": _mock,
 }
-DEFAULT = "cpu"  # what "auto" means until a faster device is found
+DEFAULT = "cpu"  # the backend that "auto" stands for
 
 
 def backend_names() -> list[str]:
@@ -57,10 +57,10 @@ def backend_names() -> list[str]:
 
 @checked
 def get_backend(name: str, n_threads: int | None = None) -> Backend:
-    """A backend by name; "auto" is the fastest one here. `n_threads` None: one per core.
+    """A new backend by its name; "auto" is the fastest one of this machine.
 
-    Raises BackendError for a name that is not installed, for what cannot be loaded, and for
-    n_threads below one.
+    `n_threads` is the number of CPU threads, None: one per core. Raises BackendError for an unknown
+    name, for a backend that cannot be loaded, and for n_threads below 1.
     """
     if n_threads is not None and n_threads < 1:
         raise BackendError(f"n_threads is {n_threads}: it must be at least 1")

@@ -1,7 +1,7 @@
-"""The contract of a backend: what runs steps of nodes, and the memory it runs them in.
+"""The interface of backends: a Backend prepares a Plan from steps, and the plan runs them.
 
-A third party writes a subclass of Backend, registers its factory under the entry point group
-`ggmlpy.backends`, and passes the conformance suite.
+A third-party backend subclasses Backend, registers a factory under the entry point group
+`ggmlpy.backends`, and must pass the conformance tests.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Places = Mapping[Tensor, Place]
 
 
 class Event(ABC):
-    """A point in the queue of a backend: all that was submitted before it."""
+    """A point in a backend's queue, behind the work that was submitted before it."""
 
     @abstractmethod
     def wait(self) -> None:
-        """Let the host wait until the queue is past this point."""
+        """Block the host until the queue has passed this point."""
 
 
 class _Past(Event):
@@ -35,37 +35,38 @@ _PAST = _Past()
 
 
 class Plan(ABC):
-    """Steps made ready to run, as often as wanted, on the memory they were planned for."""
+    """Steps prepared for execution at fixed places in memory, any number of times."""
 
-    n_threads: int = 1  # CPU threads that run them
+    n_threads: int = 1  # CPU threads that run the steps
 
     @abstractmethod
     def submit(self) -> None:
-        """Queue every step once, in order, behind what was submitted before.
+        """Queue all steps in order, behind the work that was submitted before.
 
-        May return before anything has run. What goes wrong while it runs is raised by `check`, or
-        by `Backend.synchronize`.
+        May return before any step has run. Errors of steps are raised by `check`, or by
+        `Backend.synchronize`.
         """
 
-    def check(self) -> None:  # noqa: B027  (a backend may tell it at synchronize instead)
-        """Raise what went wrong in runs that are over: IndexOutOfRange, by node, where an index
-        tensor points outside what it indexes. Once the backend is synchronized."""
+    def check(self) -> None:  # noqa: B027  (a backend may raise them in synchronize instead)
+        """Raise the error of a completed run: IndexOutOfRange, which names the node, where an
+        index tensor points outside what it indexes. Call it after `Backend.synchronize`."""
 
 
 class Backend(ABC):
-    """Runs nodes. Required: `name`, `supports`, `plan`. Optional: the rest, for other memory.
+    """The base of backends. A subclass must define `name`, `supports` and `plan`.
 
-    Results lie in arenas of `buffer_type`. What lies in memory that the backend cannot use
-    (`supports_buffer_type`) is copied to it by the scheduler, in each run.
+    The other methods have defaults for a backend that runs plans at once, in host memory. Results
+    lie in arenas of `buffer_type`. A tensor in memory that the backend does not support
+    (`supports_buffer_type`) is copied to an arena by the scheduler, in each run.
 
-    A backend whose work may run after `Plan.submit` has returned sets `is_async`, and has a queue:
-    plans and copies run in the order in which they were submitted; `record` and `wait` order them
-    with those of other queues. Others run plans at once, and need none of that.
+    A backend whose work may run after `Plan.submit` has returned sets `is_async`. It has a queue:
+    plans and copies run in the order in which they were submitted, and `record` and `wait` order
+    them with those of other queues.
     """
 
     name: str
     buffer_type: BufferType = HOST
-    host_buffer_type: BufferType = HOST  # memory of the host that copies here are fastest from
+    host_buffer_type: BufferType = HOST  # host memory with the fastest copies to the backend
     is_async: bool = False
 
     @abstractmethod
@@ -73,21 +74,21 @@ class Backend(ABC):
         """Whether `plan` can run this node."""
 
     def supports_step(self, step: Step) -> bool:
-        """Whether `plan` can run these nodes, each of which it supports, as the one step they are.
+        """Whether `plan` can run this fused step, whose nodes it supports one by one.
 
-        Asked for the fused steps of passes; where it is False the nodes run one by one.
+        If not, the nodes run as separate steps.
         """
         return False
 
     @abstractmethod
     def plan(self, steps: Sequence[Step], places: Places) -> Plan:
-        """Prepare steps: computing nodes, views left out, and fused ones that are supported.
+        """Prepare steps for execution: single nodes, without views, and supported fused steps.
 
-        `places` knows their operands and results.
+        `places` has the place of every operand and result.
         """
 
     def settings(self) -> str:
-        """What was decided for this machine, to show to people: threads, instruction set."""
+        """The settings for this machine as text for users: threads, instruction set."""
         return ""
 
     def supports_buffer_type(self, type: BufferType) -> bool:
@@ -95,15 +96,15 @@ class Backend(ABC):
         return type is self.buffer_type or (type.is_host and self.buffer_type.is_host)
 
     def offload_op(self, node: Tensor) -> bool:
-        """Whether bringing a weight of `node` from the host for this one product pays."""
+        """Whether copying a weight of `node` from the host, for this node alone, is worthwhile."""
         return False
 
     def load_weights(self, weights: Sequence[Weight]) -> None:
-        """Take the weights of a model into memory, once: by default as they are stored.
+        """Load the weights of a model into memory of this backend, by default as they are stored.
 
-        Each weight's `place` is in memory of this backend afterwards, and nothing of it is kept
-        anywhere else. Tells progress (`ggmlpy.common.progress`). Raises
-        FileError, AllocationError; what was loaded by then stays.
+        Called once for each weight. Its `place` is in memory of this backend afterwards, and no
+        other copy of it is kept. Reports progress (`ggmlpy.common.progress`). Raises FileError and
+        AllocationError; weights that were loaded before the error stay loaded.
         """
         upload(self.buffer_type, [w.leaf for w in weights if not self._holds(w.leaf)])
 
@@ -113,32 +114,36 @@ class Backend(ABC):
     # --- the queue ---
 
     def copy(self, target: Place, source: Place, n_bytes: int) -> None:
-        """Queue a copy to or from memory of this backend; the host's bytes must not change, or be
-        read, before it is over."""
+        """Queue a copy to or from memory of this backend.
+
+        Until it is complete, a source on the host must not change, and a target on the host must
+        not be read.
+        """
         target.buffer.copy_from(target.offset, source.buffer, source.offset, n_bytes)
 
     def record(self) -> Event:
-        """An event behind all that was submitted by now."""
+        """An event behind all work that was submitted so far."""
         return _PAST
 
     def wait(self, event: Event) -> None:
-        """Let what is submitted from now on start when `event` (of any backend) is past."""
+        """Let work that is submitted from now on start after `event`, which any backend may have
+        recorded."""
         event.wait()
 
     def synchronize(self) -> None:  # noqa: B027  (nothing to wait for without a queue)
-        """Let the host wait until all that was submitted is over. Raises what went wrong in it."""
+        """Block the host until all submitted work is complete. Raises the error of that work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """A leaf to load, and the ops that read it: by them a backend decides in which form."""
+    """A leaf to load, and the names of the ops that read it, which decide how it is stored."""
 
     leaf: Tensor
     ops: frozenset[str]
 
 
 def upload(memory: BufferType, leaves: Sequence[Tensor]) -> None:
-    """Move leaves to memory of this type, into as few buffers as its largest one allows."""
+    """Move leaves to memory of this type, in as few buffers as the maximum size of one allows."""
     n_all = sum(memory.tensor_bytes(leaf.spec) for leaf in leaves)
     n_done = 0
     for group in _groups(memory, leaves):

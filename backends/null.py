@@ -1,4 +1,4 @@
-"""Places and schedules like any backend and computes nothing: the cost of everything around."""
+"""A backend that computes nothing, to measure the cost of building and scheduling graphs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ggmlpy.graph.tensor import Tensor
 
 
 class NullBackend(Backend):
-    """Supports every node and step; results are whatever the memory holds."""
+    """Supports every node and step. Results are undefined."""
 
     name = "null"
 

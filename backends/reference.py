@@ -1,4 +1,4 @@
-"""The oracle: every op by its numpy reference, slowly and plainly."""
+"""The reference backend: runs the numpy reference of each op. The oracle of conformance tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ggmlpy.graph.tensor import Tensor
 
 
 class ReferenceBackend(Backend):
-    """Runs whatever has a numpy reference and a result type that numpy can write."""
+    """Supports every op, for results of a type that can be converted from floats."""
 
     name = "reference"
 
@@ -31,14 +31,14 @@ class ReferenceBackend(Backend):
         return _ReferencePlan(steps, places)
 
 
-BytesOf = Callable[[Tensor], tuple[Bytes, int]]  # the memory that a tensor lies in, and where
+BytesOf = Callable[[Tensor], tuple[Bytes, int]]  # the memory of a tensor, and its offset in it
 
 
 def run_node(node: Tensor, bytes_of: BytesOf) -> None:
-    """Compute one node by its op's reference. Raises IndexOutOfRange, AllocationError."""
+    """Compute a node with its op's reference. Raises IndexOutOfRange, AllocationError."""
     assert node.op is not None
     try:
-        with np.errstate(all="ignore"):  # inf and nan are values here, not accidents
+        with np.errstate(all="ignore"):  # inf and nan are valid results
             sources = []
             for source in node.src:
                 data, offset = bytes_of(source)
@@ -54,7 +54,7 @@ def run_node(node: Tensor, bytes_of: BytesOf) -> None:
 
 
 class _ReferencePlan(Plan):
-    """A value inside a step is rounded to its type as every other: the bits are the same."""
+    """Runs fused steps node by node. Values inside a step are rounded to their types too."""
 
     def __init__(self, steps: Sequence[Step], places: Places) -> None:
         self._steps = list(steps)

@@ -1,11 +1,11 @@
-"""What a backend runs at once: one computing node, or several that a pass made one.
+"""Steps, the units of work of a backend: a computing node, or several that a pass has fused.
 
     Step.of(product)     mul_mat              operands weight, x            result y
     a fused step         rms_norm+mul         operands x, weight            result y
                          add+rms_norm+mul     operands a, b, weight         results y, sum
 
-A step says what is computed, not how: its results have the bits that its nodes give one after
-another. `ggmlpy/sched/fusion.py` lists the fused ones.
+The results of a fused step have the same bits as those of its nodes run one by one.
+`ggmlpy/sched/fusion.py` lists the fused steps.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from ggmlpy.graph.tensor import Tensor
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """Nodes that follow each other in a split, as one.
+    """Consecutive nodes of a split that run as one unit.
 
-    op         the names of their ops, joined: `mul_mat`, `rms_norm+mul`
-    node       the one whose op's parameters are the step's, and which errors name
-    nodes      all that it computes, in running order
-    operands   what it reads from memory, by name; of a single node as the op's shape rule says
-    results    what it writes to memory, by name: "y", and others that are read after it
-    params     parameters beside those of `node`'s op
-    in_place   by result: operands that it may be written over, where they have its type, shape and
-               strides: row i (along ne0) of a result is computed from row i of them
+    op         names of the nodes' ops, joined by +: `mul_mat`, `rms_norm+mul`
+    node       the node whose op has the parameters, and which errors name
+    nodes      all nodes that the step computes, in running order
+    operands   tensors that it reads from memory, by name; of a single node by the names in the
+               op's shape rule
+    results    tensors that it writes to memory, by name: "y", and others that are read after it
+    params     parameters in addition to those of `node`'s op
+    in_place   for each result the operands that it may overwrite if they have its type, shape and
+               strides: row i (along ne0) of the result reads no other row of them
 
-    Nodes that are no results have no memory: nothing but the step reads their values. Other than by
-    `in_place` results share no memory with operands, except for the one that a write goes into, nor
-    with each other.
+    Nodes that are not results have no memory, and only the step reads their values. Results share
+    no memory with each other, nor with operands, except as `in_place` allows and for the operand
+    that set_rows or cpy writes into.
     """
 
     node: Tensor
@@ -48,7 +49,7 @@ class Step:
 
     @classmethod
     def of(cls, node: Tensor) -> Step:
-        """A node by itself."""
+        """The step of a single node."""
         assert node.op is not None
         names = node.op.source_names(len(node.src))
         operands = dict(zip(names, node.src, strict=True))
@@ -61,12 +62,12 @@ class Step:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """What it reads from memory and writes to it."""
+        """Operands and results."""
         return (*self.operands.values(), *self.results.values())
 
     @property
     def interior(self) -> tuple[Tensor, ...]:
-        """Nodes that it computes and that have no memory."""
+        """Nodes that are not results, and so have no memory."""
         return tuple(node for node in self.nodes if node not in self.results.values())
 
     def __repr__(self) -> str:

@@ -1,6 +1,6 @@
-"""A device for tests: memory that numpy cannot read, and a queue that runs late.
+"""A device for tests, with memory that numpy cannot read and a queue that delays work.
 
-It has the reference's ops, so it runs every model. What a real device would forgive most of the
-time is an error here: a read or write that did not wait for an event, memory used after it was
-freed, host memory changed while a copy was still to read it.
+It computes with another backend, by default the reference, so it runs every model. Mistakes that
+usually have no effect on a real device raise errors: a read or write that did not wait for an
+event, use of freed memory, host memory that changed before a copy had read it.
 """

@@ -1,4 +1,4 @@
-"""The mock backend: another backend's ops on memory of its own, run late."""
+"""The mock backend: computes with another backend, in memory of its own, with delays."""
 
 from __future__ import annotations
 
@@ -17,15 +17,18 @@ from ggmlpy.errors import BackendError, GgmlpyError
 from ggmlpy.graph.buffer import HostBuffer, Place
 from ggmlpy.graph.tensor import Tensor
 
-_OFFLOAD_ROWS = 32  # of a product from which on its weight is brought here
+_OFFLOAD_ROWS = 32  # least rows of a product whose weight is copied to the device
 
 
 class MockBackend(Backend):
-    """Runs whatever `inner` runs, a backend of the host, in memory that numpy cannot see.
+    """Runs the nodes that `inner` supports, in memory that numpy cannot see.
 
-    By default that is the reference. `name` tells several mock devices apart, as "mock:1". `seed`
-    decides how late work runs. `only` names the ops that it supports, None: all. With `op_offload`
-    large products bring their weights here. `max_bytes` is the largest buffer that it gives out.
+    name         distinguishes several mock devices, as in "mock:1"
+    seed         of the random delays
+    inner        a backend of the host, which computes; None: the reference
+    only         names of the supported ops; None: all that `inner` supports
+    op_offload   copy weights of large products from the host, for the product alone
+    max_bytes    size of the largest buffer
     """
 
     is_async = True
@@ -43,7 +46,7 @@ class MockBackend(Backend):
         self.name = name
         self.queue = Queue(name, seed)
         self.buffer_type = MockMemory(self.queue, max_bytes)
-        self.failure: GgmlpyError | None = None  # of what ran since the last synchronize
+        self.failure: GgmlpyError | None = None  # the first one since the last synchronize
         self._only = None if only is None else frozenset(only)
         self._inner = ReferenceBackend() if inner is None else inner
         self._op_offload = op_offload
@@ -73,7 +76,10 @@ class MockBackend(Backend):
     def submit(
         self, work: Callable[[], None], touched: Sequence[tuple[Tensor | str, Place, int, bool]]
     ) -> None:
-        """Queue work that touches (for messages, place, bytes, whether it writes)."""
+        """Queue work. `touched` has its accesses: name for messages, place, bytes, is it a write.
+
+        Raises HazardError for an access that is not ordered with an earlier one.
+        """
         clock, name = self.queue.begin(), self.name
         for what, place, n_bytes, writes in touched:
             if isinstance(place.buffer, MockBuffer):
@@ -86,7 +92,7 @@ class MockBackend(Backend):
     def _run(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except GgmlpyError as error:  # told at the next synchronize, as a device would
+        except GgmlpyError as error:  # raised by the next synchronize
             self.failure = self.failure or error
 
     def copy(self, target: Place, source: Place, n_bytes: int) -> None:
@@ -138,10 +144,10 @@ class _MockPlan(Plan):
 
 
 class _Copy:
-    """Bytes between two devices, or between one and the host.
+    """A copy between two devices, or between a device and the host.
 
-    Host memory is looked at when the copy is queued and when it runs: it must be the same. What is
-    copied to the host is poison there until it has run.
+    A source on the host is read when the copy is queued and when it runs: its bytes must be equal.
+    A target on the host is poisoned until the copy has run.
     """
 
     def __init__(self, queue: Queue, target: Place, source: Place, n_bytes: int) -> None:

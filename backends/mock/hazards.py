@@ -1,9 +1,9 @@
-"""Happens-before: which accesses of memory are ordered, by vector clocks.
+"""Detection of unordered memory accesses, by vector clocks.
 
-Each queue, and the host, is a timeline; its n-th piece of work has the time n. A clock says for
-each timeline up to which time its work is known to be over. Work may touch bytes only if the work
-that touched them before is over by its clock, unless both only read. Whether it is does not depend
-on when anything really runs, so a missing wait is found in every run.
+Each queue, and the host, is a timeline, whose n-th piece of work has the time n. A clock has for
+each timeline the time up to which its work is known to be complete. Work may access bytes only if
+earlier work that accessed them is complete by its clock, unless both only read. This does not
+depend on when work actually runs, so a missing wait is found in every run.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ Clock = dict[str, int]  # by the name of a timeline
 
 
 class HazardError(BackendError):
-    """Work that touches memory without waiting for what touched it before."""
+    """Work accesses memory without waiting for earlier work that accessed it."""
 
 
 def merge(clock: Clock, other: Clock) -> None:
-    """Let `clock` know what `other` knows."""
+    """Advance each time of `clock` to that of `other`, where that is later."""
     for name, time in other.items():
         clock[name] = max(clock.get(name, 0), time)
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Bytes `begin` up to `end` of a buffer, touched by one piece of work."""
+    """An access of bytes `begin` up to `end` of a buffer by one piece of work."""
 
     begin: int
     end: int
@@ -45,14 +45,14 @@ class Access:
 
 
 class History:
-    """The accesses of one buffer that later ones must be ordered after."""
+    """The accesses of one buffer with which later ones must be ordered."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._accesses: list[Access] = []
 
     def add(self, access: Access, clock: Clock) -> None:
-        """Note an access of work with this clock. Raises HazardError."""
+        """Record an access by work with this clock. Raises HazardError."""
         for before in self._accesses:
             ordered = before.time <= clock.get(before.timeline, 0)
             if before.meets(access) and (before.writes or access.writes) and not ordered:
@@ -70,7 +70,7 @@ class History:
 
 
 def _replaces(access: Access, before: Access) -> bool:
-    """Whether whoever is ordered after `access` is ordered after `before` too."""
+    """Whether work that is ordered after `access` is ordered after `before` too."""
     same_kind = access.writes or (not before.writes and before.timeline == access.timeline)
     return same_kind and access.covers(before)
 

@@ -1,4 +1,4 @@
-"""Memory of a mock device: only its queue touches it, and what is freed is poisoned."""
+"""Memory of a mock device: only its queue accesses it, and freed memory is poisoned."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ggmlpy.backends.mock.queue import Queue
 
 POISON = 0xFF  # as f32 or f16 NaN, as an index -1
-_ADDRESSES = itertools.count(1 << 48, 1 << 36)  # where no process has anything
+_ADDRESSES = itertools.count(1 << 48, 1 << 36)  # beyond the address space of a process
 
 
 class MockMemory(BufferType):
@@ -37,7 +37,7 @@ class MockMemory(BufferType):
 
 
 class MockBuffer(Buffer):
-    """A buffer that numpy cannot see. Reading and writing it from the host waits for the queue."""
+    """A buffer that numpy cannot see. `read` and `write` wait for the queue."""
 
     __slots__ = ("__host", "_freed", "_history", "memory")
 
@@ -51,18 +51,18 @@ class MockBuffer(Buffer):
     # --- for the queue ---
 
     def touch(self, access: Access, clock: Clock) -> None:
-        """Note what work with this clock will do here. Raises HazardError."""
+        """Record an access by queued work with this clock. Raises HazardError."""
         self._check(access.begin, access.end - access.begin)
         self._history.add(access, clock)
 
     def revealed_to(self, queue: Queue) -> HostBuffer:
-        """The memory itself, for work of the device's own queue."""
+        """The memory as a host buffer, for work of the device's own queue. Raises BackendError."""
         if queue is not self.memory.queue:
             raise BackendError(f"{queue.name} cannot reach memory of {self.memory.name}")
         return self.__host
 
     def check_not_freed(self) -> None:
-        """Raise BackendError for memory that was given back."""
+        """Raise BackendError if the buffer was freed."""
         if self._freed:
             raise BackendError(f"a buffer of {self.memory.name} is used after it was freed")
 

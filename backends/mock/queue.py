@@ -1,4 +1,4 @@
-"""The queue of a mock device: work in order, but late, and events between queues."""
+"""The queue of a mock device: runs work in order, with delays, and waits for other queues."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HOST_CLOCK: Clock = {HOST: 0}
 
 
 def host_clock() -> Clock:
-    """What the host knows to be over; its own time goes on with every look."""
+    """The host's clock. Each call advances the host's own time."""
     _HOST_CLOCK[HOST] += 1
     return _HOST_CLOCK
 
@@ -23,11 +23,11 @@ def host_clock() -> Clock:
 @dataclass(slots=True)
 class _Work:
     run: Callable[[], None]
-    after: list[MockEvent] = field(default_factory=list)  # of other queues
+    after: list[MockEvent] = field(default_factory=list)  # events that it waits for
 
 
 class MockEvent(Event):
-    """A point in a queue: what was submitted before it."""
+    """A point in a queue, behind the work that was submitted before it."""
 
     def __init__(self, queue: Queue, n_submitted: int, clock: Clock) -> None:
         self.queue = queue
@@ -35,13 +35,13 @@ class MockEvent(Event):
         self.clock = clock
 
     def wait(self) -> None:
-        """Let the host wait."""
+        """Block the host until the queue has passed this point."""
         self.queue.run_up_to(self.n_submitted)
         merge(_HOST_CLOCK, self.clock)
 
 
 class Queue:
-    """Runs what is submitted in order, some of it at once, the rest when it is waited for."""
+    """Runs work in order: some of it when it is submitted, the rest when something waits for it."""
 
     def __init__(self, name: str, seed: int) -> None:
         self.name = name
@@ -49,7 +49,7 @@ class Queue:
         self._work: deque[_Work] = deque()
         self._n_submitted = self._n_done = 0
         self._clock: Clock = {name: 0}
-        self._after: list[MockEvent] = []  # what the next piece of work waits for
+        self._after: list[MockEvent] = []  # events that the next piece of work waits for
 
     def begin(self) -> Clock:
         """The clock of a piece of work that the host submits now."""
@@ -58,7 +58,7 @@ class Queue:
         return self._clock
 
     def submit(self, run: Callable[[], None]) -> None:
-        """Queue work whose clock `begin` gave, and run some of what is queued."""
+        """Queue work whose clock `begin` returned, and run a random number of queued pieces."""
         self._work.append(_Work(run, self._after))
         self._after = []
         self._n_submitted += 1
@@ -66,25 +66,25 @@ class Queue:
             self._run_next()
 
     def record(self) -> MockEvent:
-        """An event that is over when all that is submitted by now is."""
+        """An event behind all work that was submitted so far."""
         return MockEvent(self, self._n_submitted, dict(self._clock))
 
     def wait(self, event: MockEvent) -> None:
-        """Let what is submitted from now on wait for an event of any queue."""
+        """Let work that is submitted from now on wait for an event of any queue."""
         merge(self._clock, event.clock)
         self._after.append(event)
 
     def synchronize(self) -> None:
-        """Let the host wait for all of it."""
+        """Block the host until all work has run."""
         self.record().wait()
 
     def run_up_to(self, n_submitted: int) -> None:
-        """Run what was submitted first, in order."""
+        """Run the first `n_submitted` pieces of work, in order."""
         while self._n_done < n_submitted:
             self._run_next()
 
     def _run_next(self) -> None:
-        if not self._work:  # run meanwhile, by a queue that this one's work has waited for
+        if not self._work:  # run meanwhile by another queue, which this one's work waited for
             return
         work = self._work.popleft()
         for event in work.after:
