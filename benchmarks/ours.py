@@ -140,7 +140,7 @@ class Ggmlpy:
             "peak": peak_bytes(),
             "cache": context.memory.n_bytes,
             "compute": max(
-                sum(plan.executable.layout.arena_bytes.values())
+                sum(plan.executable.allocation.arena_bytes.values())
                 for plan in context.plans.plans.values()
             ),
         }

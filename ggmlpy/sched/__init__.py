@@ -1,4 +1,4 @@
-"""From a graph to something that runs: a backend for each node, splits, passes, memory, plans.
+"""Scheduling of graphs: a backend for each node, splits, passes, memory, plans.
 
 In: a Graph and backends. Out: an Executable, or the values of `compute`.
 """

@@ -1,15 +1,14 @@
-"""Which backend runs which node: ggml's rules, in ggml's order.
+"""Assignment of nodes to backends, by ggml's rules in ggml's order.
 
-    1  pinned      the caller's pin; the memory that its result lies in, or state that it reads;
-                   the memory of its weights (a large product may bring a weight to a faster device)
-    2  neighbours  a device takes the nodes after those it has, then those before, as far as it
-                   supports them; first devices with memory of their own, then those of the host
-    3  what is left goes to the backend that reads most of its sources in place, then to the first
-       that supports it; one that got a node from a neighbour gives it to a preferred one that
-       shares its memory
+    1  pinned      the caller's pin; the memory of the state that it writes or reads; the memory of
+                   its weights (the weight of a large product may be copied to a faster device)
+    2  neighbours  the nodes after those of a backend, then the nodes before them, as far as it
+                   supports them; first for devices with memory of their own, then for all
+    3  the rest    the backend that reads most of the sources in place, of several the first; a
+                   node that was not pinned moves to a preferred backend in the same memory
 
-`backends` is a list of preference: cuda, cpu, reference. A node that none of them supports is an
-error; one that is run by another than it was meant for is a fallback.
+`backends` is in order of preference: cuda, cpu, reference. A node that none of them supports raises
+KernelError. A node that its backend does not support falls back to another.
 """
 
 from __future__ import annotations
@@ -54,19 +53,19 @@ def _pinned(
     by_name = {b.name: b for b in backends}
     for node in nodes if pin is not None else ():
         assert pin is not None
-        wished = pin(node)
-        if wished is None:
+        name = pin(node)
+        if name is None:
             continue
-        if wished not in by_name:
-            raise KernelError(f"{graph.name_of(node)} is pinned to {wished!r}, not in use here")
-        if not by_name[wished].supports(node):
-            raise _unsupported(graph, node, [by_name[wished]])
-        found[node] = by_name[wished]
+        if name not in by_name:
+            raise KernelError(f"{graph.name_of(node)} is pinned to {name!r}, not in use here")
+        if not by_name[name].supports(node):
+            raise _unsupported(graph, node, [by_name[name]])
+        found[node] = by_name[name]
     return found
 
 
 def _home(node: Tensor, backends: Sequence[Backend]) -> Backend | None:
-    """The backend whose memory a node's result, state or weight lies in; None for the host's."""
+    """The backend in whose memory a node's state or weight lies; None for a node without any."""
     for tensor in (node, *node.src):
         at = tensor.root.place
         if Flag.STATE in tensor.root.flags and at is not None and tensor.root.is_leaf:
@@ -77,8 +76,8 @@ def _home(node: Tensor, backends: Sequence[Backend]) -> Backend | None:
             continue
         owner = _owner(at.buffer.type, backends)
         if owner is not None and owner.buffer_type.is_host:
-            bringing = (b for b in backends if not b.buffer_type.is_host)
-            return next((b for b in bringing if b.offload_op(node) and b.supports(node)), owner)
+            devices = (b for b in backends if not b.buffer_type.is_host)
+            return next((b for b in devices if b.offload_op(node) and b.supports(node)), owner)
         return owner
     return None
 
@@ -89,7 +88,7 @@ def _owner(memory: BufferType, backends: Sequence[Backend]) -> Backend | None:
 
 
 def _spread(nodes: list[Tensor], assigned: Assignment, among: set[Backend]) -> None:
-    """Let the nodes after those that a backend has go to it, then those before."""
+    """Assign to a backend the nodes after its own that it supports, then those before them."""
     for ordered in (nodes, nodes[::-1]):
         current: Backend | None = None
         for node in ordered:
@@ -102,7 +101,7 @@ def _spread(nodes: list[Tensor], assigned: Assignment, among: set[Backend]) -> N
 def _nearest(
     graph: Graph, node: Tensor, assigned: Assignment, backends: Sequence[Backend]
 ) -> Backend:
-    """Of the backends that support a node the one that reads most of its sources in place."""
+    """Of the backends that support a node, the one that reads most of its sources in place."""
     able = [b for b in backends if b.supports(node)]
     if not able:
         raise _unsupported(graph, node, backends)
@@ -122,7 +121,7 @@ def _memory(source: Tensor, assigned: Assignment) -> BufferType | None:
 
 
 def _upgraded(node: Tensor, now: Backend, backends: Sequence[Backend]) -> Backend:
-    """A preferred backend in the same memory, where there is one that supports the node."""
+    """The first backend in the same memory that supports the node."""
     same = (b for b in backends if b.buffer_type is now.buffer_type and b.supports(node))
     return next(same, now)
 

@@ -1,4 +1,4 @@
-"""Compute tensors in one call: build the graph, run it, keep the results."""
+"""`compute`: build the graph of some tensors, run it, and return the values."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from ggmlpy.graph.tensor import Tensor, tensors_of
 from ggmlpy.sched.assignment import Pin
 from ggmlpy.sched.executable import Executable
 
-FALLBACK = "reference"  # runs what the wished backend has no kernel for, as ggml's CPU does
+FALLBACK = "reference"  # runs nodes that other backends do not support, as ggml's CPU backend does
 
 
 def backends_for(
     backend: str | Backend | Sequence[str | Backend], n_threads: int | None = None
 ) -> list[Backend]:
-    """The wished backend, then those that run what it cannot: device, cpu, reference.
+    """The backend and its fallbacks, in order: device, cpu, reference.
 
-    A list is taken as it is. Raises BackendError, ArgumentError for an empty list.
+    A list is used without additions. Raises BackendError, ArgumentError for an empty list.
     """
     if isinstance(backend, list | tuple):
         if not backend:
@@ -80,13 +80,21 @@ def compute(
     pin: Pin | None = None,
     passes: str | Sequence[str] | None = None,
 ) -> NDArray[Any] | list[NDArray[Any]]:
-    """The values of `tensors` in numpy order: one array, or a list for several or for a list.
+    """Compute tensors: the values of one, or a list with those of several or of a list.
 
-    Computes everything they need on `backend`, and what that cannot run on `reference`. The
-    results stay with the tensors: `.numpy()`, `.tobytes()`. `pin` names a backend for chosen nodes.
-    `passes` are those that may make several nodes one, by name, "all" or "none": results have the
-    same bits. None is what GGMLPY_PASSES says, else all. Raises ArgumentError for what is no tensor
-    and no pass, WriteError, KernelError, IndexOutOfRange, BackendError.
+    Values are in numpy order (`ne` reversed, trailing ones left out), bf16 and quantised types as
+    f32. They stay with the tensors, for `Tensor.numpy` and `Tensor.tobytes`.
+
+    tensors    tensors of any graphs, or one list of them
+    backend    the backend that runs all nodes that it supports; others run on its fallbacks
+    n_threads  CPU threads; None: one per core
+    pin        a function from a node to the name of the backend that must run it, or None
+    passes     passes that may fuse nodes, by name, "all" or "none"; None: those of GGMLPY_PASSES,
+               or else all. The bits of results are the same
+
+    Raises ArgumentError for an argument that is not a tensor and for an unknown pass, BackendError
+    for a backend that is not installed, KernelError for a node that no backend supports, WriteError
+    for a write into a weight or into what the node reads, IndexOutOfRange for a bad index.
     """
     roots = tensors_of("compute", tensors)
     if not roots:
@@ -106,8 +114,8 @@ def compute(
 def _missing(pin: Pin, tensors: Sequence[Tensor], backends: Sequence[Backend]) -> list[str]:
     """Backends that `pin` names and that are not in use yet."""
     in_use = {b.name for b in backends}
-    wished = [pin(node) for node in Graph(*tensors).nodes]
-    for name in wished:
+    pinned = [pin(node) for node in Graph(*tensors).nodes]
+    for name in pinned:
         if not isinstance(name, str | None):
             raise ArgumentError(f"compute: pin gave {kind_of(name)}: it must give a name or None")
-    return [name for name in dict.fromkeys(wished) if name is not None and name not in in_use]
+    return [name for name in dict.fromkeys(pinned) if name is not None and name not in in_use]

@@ -1,4 +1,4 @@
-"""A graph made ready to run: placed, planned, and run as often as wanted."""
+"""Executables: graphs that are scheduled, allocated and planned, and can be run repeatedly."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ggmlpy.graph.arrays import element_view, read_array
 from ggmlpy.graph.buffer import Buffer, BufferType, Bytes, Place
 from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.sched.allocator import Layout, allocate
+from ggmlpy.sched.allocator import Allocation, allocate
 from ggmlpy.sched.assignment import Pin, assign
 from ggmlpy.sched.passes import run_passes
 from ggmlpy.sched.scheduler import Copy, Schedule, Split, cut, lies_in_place
@@ -24,19 +24,19 @@ from ggmlpy.sched.writes import check_writes
 
 
 class ArenaPool:
-    """One arena a buffer type for many executables, of which one runs at a time.
+    """Arenas that executables share, of which one runs at a time: one per buffer type and use.
 
-    An executable keeps the arena that it was made with; a larger one later replaces it for those
-    that come after. `n_bytes` counts every arena that is still held by one of them.
+    An executable keeps the arena that it was made with. A larger one, made for a later executable,
+    replaces it for those that follow. `n_bytes` is the size of all arenas that are in use.
     """
 
     def __init__(self) -> None:
         self._newest: dict[tuple[BufferType, str], Buffer] = {}
         self._made: WeakSet[Buffer] = WeakSet()
-        self.reading: list[Event] = []  # copies under way that read memory of the host
+        self.reading: list[Event] = []  # behind submitted copies that read host memory
 
     def take(self, memory: BufferType, n_bytes: int, use: str = "results") -> Buffer:
-        """At least `n_bytes` of the memory, shared with what was taken for that use before."""
+        """A buffer of at least `n_bytes`, shared with earlier calls for the same use."""
         held = self._newest.get((memory, use))
         if held is None or held.n_bytes < n_bytes:
             held = self._newest[memory, use] = memory.allocate(n_bytes)
@@ -44,7 +44,7 @@ class ArenaPool:
         return held
 
     def wait(self) -> None:
-        """Wait for the copies that read memory of the host: it may change after that."""
+        """Wait for submitted copies that read host memory, so that it may be changed."""
         for event in self.reading:
             event.wait()
         self.reading.clear()
@@ -68,20 +68,25 @@ def scheduled(
     pin: Pin | None = None,
     passes: str | Iterable[str] | None = None,
 ) -> Schedule:
-    """The graph's splits, with the steps that the passes leave. Raises KernelError."""
+    """The graph's splits after the passes. Raises KernelError, ArgumentError for a pass."""
     schedule = cut(graph, assign(graph, backends, pin))
     run_passes(graph, schedule.splits, passes)
     return schedule
 
 
 class Executable:
-    """`run()` computes every node; inputs are whatever the input leaves hold by then.
+    """A graph prepared for execution: `run()` computes every node from the current inputs.
 
-    `submit` and `synchronize` are its two halves: between them the inputs must not change, where a
-    backend has a queue of its own. `layout` tells the arenas' sizes, `schedule` the splits,
-    `n_threads` the CPU threads of the plan that has most. Results stay until the next run; of other
-    values only those that no pass has fused have memory. `passes` are those of passes.py by name,
-    "all" or "none"; None is what GGMLPY_PASSES says. Raises WriteError, KernelError.
+    `run` is `submit` and then `synchronize`. Where a backend has a queue, the input leaves must not
+    change between the two. Outputs can be read until the next run. Other values may be overwritten
+    within a run, and those inside fused steps have no memory.
+
+    passes      passes by name, "all" or "none"; None: those of GGMLPY_PASSES, or else all
+    schedule    the splits
+    allocation  the sizes of the arenas
+    n_threads   the CPU threads of the plan that uses most
+
+    Raises WriteError, KernelError, ArgumentError for an unknown pass.
     """
 
     def __init__(
@@ -95,11 +100,11 @@ class Executable:
         check_writes(graph)
         self.graph = graph
         self.schedule: Schedule = scheduled(graph, backends, pin, passes)
-        self.layout: Layout = allocate(graph, self.schedule.splits)
+        self.allocation: Allocation = allocate(graph, self.schedule.splits)
         self._pool = ArenaPool() if arenas is None else arenas
         self._arenas = {
             memory: self._pool.take(memory, n_bytes)
-            for memory, n_bytes in self.layout.arena_bytes.items()
+            for memory, n_bytes in self.allocation.arena_bytes.items()
         }
         self._owners = {b.buffer_type: b for b in reversed(backends)}
         self._inputs = Uploads(self.schedule.uploads, self._owners, self._pool)
@@ -115,12 +120,12 @@ class Executable:
         self.synchronize()
 
     def submit(self) -> None:
-        """Begin a run: results are there once it is synchronized."""
+        """Start a run. Its results can be read after `synchronize`."""
         for part in self._parts:
             part()
 
     def synchronize(self) -> None:
-        """Wait for the end of what was submitted. Raises what went wrong in it, by node."""
+        """Wait until submitted runs are complete. Raises their error, which names the node."""
         for backend in self._queues:
             backend.synchronize()
         for plan in self._plans:
@@ -131,11 +136,11 @@ class Executable:
         return read_array(self._bytes(tensor), tensor.spec)
 
     def array(self, tensor: Tensor) -> NDArray[Any]:
-        """The values of a plain type, in place where they lie on the host: the next run's too."""
+        """The elements `[ne3, ne2, ne1, ne0]` as stored. If `on_host`, runs change the array."""
         return element_view(self._bytes(tensor), tensor.spec)
 
     def on_host(self, tensor: Tensor) -> bool:
-        """Whether `array` gives the memory itself, the same for every run."""
+        """Whether `array` returns a view of the memory, the same after every run."""
         return self._result(tensor).buffer.type.is_host
 
     def raw(self, tensor: Tensor) -> NDArray[np.uint8]:
@@ -147,7 +152,7 @@ class Executable:
         return at.buffer.read(at.offset, tensor.spec.n_bytes)
 
     def _result(self, tensor: Tensor) -> Place:
-        """Where a tensor's bytes are after a run: on the host if they are there too."""
+        """The place of a tensor after a run: on the host, if there is a valid copy."""
         root = tensor.root
         holders = self.schedule.holders.get(root)
         if root.is_leaf and root not in self.schedule.moved:
@@ -157,17 +162,17 @@ class Executable:
         return self._copy_of(tensor, next((m for m in holders if m.is_host), holders[0]))
 
     def _copy_of(self, tensor: Tensor, memory: BufferType) -> Place:
-        """Where a computed tensor, or a copy of a leaf, lies in some memory."""
+        """The place of a computed tensor, or of a copy of a leaf, in some memory."""
         root = tensor.root
         at = self._inputs.place(root, memory)
         if at is None:
-            start = self.layout.offsets.get((root, memory))
+            start = self.allocation.offsets.get((root, memory))
             assert start is not None, f"{root} has no memory: it is no output, and a pass fused it"
             at = Place(self._arenas[memory], start)
         return Place(at.buffer, at.offset + tensor.view_offs)
 
     def _ready(self, split: Split) -> Callable[[], None]:
-        """What a run does for a split: its copies, then its plan."""
+        """Plan a split. Returns the function that submits its copies, then its plan."""
         places: Places = {
             tensor: self._place(tensor, split.backend)
             for step in split.steps

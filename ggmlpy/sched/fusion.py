@@ -1,4 +1,4 @@
-"""Fusion: nodes that follow each other become one step, so values between them need no memory.
+"""Fusion passes: consecutive nodes become one step, so values between them need no memory.
 
     pass       fused steps                      operands                      results
     residual   add+rms_norm+mul                 a, b, weight                  y [, sum]
@@ -10,12 +10,13 @@
     rope       rope+set_rows                    x, pos [, freq_factors], ids, dst    y
     bias       mul_mat+add, mul_mat_id+add      weight, x [, ids], bias       y
 
-The residual's norm of a norm has `inner_eps` beside `eps`; its sum is a result where something else
-reads it. Rows of norms' operands are contiguous. `...` stands for the other gated linear units.
+The step of two norms has the parameter `inner_eps` beside `eps`. The sum of a residual step is a
+result where something else reads it. Rows of norms' operands are contiguous. `...` stands for the
+other gated linear units.
 
-A pass is a function steps -> steps of one split, and goes over what those before it have left. It
-asks `accept` for each fused step that it could make: passes.py says yes where nothing else reads
-the values between, and the backend can run the step.
+A pass is a function steps -> steps of one split, and gets what the passes before it return. It asks
+`accept` for each step that it could fuse: passes.py accepts a step if nothing else reads the values
+inside and the backend supports it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from ggmlpy.graph.tensor import Tensor
 
 Accept = Callable[[Step], bool]
 Pass = Callable[[list[Step], Accept], list[Step]]
-Propose = Callable[..., Iterable[Step]]  # nodes in a row -> steps they could be, best first
+Propose = Callable[..., Iterable[Step]]  # consecutive nodes -> possible fused steps, best first
 
 RMS_NORM, NORMS, MUL, ADD = {"rms_norm"}, {"rms_norm", "norm"}, {"mul"}, {"add"}
 PRODUCTS = {"mul_mat", "mul_mat_id"}
@@ -37,8 +38,8 @@ GATED = {"reglu", "geglu", "swiglu", "geglu_erf", "geglu_quick", "swiglu_oai"}
 def _fused(
     steps: list[Step], accept: Accept, ops: Sequence[Set[str]], propose: Propose
 ) -> list[Step]:
-    """The steps with nodes of these ops in a row replaced by what `propose` makes of them."""
-    names = [step.op for step in steps]  # that of a fused one is no node's
+    """Replace consecutive nodes of these ops by the first step of `propose` that is accepted."""
+    names = [step.op for step in steps]  # a fused step's name is that of no single op
     first, n = ops[0], len(ops)
     result: list[Step] = []
     n_done = 0
@@ -47,9 +48,9 @@ def _fused(
             continue
         if all(name in of for name, of in zip(names[i : i + n], ops, strict=True)):
             nodes = [step.node for step in steps[i : i + n]]
-            made = next(filter(accept, propose(*nodes)), None)
-            if made is not None:
-                result += [*steps[n_done:i], made]
+            fused = next(filter(accept, propose(*nodes)), None)
+            if fused is not None:
+                result += [*steps[n_done:i], fused]
                 n_done = i + n
     return result + steps[n_done:]
 
@@ -68,20 +69,20 @@ def _rows_ok(x: Tensor) -> bool:
 
 
 def residual(steps: list[Step], accept: Accept) -> list[Step]:
-    """A sum of two tensors of one shape, and rms_norm * weight of it. One may be a norm itself."""
+    """rms_norm * weight of a sum of two tensors of one shape, of which the first may be a norm."""
     steps = _fused(steps, accept, (RMS_NORM, MUL, ADD, RMS_NORM, MUL), _norm_add_norm)
     return _fused(steps, accept, (ADD, RMS_NORM, MUL), _add_norm)
 
 
 def _norm_add_norm(
-    inner: Tensor, weighed: Tensor, total: Tensor, norm: Tensor, y: Tensor
+    inner: Tensor, weighted: Tensor, total: Tensor, norm: Tensor, y: Tensor
 ) -> Iterable[Step]:
-    if not _row_by_row(inner, weighed) or total.src[0] is not weighed:
+    if not _row_by_row(inner, weighted) or total.src[0] is not weighted:
         return []
     assert inner.op is not None
-    operands = {"a": inner.src[0], "inner": weighed.src[1], "b": total.src[1]}
+    operands = {"a": inner.src[0], "inner": weighted.src[1], "b": total.src[1]}
     eps = {"inner_eps": inner.op.params()["eps"]}
-    return _sum_and_norm((inner, weighed, total, norm, y), operands, eps)
+    return _sum_and_norm((inner, weighted, total, norm, y), operands, eps)
 
 
 def _add_norm(total: Tensor, norm: Tensor, y: Tensor) -> Iterable[Step]:
@@ -99,7 +100,7 @@ def _sum_and_norm(
     weights = [y.src[1], *(operands[name] for name in operands.keys() & {"inner"})]
     if not all(x.ne == total.ne and _rows_ok(x) for x in rows):
         return
-    if {x.root for x in rows} & {w.root for w in weights}:  # weights are read after the sum
+    if {x.root for x in rows} & {w.root for w in weights}:  # which the sum may overwrite too early
         return
     operands["weight"] = y.src[1]
     in_place = {"y": ("b", "a"), "sum": ("a", "b")}
@@ -116,11 +117,11 @@ def norm(steps: list[Step], accept: Accept) -> list[Step]:
     return _fused(steps, accept, (NORMS, MUL), _norm_mul)
 
 
-def _norm_mul_add(norm: Tensor, weighed: Tensor, y: Tensor) -> Iterable[Step]:
-    if _row_by_row(norm, weighed) and _row_by_row(weighed, y):
-        operands = {"x": norm.src[0], "weight": weighed.src[1], "b": y.src[1]}
+def _norm_mul_add(norm: Tensor, weighted: Tensor, y: Tensor) -> Iterable[Step]:
+    if _row_by_row(norm, weighted) and _row_by_row(weighted, y):
+        operands = {"x": norm.src[0], "weight": weighted.src[1], "b": y.src[1]}
         in_place = {"y": ("x", "b")}
-        yield Step(norm, (norm, weighed, y), operands, {"y": y}, in_place=in_place)
+        yield Step(norm, (norm, weighted, y), operands, {"y": y}, in_place=in_place)
 
 
 def _norm_mul(norm: Tensor, y: Tensor) -> Iterable[Step]:

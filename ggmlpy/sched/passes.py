@@ -1,15 +1,15 @@
-"""Passes: named functions over the steps of a split that run before memory is given out.
+"""Passes: named functions over the steps of a split, which run before memory is allocated.
 
-    residual, norm, glu, rope, bias     nodes in a row become one step (fusion.py)
+    residual, norm, glu, rope, bias     consecutive nodes become one step (fusion.py)
 
-They change no bit of any result. `passes=` of compute, Executable and Context says which run; where
-it is None the environment variable GGMLPY_PASSES does: `all`, `none`, or names separated by commas.
-A fused step is made where
+Results have the same bits with and without them. `passes=` of compute, Executable and Context
+selects passes; if it is None, the environment variable GGMLPY_PASSES does: `all`, `none`, or names
+separated by commas. Nodes are fused if
 
-    its nodes follow each other in the split, so nothing else happens between them;
-    nothing else reads its interior values: no other node, no other split, and they are no outputs;
-    it writes into no memory of another tensor, as a cache, that its earlier nodes read;
-    the split's backend says that it runs such a step (`Backend.supports_step`).
+    they are consecutive in the split, so nothing else runs between them;
+    nothing else reads the interior values: no other node, no other split, and none is an output;
+    they do not write into memory of another tensor, such as a cache, that earlier ones read;
+    the split's backend supports the step (`Backend.supports_step`).
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ PASSES: dict[str, fusion.Pass] = {
     "bias": fusion.bias,
 }
 VARIABLE = "GGMLPY_PASSES"
-_WISHED = os.environ.get(VARIABLE) or "all"
+_DEFAULT = os.environ.get(VARIABLE) or "all"
 
 
 def chosen(passes: str | Iterable[str] | None = None) -> frozenset[str]:
-    """The names of passes that `passes` stands for, by default GGMLPY_PASSES, else all.
+    """The names of the passes that `passes` selects; None: those of GGMLPY_PASSES, or else all.
 
-    Raises ArgumentError for a name that there is not.
+    Raises ArgumentError for an unknown name.
     """
-    given = _WISHED if passes is None else passes
+    given = _DEFAULT if passes is None else passes
     if given == "all":
         return frozenset(PASSES)
     if given == "none":
@@ -51,8 +51,8 @@ def chosen(passes: str | Iterable[str] | None = None) -> frozenset[str]:
     unknown = [name for name in names if name not in PASSES]
     if unknown:
         raise ArgumentError(
-            f"{VARIABLE if passes is None else 'passes'}: there is no"
-            f" {', '.join(map(repr, unknown))}; there are {', '.join(PASSES)}, all and none"
+            f"{VARIABLE if passes is None else 'passes'}: unknown pass"
+            f" {', '.join(map(repr, unknown))}; known are {', '.join(PASSES)}, all and none"
         )
     return frozenset(names)
 
@@ -60,7 +60,7 @@ def chosen(passes: str | Iterable[str] | None = None) -> frozenset[str]:
 def run_passes(
     graph: Graph, splits: Sequence[Split], passes: str | Iterable[str] | None = None
 ) -> None:
-    """Replace the steps of each split by what the chosen passes make of them."""
+    """Apply the chosen passes to the steps of each split."""
     names = chosen(passes)
     for split, outside in zip(splits, read_after(graph, splits), strict=True):
         fusible = _Fusible(split, outside)
@@ -70,15 +70,15 @@ def run_passes(
 
 
 class _Fusible:
-    """Which fused steps a split may have."""
+    """Decides which fused steps a split may have."""
 
     def __init__(self, split: Split, outside: Set[Tensor]) -> None:
         self._backend = split.backend
-        self._outside = outside  # roots that are read when the split is over
+        self._outside = outside  # roots that are read after the split
         self._n_reads = Counter(source.root for node in split.nodes for source in node.src)
 
     def accepts(self, step: Step) -> bool:
-        """Whether the step gives what its nodes give one by one, and the backend runs it."""
+        """Whether the step has the results of its nodes run one by one, and is supported."""
         return (
             all(self._is_own(value, step) for value in step.interior)
             and not any(x.root in step.nodes for x in step.operands.values())
@@ -87,16 +87,16 @@ class _Fusible:
         )
 
     def _is_own(self, value: Tensor, step: Step) -> bool:
-        """Whether a value has memory of its own that none but the step reads."""
+        """Whether a value has memory of its own, which only the step reads."""
         if value.root is not value or value in self._outside:
             return False
         return self._n_reads[value] == sum(s.root is value for n in step.nodes for s in n.src)
 
 
 def _writes_apart(step: Step) -> bool:
-    """Whether results that lie in another tensor's memory share none with what other nodes read.
+    """Whether results in another tensor's memory do not overlap the sources of other nodes.
 
-    What the writing node itself reads was looked at by check_writes.
+    `check_writes` has checked the sources of the writing node itself.
     """
     for result in step.results.values():
         if result.root is result:

@@ -1,4 +1,4 @@
-"""Where layers lie: `n_gpu_layers` and overrides of tensors, as llama.cpp places them.
+"""Placement of layers on backends, by `n_gpu_layers` and overrides of tensors as in llama.cpp.
 
 The layers of a model are its blocks 0 to n_layer - 1, and the output, layer n_layer. The last
 `n_gpu_layers` of these lie on devices with memory of their own, in equal parts where there are
@@ -22,15 +22,15 @@ _BLOCK = re.compile(r"blk\.(\d+)\.")
 
 
 class PlacementWarning(UserWarning):
-    """Layers were asked to be on a device, and there is none."""
+    """`n_gpu_layers` asks for layers on a device, and there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
     """The backend of each layer and tensor of a model.
 
-    `layers` has the backend of each block, and last that of the output; `overrides` are looked at
-    before it, in order.
+    `layers` has the backend of each block, and last that of the output. `overrides` come before
+    it; of several that match, the first one counts.
     """
 
     layers: tuple[Backend, ...]
@@ -48,8 +48,8 @@ class Placement:
         """`n_gpu_layers` -1 is all layers. `override_tensors` are pairs of a regular expression,
         searched for in names of tensors, and the name of a backend or its buffer type.
 
-        A PlacementWarning tells where layers are asked for and no backend has memory of its own.
-        Raises ArgumentError for a count below -1, and for a pattern or name that is none.
+        Issues a PlacementWarning if `n_gpu_layers` is above 0 and no backend has memory of its own.
+        Raises ArgumentError for a count below -1, an invalid pattern and an unknown backend.
         """
         if n_gpu_layers < ALL:
             raise ArgumentError(f"n_gpu_layers is {n_gpu_layers}: it must be at least -1, all")
@@ -109,17 +109,17 @@ class Placement:
 def _override(
     pattern: str, name: str, backends: Sequence[Backend]
 ) -> tuple[re.Pattern[str], Backend]:
-    wished = name.lower()
+    lower = name.lower()
     names = {b.name: b for b in reversed(backends)} | {
         b.buffer_type.name: b for b in reversed(backends)
     }
-    if wished not in names:
+    if lower not in names:
         raise ArgumentError(
             f"override_tensors: {pattern!r} is to lie on {name!r}: it must be one of"
             f" {', '.join(sorted(names))}"
         )
     try:
-        return re.compile(pattern), names[wished]
+        return re.compile(pattern), names[lower]
     except re.error as error:
         raise ArgumentError(
             f"override_tensors: {pattern!r} is no regular expression: {error}"

@@ -1,10 +1,10 @@
-"""Splits: which nodes run together on one backend, and what must be copied in between.
+"""Splits: consecutive nodes that run on one backend, and the copies between them.
 
-    graph  ->  assign: a backend for every node  ->  cut: runs of one backend, with their copies
+    graph  ->  assign: a backend for every node  ->  cut: splits of one backend, with their copies
 
-Memory is followed by *root*: a tensor that owns its bytes. A view is where its root is. A root may
-have a copy in the memory of several devices; a write makes the writer's copy the only valid one,
-and a read on a backend that can use no valid copy brings one in at the head of its split. Backends
+Copies are made of *roots*, the tensors that own memory; a view lies where its root does. A root may
+have valid copies in the memory of several devices. A write leaves only the writer's copy valid. A
+backend that reads a root and cannot use any valid copy gets one at the start of its split. Backends
 of one buffer type share its arena, and nothing is copied between them.
 """
 
@@ -24,10 +24,10 @@ from ggmlpy.graph.tensor import Flag, Tensor
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Bring a root's bytes to the memory of the split's backend.
+    """Copy a root to the memory of the split's backend.
 
-    `source` is the type of the arena that holds a valid copy; None: the place of the leaf itself,
-    here a weight, which is brought for these nodes and takes up memory only while they run.
+    `source` is the type of the arena that holds a valid copy. None: the leaf's own place; a weight
+    is copied for these nodes, and takes up memory only while they run.
     """
 
     root: Tensor
@@ -50,18 +50,18 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Splits in running order, and in which memory each root's final bytes are after a run."""
+    """Splits in running order, and the memory in which each root is valid after a run."""
 
     splits: list[Split]
     holders: dict[Tensor, list[BufferType]]
-    uploads: dict[Tensor, list[BufferType]]  # leaves that are brought to other memory at the start
-    moved: set[Tensor]  # leaves whose bytes are not at their own place after a run
+    uploads: dict[Tensor, list[BufferType]]  # leaves that are copied when a run starts
+    moved: set[Tensor]  # leaves that are not valid at their own place after a run
 
 
 def cut(graph: Graph, assigned: Mapping[Tensor, Backend]) -> Schedule:
-    """The graph as splits in running order, with the copies that each needs first.
+    """Cut the graph into splits in running order, with the copies that each needs first.
 
-    Raises KernelError where a backend would have to work on state that it cannot read in place.
+    Raises KernelError if a node reads or writes state in memory that its backend cannot use.
     """
     splits: list[Split] = []
     copies = _Copies()
@@ -116,16 +116,16 @@ def describe_splits(graph: Graph, schedule: Schedule) -> str:
 
 
 class _Copies:
-    """Where the bytes of roots are valid as the nodes run one after another."""
+    """Where roots are valid while the nodes run one after another, and the copies between."""
 
     def __init__(self) -> None:
         self.holders: dict[Tensor, list[BufferType]] = {}  # beside a leaf's own place
         self.uploads: dict[Tensor, list[BufferType]] = {}
-        self.moved: set[Tensor] = set()  # leaves whose own place is not valid any more
+        self.moved: set[Tensor] = set()  # leaves that are no longer valid at their own place
         self._changed: set[Tensor] = set()  # leaves that were written to in place
 
     def bring(self, root: Tensor, split: Split) -> None:
-        """Make the root's bytes valid for the split's backend, by a copy if they are not."""
+        """Make the root valid in memory that the split's backend can use, by a copy if needed."""
         memory = split.backend.buffer_type
         if lies_in_place(root, split.backend) and root not in self.moved:
             return
@@ -143,7 +143,7 @@ class _Copies:
         holders.append(memory)
 
     def note_write(self, root: Tensor, backend: Backend) -> None:
-        """A node of the backend has written to the root."""
+        """Record that a node of the backend writes to the root."""
         if lies_in_place(root, backend) and root not in self.moved:
             self._changed.add(root)
             self.holders.pop(root, None)
@@ -154,14 +154,13 @@ class _Copies:
 
 
 def kept_roots(graph: Graph) -> set[Tensor]:
-    """Roots whose bytes are still there when the run is over: those of outputs."""
+    """Roots that keep their memory until the end of a run: those of outputs."""
     kept = {t.root for t in graph.outputs}
     return kept | {t.root for t in graph.nodes if Flag.OUTPUT in t.flags}
 
 
 def read_after(graph: Graph, splits: Sequence[Split]) -> list[set[Tensor]]:
-    """For each split those roots that it writes and that are read after it has run: by other
-    splits, and as outputs."""
+    """For each split the roots that it writes and that other splits read, or that are outputs."""
     read = [{source.root for node in split.nodes for source in node.src} for split in splits]
     n_readers = Counter(root for roots in read for root in roots)
     kept = kept_roots(graph)
@@ -173,6 +172,6 @@ def read_after(graph: Graph, splits: Sequence[Split]) -> list[set[Tensor]]:
 
 
 def lies_in_place(root: Tensor, backend: Backend) -> bool:
-    """Whether it is a leaf that the backend reads and writes where it is."""
+    """Whether it is a leaf that the backend can use at its own place."""
     at = root.place if root.is_leaf else None
     return at is not None and backend.supports_buffer_type(at.buffer.type)

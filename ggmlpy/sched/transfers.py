@@ -1,9 +1,8 @@
-"""Copies between the memories of devices while a graph runs, each ordered with what is around it.
+"""Copies between the memories of devices during a run, in order with the work of their queues.
 
-host -> device      queued on the device; the host must not change the bytes before it is over
+host -> device      queued on the device; the host must not change the bytes until it is complete
 device -> host      queued on the device; the host waits for it
-device -> device    queued on the source, behind what the target has still to do with the place
-                    and before what the target does next
+device -> device    queued on the source, behind the target's earlier work and before its next
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from ggmlpy.graph.tensor import Tensor
 
 
 class Pool(Protocol):
-    """Where memory for copies comes from."""
+    """Allocates memory for copies."""
 
-    reading: list[Event]  # copies under way that read memory of the host
+    reading: list[Event]  # behind submitted copies that read host memory
 
     def take(self, memory: BufferType, n_bytes: int, use: str = ...) -> Buffer: ...
 
@@ -43,10 +42,10 @@ def transfer(
 
 
 class Uploads:
-    """Leaves of the host that a graph reads on devices: brought there when a run begins.
+    """Leaves on the host that a graph reads on devices, copied there when a run starts.
 
-    Leaves of one buffer, as the inputs of a model, go up together: what lies between the first and
-    the last of them is one copy.
+    Leaves of one buffer, such as the inputs of a model, are copied together, with the bytes between
+    the first and the last of them.
     """
 
     def __init__(
@@ -85,5 +84,5 @@ class Uploads:
         self.steps.append(partial(transfer, pool, owners[memory], to, source, at, end - begin))
 
     def place(self, leaf: Tensor, memory: BufferType) -> Place | None:
-        """Where the copy of a leaf lies; None for what is no leaf that is brought."""
+        """The place of a leaf's copy; None for a tensor that is not uploaded."""
         return self._places.get((leaf, memory))

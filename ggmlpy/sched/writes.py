@@ -1,7 +1,7 @@
-"""Where nodes may write: refused here, once a plan, for every backend alike.
+"""Checks of the memory that nodes write to, made once per plan and for all backends.
 
-A node of an op with `view_of` that computes (cpy, set_rows) writes into memory that was there
-before it. That memory must be writable, and nothing else that the node reads.
+A node that computes, and whose op has `view_of` (cpy, set_rows), writes into existing memory. That
+memory must be writable, and must not overlap the node's other sources.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ def _why_fixed(root: Tensor) -> str:
 def share_memory(a: Tensor, b: Tensor) -> bool:
     """Whether some byte belongs to an element of both.
 
-    Exact, but for layouts so tangled that the search is given up: they count as sharing one.
+    Exact, except for strides for which the search takes too long: these count as overlapping.
     """
     if a.root is not b.root and (a.root.place is None or b.root.place is None):
-        return False  # values of the graph, and leafs without memory yet, lie apart
+        return False  # values of the graph, and leafs without memory yet, do not overlap
     if _devices_differ(a, b):
         return False
     start_a, start_b = _start(a), _start(b)
@@ -83,7 +83,7 @@ def share_memory(a: Tensor, b: Tensor) -> bool:
 
 
 def _devices_differ(a: Tensor, b: Tensor) -> bool:
-    """Whether they lie in memory of different devices, whose addresses say nothing together."""
+    """Whether they lie in memory of different devices, whose addresses cannot be compared."""
     if a.root is b.root or a.root.place is None or b.root.place is None:
         return False
     types = a.root.place.buffer.type, b.root.place.buffer.type
@@ -91,13 +91,13 @@ def _devices_differ(a: Tensor, b: Tensor) -> bool:
 
 
 def _start(tensor: Tensor) -> int:
-    """The address of the first element; counted from ALIGNMENT where memory is not there yet."""
+    """The address of the first element; of a tensor without memory, relative to its root."""
     place = tensor.root.place
     return (ALIGNMENT if place is None else place.address) + tensor.view_offs
 
 
 def _box(tensor: Tensor) -> Box:
-    """Where the tensor's bytes lie, in the fewest dimensions: equal for equal elements."""
+    """The tensor's byte extents in the fewest dimensions: equal for equal elements."""
     spec = tensor.spec
     counts = (spec.ne[0] // spec.type.block_size, *spec.ne[1:])
     box = [(spec.type.type_size, 1)]
@@ -118,8 +118,8 @@ def _same_elements(a: Tensor, b: Tensor) -> bool:
 def _overlaps_itself(tensor: Tensor) -> bool:
     """Whether some byte belongs to two elements.
 
-    If so there are two elements that differ in some dimension last, by d steps of it: all bytes
-    of the dimensions within, and the same d steps further on, share one.
+    For each dimension, tests whether index 0, with all of the inner dimensions, overlaps any of the
+    higher indices: strides are constant, so this finds every overlap.
     """
     start, box = _start(tensor), _box(tensor)
     if math.prod(n for n, _ in box) > tensor.spec.n_bytes:
@@ -151,5 +151,5 @@ class _Interface:
 
 
 def _bytes_at(address: int, box: Box) -> NDArray[Any]:
-    """An array that is only asked where it lies: there may be no memory at all."""
+    """An array at these addresses, for numpy's overlap search. There may be no memory there."""
     return np.asarray(_Interface(address, box))

@@ -106,10 +106,10 @@ def test_what_is_copied_again_keeps_its_place() -> None:
     )
     copied = [copy.root for split in executable.schedule.splits for copy in split.copies]
     assert copied == [base, base]
-    taken = dict.fromkeys(executable.layout.total_bytes, 0)
-    for root, name in executable.layout.offsets:
+    taken = dict.fromkeys(executable.allocation.total_bytes, 0)
+    for root, name in executable.allocation.offsets:
         taken[name] += -(-root.spec.n_bytes // ALIGNMENT) * ALIGNMENT
-    assert executable.layout.total_bytes == taken
+    assert executable.allocation.total_bytes == taken
 
 
 def test_a_value_that_is_marked_as_output_is_kept() -> None:
@@ -127,7 +127,7 @@ def test_a_view_that_begins_further_on_is_not_overwritten_from_the_beginning() -
     root = ops.sqr(from_numpy(np.ones(1020, np.float32)))  # padded to 4096 bytes, as what follows
     for offset, n_bytes in ((0, 4096), (4, 8192)):
         y = ops.scale(ops.view_1d(root, 1010, offset), 2.0)
-        assert Executable(Graph(y), [NullBackend()]).layout.arena_bytes == {HOST: n_bytes}
+        assert Executable(Graph(y), [NullBackend()]).allocation.arena_bytes == {HOST: n_bytes}
 
 
 class Overlaps(NullBackend):
@@ -283,18 +283,18 @@ def test_the_arena_is_close_to_the_largest_live_set() -> None:
     x = from_numpy(values(4, 256))
     for _ in range(40):
         x = ops.mul_mat(w, ops.silu(x))
-    layout = Executable(Graph(x), [NullBackend()]).layout
-    assert layout.live_bytes[HOST] == 2 * 4 * 256 * 4
-    assert layout.arena_bytes[HOST] == layout.live_bytes[HOST]
-    assert layout.total_bytes[HOST] > 10 * layout.arena_bytes[HOST]
+    allocation = Executable(Graph(x), [NullBackend()]).allocation
+    assert allocation.live_bytes[HOST] == 2 * 4 * 256 * 4
+    assert allocation.arena_bytes[HOST] == allocation.live_bytes[HOST]
+    assert allocation.total_bytes[HOST] > 10 * allocation.arena_bytes[HOST]
 
 
 def test_in_place_saves_memory_only_where_the_op_allows_it() -> None:
     x = from_numpy(values(1024))
     scaled = Executable(Graph(ops.scale(ops.scale(ops.sqr(x), 2.0), 3.0)), [NullBackend()])
-    assert scaled.layout.arena_bytes[HOST] == 4096
+    assert scaled.allocation.arena_bytes[HOST] == 4096
     normed = Executable(Graph(ops.norm(ops.norm(x, 1e-5), 1e-5)), [NullBackend()])
-    assert normed.layout.arena_bytes[HOST] == 8192
+    assert normed.allocation.arena_bytes[HOST] == 8192
 
 
 def test_a_source_further_on_in_the_same_memory_is_not_overwritten() -> None:
@@ -302,22 +302,22 @@ def test_a_source_further_on_in_the_same_memory_is_not_overwritten() -> None:
     root = ops.scale(from_numpy(values(1020)), 2.0)
     here, further = ops.view_1d(root, 1010, 0), ops.view_1d(root, 1010, 4)  # 4096 bytes as root
     apart = Executable(Graph(ops.add(here, further)), [NullBackend()])
-    assert apart.layout.arena_bytes[HOST] == 8192
+    assert apart.allocation.arena_bytes[HOST] == 8192
     over = Executable(Graph(ops.add(here, ops.view_1d(root, 1010, 0))), [NullBackend()])
-    assert over.layout.arena_bytes[HOST] == 4096
+    assert over.allocation.arena_bytes[HOST] == 4096
 
 
 def test_elements_in_another_order_are_not_overwritten() -> None:
     root = ops.scale(from_numpy(values(32, 32)), 2.0)
     for y in (ops.scale(ops.transpose(root), 2.0), ops.add(root, ops.transpose(root))):
-        assert Executable(Graph(y), [NullBackend()]).layout.arena_bytes[HOST] == 8192
+        assert Executable(Graph(y), [NullBackend()]).allocation.arena_bytes[HOST] == 8192
 
 
 def test_a_small_result_does_not_keep_a_large_one_in_use() -> None:
     small = ops.scale(ops.view_1d(ops.scale(from_numpy(values(1024)), 2.0), 16, 0), 3.0)
     large = ops.scale(ops.repeat_4d(small, 1024, 1, 1, 1), 2.0)
-    layout = Executable(Graph(large, small), [NullBackend()]).layout
-    assert layout.arena_bytes[HOST] == 4096 + 64
+    allocation = Executable(Graph(large, small), [NullBackend()]).allocation
+    assert allocation.arena_bytes[HOST] == 4096 + 64
 
 
 def test_outputs_are_never_reused() -> None:
@@ -334,7 +334,7 @@ def test_outputs_are_never_reused() -> None:
 def test_places_are_aligned() -> None:
     outputs = [ops.scale(ops.sqr(from_numpy(np.ones(n, np.float32))), 2.0) for n in (1, 3, 17, 5)]
     executable = Executable(Graph(*outputs), [ReferenceBackend()])
-    assert all(offset % ALIGNMENT == 0 for offset in executable.layout.offsets.values())
+    assert all(offset % ALIGNMENT == 0 for offset in executable.allocation.offsets.values())
 
 
 def test_executables_share_an_arena() -> None:
@@ -343,4 +343,4 @@ def test_executables_share_an_arena() -> None:
     large = Executable(Graph(ops.sqr(x)), [ReferenceBackend()], arenas=pool)
     held = pool.n_bytes
     Executable(Graph(ops.sqr(ops.view_1d(x, 10, 0))), [ReferenceBackend()], arenas=pool)
-    assert pool.n_bytes == held == large.layout.arena_bytes[HOST]
+    assert pool.n_bytes == held == large.allocation.arena_bytes[HOST]

@@ -52,7 +52,7 @@ def test_the_reference_gives_the_same_bits(op: str, ne: tuple[int, ...]) -> None
 def test_values_inside_a_step_have_no_memory(op: str) -> None:
     y, _ = PATTERNS[op](48, 3, 4) if op != "mul_mat_id+mul_mat_id+geglu" else PATTERNS[op](48, 12)
     fused, apart = (
-        Executable(Graph(y), [ReferenceBackend()], passes=passes).layout
+        Executable(Graph(y), [ReferenceBackend()], passes=passes).allocation
         for passes in ("all", "none")
     )
     *_, step = steps([y])
@@ -107,12 +107,12 @@ def test_a_norm_may_be_written_over_its_rows() -> None:
     y, operands = PATTERNS["rms_norm+mul+add"](24, 3)
     *_, step = steps([y])
     assert step.in_place == {"y": ("x", "b")}
-    layout = Executable(Graph(y), [ReferenceBackend()]).layout
-    assert layout.offsets[y, HOST] == layout.offsets[operands["x"], HOST]
+    allocation = Executable(Graph(y), [ReferenceBackend()]).allocation
+    assert allocation.offsets[y, HOST] == allocation.offsets[operands["x"], HOST]
     full = computed(24, 3)
     z = ops.mul(ops.norm(ops.sqr(full), 1e-5), full)
-    layout = Executable(Graph(z), [ReferenceBackend()]).layout
-    assert layout.offsets[z, HOST] != layout.offsets[full, HOST]
+    allocation = Executable(Graph(z), [ReferenceBackend()]).allocation
+    assert allocation.offsets[z, HOST] != allocation.offsets[full, HOST]
     assert steps([z])[-1].in_place == {"y": ("x",)}
 
 
@@ -136,10 +136,10 @@ def test_both_results_of_a_residual_may_be_written_over_its_rows() -> None:
     a, b = computed(24, 3), computed(24, 3)
     total = ops.add(a, b)
     y = ops.mul(ops.rms_norm(total, 1e-5), floats(24))
-    layout = Executable(Graph(y, total), [ReferenceBackend()]).layout
-    places = {layout.offsets[x, HOST] for x in (a, b)}
-    assert {layout.offsets[x, HOST] for x in (y, total)} == places
-    assert layout.arena_bytes[HOST] == 2 * 5 * 64
+    allocation = Executable(Graph(y, total), [ReferenceBackend()]).allocation
+    places = {allocation.offsets[x, HOST] for x in (a, b)}
+    assert {allocation.offsets[x, HOST] for x in (y, total)} == places
+    assert allocation.arena_bytes[HOST] == 2 * 5 * 64
 
 
 def test_the_inner_norm_has_an_epsilon_of_its_own() -> None:

@@ -25,7 +25,7 @@ from ggmlpy.sched.passes import PASSES, _Fusible, chosen
 from tests.core.fusible import PATTERNS, computed, floats, glu, norm_and_bias, ops_of, steps
 
 APART = ["neg", "sqr", "rms_norm", "mul", "add"]  # nodes of norm_and_bias
-UNKNOWN = "there is no 'everything'; there are residual, norm, glu, rope, bias, all and none"
+UNKNOWN = "unknown pass 'everything'; known are residual, norm, glu, rope, bias, all and none"
 
 
 def test_a_node_by_itself_is_a_step() -> None:
@@ -61,7 +61,7 @@ def test_executables_and_compute_take_them() -> None:
         want[i] = compute(y, backend="reference", passes=passes).tobytes()
     assert ops_of([y], ["glu"]) == ops_of([y], "none") == APART
     assert want == [compute(y, backend="reference", passes="none").tobytes()] * 2
-    with pytest.raises(ArgumentError, match="there is no 'speed'"):
+    with pytest.raises(ArgumentError, match="unknown pass 'speed'"):
         compute(y, backend="reference", passes=["speed"])
     not_names: Any = 5
     with pytest.raises(ArgumentError, match=r"passes is an int: it must be a string, a list"):
@@ -179,7 +179,8 @@ def test_an_arena_does_not_hold_what_a_pass_spares() -> None:
     """Two products of 5 rows become one result: 5 * 4 bytes a row of x, padded to 64."""
     y, _ = glu(48, 33)
     fused, apart = (
-        Executable(Graph(y), [NullBackend()], passes=passes).layout for passes in ("glu", "none")
+        Executable(Graph(y), [NullBackend()], passes=passes).allocation
+        for passes in ("glu", "none")
     )
     x_bytes, y_bytes = 48 * 33 * 4, -(-5 * 33 * 4 // 64) * 64
     assert fused.arena_bytes == fused.live_bytes == {HOST: x_bytes + y_bytes}
