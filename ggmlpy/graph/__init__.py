@@ -1,4 +1,4 @@
-"""Lazy graphs: types, shapes, tensors, ops as such, and their dumps. No backend, no file.
+"""Lazy graphs: types, shapes, buffers, tensors, the base of ops, and dumps; no backends or files.
 
 In: arrays, bytes and ops. Out: a Graph, its nodes in running order.
 """

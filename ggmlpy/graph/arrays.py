@@ -1,4 +1,7 @@
-"""Between raw bytes and numpy arrays, for any type and any strides. Arrays are in numpy order."""
+"""Conversion of stored bytes to and from numpy arrays, for any type and strides.
+
+Arrays are in numpy order, rows last.
+"""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Buffers: the memory that the data of tensors lies in, as in ggml.
+"""Buffers, as in ggml: the memory in which the data of tensors lies.
 
     buffer type   a kind of memory of one device: alignment, largest buffer, bytes that a tensor
                   takes in it, whether the host can address it
     buffer        memory of one type
     place         a buffer and a byte offset: where the data of a tensor begins
 
-Only code of a backend may assume that numpy sees a buffer; everything else goes through the
-methods of Buffer.
+Only code of a backend may assume that numpy can access a buffer; other code uses the methods of
+Buffer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Index = NDArray[np.int64]
 
 
 def address_of(array: NDArray[Any]) -> int:
-    """Where an array's first element lies."""
+    """The address of an array's first element."""
     return int(array.__array_interface__["data"][0])
 
 
@@ -59,7 +59,7 @@ class BufferType(ABC):
         alignment: int = ALIGNMENT,
         max_bytes: int = sys.maxsize,
     ) -> None:
-        """`device` names who the memory belongs to; `max_bytes` is the largest single buffer."""
+        """`device` names the memory's device; `max_bytes` is the size of the largest buffer."""
         self.name = name
         self.device = device
         self.is_host = is_host  # whether buffers are HostBuffers
@@ -70,11 +70,11 @@ class BufferType(ABC):
         return f"<buffer type {self.name} of {self.device}>"
 
     def tensor_bytes(self, spec: Spec) -> int:
-        """Bytes that a tensor takes in a buffer of this type, up to where the next may begin."""
+        """Bytes that a tensor takes in a buffer of this type, padded to the alignment."""
         return -(-spec.n_bytes // self.alignment) * self.alignment
 
     def allocate(self, n_bytes: int) -> Buffer:
-        """A zeroed buffer. Raises AllocationError for more than `max_bytes`, or than there is."""
+        """A zeroed buffer. Raises AllocationError above `max_bytes`, or if memory is short."""
         if n_bytes > self.max_bytes:
             raise AllocationError(
                 f"{n_bytes} bytes cannot be one buffer of {self.name}: at most {self.max_bytes} can"
@@ -92,8 +92,8 @@ class Rows:
     offset: int
     n_bytes: int  # of one row
 
-    def runs(self, index: Index) -> Iterator[tuple[int, int, int]]:
-        """(first place in `index`, first row, rows) for each run of rows that are neighbours."""
+    def ranges(self, index: Index) -> Iterator[tuple[int, int, int]]:
+        """Consecutive rows of `index`, each range as (position in `index`, first row, count)."""
         if len(index) == 0:
             return
         breaks = np.flatnonzero(np.diff(index) != 1) + 1
@@ -105,9 +105,9 @@ class Rows:
 class Buffer(ABC):
     """Memory of one type, compared by identity.
 
-    `address` is the device's own: numpy can follow it only in a HostBuffer. All methods see what
-    work that was submitted to the device before has written, and take effect before work that is
-    submitted after: they wait where they must.
+    `address` is an address of the device; only that of a HostBuffer is valid in this process.
+    Methods see the results of all work that was submitted to the device before, and take effect
+    before work that is submitted after: they block where necessary.
     """
 
     __slots__ = ("__weakref__", "address", "n_bytes", "type")
@@ -122,14 +122,14 @@ class Buffer(ABC):
 
     @abstractmethod
     def read(self, offset: int, n_bytes: int) -> Bytes:
-        """Bytes on the host. May be a view of the buffer: copy it to keep it."""
+        """`n_bytes` bytes on the host. May be a view of the buffer: copy it to keep it."""
 
     @abstractmethod
     def write(self, offset: int, data: Bytes) -> None:
-        """Put host bytes into the buffer."""
+        """Write bytes of the host to the buffer."""
 
-    def free(self) -> None:  # noqa: B027  (memory of the host goes with its last reference)
-        """Give the memory back now, not when nothing refers to it. Nothing may use it any more."""
+    def free(self) -> None:  # noqa: B027  (the last reference frees memory of the host)
+        """Free the memory now, before its last reference is gone. It must not be used any more."""
 
     def clear(self, offset: int, n_bytes: int) -> None:
         """Set bytes to zero."""
@@ -139,40 +139,40 @@ class Buffer(ABC):
         """Copy bytes of another buffer, or of this one where the two ranges lie apart."""
         self.write(offset, source.read(source_offset, n_bytes))
 
-    # Rows: by runs of neighbours, unless the type has something better.
+    # Rows: range by range, unless a subclass has a faster way.
 
     def read_rows(self, rows: Rows, index: Index) -> Bytes:
-        """Some rows, copied: [len(index), bytes of a row]."""
+        """Copies of the rows in `index`, [len(index), bytes of a row]."""
         found = np.empty((len(index), rows.n_bytes), np.uint8)
-        for at, first, n in rows.runs(index):
+        for at, first, n in rows.ranges(index):
             raw = self.read(rows.offset + first * rows.n_bytes, n * rows.n_bytes)
             found[at : at + n] = raw.reshape(n, rows.n_bytes)
         return found
 
     def write_rows(self, rows: Rows, index: Index, values: Bytes) -> None:
-        """Replace some rows by `values`, [len(index), bytes of a row]."""
-        for at, first, n in rows.runs(index):
+        """Replace the rows in `index` by `values`, [len(index), bytes of a row]."""
+        for at, first, n in rows.ranges(index):
             data = np.ascontiguousarray(values[at : at + n]).reshape(-1)
             self.write(rows.offset + first * rows.n_bytes, data)
 
     def clear_rows(self, rows: Rows, index: Index) -> None:
-        """Set some rows to zero."""
-        for _, first, n in rows.runs(index):
+        """Set the rows in `index` to zero."""
+        for _, first, n in rows.ranges(index):
             self.clear(rows.offset + first * rows.n_bytes, n * rows.n_bytes)
 
     def copy_rows(self, rows: Rows, source: Index, target: Index) -> None:
-        """Copy rows `source` to rows `target`, one by one; no row is both."""
-        for at, first, n in rows.runs(source):
-            for place, to, m in rows.runs(target[at : at + n]):
-                begin = rows.offset + (first + place) * rows.n_bytes
+        """Copy row source[i] to row target[i], for each i. No row may be in both."""
+        for at, first, n in rows.ranges(source):
+            for skipped, to, m in rows.ranges(target[at : at + n]):
+                begin = rows.offset + (first + skipped) * rows.n_bytes
                 self.copy_from(rows.offset + to * rows.n_bytes, self, begin, m * rows.n_bytes)
 
 
 class HostBuffer(Buffer):
-    """Memory that numpy sees: `data`, its bytes.
+    """Memory that numpy can access: `data`, its bytes.
 
-    `file` is there for bytes of a mapped file: reading them from there instead brings no page of
-    the map into the process's memory.
+    `file` is set for bytes of a mapped file. Reading the file instead of the map leaves the
+    process's resident memory as it is.
     """
 
     __slots__ = ("data", "file")
@@ -185,7 +185,7 @@ class HostBuffer(Buffer):
         self.file = file
 
     def __reduce__(self) -> tuple[type[HostBuffer], tuple[Bytes]]:
-        """A copy has memory of its own, and is no bytes of a file any more."""
+        """A copy has memory of its own and no `file`."""
         return HostBuffer, (self.data,)
 
     def read(self, offset: int, n_bytes: int) -> Bytes:
@@ -244,18 +244,18 @@ HOST = HostBufferType()
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a tensor's first byte is."""
+    """A buffer and a byte offset in it: where the data of a tensor begins."""
 
     buffer: Buffer
     offset: int = 0
 
     @property
     def address(self) -> int:
-        """The device's address of it."""
+        """The address on the device."""
         return self.buffer.address + self.offset
 
     @property
     def host_bytes(self) -> Bytes:
-        """All bytes of the host buffer that it lies in, in place."""
+        """All bytes of the buffer, which must be a HostBuffer, in place."""
         assert isinstance(self.buffer, HostBuffer), f"{self.buffer} is no memory of the host"
         return self.buffer.data

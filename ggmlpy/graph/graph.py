@@ -1,4 +1,4 @@
-"""A compute graph: every tensor that some outputs need, in the order in which nodes run."""
+"""Compute graphs: all tensors that some outputs depend on, in running order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ggmlpy.common.arguments import checked
 from ggmlpy.errors import ArgumentError
 from ggmlpy.graph.tensor import Flag, Tensor, tensors_of
 
-MAX_NAME_WIDTH = 36  # columns of a dump, beyond which a long name moves the rest of its line
+MAX_NAME_WIDTH = 36  # columns of a dump; longer names are not aligned
 MAX_CYCLE_NAMES = 8  # of a cycle in an error
 
 Homes = Mapping[Tensor, str]  # the backend that runs a node, the memory that a leaf lies in
@@ -25,7 +25,7 @@ class Graph:
     order given, one by one or as a list. So a write (set_rows, cpy) that a later output reads comes
     first if it is listed first. `to_text()`, which `print(graph)` writes, `to_dot()`, `to_json()`
     and `to_html()` dump it; with `homes` they show for the tensors in it what runs or holds them.
-    Raises ArgumentError for what is no tensor, and for sources that make a cycle.
+    Raises ArgumentError for an argument that is not a tensor, and for a cycle of sources.
     """
 
     def __init__(self, *outputs: Tensor | Sequence[Tensor]) -> None:
@@ -73,7 +73,7 @@ class Graph:
         return self.to_text()
 
     def to_text(self, homes: Homes = NO_HOMES) -> str:
-        """A line a tensor. Sources are written by number and name: names may repeat."""
+        """One line per tensor. Sources have number and name, since names need not be unique."""
         lines = [f"graph: {len(self.nodes)} nodes, {len(self.leafs)} leafs"]
         names = [self.name_of(t) for t in self._index]
         width = min(MAX_NAME_WIDTH, max(map(len, names), default=0))
@@ -127,7 +127,7 @@ class Graph:
 
     @checked
     def to_html(self, title: str = "graph", homes: Homes = NO_HOMES) -> str:
-        """A page to click through that loads nothing; `title` is its heading."""
+        """An interactive, self-contained page of HTML; `title` is its heading."""
         from ggmlpy.graph.html import to_html
 
         return to_html(self, title, homes)
@@ -158,7 +158,7 @@ class Graph:
 def _post_order(outputs: tuple[Tensor, ...]) -> list[Tensor]:
     """Depth first without recursion: a model's graph is deeper than Python's stack."""
     order: list[Tensor] = []
-    finished: dict[Tensor, bool] = {}  # False while its sources are on the way
+    finished: dict[Tensor, bool] = {}  # False while its sources are visited
     for output in outputs:
         stack = [(output, 0)]
         while stack:
@@ -182,8 +182,8 @@ def _cycle(path: list[Tensor], tensor: Tensor) -> ArgumentError:
     names = [t.name or (t.op.name if t.op is not None else "a leaf") for t in cycle]
     if len(names) > MAX_CYCLE_NAMES:
         names[MAX_CYCLE_NAMES // 2 : -MAX_CYCLE_NAMES // 2] = ["…"]
-    way = " from ".join([*names, names[0]])
-    return ArgumentError(f"Graph: {way}: a node must not be computed from its own result")
+    shown = " from ".join([*names, names[0]])
+    return ArgumentError(f"Graph: {shown}: a node must not be computed from its own result")
 
 
 def _on(homes: Homes, tensor: Tensor) -> str:

@@ -1,6 +1,6 @@
-"""A graph as one HTML page: a section a layer, sources and readers as links, a search box.
+"""A graph as a page of HTML: one section per layer, links to sources and readers, a search box.
 
-The page stands alone: nothing is loaded from anywhere. Everything that a file can name is escaped.
+The page is self-contained and loads nothing. Names that come from a file are escaped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MAX_OPEN = 2  # sections that are open when the page is
 
 @dataclass(slots=True)
 class _Section:
-    """A layer, or what lies before or after all layers."""
+    """The tensors of a layer, or those before or after all layers."""
 
     title: str
     leafs: list[Tensor] = field(default_factory=list)
@@ -71,7 +71,7 @@ def _sections(graph: Graph) -> list[_Section]:
 
 
 class _Page:
-    """Writes the rows; knows the number of every tensor and who reads it."""
+    """Writes rows, with the number and the readers of every tensor."""
 
     def __init__(self, graph: Graph, homes: Homes) -> None:
         self._graph = graph
@@ -182,7 +182,7 @@ def _value_text(value: object) -> str:
 
 
 def _breakable(name: str) -> str:
-    """Escaped, with places where a long name may go on in the next line."""
+    """The name, escaped, with opportunities for line breaks."""
     return escape(name).replace(".", ".<wbr>").replace("_", "_<wbr>")
 
 
@@ -353,10 +353,10 @@ const sections = [...document.querySelectorAll("details")].map(section => ({
 let query = "";
 
 function filter() {
-  const wanted = search.value.trim().toLowerCase();
-  if (wanted && !query) for (const s of sections) s.wasOpen = s.section.open;
-  const only = wanted.startsWith("op:") ? wanted.slice(3).trim() : null;
-  const words = wanted.split(/\\s+/);
+  const typed = search.value.trim().toLowerCase();
+  if (typed && !query) for (const s of sections) s.wasOpen = s.section.open;
+  const only = typed.startsWith("op:") ? typed.slice(3).trim() : null;
+  const words = typed.split(/\\s+/);
   let n = 0;
   for (const s of sections) {
     let hits = 0;
@@ -366,12 +366,12 @@ function filter() {
       hits += hit;
     }
     s.section.classList.toggle("hidden", hits === 0);
-    if (wanted) s.section.open = hits > 0;
+    if (typed) s.section.open = hits > 0;
     else if (query) s.section.open = s.wasOpen;
     n += hits;
   }
-  query = wanted;
-  found.textContent = wanted ? `${n} found` : "";
+  query = typed;
+  found.textContent = typed ? `${n} found` : "";
 }
 
 function reveal() {

@@ -1,4 +1,4 @@
-"""A model's graph by layers: which tensor belongs to which, and a graph of a few of them."""
+"""Layers of a model's graph: the layer of each tensor, and the graph of a range of layers."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _LAYER = re.compile(
 def layers_of(graph: Graph) -> dict[Tensor, int | None]:
     """The layer of every tensor, None outside of layers.
 
-    A node belongs to the layer behind its name, `…-3`, as llama.cpp writes it; a weight to that
-    before its name, `blk.3.…`, as GGUF writes it; a cache or state to that in `cache_k_l3`. A view
-    without a layer in its name goes with the first node of a layer that reads it.
+    Names contain the layer: `…-3` for nodes, as in llama.cpp; `blk.3.…` for weights, as in GGUF;
+    `cache_k_l3` for caches and states. A view without a layer in its name has that of the first
+    node that reads it.
     """
     layers = {t: _named_layer(t) for t in (*graph.leafs, *graph.nodes)}
     for node in reversed(graph.nodes):
         for source in node.src:
             is_view = source.op is not None and not source.op.computes
             if is_view and _named_layer(source) is None and layers[node] is not None:
-                layers[source] = layers[node]  # of several readers, the first comes last here
+                layers[source] = layers[node]  # in reversed order, the first reader comes last
     return layers
 
 
@@ -37,10 +37,10 @@ def _named_layer(tensor: Tensor) -> int | None:
 
 
 def layer_range(graph: Graph, start: int, stop: int) -> Graph:
-    """The nodes of layers `start` to `stop` - 1 as a graph of their own.
+    """The nodes of layers `start` to `stop` - 1, copied into a new graph.
 
-    What they read from outside becomes a leaf, named as the node that it stands for. The outputs
-    are the nodes that no other of these layers reads.
+    Nodes outside these layers that are read become leafs of the same name. Nodes that no other node
+    of these layers reads become outputs.
     """
     layers = layers_of(graph)
     kept = [n for n in graph.nodes if (layer := layers[n]) is not None and start <= layer < stop]
@@ -59,7 +59,7 @@ def _as_leaf(tensor: Tensor, graph: Graph) -> Tensor:
 
 
 def _copy(node: Tensor, copies: Mapping[Tensor, Tensor]) -> Tensor:
-    """The node over the copies of its sources."""
+    """A copy of the node, which reads the copies of its sources."""
     assert node.op is not None
     view_src, view_offs = None, 0
     if node.op.view_of is not None:

@@ -33,7 +33,7 @@ class Op(ABC):
     name: ClassVar[str] = ""
     view_of: ClassVar[int | None] = None  # the source whose memory the result shares
     computes: ClassVar[bool] = True  # False: a view, nothing runs
-    in_place: ClassVar[bool] = False  # element i from element i: may be written over source 0
+    in_place: ClassVar[bool] = False  # row i reads only row i of source 0, and may overwrite it
     suffix: ClassVar[str] = ""  # " (view)": names the result of a view after its source
 
     @abstractmethod
@@ -44,8 +44,8 @@ class Op(ABC):
     def reference(self, *arrays: Any, **unused: Any) -> Array:
         """The result `[ne3, ne2, ne1, ne0]` from the sources in the same order.
 
-        Sources come as their numpy type; bf16 and quantised ones as f32. float64 inside where that
-        is the better oracle. An op that writes into a source returns that source's new values.
+        Sources have their numpy type, bf16 and quantised ones f32. References compute in float64
+        where that is more accurate. An op that writes into a source returns its new values.
         """
 
     def written_rows(self, *arrays: Any, **unused: Any) -> NDArray[np.bool_] | None:
@@ -57,7 +57,7 @@ class Op(ABC):
         return 0
 
     def node(self, *srcs: Tensor) -> Tensor:
-        """A node that computes this op of `srcs`. Raises ShapeError with the op and the shapes."""
+        """A node with this op and these sources. Raises ShapeError, which names op and shapes."""
         specs = [s.spec for s in srcs]
         try:
             spec = self.infer(*specs)
@@ -84,9 +84,9 @@ class Op(ABC):
         )
 
     def source_names(self, n_srcs: int) -> tuple[str, ...]:
-        """What the shape rule calls its sources; kernels bind their operands by these names.
+        """The names of the sources in the shape rule, by which kernels bind their operands.
 
-        An op with several optional sources overrides this to say which ones are there.
+        An op with several optional sources overrides this to return those that it has.
         """
         return _parameters(type(self).infer)[1 : n_srcs + 1]  # the first one is self
 
@@ -114,7 +114,7 @@ OpType = TypeVar("OpType", bound=type[Op])
 
 
 def op(name: str) -> Callable[[OpType], OpType]:
-    """Class decorator: file an Op under ggml's name for it."""
+    """Class decorator: register an Op under ggml's name for it."""
 
     def register(cls: OpType) -> OpType:
         assert name not in OPS, f"op {name} is defined twice"

@@ -1,7 +1,7 @@
-"""Between stored bytes and float32, in numpy: the meaning of every type, used as the oracle.
+"""Conversion of stored bytes to and from float32 in numpy: the oracle for every type.
 
-The block formats themselves come from the `gguf` package, but for the quantiser of iq4_nl, which
-it lacks. Arrays are in numpy order, rows last.
+Block formats come from the `gguf` package, except for the quantiser of iq4_nl, which it lacks.
+Arrays are in numpy order, rows last.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Bytes = NDArray[np.uint8]
 def to_float(raw: Bytes, type: TensorType) -> NDArray[np.float32]:
     """Rows of stored bytes `[..., row_bytes]` as f32 `[..., n]`.
 
-    Raises Unsupported for a quantised type whose layout the `gguf` package does not know.
+    Raises Unsupported for a quantised type that the `gguf` package cannot read.
     """
     if type.dtype is not None:
         return np.ascontiguousarray(raw).view(type.dtype).astype(np.float32, copy=False)
@@ -40,10 +40,10 @@ def to_float(raw: Bytes, type: TensorType) -> NDArray[np.float32]:
 
 
 def from_float(values: NDArray[Any], type: TensorType) -> Bytes:
-    """f32 rows `[..., n]` as stored bytes `[..., row_bytes]`: of finite numbers, if quantised.
+    """f32 rows `[..., n]` as stored bytes `[..., row_bytes]`.
 
-    Raises Unsupported for a type that has no quantiser (the iq1, iq2, iq3 families),
-    ShapeError unless a row is whole blocks.
+    For a quantised type, values must be finite. Raises Unsupported for a type without a quantiser
+    (the iq1, iq2, iq3 families), ShapeError unless a row is whole blocks.
     """
     row_bytes = type.row_bytes(values.shape[-1])
     if type.dtype is not None:
@@ -54,7 +54,7 @@ def from_float(values: NDArray[Any], type: TensorType) -> Bytes:
     if type is IQ4_NL:
         return _to_iq4_nl(floats.reshape(-1, 32)).reshape(*floats.shape[:-1], row_bytes)
     try:
-        with np.errstate(all="ignore"):  # what becomes of NaN and infinity is not defined
+        with np.errstate(all="ignore"):  # results for NaN and infinity are not defined
             packed = gguf.quants.quantize(floats, gguf.GGMLQuantizationType(type.id))
     except NotImplementedError as error:
         raise Unsupported(f"{type.name} cannot be written from floats: {error}") from error
@@ -70,17 +70,16 @@ def _to_bf16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
 
 
 _IQ4_VALUES = np.array(gguf.quants.IQ4_NL.kvalues, np.float32)
-_IQ4_MIDDLES = (_IQ4_VALUES[:-1] + _IQ4_VALUES[1:]) / 2  # from one on, a number has the next code
-_IQ4_LEAST = np.float32(1e-15)  # ggml takes blocks of smaller magnitudes for zeros
+_IQ4_MIDDLES = (_IQ4_VALUES[:-1] + _IQ4_VALUES[1:]) / 2  # from each of these on, the next code
+_IQ4_LEAST = np.float32(1e-15)  # ggml treats blocks of smaller magnitudes as zeros
 
 
 def _to_iq4_nl(x: NDArray[np.float32]) -> Bytes:
     """Blocks [n, 32] as d f16 | qs 16 x u8, low nibbles first: [n, 18].
 
-    ggml's search for rows that are written as they come: codes for the scale that puts the
-    farthest x, the first of equals, at the code of -127; then d = sum(w q x) / sum(w q^2) with
-    w = x^2, which has the least weighted error for these codes. Sums run from the first element
-    to the last.
+    ggml's algorithm without an importance matrix: codes for the scale that maps the x of largest
+    magnitude, of equals the first, to -127; then d = sum(w q x) / sum(w q^2) with w = x^2, which
+    has the least weighted error for these codes. Sums run from the first element to the last.
     """
     farthest = np.take_along_axis(x, np.abs(x).argmax(axis=1, keepdims=True), axis=1)
     is_zero = np.abs(farthest) < _IQ4_LEAST
@@ -97,7 +96,7 @@ def _to_iq4_nl(x: NDArray[np.float32]) -> Bytes:
 
 
 def _sum_in_order(x: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Each row of [n, 32] from its first element to its last, rounded at every step."""
+    """The sum of each row of [n, 32], [n], from first element to last and rounded at every step."""
     return np.add.accumulate(x, axis=1, dtype=np.float32)[:, -1]
 
 

@@ -1,4 +1,4 @@
-"""Shape, strides and type of a tensor: what shape rules see and return.
+"""Shape, strides and type of a tensor, on which shape rules work.
 
 `ne` counts elements and `nb` counts bytes, fastest dimension first, always four of each, as in
 ggml. For a quantised type `nb[0]` is the size of a block, and dimension 0 is whole blocks.
@@ -28,7 +28,7 @@ def as_ne(ne: Sequence[int]) -> Dims:
 
 
 def contiguous_nb(ne: Dims, type: TensorType) -> Dims:
-    """The byte strides of a tensor without gaps. Raises ShapeError for a broken block."""
+    """The byte strides of a tensor without gaps. Raises ShapeError unless rows are whole blocks."""
     row = type.row_bytes(ne[0])
     return (type.type_size, row, row * ne[1], row * ne[1] * ne[2])
 
@@ -84,18 +84,18 @@ class Spec:
 
     @property
     def rows_contiguous(self) -> bool:
-        """Elements of a row lie one after another; rows may lie anywhere."""
+        """Whether the elements of each row lie one after another; rows may have any strides."""
         return self.nb[0] == self.type.type_size
 
     @property
     def contiguous(self) -> bool:
-        """No gaps and in order. Strides of dimensions of size one do not matter."""
+        """Whether elements lie in ne order without gaps. Strides of dimensions of 1 are ignored."""
         expected = contiguous_nb(self.ne, self.type)
         if self.ne[0] // self.type.block_size != 1 and self.nb[0] != expected[0]:
             return False
         return all(
-            n == 1 or have == want
-            for n, have, want in zip(self.ne[1:], self.nb[1:], expected[1:], strict=True)
+            n == 1 or stride == gapless
+            for n, stride, gapless in zip(self.ne[1:], self.nb[1:], expected[1:], strict=True)
         )
 
     @property
@@ -107,7 +107,7 @@ class Spec:
         return self.nb[0] > self.nb[1] or self.nb[1] > self.nb[2] or self.nb[2] > self.nb[3]
 
     def same_layout(self, other: Spec) -> bool:
-        """Equal type, shape and strides: one may be written over the other."""
+        """Whether type, shape and strides are equal, so that one may overwrite the other."""
         return self.type is other.type and self.ne == other.ne and self.nb == other.nb
 
     def can_repeat_to(self, other: Spec) -> bool:
@@ -116,6 +116,6 @@ class Spec:
 
 
 def require(condition: bool, message: str) -> None:
-    """Raise ShapeError unless `condition`. The caller's op and shapes are added further out."""
+    """Raise ShapeError unless `condition`. `Op.node` adds the op and the shapes to the message."""
     if not condition:
         raise ShapeError(message)

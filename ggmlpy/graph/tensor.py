@@ -1,7 +1,7 @@
 """Tensors of a lazy graph: leaves that hold bytes, and nodes that say how to compute them.
 
-Building a node checks shapes and computes nothing. Order is ggml's everywhere: `ne` and `nb` with
-the fastest dimension first. numpy's order appears only at the border (`from_numpy`, `.numpy()`).
+Building a node checks shapes and computes nothing. `ne` and `nb` are in ggml's order, the fastest
+dimension first. Only `from_numpy` and `.numpy()` use numpy's order.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Flag(enum.Flag):
-    """What a tensor is to its graph."""
+    """The role of a tensor in its graph."""
 
     NONE = 0
     INPUT = enum.auto()  # a leaf that the caller fills before each run
@@ -36,7 +36,7 @@ class Flag(enum.Flag):
     STATE = enum.auto()  # a leaf that runs read and write, as a KV cache
 
 
-# The functions behind operators and methods. ggmlpy.ops fills it: the core must not import ops.
+# The functions behind operators and methods. ggmlpy.ops fills it, since graph must not import ops.
 FUNCTIONS: dict[str, Callable[..., Tensor]] = {}
 
 
@@ -52,7 +52,7 @@ class Tensor:
     @: ops.mul_mat sums along dimension 0 of both factors, which is not what numpy does.
     """
 
-    __array_ufunc__ = None  # an array on the left leaves operators to us, who refuse it
+    __array_ufunc__ = None  # with an array on the left numpy calls our operators, which raise
 
     __slots__ = (
         "__weakref__",
@@ -118,7 +118,7 @@ class Tensor:
 
     def named(self, name: str) -> Tensor:
         """Set the name, inside the current scope, and return the tensor itself."""
-        if not isinstance(name, str):  # not @checked: every node of a graph comes here
+        if not isinstance(name, str):  # not @checked, which costs time for each node of a graph
             raise refusal("Tensor.named", "name", WrongKind("a string", name))
         self.name = qualified(name)
         return self
@@ -134,7 +134,8 @@ class Tensor:
     def array(self) -> NDArray[Any]:
         """A plain leaf's elements in place, flat: writing to it changes the leaf.
 
-        This is how inputs are filled between runs. Raises GgmlpyError for anything else.
+        Inputs are filled through it between runs. Raises GgmlpyError for a node, for a leaf of
+        another type and for memory that numpy cannot access.
         """
         place = self.place
         if place is None or self.type.dtype is None:
@@ -149,13 +150,16 @@ class Tensor:
         return elements
 
     def tobytes(self) -> bytes:
-        """The raw bytes, contiguous in `ne` order. Raises GgmlpyError before it is computed."""
+        """The raw bytes, in `ne` order.
+
+        Raises ShapeError for a tensor that is not contiguous, GgmlpyError before it is computed.
+        """
         if not self.spec.contiguous:
             raise ShapeError(f"{self}: the bytes of a strided tensor: take ops.cont of it first")
         return self._bytes().tobytes()
 
     def _bytes(self) -> Bytes:
-        """Its extent, on the host. May be a view of its memory."""
+        """The bytes of its extent on the host. May be a view of its memory."""
         root = self.root
         if self.place is not None:
             return self.place.buffer.read(self.place.offset, self.spec.n_bytes)
@@ -206,7 +210,7 @@ class Tensor:
         return FUNCTIONS[f"reshape_{len(ne)}d"](self, *ne)
 
     def permute(self, axis0: int, axis1: int, axis2: int, axis3: int) -> Tensor:
-        """ops.permute: dimension j goes to place axis_j."""
+        """ops.permute: dimension j becomes dimension axis_j."""
         return FUNCTIONS["permute"](self, axis0, axis1, axis2, axis3)
 
     def transpose(self) -> Tensor:
@@ -223,7 +227,7 @@ class Tensor:
 
 
 def stored_rows(leaf: Tensor) -> tuple[Buffer, Rows]:
-    """The rows of a contiguous leaf, to be read, written, copied or cleared in its buffer."""
+    """The buffer and the rows of a contiguous leaf, for the methods of Buffer that take rows."""
     assert leaf.place is not None, f"{leaf} has no data"
     assert leaf.contiguous
     return leaf.place.buffer, Rows(leaf.place.offset, leaf.nb[1])
@@ -269,10 +273,11 @@ def from_bytes(
     name: str = "",
     flags: Flag = Flag.WEIGHT,
 ) -> Tensor:
-    """A leaf over the stored bytes of any GGUF type, shape `ne`. The bytes are shared.
+    """A leaf of shape `ne` over stored bytes of any GGUF type. The bytes are shared, not copied.
 
-    A weight, which no graph may write into; with `flags=Flag.STATE` one may, if the bytes can be
-    changed. Raises ShapeError unless the length is what type and shape ask for.
+    By default it is a weight, into which graphs cannot write; with `flags=Flag.STATE` they can, if
+    the bytes are writable. Raises ShapeError for an unknown type, for a bad shape, and unless the
+    number of bytes is that of type and shape; ArgumentError for a memoryview with gaps.
     """
     spec = Spec(ne, type_of(type))
     if isinstance(raw, memoryview) and not raw.c_contiguous:
@@ -289,9 +294,9 @@ def from_bytes(
 def from_numpy(array: NDArray[Any], *, name: str = "") -> Tensor:
     """A leaf with the array's values: `ne` is the shape reversed.
 
-    Shares the array's memory where it is contiguous: a graph that writes into the leaf changes the
-    array, and is refused where numpy calls that read-only. Raises ShapeError for a type GGUF lacks,
-    for more than four dimensions, and for an empty array.
+    It shares the array's memory if that is contiguous, so a graph that writes into the leaf changes
+    the array; if numpy calls the array read-only, such a graph raises WriteError. Raises ShapeError
+    for a type that GGUF lacks, for more than four dimensions, and for an empty array.
     """
     array = np.ascontiguousarray(array)
     spec = Spec(array.shape[::-1] or (1,), type_of(array.dtype))
@@ -308,7 +313,10 @@ def zeros(
     flags: Flag = Flag.NONE,
     buffer_type: BufferType = HOST,
 ) -> Tensor:
-    """A leaf of zero bytes with memory of its own (INPUT, STATE). Raises AllocationError."""
+    """A leaf of shape `ne`, of zero bytes in memory of its own, as for an input or a state.
+
+    Raises ShapeError for an unknown type or a bad shape, AllocationError.
+    """
     spec = Spec(ne, type_of(type))
     try:
         buffer = buffer_type.allocate(buffer_type.tensor_bytes(spec))

@@ -1,8 +1,7 @@
-"""Tensor types: every type of the GGUF format, with its block layout.
+"""Tensor types: all types of the GGUF format.
 
 A *block* is the unit in which a type is stored: `block_size` elements in `type_size` bytes. Plain
-types have blocks of one element. Ids and sizes come from the `gguf` package, which keeps them in
-step with the format.
+types have blocks of one element. Ids and sizes come from the `gguf` package.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class TensorType:
         return self.name
 
     def __reduce__(self) -> tuple[Callable[[str], TensorType], tuple[str]]:
-        return type_of, (self.name,)  # pickles to the one object, so `is` keeps working
+        return type_of, (self.name,)  # unpickles to the same object, so that `is` compares
 
     @property
     def is_quantized(self) -> bool:
@@ -92,7 +91,7 @@ _BY_DTYPE = {t.dtype: t for t in TYPES.values() if t.dtype is not None}
 
 
 def type_of(spec: str | TensorType | np.dtype) -> TensorType:
-    """The type named `spec`, in either case. Raises ShapeError for one that GGUF lacks."""
+    """The type with this name, in any case, or of this dtype. Raises ShapeError if unknown."""
     if isinstance(spec, TensorType):
         return spec
     if isinstance(spec, np.dtype):
