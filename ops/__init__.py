@@ -1,6 +1,6 @@
-"""What each op means: documentation, shape rule and numpy reference, one file per family.
+"""Ops: documentation, shape rule and numpy reference of each, one file per family.
 
-In: tensors and parameters. Out: a node, checked and not computed; by `reference`, its values.
+In: tensors and parameters. Out: nodes, whose shapes are checked; values, from `reference`.
 
 `ops.<name>` is ggml's function of that name without the context, with the same argument order.
 """

@@ -36,9 +36,9 @@ class FlashAttnExt(MaskedScores):
     contiguous, so that a reshape yields [Dv * Hq, n_q * S]. Keys are shared by division, masks by
     modulo. slope(h) is 1, or ALiBi's where max_bias is above 0, see alibi_slopes.
 
-    Masked cells (mask -inf) take no part: what k and v hold there, NaN too, has no effect. A query
-    without a cell to see gives exactly 0, with sinks or without. Raises ShapeError for other shapes
-    and types, and unless rows of q, k and v are contiguous. Source: Dao et al., 2022.
+    Masked cells (mask -inf) have no effect, even if k or v is NaN there. A query for which all
+    cells are masked gives exactly 0, with sinks or without. Raises ShapeError for other shapes and
+    types, and unless rows of q, k and v are contiguous. Source: Dao et al., 2022.
     """
 
     scale: float
@@ -92,13 +92,14 @@ class FlashAttnExt(MaskedScores):
             if mask is not None:
                 row = mask[s % mask.shape[0], h % mask.shape[1], i].astype(np.float64)
                 bias = slopes[h] * row
-            seen = ~np.isneginf(bias)
+            visible = ~np.isneginf(bias)
             sink = -np.inf if sinks is None else float(sinks[0, 0, 0, h])
-            y[s, i, h] = self._attend(q[s, h, i], keys[seen], values[seen], bias[seen], sink)
+            parts = keys[visible], values[visible], bias[visible]
+            y[s, i, h] = self._attend(q[s, h, i], *parts, sink)
         return y
 
     def _attend(self, query: Array, keys: Array, values: Array, bias: Array, sink: float) -> Array:
-        """One query over the cells that it sees."""
+        """The result of one query over its visible cells."""
         scores = self.scale * (keys @ query)
         if self.logit_softcap != 0:
             scores = self.logit_softcap * np.tanh(scores / self.logit_softcap)
@@ -128,5 +129,5 @@ def flash_attn_ext(
 
 @checked
 def flash_attn_ext_add_sinks(a: Tensor, sinks: Tensor | None) -> Tensor:
-    """`ggml_flash_attn_ext_add_sinks`: gives `a`, a flash_attn_ext node, its sinks; returns `a`."""
+    """`ggml_flash_attn_ext_add_sinks`: sets the sinks of the node `a`, and returns `a`."""
     return set_sinks(a, sinks, FlashAttnExt)

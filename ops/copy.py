@@ -1,8 +1,8 @@
 """Copies: to contiguous memory, to another type, into another tensor.
 
-A copy to the same type keeps every block's bytes. The references here work on values: for a
-quantised type they give the same bytes for blocks that its quantiser made, and a type without a
-quantiser needs a backend that copies blocks.
+A copy to the same type keeps every block's bytes. The references work on values: for a quantised
+type they give the same bytes only for blocks that its quantiser made, and for a type without a
+quantiser a copy needs a backend that copies blocks.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from ggmlpy.graph.types import F32, I32, TensorType, type_of
 
 
 def require_convertible(source: TensorType, target: TensorType) -> None:
-    """The pairs that copies know.
+    """Raise ShapeError unless there is a conversion from `source` to `target`.
 
-    Any type to itself; float to float; float to any type with a quantiser; quantised to f32;
-    i32 to f32 and back (towards zero).
+    Conversions: any type to itself; float to float; float to any type with a quantiser; quantised
+    to f32; i32 to f32 and back (towards zero).
     """
     require(
         source is target
@@ -52,7 +52,7 @@ class Dup(Op):
 @op("cont")
 @dataclass(frozen=True, slots=True)
 class Cont(Op):
-    """A contiguous copy, possibly counted differently.
+    """A contiguous copy, possibly with another shape.
 
         the elements of y in ne order = the elements of x in ne order
 

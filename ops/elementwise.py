@@ -15,11 +15,11 @@ from ggmlpy.graph.tensor import Tensor
 from ggmlpy.graph.types import BF16, F16, F32, I32
 from ggmlpy.ops.rows import check_ids
 
-FLOATS = (F32, F16, BF16)  # what elementwise ops take; the result has the type of source 0
+FLOATS = (F32, F16, BF16)  # types of elementwise ops; the result has the type of source 0
 
 
 def repeat_to(x: Array, like: Array) -> Array:
-    """Whole copies of x side by side, up to the shape of `like`."""
+    """x repeated to the shape of `like`."""
     copies = tuple(n // m for n, m in zip(like.shape, x.shape, strict=True))
     return x if set(copies) == {1} else np.tile(x, copies)
 
@@ -111,7 +111,7 @@ class Add1(Binary):
 @op("add_id")
 @dataclass(frozen=True, slots=True)
 class AddId(Op):
-    """Add to each row the row of b that ids picks: the biases of a mixture of experts.
+    """Add to each row the row of b that ids selects: the biases of a mixture of experts.
 
         y[:, u, t] = a[:, u, t] + b[:, ids[u, t]]
         a [n, U, T] f32, b [n, E] f32, ids [U, T] i32  ->  y [n, U, T] f32

@@ -26,10 +26,11 @@ from ggmlpy.ops import activations
 
 @dataclass(frozen=True, slots=True)
 class Glu(Op):
-    """The base of the family; the forms are told in the module's docstring.
+    """The base of gated linear units; the module's docstring describes the forms.
 
-    Sources: a alone (both halves), or a (gate) and b (up). Raises ShapeError unless a and b are
-    alike, f32 or f16 with contiguous rows, and an a alone has an even number of columns.
+    Sources: a alone (both halves), or a (gate) and b (up). Raises ShapeError unless a and b are of
+    one shape and type, f32 or f16, with contiguous rows, and a single a has an even number of
+    columns.
     """
 
     in_place = True

@@ -36,10 +36,10 @@ class MulMat(Op):
         y[m, n, i2, i3] = sum_k weight[k, m, i2 // r2, i3 // r3] * x[k, n, i2, i3]
         weight [K, M, A, B], x [K, N, A * r2, B * r3]  ->  y [M, N, A * r2, B * r3] f32
 
-    The weight is broadcast by division: with heads in dimension 2 that is how grouped queries
-    share a key head. weight of any type, x f32, f16 or bf16 with any strides. The values are those
-    of the exact product: backends that round x to 8 bits first stay within an NMSE of 5e-4.
-    Raises ShapeError for other shapes, and for a weight without contiguous rows.
+    The weight is broadcast by division: with heads in dimension 2, grouped queries share a key
+    head. weight f32, f16, bf16 or quantised, x f32, f16 or bf16 with any strides. The reference is
+    the exact product; backends that round x to 8 bits stay within an NMSE of 5e-4. Raises
+    ShapeError for other shapes and types, and for a weight without contiguous rows.
     """
 
     def infer(self, weight: Spec, x: Spec) -> Spec:
@@ -60,7 +60,7 @@ class MulMat(Op):
 @op("mul_mat_id")
 @dataclass(frozen=True, slots=True)
 class MulMatId(Op):
-    """Each row of x times the matrix that ids picks: a mixture of experts.
+    """Each row of x times the matrix that ids selects: a mixture of experts.
 
         y[m, u, t] = sum_k weight[k, m, ids[u, t]] * x[k, u % X, t]
         weight [K, M, E], x [K, X, T], ids [U, T] i32  ->  y [M, U, T] f32

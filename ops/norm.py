@@ -1,4 +1,4 @@
-"""Row and group normalisations. None has a weight: multiply by it."""
+"""Row and group normalisations. They have no weights: multiply the result by those."""
 
 from __future__ import annotations
 

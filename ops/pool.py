@@ -29,8 +29,8 @@ class Pool2d(Op):
         y[u, v, ...] over x[u * s0 - p0 + i, v * s1 - p1 + j, ...],  i < k0, j < k1
         x [W, H, ...] f32 contiguous  ->  y [(W + 2 p0 - k0) // s0 + 1, the same for H, ...] f32
 
-    Padding never is the largest; in an average it counts as 0, and the divisor is always k0 * k1.
-    Raises ShapeError unless windows fit, and paddings are whole and below the window's size.
+    A maximum ignores padding; in an average it counts as 0, and the divisor is always k0 * k1.
+    Raises ShapeError unless windows fit, and paddings are integers below the window's size.
     """
 
     op: PoolOp

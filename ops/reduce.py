@@ -62,9 +62,9 @@ class Mean(Op):
 @op("argmax")
 @dataclass(frozen=True, slots=True)
 class Argmax(Op):
-    """y[r] = the place of the largest element of row r: x [n, R] f32 -> y [R] i32.
+    """y[r] = the index of the largest element of row r: x [n, R] f32 -> y [R] i32.
 
-    The lowest place among equals; the first NaN, if there is one.
+    The lowest index of equal elements; that of the first NaN, if there is one.
     """
 
     def infer(self, x: Spec) -> Spec:
@@ -73,8 +73,8 @@ class Argmax(Op):
         return Spec((x.ne[1],), I32)
 
     def reference(self, x: Array) -> Array:
-        place: Array = np.argmax(x, axis=-1)
-        return place.reshape(1, 1, 1, -1).astype(np.int32)
+        index: Array = np.argmax(x, axis=-1)
+        return index.reshape(1, 1, 1, -1).astype(np.int32)
 
 
 @op("cumsum")

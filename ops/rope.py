@@ -20,12 +20,12 @@ from ggmlpy.graph.types import F16, F32, I32
 
 
 class RopeMode(IntEnum):
-    """How elements pair up, and which position each pair turns by; ggml's numbers."""
+    """Which elements form pairs, and by which position each pair is rotated; ggml's numbers."""
 
     NORMAL = 0  # pairs (2i, 2i + 1)
     NEOX = 2  # pairs (i, i + n_dims / 2)
     MROPE = 8  # pairs as NEOX; four positions a token, by sections of pairs
-    VISION = 24  # pairs (i, i + n_dims), n_dims = D / 2; as MROPE, angles start anew per section
+    VISION = 24  # pairs (i, i + n_dims), n_dims = D / 2; as MROPE, angles restart in each section
     IMROPE = 40  # as MROPE with the first three sections interleaved
 
     @property
@@ -37,14 +37,14 @@ class RopeMode(IntEnum):
 @op("rope")
 @dataclass(frozen=True, slots=True)
 class Rope(Op):
-    """Turn pairs of elements by angles that grow with the token's position.
+    """Rotate pairs of elements by angles that grow with the token's position.
 
         y[a] = x[a] cos(t_i) - x[b] sin(t_i),  y[b] = x[a] sin(t_i) + x[b] cos(t_i)
         t_i = pos * freq_base^(-2i / n_dims) / freq_factors[i]          for pair i = (a, b)
 
     x [D, H, T, S] f32 or f16, pos [T] i32 ([4T] for the modes with four axes: all times, then all
     heights ...), freq_factors [at least n_dims / 2] f32, optional  ->  y like x, contiguous. Only
-    the first n_dims elements are turned, the others are copied.
+    the first n_dims elements are rotated, the others are copied.
 
     YaRN (Peng et al., 2023), for n_ctx_orig positions in training: with f = freq_scale * t_i,
         t_i <- f (1 - mix_i) + t_i mix_i,   mix_i = ext_factor * (1 - clamp((i - lo) / (hi - lo)))
@@ -70,7 +70,7 @@ class Rope(Op):
     attn_factor: float
     beta_fast: float
     beta_slow: float
-    sections: Dims = (0, 0, 0, 0)  # pairs that turn by time, height, width, and the fourth
+    sections: Dims = (0, 0, 0, 0)  # numbers of pairs for time, height, width, and the fourth axis
 
     def infer(self, x: Spec, pos: Spec, freq_factors: Spec | None = None) -> Spec:
         require(x.type in (F32, F16), "x must be f32 or f16")
@@ -79,10 +79,10 @@ class Rope(Op):
         require(0 < n <= limit and n % 2 == 0, f"n_dims is {n}: it must be even, 2 to {limit}")
         if self.mode is RopeMode.VISION:
             require(2 * n == limit, f"n_dims is {n}: it must be half of {limit} in mode VISION")
-        wanted = self.mode.n_axes * x.ne[2]
+        n_pos = self.mode.n_axes * x.ne[2]
         require(
-            pos.type is I32 and pos.ne == (wanted, 1, 1, 1),
-            f"pos must be i32 [{wanted}]: {self.mode.n_axes} for each of {x.ne[2]} tokens",
+            pos.type is I32 and pos.ne == (n_pos, 1, 1, 1),
+            f"pos must be i32 [{n_pos}]: {self.mode.n_axes} for each of {x.ne[2]} tokens",
         )
         if freq_factors is not None:
             require(
@@ -154,27 +154,27 @@ class Rope(Op):
     def yarn_ramp(self) -> Array:
         """For each pair: 1 where it keeps its angle, 0 where the angle is interpolated."""
 
-        def pair_turning(n_turns: float) -> float:  # n_turns over the training context
-            wavelengths = math.log(self.n_ctx_orig / (n_turns * 2 * math.pi))
+        def pair_with(n_rotations: float) -> float:  # over the training context
+            wavelengths = math.log(self.n_ctx_orig / (n_rotations * 2 * math.pi))
             return self.n_dims * wavelengths / (2 * math.log(self.freq_base))
 
-        low = max(0, math.floor(pair_turning(self.beta_fast)))
-        high = min(self.n_dims - 1, math.ceil(pair_turning(self.beta_slow)))
+        low = max(0, math.floor(pair_with(self.beta_fast)))
+        high = min(self.n_dims - 1, math.ceil(pair_with(self.beta_slow)))
         i = np.arange(self.n_pairs, dtype=np.float64)
         return 1 - np.clip((i - low) / max(0.001, high - low), 0, 1)
 
     def _axes(self) -> tuple[Array, Array]:
-        """For each pair: the axis of the position that turns it, and the power of its angle."""
+        """For each pair: the axis of the position that rotates it, and the power of its angle."""
         i = np.arange(self.n_pairs)
         if self.mode.n_axes == 1:
             return np.zeros_like(i), i
         ends = np.cumsum(self.sections)
         sector = i % ends[-1]
         axis = np.searchsorted(ends, sector, side="right")
-        if self.mode is RopeMode.IMROPE:  # t h w t h w ..., each as long as its section lasts
-            turn = sector % 3
-            within = sector < 3 * np.array(self.sections)[turn]
-            return np.where(within, turn, 3), i
+        if self.mode is RopeMode.IMROPE:  # t h w t h w ..., each up to the length of its section
+            cycled = sector % 3
+            within = sector < 3 * np.array(self.sections)[cycled]
+            return np.where(within, cycled, 3), i
         if self.mode is RopeMode.VISION:
             return axis, sector - (ends - self.sections)[axis]
         return axis, i

@@ -17,13 +17,13 @@ from ggmlpy.graph.types import F16, F32, I32, I64
 
 
 def check_ids(op_name: str, ids: Array, limit: int, what: str) -> None:
-    """Raise IndexOutOfRange for the first index below 0, or not below the number of `what`."""
+    """Raise IndexOutOfRange for the first index outside 0 to limit - 1, of so many `what`."""
     outside = (ids < 0) | (ids >= limit)
     if outside.any():
-        place = [int(i) for i in np.argwhere(outside)[0][::-1]]
+        first = [int(i) for i in np.argwhere(outside)[0][::-1]]
         value = int(ids[outside][0])
         raise IndexOutOfRange(
-            f"{op_name}: ids{place} is {value}: it must be from 0 to {limit - 1}, "
+            f"{op_name}: ids{first} is {value}: it must be from 0 to {limit - 1}, "
             f"there are {limit} {what}"
         )
 
@@ -64,8 +64,8 @@ class SetRows(Op):
         dst[:, ids[i, a % A1, b % B1], a, b] = x[:, i, a, b]
         x [n, I, A, B] f32 or f16, ids [I, A1, B1] i64 or i32, dst [n, R, A, B]  ->  dst
 
-    dst is of any float type, or of a quantised type with a quantiser. Where an id comes twice, the
-    last row wins. Raises ShapeError unless A1 divides A, B1 divides B, and all rows are contiguous;
+    dst is of any float type, or of a quantised type with a quantiser. If an id is repeated, the
+    last row counts. Raises ShapeError unless A1 divides A, B1 divides B, and rows are contiguous;
     WriteError when planned where dst is a weight or read-only, or shares memory with x or ids;
     IndexOutOfRange when run with an id outside 0 to R - 1, before anything is written.
     """

@@ -17,11 +17,11 @@ from ggmlpy.graph.types import F32
 @op("concat")
 @dataclass(frozen=True, slots=True)
 class Concat(Op):
-    """b after a, along one dimension.
+    """Concatenate a and b along one dimension.
 
         a [...], b [...] of one type that is not quantised  ->  y with ne[dim] the sum of theirs
 
-    Raises ShapeError unless types are equal, and counts too but along dim (0 to 3).
+    Raises ShapeError unless types are equal, and counts in all dimensions but dim (0 to 3).
     """
 
     dim: int
@@ -43,7 +43,7 @@ class Concat(Op):
 @op("repeat")
 @dataclass(frozen=True, slots=True)
 class Repeat(Op):
-    """Whole copies of x side by side.
+    """Repeat x in each dimension.
 
         y[i3, i2, i1, i0] = x[i3 % n3, i2 % n2, i1 % n1, i0 % n0]
         x [n0, n1, n2, n3] of a type that is not quantised  ->  y [ne] of the same type

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def alibi_slopes(n_head: int, max_bias: float) -> Array:
-    """What each head multiplies its mask by (Press et al., 2021); ones where max_bias is 0.
+    """The factor of each head's mask, [n_head] (Press et al., 2021); ones where max_bias is 0.
 
     With n2 the largest power of two not above n_head: 2^(-max_bias (h + 1) / n2) for h below n2,
     then 2^(-max_bias (2 (h - n2) + 1) / (2 n2)).
@@ -79,7 +79,7 @@ def check_sinks(sinks: Spec, n_head: int) -> None:
 
 
 def set_sinks(out: Tensor, sinks: Tensor | None, kind: type[MaskedScores]) -> Tensor:
-    """Give the node `out` its sinks, in place as ggml does, and return it."""
+    """Set the sinks of the node `out`, in place as in ggml, and return it."""
     require(
         isinstance(out.op, kind),
         f"{kind.name}: sinks are for a result of {kind.name}, this is {out!r}",
@@ -106,7 +106,7 @@ class SoftMax(MaskedScores):
     f32; the sink takes part in the sum and has no weight of its own  ->  y like x.
     slope(h) is 1, or ALiBi's where max_bias is above 0, see alibi_slopes.
 
-    A masked entry (mask -inf) has weight 0 whatever x holds, NaN too; a row without an entry above
+    A masked entry (mask -inf) has weight 0, even if x is NaN there; a row without an entry above
     -inf gives 0 everywhere (ggml gives NaN). Raises ShapeError for other shapes and types.
     """
 
@@ -187,7 +187,7 @@ def soft_max_ext(a: Tensor, mask: Tensor | None, scale: float, max_bias: float) 
 
 @checked
 def soft_max_add_sinks(a: Tensor, sinks: Tensor | None) -> Tensor:
-    """`ggml_soft_max_add_sinks`: gives `a`, a result of soft_max_ext, its sinks; returns `a`."""
+    """`ggml_soft_max_add_sinks`: sets the sinks of `a`, a result of soft_max_ext; returns `a`."""
     return set_sinks(a, sinks, SoftMax)
 
 

@@ -1,4 +1,4 @@
-"""Orders within rows."""
+"""Sorting within rows."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class SortOrder(IntEnum):
 @op("argsort")
 @dataclass(frozen=True, slots=True)
 class Argsort(Op):
-    """The places of a row's elements, sorted by their values.
+    """The indices that sort each row.
 
         x[y[0]], x[y[1]], ... is in order          x [n, ...] f32  ->  y [n, ...] i32
 
-    Stable: equal values keep the order of their places, ascending and descending alike; NaN comes
+    Stable: equal values are ordered by ascending index, in ascending and descending order; NaN is
     last in both. Raises ShapeError unless x is f32 with contiguous rows.
     """
 
@@ -47,11 +47,11 @@ class Argsort(Op):
 @op("top_k")
 @dataclass(frozen=True, slots=True)
 class TopK(Op):
-    """The places of the k largest elements of each row.
+    """The indices of the k largest elements of each row.
 
         x [n, ...] f32  ->  y [k, ...] i32
 
-    By descending value, equal values by ascending place, NaN last (ggml leaves the order open).
+    By descending value, equal values by ascending index, NaN last (ggml leaves the order open).
     Raises ShapeError unless x is f32 with contiguous rows and k is 1 to n.
     """
 

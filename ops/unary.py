@@ -1,7 +1,7 @@
 """The unary family: one op for each function, from one table.
 
-Every one maps x f32, f16 or bf16 element by element to y like x, see Mapped; the name of the op is
-the name of the function.
+Each maps x f32, f16 or bf16 element by element to y like x, see Mapped. The op has the name of the
+function.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Unary(Mapped):
 
 
 def _unary(name: str, formula: str, function: ArrayFunction) -> Callable[[Tensor], Tensor]:
-    """File an op and return the function that makes its nodes."""
+    """Register an op and return the function that makes its nodes."""
     members = {
         "__slots__": (),
         "__doc__": f"y = {formula}; see Unary.",
@@ -97,7 +97,7 @@ class LeakyRelu(Mapped):
 @op("xielu")
 @dataclass(frozen=True, slots=True)
 class Xielu(Mapped):
-    """The expanded integral of ELU, its parameters made ready by `xielu`; see Mapped.
+    """The expanded integral of ELU, with the parameters that `xielu` computes; see Mapped.
 
         y = alpha_p * x^2 + beta * x                                   above 0
         y = alpha_n * (exp(min(x, eps)) - 1 - x) + beta * x            else
@@ -126,7 +126,7 @@ def leaky_relu(a: Tensor, negative_slope: float) -> Tensor:
 def xielu(a: Tensor, alpha_n: float, alpha_p: float, beta: float, eps: float) -> Tensor:
     """`ggml_xielu`, with the alphas as trained; see Xielu.
 
-    They are kept positive by softplus, and alpha_n starts at beta, as ggml does it here.
+    The op gets softplus(alpha_p), and beta + softplus(alpha_n), as in ggml.
     """
     with np.errstate(invalid="ignore"):  # NaN gives NaN
         ready_n, ready_p = (float(np.logaddexp(0, alpha)) for alpha in (alpha_n, alpha_p))

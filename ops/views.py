@@ -1,4 +1,4 @@
-"""Views: other shapes and strides over the same memory. Nothing runs.
+"""Views: other shapes and strides over the same memory, without computation.
 
 `nb` and offsets are in bytes; `nb[0]` of a view is the size of an element (of a block for a
 quantised type, whose dimension 0 must stay whole blocks).
@@ -13,7 +13,7 @@ from ggmlpy.graph.op import Array, Op, op
 from ggmlpy.graph.spec import Dims, Spec, as_ne, require
 from ggmlpy.graph.tensor import Tensor
 
-MAX_ELEMENTS = 1 << 59  # with strides of 0 they need no memory, but 63 bits must count their bytes
+MAX_ELEMENTS = 1 << 59  # strides may be 0, so memory is no limit; their bytes must fit 63 bits
 
 
 class MemoryView(Op):
@@ -31,7 +31,7 @@ class MemoryView(Op):
 @op("view")
 @dataclass(frozen=True, slots=True)
 class View(MemoryView):
-    """Any window of x's memory.
+    """A strided window of x's memory.
 
         y[i3, i2, i1, i0] = the element at x's first byte + offset + sum_d i_d * nb[d]
 
@@ -79,7 +79,7 @@ class View(MemoryView):
 @op("reshape")
 @dataclass(frozen=True, slots=True)
 class Reshape(MemoryView):
-    """The same elements in the same order, counted differently.
+    """The same elements in the same order, with another shape.
 
     x contiguous  ->  y [ne], contiguous. Raises ShapeError unless x is contiguous and the number
     of elements stays the same.
@@ -209,7 +209,7 @@ def reshape_4d(a: Tensor, ne0: int, ne1: int, ne2: int, ne3: int) -> Tensor:
 
 @checked
 def permute(a: Tensor, axis0: int, axis1: int, axis2: int, axis3: int) -> Tensor:
-    """`ggml_permute`: dimension j goes to place axis_j; see Permute."""
+    """`ggml_permute`: dimension j becomes dimension axis_j; see Permute."""
     return Permute((axis0, axis1, axis2, axis3)).node(a)
 
 
