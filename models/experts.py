@@ -49,6 +49,8 @@ class ExpertLinear:
 
 @dataclass(frozen=True, slots=True)
 class Experts:
+    """The router and the feed-forward experts of a layer."""
+
     router: Tensor  # [E, X]
     gate: ExpertLinear  # [E, F, X]
     up: ExpertLinear  # [E, F, X]

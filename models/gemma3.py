@@ -28,6 +28,8 @@ N_LAYER_27B = 62  # its attention scale is computed from n_embd / n_head, not th
 
 @dataclass(frozen=True, slots=True)
 class Layer:
+    """Attention and feed-forward, each with a norm before it and one after it."""
+
     attn_norm: Norm  # [E]
     mixer: SelfAttention
     attn_post_norm: Norm  # [E]

@@ -66,7 +66,7 @@ class HParams:
 def attention_layers(
     h: HParams, layers: Iterable[int] | None = None, window: int | None = None
 ) -> AttentionLayers:
-    """Some layers (by default all), with full attention or a window."""
+    """The layers' K and V: of all layers by default, with full attention or a window in tokens."""
     chosen = tuple(range(h.n_layer) if layers is None else layers)
     return AttentionLayers(chosen, h.n_embd_head_k, h.n_embd_head_v, h.n_head_kv, window)
 

@@ -1,4 +1,4 @@
-"""What a model keeps of past tokens, as each architecture declares it."""
+"""The memory of past tokens that architectures declare: K and V, recurrent states."""
 
 from __future__ import annotations
 

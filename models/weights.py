@@ -54,15 +54,15 @@ class Weights:
         self._taken[name] = leaf
         return leaf
 
-    def duplicate(self, name: str, layer: str) -> Tensor:
-        """A second leaf of a tensor that was taken, for another layer: it may lie elsewhere.
+    def duplicate(self, name: str, used_as: str) -> Tensor:
+        """A second leaf of the tensor `name`, used as another one: both can lie on other devices.
 
-        `layer` is the name of the tensor in whose place it is used; the leaf keeps its own.
+        The leaf is called `name` too, and placed like the tensor `used_as`.
         """
         leaf = self._taken[name]
-        again = Tensor(leaf.spec, name=leaf.name, flags=leaf.flags, place=self._place(name))
-        self._taken[layer] = again
-        return again
+        duplicate = Tensor(leaf.spec, name=leaf.name, flags=leaf.flags, place=self._place(name))
+        self._taken[used_as] = duplicate
+        return duplicate
 
     def _place(self, name: str) -> Place:
         info = self._file.tensors[name]
@@ -71,7 +71,7 @@ class Weights:
 
     @property
     def leaves(self) -> dict[str, Tensor]:
-        """All leaves, by the names of the tensors that place them."""
+        """All leaves, by the names of the tensors like which they are placed."""
         return dict(self._taken)
 
     def without_effect(self, name: str) -> None:
