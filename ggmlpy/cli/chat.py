@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 PROMPT = "> "
 HELP = """\
-/clear   forget the conversation (the system message stays)
+/clear   start a new conversation (the system message stays)
 /exit    leave, as Ctrl-D does
 /help    this list
 Ctrl-C stops an answer; the part that was written stays in the conversation."""
@@ -85,13 +85,13 @@ def _answered(conversation: _Conversation, number: int, message: str, interactiv
         conversation.answer(message)
     except (BadBatch, CacheFull, TemplateError, TokenizerError) as error:
         if not interactive:
-            raise type(error)(f"message {number}: {error}{_way_out(error)}") from None
-        complain("error", f"{error}{_way_out(error)}")
+            raise type(error)(f"message {number}: {error}{_hint(error)}") from None
+        complain("error", f"{error}{_hint(error)}")
         return False
     return True
 
 
-def _way_out(error: Exception) -> str:
+def _hint(error: Exception) -> str:
     """A hint for a conversation that does not fit the context or the template."""
     larger = "-c N makes the context larger, " if isinstance(error, BadBatch | CacheFull) else ""
     return f" ({larger}/clear starts a new conversation)"
@@ -151,7 +151,7 @@ class _Conversation:
         self._messages = [*messages, {"role": "assistant", "content": text.strip()}]
         if reason == "length" and self._max_tokens is None:
             full = CacheFull(f"the context of {self._llm.n_ctx_seq()} tokens is full")
-            complain("warning", f"{full}{_way_out(full)}")
+            complain("warning", f"{full}{_hint(full)}")
 
 
 def _messages(interactive: bool) -> Iterator[str]:

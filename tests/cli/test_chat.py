@@ -81,10 +81,10 @@ def test_system_message_and_commands(run: Run, model: Path, prompts: list[str]) 
     assert third.endswith("u:/etc/hosts is what?")
     assert outcome.err.splitlines() == [
         "the conversation is cleared",
-        "/clear   forget the conversation (the system message stays)",
-        "/exit    leave; so does Ctrl-D",
+        "/clear   start a new conversation (the system message stays)",
+        "/exit    leave, as Ctrl-D does",
         "/help    this list",
-        "Ctrl-C stops an answer; what is there of it stays in the conversation.",
+        "Ctrl-C stops an answer; the part that was written stays in the conversation.",
         "there is no command /nonsense; /help lists them",
     ]
 
@@ -112,7 +112,9 @@ def test_a_conversation_that_fills_the_context_ends_with_one_line(run: Run, mode
     answered = outcome.out.count("\n")
     assert 1 < answered < 20
     assert outcome.error.startswith(f"message {answered + 1}: the prompt is ")
-    assert " = 60 (-c N makes the context larger, /clear begins" in outcome.error
+    assert (
+        " = 60 (-c N makes the context larger, /clear starts a new conversation)" in outcome.error
+    )
 
 
 def test_a_full_context_is_a_warning(run: Run, model: Path) -> None:
