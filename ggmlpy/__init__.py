@@ -31,7 +31,7 @@ from ggmlpy.errors import (
     WriteError,
 )
 
-TYPE_CHECKING = False  # type checkers know the name; `typing` would take the time of all the rest
+TYPE_CHECKING = False  # as type checkers know it; importing `typing` would take most of the time
 if TYPE_CHECKING:
     from typing import Any
 

@@ -1,4 +1,4 @@
-"""`python -m ggmlpy …` and the command `ggmlpy`: from here on Ctrl-C prints no traceback."""
+"""The entry point of `python -m ggmlpy` and of `ggmlpy`: handles Ctrl-C before anything loads."""
 
 from __future__ import annotations
 

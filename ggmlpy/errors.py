@@ -12,12 +12,12 @@
     ├── TokenizerError (ValueError)      text cannot be tokenized with the file's vocabulary
     ├── TemplateError (ValueError)       a chat template cannot be used
     ├── SamplingError (ValueError)       a sampling parameter out of range, logits without a maximum
-    ├── Unsupported (ValueError)         a known thing that is not available here
+    ├── Unsupported (ValueError)         an architecture, mode or combination that is not available
     ├── BackendError (RuntimeError)      a backend is not installed, or cannot run here
     │   └── KernelError                  no backend has a kernel for a node
-    ├── AllocationError (MemoryError)    more memory is asked for than can be had
+    ├── AllocationError (MemoryError)    there is not enough memory
     ├── BadBatch (ValueError)            tokens that do not fit the vocabulary, context or memory
-    ├── WriteError (ValueError)          a node would write into memory that it must leave alone
+    ├── WriteError (ValueError)          a node would write into a weight, or what it also reads
     └── CacheFull (RuntimeError)         the KV cache has no free cells for the batch
 
 ArgumentError and BadBatch are siblings. A wrong argument of a function (a size, a sequence that
@@ -26,7 +26,7 @@ the vocabulary, a position that does not follow what the memory holds, more toke
 of a sequence. ArgumentError is both a TypeError and a ValueError, since Python's own functions
 raise either.
 
-A message says where, what was found, and what must be there. Asserts are for our own invariants
+A message says where, what was found, and what must be there. Assertions check internal invariants
 only.
 """
 
@@ -83,7 +83,7 @@ class SamplingError(GgmlpyError, ValueError):
 
 
 class Unsupported(GgmlpyError, ValueError):
-    """A known thing that is not available here: an architecture, a mode, a combination."""
+    """An architecture, a mode or a combination of options that is not available here."""
 
 
 class BackendError(GgmlpyError, RuntimeError):
@@ -95,7 +95,7 @@ class KernelError(BackendError):
 
 
 class AllocationError(GgmlpyError, MemoryError):
-    """More memory is asked for than can be had."""
+    """There is not enough memory, or not in one piece."""
 
 
 class BadBatch(GgmlpyError, ValueError):

@@ -1,4 +1,4 @@
-"""`Llama`: a model file with everything needed to write text, as llama-cpp-python users know it."""
+"""`Llama`: loads a model file and generates text, with llama-cpp-python's interface."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from ggmlpy.text.tokenizer import Tokenizer
 
 
 class Llama(Completions):
-    """A GGUF model ready to generate: `llm(prompt)`, `create_chat_completion`, `generate`.
+    """A GGUF model that generates text: `llm(prompt)`, `create_chat_completion`, `generate`.
 
     Prompts reuse a prefix that the memory already holds. Methods may be called from several
     threads; requests run together as far as sequences allow.
@@ -78,18 +78,20 @@ class Llama(Completions):
                        the model was trained with, reduced to fit in half of the machine's memory
         n_ctx_seq      tokens that one sequence may have; 0: its equal part of `n_ctx`, or with
                        `kv_unified` all of it
-        n_batch        tokens that are given at a time, an upper limit of `n_ubatch`
-        n_ubatch       tokens that run at a time: more make prompts faster, and take more memory
+        n_batch        tokens of a batch, an upper limit of `n_ubatch`
+        n_ubatch       tokens that are processed at a time: more make prompts faster, and take more
+                       memory
         n_seq_max      sequences that can run together
         kv_unified     all sequences share one cache, instead of an equal part for each
         type_k, type_v types of the KV cache: "f32", "f16", "bf16", "q8_0", "q4_0" …, or ggml's ids
         flash_attn     attention as one fused node; False: as separate ones
-        backend        what computes: "cpu", "reference", an installed one; "auto" is the fastest
+        backend        a backend or its name: "cpu", "reference", an installed one; "auto" is the
+                       fastest
         n_threads      CPU threads; None: one per core, or a single one for small steps
         n_gpu_layers   how many of the last layers, the output among them, lie on a backend with
                        memory of its own; -1: all
-        override_tensors  for names of tensors that a pattern matches (a regular expression) the
-                       backend that they lie on, before n_gpu_layers
+        override_tensors  {pattern: backend}: the backend of the tensors whose names the pattern, a
+                       regular expression, matches; takes precedence over n_gpu_layers
         seed           the default of all calls; None or -1: a random one for each
         verbose        print `describe()`, and timings after each completion
         """
@@ -147,7 +149,7 @@ class Llama(Completions):
         if verbose:
             print(self.describe(), file=sys.stderr)
 
-    # --- what it is ---
+    # --- properties ---
 
     def n_ctx(self) -> int:
         """Tokens of all sequences together."""
@@ -174,7 +176,7 @@ class Llama(Completions):
         return self.tokenizer.eos_id
 
     def token_eot(self) -> int | None:
-        """The token that ends a turn in a conversation."""
+        """The token that ends a message of a chat (EOT)."""
         return self.tokenizer.eot_id
 
     @property
@@ -183,7 +185,7 @@ class Llama(Completions):
         return self._context.n_plans_built
 
     def describe(self) -> str:
-        """A table of what was loaded and decided: sizes, caches, memory, backends."""
+        """A table of sizes, caches, memory and backends, as text."""
         return summary(self._file, self._context, self._n_batch, self.load_s)
 
     def __repr__(self) -> str:
@@ -197,7 +199,7 @@ class Llama(Completions):
     # --- tokens and logits ---
 
     def tokenize(self, text: str | bytes, add_bos: bool = True, special: bool = False) -> list[int]:
-        """The text's token ids, of bytes in UTF-8 too. `special` parses control tokens in it."""
+        """The token ids of a text, or of its bytes in UTF-8. `special` parses control tokens."""
         if isinstance(text, bytes):
             text = text.decode("utf-8", errors="replace")
         return self.tokenizer.encode(text, add_bos=add_bos, special=special)
@@ -223,7 +225,7 @@ class Llama(Completions):
             self.reset()
         return logits
 
-    # --- what the memory holds ---
+    # --- state ---
 
     @property
     def held_tokens(self) -> dict[int, list[int]]:

@@ -1,4 +1,4 @@
-"""The model in the package: it tells short stories, and was trained by training/."""
+"""The packaged model, which writes short stories. The scripts in training/ trained it."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ What the commands share:
     options.py  shared options, and groups of them
     types.py    types of option values
     command.py  commands, options and arguments as click has them
-    help.py     how help looks
+    help.py     the format of help
     guard.py    runs a command; errors become one line and an exit code
     common.py   opens a model, reads text
     loading.py  progress while a model loads

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ggmlpy.bench.bench import Setup, SpeedResult, SpeedTest
     from ggmlpy.gguf import GGUFFile
 
-HOST_BACKENDS = ("cpu", "reference")  # whose memory is the one that is measured
+HOST_BACKENDS = ("cpu", "reference")  # in host memory, whose bandwidth is measured
 
 
 @command

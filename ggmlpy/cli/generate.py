@@ -72,22 +72,22 @@ def generate(
     if verbose:
         say(llm.describe())
     default_n = N_TOKENS if model is not None else N_STORY_TOKENS
-    writing = _Writing(
+    generation = _Generation(
         llm,
         DEFAULT_PROMPT if text is None else text,
         default_n if n_predict is None else n_predict,
         sampling.seeded(),
         stop,
     )
-    writing.run(show=not as_json, echo=echo)
+    generation.run(show=not as_json, echo=echo)
     if as_json:
-        write_json(writing.as_json())
+        write_json(generation.as_json())
     elif not quiet:
-        say(str(llm.timings) if verbose else writing.speed())
-    writing.warn_if_cut()
+        say(str(llm.timings) if verbose else generation.speed())
+    generation.warn_if_cut()
 
 
-class _Writing:
+class _Generation:
     """One prompt, and the text that the model generates after it."""
 
     def __init__(
@@ -145,7 +145,7 @@ class _Writing:
             "prompt_tokens": self.llm.tokenize(self.prompt, special=True),
             "tokens": self.tokens,
             "finish_reason": self.finish_reason,
-            "seed": self.sampling.telling_seed,
+            "seed": self.sampling.effective_seed,
             "n_prompt": timings.n_prompt,
             "n_generated": timings.n_generated,
             "timings": asdict(timings) | rates,
@@ -153,9 +153,9 @@ class _Writing:
 
     def speed(self) -> str:
         """The speed in one line, and the seed that reproduces the text."""
-        seed = self.sampling.telling_seed
-        told = [speed_line(self.llm.timings), f"load {self.llm.load_s:.2f} s"]
-        return "; ".join([*told, *([] if seed is None else [f"seed {seed}"])])
+        seed = self.sampling.effective_seed
+        parts = [speed_line(self.llm.timings), f"load {self.llm.load_s:.2f} s"]
+        return "; ".join([*parts, *([] if seed is None else [f"seed {seed}"])])
 
     def warn_if_cut(self) -> None:
         """Warn if the context ended the text, and not -n."""

@@ -59,7 +59,7 @@ def _exit_code(app: click.Command, args: list[str]) -> int:
 
 
 def _invoked(app: click.Command, args: list[str]) -> int:
-    """Not by `app.main`, which handles Ctrl-C and closed pipes in its own way."""
+    """Run the command. `app.main` would handle Ctrl-C and closed pipes in another way."""
     try:
         with app.make_context("ggmlpy", args) as context:
             app.invoke(context)
@@ -105,7 +105,7 @@ def one_line_warnings() -> Iterator[None]:
 
 
 class _OutputError(Exception):
-    """The output cannot be written: no one reads it, or the disk is full."""
+    """The output cannot be written: the pipe is closed, or the disk is full."""
 
     def __init__(self, cause: OSError) -> None:
         super().__init__(cause.strerror)
@@ -125,7 +125,7 @@ def _flushed_output() -> Iterator[None]:
 
 
 def _discard_output() -> None:
-    """Send what Python would flush at exit to nowhere, where it cannot fail again."""
+    """Redirect streams that cannot be flushed to os.devnull, so that the flush at exit succeeds."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         try:

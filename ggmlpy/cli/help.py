@@ -1,4 +1,4 @@
-"""How help looks: paragraphs, examples that keep their lines, options in sections."""
+"""The format of help: paragraphs, examples that keep their lines, options in sections."""
 
 from __future__ import annotations
 

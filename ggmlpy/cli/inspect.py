@@ -175,7 +175,7 @@ def _json_value(file: GGUFFile, key: str) -> dict[str, Any]:
 
 
 def _plain(element: Any) -> Any:
-    """An element of an array; of an array in it, the first elements."""
+    """An element of an array; for an element that is an array, the list of its first elements."""
     if isinstance(element, LazyArray):
         return [_plain(v) for v in element[:N_JSON_ELEMENTS]]
     return element
@@ -272,7 +272,7 @@ def _elements(array: LazyArray) -> str:
 
 
 def _file_type_name(value: int) -> str:
-    """What most tensors are stored as: "Q4_K_M"."""
+    """The name of a `general.file_type`, such as "Q4_K_M"."""
     import gguf
 
     try:

@@ -1,4 +1,4 @@
-"""Progress on stderr while a model loads, or something else takes long."""
+"""Status lines on stderr while a model loads or something is measured."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ggmlpy.cli.show import console
 from ggmlpy.common.limits import starting_threads
 from ggmlpy.common.progress import listening
 
-PATIENCE_S = 1.0  # before anything is shown
+DELAY_S = 1.0  # before anything is shown
 
 
 @contextmanager
@@ -26,25 +26,25 @@ def loading(what: str) -> Iterator[None]:
 
     The line also shows the share of the work that is done, as far as that is known.
     """
-    sign = Spinner("dots", f"loading {what} …")
+    spinner = Spinner("dots", f"loading {what} …")
 
     def show(work: str, share: float) -> None:
-        sign.update(text=f"loading {what} … {work}, {share:.0%}")
+        spinner.update(text=f"loading {what} … {work}, {share:.0%}")
 
-    with listening(show), _shown(sign, moves=True):
+    with listening(show), _shown(spinner, animated=True):
         yield
 
 
 @contextmanager
 def measuring(what: str) -> Iterator[None]:
     """As `loading`, but with a static line: nothing may run beside a measurement."""
-    with _shown(Text(f"{what} …", style="dim"), moves=False):
+    with _shown(Text(f"{what} …", style="dim"), animated=False):
         yield
 
 
 @contextmanager
-def _shown(sign: RenderableType, *, moves: bool) -> Iterator[None]:
-    """Show the sign on stderr, if that is a terminal, once the block takes long.
+def _shown(status: RenderableType, *, animated: bool) -> Iterator[None]:
+    """Show a status on stderr, if that is a terminal, after the block has run for DELAY_S.
 
     It is removed for good as soon as anything else is written there: a warning, or the progress of
     compiling kernels.
@@ -53,26 +53,26 @@ def _shown(sign: RenderableType, *, moves: bool) -> Iterator[None]:
     if not stderr.isatty():
         yield
         return
-    status = _Status(stderr, sign, moves)
-    proxy = _Yielding(stderr, status)
+    line = _StatusLine(stderr, status, animated)
+    proxy = _WithoutStatus(stderr, line)
     sys.stderr = proxy
     try:
         yield
     finally:
         sys.stderr = stderr
-        status.end()
+        line.end()
         if proxy.within_line:  # a progress line that was interrupted
             stderr.write("\n")
 
 
-class _Status:
-    """A sign that appears after a while, and can be removed for good from any thread."""
+class _StatusLine:
+    """A status that appears after DELAY_S, and can be removed for good from any thread."""
 
-    def __init__(self, stream: TextIO, sign: RenderableType, moves: bool) -> None:
+    def __init__(self, stream: TextIO, status: RenderableType, animated: bool) -> None:
         self._live = Live(
-            sign,
+            status,
             console=console(stream),
-            auto_refresh=moves,
+            auto_refresh=animated,
             transient=True,
             redirect_stdout=False,
             redirect_stderr=False,
@@ -80,7 +80,7 @@ class _Status:
         )
         self._lock = threading.Lock()
         self._ended = False
-        self._timer = threading.Timer(PATIENCE_S, self._begin)
+        self._timer = threading.Timer(DELAY_S, self._begin)
         self._timer.daemon = True
         with starting_threads():
             self._timer.start()
@@ -98,16 +98,16 @@ class _Status:
                 self._live.stop()
 
 
-class _Yielding:
-    """The stream; it removes the status before anything is written."""
+class _WithoutStatus:
+    """A stream that removes the status line before it writes."""
 
-    def __init__(self, stream: TextIO, status: _Status) -> None:
+    def __init__(self, stream: TextIO, line: _StatusLine) -> None:
         self._stream = stream
-        self._status = status
+        self._line = line
         self.within_line = False
 
     def write(self, text: str) -> int:
-        self._status.end()
+        self._line.end()
         self.within_line = not text.endswith("\n") if text else self.within_line
         return self._stream.write(text)
 

@@ -94,7 +94,7 @@ class PlacementOptions:
     backend: str = setting(
         "auto",
         "--backend NAME",
-        "What computes: cpu, reference (slow, for comparison), or an installed one; auto is the"
+        "The backend: cpu, reference (slow, for comparison), or an installed one; auto is the"
         " fastest.",
     )
     n_gpu_layers: int = setting(
@@ -107,7 +107,7 @@ class PlacementOptions:
     override_tensors: Mapping[str, str] | None = setting(
         None,
         "-ot --override-tensor PATTERN=BACKEND,…",
-        "Where tensors lie whose names match a regular expression, regardless of -ngl.",
+        "The backend of tensors whose names match a regular expression, regardless of -ngl.",
         type=Overrides(),
         show_default="none",
     )
@@ -118,7 +118,7 @@ class MachineOptions(PlacementOptions):
     """How and where a model runs."""
 
     n_ubatch: int = setting(
-        512, "-ub --ubatch-size N", "Prompt tokens that run at a time.", type=Whole(1)
+        512, "-ub --ubatch-size N", "Tokens that are processed at a time.", type=Whole(1)
     )
     type_k: str = setting("f16", *_TYPE_K)
     type_v: str = setting("f16", *_TYPE_V)
@@ -147,7 +147,7 @@ class BenchOptions(MachineOptions):
     """How a model is opened to measure it, except for the threads."""
 
     n_batch: int = setting(
-        2048, "-b --batch-size N", "Prompt tokens that are given at a time.", type=Whole(1)
+        2048, "-b --batch-size N", "Tokens of a batch, which is cut into ubatches.", type=Whole(1)
     )
 
     def setup(self, n_threads: int | None) -> Setup:
@@ -222,11 +222,11 @@ class SamplingOptions:
     )
 
     def seeded(self) -> SamplingOptions:
-        """With a known seed, so that it can be reported and the text reproduced."""
+        """The options with a seed that can be reported, so that the text can be reproduced."""
         return replace(self, seed=secrets.randbits(32)) if self.seed == FRESH_SEED else self
 
     @property
-    def telling_seed(self) -> int | None:
+    def effective_seed(self) -> int | None:
         """The seed, unless it has no effect, at temperature 0."""
         return self.seed if self.temperature > 0 else None
 

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from ggmlpy.common.quoting import printable
 
-_UNLIMITED = 10_000  # columns of what is no terminal: tables are never cut there
+_UNLIMITED = 10_000  # columns of a stream that is not a terminal, so that tables are not cut
 
 
 def open_missing_streams() -> None:
@@ -41,7 +41,7 @@ def harmless(text: str) -> str:
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Raise, so that `guard` decides on the exit code, and not rich."""
+        """Raise, so that `guard` sets the exit code instead of rich."""
         raise BrokenPipeError
 
 

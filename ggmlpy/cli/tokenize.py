@@ -80,7 +80,7 @@ def tokenize(
 
 
 def _given_text(words: Sequence[str], prompt: str | None, file: Path | None, decode: bool) -> str:
-    """The text, from the one place where it is given."""
+    """The text from TEXT, -p, -f or a pipe. Raises BadParameter unless it is exactly one."""
     if words:
         if prompt is not None or file is not None:
             raise click.BadParameter("TEXT, -p and -f cannot be used together.")

@@ -1,4 +1,4 @@
-"""Types of option values: how each is read, and what is wrong with one that cannot be read."""
+"""Types of option values: parsing, and messages for values that cannot be parsed."""
 
 from __future__ import annotations
 
@@ -171,9 +171,9 @@ class Regex(click.ParamType[re.Pattern[str]]):
 
 
 def _range(text: str) -> list[int]:
-    """The numbers of `8`, `8-16`, `8-16+4` or `8-64*2`; none if it is none of these.
+    """The numbers of `8`, `8-16`, `8-16+4` or `8-64*2`; an empty list for any other text.
 
-    A list that is too long is cut where that is known.
+    A list is cut after MAX_NUMBERS + 1 numbers.
     """
     found = _NUMBERS.fullmatch(text)
     if found is None:

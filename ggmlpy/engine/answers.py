@@ -1,8 +1,7 @@
 """Iterators over the answers of one engine, for several readers and threads.
 
 A reader that waits for a piece runs the engine's steps. Pieces of other answers are queued for
-their readers. A request starts when its first piece is read: an iterator that is never read never
-runs.
+their readers. A request starts when its first piece is read.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ _Slot = Slot[RequestState]
 
 
 def _priority(slot: _Slot) -> tuple[int, bool, int]:
-    """First what did not fit into the last step, then what decodes, then prompts."""
+    """A sort key: first sequences left out of the last step, then decoding ones, then prompts."""
     sequence = slot.taken_by
     return sequence.last_step, not sequence.is_decoding, sequence.id
 

@@ -1,4 +1,4 @@
-"""What the engine knows of one request, and what it returns for it."""
+"""The state of a request in the engine, and its outputs."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class RequestState:
     tokens: list[int]  # the prompt and the tokens generated after it
     n_predict: int  # tokens to generate, as far as the context of a sequence allows
     reader: Reader | None  # receives the pieces; None: `step` returns them
-    last_step: int = 0  # the last one that ran any of its tokens
+    last_step: int = 0  # the last one that processed tokens of it
     n_past: int = 0  # tokens that the memory holds
     n_decoded: int = 0  # tokens generated
     saved: SequenceState | None = None  # while preempted
 
     @property
     def n_pending(self) -> int:
-        """Tokens to run before the next one can be sampled."""
+        """Tokens to process before the next one can be sampled."""
         return len(self.tokens) - self.n_past
 
     @property

@@ -25,7 +25,7 @@ class Slot(Generic[Owner]):
     seq: int
     owner: Owner | None = None
     tokens: list[int] = field(default_factory=list)  # held by the memory, from position 0 on
-    freed_at: int = 0  # the step in which its last owner left
+    freed_at: int = 0  # the step in which its last owner was removed
 
     @property
     def taken_by(self) -> Owner:
@@ -55,7 +55,7 @@ class Slots(Generic[Owner]):
     def reuse(self, slot: Slot[Owner], tokens: list[int]) -> int:
         """Keep or copy the longest prefix of `tokens` that the memory holds, return its length.
 
-        It does not include the last token, which must be run for its logits.
+        It does not include the last token, which must be processed for its logits.
         """
         reusable = tokens[:-1]
         n_own = self.memory.reusable(slot.seq, _n_common(slot.tokens, reusable))

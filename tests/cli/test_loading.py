@@ -32,12 +32,12 @@ class Terminal(io.StringIO):
             self.written.wait_for(lambda: text in self.getvalue())
 
 
-def use_terminal(monkeypatch: pytest.MonkeyPatch, patience_s: float = 0.0) -> Terminal:
+def use_terminal(monkeypatch: pytest.MonkeyPatch, delay_s: float = 0.0) -> Terminal:
     """A terminal as stderr (not by a fixture: pytest sets stderr anew before the test)."""
     stream = Terminal()
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setattr(module, "PATIENCE_S", patience_s)
+    monkeypatch.setattr(module, "DELAY_S", delay_s)
     return stream
 
 
@@ -105,7 +105,7 @@ def test_a_line_that_breaks_off_is_ended(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_elsewhere_it_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     stream, before = io.StringIO(), set(threading.enumerate())
     monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setattr(module, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(module, "DELAY_S", 0.0)
     with loading("m.gguf"):
         join_others(before)
         assert sys.stderr is stream

@@ -63,6 +63,6 @@ def test_sampling_options_are_those_of_a_completion() -> None:
 
 def test_a_seed_is_drawn_once_and_told_where_it_matters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("secrets.randbits", lambda n: 2**n - 7)
-    assert SamplingOptions().seeded().telling_seed == 2**32 - 7
-    assert SamplingOptions(seed=3).seeded().telling_seed == 3
-    assert SamplingOptions(seed=3, temperature=0.0).telling_seed is None
+    assert SamplingOptions().seeded().effective_seed == 2**32 - 7
+    assert SamplingOptions(seed=3).seeded().effective_seed == 3
+    assert SamplingOptions(seed=3, temperature=0.0).effective_seed is None
