@@ -48,7 +48,7 @@ def open_model(path: Path, options: ModelOptions) -> Llama:
 
 
 def placement_of(model: Model, where: PlacementOptions) -> tuple[Placement, list[Backend]]:
-    """Where a model's tensors would lie, and the backends. Raises what `Llama` raises."""
+    """The placement that a model would have, and the backends. Raises what `Llama` raises."""
     from ggmlpy.sched.compute import backends_for
     from ggmlpy.sched.placement import Placement
 

@@ -95,8 +95,8 @@ def graph(
     """
     chosen = _checked_format(format, output)
     path = model or packaged_model()
-    wished = where if placement or where != PlacementOptions() else None
-    dump = _built(path, n_tokens, n_past, flash_attn != "off", type_k, type_v, wished)
+    requested = where if placement or where != PlacementOptions() else None
+    dump = _built(path, n_tokens, n_past, flash_attn != "off", type_k, type_v, requested)
     dump = replace(dump, graph=_cut(dump.graph, layers))
     tokens = "token" if n_tokens == 1 else "tokens"
     title = f"{printable(path.name)}: {n_tokens} {tokens} after {n_past}"
@@ -110,7 +110,7 @@ def graph(
 
 @dataclass(frozen=True, slots=True)
 class _Dump:
-    """A graph, and what is shown with it if its placement is."""
+    """A graph, and the parts of its placement that are shown."""
 
     graph: Graph
     homes: Mapping[Tensor, str]

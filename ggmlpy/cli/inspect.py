@@ -76,7 +76,7 @@ def inspect(
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """What would lie where."""
+    """The memory in which a model's tensors would lie."""
 
     layers: str  # "layers 0 to 3 on cpu, 4 and output on mock"
     memories: dict[str, list[str]]  # of each tensor: several for one that two layers read
@@ -84,7 +84,7 @@ class Placed:
 
     @classmethod
     def of(cls, file: GGUFFile, where: PlacementOptions) -> Placed:
-        """Raises Unsupported for a file that ggmlpy does not run, ArgumentError, BackendError."""
+        """Raises Unsupported for an architecture without support, ArgumentError, BackendError."""
         from ggmlpy.models import load_model
 
         model = load_model(file)

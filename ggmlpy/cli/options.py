@@ -89,7 +89,7 @@ def group(cls: type, name: str, section: str) -> Callable[[Callable[..., None]],
 
 @dataclass(frozen=True, slots=True)
 class PlacementOptions:
-    """Where a model lies and runs."""
+    """The backend, and the placement of layers and tensors."""
 
     backend: str = setting(
         "auto",
@@ -115,7 +115,7 @@ class PlacementOptions:
 
 @dataclass(frozen=True, slots=True)
 class MachineOptions(PlacementOptions):
-    """How and where a model runs."""
+    """How a model runs, and on which backends."""
 
     n_ubatch: int = setting(
         512, "-ub --ubatch-size N", "Tokens that are processed at a time.", type=Whole(1)
@@ -241,6 +241,7 @@ bench_options = group(BenchOptions, "machine", MODEL)
 placement = flag(
     "placement",
     "--placement",
-    "Show what would lie and run where; implied by the options of placement.",
+    "Show the backend of each node and the memory of each tensor; implied by the options of"
+    " placement.",
 )
 sampling_options = group(SamplingOptions, "sampling", SAMPLING)

@@ -217,7 +217,7 @@ class HostBuffer(Buffer):
 
 
 class UnallocatedBuffer(Buffer):
-    """Stands for memory of a type that nothing was allocated in: to plan with, not to run on."""
+    """A buffer without memory, for plans that do not run. Reading and writing raise."""
 
     def __init__(self, type: BufferType, n_bytes: int) -> None:
         super().__init__(type, n_bytes, address=0)

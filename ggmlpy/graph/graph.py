@@ -24,7 +24,7 @@ class Graph:
     The order is ggml's: depth first, sources before the node, left to right, and outputs in the
     order given, one by one or as a list. So a write (set_rows, cpy) that a later output reads comes
     first if it is listed first. `to_text()`, which `print(graph)` writes, `to_dot()`, `to_json()`
-    and `to_html()` dump it; with `homes` they show for the tensors in it what runs or holds them.
+    and `to_html()` dump it; with `homes` also the backends of nodes and the memory of leafs.
     Raises ArgumentError for an argument that is not a tensor, and for a cycle of sources.
     """
 

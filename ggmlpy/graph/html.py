@@ -34,7 +34,7 @@ class _Section:
 
 
 def to_html(graph: Graph, title: str = "graph", homes: Homes = NO_HOMES) -> str:
-    """The page for `graph`; `title` is its heading, `homes` what runs or holds each tensor."""
+    """The page for `graph`; `title` is its heading, `homes` has backends and memory to show."""
     page = _Page(graph, homes)
     sections = _sections(graph)
     body = "\n".join(page.section(s, is_open=i < _MAX_OPEN) for i, s in enumerate(sections))

@@ -80,9 +80,9 @@ def cut(graph: Graph, assigned: Mapping[Tensor, Backend]) -> Schedule:
 
 
 def homes(graph: Graph, schedule: Schedule) -> dict[Tensor, str]:
-    """The name of the backend that runs each node, and of the memory that each leaf lies in.
+    """The name of the backend of each node, and of the memory of each leaf.
 
-    Views, which nothing runs, and the leafs of inputs are left out.
+    Views and leafs of inputs are left out.
     """
     found = {node: s.backend.name for s in schedule.splits for node in s.nodes}
     for leaf in graph.leafs:
@@ -92,9 +92,9 @@ def homes(graph: Graph, schedule: Schedule) -> dict[Tensor, str]:
 
 
 def describe_splits(graph: Graph, schedule: Schedule) -> str:
-    """A line a split: its backend, how many nodes it runs, and what is copied to it before.
+    """One line per split: its backend, its number of nodes, and the copies before it.
 
-    With more than one kind of memory the inputs that go to another one at the start come first.
+    Inputs that are copied to other memory when a run starts have lines before those.
     """
     lines = []
     by_memory: dict[str, list[str]] = {}
