@@ -1,13 +1,13 @@
-"""What a memory of sequences means, in dicts: which token of which sequence sees which.
+"""A model of the memory of sequences, made of dicts: which tokens each token attends to.
 
-There are no arrays, no numbered cells and no masks here. A sequence is a dict from what was
-computed (`Entry`) to its position; sequences of one stream may hold the same entry. Operations
-raise the error that they must end in; one that raises may leave the model half changed, so try it
+It has no arrays, no numbered cells and no masks. A sequence is a dict from entries (K and V of one
+token) to positions; sequences of one stream may hold the same entry. Operations raise the error
+that the memory must raise. An operation that raises may leave the model partly changed, so try it
 on a `copy`.
 
-One thing is the memory's choice: where a stream with a window is full, which entries it forgets of
-those that no later token can see. `forget` takes the choice and checks it. The model goes on to
-know evicted entries, as a memory without end would: no operation may bring one back in sight.
+The memory chooses which entries a full stream with a window evicts, of those that are not visible
+to later tokens. `evict` gets the choice and checks it. The model keeps evicted entries, as an
+unlimited memory would: no operation may make one visible again.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ from typing import Literal
 from ggmlpy.errors import ArgumentError, BadBatch, CacheFull, Unsupported
 from ggmlpy.memory.batch import Batch
 
-Seen = Counter[tuple[int, int]]  # (token, position)
-Room = Literal["yes", "maybe", "no"]  # maybe: a choice of the memory decides
+Seen = Counter[tuple[int, int]]  # visible entries as (token, position)
+Fits = Literal["yes", "maybe", "no"]  # maybe: it depends on what the memory has evicted
 
 
 @dataclass(eq=False, slots=True)
 class Entry:
-    """The K and V of one token, computed once or copied from such a one; compared by identity."""
+    """K and V of one token, computed or copied; compared by identity."""
 
     token: int
 
 
 @dataclass
 class LayersModel:
-    """What the layers of one kind hold: `held[seq]` is each entry's position.
+    """The contents of the layers of one kind.
 
-    `evicted[seq]` are those that it had too.
+    `held[seq]` has the position of each entry that the sequence holds, `evicted[seq]` those of
+    entries that were evicted.
     """
 
     n_cells: int  # of one stream
@@ -51,7 +52,7 @@ class LayersModel:
         return LayersModel(self.n_cells, self.window, self.unified, held, evicted)
 
     def sees(self, seq: int, position: int) -> Seen:
-        """What a token of the sequence at a position sees of those held."""
+        """The entries that are visible to a token of the sequence at a position."""
         return Counter(
             (entry.token, at)
             for entry, at in self.held[seq].items()
@@ -59,14 +60,15 @@ class LayersModel:
         )
 
     def is_kept(self, at: int, last: int) -> bool:
-        """Whether a sequence that ends at `last` needs what is at a position to go on.
+        """Whether a sequence that ends at `last` needs the entry at a position to continue.
 
-        The next token sees it, or it is the last one, by which the sequence's place is known.
+        It does if the entry is visible to the next token, and for the last entry, whose position
+        is that of the sequence.
         """
         return self.window is None or at > last + 1 - self.window or at == last
 
     def missed(self, seq: int) -> set[int]:
-        """Positions that the sequence needs to go on, but that were evicted."""
+        """Positions that the sequence needs to continue, but that were evicted."""
         gone = self.evicted[seq].values()
         last = max(*gone, *self.held[seq].values(), -1, -1)
         return {at for at in gone if self.is_kept(at, last)}
@@ -89,11 +91,11 @@ class LayersModel:
         return list(range(len(self.held))) if self.unified else [seq]
 
     def n_used(self, seq: int) -> int:
-        """Cells in use in the sequence's stream: an entry of several sequences takes one."""
+        """Cells in use in the sequence's stream: one per entry, however many sequences hold it."""
         return len({entry for other in self.stream(seq) for entry in self.held[other]})
 
     def visible(self, seq: int) -> set[Entry]:
-        """Entries of the sequence's stream that some sequence needs to go on."""
+        """Entries of the sequence's stream that some sequence needs to continue."""
         return {
             entry
             for other in self.stream(seq)
@@ -101,15 +103,15 @@ class LayersModel:
             if self.is_kept(at, self.last(other))
         }
 
-    def room(self, seq: int, n_tokens: int, n_ubatch: int | None = None) -> Room:
-        """Whether `n_tokens` more fit in the sequence's stream, all at once or cut in ubatches."""
+    def fits(self, seq: int, n_tokens: int, n_ubatch: int | None = None) -> Fits:
+        """Whether `n_tokens` more fit in the sequence's stream, at once or in ubatches."""
         if n_tokens == 0 or self.n_used(seq) + n_tokens <= self.n_cells:
             return "yes"
         if len(self.visible(seq)) + n_tokens <= self.n_cells:
             return "yes"
         if n_ubatch is None or self.window is None or n_tokens == 1:
             return "no"
-        # What lies in sight between ubatches, where no position is held twice.
+        # Entries that are visible between ubatches, if no position is held twice.
         others = self.stream(seq)
         crowded = any(len(set(self.held[s].values())) < len(self.held[s]) for s in others)
         enough = self.n_cells >= len(others) * max(self.window - 1, 1) + n_ubatch
@@ -121,19 +123,19 @@ class LayersModel:
             entries[seq] = left
 
     def copy_entries(self, source: int, target: int, start: int, stop: int | None) -> None:
-        """Raises CacheFull where the copies of another stream find no room."""
+        """Raises CacheFull if another stream has too few cells for the copies."""
         gone = {e: at for e, at in self.evicted[source].items() if _within(at, start, stop)}
-        wanted = {e: at for e, at in self.held[source].items() if _within(at, start, stop)}
+        copied = {e: at for e, at in self.held[source].items() if _within(at, start, stop)}
         self.remove(target, start, stop)
         if not self.unified:
-            if self.room(target, len(wanted)) == "no":
+            if self.fits(target, len(copied)) == "no":
                 raise CacheFull
-            wanted = {Entry(e.token): at for e, at in wanted.items()}
-        self.held[target] |= wanted
+            copied = {Entry(e.token): at for e, at in copied.items()}
+        self.held[target] |= copied
         self.evicted[target] |= gone
 
     def refuse_copy(self, source: int, target: int, start: int, stop: int | None) -> None:
-        """Raise Unsupported where the target could not go on after the copy."""
+        """Raise Unsupported if the target could not continue after the copy."""
         after = LayersModel(1 << 30, self.window, self.unified, [], [])
         after.held, after.evicted = self.copy().held, self.copy().evicted
         after.copy_entries(source, target, start, stop)
@@ -142,7 +144,7 @@ class LayersModel:
     def move(
         self, seq: int, start: int, stop: int | None, where: Callable[[int], int], may_meet: bool
     ) -> None:
-        """Entries that others hold too are copied first; nothing is evicted to make room."""
+        """Change positions. Entries that other sequences hold too are copied; none are evicted."""
         held = self.held[seq]
         moved = {e: where(at) for e, at in held.items() if _within(at, start, stop)}
         gone = self.evicted[seq]
@@ -165,10 +167,10 @@ class LayersModel:
         self.evicted[seq] = {e: at for e, at in (gone | gone_moved).items() if at >= 0}
         self.refuse_missed(seq)
 
-    def forget(self, seq: int, kept: Seen) -> int:
-        """Drop what is not in `kept`, which the memory holds of the sequence; how many that is.
+    def evict(self, seq: int, kept: Seen) -> int:
+        """Evict the sequence's entries that are not in `kept`, and return their number.
 
-        Fails where a token still to come would have seen one of them.
+        Fails if one of them is visible to a later token.
         """
         left, gone = Counter(kept), []
         for entry, at in self.held[seq].items():
@@ -178,7 +180,7 @@ class LayersModel:
                 gone.append(entry)
         assert not +left, f"sequence {seq} holds (token, position) {+left}, which it should not"
         lost = [self.held[seq][entry] for entry in gone if entry in self.visible(seq)]
-        assert not lost, f"sequence {seq} lost positions {lost}, which are still in sight"
+        assert not lost, f"sequence {seq} lost positions {lost}, which are visible to later tokens"
         for entry in gone:
             for other in self.stream(seq):
                 if entry in self.held[other]:
@@ -187,7 +189,7 @@ class LayersModel:
 
 
 def _check_range(start: int, stop: int | None) -> None:
-    """Positions move only within a range: below 0 is from the start, or to the end."""
+    """Raise ArgumentError for a range that ends before it starts; a negative bound is open."""
     if stop is not None and 0 <= stop < start:
         raise ArgumentError
 
@@ -198,8 +200,8 @@ def _within(position: int, start: int, stop: int | None) -> bool:
 
 @dataclass(frozen=True)
 class SavedModel:
-    """What a saved state holds: per kind of layers (token, position), those that it left behind,
-    and what states took in."""
+    """A saved state: for each kind of layers the (token, position) held and those left out, and
+    the tokens in the recurrent state."""
 
     layers: list[tuple[list[tuple[int, int]], list[tuple[int, int]]]]
     taken_in: tuple[int, ...]
@@ -207,7 +209,7 @@ class SavedModel:
 
 @dataclass
 class MemoryModel:
-    """The whole memory: layers of each kind, and the tokens that recurrent states took in."""
+    """The whole memory: layers of each kind, and the tokens in the recurrent states."""
 
     n_vocab: int
     n_ubatch: int
@@ -240,8 +242,8 @@ class MemoryModel:
 
     # --- operations ---
 
-    def decode(self, batch: Batch) -> tuple[list[list[Seen]], Room]:
-        """For each token what it sees in each kind of layers; and whether the batch fits."""
+    def decode(self, batch: Batch) -> tuple[list[list[Seen]], Fits]:
+        """The visible entries of each token in each kind of layers; and whether the batch fits."""
         before = self.copy()
         if not batch.tokens:
             raise BadBatch
@@ -249,11 +251,11 @@ class MemoryModel:
         for token, position, seqs in entries:
             self._take_in(token, position, seqs)
         seen = [[part.sees(seqs[0], at) for part in self.layers] for _, at, seqs in entries]
-        rooms = set()
+        fits = set()
         for seq in {0} if self.unified else {seqs[0] for _, _, seqs in entries}:
             n_tokens = sum(self.unified or seqs[0] == seq for _, _, seqs in entries)
-            rooms |= {part.room(seq, n_tokens, self.n_ubatch) for part in before.layers}
-        return seen, "no" if "no" in rooms else "maybe" if "maybe" in rooms else "yes"
+            fits |= {part.fits(seq, n_tokens, self.n_ubatch) for part in before.layers}
+        return seen, "no" if "no" in fits else "maybe" if "maybe" in fits else "yes"
 
     def _take_in(self, token: int, position: int, seqs: tuple[int, ...]) -> None:
         if not 0 <= token < self.n_vocab or not seqs or len(set(seqs)) < len(seqs):
@@ -267,7 +269,7 @@ class MemoryModel:
             raise Unsupported
         for part in self.layers:
             if any(part.held[seq] != part.held[seqs[0]] for seq in seqs):
-                raise BadBatch  # the token would have to see something else for each
+                raise BadBatch  # other entries would be visible in each sequence
             entry = Entry(token)
             for seq in seqs:
                 part.held[seq][entry] = position
@@ -331,7 +333,7 @@ class MemoryModel:
             part.move(seq, start, stop, where, may_meet)
 
     def take_state(self, seq: int) -> SavedModel:
-        """Of layers with a window only what is needed to go on is kept."""
+        """Of layers with a window, only entries that are needed to continue are kept."""
         self._check(seq)
         layers = []
         for part in self.layers:
@@ -346,7 +348,7 @@ class MemoryModel:
         self._check(seq)
         for part, (rows, gone) in zip(self.layers, saved.layers, strict=True):
             part.remove(seq, 0, None)
-            if part.room(seq, len(rows)) == "no":
+            if part.fits(seq, len(rows)) == "no":
                 raise CacheFull
             part.held[seq] = {Entry(token): at for token, at in rows}
             part.evicted[seq] = {Entry(token): at for token, at in gone}
@@ -358,7 +360,7 @@ class MemoryModel:
             raise ArgumentError
 
     def _whole_or_nothing(self, seq: int, start: int, stop: int | None) -> None:
-        """A recurrent state cannot give up a part of what it took in."""
+        """Raise Unsupported for a part of a sequence, which a recurrent state cannot remove."""
         n_past = self.seq_pos_max(seq) + 1
         n_within = sum(_within(at, start, stop) for at in range(n_past))
         if self.taken_in is not None and 0 < n_within < n_past:

@@ -1,9 +1,10 @@
-"""A model made of glass: its logits say exactly what each token saw, its caches what they hold.
+"""A transparent model: the visible tokens can be read from its logits, and tokens from its caches.
 
 A layer's V is the token's name (one of N_NAMES unit vectors), its K a random vector of the token,
-turned by the position. So a token's logits are, for every attention layer, the softmax weights of
-the tokens that it sees, by name: whoever is seen by mistake, missed, mistaken for another or at
-another position shows. The recurrent layer's state counts the tokens of its sequence, by name.
+rotated by the position. So a token's logits are, for every attention layer, the softmax weights of
+the tokens that it attends to, by name. They differ if a token is missing, visible by mistake,
+replaced by another one or at another position. The recurrent layer's state counts the tokens of its
+sequence, by name.
 
 Letters in shapes: N names, D head size, T tokens, O outputs.
 """
@@ -75,11 +76,11 @@ class Glass:
 
     def _attention(self, inputs: GraphInputs, layer: int) -> Tensor:
         T = inputs.tokens.ne[0]
-        turn = self.rope_of(layer)
+        rope = self.rope_of(layer)
         k = ops.reshape_3d(ops.get_rows(self._keys, inputs.tokens), D, 1, T)  # [D, 1, T]
         q = ops.reshape_3d(ops.get_rows(self._queries, inputs.tokens), D, 1, T)  # [D, 1, T]
         v = ops.reshape_3d(ops.get_rows(self._names, inputs.tokens), N_NAMES, 1, T)  # [N, 1, T]
-        k, q = turn(k, inputs.positions), turn(q, inputs.positions)
+        k, q = rope(k, inputs.positions), rope(q, inputs.positions)
         return attend(q, k, v, inputs, layer, SCALE)  # [N, T]
 
     def _count(self, inputs: GraphInputs, layer: int) -> None:
@@ -99,8 +100,8 @@ class Glass:
         return ops.reshape_2d(ops.sum_rows(by_name), N_NAMES, S)
 
 
-def turned(x: NDArray[np.float32], positions: Iterable[int]) -> F64:
-    """Rows [n, D] turned to their positions: pairs as complex numbers."""
+def rotated(x: NDArray[np.float32], positions: Iterable[int]) -> F64:
+    """Rows [n, D] after rope at these positions, computed with pairs as complex numbers."""
     pairs = x.astype(np.float64).reshape(len(x), D // 2, 2)
     theta = np.array(list(positions))[:, None] * FREQ_BASE ** (-2.0 * np.arange(D // 2) / D)
     out = (pairs[..., 0] + 1j * pairs[..., 1]) * np.exp(1j * theta)
@@ -108,10 +109,10 @@ def turned(x: NDArray[np.float32], positions: Iterable[int]) -> F64:
 
 
 def attention_weights(token: int, position: int, seen: Iterable[tuple[int, int]]) -> F64:
-    """What the logits [N] of one layer must be: softmax weights of (token, position), by name."""
+    """The expected logits [N] of one layer: softmax weights of (token, position), by name."""
     tokens, positions = map(list, zip(*seen, strict=True))
-    q = turned(QUERIES[[token]], [position])[0]
-    s = SCALE * (turned(KEYS[tokens], positions) @ q)
+    q = rotated(QUERIES[[token]], [position])[0]
+    s = SCALE * (rotated(KEYS[tokens], positions) @ q)
     p = np.exp(s - s.max())
     out = np.zeros(N_NAMES)
     np.add.at(out, tokens, p / p.sum())

@@ -1,4 +1,4 @@
-"""One context beside the model of what it must hold: every operation is done to both."""
+"""A context and its oracle: every operation is applied to both, and the results are compared."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ggmlpy.memory.kv_cache import KVCache
 from ggmlpy.runtime.context import Context
 from ggmlpy.runtime.plans import Plan
 from ggmlpy.sched.compute import backends_for
-from tests.oracle.cache_model import Entry, LayersModel, MemoryModel, Room, Seen
-from tests.oracle.glass_model import KEYS, N_NAMES, Glass, attention_weights, turned
+from tests.oracle.cache_model import Entry, Fits, LayersModel, MemoryModel, Seen
+from tests.oracle.glass_model import KEYS, N_NAMES, Glass, attention_weights, rotated
 
 N_UBATCH = 4
 Error = type[GgmlpyError]
@@ -50,7 +50,7 @@ class Side:
     # --- operations ---
 
     def expected(self, operation: Callable[[MemoryModel], object]) -> Error | None:
-        """The error that an operation must end in."""
+        """The error that an operation must raise."""
         try:
             operation(self.model.copy())
         except GgmlpyError as error:
@@ -60,7 +60,7 @@ class Side:
     def do(
         self, real: Callable[[Context], object], operation: Callable[[MemoryModel], object]
     ) -> None:
-        """Do the same to the context and to the model."""
+        """Apply an operation to the context and to the model."""
         error = self.expected(operation)
         if error is None:
             real(self.context)
@@ -70,44 +70,44 @@ class Side:
             self.fails(error, real)
 
     def fails(self, error: Error, real: Callable[[Context], object]) -> None:
-        """The error comes, and nothing changes."""
+        """Check that the context raises the error and does not change."""
         before = self.picture()
         with pytest.raises(error):
             real(self.context)
         assert self.picture() == before
 
     def decode(self, batch: Batch) -> NDArray[np.float32] | None:
-        """Decode and check what each output token saw; None where it must fail and did."""
+        """Decode, and check the logits of each output token; None if it must fail and did."""
         error = self.expected(lambda model: model.decode(batch))
         if error is not None:
             self.fails(error, lambda context: context.decode_batch(batch))
             return None
         after = self.model.copy()
-        seen, room = after.decode(batch)
+        seen, fits = after.decode(batch)
         before = self.picture()
         try:
             logits = self.context.decode_batch(batch).copy()
         except CacheFull:
-            assert room != "yes"
+            assert fits != "yes"
             assert self.picture() == before
             return None
-        assert room != "no"
+        assert fits != "no"
         self.model = after
         self._check_logits(batch, seen, logits)
         self._adopt_forgotten()
         return logits
 
     def cut_short(self, batch: Batch, at: int, when: str) -> None:
-        """A batch that fails at one of its ubatches, before or after that was run.
+        """Decode a batch that fails at one of its ubatches, before or after that is run.
 
-        Whatever tokens to come would see is there again, as it was.
+        All entries that are visible to later tokens must be restored.
         """
         n_ubatches = -(-len(batch) // N_UBATCH)
-        turns = count()
+        calls = count()
         run = Plan.run
 
         def failing(plan: Plan) -> NDArray[np.float32]:
-            fails = next(turns) == at % n_ubatches
+            fails = next(calls) == at % n_ubatches
             if fails and when == "before":
                 raise _CutShort
             logits = run(plan)
@@ -121,7 +121,7 @@ class Side:
                 self.context.decode_batch(batch)
         self._forget()
 
-    def room_for(self, batch: Batch) -> Room:
+    def fits(self, batch: Batch) -> Fits:
         return self.model.copy().decode(batch)[1]
 
     def _check_logits(
@@ -138,18 +138,18 @@ class Side:
                 np.testing.assert_allclose(got, want, rtol=0, atol=1e-5)
 
     def _adopt_forgotten(self) -> None:
-        """Forgetting is the memory's choice, but only to make room, with a window.
+        """Evict from the model what the memory has evicted.
 
-        So nothing but what takes room may do it, and the stream is full then.
+        It may do so only for layers with a window whose stream is full.
         """
         for cache, seq, n_forgotten in self._forget():
             assert not n_forgotten or cache.n_used(cache.stream_of(seq)) == cache.n_ctx
 
     def _forget(self) -> list[tuple[KVCache, int, int]]:
-        """Let the model forget what the memory forgot; of whom, how many in which cache."""
+        """Evict from the model what the memory has evicted. Returns (cache, sequence, number)."""
         pairs = list(zip(self.memory.caches, self.model.layers, strict=True))
         return [
-            (cache, seq, part.forget(seq, contents(cache, seq)))
+            (cache, seq, part.evict(seq, contents(cache, seq)))
             for seq in range(self.model.n_seq_max)
             for cache, part in pairs
         ]
@@ -157,7 +157,7 @@ class Side:
     # --- comparing ---
 
     def check(self) -> None:
-        """Everything that can be asked of the memory is as the model has it."""
+        """Compare all that the memory reports with the model."""
         memory, model = self.memory, self.model
         for seq in range(model.n_seq_max):
             assert memory.seq_pos_max(seq) == model.seq_pos_max(seq)
@@ -177,7 +177,7 @@ class Side:
                 assert counts.tolist() == np.bincount(tokens, minlength=N_NAMES).tolist()
 
     def picture(self) -> list[object]:
-        """All that the memory holds, to the byte."""
+        """The contents of the memory, byte by byte."""
         held: list[object] = []
         for cache in self.memory.caches:
             held += [leaf.numpy().tobytes() for leaf in (*cache.k.values(), *cache.v.values())]
@@ -195,20 +195,20 @@ def _no_entries(n_seq_max: int) -> list[list[dict[Entry, int]]]:
 
 
 class _CutShort(BaseException):
-    """As a KeyboardInterrupt: none of ggmlpy's errors."""
+    """An exception that, like KeyboardInterrupt, is not an Exception."""
 
 
 def contents(cache: KVCache, seq: int) -> Seen:
-    """(token, position) of a sequence's cells, the token by what is stored there."""
+    """(token, position) of a sequence's cells; the token is read from the stored V."""
     cells = cache.cells_of(seq)
     positions = cache.positions_of(seq, cells).tolist()
     names, keys = _stored(cache, seq)
-    np.testing.assert_allclose(keys[cells], turned(KEYS[names[cells]], positions), atol=1e-5)
+    np.testing.assert_allclose(keys[cells], rotated(KEYS[names[cells]], positions), atol=1e-5)
     return Counter(zip(names[cells].tolist(), positions, strict=True))
 
 
 def visible(cache: KVCache, seq: int, position: int) -> Seen:
-    """(token, position) of the cells that the mask shows a token of the sequence."""
+    """(token, position) of the cells that are visible to a token of the sequence, by the mask."""
     mask = np.empty((1, cache.n_kv((cache.stream_of(seq),))), np.float16)
     cache.fill_mask(mask, np.array([position], np.int32), np.array([seq]))
     assert np.isin(mask, [0, -np.inf]).all()
@@ -219,7 +219,7 @@ def visible(cache: KVCache, seq: int, position: int) -> Seen:
 
 
 def _stored(cache: KVCache, seq: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """The token (-1 where none was ever written) and the key of each cell of a stream."""
+    """The token (-1 if none was written) and the key of each cell of a stream."""
     (k,), (v,) = cache.k.values(), cache.v.values()
     stream, everything = cache.stream_of(seq), np.arange(cache.kv_size)
     rows = (cache.read_rows(leaf, stream, everything) for leaf in (k, v))

@@ -1,4 +1,4 @@
-"""Random histories of operations: the memory against its model, unified and split side by side."""
+"""Random sequences of operations on the memory and its model, for unified and split caches."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ N_SEQ = 3
 SEQS = st.integers(0, N_SEQ - 1)
 STRANGERS = st.sampled_from([-2, -1, N_SEQ])
 RARELY = st.integers(0, 5).map(lambda n: n == 0)
-# Which of a batch's tokens are output, and which part of a sequence an operation is about.
+# Which tokens of a batch are outputs, and the part of a sequence that an operation applies to.
 OUTPUTS = st.just(-1) | st.integers(0, 63)
 PARTS = st.tuples(
     st.sampled_from(["all", "head", "head", "tail", "tail", "middle", "middle", "odd"]),
@@ -41,7 +41,7 @@ PARTS = st.tuples(
 
 @dataclass(frozen=True)
 class Kind:
-    """A memory small enough that its cells run out."""
+    """A memory with so few cells that it becomes full."""
 
     windows: tuple[int | None, ...]
     recurrent: bool = False
@@ -61,10 +61,10 @@ KINDS = {
 
 
 class Histories(RuleBasedStateMachine):
-    """Operations done to one or two contexts and to their models.
+    """Operations on one or two contexts and their models.
 
-    With two, unified and split, what one of them must refuse is not done to the other, so that both
-    go on holding the same and can be compared.
+    With two, unified and split, an operation that one of them must refuse is not applied to the
+    other, so that their contents stay equal.
     """
 
     kind: Kind
@@ -87,7 +87,7 @@ class Histories(RuleBasedStateMachine):
                 side.do(real, operation)
 
     def next_name(self) -> int:
-        """A token that nothing holds, while there is one: an entry is known by it."""
+        """A token that no sequence holds, if there is one, so that it identifies its entry."""
         held = set().union(*(side.model.tokens_held() for side in self.sides))
         for _ in range(N_NAMES):
             self.name = (self.name + 1) % N_NAMES
@@ -96,7 +96,7 @@ class Histories(RuleBasedStateMachine):
         return self.name
 
     def part(self, seq: int, part: tuple[str, int, int]) -> tuple[int, int | None]:
-        """`start` and `stop` of a part of what a sequence holds by now."""
+        """`start` and `stop` of a part of a sequence."""
         which, tenths, length = part
         n_past = self.sides[0].model.seq_pos_max(seq) + 1
         at = n_past * tenths // 10
@@ -140,7 +140,7 @@ class Histories(RuleBasedStateMachine):
     def decode_shared(
         self, seq: int, n_shared: int, apart: list[int], again: int, outputs: int
     ) -> None:
-        """Tokens of all sequences that hold the same as one; then some of them go their ways."""
+        """Tokens of all sequences that hold the same entries as one; then tokens of single ones."""
         layers = self.sides[0].model.layers
         alike = tuple(
             other for other in range(N_SEQ) if all(p.held[other] == p.held[seq] for p in layers)
@@ -151,7 +151,7 @@ class Histories(RuleBasedStateMachine):
         self.decode_batch(self.batch_of(tokens, outputs))
 
     def batch_of(self, tokens: list[tuple[int, ...]], outputs: int) -> Batch:
-        """Tokens of these sequences, each where the next one belongs."""
+        """Tokens of these sequences, each at the next position of its sequences."""
         batch = Batch()
         past = {seq: self.sides[0].model.seq_pos_max(seq) + 1 for seq in range(N_SEQ)}
         for i, seqs in enumerate(tokens):
@@ -163,7 +163,7 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.layouts == (True,))
     @rule(tokens=st.lists(st.sets(SEQS, min_size=1, max_size=N_SEQ), min_size=1, max_size=3))
     def decode_mixed(self, tokens: list[set[int]]) -> None:
-        """Tokens of any sequences, most of which hold different things."""
+        """Tokens that belong to any sequences, most of which hold different entries."""
         self.decode_tokens([tuple(seqs) for seqs in tokens], -1)
 
     @rule(
@@ -172,7 +172,7 @@ class Histories(RuleBasedStateMachine):
         seqs=st.lists(SEQS | STRANGERS, max_size=2),
     )
     def decode_nonsense(self, token: int, shift: int, seqs: list[int]) -> None:
-        """Behind a good token, one that mostly is not."""
+        """A valid token, and after it one that is invalid in most cases."""
         past = [self.sides[0].model.seq_pos_max(seq) + 1 for seq in range(N_SEQ)]
         batch = Batch()
         if shift % 2 == 0 or seqs:
@@ -187,19 +187,19 @@ class Histories(RuleBasedStateMachine):
         when=st.sampled_from(["before", "after"]),
     )
     def decode_cut_short(self, runs: list[tuple[int, int]], at: int, when: str) -> None:
-        """A batch whose first ubatches run, then one fails."""
+        """A batch of which some ubatches run before one fails."""
         batch = self.batch_of([(seq,) for seq, n in runs for _ in range(n)], -1)
         for side in self.sides:
             side.cut_short(batch, at, when)
 
     def decode_batch(self, batch: Batch) -> None:
         errors = [side.expected(lambda model: model.decode(batch)) for side in self.sides]
-        fits = {side.room_for(batch) for side in self.sides if not any(errors)}
+        fits = {side.fits(batch) for side in self.sides if not any(errors)}
         if len(self.sides) > 1 and "maybe" in fits:
             return
         logits = []
         for side, error in zip(self.sides, errors, strict=True):
-            refused = error is not None or (not any(errors) and side.room_for(batch) == "no")
+            refused = error is not None or (not any(errors) and side.fits(batch) == "no")
             if refused or not (any(errors) or "no" in fits):
                 logits.append(side.decode(batch))
         if len(logits) == 2 and not any(errors) and fits == {"yes"}:
@@ -208,7 +208,7 @@ class Histories(RuleBasedStateMachine):
             self.compare(logits[0], logits[1])
 
     def compare(self, one: np.ndarray, other: np.ndarray) -> None:
-        """Full attention sees the same in both layouts."""
+        """Check that full attention has the same logits in both layouts."""
         if self.kind.windows[0] is None:
             np.testing.assert_allclose(one[:, :N_NAMES], other[:, :N_NAMES], rtol=0, atol=1e-6)
 
@@ -247,7 +247,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(seq=SEQS, part=PARTS)
     def context_shift(self, seq: int, part: tuple[str, int, int]) -> None:
-        """Forget a part and close the gap."""
+        """Remove a part and shift the tokens behind it."""
         start, stop = self.part(seq, part)
         if stop is not None and 0 <= start < stop and not self.kind.recurrent:
             self.do(
