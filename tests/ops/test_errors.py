@@ -46,7 +46,7 @@ def i32(*ne: int) -> Tensor:
     return blank("i32", *ne)
 
 
-def turned(*ne: int, type: str = "f32") -> Tensor:
+def transposed(*ne: int, type: str = "f32") -> Tensor:
     """Rows that are not contiguous; ne as given."""
     return ops.transpose(blank(type, ne[1], ne[0], *ne[2:]))
 
@@ -80,7 +80,10 @@ BROKEN: list[tuple[Callable[[], Tensor], str]] = [
     (lambda: ops.view_1d(blank("q8_0", 64), 16, 0), "blocks of 32 elements, a row has 16"),
     (lambda: ops.view_1d(blank("q8_0", 64), 32, 32), "offset is 32: it must be a multiple of q8_0"),
     (lambda: ops.reshape_2d(f32(8), 3, 2), "ne [3, 2] has 6 elements and x has 8: they must be"),
-    (lambda: ops.reshape_1d(turned(4, 2), 8), "x must be contiguous (take ops.cont of it first)"),
+    (
+        lambda: ops.reshape_1d(transposed(4, 2), 8),
+        "x must be contiguous (take ops.cont of it first)",
+    ),
     (lambda: ops.reshape_2d(blank("q8_0", 64), 16, 4), "blocks of 32 elements, a row has 16"),
     (lambda: ops.reshape_2d(f32(8), 0, 8), "ne is [0, 8]"),
     (lambda: ops.permute(f32(8), 0, 1, 2, 2), "axes are [0, 1, 2, 2]: they must be 0, 1, 2 and 3"),
@@ -110,23 +113,23 @@ BROKEN: list[tuple[Callable[[], Tensor], str]] = [
     (lambda: ops.add_id(f32(4, 2, 3), f32(4, 9), i32(3, 2)), "ids must be [2, 3]: one for each"),
     (lambda: ops.sqr(i32(4)), "x must be f32, f16 or bf16"),
     (lambda: ops.clamp(f32(4), 2, 1), "min 2 must not be above max 1"),
-    (lambda: ops.silu(turned(4, 3)), "silu: x is f32 [4, 3]: x must have contiguous rows"),
+    (lambda: ops.silu(transposed(4, 3)), "silu: x is f32 [4, 3]: x must have contiguous rows"),
     # gated
     (lambda: ops.swiglu(blank("bf16", 4)), "swiglu: a is bf16 [4]: a must be f32 or f16"),
-    (lambda: ops.swiglu(turned(4, 3)), "a must have contiguous rows"),
+    (lambda: ops.swiglu(transposed(4, 3)), "a must have contiguous rows"),
     (lambda: ops.swiglu(f32(5)), "a's rows must split in halves, they have 5 columns"),
     (lambda: ops.swiglu_split(f32(4), f32(5)), "a and b must have the same shape and type"),
     (lambda: ops.swiglu_split(f32(4), f16(4)), "a and b must have the same shape and type"),
-    (lambda: ops.swiglu_split(f32(4, 3), turned(4, 3)), "b must have contiguous rows"),
+    (lambda: ops.swiglu_split(f32(4, 3), transposed(4, 3)), "b must have contiguous rows"),
     (
         lambda: ggmlpy.ops.glu.Swiglu(swapped=True).node(f32(4), f32(4)),
         "swapped is for one input: give a and b in the other order",
     ),
     # normalisations
     (lambda: ops.rms_norm(f16(4), 1e-5), "x must be f32 with contiguous rows"),
-    (lambda: ops.norm(turned(4, 3), 1e-5), "x must be f32 with contiguous rows"),
-    (lambda: ops.l2_norm(turned(4, 3), 1e-5), "x must be f32 with contiguous rows"),
-    (lambda: ops.group_norm(turned(4, 3), 1, 1e-5), "x must be f32 and contiguous"),
+    (lambda: ops.norm(transposed(4, 3), 1e-5), "x must be f32 with contiguous rows"),
+    (lambda: ops.l2_norm(transposed(4, 3), 1e-5), "x must be f32 with contiguous rows"),
+    (lambda: ops.group_norm(transposed(4, 3), 1, 1e-5), "x must be f32 and contiguous"),
     (lambda: ops.group_norm(f32(4, 3, 6), 7, 1e-5), "n_groups is 7: it must be 1 to 6"),
     # products
     (
@@ -134,7 +137,7 @@ BROKEN: list[tuple[Callable[[], Tensor], str]] = [
         "mul_mat: weight is f16 [14, 4], x is f32 [4, 7]: first dimensions 14 and 4 differ",
     ),
     (lambda: ops.mul_mat(i32(4, 3), f32(4)), "the weight must be quantised, f32, f16 or bf16"),
-    (lambda: ops.mul_mat(turned(4, 3), f32(4)), "the weight must have contiguous rows"),
+    (lambda: ops.mul_mat(transposed(4, 3), f32(4)), "the weight must have contiguous rows"),
     (lambda: ops.mul_mat(f32(4, 3), i32(4)), "x must be f32, f16 or bf16"),
     (
         lambda: ops.mul_mat(f32(4, 3, 2), f32(4, 1, 3)),
@@ -156,13 +159,16 @@ BROKEN: list[tuple[Callable[[], Tensor], str]] = [
         lambda: ops.get_rows(f32(4, 3), f32(2)),
         "get_rows: x is f32 [4, 3], ids is f32 [2]: ids must",
     ),
-    (lambda: ops.get_rows(turned(4, 3), i32(2)), "x must have contiguous rows"),
+    (lambda: ops.get_rows(transposed(4, 3), i32(2)), "x must have contiguous rows"),
     (lambda: ops.get_rows(blank("i8", 4, 3), i32(2)), "x must be floats or i32"),
     (lambda: ops.get_rows(f32(4, 3, 2), i32(2)), "ids must be [2, 2, 1]: a list for every matrix"),
     (lambda: ops.set_rows(f32(4, 9), i32(4, 2), i32(2)), "x must be f32 or f16"),
     (lambda: ops.set_rows(f32(4, 9), f32(4, 2), f32(2)), "ids must be i64 or i32"),
     (lambda: ops.set_rows(blank("iq2_xs", 256, 9), f32(256, 2), i32(2)), "dst must be of a float"),
-    (lambda: ops.set_rows(f32(4, 9), turned(4, 2), i32(2)), "x and dst must have contiguous rows"),
+    (
+        lambda: ops.set_rows(f32(4, 9), transposed(4, 2), i32(2)),
+        "x and dst must have contiguous rows",
+    ),
     (lambda: ops.set_rows(f32(5, 9), f32(4, 2), i32(2)), "dst must be [4, 9, 1, 1]: like x but"),
     (lambda: ops.set_rows(f32(4, 9), f32(4, 2), i32(3)), "ids must have 2 entries, one for each"),
     (
@@ -171,7 +177,7 @@ BROKEN: list[tuple[Callable[[], Tensor], str]] = [
     ),
     # rope
     (lambda: rope(i32(8, 1, 3), i32(3), None, 8, 0), "x must be f32 or f16"),
-    (lambda: rope(turned(8, 2, 3), i32(3), None, 8, 0), "x must have contiguous rows"),
+    (lambda: rope(transposed(8, 2, 3), i32(3), None, 8, 0), "x must have contiguous rows"),
     (lambda: rope(f32(8, 1, 3), i32(3), None, 7, 0), "n_dims is 7: it must be even, 2 to 8"),
     (lambda: rope(f32(8, 1, 3), i32(3), None, 10, 0), "n_dims is 10: it must be even, 2 to 8"),
     (
@@ -220,7 +226,7 @@ BROKEN: list[tuple[Callable[[], Tensor], str]] = [
     # softmax
     (lambda: ops.soft_max(f16(4)), "soft_max: x is f16 [4]: x must be f32 and contiguous"),
     (lambda: ops.soft_max_ext(f32(4), i32(4), 1, 0), "mask must be f16 or f32"),
-    (lambda: ops.soft_max_ext(f32(4, 2), turned(4, 2), 1, 0), "mask must be contiguous"),
+    (lambda: ops.soft_max_ext(f32(4, 2), transposed(4, 2), 1, 0), "mask must be contiguous"),
     (lambda: ops.soft_max_ext(f32(4), f16(5), 1, 0), "dimension 0 of mask must be 4, one for each"),
     (
         lambda: ops.soft_max_ext(f32(4, 3), f16(4, 2), 1, 0),
@@ -247,7 +253,7 @@ BROKEN: list[tuple[Callable[[], Tensor], str]] = [
     (lambda: flash(f32(8, 3, 4), i32(8, 5, 2), f16(8, 5, 2)), "k must be of a float type or quant"),
     (lambda: flash(f32(8, 3, 4), f16(8, 5, 2), i32(8, 5, 2)), "v must be of a float type or quant"),
     (
-        lambda: flash(f32(8, 3, 4), f16(8, 5, 2), turned(8, 5, 2, type="f16")),
+        lambda: flash(f32(8, 3, 4), f16(8, 5, 2), transposed(8, 5, 2, type="f16")),
         "rows of q, k and v must be contiguous",
     ),
     (lambda: flash(f32(8, 3, 4), f16(9, 5, 2), f16(8, 5, 2)), "head sizes of q and k, 8 and 9"),
@@ -286,7 +292,7 @@ BROKEN: list[tuple[Callable[[], Tensor], str]] = [
     (lambda: ops.argsort_top_k(f32(4), 0), "k is 0: it must be 1 to 4, the columns"),
     # recurrent layers and pooling
     (lambda: ops.ssm_conv(f16(9, 3), f32(4, 3)), "x and kernel must be f32"),
-    (lambda: ops.ssm_conv(turned(9, 3), f32(4, 3)), "x and kernel must have contiguous rows"),
+    (lambda: ops.ssm_conv(transposed(9, 3), f32(4, 3)), "x and kernel must have contiguous rows"),
     (lambda: ops.ssm_conv(f32(9, 3, 1, 2), f32(4, 3)), "x must have at most 3 dimensions"),
     (lambda: ops.ssm_conv(f32(9, 3), f32(4, 3, 2)), "kernel must have at most 2 dimensions"),
     (lambda: ops.ssm_conv(f32(9, 3), f32(4, 2)), "dimension 1 of x and kernel, 3 and 2, must be"),
