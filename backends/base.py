@@ -48,8 +48,8 @@ class Plan(ABC):
         """
 
     def check(self) -> None:  # noqa: B027  (a backend may raise them in synchronize instead)
-        """Raise the error of a completed run: IndexOutOfRange, which names the node, where an
-        index tensor points outside what it indexes. Call it after `Backend.synchronize`."""
+        """Raise the error of a completed run: IndexOutOfRange, which names the node, if an index
+        tensor has a value out of range. Call it after `Backend.synchronize`."""
 
 
 class Backend(ABC):

@@ -54,10 +54,10 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _unraisable(error: sys.UnraisableHookArgs) -> None:
-    """Deliver an interrupt again that came inside a finalizer, where Python drops exceptions.
+    """Send an interrupt again that was raised in a finalizer, where Python drops exceptions.
 
-    A generator that is closed before its end is one. Another thread sends it, as a signal that came
-    while this function runs would be dropped too.
+    Closing a generator before its end is one. Another thread sends the signal, since one that
+    arrives while this function runs would be dropped too.
     """
     if not issubclass(error.exc_type, KeyboardInterrupt):
         sys.__unraisablehook__(error)

@@ -3,7 +3,7 @@
     GgmlpyError
     ├── ArgumentError (TypeError, ValueError)  an argument of another type, or out of its range
     ├── ShapeError (ValueError)          a tensor's shape, type or strides do not fit the op
-    ├── IndexOutOfRange (IndexError)     an index tensor points outside what it indexes
+    ├── IndexOutOfRange (IndexError)     an index tensor has a value out of range
     ├── FileError (ValueError)           a file cannot be used
     │   ├── MissingFile (FileNotFoundError)  there is no such file, or it is a folder
     │   ├── GGUFError                    not a GGUF file, or a damaged one
@@ -17,7 +17,7 @@
     │   └── KernelError                  no backend has a kernel for a node
     ├── AllocationError (MemoryError)    there is not enough memory
     ├── BadBatch (ValueError)            tokens that do not fit the vocabulary, context or memory
-    ├── WriteError (ValueError)          a node would write into a weight, or what it also reads
+    ├── WriteError (ValueError)          a node would write into memory that it must not change
     └── CacheFull (RuntimeError)         the KV cache has no free cells for the batch
 
 ArgumentError and BadBatch are siblings. A wrong argument of a function (a size, a sequence that
@@ -47,7 +47,7 @@ class ShapeError(GgmlpyError, ValueError):
 
 
 class IndexOutOfRange(GgmlpyError, IndexError):
-    """An index tensor points outside what it indexes."""
+    """A value of an index tensor is negative, or not below the size of the indexed dimension."""
 
 
 class FileError(GgmlpyError, ValueError):
@@ -107,4 +107,4 @@ class CacheFull(GgmlpyError, RuntimeError):
 
 
 class WriteError(GgmlpyError, ValueError):
-    """A node would write into a weight, into read-only memory, or into what it also reads."""
+    """A node would write into a weight, read-only memory, or memory that it also reads."""

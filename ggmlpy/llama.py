@@ -199,7 +199,10 @@ class Llama(Completions):
     # --- tokens and logits ---
 
     def tokenize(self, text: str | bytes, add_bos: bool = True, special: bool = False) -> list[int]:
-        """The token ids of a text, or of its bytes in UTF-8. `special` parses control tokens."""
+        """The token ids of a text, or of its bytes in UTF-8. `special` parses control tokens.
+
+        Raises TokenizerError for text that cannot be tokenized.
+        """
         if isinstance(text, bytes):
             text = text.decode("utf-8", errors="replace")
         return self.tokenizer.encode(text, add_bos=add_bos, special=special)

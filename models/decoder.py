@@ -24,7 +24,7 @@ from ggmlpy.models.weights import Weights
 
 
 class Mixer(Protocol):
-    """The part of a layer that combines tokens: attention, or what replaces it."""
+    """The part of a layer that combines tokens, such as attention or a convolution."""
 
     def __call__(self, x: Tensor, inputs: GraphInputs, /) -> Tensor:
         """x [E, T] -> [E, T]"""

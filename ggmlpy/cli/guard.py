@@ -81,7 +81,7 @@ def _usage_text(error: click.UsageError) -> str:
 def complain(kind: str, message: str) -> None:
     """`ggmlpy: error: message` (or warning) on stderr, in one line.
 
-    Of a message with several lines, such as a compiler's, the first says where and the last what.
+    Of a message with several lines, such as a compiler's, the first and the last are shown.
     """
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     text = printable(" ".join(dict.fromkeys([*lines[:1], *lines[-1:]])))

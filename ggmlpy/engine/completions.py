@@ -150,17 +150,17 @@ class Completions:
         """
         if isinstance(prompts, str | bytes):
             raise ArgumentError("generate: prompts is one text: it must be a list of texts")
-        asked = []
+        requests = []
         for i, prompt in enumerate(prompts):
             try:
                 if isinstance(prompt, Request):
-                    asked.append((prompt, self._form(options["model"], len(prompt.prompt))))
+                    requests.append((prompt, self._form(options["model"], len(prompt.prompt))))
                 else:
-                    asked.append(self._text_request(prompt, options))
-                self._engine.check(asked[-1][0])
+                    requests.append(self._text_request(prompt, options))
+                self._engine.check(requests[-1][0])
             except BadBatch as error:
                 raise BadBatch(f"prompts[{i}]: {error}") from None
-        return self._collect_all(asked)
+        return self._collect_all(requests)
 
     @overload
     def create_chat_completion(
@@ -300,10 +300,10 @@ class Completions:
             print(self.timings, file=sys.stderr)
         return result
 
-    def _collect_all(self, asked: list[tuple[Request, TextForm]]) -> Chunks:
-        answers = self._answers.follow_all([request for request, _ in asked])
+    def _collect_all(self, requests: list[tuple[Request, TextForm]]) -> Chunks:
+        answers = self._answers.follow_all([request for request, _ in requests])
         with closing(answers):
-            for pieces, (_, form) in zip(answers, asked, strict=True):
+            for pieces, (_, form) in zip(answers, requests, strict=True):
                 yield collect(pieces, form)
 
 

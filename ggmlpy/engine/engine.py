@@ -79,8 +79,8 @@ class Engine:
 
         With `reader` the pieces go to it and are not returned by `step`. Raises BadBatch for a
         prompt that is empty, has a token outside the vocabulary or does not fit the context,
-        SamplingError for bad stop strings or biases of unknown tokens, ArgumentError for what is no
-        request.
+        SamplingError for bad stop strings or biases of unknown tokens, ArgumentError for a request
+        that is not a Request.
         """
         sequence = self._sequence(request, reader)
         for token in request.prompt:

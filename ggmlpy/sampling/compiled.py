@@ -81,7 +81,7 @@ class CompiledChain:
         return CompiledChain(filters) if len(keeps) <= 1 else None
 
     def is_of(self, filters: Sequence[Filter]) -> bool:
-        """Whether these are the filters that it was made of, so that the list was not changed."""
+        """Whether these are the chain's filters, unchanged since it was made."""
         mine = self._filters
         return len(filters) == len(mine) and all(map(is_, filters, mine))
 

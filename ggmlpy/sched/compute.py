@@ -80,7 +80,7 @@ def compute(
     pin: Pin | None = None,
     passes: str | Sequence[str] | None = None,
 ) -> NDArray[Any] | list[NDArray[Any]]:
-    """Compute tensors: the values of one, or a list with those of several or of a list.
+    """Compute tensors and return their values: an array, or a list for several or for a list.
 
     Values are in numpy order (`ne` reversed, trailing ones left out), bf16 and quantised types as
     f32. They stay with the tensors, for `Tensor.numpy` and `Tensor.tobytes`.

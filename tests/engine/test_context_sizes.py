@@ -281,7 +281,9 @@ def test_compute_memory_is_what_runs_take(path: Path) -> None:
             context.clear()
             context.decode([7] * llm.n_ctx_seq(), all_logits=True)
             assert context.compute_bytes == taken
-            used = max(p.executable.allocation.arena_bytes[HOST] for p in context.plans.plans.values())
+            used = max(
+                p.executable.allocation.arena_bytes[HOST] for p in context.plans.plans.values()
+            )
             assert used == most["host"] or (is_mixed and used < most["host"])
 
 
