@@ -1,22 +1,23 @@
-"""Many sequences writing at growing depth: a cache for each against one for all, beside llama.cpp.
+"""Decoding many sequences at growing depth, by cache layout, compared with llama.cpp.
 
     python benchmarks/depth.py model.gguf --peer ~/llama/bin/python
     python benchmarks/depth.py model.gguf --sequences 8 --depths 0,4096 --type-k q8_0 --type-v q8_0
 
-Every sequence holds `depth` tokens of its own, as if none shared anything, and writes one more a
-step. The cache may lie in three ways:
+Every sequence holds `depth` tokens of its own, none of them shared, and decodes one more per step.
+There are three layouts of the cache:
 
   split        a stream for each sequence
-  unified      one stream for all; each sequence's tokens in one piece, as prompts leave them
-  interleaved  one stream for all; a token of each sequence, then the next of each, as sequences
-               leave them that have all been written side by side (ggmlpy only: llama.cpp puts a
-               state into an empty cache in one piece)
+  unified      one stream for all; the tokens of a sequence are contiguous, as after prompts
+  interleaved  one stream for all; a token of each sequence, then the next of each, as after
+               sequences that were decoded together (ggmlpy only: llama.cpp loads a state into
+               contiguous cells of an empty cache)
 
-A prompt is run once in each layout; what it leaves fills all sequences. "floors" is a step's time
-in units of what reading all weights, and K and V of every sequence, once takes at the bandwidth
-that numpy reads memory with in the same run; "/ split" is it in units of the split cache's step.
-An advantage above 1 says that ggmlpy is faster. Each figure is the median of all steps of --rounds
-rounds, the engines in turns; nothing is sampled. For the peer's Python see vs_llama_cpp.py.
+A prompt is run once in each layout, and its cells are copied to all sequences. "floors" is the time
+of a step in units of the time that reading all weights, and K and V of every sequence, would take
+at the bandwidth of numpy in the same run; "/ split" is it in units of a step of the split cache.
+With an advantage above 1 ggmlpy is faster. Each figure is the median of all steps of --rounds
+rounds, in which the engines alternate; nothing is sampled. For the peer's Python see
+vs_llama_cpp.py.
 """
 
 from __future__ import annotations

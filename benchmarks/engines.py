@@ -1,4 +1,4 @@
-"""Engines side by side, each in its own process: who is measured runs, the others sleep.
+"""Engines in processes of their own: while one of them is measured, the others sleep.
 
 with EngineProcess.ours() as a, EngineProcess.peer(python) as b:
     for seconds in in_turns([a, b], 3, lambda engine: engine.prompt(512)): …
@@ -81,7 +81,7 @@ class EngineProcess:
 
     @property
     def idle_share(self) -> float:
-        """How much of a core the process used while others had their turn."""
+        """The share of a core that the process used while others were measured."""
         return self._idle_cpu_s / self._idle_s if self._idle_s else 0.0
 
     # --- what an engine does: see worker.Engine ---

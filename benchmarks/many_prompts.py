@@ -1,11 +1,11 @@
-"""Many prompts of mixed length: together on a few sequences, against one after the other.
+"""Many prompts of mixed length: together on a few sequences, compared with one after the other.
 
     python benchmarks/many_prompts.py [model.gguf] [--prompts 200] [--sequences 8] [--save]
 
 The sequences share a cache that is too small for all of them at full length, so some are preempted
-and come back. Each layout runs in a process of its own, for its peak of resident memory. The
-likeliest token is always taken; texts may differ only where two tokens are as good as equal, since
-a shared cache may add up the same numbers in another order. Prints a table; --save writes
+and swapped in again. Each setup runs in a process of its own, for its peak of resident memory.
+Sampling is greedy; texts may differ only where two tokens are almost equally likely, since sums
+over a shared cache may have another order. Prints a table; --save writes
 benchmarks/results/many_prompts.json.
 """
 

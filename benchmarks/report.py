@@ -1,4 +1,4 @@
-"""What surrounds the figures of a benchmark: machine, progress, doubts, files."""
+"""Reports of benchmarks: the machine, progress, warnings about other load, files of results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rich.table import Table
 from benchmarks.engines import ROOT, EngineProcess
 
 RESULTS = Path(__file__).parent / "results"
-BUSY_LOAD = 0.5  # processes that want a core: with more of them this machine is not quiet
+BUSY_LOAD = 0.5  # the load average above which the machine is not idle
 AWAKE_SHARE = 0.02  # of a core: what an engine that sleeps uses less of
 
 MIN_WIDTH = 110  # of a table, where the output is no terminal

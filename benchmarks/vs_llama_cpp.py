@@ -1,11 +1,11 @@
-"""ggmlpy and llama.cpp in turns, in one run, on the same files with the same threads.
+"""ggmlpy and llama.cpp alternately, in one run, on the same files with the same threads.
 
     python benchmarks/vs_llama_cpp.py --peer ~/llama/bin/python
     python benchmarks/vs_llama_cpp.py --peer … --model Gemma-3-1B --types q4_0 --only decode,prompt
 
-The peer is llama.cpp as llama-cpp-python brings it, in a Python of its own; nothing of ggmlpy has
-to be installed there. To be a fair one it has to be compiled for the machine, as here for AVX-512
-(GGML_NATIVE=ON would add AMX, where some releases die of an illegal instruction):
+The peer is the llama.cpp of llama-cpp-python, in a Python environment of its own, in which ggmlpy
+need not be installed. For a fair comparison compile it for the machine, as here for AVX-512
+(GGML_NATIVE=ON would add AMX, with which some releases crash on an illegal instruction):
 
     python -m venv ~/llama
     export CMAKE_ARGS="-DGGML_NATIVE=OFF -DGGML_AVX512=ON -DGGML_AVX512_VBMI=ON
@@ -15,19 +15,19 @@ to be installed there. To be a fair one it has to be compiled for the machine, a
 Models of real shapes with random weights are made when they are first needed, and kept in --models.
 
   load      files in the page cache: from opening the file to the first token's logits, and the
-            most memory that the process had after a prompt, also in units of what file, cache
-            and graphs take
+            peak memory of the process after a prompt, also in units of the sizes of file, cache
+            and graphs
   prompt    a prompt of --prompt-tokens, llama-bench's pp512
-  decode    --decode-tokens written one by one from an empty cache, llama-bench's tg128
+  decode    --decode-tokens decoded one by one from an empty cache, llama-bench's tg128
   streams   a token a step for each of --streams sequences, each with a cache of its own and
             --stream-depth tokens in it, llama-batched-bench's S_TG
 
-Each test is done --repeat times, one engine after the other (A B A B …): prompts and streams while
-the other engine sleeps, load and decode in a fresh process each time, because how fast weights can
-be read depends on where in memory they have come to lie. The table gives medians; an advantage
-above 1 says that ggmlpy is better. Nothing is sampled. "ceiling" is what reading weights and cache
-once a step would allow at the bandwidth that numpy reads memory with in the same run, "GB/s" what
-ggmlpy read of them, also as a share of that.
+Each test is repeated --repeat times, one engine after the other (A B A B …): prompts and streams
+while the other engine sleeps, load and decode in a fresh process each time, because the speed of
+reading weights depends on their physical memory. The table gives medians; with an advantage above 1
+ggmlpy is better. Nothing is sampled. "ceiling" is the rate at which weights and cache could be read
+once a step, at the bandwidth of numpy in the same run; "GB/s" is what ggmlpy reads, also as a share
+of that bandwidth.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ def nmse(a: Floats, b: Floats) -> float:
 
 
 class FreshProcesses:
-    """The tests that are done in one, each time: loading and writing."""
+    """The tests that run in a fresh process each time: load and decode."""
 
     def __init__(self, path: Path, settings: Settings) -> None:
         self.path = path
@@ -212,7 +212,7 @@ class FreshProcesses:
         self.logits_nmse: float | None = None
 
     def run(self, peer: str | None, backend: str) -> list[Figure]:
-        """In turns; one of each before, which brings the file into the page cache."""
+        """Run the engines alternately, after one run of each that fills the page cache."""
         tests = [test for test in ("load", "decode") if test in self.settings.tests]
         if not tests:
             return []
@@ -359,7 +359,7 @@ def model_files(options: argparse.Namespace) -> Iterator[Path]:
 
 
 def run(path: Path, settings: Settings, options: argparse.Namespace) -> None:
-    """All tests on one file: shown, and kept if that is wished."""
+    """Run all tests on one file, show the results, and save them if the options say so."""
     engines: list[EngineProcess] = []
     try:
         engines.extend(started(options.peer, options.backend))

@@ -1,14 +1,14 @@
-"""An engine in a process of its own: it does what the benchmark asks, and sleeps in between.
+"""An engine in a process of its own, which answers requests of a benchmark.
 
     -> {"do": "decode", "with": {"n_seqs": 8, "n_steps": 16}}          a line on stdin
     <- {"value": [0.051, …], "cpu_s": [1.52, 2.94]}                    a line on stdout
     <- {"error": "…", "cpu_s": […]}                                    where it failed
 
-An answer comes when the engine's threads have gone to sleep. `cpu_s` is the CPU time that the
-process had used before the call and by then: what it uses until the next call, it takes from
-whoever is measured meanwhile.
+The answer is sent when the engine's threads sleep. `cpu_s` is the CPU time of the process before
+the call and at the answer; what the process uses until the next call disturbs the measurement of
+other engines.
 
-This file needs nothing but Python, because the other engine's interpreter runs it too.
+This file needs only the standard library, because the other engine's interpreter runs it too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ N_BATCH = 2048
 N_UBATCH = 512
 
 # Before an answer: idle threads spin for some milliseconds before they sleep (llama.cpp's OpenMP
-# for 8, ggmlpy's for 0.2), and would do so in the other engine's turn.
+# for 8, ggmlpy's for 0.2), and would do so while the other engine is measured.
 SETTLE_S = 0.05
 
 
@@ -39,16 +39,16 @@ class Engine(Protocol):
         """Open a model, weights and vocabulary; the time that took."""
 
     def first_token(self, path: str, n_threads: int, n_ctx: int) -> float:
-        """Open a model and a context for one sequence, and run a token: the time that took, of a
-        process that has done nothing before but import what it needs."""
+        """Open a model and a context for one sequence, and run a token, in a process that has only
+        imported its modules. Returns the seconds that this took."""
 
     def open(self, n_ctx: int, n_seq_max: int, kv_unified: bool, type_k: str, type_v: str) -> float:
-        """A context for `n_seq_max` sequences, in place of the one before; the time that took."""
+        """Replace the context by one for `n_seq_max` sequences. Returns the seconds taken."""
 
     def prepare(self, depths: list[int]) -> None:
-        """Run a prompt in this context, and keep what it has left in the cache at each length.
+        """Run a prompt in this context, and keep the contents of the cache at these lengths.
 
-        `decode` at these depths fills its sequences with that, until the next context.
+        `decode` at these depths starts from them, until the next context is opened.
         """
 
     def prompt(self, n_tokens: int) -> float:
@@ -57,18 +57,18 @@ class Engine(Protocol):
     def decode(
         self, n_seqs: int, n_steps: int, depth: int, n_warm: int, interleaved: bool
     ) -> list[float]:
-        """The steps of sequences that hold `depth` tokens each, in a cache that is else empty.
+        """Seconds of each step of sequences that hold `depth` tokens, in an otherwise empty cache.
 
-        A step is one more token of every sequence. `n_warm` steps before are not timed.
-        `interleaved` puts the tokens of all sequences in turns in one stream, as they come to lie
-        when they are written side by side; else each sequence's are in one piece.
+        A step decodes one more token of every sequence. `n_warm` steps before are not timed.
+        `interleaved` alternates the tokens of all sequences in one stream, as after decoding them
+        together; otherwise the tokens of a sequence are contiguous.
         """
 
     def logits(self) -> str:
         """Of the last token of the prompt that was run last: f32 in hexadecimal digits."""
 
     def resident_bytes(self) -> dict[str, int]:
-        """The most memory that the process had, and what the engine knows of its parts."""
+        """The peak resident memory of the process, and the parts of it that the engine reports."""
 
 
 def random_tokens(n_vocab: int, n_rows: int, n: int) -> list[list[int]]:

@@ -1,10 +1,10 @@
-"""A backend with memory of its own: what a device must bring, and a model that runs on it.
+"""A backend with memory of its own, and a model that runs on it.
 
 python examples/a_backend_of_your_own.py [model.gguf]
 
-The device here keeps its bytes in a bytearray and computes by the ops' numpy references, so the
-file is about the contract alone. `backends/mock` is the same with a queue that runs late, and
-checks what waits for what.
+The device stores its bytes in a bytearray and computes with the ops' numpy references, so this file
+shows the interface alone. `backends/mock` also has a queue that delays work, and checks the order
+of accesses.
 """
 
 import itertools
@@ -20,7 +20,7 @@ from ggmlpy.backends.step import Step
 from ggmlpy.graph.buffer import Buffer, BufferType, Bytes
 from ggmlpy.runtime.context import Context
 
-addresses = itertools.count(1 << 48, 1 << 40)  # the device's own, which no one dereferences
+addresses = itertools.count(1 << 48, 1 << 40)  # of the device; the host never dereferences them
 
 
 class DeviceMemory(BufferType):
@@ -34,7 +34,7 @@ class DeviceMemory(BufferType):
 
 
 class DeviceBuffer(Buffer):
-    """Two methods are enough: clears, copies and rows are made of them."""
+    """Only `read` and `write` are required: the other methods of Buffer use them."""
 
     def __init__(self, type: BufferType, n_bytes: int) -> None:
         super().__init__(type, n_bytes, next(addresses))
@@ -48,7 +48,7 @@ class DeviceBuffer(Buffer):
 
 
 class ToyBackend(Backend):
-    """Says what it runs, and makes plans of it. Weights and states come to its memory by itself."""
+    """Supports most ops. Weights and states are placed in its memory without further code."""
 
     name = "toy"
 

@@ -1,4 +1,4 @@
-"""Load a GGUF file and print text as it is made.
+"""Load a GGUF file and print text as it is generated.
 
 python examples/stream_text.py [model.gguf] [prompt]
 """
