@@ -10,7 +10,7 @@ from ggmlpy.memory.batch import Batch, check_shared, split
 from ggmlpy.memory.ubatch import SegmentShape, UBatch
 
 
-def arranged(seq_of_token: list[int], unified: bool) -> UBatch:
+def ubatch_of(seq_of_token: list[int], unified: bool) -> UBatch:
     """The one ubatch of tokens of these sequences, each sequence's positions from 0 on."""
     batch = Batch()
     for i, seq in enumerate(seq_of_token):
@@ -20,7 +20,7 @@ def arranged(seq_of_token: list[int], unified: bool) -> UBatch:
 
 
 def test_streams_of_their_own_attend_side_by_side_where_they_are_neighbours() -> None:
-    made = arranged([3, 1, 2, 5, 3], unified=False)
+    made = ubatch_of([3, 1, 2, 5, 3], unified=False)
     assert made.places == [1, 2, 3, 0, 4]
     assert made.segments == (SegmentShape(2, 1, 2), SegmentShape(1, 5, 1), SegmentShape(2, 3, 1))
     assert [[e.seqs.tolist() for e in equal] for equal in made.members] == [[[1, 2]], [[5]], [[3]]]
@@ -32,7 +32,7 @@ def test_streams_of_their_own_attend_side_by_side_where_they_are_neighbours() ->
 
 
 def test_a_shared_stream_is_one_segment_of_runs_of_some_lengths() -> None:
-    made = arranged([3, 1, 2, 5, 3], unified=True)
+    made = ubatch_of([3, 1, 2, 5, 3], unified=True)
     assert made.segments == (SegmentShape(5),)
     ((short, long),) = made.members
     assert (short.first, short.stop, short.seqs.tolist()) == (0, 3, [1, 2, 5])
