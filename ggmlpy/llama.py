@@ -46,7 +46,8 @@ class Llama(Completions):
     Prompts reuse a prefix that the memory already holds. Methods may be called from several
     threads; requests run together as far as sequences allow.
 
-    Raises FileError, Unsupported, BackendError or ArgumentError if the model cannot be loaded.
+    Raises FileError, TokenizerError, Unsupported, BackendError, AllocationError or ArgumentError if
+    the model cannot be loaded.
     """
 
     @checked

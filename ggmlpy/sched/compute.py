@@ -90,7 +90,7 @@ def compute(
     n_threads  CPU threads; None: one per core
     pin        a function from a node to the name of the backend that must run it, or None
     passes     passes that may fuse nodes, by name, "all" or "none"; None: those of GGMLPY_PASSES,
-               or else all. The bits of results are the same
+               or else all. They do not change the bits of results
 
     Raises ArgumentError for an argument that is not a tensor and for an unknown pass, BackendError
     for a backend that is not installed, KernelError for a node that no backend supports, WriteError
