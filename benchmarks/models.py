@@ -49,7 +49,7 @@ class ModelShape:
     biases: bool = False  # of q, k and v
     qk_norm: bool = False
     post_norms: bool = False
-    llama3_factors: bool = False  # of the rotation's frequencies
+    llama3_factors: bool = False  # frequency factors of rope
     linear_scaling: float = 1.0
     window: int = 0
     attention_layers: tuple[int, ...] | None = None  # the others are short convolutions
@@ -417,13 +417,13 @@ def _scaled(blocks: Bytes, type: TensorType, d: float) -> Bytes:
 
 
 def _llama3_factors(shape: ModelShape) -> NDArray[np.float32]:
-    """What Llama 3.2 divides its frequencies by: 32 for slow ones, 1 for fast ones, a ramp between.
+    """Llama 3.2's frequency factors: 32 for slow ones, 1 for fast ones, a ramp between.
 
-    Slow and fast are less than 1 and more than 4 turns in 8192 tokens.
+    Slow and fast are less than 1 and more than 4 rotations in 8192 tokens.
     """
     exponents = np.arange(0, shape.n_embd_head, 2) / shape.n_embd_head
-    turns = 8192 / (2 * math.pi * shape.freq_base**exponents)
-    ramp = np.clip((turns - 1) / (4 - 1), 0, 1)
+    rotations = 8192 / (2 * math.pi * shape.freq_base**exponents)
+    ramp = np.clip((rotations - 1) / (4 - 1), 0, 1)
     return (1 / ((1 - ramp) / 32 + ramp)).astype(np.float32)
 
 

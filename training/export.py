@@ -4,7 +4,7 @@
         --out ggmlpy/data/stories.gguf
 
 Q and K need no permutation: the model was trained with llama.cpp's normal rotary mode, which
-turns the pairs (2i, 2i + 1). There is no output.weight: llama.cpp then uses token_embd.weight.
+rotates the pairs (2i, 2i + 1). There is no output.weight: llama.cpp then uses token_embd.weight.
 """
 
 import argparse

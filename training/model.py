@@ -1,6 +1,6 @@
-"""The llama architecture in PyTorch, laid out the way llama.cpp reads it from a GGUF file.
+"""The llama architecture in PyTorch, with the conventions of llama.cpp's GGUF files.
 
-Weights are named after the GGUF tensors they become. Rotary embedding turns the pairs
+Weights are named after the GGUF tensors they become. Rotary embedding rotates the pairs
 (2i, 2i + 1) of a head ("normal" mode), so Q and K are written without any permutation. The
 output matrix is the token embedding: the file then holds no ``output.weight``.
 
