@@ -1,4 +1,4 @@
-"""Options of pytest here: `--placement`, and both cores for the whole suite."""
+"""Options of pytest: `--placement`, and a process per core for the whole suite."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`pytest --placement mock:half tests/engine` runs models with layers on the device for tests.
 
 mock        everything on the mock device, without any other backend
-mock:N      the last N layers on it, "half" or "all" of them; the rest where the test wants it
+mock:N      the last N layers on it, "half" or "all" of them; the rest on the test's backends
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ggmlpy.sched.placement import ALL
 
 
 def install(placement: str) -> None:
-    """Give every context the device, in front of the backends that its test wants."""
+    """Insert the device before the backends of every context."""
     name, _, n_layers = placement.partition(":")
     if name != "mock" or n_layers not in ("", "half", "all", *map(str, range(1000))):
         raise pytest.UsageError(f"--placement is {placement}: it must be mock, mock:N, half or all")
