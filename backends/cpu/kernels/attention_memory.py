@@ -1,0 +1,115 @@
+"""The memory that attention works in: a thread's scratch memory, and states.
+
+Scratch memory of a thread:
+
+    cells    i32 [n_kv]             the visible cells of a query
+    k_rows   i64 [64]               offsets of the group's rows of K
+    v_rows   i64 [64]               offsets of the group's rows of V
+    k_f32    i64 [16]               offsets of rows of K within `f32_rows`
+    v_f32    i64 [16]               offsets of rows of V within `f32_rows`
+    bias     f32 [64]               the mask's values for the group
+    folds    f32 [4, 4, 16]         products of a block of heads with 16 cells, partly reduced
+    weights  f32 [heads, 64]        scores, then exp(score - maximum)
+    f32_rows f32 [16, max(D, Dv)]   rows of K, then of V, converted to f32
+    q        f32 [heads, D]         D, Dv and heads rounded up to whole vectors and blocks
+    states   2 x State              the total so far, and the current chunk
+
+A state holds the running softmax of some heads, before it is normalised:
+
+    acc      f32 [heads, Dv]        sums of exp(score - maximum) * V
+    sums     f32 [heads, 16]        sums of exp(score - maximum), lane by lane
+    maxima   f32 [heads]            the largest score so far
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ggmlpy.backends.cpu.kernel import Int, Record, inline
+from ggmlpy.backends.cpu.simd.memory import store_i64
+
+GROUP = 64  # visible cells that one update of the softmax takes
+SUBGROUP = 16  # cells whose rows are converted to f32, or multiplied with q, at a time
+FOLD_BYTES = 256  # of a head: the partly reduced products with SUBGROUP cells
+_STATE_BYTES_A_HEAD = 64 + 4  # besides acc: sums, maximum
+
+
+class State(NamedTuple):
+    """Addresses of the parts of a state."""
+
+    acc: Int
+    sums: Int
+    maxima: Int
+
+
+class Scratch(NamedTuple):
+    """Addresses in a thread's scratch memory."""
+
+    k_rows: Int
+    v_rows: Int
+    k_f32: Int
+    v_f32: Int
+    bias: Int
+    folds: Int
+    weights: Int
+    f32_rows: Int
+    q: Int
+    states: Int
+
+
+def round_up(n: int, multiple: int) -> int:
+    return -(-n // multiple) * multiple
+
+
+def n_state_bytes(n_rows: int, dv: int) -> int:
+    """Bytes of a state of `n_rows` heads, `dv` rounded up to whole vectors."""
+    return round_up(n_rows * (4 * dv + _STATE_BYTES_A_HEAD), 64)
+
+
+def n_thread_bytes(n_kv: int, n_rows: int, d: int, dv: int) -> int:
+    """Bytes of a thread's scratch memory, `d` and `dv` rounded up to whole vectors."""
+    n_bytes = 4 * round_up(n_kv, 16) + 8 * (2 * GROUP + 2 * SUBGROUP) + 4 * GROUP + 4 * FOLD_BYTES
+    n_bytes += 4 * n_rows * GROUP + 4 * SUBGROUP * max(d, dv)
+    return round_up(n_bytes + 4 * n_rows * d + 2 * n_state_bytes(n_rows, dv), 128)
+
+
+@inline
+def padded_bytes(n: Int) -> Int:
+    """Bytes of a row of n f32 in scratch memory."""
+    return 4 * ((n + 15) & -16)
+
+
+@inline
+def state_at(p: Record, address: Int, head_rows: Int) -> State:
+    """The state at an address, with `head_rows` heads of q for each head of K."""
+    n_rows = p.n_kv_heads * head_rows
+    sums = address + n_rows * padded_bytes(p.v.ne0)
+    return State(address, sums, sums + 64 * n_rows)
+
+
+@inline
+def state_bytes(p: Record, head_rows: Int) -> Int:
+    """Bytes from one state to the next."""
+    n_bytes = p.n_kv_heads * head_rows * (padded_bytes(p.v.ne0) + _STATE_BYTES_A_HEAD)
+    return (n_bytes + 63) & -64
+
+
+@inline
+def scratch_at(p: Record, thread: Int, head_rows: Int) -> Scratch:
+    """A thread's scratch memory, with `head_rows` heads of q for each head of K. Offsets of rows
+    of f32 are written to it."""
+    d_bytes, dv_bytes = padded_bytes(p.k.ne0), padded_bytes(p.v.ne0)
+    k_rows = p.scratch + thread * p.thread_bytes + padded_bytes(p.k.ne1)
+    v_rows = k_rows + 8 * GROUP
+    k_f32 = v_rows + 8 * GROUP
+    v_f32 = k_f32 + 8 * SUBGROUP
+    for j in range(SUBGROUP):
+        store_i64(k_f32 + 8 * j, j * d_bytes)
+        store_i64(v_f32 + 8 * j, j * dv_bytes)
+    bias = v_f32 + 8 * SUBGROUP
+    folds = bias + 4 * GROUP
+    weights = folds + 4 * FOLD_BYTES
+    f32_rows = weights + p.n_kv_heads * head_rows * 4 * GROUP
+    q = f32_rows + SUBGROUP * max(d_bytes, dv_bytes)
+    states = q + p.n_kv_heads * head_rows * d_bytes
+    return Scratch(k_rows, v_rows, k_f32, v_f32, bias, folds, weights, f32_rows, q, states)
