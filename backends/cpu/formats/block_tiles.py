@@ -1,29 +1,25 @@
 """The product of weight blocks with int8 blocks of x by AMX tiles: 16 rows of x at a time.
 
-For STRETCH blocks of a group of 16 weight rows after another: their codes and scales are unpacked
-into memory that stays in the L1 cache, then every 16 rows of x (a panel) go over them.
+By stretches of STRETCH blocks of a group of 16 weight rows: their codes and scales are unpacked
+into memory that stays in the L1 cache, then every panel of 16 rows of x is multiplied with them
+(tile_panels.py).
 
     tile     x        16 rows of x  x  the codes of a block, or of half a block of two scales
              u        the block's vectors u as they are: row j has elements 4j .. 4j + 3 of 16 rows
              product  row t is the vector of 16 int32 that blocks.py has for row t of x
 
-From there on the steps are those of blocks.py, so the bits of a sum do not tell how it was made.
+From there on the steps are those of blocks.py, so a sum has the same bits with and without tiles.
 The codes have their `zero` subtracted: signed bytes, and products need nothing added.
-
-A thread's working memory, ROOM_BYTES at a multiple of 64:
-
-    config | panels (address, stride) | products | a stretch of unpacked blocks | sums of panels |
-    16 rows of x brought together | emulated tiles
 
 Why so (counted, not measured; 16 rows of x and of weights, a block of 32). A product takes the tile
 unit 16 cycles. Around it stand 24 cycles of arithmetic at two vectors each (convert, scale, add for
 16 rows), 28 of loads (x 16 lines, u 8, products and scales 16 + 16, two a cycle) and 16 of stores:
-83 instructions (q4_0), where two times 8 rows in registers take 276. Arithmetic and loads are what
-counts, so unpacking (10 to 25 cycles) is done once for up to PANELS panels, and sums stay in
+83 instructions (q4_0), where two times 8 rows in registers take 276. Arithmetic and loads are the
+limit, so unpacking (10 to 25 cycles) is done once for up to PANELS panels, and sums stay in
 registers for a stretch (4 loads and stores a block instead of 32). All of it overlaps only if
-products run ahead: the latency of load, product (52 cycles) and store of a block hides behind the
-arithmetic of the one before, for which blocks take turns with two sets of tiles. 32 rows of x at a
-time would halve the loads of u, but keep no sums in registers.
+products run ahead: load, product (52 cycles) and store of a block are hidden behind the arithmetic
+of the one before, for which blocks alternate between two sets of tiles. 32 rows of x at a time
+would halve the loads of u, but keep no sums in registers.
 """
 
 from __future__ import annotations
@@ -35,6 +31,7 @@ from llvmlite import ir
 
 from ggmlpy.backends.cpu.formats.activations import BLOCK, BLOCK_BYTES, HALF, QS
 from ggmlpy.backends.cpu.formats.blocks import Unpack, add_scaled, add_times_d
+from ggmlpy.backends.cpu.formats.tile_panels import Rows, Steps, WorkingMemory, panel_products
 from ggmlpy.backends.cpu.kernel import Inline, Int, inline
 from ggmlpy.backends.cpu.simd import amx
 from ggmlpy.backends.cpu.simd.amx import ROW_BYTES, ROWS, TILE_BYTES, Shape, Tiles
@@ -43,7 +40,6 @@ from ggmlpy.backends.cpu.simd.block import load_block, store_block
 from ggmlpy.backends.cpu.simd.core import (
     Emitter,
     Intrinsic,
-    Vec,
     f32x16,
     i8x64,
     i32x16,
@@ -52,14 +48,12 @@ from ggmlpy.backends.cpu.simd.core import (
     typed,
     void,
 )
-from ggmlpy.backends.cpu.simd.memory import load_i64
 from ggmlpy.backends.cpu.simd.product import (
     after,
     expect,
     parts,
     prefetch_bytes,
     tile_of,
-    unknown,
 )
 
 STRETCH = 8  # blocks
@@ -68,25 +62,26 @@ _N_VECTORS = 8  # of a block's u
 _SCALES = _N_VECTORS * 64  # where an unpacked block has its scales, up to 2
 _MINIMA = _SCALES + 2 * 64  # and its minima, up to 2
 _UNPACKED_BYTES = _MINIMA + 2 * 64
-_UNEVEN = 1  # in place of a stride: the rows of a panel do not lie evenly
-
-_PANEL_PLACES = amx.CONFIG_BYTES
-_PRODUCTS = _PANEL_PLACES + 16 * PANELS  # for both sets of tiles, for up to 2 scales
-_STRETCH = _PRODUCTS + 4 * TILE_BYTES
-SUMS = _STRETCH + STRETCH * _UNPACKED_BYTES  # [PANELS, ROWS, 16] f32
-_TOGETHER = SUMS + PANELS * TILE_BYTES
-_TOGETHER_STRIDE = STRETCH * BLOCK_BYTES
-_FILE = _TOGETHER + ROWS * _TOGETHER_STRIDE
-ROOM_BYTES = _FILE + amx.FILE_BYTES
+_MEMORY = WorkingMemory(
+    n_panels=PANELS,
+    stretch=STRETCH,
+    weight_bytes=_UNPACKED_BYTES,
+    sums_bytes=TILE_BYTES,  # [ROWS, 16] f32
+    gathered_stride=STRETCH * BLOCK_BYTES,
+    products_bytes=4 * TILE_BYTES,  # for both sets of tiles, for up to 2 scales
+)
+WORK_BYTES = _MEMORY.n_bytes
+SUMS = _MEMORY.sums  # [PANELS, ROWS, 16] f32
+_FILE, _WEIGHTS, _PRODUCTS = _MEMORY.file, _MEMORY.weights, _MEMORY.products
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TileProducts:
     """A format's code for tiles.
 
-    configure(room)                        before anything else; amx.release after it all
-    multiply(w, k, xs, n_panels, room)     the packed group at w times the first 16 * n_panels rows
-                                           listed at xs, up to PANELS panels, to `room + SUMS`
+    configure(work)                        before anything else; release_tiles after it all
+    multiply(w, k, xs, n_panels, work)     the packed group at w times the first 16 * n_panels rows
+                                           listed at xs, up to PANELS panels, to `work + SUMS`
     """
 
     configure: Inline
@@ -95,29 +90,15 @@ class TileProducts:
 
 @intrinsic(void)
 def release_tiles(b: Emitter) -> None:
-    """This thread is done with tiles."""
+    """Releases this thread's tiles."""
     amx.release(b)
 
 
 @intrinsic(void)
 def _keep_order(b: Emitter) -> None:
-    """Nothing that comes later is loaded before: LLVM would do so for many rows at once, and have
-    no registers left for their sums. No instruction."""
+    """Keeps LLVM from hoisting later loads, which it would do for many rows at once, with no
+    registers left for their sums. Emits no instruction."""
     b.call(ir.InlineAsm(ir.FunctionType(void.ir, []), "", "~{memory}", True), [])
-
-
-@intrinsic(void, i64, i64)
-def _note_panel(b: Emitter, rows: Any, place: Any) -> None:
-    """Where the first of ROWS addresses is and how far they are apart (_UNEVEN if not evenly)."""
-    addresses = b.load_from(rows, Vec(i64, ROWS))
-    first, second = (b.load_from(after(b, rows, 8 * t), i64) for t in range(2))
-    stride = b.sub(second, first)
-    steps = b.mul(b.splat(stride, ROWS), ir.Constant(Vec(i64, ROWS).ir, list(range(ROWS))))
-    equal = b.icmp_signed("==", addresses, b.add(b.splat(first, ROWS), steps))
-    bits = b.bitcast(equal, ir.IntType(ROWS))
-    even = b.icmp_signed("==", bits, ir.Constant(bits.type, -1))
-    b.store_to(place, first)
-    b.store_to(after(b, place, 8), b.select(even, stride, ir.Constant(i64.ir, _UNEVEN)))
 
 
 @intrinsic(void, i64)
@@ -127,18 +108,9 @@ def _clear(b: Emitter, sums: Any) -> None:
         b.store_to(after(b, sums, ROW_BYTES * t), b.const(f32x16.ir, 0.0))
 
 
-@intrinsic(void, i64, i64, i64, i64)
-def _bring_together(b: Emitter, rows: Any, at: Any, n: Any, to: Any) -> None:
-    """`n` blocks, `at` bytes into each of ROWS rows, as evenly spaced rows."""
-    xs = [b.add(b.load_from(after(b, rows, 8 * t), i64), at) for t in range(ROWS)]
-
-    def copy_block(i: Any) -> None:
-        offset = b.mul(i, ir.Constant(i64.ir, BLOCK_BYTES))
-        for t, x in enumerate(xs):
-            block = b.load_from(b.add(x, offset), i8x64)
-            b.store_to(b.add(after(b, to, _TOGETHER_STRIDE * t), offset), block)
-
-    b.repeat(n, copy_block)
+@inline
+def _begin(sums: Int) -> None:
+    _clear(sums)
 
 
 def tile_products(
@@ -146,88 +118,84 @@ def tile_products(
 ) -> TileProducts:
     """The code for a format whose parts have `n_blocks` blocks.
 
-    `part_of(w, i)` gives the addresses of a packed block and of a part in it, as `unpack` wants
-    them. While the first panel goes over a stretch, as many packed bytes as it has (`part_bytes` a
-    part) are asked for, `ahead_bytes` further on: bit by bit, not in bunches, as in add_blocks.
+    `part_of(w, i)` gives the addresses of a packed block and of a part in it, the arguments of
+    `unpack`. While the first panel is multiplied with a stretch, as many packed bytes as it has
+    (`part_bytes` a part) are prefetched, `ahead_bytes` further on: spread out, as in add_blocks.
     """
     assert STRETCH % n_blocks == 0
-    parts_at_a_time = STRETCH // n_blocks
     two_blocks_bytes = 2 * part_bytes // n_blocks
     unpack_part = _unpack_part(unpack)
-    multiply_even, multiply_odd = (_multiply(unpack, turn) for turn in (0, 1))
-    add_even, add_odd = (_add(unpack, turn) for turn in (0, 1))
+    multiply_even, multiply_odd = (_multiply(unpack, tile_set) for tile_set in (0, 1))
+    add_even, add_odd = (_add(unpack, tile_set) for tile_set in (0, 1))
 
     @intrinsic(void, i64)
-    def configure_tiles(b: Emitter, room: Any) -> None:
-        _Tiles.of(unpack, b).tiles.configure(b, after(b, room, _FILE), room)
+    def configure_tiles(b: Emitter, work: Any) -> None:
+        _Tiles.of(unpack, b).tiles.configure(b, after(b, work, _FILE), work)
 
     @inline
-    def configure(room: Int) -> None:
-        configure_tiles(room)
+    def configure(work: Int) -> None:
+        configure_tiles(work)
 
     @inline
-    def add_stretch(sums: Any, x: Int, stride: Int, n: Int, ahead: Int, room: Int) -> Any:
-        """sums + `n` unpacked blocks times ROWS rows of x. Products are one block ahead. Unless it
-        is 0, `ahead` is where to ask for packed blocks."""
-        block = room + _STRETCH
-        multiply_even(x, stride, block, room)
+    def add_stretch(sums: Any, x: Int, stride: Int, n: Int, ahead: Int, work: Int) -> Any:
+        """sums + `n` unpacked blocks times ROWS rows of x. Products are one block ahead. `ahead`
+        is the address of packed blocks to prefetch, or 0."""
+        block = work + _WEIGHTS
+        multiply_even(x, stride, block, work)
         for _ in range((n - 1) >> 1):
             if ahead != 0:
                 prefetch_bytes(ahead, two_blocks_bytes)
                 ahead += two_blocks_bytes
             next_x, next_block = x + BLOCK_BYTES, block + _UNPACKED_BYTES
-            multiply_odd(next_x, stride, next_block, room)
-            sums = add_even(sums, x, stride, block, room)
+            multiply_odd(next_x, stride, next_block, work)
+            sums = add_even(sums, x, stride, block, work)
             x, block = next_x + BLOCK_BYTES, next_block + _UNPACKED_BYTES
-            multiply_even(x, stride, block, room)
-            sums = add_odd(sums, next_x, stride, next_block, room)
+            multiply_even(x, stride, block, work)
+            sums = add_odd(sums, next_x, stride, next_block, work)
         if ahead != 0:
             prefetch_bytes(ahead, two_blocks_bytes)
         if n & 1:
-            return add_even(sums, x, stride, block, room)
+            return add_even(sums, x, stride, block, work)
         next_x, next_block = x + BLOCK_BYTES, block + _UNPACKED_BYTES
-        multiply_odd(next_x, stride, next_block, room)
-        sums = add_even(sums, x, stride, block, room)
-        return add_odd(sums, next_x, stride, next_block, room)
+        multiply_odd(next_x, stride, next_block, work)
+        sums = add_even(sums, x, stride, block, work)
+        return add_odd(sums, next_x, stride, next_block, work)
 
     @inline
-    def multiply(w: Int, k: Int, xs: Int, n_panels: Int, room: Int) -> None:
-        for j in range(n_panels):
-            _note_panel(xs + 8 * ROWS * j, room + _PANEL_PLACES + 16 * j)
-            _clear(room + SUMS + TILE_BYTES * j)
-        n = quotient(k, BLOCK * n_blocks)
-        for first in range(0, n, parts_at_a_time):
-            n_here = unknown(min(parts_at_a_time, n - first))
-            for i in range(first, first + n_here):
-                at, part = part_of(w, i)
-                place = _STRETCH + (i - first) * n_blocks * _UNPACKED_BYTES
-                unpack_part(at, part, room + place)
-            at, n_unpacked = first * n_blocks * BLOCK_BYTES, n_here * n_blocks
-            for j in range(n_panels):
-                x = load_i64(room + _PANEL_PLACES + 16 * j) + at
-                stride = load_i64(room + _PANEL_PLACES + 16 * j + 8)
-                if stride == _UNEVEN:
-                    _bring_together(xs + 8 * ROWS * j, at, n_unpacked, room + _TOGETHER)
-                    x, stride = room + _TOGETHER, _TOGETHER_STRIDE
-                place = room + SUMS + TILE_BYTES * j
-                sums = load_block(place, ROW_BYTES, ROWS, 1)
-                ahead = w + first * part_bytes + ahead_bytes if j == 0 else 0
-                sums = add_stretch(sums, x, stride, n_unpacked, ahead, room)
-                store_block(sums, place, ROW_BYTES, ROWS)
+    def unpack_stretch(w: Int, k: Int, first: Int, n: Int, n_lanes: Int, work: Int) -> None:
+        first_part = quotient(first, n_blocks)
+        for i in range(quotient(n, n_blocks)):
+            at, part = part_of(w, first_part + i)
+            unpack_part(at, part, work + _WEIGHTS + i * n_blocks * _UNPACKED_BYTES)
+
+    @inline
+    def add(rows: Rows, sums: Int, w: Int, first: Int, n: Int, panel: Int, work: Int) -> None:
+        totals = load_block(sums, ROW_BYTES, ROWS, 1)
+        ahead = w + quotient(first, n_blocks) * part_bytes + ahead_bytes if panel == 0 else 0
+        totals = add_stretch(totals, rows.x, rows.stride, n, ahead, work)
+        store_block(totals, sums, ROW_BYTES, ROWS)
+
+    steps = Steps(_begin, unpack_stretch, add)
+    multiply_panels = panel_products(_MEMORY, BLOCK, BLOCK_BYTES, steps)
+
+    @inline
+    def multiply(w: Int, k: Int, xs: Int, n_panels: Int, work: Int) -> None:
+        multiply_panels(w, k, xs, ROWS * n_panels, ROWS, n_panels, ROWS, work)
 
     return TileProducts(configure, multiply)
 
 
 @dataclass(frozen=True, slots=True)
 class _Tiles:
-    """How the blocks of a format go into tiles. Of either turn: products for each scale, x, u."""
+    """How the blocks of a format go into tiles. Each of the two sets has products for each
+    scale, x and u."""
 
     n_scales: int
     n_minima: int
 
     @staticmethod
     def of(unpack: Unpack, b: Emitter) -> _Tiles:
-        """Found by unpacking a part into a function that nobody keeps: its blocks are alike."""
+        """Found by unpacking a part into a function that is discarded: all blocks have one form."""
         kind = ir.FunctionType(void.ir, [i64.ir, i64.ir])
         function = ir.Function(ir.Module(), kind, "unpack")
         block = next(iter(unpack(Emitter(function.append_basic_block(), b.isa), *function.args)))
@@ -235,22 +203,22 @@ class _Tiles:
 
     @property
     def tiles(self) -> Tiles:
-        """Of both turns."""
+        """Of both sets."""
         product = Shape(ROWS, ROW_BYTES)
         of_x = Shape(ROWS, 2 * HALF // self.n_scales)
         of_u = Shape(_N_VECTORS // self.n_scales, ROW_BYTES)
         return Tiles(*2 * [*self.n_scales * [product], of_x, of_u])
 
-    def numbers(self, turn: int) -> tuple[range, int, int]:
+    def numbers(self, tile_set: int) -> tuple[range, int, int]:
         """The tiles of products, of x and of u."""
-        first = turn * (self.n_scales + 2)
+        first = tile_set * (self.n_scales + 2)
         end = first + self.n_scales
         return range(first, end), end, end + 1
 
 
-def _product_place(turn: int, i: int) -> int:
-    """Where the products for scale `i` are, in the room."""
-    return _PRODUCTS + TILE_BYTES * (2 * turn + i)
+def _product_at(tile_set: int, i: int) -> int:
+    """Where the products for scale `i` are, in the work."""
+    return _PRODUCTS + TILE_BYTES * (2 * tile_set + i)
 
 
 def _unpack_part(unpack: Unpack) -> Intrinsic:
@@ -271,29 +239,29 @@ def _unpack_part(unpack: Unpack) -> Intrinsic:
     return unpack_part
 
 
-def _multiply(unpack: Unpack, turn: int) -> Intrinsic:
-    """The function (x, stride, block, room): ROWS rows at x times an unpacked block, to memory."""
+def _multiply(unpack: Unpack, tile_set: int) -> Intrinsic:
+    """The function (x, stride, block, work): ROWS rows at x times an unpacked block, to memory."""
 
     @intrinsic(void, i64, i64, i64, i64)
-    def multiply(b: Emitter, x: Any, stride: Any, block: Any, room: Any) -> None:
+    def multiply(b: Emitter, x: Any, stride: Any, block: Any, work: Any) -> None:
         shape = _Tiles.of(unpack, b)
-        tiles, file = shape.tiles, after(b, room, _FILE)
-        products, of_x, of_u = shape.numbers(turn)
+        tiles, file = shape.tiles, after(b, work, _FILE)
+        products, of_x, of_u = shape.numbers(tile_set)
         u_bytes = 64 * _N_VECTORS // shape.n_scales
         for i, product in enumerate(products):
             tiles.load(b, file, of_x, after(b, x, QS + HALF * i), stride)
             tiles.load(b, file, of_u, after(b, block, u_bytes * i), ir.Constant(i64.ir, ROW_BYTES))
             tiles.product(b, file, product, of_x, of_u)
-            tiles.store(b, file, product, after(b, room, _product_place(turn, i)))
+            tiles.store(b, file, product, after(b, work, _product_at(tile_set, i)))
 
     return multiply
 
 
-def _add(unpack: Unpack, turn: int) -> Intrinsic:
-    """The function (sums, x, stride, block, room): sums + the products in memory, scaled."""
+def _add(unpack: Unpack, tile_set: int) -> Intrinsic:
+    """The function (sums, x, stride, block, work): sums + the products in memory, scaled."""
 
     @typed(expect([f32x16], i64, i64, i64, i64, result=[f32x16]))
-    def add(b: Emitter, sums: Any, x: Any, stride: Any, block: Any, room: Any) -> Any:
+    def add(b: Emitter, sums: Any, x: Any, stride: Any, block: Any, work: Any) -> Any:
         shape = _Tiles.of(unpack, b)
         totals, rows = parts(b, sums), _rows(b, x, stride)
         places = [after(b, block, _MINIMA + 64 * i) for i in range(shape.n_minima)]
@@ -304,7 +272,7 @@ def _add(unpack: Unpack, turn: int) -> Intrinsic:
             _keep_order(b)
             scaled: Any = None
             for i, scale in enumerate(scales):
-                place = after(b, room, _product_place(turn, i) + ROW_BYTES * t)
+                place = after(b, work, _product_at(tile_set, i) + ROW_BYTES * t)
                 scaled = add_scaled(b, scaled, b.load_from(place, i32x16), scale)
             totals[t] = add_times_d(b, totals[t], scaled, minima, row)
         return tile_of(b, totals)

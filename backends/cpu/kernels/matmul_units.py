@@ -16,8 +16,8 @@ from ggmlpy.backends.cpu.formats.base import GROUP, Format
 from ggmlpy.backends.cpu.formats.bf16_tiles import WholeUnits
 from ggmlpy.backends.cpu.formats.block_tiles import (
     PANELS,
-    ROOM_BYTES,
     SUMS,
+    WORK_BYTES,
     TileProducts,
     release_tiles,
 )
@@ -59,8 +59,8 @@ class Unit:
 def room_bytes(format: Format, n_rows: int) -> int:
     """Memory of a thread for products with so many rows of x."""
     if isinstance(format.tiles, WholeUnits):
-        return bf16_tiles.ROOM_BYTES
-    return ROOM_BYTES if format.tiles is not None and n_rows >= ROWS else 0
+        return bf16_tiles.WORK_BYTES
+    return WORK_BYTES if format.tiles is not None and n_rows >= ROWS else 0
 
 
 @inline
