@@ -1,10 +1,10 @@
-"""Whether AMX can be used: asked of the system, tried in a process of its own, remembered on disk.
+"""Whether AMX can be used: requested from the system, tried in a separate process, kept on disk.
 
-A CPU that reports AMX may still not run it: Linux wants to be asked before a process may use tiles,
-and under some hypervisors the instructions are illegal nevertheless. So a few small products of
-tiles are computed first where nothing is lost if that process dies:
+A CPU that reports AMX may still not run it: on Linux a process must request permission to use
+tiles, and under some hypervisors the instructions are illegal nevertheless. So a few small products
+of tiles are computed first, in a process that may crash:
 
-    python -m ggmlpy.backends.cpu.amx_products     says "right" if every product is
+    python -m ggmlpy.backends.cpu.amx_products     prints "right" if all are
 
 The verdict is kept beside the compiled kernels, for this CPU, kernel, compiler and source.
 """
@@ -31,10 +31,10 @@ _ARCH_PRCTL = 158  # the system call, on x86-64
 _ARCH_REQ_XCOMP_PERM = 0x1023
 _XFEATURE_XTILEDATA = 18
 _TIMEOUT_S = 60
-RIGHT = "right"  # what it says; a status of 0 is also what one gets where SIGCHLD is ignored
-WRONG = 3  # exit status: tiles can be had, but a product of them is wrong
-# What a CPU that cannot run them does to a process. Other ends (out of memory, an interrupt,
-# modules that cannot be imported) say nothing of AMX.
+RIGHT = "right"  # its output; the status alone is also 0 where SIGCHLD is ignored
+WRONG = 3  # exit status: tiles are available, but a product of them is wrong
+# Signals that a process gets on a CPU that cannot run tiles. Other failures (out of memory, an
+# interrupt, modules that cannot be imported) say nothing about AMX.
 _FAULTS = frozenset({"SIGILL", "SIGSEGV", "SIGBUS", "SIGFPE"})
 _HERE = Path(__file__).parent
 
@@ -42,9 +42,9 @@ _HERE = Path(__file__).parent
 @cache
 def usable() -> bool:
     """Whether this process may use tiles, and they work. The first time that Linux or the check
-    says no, so does one line on stderr."""
+    refuses, a line on stderr says why."""
     if sys.platform != "linux":
-        return False  # how to ask other systems for it is not known
+        return False  # how other systems grant permission is not known
     verdicts = Cache()
     reason = refused() or _failure(verdicts)
     if reason:
@@ -53,7 +53,7 @@ def usable() -> bool:
 
 
 def _say_once(text: str, said: Cache) -> None:
-    """On stderr, unless an earlier process said so."""
+    """Prints to stderr, unless an earlier process has printed the same."""
     key = _key(text)
     if said.get(key) is None and sys.stderr is not None:
         print(text, file=sys.stderr)
@@ -61,7 +61,7 @@ def _say_once(text: str, said: Cache) -> None:
 
 
 def refused() -> str:
-    """Asks that this process and its threads may use tiles; why not, if not."""
+    """Requests tiles for this process and its threads; returns the reason if they are refused."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.syscall(_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA) == 0:
         return ""
@@ -84,7 +84,7 @@ def _failure(verdicts: Cache) -> str:
 
 
 def _run_check() -> tuple[str, bool]:
-    """Why it failed, "" if it did not; and whether that holds for other processes too."""
+    """The reason of a failure, "" for success; and whether it applies to later processes too."""
     done = subprocess.run(
         [sys.executable, "-P", "-m", "ggmlpy.backends.cpu.amx_products"],
         stdin=subprocess.DEVNULL,
@@ -104,12 +104,12 @@ def _run_check() -> tuple[str, bool]:
 
 
 def _key(what: str) -> str:
-    """For the cache, of something that holds on this machine and with this source."""
+    """The cache key of a fact that depends on this machine and this source."""
     return hashlib.sha256("\0".join(["amx", what, *_identity()]).encode()).hexdigest()[:40]
 
 
 def _identity() -> list[str]:
-    """All that the verdict may depend on."""
+    """Everything that the verdict may depend on."""
     sources = [_HERE / name for name in ("amx_check.py", "amx_products.py", "codegen.py", "isa.py")]
     sources += sorted((_HERE / "simd").glob("*.py"))
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()

@@ -1,6 +1,6 @@
-"""Products of a few tiles of AMX against numpy's, for `amx_check.py`: in a process of its own.
+"""Compares products of a few AMX tiles with numpy's, in a separate process for `amx_check.py`.
 
-python -m ggmlpy.backends.cpu.amx_products     says "right" if every product is
+python -m ggmlpy.backends.cpu.amx_products     prints "right" if all are
 """
 
 from __future__ import annotations

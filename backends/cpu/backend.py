@@ -17,7 +17,7 @@ from ggmlpy.backends.cpu.linker import llvm_bytes
 from ggmlpy.backends.cpu.packing import WeightLoader
 from ggmlpy.backends.cpu.plan import Failure, Plan
 from ggmlpy.backends.cpu.runner import MAX_THREADS
-from ggmlpy.backends.cpu.threads import check_n_threads, thread_pool, wanted_entries
+from ggmlpy.backends.cpu.threads import check_n_threads, common_entries, thread_pool
 from ggmlpy.backends.step import Step
 from ggmlpy.errors import FileError, IndexOutOfRange
 from ggmlpy.graph.buffer import HostBuffer
@@ -26,9 +26,9 @@ from ggmlpy.graph.tensor import Tensor
 assert kernels.__name__  # importing it is what declares every kernel
 
 
-# Multiply-adds below which one thread runs a plan unless more were asked for: about half a
-# millisecond's work. Records of a few microseconds are not worth sharing, least of all on a machine
-# that is busy otherwise, where whoever holds a share may have to wait for a core.
+# Multiply-adds below which a plan runs on one thread unless a number was given: about half a
+# millisecond's work. Sharing records of a few microseconds does not pay, least of all on a busy
+# machine, where a thread that holds a share may have to wait for a core.
 SMALL_PLAN = 16_000_000
 PRODUCTS = ("mul_mat", "mul_mat_id")
 MATMUL_FORMATS = {format.type_name: format for format in FORMATS}
@@ -90,8 +90,8 @@ class CpuBackend(Backend):
             kernel = self._kernel(step.op, step.operands.values(), step.node)
             assert kernel is not None, f"{step} was given to a backend that does not support it"
             builder.add(kernel, step)
-        # All in one go: what is compiled together is compiled on all cores.
-        compiled = *builder.kernels, *builder.weights.entries, *wanted_entries(self._jit)
+        # In one call, so that they are compiled on all cores.
+        compiled = *builder.kernels, *builder.weights.entries, *common_entries(self._jit)
         code = self._jit.load(compiled)
         builder.weights.make(self.n_threads, code)
         return CpuPlan(builder, self._jit)

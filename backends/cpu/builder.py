@@ -1,9 +1,9 @@
 """Steps to the records of a plan: each kernel's fields filled in from its step.
 
 A field of dtype TENSOR is a result or an operand of the step, by its name. Fields named after a
-parameter of the step get its value, `scratch` gets memory that lasts for one step, and what is left
-comes from the kernel's `bind`, which may ask the builder for weights (packed, or as they are
-stored) and for quantised activations.
+parameter of the step get its value, `scratch` gets memory that lasts for one step, and the other
+fields come from the kernel's `bind`, which may request weights (packed, or as they are stored) and
+quantised activations from the builder.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _COUNTERS: WeakSet[HostBuffer] = WeakSet()  # of all plans, see PlanBuilder.coun
 
 
 def _clear_counters() -> None:
-    """A forked child may have been made in the middle of a plan, which ends in the parent only."""
+    """A child may be forked in the middle of a plan, which is completed in the parent only."""
     for buffer in _COUNTERS:
         buffer.data[:] = 0
 
@@ -37,13 +37,13 @@ if hasattr(os, "register_at_fork"):
 
 
 class ScratchPool:
-    """Temporary memory that every plan of a backend shares, since one plan runs at a time."""
+    """Temporary memory shared by all plans of a backend, since one plan runs at a time."""
 
     def __init__(self) -> None:
         self._buffers: dict[str, HostBuffer] = {}
 
     def take(self, use: str, n_bytes: int) -> HostBuffer:
-        """At least `n_bytes` for one use; it may be the memory that was given before."""
+        """At least `n_bytes` for one use; it may be the memory returned before."""
         held = self._buffers.get(use)
         if held is None or held.n_bytes < n_bytes:
             held = self._buffers[use] = HostBuffer(aligned_bytes(n_bytes))
@@ -76,7 +76,7 @@ class PlanBuilder:
         self._activations: tuple[Kernel, Place, Tensor, int] | None = None
 
     def add(self, kernel: Kernel, step: Step) -> None:
-        """Append the record by which a kernel runs a step, after what it wants made ready."""
+        """Append the record by which a kernel runs a step, after records of what it depends on."""
         node = step.node
         assert node.op is not None
         bound = kernel.bind(node, self) if kernel.bind is not None else {}
@@ -101,14 +101,14 @@ class PlanBuilder:
         """The file of a weight whose rows are read from it, and their position; -1 and 0 for those
         that are in memory.
 
-        Those of floats are: products use them where they are mapped.
+        Rows of floats count as in memory: products use them where they are mapped.
         """
         place = self._places[weight]
         assert isinstance(place.buffer, HostBuffer)
         in_file = place.buffer.file
         if in_file is None or not weight.is_leaf or not weight.type.is_quantized:
             return -1, 0
-        self.keep.append(place.buffer)  # and with it the file open
+        self.keep.append(place.buffer)  # which keeps the file open
         return in_file.file.descriptor, in_file.begin + place.offset
 
     def activations(self, x: Tensor, quantize: Kernel, n_bytes: int) -> int:
@@ -129,7 +129,7 @@ class PlanBuilder:
         return buffer.address
 
     def counters(self, n: int) -> int:
-        """Address of `n` i64 that are 0 before each step; who counts there leaves them at 0."""
+        """Address of `n` i64 that are 0 before each step; kernels must reset them to 0."""
         buffer = self._pool.take("counters", 8 * n)
         _COUNTERS.add(buffer)
         self.keep.append(buffer)

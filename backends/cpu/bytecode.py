@@ -10,7 +10,7 @@ from typing import Any
 from ggmlpy.errors import KernelError
 
 _LOAD_GLOBAL, _EXTENDED = dis.opmap["LOAD_GLOBAL"], dis.opmap["EXTENDED_ARG"]
-# What a function must not do: the values that it gets in these ways have no names in its code.
+# What a function must not do: values obtained in these ways are not named in its code.
 _HIDING = {dis.opmap["IMPORT_NAME"]: "imports", dis.opmap["LOAD_BUILD_CLASS"]: "defines a class"}
 _HIDING_NAMES = ("eval", "exec", "globals", "__import__")
 
@@ -18,7 +18,7 @@ Parts = tuple[Any, ...]
 
 
 def code_parts(code: CodeType, doc: str | None = None) -> Parts:
-    """Of bytecode: all but where it comes from, and the docstring, which is its first constant."""
+    """All parts of bytecode except its origin and the docstring, which is its first constant."""
     constants = [_constant(constant) for constant in code.co_consts]
     if doc is not None and constants and constants[0] == doc:
         constants[0] = None

@@ -10,10 +10,10 @@ A cache that cannot be read, written or trusted makes a start slow and is never 
 files count as absent, and the compiler warns where nothing can be kept. amx_check.py keeps its
 verdicts here too.
 
-Each edit of a kernel and each upgrade leaves objects behind that nothing asks for any more. Those
-not used for 60 days are dropped whenever something was compiled, and the longest unused ones where
-all together are over 256 MB. A full set of kernels for one instruction set has 6 MB, so that is
-room for 40 of them; a program that runs once a month finds its own.
+Each edit of a kernel and each upgrade leaves objects behind that are not used any more. Those not
+used for 60 days are dropped whenever something was compiled, and the longest unused ones where
+all together are over 256 MB. A full set of kernels for one instruction set has 6 MB, so that is 40
+of them; a program that runs once a month still finds its own.
 """
 
 from __future__ import annotations

@@ -42,10 +42,10 @@ CHAIN = np.dtype(
 NONE = -1  # no token: a NaN or a +inf among the logits, or nothing but -inf
 
 _LOG2_E = 1.4426950408889634
-_LN2_HIGH = 6.93147180369123816490e-01  # with so few bits that any n times it is exact
+_LN2_HIGH = 6.93147180369123816490e-01  # with so few bits that its product with any n is exact
 _LN2_LOW = 1.90821492927058770002e-10
-_ROUND = 6755399441055744.0  # 1.5 * 2^52: what is added to it is rounded to a whole number
-_SMALLEST = -700.0  # e to that is nothing beside the 1 that the largest logit has
+_ROUND = 6755399441055744.0  # 1.5 * 2^52: adding it rounds to a whole number
+_SMALLEST = -700.0  # its exponential is negligible beside 1, that of the largest logit
 
 
 @inline
@@ -71,7 +71,7 @@ def _logit(logits: Int, packed: Int) -> Any:
 
 @inline
 def _offer(heap: Int, k: Int, logits: Int, i: Int) -> None:
-    """Takes logit i among the k best if it is one."""
+    """Adds logit i to the k best if it is one of them."""
     candidate = pack(logits, i, 1)
     if candidate < load_i64(heap):
         store_i64(heap, candidate)

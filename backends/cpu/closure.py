@@ -3,8 +3,8 @@
 numba compiles the bytecode of a kernel and of the functions that it calls, with the values of the
 globals and of the enclosing functions' variables that they name. An intrinsic is a Python function
 that writes LLVM IR, and what it writes depends on the same things. So a digest is taken of bytecode
-and of all values that it reaches by name, functions in turn. Comments, docstrings, line numbers,
-and functions and constants that are not used do not count.
+and of all values that it reaches by name, through any number of functions. Comments, docstrings,
+line numbers, and functions and constants that are not used do not count.
 
 A value whose content cannot be told is an error, never left out: stale code would be run. What
 belongs to Python, numpy, numba, llvmlite and gguf counts by name; their versions count with every

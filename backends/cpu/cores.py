@@ -1,4 +1,4 @@
-"""How many threads are worth running: physical cores that this process may use."""
+"""The number of threads to use: physical cores that are available to this process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def default_n_threads() -> int:
     """Physical cores in this process's affinity, at most its CPU quota, at least 1.
 
     Two hardware threads of one core share its vector units and its path to memory, so a second
-    one costs meetings and gains nothing here.
+    one adds synchronisation and no speed.
     """
     if not hasattr(os, "sched_getaffinity"):
         return os.cpu_count() or 1
@@ -24,7 +24,7 @@ def default_n_threads() -> int:
 
 
 def _core_of(cpu: int) -> tuple[str, str]:
-    """(package, core) of a logical CPU; its own number where the system does not tell."""
+    """(package, core) of a logical CPU; its own number where the system does not report it."""
     folder = _TOPOLOGY / f"cpu{cpu}" / "topology"
     try:
         package = (folder / "physical_package_id").read_text()
@@ -34,7 +34,7 @@ def _core_of(cpu: int) -> tuple[str, str]:
 
 
 def _quota() -> int:
-    """Whole CPUs that a container's limit allows; many where there is none."""
+    """Whole CPUs that a container's limit allows; a large number where there is no limit."""
     try:
         quota, period = _QUOTA.read_text().split()
         return max(1, math.floor(int(quota) / int(period)))

@@ -1,4 +1,4 @@
-"""What compiled code may call outside itself, and where that is in this process."""
+"""External functions that compiled code may call, and their addresses in this process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-# Memory idioms that LLVM makes itself, C's maths, waiting, and reading a file.
+# Memory functions that LLVM inserts, C's maths, waiting, and reading a file.
 _MEMORY = ("memcpy", "memmove", "memset")
 _MATH = ("exp", "log", "sin", "cos", "tan", "tanh", "pow", "erf", "fmod")
 _WAITING = ("usleep", "clock")
@@ -19,7 +19,7 @@ NAMES = (*_MEMORY, *_MATH, *(name + "f" for name in _MATH), *_WAITING, *_READING
 
 @cache
 def addresses() -> Mapping[str, int]:
-    """Those of NAMES that this system has."""
+    """Addresses of those NAMES that this system has."""
     found = {name: _address(name) for name in NAMES}
     if sys.platform == "win32":
         switch = ctypes.cast(ctypes.windll.kernel32.SwitchToThread, ctypes.c_void_p).value

@@ -1,9 +1,9 @@
-"""What this machine's CPU can do, by LLVM's names of its features.
+"""The features of this machine's CPU, by LLVM's names.
 
-On Linux for x86-64 the CPU itself is asked, by a few bytes of machine code around `cpuid` and
-`xgetbv`, with the same result as LLVM's `get_host_cpu_features`: so a process that runs kernels
-does not load LLVM's library, which takes over 40 MB. Linux's own list, /proc/cpuinfo, lacks what is
-newer than the kernel. Other systems are asked through LLVM.
+On Linux for x86-64 a few bytes of machine code around `cpuid` and `xgetbv` query the CPU, with the
+same result as LLVM's `get_host_cpu_features`: so a process that runs kernels does not load LLVM's
+library, which takes over 40 MB. Linux's own list, /proc/cpuinfo, lacks features that are newer than
+the kernel. On other systems LLVM is used.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _NAME_LEAVES = (0x80000002, 0x80000003, 0x80000004)
 
 @cache
 def features() -> frozenset[str]:
-    """Those of this machine that levels of `isa.py` ask for; where LLVM is asked, all there are."""
+    """Features of this machine that levels of `isa.py` need; all of them where LLVM is used."""
     asking = _asking()
     if asking is None:
         return _features_by_llvm()
@@ -71,7 +71,7 @@ def features() -> frozenset[str]:
 
 @cache
 def name() -> str:
-    """What the CPU calls itself, for messages and for what is remembered of one machine."""
+    """The CPU's model name, for messages and for facts that are cached for one machine."""
     asking = _asking()
     if asking is not None:
         cpuid, _ = asking

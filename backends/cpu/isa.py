@@ -1,6 +1,6 @@
 """Instruction sets that CPU kernels are compiled for, and which of them this machine can run.
 
-    level     asks of the host              gives
+    level     needs of the host             gives
     amx       avx512, AMX-INT8 and -BF16    products of tiles, 16 x 16 sums at a time
     avx512    F BW VL DQ CD VNNI, FMA F16C  512-bit registers, 4-way int8 products
     avxvnni   AVX2 FMA F16C AVX-VNNI        256-bit registers, 4-way int8 products
@@ -9,7 +9,7 @@
 
 A level fixes the LLVM processor and features outright instead of taking the host's, so one source
 gives the same machine code on every machine of that level. `GGMLPY_CPU_ISA` forces a level. For
-AMX it is not enough that the CPU reports it: amx_check.py tries it.
+AMX it is not sufficient that the CPU reports it: amx_check.py tries it.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class ISA:
     cpu: str  # LLVM's processor name
     features: str  # LLVM's feature string, on top of what `cpu` implies
     needs: frozenset[str]  # host features, by LLVM's names, without which it cannot run
-    has: frozenset[str]  # what intrinsics may ask for: "x86", "fma", "f16", "avx2", "vnni", ...
+    has: frozenset[str]  # what intrinsics may test for: "x86", "fma", "f16", "avx2", "vnni", ...
 
     def to_json(self) -> dict[str, Any]:
-        """All of it, for the processes that compile."""
+        """All fields, for the processes that compile."""
         sets = {"needs": sorted(self.needs), "has": sorted(self.has)}
         return {"name": self.name, "cpu": self.cpu, "features": self.features, **sets}
 
@@ -91,8 +91,8 @@ def available() -> tuple[ISA, ...]:
 
 
 def _runs(isa: ISA) -> bool:
-    """Whether this host can run the level. Asking it of AMX is what allows this process, with all
-    its threads and those it forks, to use it."""
+    """Whether this host can run the level. For AMX this also requests permission for this process,
+    with all its threads and the processes that it forks."""
     if not isa.needs:
         return True
     if not isa.needs <= host_cpu.features():

@@ -1,10 +1,10 @@
-"""Kernels to machine code in this process: from the disk cache, or compiled now.
+"""Loads the machine code of kernels into this process: from the disk cache, or compiled now.
 
     jit = Jit()                              # for this host; Jit("generic") to force a level
     addresses = jit.load([rms_norm_f32])     # {kernel: address}
 
-A warm start reads objects and loads them. What is missing is compiled by processes of their own
-(`compiling.py`), which import numba and LLVM; this one does not.
+A warm start reads objects and loads them. Missing ones are compiled by separate processes
+(`compiling.py`), which import numba and LLVM; this process does not.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ class Jit:
         _ALL.add(self)
 
     def begin(self) -> None:
-        """Nobody else is at it, which in a forked child is so whatever the parent was doing: the
-        lock, and those inside LLVM, may be held by a thread that is not there. Code stays."""
+        """Creates the locks. A forked child must do so again: its copies, and those inside LLVM,
+        may be held by threads of the parent. Loaded code stays."""
         self._lock = threading.Lock()
         self._linker = Linker(self.isa)
 
     @property
     def uses_llvm(self) -> bool:
-        """Whether LLVM linked some of the code, and so is in this process's memory."""
+        """Whether LLVM linked some of the code, so that its library is in this process's memory."""
         return self._linker.uses_llvm
 
     def load(self, entries: Iterable[Entry]) -> dict[Entry, int]:
@@ -64,20 +64,20 @@ class Jit:
 
         Raises KernelError if one cannot be compiled.
         """
-        wanted = list(entries)
+        requested = list(entries)
         with self._lock:
-            jobs = self._jobs([e for e in dict.fromkeys(wanted) if e not in self._addresses])
+            jobs = self._jobs([e for e in dict.fromkeys(requested) if e not in self._addresses])
             if jobs:
                 addresses = self._link(jobs)
                 self._addresses.update({job.entry: addresses[job.symbol] for job in jobs})
-            return {entry: self._addresses[entry] for entry in wanted}
+            return {entry: self._addresses[entry] for entry in requested}
 
     def address(self, entry: Entry) -> int:
         """The address of one entry."""
         return self.load([entry])[entry]
 
     def _link(self, jobs: list[Job]) -> dict[str, int]:
-        """Addresses by symbol. What the cache has and cannot be loaded is compiled again."""
+        """Addresses by symbol. Cached objects that cannot be loaded are compiled again."""
         found = self.cache.get_all(job.key for job in jobs)
         kept = {job.symbol: found[job.key] for job in jobs if job.key in found}
         objects = kept | self._compile([job for job in jobs if job.symbol not in kept])
@@ -120,7 +120,7 @@ class Jit:
 
 @cache
 def shared_jit(isa: ISA) -> Jit:
-    """The one of this process for an instruction set: code stays for good, so it is loaded once."""
+    """This process's Jit for an instruction set: code is never unloaded, so it is loaded once."""
     return Jit(isa)
 
 

@@ -11,7 +11,7 @@ other fields are the op's parameters by name; a field `scratch` is the address o
 Every one of `nth` threads calls the kernel with its own `ith`. A kernel works on addresses with the
 vocabulary of `simd`, allocates nothing, raises nothing (`report` says what went wrong), and calls
 only intrinsics and functions marked `@inline`. Declaring one imports and compiles nothing: `Jit`
-does that when the kernel is asked for.
+does that when the kernel is loaded.
 
 The kernel of a fused step is filed under the step's op and its operands' types, in their order
 (ggmlpy/sched/fusion.py); what it is asked and told of a node, it is of the step's `node`.
@@ -40,7 +40,7 @@ TENSOR = np.dtype(
 # and the node's index.
 HEADER = np.dtype([("code", "i8"), ("status", "i8"), ("node", "i8")])
 
-# What a type checker is told of values inside kernels: it cannot follow a record's fields.
+# Types of values inside kernels: a type checker cannot follow a record's fields.
 Record = Any
 Int = Any
 Requires = Callable[[Any], bool]  # node -> whether this kernel can run it
@@ -183,8 +183,8 @@ def entry(
 ) -> Callable[[Callable[..., Any]], Entry]:
     """Declares a compiled function that is not a kernel, such as the plan runner.
 
-    With `record` its first parameter, an i64, is the address of one. Where a factory makes it for
-    another module, which says what it does, that is its `module`.
+    With `record` its first parameter, an i64, is the address of one. `module` is the module that
+    declares it, where that is another than the function's.
     """
 
     def declare(function: Callable[..., Any]) -> Entry:
@@ -212,8 +212,8 @@ class Inline:
 
 
 class Choice(Inline):
-    """A function that kernels call, of which there are two: one for instruction sets that have any
-    of `features`, another for the rest. Only the one that is meant gets compiled."""
+    """A function that kernels call, in two versions: one for instruction sets that have any of
+    `features`, another for the rest. Only the selected one is compiled."""
 
     def __init__(self, features: Set[str], there: Inline, elsewhere: Inline) -> None:
         super().__init__(there.function)
@@ -233,9 +233,9 @@ UNREADABLE = -(1 << 62)  # what is reported where bytes of a file could not be r
 
 @inline
 def report(p: Record, value: int) -> None:
-    """Says that this node went wrong, with the offending value; the first report of a run stays.
+    """Reports that this node failed, with the offending value; the first report of a run is kept.
 
-    The run goes on: the kernel must leave memory in order and skip what it cannot do.
+    The run continues: the kernel must leave memory valid and skip what it cannot do.
     """
     if compare_exchange_i64(p.status, 0, p.node + 1) == 0:
         store_i64(p.status + 8, value)

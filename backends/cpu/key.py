@@ -1,5 +1,5 @@
 """The key of a kernel's machine code: the kernel with all that is compiled into it, and what
-compiles it. An edit of anything else, such as of what chooses kernels or runs them, leaves it."""
+compiles it. Edits of anything else, such as of code that selects or runs kernels, keep the key."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ggmlpy.backends.cpu.simd.operators import OPERATORS
 from ggmlpy.errors import KernelError
 
 _HERE = Path(__file__).parent
-# What turns functions into machine code.
+# The source of the compiler: it counts as a whole.
 _COMPILER = ("codegen.py", "frontend.py", "numba_parts.py", "simd/core.py")
 # Their versions count: numba types and lowers kernels, by numpy's rules; gguf has grids of weights
 # that become part of the machine code.

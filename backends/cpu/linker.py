@@ -1,11 +1,11 @@
-"""Object code -> addresses in this process, for good.
+"""Object code -> addresses in this process, for as long as it lives.
 
-Addresses end up in records and in threads that may outlive the interpreter's orderly end, so
-nothing is ever unloaded.
+Addresses are used by records and by threads that may outlive the interpreter's shutdown, so nothing
+is ever unloaded.
 
 On Linux for x86-64 the objects are loaded by `loader.py`, and a process that finds its kernels in
-the cache needs nothing of LLVM's. Elsewhere, and for an object that has what the loader does not
-know, LLVM links them: its library then stays in memory, which the backend's settings tell.
+the cache does not load LLVM. Elsewhere, and for objects that the loader does not support, LLVM
+links them: its library then stays in memory, which the backend's settings report.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Linker:
         return addresses
 
     def _load(self, objects: Mapping[str, bytes]) -> dict[str, int] | None:
-        """None where they are not for our loader; LLVM may know them."""
+        """None where our loader does not support them; LLVM may."""
         if not machine_memory.HERE:
             return None
         try:

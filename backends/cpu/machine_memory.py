@@ -1,8 +1,8 @@
 """Memory that machine code runs from: mapped writable, filled, then made executable and read-only.
 
 Only on Linux for x86-64, where this package loads code itself (`HERE`). Pages are never unmapped
-once code in them may have been given out, not even at the interpreter's end: threads may still run
-it then. No page is writable and executable at the same time.
+once addresses in them have been returned, not even when the interpreter exits: threads may still
+run that code. No page is writable and executable at the same time.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Pages:
     """Zeroed pages of this process."""
 
     def __init__(self, n_bytes: int) -> None:
-        """Writable ones for `n_bytes`. Raises OSError where there are none to be had."""
+        """Maps writable pages for `n_bytes`. Raises OSError where that fails."""
         self._n_bytes = -(-n_bytes // PAGE) * PAGE
         address = _system().mmap(
             None,
@@ -65,8 +65,8 @@ class Pages:
 
     def close(self, n_code: int, n_constant: int) -> None:
         """Makes the first `n_code` bytes executable and the next `n_constant` read-only, both whole
-        pages; the rest stays writable. Raises OSError where the system refuses, and then lets go of
-        all pages."""
+        pages; the rest stays writable. Raises OSError where the system refuses, after unmapping all
+        pages."""
         try:
             self._protect(0, n_code, mmap.PROT_READ | mmap.PROT_EXEC)
             self._protect(n_code, n_constant, mmap.PROT_READ)

@@ -1,10 +1,10 @@
-"""Weights rearranged for the kernels: once for all plans, on all threads, never in memory twice.
+"""Packs weights for the kernels: once for all plans, on all threads, never in memory twice.
 
 A plan's weights are packed together, in pieces that any thread may take, by compiled code
-(pieces.py). Pieces of a file are read past its map into a thread's own room, which stays in the
-core's cache: no page of the file takes up memory of the process. A weight that is packed stays so
-for as long as the weight itself is there. Weights that need no packing are used where the file is
-mapped, and read once by the same threads, so that it shows how far that is.
+(pieces.py). Pieces of a file are read, not mapped, into a buffer of each thread, which stays in the
+core's cache: no page of the file takes up memory of the process. A packed weight lives as long as
+the weight itself. Weights that need no packing are used where the file is mapped, and read once by
+the same threads, so that their progress is shown too.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Packing(Protocol):
 
 
 class WeightUser(Protocol):
-    """Where a format asks for the memory of a weight: a plan's builder, or a loader."""
+    """Gives a format the memory of a weight: a plan's builder, or a loader."""
 
     def packed(self, weight: Tensor, packing: Packing) -> int: ...
 
@@ -123,13 +123,13 @@ _packed: WeakKeyDictionary[HostBuffer, dict[_Key, HostBuffer]] = WeakKeyDictiona
 
 
 class WeightLoader:
-    """Packs weights before there is a plan, as a plan's builder asks for them."""
+    """Packs weights before there is a plan, in the way that a plan's builder requests them."""
 
     def __init__(self) -> None:
         self.weights = PackedWeights()
 
     def packed(self, weight: Tensor, packing: Packing) -> int:
-        """The address of the weight as `packing` lays it out."""
+        """The address of the packed weight."""
         assert weight.place is not None
         return self.weights.get(weight, weight.place, packing).address
 
@@ -141,7 +141,7 @@ class WeightLoader:
 
 
 class PackedWeights:
-    """What one plan needs: copies that are there already, and those that `make` will fill."""
+    """The weights of one plan: copies that exist already, and those that `make` will fill."""
 
     def __init__(self) -> None:
         self._jobs: dict[tuple[HostBuffer, _Key], _Job] = {}
@@ -174,7 +174,7 @@ class PackedWeights:
         return {do_pieces, *packs} if packs else packs
 
     def make(self, n_threads: int, code: Mapping[Entry, int]) -> None:
-        """Fill what is not filled yet. After an error or an interrupt nothing of it is kept.
+        """Fill the copies that are not filled yet. After an error or an interrupt none is kept.
 
         `code` has the addresses of `entries`. Raises FileError for a file that cannot be read.
         """
@@ -204,7 +204,7 @@ def _raise_unread(source: HostBuffer, piece: np.void) -> None:
 
 
 class _Work:
-    """Pieces that threads take one by one."""
+    """Pieces, which threads take one by one."""
 
     def __init__(self, jobs: list[_Job], pieces: NDArray[np.void], do_pieces: int) -> None:
         # Kept for threads that a second interrupt leaves behind, each with the piece it has begun:

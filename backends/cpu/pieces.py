@@ -2,13 +2,13 @@
 
 Weights that are used where a file is mapped are taken in pieces too, to bring them into memory.
 
-A thread makes one call for all that it does, so it needs no Python in between, and runs beside
-Python that has other things to do. Memory shared by the threads, in lines of 64 bytes:
+A thread makes one call for all its pieces, so it does not hold the GIL in between. Memory shared by
+the threads, in lines of 64 bytes:
 
-    line 0     next      the piece that is taken next; n_pieces or more: there is none
+    line 0     next      the piece that is taken next; n_pieces or more: none
     line 1     done      stored bytes that are packed
 
-Whoever wants it to end soon sets `next` to the number of pieces.
+Setting `next` to the number of pieces stops the threads after their current pieces.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ QUEUE_WORDS = 16
 
 
 def room_bytes(pieces: NDArray[np.void]) -> int:
-    """Memory that a thread needs: a piece's rows, and a group of which some are missing."""
+    """Bytes of a thread's buffer: the rows of a piece, and an incomplete group."""
     return int(((pieces["n_rows"] + GROUP) * pieces["row_bytes"]).max())
 
 
 @inline
 def read_bytes(file: Int, position: Int, room: Int, n: Int) -> Int:
-    """Reads `n` bytes to `room`; whether they are all there."""
+    """Reads `n` bytes to `room`; returns whether all could be read."""
     done = 0
     while done < n:
         got = read_at(file, room + done, n - done, position + done)
@@ -70,7 +70,7 @@ def fill_group(rows: Int, n: Int, group: Int, n_group: Int) -> None:
 
 @inline
 def do_piece(piece: Int, room: Int) -> Int:
-    """Packs a piece; whether its bytes could be read."""
+    """Packs a piece; returns whether its bytes could be read."""
     pack, file, rows = load_i64(piece + _PACK), load_i64(piece + _FILE), load_i64(piece + _ROWS)
     n_rows, row_bytes = load_i64(piece + _N_ROWS), load_i64(piece + _ROW_BYTES)
     out, n_blocks = load_i64(piece + _OUT), load_i64(piece + _N_BLOCKS)
@@ -91,8 +91,8 @@ def do_piece(piece: Int, room: Int) -> Int:
 
 @entry(i64, i64, i64, i64, i64)
 def do_pieces(queue: Int, pieces: Int, n_pieces: Int, room: Int) -> Int:
-    """Does pieces until there is none to take; -1, or the one whose bytes could not be read, with
-    which it ends for all threads."""
+    """Packs pieces until none is left. Returns -1, or the piece whose bytes could not be read,
+    after which all threads stop."""
     while True:
         i = atomic_add_i64(queue + 8 * NEXT, 1)
         if i >= n_pieces:
@@ -107,8 +107,8 @@ def do_pieces(queue: Int, pieces: Int, n_pieces: Int, room: Int) -> Int:
 
 @entry(i64, i64, i64, i64, i64, i64)
 def touch(rows: Int, row_bytes: Int, out: Int, n_groups: Int, n_blocks: Int) -> Int:
-    """In place of a function that packs: reads a byte of every 4096, and writes nothing."""
+    """Used instead of a packing function: reads a byte of every 4096, and writes nothing."""
     total = 0
     for at in range(0, n_groups * GROUP * row_bytes, _PAGE_BYTES):
         total += load_u8(rows + at)
-    return total  # so that no reading is left out
+    return total  # so that LLVM does not remove the loads

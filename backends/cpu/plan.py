@@ -25,7 +25,7 @@ _HEADER_FIELDS = frozenset(HEADER.names or ())
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What a kernel reported: the index of its node in the plan and the value at fault."""
+    """What a kernel reported: the index of its node in the plan and the offending value."""
 
     node: int
     value: int

@@ -1,9 +1,9 @@
 """The compiled half of plan execution: walk the records, share each one's work, wait for plans.
 
-A record's work is cut into as many shares as the plan has threads. Whoever is there takes the next
-share, and a share may be taken once all shares of the record before it are done. A thread that the
-system does not run holds nothing, so the others go on without it: with more programs than cores a
-plan gets slower by what the others use, not by a time slice for every record.
+A record's work is cut into as many shares as the plan has threads. Any running thread takes the
+next share, and a share may be taken once all shares of the record before it are done. A thread that
+the system does not schedule holds no share, so the others continue without it: on an oversubscribed
+machine a plan gets slower by what other programs use, not by a time slice for every record.
 
 Memory shared by the threads is two lines for the plan and a slot per thread, 128 bytes each:
 
@@ -19,10 +19,10 @@ Memory shared by the threads is two lines for the plan and a slot per thread, 12
 
 Shares are taken by compare-and-exchange of `next`, so what a thread has read of a plan is of the
 plan that it takes a share of: a plan does not end while a share is left, and before another is
-written `next` says that nothing is (CLOSED). A thread goes to sleep only from SPINNING, and looks
-for a new plan once more after saying so; thread 0 keeps the others from it (RESERVED) before it
-looks who sleeps. So no wake-up can be lost, and an exception between any two lines of Python leaves
-nothing half done.
+written `next` is CLOSED. A thread goes to sleep only from SPINNING, and looks for a new plan once
+more after it has set PARKED; thread 0 keeps the others awake (RESERVED) before it looks which of
+them sleep. So no wake-up can be lost, and an exception between any two lines of Python leaves a
+consistent state.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ _GENERATION_MASK = 0x7FFF_FFFF  # so that `next` is never negative but for STOP
 
 @inline
 def relax(since: Int, nap_after: Int) -> None:
-    """Passes a moment of waiting that began at `since`: spins at first, then sleeps.
+    """One step of a wait that began at `since`: spins at first, then sleeps.
 
-    With more threads than cores those who wait must make room for those who are late. Not by
-    yielding: Linux (6.18, EEVDF) puts off a thread that yields in a loop by a time slice for every
+    With more threads than cores, waiting threads must leave the cores to those that work. Not by
+    yielding: Linux (6.18, EEVDF) delays a thread that yields in a loop by a time slice for every
     call, and seconds of that starve it.
     """
     if ticks() - since < nap_after:
@@ -84,7 +84,7 @@ def wait_until_done(memory: Int, n_shares: Int) -> None:
 
 @inline
 def take_part(memory: Int) -> Int:
-    """Runs shares of the plan that is posted until none is left to take; its generation."""
+    """Runs shares of the posted plan until none is left to take; returns its generation."""
     nap_after = load_i64(memory + NAP_AFTER)
     since = ticks()
     while True:
@@ -127,8 +127,8 @@ def release_all(memory: Int, nth: Int) -> None:
 
 @entry(i64, i64, i64, i64, i64, i64)
 def run(memory: Int, plan: Int, n_nodes: Int, nth: Int, all_awake: Int) -> Int:
-    """Thread 0: runs the plan with those who are awake and returns 0; or, if all must be, returns
-    how many sleep and has not begun."""
+    """Thread 0: runs the plan with the threads that are awake and returns 0; or, if all must be
+    awake, returns how many sleep without having begun."""
     if nth == 1:
         for i in range(n_nodes):
             record = plan + i * RECORD_BYTES
@@ -160,8 +160,8 @@ def release(memory: Int, nth: Int) -> Int:
 
 @entry(i64, i64, i64, i64)
 def serve(memory: Int, ith: Int, patience: Int) -> Int:
-    """Another thread: takes part in what is posted; 1 at STOP. 0 if nothing came for `patience`
-    ticks, or after a plan for SLEEP_AFTER ticks."""
+    """Another thread: takes part in posted plans; returns 1 at STOP, 0 if no plan was posted for
+    `patience` ticks, or after a plan for SLEEP_AFTER ticks."""
     seen = memory + SLOTS + ith * SLOT_BYTES + SEEN
     since = ticks()
     while ticks() - since < patience:
@@ -185,7 +185,7 @@ def read_ticks() -> Int:
 
 @entry(i64, i64, i64)
 def park(memory: Int, ith: Int) -> Int:
-    """Another thread: 1 if it may sleep now, 0 if a plan or the end is near."""
+    """Another thread: 1 if it may sleep now, 0 if a plan or STOP is posted or about to be."""
     slot = memory + SLOTS + ith * SLOT_BYTES
     if compare_exchange_i64(slot + STATE, SPINNING, PARKED) != SPINNING:
         return 0

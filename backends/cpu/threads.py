@@ -41,15 +41,15 @@ _ENTRIES = (
 )
 
 
-def wanted_entries(jit: Jit) -> tuple[Entry, ...]:
-    """What plans and the sampler will want of this Jit: compiled together with a plan's kernels, on
-    all cores, instead of after them."""
+def common_entries(jit: Jit) -> tuple[Entry, ...]:
+    """Entries that plans and the sampler need of this Jit: compiled together with a plan's kernels,
+    on all cores, instead of after them."""
     return (*_ENTRIES, choose) if jit is shared_jit(select()) else ()
 
 
 @cache
 def _native() -> dict[Entry, _Native]:
-    """The runner's C functions; calling one lets go of the GIL."""
+    """The runner's C functions; calling one releases the GIL."""
     addresses = shared_jit(select()).load(_ENTRIES)
     functions: dict[Entry, _Native] = {}
     for entry, address in addresses.items():
@@ -175,7 +175,7 @@ class ThreadPool:
 
 
 def _release(bed: threading.Lock) -> None:
-    """Wakes who waits for the lock, if anybody does. One thread at a time calls it."""
+    """Wakes the thread that waits for the lock, if there is one. Not thread-safe."""
     if bed.locked():
         bed.release()
 
@@ -194,7 +194,7 @@ def thread_pool() -> ThreadPool:
 
 
 def _forget() -> None:
-    """In a forked child the threads do not exist, and locks may be held by nobody."""
+    """In a forked child the threads do not exist, and locks may be held for ever."""
     global _pool, _pool_lock
     _pool = None
     _pool_lock = threading.Lock()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ggmlpy import ops
-from ggmlpy.backends.cpu.kernels.fused_rope import SET_TURNED
+from ggmlpy.backends.cpu.kernels.fused_rope import ROPE_SET_ROWS
 from ggmlpy.errors import IndexOutOfRange
 from ggmlpy.graph.tensor import Flag, Tensor, from_numpy, zeros
 from ggmlpy.ops.rope import RopeMode
@@ -27,8 +27,8 @@ from tests.cpu.fused import (
 def _compiled() -> None:
     """All at once, on all cores: one at a time they take minutes."""
     for isa in VECTOR_ISAS:
-        jit_for(isa).load([SET_TURNED["f16"], SET_TURNED["q8_0"]])
-    jit_for(ISAS[0]).load(list(SET_TURNED.values()))
+        jit_for(isa).load([ROPE_SET_ROWS["f16"], ROPE_SET_ROWS["q8_0"]])
+    jit_for(ISAS[0]).load(list(ROPE_SET_ROWS.values()))
 
 
 def stored(
@@ -56,7 +56,7 @@ def stored(
 
 def check_stored(isa: str, y: Tensor) -> None:
     type = y.type.name
-    plain, after = ["neg_f32", "rope_f32", f"set_rows_{type}"], ["neg_f32", f"set_turned_{type}"]
+    plain, after = ["neg_f32", "rope_f32", f"set_rows_{type}"], ["neg_f32", f"rope_set_rows_{type}"]
     check(isa, ["rope"], [y], before=plain, after=after)
 
 

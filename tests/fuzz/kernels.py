@@ -10,7 +10,7 @@ import sys
 from ggmlpy.backends.cpu.backend import CpuBackend
 from ggmlpy.backends.cpu.jit import shared_jit
 from ggmlpy.backends.cpu.kernel import Kernel, all_entries, candidates
-from ggmlpy.backends.cpu.threads import thread_pool, wanted_entries
+from ggmlpy.backends.cpu.threads import common_entries, thread_pool
 
 # Gated units of two products: a kernel for each unit and type of weights, of which `graph_draw.py`
 # draws two units, those that models have.
@@ -22,7 +22,7 @@ def load_kernels() -> None:
     jit = shared_jit(CpuBackend(1).isa)
     kernels = [e for e in all_entries() if isinstance(e, Kernel) and not e.op.endswith(_NOT_DRAWN)]
     chosen = [candidates(kernel.op, kernel.types, jit.isa)[:1] for kernel in kernels]
-    jit.load([*dict.fromkeys(kernel for best in chosen for kernel in best), *wanted_entries(jit)])
+    jit.load([*dict.fromkeys(kernel for best in chosen for kernel in best), *common_entries(jit)])
     thread_pool()  # has no threads before a plan on several runs
 
 

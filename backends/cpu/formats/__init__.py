@@ -1,1 +1,1 @@
-"""Weight formats: how groups of 16 rows lie, packed or as stored, and how they are multiplied."""
+"""Weight formats: how groups of 16 rows are stored or packed, and how they are multiplied."""

@@ -6,8 +6,8 @@
     S   = sum of qs, S0 and S1 of its two halves of 16; negative, because they are subtracted
 
 The sums serve formats whose codes have an offset (a weight is scale * (u - zero): the product
-starts at -zero * S) or a minimum (a weight is scale * u - minimum). One cache line a block, one
-layout for every format. A block with max |x| < 2^-119 counts as zeros. A block that holds inf or
+starts at -zero * S) or a minimum (a weight is scale * u - minimum). One cache line a block, the
+same for every format. A block with max |x| < 2^-119 counts as zeros. A block that holds inf or
 NaN gets the scale NaN: every product of its row is NaN, and no other.
 """
 
@@ -38,6 +38,6 @@ def row_bytes(k: int) -> int:
     """From one quantised row of x with `k` elements, whole blocks, to the next.
 
     An odd number of cache lines: with a multiple of 4096 bytes, as for k = 2048, the same block of
-    all rows would have to share one set of an L1 cache, 8 to 12 lines.
+    all rows would fall into one set of the L1 cache, which has 8 to 12 lines.
     """
     return (k // BLOCK | 1) * BLOCK_BYTES

@@ -1,9 +1,9 @@
-"""What a weight format supplies, and what all of them share: groups of 16 rows.
+"""The interface of weight formats, and what all of them share: groups of 16 rows.
 
-Those of floats are rows as they are stored (floats.py). Where weights are codes, a weight [k, m] is
-packed to groups of 16 rows, the last one filled up with zero rows. A group holds, for each block of
-k, what the 16 rows have there, arranged so that one vector register gets a piece of every row: lane
-i works for row i, and no sum ever crosses lanes.
+Weights of floats are rows as they are stored (floats.py). Where weights are codes, a weight [k, m]
+is packed to groups of 16 rows, the last one padded with zero rows. A group holds, for each block of
+k, that block of the 16 rows, arranged so that one vector register gets a piece of every row: lane i
+works for row i, and no sum ever crosses lanes.
 
     stored   row 0: block 0 | block 1 | ...    packed   group 0: block 0 of rows 0..15 | block 1 ...
              row 1: block 0 | block 1 | ...             group 1: block 0 of rows 16..31 | ...
@@ -31,7 +31,7 @@ from ggmlpy.backends.cpu.pieces import PIECE
 from ggmlpy.backends.cpu.simd.arith import quotient
 from ggmlpy.graph.tensor import Tensor
 
-# How far ahead of their use weights are asked for: 300 ns at the 16 GB/s of one core, which is two
+# How far ahead of their use weights are prefetched: 300 ns at the 16 GB/s of one core, which is two
 # to three memory latencies.
 PREFETCH_BYTES = 4608
 _PIECE_BYTES = 1 << 19  # packed at a time: in a core's cache, and many to a call
@@ -66,12 +66,12 @@ class Format(ABC):
 
     @abstractmethod
     def address(self, weight: Tensor, builder: WeightUser) -> int:
-        """Where a contiguous leaf's first group lies while the plan runs."""
+        """The address of a contiguous leaf's first group while the plan runs."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class StoredFormat(Format):
-    """Rows that are multiplied as they are stored, where they are: in a mapped file, say."""
+    """Rows that are multiplied as they are stored, for example in a mapped file."""
 
     element_bytes: int
 
@@ -140,7 +140,7 @@ def quantized_format(
     Where `packed` ends in a field `parts`, code for one part is compiled, and a loop goes over
     them: `unpack` gives the blocks of 32 of one part. Otherwise a packed block is one part. Parts
     should be small and read from front to back: with parts of 1680 bytes and two runs of loads in
-    each, q6_K came at 5 to 9 GB/s from memory on an EPYC (Zen 4) core, with these of 416 at 22.
+    each, an EPYC (Zen 4) core read q6_K at 5 to 9 GB/s from memory, with these of 416 at 22.
     """
     fields = packed.fields
     assert fields is not None

@@ -1,11 +1,11 @@
-"""x as products of bf16 take it: every number as the sum of three bf16, in blocks of 32.
+"""x for products with bf16 weights: every number as the sum of three bf16, in blocks of 32.
 
     32 x f32 -> 32 first parts | 32 second parts | 32 third parts        64 bytes each
 
-A part is what is left of x, cut to the 8 bits that a bf16 has. An f32 has 24 of them, so the three
-are x exactly, but for what lies below 2^-126, which the instructions take for zero. Where x is
-inf or NaN its first part is, and the others are zero. The last block of a row is filled up with
-zeros.
+A part is the remainder of x, truncated to the 8 mantissa bits of a bf16. An f32 has 24, so the sum
+of the three is x exactly, except for parts below 2^-126, which the instructions take for zero.
+Where x is inf or NaN its first part is too, and the others are zero. The last block of a row is
+padded with zeros.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The product of unpacked weight blocks with int8 blocks of x: shared by all quantised formats.
 
-A format says how 32 elements of 16 rows come out of its packed bytes (`Unpack`); everything that
-follows is here, written once. These functions write LLVM IR, as intrinsics do: they run when a
+A format defines how 32 elements of 16 rows are unpacked from its packed bytes (`Unpack`); the rest
+is here, written once. These functions write LLVM IR, as intrinsics do: they run when a
 kernel is compiled, so the lists below are unrolled code and every vector a register.
 """
 
@@ -49,7 +49,7 @@ Unpack = Callable[[Emitter, Any, Any], Iterable[Block]]
 
 
 def load_vectors(b: Emitter, address: Any, n: int) -> list[Any]:
-    """`n` vectors of 64 bytes that lie one after another."""
+    """`n` contiguous vectors of 64 bytes."""
     return [b.load_from(after(b, address, 64 * j), i8x64) for j in range(n)]
 
 
@@ -57,8 +57,8 @@ def add_blocks(unpack: Unpack, n_blocks: int, part_bytes: int, ahead_bytes: int)
     """The function (sums, w, part, rows, at) -> sums that kernels call.
 
     It adds the products of a part of `n_blocks` blocks with x, which starts at byte `at` of each
-    row. After each block it asks for its share of the part's bytes, `ahead_bytes` further on:
-    spread out, because requests in a bunch would fill the core's few slots for them.
+    row. After each block it prefetches its share of the part's bytes, `ahead_bytes` further on:
+    spread out, because many requests at once would exhaust the core's few fill buffers.
     """
     share = part_bytes // n_blocks
 
@@ -97,7 +97,7 @@ def _add_block(b: Emitter, totals: Sequence[Any], block: Block, xs: Sequence[Any
     return sums
 
 
-# The places where products become f32: whoever computed them, the rounding is the same.
+# Where products become f32: with and without tiles the rounding is the same.
 
 
 def add_scaled(b: Emitter, before: Any, products: Any, scale: Any) -> Any:

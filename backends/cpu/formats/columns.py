@@ -1,10 +1,10 @@
-"""Columns of 16 stored rows: the words that all rows have at one place, as a vector of a lane each.
+"""Columns of 16 stored rows: the words of all rows at one offset, as a vector with a lane a row.
 
-    row 0    a b c d e f ..                 16 bytes of every row, read and turned at a time,
+    row 0    a b c d e f ..                 16 bytes of every row, loaded and transposed,
     row 1    A B C D E F ..      words:     are four columns: (a A ..) (b B ..) (c C ..) (d D ..)
     ..
 
-This is how weights are packed. A format says in the vocabulary below what of a stored block goes
+Weights are packed with them. A format says in the vocabulary below which parts of a stored block go
 where in a packed one (`Repack`); `declare_pack` makes the compiled function that does it for whole
 matrices. These functions write LLVM IR, as intrinsics do: the lists are registers.
 """
@@ -36,7 +36,7 @@ GROUP = 16  # rows side by side: the lanes of a vector of sums
 _CHUNK_BYTES = 16  # of a row
 _CHUNK = Vec(i32, 4)
 # Where the words of two vectors go in each quarter of 128 bits: first both low halves, then the
-# high ones, in turns; the same with pairs of words.
+# high ones, interleaved; the same with pairs of words.
 _LOW = [4 * quarter + i for quarter in range(4) for i in (0, 16, 1, 17)]
 _HIGH = [lane + 2 for lane in _LOW]
 _LOW_PAIRS = [4 * quarter + i for quarter in range(4) for i in (0, 1, 16, 17)]
@@ -90,7 +90,7 @@ class Stored:
         """Four columns: 16 bytes of each row, from byte `begin` of the block on."""
         b = self.b
         chunks = [b.load_from(after(b, row, begin), _CHUNK) for row in self.rows]
-        # Vector i: rows i, i + 4, i + 8, i + 12 in its quarters, so that none need leave its own.
+        # Vector i: rows i, i + 4, i + 8, i + 12 in its quarters, so that no word leaves its own.
         lines = [
             b.concat(b.concat(chunks[i], chunks[i + 4]), b.concat(chunks[i + 8], chunks[i + 12]))
             for i in range(4)

@@ -5,7 +5,7 @@ Nothing is packed: a file's weights are read where it is mapped.
 
 bf16 goes through AMX tiles where there are some (bf16_tiles.py), in another order. f16 and f32 do
 not: their weights would have to be split as well, into two and three bf16 with five and six
-products, and one row of x, which must have the bits it has among many, would wait for that.
+products, and a single row of x, which must have the same bits as among many, would be slower.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from ggmlpy.backends.cpu.simd.memory import (
 # Vectors of sums side by side: 16, with what they are multiplied from, fill 32 registers of 512
 # bits. Elsewhere 4 are as many as 8 registers of 256 bits hold, or 16 of 128.
 _MANY, _FEW = 16, 4
-# How far ahead of their use weights are asked for, into the second level of the cache. A mapped
-# file has pages of 4 KB, and where none is asked for in time its translation is waited for: one
+# How far ahead of their use weights are prefetched, into the second level of the cache. A mapped
+# file has pages of 4 KB, and a page that is not prefetched in time costs a wait for the TLB: one
 # core of an EPYC (Zen 4) read f16 at 22 GB/s with less than 5 KB, at 27 with 8 KB or more; into the
 # first level at 16 to 20 (2026-11-21).
 _AHEAD_BYTES = 12288

@@ -1,4 +1,4 @@
-"""Codes of 1, 2 or 4 bits side by side: into packed bytes, and out of them as a Block wants them.
+"""Codes of 1, 2 or 4 bits: into packed bytes, and out of them in the order of a Block.
 
 A plane of width n holds n bits of each of 32 elements of 16 rows in n vectors of 64 bytes. Element
 4j + t of a row is byte 4 * row + t of the block's vector u[j], j < 8, and its bits lie in the same
@@ -9,7 +9,7 @@ byte of the plane's vector j % n, from bit n * (j // n) on:
     width 1   a vector for j = 0 .. 7
 
 Longer codes are several planes, the lowest bits first: 6 bits are a plane of 4 and one of 2. A
-plane is a field of a packed record, n x 16 words of 4 bytes, and its shape tells the width.
+plane is a field of a packed record, n x 16 words of 4 bytes, and its shape determines the width.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def planes_of_runs(b: Emitter, words: Sequence[Any], width: int) -> list[list[An
     i holds element i of all of them, the first one in the lowest bits.
 
     A stretch has word j = m * width + v for field m of vector v, and run r in field r of every
-    word; a plane has it the other way round. So fields and words change places, as rows and columns
-    of a small matrix do: halves first, then quarters.
+    word; a plane has it the other way round. So fields and words are transposed, as rows and
+    columns of a small matrix: halves first, then quarters.
     """
     vectors = list(words)
     assert len(vectors) == width * N_VECTORS

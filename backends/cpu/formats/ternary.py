@@ -10,7 +10,7 @@ tq1_0   stored   qs 48 x u8 | qh 4 x u8 | d f16        w[i] = d * (digit - 1)   
                  the whole part of 3 * (x * 3^n % 256) / 256. The first digits of qs[0 .. 31] are
                  elements 0 .. 31, their second digits the next 32, and so on to 159; then those
                  of qs[32 .. 47], 16 at a time, to 239; then those of qh, 4 at a time
-        packed   as tq2_0: a fifth more bytes than stored, and no products to get digits by
+        packed   as tq2_0: a fifth more bytes than stored, and no multiplications for digits
 
 planes.py says what a plane is.
 """

@@ -1,7 +1,7 @@
-"""Copies: the elements of y in ne order are those of x in ne order, whatever shapes and strides.
+"""Copies: the elements of y in ne order are those of x in ne order, for any shapes and strides.
 
-Work is cut into pieces of a row of y; a piece is filled by runs, each as long as both the piece
-and a row of x last. Rows of one shape are a run each.
+Work is cut into pieces of a row of y; a piece is filled by stretches, each of which ends with the
+piece or with a row of x. Where rows have one shape, each is one stretch.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ UNIT_ARGS = np.dtype([*FIELDS, ("unit", "i8"), ("block", "i8")], align=True)
 CONVERT_ARGS = np.dtype(
     [*FIELDS, ("y_type", "i4"), ("x_type", "i4"), ("scratch", "i8")], align=True
 )
-_RUN = 4096  # units of a piece: no larger, so that one long row is shared too
+_RUN = 4096  # units of a piece: small enough that one long row is shared too
 
 Served = list[tuple[str, tuple[str, ...]]]
 _PLAIN = ("f32", "f16", "bf16", "i32")
@@ -55,7 +55,7 @@ def _bind_unit(node: Any, builder: Any) -> dict[str, float]:
 
 @inline
 def copy_bytes(x: Int, y: Int, n: Int) -> None:
-    """n bytes side by side."""
+    """n contiguous bytes."""
     whole = n & -64
     for i in range(0, whole, 64):
         store_i8x64(y + i, load_i8x64(x + i))
@@ -133,7 +133,7 @@ def _scratch_bytes(node: Any, n_threads: int) -> int:
 
 
 def _pairs(sources: tuple[str, ...], targets: tuple[str, ...]) -> Served:
-    """The ops that convert: cpy has its target as a source, cast has it as its result."""
+    """The ops that convert: the target of cpy is a source, that of cast is its result."""
     cpy: Served = [("cpy", (x, y)) for x in sources for y in targets if x != y]
     cast: Served = [("cast", (x,)) for x in sources]
     return cpy + cast

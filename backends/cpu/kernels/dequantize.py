@@ -2,8 +2,8 @@
 
 Plain types and blocks of 32 here, superblocks of 256 in dequantize_k.py; READERS has all of them.
 
-The functions write n floats and not a byte more, with the arithmetic of ggml's dequantisation: one
-rounding per step, so that results agree with it bit by bit.
+The functions write n floats and no byte past them, with the arithmetic of ggml's dequantisation:
+one rounding per step, so that results have the same bits.
 """
 
 from __future__ import annotations
@@ -136,14 +136,14 @@ def read_q5_1(src: Int, dst: Int, n: Int) -> None:
 
 @intrinsic(i8x16)
 def iq4_values(b: Emitter) -> Any:
-    """What the codes of iq4_nl and iq4_xs stand for."""
+    """The values of the codes of iq4_nl and iq4_xs."""
     codes = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
     return ir.Constant(i8x16.ir, codes)
 
 
 @intrinsic(i8x16)
 def mxfp4_values(b: Emitter) -> Any:
-    """Twice what the codes of mxfp4 stand for: sign, two bits of exponent, one of mantissa."""
+    """Twice the values of the codes of mxfp4: sign, two bits of exponent, one of mantissa."""
     return ir.Constant(i8x16.ir, (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12))
 
 

@@ -1,6 +1,6 @@
 """Elements of any plain type, at any stride, to and from f32 in scratch memory.
 
-Kernels that are not worth a variant per type and layout work on such a piece at a time.
+Kernels without a variant for each type and stride work on one such piece at a time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _F16, _BF16, _I32 = types.F16, types.BF16, types.I32
 
 @inline
 def read_elements(type: Int, src: Int, stride: Int, n: Int, dst: Int) -> None:
-    """n elements, `stride` bytes apart, as f32 side by side; i32 are rounded."""
+    """n elements, `stride` bytes apart, as contiguous f32; i32 are rounded."""
     if type == _F16:
         if stride == 2:
             read_f16(src, dst, n)
@@ -54,7 +54,7 @@ def read_elements(type: Int, src: Int, stride: Int, n: Int, dst: Int) -> None:
 
 @inline
 def write_elements(type: Int, src: Int, dst: Int, stride: Int, n: Int) -> None:
-    """n f32 side by side as elements `stride` bytes apart; to i32 they are cut off."""
+    """n contiguous f32 as elements `stride` bytes apart; for i32 they are truncated."""
     if type == _F16:
         if stride == 2:
             write_f16(src, dst, n)

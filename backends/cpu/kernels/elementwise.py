@@ -146,7 +146,7 @@ def _add_to_blocks(type: str, read: Inline, write: Inline) -> None:
         name=f"add_{type}",
     )
     def add_to_blocks(p: Record, ith: Int, nth: Int) -> None:
-        """a + b as f32, then quantised anew."""
+        """a + b as f32, then quantised again."""
         per_row = n_segments(p.y.ne0, PIECE)
         tasks = n_rows(p.y) * per_row
         piece = p.scratch + 8 * PIECE * ith

@@ -1,16 +1,16 @@
-"""The two products that a gated linear unit reads, and the unit: act(gate x) * (up x).
+"""A gated linear unit with the two products that it reads: act(gate x) * (up x).
 
     MATMUL_GLU[weight type, glu op]   y = gated(gate x, up x)    both weights of one type and shape
 
-A unit of work is a group of 16 rows of each weight times a chunk of rows of x, as in matmul.py with
-its code; each number is rounded as by three kernels one after another. Only a tile of each product
-exists at a time, 16 by up to 8 numbers (64 with AMX) in the thread's scratch memory. Where one tile
-is all rows of x there are, weights may come from memory, and a thread takes them in long streams:
-many groups of the gate's, then as many of the other's. Group by group in turns it took 8 % longer
+A unit of work is a group of 16 rows of each weight times a chunk of rows of x, by the code of
+matmul.py; each number is rounded as by three separate kernels. Only a tile of each product exists
+at a time, 16 by up to 8 numbers (64 with AMX) in the thread's scratch memory. Where one tile has
+all rows of x, weights may come from memory, and a thread reads them in long streams: many groups of
+the gate's, then as many of the other's. Alternating between single groups took 8 % longer
 (q4_0 and f16 [2048, 8192], one row of x, one core of a Sapphire Rapids Xeon).
 
     a thread's scratch   lists (matmul_lists.py) | tiles of gate x | a tile of up x | addresses |
-                         room for a unit (matmul_units.py)
+                         memory of a unit (matmul_units.py)
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _declare(format: Format, op: str) -> Kernel:
     def multiply(
         p: Record, w: Int, xs: Int, ys: Int, n: Int, scratch: Int, ith: Int, nth: Int
     ) -> None:
-        """The two matrices at `w` times the `n` rows of x that need them: thread `ith`'s share."""
+        """Thread `ith`'s share of the matrices at `w` times the `n` rows of x that need them."""
         n_groups = quotient(p.y.ne0 + GROUP - 1, GROUP)
         chunk = chunk_rows(n, n_groups, p.row_bytes, row_step(), nth)
         n_units = n_groups * quotient(n + chunk - 1, chunk)

@@ -1,11 +1,11 @@
-"""Normalised rows with what stands next to them, without a trip to memory in between.
+"""Normalisation fused with neighbouring operations, without writing rows to memory in between.
 
     NORM_MUL[norm]   y = norm(x) * weight [+ b]
     ADD_NORM         sum = a + b, or rms_norm(a) * inner + b;  y = rms_norm(sum) * weight
 
-Every number is rounded as by the kernels one after another, so results have the same bits. `weight`
+Every number is rounded as by separate kernels, so results have the same bits. `weight`
 and `b` are repeated to the shape of y; in ADD_NORM all but the weights have one shape. A sum that
-nothing else reads has no memory: its rows are those of y, before they are weighed.
+nothing else reads has no memory: its rows are those of y, before the weights are applied.
 """
 
 from __future__ import annotations
@@ -129,9 +129,9 @@ def _bind_sum(node: Any, builder: Any) -> dict[str, float]:
     also=[("rms_norm+mul+add+rms_norm+mul", ("f32", "f32", "f32", "f32"))],
 )
 def ADD_NORM(p: Record, ith: Int, nth: Int) -> None:
-    """The sum that goes on beside a block, and what the block gets of it. Threads share the rows.
+    """The residual sum, and its norm as the input of a block. Threads share the rows.
 
-    A row of the sum is in the cache when it is measured, and again when it is weighed.
+    A row of the sum stays in the cache for its norm and for the product with the weights.
     """
     n = p.a.ne0
     rows = n_rows(p.a)

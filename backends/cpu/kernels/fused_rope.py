@@ -1,8 +1,8 @@
-"""Keys turned by their positions and written to the cache, without a trip to memory in between.
+"""Rope of keys fused with writing them to the cache, without rows of f32 in memory in between.
 
-    SET_TURNED[type]   y[:, ids[t]] = rope(x)[:, :, t] as one row of `type`     x [D, Hk, T] f32
+    ROPE_SET_ROWS[type]   y[:, ids[t]] = rope(x)[:, :, t] as one row of `type`     x [D, Hk, T] f32
 
-Each number is turned, and then rounded, as by the two kernels one after the other.
+Each number is rotated, and then rounded, as by the two separate kernels.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from ggmlpy.backends.cpu.kernel import TENSOR, Inline, Int, Kernel, Record, kernel, report
 from ggmlpy.backends.cpu.kernels import rope, types
 from ggmlpy.backends.cpu.kernels.quantize import WRITERS
-from ggmlpy.backends.cpu.kernels.rope import make_table, padded_pairs, turn_f32
+from ggmlpy.backends.cpu.kernels.rope import make_table, padded_pairs, rotate_f32
 from ggmlpy.backends.cpu.kernels.rows import first_bad_id, load_id
 from ggmlpy.backends.cpu.simd.arith import remainder
 
@@ -24,7 +24,7 @@ ARGS = np.dtype(
 
 
 def _row_bytes(keys: Any) -> int:
-    """A row of f32 for the cache, up to a whole cache line."""
+    """Bytes of a row of f32, rounded up to a whole cache line."""
     return -(-4 * int(keys.ne[0] * keys.ne[1]) // 64) * 64
 
 
@@ -43,7 +43,7 @@ def _scratch_bytes(node: Any, n_threads: int) -> int:
     return (16 * padded_pairs(keys.op) + _row_bytes(keys)) * n_threads
 
 
-def _set_turned(type: str, write: Inline) -> Kernel:
+def _rope_set_rows(type: str, write: Inline) -> Kernel:
     served = [
         ("rope+set_rows", ("f32", "i32", *factors, ids, type))
         for factors in ((), ("f32",))
@@ -56,9 +56,9 @@ def _set_turned(type: str, write: Inline) -> Kernel:
         also=served[1:],
         bind=_bind,
         scratch_bytes=_scratch_bytes,
-        name=f"set_turned_{type}",
+        name=f"rope_set_rows_{type}",
     )
-    def set_turned(p: Record, ith: Int, nth: Int) -> None:
+    def rope_set_rows(p: Record, ith: Int, nth: Int) -> None:
         """Nothing is written if any index is out of range; threads own rows of y as in set_rows."""
         bad = first_bad_id(p.ids, p.ids_type, p.y.ne1)
         if bad != 0:
@@ -73,10 +73,10 @@ def _set_turned(type: str, write: Inline) -> Kernel:
                 make_table(p, token, cos, sin)
                 x = p.x.ptr + token * p.x.nb2
                 for head in range(p.x.ne1):
-                    turn_f32(p, x + head * p.x.nb1, row + 4 * head * p.x.ne0, cos, sin)
+                    rotate_f32(p, x + head * p.x.nb1, row + 4 * head * p.x.ne0, cos, sin)
                 write(row, p.y.ptr + id * p.y.nb1, p.x.ne0 * p.x.ne1)
 
-    return set_turned
+    return rope_set_rows
 
 
-SET_TURNED = {type: _set_turned(type, write) for type, write in WRITERS.items()}
+ROPE_SET_ROWS = {type: _rope_set_rows(type, write) for type, write in WRITERS.items()}

@@ -1,4 +1,4 @@
-"""What masked softmax and attention share: slopes of ALiBi, rows of masks."""
+"""Shared by masked softmax and attention: slopes of ALiBi, rows of masks."""
 
 from __future__ import annotations
 

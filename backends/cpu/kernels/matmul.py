@@ -1,9 +1,9 @@
 """mul_mat and mul_mat_id with weights: one kernel for each format, for any number of rows of x.
 
-Weights of codes are packed once (formats/), those of floats are read where they are stored. x is
-quantised, or split, once for all products that read it. A unit of work is a group of 16 weight rows
-times a chunk of rows of x (matmul_units.py). An element of the result has the same bits whatever
-else is computed with it and by how many threads, and, but for weights of bf16, with or without AMX.
+Quantised weights are packed once (formats/), float weights are read where they are stored. x is
+quantised, or split into bf16, once for all products that read it. A unit of work is a group of 16
+weight rows times a chunk of rows of x (matmul_units.py). An element of the result has the same bits
+for any number of rows of x and of threads, and, except with weights of bf16, with and without AMX.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ ARGS = np.dtype(
         ("weight", "i8"),
         ("group_bytes", "i8"),
         ("matrix_bytes", "i8"),
-        ("room", "i8"),  # where a thread's scratch memory has room for a unit
+        ("room", "i8"),  # offset of the unit's memory in a thread's scratch memory
         ("bias", TENSOR),  # added to every row of the result in mul_mat+add
     ],
     align=True,
@@ -103,7 +103,7 @@ def lists_stride(node: Tensor) -> int:
 
 
 def _stride(format: Format, node: Tensor) -> int:
-    """Bytes of scratch memory for a thread: its lists, then room for a unit."""
+    """Bytes of scratch memory for a thread: its lists, then the unit's memory."""
     return lists_stride(node) + room_bytes(format, node.spec.n_rows)
 
 
@@ -139,7 +139,7 @@ def declare(format: Format) -> Kernel:
     def multiply(
         p: Record, w: Int, xs: Int, ys: Int, n: Int, room: Int, ith: Int, nth: Int
     ) -> None:
-        """One matrix times the `n` rows of x that need it: what of it is thread `ith`'s share."""
+        """Thread `ith`'s share of one matrix times the `n` rows of x that need it."""
         k, m = p.x.ne0, p.y.ne0
         n_groups = quotient(m + GROUP - 1, GROUP)
         chunk = chunk_rows(n, n_groups, p.row_bytes, row_step(), nth)

@@ -1,7 +1,7 @@
-"""x made ready for matrix products: quantised to int8 blocks, as three bf16 a number, or as
+"""Prepares x for matrix products: quantised to int8 blocks, as three bf16 a number, or as
 contiguous rows of f32.
 
-All write all rows of x one after another in the order of its dimensions, whatever its strides.
+All kernels write the rows of x contiguously in the order of its dimensions, for any strides.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _TINY_BITS = 8 << 23  # of 2^-119: from there on amax / 127 is not denormal and 
 
 @inline
 def _quantize_block(y: Int, x0: Any, x1: Any) -> None:
-    """Writes 32 numbers as the block that formats/activations.py draws."""
+    """Writes 32 numbers as a block of formats/activations.py."""
     # The bits of |x| as integers are in the order of |x|, with NaN above inf.
     amax_bits = max_lanes(maximum(bits_of_f32(absolute(x0)), bits_of_f32(absolute(x1))))
     if _TINY_BITS <= amax_bits < _INF_BITS:
@@ -120,7 +120,7 @@ def _declare_quantize(
 def _declare_copy(type_name: str, load: Intrinsic) -> Kernel:
     @kernel("copy_activations", (type_name,), args=ARGS, name=f"copy_{type_name}")
     def copy(p: Record, ith: int, nth: int) -> None:
-        """Element by element: for x that is f16, bf16 or transposed, which models seldom have."""
+        """Element by element: for x that is f16, bf16 or transposed, which is rare in models."""
         k = p.x.ne0
         rows = n_rows(p.x)
         for row in range(share(rows, ith, nth), share(rows, ith + 1, nth)):
@@ -133,7 +133,7 @@ def _declare_copy(type_name: str, load: Intrinsic) -> Kernel:
 
 @inline
 def _store_parts(y: Int, x: Any) -> None:
-    """Writes 16 numbers as formats/bf16_parts.py draws them."""
+    """Writes 16 numbers in the form of formats/bf16_parts.py."""
     first = bf16_part(x)
     left = x - first
     left = select(is_nan(left), zero_f32x16(), left)  # of inf and NaN
@@ -148,7 +148,7 @@ def _declare_split(type_name: str, load: Intrinsic) -> Kernel:
 
     @kernel("split_activations", (type_name,), args=ARGS, name=f"split_{type_name}")
     def split(p: Record, ith: int, nth: int) -> None:
-        """Threads share the blocks. x that is not contiguous f32 goes element by element."""
+        """Threads share the blocks. x that is not contiguous f32 is read element by element."""
         k = p.x.ne0
         n_blocks = quotient(k + bf16_parts.BLOCK - 1, bf16_parts.BLOCK)
         n = n_rows(p.x) * n_blocks

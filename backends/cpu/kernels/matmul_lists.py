@@ -2,9 +2,9 @@
 
     starts (matrices + 3) i64 | x n i64 | y n i64        n = rows of the result
 
-Matrix j has the entries starts[j] to starts[j + 1] - 1 of both lists. With them a product neither
-cares how x is laid out, nor whether matrices go by position (mul_mat) or by id (mul_mat_id). Every
-thread makes its own lists: a few ns a row, no barrier.
+Matrix j has the entries starts[j] to starts[j + 1] - 1 of both lists. With them a product
+depends neither on the strides of x, nor on whether matrices are selected by position (mul_mat) or
+by id (mul_mat_id). Every thread makes its own lists: a few ns a row, no barrier.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FIELDS: list[tuple[str, Any]] = [  # that a record needs for its lists
     ("ids", TENSOR),  # zeros for mul_mat
     ("a2", "i8"),  # the weight's dimensions 2 and 3
     ("a3", "i8"),
-    ("rows", "i8"),  # x made ready, row after row; 0: its own rows serve
+    ("rows", "i8"),  # prepared x, row after row; 0: its own rows are used
     ("row_bytes", "i8"),
     ("scratch", "i8"),
     ("scratch_stride", "i8"),  # from one thread's scratch memory to the next: at least its lists
@@ -65,7 +65,7 @@ def bind_float_rows(node: Tensor, builder: PlanBuilder) -> dict[str, Any]:
 
 @inline
 def list_places(p: Record, scratch: Int) -> Any:
-    """The addresses of starts, x and y in a thread's scratch memory, and where it goes on."""
+    """The addresses of starts, x and y in a thread's scratch memory, and of its end."""
     xs = scratch + 8 * (p.a2 * p.a3 + 3)
     ys = xs + 8 * n_rows(p.y)
     return scratch, xs, ys, ys + 8 * n_rows(p.y)
@@ -121,7 +121,7 @@ def _matrix(p: Record, used: Int, token: Int) -> Int:
 
 @inline
 def _list_by_id(p: Record, starts: Int, xs: Int, ys: Int) -> None:
-    """A counting sort by id. While it runs, starts[j + 1] is where matrix j's next row goes."""
+    """A counting sort by id. While it runs, starts[j + 1] is the index of matrix j's next row."""
     n_used, n_tokens = p.ids.ne0, p.ids.ne1
     for i in range(p.a2 + 3):
         store_i64(starts + 8 * i, 0)

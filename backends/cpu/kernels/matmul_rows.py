@@ -1,8 +1,8 @@
-"""mul_mat and mul_mat_id where the first factor is no weight of a format (matmul.py): views of a KV
-cache, results, types without a format of their own, any layout whose rows are contiguous.
+"""mul_mat and mul_mat_id where the first factor is not a weight of a format (matmul.py): views of a
+KV cache, results, types without a format of their own; its rows must be contiguous.
 
-Each of its rows is read as f32 once, into memory of the thread, for all rows of x that need it. A
-dot product keeps 2 x 16 lanes, element i in lane i % 32; their sums go through one fixed tree.
+Each of its rows is converted to f32 once, in memory of the thread, for all rows of x that need it.
+A dot product keeps 2 x 16 lanes, element i in lane i % 32, which are summed by one fixed tree.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def declare(type_name: str, read: Inline) -> Kernel:
     def some_rows(
         p: Record, row: Int, n: Int, buffer: Int, xs: Int, ys: Int, end: Int, at: Int
     ) -> None:
-        """`n` rows of one matrix, the rows `row` on of all, times the rows of x in its list."""
+        """`n` rows of one matrix, from row `row` on of all, times the rows of x in its list."""
         k = p.weight.ne0
         row_bytes = (4 * k + 63) & -64
         step = max(1, quotient(_CACHE_BYTES, row_bytes))

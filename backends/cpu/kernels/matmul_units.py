@@ -1,8 +1,8 @@
 """A unit of work of matrix products: a group of 16 weight rows times a chunk of rows of x.
 
-With AMX rows of x go 16 at a time through tiles while there are as many; what is left, and
-everything without AMX, goes 8 (floats: 4), 4, 2 or 1 at a time through registers. With weights of
-bf16, AMX takes what is left as well (bf16_tiles.py). The width changes how often weights are read,
+With AMX rows of x are multiplied 16 at a time by tiles; the remaining ones, and all rows without
+AMX, are multiplied 8 (floats: 4), 4, 2 or 1 at a time in registers. With weights of bf16 the
+remaining rows go through tiles too (bf16_tiles.py). The width changes how often weights are read,
 never the order in which a sum is built.
 """
 
@@ -47,7 +47,7 @@ class Unit:
     end(n)            after the last unit
     row_step()        units should have a multiple of so many rows of x
 
-    `room` is the address of room_bytes() of the thread's memory, at a multiple of 64.
+    `room` is the address of the thread's memory of room_bytes(), at a multiple of 64.
     """
 
     begin: Inline
@@ -65,7 +65,7 @@ def room_bytes(format: Format, n_rows: int) -> int:
 
 @inline
 def chunk_rows(n: Int, n_groups: Int, row_bytes: Int, step: Int, nth: Int) -> Int:
-    """Rows of x in a unit of work: what fits the cache, but enough units for every thread."""
+    """Rows of x in a unit of work: as many as fit the cache, but enough units for every thread."""
     fitting = quotient(_CHUNK_BYTES, row_bytes)
     balanced = quotient(n * n_groups, 4 * nth)
     return max(step, min(fitting, balanced) & -step)
@@ -104,7 +104,7 @@ def _rows_of_tiles() -> Int:
 
 @inline
 def _rows_of_bf16_tiles() -> Int:
-    """Two panels at least, even if they do not fit: weights are turned round for each chunk."""
+    """Two panels at least, even if they do not fit: weights are transposed for each chunk."""
     return 2 * ROWS
 
 
@@ -117,7 +117,7 @@ def _by_registers(accumulate: Inline, width: int) -> Inline:
     ) -> None:
         """A group times as many rows of x as `zeros` is wide."""
         sums = accumulate(zeros, w, k, load_rows(zeros, xs), n_lanes)
-        if bias != 0:  # loaded only now: no register holds it while sums are built
+        if bias != 0:  # loaded here, so that it takes no register while sums are built
             sums = add_to_each(sums, load_f32x16_part(bias, n_lanes))
         store_sums(sums, load_rows(zeros, ys), at, n_lanes)
 
@@ -147,7 +147,7 @@ def _by_registers(accumulate: Inline, width: int) -> Inline:
 
 
 def _by_tiles(tiles: TileProducts, rest: Inline) -> tuple[Inline, Inline]:
-    """`begin` and `multiply` of a Unit with AMX; `rest` multiplies what is no panel of 16 rows."""
+    """`begin` and `multiply` of a Unit with AMX; `rest` multiplies rows after the panels."""
     configure, multiply_panels = tiles.configure, tiles.multiply
 
     @inline

@@ -66,7 +66,7 @@ def shift_and_scale(x: Int, y: Int, n: Int, minus: Any, factor: Any) -> None:
 
 @inline
 def rms_of_row(x: Int, n: Int, eps: Any) -> Any:
-    """What rms_norm takes off a row (nothing) and multiplies it by."""
+    """What rms_norm subtracts from a row (nothing) and multiplies it by."""
     mean_square = sum_of_squares(x, n, np.float32(0)) / np.float32(n)
     return np.float32(0), np.float32(1) / sqrt(mean_square + eps)
 

@@ -1,8 +1,8 @@
 """f32 rows to stored rows: one function per type, `write_*(src, dst, n)` for n elements.
 
-Bit for bit what ggml's reference quantisers write; in iq4_nl blocks of zeros, whose codes ggml
-leaves open, have the code of the least value. NaN and infinity have no place in a quantised
-block: what is written for them is not defined.
+The bits are those of ggml's reference quantisers; in iq4_nl blocks of zeros, whose codes ggml does
+not define, have the code of the least value. The result for blocks with NaN or infinity is not
+defined.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def write_q8_0(src: Int, dst: Int, n: Int) -> None:
 
 @inline
 def farthest(x: Int) -> Int:
-    """Of the 32 f32 at x the one with the largest magnitude; of equals the first, with its sign."""
+    """The first of the 32 f32 at x with the largest magnitude, with its sign."""
     a, b = absolute(load_f32x16(x)), absolute(load_f32x16(x + 64))
     largest = max_lanes(maximum(a, b))
     places = bits_of_mask(equal(a, largest)) | (bits_of_mask(equal(b, largest)) << 16)
@@ -179,7 +179,7 @@ IQ4_MIDDLES = tuple(  # between neighbouring values: from one on, a number has t
 
 @inline
 def iq4_codes(x: Int) -> Int:
-    """16 f32 to the codes of the nearest values, of two as near to the larger one's."""
+    """16 f32 to the codes of the nearest values; ties go to the larger value."""
     codes = splat_i32x16(15)
     for middle in IQ4_MIDDLES:
         codes = codes - select(less(x, middle), splat_i32x16(1), 0)

@@ -27,7 +27,7 @@ GLA_ARGS = np.dtype(
     align=True,
 )
 
-_CHANNELS = 64  # of a task: few enough to share a single step among threads
+_CHANNELS = 64  # of a task: few enough that threads can share a single token
 
 
 def _rows(node: Any) -> bool:
@@ -36,7 +36,7 @@ def _rows(node: Any) -> bool:
 
 @kernel("ssm_conv", ("f32", "f32"), args=CONV_ARGS, requires=_rows)
 def ssm_conv_f32(p: Record, ith: Int, nth: Int) -> None:
-    """y[c, t, s] = sum_k x[t + k, c, s] * kernel[k, c], k in order; 16 channels side by side."""
+    """y[c, t, s] = sum_k x[t + k, c, s] * kernel[k, c], k in order; 16 channels at a time."""
     n_taps = p.kernel.ne0
     n_blocks = n_segments(p.y.ne0, _CHANNELS)
     tasks = n_blocks * p.y.ne2

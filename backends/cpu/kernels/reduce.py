@@ -54,7 +54,7 @@ def sum_row(x: Int, n: Int) -> Any:
 
 @kernel("sum", ("f32",), args=ARGS, requires=_rows)
 def sum_f32(p: Record, ith: Int, nth: Int) -> None:
-    """The sums of the rows, added up in order: by one thread, so that the order is always one."""
+    """The sums of the rows, added in order: by one thread, so that the order never changes."""
     if ith == 0:
         total = np.float64(0)
         for row in range(n_rows(p.x)):
@@ -93,13 +93,13 @@ def cumsum_f32(p: Record, ith: Int, nth: Int) -> None:
 
 
 @inline
-def first_place(x: Int, n: Int, wanted: Any) -> Int:
-    """Where the first element is that equals `wanted`; the first NaN if `wanted` is one."""
+def first_index(x: Int, n: Int, value: Any) -> Int:
+    """The index of the first element that equals `value`; of the first NaN if `value` is one."""
     for i in range(0, n, 16):
         m = min(16, n - i)
         v = load_f32x16_part(x + 4 * i, m)
-        found = bits_of_mask(equal(v, wanted))
-        if wanted != wanted:
+        found = bits_of_mask(equal(v, value))
+        if value != value:
             found = bits_of_mask(is_nan(v))
         found &= (1 << m) - 1
         if found != 0:
@@ -109,7 +109,7 @@ def first_place(x: Int, n: Int, wanted: Any) -> Int:
 
 @kernel("argmax", ("f32",), args=ARGS, requires=_rows)
 def argmax_f32(p: Record, ith: Int, nth: Int) -> None:
-    """y[row] = the place of the largest element: the first of equals, the first NaN before all."""
+    """y[row] = the index of the first largest element, or of the first NaN if there is one."""
     n = p.x.ne0
     for row in range(share(p.x.ne1, ith, nth), share(p.x.ne1, ith + 1, nth)):
         x = row_ptr(p.x, row)
@@ -120,5 +120,5 @@ def argmax_f32(p: Record, ith: Int, nth: Int) -> None:
             v = select(less(iota_i32x16(), splat_i32x16(m)), v, _NEVER)
             nans |= bits_of_mask(is_nan(v))
             largest = maximum(v, largest)
-        wanted = max_lanes(largest) if nans == 0 else np.float32(np.nan)
-        store_i32(p.y.ptr + row * p.y.nb0, first_place(x, n, wanted))
+        value = max_lanes(largest) if nans == 0 else np.float32(np.nan)
+        store_i32(p.y.ptr + row * p.y.nb0, first_index(x, n, value))

@@ -5,8 +5,8 @@ Interpolation and YaRN are linear in the angle, so the angle of pair i is
     t_i = sum over axes a of pos[a] * weights[a][i] / freq_factors[i]
 
 with a table of f64 weights made along with the plan. The angles and their reduction are f64 too,
-so that they stay right at any position. A thread turns whole rows (a head of a token) and keeps
-cosines and sines of the token that it is at in its scratch memory, cos f32 and then sin f32:
+so that they are accurate at any position. A thread rotates whole rows (a head of a token) and keeps
+cosines and sines of its current token in its scratch memory, cos f32 and then sin f32:
 
     NORMAL    c0 c0 c1 c1 ...  | -s0 s0 -s1 s1 ...       for vectors of neighbouring pairs
     else      c0 c1 ...        | s0 s1 ...
@@ -66,7 +66,7 @@ ARGS = np.dtype(FIELDS, align=True)
 def _weights(op: Any) -> tuple[HostBuffer, float]:
     """The angles of one step along each axis, f64 [n_axes, padded], and the scale of cos and sin.
 
-    `op.angles` is asked for them; it is linear in the position.
+    `op.angles` computes them; it is linear in the position.
     """
     n_axes, padded = op.mode.n_axes, padded_pairs(op)
     buffer = HostBuffer(aligned_bytes(8 * n_axes * padded))
@@ -129,17 +129,17 @@ def make_table(p: Record, token: Int, cos: Int, sin: Int) -> None:
             store_f32x16(sin + 4 * i, s)
 
 
-def _turn(
+def _rotate(
     size: int,
     load: Intrinsic,
     load_part: Intrinsic,
     store: Intrinsic,
     store_part: Intrinsic,
 ) -> Inline:
-    """`turn(p, x, y, cos, sin)`: the row at x turned by a table, its rest as it is, to y."""
+    """The function `rotate`, for one element type of x and y."""
 
     @inline
-    def turn_neighbours(x: Int, y: Int, n: Int, cos: Int, sin: Int) -> None:
+    def rotate_neighbours(x: Int, y: Int, n: Int, cos: Int, sin: Int) -> None:
         for i in range(0, n, 16):
             c, s = load_f32x16(cos + 4 * i), load_f32x16(sin + 4 * i)
             if n - i >= 16:
@@ -150,7 +150,7 @@ def _turn(
                 store_part(y + size * i, fma(v, c, swap_neighbours(v) * s), n - i)
 
     @inline
-    def turn_halves(x: Int, y: Int, n: Int, cos: Int, sin: Int) -> None:
+    def rotate_halves(x: Int, y: Int, n: Int, cos: Int, sin: Int) -> None:
         half = quotient(n, 2)
         for i in range(0, half, 16):
             c, s = load_f32x16(cos + 4 * i), load_f32x16(sin + 4 * i)
@@ -165,20 +165,21 @@ def _turn(
                 store_part(y + other, fma(a, s, b * c), half - i)
 
     @inline
-    def turn(p: Record, x: Int, y: Int, cos: Int, sin: Int) -> None:
-        turned = 2 * p.n_pairs
+    def rotate(p: Record, x: Int, y: Int, cos: Int, sin: Int) -> None:
+        """The row at x rotated by a table of cosines and sines, its rest unchanged, to y."""
+        n_rotated = 2 * p.n_pairs
         if p.normal != 0:
-            turn_neighbours(x, y, turned, cos, sin)
+            rotate_neighbours(x, y, n_rotated, cos, sin)
         else:
-            turn_halves(x, y, turned, cos, sin)
-        for i in range(turned, p.x.ne0, 16):
+            rotate_halves(x, y, n_rotated, cos, sin)
+        for i in range(n_rotated, p.x.ne0, 16):
             m = min(16, p.x.ne0 - i)
             store_part(y + size * i, load_part(x + size * i, m), m)
 
-    return turn
+    return rotate
 
 
-def _rope(type: str, turn: Inline) -> None:
+def _rope(type: str, rotate: Inline) -> None:
     @kernel(
         "rope",
         (type, "i32"),
@@ -190,7 +191,7 @@ def _rope(type: str, turn: Inline) -> None:
         also=[("rope", (type, "i32", "f32"))],
     )
     def rope(p: Record, ith: Int, nth: Int) -> None:
-        """Rows in order, heads of a token one after another; what is not turned is copied."""
+        """Rows in order, heads of a token one after another; other elements are copied."""
         cos = p.scratch + 16 * p.padded * ith
         sin = cos + 8 * p.padded
         token = -1
@@ -205,9 +206,9 @@ def _rope(type: str, turn: Inline) -> None:
                 make_table(p, token, cos, sin)
             x = p.x.ptr + i1 * p.x.nb1 + i2 * p.x.nb2 + i3 * p.x.nb3
             y = p.y.ptr + i1 * p.y.nb1 + i2 * p.y.nb2 + i3 * p.y.nb3
-            turn(p, x, y, cos, sin)
+            rotate(p, x, y, cos, sin)
 
 
-turn_f32 = _turn(4, load_f32x16, load_f32x16_part, store_f32x16, store_f32x16_part)
-_rope("f32", turn_f32)
-_rope("f16", _turn(2, load_f16x16, load_f16x16_part, store_f16x16, store_f16x16_part))
+rotate_f32 = _rotate(4, load_f32x16, load_f32x16_part, store_f32x16, store_f32x16_part)
+_rope("f32", rotate_f32)
+_rope("f16", _rotate(2, load_f16x16, load_f16x16_part, store_f16x16, store_f16x16_part))

@@ -1,8 +1,8 @@
 """Gathering and scattering rows by index.
 
-Rows of a quantised weight in a mapped file are read past the map: a token's row would bring in the
-whole folio that it lies in, up to some hundred KB (Linux 6.18), and 512 tokens a table's larger
-part.
+Rows of a quantised weight in a mapped file are read from the file instead: through the map a
+token's row would bring the whole folio around it into memory, up to some hundred KB (Linux 6.18),
+and 512 tokens most of a table.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def _set_rows(type: str, write: Inline) -> None:
         """y[:, ids[i, a % A1, b % B1], a, b] = x[:, i, a, b]; nothing if any index is out of range.
 
         A thread owns the rows of y whose number is `ith` modulo `nth` and goes through x in order,
-        so the last of rows for one place wins whatever the number of threads.
+        so of several rows for one index the last wins, for any number of threads.
         """
         bad = first_bad_id(p.ids, p.ids_type, p.y.ne1)
         if bad != 0:

@@ -1,6 +1,6 @@
-"""How elementwise kernels cut their work: rows into segments, so that one long row is shared too.
+"""Segments of rows: elementwise kernels share these, so that one long row is shared too.
 
-Elements do not depend on each other there, so the cut changes no result.
+Elements do not depend on each other there, so segments change no result.
 """
 
 from __future__ import annotations

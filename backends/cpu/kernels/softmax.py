@@ -1,4 +1,4 @@
-"""Softmax of rows with scale, mask, ALiBi and sinks; and the causal mask by itself."""
+"""Softmax of rows with scale, mask, ALiBi and sinks; and the causal mask alone."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Orders within rows.
 
-An element becomes one i64: its value as an integer that grows in the wished order, above its place.
-Sorting those needs no stability, since no two are equal:
+An element becomes one i64: its value as an integer that grows in the requested order, above its
+index. Sorting these need not be stable, since no two are equal:
 
-    key      bits of the f32, those of negative numbers turned round; NaN the largest of all
-    packed   key << 32 | place
+    key      bits of the f32, those of negative numbers inverted; NaN the largest of all
+    packed   key << 32 | index
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _rows(node: Any) -> bool:
 
 @inline
 def pack(x: Int, i: Int, descending: Int) -> Int:
-    """Element i of the row at x with its place. Zeros are equal, whatever their sign."""
+    """Element i of the row at x with its index. Zeros of both signs are equal."""
     value = load_f32(x + 4 * i) + np.float32(0)
     key: Int = 0x7FFFFFFF
     if value == value:
@@ -80,7 +80,7 @@ def merge(source: Int, target: Int, start: Int, middle: Int, end: Int) -> None:
     scratch_bytes=lambda node, n_threads: 16 * node.ne[0] * n_threads,
 )
 def argsort_f32(p: Record, ith: Int, nth: Int) -> None:
-    """Runs of 16, then merged by two and two, to and fro between the halves of scratch memory."""
+    """Runs of 16, then merged pairwise, alternating between the halves of scratch memory."""
     n = p.x.ne0
     rows = n_rows(p.x)
     for row in range(share(rows, ith, nth), share(rows, ith + 1, nth)):

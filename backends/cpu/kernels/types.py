@@ -1,6 +1,6 @@
-"""The types of elements as kernels see them: a number in the record, GGUF's own.
+"""The types of elements in records: GGUF's numbers.
 
-One compiled kernel serves several types where it asks for the number once per row or per segment.
+One compiled kernel serves several types where it tests the number once per row or per segment.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ FLOATS = ("f32", "f16", "bf16")
 
 
 def type_field(source: Any) -> int:
-    """What goes into a record to tell the type of a tensor (None: an absent one)."""
+    """The number of a tensor's type in a record (None: an absent tensor)."""
     return -1 if source is None else int(source.type.id)
 
 
 def rows_ok(tensor: Any) -> bool:
-    """Whether the elements of each row lie one after another."""
+    """Whether rows are contiguous."""
     return bool(tensor.rows_contiguous or tensor.ne[0] == 1)

@@ -1,6 +1,6 @@
 """Functions of one tensor, element by element: the unary family, and maps with parameters.
 
-One body per layout, with the function compiled into it.
+One kernel for contiguous f32 and one for any strides and types, with the function compiled in.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def elu(x: Any) -> Any:
 
 @inline
 def softplus(x: Any) -> Any:
-    """max(x, 0) + ln(1 + e), e = exp(-|x|): ln(u) e / (u - 1) makes up for rounding u = 1 + e."""
+    """max(x, 0) + ln(1 + e), e = exp(-|x|): ln(u) e / (u - 1) corrects for u = 1 + e rounded."""
     e = exp(absolute(x) * -1.0)
     u = e + 1.0
     tail = select(equal(u, 1.0), e, log(u) * (e / (u - 1.0)))
@@ -195,7 +195,7 @@ def round_half_away(x: Any) -> Any:
 
 @inline
 def is_whole(x: Any) -> Any:
-    """A mask of what has no fraction for its size alone: 2^23 and above, infinity, NaN."""
+    """A mask of numbers too large for a fraction: 2^23 and above, infinity, NaN."""
     return equal(select(less(absolute(x), 8388608.0), splat_f32x16(0.0), 1.0), 1.0)
 
 

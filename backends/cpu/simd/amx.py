@@ -3,15 +3,15 @@
     c (r, i) i32   =  sum over j, t < 4 of  a (r, 4j + t) * b (j, 4i + t)      bytes, all signed
     c (r, i) f32  +=  sum over j, t < 2 of  a (r, 2j + t) * b (j, 2i + t)      bf16
 
-The second one has an order (Intel's manual, TDPBF16PS): from zeros, fma by fma for j = 0, 1, ...,
-the even and the odd elements apart; these two are added to each other, and that to c. Numbers that
-are denormal count as zero, on the way in and out.
+The second one has an order (Intel's manual, TDPBF16PS): from zeros, one fma each for j = 0, 1, ...,
+even and odd elements separately; these two sums are added, and the result is added to c. Denormal
+inputs and results count as zero.
 
 A thread loads a configuration that says which part of each tile is used (`configure`), computes,
-and gives the tiles back (`release`), so that it keeps no state between kernels. These functions
+and releases the tiles (`release`), so that it keeps no state between kernels. These functions
 write LLVM IR, as intrinsics do. Where the instruction set has "amx" they are its instructions;
 where it has "amx-emulated" (tests, on any CPU) they are vector code on a *file*, FILE_BYTES of
-memory that stand for the tiles. Tiles are named by number when code is made, as instructions do.
+memory that hold the tiles. Tiles are constant numbers in the code, as in the instructions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ggmlpy.backends.cpu.simd.dot import dot4_s8s8
 from ggmlpy.backends.cpu.simd.memory import bcast4_i8x64
 from ggmlpy.backends.cpu.simd.product import after
 
-TILES_BY = frozenset({"amx", "amx-emulated"})  # what an instruction set with tiles has one of
+TILES_BY = frozenset({"amx", "amx-emulated"})  # an instruction set with tiles has one of these
 N_TILES = 8
 ROWS = 16
 ROW_BYTES = 64
@@ -53,9 +53,9 @@ class Shape:
 
 
 class Tiles:
-    """Tiles 0, 1, ... of these shapes: one configuration, and what may be done with it.
+    """Tiles 0, 1, ... of these shapes: one configuration, and the operations on it.
 
-    `file` is the address of the emulated tiles; instructions have no use for it.
+    `file` is the address of the emulated tiles; instructions do not use it.
     """
 
     def __init__(self, *shapes: Shape) -> None:
@@ -63,7 +63,7 @@ class Tiles:
         self._shapes = shapes
 
     def config(self) -> bytes:
-        """What `ldtilecfg` reads."""
+        """The memory that `ldtilecfg` reads."""
         config = bytearray(CONFIG_BYTES)
         config[0] = _PALETTE
         for t, shape in enumerate(self._shapes):
@@ -87,7 +87,7 @@ class Tiles:
             b.llvm("llvm.x86.ldtilecfg", void.ir, b.pointer(place, i8.ir))
 
     def zero(self, b: Emitter, file: Any, tile: int) -> None:
-        """Zeros in all of it."""
+        """Fills the tile with zeros."""
         if not _emulated(b):
             b.llvm("llvm.x86.tilezero", void.ir, _number(tile))
             return
@@ -155,8 +155,8 @@ class Tiles:
                 row_of_y = b.load_from(_row(b, file, y, ir.Constant(i64.ir, j)), i32x16)
                 x_even, x_odd = _pair_of_bf16(b, b.splat(pair, 16))
                 y_even, y_odd = _pair_of_bf16(b, row_of_y)
-                # A product of two bf16 is an f32, so one rounding is all there is: that of an fma.
-                # (Not so beyond f32's range, nor among denormals, which the CPU takes for zero.)
+                # A product of two bf16 is exact in f32, so there is one rounding, as in an fma.
+                # (Not beyond f32's range, nor for denormals, which the CPU takes for zero.)
                 even = b.fadd(even, b.fmul(x_even, y_even))
                 odd = b.fadd(odd, b.fmul(x_odd, y_odd))
             place = _row(b, file, c, r)
@@ -172,7 +172,7 @@ class Tiles:
 
 
 def release(b: Emitter) -> None:
-    """This thread has no tiles any more: the system need not save them."""
+    """Releases this thread's tiles: the system need not save them any more."""
     if not _emulated(b):
         b.llvm("llvm.x86.tilerelease", void.ir)
 

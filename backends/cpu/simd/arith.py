@@ -1,6 +1,6 @@
-"""Arithmetic, comparison and bits, lane by lane. A number beside a vector counts in every lane.
+"""Arithmetic, comparison and bits, lane by lane. Numbers are broadcast to all lanes of a vector.
 
-The operators + - * / & | ^ on vectors mean the functions of the same sense here.
+The operators + - * / & | ^ on vectors call the corresponding functions here.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _is_float(value: Any) -> bool:
 
 @intrinsic(i64, i64, i64)
 def quotient(b: Emitter, n: Any, d: Any) -> Any:
-    """n // d of integers n >= 0, d > 0, without the care that Python's // takes of signs."""
+    """n // d of integers n >= 0, d > 0, without the handling of signs that Python's // needs."""
     return b.udiv(n, d)
 
 
@@ -155,7 +155,7 @@ def copy_sign(b: Emitter, magnitude: Any, sign: Any) -> Any:
 @elementwise(f32, scalars=True)
 def round_even(b: Emitter, x: Any) -> Any:
     """The nearest whole number, ties to even, for |x| < 2^22."""
-    shift = b.const(x.type, 12582912.0)  # 1.5 * 2^23: the fraction falls off the mantissa
+    shift = b.const(x.type, 12582912.0)  # 1.5 * 2^23: adding it rounds the fraction away
     return b.fsub(b.fadd(x, shift), shift)
 
 

@@ -25,13 +25,13 @@ def atomic_store_i64(b: Emitter, ptr: Any, value: Any) -> None:
 
 @intrinsic(i64, i64, i64)
 def atomic_add_i64(b: Emitter, ptr: Any, value: Any) -> Any:
-    """Adds to the aligned integer at `ptr` and returns what it was before."""
+    """Adds to the aligned integer at `ptr` and returns the previous value."""
     return b.atomic_rmw("add", b.pointer(ptr, i64.ir), value, _ORDER)
 
 
 @intrinsic(i64, i64, i64, i64)
 def compare_exchange_i64(b: Emitter, ptr: Any, expected: Any, value: Any) -> Any:
-    """Stores `value` if `expected` is at `ptr`; returns what was there either way."""
+    """Stores `value` if `expected` is at `ptr`; returns the previous value in both cases."""
     pair = b.cmpxchg(b.pointer(ptr, i64.ir), expected, value, _ORDER, _ORDER)
     return b.extract_value(pair, 0)
 
@@ -47,7 +47,7 @@ def pause(b: Emitter) -> None:
 
 @intrinsic(void, i64)
 def nap(b: Emitter, microseconds: Any) -> None:
-    """Sleeps for about that long and at least some 50 us; where it cannot, it yields."""
+    """Sleeps for about that long, at least some 50 us; yields where sleeping is not available."""
     b.llvm("usleep", i32.ir, b.trunc(microseconds, i32.ir))
 
 

@@ -95,7 +95,7 @@ def bf16_bits(b: Emitter, x: Any) -> Any:
 
 @elementwise(f32)
 def bf16_part(b: Emitter, x: Any) -> Any:
-    """x without the bits that a bf16 has no room for: rounded towards zero. NaN stays NaN."""
+    """x without the mantissa bits that a bf16 lacks: rounded towards zero. NaN stays NaN."""
     ints = _like(x.type, ir.IntType(32))
     cut = b.and_(b.bitcast(x, ints), b.const(ints, -1 << 16))
     return b.select(b.fcmp_unordered("uno", x, x), x, b.bitcast(cut, x.type))
@@ -175,7 +175,7 @@ def u8_to_i32(b: Emitter, x: Any) -> Any:
 
 def byte_bits(b: Emitter, x: Any, start: int, n_bits: int, to: int = 0) -> Any:
     """Bits `start` .. start + n_bits - 1 of each byte as bits `to` and up, the others zero."""
-    # Bytes have no shift of their own: shift 16-bit lanes and drop what came from the neighbour.
+    # There is no shift of bytes: shift 16-bit lanes and mask bits of the neighbouring byte.
     words = ir.VectorType(ir.IntType(16), x.type.count // 2)
     moved = b.bitcast(x, words)
     if start > to:

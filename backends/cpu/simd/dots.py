@@ -6,7 +6,7 @@
     ws     tile of R addresses: where weight rows start
     rows   tile of n addresses: where rows of x start, f32
 
-R is small enough for `dots` to stay in registers. What a number is does not depend on it.
+R is small enough for `dots` to stay in registers. No result depends on it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _infer_dots(*args: Arg) -> Any:
     if len(args) != 2 or not isinstance(args[0], Tile) or not isinstance(args[1], Const):
         return None
     n = args[0].n
-    # For one row of x reading is all there is, and one stream of rows is read fastest.
+    # For one row of x memory is the limit, and one stream of rows is read fastest.
     n_rows = 1 if n == 1 else max(1, min(_MOST_ROWS, args[1].value // n))
     return (Tile(f32x16, n_rows * n), args[0], args[1])
 
@@ -170,8 +170,8 @@ def _infer_prefetch(*args: Arg) -> Any:
 def prefetch_rows(
     b: Emitter, ws: Any, at: Any, row_bytes: Any, n_bytes: Const, ahead: Const
 ) -> None:
-    """Asks for as many bytes as all weight rows have from byte `at` on in `n_bytes`, a constant:
-    those that follow, one after another, at the end of these rows or `ahead` bytes away."""
+    """Prefetches as many bytes as all weight rows have from byte `at` on in `n_bytes`, a constant:
+    the following ones, contiguous, at the end of these rows or `ahead` bytes away."""
     addresses = parts(b, ws)
     n_rows = ir.Constant(i64.ir, len(addresses))
     far = b.mul(row_bytes, n_rows)

@@ -1,4 +1,4 @@
-"""Loads of 16 numbers that lie apart, for operands that are not contiguous: slow, but anywhere."""
+"""Strided loads of 16 numbers, for operands that are not contiguous: slow, for any stride."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Elementary functions on f32 vectors, and on single numbers by the same steps.
 
 Polynomials and their range reductions follow S. Moshier's Cephes library (single precision).
-Errors are a few ulp; NaN propagates; infinities go to the limits.
+Errors are a few ulp; NaN propagates; infinities give the limits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ggmlpy.backends.cpu.simd.core import Emitter, elementwise, f32, f64, int_li
 _LOG2_E = 1.4426950408889634
 _LN2_HIGH = 0.693359375  # 9 bits, so that its product with an exponent is exact
 _LN2_LOW = -2.12194440e-4
-_ROUND_F32 = 12582912.0  # 1.5 * 2^23: adding it pushes the fraction out of the mantissa
+_ROUND_F32 = 12582912.0  # 1.5 * 2^23: adding it rounds the fraction away
 _ROUND_F64 = 6755399441055744.0  # 1.5 * 2^52
 _PI_2_HIGH = 1.57079632673412561417  # 33 bits
 _PI_2_LOW = 6.07710050650619224932e-11

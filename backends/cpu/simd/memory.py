@@ -1,4 +1,4 @@
-"""Loads and stores. Addresses are integers; no alignment is asked for."""
+"""Loads and stores. Addresses are integers; no alignment is required."""
 
 from __future__ import annotations
 
@@ -331,14 +331,14 @@ def bcast4_i8x64(b: Emitter, ptr: Any) -> Any:
 
 @intrinsic(void, i64)
 def prefetch(b: Emitter, ptr: Any) -> None:
-    """Asks for the cache line at `ptr`, to be read very soon; any address is allowed."""
+    """Prefetches the cache line at `ptr`, to be read very soon; any address is allowed."""
     _prefetch(b, ptr, 3)
 
 
 @intrinsic(void, i64)
 def prefetch_l2(b: Emitter, ptr: Any) -> None:
-    """Asks for the cache line at `ptr` into the second level: it waits in no queue of the first,
-    and displaces nothing there."""
+    """Prefetches the cache line at `ptr` into the second level: it takes no fill buffer of the
+    first level, and evicts nothing there."""
     _prefetch(b, ptr, 2)
 
 

@@ -35,7 +35,7 @@ Arg = Type | Const
 
 
 def parts(b: Emitter, tile: Any) -> list[Any]:
-    """The vectors of a tile, in an emitting function."""
+    """The vectors of a tile, for use in an emitting function."""
     return [b.extract_value(tile, i) for i in range(tile.type.count)]
 
 
@@ -56,8 +56,8 @@ def after(b: Emitter, address: Any, n_bytes: int) -> Any:
 def expect(*wanted: Any, result: Any) -> Callable[..., Any]:
     """A typing rule for functions whose first argument is a tile of n vectors.
 
-    A wanted argument is a type, or a vector's type in a list: a tile of n such. `result` is written
-    the same way.
+    An expected argument is a type, or a vector's type in a list: a tile of n such. `result` is
+    written the same way.
     """
 
     def infer(*args: Arg) -> Any:
@@ -136,13 +136,13 @@ def _infer_prefetch(*args: Arg) -> Any:
 
 @typed(_infer_prefetch)
 def prefetch_bytes(b: Emitter, ptr: Any, n_bytes: Const) -> None:
-    """Asks for the cache lines of `n_bytes`, a constant, from `ptr` on."""
+    """Prefetches the cache lines of `n_bytes`, a constant, from `ptr` on."""
     for start in range(0, n_bytes.value, 64):
         prefetch(b, after(b, ptr, start))
 
 
 @intrinsic(i64, i64)
 def unknown(b: Emitter, n: Any) -> Any:
-    """n, of which LLVM shall not know how small it is: it would unroll loops that go so far."""
+    """n, with its range hidden from LLVM, which would otherwise unroll loops up to n."""
     same = ir.FunctionType(i64.ir, [i64.ir])
     return b.call(ir.InlineAsm(same, "", "=r,0"), [n])

@@ -2,7 +2,7 @@
 
     lanes 0..15 -> 0+8, 1+9, ... 7+15 -> 0+4, ... -> 0+2, 1+3 -> 0+1
 
-LLVM's own floating reductions may associate as the target likes; these may not.
+LLVM's own floating-point reductions may associate in any order; these do not.
 """
 
 from __future__ import annotations
