@@ -13,7 +13,9 @@ from functools import cache
 
 import pytest
 
-from ggmlpy.backends.cpu.simd.amx import Shape, Tiles
+from ggmlpy.backends.cpu.formats import bf16_tiles, block_tiles
+from ggmlpy.backends.cpu.formats.tile_panels import WorkingMemory
+from ggmlpy.backends.cpu.simd.amx import CONFIG_BYTES, FILE_BYTES, ROWS, Shape, Tiles
 
 _SCRIPT = """
 import sys
@@ -99,6 +101,23 @@ def test_the_configuration_is_what_the_manual_says() -> None:
     assert config[:16] == bytes([1, *[0] * 15])
     assert config[16:48] == struct.pack("<16H", 64, 32, 64, *[0] * 13)
     assert config[48:] == bytes([16, 16, 8, *[0] * 13])
+
+
+@pytest.mark.parametrize("memory", [block_tiles.MEMORY, bf16_tiles.MEMORY], ids=["int8", "bf16"])
+def test_parts_of_working_memory_follow_each_other(memory: WorkingMemory) -> None:
+    """Each at a multiple of 64, and as long as it must be."""
+    ends = [
+        (0, CONFIG_BYTES),
+        (memory.panels, 16 * memory.n_panels),
+        (memory.products, memory.products_bytes),
+        (memory.weights, memory.stretch * memory.weight_bytes),
+        (memory.sums, memory.n_panels * memory.sums_bytes),
+        (memory.gathered, ROWS * memory.gathered_stride),
+        (memory.file, FILE_BYTES),
+    ]
+    assert [start for start, _ in ends[1:]] == [start + n for start, n in ends[:-1]]
+    assert memory.n_bytes == sum(n for _, n in ends)
+    assert all(start % 64 == 0 for start, _ in ends)
 
 
 def test_f16_has_no_tiles() -> None:

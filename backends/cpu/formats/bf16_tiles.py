@@ -48,20 +48,16 @@ from ggmlpy.backends.cpu.simd.product import after, unknown
 
 STRETCH = 16  # blocks whose transposed weights stay in the first level of the cache
 PANELS = 4
-_MEMORY = WorkingMemory(
+MEMORY = WorkingMemory(
     n_panels=PANELS,
     stretch=STRETCH,
     weight_bytes=TILE_BYTES,
     sums_bytes=N_PARTS * TILE_BYTES,
     gathered_stride=STRETCH * BLOCK_BYTES + 64,  # not a multiple of 4096, see bf16_parts.row_bytes
 )
-WORK_BYTES = _MEMORY.n_bytes
-_FILE, _WEIGHTS, _SUMS, _PANEL_SUMS = (
-    _MEMORY.file,
-    _MEMORY.weights,
-    _MEMORY.sums,
-    _MEMORY.sums_bytes,
-)
+WORK_BYTES = MEMORY.n_bytes
+_FILE, _WEIGHTS = MEMORY.file, MEMORY.weights
+_SUMS, _PANEL_SUMS = MEMORY.sums, MEMORY.sums_bytes
 
 _TILES = Tiles(*(3 * N_PARTS - 2) * [Shape(ROWS, ROW_BYTES)])
 _SUM_TILES = range(N_PARTS)
@@ -200,7 +196,7 @@ def _store_rows(sums: Int, ys: Int, n_rows: Int, at: Int, n_lanes: Int, bias: In
 
 
 _multiply_panels = panel_products(
-    _MEMORY, BLOCK, BLOCK_BYTES, Steps(_begin, _transpose_stretch, _add_stretch)
+    MEMORY, BLOCK, BLOCK_BYTES, Steps(_begin, _transpose_stretch, _add_stretch)
 )
 
 

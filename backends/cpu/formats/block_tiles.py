@@ -62,7 +62,7 @@ _N_VECTORS = 8  # of a block's u
 _SCALES = _N_VECTORS * 64  # where an unpacked block has its scales, up to 2
 _MINIMA = _SCALES + 2 * 64  # and its minima, up to 2
 _UNPACKED_BYTES = _MINIMA + 2 * 64
-_MEMORY = WorkingMemory(
+MEMORY = WorkingMemory(
     n_panels=PANELS,
     stretch=STRETCH,
     weight_bytes=_UNPACKED_BYTES,
@@ -70,9 +70,9 @@ _MEMORY = WorkingMemory(
     gathered_stride=STRETCH * BLOCK_BYTES,
     products_bytes=4 * TILE_BYTES,  # for both sets of tiles, for up to 2 scales
 )
-WORK_BYTES = _MEMORY.n_bytes
-SUMS = _MEMORY.sums  # [PANELS, ROWS, 16] f32
-_FILE, _WEIGHTS, _PRODUCTS = _MEMORY.file, _MEMORY.weights, _MEMORY.products
+WORK_BYTES = MEMORY.n_bytes
+SUMS = MEMORY.sums  # [PANELS, ROWS, 16] f32
+_FILE, _WEIGHTS, _PRODUCTS = MEMORY.file, MEMORY.weights, MEMORY.products
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -176,7 +176,7 @@ def tile_products(
         store_block(totals, sums, ROW_BYTES, ROWS)
 
     steps = Steps(_begin, unpack_stretch, add)
-    multiply_panels = panel_products(_MEMORY, BLOCK, BLOCK_BYTES, steps)
+    multiply_panels = panel_products(MEMORY, BLOCK, BLOCK_BYTES, steps)
 
     @inline
     def multiply(w: Int, k: Int, xs: Int, n_panels: Int, work: Int) -> None:
