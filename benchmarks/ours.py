@@ -158,15 +158,16 @@ def put_interleaved(memory: SequenceMemory, seqs: Sequence[int], state: Sequence
     The state must be of this memory's types.
     """
     for cache in memory.caches:
-        rows: dict[int, LayerRows] = {i: state.layers[i] for i in cache.k}
+        cells, store = cache.cells, cache.store
+        rows: dict[int, LayerRows] = {i: state.layers[i] for i in store.k}
         positions = rows[next(iter(rows))].positions
-        cells = cache.find_slot(len(positions) * len(seqs)).reshape(-1, len(seqs))
+        slot = cells.find_slot(len(positions) * len(seqs)).reshape(-1, len(seqs))
         for column, seq in enumerate(seqs):
-            mine = cells[:, column]
-            cache.occupy(mine, positions, (seq,))
+            mine = slot[:, column]
+            cells.occupy(mine, positions, (seq,))
             for i in rows:
-                cache.write_rows(cache.k[i], 0, mine, rows[i].k)
-                cache.write_rows(cache.v[i], 0, mine, rows[i].v)
+                store.write_rows(store.k[i], 0, mine, rows[i].k)
+                store.write_rows(store.v[i], 0, mine, rows[i].v)
 
 
 if __name__ == "__main__":

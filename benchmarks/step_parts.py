@@ -46,7 +46,7 @@ STEP = "engine: choosing, counting, handing out"
 PARTS: dict[str, list[tuple[type, str]]] = {
     PLAN: [(ThreadPool, "run")],
     "checking and arranging the batch": [(Context, "_check"), (Context, "_ubatches_of")],
-    "cells of the cache": [(SequenceMemory, "place")],
+    "cells of the cache": [(SequenceMemory, "apply")],
     "inputs of the graph": [(Context, "_run")],
     "what is new in a step that goes on": [(SteadyStep, "run")],
     "sampling": [(Sampler, "sample"), (Sampler, "accept")],

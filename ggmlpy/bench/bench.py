@@ -220,8 +220,9 @@ def kept_bytes(memory: SequenceMemory, n_tokens: int) -> int:
     """Bytes of K, V and states that the next token of a sequence of `n_tokens` reads."""
     total = 0
     for cache in memory.caches:
-        seen = n_tokens if cache.window is None else min(n_tokens, cache.window)
-        total += seen * (cache.n_bytes // (cache.kv_size * cache.n_stream))
+        cells = cache.cells
+        seen = n_tokens if cells.window is None else min(n_tokens, cells.window)
+        total += seen * (cache.store.n_bytes // (cells.kv_size * cells.n_stream))
     if memory.recurrent is not None:
         total += memory.recurrent.n_bytes_seq
     return total

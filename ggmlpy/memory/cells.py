@@ -1,44 +1,157 @@
-"""Records of what cells of a KV cache hold and store, by which a change is taken back."""
+"""The cells of a KV cache: which one holds which position of which sequence."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ggmlpy.memory.spans import Spans
-
-EMPTY = -1  # the position of a cell that holds nothing
-
-Cells = NDArray[np.int64]
-Positions = NDArray[np.int32]
+from ggmlpy.memory.cell_table import Appended, CellTable, Index, Snapshot
+from ggmlpy.memory.spans import EMPTY, Positions, Spans
+from ggmlpy.memory.ubatch import UBatch
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """Which of a stream's cells hold which position of whom, to go back to."""
+class KVCells(CellTable):
+    """A table of cells, and what changes it. It has no tensors.
 
-    stream: int
-    cells: Cells
-    positions: Positions
-    members: NDArray[np.bool_]
-    evicted: tuple[Spans, ...]  # of every sequence
+    `on_emptied` is called with a stream and those of its cells that hold nothing any more.
+    """
 
+    def __init__(
+        self,
+        n_ctx: int,
+        n_seq_max: int = 1,
+        unified: bool = True,
+        window: int | None = None,
+        on_emptied: Callable[[int, Index], None] = lambda stream, cells: None,
+    ) -> None:
+        super().__init__(n_ctx, n_seq_max, unified, window)
+        self.n_changes = 0  # of what cells hold, except by `append`
+        self._on_emptied = on_emptied
 
-@dataclass(frozen=True, slots=True)
-class Appended:
-    """Cells behind all others of some streams, one for each of a ubatch's tokens."""
+    # --- tokens ---
 
-    streams: NDArray[np.int64]  # each once
-    ends: NDArray[np.int64]  # of these streams before
-    cells: Cells
+    def occupy(self, cells: Index, positions: Positions, seqs: tuple[int, ...] = (0,)) -> None:
+        """Let `cells` hold the tokens at `positions` of the sequences, and nothing else."""
+        self.n_changes += 1
+        stream = self.stream_of(seqs[0])
+        members = self._members[stream]
+        n_held = 0 if self.window is None else self._note_evicted(stream, cells)
+        self._n_used[stream] += len(cells) - n_held
+        self._positions[stream, cells] = positions
+        members[:, cells] = False
+        for seq in seqs:
+            members[self._member(seq), cells] = True
+            self._pos_max[seq] = max(self._pos_max[seq], int(positions.max()))
+        self._end[stream] = max(self._end[stream], int(cells.max()) + 1)
 
+    def append(self, at: Appended, tokens: UBatch, positions: Positions) -> None:
+        """Let the cells found by `find_append` hold the tokens."""
+        if len(at.cells) == 1:
+            self._append_one(at, tokens.seqs.item(), positions.item())
+            return
+        streams, members = self._where(tokens.seqs)
+        self._positions[streams, at.cells] = positions
+        self._members[streams, members, at.cells] = True
+        self._end[at.streams] = self._n_used[at.streams] = at.ends + tokens.n_new
+        self._pos_max[tokens.run_seqs] = positions[tokens.run_ends]
 
-@dataclass(frozen=True, slots=True)
-class SavedRows:
-    """What some of a stream's cells store, to write back: of every leaf [cells, bytes of a row]."""
+    def _append_one(self, at: Appended, seq: int, position: int) -> None:
+        """`append` of one token, without indexing by arrays: 4 us less of a step."""
+        cell, end, stream = at.cells.item(), at.ends.item() + 1, at.streams.item()
+        self._positions[stream, cell] = position
+        self._members[stream, seq if self.n_stream == 1 else 0, cell] = True
+        self._end[stream] = self._n_used[stream] = end
+        self._pos_max[seq] = position
 
-    stream: int
-    cells: Cells
-    rows: list[NDArray[np.uint8]]
+    def undo_append(self, appended: Appended) -> None:
+        """Empty the cells that `append` put tokens into, or was about to."""
+        for stream, end in zip(appended.streams.tolist(), appended.ends.tolist(), strict=True):
+            cells = np.arange(end, self._end[stream])
+            self._positions[stream, end:] = EMPTY
+            self._members[stream, :, end:] = False
+            self._emptied(stream, cells)
+
+    # --- what cells belong to ---
+
+    def restore(self, before: Snapshot) -> None:
+        """Let these cells hold what they held. The K and V that they stored are not restored."""
+        self._positions[before.stream, before.cells] = before.positions
+        self._members[before.stream][:, before.cells] = before.members
+        self._evicted = list(before.evicted)
+        self._emptied(before.stream, before.cells[before.positions == EMPTY])
+
+    def remove(self, seq: int, start: int = 0, stop: int | None = None) -> None:
+        """Remove positions `start` up to `stop` of a sequence, held or evicted."""
+        self._evicted[seq] = self._evicted[seq].without(start, stop)
+        self.release(seq, self.of(seq, start, stop))
+
+    def release(self, seq: int, cells: Index) -> None:
+        """Take cells from a sequence; those that then belong to none become empty."""
+        stream = self.stream_of(seq)
+        self._members[stream, self._member(seq), cells] = False
+        free = cells[~self._members[stream][:, cells].any(axis=0)]
+        self._positions[stream, free] = EMPTY
+        self._emptied(stream, free)
+
+    def evict(self, stream: int, cells: Index) -> None:
+        """Empty some cells; the positions that they held are evicted."""
+        self._note_evicted(stream, cells)
+        self._positions[stream, cells] = EMPTY
+        self._members[stream][:, cells] = False
+        self._emptied(stream, cells)
+
+    def set_evicted(self, seq: int, evicted: Spans) -> None:
+        """Replace the evicted positions of a sequence."""
+        self._evicted[seq] = evicted
+
+    def share(self, seq: int, cells: Index) -> None:
+        """Let cells of its stream belong to a sequence, beside those they belong to."""
+        self._members[self.stream_of(seq), self._member(seq), cells] = True
+        self._recount(self.stream_of(seq))
+
+    def move(self, seq: int, cells: Index, positions: Positions) -> None:
+        """Let cells hold other positions. The caller rotates their K."""
+        self._positions[self.stream_of(seq), cells] = positions
+        self._recount(self.stream_of(seq))
+
+    def clear(self) -> None:
+        """Empty every cell."""
+        used = [np.flatnonzero(held != EMPTY) for held in self._positions]
+        self._positions.fill(EMPTY)
+        self._members.fill(False)
+        self._evicted = [Spans()] * self.n_seq_max
+        for stream, cells in enumerate(used):
+            self._emptied(stream, cells)
+
+    def _note_evicted(self, stream: int, cells: Index) -> int:
+        """Record what some cells hold as evicted. Returns how many of them hold anything."""
+        positions = self._positions[stream, cells]
+        n_held = int(np.count_nonzero(positions != EMPTY))
+        if n_held == 0:
+            return 0
+        for member, mine in enumerate(self._members[stream][:, cells]):
+            gone = positions[mine]
+            if gone.size:
+                seq = stream if self.n_stream > 1 else member
+                self._evicted[seq] = self._evicted[seq].plus(Spans.of(gone))
+        return n_held
+
+    def _emptied(self, stream: int, cells: Index) -> None:
+        """Follow up a change after which some cells hold nothing."""
+        self._recount(stream)
+        if len(cells):
+            self._on_emptied(stream, cells)
+
+    def _recount(self, stream: int) -> None:
+        """Bring the counts up to date after a change."""
+        self.n_changes += 1
+        used = np.flatnonzero(self._positions[stream] != EMPTY)
+        end = self._end[stream] = int(used[-1]) + 1 if used.size else 0
+        self._n_used[stream] = int(used.size)
+        held = np.where(self._members[stream, :, :end], self._positions[stream, :end], EMPTY)
+        last = held.max(axis=1, initial=EMPTY)
+        if self.n_stream > 1:
+            self._pos_max[stream] = last[0]
+        else:
+            self._pos_max[:] = last

@@ -15,6 +15,7 @@ import numpy as np
 from ggmlpy.common.quoting import printable, quoted
 from ggmlpy.errors import StateError
 from ggmlpy.memory.fingerprint import Fingerprint
+from ggmlpy.memory.mask import first_kept
 from ggmlpy.memory.sequences import SequenceMemory
 from ggmlpy.memory.spans import Spans
 from ggmlpy.memory.state import SequenceState, check_converted, check_finite, check_fits
@@ -123,12 +124,12 @@ def _check_complete(seq: int, state: SequenceState, memory: SequenceMemory) -> N
     """
     n_tokens = len(state.tokens)
     for cache in memory.caches:
-        i = next(iter(cache.k))
+        i = next(iter(cache.store.k))
         rows = state.layers.get(i)
         n_rows = 0 if rows is None else len(rows.positions)
         first = n_tokens - n_rows
         if rows is None or not (
-            first <= cache.first_kept(n_tokens)
+            first <= first_kept(n_tokens, cache.cells.window)
             and np.array_equal(rows.positions, np.arange(first, n_tokens))
             and rows.evicted == Spans.of(np.arange(first))
         ):

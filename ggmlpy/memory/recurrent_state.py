@@ -1,4 +1,4 @@
-"""What recurrent layers keep: one state a sequence, whatever its length."""
+"""What recurrent layers keep: one state for each sequence, whatever its length."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from ggmlpy.graph.buffer import HOST
 from ggmlpy.graph.tensor import Flag, Tensor, stored_rows, zeros
 from ggmlpy.graph.types import F32
-from ggmlpy.memory.kv_cache import BufferTypes
+from ggmlpy.memory.store import BufferTypes
 from ggmlpy.models.memory import RecurrentLayers
 
-_ROWS = 2  # of each sequence: the state that it has, and that which the batch under way gives it
+_ROWS = 2  # of each sequence
 
 Index = NDArray[np.int64]
 
@@ -21,9 +21,10 @@ Index = NDArray[np.int64]
 class RecurrentState:
     """State leaves `[n_embd_r, 2 * n_seq_max]`, one a layer.
 
-    A sequence has two rows. A graph reads the one and writes the other, and only when the batch has
-    succeeded does the other become its state: to undo a failed batch nothing need be copied. The
-    state of a sequence that has not begun is zero.
+    A sequence has two rows: its state and a spare one. Every change (by a graph, `clear`, `copy`,
+    `write`) goes to the spare row, which then becomes the state. So nothing is copied to undo a
+    change: `restore` makes the former rows the states again. A sequence that has not begun has a
+    state of zeros.
     """
 
     def __init__(
@@ -39,35 +40,33 @@ class RecurrentState:
             for i in spec.layers
         }
         self._rows: Index = _ROWS * np.arange(n_seq_max)  # of each sequence's state
-        self._before = self._rows  # the same when the batch under way began
         self._written: set[int] = set()  # sequences that the batch under way has advanced
+
+    def begin(self) -> Index:
+        """Begin a batch or another change. Returns what `restore` takes."""
+        self._written = set()
+        return self._rows
+
+    def restore(self, before: Index) -> None:
+        """Let states be what they were at `begin`."""
+        self._rows = before
 
     # --- a batch ---
 
-    def begin(self) -> None:
-        """What `undo` goes back to."""
-        self._before = self._rows
-
     def rows(self, seqs: Sequence[int]) -> tuple[list[int], list[int]]:
-        """For each sequence the row that a graph reads, and the one that it writes."""
-        current = self._rows.tolist()
-        to = [current[seq] ^ 1 for seq in seqs]
-        read = [row if seq in self._written else row ^ 1 for seq, row in zip(seqs, to, strict=True)]
-        return read, to
+        """For each sequence the row that a graph reads, and the one that it writes.
+
+        These are the state and the spare row; the same row twice for a sequence that the batch
+        has advanced, whose spare row is the state before the batch.
+        """
+        rows = self._rows.tolist()
+        read = [rows[seq] for seq in seqs]
+        return read, [rows[seq] if seq in self._written else rows[seq] ^ 1 for seq in seqs]
 
     def note_written(self, seqs: Sequence[int]) -> None:
-        """A graph has written these sequences' rows: later ones of the batch read them."""
+        """Take over what a graph has written to the rows of these sequences."""
+        self._switch([seq for seq in seqs if seq not in self._written])
         self._written.update(seqs)
-
-    def commit(self) -> None:
-        """The batch has succeeded: what it wrote are the states."""
-        rows = self._rows.copy()
-        rows[list(self._written)] ^= 1
-        self._rows, self._written = rows, set()
-
-    def undo(self) -> None:
-        """The batch has failed, maybe by an interrupt after `commit`: states are what they were."""
-        self._rows, self._written = self._before, set()
 
     # --- sequences ---
 
@@ -75,13 +74,15 @@ class RecurrentState:
         """Begin the sequence anew."""
         for leaf in self.states.values():
             buffer, rows = stored_rows(leaf)
-            buffer.clear_rows(rows, self._rows[[seq]])
+            buffer.clear_rows(rows, self._rows[[seq]] ^ 1)
+        self._switch([seq])
 
     def copy(self, source: int, target: int) -> None:
-        """The target goes on from where the source is."""
+        """Give the target the state of the source."""
         for leaf in self.states.values():
             buffer, rows = stored_rows(leaf)
-            buffer.copy_rows(rows, self._rows[[source]], self._rows[[target]])
+            buffer.copy_rows(rows, self._rows[[source]], self._rows[[target]] ^ 1)
+        self._switch([target])
 
     def read(self, seq: int) -> dict[int, NDArray[np.float32]]:
         """A copy of a sequence's state of each layer, [n_embd_r]."""
@@ -96,7 +97,14 @@ class RecurrentState:
         for i, leaf in self.states.items():
             buffer, rows = stored_rows(leaf)
             raw = np.ascontiguousarray(values[i], np.float32).view(np.uint8)
-            buffer.write_rows(rows, self._rows[[seq]], raw[None, :])
+            buffer.write_rows(rows, self._rows[[seq]] ^ 1, raw[None, :])
+        self._switch([seq])
+
+    def _switch(self, seqs: Sequence[int]) -> None:
+        """Make the spare rows of some sequences their states."""
+        rows = self._rows.copy()
+        rows[list(seqs)] ^= 1
+        self._rows = rows
 
 
 def state_bytes(spec: RecurrentLayers, n_seq_max: int) -> int:

@@ -1,14 +1,11 @@
-"""Everything a model keeps of its sequences: KV caches, with and without windows, and states.
+"""Everything that a model keeps of its sequences: KV caches, with and without windows, and states.
 
-One object for all of them, so that whatever is done to a sequence is done in each, or in none.
+One object holds all of them, so that an operation on a sequence is done in each, or in none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from numbers import Integral
 
 import numpy as np
@@ -17,11 +14,15 @@ from ggmlpy.common.system_memory import check_memory
 from ggmlpy.errors import ArgumentError, Unsupported
 from ggmlpy.graph.types import TensorType
 from ggmlpy.memory.batch import Batch
-from ggmlpy.memory.cells import Positions
-from ggmlpy.memory.kv_cache import BufferTypes, KVCache, cache_bytes, padded
+from ggmlpy.memory.cell_table import Index, padded
+from ggmlpy.memory.cells import KVCells
+from ggmlpy.memory.kv_cache import KVCache
+from ggmlpy.memory.mask import missed
 from ggmlpy.memory.recurrent_state import RecurrentState, state_bytes
-from ggmlpy.memory.slots import Slot, SlotInfo, Transaction
-from ggmlpy.memory.spans import Spans
+from ggmlpy.memory.slots import BatchTransaction, SavedCells, Slot, SlotInfo
+from ggmlpy.memory.spans import Positions, Spans
+from ggmlpy.memory.store import BufferTypes, cache_bytes
+from ggmlpy.memory.transaction import Transaction
 from ggmlpy.memory.ubatch import UBatch
 from ggmlpy.models.memory import AttentionLayers, Memory, RecurrentLayers
 
@@ -78,7 +79,7 @@ class SequenceMemory:
     """The memory of up to `n_seq_max` sequences of one model.
 
     `seq_rm`, `seq_cp`, `seq_keep`, `seq_div`, `clear` are complete when they return. Shifting
-    positions (`seq_add`) needs the model, to turn K: see `Context.seq_add`.
+    positions (`seq_add`) needs the model, to rotate K: see `Context.seq_add`.
 
     Raises Unsupported for types of K and V that it cannot have, AllocationError where all its
     caches together are more bytes than the machine has.
@@ -104,62 +105,73 @@ class SequenceMemory:
         recurrent = [part for part in spec if isinstance(part, RecurrentLayers)]
         self.recurrent = RecurrentState(recurrent[0], n_seq_max, types) if recurrent else None
         assert self.caches, "a model without attention has no memory of positions here"
-        self._open: Transaction | None = None  # under way
 
     @property
     def n_stream(self) -> int:
-        """Streams of the KV caches: 1 where sequences share one. The one place that says it."""
-        return self.caches[0].n_stream
+        """Streams of the KV caches: 1 where sequences share one."""
+        return self.caches[0].cells.n_stream
 
     def seq_pos_min(self, seq: int) -> int:
         """The lowest position that every layer still holds of a sequence; -1 for none."""
         self.check_seq(seq)
-        return max(cache.seq_pos_min(seq) for cache in self.caches)
+        return max(cache.cells.pos_min(seq) for cache in self.caches)
 
     def seq_pos_max(self, seq: int) -> int:
         """The highest position held of a sequence; -1 for none."""
         self.check_seq(seq)
-        return self.caches[0].seq_pos_max(seq)
+        return self.caches[0].cells.pos_max(seq)
 
     def next_positions(self) -> list[int]:
-        """Where the next token of each sequence belongs."""
-        return self.caches[0].next_positions()
+        """The position of the next token of each sequence."""
+        return self.caches[0].cells.next_positions()
 
     def n_used(self) -> int:
         """Cells in use, of all sequences, in the cache that holds the most."""
-        return max(cache.n_used_in_all() for cache in self.caches)
+        return max(cache.cells.n_used_in_all() for cache in self.caches)
 
     def n_free(self, seq: int) -> int:
-        """Tokens that a sequence can still take in."""
-        cache = self._unbounded()
-        return cache.n_ctx - cache.n_used(cache.stream_of(seq))
+        """Tokens that a sequence can still get cells for."""
+        # A cache without a window, if there is one: with a window cells are used again.
+        cells = min((c.cells for c in self.caches), key=lambda cells: cells.window is not None)
+        return cells.n_ctx - cells.n_used(cells.stream_of(seq))
 
-    def _unbounded(self) -> KVCache:
-        """A cache without a window where there is one: it is what fills up."""
-        return min(self.caches, key=lambda cache: cache.window is not None)
+    # --- batches ---
 
-    # --- placing a batch ---
+    def check_slots(self, batch: Batch, ubatches: list[UBatch]) -> None:
+        """Raise CacheFull unless every ubatch finds its slots, one after another.
 
-    def check_room(self, batch: Batch, ubatches: list[UBatch]) -> None:
-        """Raise CacheFull unless every ubatch finds its cells in turn. Changes nothing."""
-        slot_infos: list[SlotInfo] = []
+        Changes nothing.
+        """
+        trial = Transaction()
         try:
             for ubatch in ubatches:
-                slot_infos.append(self._find_slots(batch, ubatch))
-                slot_infos[-1].apply()
+                self._find_slots(batch, ubatch).apply(trial)
         finally:
-            for slot_info in reversed(slot_infos):
-                slot_info.undo()
+            trial.undo()
 
-    def place(self, batch: Batch, ubatch: UBatch) -> SlotInfo:
-        """Give the tokens of one ubatch their cells, in a transaction of the batch.
+    def transaction(self, batch: Batch) -> BatchTransaction:
+        """The transaction that a batch is decoded in. Whatever ends it early undoes the batch.
+
+        Every position that a later token sees is held again, with the K and V that it had, and so
+        is every recurrent state. Not restored are positions that no later token sees, in layers
+        with a window, whose cells the batch used: they are evicted, as when a batch succeeds.
+        """
+        seqs = {seq for seqs in batch.seq_ids for seq in seqs}
+        is_cut = len(batch) > self.sizes.n_ubatch
+        change = BatchTransaction(SavedCells(self.caches, seqs) if is_cut else None)
+        if self.recurrent is not None:
+            change.on_failure(self.recurrent.restore, self.recurrent.begin())
+        return change
+
+    def apply(self, batch: Batch, ubatch: UBatch, change: BatchTransaction) -> SlotInfo:
+        """Find slots for one ubatch, and let their cells hold its tokens.
 
         Raises CacheFull, and then changes nothing.
         """
-        assert self._open is not None, "tokens are placed in a transaction"
         slot_info = self._find_slots(batch, ubatch)
-        self._open.slot_infos.append(slot_info)  # before anything changes: an interrupt undoes it
-        slot_info.apply(self._open.save)
+        for slot in slot_info.slots:
+            slot.overwrite(ubatch, change, change.saved)
+        slot_info.apply(change)
         return slot_info
 
     def _find_slots(self, batch: Batch, ubatch: UBatch) -> SlotInfo:
@@ -167,46 +179,21 @@ class SequenceMemory:
         slots = [Slot.find(cache, ubatch) for cache in self.caches]
         return SlotInfo(ubatch, positions, slots)
 
-    @contextmanager
-    def transaction(self, batch: Batch) -> Iterator[None]:
-        """Placing and running a batch: whatever ends it early leaves everything as it was.
-
-        Every position that a later token can see is there again, with the K and V that it had, and
-        every recurrent state. What is not kept: positions behind the window of every sequence that
-        has them, in layers with a window, where the batch took their cells. They are evicted, as
-        they are when a batch succeeds.
-        """
-        seqs = sorted({seq for seqs in batch.seq_ids for seq in seqs})
-        if self.recurrent is not None:
-            self.recurrent.begin()
-        self._open = Transaction(self.caches, seqs, len(batch) <= self.sizes.n_ubatch)
-        try:
-            yield
-            if self.recurrent is not None:
-                self.recurrent.commit()
-        except BaseException:
-            self._open.undo()
-            if self.recurrent is not None:
-                self.recurrent.undo()
-            raise
-        finally:
-            self._open = None
-
     # --- sequences ---
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove every sequence."""
         for cache in self.caches:
-            cache.clear()
+            cache.cells.clear()
         if self.recurrent is not None:
             for seq in range(self.sizes.n_seq_max):
                 self.recurrent.clear(seq)
 
     def seq_rm(self, seq: int, start: int = 0, stop: int | None = None) -> None:
-        """Forget positions `start` up to `stop` (None: to the end); `seq` -1 means every sequence.
+        """Remove positions `start` up to `stop` (None: to the end); `seq` -1 means every sequence.
 
         Raises Unsupported, and changes nothing, for a part of a sequence with recurrent layers, and
-        where the sequence would go on at a position that sees some which a window has evicted.
+        where the next token would see positions that a window has evicted.
         """
         seqs = range(self.sizes.n_seq_max) if seq == -1 else (seq,)
         asked = f"positions {_range(start, stop)} of sequence {{}} cannot be removed"
@@ -214,34 +201,36 @@ class SequenceMemory:
             self.check_seq(each)
             self._whole_if_recurrent(each, start, stop, "removed")
             for cache in self.caches:
-                left = cache.held_besides(each, start, stop)
-                evicted = cache.evicted(each).without(start, stop)
+                left = cache.cells.positions_besides(each, start, stop)
+                evicted = cache.cells.evicted(each).without(start, stop)
                 self.check_missed(cache, left, evicted, each, asked.format(each))
         for each in seqs:
             for cache in self.caches:
-                cache.remove(each, start, stop)
+                cache.cells.remove(each, start, stop)
             if self.recurrent is not None and self.seq_pos_max(each) < 0:
                 self.recurrent.clear(each)
 
     def check_missed(
         self, cache: KVCache, held: Positions, evicted: Spans, seq: int, asked: str
     ) -> None:
-        """Raise Unsupported if a sequence that had these positions would miss evicted ones.
+        """Raise Unsupported if the next token of a sequence would see evicted positions.
 
-        `asked` says what was to be done, `seq` is the sequence that it would be done with.
+        `held` and `evicted` are its positions after an operation, `asked` describes that, `seq` is
+        the sequence that it takes positions from.
         """
-        missed = cache.missed(held, evicted)
-        if missed:
+        cells = cache.cells
+        lost = missed(held, evicted, cells.window)
+        if lost:
             position = max(int(held.max(initial=-1)) + 1, evicted.end)
-            still = Spans.of(cache.positions_of(seq, cache.cells_of(seq))) or "none"
+            still = Spans.of(cells.positions_of(seq, cells.of(seq))) or "none"
             raise Unsupported(
-                f"{asked}: the next token, at {position}, would see {missed}, which layers with a"
-                f" window of {cache.window} have evicted; of sequence {seq} they still hold"
+                f"{asked}: the next token, at {position}, would see {lost}, which layers with a"
+                f" window of {cells.window} have evicted; of sequence {seq} they still hold"
                 f" {still}. Remove the sequence as a whole and decode its tokens again"
             )
 
     def seq_keep(self, seq: int) -> None:
-        """Forget every sequence but one."""
+        """Remove every sequence but one."""
         self.check_seq(seq)
         for other in range(self.sizes.n_seq_max):
             if other != seq:
@@ -250,7 +239,7 @@ class SequenceMemory:
     def seq_cp(self, source: int, target: int, start: int = 0, stop: int | None = None) -> None:
         """Let `target` hold what `source` holds at positions `start` up to `stop`.
 
-        What the target held there is evicted. In a shared stream the cells belong to both from
+        What the target held there is replaced. In a shared stream the cells belong to both from
         then on; between streams K and V are copied. Raises CacheFull or Unsupported, and then
         changes nothing.
         """
@@ -262,52 +251,32 @@ class SequenceMemory:
         self._whole_if_recurrent(target, start, stop, "replaced")
         asked = f"positions {_range(start, stop)} of sequence {source} cannot be copied to {target}"
         for cache in self.caches:
-            cells = cache.cells_of(source, start, stop)
-            rest = cache.held_besides(target, start, stop)
-            held = np.concatenate([rest, cache.positions_of(source, cells)])
-            self.check_missed(
-                cache, held, _merged(cache, source, target, start, stop), source, asked
-            )
-        with self.unchanged_on_failure(target) as undo:
-            copies = []
-            for cache in self.caches:
-                cells = cache.cells_of(source, start, stop)
-                evicted = _merged(cache, source, target, start, stop)
-                before = cache.cells_of(target)
-                cache.remove(target, start, stop)
-                cache.set_evicted(target, evicted)
-                if cache.n_stream == 1:
-                    cache.share(target, cells)
-                elif cells.size:
-                    to = cache.find_slot(len(cells), target)
-                    cache.occupy(to, cache.positions_of(source, cells), (target,))
-                    copies.append((cache, cells, to))
-                    saved = cache.save_rows(target, np.intersect1d(to, before))
-                    undo.append(partial(cache.restore_rows, saved))
-            for cache, cells, to in copies:
-                cache.copy_cells(source, cells, target, to)
-        if self.recurrent is not None and not self._is_nothing(source, start, stop):
-            self.recurrent.copy(source, target)
-        elif self.recurrent is not None and self.seq_pos_max(target) < 0:
-            self.recurrent.clear(target)
+            cells = cache.cells
+            rest = cells.positions_besides(target, start, stop)
+            held = [rest, cells.positions_of(source, cells.of(source, start, stop))]
+            evicted = _merged(cells, source, target, start, stop)
+            self.check_missed(cache, np.concatenate(held), evicted, source, asked)
+        with self.change_of(target) as change:
+            copies = [_copy_cells(c, source, target, start, stop, change) for c in self.caches]
+            for cache, (cells_from, cells_to) in zip(self.caches, copies, strict=True):
+                cache.store.copy_rows(source, cells_from, target, cells_to)
+            if self.recurrent is not None:
+                change.on_failure(self.recurrent.restore, self.recurrent.begin())
+                if not self._is_nothing(source, start, stop):
+                    self.recurrent.copy(source, target)
+                elif self.seq_pos_max(target) < 0:
+                    self.recurrent.clear(target)
 
-    @contextmanager
-    def unchanged_on_failure(self, seq: int) -> Iterator[list[Callable[[], None]]]:
-        """Changing cells of a sequence's stream: in every cache, or in none.
+    def change_of(self, seq: int) -> Transaction:
+        """A transaction that restores what the cells of a sequence's stream held, in every cache.
 
-        What cells hold goes back by itself. For what they store add to the list what is to be
-        called then.
+        What they store is not restored: see `KVStore.save_rows`.
         """
-        before = [(cache, cache.snapshot(cache.stream_of(seq))) for cache in self.caches]
-        undo: list[Callable[[], None]] = []
-        try:
-            yield undo
-        except BaseException:
-            for cache, snapshot in before:
-                cache.restore(snapshot)
-            for each in undo:
-                each()
-            raise
+        change = Transaction()
+        for cache in self.caches:
+            stream = cache.cells.stream_of(seq)
+            change.on_failure(cache.cells.restore, cache.cells.snapshot(stream))
+        return change
 
     def _whole_if_recurrent(self, seq: int, start: int, stop: int | None, done: str) -> None:
         """A recurrent state holds all of a sequence: no part of it can be taken."""
@@ -325,13 +294,13 @@ class SequenceMemory:
     def reusable(self, seq: int, n_tokens: int) -> int:
         """How many of a sequence's first `n_tokens` can stay when the rest is removed.
 
-        All of them with full attention. A window forgets, and a recurrent state cannot go back.
+        All of them with full attention. A window evicts, and a recurrent state cannot go back.
         """
         held = self.seq_pos_max(seq) + 1
         n_tokens = min(n_tokens, held)
         if self.recurrent is not None and n_tokens != held:
             return 0
-        return n_tokens if all(cache.sees_all(seq, n_tokens) for cache in self.caches) else 0
+        return n_tokens if all(cache.cells.sees_all(seq, n_tokens) for cache in self.caches) else 0
 
     def can_copy(self, seq: int, n_tokens: int) -> bool:
         """Whether the first `n_tokens` of a sequence are all there to be copied to another."""
@@ -342,7 +311,7 @@ class SequenceMemory:
         """A number for each sequence of a shared stream, equal for those that hold the same."""
         assert self.n_stream == 1
         known: dict[tuple[bytes, ...], int] = {}
-        by_cache = [cache.cells_by_sequence() for cache in self.caches]
+        by_cache = [cache.cells.by_sequence() for cache in self.caches]
         return [known.setdefault(cells, len(known)) for cells in zip(*by_cache, strict=True)]
 
     def check_seq(self, seq: int) -> None:
@@ -355,10 +324,36 @@ def _range(start: int, stop: int | None) -> str:
     return f"{start} to {'the end' if stop is None else stop - 1}"
 
 
-def _merged(cache: KVCache, source: int, target: int, start: int, stop: int | None) -> Spans:
+def _merged(cells: KVCells, source: int, target: int, start: int, stop: int | None) -> Spans:
     """What is evicted of a target that gets positions of a source."""
-    rest = cache.evicted(target).without(start, stop)
-    return rest.plus(cache.evicted(source).between(start, stop))
+    rest = cells.evicted(target).without(start, stop)
+    return rest.plus(cells.evicted(source).between(start, stop))
+
+
+def _copy_cells(
+    cache: KVCache, source: int, target: int, start: int, stop: int | None, change: Transaction
+) -> tuple[Index, Index]:
+    """Give a sequence positions of another one, in one cache.
+
+    Returns the cells whose K and V are to be copied, and those they go to. What the latter store
+    is saved in `change`.
+    """
+    cells, store, stream = cache.cells, cache.store, cache.cells.stream_of(target)
+    copied, before = cells.of(source, start, stop), cells.of(target)
+    evicted = _merged(cells, source, target, start, stop)
+    if store.scrubs:  # `remove` clears what they store
+        removed = cells.of(target, start, stop)
+        change.on_failure(store.restore_rows, store.save_rows(stream, removed))
+    cells.remove(target, start, stop)
+    cells.set_evicted(target, evicted)
+    if cells.n_stream == 1:
+        cells.share(target, copied)
+        return copied[:0], copied[:0]
+    to = cells.find_slot(len(copied), stream)
+    if copied.size:
+        change.on_failure(store.restore_rows, store.save_rows(stream, np.intersect1d(to, before)))
+        cells.occupy(to, cells.positions_of(source, copied), (target,))
+    return copied, to
 
 
 def _cache_size(spec: AttentionLayers, sizes: Sizes) -> int:

@@ -1,20 +1,21 @@
-"""Slots: the cells that the tokens of a ubatch get in each cache, and how that is undone."""
+"""Slots: the cells that the tokens of a ubatch get in each cache."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ggmlpy.memory.batch import TokenRun
-from ggmlpy.memory.cells import Appended, Cells, Positions, SavedRows, Snapshot
+from ggmlpy.memory.cell_table import Appended, Index
+from ggmlpy.memory.cells import KVCells
 from ggmlpy.memory.kv_cache import KVCache
+from ggmlpy.memory.mask import Flags
+from ggmlpy.memory.spans import Positions
+from ggmlpy.memory.transaction import Transaction
 from ggmlpy.memory.ubatch import UBatch
-
-# Called with a stream and its cells before they are used for other tokens.
-Save = Callable[[KVCache, int, Cells], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,47 +23,44 @@ class Slot:
     """Cells of one cache for the tokens of a ubatch."""
 
     cache: KVCache
-    cells: Cells
+    cells: Index
     appended: Appended | None  # where they come behind all others of their streams
-    before: list[Snapshot] = field(default_factory=list)  # else what they held, once applied
 
     @classmethod
     def find(cls, cache: KVCache, ubatch: UBatch) -> Slot:
         """Raises CacheFull; changes nothing."""
-        appended = cache.find_append(ubatch)
+        appended = cache.cells.find_append(ubatch)
         if appended is not None:  # what most steps do
             return cls(cache, appended.cells, appended)
-        return cls(cache, _find_slot(cache, ubatch.runs), None)
+        return cls(cache, _find_slot(cache.cells, ubatch.runs), None)
 
-    def apply(self, ubatch: UBatch, positions: Positions, save: Save | None = None) -> None:
-        """Say that the cells hold the tokens. `save` may keep what they store."""
-        if self.appended is not None:
-            self.cache.append(self.appended, ubatch, positions)
-            return
-        for run, last in zip(ubatch.runs, ubatch.run_ends.tolist(), strict=True):
-            at = slice(last + 1 - len(run.index), last + 1)
-            stream = self.cache.stream_of(run.seqs[0])
-            if save is not None:
-                save(self.cache, stream, self.cells[at])
-            self.before.append(self.cache.snapshot(stream, self.cells[at]))
-            self.cache.occupy(self.cells[at], positions[at], run.seqs)
+    def overwrite(
+        self, ubatch: UBatch, change: Transaction, saved: SavedCells | None = None
+    ) -> None:
+        """Prepare for K and V of the cells being overwritten: before `apply`, where a graph runs.
 
-    def undo(self) -> None:
-        """Let the cells hold what they held before `apply`, or a part of it."""
-        if self.appended is not None:
-            self.cache.undo_append(self.appended)
-        for snapshot in reversed(self.before):
-            self.cache.restore(snapshot)
-
-    def evict_overwritten(self, saved: dict[tuple[KVCache, int], set[int]]) -> None:
-        """After `undo`, of cells whose K and V may be another token's: they hold nothing.
-
-        Those of `saved`, by cache and stream, have been restored.
+        If that fails, cells that held a token hold it again where K and V are `saved`; the others
+        hold nothing, their positions are evicted.
         """
-        for snapshot in self.before:
-            kept = saved.get((self.cache, snapshot.stream), set())
-            lost = sorted(set(snapshot.cells.tolist()) - kept)
-            self.cache.forget(snapshot.stream, np.array(lost, np.int64))
+        if self.appended is not None or self.cache.cells.window is None:
+            return
+        for run, at in _by_run(ubatch):
+            lost, stream = self.cells[at], self.cache.cells.stream_of(run.seqs[0])
+            if saved is not None:
+                lost = lost[~saved.save(self.cache, stream, lost, change)]
+            change.after_undo(self.cache.cells.evict, stream, lost)
+
+    def apply(self, ubatch: UBatch, positions: Positions, change: Transaction) -> None:
+        """Let the cells hold the tokens."""
+        cells = self.cache.cells
+        if self.appended is not None:
+            change.on_failure(cells.undo_append, self.appended)
+            cells.append(self.appended, ubatch, positions)
+            return
+        for run, at in _by_run(ubatch):
+            stream = cells.stream_of(run.seqs[0])
+            change.on_failure(cells.restore, cells.snapshot(stream, self.cells[at]))
+            cells.occupy(self.cells[at], positions[at], run.seqs)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,65 +72,69 @@ class SlotInfo:
     slots: list[Slot]
 
     @property
-    def cells(self) -> list[Cells]:
+    def cells(self) -> list[Index]:
         """Of its tokens, in each cache."""
         return [slot.cells for slot in self.slots]
 
-    def apply(self, save: Save | None = None) -> None:
+    def apply(self, change: Transaction) -> None:
         """Let the cells hold the tokens in every cache."""
         for slot in self.slots:
-            slot.apply(self.ubatch, self.positions, save)
-
-    def undo(self) -> None:
-        """Undo what of `apply` was done."""
-        for slot in reversed(self.slots):
-            slot.undo()
+            slot.apply(self.ubatch, self.positions, change)
 
 
-class Transaction:
-    """What it takes to undo a batch of which some ubatches were run."""
+class SavedCells:
+    """K and V of cells that later tokens see if a batch fails, saved before it overwrites them.
 
-    def __init__(self, caches: list[KVCache], seqs: list[int], one_ubatch: bool) -> None:
-        self.slot_infos: list[SlotInfo] = []
-        self._saved: list[tuple[KVCache, SavedRows]] = []
-        # Cells that must be held if the batch fails. The first ubatch takes none of them, later
-        # ones may: their window is further on.
-        self._kept: dict[tuple[KVCache, int], NDArray[np.bool_]] = {}
-        if not one_ubatch:
-            for cache in caches:
-                if cache.window is not None:
-                    streams = {cache.stream_of(seq) for seq in seqs}
-                    self._kept |= {(cache, s): cache.visible(s) for s in streams}
+    Only caches with a window use cells again that held a token, and only a batch of several
+    ubatches overwrites visible ones: the first ubatch takes none that is visible, later ones may,
+    because the window has advanced by then.
+    """
 
-    def save(self, cache: KVCache, stream: int, cells: Cells) -> None:
-        """Copy what must not be lost of what these cells store."""
-        kept = self._kept.get((cache, stream))
-        if kept is not None and kept[cells].any():
-            doomed = cells[kept[cells]]
-            self._saved.append((cache, cache.save_rows(stream, doomed)))
-            kept[doomed] = False  # after this they store something else
+    def __init__(self, caches: Iterable[KVCache], seqs: Iterable[int]) -> None:
+        self._visible: dict[tuple[KVCache, int], Flags] = {}  # when the batch begins
+        self._saved: dict[tuple[KVCache, int], Flags] = {}
+        windowed = (cache for cache in caches if cache.cells.window is not None)
+        for cache, seq in product(windowed, seqs):
+            key = cache, cache.cells.stream_of(seq)
+            if key not in self._visible:
+                self._visible[key] = cache.cells.kept(key[1])
+                self._saved[key] = np.zeros_like(self._visible[key])
 
-    def undo(self) -> None:
-        """Let the caches hold what they held, and store what was saved."""
-        for slot_info in reversed(self.slot_infos):
-            slot_info.undo()
-        safe: dict[tuple[KVCache, int], set[int]] = {}
-        for cache, rows in self._saved:
-            cache.restore_rows(rows)
-            safe.setdefault((cache, rows.stream), set()).update(rows.cells.tolist())
-        for slot_info in self.slot_infos:
-            for slot in slot_info.slots:
-                slot.evict_overwritten(safe)
+    def save(self, cache: KVCache, stream: int, cells: Index, change: Transaction) -> Flags:
+        """Save those of some cells that need it. Returns which of the cells are saved by now."""
+        visible, saved = self._visible[cache, stream], self._saved[cache, stream]
+        doomed = cells[visible[cells] & ~saved[cells]]
+        if doomed.size:
+            change.on_failure(cache.store.restore_rows, cache.store.save_rows(stream, doomed))
+            saved[doomed] = True
+        now: Flags = saved[cells]
+        return now
 
 
-def _find_slot(cache: KVCache, runs: list[TokenRun]) -> Cells:
+class BatchTransaction(Transaction):
+    """The transaction of a batch, with what it takes to undo several ubatches."""
+
+    __slots__ = ("saved",)
+
+    def __init__(self, saved: SavedCells | None) -> None:
+        super().__init__()
+        self.saved = saved  # None for a batch of one ubatch
+
+
+def _by_run(ubatch: UBatch) -> Iterator[tuple[TokenRun, slice]]:
+    """The runs of a ubatch, and where their tokens are in it."""
+    for run, last in zip(ubatch.runs, ubatch.run_ends.tolist(), strict=True):
+        yield run, slice(last + 1 - len(run.index), last + 1)
+
+
+def _find_slot(cells: KVCells, runs: list[TokenRun]) -> Index:
     """Cells for the tokens of a ubatch.
 
-    In a shared stream for all runs at once: a window's cells are given away by where sequences are
-    before the ubatch, so that none goes which a token of another run has yet to see.
+    In a shared stream for all runs at once: which cells of a window are used again depends on
+    where sequences are before the ubatch, so a token of another run still sees what it must.
     """
     lengths = [len(run.index) for run in runs]
-    if cache.n_stream == 1:
-        return cache.find_slot(sum(lengths))
+    if cells.n_stream == 1:
+        return cells.find_slot(sum(lengths))
     pairs = zip(runs, lengths, strict=True)
-    return np.concatenate([cache.find_slot(n, cache.stream_of(run.seqs[0])) for run, n in pairs])
+    return np.concatenate([cells.find_slot(n, cells.stream_of(run.seqs[0])) for run, n in pairs])

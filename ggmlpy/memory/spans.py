@@ -10,6 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAX_POSITION = np.iinfo(np.int32).max - 1  # the next token's is one more
+EMPTY = -1  # the position of a cell that holds nothing
+
+Positions = NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""The memory of a sequence taken out of its caches: to set aside, to save, to load elsewhere.
+"""The state of a sequence, copied out of a memory: to preempt it, to save it, to load it elsewhere.
 
-A state is laid out by sequence and layer, a row a token in the order of positions. So it loads into
-a unified or a split memory, with any K/V types, any n_ctx that has room, any backend.
+A state has one row a token for each layer, in the order of positions. So it can be loaded into a
+unified or a split memory, with any K/V types, any n_ctx that is large enough, on any backend.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from ggmlpy.graph.quants import from_float, to_float
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.graph.types import BF16, F16, F32, TensorType
 from ggmlpy.memory.cache_types import CACHE_TYPES
-from ggmlpy.memory.cells import Cells
+from ggmlpy.memory.cell_table import Index
 from ggmlpy.memory.kv_cache import KVCache
+from ggmlpy.memory.mask import first_kept, missed
 from ggmlpy.memory.sequences import SequenceMemory
 from ggmlpy.memory.spans import MAX_POSITION, NOTHING, Spans
+from ggmlpy.memory.store import KVStore
 
 Rows = NDArray[np.uint8]  # [n_tokens, bytes of a row]
 
@@ -33,12 +35,12 @@ class LayerRows:
     k: Rows
     v_type: TensorType
     v: Rows
-    evicted: Spans = NOTHING  # positions that the sequence had too, behind the window
+    evicted: Spans = NOTHING  # positions of the sequence that are not kept, behind the window
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceState:
-    """Everything that a memory holds of one sequence, but for what is behind its windows."""
+    """All that a memory holds of one sequence, except what no later token sees."""
 
     tokens: list[int]
     layers: dict[int, LayerRows]
@@ -46,6 +48,7 @@ class SequenceState:
 
     @property
     def n_bytes(self) -> int:
+        """Of K, V and recurrent states."""
         kept = sum(rows.k.nbytes + rows.v.nbytes for rows in self.layers.values())
         return kept + sum(row.nbytes for row in self.recurrent.values())
 
@@ -58,31 +61,32 @@ def take_state(memory: SequenceMemory, seq: int, tokens: list[int] | None = None
     memory.check_seq(seq)
     layers: dict[int, LayerRows] = {}
     for cache in memory.caches:
-        cells = _by_position(cache, seq)
-        stream = cache.stream_of(seq)
-        positions = cache.positions_of(seq, cells).copy()
-        behind = np.setdiff1d(cache.cells_of(seq), cells)
-        evicted = cache.evicted(seq).plus(Spans.of(cache.positions_of(seq, behind)))
-        for i in cache.k:
-            k = cache.read_rows(cache.k[i], stream, cells)
-            v = cache.read_rows(cache.v[i], stream, cells)
-            layers[i] = LayerRows(positions, cache.type_k, k, cache.type_v, v, evicted)
+        cells, store, stream = cache.cells, cache.store, cache.cells.stream_of(seq)
+        kept = _by_position(cache, seq)
+        positions = cells.positions_of(seq, kept).copy()
+        behind = np.setdiff1d(cells.of(seq), kept)
+        evicted = cells.evicted(seq).plus(Spans.of(cells.positions_of(seq, behind)))
+        for i in store.k:
+            k = store.read_rows(store.k[i], stream, kept)
+            v = store.read_rows(store.v[i], stream, kept)
+            layers[i] = LayerRows(positions, store.type_k, k, store.type_v, v, evicted)
     recurrent = {} if memory.recurrent is None else memory.recurrent.read(seq)
     return SequenceState(list(tokens or []), layers, recurrent)
 
 
 def put_state(memory: SequenceMemory, seq: int, state: SequenceState) -> None:
-    """Make a sequence hold what the state says, in place of what it held.
+    """Replace what a sequence holds by a state.
 
     K and V are converted where the memory stores them in another type. Raises StateError for a
     state of another model, ArgumentError for a sequence that does not exist, CacheFull where there
-    is no room; then nothing is changed. What interrupts the copying leaves the sequence empty.
+    are too few cells; then nothing is changed. No Transaction is used once copying has begun,
+    because it would keep a second copy of the sequence: an interrupt leaves the sequence empty.
     """
     memory.check_seq(seq)
     check_fits(memory, state)
     for cache in memory.caches:
-        n_needed = len(state.layers[next(iter(cache.k))].positions)
-        n_free = cache.room_without(seq)
+        n_needed = len(state.layers[next(iter(cache.store.k))].positions)
+        n_free = cache.cells.n_free_without(seq)
         if n_needed > n_free:
             raise CacheFull(
                 f"a state of {n_needed} tokens does not fit: there is room for {n_free}"
@@ -98,10 +102,11 @@ def put_state(memory: SequenceMemory, seq: int, state: SequenceState) -> None:
 
 
 def put_states(memory: SequenceMemory, states: dict[int, SequenceState]) -> None:
-    """Make the memory hold these sequences, and nothing else.
+    """Replace all that a memory holds by the states of some sequences.
 
-    What is alike in several of them shares cells in a shared stream, as it may have done where it
-    was saved. Raises as `put_state` does; nothing is changed then.
+    In a shared stream, tokens that are the same in several sequences share cells, as they may have
+    done where they were saved. Raises as `put_state` does; nothing is changed then. An interrupt
+    of the copying leaves the memory empty.
     """
     for seq, state in states.items():
         memory.check_seq(seq)
@@ -109,9 +114,10 @@ def put_states(memory: SequenceMemory, states: dict[int, SequenceState]) -> None
     twins = [_find_twins(cache, states) for cache in memory.caches]
     for cache, found in zip(memory.caches, twins, strict=True):
         n_needed = [int(np.count_nonzero(seqs < 0)) for seqs, _ in found.values()]
-        most = sum(n_needed) if cache.n_stream == 1 else max(n_needed, default=0)
-        if most > cache.n_ctx:
-            raise CacheFull(f"states of {most} tokens do not fit: there is room for {cache.n_ctx}")
+        cells = cache.cells
+        most = sum(n_needed) if cells.n_stream == 1 else max(n_needed, default=0)
+        if most > cells.n_ctx:
+            raise CacheFull(f"states of {most} tokens do not fit: there is room for {cells.n_ctx}")
     memory.clear()
     try:
         for cache, found in zip(memory.caches, twins, strict=True):
@@ -128,20 +134,21 @@ _Twins = dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]]
 
 
 def _find_twins(cache: KVCache, states: dict[int, SequenceState]) -> _Twins:
-    """Rows of one cache's layers that may share a cell with those of a sequence before."""
+    """Rows of one cache's layers that may share cells with rows of an earlier sequence."""
     found: _Twins = {}
     for seq, state in states.items():
-        n_rows = len(state.layers[next(iter(cache.k))].positions)
+        n_rows = len(state.layers[next(iter(cache.store.k))].positions)
         seqs, rows = np.full(n_rows, -1), np.full(n_rows, -1)
-        for other in found if cache.n_stream == 1 else ():
-            theirs, own = _alike([(states[other].layers[i], state.layers[i]) for i in cache.k])
+        for other in found if cache.cells.n_stream == 1 else ():
+            pairs = [(states[other].layers[i], state.layers[i]) for i in cache.store.k]
+            theirs, own = _alike(pairs)
             seqs[own], rows[own] = other, theirs
         found[seq] = seqs, rows
     return found
 
 
-def _alike(pairs: list[tuple[LayerRows, LayerRows]]) -> tuple[Cells, Cells]:
-    """Rows that are at one position and the same in every layer, of either sequence."""
+def _alike(pairs: list[tuple[LayerRows, LayerRows]]) -> tuple[Index, Index]:
+    """Rows of two sequences with equal positions, and equal K and V in every layer."""
     first, second = pairs[0]
     _, a, b = np.intersect1d(first.positions, second.positions, return_indices=True)
     for x, y in pairs:
@@ -153,8 +160,8 @@ def _alike(pairs: list[tuple[LayerRows, LayerRows]]) -> tuple[Cells, Cells]:
 
 
 def _put_all_rows(cache: KVCache, states: dict[int, SequenceState], twins: _Twins) -> None:
-    """The rows of one cache's layers, into cells of their own or of their twins."""
-    cells: dict[int, Cells] = {}
+    """Put the rows of one cache's layers into cells of their own, or share those of their twins."""
+    cells: dict[int, Index] = {}
     for seq, (twin_seqs, twin_rows) in twins.items():
         own = np.flatnonzero(twin_seqs < 0)
         cells[seq] = np.empty(len(twin_seqs), np.int64)
@@ -162,25 +169,25 @@ def _put_all_rows(cache: KVCache, states: dict[int, SequenceState], twins: _Twin
         for other in np.unique(twin_seqs[twin_seqs >= 0]).tolist():
             at = np.flatnonzero(twin_seqs == other)
             cells[seq][at] = cells[other][twin_rows[at]]
-            cache.share(seq, cells[seq][at])
+            cache.cells.share(seq, cells[seq][at])
 
 
 def _put_rows(
     cache: KVCache, seq: int, state: SequenceState, only: NDArray[np.int64] | None = None
-) -> Cells:
-    """A sequence's rows (all, or some) of the layers of one cache; the cells that they got."""
-    first = state.layers[next(iter(cache.k))]
-    cache.set_evicted(seq, first.evicted)
+) -> Index:
+    """Put rows of a sequence (all, or `only` some) into one cache. Returns the cells they got."""
+    cells, store, stream = cache.cells, cache.store, cache.cells.stream_of(seq)
+    first = state.layers[next(iter(store.k))]
+    cells.set_evicted(seq, first.evicted)
     rows = np.arange(len(first.positions)) if only is None else only
-    stream = cache.stream_of(seq)
-    cells = cache.find_slot(len(rows), stream)
+    to = cells.find_slot(len(rows), stream)
     if len(rows):
-        cache.occupy(cells, first.positions[rows], (seq,))
-        for i in cache.k:
+        cells.occupy(to, first.positions[rows], (seq,))
+        for i in store.k:
             kept = state.layers[i]
-            _write(cache, cache.k[i], stream, cells, kept.k[rows], kept.k_type)
-            _write(cache, cache.v[i], stream, cells, kept.v[rows], kept.v_type)
-    return cells
+            _write(store, store.k[i], stream, to, kept.k[rows], kept.k_type)
+            _write(store, store.v[i], stream, to, kept.v[rows], kept.v_type)
+    return to
 
 
 def _put_recurrent(memory: SequenceMemory, seq: int, state: SequenceState) -> None:
@@ -188,39 +195,40 @@ def _put_recurrent(memory: SequenceMemory, seq: int, state: SequenceState) -> No
         memory.recurrent.write(seq, state.recurrent)
 
 
-def _by_position(cache: KVCache, seq: int) -> Cells:
-    """The cells that the sequence needs to go on."""
-    cells = cache.cells_of(seq, cache.first_kept(cache.seq_pos_max(seq) + 1))
-    return cells[np.argsort(cache.positions_of(seq, cells), kind="stable")]
+def _by_position(cache: KVCache, seq: int) -> Index:
+    """The cells that must be held for the next token of a sequence, lowest positions first."""
+    cells = cache.cells
+    kept = cells.of(seq, first_kept(cells.pos_max(seq) + 1, cells.window))
+    return kept[np.argsort(cells.positions_of(seq, kept), kind="stable")]
 
 
 def _write(
-    cache: KVCache, leaf: Tensor, stream: int, cells: Cells, rows: Rows, type: TensorType
+    store: KVStore, leaf: Tensor, stream: int, cells: Index, rows: Rows, type: TensorType
 ) -> None:
     if type is not leaf.type:
         rows = from_float(to_float(rows, type), leaf.type)
-    cache.write_rows(leaf, stream, cells, rows)
+    store.write_rows(leaf, stream, cells, rows)
 
 
 def check_fits(memory: SequenceMemory, state: SequenceState) -> None:
     """Raise StateError unless layers, positions and sizes are what this memory can hold."""
-    here = {i: cache for cache in memory.caches for i in cache.k}
+    here = {i: cache for cache in memory.caches for i in cache.store.k}
     if set(state.layers) != set(here):
         raise StateError(
             f"the state has K and V of {len(state.layers)} layers, the model of {len(here)}"
         )
     for i, cache in here.items():
         rows = state.layers[i]
-        _check_positions(rows, state.layers[next(iter(cache.k))], i)
-        missed = cache.missed(rows.positions, rows.evicted)
-        if missed:
+        _check_positions(rows, state.layers[next(iter(cache.store.k))], i)
+        lost = missed(rows.positions, rows.evicted, cache.cells.window)
+        if lost:
             raise StateError(
-                f"the state's layer {i} lacks positions {missed}: the model's window is"
-                f" {cache.window}"
+                f"the state's layer {i} lacks positions {lost}: the model's window is"
+                f" {cache.cells.window}"
             )
         for name, kept, type, leaf in (
-            ("K", rows.k, rows.k_type, cache.k[i]),
-            ("V", rows.v, rows.v_type, cache.v[i]),
+            ("K", rows.k, rows.k_type, cache.store.k[i]),
+            ("V", rows.v, rows.v_type, cache.store.v[i]),
         ):
             if str(type) not in CACHE_TYPES:
                 raise StateError(f"the state's {name} of layer {i} is {type}: no cache is")
@@ -238,24 +246,25 @@ def check_fits(memory: SequenceMemory, state: SequenceState) -> None:
         raise StateError(f"the state's layers end at different positions: {sorted(ends)}")
     states = {} if memory.recurrent is None else memory.recurrent.states
     saved = {i: len(row) for i, row in state.recurrent.items()}
-    wanted = {i: leaf.ne[0] for i, leaf in states.items()}
-    if saved != wanted:
-        raise StateError(f"the state's recurrent layers are {saved}, the model's are {wanted}")
+    sizes = {i: leaf.ne[0] for i, leaf in states.items()}
+    if saved != sizes:
+        raise StateError(f"the state's recurrent layers are {saved}, the model's are {sizes}")
 
 
 def check_converted(memory: SequenceMemory, state: SequenceState) -> None:
-    """Raise StateError for values that overflow in another type, that of a memory which it fits."""
+    """Raise StateError for values that overflow in the types of a memory that the state fits."""
     for cache in memory.caches:
-        for i in cache.k:
+        for i in cache.store.k:
             rows = state.layers[i]
-            _check_within(cache.k[i].type, i, "K", rows.k, rows.k_type)
-            _check_within(cache.v[i].type, i, "V", rows.v, rows.v_type)
+            _check_within(cache.store.type_k, i, "K", rows.k, rows.k_type)
+            _check_within(cache.store.type_v, i, "V", rows.v, rows.v_type)
 
 
 def check_finite(state: SequenceState) -> None:
-    """Raise StateError for values that are not finite, which a stranger's file may hold.
+    """Raise StateError for values that are not finite, which a file from elsewhere may hold.
 
-    Attention step by step multiplies those of other sequences in a shared stream by 0: NaN.
+    Attention without the fused op multiplies those of other sequences in a shared stream by 0,
+    which gives NaN.
     """
     for i, rows in state.layers.items():
         if not _all_within(_LARGEST[F32], rows.k, rows.k_type):
@@ -283,7 +292,7 @@ def _all_within(largest: float, rows: Rows, type: TensorType) -> bool:
 
 
 def _check_positions(rows: LayerRows, others: LayerRows, layer: int) -> None:
-    """Raise StateError unless they rise from 0 or above, as those of the layers beside it."""
+    """Raise StateError unless positions are in order, the same in all layers of a cache."""
     positions = rows.positions.astype(np.int64)
     if len(positions) and (
         positions[0] < 0 or positions[-1] > MAX_POSITION or (np.diff(positions) < 0).any()

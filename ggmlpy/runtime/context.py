@@ -77,7 +77,7 @@ class Context:
             model.memory, self.sizes, type_k, type_v, self.placement.buffer_types
         )
         for cache in self.memory.caches:
-            cache.scrubs = not flash_attn
+            cache.store.scrubs = not flash_attn
         self.plans = PlanCache(model, self.memory, backends, flash_attn, pin, passes)
         self._is_loaded = False
         self.backends = list(backends)
@@ -140,7 +140,7 @@ class Context:
 
     def _full_shape(self, runs: Sequence[tuple[int, int]]) -> Shape:
         """(sequences, tokens of all of them) side by side, all output, at full depth."""
-        n_kv = tuple(cache.kv_size for cache in self.memory.caches)
+        n_kv = tuple(cache.cells.kv_size for cache in self.memory.caches)
         n_tokens = sum(n for _, n in runs)
         segments = [SegmentShape(n_tokens)]
         if not self.sizes.unified:
@@ -187,7 +187,7 @@ class Context:
         self.plans.get(self._decode_shape())
 
     def _decode_shape(self) -> Shape:
-        n_kv = tuple(cache.n_kv() for cache in self.memory.caches)
+        n_kv = tuple(cache.cells.n_kv() for cache in self.memory.caches)
         runs = ((1, 1),) if self.memory.recurrent is not None else ()
         return Shape((SegmentShape(1),), 1, n_kv, runs)
 
@@ -217,10 +217,10 @@ class Context:
         self.load_weights()
         ubatches = self._ubatches_of(batch)
         if len(ubatches) > 1:
-            self.memory.check_room(batch, ubatches)
-        with self.memory.transaction(batch):
+            self.memory.check_slots(batch, ubatches)
+        with self.memory.transaction(batch) as change:
             if len(ubatches) == 1:
-                slot_info = self.memory.place(batch, ubatches[0])
+                slot_info = self.memory.apply(batch, ubatches[0], change)
                 outputs, index = self._run(batch, slot_info)
                 self._steady = self._steady_after(batch, slot_info)
                 in_order = len(index) < 2 or bool((index[1:] > index[:-1]).all())
@@ -228,7 +228,7 @@ class Context:
             rows = np.flatnonzero(batch.outputs)
             logits = np.empty((len(rows), self.model.hparams.n_vocab), np.float32)
             for ubatch in ubatches:
-                outputs, index = self._run(batch, self.memory.place(batch, ubatch))
+                outputs, index = self._run(batch, self.memory.apply(batch, ubatch, change))
                 logits[np.searchsorted(rows, index)] = outputs
         return logits
 

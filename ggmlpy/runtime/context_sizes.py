@@ -16,7 +16,7 @@ from dataclasses import replace
 from ggmlpy.common.system_memory import physical_memory
 from ggmlpy.errors import ArgumentError
 from ggmlpy.graph.types import TensorType
-from ggmlpy.memory.kv_cache import KV_PAD
+from ggmlpy.memory.cell_table import KV_PAD
 from ggmlpy.memory.sequences import Sizes, memory_bytes
 from ggmlpy.models.memory import Memory
 

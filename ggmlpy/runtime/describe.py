@@ -66,7 +66,7 @@ def _context_rows(context: Context) -> list[Row]:
 def _memory_rows(memory: SequenceMemory) -> list[Row]:
     rows = [("memory", megabytes(memory.n_bytes))]
     for cache in memory.caches:
-        name = "attention" if cache.window is None else f"window {cache.window}"
+        name = "attention" if cache.cells.window is None else f"window {cache.cells.window}"
         rows.append((f"  {name}", _cache(cache)))
     if memory.recurrent is not None:
         n_layers, n_seqs = len(memory.recurrent.states), memory.sizes.n_seq_max
@@ -77,11 +77,12 @@ def _memory_rows(memory: SequenceMemory) -> list[Row]:
 
 
 def _cache(cache: KVCache) -> str:
-    cells = f"{cache.n_stream} x {cache.kv_size} cells"
-    if cache.n_ctx < cache.kv_size:
-        cells += f" (padded; {cache.n_ctx} are used)"
-    parts = [_count(len(cache.k), "layer"), cells]
-    for name, type, leaves in (("K", cache.type_k, cache.k), ("V", cache.type_v, cache.v)):
+    cells, store = cache.cells, cache.store
+    size = f"{cells.n_stream} x {cells.kv_size} cells"
+    if cells.n_ctx < cells.kv_size:
+        size += f" (padded; {cells.n_ctx} are used)"
+    parts = [_count(len(store.k), "layer"), size]
+    for name, type, leaves in (("K", store.type_k, store.k), ("V", store.type_v, store.v)):
         size = megabytes(sum(leaf.spec.n_bytes for leaf in leaves.values()))
         parts.append(f"{name} {type} {size}")
     return ", ".join(parts)

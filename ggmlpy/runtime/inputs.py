@@ -17,10 +17,11 @@ from ggmlpy.graph.spec import Spec
 from ggmlpy.graph.tensor import Flag, Tensor
 from ggmlpy.graph.types import type_of
 from ggmlpy.memory.batch import Batch
-from ggmlpy.memory.cells import Cells, Positions
+from ggmlpy.memory.cell_table import Index
 from ggmlpy.memory.kv_cache import KVCache
 from ggmlpy.memory.sequences import SequenceMemory
 from ggmlpy.memory.slots import SlotInfo
+from ggmlpy.memory.spans import Positions
 from ggmlpy.memory.ubatch import EqualRuns, SegmentShape, UBatch
 from ggmlpy.models.inputs import GraphInputs, KVView, RecurrentSegment, RecurrentView, Segment
 
@@ -40,7 +41,7 @@ class Shape:
         return cls(
             ubatch.segments,
             max(1, n_outputs),
-            tuple(cache.n_kv(ubatch.streams) for cache in memory.caches),
+            tuple(cache.cells.n_kv(ubatch.streams) for cache in memory.caches),
             ubatch.lengths if memory.recurrent is not None else (),
         )
 
@@ -60,9 +61,9 @@ class CacheInputs:
         self._masks = [s.mask.array().reshape(-1, view.n_kv) for s in view.segments]
         self._own: list[tuple[NDArray[np.uint16], NDArray[np.int64]]] = []
 
-    def fill(self, ubatch: UBatch, cells: Cells, positions: Positions) -> None:
+    def fill(self, ubatch: UBatch, cells: Index, positions: Positions) -> None:
         """Say where the ubatch's tokens are, and what each of them sees."""
-        self._rows[:] = self.cache.rows_at(ubatch.seqs, cells)
+        self._rows[:] = self.cache.cells.rows_at(ubatch.seqs, cells)
         first = 0
         for mask, members in zip(self._masks, ubatch.members, strict=True):
             self._fill_mask(mask, members, positions[first : first + len(mask)])
@@ -75,7 +76,7 @@ class CacheInputs:
             at = slice(runs.first, runs.stop)
             self.cache.fill_mask(mask[at], positions[at], runs.seqs)
 
-    def begin_advancing(self, cells: Cells) -> None:
+    def begin_advancing(self, cells: Index) -> None:
         """What was filled last becomes what `advance` starts from: tokens in these cells."""
         self._own, first = [], 0
         for mask in self._masks:
@@ -183,7 +184,7 @@ class _Leaves:
 
 
 def _kv_view(leaves: _Leaves, cache: KVCache, shape: Shape, n_kv: int) -> KVView:
-    window = "" if cache.window is None else "_swa"
+    window = "" if cache.cells.window is None else "_swa"
     segments, first_token = [], 0
     for i, part in enumerate(shape.segments):
         ne = (n_kv, part.n_tokens // part.n_stream, 1, part.n_stream)
@@ -192,7 +193,7 @@ def _kv_view(leaves: _Leaves, cache: KVCache, shape: Shape, n_kv: int) -> KVView
         segments.append(Segment(first_token, part.n_tokens, part.first_stream, part.n_stream, mask))
         first_token += part.n_tokens
     rows = leaves.add("i64", (shape.n_tokens,), f"attn_inp_kv_idxs{window}")
-    return KVView(cache.k, cache.v, rows, n_kv, tuple(segments))
+    return KVView(cache.store.k, cache.store.v, rows, n_kv, tuple(segments))
 
 
 def _recurrent_view(leaves: _Leaves, memory: SequenceMemory, shape: Shape) -> RecurrentView | None:

@@ -36,9 +36,9 @@ def build_graph(
     )
     n_kv = []
     for cache in memory.caches:
-        cells = cache.find_slot(min(n_all, cache.n_ctx))
-        cache.occupy(cells, cells.astype(np.int32))
-        n_kv.append(cache.n_kv())
+        slot = cache.cells.find_slot(min(n_all, cache.cells.n_ctx))
+        cache.cells.occupy(slot, slot.astype(np.int32))
+        n_kv.append(cache.cells.n_kv())
     runs = ((n_tokens, 1),) if memory.recurrent is not None else ()
     shape = Shape((SegmentShape(n_tokens),), 1, tuple(n_kv), runs)
     inputs = declare(shape, memory, flash_attn)

@@ -15,11 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy.memory.batch import Batch
-from ggmlpy.memory.cells import Appended, Positions
+from ggmlpy.memory.cell_table import Appended
+from ggmlpy.memory.cells import KVCells
 from ggmlpy.memory.kv_cache import KVCache
 from ggmlpy.memory.sequences import SequenceMemory
 from ggmlpy.memory.slots import Slot, SlotInfo
-from ggmlpy.memory.spans import MAX_POSITION
+from ggmlpy.memory.spans import MAX_POSITION, Positions
+from ggmlpy.memory.transaction import Transaction
 from ggmlpy.memory.ubatch import UBatch
 from ggmlpy.runtime.inputs import CacheInputs
 from ggmlpy.runtime.plans import Plan
@@ -35,38 +37,35 @@ class _Part(Protocol):
         """For how many steps the plan has enough cells in view."""
 
     def prepare(self) -> None:
-        """Turn to the next tokens in the plan's inputs; the cache stays as it was."""
+        """Advance the plan's inputs to the next tokens; the cache stays as it was."""
 
-    def apply(self, ubatch: UBatch, positions: Positions) -> None:
+    def apply(self, ubatch: UBatch, positions: Positions, change: Transaction) -> None:
         """Let the next cells hold the tokens. Raises CacheFull."""
-
-    def undo(self) -> None:
-        """Let the cache hold what it held before `apply`."""
 
 
 @dataclass(slots=True)
 class _Behind:
     """A cache whose tokens come behind all others."""
 
-    cache: KVCache
+    cells: KVCells
     inputs: CacheInputs
     at: Appended  # where the last step's tokens are; changed in place
     n_new: int  # tokens of a step in one stream
-    n_changes: int  # of the cache, when it was as it is
+    n_changes: int  # of the cells, when they were as they are
 
     @classmethod
     def of(cls, slot: Slot, inputs: CacheInputs, n_new: int) -> _Behind:
         assert slot.appended is not None
-        appended = slot.appended
+        appended, cells = slot.appended, slot.cache.cells
         at = Appended(appended.streams, appended.ends.copy(), appended.cells.copy())
         inputs.begin_advancing(at.cells)
-        return cls(slot.cache, inputs, at, n_new, slot.cache.n_changes)
+        return cls(cells, inputs, at, n_new, cells.n_changes)
 
     def is_unchanged(self) -> bool:
-        return self.cache.n_changes == self.n_changes
+        return self.cells.n_changes == self.n_changes
 
     def n_steps_left(self) -> int:
-        most = min(self.inputs.n_kv, self.cache.n_ctx)
+        most = min(self.inputs.n_kv, self.cells.n_ctx)
         return (most - int(self.at.cells.max()) - 1) // self.n_new
 
     def prepare(self) -> None:
@@ -74,11 +73,9 @@ class _Behind:
             numbers += self.n_new
         self.inputs.advance(self.n_new)
 
-    def apply(self, ubatch: UBatch, positions: Positions) -> None:
-        self.cache.append(self.at, ubatch, positions)
-
-    def undo(self) -> None:
-        self.cache.undo_append(self.at)
+    def apply(self, ubatch: UBatch, positions: Positions, change: Transaction) -> None:
+        change.on_failure(self.cells.undo_append, self.at)
+        self.cells.append(self.at, ubatch, positions)
 
 
 @dataclass(slots=True)
@@ -89,34 +86,29 @@ class _Windowed:
     inputs: CacheInputs
     n_changes: int
     n_left: int
-    slot: Slot | None = None  # of the step under way
 
     @classmethod
     def of(cls, slot: Slot, inputs: CacheInputs, n_new: int) -> _Windowed:
-        n_left = MAX_POSITION
-        if inputs.n_kv < slot.cache.kv_size:  # else every cell is in view
-            n_left = (inputs.n_kv - slot.cache.highest_end()) // n_new
-        return cls(slot.cache, inputs, slot.cache.n_changes, n_left)
+        n_left, cells = MAX_POSITION, slot.cache.cells
+        if inputs.n_kv < cells.kv_size:  # else every cell is in view
+            n_left = (inputs.n_kv - cells.highest_end()) // n_new
+        return cls(slot.cache, inputs, cells.n_changes, n_left)
 
     def is_unchanged(self) -> bool:
-        return self.cache.n_changes == self.n_changes
+        return self.cache.cells.n_changes == self.n_changes
 
     def n_steps_left(self) -> int:
         return self.n_left
 
     def prepare(self) -> None:
-        self.slot = None
+        """Which cells and what they show is known once they are found, in `apply`."""
 
-    def apply(self, ubatch: UBatch, positions: Positions) -> None:
-        self.slot = Slot.find(self.cache, ubatch)
-        self.slot.apply(ubatch, positions)
-        self.inputs.fill(ubatch, self.slot.cells, positions)
-        self.n_changes = self.cache.n_changes
-
-    def undo(self) -> None:
-        if self.slot is not None:
-            self.slot.undo()
-            self.slot.evict_overwritten({})
+    def apply(self, ubatch: UBatch, positions: Positions, change: Transaction) -> None:
+        slot = Slot.find(self.cache, ubatch)
+        slot.overwrite(ubatch, change)
+        slot.apply(ubatch, positions, change)
+        self.inputs.fill(ubatch, slot.cells, positions)
+        self.n_changes = self.cache.cells.n_changes
 
 
 class SteadyStep:
@@ -145,7 +137,7 @@ class SteadyStep:
         n_new = int(ubatch.n_new[0])
         self._parts: list[_Part] = []
         for slot, inputs in zip(slot_info.slots, plan.inputs.caches, strict=True):
-            kind = _Behind if slot.cache.window is None else _Windowed
+            kind = _Behind if slot.cache.cells.window is None else _Windowed
             self._parts.append(kind.of(slot, inputs, n_new))
         in_view = [part.n_steps_left() for part in self._parts]
         self._n_left = min(*in_view, MAX_POSITION - max(batch.positions))
@@ -157,7 +149,7 @@ class SteadyStep:
         """What follows a batch that ran as one ubatch; None where that must take the full path."""
         ubatch = slot_info.ubatch
         goes_on = (
-            all(slot.appended is not None or slot.cache.window for slot in slot_info.slots)
+            all(slot.appended is not None or slot.cache.cells.window for slot in slot_info.slots)
             and not ubatch.is_shared
             and len(ubatch.runs) == len(batch)
             and all(batch.outputs)
@@ -174,28 +166,24 @@ class SteadyStep:
             return None
         inputs, places, recurrent = self._plan.inputs, self._places, self._memory.recurrent
         tokens = batch.tokens
-        if recurrent is not None:
-            recurrent.begin()
         inputs.advance(tokens if places is None else [tokens[place] for place in places])
         for part in self._parts:
             part.prepare()
+        change = Transaction()
         try:
             for part in self._parts:
-                part.apply(self._ubatch, inputs.positions)
+                part.apply(self._ubatch, inputs.positions, change)
             if recurrent is not None:
+                change.on_failure(recurrent.restore, recurrent.begin())
                 inputs.fill_recurrent(self._ubatch)
             logits = self._plan.run()
             self._positions = [position + 1 for position in batch.positions]
             self._n_left -= 1
             if recurrent is not None:
                 recurrent.note_written(self._seqs)
-                recurrent.commit()
             return logits if self._order is None else logits[self._order]
-        except BaseException:
-            for part in self._parts:
-                part.undo()
-            if recurrent is not None:
-                recurrent.undo()
+        except BaseException:  # no `with`: an interrupt at its end would not be undone
+            change.undo()
             raise
 
     def _is_next(self, batch: Batch) -> bool:

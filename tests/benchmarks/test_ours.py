@@ -80,11 +80,11 @@ def test_interleaved_cells_are_those_of_the_sequences_in_turn(tmp_path: Path) ->
     engine.prepare([5])
     engine._fill(engine._opened().memory, 3, 5, True)
     (cache,) = engine._opened().memory.caches
-    assert [cache.cells_of(seq).tolist() for seq in range(3)] == [
+    assert [cache.cells.of(seq).tolist() for seq in range(3)] == [
         [seq, seq + 3, seq + 6, seq + 9, seq + 12] for seq in range(3)
     ]
     engine._fill(engine._opened().memory, 3, 5, False)
-    assert [cache.cells_of(seq).tolist() for seq in range(3)] == [
+    assert [cache.cells.of(seq).tolist() for seq in range(3)] == [
         list(range(5 * seq, 5 * seq + 5)) for seq in range(3)
     ]
 

@@ -44,28 +44,29 @@ def batch_of(memory: SequenceMemory, *runs: tuple[int, int]) -> Batch:
 def take_in(memory: SequenceMemory, *runs: tuple[int, int]) -> None:
     """As a context does, with what tells a token from others for K and V: its cell and layer."""
     batch = batch_of(memory, *runs)
-    with memory.transaction(batch):
+    with memory.transaction(batch) as change:
         for ubatch in ubatches(memory, batch):
-            placement = memory.place(batch, ubatch)
-            for cache, cells in zip(memory.caches, placement.cells, strict=True):
+            slot_info = memory.apply(batch, ubatch, change)
+            for cache, cells in zip(memory.caches, slot_info.cells, strict=True):
                 for seq, cell in zip(ubatch.seqs.tolist(), cells.tolist(), strict=True):
-                    write(cache, cache.stream_of(seq), cell)
+                    write(cache, cache.cells.stream_of(seq), cell)
 
 
 def write(cache: KVCache, stream: int, cell: int) -> None:
-    for i in cache.k:
-        for leaf, value in ((cache.k[i], 100 * i + cell), (cache.v[i], 100 * i + cell + 0.5)):
+    store = cache.store
+    for i in store.k:
+        for leaf, value in ((store.k[i], 100 * i + cell), (store.v[i], 100 * i + cell + 0.5)):
             row = np.array([[value]], np.float32).view(np.uint8)
-            cache.write_rows(leaf, stream, np.array([cell]), row)
+            store.write_rows(leaf, stream, np.array([cell]), row)
 
 
 def stored(cache: KVCache, seq: int, layer: int) -> dict[int, tuple[float, float]]:
     """K and V of a sequence by position."""
-    found, stream = {}, cache.stream_of(seq)
-    for cell in cache.cells_of(seq):
-        rows = (cache.read_rows(x[layer], stream, np.array([cell])) for x in (cache.k, cache.v))
+    found, store, stream = {}, cache.store, cache.cells.stream_of(seq)
+    for cell in cache.cells.of(seq):
+        rows = (store.read_rows(x[layer], stream, np.array([cell])) for x in (store.k, store.v))
         k, v = (float(row.view(np.float32)[0, 0]) for row in rows)
-        found[int(cache.positions_of(seq, cell))] = k, v
+        found[int(cache.cells.positions_of(seq, cell))] = k, v
     return found
 
 
@@ -75,12 +76,12 @@ def everything(memory: SequenceMemory) -> list[Any]:
     return [
         (
             [dict(sorted(stored(cache, s, 0).items())) for s in seqs],
-            [cache.cells_of(s).tolist() for s in seqs],
-            [cache.n_used(cache.stream_of(s)) for s in seqs],
-            [cache.n_kv((cache.stream_of(s),)) for s in seqs],
-            [cache.find_slot(1, cache.stream_of(s)).tolist() for s in seqs],
-            [str(cache.evicted(s)) for s in seqs],
-            cache.next_positions(),
+            [cache.cells.of(s).tolist() for s in seqs],
+            [cache.cells.n_used(cache.cells.stream_of(s)) for s in seqs],
+            [cache.cells.n_kv((cache.cells.stream_of(s),)) for s in seqs],
+            [cache.cells.find_slot(1, cache.cells.stream_of(s)).tolist() for s in seqs],
+            [str(cache.cells.evicted(s)) for s in seqs],
+            cache.cells.next_positions(),
         )
         for cache in memory.caches
     ]
@@ -96,7 +97,7 @@ def test_rows_of_a_state_are_in_the_order_of_positions(unified: bool) -> None:
     memory.seq_rm(0, 6)
     take_in(memory, (0, 4))  # into the holes before other cells, where there is one stream
     (cache,) = memory.caches
-    positions = cache.positions_of(0, cache.cells_of(0)).tolist()
+    positions = cache.cells.positions_of(0, cache.cells.of(0)).tolist()
     assert (positions == sorted(positions)) == (not unified)
     state = take_state(memory, 0)
     for i, rows in state.layers.items():
@@ -115,22 +116,22 @@ def test_rows_of_a_state_are_in_the_order_of_positions(unified: bool) -> None:
 def test_a_shared_cell_stays_until_the_last_sequence_leaves_it(start: int) -> None:
     memory = make(unified=True, n_seq_max=3)
     (cache,) = memory.caches
-    cache.scrubs = True  # a cell that is freed by mistake loses what it stores
+    cache.store.scrubs = True  # a cell that is freed by mistake loses what it stores
     take_in(memory, (0, 5))
     memory.seq_cp(0, 1)
     memory.seq_cp(0, 2, 0, 3)
-    before, cells = stored(cache, 0, 1), cache.cells_of(0)
+    before, cells = stored(cache, 0, 1), cache.cells.of(0)
     memory.seq_rm(0, start)
     assert stored(cache, 1, 1) == before
     assert memory.n_used() == 5
-    assert not set(cache.find_slot(8).tolist()) & set(cells.tolist())
+    assert not set(cache.cells.find_slot(8).tolist()) & set(cells.tolist())
     memory.seq_rm(1)
     assert stored(cache, 2, 1) == {p: before[p] for p in range(3)}
     assert memory.n_used() == 3
     memory.seq_rm(2)
     memory.seq_rm(0)
-    assert (memory.n_used(), cache.find_slot(5).tolist()) == (0, cells.tolist())
-    assert not cache.k[1].numpy().any()
+    assert (memory.n_used(), cache.cells.find_slot(5).tolist()) == (0, cells.tolist())
+    assert not cache.store.k[1].numpy().any()
 
 
 @LAYOUTS
@@ -144,13 +145,13 @@ def test_a_token_sees_its_own_cell_and_none_that_is_newer(
     for runs in (((0, 3), (1, 2)), ((0, 1), (1, 1)), ((1, 1),)):
         take_in(memory, *runs)
         for seq in (0, 1):
-            last = cache.seq_pos_max(seq)
-            mask = np.ones((2, cache.n_kv((cache.stream_of(seq),))), np.float16)
+            last = cache.cells.pos_max(seq)
+            mask = np.ones((2, cache.cells.n_kv((cache.cells.stream_of(seq),))), np.float16)
             cache.fill_mask(mask, np.array([last - 1, last], np.int32), np.array([seq]))
             for row, at in zip(mask, (last - 1, last), strict=True):
                 first = 0 if window is None else max(0, at - window + 1)
                 cells = np.flatnonzero(row == 0)
-                assert sorted(cache.positions_of(seq, cells)) == list(range(first, at + 1))
+                assert sorted(cache.cells.positions_of(seq, cells)) == list(range(first, at + 1))
                 assert np.isneginf(np.delete(row, cells)).all()
 
 
@@ -169,16 +170,16 @@ def test_places_are_taken_back(
         memory.seq_rm(0, 0, 2)
     before = everything(memory)
     batch = batch_of(memory, (0, 3), (1, 4))
-    with pytest.raises(Interrupt), memory.transaction(batch):
+    with pytest.raises(Interrupt), memory.transaction(batch) as change:
         for ubatch in ubatches(memory, batch)[:n_placed]:
-            memory.place(batch, ubatch)
+            memory.apply(batch, ubatch, change)
         raise Interrupt
     assert everything(memory) == before
-    memory.check_room(batch, ubatches(memory, batch))
+    memory.check_slots(batch, ubatches(memory, batch))
     assert everything(memory) == before
     for _ in range(3):
         take_in(memory, (1, 3))  # into the cells that were taken back
-    assert memory.caches[0].cells_of(0).tolist() == before[0][1][0]
+    assert memory.caches[0].cells.of(0).tolist() == before[0][1][0]
 
 
 def test_a_search_for_room_that_goes_round_a_ring_leaves_it_as_it_was() -> None:
@@ -186,5 +187,5 @@ def test_a_search_for_room_that_goes_round_a_ring_leaves_it_as_it_was() -> None:
     take_in(memory, (0, 18))
     before = everything(memory)
     batch = batch_of(memory, (0, 22))  # its last ubatches take the cells of its first
-    memory.check_room(batch, ubatches(memory, batch))
+    memory.check_slots(batch, ubatches(memory, batch))
     assert everything(memory) == before

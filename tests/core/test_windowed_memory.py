@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from ggmlpy.errors import BadBatch, CacheFull, StateError, Unsupported
 from ggmlpy.graph.types import F32
 from ggmlpy.memory.batch import Batch
-from ggmlpy.memory.kv_cache import KVCache
+from ggmlpy.memory.cells import KVCells
 from ggmlpy.memory.spans import Spans
 from ggmlpy.memory.state import put_state, take_state
 from ggmlpy.memory.state_file import from_bytes, to_bytes
+from ggmlpy.memory.store import KVStore
 from ggmlpy.runtime.context import Context
 from ggmlpy.runtime.plans import Plan
 from ggmlpy.sched.compute import backends_for
@@ -32,7 +33,7 @@ class Interrupt(BaseException):
 
 @pytest.fixture(autouse=True)
 def small_rings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ggmlpy.memory.kv_cache.KV_PAD", 4)
+    monkeypatch.setattr("ggmlpy.memory.cell_table.KV_PAD", 4)
 
 
 def make(
@@ -64,7 +65,7 @@ def fail_after(patch: pytest.MonkeyPatch, owner: type, name: str, n: int) -> Non
 def held(context: Context, seq: int = 0) -> list[list[int]]:
     """The positions held of a sequence, by cache."""
     caches = context.memory.caches
-    return [sorted(c.positions_of(seq, c.cells_of(seq)).tolist()) for c in caches]
+    return [sorted(c.cells.positions_of(seq, c.cells.of(seq)).tolist()) for c in caches]
 
 
 def next_logits(context: Context, seq: int = 0) -> NDArray[np.float32]:
@@ -101,40 +102,42 @@ def test_a_cell_whose_keys_are_overwritten_holds_nothing_after_a_failure(
         with pytest.raises(Interrupt):
             context.decode([50, 51, 52])
     assert held(context) == [[3, 4, 5, 6, 7]]
-    assert context.memory.caches[0].evicted(0) == Spans((range(3),))
+    assert context.memory.caches[0].cells.evicted(0) == Spans((range(3),))
     assert context.memory.n_used() == 5
 
 
-def test_a_batch_that_finds_no_room_loses_nothing_at_all() -> None:
+def test_a_batch_that_finds_no_slot_loses_nothing_at_all() -> None:
     context = make((None, 4), 38)
     before = held(context)
     for n_tokens in (3, 9):  # one ubatch, and several
         with pytest.raises(CacheFull):
             context.decode([50] * n_tokens)
         assert held(context) == before
-        assert context.memory.caches[1].evicted(0) == Spans((range(before[1][0]),))
+        assert context.memory.caches[1].cells.evicted(0) == Spans((range(before[1][0]),))
 
 
-def test_a_search_for_room_leaves_nothing_open() -> None:
+def test_a_search_for_slots_leaves_nothing_behind() -> None:
     context = make((4,), 5)
     batch = Batch()
     batch.add_sequence(0, range(10), 5)
-    context.memory.check_room(batch, context._ubatches_of(batch))
-    assert context.memory._open is None
+    context.memory.check_slots(batch, context._ubatches_of(batch))
+    assert held(context) == [list(range(5))]
     context.decode(range(10))
-    assert context.memory._open is None
+    want = make((4,), 5)
+    want.decode(range(10))
+    np.testing.assert_array_equal(next_logits(context), next_logits(want))
 
 
 @pytest.mark.parametrize(
     ("name", "n_calls"),
     [("append", 1), ("append", 2), ("occupy", 1), ("occupy", 2), ("occupy", 3), ("occupy", 4)],
 )
-def test_an_interrupt_while_tokens_are_placed_takes_their_places_back(
+def test_an_interrupt_while_cells_are_given_to_tokens_is_undone(
     name: str, n_calls: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = make((None, 4), 9)
     with monkeypatch.context() as patch:
-        fail_after(patch, KVCache, name, n_calls)
+        fail_after(patch, KVCells, name, n_calls)
         with pytest.raises(Interrupt):
             context.decode(range(20, 27))
     assert context.n_past() == 9
@@ -149,7 +152,7 @@ def test_an_interrupted_copy_leaves_the_target_as_it_was(
     for each in (context, other):
         each.decode(range(30, 36), seq=1)
     with monkeypatch.context() as patch:
-        fail_after(patch, KVCache, "copy_cells", n_calls)
+        fail_after(patch, KVStore, "copy_rows", n_calls)
         with pytest.raises(Interrupt):
             context.memory.seq_cp(0, 1)
     assert held(context, 1)[0] == list(range(6))
@@ -158,7 +161,9 @@ def test_an_interrupted_copy_leaves_the_target_as_it_was(
 
 
 @pytest.mark.parametrize("n_calls", [1, 2])
-def test_an_interrupted_shift_turns_no_keys(n_calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_shift_rotates_no_keys(
+    n_calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     context = make((None, 4), 9)
     with monkeypatch.context() as patch:
         fail_after(patch, Executable, "run", n_calls)
@@ -172,7 +177,7 @@ def test_an_interrupted_load_leaves_the_sequence_empty(monkeypatch: pytest.Monke
     context = make((None, 4), 9)
     state = take_state(context.memory, 0)
     with monkeypatch.context() as patch:
-        fail_after(patch, KVCache, "occupy", 2)
+        fail_after(patch, KVCells, "occupy", 2)
         with pytest.raises(Interrupt):
             put_state(context.memory, 0, state)
     assert held(context) == [[], []]

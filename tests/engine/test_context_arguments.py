@@ -19,7 +19,7 @@ def test_a_context_takes_types_by_name_and_refuses_what_is_no_size(tmp_path: Pat
     path = write_model(tmp_path / "tiny.gguf", Tiny(n_head=2, n_head_kv=1, n_rot=32))
     context = Context.open(path, backend="reference", n_ctx=64, type_k="q8_0", type_v=2)
     (cache,) = context.memory.caches
-    assert (str(cache.type_k), str(cache.type_v)) == ("q8_0", "q4_0")
+    assert (str(cache.store.type_k), str(cache.store.type_v)) == ("q8_0", "q4_0")
     with pytest.raises(Unsupported, match="type_v is 'q9'"):
         Context.open(path, backend="reference", n_ctx=64, type_v="q9")
     with pytest.raises(ArgumentError, match=r"^Context: n_ctx is a str: it must be a whole number"):

@@ -110,7 +110,7 @@ def test_the_limit_of_one_sequence_holds_where_all_share(path: Path) -> None:
         made = llm("abc", max_tokens=None, **options)
         assert made["usage"]["total_tokens"] == 21  # the last one is not run
         assert made["choices"][0]["finish_reason"] == "length"
-        assert llm.engine.context.memory.caches[0].n_ctx == 50
+        assert llm.engine.context.memory.caches[0].cells.n_ctx == 50
         with pytest.raises(BadBatch, match="a sequence may have n_ctx_seq = 20"):
             llm([5] * 21)
         with pytest.raises(BadBatch, match="21 tokens, a sequence may have n_ctx_seq = 20"):
@@ -196,7 +196,7 @@ def test_all_parts_of_a_memory_are_checked_together(
 ) -> None:
     sizes = Sizes(n_ctx=1024, n_ctx_seq=512, n_seq_max=2, unified=False, n_ubatch=8)
     memory = SequenceMemory(MEMORIES[name], sizes, F16, F32)
-    leaves = [leaf for cache in memory.caches for leaf in (*cache.k.values(), *cache.v.values())]
+    leaves = [leaf for cache in memory.caches for leaf in cache.store.leaves]
     if memory.recurrent is not None:
         leaves += memory.recurrent.states.values()
     n_bytes = sum(leaf.array().nbytes for leaf in leaves)

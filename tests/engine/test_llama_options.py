@@ -109,7 +109,7 @@ def test_kv_types_by_ggmls_numbers(tmp_path: Path) -> None:
     path = write_model(tmp_path / "wide.gguf", Tiny(n_head=2, n_head_kv=1, n_rot=32))
     with Llama(path, backend="null", type_k=8, type_v=0) as llm:
         (cache,) = llm.engine.context.memory.caches
-        assert (cache.type_k.name, cache.type_v.name) == ("q8_0", "f32")
+        assert (cache.store.type_k.name, cache.store.type_v.name) == ("q8_0", "f32")
     for number in (99, -1):
         with pytest.raises(Unsupported, match=f"type_k is {number}: must be one of f32, f16"):
             Llama(path, backend="null", type_k=number)

@@ -179,7 +179,7 @@ def contents(llm: Llama) -> list[bytes]:
     """Everything that the memory stores, and where."""
     memory = llm.engine.context.memory
     states = [memory.seq_pos_max(s) for s in range(memory.sizes.n_seq_max)]
-    leaves = [leaf for c in memory.caches for leaf in (*c.k.values(), *c.v.values())]
+    leaves = [leaf for c in memory.caches for leaf in c.store.leaves]
     return [bytes(str(states), "ascii"), *(leaf.tobytes() for leaf in leaves)]
 
 

@@ -318,10 +318,10 @@ def test_nothing_that_was_forgotten_is_seen(path: Path, flash_attn: bool, kv_uni
         context.decode([8, 9, 10, 11], seq=1) if context.seq_pos_max(1) < 0 else None
         context.decode(list(range(1, 9)))
         for cache in context.memory.caches:
-            cells = cache.cells_of(0)
-            for leaf in (*cache.k.values(), *cache.v.values()):
+            cells = cache.cells.of(0)
+            for leaf in cache.store.leaves:
                 rows = np.full((len(cells), leaf.nb[1]), 0xFF, np.uint8)
-                cache.write_rows(leaf, cache.stream_of(0), cells, rows)
+                cache.store.write_rows(leaf, cache.cells.stream_of(0), cells, rows)
         forget()
         np.testing.assert_array_equal(context.decode([5, 6, 7]), fresh)
         context.seq_rm(0)

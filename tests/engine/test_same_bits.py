@@ -111,8 +111,8 @@ def check(got: NDArray[np.float32], want: NDArray[np.float32], exact: bool, what
 
 
 def cells_of_window(run: Context) -> int:
-    (cache,) = (cache for cache in run.memory.caches if cache.window is not None)
-    return cache.n_ctx
+    (cache,) = (cache for cache in run.memory.caches if cache.cells.window is not None)
+    return cache.cells.n_ctx
 
 
 @pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "step by step"])

@@ -3,13 +3,8 @@ granted."""
 
 from __future__ import annotations
 
-import inspect
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -19,14 +14,18 @@ from hypothesis import strategies as st
 
 from ggmlpy.errors import BadBatch
 from ggmlpy.memory.batch import Batch
+from ggmlpy.memory.cell_table import CellTable
+from ggmlpy.memory.cells import KVCells
 from ggmlpy.memory.kv_cache import KVCache
 from ggmlpy.memory.recurrent_state import RecurrentState
 from ggmlpy.memory.slots import Slot
+from ggmlpy.memory.transaction import Transaction
 from ggmlpy.runtime.context import Context
 from ggmlpy.runtime.inputs import StepInputs
 from ggmlpy.runtime.plans import Plan
 from ggmlpy.runtime.steady import SteadyStep
 from tests.engine.test_streams import make
+from tests.interrupts import interrupted_at
 from tests.models.tiny import Tiny
 
 N_SEQ = 4
@@ -45,7 +44,7 @@ def cells(context: Context) -> list[Any]:
     return [
         (c._positions.tolist(), c._members.tolist(), c._end.tolist(), c._n_used.tolist(),
          c._pos_max.tolist())
-        for c in context.memory.caches
+        for c in (cache.cells for cache in context.memory.caches)
     ]  # fmt: skip
 
 
@@ -196,30 +195,10 @@ def check_stopped(pair: Pair, seqs: list[int]) -> None:
     pair.decode(batch)
 
 
-@contextmanager
-def interrupted_at(n: int) -> Iterator[None]:
-    """An interrupt before the n-th line that is run of the code that takes in a step."""
-    owners = (SteadyStep, StepInputs, KVCache, Slot, RecurrentState, Plan)
-    files = {inspect.getfile(owner) for owner in owners}
-    left = n
-
-    def trace(frame: FrameType, event: str, arg: Any) -> Any:
-        nonlocal left
-        if frame.f_code.co_filename not in files:
-            return None
-        left -= event == "line"
-        if left == 0:
-            sys.settrace(None)
-            raise KeyboardInterrupt
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        yield
-    finally:
-        sys.settrace(before)
-
+# The code that decodes a steady step.
+OWNERS = (
+    SteadyStep, StepInputs, KVCache, KVCells, CellTable, Slot, Transaction, RecurrentState, Plan,
+)  # fmt: skip
 
 MODELS = {
     "full": Tiny(),
@@ -235,7 +214,7 @@ def test_an_interrupt_at_any_line_leaves_the_memory_as_it_was(
     tmp_path: Path, steady: Counter, monkeypatch: pytest.MonkeyPatch, unified: bool, model: Tiny
 ) -> None:
     """With a window of which cells are used again: what they held is evicted, not wrong."""
-    monkeypatch.setattr("ggmlpy.memory.kv_cache.KV_PAD", 16)
+    monkeypatch.setattr("ggmlpy.memory.cell_table.KV_PAD", 16)
     pair = Pair(tmp_path, model=model, unified=unified, n_ctx_seq=64, n_ubatch=8)
     for n in range(1, 1000):
         for seq in (0, 1):
@@ -243,7 +222,7 @@ def test_an_interrupt_at_any_line_leaves_the_memory_as_it_was(
         pair.decode(pair.next([0, 1], n))
         pair.decode(pair.next([0, 1], n))  # a step that goes on, as the one that is stopped
         try:
-            with interrupted_at(n):
+            with interrupted_at(n, OWNERS):
                 pair.quick.decode_batch(pair.next([0, 1], 3))
         except KeyboardInterrupt:
             pair.check_cells()
@@ -301,7 +280,7 @@ def test_windows_and_recurrent_states_go_on_too(
     tmp_path: Path, steady: Counter, monkeypatch: pytest.MonkeyPatch, unified: bool, model: str
 ) -> None:
     """Through more tokens than a window has cells."""
-    monkeypatch.setattr("ggmlpy.memory.kv_cache.KV_PAD", 16)
+    monkeypatch.setattr("ggmlpy.memory.cell_table.KV_PAD", 16)
     pair = Pair(tmp_path, model=MODELS[model], unified=unified, n_ctx_seq=64, n_ubatch=8)
     for seq, n in ((0, 3), (2, 5), (1, 2)):
         pair.prompt(seq, n)

@@ -335,10 +335,10 @@ def test_moved_tokens_are_as_if_decoded_where_they_are(
 def test_there_and_back_is_the_identity(tmp_path: Path, model: Tiny) -> None:
     run = make(tmp_path, n_seq_max=1, kv="f32", model=model)
     run.decode(LONG[:12])
-    before = [leaf.numpy() for leaf in run.memory.caches[0].k.values()]
+    before = [leaf.numpy() for leaf in run.memory.caches[0].store.k.values()]
     run.seq_add(0, 4, None, 40)
     run.seq_add(0, 44, None, -40)
-    for leaf, old in zip(run.memory.caches[0].k.values(), before, strict=True):
+    for leaf, old in zip(run.memory.caches[0].store.k.values(), before, strict=True):
         np.testing.assert_allclose(leaf.numpy(), old, rtol=1e-5, atol=1e-5)
 
 

@@ -21,7 +21,7 @@ OPTIONS: dict[str, Any] = {"max_tokens": 6, "temperature": 0, "logit_bias": {2: 
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("ggmlpy.memory.kv_cache.KV_PAD", 4)  # rings of 16 cells a sequence
+    monkeypatch.setattr("ggmlpy.memory.cell_table.KV_PAD", 4)  # rings of 16 cells a sequence
     return write_model(tmp_path / "tiny.gguf", MODEL)
 
 

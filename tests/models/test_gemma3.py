@@ -147,7 +147,7 @@ def test_windowed_layers_reuse_their_cells(tmp_path: Path) -> None:
         type_v=F32,
     )
     full, near = run.memory.caches
-    assert (full.kv_size, near.kv_size) == (1024, 256)
+    assert (full.cells.kv_size, near.cells.kv_size) == (1024, 256)
     assert nmse(run.decode(tokens, all_logits=True), forward(model, tokens)) < 1e-10
 
 

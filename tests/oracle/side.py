@@ -41,7 +41,7 @@ class Side:
         )
         self.memory = self.context.memory
         layers = [
-            LayersModel(cache.n_ctx, cache.window, unified, *_no_entries(n_seq_max))
+            LayersModel(cache.cells.n_ctx, cache.cells.window, unified, *_no_entries(n_seq_max))
             for cache in self.memory.caches
         ]
         taken_in: list[tuple[int, ...]] | None = [()] * n_seq_max if glass.recurrent else None
@@ -143,7 +143,8 @@ class Side:
         It may do so only for layers with a window whose stream is full.
         """
         for cache, seq, n_forgotten in self._forget():
-            assert not n_forgotten or cache.n_used(cache.stream_of(seq)) == cache.n_ctx
+            cells = cache.cells
+            assert not n_forgotten or cells.n_used(cells.stream_of(seq)) == cells.n_ctx
 
     def _forget(self) -> list[tuple[KVCache, int, int]]:
         """Evict from the model what the memory has evicted. Returns (cache, sequence, number)."""
@@ -164,10 +165,10 @@ class Side:
             assert memory.seq_pos_min(seq) == model.seq_pos_min(seq)
             for cache, part in zip(memory.caches, model.layers, strict=True):
                 assert contents(cache, seq) == part.contents(seq)
-                evicted = {p for r in cache.evicted(seq).ranges for p in r}
+                evicted = {p for r in cache.cells.evicted(seq).ranges for p in r}
                 assert evicted == set(part.evicted[seq].values())
                 assert not part.missed(seq)
-                assert cache.n_used(cache.stream_of(seq)) == part.n_used(seq)
+                assert cache.cells.n_used(cache.cells.stream_of(seq)) == part.n_used(seq)
                 for position in {part.last(seq) + 1, part.last(seq) // 2}:
                     assert visible(cache, seq, position) == part.sees(seq, position)
         if memory.recurrent is not None:
@@ -180,10 +181,10 @@ class Side:
         """The contents of the memory, byte by byte."""
         held: list[object] = []
         for cache in self.memory.caches:
-            held += [leaf.numpy().tobytes() for leaf in (*cache.k.values(), *cache.v.values())]
+            held += [leaf.numpy().tobytes() for leaf in cache.store.leaves]
             for seq in range(self.model.n_seq_max):
-                cells = cache.cells_of(seq)
-                held.append((cells.tolist(), cache.positions_of(seq, cells).tolist()))
+                cells = cache.cells.of(seq)
+                held.append((cells.tolist(), cache.cells.positions_of(seq, cells).tolist()))
         if self.memory.recurrent is not None:
             for seq in range(self.model.n_seq_max):
                 held += [state.tobytes() for state in self.memory.recurrent.read(seq).values()]
@@ -200,8 +201,8 @@ class _CutShort(BaseException):
 
 def contents(cache: KVCache, seq: int) -> Seen:
     """(token, position) of a sequence's cells; the token is read from the stored V."""
-    cells = cache.cells_of(seq)
-    positions = cache.positions_of(seq, cells).tolist()
+    cells = cache.cells.of(seq)
+    positions = cache.cells.positions_of(seq, cells).tolist()
     names, keys = _stored(cache, seq)
     np.testing.assert_allclose(keys[cells], rotated(KEYS[names[cells]], positions), atol=1e-5)
     return Counter(zip(names[cells].tolist(), positions, strict=True))
@@ -209,20 +210,20 @@ def contents(cache: KVCache, seq: int) -> Seen:
 
 def visible(cache: KVCache, seq: int, position: int) -> Seen:
     """(token, position) of the cells that are visible to a token of the sequence, by the mask."""
-    mask = np.empty((1, cache.n_kv((cache.stream_of(seq),))), np.float16)
+    mask = np.empty((1, cache.cells.n_kv((cache.cells.stream_of(seq),))), np.float16)
     cache.fill_mask(mask, np.array([position], np.int32), np.array([seq]))
     assert np.isin(mask, [0, -np.inf]).all()
     cells = np.flatnonzero(mask[0] == 0)
     names, _ = _stored(cache, seq)
-    positions = cache.positions_of(seq, cells).tolist()
+    positions = cache.cells.positions_of(seq, cells).tolist()
     return Counter(zip(names[cells].tolist(), positions, strict=True))
 
 
 def _stored(cache: KVCache, seq: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """The token (-1 if none was written) and the key of each cell of a stream."""
-    (k,), (v,) = cache.k.values(), cache.v.values()
-    stream, everything = cache.stream_of(seq), np.arange(cache.kv_size)
-    rows = (cache.read_rows(leaf, stream, everything) for leaf in (k, v))
+    (k,), (v,) = cache.store.k.values(), cache.store.v.values()
+    stream, everything = cache.cells.stream_of(seq), np.arange(cache.cells.kv_size)
+    rows = (cache.store.read_rows(leaf, stream, everything) for leaf in (k, v))
     keys, names = (raw.view(np.float32) for raw in rows)
     assert np.isin(names, [0, 1]).all()
     return np.where(names.any(axis=1), names.argmax(axis=1), -1), keys

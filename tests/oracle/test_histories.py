@@ -319,7 +319,9 @@ LAYOUTS = {"unified": (True,), "split": (False,), "both": (True, False)}
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_history(kind: str, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ggmlpy.memory.kv_cache.KV_PAD", 4)  # rings of a few cells, soon used again
+    monkeypatch.setattr(
+        "ggmlpy.memory.cell_table.KV_PAD", 4
+    )  # rings of a few cells, soon used again
     machine = type("H", (Histories,), {"kind": KINDS[kind], "layouts": LAYOUTS[layout]})
     run_state_machine_as_test(
         machine,

@@ -1,0 +1,243 @@
+"""What is known of the cells of a KV cache: the state of KVCells, and its queries.
+
+There are `n_stream` streams of `kv_size` cells. Unified, one stream holds the cells of all
+sequences; else each sequence has a stream of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ggmlpy.errors import CacheFull
+from ggmlpy.memory.mask import Flags, first_kept, kept_cells
+from ggmlpy.memory.spans import EMPTY, Positions, Spans
+from ggmlpy.memory.ubatch import UBatch
+
+KV_PAD = 256  # cells in view are a multiple of this, so that few different graphs are needed
+
+Index = NDArray[np.int64]  # numbers of cells in their stream, or of sequences
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What some cells of a stream held, and what was evicted of every sequence."""
+
+    stream: int
+    cells: Index
+    positions: Positions
+    members: Flags
+    evicted: tuple[Spans, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Cells behind all others of some streams, one for each of a ubatch's tokens."""
+
+    streams: Index  # each once
+    ends: Index  # of these streams before
+    cells: Index
+
+
+class CellTable:
+    """Positions and sequences of cells, as KVCells changes them. Nothing here changes anything.
+
+    `n_ctx` cells of a stream may be used. With a window, cells whose position no later token sees
+    are used again when no cell is empty. The positions that they held are evicted; which these are
+    is recorded, so that an operation that would make one visible again can be refused.
+    """
+
+    def __init__(self, n_ctx: int, n_seq_max: int, unified: bool, window: int | None) -> None:
+        self.n_ctx = n_ctx
+        self.kv_size = padded(n_ctx)
+        self.n_seq_max = n_seq_max
+        self.n_stream = 1 if unified else n_seq_max
+        self.window = window
+        self._positions = np.full((self.n_stream, self.kv_size), EMPTY, np.int32)
+        # Which sequences of its stream a cell belongs to.
+        members = (self.n_stream, n_seq_max // self.n_stream, self.kv_size)
+        self._members = np.zeros(members, np.bool_)
+        self._evicted = [Spans()] * n_seq_max
+        # These follow from the arrays above; kept so that a decode step need not scan them.
+        self._end = np.zeros(self.n_stream, np.int64)  # one past the highest cell in use
+        self._n_used = np.zeros(self.n_stream, np.int64)
+        self._pos_max = np.full(n_seq_max, EMPTY, np.int64)
+
+    # --- sequences and streams ---
+
+    def stream_of(self, seq: int) -> int:
+        """The stream that holds a sequence's cells."""
+        return seq if self.n_stream > 1 else 0
+
+    def of(self, seq: int, start: int = 0, stop: int | None = None) -> Index:
+        """The cells that hold positions `start` up to `stop` of a sequence, lowest first."""
+        positions, mine = self._view(seq)
+        return np.flatnonzero(mine & _within(positions, start, stop))
+
+    def positions_of(self, seq: int, cells: Index) -> Positions:
+        """The positions that some cells of the sequence hold."""
+        held: Positions = self._positions[self.stream_of(seq), cells]
+        return held
+
+    def positions_besides(self, seq: int, start: int, stop: int | None) -> Positions:
+        """The positions held of a sequence that are not `start` up to `stop`."""
+        positions, mine = self._view(seq)
+        rest: Positions = positions[mine & ~_within(positions, start, stop)]
+        return rest
+
+    def is_shared(self, seq: int, cells: Index) -> Flags:
+        """Which of the cells belong to other sequences too."""
+        members = self._members[self.stream_of(seq)][:, cells]
+        shared: Flags = members.sum(axis=0) > 1
+        return shared
+
+    def evicted(self, seq: int) -> Spans:
+        """Positions of a sequence whose cells were used again."""
+        return self._evicted[seq]
+
+    def sees_all(self, seq: int, position: int) -> bool:
+        """Whether nothing is evicted of what a token at `position` sees before it."""
+        first = first_kept(position, self.window)
+        return not self._evicted[seq].between(first, position)
+
+    def by_sequence(self, stream: int = 0) -> list[bytes]:
+        """For each sequence of a stream, bytes that are equal for those that hold equal cells."""
+        return [mine.tobytes() for mine in self._members[stream, :, : self._end[stream]]]
+
+    def in_view(self, seqs: Index, n_kv: int) -> tuple[Positions, Flags]:
+        """Positions and membership of the first `n_kv` cells, as `fill_mask` takes them."""
+        streams, members = self._where(seqs)
+        held = self._positions[streams, :n_kv].reshape(-1, 1, n_kv)
+        return held, self._members[streams, members, :n_kv].reshape(-1, 1, n_kv)
+
+    def n_used(self, stream: int = 0) -> int:
+        """Cells of the stream that hold a token."""
+        return int(self._n_used[stream])
+
+    def n_used_in_all(self) -> int:
+        """Cells of all streams that hold a token."""
+        return sum(self._n_used.tolist())  # for a few streams a third of numpy's time
+
+    def n_kv(self, streams: Index | tuple[int] = (0,)) -> int:
+        """Cells in view: enough for the highest in use of these streams, padded."""
+        highest = int(self._end[streams].max() if len(streams) > 1 else self._end[streams[0]])
+        return min(self.kv_size, padded(max(1, highest)))
+
+    def highest_end(self) -> int:
+        """One past the highest cell in use, of all streams."""
+        return int(self._end.max())
+
+    def rows_at(self, seqs: Index, cells: Index) -> Index:
+        """The numbers that cells of the sequences have among those of all streams."""
+        return cells if self.n_stream == 1 else seqs * self.kv_size + cells
+
+    def next_positions(self) -> list[int]:
+        """The position of the next token of each sequence."""
+        following: list[int] = (self._pos_max + 1).tolist()
+        return following
+
+    def pos_min(self, seq: int) -> int:
+        """The lowest position held of a sequence, -1 if none is."""
+        positions, mine = self._view(seq)
+        held = positions[mine]
+        return int(held.min()) if held.size else EMPTY
+
+    def pos_max(self, seq: int) -> int:
+        """The highest position held of a sequence, -1 if none is."""
+        return int(self._pos_max[seq])
+
+    def kept(self, stream: int) -> Flags:
+        """Which cells must be held for the next tokens of the stream's sequences, [kv_size]."""
+        kept = np.zeros(self.kv_size, np.bool_)
+        kept[: self._end[stream]] = self._kept(stream).any(axis=0)
+        return kept
+
+    def n_free_without(self, seq: int) -> int:
+        """Tokens that find cells in a sequence's stream once the sequence has none itself."""
+        kept = self._kept(self.stream_of(seq))
+        kept[self._member(seq)] = False
+        return self.n_ctx - int(np.count_nonzero(kept.any(axis=0)))
+
+    # --- cells for tokens ---
+
+    def find_slot(self, n_tokens: int, stream: int = 0) -> Index:
+        """Cells for `n_tokens`: the lowest empty ones, then those that no later token sees.
+
+        Raises CacheFull; changes nothing.
+        """
+        end = int(self._end[stream])
+        cells = np.arange(end, min(end + n_tokens, self.n_ctx))
+        if self._n_used[stream] < end:
+            holes = np.flatnonzero(self._positions[stream, :end] == EMPTY)
+            cells = np.concatenate([holes, cells])[:n_tokens]
+        if len(cells) < n_tokens and self.window is not None:
+            cells = np.concatenate([cells, self._not_kept(stream)[: n_tokens - len(cells)]])
+        if len(cells) < n_tokens:
+            raise CacheFull(
+                f"{n_tokens} more tokens do not fit: {self.n_used(stream)} of {self.n_ctx} cells"
+                f"{f' of stream {stream}' if self.n_stream > 1 else ''} are in use"
+            )
+        return cells
+
+    def find_append(self, tokens: UBatch) -> Appended | None:
+        """Cells for tokens behind all others of their streams; changes nothing.
+
+        None where too few cells are left there, where `find_slot` would choose others (an empty
+        cell lies before others), and for tokens of several sequences.
+        """
+        ends = self._end[tokens.streams]
+        is_packed = (self._n_used[tokens.streams] == ends).all()
+        if tokens.is_shared or not is_packed or (ends + tokens.n_new > self.n_ctx).any():
+            return None
+        streams, _ = self._where(tokens.seqs)
+        return Appended(tokens.streams, ends, self._end[streams] + tokens.offsets)
+
+    def snapshot(self, stream: int, cells: Index | None = None) -> Snapshot:
+        """What some cells of a stream hold (all of them, unless told), as `restore` takes it."""
+        if cells is None:
+            cells = np.arange(self.kv_size)
+        positions, members = self._positions[stream, cells], self._members[stream][:, cells]
+        return Snapshot(stream, cells, positions, members, tuple(self._evicted))
+
+    # --- inside ---
+
+    def _member(self, seq: int) -> int:
+        """The number of a sequence in its stream."""
+        return 0 if self.n_stream > 1 else seq
+
+    def _where(self, seqs: Index) -> tuple[Index | int, Index | int]:
+        """Streams of sequences and their numbers there, as indices."""
+        return (0, seqs) if self.n_stream == 1 else (seqs, 0)
+
+    def _view(self, seq: int) -> tuple[Positions, Flags]:
+        """Positions and membership of the cells that may hold the sequence."""
+        stream = self.stream_of(seq)
+        end = self._end[stream]
+        return self._positions[stream, :end], self._members[stream, self._member(seq), :end]
+
+    def _kept(self, stream: int) -> Flags:
+        """Which cells must be held for the next token of each sequence, [sequences, cells]."""
+        end = self._end[stream]
+        return kept_cells(
+            self._positions[stream, :end], self._members[stream, :, :end], self.window
+        )
+
+    def _not_kept(self, stream: int) -> Index:
+        """Cells that no later token of any sequence sees, the lowest positions first."""
+        positions = self._positions[stream, : self._end[stream]]
+        cells = np.flatnonzero((positions != EMPTY) & ~self._kept(stream).any(axis=0))
+        return cells[np.argsort(positions[cells], kind="stable")]
+
+
+def padded(n: int) -> int:
+    """`n` cells, up to a multiple of KV_PAD."""
+    return -(-n // KV_PAD) * KV_PAD
+
+
+def _within(positions: Positions, start: int, stop: int | None) -> Flags:
+    within: Flags = positions >= start
+    if stop is not None:
+        within &= positions < stop
+    return within

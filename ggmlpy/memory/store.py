@@ -1,0 +1,115 @@
+"""The store of a KV cache: K and V of its layers in buffers, read and changed by rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ggmlpy.graph.buffer import HOST, BufferType, Bytes
+from ggmlpy.graph.tensor import Flag, Tensor, stored_rows, zeros
+from ggmlpy.graph.types import TensorType
+from ggmlpy.memory.cache_types import check_cache_type
+from ggmlpy.memory.cell_table import Index, padded
+from ggmlpy.models.memory import AttentionLayers
+
+BufferTypes = Mapping[int, BufferType]  # by layer; the host for those that are not named
+
+
+@dataclass(frozen=True, slots=True)
+class SavedRows:
+    """What some cells of a stream stored: of every leaf [cells, bytes of a row]."""
+
+    stream: int
+    cells: Index
+    rows: list[NDArray[np.uint8]]
+
+
+class KVStore:
+    """K and V leaves, `[n_embd_gqa, kv_size, n_stream]` a layer. A cell is a row of each.
+
+    Which cells are in use is not known here. Raises Unsupported for a type that rows cannot be
+    written in.
+    """
+
+    def __init__(
+        self,
+        spec: AttentionLayers,
+        n_ctx: int,
+        n_stream: int,
+        type_k: TensorType,
+        type_v: TensorType,
+        buffer_types: BufferTypes = {},  # noqa: B006  (never written to)
+    ) -> None:
+        self.n_bytes = cache_bytes(spec, n_ctx, n_stream, type_k, type_v)
+        self.kv_size = padded(n_ctx)
+        self.n_stream = n_stream
+        self.n_head_kv = spec.n_head_kv
+        self.type_k, self.type_v = type_k, type_v
+        # Attention without the fused op multiplies V of a masked cell by 0: a NaN that a removed
+        # sequence left there would spread. Flash attention does not read such cells.
+        self.scrubs = False
+        n_embd_k = spec.n_embd_head_k * spec.n_head_kv
+        n_embd_v = spec.n_embd_head_v * spec.n_head_kv
+        types = {i: buffer_types.get(i, HOST) for i in spec.layers}
+        self.k = {i: self._leaf(f"cache_k_l{i}", type_k, n_embd_k, at) for i, at in types.items()}
+        self.v = {i: self._leaf(f"cache_v_l{i}", type_v, n_embd_v, at) for i, at in types.items()}
+
+    def _leaf(self, name: str, type: TensorType, n_embd: int, at: BufferType) -> Tensor:
+        ne = (n_embd, self.kv_size, self.n_stream)
+        return zeros(type, ne, name=name, flags=Flag.STATE, buffer_type=at)
+
+    @property
+    def leaves(self) -> tuple[Tensor, ...]:
+        """K of every layer, then V of every layer."""
+        return (*self.k.values(), *self.v.values())
+
+    def read_rows(self, leaf: Tensor, stream: int, cells: Index) -> Bytes:
+        """What some cells of a layer store, [cells, bytes of a row]; `leaf` is its K or V."""
+        buffer, rows = stored_rows(leaf)
+        return buffer.read_rows(rows, self._index(stream, cells))
+
+    def write_rows(self, leaf: Tensor, stream: int, cells: Index, values: Bytes) -> None:
+        """Let some cells of a layer store [cells, bytes of a row]."""
+        buffer, rows = stored_rows(leaf)
+        buffer.write_rows(rows, self._index(stream, cells), values)
+
+    def copy_rows(self, from_stream: int, source: Index, to_stream: int, target: Index) -> None:
+        """Copy K and V from cell to cell, in every layer."""
+        at, to = self._index(from_stream, source), self._index(to_stream, target)
+        for leaf in self.leaves:
+            buffer, rows = stored_rows(leaf)
+            buffer.copy_rows(rows, at, to)
+
+    def save_rows(self, stream: int, cells: Index) -> SavedRows:
+        """What cells store in every layer, as `restore_rows` takes it."""
+        return SavedRows(stream, cells, [self.read_rows(x, stream, cells) for x in self.leaves])
+
+    def restore_rows(self, saved: SavedRows) -> None:
+        """Write back what `save_rows` returned."""
+        for leaf, rows in zip(self.leaves, saved.rows, strict=True):
+            self.write_rows(leaf, saved.stream, saved.cells, rows)
+
+    def scrub(self, stream: int, cells: Index) -> None:
+        """Set cells to zero that hold nothing any more, if `scrubs`."""
+        if self.scrubs:
+            for leaf in self.leaves:
+                buffer, rows = stored_rows(leaf)
+                buffer.clear_rows(rows, self._index(stream, cells))
+
+    def _index(self, stream: int, cells: Index) -> Index:
+        """The rows of a stream's cells among those of all streams."""
+        return stream * self.kv_size + cells
+
+
+def cache_bytes(
+    spec: AttentionLayers, n_ctx: int, n_stream: int, type_k: TensorType, type_v: TensorType
+) -> int:
+    """Bytes of K and V in all layers of a cache. Raises Unsupported for types it cannot have."""
+    check_cache_type("type_k", type_k, spec.n_embd_head_k)
+    check_cache_type("type_v", type_v, spec.n_embd_head_v)
+    k_bytes = type_k.row_bytes(spec.n_embd_head_k * spec.n_head_kv)
+    v_bytes = type_v.row_bytes(spec.n_embd_head_v * spec.n_head_kv)
+    return len(spec.layers) * n_stream * padded(n_ctx) * (k_bytes + v_bytes)
