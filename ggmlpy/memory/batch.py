@@ -1,7 +1,7 @@
-"""Batches of tokens from any sequences, and how they are cut into ubatches.
+"""Batches of tokens from any sequences, and how they are split into ubatches.
 
-A user adds tokens in any order. Inside a ubatch they lie sequence after sequence, the shortest runs
-first and equal ones by their streams, so the order in which they were added never costs speed.
+Tokens may be added in any order. A ubatch has them sequence after sequence, short runs of tokens
+first and runs of equal length by stream, so that the order of adding does not change the speed.
 """
 
 from __future__ import annotations
@@ -20,9 +20,7 @@ from ggmlpy.memory.spans import MAX_POSITION
 
 @dataclass(slots=True)
 class Batch:
-    """Tokens to decode: each with its position, the sequences it belongs to, and whether its logits
-    are output.
-    """
+    """Tokens to decode: of each its position, its sequences, and whether its logits are output."""
 
     tokens: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
@@ -44,7 +42,7 @@ class Batch:
     def add_sequence(
         self, seq: int, tokens: Sequence[int], start: int, *, all_outputs: bool = False
     ) -> None:
-        """Append consecutive tokens of one sequence. Logits are output of the last one, or of all.
+        """Append consecutive tokens of one sequence. Logits are output for the last one, or all.
 
         Raises ArgumentError.
         """
@@ -59,7 +57,7 @@ class Batch:
         all_outputs: bool = False,
         last_output: bool = True,
     ) -> None:
-        """`add_sequence` for arguments that are known to be of the right kinds."""
+        """`add_sequence` without the check of argument types."""
         if not tokens:
             return
         n = len(tokens)
@@ -74,15 +72,16 @@ class TokenRun:
     """Consecutive tokens of one sequence (or of the sequences that share them) in a ubatch."""
 
     seqs: tuple[int, ...]
-    index: NDArray[np.int64]  # places in the batch
+    index: NDArray[np.int64]  # of the tokens in the batch
 
 
 def split(batch: Batch, n_ubatch: int) -> list[list[TokenRun]]:
     """The batch as ubatches of at most `n_ubatch` tokens, each a list of runs.
 
-    Short runs go first, so that sequences which only write one token never wait for a prompt; a run
-    that does not fit is cut, and goes on in the next ubatch. Tokens of several sequences depend on
-    what each of them has before: with such tokens the batch is cut in the order it was made.
+    Short runs come first, so that a sequence that decodes one token does not wait for a prompt. A
+    run that does not fit is cut and continued in the next ubatch. A batch with tokens of several
+    sequences is split in its own order, because such a token needs all that each of its sequences
+    has before it.
     """
     everything = np.arange(len(batch))
     if any(len(seqs) > 1 for seqs in batch.seq_ids):
@@ -90,25 +89,25 @@ def split(batch: Batch, n_ubatch: int) -> list[list[TokenRun]]:
         return [_runs_of(batch, piece) for piece in pieces]
     waiting = _runs_of(batch, everything)
     ubatches: list[list[TokenRun]] = []
-    room = 0
+    n_free = 0
     while waiting:
-        if room == 0:
+        if n_free == 0:
             ubatches.append([])
-            room = n_ubatch
+            n_free = n_ubatch
         run = waiting.pop(0)
-        ubatches[-1].append(TokenRun(run.seqs, run.index[:room]))
-        if len(run.index) > room:
-            waiting.insert(0, TokenRun(run.seqs, run.index[room:]))
-        room -= min(room, len(run.index))
+        ubatches[-1].append(TokenRun(run.seqs, run.index[:n_free]))
+        if len(run.index) > n_free:
+            waiting.insert(0, TokenRun(run.seqs, run.index[n_free:]))
+        n_free -= min(n_free, len(run.index))
     return [_in_order(runs) for runs in ubatches]
 
 
 def _runs_of(batch: Batch, index: NDArray[np.int64]) -> list[TokenRun]:
-    """Some of the batch's tokens by the sequences they belong to."""
+    """Some of the batch's tokens, grouped by the sequences they belong to."""
     by_seqs: dict[tuple[int, ...], list[int]] = {}
     for i in index.tolist():
         by_seqs.setdefault(batch.seq_ids[i], []).append(i)
-    return _in_order([TokenRun(seqs, np.array(places)) for seqs, places in by_seqs.items()])
+    return _in_order([TokenRun(seqs, np.array(indices)) for seqs, indices in by_seqs.items()])
 
 
 def _in_order(runs: list[TokenRun]) -> list[TokenRun]:
@@ -116,7 +115,7 @@ def _in_order(runs: list[TokenRun]) -> list[TokenRun]:
 
 
 def check_tokens(tokens: Sequence[int], n_vocab: int) -> None:
-    """Raise BadBatch for no tokens, or for one outside a vocabulary of `n_vocab`."""
+    """Raise BadBatch if there are no tokens, or one is outside a vocabulary of `n_vocab`."""
     if not len(tokens):
         raise BadBatch("no tokens to decode")
     for i, token in enumerate(tokens):
@@ -132,9 +131,9 @@ def check(
     recurrent: bool,
     next_position: Sequence[int],
 ) -> None:
-    """Raise BadBatch, or Unsupported, saying which token is wrong and what it must be.
+    """Raise BadBatch or Unsupported unless a batch can be decoded.
 
-    `next_position` is, for each sequence, where its next token belongs.
+    `next_position` is the position of the next token of each sequence.
     """
     lists = (batch.tokens, batch.positions, batch.seq_ids, batch.outputs)
     lengths = [len(each) for each in lists]
@@ -176,10 +175,10 @@ def check(
 
 
 def check_shared(batch: Batch, histories: Sequence[int]) -> None:
-    """Raise BadBatch where the sequences of a token have gone different ways before it.
+    """Raise BadBatch if the sequences of a token differ before it.
 
-    `histories` has a number for each sequence, equal for those that hold the same. A token that
-    several of them share has one K and V, so it must see the same in each.
+    `histories` has a number for each sequence, equal for those that hold the same cells. A token of
+    several sequences has one K and V, so it must see the same tokens in each.
     """
     current = list(histories)
     for i, seqs in enumerate(batch.seq_ids):

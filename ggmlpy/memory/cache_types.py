@@ -11,20 +11,20 @@ from ggmlpy.graph.types import BY_ID, TYPES, TensorType
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl")
 
 
-def cache_type(name: str, wanted: str | int | TensorType) -> TensorType:
-    """A type of K or V by its name, or by its number in a GGUF file. Raises Unsupported."""
-    if isinstance(wanted, TensorType):
-        return wanted
-    found = TYPES.get(wanted) if isinstance(wanted, str) else None
-    if isinstance(wanted, Integral) and not isinstance(wanted, bool):
-        found = BY_ID.get(int(wanted))
+def cache_type(name: str, type: str | int | TensorType) -> TensorType:
+    """The type of K or V with a name, or with a number in GGUF files. Raises Unsupported."""
+    if isinstance(type, TensorType):
+        return type
+    found = TYPES.get(type) if isinstance(type, str) else None
+    if isinstance(type, Integral) and not isinstance(type, bool):
+        found = BY_ID.get(int(type))
     if found is None:
-        raise Unsupported(f"{name} is {wanted!r}: must be one of {', '.join(CACHE_TYPES)}")
+        raise Unsupported(f"{name} is {type!r}: must be one of {', '.join(CACHE_TYPES)}")
     return found
 
 
 def check_cache_type(name: str, type: TensorType, n_embd_head: int) -> None:
-    """Raise Unsupported for a type of K or V that a cache of such heads cannot have."""
+    """Raise Unsupported unless K or V of heads of this size may have the type."""
     if str(type) not in CACHE_TYPES:
         raise Unsupported(f"{name} is {type}: K and V may be {', '.join(CACHE_TYPES)}")
     if n_embd_head % type.block_size:

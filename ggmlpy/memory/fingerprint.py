@@ -16,14 +16,14 @@ from ggmlpy.gguf.kept_digests import KeptDigests
 from ggmlpy.gguf.weights_digest import digest_of
 
 WORTH_KEEPING = 16 << 20  # bytes of weights; fewer are hashed in 20 ms, so the digest is not stored
-_LONGEST = 200  # characters of a value; of longer ones the digest stands in its place
+_LONGEST = 200  # characters of a value; a longer one is replaced by its digest
 
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
     """A model's architecture keys and the digest of its weights."""
 
-    keys: dict[str, str]  # values as text; long ones as a digest
+    keys: dict[str, str]  # values as text, long ones as a digest
     weights: str
 
     @classmethod

@@ -1,7 +1,7 @@
-"""`LlamaState`: what a model holds of some sequences, to keep and to load again.
+"""`LlamaState`: saved sequences of a model, to be loaded again.
 
-A state belongs to the weights that made it; how the memory is laid out (n_ctx, streams, K/V types,
-flash attention, backend) is free where it is loaded.
+A state can only be loaded with the weights that made it. The options of the memory (n_ctx, streams,
+K/V types, flash attention, backend) may differ.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from ggmlpy.memory.state_file import from_bytes, read_file, to_bytes, write_file
 class LlamaState:
     """Saved sequences by number. Made by `Llama.save_state`, used by `Llama.load_state`.
 
-    Can be pickled, turned `to_bytes` and back, and written to a file.
+    Can be pickled, converted `to_bytes` and back, and written to a file.
     """
 
     sequences: dict[int, SequenceState]
     model: str  # the name of its file
     fingerprint: Fingerprint
     is_foreign: bool = field(default=False, compare=False)
-    """Whether it comes from bytes, which anyone may have written: then values are checked too."""
+    """Whether it was made from bytes, which may come from anywhere: then values are checked too."""
 
     @property
     def tokens(self) -> dict[int, list[int]]:
@@ -49,25 +49,25 @@ class LlamaState:
 
     @property
     def n_tokens(self) -> int:
-        """Of all sequences together."""
+        """The number of tokens of all sequences."""
         return sum(len(state.tokens) for state in self.sequences.values())
 
     @property
     def n_bytes(self) -> int:
-        """Of K, V and recurrent states."""
+        """Bytes of K, V and recurrent states."""
         return sum(state.n_bytes for state in self.sequences.values())
 
     def to_bytes(self) -> bytes:
-        """What `write` writes."""
+        """The state as bytes, as in a file."""
         return to_bytes(self.sequences, self._about())
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str = "state") -> LlamaState:
-        """The state that `to_bytes` turned to bytes. Raises StateError for anything else."""
+        """The state that `to_bytes` returned. Raises StateError for any other bytes."""
         return cls._from_parts(*from_bytes(data, name), name)
 
     def write(self, path: str | Path) -> None:
-        """Write a file, whole or not at all. Raises FileError."""
+        """Write a file, completely or not at all. Raises FileError."""
         write_file(path, self.sequences, self._about())
 
     @classmethod
@@ -81,7 +81,7 @@ class LlamaState:
     def check_fits(
         self, model: str, fingerprint: Fingerprint, memory: SequenceMemory, n_vocab: int
     ) -> None:
-        """Raise StateError unless `model` made it, and its parts belong together."""
+        """Raise StateError unless `model` made the state, and its parts match each other."""
         difference = self.fingerprint.difference(fingerprint)
         if difference is not None:
             raise StateError(
@@ -118,9 +118,10 @@ class LlamaState:
 
 
 def _check_complete(seq: int, state: SequenceState, memory: SequenceMemory) -> None:
-    """Raise StateError unless each cache gets K and V of all tokens that the next one sees.
+    """Raise StateError unless a state has K and V of all tokens that the next one sees.
 
-    Tokens before those must be said to be evicted: a shorter beginning would need them.
+    Tokens before those must be evicted in it: if tokens were removed from its end, they would be
+    visible again.
     """
     n_tokens = len(state.tokens)
     for cache in memory.caches:

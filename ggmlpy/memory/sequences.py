@@ -29,7 +29,7 @@ from ggmlpy.models.memory import AttentionLayers, Memory, RecurrentLayers
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much a memory holds: decided once, shown to whoever asks."""
+    """The sizes of a memory."""
 
     n_ctx: int  # tokens of all sequences together
     n_ctx_seq: int  # tokens that one sequence may have
@@ -41,10 +41,10 @@ class Sizes:
 def decide_sizes(
     n_ctx: int, n_seq_max: int, unified: bool, n_ubatch: int, n_ctx_seq: int | None = None
 ) -> Sizes:
-    """Unified, any sequence may take all of `n_ctx`, or `n_ctx_seq` of it; else each has an equal
-    share of its own.
+    """The sizes that follow from those that a user gives.
 
-    Raises ArgumentError where there is less than one token for each.
+    Unified, a sequence may use all of `n_ctx`, or `n_ctx_seq` tokens of it; else each sequence has
+    an equal part of its own. Raises ArgumentError for less than one token a sequence.
     """
     if n_seq_max < 1:
         raise ArgumentError(f"n_seq_max is {n_seq_max}: it must be at least 1")
@@ -65,7 +65,7 @@ def decide_sizes(
 
 
 def memory_bytes(spec: Memory, sizes: Sizes, type_k: TensorType, type_v: TensorType) -> int:
-    """What a SequenceMemory of these sizes takes. Raises Unsupported for types it cannot have."""
+    """Bytes of a SequenceMemory of these sizes. Raises Unsupported for types it cannot have."""
     n_stream = 1 if sizes.unified else sizes.n_seq_max
     return sum(
         cache_bytes(part, _cache_size(part, sizes), n_stream, type_k, type_v)
@@ -175,7 +175,7 @@ class SequenceMemory:
         return slot_info
 
     def _find_slots(self, batch: Batch, ubatch: UBatch) -> SlotInfo:
-        positions = np.array([batch.positions[place] for place in ubatch.places], np.int32)
+        positions = np.array([batch.positions[i] for i in ubatch.indices], np.int32)
         slots = [Slot.find(cache, ubatch) for cache in self.caches]
         return SlotInfo(ubatch, positions, slots)
 

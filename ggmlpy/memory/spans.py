@@ -1,4 +1,4 @@
-"""Sets of positions as ranges: a long text's positions cost no more than a short one's."""
+"""Sets of positions as ranges, so that their size does not depend on the length of a text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Positions = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """Positions from 0 up, as ranges in order, none of which is empty or touches the next."""
+    """Positions from 0 up, as ranges in order; none is empty, neighbours do not touch."""
 
     ranges: tuple[range, ...] = ()
 
@@ -55,34 +55,34 @@ class Spans:
         return self.ranges[-1].stop if self.ranges else 0
 
     def plus(self, other: Spans) -> Spans:
-        """What is in one or the other."""
+        """The positions of both."""
         if len(other.ranges) == 1 and self.end == other.ranges[0].start:  # the next position
             start = self.ranges[-1].start if self.ranges else 0
             return Spans((*self.ranges[:-1], range(start, other.end)))
         return _joined((*self.ranges, *other.ranges))
 
     def between(self, start: int, stop: int | None = None) -> Spans:
-        """What is at `start` up to `stop` (None: to the end)."""
+        """The positions from `start` up to `stop` (None: to the end)."""
         stop = self.end if stop is None else stop
         cut = (range(max(r.start, start), min(r.stop, stop)) for r in self.ranges)
         return Spans(tuple(r for r in cut if r))
 
     def without(self, start: int, stop: int | None = None) -> Spans:
-        """What is not at `start` up to `stop` (None: to the end)."""
+        """The positions that are not from `start` up to `stop` (None: to the end)."""
         start = max(start, 0)
         after = Spans() if stop is None else self.between(max(start, stop))
         return self.between(0, start).plus(after)
 
     def overlap(self, other: Spans) -> Spans:
-        """What is in both."""
+        """The positions that are in both."""
         return _joined(
             r for each in other.ranges for r in self.between(each.start, each.stop).ranges
         )
 
     def moved(self, where: Callable[[NDArray[np.int64]], NDArray[np.int64]]) -> Spans:
-        """The positions that `where` gives for these, without those below 0.
+        """The positions that `where` returns for these, without those below 0.
 
-        `where` must keep neighbours neighbours, or bring them together.
+        `where` must map neighbours to neighbours, or to one position.
         """
         moved = []
         for r in self.ranges:

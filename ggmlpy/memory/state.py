@@ -48,13 +48,13 @@ class SequenceState:
 
     @property
     def n_bytes(self) -> int:
-        """Of K, V and recurrent states."""
+        """Bytes of K, V and recurrent states."""
         kept = sum(rows.k.nbytes + rows.v.nbytes for rows in self.layers.values())
         return kept + sum(row.nbytes for row in self.recurrent.values())
 
 
 def take_state(memory: SequenceMemory, seq: int, tokens: list[int] | None = None) -> SequenceState:
-    """A copy of what later tokens of a sequence see. `tokens` are kept with it.
+    """A copy of what later tokens of a sequence see, with its `tokens`.
 
     Raises ArgumentError for a sequence that does not exist.
     """
@@ -276,7 +276,7 @@ def check_finite(state: SequenceState) -> None:
             raise StateError(f"the state's recurrent layer {i} has values that are not finite")
 
 
-# What rows can hold; those of quantised types have their scales in f16.
+# The largest value of a type; quantised types have their scales in f16.
 _LARGEST = {F32: 3.4028234e38, BF16: 3.38e38, F16: 65504.0}
 
 

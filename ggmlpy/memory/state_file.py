@@ -35,7 +35,7 @@ Array = NDArray[Any]
 
 
 def to_bytes(states: dict[int, SequenceState], about: dict[str, Any] | None = None) -> bytes:
-    """States by sequence number as the bytes of a file. `about` is kept in the header."""
+    """States by sequence number as the bytes of a file. `about` is stored in the header."""
     return b"".join(_parts(states, about))
 
 
@@ -59,7 +59,7 @@ def _parts(
 
 
 def _describe(state: SequenceState, arrays: list[Array]) -> dict[str, Any]:
-    """A state's part of the header; its arrays are appended in the order in which they stand."""
+    """A state's part of the header. Its arrays are appended in the order of the file."""
     layers = []
     for i, rows in state.layers.items():
         layers.append(
@@ -82,7 +82,7 @@ def _describe(state: SequenceState, arrays: list[Array]) -> dict[str, Any]:
 
 
 def from_bytes(data: bytes, name: str = "state") -> tuple[dict[int, SequenceState], dict[str, Any]]:
-    """States by sequence number, and what `to_bytes` was told about them.
+    """States by sequence number, and the `about` of `to_bytes`.
 
     Raises StateError for bytes that are not a state, or a damaged one.
     """
@@ -96,7 +96,7 @@ def from_bytes(data: bytes, name: str = "state") -> tuple[dict[int, SequenceStat
     body, digest = memoryview(data)[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
     if hashlib.sha256(body).digest() != digest:
         raise StateError(f"{name}: damaged or cut short: its digest does not match")
-    try:  # the digest says that these are the bytes that were written; a stranger may write any
+    try:  # the digest finds damage, but a file from elsewhere may hold anything
         header = json.loads(bytes(body[_PREFIX.size : _PREFIX.size + n_header]))
         reader = _Reader(body, _PREFIX.size + n_header)
         states = {_number(seq): _parse(d, reader) for seq, d in header["sequences"].items()}
@@ -115,7 +115,7 @@ def from_bytes(data: bytes, name: str = "state") -> tuple[dict[int, SequenceStat
 
 
 class _Reader:
-    """Takes arrays off the bytes, one after the other."""
+    """Reads arrays from bytes, one after another."""
 
     def __init__(self, data: memoryview, at: int) -> None:
         self._data = data
@@ -154,14 +154,14 @@ def _parse(described: dict[str, Any], reader: _Reader) -> SequenceState:
 
 
 def _whole(value: object) -> int:
-    """A number of the header. `int` would take 1.5, true and "1" for 1."""
+    """A number of the header. `int` would accept 1.5, true and "1" as 1."""
     if type(value) is not int:
         raise ValueError(f"{value!r} where a whole number must be")
     return value
 
 
 def _number(key: str) -> int:
-    """The number of a sequence, which JSON has as text in one spelling."""
+    """The number of a sequence, which is a string in JSON and has one spelling."""
     seq = int(key)
     if seq < 0 or str(seq) != key:
         raise ValueError(f"{key!r} where the number of a sequence must be")
@@ -178,7 +178,7 @@ def _new(layer: object, layers: Container[int]) -> int:
 def write_file(
     path: str | Path, states: dict[int, SequenceState], about: dict[str, Any] | None = None
 ) -> None:
-    """Write states to a file, whole or not at all. Raises FileError."""
+    """Write states to a file, completely or not at all. Raises FileError."""
     path = Path(path)
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -199,7 +199,7 @@ def write_file(
 def read_file(path: str | Path) -> tuple[dict[int, SequenceState], dict[str, Any]]:
     """States from a file.
 
-    Raises MissingFile, FileError if it cannot be read, StateError if it is no sound state file.
+    Raises MissingFile, FileError if it cannot be read, StateError if it is not a valid state file.
     """
     path = Path(path)
     if not path.is_file():

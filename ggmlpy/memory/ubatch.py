@@ -1,7 +1,7 @@
-"""How the tokens of a ubatch lie in a graph's inputs: all that follows from whose they are.
+"""The order of a ubatch's tokens in a graph's inputs: all that follows from their sequences.
 
-A step that writes one token more of the same sequences is arranged as the step before it was, so
-this is worked out once for many steps.
+A step that decodes one more token of the same sequences has the same UBatch as the step before, so
+a UBatch is made once for many steps.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Index = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class SegmentShape:
-    """Tokens that attend together, as many from each of some streams side by side."""
+    """Tokens that attend together: the same number from each of some neighbouring streams."""
 
     n_tokens: int
     first_stream: int = 0
@@ -28,11 +28,11 @@ class SegmentShape:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EqualRuns:
-    """Neighbouring runs of one length in a segment: its rows `first` up to `stop`."""
+    """Neighbouring runs of equal length in a segment: its rows `first` up to `stop`."""
 
     first: int
     stop: int
-    seqs: Index  # [runs]; of tokens of several sequences the first one, the others see the same
+    seqs: Index  # [runs]; for tokens of several sequences the first one: all see the same
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,13 +40,13 @@ class UBatch:
     """One ubatch, sequence after sequence."""
 
     runs: list[TokenRun]
-    places: list[int]  # of each token in the batch
-    index: Index  # the same
+    indices: list[int]  # of each token in the batch
+    index: Index  # the same as an array
     segments: tuple[SegmentShape, ...]
     members: tuple[tuple[EqualRuns, ...], ...]  # of each segment, for its mask
-    lengths: tuple[tuple[int, int], ...]  # (tokens, runs) of neighbouring runs of one length
+    lengths: tuple[tuple[int, int], ...]  # (tokens, runs) of neighbouring runs of equal length
     is_shared: bool  # whether a token belongs to several sequences
-    # Where tokens go that are put behind all others of their streams:
+    # For tokens that are appended, behind all others of their streams:
     seqs: Index  # [tokens]
     offsets: Index  # [tokens]: how many of the stream's new tokens come before
     streams: Index  # each once
@@ -65,7 +65,7 @@ class UBatch:
         groups = [runs] if unified else _side_by_side(runs)
         return cls(
             runs=runs,
-            places=index.tolist(),
+            indices=index.tolist(),
             index=index,
             segments=tuple(_segment(group, unified) for group in groups),
             members=tuple(_equal_runs(group) for group in groups),
@@ -81,7 +81,7 @@ class UBatch:
 
 
 def _side_by_side(runs: list[TokenRun]) -> list[list[TokenRun]]:
-    """Runs of one length in streams that are neighbours: they attend in one go."""
+    """Runs of equal length in neighbouring streams, which attend together."""
     groups: list[list[TokenRun]] = []
     for run in runs:
         before = groups[-1][-1] if groups else None

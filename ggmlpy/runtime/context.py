@@ -1,4 +1,4 @@
-"""Runs a model on tokens of many sequences: memory, ubatches, plans."""
+"""The Context: runs a model on tokens of many sequences, with memory, ubatches and plans."""
 
 from __future__ import annotations
 
@@ -39,9 +39,8 @@ class Context:
     """One model with the memory of up to `n_seq_max` sequences. `decode` gives logits.
 
     With `kv_unified` the sequences share `n_ctx` cells; else each has an equal part of its own.
-    `n_ctx_seq` is less than a sequence could have: a limit that the engine keeps to. `n_gpu_layers`
-    and `override_tensors` say what lies on devices, as `Placement.of` takes them, `passes` which
-    passes run, as `compute` does.
+    `n_ctx_seq` may be less than that: the engine keeps to it. `n_gpu_layers` and `override_tensors`
+    (see `Placement.of`) say what lies on devices, `passes` (see `compute`) which passes run.
     """
 
     @checked
@@ -83,7 +82,7 @@ class Context:
         self.backends = list(backends)
         self.backend_names = ", ".join(b.name for b in backends)
         self._last: Plan | None = None
-        self._steady: SteadyStep | None = None  # if nothing else comes between
+        self._steady: SteadyStep | None = None  # for the step after the last one
         self._last_ubatches: tuple[list[tuple[int, ...]], list[UBatch]] | None = None
 
     @classmethod
@@ -110,7 +109,7 @@ class Context:
 
     @property
     def n_plans_built(self) -> int:
-        """Graphs built and planned so far; a ubatch of a shape seen before adds none."""
+        """Plans built so far; a ubatch of a known shape adds none."""
         return self.plans.n_built
 
     @property
@@ -149,7 +148,7 @@ class Context:
         return Shape(tuple(segments), n_tokens, n_kv, tuple(recurrent))
 
     def ops_by_backend(self) -> dict[str, Counter[str]]:
-        """How many nodes of which op each backend runs, in the plan that was last in use."""
+        """How many nodes of which op each backend runs, in the plan that was used last."""
         counted: dict[str, Counter[str]] = {}
         plan = next(reversed(self.plans.plans.values()))
         for part in plan.executable.schedule.splits:
@@ -165,7 +164,7 @@ class Context:
 
     @checked
     def n_past(self, seq: int = 0) -> int:
-        """Where the next token of a sequence belongs."""
+        """The position of the next token of a sequence."""
         return self.memory.seq_pos_max(seq) + 1
 
     def load_weights(self) -> None:
@@ -195,18 +194,18 @@ class Context:
     def decode(self, tokens: Sequence[int], *, seq: int = 0, all_logits: bool = False) -> Logits:
         """Run `tokens` after what the memory holds of a sequence.
 
-        Returns the logits of the last token, or with `all_logits` of every one: [n_outputs,
-        n_vocab], good until the next call. Raises as `decode_batch` does.
+        Returns the logits of the last token, or with `all_logits` of all: [n_outputs, n_vocab],
+        valid until the next call. Raises as `decode_batch` does.
         """
         batch = Batch()
         batch.extend(seq, tokens, self.n_past(seq), all_outputs=all_logits)
         return self.decode_batch(batch)
 
     def decode_batch(self, batch: Batch) -> Logits:
-        """Run a batch: the logits of its output tokens in its order, [n_outputs, n_vocab].
+        """Run a batch. Returns the logits of its output tokens in its order, [n_outputs, n_vocab].
 
-        Good until the next call. Raises BadBatch or Unsupported for tokens that do not fit what the
-        memory holds, CacheFull where there is no room; the memory is then as it was.
+        They are valid until the next call. Raises BadBatch or Unsupported for tokens that do not
+        fit what the memory holds, CacheFull for lack of cells; the memory is unchanged then.
         """
         steady, self._steady = self._steady, None
         logits = None if steady is None else steady.run(batch)
@@ -246,20 +245,20 @@ class Context:
         if max(map(len, batch.seq_ids)) > 1:
             check_shared(batch, self.memory.histories())
 
-    # --- sequences by hand: what an engine does by itself ---
+    # --- operations on sequences ---
 
     @checked
     def seq_rm(self, seq: int, start: int = 0, stop: int | None = None) -> None:
-        """Forget positions `start` up to `stop` (None: to the end); `seq` -1 means every sequence.
+        """Remove positions `start` up to `stop` (None: to the end); `seq` -1 means every sequence.
 
         Raises ArgumentError for a sequence that does not exist, Unsupported for a part that
-        recurrent layers or a window cannot forget; nothing is changed then.
+        recurrent layers or a window do not allow to remove; nothing is changed then.
         """
         self.memory.seq_rm(seq, *_span(start, stop))
 
     @checked
     def seq_cp(self, source: int, target: int, start: int = 0, stop: int | None = None) -> None:
-        """Let `target` hold what `source` holds there; done when it returns.
+        """Let `target` hold what `source` holds at positions `start` up to `stop`.
 
         In a shared stream both have the same cells from then on, between streams K and V are
         copied. Raises ArgumentError, CacheFull or Unsupported; nothing is changed then.
@@ -268,7 +267,7 @@ class Context:
 
     @checked
     def seq_keep(self, seq: int) -> None:
-        """Forget every sequence but one."""
+        """Remove every sequence but one."""
         self.memory.seq_keep(seq)
 
     @checked
@@ -282,7 +281,7 @@ class Context:
         return self.memory.seq_pos_max(seq)
 
     def clear(self) -> None:
-        """Forget every sequence."""
+        """Remove every sequence."""
         self.memory.clear()
 
     @checked
@@ -299,7 +298,7 @@ class Context:
 
     @checked
     def seq_div(self, seq: int, start: int, stop: int | None, divisor: int) -> None:
-        """Divide positions by a whole number; several tokens may come to be at one position."""
+        """Divide positions by a whole number; several tokens may get the same position."""
         check_least("divisor", divisor, 1)
         start, stop = _span(start, stop)
         move_positions(
@@ -308,7 +307,7 @@ class Context:
         )  # fmt: skip
 
     def _ubatches_of(self, batch: Batch) -> list[UBatch]:
-        """The batch's ubatches. A step of the same sequences as the last one is arranged alike."""
+        """The batch's ubatches: those of the last batch if the tokens are of the same sequences."""
         if self._last_ubatches is not None and self._last_ubatches[0] == batch.seq_ids:
             return self._last_ubatches[1]
         unified = self.memory.n_stream == 1
@@ -318,9 +317,9 @@ class Context:
         return ubatches
 
     def _run(self, batch: Batch, slot_info: SlotInfo) -> tuple[Logits, NDArray[np.int64]]:
-        """One ubatch: logits of its output tokens, and their indices in the batch."""
+        """Run one ubatch. Returns logits of its output tokens, and their indices in the batch."""
         ubatch = slot_info.ubatch
-        outputs = [i for i, place in enumerate(ubatch.places) if batch.outputs[place]]
+        outputs = [i for i, at in enumerate(ubatch.indices) if batch.outputs[at]]
         plan = self._last = self.plans.get(Shape.of(ubatch, len(outputs), self.memory))
         plan.inputs.fill(batch, slot_info, outputs)
         logits = plan.run()[: len(outputs)]

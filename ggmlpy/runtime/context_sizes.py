@@ -1,10 +1,10 @@
-"""How large a context is: the two numbers a user may give, held against each other.
+"""The sizes of a context, from two numbers that a user may give.
 
     n_ctx       tokens of all sequences together: what the KV cache holds
     n_ctx_seq   tokens that one sequence may have
 
-Numbers that are given are not rounded: those that contradict each other are refused. Where none is
-given, the size is what the model was trained with, as far as memory allows.
+Sizes are used as given; contradictory sizes raise ArgumentError. If none is given, the context is
+as large as in the model's training, or as memory allows.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from ggmlpy.memory.cell_table import KV_PAD
 from ggmlpy.memory.sequences import Sizes, memory_bytes
 from ggmlpy.models.memory import Memory
 
-_MOST = 1 << 62  # of which numpy's integers hold the next multiple of 256, too
-_SHORT = 256  # tokens of a sequence below which a default is not what was meant
+_MOST = 1 << 62  # its next multiple of 256 is still an integer of numpy
+_SHORT = 256  # tokens of a sequence; a smaller default is hardly what was meant
 
 
 class ContextWarning(UserWarning):
@@ -31,10 +31,10 @@ class ContextWarning(UserWarning):
 def choose_sizes(
     n_ctx: int, n_ctx_seq: int, n_seq_max: int, kv_unified: bool, n_ctx_train: int
 ) -> tuple[int, int]:
-    """`n_ctx` and `n_ctx_seq`, each 0 for whatever the other one makes it.
+    """`n_ctx` and `n_ctx_seq`. One that is given as 0 follows from the other.
 
-    Both 0: `n_ctx` is what the model was trained with. Raises ArgumentError for contradictory
-    sizes, and warns of a sequence that may outgrow what the model was trained with.
+    If both are 0, `n_ctx` is what the model was trained with. Raises ArgumentError for
+    contradictory sizes, and warns if a sequence may be longer than in the model's training.
     """
     check_least("n_ctx", n_ctx, 0)
     check_least("n_ctx_seq", n_ctx_seq, 0)
@@ -59,11 +59,11 @@ def choose_sizes(
 
 
 def reduce_to_memory(spec: Memory, sizes: Sizes, type_k: TensorType, type_v: TensorType) -> Sizes:
-    """Sizes that nobody asked for, so that the memory is at most half of what the machine has.
+    """Reduce default sizes so that the memory takes at most half of the machine's.
 
     The other half is for weights and results. Sizes that are too large become the largest multiple
-    of KV_PAD tokens a sequence that fits, KV_PAD at least; a warning says so. Raises Unsupported
-    for types of K and V that the model cannot have.
+    of KV_PAD tokens a sequence that fits, at least KV_PAD, with a warning. Raises Unsupported for
+    types of K and V that the model cannot have.
     """
 
     def of(n_ctx_seq: int) -> Sizes:
@@ -73,14 +73,14 @@ def reduce_to_memory(spec: Memory, sizes: Sizes, type_k: TensorType, type_v: Ten
     def taken(n_pads: int) -> int:
         return memory_bytes(spec, of(n_pads * KV_PAD), type_k, type_v)
 
-    has, wanted = physical_memory(), memory_bytes(spec, sizes, type_k, type_v)
+    has, needed = physical_memory(), memory_bytes(spec, sizes, type_k, type_v)
     n_pads = sizes.n_ctx_seq // KV_PAD
-    if wanted <= has // 2 or n_pads == 0:
+    if needed <= has // 2 or n_pads == 0:
         return sizes
     reduced = of(max(1, bisect_right(range(1, n_pads + 1), has // 2, key=taken)) * KV_PAD)
     _warn(
         f"n_ctx is {reduced.n_ctx}, not the {sizes.n_ctx} of the model's training: K and V of those"
-        f" take {wanted / 1e9:.1f} GB, more than half of this machine's {has / 1e9:.1f} GB; n_ctx"
+        f" take {needed / 1e9:.1f} GB, more than half of this machine's {has / 1e9:.1f} GB; n_ctx"
         " or n_ctx_seq asks for another size"
     )
     return reduced

@@ -1,4 +1,4 @@
-"""What was loaded and decided, as one table: sizes, caches, memory, backends."""
+"""A table of what was loaded and decided: sizes, caches, memory, backends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Row = tuple[str, str]
 
 
 def summary(file: GGUFFile, context: Context, n_batch: int, load_s: float) -> str:
-    """A line a row: its name, then what there is to say."""
+    """The table, one line a row: a name, then its description."""
     rows = [
         *_model_rows(file, context),
         *_context_rows(context),
@@ -89,19 +89,19 @@ def _cache(cache: KVCache) -> str:
 
 
 def _compute(context: Context) -> str:
-    """What graphs run in: as much as the largest ubatch takes."""
+    """The memory of graphs: as much as the largest ubatch takes."""
     taken = ", ".join(f"{name} {megabytes(n)}" for name, n in context.compute_bytes.items())
     return f"{taken}, for a full ubatch, all of it output"
 
 
 def _pass_rows(context: Context) -> list[Row]:
-    """Which passes are off, where some are."""
+    """The passes that are off, if any."""
     off = [name for name in PASSES if name not in context.plans.passes]
     return [("passes", f"without {', '.join(off)}")] if off else []
 
 
 def _backend_rows(context: Context) -> list[Row]:
-    """Those that layers lie on, and those that run what these cannot."""
+    """The backends of layers, and the fallbacks that run what those do not support."""
     rows: list[Row] = []
     counts = context.ops_by_backend()
     n_all = sum(ops.total() for ops in counts.values())
@@ -122,6 +122,6 @@ def _count(n: int, what: str) -> str:
 
 
 def megabytes(n_bytes: int) -> str:
-    """MB of a million bytes, with enough places for what is small."""
+    """Bytes in MB (10^6), small numbers with more digits."""
     mb = n_bytes / 1e6
     return f"{mb:.{1 if mb >= 10 else 2 if mb >= 0.1 else 4}f} MB"

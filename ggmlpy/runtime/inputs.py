@@ -1,6 +1,6 @@
 """The inputs of a model's graph: declared for a shape, filled for a ubatch, advanced step by step.
 
-All leaves lie in one buffer of the host, so that they go to a device in one copy.
+All leaves lie in one host buffer, so that one copy brings them to a device.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Shape:
 
     @classmethod
     def of(cls, ubatch: UBatch, n_outputs: int, memory: SequenceMemory) -> Shape:
-        """The shape of a ubatch whose tokens have their cells."""
+        """The shape of a ubatch whose slots have been applied."""
         return cls(
             ubatch.segments,
             max(1, n_outputs),
@@ -51,7 +51,7 @@ class Shape:
 
 
 class CacheInputs:
-    """What a graph is told of one KV cache: the rows that are written, the cells that are seen."""
+    """The inputs for one KV cache: the rows that tokens are written to, and the masks."""
 
     def __init__(self, cache: KVCache, view: KVView) -> None:
         self.cache = cache
@@ -62,7 +62,7 @@ class CacheInputs:
         self._own: list[tuple[NDArray[np.uint16], NDArray[np.int64]]] = []
 
     def fill(self, ubatch: UBatch, cells: Index, positions: Positions) -> None:
-        """Say where the ubatch's tokens are, and what each of them sees."""
+        """Set the rows of a ubatch's tokens, and the cells that each of them sees."""
         self._rows[:] = self.cache.cells.rows_at(ubatch.seqs, cells)
         first = 0
         for mask, members in zip(self._masks, ubatch.members, strict=True):
@@ -77,7 +77,7 @@ class CacheInputs:
             self.cache.fill_mask(mask[at], positions[at], runs.seqs)
 
     def begin_advancing(self, cells: Index) -> None:
-        """What was filled last becomes what `advance` starts from: tokens in these cells."""
+        """Prepare for `advance` after `fill`, for tokens in these cells."""
         self._own, first = [], 0
         for mask in self._masks:
             n, n_kv = mask.shape
@@ -86,7 +86,7 @@ class CacheInputs:
             first += n
 
     def advance(self, n_cells: int) -> None:
-        """Each token is `n_cells` further on, and sees its new cell beside those of before."""
+        """Move each token `n_cells` on. It sees its new cell, and the cells it saw before."""
         self._rows += n_cells
         for mask, own in self._own:
             own += n_cells
@@ -94,7 +94,7 @@ class CacheInputs:
 
 
 class StepInputs:
-    """The input leaves of one graph, as arrays that are filled before each run."""
+    """The input leaves of one graph, as arrays that are filled before each step."""
 
     def __init__(
         self,
@@ -115,13 +115,13 @@ class StepInputs:
 
     @property
     def positions(self) -> Positions:
-        """Of the tokens, [tokens]."""
+        """The positions of the tokens, [tokens]."""
         return self._positions
 
     def fill(self, batch: Batch, slot_info: SlotInfo, outputs: Sequence[int]) -> None:
-        """For a ubatch of the batch: its tokens, of which `outputs` are output."""
+        """Set all inputs for a ubatch of the batch. Tokens `outputs` of the ubatch are output."""
         ubatch, positions = slot_info.ubatch, slot_info.positions
-        self._tokens[:] = [batch.tokens[i] for i in ubatch.places]
+        self._tokens[:] = [batch.tokens[i] for i in ubatch.indices]
         self._positions[:] = positions
         self._out_ids[:] = outputs or 0
         for part, cells in zip(self.caches, slot_info.cells, strict=True):
@@ -129,7 +129,7 @@ class StepInputs:
         self.fill_recurrent(ubatch)
 
     def fill_recurrent(self, ubatch: UBatch) -> None:
-        """Which rows hold the states of the ubatch's sequences, and which will."""
+        """Set the rows of the states of the ubatch's sequences: those to read, those to write."""
         recurrent, view = self._memory.recurrent, self.leaves.recurrent
         if recurrent is not None and view is not None:
             read, written = recurrent.rows(ubatch.run_seqs.tolist())
@@ -137,7 +137,7 @@ class StepInputs:
             view.rows_out.array()[:] = written
 
     def advance(self, tokens: Sequence[int]) -> None:
-        """These tokens, each at the position after that of the token before."""
+        """Set new tokens, each at the position after that of the token it replaces."""
         self._tokens[:] = tokens
         self._positions += 1
 
@@ -160,12 +160,12 @@ def declare(
         flash_attn=flash_attn,
         recurrent=_recurrent_view(leaves, memory, shape),
     )
-    leaves.place(buffer_type)
+    leaves.allocate(buffer_type)
     return inputs
 
 
 class _Leaves:
-    """Input leaves, which get their places together."""
+    """Input leaves, which are allocated together."""
 
     def __init__(self) -> None:
         self._leaves: list[Tensor] = []
@@ -175,7 +175,8 @@ class _Leaves:
         self._leaves.append(leaf)
         return leaf
 
-    def place(self, memory: BufferType) -> None:
+    def allocate(self, memory: BufferType) -> None:
+        """Put all leaves into one buffer. Raises AllocationError."""
         sizes = [memory.tensor_bytes(leaf.spec) for leaf in self._leaves]
         buffer, offset = memory.allocate(sum(sizes)), 0
         for leaf, n_bytes in zip(self._leaves, sizes, strict=True):

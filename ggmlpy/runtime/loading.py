@@ -1,4 +1,4 @@
-"""Loading weights: each one once, to the device that its layer lies on."""
+"""Loading weights: each one once, onto the device of its layer."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ggmlpy.sched.placement import Placement
 def load_weights(model: Model, placement: Placement, graph: Graph) -> None:
     """Hand the weights of a model to the backends of their layers, in the order of the file.
 
-    `graph` is one of the model's: by it each weight is known by the ops that read it. Raises
-    FileError, AllocationError.
+    `graph` is a graph of the model; it tells which ops read each weight. Raises FileError,
+    AllocationError.
     """
     readers: dict[Tensor, set[str]] = {}
     for node in graph.nodes:

@@ -1,4 +1,4 @@
-"""A model's graphs ready to run, one for each shape of ubatch."""
+"""Plans: a model's graphs ready to run, one for each shape of ubatch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ggmlpy.sched.assignment import Pin
 from ggmlpy.sched.executable import ArenaPool, Executable, scheduled
 from ggmlpy.sched.passes import chosen
 
-MAX_PLANS = 64  # shapes kept ready; a plan's records are small, its arena is shared
+MAX_PLANS = 64  # a plan's records are small, its arena is shared
 
 
 class Plan:
@@ -32,13 +32,13 @@ class Plan:
         self.executable = executable
         self.inputs = inputs
         self._logits = logits
-        # Looked up once where the results of every run lie at one place that numpy can read.
+        # Looked up once if every run leaves its results at one address that numpy can read.
         self._view: NDArray[np.float32] | None = None
         if executable.on_host(logits):
             self._view = executable.array(logits)[0, 0]
 
     def run(self) -> NDArray[np.float32]:
-        """Run on what the inputs hold: logits [n_outputs, n_vocab], good until the next run."""
+        """Run with the inputs as they are: logits [n_outputs, n_vocab], valid until the next."""
         self.executable.run()
         if self._view is not None:
             return self._view
@@ -47,7 +47,7 @@ class Plan:
 
 
 class PlanCache:
-    """Builds a plan for a shape that it has not seen, and keeps the most recent ones."""
+    """Builds a plan for each new shape, and keeps the most recent ones."""
 
     def __init__(
         self,
@@ -82,11 +82,11 @@ class PlanCache:
         return plan
 
     def graph_of(self, shape: Shape) -> Graph:
-        """The graph of a shape. Nothing is planned."""
+        """The graph of a shape. Builds no plan."""
         return self._graph(shape)[0]
 
     def arena_bytes(self, graphs: Iterable[Graph]) -> dict[BufferType, int]:
-        """Bytes that plans for some of the model's graphs would run in. Nothing is planned."""
+        """Bytes of the arenas of plans for some of the model's graphs. Builds no plan."""
         most: dict[BufferType, int] = {}
         for graph in graphs:
             schedule = scheduled(graph, self._backends, self._pin, self.passes)
@@ -95,8 +95,10 @@ class PlanCache:
         return most
 
     def reserve(self, graphs: Sequence[Graph]) -> None:
-        """Take the memory that plans for the graphs would run in, and a sixteenth more if there are
-        several: ubatches between them pack less tightly. Raises AllocationError."""
+        """Allocate the arenas of plans for the graphs, and a sixteenth more if there are several.
+
+        Ubatches of shapes between them may need more than each of them. Raises AllocationError.
+        """
         for memory, n_bytes in self.arena_bytes(graphs).items():
             self.arenas.take(memory, n_bytes + (n_bytes // 16 if len(graphs) > 1 else 0))
 

@@ -1,9 +1,9 @@
-"""Steady decode: every sequence of the step before decodes one more token.
+"""Steady decode: every sequence of the previous step decodes one more token.
 
-Then only what is new changes in the inputs of the plan: the tokens, and for each its position, its
-cell, and what it sees. A cache without a window goes on in its next cells, so that a token's mask
-differs from the one before by one cell; with a window the mask is filled anew, since cells leave
-it. Recurrent states change rows. Any other batch takes the full path.
+Only tokens, positions, rows and masks change in the inputs of the plan. In a cache without a window
+a token gets the cell after that of the previous token, so its mask differs by one cell; with a
+window the mask is filled again, because cells leave it. Recurrent states change rows. Any other
+batch takes the full path.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Part(Protocol):
 
 @dataclass(slots=True)
 class _Behind:
-    """A cache whose tokens come behind all others."""
+    """A cache without a window: new tokens get the cells behind all others."""
 
     cells: KVCells
     inputs: CacheInputs
@@ -80,7 +80,7 @@ class _Behind:
 
 @dataclass(slots=True)
 class _Windowed:
-    """A cache with a window, whose cells are used again."""
+    """A cache with a window: new tokens may get cells that are used again."""
 
     cache: KVCache
     inputs: CacheInputs
@@ -101,7 +101,7 @@ class _Windowed:
         return self.n_left
 
     def prepare(self) -> None:
-        """Which cells and what they show is known once they are found, in `apply`."""
+        """Nothing: `apply` fills the inputs once it has found the cells."""
 
     def apply(self, ubatch: UBatch, positions: Positions, change: Transaction) -> None:
         slot = Slot.find(self.cache, ubatch)
@@ -112,10 +112,10 @@ class _Windowed:
 
 
 class SteadyStep:
-    """The steps after one of `batch`, each of the same sequences, on the same plan."""
+    """The steps after that of `batch`, each of the same sequences, on the same plan."""
 
     __slots__ = (
-        "_memory", "_n_left", "_n_vocab", "_order", "_parts", "_places", "_plan", "_positions",
+        "_indices", "_memory", "_n_left", "_n_vocab", "_order", "_parts", "_plan", "_positions",
         "_seq_ids", "_seqs", "_ubatch",
     )  # fmt: skip
 
@@ -131,8 +131,8 @@ class SteadyStep:
         self._seq_ids = list(batch.seq_ids)
         self._seqs = ubatch.run_seqs.tolist()
         self._positions = [position + 1 for position in batch.positions]
-        in_order = ubatch.places == list(range(len(batch)))
-        self._places = None if in_order else ubatch.places
+        in_order = ubatch.indices == list(range(len(batch)))
+        self._indices = None if in_order else ubatch.indices
         self._order = None if in_order else np.argsort(ubatch.index)
         n_new = int(ubatch.n_new[0])
         self._parts: list[_Part] = []
@@ -146,27 +146,27 @@ class SteadyStep:
     def after(
         cls, batch: Batch, plan: Plan, slot_info: SlotInfo, memory: SequenceMemory, n_vocab: int
     ) -> SteadyStep | None:
-        """What follows a batch that ran as one ubatch; None where that must take the full path."""
+        """The steps after a batch that was one ubatch; None if they must take the full path."""
         ubatch = slot_info.ubatch
-        goes_on = (
+        is_steady = (
             all(slot.appended is not None or slot.cache.cells.window for slot in slot_info.slots)
             and not ubatch.is_shared
             and len(ubatch.runs) == len(batch)
             and all(batch.outputs)
         )
-        return cls(batch, plan, slot_info, memory, n_vocab) if goes_on else None
+        return cls(batch, plan, slot_info, memory, n_vocab) if is_steady else None
 
     def run(self, batch: Batch) -> NDArray[np.float32] | None:
-        """The logits of the batch in its order, good until the next run; None, with nothing done,
-        for a batch that is not what follows.
+        """Run the next step. Returns logits in the order of the batch, valid until the next run.
 
-        Whatever ends it early leaves the memory as it was. Then it must not be run again.
+        None, with nothing done, if the batch is not the next step. Whatever ends the step early
+        leaves the memory unchanged; then `run` must not be called again.
         """
         if not self._is_next(batch):
             return None
-        inputs, places, recurrent = self._plan.inputs, self._places, self._memory.recurrent
+        inputs, indices, recurrent = self._plan.inputs, self._indices, self._memory.recurrent
         tokens = batch.tokens
-        inputs.advance(tokens if places is None else [tokens[place] for place in places])
+        inputs.advance(tokens if indices is None else [tokens[i] for i in indices])
         for part in self._parts:
             part.prepare()
         change = Transaction()

@@ -21,7 +21,7 @@ def ubatch_of(seq_of_token: list[int], unified: bool) -> UBatch:
 
 def test_streams_of_their_own_attend_side_by_side_where_they_are_neighbours() -> None:
     made = ubatch_of([3, 1, 2, 5, 3], unified=False)
-    assert made.places == [1, 2, 3, 0, 4]
+    assert made.indices == [1, 2, 3, 0, 4]
     assert made.segments == (SegmentShape(2, 1, 2), SegmentShape(1, 5, 1), SegmentShape(2, 3, 1))
     assert [[e.seqs.tolist() for e in equal] for equal in made.members] == [[[1, 2]], [[5]], [[3]]]
     assert made.lengths == ((3, 3), (2, 1))
