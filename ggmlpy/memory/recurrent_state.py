@@ -43,7 +43,7 @@ class RecurrentState:
         self._written: set[int] = set()  # sequences that the batch under way has advanced
 
     def begin(self) -> Index:
-        """Begin a batch or another change. Returns what `restore` takes."""
+        """Begin a batch, or one other change of each sequence. Returns what `restore` takes."""
         self._written = set()
         return self._rows
 
@@ -59,13 +59,15 @@ class RecurrentState:
         These are the state and the spare row; the same row twice for a sequence that the batch
         has advanced, whose spare row is the state before the batch.
         """
-        rows = self._rows.tolist()
+        rows, written = self._rows.tolist(), self._written
         read = [rows[seq] for seq in seqs]
-        return read, [rows[seq] if seq in self._written else rows[seq] ^ 1 for seq in seqs]
+        if not written:
+            return read, [row ^ 1 for row in read]
+        return read, [rows[seq] if seq in written else rows[seq] ^ 1 for seq in seqs]
 
-    def note_written(self, seqs: Sequence[int]) -> None:
+    def note_written(self, seqs: list[int]) -> None:
         """Take over what a graph has written to the rows of these sequences."""
-        self._switch([seq for seq in seqs if seq not in self._written])
+        self._switch([seq for seq in seqs if seq not in self._written] if self._written else seqs)
         self._written.update(seqs)
 
     # --- sequences ---
@@ -100,10 +102,10 @@ class RecurrentState:
             buffer.write_rows(rows, self._rows[[seq]] ^ 1, raw[None, :])
         self._switch([seq])
 
-    def _switch(self, seqs: Sequence[int]) -> None:
+    def _switch(self, seqs: list[int]) -> None:
         """Make the spare rows of some sequences their states."""
         rows = self._rows.copy()
-        rows[list(seqs)] ^= 1
+        rows[seqs] ^= 1
         self._rows = rows
 
 

@@ -69,8 +69,9 @@ class _Behind:
         return (most - int(self.at.cells.max()) - 1) // self.n_new
 
     def prepare(self) -> None:
-        for numbers in (self.at.ends, self.at.cells):
-            numbers += self.n_new
+        ends, cells = self.at.ends, self.at.cells
+        ends += self.n_new
+        cells += self.n_new
         self.inputs.advance(self.n_new)
 
     def apply(self, ubatch: UBatch, positions: Positions, change: Transaction) -> None:
