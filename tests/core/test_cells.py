@@ -1,4 +1,4 @@
-"""Small scenes of cells: shared ones, the newest one, rows taken in order, places taken back."""
+"""Cells in small memories: shared ones, the newest one, rows in order, slots that are undone."""
 
 from __future__ import annotations
 
@@ -159,10 +159,8 @@ def test_a_token_sees_its_own_cell_and_none_that_is_newer(
 @pytest.mark.parametrize("window", [None, 3])
 @pytest.mark.parametrize("n_placed", [0, 1, 2])
 @pytest.mark.parametrize("holes", [False, True])
-def test_places_are_taken_back(
-    unified: bool, window: int | None, n_placed: int, holes: bool
-) -> None:
-    """Of a batch that ends early, and of a search for room, whose ubatches build on each other."""
+def test_slots_are_undone(unified: bool, window: int | None, n_placed: int, holes: bool) -> None:
+    """Those of a batch that ends early, and of a search whose ubatches build on each other."""
     memory = make(unified, window)
     take_in(memory, (0, 4))
     take_in(memory, (1, 2))
@@ -178,11 +176,11 @@ def test_places_are_taken_back(
     memory.check_slots(batch, ubatches(memory, batch))
     assert everything(memory) == before
     for _ in range(3):
-        take_in(memory, (1, 3))  # into the cells that were taken back
+        take_in(memory, (1, 3))  # into the cells that were given back
     assert memory.caches[0].cells.of(0).tolist() == before[0][1][0]
 
 
-def test_a_search_for_room_that_goes_round_a_ring_leaves_it_as_it_was() -> None:
+def test_a_search_for_slots_that_uses_cells_twice_changes_nothing() -> None:
     memory = make(unified=False, window=3)
     take_in(memory, (0, 18))
     before = everything(memory)

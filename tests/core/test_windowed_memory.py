@@ -1,4 +1,4 @@
-"""What a memory with windows forgets, what it refuses because of that, and what failures leave."""
+"""What a memory with windows evicts, what it refuses because of that, and what failures leave."""
 
 from __future__ import annotations
 
