@@ -65,7 +65,7 @@ class Side:
         if error is None:
             real(self.context)
             operation(self.model)
-            self._adopt_forgotten()
+            self._adopt_evicted()
         else:
             self.fails(error, real)
 
@@ -94,7 +94,7 @@ class Side:
         assert fits != "no"
         self.model = after
         self._check_logits(batch, seen, logits)
-        self._adopt_forgotten()
+        self._adopt_evicted()
         return logits
 
     def cut_short(self, batch: Batch, at: int, when: str) -> None:
@@ -119,7 +119,7 @@ class Side:
             patch.setattr(Plan, "run", failing)
             with pytest.raises((_CutShort, CacheFull)):
                 self.context.decode_batch(batch)
-        self._forget()
+        self._evict()
 
     def fits(self, batch: Batch) -> Fits:
         return self.model.copy().decode(batch)[1]
@@ -137,16 +137,16 @@ class Side:
                 assert set(np.flatnonzero(got).tolist()) == names, f"token {token}: {part}"
                 np.testing.assert_allclose(got, want, rtol=0, atol=1e-5)
 
-    def _adopt_forgotten(self) -> None:
+    def _adopt_evicted(self) -> None:
         """Evict from the model what the memory has evicted.
 
         It may do so only for layers with a window whose stream is full.
         """
-        for cache, seq, n_forgotten in self._forget():
+        for cache, seq, n_evicted in self._evict():
             cells = cache.cells
-            assert not n_forgotten or cells.n_used(cells.stream_of(seq)) == cells.n_ctx
+            assert not n_evicted or cells.n_used(cells.stream_of(seq)) == cells.n_ctx
 
-    def _forget(self) -> list[tuple[KVCache, int, int]]:
+    def _evict(self) -> list[tuple[KVCache, int, int]]:
         """Evict from the model what the memory has evicted. Returns (cache, sequence, number)."""
         pairs = list(zip(self.memory.caches, self.model.layers, strict=True))
         return [
