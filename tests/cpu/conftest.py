@@ -16,7 +16,9 @@ from ggmlpy.backends.cpu.kernel import Entry
 from tests.cpu import simd_kernels
 
 ISAS = [isa.name for isa in available()]
-# avxvnni and amx add only integer products to the level below: other code is the same.
+# avxvnni and amx add only integer products to the level below: other code is the same. Those of
+# avxvnni are test_avxvnni.py's.
+PRODUCT_ISAS = [name for name in ISAS if name != "avxvnni"]
 VECTOR_ISAS = [name for name in ISAS if name not in ("avxvnni", "amx")]
 Call = Callable[..., None]
 

@@ -15,11 +15,11 @@ from ggmlpy.backends.step import Step
 from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.tensor import Flag, Tensor, from_bytes, from_numpy
 from ggmlpy.sched.executable import Executable
-from tests.cpu.conftest import ISAS, VECTOR_ISAS
+from tests.cpu.conftest import PRODUCT_ISAS, VECTOR_ISAS
 from tests.cpu.products import weight_bytes
 
 RNG = np.random.default_rng(0)
-EACH_ISA = pytest.mark.parametrize("isa", ISAS)
+EACH_ISA = pytest.mark.parametrize("isa", PRODUCT_ISAS)
 EACH_VECTOR_ISA = pytest.mark.parametrize("isa", VECTOR_ISAS)
 GLU: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "swiglu": ops.swiglu_split,

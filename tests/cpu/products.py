@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 import ggmlpy
@@ -19,7 +20,7 @@ from ggmlpy.graph.quants import Bytes, to_float
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.graph.types import TYPES, TensorType
 from tests.blocks import random_rows
-from tests.cpu.conftest import ISAS
+from tests.cpu.conftest import ISAS, PRODUCT_ISAS
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
@@ -30,6 +31,15 @@ QUANTIZED = (
     "iq4_nl", "iq4_xs", "mxfp4", "nvfp4", "tq1_0", "tq2_0",
 )  # fmt: skip
 WEIGHTS = (*FLOATS, *QUANTIZED)
+# A type of each kind of code: on "generic" what differs from the levels above is the vocabulary
+# (test_simd_*.py), not the code of a type.
+KINDS = (*FLOATS, "q8_0", "q4_0", "q5_1", "q2_K", "q4_K", "q6_K", "iq4_nl", "mxfp4", "tq1_0")
+
+
+def each_product(types: Iterable[str], isas: Sequence[str] = PRODUCT_ISAS) -> pytest.MarkDecorator:
+    """Decorator: a test of `isa` and `type`, for each of both that can fail by itself."""
+    pairs = [(a, b) for a in isas for b in types if a != "generic" or a == ISAS[0] or b in KINDS]
+    return pytest.mark.parametrize(("isa", "type"), pairs)
 
 
 @cache

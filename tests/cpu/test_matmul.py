@@ -17,7 +17,7 @@ from ggmlpy.graph.buffer import HostBuffer
 from ggmlpy.graph.quants import Bytes, from_float
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.graph.types import TYPES
-from tests.cpu.conftest import ISAS, jit_for
+from tests.cpu.conftest import ISAS, PRODUCT_ISAS, jit_for
 from tests.cpu.products import (
     FLOATS,
     QUANTIZED,
@@ -27,6 +27,7 @@ from tests.cpu.products import (
     block_size,
     check_product,
     dequantized,
+    each_product,
     random_x,
     run,
     same_bits,
@@ -43,7 +44,7 @@ def _compiled(request: pytest.FixtureRequest) -> None:
     """All kernels that the chosen tests need: one at a time takes several times as long."""
     items = [item for item in request.session.items if isinstance(item, pytest.Function)]
     params = [item.callspec.params for item in items if hasattr(item, "callspec")]
-    for isa in ISAS:
+    for isa in PRODUCT_ISAS:
         types = {p.get("type") for p in params if p.get("isa", ISAS[0]) == isa}
         jit_for(isa).load([kernel for type, kernel in KERNELS.items() if type in types])
 
@@ -58,8 +59,7 @@ def sizes(type: str) -> list[int]:
     return [1, 37, 48, 187] if type in FLOATS else [block_size(type), 3 * block_size(type)]
 
 
-@pytest.mark.parametrize("type", WEIGHTS)
-@pytest.mark.parametrize("isa", ISAS)
+@each_product(WEIGHTS)
 def test_values(isa: str, type: str) -> None:
     for k in sizes(type):
         x = random_x(max(COLUMNS), k)
@@ -79,8 +79,7 @@ def test_long_rows(type: str) -> None:
     check_product(run(product(raw, type, x)), dequantized(raw, type), x, type)
 
 
-@pytest.mark.parametrize("type", WEIGHTS)
-@pytest.mark.parametrize("isa", ISAS)
+@each_product(WEIGHTS)
 def test_columns_do_not_depend_on_each_other(isa: str, type: str) -> None:
     """Alone, in tiles of any width, and in several chunks: the same bits."""
     k = 187 if type in FLOATS else 512
@@ -100,8 +99,7 @@ def test_threads_do_not_matter(type: str) -> None:
         same_bits(run(node, n_threads=3), alone)
 
 
-@pytest.mark.parametrize("type", QUANTIZED)
-@pytest.mark.parametrize("isa", ISAS[1:])
+@each_product(QUANTIZED, PRODUCT_ISAS[1:])
 def test_integer_sums_are_the_same_on_every_instruction_set(isa: str, type: str) -> None:
     """They differ in the rounding of fma at most: not at all where both have it."""
     raw, x = weight_bytes(type, 33, 512), random_x(5, 512)
@@ -129,8 +127,7 @@ def test_broadcast_by_division(type: str, a2: int, a3: int, r2: int, r3: int) ->
             check_product(got[i3, i2], w[i3 // r3, i2 // r2], x[i3, i2], type)
 
 
-@pytest.mark.parametrize("type", WEIGHTS)
-@pytest.mark.parametrize("isa", ISAS)
+@each_product(WEIGHTS)
 def test_any_strides_of_x(isa: str, type: str) -> None:
     """A window, permuted, and transposed: the bits of a contiguous copy."""
     k, m = 256, 20
@@ -174,8 +171,7 @@ def test_weights_at_odd_addresses(type: str) -> None:
     same_bits(run(product(shifted, type, x)), run(product(raw, type, x)))
 
 
-@pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("type", FLOATS)
+@each_product(FLOATS)
 def test_floats_are_summed_in_16_lanes_and_a_tree(isa: str, type: str) -> None:
     """The bits of the order that formats/floats.py promises; a product is rounded with its sum
     where there is fma."""
@@ -197,8 +193,7 @@ def test_floats_are_summed_in_16_lanes_and_a_tree(isa: str, type: str) -> None:
 
 
 @linux
-@pytest.mark.parametrize("type", FLOATS)
-@pytest.mark.parametrize("isa", ISAS)
+@each_product(FLOATS)
 def test_stored_rows_are_read_to_their_end_and_not_beyond(isa: str, type: str) -> None:
     """Weights end where a page ends that may not be touched, as a mapped file may."""
     for k, m in ((64, 20), (37, 17), (187, 3), (16, 16), (1, 1)):
@@ -211,8 +206,7 @@ def test_stored_rows_are_read_to_their_end_and_not_beyond(isa: str, type: str) -
 
 
 @linux
-@pytest.mark.parametrize("type", FLOATS)
-@pytest.mark.parametrize("isa", ISAS)
+@each_product(FLOATS)
 def test_the_last_expert_and_gated_products_read_no_further(isa: str, type: str) -> None:
     n, m, k = 5, 17, 37
     raw, x = weight_bytes(type, 3 * m, k), random_x(n, 1, k)
@@ -254,8 +248,7 @@ def extreme_rows(type: str, k: int) -> Bytes:
     return blocks.reshape(len(fills), -1)
 
 
-@pytest.mark.parametrize("type", QUANTIZED)
-@pytest.mark.parametrize("isa", ISAS)
+@each_product(QUANTIZED)
 def test_extreme_codes_do_not_overflow(isa: str, type: str) -> None:
     k = 512
     raw = extreme_rows(type, k)
@@ -268,8 +261,7 @@ def test_extreme_codes_do_not_overflow(isa: str, type: str) -> None:
     )
 
 
-@pytest.mark.parametrize("type", QUANTIZED)
-@pytest.mark.parametrize("isa", ISAS)
+@each_product(QUANTIZED)
 def test_blocks_of_x_without_a_scale(isa: str, type: str) -> None:
     """Zeros, numbers too small to be scaled, and the largest and smallest that are."""
     k = 512
@@ -288,7 +280,7 @@ def test_blocks_of_x_without_a_scale(isa: str, type: str) -> None:
 
 @pytest.mark.parametrize("type", QUANTIZED)
 @pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", PRODUCT_ISAS)
 def test_a_row_of_x_with_inf_or_nan_is_nan(isa: str, bad: float, type: str) -> None:
     k = 256
     raw, x = weight_bytes(type, 20, k), random_x(12, k)
@@ -300,8 +292,7 @@ def test_a_row_of_x_with_inf_or_nan_is_nan(isa: str, bad: float, type: str) -> N
     same_bits(got[others], clean[others])
 
 
-@pytest.mark.parametrize("type", FLOATS)
-@pytest.mark.parametrize("isa", ISAS)
+@each_product(FLOATS)
 def test_inf_and_nan_in_float_products(isa: str, type: str) -> None:
     """As IEEE has it, in the elements that they reach and no other."""
     k = 37

@@ -14,13 +14,14 @@ from ggmlpy.errors import IndexOutOfRange
 from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.tensor import Flag, Tensor
 from ggmlpy.sched.executable import Executable
-from tests.cpu.conftest import ISAS
+from tests.cpu.conftest import ISAS, PRODUCT_ISAS
 from tests.cpu.products import (
     WEIGHTS,
     backend,
     block_size,
     check_product,
     dequantized,
+    each_product,
     random_x,
     run,
     same_bits,
@@ -59,8 +60,7 @@ def expected(raw: NDArray[np.uint8], type: str, x: NDArray[np.float32], isa: str
     )
 
 
-@pytest.mark.parametrize("type", [*WEIGHTS, *READ_BY_ROWS])
-@pytest.mark.parametrize("isa", ISAS)
+@each_product([*WEIGHTS, *READ_BY_ROWS])
 def test_rows_are_those_of_mul_mat(isa: str, type: str) -> None:
     k, n_used = 2 * block_size(type), 4
     weight, raw = experts(type, k)
@@ -112,7 +112,7 @@ def test_strided_x_and_ids(type: str) -> None:
 
 @pytest.mark.parametrize("type", ["f32", "q4_K", "iq3_s"])
 @pytest.mark.parametrize("bad", [EXPERTS, -1, 2**31 - 1, -(2**31)])
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", PRODUCT_ISAS)
 def test_an_id_out_of_range_is_an_error(isa: str, bad: int, type: str) -> None:
     weight, _ = experts(type, 256)
     ids = np.array([[1, 2], [bad, 0], [3, bad]], np.int32)
@@ -139,8 +139,7 @@ def test_rows_without_a_matrix_are_zeros(type: str) -> None:
         same_bits(got[1, 1:], every[[1, 2], 1])
 
 
-@pytest.mark.parametrize("type", ["f32", "q8_0", "iq4_nl"])
-@pytest.mark.parametrize("isa", ISAS)
+@each_product(["f32", "q8_0", "iq4_nl"])
 def test_matrices_that_change_and_lie_apart(isa: str, type: str) -> None:
     """A window of a state: every second matrix, without its first and last rows."""
     raw = weight_bytes(type, EXPERTS * M, 96)

@@ -12,7 +12,7 @@ from ggmlpy.graph.tensor import Flag, Tensor
 from ggmlpy.graph.types import TYPES
 from tests.blocks import random_rows
 from tests.cpu.conftest import ISAS
-from tests.cpu.products import nmse, random_x, run, same_bits
+from tests.cpu.products import each_product, nmse, random_x, run, same_bits
 
 TYPES_READ = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_K", "q6_K")
 
@@ -45,8 +45,7 @@ def check(a: Tensor, x: Tensor, isa: str = ISAS[0]) -> NDArray[np.float32]:
     return got
 
 
-@pytest.mark.parametrize("type", TYPES_READ)
-@pytest.mark.parametrize("isa", ISAS)
+@each_product(TYPES_READ)
 def test_values(isa: str, type: str) -> None:
     block = TYPES[type].block_size
     for k in (1, 15, 16, 31, 33, 64, 172, 1000) if block == 1 else (block, 3 * block):
@@ -54,8 +53,7 @@ def test_values(isa: str, type: str) -> None:
             check(state(type, (k, m, 1, 1)), ggmlpy.from_numpy(random_x(n, k)), isa)
 
 
-@pytest.mark.parametrize("type", ["f32", "f16", "q8_0"])
-@pytest.mark.parametrize("isa", ISAS)
+@each_product(["f32", "f16", "q8_0"])
 def test_cache_views(isa: str, type: str) -> None:
     """Keys of some cells of two streams, [d, n_kv, heads, streams], with grouped queries."""
     d, n_head_kv, n_cells, n_streams = 64, 3, 10, 2
@@ -81,8 +79,7 @@ def test_results_and_transposed_values() -> None:
     np.testing.assert_allclose(got, p @ v.numpy(), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("type", ["f32", "f16", "q4_0"])
-@pytest.mark.parametrize("isa", ISAS)
+@each_product(["f32", "f16", "q4_0"])
 def test_columns_do_not_depend_on_each_other(isa: str, type: str) -> None:
     k = 192 if type == "q4_0" else 172
     a, x = state(type, (k, 19, 1, 1)), random_x(33, k)

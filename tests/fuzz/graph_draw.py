@@ -19,6 +19,7 @@ from ggmlpy.graph.spec import Spec
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.graph.types import F32, type_of
 from tests.cases import BINARY, FLOATS, GLU, QUANTIZED, UNARY, WRITABLE
+from tests.fuzz.kernels import GATED_TYPES, GATED_UNITS
 
 Node = list[Any]
 
@@ -183,17 +184,22 @@ def _product(d: Drawing) -> None:
     ne = d.tensors[x].ne
     m = d.rng.choice(_ROWS)
 
+    form = d.rng.random()
+    is_gated = 0.25 <= form < 0.5
+
     def product() -> str:
         stack = (_divisor(d.rng, ne[2]), _divisor(d.rng, ne[3])) if d.rng.random() < 0.5 else ()
-        weight = d.leaf(d.type_for(ne[0]), (ne[0], m, *stack), "uniform", weight=True)
+        type = d.type_for(ne[0])
+        if is_gated and type not in GATED_TYPES:
+            type = "f16"
+        weight = d.leaf(type, (ne[0], m, *stack), "uniform", weight=True)
         return d.add("mul_mat", [weight, x])
 
     first = product()
-    form = d.rng.random()
     if form < 0.25:
         d.add("add", [first, d.leaf("f32", (m,))])
-    elif form < 0.5:
-        d.add(d.rng.choice(("swiglu_split", "geglu_split")), [first, product()])
+    elif is_gated:
+        d.add(f"{d.rng.choice(GATED_UNITS)}_split", [first, product()])
 
 
 def _experts(d: Drawing) -> None:

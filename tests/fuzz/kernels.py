@@ -12,15 +12,22 @@ from ggmlpy.backends.cpu.jit import shared_jit
 from ggmlpy.backends.cpu.kernel import Kernel, all_entries, candidates
 from ggmlpy.backends.cpu.threads import common_entries, thread_pool
 
-# Gated units of two products: a kernel for each unit and type of weights, of which `graph_draw.py`
-# draws two units, those that models have.
-_NOT_DRAWN = ("+reglu", "+geglu_erf", "+geglu_quick", "+swiglu_oai")
+# There is a kernel for each gated unit of two products and each type of weights: those that cases
+# have, by what `graph_draw.py` draws and by the models of the other kinds.
+GATED_UNITS = ("swiglu", "geglu")
+GATED_TYPES = ("f32", "f16", "q8_0", "q4_0", "q4_K")
+
+
+def _is_drawn(kernel: Kernel) -> bool:
+    products, _, unit = kernel.op.rpartition("+")
+    is_gated = products == "mul_mat+mul_mat"
+    return not is_gated or (unit in GATED_UNITS and kernel.types[0] in GATED_TYPES)
 
 
 def load_kernels() -> None:
     """Load the best kernel for each op and its types; compile what the cache lacks."""
     jit = shared_jit(CpuBackend(1).isa)
-    kernels = [e for e in all_entries() if isinstance(e, Kernel) and not e.op.endswith(_NOT_DRAWN)]
+    kernels = [entry for entry in all_entries() if isinstance(entry, Kernel) and _is_drawn(entry)]
     chosen = [candidates(kernel.op, kernel.types, jit.isa)[:1] for kernel in kernels]
     jit.load([*dict.fromkeys(kernel for best in chosen for kernel in best), *common_entries(jit)])
     thread_pool()  # has no threads before a plan on several runs
