@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 
 from tests import placement
+
+ROOT = Path(__file__).parent
+QUICK = ("core", "mock", "ops", "unit")  # folders whose tests compile little
+NOT_QUICK = ("test_gguf_damaged.py", "test_interrupts.py", "test_reference_results.py")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -23,3 +29,20 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """A process per core for the whole suite, and none besides this one for named tests."""
     is_whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
     return len(os.sched_getaffinity(0)) if is_whole and hasattr(os, "sched_getaffinity") else 0
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `-m quick` files without such tests need not be imported."""
+    if config.option.markexpr == "quick" and collection_path.suffix == ".py":
+        return not _is_quick(collection_path) or None
+    return None
+
+
+def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
+    for item in items:
+        if _is_quick(item.path):
+            item.add_marker(pytest.mark.quick)
+
+
+def _is_quick(path: Path) -> bool:
+    return path.parent.name in QUICK and path.parent.parent == ROOT and path.name not in NOT_QUICK
