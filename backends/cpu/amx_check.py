@@ -25,7 +25,7 @@ import llvmlite
 
 from ggmlpy.backends.cpu import host_cpu
 from ggmlpy.backends.cpu.cache import Cache
-from ggmlpy.backends.cpu.compiling import search_path
+from ggmlpy.backends.cpu.processes import search_path
 
 _ARCH_PRCTL = 158  # the system call, on x86-64
 _ARCH_REQ_XCOMP_PERM = 0x1023

@@ -20,18 +20,17 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from ggmlpy.backends.cpu.cache import Cache
 from ggmlpy.backends.cpu.cores import default_n_threads
 from ggmlpy.backends.cpu.isa import ISA
 from ggmlpy.backends.cpu.kernel import Entry
+from ggmlpy.backends.cpu.processes import python, search_path
 from ggmlpy.common.limits import memory_hint, starting_threads
 from ggmlpy.errors import BackendError, KernelError
 
 Progress = Callable[[int, int, str], None]  # done, total, name of the one just done
 
-_ROOT = str(Path(__file__).parents[3])  # where `import ggmlpy` finds this package
 _JOBS_PER_WORKER = 3  # a worker takes about as long to start as two kernels to compile
 
 
@@ -92,7 +91,7 @@ def worker(isa: ISA) -> Iterator[Callable[[Job], bytes]]:
     with tempfile.TemporaryFile() as log:
         try:
             process = subprocess.Popen(
-                [*_python(), "-m", "ggmlpy.backends.cpu.compile_worker"],
+                [*python(), "-m", "ggmlpy.backends.cpu.compile_worker"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -128,21 +127,6 @@ def worker(isa: ISA) -> Iterator[Callable[[Job], bytes]]:
         finally:
             process.kill()
             process.communicate()
-
-
-def _python() -> list[str]:
-    """A Python like this one: -O takes assertions out of what is compiled."""
-    return [sys.executable, "-P", *["-O"] * sys.flags.optimize]
-
-
-def search_path() -> list[str]:
-    """Where another process finds what this one has imported.
-
-    In an interactive session "" stands for the folder that it is in. That may be where this package
-    comes from, while another copy is installed; and it may have been left since.
-    """
-    path = [entry or os.curdir for entry in sys.path]
-    return path if _ROOT in path else [*path, _ROOT]
 
 
 def _ask(process: subprocess.Popen[str], line: str, *, answered: bool = True) -> str:

@@ -99,7 +99,7 @@ def _runs(isa: ISA) -> bool:
         return False
     if "amx" not in isa.has:
         return True
-    from ggmlpy.backends.cpu import amx_check  # which imports this module
+    from ggmlpy.backends.cpu import amx_check  # which imports llvmlite
 
     return amx_check.usable()
 

@@ -155,7 +155,8 @@ def _built(
 def _cut(graph: Graph, layers: str | None) -> Graph:
     if layers is None:
         return graph
-    from ggmlpy.graph.layers import layer_range, layers_of
+    from ggmlpy.graph.layer_range import layer_range
+    from ggmlpy.graph.layers import layers_of
 
     n_layers = 1 + max((n for n in layers_of(graph).values() if n is not None), default=-1)
     start, stop = _parsed_range(layers, n_layers)

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from ggmlpy.common.arguments import checked
-from ggmlpy.errors import ArgumentError
-from ggmlpy.graph.tensor import Flag, Tensor, tensors_of
+from ggmlpy.graph.html import to_html
+from ggmlpy.graph.nodes import NO_HOMES, Homes, Nodes
+from ggmlpy.graph.tensor import Flag, Tensor
 
 MAX_NAME_WIDTH = 36  # columns of a dump; longer names are not aligned
-MAX_CYCLE_NAMES = 8  # of a cycle in an error
-
-Homes = Mapping[Tensor, str]  # the backend that runs a node, the memory that a leaf lies in
-NO_HOMES: Homes = MappingProxyType({})
 
 
-class Graph:
+class Graph(Nodes):
     """The tensors reachable from `outputs`: `leafs` hold data, `nodes` are in running order.
 
     The order is ggml's: depth first, sources before the node, left to right, and outputs in the
@@ -27,42 +22,6 @@ class Graph:
     and `to_html()` dump it; with `homes` also the backends of nodes and the memory of leafs.
     Raises ArgumentError for an argument that is not a tensor, and for a cycle of sources.
     """
-
-    def __init__(self, *outputs: Tensor | Sequence[Tensor]) -> None:
-        self.outputs = tensors_of("Graph", outputs)
-        self.leafs: list[Tensor] = []
-        self.nodes: list[Tensor] = []
-        self._index: dict[Tensor, int] = {}
-        for tensor in _post_order(self.outputs):
-            kept = self.leafs if tensor.is_leaf else self.nodes
-            self._index[tensor] = len(kept)
-            kept.append(tensor)
-
-    def __len__(self) -> int:
-        return len(self.nodes)
-
-    def __iter__(self) -> Iterator[Tensor]:
-        return iter(self.nodes)
-
-    def __contains__(self, tensor: Tensor) -> bool:
-        return tensor in self._index
-
-    def name_of(self, tensor: Tensor) -> str:
-        """The tensor's name, or ggml's `node_7`, `leaf_3` where it has none."""
-        kind = "leaf" if tensor.is_leaf else "node"
-        return tensor.name or f"{kind}_{self._index[tensor]}"
-
-    def reference(self, tensor: Tensor) -> str:
-        """`node 7 Qcur-0`: its line in the dump, and its name if it has one."""
-        kind = "leaf" if tensor.is_leaf else "node"
-        return f"{kind} {self._index[tensor]} {tensor.name}".rstrip()
-
-    def find(self, name: str) -> Tensor:
-        """The tensor called `name` (the first, if several are). Raises KeyError."""
-        for tensor in (*self.leafs, *self.nodes):
-            if self.name_of(tensor) == name:
-                return tensor
-        raise KeyError(f"no tensor {name!r} among {len(self.leafs)} leafs and {len(self)} nodes")
 
     def __repr__(self) -> str:
         ends = ", ".join(self.name_of(t) for t in self.outputs[:3])
@@ -128,8 +87,6 @@ class Graph:
     @checked
     def to_html(self, title: str = "graph", homes: Homes = NO_HOMES) -> str:
         """An interactive, self-contained page of HTML; `title` is its heading."""
-        from ggmlpy.graph.html import to_html
-
         return to_html(self, title, homes)
 
     def _json(self, tensor: Tensor, homes: Homes) -> dict[str, Any]:
@@ -153,37 +110,6 @@ class Graph:
 
     def _json_ref(self, tensor: Tensor) -> tuple[str, int]:
         return ("leaf" if tensor.is_leaf else "node", self._index[tensor])
-
-
-def _post_order(outputs: tuple[Tensor, ...]) -> list[Tensor]:
-    """Depth first without recursion: a model's graph is deeper than Python's stack."""
-    order: list[Tensor] = []
-    finished: dict[Tensor, bool] = {}  # False while its sources are visited
-    for output in outputs:
-        stack = [(output, 0)]
-        while stack:
-            tensor, i = stack.pop()
-            if i == 0:
-                if tensor in finished:
-                    if not finished[tensor]:
-                        raise _cycle([above for above, _ in stack], tensor)
-                    continue
-                finished[tensor] = False
-            if i < len(tensor.src):
-                stack += [(tensor, i + 1), (tensor.src[i], 0)]
-            else:
-                finished[tensor] = True
-                order.append(tensor)
-    return order
-
-
-def _cycle(path: list[Tensor], tensor: Tensor) -> ArgumentError:
-    cycle = path[path.index(tensor) :]
-    names = [t.name or (t.op.name if t.op is not None else "a leaf") for t in cycle]
-    if len(names) > MAX_CYCLE_NAMES:
-        names[MAX_CYCLE_NAMES // 2 : -MAX_CYCLE_NAMES // 2] = ["…"]
-    shown = " from ".join([*names, names[0]])
-    return ArgumentError(f"Graph: {shown}: a node must not be computed from its own result")
 
 
 def _on(homes: Homes, tensor: Tensor) -> str:

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-from ggmlpy.graph.graph import NO_HOMES, Graph, Homes
 from ggmlpy.graph.layers import layers_of
+from ggmlpy.graph.nodes import NO_HOMES, Homes, Nodes
 from ggmlpy.graph.tensor import Flag, Tensor
 
 _FAMILIES = {
@@ -33,7 +33,7 @@ class _Section:
     nodes: list[Tensor] = field(default_factory=list)
 
 
-def to_html(graph: Graph, title: str = "graph", homes: Homes = NO_HOMES) -> str:
+def to_html(graph: Nodes, title: str = "graph", homes: Homes = NO_HOMES) -> str:
     """The page for `graph`; `title` is its heading, `homes` has backends and memory to show."""
     page = _Page(graph, homes)
     sections = _sections(graph)
@@ -48,7 +48,7 @@ def to_html(graph: Graph, title: str = "graph", homes: Homes = NO_HOMES) -> str:
     )
 
 
-def _sections(graph: Graph) -> list[_Section]:
+def _sections(graph: Nodes) -> list[_Section]:
     """Input, every layer in the order of its first node, output; empty ones left out."""
     layers = layers_of(graph)
     before, after = _Section("input"), _Section("output")
@@ -73,7 +73,7 @@ def _sections(graph: Graph) -> list[_Section]:
 class _Page:
     """Writes rows, with the number and the readers of every tensor."""
 
-    def __init__(self, graph: Graph, homes: Homes) -> None:
+    def __init__(self, graph: Nodes, homes: Homes) -> None:
         self._graph = graph
         self._homes = homes
         self._number = {t: i for ts in (graph.leafs, graph.nodes) for i, t in enumerate(ts)}
@@ -144,7 +144,7 @@ class _Page:
         return " ".join(self._link(r, str(self._number[r])) for r in self._readers[tensor])
 
 
-def _summary(graph: Graph) -> str:
+def _summary(graph: Nodes) -> str:
     computed = sum(1 for n in graph.nodes if n.op is not None and n.op.computes)
     weights = sum(t.spec.n_bytes for t in graph.leafs if Flag.WEIGHT in t.flags)
     state = sum(t.spec.n_bytes for t in graph.leafs if Flag.STATE in t.flags)
@@ -157,7 +157,7 @@ def _summary(graph: Graph) -> str:
     return " · ".join(facts)
 
 
-def _op_buttons(graph: Graph) -> str:
+def _op_buttons(graph: Nodes) -> str:
     """A button for each op that computes, the most frequent first."""
     counts = Counter(n.op.name for n in graph.nodes if n.op is not None and n.op.computes)
     return "\n".join(

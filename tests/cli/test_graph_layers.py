@@ -8,7 +8,8 @@ import pytest
 from ggmlpy import Graph, Tensor, compute, from_numpy, ops, scope
 from ggmlpy.graph.arrays import element_view
 from ggmlpy.graph.buffer import HostBuffer, Place, aligned_bytes
-from ggmlpy.graph.layers import layer_range, layers_of
+from ggmlpy.graph.layer_range import layer_range
+from ggmlpy.graph.layers import layers_of
 
 
 def three_layers() -> Graph:

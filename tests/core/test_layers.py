@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -30,8 +31,9 @@ def module_of(path: Path) -> str:
     return parts[1] if parts[0] == "ggmlpy" else parts[0]
 
 
-def imported(path: Path) -> set[str]:
-    """First names below ggmlpy that a file imports at run time, anywhere in it."""
+def imports(path: Path) -> set[str]:
+    """What a file imports of ggmlpy at run time, anywhere in it: "graph.graph", "graph.graph.Graph"
+    where a name may be a module or what a module has."""
     found = set()
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for_types = {
@@ -43,14 +45,18 @@ def imported(path: Path) -> set[str]:
     for node in ast.walk(tree):
         if node in for_types:
             continue
-        if isinstance(node, ast.ImportFrom) and node.module == "ggmlpy":
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ggmlpy."):
-            found.add((node.module or "").split(".")[1])
+        if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("ggmlpy."):
+            module = f"{node.module}.".removeprefix("ggmlpy.")
+            found |= {module + alias.name for alias in node.names}
         elif isinstance(node, ast.Import):
-            names = [alias.name.split(".") for alias in node.names]
-            found |= {name[1] for name in names if name[0] == "ggmlpy" and len(name) > 1}
+            names = [alias.name for alias in node.names]
+            found |= {n.removeprefix("ggmlpy.") for n in names if n.startswith("ggmlpy.")}
     return found
+
+
+def imported(path: Path) -> set[str]:
+    """First names below ggmlpy that a file imports."""
+    return {name.split(".")[0] for name in imports(path)}
 
 
 def test_every_module_is_in_a_room() -> None:
@@ -66,6 +72,21 @@ def test_imports_point_one_way(path: Path) -> None:
     assert not upwards, f"{own} imports {upwards} from above"
     if own in ("backends", "models"):  # of one layer, yet neither knows the other
         assert not known & ({"backends", "models"} - {own})
+
+
+def test_no_circle_of_imports() -> None:
+    """Within rooms too, and counting imports inside functions."""
+    modules = {}
+    for path in SOURCES:
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        name = ".".join(parts[1:] if parts[0] == "ggmlpy" else parts).removesuffix("__init__")
+        modules[name.removesuffix(".")] = path
+    graph = {}
+    for module, path in modules.items():
+        found = {n if n in modules else n.rpartition(".")[0] for n in imports(path)}
+        graph[module] = found & modules.keys() - {module}
+    assert graph["graph.html"] == {"graph.layers", "graph.nodes", "graph.tensor"}  # it is seen
+    list(TopologicalSorter(graph).static_order())  # raises CycleError, which names the circle
 
 
 def test_no_second_copy_of_a_module() -> None:
