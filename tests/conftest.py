@@ -38,8 +38,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None
 
 
-def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: Iterable[pytest.Item]) -> None:
     for item in items:
+        if config.getoption("--placement") and item.get_closest_marker("placed"):
+            item.add_marker(pytest.mark.skip(reason="it says itself where things lie"))
         if _is_quick(item.path):
             item.add_marker(pytest.mark.quick)
 

@@ -172,6 +172,7 @@ def test_one_sequence_writes_after_the_other(
     assert result.n_kv == watched.n_used[-1] == 10
 
 
+@pytest.mark.placed
 def test_what_ran_is_told(file: GGUFFile) -> None:
     """The tiny model is little work: one thread, unless more were asked for."""
     for n_threads, used in ((None, 1), (2, 2)):

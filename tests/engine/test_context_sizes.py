@@ -216,6 +216,7 @@ def table(llm: Llama) -> dict[str, str]:
     return {row[1].strip(): row[2] for row in rows if row}
 
 
+@pytest.mark.placed
 def test_the_table_tells_what_was_decided(path: Path) -> None:
     options: dict[str, Any] = {"n_ctx": 120, "n_ctx_seq": 60, "n_seq_max": 3, "kv_unified": True}
     with Llama(path, backend="cpu", n_threads=2, n_ubatch=16, **options) as llm:
@@ -262,6 +263,7 @@ def test_every_kind_of_memory_has_its_row(tmp_path: Path, kind: str) -> None:
         )  # 2 x 2 rows x 2 x 2 taps x 64 x 4
 
 
+@pytest.mark.placed
 @pytest.mark.filterwarnings("ignore:the 128 tokens that the model was trained with leave")
 def test_compute_memory_is_what_runs_take(path: Path) -> None:
     """Said before any prompt has run; a full ubatch at full depth takes that much, or a sixteenth
@@ -322,6 +324,7 @@ def test_no_batch_takes_more_memory(tmp_path: Path, name: str) -> None:
         assert context.compute_bytes == taken, (n_seq_max, unified, flash_attn, n_ubatch)
 
 
+@pytest.mark.placed
 def test_nodes_that_the_backend_cannot_run_are_named(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -277,6 +277,7 @@ def test_paths_that_do_not_work(tmp_path: Path) -> None:
         Llama(tmp_path)
 
 
+@pytest.mark.placed
 def test_describe_names_what_was_decided(stories: Llama) -> None:
     text = stories.describe()
     assert "llama, 5 layers" in text
@@ -336,6 +337,7 @@ def changed_vocabulary(n_tokens: int) -> dict[str, object]:
     return {key.replace(".", "__"): value for key, value in byte_vocabulary(n_tokens).items()}
 
 
+@pytest.mark.placed
 def test_helpers_that_llama_cpp_python_has(tiny: Llama) -> None:
     assert (tiny.n_ctx(), tiny.n_vocab(), tiny.n_embd()) == (128, 288, 64)
     assert (tiny.token_bos(), tiny.token_eos(), tiny.token_eot()) == (1, 2, None)

@@ -194,6 +194,7 @@ def test_truncating_and_going_on_is_the_same_as_never_having_gone_there(tmp_path
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.placed
 def test_peak_memory_is_far_below_the_sum_of_all_values(tmp_path: Path) -> None:
     run = context(write_model(tmp_path / "tiny.gguf", Tiny(n_layer=6)), "null")
     run.decode(TOKENS)
@@ -258,6 +259,7 @@ def test_files_that_contradict_themselves(
 # --- part of a graph here, part there -----------------------------------------------------------
 
 
+@pytest.mark.placed
 @pytest.mark.parametrize("pattern", ["alternate", "attention on reference", "layer 1 on reference"])
 @pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "unfused"])
 def test_a_graph_split_between_backends_gives_the_same_logits(

@@ -97,12 +97,15 @@ def tiny(folder: Path, name: str) -> Model:
 
 @pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "unfused"])
 @pytest.mark.parametrize("name", MODELS)
-def test_logits_have_the_same_bits(tmp_path: Path, name: str, flash_attn: bool) -> None:
+def test_logits_have_the_same_bits(
+    tmp_path: Path, name: str, flash_attn: bool, request: pytest.FixtureRequest
+) -> None:
     model = tiny(tmp_path, name)
     want, unfused = logits(model, "none", flash_attn)
     got, fused = logits(model, "all", flash_attn)
     np.testing.assert_array_equal(got.view(np.int32), want.view(np.int32))
-    assert all(few < many for few, many in zip(fused, unfused, strict=True))
+    if not request.config.getoption("--placement"):  # half of a model may have nothing to fuse
+        assert all(few < many for few, many in zip(fused, unfused, strict=True))
 
 
 @pytest.mark.parametrize("name", ["llama q8_0", "gemma3"])
@@ -150,6 +153,7 @@ def test_passes_that_are_off_are_told(tmp_path: Path) -> None:
         assert rows.get("passes") == row
 
 
+@pytest.mark.placed
 @pytest.mark.parametrize(
     ("name", "unfused", "fused"),
     [
@@ -171,6 +175,7 @@ def test_records_of_a_step(tmp_path: Path, name: str, unfused: int, fused: int) 
         assert _records_of_a_prompt(model, n_tokens) == fused
 
 
+@pytest.mark.placed
 def test_records_of_a_step_of_a_real_model() -> None:
     model = load_model(GGUFFile.open(shared_path("stories260K.gguf")))
     assert _records_of_a_step(model, "none") == 101
