@@ -113,8 +113,16 @@ class Backend(ABC):
 
     # --- the queue ---
 
+    def can_copy(self, source: BufferType, target: BufferType) -> bool:
+        """Whether `copy` copies between memory of these types, one of which this backend uses.
+
+        By default between its own memory and the host's. Between two devices of which neither can,
+        the bytes go through the host.
+        """
+        return all(type.is_host or self.supports_buffer_type(type) for type in (source, target))
+
     def copy(self, target: Place, source: Place, n_bytes: int) -> None:
-        """Queue a copy to or from memory of this backend.
+        """Queue a copy to or from memory of this backend, where `can_copy` says that it can.
 
         Until it is complete, a source on the host must not change, and a target on the host must
         not be read.

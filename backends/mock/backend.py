@@ -14,7 +14,7 @@ from ggmlpy.backends.mock.queue import MockEvent, Queue
 from ggmlpy.backends.reference import ReferenceBackend
 from ggmlpy.backends.step import Step
 from ggmlpy.errors import BackendError, GgmlpyError
-from ggmlpy.graph.buffer import HostBuffer, Place
+from ggmlpy.graph.buffer import BufferType, HostBuffer, Place
 from ggmlpy.graph.tensor import Tensor
 
 _OFFLOAD_ROWS = 32  # least rows of a product whose weight is copied to the device
@@ -24,7 +24,7 @@ class MockBackend(Backend):
     """Runs the nodes that `inner` supports, in memory that numpy cannot see.
 
     name         distinguishes several mock devices, as in "mock:1"
-    seed         of the random delays
+    seed         of the random delays; with an even one the device can copy to and from others
     inner        a backend of the host, which computes; None: the reference
     only         names of the supported ops; None: all that `inner` supports
     op_offload   copy weights of large products from the host, for the product alone
@@ -50,6 +50,7 @@ class MockBackend(Backend):
         self._only = None if only is None else frozenset(only)
         self._inner = ReferenceBackend() if inner is None else inner
         self._op_offload = op_offload
+        self._has_peers = seed % 2 == 0
 
     def supports(self, node: Tensor) -> bool:
         named = node.op is not None and (self._only is None or node.op.name in self._only)
@@ -95,7 +96,14 @@ class MockBackend(Backend):
         except GgmlpyError as error:  # raised by the next synchronize
             self.failure = self.failure or error
 
+    def can_copy(self, source: BufferType, target: BufferType) -> bool:
+        if self._has_peers and all(isinstance(type, MockMemory) for type in (source, target)):
+            return True
+        return super().can_copy(source, target)
+
     def copy(self, target: Place, source: Place, n_bytes: int) -> None:
+        if not self.can_copy(source.buffer.type, target.buffer.type):
+            raise BackendError(f"{self.name} cannot copy from {source.buffer} to {target.buffer}")
         copy = _Copy(self.queue, target, source, n_bytes)
         self.submit(
             copy.run, [("a copy", source, n_bytes, False), ("a copy", target, n_bytes, True)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ggmlpy.backends.base import Event
 from ggmlpy.backends.mock.hazards import Clock, merge
@@ -23,7 +23,7 @@ def host_clock() -> Clock:
 @dataclass(slots=True)
 class _Work:
     run: Callable[[], None]
-    after: list[MockEvent] = field(default_factory=list)  # events that it waits for
+    after: MockEvent | None = None  # which it waits for
 
 
 class MockEvent(Event):
@@ -49,7 +49,6 @@ class Queue:
         self._work: deque[_Work] = deque()
         self._n_submitted = self._n_done = 0
         self._clock: Clock = {name: 0}
-        self._after: list[MockEvent] = []  # events that the next piece of work waits for
 
     def begin(self) -> Clock:
         """The clock of a piece of work that the host submits now."""
@@ -59,9 +58,7 @@ class Queue:
 
     def submit(self, run: Callable[[], None]) -> None:
         """Queue work whose clock `begin` returned, and run a random number of queued pieces."""
-        self._work.append(_Work(run, self._after))
-        self._after = []
-        self._n_submitted += 1
+        self._append(_Work(run))
         for _ in range(self._rng.randrange(len(self._work) + 1)):
             self._run_next()
 
@@ -70,9 +67,12 @@ class Queue:
         return MockEvent(self, self._n_submitted, dict(self._clock))
 
     def wait(self, event: MockEvent) -> None:
-        """Let work that is submitted from now on wait for an event of any queue."""
+        """Let work that is submitted from now on wait for an event of any queue.
+
+        The wait is work itself: who waits for the queue waits for the event too.
+        """
         merge(self._clock, event.clock)
-        self._after.append(event)
+        self._append(_Work(lambda: None, event))
 
     def synchronize(self) -> None:
         """Block the host until all work has run."""
@@ -83,11 +83,15 @@ class Queue:
         while self._n_done < n_submitted:
             self._run_next()
 
+    def _append(self, work: _Work) -> None:
+        self._work.append(work)
+        self._n_submitted += 1
+
     def _run_next(self) -> None:
         if not self._work:  # run meanwhile by another queue, which this one's work waited for
             return
         work = self._work.popleft()
-        for event in work.after:
-            event.queue.run_up_to(event.n_submitted)
+        if work.after is not None:
+            work.after.queue.run_up_to(work.after.n_submitted)
         self._n_done += 1
         work.run()

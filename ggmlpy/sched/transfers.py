@@ -2,7 +2,8 @@
 
 host -> device      queued on the device; the host must not change the bytes until it is complete
 device -> host      queued on the device; the host waits for it
-device -> device    queued on the source, behind the target's earlier work and before its next
+device -> device    queued on the source or else the target, whichever can copy between the two,
+                    behind the other's earlier work and before its next; through the host if neither
 """
 
 from __future__ import annotations
@@ -25,20 +26,33 @@ class Pool(Protocol):
 
 
 def transfer(
-    pool: Pool, target: Backend, to: Place, source: Backend | None, at: Place, n_bytes: int
+    pool: Pool, target: Backend | None, to: Place, source: Backend | None, at: Place, n_bytes: int
 ) -> None:
-    """Copy bytes from `at`, memory of `source` (None: of the host), to `to`, memory of `target`."""
-    if source is None or not source.is_async:
-        target.copy(to, at, n_bytes)
-        if target.is_async:
-            pool.reading.append(target.record())
-    elif not target.is_async:
-        source.copy(to, at, n_bytes)
-        source.record().wait()
+    """Copy bytes from `at`, memory of `source`, to `to`, memory of `target`.
+
+    A backend is None where none in use owns the memory. Bytes that neither backend can copy go
+    through memory of the host, which waits.
+    """
+    types = at.buffer.type, to.buffer.type
+    by, other = source, target
+    if by is None or not by.can_copy(*types):
+        by, other = other, by
+    if by is None or not by.can_copy(*types):
+        for backend in (by, other):
+            if backend is not None:
+                backend.record().wait()
+        to.buffer.write(to.offset, at.buffer.read(at.offset, n_bytes))
+        return
+    if other is not None and other.is_async:
+        by.wait(other.record())
+        by.copy(to, at, n_bytes)
+        other.wait(by.record())
+        return
+    by.copy(to, at, n_bytes)
+    if by.is_async and at.buffer.type.is_host:
+        pool.reading.append(by.record())
     else:
-        source.wait(target.record())
-        source.copy(to, at, n_bytes)
-        target.wait(source.record())
+        by.record().wait()
 
 
 class Uploads:

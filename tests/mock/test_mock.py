@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
 from ggmlpy import ops
-from ggmlpy.backends.base import Backend, Weight
+from ggmlpy.backends.base import Backend, Places, Plan, Weight
 from ggmlpy.backends.mock.backend import MockBackend
 from ggmlpy.backends.mock.hazards import HazardError
 from ggmlpy.backends.reference import ReferenceBackend
 from ggmlpy.backends.step import Step
 from ggmlpy.errors import AllocationError, BackendError, GgmlpyError, IndexOutOfRange
-from ggmlpy.graph.buffer import HOST, HostBuffer, Place, Rows
+from ggmlpy.graph.buffer import (
+    HOST,
+    Buffer,
+    BufferType,
+    Bytes,
+    HostBuffer,
+    Place,
+    Rows,
+    aligned_bytes,
+)
 from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.tensor import Flag, Tensor, from_bytes, from_numpy, zeros
+from ggmlpy.sched.assignment import Pin
 from ggmlpy.sched.executable import ArenaPool, Executable
 from ggmlpy.sched.transfers import transfer
 
@@ -60,6 +71,74 @@ def test_a_graph_over_two_devices_and_the_host(seed: int) -> None:
         alone = Executable(Graph(y), [_Anywhere()])
         alone.run()
         np.testing.assert_array_equal(got, alone.read(y))
+
+
+class _Apart(ReferenceBackend):
+    """A device of another kind: without a queue, and its buffers have `read` and `write` only."""
+
+    name = "apart"
+
+    def __init__(self) -> None:
+        self.buffer_type = _ApartMemory("apart", "apart", is_host=False)
+
+    def plan(self, steps: Sequence[Step], places: Places) -> Plan:
+        revealed = {}
+        for tensor, at in places.items():
+            assert isinstance(at.buffer, _ApartBuffer)
+            revealed[tensor] = Place(at.buffer.kept, at.offset)
+        return super().plan(steps, revealed)
+
+
+class _ApartMemory(BufferType):
+    def _allocate(self, n_bytes: int) -> Buffer:
+        return _ApartBuffer(self, n_bytes)
+
+
+class _ApartBuffer(Buffer):
+    def __init__(self, type: BufferType, n_bytes: int) -> None:
+        super().__init__(type, n_bytes, 1 << 60)
+        self.kept = HostBuffer(aligned_bytes(n_bytes))
+
+    def read(self, offset: int, n_bytes: int) -> Bytes:
+        return self.kept.read(offset, n_bytes).copy()
+
+    def write(self, offset: int, data: Bytes) -> None:
+        self.kept.write(offset, data)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_devices_of_two_kinds_exchange_values_through_the_host(seed: int) -> None:
+    mock, apart = MockBackend(seed=seed), _Apart()
+    y, inputs = across(mock, apart)
+    executable = Executable(Graph(y), [mock, apart, ReferenceBackend()])
+    ran_on = [split.backend.name for split in executable.schedule.splits]
+    assert ran_on == ["mock", "apart", "reference", "mock"]
+    back = Executable(Graph(ops.neg(ops.sqr(inputs[0]))), [apart, mock], _by_op(neg="mock"))
+    alone = Executable(Graph(y), [_Anywhere()])
+    for _ in range(3):
+        for leaf in inputs:
+            leaf.array()[:] = values(leaf.spec.n_elements)
+        for ran in (executable, alone, back):
+            ran.run()
+        np.testing.assert_array_equal(executable.read(y), alone.read(y))
+        want = -(inputs[0].numpy() ** 2)
+        np.testing.assert_array_equal(back.read(back.graph.outputs[0])[0, 0], want)
+
+
+@pytest.mark.parametrize("seed", (0, 1))
+def test_two_devices_copy_directly_only_if_one_of_them_can(seed: int) -> None:
+    one, two = MockBackend("mock:0", seed=seed), MockBackend("mock:1", seed=seed)
+    at, to = Place(one.buffer_type.allocate(64)), Place(two.buffer_type.allocate(64))
+    at.buffer.write(0, np.arange(64, dtype=np.uint8))
+    if seed:
+        with pytest.raises(BackendError, match=r"mock:0 cannot copy from .* to .*mock:1"):
+            one.copy(to, at, 64)
+    transfer(ArenaPool(), two, to, one, at, 64)
+    assert to.buffer.read(0, 64).tolist() == list(range(64))
+
+
+def _by_op(**backend: str) -> Pin:
+    return lambda node: None if node.op is None else backend.get(node.op.name)
 
 
 class _Anywhere(ReferenceBackend):
