@@ -17,7 +17,7 @@ from ggmlpy.backends.step import Step
 from ggmlpy.graph.buffer import BufferType
 from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.sched.scheduler import Split, kept_roots
+from ggmlpy.sched.scheduler import Split, kept_roots, lies_in_place
 
 Key = tuple[Tensor, BufferType]  # a root, and the memory whose arena holds this copy of it
 
@@ -117,7 +117,8 @@ def _blocks(graph: Graph, splits: Sequence[Split]) -> dict[Key, _Block]:
     for split in splits:
         memory = split.backend.buffer_type
         for copy in split.copies:
-            if (copy.root, memory) not in blocks:
+            in_place = lies_in_place(copy.root, split.backend)
+            if not in_place and (copy.root, memory) not in blocks:
                 begin((copy.root, memory), i_step)
         for step in split.steps:
             unused = {root for root in _operand_roots(step) if last_use[root, memory] == i_step}
@@ -140,8 +141,9 @@ def _operand_roots(step: Step) -> set[Tensor]:
 
 
 def _last_uses(graph: Graph, splits: Sequence[Split]) -> dict[Key, int]:
-    """The last step that accesses each root in each memory; for outputs the number of steps."""
-    kept = kept_roots(graph)
+    """The last step that accesses each root in each memory; the number of steps for those that the
+    end of the run reads."""
+    kept = kept_roots(graph) | _copied_back(splits)
     last: dict[Key, int] = {}
     i_step = 0
     n_steps = sum(len(s.steps) for s in splits)
@@ -154,6 +156,16 @@ def _last_uses(graph: Graph, splits: Sequence[Split]) -> dict[Key, int]:
                 last[tensor.root, split.backend.buffer_type] = i_step
             i_step += 1
     return {key: n_steps if key[0] in kept else at for key, at in last.items()}
+
+
+def _copied_back(splits: Sequence[Split]) -> set[Tensor]:
+    """Leaves that are written to in an arena, of which the end of a run needs the copy."""
+    return {
+        node.root
+        for split in splits
+        for node in split.nodes
+        if node.root.is_leaf and not lies_in_place(node.root, split.backend)
+    }
 
 
 def _overwritable(step: Step, result: str, memory: BufferType) -> list[Tensor]:

@@ -1,7 +1,8 @@
 """Assignment of nodes to backends, by ggml's rules in ggml's order.
 
-    1  pinned      the caller's pin; the memory of the state that it writes or reads; the memory of
-                   its weights (the weight of a large product may be copied to a faster device)
+    1  pinned      the caller's pin; the memory of the leaf that it writes, or of the state that it
+                   reads; the memory of its weights (the weight of a large product may be copied to
+                   a faster device)
     2  neighbours  the nodes after those of a backend, then the nodes before them, as far as it
                    supports them; first for devices with memory of their own, then for all
     3  the rest    the backend that reads most of the sources in place, of several the first; a
@@ -65,10 +66,14 @@ def _pinned(
 
 
 def _home(node: Tensor, backends: Sequence[Backend]) -> Backend | None:
-    """The backend in whose memory a node's state or weight lies; None for a node without any."""
+    """The backend in whose memory lies the leaf that a node writes, or its state or weight.
+
+    None for a node without any.
+    """
     for tensor in (node, *node.src):
         at = tensor.root.place
-        if Flag.STATE in tensor.root.flags and at is not None and tensor.root.is_leaf:
+        decides = tensor is node or Flag.STATE in tensor.root.flags
+        if decides and at is not None and tensor.root.is_leaf:
             return _owner(at.buffer.type, backends)
     for source in node.src:
         at = source.root.place

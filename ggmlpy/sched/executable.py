@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -110,7 +111,11 @@ class Executable:
         self._inputs = Uploads(self.schedule.uploads, self._owners, self._pool)
         self._places: dict[str, dict[Tensor, Place]] = {}  # by backend
         self._plans: list[Plan] = []
-        self._parts = [*self._inputs.steps, *map(self._ready, self.schedule.splits)]
+        self._parts = [
+            *self._inputs.steps,
+            *map(self._ready, self.schedule.splits),
+            *itertools.starmap(self._return, self.schedule.returns.items()),
+        ]
         self.n_threads = max((plan.n_threads for plan in self._plans), default=1)
         self._queues = [b for b in self._owners.values() if b.is_async]
 
@@ -155,7 +160,7 @@ class Executable:
         """The place of a tensor after a run: on the host, if there is a valid copy."""
         root = tensor.root
         holders = self.schedule.holders.get(root)
-        if root.is_leaf and root not in self.schedule.moved:
+        if root.is_leaf:
             assert root.place is not None, f"{tensor} has no data"
             return Place(root.place.buffer, root.place.offset + tensor.view_offs)
         assert holders, f"{tensor} was not computed by this graph"
@@ -197,8 +202,21 @@ class Executable:
     def _owns_queues(self) -> bool:
         return any(backend.is_async for backend in self._owners.values())
 
+    def _return(self, leaf: Tensor, memory: BufferType) -> Callable[[], None]:
+        """Copies a leaf back to its own place."""
+        to, at = leaf.place, self._copy_of(leaf, memory)
+        assert to is not None
+        source, target = self._owners[memory], self._owners.get(to.buffer.type)
+        copy = partial(transfer, self._pool, target, to, source, at, leaf.spec.n_bytes)
+
+        def submit() -> None:
+            self._pool.wait()
+            copy()
+
+        return submit
+
     def _transfer(self, copy: Copy, target: Backend) -> Callable[[], None]:
-        to, at = self._copy_of(copy.root, target.buffer_type), copy.root.place
+        to, at = self._place(copy.root, target), copy.root.place
         if copy.source is not None:
             at = self._copy_of(copy.root, copy.source)
         assert at is not None, f"{copy.root} has no data"
@@ -214,7 +232,7 @@ class Executable:
 
     def _new_place(self, tensor: Tensor, backend: Backend) -> Place:
         root = tensor.root
-        if lies_in_place(root, backend) and root not in self.schedule.moved:
+        if lies_in_place(root, backend):
             assert root.place is not None
             return Place(root.place.buffer, root.place.offset + tensor.view_offs)
         return self._copy_of(tensor, backend.buffer_type)

@@ -5,7 +5,8 @@
 Copies are made of *roots*, the tensors that own memory; a view lies where its root does. A root may
 have valid copies in the memory of several devices. A write leaves only the writer's copy valid. A
 backend that reads a root and cannot use any valid copy gets one at the start of its split. Backends
-of one buffer type share its arena, and nothing is copied between them.
+of one buffer type share its arena, and nothing is copied between them. A leaf whose copy a device
+wrote to is copied back to its place: before a split that uses it there, and at the end of the run.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from ggmlpy.graph.tensor import Flag, Tensor
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Copy a root to the memory of the split's backend.
+    """Copy a root to the memory of the split's backend, or a leaf back to its place.
 
     `source` is the type of the arena that holds a valid copy. None: the leaf's own place; a weight
     is copied for these nodes, and takes up memory only while they run.
@@ -55,7 +56,7 @@ class Schedule:
     splits: list[Split]
     holders: dict[Tensor, list[BufferType]]
     uploads: dict[Tensor, list[BufferType]]  # leaves that are copied when a run starts
-    moved: set[Tensor]  # leaves that are not valid at their own place after a run
+    returns: dict[Tensor, BufferType]  # leaves to copy back at the end of a run, and from where
 
 
 def cut(graph: Graph, assigned: Mapping[Tensor, Backend]) -> Schedule:
@@ -76,7 +77,7 @@ def cut(graph: Graph, assigned: Mapping[Tensor, Backend]) -> Schedule:
             copies.bring(root, split)
         split.steps.append(Step.of(node))
         copies.note_write(node.root, backend)
-    return Schedule(splits, copies.holders, copies.uploads, copies.moved)
+    return Schedule(splits, copies.holders, copies.uploads, copies.returns)
 
 
 def homes(graph: Graph, schedule: Schedule) -> dict[Tensor, str]:
@@ -121,20 +122,24 @@ class _Copies:
     def __init__(self) -> None:
         self.holders: dict[Tensor, list[BufferType]] = {}  # beside a leaf's own place
         self.uploads: dict[Tensor, list[BufferType]] = {}
-        self.moved: set[Tensor] = set()  # leaves that are no longer valid at their own place
-        self._changed: set[Tensor] = set()  # leaves that were written to in place
+        self.returns: dict[Tensor, BufferType] = {}  # leaves that are not valid at their own place
+        self._changed: set[Tensor] = set()  # leaves whose own place was written to
 
     def bring(self, root: Tensor, split: Split) -> None:
         """Make the root valid in memory that the split's backend can use, by a copy if needed."""
         memory = split.backend.buffer_type
-        if lies_in_place(root, split.backend) and root not in self.moved:
+        if lies_in_place(root, split.backend):
+            source = self.returns.pop(root, None)
+            if source is not None:
+                split.copies.append(Copy(root, source))
+                self._changed.add(root)
             return
         if Flag.STATE in root.flags:
             raise KernelError(f"{root} is state, in memory that {split.backend.name} does not read")
         holders = self.holders.setdefault(root, [])
         if memory in holders:
             return
-        if not root.is_leaf or root in self.moved:
+        if not root.is_leaf or root in self.returns:
             split.copies.append(Copy(root, holders[0]))
         elif Flag.WEIGHT in root.flags or root in self._changed:
             split.copies.append(Copy(root, None))
@@ -144,12 +149,12 @@ class _Copies:
 
     def note_write(self, root: Tensor, backend: Backend) -> None:
         """Record that a node of the backend writes to the root."""
-        if lies_in_place(root, backend) and root not in self.moved:
+        if lies_in_place(root, backend):
             self._changed.add(root)
             self.holders.pop(root, None)
             return
         if root.is_leaf:
-            self.moved.add(root)
+            self.returns[root] = backend.buffer_type
         self.holders[root] = [backend.buffer_type]
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ggmlpy import ops
 from ggmlpy.backends.base import Backend, Places, Plan, Weight
+from ggmlpy.backends.mock.backend import MockBackend
 from ggmlpy.backends.reference import ReferenceBackend
 from ggmlpy.backends.step import Step
 from ggmlpy.errors import KernelError
@@ -208,6 +209,50 @@ def test_a_write_makes_older_copies_stale() -> None:
     assert executable.read(first_read).item() == 32
     assert executable.read(second_read).item() == 24 + 72
     np.testing.assert_array_equal(executable.read(written)[0, 0, :, 0], [1, 9, 1, 1])
+
+
+@pytest.mark.parametrize("fallback", [True, False])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_leaf_that_a_device_wrote_to_has_its_new_values_after_each_run(
+    seed: int, fallback: bool
+) -> None:
+    """t += w t + 1, where the weight lies on a device and t is an array of the host."""
+    device = MockBackend(seed=seed)
+    w = from_bytes(np.eye(4, 32, dtype=np.float32).tobytes(), "f32", (32, 4))
+    device.load_weights([Weight(w, frozenset({"mul_mat"}))])
+    array, want = np.zeros((1, 32), np.float32), np.zeros((1, 32), np.float32)
+    t = from_numpy(array)
+    part = ops.view_2d(t, 4, 1, t.nb[1], 0)
+    y = ops.cpy(ops.scale_bias(ops.add(ops.mul_mat(w, t), part), 1.0, 1.0), part)
+    backends: list[Backend] = [device, *([ReferenceBackend()] if fallback else [])]
+    executable = Executable(Graph(y), backends)
+    homes = [s.backend.name for s in executable.schedule.splits]
+    assert homes == (["mock", "reference"] if fallback else ["mock"])
+    for _ in range(3):
+        executable.run()
+        want[:, :4] = 2 * want[:, :4] + 1
+        np.testing.assert_array_equal(executable.read(y)[0, 0], want[:, :4])
+        np.testing.assert_array_equal(array, want)
+
+
+def test_a_leaf_is_copied_back_to_its_place_before_a_split_that_reads_it_there() -> None:
+    array = np.zeros((1, 8), np.float32)
+    t = from_numpy(array)
+    before = ops.neg(t)  # in place, on the host
+    written = ops.cpy(ops.scale_bias(before, -1.0, 1.0), t)
+    between = ops.sum(written)  # in place again
+    again = ops.cpy(ops.sqr(ops.scale_bias(written, 1.0, 2.0)), t)
+    pin = by_op(neg="reference", sum="reference", cpy="mock", scale_bias="mock", sqr="mock")
+    device = MockBackend(seed=3)
+    executable = Executable(Graph(before, between, again), [device, ReferenceBackend()], pin)
+    value = 0.0
+    for _ in range(3):
+        executable.run()
+        np.testing.assert_array_equal(executable.read(before), np.full((1, 1, 1, 8), -value))
+        value += 1
+        assert executable.read(between).item() == 8 * value
+        value = (value + 2) ** 2
+        assert (array == value).all()
 
 
 def test_state_that_a_backend_cannot_read_is_refused() -> None:
