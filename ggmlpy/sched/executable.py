@@ -20,7 +20,7 @@ from ggmlpy.sched.allocator import Allocation, allocate
 from ggmlpy.sched.assignment import Pin, assign
 from ggmlpy.sched.passes import run_passes
 from ggmlpy.sched.scheduler import Copy, Schedule, Split, cut, lies_in_place
-from ggmlpy.sched.transfers import Uploads, transfer
+from ggmlpy.sched.transfers import Part, Uploads, in_order, transfer
 from ggmlpy.sched.writes import check_writes
 
 
@@ -111,13 +111,15 @@ class Executable:
         self._inputs = Uploads(self.schedule.uploads, self._owners, self._pool)
         self._places: dict[str, dict[Tensor, Place]] = {}  # by backend
         self._plans: list[Plan] = []
-        self._parts = [
-            *self._inputs.steps,
-            *map(self._ready, self.schedule.splits),
-            *itertools.starmap(self._return, self.schedule.returns.items()),
-        ]
+        self._queues = [b for b in backends if b.is_async]
+        self._parts = in_order(
+            [
+                *self._inputs.steps,
+                *((split.backend, self._ready(split)) for split in self.schedule.splits),
+                *itertools.starmap(self._return, self.schedule.returns.items()),
+            ]
+        )
         self.n_threads = max((plan.n_threads for plan in self._plans), default=1)
-        self._queues = [b for b in self._owners.values() if b.is_async]
 
     def run(self) -> None:
         """Run every split in order. Raises IndexOutOfRange for a bad index in an input."""
@@ -186,7 +188,7 @@ class Executable:
         plan = split.backend.plan(split.steps, places)
         self._plans.append(plan)
         transfers = [self._transfer(copy, split.backend) for copy in split.copies]
-        if not transfers and not self._owns_queues():
+        if not transfers and not self._queues:
             return plan.submit
         on_host, pool = split.backend.buffer_type.is_host, self._pool
 
@@ -199,10 +201,7 @@ class Executable:
 
         return submit
 
-    def _owns_queues(self) -> bool:
-        return any(backend.is_async for backend in self._owners.values())
-
-    def _return(self, leaf: Tensor, memory: BufferType) -> Callable[[], None]:
+    def _return(self, leaf: Tensor, memory: BufferType) -> Part:
         """Copies a leaf back to its own place."""
         to, at = leaf.place, self._copy_of(leaf, memory)
         assert to is not None
@@ -213,7 +212,7 @@ class Executable:
             self._pool.wait()
             copy()
 
-        return submit
+        return source, submit
 
     def _transfer(self, copy: Copy, target: Backend) -> Callable[[], None]:
         to, at = self._place(copy.root, target), copy.root.place

@@ -8,13 +8,15 @@ device -> device    queued on the source or else the target, whichever can copy 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
 from ggmlpy.backends.base import Backend, Event
 from ggmlpy.graph.buffer import Buffer, BufferType, Place
 from ggmlpy.graph.tensor import Tensor
+
+Part = tuple[Backend, Callable[[], None]]  # of a run: a backend, and what submits work to it
 
 
 class Pool(Protocol):
@@ -55,6 +57,25 @@ def transfer(
         by.record().wait()
 
 
+def in_order(parts: Sequence[Part]) -> list[Callable[[], None]]:
+    """The functions of parts, with waits between those of different backends.
+
+    Backends may share memory without any copy. So each part waits for the one before it, and the
+    first for the last of the run before, if that may still be queued.
+    """
+    ordered: list[Callable[[], None]] = []
+    for i, (backend, submit) in enumerate(parts):
+        before = parts[i - 1][0]
+        if before.is_async and before is not backend:
+            ordered.append(partial(_wait_for, backend, before))
+        ordered.append(submit)
+    return ordered
+
+
+def _wait_for(backend: Backend, before: Backend) -> None:
+    backend.wait(before.record())
+
+
 class Uploads:
     """Leaves on the host that a graph reads on devices, copied there when a run starts.
 
@@ -68,7 +89,7 @@ class Uploads:
         owners: Mapping[BufferType, Backend],
         pool: Pool,
     ) -> None:
-        self.steps: list[Callable[[], None]] = []
+        self.steps: list[Part] = []
         self._places: dict[tuple[Tensor, BufferType], Place] = {}
         groups: dict[tuple[Buffer, BufferType], list[Tensor]] = {}
         for leaf, memories in uploads.items():
@@ -94,8 +115,9 @@ class Uploads:
         for leaf, offset in places:
             self._places[leaf, memory] = Place(copied, offset - begin)
         to, at = Place(copied), Place(buffer, begin)
-        source = owners.get(buffer.type)
-        self.steps.append(partial(transfer, pool, owners[memory], to, source, at, end - begin))
+        target, source = owners[memory], owners.get(buffer.type)
+        step = partial(transfer, pool, target, to, source, at, end - begin)
+        self.steps.append((target, step))
 
     def place(self, leaf: Tensor, memory: BufferType) -> Place | None:
         """The place of a leaf's copy; None for a tensor that is not uploaded."""
