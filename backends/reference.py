@@ -62,6 +62,7 @@ class _ReferencePlan(Plan):
         self._failure: GgmlpyError | None = None
 
     def submit(self) -> None:
+        self._failure = None
         try:
             for step in self._steps:
                 interior = {node: aligned_bytes(node.spec.n_bytes) for node in step.interior}

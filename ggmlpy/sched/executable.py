@@ -122,9 +122,16 @@ class Executable:
         self.n_threads = max((plan.n_threads for plan in self._plans), default=1)
 
     def run(self) -> None:
-        """Run every split in order. Raises IndexOutOfRange for a bad index in an input."""
-        self.submit()
-        self.synchronize()
+        """Run every split in order. Raises IndexOutOfRange for a bad index in an input.
+
+        After an error or an interrupt nothing of the run is queued any more: inputs may be changed.
+        """
+        try:
+            self.submit()
+            self.synchronize()
+        except BaseException:
+            self._wait()
+            raise
 
     def submit(self) -> None:
         """Start a run. Its results can be read after `synchronize`."""
@@ -132,11 +139,26 @@ class Executable:
             part()
 
     def synchronize(self) -> None:
-        """Wait until submitted runs are complete. Raises their error, which names the node."""
+        """Wait until submitted runs are complete. Raises their first error."""
+        failure = self._wait() if self._queues else None
+        for plan in self._plans:  # all of them: an error that is left would be a later run's
+            try:
+                plan.check()
+            except Exception as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _wait(self) -> Exception | None:
+        """Wait for all queues, also after an error of one. Returns the first error."""
+        failure: Exception | None = None
         for backend in self._queues:
-            backend.synchronize()
-        for plan in self._plans:
-            plan.check()
+            try:
+                backend.synchronize()
+            except Exception as error:
+                failure = failure or error
+        self._pool.wait()  # at once: drops events that have passed
+        return failure
 
     def read(self, tensor: Tensor) -> NDArray[Any]:
         """The values `[ne3, ne2, ne1, ne0]` after a run, as a copy; quantised types as f32."""

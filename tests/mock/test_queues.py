@@ -9,12 +9,14 @@ import pytest
 
 from ggmlpy import ops
 from ggmlpy.backends.base import Backend, Event, Places, Plan
+from ggmlpy.backends.mock.backend import MockBackend
 from ggmlpy.backends.reference import ReferenceBackend
 from ggmlpy.backends.step import Step
+from ggmlpy.errors import IndexOutOfRange
 from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.tensor import Flag, from_numpy, zeros
 from ggmlpy.sched.assignment import Pin
-from ggmlpy.sched.executable import Executable
+from ggmlpy.sched.executable import ArenaPool, Executable
 
 
 def by_op(**backend: str) -> Pin:
@@ -90,3 +92,81 @@ def test_a_run_waits_for_the_run_before_it_in_another_queue() -> None:
         executable.submit()
     executable.synchronize()
     assert state.numpy().tolist() == [3, 3, 3, 3]
+
+
+# --- errors and interrupts ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["submit", "synchronize"])
+def test_inputs_may_be_changed_after_an_interrupt(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed in range(8):
+        one, two = MockBackend("mock:0", seed=seed), MockBackend("mock:1", seed=seed)
+        x = from_numpy(np.ones(64, np.float32))
+        y = ops.add(ops.neg(x), ops.sqr(ops.abs(x)))
+        pin = by_op(neg="mock:0", abs="mock:1", add="mock:0")
+        executable = Executable(Graph(y), [one, two], pin)
+        interrupted = one if where == "synchronize" else two
+        with monkeypatch.context() as patched:
+            patched.setattr(interrupted, where, _interrupt_once(interrupted, where, patched))
+            with pytest.raises(KeyboardInterrupt):
+                executable.run()
+        assert not one.queue._work
+        assert not two.queue._work
+        x.array()[:] = 2
+        executable.run()  # raises HazardError if an upload is still to read the old values
+        assert (executable.read(y) == 2).all()
+
+
+def _interrupt_once(
+    backend: MockBackend, name: str, patched: pytest.MonkeyPatch
+) -> Callable[..., None]:
+    original = getattr(backend, name)
+
+    def interrupt(*arguments: object) -> None:
+        patched.setattr(backend, name, original)
+        raise KeyboardInterrupt
+
+    return interrupt
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_run_that_fails_leaves_no_error_and_no_work_for_the_next(seed: int) -> None:
+    """Two queues and a plan without a queue fail in one run: the first is raised, once."""
+    one, two = MockBackend("mock:0", seed=seed), MockBackend("mock:1", seed=seed)
+    ids = from_numpy(np.array([1, 7], np.int32))
+    x = from_numpy(np.arange(32, dtype=np.float32).reshape(4, 8))
+    names = ("mock:0", "mock:1", "reference")
+    picked = [ops.get_rows(x, ids).named(f"of {name}") for name in names]
+    where = dict(zip(picked, names, strict=True))
+    backends = [one, two, ReferenceBackend()]
+    executable = Executable(Graph(*picked), backends, where.get)
+    with pytest.raises(IndexOutOfRange, match=r"of mock:0.*7"):
+        executable.run()
+    assert not one.queue._work and not two.queue._work
+    ids.array()[:] = 0, 3
+    executable.run()
+    for rows in picked:
+        np.testing.assert_array_equal(executable.read(rows)[0, 0], x.numpy()[[0, 3]])
+
+
+def test_a_plan_forgets_the_error_of_a_run_that_nobody_checked() -> None:
+    ids = from_numpy(np.array([9], np.int32))
+    rows = ops.get_rows(from_numpy(np.ones((4, 8), np.float32)), ids)
+    executable = Executable(Graph(rows), [ReferenceBackend()])
+    executable.submit()
+    ids.array()[:] = 0
+    executable.run()
+
+
+def test_nothing_of_a_run_is_kept_after_it() -> None:
+    arenas = ArenaPool()
+    executable = Executable(
+        Graph(ops.sqr(from_numpy(np.ones(8, np.float32)))), [MockBackend()], arenas=arenas
+    )
+    for _ in range(3):
+        executable.submit()
+        assert arenas.reading
+        executable.synchronize()
+        assert not arenas.reading
