@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from ggmlpy.backends.base import Backend
-from ggmlpy.errors import KernelError
+from ggmlpy.errors import ArgumentError, KernelError
 from ggmlpy.graph.buffer import BufferType
 from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.tensor import Flag, Tensor
@@ -27,7 +27,11 @@ Assignment = dict[Tensor, Backend]
 
 
 def assign(graph: Graph, backends: Sequence[Backend], pin: Pin | None = None) -> Assignment:
-    """A backend for every computing node. Raises KernelError if none supports a node."""
+    """A backend for every computing node.
+
+    Raises KernelError if none supports a node, ArgumentError for two backends of one name.
+    """
+    check_names(backends)
     nodes = [node for node in graph.nodes if node.op is not None and node.op.computes]
     assigned: Assignment = {}
     pinned = _pinned(graph, nodes, backends, pin)
@@ -45,6 +49,16 @@ def assign(graph: Graph, backends: Sequence[Backend], pin: Pin | None = None) ->
         elif node not in pinned:
             assigned[node] = _upgraded(node, assigned[node], backends)
     return {node: assigned[node] for node in nodes}
+
+
+def check_names(backends: Sequence[Backend]) -> None:
+    """Raise ArgumentError if two backends have one name: pins and tables name a backend."""
+    by_name: dict[str, Backend] = {}
+    for backend in backends:
+        if by_name.setdefault(backend.name, backend) is not backend:
+            raise ArgumentError(
+                f"two backends are named {backend.name!r}: each must have a name of its own"
+            )
 
 
 def _pinned(

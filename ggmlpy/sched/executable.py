@@ -109,7 +109,7 @@ class Executable:
         }
         self._owners = {b.buffer_type: b for b in reversed(backends)}
         self._inputs = Uploads(self.schedule.uploads, self._owners, self._pool)
-        self._places: dict[str, dict[Tensor, Place]] = {}  # by backend
+        self._places: dict[Backend, dict[Tensor, Place]] = {}
         self._plans: list[Plan] = []
         self._queues = [b for b in backends if b.is_async]
         self._parts = in_order(
@@ -245,7 +245,7 @@ class Executable:
         return partial(transfer, self._pool, target, to, source, at, copy.root.spec.n_bytes)
 
     def _place(self, tensor: Tensor, backend: Backend) -> Place:
-        known = self._places.setdefault(backend.name, {})
+        known = self._places.setdefault(backend, {})
         place = known.get(tensor)
         if place is None:
             place = known[tensor] = self._new_place(tensor, backend)

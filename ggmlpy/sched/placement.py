@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from ggmlpy.backends.base import Backend
 from ggmlpy.errors import ArgumentError
 from ggmlpy.graph.buffer import BufferType
+from ggmlpy.sched.assignment import check_names
 
 ALL = -1
 _BLOCK = re.compile(r"blk\.(\d+)\.")
 
 
 class PlacementWarning(UserWarning):
-    """`n_gpu_layers` asks for layers on a device, and there is none."""
+    """`n_gpu_layers` asks for layers on a device or on the host, and no backend is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +49,12 @@ class Placement:
         """`n_gpu_layers` -1 is all layers. `override_tensors` are pairs of a regular expression,
         searched for in names of tensors, and the name of a backend or its buffer type.
 
-        Issues a PlacementWarning if `n_gpu_layers` is above 0 and no backend has memory of its own.
-        Raises ArgumentError for a count below -1, an invalid pattern and an unknown backend.
+        Issues a PlacementWarning if `n_gpu_layers` is above 0 and no backend has memory of its own,
+        or if it leaves layers to the host and no backend uses memory of the host. Raises
+        ArgumentError for a count below -1, an invalid pattern, an unknown backend, and two backends
+        of one name.
         """
+        check_names(backends)
         if n_gpu_layers < ALL:
             raise ArgumentError(f"n_gpu_layers is {n_gpu_layers}: it must be at least -1, all")
         devices = [b for b in backends if not b.buffer_type.is_host]
@@ -59,8 +63,11 @@ class Placement:
         n_asked = n_all if n_gpu_layers == ALL or host is None else min(n_gpu_layers, n_all)
         if not devices:
             if n_gpu_layers > 0:
-                _warn_of_no_device(n_gpu_layers, backends)
+                on_host = "no device has memory of its own: all layers lie on the host, for"
+                _warn(n_gpu_layers, on_host, backends)
             n_asked = 0
+        elif host is None and ALL < n_gpu_layers < n_all:
+            _warn(n_gpu_layers, "no backend uses memory of the host: all layers lie on", devices)
         on_device = [devices[i * len(devices) // n_asked] for i in range(n_asked)]
         rest = [host or devices[0]] * (n_all - n_asked)
         given = (
@@ -109,28 +116,26 @@ class Placement:
 def _override(
     pattern: str, name: str, backends: Sequence[Backend]
 ) -> tuple[re.Pattern[str], Backend]:
-    lower = name.lower()
     names = {b.name: b for b in reversed(backends)} | {
         b.buffer_type.name: b for b in reversed(backends)
     }
-    if lower not in names:
+    found = {known.lower(): b for known, b in names.items()} | names
+    backend = found.get(name, found.get(name.lower()))
+    if backend is None:
         raise ArgumentError(
             f"override_tensors: {pattern!r} is to lie on {name!r}: it must be one of"
             f" {', '.join(sorted(names))}"
         )
     try:
-        return re.compile(pattern), names[lower]
+        return re.compile(pattern), backend
     except re.error as error:
         raise ArgumentError(
             f"override_tensors: {pattern!r} is no regular expression: {error}"
         ) from None
 
 
-def _warn_of_no_device(n_gpu_layers: int, backends: Sequence[Backend]) -> None:
+def _warn(n_gpu_layers: int, why: str, backends: Sequence[Backend]) -> None:
     names = ", ".join(b.name for b in backends)
     warnings.warn(
-        f"n_gpu_layers is {n_gpu_layers}, but no device has memory of its own: all layers lie on"
-        f" the host, for {names}",
-        PlacementWarning,
-        stacklevel=4,
+        f"n_gpu_layers is {n_gpu_layers}, but {why} {names}", PlacementWarning, stacklevel=4
     )

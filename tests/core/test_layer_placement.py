@@ -1,0 +1,55 @@
+"""Placement of layers and tensors: names of backends, and counts that nothing can follow."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+from ggmlpy import ops
+from ggmlpy.backends.mock.backend import MockBackend
+from ggmlpy.backends.reference import ReferenceBackend
+from ggmlpy.errors import ArgumentError
+from ggmlpy.graph.graph import Graph
+from ggmlpy.graph.tensor import zeros
+from ggmlpy.sched.executable import Executable
+from ggmlpy.sched.placement import ALL, Placement, PlacementWarning
+
+
+@pytest.mark.parametrize("asked", ["Mock:A", "mock:a", "MOCK:A"])
+def test_an_override_names_a_backend_in_any_case(asked: str) -> None:
+    device = MockBackend("Mock:A")
+    placement = Placement.of(2, [device, ReferenceBackend()], 0, {r"blk\.1": asked})
+    assert placement.backend_of("blk.1.ffn_up.weight") is device
+    assert placement.backend_of("blk.0.ffn_up.weight").name == "reference"
+
+
+def test_an_override_prefers_the_name_as_it_is_written() -> None:
+    one, two = MockBackend("mock:a"), MockBackend("Mock:A")
+    for name, backend in (("mock:a", one), ("Mock:A", two)):
+        assert Placement.of(1, [one, two], ALL, {"x": name}).backend_of("x") is backend
+
+
+@pytest.mark.parametrize("n_gpu_layers", [0, 2])
+def test_layers_left_to_a_host_without_a_backend_are_a_warning(n_gpu_layers: int) -> None:
+    device = MockBackend()
+    with pytest.warns(PlacementWarning, match=f"is {n_gpu_layers}, but no backend uses memory"):
+        placement = Placement.of(2, [device], n_gpu_layers)
+    assert set(placement.layers) == {device}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for n in (ALL, 3, 99):
+            Placement.of(2, [device], n)
+
+
+def test_layers_on_devices_of_which_there_is_none_are_a_warning() -> None:
+    with pytest.warns(PlacementWarning, match="is 2, but no device .* for reference"):
+        Placement.of(2, [ReferenceBackend()], 2)
+
+
+def test_two_backends_of_one_name_are_refused() -> None:
+    backends = [MockBackend(), MockBackend(), ReferenceBackend()]
+    with pytest.raises(ArgumentError, match="two backends are named 'mock'"):
+        Placement.of(2, backends)
+    with pytest.raises(ArgumentError, match="two backends are named 'mock'"):
+        Executable(Graph(ops.sqr(zeros("f32", (4,)))), backends)
