@@ -11,9 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ggmlpy.backends.step import Step
+from ggmlpy.common.open_file import FilePlace
 from ggmlpy.common.progress import tell
-from ggmlpy.graph.buffer import HOST, BufferType, Place
+from ggmlpy.graph.buffer import HOST, BufferType, Bytes, HostBuffer, Place
 from ggmlpy.graph.tensor import Tensor
+
+_PIECE_BYTES = 1 << 24  # of a file, read at a time
 
 Places = Mapping[Tensor, Place]
 
@@ -106,7 +109,8 @@ class Backend(ABC):
         other copy of it is kept. Reports progress (`ggmlpy.common.progress`). Raises FileError and
         AllocationError; weights that were loaded before the error stay loaded.
         """
-        upload(self.buffer_type, [w.leaf for w in weights if not self._holds(w.leaf)])
+        leaves = [w.leaf for w in weights if not self._holds(w.leaf)]
+        upload(self.buffer_type, leaves, self.host_buffer_type)
 
     def _holds(self, leaf: Tensor) -> bool:
         return leaf.place is not None and self.supports_buffer_type(leaf.place.buffer.type)
@@ -150,20 +154,54 @@ class Weight:
     ops: frozenset[str]
 
 
-def upload(memory: BufferType, leaves: Sequence[Tensor]) -> None:
-    """Move leaves to memory of this type, in as few buffers as the maximum size of one allows."""
+def upload(memory: BufferType, leaves: Sequence[Tensor], staging: BufferType = HOST) -> None:
+    """Move leaves to memory of this type, in as few buffers as the maximum size of one allows.
+
+    Bytes of a mapped file are read from the file, piece by piece, into a buffer of the type
+    `staging`, memory of the host. Raises FileError, AllocationError.
+    """
     n_all = sum(memory.tensor_bytes(leaf.spec) for leaf in leaves)
     n_done = 0
+    pieces = _Pieces(staging, max((leaf.spec.n_bytes for leaf in leaves), default=0))
     for group in _groups(memory, leaves):
         buffer = memory.allocate(sum(memory.tensor_bytes(leaf.spec) for leaf in group))
         offset = 0
         for leaf in group:
             assert leaf.place is not None, f"{leaf} has no data"
-            buffer.copy_from(offset, leaf.place.buffer, leaf.place.offset, leaf.spec.n_bytes)
+            _write(Place(buffer, offset), leaf.place, leaf.spec.n_bytes, pieces)
             leaf.place = Place(buffer, offset)
             offset += memory.tensor_bytes(leaf.spec)
             tell("loading weights", (n_done + offset) / n_all)
         n_done += offset
+
+
+class _Pieces:
+    """Reads bytes of a file in pieces, all into one buffer that is allocated for the first."""
+
+    def __init__(self, memory: BufferType, max_bytes: int) -> None:
+        self._memory = memory
+        self._n_bytes = min(max_bytes, _PIECE_BYTES)
+        self._bytes: Bytes | None = None
+
+    def read(self, file: FilePlace, begin: int, n_bytes: int) -> Iterator[Bytes]:
+        """The bytes from `begin` on; each piece is valid until the next. Raises FileError."""
+        if self._bytes is None:
+            self._bytes = Place(self._memory.allocate(self._n_bytes)).host_bytes
+        for done in range(0, n_bytes, self._n_bytes):
+            piece = self._bytes[: min(self._n_bytes, n_bytes - done)]
+            file.read(begin + done, piece)
+            yield piece
+
+
+def _write(to: Place, at: Place, n_bytes: int, pieces: _Pieces) -> None:
+    file = at.buffer.file if isinstance(at.buffer, HostBuffer) else None
+    if file is None:
+        to.buffer.copy_from(to.offset, at.buffer, at.offset, n_bytes)
+        return
+    offset = to.offset
+    for piece in pieces.read(file, at.offset, n_bytes):
+        to.buffer.write(offset, piece)
+        offset += piece.nbytes
 
 
 def _groups(memory: BufferType, leaves: Sequence[Tensor]) -> Iterator[list[Tensor]]:
