@@ -48,7 +48,10 @@ class DeviceBuffer(Buffer):
 
 
 class ToyBackend(Backend):
-    """Supports most ops. Weights and states are placed in its memory without further code."""
+    """Supports most ops. Weights and states are placed in its memory without further code.
+
+    The others run on the next backend, which gets copies of what they read.
+    """
 
     name = "toy"
 
@@ -59,7 +62,7 @@ class ToyBackend(Backend):
         return node.op is not None and node.op.name not in (
             "get_rows",
             "flash_attn_ext",
-        )  # these fall back to others
+        )
 
     def plan(self, steps: Sequence[Step], places: Places) -> Plan:
         return ToyPlan([step.node for step in steps], places)
@@ -82,8 +85,8 @@ class ToyPlan(Plan):
 
 
 path = sys.argv[1] if len(sys.argv) > 1 else ggmlpy.packaged_model()
-toy = Context.open(path, backend=[ToyBackend(), "cpu"], n_ctx=64, flash_attn=False)
-cpu = Context.open(path, backend="cpu", n_ctx=64, flash_attn=False)
+toy = Context.open(path, backend=[ToyBackend(), "cpu"], n_ctx=64)
+cpu = Context.open(path, backend="cpu", n_ctx=64)
 logits = [context.decode([1, 5, 9, 13])[0] for context in (toy, cpu)]
 print(toy.placement)
 for name, ops in toy.ops_by_backend().items():

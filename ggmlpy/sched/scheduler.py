@@ -28,7 +28,7 @@ class Copy:
     """Copy a root to the memory of the split's backend, or a leaf back to its place.
 
     `source` is the type of the arena that holds a valid copy. None: the leaf's own place; a weight
-    is copied for these nodes, and takes up memory only while they run.
+    or state is copied for these nodes, and takes up memory only while they run.
     """
 
     root: Tensor
@@ -62,7 +62,8 @@ class Schedule:
 def cut(graph: Graph, assigned: Mapping[Tensor, Backend]) -> Schedule:
     """Cut the graph into splits in running order, with the copies that each needs first.
 
-    Raises KernelError if a node reads or writes state in memory that its backend cannot use.
+    State that a backend cannot read in place is copied for its nodes. Raises KernelError if a node
+    writes state in memory that its backend cannot use.
     """
     splits: list[Split] = []
     copies = _Copies()
@@ -73,11 +74,24 @@ def cut(graph: Graph, assigned: Mapping[Tensor, Backend]) -> Schedule:
         if not splits or splits[-1].backend is not backend:
             splits.append(Split(backend))
         split = splits[-1]
+        _check_state(graph, node, backend)
         for root in dict.fromkeys(t.root for t in (*node.src, node) if t.root is not node):
             copies.bring(root, split)
         split.steps.append(Step.of(node))
         copies.note_write(node.root, backend)
     return Schedule(splits, copies.holders, copies.uploads, copies.returns)
+
+
+def _check_state(graph: Graph, node: Tensor, backend: Backend) -> None:
+    """Raise KernelError for a node that writes state in memory that its backend cannot use."""
+    root = node.root
+    if Flag.STATE in root.flags and root.is_leaf and not lies_in_place(root, backend):
+        assert node.op is not None
+        memory = "no memory" if root.place is None else f"memory of {root.place.buffer.type.name}"
+        raise KernelError(
+            f"{graph.name_of(node)} ({node.op.name}) writes {graph.name_of(root)}, state in"
+            f" {memory}, and runs on {backend.name}, which cannot write there"
+        )
 
 
 def homes(graph: Graph, schedule: Schedule) -> dict[Tensor, str]:
@@ -134,14 +148,12 @@ class _Copies:
                 split.copies.append(Copy(root, source))
                 self._changed.add(root)
             return
-        if Flag.STATE in root.flags:
-            raise KernelError(f"{root} is state, in memory that {split.backend.name} does not read")
         holders = self.holders.setdefault(root, [])
         if memory in holders:
             return
         if not root.is_leaf or root in self.returns:
             split.copies.append(Copy(root, holders[0]))
-        elif Flag.WEIGHT in root.flags or root in self._changed:
+        elif (Flag.WEIGHT | Flag.STATE) & root.flags or root in self._changed:
             split.copies.append(Copy(root, None))
         else:
             self.uploads.setdefault(root, []).append(memory)

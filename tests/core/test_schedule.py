@@ -255,10 +255,44 @@ def test_a_leaf_is_copied_back_to_its_place_before_a_split_that_reads_it_there()
         assert (array == value).all()
 
 
-def test_state_that_a_backend_cannot_read_is_refused() -> None:
+def test_state_that_a_backend_cannot_read_in_place_is_copied_in_every_run() -> None:
     cache = zeros("f32", (8, 4), flags=Flag.STATE, name="cache")
-    with pytest.raises(KernelError, match=r"cache.*island does not read"):
-        Executable(Graph(ops.sqr(cache)), [Island()])
+    executable = Executable(Graph(ops.sqr(cache)), [Island()])
+    assert not executable.schedule.uploads
+    for i in range(3):
+        cache.array()[:] = i
+        executable.run()
+        assert (executable.read(executable.graph.outputs[0]) == i * i).all()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_fallback_reads_state_as_the_nodes_before_it_left_it(seed: int) -> None:
+    """Read, write, two reads, write, read: a copy for each state of the cache, and one only."""
+    device = MockBackend(seed=seed)
+    cache = zeros("f32", (8, 4), flags=Flag.STATE, buffer_type=device.buffer_type)
+    x, ids = from_numpy(np.ones((1, 8), np.float32)), from_numpy(np.array([2]))
+    sums = [ops.sum(cache)]
+    one = ops.set_rows(cache, ops.add(x, ops.view_2d(cache, 8, 1, cache.nb[1], 64)), ids)
+    sums += [ops.sum(one), ops.neg(ops.sum(one))]
+    two = ops.set_rows(one, ops.scale(ops.view_2d(one, 8, 1, one.nb[1], 64), 2.0), ids)
+    sums.append(ops.sum(two))
+    pin = by_op(set_rows="mock", add="mock", scale="mock", sum="reference", neg="reference")
+    executable = Executable(Graph(*sums), [device, ReferenceBackend()], pin)
+    copies = [[c.root for c in s.copies] for s in executable.schedule.splits if s.copies]
+    assert copies == [[cache]] * 3
+    value = 0
+    for _ in range(3):
+        executable.run()
+        want = [8 * value, 8 * (value + 1), -8 * (value + 1), 16 * (value + 1)]
+        assert [executable.read(s).item() for s in sums] == want
+        value = 2 * (value + 1)
+
+
+def test_state_that_a_backend_cannot_write_is_refused() -> None:
+    cache = zeros("f32", (8, 4), flags=Flag.STATE, name="cache")
+    y = ops.cpy(ops.sqr(cache), cache).named("k_new")
+    with pytest.raises(KernelError, match=r"k_new \(cpy\) writes cache, .* host, .* on island"):
+        Executable(Graph(y), [Island()])
 
 
 def test_an_executable_tells_its_threads_and_where_numpy_can_look() -> None:
