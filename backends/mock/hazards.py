@@ -8,7 +8,6 @@ depend on when work actually runs, so a missing wait is found in every run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ggmlpy.errors import BackendError
@@ -53,6 +52,12 @@ class History:
 
     def add(self, access: Access, clock: Clock) -> None:
         """Record an access by work with this clock. Raises HazardError."""
+        self.check(access, clock)
+        self._accesses = [x for x in self._accesses if not _replaces(access, x)]
+        self._accesses.append(access)
+
+    def check(self, access: Access, clock: Clock) -> None:
+        """Raise HazardError for an access that is not ordered with an earlier one."""
         for before in self._accesses:
             ordered = before.time <= clock.get(before.timeline, 0)
             if before.meets(access) and (before.writes or access.writes) and not ordered:
@@ -61,12 +66,6 @@ class History:
                     f" {self._name} without waiting for {before.what}, which {_verb(before)}"
                     f" {before.begin} to {before.end}"
                 )
-        self._accesses = [x for x in self._accesses if not _replaces(access, x)]
-        self._accesses.append(access)
-
-    def add_all(self, accesses: Iterable[Access], clock: Clock) -> None:
-        for access in accesses:
-            self.add(access, clock)
 
 
 def _replaces(access: Access, before: Access) -> bool:

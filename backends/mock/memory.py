@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from weakref import finalize
 
 from ggmlpy.backends.mock.hazards import Access, Clock, History
+from ggmlpy.backends.mock.queue import HOST, Queue, host_clock
 from ggmlpy.errors import BackendError
 from ggmlpy.graph.buffer import (
     ALIGNMENT,
@@ -15,9 +16,6 @@ from ggmlpy.graph.buffer import (
     HostBuffer,
     aligned_bytes,
 )
-
-if TYPE_CHECKING:
-    from ggmlpy.backends.mock.queue import Queue
 
 POISON = 0xFF  # as f32 or f16 NaN, as an index -1
 _ADDRESSES = itertools.count(1 << 48, 1 << 36)  # beyond the address space of a process
@@ -37,7 +35,10 @@ class MockMemory(BufferType):
 
 
 class MockBuffer(Buffer):
-    """A buffer that numpy cannot see. `read` and `write` wait for the queue."""
+    """A buffer that numpy cannot see. `read` and `write` wait for the queue.
+
+    Its bytes are poisoned when it is freed, and when its last reference is gone.
+    """
 
     __slots__ = ("__host", "_freed", "_history", "memory")
 
@@ -47,6 +48,7 @@ class MockBuffer(Buffer):
         self.memory = memory
         self._history = History(f"a buffer of {memory.name}")
         self._freed = False
+        finalize(self, self.__host.data.fill, POISON).atexit = False
 
     # --- for the queue ---
 
@@ -69,21 +71,29 @@ class MockBuffer(Buffer):
     # --- for the host ---
 
     def read(self, offset: int, n_bytes: int) -> Bytes:
-        self._wait(offset, n_bytes)
+        self._wait(offset, n_bytes, writes=False)
         return self.__host.read(offset, n_bytes).copy()
 
     def write(self, offset: int, data: Bytes) -> None:
-        self._wait(offset, data.nbytes)
+        self._wait(offset, data.nbytes, writes=True)
         self.__host.write(offset, data)
 
     def free(self) -> None:
-        self.memory.queue.synchronize()
+        self._wait(0, self.n_bytes, writes=True)
         self.__host.data[:] = POISON
         self._freed = True
 
-    def _wait(self, offset: int, n_bytes: int) -> None:
+    def _wait(self, offset: int, n_bytes: int, writes: bool) -> None:
+        """Wait for the device's queue. Raises HazardError if another one may still access bytes.
+
+        The access need not be recorded: the host waits, and work that it submits later is ordered
+        after what it has done.
+        """
         self._check(offset, n_bytes)
         self.memory.queue.synchronize()
+        clock = host_clock()
+        access = Access(offset, offset + n_bytes, writes, HOST, clock[HOST], "the host")
+        self._history.check(access, clock)
 
     def _check(self, offset: int, n_bytes: int) -> None:
         self.check_not_freed()

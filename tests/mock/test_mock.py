@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from ggmlpy import ops
 from ggmlpy.backends.base import Backend, Places, Plan, Weight
 from ggmlpy.backends.mock.backend import MockBackend
 from ggmlpy.backends.mock.hazards import HazardError
+from ggmlpy.backends.mock.memory import POISON, MockBuffer
 from ggmlpy.backends.reference import ReferenceBackend
 from ggmlpy.backends.step import Step
 from ggmlpy.errors import AllocationError, BackendError, GgmlpyError, IndexOutOfRange
@@ -234,6 +235,43 @@ def test_memory_that_was_freed_is_not_used() -> None:
         executable.run()
     with pytest.raises(BackendError, match="used after it was freed"):
         cache.numpy()
+
+
+@pytest.mark.parametrize("access", ["read", "write", "free", "write source", "read source"])
+def test_a_host_that_does_not_wait_for_the_queue_of_another_device_is_found(access: str) -> None:
+    """mock:0 copies to memory of mock:1, whose queue does not wait for it."""
+    for seed in range(0, 20, 2):
+        one, two = MockBackend("mock:0", seed=seed), MockBackend("mock:1", seed=seed)
+        source, target = one.buffer_type.allocate(64), two.buffer_type.allocate(64)
+        buffer = source if "source" in access else target
+        calls: dict[str, Callable[[], object]] = {
+            "read": lambda: buffer.read(0, 8),  # noqa: B023  (called in this round)
+            "write": lambda: buffer.write(0, np.zeros(8, np.uint8)),  # noqa: B023
+            "free": buffer.free,
+        }
+        if "source" in access:  # mock:1 reads memory of mock:0
+            two.copy(Place(target), Place(source), 64)
+        else:
+            one.copy(Place(target), Place(source), 64)
+        call = calls[access.split()[0]]
+        if access == "read source":
+            call()  # two reads are in any order
+            continue
+        with pytest.raises(HazardError, match=r"the host .* without waiting for mock:.: a copy"):
+            call()
+        two.synchronize()
+        one.synchronize()
+        call()
+
+
+def test_memory_that_nothing_refers_to_is_poisoned() -> None:
+    device = MockBackend()
+    buffer = device.buffer_type.allocate(64)
+    assert isinstance(buffer, MockBuffer)
+    data = buffer.revealed_to(device.queue).data
+    assert not data.any()
+    del buffer
+    assert (data == POISON).all()
 
 
 def test_memory_of_another_device_is_out_of_reach() -> None:
