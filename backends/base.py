@@ -26,7 +26,10 @@ class Event(ABC):
 
     @abstractmethod
     def wait(self) -> None:
-        """Block the host until the queue has passed this point."""
+        """Block the host until the queue has passed this point.
+
+        Raises no error of that work, which `Backend.synchronize` and `Plan.check` do.
+        """
 
 
 class _Past(Event):
@@ -48,11 +51,17 @@ class Plan(ABC):
 
         May return before any step has run. Errors of steps are raised by `check`, or by
         `Backend.synchronize`.
+
+        May be called again before that: the runs follow one another. The memory that a plan uses is
+        the same in each, and its caller orders what other queues do with it.
         """
 
     def check(self) -> None:  # noqa: B027  (a backend may raise them in synchronize instead)
         """Raise the error of a completed run: IndexOutOfRange, which names the node, if an index
-        tensor has a value out of range. Call it after `Backend.synchronize`."""
+        tensor has a value out of range. Call it after `Backend.synchronize`.
+
+        An error is raised once. Of several runs since the last call it may be that of the last.
+        """
 
 
 class Backend(ABC):
@@ -139,11 +148,17 @@ class Backend(ABC):
 
     def wait(self, event: Event) -> None:
         """Let work that is submitted from now on start after `event`, which any backend may have
-        recorded."""
+        recorded.
+
+        An event of a queue that this one cannot wait for blocks the host: `event.wait()`.
+        """
         event.wait()
 
     def synchronize(self) -> None:  # noqa: B027  (nothing to wait for without a queue)
-        """Block the host until all submitted work is complete. Raises the error of that work."""
+        """Block the host until all submitted work is complete, and what that waits for.
+
+        Raises the error of that work, if there is one: afterwards, and once.
+        """
 
 
 @dataclass(frozen=True, slots=True)

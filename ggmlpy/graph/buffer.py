@@ -59,7 +59,8 @@ class BufferType(ABC):
         alignment: int = ALIGNMENT,
         max_bytes: int = sys.maxsize,
     ) -> None:
-        """`device` names the memory's device; `max_bytes` is the size of the largest buffer."""
+        """`device` names the memory's device; `max_bytes` is the size of the largest buffer, not of
+        the device's memory: whether that is short, `allocate` finds."""
         self.name = name
         self.device = device
         self.is_host = is_host  # whether buffers are HostBuffers
@@ -106,8 +107,16 @@ class Buffer(ABC):
     """Memory of one type, compared by identity.
 
     `address` is an address of the device; only that of a HostBuffer is valid in this process.
+
     Methods see the results of all work that was submitted to the device before, and take effect
-    before work that is submitted after: they block where necessary.
+    before work that is submitted after: they block where necessary. That includes work of other
+    queues for which the device's queue was told to wait (`Backend.wait`), and no other. They have
+    read or copied their arguments when they return: the caller may change these.
+
+    The memory is freed with the last reference to the buffer, or by `free`. Work that is queued
+    must be able to use it until it is complete. So a device either keeps a reference to each buffer
+    of queued work, or frees memory in the order of its queue. An Executable keeps the buffers of
+    its plans.
     """
 
     __slots__ = ("__weakref__", "address", "n_bytes", "type")
@@ -129,7 +138,10 @@ class Buffer(ABC):
         """Write bytes of the host to the buffer."""
 
     def free(self) -> None:  # noqa: B027  (the last reference frees memory of the host)
-        """Free the memory now, before its last reference is gone. It must not be used any more."""
+        """Free the memory when submitted work is complete, before its last reference is gone.
+
+        The buffer must not be used any more.
+        """
 
     def clear(self, offset: int, n_bytes: int) -> None:
         """Set bytes to zero."""

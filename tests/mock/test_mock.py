@@ -292,6 +292,29 @@ def test_an_index_out_of_range_is_told_when_it_is_waited_for() -> None:
     executable.run()  # the failure was told once
 
 
+def test_waiting_for_an_event_raises_no_error_of_the_work_before_it() -> None:
+    device = MockBackend(seed=1)
+    ids = from_numpy(np.array([7], np.int32))
+    executable = Executable(Graph(ops.get_rows(from_numpy(values(4, 8)), ids)), [device])
+    executable.submit()
+    device.record().wait()
+    with pytest.raises(IndexOutOfRange):
+        device.synchronize()
+    device.synchronize()  # once
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_queued_work_keeps_the_memory_that_it_uses(seed: int) -> None:
+    device, seen = MockBackend(seed=seed), HostBuffer(np.zeros(64, np.uint8))
+    buffer = device.buffer_type.allocate(64)
+    buffer.write(0, np.arange(64, dtype=np.uint8))
+    device.copy(Place(seen), Place(buffer), 64)
+    del buffer
+    gc.collect()
+    device.synchronize()
+    assert seen.data.tolist() == list(range(64))
+
+
 # --- buffers ------------------------------------------------------------------------------------
 
 
