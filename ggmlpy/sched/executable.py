@@ -20,7 +20,7 @@ from ggmlpy.sched.allocator import Allocation, allocate
 from ggmlpy.sched.assignment import Pin, assign
 from ggmlpy.sched.passes import run_passes
 from ggmlpy.sched.scheduler import Copy, Schedule, Split, cut, lies_in_place
-from ggmlpy.sched.transfers import Part, Uploads, in_order, transfer
+from ggmlpy.sched.transfers import Part, Uploads, fetch, in_order, transfer
 from ggmlpy.sched.writes import check_writes
 
 
@@ -194,6 +194,8 @@ class Executable:
         """The place of a computed tensor, or of a copy of a leaf, in some memory."""
         root = tensor.root
         at = self._inputs.place(root, memory)
+        if at is None and memory.is_host and root in self.schedule.fetched:
+            at = fetch(root, memory)
         if at is None:
             start = self.allocation.offsets.get((root, memory))
             assert start is not None, f"{root} has no memory: it is no output, and a pass fused it"

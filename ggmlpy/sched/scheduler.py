@@ -57,6 +57,7 @@ class Schedule:
     holders: dict[Tensor, list[BufferType]]
     uploads: dict[Tensor, list[BufferType]]  # leaves that are copied when a run starts
     returns: dict[Tensor, BufferType]  # leaves to copy back at the end of a run, and from where
+    fetched: set[Tensor]  # weights of devices that the host reads: copied once, not in each run
 
 
 def cut(graph: Graph, assigned: Mapping[Tensor, Backend]) -> Schedule:
@@ -79,7 +80,7 @@ def cut(graph: Graph, assigned: Mapping[Tensor, Backend]) -> Schedule:
             copies.bring(root, split)
         split.steps.append(Step.of(node))
         copies.note_write(node.root, backend)
-    return Schedule(splits, copies.holders, copies.uploads, copies.returns)
+    return Schedule(splits, copies.holders, copies.uploads, copies.returns, copies.fetched)
 
 
 def _check_state(graph: Graph, node: Tensor, backend: Backend) -> None:
@@ -137,6 +138,7 @@ class _Copies:
         self.holders: dict[Tensor, list[BufferType]] = {}  # beside a leaf's own place
         self.uploads: dict[Tensor, list[BufferType]] = {}
         self.returns: dict[Tensor, BufferType] = {}  # leaves that are not valid at their own place
+        self.fetched: set[Tensor] = set()  # weights of devices that the host reads
         self._changed: set[Tensor] = set()  # leaves whose own place was written to
 
     def bring(self, root: Tensor, split: Split) -> None:
@@ -153,6 +155,8 @@ class _Copies:
             return
         if not root.is_leaf or root in self.returns:
             split.copies.append(Copy(root, holders[0]))
+        elif Flag.WEIGHT in root.flags and memory.is_host:
+            self.fetched.add(root)
         elif (Flag.WEIGHT | Flag.STATE) & root.flags or root in self._changed:
             split.copies.append(Copy(root, None))
         else:

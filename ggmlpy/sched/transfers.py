@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
+from weakref import WeakKeyDictionary
 
 from ggmlpy.backends.base import Backend, Event
-from ggmlpy.graph.buffer import Buffer, BufferType, Place
+from ggmlpy.graph.buffer import Buffer, BufferType, HostBuffer, Place, aligned_bytes
 from ggmlpy.graph.tensor import Tensor
 
 Part = tuple[Backend, Callable[[], None]]  # of a run: a backend, and what submits work to it
@@ -74,6 +75,25 @@ def in_order(parts: Sequence[Part]) -> list[Callable[[], None]]:
 
 def _wait_for(backend: Backend, before: Backend) -> None:
     backend.wait(before.record())
+
+
+_fetched: WeakKeyDictionary[Buffer, dict[tuple[int, BufferType], HostBuffer]] = WeakKeyDictionary()
+
+
+def fetch(weight: Tensor, memory: BufferType) -> Place:
+    """A weight of a device in memory of the host, copied there by the first plan that reads it.
+
+    A host backend may pack a weight while it plans, so a copy that runs fill would come too late.
+    """
+    at = weight.place
+    assert at is not None, f"{weight} has no data"
+    copies = _fetched.setdefault(at.buffer, {})
+    copy = copies.get((at.offset, memory))
+    if copy is None:
+        data = aligned_bytes(weight.spec.n_bytes)
+        data[:] = at.buffer.read(at.offset, len(data))
+        copy = copies[at.offset, memory] = HostBuffer(data, memory)
+    return Place(copy)
 
 
 class Uploads:
