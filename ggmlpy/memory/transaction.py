@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVarTuple
 
 Ts = TypeVarTuple("Ts")
+Step = tuple[Callable[..., None], tuple[Any, ...]]  # a function and its arguments
 
 
 class Transaction:
@@ -16,14 +17,14 @@ class Transaction:
             change.on_failure(cells.restore, cells.snapshot(stream))
             cells.release(seq, some)
 
-    A step is added before what it undoes, and must also work where that was not done, or only
-    half: an interrupt may come at any point.
+    A step is added before what it undoes. It must also work where that was not done, or only half,
+    and when it is called again: an interrupt may come at any point, of the undoing too.
     """
 
     __slots__ = ("_steps",)
 
     def __init__(self) -> None:
-        self._steps: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self._steps: list[Step] = []
 
     def on_failure(self, step: Callable[[*Ts], None], *arguments: *Ts) -> None:
         """Add `step(*arguments)` to what `undo` does."""
@@ -34,10 +35,12 @@ class Transaction:
         self._steps.insert(0, (step, arguments))
 
     def undo(self) -> None:
-        """Let everything be as it was."""
-        while self._steps:
-            step, arguments = self._steps.pop()
-            step(*arguments)
+        """Let everything be as it was.
+
+        A step that is interrupted is called again, one that raises another error is left out. The
+        other steps are done all the same; then the first error is raised.
+        """
+        _do_all(self._steps)
 
     def __enter__(self) -> Self:
         return self
@@ -50,3 +53,20 @@ class Transaction:
     ) -> None:
         if kind is not None:
             self.undo()
+
+
+def _do_all(steps: list[Step]) -> None:
+    """Call the steps, the last one first. Each is removed once it is done."""
+    first: BaseException | None = None
+    while steps:
+        step, arguments = steps[-1]
+        try:
+            step(*arguments)
+            steps.pop()
+        except KeyboardInterrupt as error:
+            first = first or error
+        except BaseException as error:
+            first = first or error
+            steps.pop()
+    if first is not None:
+        raise first
