@@ -198,7 +198,9 @@ class CellTable:
         """What some cells of a stream hold (all of them, unless told), as `restore` takes it."""
         if cells is None:
             cells = np.arange(self.kv_size)
-        positions, members = self._positions[stream, cells], self._members[stream][:, cells]
+            positions, members = self._positions[stream].copy(), self._members[stream].copy()
+        else:
+            positions, members = self._positions[stream, cells], self._members[stream][:, cells]
         return Snapshot(stream, cells, positions, members, tuple(self._evicted))
 
     # --- inside ---

@@ -7,7 +7,9 @@ from collections.abc import Callable
 import numpy as np
 
 from ggmlpy.memory.cell_table import Appended, CellTable, Index, Snapshot
+from ggmlpy.memory.mask import Flags
 from ggmlpy.memory.spans import EMPTY, Positions, Spans
+from ggmlpy.memory.transaction import Transaction
 from ggmlpy.memory.ubatch import UBatch
 
 
@@ -81,18 +83,43 @@ class KVCells(CellTable):
         self._evicted = list(before.evicted)
         self._emptied(before.stream, before.cells[before.positions == EMPTY])
 
-    def remove(self, seq: int, start: int = 0, stop: int | None = None) -> None:
-        """Remove positions `start` up to `stop` of a sequence, held or evicted."""
-        self._evicted[seq] = self._evicted[seq].without(start, stop)
-        self.release(seq, self.of(seq, start, stop))
+    def remove(
+        self, seq: int, start: int = 0, stop: int | None = None, change: Transaction | None = None
+    ) -> None:
+        """Remove positions `start` up to `stop` of a sequence, held or evicted.
+
+        In a `change`, `on_emptied` is called when that is committed.
+        """
+        cells, evicted = self.of(seq, start, stop), self._evicted[seq]
+        if change is not None:
+            change.on_failure(self._give_back, seq, cells, self.positions_of(seq, cells), evicted)
+        self._evicted[seq] = evicted.without(start, stop)
+        free = self._release(seq, cells)
+        if change is None:
+            self._emptied(self.stream_of(seq), free)
+        else:
+            self._recount(self.stream_of(seq))
+            change.on_commit(self._follow_up, self.stream_of(seq), free)
+
+    def _give_back(self, seq: int, cells: Index, positions: Positions, evicted: Spans) -> None:
+        """Undo `remove`."""
+        stream = self.stream_of(seq)
+        self._positions[stream, cells] = positions
+        self._members[stream, self._member(seq), cells] = True
+        self._evicted[seq] = evicted
+        self._recount(stream)
 
     def release(self, seq: int, cells: Index) -> None:
         """Take cells from a sequence; those that then belong to none become empty."""
+        self._emptied(self.stream_of(seq), self._release(seq, cells))
+
+    def _release(self, seq: int, cells: Index) -> Index:
+        """Take cells from a sequence. Returns those that are empty then, not yet counted so."""
         stream = self.stream_of(seq)
         self._members[stream, self._member(seq), cells] = False
-        free = cells[~self._members[stream][:, cells].any(axis=0)]
+        free: Index = cells[~self._members[stream][:, cells].any(axis=0)]
         self._positions[stream, free] = EMPTY
-        self._emptied(stream, free)
+        return free
 
     def evict(self, stream: int, cells: Index) -> None:
         """Empty some cells; the positions that they held are evicted."""
@@ -115,14 +142,24 @@ class KVCells(CellTable):
         self._positions[self.stream_of(seq), cells] = positions
         self._recount(self.stream_of(seq))
 
-    def clear(self) -> None:
-        """Empty every cell."""
-        used = [np.flatnonzero(held != EMPTY) for held in self._positions]
-        self._positions.fill(EMPTY)
-        self._members.fill(False)
-        self._evicted = [Spans()] * self.n_seq_max
-        for stream, cells in enumerate(used):
-            self._emptied(stream, cells)
+    def clear(self, change: Transaction) -> None:
+        """Empty every cell. `on_emptied` is called when the change is committed."""
+        end = self.highest_end()
+        positions, members = self._positions[:, :end].copy(), self._members[:, :, :end].copy()
+        change.on_failure(self._fill, end, positions, members, self._evicted)
+        self._fill(end, EMPTY, False, [Spans()] * self.n_seq_max)
+        for stream, held in enumerate(positions):
+            change.on_commit(self._follow_up, stream, np.flatnonzero(held != EMPTY))
+
+    def _fill(
+        self, end: int, positions: Positions | int, members: Flags | bool, evicted: list[Spans]
+    ) -> None:
+        """Let the cells before `end` of every stream hold this."""
+        self._positions[:, :end] = positions
+        self._members[:, :, :end] = members
+        self._evicted = evicted
+        for stream in range(self.n_stream):
+            self._recount(stream)
 
     def _note_evicted(self, stream: int, cells: Index) -> int:
         """Record what some cells hold as evicted. Returns how many of them hold anything."""
@@ -140,6 +177,10 @@ class KVCells(CellTable):
     def _emptied(self, stream: int, cells: Index) -> None:
         """Follow up a change after which some cells hold nothing."""
         self._recount(stream)
+        self._follow_up(stream, cells)
+
+    def _follow_up(self, stream: int, cells: Index) -> None:
+        """Tell the owner of some cells which hold nothing any more."""
         if len(cells):
             self._on_emptied(stream, cells)
 

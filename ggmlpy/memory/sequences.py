@@ -1,10 +1,12 @@
 """Everything that a model keeps of its sequences: KV caches, with and without windows, and states.
 
-One object holds all of them, so that an operation on a sequence is done in each, or in none.
+One object holds all of them, so that an operation on a sequence is done in each, or in none, also
+where it is interrupted.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 
@@ -183,11 +185,11 @@ class SequenceMemory:
 
     def clear(self) -> None:
         """Remove every sequence."""
-        for cache in self.caches:
-            cache.cells.clear()
-        if self.recurrent is not None:
-            for seq in range(self.sizes.n_seq_max):
-                self.recurrent.clear(seq)
+        with Transaction() as change:
+            for cache in self.caches:
+                cache.cells.clear(change)
+            self._clear_recurrent(range(self.sizes.n_seq_max), change)
+            change.commit()
 
     def seq_rm(self, seq: int, start: int = 0, stop: int | None = None) -> None:
         """Remove positions `start` up to `stop` (None: to the end); `seq` -1 means every sequence.
@@ -204,11 +206,22 @@ class SequenceMemory:
                 left = cache.cells.positions_besides(each, start, stop)
                 evicted = cache.cells.evicted(each).without(start, stop)
                 self.check_missed(cache, left, evicted, each, asked.format(each))
-        for each in seqs:
-            for cache in self.caches:
-                cache.cells.remove(each, start, stop)
-            if self.recurrent is not None and self.seq_pos_max(each) < 0:
-                self.recurrent.clear(each)
+        self._remove(seqs, start, stop)
+
+    def _remove(self, seqs: Sequence[int], start: int = 0, stop: int | None = None) -> None:
+        with Transaction() as change:
+            for each in seqs:
+                for cache in self.caches:
+                    cache.cells.remove(each, start, stop, change)
+            self._clear_recurrent((seq for seq in seqs if self.seq_pos_max(seq) < 0), change)
+            change.commit()
+
+    def _clear_recurrent(self, seqs: Iterable[int], change: Transaction) -> None:
+        """Begin the recurrent states of some sequences anew."""
+        if self.recurrent is not None:
+            change.on_failure(self.recurrent.restore, self.recurrent.begin())
+            for seq in seqs:
+                self.recurrent.clear(seq)
 
     def check_missed(
         self, cache: KVCache, held: Positions, evicted: Spans, seq: int, asked: str
@@ -232,9 +245,7 @@ class SequenceMemory:
     def seq_keep(self, seq: int) -> None:
         """Remove every sequence but one."""
         self.check_seq(seq)
-        for other in range(self.sizes.n_seq_max):
-            if other != seq:
-                self.seq_rm(other)
+        self._remove([other for other in range(self.sizes.n_seq_max) if other != seq])
 
     def seq_cp(self, source: int, target: int, start: int = 0, stop: int | None = None) -> None:
         """Let `target` hold what `source` holds at positions `start` up to `stop`.
@@ -256,26 +267,28 @@ class SequenceMemory:
             held = [rest, cells.positions_of(source, cells.of(source, start, stop))]
             evicted = _merged(cells, source, target, start, stop)
             self.check_missed(cache, np.concatenate(held), evicted, source, asked)
-        with self.change_of(target) as change:
+        with self.change_of([target]) as change:
             copies = [_copy_cells(c, source, target, start, stop, change) for c in self.caches]
             for cache, (cells_from, cells_to) in zip(self.caches, copies, strict=True):
                 cache.store.copy_rows(source, cells_from, target, cells_to)
             if self.recurrent is not None:
-                change.on_failure(self.recurrent.restore, self.recurrent.begin())
                 if not self._is_nothing(source, start, stop):
                     self.recurrent.copy(source, target)
                 elif self.seq_pos_max(target) < 0:
                     self.recurrent.clear(target)
 
-    def change_of(self, seq: int) -> Transaction:
-        """A transaction that restores what the cells of a sequence's stream held, in every cache.
+    def change_of(self, seqs: Iterable[int]) -> Transaction:
+        """A transaction that restores what the cells of some sequences' streams held, in every
+        cache, and all recurrent states, of which each may be changed once.
 
-        What they store is not restored: see `KVStore.save_rows`.
+        What cells store is not restored: see `KVStore.save_rows`.
         """
         change = Transaction()
         for cache in self.caches:
-            stream = cache.cells.stream_of(seq)
-            change.on_failure(cache.cells.restore, cache.cells.snapshot(stream))
+            for stream in {cache.cells.stream_of(seq) for seq in seqs}:
+                change.on_failure(cache.cells.restore, cache.cells.snapshot(stream))
+        if self.recurrent is not None:
+            change.on_failure(self.recurrent.restore, self.recurrent.begin())
         return change
 
     def _whole_if_recurrent(self, seq: int, start: int, stop: int | None, done: str) -> None:

@@ -81,7 +81,7 @@ def move_positions(
         held = np.concatenate([rest, move.to]).astype(np.int32)
         evicted = move.evicted_rest.plus(move.evicted_moved)
         memory.check_missed(move.cache, held, evicted, seq, asked)
-    with memory.change_of(seq) as change:
+    with memory.change_of([seq]) as change:
         for move in moves:
             cells = _apply(move, seq, change)
             if cells.size:

@@ -79,8 +79,9 @@ def put_state(memory: SequenceMemory, seq: int, state: SequenceState) -> None:
 
     K and V are converted where the memory stores them in another type. Raises StateError for a
     state of another model, ArgumentError for a sequence that does not exist, CacheFull where there
-    are too few cells; then nothing is changed. No Transaction is used once copying has begun,
-    because it would keep a second copy of the sequence: an interrupt leaves the sequence empty.
+    are too few cells; then nothing is changed. What the sequence held is removed before copying
+    begins, because undoing that would take a second copy of it: an interrupt of the copying leaves
+    the sequence empty.
     """
     memory.check_seq(seq)
     check_fits(memory, state)
@@ -92,13 +93,10 @@ def put_state(memory: SequenceMemory, seq: int, state: SequenceState) -> None:
                 f"a state of {n_needed} tokens does not fit: there is room for {n_free}"
             )
     memory.seq_rm(seq)
-    try:
+    with memory.change_of([seq]):
         for cache in memory.caches:
             _put_rows(cache, seq, state)
         _put_recurrent(memory, seq, state)
-    except BaseException:
-        memory.seq_rm(seq)
-        raise
 
 
 def put_states(memory: SequenceMemory, states: dict[int, SequenceState]) -> None:
@@ -119,14 +117,11 @@ def put_states(memory: SequenceMemory, states: dict[int, SequenceState]) -> None
         if most > cells.n_ctx:
             raise CacheFull(f"states of {most} tokens do not fit: there is room for {cells.n_ctx}")
     memory.clear()
-    try:
+    with memory.change_of(states):
         for cache, found in zip(memory.caches, twins, strict=True):
             _put_all_rows(cache, states, found)
         for seq, state in states.items():
             _put_recurrent(memory, seq, state)
-    except BaseException:
-        memory.clear()
-        raise
 
 
 # For each sequence and row: the sequence before it that has the same (-1: none), and its row there.

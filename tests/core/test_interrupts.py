@@ -14,6 +14,7 @@ from ggmlpy.memory.cells import KVCells
 from ggmlpy.memory.recurrent_state import RecurrentState
 from ggmlpy.memory.sequences import SequenceMemory
 from ggmlpy.memory.shift import Move
+from ggmlpy.memory.state import SequenceState, put_state, put_states, take_state
 from ggmlpy.memory.store import KVStore
 from ggmlpy.runtime.context import Context
 from ggmlpy.sched.compute import backends_for
@@ -27,7 +28,13 @@ OPERATIONS: dict[str, Callable[[Context], None]] = {
     "copy a part": lambda context: context.seq_cp(0, 1, 4, 7),
     "shift": lambda context: context.seq_add(0, 0, None, 3),
     "shift below 0": lambda context: context.seq_add(0, 0, None, -2),
+    "remove": lambda context: context.seq_rm(0),
+    "remove a part": lambda context: context.seq_rm(0, 5),
+    "remove from all": lambda context: context.seq_rm(-1, 6),
+    "keep": lambda context: context.seq_keep(1),
+    "clear": lambda context: context.clear(),
 }
+WHOLE = ("remove", "keep", "clear")  # tried with recurrent states too
 
 
 def make(unified: bool, flash_attn: bool, recurrent: bool) -> Context:
@@ -59,10 +66,28 @@ def contents(memory: SequenceMemory) -> list[Any]:
     return found
 
 
+def unscrubbed(memory: SequenceMemory) -> int:
+    """How many bytes other than 0 are stored in cells that hold nothing."""
+    n = 0
+    for cache in memory.caches:
+        cells = cache.cells
+        for stream in range(cells.n_stream):
+            seqs = [s for s in range(memory.sizes.n_seq_max) if cells.stream_of(s) == stream]
+            empty = np.setdiff1d(
+                np.arange(cells.kv_size), np.concatenate([cells.of(seq) for seq in seqs])
+            )
+            n += sum(int(np.count_nonzero(x)) for x in cache.store.save_rows(stream, empty).rows)
+    return n
+
+
 @pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
 @pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "unfused"])
 @pytest.mark.parametrize(
-    ("operation", "recurrent"), [*((each, False) for each in OPERATIONS), ("copy", True)]
+    ("operation", "recurrent"),
+    [
+        *((each, False) for each in OPERATIONS if each not in WHOLE),
+        *((each, True) for each in ("copy", *WHOLE)),
+    ],
 )
 def test_it_is_done_or_nothing_is_changed(
     operation: str, recurrent: bool, unified: bool, flash_attn: bool
@@ -74,7 +99,7 @@ def test_it_is_done_or_nothing_is_changed(
     OPERATIONS[operation](done)
     after = contents(done.memory)
     assert after != before
-    n_undone = 0
+    undone: list[bool] = []
     for n in range(1, 2000):
         try:
             with interrupted_at(n, OWNERS):
@@ -82,10 +107,41 @@ def test_it_is_done_or_nothing_is_changed(
         except KeyboardInterrupt:
             now = contents(context.memory)
             assert now in (before, after), n
-            n_undone += now == before
+            undone.append(now == before)
             if now == after:
+                assert flash_attn or not unscrubbed(context.memory), n
                 context = make(unified, flash_attn, recurrent)
         else:
             break
     assert contents(context.memory) == after
-    assert 30 < n_undone >= n - 3  # the last lines come after all that is to be done
+    assert sum(undone) > 30
+    assert all(undone[: sum(undone)]), "undone by a later line than one where it was complete"
+
+
+@pytest.mark.parametrize(("all_at_once", "unified"), [(False, False), (True, True)])
+def test_a_state_is_put_or_the_sequence_is_empty_or_unchanged(
+    all_at_once: bool, unified: bool
+) -> None:
+    """No cell is lost: those of tokens that were not put hold nothing, and store nothing."""
+    context = make(unified, flash_attn=False, recurrent=True)
+    memory, state = context.memory, take_state(context.memory, 0)
+    before = contents(memory)
+    emptied = make(unified, flash_attn=False, recurrent=True)
+    seqs = {0: state} if not all_at_once else {0: state, 1: take_state(memory, 1)}
+    for seq in seqs:
+        emptied.seq_rm(seq)
+    empty = contents(emptied.memory)
+    for n in range(1, 3000):
+        try:
+            with interrupted_at(n, (*OWNERS, SequenceState)):
+                put_states(memory, seqs) if all_at_once else put_state(memory, 0, state)
+        except KeyboardInterrupt:
+            now = contents(memory)
+            assert now in (before, empty), n
+            assert not unscrubbed(memory), n
+            if now == empty:
+                put_states(memory, seqs) if all_at_once else put_state(memory, 0, state)
+                before = contents(memory)
+        else:
+            break
+    assert n > 100

@@ -9,6 +9,7 @@ from ggmlpy.errors import CacheFull
 from ggmlpy.memory.batch import TokenRun
 from ggmlpy.memory.cells import KVCells
 from ggmlpy.memory.mask import fill_mask
+from ggmlpy.memory.transaction import Transaction
 from ggmlpy.memory.ubatch import UBatch
 
 
@@ -192,6 +193,9 @@ def test_cells_that_come_to_hold_nothing_are_told(unified: bool) -> None:
         cells.share(0, np.array(second))
         cells.remove(1)
         assert told == []  # they belong to the first sequence
-    cells.clear()
+    with Transaction() as change:
+        cells.clear(change)
+        assert told == []  # it may still be undone
+        change.commit()
     left = [(0, [*first[:1], *second])] if unified else [(0, first[:1]), (1, second)]
     assert told == left
