@@ -25,7 +25,7 @@ from ggmlpy.memory.ubatch import SegmentShape, UBatch
 from ggmlpy.models import Model, load_model
 from ggmlpy.runtime.context_sizes import check_least
 from ggmlpy.runtime.inputs import Shape
-from ggmlpy.runtime.loading import load_weights
+from ggmlpy.runtime.loading import check_placement, load_weights
 from ggmlpy.runtime.plans import Plan, PlanCache
 from ggmlpy.runtime.steady import SteadyStep
 from ggmlpy.sched.assignment import Pin
@@ -41,6 +41,8 @@ class Context:
     With `kv_unified` the sequences share `n_ctx` cells; else each has an equal part of its own.
     `n_ctx_seq` may be less than that: the engine keeps to it. `n_gpu_layers` and `override_tensors`
     (see `Placement.of`) say what lies on devices, `passes` (see `compute`) which passes run.
+    Contexts of one model share its weights. Raises ArgumentError for a placement other than that of
+    a context that has loaded them.
     """
 
     @checked
@@ -72,6 +74,7 @@ class Context:
         self.placement = Placement.of(
             model.hparams.n_layer, backends, n_gpu_layers, override_tensors
         )
+        check_placement(model, self.placement)
         self.memory = SequenceMemory(
             model.memory, self.sizes, type_k, type_v, self.placement.buffer_types
         )
@@ -172,7 +175,7 @@ class Context:
         take the memory that the largest step needs.
 
         The first batch does so, if `warm_up` has not. Tells progress. Raises FileError,
-        AllocationError.
+        AllocationError, ArgumentError if another context of the model has loaded them elsewhere.
         """
         if not self._is_loaded:
             graphs = [self.plans.graph_of(shape) for shape in self._largest_shapes()]
