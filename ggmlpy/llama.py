@@ -11,6 +11,7 @@ from pathlib import Path
 from time import perf_counter
 from types import TracebackType
 from typing import Annotated
+from warnings import catch_warnings, simplefilter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,7 @@ from ggmlpy.runtime.context_sizes import check_least, choose_sizes, reduce_to_me
 from ggmlpy.runtime.describe import summary
 from ggmlpy.sampling import SamplingParams
 from ggmlpy.sched.compute import backends_for
+from ggmlpy.sched.placement import Placement, PlacementWarning
 from ggmlpy.text.tokenizer import Tokenizer
 
 
@@ -108,13 +110,19 @@ class Llama(Completions):
             n_ctx, n_ctx_seq, n_seq_max, kv_unified, self.model.hparams.n_ctx_train
         )
         types = cache_type("type_k", type_k), cache_type("type_v", type_v)
+        backends = backends_for(backend, n_threads)
         sizes = decide_sizes(total, n_seq_max, kv_unified, min(n_ubatch, n_batch), most)
         if not n_ctx and not n_ctx_seq:
-            sizes = reduce_to_memory(self.model.memory, sizes, *types)
+            with catch_warnings():  # the context issues those of the placement
+                simplefilter("ignore", PlacementWarning)
+                placement = Placement.of(
+                    self.model.hparams.n_layer, backends, n_gpu_layers, override_tensors or {}
+                )
+            sizes = reduce_to_memory(self.model.memory, sizes, *types, placement.buffer_types)
         try:
             self._context = Context(
                 self.model,
-                backends_for(backend, n_threads),
+                backends,
                 n_ctx=sizes.n_ctx,
                 n_ctx_seq=sizes.n_ctx_seq,
                 n_ubatch=sizes.n_ubatch,

@@ -74,6 +74,10 @@ class BufferType(ABC):
         """Bytes that a tensor takes in a buffer of this type, padded to the alignment."""
         return -(-spec.n_bytes // self.alignment) * self.alignment
 
+    def free_bytes(self) -> int | None:
+        """Bytes of this memory that can still be allocated; None if the device does not tell."""
+        return None
+
     def allocate(self, n_bytes: int) -> Buffer:
         """A zeroed buffer. Raises AllocationError above `max_bytes`, or if memory is short."""
         if n_bytes > self.max_bytes:

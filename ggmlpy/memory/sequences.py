@@ -6,14 +6,15 @@ where it is interrupted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 
 import numpy as np
 
 from ggmlpy.common.system_memory import check_memory
-from ggmlpy.errors import ArgumentError, Unsupported
+from ggmlpy.errors import AllocationError, ArgumentError, Unsupported
+from ggmlpy.graph.buffer import HOST, BufferType
 from ggmlpy.graph.types import TensorType
 from ggmlpy.memory.batch import Batch
 from ggmlpy.memory.cell_table import Index, padded
@@ -66,15 +67,41 @@ def decide_sizes(
     return Sizes(n_ctx, n_ctx_seq, n_seq_max, unified, n_ubatch)
 
 
-def memory_bytes(spec: Memory, sizes: Sizes, type_k: TensorType, type_v: TensorType) -> int:
-    """Bytes of a SequenceMemory of these sizes. Raises Unsupported for types it cannot have."""
+def memory_bytes(
+    spec: Memory,
+    sizes: Sizes,
+    type_k: TensorType,
+    type_v: TensorType,
+    buffer_types: BufferTypes | None = None,
+) -> dict[BufferType, int]:
+    """Bytes of a SequenceMemory of these sizes, by the memory of its layers.
+
+    Memory that the host can address is counted together, as HOST. Raises Unsupported for types of K
+    and V that it cannot have.
+    """
     n_stream = 1 if sizes.unified else sizes.n_seq_max
-    return sum(
-        cache_bytes(part, _cache_size(part, sizes), n_stream, type_k, type_v)
-        if isinstance(part, AttentionLayers)
-        else state_bytes(part, sizes.n_seq_max)
-        for part in spec
-    )
+    types = buffer_types or {}
+    found: dict[BufferType, int] = {HOST: 0}
+    for part in spec:
+        if isinstance(part, AttentionLayers):
+            n_bytes = cache_bytes(part, _cache_size(part, sizes), n_stream, type_k, type_v)
+        else:
+            n_bytes = state_bytes(part, sizes.n_seq_max)
+        for layer in part.layers:
+            at = types.get(layer, HOST)
+            at = HOST if at.is_host else at
+            found[at] = found.get(at, 0) + n_bytes // len(part.layers)
+    return found
+
+
+def check_free(needed: Mapping[BufferType, int]) -> None:
+    """Raise AllocationError for more bytes than the machine has, or a device says that it has."""
+    for memory, n_bytes in needed.items():
+        has = None if memory.is_host else memory.free_bytes()
+        if memory.is_host:
+            check_memory(n_bytes)
+        elif has is not None and n_bytes > has:
+            raise AllocationError(f"{n_bytes} bytes of {memory.name} cannot be had, it has {has}")
 
 
 class SequenceMemory:
@@ -83,8 +110,8 @@ class SequenceMemory:
     `seq_rm`, `seq_cp`, `seq_keep`, `seq_div`, `clear` are complete when they return. Shifting
     positions (`seq_add`) needs the model, to rotate K: see `Context.seq_add`.
 
-    Raises Unsupported for types of K and V that it cannot have, AllocationError where all its
-    caches together are more bytes than the machine has.
+    Raises Unsupported for types of K and V that it cannot have, AllocationError where all caches
+    in one memory together are more bytes than the machine, or the device, has.
     """
 
     def __init__(
@@ -96,8 +123,9 @@ class SequenceMemory:
         buffer_types: BufferTypes | None = None,
     ) -> None:
         self.sizes = sizes
-        self.n_bytes = memory_bytes(spec, sizes, type_k, type_v)
-        check_memory(self.n_bytes)
+        needed = memory_bytes(spec, sizes, type_k, type_v, buffer_types)
+        self.n_bytes = sum(needed.values())
+        check_free(needed)
         types, n_seq_max = buffer_types or {}, sizes.n_seq_max
         self.caches = [
             KVCache(part, _cache_size(part, sizes), type_k, type_v, n_seq_max, sizes.unified, types)

@@ -15,9 +15,11 @@ from dataclasses import replace
 
 from ggmlpy.common.system_memory import physical_memory
 from ggmlpy.errors import ArgumentError
+from ggmlpy.graph.buffer import BufferType
 from ggmlpy.graph.types import TensorType
 from ggmlpy.memory.cell_table import KV_PAD
 from ggmlpy.memory.sequences import Sizes, memory_bytes
+from ggmlpy.memory.store import BufferTypes
 from ggmlpy.models.memory import Memory
 
 _MOST = 1 << 62  # its next multiple of 256 is still an integer of numpy
@@ -58,8 +60,15 @@ def choose_sizes(
     return total, most
 
 
-def reduce_to_memory(spec: Memory, sizes: Sizes, type_k: TensorType, type_v: TensorType) -> Sizes:
-    """Reduce default sizes so that the memory takes at most half of the machine's.
+def reduce_to_memory(
+    spec: Memory,
+    sizes: Sizes,
+    type_k: TensorType,
+    type_v: TensorType,
+    buffer_types: BufferTypes | None = None,
+) -> Sizes:
+    """Reduce default sizes so that the memory takes at most half of the machine's, and of each
+    device's that says how much it has.
 
     The other half is for weights and results. Sizes that are too large become the largest multiple
     of KV_PAD tokens a sequence that fits, at least KV_PAD, with a warning. Raises Unsupported for
@@ -70,18 +79,26 @@ def reduce_to_memory(spec: Memory, sizes: Sizes, type_k: TensorType, type_v: Ten
         n_ctx = n_ctx_seq if sizes.unified else n_ctx_seq * sizes.n_seq_max
         return replace(sizes, n_ctx=n_ctx, n_ctx_seq=n_ctx_seq)
 
-    def taken(n_pads: int) -> int:
-        return memory_bytes(spec, of(n_pads * KV_PAD), type_k, type_v)
+    def short(sizes: Sizes) -> list[BufferType]:
+        """The memories of which these sizes take more than half."""
+        taken = memory_bytes(spec, sizes, type_k, type_v, buffer_types)
+        return [at for at, n_bytes in taken.items() if at in has and n_bytes > has[at] // 2]
 
-    has, needed = physical_memory(), memory_bytes(spec, sizes, type_k, type_v)
-    n_pads = sizes.n_ctx_seq // KV_PAD
-    if needed <= has // 2 or n_pads == 0:
+    needed = memory_bytes(spec, sizes, type_k, type_v, buffer_types)
+    known = {at: physical_memory() if at.is_host else at.free_bytes() for at in needed}
+    has = {at: n_bytes for at, n_bytes in known.items() if n_bytes is not None}
+    n_pads, too_small = sizes.n_ctx_seq // KV_PAD, short(sizes)
+    if not too_small or n_pads == 0:
         return sizes
-    reduced = of(max(1, bisect_right(range(1, n_pads + 1), has // 2, key=taken)) * KV_PAD)
+    pads = range(1, n_pads + 1)
+    n_fit = bisect_right(pads, False, key=lambda n: bool(short(of(n * KV_PAD))))
+    reduced = of(max(1, n_fit) * KV_PAD)
+    at = too_small[0]
     _warn(
         f"n_ctx is {reduced.n_ctx}, not the {sizes.n_ctx} of the model's training: K and V of those"
-        f" take {needed / 1e9:.1f} GB, more than half of this machine's {has / 1e9:.1f} GB; n_ctx"
-        " or n_ctx_seq asks for another size"
+        f" take {needed[at] / 1e9:.1f} GB, more than half of"
+        f" {'this machine' if at.is_host else at.name}'s {has[at] / 1e9:.1f} GB; n_ctx or n_ctx_seq"
+        " asks for another size"
     )
     return reduced
 

@@ -12,6 +12,10 @@ import pytest
 
 from ggmlpy import AllocationError, ArgumentError, BadBatch, Context, ContextWarning, Llama
 from ggmlpy.backends.cpu.backend import CpuBackend
+from ggmlpy.backends.mock.backend import MockBackend
+from ggmlpy.backends.mock.memory import MockMemory
+from ggmlpy.backends.mock.queue import Queue
+from ggmlpy.backends.reference import ReferenceBackend
 from ggmlpy.common import system_memory
 from ggmlpy.graph.buffer import HOST
 from ggmlpy.graph.types import F16, F32
@@ -205,6 +209,71 @@ def test_all_parts_of_a_memory_are_checked_together(
     machine_of(monkeypatch, n_bytes - 1)
     with pytest.raises(AllocationError, match=f"^{n_bytes} bytes of memory cannot be had, this"):
         SequenceMemory(MEMORIES[name], sizes, F16, F32)
+
+
+# --- memory of devices ---
+
+
+class SizedMemory(MockMemory):
+    """Memory of which a device says how much it has."""
+
+    def __init__(self, queue: Queue, n_free: int | None) -> None:
+        super().__init__(queue, 1 << 40)
+        self.n_free = n_free
+
+    def free_bytes(self) -> int | None:
+        return self.n_free
+
+
+def device_of(n_bytes: int | None) -> MockBackend:
+    device = MockBackend()
+    device.buffer_type = SizedMemory(device.queue, n_bytes)
+    return device
+
+
+@pytest.mark.parametrize("name", MEMORIES)
+def test_each_memory_is_checked_against_what_it_has(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Layers 1 and 2 lie on a device, layer 0 on the host."""
+    sizes = Sizes(n_ctx=1024, n_ctx_seq=512, n_seq_max=2, unified=False, n_ubatch=8)
+    on_host = SequenceMemory(MEMORIES[name], sizes, F16, F32)
+    on_first = sum(
+        leaf.spec.n_bytes for x in ("k", "v") for leaf in [getattr(on_host.caches[0].store, x)[0]]
+    )
+    on_device = on_host.n_bytes - on_first
+    machine_of(monkeypatch, on_first)
+    for n_free in (on_device, None):
+        memory = device_of(n_free).buffer_type
+        split = SequenceMemory(MEMORIES[name], sizes, F16, F32, {1: memory, 2: memory})
+        assert split.n_bytes == on_host.n_bytes
+    memory = device_of(on_device - 1).buffer_type
+    message = f"^{on_device} bytes of mock cannot be had, it has {on_device - 1}$"
+    with pytest.raises(AllocationError, match=message):
+        SequenceMemory(MEMORIES[name], sizes, F16, F32, {1: memory, 2: memory})
+    machine_of(monkeypatch, on_first - 1)
+    with pytest.raises(AllocationError, match=f"^{on_first} bytes of memory cannot be had, this"):
+        SequenceMemory(MEMORIES[name], sizes, F16, F32, {1: memory, 2: memory})
+
+
+@pytest.mark.parametrize(
+    ("has", "n_free", "total"),
+    [(KIB, None, LONG), (KIB, 2048 * KIB, LONG), (KIB, 1024 * KIB - 2, 1792)],
+)
+def test_a_default_size_follows_from_the_memory_that_the_layers_lie_in(
+    monkeypatch: pytest.MonkeyPatch, long_path: Path, has: int, n_free: int | None, total: int
+) -> None:
+    """All on a device: how much the host has is of no matter."""
+    machine_of(monkeypatch, has)
+    backends = [device_of(n_free), ReferenceBackend()]
+    if total == LONG:
+        llm = Llama(long_path, backend=backends)
+    else:
+        with pytest.warns(ContextWarning, match="take 0.0 GB, more than half of mock's 0.0 GB"):
+            llm = Llama(long_path, backend=backends)
+    with llm:
+        assert llm.n_ctx() == total
+        assert llm([5, 6], max_tokens=2)["usage"]["prompt_tokens"] == 2
 
 
 # --- the table ----------------------------------------------------------------------------------
