@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +17,11 @@ from numpy.typing import NDArray
 from ggmlpy import ops
 from ggmlpy.backends.base import Backend
 from ggmlpy.errors import BadBatch, CacheFull, Unsupported
+from ggmlpy.graph.buffer import HOST, Place
 from ggmlpy.graph.graph import Graph
-from ggmlpy.graph.tensor import from_numpy
+from ggmlpy.graph.spec import Spec
+from ggmlpy.graph.tensor import Tensor
+from ggmlpy.graph.types import type_of
 from ggmlpy.memory.cell_table import Index
 from ggmlpy.memory.kv_cache import KVCache
 from ggmlpy.memory.sequences import SequenceMemory
@@ -25,7 +29,7 @@ from ggmlpy.memory.spans import MAX_POSITION, Positions, Spans
 from ggmlpy.memory.store import KVStore
 from ggmlpy.memory.transaction import Transaction
 from ggmlpy.models import Model
-from ggmlpy.sched.executable import Executable
+from ggmlpy.sched.executable import ArenaPool, Executable
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,7 @@ def move_positions(
     model: Model,
     memory: SequenceMemory,
     backends: Sequence[Backend],
+    arenas: ArenaPool,
     seq: int,
     start: int,
     stop: int | None,
@@ -64,11 +69,11 @@ def move_positions(
 ) -> None:
     """Move a sequence's positions `start` up to `stop` to where(positions).
 
-    What would be below 0 is removed. Cells that belong to other sequences too are copied first, so
-    those keep their positions. Raises Unsupported for a model with recurrent layers, and where the
-    next token would see positions that a window has evicted; BadBatch where a position is taken
-    (unless they `may_meet`), CacheFull where there are no cells for the copies. Then, and when it
-    is interrupted, nothing is changed.
+    Keys are rotated in `arenas`. What would be below 0 is removed. Cells that belong to other
+    sequences too are copied first, so those keep their positions. Raises Unsupported for a model
+    with recurrent layers, and where the next token would see positions that a window has evicted;
+    BadBatch where a position is taken (unless they `may_meet`), CacheFull where there are no cells
+    for the copies. Then, and when it is interrupted, nothing is changed.
     """
     memory.check_seq(seq)
     if memory.recurrent is not None:
@@ -88,7 +93,7 @@ def move_positions(
                 stream = move.cache.cells.stream_of(seq)
                 rows = stream * move.cache.cells.kv_size + cells
                 deltas = (move.to - move.positions)[move.changed]
-                _rope_keys(model, move.cache.store, backends, rows, deltas)
+                _rope_keys(model, move.cache.store, backends, arenas, rows, deltas)
 
 
 def _plan(
@@ -175,14 +180,13 @@ def _rope_keys(
     model: Model,
     store: KVStore,
     backends: Sequence[Backend],
+    arenas: ArenaPool,
     rows: Index,
     deltas: NDArray[np.int64],
 ) -> None:
     """Rotate the keys in some rows of every layer, in place."""
     n = len(rows)
-    read_ids = from_numpy(rows.astype(np.int32))  # [n]
-    write_ids = from_numpy(rows.astype(np.int64))  # [n]
-    by = from_numpy(deltas.astype(np.int32))  # [n]
+    write_ids, read_ids, by = _together(rows, rows.astype(np.int32), deltas.astype(np.int32))  # [n]
     writes = []
     for layer, leaf in store.k.items():
         n_embd, kv_size, n_stream, _ = leaf.ne
@@ -191,4 +195,16 @@ def _rope_keys(
         x = ops.reshape_3d(ops.get_rows(k, read_ids), D, n_embd // D, n)  # [D, Hk, n]
         x = model.rope_of(layer).shift(x, by)  # [D, Hk, n]
         writes.append(ops.set_rows(k, ops.reshape_2d(x, n_embd, n), write_ids))
-    Executable(Graph(*writes), backends).run()
+    Executable(Graph(*writes), backends, arenas=arenas).run()
+
+
+def _together(*arrays: NDArray[Any]) -> list[Tensor]:
+    """Leaves with the values of arrays, in one buffer: one copy takes them to a device."""
+    leaves = [Tensor(Spec(array.shape, type_of(array.dtype))) for array in arrays]
+    sizes = [HOST.tensor_bytes(leaf.spec) for leaf in leaves]
+    buffer, offset = HOST.allocate(sum(sizes)), 0
+    for leaf, array, n_bytes in zip(leaves, arrays, sizes, strict=True):
+        leaf.place = Place(buffer, offset)
+        buffer.write(offset, array.view(np.uint8))
+        offset += n_bytes
+    return leaves

@@ -125,7 +125,10 @@ class Context:
     def largest_compute_bytes(self) -> dict[str, int]:
         """Memory that the largest ubatches run in, by buffer type. Takes none of it."""
         arenas = self.plans.arena_bytes(map(self.plans.graph_of, self._largest_shapes()))
-        return {memory.name: n_bytes for memory, n_bytes in arenas.items()}
+        found: dict[str, int] = {}
+        for (memory, _), n_bytes in arenas.items():
+            found[memory.name] = found.get(memory.name, 0) + n_bytes
+        return found
 
     def _largest_shapes(self) -> list[Shape]:
         """Of a full ubatch at full depth, all of its tokens output: with the fewest sequences, and
@@ -296,8 +299,9 @@ class Context:
         check_least("delta", delta, -(2**31))
         start, stop = _span(start, stop)
         move_positions(
-            self.model, self.memory, self.backends, seq, start, stop, lambda p: p + delta
-        )
+            self.model, self.memory, self.backends, self.plans.arenas, seq, start, stop,
+            lambda p: p + delta,
+        )  # fmt: skip
 
     @checked
     def seq_div(self, seq: int, start: int, stop: int | None, divisor: int) -> None:
@@ -305,7 +309,7 @@ class Context:
         check_least("divisor", divisor, 1)
         start, stop = _span(start, stop)
         move_positions(
-            self.model, self.memory, self.backends, seq, start, stop,
+            self.model, self.memory, self.backends, self.plans.arenas, seq, start, stop,
             lambda p: p // divisor, may_meet=True,
         )  # fmt: skip
 

@@ -19,6 +19,7 @@ from ggmlpy.sched.allocator import allocate
 from ggmlpy.sched.assignment import Pin
 from ggmlpy.sched.executable import ArenaPool, Executable, scheduled
 from ggmlpy.sched.passes import chosen
+from ggmlpy.sched.transfers import upload_bytes
 
 MAX_PLANS = 64  # a plan's records are small, its arena is shared
 
@@ -85,13 +86,18 @@ class PlanCache:
         """The graph of a shape. Builds no plan."""
         return self._graph(shape)[0]
 
-    def arena_bytes(self, graphs: Iterable[Graph]) -> dict[BufferType, int]:
-        """Bytes of the arenas of plans for some of the model's graphs. Builds no plan."""
-        most: dict[BufferType, int] = {}
+    def arena_bytes(self, graphs: Iterable[Graph]) -> dict[tuple[BufferType, str], int]:
+        """Bytes of the arenas of plans for some of the model's graphs, by memory and use.
+
+        Builds no plan.
+        """
+        most: dict[tuple[BufferType, str], int] = {}
         for graph in graphs:
             schedule = scheduled(graph, self._backends, self._pin, self.passes)
-            for memory, n_bytes in allocate(graph, schedule.splits).arena_bytes.items():
-                most[memory] = max(most.get(memory, 0), n_bytes)
+            results = allocate(graph, schedule.splits).arena_bytes
+            needed = {(memory, "results"): n_bytes for memory, n_bytes in results.items()}
+            for key, n_bytes in (needed | upload_bytes(schedule.uploads)).items():
+                most[key] = max(most.get(key, 0), n_bytes)
         return most
 
     def reserve(self, graphs: Sequence[Graph]) -> None:
@@ -99,8 +105,8 @@ class PlanCache:
 
         Ubatches of shapes between them may need more than each of them. Raises AllocationError.
         """
-        for memory, n_bytes in self.arena_bytes(graphs).items():
-            self.arenas.take(memory, n_bytes + (n_bytes // 16 if len(graphs) > 1 else 0))
+        for (memory, use), n_bytes in self.arena_bytes(graphs).items():
+            self.arenas.take(memory, n_bytes + (n_bytes // 16 if len(graphs) > 1 else 0), use)
 
     def _build(self, shape: Shape) -> Plan:
         graph, inputs, logits = self._graph(shape)

@@ -8,7 +8,7 @@ device -> device    queued on the source or else the target, whichever can copy 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 from weakref import WeakKeyDictionary
@@ -111,13 +111,8 @@ class Uploads:
     ) -> None:
         self.steps: list[Part] = []
         self._places: dict[tuple[Tensor, BufferType], Place] = {}
-        groups: dict[tuple[Buffer, BufferType], list[Tensor]] = {}
-        for leaf, memories in uploads.items():
-            assert leaf.place is not None, f"{leaf} has no data"
-            for memory in memories:
-                groups.setdefault((leaf.place.buffer, memory), []).append(leaf)
-        for i, ((buffer, memory), leaves) in enumerate(groups.items()):
-            self._add(pool, owners, buffer, memory, leaves, f"inputs {i}")
+        for use, (buffer, memory), leaves in _groups(uploads):
+            self._add(pool, owners, buffer, memory, leaves, use)
 
     def _add(
         self,
@@ -128,12 +123,11 @@ class Uploads:
         leaves: list[Tensor],
         use: str,
     ) -> None:
-        places = [(leaf, leaf.place.offset) for leaf in leaves if leaf.place is not None]
-        begin = min(offset for _, offset in places)
-        end = max(offset + leaf.spec.n_bytes for leaf, offset in places)
+        begin, end = _extent(leaves)
         copied = pool.take(memory, end - begin, use)
-        for leaf, offset in places:
-            self._places[leaf, memory] = Place(copied, offset - begin)
+        for leaf in leaves:
+            assert leaf.place is not None
+            self._places[leaf, memory] = Place(copied, leaf.place.offset - begin)
         to, at = Place(copied), Place(buffer, begin)
         target, source = owners[memory], owners.get(buffer.type)
         step = partial(transfer, pool, target, to, source, at, end - begin)
@@ -142,3 +136,31 @@ class Uploads:
     def place(self, leaf: Tensor, memory: BufferType) -> Place | None:
         """The place of a leaf's copy; None for a tensor that is not uploaded."""
         return self._places.get((leaf, memory))
+
+
+def upload_bytes(uploads: Mapping[Tensor, list[BufferType]]) -> dict[tuple[BufferType, str], int]:
+    """Bytes that Uploads takes of a pool, by memory and use."""
+    found = {}
+    for use, (_, memory), leaves in _groups(uploads):
+        begin, end = _extent(leaves)
+        found[memory, use] = end - begin
+    return found
+
+
+def _groups(
+    uploads: Mapping[Tensor, list[BufferType]],
+) -> Iterator[tuple[str, tuple[Buffer, BufferType], list[Tensor]]]:
+    """Leaves that are copied together: what for, from which buffer to which memory."""
+    groups: dict[tuple[Buffer, BufferType], list[Tensor]] = {}
+    for leaf, memories in uploads.items():
+        assert leaf.place is not None, f"{leaf} has no data"
+        for memory in memories:
+            groups.setdefault((leaf.place.buffer, memory), []).append(leaf)
+    for i, (key, leaves) in enumerate(groups.items()):
+        yield f"inputs {i}", key, leaves
+
+
+def _extent(leaves: list[Tensor]) -> tuple[int, int]:
+    """Where the leaves of one buffer begin and end in it."""
+    places = [(leaf.place.offset, leaf.spec.n_bytes) for leaf in leaves if leaf.place is not None]
+    return min(offset for offset, _ in places), max(offset + n for offset, n in places)
