@@ -180,7 +180,7 @@ class SequenceMemory:
             trial.undo()
 
     def transaction(self, batch: Batch) -> BatchTransaction:
-        """The transaction that a batch is decoded in. Whatever ends it early undoes the batch.
+        """The transaction that a batch is decoded in. `undo` undoes the batch.
 
         Every position that a later token sees is held again, with the K and V that it had, and so
         is every recurrent state. Not restored are positions that no later token sees, in layers

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ggmlpy import ops
 from ggmlpy.backends.base import Backend
-from ggmlpy.errors import BadBatch, CacheFull, Unsupported
+from ggmlpy.errors import ArgumentError, CacheFull, Unsupported
 from ggmlpy.graph.buffer import HOST, Place
 from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.spec import Spec
@@ -72,8 +72,8 @@ def move_positions(
     Keys are rotated in `arenas`. What would be below 0 is removed. Cells that belong to other
     sequences too are copied first, so those keep their positions. Raises Unsupported for a model
     with recurrent layers, and where the next token would see positions that a window has evicted;
-    BadBatch where a position is taken (unless they `may_meet`), CacheFull where there are no cells
-    for the copies. Then, and when it is interrupted, nothing is changed.
+    ArgumentError where a position is taken (unless they `may_meet`), CacheFull where there are no
+    cells for the copies. Then, and when it is interrupted, nothing is changed.
     """
     memory.check_seq(seq)
     if memory.recurrent is not None:
@@ -147,9 +147,9 @@ def _check(move: Move, seq: int, may_meet: bool) -> None:
     both = move.evicted_rest.overlap(move.evicted_moved)
     if (taken.size or both) and not may_meet:
         first = taken.min() if taken.size else both
-        raise BadBatch(f"position {first} of sequence {seq} is taken by a token that stays")
+        raise ArgumentError(f"position {first} of sequence {seq} is taken by a token that stays")
     if (move.to > MAX_POSITION).any():
-        raise BadBatch(f"position {move.to.max()} of sequence {seq} is above {MAX_POSITION}")
+        raise ArgumentError(f"position {move.to.max()} of sequence {seq} is above {MAX_POSITION}")
     shared = cells.is_shared(seq, move.cells)
     n_shared = int((shared & move.changed).sum())
     n_given_up = int((~shared & move.dropped).sum())

@@ -17,6 +17,9 @@ class Transaction:
             change.on_failure(cells.restore, cells.snapshot(stream))
             cells.release(seq, some)
 
+    An interrupt between the end of the block and that of the `with` leaves the change done. Where
+    the caller needs more than the change, as logits, use `try`, and `undo` in `except`.
+
     A step is added before what it undoes. It must also work where that was not done, or only half,
     and when it is called again: an interrupt may come at any point, of the undoing too.
     """

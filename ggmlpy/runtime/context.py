@@ -20,7 +20,7 @@ from ggmlpy.memory.batch import Batch, check, check_shared, split
 from ggmlpy.memory.cache_types import cache_type
 from ggmlpy.memory.sequences import SequenceMemory, Sizes, decide_sizes
 from ggmlpy.memory.shift import move_positions
-from ggmlpy.memory.slots import SlotInfo
+from ggmlpy.memory.slots import BatchTransaction, SlotInfo
 from ggmlpy.memory.ubatch import SegmentShape, UBatch
 from ggmlpy.models import Model, load_model
 from ggmlpy.runtime.context_sizes import check_least
@@ -223,18 +223,27 @@ class Context:
         ubatches = self._ubatches_of(batch)
         if len(ubatches) > 1:
             self.memory.check_slots(batch, ubatches)
-        with self.memory.transaction(batch) as change:
-            if len(ubatches) == 1:
-                slot_info = self.memory.apply(batch, ubatches[0], change)
-                outputs, index = self._run(batch, slot_info)
-                self._steady = self._steady_after(batch, slot_info)
-                in_order = len(index) < 2 or bool((index[1:] > index[:-1]).all())
-                return outputs if in_order else outputs[np.argsort(index)]
-            rows = np.flatnonzero(batch.outputs)
-            logits = np.empty((len(rows), self.model.hparams.n_vocab), np.float32)
-            for ubatch in ubatches:
-                outputs, index = self._run(batch, self.memory.apply(batch, ubatch, change))
-                logits[np.searchsorted(rows, index)] = outputs
+        change = self.memory.transaction(batch)
+        try:
+            return self._run_all(batch, ubatches, change)
+        except BaseException:
+            self._steady = None
+            change.undo()
+            raise
+
+    def _run_all(self, batch: Batch, ubatches: list[UBatch], change: BatchTransaction) -> Logits:
+        """Run the ubatches of a batch. Returns the logits in the order of the batch."""
+        if len(ubatches) == 1:
+            slot_info = self.memory.apply(batch, ubatches[0], change)
+            outputs, index = self._run(batch, slot_info)
+            self._steady = self._steady_after(batch, slot_info)
+            in_order = len(index) < 2 or bool((index[1:] > index[:-1]).all())
+            return outputs if in_order else outputs[np.argsort(index)]
+        rows = np.flatnonzero(batch.outputs)
+        logits = np.empty((len(rows), self.model.hparams.n_vocab), np.float32)
+        for ubatch in ubatches:
+            outputs, index = self._run(batch, self.memory.apply(batch, ubatch, change))
+            logits[np.searchsorted(rows, index)] = outputs
         return logits
 
     def _steady_after(self, batch: Batch, slot_info: SlotInfo) -> SteadyStep | None:
@@ -294,7 +303,8 @@ class Context:
     def seq_add(self, seq: int, start: int, stop: int | None, delta: int) -> None:
         """Add `delta` to a sequence's positions `start` up to `stop`; below 0 they are removed.
 
-        Raises BadBatch where a position is taken, Unsupported, CacheFull; nothing is changed then.
+        Raises ArgumentError where a position is taken, Unsupported, CacheFull; nothing is changed
+        then.
         """
         check_least("delta", delta, -(2**31))
         start, stop = _span(start, stop)

@@ -183,7 +183,7 @@ class SteadyStep:
             if recurrent is not None:
                 recurrent.note_written(self._seqs)
             return logits if self._order is None else logits[self._order]
-        except BaseException:  # no `with`: an interrupt at its end would not be undone
+        except BaseException:  # no `with`: see Transaction
             change.undo()
             raise
 

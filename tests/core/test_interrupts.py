@@ -145,3 +145,20 @@ def test_a_state_is_put_or_the_sequence_is_empty_or_unchanged(
         else:
             break
     assert n > 100
+
+
+@pytest.mark.parametrize("n_tokens", [3, 12], ids=["one ubatch", "two"])
+def test_a_batch_whose_logits_are_not_returned_is_undone(n_tokens: int) -> None:
+    """Also where the interrupt comes last of all, when everything is computed."""
+    context = make(unified=True, flash_attn=True, recurrent=True)
+    n_past = context.n_past()
+    for n in range(1, 200):
+        try:
+            with interrupted_at(n, (Context,)):
+                context.decode(range(n_tokens))
+        except KeyboardInterrupt:
+            assert context.n_past() == n_past, n
+        else:
+            break
+    assert n > 20
+    assert context.n_past() == n_past + n_tokens

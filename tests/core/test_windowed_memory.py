@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ggmlpy.errors import BadBatch, CacheFull, StateError, Unsupported
+from ggmlpy.errors import ArgumentError, CacheFull, StateError, Unsupported
 from ggmlpy.graph.types import F32
 from ggmlpy.memory.batch import Batch
 from ggmlpy.memory.cells import KVCells
@@ -260,7 +260,8 @@ def test_positions_move_only_where_the_window_goes_with_them() -> None:
     with pytest.raises(Unsupported, match="positions of sequence 0 from 0 on cannot move"):
         context.seq_add(0, 0, 3, 30)
     only_window = make((4,), 14)
-    with pytest.raises(BadBatch, match="position 3 of sequence 0 is taken"):  # by an evicted token
+    # by an evicted token
+    with pytest.raises(ArgumentError, match="position 3 of sequence 0 is taken"):
         only_window.seq_add(0, 12, None, -9)
     assert held(context) == before
     context.seq_add(0, 0, None, -8)

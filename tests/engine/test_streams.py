@@ -355,7 +355,7 @@ def test_moving_shared_tokens_leaves_the_others_alone(tmp_path: Path) -> None:
 def test_moves_that_do_not_work_change_nothing(tmp_path: Path) -> None:
     run = make(tmp_path, n_seq_max=2, n_ctx_seq=5, unified=True)
     run.decode(LONG[:8], seq=0)
-    with pytest.raises(BadBatch, match="position 3 of sequence 0 is taken"):
+    with pytest.raises(ArgumentError, match="position 3 of sequence 0 is taken"):
         run.seq_add(0, 4, None, -1)
     run.memory.seq_cp(0, 1)
     with pytest.raises(CacheFull, match="8 shared tokens must be copied, there is room for 2"):

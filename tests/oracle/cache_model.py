@@ -151,7 +151,7 @@ class LayersModel:
         gone_moved = {e: where(at) for e, at in gone.items() if _within(at, start, stop)}
         stay = {at for e, at in (held | gone).items() if not _within(at, start, stop)}
         if not may_meet and stay & set((moved | gone_moved).values()):
-            raise BadBatch
+            raise ArgumentError
         result = {e: at for e, at in held.items() if e not in moved}
         to_copy = []
         for entry, at in moved.items():
