@@ -256,6 +256,7 @@ def test_each_memory_is_checked_against_what_it_has(
         SequenceMemory(MEMORIES[name], sizes, F16, F32, {1: memory, 2: memory})
 
 
+@pytest.mark.placed
 @pytest.mark.parametrize(
     ("has", "n_free", "total"),
     [(KIB, None, LONG), (KIB, 2048 * KIB, LONG), (KIB, 1024 * KIB - 2, 1792)],

@@ -14,6 +14,8 @@ from ggmlpy.models import load_model
 from ggmlpy.runtime.context import Context
 from tests.models.tiny import Tiny, write_model
 
+pytestmark = pytest.mark.placed
+
 
 @pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
 @pytest.mark.parametrize("n_gpu_layers", [1, -1])

@@ -17,6 +17,8 @@ from ggmlpy.models import Model, load_model
 from ggmlpy.runtime.context import Context
 from tests.models.tiny import Tiny, write_model
 
+pytestmark = pytest.mark.placed
+
 TOKENS = [1, 2, 3, 4]
 
 
