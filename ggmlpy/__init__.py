@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from ggmlpy.runtime.context_sizes import ContextWarning
     from ggmlpy.sampling import SamplingParams
     from ggmlpy.sched.compute import compute
+    from ggmlpy.sched.placement import PlacementWarning
     from ggmlpy.text.tokenizer import Tokenizer
 
 _NAMES: dict[str, tuple[str, ...]] = {
@@ -74,6 +75,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "runtime.context_sizes": ("ContextWarning",),
     "sampling": ("SamplingParams",),
     "sched.compute": ("compute",),
+    "sched.placement": ("PlacementWarning",),
     "text.tokenizer": ("Tokenizer",),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names or (module,)}
@@ -116,6 +118,7 @@ __all__ = [
     "Llama",
     "LlamaState",
     "MissingFile",
+    "PlacementWarning",
     "Request",
     "SamplingError",
     "SamplingParams",

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests import placement
 
@@ -20,6 +21,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    settings.register_profile("ggmlpy", deadline=None)  # a busy machine is no failure
+    settings.load_profile("ggmlpy")
     where = config.getoption("--placement")
     if where:
         placement.install(where)

@@ -74,6 +74,7 @@ class Context:
         self.placement = Placement.of(
             model.hparams.n_layer, backends, n_gpu_layers, override_tensors
         )
+        self.placement.check_overrides(model.weights.leaves)
         check_placement(model, self.placement)
         self.memory = SequenceMemory(
             model.memory, self.sizes, type_k, type_v, self.placement.buffer_types
@@ -164,8 +165,10 @@ class Context:
 
     @property
     def last_graph(self) -> Graph:
-        """The graph of the last ubatch, its inputs as they were: `compute` runs it again."""
-        assert self._last is not None, "nothing was decoded yet"
+        """The graph of the last ubatch, its inputs as they were: `compute` runs it again. Raises
+        ArgumentError if nothing was decoded yet."""
+        if self._last is None:
+            raise ArgumentError("last_graph: nothing was decoded yet")
         return self._last.executable.graph
 
     @checked

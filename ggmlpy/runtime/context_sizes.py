@@ -9,10 +9,10 @@ as large as in the model's training, or as memory allows.
 
 from __future__ import annotations
 
-import warnings
 from bisect import bisect_right
 from dataclasses import replace
 
+from ggmlpy.common.callers import warn_caller
 from ggmlpy.common.system_memory import physical_memory
 from ggmlpy.errors import ArgumentError
 from ggmlpy.graph.buffer import BufferType
@@ -104,7 +104,7 @@ def reduce_to_memory(
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, ContextWarning, stacklevel=5)
+    warn_caller(message, ContextWarning)
 
 
 def _shared(n_ctx: int, n_ctx_seq: int, n_seq_max: int, n_ctx_train: int) -> tuple[int, int]:

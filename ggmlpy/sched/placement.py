@@ -9,11 +9,11 @@ so do its K, V and recurrent state.
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ggmlpy.backends.base import Backend
+from ggmlpy.common.callers import warn_caller
 from ggmlpy.errors import ArgumentError
 from ggmlpy.graph.buffer import BufferType
 from ggmlpy.sched.assignment import check_names
@@ -63,7 +63,7 @@ class Placement:
         n_asked = n_all if n_gpu_layers == ALL or host is None else min(n_gpu_layers, n_all)
         if not devices:
             if n_gpu_layers > 0:
-                on_host = "no device has memory of its own: all layers lie on the host, for"
+                on_host = "no device has memory of its own: all layers lie on the host of"
                 _warn(n_gpu_layers, on_host, backends)
             n_asked = 0
         elif host is None and ALL < n_gpu_layers < n_all:
@@ -89,6 +89,17 @@ class Placement:
         if block is not None:
             return self.layers[min(int(block[1]), self.n_layer - 1)]
         return self.layers[-1] if tensor.startswith("output") else self.input
+
+    def check_overrides(self, tensors: Iterable[str]) -> None:
+        """Issue a PlacementWarning for each pattern that matches none of the names."""
+        names = list(tensors)
+        for pattern, backend in self.overrides:
+            if not any(map(pattern.search, names)):
+                warn_caller(
+                    f"override_tensors: {pattern.pattern!r}, to lie on {backend.name}, matches no"
+                    " tensor of the model",
+                    PlacementWarning,
+                )
 
     @property
     def buffer_types(self) -> dict[int, BufferType]:
@@ -136,6 +147,4 @@ def _override(
 
 def _warn(n_gpu_layers: int, why: str, backends: Sequence[Backend]) -> None:
     names = ", ".join(b.name for b in backends)
-    warnings.warn(
-        f"n_gpu_layers is {n_gpu_layers}, but {why} {names}", PlacementWarning, stacklevel=4
-    )
+    warn_caller(f"n_gpu_layers is {n_gpu_layers}, but {why} {names}", PlacementWarning)

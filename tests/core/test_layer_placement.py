@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -12,8 +13,10 @@ from ggmlpy.backends.reference import ReferenceBackend
 from ggmlpy.errors import ArgumentError
 from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.tensor import zeros
+from ggmlpy.runtime.context import Context
 from ggmlpy.sched.executable import Executable
 from ggmlpy.sched.placement import ALL, Placement, PlacementWarning
+from tests.models.tiny import Tiny, write_model
 
 
 @pytest.mark.parametrize("asked", ["Mock:A", "mock:a", "MOCK:A"])
@@ -43,7 +46,7 @@ def test_layers_left_to_a_host_without_a_backend_are_a_warning(n_gpu_layers: int
 
 
 def test_layers_on_devices_of_which_there_is_none_are_a_warning() -> None:
-    with pytest.warns(PlacementWarning, match="is 2, but no device .* for reference"):
+    with pytest.warns(PlacementWarning, match="is 2, but no device has .* of reference"):
         Placement.of(2, [ReferenceBackend()], 2)
 
 
@@ -53,3 +56,15 @@ def test_two_backends_of_one_name_are_refused() -> None:
         Placement.of(2, backends)
     with pytest.raises(ArgumentError, match="two backends are named 'mock'"):
         Executable(Graph(ops.sqr(zeros("f32", (4,)))), backends)
+
+
+def test_a_pattern_that_matches_nothing_is_a_warning(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m.gguf", Tiny())
+    with pytest.warns(PlacementWarning, match="'fnord', to lie on reference, matches no") as caught:
+        Context.open(
+            path,
+            backend="reference",
+            n_ctx=16,
+            override_tensors={"fnord": "reference", "ffn": "reference"},
+        )
+    assert [warning.filename for warning in caught] == [__file__]
