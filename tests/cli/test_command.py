@@ -57,7 +57,7 @@ def test_layers_on_a_gpu_that_is_not_there(
     assert outcome.code == 0
     assert outcome.err == (
         "ggmlpy: warning: n_gpu_layers is 99, but no device has memory of its own: all layers lie"
-        " on the host, of reference\n"
+        " on the host of reference\n"
     )
     assert run("generate", "-m", tiny, *QUICK, "-ngl", 0).err == ""
     assert [given["n_gpu_layers"] for given in opened] == [99, 0]
