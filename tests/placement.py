@@ -10,6 +10,7 @@ import functools
 import itertools
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 
@@ -26,11 +27,14 @@ def install(placement: str) -> None:
     if name != "mock" or n_layers not in ("", "half", "all", *map(str, range(1000))):
         raise pytest.UsageError(f"--placement is {placement}: it must be mock, mock:N, half or all")
     seeds = itertools.count()
+    devices: WeakKeyDictionary[Model, MockBackend] = WeakKeyDictionary()  # that have its weights
     init = Context.__init__
 
     @functools.wraps(init)
     def on_mock(self: Context, model: Model, backends: Sequence[Backend], **options: Any) -> None:
-        device = MockBackend(seed=next(seeds), inner=backends[0])
+        device = devices.get(model)
+        if device is None:
+            device = devices[model] = MockBackend(seed=next(seeds), inner=backends[0])
         n_all = model.hparams.n_layer + 1
         counts = {"": ALL, "all": ALL, "half": n_all // 2}
         options["n_gpu_layers"] = counts[n_layers] if n_layers in counts else int(n_layers)
