@@ -174,6 +174,7 @@ def test_a_default_size_that_fits_is_left_alone(
         assert llm.n_ctx() == LONG
 
 
+@pytest.mark.placed
 @pytest.mark.parametrize("name", ["n_ctx", "n_ctx_seq"])
 def test_a_size_that_was_asked_for_is_had_or_refused(
     monkeypatch: pytest.MonkeyPatch, long_path: Path, name: str

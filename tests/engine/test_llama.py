@@ -294,6 +294,7 @@ def test_steps_of_one_shape_reuse_one_plan(stories: Llama) -> None:
     assert stories.n_plans_built <= before + 1  # another prompt length, no new decode step
 
 
+@pytest.mark.placed
 @pytest.mark.parametrize("n_ctx", [2**62, 2**45])
 @pytest.mark.filterwarnings("ignore::ggmlpy.ContextWarning")
 def test_a_context_beyond_all_memory_is_a_typed_error(tiny_path: Path, n_ctx: int) -> None:

@@ -95,19 +95,18 @@ def tiny(folder: Path, name: str) -> Model:
     return load_model(GGUFFile.open(write_model(folder / "tiny.gguf", MODELS[name])))
 
 
+@pytest.mark.placed
 @pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "unfused"])
 @pytest.mark.parametrize("name", MODELS)
-def test_logits_have_the_same_bits(
-    tmp_path: Path, name: str, flash_attn: bool, request: pytest.FixtureRequest
-) -> None:
+def test_logits_have_the_same_bits(tmp_path: Path, name: str, flash_attn: bool) -> None:
     model = tiny(tmp_path, name)
     want, unfused = logits(model, "none", flash_attn)
     got, fused = logits(model, "all", flash_attn)
     np.testing.assert_array_equal(got.view(np.int32), want.view(np.int32))
-    if not request.config.getoption("--placement"):  # half of a model may have nothing to fuse
-        assert all(few < many for few, many in zip(fused, unfused, strict=True))
+    assert all(few < many for few, many in zip(fused, unfused, strict=True))
 
 
+@pytest.mark.placed
 @pytest.mark.parametrize("name", ["llama q8_0", "gemma3"])
 @pytest.mark.parametrize("one", PASSES)
 def test_each_pass_alone_has_the_same_bits(tmp_path: Path, name: str, one: str) -> None:
