@@ -96,7 +96,9 @@ class Backend(ABC):
     def plan(self, steps: Sequence[Step], places: Places) -> Plan:
         """Prepare steps for execution: single nodes, without views, and supported fused steps.
 
-        `places` has the place of every operand and result.
+        `places` has the place of every operand and result. The bytes of an operand may be read
+        here, to pack it for example, only of a weight: on the host of any, on a device of one whose
+        own `place` is that. Runs write the others there, also weights that `offload_op` brings.
         """
 
     def settings(self) -> str:
