@@ -43,7 +43,7 @@ def backend(isa: str, n_threads: int = 2) -> CpuBackend:
 def _compiled() -> None:
     """All kernels together: one at a time takes several times as long."""
     plain = [KERNELS[type] for type in QUANTIZED]
-    Jit(emulated(BEST)).load([*plain, MATMUL_GLU["q4_K", "swiglu"]])
+    Jit(emulated(BEST)).load([*plain, MATMUL_GLU["q4_K"]])
     Jit(emulated(LAST)).load([KERNELS[type] for type in LAST_TYPES])
 
 

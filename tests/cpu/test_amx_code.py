@@ -26,7 +26,7 @@ amx, avx512 = isa.known()[:2]
 assert (amx.name, avx512.name) == ("amx", "avx512")
 level = amx if sys.argv[1] == "amx" else avx512
 for name in sys.argv[2:]:
-    kernel = MATMUL_GLU[name[:-4], "swiglu"] if name.endswith("+glu") else KERNELS[name]
+    kernel = MATMUL_GLU[name[:-4]] if name.endswith("+glu") else KERNELS[name]
     module = frontend.lower_to_ir(kernel, "kernel", level)
     codegen.optimize(module, "kernel", level)
     print(codegen.target_machine(level).emit_assembly(module))

@@ -1,6 +1,9 @@
 """A gated linear unit with the two products that it reads: act(gate x) * (up x).
 
-    MATMUL_GLU[weight type, glu op]   y = gated(gate x, up x)    both weights of one type and shape
+    MATMUL_GLU[weight type]   y = gated(gate x, up x)    both weights of one type and shape
+
+Which op it is, a field of the record says: the code of all of them is small beside that of the
+products.
 
 A unit of work is a group of 16 rows of each weight times a chunk of rows of x, by the code of
 matmul.py; each number is rounded as by three separate kernels. Only a tile of each product exists
@@ -21,7 +24,7 @@ import numpy as np
 
 from ggmlpy.backends.cpu.builder import PlanBuilder
 from ggmlpy.backends.cpu.formats.base import GROUP, Format
-from ggmlpy.backends.cpu.kernel import Choice, Int, Kernel, Record, inline, kernel
+from ggmlpy.backends.cpu.kernel import Choice, Inline, Int, Kernel, Record, inline, kernel
 from ggmlpy.backends.cpu.kernels import matmul, matmul_lists
 from ggmlpy.backends.cpu.kernels.glu import GATED
 from ggmlpy.backends.cpu.kernels.matmul import FORMATS, lists_stride
@@ -43,12 +46,15 @@ from ggmlpy.backends.cpu.simd.memory import (
 )
 from ggmlpy.graph.tensor import Tensor
 
+GLUS = tuple(GATED)  # the field `glu` of a record is an index of it
+PARAMS = dict.fromkeys(name for params, _ in GATED.values() for name in params)
 FIELDS = [
     *matmul_lists.FIELDS,
     *(
         (name, "i8")
-        for name in ("weight", "weight_up", "group_bytes", "matrix_bytes", "tiles", "room")
+        for name in ("weight", "weight_up", "group_bytes", "matrix_bytes", "tiles", "room", "glu")
     ),
+    *((name, "f4") for name in PARAMS),
 ]
 ROWS, ROWS_BY_TILES = 8, 64  # of x at a time; with AMX weights unpacked once serve all of them
 RUN = 256  # sums of a group each, all of them less than half an L1 cache
@@ -81,13 +87,39 @@ def _bind(format: Format, node: Tensor, builder: PlanBuilder) -> dict[str, Any]:
     """`node` is the unit, whose sources are the two products."""
     gate, up = node.src
     fields = matmul.bind(format, gate, builder)
-    weight_up = format.address(up.src[0], builder)
+    assert node.op is not None
     places = {"tiles": lists_stride(gate), "room": lists_stride(gate) + _TILES_BYTES}
-    return fields | places | {"weight_up": weight_up, "scratch_stride": _stride(format, gate)}
+    return {
+        **fields,
+        **places,
+        "weight_up": format.address(up.src[0], builder),
+        "scratch_stride": _stride(format, gate),
+        "glu": GLUS.index(node.op.name),
+        **{name: 0.0 for name in PARAMS},  # those that the op does not have
+        **{name: value for name, value in node.op.params().items() if name in PARAMS},
+    }
 
 
-def _declare(format: Format, op: str) -> Kernel:
-    params, gated = GATED[op]
+def _first_of(i_glu: int) -> Inline:
+    """gated(p, gate, up) of the op that the record names, one of GLUS[i_glu:]."""
+    gated = GATED[GLUS[i_glu]][1]
+    if i_glu == len(GLUS) - 1:
+        return gated
+    other = _first_of(i_glu + 1)
+
+    @inline
+    def named(p: Record, gate: Any, up: Any) -> Any:
+        if p.glu == i_glu:
+            return gated(p, gate, up)
+        return other(p, gate, up)
+
+    return named
+
+
+_gated = _first_of(0)
+
+
+def _declare(format: Format) -> Kernel:
     unit = unit_of(format)
     begin, multiply_unit, end_units, row_step = unit.begin, unit.multiply, unit.end, unit.row_step
     rows_at_once = _rows if format.tiles is None else Choice(TILES_BY, _rows_by_tiles, _rows)
@@ -96,7 +128,7 @@ def _declare(format: Format, op: str) -> Kernel:
     def combine(p: Record, gate: Int, up: Int, ys: Int, n: Int, at: Int, n_lanes: Int) -> None:
         """The unit of two tiles, to the result."""
         for i in range(n):
-            v = gated(p, load_f32x16(gate + _SUM_BYTES * i), load_f32x16(up + _SUM_BYTES * i))
+            v = _gated(p, load_f32x16(gate + _SUM_BYTES * i), load_f32x16(up + _SUM_BYTES * i))
             store_f32x16_part(load_i64(ys + 8 * i) + at, v, n_lanes)
 
     @inline
@@ -146,19 +178,19 @@ def _declare(format: Format, op: str) -> Kernel:
         clear_rows_without_matrix(p, starts, ys, ith, nth)
 
     weights = format.type_name, format.type_name
+    served = [
+        *((f"mul_mat+mul_mat+{op}", (*weights, x)) for op in GLUS for x in FLOATS),
+        *((f"mul_mat_id+mul_mat_id+{op}", (*weights, x, "i32")) for op in GLUS for x in FLOATS),
+    ]
     return kernel(
-        f"mul_mat+mul_mat+{op}",
-        (*weights, "f32"),
-        args=np.dtype([*FIELDS, *((name, "f4") for name in params)], align=True),
+        *served[0],
+        args=np.dtype(FIELDS, align=True),
         requires=_requires,
         scratch_bytes=lambda node, n_threads: n_threads * _stride(format, node.src[0]),
         bind=lambda node, builder: _bind(format, node, builder),
-        name=f"matmul_{op}_{format.type_name}",
-        also=[
-            *((f"mul_mat+mul_mat+{op}", (*weights, x)) for x in FLOATS if x != "f32"),
-            *((f"mul_mat_id+mul_mat_id+{op}", (*weights, x, "i32")) for x in FLOATS),
-        ],
+        name=f"matmul_glu_{format.type_name}",
+        also=served[1:],
     )(matmul_glu)
 
 
-MATMUL_GLU = {(format.type_name, op): _declare(format, op) for format in FORMATS for op in GATED}
+MATMUL_GLU = {format.type_name: _declare(format) for format in FORMATS}
