@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests import placement
+from tests import compilers, placement
 
 ROOT = Path(__file__).parent
 QUICK = ("core", "mock", "ops", "unit")  # folders whose tests compile little
@@ -47,6 +47,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: Iterable[pytest.
             item.add_marker(pytest.mark.skip(reason="it says itself where things lie"))
         if _is_quick(item.path):
             item.add_marker(pytest.mark.quick)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    compilers.keep(item.path.name)
+
+
+def pytest_sessionfinish() -> None:
+    compilers.end_all()
 
 
 def _is_quick(path: Path) -> bool:

@@ -31,15 +31,22 @@ QUANTIZED = (
     "iq4_nl", "iq4_xs", "mxfp4", "nvfp4", "tq1_0", "tq2_0",
 )  # fmt: skip
 WEIGHTS = (*FLOATS, *QUANTIZED)
-# A type of each kind of code: on "generic" what differs from the levels above is the vocabulary
-# (test_simd_*.py), not the code of a type.
+# Every type runs on the best instruction set. What differs on others is the vocabulary
+# (test_simd_*.py), not the code of a type: there a type of each kind of code runs, and on "generic",
+# whose code is longest, the most different of them.
 KINDS = (*FLOATS, "q8_0", "q4_0", "q5_1", "q2_K", "q4_K", "q6_K", "iq4_nl", "mxfp4", "tq1_0")
+QUANTIZED_KINDS = tuple(type for type in KINDS if type not in FLOATS)
+GENERIC_KINDS = (*FLOATS, "q8_0", "q4_0", "q4_K", "iq4_nl")
 
 
 def each_product(types: Iterable[str], isas: Sequence[str] = PRODUCT_ISAS) -> pytest.MarkDecorator:
     """Decorator: a test of `isa` and `type`, for each of both that can fail by itself."""
-    pairs = [(a, b) for a in isas for b in types if a != "generic" or a == ISAS[0] or b in KINDS]
+    pairs = [(isa, type) for isa in isas for type in types if _can_fail_alone(isa, type)]
     return pytest.mark.parametrize(("isa", "type"), pairs)
+
+
+def _can_fail_alone(isa: str, type: str) -> bool:
+    return isa in ISAS[:1] or type in (GENERIC_KINDS if isa == "generic" else KINDS)
 
 
 @cache

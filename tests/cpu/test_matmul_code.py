@@ -28,8 +28,6 @@ for name in sys.argv[1:]:
 _BLOCKS_OF_32 = {
     "q8_0": (36, 134),
     "q4_0": (40, 138),
-    "q4_1": (41, 139),
-    "q5_0": (57, 155),
     "q5_1": (58, 156),
     "iq4_nl": (48, 146),
     "mxfp4": (53, 151),
@@ -37,12 +35,9 @@ _BLOCKS_OF_32 = {
 # The same in blocks of several parts, with small scales and more constants: some registers too few.
 _SUPERBLOCKS = {
     "q2_K": (66, 206),
-    "q3_K": (75, 226),
     "q4_K": (55, 154),
-    "q5_K": (71, 175),
     "q6_K": (78, 229),
     "iq4_xs": (58, 157),
-    "nvfp4": (70, 223),
     "tq2_0": (43, 128),
 }
 _SLACK = 6  # instructions that another version of LLVM may need
