@@ -21,7 +21,15 @@ from numpy.typing import NDArray
 
 from ggmlpy.backends.cpu.formats.columns import GROUP
 from ggmlpy.backends.cpu.kernel import Entry
-from ggmlpy.backends.cpu.pieces import DONE, NEXT, PIECE, QUEUE_WORDS, do_pieces, room_bytes, touch
+from ggmlpy.backends.cpu.pieces import (
+    DONE,
+    NEXT,
+    PIECE,
+    QUEUE_WORDS,
+    do_pieces,
+    scratch_bytes,
+    touch,
+)
 from ggmlpy.common.limits import starting_threads
 from ggmlpy.common.progress import tell
 from ggmlpy.errors import FileError
@@ -198,8 +206,8 @@ def _raise_unread(source: HostBuffer, piece: np.void) -> None:
     """Says why a piece's bytes could not be read, by reading them once more."""
     file = source.file
     assert file is not None
-    room = np.empty(piece["n_rows"] * piece["row_bytes"], np.uint8)
-    file.read(int(piece["rows"]) - file.begin, room)
+    scratch = np.empty(piece["n_rows"] * piece["row_bytes"], np.uint8)
+    file.read(int(piece["rows"]) - file.begin, scratch)
     raise FileError(f"{file.file.name}: the file could not be read for a while")
 
 
@@ -214,7 +222,7 @@ class _Work:
         self._do_pieces = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 4)(do_pieces)
         self._queue = np.zeros(QUEUE_WORDS, np.int64)
         self._n_bytes = int((pieces["n_rows"] * pieces["row_bytes"]).sum())
-        self._room_bytes = room_bytes(pieces)
+        self._scratch_bytes = scratch_bytes(pieces)
 
     def do(self, n_threads: int, doing: str) -> int | None:
         """All of it, on `n_threads` threads; tells how much is done, as `doing`. A piece whose
@@ -235,7 +243,7 @@ class _Work:
         return next((i for part in parts if (i := part.result()) is not None), None)
 
     def _take_part(self) -> int | None:
-        room = np.empty(self._room_bytes, np.uint8)
+        scratch = np.empty(self._scratch_bytes, np.uint8)
         addresses = (address_of(array) for array in (self._queue, self._pieces))
-        failed = self._do_pieces(*addresses, len(self._pieces), address_of(room))
+        failed = self._do_pieces(*addresses, len(self._pieces), address_of(scratch))
         return None if failed < 0 else int(failed)

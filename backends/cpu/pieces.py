@@ -42,17 +42,17 @@ NEXT, DONE = 0, 8  # in words
 QUEUE_WORDS = 16
 
 
-def room_bytes(pieces: NDArray[np.void]) -> int:
+def scratch_bytes(pieces: NDArray[np.void]) -> int:
     """Bytes of a thread's buffer: the rows of a piece, and an incomplete group."""
     return int(((pieces["n_rows"] + GROUP) * pieces["row_bytes"]).max())
 
 
 @inline
-def read_bytes(file: Int, position: Int, room: Int, n: Int) -> Int:
-    """Reads `n` bytes to `room`; returns whether all could be read."""
+def read_bytes(file: Int, position: Int, scratch: Int, n: Int) -> Int:
+    """Reads `n` bytes to `scratch`; returns whether all could be read."""
     done = 0
     while done < n:
-        got = read_at(file, room + done, n - done, position + done)
+        got = read_at(file, scratch + done, n - done, position + done)
         if got <= 0:
             return 0
         done += got
@@ -69,28 +69,28 @@ def fill_group(rows: Int, n: Int, group: Int, n_group: Int) -> None:
 
 
 @inline
-def do_piece(piece: Int, room: Int) -> Int:
+def do_piece(piece: Int, scratch: Int) -> Int:
     """Packs a piece; returns whether its bytes could be read."""
     pack, file, rows = load_i64(piece + _PACK), load_i64(piece + _FILE), load_i64(piece + _ROWS)
     n_rows, row_bytes = load_i64(piece + _N_ROWS), load_i64(piece + _ROW_BYTES)
     out, n_blocks = load_i64(piece + _OUT), load_i64(piece + _N_BLOCKS)
     n_bytes = n_rows * row_bytes
     if file >= 0:
-        if read_bytes(file, rows, room, n_bytes) == 0:
+        if read_bytes(file, rows, scratch, n_bytes) == 0:
             return 0
-        rows = room
+        rows = scratch
     n_whole = quotient(n_rows, GROUP)
     out = call_pack(pack, rows, row_bytes, out, n_whole, n_blocks)
     n_packed = n_whole * GROUP * row_bytes
     if n_packed < n_bytes:
-        last = room + n_bytes
+        last = scratch + n_bytes
         fill_group(rows + n_packed, n_bytes - n_packed, last, GROUP * row_bytes)
         call_pack(pack, last, row_bytes, out, 1, n_blocks)
     return 1
 
 
 @entry(i64, i64, i64, i64, i64)
-def do_pieces(queue: Int, pieces: Int, n_pieces: Int, room: Int) -> Int:
+def do_pieces(queue: Int, pieces: Int, n_pieces: Int, scratch: Int) -> Int:
     """Packs pieces until none is left. Returns -1, or the piece whose bytes could not be read,
     after which all threads stop."""
     while True:
@@ -98,7 +98,7 @@ def do_pieces(queue: Int, pieces: Int, n_pieces: Int, room: Int) -> Int:
         if i >= n_pieces:
             return -1
         piece = pieces + i * _BYTES
-        if do_piece(piece, room) == 0:
+        if do_piece(piece, scratch) == 0:
             atomic_store_i64(queue + 8 * NEXT, n_pieces)
             return i
         done = load_i64(piece + _N_ROWS) * load_i64(piece + _ROW_BYTES)

@@ -86,16 +86,16 @@ def _zero_sums(b: Emitter, work: Any) -> None:
 
 
 @intrinsic(void, i64, i64)
-def _load_sums(b: Emitter, work: Any, place: Any) -> None:
+def _load_sums(b: Emitter, work: Any, address: Any) -> None:
     stride = ir.Constant(i64.ir, ROW_BYTES)
     for i, tile in enumerate(_SUM_TILES):
-        _TILES.load(b, after(b, work, _FILE), tile, after(b, place, TILE_BYTES * i), stride)
+        _TILES.load(b, after(b, work, _FILE), tile, after(b, address, TILE_BYTES * i), stride)
 
 
 @intrinsic(void, i64, i64)
-def _store_sums(b: Emitter, work: Any, place: Any) -> None:
+def _store_sums(b: Emitter, work: Any, address: Any) -> None:
     for i, tile in enumerate(_SUM_TILES):
-        _TILES.store(b, after(b, work, _FILE), tile, after(b, place, TILE_BYTES * i))
+        _TILES.store(b, after(b, work, _FILE), tile, after(b, address, TILE_BYTES * i))
 
 
 @intrinsic(void, i64, i64, i64, i64)
@@ -129,20 +129,20 @@ def _weight_rows(b: Emitter, w: Any, row_bytes: Any, n_rows: Any) -> list[Any]:
 
 
 @intrinsic(void, i64, i64, i64, i64)
-def _transpose_block(b: Emitter, w: Any, row_bytes: Any, n_rows: Any, place: Any) -> None:
-    """32 elements of each row from w on, as the rows of a tile of weights, to `place`."""
+def _transpose_block(b: Emitter, w: Any, row_bytes: Any, n_rows: Any, address: Any) -> None:
+    """32 elements of each row from w on, as the rows of a tile of weights, to `address`."""
     rows = [b.load_from(row, i32x16) for row in _weight_rows(b, w, row_bytes, n_rows)]
     for j, row in enumerate(_transposed(b, rows)):
-        b.store_to(after(b, place, ROW_BYTES * j), row)
+        b.store_to(after(b, address, ROW_BYTES * j), row)
 
 
 @intrinsic(void, i64, i64, i64, i64, i64)
-def _transpose_rest(b: Emitter, w: Any, row_bytes: Any, n_rows: Any, n: Any, place: Any) -> None:
+def _transpose_rest(b: Emitter, w: Any, row_bytes: Any, n_rows: Any, n: Any, address: Any) -> None:
     """The same of the `n` elements that are left; no byte past them is touched."""
     addresses = _weight_rows(b, w, row_bytes, n_rows)
     rows = [b.bitcast(load_i16x32_part(b, row, n), i32x16.ir) for row in addresses]
     for j, row in enumerate(_transposed(b, rows)):
-        b.store_to(after(b, place, ROW_BYTES * j), row)
+        b.store_to(after(b, address, ROW_BYTES * j), row)
 
 
 @inline
@@ -150,20 +150,20 @@ def _transpose_stretch(w: Int, k: Int, first: Int, n_blocks: Int, n_rows: Int, w
     """Blocks from `first` on of the weight rows at w, to memory. As many bytes are prefetched: of
     the next stretch, or of the next group after the last one."""
     row_bytes = 2 * k
-    place = work + _WEIGHTS
+    address = work + _WEIGHTS
     end = min(first + n_blocks, quotient(k, BLOCK))
     ahead = PART_BYTES * (first + STRETCH)
     if ahead >= row_bytes:
         ahead = ROWS * row_bytes
     for i in range(first, end):
-        _transpose_block(w + PART_BYTES * i, row_bytes, n_rows, place)
-        place += TILE_BYTES
+        _transpose_block(w + PART_BYTES * i, row_bytes, n_rows, address)
+        address += TILE_BYTES
     for t in range(n_rows):
         for i in range(n_blocks):
             prefetch_l2(w + ahead + t * row_bytes + PART_BYTES * i)
     if end < first + n_blocks:
         at = PART_BYTES * end
-        _transpose_rest(w + at, row_bytes, n_rows, k - BLOCK * end, place)
+        _transpose_rest(w + at, row_bytes, n_rows, k - BLOCK * end, address)
 
 
 @inline

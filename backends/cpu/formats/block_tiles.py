@@ -222,12 +222,12 @@ def _product_at(tile_set: int, i: int) -> int:
 
 
 def _unpack_part(unpack: Unpack) -> Intrinsic:
-    """The function (w, part, place): the blocks of a part, unpacked to memory at `place`."""
+    """The function (w, part, address): the blocks of a part, unpacked to memory at `address`."""
 
     @intrinsic(void, i64, i64, i64)
-    def unpack_part(b: Emitter, w: Any, part: Any, place: Any) -> None:
+    def unpack_part(b: Emitter, w: Any, part: Any, address: Any) -> None:
         for i, block in enumerate(unpack(b, w, part)):
-            at = after(b, place, _UNPACKED_BYTES * i)
+            at = after(b, address, _UNPACKED_BYTES * i)
             zero = b.const(i8x64.ir, block.zero)
             for j, u in enumerate(block.u):
                 b.store_to(after(b, at, 64 * j), b.sub(u, zero))
@@ -264,16 +264,16 @@ def _add(unpack: Unpack, tile_set: int) -> Intrinsic:
     def add(b: Emitter, sums: Any, x: Any, stride: Any, block: Any, work: Any) -> Any:
         shape = _Tiles.of(unpack, b)
         totals, rows = parts(b, sums), _rows(b, x, stride)
-        places = [after(b, block, _MINIMA + 64 * i) for i in range(shape.n_minima)]
-        minima = [b.load_from(place, f32x16) for place in places]
-        places = [after(b, block, _SCALES + 64 * i) for i in range(shape.n_scales)]
-        scales = [b.load_from(place, f32x16) for place in places]
+        addresses = [after(b, block, _MINIMA + 64 * i) for i in range(shape.n_minima)]
+        minima = [b.load_from(address, f32x16) for address in addresses]
+        addresses = [after(b, block, _SCALES + 64 * i) for i in range(shape.n_scales)]
+        scales = [b.load_from(address, f32x16) for address in addresses]
         for t, row in enumerate(rows):  # with both halves at once: its d is loaded once
             _keep_order(b)
             scaled: Any = None
             for i, scale in enumerate(scales):
-                place = after(b, work, _product_at(tile_set, i) + ROW_BYTES * t)
-                scaled = add_scaled(b, scaled, b.load_from(place, i32x16), scale)
+                address = after(b, work, _product_at(tile_set, i) + ROW_BYTES * t)
+                scaled = add_scaled(b, scaled, b.load_from(address, i32x16), scale)
             totals[t] = add_times_d(b, totals[t], scaled, minima, row)
         return tile_of(b, totals)
 

@@ -30,10 +30,10 @@ from ggmlpy.backends.cpu.kernels.glu import GATED
 from ggmlpy.backends.cpu.kernels.matmul import FORMATS, lists_stride
 from ggmlpy.backends.cpu.kernels.matmul_lists import (
     clear_rows_without_matrix,
-    list_places,
+    list_addresses,
     make_lists,
 )
-from ggmlpy.backends.cpu.kernels.matmul_units import chunk_rows, room_bytes, unit_of
+from ggmlpy.backends.cpu.kernels.matmul_units import chunk_rows, unit_of, work_bytes
 from ggmlpy.backends.cpu.kernels.types import FLOATS
 from ggmlpy.backends.cpu.rows import n_rows, share
 from ggmlpy.backends.cpu.simd.amx import TILES_BY
@@ -52,7 +52,7 @@ FIELDS = [
     *matmul_lists.FIELDS,
     *(
         (name, "i8")
-        for name in ("weight", "weight_up", "group_bytes", "matrix_bytes", "tiles", "room", "glu")
+        for name in ("weight", "weight_up", "group_bytes", "matrix_bytes", "tiles", "work", "glu")
     ),
     *((name, "f4") for name in PARAMS),
 ]
@@ -76,7 +76,7 @@ def _rows_by_tiles() -> Int:
 
 
 def _stride(format: Format, gate: Tensor) -> int:
-    return lists_stride(gate) + _TILES_BYTES + room_bytes(format, gate.spec.n_rows)
+    return lists_stride(gate) + _TILES_BYTES + work_bytes(format, gate.spec.n_rows)
 
 
 def _requires(node: Tensor) -> bool:
@@ -88,10 +88,10 @@ def _bind(format: Format, node: Tensor, builder: PlanBuilder) -> dict[str, Any]:
     gate, up = node.src
     fields = matmul.bind(format, gate, builder)
     assert node.op is not None
-    places = {"tiles": lists_stride(gate), "room": lists_stride(gate) + _TILES_BYTES}
     return {
         **fields,
-        **places,
+        "tiles": lists_stride(gate),
+        "work": lists_stride(gate) + _TILES_BYTES,
         "weight_up": format.address(up.src[0], builder),
         "scratch_stride": _stride(format, gate),
         "glu": GLUS.index(node.op.name),
@@ -141,7 +141,7 @@ def _declare(format: Format) -> Kernel:
         n_units = n_groups * quotient(n + chunk - 1, chunk)
         rows = rows_at_once()
         run = quotient(RUN, n) if n <= min(rows, chunk) else 1
-        tiles, room = scratch + p.tiles, scratch + p.room
+        tiles, work = scratch + p.tiles, scratch + p.work
         end = share(n_units, ith + 1, nth)
         for start in range(share(n_units, ith, nth), end, run):
             i_chunk = quotient(start, n_groups)
@@ -150,25 +150,25 @@ def _declare(format: Format) -> Kernel:
             for row in range(i_chunk * chunk, last, rows):
                 n_here = min(rows, last - row)
                 x = xs + 8 * row
-                for turn in range(2):
+                for is_up in range(2):
                     for i in range(min(run, end - start)):
-                        w_group = w + turn * (p.weight_up - p.weight)
+                        w_group = w + is_up * (p.weight_up - p.weight)
                         w_group += (group + i) * p.group_bytes
                         gate = i * n_here * _SUM_BYTES
-                        place = _UP if turn == 1 else gate
+                        to = _UP if is_up == 1 else gate
                         sums, n_lanes = tiles + _ADDRESSES, p.y.ne0 - GROUP * (group + i)
-                        multiply_unit(w_group, p.x.ne0, x, sums, n_here, place, n_lanes, 0, room)
-                        if turn == 1:
+                        multiply_unit(w_group, p.x.ne0, x, sums, n_here, to, n_lanes, 0, work)
+                        if is_up == 1:
                             at, y = _SUM_BYTES * (group + i), ys + 8 * row
                             combine(p, tiles + gate, tiles + _UP, y, n_here, at, n_lanes)
 
     def matmul_glu(p: Record, ith: Int, nth: Int) -> None:
         scratch = p.scratch + ith * p.scratch_stride
-        starts, xs, ys, _ = list_places(p, scratch)
+        starts, xs, ys, _ = list_addresses(p, scratch)
         make_lists(p, starts, xs, ys)
         for i in range(rows_at_once()):
             store_i64(scratch + p.tiles + _ADDRESSES + 8 * i, scratch + p.tiles + _SUM_BYTES * i)
-        begin(n_rows(p.y), scratch + p.room)
+        begin(n_rows(p.y), scratch + p.work)
         for j in range(p.a2 * p.a3):
             first, last = load_i64(starts + 8 * j), load_i64(starts + 8 * j + 8)
             if first < last:

@@ -45,11 +45,11 @@ from ggmlpy.backends.cpu.kernels.matmul_lists import (
     bind_float_rows,
     bind_lists,
     clear_rows_without_matrix,
+    list_addresses,
     list_bytes,
-    list_places,
     make_lists,
 )
-from ggmlpy.backends.cpu.kernels.matmul_units import chunk_rows, room_bytes, unit_of
+from ggmlpy.backends.cpu.kernels.matmul_units import chunk_rows, unit_of, work_bytes
 from ggmlpy.backends.cpu.kernels.types import FLOATS
 from ggmlpy.backends.cpu.rows import n_rows, share
 from ggmlpy.backends.cpu.simd.amx import TILES_BY
@@ -63,7 +63,7 @@ ARGS = np.dtype(
         ("weight", "i8"),
         ("group_bytes", "i8"),
         ("matrix_bytes", "i8"),
-        ("room", "i8"),  # offset of the unit's memory in a thread's scratch memory
+        ("work", "i8"),  # offset of the unit's memory in a thread's scratch memory
         ("bias", TENSOR),  # added to every row of the result in mul_mat+add
     ],
     align=True,
@@ -104,7 +104,7 @@ def lists_stride(node: Tensor) -> int:
 
 def _stride(format: Format, node: Tensor) -> int:
     """Bytes of scratch memory for a thread: its lists, then the unit's memory."""
-    return lists_stride(node) + room_bytes(format, node.spec.n_rows)
+    return lists_stride(node) + work_bytes(format, node.spec.n_rows)
 
 
 def bind(format: Format, node: Tensor, builder: PlanBuilder) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def bind(format: Format, node: Tensor, builder: PlanBuilder) -> dict[str, Any]:
         "group_bytes": format.group_bytes(k),
         "matrix_bytes": format.matrix_bytes(k, weight.ne[1]),
         "scratch_stride": _stride(format, node),
-        "room": lists_stride(node),
+        "work": lists_stride(node),
     }
 
 
@@ -137,7 +137,7 @@ def declare(format: Format) -> Kernel:
 
     @inline
     def multiply(
-        p: Record, w: Int, xs: Int, ys: Int, n: Int, room: Int, ith: Int, nth: Int
+        p: Record, w: Int, xs: Int, ys: Int, n: Int, work: Int, ith: Int, nth: Int
     ) -> None:
         """Thread `ith`'s share of one matrix times the `n` rows of x that need it."""
         k, m = p.x.ne0, p.y.ne0
@@ -153,20 +153,20 @@ def declare(format: Format) -> Kernel:
             at, n_lanes = 4 * GROUP * group, m - GROUP * group
             bias = p.bias.ptr + at if p.bias.ptr != 0 else 0
             x, y = xs + 8 * first, ys + 8 * first
-            multiply_unit(w_group, k, x, y, n_here, at, n_lanes, bias, room)
+            multiply_unit(w_group, k, x, y, n_here, at, n_lanes, bias, work)
 
     def matmul(p: Record, ith: Int, nth: Int) -> None:
         scratch = p.scratch + ith * p.scratch_stride
-        starts, xs, ys, _ = list_places(p, scratch)
+        starts, xs, ys, _ = list_addresses(p, scratch)
         make_lists(p, starts, xs, ys)
-        begin(n_rows(p.y), scratch + p.room)
+        begin(n_rows(p.y), scratch + p.work)
         n_matrices = p.a2 * p.a3
         for j in range(n_matrices):
             first, last = load_i64(starts + 8 * j), load_i64(starts + 8 * j + 8)
             if first < last:
                 w = p.weight + j * p.matrix_bytes
                 x, y = xs + 8 * first, ys + 8 * first
-                multiply(p, w, x, y, last - first, scratch + p.room, ith, nth)
+                multiply(p, w, x, y, last - first, scratch + p.work, ith, nth)
         end(n_rows(p.y))
         clear_rows_without_matrix(p, starts, ys, ith, nth)
 

@@ -64,7 +64,7 @@ def bind_float_rows(node: Tensor, builder: PlanBuilder) -> dict[str, Any]:
 
 
 @inline
-def list_places(p: Record, scratch: Int) -> Any:
+def list_addresses(p: Record, scratch: Int) -> Any:
     """The addresses of starts, x and y in a thread's scratch memory, and of its end."""
     xs = scratch + 8 * (p.a2 * p.a3 + 3)
     ys = xs + 8 * n_rows(p.y)
@@ -136,12 +136,12 @@ def _list_by_id(p: Record, starts: Int, xs: Int, ys: Int) -> None:
             matrix = _matrix(p, used, token)
             if matrix == p.a2:
                 report(p, _id(p, used, token))
-            place = starts + 8 * (matrix + 1)
-            at = load_i64(place)
+            address = starts + 8 * (matrix + 1)
+            at = load_i64(address)
             x_row = token * p.x.ne1 + used - quotient(used, p.x.ne1) * p.x.ne1
             store_i64(xs + 8 * at, _x_row(p, x_row))
             store_i64(ys + 8 * at, row_ptr(p.y, token * n_used + used))
-            store_i64(place, at + 1)
+            store_i64(address, at + 1)
 
 
 @inline

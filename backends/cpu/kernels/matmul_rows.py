@@ -18,8 +18,8 @@ from ggmlpy.backends.cpu.kernels.dequantize_k import READERS
 from ggmlpy.backends.cpu.kernels.matmul_lists import (
     bind_float_rows,
     clear_rows_without_matrix,
+    list_addresses,
     list_bytes,
-    list_places,
     make_lists,
 )
 from ggmlpy.backends.cpu.kernels.types import FLOATS, rows_ok
@@ -140,7 +140,7 @@ def declare(type_name: str, read: Inline) -> Kernel:
     )
     def matmul_rows(p: Record, ith: Int, nth: Int) -> None:
         """Threads share the rows of the matrices that any row of x needs."""
-        starts, xs, ys, buffer = list_places(p, p.scratch + ith * p.scratch_stride)
+        starts, xs, ys, buffer = list_addresses(p, p.scratch + ith * p.scratch_stride)
         make_lists(p, starts, xs, ys)
         m, n_matrices = p.weight.ne1, p.a2 * p.a3
         n_rows = m * _n_used(starts, n_matrices)

@@ -39,15 +39,15 @@ _SUM_BYTES = 4 * GROUP
 class Unit:
     """A format's code for a unit of work.
 
-    begin(n, room)    before the first unit of a kernel's share, with at most n rows of x a matrix
-    multiply(w, k, xs, ys, n, at, n_lanes, bias, room)
+    begin(n, work)    before the first unit of a kernel's share, with at most n rows of x a matrix
+    multiply(w, k, xs, ys, n, at, n_lanes, bias, work)
                       the group at w, of `n_lanes` rows or 16, times n rows listed at xs. As many
                       sums of each go to the rows listed at ys, `at` bytes into each, after the
                       numbers at address `bias` have been added (none if it is 0)
     end(n)            after the last unit
     row_step()        units should have a multiple of so many rows of x
 
-    `room` is the address of the thread's memory of room_bytes(), at a multiple of 64.
+    `work` is the address of the thread's memory of work_bytes(), at a multiple of 64.
     """
 
     begin: Inline
@@ -56,7 +56,7 @@ class Unit:
     row_step: Inline
 
 
-def room_bytes(format: Format, n_rows: int) -> int:
+def work_bytes(format: Format, n_rows: int) -> int:
     """Memory of a thread for products with so many rows of x."""
     if isinstance(format.tiles, WholeUnits):
         return bf16_tiles.WORK_BYTES
@@ -72,7 +72,7 @@ def chunk_rows(n: Int, n_groups: Int, row_bytes: Int, step: Int, nth: Int) -> In
 
 
 @inline
-def _nothing_to_begin(n: Int, room: Int) -> None:
+def _nothing_to_begin(n: Int, work: Int) -> None:
     pass
 
 
@@ -125,7 +125,7 @@ def _by_registers(accumulate: Inline, width: int) -> Inline:
 
     @inline
     def multiply(
-        w: Int, k: Int, xs: Int, ys: Int, n: Int, at: Int, n_lanes: Int, bias: Int, room: Int
+        w: Int, k: Int, xs: Int, ys: Int, n: Int, at: Int, n_lanes: Int, bias: Int, work: Int
     ) -> None:
         end = xs + 8 * n
         while xs + whole <= end:
@@ -151,30 +151,30 @@ def _by_tiles(tiles: TileProducts, rest: Inline) -> tuple[Inline, Inline]:
     configure, multiply_panels = tiles.configure, tiles.multiply
 
     @inline
-    def begin(n: Int, room: Int) -> None:
+    def begin(n: Int, work: Int) -> None:
         if n >= ROWS:
-            configure(room)
+            configure(work)
 
     @inline
-    def store_panels(n_panels: Int, ys: Int, at: Int, n_lanes: Int, bias: Int, room: Int) -> None:
+    def store_panels(n_panels: Int, ys: Int, at: Int, n_lanes: Int, bias: Int, work: Int) -> None:
         """The sums of panels, 8 rows at a time, to the rows listed at ys."""
         for i in range(0, n_panels * ROWS, 8):
-            sums = load_block(room + SUMS + _SUM_BYTES * i, _SUM_BYTES, 8, 1)
+            sums = load_block(work + SUMS + _SUM_BYTES * i, _SUM_BYTES, 8, 1)
             if bias != 0:
                 sums = add_to_each(sums, load_f32x16_part(bias, n_lanes))
             store_sums(sums, load_rows(sums, ys + 8 * i), at, n_lanes)
 
     @inline
     def multiply(
-        w: Int, k: Int, xs: Int, ys: Int, n: Int, at: Int, n_lanes: Int, bias: Int, room: Int
+        w: Int, k: Int, xs: Int, ys: Int, n: Int, at: Int, n_lanes: Int, bias: Int, work: Int
     ) -> None:
         done = 0
         while done + ROWS <= n:
             n_panels = min(PANELS, quotient(n - done, ROWS))
-            multiply_panels(w, k, xs + 8 * done, n_panels, room)
-            store_panels(n_panels, ys + 8 * done, at, n_lanes, bias, room)
+            multiply_panels(w, k, xs + 8 * done, n_panels, work)
+            store_panels(n_panels, ys + 8 * done, at, n_lanes, bias, work)
             done += n_panels * ROWS
-        rest(w, k, xs + 8 * done, ys + 8 * done, n - done, at, n_lanes, bias, room)
+        rest(w, k, xs + 8 * done, ys + 8 * done, n - done, at, n_lanes, bias, work)
 
     return begin, multiply
 

@@ -107,12 +107,12 @@ def _rows(node: Any) -> bool:
 def make_table(p: Record, token: Int, cos: Int, sin: Int) -> None:
     """The cosines and sines of one token's angles."""
     for i in range(0, p.n_pairs, 16):
-        place = p.pos.ptr + token * p.pos.nb0
-        angle = load_f64x16(p.weights + 8 * i) * np.float64(load_i32(place))
+        address = p.pos.ptr + token * p.pos.nb0
+        angle = load_f64x16(p.weights + 8 * i) * np.float64(load_i32(address))
         for axis in range(1, p.n_axes):
-            place += p.x.ne2 * p.pos.nb0
+            address += p.x.ne2 * p.pos.nb0
             weights = load_f64x16(p.weights + 8 * (axis * p.padded + i))
-            angle = angle + weights * np.float64(load_i32(place))
+            angle = angle + weights * np.float64(load_i32(address))
         if p.freq_factors.ptr != 0:
             factors = load_f32x16_part(p.freq_factors.ptr + 4 * i, p.n_pairs - i)
             angle = angle / f32_to_f64(factors)

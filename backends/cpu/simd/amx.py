@@ -72,19 +72,19 @@ class Tiles:
         return bytes(config)
 
     def configure(
-        self, b: Emitter, file: Any, place: Any, rows: Any = None, of: Iterable[int] = ()
+        self, b: Emitter, file: Any, address: Any, rows: Any = None, of: Iterable[int] = ()
     ) -> None:
-        """This thread has tiles of these shapes, all zeros; CONFIG_BYTES at `place` are written.
+        """This thread has tiles of these shapes, all zeros; CONFIG_BYTES at `address` are written.
 
         The tiles `of` these numbers have `rows` rows, a value: as many as their shape, or fewer.
         """
         emulated = _emulated(b)
-        place = after(b, file, _CONFIG) if emulated else place
-        b.store_to(place, ir.Constant(Vec(i8, CONFIG_BYTES).ir, list(self.config())))
+        address = after(b, file, _CONFIG) if emulated else address
+        b.store_to(address, ir.Constant(Vec(i8, CONFIG_BYTES).ir, list(self.config())))
         for tile in of:
-            b.store_to(after(b, place, _ROWS_AT + tile), b.trunc(rows, i8.ir))
+            b.store_to(after(b, address, _ROWS_AT + tile), b.trunc(rows, i8.ir))
         if not emulated:
-            b.llvm("llvm.x86.ldtilecfg", void.ir, b.pointer(place, i8.ir))
+            b.llvm("llvm.x86.ldtilecfg", void.ir, b.pointer(address, i8.ir))
 
     def zero(self, b: Emitter, file: Any, tile: int) -> None:
         """Fills the tile with zeros."""
@@ -159,8 +159,8 @@ class Tiles:
                 # (Not beyond f32's range, nor for denormals, which the CPU takes for zero.)
                 even = b.fadd(even, b.fmul(x_even, y_even))
                 odd = b.fadd(odd, b.fmul(x_odd, y_odd))
-            place = _row(b, file, c, r)
-            b.store_to(place, b.fadd(b.load_from(place, f32x16), b.fadd(even, odd)))
+            address = _row(b, file, c, r)
+            b.store_to(address, b.fadd(b.load_from(address, f32x16), b.fadd(even, odd)))
 
         b.repeat(_n_rows(b, file, c), multiply_row)
 
@@ -188,8 +188,8 @@ def _number(tile: int) -> Any:
 
 def _n_rows(b: Emitter, file: Any, tile: int) -> Any:
     """The rows that an emulated tile is configured to have."""
-    place = after(b, file, _CONFIG + _ROWS_AT + tile)
-    return b.zext(b.load_from(place, i8), i64.ir)
+    address = after(b, file, _CONFIG + _ROWS_AT + tile)
+    return b.zext(b.load_from(address, i8), i64.ir)
 
 
 def _pair_of_bf16(b: Emitter, pairs: Any) -> tuple[Any, Any]:

@@ -113,7 +113,7 @@ def add_dots(load: Intrinsic, load_part: Intrinsic, n_bytes: int) -> tuple[Intri
     for weights of `n_bytes` that `load` and `load_part` read.
     """
 
-    def place(b: Emitter, row: Any, i: Any, size: int) -> Any:
+    def address(b: Emitter, row: Any, i: Any, size: int) -> Any:
         return b.add(row, b.mul(i, ir.Constant(i64.ir, size)))
 
     def added(b: Emitter, dots: Any, ws: list[Any], xs: list[Any]) -> Any:
@@ -122,14 +122,14 @@ def add_dots(load: Intrinsic, load_part: Intrinsic, n_bytes: int) -> tuple[Intri
 
     @typed(_infer_add(i64))
     def add(b: Emitter, dots: Any, ws: Any, rows: Any, i: Any) -> Any:
-        weights = [load(b, place(b, w, i, n_bytes)) for w in parts(b, ws)]
-        xs = [b.load_from(place(b, row, i, 4), f32x16) for row in parts(b, rows)]
+        weights = [load(b, address(b, w, i, n_bytes)) for w in parts(b, ws)]
+        xs = [b.load_from(address(b, row, i, 4), f32x16) for row in parts(b, rows)]
         return added(b, dots, weights, xs)
 
     @typed(_infer_add(i64, i64))
     def add_part(b: Emitter, dots: Any, ws: Any, rows: Any, i: Any, n: Any) -> Any:
-        weights = [load_part(b, place(b, w, i, n_bytes), n) for w in parts(b, ws)]
-        xs = [load_f32x16_part(b, place(b, row, i, 4), n) for row in parts(b, rows)]
+        weights = [load_part(b, address(b, w, i, n_bytes), n) for w in parts(b, ws)]
+        xs = [load_f32x16_part(b, address(b, row, i, 4), n) for row in parts(b, rows)]
         return added(b, dots, weights, xs)
 
     return add, add_part
