@@ -17,7 +17,14 @@ from ggmlpy.backends.cpu.isa import ISA
 MAX_IDLE = 6
 MAX_KERNELS = 60  # of a process: numba keeps what it has lowered, about 4 MB a kernel
 # Tests of the processes themselves, and of source that changes.
-OWN = ("test_jit.py", "test_cache_key.py", "test_closure.py", "test_linker.py", "test_interrupts.py")
+OWN = (
+    "test_jit.py",
+    "test_cache_key.py",
+    "test_closure.py",
+    "test_compile_time.py",
+    "test_interrupts.py",
+    "test_linker.py",
+)
 
 
 @dataclass

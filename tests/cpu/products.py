@@ -32,8 +32,8 @@ QUANTIZED = (
 )  # fmt: skip
 WEIGHTS = (*FLOATS, *QUANTIZED)
 # Every type runs on the best instruction set. What differs on others is the vocabulary
-# (test_simd_*.py), not the code of a type: there a type of each kind of code runs, and on "generic",
-# whose code is longest, the most different of them.
+# (test_simd_*.py), not the code of a type: a type of each kind of code runs there, and the most
+# different of these on "generic", whose code is longest.
 KINDS = (*FLOATS, "q8_0", "q4_0", "q5_1", "q2_K", "q4_K", "q6_K", "iq4_nl", "mxfp4", "tq1_0")
 QUANTIZED_KINDS = tuple(type for type in KINDS if type not in FLOATS)
 GENERIC_KINDS = (*FLOATS, "q8_0", "q4_0", "q4_K", "iq4_nl")

@@ -65,7 +65,8 @@ def check(node: Tensor, isa: str = BEST) -> NDArray[np.float32]:
 
 
 @pytest.mark.parametrize(
-    ("isa", "type"), [*((BEST, type) for type in QUANTIZED_KINDS), *((LAST, type) for type in LAST_TYPES)]
+    ("isa", "type"),
+    [*((BEST, type) for type in QUANTIZED_KINDS), *((LAST, type) for type in LAST_TYPES)],
 )
 def test_products_have_the_bits_of_those_without_tiles(isa: str, type: str) -> None:
     """Blocks for a part of a stretch, a whole one and more; rows for panels and a rest."""

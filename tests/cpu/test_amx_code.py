@@ -38,10 +38,8 @@ for name in sys.argv[2:]:
 # registers and addresses.
 _LOOPS = {
     "q8_0": 166,
-    "q4_0": 166,
     "q4_K": 203,
     "q2_K": 315,
-    "q6_K": 247,
     "q4_0+glu": 166,
 }
 _SLACK = 12  # that another version of LLVM may need

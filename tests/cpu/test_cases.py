@@ -9,31 +9,39 @@ from typing import Any
 import pytest
 from numpy.typing import NDArray
 
-from ggmlpy.backends.cpu.isa import available
 from ggmlpy.sched.compute import compute
 from tests.case import Case, compare
 from tests.cases import CASES, UNARY, build
-from tests.cpu.conftest import VECTOR_ISAS
+from tests.cpu.conftest import VECTOR_ISAS, shared_out
 from tests.cpu.running import can_run_in_place, compile_together, run, supported
 
 _MANY_ROWS = 60_000  # cases for the grids of GPUs
 
 
 def _cases(isa: str) -> list[Case]:
-    """All but the huge ones and the products (test_matmul.py). A unary function has the same code
-    for f16 as for others: once."""
+    """All but the huge ones and the products (test_matmul.py); an op and its types on the best
+    instruction set and one other."""
     return [
         case
         for case in CASES
         if all(len(ne) < 2 or ne[1] < _MANY_ROWS for ne in case.ne)
         and not case.op.startswith("mul_mat")
-        and (isa == available()[0].name or not _is_variant(case))
+        and (isa, _kind(case)) in _SHARED_OUT
+        and (isa == VECTOR_ISAS[0] or not _is_variant(case))
     ]
 
 
 def _is_variant(case: Case) -> bool:
+    """Whether a unary function has the same code for another type or layout."""
     plain = set(case.types) == {"f32"} and not {"permuted", "transposed"} & set(case.layouts)
     return not plain and case.op in (*UNARY, "exp", "expm1", "sqr", "sqrt", "log", "sin", "cos")
+
+
+def _kind(case: Case) -> str:
+    return " ".join([case.op, *case.types])
+
+
+_SHARED_OUT = set(shared_out(sorted({_kind(case) for case in CASES})))
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -278,9 +278,8 @@ def test_blocks_of_x_without_a_scale(isa: str, type: str) -> None:
     np.testing.assert_allclose(got[3:], want, rtol=1e-3)
 
 
-@pytest.mark.parametrize("type", QUANTIZED)
+@each_product(QUANTIZED)
 @pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
-@pytest.mark.parametrize("isa", PRODUCT_ISAS)
 def test_a_row_of_x_with_inf_or_nan_is_nan(isa: str, bad: float, type: str) -> None:
     k = 256
     raw, x = weight_bytes(type, 20, k), random_x(12, k)

@@ -29,7 +29,6 @@ _BLOCKS_OF_32 = {
     "q8_0": (36, 134),
     "q4_0": (40, 138),
     "q5_1": (58, 156),
-    "iq4_nl": (48, 146),
     "mxfp4": (53, 151),
 }
 # The same in blocks of several parts, with small scales and more constants: some registers too few.
@@ -37,8 +36,6 @@ _SUPERBLOCKS = {
     "q2_K": (66, 206),
     "q4_K": (55, 154),
     "q6_K": (78, 229),
-    "iq4_xs": (58, 157),
-    "tq2_0": (43, 128),
 }
 _SLACK = 6  # instructions that another version of LLVM may need
 _FORMATS = (*_BLOCKS_OF_32, *_SUPERBLOCKS, "f16", "f32")

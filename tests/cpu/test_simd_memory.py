@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.cpu import simd_kernels as simd
+from tests.cpu.conftest import ISAS
 
 Call = Callable[..., None]
 
@@ -104,6 +105,7 @@ def test_byte_vectors(call: Call) -> None:
     np.testing.assert_array_equal(b[10].view(np.int32), x[:16].astype(np.int32))
 
 
+@pytest.mark.parametrize("jit", ISAS, indirect=True)
 def test_int8_products_are_exact_at_the_extremes(call: Call) -> None:
     rng = np.random.default_rng(8)
     u = rng.integers(0, 256, (66, 64)).astype(np.uint8)

@@ -10,7 +10,7 @@ from ggmlpy import ops
 from ggmlpy.graph.tensor import Tensor, from_numpy
 from ggmlpy.ops.unary import Unary
 from tests.cases import GLU, UNARY
-from tests.cpu.conftest import VECTOR_ISAS
+from tests.cpu.conftest import VECTOR_ISAS, shared_out
 from tests.cpu.running import compile_together, run
 
 FUNCTIONS = (*UNARY, "exp", "expm1", "sqr", "sqrt", "log", "sin", "cos")
@@ -25,10 +25,11 @@ PLACES = [
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiled() -> None:
+    x = from_numpy(np.ones(3, np.float32))
     for isa in VECTOR_ISAS:
-        x = from_numpy(np.ones(3, np.float32))
-        gates = [getattr(ops, f"{name}_split")(x, x) for name in GLU]
-        compile_together(isa, [*(getattr(ops, name)(x) for name in FUNCTIONS), *gates])
+        gates = [getattr(ops, f"{name}_split")(x, x) for at, name in shared_out(GLU) if at == isa]
+        functions = [getattr(ops, name)(x) for at, name in shared_out(FUNCTIONS) if at == isa]
+        compile_together(isa, [*functions, *gates])
 
 
 def node(name: str, x: NDArray[np.float32]) -> Tensor:
@@ -51,15 +52,13 @@ def check(name: str, isa: str, x: NDArray[np.float32]) -> None:
     assert (error <= limit).all(), f"{x[finite][worst]} -> {got[finite][worst]}"
 
 
-@pytest.mark.parametrize("isa", VECTOR_ISAS)
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_special_places(name: str, isa: str) -> None:
+@pytest.mark.parametrize(("isa", "name"), shared_out(FUNCTIONS))
+def test_special_places(isa: str, name: str) -> None:
     check(name, isa, np.array(PLACES, np.float32))
 
 
-@pytest.mark.parametrize("isa", VECTOR_ISAS)
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_over_the_range(name: str, isa: str) -> None:
+@pytest.mark.parametrize(("isa", "name"), shared_out(FUNCTIONS))
+def test_over_the_range(isa: str, name: str) -> None:
     rng = np.random.default_rng(0)
     x = np.concatenate([rng.uniform(-span, span, 1500) for span in (1, 10, 90)])
     check(name, isa, x.astype(np.float32))
@@ -69,9 +68,8 @@ def test_the_list_is_complete() -> None:
     assert {cls.name for cls in Unary.__subclasses__()} <= set(FUNCTIONS)
 
 
-@pytest.mark.parametrize("isa", VECTOR_ISAS)
-@pytest.mark.parametrize("name", GLU)
-def test_gates_pass_specials_on(name: str, isa: str) -> None:
+@pytest.mark.parametrize(("isa", "name"), shared_out(GLU))
+def test_gates_pass_specials_on(isa: str, name: str) -> None:
     """NaN in gate or up shows in the same element, and in no other."""
     rng = np.random.default_rng(1)
     gate, up = rng.standard_normal((2, 37)).astype(np.float32)
