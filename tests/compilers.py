@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
+import pytest
+
 from ggmlpy.backends.cpu import compiling
 from ggmlpy.backends.cpu.compiling import Job
 from ggmlpy.backends.cpu.isa import ISA
 
-MAX_IDLE = 6
-MAX_KERNELS = 60  # of a process: numba keeps what it has lowered, about 4 MB a kernel
+MAX_IDLE = 4
+MAX_KERNELS = 120  # of a process: numba keeps what it has lowered, about 4 MB a kernel
 # Tests of the processes themselves, and of source that changes.
 OWN = (
     "test_jit.py",
@@ -45,6 +47,7 @@ class _Process:
 _start = compiling.worker
 _idle: list[_Process] = []
 _lock = threading.Lock()
+_patch = pytest.MonkeyPatch()
 
 
 def _take(isa: ISA) -> _Process:
@@ -75,13 +78,16 @@ def _kept(isa: ISA) -> Iterator[Callable[[Job], bytes]]:
         process.end()
 
 
-def keep(file: str) -> None:
-    """Let processes stay that start while tests of a file run."""
-    compiling.worker = _start if file in OWN else _kept
+def keep(file: str, n_processes: int) -> None:
+    """Let up to `n_processes` at a time stay that start while tests of a file run."""
+    _patch.undo()
+    if file not in OWN:
+        _patch.setattr(compiling, "worker", _kept)
+        _patch.setattr(compiling, "default_n_threads", lambda: n_processes)
 
 
 def end_all() -> None:
     """End those that are idle."""
-    compiling.worker = _start
+    _patch.undo()
     while _idle:
         _idle.pop().end()

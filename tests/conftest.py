@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from ggmlpy.backends.cpu.cores import default_n_threads
 from tests import compilers, placement
 
 ROOT = Path(__file__).parent
@@ -50,7 +51,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: Iterable[pytest.
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    compilers.keep(item.path.name)
+    n_sharing = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
+    compilers.keep(item.path.name, max(1, default_n_threads() // n_sharing))
 
 
 def pytest_sessionfinish() -> None:

@@ -35,7 +35,7 @@ WEIGHTS = (*FLOATS, *QUANTIZED)
 # (test_simd_*.py), not the code of a type: a type of each kind of code runs there, and the most
 # different of these on "generic", whose code is longest.
 KINDS = (*FLOATS, "q8_0", "q4_0", "q5_1", "q2_K", "q4_K", "q6_K", "iq4_nl", "mxfp4", "tq1_0")
-QUANTIZED_KINDS = tuple(type for type in KINDS if type not in FLOATS)
+TILE_KINDS = ("q8_0", "q4_0", "q2_K", "q4_K", "q6_K", "iq4_nl")  # of what unpacks to int8
 GENERIC_KINDS = (*FLOATS, "q8_0", "q4_0", "q4_K", "iq4_nl")
 
 

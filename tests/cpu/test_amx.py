@@ -23,7 +23,7 @@ from ggmlpy.backends.cpu.kernels.matmul import KERNELS
 from ggmlpy.backends.cpu.simd.amx import FILE_BYTES, ROWS
 from ggmlpy.graph.tensor import Tensor
 from tests.cpu.conftest import ISAS
-from tests.cpu.products import QUANTIZED_KINDS, block_size, random_x, run, weight_bytes
+from tests.cpu.products import TILE_KINDS, block_size, random_x, run, weight_bytes
 
 SOME = ("q4_0", "q4_K", "q2_K")  # one scale and none, one and two minima
 BEST, LAST, LAST_TYPES = ISAS[0], ISAS[-1], ("q4_0", "q2_K")
@@ -42,7 +42,7 @@ def backend(isa: str, n_threads: int = 2) -> CpuBackend:
 @pytest.fixture(scope="module", autouse=True)
 def _compiled() -> None:
     """All kernels together: one at a time takes several times as long."""
-    plain = [KERNELS[type] for type in QUANTIZED_KINDS]
+    plain = [KERNELS[type] for type in TILE_KINDS]
     Jit(emulated(BEST)).load([*plain, MATMUL_GLU["q4_K"]])
     Jit(emulated(LAST)).load([KERNELS[type] for type in LAST_TYPES])
 
@@ -66,7 +66,7 @@ def check(node: Tensor, isa: str = BEST) -> NDArray[np.float32]:
 
 @pytest.mark.parametrize(
     ("isa", "type"),
-    [*((BEST, type) for type in QUANTIZED_KINDS), *((LAST, type) for type in LAST_TYPES)],
+    [*((BEST, type) for type in TILE_KINDS), *((LAST, type) for type in LAST_TYPES)],
 )
 def test_products_have_the_bits_of_those_without_tiles(isa: str, type: str) -> None:
     """Blocks for a part of a stretch, a whole one and more; rows for panels and a rest."""
@@ -76,7 +76,7 @@ def test_products_have_the_bits_of_those_without_tiles(isa: str, type: str) -> N
             check(ops.mul_mat(weight(type, k, m), ggmlpy.from_numpy(random_x(n, k))), isa)
 
 
-@pytest.mark.parametrize("type", QUANTIZED_KINDS)
+@pytest.mark.parametrize("type", TILE_KINDS)
 def test_a_row_alone_has_the_bits_it_has_among_many(type: str) -> None:
     k, n = 512, PANELS * ROWS + ROWS + 3
     w, x = weight(type, k, 20), random_x(n, k)
@@ -126,7 +126,7 @@ def test_matrices_that_share_rows_of_x_by_position() -> None:
     check(ops.mul_mat(w, ggmlpy.from_numpy(x)))
 
 
-@pytest.mark.parametrize("type", QUANTIZED_KINDS)
+@pytest.mark.parametrize("type", TILE_KINDS)
 @pytest.mark.parametrize("bad", [np.inf, np.nan])
 def test_a_row_of_x_with_inf_or_nan_is_nan_and_no_other(bad: float, type: str) -> None:
     x = random_x(20, 256)

@@ -19,7 +19,7 @@ from ggmlpy import ops
 from ggmlpy.backends.cpu.backend import CpuBackend
 from ggmlpy.backends.cpu.isa import known
 from tests.cpu.conftest import ISAS
-from tests.cpu.products import QUANTIZED_KINDS, random_x, run, weight_bytes
+from tests.cpu.products import TILE_KINDS, random_x, run, weight_bytes
 
 _LEVELS = {isa.name: isa for isa in known()}
 pytestmark = pytest.mark.skipif("avxvnni" not in _LEVELS, reason="AVX-VNNI is for x86-64")
@@ -42,7 +42,7 @@ def test_its_code_has_its_instruction_and_no_wider_registers() -> None:
     assert "zmm" not in done.stdout
 
 
-@pytest.mark.parametrize("type", QUANTIZED_KINDS)
+@pytest.mark.parametrize("type", TILE_KINDS)
 def test_its_products_have_the_bits_of_the_other_levels(type: str) -> None:
     host = {name for name, present in llvm.get_host_cpu_features().items() if present}
     level = _LEVELS["avxvnni"]

@@ -43,7 +43,8 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="pages are protected 
 def _compiled(request: pytest.FixtureRequest) -> None:
     """All kernels that the chosen tests need: one at a time takes several times as long."""
     items = [item for item in request.session.items if isinstance(item, pytest.Function)]
-    params = [item.callspec.params for item in items if hasattr(item, "callspec")]
+    mine = [item for item in items if item.module is request.module]
+    params = [item.callspec.params for item in mine if hasattr(item, "callspec")]
     for isa in PRODUCT_ISAS:
         types = {p.get("type") for p in params if p.get("isa", ISAS[0]) == isa}
         jit_for(isa).load([kernel for type, kernel in KERNELS.items() if type in types])
