@@ -31,7 +31,7 @@ from ggmlpy.memory.batch import check_tokens
 from ggmlpy.memory.cache_types import cache_type
 from ggmlpy.memory.fingerprint import Fingerprint
 from ggmlpy.memory.llama_state import LlamaState
-from ggmlpy.memory.sequences import decide_sizes
+from ggmlpy.memory.sizes import decide_sizes
 from ggmlpy.models import load_model
 from ggmlpy.runtime.context import Context
 from ggmlpy.runtime.context_sizes import check_least, choose_sizes, reduce_to_memory

@@ -19,7 +19,8 @@ from ggmlpy.backends.cpu.cores import default_n_threads
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.memory.batch import Batch
 from ggmlpy.memory.cache_types import cache_type
-from ggmlpy.memory.sequences import SequenceMemory, Sizes
+from ggmlpy.memory.sequences import SequenceMemory
+from ggmlpy.memory.sizes import Sizes
 from ggmlpy.memory.state import SequenceState, put_state, take_state
 from ggmlpy.models import load_model
 from ggmlpy.runtime.context import Context

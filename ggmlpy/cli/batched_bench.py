@@ -21,7 +21,7 @@ from ggmlpy.packaged import packaged_model
 
 if TYPE_CHECKING:
     from ggmlpy.bench.bench import BatchedCase, BatchedResult, Setup
-    from ggmlpy.memory.sequences import Sizes
+    from ggmlpy.memory.sizes import Sizes
     from ggmlpy.runtime.context import Context
 
 COLUMNS = [

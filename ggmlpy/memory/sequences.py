@@ -6,102 +6,26 @@ where it is interrupted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from numbers import Integral
 
 import numpy as np
 
-from ggmlpy.common.system_memory import check_memory
-from ggmlpy.errors import AllocationError, ArgumentError, Unsupported
-from ggmlpy.graph.buffer import HOST, BufferType
+from ggmlpy.errors import ArgumentError, Unsupported
 from ggmlpy.graph.types import TensorType
 from ggmlpy.memory.batch import Batch
-from ggmlpy.memory.cell_table import Index, padded
+from ggmlpy.memory.cell_table import Index
 from ggmlpy.memory.cells import KVCells
 from ggmlpy.memory.kv_cache import KVCache
 from ggmlpy.memory.mask import missed
-from ggmlpy.memory.recurrent_state import RecurrentState, state_bytes
+from ggmlpy.memory.recurrent_state import RecurrentState
+from ggmlpy.memory.sizes import Sizes, cache_size, check_free, memory_bytes
 from ggmlpy.memory.slots import BatchTransaction, SavedCells, Slot, SlotInfo
 from ggmlpy.memory.spans import Positions, Spans
-from ggmlpy.memory.store import BufferTypes, cache_bytes
+from ggmlpy.memory.store import BufferTypes
 from ggmlpy.memory.transaction import Transaction
 from ggmlpy.memory.ubatch import UBatch
 from ggmlpy.models.memory import AttentionLayers, Memory, RecurrentLayers
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """The sizes of a memory."""
-
-    n_ctx: int  # tokens of all sequences together
-    n_ctx_seq: int  # tokens that one sequence may have
-    n_seq_max: int
-    unified: bool
-    n_ubatch: int
-
-
-def decide_sizes(
-    n_ctx: int, n_seq_max: int, unified: bool, n_ubatch: int, n_ctx_seq: int | None = None
-) -> Sizes:
-    """The sizes that follow from those that a user gives.
-
-    Unified, a sequence may use all of `n_ctx`, or `n_ctx_seq` tokens of it; else each sequence has
-    an equal part of its own. Raises ArgumentError for less than one token a sequence.
-    """
-    if n_seq_max < 1:
-        raise ArgumentError(f"n_seq_max is {n_seq_max}: it must be at least 1")
-    share = n_ctx if unified else n_ctx // n_seq_max
-    n_ctx_seq = share if n_ctx_seq is None else n_ctx_seq
-    if n_ctx > share * (1 if unified else n_seq_max) and share > 0:
-        raise ArgumentError(
-            f"n_ctx is {n_ctx}, of which {n_seq_max} sequences cannot have equal parts: it must be"
-            f" a multiple of n_seq_max, or kv_unified"
-        )
-    if share < 1:
-        raise ArgumentError(
-            f"n_ctx is {n_ctx}: less than one token for each of {n_seq_max} sequences"
-        )
-    if not 1 <= n_ctx_seq <= share:
-        raise ArgumentError(f"n_ctx_seq is {n_ctx_seq}: it must be 1 to {share}, what one can have")
-    return Sizes(n_ctx, n_ctx_seq, n_seq_max, unified, n_ubatch)
-
-
-def memory_bytes(
-    spec: Memory,
-    sizes: Sizes,
-    type_k: TensorType,
-    type_v: TensorType,
-    buffer_types: BufferTypes | None = None,
-) -> dict[BufferType, int]:
-    """Bytes of a SequenceMemory of these sizes, by the memory of its layers.
-
-    Memory that the host can address is counted together, as HOST. Raises Unsupported for types of K
-    and V that it cannot have.
-    """
-    n_stream = 1 if sizes.unified else sizes.n_seq_max
-    types = buffer_types or {}
-    found: dict[BufferType, int] = {HOST: 0}
-    for part in spec:
-        if isinstance(part, AttentionLayers):
-            n_bytes = cache_bytes(part, _cache_size(part, sizes), n_stream, type_k, type_v)
-        else:
-            n_bytes = state_bytes(part, sizes.n_seq_max)
-        for layer in part.layers:
-            at = types.get(layer, HOST)
-            at = HOST if at.is_host else at
-            found[at] = found.get(at, 0) + n_bytes // len(part.layers)
-    return found
-
-
-def check_free(needed: Mapping[BufferType, int]) -> None:
-    """Raise AllocationError for more bytes than the machine has, or a device says that it has."""
-    for memory, n_bytes in needed.items():
-        has = None if memory.is_host else memory.free_bytes()
-        if memory.is_host:
-            check_memory(n_bytes)
-        elif has is not None and n_bytes > has:
-            raise AllocationError(f"{n_bytes} bytes of {memory.name} cannot be had, it has {has}")
 
 
 class SequenceMemory:
@@ -128,7 +52,7 @@ class SequenceMemory:
         check_free(needed)
         types, n_seq_max = buffer_types or {}, sizes.n_seq_max
         self.caches = [
-            KVCache(part, _cache_size(part, sizes), type_k, type_v, n_seq_max, sizes.unified, types)
+            KVCache(part, cache_size(part, sizes), type_k, type_v, n_seq_max, sizes.unified, types)
             for part in spec
             if isinstance(part, AttentionLayers)
         ]
@@ -395,12 +319,3 @@ def _copy_cells(
         change.on_failure(store.restore_rows, store.save_rows(stream, np.intersect1d(to, before)))
         cells.occupy(to, cells.positions_of(source, copied), (target,))
     return copied, to
-
-
-def _cache_size(spec: AttentionLayers, sizes: Sizes) -> int:
-    """Tokens that one stream of a cache must hold: with a window only what can still be seen."""
-    n_tokens = sizes.n_ctx if sizes.unified else sizes.n_ctx_seq
-    if spec.window is None:
-        return n_tokens
-    n_seqs = sizes.n_seq_max if sizes.unified else 1
-    return min(n_tokens, padded(spec.window * n_seqs + sizes.n_ubatch))

@@ -18,8 +18,9 @@ from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.types import F16, TensorType
 from ggmlpy.memory.batch import Batch, check, check_shared, split
 from ggmlpy.memory.cache_types import cache_type
-from ggmlpy.memory.sequences import SequenceMemory, Sizes, decide_sizes
+from ggmlpy.memory.sequences import SequenceMemory
 from ggmlpy.memory.shift import move_positions
+from ggmlpy.memory.sizes import Sizes, decide_sizes
 from ggmlpy.memory.slots import BatchTransaction, SlotInfo
 from ggmlpy.memory.ubatch import SegmentShape, UBatch
 from ggmlpy.models import Model, load_model

@@ -18,7 +18,7 @@ from ggmlpy.errors import ArgumentError
 from ggmlpy.graph.buffer import BufferType
 from ggmlpy.graph.types import TensorType
 from ggmlpy.memory.cell_table import KV_PAD
-from ggmlpy.memory.sequences import Sizes, memory_bytes
+from ggmlpy.memory.sizes import Sizes, memory_bytes
 from ggmlpy.memory.store import BufferTypes
 from ggmlpy.models.memory import Memory
 

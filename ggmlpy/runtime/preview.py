@@ -7,7 +7,8 @@ import numpy as np
 from ggmlpy.graph.buffer import Place, UnallocatedBuffer
 from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.types import F16, TensorType
-from ggmlpy.memory.sequences import SequenceMemory, decide_sizes
+from ggmlpy.memory.sequences import SequenceMemory
+from ggmlpy.memory.sizes import decide_sizes
 from ggmlpy.memory.ubatch import SegmentShape
 from ggmlpy.models import Model
 from ggmlpy.runtime.inputs import Shape, declare

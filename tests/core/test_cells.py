@@ -10,7 +10,8 @@ import pytest
 from ggmlpy.graph.types import F32
 from ggmlpy.memory.batch import Batch, split
 from ggmlpy.memory.kv_cache import KVCache
-from ggmlpy.memory.sequences import SequenceMemory, decide_sizes
+from ggmlpy.memory.sequences import SequenceMemory
+from ggmlpy.memory.sizes import decide_sizes
 from ggmlpy.memory.state import put_state, take_state
 from ggmlpy.memory.ubatch import UBatch
 from ggmlpy.models.memory import AttentionLayers

@@ -20,7 +20,8 @@ from ggmlpy.common import system_memory
 from ggmlpy.graph.buffer import HOST
 from ggmlpy.graph.types import F16, F32
 from ggmlpy.memory.batch import Batch
-from ggmlpy.memory.sequences import SequenceMemory, Sizes
+from ggmlpy.memory.sequences import SequenceMemory
+from ggmlpy.memory.sizes import Sizes
 from ggmlpy.models.memory import AttentionLayers, Memory, RecurrentLayers
 from ggmlpy.runtime import context_sizes
 from ggmlpy.runtime.context_sizes import choose_sizes
