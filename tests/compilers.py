@@ -25,7 +25,6 @@ OWN = (
     "test_closure.py",
     "test_compile_time.py",
     "test_interrupts.py",
-    "test_linker.py",
 )
 
 

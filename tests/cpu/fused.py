@@ -24,6 +24,8 @@ EACH_VECTOR_ISA = pytest.mark.parametrize("isa", VECTOR_ISAS)
 GLU: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "swiglu": ops.swiglu_split,
     "geglu": ops.geglu_split,
+    "geglu_erf": ops.geglu_erf_split,
+    "geglu_quick": ops.geglu_quick_split,
     "reglu": ops.reglu_split,
     "swiglu_oai": lambda a, b: ops.swiglu_oai(a, b, 1.702, 7.0),
 }

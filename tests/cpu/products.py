@@ -34,9 +34,9 @@ WEIGHTS = (*FLOATS, *QUANTIZED)
 # Every type runs on the best instruction set. What differs on others is the vocabulary
 # (test_simd_*.py), not the code of a type: a type of each kind of code runs there, and the most
 # different of these on "generic", whose code is longest.
-KINDS = (*FLOATS, "q8_0", "q4_0", "q5_1", "q2_K", "q4_K", "q6_K", "iq4_nl", "mxfp4", "tq1_0")
+KINDS = (*FLOATS, "q8_0", "q4_0", "q5_1", "q2_K", "q4_K", "q6_K", "iq4_nl", "tq1_0")
 TILE_KINDS = ("q8_0", "q4_0", "q2_K", "q4_K", "q6_K", "iq4_nl")  # of what unpacks to int8
-GENERIC_KINDS = (*FLOATS, "q8_0", "q4_0", "q4_K", "iq4_nl")
+GENERIC_KINDS = ("f32", "f16", "q8_0", "q4_K", "iq4_nl")
 
 
 def each_product(types: Iterable[str], isas: Sequence[str] = PRODUCT_ISAS) -> pytest.MarkDecorator:

@@ -22,10 +22,9 @@ import sys
 from ggmlpy.backends.cpu import codegen, frontend, isa
 from ggmlpy.backends.cpu.kernels.fused_glu import MATMUL_GLU
 from ggmlpy.backends.cpu.kernels.matmul import KERNELS
-amx, avx512 = isa.known()[:2]
-assert (amx.name, avx512.name) == ("amx", "avx512")
-level = amx if sys.argv[1] == "amx" else avx512
-for name in sys.argv[2:]:
+level = isa.known()[0]
+assert level.name == "amx"
+for name in sys.argv[1:]:
     kernel = MATMUL_GLU[name[:-4]] if name.endswith("+glu") else KERNELS[name]
     module = frontend.lower_to_ir(kernel, "kernel", level)
     codegen.optimize(module, "kernel", level)
@@ -38,7 +37,6 @@ for name in sys.argv[2:]:
 # registers and addresses.
 _LOOPS = {
     "q8_0": 166,
-    "q4_K": 203,
     "q2_K": 315,
     "q4_0+glu": 166,
 }
@@ -50,9 +48,9 @@ pytestmark = pytest.mark.skipif(
 
 
 @cache
-def _assembly(level: str) -> dict[str, str]:
-    names = [*_LOOPS, "f16", "bf16", "bf16+glu"] if level == "amx" else ["q4_0+glu"]
-    command = [sys.executable, "-c", _SCRIPT, level, *names]
+def _assembly() -> dict[str, str]:
+    names = [*_LOOPS, "f16", "bf16+glu"]
+    command = [sys.executable, "-c", _SCRIPT, *names]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return dict(zip(names, done.stdout.split("=====\n"), strict=False))
@@ -78,17 +76,13 @@ def loop_with_products(assembly: str) -> list[str]:
 
 @pytest.mark.parametrize("name", _LOOPS)
 def test_tiles_are_configured_used_and_given_back(name: str) -> None:
-    found = instructions(_assembly("amx")[name])
+    found = instructions(_assembly()[name])
     assert found[0] == "ldtilecfg"
     assert found.count("ldtilecfg") == found.count("tilerelease") == 1
     n = found.count("tdpbssd")
     assert n >= 3  # the first block of a stretch, and two in turn
     assert found.count("tilezero") == found.count("tilestored") == n
     assert found.count("tileloadd") == 2 * n
-
-
-def test_other_levels_have_no_tiles() -> None:
-    assert not instructions(_assembly("avx512")["q4_0+glu"])
 
 
 def test_the_configuration_is_what_the_manual_says() -> None:
@@ -118,16 +112,15 @@ def test_parts_of_working_memory_follow_each_other(memory: WorkingMemory) -> Non
 
 
 def test_f16_has_no_tiles() -> None:
-    assert not instructions(_assembly("amx")["f16"])
+    assert not instructions(_assembly()["f16"])
 
 
-@pytest.mark.parametrize("name", ["bf16", "bf16+glu"])
-def test_bf16_adds_three_products_a_block(name: str) -> None:
-    found = instructions(_assembly("amx")[name])
+def test_bf16_adds_three_products_a_block() -> None:
+    found = instructions(_assembly()["bf16+glu"])
     assert found[0] == "ldtilecfg"
     assert found.count("tilerelease") == 1
     n_sums = found.count("tilestored")  # LLVM may write the code for each of the unit's weights
-    assert n_sums in ((3,) if name == "bf16" else (3, 6))
+    assert n_sums in (3, 6)
     assert found.count("tilezero") == n_sums
     n = found.count("tdpbf16ps")
     assert n and n % 3 == 0
@@ -137,7 +130,7 @@ def test_bf16_adds_three_products_a_block(name: str) -> None:
 @pytest.mark.parametrize("name", _LOOPS)
 def test_sums_stay_in_registers(name: str) -> None:
     """A few instructions for a row of x and a block, and a product ahead of them."""
-    loop = loop_with_products(_assembly("amx")[name])
+    loop = loop_with_products(_assembly()[name])
     products = sum(text.startswith("tdpbssd") for text in loop)
     converted = [text for text in loop if text.startswith("vcvtdq2ps")]
     assert len(converted) == 16 * products == 16 * (4 if name in ("q2_K", "q6_K") else 2)

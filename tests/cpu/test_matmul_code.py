@@ -28,12 +28,10 @@ for name in sys.argv[1:]:
 _BLOCKS_OF_32 = {
     "q8_0": (36, 134),
     "q4_0": (40, 138),
-    "q5_1": (58, 156),
     "mxfp4": (53, 151),
 }
 # The same in blocks of several parts, with small scales and more constants: some registers too few.
 _SUPERBLOCKS = {
-    "q2_K": (66, 206),
     "q4_K": (55, 154),
     "q6_K": (78, 229),
 }
@@ -73,8 +71,9 @@ def inner_loops(assembly: str, instruction: str) -> list[list[str]]:
 def product_loops(type: str, most: tuple[int, int]) -> list[tuple[int, list[str]]]:
     """Loops over blocks with 8 fourfold products for each of 1, 2, 4 and 8 rows of x, by width.
 
-    Checks what all formats promise: products fed from memory, no calls, few instructions.
+    Checks what all formats promise: products fed from memory, no calls, few instructions, no tiles.
     """
+    assert "ldtilecfg" not in _assembly()[type]
     loops = inner_loops(_assembly()[type], "vpdpbusd")
     widths = [sum(text.startswith("vpdpbusd") for text in loop) // 8 for loop in loops]
     assert sorted(widths) == [1, 2, 4, 8]

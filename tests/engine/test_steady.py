@@ -123,7 +123,7 @@ actions = st.one_of(
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(unified=st.booleans(), plan=st.lists(actions, min_size=3, max_size=14))
 def test_whatever_comes_between(

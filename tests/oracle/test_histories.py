@@ -326,7 +326,7 @@ def test_any_history(kind: str, layout: str, monkeypatch: pytest.MonkeyPatch) ->
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=10,
+            max_examples=10 if layout == "both" else 6,
             stateful_step_count=25,
             deadline=None,
             derandomize=True,

@@ -349,7 +349,7 @@ def test_a_large_number_anywhere(tmp_path: Path, byte_order: str, code: str) -> 
     def read_all_damaged() -> None:
         sound = SOUND[byte_order]
         for pos in range(4, len(sound) - 8):
-            for number in (top - 1, top // 16):
+            for number in (top - 1, top // 16)[: 2 if code == "I" else 1]:
                 damaged = bytearray(sound)
                 struct.pack_into(prefix + code, damaged, pos, number)
                 path.write_bytes(damaged)
