@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -24,14 +25,18 @@ Call = Callable[..., None]
 
 
 def shared_out(values: Iterable[str]) -> list[tuple[str, str]]:
-    """(instruction set, value): every value on the best, and in turn on one of the others.
+    """(instruction set, value): every value on the best, and on one of the others, the same for a
+    value everywhere.
 
     For kernels whose code differs between instruction sets by its vocabulary only, which
     test_simd_*.py test on each.
     """
     best, *others = VECTOR_ISAS
-    pairs = [(isa, value) for isa in (best,) for value in values]
-    return pairs + [(others[i % len(others)], pair[1]) for i, pair in enumerate(pairs) if others]
+    return [
+        (isa, value)
+        for value in values
+        for isa in (best, *(others and [others[crc32(value.encode()) % len(others)]]))
+    ]
 
 
 @cache

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 from numpy.typing import NDArray
 
+from ggmlpy.graph.types import type_of
 from ggmlpy.sched.compute import compute
 from tests.case import Case, compare
-from tests.cases import CASES, UNARY, build
+from tests.cases import CASES, GLU, UNARY, build
 from tests.cpu.conftest import VECTOR_ISAS, shared_out
 from tests.cpu.running import can_run_in_place, compile_together, run, supported
 
+_FUNCTIONS = (*UNARY, *GLU, "exp", "expm1", "sqr", "sqrt", "log", "sin", "cos")
 _MANY_ROWS = 60_000  # cases for the grids of GPUs
 
 
@@ -32,13 +34,18 @@ def _cases(isa: str) -> list[Case]:
 
 
 def _is_variant(case: Case) -> bool:
-    """Whether a unary function has the same code for another type or layout."""
+    """Whether a function has the same code for another type or layout."""
     plain = set(case.types) == {"f32"} and not {"permuted", "transposed"} & set(case.layouts)
-    return not plain and case.op in (*UNARY, "exp", "expm1", "sqr", "sqrt", "log", "sin", "cos")
+    return not plain and _op(case) in _FUNCTIONS
 
 
 def _kind(case: Case) -> str:
-    return " ".join([case.op, *case.types])
+    """What its kernel is made for: a quantised type, or an op."""
+    return next((type for type in case.types if type_of(type).is_quantized), _op(case))
+
+
+def _op(case: Case) -> str:
+    return case.op.removesuffix("_split")
 
 
 _SHARED_OUT = set(shared_out(sorted({_kind(case) for case in CASES})))

@@ -96,7 +96,7 @@ def computed(backend: CpuBackend) -> dict[str, bytes]:
     return {name: y.tobytes() for name, y in made.items()}
 
 
-@pytest.fixture(params=ISAS)
+@pytest.fixture(params=sorted({ISAS[0], ISAS[-1]}))
 def backends(request: pytest.FixtureRequest) -> Iterator[tuple[CpuBackend, CpuBackend]]:
     """One whose code the loader has loaded, and one whose code LLVM has."""
     ours, llvms = CpuBackend(2, request.param), CpuBackend(2, request.param)
