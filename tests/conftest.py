@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -48,6 +49,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: Iterable[pytest.
             item.add_marker(pytest.mark.skip(reason="it says itself where things lie"))
         if _is_quick(item.path):
             item.add_marker(pytest.mark.quick)
+
+
+def pytest_collection_finish() -> None:
+    """Tests stay to the end: the garbage collector need not look at 11,000 of them each time."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
