@@ -2,8 +2,8 @@
 
     MATMUL_GLU[weight type]   y = gated(gate x, up x)    both weights of one type and shape
 
-Which op it is, a field of the record says: the code of all of them is small beside that of the
-products.
+One kernel serves all ops of gated units, told apart by a field of its record: their own code is
+small beside that of the products.
 
 A unit of work is a group of 16 rows of each weight times a chunk of rows of x, by the code of
 matmul.py; each number is rounded as by three separate kernels. Only a tile of each product exists
@@ -84,7 +84,7 @@ def _requires(node: Tensor) -> bool:
 
 
 def _bind(format: Format, node: Tensor, builder: PlanBuilder) -> dict[str, Any]:
-    """`node` is the unit, whose sources are the two products."""
+    """`node` is the gated unit, whose sources are the two products."""
     gate, up = node.src
     fields = matmul.bind(format, gate, builder)
     assert node.op is not None
@@ -126,7 +126,7 @@ def _declare(format: Format) -> Kernel:
 
     @inline
     def combine(p: Record, gate: Int, up: Int, ys: Int, n: Int, at: Int, n_lanes: Int) -> None:
-        """The unit of two tiles, to the result."""
+        """The gated unit of two tiles, to the result."""
         for i in range(n):
             v = _gated(p, load_f32x16(gate + _SUM_BYTES * i), load_f32x16(up + _SUM_BYTES * i))
             store_f32x16_part(load_i64(ys + 8 * i) + at, v, n_lanes)
