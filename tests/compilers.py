@@ -5,6 +5,7 @@ Outside of tests they end with their batch (`compiling.py`). One process is for 
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -17,7 +18,8 @@ from ggmlpy.backends.cpu.compiling import Job
 from ggmlpy.backends.cpu.isa import ISA
 
 MAX_IDLE = 4
-MAX_KERNELS = 120  # of a process: numba keeps what it has lowered, about 4 MB a kernel
+# After so many a process ends with its batch: numba keeps what it has lowered, about 4 MB a kernel.
+MAX_KERNELS = 120
 # Tests of the processes themselves, and of source that changes.
 OWN = (
     "test_jit.py",
@@ -28,9 +30,10 @@ OWN = (
 )
 
 
-@dataclass
+@dataclass(eq=False)
 class _Process:
     isa: ISA
+    parent: int  # a forked child must not use it: answers would cross
     context: AbstractContextManager[Callable[[Job], bytes]]
     compile: Callable[[Job], bytes]
     n_compiled: int = 0
@@ -52,11 +55,11 @@ _patch = pytest.MonkeyPatch()
 def _take(isa: ISA) -> _Process:
     with _lock:
         for process in _idle:
-            if process.isa == isa:
+            if process.isa == isa and process.parent == os.getpid():
                 _idle.remove(process)
                 return process
     context = _start(isa)
-    return _Process(isa, context, context.__enter__())
+    return _Process(isa, os.getpid(), context, context.__enter__())
 
 
 @contextmanager
@@ -78,7 +81,7 @@ def _kept(isa: ISA) -> Iterator[Callable[[Job], bytes]]:
 
 
 def keep(file: str, n_processes: int) -> None:
-    """Let up to `n_processes` at a time stay that start while tests of a file run."""
+    """While tests of a file run, compile in up to `n_processes` at a time, and keep them."""
     _patch.undo()
     if file not in OWN:
         _patch.setattr(compiling, "worker", _kept)

@@ -15,6 +15,8 @@ from tests import compilers, placement
 
 ROOT = Path(__file__).parent
 QUICK = ("core", "mock", "ops", "unit")  # folders whose tests compile little
+N_SHARING = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
+N_COMPILERS = max(1, default_n_threads() // N_SHARING)
 NOT_QUICK = ("test_gguf_damaged.py", "test_interrupts.py", "test_reference_results.py")
 
 
@@ -58,8 +60,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    n_sharing = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
-    compilers.keep(item.path.name, max(1, default_n_threads() // n_sharing))
+    compilers.keep(item.path.name, N_COMPILERS)
 
 
 def pytest_sessionfinish() -> None:

@@ -9,7 +9,7 @@ from ggmlpy import ops
 from ggmlpy.backends.cpu.backend import CpuBackend
 from ggmlpy.backends.cpu.builder import PlanBuilder, ScratchPool
 from ggmlpy.backends.cpu.isa import select
-from ggmlpy.backends.cpu.kernels.fused_glu import MATMUL_GLU, RUN
+from ggmlpy.backends.cpu.kernels.fused_glu import GLUS, MATMUL_GLU, RUN
 from ggmlpy.backends.cpu.kernels.fused_norm import ADD_NORM
 from ggmlpy.backends.cpu.kernels.matmul import KERNELS as MATMULS
 from ggmlpy.backends.cpu.kernels.matmul_activations import QUANTIZE
@@ -40,7 +40,7 @@ MORE_GLU_WEIGHTS = ("f16", "q8_0", "q4_K", "q6_K")  # on one instruction set
 def _compiled() -> None:
     """All at once, on all cores: one at a time they take minutes."""
     for isa in PRODUCT_ISAS:
-        types = GLU_WEIGHTS if isa != ISAS[0] else (*GLU_WEIGHTS, *MORE_GLU_WEIGHTS)
+        types = GLU_WEIGHTS if isa != PRODUCT_ISAS[0] else (*GLU_WEIGHTS, *MORE_GLU_WEIGHTS)
         glu = [MATMUL_GLU[type] for type in types]
         jit_for(isa).load([*glu, *(MATMULS[type] for type in types)])
 
@@ -73,9 +73,15 @@ def test_other_weights_of_gated_units(type: str) -> None:
     check_gated(ISAS[0], type, "swiglu", gated(type, "swiglu", 256, 40, floats(256, 11)))
 
 
+@EACH_ISA
 @pytest.mark.parametrize("op", GLU)
-def test_other_gated_units(op: str) -> None:
-    check_gated(ISAS[0], "f32", op, gated("f32", op, 40, 33, floats(40, 11)))
+def test_other_gated_units(isa: str, op: str) -> None:
+    for type in GLU_WEIGHTS:
+        check_gated(isa, type, op, gated(type, op, 64, 33, floats(64, 11)))
+
+
+def test_all_gated_units_are_tested() -> None:
+    assert set(GLU) == set(GLUS)
 
 
 @EACH_ISA

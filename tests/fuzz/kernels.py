@@ -12,16 +12,15 @@ from ggmlpy.backends.cpu.jit import shared_jit
 from ggmlpy.backends.cpu.kernel import Kernel, all_entries, candidates
 from ggmlpy.backends.cpu.threads import common_entries, thread_pool
 
-# There is a kernel for each gated unit of two products and each type of weights: those that cases
-# have, by what `graph_draw.py` draws and by the models of the other kinds.
-GATED_UNITS = ("swiglu", "geglu")
+# There is a kernel of gated units for each type of weights: those that cases have, by what
+# `graph_draw.py` draws and by the models of the other kinds.
+GATED_UNITS = ("swiglu", "geglu", "reglu", "geglu_erf", "geglu_quick")
 GATED_TYPES = ("f32", "f16", "q8_0", "q4_0", "q4_K")
 
 
 def _is_drawn(kernel: Kernel) -> bool:
-    products, _, unit = kernel.op.rpartition("+")
-    is_gated = products == "mul_mat+mul_mat"
-    return not is_gated or (unit in GATED_UNITS and kernel.types[0] in GATED_TYPES)
+    products, _, _ = kernel.op.rpartition("+")
+    return products != "mul_mat+mul_mat" or kernel.types[0] in GATED_TYPES
 
 
 def load_kernels() -> None:
