@@ -196,21 +196,23 @@ MEMORIES: dict[str, Memory] = {
 }
 
 
+SIZES = Sizes(n_ctx=1024, n_ctx_seq=512, n_seq_max=2, unified=False, n_ubatch=8)
+
+
 @pytest.mark.parametrize("name", MEMORIES)
 def test_all_parts_of_a_memory_are_checked_together(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    sizes = Sizes(n_ctx=1024, n_ctx_seq=512, n_seq_max=2, unified=False, n_ubatch=8)
-    memory = SequenceMemory(MEMORIES[name], sizes, F16, F32)
+    memory = SequenceMemory(MEMORIES[name], SIZES, F16, F32)
     leaves = [leaf for cache in memory.caches for leaf in cache.store.leaves]
     if memory.recurrent is not None:
         leaves += memory.recurrent.states.values()
     n_bytes = sum(leaf.array().nbytes for leaf in leaves)
     machine_of(monkeypatch, n_bytes)
-    assert SequenceMemory(MEMORIES[name], sizes, F16, F32).n_bytes == n_bytes
+    assert SequenceMemory(MEMORIES[name], SIZES, F16, F32).n_bytes == n_bytes
     machine_of(monkeypatch, n_bytes - 1)
     with pytest.raises(AllocationError, match=f"^{n_bytes} bytes of memory cannot be had, this"):
-        SequenceMemory(MEMORIES[name], sizes, F16, F32)
+        SequenceMemory(MEMORIES[name], SIZES, F16, F32)
 
 
 # --- memory of devices ---
@@ -238,8 +240,7 @@ def test_each_memory_is_checked_against_what_it_has(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """Layers 1 and 2 lie on a device, layer 0 on the host."""
-    sizes = Sizes(n_ctx=1024, n_ctx_seq=512, n_seq_max=2, unified=False, n_ubatch=8)
-    on_host = SequenceMemory(MEMORIES[name], sizes, F16, F32)
+    on_host = SequenceMemory(MEMORIES[name], SIZES, F16, F32)
     on_first = sum(
         leaf.spec.n_bytes for x in ("k", "v") for leaf in [getattr(on_host.caches[0].store, x)[0]]
     )
@@ -247,15 +248,15 @@ def test_each_memory_is_checked_against_what_it_has(
     machine_of(monkeypatch, on_first)
     for n_free in (on_device, None):
         memory = device_of(n_free).buffer_type
-        split = SequenceMemory(MEMORIES[name], sizes, F16, F32, {1: memory, 2: memory})
+        split = SequenceMemory(MEMORIES[name], SIZES, F16, F32, {1: memory, 2: memory})
         assert split.n_bytes == on_host.n_bytes
     memory = device_of(on_device - 1).buffer_type
     message = f"^{on_device} bytes of mock cannot be had, it has {on_device - 1}$"
     with pytest.raises(AllocationError, match=message):
-        SequenceMemory(MEMORIES[name], sizes, F16, F32, {1: memory, 2: memory})
+        SequenceMemory(MEMORIES[name], SIZES, F16, F32, {1: memory, 2: memory})
     machine_of(monkeypatch, on_first - 1)
     with pytest.raises(AllocationError, match=f"^{on_first} bytes of memory cannot be had, this"):
-        SequenceMemory(MEMORIES[name], sizes, F16, F32, {1: memory, 2: memory})
+        SequenceMemory(MEMORIES[name], SIZES, F16, F32, {1: memory, 2: memory})
 
 
 @pytest.mark.placed

@@ -47,14 +47,14 @@ from ggmlpy.backends.cpu.simd.memory import (
 from ggmlpy.graph.tensor import Tensor
 
 GLUS = tuple(GATED)  # the field `glu` of a record is an index of it
-PARAMS = dict.fromkeys(name for params, _ in GATED.values() for name in params)
+PARAMS = {name for params, _ in GATED.values() for name in params}
 FIELDS = [
     *matmul_lists.FIELDS,
     *(
         (name, "i8")
         for name in ("weight", "weight_up", "group_bytes", "matrix_bytes", "tiles", "work", "glu")
     ),
-    *((name, "f4") for name in PARAMS),
+    *((name, "f4") for name in sorted(PARAMS)),
 ]
 ROWS, ROWS_BY_TILES = 8, 64  # of x at a time; with AMX weights unpacked once serve all of them
 RUN = 256  # sums of a group each, all of them less than half an L1 cache
@@ -95,8 +95,7 @@ def _bind(format: Format, node: Tensor, builder: PlanBuilder) -> dict[str, Any]:
         "weight_up": format.address(up.src[0], builder),
         "scratch_stride": _stride(format, gate),
         "glu": GLUS.index(node.op.name),
-        **{name: 0.0 for name in PARAMS},  # those that the op does not have
-        **{name: value for name, value in node.op.params().items() if name in PARAMS},
+        **dict.fromkeys(PARAMS - node.op.params().keys(), 0.0),  # those that the op does not have
     }
 
 
