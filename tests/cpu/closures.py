@@ -98,6 +98,7 @@ def _names(code: CodeType) -> tuple[set[str], set[str]]:
 
 def functions_of(files: set[Path]) -> list[FunctionType]:
     """Every function that the code in some files has made by now."""
+    gc.unfreeze()  # what is frozen (tests/conftest.py freezes what was collected) is not listed
     return [
         function
         for function in gc.get_objects()
