@@ -111,8 +111,8 @@ def worker(isa: ISA) -> Iterator[Callable[[Job], bytes]]:
             if not line:
                 log.seek(0)
                 text = log.read().decode(errors="replace")[-4000:]
-                died = f"the worker process died{memory_hint()}"
-                raise BackendError(f"compiling {entry.name}: {died}\n{text}")
+                died = f"compiling {entry.name}: the worker process died{memory_hint()}"
+                raise BackendError(f"{died}\n{text}".strip())
             answer = json.loads(line)
             if "error" in answer:
                 raise KernelError(

@@ -19,12 +19,12 @@ from ggmlpy.graph.spec import Spec
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.graph.types import F32, type_of
 from tests.cases import BINARY, FLOATS, GLU, QUANTIZED, UNARY, WRITABLE
-from tests.fuzz.kernels import GATED_TYPES, GATED_UNITS
 
 Node = list[Any]
 
 _ROWS = (1, 2, 3, 5, 7, 8, 15, 16, 17, 31, 32, 33, 48, 64, 65, 96, 128, 256, 512)
 _FEW = (1, 1, 1, 2, 3, 4, 5, 7)
+_GATED_UNITS = ("swiglu", "geglu", "reglu", "geglu_erf", "geglu_quick")
 _MOST = 20_000  # elements of a tensor
 _LARGE = ("q2_K", "q3_K", "q4_K", "q5_K", "q6_K", "iq4_xs", "tq1_0", "tq2_0", "iq1_s", "iq1_m",
           "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s")  # fmt: skip
@@ -185,21 +185,17 @@ def _product(d: Drawing) -> None:
     m = d.rng.choice(_ROWS)
 
     form = d.rng.random()
-    is_gated = 0.25 <= form < 0.5
 
     def product() -> str:
         stack = (_divisor(d.rng, ne[2]), _divisor(d.rng, ne[3])) if d.rng.random() < 0.5 else ()
-        type = d.type_for(ne[0])
-        if is_gated and type not in GATED_TYPES:
-            type = "f16"
-        weight = d.leaf(type, (ne[0], m, *stack), "uniform", weight=True)
+        weight = d.leaf(d.type_for(ne[0]), (ne[0], m, *stack), "uniform", weight=True)
         return d.add("mul_mat", [weight, x])
 
     first = product()
     if form < 0.25:
         d.add("add", [first, d.leaf("f32", (m,))])
-    elif is_gated:
-        d.add(f"{d.rng.choice(GATED_UNITS)}_split", [first, product()])
+    elif form < 0.5:
+        d.add(f"{d.rng.choice(_GATED_UNITS)}_split", [first, product()])
 
 
 def _experts(d: Drawing) -> None:

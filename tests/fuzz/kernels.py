@@ -12,21 +12,11 @@ from ggmlpy.backends.cpu.jit import shared_jit
 from ggmlpy.backends.cpu.kernel import Kernel, all_entries, candidates
 from ggmlpy.backends.cpu.threads import common_entries, thread_pool
 
-# There is a kernel of gated units for each type of weights: those that cases have, by what
-# `graph_draw.py` draws and by the models of the other kinds.
-GATED_UNITS = ("swiglu", "geglu", "reglu", "geglu_erf", "geglu_quick")
-GATED_TYPES = ("f32", "f16", "q8_0", "q4_0", "q4_K")
-
-
-def _is_drawn(kernel: Kernel) -> bool:
-    products, _, _ = kernel.op.rpartition("+")
-    return products != "mul_mat+mul_mat" or kernel.types[0] in GATED_TYPES
-
 
 def load_kernels() -> None:
     """Load the best kernel for each op and its types; compile what the cache lacks."""
     jit = shared_jit(CpuBackend(1).isa)
-    kernels = [entry for entry in all_entries() if isinstance(entry, Kernel) and _is_drawn(entry)]
+    kernels = [entry for entry in all_entries() if isinstance(entry, Kernel)]
     chosen = [candidates(kernel.op, kernel.types, jit.isa)[:1] for kernel in kernels]
     jit.load([*dict.fromkeys(kernel for best in chosen for kernel in best), *common_entries(jit)])
     thread_pool()  # has no threads before a plan on several runs
