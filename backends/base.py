@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from ggmlpy.backends.step import Step
 from ggmlpy.common.open_file import FilePlace
 from ggmlpy.common.progress import tell
+from ggmlpy.errors import Unsupported
 from ggmlpy.graph.buffer import HOST, BufferType, Bytes, HostBuffer, Place
+from ggmlpy.graph.count import Counts
 from ggmlpy.graph.tensor import Tensor
 
 _PIECE_BYTES = 1 << 24  # of a file, read at a time
@@ -55,6 +57,15 @@ class Plan(ABC):
         May be called again before that: the runs follow one another. The memory that a plan uses is
         the same in each, and its caller orders what other queues do with it.
         """
+
+    def set_counts(self, counts: Counts) -> None:
+        """Set the values of symbols for the runs that are submitted from now on: called before the
+        first one if tensors of the plan have counts that vary (`ggmlpy.graph.count`).
+
+        A run must have the results, and the bits, of steps whose tensors have these counts and the
+        strides that they have now. It must not write past them. Raises Unsupported by default.
+        """
+        raise Unsupported(f"{type(self).__module__}: its plans take no counts that a run sets")
 
     def check(self) -> None:  # noqa: B027  (a backend may raise them in synchronize instead)
         """Raise the error of a completed run: IndexOutOfRange, which names the node, if an index

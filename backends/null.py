@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ggmlpy.backends.base import Backend, Places, Plan
 from ggmlpy.backends.step import Step
+from ggmlpy.graph.count import Counts
 from ggmlpy.graph.tensor import Tensor
 
 
@@ -27,5 +28,8 @@ class NullBackend(Backend):
 
 
 class _NullPlan(Plan):
+    def set_counts(self, counts: Counts) -> None:
+        pass
+
     def submit(self) -> None:
         pass

@@ -12,6 +12,7 @@ from ggmlpy.backends.step import Step
 from ggmlpy.errors import AllocationError, GgmlpyError, IndexOutOfRange
 from ggmlpy.graph.arrays import read_array, write_array
 from ggmlpy.graph.buffer import Bytes, aligned_bytes
+from ggmlpy.graph.count import Counts
 from ggmlpy.graph.quants import has_quantizer
 from ggmlpy.graph.tensor import Tensor
 
@@ -34,19 +35,23 @@ class ReferenceBackend(Backend):
 BytesOf = Callable[[Tensor], tuple[Bytes, int]]  # the memory of a tensor, and its offset in it
 
 
-def run_node(node: Tensor, bytes_of: BytesOf) -> None:
-    """Compute a node with its op's reference. Raises IndexOutOfRange, AllocationError."""
+def run_node(node: Tensor, bytes_of: BytesOf, counts: Counts | None = None) -> None:
+    """Compute a node with its op's reference, at these counts or at the bounds. Raises
+    IndexOutOfRange, AllocationError."""
     assert node.op is not None
+    op = node.op.at(counts) if counts else node.op
     try:
         with np.errstate(all="ignore"):  # inf and nan are valid results
             sources = []
             for source in node.src:
                 data, offset = bytes_of(source)
-                sources.append(read_array(data, source.spec, offset))
-            values = node.op.reference(*sources)
-            rows = node.op.written_rows(*sources)
+                spec = source.spec.at(counts) if counts else source.spec
+                sources.append(read_array(data, spec, offset))
+            values = op.reference(*sources)
+            rows = op.written_rows(*sources)
             data, offset = bytes_of(node)
-            write_array(data, node.spec, offset, values, rows)
+            spec = node.spec.at(counts) if counts else node.spec
+            write_array(data, spec, offset, values, rows)
     except IndexOutOfRange as error:
         raise IndexOutOfRange(f"{node.name}: {error}" if node.name else str(error)) from None
     except MemoryError as error:
@@ -59,7 +64,11 @@ class _ReferencePlan(Plan):
     def __init__(self, steps: Sequence[Step], places: Places) -> None:
         self._steps = list(steps)
         self._places = places
+        self._counts: Counts | None = None  # the bounds
         self._failure: GgmlpyError | None = None
+
+    def set_counts(self, counts: Counts) -> None:
+        self._counts = counts
 
     def submit(self) -> None:
         self._failure = None
@@ -67,7 +76,7 @@ class _ReferencePlan(Plan):
             for step in self._steps:
                 interior = {node: aligned_bytes(node.spec.n_bytes) for node in step.interior}
                 for node in step.nodes:
-                    run_node(node, partial(self._bytes_of, interior))
+                    run_node(node, partial(self._bytes_of, interior), self._counts)
         except GgmlpyError as error:
             self._failure = error
 

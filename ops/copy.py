@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ggmlpy.common.arguments import checked
+from ggmlpy.graph.count import Extent
 from ggmlpy.graph.op import Array, Op, op
 from ggmlpy.graph.quants import has_quantizer
 from ggmlpy.graph.spec import Dims, Spec, as_ne, require
@@ -136,25 +137,25 @@ def cont(a: Tensor) -> Tensor:
 
 
 @checked
-def cont_1d(a: Tensor, ne0: int) -> Tensor:
+def cont_1d(a: Tensor, ne0: Extent) -> Tensor:
     """`ggml_cont_1d`; see Cont."""
     return Cont(as_ne((ne0,))).node(a)
 
 
 @checked
-def cont_2d(a: Tensor, ne0: int, ne1: int) -> Tensor:
+def cont_2d(a: Tensor, ne0: Extent, ne1: Extent) -> Tensor:
     """`ggml_cont_2d`; see Cont."""
     return Cont(as_ne((ne0, ne1))).node(a)
 
 
 @checked
-def cont_3d(a: Tensor, ne0: int, ne1: int, ne2: int) -> Tensor:
+def cont_3d(a: Tensor, ne0: Extent, ne1: Extent, ne2: Extent) -> Tensor:
     """`ggml_cont_3d`; see Cont."""
     return Cont(as_ne((ne0, ne1, ne2))).node(a)
 
 
 @checked
-def cont_4d(a: Tensor, ne0: int, ne1: int, ne2: int, ne3: int) -> Tensor:
+def cont_4d(a: Tensor, ne0: Extent, ne1: Extent, ne2: Extent, ne3: Extent) -> Tensor:
     """`ggml_cont_4d`; see Cont."""
     return Cont(as_ne((ne0, ne1, ne2, ne3))).node(a)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ggmlpy.common.arguments import checked
+from ggmlpy.graph.count import Extent
 from ggmlpy.graph.op import Array, Op, op
 from ggmlpy.graph.spec import Dims, Spec, as_ne, require
 from ggmlpy.graph.tensor import Tensor
@@ -148,7 +149,7 @@ def repeat(a: Tensor, b: Tensor) -> Tensor:
 
 
 @checked
-def repeat_4d(a: Tensor, ne0: int, ne1: int, ne2: int, ne3: int) -> Tensor:
+def repeat_4d(a: Tensor, ne0: Extent, ne1: Extent, ne2: Extent, ne3: Extent) -> Tensor:
     """`ggml_repeat_4d`; see Repeat."""
     return Repeat(as_ne((ne0, ne1, ne2, ne3))).node(a)
 

@@ -11,6 +11,7 @@ from typing import TypeVar
 import numpy as np
 
 from ggmlpy.common.arguments import checked
+from ggmlpy.graph.count import has_counts
 from ggmlpy.graph.op import Array, Op, op
 from ggmlpy.graph.spec import Spec, require
 from ggmlpy.graph.tensor import Tensor
@@ -102,8 +103,8 @@ class SoftMax(MaskedScores):
         s[j] = scale * x[j] + slope(h) * mask[j, q, h % Hm, s % Sm]
         y[j] = exp(s[j] - m) / (sum_j exp(s[j] - m) + exp(sink(h) - m)),   m = max of s and sink
 
-    x [n_kv, n_q, H, S] f32 contiguous, mask [n_kv, >= n_q, Hm, Sm] f16 or f32 contiguous, sinks [H]
-    f32; the sink takes part in the sum and has no weight of its own  ->  y like x.
+    x [n_kv, n_q, H, S] f32 with contiguous rows, mask [n_kv, >= n_q, Hm, Sm] f16 or f32 contiguous,
+    sinks [H] f32; the sink takes part in the sum and has no weight of its own  ->  y of x's shape.
     slope(h) is 1, or ALiBi's where max_bias is above 0, see alibi_slopes.
 
     A masked entry (mask -inf) has weight 0, even if x is NaN there; a row without an entry above
@@ -122,7 +123,7 @@ class SoftMax(MaskedScores):
 
     def infer(self, x: Spec, *given: Spec) -> Spec:
         mask, sinks = self.optional(given)
-        require(x.type is F32 and x.contiguous, "x must be f32 and contiguous")
+        require(x.type is F32 and x.rows_contiguous, "x must be f32 with contiguous rows")
         n_kv, n_query, n_head, n_seq = x.ne
         if mask is not None:
             require(mask.type in (F16, F32), "mask must be f16 or f32")
@@ -130,6 +131,10 @@ class SoftMax(MaskedScores):
         if sinks is not None:
             check_sinks(sinks, n_head)
         self.check_bias()
+        require(
+            self.max_bias == 0 or not has_counts((n_head,)),
+            f"there are {n_head} heads: with max_bias their number must be fixed",
+        )
         return Spec(x.ne, F32)
 
     def reference(self, x: Array, *given: Array) -> Array:

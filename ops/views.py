@@ -1,7 +1,8 @@
 """Views: other shapes and strides over the same memory, without computation.
 
 `nb` and offsets are in bytes; `nb[0]` of a view is the size of an element (of a block for a
-quantised type, whose dimension 0 must stay whole blocks).
+quantised type, whose dimension 0 must stay whole blocks). Counts that a run sets may be extents,
+but not part of strides and offsets.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ggmlpy.common.arguments import checked
+from ggmlpy.graph.count import Extent, Fixed
 from ggmlpy.graph.op import Array, Op, op
 from ggmlpy.graph.spec import Dims, Spec, as_ne, require
 from ggmlpy.graph.tensor import Tensor
@@ -150,28 +152,38 @@ class Transpose(MemoryView):
 
 
 @checked
-def view_1d(a: Tensor, ne0: int, offset: int) -> Tensor:
+def view_1d(a: Tensor, ne0: Extent, offset: Fixed) -> Tensor:
     """`ggml_view_1d`; see View."""
     return View(as_ne((ne0,)), None, offset).node(a)
 
 
 @checked
-def view_2d(a: Tensor, ne0: int, ne1: int, nb1: int, offset: int) -> Tensor:
+def view_2d(a: Tensor, ne0: Extent, ne1: Extent, nb1: Fixed, offset: Fixed) -> Tensor:
     """`ggml_view_2d`; see View."""
     ne = as_ne((ne0, ne1))
-    return View(ne, (nb1, nb1 * ne1, nb1 * ne1), offset).node(a)
+    return View(ne, (nb1, nb1 * int(ne1), nb1 * int(ne1)), offset).node(a)
 
 
 @checked
-def view_3d(a: Tensor, ne0: int, ne1: int, ne2: int, nb1: int, nb2: int, offset: int) -> Tensor:
+def view_3d(
+    a: Tensor, ne0: Extent, ne1: Extent, ne2: Extent, nb1: Fixed, nb2: Fixed, offset: Fixed
+) -> Tensor:
     """`ggml_view_3d`; see View."""
     ne = as_ne((ne0, ne1, ne2))
-    return View(ne, (nb1, nb2, nb2 * ne2), offset).node(a)
+    return View(ne, (nb1, nb2, nb2 * int(ne2)), offset).node(a)
 
 
 @checked
 def view_4d(
-    a: Tensor, ne0: int, ne1: int, ne2: int, ne3: int, nb1: int, nb2: int, nb3: int, offset: int
+    a: Tensor,
+    ne0: Extent,
+    ne1: Extent,
+    ne2: Extent,
+    ne3: Extent,
+    nb1: Fixed,
+    nb2: Fixed,
+    nb3: Fixed,
+    offset: Fixed,
 ) -> Tensor:
     """`ggml_view_4d`; see View."""
     return View(as_ne((ne0, ne1, ne2, ne3)), (nb1, nb2, nb3), offset).node(a)
@@ -184,25 +196,25 @@ def reshape(a: Tensor, b: Tensor) -> Tensor:
 
 
 @checked
-def reshape_1d(a: Tensor, ne0: int) -> Tensor:
+def reshape_1d(a: Tensor, ne0: Extent) -> Tensor:
     """`ggml_reshape_1d`; see Reshape."""
     return Reshape(as_ne((ne0,))).node(a)
 
 
 @checked
-def reshape_2d(a: Tensor, ne0: int, ne1: int) -> Tensor:
+def reshape_2d(a: Tensor, ne0: Extent, ne1: Extent) -> Tensor:
     """`ggml_reshape_2d`; see Reshape."""
     return Reshape(as_ne((ne0, ne1))).node(a)
 
 
 @checked
-def reshape_3d(a: Tensor, ne0: int, ne1: int, ne2: int) -> Tensor:
+def reshape_3d(a: Tensor, ne0: Extent, ne1: Extent, ne2: Extent) -> Tensor:
     """`ggml_reshape_3d`; see Reshape."""
     return Reshape(as_ne((ne0, ne1, ne2))).node(a)
 
 
 @checked
-def reshape_4d(a: Tensor, ne0: int, ne1: int, ne2: int, ne3: int) -> Tensor:
+def reshape_4d(a: Tensor, ne0: Extent, ne1: Extent, ne2: Extent, ne3: Extent) -> Tensor:
     """`ggml_reshape_4d`; see Reshape."""
     return Reshape(as_ne((ne0, ne1, ne2, ne3))).node(a)
 

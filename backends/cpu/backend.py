@@ -9,6 +9,7 @@ from ggmlpy.backends.base import Plan as BackendPlan
 from ggmlpy.backends.cpu import kernels
 from ggmlpy.backends.cpu.builder import PlanBuilder, ScratchPool
 from ggmlpy.backends.cpu.cores import default_n_threads
+from ggmlpy.backends.cpu.counts import CountWriter
 from ggmlpy.backends.cpu.isa import ISA, select
 from ggmlpy.backends.cpu.jit import Jit, shared_jit
 from ggmlpy.backends.cpu.kernel import UNREADABLE, Kernel, candidates
@@ -21,6 +22,7 @@ from ggmlpy.backends.cpu.threads import check_n_threads, common_entries, thread_
 from ggmlpy.backends.step import Step
 from ggmlpy.errors import FileError, IndexOutOfRange
 from ggmlpy.graph.buffer import HostBuffer
+from ggmlpy.graph.count import Counts
 from ggmlpy.graph.tensor import Tensor
 
 assert kernels.__name__  # importing it is what declares every kernel
@@ -129,10 +131,14 @@ class CpuPlan(BackendPlan):
         thread_pool()  # compiled with the plan, before anything is shown, not at its first run
         self.kernels = tuple(kernel.name for kernel in builder.kernels)
         self._plan = Plan(jit, builder.kernels, builder.records)
+        self._counts = CountWriter(builder.count_fields, self._plan.memory)
         self.n_threads = builder.n_threads
         self._nodes = builder.nodes
         self._failure: Failure | None = None
         self._keep = builder.keep  # packed weights and scratch memory that the records point into
+
+    def set_counts(self, counts: Counts) -> None:
+        self._counts.write(counts)
 
     def submit(self) -> None:
         self._failure = self._plan.run(self.n_threads)

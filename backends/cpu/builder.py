@@ -4,6 +4,8 @@ A field of dtype TENSOR is a result or an operand of the step, by its name. Fiel
 parameter of the step get its value, `scratch` gets memory that lasts for one step, and the other
 fields come from the kernel's `bind`, which may request weights (packed, or as they are stored) and
 quantised activations from the builder.
+
+Fields that are counts are noted in `count_fields`: a run may set them (counts.py).
 """
 
 from __future__ import annotations
@@ -16,11 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy.backends.base import Places
+from ggmlpy.backends.cpu.counts import CountField, count_fields
 from ggmlpy.backends.cpu.isa import ISA
 from ggmlpy.backends.cpu.kernel import HEADER, TENSOR, Kernel
 from ggmlpy.backends.cpu.packing import PackedWeights, Packing
 from ggmlpy.backends.step import Step
 from ggmlpy.graph.buffer import Buffer, HostBuffer, Place, aligned_bytes
+from ggmlpy.graph.count import same_counts
 from ggmlpy.graph.tensor import Tensor
 
 _COUNTERS: WeakSet[HostBuffer] = WeakSet()  # of all plans, see PlanBuilder.counters
@@ -68,6 +72,7 @@ class PlanBuilder:
         self.records: list[NDArray[np.void]] = []
         self.kernels: list[Kernel] = []
         self.nodes: list[Tensor] = []  # of each record
+        self.count_fields: list[CountField] = []
         self.keep: list[Buffer] = []
         self.weights = PackedWeights()
         self._places = places
@@ -120,7 +125,8 @@ class PlanBuilder:
         place = self._places[x]
         if self._activations is not None and self._shares:
             by, at, of, address = self._activations
-            if by is quantize and at == place and of.spec == x.spec:
+            same = of.spec == x.spec and same_counts(of.ne, x.ne)
+            if by is quantize and at == place and same:
                 return address
         buffer = self._pool.take("activations", n_bytes)
         self.keep.append(buffer)
@@ -143,12 +149,16 @@ class PlanBuilder:
         values: Mapping[str, float],
     ) -> None:
         record = np.zeros((), kernel.record_dtype)
+        index = len(self.records)
         for field in kernel.record_dtype.names or ():
             is_tensor = record.dtype[field] == TENSOR
             if is_tensor and field in tensors:
                 record[field] = self._operand(tensors[field])
+                ne = tensors[field].ne
+                self.count_fields += count_fields(index, record.dtype, field, ne)
             elif field in values:
                 record[field] = values[field]
+                self.count_fields += count_fields(index, record.dtype, field, values[field])
             elif field == "scratch":
                 record[field] = self._scratch(kernel, node)
             else:  # an optional tensor that is absent keeps its address of 0

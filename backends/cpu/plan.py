@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ggmlpy.backends.cpu.jit import Jit
 from ggmlpy.backends.cpu.kernel import HEADER, RECORD_BYTES, TENSOR, Kernel
@@ -51,6 +52,11 @@ class Plan:
             record["code"] = addresses[kernel]
             record["status"] = self._status.ctypes.data
             record["node"] = i
+
+    @property
+    def memory(self) -> NDArray[np.uint8]:
+        """All records, RECORD_BYTES each."""
+        return self._memory
 
     def __len__(self) -> int:
         return len(self._kernels)

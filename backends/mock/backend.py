@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from ggmlpy.backends.reference import ReferenceBackend
 from ggmlpy.backends.step import Step
 from ggmlpy.errors import BackendError, GgmlpyError
 from ggmlpy.graph.buffer import BufferType, HostBuffer, Place
+from ggmlpy.graph.count import Counts
 from ggmlpy.graph.tensor import Tensor
 
 _OFFLOAD_ROWS = 32  # least rows of a product whose weight is copied to the device
@@ -132,6 +134,7 @@ class _MockPlan(Plan):
         self.n_threads = inner.n_threads
         self._backend = backend
         self._inner = inner
+        self._counts: Counts | None = None
         self._buffers = {place.buffer for place in places.values()}
         self._touched = [
             (step.node, places[tensor], tensor.spec.n_bytes, writes)
@@ -140,10 +143,16 @@ class _MockPlan(Plan):
             for tensor in tensors.values()
         ]
 
-    def submit(self) -> None:
-        self._backend.submit(self._run, self._touched)
+    def set_counts(self, counts: Counts) -> None:
+        self._counts = dict(counts)
 
-    def _run(self) -> None:
+    def submit(self) -> None:
+        self._backend.submit(partial(self._run, self._counts), self._touched)
+
+    def _run(self, counts: Counts | None) -> None:
+        """`counts` are those of when the run was submitted; None: the bounds."""
+        if counts is not None:
+            self._inner.set_counts(counts)
         for buffer in self._buffers:
             if isinstance(buffer, MockBuffer):
                 buffer.check_not_freed()

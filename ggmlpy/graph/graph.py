@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from ggmlpy.common.arguments import checked
+from ggmlpy.graph.count import has_counts
 from ggmlpy.graph.html import to_html
 from ggmlpy.graph.nodes import NO_HOMES, Homes, Nodes
 from ggmlpy.graph.tensor import Flag, Tensor
@@ -33,7 +34,8 @@ class Graph(Nodes):
 
     def to_text(self, homes: Homes = NO_HOMES) -> str:
         """One line per tensor. Sources have number and name, since names need not be unique."""
-        lines = [f"graph: {len(self.nodes)} nodes, {len(self.leafs)} leafs"]
+        bounds = "".join(f", {s.name} <= {s.bound}" for s in self.symbols)
+        lines = [f"graph: {len(self.nodes)} nodes, {len(self.leafs)} leafs{bounds}"]
         names = [self.name_of(t) for t in self._index]
         width = min(MAX_NAME_WIDTH, max(map(len, names), default=0))
         for i, leaf in enumerate(self.leafs):
@@ -74,15 +76,17 @@ class Graph(Nodes):
         """One object: `leafs` and `nodes`, each with name, type, ne, nb, flags; nodes have an op.
 
         What is in `homes` has `on`, the name of a backend or of memory. A source is written as
-        `["node", 7]` or `["leaf", 3]`.
+        `["node", 7]` or `["leaf", 3]`. Where runs set counts, `ne` has their bounds: `symbols`
+        lists these by name, and tensors with such counts have `shape`, as text.
         """
-        return json.dumps(
-            {
-                "leafs": [self._json(t, homes) for t in self.leafs],
-                "nodes": [self._json(t, homes) for t in self.nodes],
-                "outputs": [self._json_ref(t) for t in self.outputs],
-            }
-        )
+        graph: dict[str, Any] = {
+            "leafs": [self._json(t, homes) for t in self.leafs],
+            "nodes": [self._json(t, homes) for t in self.nodes],
+            "outputs": [self._json_ref(t) for t in self.outputs],
+        }
+        if self.symbols:
+            graph["symbols"] = {s.name: s.bound for s in self.symbols}
+        return json.dumps(graph)
 
     @checked
     def to_html(self, title: str = "graph", homes: Homes = NO_HOMES) -> str:
@@ -97,6 +101,8 @@ class Graph(Nodes):
             "nb": tensor.nb,
             "flags": _flag_names(tensor).split("|") if tensor.flags else [],
         }
+        if has_counts(tensor.ne):
+            described["shape"] = tensor.spec.shape_text
         if tensor.op is not None:
             described["op"] = tensor.op.name
             described["params"] = {k: _plain(v) for k, v in tensor.op.params().items()}

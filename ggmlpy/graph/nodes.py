@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from ggmlpy.errors import ArgumentError
+from ggmlpy.graph.count import Count, Symbol
 from ggmlpy.graph.tensor import Tensor, tensors_of
 
 MAX_CYCLE_NAMES = 8  # of a cycle in an error
@@ -45,6 +46,23 @@ class Nodes:
         """`node 7 Qcur-0`: its line in the dump, and its name if it has one."""
         kind = "leaf" if tensor.is_leaf else "node"
         return f"{kind} {self._index[tensor]} {tensor.name}".rstrip()
+
+    @property
+    def symbols(self) -> tuple[Symbol, ...]:
+        """The symbols of the tensors' counts, in order of appearance.
+
+        Raises ArgumentError where two have one name.
+        """
+        found: dict[Symbol, None] = {}
+        for tensor in self._index:
+            for n in tensor.spec.ne:
+                if type(n) is not int:
+                    assert isinstance(n, Count)
+                    found.update(dict.fromkeys(n.terms))
+        if len({symbol.name for symbol in found}) < len(found):
+            shown = ", ".join(f"{s.name} <= {s.bound}" for s in found)
+            raise ArgumentError(f"Graph: symbols {shown}: each must have a name of its own")
+        return tuple(found)
 
     def find(self, name: str) -> Tensor:
         """The tensor called `name` (the first, if several are). Raises KeyError."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ggmlpy.common.scopes import in_scope, qualified
 from ggmlpy.errors import ShapeError
+from ggmlpy.graph.count import Counts, has_counts, value_of
 from ggmlpy.graph.spec import Spec
 from ggmlpy.graph.tensor import Tensor
 
@@ -95,6 +96,15 @@ class Op(ABC):
         if not dataclasses.is_dataclass(self):
             return {}
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+
+    def at(self, counts: Counts) -> Op:
+        """This op in a run with these values: its parameters `ne` may have counts."""
+        changed = {
+            name: tuple(value_of(n, counts) for n in value)
+            for name, value in self.params().items()
+            if isinstance(value, tuple) and has_counts(value)
+        }
+        return dataclasses.replace(self, **changed) if changed else self  # type: ignore[type-var]
 
     def __str__(self) -> str:
         params = ", ".join(f"{k}={_short(v)}" for k, v in self.params().items())

@@ -2,6 +2,8 @@
 
 `ne` counts elements and `nb` counts bytes, fastest dimension first, always four of each, as in
 ggml. For a quantised type `nb[0]` is the size of a block, and dimension 0 is whole blocks.
+
+A count of `ne` may be a Count (count.py), a bound. Strides never are: they are those of the bounds.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ggmlpy.errors import ShapeError
+from ggmlpy.graph.count import Count, Counts, value_of
 from ggmlpy.graph.types import TensorType
 
 Dims = tuple[int, int, int, int]
@@ -20,17 +23,22 @@ MAX_DIMS = 4
 
 def as_ne(ne: Sequence[int]) -> Dims:
     """Up to four counts, padded with ones. Raises ShapeError for more, or for a count below one."""
-    counts = tuple(map(operator.index, ne))
-    if not 1 <= len(counts) <= MAX_DIMS or min(counts) < 1:
+    counts = tuple(n if isinstance(n, Count) else operator.index(n) for n in ne)
+    if not 1 <= len(counts) <= MAX_DIMS or min(map(_least, counts)) < 1:
         raise ShapeError(f"ne is {list(counts)}: it must be 1 to {MAX_DIMS} counts of at least 1")
     a, b, c, d = counts + (1,) * (MAX_DIMS - len(counts))
     return (a, b, c, d)
 
 
+def _least(n: int) -> int:
+    return n.least if isinstance(n, Count) else n
+
+
 def contiguous_nb(ne: Dims, type: TensorType) -> Dims:
     """The byte strides of a tensor without gaps. Raises ShapeError unless rows are whole blocks."""
-    row = type.row_bytes(ne[0])
-    return (type.type_size, row, row * ne[1], row * ne[1] * ne[2])
+    a, b, c = int(ne[0]), int(ne[1]), int(ne[2])
+    row = type.row_bytes(a)
+    return (type.type_size, row, row * b, row * b * c)
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -89,14 +97,29 @@ class Spec:
 
     @property
     def contiguous(self) -> bool:
-        """Whether elements lie in ne order without gaps. Strides of dimensions of 1 are ignored."""
+        """Whether elements lie in ne order without gaps. Strides of dimensions of 1 are ignored.
+
+        In every run: a count that varies leaves gaps unless all dimensions after it are 1.
+        """
         expected = contiguous_nb(self.ne, self.type)
         if self.ne[0] // self.type.block_size != 1 and self.nb[0] != expected[0]:
             return False
-        return all(
+        return not self._may_have_gaps and all(
             n == 1 or stride == gapless
             for n, stride, gapless in zip(self.ne[1:], self.nb[1:], expected[1:], strict=True)
         )
+
+    @property
+    def _may_have_gaps(self) -> bool:
+        inner = self.ne[: self.n_dims - 1]
+        return any(isinstance(n, Count) and n.varies for n in inner)
+
+    def at(self, counts: Counts) -> Spec:
+        """The spec in a run with these values: its counts, and the strides of the bounds."""
+        a, b, c, d = self.ne
+        if type(a) is type(b) is type(c) is type(d) is int:
+            return self
+        return Spec([value_of(n, counts) for n in self.ne], self.type, self.nb)
 
     @property
     def transposed(self) -> bool:

@@ -19,6 +19,7 @@ from ggmlpy.common.scopes import qualified
 from ggmlpy.errors import AllocationError, ArgumentError, GgmlpyError, ShapeError
 from ggmlpy.graph.arrays import read_array
 from ggmlpy.graph.buffer import HOST, Buffer, BufferType, Bytes, HostBuffer, Place, Rows
+from ggmlpy.graph.count import Extent
 from ggmlpy.graph.spec import MAX_DIMS, Dims, Spec
 from ggmlpy.graph.types import TensorType, type_of
 
@@ -307,13 +308,15 @@ def from_numpy(array: NDArray[Any], *, name: str = "") -> Tensor:
 @checked
 def zeros(
     type: str | TensorType,
-    ne: Sequence[int],
+    ne: Sequence[Extent],
     *,
     name: str = "",
     flags: Flag = Flag.NONE,
     buffer_type: BufferType = HOST,
 ) -> Tensor:
     """A leaf of shape `ne`, of zero bytes in memory of its own, as for an input or a state.
+
+    Where a count of `ne` is a Count, memory is for its bound (see `Executable.set_counts`).
 
     Raises ShapeError for an unknown type or a bad shape, AllocationError.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 from weakref import WeakSet
@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 from ggmlpy.backends.base import Backend, Event, Places, Plan
 from ggmlpy.graph.arrays import element_view, read_array
 from ggmlpy.graph.buffer import Buffer, BufferType, Bytes, Place
+from ggmlpy.graph.count import Counts, Symbol, has_counts
 from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.sched.allocator import Allocation, allocate
 from ggmlpy.sched.assignment import Pin, assign
+from ggmlpy.sched.counts import check_counts, checked_counts
 from ggmlpy.sched.passes import run_passes
 from ggmlpy.sched.scheduler import Copy, Schedule, Split, cut, lies_in_place
 from ggmlpy.sched.transfers import Part, Uploads, fetch, in_order, transfer
@@ -83,11 +85,13 @@ class Executable:
     within a run, and those inside fused steps have no memory.
 
     passes      passes by name, "all" or "none"; None: those of GGMLPY_PASSES, or else all
+    symbols     those of the graph's counts, each its bound until `set_counts` gives it a value
     schedule    the splits
     allocation  the sizes of the arenas
     n_threads   the CPU threads of the plan that uses most
 
-    Raises WriteError, KernelError, ArgumentError for an unknown pass.
+    Raises WriteError, ShapeError for counts that do not fit, KernelError, ArgumentError for an
+    unknown pass.
     """
 
     def __init__(
@@ -99,6 +103,8 @@ class Executable:
         passes: str | Iterable[str] | None = None,
     ) -> None:
         check_writes(graph)
+        self.symbols: tuple[Symbol, ...] = check_counts(graph)
+        self._counts: Counts = {symbol: symbol.bound for symbol in self.symbols}
         self.graph = graph
         self.schedule: Schedule = scheduled(graph, backends, pin, passes)
         self.allocation: Allocation = allocate(graph, self.schedule.splits)
@@ -111,6 +117,7 @@ class Executable:
         self._inputs = Uploads(self.schedule.uploads, self._owners, self._pool)
         self._places: dict[Backend, dict[Tensor, Place]] = {}
         self._plans: list[Plan] = []
+        self._counting: list[Plan] = []  # those with counts that a run may set
         self._queues = [b for b in backends if b.is_async]
         self._parts = in_order(
             [
@@ -120,6 +127,19 @@ class Executable:
             ]
         )
         self.n_threads = max((plan.n_threads for plan in self._plans), default=1)
+
+    def set_counts(self, counts: Mapping[Symbol, int]) -> None:
+        """Set the values of all symbols for the runs that are submitted from now on.
+
+        A run computes with these counts, and writes nothing past them. Raises ArgumentError for a
+        value that is missing, below 1 or above its bound, Unsupported for a backend without this.
+        """
+        if counts == self._counts:
+            return
+        counts = checked_counts(self.symbols, counts)
+        for plan in self._counting:
+            plan.set_counts(counts)
+        self._counts = counts
 
     def run(self) -> None:
         """Run every split in order. Raises IndexOutOfRange for a bad index in an input.
@@ -162,14 +182,14 @@ class Executable:
 
     def read(self, tensor: Tensor) -> NDArray[Any]:
         """The values `[ne3, ne2, ne1, ne0]` after a run, as a copy; quantised types as f32."""
-        return read_array(self._bytes(tensor), tensor.spec)
+        return read_array(self._bytes(tensor), tensor.spec.at(self._counts))
 
     def array(self, tensor: Tensor) -> NDArray[Any]:
         """The elements `[ne3, ne2, ne1, ne0]` as stored. If `on_host`, runs change the array."""
-        return element_view(self._bytes(tensor), tensor.spec)
+        return element_view(self._bytes(tensor), tensor.spec.at(self._counts))
 
     def on_host(self, tensor: Tensor) -> bool:
-        """Whether `array` returns a view of the memory, the same after every run."""
+        """Whether `array` returns a view of the memory, the same after runs with its counts."""
         return self._result(tensor).buffer.type.is_host
 
     def raw(self, tensor: Tensor) -> NDArray[np.uint8]:
@@ -178,7 +198,7 @@ class Executable:
 
     def _bytes(self, tensor: Tensor) -> Bytes:
         at = self._result(tensor)
-        return at.buffer.read(at.offset, tensor.spec.n_bytes)
+        return at.buffer.read(at.offset, tensor.spec.at(self._counts).n_bytes)
 
     def _result(self, tensor: Tensor) -> Place:
         """The place of a tensor after a run: on the host, if there is a valid copy."""
@@ -211,6 +231,8 @@ class Executable:
         }
         plan = split.backend.plan(split.steps, places)
         self._plans.append(plan)
+        if any(has_counts(x.ne) for node in split.nodes for x in (node, *node.src)):
+            self._counting.append(plan)
         transfers = [self._transfer(copy, split.backend) for copy in split.copies]
         if not transfers and not self._queues:
             return plan.submit

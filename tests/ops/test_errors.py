@@ -20,9 +20,11 @@ import ggmlpy.ops
 from ggmlpy import ops
 from ggmlpy.common.scopes import scope
 from ggmlpy.errors import ShapeError
-from ggmlpy.graph.tensor import Tensor
+from ggmlpy.graph.count import Symbol
+from ggmlpy.graph.tensor import Tensor, zeros
 from tests.ops.values import blank
 
+H = Symbol("H", 2).count
 ROPE: dict[str, Any] = {
     "n_ctx_orig": 512,
     "freq_base": 1e4,
@@ -224,7 +226,7 @@ BROKEN: list[tuple[Callable[[], Tensor], str]] = [
     (lambda: rope(f32(8, 1, 3), i32(3), None, 8, 5), "mode is 5: it must be one of [0, 2, 8, 24,"),
     (lambda: rope(f32(8, 1, 3), i32(3), None, 8, 0, sections=(1,)), "there are 1 sections"),
     # softmax
-    (lambda: ops.soft_max(f16(4)), "soft_max: x is f16 [4]: x must be f32 and contiguous"),
+    (lambda: ops.soft_max(f16(4)), "soft_max: x is f16 [4]: x must be f32 with contiguous"),
     (lambda: ops.soft_max_ext(f32(4), i32(4), 1, 0), "mask must be f16 or f32"),
     (lambda: ops.soft_max_ext(f32(4, 2), transposed(4, 2), 1, 0), "mask must be contiguous"),
     (lambda: ops.soft_max_ext(f32(4), f16(5), 1, 0), "dimension 0 of mask must be 4, one for each"),
@@ -238,6 +240,10 @@ BROKEN: list[tuple[Callable[[], Tensor], str]] = [
     ),
     (lambda: ops.soft_max_ext(f32(4), None, 1, 8), "max_bias is 8: it must be 0, or above 0 with"),
     (lambda: ops.soft_max_ext(f32(4), f16(4), 1, -1), "max_bias is -1"),
+    (
+        lambda: ops.soft_max_ext(zeros("f32", (4, 3, H)), f16(4, 3), 1, 8),
+        "there are H heads: with max_bias their number must be fixed",
+    ),
     (lambda: ops.soft_max_add_sinks(ops.soft_max(f32(4, 3, 2)), f32(3)), "sinks must be f32 [2]"),
     (lambda: ops.soft_max_add_sinks(f32(4), f32(1)), "sinks are for a result of soft_max"),
     (
