@@ -57,9 +57,12 @@ class Count(int):
 
     def __new__(cls, terms: Mapping[Symbol, int], constant: int) -> Count:
         assert terms, "a form without symbols is an int"
-        assert min(terms.values()) > 0, "the bound of a form that falls with a symbol is no bound"
-        made = super().__new__(cls, sum(k * s.bound for s, k in terms.items()) + constant)
-        made.terms = terms
+        bound = constant
+        for symbol, k in terms.items():
+            assert k > 0, "the bound of a form that falls with a symbol is no bound"
+            bound += k * symbol.bound
+        made = super().__new__(cls, bound)
+        made.terms = terms  # may be another's too: it never changes
         made.constant = constant
         return made
 
@@ -68,7 +71,10 @@ class Count(int):
 
     def at(self, counts: Counts) -> int:
         """The value of the form. Raises KeyError for a symbol without a value."""
-        return sum(k * counts[symbol] for symbol, k in self.terms.items()) + self.constant
+        value = self.constant
+        for symbol, k in self.terms.items():
+            value += k * counts[symbol]
+        return value
 
     @property
     def least(self) -> int:
@@ -90,14 +96,12 @@ class Count(int):
 
     def _plus(self, other: int, sign: int) -> int:
         """The form + sign * other."""
-        constant = self.constant
+        if not isinstance(other, Count):
+            return Count(self.terms, self.constant + sign * other)
+        constant = self.constant + sign * other.constant
         terms = dict(self.terms)
-        if isinstance(other, Count):
-            constant += sign * other.constant
-            for symbol, k in other.terms.items():
-                terms[symbol] = terms.get(symbol, 0) + sign * k
-        else:
-            constant += sign * other
+        for symbol, k in other.terms.items():
+            terms[symbol] = terms.get(symbol, 0) + sign * k
         left = {symbol: k for symbol, k in terms.items() if k}
         if not left:
             return constant

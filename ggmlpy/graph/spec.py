@@ -19,19 +19,20 @@ from ggmlpy.graph.types import TensorType
 
 Dims = tuple[int, int, int, int]
 MAX_DIMS = 4
+_PLAIN = frozenset({int})
 
 
 def as_ne(ne: Sequence[int]) -> Dims:
     """Up to four counts, padded with ones. Raises ShapeError for more, or for a count below one."""
-    counts = tuple(n if isinstance(n, Count) else operator.index(n) for n in ne)
-    if not 1 <= len(counts) <= MAX_DIMS or min(map(_least, counts)) < 1:
+    counts = tuple(ne)
+    least = counts
+    if not _PLAIN.issuperset(map(type, counts)):
+        counts = tuple(n if isinstance(n, Count) else operator.index(n) for n in counts)
+        least = tuple(n.least if isinstance(n, Count) else n for n in counts)
+    if not 1 <= len(counts) <= MAX_DIMS or min(least) < 1:
         raise ShapeError(f"ne is {list(counts)}: it must be 1 to {MAX_DIMS} counts of at least 1")
     a, b, c, d = counts + (1,) * (MAX_DIMS - len(counts))
     return (a, b, c, d)
-
-
-def _least(n: int) -> int:
-    return n.least if isinstance(n, Count) else n
 
 
 def contiguous_nb(ne: Dims, type: TensorType) -> Dims:
@@ -82,12 +83,15 @@ class Spec:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes from the first element to the end of the last, gaps included."""
+        """Bytes from the first element to the end of the last, gaps included; those of bounds."""
+        a, b, c, d = self.ne
+        if not type(a) is type(b) is type(c) is type(d) is int:
+            a, b, c, d = int(a), int(b), int(c), int(d)
         if self.type.is_quantized:
-            inner = self.ne[0] // self.type.block_size * self.nb[0]
+            inner = a // self.type.block_size * self.nb[0]
         else:
-            inner = self.type.type_size + (self.ne[0] - 1) * self.nb[0]
-        (_, b, c, d), (_, b_bytes, c_bytes, d_bytes) = self.ne, self.nb
+            inner = self.type.type_size + (a - 1) * self.nb[0]
+        _, b_bytes, c_bytes, d_bytes = self.nb
         return inner + (b - 1) * b_bytes + (c - 1) * c_bytes + (d - 1) * d_bytes
 
     @property
@@ -104,20 +108,22 @@ class Spec:
         expected = contiguous_nb(self.ne, self.type)
         if self.ne[0] // self.type.block_size != 1 and self.nb[0] != expected[0]:
             return False
-        return not self._may_have_gaps and all(
+        gapless = all(
             n == 1 or stride == gapless
             for n, stride, gapless in zip(self.ne[1:], self.nb[1:], expected[1:], strict=True)
         )
+        return gapless and not self._may_have_gaps
 
     @property
     def _may_have_gaps(self) -> bool:
+        if _PLAIN.issuperset(map(type, self.ne)):
+            return False
         inner = self.ne[: self.n_dims - 1]
         return any(isinstance(n, Count) and n.varies for n in inner)
 
     def at(self, counts: Counts) -> Spec:
         """The spec in a run with these values: its counts, and the strides of the bounds."""
-        a, b, c, d = self.ne
-        if type(a) is type(b) is type(c) is type(d) is int:
+        if _PLAIN.issuperset(map(type, self.ne)):
             return self
         return Spec([value_of(n, counts) for n in self.ne], self.type, self.nb)
 

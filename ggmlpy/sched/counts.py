@@ -8,13 +8,12 @@ bounds of the others, tells apart any two linear forms; and with 1 for all of th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
 from ggmlpy.common.arguments import WrongKind, as_whole, kind_of
 from ggmlpy.errors import ArgumentError, ShapeError
-from ggmlpy.graph.count import Counts, Symbol
+from ggmlpy.graph.count import Count, Counts, Symbol, has_counts
 from ggmlpy.graph.graph import Graph
-from ggmlpy.graph.spec import Spec
 from ggmlpy.graph.tensor import Flag, Tensor
 
 
@@ -25,9 +24,23 @@ def check_counts(graph: Graph) -> tuple[Symbol, ...]:
     for leaf in graph.leafs if symbols else ():
         if Flag.WEIGHT in leaf.flags and leaf.spec.at(_ones(symbols)) is not leaf.spec:
             raise ShapeError(f"{graph.name_of(leaf)} is {leaf.spec}: counts of weights are fixed")
-    for counts in _samples(symbols):
-        _check_shapes(graph, counts)
+    samples = list(_samples(symbols))
+    for node in _different(graph) if samples else ():
+        for counts in samples:
+            _check_shape(graph, node, counts)
     return symbols
+
+
+def _different(graph: Graph) -> Iterable[Tensor]:
+    """One of all nodes that have the same op, sources and result but for their values: the layers
+    of a model have the same shapes."""
+    found: dict[Hashable, Tensor] = {}
+    for node in graph.nodes:
+        specs = [node.spec, *(source.spec for source in node.src)]
+        if any(has_counts(spec.ne) for spec in specs):
+            forms = [str(n) if isinstance(n, Count) else n for spec in specs for n in spec.ne]
+            found.setdefault((node.op, *specs, *forms), node)
+    return found.values()
 
 
 def _ones(symbols: Sequence[Symbol]) -> dict[Symbol, int]:
@@ -46,31 +59,16 @@ def _samples(symbols: Sequence[Symbol]) -> Iterator[Counts]:
             yield counts
 
 
-def _check_shapes(graph: Graph, counts: Counts) -> None:
-    specs: dict[Tensor, Spec] = {}
-
-    def spec_of(tensor: Tensor) -> Spec:
-        spec = specs.get(tensor)
-        if spec is None:
-            spec = specs[tensor] = tensor.spec.at(counts)
-        return spec
-
-    for node in graph.nodes:
-        assert node.op is not None
-        sources = [spec_of(source) for source in node.src]
-        spec = spec_of(node)
-        if spec is node.spec and all(map(_is_fixed, sources, node.src)):
-            continue
-        try:
-            found = node.op.at(counts).infer(*sources)
-        except ShapeError as error:
-            raise _wrong(graph, node, counts, str(error)) from None
-        if found.ne != spec.ne:
-            raise _wrong(graph, node, counts, f"it is {found}: it must be {spec}")
-
-
-def _is_fixed(spec: Spec, tensor: Tensor) -> bool:
-    return spec is tensor.spec
+def _check_shape(graph: Graph, node: Tensor, counts: Counts) -> None:
+    assert node.op is not None
+    sources = [source.spec.at(counts) for source in node.src]
+    spec = node.spec.at(counts)
+    try:
+        found = node.op.at(counts).infer(*sources)
+    except ShapeError as error:
+        raise _wrong(graph, node, counts, str(error)) from None
+    if found.ne != spec.ne:
+        raise _wrong(graph, node, counts, f"it is {found}: it must be {spec}")
 
 
 def _wrong(graph: Graph, node: Tensor, counts: Counts, reason: str) -> ShapeError:

@@ -206,6 +206,7 @@ def test_symbols_of_a_graph_have_a_name_each() -> None:
         (lambda: ops.view_2d(f32(4, T.count), 4, 2, 16, 0), "with T = 1 the view ends"),
         (lambda: ops.get_rows(f32(4, 2, T.count), zeros("i32", (1, O.count))), "a list for"),
         (lambda: ops.repeat(f32(4, O.count), f32(4, T.count)), "with O = 6, T = 7 "),
+        (lambda: _sums((O, O), (O, T)), "with O = 6, T = 7 "),
         (lambda: ops.top_k(f32(T.count, 2), 2), "with T = 1 k is 2"),
         (lambda: ops.rope(f32(4, 1, T.count), zeros("i32", (7,)), 4, 0), "with T = 1 pos must"),
     ],
@@ -215,6 +216,15 @@ def test_shapes_fit_with_all_values(build: Callable[[], Tensor], message: str) -
     y = y if y.op is not None and y.op.computes else ops.sqr(y)
     with pytest.raises(ShapeError, match=message):
         Executable(Graph(y), [ReferenceBackend()])
+
+
+def _sums(*pairs: tuple[Symbol, Symbol]) -> Tensor:
+    """Sums that differ in the forms of their counts alone."""
+    y = f32(1, 1)
+    for a, b in pairs:
+        total = ops.add(f32(4, a.count), f32(4, b.count))
+        y = ops.add(y, ops.reshape_2d(ops.sum(total), 1, 1))
+    return y
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
