@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from ggmlpy.common.arguments import checked
+from ggmlpy.errors import IndexOutOfRange
 from ggmlpy.graph.op import Array, op
 from ggmlpy.graph.spec import Spec, require
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.graph.types import F16, F32
+from ggmlpy.graph.types import F16, F32, I32
 from ggmlpy.ops.softmax import (
     MaskedScores,
     alibi_slopes,
@@ -19,26 +22,49 @@ from ggmlpy.ops.softmax import (
     set_sinks,
 )
 
+T = TypeVar("T")
+
+
+class _Given(NamedTuple, Generic[T]):
+    """The optional sources."""
+
+    mask: T | None
+    cells: T | None
+    seen: T | None
+    sinks: T | None
+
 
 @op("flash_attn_ext")
 @dataclass(frozen=True, slots=True)
 class FlashAttnExt(MaskedScores):
     """Softmax of q·k, times v, for each head.
 
-        s[j] = scale * sum_d q[d, i, h, s] * k[d, j, h // G, s]              G = Hq / Hk
+        s[j] = scale * sum_d q[d, i, h, s] * k[d, c(j), h // G]              G = Hq / Hk
         s[j] = c * tanh(s[j] / c)                               with c = logit_softcap, unless 0
         s[j] = s[j] + slope(h) * mask[j, i, h % Hm, s % Sm]
         p[j] = exp(s[j] - m) / (sum_j exp(s[j] - m) + exp(sink(h) - m))
-        y[d, h, i, s] = sum_j p[j] * v[d, j, h // G, s]
+        y[d, h, i, s] = sum_j p[j] * v[d, c(j), h // G]
 
-    q [D, n_q, Hq, S] f32, k [D, n_kv, Hk, S] and v [Dv, n_kv, Hk, S] f32, f16, bf16 or quantised,
-    mask [n_kv, >= n_q, Hm, Sm] f16 contiguous, sinks [Hq] f32  ->  y [Dv, Hq, n_q, S] f32,
-    contiguous, so that a reshape yields [Dv * Hq, n_q * S]. Keys are shared by division, masks by
-    modulo. slope(h) is 1, or ALiBi's where max_bias is above 0, see alibi_slopes.
+    q [D, n_q, Hq, S] f32, k [D, n_kv, Hk, S_k] and v [Dv, n_kv, Hk, S_k] f32, f16, bf16 or
+    quantised, mask f16 contiguous, sinks [Hq] f32  ->  y [Dv, Hq, n_q, S] f32, contiguous, so that
+    a reshape yields [Dv * Hq, n_q * S]. Keys are shared by division, masks by modulo. slope(h) is
+    1, or ALiBi's where max_bias is above 0, see alibi_slopes.
+
+    Without lists S_k is S, and the query sees row j of stream s for every j: mask is
+    [n_kv, >= n_q, Hm, Sm].
+
+    With lists any query may see any rows: cells [n_max, n_list] i32 are lists of cells in the order
+    of their positions, seen [3, n_q, S] i32 contiguous says for each query (list, first, n): it
+    sees entries first .. first + n - 1 of that list. Cell c is row c % n_kv of stream c // n_kv,
+    which must follow each other in k and v (nb3 = ne1 * nb1). mask is [>= n, >= n_q, Hm, Sm], and
+    its entry j belongs to entry first + j of the list. A cell may be listed more than once; entries
+    that no query sees may have any value. Raises IndexOutOfRange when run with a list, an entry of
+    it, or a cell that does not exist.
 
     Masked cells (mask -inf) have no effect, even if k or v is NaN there. A query for which all
-    cells are masked gives exactly 0, with sinks or without. Raises ShapeError for other shapes and
-    types, and unless rows of q, k and v are contiguous. Source: Dao et al., 2022.
+    cells are masked, or that sees no entry, gives exactly 0, with sinks or without. The cells of a
+    query give the same bits with and without lists, in the same order. Raises ShapeError for other
+    shapes and types, and unless rows of q, k and v are contiguous. Source: Dao et al., 2022.
     """
 
     scale: float
@@ -46,12 +72,21 @@ class FlashAttnExt(MaskedScores):
     logit_softcap: float
     has_mask: bool = False
     has_sinks: bool = False
+    has_lists: bool = False
 
     def source_names(self, n_srcs: int) -> tuple[str, ...]:
         return ("q", "k", "v", *self.optional_names())[:n_srcs]
 
-    def infer(self, q: Spec, k: Spec, v: Spec, *given: Spec) -> Spec:
-        mask, sinks = self.optional(given)
+    def optional_names(self) -> tuple[str, ...]:
+        mask, sinks = ("mask",) * self.has_mask, ("sinks",) * self.has_sinks
+        return (*mask, *("cells", "seen") * self.has_lists, *sinks)
+
+    def _given(self, sources: Sequence[T]) -> _Given[T]:
+        found = dict(zip(self.optional_names(), sources, strict=True))
+        return _Given(*(found.get(name) for name in _Given._fields))
+
+    def infer(self, q: Spec, k: Spec, v: Spec, *sources: Spec) -> Spec:
+        given = self._given(sources)
         require(q.type is F32, "q must be f32")
         for name, spec in (("k", k), ("v", v)):
             require(
@@ -70,33 +105,68 @@ class FlashAttnExt(MaskedScores):
             n_head % n_head_kv == 0,
             f"the {n_head} heads of q must be a multiple of the {n_head_kv} of k and v",
         )
-        require(k.ne[3] == n_seq, f"dimension 3 of q, {n_seq}, must be that of k, {k.ne[3]}")
-        if mask is not None:
-            require(mask.type is F16, "mask must be f16")
-            check_mask(mask, n_kv, n_query, n_head, n_seq)
-        if sinks is not None:
-            check_sinks(sinks, n_head)
+        if given.cells is not None and given.seen is not None:
+            _check_lists(q, given.cells, given.seen)
+            for name, spec in (("k", k), ("v", v)):
+                require(
+                    spec.ne[3] == 1 or spec.nb[3] == spec.ne[1] * spec.nb[1],
+                    f"streams of {name} must follow each other",
+                )
+        else:
+            require(k.ne[3] == n_seq, f"dimension 3 of q, {n_seq}, must be that of k, {k.ne[3]}")
+        if given.mask is not None:
+            require(given.mask.type is F16, "mask must be f16")
+            n_masked = given.mask.ne[0] if self.has_lists else n_kv
+            check_mask(given.mask, n_masked, n_query, n_head, n_seq)
+        if given.sinks is not None:
+            check_sinks(given.sinks, n_head)
         self.check_bias()
         return Spec((v.ne[0], n_head, n_query, n_seq), F32)
 
-    def reference(self, q: Array, k: Array, v: Array, *given: Array) -> Array:
-        mask, sinks = self.optional(given)
+    def reference(self, q: Array, k: Array, v: Array, *sources: Array) -> Array:
+        given = self._given(sources)
         q, k, v = (t.astype(np.float64) for t in (q, k, v))
         n_seq, n_head, n_query, _ = q.shape
         n_shared = n_head // k.shape[1]
         slopes = alibi_slopes(n_head, self.max_bias)
         y = np.zeros((n_seq, n_query, n_head, v.shape[3]))
-        for s, h, i in np.ndindex(n_seq, n_head, n_query):
-            keys, values = k[s, h // n_shared], v[s, h // n_shared]
-            bias = np.zeros(len(keys))
-            if mask is not None:
-                row = mask[s % mask.shape[0], h % mask.shape[1], i].astype(np.float64)
-                bias = slopes[h] * row
-            visible = ~np.isneginf(bias)
-            sink = -np.inf if sinks is None else float(sinks[0, 0, 0, h])
-            parts = keys[visible], values[visible], bias[visible]
-            y[s, i, h] = self._attend(q[s, h, i], *parts, sink)
+        for s, i in np.ndindex(n_seq, n_query):
+            stream, row = self._rows_seen(given, s, i, k.shape)
+            for h in range(n_head):
+                bias = np.zeros(len(row))
+                if given.mask is not None:
+                    masks = given.mask[s % given.mask.shape[0], h % given.mask.shape[1], i]
+                    bias = slopes[h] * masks[: len(row)].astype(np.float64)
+                visible = ~np.isneginf(bias)
+                sink = -np.inf if given.sinks is None else float(given.sinks[0, 0, 0, h])
+                at = stream[visible], h // n_shared, row[visible]
+                y[s, i, h] = self._attend(q[s, h, i], k[at], v[at], bias[visible], sink)
         return y
+
+    def _rows_seen(
+        self, given: _Given[Array], s: int, i: int, cache: tuple[int, ...]
+    ) -> tuple[Array, Array]:
+        """The stream and the row of each cell that query i of sequence s sees, before masks."""
+        n_stream, _, n_kv, _ = cache
+        if given.cells is None or given.seen is None:
+            return np.full(n_kv, s), np.arange(n_kv)
+        which, first, n = (int(value) for value in given.seen[0, s, i])
+        n_list, n_max = given.cells.shape[2:]
+        n_masked = n_max if given.mask is None else given.mask.shape[3]
+        self._check_index(0 <= which < n_list, f"list {which} of {n_list} lists")
+        self._check_index(
+            0 <= first <= first + n <= n_max and n <= n_masked,
+            f"entries {first} to {first + n - 1} of a list of {n_max}",
+        )
+        cells = given.cells[0, 0, which, first : first + n]
+        outside = (cells < 0) | (cells >= n_stream * n_kv)
+        if outside.any():
+            self._check_index(False, f"cell {cells[outside][0]} of {n_stream * n_kv} cells")
+        return cells // n_kv, cells % n_kv
+
+    def _check_index(self, exists: bool, what: str) -> None:
+        if not exists:
+            raise IndexOutOfRange(f"{self.name}: seen names {what}, which does not exist")
 
     def _attend(self, query: Array, keys: Array, values: Array, bias: Array, sink: float) -> Array:
         """The result of one query over its visible cells."""
@@ -112,6 +182,18 @@ class FlashAttnExt(MaskedScores):
         return attended
 
 
+def _check_lists(q: Spec, cells: Spec, seen: Spec) -> None:
+    require(
+        cells.type is I32 and cells.rows_contiguous and cells.ne[2:] == (1, 1),
+        "cells must be i32 [n_max, n_list] with contiguous rows",
+    )
+    n_query, n_seq = q.ne[1], q.ne[3]
+    require(
+        seen.type is I32 and seen.contiguous and seen.ne == (3, n_query, n_seq, 1),
+        f"seen must be i32 [3, {n_query}, {n_seq}]: list, first entry and number of each query",
+    )
+
+
 @checked
 def flash_attn_ext(
     q: Tensor,
@@ -121,10 +203,19 @@ def flash_attn_ext(
     scale: float,
     max_bias: float,
     logit_softcap: float,
+    *,
+    cells: Tensor | None = None,
+    seen: Tensor | None = None,
 ) -> Tensor:
-    """`ggml_flash_attn_ext`; see FlashAttnExt."""
-    made = FlashAttnExt(scale, max_bias, logit_softcap, has_mask=mask is not None)
-    return made.node(q, k, v) if mask is None else made.node(q, k, v, mask)
+    """`ggml_flash_attn_ext`, with `cells` and `seen` over lists of cells; see FlashAttnExt."""
+    require(
+        (cells is None) == (seen is None),
+        f"{FlashAttnExt.name}: cells and seen must be given together",
+    )
+    made = FlashAttnExt(
+        scale, max_bias, logit_softcap, has_mask=mask is not None, has_lists=cells is not None
+    )
+    return made.node(q, k, v, *(t for t in (mask, cells, seen) if t is not None))
 
 
 @checked

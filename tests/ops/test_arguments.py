@@ -35,9 +35,11 @@ def tensor_arguments() -> Iterator[tuple[str, str]]:
 
 
 def given(name: str, argument: str, value: object) -> list[Any]:
-    """Arguments of the op: `value`, tensors where tensors must be, and some scalars."""
+    """Positional arguments of the op: `value`, tensors where they must be, and some scalars."""
     values: list[Any] = []
     for parameter in inspect.signature(getattr(ops, name)).parameters.values():
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+            continue
         if parameter.name == argument:
             values.append(value)
         elif parameter.annotation.startswith("Tensor"):
@@ -47,6 +49,14 @@ def given(name: str, argument: str, value: object) -> list[Any]:
         elif parameter.default is inspect.Parameter.empty:
             values.append(SCALARS.get(parameter.name, 1))
     return values
+
+
+def called(name: str, argument: str, value: object) -> Tensor:
+    """The op's node with `value` for one of its arguments."""
+    parameter = inspect.signature(getattr(ops, name)).parameters[argument]
+    named = {argument: value} if parameter.kind is inspect.Parameter.KEYWORD_ONLY else {}
+    node: Tensor = getattr(ops, name)(*given(name, argument, value), **named)
+    return node
 
 
 def tensor() -> Tensor:
@@ -67,7 +77,7 @@ def scores(name: str) -> Tensor:
 def test_each_argument_of_each_op(name: str, argument: str) -> None:
     for kind, value in KINDS.items():
         with pytest.raises(ArgumentError) as caught, scope("blk.3"):
-            getattr(ops, name)(*given(name, argument, value))
+            called(name, argument, value)
         message = str(caught.value)
         assert message.startswith("blk.3.")
         assert f" is {kind}: it must be a tensor" in message
@@ -133,7 +143,7 @@ def test_whatever_is_given_is_refused_or_runs(name: str) -> None:
     for argument in inspect.signature(getattr(ops, name)).parameters:
         for value in EDGES:
             try:
-                node = getattr(ops, name)(*given(name, argument, value))
+                node = called(name, argument, value)
             except GgmlpyError:
                 continue
             assert isinstance(node, Tensor)

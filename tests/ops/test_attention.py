@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ggmlpy import ops
+from ggmlpy import IndexOutOfRange, ops
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.ops.softmax import alibi_slopes
-from tests.ops.values import close, leaf, run, uniform
+from tests.ops.values import close, integers, leaf, run, uniform
 
 INF = math.inf
 Array = NDArray[Any]
@@ -172,3 +172,80 @@ def test_source_names_say_which_are_there() -> None:
     s = ops.soft_max_add_sinks(ops.soft_max_ext(x, mask, 1, 0), sinks)
     assert s.op is not None
     assert s.op.source_names(len(s.src)) == ("x", "mask", "sinks")
+
+
+# --- over lists -----------------------------------------------------------------------------------
+
+
+def in_cache(t: Array) -> Tensor:
+    """[S, H, n_kv, D] as a cache holds it: a cell's heads side by side, streams in a row."""
+    return ops.permute(leaf(np.ascontiguousarray(t.swapaxes(1, 2))), 0, 2, 1, 3)
+
+
+@pytest.mark.parametrize(
+    "params", [{}, {"softcap": 5.0}, {"sinks": 1}, {"max_bias": 8.0, "sinks": 1}]
+)
+def test_lists_against_einsum(params: dict[str, float]) -> None:
+    """Each query with what it sees gathered beforehand, the place in the list as ALiBi's bias."""
+    q, k, v = make(n_query=2)
+    params = dict(params, scale=0.25)
+    sinks = uniform(6, 6).reshape(-1) if params.pop("sinks", 0) else None
+    cells = [[20, 3, 11, 0, 7, -1], [10, 9, 21, 9, 99, 99]]  # 11 cells a stream
+    seen = [[[0, 0, 5], [1, 1, 3]], [[0, 2, 1], [1, 0, 4]]]
+    mask = uniform(4, 6, 2, 1, 2).astype(np.float16)
+    mask[0, 0, 0, 1] = -INF
+    y = ops.flash_attn_ext(
+        leaf(q), in_cache(k), in_cache(v), leaf(mask), 0.25, params.get("max_bias", 0.0),
+        params.get("softcap", 0.0), cells=integers(*cells), seen=integers(*seen),
+    )  # fmt: skip
+    if sinks is not None:
+        y = ops.flash_attn_ext_add_sinks(y, leaf(sinks))
+        assert y.op is not None
+        names = ("q", "k", "v", "mask", "cells", "seen", "sinks")
+        assert y.op.source_names(len(y.src)) == names
+    got = run(y)
+    for s, i in np.ndindex(2, 2):
+        i_list, first, n = seen[s][i]
+        at = np.array(cells[i_list][first : first + n])
+        keys, values = (t[at // 11, :, at % 11].swapaxes(0, 1)[None] for t in (k, v))
+        bias = mask[s : s + 1, :, i : i + 1, :n]
+        want = spelt_out(q[s : s + 1, :, i : i + 1], keys, values, bias, sinks, **params)
+        close(got[s, i], want[0, 0])
+
+
+def test_lists_of_all_cells_are_what_a_mask_shows() -> None:
+    q, k, v = make(seqs=1)
+    mask = np.where(uniform(4, 11, 4) < 0, -INF, 0).astype(np.float16)
+    want = flash(q, k, v, mask, None, scale=0.25)
+    shown = [np.flatnonzero(row == 0) for row in mask[0, 0]]
+    cells = np.full((4, 11), -1, np.int32)
+    for row, numbers in zip(cells, shown, strict=True):
+        row[11 - len(numbers) :] = numbers
+    seen = [[i, 11 - len(numbers), len(numbers)] for i, numbers in enumerate(shown)]
+    y = ops.flash_attn_ext(
+        leaf(q), leaf(k), leaf(v), None, 0.25, 0.0, 0.0, cells=leaf(cells), seen=integers(*seen)
+    )
+    np.testing.assert_array_equal(run(y), want)
+
+
+@pytest.mark.parametrize(
+    ("seen", "message"),
+    [
+        ([2, 0, 1], "list 2 of 2 lists"),
+        ([-1, 0, 0], "list -1 of 2 lists"),
+        ([0, -1, 2], "entries -1 to 0 of a list of 3"),
+        ([0, 1, 3], "entries 1 to 3 of a list of 3"),
+        ([0, 2, -1], "entries 2 to 0 of a list of 3"),
+        ([1, 0, 3], "cell 22 of 22 cells"),
+        ([1, 0, 2], "cell -1 of 22 cells"),
+    ],
+)
+def test_what_does_not_exist_is_refused(seen: list[int], message: str) -> None:
+    q, k, v = make(n_query=1, seqs=1)
+    _, k, v = make()
+    cells = integers([21, 0, 1], [-1 if seen[2] == 2 else 1, 21, 22])
+    y = ops.flash_attn_ext(
+        leaf(q), in_cache(k), in_cache(v), None, 0.25, 0.0, 0.0, cells=cells, seen=integers(seen)
+    )
+    with pytest.raises(IndexOutOfRange, match=message):
+        run(y)

@@ -62,6 +62,14 @@ def flash(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, bias: flo
     return ops.flash_attn_ext(q, k, v, mask, 1.0, bias, 0)
 
 
+def flash_listed(
+    k: Tensor, cells: Tensor | None, seen: Tensor | None, mask: Tensor | None = None
+) -> Tensor:
+    """2 sequences of 3 queries of 4 heads over lists."""
+    q = f32(8, 3, 4, 2)
+    return ops.flash_attn_ext(q, k, k, mask, 1.0, 0.0, 0.0, cells=cells, seen=seen)
+
+
 def flash_ok(mask: Tensor | None = None) -> Tensor:
     return flash(f32(8, 3, 4), f16(8, 5, 2), f16(8, 5, 2), mask)
 
@@ -273,6 +281,18 @@ BROKEN: list[tuple[Callable[[], Tensor], str]] = [
     (lambda: flash_ok(f16(6, 3)), "dimension 0 of mask must be 5, one for each key"),
     (lambda: flash_ok(f16(5, 2)), "dimension 1 of mask must be at least 3, the queries"),
     (lambda: flash(f32(8, 3, 4), f16(8, 5, 2), f16(8, 5, 2), None, 8.0), "max_bias is 8"),
+    (lambda: flash_listed(f16(8, 5, 2), i32(4, 2), None), "cells and seen must be given together"),
+    (lambda: flash_listed(f16(8, 5, 2), f32(4, 2), i32(3, 3, 2)), "cells must be i32 [n_max, n_li"),
+    (lambda: flash_listed(f16(8, 5, 2), i32(4, 2, 2), i32(3, 3, 2)), "cells must be i32 [n_max, "),
+    (lambda: flash_listed(f16(8, 5, 2), i32(4, 2), i32(3, 2, 3)), "seen must be i32 [3, 3, 2]"),
+    (
+        lambda: flash_listed(f16(8, 5, 2, 2), i32(4, 2), i32(3, 3, 2)),
+        "streams of k must follow each other",
+    ),
+    (
+        lambda: flash_listed(f16(8, 5, 2), i32(4, 2), i32(3, 3, 2), f16(4, 2)),
+        "dimension 1 of mask must be at least 3, the queries",
+    ),
     (lambda: ops.flash_attn_ext_add_sinks(flash_ok(), f32(2)), "sinks must be f32 [4]"),
     (lambda: ops.flash_attn_ext_add_sinks(f32(8), f32(4)), "sinks are for a result of flash_attn"),
     # shapes

@@ -18,7 +18,7 @@ SIGNATURES = {
     "set_rows": "a b c",
     "cpy": "a b",
     "soft_max_ext": "a mask scale max_bias",
-    "flash_attn_ext": "q k v mask scale max_bias logit_softcap",
+    "flash_attn_ext": "q k v mask scale max_bias logit_softcap cells seen",
     "rope_ext": "a b c n_dims mode n_ctx_orig freq_base freq_scale ext_factor attn_factor "
     "beta_fast beta_slow",
     "rope_multi": "a b c n_dims sections mode n_ctx_orig freq_base freq_scale ext_factor "
