@@ -201,9 +201,10 @@ def _sinks(case: Case, inputs: Inputs, n_head: int) -> Tensor | None:
 
 
 def _flash_attn_ext(case: Case, inputs: Inputs) -> Tensor:
-    """ne: q, k, v, mask or nothing; params: max_bias, softcap, mask (kind), sinks, poison.
+    """ne: q, k, v, mask or nothing; params: max_bias, softcap, mask (kind), sinks, poison, lists.
 
-    `poison` fills every key and value that no query of a sequence sees with NaN.
+    `poison` fills every key and value that no query of a sequence sees with NaN. `lists` is (n_max,
+    n_list): queries see lists of cells.
     """
     params = case.params
     q, k, v = inputs[0], inputs[1], inputs[2]
@@ -217,8 +218,26 @@ def _flash_attn_ext(case: Case, inputs: Inputs) -> Tensor:
             _poison(v, unseen)
     scale = params.get("scale", 1 / math.sqrt(case.ne[0][0]))
     bias, softcap = params.get("max_bias", 0.0), params.get("softcap", 0.0)
-    y = ops.flash_attn_ext(q, k, v, mask, scale, bias, softcap)
+    lists = {}
+    if "lists" in params:
+        lists = _lists(inputs, q, k.ne[1] * k.ne[3], *params["lists"])
+    y = ops.flash_attn_ext(q, k, v, mask, scale, bias, softcap, **lists)
     return ops.flash_attn_ext_add_sinks(y, _sinks(case, inputs, as_ne(case.ne[0])[2]))
+
+
+def _lists(inputs: Inputs, q: Tensor, n_cells: int, n_max: int, n_list: int) -> dict[str, Tensor]:
+    """Cells in any order and with holes, more than once where there are too few; each query sees a
+    stretch of a list, the first all, the next one nothing. The last list is no query's."""
+    cells = np.resize([inputs.rng.permutation(n_cells) for _ in range(n_list)], (n_list, n_max))
+    cells[-1] = -1
+    shape = (q.ne[3], q.ne[1])
+    which = inputs.rng.integers(0, n_list - 1, shape)
+    first = inputs.rng.integers(0, n_max, shape)
+    n = inputs.rng.integers(0, n_max - first + 1)
+    first.flat[0], n.flat[0] = 0, n_max
+    n.flat[1:2] = 0
+    seen = np.stack([which, first, n], axis=-1)
+    return {"cells": from_numpy(cells.astype(np.int32)), "seen": from_numpy(seen.astype(np.int32))}
 
 
 def _poison(cache: Tensor, unseen: NDArray[np.bool_]) -> None:

@@ -259,6 +259,39 @@ def attention(
     return Case("flash_attn_ext", ne=ne, types=("f32", kv, kv, "f16"), layouts=layouts, **params)
 
 
+def listed(
+    size: int, n_query: int, heads: tuple[int, int], n_max: int, *, n_kv: int = 131,
+    n_seq: int = 1, n_stream: int = 1, kv: str = "f16", heads_mask: int = 1, **params: Any,
+) -> Case:  # fmt: skip
+    """Queries that see lists of up to n_max cells; k and v as rows of a cache lie."""
+    n_head, n_head_kv = heads
+    cache = (size, n_kv, n_head_kv, n_stream)
+    ne = [(size, n_query, n_head, n_seq), cache, cache]
+    if "mask" in params:
+        ne.append((n_max, n_query, heads_mask, n_seq))
+    layouts = ("permuted", "permuted", "permuted")
+    types = ("f32", kv, kv, "f16")
+    return Case("flash_attn_ext", ne=ne, types=types, layouts=layouts, lists=(n_max, 4), **params)
+
+
+LISTED = [
+    *(listed(64, n, (8, 2), 96, n_seq=s, n_stream=2, kv=kv) for kv in CACHE_TYPES
+      for n, s in ((1, 5), (7, 1))),
+    *(listed(64, n, h, 131, n_seq=s) for h in ((1, 1), (3, 3), (12, 3), (6, 2), (8, 1))
+      for n, s in ((1, 1), (37, 1), (2, 3))),
+    listed(65, 3, (2, 2), 67),  # odd head size
+    *(listed(64, n, (6, 2), 70, n_seq=s, mask="random", max_bias=8.0, sinks=True)
+      for n, s in ((1, 3), (5, 1))),
+    *(listed(64, 5, (4, 2), 70, sinks=s, softcap=c) for s in (False, True) for c in (0.0, 10.0)
+      if s or c),
+    listed(64, 5, (6, 3), 113, n_seq=2, mask="holes", heads_mask=3),
+    listed(64, 5, (4, 2), 113, mask="all", sinks=True),
+    *(listed(64, n, (4, 2), 700, n_kv=300, n_seq=s, n_stream=3, kv=kv)
+      for n, s in ((1, 1), (1, 4), (133, 1)) for kv in ("f16", "q8_0")),
+    listed(64, 3, (4, 2), 700, n_kv=300, n_stream=3, mask="holes"),
+    listed(64, 3, (4, 2), 300, n_kv=30),  # cells more than once
+]  # fmt: skip
+
 ATTENTION = [
     *(attention(d, n, (4, 2), 113, mask="random") for d in (40, 64, 80, 96, 128, 256)
       for n in (1, 3, 33)),
@@ -339,6 +372,7 @@ CASES: list[Case] = [
     *ROPE,
     *SOFTMAX,
     *ATTENTION,
+    *LISTED,
     *SHAPES,
     *REDUCTIONS,
     *RECURRENT,

@@ -6,13 +6,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ggmlpy.backends.cpu.kernel import Int, Record, inline
-from ggmlpy.backends.cpu.simd.arith import equal, iota_i32x16, lowest_bit, splat_i32x16
+from ggmlpy.backends.cpu.kernel import Int, Record, inline, report
+from ggmlpy.backends.cpu.simd.arith import (
+    equal,
+    iota_i32x16,
+    less,
+    lowest_bit,
+    splat_i32x16,
+    zero_i32x16,
+)
 from ggmlpy.backends.cpu.simd.convert import bits_of_mask
 from ggmlpy.backends.cpu.simd.memory import (
     load_f16x16,
     load_f16x16_part,
     load_i32,
+    load_i32x16,
     prefetch_l2,
     store_i32,
     store_i32x16,
@@ -22,12 +30,30 @@ from ggmlpy.backends.cpu.simd.memory import (
 _NEVER = float("-inf")
 
 
-class Cells(NamedTuple):
-    """A stretch of the list of visible cells, i32."""
+class Seen(NamedTuple):
+    """What a query sees, masked cells included: entries of a list, or the cells of its stream."""
 
-    first: Int  # the address of its first entry
+    entries: Int  # the address of the first one, i32; 0: cells 0 .. n - 1
     n: Int
-    n_left: Int  # entries from there to the end of the whole list
+
+
+class Visible(NamedTuple):
+    """The cells that a query sees and that its mask shows, in order."""
+
+    mask: Int  # the address of the mask's row; 0 without
+    seen: Seen
+    cells: Int  # the address of their numbers, i32
+    places: Int  # the address of their places in the mask's row, i32
+    n: Int
+
+
+class Cells(NamedTuple):
+    """A stretch of the visible cells."""
+
+    first: Int  # the address of its first number
+    places: Int  # and of its first place in the mask's row
+    n: Int
+    n_left: Int  # cells from there to the last visible one
 
 
 class Group(NamedTuple):
@@ -55,6 +81,53 @@ class Ahead(NamedTuple):
 
 
 @inline
+def seen_by(p: Record, query: Int, sequence: Int) -> Seen:
+    """What a query sees: nothing, which is reported, where its list or an entry does not exist."""
+    if p.cells.ptr == 0:
+        return Seen(np.int64(0), np.int64(p.k.ne1))
+    at = p.seen.ptr + query * p.seen.nb1 + sequence * p.seen.nb2
+    i_list, first = np.int64(load_i32(at)), np.int64(load_i32(at + 4))
+    n = np.int64(load_i32(at + 8))
+    if i_list < 0 or i_list >= p.cells.ne1:
+        wrong = i_list
+    elif first < 0 or first > p.cells.ne0:
+        wrong = first
+    elif n < 0 or (p.mask.ptr != 0 and n > p.mask.ne0):
+        wrong = n
+    elif first + n > p.cells.ne0:
+        wrong = first + n - 1
+    else:
+        return Seen(p.cells.ptr + i_list * p.cells.nb1 + 4 * first, n)
+    report(p, wrong)
+    return Seen(np.int64(p.cells.ptr), np.int64(0))
+
+
+@inline
+def no_cells() -> Visible:
+    """Before the first query: a list that is no query's."""
+    zero = np.int64(0)
+    return Visible(np.int64(-1), Seen(zero, zero), zero, zero, zero)
+
+
+@inline
+def visible_to(p: Record, seen: Seen, mask: Int, before: Visible, memory: Int) -> Visible:
+    """The visible cells: those `before` if they are the same ones. Without a mask the list of the
+    cells that are seen is used where it is, else one is written to `memory`."""
+    if mask == 0 and seen.entries != 0:
+        return Visible(mask, seen, seen.entries, seen.entries, seen.n)
+    same = seen.entries == before.seen.entries and seen.n == before.seen.n
+    if same and mask == before.mask:
+        return before
+    n = list_cells(mask, seen.n, memory)
+    if seen.entries == 0:
+        return Visible(mask, seen, memory, memory, n)
+    cells = memory + 4 * ((p.cells.ne0 + 15) & -16)
+    for j in range(n):
+        store_i32(cells + 4 * j, load_i32(seen.entries + 4 * load_i32(memory + 4 * j)))
+    return Visible(mask, seen, cells, memory, n)
+
+
+@inline
 def list_cells(mask: Int, n_kv: Int, cells: Int) -> Int:
     """Writes the numbers of the cells whose mask entry is not -inf, in order; returns how many."""
     n = 0
@@ -76,6 +149,25 @@ def list_cells(mask: Int, n_kv: Int, cells: Int) -> Int:
                 bits &= bits - 1
                 n += 1
     return n
+
+
+@inline
+def all_exist(p: Record, cells: Int, n_cells: Int) -> Int:
+    """Whether listed cells exist, 1 or 0; the first one that does not is reported."""
+    last = min(p.k.ne1 * p.k.ne3, 1 << 31) - 1
+    j, outside = 0, np.int64(0)
+    while j + 16 <= n_cells and outside == 0:
+        numbers = load_i32x16(cells + 4 * j)
+        outside = np.int64(bits_of_mask(less(numbers, zero_i32x16())))
+        outside |= np.int64(bits_of_mask(less(splat_i32x16(last), numbers)))
+        j += 16 if outside == 0 else 0
+    while j < n_cells:
+        cell = load_i32(cells + 4 * j)
+        if cell < 0 or cell > last:
+            report(p, cell)
+            return 0
+        j += 1
+    return 1
 
 
 @inline

@@ -2,7 +2,9 @@
 
 Scratch memory of a thread:
 
-    cells    i32 [n_kv]             the visible cells of a query
+    cells    i32 [n_kv]             the visible cells of a query; with lists and a mask i32
+                                    [2, n_max]: their places in the mask's row, their numbers;
+                                    with lists alone none
     k_rows   i64 [64]               offsets of the group's rows of K
     v_rows   i64 [64]               offsets of the group's rows of V
     k_f32    i64 [16]               offsets of rows of K within `f32_rows`
@@ -45,6 +47,7 @@ class State(NamedTuple):
 class Scratch(NamedTuple):
     """Addresses in a thread's scratch memory."""
 
+    cells: Int
     k_rows: Int
     v_rows: Int
     k_f32: Int
@@ -66,9 +69,9 @@ def n_state_bytes(n_rows: int, dv: int) -> int:
     return round_up(n_rows * (4 * dv + _STATE_BYTES_A_HEAD), 64)
 
 
-def n_thread_bytes(n_kv: int, n_rows: int, d: int, dv: int) -> int:
+def n_thread_bytes(list_bytes: int, n_rows: int, d: int, dv: int) -> int:
     """Bytes of a thread's scratch memory, `d` and `dv` rounded up to whole vectors."""
-    n_bytes = 4 * round_up(n_kv, 16) + 8 * (2 * GROUP + 2 * SUBGROUP) + 4 * GROUP + 4 * FOLD_BYTES
+    n_bytes = list_bytes + 8 * (2 * GROUP + 2 * SUBGROUP) + 4 * GROUP + 4 * FOLD_BYTES
     n_bytes += 4 * n_rows * GROUP + 4 * SUBGROUP * max(d, dv)
     return round_up(n_bytes + 4 * n_rows * d + 2 * n_state_bytes(n_rows, dv), 128)
 
@@ -80,26 +83,33 @@ def padded_bytes(n: Int) -> Int:
 
 
 @inline
-def state_at(p: Record, address: Int, head_rows: Int) -> State:
-    """The state at an address, with `head_rows` heads of q for each head of K."""
-    n_rows = p.n_kv_heads * head_rows
+def list_bytes(p: Record) -> Int:
+    """Bytes of the cells in a thread's scratch memory."""
+    if p.cells.ptr == 0:
+        return padded_bytes(p.k.ne1)
+    return 0 if p.mask.ptr == 0 else 2 * padded_bytes(p.cells.ne0)
+
+
+@inline
+def state_at(p: Record, address: Int, n_rows: Int) -> State:
+    """The state at an address, of `n_rows` heads."""
     sums = address + n_rows * padded_bytes(p.v.ne0)
     return State(address, sums, sums + 64 * n_rows)
 
 
 @inline
-def state_bytes(p: Record, head_rows: Int) -> Int:
+def state_bytes(p: Record, n_rows: Int) -> Int:
     """Bytes from one state to the next."""
-    n_bytes = p.n_kv_heads * head_rows * (padded_bytes(p.v.ne0) + _STATE_BYTES_A_HEAD)
+    n_bytes = n_rows * (padded_bytes(p.v.ne0) + _STATE_BYTES_A_HEAD)
     return (n_bytes + 63) & -64
 
 
 @inline
-def scratch_at(p: Record, thread: Int, head_rows: Int) -> Scratch:
-    """A thread's scratch memory, with `head_rows` heads of q for each head of K. Offsets of rows
-    of f32 are written to it."""
+def scratch_at(p: Record, thread: Int, n_rows: Int) -> Scratch:
+    """A thread's scratch memory, for `n_rows` heads. Offsets of rows of f32 are written to it."""
     d_bytes, dv_bytes = padded_bytes(p.k.ne0), padded_bytes(p.v.ne0)
-    k_rows = p.scratch + thread * p.thread_bytes + padded_bytes(p.k.ne1)
+    cells = p.scratch + thread * p.thread_bytes
+    k_rows = cells + list_bytes(p)
     v_rows = k_rows + 8 * GROUP
     k_f32 = v_rows + 8 * GROUP
     v_f32 = k_f32 + 8 * SUBGROUP
@@ -109,7 +119,7 @@ def scratch_at(p: Record, thread: Int, head_rows: Int) -> Scratch:
     bias = v_f32 + 8 * SUBGROUP
     folds = bias + 4 * GROUP
     weights = folds + 4 * FOLD_BYTES
-    f32_rows = weights + p.n_kv_heads * head_rows * 4 * GROUP
+    f32_rows = weights + n_rows * 4 * GROUP
     q = f32_rows + SUBGROUP * max(d_bytes, dv_bytes)
-    states = q + p.n_kv_heads * head_rows * d_bytes
-    return Scratch(k_rows, v_rows, k_f32, v_f32, bias, folds, weights, f32_rows, q, states)
+    states = q + n_rows * d_bytes
+    return Scratch(cells, k_rows, v_rows, k_f32, v_f32, bias, folds, weights, f32_rows, q, states)

@@ -1,9 +1,12 @@
 """How the work of an attention node is cut into tasks. No result depends on it.
 
 A task is one query with some of its heads. Where queries are few, it takes all the heads of K,
-because a token's heads lie side by side in the cache; if there are then too few tasks for the
-threads, the chunks of a query are shared out too. Where queries are many, a task takes one head of
-K, whose rows then stay in the core's cache.
+because a token's heads lie side by side in the cache. Where queries are many, a task takes one head
+of K, whose rows then stay in the core's cache. The chunks of a query that has more of them than the
+share of a task are split among several tasks, its parts.
+
+All this is decided when the kernel runs: there may be fewer queries than the node has room for, and
+what each of them sees is an input.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import numpy as np
 
 from ggmlpy.backends.cpu.kernel import TENSOR, Int, Record, inline
 from ggmlpy.backends.cpu.kernels import types
+from ggmlpy.backends.cpu.kernels.attention_cells import seen_by
 from ggmlpy.backends.cpu.kernels.attention_memory import (
     n_state_bytes,
     n_thread_bytes,
@@ -31,15 +35,14 @@ ARGS = np.dtype(
         ("v", TENSOR),
         ("mask", TENSOR),
         ("sinks", TENSOR),
+        ("cells", TENSOR),
+        ("seen", TENSOR),
         ("slopes", "i8"),
         ("scratch", "i8"),
-        ("finished", "i8"),  # i64 for each query with its heads: parts that are done
+        ("finished", "i8"),  # i64 for each query that is split, with its heads: parts that are done
         ("thread_bytes", "i4"),
         ("k_type", "i2"),
         ("v_type", "i2"),
-        ("n_kv_heads", "i2"),  # heads of K in a task
-        ("heads", "i2"),  # heads of q in a task for each of them: all that share it, or one
-        ("n_parts", "i2"),  # tasks that share the chunks of a query with its heads
         ("scale", "f4"),
         ("logit_softcap", "f4"),
     ],
@@ -52,72 +55,79 @@ _TASKS_A_THREAD = 4  # at least, so that threads end at about the same time
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """The tasks of a node, and the sizes that their memory depends on."""
+class Sizes:
+    """What the memory of a node depends on, for any number of queries up to the node's."""
 
-    n_kv_heads: int  # in a task
-    heads: int
-    n_parts: int
-    n_outer: int  # queries with their heads
-    head_rows: int  # rows of q and state for each head of K, up to whole blocks
+    n_visible: int  # cells that a query can see
+    list_bytes: int  # of a thread's lists of them
+    n_split: int  # queries, with their heads, whose chunks are split
+    n_rows: int  # heads of q in a task, for each head of K up to whole blocks
     d: int
     dv: int
 
     @staticmethod
-    def of(node: Any, n_threads: int) -> Shape:
+    def of(node: Any, n_threads: int) -> Sizes:
+        sources = dict(zip(node.op.source_names(len(node.src)), node.src, strict=True))
         q, k, v = node.src[:3]
-        apart = node.op.has_mask and node.src[3].ne[2] > 1  # heads with masks of their own
-        n_kv_heads = 1 if apart or q.ne[1] >= _MANY_QUERIES else k.ne[2]
-        shared = q.ne[2] // k.ne[2]
-        heads = 1 if apart else shared
-        n_outer = q.ne[1] * q.ne[3] * -(-k.ne[2] // n_kv_heads) * (shared // heads)
-        n_tasks = _TASKS_A_THREAD * n_threads if n_threads > 1 else 1  # at least
-        n_parts = min(-(-n_tasks // n_outer), -(-k.ne[1] // CHUNK))
-        head_rows, d, dv = round_up(heads, 4), round_up(q.ne[0], 16), round_up(v.ne[0], 16)
-        return Shape(n_kv_heads, heads, n_parts, n_outer, head_rows, d, dv)
+        shared, n_kv_heads = q.ne[2] // k.ne[2], k.ne[2]
+        apart = node.op.has_mask and sources["mask"].ne[2] > 1
+        n_blocks = q.ne[2] if apart else n_kv_heads if q.ne[1] >= _MANY_QUERIES else 1
+        n_visible = int(sources["cells"].ne[0] if node.op.has_lists else k.ne[1])
+        n_lists = (2 if node.op.has_mask else 0) if node.op.has_lists else 1
+        n_outer = int(q.ne[1] * q.ne[3] * n_blocks)
+        return Sizes(
+            n_visible,
+            4 * n_lists * round_up(n_visible, 16),
+            min(n_outer, _n_tasks(n_threads) - 1) if n_visible > CHUNK else 0,
+            round_up(1, 4) if apart else n_kv_heads * round_up(shared, 4),
+            round_up(q.ne[0], 16),
+            round_up(v.ne[0], 16),
+        )
 
-    def thread_bytes(self, n_kv: int) -> int:
-        return n_thread_bytes(n_kv, self.n_kv_heads * self.head_rows, self.d, self.dv)
+    @property
+    def thread_bytes(self) -> int:
+        return n_thread_bytes(self.list_bytes, self.n_rows, self.d, self.dv)
 
-    def partial_bytes(self, n_kv: int) -> int:
-        """Every chunk's state, of every query with its heads."""
-        if self.n_parts == 1:
-            return 0
-        n_bytes = n_state_bytes(self.n_kv_heads * self.head_rows, self.dv)
-        return self.n_outer * -(-n_kv // CHUNK) * n_bytes
+    @property
+    def partial_bytes(self) -> int:
+        """Every chunk's state, of every query that is split, with its heads."""
+        n_chunks = -(-self.n_visible // CHUNK)
+        return self.n_split * n_chunks * n_state_bytes(self.n_rows, self.dv)
+
+
+def _n_tasks(n_threads: int) -> int:
+    return _TASKS_A_THREAD * n_threads if n_threads > 1 else 1
 
 
 def scratch_bytes(node: Any, n_threads: int) -> int:
     """Scratch memory of a node on so many threads."""
-    shape, n_kv = Shape.of(node, n_threads), node.src[1].ne[1]
-    return n_threads * shape.thread_bytes(n_kv) + shape.partial_bytes(n_kv)
+    sizes = Sizes.of(node, n_threads)
+    return n_threads * sizes.thread_bytes + sizes.partial_bytes
 
 
 def bind(node: Any, builder: Any) -> dict[str, float]:
     """The fields of a node's record that are neither operands nor parameters of the op."""
     q, k, v = node.src[:3]
-    shape = Shape.of(node, builder.n_threads)
-    fields: dict[str, float] = {
+    sizes = Sizes.of(node, builder.n_threads)
+    return {
         "slopes": bind_slopes(builder, q.ne[2], node.op.max_bias),
-        "thread_bytes": shape.thread_bytes(k.ne[1]),
-        "finished": 0,
+        "thread_bytes": sizes.thread_bytes,
+        "finished": builder.counters(sizes.n_split) if sizes.n_split > 0 else 0,
         "k_type": types.type_field(k),
         "v_type": types.type_field(v),
-        "n_kv_heads": shape.n_kv_heads,
-        "heads": shape.heads,
-        "n_parts": shape.n_parts,
     }
-    if shape.n_parts > 1:
-        fields["finished"] = builder.counters(shape.n_outer)
-    return fields
 
 
 class Cut(NamedTuple):
     """How the heads of a query are cut into blocks, one for each task."""
 
     n_shared: Int  # heads of q that share a head of K
-    n_splits: Int  # blocks that these are split into
+    n_kv_heads: Int  # heads of K in a task
+    n_heads: Int  # heads of q in a task for each of them: all that share it, or one
+    head_rows: Int  # rows for these in scratch memory
+    n_splits: Int  # blocks that heads of q sharing a head of K are split into
     n_blocks: Int
+    n_outer: Int  # queries with their heads
 
 
 class Task(NamedTuple):
@@ -132,13 +142,60 @@ class Task(NamedTuple):
     n_heads: Int
 
 
+class Work(NamedTuple):
+    """How much there is to do."""
+
+    n_tasks: Int  # at least these are wanted
+    n_chunks: Int  # of all queries with their heads
+    splits: Int  # 1 if the chunks of any query are split
+
+
 @inline
-def cut_of(p: Record) -> Cut:
-    """How this node's heads are cut."""
+def cut_of(p: Record, block: int) -> Cut:
+    """How this node's heads are cut, heads in scratch memory in blocks of `block`."""
     n_shared = quotient(p.q.ne2, p.k.ne2)
-    n_splits = quotient(n_shared + p.heads - 1, p.heads)
-    n_blocks = quotient(p.k.ne2 + p.n_kv_heads - 1, p.n_kv_heads) * n_splits
-    return Cut(n_shared, n_splits, n_blocks)
+    apart = p.mask.ptr != 0 and p.mask.ne2 > 1  # heads with masks of their own
+    n_kv_heads = 1 if apart or p.q.ne1 >= _MANY_QUERIES else p.k.ne2
+    n_heads = 1 if apart else n_shared
+    head_rows = (n_heads + block - 1) & -block
+    n_splits = quotient(n_shared + n_heads - 1, n_heads)
+    n_blocks = quotient(p.k.ne2, n_kv_heads) * n_splits
+    n_outer = p.q.ne1 * p.q.ne3 * n_blocks
+    return Cut(n_shared, n_kv_heads, n_heads, head_rows, n_splits, n_blocks, n_outer)
+
+
+@inline
+def chunks_of(n_cells: Int) -> Int:
+    """Chunks of so many cells; at least one."""
+    return max(1, quotient(n_cells + CHUNK - 1, CHUNK))
+
+
+@inline
+def work_of(p: Record, cut: Cut, nth: Int) -> Work:
+    """How much there is to do, counted before masks."""
+    n_tasks = _TASKS_A_THREAD * nth if nth > 1 else 1
+    most = chunks_of(p.k.ne1)
+    n_chunks = most * p.q.ne1 * p.q.ne3
+    if p.cells.ptr != 0:
+        most, n_chunks = 1, 0
+        for sequence in range(p.q.ne3):
+            for query in range(p.q.ne1):
+                n = chunks_of(seen_by(p, query, sequence).n)
+                most = max(most, n)
+                n_chunks += n
+    n_chunks *= cut.n_blocks
+    return Work(n_tasks, n_chunks, 1 if most > 1 and most * n_tasks > n_chunks else 0)
+
+
+@inline
+def parts_of(p: Record, cut: Cut, work: Work, i: Int) -> Int:
+    """Tasks that share the chunks of query with heads `i`. Fewer than n_tasks queries have more
+    than one: each of these has more than n_chunks / n_tasks chunks."""
+    if work.splits == 0:
+        return 1
+    task = task_at(p, cut, i)
+    n = chunks_of(seen_by(p, task.query, task.sequence).n)
+    return min(n, quotient(n * work.n_tasks + work.n_chunks - 1, work.n_chunks))
 
 
 @inline
@@ -146,7 +203,7 @@ def task_at(p: Record, cut: Cut, i: Int) -> Task:
     """Task i, counted without parts. Where a task takes one head of K and queries are many, its
     queries follow each other; else the blocks of a query do."""
     n_query = p.q.ne1
-    if p.n_kv_heads > 1 or n_query < _MANY_QUERIES:
+    if n_query < _MANY_QUERIES:
         rest = quotient(i, cut.n_blocks)
         block = i - rest * cut.n_blocks
         sequence = quotient(rest, n_query)
@@ -157,8 +214,6 @@ def task_at(p: Record, cut: Cut, i: Int) -> Task:
         sequence = quotient(rest, cut.n_blocks)
         block = rest - sequence * cut.n_blocks
     i_kv = quotient(block, cut.n_splits)
-    first_kv = i_kv * p.n_kv_heads
-    n_kv = min(p.n_kv_heads, p.k.ne2 - first_kv)
-    first_head = (block - i_kv * cut.n_splits) * p.heads
-    n_heads = min(p.heads, cut.n_shared - first_head)
-    return Task(query, sequence, first_kv, n_kv, first_head, n_heads)
+    first_head = (block - i_kv * cut.n_splits) * cut.n_heads
+    n_heads = min(cut.n_heads, cut.n_shared - first_head)
+    return Task(query, sequence, i_kv * cut.n_kv_heads, cut.n_kv_heads, first_head, n_heads)
