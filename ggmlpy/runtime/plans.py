@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +61,7 @@ class PlanCache:
         passes: str | Sequence[str] | None = None,
     ) -> None:
         self.n_built = 0
+        self.build_s = 0.0  # seconds spent building them
         self.arenas = ArenaPool()
         self.plans: OrderedDict[Shape, Plan] = OrderedDict()
         self._model = model
@@ -75,7 +77,9 @@ class PlanCache:
         """The plan for a shape, built if it is new."""
         plan = self.plans.get(shape)
         if plan is None:
+            started = perf_counter()
             plan = self.plans[shape] = self._build(shape)
+            self.build_s += perf_counter() - started
             self.n_built += 1
             if len(self.plans) > MAX_PLANS:
                 self.plans.popitem(last=False)

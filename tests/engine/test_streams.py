@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -191,6 +192,17 @@ def test_the_plan_that_was_unused_longest_is_dropped(
         built.append(run.n_plans_built)
     assert built == [1, 2, 2, 3, 3, 4]
     assert [shape.n_tokens for shape in run.plans.plans] == [1, 2]
+
+
+def test_the_time_of_building_plans_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make(tmp_path, backend="null", n_seq_max=1)
+    monkeypatch.setattr("ggmlpy.runtime.plans.perf_counter", itertools.count().__next__)
+    assert run.plans.build_s == 0
+    for n_tokens, build_s in ((1, 1), (2, 2), (1, 2), (3, 3)):
+        run.decode([5] * n_tokens)
+        assert run.plans.build_s == build_s
 
 
 def test_lengths_and_gaps_make_segments_not_ubatches(tmp_path: Path) -> None:
