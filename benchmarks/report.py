@@ -9,12 +9,15 @@ import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from llvmlite.binding import get_host_cpu_name
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from benchmarks.engines import ROOT, EngineProcess
@@ -25,6 +28,8 @@ AWAKE_SHARE = 0.02  # of a core: what an engine that sleeps uses less of
 
 MIN_WIDTH = 110  # of a table, where the output is no terminal
 
+REDRAW_S = 1.0  # between two drawings of a progress bar: each takes a millisecond of a core
+
 _stderr = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
@@ -33,6 +38,32 @@ def tell(what: str) -> None:
     now = datetime.datetime.now().strftime("%H:%M:%S")
     _stderr.print(f"[dim]{now}[/dim] ", end="")
     _stderr.print(what, markup=False)
+
+
+@contextmanager
+def progress(what: str, n_total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr while something is measured, if that is a terminal; it is gone afterwards.
+
+    Yields a function that counts some more as done. It draws at most every REDRAW_S, in the thread
+    that calls it: nothing runs beside a measurement.
+    """
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    bar = Progress(
+        *columns, TimeRemainingColumn(), console=_stderr, transient=True, auto_refresh=False,
+        disable=not _stderr.is_terminal,
+    )  # fmt: skip
+    drawn_at = monotonic()
+
+    def advance(n: int) -> None:
+        nonlocal drawn_at
+        bar.advance(task, n)
+        if monotonic() - drawn_at >= REDRAW_S:
+            bar.refresh()
+            drawn_at = monotonic()
+
+    with bar:
+        task = bar.add_task(what, total=n_total)
+        yield advance
 
 
 def about_run(threads: int, engines: Sequence[EngineProcess]) -> dict[str, Any]:
