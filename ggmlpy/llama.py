@@ -61,6 +61,7 @@ class Llama(Completions):
         n_ctx_seq: int = 0,
         n_batch: int = 2048,
         n_ubatch: int = 512,
+        token_budget: int = 0,
         n_seq_max: int = 1,
         kv_unified: bool = False,
         type_k: str | int | TensorType = "f16",
@@ -84,6 +85,8 @@ class Llama(Completions):
         n_batch        tokens of a batch, an upper limit of `n_ubatch`
         n_ubatch       tokens that are processed at a time: more make prompts faster, and take more
                        memory
+        token_budget   tokens of a step in which any sequence decodes, so that long prompts do not
+                       stop the others for long; 0: 128, or twice `n_seq_max` if that is more
         n_seq_max      sequences that can run together
         kv_unified     all sequences share one cache, instead of an equal part for each
         type_k, type_v types of the KV cache: "f32", "f16", "bf16", "q8_0", "q4_0" …, or ggml's ids
@@ -104,6 +107,7 @@ class Llama(Completions):
         SamplingParams(seed=None if seed == -1 else seed)  # an error now, not in the first call
         check_least("n_batch", n_batch, 1)
         check_least("n_ubatch", n_ubatch, 1)
+        check_least("token_budget", token_budget, 0)
         self._file = GGUFFile.open(model_path)
         self.model = load_model(self._file)
         total, most = choose_sizes(
@@ -146,7 +150,8 @@ class Llama(Completions):
                 f'{self._file.name}: key "tokenizer.ggml.tokens" has {tokenizer.n_vocab} tokens,'
                 f' must be at most {n_rows}, the rows of "token_embd.weight"'
             )
-        super().__init__(Engine(self._context, tokenizer), tokenizer, metadata, str(model_path))
+        engine = Engine(self._context, tokenizer, token_budget)
+        super().__init__(engine, tokenizer, metadata, str(model_path))
         self.seed = seed
         self.verbose = verbose
         self._n_batch = n_batch
@@ -195,7 +200,8 @@ class Llama(Completions):
 
     def describe(self) -> str:
         """A table of sizes, caches, memory and backends, as text."""
-        return summary(self._file, self._context, self._n_batch, self.load_s)
+        budget = self.engine.token_budget
+        return summary(self._file, self._context, self._n_batch, budget, self.load_s)
 
     def __repr__(self) -> str:
         h, sizes = self.model.hparams, self._context.sizes

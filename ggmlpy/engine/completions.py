@@ -98,12 +98,14 @@ class Completions:
         seed               of the draws; None: the model's seed, or a random one
         stop               one or several strings, before which the text ends
         logprobs           how many of the most likely tokens to report for each token
+        priority           of the requests that run together: lower values go first
         echo               include the prompt in the text
         model              the model's name in the result
         stream             return an iterator of chunks, which runs as it is read
 
         Raises BadBatch for a prompt that does not fit the context, SamplingError for an option out
-        of its range, TokenizerError for text that cannot be tokenized.
+        of its range, ArgumentError for a priority that is no integer, TokenizerError for text that
+        cannot be tokenized.
         """
         request, form = self._text_request(prompt, options)
         return self._complete(request, form, stream)
@@ -207,6 +209,7 @@ class Completions:
             [*_as_list(options["stop"]), *template.stops()],
             (options["top_logprobs"] or 0) if options["logprobs"] else None,
             options["logits_processor"],
+            options["priority"],
         )
         form = ChatForm(options["model"] or self.model_path, self.tokenizer, len(tokens))
         return self._complete(request, form, stream)
@@ -268,6 +271,7 @@ class Completions:
             _as_list(options["stop"]),
             options["logprobs"],
             options["logits_processor"],
+            options["priority"],
         )
 
     def _request(
@@ -278,6 +282,7 @@ class Completions:
         stop: Sequence[str],
         n_top_logprobs: int | None = None,
         logits_processor: LogitsCallback | None = None,
+        priority: int = 0,
     ) -> Request:
         self._check_open()
         _check_count("max_tokens", max_tokens)
@@ -286,7 +291,9 @@ class Completions:
         _check_count("logprobs", n_top_logprobs, least=0)
         if max_tokens is None or max_tokens < 1:  # the engine stops at the end of the context
             max_tokens = self._engine.context.sizes.n_ctx_seq
-        return Request(tokens, max_tokens, sampling, stop, n_top_logprobs, logits_processor)
+        return Request(
+            tokens, max_tokens, sampling, stop, n_top_logprobs, logits_processor, priority
+        )
 
     def _complete(
         self, request: Request, form: TextForm | ChatForm, stream: bool

@@ -2,16 +2,17 @@
 
     waiting  --admit-->  running  --cache is full: preempt-->  preempted  --swap in-->  running
 
-A step decodes one token of every sequence past its prompt, and fills the rest of the ubatch with
-prompt tokens. A finished sequence's tokens stay in its slot: a prompt with the same prefix, also as
-that of a running sequence, reuses them. With a stream for each sequence a request gets the tokens
-that it would get alone, independent of other requests. In a shared stream (`kv_unified`) its logits
-may be rounded differently, see docs/promises.md.
+A step decodes one token of every sequence past its prompt, beside chunks of prompts
+(`ggmlpy/engine/schedule.py`). Requests of the lowest `priority` value start first, in the order of
+arrival, and are preempted last. A finished sequence's tokens stay in its slot: a prompt with the
+same prefix, also as that of a running sequence, reuses them. With a stream for each sequence a
+request gets the tokens that it would get alone, independent of other requests. In a shared stream
+(`kv_unified`) its logits may be rounded differently, see docs/promises.md.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import insort
 from itertools import count
 from time import perf_counter
 
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from ggmlpy.common.arguments import WrongKind, as_int, kind_of, refusal
 from ggmlpy.engine.generation import FinishReason, Piece, Request, TokenLogprob, token_logprob
 from ggmlpy.engine.request_state import Output, Reader, RequestState
+from ggmlpy.engine.schedule import default_budget, share_step
 from ggmlpy.engine.slots import Slot, Slots
 from ggmlpy.engine.timings import Timings
 from ggmlpy.errors import ArgumentError, BadBatch, CacheFull, GgmlpyError, SamplingError
@@ -38,12 +40,6 @@ _N_RESERVED = 16
 _Slot = Slot[RequestState]
 
 
-def _priority(slot: _Slot) -> tuple[int, bool, int]:
-    """A sort key: first sequences left out of the last step, then decoding ones, then prompts."""
-    sequence = slot.taken_by
-    return sequence.last_step, not sequence.is_decoding, sequence.id
-
-
 class Engine:
     """Takes requests by `add` and returns pieces of answers from `step` while `has_work` is true.
 
@@ -51,8 +47,13 @@ class Engine:
     `advance` produces are kept for the next `step`.
     """
 
-    def __init__(self, context: Context, tokenizer: Tokenizer) -> None:
+    def __init__(self, context: Context, tokenizer: Tokenizer, token_budget: int = 0) -> None:
+        """`token_budget` is the number of tokens of a step in which any sequence decodes; 0: 128,
+        or twice `n_seq_max` if that is more. Raises ArgumentError for less.
+        """
+        check_least("token_budget", token_budget, 0)
         self.context = context
+        self.token_budget = token_budget or default_budget(context.sizes.n_seq_max)
         self.timings = Timings()
         self.n_preempted = 0  # how often a sequence was preempted
         self.max_cells_used = 0  # after any step
@@ -64,8 +65,8 @@ class Engine:
         self._in_step = False
         self._cancelled: list[int] = []  # to drop after the current step
         self._outputs: list[Output] = []  # not yet returned
-        self._waiting: deque[RequestState] = deque()
-        self._preempted: deque[RequestState] = deque()
+        self._waiting: list[RequestState] = []  # in the order in which they start
+        self._preempted: list[RequestState] = []  # likewise
         self.slots: Slots[RequestState] = Slots(context.memory)
 
     # --- requests ---
@@ -85,7 +86,7 @@ class Engine:
         sequence = self._sequence(request, reader)
         for token in request.prompt:
             sequence.sampler.accept(token)
-        self._waiting.append(sequence)
+        insort(self._waiting, sequence, key=lambda s: (s.priority, s.id))
         return sequence.id
 
     def _sequence(self, request: Request, reader: Reader | None = None) -> RequestState:
@@ -95,10 +96,8 @@ class Engine:
                 f"Engine.add: request is {kind_of(request)}: it must be a Request, which"
                 " Llama.request(prompt, …) makes"
             )
-        try:
-            check_least("max_tokens", as_int(request.max_tokens), 1)
-        except WrongKind as wrong:
-            raise refusal("Request", "max_tokens", wrong) from None
+        check_least("max_tokens", _whole(request, "max_tokens"), 1)
+        priority = _whole(request, "priority")
         check_tokens(request.prompt, self.n_vocab)
         limit = self.context.sizes.n_ctx_seq
         if len(request.prompt) > limit:
@@ -109,6 +108,7 @@ class Engine:
         return RequestState(
             id=next(self._ids),
             request=request,
+            priority=priority,
             sampler=Sampler(request.sampling, self.n_vocab),
             decoder=self._tokenizer.stream(start=False),
             checker=StopChecker(list(request.stop)),
@@ -187,8 +187,7 @@ class Engine:
 
     def _step(self) -> None:
         try:
-            self._swap_in()
-            self._admit()
+            self._start()
         except Exception:
             raise
         except BaseException:  # an interrupt: a request may be in no queue, or in two
@@ -216,16 +215,14 @@ class Engine:
 
     def _next_batch(self) -> tuple[list[tuple[_Slot, int]], Batch]:
         """The batch of this step, and how many tokens of which slots it has."""
-        n_left = self.context.sizes.n_ubatch
+        running = self.slots.running()
+        sequences = [slot.taken_by for slot in running]
+        counts = share_step(sequences, self.context.sizes.n_ubatch, self.token_budget)
         taken: list[tuple[_Slot, int]] = []
         batch = Batch()
-        for slot in sorted(self.slots.running(), key=_priority):
-            sequence = slot.taken_by
-            n = min(sequence.n_pending, n_left)
+        for slot, sequence, n in zip(running, sequences, counts, strict=True):
             if n == 0:
-                break
-            n_left -= n
-            sequence.last_step = self._n_steps
+                continue
             taken.append((slot, n))
             tokens = sequence.tokens[sequence.n_past : sequence.n_past + n]
             last = n == sequence.n_pending
@@ -239,6 +236,7 @@ class Engine:
             sequence = slot.taken_by
             slot.tokens += sequence.tokens[sequence.n_past : sequence.n_past + n]
             sequence.n_past += n
+            sequence.last_step = self._n_steps
             if sequence.n_pending == 0:
                 piece = self._piece_or_error(sequence, logits[row, : self.n_vocab])
                 row += 1
@@ -307,34 +305,42 @@ class Engine:
 
     # --- slots and cells ---
 
-    def _admit(self) -> None:
-        """Give free slots to waiting requests, in the order of their arrival."""
-        while self._waiting and not self._preempted:
-            sequence = self._waiting[0]
+    def _start(self) -> None:
+        """Give free slots to requests, until the next one does not fit.
+
+        That is one of the lowest priority value: the first that was preempted, else the first that
+        arrived. Others do not overtake it, so that it starts as soon as it fits.
+        """
+        while self._waiting or self._preempted:
+            queue = self._preempted or self._waiting
+            if self._waiting and self._waiting[0].priority < queue[0].priority:
+                queue = self._waiting
+            sequence = queue[0]
             if not self._fits(len(sequence.tokens)):
                 return
-            slot = self.slots.find_free(sequence.tokens)
+            slot = self.slots.find_free(sequence.tokens if sequence.saved is None else [])
             if slot is None:
                 return
-            self._waiting.popleft()
-            slot.owner = sequence
             sequence.last_step = self._n_steps - 1
-            sequence.n_past = self.slots.reuse(slot, sequence.tokens)
-            self.timings.n_reused += sequence.n_past
+            if queue is self._preempted:
+                self._swap_in(sequence, slot)
+            else:
+                self._admit(sequence, slot)
 
-    def _swap_in(self) -> None:
-        """Restore preempted sequences that fit again, the longest waiting first."""
-        while self._preempted:
-            sequence = self._preempted[0]
-            slot = self.slots.find_free([])
-            if slot is None or not self._fits(len(sequence.tokens)):
-                return
-            assert sequence.saved is not None
-            self.slots.restore(slot, sequence.saved)
-            self._preempted.popleft()
-            slot.owner = sequence
-            sequence.last_step = self._n_steps - 1
-            sequence.saved = None
+    def _admit(self, sequence: RequestState, slot: _Slot) -> None:
+        """Give a slot to the first waiting request."""
+        del self._waiting[0]
+        slot.owner = sequence
+        sequence.n_past = self.slots.reuse(slot, sequence.tokens)
+        self.timings.n_reused += sequence.n_past
+
+    def _swap_in(self, sequence: RequestState, slot: _Slot) -> None:
+        """Restore the first preempted sequence."""
+        assert sequence.saved is not None
+        self.slots.restore(slot, sequence.saved)
+        del self._preempted[0]
+        slot.owner = sequence
+        sequence.saved = None
 
     def _fits(self, n_tokens: int) -> bool:
         """Whether a sequence of `n_tokens` can start without an early preemption of another one.
@@ -350,24 +356,40 @@ class Engine:
         return in_use + n_tokens + len(running) * _N_RESERVED <= sizes.n_ctx
 
     def _free_cells(self) -> bool:
-        """After CacheFull: evict the tokens of an idle slot, or else preempt the largest sequence.
+        """After CacheFull: evict the tokens of an idle slot, or else preempt a sequence.
 
-        Returns whether either was possible.
+        That is the one that holds the most tokens of those with the highest priority value, and of
+        equals the latest. Returns whether either was possible.
         """
         if self.slots.evict_idle():
             return True
         running = self.slots.running()
-        if len(running) < 2:
+        holding = [slot for slot in running if slot.tokens]
+        if len(running) < 2 or not holding:
             return False
-        largest = max(running, key=lambda slot: len(slot.tokens))
-        sequence = largest.taken_by
-        sequence.saved = self.slots.save(largest.seq)[largest.seq]
-        self._preempted.append(sequence)
+        slot = max(holding, key=_preemption_key)
+        sequence = slot.taken_by
+        sequence.saved = self.slots.save(slot.seq)[slot.seq]
+        insort(self._preempted, sequence, key=lambda s: s.priority)
         self.n_preempted += 1
-        self._free(largest)
-        self.slots.evict(largest)
+        self._free(slot)
+        self.slots.evict(slot)
         return True
 
     def _free(self, slot: _Slot) -> None:
         slot.owner = None
         slot.freed_at = self._n_steps
+
+
+def _preemption_key(slot: _Slot) -> tuple[int, int, int]:
+    """The running sequence with the highest key is preempted."""
+    sequence = slot.taken_by
+    return sequence.priority, len(slot.tokens), sequence.id
+
+
+def _whole(request: Request, name: str) -> int:
+    """A field of a request that must be a whole number. Raises ArgumentError."""
+    try:
+        return as_int(getattr(request, name))
+    except WrongKind as wrong:
+        raise refusal("Request", name, wrong) from None

@@ -18,7 +18,7 @@ Prompt = str | Sequence[int]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A prompt, and everything that determines its continuation."""
+    """A prompt, everything that determines its continuation, and how urgent it is."""
 
     prompt: Sequence[int]
     max_tokens: int
@@ -26,6 +26,7 @@ class Request:
     stop: Sequence[str] = ()
     n_top_logprobs: int | None = None  # None: no log-probabilities
     logits_processor: LogitsCallback | None = None
+    priority: int = 0  # lower values go first
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ class RequestOptions(SamplingOptions, total=False):
     max_tokens: int | None
     stop: str | Sequence[str] | None
     logprobs: int | None
+    priority: int
 
 
 class CompletionOptions(RequestOptions, total=False):
@@ -60,6 +61,7 @@ class ChatOptions(SamplingOptions, total=False):
     stop: str | Sequence[str] | None
     logprobs: bool
     top_logprobs: int | None
+    priority: int
     model: str | None
 
 
@@ -69,6 +71,7 @@ _DEFAULTS: dict[str, Any] = {
     "max_tokens": 16,
     "stop": None,
     "logprobs": None,
+    "priority": 0,
     "echo": False,
     "model": None,
     "top_logprobs": None,

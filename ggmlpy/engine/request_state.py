@@ -29,6 +29,7 @@ class RequestState:
 
     id: int
     request: Request
+    priority: int  # the request's: lower values go first
     sampler: Sampler
     decoder: StreamDecoder
     checker: StopChecker

@@ -13,7 +13,9 @@ from ggmlpy.sched.passes import PASSES
 Row = tuple[str, str]
 
 
-def summary(file: GGUFFile, context: Context, n_batch: int, load_s: float) -> str:
+def summary(
+    file: GGUFFile, context: Context, n_batch: int, token_budget: int, load_s: float
+) -> str:
     """The table, one line a row: a name, then its description."""
     rows = [
         *_model_rows(file, context),
@@ -25,6 +27,7 @@ def summary(file: GGUFFile, context: Context, n_batch: int, load_s: float) -> st
             "n_batch",
             f"{n_batch} tokens, of which n_ubatch = {context.sizes.n_ubatch} run at a time",
         ),
+        ("token_budget", f"{token_budget} tokens of a step in which any sequence decodes"),
         *_backend_rows(context),
         *_pass_rows(context),
         ("load", f"{load_s:.2f} s"),

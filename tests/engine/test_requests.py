@@ -99,6 +99,8 @@ def test_what_is_no_request(llm: Llama) -> None:
         llm.engine.add(Request([1, 2], 0, SamplingParams()))
     with pytest.raises(ArgumentError, match=r"^Request: max_tokens is a str: it must be a whole"):
         llm.engine.add(Request([1, 2], "9", SamplingParams()))  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match=r"^Request: priority is a float: it must be a whole"):
+        llm("ab", priority=0.5)  # type: ignore[call-overload]
     assert not llm.engine.has_work
 
 

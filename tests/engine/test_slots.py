@@ -118,8 +118,14 @@ def always_9(seen: Sequence[int], logits: NDArray[np.float32]) -> NDArray[np.flo
     return logits
 
 
-def add(llm: Llama, prompt: list[int], max_tokens: int) -> int:
-    request = llm.request(prompt, max_tokens=max_tokens, temperature=0, logits_processor=always_9)
+def add(llm: Llama, prompt: list[int], max_tokens: int, priority: int = 0) -> int:
+    request = llm.request(
+        prompt,
+        max_tokens=max_tokens,
+        temperature=0,
+        logits_processor=always_9,
+        priority=priority,
+    )
     return llm.engine.add(request)
 
 
@@ -196,12 +202,84 @@ def test_idle_tokens_are_forgotten_before_a_sequence_is_preempted(path: Path) ->
         assert [tokens[0] for tokens in llm.held_tokens.values()] == [12, 13]
 
 
-def test_a_prompt_that_came_first_does_not_hold_up_those_that_write(path: Path) -> None:
+def test_a_long_prompt_that_came_first_does_not_hold_up_a_short_one(path: Path) -> None:
     with load(path, 2, 2 * 128, n_ubatch=16) as llm:
         add(llm, [11] * 60, 1)
         second = add(llm, [12] * 3, 20)
         steps = [[output.id for output in llm.engine.step()] for _ in range(4)]
-        assert steps == [[], [second], [second], [second]]
+        assert steps == [[second]] * 4
+
+
+def steps_of(llm: Llama) -> list[list[int]]:
+    """The requests that each step has output of, to the end."""
+    steps = []
+    while llm.engine.has_work:
+        steps.append([output.id for output in llm.engine.step()])
+    return steps
+
+
+def test_a_long_prompt_runs_in_chunks_of_the_budget_beside_others(path: Path) -> None:
+    """The first 31 tokens of 100 with the whole ubatch, the others with what 3 decode steps leave:
+    5 tokens a step."""
+    with load(path, 4, 4 * 128, n_ubatch=64, token_budget=8) as llm:
+        engine = llm.engine
+        first = [add(llm, [11 + i] * 11, 40) for i in range(3)]
+        last = add(llm, [15] * 100, 1)
+        assert [output.id for output in engine.step()] == first
+        steps = steps_of(llm)
+    assert all(step[:3] == first for step in steps[:39])
+    assert steps.index([*first, last]) + 1 == -(-(100 - 31) // 5)
+
+
+def test_while_nothing_decodes_prompts_have_the_whole_ubatch(path: Path) -> None:
+    with load(path, 2, 2 * 128, n_ubatch=32, token_budget=4) as llm:
+        id = add(llm, [11] * 96, 2)
+        assert steps_of(llm) == [[], [], [id], [id]]
+
+
+def test_requests_of_a_lower_priority_value_start_first(path: Path) -> None:
+    with load(path, 1, 32) as llm:
+        priorities = [0, 3, -2, 0, 3, -2]
+        ids = [add(llm, [11 + i], 2, priority) for i, priority in enumerate(priorities)]
+        started = list(dict.fromkeys(id for step in steps_of(llm) for id in step))
+        assert started == [ids[i] for i in (2, 5, 0, 3, 1, 4)]
+
+
+@pytest.mark.parametrize(("priorities", "first"), [((0, 0), 0), ((0, -1), 1), ((1, 0), 1)])
+def test_prompts_of_a_lower_priority_value_run_first(
+    path: Path, priorities: tuple[int, int], first: int
+) -> None:
+    with load(path, 2, 2 * 128, n_ubatch=16) as llm:
+        ids = [add(llm, [11 + i] * 60, 1, priority) for i, priority in enumerate(priorities)]
+        assert [id for step in steps_of(llm) for id in step] == [ids[first], ids[1 - first]]
+
+
+def test_the_highest_priority_value_makes_room_even_if_it_is_not_the_largest(path: Path) -> None:
+    """And starts again after all others, also after one that arrives later."""
+    with load(path, 3, 48, kv_unified=True) as llm:
+        engine = llm.engine
+        ids = [add(llm, [11] * 5, 30), add(llm, [12] * 3, 30, 1), add(llm, [13] * 4, 30)]
+        while not engine.n_preempted:
+            engine.step()
+        assert preempted(llm) == [ids[1]]
+        ids.append(add(llm, [14], 4))
+        steps = steps_of(llm)
+    assert min(i for i, step in enumerate(steps) if ids[1] in step) > max(
+        i for i, step in enumerate(steps) if ids[3] in step
+    )
+
+
+def test_one_that_holds_nothing_yet_is_not_preempted(path: Path) -> None:
+    """The last one waits behind the prompt before it: it holds no cells that others could use."""
+    with load(path, 3, 100, kv_unified=True, token_budget=2) as llm:
+        engine = llm.engine
+        decoding = add(llm, [11] * 2, 90)
+        engine.step()
+        add(llm, [12] * 60, 1, -1)
+        add(llm, [13] * 5, 1, 9)
+        while not engine.n_preempted:
+            engine.step()
+        assert preempted(llm) == [decoding]
 
 
 def test_a_reset_drops_what_nobody_has_asked_for_yet(path: Path) -> None:

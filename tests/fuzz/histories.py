@@ -126,6 +126,8 @@ def _options(rng: random.Random, greedy: bool) -> dict[str, Any]:
         options["stop"] = rng.choice((["a"], ["\n", "zz"], [" "]))
     if rng.random() < 0.2:
         options["logprobs"] = rng.choice((0, 3))
+    if rng.random() < 0.2:
+        options["priority"] = rng.choice((-1, 1))
     return options
 
 
