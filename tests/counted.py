@@ -1,6 +1,6 @@
 """Graphs with the ops of models, whose numbers of tokens, outputs and sequences are counts.
 
-    run(Ffn, backend, "all", bound=33, n_tokens=5)      bits, and whether anything else was written
+    check_bits("experts", backend, "all", "q4_0", bound=33, n_tokens=[5, 33])
 
 Built with symbols or with plain numbers, a graph has the same nodes. Every tensor of a run has
 memory of its own, full of a pattern, and inputs have it past their counts: as a number it is NaN,
@@ -21,7 +21,7 @@ from ggmlpy import ops
 from ggmlpy.backends.base import Backend, Plan
 from ggmlpy.graph.arrays import element_view
 from ggmlpy.graph.buffer import HostBuffer, Place, aligned_bytes
-from ggmlpy.graph.count import Counts, Symbol, value_of
+from ggmlpy.graph.count import Counts, Symbol
 from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.quants import from_float
 from ggmlpy.graph.spec import Spec
@@ -35,6 +35,7 @@ from ggmlpy.sched.executable import scheduled
 
 PATTERN = 0xFF  # NaN as f32, f16 and bf16, -1 as an index
 N_VOCAB, E, N = 40, 64, 64
+N_LISTED = 300  # cells of each list: more than a chunk of attention
 
 
 @dataclass
@@ -80,6 +81,16 @@ class Leaves:
     def rows(self, name: str, *ne: int) -> Tensor:
         """Different rows of N to write to."""
         return self._input(name, "i64", ne, lambda rng, shape: np.arange(shape[-1])[::-1])
+
+    def seen(self, name: str, *ne: int) -> Tensor:
+        """For each query a list, its first entry and the number of them, of N_LISTED."""
+
+        def values(rng: np.random.Generator, shape: tuple[int, ...]) -> object:
+            query = np.arange(shape[-2])
+            first = query % 7
+            return np.stack([query // 2, first, (N_LISTED - first) // (1 + query % 3)], -1)
+
+        return self._input(name, "i32", ne, values)
 
     def mask(self, name: str, *ne: int) -> Tensor:
         """About half of the cells are hidden, never all."""
@@ -173,7 +184,7 @@ def _attention(flash_attn: bool, type_k: str) -> Build:
         q, k, v = parts
         q = ops.mul(ops.rms_norm(q, 1e-5), leaf.weight("q_norm", D, type="f32"))
         q, k = (ops.rope(y, pos, D, RopeMode.NEOX) for y in (q, k))
-        cache = {c: leaf.state(f"cache_{c}", type_k, D * Hk, 2 * N, 1) for c in "kv"}
+        cache = {c: leaf.state(f"cache_{c}", type_k, D * Hk, 3 * N, 1) for c in "kv"}
         rows = leaf.rows("rows", n.T)
         segment = Segment(0, n.T, 0, 1, leaf.mask("mask", N, n.T, 1, 1))
         kv = KVView({0: cache["k"]}, {0: cache["v"]}, rows, N, (segment,))
@@ -182,6 +193,18 @@ def _attention(flash_attn: bool, type_k: str) -> Build:
         return [ops.mul_mat(leaf.weight("wo", D * H, E), out)]
 
     return build
+
+
+def listed_attention(leaf: Leaves, n: Numbers) -> list[Tensor]:
+    """Queries over lists of cells, a list for each sequence."""
+    D, H, Hk = 32, 4, 2
+    q = ops.mul_mat(leaf.weight("q", E, D * H), leaf.floats("x", E, n.T))  # [D*H, T]
+    q = ops.permute(ops.reshape_3d(q, D, H, n.T), 0, 2, 1, 3)  # [D, T, H]
+    cache = leaf.state("cells", "f16", D * Hk, N_LISTED)
+    k = ops.permute(ops.reshape_3d(cache, D, Hk, N_LISTED), 0, 2, 1, 3)  # [D, cells, Hk]
+    lists, seen = leaf.ids("lists", N_LISTED, N_LISTED, n.S), leaf.seen("seen", 3, n.T)
+    out = ops.flash_attn_ext(q, k, k, None, 0.2, 0, 0, cells=lists, seen=seen)  # [D, H, T]
+    return [ops.mul_mat(leaf.weight("wo", D * H, E), ops.reshape_2d(out, D * H, n.T))]
 
 
 def experts(leaf: Leaves, n: Numbers) -> list[Tensor]:
@@ -254,6 +277,7 @@ GRAPHS: Mapping[str, Build] = {
     "attention f16": _attention(True, "f16"),
     "attention q8_0": _attention(True, "q8_0"),
     "attention in steps": _attention(False, "f16"),
+    "attention over lists": listed_attention,
     "experts": experts,
     "convolution": convolution,
     "others": others,
@@ -353,4 +377,3 @@ def check_bits(
         assert exact.steps[-1].op == counted.steps[-1].op
         for i in both:
             assert got[i] == want[i], f"{name} at T = {n} of {bound}: result {i} differs"
-        assert all(value_of(n, counts) > 0 for n in (symbolic.T, symbolic.O, symbolic.S))

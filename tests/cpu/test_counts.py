@@ -10,9 +10,10 @@ import pytest
 
 from ggmlpy.backends.cpu.backend import CpuBackend
 from ggmlpy.backends.cpu.counts import CountField, CountWriter
+from ggmlpy.backends.cpu.kernel import RECORD_BYTES
 from ggmlpy.graph.count import Count, Symbol
 from tests.counted import GRAPHS, check_bits
-from tests.cpu.conftest import ISAS, PRODUCT_ISAS, shared_out
+from tests.cpu.conftest import ISAS, PRODUCT_ISAS, VECTOR_ISAS, shared_out
 
 WEIGHTS = ("f32", "bf16", "q8_0")
 PRODUCTS = ("embedding", "feed forward", "experts")
@@ -39,6 +40,13 @@ def test_bits_of_products_with_weights_of_other_types(isa: str, name: str) -> No
             check_bits(name, backend(isa, 3), "all", type, 33, SIZES[33])
 
 
+@pytest.mark.parametrize("n_threads", [1, 5])
+@pytest.mark.parametrize("name", ["attention q8_0", "attention over lists"])
+def test_bits_of_attention_whose_bound_is_many_queries(name: str, n_threads: int) -> None:
+    """Its work is cut otherwise from 128 queries on, and fewer leave threads to share chunks."""
+    check_bits(name, backend(VECTOR_ISAS[0], n_threads), "all", "q4_0", 140, [3, 130, 1, 140])
+
+
 def test_fields_of_all_widths_are_written() -> None:
     T, S = Symbol("T", 9), Symbol("S", 4)
     forms = [T.count, 3 * S.count + T.count - 1, 2 * S.count]
@@ -49,11 +57,11 @@ def test_fields_of_all_widths_are_written() -> None:
         for i, form in enumerate(forms)
         if isinstance(form, Count)
     ]
-    memory = np.full(3 * 512, 0x55, np.uint8)
+    memory = np.full(3 * RECORD_BYTES, 0x55, np.uint8)
     CountWriter(fields, memory).write({T: 5, S: 2})
-    expected = np.full(3 * 512, 0x55, np.uint8)
+    expected = np.full(3 * RECORD_BYTES, 0x55, np.uint8)
     for field in fields:
-        at = 512 * field.record + field.offset
+        at = RECORD_BYTES * field.record + field.offset
         value = {"T": 5, "T + 3*S - 1": 10, "3*S + T - 1": 10, "2*S": 4}[str(field.count)]
         raw = np.array([value], field.dtype).view(np.uint8)
         expected[at : at + raw.nbytes] = raw
