@@ -21,10 +21,14 @@ from tests.models.tiny import Tiny, write_model
 _SMALL = Tiny(n_layer=2, n_embd=64, n_head=2, n_head_kv=1, n_ff=64, n_ctx=256)
 _WINDOW = with_windows(_SMALL)
 _STEPS = with_convolutions(_SMALL)
+_CHUNKS = {"token_budget": 5}  # prompts run in short chunks beside decode steps
 _SETUPS: dict[str, tuple[Tiny, dict[str, Any]]] = {
-    "split": (_SMALL, {"n_seq_max": 3, "n_ctx": 96, "n_ubatch": 8}),
+    "split": (_SMALL, {"n_seq_max": 3, "n_ctx": 96, "n_ubatch": 8} | _CHUNKS),
     "one": (_SMALL, {"n_ctx": 40}),
-    "unified": (_SMALL, {"n_seq_max": 4, "n_ctx": 64, "n_ubatch": 16, "kv_unified": True}),
+    "unified": (
+        _SMALL,
+        {"n_seq_max": 4, "n_ctx": 64, "n_ubatch": 16, "kv_unified": True} | _CHUNKS,
+    ),
     "q8_0": (_SMALL, {"n_seq_max": 2, "n_ctx": 64, "type_k": "q8_0", "type_v": "q4_0"}),
     "unfused": (_SMALL, {"n_seq_max": 2, "n_ctx": 64, "flash_attn": False}),
     "threads": (_SMALL, {"n_seq_max": 3, "n_ctx": 96, "n_ubatch": 8, "n_threads": 2}),
