@@ -30,6 +30,7 @@ from ggmlpy.backends.cpu.kernels.attention_cells import (
     Visible,
     all_exist,
     list_rows,
+    load_bias,
     no_cells,
     seen_by,
     visible_to,
@@ -64,7 +65,6 @@ from ggmlpy.backends.cpu.kernels.attention_values import values_stage
 from ggmlpy.backends.cpu.kernels.masks import mask_row
 from ggmlpy.backends.cpu.simd.arith import quotient
 from ggmlpy.backends.cpu.simd.atomic import atomic_add_i64, atomic_store_i64
-from ggmlpy.backends.cpu.simd.memory import load_f16, load_i32, store_f32
 
 Served = dict[tuple[str, tuple[str, ...]], None]  # a set with an order
 
@@ -116,9 +116,7 @@ def _attend(variant: Variant) -> Inline:
             list_rows(cells, n_cells, p.k.nb1, scratch.k_rows)
             list_rows(cells, n_cells, p.v.nb1, scratch.v_rows)
             if mask != 0:
-                for j in range(n_cells):
-                    place = load_i32(visible.places + 4 * (done + j))
-                    store_f32(scratch.bias + 4 * j, load_f16(mask + 2 * place))
+                load_bias(mask, visible.places + 4 * done, n_cells, scratch.bias)
             for first in range(0, n_cells, SUBGROUP):
                 n_next = max(0, min(SUBGROUP, visible.n_left - done - first - SUBGROUP))
                 for i in range(task.n_kv):

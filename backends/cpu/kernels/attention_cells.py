@@ -17,11 +17,14 @@ from ggmlpy.backends.cpu.simd.arith import (
 )
 from ggmlpy.backends.cpu.simd.convert import bits_of_mask
 from ggmlpy.backends.cpu.simd.memory import (
+    load_f16,
     load_f16x16,
     load_f16x16_part,
     load_i32,
     load_i32x16,
     prefetch_l2,
+    store_f32,
+    store_f32x16,
     store_i32,
     store_i32x16,
     store_i64,
@@ -177,6 +180,18 @@ def list_rows(cells: Int, n_cells: Int, stride: Int, offsets: Int) -> None:
     for j in range((n_cells + 15) & -16):
         cell = np.int64(load_i32(cells + 4 * min(j, n_cells - 1)))
         store_i64(offsets + 8 * j, cell * stride)
+
+
+@inline
+def load_bias(mask: Int, places: Int, n: Int, bias: Int) -> None:
+    """The mask's values at some places, as f32. 16 places in a row are read at once."""
+    for i in range(0, n, 16):
+        first = load_i32(places + 4 * i)
+        if i + 16 <= n and load_i32(places + 4 * i + 60) == first + 15:  # they grow
+            store_f32x16(bias + 4 * i, load_f16x16(mask + 2 * first))
+        else:
+            for j in range(i, min(i + 16, n)):
+                store_f32(bias + 4 * j, load_f16(mask + 2 * load_i32(places + 4 * j)))
 
 
 @inline
