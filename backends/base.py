@@ -91,6 +91,7 @@ class Backend(ABC):
     buffer_type: BufferType = HOST
     host_buffer_type: BufferType = HOST  # host memory with the fastest copies to the backend
     is_async: bool = False
+    takes_counts: bool = False  # whether its plans have `set_counts`; if not, shapes are exact
 
     @abstractmethod
     def supports(self, node: Tensor) -> bool:

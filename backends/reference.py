@@ -21,6 +21,7 @@ class ReferenceBackend(Backend):
     """Supports every op, for results of a type that can be converted from floats."""
 
     name = "reference"
+    takes_counts = True
 
     def supports(self, node: Tensor) -> bool:
         return node.op is not None and has_quantizer(node.type)

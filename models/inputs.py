@@ -1,7 +1,8 @@
 """The inputs of a model's graph: leaves that the runtime fills before each run.
 
-Letters in shapes: T tokens of the ubatch, O outputs, N cells (n_kv), D head size, Hk K/V heads;
-for one segment of the ubatch Tg tokens in S streams (or of S sequences).
+Letters in shapes: T tokens of the ubatch in S streams, O outputs, R sequences, D head size, Hk K/V
+heads, C cells of a stream, N cells that are seen. T, O and R may be counts that are known when a
+graph is run.
 """
 
 from __future__ import annotations
@@ -14,32 +15,29 @@ from ggmlpy.graph.tensor import Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
-    """Consecutive tokens of a ubatch that attend together: the same number from each of S streams.
+class Gathered:
+    """Neighbouring sequences of a ubatch with n tokens each, their cells side by side: what
+    attention in separate ops takes."""
 
-    The streams are neighbours in the cache. Sequences with other numbers of tokens, or in streams
-    that are not neighbours, form segments of their own. Only attention depends on segments.
-    """
-
-    first_token: int
-    n_tokens: int
-    first_stream: int
-    n_stream: int
-    mask: Tensor  # [N, Tg/S, 1, S] f16: 0 where a token attends to a cell, else -inf
+    cells: Tensor  # [N*R] i32: rows of the cache, N for each sequence
+    mask: Tensor  # [N, n, 1, R] f16: 0 where a token attends to a cell, else -inf
+    tokens: Tensor  # [n*R] i32
 
 
 @dataclass(frozen=True, slots=True)
 class KVView:
     """The part of a KV cache that one ubatch reads and writes.
 
-    `k` and `v` map a layer's number to its state leaf, [n_embd_gqa, kv_size, n_stream].
+    `k` and `v` map a layer's number to its state leaf, [n_embd_gqa, C, streams]. The cells of each
+    sequence are listed in the order of positions, so its results do not depend on where they lie.
     """
 
     k: Mapping[int, Tensor]
     v: Mapping[int, Tensor]
-    rows: Tensor  # [T] i64: the row that each token is written to, stream * kv_size + cell
-    n_kv: int
-    segments: tuple[Segment, ...]
+    rows: Tensor  # [T] i64: the row that each token is written to, stream * C + cell
+    lists: Tensor  # [cells, sequences] i32: the rows of each sequence, by position
+    seen: Tensor  # [3, T/S, S] i32: of each token its list, the first entry it sees, and how many
+    gathered: tuple[Gathered, ...] = ()  # without flash attention: all tokens, in order
 
     def store(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Write the tokens' k [Dk, Hk, T] and v [Dv, Hk, T]. Returns the caches, a row a cell.
@@ -52,51 +50,45 @@ class KVView:
 
     def _store(self, cache: Tensor, x: Tensor) -> Tensor:
         D, Hk, T, _ = x.ne
-        n_embd, kv_size, n_stream, _ = cache.ne
-        rows = ops.reshape_2d(cache, n_embd, kv_size * n_stream)  # [D*Hk, cells of all streams]
+        n_embd, C, n_stream, _ = cache.ne
+        rows = ops.reshape_2d(cache, n_embd, C * n_stream)  # [D*Hk, cells of all streams]
         return ops.set_rows(rows, ops.reshape_2d(x, D * Hk, T), self.rows)
 
-    def heads(self, layer: int, stored: Tensor, segment: Segment, D: int, name: str) -> Tensor:
-        """The segment's cells of a cache that `store` returned: [D, N, Hk, S]."""
-        kv_size = self.k[layer].ne[1]
+    def heads(self, layer: int, stored: Tensor, D: int, name: str) -> Tensor:
+        """All cells of a cache that `store` returned, by stream: [D, C, Hk, streams]."""
+        _, C, n_stream, _ = self.k[layer].ne
         row_bytes = stored.nb[1]
         view = ops.view_4d(
-            stored, D, stored.ne[0] // D, self.n_kv, segment.n_stream,
-            stored.type.row_bytes(D), row_bytes, row_bytes * kv_size,
-            segment.first_stream * row_bytes * kv_size,
-        ).named(f"{name}_cells")  # [D, Hk, N, S]  # fmt: skip
-        return ops.permute(view, 0, 2, 1, 3).named(name)  # [D, N, Hk, S]
-
-
-@dataclass(frozen=True, slots=True)
-class RecurrentSegment:
-    """Consecutive tokens of a ubatch: the same number from each of S sequences, in order."""
-
-    first_token: int
-    n_tokens: int
-    first_sequence: int  # index into `RecurrentView.rows`
-    n_seqs: int
+            stored, D, stored.ne[0] // D, C, n_stream,
+            stored.type.row_bytes(D), row_bytes, row_bytes * C, 0,
+        ).named(f"{name}_cells")  # [D, Hk, C, streams]  # fmt: skip
+        return ops.permute(view, 0, 2, 1, 3).named(name)  # [D, C, Hk, streams]
 
 
 @dataclass(frozen=True, slots=True)
 class RecurrentView:
-    """The recurrent state of the sequences in one ubatch.
+    """The recurrent state of the R sequences in one ubatch.
 
     `states` maps a recurrent layer's number to its state leaf, [n_embd_r, rows]. The state of an
     empty sequence is zero.
+
+    What a token takes of the K - 1 tokens before it lies in a table of columns: the K - 1 columns
+    that each state holds, of one sequence after another, then one for each token. K is the layers'
+    `n_taps`.
     """
 
     states: Mapping[int, Tensor]
-    rows: Tensor  # [n_seqs] i32: the row of each sequence's state
-    rows_out: Tensor  # [n_seqs] i32: the row that its new state is written to
-    segments: tuple[RecurrentSegment, ...]
+    rows: Tensor  # [R] i32: the row of each sequence's state
+    rows_out: Tensor  # [R] i32: the row that its new state is written to
+    taps: Tensor  # [K*T] i32: the columns of each token, its own last
+    taps_out: Tensor  # [(K-1)*R] i32: the last columns of each sequence
 
     def load(self, layer: int) -> Tensor:
-        """The states of the ubatch's sequences, in order: [n_embd_r, n_seqs]."""
+        """The states of the ubatch's sequences, in order: [n_embd_r, R]."""
         return ops.get_rows(self.states[layer], self.rows)
 
     def store(self, layer: int, states: Tensor) -> Tensor:
-        """Write the new states [n_embd_r, n_seqs]. Pass the result to `GraphInputs.write`."""
+        """Write the new states [n_embd_r, R]. Pass the result to `GraphInputs.write`."""
         return ops.set_rows(self.states[layer], states, self.rows_out)
 
 
@@ -104,14 +96,15 @@ class RecurrentView:
 class GraphInputs:
     """The inputs of one ubatch: T tokens, sequence after sequence.
 
-    `kvs` has a cache for full attention and one for each size of sliding window.
+    Where all sequences have as many tokens, each may be a stream of its own, dimension 3 of
+    attention; else the tokens of all are one stream. `kvs` has a cache for full attention and one
+    for each size of sliding window.
     """
 
     tokens: Tensor  # [T] i32
     positions: Tensor  # [T] i32
     out_ids: Tensor  # [O] i32: the tokens whose logits are output
     kvs: tuple[KVView, ...]
-    flash_attn: bool
     recurrent: RecurrentView | None = None
     writes: list[Tensor] = field(default_factory=list)  # nodes that no output depends on
 

@@ -3,7 +3,7 @@
 Liquid AI, 2025. A convolution layer gates its input by b, convolves each channel over the last K
 tokens, and gates the result by c. Its state is the K - 1 columns before the ubatch.
 
-Letters in shapes: E n_embd, K taps, T tokens; for one segment Tg tokens of S sequences.
+Letters in shapes: E n_embd, K taps, T tokens of R sequences.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from ggmlpy import ops
 from ggmlpy.common.scopes import scope
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.attention import joined
 from ggmlpy.models.blocks import FeedForward, Linear, Norm, Rope, SelfAttention
 from ggmlpy.models.decoder import Decoder, PreNormLayer
 from ggmlpy.models.hparams import Keys, attention_layers, read_hparams
-from ggmlpy.models.inputs import GraphInputs, RecurrentSegment
+from ggmlpy.models.inputs import GraphInputs
 from ggmlpy.models.memory import AttentionLayers, Memory, RecurrentLayers
 from ggmlpy.models.weights import Weights
 from ggmlpy.ops.rope import RopeMode
@@ -49,7 +48,6 @@ class ShortConvolution:
             return self._mix(x, inputs)
 
     def _mix(self, x: Tensor, inputs: GraphInputs) -> Tensor:
-        assert inputs.recurrent is not None
         E, T, _, _ = x.ne
         bcx = self.in_proj(x)  # [3*E, T]
         b, c, x = (
@@ -57,36 +55,28 @@ class ShortConvolution:
             for part, name in enumerate("bcx")
         )  # [E, T]
         bx = ops.mul(b, x).named("bx")  # [E, T]
-        before = inputs.recurrent.load(self.layer).named("state_before")  # [(K-1)*E, sequences]
-        outs, states = [], []
-        for i, segment in enumerate(inputs.recurrent.segments):
-            with scope(f"segment_{i}" if len(inputs.recurrent.segments) > 1 else ""):
-                out, state = self._convolve(bx, before, segment)
-            outs.append(out)
-            states.append(state)
-        states_after = joined(states, "state_after")  # [(K-1)*E, sequences]
-        inputs.write(inputs.recurrent.store(self.layer, states_after).named("state_stored"))
-        convolved = joined(outs, "conv_out")  # [E, T]
+        convolved = self._convolve(bx, inputs)  # [E, T]
         return self.out_proj(ops.mul(c, convolved).named("gated"))  # [E, T]
 
-    def _convolve(
-        self, bx: Tensor, before: Tensor, segment: RecurrentSegment
-    ) -> tuple[Tensor, Tensor]:
-        """One segment's outputs [E, Tg] and the states after it [(K-1)*E, S]."""
+    def _convolve(self, bx: Tensor, inputs: GraphInputs) -> Tensor:
+        """bx [E, T] -> [E, T], after writing the new states."""
+        recurrent = inputs.recurrent
+        assert recurrent is not None
         K, E, _, _ = self.conv.ne
-        Tg, S = segment.n_tokens, segment.n_seqs
-        steps = Tg // S
-        new = ops.view_3d(
-            bx, E, steps, S, bx.nb[1], steps * bx.nb[1], segment.first_token * bx.nb[1]
-        ).named("new")  # [E, Tg/S, S]
-        old = ops.view_3d(
-            before, K - 1, E, S, (K - 1) * before.nb[0], before.nb[1],
-            segment.first_sequence * before.nb[1],
-        ).named("old")  # [K-1, E, S]  # fmt: skip
-        x = ops.concat(old, ops.permute(new, 1, 0, 2, 3), 0).named("columns")  # [K-1 + Tg/S, E, S]
-        out = ops.ssm_conv(x, self.conv).named("conv")  # [E, Tg/S, S]
-        last = ops.view_3d(x, K - 1, E, S, x.nb[1], x.nb[2], steps * x.nb[0])  # [K-1, E, S]
-        return ops.reshape_2d(out, E, Tg), ops.cont_2d(last, (K - 1) * E, S)
+        T, R = bx.ne[1], recurrent.rows.ne[0]
+        states = recurrent.load(self.layer).named("state_before")  # [(K-1)*E, R]
+        states = ops.reshape_3d(states, K - 1, E, R).named("states")  # [K-1, E, R]
+        old = ops.cont_2d(ops.transpose(states), E, (K - 1) * R).named("old")  # [E, (K-1)*R]
+        columns = ops.concat(old, bx, 1).named("columns")  # [E, (K-1)*R + T]
+        taps = ops.get_rows(columns, recurrent.taps).named("taps")  # [E, K*T]
+        taps = ops.reshape_3d(taps, E, K, T).named("taps_by_token")  # [E, K, T]
+        x = ops.cont(ops.transpose(taps)).named("x_taps")  # [K, E, T]
+        out = ops.reshape_2d(ops.ssm_conv(x, self.conv).named("conv"), E, T)  # [E, T]
+        last = ops.get_rows(columns, recurrent.taps_out).named("last")  # [E, (K-1)*R]
+        last = ops.reshape_3d(last, E, K - 1, R).named("last_by_sequence")  # [E, K-1, R]
+        after = ops.cont_2d(ops.transpose(last), (K - 1) * E, R)  # [(K-1)*E, R]
+        inputs.write(recurrent.store(self.layer, after.named("state_after")).named("state_stored"))
+        return out
 
 
 class Lfm2(Decoder):
@@ -110,7 +100,7 @@ class Lfm2(Decoder):
         groups: list[AttentionLayers | RecurrentLayers] = [attention_layers(h, attention, window)]
         if self.convolutions:
             n_embd_r = (self.n_taps - 1) * h.n_embd
-            groups.append(RecurrentLayers(tuple(self.convolutions), n_embd_r))
+            groups.append(RecurrentLayers(tuple(self.convolutions), n_embd_r, self.n_taps))
         return tuple(groups)
 
     def _layer(self, i: int) -> PreNormLayer:

@@ -21,10 +21,14 @@ class AttentionLayers:
 
 @dataclass(frozen=True, slots=True)
 class RecurrentLayers:
-    """Layers that keep a state of `n_embd_r` f32 for each sequence, independent of its length."""
+    """Layers that keep a state of `n_embd_r` f32 for each sequence, independent of its length.
+
+    The state is what a layer keeps of the last `n_taps` - 1 tokens.
+    """
 
     layers: tuple[int, ...]
     n_embd_r: int
+    n_taps: int
 
 
 Memory = tuple[AttentionLayers | RecurrentLayers, ...]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from ggmlpy.graph.tensor import Flag, Tensor, from_bytes, zeros
 from ggmlpy.graph.types import type_of
 from ggmlpy.models.attention import attend
 from ggmlpy.models.experts import ExpertLinear, Experts
-from ggmlpy.models.inputs import GraphInputs, KVView, Segment
+from ggmlpy.models.inputs import Gathered, GraphInputs, KVView
 from ggmlpy.ops.rope import RopeMode
 from ggmlpy.sched.executable import scheduled
 
@@ -186,9 +186,13 @@ def _attention(flash_attn: bool, type_k: str) -> Build:
         q, k = (ops.rope(y, pos, D, RopeMode.NEOX) for y in (q, k))
         cache = {c: leaf.state(f"cache_{c}", type_k, D * Hk, 3 * N, 1) for c in "kv"}
         rows = leaf.rows("rows", n.T)
-        segment = Segment(0, n.T, 0, 1, leaf.mask("mask", N, n.T, 1, 1))
-        kv = KVView({0: cache["k"]}, {0: cache["v"]}, rows, N, (segment,))
-        inputs = GraphInputs(rows, pos, rows, (kv,), flash_attn=flash_attn)
+        lists, seen = leaf.ids("lists", 3 * N, N_LISTED, n.S), leaf.seen("seen", 3, n.T)
+        kv = KVView({0: cache["k"]}, {0: cache["v"]}, rows, lists, seen)
+        if not flash_attn:
+            mask = leaf.mask("mask", N, n.T, 1, 1)
+            group = Gathered(leaf.ids("gathered", 3 * N, N), mask, leaf.ids("tokens", 1, n.T))
+            kv = replace(kv, gathered=(group,))
+        inputs = GraphInputs(rows, pos, rows, (kv,))
         out = attend(q, k, v, inputs, 0, 0.2)  # [D*H, T]
         return [ops.mul_mat(leaf.weight("wo", D * H, E), out)]
 

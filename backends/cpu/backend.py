@@ -45,6 +45,7 @@ class CpuBackend(Backend):
     """
 
     name = "cpu"
+    takes_counts = True
 
     def __init__(
         self,

@@ -34,6 +34,7 @@ class MockBackend(Backend):
     """
 
     is_async = True
+    takes_counts = True
 
     def __init__(
         self,

@@ -147,8 +147,7 @@ class Completions:
         Yields the dicts of `create_completion` in the order of the prompts, each as soon as it and
         those before it are complete. The options are those of `create_completion` and apply to
         every prompt; `request(prompt, …)` is a prompt with options of its own. Each prompt gets the
-        text that it would get alone; with `kv_unified` sums may be rounded in another order (see
-        docs/promises.md). Raises what `create_completion` raises, before anything runs.
+        text that it would get alone. Raises what `create_completion` raises, before anything runs.
         """
         if isinstance(prompts, str | bytes):
             raise ArgumentError("generate: prompts is one text: it must be a list of texts")

@@ -5,9 +5,8 @@
 A step decodes one token of every sequence past its prompt, beside chunks of prompts
 (`ggmlpy/engine/schedule.py`). Requests of the lowest `priority` value start first, in the order of
 arrival, and are preempted last. A finished sequence's tokens stay in its slot: a prompt with the
-same prefix, also as that of a running sequence, reuses them. With a stream for each sequence a
-request gets the tokens that it would get alone, independent of other requests. In a shared stream
-(`kv_unified`) its logits may be rounded differently, see docs/promises.md.
+same prefix, also as that of a running sequence, reuses them. A request gets the tokens that it
+would get alone, independent of other requests.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy.errors import CacheFull
-from ggmlpy.memory.mask import Flags, first_kept, kept_cells
 from ggmlpy.memory.spans import EMPTY, Positions, Spans
 from ggmlpy.memory.ubatch import UBatch
+from ggmlpy.memory.window import Flags, first_kept, kept_cells
 
 KV_PAD = 256  # cells in view are a multiple of this, so that few different graphs are needed
 
@@ -71,6 +71,10 @@ class CellTable:
         """The stream that holds a sequence's cells."""
         return seq if self.n_stream > 1 else 0
 
+    def seqs_of(self, stream: int) -> range:
+        """The sequences whose cells a stream holds."""
+        return range(stream, stream + 1) if self.n_stream > 1 else range(self.n_seq_max)
+
     def of(self, seq: int, start: int = 0, stop: int | None = None) -> Index:
         """The cells that hold positions `start` up to `stop` of a sequence, lowest first."""
         positions, mine = self._view(seq)
@@ -106,12 +110,6 @@ class CellTable:
         """For each sequence of a stream, bytes that are equal for those that hold equal cells."""
         return [mine.tobytes() for mine in self._members[stream, :, : self._end[stream]]]
 
-    def in_view(self, seqs: Index, n_kv: int) -> tuple[Positions, Flags]:
-        """Positions and membership of the first `n_kv` cells, as `fill_mask` takes them."""
-        streams, members = self._where(seqs)
-        held = self._positions[streams, :n_kv].reshape(-1, 1, n_kv)
-        return held, self._members[streams, members, :n_kv].reshape(-1, 1, n_kv)
-
     def n_used(self, stream: int = 0) -> int:
         """Cells of the stream that hold a token."""
         return int(self._n_used[stream])
@@ -119,11 +117,6 @@ class CellTable:
     def n_used_in_all(self) -> int:
         """Cells of all streams that hold a token."""
         return sum(self._n_used.tolist())  # for a few streams a third of numpy's time
-
-    def n_kv(self, streams: Index | tuple[int] = (0,)) -> int:
-        """Cells in view: enough for the highest in use of these streams, padded."""
-        highest = int(self._end[streams].max() if len(streams) > 1 else self._end[streams[0]])
-        return min(self.kv_size, padded(max(1, highest)))
 
     def highest_end(self) -> int:
         """One past the highest cell in use, of all streams."""
@@ -218,6 +211,17 @@ class CellTable:
         stream = self.stream_of(seq)
         end = self._end[stream]
         return self._positions[stream, :end], self._members[stream, self._member(seq), :end]
+
+    def _in_order(self, seq: int) -> tuple[Index, Positions]:
+        """The rows of a sequence's cells among those of all streams, and their positions, in the
+        order of positions."""
+        positions, mine = self._view(seq)
+        cells = np.flatnonzero(mine)
+        held = positions[cells]
+        if held.size and (held[1:] < held[:-1]).any():
+            order = np.argsort(held, kind="stable")
+            cells, held = cells[order], held[order]
+        return self.stream_of(seq) * self.kv_size + cells, held
 
     def _kept(self, stream: int) -> Flags:
         """Which cells must be held for the next token of each sequence, [sequences, cells]."""

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from ggmlpy.memory.cell_table import Appended, CellTable, Index, Snapshot
-from ggmlpy.memory.mask import Flags
+from ggmlpy.memory.lists import CellLists
 from ggmlpy.memory.spans import EMPTY, Positions, Spans
 from ggmlpy.memory.transaction import Transaction
 from ggmlpy.memory.ubatch import UBatch
+from ggmlpy.memory.window import Flags
 
 
 class KVCells(CellTable):
-    """A table of cells, and what changes it. It has no tensors.
-
-    `on_emptied` is called with a stream and those of its cells that hold nothing any more.
-    """
+    """A table of cells, what changes it, and the lists of cells that attention takes."""
 
     def __init__(
         self,
@@ -25,11 +21,12 @@ class KVCells(CellTable):
         n_seq_max: int = 1,
         unified: bool = True,
         window: int | None = None,
-        on_emptied: Callable[[int, Index], None] = lambda stream, cells: None,
     ) -> None:
         super().__init__(n_ctx, n_seq_max, unified, window)
         self.n_changes = 0  # of what cells hold, except by `append`
-        self._on_emptied = on_emptied
+        # With a window: so that a list is made anew once in `kv_size` tokens.
+        n_max = self.kv_size if window is None else 2 * self.kv_size
+        self.lists = CellLists(n_max, n_seq_max, window, self._in_order)
 
     # --- tokens ---
 
@@ -44,6 +41,7 @@ class KVCells(CellTable):
         members[:, cells] = False
         for seq in seqs:
             members[self._member(seq), cells] = True
+            self.lists.add(seq, stream * self.kv_size + cells, positions, self._pos_max.item(seq))
             self._pos_max[seq] = max(self._pos_max[seq], int(positions.max()))
         self._end[stream] = max(self._end[stream], int(cells.max()) + 1)
 
@@ -57,6 +55,7 @@ class KVCells(CellTable):
         self._members[streams, members, at.cells] = True
         self._end[at.streams] = self._n_used[at.streams] = at.ends + tokens.n_new
         self._pos_max[tokens.run_seqs] = positions[tokens.run_ends]
+        self.lists.append(tokens, self.rows_at(tokens.seqs, at.cells), positions)
 
     def _append_one(self, at: Appended, seq: int, position: int) -> None:
         """`append` of one token, without indexing by arrays: 4 us less of a step."""
@@ -65,14 +64,15 @@ class KVCells(CellTable):
         self._members[stream, seq if self.n_stream == 1 else 0, cell] = True
         self._end[stream] = self._n_used[stream] = end
         self._pos_max[seq] = position
+        self.lists.append_one(seq, stream * self.kv_size + cell, position)
 
     def undo_append(self, appended: Appended) -> None:
         """Empty the cells that `append` put tokens into, or was about to."""
         for stream, end in zip(appended.streams.tolist(), appended.ends.tolist(), strict=True):
-            cells = np.arange(end, self._end[stream])
             self._positions[stream, end:] = EMPTY
             self._members[stream, :, end:] = False
-            self._emptied(stream, cells)
+            self.lists.make_stale(self.seqs_of(stream))
+            self._recount(stream)
 
     # --- what cells belong to ---
 
@@ -81,25 +81,18 @@ class KVCells(CellTable):
         self._positions[before.stream, before.cells] = before.positions
         self._members[before.stream][:, before.cells] = before.members
         self._evicted = list(before.evicted)
-        self._emptied(before.stream, before.cells[before.positions == EMPTY])
+        self.lists.make_stale(self.seqs_of(before.stream))
+        self._recount(before.stream)
 
     def remove(
         self, seq: int, start: int = 0, stop: int | None = None, change: Transaction | None = None
     ) -> None:
-        """Remove positions `start` up to `stop` of a sequence, held or evicted.
-
-        In a `change`, `on_emptied` is called when that is committed.
-        """
+        """Remove positions `start` up to `stop` of a sequence, held or evicted."""
         cells, evicted = self.of(seq, start, stop), self._evicted[seq]
         if change is not None:
             change.on_failure(self._give_back, seq, cells, self.positions_of(seq, cells), evicted)
         self._evicted[seq] = evicted.without(start, stop)
-        free = self._release(seq, cells)
-        if change is None:
-            self._emptied(self.stream_of(seq), free)
-        else:
-            self._recount(self.stream_of(seq))
-            change.on_commit(self._follow_up, self.stream_of(seq), free)
+        self.release(seq, cells)
 
     def _give_back(self, seq: int, cells: Index, positions: Positions, evicted: Spans) -> None:
         """Undo `remove`."""
@@ -107,26 +100,25 @@ class KVCells(CellTable):
         self._positions[stream, cells] = positions
         self._members[stream, self._member(seq), cells] = True
         self._evicted[seq] = evicted
+        self.lists.make_stale((seq,))
         self._recount(stream)
 
     def release(self, seq: int, cells: Index) -> None:
         """Take cells from a sequence; those that then belong to none become empty."""
-        self._emptied(self.stream_of(seq), self._release(seq, cells))
-
-    def _release(self, seq: int, cells: Index) -> Index:
-        """Take cells from a sequence. Returns those that are empty then, not yet counted so."""
         stream = self.stream_of(seq)
         self._members[stream, self._member(seq), cells] = False
+        self.lists.make_stale((seq,))
         free: Index = cells[~self._members[stream][:, cells].any(axis=0)]
         self._positions[stream, free] = EMPTY
-        return free
+        self._recount(stream)
 
     def evict(self, stream: int, cells: Index) -> None:
         """Empty some cells; the positions that they held are evicted."""
         self._note_evicted(stream, cells)
         self._positions[stream, cells] = EMPTY
         self._members[stream][:, cells] = False
-        self._emptied(stream, cells)
+        self.lists.make_stale(self.seqs_of(stream))
+        self._recount(stream)
 
     def set_evicted(self, seq: int, evicted: Spans) -> None:
         """Replace the evicted positions of a sequence."""
@@ -135,21 +127,21 @@ class KVCells(CellTable):
     def share(self, seq: int, cells: Index) -> None:
         """Let cells of its stream belong to a sequence, beside those they belong to."""
         self._members[self.stream_of(seq), self._member(seq), cells] = True
+        self.lists.make_stale((seq,))
         self._recount(self.stream_of(seq))
 
     def move(self, seq: int, cells: Index, positions: Positions) -> None:
         """Let cells hold other positions. The caller rotates their K."""
         self._positions[self.stream_of(seq), cells] = positions
+        self.lists.make_stale((seq,))
         self._recount(self.stream_of(seq))
 
     def clear(self, change: Transaction) -> None:
-        """Empty every cell. `on_emptied` is called when the change is committed."""
+        """Empty every cell."""
         end = self.highest_end()
         positions, members = self._positions[:, :end].copy(), self._members[:, :, :end].copy()
         change.on_failure(self._fill, end, positions, members, self._evicted)
         self._fill(end, EMPTY, False, [Spans()] * self.n_seq_max)
-        for stream, held in enumerate(positions):
-            change.on_commit(self._follow_up, stream, np.flatnonzero(held != EMPTY))
 
     def _fill(
         self, end: int, positions: Positions | int, members: Flags | bool, evicted: list[Spans]
@@ -158,6 +150,7 @@ class KVCells(CellTable):
         self._positions[:, :end] = positions
         self._members[:, :, :end] = members
         self._evicted = evicted
+        self.lists.make_stale(range(self.n_seq_max))
         for stream in range(self.n_stream):
             self._recount(stream)
 
@@ -173,16 +166,6 @@ class KVCells(CellTable):
                 seq = stream if self.n_stream > 1 else member
                 self._evicted[seq] = self._evicted[seq].plus(Spans.of(gone))
         return n_held
-
-    def _emptied(self, stream: int, cells: Index) -> None:
-        """Follow up a change after which some cells hold nothing."""
-        self._recount(stream)
-        self._follow_up(stream, cells)
-
-    def _follow_up(self, stream: int, cells: Index) -> None:
-        """Tell the owner of some cells which hold nothing any more."""
-        if len(cells):
-            self._on_emptied(stream, cells)
 
     def _recount(self, stream: int) -> None:
         """Bring the counts up to date after a change."""

@@ -7,20 +7,14 @@ graph, so the graph does not depend on which cell a token gets.
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ggmlpy.graph.types import TensorType
-from ggmlpy.memory.cell_table import Index
 from ggmlpy.memory.cells import KVCells
-from ggmlpy.memory.mask import fill_mask
-from ggmlpy.memory.spans import Positions
 from ggmlpy.memory.store import BufferTypes, KVStore
 from ggmlpy.models.memory import AttentionLayers
 
 
 class KVCache:
-    """The cells and the store of some layers. Cells that come to hold nothing are scrubbed.
+    """The cells and the store of some layers.
 
     Raises Unsupported for a type that rows cannot be written in.
     """
@@ -37,12 +31,4 @@ class KVCache:
     ) -> None:
         n_stream = 1 if unified else n_seq_max
         self.store = KVStore(spec, n_ctx, n_stream, type_k, type_v, buffer_types)
-        self.cells = KVCells(n_ctx, n_seq_max, unified, spec.window, self.store.scrub)
-
-    def fill_mask(self, mask: NDArray[np.float16], positions: Positions, seqs: Index) -> None:
-        """Write mask `[n_seqs * n, n_kv]` for `n` tokens of each sequence at `positions`.
-
-        0 for the cells that a token sees, else -inf.
-        """
-        held, members = self.cells.in_view(seqs, mask.shape[1])
-        fill_mask(mask, held, members, positions, self.cells.window)
+        self.cells = KVCells(n_ctx, n_seq_max, unified, spec.window)

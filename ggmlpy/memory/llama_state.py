@@ -15,11 +15,11 @@ import numpy as np
 from ggmlpy.common.quoting import printable, quoted
 from ggmlpy.errors import StateError
 from ggmlpy.memory.fingerprint import Fingerprint
-from ggmlpy.memory.mask import first_kept
 from ggmlpy.memory.sequences import SequenceMemory
 from ggmlpy.memory.spans import Spans
 from ggmlpy.memory.state import SequenceState, check_converted, check_finite, check_fits
 from ggmlpy.memory.state_file import from_bytes, read_file, to_bytes, write_file
+from ggmlpy.memory.window import first_kept
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -30,6 +30,7 @@ class RecurrentState:
     def __init__(
         self, spec: RecurrentLayers, n_seq_max: int, buffer_types: BufferTypes | None = None
     ) -> None:
+        self.n_taps = spec.n_taps
         self.n_bytes = state_bytes(spec, n_seq_max)
         self.n_bytes_seq = self.n_bytes // (_ROWS * n_seq_max)  # the state of one sequence
         ne, types = (spec.n_embd_r, _ROWS * n_seq_max), buffer_types or {}

@@ -17,7 +17,6 @@ from ggmlpy.memory.batch import Batch
 from ggmlpy.memory.cell_table import Index
 from ggmlpy.memory.cells import KVCells
 from ggmlpy.memory.kv_cache import KVCache
-from ggmlpy.memory.mask import missed
 from ggmlpy.memory.recurrent_state import RecurrentState
 from ggmlpy.memory.sizes import Sizes, cache_size, check_free, memory_bytes
 from ggmlpy.memory.slots import BatchTransaction, SavedCells, Slot, SlotInfo
@@ -25,6 +24,7 @@ from ggmlpy.memory.spans import Positions, Spans
 from ggmlpy.memory.store import BufferTypes
 from ggmlpy.memory.transaction import Transaction
 from ggmlpy.memory.ubatch import UBatch
+from ggmlpy.memory.window import missed
 from ggmlpy.models.memory import AttentionLayers, Memory, RecurrentLayers
 
 
@@ -141,7 +141,6 @@ class SequenceMemory:
             for cache in self.caches:
                 cache.cells.clear(change)
             self._clear_recurrent(range(self.sizes.n_seq_max), change)
-            change.commit()
 
     def seq_rm(self, seq: int, start: int = 0, stop: int | None = None) -> None:
         """Remove positions `start` up to `stop` (None: to the end); `seq` -1 means every sequence.
@@ -166,7 +165,6 @@ class SequenceMemory:
                 for cache in self.caches:
                     cache.cells.remove(each, start, stop, change)
             self._clear_recurrent((seq for seq in seqs if self.seq_pos_max(seq) < 0), change)
-            change.commit()
 
     def _clear_recurrent(self, seqs: Iterable[int], change: Transaction) -> None:
         """Begin the recurrent states of some sequences anew."""
@@ -306,9 +304,6 @@ def _copy_cells(
     cells, store, stream = cache.cells, cache.store, cache.cells.stream_of(target)
     copied, before = cells.of(source, start, stop), cells.of(target)
     evicted = _merged(cells, source, target, start, stop)
-    if store.scrubs:  # `remove` clears what they store
-        removed = cells.of(target, start, stop)
-        change.on_failure(store.restore_rows, store.save_rows(stream, removed))
     cells.remove(target, start, stop)
     cells.set_evicted(target, evicted)
     if cells.n_stream == 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
 
@@ -12,10 +12,10 @@ from ggmlpy.memory.batch import TokenRun
 from ggmlpy.memory.cell_table import Appended, Index
 from ggmlpy.memory.cells import KVCells
 from ggmlpy.memory.kv_cache import KVCache
-from ggmlpy.memory.mask import Flags
 from ggmlpy.memory.spans import Positions
 from ggmlpy.memory.transaction import Transaction
 from ggmlpy.memory.ubatch import UBatch
+from ggmlpy.memory.window import Flags
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,7 +44,7 @@ class Slot:
         """
         if self.appended is not None or self.cache.cells.window is None:
             return
-        for run, at in _by_run(ubatch):
+        for run, at in ubatch.by_run():
             lost, stream = self.cells[at], self.cache.cells.stream_of(run.seqs[0])
             if saved is not None:
                 lost = lost[~saved.save(self.cache, stream, lost, change)]
@@ -57,7 +57,7 @@ class Slot:
             change.on_failure(cells.undo_append, self.appended)
             cells.append(self.appended, ubatch, positions)
             return
-        for run, at in _by_run(ubatch):
+        for run, at in ubatch.by_run():
             stream = cells.stream_of(run.seqs[0])
             change.on_failure(cells.restore, cells.snapshot(stream, self.cells[at]))
             cells.occupy(self.cells[at], positions[at], run.seqs)
@@ -119,12 +119,6 @@ class BatchTransaction(Transaction):
     def __init__(self, saved: SavedCells | None) -> None:
         super().__init__()
         self.saved = saved  # None for a batch of one ubatch
-
-
-def _by_run(ubatch: UBatch) -> Iterator[tuple[TokenRun, slice]]:
-    """The runs of a ubatch, and where their tokens are in it."""
-    for run, last in zip(ubatch.runs, ubatch.run_ends.tolist(), strict=True):
-        yield run, slice(last + 1 - len(run.index), last + 1)
 
 
 def _find_slot(cells: KVCells, runs: list[TokenRun]) -> Index:

@@ -18,10 +18,10 @@ from ggmlpy.graph.types import BF16, F16, F32, TensorType
 from ggmlpy.memory.cache_types import CACHE_TYPES
 from ggmlpy.memory.cell_table import Index
 from ggmlpy.memory.kv_cache import KVCache
-from ggmlpy.memory.mask import first_kept, missed
 from ggmlpy.memory.sequences import SequenceMemory
 from ggmlpy.memory.spans import MAX_POSITION, NOTHING, Spans
 from ggmlpy.memory.store import KVStore
+from ggmlpy.memory.window import first_kept, missed
 
 Rows = NDArray[np.uint8]  # [n_tokens, bytes of a row]
 

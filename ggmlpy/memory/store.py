@@ -48,9 +48,6 @@ class KVStore:
         self.n_stream = n_stream
         self.n_head_kv = spec.n_head_kv
         self.type_k, self.type_v = type_k, type_v
-        # Attention without the fused op multiplies V of a masked cell by 0: a NaN that a removed
-        # sequence left there would spread. Flash attention does not read such cells.
-        self.scrubs = False
         n_embd_k = spec.n_embd_head_k * spec.n_head_kv
         n_embd_v = spec.n_embd_head_v * spec.n_head_kv
         types = {i: buffer_types.get(i, HOST) for i in spec.layers}
@@ -91,13 +88,6 @@ class KVStore:
         """Write back what `save_rows` returned."""
         for leaf, rows in zip(self.leaves, saved.rows, strict=True):
             self.write_rows(leaf, saved.stream, saved.cells, rows)
-
-    def scrub(self, stream: int, cells: Index) -> None:
-        """Set cells to zero that hold nothing any more, if `scrubs`."""
-        if self.scrubs:
-            for leaf in self.leaves:
-                buffer, rows = stored_rows(leaf)
-                buffer.clear_rows(rows, self._index(stream, cells))
 
     def _index(self, stream: int, cells: Index) -> Index:
         """The rows of a stream's cells among those of all streams."""

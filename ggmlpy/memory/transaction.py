@@ -24,11 +24,10 @@ class Transaction:
     and when it is called again: an interrupt may come at any point, of the undoing too.
     """
 
-    __slots__ = ("_last", "_steps")
+    __slots__ = ("_steps",)
 
     def __init__(self) -> None:
         self._steps: list[Step] = []
-        self._last: list[Step] = []  # at commit
 
     def on_failure(self, step: Callable[[*Ts], None], *arguments: *Ts) -> None:
         """Add `step(*arguments)` to what `undo` does."""
@@ -37,18 +36,6 @@ class Transaction:
     def after_undo(self, step: Callable[[*Ts], None], *arguments: *Ts) -> None:
         """Have `undo` call `step(*arguments)` when all that `on_failure` added is done."""
         self._steps.insert(0, (step, arguments))
-
-    def on_commit(self, step: Callable[[*Ts], None], *arguments: *Ts) -> None:
-        """Have `commit` call `step(*arguments)`: for what cannot be undone, or need not be."""
-        self._last.insert(0, (step, arguments))
-
-    def commit(self) -> None:
-        """The change is complete: it is not undone any more. Do what `on_commit` added.
-
-        If that is interrupted, the rest of it is done by `undo`, which the `with` calls.
-        """
-        self._steps = self._last
-        _do_all(self._steps)
 
     def undo(self) -> None:
         """Let everything be as it was.

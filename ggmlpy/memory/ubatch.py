@@ -6,8 +6,8 @@ a UBatch is made once for many steps.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,24 +17,6 @@ from ggmlpy.memory.batch import TokenRun
 Index = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentShape:
-    """Tokens that attend together: the same number from each of some neighbouring streams."""
-
-    n_tokens: int
-    first_stream: int = 0
-    n_stream: int = 1
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class EqualRuns:
-    """Neighbouring runs of equal length in a segment: its rows `first` up to `stop`."""
-
-    first: int
-    stop: int
-    seqs: Index  # [runs]; for tokens of several sequences the first one: all see the same
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class UBatch:
     """One ubatch, sequence after sequence."""
@@ -42,17 +24,19 @@ class UBatch:
     runs: list[TokenRun]
     indices: list[int]  # of each token in the batch
     index: Index  # the same as an array
-    segments: tuple[SegmentShape, ...]
-    members: tuple[tuple[EqualRuns, ...], ...]  # of each segment, for its mask
-    lengths: tuple[tuple[int, int], ...]  # (tokens, runs) of neighbouring runs of equal length
+    n_each: int  # tokens of every run; 0 where runs differ
     is_shared: bool  # whether a token belongs to several sequences
+    all_seqs: frozenset[int]
+    seqs: Index  # [tokens]; of a token of several sequences the first one: all see the same
+    run_seqs: Index  # [runs]
+    run_ends: Index  # [runs]: the last token of each
+    run_lengths: Index  # [runs]
+    steps: Index  # [tokens]: how many of the run's tokens come before
+    n_behind: Index  # [tokens]: how many come after
     # For tokens that are appended, behind all others of their streams:
-    seqs: Index  # [tokens]
     offsets: Index  # [tokens]: how many of the stream's new tokens come before
     streams: Index  # each once
     n_new: Index  # tokens of each stream
-    run_seqs: Index  # [runs]
-    run_ends: Index  # [runs]: the last token of each
 
     @classmethod
     def of(cls, runs: list[TokenRun], unified: bool) -> UBatch:
@@ -62,55 +46,26 @@ class UBatch:
         index = runs[0].index if len(runs) == 1 else np.concatenate([run.index for run in runs])
         run_seqs = np.array([run.seqs[0] for run in runs])
         everything = np.arange(len(index))
-        groups = [runs] if unified else _side_by_side(runs)
+        steps = everything - np.repeat(ends - lengths, lengths)
         return cls(
             runs=runs,
             indices=index.tolist(),
             index=index,
-            segments=tuple(_segment(group, unified) for group in groups),
-            members=tuple(_equal_runs(group) for group in groups),
-            lengths=_lengths(runs),
+            n_each=int(lengths[0]) if (lengths == lengths[0]).all() else 0,
             is_shared=any(len(run.seqs) > 1 for run in runs),
+            all_seqs=frozenset(seq for run in runs for seq in run.seqs),
             seqs=np.repeat(run_seqs, lengths),
-            offsets=everything if unified else everything - np.repeat(ends - lengths, lengths),
-            streams=np.zeros(1, np.int64) if unified else run_seqs,
-            n_new=ends[-1:] if unified else lengths,
             run_seqs=run_seqs,
             run_ends=ends - 1,
+            run_lengths=lengths,
+            steps=steps,
+            n_behind=np.repeat(lengths, lengths) - steps - 1,
+            offsets=everything if unified else steps,
+            streams=np.zeros(1, np.int64) if unified else run_seqs,
+            n_new=ends[-1:] if unified else lengths,
         )
 
-
-def _side_by_side(runs: list[TokenRun]) -> list[list[TokenRun]]:
-    """Runs of equal length in neighbouring streams, which attend together."""
-    groups: list[list[TokenRun]] = []
-    for run in runs:
-        before = groups[-1][-1] if groups else None
-        if (
-            before is not None
-            and len(before.index) == len(run.index)
-            and before.seqs[0] + 1 == run.seqs[0]
-        ):
-            groups[-1].append(run)
-        else:
-            groups.append([run])
-    return groups
-
-
-def _segment(runs: list[TokenRun], unified: bool) -> SegmentShape:
-    n_tokens = sum(len(run.index) for run in runs)
-    return SegmentShape(n_tokens) if unified else SegmentShape(n_tokens, runs[0].seqs[0], len(runs))
-
-
-def _lengths(runs: list[TokenRun]) -> tuple[tuple[int, int], ...]:
-    counted = [(n, len(list(same))) for n, same in groupby(len(run.index) for run in runs)]
-    return tuple((n * n_runs, n_runs) for n, n_runs in counted)
-
-
-def _equal_runs(runs: list[TokenRun]) -> tuple[EqualRuns, ...]:
-    equal, first = [], 0
-    for n, same in groupby(runs, key=lambda run: len(run.index)):
-        seqs = np.array([run.seqs[0] for run in same])
-        stop = first + n * len(seqs)
-        equal.append(EqualRuns(first, stop, seqs))
-        first = stop
-    return tuple(equal)
+    def by_run(self) -> Iterator[tuple[TokenRun, slice]]:
+        """The runs, and where the tokens of each are."""
+        for run, last in zip(self.runs, self.run_ends.tolist(), strict=True):
+            yield run, slice(last + 1 - len(run.index), last + 1)

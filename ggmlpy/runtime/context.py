@@ -22,12 +22,12 @@ from ggmlpy.memory.sequences import SequenceMemory
 from ggmlpy.memory.shift import move_positions
 from ggmlpy.memory.sizes import Sizes, decide_sizes
 from ggmlpy.memory.slots import BatchTransaction, SlotInfo
-from ggmlpy.memory.ubatch import SegmentShape, UBatch
+from ggmlpy.memory.ubatch import UBatch
 from ggmlpy.models import Model, load_model
 from ggmlpy.runtime.context_sizes import check_least
-from ggmlpy.runtime.inputs import Shape
 from ggmlpy.runtime.loading import check_placement, load_weights
 from ggmlpy.runtime.plans import Plan, PlanCache
+from ggmlpy.runtime.shape import Shapes
 from ggmlpy.runtime.steady import SteadyStep
 from ggmlpy.sched.assignment import Pin
 from ggmlpy.sched.compute import backends_for
@@ -80,9 +80,8 @@ class Context:
         self.memory = SequenceMemory(
             model.memory, self.sizes, type_k, type_v, self.placement.buffer_types
         )
-        for cache in self.memory.caches:
-            cache.store.scrubs = not flash_attn
-        self.plans = PlanCache(model, self.memory, backends, flash_attn, pin, passes)
+        self.shapes = Shapes(self.memory, flash_attn, all(b.takes_counts for b in backends))
+        self.plans = PlanCache(model, self.memory, backends, pin, passes)
         self._is_loaded = False
         self.backends = list(backends)
         self.backend_names = ", ".join(b.name for b in backends)
@@ -126,34 +125,11 @@ class Context:
 
     def largest_compute_bytes(self) -> dict[str, int]:
         """Memory that the largest ubatches run in, by buffer type. Takes none of it."""
-        arenas = self.plans.arena_bytes(map(self.plans.graph_of, self._largest_shapes()))
+        arenas = self.plans.arena_bytes(map(self.plans.graph_of, self.shapes.largest()))
         found: dict[str, int] = {}
         for (memory, _), n_bytes in arenas.items():
             found[memory.name] = found.get(memory.name, 0) + n_bytes
         return found
-
-    def _largest_shapes(self) -> list[Shape]:
-        """Of a full ubatch at full depth, all of its tokens output: with the fewest sequences, and
-        with the most, of as many tokens each or one of many and others of one."""
-        sizes = self.sizes
-        n_tokens = min(sizes.n_ubatch, sizes.n_ctx)
-        n_few = 1 if sizes.unified else -(-n_tokens // sizes.n_ctx_seq)
-        n_many = min(sizes.n_seq_max, n_tokens)
-        shapes = {self._full_shape([(n, n_tokens - n_tokens % n)]) for n in (n_few, n_many)}
-        if n_many > 1 and n_tokens - n_many < sizes.n_ctx_seq:
-            uneven = [(1, n_tokens - n_many + 1), *[(1, 1)] * (n_many - 1)]
-            shapes.add(self._full_shape(uneven))
-        return list(shapes)
-
-    def _full_shape(self, runs: Sequence[tuple[int, int]]) -> Shape:
-        """(sequences, tokens of all of them) side by side, all output, at full depth."""
-        n_kv = tuple(cache.cells.kv_size for cache in self.memory.caches)
-        n_tokens = sum(n for _, n in runs)
-        segments = [SegmentShape(n_tokens)]
-        if not self.sizes.unified:
-            segments = [SegmentShape(n, i, n_seqs) for i, (n_seqs, n) in enumerate(runs)]
-        recurrent = [(n, n_seqs) for n_seqs, n in runs] if self.memory.recurrent is not None else ()
-        return Shape(tuple(segments), n_tokens, n_kv, tuple(recurrent))
 
     def ops_by_backend(self) -> dict[str, Counter[str]]:
         """How many nodes of which op each backend runs, in the plan that was used last."""
@@ -170,7 +146,7 @@ class Context:
         ArgumentError if nothing was decoded yet."""
         if self._last is None:
             raise ArgumentError("last_graph: nothing was decoded yet")
-        return self._last.executable.graph
+        return self.plans.last_graph(self._last)
 
     @checked
     def n_past(self, seq: int = 0) -> int:
@@ -185,7 +161,7 @@ class Context:
         AllocationError, ArgumentError if another context of the model has loaded them elsewhere.
         """
         if not self._is_loaded:
-            graphs = [self.plans.graph_of(shape) for shape in self._largest_shapes()]
+            graphs = [self.plans.graph_of(shape) for shape in self.shapes.largest()]
             load_weights(self.model, self.placement, graphs[0])
             self.plans.reserve(graphs)
             self._is_loaded = True
@@ -193,12 +169,7 @@ class Context:
     def warm_up(self) -> None:
         """Load the weights, and build the plan of a decode step: kernels are compiled by then."""
         self.load_weights()
-        self.plans.get(self._decode_shape())
-
-    def _decode_shape(self) -> Shape:
-        n_kv = tuple(cache.cells.n_kv() for cache in self.memory.caches)
-        runs = ((1, 1),) if self.memory.recurrent is not None else ()
-        return Shape((SegmentShape(1),), 1, n_kv, runs)
+        self.plans.get(self.shapes.one_token)
 
     @checked
     def decode(self, tokens: Sequence[int], *, seq: int = 0, all_logits: bool = False) -> Logits:
@@ -341,7 +312,7 @@ class Context:
         """Run one ubatch. Returns logits of its output tokens, and their indices in the batch."""
         ubatch = slot_info.ubatch
         outputs = [i for i, at in enumerate(ubatch.indices) if batch.outputs[at]]
-        plan = self._last = self.plans.get(Shape.of(ubatch, len(outputs), self.memory))
+        plan = self._last = self.plans.get(self.shapes.of(ubatch, len(outputs)))
         plan.inputs.fill(batch, slot_info, outputs)
         logits = plan.run()[: len(outputs)]
         if self.memory.recurrent is not None:

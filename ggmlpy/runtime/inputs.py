@@ -1,18 +1,19 @@
 """The inputs of a model's graph: declared for a shape, filled for a ubatch, advanced step by step.
 
-All leaves lie in one host buffer, so that one copy brings them to a device.
+All leaves but the lists of cells, which belong to the memory, lie in one host buffer, so that one
+copy brings them to a device. Arrays are as long as the shape allows; a run uses the first entries.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy.graph.buffer import HOST, BufferType, Place
+from ggmlpy.graph.count import Count, Symbol
 from ggmlpy.graph.spec import Spec
 from ggmlpy.graph.tensor import Flag, Tensor
 from ggmlpy.graph.types import type_of
@@ -22,189 +23,224 @@ from ggmlpy.memory.kv_cache import KVCache
 from ggmlpy.memory.sequences import SequenceMemory
 from ggmlpy.memory.slots import SlotInfo
 from ggmlpy.memory.spans import Positions
-from ggmlpy.memory.ubatch import EqualRuns, SegmentShape, UBatch
-from ggmlpy.models.inputs import GraphInputs, KVView, RecurrentSegment, RecurrentView, Segment
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """All that a graph depends on. Two ubatches of one shape run the same plan."""
-
-    segments: tuple[SegmentShape, ...]
-    n_outputs: int
-    n_kv: tuple[int, ...]  # cells in view of each KV cache
-    runs: tuple[tuple[int, int], ...] = ()  # (tokens, sequences), for recurrent layers only
-
-    @classmethod
-    def of(cls, ubatch: UBatch, n_outputs: int, memory: SequenceMemory) -> Shape:
-        """The shape of a ubatch whose slots have been applied."""
-        return cls(
-            ubatch.segments,
-            max(1, n_outputs),
-            tuple(cache.cells.n_kv(ubatch.streams) for cache in memory.caches),
-            ubatch.lengths if memory.recurrent is not None else (),
-        )
-
-    @property
-    def n_tokens(self) -> int:
-        return sum(s.n_tokens for s in self.segments)
+from ggmlpy.memory.ubatch import UBatch
+from ggmlpy.models.inputs import Gathered, GraphInputs, KVView, RecurrentView
+from ggmlpy.runtime.gathered import GatheredInputs
+from ggmlpy.runtime.shape import Shape
 
 
 class CacheInputs:
-    """The inputs for one KV cache: the rows that tokens are written to, and the masks."""
+    """The inputs for one KV cache: the rows that tokens are written to, and what each sees."""
 
     def __init__(self, cache: KVCache, view: KVView) -> None:
         self.cache = cache
-        self.n_kv = view.n_kv
-        self._rows: NDArray[np.int64] = view.rows.array()  # [tokens]
-        # [tokens, n_kv] of each segment
-        self._masks = [s.mask.array().reshape(-1, view.n_kv) for s in view.segments]
-        self._own: list[tuple[NDArray[np.uint16], NDArray[np.int64]]] = []
+        self._rows: NDArray[np.int64] = view.rows.array().reshape(-1)  # [tokens]
+        self._seen: NDArray[np.int32] = view.seen.array().reshape(-1, 3)  # [tokens, 3]
+        has_window = cache.cells.window is not None
+        self._groups = [GatheredInputs(part, has_window) for part in view.gathered]
 
     def fill(self, ubatch: UBatch, cells: Index, positions: Positions) -> None:
         """Set the rows of a ubatch's tokens, and the cells that each of them sees."""
-        self._rows[:] = self.cache.cells.rows_at(ubatch.seqs, cells)
+        n, table = len(positions), self.cache.cells
+        self._rows[:n] = table.rows_at(ubatch.seqs, cells)
+        table.lists.seen(ubatch, positions, self._seen[:n])
         first = 0
-        for mask, members in zip(self._masks, ubatch.members, strict=True):
-            self._fill_mask(mask, members, positions[first : first + len(mask)])
-            first += len(mask)
+        for group in self._groups:
+            group.fill(first, self._seen[first : first + group.n_tokens], table.lists)
+            first += group.n_tokens
 
-    def _fill_mask(
-        self, mask: NDArray[Any], members: tuple[EqualRuns, ...], positions: Positions
-    ) -> None:
-        for runs in members:
-            at = slice(runs.first, runs.stop)
-            self.cache.fill_mask(mask[at], positions[at], runs.seqs)
+    @property
+    def is_gathered(self) -> bool:
+        """Whether cells are gathered, for attention in separate ops."""
+        return bool(self._groups)
 
-    def begin_advancing(self, cells: Index) -> None:
-        """Prepare for `advance` after `fill`, for tokens in these cells."""
-        self._own, first = [], 0
-        for mask in self._masks:
-            n, n_kv = mask.shape
-            own = np.arange(n) * n_kv + cells[first : first + n]  # of each token, in the flat mask
-            self._own.append((mask.view(np.uint16).reshape(-1), own))
-            first += n
+    def advance(self, n_tokens: int, n_cells: int) -> None:
+        """Move each token `n_cells` on, in a cache without a window: it sees one cell more."""
+        self._rows[:n_tokens] += n_cells
+        self._seen[:n_tokens, 2] += 1
 
-    def advance(self, n_cells: int) -> None:
-        """Move each token `n_cells` on. It sees its new cell, and the cells it saw before."""
-        self._rows += n_cells
-        for mask, own in self._own:
-            own += n_cells
-            mask[own] = 0
+
+class RecurrentInputs:
+    """The inputs for recurrent layers: the rows of states, and the columns that tokens take."""
+
+    def __init__(self, memory: SequenceMemory, view: RecurrentView) -> None:
+        assert memory.recurrent is not None
+        self._recurrent = memory.recurrent
+        self._rows: NDArray[np.int32] = view.rows.array().reshape(-1)
+        self._rows_out: NDArray[np.int32] = view.rows_out.array().reshape(-1)
+        self._taps: NDArray[np.int32] = view.taps.array().reshape(-1)
+        self._taps_out: NDArray[np.int32] = view.taps_out.array().reshape(-1)
+        self._n_old = memory.recurrent.n_taps - 1  # columns of a state
+
+    def fill(self, ubatch: UBatch) -> None:
+        """Set all inputs for a ubatch."""
+        self.fill_rows(ubatch)
+        n_old, n_seqs, n_tokens = self._n_old, len(ubatch.run_seqs), len(ubatch.index)
+        new = n_old * n_seqs + np.arange(n_tokens)  # the column of each token
+        runs = np.repeat(np.arange(n_seqs), ubatch.run_lengths)
+        back = np.arange(n_old, -1, -1)  # of each tap: how many tokens it lies before
+        taps = _columns(new[:, None], ubatch.steps[:, None], back, runs[:, None], n_old)
+        self._taps[: taps.size] = taps.reshape(-1)
+        last, steps = new[ubatch.run_ends, None], ubatch.run_lengths[:, None] - 1
+        taps = _columns(last, steps, back[1:], np.arange(n_seqs)[:, None], n_old)
+        self._taps_out[: taps.size] = taps.reshape(-1)
+
+    def fill_rows(self, ubatch: UBatch) -> None:
+        """Set the rows of the states of a ubatch's sequences: those to read, those to write."""
+        read, written = self._recurrent.rows(ubatch.run_seqs.tolist())
+        self._rows[: len(read)] = read
+        self._rows_out[: len(read)] = written
+
+
+def _columns(new: Index, steps: Index, back: Index, runs: Index, n_old: int) -> Index:
+    """The column `back` tokens before one at column `new`, the `steps`-th of its run.
+
+    Before the run's first token come the columns of its state.
+    """
+    return np.where(steps >= back, new - back, runs * n_old + n_old + steps - back)
 
 
 class StepInputs:
-    """The input leaves of one graph, as arrays that are filled before each step."""
+    """The input leaves of one graph, as arrays that are filled before each step.
+
+    `counts` are the numbers of the step, for the symbols of the graph.
+    """
 
     def __init__(
-        self,
-        shape: Shape,
-        memory: SequenceMemory,
-        flash_attn: bool,
-        buffer_type: BufferType = HOST,
+        self, shape: Shape, memory: SequenceMemory, buffer_type: BufferType = HOST
     ) -> None:
-        self.leaves = declare(shape, memory, flash_attn, buffer_type)
-        self._memory = memory
-        self._tokens = self.leaves.tokens.array()
-        self._positions = self.leaves.positions.array()
-        self._out_ids = self.leaves.out_ids.array()
+        self.shape = shape
+        self.leaves, self._own = declare(shape, memory, buffer_type)
+        self.counts: dict[Symbol, int] = {}
+        self._numbers = (shape.n_tokens, shape.n_outputs, shape.n_seqs)  # of the step
+        self._tokens: NDArray[np.int32] = self.leaves.tokens.array().reshape(-1)
+        self._positions: NDArray[np.int32] = self.leaves.positions.array().reshape(-1)
+        self._out_ids: NDArray[np.int32] = self.leaves.out_ids.array().reshape(-1)
         self.caches = [
             CacheInputs(cache, view)
             for cache, view in zip(memory.caches, self.leaves.kvs, strict=True)
         ]
-
-    @property
-    def positions(self) -> Positions:
-        """The positions of the tokens, [tokens]."""
-        return self._positions
+        self.recurrent = None
+        if self.leaves.recurrent is not None:
+            self.recurrent = RecurrentInputs(memory, self.leaves.recurrent)
+        T, n_outputs, R = shape.extents
+        extents = (T, n_outputs) if self.recurrent is None else (T, n_outputs, R)
+        self._symbols = [s for n in extents if isinstance(n, Count) for s in n.terms]
 
     def fill(self, batch: Batch, slot_info: SlotInfo, outputs: Sequence[int]) -> None:
         """Set all inputs for a ubatch of the batch. Tokens `outputs` of the ubatch are output."""
         ubatch, positions = slot_info.ubatch, slot_info.positions
-        self._tokens[:] = [batch.tokens[i] for i in ubatch.indices]
-        self._positions[:] = positions
-        self._out_ids[:] = outputs or 0
+        n, n_outputs = len(positions), max(1, len(outputs))
+        self._tokens[:n] = [batch.tokens[i] for i in ubatch.indices]
+        self._positions[:n] = positions
+        self._out_ids[:n_outputs] = outputs or 0
         for part, cells in zip(self.caches, slot_info.cells, strict=True):
             part.fill(ubatch, cells, positions)
-        self.fill_recurrent(ubatch)
+        if self.recurrent is not None:
+            self.recurrent.fill(ubatch)
+        self._numbers = (n, n_outputs, len(ubatch.runs))
+        by_name = dict(zip("TOR", self._numbers, strict=True))
+        self.counts = {symbol: by_name[symbol.name] for symbol in self._symbols}
 
-    def fill_recurrent(self, ubatch: UBatch) -> None:
-        """Set the rows of the states of the ubatch's sequences: those to read, those to write."""
-        recurrent, view = self._memory.recurrent, self.leaves.recurrent
-        if recurrent is not None and view is not None:
-            read, written = recurrent.rows(ubatch.run_seqs.tolist())
-            view.rows.array()[:] = read
-            view.rows_out.array()[:] = written
+    def exact_shape(self) -> Shape:
+        """The shape whose numbers are those of this step."""
+        n_tokens, n_outputs, n_seqs = self._numbers
+        return replace(
+            self.shape, n_tokens=n_tokens, n_outputs=n_outputs, n_seqs=n_seqs, is_exact=True
+        )
 
-    def advance(self, tokens: Sequence[int]) -> None:
-        """Set new tokens, each at the position after that of the token it replaces."""
-        self._tokens[:] = tokens
-        self._positions += 1
+    def copy_from(self, other: StepInputs) -> None:
+        """Take over the inputs of `other`, of which this one has the exact shape."""
+        for leaf, source in zip(self._own, other._own, strict=True):
+            values = leaf.array().reshape(-1)  # what varies is the last dimension
+            values[:] = source.array().reshape(-1)[: values.size]
+
+    def advance(self, tokens: Sequence[int]) -> Positions:
+        """Set new tokens, each at the position after that of the token it replaces.
+
+        Returns the positions.
+        """
+        n = len(tokens)
+        self._tokens[:n] = tokens
+        positions = self._positions[:n]
+        positions += 1
+        return positions
 
 
 def declare(
-    shape: Shape, memory: SequenceMemory, flash_attn: bool, buffer_type: BufferType = HOST
-) -> GraphInputs:
-    """Input leaves for a ubatch of this shape, in one buffer. Raises AllocationError."""
+    shape: Shape, memory: SequenceMemory, buffer_type: BufferType = HOST
+) -> tuple[GraphInputs, list[Tensor]]:
+    """Input leaves for ubatches of this shape, and a list of those that lie in one buffer.
+
+    Raises AllocationError.
+    """
     leaves = _Leaves()
-    n_tokens = shape.n_tokens
-    views = [
-        _kv_view(leaves, cache, shape, n_kv)
-        for cache, n_kv in zip(memory.caches, shape.n_kv, strict=True)
-    ]
+    T, n_outputs, R = shape.extents
     inputs = GraphInputs(
-        tokens=leaves.add("i32", (n_tokens,), "inp_tokens"),
-        positions=leaves.add("i32", (n_tokens,), "inp_pos"),
-        out_ids=leaves.add("i32", (shape.n_outputs,), "inp_out_ids"),
-        kvs=tuple(views),
-        flash_attn=flash_attn,
-        recurrent=_recurrent_view(leaves, memory, shape),
+        tokens=leaves.add("i32", (T,), "inp_tokens"),
+        positions=leaves.add("i32", (T,), "inp_pos"),
+        out_ids=leaves.add("i32", (n_outputs,), "inp_out_ids"),
+        kvs=tuple(_kv_view(leaves, i, cache, shape) for i, cache in enumerate(memory.caches)),
+        recurrent=_recurrent_view(leaves, memory, T, R),
     )
     leaves.allocate(buffer_type)
-    return inputs
+    return inputs, leaves.all
 
 
 class _Leaves:
     """Input leaves, which are allocated together."""
 
     def __init__(self) -> None:
-        self._leaves: list[Tensor] = []
+        self.all: list[Tensor] = []
 
     def add(self, type: str, ne: Sequence[int], name: str) -> Tensor:
         leaf = Tensor(Spec(ne, type_of(type)), name=name, flags=Flag.INPUT)
-        self._leaves.append(leaf)
+        self.all.append(leaf)
         return leaf
 
     def allocate(self, memory: BufferType) -> None:
         """Put all leaves into one buffer. Raises AllocationError."""
-        sizes = [memory.tensor_bytes(leaf.spec) for leaf in self._leaves]
+        sizes = [memory.tensor_bytes(leaf.spec) for leaf in self.all]
         buffer, offset = memory.allocate(sum(sizes)), 0
-        for leaf, n_bytes in zip(self._leaves, sizes, strict=True):
+        for leaf, n_bytes in zip(self.all, sizes, strict=True):
             leaf.place = Place(buffer, offset)
             offset += n_bytes
 
 
-def _kv_view(leaves: _Leaves, cache: KVCache, shape: Shape, n_kv: int) -> KVView:
-    window = "" if cache.cells.window is None else "_swa"
-    segments, first_token = [], 0
-    for i, part in enumerate(shape.segments):
-        ne = (n_kv, part.n_tokens // part.n_stream, 1, part.n_stream)
-        part_name = f".segment_{i}" if len(shape.segments) > 1 else ""
-        mask = leaves.add("f16", ne, f"attn_inp_kq_mask{window}{part_name}")
-        segments.append(Segment(first_token, part.n_tokens, part.first_stream, part.n_stream, mask))
-        first_token += part.n_tokens
-    rows = leaves.add("i64", (shape.n_tokens,), f"attn_inp_kv_idxs{window}")
-    return KVView(cache.store.k, cache.store.v, rows, n_kv, tuple(segments))
+def _kv_view(leaves: _Leaves, i: int, cache: KVCache, shape: Shape) -> KVView:
+    T, window = shape.extents[0], "" if cache.cells.window is None else "_swa"
+    n_each, n_stream = (1, T) if shape.n_stream == 0 else (T // shape.n_stream, shape.n_stream)
+    gathered = []
+    for j, group in enumerate(shape.groups):
+        part = f"{window}.group_{j}" if len(shape.groups) > 1 else window
+        N, n, R = group.n_kv[i], group.n_each, group.n_seqs
+        gathered.append(
+            Gathered(
+                leaves.add("i32", (N * R,), f"attn_inp_gathered{part}"),
+                leaves.add("f16", (N, n, 1, R), f"attn_inp_kq_mask{part}"),
+                leaves.add("i32", (n * R,), f"attn_inp_tokens{part}"),
+            )
+        )
+    return KVView(
+        cache.store.k,
+        cache.store.v,
+        leaves.add("i64", (T,), f"attn_inp_kv_idxs{window}"),
+        cache.cells.lists.leaf,
+        leaves.add("i32", (3, n_each, n_stream), f"attn_inp_seen{window}"),
+        tuple(gathered),
+    )
 
 
-def _recurrent_view(leaves: _Leaves, memory: SequenceMemory, shape: Shape) -> RecurrentView | None:
+def _recurrent_view(
+    leaves: _Leaves, memory: SequenceMemory, T: int, R: int
+) -> RecurrentView | None:
     if memory.recurrent is None:
         return None
-    runs, first_token, first_sequence = [], 0, 0
-    for n_tokens, n_seqs in shape.runs:
-        runs.append(RecurrentSegment(first_token, n_tokens, first_sequence, n_seqs))
-        first_token += n_tokens
-        first_sequence += n_seqs
-    rows = leaves.add("i32", (first_sequence,), "inp_s_copy")
-    rows_out = leaves.add("i32", (first_sequence,), "inp_s_copy_out")
-    return RecurrentView(memory.recurrent.states, rows, rows_out, tuple(runs))
+    K = memory.recurrent.n_taps
+    return RecurrentView(
+        memory.recurrent.states,
+        leaves.add("i32", (R,), "inp_s_copy"),
+        leaves.add("i32", (R,), "inp_s_copy_out"),
+        leaves.add("i32", (T * K,), "inp_taps"),
+        leaves.add("i32", (R * (K - 1),), "inp_taps_out"),
+    )

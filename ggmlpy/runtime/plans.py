@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 
 from ggmlpy.backends.base import Backend
 from ggmlpy.graph.buffer import HOST, BufferType
+from ggmlpy.graph.count import Symbol
 from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.memory.sequences import SequenceMemory
 from ggmlpy.models import Model
-from ggmlpy.runtime.inputs import Shape, StepInputs
+from ggmlpy.runtime.inputs import StepInputs
+from ggmlpy.runtime.shape import Shape
 from ggmlpy.sched.allocator import allocate
 from ggmlpy.sched.assignment import Pin
 from ggmlpy.sched.executable import ArenaPool, Executable, scheduled
@@ -28,19 +30,26 @@ MAX_PLANS = 64  # a plan's records are small, its arena is shared
 class Plan:
     """A graph ready to run, with its inputs."""
 
-    __slots__ = ("_logits", "_view", "executable", "inputs")
+    __slots__ = ("_counts", "_logits", "_view", "executable", "inputs")
 
     def __init__(self, inputs: StepInputs, logits: Tensor, executable: Executable) -> None:
         self.executable = executable
         self.inputs = inputs
         self._logits = logits
+        self._counts: dict[Symbol, int] = {}
         # Looked up once if every run leaves its results at one address that numpy can read.
         self._view: NDArray[np.float32] | None = None
         if executable.on_host(logits):
-            self._view = executable.array(logits)[0, 0]
+            self._view = executable.array(logits)[0, 0]  # of as many outputs as there may be
 
     def run(self) -> NDArray[np.float32]:
-        """Run with the inputs as they are: logits [n_outputs, n_vocab], valid until the next."""
+        """Run with the inputs as they are: logits [n_outputs, n_vocab], valid until the next run.
+
+        There may be more rows than outputs.
+        """
+        if self.inputs.counts != self._counts:
+            self.executable.set_counts(self.inputs.counts)
+            self._counts = self.inputs.counts
         self.executable.run()
         if self._view is not None:
             return self._view
@@ -56,7 +65,6 @@ class PlanCache:
         model: Model,
         memory: SequenceMemory,
         backends: Sequence[Backend],
-        flash_attn: bool,
         pin: Pin | None,
         passes: str | Sequence[str] | None = None,
     ) -> None:
@@ -67,7 +75,6 @@ class PlanCache:
         self._model = model
         self._memory = memory
         self._backends = list(backends)
-        self._flash_attn = flash_attn
         self._pin = pin
         devices = [b for b in backends if not b.buffer_type.is_host]
         self._inputs_type = devices[0].host_buffer_type if devices else HOST
@@ -89,6 +96,14 @@ class PlanCache:
     def graph_of(self, shape: Shape) -> Graph:
         """The graph of a shape. Builds no plan."""
         return self._graph(shape)[0]
+
+    def last_graph(self, plan: Plan) -> Graph:
+        """The graph of what a plan ran last, with its inputs. No number in it varies."""
+        if not plan.executable.graph.symbols:
+            return plan.executable.graph
+        graph, inputs, _ = self._graph(plan.inputs.exact_shape())
+        inputs.copy_from(plan.inputs)
+        return graph
 
     def arena_bytes(self, graphs: Iterable[Graph]) -> dict[tuple[BufferType, str], int]:
         """Bytes of the arenas of plans for some of the model's graphs, by memory and use.
@@ -119,6 +134,6 @@ class PlanCache:
 
     def _graph(self, shape: Shape) -> tuple[Graph, StepInputs, Tensor]:
         """The graph of a shape, its inputs, and its logits."""
-        inputs = StepInputs(shape, self._memory, self._flash_attn, self._inputs_type)
+        inputs = StepInputs(shape, self._memory, self._inputs_type)
         logits = self._model.build(inputs.leaves)
         return Graph(*inputs.leaves.writes, logits), inputs, logits

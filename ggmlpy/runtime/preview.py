@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from ggmlpy.graph.buffer import Place, UnallocatedBuffer
 from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.types import F16, TensorType
+from ggmlpy.memory.cell_table import padded
 from ggmlpy.memory.sequences import SequenceMemory
 from ggmlpy.memory.sizes import decide_sizes
-from ggmlpy.memory.ubatch import SegmentShape
 from ggmlpy.models import Model
-from ggmlpy.runtime.inputs import Shape, declare
+from ggmlpy.runtime.gathered import Group
+from ggmlpy.runtime.inputs import declare
+from ggmlpy.runtime.shape import Shape
 from ggmlpy.sched.placement import Placement
 
 
@@ -20,29 +20,30 @@ def build_graph(
     n_tokens: int,
     n_past: int = 0,
     *,
+    n_seqs: int = 1,
     type_k: TensorType = F16,
     type_v: TensorType = F16,
     flash_attn: bool = True,
     placement: Placement | None = None,
 ) -> Graph:
-    """A model's graph for `n_tokens` after `n_past`, which outputs the last one's logits.
+    """A model's graph for `n_tokens` after `n_past` of each of `n_seqs` sequences, which outputs
+    the logits of each one's last token.
 
-    To look at, not to run: its inputs are empty. With a `placement` its K, V and recurrent state
-    lie where those of a context would, and so do its weights, without their bytes.
+    The sequences are streams, dimension 3 of attention. To look at, not to run: its inputs are
+    empty. With a `placement` its K, V and recurrent state lie where those of a context would, and
+    so do its weights, without their bytes.
     """
     n_all = n_past + n_tokens
     buffer_types = {} if placement is None else placement.buffer_types
-    memory = SequenceMemory(
-        model.memory, decide_sizes(n_all, 1, False, n_tokens), type_k, type_v, buffer_types
-    )
-    n_kv = []
-    for cache in memory.caches:
-        slot = cache.cells.find_slot(min(n_all, cache.cells.n_ctx))
-        cache.cells.occupy(slot, slot.astype(np.int32))
-        n_kv.append(cache.cells.n_kv())
-    runs = ((n_tokens, 1),) if memory.recurrent is not None else ()
-    shape = Shape((SegmentShape(n_tokens),), 1, tuple(n_kv), runs)
-    inputs = declare(shape, memory, flash_attn)
+    sizes = decide_sizes(n_all * n_seqs, n_seqs, False, n_tokens * n_seqs)
+    memory = SequenceMemory(model.memory, sizes, type_k, type_v, buffer_types)
+    groups: tuple[Group, ...] = ()
+    if not flash_attn:
+        n_kv = (min(padded(n_all), cache.cells.kv_size) for cache in memory.caches)
+        groups = (Group(n_seqs, n_tokens, tuple(n_kv)),)
+    n_stream = n_seqs if flash_attn else 1
+    shape = Shape(n_tokens * n_seqs, n_seqs, n_seqs, n_stream, is_exact=True, groups=groups)
+    inputs, _ = declare(shape, memory)
     logits = model.build(inputs)
     if placement is not None:
         _place_weights(model, placement)

@@ -1,9 +1,9 @@
 """Steady decode: every sequence of the previous step decodes one more token.
 
-Only tokens, positions, rows and masks change in the inputs of the plan. In a cache without a window
-a token gets the cell after that of the previous token, so its mask differs by one cell; with a
-window the mask is filled again, because cells leave it. Recurrent states change rows. Any other
-batch takes the full path.
+Only tokens, positions, rows and the numbers of cells that are seen change in the inputs of the
+plan. In a cache without a window a token gets the cell after that of the previous token, and sees
+one cell more; with a window its inputs are filled again, because cells leave it. Recurrent states
+change rows. Any other batch takes the full path.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Part(Protocol):
         """Whether nothing else has changed what its cells hold."""
 
     def n_steps_left(self) -> int:
-        """For how many steps the plan has enough cells in view."""
+        """For how many steps there surely are cells."""
 
     def prepare(self) -> None:
         """Advance the plan's inputs to the next tokens; the cache stays as it was."""
@@ -58,21 +58,19 @@ class _Behind:
         assert slot.appended is not None
         appended, cells = slot.appended, slot.cache.cells
         at = Appended(appended.streams, appended.ends.copy(), appended.cells.copy())
-        inputs.begin_advancing(at.cells)
         return cls(cells, inputs, at, n_new, cells.n_changes)
 
     def is_unchanged(self) -> bool:
         return self.cells.n_changes == self.n_changes
 
     def n_steps_left(self) -> int:
-        most = min(self.inputs.n_kv, self.cells.n_ctx)
-        return (most - int(self.at.cells.max()) - 1) // self.n_new
+        return (self.cells.n_ctx - int(self.at.cells.max()) - 1) // self.n_new
 
     def prepare(self) -> None:
         ends, cells = self.at.ends, self.at.cells
         ends += self.n_new
         cells += self.n_new
-        self.inputs.advance(self.n_new)
+        self.inputs.advance(len(cells), self.n_new)
 
     def apply(self, ubatch: UBatch, positions: Positions, change: Transaction) -> None:
         change.on_failure(self.cells.undo_append, self.at)
@@ -86,20 +84,16 @@ class _Windowed:
     cache: KVCache
     inputs: CacheInputs
     n_changes: int
-    n_left: int
 
     @classmethod
     def of(cls, slot: Slot, inputs: CacheInputs, n_new: int) -> _Windowed:
-        n_left, cells = MAX_POSITION, slot.cache.cells
-        if inputs.n_kv < cells.kv_size:  # else every cell is in view
-            n_left = (inputs.n_kv - cells.highest_end()) // n_new
-        return cls(slot.cache, inputs, cells.n_changes, n_left)
+        return cls(slot.cache, inputs, slot.cache.cells.n_changes)
 
     def is_unchanged(self) -> bool:
         return self.cache.cells.n_changes == self.n_changes
 
     def n_steps_left(self) -> int:
-        return self.n_left
+        return MAX_POSITION  # cells are used again
 
     def prepare(self) -> None:
         """Nothing: `apply` fills the inputs once it has found the cells."""
@@ -154,6 +148,7 @@ class SteadyStep:
             and not ubatch.is_shared
             and len(ubatch.runs) == len(batch)
             and all(batch.outputs)
+            and not any(inputs.is_gathered for inputs in plan.inputs.caches)
         )
         return cls(batch, plan, slot_info, memory, n_vocab) if is_steady else None
 
@@ -167,17 +162,17 @@ class SteadyStep:
             return None
         inputs, indices, recurrent = self._plan.inputs, self._indices, self._memory.recurrent
         tokens = batch.tokens
-        inputs.advance(tokens if indices is None else [tokens[i] for i in indices])
+        positions = inputs.advance(tokens if indices is None else [tokens[i] for i in indices])
         for part in self._parts:
             part.prepare()
         change = Transaction()
         try:
             for part in self._parts:
-                part.apply(self._ubatch, inputs.positions, change)
-            if recurrent is not None:
+                part.apply(self._ubatch, positions, change)
+            if recurrent is not None and inputs.recurrent is not None:
                 change.on_failure(recurrent.restore, recurrent.begin())
-                inputs.fill_recurrent(self._ubatch)
-            logits = self._plan.run()
+                inputs.recurrent.fill_rows(self._ubatch)
+            logits = self._plan.run()[: len(tokens)]
             self._positions = [position + 1 for position in batch.positions]
             self._n_left -= 1
             if recurrent is not None:

@@ -37,11 +37,11 @@ OPERATIONS: dict[str, Callable[[Context], None]] = {
 WHOLE = ("remove", "keep", "clear")  # tried with recurrent states too
 
 
-def make(unified: bool, flash_attn: bool, recurrent: bool) -> Context:
+def make(unified: bool, recurrent: bool) -> Context:
     """Two sequences that share their first four tokens, where streams are shared, and differ."""
     context = Context(
         Glass((None, 6), recurrent), backends_for("reference"), n_ctx=40, n_ubatch=8, n_seq_max=2,
-        kv_unified=unified, type_k=F32, type_v=F32, flash_attn=flash_attn,
+        kv_unified=unified, type_k=F32, type_v=F32,
     )  # fmt: skip
     context.decode([1, 2, 3, 4])
     context.seq_cp(0, 1)
@@ -66,20 +66,6 @@ def contents(memory: SequenceMemory) -> list[Any]:
     return found
 
 
-def unscrubbed(memory: SequenceMemory) -> int:
-    """How many bytes other than 0 are stored in cells that hold nothing."""
-    n = 0
-    for cache in memory.caches:
-        cells = cache.cells
-        for stream in range(cells.n_stream):
-            seqs = [s for s in range(memory.sizes.n_seq_max) if cells.stream_of(s) == stream]
-            empty = np.setdiff1d(
-                np.arange(cells.kv_size), np.concatenate([cells.of(seq) for seq in seqs])
-            )
-            n += sum(int(np.count_nonzero(x)) for x in cache.store.save_rows(stream, empty).rows)
-    return n
-
-
 @pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
 @pytest.mark.parametrize(
     ("operation", "recurrent"),
@@ -89,11 +75,9 @@ def unscrubbed(memory: SequenceMemory) -> int:
     ],
 )
 def test_it_is_done_or_nothing_is_changed(operation: str, recurrent: bool, unified: bool) -> None:
-    """Where freed cells are scrubbed, as attention without the fused op needs it: with it there is
-    only less to do."""
-    context = make(unified, flash_attn=False, recurrent=recurrent)
+    context = make(unified, recurrent=recurrent)
     before = contents(context.memory)
-    done = make(unified, flash_attn=False, recurrent=recurrent)
+    done = make(unified, recurrent=recurrent)
     OPERATIONS[operation](done)
     after = contents(done.memory)
     assert after != before
@@ -107,8 +91,7 @@ def test_it_is_done_or_nothing_is_changed(operation: str, recurrent: bool, unifi
             assert now in (before, after), n
             undone.append(now == before)
             if now == after:
-                assert not unscrubbed(context.memory), n
-                context = make(unified, flash_attn=False, recurrent=recurrent)
+                context = make(unified, recurrent=recurrent)
         else:
             break
     assert contents(context.memory) == after
@@ -120,11 +103,11 @@ def test_it_is_done_or_nothing_is_changed(operation: str, recurrent: bool, unifi
 def test_a_state_is_put_or_the_sequence_is_empty_or_unchanged(
     all_at_once: bool, unified: bool
 ) -> None:
-    """No cell is lost: those of tokens that were not put hold nothing, and store nothing."""
-    context = make(unified, flash_attn=False, recurrent=True)
+    """No cell is lost: those of tokens that were not put hold nothing."""
+    context = make(unified, recurrent=True)
     memory, state = context.memory, take_state(context.memory, 0)
     before = contents(memory)
-    emptied = make(unified, flash_attn=False, recurrent=True)
+    emptied = make(unified, recurrent=True)
     seqs = {0: state} if not all_at_once else {0: state, 1: take_state(memory, 1)}
     for seq in seqs:
         emptied.seq_rm(seq)
@@ -136,7 +119,6 @@ def test_a_state_is_put_or_the_sequence_is_empty_or_unchanged(
         except KeyboardInterrupt:
             now = contents(memory)
             assert now in (before, empty), n
-            assert not unscrubbed(memory), n
             if now == empty:
                 put_states(memory, seqs) if all_at_once else put_state(memory, 0, state)
                 before = contents(memory)
@@ -148,7 +130,7 @@ def test_a_state_is_put_or_the_sequence_is_empty_or_unchanged(
 @pytest.mark.parametrize("n_tokens", [3, 12], ids=["one ubatch", "two"])
 def test_a_batch_whose_logits_are_not_returned_is_undone(n_tokens: int) -> None:
     """Also where the interrupt comes last of all, when everything is computed."""
-    context = make(unified=True, flash_attn=True, recurrent=True)
+    context = make(unified=True, recurrent=True)
     n_past = context.n_past()
     for n in range(1, 200):
         try:

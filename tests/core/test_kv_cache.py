@@ -54,31 +54,6 @@ def test_rows_are_copied_and_restored() -> None:
     check(store, values)
 
 
-@pytest.mark.parametrize("scrubs", [False, True])
-def test_cells_that_hold_nothing_store_zeros_if_told_so(scrubs: bool) -> None:
-    cache = KVCache(LAYERS, 200, F32, F32, n_seq_max=2, unified=False)
-    cache.store, values = filled(n_stream=2)
-    cache.store.scrubs = scrubs
-    cache.store.scrub(1, np.array([3, 4, 8]))
-    if scrubs:
-        for each in values:
-            each[1, [3, 4, 8]] = 0
-    check(cache.store, values)
-
-
-def test_removed_positions_are_scrubbed() -> None:
-    cache = KVCache(LAYERS, 200, F32, F32, n_seq_max=2, unified=False)
-    cache.store.scrubs = True
-    cells = np.arange(4)
-    cache.cells.occupy(cells, cells.astype(np.int32), (1,))
-    for leaf in cache.store.leaves:
-        cache.store.write_rows(leaf, 1, cells, np.full((4, 128), 0x41, np.uint8))
-    cache.cells.remove(1, 1, 3)
-    for leaf in cache.store.leaves:
-        held = cache.store.read_rows(leaf, 1, cells).any(axis=1)
-        assert held.tolist() == [True, False, False, True]
-
-
 @pytest.mark.parametrize(
     ("type", "message"),
     [

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from ggmlpy.errors import CacheFull
 from ggmlpy.memory.batch import TokenRun
 from ggmlpy.memory.cells import KVCells
-from ggmlpy.memory.mask import fill_mask
-from ggmlpy.memory.transaction import Transaction
 from ggmlpy.memory.ubatch import UBatch
+from tests.seen import seen_cells
 
 
 def add(cells: KVCells, n_tokens: int, seq: int = 0) -> np.ndarray:
@@ -22,21 +21,8 @@ def add(cells: KVCells, n_tokens: int, seq: int = 0) -> np.ndarray:
 
 
 def seen(cells: KVCells, seq: int, *positions: int) -> list[list[int]]:
-    """The cells that the mask shows tokens of a sequence at some positions."""
-    mask = np.ones((len(positions), cells.n_kv((cells.stream_of(seq),))), np.float16)
-    held, members = cells.in_view(np.array([seq]), mask.shape[1])
-    fill_mask(mask, held, members, np.array(positions, np.int32), cells.window)
-    assert ((mask == 0) | np.isneginf(mask)).all()
-    return [np.flatnonzero(row == 0).tolist() for row in mask]
-
-
-def test_cells_in_view_grow_by_256_up_to_the_size() -> None:
-    cells = KVCells(300)
-    assert cells.n_kv() == 256
-    add(cells, 256)
-    assert cells.n_kv() == 256
-    add(cells, 1)
-    assert cells.n_kv() == 512
+    """The cells that tokens of a sequence at some positions see."""
+    return [sorted(seen_cells(cells, seq, at)[0].tolist()) for at in positions]
 
 
 def test_full_is_an_error_and_changes_nothing() -> None:
@@ -138,7 +124,7 @@ def test_what_is_kept_beside_the_cells_agrees_with_them(
             assert cells.n_used(stream) == len(held)
 
 
-def test_mask_is_causal() -> None:
+def test_lists_are_causal() -> None:
     cells = KVCells(300)
     add(cells, 5)
     assert seen(cells, 0, 2, 3, 4) == [[0, 1, 2], [0, 1, 2, 3], [0, 1, 2, 3, 4]]
@@ -173,29 +159,3 @@ def test_positions_evicted_in_the_middle_are_known() -> None:
     held = cells.positions_of(0, cells.of(0)).tolist()
     assert sorted(held) == [1, 2, 3, *range(7, 16)]  # 1 to 3 for the second sequence's sake
     assert [n for n in range(17) if cells.sees_all(0, n)] == [0, 4, *range(10, 17)]
-
-
-@pytest.mark.parametrize("unified", [True, False])
-def test_cells_that_come_to_hold_nothing_are_told(unified: bool) -> None:
-    told: list[tuple[int, list[int]]] = []
-    cells = KVCells(6, 2, unified, None, lambda stream, free: told.append((stream, free.tolist())))
-    first, second = add(cells, 3, 0).tolist(), add(cells, 2, 1).tolist()
-    stream = cells.stream_of(1)
-    slot = cells.find_slot(1, stream)
-    before = cells.snapshot(stream, slot)
-    cells.occupy(slot, np.array([2], np.int32), (1,))
-    assert told == []
-    cells.restore(before)
-    assert told.pop() == (stream, slot.tolist())
-    cells.remove(0, 1)
-    assert told.pop() == (0, first[1:])
-    if unified:
-        cells.share(0, np.array(second))
-        cells.remove(1)
-        assert told == []  # they belong to the first sequence
-    with Transaction() as change:
-        cells.clear(change)
-        assert told == []  # it may still be undone
-        change.commit()
-    left = [(0, [*first[:1], *second])] if unified else [(0, first[:1]), (1, second)]
-    assert told == left

@@ -7,7 +7,7 @@ import pytest
 
 from ggmlpy.errors import BadBatch
 from ggmlpy.memory.batch import Batch, check_shared, split
-from ggmlpy.memory.ubatch import SegmentShape, UBatch
+from ggmlpy.memory.ubatch import UBatch
 
 
 def ubatch_of(seq_of_token: list[int], unified: bool) -> UBatch:
@@ -19,25 +19,22 @@ def ubatch_of(seq_of_token: list[int], unified: bool) -> UBatch:
     return UBatch.of(runs, unified)
 
 
-def test_streams_of_their_own_attend_side_by_side_where_they_are_neighbours() -> None:
+def test_streams_of_their_own_count_their_new_tokens_each() -> None:
     made = ubatch_of([3, 1, 2, 5, 3], unified=False)
     assert made.indices == [1, 2, 3, 0, 4]
-    assert made.segments == (SegmentShape(2, 1, 2), SegmentShape(1, 5, 1), SegmentShape(2, 3, 1))
-    assert [[e.seqs.tolist() for e in equal] for equal in made.members] == [[[1, 2]], [[5]], [[3]]]
-    assert made.lengths == ((3, 3), (2, 1))
     assert made.seqs.tolist() == [1, 2, 5, 3, 3]
-    assert made.offsets.tolist() == [0, 0, 0, 0, 1]
+    assert made.offsets.tolist() == made.steps.tolist() == [0, 0, 0, 0, 1]
+    assert made.n_behind.tolist() == [0, 0, 0, 1, 0]
     assert (made.streams.tolist(), made.n_new.tolist()) == ([1, 2, 5, 3], [1, 1, 1, 2])
     assert made.run_ends.tolist() == [0, 1, 2, 4]
+    assert made.n_each == 0
+    assert ubatch_of([3, 1, 3, 1], unified=False).n_each == 2
 
 
-def test_a_shared_stream_is_one_segment_of_runs_of_some_lengths() -> None:
+def test_a_shared_stream_counts_all_new_tokens() -> None:
     made = ubatch_of([3, 1, 2, 5, 3], unified=True)
-    assert made.segments == (SegmentShape(5),)
-    ((short, long),) = made.members
-    assert (short.first, short.stop, short.seqs.tolist()) == (0, 3, [1, 2, 5])
-    assert (long.first, long.stop, long.seqs.tolist()) == (3, 5, [3])
     assert made.offsets.tolist() == [0, 1, 2, 3, 4]
+    assert made.steps.tolist() == [0, 0, 0, 0, 1]
     assert (made.streams.tolist(), made.n_new.tolist()) == ([0], [5])
 
 

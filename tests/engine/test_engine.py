@@ -37,7 +37,7 @@ def text_of(result: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("unified", "temperature"), [(False, 1.0), (True, 0.0)], ids=["split", "unified"]
+    ("unified", "temperature"), [(False, 0.0), (True, 1.0)], ids=["split", "unified"]
 )
 def test_200_prompts_on_8_sequences_with_too_small_a_cache(
     path: Path, unified: bool, temperature: float

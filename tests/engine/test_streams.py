@@ -178,14 +178,32 @@ def test_decode_steps_of_all_streams_are_one_ubatch_and_one_plan(tmp_path: Path)
         run.decode_batch(batch)
     assert run.n_plans_built == 1
     (shape,) = run.plans.plans
-    assert [(s.n_tokens, s.first_stream, s.n_stream) for s in shape.segments] == [(8, 0, 8)]
+    assert (shape.n_tokens, shape.n_stream) == (8, 0)
 
 
-def test_the_plan_that_was_unused_longest_is_dropped(
+@pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
+def test_any_mixture_runs_in_few_plans(tmp_path: Path, unified: bool) -> None:
+    run = make(tmp_path, backend="null", n_seq_max=8, n_ubatch=32, unified=unified)
+    rng = np.random.default_rng(3)
+    for _ in range(60):
+        batch = Batch()
+        for s in rng.permutation(8)[: rng.integers(1, 9)].tolist():
+            n = int(rng.choice((1, 1, 2, 5, 11)))
+            batch.add_sequence(s, [7] * n, run.n_past(s), all_outputs=bool(rng.random() < 0.1))
+        run.decode_batch(batch)
+        for s in range(8):
+            if run.n_past(s) > 40 or rng.random() < 0.1:
+                run.seq_rm(s)
+    assert run.n_plans_built <= 4
+    assert set(run.plans.plans) <= set(run.shapes.all())
+
+
+def test_a_plan_that_was_unused_longest_is_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Attention in separate ops has a plan for each number of tokens."""
     monkeypatch.setattr("ggmlpy.runtime.plans.MAX_PLANS", 2)
-    run = make(tmp_path, backend="null", n_seq_max=1)
+    run = make(tmp_path, backend="null", n_seq_max=1, flash_attn=False)
     built = []
     for n_tokens in (1, 2, 1, 3, 1, 2):
         run.decode([5] * n_tokens)
@@ -200,21 +218,9 @@ def test_the_time_of_building_plans_is_counted(
     run = make(tmp_path, backend="null", n_seq_max=1)
     monkeypatch.setattr("ggmlpy.runtime.plans.perf_counter", itertools.count().__next__)
     assert run.plans.build_s == 0
-    for n_tokens, build_s in ((1, 1), (2, 2), (1, 2), (3, 3)):
+    for n_tokens, build_s in ((1, 1), (2, 2), (1, 2), (3, 2)):
         run.decode([5] * n_tokens)
         assert run.plans.build_s == build_s
-
-
-def test_lengths_and_gaps_make_segments_not_ubatches(tmp_path: Path) -> None:
-    run = make(tmp_path, backend="null", n_seq_max=8)
-    batch = Batch()
-    for s, n in ((6, 3), (0, 1), (2, 1), (3, 1), (5, 3)):
-        batch.add_sequence(s, [7] * n, 0)
-    run.decode_batch(batch)
-    (shape,) = run.plans.plans
-    assert [(s.n_tokens, s.first_stream, s.n_stream) for s in shape.segments] == [
-        (1, 0, 1), (2, 2, 2), (6, 5, 2),
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("n_ubatch", [1, 2, 3, 7, 16])

@@ -2,7 +2,7 @@
 
 Each sequence has a stream of its own. Tokens go to cells in a shuffled order, and cells that hold
 nothing are filled with large numbers (NaN for the fused attention, which promises not to look at
-them): whatever reads a cell that its mask hides is found out.
+them): whatever reads a cell that its token does not see is found out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.tensor import Flag, Tensor, zeros
 from ggmlpy.models import Model
-from ggmlpy.models.inputs import GraphInputs, KVView, RecurrentSegment, RecurrentView, Segment
+from ggmlpy.models.inputs import Gathered, GraphInputs, KVView, RecurrentView
 from ggmlpy.models.memory import AttentionLayers, RecurrentLayers
 from ggmlpy.sched.compute import backends_for
 from ggmlpy.sched.executable import Executable
@@ -26,7 +26,7 @@ Logits = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Group:
-    """Tokens of neighbouring sequences, as many of each: one segment, and one run."""
+    """Tokens of neighbouring sequences, as many of each."""
 
     first_sequence: int
     tokens: list[list[int]]
@@ -70,6 +70,7 @@ class ByHand:
             if isinstance(part, RecurrentLayers):
                 ne = (part.n_embd_r, self.n_seqs)
                 self._states = {i: zeros("f32", ne, flags=Flag.STATE) for i in part.layers}
+                self._n_taps = part.n_taps
 
     def _cache(self, part: AttentionLayers, layer: int) -> tuple[Tensor, Tensor]:
         widths = (part.n_embd_head_k * part.n_head_kv, part.n_embd_head_v * part.n_head_kv)
@@ -102,13 +103,13 @@ class ByHand:
                     {i: k for i, (k, _) in cache.items()},
                     {i: v for i, (_, v) in cache.items()},
                     _input("i64", np.concatenate(rows)),
-                    N_CELLS,
-                    self._segments(ubatch, part.window),
+                    self._lists(),
+                    self._seen(ubatch, part.window),
+                    () if self.flash_attn else self._gathered(ubatch, part.window),
                 )
                 for part, cache in self._caches
             ),
-            flash_attn=self.flash_attn,
-            recurrent=self._recurrent(ubatch, sequences) if self._states else None,
+            recurrent=self._recurrent(parts, sequences) if self._states else None,
         )
         logits = self.model.build(inputs)
         backends = backends_for(self.backend, self.n_threads)
@@ -117,35 +118,59 @@ class ByHand:
         result: Logits = executable.read(logits)[0, 0]
         return result
 
-    def _segments(self, ubatch: list[Group], window: int | None) -> tuple[Segment, ...]:
-        segments, first_token = [], 0
-        for group in ubatch:
-            n_stream = len(group.tokens)
-            mask = np.full((n_stream, 1, group.n_each, N_CELLS), -np.inf, np.float16)
-            for s in range(n_stream):
-                sequence = group.first_sequence + s
-                end = self.n_past[sequence]
-                for row, position in enumerate(range(end - group.n_each, end)):
-                    first = 0 if window is None else max(0, position - window + 1)
-                    mask[s, 0, row, self._cells[sequence][first : position + 1]] = 0
-            segments.append(
-                Segment(
-                    first_token, group.n_tokens, group.first_sequence, n_stream, _input("f16", mask)
-                )
-            )
-            first_token += group.n_tokens
-        return tuple(segments)
+    def _lists(self) -> Tensor:
+        """The rows of each sequence's cells by position, for as many as there may be."""
+        return _input("i32", [s * N_CELLS + cells for s, cells in enumerate(self._cells)])
 
-    def _recurrent(self, ubatch: list[Group], sequences: list[int]) -> RecurrentView:
-        runs, first_token, first_sequence = [], 0, 0
+    def _first(self, position: int, window: int | None) -> int:
+        return 0 if window is None else max(0, position - window + 1)
+
+    def _seen(self, ubatch: list[Group], window: int | None) -> Tensor:
+        """Of each token its sequence, the first position it sees, and how many."""
+        seen = []
+        for sequence, position in self._positions(ubatch):
+            first = self._first(position, window)
+            seen.append((sequence, first, position + 1 - first))
+        return _input("i32", [seen])
+
+    def _positions(self, ubatch: list[Group]) -> list[tuple[int, int]]:
+        """Sequence and position of each token."""
+        return [
+            (s, position)
+            for group in ubatch
+            for s in range(group.first_sequence, group.first_sequence + len(group.tokens))
+            for position in range(self.n_past[s] - group.n_each, self.n_past[s])
+        ]
+
+    def _gathered(self, ubatch: list[Group], window: int | None) -> tuple[Gathered, ...]:
+        """All cells of each sequence as they lie, of which a mask shows some."""
+        parts, first_token = [], 0
         for group in ubatch:
-            runs.append(
-                RecurrentSegment(first_token, group.n_tokens, first_sequence, len(group.tokens))
-            )
+            n_seqs = len(group.tokens)
+            mask = np.full((n_seqs, 1, group.n_each, N_CELLS), -np.inf, np.float16)
+            for i, (sequence, position) in enumerate(self._positions([group])):
+                first = self._first(position, window)
+                at = self._cells[sequence][first : position + 1]
+                mask[i // group.n_each, 0, i % group.n_each, at] = 0
+            cells = group.first_sequence * N_CELLS + np.arange(n_seqs * N_CELLS)
+            tokens = first_token + np.arange(group.n_tokens)
+            parts.append(Gathered(_input("i32", cells), _input("f16", mask), _input("i32", tokens)))
             first_token += group.n_tokens
-            first_sequence += len(group.tokens)
+        return tuple(parts)
+
+    def _recurrent(self, parts: list[list[int]], sequences: list[int]) -> RecurrentView:
+        """Columns are numbered as `RecurrentView` says."""
+        n_old = self._n_taps - 1
+        taps, taps_out, end = [], [], n_old * len(parts)
+        for i, part in enumerate(parts):
+            columns = [*range(i * n_old, (i + 1) * n_old), *range(end, end + len(part))]
+            taps += [columns[t : t + self._n_taps] for t in range(len(part))]
+            taps_out += columns[-n_old:]
+            end += len(part)
         rows = _input("i32", sequences)
-        return RecurrentView(self._states, rows, rows, tuple(runs))
+        return RecurrentView(
+            self._states, rows, rows, _input("i32", np.ravel(taps)), _input("i32", taps_out)
+        )
 
 
 def _input(type: str, values: object) -> Tensor:

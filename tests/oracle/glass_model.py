@@ -3,10 +3,10 @@
 A layer's V is the token's name (one of N_NAMES unit vectors), its K a random vector of the token,
 rotated by the position. So a token's logits are, for every attention layer, the softmax weights of
 the tokens that it attends to, by name. They differ if a token is missing, visible by mistake,
-replaced by another one or at another position. The recurrent layer's state counts the tokens of its
-sequence, by name.
+replaced by another one or at another position. The recurrent layer's state has the names of the
+last TAPS - 1 tokens of its sequence, in order.
 
-Letters in shapes: N names, D head size, T tokens, O outputs.
+Letters in shapes: N names, D head size, T tokens, O outputs, R sequences.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from ggmlpy.graph.tensor import Tensor, from_numpy
 from ggmlpy.models.attention import attend
 from ggmlpy.models.blocks import Rope
 from ggmlpy.models.hparams import HParams, RopeParams
-from ggmlpy.models.inputs import GraphInputs, RecurrentSegment
+from ggmlpy.models.inputs import GraphInputs
 from ggmlpy.models.memory import AttentionLayers, Memory, RecurrentLayers
 from ggmlpy.ops.rope import RopeMode
 
 N_NAMES = 64
 D = 4
+TAPS = 4
 SCALE = 0.7
 FREQ_BASE = 100.0
 
@@ -51,7 +52,7 @@ class Glass:
             AttentionLayers((i,), D, N_NAMES, 1, window) for i, window in enumerate(windows)
         ]
         if recurrent:
-            groups.append(RecurrentLayers((len(windows),), N_NAMES))
+            groups.append(RecurrentLayers((len(windows),), (TAPS - 1) * N_NAMES, TAPS))
         self.windows = windows
         self.recurrent = recurrent
         self.memory: Memory = tuple(groups)
@@ -70,7 +71,7 @@ class Glass:
         """Softmax weights by name, layer after layer: [N*layers, O]"""
         outs = [self._attention(inputs, layer) for layer in range(len(self.windows))]
         if self.recurrent:
-            self._count(inputs, len(self.windows))
+            self._remember(inputs, len(self.windows))
         all_weights = reduce(lambda a, b: ops.concat(a, b, 0), outs)  # [N*layers, T]
         return ops.get_rows(all_weights, inputs.out_ids)  # [N*layers, O]
 
@@ -83,21 +84,16 @@ class Glass:
         k, q = rope(k, inputs.positions), rope(q, inputs.positions)
         return attend(q, k, v, inputs, layer, SCALE)  # [N, T]
 
-    def _count(self, inputs: GraphInputs, layer: int) -> None:
-        assert inputs.recurrent is not None
+    def _remember(self, inputs: GraphInputs, layer: int) -> None:
+        recurrent = inputs.recurrent
+        assert recurrent is not None
         names = ops.get_rows(self._names, inputs.tokens)  # [N, T]
-        counts = [self._sum(names, segment) for segment in inputs.recurrent.segments]
-        new = reduce(lambda a, b: ops.concat(a, b, 1), counts)  # [N, sequences]
-        state = ops.add(inputs.recurrent.load(layer), new)  # [N, sequences]
-        inputs.write(inputs.recurrent.store(layer, state))
-
-    def _sum(self, names: Tensor, segment: RecurrentSegment) -> Tensor:
-        """Each sequence's sum of names over its tokens in a segment of S sequences: [N, S]"""
-        S, steps = segment.n_seqs, segment.n_tokens // segment.n_seqs
-        nb = names.nb[1]
-        part = ops.view_3d(names, N_NAMES, steps, S, nb, steps * nb, segment.first_token * nb)
-        by_name = ops.cont(ops.permute(part, 1, 0, 2, 3))  # [steps, N, S]
-        return ops.reshape_2d(ops.sum_rows(by_name), N_NAMES, S)
+        R = recurrent.rows.ne[0]
+        before = ops.reshape_2d(recurrent.load(layer), N_NAMES, R * (TAPS - 1))  # [N, 3*R]
+        columns = ops.concat(before, names, 1)  # [N, 3*R + T]
+        after = ops.get_rows(columns, recurrent.taps_out)  # [N, 3*R]
+        state = ops.reshape_2d(after, (TAPS - 1) * N_NAMES, R)  # [3*N, R]
+        inputs.write(recurrent.store(layer, state))
 
 
 def rotated(x: NDArray[np.float32], positions: Iterable[int]) -> F64:

@@ -18,7 +18,15 @@ from ggmlpy.runtime.context import Context
 from ggmlpy.runtime.plans import Plan
 from ggmlpy.sched.compute import backends_for
 from tests.oracle.cache_model import Entry, Fits, LayersModel, MemoryModel, Seen
-from tests.oracle.glass_model import KEYS, N_NAMES, Glass, attention_weights, rotated
+from tests.oracle.glass_model import (
+    KEYS,
+    N_NAMES,
+    TAPS,
+    Glass,
+    attention_weights,
+    rotated,
+)
+from tests.seen import seen_cells
 
 N_UBATCH = 4
 Error = type[GgmlpyError]
@@ -169,13 +177,19 @@ class Side:
                 assert evicted == set(part.evicted[seq].values())
                 assert not part.missed(seq)
                 assert cache.cells.n_used(cache.cells.stream_of(seq)) == part.n_used(seq)
-                for position in {part.last(seq) + 1, part.last(seq) // 2}:
+                following = part.last(seq) + 1
+                # With a window a list still has what only earlier tokens saw.
+                for position in {following, following // 2} if part.window is None else {following}:
                     assert visible(cache, seq, position) == part.sees(seq, position)
         if memory.recurrent is not None:
             assert model.taken_in is not None
             for seq, tokens in enumerate(model.taken_in):
-                (counts,) = memory.recurrent.read(seq).values()
-                assert counts.tolist() == np.bincount(tokens, minlength=N_NAMES).tolist()
+                (state,) = memory.recurrent.read(seq).values()
+                names = state.reshape(TAPS - 1, N_NAMES)
+                last = tokens[-(TAPS - 1) :]
+                expected = np.zeros_like(names)
+                expected[np.arange(TAPS - 1 - len(last), TAPS - 1), list(last)] = 1
+                assert np.array_equal(names, expected)
 
     def picture(self) -> list[object]:
         """The contents of the memory, byte by byte."""
@@ -209,14 +223,10 @@ def contents(cache: KVCache, seq: int) -> Seen:
 
 
 def visible(cache: KVCache, seq: int, position: int) -> Seen:
-    """(token, position) of the cells that are visible to a token of the sequence, by the mask."""
-    mask = np.empty((1, cache.cells.n_kv((cache.cells.stream_of(seq),))), np.float16)
-    cache.fill_mask(mask, np.array([position], np.int32), np.array([seq]))
-    assert np.isin(mask, [0, -np.inf]).all()
-    cells = np.flatnonzero(mask[0] == 0)
+    """(token, position) of the cells that a token of the sequence would see, by its list."""
+    cells, positions = seen_cells(cache.cells, seq, position)
     names, _ = _stored(cache, seq)
-    positions = cache.cells.positions_of(seq, cells).tolist()
-    return Counter(zip(names[cells].tolist(), positions, strict=True))
+    return Counter(zip(names[cells].tolist(), positions.tolist(), strict=True))
 
 
 def _stored(cache: KVCache, seq: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:

@@ -1,4 +1,4 @@
-"""What tokens see of the cells of a KV cache: functions of what cells hold, nothing is kept here.
+"""What later tokens see of a sequence, with a window or without: nothing is kept here.
 
 A token at position p sees the cells of its sequence that hold positions up to p; with a window of
 n positions only those above p - n.
@@ -12,27 +12,6 @@ from numpy.typing import NDArray
 from ggmlpy.memory.spans import EMPTY, Positions, Spans
 
 Flags = NDArray[np.bool_]
-
-_MINUS_INF = np.float16(-np.inf).view(np.uint16)
-
-
-def fill_mask(
-    mask: NDArray[np.float16],
-    held: Positions,
-    members: Flags,
-    positions: Positions,
-    window: int | None,
-) -> None:
-    """Write mask `[n_seqs * n, n_kv]` for `n` tokens of each sequence at `positions`.
-
-    0 for the cells that a token sees, else -inf. `held` [n_seqs or 1, 1, n_kv] are the positions
-    that the cells hold, `members` [n_seqs, 1, n_kv] says which belong to the token's sequence.
-    """
-    at = positions.reshape(len(members), -1, 1)
-    hidden = (held > at) | ~members
-    if window is not None:
-        hidden |= held <= at - window
-    np.multiply(hidden, _MINUS_INF, out=mask.view(np.uint16).reshape(hidden.shape))
 
 
 def first_kept(position: int, window: int | None) -> int:

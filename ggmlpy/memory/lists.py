@@ -1,0 +1,154 @@
+"""The cells of each sequence in position order, as attention takes them.
+
+A list holds rows of the cache, stream * kv_size + cell, the lowest position first. Decoding appends
+to it. Any other change of what cells hold makes it stale, and it is made anew when it is next used.
+With a window it may begin with cells that no later token sees: what a token sees begins at `first`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ggmlpy.graph.tensor import Flag, Tensor, zeros
+from ggmlpy.memory.spans import EMPTY, Positions
+from ggmlpy.memory.ubatch import UBatch
+
+Index = NDArray[np.int64]
+Held = Callable[[int], tuple[Index, Positions]]  # of a sequence: rows and positions, in order
+
+
+class CellLists:
+    """A list for each sequence, in the leaf `leaf` [n_max, n_seq_max] i32 that graphs read.
+
+    `held` tells what a sequence holds, for lists that are made anew.
+    """
+
+    def __init__(self, n_max: int, n_seq_max: int, window: int | None, held: Held) -> None:
+        name = "attn_inp_cells" if window is None else "attn_inp_cells_swa"
+        self.leaf: Tensor = zeros("i32", (n_max, n_seq_max), name=name, flags=Flag.INPUT)
+        self.n: Index = np.zeros(n_seq_max, np.int64)  # entries of each list
+        self._rows: NDArray[np.int32] = self.leaf.array().reshape(n_seq_max, n_max)
+        self._n_max = n_max
+        self._window = window
+        self._held = held
+        # With a window: of each entry its position, of each list the first entry that is seen.
+        self._positions = np.full((n_seq_max, 0 if window is None else n_max), EMPTY, np.int32)
+        self._first: Index = np.zeros(n_seq_max, np.int64)
+        self._stale: set[int] = set()
+
+    # --- changes ---
+
+    def append(self, ubatch: UBatch, rows: Index, positions: Positions) -> None:
+        """Add the tokens of a ubatch to their sequences' lists, behind all entries."""
+        entries = self.n[ubatch.seqs] + ubatch.steps
+        ends = self.n[ubatch.run_seqs] + ubatch.run_lengths
+        if ends.max() > self._n_max:  # with a window: made anew, without the cells used again
+            self.make_stale(ubatch.run_seqs.tolist())
+            return
+        self._rows[ubatch.seqs, entries] = rows
+        if self._window is not None:
+            self._positions[ubatch.seqs, entries] = positions
+        self.n[ubatch.run_seqs] = ends
+
+    def append_one(self, seq: int, row: int, position: int) -> None:
+        """`append` of one token."""
+        entry = self.n.item(seq)
+        if entry == self._n_max:
+            self._stale.add(seq)
+            return
+        self._rows[seq, entry] = row
+        if self._window is not None:
+            self._positions[seq, entry] = position
+        self.n[seq] = entry + 1
+
+    def add(self, seq: int, rows: Index, positions: Positions, last: int) -> None:
+        """Add cells that one sequence has got. It held positions up to `last`."""
+        entry = self.n.item(seq)
+        end = entry + len(rows)
+        in_order = positions[0] > last and (positions[1:] > positions[:-1]).all()
+        if not in_order or end > self._n_max:
+            self._stale.add(seq)
+            return
+        self._rows[seq, entry:end] = rows
+        if self._window is not None:
+            self._positions[seq, entry:end] = positions
+        self.n[seq] = end
+
+    def make_stale(self, seqs: Iterable[int]) -> None:
+        """Have the lists of some sequences made anew before they are next used."""
+        self._stale.update(seqs)
+
+    def refresh(self, seqs: Iterable[int]) -> None:
+        """Make those lists of some sequences anew that are stale."""
+        for seq in self._stale.intersection(seqs):
+            rows, positions = self._held(seq)
+            n = self.n[seq] = len(rows)
+            assert n <= self._n_max
+            self._rows[seq, :n] = rows
+            if self._window is not None:
+                self._positions[seq, :n] = positions
+                self._first[seq] = 0
+            self._stale.discard(seq)
+
+    # --- what tokens see ---
+
+    def rows_of(self, seq: int) -> NDArray[np.int32]:
+        """A sequence's list."""
+        self.refresh((seq,))
+        return self._rows[seq, : self.n[seq]]
+
+    def positions_of(self, seq: int) -> Positions:
+        """The positions in a sequence's list, of which cells used again hold others by now."""
+        self.refresh((seq,))
+        if self._window is None:
+            return self._held(seq)[1]
+        return self._positions[seq, : self.n[seq]]
+
+    def seen(self, ubatch: UBatch, positions: Positions, out: NDArray[np.int32]) -> None:
+        """Write what each token of a ubatch sees: [tokens, 3], its list, the first entry, how many.
+
+        The tokens are in the lists, in each behind all lower positions.
+        """
+        if self._stale:
+            self.refresh(ubatch.all_seqs)
+        if ubatch.is_shared:
+            ends = self._ends_among(ubatch, positions)
+        else:
+            ends = self.n[ubatch.seqs] - ubatch.n_behind
+        out[:, 0] = ubatch.seqs
+        out[:, 1] = first = self._firsts(ubatch, positions)
+        out[:, 2] = ends - first
+
+    def _ends_among(self, ubatch: UBatch, positions: Positions) -> Index:
+        """How many entries each token's sequence has up to the token's position.
+
+        Where sequences share tokens, a list may get them in several runs.
+        """
+        ends = np.empty(len(positions), np.int64)
+        for run, at in ubatch.by_run():
+            held = self.positions_of(run.seqs[0])
+            ends[at] = np.searchsorted(held, positions[at], side="right")
+        return ends
+
+    def _firsts(self, ubatch: UBatch, positions: Positions) -> Index | int:
+        """The first entry that each token sees."""
+        if self._window is None:
+            return 0
+        if len(ubatch.run_seqs) == len(positions):
+            return self._advance(ubatch.run_seqs, positions - self._window)
+        first = np.empty(len(positions), np.int64)
+        for run, at in ubatch.by_run():
+            held = self.positions_of(run.seqs[0])
+            first[at] = np.searchsorted(held, positions[at] - self._window, side="right")
+        return first
+
+    def _advance(self, seqs: Index, hidden: Positions) -> Index:
+        """The first entry of each list above a position, from those found before it on."""
+        first = self._first[seqs]
+        while (behind := self._positions[seqs, first] <= hidden).any():
+            first += behind
+        self._first[seqs] = first
+        return first
