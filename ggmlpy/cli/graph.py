@@ -50,6 +50,19 @@ SUFFIXES = {".txt": Format.text} | {f".{format}": format for format in Format}
 @option("n_tokens", "-n --n-tokens N", "Tokens of the ubatch.", type=Whole(1), default=1)
 @option("n_past", "--n-past N", "Tokens in the KV cache before them.", type=Whole(0), default=0)
 @option(
+    "n_seqs",
+    "-np --parallel N",
+    "Sequences with as many tokens each, which are streams in attention.",
+    type=Whole(1),
+    default=1,
+)
+@option(
+    "mixture",
+    "--mixture",
+    "The graph for any mixture of up to -n tokens of up to -np sequences: what a context runs.",
+    is_flag=True,
+)
+@option(
     "format",
     "--format NAME",
     "text; json; html, an interactive page; dot; svg or png, drawn by graphviz.",
@@ -72,6 +85,8 @@ def graph(
     model: Path | None,
     n_tokens: int,
     n_past: int,
+    n_seqs: int,
+    mixture: bool,
     format: Format | None,
     output: Path | None,
     layers: str | None,
@@ -89,6 +104,8 @@ def graph(
     Examples:
       ggmlpy graph -m model.gguf
       ggmlpy graph -m model.gguf -n 512 -o prompt.html
+      ggmlpy graph -m model.gguf -np 32
+      ggmlpy graph -m model.gguf -n 512 -np 32 --mixture
       ggmlpy graph -m model.gguf --n-past 100 --layers 0:1 -o layer0.svg
       ggmlpy graph -m model.gguf --placement -ngl 8 -ot 'ffn_.*_exps=cpu'
       diff <(ggmlpy graph) <(ggmlpy graph -fa off)
@@ -96,10 +113,10 @@ def graph(
     chosen = _checked_format(format, output)
     path = model or packaged_model()
     requested = where if placement or where != PlacementOptions() else None
-    dump = _built(path, n_tokens, n_past, flash_attn != "off", type_k, type_v, requested)
+    options = _GraphOptions(n_tokens, n_past, n_seqs, mixture, flash_attn != "off", type_k, type_v)
+    dump = _built(path, options, requested)
     dump = replace(dump, graph=_cut(dump.graph, layers))
-    tokens = "token" if n_tokens == 1 else "tokens"
-    title = f"{printable(path.name)}: {n_tokens} {tokens} after {n_past}"
+    title = f"{printable(path.name)}: {options}"
     if chosen in DRAWN:
         common.write_bytes(output, _drawn(dump, chosen))
     elif output is None:
@@ -117,16 +134,27 @@ class _Dump:
     splits: str = ""  # a line each
 
 
-def _built(
-    path: Path,
-    n_tokens: int,
-    n_past: int,
-    flash_attn: bool,
-    type_k: str,
-    type_v: str,
-    where: PlacementOptions | None,
-) -> _Dump:
-    """The graph of `n_tokens` after `n_past`, which outputs the last one's logits."""
+@dataclass(frozen=True, slots=True)
+class _GraphOptions:
+    """Which graph of a model."""
+
+    n_tokens: int
+    n_past: int
+    n_seqs: int
+    mixture: bool
+    flash_attn: bool
+    type_k: str
+    type_v: str
+
+    def __str__(self) -> str:
+        if self.mixture:
+            return f"up to {self.n_tokens} tokens of up to {self.n_seqs} sequences"
+        tokens = "token" if self.n_tokens == 1 else "tokens"
+        each = f" of each of {self.n_seqs} sequences" if self.n_seqs > 1 else ""
+        return f"{self.n_tokens} {tokens} after {self.n_past}{each}"
+
+
+def _built(path: Path, options: _GraphOptions, where: PlacementOptions | None) -> _Dump:
     from ggmlpy.gguf import GGUFFile
     from ggmlpy.models import load_model
     from ggmlpy.runtime.preview import build_graph
@@ -137,11 +165,13 @@ def _built(
     placed = None if where is None else common.placement_of(model, where)
     graph = build_graph(
         model,
-        n_tokens,
-        n_past,
-        flash_attn=flash_attn,
-        type_k=cache_type("type_k", type_k),
-        type_v=cache_type("type_v", type_v),
+        options.n_tokens,
+        options.n_past,
+        n_seqs=options.n_seqs,
+        mixture=options.mixture,
+        flash_attn=options.flash_attn,
+        type_k=cache_type("type_k", options.type_k),
+        type_v=cache_type("type_v", options.type_v),
         placement=None if placed is None else placed[0],
     )
     if placed is None:

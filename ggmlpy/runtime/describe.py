@@ -23,6 +23,7 @@ def summary(
         *_memory_rows(context.memory),
         ("placement", str(context.placement)),
         ("compute", _compute(context)),
+        ("graphs", _graphs(context)),
         (
             "n_batch",
             f"{n_batch} tokens, of which n_ubatch = {context.sizes.n_ubatch} run at a time",
@@ -95,6 +96,17 @@ def _compute(context: Context) -> str:
     """The memory of graphs: as much as the largest ubatch takes."""
     taken = ", ".join(f"{name} {megabytes(n)}" for name, n in context.compute_bytes.items())
     return f"{taken}, for a full ubatch, all of it output"
+
+
+def _graphs(context: Context) -> str:
+    """The shapes of graphs, and what planning them has cost so far."""
+    plans, shapes = context.plans, context.shapes.all()
+    planned = f"{plans.n_built} planned in {plans.build_s:.2f} s"
+    if not shapes:
+        return f"one for each combination of lengths, {planned}"
+    return (
+        f"{_count(len(shapes), 'shape')} for any batch ({'; '.join(map(str, shapes))}), {planned}"
+    )
 
 
 def _pass_rows(context: Context) -> list[Row]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ggmlpy.errors import Unsupported
 from ggmlpy.graph.buffer import Place, UnallocatedBuffer
 from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.types import F16, TensorType
@@ -11,7 +12,7 @@ from ggmlpy.memory.sizes import decide_sizes
 from ggmlpy.models import Model
 from ggmlpy.runtime.gathered import Group
 from ggmlpy.runtime.inputs import declare
-from ggmlpy.runtime.shape import Shape
+from ggmlpy.runtime.shape import Shape, Shapes
 from ggmlpy.sched.placement import Placement
 
 
@@ -21,6 +22,7 @@ def build_graph(
     n_past: int = 0,
     *,
     n_seqs: int = 1,
+    mixture: bool = False,
     type_k: TensorType = F16,
     type_v: TensorType = F16,
     flash_attn: bool = True,
@@ -29,25 +31,37 @@ def build_graph(
     """A model's graph for `n_tokens` after `n_past` of each of `n_seqs` sequences, which outputs
     the logits of each one's last token.
 
-    The sequences are streams, dimension 3 of attention. To look at, not to run: its inputs are
-    empty. With a `placement` its K, V and recurrent state lie where those of a context would, and
+    The sequences are streams, dimension 3 of attention. With `mixture` it is the graph for up to
+    `n_tokens` tokens of up to `n_seqs` sequences, in any numbers: the symbols T, O and R are the
+    tokens, outputs and sequences of a run. To look at, not to run: its inputs are empty. With a
+    `placement` its K, V and recurrent state lie where those of a context would, and
     so do its weights, without their bytes.
     """
     n_all = n_past + n_tokens
     buffer_types = {} if placement is None else placement.buffer_types
-    sizes = decide_sizes(n_all * n_seqs, n_seqs, False, n_tokens * n_seqs)
+    sizes = decide_sizes(n_all * n_seqs, n_seqs, False, n_tokens * (1 if mixture else n_seqs))
     memory = SequenceMemory(model.memory, sizes, type_k, type_v, buffer_types)
-    groups: tuple[Group, ...] = ()
-    if not flash_attn:
-        n_kv = (min(padded(n_all), cache.cells.kv_size) for cache in memory.caches)
-        groups = (Group(n_seqs, n_tokens, tuple(n_kv)),)
-    n_stream = n_seqs if flash_attn else 1
-    shape = Shape(n_tokens * n_seqs, n_seqs, n_seqs, n_stream, is_exact=True, groups=groups)
+    shape = _streams(memory, n_tokens, n_all, flash_attn)
+    if mixture:
+        if not flash_attn:
+            raise Unsupported("build_graph: a graph for any mixture needs flash attention")
+        shape = Shapes(memory, flash_attn=True, takes_counts=True).mixture(all_outputs=False)
     inputs, _ = declare(shape, memory)
     logits = model.build(inputs)
     if placement is not None:
         _place_weights(model, placement)
     return Graph(*inputs.writes, logits)
+
+
+def _streams(memory: SequenceMemory, n_tokens: int, n_all: int, flash_attn: bool) -> Shape:
+    """`n_tokens` of each sequence, which has `n_all` then."""
+    n_seqs = memory.sizes.n_seq_max
+    groups: tuple[Group, ...] = ()
+    if not flash_attn:
+        n_kv = (min(padded(n_all), cache.cells.kv_size) for cache in memory.caches)
+        groups = (Group(n_seqs, n_tokens, tuple(n_kv)),)
+    n_stream = n_seqs if flash_attn else 1
+    return Shape(n_tokens * n_seqs, n_seqs, n_seqs, n_stream, is_exact=True, groups=groups)
 
 
 def _place_weights(model: Model, placement: Placement) -> None:

@@ -52,8 +52,8 @@ class Shape:
 
     def __str__(self) -> str:
         outputs = f", {self.n_outputs} output" if self.n_outputs < self.n_tokens else ""
-        streams = ", each a stream" if self.n_stream == 0 and self.n_tokens > 1 else ""
-        return f"{self.n_tokens} tokens{streams}{outputs}"
+        streams = " of as many sequences" if self.n_stream == 0 and self.n_tokens > 1 else ""
+        return f"{self.n_tokens} token{'s' * (self.n_tokens > 1)}{streams}{outputs}"
 
 
 class Shapes:
@@ -97,7 +97,9 @@ class Shapes:
         return Shape(self._n_most, self._n_most if all_outputs else self._n_seqs, self._n_seqs)
 
     def all(self) -> list[Shape]:
-        """Every shape that flash attention needs."""
+        """Every shape that a batch may need; none if each combination of lengths is one."""
+        if not (self._flash_attn and self._takes_counts):
+            return []
         mixtures = (self.mixture(all_outputs=all_outputs) for all_outputs in (False, True))
         return list(dict.fromkeys((self.one_token, self.decode, *mixtures)))
 

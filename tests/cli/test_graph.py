@@ -49,6 +49,24 @@ def test_text_dot_and_json_are_the_graphs_own(run: Run, tiny: Path) -> None:
     assert json.loads(dump(run, "-m", tiny, "--format", "json").out) == json.loads(graph.to_json())
 
 
+def test_streams_of_equal_length_are_dimension_3(run: Run, tiny: Path) -> None:
+    out = dump(run, "-m", tiny, "-n", 2, "-np", 3).out
+    assert re.search(r"q-0 +f32 \[16, 2, 4, 3\]", out), out
+    assert re.search(r"k-0 +f16 \[16, 256, 2, 3\]", out), out
+    assert re.search(r"result_output +f32 \[\d+, 3\]", out), out
+
+
+def test_a_mixture_is_shown_with_symbols(run: Run, tiny: Path) -> None:
+    out = dump(run, "-m", tiny, "-n", 64, "-np", 4, "--mixture").out
+    assert "T <= 64" in out
+    assert "O <= 4" in out
+    assert re.search(r"q-0 +f32 \[16, T, 4\]", out), out
+    assert re.search(r"result_output +f32 \[\d+, O\]", out), out
+    refused = run("graph", "-m", tiny, "--mixture", "-fa", "off")
+    assert refused.code == 1
+    assert "needs flash attention" in refused.err
+
+
 def test_the_ubatch_decides_the_graph(run: Run, tiny: Path) -> None:
     graph = expected(tiny, 7, 300, flash_attn=False)
     args = ("-n", 7, "--n-past", 300, "-fa", "off")
