@@ -80,7 +80,7 @@ class RecurrentView:
     states: Mapping[int, Tensor]
     rows: Tensor  # [R] i32: the row of each sequence's state
     rows_out: Tensor  # [R] i32: the row that its new state is written to
-    taps: Tensor  # [K*T] i32: the columns of each token, its own last
+    taps: Tensor  # [K, T] i32: the columns of each token, its own last
     taps_out: Tensor  # [(K-1)*R] i32: the last columns of each sequence
 
     def load(self, layer: int) -> Tensor:

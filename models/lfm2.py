@@ -63,15 +63,12 @@ class ShortConvolution:
         recurrent = inputs.recurrent
         assert recurrent is not None
         K, E, _, _ = self.conv.ne
-        T, R = bx.ne[1], recurrent.rows.ne[0]
+        R = recurrent.rows.ne[0]
         states = recurrent.load(self.layer).named("state_before")  # [(K-1)*E, R]
         states = ops.reshape_3d(states, K - 1, E, R).named("states")  # [K-1, E, R]
         old = ops.cont_2d(ops.transpose(states), E, (K - 1) * R).named("old")  # [E, (K-1)*R]
         columns = ops.concat(old, bx, 1).named("columns")  # [E, (K-1)*R + T]
-        taps = ops.get_rows(columns, recurrent.taps).named("taps")  # [E, K*T]
-        taps = ops.reshape_3d(taps, E, K, T).named("taps_by_token")  # [E, K, T]
-        x = ops.cont(ops.transpose(taps)).named("x_taps")  # [K, E, T]
-        out = ops.reshape_2d(ops.ssm_conv(x, self.conv).named("conv"), E, T)  # [E, T]
+        out = ops.ssm_conv(columns, self.conv, taps=recurrent.taps).named("conv")  # [E, T]
         last = ops.get_rows(columns, recurrent.taps_out).named("last")  # [E, (K-1)*R]
         last = ops.reshape_3d(last, E, K - 1, R).named("last_by_sequence")  # [E, K-1, R]
         after = ops.cont_2d(ops.transpose(last), (K - 1) * E, R)  # [(K-1)*E, R]

@@ -10,7 +10,8 @@ from ggmlpy.common.arguments import checked
 from ggmlpy.graph.op import Array, Op, op
 from ggmlpy.graph.spec import Spec, require
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.graph.types import F32
+from ggmlpy.graph.types import F32, I32
+from ggmlpy.ops.rows import check_ids
 
 
 @op("ssm_conv")
@@ -21,18 +22,32 @@ class SsmConv(Op):
         y[c, t, s] = sum_k x[t + k, c, s] * kernel[k, c]
         x [K - 1 + T, C, S], kernel [K, C], both f32  ->  y [C, T, S] f32
 
-    x holds the K - 1 steps before the first, then the T steps. Raises ShapeError for other shapes
-    and types, and unless rows are contiguous. Source: Gu & Dao, "Mamba", 2023.
+    x holds the K - 1 steps before the first, then the T steps. With taps, x is a table of columns,
+    and taps lists those that each step takes, of any sequences:
+
+        y[c, t] = sum_k x[c, taps[k, t]] * kernel[k, c]
+        x [C, N] f32, kernel [K, C] f32, taps [K, T] i32  ->  y [C, T] f32
+
+    Both sum in the order of k. Raises ShapeError for other shapes and types, and unless rows are
+    contiguous; IndexOutOfRange when run with a tap outside 0 to N - 1. Source: Gu & Dao, "Mamba",
+    2023.
     """
 
-    def infer(self, x: Spec, kernel: Spec) -> Spec:
+    has_taps: bool = False
+
+    def source_names(self, n_srcs: int) -> tuple[str, ...]:
+        return ("x", "kernel", "taps")[:n_srcs]
+
+    def infer(self, x: Spec, kernel: Spec, *given: Spec) -> Spec:
         require(x.type is F32 and kernel.type is F32, "x and kernel must be f32")
         require(
             x.rows_contiguous and kernel.rows_contiguous, "x and kernel must have contiguous rows"
         )
         n_taps, n_channels = kernel.ne[:2]
-        require(x.ne[3] == 1, "x must have at most 3 dimensions")
         require(kernel.ne[2:] == (1, 1), "kernel must have at most 2 dimensions")
+        if self.has_taps:
+            return self._infer_listed(x, kernel, *given)
+        require(x.ne[3] == 1, "x must have at most 3 dimensions")
         require(
             x.ne[1] == n_channels,
             f"dimension 1 of x and kernel, {x.ne[1]} and {n_channels}, must be equal",
@@ -41,12 +56,35 @@ class SsmConv(Op):
         require(n_steps >= 1, f"x has {x.ne[0]} steps: it must have at least {n_taps}, the taps")
         return Spec((n_channels, n_steps, x.ne[2]), F32)
 
-    def reference(self, x: Array, kernel: Array) -> Array:
+    def _infer_listed(self, x: Spec, kernel: Spec, taps: Spec) -> Spec:
+        n_taps, n_channels = kernel.ne[:2]
+        require(x.ne[2:] == (1, 1), "x must have at most 2 dimensions")
+        require(
+            x.ne[0] == n_channels,
+            f"dimension 0 of x, {x.ne[0]}, must be dimension 1 of kernel, {n_channels}",
+        )
+        require(taps.type is I32 and taps.rows_contiguous, "taps must be i32 with contiguous rows")
+        require(taps.ne[2:] == (1, 1), "taps must have at most 2 dimensions")
+        require(
+            taps.ne[0] == n_taps,
+            f"dimension 0 of taps and kernel, {taps.ne[0]} and {n_taps}, must be equal",
+        )
+        return Spec((n_channels, taps.ne[1]), F32)
+
+    def reference(self, x: Array, kernel: Array, *given: Array) -> Array:
+        if self.has_taps:
+            return self._listed_reference(x[0, 0], kernel[0, 0], given[0])
         n_taps = kernel.shape[3]
         windows = np.lib.stride_tricks.sliding_window_view(x[0].astype(np.float64), n_taps, axis=2)
         taps = kernel[0, 0].astype(np.float64)
         y: Array = np.einsum("sctk,ck->stc", windows, taps)
         return y[None]
+
+    def _listed_reference(self, x: Array, kernel: Array, taps: Array) -> Array:
+        check_ids(self.name, taps, len(x), "columns", "taps")
+        columns = x.astype(np.float64)[taps[0, 0]]  # [T, K, C]
+        y: Array = np.einsum("tkc,ck->tc", columns, kernel.astype(np.float64))
+        return y[None, None]
 
 
 @op("gated_linear_attn")
@@ -98,9 +136,9 @@ class GatedLinearAttn(Op):
 
 
 @checked
-def ssm_conv(sx: Tensor, c: Tensor) -> Tensor:
-    """`ggml_ssm_conv`: sx the steps, c the kernel; see SsmConv."""
-    return SsmConv().node(sx, c)
+def ssm_conv(sx: Tensor, c: Tensor, *, taps: Tensor | None = None) -> Tensor:
+    """`ggml_ssm_conv`: sx the steps, c the kernel; see SsmConv, also for `taps`."""
+    return SsmConv().node(sx, c) if taps is None else SsmConv(has_taps=True).node(sx, c, taps)
 
 
 @checked

@@ -16,14 +16,14 @@ from ggmlpy.graph.tensor import Tensor
 from ggmlpy.graph.types import F16, F32, I32, I64
 
 
-def check_ids(op_name: str, ids: Array, limit: int, what: str) -> None:
+def check_ids(op_name: str, ids: Array, limit: int, what: str, source: str = "ids") -> None:
     """Raise IndexOutOfRange for the first index outside 0 to limit - 1, of so many `what`."""
     outside = (ids < 0) | (ids >= limit)
     if outside.any():
         first = [int(i) for i in np.argwhere(outside)[0][::-1]]
         value = int(ids[outside][0])
         raise IndexOutOfRange(
-            f"{op_name}: ids{first} is {value}: it must be from 0 to {limit - 1}, "
+            f"{op_name}: {source}{first} is {value}: it must be from 0 to {limit - 1}, "
             f"there are {limit} {what}"
         )
 

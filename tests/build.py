@@ -115,6 +115,14 @@ def _set_rows(case: Case, inputs: Inputs) -> Tensor:
     return ops.set_rows(inputs[0], inputs[1], ids)
 
 
+def _ssm_conv(case: Case, inputs: Inputs) -> Tensor:
+    """ne: x, kernel; with taps: columns, kernel, taps."""
+    if len(case.ne) == 2:
+        return ops.ssm_conv(inputs[0], inputs[1])
+    taps = inputs.ids(case.ne[2], case.ne[0][1])
+    return ops.ssm_conv(inputs[0], inputs[1], taps=taps)
+
+
 def _mul_mat_id(case: Case, inputs: Inputs) -> Tensor:
     """ne: weights, x, ids."""
     ids = inputs.ids(case.ne[2], case.ne[0][2], unique=True)
@@ -261,6 +269,7 @@ def _pool_2d(case: Case, inputs: Inputs) -> Tensor:
 
 
 _BUILDERS: dict[str, Callable[[Case, Inputs], Tensor]] = {
+    "ssm_conv": _ssm_conv,
     "arange": _arange,
     "pool_2d": _pool_2d,
     "get_rows": _get_rows,

@@ -356,6 +356,10 @@ RECURRENT = [
     *(Case("ssm_conv", ne=[(k - 1 + n, 37, s), (k, 37)]) for k in (3, 4) for n in (1, 8, 33)
       for s in (1, 3)),
     Case("ssm_conv", ne=[(36, 37, 3), (4, 37)], layouts=("view", "view")),
+    *(Case("ssm_conv", ne=[(c, 9), (k, c), (k, n)], types=("f32", "f32", "i32"))
+      for k in (1, 3, 4) for n in (1, 8, 33) for c in (5, 37, 64, 150)),
+    Case("ssm_conv", ne=[(37, 9), (4, 37), (4, 7)], types=("f32", "f32", "i32"),
+         layouts=("view", "view")),
     Case("gated_linear_attn", ne=[(16, 3, 8)] * 4 + [(768, 2)], scale=0.5),
     Case("gated_linear_attn", ne=[(64, 2, 7)] * 4 + [(8192, 1)], scale=0.125),
     *(Case("pool_2d", ne=[(12, 11, 3, 2)], pool=o, k0=3, k1=2, s0=2, s1=3, p0=1, p1=p)

@@ -238,10 +238,7 @@ def convolution(leaf: Leaves, n: Numbers) -> list[Tensor]:
     before = ops.get_rows(states, rows)  # [2*E, S]
     before = ops.reshape_2d(before, E, (K - 1) * n.S)  # [E, 2*S]
     columns = ops.concat(before, bx, 1)  # [E, 2*S + T]
-    picked = ops.get_rows(columns, leaf.ids("picked", 2, K * n.T))  # [E, 3*T]
-    picked = ops.reshape_3d(picked, E, K, n.T)
-    steps = ops.cont(ops.permute(picked, 1, 0, 2, 3))  # [K, E, T]
-    out = ops.reshape_2d(ops.ssm_conv(steps, kernel), E, n.T)  # [E, T]
+    out = ops.ssm_conv(columns, kernel, taps=leaf.ids("taps", 2, K, n.T))  # [E, T]
     after = ops.get_rows(columns, leaf.ids("last", 2, (K - 1) * n.S))  # [E, 2*S]
     stored = ops.set_rows(states, ops.reshape_2d(after, (K - 1) * E, n.S), rows)
     one = ops.cont(ops.transpose(bx))  # [T, E]

@@ -241,6 +241,6 @@ def _recurrent_view(
         memory.recurrent.states,
         leaves.add("i32", (R,), "inp_s_copy"),
         leaves.add("i32", (R,), "inp_s_copy_out"),
-        leaves.add("i32", (T * K,), "inp_taps"),
+        leaves.add("i32", (K, T), "inp_taps"),
         leaves.add("i32", (R * (K - 1),), "inp_taps_out"),
     )

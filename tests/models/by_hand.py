@@ -168,9 +168,7 @@ class ByHand:
             taps_out += columns[-n_old:]
             end += len(part)
         rows = _input("i32", sequences)
-        return RecurrentView(
-            self._states, rows, rows, _input("i32", np.ravel(taps)), _input("i32", taps_out)
-        )
+        return RecurrentView(self._states, rows, rows, _input("i32", taps), _input("i32", taps_out))
 
 
 def _input(type: str, values: object) -> Tensor:

@@ -327,6 +327,23 @@ BROKEN: list[tuple[Callable[[], Tensor], str]] = [
         "x has 3 steps: it must have at least 4, the taps",
     ),
     (
+        lambda: ops.ssm_conv(f32(2, 5), f32(4, 3), taps=i32(4, 2)),
+        "dimension 0 of x, 2, must be dimension 1 of kernel, 3",
+    ),
+    (
+        lambda: ops.ssm_conv(f32(3, 5), f32(4, 3), taps=i32(3, 2)),
+        "dimension 0 of taps and kernel, 3 and 4, must be equal",
+    ),
+    (lambda: ops.ssm_conv(f32(3, 5), f32(4, 3), taps=f32(4, 2)), "taps must be i32"),
+    (
+        lambda: ops.ssm_conv(f32(3, 5, 2), f32(4, 3), taps=i32(4, 2)),
+        "x must have at most 2 dimensions",
+    ),
+    (
+        lambda: ops.ssm_conv(f32(3, 5), f32(4, 3), taps=i32(4, 2, 2)),
+        "taps must have at most 2 dimensions",
+    ),
+    (
         lambda: linear(f32(4, 2, 6), f16(4, 2, 6), f32(32, 2)),
         "all sources must be f32 and contiguous",
     ),

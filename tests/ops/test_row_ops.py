@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ggmlpy import ops
+from ggmlpy.errors import IndexOutOfRange
 from tests.ops.values import close, leaf, run, uniform
 
 
@@ -84,6 +85,23 @@ def test_nan_comes_last() -> None:
     assert run(ops.argsort(x, 0)).ravel().tolist() == [3, 0, 2, 4, 1]
     assert run(ops.argsort(x, 1)).ravel().tolist() == [4, 2, 0, 3, 1]
     assert run(ops.top_k(x, 2)).ravel().tolist() == [4, 2]
+
+
+def test_listed_columns_are_convolved_as_windows_are() -> None:
+    """Any columns in any order, of which some are the steps of a window."""
+    x, kernel = uniform(6, 9, 3, 1), uniform(7, 4, 3)
+    want = run(ops.ssm_conv(leaf(x), leaf(kernel)))  # [1, 1, 6, 3]
+    columns = x[0, 0].T[::-1].copy()  # the last step first
+    taps = np.array([[8 - t - k for k in range(4)] for t in (5, 0, 2)], np.int32)
+    got = run(ops.ssm_conv(leaf(columns), leaf(kernel), taps=leaf(taps)))
+    np.testing.assert_array_equal(got[0, 0], want[0, 0, [5, 0, 2]])
+
+
+def test_a_tap_is_a_column() -> None:
+    taps = np.array([[0, 1], [1, 5]], np.int32)
+    node = ops.ssm_conv(leaf(uniform(1, 3, 5)), leaf(uniform(2, 2, 3)), taps=leaf(taps))
+    with pytest.raises(IndexOutOfRange, match=r"taps\[1, 1, 0, 0\] is 5: it must be from 0 to 4"):
+        run(node)
 
 
 def test_the_short_convolution() -> None:

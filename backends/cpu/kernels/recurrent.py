@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ggmlpy.backends.cpu.kernel import TENSOR, Int, Record, inline, kernel
+from ggmlpy.backends.cpu.kernel import TENSOR, Int, Record, inline, kernel, report
 from ggmlpy.backends.cpu.kernels.copy import copy_bytes
 from ggmlpy.backends.cpu.kernels.segments import n_segments
 from ggmlpy.backends.cpu.kernels.types import rows_ok
@@ -15,13 +15,16 @@ from ggmlpy.backends.cpu.simd.arith import fma, quotient, splat_f32x16, zero_f32
 from ggmlpy.backends.cpu.simd.gather import gather_f32x16
 from ggmlpy.backends.cpu.simd.memory import (
     load_f32,
+    load_f32x16,
     load_f32x16_part,
+    load_i32,
     store_f32,
     store_f32x16,
     store_f32x16_part,
 )
 
-CONV_ARGS = np.dtype([("y", TENSOR), ("x", TENSOR), ("kernel", TENSOR)], align=True)
+CONV_ARGS = np.dtype([(name, TENSOR) for name in ("y", "x", "kernel")], align=True)
+LISTED_ARGS = np.dtype([(name, TENSOR) for name in ("y", "x", "kernel", "taps")], align=True)
 GLA_ARGS = np.dtype(
     [*((name, TENSOR) for name in ("y", "k", "v", "q", "g", "state")), ("scale", "f4")],
     align=True,
@@ -60,6 +63,49 @@ def ssm_conv_f32(p: Record, ith: Int, nth: Int) -> None:
                 for i in range(n_taps):
                     step = load_f32(x + 4 * i + c * p.x.nb1)
                     total_1 = fma(step, load_f32(p.kernel.ptr + 4 * i + c * p.kernel.nb1), total_1)
+                store_f32(y + 4 * c, total_1)
+
+
+@inline
+def first_bad_tap(p: Record, taps: Int) -> Int:
+    """The number of the first tap of a token that is no column; n_taps where all are."""
+    for i in range(p.kernel.ne0):
+        column = load_i32(taps + 4 * i)
+        if column < 0 or column >= p.x.ne1:
+            return i
+    return p.kernel.ne0
+
+
+@kernel("ssm_conv", ("f32", "f32", "i32"), args=LISTED_ARGS, requires=_rows)
+def ssm_conv_listed(p: Record, ith: Int, nth: Int) -> None:
+    """y[c, t] = sum_k x[c, taps[k, t]] * kernel[k, c], k in order; 16 channels at a time."""
+    n_taps = p.kernel.ne0
+    n_blocks = n_segments(p.y.ne0, _CHANNELS)
+    tasks = n_blocks * p.y.ne1
+    for task in range(share(tasks, ith, nth), share(tasks, ith + 1, nth)):
+        t = quotient(task, n_blocks)
+        start = (task - t * n_blocks) * _CHANNELS
+        taps, y = p.taps.ptr + t * p.taps.nb1, p.y.ptr + t * p.y.nb1
+        bad = first_bad_tap(p, taps)
+        if bad < n_taps:
+            report(p, load_i32(taps + 4 * bad))
+        else:
+            end = min(start + _CHANNELS, p.y.ne0)
+            whole = end - ((end - start) & 15)
+            for c in range(start, whole, 16):
+                total = zero_f32x16()
+                weights = p.kernel.ptr + c * p.kernel.nb1
+                for i in range(n_taps):
+                    x = p.x.ptr + load_i32(taps + 4 * i) * p.x.nb1
+                    weight = gather_f32x16(weights + 4 * i, p.kernel.nb1)
+                    total = fma(load_f32x16(x + 4 * c), weight, total)
+                store_f32x16(y + 4 * c, total)
+            for c in range(whole, end):
+                total_1 = np.float32(0)
+                for i in range(n_taps):
+                    x = p.x.ptr + load_i32(taps + 4 * i) * p.x.nb1
+                    weight_1 = load_f32(p.kernel.ptr + 4 * i + c * p.kernel.nb1)
+                    total_1 = fma(load_f32(x + 4 * c), weight_1, total_1)
                 store_f32(y + 4 * c, total_1)
 
 
