@@ -25,6 +25,8 @@ Node = list[Any]
 _ROWS = (1, 2, 3, 5, 7, 8, 15, 16, 17, 31, 32, 33, 48, 64, 65, 96, 128, 256, 512)
 _FEW = (1, 1, 1, 2, 3, 4, 5, 7)
 _GATED_UNITS = ("swiglu", "geglu", "reglu", "geglu_erf", "geglu_quick")
+# Ops of which some sources are keywords: how many are not, and the names of those.
+_KEYWORDS = {"flash_attn_ext": (4, ("cells", "seen")), "ssm_conv": (2, ("taps",))}
 _MOST = 20_000  # elements of a tensor
 _LARGE = ("q2_K", "q3_K", "q4_K", "q5_K", "q6_K", "iq4_xs", "tq1_0", "tq2_0", "iq1_s", "iq1_m",
           "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s")  # fmt: skip
@@ -100,7 +102,8 @@ class _Refused(GgmlpyError):
 def apply(op: str, sources: list[Tensor | None], params: dict[str, Any]) -> Tensor:
     """The node of a recipe."""
     function: Callable[..., Tensor] = getattr(ops, op)
-    return function(*sources, **params)
+    n, names = _KEYWORDS.get(op, (len(sources), ()))
+    return function(*sources[:n], **dict(zip(names, sources[n:], strict=False)), **params)
 
 
 def draw_graph(rng: random.Random) -> list[Node]:
@@ -321,16 +324,27 @@ def _attention(d: Drawing) -> None:
     type_k, type_v = d.rng.choice(types), d.rng.choice(types)
     if size_v % 32:
         type_v = "f16"
+    lists: list[str] = []
+    n_stream = n_seq
+    if d.rng.random() < 0.4:
+        n_list, n_stream = d.rng.choice((1, 2, 3)), d.rng.choice((1, 1, 2, 3))
+        cells = (n_max := d.rng.choice((1, 3, 16, 65)), n_list)
+        lists = [
+            d.leaf("i32", cells, "ids", limit=n_kv * n_stream),
+            d.leaf("i32", (3, n_query, n_seq), "seen", limit=n_list, entries=n_max),
+        ]
     q = d.leaf("f32", (size, n_query, heads, n_seq), "uniform")
-    k = d.leaf(type_k, (size, n_kv, heads_kv, n_seq), "uniform")
-    v = d.leaf(type_v, (size_v, n_kv, heads_kv, n_seq), "uniform")
+    k = d.leaf(type_k, (size, n_kv, heads_kv, n_stream), "uniform")
+    v = d.leaf(type_v, (size_v, n_kv, heads_kv, n_stream), "uniform")
     mask = None
-    if d.rng.random() < 0.8:
-        ne = n_kv, n_query, _divisor(d.rng, heads), _divisor(d.rng, n_seq)
+    if d.rng.random() < (0.3 if lists else 0.8):
+        n_shown = n_max if lists else n_kv
+        ne = n_shown, n_query, _divisor(d.rng, heads), _divisor(d.rng, n_seq)
         mask = d.leaf("f16", ne, "mask")
     bias = 8.0 if mask and d.rng.random() < 0.2 else 0.0
     softcap = d.rng.choice((0.0, 0.0, 10.0))
-    y = d.add("flash_attn_ext", [q, k, v, mask], scale=0.125, max_bias=bias, logit_softcap=softcap)
+    sources = [q, k, v, mask, *lists]
+    y = d.add("flash_attn_ext", sources, scale=0.125, max_bias=bias, logit_softcap=softcap)
     if d.rng.random() < 0.3:
         d.add("flash_attn_ext_add_sinks", [y, d.leaf("f32", (heads,))])
 
@@ -371,6 +385,11 @@ def _rare(d: Drawing) -> None:
     what = d.rng.choice(("ssm_conv", "pool_2d", "gated_linear_attn", "add1", "add_id", "arange"))
     if what == "ssm_conv":
         taps, channels = d.rng.choice((1, 2, 3, 4)), d.rng.choice(_ROWS)
+        if d.rng.random() < 0.4:
+            columns = d.leaf("f32", (channels, n := d.rng.choice((1, 2, 9))))
+            listed = d.leaf("i32", (taps, d.rng.choice(_FEW)), "ids", limit=n)
+            d.add(what, [columns, d.leaf("f32", (taps, channels)), listed])
+            return
         n_seq = d.rng.choice((1, 1, 3))
         x = d.leaf("f32", (taps - 1 + d.rng.choice((1, 2, 9)), channels, n_seq))
         d.add(what, [x, d.leaf("f32", (taps, channels))])

@@ -100,6 +100,8 @@ def leaf(name: str, params: dict[str, Any]) -> Tensor:
         raw = random_rows(rng, type, int(np.prod(ne[1:])), ne[0]).reshape(-1)
     elif params["fill"] == "ids":
         raw = _ids(rng, params, shape).astype(type.dtype).reshape(-1).view(np.uint8)
+    elif params["fill"] == "seen":
+        raw = _seen(rng, params, shape).reshape(-1).view(np.uint8)
     else:
         raw = from_float(_values(rng, params["fill"], shape), type).reshape(-1).view(np.uint8)
     made = from_bytes(bytearray(raw.tobytes()), type, ne, name=name)
@@ -116,6 +118,17 @@ def _ids(rng: np.random.Generator, params: dict[str, Any], shape: Sequence[int])
     n_lists = int(np.prod(shape[:-1]))
     lists = [rng.permutation(max(limit, shape[-1]))[: shape[-1]] for _ in range(n_lists)]
     return np.array(lists).reshape(shape)
+
+
+def _seen(
+    rng: np.random.Generator, params: dict[str, Any], shape: Sequence[int]
+) -> NDArray[np.int32]:
+    """For each query a list, the first of its entries that is seen, and how many are."""
+    n_max = max(params["entries"], 1)
+    first = rng.integers(0, n_max, shape[:-1])
+    n = rng.integers(0, n_max - first + 1)
+    lists = rng.integers(0, max(params["limit"], 1), shape[:-1])
+    return np.stack([lists, first, n], -1).astype(np.int32)
 
 
 def _values(rng: np.random.Generator, fill: str, shape: Sequence[int]) -> NDArray[np.float32]:
