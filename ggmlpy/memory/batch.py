@@ -118,6 +118,8 @@ def check_tokens(tokens: Sequence[int], n_vocab: int) -> None:
     """Raise BadBatch if there are no tokens, or one is outside a vocabulary of `n_vocab`."""
     if not len(tokens):
         raise BadBatch("no tokens to decode")
+    if set(map(type, tokens)) == {int} and min(tokens) >= 0 and max(tokens) < n_vocab:
+        return  # what nearly all are: a tenth of the time of the loop
     for i, token in enumerate(tokens):
         if not isinstance(token, Integral) or not 0 <= token < n_vocab:
             raise BadBatch(f"token {token!r} at index {i} is not in the vocabulary of {n_vocab}")
