@@ -4,9 +4,10 @@
     python benchmarks/depth.py model.gguf --sequences 8 --depths 0,4096 --type-k q8_0 --type-v q8_0
 
 Every sequence holds `depth` tokens of its own, none of them shared, and decodes one more per step.
-There are three layouts of the cache:
+The layouts of the cache are:
 
   split        a stream for each sequence
+  paged        one stream for all, in pages that belong to one sequence each (ggmlpy only)
   unified      one stream for all; the tokens of a sequence are contiguous, as after prompts
   interleaved  one stream for all; a token of each sequence, then the next of each, as after
                sequences that were decoded together (ggmlpy only: llama.cpp loads a state into
@@ -39,7 +40,8 @@ from benchmarks.report import RESULTS, about_run, count, numbers, rounded, save,
 from ggmlpy.backends.cpu.cores import default_n_threads
 from ggmlpy.bench.bandwidth import read_bandwidth
 
-LAYOUTS = ("split", "unified", "interleaved")
+LAYOUTS = ("split", "paged", "unified", "interleaved")
+OURS_ONLY = ("paged", "interleaved")
 N_WARM = 1  # steps before those that are timed: the first may have to build a graph
 
 
@@ -94,18 +96,18 @@ class Row:
 def measure(settings: Settings, engines: Sequence[EngineProcess]) -> Iterator[Row]:
     """Every layout at every depth, on engines that have loaded a model, ggmlpy the first."""
     ours = engines[0]
-    opened: bool | None = None
+    opened: str | None = None
     for layout in settings.layouts:
-        unified = layout != "split"
-        taking_part = [ours] if layout == "interleaved" else list(engines)
-        if unified is not opened:
-            for engine in engines:
+        cache = "unified" if layout == "interleaved" else layout
+        taking_part = [ours] if layout in OURS_ONLY else list(engines)
+        if cache != opened:
+            for engine in taking_part:
                 tell(f"{engine.name}, {layout}: a prompt of {max(settings.depths)} tokens")
                 engine.open(
-                    settings.n_ctx, settings.n_seqs, unified, settings.type_k, settings.type_v
+                    settings.n_ctx, settings.n_seqs, cache, settings.type_k, settings.type_v
                 )
                 engine.prepare(settings.depths)
-            opened = unified
+            opened = cache
         for depth in settings.depths:
             if layout == "interleaved" and depth == 0:
                 continue  # nothing lies anywhere: it is the unified cache
@@ -142,7 +144,7 @@ def against_split(row: Row, rows: Sequence[Row], engine: str) -> float | None:
 
 
 def show(rows: Sequence[Row], bandwidth: float, title: str) -> None:
-    """A line for each depth and layout: time, speed, floors and split/unified of both engines."""
+    """A line for each depth and layout: time, speed, floors and / split of both engines."""
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("depth", justify="right")
     table.add_column("cache")

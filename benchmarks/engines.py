@@ -100,7 +100,7 @@ class EngineProcess:
         self,
         n_ctx: int,
         n_seq_max: int = 1,
-        kv_unified: bool = False,
+        layout: str = "split",
         type_k: str = "f16",
         type_v: str = "f16",
     ) -> float:
@@ -108,7 +108,7 @@ class EngineProcess:
             "open",
             n_ctx=n_ctx,
             n_seq_max=n_seq_max,
-            kv_unified=kv_unified,
+            layout=layout,
             type_k=type_k,
             type_v=type_v,
         )

@@ -24,7 +24,8 @@ Every engine gets the same requests, in real time.
   waste          of the cells that are reserved for running sequences the share that holds no token,
                  in the mean step: slots reserved for future tokens, and internal fragmentation
                  (Kwon et al., 2023, section 3.1). A stream of the split cache is reserved
-                 as long as its sequence runs; the unified cache reserves no cell before its token
+                 as long as its sequence runs, and so are the pages of the paged cache; the unified
+                 cache reserves no cell before its token
   filled         of all cells the share that holds tokens of running sequences, in the mean step
 
 Figures are medians of --rounds rounds, in which engines and layouts alternate, each in a process of

@@ -16,6 +16,7 @@ from ggmlpy.gguf import GGUFFile
 from ggmlpy.graph.types import type_of
 from ggmlpy.llama import Llama
 from ggmlpy.memory.batch import Batch
+from ggmlpy.memory.pages import page_size
 from ggmlpy.memory.sequences import SequenceMemory
 from ggmlpy.memory.state import LayerRows, SequenceState, put_state, take_state
 from ggmlpy.models import load_model
@@ -59,18 +60,20 @@ class Ggmlpy:
         self._backends = self._context.backends
         return spent_s
 
-    def open(self, n_ctx: int, n_seq_max: int, kv_unified: bool, type_k: str, type_v: str) -> float:
+    def open(self, n_ctx: int, n_seq_max: int, layout: str, type_k: str, type_v: str) -> float:
         self._context = None
         self._states = {}
         gc.collect()  # its cache goes before the next one comes
         started = perf_counter()
+        if layout == "paged":
+            n_ctx += n_seq_max * page_size()  # each sequence may use its last page in part
         self._context = Context(
             self._model,
             self._backends,
             n_ctx=n_ctx,
             n_ubatch=N_UBATCH,
             n_seq_max=n_seq_max,
-            kv_unified=kv_unified,
+            kv_layout=layout,
             type_k=type_of(type_k),
             type_v=type_of(type_v),
         )

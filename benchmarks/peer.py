@@ -62,17 +62,17 @@ class LlamaCpp:
         return spent_s
 
     def first_token(self, path: str, n_threads: int, n_ctx: int) -> float:
-        spent_s = self.load(path, n_threads) + self.open(n_ctx, 1, False, "f16", "f16")
+        spent_s = self.load(path, n_threads) + self.open(n_ctx, 1, "split", "f16", "f16")
         return spent_s + self.decode(1, 1, 0, 0, False)[0]
 
-    def open(self, n_ctx: int, n_seq_max: int, kv_unified: bool, type_k: str, type_v: str) -> float:
+    def open(self, n_ctx: int, n_seq_max: int, layout: str, type_k: str, type_v: str) -> float:
         self._close()
         options = self._api.llama_context_default_params()
         options.n_ctx = n_ctx
         options.n_batch = N_BATCH
         options.n_ubatch = N_UBATCH
         options.n_seq_max = n_seq_max
-        options.kv_unified = kv_unified
+        options.kv_unified = layout == "unified"
         options.n_threads = options.n_threads_batch = self._n_threads
         options.type_k = self._type(type_k)
         options.type_v = self._type(type_v)

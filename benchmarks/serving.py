@@ -22,6 +22,7 @@ from benchmarks.report import progress
 from ggmlpy import Llama
 from ggmlpy.cli.loading import loading
 from ggmlpy.engine.generation import Request
+from ggmlpy.memory.pages import PagedCells
 
 N_FIRST_STEPS = 50  # in which plans may be built: later ones are reported alone
 
@@ -47,10 +48,18 @@ class Layout:
     reserved: Reserved
 
 
+def running_pages(llm: Llama) -> int:
+    """The cells of the pages of running sequences."""
+    cells = llm.engine.context.memory.caches[0].cells
+    assert isinstance(cells, PagedCells)
+    return cells.page_size * cells.n_pages_of([s.seq for s in llm.engine.slots.running()])
+
+
 # A cell of the unified cache belongs to a sequence from when its token is written: none is wasted.
 LAYOUTS = {
-    "split": Layout({"kv_unified": False}, running_streams),
-    "unified": Layout({"kv_unified": True}, running_tokens),
+    "split": Layout({"kv_layout": "split"}, running_streams),
+    "unified": Layout({"kv_layout": "unified"}, running_tokens),
+    "paged": Layout({"kv_layout": "paged"}, running_pages),
 }
 
 

@@ -42,8 +42,11 @@ class Engine(Protocol):
         """Open a model and a context for one sequence, and run a token, in a process that has only
         imported its modules. Returns the seconds that this took."""
 
-    def open(self, n_ctx: int, n_seq_max: int, kv_unified: bool, type_k: str, type_v: str) -> float:
-        """Replace the context by one for `n_seq_max` sequences. Returns the seconds taken."""
+    def open(self, n_ctx: int, n_seq_max: int, layout: str, type_k: str, type_v: str) -> float:
+        """Replace the context by one for `n_seq_max` sequences, with this layout of the cache.
+
+        Returns the seconds taken.
+        """
 
     def prepare(self, depths: list[int]) -> None:
         """Run a prompt in this context, and keep the contents of the cache at these lengths.

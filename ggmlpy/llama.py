@@ -30,6 +30,7 @@ from ggmlpy.graph.types import TensorType
 from ggmlpy.memory.batch import check_tokens
 from ggmlpy.memory.cache_types import cache_type
 from ggmlpy.memory.fingerprint import Fingerprint
+from ggmlpy.memory.layouts import choose_layout
 from ggmlpy.memory.llama_state import LlamaState
 from ggmlpy.memory.sizes import decide_sizes
 from ggmlpy.models import load_model
@@ -64,6 +65,7 @@ class Llama(Completions):
         token_budget: int = 0,
         n_seq_max: int = 1,
         kv_unified: bool = False,
+        kv_layout: str | None = None,
         type_k: str | int | TensorType = "f16",
         type_v: str | int | TensorType = "f16",
         flash_attn: bool = True,
@@ -81,14 +83,17 @@ class Llama(Completions):
         n_ctx          tokens of all sequences together; 0: `n_seq_max` times `n_ctx_seq`, or what
                        the model was trained with, reduced to fit in half of the machine's memory
         n_ctx_seq      tokens that one sequence may have; 0: its equal part of `n_ctx`, or with
-                       `kv_unified` all of it
+                       a cache that they share all of it
         n_batch        tokens of a batch, an upper limit of `n_ubatch`
         n_ubatch       tokens that are processed at a time: more make prompts faster, and take more
                        memory
         token_budget   tokens of a step in which any sequence decodes, so that long prompts do not
                        stop the others for long; 0: 128, or twice `n_seq_max` if that is more
         n_seq_max      sequences that can run together
-        kv_unified     all sequences share one cache, instead of an equal part for each
+        kv_unified     True: the same as kv_layout="unified"
+        kv_layout      the KV cache: "split", an equal part for each sequence; "unified", one that
+                       all sequences share; "paged", one that they share in pages, of which those of
+                       a common prefix are held once; None: "split"
         type_k, type_v types of the KV cache: "f32", "f16", "bf16", "q8_0", "q4_0" …, or ggml's ids
         flash_attn     attention as one fused node; False: as separate ones
         backend        a backend or its name: "cpu", "reference", an installed one; "auto" is the
@@ -108,14 +113,15 @@ class Llama(Completions):
         check_least("n_batch", n_batch, 1)
         check_least("n_ubatch", n_ubatch, 1)
         check_least("token_budget", token_budget, 0)
+        layout = choose_layout(kv_layout, kv_unified)
         self._file = GGUFFile.open(model_path)
         self.model = load_model(self._file)
         total, most = choose_sizes(
-            n_ctx, n_ctx_seq, n_seq_max, kv_unified, self.model.hparams.n_ctx_train
+            n_ctx, n_ctx_seq, n_seq_max, layout != "split", self.model.hparams.n_ctx_train
         )
         types = cache_type("type_k", type_k), cache_type("type_v", type_v)
         backends = backends_for(backend, n_threads)
-        sizes = decide_sizes(total, n_seq_max, kv_unified, min(n_ubatch, n_batch), most)
+        sizes = decide_sizes(total, n_seq_max, layout, min(n_ubatch, n_batch), most)
         if not n_ctx and not n_ctx_seq:
             with catch_warnings():  # the context issues those of the placement
                 simplefilter("ignore", PlacementWarning)
@@ -131,7 +137,7 @@ class Llama(Completions):
                 n_ctx_seq=sizes.n_ctx_seq,
                 n_ubatch=sizes.n_ubatch,
                 n_seq_max=sizes.n_seq_max,
-                kv_unified=sizes.unified,
+                kv_layout=sizes.layout,
                 type_k=types[0],
                 type_v=types[1],
                 flash_attn=flash_attn,

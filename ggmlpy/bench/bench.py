@@ -51,7 +51,13 @@ class Setup:
 
 
 def open_context(
-    file: GGUFFile, setup: Setup, *, n_ctx: int, n_seq_max: int = 1, kv_unified: bool = False
+    file: GGUFFile,
+    setup: Setup,
+    *,
+    n_ctx: int,
+    n_seq_max: int = 1,
+    kv_unified: bool = False,
+    kv_layout: str | None = None,
 ) -> Context:
     """The file's model, loaded and warmed up. Raises what loading a model raises."""
     context = Context(
@@ -61,6 +67,7 @@ def open_context(
         n_ubatch=min(setup.n_ubatch, setup.n_batch),
         n_seq_max=n_seq_max,
         kv_unified=kv_unified,
+        kv_layout=kv_layout,
         type_k=cache_type("type_k", setup.type_k),
         type_v=cache_type("type_v", setup.type_v),
         flash_attn=setup.flash_attn,
@@ -250,20 +257,23 @@ class BatchedCase:
         prompts = 1 if self.shared and unified else self.n_seqs
         return prompts * self.n_prompt + self.n_seqs * self.n_generated
 
-    def n_ctx(self, unified: bool, n_seq_max: int) -> int:
-        """The context size that it needs with `n_seq_max` sequences."""
-        if unified:
-            return self.n_kv(unified)
-        return n_seq_max * (self.n_prompt + self.n_generated)
+    def n_ctx(self, unified: bool, n_seq_max: int, page_size: int = 1) -> int:
+        """The context size that it needs with `n_seq_max` sequences, which take whole pages."""
+        if not unified:
+            return n_seq_max * (self.n_prompt + self.n_generated)
+        n_shared = self.n_prompt // page_size * page_size if self.shared else 0
+        n_pages = -(-(self.n_prompt - n_shared + self.n_generated) // page_size)
+        return n_shared + self.n_seqs * n_pages * page_size
 
     def misfit(self, sizes: Sizes) -> str | None:
         """Why it does not fit a context, None if it does."""
         needed, there = self.n_prompt + self.n_generated, sizes.n_ctx_seq
         if self.n_seqs > sizes.n_seq_max:
             return f"{self.n_seqs} sequences, there are {sizes.n_seq_max}"
-        if sizes.unified and self.n_kv(True) > sizes.n_ctx:
-            return f"{self.n_kv(True)} tokens, n_ctx is {sizes.n_ctx}"
-        if not sizes.unified and needed > there:
+        in_all = self.n_ctx(True, sizes.n_seq_max, sizes.page_size)
+        if sizes.one_stream and in_all > sizes.n_ctx:
+            return f"{in_all} tokens, n_ctx is {sizes.n_ctx}"
+        if not sizes.one_stream and needed > there:
             return f"{needed} tokens for each sequence, which has n_ctx_seq = {there}"
         return None
 
@@ -318,7 +328,7 @@ def _run_batched(context: Context, case: BatchedCase, n_batch: int) -> BatchedRe
     steps_s = [s for group in together for s in timed_steps(context, group, case.n_generated)]
     memory.clear()
     return BatchedResult(
-        case, case.n_kv(context.sizes.unified), prompt_s, generation_s=sum(steps_s)
+        case, case.n_kv(context.sizes.one_stream), prompt_s, generation_s=sum(steps_s)
     )
 
 

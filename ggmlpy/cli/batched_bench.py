@@ -21,6 +21,7 @@ from ggmlpy.packaged import packaged_model
 
 if TYPE_CHECKING:
     from ggmlpy.bench.bench import BatchedCase, BatchedResult, Setup
+    from ggmlpy.memory.layouts import KVLayout
     from ggmlpy.memory.sizes import Sizes
     from ggmlpy.runtime.context import Context
 
@@ -70,6 +71,7 @@ COLUMNS = [
     section=options.MODEL,
 )
 @options.kv_unified
+@options.kv_layout
 @options.n_threads
 @options.bench_options
 def batched_bench(
@@ -83,6 +85,7 @@ def batched_bench(
     as_json: bool,
     n_ctx: int,
     kv_unified: bool,
+    kv_layout: str | None,
     n_threads: int | None,
     machine: BenchOptions,
 ) -> None:
@@ -96,10 +99,11 @@ def batched_bench(
 
     Examples:
       ggmlpy batched-bench -m model.gguf -npp 128,512 -ntg 32 -npl 1,8,32
-      ggmlpy batched-bench -m model.gguf -npl 1-32*2 -pps --kv-unified --json
+      ggmlpy batched-bench -m model.gguf -npl 1-32*2 -pps --kv-layout paged --json
     """
     from ggmlpy.bench.bench import BatchedCase, measure_batched, open_context
     from ggmlpy.gguf import GGUFFile
+    from ggmlpy.memory.layouts import choose_layout
 
     cases = [
         BatchedCase(pp, tg, pl, shared, separate)
@@ -108,7 +112,8 @@ def batched_bench(
         for pl in sequences
     ]
     n_seq_max = max(case.n_seqs for case in cases)
-    if not kv_unified:
+    layout = choose_layout(kv_layout, kv_unified)
+    if layout == "split":
         _check_parts(n_ctx, n_seq_max)
     setup = machine.setup(n_threads)
     path = model or packaged_model()
@@ -117,9 +122,9 @@ def batched_bench(
             context = open_context(
                 file,
                 setup,
-                n_ctx=n_ctx or max(case.n_ctx(kv_unified, n_seq_max) for case in cases),
+                n_ctx=n_ctx or max(_n_ctx(case, layout, n_seq_max) for case in cases),
                 n_seq_max=n_seq_max,
-                kv_unified=kv_unified,
+                kv_layout=layout,
             )
         form = Format.jsonl if as_json else output
         if form is Format.md:
@@ -147,6 +152,13 @@ def _check_parts(n_ctx: int, n_seq_max: int) -> None:
         raise click.BadParameter(must, param_hint="'-c'")
 
 
+def _n_ctx(case: BatchedCase, layout: KVLayout, n_seq_max: int) -> int:
+    """The context size that a case needs in a layout of the cache."""
+    from ggmlpy.memory.pages import page_size
+
+    return case.n_ctx(layout != "split", n_seq_max, page_size() if layout == "paged" else 1)
+
+
 def _that_fit(cases: list[BatchedCase], sizes: Sizes) -> list[BatchedCase]:
     """The cases that fit the context; a warning for each of the others. Raises ArgumentError."""
     fitting = []
@@ -157,8 +169,10 @@ def _that_fit(cases: list[BatchedCase], sizes: Sizes) -> list[BatchedCase]:
         else:
             complain("warning", f"{_name(case)} is skipped: it needs {misfit}")
     if not fitting:
-        needed = sorted(case.n_ctx(sizes.unified, sizes.n_seq_max) for case in cases)
-        shared = "" if sizes.unified else f" ({min(case.n_kv(True) for case in cases)} with -kvu)"
+        needed = sorted(_n_ctx(case, sizes.layout, sizes.n_seq_max) for case in cases)
+        shared = (
+            "" if sizes.one_stream else f" ({min(case.n_kv(True) for case in cases)} with -kvu)"
+        )
         raise ArgumentError(
             f"n_ctx is {sizes.n_ctx}: none of the cases fits; the smallest needs -c {needed[0]}"
             f"{shared}, all of them -c {needed[-1]}, which it is without -c"
@@ -171,7 +185,7 @@ def _about(context: Context, setup: Setup) -> str:
     from ggmlpy.bench.bench import backends_used
 
     sizes = context.sizes
-    split = "shared by" if sizes.unified else f"{sizes.n_ctx_seq} for each of"
+    split = "shared by" if sizes.one_stream else f"{sizes.n_ctx_seq} for each of"
     return (
         f"{sizes.n_ctx} tokens of context, {split} {sizes.n_seq_max} sequences;"
         f" batches of {setup.n_batch}, ubatches of {sizes.n_ubatch};"
@@ -208,7 +222,8 @@ def _as_dict(result: BatchedResult, context: Context, setup: Setup) -> dict[str,
         "type_k": setup.type_k,
         "type_v": setup.type_v,
         "flash_attn": setup.flash_attn,
-        "kv_unified": sizes.unified,
+        "kv_unified": sizes.layout == "unified",
+        "kv_layout": sizes.layout,
         "is_pp_shared": case.shared,
         "is_tg_separate": case.separate,
         "pp": case.n_prompt,

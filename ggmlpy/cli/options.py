@@ -59,6 +59,15 @@ kv_unified = flag(
     "One cache that all sequences share, instead of an equal part for each.",
     section=MODEL,
 )
+kv_layout = option(
+    "kv_layout",
+    "-kvl --kv-layout LAYOUT",
+    "split, an equal part of the cache for each sequence; unified, one that all share, as -kvu;"
+    " paged, one that they share in pages.",
+    type=click.Choice(["split", "unified", "paged"]),
+    show_default="split",
+    section=MODEL,
+)
 n_threads = option("n_threads", *_N_THREADS, section=MODEL, **_ONE_PER_CORE)
 type_k = option("type_k", *_TYPE_K, default="f16", section=MODEL)
 type_v = option("type_v", *_TYPE_V, default="f16", section=MODEL)

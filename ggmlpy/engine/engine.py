@@ -344,15 +344,12 @@ class Engine:
     def _fits(self, n_tokens: int) -> bool:
         """Whether a sequence of `n_tokens` can start without an early preemption of another one.
 
-        It always can in a stream of its own. A shared stream must have cells for the running
-        sequences, for the new one and for some growth of each, unless no other is running.
+        It always can in a stream of its own. A shared stream must have cells or pages for the
+        running sequences, for the new one and for some growth of each, unless no other is running.
         """
         running = self.slots.running()
-        if self.context.memory.n_stream > 1 or not running:
-            return True
-        sizes = self.context.sizes
-        in_use = sum(len(slot.taken_by.tokens) for slot in running)
-        return in_use + n_tokens + len(running) * _N_RESERVED <= sizes.n_ctx
+        lengths = {slot.seq: len(slot.taken_by.tokens) + _N_RESERVED for slot in running}
+        return not running or self.context.memory.has_room(lengths, n_tokens)
 
     def _free_cells(self) -> bool:
         """After CacheFull: evict the tokens of an idle slot, or else preempt a sequence.

@@ -1,11 +1,12 @@
 """What is known of the cells of a KV cache: the state of KVCells, and its queries.
 
-There are `n_stream` streams of `kv_size` cells. Unified, one stream holds the cells of all
-sequences; else each sequence has a stream of its own.
+There are `n_stream` streams of `kv_size` cells. Split, each sequence has a stream of its own; in
+the other layouts one stream holds the cells of all sequences.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +19,11 @@ from ggmlpy.memory.window import Flags, first_kept, kept_cells
 
 KV_PAD = 256  # cells in view are a multiple of this, so that few different graphs are needed
 
+_N_LISTED = 4  # sequences that a message names
+
 Index = NDArray[np.int64]  # numbers of cells in their stream, or of sequences
+
+NO_CELLS: Index = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +39,49 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Cells behind all others of some streams, one for each of a ubatch's tokens."""
+    """Cells behind all others of some streams, one for each of a ubatch's tokens.
+
+    Paged: cells in pages of the token's sequence, behind all others there.
+    """
 
     streams: Index  # each once
     ends: Index  # of these streams before
     cells: Index
+
+
+@dataclass(frozen=True, slots=True)
+class PageCopy:
+    """A page that is copied because some of its owners write: their cells, and those they get."""
+
+    seqs: tuple[int, ...]
+    source: Index
+    target: Index
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """What is done before a ubatch's tokens get cells in new pages."""
+
+    evicted: Index  # cells of pages that no later token sees, which are used again
+    copies: list[PageCopy]
+
+    def __bool__(self) -> bool:
+        return bool(self.evicted.size or self.copies)
+
+    @property
+    def cells(self) -> Index:
+        """Every cell that is changed."""
+        parts = [part for copy in self.copies for part in (copy.source, copy.target)]
+        return np.concatenate([self.evicted, *parts])
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Cells for the tokens of a ubatch."""
+
+    cells: Index
+    appended: Appended | None = None  # where tokens can be appended
+    moves: Moves | None = None
 
 
 class CellTable:
@@ -97,6 +140,12 @@ class CellTable:
         shared: Flags = members.sum(axis=0) > 1
         return shared
 
+    def is_held_besides(self, seqs: Sequence[int], cells: Index) -> Flags:
+        """Which cells of a shared stream belong to other sequences than some."""
+        others = np.setdiff1d(np.arange(self.n_seq_max), seqs)
+        held: Flags = self._members[0][np.ix_(others, cells)].any(axis=0)
+        return held
+
     def evicted(self, seq: int) -> Spans:
         """Positions of a sequence whose cells were used again."""
         return self._evicted[seq]
@@ -147,19 +196,53 @@ class CellTable:
         kept[: self._end[stream]] = self._kept(stream).any(axis=0)
         return kept
 
+    def n_free(self, seq: int) -> int:
+        """Tokens that find empty cells in a sequence's stream."""
+        return self.n_ctx - self.n_used(self.stream_of(seq))
+
     def n_free_without(self, seq: int) -> int:
         """Tokens that find cells in a sequence's stream once the sequence has none itself."""
         kept = self._kept(self.stream_of(seq))
         kept[self._member(seq)] = False
         return self.n_ctx - int(np.count_nonzero(kept.any(axis=0)))
 
+    def n_taken(self, lengths: Sequence[int]) -> int:
+        """Cells that sequences of these lengths take, if all were empty, in the fullest stream."""
+        return sum(lengths) if self.n_stream == 1 else max(lengths, default=0)
+
+    def has_room(self, lengths: Mapping[int, int], n_tokens: int) -> bool:
+        """Whether there are cells for one more sequence of `n_tokens`, when sequences have grown to
+        these `lengths` and all others are removed."""
+        return self.n_stream > 1 or sum(lengths.values()) + n_tokens <= self.n_ctx
+
+    def held_by(self, stream: int = 0) -> str:
+        """Which sequences hold how many cells of a stream, those that hold the most first."""
+        n_cells = self._members[stream, :, : self._end[stream]].sum(axis=1)
+        return listed(dict(zip(self.seqs_of(stream), n_cells.tolist(), strict=True)))
+
     # --- cells for tokens ---
 
-    def find_slot(self, n_tokens: int, stream: int = 0) -> Index:
-        """Cells for `n_tokens`: the lowest empty ones, then those that no later token sees.
+    def find(self, ubatch: UBatch) -> Found:
+        """Cells for the tokens of a ubatch. Raises CacheFull; changes nothing.
+
+        In a shared stream for all runs at once: which cells of a window are used again depends on
+        where sequences are before the ubatch, so a token of another run still sees what it must.
+        """
+        appended = self.find_append(ubatch)
+        if appended is not None:  # what most steps do
+            return Found(appended.cells, appended)
+        if self.n_stream == 1:
+            return Found(self.find_slot(len(ubatch.index)))
+        runs = zip(ubatch.run_lengths.tolist(), ubatch.run_seqs.tolist(), strict=True)
+        return Found(np.concatenate([self.find_slot(n, seq) for n, seq in runs]))
+
+    def find_slot(self, n_tokens: int, seq: int = 0) -> Index:
+        """Cells for `n_tokens` of a sequence: the lowest empty ones of its stream, then those that
+        no later token sees.
 
         Raises CacheFull; changes nothing.
         """
+        stream = self.stream_of(seq)
         end = int(self._end[stream])
         cells = np.arange(end, min(end + n_tokens, self.n_ctx))
         if self._n_used[stream] < end:
@@ -170,7 +253,8 @@ class CellTable:
         if len(cells) < n_tokens:
             raise CacheFull(
                 f"{n_tokens} more tokens do not fit: {self.n_used(stream)} of {self.n_ctx} cells"
-                f"{f' of stream {stream}' if self.n_stream > 1 else ''} are in use"
+                f"{f' of stream {stream}' if self.n_stream > 1 else ''} are in use,"
+                f" {self.held_by(stream)}"
             )
         return cells
 
@@ -235,6 +319,14 @@ class CellTable:
         positions = self._positions[stream, : self._end[stream]]
         cells = np.flatnonzero((positions != EMPTY) & ~self._kept(stream).any(axis=0))
         return cells[np.argsort(positions[cells], kind="stable")]
+
+
+def listed(held: Mapping[int, int], what: str = "") -> str:
+    """Sequences with the number that each holds, the largest first, those that hold any."""
+    holding = sorted(((n, -seq) for seq, n in held.items() if n), reverse=True)
+    first = [f"{n}{what} by sequence {-seq}" for n, seq in holding[:_N_LISTED]]
+    n_more = len(holding) - len(first)
+    return ", ".join([*first, *([f"others by {n_more} more"] if n_more else [])]) or "none held"
 
 
 def padded(n: int) -> int:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
-from ggmlpy.memory.cell_table import Appended, CellTable, Index, Snapshot
+from ggmlpy.memory.cell_table import Appended, CellTable, Index, Moves, PageCopy, Snapshot
 from ggmlpy.memory.lists import CellLists
 from ggmlpy.memory.spans import EMPTY, Positions, Spans
 from ggmlpy.memory.transaction import Transaction
@@ -74,6 +76,38 @@ class KVCells(CellTable):
             self.lists.make_stale(self.seqs_of(stream))
             self._recount(stream)
 
+    def claim(self, n_tokens: int, seq: int) -> Index:
+        """`find_slot`, for tokens that `occupy` brings next: cells that are used again may be
+        emptied by now."""
+        return self.find_slot(n_tokens, seq)
+
+    def make_room(self, moves: Moves) -> None:
+        """Empty cells and give copies of cells to sequences, before tokens get cells."""
+        if moves.evicted.size:
+            self._evict_unseen(moves.evicted)
+        for copy in moves.copies:
+            self._relocate(copy)
+
+    def _evict_unseen(self, cells: Index) -> None:
+        """`evict` cells of a shared stream that no later token sees: those may stay in lists."""
+        holders = np.flatnonzero(self._members[0][:, cells].any(axis=1))
+        self._note_evicted(0, cells)
+        self._positions[0, cells] = EMPTY
+        self._members[0][:, cells] = False
+        self._recount(0, holders.tolist())
+
+    def _relocate(self, copy: PageCopy) -> None:
+        """Let some sequences hold the copies instead of what was copied. K and V are copied by the
+        caller."""
+        self._positions[0, copy.target] = self._positions[0, copy.source]
+        for seq in copy.seqs:
+            self._members[0, seq, copy.target] = True
+            self._members[0, seq, copy.source] = False
+        left = copy.source[~self._members[0][:, copy.source].any(axis=0)]
+        self._positions[0, left] = EMPTY
+        self.lists.make_stale(copy.seqs)
+        self._recount(0, copy.seqs)
+
     # --- what cells belong to ---
 
     def restore(self, before: Snapshot) -> None:
@@ -101,7 +135,7 @@ class KVCells(CellTable):
         self._members[stream, self._member(seq), cells] = True
         self._evicted[seq] = evicted
         self.lists.make_stale((seq,))
-        self._recount(stream)
+        self._recount(stream, (seq,))
 
     def release(self, seq: int, cells: Index) -> None:
         """Take cells from a sequence; those that then belong to none become empty."""
@@ -110,7 +144,7 @@ class KVCells(CellTable):
         self.lists.make_stale((seq,))
         free: Index = cells[~self._members[stream][:, cells].any(axis=0)]
         self._positions[stream, free] = EMPTY
-        self._recount(stream)
+        self._recount(stream, (seq,))
 
     def evict(self, stream: int, cells: Index) -> None:
         """Empty some cells; the positions that they held are evicted."""
@@ -128,13 +162,13 @@ class KVCells(CellTable):
         """Let cells of its stream belong to a sequence, beside those they belong to."""
         self._members[self.stream_of(seq), self._member(seq), cells] = True
         self.lists.make_stale((seq,))
-        self._recount(self.stream_of(seq))
+        self._recount(self.stream_of(seq), (seq,))
 
     def move(self, seq: int, cells: Index, positions: Positions) -> None:
         """Let cells hold other positions. The caller rotates their K."""
         self._positions[self.stream_of(seq), cells] = positions
         self.lists.make_stale((seq,))
-        self._recount(self.stream_of(seq))
+        self._recount(self.stream_of(seq), (seq,))
 
     def clear(self, change: Transaction) -> None:
         """Empty every cell."""
@@ -167,15 +201,13 @@ class KVCells(CellTable):
                 self._evicted[seq] = self._evicted[seq].plus(Spans.of(gone))
         return n_held
 
-    def _recount(self, stream: int) -> None:
-        """Bring the counts up to date after a change."""
+    def _recount(self, stream: int, seqs: Iterable[int] | None = None) -> None:
+        """Bring the counts up to date after a change of what some sequences hold; None: all."""
         self.n_changes += 1
         used = np.flatnonzero(self._positions[stream] != EMPTY)
         end = self._end[stream] = int(used[-1]) + 1 if used.size else 0
         self._n_used[stream] = int(used.size)
-        held = np.where(self._members[stream, :, :end], self._positions[stream, :end], EMPTY)
-        last = held.max(axis=1, initial=EMPTY)
-        if self.n_stream > 1:
-            self._pos_max[stream] = last[0]
-        else:
-            self._pos_max[:] = last
+        held = self._positions[stream, :end]
+        for seq in self.seqs_of(stream) if seqs is None else seqs:
+            mine = self._members[stream, self._member(seq), :end]
+            self._pos_max[seq] = held[mine].max(initial=EMPTY)

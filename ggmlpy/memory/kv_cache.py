@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from ggmlpy.graph.types import TensorType
 from ggmlpy.memory.cells import KVCells
+from ggmlpy.memory.layouts import KVLayout
+from ggmlpy.memory.pages import PagedCells
 from ggmlpy.memory.store import BufferTypes, KVStore
 from ggmlpy.models.memory import AttentionLayers
 
@@ -26,9 +28,13 @@ class KVCache:
         type_k: TensorType,
         type_v: TensorType,
         n_seq_max: int = 1,
-        unified: bool = True,
+        layout: KVLayout = "unified",
         buffer_types: BufferTypes = {},  # noqa: B006  (never written to)
     ) -> None:
-        n_stream = 1 if unified else n_seq_max
-        self.store = KVStore(spec, n_ctx, n_stream, type_k, type_v, buffer_types)
-        self.cells = KVCells(n_ctx, n_seq_max, unified, spec.window)
+        self.cells = (
+            PagedCells(n_ctx, n_seq_max, spec.window)
+            if layout == "paged"
+            else KVCells(n_ctx, n_seq_max, layout == "unified", spec.window)
+        )
+        n_stream = self.cells.n_stream
+        self.store = KVStore(spec, self.cells.n_ctx, n_stream, type_k, type_v, buffer_types)

@@ -6,7 +6,7 @@ where it is interrupted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral
 
 import numpy as np
@@ -52,7 +52,7 @@ class SequenceMemory:
         check_free(needed)
         types, n_seq_max = buffer_types or {}, sizes.n_seq_max
         self.caches = [
-            KVCache(part, cache_size(part, sizes), type_k, type_v, n_seq_max, sizes.unified, types)
+            KVCache(part, cache_size(part, sizes), type_k, type_v, n_seq_max, sizes.layout, types)
             for part in spec
             if isinstance(part, AttentionLayers)
         ]
@@ -83,11 +83,14 @@ class SequenceMemory:
         """Cells in use, of all sequences, in the cache that holds the most."""
         return max(cache.cells.n_used_in_all() for cache in self.caches)
 
-    def n_free(self, seq: int) -> int:
-        """Tokens that a sequence can still get cells for."""
+    def has_room(self, lengths: Mapping[int, int], n_tokens: int) -> bool:
+        """Whether there are cells for one more sequence of `n_tokens`, when sequences have grown to
+        these `lengths` and all others are removed."""
         # A cache without a window, if there is one: with a window cells are used again.
         cells = min((c.cells for c in self.caches), key=lambda cells: cells.window is not None)
-        return cells.n_ctx - cells.n_used(cells.stream_of(seq))
+        if cells.window is not None:
+            return self.n_stream > 1 or sum(lengths.values()) + n_tokens <= self.sizes.n_ctx
+        return cells.has_room(lengths, n_tokens)
 
     # --- batches ---
 
@@ -309,7 +312,7 @@ def _copy_cells(
     if cells.n_stream == 1:
         cells.share(target, copied)
         return copied[:0], copied[:0]
-    to = cells.find_slot(len(copied), stream)
+    to = cells.find_slot(len(copied), target)
     if copied.size:
         change.on_failure(store.restore_rows, store.save_rows(stream, np.intersect1d(to, before)))
         cells.occupy(to, cells.positions_of(source, copied), (target,))

@@ -153,7 +153,7 @@ def _check(move: Move, seq: int, may_meet: bool) -> None:
     shared = cells.is_shared(seq, move.cells)
     n_shared = int((shared & move.changed).sum())
     n_given_up = int((~shared & move.dropped).sum())
-    n_free = cells.n_ctx - cells.n_used(cells.stream_of(seq)) + n_given_up
+    n_free = cells.n_free(seq) + n_given_up
     if n_shared > n_free:
         raise CacheFull(f"{n_shared} shared tokens must be copied, there is room for {n_free}")
 
@@ -166,7 +166,7 @@ def _own_cells(cache: KVCache, seq: int, ids: Index) -> Index:
         return ids
     old = ids[shared]
     stream = cells.stream_of(seq)
-    new = cells.find_slot(len(old), stream)
+    new = cells.find_slot(len(old), seq)
     positions = cells.positions_of(seq, old)
     cells.release(seq, old)
     cells.occupy(new, positions, (seq,))

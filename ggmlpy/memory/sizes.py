@@ -10,6 +10,8 @@ from ggmlpy.errors import AllocationError, ArgumentError
 from ggmlpy.graph.buffer import HOST, BufferType
 from ggmlpy.graph.types import TensorType
 from ggmlpy.memory.cell_table import padded
+from ggmlpy.memory.layouts import KVLayout
+from ggmlpy.memory.pages import cells_of_window, page_size
 from ggmlpy.memory.recurrent_state import state_bytes
 from ggmlpy.memory.store import BufferTypes, cache_bytes
 from ggmlpy.models.memory import AttentionLayers, Memory
@@ -22,26 +24,37 @@ class Sizes:
     n_ctx: int  # tokens of all sequences together
     n_ctx_seq: int  # tokens that one sequence may have
     n_seq_max: int
-    unified: bool
+    layout: KVLayout
     n_ubatch: int
+
+    @property
+    def one_stream(self) -> bool:
+        """Whether all sequences share the cells: any may take those that others do not use."""
+        return self.layout != "split"
+
+    @property
+    def page_size(self) -> int:
+        """Cells that a sequence takes at a time."""
+        return page_size() if self.layout == "paged" else 1
 
 
 def decide_sizes(
-    n_ctx: int, n_seq_max: int, unified: bool, n_ubatch: int, n_ctx_seq: int | None = None
+    n_ctx: int, n_seq_max: int, layout: KVLayout, n_ubatch: int, n_ctx_seq: int | None = None
 ) -> Sizes:
     """The sizes that follow from those that a user gives.
 
-    Unified, a sequence may use all of `n_ctx`, or `n_ctx_seq` tokens of it; else each sequence has
-    an equal part of its own. Raises ArgumentError for less than one token a sequence.
+    Unified or paged, a sequence may use all of `n_ctx`, or `n_ctx_seq` tokens of it; split, each
+    sequence has an equal part of its own. Raises ArgumentError for less than one token a sequence.
     """
+    shares = layout != "split"
     if n_seq_max < 1:
         raise ArgumentError(f"n_seq_max is {n_seq_max}: it must be at least 1")
-    share = n_ctx if unified else n_ctx // n_seq_max
+    share = n_ctx if shares else n_ctx // n_seq_max
     n_ctx_seq = share if n_ctx_seq is None else n_ctx_seq
-    if n_ctx > share * (1 if unified else n_seq_max) and share > 0:
+    if n_ctx > share * (1 if shares else n_seq_max) and share > 0:
         raise ArgumentError(
             f"n_ctx is {n_ctx}, of which {n_seq_max} sequences cannot have equal parts: it must be"
-            f" a multiple of n_seq_max, or kv_unified"
+            ' a multiple of n_seq_max, or kv_layout "unified" or "paged"'
         )
     if share < 1:
         raise ArgumentError(
@@ -49,16 +62,17 @@ def decide_sizes(
         )
     if not 1 <= n_ctx_seq <= share:
         raise ArgumentError(f"n_ctx_seq is {n_ctx_seq}: it must be 1 to {share}, what one can have")
-    return Sizes(n_ctx, n_ctx_seq, n_seq_max, unified, n_ubatch)
+    return Sizes(n_ctx, n_ctx_seq, n_seq_max, layout, n_ubatch)
 
 
 def cache_size(spec: AttentionLayers, sizes: Sizes) -> int:
     """Tokens that one stream of a cache must hold: with a window only what can still be seen."""
-    n_tokens = sizes.n_ctx if sizes.unified else sizes.n_ctx_seq
+    n_tokens = sizes.n_ctx if sizes.one_stream else sizes.n_ctx_seq
     if spec.window is None:
         return n_tokens
-    n_seqs = sizes.n_seq_max if sizes.unified else 1
-    return min(n_tokens, padded(spec.window * n_seqs + sizes.n_ubatch))
+    n_seqs = sizes.n_seq_max if sizes.one_stream else 1
+    n_each = cells_of_window(spec.window) if sizes.layout == "paged" else spec.window
+    return min(n_tokens, padded(n_each * n_seqs + sizes.n_ubatch))
 
 
 def memory_bytes(
@@ -73,7 +87,7 @@ def memory_bytes(
     Memory that the host can address is counted together, as HOST. Raises Unsupported for types of K
     and V that it cannot have.
     """
-    n_stream = 1 if sizes.unified else sizes.n_seq_max
+    n_stream = 1 if sizes.one_stream else sizes.n_seq_max
     types = buffer_types or {}
     found: dict[BufferType, int] = {HOST: 0}
     for part in spec:

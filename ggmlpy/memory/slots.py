@@ -8,9 +8,7 @@ from itertools import product
 
 import numpy as np
 
-from ggmlpy.memory.batch import TokenRun
-from ggmlpy.memory.cell_table import Appended, Index
-from ggmlpy.memory.cells import KVCells
+from ggmlpy.memory.cell_table import Appended, Index, Moves
 from ggmlpy.memory.kv_cache import KVCache
 from ggmlpy.memory.spans import Positions
 from ggmlpy.memory.transaction import Transaction
@@ -25,14 +23,13 @@ class Slot:
     cache: KVCache
     cells: Index
     appended: Appended | None  # where they come behind all others of their streams
+    moves: Moves | None = None  # what is done first
 
     @classmethod
     def find(cls, cache: KVCache, ubatch: UBatch) -> Slot:
         """Raises CacheFull; changes nothing."""
-        appended = cache.cells.find_append(ubatch)
-        if appended is not None:  # what most steps do
-            return cls(cache, appended.cells, appended)
-        return cls(cache, _find_slot(cache.cells, ubatch.runs), None)
+        found = cache.cells.find(ubatch)
+        return cls(cache, found.cells, found.appended, found.moves)
 
     def overwrite(
         self, ubatch: UBatch, change: Transaction, saved: SavedCells | None = None
@@ -42,6 +39,8 @@ class Slot:
         If that fails, cells that held a token hold it again where K and V are `saved`; the others
         hold nothing, their positions are evicted.
         """
+        if self.moves is not None:
+            self._overwrite_pages(self.moves, change, saved)
         if self.appended is not None or self.cache.cells.window is None:
             return
         for run, at in ubatch.by_run():
@@ -50,9 +49,25 @@ class Slot:
                 lost = lost[~saved.save(self.cache, stream, lost, change)]
             change.after_undo(self.cache.cells.evict, stream, lost)
 
+    def _overwrite_pages(self, moves: Moves, change: Transaction, saved: SavedCells | None) -> None:
+        """Prepare for new contents of pages, and copy K and V of those that are copied."""
+        cells, store, lost = self.cache.cells, self.cache.store, moves.evicted
+        if lost.size:
+            if saved is not None:
+                lost = lost[~saved.save(self.cache, 0, lost, change)]
+            change.after_undo(cells.evict, 0, lost)
+        for copy in moves.copies:
+            # What no other sequence holds is empty from then on: later tokens may overwrite it.
+            alone = copy.source[~cells.is_held_besides(copy.seqs, copy.source)]
+            change.on_failure(store.restore_rows, store.save_rows(0, alone))
+            store.copy_rows(0, copy.source, 0, copy.target)
+
     def apply(self, ubatch: UBatch, positions: Positions, change: Transaction) -> None:
         """Let the cells hold the tokens."""
         cells = self.cache.cells
+        if self.moves is not None:
+            change.on_failure(cells.restore, cells.snapshot(0, self.moves.cells))
+            cells.make_room(self.moves)
         if self.appended is not None:
             change.on_failure(cells.undo_append, self.appended)
             cells.append(self.appended, ubatch, positions)
@@ -119,16 +134,3 @@ class BatchTransaction(Transaction):
     def __init__(self, saved: SavedCells | None) -> None:
         super().__init__()
         self.saved = saved  # None for a batch of one ubatch
-
-
-def _find_slot(cells: KVCells, runs: list[TokenRun]) -> Index:
-    """Cells for the tokens of a ubatch.
-
-    In a shared stream for all runs at once: which cells of a window are used again depends on
-    where sequences are before the ubatch, so a token of another run still sees what it must.
-    """
-    lengths = [len(run.index) for run in runs]
-    if cells.n_stream == 1:
-        return cells.find_slot(sum(lengths))
-    pairs = zip(runs, lengths, strict=True)
-    return np.concatenate([cells.find_slot(n, cells.stream_of(run.seqs[0])) for run, n in pairs])

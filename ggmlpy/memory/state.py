@@ -113,7 +113,7 @@ def put_states(memory: SequenceMemory, states: dict[int, SequenceState]) -> None
     for cache, found in zip(memory.caches, twins, strict=True):
         n_needed = [int(np.count_nonzero(seqs < 0)) for seqs, _ in found.values()]
         cells = cache.cells
-        most = sum(n_needed) if cells.n_stream == 1 else max(n_needed, default=0)
+        most = cells.n_taken(n_needed)
         if most > cells.n_ctx:
             raise CacheFull(f"states of {most} tokens do not fit: there is room for {cells.n_ctx}")
     memory.clear()
@@ -175,7 +175,7 @@ def _put_rows(
     first = state.layers[next(iter(store.k))]
     cells.set_evicted(seq, first.evicted)
     rows = np.arange(len(first.positions)) if only is None else only
-    to = cells.find_slot(len(rows), stream)
+    to = cells.claim(len(rows), seq)
     if len(rows):
         cells.occupy(to, first.positions[rows], (seq,))
         for i in store.k:

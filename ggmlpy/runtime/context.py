@@ -18,6 +18,7 @@ from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.types import F16, TensorType
 from ggmlpy.memory.batch import Batch, check, check_shared, split
 from ggmlpy.memory.cache_types import cache_type
+from ggmlpy.memory.layouts import choose_layout
 from ggmlpy.memory.sequences import SequenceMemory
 from ggmlpy.memory.shift import move_positions
 from ggmlpy.memory.sizes import Sizes, decide_sizes
@@ -39,7 +40,8 @@ Logits = NDArray[np.float32]
 class Context:
     """One model with the memory of up to `n_seq_max` sequences. `decode` gives logits.
 
-    With `kv_unified` the sequences share `n_ctx` cells; else each has an equal part of its own.
+    `kv_layout` is "split": each sequence has an equal part of `n_ctx` cells; "unified": the
+    sequences share them (`kv_unified=True` means the same); or "paged": they share them in pages.
     `n_ctx_seq` may be less than that: the engine keeps to it. `n_gpu_layers` and `override_tensors`
     (see `Placement.of`) say what lies on devices, `passes` (see `compute`) which passes run.
     Contexts of one model share its weights. Raises ArgumentError for a placement other than that of
@@ -57,6 +59,7 @@ class Context:
         n_ubatch: int = 512,
         n_seq_max: int = 1,
         kv_unified: bool = False,
+        kv_layout: str | None = None,
         type_k: TensorType = F16,
         type_v: TensorType = F16,
         flash_attn: bool = True,
@@ -71,7 +74,8 @@ class Context:
         check_least("n_ubatch", n_ubatch, 1)
         check_least("n_seq_max", n_seq_max, 1)
         self.model = model
-        self.sizes: Sizes = decide_sizes(n_ctx, n_seq_max, kv_unified, n_ubatch, n_ctx_seq)
+        layout = choose_layout(kv_layout, kv_unified)
+        self.sizes: Sizes = decide_sizes(n_ctx, n_seq_max, layout, n_ubatch, n_ctx_seq)
         self.placement = Placement.of(
             model.hparams.n_layer, backends, n_gpu_layers, override_tensors
         )

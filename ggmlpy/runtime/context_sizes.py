@@ -31,17 +31,18 @@ class ContextWarning(UserWarning):
 
 
 def choose_sizes(
-    n_ctx: int, n_ctx_seq: int, n_seq_max: int, kv_unified: bool, n_ctx_train: int
+    n_ctx: int, n_ctx_seq: int, n_seq_max: int, one_stream: bool, n_ctx_train: int
 ) -> tuple[int, int]:
     """`n_ctx` and `n_ctx_seq`. One that is given as 0 follows from the other.
 
-    If both are 0, `n_ctx` is what the model was trained with. Raises ArgumentError for
+    With `one_stream` the sequences share `n_ctx`, else each has an equal part. If both are 0,
+    `n_ctx` is what the model was trained with. Raises ArgumentError for
     contradictory sizes, and warns if a sequence may be longer than in the model's training.
     """
     check_least("n_ctx", n_ctx, 0)
     check_least("n_ctx_seq", n_ctx_seq, 0)
     check_least("n_seq_max", n_seq_max, 1)
-    if kv_unified:
+    if one_stream:
         total, most = _shared(n_ctx, n_ctx_seq, n_seq_max, n_ctx_train)
     else:
         total, most = _split(n_ctx, n_ctx_seq, n_seq_max, n_ctx_train)
@@ -76,7 +77,7 @@ def reduce_to_memory(
     """
 
     def of(n_ctx_seq: int) -> Sizes:
-        n_ctx = n_ctx_seq if sizes.unified else n_ctx_seq * sizes.n_seq_max
+        n_ctx = n_ctx_seq if sizes.one_stream else n_ctx_seq * sizes.n_seq_max
         return replace(sizes, n_ctx=n_ctx, n_ctx_seq=n_ctx_seq)
 
     def short(sizes: Sizes) -> list[BufferType]:

@@ -6,11 +6,19 @@ from collections import Counter
 
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.memory.kv_cache import KVCache
+from ggmlpy.memory.layouts import KVLayout
+from ggmlpy.memory.pages import PagedCells
 from ggmlpy.memory.sequences import SequenceMemory
 from ggmlpy.runtime.context import Context
 from ggmlpy.sched.passes import PASSES
 
 Row = tuple[str, str]
+
+_LAYOUTS: dict[KVLayout, str] = {
+    "split": "each has a stream of cells of its own",
+    "unified": "all share one stream of cells",
+    "paged": "all share one stream of cells in pages",
+}
 
 
 def summary(
@@ -55,15 +63,10 @@ def _model_rows(file: GGUFFile, context: Context) -> list[Row]:
 
 def _context_rows(context: Context) -> list[Row]:
     sizes, trained = context.sizes, context.model.hparams.n_ctx_train
-    layout = (
-        "unified: all share one stream of cells"
-        if sizes.unified
-        else "split: each has a stream of cells of its own"
-    )
     return [
         ("n_ctx", f"{sizes.n_ctx} tokens, those of all sequences together"),
         ("n_ctx_seq", f"{sizes.n_ctx_seq} tokens, the most of one (trained with {trained})"),
-        ("n_seq_max", f"{sizes.n_seq_max}, {layout}"),
+        ("n_seq_max", f"{sizes.n_seq_max}, {sizes.layout}: {_LAYOUTS[sizes.layout]}"),
     ]
 
 
@@ -86,6 +89,9 @@ def _cache(cache: KVCache) -> str:
     if cells.n_ctx < cells.kv_size:
         size += f" (padded; {cells.n_ctx} are used)"
     parts = [_count(len(store.k), "layer"), size]
+    if isinstance(cells, PagedCells):
+        pages = f"{_count(cells.n_pages, 'page')} of {cells.page_size}"
+        parts.append(f"{pages} ({cells.n_pages_used()} used, {cells.n_pages_shared()} shared)")
     for name, type, leaves in (("K", store.type_k, store.k), ("V", store.type_v, store.v)):
         size = megabytes(sum(leaf.spec.n_bytes for leaf in leaves.values()))
         parts.append(f"{name} {type} {size}")

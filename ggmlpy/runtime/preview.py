@@ -39,7 +39,7 @@ def build_graph(
     """
     n_all = n_past + n_tokens
     buffer_types = {} if placement is None else placement.buffer_types
-    sizes = decide_sizes(n_all * n_seqs, n_seqs, False, n_tokens * (1 if mixture else n_seqs))
+    sizes = decide_sizes(n_all * n_seqs, n_seqs, "split", n_tokens * (1 if mixture else n_seqs))
     memory = SequenceMemory(model.memory, sizes, type_k, type_v, buffer_types)
     shape = _streams(memory, n_tokens, n_all, flash_attn)
     if mixture:

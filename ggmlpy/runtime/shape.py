@@ -64,7 +64,8 @@ class Shapes:
         self._memory = memory
         self._flash_attn = flash_attn
         self._takes_counts = takes_counts
-        self._n_most = min(sizes.n_ubatch, sizes.n_ctx)
+        n_ctx = max(sizes.n_ctx, *(cache.cells.n_ctx for cache in memory.caches))  # whole pages
+        self._n_most = min(sizes.n_ubatch, n_ctx)
         self._n_seqs = min(sizes.n_seq_max, self._n_most)
 
     def of(self, ubatch: UBatch, n_outputs: int) -> Shape:
@@ -111,7 +112,7 @@ class Shapes:
 
     def _full(self, n_seqs: int) -> Shape:
         """In separate ops: a full ubatch of so many sequences at full depth that share no cell."""
-        n_each, n_sharing = self._n_most // n_seqs, n_seqs if self._memory.sizes.unified else 1
+        n_each, n_sharing = self._n_most // n_seqs, n_seqs if self._memory.sizes.one_stream else 1
         caches = (cache.cells for cache in self._memory.caches)
         n_kv = (padded(2 * c.kv_size if c.window else c.kv_size // n_sharing) for c in caches)
         groups = (Group(n_seqs, n_each, tuple(n_kv)),)

@@ -2,8 +2,9 @@
 
 Only tokens, positions, rows and the numbers of cells that are seen change in the inputs of the
 plan. In a cache without a window a token gets the cell after that of the previous token, and sees
-one cell more; with a window its inputs are filled again, because cells leave it. Recurrent states
-change rows. Any other batch takes the full path.
+one cell more; with a window its inputs are filled again, because cells leave it, and so they are in
+a paged cache when a sequence needs a new page. Recurrent states change rows. Any other batch takes
+the full path.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy.memory.batch import Batch
-from ggmlpy.memory.cell_table import Appended
+from ggmlpy.memory.cell_table import NO_CELLS, Appended
 from ggmlpy.memory.cells import KVCells
 from ggmlpy.memory.kv_cache import KVCache
+from ggmlpy.memory.pages import PagedCells
 from ggmlpy.memory.sequences import SequenceMemory
 from ggmlpy.memory.slots import Slot, SlotInfo
 from ggmlpy.memory.spans import MAX_POSITION, Positions
@@ -54,11 +56,11 @@ class _Behind:
     n_changes: int  # of the cells, when they were as they are
 
     @classmethod
-    def of(cls, slot: Slot, inputs: CacheInputs, n_new: int) -> _Behind:
+    def of(cls, slot: Slot, inputs: CacheInputs, ubatch: UBatch) -> _Behind:
         assert slot.appended is not None
         appended, cells = slot.appended, slot.cache.cells
         at = Appended(appended.streams, appended.ends.copy(), appended.cells.copy())
-        return cls(cells, inputs, at, n_new, cells.n_changes)
+        return cls(cells, inputs, at, int(ubatch.n_new[0]), cells.n_changes)
 
     def is_unchanged(self) -> bool:
         return self.cells.n_changes == self.n_changes
@@ -78,6 +80,51 @@ class _Behind:
 
 
 @dataclass(slots=True)
+class _Paged:
+    """A paged cache without a window: new tokens stay in the pages, until one is full."""
+
+    cache: KVCache
+    cells: PagedCells
+    inputs: CacheInputs
+    at: Appended  # where the last step's tokens are; changed in place
+    n_left: int  # steps for which each sequence has cells in its page
+    n_changes: int
+
+    @classmethod
+    def of(cls, slot: Slot, inputs: CacheInputs, ubatch: UBatch) -> _Paged:
+        cells = slot.cache.cells
+        assert isinstance(cells, PagedCells)
+        at = Appended(ubatch.streams, NO_CELLS, slot.cells.copy())
+        return cls(slot.cache, cells, inputs, at, cells.room_of(ubatch), cells.n_changes)
+
+    def is_unchanged(self) -> bool:
+        return self.cells.n_changes == self.n_changes
+
+    def n_steps_left(self) -> int:
+        return MAX_POSITION  # `apply` takes new pages
+
+    def prepare(self) -> None:
+        if self.n_left:
+            cells = self.at.cells
+            cells += 1
+            self.inputs.advance(len(cells), 1)
+
+    def apply(self, ubatch: UBatch, positions: Positions, change: Transaction) -> None:
+        if self.n_left:
+            change.on_failure(self.cells.undo_append, self.at)
+            self.cells.append(self.at, ubatch, positions)
+            self.n_left -= 1
+            return
+        slot = Slot.find(self.cache, ubatch)
+        slot.overwrite(ubatch, change)
+        slot.apply(ubatch, positions, change)
+        self.inputs.fill(ubatch, slot.cells, positions)
+        self.at.cells[:] = slot.cells
+        self.n_left = self.cells.room_of(ubatch)
+        self.n_changes = self.cells.n_changes
+
+
+@dataclass(slots=True)
 class _Windowed:
     """A cache with a window: new tokens may get cells that are used again."""
 
@@ -86,7 +133,7 @@ class _Windowed:
     n_changes: int
 
     @classmethod
-    def of(cls, slot: Slot, inputs: CacheInputs, n_new: int) -> _Windowed:
+    def of(cls, slot: Slot, inputs: CacheInputs, ubatch: UBatch) -> _Windowed:
         return cls(slot.cache, inputs, slot.cache.cells.n_changes)
 
     def is_unchanged(self) -> bool:
@@ -129,11 +176,9 @@ class SteadyStep:
         in_order = ubatch.indices == list(range(len(batch)))
         self._indices = None if in_order else ubatch.indices
         self._order = None if in_order else np.argsort(ubatch.index)
-        n_new = int(ubatch.n_new[0])
         self._parts: list[_Part] = []
         for slot, inputs in zip(slot_info.slots, plan.inputs.caches, strict=True):
-            kind = _Behind if slot.cache.cells.window is None else _Windowed
-            self._parts.append(kind.of(slot, inputs, n_new))
+            self._parts.append(_kind_of(slot).of(slot, inputs, ubatch))
         in_view = [part.n_steps_left() for part in self._parts]
         self._n_left = min(*in_view, MAX_POSITION - max(batch.positions))
 
@@ -144,7 +189,7 @@ class SteadyStep:
         """The steps after a batch that was one ubatch; None if they must take the full path."""
         ubatch = slot_info.ubatch
         is_steady = (
-            all(slot.appended is not None or slot.cache.cells.window for slot in slot_info.slots)
+            all(slot.appended or _kind_of(slot) is not _Behind for slot in slot_info.slots)
             and not ubatch.is_shared
             and len(ubatch.runs) == len(batch)
             and all(batch.outputs)
@@ -195,3 +240,11 @@ class SteadyStep:
             and max(tokens) < self._n_vocab
             and all(part.is_unchanged() for part in self._parts)
         )
+
+
+def _kind_of(slot: Slot) -> type[_Behind] | type[_Paged] | type[_Windowed]:
+    """How a cache goes on after a step in which its tokens got a slot."""
+    cells = slot.cache.cells
+    if cells.window is not None:
+        return _Windowed
+    return _Paged if isinstance(cells, PagedCells) else _Behind

@@ -26,22 +26,25 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_layout_is_filled_and_run_in_turns() -> None:
     log: list[Any] = []
-    both = [CannedEngine("ggmlpy", 0.01, log), CannedEngine("llama.cpp", 0.02, log)]
-    rows = list(measure(SETTINGS, both))
+    engines = [CannedEngine("ggmlpy", 0.01, log), CannedEngine("llama.cpp", 0.02, log)]
+    rows = list(measure(SETTINGS, engines))
     assert [(row.layout, row.depth) for row in rows] == [
-        ("split", 10), ("split", 0), ("unified", 10), ("unified", 0), ("interleaved", 10),
+        ("split", 10), ("split", 0), ("paged", 10), ("paged", 0), ("unified", 10), ("unified", 0),
+        ("interleaved", 10),
     ]  # fmt: skip
-    contexts = [(name, asked["kv_unified"]) for name, do, asked in log if do == "open"]
+    contexts = [(name, asked["layout"]) for name, do, asked in log if do == "open"]
     assert contexts == [
-        (name, unified) for unified in (False, True) for name in ("ggmlpy", "llama.cpp")
-    ]
+        ("ggmlpy", "split"), ("llama.cpp", "split"), ("ggmlpy", "paged"),
+        ("ggmlpy", "unified"), ("llama.cpp", "unified"),
+    ]  # fmt: skip
     (asked,) = {tuple(asked.items()) for *_, do, asked in log[:1] if do == "open"}
     assert dict(asked) == {
-        "n_ctx": 4 * (10 + 1 + 3), "n_seq_max": 4, "kv_unified": False, "type_k": "q8_0",
+        "n_ctx": 4 * (10 + 1 + 3), "n_seq_max": 4, "layout": "split", "type_k": "q8_0",
         "type_v": "f16",
     }  # fmt: skip
     steps = [(name, asked["interleaved"]) for name, do, asked in log if do == "decode"]
-    assert steps == [("ggmlpy", False), ("llama.cpp", False)] * 8 + [("ggmlpy", True)] * 2
+    both = [("ggmlpy", False), ("llama.cpp", False)]
+    assert steps == both * 4 + [("ggmlpy", False)] * 4 + both * 4 + [("ggmlpy", True)] * 2
     assert rows[0].steps_s == {"ggmlpy": [0.01] * 6, "llama.cpp": [0.02] * 6}
     assert rows[-1].steps_s == {"ggmlpy": [0.01] * 6}
     # The warm step is over: the second of three timed ones is the median.
@@ -85,15 +88,15 @@ def test_the_whole_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert main(arguments) == 0
     assert "interleaved" in capsys.readouterr().out
     (entry,) = json.loads(results.read_text()).values()
-    assert len(entry["rows"]) == 5
+    assert len(entry["rows"]) == 7
     assert all(row["floors"]["ggmlpy"] > 0 for row in entry["rows"])
     assert [row["against_split"]["ggmlpy"] is None for row in entry["rows"]] == (
-        [True] * 2 + [False] * 3
+        [True] * 2 + [False] * 5
     )
 
 
 def test_wrong_options_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    for wrong in (["--layouts", "paged"], ["--depths", "-1"], ["--depths", ""], ["--steps", "0"]):
+    for wrong in (["--layouts", "ring"], ["--depths", "-1"], ["--depths", ""], ["--steps", "0"]):
         with pytest.raises(SystemExit):
             parse(["m.gguf", *wrong])
         assert wrong[0] in capsys.readouterr().err

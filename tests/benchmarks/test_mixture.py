@@ -49,7 +49,8 @@ def test_every_request_is_answered(model: Path, layout: str) -> None:
     assert run.n_plans_built >= 2
     assert 0 < run.build_share < 1
     # 3 sequences in streams of 256 cells, of which they use at most 32, or in 96 cells in all.
-    assert (run.waste > 1 - 32 / 256) if layout == "split" else (run.waste == 0)
+    waste = {"split": (1 - 32 / 256, 1), "unified": (0, 0), "paged": (0, 0.5)}[layout]
+    assert waste[0] <= run.waste <= waste[1]
     assert 0 < run.cache_share < 1
     assert run.n_reused <= 2
 

@@ -45,13 +45,13 @@ def alone(path: str, prompt: list[int], more: list[int]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("tiny", [Tiny(), WINDOWED], ids=["full", "windowed"])
-@pytest.mark.parametrize("layout", ["split", "unified", "interleaved"])
+@pytest.mark.parametrize("layout", ["split", "paged", "unified", "interleaved"])
 @pytest.mark.parametrize("depth", [0, 3, 19])
 def test_decoding_goes_on_at_the_depth(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny: Tiny, layout: str, depth: int
 ) -> None:
     engine, path = loaded(tmp_path, tiny)
-    engine.open(3 * 32, 3, layout != "split", "f16", "f16")
+    engine.open(3 * 32, 3, "unified" if layout == "interleaved" else layout, "f16", "f16")
     engine.prepare([19, 0, 3])
     context = engine._opened()
     seen = []
@@ -76,7 +76,7 @@ def test_decoding_goes_on_at_the_depth(
 
 def test_interleaved_cells_are_those_of_the_sequences_in_turn(tmp_path: Path) -> None:
     engine, _ = loaded(tmp_path, Tiny())
-    engine.open(3 * 8, 3, True, "f16", "f16")
+    engine.open(3 * 8, 3, "unified", "f16", "f16")
     engine.prepare([5])
     engine._fill(engine._opened().memory, 3, 5, True)
     (cache,) = engine._opened().memory.caches
@@ -91,7 +91,7 @@ def test_interleaved_cells_are_those_of_the_sequences_in_turn(tmp_path: Path) ->
 
 def test_logits_are_those_of_the_last_prompt(tmp_path: Path) -> None:
     engine, path = loaded(tmp_path, Tiny())
-    engine.open(16, 1, False, "f16", "f16")
+    engine.open(16, 1, "split", "f16", "f16")
     engine.prompt(9)
     first = engine.logits()
     engine.prompt(4)
@@ -103,7 +103,7 @@ def test_logits_are_those_of_the_last_prompt(tmp_path: Path) -> None:
 
 def test_bytes_of_a_step_and_of_the_cache(tmp_path: Path) -> None:
     engine, _ = loaded(tmp_path, Tiny())
-    engine.open(4 * 10, 4, False, "f16", "f16")
+    engine.open(4 * 10, 4, "split", "f16", "f16")
     nothing = engine.step_bytes(1, 0)
     assert engine.step_bytes(4, 7) == nothing + 4 * 7 * KV_BYTES
     assert nothing > 10_000  # the weights

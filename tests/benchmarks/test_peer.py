@@ -141,7 +141,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> StandIn:
 def engine(library: StandIn) -> LlamaCpp:
     engine = LlamaCpp()
     engine.load("model.gguf", 2)
-    engine.open(600, 3, False, "f16", "q8_0")
+    engine.open(600, 3, "split", "f16", "q8_0")
     return engine
 
 
@@ -159,7 +159,7 @@ def test_a_context_is_what_was_asked_for(library: StandIn, engine: LlamaCpp) -> 
         "n_threads": 2, "n_threads_batch": 2, "type_k": 1, "type_v": 8, "swa_full": False,
         "flash_attn_type": -1,
     }  # fmt: skip
-    engine.open(100, 1, True, "f16", "f16")
+    engine.open(100, 1, "unified", "f16", "f16")
     assert library.n_freed == 1
     assert library.options.kv_unified
 
@@ -195,8 +195,8 @@ def test_failures_tell_what_the_library_said(library: StandIn, engine: LlamaCpp)
     with pytest.raises(RuntimeError, match=r"^llama.cpp cannot load bad.gguf: invalid magic$"):
         LlamaCpp().load("bad.gguf", 1)
     with pytest.raises(RuntimeError, match="makes no context of 10000 tokens"):
-        engine.open(10_000, 1, False, "f16", "f16")
-    engine.open(100, 1, False, "f16", "f16")
+        engine.open(10_000, 1, "split", "f16", "f16")
+    engine.open(100, 1, "split", "f16", "f16")
     engine.prepare([5])
     library.refuses_states = True
     with pytest.raises(RuntimeError, match="takes no state of 5 tokens for sequence 0"):

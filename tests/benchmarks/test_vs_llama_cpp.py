@@ -54,8 +54,8 @@ def test_each_test_is_run_in_turns(tmp_path: Path) -> None:
     assert [asked["n_steps"] for _, asked in steps] == [1] * 2 + [3] * 4
     assert {(asked["n_seqs"], asked["depth"]) for _, asked in steps} == {(4, 10)}
     contexts = [entry[2] for entry in log if entry[1] == "open"]
-    assert [(c["n_ctx"], c["n_seq_max"], c["kv_unified"]) for c in contexts] == (
-        [(20, 1, False)] * 2 + [(4 * 13, 4, False)] * 2
+    assert [(c["n_ctx"], c["n_seq_max"], c["layout"]) for c in contexts] == (
+        [(20, 1, "split")] * 2 + [(4 * 13, 4, "split")] * 2
     )
 
 

@@ -77,6 +77,8 @@ def test_batched_json_has_llama_cpps_fields(run: Run, tiny: Path, form: tuple[st
         (("-kvu",), 3 * 6 + 3 * 2, 24),
         (("-pps",), 3 * 6 + 3 * 2, 24),
         (("-pps", "--kv-unified"), 6 + 3 * 2, 12),
+        (("-pps", "--kv-layout", "unified"), 6 + 3 * 2, 12),
+        (("-pps", "--kv-layout", "paged"), 6 + 3 * 2, 24),
     ],
 )
 def test_shared_prompts_and_one_cache(
@@ -85,9 +87,19 @@ def test_shared_prompts_and_one_cache(
     (row,) = batched(run, tiny, "-npp", 6, "-ntg", 2, "-npl", 3, "--json", *flags)
     assert (row["n_kv"], row["n_kv_max"]) == (n_kv, n_kv_max)
     assert row["is_pp_shared"] == ("-pps" in flags)
-    assert row["kv_unified"] == (len(flags) > 0 and flags[-1] != "-pps")
+    is_unified = bool({"-kvu", "--kv-unified", "unified"}.intersection(flags))
+    assert row["kv_unified"] == is_unified
+    assert row["kv_layout"] == (
+        "unified" if is_unified else "paged" if "paged" in flags else "split"
+    )
     n_run = 6 if row["is_pp_shared"] else 18
     assert row["speed_pp"] * row["t_pp"] == pytest.approx(n_run)
+
+
+def test_layouts_that_contradict_each_other(run: Run, tiny: Path) -> None:
+    result = run("batched-bench", "-m", tiny, "-kvu", "--kv-layout", "paged")
+    assert result.code != 0
+    assert 'kv_layout is "paged", but kv_unified is True' in result.err
 
 
 def test_options_reach_the_context(run: Run, tiny: Path) -> None:

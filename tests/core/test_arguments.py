@@ -67,7 +67,8 @@ def test_whatever_is_given_is_refused_or_taken(function: str) -> None:
 KINDS: list[Any] = ["a", [], {}, object(), 1.5, -3, 2**70, 1j, np.ones(3), X, math.nan]
 SIZES = {name: KINDS for name in ("n_ctx", "n_ctx_seq", "n_ubatch", "n_seq_max", "n_threads")}
 OPTIONS: dict[str, list[Any]] = SIZES | {
-    "kv_unified": KINDS, "flash_attn": KINDS, "type_k": KINDS, "type_v": KINDS, "backend": KINDS,
+    "kv_unified": KINDS, "kv_layout": KINDS, "flash_attn": KINDS, "type_k": KINDS, "type_v": KINDS,
+    "backend": KINDS,
 }  # fmt: skip
 CONSTRUCTORS: dict[str, tuple[Callable[..., object], dict[str, list[Any]]]] = {
     "Llama": (

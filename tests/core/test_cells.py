@@ -10,6 +10,7 @@ import pytest
 from ggmlpy.graph.types import F32
 from ggmlpy.memory.batch import Batch, split
 from ggmlpy.memory.kv_cache import KVCache
+from ggmlpy.memory.layouts import LAYOUTS, KVLayout
 from ggmlpy.memory.sequences import SequenceMemory
 from ggmlpy.memory.sizes import decide_sizes
 from ggmlpy.memory.state import put_state, take_state
@@ -17,16 +18,16 @@ from ggmlpy.memory.ubatch import UBatch
 from ggmlpy.models.memory import AttentionLayers
 from tests.seen import seen_cells
 
-LAYOUTS = pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
+IN_ALL = pytest.mark.parametrize("layout", LAYOUTS)
 
 
 class Interrupt(BaseException):
     pass
 
 
-def make(unified: bool, window: int | None = None, n_seq_max: int = 2) -> SequenceMemory:
+def make(layout: KVLayout, window: int | None = None, n_seq_max: int = 2) -> SequenceMemory:
     """Room for 16 tokens of each sequence; a cell of a layer stores one number for K, one for V."""
-    sizes = decide_sizes(16 * n_seq_max, n_seq_max, unified, n_ubatch=4)
+    sizes = decide_sizes(16 * n_seq_max, n_seq_max, layout, n_ubatch=4)
     return SequenceMemory((AttentionLayers((0, 1), 1, 1, 1, window),), sizes, F32, F32)
 
 
@@ -81,7 +82,7 @@ def everything(memory: SequenceMemory) -> list[Any]:
             [cache.cells.of(s).tolist() for s in seqs],
             [cache.cells.n_used(cache.cells.stream_of(s)) for s in seqs],
             [seen_cells(cache.cells, s, cache.cells.pos_max(s) + 1)[0].tolist() for s in seqs],
-            [cache.cells.find_slot(1, cache.cells.stream_of(s)).tolist() for s in seqs],
+            [cache.cells.find_slot(1, s).tolist() for s in seqs],
             [str(cache.cells.evicted(s)) for s in seqs],
             cache.cells.next_positions(),
         )
@@ -89,9 +90,9 @@ def everything(memory: SequenceMemory) -> list[Any]:
     ]
 
 
-@LAYOUTS
-def test_rows_of_a_state_are_in_the_order_of_positions(unified: bool) -> None:
-    memory = make(unified)
+@IN_ALL
+def test_rows_of_a_state_are_in_the_order_of_positions(layout: KVLayout) -> None:
+    memory = make(layout)
     take_in(memory, (0, 8))
     memory.seq_rm(0, 2)
     take_in(memory, (1, 3), (0, 6))
@@ -100,14 +101,14 @@ def test_rows_of_a_state_are_in_the_order_of_positions(unified: bool) -> None:
     take_in(memory, (0, 4))  # into the holes before other cells, where there is one stream
     (cache,) = memory.caches
     positions = cache.cells.positions_of(0, cache.cells.of(0)).tolist()
-    assert (positions == sorted(positions)) == (not unified)
+    assert (positions == sorted(positions)) == (layout != "unified")
     state = take_state(memory, 0)
     for i, rows in state.layers.items():
         assert rows.positions.tolist() == list(range(10))
         want = stored(cache, 0, i)
         assert rows.k.view(np.float32)[:, 0].tolist() == [want[p][0] for p in range(10)]
         assert rows.v.view(np.float32)[:, 0].tolist() == [want[p][1] for p in range(10)]
-    other = make(not unified)
+    other = make("unified" if layout == "split" else "split")
     take_in(other, (0, 5), (1, 5))
     put_state(other, 1, state)
     for i in state.layers:
@@ -116,7 +117,7 @@ def test_rows_of_a_state_are_in_the_order_of_positions(unified: bool) -> None:
 
 @pytest.mark.parametrize("start", [0, 2])
 def test_a_shared_cell_stays_until_the_last_sequence_leaves_it(start: int) -> None:
-    memory = make(unified=True, n_seq_max=3)
+    memory = make("unified", n_seq_max=3)
     (cache,) = memory.caches
     take_in(memory, (0, 5))
     memory.seq_cp(0, 1)
@@ -134,12 +135,12 @@ def test_a_shared_cell_stays_until_the_last_sequence_leaves_it(start: int) -> No
     assert (memory.n_used(), cache.cells.find_slot(5).tolist()) == (0, cells.tolist())
 
 
-@LAYOUTS
+@IN_ALL
 @pytest.mark.parametrize("window", [None, 1, 3])
 def test_a_token_sees_its_own_cell_and_none_that_is_newer(
-    unified: bool, window: int | None
+    layout: KVLayout, window: int | None
 ) -> None:
-    memory = make(unified, window)
+    memory = make(layout, window)
     (cache,) = memory.caches
     # Many of two sequences, one of each, one alone: each way to write down where tokens are.
     for runs in (((0, 3), (1, 2)), ((0, 1), (1, 1)), ((1, 1),)):
@@ -153,13 +154,13 @@ def test_a_token_sees_its_own_cell_and_none_that_is_newer(
                 assert np.array_equal(cache.cells.positions_of(seq, cells), positions)
 
 
-@LAYOUTS
+@IN_ALL
 @pytest.mark.parametrize("window", [None, 3])
 @pytest.mark.parametrize("n_placed", [0, 1, 2])
 @pytest.mark.parametrize("holes", [False, True])
-def test_slots_are_undone(unified: bool, window: int | None, n_placed: int, holes: bool) -> None:
+def test_slots_are_undone(layout: KVLayout, window: int | None, n_placed: int, holes: bool) -> None:
     """Those of a batch that ends early, and of a search whose ubatches build on each other."""
-    memory = make(unified, window)
+    memory = make(layout, window)
     take_in(memory, (0, 4))
     take_in(memory, (1, 2))
     if holes:
@@ -179,7 +180,7 @@ def test_slots_are_undone(unified: bool, window: int | None, n_placed: int, hole
 
 
 def test_a_search_for_slots_that_uses_cells_twice_changes_nothing() -> None:
-    memory = make(unified=False, window=3)
+    memory = make("split", window=3)
     take_in(memory, (0, 18))
     before = everything(memory)
     batch = batch_of(memory, (0, 22))  # its last ubatches take the cells of its first

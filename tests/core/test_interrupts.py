@@ -9,19 +9,24 @@ import numpy as np
 import pytest
 
 from ggmlpy.graph.types import F32
+from ggmlpy.memory.batch import Batch
 from ggmlpy.memory.cell_table import CellTable
 from ggmlpy.memory.cells import KVCells
+from ggmlpy.memory.layouts import LAYOUTS
+from ggmlpy.memory.pages import PagedCells
 from ggmlpy.memory.recurrent_state import RecurrentState
 from ggmlpy.memory.sequences import SequenceMemory
 from ggmlpy.memory.shift import Move
+from ggmlpy.memory.slots import Slot
 from ggmlpy.memory.state import SequenceState, put_state, put_states, take_state
 from ggmlpy.memory.store import KVStore
 from ggmlpy.runtime.context import Context
 from ggmlpy.sched.compute import backends_for
 from tests.interrupts import interrupted_at
 from tests.oracle.glass_model import Glass
+from tests.oracle.side import check_pages
 
-OWNERS = (SequenceMemory, Move, CellTable, KVCells, KVStore, RecurrentState)
+OWNERS = (SequenceMemory, Move, CellTable, KVCells, PagedCells, KVStore, RecurrentState)
 
 OPERATIONS: dict[str, Callable[[Context], None]] = {
     "copy": lambda context: context.seq_cp(0, 1),
@@ -37,11 +42,11 @@ OPERATIONS: dict[str, Callable[[Context], None]] = {
 WHOLE = ("remove", "keep", "clear")  # tried with recurrent states too
 
 
-def make(unified: bool, recurrent: bool) -> Context:
+def make(layout: str, recurrent: bool) -> Context:
     """Two sequences that share their first four tokens, where streams are shared, and differ."""
     context = Context(
         Glass((None, 6), recurrent), backends_for("reference"), n_ctx=40, n_ubatch=8, n_seq_max=2,
-        kv_unified=unified, type_k=F32, type_v=F32,
+        kv_layout=layout, type_k=F32, type_v=F32,
     )  # fmt: skip
     context.decode([1, 2, 3, 4])
     context.seq_cp(0, 1)
@@ -66,7 +71,7 @@ def contents(memory: SequenceMemory) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(
     ("operation", "recurrent"),
     [
@@ -74,10 +79,10 @@ def contents(memory: SequenceMemory) -> list[Any]:
         *((each, True) for each in ("copy", *WHOLE)),
     ],
 )
-def test_it_is_done_or_nothing_is_changed(operation: str, recurrent: bool, unified: bool) -> None:
-    context = make(unified, recurrent=recurrent)
+def test_it_is_done_or_nothing_is_changed(operation: str, recurrent: bool, layout: str) -> None:
+    context = make(layout, recurrent=recurrent)
     before = contents(context.memory)
-    done = make(unified, recurrent=recurrent)
+    done = make(layout, recurrent=recurrent)
     OPERATIONS[operation](done)
     after = contents(done.memory)
     assert after != before
@@ -91,7 +96,7 @@ def test_it_is_done_or_nothing_is_changed(operation: str, recurrent: bool, unifi
             assert now in (before, after), n
             undone.append(now == before)
             if now == after:
-                context = make(unified, recurrent=recurrent)
+                context = make(layout, recurrent=recurrent)
         else:
             break
     assert contents(context.memory) == after
@@ -99,15 +104,17 @@ def test_it_is_done_or_nothing_is_changed(operation: str, recurrent: bool, unifi
     assert all(undone[: sum(undone)]), "undone by a later line than one where it was complete"
 
 
-@pytest.mark.parametrize(("all_at_once", "unified"), [(False, False), (True, True)])
+@pytest.mark.parametrize(
+    ("all_at_once", "layout"), [(False, "split"), (True, "unified"), (True, "paged")]
+)
 def test_a_state_is_put_or_the_sequence_is_empty_or_unchanged(
-    all_at_once: bool, unified: bool
+    all_at_once: bool, layout: str
 ) -> None:
     """No cell is lost: those of tokens that were not put hold nothing."""
-    context = make(unified, recurrent=True)
+    context = make(layout, recurrent=True)
     memory, state = context.memory, take_state(context.memory, 0)
     before = contents(memory)
-    emptied = make(unified, recurrent=True)
+    emptied = make(layout, recurrent=True)
     seqs = {0: state} if not all_at_once else {0: state, 1: take_state(memory, 1)}
     for seq in seqs:
         emptied.seq_rm(seq)
@@ -130,7 +137,7 @@ def test_a_state_is_put_or_the_sequence_is_empty_or_unchanged(
 @pytest.mark.parametrize("n_tokens", [3, 12], ids=["one ubatch", "two"])
 def test_a_batch_whose_logits_are_not_returned_is_undone(n_tokens: int) -> None:
     """Also where the interrupt comes last of all, when everything is computed."""
-    context = make(unified=True, recurrent=True)
+    context = make("unified", recurrent=True)
     n_past = context.n_past()
     for n in range(1, 200):
         try:
@@ -142,3 +149,44 @@ def test_a_batch_whose_logits_are_not_returned_is_undone(n_tokens: int) -> None:
             break
     assert n > 20
     assert context.n_past() == n_past + n_tokens
+
+
+def test_a_batch_that_copies_a_page_is_done_or_undone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its second ubatch writes to a cell that the first one has left: its K and V come back."""
+    monkeypatch.setattr("ggmlpy.memory.pages.PAGE_SIZE", 8)
+
+    def made() -> Context:
+        context = Context(
+            Glass((None,)), backends_for("reference"), n_ctx=40, n_ubatch=4, n_seq_max=2,
+            kv_layout="paged", type_k=F32, type_v=F32,
+        )  # fmt: skip
+        context.decode([1, 2, 3, 4])
+        context.seq_cp(0, 1, 0, 3)
+        return context
+
+    def extend(context: Context) -> None:
+        batch = Batch()
+        batch.add_sequence(0, [5, 6, 7, 8], 4)
+        batch.add_sequence(1, [9, 10, 11, 12, 13], 3)
+        context.decode_batch(batch)
+
+    owners = (Slot, PagedCells, KVCells, CellTable, KVStore)
+    context, done = made(), made()
+    before = contents(context.memory)
+    extend(done)
+    after = contents(done.memory)
+    n_undone = 0
+    for n in range(1, 3000):
+        try:
+            with interrupted_at(n, owners):
+                extend(context)
+        except KeyboardInterrupt:
+            assert contents(context.memory) == before, n
+            cells = context.memory.caches[0].cells
+            assert isinstance(cells, PagedCells)
+            check_pages(cells)
+            n_undone += 1
+        else:
+            break
+    assert contents(context.memory) == after
+    assert n_undone > 100

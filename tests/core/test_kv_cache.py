@@ -15,12 +15,12 @@ LAYERS = AttentionLayers((0, 1), n_embd_head_k=16, n_embd_head_v=16, n_head_kv=2
 
 
 def test_leaves_have_a_stream_dimension() -> None:
-    cache = KVCache(LAYERS, 300, F16, F32, n_seq_max=3, unified=False)
+    cache = KVCache(LAYERS, 300, F16, F32, n_seq_max=3, layout="split")
     assert cache.cells.n_stream == 3
     assert cache.store.k[1].ne == (32, 512, 3, 1)
     assert cache.store.v[0].type is F32
     assert cache.store.n_bytes == 2 * 32 * 512 * 3 * (2 + 4)
-    shared = KVCache(LAYERS, 300, F16, F32, n_seq_max=3, unified=True)
+    shared = KVCache(LAYERS, 300, F16, F32, n_seq_max=3, layout="unified")
     assert (shared.cells.n_stream, shared.store.k[1].ne) == (1, (32, 512, 1, 1))
 
 

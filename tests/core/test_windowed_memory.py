@@ -14,6 +14,7 @@ from ggmlpy.errors import ArgumentError, CacheFull, StateError, Unsupported
 from ggmlpy.graph.types import F32
 from ggmlpy.memory.batch import Batch
 from ggmlpy.memory.cells import KVCells
+from ggmlpy.memory.layouts import LAYOUTS
 from ggmlpy.memory.spans import Spans
 from ggmlpy.memory.state import put_state, take_state
 from ggmlpy.memory.state_file import from_bytes, to_bytes
@@ -34,15 +35,16 @@ class Interrupt(BaseException):
 @pytest.fixture(autouse=True)
 def small_rings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ggmlpy.memory.cell_table.KV_PAD", 4)
+    monkeypatch.setattr("ggmlpy.memory.pages.PAGE_SIZE", 2)
 
 
 def make(
-    windows: Windows = (None, 4), n_tokens: int = 0, *, n_seq_max: int = 1, unified: bool = False
+    windows: Windows = (None, 4), n_tokens: int = 0, *, n_seq_max: int = 1, layout: str = "split"
 ) -> Context:
     """A context with rings of 8 cells a sequence that has taken in `n_tokens`."""
     context = Context(
         Glass(windows), backends_for("reference"), n_ctx=40 * n_seq_max, n_ubatch=4,
-        n_seq_max=n_seq_max, kv_unified=unified, type_k=F32, type_v=F32,
+        n_seq_max=n_seq_max, kv_layout=layout, type_k=F32, type_v=F32,
     )  # fmt: skip
     if n_tokens:
         context.decode(range(n_tokens))
@@ -75,12 +77,12 @@ def next_logits(context: Context, seq: int = 0) -> NDArray[np.float32]:
 # --- failures -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("unified", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("n_run", [1, 2, 3, 4])
 def test_a_batch_that_fails_leaves_all_that_a_later_token_sees(
-    n_run: int, unified: bool, monkeypatch: pytest.MonkeyPatch
+    n_run: int, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    context = make((None, 4), 10, n_seq_max=2, unified=unified)
+    context = make((None, 4), 10, n_seq_max=2, layout=layout)
     with monkeypatch.context() as patch:
         fail_after(patch, Plan, "run", n_run)
         with pytest.raises(Interrupt):  # 16 tokens go twice round the ring
@@ -88,7 +90,7 @@ def test_a_batch_that_fails_leaves_all_that_a_later_token_sees(
     full, window = held(context)
     assert full == list(range(10))
     assert window[-3:] == [7, 8, 9]
-    want = next_logits(make((None, 4), 10, n_seq_max=2, unified=unified))
+    want = next_logits(make((None, 4), 10, n_seq_max=2, layout=layout))
     np.testing.assert_array_equal(next_logits(context), want)
 
 
@@ -239,9 +241,9 @@ def test_what_a_user_removed_is_not_missed() -> None:
     assert held(context) == [[8], [8]]
 
 
-@pytest.mark.parametrize("unified", [False, True])
-def test_a_part_that_cannot_go_on_is_not_copied(unified: bool) -> None:
-    context = make((None, 4), 14, n_seq_max=2, unified=unified)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_part_that_cannot_go_on_is_not_copied(layout: str) -> None:
+    context = make((None, 4), 34, n_seq_max=2, layout=layout)
     context.decode([40, 41], seq=1)
     n_lost = held(context)[1][0]
     before = held(context, 1)

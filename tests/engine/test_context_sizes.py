@@ -196,7 +196,7 @@ MEMORIES: dict[str, Memory] = {
 }
 
 
-SIZES = Sizes(n_ctx=1024, n_ctx_seq=512, n_seq_max=2, unified=False, n_ubatch=8)
+SIZES = Sizes(n_ctx=1024, n_ctx_seq=512, n_seq_max=2, layout="split", n_ubatch=8)
 
 
 @pytest.mark.parametrize("name", MEMORIES)
@@ -311,6 +311,19 @@ def test_the_table_tells_what_was_decided(path: Path) -> None:
     assert n is not None
     assert rows["backend"].startswith(f"cpu, 2 threads, instruction set {isa}, runs ")
     assert rows["fallback"] == f"reference, runs 0 of {n[1]} nodes"
+
+
+def test_the_table_counts_pages(path: Path) -> None:
+    options: dict[str, Any] = {"n_ctx": 100, "n_seq_max": 3, "kv_layout": "paged"}
+    with Llama(path, backend="reference", n_ubatch=16, **options) as llm:
+        assert table(llm)["n_seq_max"] == "3, paged: all share one stream of cells in pages"
+        llm.engine.context.decode(range(3, 15))
+        llm.engine.context.seq_cp(0, 1)
+        llm.engine.context.decode([5], seq=1)
+        assert table(llm)["attention"] == (
+            "2 layers, 1 x 256 cells (padded; 104 are used), 13 pages of 8 (3 used, 1 shared),"
+            " K f16 0.0328 MB, V f16 0.0328 MB"
+        )
 
 
 @pytest.mark.filterwarnings("ignore:the 128 tokens that the model was trained with leave")

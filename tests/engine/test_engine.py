@@ -11,6 +11,7 @@ import pytest
 
 from ggmlpy import ArgumentError, BadBatch, GgmlpyError, Llama
 from ggmlpy.engine.generation import Request
+from ggmlpy.memory.layouts import LAYOUTS
 from ggmlpy.sampling import SamplingParams
 from tests.models.tiny import Tiny, write_model
 
@@ -37,17 +38,18 @@ def text_of(result: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("unified", "temperature"), [(False, 0.0), (True, 1.0)], ids=["split", "unified"]
+    ("layout", "temperature"), [("split", 0.0), ("unified", 1.0), ("paged", 1.0)]
 )
 def test_200_prompts_on_8_sequences_with_too_small_a_cache(
-    path: Path, unified: bool, temperature: float
+    path: Path, layout: str, temperature: float
 ) -> None:
-    """Unified, all eight cannot be held at once: some are preempted, none is cut. Prompts run in
-    chunks of the few tokens that decode steps leave, in the order of three priorities."""
+    """Where cells are shared, all eight cannot be held at once: some are preempted, none is cut.
+    Prompts run in chunks of the few tokens that decode steps leave, in the order of three
+    priorities."""
     prompts = [words(int(n)) for n in RNG.integers(1, 30, 200)]
     options: dict[str, Any] = {"max_tokens": 16, "temperature": temperature, "seed": 5, **ENDLESS}
-    n_ctx = 90 if unified else 8 * 48
-    sizes = {"n_seq_max": 8, "kv_unified": unified, "n_ctx": n_ctx, "n_ubatch": 32}
+    n_ctx = 8 * 48 if layout == "split" else 90
+    sizes = {"n_seq_max": 8, "kv_layout": layout, "n_ctx": n_ctx, "n_ubatch": 32}
     with load(path, token_budget=12, **sizes) as llm:
         requests = [llm.request(p, priority=i % 3, **options) for i, p in enumerate(prompts)]
         got = [text_of(r) for r in llm.generate(requests)]
@@ -57,7 +59,7 @@ def test_200_prompts_on_8_sequences_with_too_small_a_cache(
         for prompt, text in zip(prompts, got, strict=True):
             assert text == text_of(alone(prompt, **options)), prompt
     assert len(got) == 200
-    assert (n_preempted > 0) == unified
+    assert (n_preempted > 0) == (layout != "split")
 
 
 def test_what_is_preempted_is_swapped_in_and_finishes(path: Path) -> None:
@@ -122,12 +124,12 @@ def test_cancel_frees_the_sequence_wherever_it_is(path: Path) -> None:
         assert engine.step() == []
 
 
-@pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
-def test_a_prompt_that_begins_like_another_runs_only_what_is_new(path: Path, unified: bool) -> None:
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_prompt_that_begins_like_another_runs_only_what_is_new(path: Path, layout: str) -> None:
     """Of a finished sequence and of one still running alike."""
     common = words(30)
     options: dict[str, Any] = {"max_tokens": 20, "temperature": 0}
-    with load(path, n_seq_max=3, n_ctx=3 * 128, kv_unified=unified) as llm:
+    with load(path, n_seq_max=3, n_ctx=3 * 128, kv_layout=layout) as llm:
         prompts = [common + tail for tail in ("a", "bb", "ccc")]
         want = []
         for prompt in prompts:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ggmlpy import Llama
 from ggmlpy.engine.engine import Engine
+from ggmlpy.memory.layouts import LAYOUTS
 from tests.models.tiny import Tiny, write_model
 
 N_SEQ_MAX, N_UBATCH, BUDGET = 6, 16, 8
@@ -35,11 +36,11 @@ def check_preempted(engine: Engine, before: set[int], held: dict[int, int]) -> N
     assert all(s.priority >= other.priority for s in new for other in kept)
 
 
-@pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
-def test_each_step_and_to_the_end(path: Path, unified: bool) -> None:
-    """Unified, all six cannot be held at once."""
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_each_step_and_to_the_end(path: Path, layout: str) -> None:
+    """Where cells are shared, all six cannot be held at once."""
     rng = np.random.default_rng(3)
-    sizes: dict[str, Any] = {"n_ctx": 120, "kv_unified": True} if unified else {"n_ctx_seq": 96}
+    sizes: dict[str, Any] = {"n_ctx_seq": 96} if layout == "split" else {"n_ctx": 120}
     options: dict[str, Any] = {"temperature": 0, "logits_processor": always_9}
     left: dict[int, int] = {}  # tokens to come, by request
     with Llama(
@@ -48,6 +49,7 @@ def test_each_step_and_to_the_end(path: Path, unified: bool) -> None:
         n_seq_max=N_SEQ_MAX,
         n_ubatch=N_UBATCH,
         token_budget=BUDGET,
+        kv_layout=layout,
         **sizes,
     ) as llm:
         engine = llm.engine
@@ -61,7 +63,7 @@ def test_each_step_and_to_the_end(path: Path, unified: bool) -> None:
         while engine.has_work:
             check_step(engine, left)
         assert set(left.values()) == {0}
-        assert (engine.n_preempted > 0) == unified
+        assert (engine.n_preempted > 0) == (layout != "split")
 
 
 def check_step(engine: Engine, left: dict[int, int]) -> None:

@@ -25,6 +25,7 @@ from ggmlpy import (
     StateError,
 )
 from ggmlpy.gguf import GGUFFile
+from ggmlpy.memory.layouts import LAYOUTS
 from ggmlpy.memory.spans import Spans
 from ggmlpy.memory.state_file import VERSION
 from tests.models.tiny import Tiny, write_model
@@ -59,6 +60,7 @@ TARGETS: dict[str, dict[str, Any]] = {
     "more context": {"n_ctx": 100},
     "unified": {"n_seq_max": 3, "kv_unified": True},
     "split": {"n_seq_max": 3, "n_ctx_seq": 64},
+    "paged": {"n_seq_max": 3, "kv_layout": "paged"},
     "f16": {"type_k": "f16", "type_v": "f16"},
     "q8_0": {"type_k": "q8_0", "type_v": "q8_0"},
     "unfused": {"flash_attn": False},
@@ -102,8 +104,8 @@ def test_the_loaded_sequence_is_what_the_next_token_sees(paths: dict[str, Path])
         assert text_of(llm, STORY + " and") == want
 
 
-@pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
-def test_all_sequences_come_back(paths: dict[str, Path], unified: bool) -> None:
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_all_sequences_come_back(paths: dict[str, Path], layout: str) -> None:
     prompts = [STORY + end for end in ("", " dad", " bed", " egg")]
     options = {"n_ctx_seq": 64, "n_seq_max": 4}
     with load(paths["attention"], **options) as source:
@@ -112,7 +114,7 @@ def test_all_sequences_come_back(paths: dict[str, Path], unified: bool) -> None:
         held = source.held_tokens
         assert saved.tokens == held
         assert len(held) == 4
-    with load(paths["attention"], kv_unified=unified, **options) as llm:
+    with load(paths["attention"], kv_layout=layout, **options) as llm:
         text_of(llm, "else")
         llm.load_state(saved)
         assert llm.held_tokens == held

@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from ggmlpy.memory.batch import Batch
+from ggmlpy.memory.layouts import LAYOUTS
 from ggmlpy.memory.state import put_state, take_state
 from ggmlpy.runtime.context import Context
 from tests.engine.test_streams import ARCHITECTURES, make
@@ -81,15 +82,15 @@ Scene = Callable[[Context], tuple[Texts, Logits]]
 
 
 @pytest.mark.parametrize("scene", [fresh, copied, reused, resumed])
-@pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "step by step"])
 @pytest.mark.parametrize("architecture", ["llama", "gemma3", "lfm2"])
 def test_alone_and_among_others(
-    tmp_path: Path, architecture: str, flash_attn: bool, unified: bool, scene: Scene
+    tmp_path: Path, architecture: str, flash_attn: bool, layout: str, scene: Scene
 ) -> None:
     model = ARCHITECTURES[architecture]
     options = {"model": model, "flash_attn": flash_attn, "n_ctx_seq": 80, "n_ubatch": 64}
-    run = make(tmp_path, n_seq_max=N_SEQ, unified=unified, **options)  # type: ignore[arg-type]
+    run = make(tmp_path, n_seq_max=N_SEQ, layout=layout, **options)  # type: ignore[arg-type]
     texts, got = scene(run)
     for seq, text in texts.items():
         alone = make(tmp_path, n_seq_max=1, **options)  # type: ignore[arg-type]
@@ -128,11 +129,11 @@ def test_a_text_longer_than_the_cells_of_its_window(
     np.testing.assert_array_equal(more.decode(text, all_logits=True), want)
 
 
-@pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
-def test_weights_of_bf16(tmp_path: Path, unified: bool) -> None:
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_weights_of_bf16(tmp_path: Path, layout: str) -> None:
     """Whatever multiplies them here: AMX sums them in an order of its own."""
     model = Tiny(n_head=2, n_head_kv=1, n_rot=32, n_ff=128, weight_type="bf16")
-    run = make(tmp_path, n_seq_max=N_SEQ, unified=unified, n_ctx_seq=80, model=model)
+    run = make(tmp_path, n_seq_max=N_SEQ, layout=layout, n_ctx_seq=80, model=model)
     texts, got = fresh(run)
     for seq, text in texts.items():
         alone = make(tmp_path, n_seq_max=1, n_ctx_seq=80, model=model)

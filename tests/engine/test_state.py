@@ -38,18 +38,20 @@ def make(folder: Path, model: Tiny = MODEL, **options: Any) -> Context:
     return Context(load_model(GGUFFile.open(path)), backends_for("reference"), **settings)
 
 
-@pytest.mark.parametrize("unified", [False, True], ids=["to split", "to unified"])
+@pytest.mark.parametrize(
+    ("layout", "to"), [("unified", "split"), ("split", "paged"), ("paged", "unified")]
+)
 @pytest.mark.parametrize("flash_attn", [False, True], ids=["unfused", "flash"])
 @pytest.mark.parametrize("n_ctx", [64, 512])
 def test_a_state_goes_on_where_it_was_taken(
-    tmp_path: Path, unified: bool, flash_attn: bool, n_ctx: int
+    tmp_path: Path, layout: str, to: str, flash_attn: bool, n_ctx: int
 ) -> None:
-    source = make(tmp_path, kv_unified=not unified, flash_attn=flash_attn)
+    source = make(tmp_path, kv_layout=layout, flash_attn=flash_attn)
     source.decode([7, 8], seq=0)
     source.decode(TEXT, seq=1)
     data = to_bytes({1: take_state(source.memory, 1, TEXT)})
     want = source.decode([99], seq=1).copy()
-    target = make(tmp_path, kv_unified=unified, flash_attn=flash_attn, n_ctx=n_ctx)
+    target = make(tmp_path, kv_layout=to, flash_attn=flash_attn, n_ctx=n_ctx)
     target.decode([5, 5, 5], seq=0)  # something is in the way
     states, _ = from_bytes(data)
     assert states[1].tokens == TEXT

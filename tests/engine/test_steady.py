@@ -17,6 +17,7 @@ from ggmlpy.memory.batch import Batch
 from ggmlpy.memory.cell_table import CellTable
 from ggmlpy.memory.cells import KVCells
 from ggmlpy.memory.kv_cache import KVCache
+from ggmlpy.memory.layouts import LAYOUTS
 from ggmlpy.memory.recurrent_state import RecurrentState
 from ggmlpy.memory.slots import Slot
 from ggmlpy.memory.transaction import Transaction
@@ -93,16 +94,16 @@ class Pair:
         self.decode(batch)
 
 
-@pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "unfused"])
 @pytest.mark.parametrize("seqs", [[0], [2], [0, 1, 2, 3], [3, 0, 2], [1, 3]], ids=str)
 def test_writing_on_is_bitwise_the_same(
-    tmp_path: Path, steady: Counter, unified: bool, flash_attn: bool, seqs: list[int]
+    tmp_path: Path, steady: Counter, layout: str, flash_attn: bool, seqs: list[int]
 ) -> None:
     """Past 256 cells. In separate ops each step gathers cells anew."""
-    pair = Pair(tmp_path, unified=unified, flash_attn=flash_attn)
+    pair = Pair(tmp_path, layout=layout, flash_attn=flash_attn)
     for seq in seqs:
-        pair.prompt(seq, 240 // (len(seqs) if unified else 1) + seq)
+        pair.prompt(seq, 240 // (len(seqs) if layout != "split" else 1) + seq)
     for i in range(30):
         pair.decode(pair.next(seqs, i))
     assert steady.n == (29 if flash_attn else 0)  # all but the first
@@ -125,11 +126,11 @@ actions = st.one_of(
 @settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(unified=st.booleans(), plan=st.lists(actions, min_size=3, max_size=14))
+@given(layout=st.sampled_from(LAYOUTS), plan=st.lists(actions, min_size=3, max_size=14))
 def test_whatever_comes_between(
-    tmp_path: Path, steady: Counter, unified: bool, plan: list[Any]
+    tmp_path: Path, steady: Counter, layout: str, plan: list[Any]
 ) -> None:
-    pair = Pair(tmp_path, unified=unified, n_ctx_seq=64)
+    pair = Pair(tmp_path, layout=layout, n_ctx_seq=64)
     for seq in range(N_SEQ):
         pair.prompt(seq, 3 + seq)
     pair.decode(pair.next([0, 1, 2, 3], 1))
@@ -208,14 +209,15 @@ MODELS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS.keys())
 def test_an_interrupt_at_any_line_leaves_the_memory_as_it_was(
-    tmp_path: Path, steady: Counter, monkeypatch: pytest.MonkeyPatch, unified: bool, model: Tiny
+    tmp_path: Path, steady: Counter, monkeypatch: pytest.MonkeyPatch, layout: str, model: Tiny
 ) -> None:
     """With a window of which cells are used again: what they held is evicted, not wrong."""
     monkeypatch.setattr("ggmlpy.memory.cell_table.KV_PAD", 16)
-    pair = Pair(tmp_path, model=model, unified=unified, n_ctx_seq=64, n_ubatch=8)
+    monkeypatch.setattr("ggmlpy.memory.pages.PAGE_SIZE", 4)
+    pair = Pair(tmp_path, model=model, layout=layout, n_ctx_seq=64, n_ubatch=8)
     for n in range(1, 1000):
         for seq in (0, 1):
             pair.prompt(seq, 3)
@@ -274,14 +276,15 @@ def test_fewer_logits_than_tokens_are_a_step_of_its_own(tmp_path: Path, steady: 
     assert steady.n == 0
 
 
-@pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("model", ["window", "recurrent"])
 def test_windows_and_recurrent_states_go_on_too(
-    tmp_path: Path, steady: Counter, monkeypatch: pytest.MonkeyPatch, unified: bool, model: str
+    tmp_path: Path, steady: Counter, monkeypatch: pytest.MonkeyPatch, layout: str, model: str
 ) -> None:
     """Through more tokens than a window has cells."""
     monkeypatch.setattr("ggmlpy.memory.cell_table.KV_PAD", 16)
-    pair = Pair(tmp_path, model=MODELS[model], unified=unified, n_ctx_seq=64, n_ubatch=8)
+    monkeypatch.setattr("ggmlpy.memory.pages.PAGE_SIZE", 4)
+    pair = Pair(tmp_path, model=MODELS[model], layout=layout, n_ctx_seq=64, n_ubatch=8)
     for seq, n in ((0, 3), (2, 5), (1, 2)):
         pair.prompt(seq, n)
     for i in range(40):

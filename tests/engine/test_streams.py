@@ -15,6 +15,7 @@ from ggmlpy.errors import ArgumentError, BadBatch, CacheFull, Unsupported
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.graph.types import type_of
 from ggmlpy.memory.batch import Batch
+from ggmlpy.memory.layouts import LAYOUTS
 from ggmlpy.models import load_model
 from ggmlpy.runtime.context import Context
 from ggmlpy.sched.compute import backends_for
@@ -35,7 +36,7 @@ def make(
     *,
     n_seq_max: int = N_SEQ,
     n_ctx_seq: int = 64,
-    unified: bool = False,
+    layout: str = "split",
     n_ubatch: int = 512,
     kv: str = "f16",
     flash_attn: bool = True,
@@ -51,7 +52,7 @@ def make(
         n_ctx=n_ctx_seq * n_seq_max,
         n_ubatch=n_ubatch,
         n_seq_max=n_seq_max,
-        kv_unified=unified,
+        kv_layout=layout,
         type_k=type_of(kv.split("/")[0]),
         type_v=type_of(kv.split("/")[-1]),
         flash_attn=flash_attn,
@@ -72,20 +73,20 @@ def everyone(seqs: list[int], starts: dict[int, int], stops: dict[int, int]) -> 
 
 
 @pytest.mark.parametrize("order", ["as they are", "backwards", "shuffled"])
-@pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
+@pytest.mark.parametrize("layout", ["split", "unified"])
 @pytest.mark.parametrize("kv", ["f16", "q8_0", "iq4_nl"])
 @pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "unfused"])
 def test_a_sequence_is_bitwise_the_same_alone_and_among_32(
-    tmp_path: Path, order: str, unified: bool, kv: str, flash_attn: bool
+    tmp_path: Path, order: str, layout: str, kv: str, flash_attn: bool
 ) -> None:
     model = Tiny(n_head=2, n_head_kv=1, n_rot=32)  # heads of 32: whole blocks of q8_0
     seqs = list(range(N_SEQ))
     if order != "as they are":
         seqs = seqs[::-1] if order == "backwards" else RNG.permutation(N_SEQ).tolist()
     # Step by step a row is summed over all cells in view.
-    exact = flash_attn or not unified
+    exact = flash_attn or layout == "split"
     options: dict[str, Any] = {"kv": kv, "flash_attn": flash_attn}
-    check_all_are_as_alone(tmp_path, model, seqs, exact, unified, options)
+    check_all_are_as_alone(tmp_path, model, seqs, exact, layout, options)
 
 
 ARCHITECTURES = {
@@ -102,17 +103,15 @@ ARCHITECTURES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("kv", ["f16", "q8_0/q4_0"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_every_architecture_is_the_same_alone_and_among_32(
-    tmp_path: Path, architecture: str, kv: str, unified: bool
+    tmp_path: Path, architecture: str, kv: str, layout: str
 ) -> None:
-    # A shared window's cells are used again in any order: sums may be rounded in another.
-    exact = not (architecture == "gemma3" and unified)
     seqs = RNG.permutation(N_SEQ).tolist()
     model = ARCHITECTURES[architecture]
-    check_all_are_as_alone(tmp_path, model, seqs, exact, unified, {"kv": kv})
+    check_all_are_as_alone(tmp_path, model, seqs, True, layout, {"kv": kv})
 
 
 def check_all_are_as_alone(
@@ -120,11 +119,11 @@ def check_all_are_as_alone(
     model: Tiny,
     seqs: list[int],
     exact: bool,
-    unified: bool,
+    layout: str,
     options: dict[str, Any],
 ) -> None:
     """Every sequence's text in two batches with all others, and by itself: the same logits."""
-    run = make(tmp_path, unified=unified, n_ubatch=64, model=model, **options)
+    run = make(tmp_path, layout=layout, n_ubatch=64, model=model, **options)
     halves = {s: len(TEXTS[s]) // 2 for s in seqs}
     zeros = dict.fromkeys(seqs, 0)
     ends = {s: len(TEXTS[s]) for s in seqs}
@@ -153,18 +152,18 @@ CACHE_PAIRS = [
 
 @pytest.mark.parametrize("kv", ["/".join(pair) for pair in CACHE_PAIRS])
 def test_pairs_of_cache_types(tmp_path: Path, kv: str) -> None:
-    """Split, unified and alone are one; step by step agrees; the reference runs the same graph."""
+    """All layouts and alone are one; step by step agrees; the reference runs the same graph."""
     model = Tiny(n_head=2, n_head_kv=1, n_rot=32)
     texts = {0: LONG[:5], 1: LONG[5:14], 2: LONG[14:17]}
     batch = Batch()
     for s, text in texts.items():
         batch.add_sequence(s, text, 0, all_outputs=True)
     want = np.concatenate([alone(tmp_path, text, kv=kv, model=model) for text in texts.values()])
-    for unified in (False, True):
-        run = make(tmp_path, n_seq_max=3, unified=unified, kv=kv)
-        np.testing.assert_array_equal(run.decode_batch(batch), want, f"unified={unified}")
-        run = make(tmp_path, n_seq_max=3, unified=unified, kv=kv, flash_attn=False)
-        assert nmse(run.decode_batch(batch), want) < 1e-6, unified
+    for layout in LAYOUTS:
+        run = make(tmp_path, n_seq_max=3, layout=layout, kv=kv)
+        np.testing.assert_array_equal(run.decode_batch(batch), want, layout)
+        run = make(tmp_path, n_seq_max=3, layout=layout, kv=kv, flash_attn=False)
+        assert nmse(run.decode_batch(batch), want) < 1e-6, layout
     run = make(tmp_path, n_seq_max=3, kv=kv, flash_attn=False, backend="reference")
     assert nmse(run.decode_batch(batch), want) < 1e-6
 
@@ -181,9 +180,9 @@ def test_decode_steps_of_all_streams_are_one_ubatch_and_one_plan(tmp_path: Path)
     assert (shape.n_tokens, shape.n_stream) == (8, 0)
 
 
-@pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
-def test_any_mixture_runs_in_few_plans(tmp_path: Path, unified: bool) -> None:
-    run = make(tmp_path, backend="null", n_seq_max=8, n_ubatch=32, unified=unified)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_any_mixture_runs_in_few_plans(tmp_path: Path, layout: str) -> None:
+    run = make(tmp_path, backend="null", n_seq_max=8, n_ubatch=32, layout=layout)
     rng = np.random.default_rng(3)
     for _ in range(60):
         batch = Batch()
@@ -233,13 +232,13 @@ def test_n_ubatch_is_never_exceeded(tmp_path: Path, n_ubatch: int) -> None:
     assert max(shape.n_tokens for shape in run.plans.plans) <= n_ubatch
 
 
-@pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
-def test_a_token_of_two_sequences(tmp_path: Path, unified: bool) -> None:
-    run = make(tmp_path, n_seq_max=2, unified=unified)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_token_of_two_sequences(tmp_path: Path, layout: str) -> None:
+    run = make(tmp_path, n_seq_max=2, layout=layout)
     batch = Batch()
     for i, token in enumerate(LONG[:4]):
         batch.add(token, i, (0, 1), i == 3)
-    if not unified:
+    if layout == "split":
         with pytest.raises(Unsupported, match="kv_unified=True"):
             run.decode_batch(batch)
         return
@@ -255,7 +254,7 @@ def test_a_token_of_two_sequences(tmp_path: Path, unified: bool) -> None:
 
 def test_a_recurrent_state_is_of_one_sequence(tmp_path: Path) -> None:
     model = Tiny(architecture="lfm2", convolutions=(0,), qk_norm=True, neox=True)
-    run = make(tmp_path, n_seq_max=2, unified=True, model=model)
+    run = make(tmp_path, n_seq_max=2, layout="unified", model=model)
     batch = Batch()
     batch.add(5, 0, (0, 1), True)
     with pytest.raises(Unsupported, match="recurrent layers, which keep one state a sequence"):
@@ -282,7 +281,7 @@ def test_a_recurrent_state_is_of_one_sequence(tmp_path: Path) -> None:
 def test_batches_that_do_not_fit(
     tmp_path: Path, entries: list[tuple[int, int, tuple[int, ...]]], message: str
 ) -> None:
-    run = make(tmp_path, n_seq_max=4, unified=True, backend="null")
+    run = make(tmp_path, n_seq_max=4, layout="unified", backend="null")
     batch = Batch()
     for token, position, seqs in entries:
         batch.add(token, position, seqs)
@@ -290,10 +289,10 @@ def test_batches_that_do_not_fit(
         run.decode_batch(batch)
 
 
-@pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
-def test_a_batch_that_does_not_fit_changes_nothing(tmp_path: Path, unified: bool) -> None:
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_batch_that_does_not_fit_changes_nothing(tmp_path: Path, layout: str) -> None:
     """Even where its first ubatches would have fitted."""
-    run = make(tmp_path, n_seq_max=2, n_ctx_seq=16, unified=unified, n_ubatch=4)
+    run = make(tmp_path, n_seq_max=2, n_ctx_seq=16, layout=layout, n_ubatch=4)
     first = Batch()
     first.add_sequence(0, LONG[:4], 0)
     first.add_sequence(1, LONG[4:10], 0)
@@ -308,11 +307,11 @@ def test_a_batch_that_does_not_fit_changes_nothing(tmp_path: Path, unified: bool
     np.testing.assert_array_equal(got[-1], alone(tmp_path, [*LONG[:4], 9])[-1])
 
 
-@pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("kv", ["f32", "f16", "q8_0", "iq4_nl"])
-def test_copied_sequences_go_their_own_ways(tmp_path: Path, unified: bool, kv: str) -> None:
+def test_copied_sequences_go_their_own_ways(tmp_path: Path, layout: str, kv: str) -> None:
     model = Tiny(n_head=2, n_head_kv=1, n_rot=32)
-    run = make(tmp_path, n_seq_max=3, unified=unified, kv=kv, model=model)
+    run = make(tmp_path, n_seq_max=3, layout=layout, kv=kv, model=model)
     text = LONG[:12]
     run.decode(text, seq=0)
     run.memory.seq_cp(0, 2)
@@ -336,21 +335,21 @@ def test_keep_and_clear(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("model", TURNED.values(), ids=TURNED)
-@pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_moved_tokens_are_as_if_decoded_where_they_are(
-    tmp_path: Path, unified: bool, model: Tiny
+    tmp_path: Path, layout: str, model: Tiny
 ) -> None:
     """Drop the first three tokens and close the gap: keys are what they are at the new positions.
 
     Only in the first layer, whose keys depend on nothing but their token and position.
     """
     one_layer = replace(model, n_layer=1)
-    run = make(tmp_path, n_seq_max=2, unified=unified, kv="f32", model=one_layer)
+    run = make(tmp_path, n_seq_max=2, layout=layout, kv="f32", model=one_layer)
     run.decode(LONG[:12], seq=1)
     run.memory.seq_rm(1, 0, 3)
     run.seq_add(1, 3, None, -3)
     assert run.n_past(1) == 9
-    fresh = make(tmp_path, n_seq_max=2, unified=unified, kv="f32", model=one_layer)
+    fresh = make(tmp_path, n_seq_max=2, layout=layout, kv="f32", model=one_layer)
     want = fresh.decode(LONG[3:13], seq=1).copy()
     np.testing.assert_allclose(run.decode(LONG[12:13], seq=1), want, rtol=1e-4, atol=1e-5)
 
@@ -367,7 +366,7 @@ def test_there_and_back_is_the_identity(tmp_path: Path, model: Tiny) -> None:
 
 
 def test_moving_shared_tokens_leaves_the_others_alone(tmp_path: Path) -> None:
-    run = make(tmp_path, n_seq_max=2, unified=True)
+    run = make(tmp_path, n_seq_max=2, layout="unified")
     run.decode(LONG[:8], seq=0)
     run.memory.seq_cp(0, 1)
     run.seq_add(1, 0, None, 5)
@@ -377,7 +376,7 @@ def test_moving_shared_tokens_leaves_the_others_alone(tmp_path: Path) -> None:
 
 
 def test_moves_that_do_not_work_change_nothing(tmp_path: Path) -> None:
-    run = make(tmp_path, n_seq_max=2, n_ctx_seq=5, unified=True)
+    run = make(tmp_path, n_seq_max=2, n_ctx_seq=5, layout="unified")
     run.decode(LONG[:8], seq=0)
     with pytest.raises(ArgumentError, match="position 3 of sequence 0 is taken"):
         run.seq_add(0, 4, None, -1)

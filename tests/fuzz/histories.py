@@ -34,6 +34,11 @@ _SETUPS: dict[str, tuple[Tiny, dict[str, Any]]] = {
     "threads": (_SMALL, {"n_seq_max": 3, "n_ctx": 96, "n_ubatch": 8, "n_threads": 2}),
     "window": (_WINDOW, {"n_seq_max": 3, "n_ctx": 96, "n_ubatch": 8}),
     "unified window": (_WINDOW, {"n_seq_max": 3, "n_ctx": 48, "n_ubatch": 8, "kv_unified": True}),
+    "paged": (
+        _SMALL,
+        {"n_seq_max": 4, "n_ctx": 72, "n_ubatch": 16, "kv_layout": "paged"} | _CHUNKS,
+    ),
+    "paged window": (_WINDOW, {"n_seq_max": 3, "n_ctx": 48, "n_ubatch": 8, "kv_layout": "paged"}),
     "recurrent": (_STEPS, {"n_seq_max": 3, "n_ctx": 96, "n_ubatch": 8}),
 }
 _MOST_STEPS = 3000  # in which all that is asked for here must be done
@@ -65,7 +70,8 @@ class Histories(Kind):
         """The model, and one that runs a request alone."""
         options = {"backend": "cpu", "n_threads": 1, **_SETUPS[name][1]}
         llm = Llama(self._paths[name], **options)
-        single = options | {"n_seq_max": 1, "n_ctx": llm.n_ctx_seq(), "kv_unified": False}
+        single = options | {"n_seq_max": 1, "n_ctx": llm.n_ctx_seq()}
+        single |= {"kv_unified": False, "kv_layout": None}
         single |= {"n_threads": 1, "n_ubatch": 64}
         return llm, Llama(self._paths[name], **single)
 

@@ -23,6 +23,8 @@ _SETUPS: dict[str, tuple[Tiny, dict[str, Any]]] = {
     "unified": (_SMALL, {"n_ctx": 64, "n_ubatch": 8, "kv_unified": True}),
     "window": (_WINDOW, {"n_ctx": 96, "n_ubatch": 8}),
     "unified window": (_WINDOW, {"n_ctx": 48, "n_ubatch": 8, "kv_unified": True}),
+    "paged": (_SMALL, {"n_ctx": 64, "n_ubatch": 8, "kv_layout": "paged"}),
+    "paged window": (_WINDOW, {"n_ctx": 64, "n_ubatch": 8, "kv_layout": "paged"}),
     "recurrent": (_STEPS, {"n_ctx": 96, "n_ubatch": 8}),
     "unfused": (_SMALL, {"n_ctx": 96, "n_ubatch": 8, "flash_attn": False}),
 }

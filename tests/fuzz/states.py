@@ -33,6 +33,7 @@ _SETUPS: dict[str, tuple[Tiny, dict[str, Any]]] = {
     "plain": (_SMALL, {}),
     "many": (_SMALL, {"n_seq_max": 3, "n_ctx": 96}),
     "unified": (_SMALL, {"n_seq_max": 3, "n_ctx": 64, "kv_unified": True}),
+    "paged": (_SMALL, {"n_seq_max": 3, "n_ctx": 64, "kv_layout": "paged"}),
     "q8_0": (_SMALL, {"type_k": "q8_0", "type_v": "f32"}),
     "short": (_SMALL, {"n_ctx": 16}),
     "window": (_WINDOW, {"n_seq_max": 2, "n_ctx": 128}),

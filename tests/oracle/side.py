@@ -14,6 +14,8 @@ from ggmlpy.errors import CacheFull, GgmlpyError
 from ggmlpy.graph.types import F32
 from ggmlpy.memory.batch import Batch
 from ggmlpy.memory.kv_cache import KVCache
+from ggmlpy.memory.layouts import KVLayout
+from ggmlpy.memory.pages import PagedCells
 from ggmlpy.runtime.context import Context
 from ggmlpy.runtime.plans import Plan
 from ggmlpy.sched.compute import backends_for
@@ -35,21 +37,23 @@ Error = type[GgmlpyError]
 class Side:
     """A context with a glass model, and its oracle."""
 
-    def __init__(self, glass: Glass, n_seq_max: int, n_ctx: int, unified: bool) -> None:
-        self.unified = unified
+    def __init__(self, glass: Glass, n_seq_max: int, n_ctx: int, layout: KVLayout) -> None:
+        self.layout = layout
         self.context = Context(
             glass,
             backends_for("reference"),
             n_ctx=n_ctx,
             n_ubatch=N_UBATCH,
             n_seq_max=n_seq_max,
-            kv_unified=unified,
+            kv_layout=layout,
             type_k=F32,
             type_v=F32,
         )
         self.memory = self.context.memory
         layers = [
-            LayersModel(cache.cells.n_ctx, cache.cells.window, unified, *_no_entries(n_seq_max))
+            LayersModel(
+                cache.cells.n_ctx, cache.cells.window, layout != "split", *_no_entries(n_seq_max)
+            )
             for cache in self.memory.caches
         ]
         taken_in: list[tuple[int, ...]] | None = [()] * n_seq_max if glass.recurrent else None
@@ -66,16 +70,31 @@ class Side:
         return None
 
     def do(
-        self, real: Callable[[Context], object], operation: Callable[[MemoryModel], object]
-    ) -> None:
-        """Apply an operation to the context and to the model."""
+        self,
+        real: Callable[[Context], object],
+        operation: Callable[[MemoryModel], object],
+        n_tokens: int = 0,
+    ) -> bool:
+        """Apply an operation to the context and to the model.
+
+        False if it needs more pages than are free, and does nothing. `n_tokens` is the most that it
+        may need cells for.
+        """
         error = self.expected(operation)
-        if error is None:
-            real(self.context)
-            operation(self.model)
-            self._adopt_evicted()
-        else:
+        if error is not None:
             self.fails(error, real)
+            return True
+        before = self.picture()
+        try:
+            real(self.context)
+        except CacheFull:
+            assert self.layout == "paged"
+            assert any(_n_pages(cells, n_tokens) > _n_free(cells) for cells in self._paged())
+            assert self.picture() == before
+            return False
+        operation(self.model)
+        self._adopt_evicted()
+        return True
 
     def fails(self, error: Error, real: Callable[[Context], object]) -> None:
         """Check that the context raises the error and does not change."""
@@ -92,6 +111,7 @@ class Side:
             return None
         after = self.model.copy()
         seen, fits = after.decode(batch)
+        fits = self._fits_in_pages(batch, fits)
         before = self.picture()
         try:
             logits = self.context.decode_batch(batch).copy()
@@ -101,6 +121,7 @@ class Side:
             return None
         assert fits != "no"
         self.model = after
+        self._adopt_copies()
         self._check_logits(batch, seen, logits)
         self._adopt_evicted()
         return logits
@@ -130,7 +151,26 @@ class Side:
         self._evict()
 
     def fits(self, batch: Batch) -> Fits:
-        return self.model.copy().decode(batch)[1]
+        return self._fits_in_pages(batch, self.model.copy().decode(batch)[1])
+
+    def _paged(self) -> list[PagedCells]:
+        """The cells of a paged memory."""
+        return [c.cells for c in self.memory.caches if isinstance(c.cells, PagedCells)]
+
+    def _fits_in_pages(self, batch: Batch, fits: Fits) -> Fits:
+        """Whether a batch fits pages too: that it does is sure where each of its sequences can have
+        free pages for all of its tokens and a copy of its last page. Without a window it is also
+        sure for a sequence that is alone: it uses all that is empty in its pages."""
+        if self.layout != "paged" or fits != "yes":
+            return fits
+        runs = Counter(batch.seq_ids)
+        for cells in self._paged():
+            n_pages = sum(1 + _n_pages(cells, n) for n in runs.values())
+            others = [s for s in range(self.model.n_seq_max) if runs.keys() != {(s,)}]
+            is_alone = len(runs) == 1 and all(cells.pos_max(seq) < 0 for seq in others)
+            if n_pages > _n_free(cells) and not (is_alone and cells.window is None):
+                return "maybe"
+        return "yes"
 
     def _check_logits(
         self, batch: Batch, seen: list[list[Seen]], logits: NDArray[np.float32]
@@ -145,6 +185,22 @@ class Side:
                 assert set(np.flatnonzero(got).tolist()) == names, f"token {token}: {part}"
                 np.testing.assert_allclose(got, want, rtol=0, atol=1e-5)
 
+    def _adopt_copies(self) -> None:
+        """Let sequences of the model no longer share what the memory has copied: pages that several
+        sequences shared, of which one has written."""
+        for cache, part in zip(self.memory.caches, self.model.layers, strict=True):
+            if not isinstance(cache.cells, PagedCells):
+                continue
+            cells = [_cells_of(cache, seq, held) for seq, held in enumerate(part.held)]
+            first: dict[Entry, int | None] = {}
+            copies: dict[tuple[Entry, int | None], Entry] = {}
+            for seq, held in enumerate(part.held):
+                for entry in list(held):
+                    cell = cells[seq].get(entry)
+                    if first.setdefault(entry, cell) != cell:
+                        copy = copies.setdefault((entry, cell), Entry(entry.token))
+                        held[copy] = held.pop(entry)
+
     def _adopt_evicted(self) -> None:
         """Evict from the model what the memory has evicted.
 
@@ -152,7 +208,10 @@ class Side:
         """
         for cache, seq, n_evicted in self._evict():
             cells = cache.cells
-            assert not n_evicted or cells.n_used(cells.stream_of(seq)) == cells.n_ctx
+            if isinstance(cells, PagedCells):
+                assert not n_evicted or _n_free(cells) == 0
+            else:
+                assert not n_evicted or cells.n_used(cells.stream_of(seq)) == cells.n_ctx
 
     def _evict(self) -> list[tuple[KVCache, int, int]]:
         """Evict from the model what the memory has evicted. Returns (cache, sequence, number)."""
@@ -168,6 +227,8 @@ class Side:
     def check(self) -> None:
         """Compare all that the memory reports with the model."""
         memory, model = self.memory, self.model
+        for cells in self._paged():
+            check_pages(cells)
         for seq in range(model.n_seq_max):
             assert memory.seq_pos_max(seq) == model.seq_pos_max(seq)
             assert memory.seq_pos_min(seq) == model.seq_pos_min(seq)
@@ -209,6 +270,32 @@ def _no_entries(n_seq_max: int) -> list[list[dict[Entry, int]]]:
     return [[{} for _ in range(n_seq_max)] for _ in range(2)]
 
 
+def check_pages(cells: PagedCells) -> None:
+    """No page is lost or free twice: tables, counts and the cells of sequences agree."""
+    size, table = cells.page_size, cells.tables()
+    held = [{cell // size for cell in cells.of(seq).tolist()} for seq in range(cells.n_seq_max)]
+    assert [set(pages) for pages in table] == held
+    counted = Counter(page for pages in table for page in pages)
+    refs = cells.references()
+    assert {page: n for page, n in enumerate(refs.tolist()) if n} == counted
+    assert refs.sum() == sum(len(pages) for pages in table)
+    free = cells.free_pages().tolist()
+    assert sorted([*free, *counted]) == list(range(cells.n_pages))
+    assert cells.n_pages_shared() == sum(n > 1 for n in counted.values())
+    in_use = {cell for seq in range(cells.n_seq_max) for cell in cells.of(seq).tolist()}
+    assert cells.n_used() == len(in_use)
+
+
+def _n_pages(cells: PagedCells, n_tokens: int) -> int:
+    return -(-n_tokens // cells.page_size)
+
+
+def _n_free(cells: PagedCells) -> int:
+    """Pages in which no sequence has a cell."""
+    used = {c // cells.page_size for s in range(cells.n_seq_max) for c in cells.of(s).tolist()}
+    return cells.n_pages - len(used)
+
+
 class _CutShort(BaseException):
     """An exception that, like KeyboardInterrupt, is not an Exception."""
 
@@ -220,6 +307,21 @@ def contents(cache: KVCache, seq: int) -> Seen:
     names, keys = _stored(cache, seq)
     np.testing.assert_allclose(keys[cells], rotated(KEYS[names[cells]], positions), atol=1e-5)
     return Counter(zip(names[cells].tolist(), positions, strict=True))
+
+
+def _cells_of(cache: KVCache, seq: int, held: dict[Entry, int]) -> dict[Entry, int]:
+    """The cell of each entry of a sequence that is in the memory."""
+    cells = cache.cells.of(seq)
+    names, _ = _stored(cache, seq)
+    positions = cache.cells.positions_of(seq, cells).tolist()
+    there: dict[tuple[int, int], list[int]] = {}
+    for cell, name, at in zip(cells.tolist(), names[cells].tolist(), positions, strict=True):
+        there.setdefault((name, at), []).append(cell)
+    found = {}
+    for entry, at in held.items():
+        if there.get((entry.token, at)):
+            found[entry] = there[entry.token, at].pop(0)
+    return found
 
 
 def visible(cache: KVCache, seq: int, position: int) -> Seen:

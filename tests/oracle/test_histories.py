@@ -1,4 +1,4 @@
-"""Random sequences of operations on the memory and its model, for unified and split caches."""
+"""Random sequences of operations on the memory and its model, in each layout of the cache."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from hypothesis.stateful import (
 )
 
 from ggmlpy.memory.batch import Batch
+from ggmlpy.memory.layouts import KVLayout
 from ggmlpy.memory.state import SequenceState, put_state, take_state
 from ggmlpy.memory.state_file import from_bytes, to_bytes
 from ggmlpy.runtime.context import Context
@@ -47,6 +48,7 @@ class Kind:
     recurrent: bool = False
     unified_cells: int = 20
     split_cells: int = 11  # of each sequence
+    page_size: int = 4
 
 
 KINDS = {
@@ -63,28 +65,34 @@ KINDS = {
 class Histories(RuleBasedStateMachine):
     """Operations on one or two contexts and their models.
 
-    With two, unified and split, an operation that one of them must refuse is not applied to the
+    With two, in different layouts, an operation that one of them must refuse is not applied to the
     other, so that their contents stay equal.
     """
 
     kind: Kind
-    layouts: tuple[bool, ...]  # unified?
+    layouts: tuple[KVLayout, ...]
 
     @initialize()
     def start(self) -> None:
         glass = Glass(self.kind.windows, self.kind.recurrent)
-        n_cells = {True: self.kind.unified_cells, False: self.kind.split_cells * N_SEQ}
-        self.sides = [Side(glass, N_SEQ, n_cells[unified], unified) for unified in self.layouts]
+        shared, split = self.kind.unified_cells, self.kind.split_cells * N_SEQ
+        n_cells: dict[KVLayout, int] = {"unified": shared, "paged": shared, "split": split}
+        self.sides = [Side(glass, N_SEQ, n_cells[layout], layout) for layout in self.layouts]
         self.saved: tuple[SequenceState, SavedModel] | None = None
         self.name = 0
 
     def do(
-        self, real: Callable[[Context], object], operation: Callable[[MemoryModel], object]
+        self,
+        real: Callable[[Context], object],
+        operation: Callable[[MemoryModel], object],
+        n_tokens: int = 0,
     ) -> None:
+        """`n_tokens` is the most that the operation may need cells for."""
         errors = [side.expected(operation) for side in self.sides]
         for side, error in zip(self.sides, errors, strict=True):
-            if error is not None or not any(errors):
-                side.do(real, operation)
+            applies = error is not None or not any(errors)
+            if applies and not side.do(real, operation, n_tokens):
+                return
 
     def next_name(self) -> int:
         """A token that no sequence holds, if there is one, so that it identifies its entry."""
@@ -108,6 +116,11 @@ class Histories(RuleBasedStateMachine):
             "odd": (tenths - 2, length),
         }[which]
 
+    def n_held(self, seq: int) -> int:
+        """Tokens of a sequence, in the layers that hold the most."""
+        layers = self.sides[0].model.layers
+        return max((len(p.held[seq]) for p in layers), default=0) if 0 <= seq < N_SEQ else 0
+
     # --- decoding ---
 
     @rule(
@@ -129,7 +142,7 @@ class Histories(RuleBasedStateMachine):
     def decode_a_prompt(self, seq: int, n: int) -> None:
         self.decode_tokens([(seq,)] * n, 0)
 
-    @precondition(lambda self: self.layouts != (False,))
+    @precondition(lambda self: "split" not in self.layouts or len(self.layouts) > 1)
     @rule(
         seq=SEQS,
         n_shared=st.integers(1, 4),
@@ -160,7 +173,7 @@ class Histories(RuleBasedStateMachine):
             batch.add(self.next_name(), position, seqs, bool(outputs >> i % 6 & 1))
         return batch
 
-    @precondition(lambda self: self.layouts == (True,))
+    @precondition(lambda self: "split" not in self.layouts)
     @rule(tokens=st.lists(st.sets(SEQS, min_size=1, max_size=N_SEQ), min_size=1, max_size=3))
     def decode_mixed(self, tokens: list[set[int]]) -> None:
         """Tokens that belong to any sequences, most of which hold different entries."""
@@ -243,6 +256,7 @@ class Histories(RuleBasedStateMachine):
         self.do(
             lambda c: c.seq_add(seq, start, stop, delta),
             lambda m: m.seq_add(seq, start, stop, delta),
+            self.n_held(seq),
         )
 
     @rule(seq=SEQS, part=PARTS)
@@ -256,6 +270,7 @@ class Histories(RuleBasedStateMachine):
             self.do(
                 lambda c: c.seq_add(seq, stop, None, start - stop),
                 lambda m: m.seq_add(seq, stop, None, start - stop),
+                self.n_held(seq),
             )
 
     @rule(seq=SEQS, part=PARTS, divisor=st.integers(0, 3), rarely=RARELY)
@@ -265,6 +280,7 @@ class Histories(RuleBasedStateMachine):
             self.do(
                 lambda c: c.seq_div(seq, start, stop, divisor),
                 lambda m: m.seq_div(seq, start, stop, divisor),
+                self.n_held(seq),
             )
 
     @rule(seq=SEQS, everything=st.booleans(), rarely=RARELY)
@@ -305,7 +321,11 @@ class Histories(RuleBasedStateMachine):
     def load_into(self, seq: int) -> None:
         assert self.saved is not None
         state, model = self.saved
-        self.do(lambda c: put_state(c.memory, seq, state), lambda m: m.put_state(seq, model))
+        self.do(
+            lambda c: put_state(c.memory, seq, state),
+            lambda m: m.put_state(seq, model),
+            max(len(rows) for rows, _ in model.layers),
+        )
 
     @invariant()
     def everything_is_as_the_model_has_it(self) -> None:
@@ -313,7 +333,13 @@ class Histories(RuleBasedStateMachine):
             side.check()
 
 
-LAYOUTS = {"unified": (True,), "split": (False,), "both": (True, False)}
+LAYOUTS: dict[str, tuple[KVLayout, ...]] = {
+    "unified": ("unified",),
+    "split": ("split",),
+    "paged": ("paged",),
+    "unified and split": ("unified", "split"),
+    "paged and split": ("paged", "split"),
+}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -322,11 +348,12 @@ def test_any_history(kind: str, layout: str, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(
         "ggmlpy.memory.cell_table.KV_PAD", 4
     )  # rings of a few cells, soon used again
+    monkeypatch.setattr("ggmlpy.memory.pages.PAGE_SIZE", KINDS[kind].page_size)
     machine = type("H", (Histories,), {"kind": KINDS[kind], "layouts": LAYOUTS[layout]})
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=10 if layout == "both" else 6,
+            max_examples=10 if len(LAYOUTS[layout]) > 1 else 6,
             stateful_step_count=25,
             deadline=None,
             derandomize=True,
