@@ -59,7 +59,7 @@ class FlashAttnExt(MaskedScores):
     which must follow each other in k and v (nb3 = ne1 * nb1). mask is [>= n, >= n_q, Hm, Sm], and
     its entry j belongs to entry first + j of the list. A cell may be listed more than once; entries
     that no query sees may have any value. Raises IndexOutOfRange when run with a list, an entry of
-    it, or a cell that does not exist.
+    it, or a visible cell that does not exist.
 
     Masked cells (mask -inf) have no effect, even if k or v is NaN there. A query for which all
     cells are masked, or that sees no entry, gives exactly 0, with sinks or without. The cells of a
@@ -131,42 +131,47 @@ class FlashAttnExt(MaskedScores):
         slopes = alibi_slopes(n_head, self.max_bias)
         y = np.zeros((n_seq, n_query, n_head, v.shape[3]))
         for s, i in np.ndindex(n_seq, n_query):
-            stream, row = self._rows_seen(given, s, i, k.shape)
+            cells = self._cells_seen(given, s, i, k.shape)
             for h in range(n_head):
-                bias = np.zeros(len(row))
+                bias = np.zeros(len(cells))
                 if given.mask is not None:
                     masks = given.mask[s % given.mask.shape[0], h % given.mask.shape[1], i]
-                    bias = slopes[h] * masks[: len(row)].astype(np.float64)
+                    bias = slopes[h] * masks[: len(cells)].astype(np.float64)
                 visible = ~np.isneginf(bias)
                 sink = -np.inf if given.sinks is None else float(given.sinks[0, 0, 0, h])
-                at = stream[visible], h // n_shared, row[visible]
+                self._check_cells(cells[visible], k.shape)
+                stream, row = cells[visible] // k.shape[2], cells[visible] % k.shape[2]
+                at = stream, h // n_shared, row
                 y[s, i, h] = self._attend(q[s, h, i], k[at], v[at], bias[visible], sink)
         return y
 
-    def _rows_seen(
-        self, given: _Given[Array], s: int, i: int, cache: tuple[int, ...]
-    ) -> tuple[Array, Array]:
-        """The stream and the row of each cell that query i of sequence s sees, before masks."""
-        n_stream, _, n_kv, _ = cache
+    def _cells_seen(self, given: _Given[Array], s: int, i: int, cache: tuple[int, ...]) -> Array:
+        """The cells that query i of sequence s sees, before masks."""
+        n_kv = cache[2]
         if given.cells is None or given.seen is None:
-            return np.full(n_kv, s), np.arange(n_kv)
+            return s * n_kv + np.arange(n_kv)
         which, first, n = (int(value) for value in given.seen[0, s, i])
         n_list, n_max = given.cells.shape[2:]
-        n_masked = n_max if given.mask is None else given.mask.shape[3]
-        self._check_index(0 <= which < n_list, f"list {which} of {n_list} lists")
-        self._check_index(
-            0 <= first <= first + n <= n_max and n <= n_masked,
-            f"entries {first} to {first + n - 1} of a list of {n_max}",
-        )
-        cells = given.cells[0, 0, which, first : first + n]
-        outside = (cells < 0) | (cells >= n_stream * n_kv)
-        if outside.any():
-            self._check_index(False, f"cell {cells[outside][0]} of {n_stream * n_kv} cells")
-        return cells // n_kv, cells % n_kv
+        if not 0 <= which < n_list:
+            raise IndexOutOfRange(f"{self.name}: seen names list {which}, there are {n_list}")
+        if not 0 <= first <= first + n <= n_max:
+            raise IndexOutOfRange(
+                f"{self.name}: seen names entries {first} to {first + n - 1} of a list of {n_max}"
+            )
+        if given.mask is not None and n > given.mask.shape[3]:
+            raise IndexOutOfRange(
+                f"{self.name}: seen names {n} entries, mask has {given.mask.shape[3]}"
+            )
+        return given.cells[0, 0, which, first : first + n]
 
-    def _check_index(self, exists: bool, what: str) -> None:
-        if not exists:
-            raise IndexOutOfRange(f"{self.name}: seen names {what}, which does not exist")
+    def _check_cells(self, visible: Array, cache: tuple[int, ...]) -> None:
+        n_cells = cache[0] * cache[2]
+        outside = (visible < 0) | (visible >= n_cells)
+        if outside.any():
+            raise IndexOutOfRange(
+                f"{self.name}: cells names {visible[outside][0]}: it must be from 0 to"
+                f" {n_cells - 1}, there are {n_cells} cells"
+            )
 
     def _attend(self, query: Array, keys: Array, values: Array, bias: Array, sink: float) -> Array:
         """The result of one query over its visible cells."""

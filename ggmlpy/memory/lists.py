@@ -143,12 +143,16 @@ class CellLists:
         for run, at in ubatch.by_run():
             held = self.positions_of(run.seqs[0])
             first[at] = np.searchsorted(held, positions[at] - self._window, side="right")
+            self._first[run.seqs[0]] = first[at.stop - 1]
         return first
 
     def _advance(self, seqs: Index, hidden: Positions) -> Index:
-        """The first entry of each list above a position, from those found before it on."""
+        """The first entry of each list above a position: nearly always that found before it, or the
+        next."""
         first = self._first[seqs]
-        while (behind := self._positions[seqs, first] <= hidden).any():
-            first += behind
+        first += self._positions[seqs, first] <= hidden
+        for i in np.flatnonzero(self._positions[seqs, first] <= hidden).tolist():
+            held = self._positions[seqs[i], : self.n[seqs[i]]]
+            first[i] = np.searchsorted(held, hidden[i], side="right")
         self._first[seqs] = first
         return first

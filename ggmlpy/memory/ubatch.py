@@ -24,7 +24,7 @@ class UBatch:
     runs: list[TokenRun]
     indices: list[int]  # of each token in the batch
     index: Index  # the same as an array
-    n_each: int  # tokens of every run; 0 where runs differ
+    is_decode: bool  # whether every run is one token
     is_shared: bool  # whether a token belongs to several sequences
     all_seqs: frozenset[int]
     seqs: Index  # [tokens]; of a token of several sequences the first one: all see the same
@@ -51,7 +51,7 @@ class UBatch:
             runs=runs,
             indices=index.tolist(),
             index=index,
-            n_each=int(lengths[0]) if (lengths == lengths[0]).all() else 0,
+            is_decode=len(runs) == len(index),
             is_shared=any(len(run.seqs) > 1 for run in runs),
             all_seqs=frozenset(seq for run in runs for seq in run.seqs),
             seqs=np.repeat(run_seqs, lengths),

@@ -26,7 +26,7 @@ from ggmlpy.memory.spans import Positions
 from ggmlpy.memory.ubatch import UBatch
 from ggmlpy.models.inputs import Gathered, GraphInputs, KVView, RecurrentView
 from ggmlpy.runtime.gathered import GatheredInputs
-from ggmlpy.runtime.shape import Shape
+from ggmlpy.runtime.shape import Shape, Streams
 
 
 class CacheInputs:
@@ -133,7 +133,7 @@ class StepInputs:
         n, n_outputs = len(positions), max(1, len(outputs))
         self._tokens[:n] = [batch.tokens[i] for i in ubatch.indices]
         self._positions[:n] = positions
-        self._out_ids[:n_outputs] = outputs or 0
+        self._out_ids[:n_outputs] = outputs if outputs else 0  # one at least, which is not read
         for part, cells in zip(self.caches, slot_info.cells, strict=True):
             part.fill(ubatch, cells, positions)
         if self.recurrent is not None:
@@ -208,8 +208,10 @@ class _Leaves:
 
 
 def _kv_view(leaves: _Leaves, i: int, cache: KVCache, shape: Shape) -> KVView:
-    T, window = shape.extents[0], "" if cache.cells.window is None else "_swa"
-    n_each, n_stream = (1, T) if shape.n_stream == 0 else (T // shape.n_stream, shape.n_stream)
+    T, _, R = shape.extents
+    window = "" if cache.cells.window is None else "_swa"
+    n_stream = {Streams.ONE: 1, Streams.SEQUENCES: R, Streams.TOKENS: T}[shape.streams]
+    n_each = 1 if shape.streams is Streams.TOKENS else T // n_stream
     gathered = []
     for j, group in enumerate(shape.groups):
         part = f"{window}.group_{j}" if len(shape.groups) > 1 else window

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from ggmlpy.backends.base import Backend
 from ggmlpy.graph.buffer import HOST, BufferType
-from ggmlpy.graph.count import Symbol
 from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.memory.sequences import SequenceMemory
@@ -36,7 +35,7 @@ class Plan:
         self.executable = executable
         self.inputs = inputs
         self._logits = logits
-        self._counts: dict[Symbol, int] = {}
+        self._counts = inputs.counts  # that of the last run
         # Looked up once if every run leaves its results at one address that numpy can read.
         self._view: NDArray[np.float32] | None = None
         if executable.on_host(logits):
@@ -47,9 +46,10 @@ class Plan:
 
         There may be more rows than outputs.
         """
-        if self.inputs.counts != self._counts:
-            self.executable.set_counts(self.inputs.counts)
-            self._counts = self.inputs.counts
+        counts = self.inputs.counts
+        if counts is not self._counts:  # `fill` makes a new one
+            self.executable.set_counts(counts)
+            self._counts = counts
         self.executable.run()
         if self._view is not None:
             return self._view

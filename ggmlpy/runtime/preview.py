@@ -12,7 +12,7 @@ from ggmlpy.memory.sizes import decide_sizes
 from ggmlpy.models import Model
 from ggmlpy.runtime.gathered import Group
 from ggmlpy.runtime.inputs import declare
-from ggmlpy.runtime.shape import Shape, Shapes
+from ggmlpy.runtime.shape import Shape, Shapes, Streams
 from ggmlpy.sched.placement import Placement
 
 
@@ -45,7 +45,7 @@ def build_graph(
     if mixture:
         if not flash_attn:
             raise Unsupported("build_graph: a graph for any mixture needs flash attention")
-        shape = Shapes(memory, flash_attn=True, takes_counts=True).mixture(all_outputs=False)
+        shape = Shapes(memory, flash_attn=True, takes_counts=True).mixture
     inputs, _ = declare(shape, memory)
     logits = model.build(inputs)
     if placement is not None:
@@ -60,8 +60,8 @@ def _streams(memory: SequenceMemory, n_tokens: int, n_all: int, flash_attn: bool
     if not flash_attn:
         n_kv = (min(padded(n_all), cache.cells.kv_size) for cache in memory.caches)
         groups = (Group(n_seqs, n_tokens, tuple(n_kv)),)
-    n_stream = n_seqs if flash_attn else 1
-    return Shape(n_tokens * n_seqs, n_seqs, n_seqs, n_stream, is_exact=True, groups=groups)
+    streams = Streams.SEQUENCES if flash_attn else Streams.ONE
+    return Shape(n_tokens * n_seqs, n_seqs, n_seqs, streams, is_exact=True, groups=groups)
 
 
 def _place_weights(model: Model, placement: Placement) -> None:

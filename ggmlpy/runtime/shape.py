@@ -16,6 +16,7 @@ take no counts.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from functools import cached_property
 
 from ggmlpy.graph.count import Symbol
@@ -23,6 +24,14 @@ from ggmlpy.memory.cell_table import padded
 from ggmlpy.memory.sequences import SequenceMemory
 from ggmlpy.memory.ubatch import UBatch
 from ggmlpy.runtime.gathered import Group, groups_of
+
+
+class Streams(Enum):
+    """The streams of queries in attention, its dimension 3. Results do not depend on them."""
+
+    ONE = "one"  # all tokens are one stream
+    SEQUENCES = "sequences"  # each sequence, which have as many tokens each
+    TOKENS = "tokens"  # each token, of another sequence each
 
 
 @dataclass(frozen=True)
@@ -35,7 +44,7 @@ class Shape:
     n_tokens: int  # at most, as the other two
     n_outputs: int
     n_seqs: int
-    n_stream: int = 1  # streams of equal length in attention; 0: each token is one
+    streams: Streams = Streams.ONE
     is_exact: bool = False
     groups: tuple[Group, ...] = ()  # without flash attention
 
@@ -44,7 +53,7 @@ class Shape:
         """T, O and R as dimensions of tensors: tokens, outputs and sequences."""
         T = self._extent("T", self.n_tokens)
         # Where each token is a stream, each is of another sequence.
-        R = T if self.n_stream == 0 else self._extent("R", self.n_seqs)
+        R = T if self.streams is Streams.TOKENS else self._extent("R", self.n_seqs)
         return T, self._extent("O", self.n_outputs), R
 
     def _extent(self, name: str, bound: int) -> int:
@@ -52,8 +61,10 @@ class Shape:
 
     def __str__(self) -> str:
         outputs = f", {self.n_outputs} output" if self.n_outputs < self.n_tokens else ""
-        streams = " of as many sequences" if self.n_stream == 0 and self.n_tokens > 1 else ""
-        return f"{self.n_tokens} token{'s' * (self.n_tokens > 1)}{streams}{outputs}"
+        if self.n_tokens == 1:
+            return "1 token"
+        streams = " of as many sequences" if self.streams is Streams.TOKENS else ""
+        return f"{self.n_tokens} tokens{streams}{outputs}"
 
 
 class Shapes:
@@ -65,8 +76,12 @@ class Shapes:
         self._flash_attn = flash_attn
         self._takes_counts = takes_counts
         n_ctx = max(sizes.n_ctx, *(cache.cells.n_ctx for cache in memory.caches))  # whole pages
-        self._n_most = min(sizes.n_ubatch, n_ctx)
-        self._n_seqs = min(sizes.n_seq_max, self._n_most)
+        n_most = self._n_most = min(sizes.n_ubatch, n_ctx)
+        n_seqs = self._n_seqs = min(sizes.n_seq_max, self._n_most)
+        self.one_token = Shape(1, 1, 1, Streams.TOKENS)  # a sequence alone that decodes
+        self.decode = Shape(n_seqs, n_seqs, n_seqs, Streams.TOKENS)  # one token each of several
+        self.mixture = Shape(n_most, n_seqs, n_seqs)  # any tokens of any sequences
+        self.all_outputs = Shape(n_most, n_most, n_seqs)  # the same with the logits of all tokens
 
     def of(self, ubatch: UBatch, n_outputs: int) -> Shape:
         """The shape that a ubatch runs in, whose tokens are in the memory."""
@@ -75,39 +90,26 @@ class Shapes:
             groups = groups_of(ubatch, self._memory.caches)
             return Shape(n_tokens, max(1, n_outputs), n_runs, is_exact=True, groups=groups)
         if not self._takes_counts:
-            n_stream = 0 if ubatch.n_each == 1 else 1
-            return Shape(n_tokens, max(1, n_outputs), n_runs, n_stream, is_exact=True)
+            streams = Streams.TOKENS if ubatch.is_decode else Streams.ONE
+            return Shape(n_tokens, max(1, n_outputs), n_runs, streams, is_exact=True)
         if n_tokens == 1:
             return self.one_token
-        if ubatch.n_each == 1 and n_tokens <= self._n_seqs:
+        if ubatch.is_decode and n_tokens <= self._n_seqs:
             return self.decode
-        return self.mixture(all_outputs=n_outputs > self._n_seqs)
-
-    @property
-    def one_token(self) -> Shape:
-        """One token of one sequence, the shape of a sequence alone that decodes."""
-        return Shape(1, 1, 1, 0)
-
-    @property
-    def decode(self) -> Shape:
-        """One token each of several sequences."""
-        return Shape(self._n_seqs, self._n_seqs, self._n_seqs, 0)
-
-    def mixture(self, *, all_outputs: bool) -> Shape:
-        """Any tokens of any sequences."""
-        return Shape(self._n_most, self._n_most if all_outputs else self._n_seqs, self._n_seqs)
+        return self.all_outputs if n_outputs > self._n_seqs else self.mixture
 
     def all(self) -> list[Shape]:
         """Every shape that a batch may need; none if each combination of lengths is one."""
         if not (self._flash_attn and self._takes_counts):
             return []
-        mixtures = (self.mixture(all_outputs=all_outputs) for all_outputs in (False, True))
-        return list(dict.fromkeys((self.one_token, self.decode, *mixtures)))
+        if self._n_most == 1:
+            return [self.one_token]
+        return list(dict.fromkeys((self.one_token, self.decode, self.mixture, self.all_outputs)))
 
     def largest(self) -> list[Shape]:
         """Those that take the most memory."""
         if self._flash_attn:
-            return [self.mixture(all_outputs=True)]
+            return [self.all_outputs if self._n_most > 1 else self.one_token]
         return list(dict.fromkeys((self._full(1), self._full(self._n_seqs))))
 
     def _full(self, n_seqs: int) -> Shape:

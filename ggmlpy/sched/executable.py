@@ -105,6 +105,7 @@ class Executable:
         check_writes(graph)
         self.symbols: tuple[Symbol, ...] = check_counts(graph)
         self._counts: Counts = {symbol: symbol.bound for symbol in self.symbols}
+        self._is_set = True  # whether all records have these counts
         self.graph = graph
         self.schedule: Schedule = scheduled(graph, backends, pin, passes)
         self.allocation: Allocation = allocate(graph, self.schedule.splits)
@@ -134,12 +135,13 @@ class Executable:
         A run computes with these counts, and writes nothing past them. Raises ArgumentError for a
         value that is missing, below 1 or above its bound, Unsupported for a backend without this.
         """
-        if counts == self._counts:
+        if self._is_set and counts == self._counts:
             return
         counts = checked_counts(self.symbols, counts)
+        self._is_set = False  # an interrupt may leave some records with the counts before
         for plan in self._counting:
             plan.set_counts(counts)
-        self._counts = counts
+        self._counts, self._is_set = counts, True
 
     def run(self) -> None:
         """Run every split in order. Raises IndexOutOfRange for a bad index in an input.

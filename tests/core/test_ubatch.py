@@ -27,8 +27,8 @@ def test_streams_of_their_own_count_their_new_tokens_each() -> None:
     assert made.n_behind.tolist() == [0, 0, 0, 1, 0]
     assert (made.streams.tolist(), made.n_new.tolist()) == ([1, 2, 5, 3], [1, 1, 1, 2])
     assert made.run_ends.tolist() == [0, 1, 2, 4]
-    assert made.n_each == 0
-    assert ubatch_of([3, 1, 3, 1], unified=False).n_each == 2
+    assert not made.is_decode
+    assert ubatch_of([3, 1, 2], unified=False).is_decode
 
 
 def test_a_shared_stream_counts_all_new_tokens() -> None:

@@ -177,7 +177,7 @@ def test_decode_steps_of_all_streams_are_one_ubatch_and_one_plan(tmp_path: Path)
         run.decode_batch(batch)
     assert run.n_plans_built == 1
     (shape,) = run.plans.plans
-    assert (shape.n_tokens, shape.n_stream) == (8, 0)
+    assert shape == run.shapes.decode
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
