@@ -231,13 +231,13 @@ def test_lists_of_all_cells_are_what_a_mask_shows() -> None:
 @pytest.mark.parametrize(
     ("seen", "message"),
     [
-        ([2, 0, 1], "list 2 of 2 lists"),
-        ([-1, 0, 0], "list -1 of 2 lists"),
+        ([2, 0, 1], "seen names list 2, there are 2"),
+        ([-1, 0, 0], "seen names list -1, there are 2"),
         ([0, -1, 2], "entries -1 to 0 of a list of 3"),
         ([0, 1, 3], "entries 1 to 3 of a list of 3"),
         ([0, 2, -1], "entries 2 to 0 of a list of 3"),
-        ([1, 0, 3], "cell 22 of 22 cells"),
-        ([1, 0, 2], "cell -1 of 22 cells"),
+        ([1, 0, 3], "cells names 22: it must be from 0 to 21"),
+        ([1, 0, 2], "cells names -1: it must be from 0 to 21"),
     ],
 )
 def test_what_does_not_exist_is_refused(seen: list[int], message: str) -> None:
