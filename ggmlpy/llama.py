@@ -23,6 +23,7 @@ from ggmlpy.common.own_folder import default_folder
 from ggmlpy.common.system_memory import give_back_free_memory
 from ggmlpy.engine.completions import Completions
 from ggmlpy.engine.engine import Engine
+from ggmlpy.engine.prompt_cache import cache_limit
 from ggmlpy.errors import AllocationError, ArgumentError, BadBatch, WeightError
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.gguf.kept_digests import KeptDigests
@@ -63,6 +64,7 @@ class Llama(Completions):
         n_batch: int = 2048,
         n_ubatch: int = 512,
         token_budget: int = 0,
+        cache_ram: int | None = None,
         n_seq_max: int = 1,
         kv_unified: bool = False,
         kv_layout: str | None = None,
@@ -89,6 +91,9 @@ class Llama(Completions):
                        memory
         token_budget   tokens of a step in which any sequence decodes, so that long prompts do not
                        stop the others for long; 0: 128, or twice `n_seq_max` if that is more
+        cache_ram      MiB of host memory for K and V of prompts and answers that others displace,
+                       so that they are not run again; -1: no limit, 0: none, None: 8192, but at
+                       most an eighth of the machine's memory
         n_seq_max      sequences that can run together
         kv_unified     True: the same as kv_layout="unified"
         kv_layout      the KV cache: "split", an equal part for each sequence; "unified", one that
@@ -113,6 +118,7 @@ class Llama(Completions):
         check_least("n_batch", n_batch, 1)
         check_least("n_ubatch", n_ubatch, 1)
         check_least("token_budget", token_budget, 0)
+        cache_limit(cache_ram)
         layout = choose_layout(kv_layout, kv_unified)
         self._file = GGUFFile.open(model_path)
         self.model = load_model(self._file)
@@ -156,7 +162,7 @@ class Llama(Completions):
                 f'{self._file.name}: key "tokenizer.ggml.tokens" has {tokenizer.n_vocab} tokens,'
                 f' must be at most {n_rows}, the rows of "token_embd.weight"'
             )
-        engine = Engine(self._context, tokenizer, token_budget)
+        engine = Engine(self._context, tokenizer, token_budget, cache_ram)
         super().__init__(engine, tokenizer, metadata, str(model_path))
         self.seed = seed
         self.verbose = verbose
@@ -206,8 +212,8 @@ class Llama(Completions):
 
     def describe(self) -> str:
         """A table of sizes, caches, memory and backends, as text."""
-        budget = self.engine.token_budget
-        return summary(self._file, self._context, self._n_batch, budget, self.load_s)
+        budget, cache = self.engine.token_budget, str(self.engine.slots.cache)
+        return summary(self._file, self._context, self._n_batch, budget, cache, self.load_s)
 
     def __repr__(self) -> str:
         h, sizes = self.model.hparams, self._context.sizes

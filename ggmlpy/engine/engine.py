@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from ggmlpy.common.arguments import WrongKind, as_int, kind_of, refusal
 from ggmlpy.engine.generation import FinishReason, Piece, Request, TokenLogprob, token_logprob
+from ggmlpy.engine.prompt_cache import PromptCache, cache_limit
 from ggmlpy.engine.request_state import Output, Reader, RequestState
 from ggmlpy.engine.schedule import default_budget, share_step
 from ggmlpy.engine.slots import Slot, Slots
@@ -35,7 +36,6 @@ from ggmlpy.text.tokenizer import Tokenizer
 # Cells of a shared stream that are reserved for each running sequence when another one starts.
 _N_RESERVED = 16
 
-
 _Slot = Slot[RequestState]
 
 
@@ -46,10 +46,14 @@ class Engine:
     `advance` produces are kept for the next `step`.
     """
 
-    def __init__(self, context: Context, tokenizer: Tokenizer, token_budget: int = 0) -> None:
-        """`token_budget` is the number of tokens of a step in which any sequence decodes; 0: 128,
-        or twice `n_seq_max` if that is more. Raises ArgumentError for less.
-        """
+    def __init__(
+        self,
+        context: Context,
+        tokenizer: Tokenizer,
+        token_budget: int = 0,
+        cache_ram: int | None = None,
+    ) -> None:
+        """`token_budget` and `cache_ram` are as in `Llama`. Raises ArgumentError."""
         check_least("token_budget", token_budget, 0)
         self.context = context
         self.token_budget = token_budget or default_budget(context.sizes.n_seq_max)
@@ -66,7 +70,8 @@ class Engine:
         self._outputs: list[Output] = []  # not yet returned
         self._waiting: list[RequestState] = []  # in the order in which they start
         self._preempted: list[RequestState] = []  # likewise
-        self.slots: Slots[RequestState] = Slots(context.memory)
+        cache = PromptCache(cache_limit(cache_ram))
+        self.slots: Slots[RequestState] = Slots(context.memory, cache)
 
     # --- requests ---
 

@@ -1,7 +1,8 @@
 """The sequences of a context as slots: the owner of each, and the tokens that the memory holds.
 
 A slot without an owner keeps its tokens, so that a prompt with the same prefix can reuse them. They
-are evicted when cells are needed, those of the least recently used slot first.
+are evicted when cells are needed, those of the least recently used slot first, and then kept in
+host memory as far as its budget allows (`ggmlpy/engine/prompt_cache.py`).
 """
 
 from __future__ import annotations
@@ -11,11 +12,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from ggmlpy.engine.prefix_tree import PrefixTree
+from ggmlpy.engine.prompt_cache import PromptCache
 from ggmlpy.errors import ArgumentError, CacheFull, GgmlpyError
 from ggmlpy.memory.sequences import SequenceMemory
 from ggmlpy.memory.state import SequenceState, put_state, put_states, take_state
 
 Owner = TypeVar("Owner")
+
+# A state is kept, or restored, if it saves running this many tokens: a few take one step anyway.
+_N_WORTHWHILE = 16
 
 
 @dataclass(slots=True)
@@ -37,9 +43,13 @@ class Slot(Generic[Owner]):
 class Slots(Generic[Owner]):
     """All slots of a memory. Methods change a slot's tokens and the memory together."""
 
-    def __init__(self, memory: SequenceMemory) -> None:
+    def __init__(self, memory: SequenceMemory, cache: PromptCache | None = None) -> None:
+        """`cache` keeps what is evicted; None: nothing is kept."""
         self.memory = memory
+        self.cache = PromptCache(0) if cache is None else cache
         self.all: list[Slot[Owner]] = [Slot(seq) for seq in range(memory.sizes.n_seq_max)]
+        self._tree = PrefixTree()  # of the tokens of slots when they were last compared
+        self._compared: dict[int, tuple[list[int], int]] = {}  # those, and how many there were
 
     def running(self) -> list[Slot[Owner]]:
         """The slots with an owner."""
@@ -48,20 +58,42 @@ class Slots(Generic[Owner]):
     def find_free(self, tokens: list[int]) -> Slot[Owner] | None:
         """The free slot with the longest common prefix, else the least recently used one."""
         free = [slot for slot in self.all if slot.owner is None]
-        return max(
-            free, key=lambda slot: (_n_common(slot.tokens, tokens), -slot.freed_at), default=None
-        )
+        common = self._common(tokens)
+        return max(free, key=lambda slot: (common.get(slot.seq, 0), -slot.freed_at), default=None)
+
+    def _common(self, tokens: list[int]) -> dict[int, int]:
+        """The lengths of the prefixes that slots have in common with `tokens`, by sequence.
+
+        Slots' lists of tokens only grow, or are replaced: what is new of each is added to the tree.
+        """
+        for slot in self.all:
+            known, n_known = self._compared.get(slot.seq, (None, 0))
+            if known is slot.tokens and n_known == len(slot.tokens):
+                continue
+            if known is not slot.tokens or n_known > len(slot.tokens):
+                self._tree.remove(slot.seq)
+                n_known = 0
+            self._tree.extend(slot.seq, slot.tokens[n_known:])
+            self._compared[slot.seq] = slot.tokens, len(slot.tokens)
+        return self._tree.common(tokens)
 
     def reuse(self, slot: Slot[Owner], tokens: list[int]) -> int:
-        """Keep or copy the longest prefix of `tokens` that the memory holds, return its length.
+        """Keep, copy or restore the longest prefix of `tokens` that is held, return its length.
 
         It does not include the last token, which must be processed for its logits.
         """
         reusable = tokens[:-1]
-        n_own = self.memory.reusable(slot.seq, _n_common(slot.tokens, reusable))
-        best = max(self.all, key=lambda other: _n_common(other.tokens, reusable))
-        n_best = _n_common(best.tokens, reusable)
-        if best is not slot and n_best > n_own and self.memory.can_copy(best.seq, n_best):
+        common = self._common(reusable)
+        n_own = self.memory.reusable(slot.seq, common.get(slot.seq, 0))
+        best = max(self.all, key=lambda other: common.get(other.seq, 0))
+        n_best = common.get(best.seq, 0)
+        if best is slot or n_best <= n_own or not self.memory.can_copy(best.seq, n_best):
+            best, n_best = slot, n_own
+        state = self.cache.find(reusable)
+        if state is not None and len(state.tokens) >= n_best + _N_WORTHWHILE:
+            return self._put_cached(slot, state)
+        self._keep(slot, n_own)
+        if best is not slot:
             self.evict(slot)
             try:
                 self.memory.seq_cp(best.seq, slot.seq, 0, n_best)
@@ -70,24 +102,57 @@ class Slots(Generic[Owner]):
             except CacheFull:
                 return 0
         self.memory.seq_rm(slot.seq, n_own)
-        del slot.tokens[n_own:]
+        slot.tokens = slot.tokens[:n_own]
         return n_own
+
+    def _put_cached(self, slot: Slot[Owner], state: SequenceState) -> int:
+        """Restore a state from host memory, if it fits. Returns the number of its tokens."""
+        try:
+            self.restore(slot, state)
+        except CacheFull:
+            return 0
+        self.cache.n_hits += 1
+        self.cache.n_restored += len(state.tokens)
+        return len(state.tokens)
+
+    def _keep(self, slot: Slot[Owner], n_left: int = 0) -> None:
+        """Keep a slot's tokens in host memory before all but the first `n_left` are evicted.
+
+        Not if that saves little, or if another slot or the cache holds them.
+        """
+        tokens = slot.tokens
+        if not self.cache.is_on or len(tokens) < n_left + _N_WORTHWHILE:
+            return
+        for seq, n in self._common(tokens).items():
+            if seq != slot.seq and n == len(tokens) and self.memory.can_copy(seq, n):
+                return
+        if self.cache.holds(tokens):
+            return
+        try:
+            state = take_state(self.memory, slot.seq, tokens)
+        except MemoryError:  # of the machine, for the copy: it is run again when it is needed
+            return
+        self.cache.keep(state)
 
     def evict_idle(self) -> bool:
         """Evict the tokens of the least recently used free slot. False if none has any."""
         idle = [slot for slot in self.all if slot.owner is None and slot.tokens]
         if not idle:
             return False
-        self.evict(min(idle, key=lambda slot: slot.freed_at))
+        slot = min(idle, key=lambda slot: slot.freed_at)
+        self._keep(slot)
+        self.evict(slot)
         return True
 
     def evict(self, slot: Slot[Owner]) -> None:
         """Remove the slot's tokens from the memory."""
+        slot.tokens = []  # first: it must not list what an interrupted removal has removed
         self.memory.seq_rm(slot.seq)
-        slot.tokens = []
 
     def clear(self) -> None:
-        """Remove all owners and all tokens."""
+        """Remove all owners and all tokens, also those in host memory."""
+        self._tree, self._compared = PrefixTree(), {}
+        self.cache.clear()
         for slot in self.all:
             slot.owner = None
             slot.tokens = []
@@ -110,6 +175,7 @@ class Slots(Generic[Owner]):
 
         Raises CacheFull.
         """
+        self._keep(slot)
         self.evict(slot)
         while True:
             try:
@@ -168,15 +234,5 @@ class Slots(Generic[Owner]):
             yield
         except BaseException:
             for slot in self.all:
-                del slot.tokens[self.memory.seq_pos_max(slot.seq) + 1 :]
+                slot.tokens = slot.tokens[: self.memory.seq_pos_max(slot.seq) + 1]
             raise
-
-
-def _n_common(a: list[int], b: list[int]) -> int:
-    """The length of the common prefix."""
-    n = 0
-    for x, y in zip(a, b, strict=False):
-        if x != y:
-            break
-        n += 1
-    return n

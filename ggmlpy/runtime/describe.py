@@ -22,7 +22,12 @@ _LAYOUTS: dict[KVLayout, str] = {
 
 
 def summary(
-    file: GGUFFile, context: Context, n_batch: int, token_budget: int, load_s: float
+    file: GGUFFile,
+    context: Context,
+    n_batch: int,
+    token_budget: int,
+    cache: str,
+    load_s: float,
 ) -> str:
     """The table, one line a row: a name, then its description."""
     rows = [
@@ -37,6 +42,7 @@ def summary(
             f"{n_batch} tokens, of which n_ubatch = {context.sizes.n_ubatch} run at a time",
         ),
         ("token_budget", f"{token_budget} tokens of a step in which any sequence decodes"),
+        ("cache_ram", cache),
         *_backend_rows(context),
         *_pass_rows(context),
         ("load", f"{load_s:.2f} s"),

@@ -1,0 +1,129 @@
+"""A radix tree over token sequences: how much of a prompt begins each sequence that is held.
+
+Nodes have runs of tokens that are not empty, and differ from their siblings in the first one. A
+lookup reads each token of the prompt once, however many sequences are held. Source: RadixAttention
+(Zheng et al., 2023).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import compress, count
+
+
+class _Node:
+    __slots__ = ("children", "keys", "parent", "tokens")
+
+    def __init__(self, parent: _Node | None, tokens: list[int], keys: set[int]) -> None:
+        self.parent = parent
+        self.tokens = tokens  # from the end of the parent on
+        self.keys = keys  # of all sequences that go through this node, or end in it
+        self.children: dict[int, _Node] = {}  # by their first token
+
+
+class PrefixTree:
+    """Token sequences by key. All of them end at the end of a node."""
+
+    def __init__(self) -> None:
+        self._root = _Node(None, [], set())
+        self._ends: dict[int, _Node] = {}
+
+    def __contains__(self, key: int) -> bool:
+        return key in self._ends
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def extend(self, key: int, tokens: Sequence[int]) -> None:
+        """Append tokens to the sequence of a key, which is empty if the key is new.
+
+        Takes time in proportion to the new tokens.
+        """
+        node = self._ends.setdefault(key, self._root)
+        node.keys.add(key)
+        self._go_on(key, node, tokens)
+        if node.parent is not None:
+            self._merge(node)  # nothing may end there any more
+
+    def _go_on(self, key: int, node: _Node, tokens: Sequence[int]) -> None:
+        """Append tokens to a sequence that ends in `node`."""
+        at = 0
+        while at < len(tokens):
+            child = node.children.get(tokens[at])
+            if child is None:
+                self._append(node, key, list(tokens[at:]))
+                return
+            n = n_common(child.tokens, tokens, at)
+            if n < len(child.tokens):
+                child = self._split(child, n)
+            child.keys.add(key)
+            self._ends[key] = node = child
+            at += n
+
+    def remove(self, key: int) -> None:
+        """Drop the sequence of a key, if there is one."""
+        node: _Node | None = self._ends.pop(key, None)
+        while node is not None:
+            node.keys.discard(key)
+            parent = node.parent
+            if parent is not None and not node.keys:
+                del parent.children[node.tokens[0]]
+            elif parent is not None:
+                self._merge(node)
+            node = parent
+
+    def common(self, tokens: Sequence[int]) -> dict[int, int]:
+        """The lengths of the prefixes that the sequences have in common with `tokens`, if any."""
+        found: dict[int, int] = {}
+        node, at = self._root, 0
+        while at < len(tokens):
+            child = node.children.get(tokens[at])
+            if child is None:
+                break
+            n = n_common(child.tokens, tokens, at)
+            at += n
+            found.update(dict.fromkeys(child.keys, at))
+            if n < len(child.tokens):
+                break
+            node = child
+        return found
+
+    def _append(self, node: _Node, key: int, tokens: list[int]) -> None:
+        """Let the sequence that ends in `node` go on with tokens that no child begins with."""
+        if node.parent is not None and node.keys == {key}:
+            node.tokens += tokens
+            return
+        self._ends[key] = node.children[tokens[0]] = _Node(node, tokens, {key})
+
+    def _split(self, node: _Node, n: int) -> _Node:
+        """Make the first `n` tokens of a node one of their own, and return that."""
+        assert node.parent is not None
+        upper = _Node(node.parent, node.tokens[:n], set(node.keys))
+        node.parent.children[upper.tokens[0]] = upper
+        node.parent, node.tokens = upper, node.tokens[n:]
+        upper.children[node.tokens[0]] = node
+        return upper
+
+    def _merge(self, node: _Node) -> None:
+        """Join a node with its only child, if no sequence ends between them."""
+        if len(node.children) != 1:
+            return
+        (child,) = node.children.values()
+        if child.keys != node.keys:
+            return
+        node.tokens += child.tokens
+        node.children = child.children
+        for below in node.children.values():
+            below.parent = node
+        for key in child.keys:
+            if self._ends[key] is child:
+                self._ends[key] = node
+
+
+def n_common(a: Sequence[int], b: Sequence[int], at: int = 0) -> int:
+    """The length of the common prefix of `a` and of `b` from `at` on."""
+    rest = b[at : at + len(a)]
+    if a == rest:
+        return len(a)
+    differ = (x != y for x, y in zip(a, rest, strict=False))
+    return next(compress(count(), differ), min(len(a), len(rest)))

@@ -1,0 +1,78 @@
+"""The prefix tree against comparing all sequences token by token."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ggmlpy.engine.prefix_tree import PrefixTree, n_common
+
+TOKENS = st.lists(st.integers(0, 2), max_size=9)
+
+
+def common_by_tokens(a: list[int], b: list[int]) -> int:
+    n = 0
+    while n < min(len(a), len(b)) and a[n] == b[n]:
+        n += 1
+    return n
+
+
+@given(TOKENS, TOKENS, st.integers(0, 9))
+def test_common_prefixes(a: list[int], b: list[int], at: int) -> None:
+    assert n_common(a, b, at) == common_by_tokens(a, b[at:])
+
+
+def check_form(tree: PrefixTree, held: dict[int, list[int]]) -> None:
+    """Every node is needed, and its keys are those of the sequences through it."""
+    nodes = [(tree._root, list[int]())]
+    while nodes:
+        node, before = nodes.pop()
+        path = before + node.tokens
+        if node.parent is not None:
+            assert node.tokens
+            assert node.parent.children[node.tokens[0]] is node
+            through = {key for key, tokens in held.items() if tokens[: len(path)] == path}
+            assert node.keys == through
+            assert through
+            assert len(node.children) != 1 or any(held[key] == path for key in through)
+        nodes += [(child, path) for child in node.children.values()]
+
+
+@settings(max_examples=200)
+@given(st.lists(st.tuples(st.integers(0, 4), st.booleans(), TOKENS), max_size=30), TOKENS)
+def test_every_history(changes: list[tuple[int, bool, list[int]]], prompt: list[int]) -> None:
+    tree = PrefixTree()
+    held: dict[int, list[int]] = {}
+    for key, is_removed, tokens in changes:
+        if is_removed:
+            tree.remove(key)
+            held.pop(key, None)
+        else:
+            tree.extend(key, tokens)
+            held[key] = held.get(key, []) + tokens
+        check_form(tree, held)
+        for asked in (prompt, *held.values()):
+            want = {key: common_by_tokens(asked, known) for key, known in held.items()}
+            assert tree.common(asked) == {key: n for key, n in want.items() if n}
+        assert len(tree) == len(held)
+        assert all(key in tree for key in held)
+
+
+class Counted(list[int]):
+    """Tokens that count how many of them are read."""
+
+    n_read = 0
+
+    def __getitem__(self, at):  # type: ignore[no-untyped-def]
+        self.n_read += len(range(*at.indices(len(self)))) if isinstance(at, slice) else 1
+        return list.__getitem__(self, at)
+
+
+def test_a_lookup_reads_the_prompt_once_whatever_is_held() -> None:
+    tree, beginning = PrefixTree(), list(range(1000))
+    for key in range(200):
+        tree.extend(key, [*beginning[: 5 * key], 5000 + key])
+    prompt = Counted(beginning)
+    assert set(tree.common(prompt).values()) == {5 * key for key in range(1, 200)}
+    # A run is read up to its end, and the first token of each of the 199 runs once more.
+    assert prompt.n_read <= 1000 + 2 * 200
