@@ -63,7 +63,7 @@ def test_attention_and_lookups_fall_back(path: Path, seed: int) -> None:
     n_layer = context.model.hparams.n_layer
     assert counts["reference"]["flash_attn_ext"] == n_layer
     assert counts["mock"]["set_rows"] == 2 * n_layer
-    described = summary(GGUFFile.open(path), context, 64, 128, 0.0)
+    described = summary(GGUFFile.open(path), context, 64, 128, "off", 0.0)
     assert f"reference, runs {n_layer} of 44 nodes ({n_layer} flash_attn_ext)" in described
     for c in (context, alone):  # a shift reads and writes the keys
         c.seq_add(0, 3, 4, 5)

@@ -149,7 +149,7 @@ def test_passes_that_are_off_are_told(tmp_path: Path) -> None:
         made = Context(load_model(file), [ReferenceBackend()], n_ctx=16, passes=passes)
         made.warm_up()
         rows = dict(
-            line.split(maxsplit=1) for line in summary(file, made, 8, 128, 0.0).splitlines()
+            line.split(maxsplit=1) for line in summary(file, made, 8, 128, "off", 0.0).splitlines()
         )
         assert rows.get("passes") == row
 
