@@ -23,6 +23,7 @@ from ggmlpy.engine.generation import FinishReason, Piece, Request, TokenLogprob,
 from ggmlpy.engine.prompt_cache import PromptCache, cache_limit
 from ggmlpy.engine.request_state import Output, Reader, RequestState
 from ggmlpy.engine.schedule import default_budget, share_step
+from ggmlpy.engine.shared_prefix import first_ready
 from ggmlpy.engine.slots import Slot, Slots
 from ggmlpy.engine.timings import Timings
 from ggmlpy.errors import ArgumentError, BadBatch, CacheFull, GgmlpyError, SamplingError
@@ -72,6 +73,9 @@ class Engine:
         self._preempted: list[RequestState] = []  # likewise
         cache = PromptCache(cache_limit(cache_ram))
         self.slots: Slots[RequestState] = Slots(context.memory, cache)
+        # What recurrent layers and windows keep of a running prompt is not that of its beginning.
+        windows = (cache.cells.window for cache in context.memory.caches)
+        self._shares = context.memory.recurrent is None and not any(windows)
 
     # --- requests ---
 
@@ -319,8 +323,8 @@ class Engine:
             queue = self._preempted or self._waiting
             if self._waiting and self._waiting[0].priority < queue[0].priority:
                 queue = self._waiting
-            sequence = queue[0]
-            if not self._fits(len(sequence.tokens)):
+            sequence = queue[0] if queue is self._preempted else self._first_ready()
+            if sequence is None or not self._fits(len(sequence.tokens)):
                 return
             slot = self.slots.find_free(sequence.tokens if sequence.saved is None else [])
             if slot is None:
@@ -331,9 +335,16 @@ class Engine:
             else:
                 self._admit(sequence, slot)
 
+    def _first_ready(self) -> RequestState | None:
+        """The waiting request that starts next, unless all wait for what others run."""
+        if not self._waiting or not self._shares:
+            return next(iter(self._waiting), None)
+        running = [slot.taken_by for slot in self.slots.running()]
+        return first_ready(self._waiting, running, self.slots.n_held)
+
     def _admit(self, sequence: RequestState, slot: _Slot) -> None:
-        """Give a slot to the first waiting request."""
-        del self._waiting[0]
+        """Give a slot to a waiting request."""
+        self._waiting.remove(sequence)
         slot.owner = sequence
         sequence.n_past = self.slots.reuse(slot, sequence.tokens)
         self.timings.n_reused += sequence.n_past

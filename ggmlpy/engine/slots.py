@@ -77,6 +77,12 @@ class Slots(Generic[Owner]):
             self._compared[slot.seq] = slot.tokens, len(slot.tokens)
         return self._tree.common(tokens)
 
+    def n_held(self, tokens: list[int]) -> int:
+        """The longest prefix of `tokens` that a slot or host memory can give."""
+        held = [n for seq, n in self._common(tokens).items() if self.memory.can_copy(seq, n)]
+        state = self.cache.find(tokens)
+        return max(*held, 0, 0 if state is None else len(state.tokens))
+
     def reuse(self, slot: Slot[Owner], tokens: list[int]) -> int:
         """Keep, copy or restore the longest prefix of `tokens` that is held, return its length.
 
