@@ -5,8 +5,10 @@
 A step decodes one token of every sequence past its prompt, beside chunks of prompts
 (`ggmlpy/engine/schedule.py`). Requests of the lowest `priority` value start first, in the order of
 arrival, and are preempted last. A finished sequence's tokens stay in its slot: a prompt with the
-same prefix, also as that of a running sequence, reuses them. A request gets the tokens that it
-would get alone, independent of other requests.
+same prefix, also as that of a running sequence, reuses them; what displaces them sends them to host
+memory (`ggmlpy/engine/prompt_cache.py`). Of prompts that begin alike one runs what they share
+(`ggmlpy/engine/shared_prefix.py`). A request gets the tokens that it would get alone, independent
+of other requests.
 """
 
 from __future__ import annotations
@@ -317,7 +319,8 @@ class Engine:
         """Give free slots to requests, until the next one does not fit.
 
         That is one of the lowest priority value: the first that was preempted, else the first that
-        arrived. Others do not overtake it, so that it starts as soon as it fits.
+        arrived and need not wait for a prefix. Others do not overtake it, so that it starts as soon
+        as it fits.
         """
         while self._waiting or self._preempted:
             queue = self._preempted or self._waiting
