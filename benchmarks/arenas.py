@@ -53,7 +53,7 @@ def table(names: Sequence[str]) -> Table:
     made = Table("shape", "ubatch", "attention", "without passes", "with passes")
     for name in names:
         for ubatch, flash_attn, figures in arenas(name, SHAPES[name]):
-            attention = "flash" if flash_attn else "step by step"
+            attention = "flash" if flash_attn else "separate ops"
             made.add_row(name, ubatch, attention, *map(megabytes, figures))
     return made
 

@@ -63,7 +63,7 @@ TARGETS: dict[str, dict[str, Any]] = {
     "paged": {"n_seq_max": 3, "kv_layout": "paged"},
     "f16": {"type_k": "f16", "type_v": "f16"},
     "q8_0": {"type_k": "q8_0", "type_v": "q8_0"},
-    "unfused": {"flash_attn": False},
+    "separate ops": {"flash_attn": False},
     "cpu": {"backend": "cpu", "n_threads": 1},
 }
 
@@ -275,7 +275,7 @@ def test_tokens_behind_a_window_must_be_said_to_be_forgotten(paths: dict[str, Pa
 
 @pytest.mark.parametrize("value", [math.nan, -math.inf, 1e38])
 def test_values_that_are_not_finite_are_refused(paths: dict[str, Path], value: float) -> None:
-    """Step by step, other sequences of a shared stream would become NaN by them."""
+    """In separate ops, other sequences of a shared stream would become NaN by them."""
     with load(paths["recurrent"], type_k="f32", type_v="f32") as llm:
         text_of(llm, STORY, n=1)
         saved = llm.save_state()

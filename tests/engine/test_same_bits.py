@@ -83,7 +83,7 @@ Scene = Callable[[Context], tuple[Texts, Logits]]
 
 @pytest.mark.parametrize("scene", [fresh, copied, reused, resumed])
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "step by step"])
+@pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "separate ops"])
 @pytest.mark.parametrize("architecture", ["llama", "gemma3", "lfm2"])
 def test_alone_and_among_others(
     tmp_path: Path, architecture: str, flash_attn: bool, layout: str, scene: Scene
@@ -103,7 +103,7 @@ def cells_of_window(run: Context) -> int:
     return cache.cells.n_ctx
 
 
-@pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "step by step"])
+@pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "separate ops"])
 @pytest.mark.parametrize("n_tokens", [250, 300])
 def test_a_text_longer_than_the_cells_of_its_window(
     tmp_path: Path, flash_attn: bool, n_tokens: int

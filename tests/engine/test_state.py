@@ -41,7 +41,7 @@ def make(folder: Path, model: Tiny = MODEL, **options: Any) -> Context:
 @pytest.mark.parametrize(
     ("layout", "to"), [("unified", "split"), ("split", "paged"), ("paged", "unified")]
 )
-@pytest.mark.parametrize("flash_attn", [False, True], ids=["unfused", "flash"])
+@pytest.mark.parametrize("flash_attn", [False, True], ids=["separate ops", "flash"])
 @pytest.mark.parametrize("n_ctx", [64, 512])
 def test_a_state_goes_on_where_it_was_taken(
     tmp_path: Path, layout: str, to: str, flash_attn: bool, n_ctx: int

@@ -95,7 +95,7 @@ class Pair:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "unfused"])
+@pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "separate ops"])
 @pytest.mark.parametrize("seqs", [[0], [2], [0, 1, 2, 3], [3, 0, 2], [1, 3]], ids=str)
 def test_writing_on_is_bitwise_the_same(
     tmp_path: Path, steady: Counter, layout: str, flash_attn: bool, seqs: list[int]

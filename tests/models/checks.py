@@ -23,7 +23,7 @@ from tests.shared import shared_path
 
 TOKENS = [1, 260, 262, 270, 3, 4, 279, 265, 265, 2, 281, 100, 7, 44, 45, 260]
 BACKENDS = ["reference", "cpu"]
-FLASH = pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "unfused"])
+FLASH = pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "separate ops"])
 
 
 def nmse(got: NDArray[np.float32], want: NDArray[np.float32] | NDArray[np.float64]) -> float:

@@ -72,7 +72,7 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "unfused"])
+@pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "separate ops"])
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_logits_are_those_of_a_plain_forward_pass(
@@ -102,7 +102,7 @@ def test_weight_types(tmp_path: Path, backend: str, weight_type: str, n_expert: 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("kv", "limit"), [("f32", 1e-6), ("f16", 1e-4)])
-@pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "unfused"])
+@pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "separate ops"])
 def test_stories260k_has_llama_cpps_logits(
     backend: str, kv: str, limit: float, flash_attn: bool
 ) -> None:
@@ -122,7 +122,7 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "unfused"])
+@pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "separate ops"])
 @pytest.mark.parametrize("model", MODELS)
 def test_logits_are_bitwise_the_same_however_the_tokens_are_cut(
     tmp_path: Path, model: str, flash_attn: bool
@@ -258,7 +258,7 @@ def test_files_that_contradict_themselves(
 
 @pytest.mark.placed
 @pytest.mark.parametrize("pattern", ["alternate", "attention on reference", "layer 1 on reference"])
-@pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "unfused"])
+@pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "separate ops"])
 def test_a_graph_split_between_backends_gives_the_same_logits(
     tmp_path: Path, pattern: str, flash_attn: bool
 ) -> None:

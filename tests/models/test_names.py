@@ -77,7 +77,7 @@ def graph_of(path: Path, lengths: dict[int, int], *, flash_attn: bool) -> Graph:
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "unfused"])
+@pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "separate ops"])
 @pytest.mark.parametrize("lengths", [{0: 1}, {0: 5, 1: 2, 2: 2, 3: 9}], ids=["one", "many"])
 def test_every_node_has_a_name_of_its_own(
     tmp_path: Path, name: str, flash_attn: bool, lengths: dict[int, int]

@@ -96,7 +96,7 @@ def tiny(folder: Path, name: str) -> Model:
 
 
 @pytest.mark.placed
-@pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "unfused"])
+@pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "separate ops"])
 @pytest.mark.parametrize("name", MODELS)
 def test_logits_have_the_same_bits(tmp_path: Path, name: str, flash_attn: bool) -> None:
     model = tiny(tmp_path, name)
