@@ -4,8 +4,8 @@
 
 The sequences share a cache that is too small for all of them at full length, so some are preempted
 and swapped in again. Each setup runs in a process of its own, for its peak of resident memory.
-Sampling is greedy; texts may differ only where two tokens are almost equally likely, since sums
-over a shared cache may have another order. Prints a table; --save writes
+Sampling is greedy, and logits have the same bits in both setups, so texts must be the same: if any
+differs, nothing is saved and the exit code is 1. Prints a table; --save writes
 benchmarks/results/many_prompts.json.
 """
 
@@ -180,6 +180,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     show(rows)
     n_same = sum(a == b for a, b in zip(rows[0].texts, rows[1].texts, strict=True))
     print(f"{n_same} of {len(prompts)} texts are the same in both")
+    if n_same < len(prompts):
+        sys.exit(f"{len(prompts) - n_same} texts differ, and none may")
     if options.save:
         figures = [asdict(row) | row.rates for row in rows]
         for row in figures:

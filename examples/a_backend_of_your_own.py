@@ -3,8 +3,9 @@
 python examples/a_backend_of_your_own.py [model.gguf]
 
 The device stores its bytes in a bytearray and computes with the ops' numpy references, so this file
-shows the interface alone. `backends/mock` also has a queue that delays work, and checks the order
-of accesses.
+shows the interface alone. It has no `takes_counts` and no `Plan.set_counts`, so a plan is built for
+each combination of lengths of a batch. `backends/mock` has both, and a queue that delays work, and
+checks the order of accesses.
 """
 
 import itertools

@@ -17,7 +17,9 @@ from ggmlpy.memory.spans import EMPTY, Positions, Spans
 from ggmlpy.memory.ubatch import UBatch
 from ggmlpy.memory.window import Flags, first_kept, kept_cells
 
-KV_PAD = 256  # cells in view are a multiple of this, so that few different graphs are needed
+# Cells of a stream are a multiple of this, and so are those of a sequence that are gathered for
+# attention in separate ops, whose graphs are of exact lengths: few different ones are needed.
+KV_PAD = 256
 
 _N_LISTED = 4  # sequences that a message names
 

@@ -179,8 +179,8 @@ class SteadyStep:
         self._parts: list[_Part] = []
         for slot, inputs in zip(slot_info.slots, plan.inputs.caches, strict=True):
             self._parts.append(_kind_of(slot).of(slot, inputs, ubatch))
-        in_view = [part.n_steps_left() for part in self._parts]
-        self._n_left = min(*in_view, MAX_POSITION - max(batch.positions))
+        n_steps = [part.n_steps_left() for part in self._parts]
+        self._n_left = min(*n_steps, MAX_POSITION - max(batch.positions))
 
     @classmethod
     def after(
