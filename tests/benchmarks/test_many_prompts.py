@@ -75,5 +75,6 @@ def test_texts_that_differ_are_told(
         "measure_alone",
         lambda work, _: Row(layout, 1.0, 1, 1, 0, 1, 1, 0, 1, 1, (next(texts),)),
     )
-    main([str(work.model), "--prompts", "1"])
+    with pytest.raises(SystemExit, match="1 texts differ, and none may"):
+        main([str(work.model), "--prompts", "1"])
     assert "0 of 1 texts are the same in both" in capsys.readouterr().out
