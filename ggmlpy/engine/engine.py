@@ -1,19 +1,22 @@
 """Continuous batching: many requests on one context, one batch of their tokens per step.
 
-    waiting  --admit-->  running  --cache is full: preempt-->  preempted  --swap in-->  running
+    waiting  --admit-->  running  --cache is full: preempt-->  waiting
 
 A step decodes one token of every sequence past its prompt, beside chunks of prompts
 (`ggmlpy/engine/schedule.py`). Requests of the lowest `priority` value start first, in the order of
 arrival, and are preempted last. A finished sequence's tokens stay in its slot: a prompt with the
-same prefix, also as that of a running sequence, reuses them; what displaces them sends them to host
-memory (`ggmlpy/engine/prompt_cache.py`). Of prompts that begin alike one runs what they share
-(`ggmlpy/engine/shared_prefix.py`). A request gets the tokens that it would get alone, independent
-of other requests.
+same prefix, also as that of a running sequence, reuses them; what displaces them, or preempts a
+running sequence, swaps them out to host memory (`ggmlpy/engine/prompt_cache.py`). A sequence that
+starts again gets back what is held of its tokens, and runs the rest. Of prompts that begin alike
+one runs what they share (`ggmlpy/engine/shared_prefix.py`). A request gets the tokens that it would
+get alone, independent of other requests.
 """
 
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from time import perf_counter
 
@@ -72,7 +75,6 @@ class Engine:
         self._cancelled: list[int] = []  # to drop after the current step
         self._outputs: list[Output] = []  # not yet returned
         self._waiting: list[RequestState] = []  # in the order in which they start
-        self._preempted: list[RequestState] = []  # likewise
         cache = PromptCache(cache_limit(cache_ram))
         self.slots: Slots[RequestState] = Slots(context.memory, cache)
         # What recurrent layers and windows keep of a running prompt is not that of its beginning.
@@ -96,8 +98,12 @@ class Engine:
         sequence = self._sequence(request, reader)
         for token in request.prompt:
             sequence.sampler.accept(token)
-        insort(self._waiting, sequence, key=lambda s: (s.priority, s.id))
+        self._queue(sequence)
         return sequence.id
+
+    def _queue(self, sequence: RequestState) -> None:
+        """Let a request wait in its place."""
+        insort(self._waiting, sequence, key=lambda s: (s.priority, s.id))
 
     def _sequence(self, request: Request, reader: Reader | None = None) -> RequestState:
         """The state of a new request."""
@@ -137,9 +143,7 @@ class Engine:
         if self._in_step:
             self._cancelled.append(id)
             return
-        for queue in (self._waiting, self._preempted):
-            for sequence in [s for s in queue if s.id == id]:
-                queue.remove(sequence)
+        self._waiting = [sequence for sequence in self._waiting if sequence.id != id]
         for slot in self.slots.running():
             if slot.taken_by.id == id:
                 self._free(slot)
@@ -152,12 +156,11 @@ class Engine:
     @property
     def is_running(self) -> bool:
         """Whether any request is not finished."""
-        return bool(self._waiting or self._preempted or self.slots.running())
+        return bool(self._waiting or self.slots.running())
 
     def reset(self) -> None:
         """Drop every request, and clear the memory."""
         self._waiting.clear()
-        self._preempted.clear()
         self._outputs.clear()
         self.slots.clear()
 
@@ -196,13 +199,8 @@ class Engine:
             raise GgmlpyError("a step is running: a logits_processor cannot use the model it is in")
 
     def _step(self) -> None:
-        try:
+        with self._reset_if_interrupted():
             self._start()
-        except Exception:
-            raise
-        except BaseException:  # an interrupt: a request may be in no queue, or in two
-            self.reset()
-            raise
         while True:
             taken, batch = self._next_batch()
             if not batch:
@@ -213,13 +211,25 @@ class Engine:
                 logits = self.context.decode_batch(batch)
                 break
             except CacheFull:
-                if not self._free_cells():
-                    raise
+                with self._reset_if_interrupted():
+                    if not self._free_cells():
+                        raise
         self._count(taken, perf_counter() - started)
         self.max_cells_used = max(self.max_cells_used, self.context.memory.n_used())
         try:
             self._add_pieces(taken, logits)
         except BaseException:  # an interrupt: the logits of tokens that were run are lost
+            self.reset()
+            raise
+
+    @contextmanager
+    def _reset_if_interrupted(self) -> Iterator[None]:
+        """Drop all requests if the block is interrupted: one may be nowhere, or in two places."""
+        try:
+            yield
+        except Exception:
+            raise
+        except BaseException:
             self.reset()
             raise
 
@@ -318,57 +328,53 @@ class Engine:
     def _start(self) -> None:
         """Give free slots to requests, until the next one does not fit.
 
-        That is one of the lowest priority value: the first that was preempted, else the first that
-        arrived and need not wait for a prefix. Others do not overtake it, so that it starts as soon
-        as it fits.
+        That is one of the lowest priority value: the first that arrived and need not wait for a
+        prefix. Others do not overtake it, so that it starts as soon as it fits.
         """
-        while self._waiting or self._preempted:
-            queue = self._preempted or self._waiting
-            if self._waiting and self._waiting[0].priority < queue[0].priority:
-                queue = self._waiting
-            sequence = queue[0] if queue is self._preempted else self._first_ready()
-            if sequence is None or not self._fits(len(sequence.tokens)):
+        while self._waiting:
+            sequence = self._first_ready()
+            if sequence is None or not self._fits(sequence.tokens):
                 return
-            slot = self.slots.find_free(sequence.tokens if sequence.saved is None else [])
+            slot = self.slots.find_free(sequence.tokens)
             if slot is None:
                 return
-            sequence.last_step = self._n_steps - 1
-            if queue is self._preempted:
-                self._swap_in(sequence, slot)
-            else:
-                self._admit(sequence, slot)
+            self._admit(sequence, slot)
 
     def _first_ready(self) -> RequestState | None:
         """The waiting request that starts next, unless all wait for what others run."""
-        if not self._waiting or not self._shares:
-            return next(iter(self._waiting), None)
+        if not self._shares:
+            return self._waiting[0]
         running = [slot.taken_by for slot in self.slots.running()]
         return first_ready(self._waiting, running, self.slots.n_held)
 
     def _admit(self, sequence: RequestState, slot: _Slot) -> None:
-        """Give a slot to a waiting request."""
+        """Give a slot to a waiting request, with what is held of its tokens."""
+        restored = self.slots.cache.n_restored
+        slot.owner = sequence
+        try:
+            sequence.n_past = self.slots.reuse(slot, sequence.tokens)
+        except Exception:
+            slot.owner = None
+            raise
         self._waiting.remove(sequence)
-        slot.owner = sequence
-        sequence.n_past = self.slots.reuse(slot, sequence.tokens)
-        self.timings.n_reused += sequence.n_past
+        sequence.last_step = self._n_steps - 1
+        self.timings.n_restored += self.slots.cache.n_restored - restored
+        if not sequence.n_preempted:
+            self.timings.n_reused += sequence.n_past
 
-    def _swap_in(self, sequence: RequestState, slot: _Slot) -> None:
-        """Restore the first preempted sequence."""
-        assert sequence.saved is not None
-        self.slots.restore(slot, sequence.saved)
-        del self._preempted[0]
-        slot.owner = sequence
-        sequence.saved = None
-
-    def _fits(self, n_tokens: int) -> bool:
-        """Whether a sequence of `n_tokens` can start without an early preemption of another one.
+    def _fits(self, tokens: list[int]) -> bool:
+        """Whether a sequence can start without an early preemption of another one.
 
         It always can in a stream of its own. A shared stream must have cells or pages for the
-        running sequences, for the new one and for some growth of each, unless no other is running.
+        running sequences, for what the new one does not share with these, and for some growth of
+        each, unless no other is running.
         """
         running = self.slots.running()
+        if not running:
+            return True
         lengths = {slot.seq: len(slot.taken_by.tokens) + _N_RESERVED for slot in running}
-        return not running or self.context.memory.has_room(lengths, n_tokens)
+        n_shared = self.slots.n_shared(tokens[:-1])
+        return self.context.memory.has_room(lengths, len(tokens), n_shared)
 
     def _free_cells(self) -> bool:
         """After CacheFull: evict the tokens of an idle slot, or else preempt a sequence.
@@ -384,11 +390,12 @@ class Engine:
             return False
         slot = max(holding, key=_preemption_key)
         sequence = slot.taken_by
-        sequence.saved = self.slots.save(slot.seq)[slot.seq]
-        insort(self._preempted, sequence, key=lambda s: s.priority)
-        self.n_preempted += 1
+        self.slots.swap_out(slot)
         self._free(slot)
-        self.slots.evict(slot)
+        sequence.n_past = 0
+        sequence.n_preempted += 1
+        self.n_preempted += 1
+        self._queue(sequence)
         return True
 
     def _free(self, slot: _Slot) -> None:

@@ -74,10 +74,14 @@ class PromptCache:
                 return True
         return False
 
+    def has_room(self, n_bytes: int) -> bool:
+        """Whether a state of this size can be kept, if others are dropped."""
+        return self.limit is None or n_bytes <= self.limit
+
     def keep(self, state: SequenceState) -> None:
         """Add a state, and drop those that it makes superfluous or that exceed the budget."""
         size = state.n_bytes
-        if not state.tokens or (self.limit is not None and size > self.limit):
+        if not state.tokens or not self.has_room(size):
             return
         common = self._tree.common(state.tokens)
         for id, n in common.items():

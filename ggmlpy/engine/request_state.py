@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ggmlpy.engine.generation import Piece, Request
-from ggmlpy.memory.state import SequenceState
 from ggmlpy.sampling import Sampler
 from ggmlpy.text.stopping import StopChecker
 from ggmlpy.text.tokenizer import StreamDecoder
@@ -39,7 +38,10 @@ class RequestState:
     last_step: int = 0  # the last one that processed tokens of it
     n_past: int = 0  # tokens that the memory holds
     n_decoded: int = 0  # tokens generated
-    saved: SequenceState | None = None  # while preempted
+    n_preempted: int = 0  # how often
+    # While it waits for a prefix: the id of the request that runs it, and how many tokens it has.
+    provider: int = -1
+    n_provided: int = 0
 
     @property
     def n_pending(self) -> int:
@@ -48,5 +50,5 @@ class RequestState:
 
     @property
     def is_decoding(self) -> bool:
-        """Whether its prompt has been processed."""
-        return self.n_decoded > 0
+        """Whether the next step runs a token that was generated, and no others before it."""
+        return self.n_decoded > 0 and self.n_pending == 1

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import islice
 
 from ggmlpy.engine.prefix_tree import n_common
 from ggmlpy.engine.request_state import RequestState
 
 # A shorter prefix is not waited for: running it takes part of a step.
 _LEAST_TOKENS = 16
-_N_LOOKED_AT = 16  # waiting requests of which one may start
+_N_COMPARED = 16  # waiting requests that are compared with the running prompts in a step
 
 
 def first_ready(
@@ -18,16 +17,26 @@ def first_ready(
     running: Sequence[RequestState],
     n_held: Callable[[list[int]], int],
 ) -> RequestState | None:
-    """The first waiting request whose beginning no running prompt is about to provide.
+    """The first waiting request whose prefix no running prompt is about to provide.
 
     The others wait for that, and are overtaken by those behind them: for as long as the prompt
     takes that they share tokens with, no more. `n_held` tells how many of a prompt's first tokens
-    are held already. None if none of the first waiting requests is ready.
+    are held already. None if all wait, as far as they could be compared.
     """
-    prompts = [sequence for sequence in running if sequence.n_pending > 1]
-    for sequence in islice(waiting, _N_LOOKED_AT):
+    prompts = {sequence.id: sequence for sequence in running if sequence.n_pending > 1}
+    n_compared = 0
+    for sequence in waiting:
+        provider = prompts.get(sequence.provider)
+        if provider is not None and provider.n_past < sequence.n_provided:
+            continue
+        if n_compared == _N_COMPARED:
+            return None
+        n_compared += 1
         reusable = sequence.tokens[:-1]
-        to_come = max((n_common(other.tokens, reusable, 0) for other in prompts), default=0)
-        if to_come < _LEAST_TOKENS or to_come <= n_held(reusable):
+        lengths = {id: n_common(other.tokens, reusable, 0) for id, other in prompts.items()}
+        best = max(lengths, key=lengths.__getitem__, default=-1)
+        n = lengths.get(best, 0)
+        if n < _LEAST_TOKENS or n <= n_held(reusable):
             return sequence
+        sequence.provider, sequence.n_provided = best, n
     return None

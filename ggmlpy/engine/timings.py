@@ -13,8 +13,9 @@ class Timings:
     """
 
     load_s: float = 0.0
-    n_prompt: int = 0  # prompt tokens that were run, without reused ones
-    n_reused: int = 0  # prompt tokens that the cache held already
+    n_prompt: int = 0  # prompt tokens that were run, without reused ones, and what was run again
+    n_reused: int = 0  # prompt tokens that the cache or host memory held already
+    n_restored: int = 0  # tokens that came from host memory, of prompts or of preempted sequences
     prompt_s: float = 0.0
     n_generated: int = 0
     n_decoded: int = 0  # generated tokens that were decoded
@@ -42,6 +43,8 @@ class Timings:
             return f"{label:>10}: {1000 * seconds:9.2f} ms{per}{rate}"
 
         reused = f", {self.n_reused} reused from the cache" if self.n_reused else ""
+        if self.n_restored:
+            reused += f", {self.n_restored} restored from host memory"
         return "\n".join(
             [
                 row("load", self.load_s, 0, ""),

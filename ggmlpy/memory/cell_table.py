@@ -212,10 +212,16 @@ class CellTable:
         """Cells that sequences of these lengths take, if all were empty, in the fullest stream."""
         return sum(lengths) if self.n_stream == 1 else max(lengths, default=0)
 
-    def has_room(self, lengths: Mapping[int, int], n_tokens: int) -> bool:
-        """Whether there are cells for one more sequence of `n_tokens`, when sequences have grown to
-        these `lengths` and all others are removed."""
-        return self.n_stream > 1 or sum(lengths.values()) + n_tokens <= self.n_ctx
+    def has_room(self, lengths: Mapping[int, int], n_tokens: int, n_shared: int = 0) -> bool:
+        """Whether there are cells for one more sequence of `n_tokens`, of which it shares
+        `n_shared`, when sequences have grown to these `lengths` and all others are removed."""
+        n_new = n_tokens - n_shared
+        if self.n_stream > 1 or sum(lengths.values()) + n_new <= self.n_ctx:
+            return True
+        seqs = list(lengths)
+        members = self._members[0, seqs, : self._end[0]]
+        n_to_come = np.maximum(list(lengths.values()) - members.sum(axis=1), 0).sum()
+        return bool(members.any(axis=0).sum() + n_to_come + n_new <= self.n_ctx)
 
     def held_by(self, stream: int = 0) -> str:
         """Which sequences hold how many cells of a stream, those that hold the most first."""

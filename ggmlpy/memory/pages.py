@@ -90,13 +90,14 @@ class PagedCells(KVCells):
         n_kept = int(np.count_nonzero(self._by_page(kept_cells)))
         return (self.n_pages - n_kept) * self.page_size
 
-    def has_room(self, lengths: Mapping[int, int], n_tokens: int) -> bool:
+    def has_room(self, lengths: Mapping[int, int], n_tokens: int, n_shared: int = 0) -> bool:
         """Whether there are pages for one more sequence; those that are shared count once."""
         n_to_come = sum(
             max(0, self.pages_for(n) - self.n_pages_of([seq])) for seq, n in lengths.items()
         )
         n_held = self.n_pages_of(list(lengths))
-        return n_held + n_to_come + self.pages_for(n_tokens) <= self.n_pages
+        n_new = self.pages_for(n_tokens) - n_shared // self.page_size
+        return n_held + n_to_come + n_new <= self.n_pages
 
     def held_by(self, stream: int = 0) -> str:
         """Which sequences have how many pages, those that have the most first."""

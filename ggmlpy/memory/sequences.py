@@ -83,14 +83,14 @@ class SequenceMemory:
         """Cells in use, of all sequences, in the cache that holds the most."""
         return max(cache.cells.n_used_in_all() for cache in self.caches)
 
-    def has_room(self, lengths: Mapping[int, int], n_tokens: int) -> bool:
+    def has_room(self, lengths: Mapping[int, int], n_tokens: int, n_shared: int = 0) -> bool:
         """Whether there are cells for one more sequence of `n_tokens`, when sequences have grown to
-        these `lengths` and all others are removed."""
+        these `lengths` and all others are removed. `n_shared` tokens are those of one of them."""
         # A cache without a window, if there is one: with a window cells are used again.
         cells = min((c.cells for c in self.caches), key=lambda cells: cells.window is not None)
         if cells.window is not None:
             return self.n_stream > 1 or sum(lengths.values()) + n_tokens <= self.sizes.n_ctx
-        return cells.has_room(lengths, n_tokens)
+        return cells.has_room(lengths, n_tokens, n_shared)
 
     # --- batches ---
 

@@ -74,6 +74,15 @@ def take_state(memory: SequenceMemory, seq: int, tokens: list[int] | None = None
     return SequenceState(list(tokens or []), layers, recurrent)
 
 
+def n_bytes_of(memory: SequenceMemory, seq: int) -> int:
+    """Bytes of the state that `take_state` would copy."""
+    n_bytes = 0 if memory.recurrent is None else memory.recurrent.n_bytes_seq
+    for cache in memory.caches:
+        leaves = (*cache.store.k.values(), *cache.store.v.values())
+        n_bytes += len(_by_position(cache, seq)) * sum(leaf.nb[1] for leaf in leaves)
+    return n_bytes
+
+
 def put_state(memory: SequenceMemory, seq: int, state: SequenceState) -> None:
     """Replace what a sequence holds by a state.
 
@@ -97,6 +106,21 @@ def put_state(memory: SequenceMemory, seq: int, state: SequenceState) -> None:
         for cache in memory.caches:
             _put_rows(cache, seq, state)
         _put_recurrent(memory, seq, state)
+
+
+def put_rest(memory: SequenceMemory, seq: int, state: SequenceState) -> None:
+    """Add what a state holds behind the tokens that a sequence holds, which are its first ones.
+
+    The state must have all positions from 0 on, and no recurrent layers. Raises what `put_state`
+    does; then nothing is changed, nor after an interrupt.
+    """
+    memory.check_seq(seq)
+    check_fits(memory, state)
+    n_held = memory.seq_pos_max(seq) + 1
+    with memory.change_of([seq]):
+        for cache in memory.caches:
+            positions = state.layers[next(iter(cache.store.k))].positions
+            _put_rows(cache, seq, state, np.flatnonzero(positions >= n_held))
 
 
 def put_states(memory: SequenceMemory, states: dict[int, SequenceState]) -> None:
@@ -173,7 +197,7 @@ def _put_rows(
     """Put rows of a sequence (all, or `only` some) into one cache. Returns the cells they got."""
     cells, store, stream = cache.cells, cache.store, cache.cells.stream_of(seq)
     first = state.layers[next(iter(store.k))]
-    cells.set_evicted(seq, first.evicted)
+    cells.set_evicted(seq, cells.evicted(seq).plus(first.evicted))
     rows = np.arange(len(first.positions)) if only is None else only
     to = cells.claim(len(rows), seq)
     if len(rows):

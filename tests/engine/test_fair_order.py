@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ggmlpy import Llama
 from ggmlpy.engine.engine import Engine
+from ggmlpy.engine.request_state import RequestState
 from ggmlpy.memory.layouts import LAYOUTS
 from tests.models.tiny import Tiny, write_model
 
@@ -29,9 +30,14 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("model") / "tiny.gguf", Tiny())
 
 
+def preempted(engine: Engine) -> list[RequestState]:
+    """Those that wait to start again."""
+    return [sequence for sequence in engine._waiting if sequence.n_preempted]
+
+
 def check_preempted(engine: Engine, before: set[int], held: dict[int, int]) -> None:
     """No sequence was preempted in this step while one of a higher priority value held tokens."""
-    new = [s for s in engine._preempted if s.id in held and s.id not in before]
+    new = [s for s in preempted(engine) if s.id in held and s.id not in before]
     kept = [slot.taken_by for slot in engine.slots.running() if held.get(slot.taken_by.id)]
     assert all(s.priority >= other.priority for s in new for other in kept)
 
@@ -71,15 +77,15 @@ def check_step(engine: Engine, left: dict[int, int]) -> None:
     running = [slot.taken_by for slot in engine.slots.running()]
     decoding = {s.id for s in running if s.is_decoding}
     held = {s.id: s.n_past for s in running}
-    preempted = {s.id for s in engine._preempted}
+    before = {s.id for s in preempted(engine)}
     n_before = engine.timings.n_prompt + engine.timings.n_decoded
     ids = {output.id for output in engine.step()}
     n_run = engine.timings.n_prompt + engine.timings.n_decoded - n_before
     for id in ids:
         left[id] -= 1
-    now_preempted = {s.id for s in engine._preempted}
+    now_preempted = {s.id for s in preempted(engine)}
     assert decoding - now_preempted <= ids
     assert n_run <= N_UBATCH
     if decoding - now_preempted:
         assert n_run <= BUDGET
-    check_preempted(engine, preempted, held)
+    check_preempted(engine, before, held)

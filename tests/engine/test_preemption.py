@@ -1,0 +1,244 @@
+"""Sequences that were preempted go on as if nothing had been, whatever host memory kept of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from ggmlpy import Llama
+from ggmlpy.engine import slots as slots_module
+from ggmlpy.engine.engine import Engine
+from ggmlpy.engine.prompt_cache import PromptCache
+from ggmlpy.engine.shared_prefix import first_ready
+from ggmlpy.engine.slots import Slots
+from ggmlpy.memory.cells import KVCells
+from ggmlpy.memory.layouts import LAYOUTS
+from ggmlpy.memory.pages import PagedCells
+from ggmlpy.memory.sequences import SequenceMemory
+from ggmlpy.memory.state import SequenceState, n_bytes_of, put_rest, put_state, take_state
+from ggmlpy.memory.store import KVStore
+from tests.interrupts import interrupted_at
+from tests.models.tiny import Tiny, write_model
+
+SHARED = [layout for layout in LAYOUTS if layout != "split"]
+MODELS = {
+    "llama": Tiny(n_ctx=512),
+    "lfm2": Tiny("lfm2", n_layer=3, qk_norm=True, convolutions=(0, 2), n_ctx=512),
+    "gemma3": Tiny(
+        "gemma3", n_layer=3, window=24, windowed=(0, 2), qk_norm=True, post_norms=True, n_ctx=512
+    ),
+}
+N_TOKENS = 50  # of each answer
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("models")
+    return {name: write_model(folder / f"{name}.gguf", tiny) for name, tiny in MODELS.items()}
+
+
+def load(path: Path, **options: Any) -> Llama:
+    return Llama(path, n_threads=1, **{"n_ctx": 150, "n_ubatch": 64, "n_seq_max": 4, **options})
+
+
+def text(seed: int, n: int) -> list[int]:
+    return [int(token) for token in np.random.default_rng(seed).integers(3, 280, n)]
+
+
+def logits_of(llm: Llama, prompts: list[list[int]], n: int = N_TOKENS) -> list[list[bytes]]:
+    """The logits of every token of each greedy answer."""
+    seen: list[list[bytes]] = [[] for _ in prompts]
+    for prompt, mine in zip(prompts, seen, strict=True):
+
+        def note(
+            tokens: Sequence[int], logits: NDArray[np.float32], mine: list[bytes] = mine
+        ) -> NDArray[np.float32]:
+            mine.append(logits.tobytes())
+            logits[2] = -np.inf  # never the end of the text
+            return logits
+
+        llm.engine.add(llm.request(prompt, max_tokens=n, temperature=0, logits_processor=note))
+    while llm.engine.has_work:
+        llm.engine.step()
+    return seen
+
+
+PROMPTS = [text(seed, 20 + seed) for seed in range(6)]
+
+
+@pytest.mark.parametrize("layout", SHARED)
+@pytest.mark.parametrize("model", MODELS)
+def test_swapped_out_or_run_again_the_bits_are_the_same(
+    paths: dict[str, Path], model: str, layout: str
+) -> None:
+    with load(paths[model], n_seq_max=1, cache_ram=0) as alone:
+        want = [logits_of(alone, [prompt])[0] for prompt in PROMPTS]
+    sizes: list[int] = []
+    for kept in ("all", "nothing", "some"):
+        with load(paths[model], kv_layout=layout) as llm:
+            cache = llm.engine.slots.cache
+            cache.limit = {"all": None, "nothing": 0, "some": max(sizes, default=1) - 1}[kept]
+            assert logits_of(llm, PROMPTS) == want
+            timings = llm.engine.timings
+            assert llm.engine.n_preempted > 0
+            assert timings.n_restored == cache.n_restored
+            assert (timings.n_restored > 0) == (kept != "nothing")
+            n_again = timings.n_prompt - sum(map(len, PROMPTS))
+            assert (n_again > 0) == (kept != "all")
+            sizes += [state.n_bytes for state in cache._states.values()]
+
+
+def test_what_others_hold_of_it_is_shared_again(paths: dict[str, Path]) -> None:
+    """Two with 80 tokens in common; the second is preempted, and gets the pages of the first."""
+    common = text(1, 80)
+    prompts = [[*common, *text(2, 3)], [*common, *text(3, 20)]]
+    with load(paths["llama"], kv_layout="paged", n_ctx=136) as llm:
+        logits_of(llm, [prompts[0][:-1]], 1)
+        ids = [
+            llm.engine.add(llm.request(prompt, max_tokens=n, temperature=0, logit_bias={2: -99.0}))
+            for prompt, n in zip(prompts, (40, 12), strict=True)
+        ]
+        llm.engine.step()
+        first, second = sorted(llm.engine.slots.running(), key=lambda slot: slot.taken_by.id)
+        llm.engine.step()
+        llm.engine.slots.swap_out(second)
+        assert llm.engine.slots.reuse(second, second.taken_by.tokens) == second.taken_by.n_past
+        (cells,) = (cache.cells for cache in llm.engine.context.memory.caches)
+        assert isinstance(cells, PagedCells)
+        assert cells.n_pages_shared() == len(common) // cells.page_size
+        assert llm.engine.slots.cache.n_restored == second.taken_by.n_past - len(common)
+        done = {id: 0 for id in ids}
+        while llm.engine.has_work:
+            for output in llm.engine.step():
+                done[output.id] += 1
+        assert first.owner is second.owner is None
+        assert list(done.values()) == [38, 10]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("model", MODELS)
+def test_the_size_of_a_state_is_known_before_it_is_copied(
+    paths: dict[str, Path], model: str, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with load(paths[model], kv_layout=layout, n_ctx=512, n_ctx_seq=128) as llm:
+        logits_of(llm, PROMPTS[:2], 30)
+        slots, memory = llm.engine.slots, llm.engine.context.memory
+        sizes = [n_bytes_of(memory, seq) for seq in range(4)]
+        assert sizes == [take_state(memory, seq).n_bytes for seq in range(4)]
+        slots.cache = PromptCache(sizes[0] - 1)
+        monkeypatch.setattr(slots_module, "take_state", None)  # not called
+        slots.swap_out(slots.all[0])
+        assert len(slots.cache) == 0
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_an_interrupt_of_restoring_the_rest_changes_nothing(
+    paths: dict[str, Path], layout: str
+) -> None:
+    prompt = text(1, 30)
+    with load(paths["llama"], kv_layout=layout, n_ctx=256) as llm:
+        context = llm.engine.context
+        want = context.decode(prompt)
+        state = take_state(context.memory, 0, prompt)
+        done: list[bool] = []
+        for n in range(1, 2000):
+            context.clear()
+            context.decode(prompt[:11], seq=1)
+            finished = False
+            try:
+                with interrupted_at(n, (SequenceMemory, SequenceState, KVCells, KVStore)):
+                    put_rest(context.memory, 1, state)
+                finished = True
+            except KeyboardInterrupt:
+                pass
+            n_held = context.memory.seq_pos_max(1) + 1
+            assert n_held in (11, 30)
+            done.append(n_held == 30)
+            context.seq_rm(1, n_held - 1)
+            rest = context.decode(prompt[n_held - 1 :], seq=1)
+            assert rest[-1].tobytes() == want[-1].tobytes()
+            if finished:
+                break
+        assert not all(done)
+        put_state(context.memory, 2, state)
+        assert take_state(context.memory, 2).n_bytes == state.n_bytes
+
+
+@pytest.mark.parametrize("layout", SHARED)
+def test_sequences_start_together_where_what_they_share_fits(
+    paths: dict[str, Path], layout: str
+) -> None:
+    """100 tokens of each of four are the same: with room for growth they take 100 + 4 * 25."""
+    common = text(1, 100)
+    with load(paths["llama"], kv_layout=layout, n_ctx=232) as llm:
+        for seed in range(4):
+            prompt = [*common, 20 + seed, *text(seed, 4)]
+            llm.engine.add(llm.request(prompt, max_tokens=3, temperature=0, logit_bias={2: -99.0}))
+        most = 0
+        while llm.engine.has_work:
+            llm.engine.step()
+            most = max(most, len(llm.engine.slots.running()))
+        assert llm.engine.n_preempted == 0
+        assert most == 4
+
+
+def test_all_who_wait_for_a_prefix_are_overtaken(paths: dict[str, Path]) -> None:
+    """Forty wait for what a prompt runs; one behind them does not, and starts within a few steps.
+
+    Each is compared with a running prompt once, and a few of them in a step.
+    """
+    common = text(1, 120)
+    with load(paths["llama"], n_ctx=1024, n_ubatch=16) as llm:
+        engine = llm.engine
+        options: dict[str, Any] = {"max_tokens": 1, "temperature": 0}
+        for seed in range(41):
+            engine.add(llm.request([*common, 20 + seed], **options))
+        other = engine.add(llm.request(text(2, 5), **options))
+        n_steps = 0
+        while not (outputs := engine.step()):
+            n_steps += 1
+            assert n_steps < 5
+        assert [output.id for output in outputs] == [other]
+        running = [slot.taken_by for slot in engine.slots.running()]
+        n_called = 0
+
+        def n_held(tokens: list[int]) -> int:
+            nonlocal n_called
+            n_called += 1
+            return 0
+
+        assert first_ready(engine._waiting, running, n_held) is None
+        assert n_called == 0
+
+
+def test_an_interrupt_of_a_preemption_drops_all_requests(paths: dict[str, Path]) -> None:
+    """Or comes too late to matter. The next requests get what they get alone."""
+    want: list[list[bytes]] = []
+    n_reset = 0
+    for n in range(1, 90, 4):
+        with load(paths["llama"], kv_layout="paged") as llm:
+            engine = llm.engine
+            for prompt in PROMPTS[:4]:
+                engine.add(llm.request(prompt, max_tokens=40, temperature=0))
+
+            def free_cells(free: Any = engine._free_cells, n: int = n, engine: Any = engine) -> Any:
+                engine._free_cells = free
+                with interrupted_at(n, (Engine, Slots, SequenceMemory, SequenceState)):
+                    return free()
+
+            engine._free_cells = free_cells  # type: ignore[method-assign]
+            try:
+                while engine.has_work:
+                    engine.step()
+            except KeyboardInterrupt:
+                n_reset += 1
+            assert not engine.has_work
+            got = logits_of(llm, PROMPTS[:2], 5)
+            want = want or got
+            assert got == want
+    assert n_reset > 0
