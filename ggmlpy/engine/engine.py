@@ -24,14 +24,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy.common.arguments import WrongKind, as_int, kind_of, refusal
-from ggmlpy.engine.generation import FinishReason, Piece, Request, TokenLogprob, token_logprob
+from ggmlpy.engine.generation import Piece, Request
+from ggmlpy.engine.pieces import next_piece
 from ggmlpy.engine.prompt_cache import PromptCache, cache_limit
 from ggmlpy.engine.request_state import Output, Reader, RequestState
 from ggmlpy.engine.schedule import default_budget, share_step
 from ggmlpy.engine.shared_prefix import first_ready
 from ggmlpy.engine.slots import Slot, Slots
 from ggmlpy.engine.timings import Timings
-from ggmlpy.errors import ArgumentError, BadBatch, CacheFull, GgmlpyError, SamplingError
+from ggmlpy.errors import ArgumentError, BadBatch, CacheFull, GgmlpyError
 from ggmlpy.memory.batch import Batch, check_tokens
 from ggmlpy.runtime.context import Context
 from ggmlpy.runtime.context_sizes import check_least
@@ -146,7 +147,7 @@ class Engine:
         self._waiting = [sequence for sequence in self._waiting if sequence.id != id]
         for slot in self.slots.running():
             if slot.taken_by.id == id:
-                self._free(slot)
+                self.slots.free(slot)
 
     @property
     def has_work(self) -> bool:
@@ -258,60 +259,20 @@ class Engine:
             sequence.n_past += n
             sequence.last_step = self._n_steps
             if sequence.n_pending == 0:
-                piece = self._piece_or_error(sequence, logits[row, : self.n_vocab])
+                piece = self._next_piece(sequence, logits[row, : self.n_vocab])
                 row += 1
                 if isinstance(piece, Exception) or piece.finish_reason is not None:
-                    self._free(slot)
+                    self.slots.free(slot)
                 if sequence.reader is not None:
                     sequence.reader(piece)
                 else:
                     self._outputs.append(Output(sequence.id, piece))
 
-    def _piece_or_error(
-        self, sequence: RequestState, logits: NDArray[np.float32]
-    ) -> Piece | Exception:
+    def _next_piece(self, sequence: RequestState, logits: NDArray[np.float32]) -> Piece | Exception:
         try:
-            return self._next_piece(sequence, logits)
+            return next_piece(sequence, logits, self._tokenizer.eog_ids, self.timings)
         except Exception as error:  # of this request only: its callback may raise anything
             return error
-
-    def _next_piece(self, sequence: RequestState, logits: NDArray[np.float32]) -> Piece:
-        """Sample the next token, and return the text that it adds."""
-        token, logprobs = self._sample(sequence, logits)
-        decoder, checker = sequence.decoder, sequence.checker
-        if token in self._tokenizer.eog_ids:
-            rest = checker.push(decoder.finish()) + checker.finish()
-            return Piece(rest, finish_reason="stop")
-        sequence.tokens.append(token)
-        sequence.n_decoded += 1
-        text = checker.push(decoder.push(token))
-        if checker.stopped is not None:
-            return Piece(text, token, logprobs, "stop")
-        if sequence.n_decoded < sequence.n_predict:
-            return Piece(text, token, logprobs)
-        text += checker.push(decoder.finish()) + checker.finish()
-        reason: FinishReason = "stop" if checker.stopped is not None else "length"
-        return Piece(text, token, logprobs, reason)
-
-    def _sample(
-        self, sequence: RequestState, logits: NDArray[np.float32]
-    ) -> tuple[int, list[TokenLogprob]]:
-        started = perf_counter()
-        request = sequence.request
-        if request.logits_processor is not None:
-            logits = request.logits_processor(sequence.tokens, logits.copy())
-            if not isinstance(logits, np.ndarray):
-                raise SamplingError(
-                    f"the logits_processor returned {type(logits).__name__}: it must return logits"
-                )
-        token = sequence.sampler.sample(logits)
-        sequence.sampler.accept(token)
-        logprobs = []
-        if request.n_top_logprobs is not None:
-            logprobs.append(token_logprob(logits, token, request.n_top_logprobs))
-        self.timings.n_generated += 1
-        self.timings.sample_s += perf_counter() - started
-        return token, logprobs
 
     def _count(self, taken: list[tuple[_Slot, int]], spent_s: float) -> None:
         """Add the step's time to prompt processing and decoding, in proportion to their tokens."""
@@ -331,13 +292,12 @@ class Engine:
         That is one of the lowest priority value: the first that arrived and need not wait for a
         prefix. Others do not overtake it, so that it starts as soon as it fits.
         """
-        while self._waiting:
+        while self._waiting and self.slots.has_free():
             sequence = self._first_ready()
             if sequence is None or not self._fits(sequence.tokens):
                 return
-            slot = self.slots.find_free(sequence.tokens)
-            if slot is None:
-                return
+            slot = self.slots.find_free(sequence.tokens[:-1])
+            assert slot is not None
             self._admit(sequence, slot)
 
     def _first_ready(self) -> RequestState | None:
@@ -379,7 +339,7 @@ class Engine:
     def _free_cells(self) -> bool:
         """After CacheFull: evict the tokens of an idle slot, or else preempt a sequence.
 
-        That is the one that holds the most tokens of those with the highest priority value, and of
+        That is the one that frees the most cells of those with the highest priority value, and of
         equals the latest. Returns whether either was possible.
         """
         if self.slots.evict_idle():
@@ -388,25 +348,20 @@ class Engine:
         holding = [slot for slot in running if slot.tokens]
         if len(running) < 2 or not holding:
             return False
-        slot = max(holding, key=_preemption_key)
+        slot = max(holding, key=self._preemption_key)
         sequence = slot.taken_by
         self.slots.swap_out(slot)
-        self._free(slot)
+        self.slots.free(slot)
         sequence.n_past = 0
         sequence.n_preempted += 1
         self.n_preempted += 1
         self._queue(sequence)
         return True
 
-    def _free(self, slot: _Slot) -> None:
-        slot.owner = None
-        slot.freed_at = self._n_steps
-
-
-def _preemption_key(slot: _Slot) -> tuple[int, int, int]:
-    """The running sequence with the highest key is preempted."""
-    sequence = slot.taken_by
-    return sequence.priority, len(slot.tokens), sequence.id
+    def _preemption_key(self, slot: _Slot) -> tuple[int, int, int]:
+        """The running sequence with the highest key is preempted."""
+        sequence = slot.taken_by
+        return sequence.priority, self.slots.n_freed_by(slot), sequence.id
 
 
 def _whole(request: Request, name: str) -> int:

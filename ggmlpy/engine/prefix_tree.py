@@ -1,23 +1,24 @@
 """A radix tree over token sequences: how much of a prompt begins each sequence that is held.
 
 Nodes have runs of tokens that are not empty, and differ from their siblings in the first one. A
-lookup reads each token of the prompt once, however many sequences are held. Source: RadixAttention
-(Zheng et al., 2023).
+lookup reads each token of the prompt once, however many sequences are held; `common` also visits
+the keys of each node on the way. Source: RadixAttention (Zheng et al., 2023).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import compress, count
 
 
 class _Node:
-    __slots__ = ("children", "keys", "parent", "tokens")
+    __slots__ = ("children", "ends", "keys", "parent", "tokens")
 
     def __init__(self, parent: _Node | None, tokens: list[int], keys: set[int]) -> None:
         self.parent = parent
         self.tokens = tokens  # from the end of the parent on
         self.keys = keys  # of all sequences that go through this node, or end in it
+        self.ends: set[int] = set()  # of those that end in it
         self.children: dict[int, _Node] = {}  # by their first token
 
 
@@ -39,8 +40,9 @@ class PrefixTree:
 
         Takes time in proportion to the new tokens.
         """
-        node = self._ends.setdefault(key, self._root)
+        node = self._ends.get(key, self._root)
         node.keys.add(key)
+        self._end_in(node, key)
         self._go_on(key, node, tokens)
         if node.parent is not None:
             self._merge(node)  # nothing may end there any more
@@ -57,12 +59,22 @@ class PrefixTree:
             if n < len(child.tokens):
                 child = self._split(child, n)
             child.keys.add(key)
-            self._ends[key] = node = child
+            self._end_in(child, key)
+            node = child
             at += n
+
+    def _end_in(self, node: _Node, key: int) -> None:
+        """Let a sequence end in `node`."""
+        if key in self._ends:
+            self._ends[key].ends.discard(key)
+        self._ends[key] = node
+        node.ends.add(key)
 
     def remove(self, key: int) -> None:
         """Drop the sequence of a key, if there is one."""
         node: _Node | None = self._ends.pop(key, None)
+        if node is not None:
+            node.ends.discard(key)
         while node is not None:
             node.keys.discard(key)
             parent = node.parent
@@ -75,25 +87,44 @@ class PrefixTree:
     def common(self, tokens: Sequence[int]) -> dict[int, int]:
         """The lengths of the prefixes that the sequences have in common with `tokens`, if any."""
         found: dict[int, int] = {}
+        for node, _, n in self._path(tokens):
+            found.update(dict.fromkeys(node.keys, n))
+        return found
+
+    def longest(self, tokens: Sequence[int]) -> tuple[int, int] | None:
+        """A sequence with the longest prefix in common with `tokens`, and the prefix's length."""
+        found = None
+        for node, _, n in self._path(tokens):
+            found = node, n
+        return None if found is None else (next(iter(found[0].keys)), found[1])
+
+    def prefixes(self, tokens: Sequence[int]) -> list[int]:
+        """The sequences that `tokens` begin with, the shortest first."""
+        return [
+            key for node, is_whole, _ in self._path(tokens) if is_whole for key in sorted(node.ends)
+        ]
+
+    def _path(self, tokens: Sequence[int]) -> Iterator[tuple[_Node, bool, int]]:
+        """The nodes that `tokens` begin with, whether as a whole, and how many tokens so far."""
         node, at = self._root, 0
         while at < len(tokens):
             child = node.children.get(tokens[at])
             if child is None:
-                break
+                return
             n = n_common(child.tokens, tokens, at)
             at += n
-            found.update(dict.fromkeys(child.keys, at))
+            yield child, n == len(child.tokens), at
             if n < len(child.tokens):
-                break
+                return
             node = child
-        return found
 
     def _append(self, node: _Node, key: int, tokens: list[int]) -> None:
         """Let the sequence that ends in `node` go on with tokens that no child begins with."""
         if node.parent is not None and node.keys == {key}:
             node.tokens += tokens
             return
-        self._ends[key] = node.children[tokens[0]] = _Node(node, tokens, {key})
+        child = node.children[tokens[0]] = _Node(node, tokens, {key})
+        self._end_in(child, key)
 
     def _split(self, node: _Node, n: int) -> _Node:
         """Make the first `n` tokens of a node one of their own, and return that."""
@@ -112,12 +143,10 @@ class PrefixTree:
         if child.keys != node.keys:
             return
         node.tokens += child.tokens
-        node.children = child.children
+        node.children, node.ends = child.children, child.ends
         for below in node.children.values():
             below.parent = node
-        for key in child.keys:
-            if self._ends[key] is child:
-                self._ends[key] = node
+        self._ends.update(dict.fromkeys(node.ends, node))
 
 
 def n_common(a: Sequence[int], b: Sequence[int], at: int = 0) -> int:

@@ -47,7 +47,8 @@ class PromptCache:
         self.n_hits = 0  # prompts that were begun with a state from here
         self.n_restored = 0  # tokens of those states that were restored
         self._states: OrderedDict[int, SequenceState] = OrderedDict()  # latest use last
-        self._tree = PrefixTree()
+        self._cuttable = PrefixTree()  # of states of which any beginning is a state
+        self._whole = PrefixTree()  # of the others
         self._ids = count()
 
     def __len__(self) -> int:
@@ -65,14 +66,34 @@ class PromptCache:
         """Whether any state can be kept."""
         return self.limit != 0
 
-    def holds(self, tokens: list[int]) -> bool:
-        """Whether a state of these tokens can be had from here, which then counts as used."""
-        for id, n in self._tree.common(tokens).items():
-            state = self._states[id]
-            if n == len(tokens) and (len(state.tokens) == n or can_cut(state)):
-                self._states.move_to_end(id)
-                return True
-        return False
+    def n_held(self, tokens: list[int]) -> int:
+        """The length of the longest beginning of `tokens` that `find` would return."""
+        return self._longest(tokens)[1]
+
+    def find(self, tokens: list[int]) -> SequenceState | None:
+        """The state of the longest beginning of `tokens` that is held, which counts as used."""
+        id, n = self._longest(tokens)
+        if n == 0:
+            return None
+        self._states.move_to_end(id)
+        return cut(self._states[id], n)
+
+    def _longest(self, tokens: list[int]) -> tuple[int, int]:
+        """The state that gives the longest beginning of `tokens`, and its length; 0 for none."""
+        id, n = self._cuttable.longest(tokens) or (-1, 0)
+        for whole in self._whole.prefixes(tokens)[-1:]:
+            n_whole = len(self._states[whole].tokens)
+            if n_whole > n:
+                return whole, n_whole
+        return id, n
+
+    def use(self, tokens: list[int]) -> bool:
+        """Whether exactly these tokens are held; then their state counts as used."""
+        id, n = self._longest(tokens)
+        if n == 0 or n < len(tokens):
+            return False
+        self._states.move_to_end(id)
+        return True
 
     def has_room(self, n_bytes: int) -> bool:
         """Whether a state of this size can be kept, if others are dropped."""
@@ -83,39 +104,27 @@ class PromptCache:
         size = state.n_bytes
         if not state.tokens or not self.has_room(size):
             return
-        common = self._tree.common(state.tokens)
-        for id, n in common.items():
-            is_same = n == len(state.tokens)
-            if n == len(self._states[id].tokens) and (is_same or can_cut(state)):
-                self._drop(id)
+        is_cuttable = can_cut(state)
+        for tree in (self._cuttable, self._whole):
+            for id in tree.prefixes(state.tokens):
+                if is_cuttable or len(self._states[id].tokens) == len(state.tokens):
+                    self._drop(id)
         while self.limit is not None and self.n_bytes + size > self.limit:
             self._drop(next(iter(self._states)))
         id = next(self._ids)
         self._states[id] = state
         self.n_bytes += size
-        self._tree.extend(id, state.tokens)
-
-    def find(self, tokens: list[int]) -> SequenceState | None:
-        """The longest usable beginning of `tokens`, which then counts as used."""
-        lengths = {
-            id: n
-            for id, n in self._tree.common(tokens).items()
-            if n == len(self._states[id].tokens) or can_cut(self._states[id])
-        }
-        if not lengths:
-            return None
-        id = max(lengths, key=lengths.__getitem__)
-        self._states.move_to_end(id)
-        return cut(self._states[id], lengths[id])
+        (self._cuttable if is_cuttable else self._whole).extend(id, state.tokens)
 
     def clear(self) -> None:
         """Drop all states."""
         self._states = OrderedDict()
-        self._tree = PrefixTree()
+        self._cuttable, self._whole = PrefixTree(), PrefixTree()
         self.n_bytes = 0
 
     def _drop(self, id: int) -> None:
-        self._tree.remove(id)
+        self._cuttable.remove(id)
+        self._whole.remove(id)
         self.n_bytes -= self._states.pop(id).n_bytes
 
 

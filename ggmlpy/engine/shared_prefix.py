@@ -20,8 +20,9 @@ def first_ready(
     """The first waiting request whose prefix no running prompt is about to provide.
 
     The others wait for that, and are overtaken by those behind them: for as long as the prompt
-    takes that they share tokens with, no more. `n_held` tells how many of a prompt's first tokens
-    are held already. None if all wait, as far as they could be compared.
+    takes that they share tokens with, no more. They do not wait for a prompt of a higher priority
+    value, which runs only when others leave it tokens of a step. `n_held` tells how many of a
+    prompt's first tokens are held already. None if all wait, as far as they could be compared.
     """
     prompts = {sequence.id: sequence for sequence in running if sequence.n_pending > 1}
     n_compared = 0
@@ -33,7 +34,11 @@ def first_ready(
             return None
         n_compared += 1
         reusable = sequence.tokens[:-1]
-        lengths = {id: n_common(other.tokens, reusable, 0) for id, other in prompts.items()}
+        lengths = {
+            id: n_common(other.tokens, reusable, 0)
+            for id, other in prompts.items()
+            if other.priority <= sequence.priority
+        }
         best = max(lengths, key=lengths.__getitem__, default=-1)
         n = lengths.get(best, 0)
         if n < _LEAST_TOKENS or n <= n_held(reusable):

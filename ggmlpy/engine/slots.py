@@ -40,7 +40,7 @@ class Slot(Generic[Owner]):
     seq: int
     owner: Owner | None = None
     tokens: list[int] = field(default_factory=list)  # held by the memory, from position 0 on
-    freed_at: int = 0  # the step in which its last owner was removed
+    last_used: int = 0  # by an owner, or for what others had of it; the highest is the latest
 
     @property
     def taken_by(self) -> Owner:
@@ -59,16 +59,39 @@ class Slots(Generic[Owner]):
         self.all: list[Slot[Owner]] = [Slot(seq) for seq in range(memory.sizes.n_seq_max)]
         self._tree = PrefixTree()  # of the tokens of slots when they were last compared
         self._compared: dict[int, tuple[list[int], int]] = {}  # those, and how many there were
+        self._n_uses = 0
 
     def running(self) -> list[Slot[Owner]]:
         """The slots with an owner."""
         return [slot for slot in self.all if slot.owner is not None]
 
+    def has_free(self) -> bool:
+        """Whether any slot has no owner."""
+        return any(slot.owner is None for slot in self.all)
+
     def find_free(self, tokens: list[int]) -> Slot[Owner] | None:
-        """The free slot with the longest common prefix, else the least recently used one."""
+        """The free slot for a request: where one of them would keep at least half of its tokens,
+        that which keeps the most; else an empty one, else the least recently used one.
+
+        A shorter prefix is copied, so that what the slot holds behind it is not lost.
+        """
         free = [slot for slot in self.all if slot.owner is None]
         common = self._common(tokens)
-        return max(free, key=lambda slot: (common.get(slot.seq, 0), -slot.freed_at), default=None)
+
+        def value(slot: Slot[Owner]) -> tuple[int, bool, int]:
+            n = self.memory.reusable(slot.seq, common.get(slot.seq, 0))
+            return n if 2 * n >= len(slot.tokens) else 0, not slot.tokens, -slot.last_used
+
+        return max(free, key=value, default=None)
+
+    def free(self, slot: Slot[Owner]) -> None:
+        """Take a slot from its owner. It keeps its tokens."""
+        slot.owner = None
+        self._touch(slot)
+
+    def _touch(self, slot: Slot[Owner]) -> None:
+        self._n_uses += 1
+        slot.last_used = self._n_uses
 
     def _common(self, tokens: list[int]) -> dict[int, int]:
         """The lengths of the prefixes that slots have in common with `tokens`, by sequence.
@@ -88,9 +111,7 @@ class Slots(Generic[Owner]):
 
     def n_held(self, tokens: list[int]) -> int:
         """The longest prefix of `tokens` that a slot or host memory can give."""
-        state = self.cache.find(tokens)
-        held = self._most_common(self.all, tokens)
-        return held if state is None else max(held, len(state.tokens))
+        return max(self._most_common(self.all, tokens), self.cache.n_held(tokens))
 
     def n_shared(self, tokens: list[int]) -> int:
         """The longest prefix of `tokens` that a slot with an owner can give."""
@@ -111,18 +132,30 @@ class Slots(Generic[Owner]):
         It does not include the last token, which must be processed for its logits.
         """
         reusable = tokens[:-1]
-        common = self._common(reusable)
+        source, n = self._source_for(slot, reusable)
+        n_cached = self.cache.n_held(reusable)
+        state = self.cache.find(reusable) if n_cached >= n + _N_WORTHWHILE else None
+        if state is None:
+            return self._take_prefix(slot, source, reusable[:n])
+        if can_cut(state):  # so that it shares what other slots hold
+            return self._restore_rest(slot, self._take_prefix(slot, source, reusable[:n]), state)
+        try:
+            self.restore(slot, state)
+        except CacheFull:
+            source, n = self._source_for(slot, reusable)  # idle ones may have been evicted
+            return self._take_prefix(slot, source, reusable[:n])
+        self._count_restored(len(state.tokens))
+        return len(state.tokens)
+
+    def _source_for(self, slot: Slot[Owner], tokens: list[int]) -> tuple[Slot[Owner], int]:
+        """The slot that can give `slot` the longest prefix of `tokens`, and its length."""
+        common = self._common(tokens)
         n_own = self.memory.reusable(slot.seq, common.get(slot.seq, 0))
         best = max(self.all, key=lambda other: common.get(other.seq, 0))
         n_best = common.get(best.seq, 0)
         if best is slot or n_best <= n_own or not self._can_give(best, common):
-            best, n_best = slot, n_own
-        state = self.cache.find(reusable)
-        if state is None or len(state.tokens) < n_best + _N_WORTHWHILE:
-            return self._take_prefix(slot, best, reusable[:n_best])
-        if can_cut(state):  # so that it shares what other slots hold
-            return self._restore_rest(slot, self._take_prefix(slot, best, reusable[:n_best]), state)
-        return self._restore_whole(slot, state)
+            return slot, n_own
+        return best, n_best
 
     def _take_prefix(self, slot: Slot[Owner], source: Slot[Owner], tokens: list[int]) -> int:
         """Let a slot hold these tokens of its own or of another slot, and nothing else.
@@ -138,6 +171,7 @@ class Slots(Generic[Owner]):
                 self.memory.seq_cp(source.seq, slot.seq, 0, len(tokens))
             except CacheFull:
                 return 0
+            self._touch(source)
         slot.tokens = tokens
         return len(tokens)
 
@@ -152,15 +186,6 @@ class Slots(Generic[Owner]):
                     return n_held
         slot.tokens = list(state.tokens)
         self._count_restored(len(state.tokens) - n_held)
-        return len(state.tokens)
-
-    def _restore_whole(self, slot: Slot[Owner], state: SequenceState) -> int:
-        """Restore a state from host memory, if it fits. Returns the number of its tokens."""
-        try:
-            self.restore(slot, state)
-        except CacheFull:
-            return 0
-        self._count_restored(len(state.tokens))
         return len(state.tokens)
 
     def _count_restored(self, n_tokens: int) -> None:
@@ -183,7 +208,7 @@ class Slots(Generic[Owner]):
         for seq, n in self._common(tokens).items():
             if seq != slot.seq and n == len(tokens) and self.memory.can_copy(seq, n):
                 return
-        if not self.cache.has_room(n_bytes_of(self.memory, slot.seq)) or self.cache.holds(tokens):
+        if not self.cache.has_room(n_bytes_of(self.memory, slot.seq)) or self.cache.use(tokens):
             return
         try:
             state = take_state(self.memory, slot.seq, tokens)
@@ -192,12 +217,21 @@ class Slots(Generic[Owner]):
         self.cache.keep(state)
 
     def evict_idle(self) -> bool:
-        """Evict the tokens of the least recently used free slot. False if none has any."""
+        """Evict the tokens of the least recently used free slot. False if none has any.
+
+        Slots that share all their cells with others come last: evicting one frees none.
+        """
         idle = [slot for slot in self.all if slot.owner is None and slot.tokens]
         if not idle:
             return False
-        self.swap_out(min(idle, key=lambda slot: slot.freed_at))
+        idle.sort(key=lambda slot: slot.last_used)
+        frees = (slot for slot in idle if self.n_freed_by(slot))
+        self.swap_out(next(frees, idle[0]))
         return True
+
+    def n_freed_by(self, slot: Slot[Owner]) -> int:
+        """Cells that evicting the slot's tokens frees."""
+        return self.memory.n_freed_by(slot.seq)
 
     def evict(self, slot: Slot[Owner]) -> None:
         """Remove the slot's tokens from the memory."""
@@ -239,6 +273,7 @@ class Slots(Generic[Owner]):
                 if not self.evict_idle():
                     raise
         slot.tokens = list(state.tokens)
+        self._touch(slot)
 
     def load(self, states: dict[int, SequenceState], seq: int | None) -> None:
         """Replace all sequences by saved ones, or sequence `seq` by the one that is saved.
@@ -263,6 +298,7 @@ class Slots(Generic[Owner]):
             put_states(self.memory, by_seq)
         for slot in self.all:
             slot.tokens = list(by_seq[slot.seq].tokens) if slot.seq in by_seq else []
+            self._touch(slot)
 
     def _load_one(self, states: dict[int, SequenceState], seq: int) -> None:
         self.memory.check_seq(seq)
@@ -280,6 +316,7 @@ class Slots(Generic[Owner]):
         with self._held_tokens_only():
             put_state(self.memory, seq, state)
         slot.tokens = list(state.tokens)
+        self._touch(slot)
 
     @contextmanager
     def _held_tokens_only(self) -> Iterator[None]:

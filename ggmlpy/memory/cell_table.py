@@ -223,6 +223,12 @@ class CellTable:
         n_to_come = np.maximum(list(lengths.values()) - members.sum(axis=1), 0).sum()
         return bool(members.any(axis=0).sum() + n_to_come + n_new <= self.n_ctx)
 
+    def n_freed_by(self, seq: int) -> int:
+        """Cells that removing a sequence frees: those that belong to no other one."""
+        members = self._members[self.stream_of(seq), :, : self._end[self.stream_of(seq)]]
+        mine = members[:, members[self._member(seq)]]
+        return int(np.count_nonzero(mine.sum(axis=0) == 1))
+
     def held_by(self, stream: int = 0) -> str:
         """Which sequences hold how many cells of a stream, those that hold the most first."""
         n_cells = self._members[stream, :, : self._end[stream]].sum(axis=1)

@@ -99,6 +99,10 @@ class PagedCells(KVCells):
         n_new = self.pages_for(n_tokens) - n_shared // self.page_size
         return n_held + n_to_come + n_new <= self.n_pages
 
+    def n_freed_by(self, seq: int) -> int:
+        """Cells of the pages that belong to a sequence alone."""
+        return self.page_size * int(np.count_nonzero(self._owners[seq] & (self._refs == 1)))
+
     def held_by(self, stream: int = 0) -> str:
         """Which sequences have how many pages, those that have the most first."""
         n_pages = dict(enumerate(self._owners.sum(axis=1).tolist()))

@@ -92,6 +92,10 @@ class SequenceMemory:
             return self.n_stream > 1 or sum(lengths.values()) + n_tokens <= self.sizes.n_ctx
         return cells.has_room(lengths, n_tokens, n_shared)
 
+    def n_freed_by(self, seq: int) -> int:
+        """Cells that removing a sequence frees, in the cache where that is the least."""
+        return min(cache.cells.n_freed_by(seq) for cache in self.caches)
+
     # --- batches ---
 
     def check_slots(self, batch: Batch, ubatches: list[UBatch]) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ggmlpy import Llama
 from ggmlpy.engine import slots as slots_module
 from ggmlpy.engine.engine import Engine
+from ggmlpy.engine.prefix_tree import PrefixTree
 from ggmlpy.engine.prompt_cache import PromptCache
 from ggmlpy.engine.shared_prefix import first_ready
 from ggmlpy.engine.slots import Slots
@@ -52,6 +53,14 @@ def text(seed: int, n: int) -> list[int]:
 
 def logits_of(llm: Llama, prompts: list[list[int]], n: int = N_TOKENS) -> list[list[bytes]]:
     """The logits of every token of each greedy answer."""
+    seen = add_all(llm, prompts, n)
+    while llm.engine.has_work:
+        llm.engine.step()
+    return seen
+
+
+def add_all(llm: Llama, prompts: list[list[int]], n: int) -> list[list[bytes]]:
+    """Add requests, and return where the logits of each of their tokens will be."""
     seen: list[list[bytes]] = [[] for _ in prompts]
     for prompt, mine in zip(prompts, seen, strict=True):
 
@@ -63,8 +72,6 @@ def logits_of(llm: Llama, prompts: list[list[int]], n: int = N_TOKENS) -> list[l
             return logits
 
         llm.engine.add(llm.request(prompt, max_tokens=n, temperature=0, logits_processor=note))
-    while llm.engine.has_work:
-        llm.engine.step()
     return seen
 
 
@@ -216,29 +223,54 @@ def test_all_who_wait_for_a_prefix_are_overtaken(paths: dict[str, Path]) -> None
         assert n_called == 0
 
 
-def test_an_interrupt_of_a_preemption_drops_all_requests(paths: dict[str, Path]) -> None:
-    """Or comes too late to matter. The next requests get what they get alone."""
-    want: list[list[bytes]] = []
-    n_reset = 0
-    for n in range(1, 90, 4):
-        with load(paths["llama"], kv_layout="paged") as llm:
-            engine = llm.engine
-            for prompt in PROMPTS[:4]:
-                engine.add(llm.request(prompt, max_tokens=40, temperature=0))
+def test_a_request_does_not_wait_for_a_prompt_of_a_higher_priority_value(
+    paths: dict[str, Path],
+) -> None:
+    """That runs when others leave it tokens of a step, which may never be."""
+    common = text(1, 100)
+    with load(paths["llama"], n_ctx=1024, n_ubatch=16, token_budget=4) as llm:
+        options: dict[str, Any] = {"max_tokens": 30, "temperature": 0, "logit_bias": {2: -99.0}}
+        llm.engine.add(llm.request([*common, 20], priority=5, **options))
+        llm.engine.step()
+        llm.engine.add(llm.request([*common, 21], priority=0, **options))
+        llm.engine.step()
+        assert {slot.taken_by.priority for slot in llm.engine.slots.running()} == {0, 5}
 
-            def free_cells(free: Any = engine._free_cells, n: int = n, engine: Any = engine) -> Any:
-                engine._free_cells = free
-                with interrupted_at(n, (Engine, Slots, SequenceMemory, SequenceState)):
-                    return free()
 
-            engine._free_cells = free_cells  # type: ignore[method-assign]
-            try:
-                while engine.has_work:
-                    engine.step()
-            except KeyboardInterrupt:
-                n_reset += 1
-            assert not engine.has_work
-            got = logits_of(llm, PROMPTS[:2], 5)
-            want = want or got
-            assert got == want
-    assert n_reset > 0
+OWNERS = (Engine, Slots, PromptCache, PrefixTree, SequenceMemory, SequenceState)
+
+
+def test_after_an_interrupt_at_any_line_requests_go_on_or_all_are_dropped(
+    paths: dict[str, Path],
+) -> None:
+    """What goes on ends as it would have, and so do requests that come later."""
+    prompts = [text(1, 30), [*text(1, 20), *text(2, 25)], text(3, 35)]
+
+    def load_one() -> Llama:
+        return load(paths["llama"], kv_layout="paged", n_ctx=96, n_seq_max=2)
+
+    with load_one() as llm:
+        want = logits_of(llm, prompts, 20)
+        assert llm.engine.n_preempted > 0
+    n_interrupts = n_dropped = 0
+    with load_one() as llm:
+        for first in range(1, 60):  # of every 60th line
+            llm.reset()
+            seen = add_all(llm, prompts, 20)
+            n_steps = 0
+            while llm.engine.has_work:
+                n_steps += 1
+                try:
+                    with interrupted_at(first + 7 * n_steps % 60, OWNERS):
+                        llm.engine.step()
+                except KeyboardInterrupt:
+                    n_interrupts += 1
+                    if not llm.engine.has_work:
+                        n_dropped += 1
+                        break
+                if n_steps > 40 + first:  # to the end
+                    while llm.engine.has_work:
+                        llm.engine.step()
+                    assert seen == want
+            assert logits_of(llm, prompts[:2], 2) == [each[:2] for each in want[:2]]
+    assert n_interrupts > n_dropped > 0

@@ -34,6 +34,7 @@ def check_form(tree: PrefixTree, held: dict[int, list[int]]) -> None:
             through = {key for key, tokens in held.items() if tokens[: len(path)] == path}
             assert node.keys == through
             assert through
+            assert node.ends == {key for key in through if held[key] == path}
             assert len(node.children) != 1 or any(held[key] == path for key in through)
         nodes += [(child, path) for child in node.children.values()]
 
@@ -54,6 +55,12 @@ def test_every_history(changes: list[tuple[int, bool, list[int]]], prompt: list[
         for asked in (prompt, *held.values()):
             want = {key: common_by_tokens(asked, known) for key, known in held.items()}
             assert tree.common(asked) == {key: n for key, n in want.items() if n}
+            most = max(want.values(), default=0)
+            longest = tree.longest(asked)
+            assert (0 if longest is None else longest[1]) == most
+            assert longest is None or want[longest[0]] == most
+            whole = [key for key, n in want.items() if 0 < n == len(held[key])]
+            assert tree.prefixes(asked) == sorted(whole, key=lambda key: (len(held[key]), key))
         assert len(tree) == len(held)
         assert all(key in tree for key in held)
 

@@ -52,7 +52,7 @@ def check_slots(llm: Llama) -> None:
             assert own.get(other.seq, 0) == (most if n is None else n)
     assert cache.n_bytes == sum(state.n_bytes for state in cache._states.values())
     assert cache.limit is None or cache.n_bytes <= cache.limit
-    assert len(cache._tree) == len(cache._states)
+    assert len(cache._cuttable) + len(cache._whole) == len(cache._states)
 
 
 A, B = [(i * 7) % 200 + 10 for i in range(40)], [(i * 11) % 200 + 20 for i in range(45)]
@@ -128,9 +128,9 @@ def test_the_least_recently_used_state_goes_first(path: Path) -> None:
     cache = PromptCache(2 * a.n_bytes)
     for state in (a, b):
         cache.keep(state)
-    assert cache.holds(a.tokens[:7])  # used now
+    assert cache.use(a.tokens[:7])  # used now
     cache.keep(c)
-    assert [cache.holds(state.tokens) for state in states] == [True, False, True]
+    assert [cache.use(state.tokens) for state in states] == [True, False, True]
     cache.keep(cut(c, 10))
     found = cache.find([*c.tokens[:15], 99])
     assert found is not None

@@ -54,13 +54,14 @@ def test_conversations_take_turns_on_one_sequence(
     """A, B, A, B: each runs only what is new in it, and gives what it gives in a context of its
     own."""
     llm = load(tmp_path, model, kv_layout=kv_layout, n_seq_max=1)
-    alone = [load(tmp_path, model, cache_ram=0) for _ in range(2)]
+    alone = load(tmp_path, model, cache_ram=0)
     chats = [text(1, 40), text(2, 50)]
     for turn in range(3):
-        for chat, own in zip(chats, alone, strict=True):
+        for chat in chats:
             before = llm.engine.timings.n_prompt
             (got,) = answers(llm, [chat])
-            assert [got] == answers(own, [chat])
+            alone.reset()
+            assert [got] == answers(alone, [chat])
             n_run = llm.engine.timings.n_prompt - before
             # The last token of an answer was not run, and those of a turn before it are new.
             assert n_run == (len(chat) if turn == 0 else 5 + 1), (turn, n_run)
@@ -78,7 +79,10 @@ def test_what_many_prompts_begin_with_is_run_once_and_held_once(
     llm = load(tmp_path, kv_layout=kv_layout, n_seq_max=4, n_ctx=4 * 256)
     got = answers(llm, prompts)
     assert llm.engine.timings.n_prompt == len(beginning) + sum(map(len, rest))
-    assert got == answers(load(tmp_path), prompts)
+    with load(tmp_path, cache_ram=0) as alone:
+        for prompt, tokens in zip(prompts, got, strict=True):
+            alone.reset()
+            assert [tokens] == answers(alone, [prompt])
     (cells,) = (cache.cells for cache in llm.engine.context.memory.caches)
     if kv_layout != "split":
         held = sum(len(slot.tokens) - len(beginning) for slot in llm.engine.slots.all)

@@ -26,10 +26,10 @@ def slots_of(*held: tuple[list[int], int], owned: int | None = None, n_ctx: int 
         kv_unified=True, type_k=F32, type_v=F32,
     )  # fmt: skip
     slots: Slots[str] = Slots(context.memory)
-    for slot, (tokens, freed_at) in zip(slots.all, held, strict=True):
+    for slot, (tokens, last_used) in zip(slots.all, held, strict=True):
         if tokens:
             context.decode(tokens, seq=slot.seq)
-        slot.tokens, slot.freed_at = list(tokens), freed_at
+        slot.tokens, slot.last_used = list(tokens), last_used
         slot.owner = "someone" if slot.seq == owned else None
     return slots
 
@@ -54,9 +54,35 @@ def test_the_longest_common_beginning_is_chosen_else_the_longest_unused() -> Non
     assert chosen(4) == 2
     assert chosen(9) == 0
     assert chosen(6, 7, 8) == 0  # taken
+    slots.all[1].tokens += [7, 8, 9, 10]  # of which the smaller part would stay
+    slots.memory.seq_rm(3)
+    slots.all[3].tokens, slots.all[3].owner = [], None
+    assert chosen(1, 2, 3, 4) == 0
+    assert chosen(4, 4) == 2
+    assert chosen(9) == 3  # empty
     for slot in slots.all:
         slot.owner = "someone"
     assert slots.find_free([1]) is None
+
+
+def test_what_is_shared_with_others_is_evicted_last() -> None:
+    """The first shares its cells with one that is in use, the second and the third with each other:
+    of these the later one frees cells once the earlier one is gone."""
+    slots = slots_of(([1, 2, 3, 4], 1), ([5, 6], 2), ([], 0), ([], 0), ([7, 8], 9), owned=2)
+    for source, slot, at in ((slots.all[0], slots.all[2], 4), (slots.all[1], slots.all[3], 3)):
+        slots.memory.seq_cp(source.seq, slot.seq)
+        slot.tokens, slot.last_used = list(source.tokens), at
+    left = []
+    while slots.evict_idle():
+        left.append([slot.seq for slot in slots.all if slot.tokens])
+    assert left == [[0, 1, 2, 3], [1, 2, 3], [2, 3], [2]]
+
+
+def test_what_gave_a_prefix_counts_as_used() -> None:
+    slots = slots_of(([1, 2, 3, 4], 0), ([5, 6], 0), ([], 0))
+    slots.reuse(slots.all[2], [1, 2, 9])
+    slots.evict_idle()
+    assert tokens_in(slots) == [[1, 2, 3, 4], [], [1, 2]]
 
 
 def test_what_was_given_up_first_is_forgotten_first() -> None:
@@ -192,6 +218,34 @@ def test_the_largest_makes_room_and_comes_back_before_anyone_else(path: Path) ->
                 ids.append(add(llm, [14], 4))
         first, second, third, new = ids
         assert running == [{*ids[:3]}, {first, third}, {first}, {second}, {third, new}, {third}]
+
+
+def test_the_one_that_frees_the_most_makes_room(path: Path) -> None:
+    """Not the longest, of which a running one holds all but a few cells."""
+    common = [11] * 20
+    with load(path, 3, 80, kv_unified=True) as llm:
+        engine = llm.engine
+        add(llm, [*common, 5], 30)
+        engine.step()
+        add(llm, [*common, 6, 7], 30)
+        own = add(llm, [12] * 9, 30)
+        while not engine.n_preempted:
+            engine.step()
+        assert preempted(llm) == [own]
+
+
+def test_conversations_have_a_slot_each_while_there_are_some(path: Path) -> None:
+    """Also where they begin alike."""
+    with load(path, 2, 2 * 64, cache_ram=0) as llm:
+        chats = [[1, 11, *([12] * 20)], [1, 11, *([13] * 20)]]
+        for turn in range(3):
+            for chat in chats:
+                n_prompt = llm.engine.timings.n_prompt
+                add(llm, chat, 2)
+                steps_of(llm)
+                # The second answer token was not run, and one token is new.
+                assert turn == 0 or llm.engine.timings.n_prompt - n_prompt == 2
+                chat += [9, 9, 15]
 
 
 def test_idle_tokens_are_forgotten_before_a_sequence_is_preempted(path: Path) -> None:
