@@ -56,7 +56,10 @@ def make(layout: str, recurrent: bool) -> Context:
 
 
 def contents(memory: SequenceMemory) -> list[Any]:
-    """Positions of each sequence with K and V of each, what is evicted, recurrent states."""
+    """Positions of each sequence with K and V of each, what is evicted, recurrent states.
+
+    The lists of cells must agree with this: they are in the order of positions.
+    """
     found: list[Any] = []
     for seq in range(memory.sizes.n_seq_max):
         for cache in memory.caches:
@@ -66,9 +69,25 @@ def contents(memory: SequenceMemory) -> list[Any]:
             stored = {at: row.tobytes() for at, row in zip(positions, rows, strict=True)}
             found.append((stored, cache.cells.evicted(seq)))
             found.append((cache.cells.pos_max(seq), cache.cells.n_used(stream)))
+            check_list(cache.cells, seq, dict(zip(positions, cells.tolist(), strict=True)))
         if memory.recurrent is not None:
             found += [state.tobytes() for state in memory.recurrent.read(seq).values()]
     return found
+
+
+def check_list(cells: KVCells, seq: int, cell_at: dict[int, int]) -> None:
+    """A sequence's list has its cells in the order of positions.
+
+    With a window, cells that no later token sees may come before them: those used again, and of
+    the others any.
+    """
+    rows, at = cells.lists.rows_of(seq).tolist(), cells.lists.positions_of(seq).tolist()
+    stream = cells.stream_of(seq)
+    want = [stream * cells.kv_size + cell_at[position] for position in sorted(cell_at)]
+    assert at == sorted(set(at))
+    assert rows[len(rows) - len(want) :] == want
+    assert at[len(rows) - len(want) :] == sorted(cell_at)
+    assert cells.window is not None or len(rows) == len(want)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

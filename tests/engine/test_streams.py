@@ -73,7 +73,7 @@ def everyone(seqs: list[int], starts: dict[int, int], stops: dict[int, int]) -> 
 
 
 @pytest.mark.parametrize("order", ["as they are", "backwards", "shuffled"])
-@pytest.mark.parametrize("layout", ["split", "unified"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("kv", ["f16", "q8_0", "iq4_nl"])
 @pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "separate ops"])
 def test_a_sequence_is_bitwise_the_same_alone_and_among_32(
