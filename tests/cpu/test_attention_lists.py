@@ -223,6 +223,22 @@ def test_more_entries_than_the_mask_has_are_reported() -> None:
         run(attend(q, k, k, mask, "f32", (cells, [[[0, 5, 31]]])), BEST, 1)
 
 
+@pytest.mark.parametrize("n_threads", [1, 3])
+@pytest.mark.parametrize("cell", [-1, 3, 999])
+def test_a_cell_that_the_mask_hides_need_not_exist(cell: int, n_threads: int) -> None:
+    rng = np.random.default_rng(7)
+    q = rng.standard_normal((1, 1, 2, 16)).astype(np.float32)
+    k, v = rng.standard_normal((2, 1, 3, 2, 16)).astype(np.float32)
+    mask = np.array([[[[0, -np.inf, 0]]]])
+    hidden = attend(q, k, v, mask, "f32", ([[0, cell, 2]], [[[0, 0, 3]]]))
+    visible = attend(q, k, v, mask[..., ::2], "f32", ([[0, 2]], [[[0, 0, 2]]]))
+    assert run(hidden, BEST, n_threads).tobytes() == run(visible, BEST, 1).tobytes()
+    for bias in (None, np.zeros((1, 1, 1, 3))):
+        y = attend(q, k, v, bias, "f32", ([[0, cell, 2]], [[[0, 0, 3]]]))
+        with pytest.raises(IndexOutOfRange, match=f"index {cell} is out of range"):
+            run(y, BEST, n_threads)
+
+
 # --- fewer queries than the node has room for -----------------------------------------------------
 
 

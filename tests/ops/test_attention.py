@@ -249,3 +249,21 @@ def test_what_does_not_exist_is_refused(seen: list[int], message: str) -> None:
     )
     with pytest.raises(IndexOutOfRange, match=message):
         run(y)
+
+
+@pytest.mark.parametrize("cell", [-1, 11, 999])
+def test_a_cell_that_the_mask_hides_need_not_exist(cell: int) -> None:
+    q, k, v = make(n_query=1, seqs=1)
+
+    def over(cells: list[int], bias: list[float] | None) -> Tensor:
+        mask = None if bias is None else leaf(np.array(bias, np.float16).reshape(1, 1, 1, -1))
+        return ops.flash_attn_ext(
+            leaf(q), in_cache(k), in_cache(v), mask, 0.25, 0.0, 0.0,
+            cells=integers(cells), seen=integers([0, 0, len(cells)]),
+        )  # fmt: skip
+
+    want = run(over([0, 2], None))
+    np.testing.assert_array_equal(run(over([0, cell, 2], [0, -INF, 0])), want)
+    for bias in (None, [0.0, 0.0, 0.0]):
+        with pytest.raises(IndexOutOfRange, match=f"names {cell}: it must be from 0 to 10"):
+            run(over([0, cell, 2], bias))
