@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 from ggmlpy import ops
 from ggmlpy.backends.base import Plan
+from ggmlpy.backends.cpu.backend import CpuBackend
+from ggmlpy.backends.cpu.counts import CountWriter
 from ggmlpy.backends.reference import ReferenceBackend
 from ggmlpy.errors import ArgumentError, ShapeError, Unsupported
 from ggmlpy.graph.count import Count, Symbol, same_counts
@@ -25,6 +27,7 @@ from ggmlpy.graph.types import F32
 from ggmlpy.sched.compute import backends_for
 from ggmlpy.sched.executable import Executable
 from tests.counted import GRAPHS, check_bits
+from tests.interrupts import interrupted_at
 
 T, O, S = Symbol("T", 7), Symbol("O", 7), Symbol("S", 2)  # noqa: E741
 COUNTS = {T: 3, O: 2, S: 1}
@@ -276,6 +279,33 @@ def test_a_backend_says_that_it_takes_no_counts() -> None:
 
     with pytest.raises(Unsupported, match="its plans take no counts"):
         Bare().set_counts({T: 1})
+
+
+def test_counts_after_an_interrupt_of_setting_others_are_those_set_last() -> None:
+    """Also where one of two plans had new counts, or some records of one."""
+    x = f32(4, T.count)
+    y = ops.scale(ops.neg(ops.scale(x, 3.0)), 2.0)
+    backends = backends_for("cpu", 1)
+    executable = Executable(
+        Graph(y), backends, lambda node: "reference" if str(node.op).startswith("neg") else "cpu"
+    )
+    assert len(executable.schedule.splits) == 3
+    x.array()[:] = np.arange(28)
+    owners = (Executable, CountWriter, CpuBackend, ReferenceBackend)
+    for after in (5, 3, 7):
+        for n in range(1, 200):
+            executable.set_counts({T: 5})
+            try:
+                with interrupted_at(n, owners):
+                    executable.set_counts({T: 2})
+            except KeyboardInterrupt:
+                executable.set_counts({T: after})
+                executable.run()
+                expected = -6 * np.arange(4 * after).reshape(1, 1, after, 4)
+                assert np.array_equal(executable.read(y), expected), n
+            else:
+                break
+        assert n > 15
 
 
 @pytest.mark.parametrize("name", GRAPHS)

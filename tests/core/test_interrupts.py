@@ -21,7 +21,10 @@ from ggmlpy.memory.slots import Slot
 from ggmlpy.memory.state import SequenceState, put_state, put_states, take_state
 from ggmlpy.memory.store import KVStore
 from ggmlpy.runtime.context import Context
+from ggmlpy.runtime.inputs import StepInputs
+from ggmlpy.runtime.plans import Plan
 from ggmlpy.sched.compute import backends_for
+from ggmlpy.sched.executable import Executable
 from tests.interrupts import interrupted_at
 from tests.oracle.glass_model import Glass
 from tests.oracle.side import check_pages
@@ -168,6 +171,30 @@ def test_a_batch_whose_logits_are_not_returned_is_undone(n_tokens: int) -> None:
             break
     assert n > 20
     assert context.n_past() == n_past + n_tokens
+
+
+@pytest.mark.parametrize("n_next", [2, 3, 4])
+def test_a_batch_after_an_interrupted_one_runs_with_its_own_counts(n_next: int) -> None:
+    def made() -> Context:
+        context = Context(
+            Glass((None,)), backends_for("reference"), n_ctx=40, n_ubatch=8, n_seq_max=1,
+            type_k=F32, type_v=F32,
+        )  # fmt: skip
+        context.decode([1, 2, 3, 4])
+        return context
+
+    following = list(range(10, 10 + n_next))
+    want, context = made().decode(following).tobytes(), made()
+    for n in range(1, 300):
+        try:
+            with interrupted_at(n, (Executable, Plan, StepInputs)):
+                context.decode([5, 6, 7])
+        except KeyboardInterrupt:
+            assert context.decode(following).tobytes() == want, n
+            context.seq_rm(0, 4)
+        else:
+            break
+    assert n > 40
 
 
 def test_a_batch_that_copies_a_page_is_done_or_undone(monkeypatch: pytest.MonkeyPatch) -> None:

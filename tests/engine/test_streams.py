@@ -386,3 +386,22 @@ def test_moves_that_do_not_work_change_nothing(tmp_path: Path) -> None:
     run.seq_add(0, 0, None, -2)  # what goes below 0 is evicted
     assert [run.memory.seq_pos_min(0), run.memory.seq_pos_max(0)] == [0, 1]
     assert run.memory.n_used() == 4
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("n_ubatch", [16, N_SEQ, 80])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_no_shape_needs_more_memory_than_is_reserved(
+    tmp_path: Path, architecture: str, n_ubatch: int, layout: str
+) -> None:
+    """With flash attention: what is taken with the weights is that of any plan."""
+    context = make(
+        tmp_path, model=ARCHITECTURES[architecture], n_ubatch=n_ubatch, layout=layout,
+        backend="null",
+    )  # fmt: skip
+    context.load_weights()
+    reserved, shapes = context.compute_bytes, context.shapes.all()
+    for shape in shapes:
+        assert context.plans.get(shape).executable.allocation.arena_bytes
+        assert context.compute_bytes == reserved, shape
+    assert len(shapes) >= 3
