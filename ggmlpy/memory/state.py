@@ -21,6 +21,7 @@ from ggmlpy.memory.kv_cache import KVCache
 from ggmlpy.memory.sequences import SequenceMemory
 from ggmlpy.memory.spans import MAX_POSITION, NOTHING, Spans
 from ggmlpy.memory.store import KVStore
+from ggmlpy.memory.transaction import Transaction
 from ggmlpy.memory.window import first_kept, missed
 
 Rows = NDArray[np.uint8]  # [n_tokens, bytes of a row]
@@ -90,7 +91,7 @@ def put_state(memory: SequenceMemory, seq: int, state: SequenceState) -> None:
     state of another model, ArgumentError for a sequence that does not exist, CacheFull where there
     are too few cells; then nothing is changed. What the sequence held is removed before copying
     begins, because undoing that would take a second copy of it: an interrupt of the copying leaves
-    the sequence empty.
+    the sequence empty. Positions of other sequences that no later token sees may be evicted then.
     """
     memory.check_seq(seq)
     check_fits(memory, state)
@@ -102,9 +103,9 @@ def put_state(memory: SequenceMemory, seq: int, state: SequenceState) -> None:
                 f"a state of {n_needed} tokens does not fit: there is room for {n_free}"
             )
     memory.seq_rm(seq)
-    with memory.change_of([seq]):
+    with memory.change_of([seq]) as change:
         for cache in memory.caches:
-            _put_rows(cache, seq, state)
+            _put_rows(cache, seq, state, change)
         _put_recurrent(memory, seq, state)
 
 
@@ -141,9 +142,9 @@ def put_states(memory: SequenceMemory, states: dict[int, SequenceState]) -> None
         if most > cells.n_ctx:
             raise CacheFull(f"states of {most} tokens do not fit: there is room for {cells.n_ctx}")
     memory.clear()
-    with memory.change_of(states):
+    with memory.change_of(states) as change:
         for cache, found in zip(memory.caches, twins, strict=True):
-            _put_all_rows(cache, states, found)
+            _put_all_rows(cache, states, found, change)
         for seq, state in states.items():
             _put_recurrent(memory, seq, state)
 
@@ -178,13 +179,15 @@ def _alike(pairs: list[tuple[LayerRows, LayerRows]]) -> tuple[Index, Index]:
     return a, b
 
 
-def _put_all_rows(cache: KVCache, states: dict[int, SequenceState], twins: _Twins) -> None:
+def _put_all_rows(
+    cache: KVCache, states: dict[int, SequenceState], twins: _Twins, change: Transaction
+) -> None:
     """Put the rows of one cache's layers into cells of their own, or share those of their twins."""
     cells: dict[int, Index] = {}
     for seq, (twin_seqs, twin_rows) in twins.items():
         own = np.flatnonzero(twin_seqs < 0)
         cells[seq] = np.empty(len(twin_seqs), np.int64)
-        cells[seq][own] = _put_rows(cache, seq, states[seq], own)
+        cells[seq][own] = _put_rows(cache, seq, states[seq], change, own)
         for other in np.unique(twin_seqs[twin_seqs >= 0]).tolist():
             at = np.flatnonzero(twin_seqs == other)
             cells[seq][at] = cells[other][twin_rows[at]]
@@ -192,14 +195,22 @@ def _put_all_rows(cache: KVCache, states: dict[int, SequenceState], twins: _Twin
 
 
 def _put_rows(
-    cache: KVCache, seq: int, state: SequenceState, only: NDArray[np.int64] | None = None
+    cache: KVCache,
+    seq: int,
+    state: SequenceState,
+    change: Transaction,
+    only: NDArray[np.int64] | None = None,
 ) -> Index:
-    """Put rows of a sequence (all, or `only` some) into one cache. Returns the cells they got."""
+    """Put rows of a sequence (all, or `only` some) into one cache. Returns the cells they got.
+
+    Positions of other sequences whose cells are used again remain evicted if `change` is undone.
+    """
     cells, store, stream = cache.cells, cache.store, cache.cells.stream_of(seq)
     first = state.layers[next(iter(store.k))]
     cells.set_evicted(seq, cells.evicted(seq).plus(first.evicted))
     rows = np.arange(len(first.positions)) if only is None else only
     to = cells.claim(len(rows), seq)
+    change.after_undo(cells.evict, stream, to)
     if len(rows):
         cells.occupy(to, first.positions[rows], (seq,))
         for i in store.k:
