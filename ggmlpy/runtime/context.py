@@ -316,7 +316,7 @@ class Context:
         """Run one ubatch. Returns logits of its output tokens, and their indices in the batch."""
         ubatch = slot_info.ubatch
         outputs = [i for i, at in enumerate(ubatch.indices) if batch.outputs[at]]
-        plan = self._last = self.plans.get(self.shapes.of(ubatch, len(outputs)))
+        plan = self._last = self.plans.get(self.shapes.of(slot_info, len(outputs)))
         plan.inputs.fill(batch, slot_info, outputs)
         logits = plan.run()[: len(outputs)]
         if self.memory.recurrent is not None:

@@ -5,7 +5,6 @@ Sequences with as many tokens in the ubatch form a group, which attends in one s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -14,9 +13,7 @@ from numpy.typing import NDArray
 
 from ggmlpy.memory.cell_table import KV_PAD, padded
 from ggmlpy.memory.cells import KVCells
-from ggmlpy.memory.kv_cache import KVCache
-from ggmlpy.memory.lists import CellLists
-from ggmlpy.memory.ubatch import UBatch
+from ggmlpy.memory.slots import SlotInfo
 from ggmlpy.models.inputs import Gathered
 
 
@@ -33,52 +30,78 @@ class Group:
         return self.n_seqs * self.n_each
 
 
-def groups_of(ubatch: UBatch, caches: Sequence[KVCache]) -> tuple[Group, ...]:
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """The entries of a sequence's list that any of its tokens in a ubatch sees."""
+
+    seq: int
+    first: int
+    end: int
+    begin: int  # where the first of them is gathered
+
+    @classmethod
+    def of(cls, seen: NDArray[np.int32], cells: KVCells) -> _Span:
+        """`seen` [tokens, 3] is of the sequence's tokens, as `CellLists.seen` writes it.
+
+        With a window the cells begin at the first one's position modulo KV_PAD, so that sums have
+        one order however the tokens are cut.
+        """
+        seq, first, _ = seen[0].tolist()  # no token sees an entry before that of the first token
+        _, last_first, n_seen = seen[-1].tolist()
+        begin = 0
+        if cells.window is not None:
+            begin = int(cells.lists.positions_of(seq)[first]) % KV_PAD
+        return cls(seq, first, last_first + n_seen, begin)
+
+    @property
+    def n_kv(self) -> int:
+        """Cells that are gathered, those before the first one included."""
+        return self.begin + self.end - self.first
+
+
+def groups_of(slot_info: SlotInfo) -> tuple[Group, ...]:
     """The groups of a ubatch whose tokens are in the caches."""
+    ubatch = slot_info.ubatch
+    n_kv = [_n_kv(slot.cache.cells, slot_info) for slot in slot_info.slots]
     groups, first = [], 0
     for n_each, same in groupby(ubatch.run_lengths.tolist()):
-        n_seqs = len(list(same))
-        seqs = ubatch.run_seqs[first : first + n_seqs].tolist()
-        n_kv = (max(_n_most(cache.cells, seq) for seq in seqs) for cache in caches)
-        groups.append(Group(n_seqs, n_each, tuple(map(padded, n_kv))))
-        first += n_seqs
+        end = first + len(list(same))
+        most = (max(each[first:end]) for each in n_kv)
+        groups.append(Group(end - first, n_each, tuple(map(padded, most))))
+        first = end
     return tuple(groups)
 
 
-def _n_most(cells: KVCells, seq: int) -> int:
-    """Cells gathered of a sequence, at most."""
-    return len(cells.lists.rows_of(seq)) + (KV_PAD - 1 if cells.window is not None else 0)
+def _n_kv(cells: KVCells, slot_info: SlotInfo) -> list[int]:
+    """How many cells of one cache are gathered for each run of a ubatch."""
+    seen = np.empty((len(slot_info.positions), 3), np.int32)
+    cells.lists.seen(slot_info.ubatch, slot_info.positions, seen)
+    return [_Span.of(seen[at], cells).n_kv for _, at in slot_info.ubatch.by_run()]
 
 
 class GatheredInputs:
     """The arrays of a group's inputs for one cache."""
 
-    def __init__(self, leaves: Gathered, has_window: bool) -> None:
-        self._has_window = has_window
+    def __init__(self, leaves: Gathered) -> None:
         n_kv, n_each, _, n_seqs = leaves.mask.ne
         self._mask: NDArray[np.float16] = leaves.mask.array().reshape(n_seqs, n_each, n_kv)
         self._cells: NDArray[np.int32] = leaves.cells.array().reshape(n_seqs, n_kv)
         self._tokens: NDArray[np.int32] = leaves.tokens.array().reshape(-1)
         self.n_tokens: int = n_seqs * n_each
 
-    def fill(self, first_token: int, seen: NDArray[np.int32], lists: CellLists) -> None:
+    def fill(self, first_token: int, seen: NDArray[np.int32], cells: KVCells) -> None:
         """Set the cells of each sequence, and which of them its tokens see.
 
-        `seen` [tokens, 3] is of the group's tokens, as `CellLists.seen` writes it. With a window a
-        sequence's cells begin at its first position modulo KV_PAD, so that sums have one order
-        however the tokens are cut. Cells that are lacking are the first one, hidden: any other
-        might hold a NaN.
+        `seen` [tokens, 3] is of the group's tokens, as `CellLists.seen` writes it. Cells that are
+        lacking are the first one, hidden: any other might hold a NaN.
         """
         n_seqs, n_each, n_kv = self._mask.shape
         self._tokens[:] = first_token + np.arange(self.n_tokens)
         for i, of in enumerate(seen.reshape(n_seqs, n_each, 3)):
-            first = int(of[0, 1])  # no token of the sequence sees a cell before it
-            rows = lists.rows_of(int(of[0, 0]))[first:]
-            begin = (
-                int(lists.positions_of(int(of[0, 0]))[first]) % KV_PAD if self._has_window else 0
-            )
+            span = _Span.of(of, cells)
+            rows = cells.lists.rows_of(span.seq)[span.first : span.end]
             self._cells[i] = rows[0]
-            self._cells[i, begin : begin + len(rows)] = rows
-            entries = first - begin + np.arange(n_kv)
+            self._cells[i, span.begin : span.n_kv] = rows
+            entries = span.first - span.begin + np.arange(n_kv)
             shown = (entries >= of[:, 1:2]) & (entries < of[:, 1:2] + of[:, 2:3])
             self._mask[i] = np.where(shown, 0, -np.inf)

@@ -36,8 +36,7 @@ class CacheInputs:
         self.cache = cache
         self._rows: NDArray[np.int64] = view.rows.array().reshape(-1)  # [tokens]
         self._seen: NDArray[np.int32] = view.seen.array().reshape(-1, 3)  # [tokens, 3]
-        has_window = cache.cells.window is not None
-        self._groups = [GatheredInputs(part, has_window) for part in view.gathered]
+        self._groups = [GatheredInputs(part) for part in view.gathered]
 
     def fill(self, ubatch: UBatch, cells: Index, positions: Positions) -> None:
         """Set the rows of a ubatch's tokens, and the cells that each of them sees."""
@@ -46,7 +45,7 @@ class CacheInputs:
         table.lists.seen(ubatch, positions, self._seen[:n])
         first = 0
         for group in self._groups:
-            group.fill(first, self._seen[first : first + group.n_tokens], table.lists)
+            group.fill(first, self._seen[first : first + group.n_tokens], table)
             first += group.n_tokens
 
     @property

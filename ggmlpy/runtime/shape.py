@@ -20,9 +20,9 @@ from enum import Enum
 from functools import cached_property
 
 from ggmlpy.graph.count import Symbol
-from ggmlpy.memory.cell_table import padded
+from ggmlpy.memory.cell_table import KV_PAD, padded
 from ggmlpy.memory.sequences import SequenceMemory
-from ggmlpy.memory.ubatch import UBatch
+from ggmlpy.memory.slots import SlotInfo
 from ggmlpy.runtime.gathered import Group, groups_of
 
 
@@ -83,11 +83,12 @@ class Shapes:
         self.mixture = Shape(n_most, n_seqs, n_seqs)  # any tokens of any sequences
         self.all_outputs = Shape(n_most, n_most, n_seqs)  # the same with the logits of all tokens
 
-    def of(self, ubatch: UBatch, n_outputs: int) -> Shape:
+    def of(self, slot_info: SlotInfo, n_outputs: int) -> Shape:
         """The shape that a ubatch runs in, whose tokens are in the memory."""
+        ubatch = slot_info.ubatch
         n_tokens, n_runs = len(ubatch.index), len(ubatch.runs)
         if not self._flash_attn:
-            groups = groups_of(ubatch, self._memory.caches)
+            groups = groups_of(slot_info)
             return Shape(n_tokens, max(1, n_outputs), n_runs, is_exact=True, groups=groups)
         if not self._takes_counts:
             streams = Streams.TOKENS if ubatch.is_decode else Streams.ONE
@@ -116,7 +117,7 @@ class Shapes:
         """In separate ops: a full ubatch of so many sequences at full depth that share no cell."""
         n_each, n_sharing = self._n_most // n_seqs, n_seqs if self._memory.sizes.one_stream else 1
         caches = (cache.cells for cache in self._memory.caches)
-        n_kv = (padded(2 * c.kv_size if c.window else c.kv_size // n_sharing) for c in caches)
-        groups = (Group(n_seqs, n_each, tuple(n_kv)),)
+        n_most = (c.kv_size + KV_PAD - 1 if c.window else c.kv_size // n_sharing for c in caches)
+        groups = (Group(n_seqs, n_each, tuple(map(padded, n_most))),)
         n_tokens = n_seqs * n_each
         return Shape(n_tokens, n_tokens, n_seqs, is_exact=True, groups=groups)
