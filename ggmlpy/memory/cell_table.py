@@ -17,9 +17,7 @@ from ggmlpy.memory.spans import EMPTY, Positions, Spans
 from ggmlpy.memory.ubatch import UBatch
 from ggmlpy.memory.window import Flags, first_kept, kept_cells
 
-# Cells of a stream are a multiple of this, and so are those of a sequence that are gathered for
-# attention in separate ops, whose graphs are of exact lengths: few different ones are needed.
-KV_PAD = 256
+KV_PAD = 256  # the cells of a stream are a multiple of this, as llama.cpp's are
 
 _N_LISTED = 4  # sequences that a message names
 

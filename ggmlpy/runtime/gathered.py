@@ -11,10 +11,18 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from ggmlpy.memory.cell_table import KV_PAD, padded
 from ggmlpy.memory.cells import KVCells
 from ggmlpy.memory.slots import SlotInfo
 from ggmlpy.models.inputs import Gathered
+
+# Lengths of what is gathered are multiples of this: its graphs are of exact lengths, and few
+# different ones are needed.
+GATHERED_PAD = 256
+
+
+def gathered_length(n_cells: int) -> int:
+    """The length that `n_cells` of a sequence are gathered in."""
+    return -(-n_cells // GATHERED_PAD) * GATHERED_PAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +31,7 @@ class Group:
 
     n_seqs: int
     n_each: int
-    n_kv: tuple[int, ...]  # cells of each sequence in each cache, padded
+    n_kv: tuple[int, ...]  # cells of each sequence in each cache, as long as they are gathered
 
     @property
     def n_tokens(self) -> int:
@@ -43,14 +51,14 @@ class _Span:
     def of(cls, seen: NDArray[np.int32], cells: KVCells) -> _Span:
         """`seen` [tokens, 3] is of the sequence's tokens, as `CellLists.seen` writes it.
 
-        With a window the cells begin at the first one's position modulo KV_PAD, so that sums have
-        one order however the tokens are cut.
+        With a window the cells begin at the first one's position modulo GATHERED_PAD, so that sums
+        have one order however the tokens are cut.
         """
         seq, first, _ = seen[0].tolist()  # no token sees an entry before that of the first token
         _, last_first, n_seen = seen[-1].tolist()
         begin = 0
         if cells.window is not None:
-            begin = int(cells.lists.positions_of(seq)[first]) % KV_PAD
+            begin = int(cells.lists.positions_of(seq)[first]) % GATHERED_PAD
         return cls(seq, first, last_first + n_seen, begin)
 
     @property
@@ -67,7 +75,7 @@ def groups_of(slot_info: SlotInfo) -> tuple[Group, ...]:
     for n_each, same in groupby(ubatch.run_lengths.tolist()):
         end = first + len(list(same))
         most = (max(each[first:end]) for each in n_kv)
-        groups.append(Group(end - first, n_each, tuple(map(padded, most))))
+        groups.append(Group(end - first, n_each, tuple(map(gathered_length, most))))
         first = end
     return tuple(groups)
 

@@ -6,11 +6,10 @@ from ggmlpy.errors import Unsupported
 from ggmlpy.graph.buffer import Place, UnallocatedBuffer
 from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.types import F16, TensorType
-from ggmlpy.memory.cell_table import padded
 from ggmlpy.memory.sequences import SequenceMemory
 from ggmlpy.memory.sizes import decide_sizes
 from ggmlpy.models import Model
-from ggmlpy.runtime.gathered import Group
+from ggmlpy.runtime.gathered import Group, gathered_length
 from ggmlpy.runtime.inputs import declare
 from ggmlpy.runtime.shape import Shape, Shapes, Streams
 from ggmlpy.sched.placement import Placement
@@ -58,7 +57,7 @@ def _streams(memory: SequenceMemory, n_tokens: int, n_all: int, flash_attn: bool
     n_seqs = memory.sizes.n_seq_max
     groups: tuple[Group, ...] = ()
     if not flash_attn:
-        n_kv = (min(padded(n_all), cache.cells.kv_size) for cache in memory.caches)
+        n_kv = (min(gathered_length(n_all), cache.cells.kv_size) for cache in memory.caches)
         groups = (Group(n_seqs, n_tokens, tuple(n_kv)),)
     streams = Streams.SEQUENCES if flash_attn else Streams.ONE
     return Shape(n_tokens * n_seqs, n_seqs, n_seqs, streams, is_exact=True, groups=groups)

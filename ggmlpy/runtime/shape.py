@@ -20,10 +20,9 @@ from enum import Enum
 from functools import cached_property
 
 from ggmlpy.graph.count import Symbol
-from ggmlpy.memory.cell_table import KV_PAD, padded
 from ggmlpy.memory.sequences import SequenceMemory
 from ggmlpy.memory.slots import SlotInfo
-from ggmlpy.runtime.gathered import Group, groups_of
+from ggmlpy.runtime.gathered import GATHERED_PAD, Group, gathered_length, groups_of
 
 
 class Streams(Enum):
@@ -116,8 +115,10 @@ class Shapes:
     def _full(self, n_seqs: int) -> Shape:
         """In separate ops: a full ubatch of so many sequences at full depth that share no cell."""
         n_each, n_sharing = self._n_most // n_seqs, n_seqs if self._memory.sizes.one_stream else 1
-        caches = (cache.cells for cache in self._memory.caches)
-        n_most = (c.kv_size + KV_PAD - 1 if c.window else c.kv_size // n_sharing for c in caches)
-        groups = (Group(n_seqs, n_each, tuple(map(padded, n_most))),)
+        n_kv = []
+        for cells in (cache.cells for cache in self._memory.caches):
+            n = cells.kv_size + GATHERED_PAD - 1 if cells.window else cells.kv_size // n_sharing
+            n_kv.append(gathered_length(n))
+        groups = (Group(n_seqs, n_each, tuple(n_kv)),)
         n_tokens = n_seqs * n_each
         return Shape(n_tokens, n_tokens, n_seqs, is_exact=True, groups=groups)
