@@ -37,7 +37,7 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, kv: KVView, scale: float) -> Tensor:
     _, n, S, _ = kv.seen.ne
     q = ops.permute(ops.reshape_4d(q, D, H, n, S), 0, 2, 1, 3).named("q")  # [D, T/S, H, S]
     out = ops.flash_attn_ext(
-        q, k, v, None, scale, 0.0, 0.0, cells=kv.lists, seen=kv.seen
+        q, k, v, None, scale, 0.0, 0.0, cells=kv.cells, seen=kv.seen
     ).named("__fattn__")  # [Dv, H, T/S, S]  # fmt: skip
     return ops.reshape_2d(out, v.ne[0] * H, T)  # [Dv*H, T]
 

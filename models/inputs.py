@@ -35,7 +35,7 @@ class KVView:
     k: Mapping[int, Tensor]
     v: Mapping[int, Tensor]
     rows: Tensor  # [T] i64: the row that each token is written to, stream * C + cell
-    lists: Tensor  # [cells, sequences] i32: the rows of each sequence, by position
+    cells: Tensor  # [entries, sequences] i32: the rows of each sequence, by position
     seen: Tensor  # [3, T/S, S] i32: of each token its list, the first entry it sees, and how many
     gathered: tuple[Gathered, ...] = ()  # without flash attention: all tokens, in order
 

@@ -186,8 +186,8 @@ def _attention(flash_attn: bool, type_k: str) -> Build:
         q, k = (ops.rope(y, pos, D, RopeMode.NEOX) for y in (q, k))
         cache = {c: leaf.state(f"cache_{c}", type_k, D * Hk, 3 * N, 1) for c in "kv"}
         rows = leaf.rows("rows", n.T)
-        lists, seen = leaf.ids("lists", 3 * N, N_LISTED, n.S), leaf.seen("seen", 3, n.T)
-        kv = KVView({0: cache["k"]}, {0: cache["v"]}, rows, lists, seen)
+        cells, seen = leaf.ids("cells", 3 * N, N_LISTED, n.S), leaf.seen("seen", 3, n.T)
+        kv = KVView({0: cache["k"]}, {0: cache["v"]}, rows, cells, seen)
         if not flash_attn:
             mask = leaf.mask("mask", N, n.T, 1, 1)
             group = Gathered(leaf.ids("gathered", 3 * N, N), mask, leaf.ids("tokens", 1, n.T))
@@ -204,10 +204,10 @@ def listed_attention(leaf: Leaves, n: Numbers) -> list[Tensor]:
     D, H, Hk = 32, 4, 2
     q = ops.mul_mat(leaf.weight("q", E, D * H), leaf.floats("x", E, n.T))  # [D*H, T]
     q = ops.permute(ops.reshape_3d(q, D, H, n.T), 0, 2, 1, 3)  # [D, T, H]
-    cache = leaf.state("cells", "f16", D * Hk, N_LISTED)
+    cache = leaf.state("cache", "f16", D * Hk, N_LISTED)
     k = ops.permute(ops.reshape_3d(cache, D, Hk, N_LISTED), 0, 2, 1, 3)  # [D, cells, Hk]
-    lists, seen = leaf.ids("lists", N_LISTED, N_LISTED, n.S), leaf.seen("seen", 3, n.T)
-    out = ops.flash_attn_ext(q, k, k, None, 0.2, 0, 0, cells=lists, seen=seen)  # [D, H, T]
+    cells, seen = leaf.ids("cells", N_LISTED, N_LISTED, n.S), leaf.seen("seen", 3, n.T)
+    out = ops.flash_attn_ext(q, k, k, None, 0.2, 0, 0, cells=cells, seen=seen)  # [D, H, T]
     return [ops.mul_mat(leaf.weight("wo", D * H, E), ops.reshape_2d(out, D * H, n.T))]
 
 

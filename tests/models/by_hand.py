@@ -103,7 +103,7 @@ class ByHand:
                     {i: k for i, (k, _) in cache.items()},
                     {i: v for i, (_, v) in cache.items()},
                     _input("i64", np.concatenate(rows)),
-                    self._lists(),
+                    self._all_cells(),
                     self._seen(ubatch, part.window),
                     () if self.flash_attn else self._gathered(ubatch, part.window),
                 )
@@ -118,7 +118,7 @@ class ByHand:
         result: Logits = executable.read(logits)[0, 0]
         return result
 
-    def _lists(self) -> Tensor:
+    def _all_cells(self) -> Tensor:
         """The rows of each sequence's cells by position, for as many as there may be."""
         return _input("i32", [s * N_CELLS + cells for s, cells in enumerate(self._cells)])
 
