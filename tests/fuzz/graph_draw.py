@@ -1,10 +1,4 @@
-"""Random graphs as recipes: leaves with how they are filled, nodes by the names of their sources.
-
-    [name, "leaf", [], {"type": "q8_0", "ne": [64, 5], "fill": "uniform", "seed": 7}]
-    [name, "mul_mat", [source, source], {}]
-
-Shapes come from building each node as it is drawn; what is refused is drawn again.
-"""
+"""Random graphs: nodes drawn one after the other, those that models have together."""
 
 from __future__ import annotations
 
@@ -13,97 +7,12 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
-from ggmlpy import ops
 from ggmlpy.errors import GgmlpyError
-from ggmlpy.graph.spec import Spec
-from ggmlpy.graph.tensor import Tensor
-from ggmlpy.graph.types import F32, type_of
-from tests.cases import BINARY, FLOATS, GLU, QUANTIZED, UNARY, WRITABLE
+from ggmlpy.graph.types import F32
+from tests.cases import BINARY, FLOATS, GLU, UNARY, WRITABLE
+from tests.fuzz.graph_recipe import FEW, ROWS, Drawing, Node
 
-Node = list[Any]
-
-_ROWS = (1, 2, 3, 5, 7, 8, 15, 16, 17, 31, 32, 33, 48, 64, 65, 96, 128, 256, 512)
-_FEW = (1, 1, 1, 2, 3, 4, 5, 7)
 _GATED_UNITS = ("swiglu", "geglu", "reglu", "geglu_erf", "geglu_quick")
-# Ops of which some sources are keywords: how many are not, and the names of those.
-_KEYWORDS = {"flash_attn_ext": (4, ("cells", "seen")), "ssm_conv": (2, ("taps",))}
-_MOST = 20_000  # elements of a tensor
-_LARGE = ("q2_K", "q3_K", "q4_K", "q5_K", "q6_K", "iq4_xs", "tq1_0", "tq2_0", "iq1_s", "iq1_m",
-          "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s")  # fmt: skip
-_SMALL = tuple(t for t in QUANTIZED if t not in _LARGE and t != "nvfp4")
-
-
-class Drawing:
-    """A graph under way: its nodes, and its tensors by name."""
-
-    def __init__(self, rng: random.Random) -> None:
-        self.rng = rng
-        self.nodes: list[Node] = []
-        self.tensors: dict[str, Tensor] = {}
-        self.written: set[str] = set()  # leaves that a node writes to: nothing else may read them
-
-    def leaf(self, type: str, ne: tuple[int, ...], fill: str = "", **more: Any) -> str:
-        """A new leaf; most are uniform in -1 … 1."""
-        rng = self.rng
-        fill = fill or rng.choice(
-            ("uniform",) * 6 + ("normal", "normal", "sparse", "ties", "special")
-        )
-        params = {"type": type, "ne": list(ne), "fill": fill, "seed": rng.randrange(10**6), **more}
-        name = f"n{len(self.nodes)}"
-        self.nodes.append([name, "leaf", [], params])
-        self.tensors[name] = Tensor(Spec(ne, type_of(type)), name=name)
-        return name
-
-    def add(self, op: str, sources: list[str | None], /, **params: Any) -> str:
-        """A new node. Raises GgmlpyError where it cannot be."""
-        name = f"n{len(self.nodes)}"
-        given = [None if source is None else self.tensors[source] for source in sources]
-        try:
-            made = apply(op, given, params)
-            if prod(made.ne) > _MOST:
-                raise _Refused
-            self.tensors[name] = made
-        except GgmlpyError:
-            raise
-        except Exception:  # a finding, if it comes again where it is run
-            self.nodes.append([name, op, sources, params])
-            raise _Refused from None
-        self.nodes.append([name, op, sources, params])
-        return name
-
-    def pick(self, fits: Callable[[Tensor], bool] = lambda t: t.type is F32) -> str:
-        """A tensor that fits, the latest ones rather; a new f32 leaf if none does."""
-        known = [n for n, t in self.tensors.items() if n not in self.written and fits(t)]
-        if known and self.rng.random() < 0.85:
-            return self.rng.choice(known[-4:])
-        name = self.leaf("f32", self.ne())
-        if not fits(self.tensors[name]):
-            raise _Refused
-        return name
-
-    def ne(self) -> tuple[int, ...]:
-        """A shape of one to four dimensions."""
-        rng = self.rng
-        ne = [rng.choice(_ROWS), *(rng.choice(_FEW) for _ in range(rng.randint(0, 3)))]
-        return tuple(ne)
-
-    def type_for(self, n: int) -> str:
-        """A type whose rows may have n elements."""
-        kinds: list[tuple[str, ...]] = [FLOATS]
-        kinds += [_SMALL, _SMALL] if n % 32 == 0 else []
-        kinds += [(*_LARGE, "nvfp4"), _LARGE] if n % 256 == 0 else []
-        return self.rng.choice(self.rng.choice(kinds))
-
-
-class _Refused(GgmlpyError):
-    """Too large, or nothing fits: draw something else."""
-
-
-def apply(op: str, sources: list[Tensor | None], params: dict[str, Any]) -> Tensor:
-    """The node of a recipe."""
-    function: Callable[..., Tensor] = getattr(ops, op)
-    n, names = _KEYWORDS.get(op, (len(sources), ()))
-    return function(*sources[:n], **dict(zip(names, sources[n:], strict=False)), **params)
 
 
 def draw_graph(rng: random.Random) -> list[Node]:
@@ -185,7 +94,7 @@ def _product(d: Drawing) -> None:
     """Alone, or with a bias, or two of one x and their gated unit."""
     x = d.pick(lambda t: t.type.name in FLOATS)
     ne = d.tensors[x].ne
-    m = d.rng.choice(_ROWS)
+    m = d.rng.choice(ROWS)
 
     form = d.rng.random()
 
@@ -206,21 +115,19 @@ def _experts(d: Drawing) -> None:
     k, _, n, _ = d.tensors[x].ne
     n_expert = d.rng.choice((2, 3, 4, 6))
     n_used = d.rng.randint(1, n_expert)
-    weight = d.leaf(d.type_for(k), (k, d.rng.choice(_ROWS), n_expert), "uniform", weight=True)
+    weight = d.leaf(d.type_for(k), (k, d.rng.choice(ROWS), n_expert), "uniform", weight=True)
     ids = d.leaf("i32", (n_used, n), "ids", limit=n_expert, unique=True)
     d.add("mul_mat_id", [weight, x, ids])
 
 
 def _get_rows(d: Drawing) -> None:
     if d.rng.random() < 0.5:
-        n = d.rng.choice(_ROWS)
-        table = d.leaf(
-            d.type_for(n), (n, d.rng.choice(_FEW), *(d.ne()[2:])), "uniform", weight=True
-        )
+        n = d.rng.choice(ROWS)
+        table = d.leaf(d.type_for(n), (n, d.rng.choice(FEW), *(d.ne()[2:])), "uniform", weight=True)
     else:
         table = d.pick(lambda t: t.type.name in FLOATS)
     _, n_rows, a, b = d.tensors[table].ne
-    ids = d.leaf("i32", (d.rng.choice(_FEW), a, b), "ids", limit=n_rows)
+    ids = d.leaf("i32", (d.rng.choice(FEW), a, b), "ids", limit=n_rows)
     d.add("get_rows", [table, ids])
 
 
@@ -356,7 +263,7 @@ def _shape(d: Drawing) -> None:
     few = [d.rng.choice((0, 0, 1, 3)) for _ in range(8)]
     if what == "concat":
         dim = d.rng.randrange(4)
-        ne[dim] = d.rng.choice(_FEW)
+        ne[dim] = d.rng.choice(FEW)
         d.add(what, [x, d.leaf("f32", tuple(ne))], dim=dim)
     elif what == "repeat_4d":
         d.add(what, [x], **{f"ne{i}": n * d.rng.choice((1, 1, 2, 3)) for i, n in enumerate(ne)})
@@ -384,10 +291,10 @@ def _reduce(d: Drawing) -> None:
 def _rare(d: Drawing) -> None:
     what = d.rng.choice(("ssm_conv", "pool_2d", "gated_linear_attn", "add1", "add_id", "arange"))
     if what == "ssm_conv":
-        taps, channels = d.rng.choice((1, 2, 3, 4)), d.rng.choice(_ROWS)
+        taps, channels = d.rng.choice((1, 2, 3, 4)), d.rng.choice(ROWS)
         if d.rng.random() < 0.4:
             columns = d.leaf("f32", (channels, n := d.rng.choice((1, 2, 9))))
-            listed = d.leaf("i32", (taps, d.rng.choice(_FEW)), "ids", limit=n)
+            listed = d.leaf("i32", (taps, d.rng.choice(FEW)), "ids", limit=n)
             d.add(what, [columns, d.leaf("f32", (taps, channels)), listed])
             return
         n_seq = d.rng.choice((1, 1, 3))

@@ -26,7 +26,8 @@ from ggmlpy.ops.norm import GroupNorm, Norm
 from tests.blocks import random_rows
 from tests.case import Case, compare
 from tests.fuzz.case import Kind, Recipe, Wrong
-from tests.fuzz.graph_draw import Node, apply, draw_graph
+from tests.fuzz.graph_draw import draw_graph
+from tests.fuzz.graph_recipe import Node, apply
 from tests.fuzz.kernels import load_kernels
 
 _LARGEST_QUANTISED = 65504.0  # a block's scale is f16
