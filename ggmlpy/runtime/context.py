@@ -90,6 +90,7 @@ class Context:
         self.backends = list(backends)
         self.backend_names = ", ".join(b.name for b in backends)
         self._last: Plan | None = None
+        self._last_graph: Graph | None = None  # of what it ran, once asked for
         self._steady: SteadyStep | None = None  # for the step after the last one
         self._last_ubatches: tuple[list[tuple[int, ...]], list[UBatch]] | None = None
 
@@ -146,11 +147,17 @@ class Context:
 
     @property
     def last_graph(self) -> Graph:
-        """The graph of the last ubatch, its inputs as they were: `compute` runs it again. Raises
-        ArgumentError if nothing was decoded yet."""
+        """The graph of the last ubatch, its inputs as they were: `compute` runs it again.
+
+        It is built when it is first asked for after a batch; do so before sequences are changed
+        otherwise. Later batches leave its inputs alone, but not the K, V and recurrent states that
+        it reads and writes. Raises ArgumentError if nothing was decoded yet.
+        """
         if self._last is None:
             raise ArgumentError("last_graph: nothing was decoded yet")
-        return self.plans.last_graph(self._last)
+        if self._last_graph is None:
+            self._last_graph = self.plans.snapshot(self._last)
+        return self._last_graph
 
     @checked
     def n_past(self, seq: int = 0) -> int:
@@ -193,6 +200,7 @@ class Context:
         fit what the memory holds, CacheFull for lack of cells; the memory is unchanged then.
         """
         steady, self._steady = self._steady, None
+        self._last_graph = None
         logits = None if steady is None else steady.run(batch)
         if logits is not None:
             self._steady = steady

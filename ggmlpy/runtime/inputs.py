@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ggmlpy.graph.buffer import HOST, BufferType, Place
 from ggmlpy.graph.count import Count, Symbol
 from ggmlpy.graph.spec import Spec
-from ggmlpy.graph.tensor import Flag, Tensor
+from ggmlpy.graph.tensor import Flag, Tensor, zeros
 from ggmlpy.graph.types import type_of
 from ggmlpy.memory.batch import Batch
 from ggmlpy.memory.cell_table import Index
@@ -141,18 +141,17 @@ class StepInputs:
         by_name = dict(zip("TOR", self._numbers, strict=True))
         self.counts = {symbol: by_name[symbol.name] for symbol in self._symbols}
 
-    def exact_shape(self) -> Shape:
-        """The shape whose numbers are those of this step."""
+    def snapshot(self, memory: SequenceMemory, buffer_type: BufferType = HOST) -> GraphInputs:
+        """Leaves of their own with what the inputs of this step hold, in its exact lengths."""
         n_tokens, n_outputs, n_seqs = self._numbers
-        return replace(
+        exact = replace(
             self.shape, n_tokens=n_tokens, n_outputs=n_outputs, n_seqs=n_seqs, is_exact=True
         )
-
-    def copy_from(self, other: StepInputs) -> None:
-        """Take over the inputs of `other`, of which this one has the exact shape."""
-        for leaf, source in zip(self._own, other._own, strict=True):
+        leaves, own = declare(exact, memory, buffer_type)
+        for leaf, source in zip(own, self._own, strict=True):
             values = leaf.array().reshape(-1)  # what varies is the last dimension
             values[:] = source.array().reshape(-1)[: values.size]
+        return replace(leaves, kvs=tuple(replace(kv, cells=_copy(kv.cells)) for kv in leaves.kvs))
 
     def advance(self, tokens: Sequence[int]) -> Positions:
         """Set new tokens, each at the position after that of the token it replaces.
@@ -184,6 +183,12 @@ def declare(
     )
     leaves.allocate(buffer_type)
     return inputs, leaves.all
+
+
+def _copy(leaf: Tensor) -> Tensor:
+    copied = zeros(leaf.type, leaf.ne, name=leaf.name, flags=leaf.flags)
+    copied.array()[:] = leaf.array()
+    return copied
 
 
 class _Leaves:

@@ -15,6 +15,7 @@ from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.memory.sequences import SequenceMemory
 from ggmlpy.models import Model
+from ggmlpy.models.inputs import GraphInputs
 from ggmlpy.runtime.inputs import StepInputs
 from ggmlpy.runtime.shape import Shape
 from ggmlpy.sched.allocator import allocate
@@ -95,15 +96,12 @@ class PlanCache:
 
     def graph_of(self, shape: Shape) -> Graph:
         """The graph of a shape. Builds no plan."""
-        return self._graph(shape)[0]
+        return self._graph(self._inputs(shape).leaves)[0]
 
-    def last_graph(self, plan: Plan) -> Graph:
-        """The graph of what a plan ran last, with its inputs. No number in it varies."""
-        if not plan.executable.graph.symbols:
-            return plan.executable.graph
-        graph, inputs, _ = self._graph(plan.inputs.exact_shape())
-        inputs.copy_from(plan.inputs)
-        return graph
+    def snapshot(self, plan: Plan) -> Graph:
+        """The graph of what a plan ran last, its inputs as they are now. No number in it varies,
+        and later runs do not change its inputs. Builds no plan."""
+        return self._graph(plan.inputs.snapshot(self._memory, self._inputs_type))[0]
 
     def arena_bytes(self, graphs: Iterable[Graph]) -> dict[tuple[BufferType, str], int]:
         """Bytes of the arenas of plans for some of the model's graphs, by memory and use.
@@ -128,12 +126,15 @@ class PlanCache:
             self.arenas.take(memory, n_bytes + (n_bytes // 16 if len(graphs) > 1 else 0), use)
 
     def _build(self, shape: Shape) -> Plan:
-        graph, inputs, logits = self._graph(shape)
+        inputs = self._inputs(shape)
+        graph, logits = self._graph(inputs.leaves)
         executable = Executable(graph, self._backends, self._pin, self.arenas, self.passes)
         return Plan(inputs, logits, executable)
 
-    def _graph(self, shape: Shape) -> tuple[Graph, StepInputs, Tensor]:
-        """The graph of a shape, its inputs, and its logits."""
-        inputs = StepInputs(shape, self._memory, self._inputs_type)
-        logits = self._model.build(inputs.leaves)
-        return Graph(*inputs.leaves.writes, logits), inputs, logits
+    def _inputs(self, shape: Shape) -> StepInputs:
+        return StepInputs(shape, self._memory, self._inputs_type)
+
+    def _graph(self, inputs: GraphInputs) -> tuple[Graph, Tensor]:
+        """The graph of some inputs, and its logits."""
+        logits = self._model.build(inputs)
+        return Graph(*inputs.writes, logits), logits

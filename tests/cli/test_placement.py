@@ -30,9 +30,9 @@ def test_the_graph_shows_what_a_context_does(run: Run, tiny: Path, n_gpu_layers:
     names = ["mock", "cpu", "reference"]
     context = Context.open(tiny, backend=names, n_ctx=16, n_gpu_layers=n_gpu_layers, passes="none")
     context.decode([1])
-    graph = context.last_graph
-    plan = next(iter(context.plans.plans.values()))
-    found = homes(graph, plan.executable.schedule)
+    executable = next(iter(context.plans.plans.values())).executable
+    graph = executable.graph
+    found = homes(graph, executable.schedule)
     done = {graph.name_of(t): name for t, name in found.items()}
     shown = dumped(run, "-m", str(tiny), "--backend", "mock", "-ngl", str(n_gpu_layers))
     assert {t["name"]: t["on"] for t in shown["nodes"] if "on" in t} == {
