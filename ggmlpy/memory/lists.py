@@ -123,9 +123,11 @@ class CellLists:
         out[:, 2] = ends - first
 
     def _ends_among(self, ubatch: UBatch, positions: Positions) -> Index:
-        """How many entries each token's sequence has up to the token's position.
+        """One past the last entry that each token sees in its list, [tokens].
 
-        Where sequences share tokens, a list may get them in several runs.
+        That entry is found by the token's position. It cannot be counted back from the end of the
+        list: where tokens belong to several sequences, a list may get tokens of several runs, so
+        those behind a token in its run are not all that come after it.
         """
         ends = np.empty(len(positions), np.int64)
         for run, at in ubatch.by_run():
