@@ -26,9 +26,7 @@ class KVCells(CellTable):
     ) -> None:
         super().__init__(n_ctx, n_seq_max, unified, window)
         self.n_changes = 0  # of what cells hold, except by `append`
-        # With a window: so that a list is made anew once in `kv_size` tokens.
-        n_max = self.kv_size if window is None else 2 * self.kv_size
-        self.lists = CellLists(n_max, n_seq_max, window, self._in_order)
+        self.lists = CellLists(self.kv_size, n_seq_max, window, self._in_order)
 
     # --- tokens ---
 

@@ -20,13 +20,22 @@ Index = NDArray[np.int64]
 Held = Callable[[int], tuple[Index, Positions]]  # of a sequence: rows and positions, in order
 
 
+def list_length(kv_size: int, window: int | None) -> int:
+    """Entries that a list of a cache has room for, n_max.
+
+    With a window it is made anew when it is full, so that this happens once in `kv_size` tokens.
+    """
+    return kv_size if window is None else 2 * kv_size
+
+
 class CellLists:
     """A list for each sequence, in the leaf `leaf` [n_max, n_seq_max] i32 that graphs read.
 
     `held` tells what a sequence holds, for lists that are made anew.
     """
 
-    def __init__(self, n_max: int, n_seq_max: int, window: int | None, held: Held) -> None:
+    def __init__(self, kv_size: int, n_seq_max: int, window: int | None, held: Held) -> None:
+        n_max = list_length(kv_size, window)
         name = "attn_inp_cells" if window is None else "attn_inp_cells_swa"
         self.leaf: Tensor = zeros("i32", (n_max, n_seq_max), name=name, flags=Flag.INPUT)
         self.n: Index = np.zeros(n_seq_max, np.int64)  # entries of each list

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from ggmlpy.common.system_memory import check_memory
 from ggmlpy.errors import AllocationError, ArgumentError
 from ggmlpy.graph.buffer import HOST, BufferType
-from ggmlpy.graph.types import TensorType
+from ggmlpy.graph.types import I32, TensorType
 from ggmlpy.memory.cell_table import padded
 from ggmlpy.memory.layouts import KVLayout
+from ggmlpy.memory.lists import list_length
 from ggmlpy.memory.pages import cells_of_window, page_size
 from ggmlpy.memory.recurrent_state import state_bytes
 from ggmlpy.memory.store import BufferTypes, cache_bytes
@@ -82,7 +83,8 @@ def memory_bytes(
     type_v: TensorType,
     buffer_types: BufferTypes | None = None,
 ) -> dict[BufferType, int]:
-    """Bytes of a SequenceMemory of these sizes, by the memory of its layers.
+    """Bytes of a SequenceMemory of these sizes: K, V and states in the memory of their layers, and
+    the lists of cells, on the host.
 
     Memory that the host can address is counted together, as HOST. Raises Unsupported for types of K
     and V that it cannot have.
@@ -93,6 +95,7 @@ def memory_bytes(
     for part in spec:
         if isinstance(part, AttentionLayers):
             n_bytes = cache_bytes(part, cache_size(part, sizes), n_stream, type_k, type_v)
+            found[HOST] += _lists_bytes(part, sizes)
         else:
             n_bytes = state_bytes(part, sizes.n_seq_max)
         for layer in part.layers:
@@ -100,6 +103,11 @@ def memory_bytes(
             at = HOST if at.is_host else at
             found[at] = found.get(at, 0) + n_bytes // len(part.layers)
     return found
+
+
+def _lists_bytes(spec: AttentionLayers, sizes: Sizes) -> int:
+    n_max = list_length(padded(cache_size(spec, sizes)), spec.window)
+    return I32.row_bytes(n_max) * sizes.n_seq_max
 
 
 def check_free(needed: Mapping[BufferType, int]) -> None:

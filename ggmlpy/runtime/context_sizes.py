@@ -96,8 +96,8 @@ def reduce_to_memory(
     reduced = of(max(1, n_fit) * KV_PAD)
     at = too_small[0]
     _warn(
-        f"n_ctx is {reduced.n_ctx}, not the {sizes.n_ctx} of the model's training: K and V of those"
-        f" take {needed[at] / 1e9:.1f} GB, more than half of"
+        f"n_ctx is {reduced.n_ctx}, not the {sizes.n_ctx} of the model's training: the memory of"
+        f" those would take {needed[at] / 1e9:.1f} GB, more than half of"
         f" {'this machine' if at.is_host else at.name}'s {has[at] / 1e9:.1f} GB; n_ctx or n_ctx_seq"
         " asks for another size"
     )

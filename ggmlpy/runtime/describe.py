@@ -101,6 +101,8 @@ def _cache(cache: KVCache) -> str:
     for name, type, leaves in (("K", store.type_k, store.k), ("V", store.type_v, store.v)):
         size = megabytes(sum(leaf.spec.n_bytes for leaf in leaves.values()))
         parts.append(f"{name} {type} {size}")
+    lists = cells.lists.leaf
+    parts.append(f"lists {lists.type} {megabytes(lists.spec.n_bytes)}")
     return ", ".join(parts)
 
 

@@ -26,7 +26,7 @@ from tests.engine.described import table
 from tests.models.tiny import Tiny, write_model
 
 KIB = 1 << 10
-LONG = 4096  # tokens of 256 bytes: 1 MiB of K and V
+LONG = 4096  # tokens of 256 bytes of K and V and 4 of the list of cells: 1040 KiB
 
 
 @pytest.fixture(scope="module")
@@ -42,11 +42,12 @@ def machine_of(monkeypatch: pytest.MonkeyPatch, n_bytes: int) -> None:
 @pytest.mark.parametrize(
     ("has", "options", "total", "most"),
     [
-        (1024 * KIB, {}, 2048, 2048),
-        (1024 * KIB - 2, {}, 1792, 1792),
-        (1024 * KIB, {"n_seq_max": 2}, 2048, 1024),
-        (1024 * KIB, {"n_seq_max": 2, "kv_unified": True}, 2048, 2048),
-        (1024 * KIB, {"type_k": "f32", "type_v": "f32"}, 1024, 1024),
+        (1040 * KIB, {}, 2048, 2048),
+        (1040 * KIB - 2, {}, 1792, 1792),
+        (1040 * KIB, {"n_seq_max": 2}, 2048, 1024),
+        (1056 * KIB, {"n_seq_max": 2, "kv_unified": True}, 2048, 2048),  # 2 lists of all cells
+        (1056 * KIB - 2, {"n_seq_max": 2, "kv_unified": True}, 1792, 1792),
+        (1032 * KIB, {"type_k": "f32", "type_v": "f32"}, 1024, 1024),
         (100 * KIB, {}, 256, 256),  # more than half, and the least
     ],
 )
@@ -69,7 +70,7 @@ def test_a_default_size_is_reduced_to_half_of_the_memory(
 def test_a_default_size_that_fits_is_left_alone(
     monkeypatch: pytest.MonkeyPatch, long_path: Path
 ) -> None:
-    machine_of(monkeypatch, 2048 * KIB)
+    machine_of(monkeypatch, 2080 * KIB)
     with Llama(long_path, backend="reference") as llm:
         assert llm.n_ctx() == LONG
 
@@ -80,11 +81,11 @@ def test_a_size_that_was_asked_for_is_had_or_refused(
     monkeypatch: pytest.MonkeyPatch, long_path: Path, name: str
 ) -> None:
     options: dict[str, Any] = {name: LONG}
-    machine_of(monkeypatch, 1024 * KIB)
+    machine_of(monkeypatch, 1040 * KIB)
     with Llama(long_path, backend="reference", **options) as llm:
         assert llm.n_ctx() == LONG
-    machine_of(monkeypatch, 1024 * KIB - 1)
-    wanted = f"for n_ctx = {LONG} tokens: {1024 * KIB} bytes of memory cannot be had, this machine"
+    machine_of(monkeypatch, 1040 * KIB - 1)
+    wanted = f"for n_ctx = {LONG} tokens: {1040 * KIB} bytes of memory cannot be had, this machine"
     with pytest.raises(AllocationError, match=wanted):
         Llama(long_path, backend="reference", **options)
 
@@ -104,6 +105,7 @@ def test_all_parts_of_a_memory_are_checked_together(
 ) -> None:
     memory = SequenceMemory(MEMORIES[name], SIZES, F16, F32)
     leaves = [leaf for cache in memory.caches for leaf in cache.store.leaves]
+    leaves += [cache.cells.lists.leaf for cache in memory.caches]
     if memory.recurrent is not None:
         leaves += memory.recurrent.states.values()
     n_bytes = sum(leaf.array().nbytes for leaf in leaves)
@@ -138,11 +140,10 @@ def device_of(n_bytes: int | None) -> MockBackend:
 def test_each_memory_is_checked_against_what_it_has(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Layers 1 and 2 lie on a device, layer 0 on the host."""
+    """Layers 1 and 2 lie on a device, layer 0 on the host, as all lists of cells do."""
     on_host = SequenceMemory(MEMORIES[name], SIZES, F16, F32)
-    on_first = sum(
-        leaf.spec.n_bytes for x in ("k", "v") for leaf in [getattr(on_host.caches[0].store, x)[0]]
-    )
+    store, lists = on_host.caches[0].store, [cache.cells.lists.leaf for cache in on_host.caches]
+    on_first = sum(leaf.spec.n_bytes for leaf in (store.k[0], store.v[0], *lists))
     on_device = on_host.n_bytes - on_first
     machine_of(monkeypatch, on_first)
     for n_free in (on_device, None):
@@ -161,18 +162,24 @@ def test_each_memory_is_checked_against_what_it_has(
 @pytest.mark.placed
 @pytest.mark.parametrize(
     ("has", "n_free", "total"),
-    [(KIB, None, LONG), (KIB, 2048 * KIB, LONG), (KIB, 1024 * KIB - 2, 1792)],
+    [
+        (32 * KIB, None, LONG),
+        (32 * KIB, 2048 * KIB, LONG),
+        (32 * KIB, 1024 * KIB - 2, 1792),
+        (16 * KIB, None, 2048),
+    ],
 )
 def test_a_default_size_follows_from_the_memory_that_the_layers_lie_in(
     monkeypatch: pytest.MonkeyPatch, long_path: Path, has: int, n_free: int | None, total: int
 ) -> None:
-    """All on a device: how much the host has is of no matter."""
+    """All on a device but the lists of cells, 4 bytes a token."""
     machine_of(monkeypatch, has)
     backends = [device_of(n_free), ReferenceBackend()]
+    short = "mock" if total == 1792 else "this machine"
     if total == LONG:
         llm = Llama(long_path, backend=backends)
     else:
-        with pytest.warns(ContextWarning, match="take 0.0 GB, more than half of mock's 0.0 GB"):
+        with pytest.warns(ContextWarning, match=f"take 0.0 GB, more than half of {short}'s 0.0 GB"):
             llm = Llama(long_path, backend=backends)
     with llm:
         assert llm.n_ctx() == total

@@ -24,11 +24,13 @@ def test_the_table_tells_what_was_decided(tiny_path: Path) -> None:
     assert rows["n_ctx"] == "120 tokens, those of all sequences together"
     assert rows["n_ctx_seq"] == "60 tokens, the most of one (trained with 128)"
     assert rows["n_seq_max"] == "3, unified: all share one stream of cells"
-    # 2 layers of 256 cells, 2 heads of 16 in f16: 32768 bytes of K, and of V
+    # 2 layers of 256 cells, 2 heads of 16 in f16: 32768 bytes of K, and of V; for each of 3
+    # sequences a list of up to 256 cells in i32: 3072 bytes
     assert rows["attention"] == (
-        "2 layers, 1 x 256 cells (padded; 120 are used), K f16 0.0328 MB, V f16 0.0328 MB"
+        "2 layers, 1 x 256 cells (padded; 120 are used), K f16 0.0328 MB, V f16 0.0328 MB,"
+        " lists i32 0.0031 MB"
     )
-    assert rows["memory"] == "0.0655 MB"
+    assert rows["memory"] == "0.0686 MB"
     assert rows["n_batch"] == "2048 tokens, of which n_ubatch = 16 run at a time"
     assert rows["token_budget"] == "128 tokens of a step in which any sequence decodes"
     isa = llm.engine.context.backends[0].settings().split()[-1]
@@ -47,7 +49,7 @@ def test_the_table_counts_pages(tiny_path: Path) -> None:
         llm.engine.context.decode([5], seq=1)
         assert table(llm)["attention"] == (
             "2 layers, 1 x 256 cells (padded; 104 are used), 13 pages of 8 (3 used, 1 shared),"
-            " K f16 0.0328 MB, V f16 0.0328 MB"
+            " K f16 0.0328 MB, V f16 0.0328 MB, lists i32 0.0031 MB"
         )
 
 
@@ -62,12 +64,14 @@ def test_every_kind_of_memory_has_its_row(tmp_path: Path, kind: str) -> None:
     path = write_model(tmp_path / "m.gguf", model)
     with Llama(path, backend="reference", n_seq_max=2) as llm:
         rows = table(llm)
-    kv = "K f16 {0} MB, V f16 {0} MB"
+    kv = "K f16 {} MB, V f16 {} MB, lists i32 {} MB"  # of 2 sequences
     assert rows["n_seq_max"] == "2, split: each has a stream of cells of its own"
-    one = "1 layer, 2 x 256 cells (padded; 64 are used), " + kv.format("0.0328")
+    one = "1 layer, 2 x 256 cells (padded; 64 are used), " + kv.format("0.0328", "0.0328", "0.0020")
     assert rows["attention"] == one
     if kind == "gemma3":
-        two = "2 layers, 2 x 256 cells (padded; 64 are used), " + kv.format("0.0655")
+        two = "2 layers, 2 x 256 cells (padded; 64 are used), " + kv.format(
+            "0.0655", "0.0655", "0.0041"
+        )
         assert rows["window 5"] == two
     else:
         assert (
