@@ -118,10 +118,10 @@ def put_rest(memory: SequenceMemory, seq: int, state: SequenceState) -> None:
     memory.check_seq(seq)
     check_fits(memory, state)
     n_held = memory.seq_pos_max(seq) + 1
-    with memory.change_of([seq]):
+    with memory.change_of([seq]) as change:
         for cache in memory.caches:
             positions = state.layers[next(iter(cache.store.k))].positions
-            _put_rows(cache, seq, state, np.flatnonzero(positions >= n_held))
+            _put_rows(cache, seq, state, change, np.flatnonzero(positions >= n_held))
 
 
 def put_states(memory: SequenceMemory, states: dict[int, SequenceState]) -> None:
