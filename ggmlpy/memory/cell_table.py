@@ -39,9 +39,10 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Cells behind all others of some streams, one for each of a ubatch's tokens.
+    """Empty cells, one for each of a ubatch's tokens, of which none has several sequences.
 
-    Paged: cells in pages of the token's sequence, behind all others there.
+    They lie behind all others of their streams, or with `ends` = NO_CELLS anywhere in a stream that
+    all sequences share; paged: in pages of the token's sequence, behind all others there.
     """
 
     streams: Index  # each once
@@ -244,7 +245,10 @@ class CellTable:
         if appended is not None:  # what most steps do
             return Found(appended.cells, appended)
         if self.n_stream == 1:
-            return Found(self.find_slot(len(ubatch.index)))
+            cells = self.find_slot(len(ubatch.index))
+            if ubatch.is_shared or self.window is not None:
+                return Found(cells)
+            return Found(cells, Appended(ubatch.streams, NO_CELLS, cells))
         runs = zip(ubatch.run_lengths.tolist(), ubatch.run_seqs.tolist(), strict=True)
         return Found(np.concatenate([self.find_slot(n, seq) for n, seq in runs]))
 

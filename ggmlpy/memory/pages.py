@@ -206,13 +206,6 @@ class PagedCells(KVCells):
         self._unknown.discard(seq)
         self.lists.append_one(seq, cell, position)
 
-    def undo_append(self, appended: Appended) -> None:
-        """Empty the cells that `append` put tokens into, or was about to."""
-        self._positions[0, appended.cells] = EMPTY
-        self._members[0][:, appended.cells] = False
-        self.lists.make_stale(range(self.n_seq_max))
-        self._recount(0)
-
     def occupy(self, cells: Index, positions: Positions, seqs: tuple[int, ...] = (0,)) -> None:
         """Let `cells` hold the tokens at `positions` of the sequences, and nothing else."""
         super().occupy(cells, positions, seqs)

@@ -22,7 +22,7 @@ class Slot:
 
     cache: KVCache
     cells: Index
-    appended: Appended | None  # where they come behind all others of their streams
+    appended: Appended | None  # where they are empty, and no token has several sequences
     moves: Moves | None = None  # what is done first
 
     @classmethod

@@ -1,10 +1,10 @@
 """Steady decode: every sequence of the previous step decodes one more token.
 
 Only tokens, positions, rows and the numbers of cells that are seen change in the inputs of the
-plan. In a cache without a window a token gets the cell after that of the previous token, and sees
-one cell more; with a window its inputs are filled again, because cells leave it, and so they are in
-a paged cache when a sequence needs a new page. Recurrent states change rows. Any other batch takes
-the full path.
+plan. Where a token gets the cell after that of the previous token, it sees one cell more. Inputs
+are filled again where cells are looked for: with a window, which cells leave; in a cache with empty
+cells before others; in a paged cache, when a sequence needs a new page. Recurrent states change
+rows. Any other batch takes the full path.
 """
 
 from __future__ import annotations
@@ -125,22 +125,22 @@ class _Paged:
 
 
 @dataclass(slots=True)
-class _Windowed:
-    """A cache with a window: new tokens may get cells that are used again."""
+class _Searched:
+    """A cache in which cells are looked for: used again behind a window, or empty before others."""
 
     cache: KVCache
     inputs: CacheInputs
     n_changes: int
 
     @classmethod
-    def of(cls, slot: Slot, inputs: CacheInputs, ubatch: UBatch) -> _Windowed:
+    def of(cls, slot: Slot, inputs: CacheInputs, ubatch: UBatch) -> _Searched:
         return cls(slot.cache, inputs, slot.cache.cells.n_changes)
 
     def is_unchanged(self) -> bool:
         return self.cache.cells.n_changes == self.n_changes
 
     def n_steps_left(self) -> int:
-        return MAX_POSITION  # cells are used again
+        return MAX_POSITION  # `apply` finds them
 
     def prepare(self) -> None:
         """Nothing: `apply` fills the inputs once it has found the cells."""
@@ -189,8 +189,7 @@ class SteadyStep:
         """The steps after a batch that was one ubatch; None if they must take the full path."""
         ubatch = slot_info.ubatch
         is_steady = (
-            all(slot.appended or _kind_of(slot) is not _Behind for slot in slot_info.slots)
-            and not ubatch.is_shared
+            not ubatch.is_shared
             and len(ubatch.runs) == len(batch)
             and all(batch.outputs)
             and not any(inputs.is_gathered for inputs in plan.inputs.caches)
@@ -242,9 +241,10 @@ class SteadyStep:
         )
 
 
-def _kind_of(slot: Slot) -> type[_Behind] | type[_Paged] | type[_Windowed]:
+def _kind_of(slot: Slot) -> type[_Behind] | type[_Paged] | type[_Searched]:
     """How a cache goes on after a step in which its tokens got a slot."""
-    cells = slot.cache.cells
-    if cells.window is not None:
-        return _Windowed
-    return _Paged if isinstance(cells, PagedCells) else _Behind
+    if slot.cache.cells.window is not None or slot.appended is None:
+        return _Searched
+    if isinstance(slot.cache.cells, PagedCells):
+        return _Paged
+    return _Behind if slot.appended.ends.size else _Searched

@@ -210,6 +210,23 @@ MODELS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("seqs", [[2], [3, 0, 2]], ids=str)
+def test_empty_cells_before_others_are_filled(
+    tmp_path: Path, steady: Counter, layout: str, seqs: list[int]
+) -> None:
+    """Those of a sequence that has ended, or of a part that was removed; then come cells behind."""
+    pair = Pair(tmp_path, layout=layout)
+    for seq in (1, *seqs):
+        pair.prompt(seq, 8)
+    for context in (pair.quick, pair.careful):
+        context.seq_rm(1)
+        context.seq_rm(2, 1, 5)
+    for i in range(14):
+        pair.decode(pair.next(seqs, i))
+    assert steady.n == 13
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS.keys())
 def test_an_interrupt_at_any_line_leaves_the_memory_as_it_was(
     tmp_path: Path, steady: Counter, monkeypatch: pytest.MonkeyPatch, layout: str, model: Tiny
