@@ -54,14 +54,14 @@ def test_later_steps_leave_it_alone(
         assert {"inp_tokens", "inp_pos", "inp_out_ids"} < set(before[1])
         assert graph.find("inp_tokens").array().ravel().tolist() == two(context, lengths[-1]).tokens
         assert context.last_graph is graph
-        again = compute(graph.nodes[-1], backend="cpu", n_threads=1)
+        again = compute(graph.nodes[-1], backend=context.backends[0])
         np.testing.assert_array_equal(again, logits)
         context.decode_batch(two(context, 1))
         context.decode_batch(two(context, 2))
         assert dumped(graph) == before
         assert context.last_graph is not graph
         if name == "full":  # the cells that it sees hold what they held
-            again = compute(graph.nodes[-1], backend="cpu", n_threads=1)
+            again = compute(graph.nodes[-1], backend=context.backends[0])
             np.testing.assert_array_equal(again, logits)
     last = context.last_graph
     before = dumped(last)
