@@ -13,10 +13,10 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,11 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script it would not find its neighbours
+
+from benchmarks.vocabularies import vocabulary
 from ggmlpy.graph.quants import from_float, to_float
 from ggmlpy.graph.types import TYPES, TensorType, type_of
-from ggmlpy.text.tokenizer.bpe import BYTE_CHARS
 
 Bytes = NDArray[np.uint8]
 
@@ -289,7 +291,7 @@ def _metadata(name: str, shape: ModelShape, file_type: str) -> dict[str, Any]:
         "general.file_type": _file_type_id(file_type),
         "general.quantization_version": gguf.GGML_QUANT_VERSION,
         **{f"{shape.architecture}.{key}": value for key, value in keys.items()},
-        **_vocabulary(shape),
+        **vocabulary(shape.n_vocab, shape.pre, shape.n_merges),
     }
 
 
@@ -299,80 +301,6 @@ def _file_type_id(file_type: str) -> int:
     known = {kind.name: int(kind) for kind in gguf.LlamaFileType}
     names = (f"MOSTLY_{upper}", f"ALL_{upper}", f"MOSTLY_{upper}_S")
     return next(known[name] for name in names if name in known)
-
-
-# --- vocabularies -------------------------------------------------------------------------------
-
-_LETTERS = (BYTE_CHARS[ord(" ")], *"abcdefghijklmnopqrstuvwxyz")
-_LONGEST_RIGHT = 4  # letters of the right half of a merge
-
-
-def _vocabulary(shape: ModelShape) -> dict[str, Any]:
-    return _sentence_pieces(shape.n_vocab) if shape.pre is None else _byte_level(shape)
-
-
-def _byte_level(shape: ModelShape) -> dict[str, Any]:
-    """A BPE vocabulary: 256 bytes, made-up words with the merges that make them, control tokens."""
-    controls = ["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>"]
-    tokens = _words(shape.n_vocab - len(controls))
-    return {
-        "tokenizer.ggml.model": "gpt2",
-        "tokenizer.ggml.pre": shape.pre,
-        "tokenizer.ggml.tokens": tokens + controls,
-        "tokenizer.ggml.token_type": [1] * len(tokens) + [3] * len(controls),
-        "tokenizer.ggml.merges": _merges(tokens, shape.n_merges),
-        "tokenizer.ggml.bos_token_id": len(tokens),
-        "tokenizer.ggml.eos_token_id": len(tokens) + 2,
-    }
-
-
-def _words(n: int) -> list[str]:
-    """The bytes, all pairs of letters, then earlier words with a letter more.
-
-    Of 128,000, one has 6.1 letters on average; Llama 3's have 6.5.
-    """
-    rng = np.random.default_rng(0)
-    words = [*BYTE_CHARS, *map("".join, product(_LETTERS, repeat=2))][:n]
-    known = set(words)
-    while len(words) < n:
-        before = words[rng.integers(len(BYTE_CHARS), len(words) * 3 // 4)]
-        word = before + _LETTERS[rng.integers(len(_LETTERS))]
-        if word not in known:
-            known.add(word)
-            words.append(word)
-    return words
-
-
-def _merges(words: list[str], n: int) -> list[str]:
-    """`n` pairs that make these words; one for each if that is more, and as many as there are."""
-    known = set(words)
-    made = words[len(BYTE_CHARS) :]
-    n_more = max(0, n - len(made))
-    merges = []
-    for word in made:
-        merges.append(f"{word[:-1]} {word[-1]}")
-        for n_right in range(2, min(_LONGEST_RIGHT, len(word) - 1) + 1):
-            left, right = word[:-n_right], word[-n_right:]
-            if n_more and left in known and right in known:
-                merges.append(f"{left} {right}")
-                n_more -= 1
-    return merges
-
-
-def _sentence_pieces(n_vocab: int) -> dict[str, Any]:
-    """An SPM vocabulary of control tokens, bytes, and what fills it up."""
-    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256)), "\u2581"]
-    types = [2, 3, 3, *[6] * 256, 1]  # unknown, control, byte, normal
-    n_more = n_vocab - len(tokens)
-    return {
-        "tokenizer.ggml.model": "llama",
-        "tokenizer.ggml.tokens": tokens + [f"<{i}>" for i in range(n_more)],
-        "tokenizer.ggml.scores": [float(-i) for i in range(n_vocab)],
-        "tokenizer.ggml.token_type": types + [1] * n_more,
-        "tokenizer.ggml.bos_token_id": 1,
-        "tokenizer.ggml.eos_token_id": 2,
-        "tokenizer.ggml.unknown_token_id": 0,
-    }
 
 
 # --- values -------------------------------------------------------------------------------------
