@@ -35,6 +35,7 @@ class Snapshot:
     positions: Positions
     members: Flags
     evicted: tuple[Spans, ...]
+    tokens: Index | None = None  # paged: a number for what each cell has
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +158,7 @@ class CellTable:
         return not self._evicted[seq].between(first, position)
 
     def by_sequence(self, stream: int = 0) -> list[bytes]:
-        """For each sequence of a stream, bytes that are equal for those that hold equal cells."""
+        """For each sequence of a stream, bytes that are equal for those that hold the same."""
         return [mine.tobytes() for mine in self._members[stream, :, : self._end[stream]]]
 
     def n_used(self, stream: int = 0) -> int:

@@ -27,6 +27,8 @@ class PageSearch:
         self._evicted: list[Index] = []
         self._copies: list[PageCopy] = []
         self._found: list[Index] = []
+        self._left: list[Index] = []  # cells of pages that were copied: others own those
+        self._done: set[int] = set()  # sequences that were looked for
 
     def moves(self) -> Moves | None:
         """What must be done first."""
@@ -36,14 +38,17 @@ class PageSearch:
 
     def find(self, seqs: tuple[int, ...], n_tokens: int) -> Index:
         """Cells for tokens of some sequences together. Raises CacheFull."""
-        cells = self._in_last_page(seqs)[:n_tokens]
+        cells = NO_CELLS
+        if self._done.isdisjoint(seqs):  # else their last page may have changed in this search
+            cells = self._in_last_page(seqs)[:n_tokens]
+        self._done.update(seqs)
         if len(cells) < n_tokens:
             n_pages = self._cells.pages_for(n_tokens - len(cells))
             more = self._cells.cells_of(self._take(n_pages))
             cells = np.concatenate([cells, more])[:n_tokens]
         if len(cells) < n_tokens:
             holes = self._cells.holes(seqs, self._refs)
-            holes = np.setdiff1d(holes, np.concatenate([cells, *self._found]))
+            holes = np.setdiff1d(holes, np.concatenate([cells, *self._found, *self._left]))
             cells = np.concatenate([cells, holes[: n_tokens - len(cells)]])
             self.uses_holes = True
         if len(cells) < n_tokens:
@@ -58,8 +63,8 @@ class PageSearch:
         if known is not None:
             return known
         page = cells.last_page(seq)
-        if page is None:
-            return NO_CELLS
+        if page is None or (len(seqs) > 1 and not cells.is_alike(seqs, page)):
+            return NO_CELLS  # where some have a copy, new tokens go into a page of all of them
         if self._refs[page] == len(seqs):
             return np.arange(cells.first_behind(page), (page + 1) * cells.page_size)
         if not self._may_copy or not cells.room_behind(page, seq):
@@ -69,6 +74,7 @@ class PageSearch:
             return NO_CELLS
         source = cells.owned_by(seq, page)
         self._copies.append(PageCopy(seqs, source, target[: len(source)]))
+        self._left.append(cells.cells_of(np.array([page])))
         self._refs[page] -= len(seqs)  # the last owner need not copy
         return target[len(source) :]
 

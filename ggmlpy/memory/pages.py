@@ -8,6 +8,10 @@ keep it. With a window, pages of which no later token sees a cell are used again
 Cells that removals in the middle of a sequence have emptied stay in its pages; the sequence uses
 them when there are no more pages.
 
+What is written to a cell has a number, which copies of it have too. Sequences that hold the same
+numbers hold the same tokens, and may take in a token together: in a last page whose cells they
+share, else in a new page.
+
 Pages follow from the cells' membership: whatever restores that restores tables and counts. Source:
 Kwon et al., 2023 (PagedAttention).
 """
@@ -15,10 +19,11 @@ Kwon et al., 2023 (PagedAttention).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from ggmlpy.memory.cell_table import NO_CELLS, Appended, Found, Index, listed
+from ggmlpy.memory.cell_table import NO_CELLS, Appended, Found, Index, PageCopy, Snapshot, listed
 from ggmlpy.memory.cells import KVCells
 from ggmlpy.memory.page_search import PageSearch
 from ggmlpy.memory.spans import EMPTY, Positions
@@ -46,6 +51,9 @@ class PagedCells(KVCells):
         self._next: Index = np.zeros(n_seq_max, np.int64)
         self._room: Index = np.zeros(n_seq_max, np.int64)
         self._unknown = set(range(n_seq_max))
+        # A number for what each cell holds, the same in copies of it.
+        self._tokens: Index = np.zeros(self.kv_size, np.int64)
+        self._n_written = 0
 
     # --- pages ---
 
@@ -108,6 +116,11 @@ class PagedCells(KVCells):
         n_pages = dict(enumerate(self._owners.sum(axis=1).tolist()))
         shared = self.n_pages_shared()
         return listed(n_pages, " pages") + (f", {shared} shared" if shared else "")
+
+    def by_sequence(self, stream: int = 0) -> list[bytes]:
+        """For each sequence, bytes that are equal for those that hold the same tokens, be it in
+        the same cells or in copies of them."""
+        return [self._tokens[self._in_order(seq)[0]].tobytes() for seq in range(self.n_seq_max)]
 
     # --- cells for tokens ---
 
@@ -178,6 +191,7 @@ class PagedCells(KVCells):
             self._append_one(at, tokens.seqs.item(), positions.item())
             return
         cells, seqs = at.cells, tokens.seqs
+        self._number(cells)
         self._positions[0, cells] = positions
         self._members[0, seqs, cells] = True
         self._end[0] = max(self._end.item(0), int(cells.max()) + 1)
@@ -194,6 +208,8 @@ class PagedCells(KVCells):
     def _append_one(self, at: Appended, seq: int, position: int) -> None:
         cell = at.cells.item()
         page = cell // self.page_size
+        self._n_written += 1
+        self._tokens[cell] = self._n_written
         self._positions[0, cell] = position
         self._members[0, seq, cell] = True
         self._end[0] = max(self._end.item(0), cell + 1)
@@ -208,6 +224,7 @@ class PagedCells(KVCells):
 
     def occupy(self, cells: Index, positions: Positions, seqs: tuple[int, ...] = (0,)) -> None:
         """Let `cells` hold the tokens at `positions` of the sequences, and nothing else."""
+        self._number(cells)
         super().occupy(cells, positions, seqs)
         pages = cells // self.page_size
         for seq in seqs:
@@ -215,7 +232,32 @@ class PagedCells(KVCells):
         self._refs[pages] = self._owners[:, pages].sum(axis=0)
         self._forget_tails()
 
+    def move(self, seq: int, cells: Index, positions: Positions) -> None:
+        """Let cells hold other positions. The caller rotates their K."""
+        self._number(cells)
+        super().move(seq, cells, positions)
+
+    def snapshot(self, stream: int, cells: Index | None = None) -> Snapshot:
+        """What some cells hold (all of them, unless told), as `restore` takes it."""
+        held = super().snapshot(stream, cells)
+        return replace(held, tokens=self._tokens[held.cells])
+
+    def restore(self, before: Snapshot) -> None:
+        """Let these cells hold what they held. The K and V that they stored are not restored."""
+        assert before.tokens is not None
+        self._tokens[before.cells] = before.tokens
+        super().restore(before)
+
     # --- inside ---
+
+    def _number(self, cells: Index) -> None:
+        """Note that cells get other K and V than any cell has."""
+        self._n_written += len(cells)
+        self._tokens[cells] = self._n_written - np.arange(len(cells))
+
+    def _relocate(self, copy: PageCopy) -> None:
+        self._tokens[copy.target] = self._tokens[copy.source]
+        super()._relocate(copy)
 
     def cells_of(self, pages: Index) -> Index:
         """The cells of some pages, in their order."""
@@ -296,6 +338,11 @@ class PagedCells(KVCells):
         first = page * self.page_size
         mine = self._members[0, seq, first : first + self.page_size]
         return first + np.flatnonzero(mine)
+
+    def is_alike(self, seqs: Sequence[int], page: int) -> bool:
+        """Whether some sequences have the same cells of a page, which is the last one of each."""
+        own = [self.owned_by(seq, page) for seq in seqs if self.last_page(seq) == page]
+        return len(own) == len(seqs) and all(np.array_equal(own[0], each) for each in own)
 
     def holes(self, seqs: Sequence[int], refs: Index) -> Index:
         """Empty cells in pages that belong to some sequences and no others."""

@@ -83,11 +83,12 @@ def check_seen(cells: KVCells, slot_info: SlotInfo) -> None:
             assert i_list == run.seqs[0]
             seen = lists[i_list, first : first + n] - cells.stream_of(i_list) * cells.kv_size
             start = 0 if cells.window is None else max(0, position - cells.window + 1)
-            for seq in run.seqs:  # all of them see the same
-                want = cells.of(seq, start, position + 1)
-                assert sorted(seen) == want.tolist()
+            assert sorted(seen) == cells.of(i_list, start, position + 1).tolist()
             held = cells.positions_of(i_list, seen)
             assert (held[1:] >= held[:-1]).all()
+            for seq in run.seqs:  # all of them see the same, in these cells or in copies
+                own = cells.of(seq, start, position + 1)
+                assert sorted(cells.positions_of(seq, own)) == held.tolist()
 
 
 def operate(context: Context, random: Random) -> None:

@@ -34,13 +34,15 @@ def ubatch(*runs: tuple[int, int] | tuple[tuple[int, ...], int]) -> UBatch:
     return UBatch.of(made, True)
 
 
-def add(cells: PagedCells, *runs: tuple[int, int]) -> list[list[int]]:
+def add(cells: PagedCells, *runs: tuple[int, int] | tuple[tuple[int, ...], int]) -> list[list[int]]:
     """The next tokens of some sequences. Returns the cells of each."""
     tokens = ubatch(*runs)
     found = cells.find(tokens)
     if found.moves is not None:
         cells.make_room(found.moves)
-    positions = np.concatenate([cells.pos_max(seq) + 1 + np.arange(n) for seq, n in runs])
+    positions = np.concatenate(
+        [cells.pos_max(run.seqs[0]) + 1 + np.arange(len(run.index)) for run in tokens.runs]
+    )
     if found.appended is not None:
         cells.append(found.appended, tokens, positions.astype(np.int32))
     else:
@@ -104,6 +106,67 @@ def test_tokens_of_several_sequences_go_into_a_page_of_just_these() -> None:
     assert found.moves is not None
     assert [c.target.tolist() for c in found.moves.copies] == [[4, 5]]
     assert found.cells.tolist() == [6, 7, 8]
+
+
+def test_sequences_with_copies_of_a_page_take_tokens_together_in_another() -> None:
+    cells = PagedCells(40, n_seq_max=3)
+    add(cells, (0, 6))
+    for seq in (1, 2):
+        cells.share(seq, cells.of(0))
+    assert add(cells, (1, 1)) == [[10]]  # in a copy of the second page
+    assert len(set(cells.by_sequence())) == 2
+    cells.remove(1, 6)
+    assert cells.of(1).tolist() == [0, 1, 2, 3, 8, 9]
+    assert len(set(cells.by_sequence())) == 1
+    assert add(cells, ((0, 1), 2)) == [[12, 13]]
+    assert cells.of(0).tolist() == [0, 1, 2, 3, 4, 5, 12, 13]
+    assert cells.of(1).tolist() == [0, 1, 2, 3, 8, 9, 12, 13]
+    check_pages(cells)
+    assert add(cells, ((0, 1), 1)) == [[14]]
+    assert add(cells, (0, 1)) == [[19]]  # 12 to 14 are copied to 16 to 18
+    zero, one, two = cells.by_sequence()
+    assert zero != one != two
+    cells.remove(0, 9)
+    zero, one, two = cells.by_sequence()
+    assert zero == one != two
+
+
+def test_tokens_of_sequences_together_and_of_each_come_at_once() -> None:
+    cells = PagedCells(40, n_seq_max=2)
+    add(cells, (0, 2))
+    cells.share(1, cells.of(0))
+    assert add(cells, (0, 1), ((0, 1), 1), (1, 1)) == [[6], [8], [12]]
+    assert cells.of(0).tolist() == [4, 5, 6, 8]
+    assert cells.of(1).tolist() == [0, 1, 8, 12]
+
+
+def test_a_page_that_was_copied_is_left_to_its_other_owner() -> None:
+    """Even where all others are full."""
+    cells = PagedCells(8, n_seq_max=2)
+    add(cells, (0, 2))
+    cells.share(1, cells.of(0))
+    with pytest.raises(CacheFull):
+        cells.find(ubatch((0, 3), (1, 1)))
+    assert add(cells, (0, 2), (1, 2)) == [[6, 7], [2, 3]]
+
+
+@pytest.mark.parametrize("change", ["write", "move"])
+def test_what_is_no_copy_any_more_is_another_token(change: str) -> None:
+    cells = PagedCells(40, n_seq_max=2)
+    add(cells, (0, 6))
+    cells.share(1, cells.of(0))
+    add(cells, (1, 1))
+    if change == "write":
+        cells.remove(1, 5)
+        add(cells, (1, 1))
+        cells.remove(0, 6)
+    else:
+        cells.remove(1, 6)
+        own = cells.of(1, 4)
+        cells.move(1, own, np.array([5, 6], np.int32))
+        cells.move(1, own, np.array([4, 5], np.int32))  # K was rotated twice
+    assert cells.pos_max(0) == cells.pos_max(1)
+    assert len(set(cells.by_sequence())) == 2
 
 
 def test_pages_come_back_when_the_last_owner_leaves() -> None:

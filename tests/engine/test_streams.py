@@ -405,3 +405,28 @@ def test_no_shape_needs_more_memory_than_is_reserved(
         assert context.plans.get(shape).executable.allocation.arena_bytes
         assert context.compute_bytes == reserved, shape
     assert len(shapes) >= 3
+
+
+@pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "unfused"])
+@pytest.mark.parametrize("layout", ["unified", "paged"])
+def test_sequences_that_went_back_to_where_they_parted_take_tokens_together(
+    tmp_path: Path, layout: str, flash_attn: bool
+) -> None:
+    """Paged: one of them holds a copy of the last page that they shared."""
+    run = make(tmp_path, n_seq_max=3, layout=layout, flash_attn=flash_attn)
+    run.decode(LONG[:13])
+    run.seq_cp(0, 1)
+    run.decode([7, 8], seq=1)
+    batch = Batch()
+    batch.add(LONG[13], 13, (0, 1), True)
+    with pytest.raises(BadBatch):
+        run.decode_batch(batch)
+    run.seq_rm(1, 13)
+    got = [run.decode_batch(batch).copy()]
+    batch = Batch()
+    batch.add(LONG[14], 14, (0, 1), True)
+    batch.add(LONG[15], 15, (0,), True)
+    batch.add(LONG[15], 15, (1,), True)
+    got.append(run.decode_batch(batch).copy())
+    want = alone(tmp_path, LONG[:16], flash_attn=flash_attn)[13:]
+    np.testing.assert_array_equal(np.concatenate(got), np.concatenate([want, want[-1:]]))

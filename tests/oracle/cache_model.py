@@ -30,6 +30,7 @@ class Entry:
     """K and V of one token, computed or copied; compared by identity."""
 
     token: int
+    copied: Entry | None = None  # of which it is a copy that differs in nothing
 
 
 @dataclass
@@ -79,6 +80,10 @@ class LayersModel:
 
     def contents(self, seq: int) -> Seen:
         return Counter((entry.token, at) for entry, at in self.held[seq].items())
+
+    def history(self, seq: int) -> set[tuple[Entry, int]]:
+        """What a sequence holds and where, equal for those that hold copies of the same."""
+        return {(entry.copied or entry, at) for entry, at in self.held[seq].items()}
 
     def last(self, seq: int) -> int:
         return max(self.held[seq].values(), default=-1)
@@ -159,7 +164,7 @@ class LayersModel:
             if at >= 0 and at != held[entry] and others:
                 to_copy.append((entry, at))
             elif at >= 0:
-                result[entry] = at
+                result[entry if at == held[entry] else Entry(entry.token)] = at
         self.held[seq] = result
         if to_copy and self.n_used(seq) + len(to_copy) > self.n_cells:
             raise CacheFull
@@ -268,7 +273,7 @@ class MemoryModel:
         if len(seqs) > 1 and (not self.unified or self.taken_in is not None):
             raise Unsupported
         for part in self.layers:
-            if any(part.held[seq] != part.held[seqs[0]] for seq in seqs):
+            if any(part.history(seq) != part.history(seqs[0]) for seq in seqs):
                 raise BadBatch  # other entries would be visible in each sequence
             entry = Entry(token)
             for seq in seqs:

@@ -198,7 +198,9 @@ class Side:
                 for entry in list(held):
                     cell = cells[seq].get(entry)
                     if first.setdefault(entry, cell) != cell:
-                        copy = copies.setdefault((entry, cell), Entry(entry.token))
+                        copy = copies.setdefault(
+                            (entry, cell), Entry(entry.token, entry.copied or entry)
+                        )
                         held[copy] = held.pop(entry)
 
     def _adopt_evicted(self) -> None:

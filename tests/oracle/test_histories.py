@@ -153,10 +153,12 @@ class Histories(RuleBasedStateMachine):
     def decode_shared(
         self, seq: int, n_shared: int, apart: list[int], again: int, outputs: int
     ) -> None:
-        """Tokens of all sequences that hold the same entries as one; then tokens of single ones."""
+        """Tokens of all sequences that hold the same as one does; then tokens of single ones."""
         layers = self.sides[0].model.layers
         alike = tuple(
-            other for other in range(N_SEQ) if all(p.held[other] == p.held[seq] for p in layers)
+            other
+            for other in range(N_SEQ)
+            if all(p.history(other) == p.history(seq) for p in layers)
         )
         self.decode_tokens([alike] * n_shared + [(s,) for s in apart] + [alike] * again, outputs)
 
