@@ -144,8 +144,9 @@ class CellTable:
 
     def is_held_besides(self, seqs: Sequence[int], cells: Index) -> Flags:
         """Which cells of a shared stream belong to other sequences than some."""
-        others = np.setdiff1d(np.arange(self.n_seq_max), seqs)
-        held: Flags = self._members[0][np.ix_(others, cells)].any(axis=0)
+        members = self._members[0][:, cells]
+        members[list(seqs)] = False
+        held: Flags = members.any(axis=0)
         return held
 
     def evicted(self, seq: int) -> Spans:

@@ -318,6 +318,8 @@ def _copy_cells(
         return copied[:0], copied[:0]
     to = cells.find_slot(len(copied), target)
     if copied.size:
-        change.on_failure(store.restore_rows, store.save_rows(stream, np.intersect1d(to, before)))
+        again = np.zeros(cells.kv_size, np.bool_)
+        again[before] = True
+        change.on_failure(store.restore_rows, store.save_rows(stream, to[again[to]]))
         cells.occupy(to, cells.positions_of(source, copied), (target,))
     return copied, to

@@ -24,8 +24,8 @@ class Spans:
     @classmethod
     def of(cls, positions: NDArray[Any]) -> Spans:
         """The set of some positions."""
-        if positions.size == 1:  # each step of a text longer than its window
-            return cls((range(int(positions[0]), int(positions[0]) + 1),))
+        if positions.size <= 1:  # each step of a text longer than its window
+            return cls(tuple(range(int(each), int(each) + 1) for each in positions))
         held = np.unique(positions)
         runs = np.split(held, np.flatnonzero(np.diff(held) > 1) + 1)
         return cls(tuple(range(int(run[0]), int(run[-1]) + 1) for run in runs if run.size))

@@ -65,7 +65,7 @@ def take_state(memory: SequenceMemory, seq: int, tokens: list[int] | None = None
         cells, store, stream = cache.cells, cache.store, cache.cells.stream_of(seq)
         kept = _by_position(cache, seq)
         positions = cells.positions_of(seq, kept).copy()
-        behind = np.setdiff1d(cells.of(seq), kept)
+        behind = cells.of(seq, stop=first_kept(cells.pos_max(seq) + 1, cells.window))
         evicted = cells.evicted(seq).plus(Spans.of(cells.positions_of(seq, behind)))
         for i in store.k:
             k = store.read_rows(store.k[i], stream, kept)
