@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.arrivals import Lengths
 from ggmlpy.errors import ArgumentError, CacheFull
-from ggmlpy.memory.batch import TokenRun
+from ggmlpy.memory.batch import Batch, TokenRun, split
 from ggmlpy.memory.cells import KVCells
 from ggmlpy.memory.layouts import choose_layout
 from ggmlpy.memory.pages import PagedCells
@@ -138,6 +138,49 @@ def test_tokens_of_sequences_together_and_of_each_come_at_once() -> None:
     assert add(cells, (0, 1), ((0, 1), 1), (1, 1)) == [[6], [8], [12]]
     assert cells.of(0).tolist() == [4, 5, 6, 8]
     assert cells.of(1).tolist() == [0, 1, 8, 12]
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        [(0, 1), (0,)],
+        [(0, 1), (1,)],
+        [(0, 1), (0,), (1,)],
+        [(0, 1), (0, 1), (0,)],
+        [(0, 1), (0, 1), (0,), (1,)],
+        [(0, 1), (0,), (0,), (1,), (1,)],
+        [(0, 1), (0,), (2,), (0,), (1,)],
+        [(0, 1, 2), (0, 1), (2,), (0,), (0,)],
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("n_before", [3, 4, 6])
+def test_each_token_of_a_ubatch_has_a_cell_of_just_its_sequences(
+    order: list[tuple[int, ...]], n_before: int
+) -> None:
+    """In whichever order the runs of a batch as users add it are looked at."""
+    cells = PagedCells(40, n_seq_max=3)
+    add(cells, (0, n_before))
+    for seq in (1, 2):
+        cells.share(seq, cells.of(0))
+    batch, ends = Batch(), [n_before] * 3
+    for seqs in order:
+        batch.add(0, ends[seqs[0]], seqs)
+        for seq in seqs:
+            ends[seq] += 1
+    (runs,) = split(batch, 16)
+    tokens = UBatch.of(runs, True)
+    found = cells.find(tokens)
+    if found.moves is not None:
+        cells.make_room(found.moves)
+    positions = np.array(batch.positions, np.int32)[tokens.index]
+    for run, at in tokens.by_run():
+        cells.occupy(found.cells[at], positions[at], run.seqs)
+    check_pages(cells)
+    for cell, i in zip(found.cells.tolist(), tokens.indices, strict=True):
+        assert tuple(seq for seq in range(3) if cell in cells.of(seq)) == batch.seq_ids[i]
+    for seq, end in enumerate(ends):
+        assert sorted(cells.positions_of(seq, cells.of(seq)).tolist()) == list(range(end))
 
 
 def test_a_page_that_was_copied_is_left_to_its_other_owner() -> None:
