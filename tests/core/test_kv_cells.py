@@ -34,6 +34,25 @@ def test_full_is_an_error_and_changes_nothing() -> None:
     assert len(add(cells, 2)) == 2
 
 
+def test_who_holds_what_is_in_the_message_of_a_full_cache() -> None:
+    unified = KVCells(32, n_seq_max=6)
+    for seq, n in enumerate((3, 9, 0, 2, 8, 4)):
+        unified.occupy(unified.find_slot(n), np.arange(n, dtype=np.int32), (seq,)) if n else None
+    with pytest.raises(CacheFull) as caught:
+        unified.find_slot(9)
+    assert str(caught.value) == (
+        "9 more tokens do not fit: 26 of 32 cells are in use, 9 by sequence 1, 8 by sequence 4,"
+        " 4 by sequence 5, 3 by sequence 0, others by 1 more"
+    )
+    split = KVCells(8, n_seq_max=2, unified=False)
+    split.occupy(np.arange(6), np.arange(6, dtype=np.int32), (1,))
+    with pytest.raises(CacheFull) as caught:
+        split.find_slot(3, 1)
+    assert str(caught.value) == (
+        "3 more tokens do not fit: 6 of 8 cells of stream 1 are in use, 6 by sequence 1"
+    )
+
+
 def test_holes_are_filled_first() -> None:
     cells = KVCells(300)
     add(cells, 10)

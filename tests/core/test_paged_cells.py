@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 
 from benchmarks.arrivals import Lengths
-from ggmlpy.errors import ArgumentError, CacheFull
+from ggmlpy.errors import CacheFull
 from ggmlpy.memory.batch import Batch, TokenRun, split
-from ggmlpy.memory.cells import KVCells
-from ggmlpy.memory.layouts import choose_layout
-from ggmlpy.memory.pages import PagedCells
+from ggmlpy.memory.pages import PAGE_SIZE, PagedCells
 from ggmlpy.memory.ubatch import UBatch
 from tests.oracle.side import check_pages
 from tests.seen import seen_cells
@@ -252,7 +250,7 @@ def test_pages_behind_every_window_are_used_again() -> None:
     assert seen_cells(cells, 0, 20)[0].tolist() == [0, 1, 2, 3, 4]
 
 
-def test_who_holds_what_is_in_the_message_of_a_full_cache() -> None:
+def test_who_holds_which_pages_is_in_the_message_of_a_full_cache() -> None:
     paged = PagedCells(16, n_seq_max=4)
     add(paged, (0, 5), (1, 1))
     paged.share(2, paged.of(0, 0, 4))
@@ -263,22 +261,6 @@ def test_who_holds_what_is_in_the_message_of_a_full_cache() -> None:
     with pytest.raises(CacheFull) as caught:
         add(paged, (3, 8))
     assert str(caught.value) == message
-    unified = KVCells(32, n_seq_max=6)
-    for seq, n in enumerate((3, 9, 0, 2, 8, 4)):
-        unified.occupy(unified.find_slot(n), np.arange(n, dtype=np.int32), (seq,)) if n else None
-    with pytest.raises(CacheFull) as caught:
-        unified.find_slot(9)
-    assert str(caught.value) == (
-        "9 more tokens do not fit: 26 of 32 cells are in use, 9 by sequence 1, 8 by sequence 4,"
-        " 4 by sequence 5, 3 by sequence 0, others by 1 more"
-    )
-    split = KVCells(8, n_seq_max=2, unified=False)
-    split.occupy(np.arange(6), np.arange(6, dtype=np.int32), (1,))
-    with pytest.raises(CacheFull) as caught:
-        split.find_slot(3, 1)
-    assert str(caught.value) == (
-        "3 more tokens do not fit: 6 of 8 cells of stream 1 are in use, 6 by sequence 1"
-    )
 
 
 def test_a_request_starts_where_there_are_pages_for_it() -> None:
@@ -293,7 +275,7 @@ def test_a_request_starts_where_there_are_pages_for_it() -> None:
 
 def test_half_a_page_of_each_sequence_is_wasted(monkeypatch: pytest.MonkeyPatch) -> None:
     """On 16 requests at a time, of lengths as in benchmarks/mixture.py: within 4 %."""
-    monkeypatch.undo()
+    monkeypatch.setattr("ggmlpy.memory.pages.PAGE_SIZE", PAGE_SIZE)  # that of users
     lengths, rng = Lengths(64, 64, 0.8, 1024), Random(7)
     cells = PagedCells(16 * 1024, n_seq_max=16)
     left: dict[int, int] = {}
@@ -311,15 +293,3 @@ def test_half_a_page_of_each_sequence_is_wasted(monkeypatch: pytest.MonkeyPatch)
                 del left[seq]
                 cells.remove(seq)
     assert 0.01 < statistics.fmean(shares) < 0.04
-
-
-def test_two_options_choose_the_layout() -> None:
-    assert choose_layout(None) == "split"
-    assert choose_layout(None, True) == "unified" == choose_layout("unified", True)
-    assert choose_layout("paged") == "paged"
-    for layout, unified, message in (
-        ("pages", False, "kv_layout is 'pages': it must be one of split, unified, paged"),
-        ("paged", True, 'kv_layout is "paged", but kv_unified is True'),
-    ):
-        with pytest.raises(ArgumentError, match=message):
-            choose_layout(layout, unified)
