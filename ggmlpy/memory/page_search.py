@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 class PageSearch:
-    """Looks for cells of several runs of tokens, one after another. Changes nothing."""
+    """Looks for cells of several runs of tokens, one after another.
+
+    Does not change what cells hold; stale lists of cells are made anew to find last pages.
+    """
 
     def __init__(self, cells: PagedCells, *, copies: bool = True, evicts: bool = True) -> None:
         self.uses_holes = False

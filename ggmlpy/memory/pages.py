@@ -125,7 +125,11 @@ class PagedCells(KVCells):
     # --- cells for tokens ---
 
     def find(self, ubatch: UBatch) -> Found:
-        """Cells for the tokens of a ubatch. Raises CacheFull; changes nothing."""
+        """Cells for the tokens of a ubatch. Raises CacheFull.
+
+        Does not change what cells hold. Tails of sequences that were unknown are kept, and so are
+        lists of cells that are made anew to find them.
+        """
         appended = self.find_append(ubatch)
         if appended is not None:
             return Found(appended.cells, appended)
@@ -136,7 +140,10 @@ class PagedCells(KVCells):
         return Found(cells, Appended(ubatch.streams, NO_CELLS, cells), search.moves())
 
     def find_slot(self, n_tokens: int, seq: int = 0) -> Index:
-        """Empty cells for tokens of a sequence. Raises CacheFull; changes nothing."""
+        """Empty cells for tokens of a sequence. Raises CacheFull.
+
+        Does not change what cells hold, but may make the sequence's list of cells anew.
+        """
         return PageSearch(self, copies=False, evicts=False).find((seq,), n_tokens)
 
     def claim(self, n_tokens: int, seq: int) -> Index:
@@ -153,7 +160,7 @@ class PagedCells(KVCells):
         """Cells for tokens in the last pages of their sequences, and in free pages behind.
 
         None where these do not suffice, where a page must be copied, and for tokens of several
-        sequences. Changes nothing.
+        sequences. Does not change what cells hold; keeps tails that were unknown, as `find`.
         """
         if tokens.is_shared:
             return None
