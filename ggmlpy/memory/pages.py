@@ -12,7 +12,7 @@ What is written to a cell has a number, which copies of it have too. Sequences t
 numbers hold the same tokens, and may take in a token together: in a last page whose cells they
 share, else in a new page.
 
-Pages follow from the cells' membership: whatever restores that restores tables and counts. Source:
+Pages follow from the cells' membership: whatever restores that restores owners and counts. Source:
 Kwon et al., 2023 (PagedAttention).
 """
 
@@ -38,7 +38,7 @@ PAGE_SIZE = 8
 
 
 class PagedCells(KVCells):
-    """Cells in pages; `_owners` is the table of pages of each sequence."""
+    """Cells in pages; `_owners` [n_seq_max, n_pages] tells which ones a sequence has cells in."""
 
     def __init__(self, n_ctx: int, n_seq_max: int = 1, window: int | None = None) -> None:
         self.page_size = PAGE_SIZE
@@ -69,8 +69,9 @@ class PagedCells(KVCells):
         """Pages that belong to any of some sequences."""
         return int(np.count_nonzero(self._owners[list(seqs)].any(axis=0)))
 
-    def tables(self) -> list[list[int]]:
-        """The pages of each sequence."""
+    def owned_pages(self) -> list[list[int]]:
+        """The numbers of the pages that each sequence has cells in, the lowest first. Positions may
+        be in another order."""
         return [np.flatnonzero(mine).tolist() for mine in self._owners]
 
     def references(self) -> Index:

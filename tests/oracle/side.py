@@ -273,14 +273,14 @@ def _no_entries(n_seq_max: int) -> list[list[dict[Entry, int]]]:
 
 
 def check_pages(cells: PagedCells) -> None:
-    """No page is lost or free twice: tables, counts and the cells of sequences agree."""
-    size, table = cells.page_size, cells.tables()
+    """No page is lost or free twice: owners, counts and the cells of sequences agree."""
+    size, owned = cells.page_size, cells.owned_pages()
     held = [{cell // size for cell in cells.of(seq).tolist()} for seq in range(cells.n_seq_max)]
-    assert [set(pages) for pages in table] == held
-    counted = Counter(page for pages in table for page in pages)
+    assert [set(pages) for pages in owned] == held
+    counted = Counter(page for pages in owned for page in pages)
     refs = cells.references()
     assert {page: n for page, n in enumerate(refs.tolist()) if n} == counted
-    assert refs.sum() == sum(len(pages) for pages in table)
+    assert refs.sum() == sum(len(pages) for pages in owned)
     free = cells.free_pages().tolist()
     assert sorted([*free, *counted]) == list(range(cells.n_pages))
     assert cells.n_pages_shared() == sum(n > 1 for n in counted.values())
