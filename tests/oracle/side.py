@@ -112,7 +112,7 @@ class Side:
         after = self.model.copy()
         seen, fits = after.decode(batch)
         fits = self._fits_in_pages(batch, fits)
-        before = self.picture()
+        before, cells = self.picture(), self._cells_in_pages()
         try:
             logits = self.context.decode_batch(batch).copy()
         except CacheFull:
@@ -121,6 +121,7 @@ class Side:
             return None
         assert fits != "no"
         self.model = after
+        self._check_copies(batch, cells)
         self._adopt_copies()
         self._check_logits(batch, seen, logits)
         self._adopt_evicted()
@@ -184,6 +185,23 @@ class Side:
                 names = {name for name, _ in part}
                 assert set(np.flatnonzero(got).tolist()) == names, f"token {token}: {part}"
                 np.testing.assert_allclose(got, want, rtol=0, atol=1e-5)
+
+    def _cells_in_pages(self) -> list[list[set[int]]]:
+        """The cells of each sequence, of each paged cache without a window."""
+        caches = [cells for cells in self._paged() if cells.window is None]
+        seqs = range(self.model.n_seq_max)
+        return [[set(cells.of(seq).tolist()) for seq in seqs] for cells in caches]
+
+    def _check_copies(self, batch: Batch, before: list[list[set[int]]]) -> None:
+        """A batch copies nothing but the last page of each sequence that writes, and that once."""
+        written = {seq for seqs in batch.seq_ids for seq in seqs}
+        (page_size, *_) = {cells.page_size for cells in self._paged()} or {1}
+        for was, now in zip(before, self._cells_in_pages(), strict=True):
+            for seq, (old, new) in enumerate(zip(was, now, strict=True)):
+                left = old - new
+                assert not left or seq in written
+                assert len({cell // page_size for cell in left}) <= 1
+                assert len(left) < page_size
 
     def _adopt_copies(self) -> None:
         """Let sequences of the model no longer share what the memory has copied: pages that several

@@ -346,6 +346,7 @@ LAYOUTS: dict[str, tuple[KVLayout, ...]] = {
     "paged": ("paged",),
     "unified and split": ("unified", "split"),
     "paged and split": ("paged", "split"),
+    "paged and unified": ("paged", "unified"),
 }
 
 
