@@ -129,7 +129,8 @@ def _split(n_ctx: int, n_ctx_seq: int, n_seq_max: int, n_ctx_train: int) -> tupl
     most = n_ctx_seq or n_ctx // n_seq_max
     total = most * n_seq_max
     if n_ctx not in (0, total):
-        share = ", or say kv_unified=True to share" if n_seq_max > 1 and n_ctx_seq <= n_ctx else ""
+        can_share = n_seq_max > 1 and n_ctx_seq <= n_ctx
+        share = ', or say kv_layout="paged" to share' if can_share else ""
         raise ArgumentError(
             f"n_ctx is {n_ctx}, but n_seq_max = {n_seq_max} times n_ctx_seq = {n_ctx_seq} is"
             f" {total}: leave one of them out{share}"
