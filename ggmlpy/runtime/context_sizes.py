@@ -124,7 +124,7 @@ def _split(n_ctx: int, n_ctx_seq: int, n_seq_max: int, n_ctx_train: int) -> tupl
     if not n_ctx_seq and n_ctx % n_seq_max:
         raise ArgumentError(
             f"n_ctx is {n_ctx}, of which {n_seq_max} sequences cannot have equal parts: say"
-            " n_ctx_seq, the tokens of one, or kv_unified=True to share"
+            ' n_ctx_seq, the tokens of one, or kv_layout="paged" to share'
         )
     most = n_ctx_seq or n_ctx // n_seq_max
     total = most * n_seq_max
