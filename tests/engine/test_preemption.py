@@ -23,17 +23,11 @@ from ggmlpy.memory.pages import PagedCells
 from ggmlpy.memory.sequences import SequenceMemory
 from ggmlpy.memory.state import SequenceState, n_bytes_of, put_rest, put_state, take_state
 from ggmlpy.memory.store import KVStore
+from tests.engine.test_shared_prefix import MODELS, text
 from tests.interrupts import interrupted_at
-from tests.models.tiny import Tiny, write_model
+from tests.models.tiny import write_model
 
 SHARED = [layout for layout in LAYOUTS if layout != "split"]
-MODELS = {
-    "llama": Tiny(n_ctx=512),
-    "lfm2": Tiny("lfm2", n_layer=3, qk_norm=True, convolutions=(0, 2), n_ctx=512),
-    "gemma3": Tiny(
-        "gemma3", n_layer=3, window=24, windowed=(0, 2), qk_norm=True, post_norms=True, n_ctx=512
-    ),
-}
 N_TOKENS = 50  # of each answer
 
 
@@ -45,10 +39,6 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def load(path: Path, **options: Any) -> Llama:
     return Llama(path, n_threads=1, **{"n_ctx": 150, "n_ubatch": 64, "n_seq_max": 4, **options})
-
-
-def text(seed: int, n: int) -> list[int]:
-    return [int(token) for token in np.random.default_rng(seed).integers(3, 280, n)]
 
 
 def logits_of(llm: Llama, prompts: list[list[int]], n: int = N_TOKENS) -> list[list[bytes]]:
