@@ -19,8 +19,8 @@ Every engine gets the same requests, in real time.
   between        milliseconds between two tokens of an answer, 50th and 99th percentile
   running        of the sequences the share that runs, in the mean step
   plans          built from when the model was loaded
-  building       the share of the steps' time in which plans are built: in all, and after the first
-                 50 steps
+  building       the share of the steps' time in which plans are built
+  late           the same after the first 50 steps
   waste          of the cells that are reserved for running sequences the share that holds no token,
                  in the mean step: slots reserved for future tokens, and internal fragmentation
                  (Kwon et al., 2023, section 3.1). A stream of the split cache is reserved
@@ -179,6 +179,7 @@ def whole(value: float | None) -> str:
 
 # Title, figure, and how it is written.
 SPEED: Sequence[tuple[str, str, Text]] = (
+    ("in step\nt/s", "in_step_tokens_per_s", rounded),
     ("t/s", "tokens_per_s", rounded),
     ("/ in step", "tokens_per_s_against_in_step", rounded),
     ("loaded\nt/s", "loaded_tokens_per_s", rounded),

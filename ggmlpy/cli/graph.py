@@ -47,7 +47,13 @@ SUFFIXES = {".txt": Format.text} | {f".{format}": format for format in Format}
 
 @command
 @options.model_file
-@option("n_tokens", "-n --n-tokens N", "Tokens of the ubatch.", type=Whole(1), default=1)
+@option(
+    "n_tokens",
+    "-n --n-tokens N",
+    "Tokens of the ubatch, of each sequence.",
+    type=Whole(1),
+    show_default="1, with --mixture 512 in all",
+)
 @option("n_past", "--n-past N", "Tokens in the KV cache before them.", type=Whole(0), default=0)
 @option(
     "n_seqs",
@@ -83,7 +89,7 @@ SUFFIXES = {".txt": Format.text} | {f".{format}": format for format in Format}
 @options.placement_options
 def graph(
     model: Path | None,
-    n_tokens: int,
+    n_tokens: int | None,
     n_past: int,
     n_seqs: int,
     mixture: bool,
@@ -105,7 +111,7 @@ def graph(
       ggmlpy graph -m model.gguf
       ggmlpy graph -m model.gguf -n 512 -o prompt.html
       ggmlpy graph -m model.gguf -np 32
-      ggmlpy graph -m model.gguf -n 512 -np 32 --mixture
+      ggmlpy graph -m model.gguf -np 32 --mixture
       ggmlpy graph -m model.gguf --n-past 100 --layers 0:1 -o layer0.svg
       ggmlpy graph -m model.gguf --placement -ngl 8 -ot 'ffn_.*_exps=cpu'
       diff <(ggmlpy graph) <(ggmlpy graph -fa off)
@@ -113,6 +119,7 @@ def graph(
     chosen = _checked_format(format, output)
     path = model or packaged_model()
     requested = where if placement or where != PlacementOptions() else None
+    n_tokens = n_tokens or (512 if mixture else 1)
     options = _GraphOptions(n_tokens, n_past, n_seqs, mixture, flash_attn != "off", type_k, type_v)
     dump = _built(path, options, requested)
     dump = replace(dump, graph=_cut(dump.graph, layers))

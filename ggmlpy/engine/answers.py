@@ -77,7 +77,9 @@ class Answers:
             if not self._engine.is_running:
                 break
             self._engine.advance()
-        raise GgmlpyError("the answer has ended: the model was reset while it was generated")
+        raise GgmlpyError(
+            "the answer has ended: the model was reset or closed while it was generated"
+        )
 
     def _drop(self, id: int) -> None:
         with self.lock:

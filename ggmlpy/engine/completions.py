@@ -258,8 +258,9 @@ class Completions:
             tokens = [_token(token) for token in prompt]
         else:
             raise ArgumentError(f"prompt is {kind_of(prompt)}: it must be a string or token ids")
-        if not tokens:  # the vocabulary has no BOS
-            raise BadBatch("the prompt is empty, and the vocabulary has no BOS token")
+        if not tokens:
+            why = ", and the vocabulary has no BOS token" if isinstance(prompt, str) else ""
+            raise BadBatch(f"the prompt is empty{why}: it must have at least one token")
         return tokens
 
     def _prompt_request(self, tokens: list[int], options: RequestOptions) -> Request:
@@ -311,6 +312,8 @@ class Completions:
         with closing(answers):
             for pieces, (_, form) in zip(answers, requests, strict=True):
                 yield collect(pieces, form)
+        if self.verbose:
+            print(self.timings, file=sys.stderr)
 
 
 def _token(token: Any) -> int:

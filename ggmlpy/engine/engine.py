@@ -355,6 +355,7 @@ class Engine:
         sequence.n_past = 0
         sequence.n_preempted += 1
         self.n_preempted += 1
+        self.timings.n_preempted += 1
         self._queue(sequence)
         return True
 

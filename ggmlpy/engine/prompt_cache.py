@@ -59,7 +59,7 @@ class PromptCache:
         if not self.is_on:
             return "off: what is evicted is run again"
         held = f"{len(self)} evicted states of {self.n_bytes / MIB:.1f} MiB in host memory, {most}"
-        return f"{held}; {self.n_hits} prompts restored {self.n_restored} tokens"
+        return f"{held}; {self.n_hits} sequences restored {self.n_restored} tokens"
 
     @property
     def is_on(self) -> bool:

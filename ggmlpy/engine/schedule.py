@@ -7,8 +7,8 @@
 
 A sequence decodes if one token of it is pending. The budget bounds how long a step takes, and with
 it the time between two tokens of a sequence, however long the prompts of others are (chunked
-prefill: Agrawal et al., Sarathi-Serve, 2024). Decoding sequences run in every step. At least one
-token is left for prompts, so that a small budget stops no prompt.
+prefill: Agrawal et al., Sarathi-Serve, 2024). Decoding sequences run in every step. At least
+two tokens are left for prompts, so that a small budget stops neither the oldest nor the shortest.
 
 Prompts of the lowest `priority` value come first; others get what these leave. Among equals the
 oldest prompt gets half of the share, and the rest goes to the shortest ones. So no prompt waits for
@@ -31,6 +31,7 @@ from typing import Protocol
 # runs 277 tokens/s of a prompt in ubatches of 512, and decodes 233 tokens/s in steps of 32. There
 # 128 tokens take 0.46 s, and 512 take 1.85 s.
 _LEAST_DEFAULT = 128
+_LEAST_PROMPT = 2  # tokens of prompts in a step: one for the oldest, one for the shortest
 
 
 class Pending(Protocol):
@@ -68,7 +69,7 @@ def share_step(sequences: Sequence[Pending], n_ubatch: int, token_budget: int) -
         return _take_turns(sequences, n_ubatch)
     n_tokens = n_ubatch
     if n_decoding:
-        n_tokens = min(n_ubatch, max(token_budget, n_decoding + 1))
+        n_tokens = min(n_ubatch, max(token_budget, n_decoding + _LEAST_PROMPT))
     counts = [int(n == 1) for n in pending]
     _share_prompts(sequences, pending, counts, n_tokens - n_decoding)
     return counts

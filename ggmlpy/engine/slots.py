@@ -294,6 +294,8 @@ class Slots(Generic[Owner]):
         # Each keeps its number if all can: the caller may rely on it.
         keeps_numbers = all(n < len(self.all) for n in states)
         by_seq = states if keeps_numbers else dict(enumerate(states.values()))
+        for state in by_seq.values():
+            self._check_length(state)
         with self._held_tokens_only():
             put_states(self.memory, by_seq)
         for slot in self.all:
@@ -313,10 +315,20 @@ class Slots(Generic[Owner]):
                 f"sequence {seq} has a running request: read its answer first, or call reset()"
             )
         (state,) = states.values()
+        self._check_length(state)
         with self._held_tokens_only():
             put_state(self.memory, seq, state)
         slot.tokens = list(state.tokens)
         self._touch(slot)
+
+    def _check_length(self, state: SequenceState) -> None:
+        """Raise CacheFull for more tokens than a sequence may have."""
+        n_ctx_seq = self.memory.sizes.n_ctx_seq
+        if len(state.tokens) > n_ctx_seq:
+            raise CacheFull(
+                f"load_state: the state has {len(state.tokens)} tokens, a sequence may have"
+                f" n_ctx_seq = {n_ctx_seq}"
+            )
 
     @contextmanager
     def _held_tokens_only(self) -> Iterator[None]:

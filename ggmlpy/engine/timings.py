@@ -16,6 +16,7 @@ class Timings:
     n_prompt: int = 0  # prompt tokens that were run, without reused ones, and what was run again
     n_reused: int = 0  # prompt tokens that the cache or host memory held already
     n_restored: int = 0  # tokens that came from host memory, of prompts or of preempted sequences
+    n_preempted: int = 0  # how often a sequence had to wait because the cache was full
     prompt_s: float = 0.0
     n_generated: int = 0
     n_decoded: int = 0  # generated tokens that were decoded
@@ -45,11 +46,12 @@ class Timings:
         reused = f", {self.n_reused} reused from the cache" if self.n_reused else ""
         if self.n_restored:
             reused += f", {self.n_restored} restored from host memory"
+        preempted = f", {self.n_preempted} times preempted" if self.n_preempted else ""
         return "\n".join(
             [
                 row("load", self.load_s, 0, ""),
                 row("prompt", self.prompt_s, self.n_prompt, "tokens") + reused,
-                row("decode", self.decode_s, self.n_decoded, "tokens"),
+                row("decode", self.decode_s, self.n_decoded, "tokens") + preempted,
                 row("sample", self.sample_s, self.n_generated, "tokens"),
             ]
         )

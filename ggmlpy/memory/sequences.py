@@ -287,7 +287,10 @@ class SequenceMemory:
     def check_seq(self, seq: int) -> None:
         """Raise ArgumentError for a sequence that does not exist."""
         if not isinstance(seq, Integral) or not 0 <= seq < self.sizes.n_seq_max:
-            raise ArgumentError(f"sequence {seq!r}: n_seq_max is {self.sizes.n_seq_max}")
+            n = self.sizes.n_seq_max
+            raise ArgumentError(
+                f"the sequence is {seq!r}: it must be 0 to {n - 1}, n_seq_max is {n}"
+            )
 
 
 def _range(start: int, stop: int | None) -> str:

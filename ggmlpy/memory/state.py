@@ -100,7 +100,8 @@ def put_state(memory: SequenceMemory, seq: int, state: SequenceState) -> None:
         n_free = cache.cells.n_free_without(seq)
         if n_needed > n_free:
             raise CacheFull(
-                f"a state of {n_needed} tokens does not fit: there is room for {n_free}"
+                f"a state of {n_needed} tokens does not fit: the KV cache has room for {n_free};"
+                " remove other sequences, or use a larger n_ctx"
             )
     memory.seq_rm(seq)
     with memory.change_of([seq]) as change:
@@ -140,7 +141,10 @@ def put_states(memory: SequenceMemory, states: dict[int, SequenceState]) -> None
         cells = cache.cells
         most = cells.n_taken(n_needed)
         if most > cells.n_ctx:
-            raise CacheFull(f"states of {most} tokens do not fit: there is room for {cells.n_ctx}")
+            raise CacheFull(
+                f"the states take {most} cells of the KV cache, which has {cells.n_ctx}:"
+                " use a larger n_ctx"
+            )
     memory.clear()
     with memory.change_of(states) as change:
         for cache, found in zip(memory.caches, twins, strict=True):

@@ -41,7 +41,10 @@ def summary(
             "n_batch",
             f"{n_batch} tokens, of which n_ubatch = {context.sizes.n_ubatch} run at a time",
         ),
-        ("token_budget", f"{token_budget} tokens of a step in which any sequence decodes"),
+        (
+            "token_budget",
+            f"{token_budget} tokens of a step in which any sequence decodes, at least 2 of prompts",
+        ),
         ("cache_ram", cache),
         *_backend_rows(context),
         *_pass_rows(context),

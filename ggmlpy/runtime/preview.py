@@ -43,7 +43,10 @@ def build_graph(
     shape = _streams(memory, n_tokens, n_all, flash_attn)
     if mixture:
         if not flash_attn:
-            raise Unsupported("build_graph: a graph for any mixture needs flash attention")
+            raise Unsupported(
+                "the graph for any mixture of sequences needs flash attention (-fa on): without"
+                " it each combination of lengths is a graph of its own"
+            )
         shape = Shapes(memory, flash_attn=True, takes_counts=True).mixture
     inputs, _ = declare(shape, memory)
     logits = model.build(inputs)

@@ -55,7 +55,13 @@ class SamplingParams:
         _check_real("presence_penalty", self.presence_penalty)
         _check_integer("penalty_last_n", self.penalty_last_n, low=-1, note="; -1: all, 0: none")
         if self.seed is not None:
-            _check_integer("seed", self.seed, low=0, high=2**64 - 1, note=", or None")
+            _check_integer(
+                "seed",
+                self.seed,
+                low=0,
+                high=2**64 - 1,
+                note="; None, in Llama also -1: a random one",
+            )
         _check_integer("min_keep", self.min_keep, low=0)
         if self.logit_bias is not None:
             _check_bias(self.logit_bias)

@@ -32,7 +32,9 @@ def test_the_table_tells_what_was_decided(tiny_path: Path) -> None:
     )
     assert rows["memory"] == "0.0686 MB"
     assert rows["n_batch"] == "2048 tokens, of which n_ubatch = 16 run at a time"
-    assert rows["token_budget"] == "128 tokens of a step in which any sequence decodes"
+    assert rows["token_budget"] == (
+        "128 tokens of a step in which any sequence decodes, at least 2 of prompts"
+    )
     isa = llm.engine.context.backends[0].settings().split()[-1]
     n = re.search(r"runs (\d+) of \1 nodes", rows["backend"])
     assert n is not None

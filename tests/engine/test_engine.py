@@ -192,7 +192,7 @@ def test_an_interrupt_while_sampling_drops_what_was_being_written(path: Path) ->
         next(other)
         with pytest.raises(KeyboardInterrupt):
             llm("world", logits_processor=interrupt, **options)
-        with pytest.raises(GgmlpyError, match="was reset while it was generated"):
+        with pytest.raises(GgmlpyError, match="was reset or closed while it was generated"):
             list(other)
         assert text_of(llm("world", **options)) == want
 
@@ -202,7 +202,7 @@ def test_a_reset_ends_streams_with_an_error(path: Path) -> None:
         stream = llm("hello", stream=True, max_tokens=12, **ENDLESS)
         next(stream)
         llm.logits([1, 2, 3])
-        with pytest.raises(GgmlpyError, match="was reset while it was generated"):
+        with pytest.raises(GgmlpyError, match="was reset or closed while it was generated"):
             list(stream)
 
 

@@ -148,7 +148,7 @@ def test_what_sequences_share_they_share_again(paths: dict[str, Path]) -> None:
         just.load_state(saved)
         assert just.held_tokens == held
     with load(paths["attention"], n_ctx=n_used - 1, **options) as small:
-        refused(small, saved, CacheFull, f"states of {n_used} tokens do not fit: there is room")
+        refused(small, saved, CacheFull, f"the states take {n_used} cells of the KV cache")
 
 
 def test_one_sequence_is_saved_and_takes_the_place_of_one(paths: dict[str, Path]) -> None:
@@ -195,14 +195,16 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(
         text_of(llm, "ab", n=2)
         refused(llm, saved, ArgumentError, "the state has 3 sequences, n_seq_max is 2")
         refused(llm, saved, ArgumentError, "has 3 sequences, only one can become sequence 1", seq=1)
-        refused(llm, one, ArgumentError, "sequence 2: n_seq_max is 2", seq=2)
-        refused(llm, one, CacheFull, r"states of \d+ tokens do not fit: there is room for 8")
-        refused(llm, one, CacheFull, r"a state of \d+ tokens does not fit", seq=0)
+        refused(
+            llm, one, ArgumentError, "the sequence is 2: it must be 0 to 1, n_seq_max is 2", seq=2
+        )
+        refused(llm, one, CacheFull, r"the state has \d+ tokens, a sequence may have n_ctx_seq = 8")
+        refused(llm, one, CacheFull, r"the state has \d+ tokens, a sequence may", seq=0)
         refused(llm, tmp_path / "nothing.state", MissingFile, "nothing.state: there is no such")
         refused(llm, b"GGUF" * 40, StateError, "not a ggmlpy state")
         refused(llm, one.to_bytes()[:-1], StateError, "damaged or cut short")
         refused(llm, 5, ArgumentError, "state is an int: it must be a LlamaState, bytes or a path")
-        with pytest.raises(ArgumentError, match="sequence 5: n_seq_max is 2"):
+        with pytest.raises(ArgumentError, match="the sequence is 5: it must be 0 to 1"):
             llm.save_state(seq=5)
 
 

@@ -71,7 +71,7 @@ def test_two_conversations_alternate_on_one_slot(path: Path) -> None:
         assert seen[:4] == [0, 0, len(A), len(B)]
         assert seen[4] >= len(A) + 2
         assert (cache.n_hits, cache.n_restored) == (3, sum(seen))
-        assert "3 prompts restored" in llm.describe()
+        assert "3 sequences restored" in llm.describe()
         llm.reset()
         assert (len(cache), cache.n_bytes) == (0, 0)
 

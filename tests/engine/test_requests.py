@@ -216,7 +216,9 @@ def test_one_sequence_of_a_state_of_several(llm: Llama, path: Path, tmp_path: Pa
         one = LlamaState.from_bytes(state.sequence(1).to_bytes())
         other.load_state(one, seq=0)
         assert other.held_tokens == {0: tokens[1]}
-        with pytest.raises(ArgumentError, match=r"sequence 'a': n_seq_max is 1"):
+        with pytest.raises(
+            ArgumentError, match=r"the sequence is 'a': it must be 0 to 0, n_seq_max is 1"
+        ):
             other.load_state(one, seq="a")  # type: ignore[arg-type]
         with pytest.raises(MissingFile, match="is a folder"):
             other.load_state(tmp_path)

@@ -48,8 +48,10 @@ def test_prompts_take_what_the_budget_leaves() -> None:
 
 
 @pytest.mark.parametrize("budget", [1, 3, 4])
-def test_a_budget_that_is_used_up_leaves_a_token_for_prompts(budget: int) -> None:
-    assert share([1, 1, 1, 1000, 5], 512, budget) == [1, 1, 1, 1, 0]
+def test_a_budget_that_is_used_up_leaves_two_tokens_for_prompts(budget: int) -> None:
+    assert share([1, 1, 1, 1000, 5], 512, budget) == [1, 1, 1, 1, 1]
+    assert share([1, 1, 1, 1000], 512, budget) == [1, 1, 1, 2]
+    assert share([1, 1, 1, 1000, 5], 4, budget) == [1, 1, 1, 1, 0]  # a ubatch has no more
 
 
 def test_the_oldest_prompt_has_half_and_the_shortest_ones_the_rest() -> None:
@@ -105,7 +107,7 @@ def test_every_step(pending: list[int], n_ubatch: int, budget: int, priority: li
         assert sum(counts) == min(n_ubatch, len(pending)) and max(counts) == 1
         return
     assert all(n for n, most in zip(counts, pending, strict=True) if most == 1)
-    most = min(n_ubatch, max(budget, n_decoding + 1)) if n_decoding else n_ubatch
+    most = min(n_ubatch, max(budget, n_decoding + 2)) if n_decoding else n_ubatch
     assert sum(counts) == min(most, sum(pending))  # none is left unused
     kept = [priority[i] for i in range(len(pending)) if counts[i] < pending[i]]
     assert all(

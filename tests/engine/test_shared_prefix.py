@@ -67,7 +67,7 @@ def test_conversations_take_turns_on_one_sequence(
             assert n_run == (len(chat) if turn == 0 else 5 + 1), (turn, n_run)
             chat += [*got, *text(turn, 5)]
     assert llm.engine.slots.cache.n_hits == 4
-    assert "4 prompts restored" in llm.describe()
+    assert "4 sequences restored" in llm.describe()
 
 
 @LAYOUTS

@@ -229,7 +229,7 @@ def test_the_one_that_frees_the_most_makes_room(path: Path) -> None:
         engine.step()
         add(llm, [*common, 6, 7], 30)
         own = add(llm, [12] * 9, 30)
-        while not engine.n_preempted:
+        while llm.engine.has_work and not engine.n_preempted:
             engine.step()
         assert preempted(llm) == [own]
 
@@ -313,7 +313,7 @@ def test_the_highest_priority_value_makes_room_even_if_it_is_not_the_largest(pat
     with load(path, 3, 48, kv_unified=True) as llm:
         engine = llm.engine
         ids = [add(llm, [11] * 5, 30), add(llm, [12] * 3, 30, 1), add(llm, [13] * 4, 30)]
-        while not engine.n_preempted:
+        while llm.engine.has_work and not engine.n_preempted:
             engine.step()
         assert preempted(llm) == [ids[1]]
         ids.append(add(llm, [14], 4))
@@ -325,13 +325,13 @@ def test_the_highest_priority_value_makes_room_even_if_it_is_not_the_largest(pat
 
 def test_one_that_holds_nothing_yet_is_not_preempted(path: Path) -> None:
     """The last one waits behind the prompt before it: it holds no cells that others could use."""
-    with load(path, 3, 100, kv_unified=True, token_budget=2) as llm:
+    with load(path, 3, 120, kv_unified=True, token_budget=2) as llm:
         engine = llm.engine
         decoding = add(llm, [11] * 2, 90)
         engine.step()
-        add(llm, [12] * 60, 1, -1)
+        add(llm, [12] * 80, 1, -1)
         add(llm, [13] * 5, 1, 9)
-        while not engine.n_preempted:
+        while engine.has_work and not engine.n_preempted:
             engine.step()
         assert preempted(llm) == [decoding]
 
