@@ -104,7 +104,7 @@ def measure(work: Work, layout: Layout) -> Row:
     ) as llm:
         list(llm.generate(work.prompts[:2], max_tokens=2, temperature=0))
         llm.reset()
-        llm.engine.max_cells_used = llm.engine.n_preempted = 0
+        llm.engine.max_cells_used = 0
         started = perf_counter()
         made = list(llm.generate(work.prompts, max_tokens=work.max_tokens, temperature=0))
         spent_s = perf_counter() - started
@@ -116,7 +116,7 @@ def measure(work: Work, layout: Layout) -> Row:
             n_reused=llm.timings.n_reused,
             n_generated=sum(result["usage"]["completion_tokens"] for result in made),
             max_cells_used=llm.engine.max_cells_used,
-            n_preempted=llm.engine.n_preempted,
+            n_preempted=llm.timings.n_preempted,
             n_plans_built=llm.n_plans_built,
             peak_resident_bytes=peak_bytes(),
             texts=tuple(result["choices"][0]["text"] for result in made),

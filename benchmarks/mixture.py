@@ -179,7 +179,6 @@ def whole(value: float | None) -> str:
 
 # Title, figure, and how it is written.
 SPEED: Sequence[tuple[str, str, Text]] = (
-    ("in step\nt/s", "in_step_tokens_per_s", rounded),
     ("t/s", "tokens_per_s", rounded),
     ("/ in step", "tokens_per_s_against_in_step", rounded),
     ("loaded\nt/s", "loaded_tokens_per_s", rounded),
@@ -190,6 +189,7 @@ SPEED: Sequence[tuple[str, str, Text]] = (
     ("\np99 ms", "between_tokens_p99_s", milliseconds),
 )
 INSIDE: Sequence[tuple[str, str, Text]] = (
+    ("in step\nt/s", "in_step_tokens_per_s", rounded),
     ("steps", "n_steps", whole),
     ("running", "running_share", percent),
     ("plans", "n_plans_built", whole),

@@ -123,7 +123,7 @@ def measure(setup: Setup, layout: str, requests: Sequence[Arrival], seed: int) -
         recording = serve(llm, requests, LAYOUTS[layout].reserved, what)
         found = dict(
             n_plans_built=llm.n_plans_built,
-            n_preempted=llm.engine.n_preempted,
+            n_preempted=llm.timings.n_preempted,
             n_reused=llm.engine.timings.n_reused,
         )
         n_waves = max(1, round(len(requests) / setup.n_seqs))

@@ -65,7 +65,6 @@ class Engine:
         self.context = context
         self.token_budget = token_budget or default_budget(context.sizes.n_seq_max)
         self.timings = Timings()
-        self.n_preempted = 0  # how often a sequence was preempted
         self.max_cells_used = 0  # after any step
         self._tokenizer = tokenizer
         n_rows = context.model.hparams.n_vocab  # the last ones may be padding without a token
@@ -354,7 +353,6 @@ class Engine:
         self.slots.free(slot)
         sequence.n_past = 0
         sequence.n_preempted += 1
-        self.n_preempted += 1
         self.timings.n_preempted += 1
         self._queue(sequence)
         return True

@@ -123,7 +123,8 @@ def test_the_rate_follows_from_the_speed_in_step(
 
 def test_the_tables(capsys: pytest.CaptureFixture[str]) -> None:
     figures: Figures = {
-        "tokens_per_s": 500.0, "first_token_p50_s": 0.25, "n_plans_built": 7, "waste": 0.04,
+        "in_step_tokens_per_s": 650.0, "tokens_per_s": 500.0, "first_token_p50_s": 0.25,
+        "n_plans_built": 7, "waste": 0.04,
     }  # fmt: skip
     ours = Row("ggmlpy", "split", 8, 64, 100, 200, 2.0, (figures,))
     peer = Row("llama-server", "split", 8, 64, 100, 200, 2.0, ({"tokens_per_s": 20.0},))
@@ -133,7 +134,7 @@ def test_the_tables(capsys: pytest.CaptureFixture[str]) -> None:
     assert cells == [
         ["8", "split", "500", "-", "-", "-", "250", "-", "-", "-"],
         ["8", "llama-server", "20.0", *["-"] * 7],
-        ["8", "split", "-", "-", "7", "-", "-", "4.0%", "-", "-"],
+        ["8", "split", "650", "-", "-", "7", "-", "-", "4.0%", "-", "-"],
     ]
 
 

@@ -62,6 +62,7 @@ def test_a_mixture_is_shown_with_symbols(run: Run, tiny: Path) -> None:
     assert "O <= 4" in out
     assert re.search(r"q-0 +f32 \[16, T, 4\]", out), out
     assert re.search(r"result_output +f32 \[\d+, O\]", out), out
+    assert "T <= 512" in dump(run, "-m", tiny, "-np", 4, "--mixture").out
     refused = run("graph", "-m", tiny, "--mixture", "-fa", "off")
     assert refused.code == 1
     assert "needs flash attention" in refused.err

@@ -54,7 +54,7 @@ def test_200_prompts_on_8_sequences_with_too_small_a_cache(
         requests = [llm.request(p, priority=i % 3, **options) for i, p in enumerate(prompts)]
         got = [text_of(r) for r in llm.generate(requests)]
         assert not llm.engine.has_work
-        n_preempted = llm.engine.n_preempted
+        n_preempted = llm.timings.n_preempted
     with load(path) as alone:
         for prompt, text in zip(prompts, got, strict=True):
             assert text == text_of(alone(prompt, **options)), prompt
@@ -67,7 +67,7 @@ def test_what_is_preempted_is_swapped_in_and_finishes(path: Path) -> None:
     options: dict[str, Any] = {"max_tokens": 60, "temperature": 0, **ENDLESS}
     with load(path, n_seq_max=4, kv_unified=True, n_ctx=170) as llm:
         got = [text_of(r) for r in llm.generate(prompts, **options)]
-        assert llm.engine.n_preempted > 0
+        assert llm.timings.n_preempted > 0
     with load(path) as alone:
         assert got == [text_of(alone(p, **options)) for p in prompts]
 

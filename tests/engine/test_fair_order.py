@@ -69,7 +69,7 @@ def test_each_step_and_to_the_end(path: Path, layout: str) -> None:
         while engine.has_work:
             check_step(engine, left)
         assert set(left.values()) == {0}
-        assert (engine.n_preempted > 0) == (layout != "split")
+        assert (engine.timings.n_preempted > 0) == (layout != "split")
 
 
 def check_step(engine: Engine, left: dict[int, int]) -> None:

@@ -82,7 +82,7 @@ def test_swapped_out_or_run_again_the_bits_are_the_same(
             cache.limit = {"all": None, "nothing": 0, "some": max(sizes, default=1) - 1}[kept]
             assert logits_of(llm, PROMPTS) == want
             timings = llm.engine.timings
-            assert llm.engine.n_preempted > 0
+            assert llm.timings.n_preempted > 0
             assert timings.n_restored == cache.n_restored
             assert (timings.n_restored > 0) == (kept != "nothing")
             n_again = timings.n_prompt - sum(map(len, PROMPTS))
@@ -180,7 +180,7 @@ def test_sequences_start_together_where_what_they_share_fits(
         while llm.engine.has_work:
             llm.engine.step()
             most = max(most, len(llm.engine.slots.running()))
-        assert llm.engine.n_preempted == 0
+        assert llm.timings.n_preempted == 0
         assert most == 4
 
 
@@ -241,7 +241,7 @@ def test_after_an_interrupt_at_any_line_requests_go_on_or_all_are_dropped(
 
     with load_one() as llm:
         want = logits_of(llm, prompts, 20)
-        assert llm.engine.n_preempted > 0
+        assert llm.timings.n_preempted > 0
     n_interrupts = n_dropped = 0
     with load_one() as llm:
         for first in range(1, 60):  # of every 60th line

@@ -183,7 +183,7 @@ def test_a_sequence_that_was_preempted_can_be_cancelled(path: Path) -> None:
         ids = [add(llm, [11] * 3, 20), add(llm, [12] * 3, 20)]
         for _ in range(30):
             llm.engine.step()
-            if llm.engine.n_preempted:
+            if llm.timings.n_preempted:
                 break
         (waiting,) = preempted(llm)
         (other,) = set(ids) - {waiting}
@@ -213,7 +213,7 @@ def test_the_largest_makes_room_and_comes_back_before_anyone_else(path: Path) ->
         while engine.has_work:
             those = {output.id for output in engine.step()}
             running += [those] if those not in running[-1:] else []
-            if engine.n_preempted == 1 and len(ids) == 3:
+            if engine.timings.n_preempted == 1 and len(ids) == 3:
                 assert preempted(llm) == [ids[1]]
                 ids.append(add(llm, [14], 4))
         first, second, third, new = ids
@@ -229,7 +229,7 @@ def test_the_one_that_frees_the_most_makes_room(path: Path) -> None:
         engine.step()
         add(llm, [*common, 6, 7], 30)
         own = add(llm, [12] * 9, 30)
-        while llm.engine.has_work and not engine.n_preempted:
+        while llm.engine.has_work and not engine.timings.n_preempted:
             engine.step()
         assert preempted(llm) == [own]
 
@@ -252,7 +252,7 @@ def test_idle_tokens_are_forgotten_before_a_sequence_is_preempted(path: Path) ->
     with load(path, 3, 32, kv_unified=True) as llm:
         for first, max_tokens in ((11, 8), (12, 8), (13, 16)):
             llm([first, 5], max_tokens=max_tokens, temperature=0, logits_processor=always_9)
-        assert llm.engine.n_preempted == 0
+        assert llm.timings.n_preempted == 0
         assert [tokens[0] for tokens in llm.held_tokens.values()] == [12, 13]
 
 
@@ -313,7 +313,7 @@ def test_the_highest_priority_value_makes_room_even_if_it_is_not_the_largest(pat
     with load(path, 3, 48, kv_unified=True) as llm:
         engine = llm.engine
         ids = [add(llm, [11] * 5, 30), add(llm, [12] * 3, 30, 1), add(llm, [13] * 4, 30)]
-        while llm.engine.has_work and not engine.n_preempted:
+        while llm.engine.has_work and not engine.timings.n_preempted:
             engine.step()
         assert preempted(llm) == [ids[1]]
         ids.append(add(llm, [14], 4))
@@ -331,7 +331,7 @@ def test_one_that_holds_nothing_yet_is_not_preempted(path: Path) -> None:
         engine.step()
         add(llm, [12] * 80, 1, -1)
         add(llm, [13] * 5, 1, 9)
-        while engine.has_work and not engine.n_preempted:
+        while engine.has_work and not engine.timings.n_preempted:
             engine.step()
         assert preempted(llm) == [decoding]
 
