@@ -249,7 +249,7 @@ class Llama(Completions):
                 f"{len(tokens)} tokens, a sequence may have n_ctx_seq = {self.n_ctx_seq()}"
             )
         check_tokens(tokens, self.n_vocab())
-        with self._answers.lock:
+        with self._answers.exclusive():
             self.reset()
             logits = self._context.decode(tokens, all_logits=True)[:, : self.n_vocab()].copy()
             self.reset()
@@ -259,8 +259,12 @@ class Llama(Completions):
 
     @property
     def held_tokens(self) -> dict[int, list[int]]:
-        """The tokens that the memory holds, by sequence; prompts reuse them as a prefix."""
-        with self._answers.lock:
+        """The tokens that the memory holds, by sequence; prompts reuse them as a prefix.
+
+        Raises GgmlpyError during a step, as in a logits_processor.
+        """
+        with self._answers.exclusive():
+            self.engine.check_idle_step()
             slots = self.engine.slots.all
             return {slot.seq: list(slot.tokens) for slot in slots if slot.tokens}
 
@@ -270,11 +274,13 @@ class Llama(Completions):
         With `path` it is also written to a file, atomically. The first state that a model saves or
         loads hashes its whole file, once for all processes; `progress.listening` reports the
         progress. Raises ArgumentError for a sequence that does not exist, FileError for a file that
-        cannot be written, and for a model file that cannot be read or has changed.
+        cannot be written, and for a model file that cannot be read or has changed, GgmlpyError
+        during a step, as in a logits_processor.
         """
         self._check_open()
         fingerprint = self._own_fingerprint()  # outside the lock, so that others can generate
-        with self._answers.lock:
+        with self._answers.exclusive():
+            self.engine.check_idle_step()
             states = self.engine.slots.save(seq)
         state = LlamaState(states, Path(self.model_path).name, fingerprint)
         if path is not None:
@@ -303,7 +309,7 @@ class Llama(Completions):
                 f"load_state: state is {kind_of(state)}: it must be a LlamaState, bytes or a path"
             )
         fingerprint = self._own_fingerprint()
-        with self._answers.lock:
+        with self._answers.exclusive():
             self.engine.check_idle_step()
             state.check_fits(self._file.name, fingerprint, self._context.memory, self.n_vocab())
             self.engine.slots.load(state.sequences, seq)

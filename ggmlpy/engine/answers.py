@@ -1,87 +1,193 @@
 """Iterators over the answers of one engine, for several readers and threads.
 
-A reader that waits for a piece runs the engine's steps. Pieces of other answers are queued for
-their readers. A request starts when its first piece is read.
+A reader that waits for a piece runs the engine's steps, if no other thread does; else it waits for
+the end of that thread's step. Pieces of other answers are queued for their readers, who take them
+without waiting for anyone. A request starts when its first piece is read.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from threading import RLock
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Condition, RLock
 
 from ggmlpy.engine.engine import Engine
 from ggmlpy.engine.generation import Piece, Request
 from ggmlpy.engine.timings import Timings
 from ggmlpy.errors import GgmlpyError
 
+# Seconds after which a reader looks again at what it waits for: an interrupt may lose a notice.
+_LOOK_AGAIN_S = 0.1
+
+
+@dataclass(eq=False, slots=True)
+class _Answer:
+    """A request, and the pieces of its answer that have not been read."""
+
+    request: Request
+    id: int
+    n_resets: int  # of all answers, when it started
+    pieces: deque[Piece | Exception] = field(default_factory=deque)
+    is_added: bool = False  # to the engine
+    is_dropped: bool = False  # by its reader
+
 
 class Answers:
-    """The answers of an engine. Hold `lock` to do anything else with the engine."""
+    """The answers of an engine. Use the engine in an `exclusive` block only."""
 
     def __init__(self, engine: Engine) -> None:
-        self.lock = RLock()  # one step at a time, in whichever thread
         self.load_s = 0.0  # shown with the timings
         self._engine = engine
-        self._pieces: dict[int, deque[Piece | Exception]] = {}  # not yet read, by request id
+        self._lock = RLock()  # whoever has it uses the engine
+        self._changed = Condition()  # notified when the lock is free again
+        self._depth = 0  # of nested blocks
+        self._n_uses = 0  # of the engine, which have ended
+        self._n_resets = 0
+        self._to_settle: deque[_Answer] = deque()  # to add to the engine, or to cancel there
 
     def follow(self, request: Request) -> Iterator[Piece]:
         """The pieces of one answer."""
-        yield from self._pieces_of(self._start(request))
+        answer = self._new(request)
+        try:
+            self._start(answer)
+            yield from self._pieces_of(answer)
+        finally:
+            self._drop(answer)
 
     def follow_all(self, requests: Sequence[Request]) -> Generator[Iterator[Piece], None, None]:
         """The pieces of many answers, whose requests run together."""
-        ids: list[int] = []
+        answers = [self._new(request) for request in requests]
         try:
-            for request in requests:
-                ids.append(self._start(request))
-            for id in ids:
-                yield self._pieces_of(id)
+            for answer in answers:
+                self._start(answer)
+            for answer in answers:
+                yield self._read(answer)
         finally:  # at the end, or when the reader stops early
-            for id in ids:
-                self._drop(id)
+            for answer in answers:
+                self._drop(answer)
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """No other thread uses the engine in the block, and it has all requests that have started.
+
+        Blocks may be nested.
+        """
+        try:
+            with self._lock:
+                self._depth += 1
+                try:
+                    if self._depth == 1:
+                        self._settle()
+                    yield
+                finally:
+                    self._depth -= 1
+        finally:
+            if self._depth == 0:
+                self._free()
 
     def reset(self) -> None:
-        """End every answer, and clear the memory."""
-        with self.lock:
-            self._engine.check_idle_step()
+        """End every answer, and clear the memory. Raises GgmlpyError during a step."""
+        with self.exclusive():
             self._engine.reset()
-            self._pieces.clear()
+            self._n_resets += 1
 
-    def _start(self, request: Request) -> int:
-        with self.lock:
-            if not self._engine.is_running:
-                self._engine.timings = Timings(load_s=self.load_s)
-            pieces: deque[Piece | Exception] = deque()
-            id = self._engine.add(request, pieces.append)
-            self._pieces[id] = pieces
-        return id
+    # --- one answer ---
 
-    def _pieces_of(self, id: int) -> Iterator[Piece]:
+    def _new(self, request: Request) -> _Answer:
+        return _Answer(request, self._engine.new_id(), self._n_resets)
+
+    def _start(self, answer: _Answer) -> None:
+        answer.n_resets = self._n_resets
+        self._to_settle.append(answer)
+
+    def _drop(self, answer: _Answer) -> None:
+        """Cancel a request, unless its answer is complete. Waits for no other thread."""
+        if not answer.is_dropped:
+            answer.is_dropped = True
+            self._to_settle.append(answer)
+            self._settle_if_free()
+
+    def _read(self, answer: _Answer) -> Iterator[Piece]:
         try:
-            while True:
-                with self.lock:
-                    piece = self._next_piece(id)
-                if isinstance(piece, Exception):
-                    raise piece
-                yield piece
-                if piece.finish_reason is not None:
-                    return
-        finally:  # at the end, or when the reader stops early
-            self._drop(id)
+            yield from self._pieces_of(answer)
+        finally:
+            self._drop(answer)
 
-    def _next_piece(self, id: int) -> Piece | Exception:
-        while id in self._pieces:
-            if self._pieces[id]:
-                return self._pieces[id].popleft()
-            if not self._engine.is_running:
-                break
-            self._engine.advance()
-        raise GgmlpyError(
-            "the answer has ended: the model was reset or closed while it was generated"
-        )
+    def _pieces_of(self, answer: _Answer) -> Iterator[Piece]:
+        while True:
+            piece = self._next_piece(answer)
+            if isinstance(piece, Exception):
+                raise piece
+            if piece.finish_reason is not None:
+                answer.is_dropped = True  # the engine has dropped it
+            yield piece
+            if piece.finish_reason is not None:
+                return
 
-    def _drop(self, id: int) -> None:
-        with self.lock:
-            self._engine.cancel(id)
-            self._pieces.pop(id, None)
+    def _next_piece(self, answer: _Answer) -> Piece | Exception:
+        while not answer.pieces:
+            n_uses = self._n_uses
+            if not self._lock.acquire(blocking=False):
+                self._wait_for(answer, n_uses)
+                continue
+            try:
+                self._settle()
+                if not answer.pieces:
+                    self._advance(answer)
+            finally:
+                self._lock.release()
+                self._free()
+        return answer.pieces.popleft()
+
+    def _wait_for(self, answer: _Answer, n_uses: int) -> None:
+        """Wait until an answer has a piece, or the engine has been used since."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: answer.pieces or self._n_uses != n_uses, timeout=_LOOK_AGAIN_S
+            )
+
+    # --- with the lock ---
+
+    def _advance(self, answer: _Answer) -> None:
+        if answer.n_resets != self._n_resets or not self._engine.is_running:
+            raise GgmlpyError(
+                "the answer has ended: the model was reset or closed while it was generated"
+            )
+        self._engine.advance()
+
+    def _settle(self) -> None:
+        """Add to the engine what has started, and cancel what was dropped."""
+        while self._to_settle:
+            answer = self._to_settle.popleft()
+            if answer.is_dropped:
+                self._engine.cancel(answer.id)
+            elif not answer.is_added and answer.n_resets == self._n_resets:
+                answer.is_added = True
+                self._add(answer)
+
+    def _add(self, answer: _Answer) -> None:
+        if not self._engine.is_running:
+            self._engine.timings = Timings(load_s=self.load_s)
+        try:
+            self._engine.add(answer.request, answer.pieces.append, answer.id)
+        except Exception as error:  # for its reader, who may be in another thread
+            answer.pieces.append(error)
+
+    # --- without it ---
+
+    def _free(self) -> None:
+        """Tell the others that the engine is free, after the lock was released."""
+        with self._changed:
+            self._n_uses += 1
+            self._changed.notify_all()
+        self._settle_if_free()
+
+    def _settle_if_free(self) -> None:
+        """Do what others have left to whoever used the engine meanwhile."""
+        while self._to_settle and self._depth == 0 and self._lock.acquire(blocking=False):
+            try:
+                self._settle()
+            finally:
+                self._lock.release()

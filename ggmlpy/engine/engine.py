@@ -4,17 +4,18 @@
 
 A step decodes one token of every sequence past its prompt, beside chunks of prompts
 (`ggmlpy/engine/schedule.py`). Requests of the lowest `priority` value start first, in the order of
-arrival, and are preempted last. A finished sequence's tokens stay in its slot: a prompt with the
-same prefix, also as that of a running sequence, reuses them; what displaces them, or preempts a
-running sequence, swaps them out to host memory (`ggmlpy/engine/prompt_cache.py`). A sequence that
-starts again gets back what is held of its tokens, and runs the rest. Of prompts that begin alike
-one runs what they share (`ggmlpy/engine/shared_prefix.py`). A request gets the tokens that it would
-get alone, independent of other requests.
+arrival, and are preempted last, in the reverse order: the first one always goes on. A finished
+sequence's tokens stay in its slot: a prompt with the same prefix, also as that of a running
+sequence, reuses them; what displaces them, or preempts a running sequence, swaps them out to host
+memory (`ggmlpy/engine/prompt_cache.py`). A sequence that starts again gets back what is held of its
+tokens, and runs the rest. Of prompts that begin alike one runs what they share
+(`ggmlpy/engine/shared_prefix.py`). A request gets the tokens that it would get alone, independent
+of other requests.
 """
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -74,7 +75,8 @@ class Engine:
         self._in_step = False
         self._cancelled: list[int] = []  # to drop after the current step
         self._outputs: list[Output] = []  # not yet returned
-        self._waiting: list[RequestState] = []  # in the order in which they start
+        self._unfinished: dict[int, RequestState] = {}  # by id
+        self._waiting: list[RequestState] = []  # those that do not run, by `_place`
         cache = PromptCache(cache_limit(cache_ram))
         self.slots: Slots[RequestState] = Slots(context.memory, cache)
         # What recurrent layers and windows keep of a running prompt is not that of its beginning.
@@ -87,25 +89,33 @@ class Engine:
         """Raise what `add` would raise."""
         self._sequence(request)
 
-    def add(self, request: Request, reader: Reader | None = None) -> int:
+    def new_id(self) -> int:
+        """An id for `add`."""
+        return next(self._ids)
+
+    def add(self, request: Request, reader: Reader | None = None, id: int | None = None) -> int:
         """Queue a request and return its id, which its outputs carry.
 
-        With `reader` the pieces go to it and are not returned by `step`. Raises BadBatch for a
-        prompt that is empty, has a token outside the vocabulary or does not fit the context,
-        SamplingError for bad stop strings or biases of unknown tokens, ArgumentError for a request
-        that is not a Request.
+        With `reader` the pieces go to it and are not returned by `step`. `id` is one that `new_id`
+        returned, for a caller that needs it before; ids are in the order of arrival. Raises
+        BadBatch for a prompt that is empty, has a token outside the vocabulary or does not fit the
+        context, SamplingError for bad stop strings or biases of unknown tokens, ArgumentError for a
+        request that is not a Request.
         """
-        sequence = self._sequence(request, reader)
+        sequence = self._sequence(request, reader, self.new_id() if id is None else id)
         for token in request.prompt:
             sequence.sampler.accept(token)
-        self._queue(sequence)
+        try:
+            self._unfinished[sequence.id] = sequence
+            insort(self._waiting, sequence, key=_place)
+        except BaseException:  # an interrupt
+            self.cancel(sequence.id)
+            raise
         return sequence.id
 
-    def _queue(self, sequence: RequestState) -> None:
-        """Let a request wait in its place."""
-        insort(self._waiting, sequence, key=lambda s: (s.priority, s.id))
-
-    def _sequence(self, request: Request, reader: Reader | None = None) -> RequestState:
+    def _sequence(
+        self, request: Request, reader: Reader | None = None, id: int = -1
+    ) -> RequestState:
         """The state of a new request."""
         if not isinstance(request, Request):
             raise ArgumentError(
@@ -122,7 +132,7 @@ class Engine:
                 f" n_ctx_seq = {limit}"
             )
         return RequestState(
-            id=next(self._ids),
+            id=id,
             request=request,
             priority=priority,
             sampler=Sampler(request.sampling, self.n_vocab),
@@ -140,13 +150,19 @@ class Engine:
         During a step (called by a logits_processor that closes a stream, or when a generator is
         collected) it takes effect after the step.
         """
+        if id not in self._unfinished:
+            return
         if self._in_step:
             self._cancelled.append(id)
             return
-        self._waiting = [sequence for sequence in self._waiting if sequence.id != id]
+        sequence = self._unfinished[id]
         for slot in self.slots.running():
-            if slot.taken_by.id == id:
+            if slot.owner is sequence:
                 self.slots.free(slot)
+        i = bisect_left(self._waiting, _place(sequence), key=_place)
+        if i < len(self._waiting) and self._waiting[i] is sequence:
+            del self._waiting[i]
+        self._unfinished.pop(id, None)
 
     @property
     def has_work(self) -> bool:
@@ -159,7 +175,12 @@ class Engine:
         return bool(self._waiting or self.slots.running())
 
     def reset(self) -> None:
-        """Drop every request, and clear the memory."""
+        """Drop every request, and clear the memory. Raises GgmlpyError during a step."""
+        self.check_idle_step()
+        self._drop_all()
+
+    def _drop_all(self) -> None:
+        self._unfinished.clear()
         self._waiting.clear()
         self._outputs.clear()
         self.slots.clear()
@@ -179,16 +200,19 @@ class Engine:
         """Run one batch of pending tokens, if there are any.
 
         An error of one request (its logits_processor raises, its logits have no maximum) ends that
-        request, as its output. Any error raised here leaves the engine unchanged, except that an
-        interrupt between the batch and its outputs drops all requests.
+        request, as its output. After an error that is raised here every request is where it was, or
+        waits again. An interrupt may drop all requests, if tokens that were run would be lost.
         """
         self.check_idle_step()
         self._n_steps += 1
-        self._in_step = True
         try:
+            self._in_step = True
             self._step()
-        finally:
             self._in_step = False
+        except BaseException:  # not in `finally`, before whose first line an interrupt may come
+            self._in_step = False
+            raise
+        finally:
             for id in self._cancelled:
                 self.cancel(id)
             self._cancelled.clear()
@@ -206,21 +230,27 @@ class Engine:
             if not batch:
                 assert not self.is_running, "requests are pending, but no batch can be made"
                 return
-            started = perf_counter()
+            n_past = [slot.taken_by.n_past for slot, _ in taken]
             try:
-                logits = self.context.decode_batch(batch)
-                break
+                self._run(taken, batch)
+                return
             except CacheFull:
                 with self._reset_if_interrupted():
                     if not self._free_cells():
                         raise
+            except BaseException:
+                n_held = [self.context.memory.seq_pos_max(slot.seq) + 1 for slot, _ in taken]
+                if n_held != n_past:  # an interrupt: the logits of tokens that were run are lost
+                    self._drop_all()
+                raise
+
+    def _run(self, taken: list[tuple[_Slot, int]], batch: Batch) -> None:
+        """Run a batch, and make the pieces that follow from it."""
+        started = perf_counter()
+        logits = self.context.decode_batch(batch)
         self._count(taken, perf_counter() - started)
         self.max_cells_used = max(self.max_cells_used, self.context.memory.n_used())
-        try:
-            self._add_pieces(taken, logits)
-        except BaseException:  # an interrupt: the logits of tokens that were run are lost
-            self.reset()
-            raise
+        self._add_pieces(taken, logits)
 
     @contextmanager
     def _reset_if_interrupted(self) -> Iterator[None]:
@@ -230,7 +260,7 @@ class Engine:
         except Exception:
             raise
         except BaseException:
-            self.reset()
+            self._drop_all()
             raise
 
     def _next_batch(self) -> tuple[list[tuple[_Slot, int]], Batch]:
@@ -262,10 +292,14 @@ class Engine:
                 row += 1
                 if isinstance(piece, Exception) or piece.finish_reason is not None:
                     self.slots.free(slot)
-                if sequence.reader is not None:
-                    sequence.reader(piece)
-                else:
-                    self._outputs.append(Output(sequence.id, piece))
+                    self._unfinished.pop(sequence.id, None)
+                self._deliver(sequence, piece)
+
+    def _deliver(self, sequence: RequestState, piece: Piece | Exception) -> None:
+        if sequence.reader is not None:
+            sequence.reader(piece)
+        else:
+            self._outputs.append(Output(sequence.id, piece))
 
     def _next_piece(self, sequence: RequestState, logits: NDArray[np.float32]) -> Piece | Exception:
         try:
@@ -303,19 +337,26 @@ class Engine:
         """The waiting request that starts next, unless all wait for what others run."""
         if not self._shares:
             return self._waiting[0]
-        running = [slot.taken_by for slot in self.slots.running()]
-        return first_ready(self._waiting, running, self.slots.n_held)
+        # A prompt that got no tokens of the last step may wait for long itself.
+        running = (slot.taken_by for slot in self.slots.running())
+        advancing = [s for s in running if s.last_step >= self._n_steps - 1]
+        return first_ready(self._waiting, advancing, self.slots.n_held)
 
     def _admit(self, sequence: RequestState, slot: _Slot) -> None:
         """Give a slot to a waiting request, with what is held of its tokens."""
         restored = self.slots.cache.n_restored
+        self._waiting.remove(sequence)
         slot.owner = sequence
         try:
             sequence.n_past = self.slots.reuse(slot, sequence.tokens)
-        except Exception:
-            slot.owner = None
-            raise
-        self._waiting.remove(sequence)
+        except MemoryError:  # of the machine, for a copy: all tokens are run
+            self.slots.evict(slot)
+        except Exception as error:  # it ends this request only, so that others start
+            self.slots.evict(slot)
+            self.slots.free(slot)
+            self._unfinished.pop(sequence.id, None)
+            self._deliver(sequence, error)
+            return
         sequence.last_step = self._n_steps - 1
         self.timings.n_restored += self.slots.cache.n_restored - restored
         if not sequence.n_preempted:
@@ -338,8 +379,9 @@ class Engine:
     def _free_cells(self) -> bool:
         """After CacheFull: evict the tokens of an idle slot, or else preempt a sequence.
 
-        That is the one that frees the most cells of those with the highest priority value, and of
-        equals the latest. Returns whether either was possible.
+        That is the latest of those with the highest priority value, one that frees cells if any of
+        them does. So the first one of the lowest value ends, whatever comes later. Returns whether
+        either was possible.
         """
         if self.slots.evict_idle():
             return True
@@ -354,13 +396,18 @@ class Engine:
         sequence.n_past = 0
         sequence.n_preempted += 1
         self.timings.n_preempted += 1
-        self._queue(sequence)
+        insort(self._waiting, sequence, key=_place)
         return True
 
-    def _preemption_key(self, slot: _Slot) -> tuple[int, int, int]:
+    def _preemption_key(self, slot: _Slot) -> tuple[int, bool, int]:
         """The running sequence with the highest key is preempted."""
         sequence = slot.taken_by
-        return sequence.priority, self.slots.n_freed_by(slot), sequence.id
+        return sequence.priority, self.slots.n_freed_by(slot) > 0, sequence.id
+
+
+def _place(sequence: RequestState) -> tuple[int, int]:
+    """The order in which requests start."""
+    return sequence.priority, sequence.id
 
 
 def _whole(request: Request, name: str) -> int:

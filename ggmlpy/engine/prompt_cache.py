@@ -44,7 +44,7 @@ class PromptCache:
     def __init__(self, limit: int | None) -> None:
         self.limit = limit
         self.n_bytes = 0  # held
-        self.n_hits = 0  # prompts that were begun with a state from here
+        self.n_hits = 0  # sequences that began, or went on, with a state from here
         self.n_restored = 0  # tokens of those states that were restored
         self._states: OrderedDict[int, SequenceState] = OrderedDict()  # latest use last
         self._cuttable = PrefixTree()  # of states of which any beginning is a state

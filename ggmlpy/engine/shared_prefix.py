@@ -14,17 +14,18 @@ _N_COMPARED = 16  # waiting requests that are compared with the running prompts 
 
 def first_ready(
     waiting: Sequence[RequestState],
-    running: Sequence[RequestState],
+    advancing: Sequence[RequestState],
     n_held: Callable[[list[int]], int],
 ) -> RequestState | None:
     """The first waiting request whose prefix no running prompt is about to provide.
 
-    The others wait for that, and are overtaken by those behind them: for as long as the prompt
-    takes that they share tokens with, no more. They do not wait for a prompt of a higher priority
-    value, which runs only when others leave it tokens of a step. `n_held` tells how many of a
+    Those are the `advancing` ones: running requests that got tokens of the last step, or have just
+    started. The others wait while the one that they share tokens with goes on, and are overtaken by
+    those behind them. They do not wait for a prompt of a higher priority value, which runs only
+    when others leave it tokens of a step. `n_held` tells how many of a
     prompt's first tokens are held already. None if all wait, as far as they could be compared.
     """
-    prompts = {sequence.id: sequence for sequence in running if sequence.n_pending > 1}
+    prompts = {sequence.id: sequence for sequence in advancing if sequence.n_pending > 1}
     n_compared = 0
     for sequence in waiting:
         provider = prompts.get(sequence.provider)

@@ -151,11 +151,10 @@ class Slots(Generic[Owner]):
         """The slot that can give `slot` the longest prefix of `tokens`, and its length."""
         common = self._common(tokens)
         n_own = self.memory.reusable(slot.seq, common.get(slot.seq, 0))
-        best = max(self.all, key=lambda other: common.get(other.seq, 0))
-        n_best = common.get(best.seq, 0)
-        if best is slot or n_best <= n_own or not self._can_give(best, common):
-            return slot, n_own
-        return best, n_best
+        others = [other for other in self.all if common.get(other.seq, 0) > n_own]
+        able = [other for other in others if other is not slot and self._can_give(other, common)]
+        best = max(able, key=lambda other: common[other.seq], default=slot)
+        return best, n_own if best is slot else common[best.seq]
 
     def _take_prefix(self, slot: Slot[Owner], source: Slot[Owner], tokens: list[int]) -> int:
         """Let a slot hold these tokens of its own or of another slot, and nothing else.

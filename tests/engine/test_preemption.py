@@ -244,14 +244,14 @@ def test_after_an_interrupt_at_any_line_requests_go_on_or_all_are_dropped(
         assert llm.timings.n_preempted > 0
     n_interrupts = n_dropped = 0
     with load_one() as llm:
-        for first in range(1, 60):  # of every 60th line
+        for first in range(60):  # of every 10th line, others in each step
             llm.reset()
             seen = add_all(llm, prompts, 20)
             n_steps = 0
             while llm.engine.has_work:
                 n_steps += 1
                 try:
-                    with interrupted_at(first + 7 * n_steps % 60, OWNERS):
+                    with interrupted_at(1 + (10 * first + 7 * n_steps) % 600, OWNERS):
                         llm.engine.step()
                 except KeyboardInterrupt:
                     n_interrupts += 1
@@ -264,3 +264,95 @@ def test_after_an_interrupt_at_any_line_requests_go_on_or_all_are_dropped(
                     assert seen == want
             assert logits_of(llm, prompts[:2], 2) == [each[:2] for each in want[:2]]
     assert n_interrupts > n_dropped > 0
+
+
+@pytest.mark.parametrize("n_before", [0, 3])
+def test_after_an_interrupt_at_each_line_of_the_engine(
+    paths: dict[str, Path], n_before: int
+) -> None:
+    """In a step of prompts, and in one of tokens."""
+    prompts = [text(1, 5), text(2, 9)]
+    with load(paths["llama"], kv_layout="paged") as llm:
+        want = logits_of(llm, prompts, 6)
+        n_dropped = n_lines = 0
+        interrupted = True
+        while interrupted:
+            n_lines += 1
+            llm.reset()
+            seen = add_all(llm, prompts, 6)
+            for _ in range(n_before):
+                llm.engine.step()
+            interrupted = False
+            try:
+                with interrupted_at(n_lines, (Engine,)):
+                    llm.engine.step()
+            except KeyboardInterrupt:
+                interrupted = True
+            if llm.engine.has_work:
+                while llm.engine.has_work:
+                    llm.engine.step()
+                assert seen == want
+            else:
+                n_dropped += 1
+            assert logits_of(llm, prompts, 2) == [each[:2] for each in want]
+        assert n_lines > n_dropped > 5
+
+
+@pytest.mark.parametrize("layout", SHARED)
+def test_the_first_request_goes_on_whatever_comes_later(
+    paths: dict[str, Path], layout: str
+) -> None:
+    """It is the largest, and nothing of it would be kept: it would start anew each time."""
+    options: dict[str, Any] = {"temperature": 0, "logit_bias": {2: -99.0}}
+    sizes: dict[str, Any] = {"n_ctx": 384, "n_seq_max": 8, "cache_ram": 0, "token_budget": 8}
+    with load(paths["llama"], kv_layout=layout, **sizes) as llm:
+        engine = llm.engine
+
+        def add(seed: int, n: int, n_predict: int) -> int:
+            return engine.add(llm.request(text(seed, n), max_tokens=n_predict, **options))
+
+        for seed in range(3):
+            add(seed, 8, 60)
+        engine.step()
+        large, n_steps, n_added = add(3, 200, 20), 0, 4
+        ended: list[int] = []
+        while large not in ended:
+            n_steps += 1
+            assert n_steps < 200  # were the largest one preempted, it would not end within 1000
+            while len(engine._waiting) < 4:
+                n_added += 1
+                add(n_added, 8, 60)
+            pieces = [(o.id, o.piece) for o in engine.step()]
+            ended += [id for id, p in pieces if not isinstance(p, Exception) and p.finish_reason]
+        assert engine.timings.n_preempted > 0
+
+
+def test_an_error_of_restoring_ends_no_other_request(
+    paths: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without memory for the copy the tokens are run; anything else ends the request itself."""
+    prompts = [text(1, 40), text(2, 40)]
+    with load(paths["llama"], n_seq_max=1, n_ctx=64) as llm:
+        want = logits_of(llm, prompts, 3)  # the first one is in host memory then
+        for error in (MemoryError("for the copy"), ValueError("other")):
+            n_restored = llm.engine.slots.cache.n_restored
+
+            def fail(*args: object, error: Exception = error) -> None:
+                raise error
+
+            monkeypatch.setattr(slots_module, "put_rest", fail)
+            monkeypatch.setattr(slots_module, "put_state", fail)
+            seen = add_all(llm, prompts[:1], 3)
+            llm.engine.add(llm.request(text(3, 5), max_tokens=2, temperature=0))
+            outputs = []
+            while llm.engine.has_work:
+                outputs += llm.engine.step()
+            assert llm.engine.slots.cache.n_restored == n_restored
+            if isinstance(error, MemoryError):
+                assert seen == want[:1]
+            else:
+                assert seen == [[]]
+                assert outputs[0].piece is error
+            assert not isinstance(outputs[-1].piece, Exception)
+            monkeypatch.undo()
+            logits_of(llm, [prompts[1]], 1)

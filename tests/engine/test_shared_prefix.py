@@ -92,3 +92,20 @@ def test_what_many_prompts_begin_with_is_run_once_and_held_once(
         assert llm.engine.max_cells_used <= len(beginning) + 4 * 20 + n_copied
     if isinstance(cells, PagedCells):
         assert cells.n_pages_shared() >= len(beginning) // cells.page_size
+
+
+def test_nobody_waits_for_a_prompt_that_waits_itself(tmp_path: Path) -> None:
+    """The oldest and the shortest prompts get all tokens of a step; the one between them none."""
+    common = text(1, 40)
+    with load(tmp_path, n_seq_max=6, n_ctx_seq=512, token_budget=16) as llm:
+        engine, options = llm.engine, {"temperature": 0, "logit_bias": {2: -99.0}}
+        engine.add(llm.request(text(2, 4), max_tokens=200, **options))
+        engine.step()
+        for prompt in (text(3, 400), text(4, 200), [*common, *text(5, 300)]):
+            engine.add(llm.request(prompt, max_tokens=2, **options))
+        engine.step()
+        last = engine.add(llm.request([*common, *text(6, 4)], max_tokens=2, **options))
+        n_steps = 0
+        while last not in [output.id for output in engine.step()]:
+            n_steps += 1
+            assert n_steps < 10  # 44 tokens, 7 in each
