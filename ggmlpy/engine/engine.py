@@ -24,21 +24,18 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from ggmlpy.common.arguments import WrongKind, as_int, kind_of, refusal
 from ggmlpy.engine.generation import Piece, Request
 from ggmlpy.engine.pieces import next_piece
 from ggmlpy.engine.prompt_cache import PromptCache, cache_limit
-from ggmlpy.engine.request_state import Output, Reader, RequestState
+from ggmlpy.engine.request_state import Output, Reader, RequestState, new_state
 from ggmlpy.engine.schedule import default_budget, share_step
 from ggmlpy.engine.shared_prefix import first_ready
 from ggmlpy.engine.slots import Slot, Slots
 from ggmlpy.engine.timings import Timings
-from ggmlpy.errors import ArgumentError, BadBatch, CacheFull, GgmlpyError
-from ggmlpy.memory.batch import Batch, check_tokens
+from ggmlpy.errors import CacheFull, GgmlpyError
+from ggmlpy.memory.batch import Batch
 from ggmlpy.runtime.context import Context
 from ggmlpy.runtime.context_sizes import check_least
-from ggmlpy.sampling import Sampler
-from ggmlpy.text.stopping import StopChecker
 from ggmlpy.text.tokenizer import Tokenizer
 
 # Cells of a shared stream that are reserved for each running sequence when another one starts.
@@ -116,33 +113,8 @@ class Engine:
     def _sequence(
         self, request: Request, reader: Reader | None = None, id: int = -1
     ) -> RequestState:
-        """The state of a new request."""
-        if not isinstance(request, Request):
-            raise ArgumentError(
-                f"Engine.add: request is {kind_of(request)}: it must be a Request, which"
-                " Llama.request(prompt, …) makes"
-            )
-        check_least("max_tokens", _whole(request, "max_tokens"), 1)
-        priority = _whole(request, "priority")
-        check_tokens(request.prompt, self.n_vocab)
-        limit = self.context.sizes.n_ctx_seq
-        if len(request.prompt) > limit:
-            raise BadBatch(
-                f"the prompt is {len(request.prompt)} tokens long, a sequence may have"
-                f" n_ctx_seq = {limit}"
-            )
-        return RequestState(
-            id=id,
-            request=request,
-            priority=priority,
-            sampler=Sampler(request.sampling, self.n_vocab),
-            decoder=self._tokenizer.stream(start=False),
-            checker=StopChecker(list(request.stop)),
-            tokens=list(request.prompt),
-            # The last token need not be run: one more can be generated than fits the context.
-            n_predict=min(request.max_tokens, limit - len(request.prompt) + 1),
-            reader=reader,
-        )
+        n_ctx_seq = self.context.sizes.n_ctx_seq
+        return new_state(request, id, reader, self._tokenizer, self.n_vocab, n_ctx_seq)
 
     def cancel(self, id: int) -> None:
         """Drop a request, waiting or running. Does nothing if it is finished or unknown.
@@ -408,11 +380,3 @@ class Engine:
 def _place(sequence: RequestState) -> tuple[int, int]:
     """The order in which requests start."""
     return sequence.priority, sequence.id
-
-
-def _whole(request: Request, name: str) -> int:
-    """A field of a request that must be a whole number. Raises ArgumentError."""
-    try:
-        return as_int(getattr(request, name))
-    except WrongKind as wrong:
-        raise refusal("Request", name, wrong) from None

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ggmlpy.common.arguments import WrongKind, as_int, kind_of, refusal
 from ggmlpy.engine.generation import Piece, Request
+from ggmlpy.errors import ArgumentError, BadBatch
+from ggmlpy.memory.batch import check_tokens
+from ggmlpy.runtime.context_sizes import check_least
 from ggmlpy.sampling import Sampler
 from ggmlpy.text.stopping import StopChecker
-from ggmlpy.text.tokenizer import StreamDecoder
+from ggmlpy.text.tokenizer import StreamDecoder, Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +56,47 @@ class RequestState:
     def is_decoding(self) -> bool:
         """Whether the next step runs a token that was generated, and no others before it."""
         return self.n_decoded > 0 and self.n_pending == 1
+
+
+def new_state(
+    request: Request,
+    id: int,
+    reader: Reader | None,
+    tokenizer: Tokenizer,
+    n_vocab: int,
+    n_ctx_seq: int,
+) -> RequestState:
+    """The state of a new request. Raises what `Engine.add` raises."""
+    if not isinstance(request, Request):
+        raise ArgumentError(
+            f"Engine.add: request is {kind_of(request)}: it must be a Request, which"
+            " Llama.request(prompt, …) makes"
+        )
+    check_least("max_tokens", _whole(request, "max_tokens"), 1)
+    priority = _whole(request, "priority")
+    check_tokens(request.prompt, n_vocab)
+    if len(request.prompt) > n_ctx_seq:
+        raise BadBatch(
+            f"the prompt is {len(request.prompt)} tokens long, a sequence may have"
+            f" n_ctx_seq = {n_ctx_seq}"
+        )
+    return RequestState(
+        id=id,
+        request=request,
+        priority=priority,
+        sampler=Sampler(request.sampling, n_vocab),
+        decoder=tokenizer.stream(start=False),
+        checker=StopChecker(list(request.stop)),
+        tokens=list(request.prompt),
+        # The last token need not be run: one more can be generated than fits the context.
+        n_predict=min(request.max_tokens, n_ctx_seq - len(request.prompt) + 1),
+        reader=reader,
+    )
+
+
+def _whole(request: Request, name: str) -> int:
+    """A field of a request that must be a whole number. Raises ArgumentError."""
+    try:
+        return as_int(getattr(request, name))
+    except WrongKind as wrong:
+        raise refusal("Request", name, wrong) from None

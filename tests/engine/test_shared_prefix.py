@@ -98,7 +98,8 @@ def test_nobody_waits_for_a_prompt_that_waits_itself(tmp_path: Path) -> None:
     """The oldest and the shortest prompts get all tokens of a step; the one between them none."""
     common = text(1, 40)
     with load(tmp_path, n_seq_max=6, n_ctx_seq=512, token_budget=16) as llm:
-        engine, options = llm.engine, {"temperature": 0, "logit_bias": {2: -99.0}}
+        engine = llm.engine
+        options: dict[str, Any] = {"temperature": 0, "logit_bias": {2: -99.0}}
         engine.add(llm.request(text(2, 4), max_tokens=200, **options))
         engine.step()
         for prompt in (text(3, 400), text(4, 200), [*common, *text(5, 300)]):
