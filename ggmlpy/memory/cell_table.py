@@ -76,6 +76,12 @@ class Moves:
         parts = [part for copy in self.copies for part in (copy.source, copy.target)]
         return np.concatenate([self.evicted, *parts])
 
+    def leaving(self, copy: PageCopy) -> list[int]:
+        """The sequences that get a copy of the same page."""
+        cells = set(copy.source.tolist())
+        same = (other for other in self.copies if not cells.isdisjoint(other.source.tolist()))
+        return [seq for other in same for seq in other.seqs]
+
 
 @dataclass(frozen=True, slots=True)
 class Found:

@@ -148,7 +148,7 @@ class CellLists:
         """The first entry that each token sees."""
         if self._window is None:
             return 0
-        if len(ubatch.run_seqs) == len(positions):
+        if len(ubatch.run_seqs) == len(positions) and not ubatch.is_shared:
             return self._advance(ubatch.run_seqs, positions - self._window)
         first = np.empty(len(positions), np.int64)
         for run, at in ubatch.by_run():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +12,7 @@ from ggmlpy.errors import CacheFull
 from ggmlpy.memory.cell_table import NO_CELLS, Index, Moves, PageCopy
 
 if TYPE_CHECKING:
+    from ggmlpy.memory.batch import TokenRun
     from ggmlpy.memory.pages import PagedCells
 
 
@@ -38,6 +41,14 @@ class PageSearch:
         evicted = [self._cells.cells_of(pages) for pages in self._evicted]
         moves = Moves(np.concatenate([NO_CELLS, *evicted]), self._copies)
         return moves or None
+
+    def find_all(self, runs: Sequence[TokenRun]) -> Index:
+        """Cells for the tokens of all runs, in their order. Raises CacheFull."""
+        found: list[Index] = [NO_CELLS] * len(runs)
+        # Those of the most sequences first: once one of them has a copy of a page, they share none.
+        for i in sorted(range(len(runs)), key=lambda i: -len(runs[i].seqs)):
+            found[i] = self.find(runs[i].seqs, len(runs[i].index))
+        return np.concatenate(found)
 
     def find(self, seqs: tuple[int, ...], n_tokens: int) -> Index:
         """Cells for tokens of some sequences together. Raises CacheFull."""
@@ -100,3 +111,14 @@ class PageSearch:
             f"{n_tokens} more tokens of sequence {seqs[0]} do not fit: {cells.n_pages_used()} of"
             f" {cells.n_pages} pages of {cells.page_size} cells are in use, {cells.held_by()}"
         )
+
+
+def n_copies(cells: PagedCells, seqs: Sequence[int]) -> int:
+    """How many copies of shared last pages some sequences get that go on writing."""
+    writers: Counter[int] = Counter()
+    for seq in seqs:
+        page = None if cells.tail(seq) is not None else cells.last_page(seq)
+        if page is not None and cells.is_copied(page, seq):
+            writers[page] += 1
+    refs = cells.references()
+    return sum(min(n, refs.item(page) - 1) for page, n in writers.items())

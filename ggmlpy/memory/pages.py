@@ -25,7 +25,7 @@ import numpy as np
 
 from ggmlpy.memory.cell_table import NO_CELLS, Appended, Found, Index, PageCopy, Snapshot, listed
 from ggmlpy.memory.cells import KVCells
-from ggmlpy.memory.page_search import PageSearch
+from ggmlpy.memory.page_search import PageSearch, n_copies
 from ggmlpy.memory.spans import EMPTY, Positions
 from ggmlpy.memory.ubatch import UBatch
 from ggmlpy.memory.window import Flags
@@ -69,11 +69,6 @@ class PagedCells(KVCells):
         """Pages that belong to any of some sequences."""
         return int(np.count_nonzero(self._owners[list(seqs)].any(axis=0)))
 
-    def owned_pages(self) -> list[list[int]]:
-        """The numbers of the pages that each sequence has cells in, the lowest first. Positions may
-        be in another order."""
-        return [np.flatnonzero(mine).tolist() for mine in self._owners]
-
     def references(self) -> Index:
         """How many sequences have cells in each page."""
         return self._refs.copy()
@@ -92,7 +87,7 @@ class PagedCells(KVCells):
         return n_free * self.page_size + int(self.holes((seq,), self._refs).size)
 
     def n_free_without(self, seq: int) -> int:
-        """Tokens that find cells in free pages once a sequence has none itself."""
+        """Tokens that find cells in free pages, whole ones, once a sequence has none itself."""
         kept = self._kept(0)
         kept[seq] = False
         kept_cells: Flags = np.asarray(kept.any(axis=0))
@@ -100,13 +95,17 @@ class PagedCells(KVCells):
         return (self.n_pages - n_kept) * self.page_size
 
     def has_room(self, lengths: Mapping[int, int], n_tokens: int, n_shared: int = 0) -> bool:
-        """Whether there are pages for one more sequence; those that are shared count once."""
+        """Whether there are pages for one more sequence; those that are shared count once, and
+        their copies for all that will write there."""
         n_to_come = sum(
             max(0, self.pages_for(n) - self.n_pages_of([seq])) for seq, n in lengths.items()
         )
+        n_to_come += n_copies(
+            self, [seq for seq, n in lengths.items() if n > self.pos_max(seq) + 1]
+        )
         n_held = self.n_pages_of(list(lengths))
         n_new = self.pages_for(n_tokens) - n_shared // self.page_size
-        return n_held + n_to_come + n_new <= self.n_pages
+        return bool(n_held + n_to_come + n_new <= self.n_pages)
 
     def n_freed_by(self, seq: int) -> int:
         """Cells of the pages that belong to a sequence alone."""
@@ -135,7 +134,7 @@ class PagedCells(KVCells):
         if appended is not None:
             return Found(appended.cells, appended)
         search = PageSearch(self)
-        cells = np.concatenate([search.find(run.seqs, len(run.index)) for run in ubatch.runs])
+        cells = search.find_all(ubatch.runs)
         if ubatch.is_shared or search.uses_holes:
             return Found(cells, None, search.moves())
         return Found(cells, Appended(ubatch.streams, NO_CELLS, cells), search.moves())
@@ -307,7 +306,7 @@ class PagedCells(KVCells):
         if seq not in self._unknown:
             return False
         page = self.last_page(seq)
-        if page is not None and self._refs[page] > 1 and self.room_behind(page, seq):
+        if page is not None and self.is_copied(page, seq):
             return True
         if page is not None and self._refs[page] == 1:
             self._next[seq] = self.first_behind(page)
@@ -340,6 +339,10 @@ class PagedCells(KVCells):
         """Cells of a page behind those of a sequence."""
         mine = self._members[0, seq, page * self.page_size : (page + 1) * self.page_size]
         return self.page_size - 1 - int(np.flatnonzero(mine)[-1])
+
+    def is_copied(self, page: int, seq: int) -> bool:
+        """Whether a sequence gets a copy of its last page before it writes there."""
+        return int(self._refs[page]) > 1 and self.room_behind(page, seq) > 0
 
     def owned_by(self, seq: int, page: int) -> Index:
         """The cells of a page that belong to a sequence."""

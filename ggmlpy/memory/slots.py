@@ -57,8 +57,9 @@ class Slot:
                 lost = lost[~saved.save(self.cache, 0, lost, change)]
             change.after_undo(cells.evict, 0, lost)
         for copy in moves.copies:
-            # What no other sequence holds is empty from then on: later tokens may overwrite it.
-            alone = copy.source[~cells.is_held_besides(copy.seqs, copy.source)]
+            # What none but those that get a copy hold is empty then: later tokens may overwrite it.
+            leaving = moves.leaving(copy)
+            alone = copy.source[~cells.is_held_besides(leaving, copy.source)]
             change.on_failure(store.restore_rows, store.save_rows(0, alone))
             store.copy_rows(0, copy.source, 0, copy.target)
 

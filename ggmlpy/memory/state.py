@@ -1,7 +1,7 @@
 """The state of a sequence, copied out of a memory: to preempt it, to save it, to load it elsewhere.
 
 A state has one row a token for each layer, in the order of positions. So it can be loaded into a
-unified or a split memory, with any K/V types, any n_ctx that is large enough, on any backend.
+memory of any layout, with any K/V types, any n_ctx that is large enough, on any backend.
 """
 
 from __future__ import annotations

@@ -143,3 +143,27 @@ def test_what_tokens_see_is_what_the_table_holds(
     assert n_batches > 300
     assert n_operations > 10
     assert n_full > 0 or window == 20 or layout == "paged"  # whose caches are larger
+
+
+@pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if layout != "split"])
+@pytest.mark.parametrize("flash_attn", [True, False])
+def test_tokens_of_several_sequences_see_their_window(layout: str, flash_attn: bool) -> None:
+    """Two tokens whose first sequence is the same, one behind the other, have one list."""
+
+    def context(n_seq_max: int) -> Context:
+        return Context(
+            Glass((None, 4)), backends_for("reference"), n_ctx=96, n_ubatch=16,
+            n_seq_max=n_seq_max, kv_layout=layout, type_k=F32, type_v=F32, flash_attn=flash_attn,
+        )  # fmt: skip
+
+    alone, others = context(1), context(3)
+    alone.decode(list(range(1, 11)))
+    want = [alone.decode([token])[0].copy() for token in (20, 21)]
+    batch = Batch()
+    for i in range(10):
+        batch.add(1 + i, i, (0, 1, 2), i == 9)
+    others.decode_batch(batch)
+    batch = Batch()
+    batch.add(20, 10, (0, 1, 2), True)
+    batch.add(21, 11, (0, 2), True)
+    np.testing.assert_allclose(others.decode_batch(batch), np.stack(want), atol=1e-6)

@@ -236,3 +236,34 @@ def test_a_batch_that_copies_a_page_is_done_or_undone(monkeypatch: pytest.Monkey
             break
     assert contents(context.memory) == after
     assert n_undone > 100
+
+
+@pytest.mark.parametrize("n_runs", range(1, 5))
+def test_of_a_page_that_two_owners_copy_nothing_is_lost(
+    monkeypatch: pytest.MonkeyPatch, n_runs: int
+) -> None:
+    """The third, which has its beginning only, then writes where they were; the batch fails."""
+    context = Context(
+        Glass((None,)), backends_for("reference"), n_ctx=128, n_ubatch=2, n_seq_max=3,
+        kv_layout="paged", type_k=F32, type_v=F32,
+    )  # fmt: skip
+    context.decode([1, 2, 3, 4, 5, 6])
+    context.seq_cp(0, 1)
+    context.seq_cp(0, 2, 0, 3)
+    before = contents(context.memory)
+    batch = Batch()
+    for token, position, seq in [(7, 6, 0), (8, 6, 1), *((9 + i, 3 + i, 2) for i in range(5))]:
+        batch.add(token, position, (seq,), True)
+    run, n_left = Plan.run, n_runs
+
+    def fail(self: Plan) -> Any:
+        nonlocal n_left
+        n_left -= 1
+        if n_left == 0:
+            raise KeyboardInterrupt
+        return run(self)
+
+    monkeypatch.setattr(Plan, "run", fail)
+    with pytest.raises(KeyboardInterrupt):
+        context.decode_batch(batch)
+    assert contents(context.memory) == before

@@ -133,9 +133,9 @@ def test_tokens_of_sequences_together_and_of_each_come_at_once() -> None:
     cells = PagedCells(40, n_seq_max=2)
     add(cells, (0, 2))
     cells.share(1, cells.of(0))
-    assert add(cells, (0, 1), ((0, 1), 1), (1, 1)) == [[6], [8], [12]]
-    assert cells.of(0).tolist() == [4, 5, 6, 8]
-    assert cells.of(1).tolist() == [0, 1, 8, 12]
+    assert add(cells, (0, 1), ((0, 1), 1), (1, 1)) == [[4], [2], [8]]
+    assert cells.of(0).tolist() == [0, 1, 2, 4]
+    assert cells.of(1).tolist() == [0, 1, 2, 8]
 
 
 @pytest.mark.parametrize(
@@ -293,3 +293,24 @@ def test_half_a_page_of_each_sequence_is_wasted(monkeypatch: pytest.MonkeyPatch)
                 del left[seq]
                 cells.remove(seq)
     assert 0.01 < statistics.fmean(shares) < 0.04
+
+
+def test_room_is_left_for_the_copies_of_shared_pages() -> None:
+    """Four sequences share half a page: three of them get a copy of it when all go on."""
+    cells = PagedCells(20, 4)
+    add(cells, (0, 2))
+    for seq in range(1, 4):
+        cells.share(seq, cells.of(0))
+    grown = dict.fromkeys(range(4), 4)
+    assert cells.has_room(grown, 4)
+    assert not cells.has_room(grown, 5)
+    add(cells, (0, 1), (1, 1), (2, 1), (3, 1))
+    assert cells.n_pages_used() == 4
+
+
+def test_tokens_of_several_sequences_come_before_those_of_each() -> None:
+    """Else the one would copy the page that both can still share, and there are only two."""
+    cells = PagedCells(8, 2)
+    add(cells, ((0, 1), 2))
+    found = cells.find(ubatch((0, 1), ((0, 1), 1)))
+    assert (found.cells.tolist(), found.moves) == ([4, 2], None)
