@@ -60,7 +60,7 @@ class SamplingParams:
                 self.seed,
                 low=0,
                 high=2**64 - 1,
-                note="; None, in Llama also -1: a random one",
+                note=", or None (in Llama also -1) for a random one",
             )
         _check_integer("min_keep", self.min_keep, low=0)
         if self.logit_bias is not None:

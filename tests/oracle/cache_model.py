@@ -129,7 +129,9 @@ class LayersModel:
 
     def copy_entries(self, source: int, target: int, start: int, stop: int | None) -> None:
         """Raises CacheFull if another stream has too few cells for the copies."""
-        gone = {e: at for e, at in self.evicted[source].items() if _within(at, start, stop)}
+        # Each a new entry: the target may have evicted the same one at another position.
+        evicted = self.evicted[source].items()
+        gone = {Entry(e.token): at for e, at in evicted if _within(at, start, stop)}
         copied = {e: at for e, at in self.held[source].items() if _within(at, start, stop)}
         self.remove(target, start, stop)
         if not self.unified:
