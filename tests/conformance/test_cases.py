@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from ggmlpy.backends.reference import ReferenceBackend
+from ggmlpy.conformance import CASES, Case, build, compare
+from ggmlpy.conformance.cases.sizes import FLOATS, QUANTIZED, WRITABLE
 from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.op import OPS
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.graph.types import BY_ID
 from ggmlpy.sched.compute import compute
-from tests.cases import CASES, FLOATS, QUANTIZED, WRITABLE, Case, build, compare
 
 NAN_ON_PURPOSE = ("sqrt", "log")  # of numbers below 0
 

@@ -7,9 +7,8 @@ from collections import Counter
 import pytest
 
 from ggmlpy.backends.cpu.isa import available
+from ggmlpy.conformance import CASES, Case, build, compare
 from ggmlpy.sched.compute import compute
-from tests.case import Case, compare
-from tests.cases import CASES, build
 from tests.cpu.running import compile_together, run, supported
 
 ISA = available()[0].name

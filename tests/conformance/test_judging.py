@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.cases import CASES, Case, compare, nmse
+from ggmlpy.conformance import CASES, Case, compare, nmse
 
 CASE = Case("mul", ne=[(8, 4), (8, 4)])
 

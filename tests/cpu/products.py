@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 import ggmlpy
 from ggmlpy.backends.cpu.backend import CpuBackend
+from ggmlpy.conformance.blocks import random_rows
 from ggmlpy.graph.buffer import address_of
 from ggmlpy.graph.quants import Bytes, to_float
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.graph.types import TYPES, TensorType
-from tests.blocks import random_rows
 from tests.cpu.conftest import ISAS, PRODUCT_ISAS
 
 F32 = NDArray[np.float32]

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from numpy.typing import NDArray
 
+from ggmlpy.conformance import CASES, Case, build, compare
+from ggmlpy.conformance.cases.sizes import GLU, UNARY
 from ggmlpy.graph.types import type_of
 from ggmlpy.sched.compute import compute
-from tests.case import Case, compare
-from tests.cases import CASES, GLU, UNARY, build
 from tests.cpu.conftest import VECTOR_ISAS, shared_out
 from tests.cpu.running import can_run_in_place, compile_together, run, supported
 

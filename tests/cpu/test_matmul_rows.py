@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 import ggmlpy
 from ggmlpy import ops
+from ggmlpy.conformance.blocks import random_rows
 from ggmlpy.graph.tensor import Flag, Tensor
 from ggmlpy.graph.types import TYPES
-from tests.blocks import random_rows
 from tests.cpu.conftest import ISAS
 from tests.cpu.products import each_product, nmse, random_x, run, same_bits
 

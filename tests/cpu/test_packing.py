@@ -26,12 +26,12 @@ from ggmlpy.backends.cpu.kernels.matmul import FORMATS
 from ggmlpy.backends.cpu.packing import PackedWeights, Packing
 from ggmlpy.backends.cpu.pieces import PIECE
 from ggmlpy.common.progress import listening
+from ggmlpy.conformance.blocks import random_rows
 from ggmlpy.errors import BackendError
 from ggmlpy.graph.buffer import HostBuffer, address_of
 from ggmlpy.graph.quants import Bytes
 from ggmlpy.graph.tensor import Tensor, from_bytes
 from ggmlpy.graph.types import TYPES
-from tests.blocks import random_rows
 from tests.cpu.conftest import ISAS, jit_for
 from tests.cpu.formats.repacked import REPACK
 from tests.processes import interruptible, no_start

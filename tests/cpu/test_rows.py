@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from ggmlpy import ops
 from ggmlpy.backends.cpu.kernels.dequantize_k import READERS
+from ggmlpy.conformance.blocks import random_rows
 from ggmlpy.errors import IndexOutOfRange
 from ggmlpy.graph.quants import from_float, to_float
 from ggmlpy.graph.tensor import Tensor, from_bytes, from_numpy
 from ggmlpy.graph.types import type_of
-from tests.blocks import random_rows
 from tests.cpu.conftest import ISAS, VECTOR_ISAS, shared_out
 from tests.cpu.running import compile_together, run
 

@@ -7,9 +7,9 @@ import pytest
 from numpy.typing import NDArray
 
 from ggmlpy import ops
+from ggmlpy.conformance.cases.sizes import GLU, UNARY
 from ggmlpy.graph.tensor import Tensor, from_numpy
 from ggmlpy.ops.unary import Unary
-from tests.cases import GLU, UNARY
 from tests.cpu.conftest import VECTOR_ISAS, shared_out
 from tests.cpu.running import compile_together, run
 

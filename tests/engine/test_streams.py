@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from ggmlpy.conformance.judge import nmse
 from ggmlpy.errors import ArgumentError, BadBatch, CacheFull, Unsupported
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.graph.types import type_of
@@ -18,7 +19,6 @@ from ggmlpy.memory.layouts import LAYOUTS
 from ggmlpy.models import load_model
 from ggmlpy.runtime.context import Context
 from ggmlpy.sched.compute import backends_for
-from tests.case import nmse
 from tests.models.tiny import Tiny, write_model
 
 N_SEQ = 32

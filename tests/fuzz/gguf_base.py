@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from ggmlpy.conformance.blocks import random_rows
+from ggmlpy.conformance.cases.sizes import QUANTIZED
 from ggmlpy.graph.quants import from_float
 from ggmlpy.graph.types import TYPES
-from tests.blocks import random_rows
-from tests.cases import QUANTIZED
 from tests.gguf_builder import TENSOR_TYPES, Tensor, gguf_bytes
 from tests.models.tiny import Tiny, metadata_of, stored_type, weights
 from tests.unit.vocabularies import bpe_metadata, spm_metadata, wpm_metadata

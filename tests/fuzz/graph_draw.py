@@ -7,9 +7,9 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
+from ggmlpy.conformance.cases.sizes import BINARY, FLOATS, GLU, UNARY, WRITABLE
 from ggmlpy.errors import GgmlpyError
 from ggmlpy.graph.types import F32
-from tests.cases import BINARY, FLOATS, GLU, UNARY, WRITABLE
 from tests.fuzz.graph_recipe import FEW, ROWS, Drawing, Node
 
 _GATED_UNITS = ("swiglu", "geglu", "reglu", "geglu_erf", "geglu_quick")

@@ -14,11 +14,11 @@ from math import prod
 from typing import Any
 
 from ggmlpy import ops
+from ggmlpy.conformance.cases.sizes import FLOATS, QUANTIZED
 from ggmlpy.errors import GgmlpyError
 from ggmlpy.graph.spec import Spec
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.graph.types import F32, type_of
-from tests.cases import FLOATS, QUANTIZED
 
 Node = list[Any]
 

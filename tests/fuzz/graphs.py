@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from ggmlpy import compute, from_bytes
 from ggmlpy.backends.base import Backend
 from ggmlpy.backends.cpu.backend import CpuBackend
+from ggmlpy.conformance import Case, compare
+from ggmlpy.conformance.blocks import random_rows
 from ggmlpy.errors import GgmlpyError
 from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.quants import from_float
 from ggmlpy.graph.tensor import Flag, Tensor
 from ggmlpy.graph.types import type_of
 from ggmlpy.ops.norm import GroupNorm, Norm
-from tests.blocks import random_rows
-from tests.case import Case, compare
 from tests.fuzz.case import Kind, Recipe, Wrong
 from tests.fuzz.graph_draw import draw_graph
 from tests.fuzz.graph_recipe import Node, apply

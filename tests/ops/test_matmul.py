@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from ggmlpy import ops
+from ggmlpy.conformance.blocks import random_rows
+from ggmlpy.conformance.cases.sizes import QUANTIZED
 from ggmlpy.errors import IndexOutOfRange
 from ggmlpy.graph.tensor import from_bytes
 from ggmlpy.graph.types import type_of
-from tests.blocks import random_rows
-from tests.cases import QUANTIZED
 from tests.ops.values import close, integers, leaf, run, uniform
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from ggmlpy.backends import get_backend
+from ggmlpy.conformance.judge import nmse
 from ggmlpy.graph.arrays import read_array
 from ggmlpy.sched.compute import compute
-from tests.case import nmse
 from tests.reference_ops import ReferenceResult, reference_results
 
 N_RESULTS = 98  # in the file: a case that is lost would pass in silence

@@ -9,12 +9,12 @@ import pytest
 from numpy.typing import NDArray
 
 from ggmlpy import ops
+from ggmlpy.conformance.blocks import random_rows
+from ggmlpy.conformance.cases.sizes import QUANTIZED, WRITABLE
 from ggmlpy.errors import IndexOutOfRange
 from ggmlpy.graph.quants import to_float
 from ggmlpy.graph.tensor import Flag, from_bytes, from_numpy
 from ggmlpy.graph.types import type_of
-from tests.blocks import random_rows
-from tests.cases import QUANTIZED, WRITABLE
 from tests.ops.values import blank, integers, leaf, run, uniform
 
 

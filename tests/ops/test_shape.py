@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from ggmlpy import ops
+from ggmlpy.conformance.blocks import random_rows
+from ggmlpy.conformance.cases.sizes import FLOATS, WRITABLE
 from ggmlpy.graph.tensor import Flag, from_bytes
 from ggmlpy.graph.types import type_of
-from tests.blocks import random_rows
-from tests.cases import FLOATS, WRITABLE
 from tests.ops.values import leaf, run, uniform
 
 NE = (2, 3, 4, 5)
