@@ -92,6 +92,7 @@ class Backend(ABC):
     host_buffer_type: BufferType = HOST  # host memory with the fastest copies to the backend
     is_async: bool = False
     takes_counts: bool = False  # whether its plans have `set_counts`; if not, shapes are exact
+    batch_invariant: bool = True  # whether a row has the same bits in every batch
 
     @abstractmethod
     def supports(self, node: Tensor) -> bool:
@@ -111,6 +112,12 @@ class Backend(ABC):
         `places` has the place of every operand and result. The bytes of an operand may be read
         here, to pack it for example, only of a weight: on the host of any, on a device of one whose
         own `place` is that. Runs write the others there, also weights that `offload_op` brings.
+        """
+
+    def prepare(self, nodes: Sequence[Tensor]) -> None:  # noqa: B027  (an optional head start)
+        """Compile what plans of these nodes, which it supports, will need.
+
+        Optional: `plan` compiles what is missing. Many kernels at once can take less time.
         """
 
     def settings(self) -> str:

@@ -80,6 +80,10 @@ class CpuBackend(Backend):
     def supports_step(self, step: Step) -> bool:
         return self._kernel(step.op, step.operands.values(), step.node) is not None
 
+    def prepare(self, nodes: Sequence[Tensor]) -> None:
+        found = [self._kernel(node.op.name, node.src, node) for node in nodes if node.op]
+        self._jit.load(dict.fromkeys(kernel for kernel in found if kernel is not None))
+
     def plan(self, steps: Sequence[Step], places: Places) -> CpuPlan:
         few = self._adapts and _multiply_adds(steps) < SMALL_PLAN
         builder = PlanBuilder(
