@@ -114,6 +114,9 @@ class Backend(ABC):
         own `place` is that. Runs write the others there, also weights that `offload_op` brings.
         """
 
+    def rounding(self, node: Tensor) -> None:
+        return None
+
     def prepare(self, nodes: Sequence[Tensor]) -> None:  # noqa: B027  (an optional head start)
         """Compile what plans of these nodes, which it supports, will need.
 

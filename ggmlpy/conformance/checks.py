@@ -33,7 +33,11 @@ def check_case(case: Case, backend: Backend, others: Sequence[Backend] = (), see
     Values within their bounds, no byte changed besides the results, the same bits when run again,
     on `others`, and over source 0 where the op can run in place. Raises NotSupported.
     """
-    y = build(case, seed)
+    return check_node(build(case, seed), backend, others)
+
+
+def check_node(y: Tensor, backend: Backend, others: Sequence[Backend] = ()) -> str:
+    """As `check_case`, of a graph whose leaves have their bytes on the host."""
     nodes = computing(y)
     reason = unsupported(backend, nodes)
     if reason:

@@ -63,3 +63,19 @@ def _worst(error: float, case: Case, got: NDArray[Any], want: NDArray[Any]) -> s
         f"NMSE is {error:.3g}, it may be {case.max_nmse:.3g}; "
         f"worst at {place}: {got[place]}, not {want[place]}"
     )
+
+
+def judge(node, got, expected):
+    want, rows = expected
+    if rows is not None:
+        got, want = got[rows], want[rows]
+    return compare(
+        Case(
+            node.op.name,
+            ne=[s.ne for s in node.src],
+            types=[s.type.name for s in node.src] or ["f32"],
+            max_nmse=1e-2,
+        ),
+        got,
+        want,
+    )

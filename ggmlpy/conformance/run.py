@@ -40,7 +40,7 @@ def unsupported(backend: Backend, nodes: Sequence[Tensor]) -> str:
 
 def can_run_in_place(node: Tensor) -> bool:
     """Whether the result may lie over source 0: the op allows it, and no other source is there."""
-    if node.op is None or not node.op.in_place or not node.src:
+    if node.op is None or not node.op.in_place or not node.src or node.view_src is not None:
         return False
     first = node.src[0]
     alone = sum(source.root is first.root for source in node.src) == 1

@@ -14,11 +14,11 @@ from ggmlpy.conformance.case import Case
 from ggmlpy.conformance.cases import CASES
 from ggmlpy.conformance.checks import NotSupported
 from ggmlpy.conformance.inputs import build
-from ggmlpy.conformance.run import Array, Prepared, computing, unsupported
+from ggmlpy.conformance.run import Array, Prepared, computing, initial_bytes, restore, unsupported
 from ggmlpy.conformance.suite import Subject
 from ggmlpy.graph.arrays import element_view
 from ggmlpy.graph.spec import as_ne
-from ggmlpy.graph.tensor import Tensor, from_bytes
+from ggmlpy.graph.tensor import Flag, Tensor, from_bytes
 from ggmlpy.graph.types import BF16
 
 
@@ -88,10 +88,12 @@ class InvarianceTest:
         reason = unsupported(backend, [y, *parts.values()])
         if reason:
             raise NotSupported(reason)
+        before = initial_bytes([y])
         whole = Prepared(backend, [y])
         whole.run()
         want = self._rows(element_view(whole.raw(y), y.spec))
         for (begin, end), part in parts.items():
+            restore({leaf: data for leaf, data in before.items() if Flag.WEIGHT in leaf.flags})
             run = Prepared(backend, [part])
             run.run()
             got = self._rows(element_view(run.raw(part), part.spec))
@@ -130,9 +132,8 @@ def _slice(source: Tensor, dim: int, begin: int, end: int) -> Tensor:
     """A leaf with copies of some of the elements along a dimension."""
     root = source.root
     assert root.place is not None
-    elements = element_view(
-        root.place.buffer.read(root.place.offset, root.spec.n_bytes), source.spec, source.view_offs
-    )
+    data = root.place.buffer.read(root.place.offset, root.spec.n_bytes)
+    elements = element_view(data, source.spec, source.view_offs)
     cut = [slice(None)] * 4
     cut[3 - dim] = slice(begin, end)
     values = np.ascontiguousarray(elements[tuple(cut)])

@@ -95,7 +95,7 @@ class CountsTest:
             raise NotSupported(reason)
         executable = Executable(Graph(y), [backend])
         for n in (_ROWS, 1, 7, _ROWS - 1, 2):
-            x.array()[:] = _values(_ROWS) + n
+            x.array().reshape(-1)[:] = (_values(_ROWS) + n).reshape(-1)
             executable.set_counts({rows: n})
             executable.run()
             got, want = executable.read(y)[0, 0], -((3 * (_values(_ROWS) + n)) ** 2)[:n]
