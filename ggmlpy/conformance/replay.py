@@ -78,13 +78,16 @@ def load_case(path: Path) -> Saved:
             about = json.loads(str(file["about"]))
             names = sorted((n for n in file.files if n.startswith("input_")), key=_number)
             inputs = tuple(file[name].astype(np.uint8, casting="equiv") for name in names)
+        params: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in fields["params"].items()
+        }
         case = Case(
             fields["op"],
             ne=[tuple(ne) for ne in fields["ne"]],
             types=fields["types"] or ("f32",),
             layouts=fields["layouts"],
             span=tuple(fields["span"]),
-            **{k: tuple(v) if isinstance(v, list) else v for k, v in fields["params"].items()},
+            **params,
         )
         return Saved(case, int(fields["seed"]), inputs, about)
     except (KeyError, ValueError, TypeError, OSError, zipfile.BadZipFile) as error:

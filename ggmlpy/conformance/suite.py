@@ -50,7 +50,7 @@ class Subject:
     seed: int = 0
 
 
-class Test(Protocol):
+class ConformanceTest(Protocol):
     """A test of the suite."""
 
     @property
@@ -89,7 +89,13 @@ class CaseTest:
         return check_case(self.case, subject.backend, subject.others, subject.seed)
 
 
-def run_test(test: Test, subject: Subject) -> Result:
+def prepare(subject: Subject, tests: Iterable[ConformanceTest]) -> None:
+    """Let the backend compile, at once, what the tests need of it."""
+    nodes = [node for test in tests for node in test.nodes(subject.seed)]
+    subject.backend.prepare([node for node in nodes if subject.backend.supports(node)])
+
+
+def run_test(test: ConformanceTest, subject: Subject) -> Result:
     """Run one test. An error that the backend raises is a failure."""
     start = time.perf_counter()
     try:
@@ -104,7 +110,9 @@ def run_test(test: Test, subject: Subject) -> Result:
 
 
 def run_tests(
-    tests: Iterable[Test], subject: Subject, report: Callable[[Result], None] = lambda result: None
+    tests: Iterable[ConformanceTest],
+    subject: Subject,
+    report: Callable[[Result], None] = lambda result: None,
 ) -> Iterator[Result]:
     """The results of the tests in order, each as soon as it is there."""
     for test in tests:

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from ggmlpy.conformance.scenarios import indices, invariance, plans, queues
-from ggmlpy.conformance.suite import Test
+from ggmlpy.conformance.suite import ConformanceTest
 
-SCENARIOS: list[Test] = [*plans.TESTS, *indices.TESTS, *invariance.TESTS, *queues.TESTS]
+SCENARIOS: list[ConformanceTest] = [*plans.TESTS, *indices.TESTS, *invariance.TESTS, *queues.TESTS]

@@ -169,9 +169,9 @@ def _difference(backend: Backend, wanted: Wanted, want: Sequence[Bytes], passes:
     kept = [leaf.tobytes() for leaf in states]
     executable = Executable(Graph(*wanted), [backend], passes=passes)
     for run in ("first", "second"):
-        for leaf, raw in zip(states, kept, strict=True):
+        for leaf, held in zip(states, kept, strict=True):
             assert leaf.place is not None
-            leaf.place.buffer.write(leaf.place.offset, np.frombuffer(raw, np.uint8))
+            leaf.place.buffer.write(leaf.place.offset, np.frombuffer(held, np.uint8))
         executable.run()
         for i, (value, raw) in enumerate(zip(wanted, want, strict=True)):
             if executable.raw(value).tobytes() != raw.tobytes():

@@ -13,7 +13,7 @@ from ggmlpy import ops
 from ggmlpy.backends.step import Step
 from ggmlpy.conformance.checks import NotSupported
 from ggmlpy.conformance.run import computing, unsupported
-from ggmlpy.conformance.suite import Subject
+from ggmlpy.conformance.suite import ConformanceTest, Subject
 from ggmlpy.graph.buffer import Place
 from ggmlpy.graph.count import Symbol
 from ggmlpy.graph.graph import Graph
@@ -104,4 +104,4 @@ class CountsTest:
         return ""
 
 
-TESTS = [QueueTest(), CountsTest()]
+TESTS: list[ConformanceTest] = [QueueTest(), CountsTest()]

@@ -1,0 +1,12 @@
+"""All tests of the suite: the cases, then the scenarios."""
+
+from __future__ import annotations
+
+from ggmlpy.conformance.cases import CASES
+from ggmlpy.conformance.scenarios import SCENARIOS
+from ggmlpy.conformance.suite import CaseTest, ConformanceTest
+
+
+def all_tests() -> list[ConformanceTest]:
+    """In the order in which they run."""
+    return [*(CaseTest(case) for case in CASES), *SCENARIOS]
