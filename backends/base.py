@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ggmlpy.backends.rounding import Rounding
 from ggmlpy.backends.step import Step
 from ggmlpy.common.open_file import FilePlace
 from ggmlpy.common.progress import tell
@@ -114,8 +115,12 @@ class Backend(ABC):
         own `place` is that. Runs write the others there, also weights that `offload_op` brings.
         """
 
-    def rounding(self, node: Tensor) -> None:
-        return None
+    def rounding(self, node: Tensor) -> Rounding:
+        """How this node, a product with weights, rounds its activations first.
+
+        The conformance suite holds the backend to it.
+        """
+        return Rounding.F32
 
     def prepare(self, nodes: Sequence[Tensor]) -> None:  # noqa: B027  (an optional head start)
         """Compile what plans of these nodes, which it supports, will need.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ggmlpy.conformance.suite import Status, ConformanceTest, Subject, run_test
+from ggmlpy.conformance.suite import ConformanceTest, Status, Subject, run_test
 
 
 def test_backend(ggmlpy_test: ConformanceTest, ggmlpy_subject: Subject) -> None:

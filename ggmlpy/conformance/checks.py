@@ -36,8 +36,11 @@ def check_case(case: Case, backend: Backend, others: Sequence[Backend] = (), see
     return check_node(build(case, seed), backend, others)
 
 
-def check_node(y: Tensor, backend: Backend, others: Sequence[Backend] = ()) -> str:
-    """As `check_case`, of a graph whose leaves have their bytes on the host."""
+def check_node(y: Tensor, backend: Backend, others: Sequence[Backend] = (), shift: int = 0) -> str:
+    """As `check_case`, of a graph whose leaves have their bytes on the host.
+
+    `shift` moves the tensors of `others` by so many bytes off the memory's alignment.
+    """
     nodes = computing(y)
     reason = unsupported(backend, nodes)
     if reason:
@@ -53,7 +56,9 @@ def check_node(y: Tensor, backend: Backend, others: Sequence[Backend] = ()) -> s
     wrong = _difference(nodes, want, first, "run again") or first.wrongly_changed()
     for other in others:
         if not wrong:
-            wrong = _check_same(other, nodes, before, want, other.settings() or other.name)
+            wrong = _check_same(
+                other, nodes, before, want, other.settings() or other.name, shift=shift
+            )
     if not wrong and len(nodes) == 1 and can_run_in_place(nodes[0]):
         wrong = _check_same(backend, nodes, before, want, "run over its source 0", in_place=True)
     return wrong
@@ -76,9 +81,10 @@ def _check_same(
     want: Sequence[Bytes],
     how: str,
     in_place: bool = False,
+    shift: int = 0,
 ) -> str:
     restore(before)
-    again = Prepared(backend, list(nodes), in_place)
+    again = Prepared(backend, list(nodes), in_place, shift)
     again.run()
     return _difference(nodes, want, again, how) or again.wrongly_changed()
 

@@ -30,7 +30,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--ggmlpy-backend") and _SUITE not in config.args:
+    backend = config.getoption("--ggmlpy-backend")
+    if not backend:
+        return
+    from ggmlpy.backends import backend_names
+
+    if backend not in backend_names():
+        known = ", ".join(backend_names())
+        raise pytest.UsageError(f"--ggmlpy-backend: no backend {backend!r}; installed are {known}")
+    if _SUITE not in config.args:
         named = config.args_source is pytest.Config.ArgsSource.ARGS
         config.args[:] = [*config.args, _SUITE] if named else [_SUITE]
 

@@ -18,7 +18,7 @@ from ggmlpy.conformance.checks import NotSupported, judge_nodes
 from ggmlpy.conformance.inputs import stored
 from ggmlpy.conformance.run import Prepared, computing, initial_bytes, restore, unsupported
 from ggmlpy.conformance.suite import Subject
-from ggmlpy.graph.buffer import Bytes
+from ggmlpy.graph.buffer import Bytes, Place
 from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.tensor import Flag, Tensor, from_bytes, from_numpy
 from ggmlpy.graph.types import type_of
@@ -167,6 +167,8 @@ def _difference(backend: Backend, wanted: Wanted, want: Sequence[Bytes], passes:
     """Two runs of one executable, the values of both."""
     states = [leaf for leaf in Graph(*wanted).leafs if Flag.STATE in leaf.flags]
     kept = [leaf.tobytes() for leaf in states]
+    for leaf in states:
+        leaf.place = Place(backend.buffer_type.allocate(leaf.spec.n_bytes))
     executable = Executable(Graph(*wanted), [backend], passes=passes)
     for run in ("first", "second"):
         for leaf, held in zip(states, kept, strict=True):
