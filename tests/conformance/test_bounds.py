@@ -15,7 +15,9 @@ from ggmlpy.conformance import CASES, Case
 from ggmlpy.conformance.bounds import knows
 from ggmlpy.conformance.bounds.products import rounded_activations
 from ggmlpy.conformance.checks import check_case
+from ggmlpy.graph.arrays import row_view
 from ggmlpy.graph.op import OPS
+from ggmlpy.graph.tensor import Tensor
 from tests.conformance.faulty import Array, FaultyBackend, Mistake, Work
 
 PRODUCTS = ("mul_mat", "mul_mat_id")
