@@ -1,0 +1,1 @@
+"""Random graphs: programs drawn by a seed, run on backends, checked, and shrunk where they fail."""
