@@ -55,7 +55,7 @@ def check_program(
     passes: str | Sequence[str] = "all",
     judged: bool = True,
 ) -> str:
-    """"" or what is wrong, beginning with two or three words that tell faults apart.
+    """Empty, or what is wrong, beginning with two or three words that tell faults apart.
 
     Nodes that no backend supports are leaves (`fitted`).
     """
@@ -180,8 +180,8 @@ def _guarded_leaf(node: Node) -> Tensor:
 
 
 def _difference(tensor: Tensor, got: Bytes, want: Bytes) -> str:
-    """"" or where bits differ. A NaN is like any other: its sign and payload are those of whichever
-    operand the processor takes first."""
+    """Empty, or where bits differ. A NaN is like any other: its sign and payload are those of the
+    operand that the processor takes first."""
     if (got == want).all():
         return ""
     a, b = read_array(got, tensor.spec), read_array(want, tensor.spec)
@@ -206,9 +206,10 @@ def _shown(values: NDArray[Any], place: tuple[int, ...]) -> str:
 
 
 def _home(node: Node, backends: Sequence[Backend]) -> BufferType:
-    """The memory in which a weight or state lies."""
-    if not changes(node) and node.params.get("home") and len(backends) > 1:
-        return backends[1].buffer_type
+    """The memory in which a leaf lies."""
+    home = node.params.get("home", 0)
+    if node.params.get("state") or (node.params.get("weight") and home):
+        return backends[home % len(backends)].buffer_type
     return HOST
 
 
@@ -236,34 +237,36 @@ def _pins(
 
 def fitted(program: Program, backends: Sequence[Backend]) -> tuple[Program, int]:
     """The program for these backends, and how many of its nodes none of them supports: leaves take
-    their places. State whose writers its home does not support lies on the host."""
-    tensors = build(program, _placeless)
+    their places. State that its home cannot write lies in memory of the first backend."""
+    tensors = build(program, placeless_leaf)
+    homes = {node.name: node.params.get("home", 0) for node in program.nodes}
     nodes: list[Node] = []
     n_left_out = 0
     homeless: set[str] = set()
     known: set[Tensor] = set()
     for node in program.nodes:
         tensor = tensors.get(node.name)
-        if tensor is None or node.is_leaf:
-            nodes.append(node)
-            known |= set() if tensor is None else {tensor}
-            continue
-        new = _new_nodes(tensor, known)
+        new = [] if tensor is None or node.is_leaf else _new_nodes(tensor, known)
         known.update(new)
-        if all(any(b.supports(n) for b in backends) for n in new if _computes(n)):
-            nodes.append(node)
-        else:
+        supported = True
+        for made in filter(_computes, new):
+            able = [backend for backend in backends if backend.supports(made)]
+            if _writes_state(made):
+                state = made.root.name
+                if backends[homes[state] % len(backends)] not in able:
+                    homeless.add(state)
+                    supported &= backends[0] in able
+            supported &= bool(able)
+        if not supported:
             n_left_out += 1
-            nodes.append(_in_place_of(node, tensor))
-        homeless |= {
-            n.root.name for n in new if _writes_state(n) and not backends[-1].supports(n)
-        }
+        nodes.append(node if supported or tensor is None else _in_place_of(node, tensor))
     if n_left_out or homeless:
         program = replace(program, nodes=tuple(_at_home(n, homeless) for n in nodes))
     return program, n_left_out
 
 
-def _placeless(node: Node) -> Tensor:
+def placeless_leaf(node: Node) -> Tensor:
+    """A leaf without data, for shapes alone."""
     leaf = Tensor(Spec(node.params["ne"], type_of(node.params["type"])), name=node.name)
     leaf.flags = Flag.STATE if node.params.get("state") else Flag.NONE
     return leaf

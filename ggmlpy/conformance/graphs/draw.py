@@ -19,7 +19,6 @@ def random_graph(seed: int | str) -> Program:
     """The program of a seed: 3 to 40 nodes."""
     rng = random.Random(f"graph {seed}")
     drawing = Drawing(rng)
-    drawing.leaf("f32", drawing.ne())
     n_nodes = rng.choice(_SIZES)
     for _ in range(_MAX_MAKERS):
         if drawing.n_nodes >= n_nodes:

@@ -1,4 +1,4 @@
-"""Larger nodes of random graphs: softmax, attention, reductions, shapes, and those of few models."""
+"""Larger nodes of random graphs: softmax, attention, reductions, shapes, and rare ops."""
 
 from __future__ import annotations
 

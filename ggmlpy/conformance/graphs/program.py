@@ -98,11 +98,13 @@ class Program:
 
 
 def _leaf_text(node: Node) -> str:
-    ne = ",".join(map(str, node.params["ne"]))
-    kept = ("type", "ne", "fill", "seed")
-    more = [k if v is True else f"{k}={v}" for k, v in node.params.items() if k not in kept and v]
-    fill = f"{node.params['fill']}#{node.params['seed']}"
-    return " ".join([f"{node.params['type']}[{ne}]", fill, *more])
+    ne, seed = list(node.params["ne"]), node.params["seed"]
+    while len(ne) > 1 and ne[-1] == 1:
+        ne.pop()
+    known = ("type", "ne", "fill", "seed")
+    more = [k if v is True else f"{k}={v}" for k, v in node.params.items() if k not in known and v]
+    fill = f"{node.params['fill']}#{seed}" if seed else node.params["fill"]
+    return " ".join([f"{node.params['type']}[{','.join(map(str, ne))}]", fill, *more])
 
 
 def _call_text(node: Node, shown: Mapping[str | None, str]) -> str:

@@ -28,7 +28,7 @@ Array = NDArray[Any]
 
 
 def judge_node(node: Tensor, sources: Sequence[Array], got: Array) -> str:
-    """"" or what is wrong with a node's result. Arrays are as read_array gives them."""
+    """Empty, or what is wrong with a node's result. Arrays are as read_array gives them."""
     if _is_wild(node, sources):
         counted["wild"] += 1
         return ""

@@ -81,7 +81,9 @@ class _Step:
             }
             at = {root: Place(buffer) for root, buffer in self._on_device.items()}
         step = Step.of(node)
-        places = {t: Place(at[t.root].buffer, at[t.root].offset + t.view_offs) for t in step.tensors}
+        places = {
+            t: Place(at[t.root].buffer, at[t.root].offset + t.view_offs) for t in step.tensors
+        }
         self._plan: Plan = backend.plan([step], places)
         self._written = _written_bytes(node)
         self._is_judged = not isinstance(backend, ReferenceBackend)
