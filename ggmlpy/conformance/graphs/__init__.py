@@ -10,7 +10,7 @@ from ggmlpy.conformance.graphs.check import check_program, fitted
 from ggmlpy.conformance.graphs.draw import random_graph
 from ggmlpy.conformance.graphs.many import Checker, Finding, Progress, check_many
 from ggmlpy.conformance.graphs.program import Program
-from ggmlpy.conformance.graphs.shrink import shrink
+from ggmlpy.conformance.graphs.shrink import shrink, smaller
 
 __all__ = [
     "Checker",
@@ -22,4 +22,5 @@ __all__ = [
     "fitted",
     "random_graph",
     "shrink",
+    "smaller",
 ]

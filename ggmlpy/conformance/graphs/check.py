@@ -209,7 +209,8 @@ def _home(node: Node, backends: Sequence[Backend]) -> BufferType:
     """The memory in which a leaf lies."""
     home = node.params.get("home", 0)
     if node.params.get("state") or (node.params.get("weight") and home):
-        return backends[home % len(backends)].buffer_type
+        memory: BufferType = backends[home % len(backends)].buffer_type
+        return memory
     return HOST
 
 

@@ -51,7 +51,7 @@ class Drawing:
         self.wanted: list[str] = []  # beside those that nothing reads
         self.readers: dict[str, int] = {}  # how many nodes read a value
         # Most programs have ordinary values only: what NaN and infinity reach is judged less.
-        self.fills = ("uniform",) * 6 + ("normal", "normal", "sparse", "ties")
+        self.fills: tuple[str, ...] = ("uniform",) * 6 + ("normal", "normal", "sparse", "ties")
         if rng.random() < 0.15:
             self.fills += ("special", "special")
 
@@ -63,7 +63,7 @@ class Drawing:
         """A new leaf; most are uniform in -1 to 1. Raises Refused for a large one."""
         if prod(ne) > 4 * _MOST:
             raise Refused
-        params = {"type": type, "ne": list(ne), "fill": fill or self.rng.choice(self.fills)}
+        params: dict[str, Any] = {"type": type, "ne": list(ne), "fill": fill or self.rng.choice(self.fills)}
         params["seed"] = self.rng.randrange(1000)
         if more.get("weight") or more.get("state"):
             params["home"] = self.rng.choice((0, 0, 1))

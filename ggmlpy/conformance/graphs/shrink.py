@@ -229,7 +229,7 @@ def _same_nodes(program: Program, candidate: Program) -> Iterator[Program]:
 
 
 def _size(program: Program) -> int:
-    sizes = [prod(node.params["ne"]) for node in program.nodes if node.is_leaf]
+    sizes: list[int] = [prod(node.params["ne"]) for node in program.nodes if node.is_leaf]
     calls = [abs(n) for node in program.nodes if not node.is_leaf for n in _numbers(node)]
     return sum(sizes) + sum(calls)
 

@@ -68,7 +68,9 @@ def _name(node: Tensor) -> str:
 
 @cache
 def _known_case(op: str, ne: tuple[Any, ...], types: tuple[str, ...], type: str) -> Case:
-    return Case(op, ne=ne, types=types, **({"type": type} if op == "cast" else {}))
+    if op == "cast":
+        return Case(op, ne=ne, types=types, type=type)
+    return Case(op, ne=ne, types=types)
 
 
 def _case(node: Tensor) -> Case:

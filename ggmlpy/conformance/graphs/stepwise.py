@@ -8,8 +8,10 @@ changed. So an error of one node does not count against the next.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ggmlpy.backends.base import Backend, Plan
 from ggmlpy.backends.reference import ReferenceBackend
@@ -120,7 +122,7 @@ class _Step:
             ].read(0, root.spec.n_bytes)
 
 
-def _read(tensor: Tensor, data: Bytes) -> np.ndarray:
+def _read(tensor: Tensor, data: Bytes) -> NDArray[Any]:
     return read_array(data, tensor.spec, _GUARD + tensor.view_offs)
 
 
@@ -133,7 +135,7 @@ def _op(node: Tensor) -> str:
     return "" if node.op is None else node.op.name
 
 
-def _written_bytes(node: Tensor) -> np.ndarray | slice:
+def _written_bytes(node: Tensor) -> NDArray[np.bool_] | slice:
     """Which bytes of its root a node may write: a mask, or all."""
     if node.root is node:
         return slice(None)
@@ -143,7 +145,8 @@ def _written_bytes(node: Tensor) -> np.ndarray | slice:
     else:
         elements = element_view(mask, node.spec, node.view_offs)
         elements.view(f"u{elements.itemsize}")[...] = np.iinfo(f"u{elements.itemsize}").max
-    return mask != 0
+    written: NDArray[np.bool_] = mask != 0
+    return written
 
 
 def backends_of(graph: Graph, on: Sequence[Backend]) -> dict[Tensor, Backend]:
