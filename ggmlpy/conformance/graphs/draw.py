@@ -34,6 +34,13 @@ _MAKERS: tuple[Callable[[Drawing], None], ...] = (
     *(elements.unary, elements.unary, elements.with_numbers, elements.binary, elements.binary),
     *(elements.glu, elements.get_rows, elements.copy, *[elements.view] * 4),
     *(patterns.norm, patterns.residual, patterns.product, patterns.product, patterns.experts),
-    *(patterns.rope, patterns.cache, patterns.cache, patterns.write, patterns.write),
+    *(
+        patterns.rope,
+        patterns.shift,
+        patterns.cache,
+        patterns.cache,
+        patterns.write,
+        patterns.write,
+    ),
     *(larger.softmax, larger.attention, larger.shape, larger.reduce, larger.rare),
 )

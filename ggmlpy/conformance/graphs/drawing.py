@@ -22,6 +22,7 @@ from ggmlpy.sched.writes import share_memory
 ROWS = (1, 2, 3, 5, 7, 8, 15, 16, 17, 31, 32, 33, 48, 64, 65, 96, 128, 256)
 FEW = (1, 1, 1, 2, 3, 4, 5, 7)
 _MOST = 6_000  # elements of a tensor
+_PINS = 6  # any of two or three backends
 _LARGE = ("q2_K", "q3_K", "q4_K", "q5_K", "q6_K", "iq4_xs", "tq1_0", "tq2_0", "iq1_s", "iq1_m",
           "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s")  # fmt: skip
 _SMALL = tuple(t for t in QUANTIZED if t not in _LARGE and t != "nvfp4")
@@ -63,10 +64,14 @@ class Drawing:
         """A new leaf; most are uniform in -1 to 1. Raises Refused for a large one."""
         if prod(ne) > 4 * _MOST:
             raise Refused
-        params: dict[str, Any] = {"type": type, "ne": list(ne), "fill": fill or self.rng.choice(self.fills)}
+        params: dict[str, Any] = {
+            "type": type,
+            "ne": list(ne),
+            "fill": fill or self.rng.choice(self.fills),
+        }
         params["seed"] = self.rng.randrange(1000)
         if more.get("weight") or more.get("state"):
-            params["home"] = self.rng.choice((0, 0, 1))
+            params["home"] = self.rng.choice((0, 0, 1, 2))
         elif self.rng.random() < 0.5:
             params["input"] = True
         name = f"x{len(self.nodes)}"
@@ -150,14 +155,14 @@ def _pinned(program: Program, rng: random.Random) -> Program:
     how = rng.choice(("none", "some", "all", "stretches"))
     if how == "none":
         return program
-    now: int | None = rng.randrange(2)
+    now: int | None = rng.randrange(_PINS)
     nodes = []
     for node in program.nodes:
         if not node.is_leaf:
             if how == "stretches":
-                now = rng.choice((0, 1, None)) if rng.random() < 0.25 else now
+                now = rng.choice((0, 1, 2, None)) if rng.random() < 0.25 else now
             else:
-                now = rng.randrange(2) if how == "all" or rng.random() < 0.5 else None
+                now = rng.randrange(_PINS) if how == "all" or rng.random() < 0.5 else None
             if now is not None:
                 node = replace(node, params={**node.params, "pin": now})
         nodes.append(node)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from ggmlpy.conformance.blocks import random_rows
 from ggmlpy.conformance.graphs.program import Node
-from ggmlpy.graph.buffer import HOST, Buffer, BufferType, Bytes, Place
+from ggmlpy.graph.buffer import HOST, BufferType, Bytes, Place
 from ggmlpy.graph.quants import from_float
 from ggmlpy.graph.spec import Spec
 from ggmlpy.graph.tensor import Flag, Tensor
@@ -33,19 +33,31 @@ from ggmlpy.graph.types import TensorType, type_of
 _N_BLOCKS = 192  # random blocks of each type: making new ones for every leaf takes milliseconds
 
 
-def make_leaf(node: Node, run: int = 0, memory: BufferType = HOST) -> Tensor:
-    """The leaf with its values of a run, in memory of this type."""
+class LeafValues:
+    """The bytes of leaves in each run, made once for all who ask."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[str, int], Bytes] = {}
+
+    def __call__(self, node: Node, run: int) -> Bytes:
+        made = self._made.get((node.name, run))
+        if made is None:
+            made = self._made[node.name, run] = leaf_bytes(node, run)
+        return made
+
+
+def placeless_leaf(node: Node) -> Tensor:
+    """A leaf without data, for shapes alone."""
     spec = Spec(node.params["ne"], type_of(node.params["type"]))
-    buffer: Buffer = memory.allocate(memory.tensor_bytes(spec))
-    leaf = Tensor(spec, name=node.name, flags=_flag(node), place=Place(buffer))
-    fill_leaf(leaf, node, run)
+    return Tensor(spec, name=node.name, flags=_flag(node))
+
+
+def make_leaf(node: Node, raw: Bytes, memory: BufferType = HOST) -> Tensor:
+    """A leaf with these bytes in memory of this type."""
+    leaf = placeless_leaf(node)
+    leaf.place = Place(memory.allocate(memory.tensor_bytes(leaf.spec)))
+    leaf.place.buffer.write(0, raw)
     return leaf
-
-
-def fill_leaf(leaf: Tensor, node: Node, run: int) -> None:
-    """Write the leaf's values of a run to its place."""
-    assert leaf.place is not None
-    leaf.place.buffer.write(leaf.place.offset, leaf_bytes(node, run))
 
 
 def changes(node: Node) -> bool:

@@ -11,8 +11,9 @@ from ggmlpy.backends import get_backend
 from ggmlpy.backends.base import Backend
 from ggmlpy.backends.mock.backend import MockBackend
 from ggmlpy.backends.reference import ReferenceBackend
-from ggmlpy.conformance.graphs.check import check_program, fitted
+from ggmlpy.conformance.graphs.check import check_program
 from ggmlpy.conformance.graphs.draw import random_graph
+from ggmlpy.conformance.graphs.fit import fitted
 from ggmlpy.conformance.graphs.program import Program
 from ggmlpy.conformance.graphs.shrink import shrink
 
@@ -45,14 +46,14 @@ class Progress:
 
 
 class Checker:
-    """Checks programs on a backend alone, or split with another: one of other memory.
+    """Checks programs on a backend alone, or split with one or two others of other memory.
 
     Threads promise the same bits: on the CPU, graphs run on two and single nodes on one.
+    `n_left_out` is the number of nodes of the last program that none of the backends supports.
     """
 
     def __init__(self, backend: str | Backend, mode: str = ALONE) -> None:
         self.mode = mode
-        self._name = backend if isinstance(backend, str) else ""
         if isinstance(backend, Backend):
             self._first = self._alone = backend
         elif backend == "cpu":
@@ -60,24 +61,23 @@ class Checker:
         else:
             self._first = self._alone = get_backend(backend)
         self._reference = ReferenceBackend()
+        self.n_left_out = 0
 
     def backends(self, seed: int) -> tuple[Backend, ...]:
-        """The backends of a program; `seed` is that of a mock device's delays."""
+        """The backends of a program; `seed` is that of mock devices' delays."""
         if self.mode == ALONE:
             return (self._first,)
-        if self._first.buffer_type.is_host:
-            return self._first, MockBackend("mock", seed=seed)
-        return self._first, self._reference
+        if not self._first.buffer_type.is_host:
+            return self._first, self._reference
+        mocks = [MockBackend(f"mock:{i}", seed=seed + i) for i in range(1 + (seed % 3 == 0))]
+        return self._first, *mocks
 
     def __call__(self, program: Program, seed: int = 0) -> str:
         """Empty, or what is wrong."""
         backends = self.backends(seed)
-        one_by_one = (self._alone, self._reference)[: len(backends)]
-        return check_program(program, backends, one_by_one=one_by_one)
-
-    def left_out(self, program: Program) -> int:
-        """The nodes of a program that no backend supports."""
-        return fitted(program, self.backends(0))[1]
+        program, self.n_left_out = fitted(program, backends)
+        one_by_one = (self._alone, self._reference, self._reference)[: len(backends)]
+        return check_program(program, backends, one_by_one=one_by_one, is_fitted=True)
 
 
 def kind_of(wrong: str) -> str:
@@ -109,13 +109,13 @@ def check_many(
         program = draw(seed)
         for checker in checkers:
             wrong = checker(program, seed)
+            state.n_left_out += checker.n_left_out
             if wrong:
                 finding = _finding(checker, seed, program, wrong, shrink_s)
                 state.findings.append(finding)
                 yield finding
         state.n_graphs += 1
         state.n_nodes += program.n_nodes
-        state.n_left_out += max((checker.left_out(program) for checker in checkers), default=0)
         state.elapsed_s = time.monotonic() - start_s
         progress(state)
 

@@ -44,17 +44,19 @@ def residual(d: Drawing) -> None:
     if d.chance(0.5):
         b = d.leaf("f32", ne)
     total = d.add("add", [a, b] if d.chance(0.8) else [b, a])
-    y = _normed(d, total, "rms_norm")
+    y = _normed(d, total, "rms_norm", others=(a, b))
     _loosen(d, total, *inner)
     if d.chance(0.4):
         d.add("add", [y, total])
 
 
-def _normed(d: Drawing, x: str, op: str) -> str:
-    """x's norm times a vector, most of the time."""
+def _normed(d: Drawing, x: str, op: str, others: tuple[str, ...] = ()) -> str:
+    """x's norm times a vector, most of the time; else times x or another."""
     n = d.tensors[x].ne[0]
     y = d.add(op, [x], eps=d.rng.choice((1e-5, 1e-6, 0.1)))
-    weight = d.leaf("f32", (n,), weight=d.chance(0.7)) if d.chance(0.9) else x
+    weight = d.rng.choice((x, *others))
+    if d.chance(0.8):
+        weight = d.leaf("f32", (n,), weight=d.chance(0.7))
     return d.add("mul", [y, weight] if d.chance(0.9) else [weight, y])
 
 
@@ -75,30 +77,54 @@ def norm(d: Drawing) -> None:
 
 
 def product(d: Drawing) -> None:
-    """Products of one x: alone, with a bias, two and their gated unit, or three of other rows."""
+    """Products of one x: alone, with a bias, two and their gated unit, or several of other rows."""
     x = d.pick(is_float)
-    ne = d.tensors[x].ne
-    m, type = d.rng.choice(ROWS), d.type_for(ne[0])
-    stack = (d.divisor(ne[2]), d.divisor(ne[3])) if d.chance(0.4) else ()
-
-    def of(type: str, m: int) -> str:
-        weight = d.leaf(type, (ne[0], m, *stack), "uniform", weight=d.chance(0.8))
-        return d.add("mul_mat", [weight, x])
-
-    first = of(type, m)
-    form = d.rng.choice(("alone", "bias", "gated", "gated", "several"))
+    m, type = d.rng.choice(ROWS), d.type_for(d.tensors[x].ne[0])
+    stack = _stack(d, x) if d.chance(0.4) else ()
+    first = _product(d, x, type, m, stack)
+    form = d.rng.choice(("alone", "bias", "gated", "gated", "several", "next", "next"))
     if form == "bias":
-        bias = d.leaf("f32", (m,), weight=True) if d.chance(0.7) else first
+        bias = first
+        if d.chance(0.8):
+            ne = (m,) if d.chance(0.7) else d.tensors[first].ne
+            bias = d.leaf("f32", ne, weight=d.chance(0.7))
         d.add("add", [first, bias])
         _loosen(d, first)
     elif form == "gated":
-        second = of(type if d.chance(0.8) else d.type_for(ne[0]), m)
-        pair = [first, second] if d.chance(0.7) else [second, first]
-        d.add(f"{d.rng.choice(_GATED_UNITS)}_split", pair)  # type: ignore[arg-type]
+        other = x if d.chance(0.8) else d.pick(lambda t: t.ne == d.tensors[x].ne and is_float(t))
+        second_type = type if d.chance(0.9) else d.type_for(d.tensors[x].ne[0])
+        second = _product(d, other, second_type, m, stack if d.chance(0.9) else _stack(d, x))
+        pair: list[str | None] = [first, second] if d.chance(0.7) else [second, first]
+        d.add(f"{d.rng.choice(_GATED_UNITS)}_split", pair)
         _loosen(d, first, second)
     elif form == "several":
         for _ in range(d.rng.choice((1, 2))):
-            of(type if d.chance(0.5) else d.type_for(ne[0]), d.rng.choice(ROWS))
+            other_type = type if d.chance(0.5) else d.type_for(d.tensors[x].ne[0])
+            _product(d, x, other_type, d.rng.choice(ROWS), stack)
+    elif form == "next":
+        _next_product(d, x, type, m)
+
+
+def _stack(d: Drawing, x: str) -> tuple[int, ...]:
+    _, _, a, b = d.tensors[x].ne
+    return d.divisor(a), d.divisor(b)
+
+
+def _product(d: Drawing, x: str, type: str, m: int, stack: tuple[int, ...] = ()) -> str:
+    ne = (d.tensors[x].ne[0], m, *stack)
+    return d.add("mul_mat", [d.leaf(type, ne, "uniform", weight=d.chance(0.8)), x])
+
+
+def _next_product(d: Drawing, x: str, type: str, m: int) -> None:
+    """A product of what lies where x lay, or is like it: its activations are others."""
+    how = d.rng.choice(("over", "over", "written", "like"))
+    if how == "over":
+        other = d.add(d.rng.choice(("relu", "neg", "tanh")), [x])
+    elif how == "written":
+        other = d.add("cpy", [d.leaf("f32", d.tensors[x].ne), x])
+    else:
+        other = d.pick(lambda t: t.ne == d.tensors[x].ne and is_float(t))
+    _product(d, other, type, m)
 
 
 def experts(d: Drawing) -> None:
@@ -136,10 +162,25 @@ def rope(d: Drawing) -> None:
     )  # fmt: skip
     _, heads, n_tokens, n_seq = d.tensors[y].ne
     if n_seq == 1 and d.chance(0.6):
-        rows = d.add("reshape_2d", [y], ne0=n * heads, ne1=n_tokens)
+        width = n * heads if d.chance(0.8) else n
+        rows = d.add("reshape_2d", [y], ne0=width, ne1=n * heads // width * n_tokens)
         cached = _written_rows(d, rows)
         _loosen(d, y, rows)
         _read_cache(d, cached)
+
+
+def shift(d: Drawing) -> None:
+    """Rows of a cache rotated, and written to it again in another order."""
+    n, heads, n_tokens = d.rng.choice((2, 8, 32)), d.rng.choice((1, 2, 3)), d.rng.choice((2, 3, 5))
+    type = d.rng.choice(("f32", "f32", "f16"))
+    state = d.leaf(type, (n * heads, n_tokens), "uniform", state=d.chance(0.7))
+    x = d.add("reshape_3d", [state], ne0=n, ne1=heads, ne2=n_tokens)
+    pos = d.leaf("i32", (n_tokens,), "ids", limit=512)
+    if type == "f16" and d.chance(0.5):
+        x = d.add("cast", [x], type="f32")
+    y = d.add("rope", [x, pos], n_dims=n, mode=d.rng.choice((0, 2)))
+    rows = d.add("reshape_2d", [y], ne0=n * heads, ne1=n_tokens)
+    _read_cache(d, _written_rows(d, rows, into=state))
 
 
 def cache(d: Drawing) -> None:

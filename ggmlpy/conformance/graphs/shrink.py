@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from ggmlpy.conformance.graphs.check import placeless_leaf
+from ggmlpy.conformance.graphs.leaves import placeless_leaf
 from ggmlpy.conformance.graphs.program import LEAF, Node, Program, build, wanted
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.graph.types import type_of
