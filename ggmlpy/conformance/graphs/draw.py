@@ -6,11 +6,10 @@ import random
 from collections.abc import Callable
 
 from ggmlpy.conformance.graphs import elements, larger, patterns
-from ggmlpy.conformance.graphs.drawing import Drawing
+from ggmlpy.conformance.graphs.drawing import MAX_NODES, Drawing
 from ggmlpy.conformance.graphs.program import Program
 from ggmlpy.errors import GgmlpyError
 
-MAX_NODES = 40
 _SIZES = (3, 5, 8, 8, 12, 12, 16, 20, 28, MAX_NODES)
 _MAX_MAKERS = 80  # most of which are refused before a drawing is given up at its size
 

@@ -12,13 +12,14 @@ from math import prod
 from typing import Any
 
 from ggmlpy.conformance.cases.sizes import FLOATS, QUANTIZED
+from ggmlpy.conformance.graphs.leaves import placeless_leaf
 from ggmlpy.conformance.graphs.program import LEAF, Node, Program, apply
 from ggmlpy.errors import GgmlpyError
-from ggmlpy.graph.spec import Spec
 from ggmlpy.graph.tensor import Flag, Tensor
-from ggmlpy.graph.types import F32, type_of
+from ggmlpy.graph.types import F32
 from ggmlpy.sched.writes import share_memory
 
+MAX_NODES = 40
 ROWS = (1, 2, 3, 5, 7, 8, 15, 16, 17, 31, 32, 33, 48, 64, 65, 96, 128, 256)
 FEW = (1, 1, 1, 2, 3, 4, 5, 7)
 _MOST = 6_000  # elements of a tensor
@@ -75,14 +76,15 @@ class Drawing:
         elif self.rng.random() < 0.5:
             params["input"] = True
         name = f"x{len(self.nodes)}"
-        self.nodes.append(Node(name, LEAF, (), {**params, **more}))
-        self.tensors[name] = Tensor(Spec(ne, type_of(type)), name=name)
-        if more.get("state"):
-            self.tensors[name].flags = Flag.STATE
+        node = Node(name, LEAF, (), {**params, **more})
+        self.nodes.append(node)
+        self.tensors[name] = placeless_leaf(node)
         return name
 
     def add(self, op: str, sources: list[str | None], /, **params: Any) -> str:
         """A new node. Raises GgmlpyError where it cannot be."""
+        if self.n_nodes == MAX_NODES:
+            raise Refused
         name = f"t{len(self.nodes)}"
         made = apply(op, [None if s is None else self.tensors[s] for s in sources], params)
         if prod(made.ne) > _MOST or not _may_write(made):
@@ -107,6 +109,12 @@ class Drawing:
         if not fits(self.tensors[name]):
             raise Refused
         return name
+
+    def like(self, x: str) -> str:
+        """Another f32 tensor of x's shape: one that is known, or a leaf."""
+        ne = self.tensors[x].ne
+        known = [n for n, t in self.tensors.items() if n != x and t.ne == ne and is_f32(t)]
+        return self.rng.choice(known) if known and self.chance(0.6) else self.leaf("f32", ne)
 
     def ne(self) -> tuple[int, ...]:
         """A shape of one to four dimensions."""
@@ -142,11 +150,13 @@ class Drawing:
 
 
 def _may_write(node: Tensor) -> bool:
-    """Whether a node that writes into a source may run: it must not read that memory."""
+    """Whether a node that writes into a source may run: that is no weight and not what it reads."""
     assert node.op is not None
     target = node.op.view_of
     if not node.op.computes or target is None:
         return True
+    if Flag.WEIGHT in node.root.flags:
+        return False
     return not any(share_memory(s, node) for i, s in enumerate(node.src) if i != target)
 
 

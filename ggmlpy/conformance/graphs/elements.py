@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from ggmlpy.conformance.cases.sizes import BINARY, FLOATS, GLU, UNARY, WRITABLE
-from ggmlpy.conformance.graphs.drawing import FEW, ROWS, Drawing, is_f32, is_float
+from ggmlpy.conformance.graphs.drawing import FEW, ROWS, Drawing, is_float
 
 _BOUNDED = ("tanh", "sigmoid", "hardsigmoid")  # without which values grow from node to node
 
@@ -32,11 +32,10 @@ def binary(d: Drawing) -> None:
     """Of two values of one shape, or with a leaf that is repeated."""
     a = d.pick(is_float)
     ne = d.tensors[a].ne
-    same = [n for n, t in d.tensors.items() if t.ne == ne and is_f32(t)]
-    if same and d.chance(0.6):
-        b = d.rng.choice(same)
-    else:
+    if d.chance(0.4):
         b = d.leaf("f32", tuple(d.rng.choice((n, 1, n, d.divisor(n))) for n in ne))
+    else:
+        b = a if d.chance(0.1) else d.like(a)
     d.add(d.rng.choice((*BINARY, "add", "sub", "mul")), [a, b])
 
 

@@ -40,9 +40,7 @@ def residual(d: Drawing) -> None:
     if d.chance(0.4):
         a = _normed(d, a, "rms_norm")
         inner.append(a)
-    b = d.rng.choice([n for n, t in d.tensors.items() if t.ne == ne and is_f32(t)])
-    if d.chance(0.5):
-        b = d.leaf("f32", ne)
+    b = d.like(a)
     total = d.add("add", [a, b] if d.chance(0.8) else [b, a])
     y = _normed(d, total, "rms_norm", others=(a, b))
     _loosen(d, total, *inner)
@@ -91,9 +89,9 @@ def product(d: Drawing) -> None:
         d.add("add", [first, bias])
         _loosen(d, first)
     elif form == "gated":
-        other = x if d.chance(0.8) else d.pick(lambda t: t.ne == d.tensors[x].ne and is_float(t))
+        other = x if d.chance(0.7) else d.like(x)
         second_type = type if d.chance(0.9) else d.type_for(d.tensors[x].ne[0])
-        second = _product(d, other, second_type, m, stack if d.chance(0.9) else _stack(d, x))
+        second = _product(d, other, second_type, m, stack if d.chance(0.7) else _stack(d, x))
         pair: list[str | None] = [first, second] if d.chance(0.7) else [second, first]
         d.add(f"{d.rng.choice(_GATED_UNITS)}_split", pair)
         _loosen(d, first, second)
@@ -123,7 +121,7 @@ def _next_product(d: Drawing, x: str, type: str, m: int) -> None:
     elif how == "written":
         other = d.add("cpy", [d.leaf("f32", d.tensors[x].ne), x])
     else:
-        other = d.pick(lambda t: t.ne == d.tensors[x].ne and is_float(t))
+        other = d.like(x)
     _product(d, other, type, m)
 
 
@@ -164,7 +162,7 @@ def rope(d: Drawing) -> None:
     if n_seq == 1 and d.chance(0.6):
         width = n * heads if d.chance(0.8) else n
         rows = d.add("reshape_2d", [y], ne0=width, ne1=n * heads // width * n_tokens)
-        cached = _written_rows(d, rows)
+        cached = _written_rows(d, rows, _cache_for(d, rows))
         _loosen(d, y, rows)
         _read_cache(d, cached)
 
@@ -180,34 +178,37 @@ def shift(d: Drawing) -> None:
         x = d.add("cast", [x], type="f32")
     y = d.add("rope", [x, pos], n_dims=n, mode=d.rng.choice((0, 2)))
     rows = d.add("reshape_2d", [y], ne0=n * heads, ne1=n_tokens)
-    _read_cache(d, _written_rows(d, rows, into=state))
+    _read_cache(d, _written_rows(d, rows, state))
 
 
 def cache(d: Drawing) -> None:
     """Rows written into a state, once or twice, and what was written is read; also the state
-    itself, before or after."""
+    itself, before and after."""
     x = d.pick(lambda t: t.type.name in ("f32", "f16"))
-    written = _written_rows(d, x)
-    root = d.tensors[written].root
-    raw = next(name for name, t in d.tensors.items() if t is root)
+    raw = _cache_for(d, x)
     if d.chance(0.3):
-        written = _written_rows(d, x, into=written if d.chance(0.7) else raw)
-    if d.chance(0.3) and is_float(root):
-        d.add("cont", [raw])
+        d.add("cast", [raw], type="f32")
+    written = _written_rows(d, x, raw)
+    if d.chance(0.3):
+        written = _written_rows(d, x, written if d.chance(0.7) else raw)
+    if d.chance(0.3):
+        d.add("cast", [raw], type="f32")
     _read_cache(d, written)
 
 
-def _written_rows(d: Drawing, x: str, into: str = "") -> str:
+def _cache_for(d: Drawing, x: str) -> str:
+    """A leaf of some more rows than x has."""
     n, rows, a, b = d.tensors[x].ne
     types = WRITABLE if n % 32 == 0 else FLOATS
-    n_rows = rows + d.rng.choice((0, 1, 5))
-    if into:
-        n_rows = d.tensors[into].ne[1]
-    else:
-        into = d.leaf(d.rng.choice(types), (n, n_rows, a, b), "uniform", state=d.chance(0.7))
+    ne = (n, rows + d.rng.choice((0, 1, 5)), a, b)
+    return d.leaf(d.rng.choice(types), ne, "uniform", state=d.chance(0.7))
+
+
+def _written_rows(d: Drawing, x: str, into: str) -> str:
+    _, rows, a, b = d.tensors[x].ne
     per = [m if d.chance(0.5) else 1 for m in (a, b)]
-    type = d.rng.choice(("i32", "i64"))
-    ids = d.leaf(type, (rows, *per), "ids", limit=n_rows, unique=True)
+    limit = d.tensors[into].ne[1]
+    ids = d.leaf(d.rng.choice(("i32", "i64")), (rows, *per), "ids", limit=limit, unique=True)
     return d.add("set_rows", [into, x, ids])
 
 
