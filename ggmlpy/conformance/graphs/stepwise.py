@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ggmlpy.backends.base import Backend, Plan
 from ggmlpy.backends.reference import ReferenceBackend
 from ggmlpy.backends.step import Step
-from ggmlpy.conformance.graphs.slack import judge_node
+from ggmlpy.conformance.graphs.judging import judge_node
 from ggmlpy.graph.arrays import element_view, read_array, row_view
 from ggmlpy.graph.buffer import ALIGNMENT, Buffer, Bytes, HostBuffer, Place, aligned_bytes
 from ggmlpy.graph.graph import Graph
@@ -106,7 +106,8 @@ class _Step:
         if not judged or not self._is_judged:
             return ""
         sources = [_read(source, before[source.root]) for source in node.src]
-        return judge_node(node, sources, _read(node, own.host_bytes))
+        rounding = self._backend.rounding(node)
+        return judge_node(node, sources, _read(node, own.host_bytes), rounding)
 
     def _compute(self) -> None:
         for root, buffer in self._on_device.items():
