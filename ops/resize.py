@@ -43,7 +43,7 @@ class Upscale(Op):
     with s = ne / x.ne, f32, and along dimensions 0 and 1, for the position p of i in x:
 
         NEAREST      p = i / s                      the weight of floor(p) is 1
-        BILINEAR     p = (i + 0.5) / s - 0.5        1 - f and f, of floor(p) and the next, f its rest
+        BILINEAR     p = (i + 0.5) / s - 0.5        1 - f, f of floor(p) and the next; f is its rest
         BICUBIC      the same p                     the cubic kernel of 4 (Keys, 1981; a = -0.75)
         ANTIALIAS    with BILINEAR: the triangle, made as wide as an element of y where it is wider
 
@@ -71,13 +71,15 @@ class Upscale(Op):
         picked = x.astype(np.float64)[planes[0]][:, planes[1]]
         columns = self.weights(0, x.shape[3])  # [ne0, n0]
         rows = self.weights(1, x.shape[2])
-        return np.einsum("ir,abrc,jc->abij", rows, picked, columns, optimize=True)
+        y: Array = np.einsum("ir,abrc,jc->abij", rows, picked, columns, optimize=True)
+        return y
 
     def nearest(self, dim: int, n: int) -> Array:
         """For each index along a dimension that of the nearest of n elements."""
         scale = self._scale(dim, n)
-        index = (np.arange(self.ne[dim], dtype=np.float32) / scale).astype(np.int64)
-        return np.minimum(index, n - 1)
+        index: Array = (np.arange(self.ne[dim], dtype=np.float32) / scale).astype(np.int64)
+        nearest: Array = np.minimum(index, n - 1)
+        return nearest
 
     def weights(self, dim: int, n: int) -> Array:
         """w [ne, n], the weight of each of x's n elements along dimension 0 or 1."""
@@ -190,8 +192,8 @@ def upscale(a: Tensor, scale_factor: int, mode: int) -> Tensor:
 
 @checked
 def interpolate(a: Tensor, ne0: int, ne1: int, ne2: int, ne3: int, mode: int) -> Tensor:
-    """`ggml_interpolate`: mode 0 nearest, 1 bilinear, 2 bicubic, plus 256 to align corners, plus 512
-    for antialiasing; see Upscale."""
+    """`ggml_interpolate`: mode 0 nearest, 1 bilinear, 2 bicubic; plus 256 to align corners, plus
+    512 for antialiasing; see Upscale."""
     kind, flags = mode & 0xFF, mode & ~0xFF
     known = int(ScaleFlag.ALIGN_CORNERS | ScaleFlag.ANTIALIAS)
     require(

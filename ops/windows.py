@@ -97,7 +97,7 @@ class GetRelPos(Op):
         require(x.ne[2:] == (1, 1), "x must have at most 2 dimensions")
         require(
             self.n >= 1 and x.ne[1] == 2 * self.n - 1,
-            f"dimension 1 of x is {x.ne[1]}: it must be {2 * self.n - 1}, from one end to the other",
+            f"dimension 1 of x is {x.ne[1]}: it must be {2 * self.n - 1}",
         )
         return Spec((x.ne[0], self.n, self.n), x.type)
 
