@@ -68,7 +68,8 @@ class Dsv4HcComb(Op):
         for _ in range(self.n_iter - 1):
             m = m / (m.sum(axis=2, keepdims=True) + self.eps)
             m = m / (m.sum(axis=1, keepdims=True) + self.eps)
-        return m[None]
+        y: Array = m[None]
+        return y
 
 
 @op("dsv4_hc_pre")
