@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ggmlpy.backends.rounding import Rounding
 from ggmlpy.backends.step import Step
 from ggmlpy.common.open_file import FilePlace
 from ggmlpy.common.progress import tell
@@ -92,6 +93,7 @@ class Backend(ABC):
     host_buffer_type: BufferType = HOST  # host memory with the fastest copies to the backend
     is_async: bool = False
     takes_counts: bool = False  # whether its plans have `set_counts`; if not, shapes are exact
+    batch_invariant: bool = True  # whether a row has the same bits in every batch
 
     @abstractmethod
     def supports(self, node: Tensor) -> bool:
@@ -111,6 +113,19 @@ class Backend(ABC):
         `places` has the place of every operand and result. The bytes of an operand may be read
         here, to pack it for example, only of a weight: on the host of any, on a device of one whose
         own `place` is that. Runs write the others there, also weights that `offload_op` brings.
+        """
+
+    def rounding(self, node: Tensor) -> Rounding:
+        """How this node, a product with weights, rounds its activations first.
+
+        The conformance suite holds the backend to it.
+        """
+        return Rounding.F32
+
+    def prepare(self, nodes: Sequence[Tensor]) -> None:  # noqa: B027  (an optional head start)
+        """Compile what plans of these nodes, which it supports, will need.
+
+        Optional: `plan` compiles what is missing. Many kernels at once can take less time.
         """
 
     def settings(self) -> str:

@@ -1,40 +1,42 @@
-"""A backend with memory of its own, and a model that runs on it.
+"""A complete backend with memory of its own, tested by the suite, and a model that runs on it.
 
 python examples/a_backend_of_your_own.py [model.gguf]
 
-The device stores its bytes in a bytearray and computes with the ops' numpy references, so this file
-shows the interface alone. It has no `takes_counts` and no `Plan.set_counts`, so a plan is built for
-each combination of lengths of a batch. `backends/mock` has both, and a queue that delays work, and
-checks the order of accesses.
+Only `ToyPlan` sees the device's memory, a bytearray. docs/backends.md explains each part.
 """
 
 import itertools
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 import ggmlpy
 from ggmlpy.backends.base import Backend, Places, Plan
-from ggmlpy.backends.reference import run_node
 from ggmlpy.backends.step import Step
+from ggmlpy.conformance import Status, Subject, all_tests, run_tests
+from ggmlpy.graph.arrays import read_array, write_array
 from ggmlpy.graph.buffer import Buffer, BufferType, Bytes
+from ggmlpy.graph.spec import Spec
 from ggmlpy.runtime.context import Context
 
+F32 = NDArray[np.float32]
 addresses = itertools.count(1 << 48, 1 << 40)  # of the device; the host never dereferences them
 
 
-class DeviceMemory(BufferType):
+class ToyMemory(BufferType):
     """A kind of memory. `is_host=False`: numpy cannot see it."""
 
     def __init__(self) -> None:
         super().__init__("toy", "toy", is_host=False, alignment=64, max_bytes=1 << 30)
 
     def _allocate(self, n_bytes: int) -> Buffer:
-        return DeviceBuffer(self, n_bytes)
+        return ToyBuffer(self, n_bytes)
 
 
-class DeviceBuffer(Buffer):
+class ToyBuffer(Buffer):
     """Only `read` and `write` are required: the other methods of Buffer use them."""
 
     def __init__(self, type: BufferType, n_bytes: int) -> None:
@@ -48,22 +50,43 @@ class DeviceBuffer(Buffer):
         self.cells[offset : offset + data.nbytes] = data.tobytes()
 
 
-class ToyBackend(Backend):
-    """Supports most ops. Weights and states are placed in its memory without further code.
+def tiled(b: F32, shape: tuple[int, ...]) -> F32:
+    """ggml's broadcast: whole copies of b fill the shape."""
+    return np.tile(b, [n // m for n, m in zip(shape, b.shape, strict=True)])
 
-    The others run on the next backend, which gets copies of what they read.
+
+def product(w: F32, x: F32) -> F32:
+    """y[n, m] = sum_k x[n, k] w[m, k], row by row of x: the bits do not depend on the batch.
+
+    Heads of x, in the first two dimensions, share those of w in groups.
+    """
+    for axis in (0, 1):
+        w = np.repeat(w, x.shape[axis] // w.shape[axis], axis)
+    rows = [(w * x[:, :, i : i + 1]).sum(-1, dtype=np.float64) for i in range(x.shape[2])]
+    return np.stack(rows, axis=2)
+
+
+OPS: dict[str, Callable[..., F32]] = {  # parameters and sources; numpy order: rows last
+    "add": lambda op, a, b: a + tiled(b, a.shape),
+    "mul": lambda op, a, b: a * tiled(b, a.shape),
+    "mul_mat": lambda op, w, x: product(w, x),
+    "set_rows": lambda op, a, b, ids: op.reference(a, b, ids),  # K and V lie where it runs
+}
+
+
+class ToyBackend(Backend):
+    """Weights and states are placed in its memory without further code.
+
+    Ops that it does not support run on the next backend, which gets copies of what they read.
     """
 
     name = "toy"
 
     def __init__(self) -> None:
-        self.buffer_type = DeviceMemory()
+        self.buffer_type = ToyMemory()
 
     def supports(self, node: ggmlpy.Tensor) -> bool:
-        return node.op is not None and node.op.name not in (
-            "get_rows",
-            "flash_attn_ext",
-        )
+        return node.op is not None and node.op.name in OPS
 
     def plan(self, steps: Sequence[Step], places: Places) -> Plan:
         return ToyPlan([step.node for step in steps], places)
@@ -77,20 +100,22 @@ class ToyPlan(Plan):
 
     def submit(self) -> None:
         for node in self.nodes:
-            run_node(node, self.device_bytes)
+            sources = [read_array(*self.at(source)) for source in node.src]
+            assert node.op is not None
+            write_array(*self.at(node), OPS[node.op.name](node.op, *sources))
 
-    def device_bytes(self, tensor: ggmlpy.Tensor) -> tuple[Bytes, int]:
+    def at(self, tensor: ggmlpy.Tensor) -> tuple[Bytes, Spec, int]:
+        """The device's memory, and how the tensor lies in it."""
         place = self.places[tensor]
-        assert isinstance(place.buffer, DeviceBuffer)
-        return np.frombuffer(place.buffer.cells, np.uint8), place.offset
+        assert isinstance(place.buffer, ToyBuffer)
+        return np.frombuffer(place.buffer.cells, np.uint8), tensor.spec, place.offset
 
 
+tests = [test for test in all_tests() if test.op in OPS]
+results = list(run_tests(tests, Subject(ToyBackend())))
+print("conformance:", dict(Counter(result.status.value for result in results)))
+print(*(f"{r.id}: {r.message}" for r in results if r.status is Status.FAIL), sep="\n")
 path = sys.argv[1] if len(sys.argv) > 1 else ggmlpy.packaged_model()
 toy = Context.open(path, backend=[ToyBackend(), "cpu"], n_ctx=64)
-cpu = Context.open(path, backend="cpu", n_ctx=64)
-logits = [context.decode([1, 5, 9, 13])[0] for context in (toy, cpu)]
-print(toy.placement)
-for name, ops in toy.ops_by_backend().items():
-    print(f"{name} runs {ops.total()} nodes: {', '.join(f'{n} {op}' for op, n in ops.items())}")
-error = ((logits[0] - logits[1]) ** 2).sum() / (logits[1] ** 2).sum()
-print(f"its logits differ from those of the cpu, which rounds activations to int8, by {error:.1e}")
+print(f"the next token is {toy.decode([1, 5, 9, 13])[0].argmax()}; {toy.placement}")
+print({name: ops.total() for name, ops in toy.ops_by_backend().items()}, "nodes by backend")

@@ -125,13 +125,13 @@ class Rope(Op):
         cos = (np.cos(angles) * scale)[None, :, None, :]  # numpy order [1, T, 1, pairs]
         sin = (np.sin(angles) * scale)[None, :, None, :]
         y = x.astype(np.float64)
-        first, second = self._pairs()
+        first, second = self.pairs()
         a, b = y[..., first].copy(), y[..., second].copy()
         y[..., first] = a * cos - b * sin
         y[..., second] = a * sin + b * cos
         return y
 
-    def _pairs(self) -> tuple[slice, slice]:
+    def pairs(self) -> tuple[slice, slice]:
         """The first and the second elements of all pairs."""
         if self.mode is RopeMode.NORMAL:
             return slice(0, self.n_dims, 2), slice(1, self.n_dims, 2)

@@ -13,12 +13,14 @@ from ggmlpy.backends.cpu.counts import CountWriter
 from ggmlpy.backends.cpu.isa import ISA, select
 from ggmlpy.backends.cpu.jit import Jit, shared_jit
 from ggmlpy.backends.cpu.kernel import UNREADABLE, Kernel, candidates
+from ggmlpy.backends.cpu.kernels import matmul_rows
 from ggmlpy.backends.cpu.kernels.matmul import FORMATS
 from ggmlpy.backends.cpu.linker import llvm_bytes
 from ggmlpy.backends.cpu.packing import WeightLoader
 from ggmlpy.backends.cpu.plan import Failure, Plan
 from ggmlpy.backends.cpu.runner import MAX_THREADS
 from ggmlpy.backends.cpu.threads import check_n_threads, common_entries, thread_pool
+from ggmlpy.backends.rounding import Rounding
 from ggmlpy.backends.step import Step
 from ggmlpy.errors import FileError, IndexOutOfRange
 from ggmlpy.graph.buffer import HostBuffer
@@ -79,6 +81,18 @@ class CpuBackend(Backend):
 
     def supports_step(self, step: Step) -> bool:
         return self._kernel(step.op, step.operands.values(), step.node) is not None
+
+    def rounding(self, node: Tensor) -> Rounding:
+        """Packed quantised weights are multiplied by int8; rows read as f32 by x as it is."""
+        if node.op is None or node.op.name not in PRODUCTS or not node.src[0].type.is_quantized:
+            return Rounding.F32
+        kernel = self._kernel(node.op.name, node.src, node)
+        is_read = kernel is not None and kernel.module == matmul_rows.__name__
+        return Rounding.F32 if is_read else Rounding.INT8X32
+
+    def prepare(self, nodes: Sequence[Tensor]) -> None:
+        found = [self._kernel(node.op.name, node.src, node) for node in nodes if node.op]
+        self._jit.load(dict.fromkeys(kernel for kernel in found if kernel is not None))
 
     def plan(self, steps: Sequence[Step], places: Places) -> CpuPlan:
         few = self._adapts and _multiply_adds(steps) < SMALL_PLAN

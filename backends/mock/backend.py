@@ -13,6 +13,7 @@ from ggmlpy.backends.mock.hazards import Access, HazardError
 from ggmlpy.backends.mock.memory import MockBuffer, MockMemory
 from ggmlpy.backends.mock.queue import MockEvent, Queue
 from ggmlpy.backends.reference import ReferenceBackend
+from ggmlpy.backends.rounding import Rounding
 from ggmlpy.backends.step import Step
 from ggmlpy.errors import BackendError, GgmlpyError
 from ggmlpy.graph.buffer import BufferType, HostBuffer, Place
@@ -58,6 +59,9 @@ class MockBackend(Backend):
     def supports(self, node: Tensor) -> bool:
         named = node.op is not None and (self._only is None or node.op.name in self._only)
         return named and self._inner.supports(node)
+
+    def rounding(self, node: Tensor) -> Rounding:
+        return self._inner.rounding(node)
 
     def offload_op(self, node: Tensor) -> bool:
         is_product = node.op is not None and node.op.name == "mul_mat"

@@ -3,18 +3,14 @@ number of threads, where memory lies, and whether the result lies over source 0.
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any
-
 import pytest
-from numpy.typing import NDArray
 
-from ggmlpy.conformance import CASES, Case, build, compare
+from ggmlpy.conformance import CASES, Case, build
 from ggmlpy.conformance.cases.sizes import GLU, UNARY
+from ggmlpy.conformance.checks import check_node
 from ggmlpy.graph.types import type_of
-from ggmlpy.sched.compute import compute
 from tests.cpu.conftest import VECTOR_ISAS, shared_out
-from tests.cpu.running import can_run_in_place, compile_together, run, supported
+from tests.cpu.running import backend, compile_together, supported
 
 _FUNCTIONS = (*UNARY, *GLU, "exp", "expm1", "sqr", "sqrt", "log", "sin", "cos")
 _MANY_ROWS = 60_000  # cases for the grids of GPUs
@@ -64,13 +60,6 @@ def _compiled(request: pytest.FixtureRequest) -> None:
         compile_together(isa, [build(case) for case in cases if isinstance(case, Case)])
 
 
-@cache
-def _reference(case_id: str) -> NDArray[Any]:
-    case = next(case for case in CASES if case.id == case_id)
-    values: NDArray[Any] = compute(build(case), backend="reference")
-    return values
-
-
 @pytest.mark.parametrize(
     ("isa", "case"),
     [pytest.param(isa, case, id=f"{isa} {case.id}") for isa in VECTOR_ISAS for case in _cases(isa)],
@@ -79,10 +68,5 @@ def test_case(isa: str, case: Case) -> None:
     y = build(case)
     if not supported(y, isa):
         pytest.skip(f"no CPU kernel for {case.id}")
-    one = run(y, isa, 1)
-    assert compare(case, one, _reference(case.id)) == ""
-    for n_threads in (2, 3):
-        again = run(y, isa, n_threads, misalign=4 * n_threads)
-        assert again.tobytes() == one.tobytes(), f"{n_threads} threads give other bits"
-    if can_run_in_place(y):
-        assert run(y, isa, 2, in_place=True).tobytes() == one.tobytes()
+    others = [backend(isa, 2), backend(isa, 3)]
+    assert check_node(y, backend(isa, 1), others, shift=4) == ""

@@ -60,7 +60,7 @@ CASES: list[Case] = [
     *(Case("rope_ext", ne=[(96, 3, 5)], n_dims=20, mode=m, freq_base=5e5) for m in (0, 2)),
     *(Case("rope_ext", ne=[(64, 2, 3)], mode=m, freq_scale=0.5, attn_factor=1.5) for m in (0, 2)),
     # In f32 an angle of 30,000 is known to 0.002: ggml has no better.
-    *(Case("rope_ext", ne=[(64, 2, 37)], mode=m, max_pos=30_000, max_nmse=1e-6) for m in (0, 2)),
+    *(Case("rope_ext", ne=[(64, 2, 37)], mode=m, max_pos=30_000) for m in (0, 2)),
     Case("rope_ext", ne=[(4, 1, 70_001)], mode=0),
     *(
         Case("rope_ext", ne=[(64, 3, 7, 2)], n_dims=n_dims, mode=mode, sections=sections)

@@ -1,0 +1,102 @@
+"""Sums, products and norms: a few units of the sum of magnitudes.
+
+Where an op is linear in its sources the sum of magnitudes is the op's own reference, of their
+absolute values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ggmlpy.conformance.bounds.expected import F64, Array, Magnitude, of_sum, rule, wide
+from ggmlpy.graph.op import Op
+from ggmlpy.ops.norm import GroupNorm, L2Norm, Norm, RmsNorm
+from ggmlpy.ops.pool import Pool2d, PoolOp
+
+
+def _values(op: Op, sources: Sequence[Array]) -> F64:
+    values: F64 = wide(op.reference(*sources))
+    return values
+
+
+def _magnitudes(op: Op, sources: Sequence[Array]) -> F64:
+    """The op of absolute values: those of floats, the others are indices."""
+    return _values(op, [np.abs(x) if x.dtype.kind == "f" else x for x in sources])
+
+
+@rule("sum")
+def sum_of_all(op: Op, sources: Sequence[Array]) -> Magnitude:
+    values = _values(op, sources)
+    return Magnitude(values, of_sum(_magnitudes(op, sources), values, sources[0].size))
+
+
+@rule("sum_rows", "mean", "cumsum")
+def sum_of_rows(op: Op, sources: Sequence[Array]) -> Magnitude:
+    values = _values(op, sources)
+    return Magnitude(values, of_sum(_magnitudes(op, sources), values, sources[0].shape[3]))
+
+
+@rule("ssm_conv")
+def short_convolution(op: Op, sources: Sequence[Array]) -> Magnitude:
+    values = _values(op, sources)
+    return Magnitude(values, of_sum(_magnitudes(op, sources), values, sources[1].shape[3]))
+
+
+@rule("gated_linear_attn")
+def linear_attention(op: Op, sources: Sequence[Array]) -> Magnitude:
+    """A sum over the head's columns of states that are sums over the tokens."""
+    values = _values(op, sources)
+    n = sources[0].shape[3] + sources[0].shape[1]
+    return Magnitude(values, of_sum(_magnitudes(op, sources), values, n))
+
+
+@rule("pool_2d")
+def pooled(op: Op, sources: Sequence[Array]) -> Magnitude:
+    assert isinstance(op, Pool2d)
+    values = _values(op, sources)
+    if op.op is PoolOp.MAX:
+        return Magnitude(values, 0 * values)
+    return Magnitude(values, of_sum(_magnitudes(op, sources), values, op.k0 * op.k1))
+
+
+def _root_units(n: int) -> float:
+    """Units of a row's length from the sum of n squares, all of one sign; half by the root."""
+    return 3 + math.sqrt(n) / 4
+
+
+@rule("rms_norm", "l2_norm")
+def scaled_rows(op: Op, sources: Sequence[Array]) -> Magnitude:
+    assert isinstance(op, RmsNorm | L2Norm)
+    values = _values(op, sources)
+    return Magnitude(values, _root_units(sources[0].shape[3]) * np.abs(values))
+
+
+def _centred(x: F64, values: F64, eps: float, axes: tuple[int, ...]) -> F64:
+    """The size of (x - mean) / deviation: a mean that is off shifts all, and widens the rest."""
+    n = int(np.prod([x.shape[axis] for axis in axes]))
+    deviation = np.sqrt(x.var(axis=axes, keepdims=True) + eps)
+    terms = np.abs(x).mean(axis=axes, keepdims=True)
+    of_mean = of_sum(terms, x.mean(axis=axes, keepdims=True), n)
+    shift = (of_mean + np.abs(x)) / deviation
+    size: F64 = (_root_units(n) + of_mean / deviation) * np.abs(values) + shift
+    return size
+
+
+@rule("norm")
+def normalised_rows(op: Op, sources: Sequence[Array]) -> Magnitude:
+    assert isinstance(op, Norm)
+    values = _values(op, sources)
+    return Magnitude(values, _centred(wide(sources[0]), values, op.eps, (3,)))
+
+
+@rule("group_norm")
+def normalised_groups(op: Op, sources: Sequence[Array]) -> Magnitude:
+    assert isinstance(op, GroupNorm)
+    values, x = _values(op, sources), wide(sources[0])
+    step = -(-x.shape[1] // op.n_groups)
+    spans = [slice(i, i + step) for i in range(0, x.shape[1], step)]
+    sizes = [_centred(x[:, s], values[:, s], op.eps, (1, 2, 3)) for s in spans]
+    return Magnitude(values, np.concatenate(sizes, axis=1))

@@ -1,0 +1,92 @@
+"""Mistakes of schedulers, allocators, passes and plans, planted to be found by random graphs."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from ggmlpy.backends.base import Backend
+from ggmlpy.backends.cpu.kernel import RECORD_BYTES
+from ggmlpy.backends.cpu.threads import ThreadPool
+from ggmlpy.backends.step import Step
+from ggmlpy.graph.graph import Graph
+from ggmlpy.graph.tensor import Tensor
+from ggmlpy.sched import allocator, executable, passes
+from ggmlpy.sched.executable import Executable
+from ggmlpy.sched.scheduler import Copy, Split
+
+Patch = pytest.MonkeyPatch
+
+
+def freed_early(patch: Patch) -> None:
+    """The allocator ends the life of a value one step before its last reader."""
+    right = allocator._last_uses
+
+    def last_uses(graph: Graph, splits: Sequence[Split]) -> dict[allocator.Key, int]:
+        n_steps = sum(len(split.steps) for split in splits)
+        found = right(graph, splits)
+        return {key: last - (0 < last < n_steps) for key, last in found.items()}
+
+    patch.setattr(allocator, "_last_uses", last_uses)
+
+
+def copy_left_out(patch: Patch) -> None:
+    """Copies between backends of values that were computed are not made."""
+    right = Executable._transfer
+
+    def transfer(self: Executable, copy: Copy, target: Backend) -> Callable[[], None]:
+        made = right(self, copy, target)
+        return made if copy.root.is_leaf else lambda: None
+
+    patch.setattr(Executable, "_transfer", transfer)
+
+
+def fused_although_read(patch: Patch) -> None:
+    """Passes fuse values that something else reads. These have memory, but no step writes it."""
+
+    def run_passes(
+        graph: Graph, splits: Sequence[Split], chosen: str | Iterable[str] | None = None
+    ) -> None:
+        passes.run_passes(graph, splits, chosen)
+        for split in splits:
+            split.steps = [_with_memory(step) for step in split.steps]
+
+    def is_own(self: object, value: Tensor, step: Step) -> bool:
+        return value.root is value
+
+    patch.setattr(passes._Fusible, "_is_own", is_own)
+    patch.setattr(executable, "run_passes", run_passes)
+
+
+def _with_memory(step: Step) -> Step:
+    inner = {f"inner {i}": value for i, value in enumerate(step.interior)}
+    return replace(step, results={**step.results, **inner})
+
+
+def barrier_left_out(patch: Patch) -> None:
+    """A thread begins with a record before the others have ended the one before it.
+
+    The shares run one after another, in an order that threads without this barrier could have.
+    """
+    kernel = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+
+    def run(self: ThreadPool, plan: int, n_nodes: int, n_threads: int) -> None:
+        for first in range(0, n_nodes, 2):
+            for share in range(n_threads):
+                for node in range(first, min(first + 2, n_nodes)):
+                    record = plan + node * RECORD_BYTES
+                    code = ctypes.c_int64.from_address(record).value
+                    kernel(code)(record, share, n_threads)
+
+    patch.setattr(ThreadPool, "run", run)
+
+
+PLANTED: dict[str, tuple[Callable[[Patch], None], str]] = {
+    "freed early": (freed_early, "alone"),
+    "copy left out": (copy_left_out, "split"),
+    "fused although read": (fused_although_read, "alone"),
+    "barrier left out": (barrier_left_out, "alone"),
+}

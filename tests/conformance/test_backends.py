@@ -1,0 +1,36 @@
+"""The whole suite on the backends of this package: everything passes, and what is skipped is known.
+
+The CPU runs it on the machine's best instruction set; tests/cpu/test_cases.py has the others.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from ggmlpy.backends import get_backend
+from ggmlpy.conformance import Status, Subject, all_tests, prepare, run_tests
+from ggmlpy.conformance.suite import ConformanceTest
+
+SUBJECTS: dict[str, Callable[[], Subject]] = {
+    "cpu": lambda: Subject(get_backend("cpu", 1), [get_backend("cpu", 2)]),
+    "reference": lambda: Subject(get_backend("reference")),
+    "mock": lambda: Subject(get_backend("mock")),
+}
+SKIPPED: dict[str, Counter[str]] = {"cpu": Counter(), "reference": Counter(), "mock": Counter()}
+TESTS: dict[str, list[ConformanceTest]] = {}
+for each in all_tests():
+    TESTS.setdefault(each.op, []).append(each)
+
+
+@pytest.mark.parametrize("op", TESTS)
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_passes(name: str, op: str) -> None:
+    subject = SUBJECTS[name]()
+    prepare(subject, TESTS[op])
+    results = list(run_tests(TESTS[op], subject))
+    assert [(r.id, r.message) for r in results if r.status is Status.FAIL] == []
+    skipped = [r for r in results if r.status is Status.SKIP]
+    assert len(skipped) == SKIPPED[name][op], skipped[:3]
