@@ -31,6 +31,14 @@ SIGNATURES = {
     "xielu": "a alpha_n alpha_p beta eps",
     "pad_ext": "a lp0 rp0 lp1 rp1 lp2 rp2 lp3 rp3",
     "gated_linear_attn": "k v q g state scale",
+    "ssm_scan": "s x dt A B C ids K",
+    "rwkv_wkv6": "k v r tf td state",
+    "rwkv_wkv7": "r w k v a b state",
+    "gated_delta_net": "q k v g beta state K",
+    "lightning_indexer": "q k weights mask",
+    "dsv4_hc_comb": "mixes scale base eps n_iter",
+    "dsv4_hc_pre_gated": "x gate scale",
+    "dsv4_hc_post": "x residual post comb",
     "pool_2d": "a op k0 k1 s0 s1 p0 p1",
 }
 

@@ -9,6 +9,7 @@ from ggmlpy.conformance.cases import (
     convolutions,
     copies,
     elementwise,
+    hybrid,
     norms,
     products,
     recurrent,
@@ -32,6 +33,7 @@ _FAMILIES = (
     shapes,
     reductions,
     recurrent,
+    hybrid,
     convolutions,
 )
 
