@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,12 @@ from ggmlpy import ops
 from ggmlpy.errors import IndexOutOfRange
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.sched.compute import compute
-from tests.ops.values import close, integers, leaf, run, uniform
+from tests.ops.values import close, leaf, run, uniform
 
 
-def leafs(*arrays: NDArray[Any]) -> Any:
-    return [leaf(x) for x in arrays]
+def made(function: Callable[..., Tensor], *arrays: NDArray[Any], **params: Any) -> Tensor:
+    """The function of leafs with these values."""
+    return function(*(leaf(x) for x in arrays), **params)
 
 
 def near(got: float, want: float) -> None:
@@ -37,8 +39,8 @@ def test_ssm_scan(n_decays: int, K: int) -> None:
     a = uniform(4, n_decays, heads, low=-2, high=0)
     b, c = uniform(5, n, groups, tokens, seqs), uniform(6, n, groups, tokens, seqs)
     ids = [2, 0]
-    given = leafs(s, x, dt, a, b, c)
-    got = run(ops.ssm_scan(*given, integers(*ids), K)).reshape(-1)
+    y = made(ops.ssm_scan, s, x, dt, a, b, c, np.array(ids, np.int32), K=K)
+    got = run(y).reshape(-1)
     outputs, states = np.split(got, [x.size])
     outputs = outputs.reshape(seqs, tokens, heads, size)
     states = states.reshape(K, seqs, heads, size, n)
@@ -46,12 +48,12 @@ def test_ssm_scan(n_decays: int, K: int) -> None:
         state = [float(v) for v in s[ids[q], h, r]]
         for t in range(tokens):
             d = math.log1p(math.exp(dt[0, q, t, h]))
-            y = 0.0
+            total = 0.0
             for i in range(n):
                 decay = math.exp(d * a[0, 0, h, i % n_decays])
                 state[i] = decay * state[i] + d * x[q, t, h, r] * b[q, t, h // 2, i]
-                y += state[i] * c[q, t, h // 2, i]
-            near(outputs[q, t, h, r], y)
+                total += state[i] * c[q, t, h // 2, i]
+            near(outputs[q, t, h, r], total)
             if tokens - 1 - t < K:
                 close(states[tokens - 1 - t, q, h, r], np.array(state))
 
@@ -60,15 +62,19 @@ def test_ssm_scan_by_hand() -> None:
     """softplus(ln(e - 1)) = 1, exp(-ln 2) = 1/2: 8 -> 4 + 3 = 7; the states of before are 0."""
     one, two = np.ones((1, 1), np.float32), np.full((1, 1), 2, np.float32)
     dt, a = one * math.log(math.e - 1), -one * math.log(2)
-    given = leafs(*(t.astype(np.float32) for t in (8 * one, 3 * one, dt, a, one, two)))
-    close(run(ops.ssm_scan(*given, integers(0), 3)).reshape(-1), np.array([14, 7, 0, 0]))
+    given = [t.astype(np.float32) for t in (8 * one, 3 * one, dt, a, one, two)]
+    close(
+        run(made(ops.ssm_scan, *given, np.zeros(1, np.int32), K=3)).reshape(-1),
+        np.array([14, 7, 0, 0]),
+    )
 
 
 @pytest.mark.parametrize("bad", [-1, 3])
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
 def test_ssm_scan_of_a_state_that_is_not_there(bad: int, backend: str) -> None:
     shapes = (2, 1, 1, 3), (1, 1, 1, 2), (1, 1, 2), (1, 1), (2, 1, 1, 2), (2, 1, 1, 2)
-    y = ops.ssm_scan(*leafs(*(uniform(1, *ne) for ne in shapes)), integers(0, bad))
+    ids = np.array([0, bad], np.int32)
+    y = made(ops.ssm_scan, *(uniform(1, *ne) for ne in shapes), ids)
     with pytest.raises(IndexOutOfRange, match=rf"{bad}"):
         compute(y, backend=backend)
 
@@ -83,7 +89,7 @@ def test_rwkv_wkv6_is_a_decayed_sum_over_the_past() -> None:
     k, v, r = (uniform(i, size, heads, steps * seqs) for i in range(3))
     tf, td = uniform(3, size, heads), uniform(4, size, heads, steps * seqs, low=0.5)
     state = uniform(5, size * size * heads, seqs)
-    got = run(ops.rwkv_wkv6(*leafs(k, v, r, tf, td, state)))[0, 0]
+    got = run(made(ops.rwkv_wkv6, k, v, r, tf, td, state))[0, 0]
     new = got[steps * seqs :].reshape(seqs, heads, size, size)
     start = wide(state).reshape(seqs, heads, size, size)
     for s, h in np.ndindex(seqs, heads):
@@ -102,7 +108,7 @@ def test_rwkv_wkv7_multiplies_the_state_by_a_matrix() -> None:
     size, heads, steps, seqs = 3, 2, 4, 2
     r, w, k, v, a, b = (uniform(i, size, heads, steps * seqs) for i in range(6))
     state = uniform(6, size * size * heads, seqs)
-    got = run(ops.rwkv_wkv7(*leafs(r, w, k, v, a, b, state)))[0, 0]
+    got = run(made(ops.rwkv_wkv7, r, w, k, v, a, b, state))[0, 0]
     new = got[steps * seqs :].reshape(seqs, heads, size, size)
     for s, h in np.ndindex(seqs, heads):
         m = wide(state).reshape(seqs, heads, size, size)[s, h]
@@ -121,7 +127,7 @@ def test_gated_delta_net_multiplies_the_state_by_a_matrix(n_gates: int, K: int) 
     q, k = uniform(1, size, 2, steps), uniform(2, size, 2, steps, seqs)
     v, g = uniform(3, size, heads, steps, seqs), uniform(4, n_gates, heads, steps, seqs, high=0)
     beta, state = uniform(5, 1, heads, steps, seqs), uniform(6, size, size, heads, seqs)
-    got = run(ops.gated_delta_net(*leafs(q, k, v, g, beta, state), K)).reshape(-1)
+    got = run(made(ops.gated_delta_net, q, k, v, g, beta, state, K=K)).reshape(-1)
     outputs, states = np.split(got, [v.size])
     outputs, states = outputs.reshape(v.shape), states.reshape(K, *state.shape)
     for s, h in np.ndindex(seqs, heads):
@@ -144,7 +150,7 @@ def test_lightning_indexer() -> None:
     k[0, 4] = np.nan  # a key that no token sees
     mask[0, 0, :, 4] = -np.inf
     k[1, 4] = np.inf
-    got = run(ops.lightning_indexer(*leafs(q, k, weights, mask)))
+    got = run(made(ops.lightning_indexer, q, k, weights, mask))
     assert got.shape == (2, 1, 4, 5)
     for s, t, c in np.ndindex(2, 4, 5):
         if math.isinf(mask[0, 0, t, c]):
