@@ -40,10 +40,19 @@ from ggmlpy.ops.glu import (
     reglu_split,
     reglu_swapped,
     swiglu,
+    swiglu_clamp,
     swiglu_oai,
     swiglu_split,
     swiglu_swapped,
 )
+from ggmlpy.ops.hyper_connections import (
+    dsv4_hc_comb,
+    dsv4_hc_post,
+    dsv4_hc_pre,
+    dsv4_hc_pre_gated,
+)
+from ggmlpy.ops.indexer import lightning_indexer
+from ggmlpy.ops.linear_attention import gated_delta_net, rwkv_wkv6, rwkv_wkv7
 from ggmlpy.ops.matmul import mul_mat, mul_mat_id, out_prod
 from ggmlpy.ops.norm import group_norm, l2_norm, norm, rms_norm
 from ggmlpy.ops.pool import pool_2d
@@ -53,6 +62,7 @@ from ggmlpy.ops.regions import acc, set, set_1d, set_2d
 from ggmlpy.ops.resize import interpolate, timestep_embedding, upscale
 from ggmlpy.ops.rope import rope, rope_ext, rope_multi
 from ggmlpy.ops.rows import get_rows, set_rows
+from ggmlpy.ops.scan import ssm_scan
 from ggmlpy.ops.shape import (
     arange,
     concat,
@@ -195,6 +205,7 @@ __all__ = [  # noqa: RUF022
     "geglu_quick_swapped",
     "geglu_quick_split",
     "swiglu_oai",
+    "swiglu_clamp",
     # normalisations
     "norm",
     "rms_norm",
@@ -259,6 +270,15 @@ __all__ = [  # noqa: RUF022
     # recurrent layers and pooling
     "ssm_conv",
     "gated_linear_attn",
+    "ssm_scan",
+    "rwkv_wkv6",
+    "rwkv_wkv7",
+    "gated_delta_net",
+    "lightning_indexer",
+    "dsv4_hc_comb",
+    "dsv4_hc_pre",
+    "dsv4_hc_pre_gated",
+    "dsv4_hc_post",
     "pool_2d",
 ]
 

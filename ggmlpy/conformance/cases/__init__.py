@@ -9,6 +9,7 @@ from ggmlpy.conformance.cases import (
     convolutions,
     copies,
     elementwise,
+    hybrid,
     images,
     norms,
     products,
@@ -34,6 +35,7 @@ _FAMILIES = (
     images,
     reductions,
     recurrent,
+    hybrid,
     convolutions,
 )
 
