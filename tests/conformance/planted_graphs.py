@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from ggmlpy.backends.base import Backend
+from ggmlpy.backends.base import Backend, Places
+from ggmlpy.backends.cpu.backend import CpuBackend, CpuPlan
 from ggmlpy.backends.cpu.kernel import RECORD_BYTES
 from ggmlpy.backends.cpu.threads import ThreadPool
 from ggmlpy.backends.step import Step
@@ -82,6 +83,33 @@ def barrier_left_out(patch: Patch) -> None:
                     kernel(code)(record, share, n_threads)
 
     patch.setattr(ThreadPool, "run", run)
+
+
+class Damaging(CpuBackend):
+    """After each step with a product the byte `at` of its result's memory is another: -1 is the one
+    before it, None the last one of the result."""
+
+    def __init__(self, at: int | None) -> None:
+        super().__init__(1)
+        self._at = at
+
+    def supports_step(self, step: Step) -> bool:
+        return False
+
+    def plan(self, steps: Sequence[Step], places: Places) -> CpuPlan:
+        plan = super().plan(steps, places)
+        right = plan.submit
+        products = [step.node for step in steps if step.op == "mul_mat"]
+
+        def submit() -> None:
+            right()
+            for node in products:
+                place = places[node]
+                at = node.spec.n_bytes - 1 if self._at is None else self._at
+                place.host_bytes[place.offset + at] ^= 1
+
+        plan.submit = submit  # type: ignore[method-assign]
+        return plan
 
 
 PLANTED: dict[str, tuple[Callable[[Patch], None], str]] = {

@@ -18,7 +18,7 @@ from ggmlpy.conformance.graphs import (
     shrink,
 )
 from ggmlpy.graph.tensor import Tensor
-from tests.conformance.planted_graphs import PLANTED
+from tests.conformance.planted_graphs import PLANTED, Damaging
 
 N_GRAPHS = 150
 
@@ -45,6 +45,16 @@ def test_planted_mistakes_are_found_and_shrunk(name: str, monkeypatch: pytest.Mo
     assert found.wrong.startswith("results differ: ")
     assert found.program.n_nodes <= 4 <= found.drawn.n_nodes
     assert not checker(found.program, found.seed)
+
+
+@pytest.mark.parametrize(
+    ("at", "wrong"), [(None, "mul_mat is wrong"), (-1, "mul_mat writes outside its result")]
+)
+def test_a_wrong_node_is_named(at: int | None, wrong: str) -> None:
+    found = next(check_many([Checker(Damaging(at))], n_graphs=100))
+    assert found.wrong.startswith(f"{wrong}: ")
+    assert found.program.n_nodes == 1
+    assert "\n" not in str(found.program)
 
 
 def test_a_seed_stands_for_one_program() -> None:
