@@ -32,7 +32,14 @@ def random_graph(seed: int | str) -> Program:
 _MAKERS: tuple[Callable[[Drawing], None], ...] = (
     *(elements.unary, elements.unary, elements.with_numbers, elements.binary, elements.binary),
     *(elements.glu, elements.get_rows, elements.copy, *[elements.view] * 4),
-    *(patterns.norm, patterns.residual, patterns.product, patterns.product, patterns.experts),
+    *(
+        patterns.norm,
+        patterns.residual,
+        patterns.product,
+        patterns.product,
+        patterns.experts,
+        patterns.routing,
+    ),
     *(
         patterns.rope,
         patterns.shift,
