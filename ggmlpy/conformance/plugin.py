@@ -9,6 +9,7 @@ Without that option the plug-in does nothing. Installed with ggmlpy; pytest itse
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,7 +55,8 @@ def chosen_tests(config: pytest.Config) -> list[ConformanceTest]:
     from ggmlpy.conformance.table import all_tests
 
     globs = config.getoption("--ggmlpy-op") or ["*"]
-    return [test for test in all_tests() if any(fnmatchcase(test.op, glob) for glob in globs)]
+    tests: list[ConformanceTest] = all_tests()
+    return [test for test in tests if any(fnmatchcase(test.op, glob) for glob in globs)]
 
 
 @pytest.fixture(scope="session")
@@ -67,13 +69,17 @@ def ggmlpy_subject(request: pytest.FixtureRequest) -> Subject:
     assert isinstance(name, str), "the tests are collected for --ggmlpy-backend only"
     seed = request.config.getoption("--ggmlpy-seed")
     subject = Subject(get_backend(name, 1), [get_backend(name, 2)], seed)
-    items = (i for i in request.session.items if isinstance(i, pytest.Function))
-    prepare(subject, [i.callspec.params["ggmlpy_test"] for i in items if _is_ours(i)])
+    prepare(subject, list(_collected(request.session)))
     return subject
 
 
-def _is_ours(item: pytest.Function) -> bool:
-    return hasattr(item, "callspec") and "ggmlpy_test" in item.callspec.params
+def _collected(session: pytest.Session) -> Iterator[ConformanceTest]:
+    """The tests of the suite that this process was given."""
+    for item in session.items:
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+            test: ConformanceTest | None = item.callspec.params.get("ggmlpy_test")  # type: ignore[assignment]
+            if test is not None:
+                yield test
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -9,4 +9,5 @@ from ggmlpy.conformance.suite import CaseTest, ConformanceTest
 
 def all_tests() -> list[ConformanceTest]:
     """In the order in which they run."""
-    return [*(CaseTest(case) for case in CASES), *SCENARIOS]
+    tests: list[ConformanceTest] = [CaseTest(case) for case in CASES]
+    return tests + SCENARIOS

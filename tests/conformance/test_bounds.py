@@ -36,7 +36,8 @@ def of_products(values: Callable[[Work], Array]) -> Mistake:
 
 
 def too_large(work: Work) -> Array:
-    return 1.02 * work.op.reference(*work.sources())
+    values: Array = 1.02 * work.op.reference(*work.sources())
+    return values
 
 
 def with_x(change: Callable[[Array], Array]) -> Callable[[Work], Array]:
@@ -56,7 +57,8 @@ def to_bf16(x: Array) -> Array:
 def to_8_bits(x: Array) -> Array:
     """The whole row with one scale."""
     d = np.abs(x).max(axis=-1, keepdims=True) / 127
-    return np.rint(x / np.where(d == 0, 1, d)) * d
+    rounded: Array = np.rint(x / np.where(d == 0, 1, d)) * d
+    return rounded
 
 
 def without_last(work: Work) -> Array:
@@ -121,7 +123,8 @@ class Truncating(FaultyBackend):
 def to_truncated_8_bits(x: Array) -> Array:
     blocks = x.reshape(*x.shape[:-1], -1, 32).astype(np.float64)
     d = np.abs(blocks).max(axis=-1, keepdims=True) / 127
-    return (np.trunc(blocks / np.where(d == 0, 1, d)) * d).reshape(x.shape)
+    truncated: Array = np.trunc(blocks / np.where(d == 0, 1, d)) * d
+    return truncated.reshape(x.shape)
 
 
 def found(make: Callable[[], FaultyBackend], cases: list[Case]) -> float:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ggmlpy.backends.base import Backend, Plan
 from ggmlpy.backends.reference import ReferenceBackend
 from ggmlpy.backends.step import Step
-from ggmlpy.conformance.graphs.judged import judge_node
+from ggmlpy.conformance.graphs.judging import judge_node
 from ggmlpy.graph.arrays import element_view, read_array, row_view
 from ggmlpy.graph.buffer import ALIGNMENT, Buffer, Bytes, HostBuffer, Place, aligned_bytes
 from ggmlpy.graph.graph import Graph

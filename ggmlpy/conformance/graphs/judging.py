@@ -1,6 +1,6 @@
-"""How a node's result in a random graph is judged: as in the table of cases, where that is fair.
+"""A node of a random graph is judged as one of a case is, where its values can be judged at all.
 
-Values grow from node to node, so sources come that no table has: of those for which f32 and exact
+Values grow from node to node, so sources come that no case has: of those for which f32 and exact
 numbers rightly part, nothing is said of the result.
 """
 
@@ -14,17 +14,17 @@ from numpy.typing import NDArray
 
 from ggmlpy.backends.rounding import Rounding
 from ggmlpy.conformance.bounds import expect, knows
+from ggmlpy.conformance.bounds.exact import EXACT
 from ggmlpy.conformance.judge import judge
 from ggmlpy.errors import GgmlpyError
 from ggmlpy.graph.tensor import Tensor
 
 _LARGEST_QUANTISED = 65504.0  # a block's scale is f16
 _LARGE = 1e15  # beyond it sums of squares and products overflow in f32, and not in the reference
-_MOVES = {"get_rows", "set_rows", "cpy", "cont", "dup", "cast", "concat", "repeat", "pad"}
-
-Array = NDArray[Any]
 
 counted = {"judged": 0, "wild": 0}  # nodes that were judged, and those that cannot be
+
+Array = NDArray[Any]
 
 
 def judge_node(node: Tensor, sources: Sequence[Array], got: Array, rounding: Rounding) -> str:
@@ -36,10 +36,9 @@ def judge_node(node: Tensor, sources: Sequence[Array], got: Array, rounding: Rou
             return ""
         counted["judged"] += 1
         try:
-            expected = expect(node, sources, rounding)
+            wrong = judge(node, got, expect(node, sources, rounding))
         except GgmlpyError as error:
             return f"{node.op.name}: the reference refuses what the backend has run: {error}"
-        wrong = judge(node, got, expected)
     return f"{node.op.name} is wrong: {node}: {wrong}" if wrong else ""
 
 
@@ -53,7 +52,7 @@ def _is_wild(node: Tensor, sources: Sequence[Array]) -> bool:
     floats = [x for x in sources if x.dtype.kind == "f"]
     if node.type.is_quantized:
         return any(bool((~(np.abs(x) <= _LARGEST_QUANTISED)).any()) for x in floats[:1])
-    if op in _MOVES:
+    if op in EXACT:
         return False
     read = floats[:1] if "max" in op else floats[:3]
     return any(bool((~(np.abs(x) <= _LARGE)).any()) for x in read)
