@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from ggmlpy.conformance.graphs import elements, larger, patterns
+from ggmlpy.conformance.graphs import cases, elements, larger, patterns
 from ggmlpy.conformance.graphs.drawing import MAX_NODES, Drawing
 from ggmlpy.conformance.graphs.program import Program
 from ggmlpy.errors import GgmlpyError
@@ -49,4 +49,5 @@ _MAKERS: tuple[Callable[[Drawing], None], ...] = (
         patterns.write,
     ),
     *(larger.softmax, larger.attention, larger.shape, larger.reduce, larger.rare),
+    *[cases.from_case] * 4,
 )
