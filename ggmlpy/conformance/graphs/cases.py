@@ -7,6 +7,7 @@ functions, because builders of cases call what they like.
 from __future__ import annotations
 
 from functools import cache
+from math import prod
 
 from ggmlpy.conformance.case import Case
 from ggmlpy.conformance.cases import CASES
@@ -40,17 +41,17 @@ def from_case(d: Drawing) -> None:
 
 @cache
 def _cases_by_op() -> dict[str, list[Case]]:
+    """Those of small sources."""
     found: dict[str, list[Case]] = {}
     for case in CASES:
-        found.setdefault(case.op, []).append(case)
+        if sum(map(prod, case.ne)) <= _MOST:
+            found.setdefault(case.op, []).append(case)
     return found
 
 
 @cache
 def _small_graph(case: Case) -> Graph | None:
-    """The case's graph; None for one that is large, or does not go through JSON."""
-    if sum(map(_n_elements, case.ne)) > _MOST:
-        return None
+    """The case's graph; None for one with large tensors, or that does not go through JSON."""
     graph = Graph(build(case))
     tensors = [*graph.leafs, *graph.nodes]
     if graph.symbols or sum(tensor.spec.n_elements for tensor in tensors) > _MOST:
@@ -62,13 +63,6 @@ def _small_graph(case: Case) -> Graph | None:
     except TypeError:
         return None
     return graph
-
-
-def _n_elements(ne: tuple[int, ...]) -> int:
-    n = 1
-    for extent in ne:
-        n *= extent
-    return n
 
 
 def _value_like(d: Drawing, leaf: Tensor) -> str:
