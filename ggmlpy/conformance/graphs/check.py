@@ -27,6 +27,8 @@ from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.sched.executable import ArenaPool, Executable
 
+_MAX_MESSAGE = 300  # characters of an error
+
 
 @dataclass(frozen=True, slots=True)
 class Ways:
@@ -65,9 +67,14 @@ def check_program(
     try:
         return _compare(program, ways, judged)
     except GgmlpyError as error:  # what could be built must run
-        return f"refused when run: {type(error).__name__}: {error}"
+        return f"refused when run: {_told(error)}"
     except Exception as error:
-        return f"{type(error).__name__}: {error}"
+        return f"failed when run: {_told(error)}"
+
+
+def _told(error: Exception) -> str:
+    first, *_ = str(error).splitlines() or [""]
+    return f"{type(error).__name__}: {first[:_MAX_MESSAGE]}"
 
 
 def _compare(program: Program, ways: Ways, judged: bool) -> str:

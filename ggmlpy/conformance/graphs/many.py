@@ -88,8 +88,10 @@ class Checker:
 
 
 def kind_of(wrong: str) -> str:
-    """What tells one fault from another: the words before the first colon."""
-    return wrong.partition(":")[0]
+    """What tells one fault from another: the words before the first colon, and of an error its
+    type."""
+    words = wrong.split(":", 2)
+    return ":".join(words[: 1 + words[0].endswith("when run")])
 
 
 def check_many(

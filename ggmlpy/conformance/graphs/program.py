@@ -106,7 +106,7 @@ def _leaf_text(node: Node) -> str:
     ne, seed = list(node.params["ne"]), node.params["seed"]
     while len(ne) > 1 and ne[-1] == 1:
         ne.pop()
-    known = ("type", "ne", "fill", "seed")
+    known = ("type", "ne", "fill", "seed", "case", "index")
     more = [k if v is True else f"{k}={v}" for k, v in node.params.items() if k not in known and v]
     fill = f"{node.params['fill']}#{seed}" if seed else node.params["fill"]
     return " ".join([f"{node.params['type']}[{','.join(map(str, ne))}]", fill, *more])
