@@ -16,7 +16,7 @@ Quantised leaves are random blocks, whatever their fill.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from ggmlpy.conformance.blocks import random_rows
 from ggmlpy.conformance.case import Case
 from ggmlpy.conformance.cases import CASES
-from ggmlpy.conformance.graphs.program import Node
+from ggmlpy.conformance.graphs.program import Node, Program
 from ggmlpy.conformance.inputs import build
 from ggmlpy.graph.buffer import HOST, BufferType, Bytes, Place
 from ggmlpy.graph.graph import Graph
@@ -57,12 +57,31 @@ def placeless_leaf(node: Node) -> Tensor:
     return Tensor(spec, name=node.name, flags=_flag(node))
 
 
-def make_leaf(node: Node, raw: Bytes, memory: BufferType = HOST) -> Tensor:
-    """A leaf with these bytes in memory of this type."""
+def make_leaf(node: Node, raw: Bytes, place: Place) -> Tensor:
+    """A leaf with these bytes at a place."""
     leaf = placeless_leaf(node)
-    leaf.place = Place(memory.allocate(memory.tensor_bytes(leaf.spec)))
-    leaf.place.buffer.write(0, raw)
+    leaf.place = place
+    place.buffer.write(place.offset, raw)
     return leaf
+
+
+def places_of(program: Program, memory_of: Callable[[Node], BufferType]) -> dict[str, Place]:
+    """Places for the leaves: inputs lie in one buffer, as those of a model, the others alone."""
+    specs = {node.name: placeless_leaf(node).spec for node in program.nodes if node.is_leaf}
+    places = {}
+    inputs = []
+    for node in program.nodes:
+        if node.is_leaf and node.params.get("input"):
+            inputs.append(node.name)
+        elif node.is_leaf:
+            memory = memory_of(node)
+            places[node.name] = Place(memory.allocate(memory.tensor_bytes(specs[node.name])))
+    buffer = HOST.allocate(sum(HOST.tensor_bytes(specs[name]) for name in inputs))
+    offset = 0
+    for name in inputs:
+        places[name] = Place(buffer, offset)
+        offset += HOST.tensor_bytes(specs[name])
+    return places
 
 
 def changes(node: Node) -> bool:
