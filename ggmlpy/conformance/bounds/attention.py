@@ -25,7 +25,8 @@ def softmax(op: Op, sources: Sequence[Array]) -> Magnitude:
     if mask is not None:
         parts = parts + _largest_finite(mask)
     if sinks is not None:
-        parts = np.maximum(parts, np.abs(wide(sinks)).reshape(-1, 1, 1))
+        finite = np.where(np.isfinite(sinks), np.abs(wide(sinks)), 0)  # others have no error
+        parts = np.maximum(parts, finite.reshape(-1, 1, 1))
     parts = np.where(values > 0, parts, 0)  # what is masked has no part
     units = _EXP_UNITS + np.sqrt(values.shape[3]) / 4 + 4 * parts.max(axis=-1, keepdims=True)
     return Magnitude(values, units * values)
