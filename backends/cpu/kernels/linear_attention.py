@@ -158,6 +158,44 @@ def wkv7_part(
     return fma(state, load_f32x16_part(r, m), total)
 
 
+@inline
+def wkv7_rows(
+    src: Int, dst: Int, n: Int, w: Int, k: Int, v: Int, a: Int, b: Int, r: Int, y: Int
+) -> None:
+    """A token for four rows of whole vectors, so that the vectors of the token are read once."""
+    x1, x2, x3 = src + 4 * n, src + 8 * n, src + 12 * n
+    z1, z2, z3 = dst + 4 * n, dst + 8 * n, dst + 12 * n
+    t0, t1, t2, t3 = zero_f32x16(), zero_f32x16(), zero_f32x16(), zero_f32x16()
+    for at in range(0, 4 * n, 64):
+        read = load_f32x16(a + at)
+        t0 = fma(load_f32x16(src + at), read, t0)
+        t1 = fma(load_f32x16(x1 + at), read, t1)
+        t2 = fma(load_f32x16(x2 + at), read, t2)
+        t3 = fma(load_f32x16(x3 + at), read, t3)
+    a0, a1 = splat_f32x16(sum_lanes(t0)), splat_f32x16(sum_lanes(t1))
+    a2, a3 = splat_f32x16(sum_lanes(t2)), splat_f32x16(sum_lanes(t3))
+    v0, v1 = splat_f32x16(load_f32(v)), splat_f32x16(load_f32(v + 4))
+    v2, v3 = splat_f32x16(load_f32(v + 8)), splat_f32x16(load_f32(v + 12))
+    t0, t1, t2, t3 = zero_f32x16(), zero_f32x16(), zero_f32x16(), zero_f32x16()
+    for at in range(0, 4 * n, 64):
+        decay, key = load_f32x16(w + at), load_f32x16(k + at)
+        back, query = load_f32x16(b + at), load_f32x16(r + at)
+        s0 = fma(load_f32x16(src + at), decay, fma(back, a0, key * v0))
+        s1 = fma(load_f32x16(x1 + at), decay, fma(back, a1, key * v1))
+        s2 = fma(load_f32x16(x2 + at), decay, fma(back, a2, key * v2))
+        s3 = fma(load_f32x16(x3 + at), decay, fma(back, a3, key * v3))
+        store_f32x16(dst + at, s0)
+        store_f32x16(z1 + at, s1)
+        store_f32x16(z2 + at, s2)
+        store_f32x16(z3 + at, s3)
+        t0, t1 = fma(s0, query, t0), fma(s1, query, t1)
+        t2, t3 = fma(s2, query, t2), fma(s3, query, t3)
+    store_f32(y, sum_lanes(t0))
+    store_f32(y + 4, sum_lanes(t1))
+    store_f32(y + 8, sum_lanes(t2))
+    store_f32(y + 12, sum_lanes(t3))
+
+
 @kernel("rwkv_wkv7", ("f32",) * 7, args=WKV7_ARGS)
 def rwkv_wkv7_f32(p: Record, ith: Int, nth: Int) -> None:
     """Rows of heads of sequences, token by token; the state is worked on in y."""
@@ -175,7 +213,12 @@ def rwkv_wkv7_f32(p: Record, ith: Int, nth: Int) -> None:
             at = 4 * n * (t * n_head + which - s * n_head)
             w, k, b, r = p.w.ptr + at, p.k.ptr + at, p.b.ptr + at, p.r.ptr + at
             start = old if t == s * per_seq else new
-            for i in range(row, min(row + _ROWS, n)):
+            end = min(row + _ROWS, n)
+            fours = row + ((end - row) & -4) if n & 15 == 0 else row
+            for i in range(row, fours, 4):
+                src, dst, o = start + 4 * n * i, new + 4 * n * i, at + 4 * i
+                wkv7_rows(src, dst, n, w, k, p.v.ptr + o, p.a.ptr + at, b, r, p.y.ptr + o)
+            for i in range(fours, end):
                 src, dst = start + 4 * n * i, new + 4 * n * i
                 sa = splat_f32x16(dot(src, p.a.ptr + at, n))
                 v = splat_f32x16(load_f32(p.v.ptr + at + 4 * i))
@@ -235,6 +278,40 @@ def _delta_net(name: str, gate_of: Inline, requires: Any) -> None:
         return sum_lanes(total)
 
     @inline
+    def four_rows(
+        src: Int, dst: Int, n: Int, gates: Int, gate: Any, k: Int, q: Int, v: Int, beta: Any
+    ) -> Any:
+        """As row_step for four rows of whole vectors, so that k, q and gates are read once."""
+        x1, x2, x3 = src + 4 * n, src + 8 * n, src + 12 * n
+        z1, z2, z3 = dst + 4 * n, dst + 8 * n, dst + 12 * n
+        t0, t1, t2, t3 = zero_f32x16(), zero_f32x16(), zero_f32x16(), zero_f32x16()
+        for at in range(0, 4 * n, 64):
+            factor, key = gate_of(gates + at, 16, gate), load_f32x16(k + at)
+            t0 = fma(load_f32x16(src + at) * factor, key, t0)
+            t1 = fma(load_f32x16(x1 + at) * factor, key, t1)
+            t2 = fma(load_f32x16(x2 + at) * factor, key, t2)
+            t3 = fma(load_f32x16(x3 + at) * factor, key, t3)
+        d0 = splat_f32x16((load_f32(v) - sum_lanes(t0)) * beta)
+        d1 = splat_f32x16((load_f32(v + 4) - sum_lanes(t1)) * beta)
+        d2 = splat_f32x16((load_f32(v + 8) - sum_lanes(t2)) * beta)
+        d3 = splat_f32x16((load_f32(v + 12) - sum_lanes(t3)) * beta)
+        t0, t1, t2, t3 = zero_f32x16(), zero_f32x16(), zero_f32x16(), zero_f32x16()
+        for at in range(0, 4 * n, 64):
+            factor, key = gate_of(gates + at, 16, gate), load_f32x16(k + at)
+            query = load_f32x16(q + at)
+            s0 = fma(key, d0, load_f32x16(src + at) * factor)
+            s1 = fma(key, d1, load_f32x16(x1 + at) * factor)
+            s2 = fma(key, d2, load_f32x16(x2 + at) * factor)
+            s3 = fma(key, d3, load_f32x16(x3 + at) * factor)
+            store_f32x16(dst + at, s0)
+            store_f32x16(z1 + at, s1)
+            store_f32x16(z2 + at, s2)
+            store_f32x16(z3 + at, s3)
+            t0, t1 = fma(s0, query, t0), fma(s1, query, t1)
+            t2, t3 = fma(s2, query, t2), fma(s3, query, t3)
+        return sum_lanes(t0), sum_lanes(t1), sum_lanes(t2), sum_lanes(t3)
+
+    @inline
     def token_step(
         p: Record, head: Int, s: Int, t: Int, row: Int, end: Int, src: Int, dst: Int, gates: Int
     ) -> None:
@@ -255,7 +332,16 @@ def _delta_net(name: str, gate_of: Inline, requires: Any) -> None:
             for i in range(0, n, 16):
                 store_f32x16(gates + 4 * i, exp(load_f32x16_part(g + 4 * i, min(16, n - i))))
         scale = np.float32(1) / sqrt(np.float32(n))
-        for j in range(row, end):
+        fours = row + ((end - row) & -4) if n & 15 == 0 else row
+        for j in range(row, fours, 4):
+            at = 4 * n * (j - row)
+            sums = four_rows(src + at, dst + at, n, gates, gate, k, q, v + 4 * j, beta)
+            y = p.y.ptr + 4 * (n * which + j)
+            store_f32(y, sums[0] * scale)
+            store_f32(y + 4, sums[1] * scale)
+            store_f32(y + 8, sums[2] * scale)
+            store_f32(y + 12, sums[3] * scale)
+        for j in range(fours, end):
             at = 4 * n * (j - row)
             value = load_f32(v + 4 * j)
             y = row_step(src + at, dst + at, n, gates, gate, k, q, value, beta)

@@ -78,7 +78,9 @@ def _decay_of_head(a: Int, n: Int, rate: Any, decay: Any) -> Any:
 
 @inline
 def _decay_of_state(a: Int, n: Int, rate: Any, decay: Any) -> Any:
-    return exp((load_f32x16(a) if n == 16 else load_f32x16_part(a, n)) * rate)
+    if n == 16:
+        return exp(load_f32x16(a) * rate)
+    return exp(load_f32x16_part(a, n) * rate)
 
 
 def _row_step(decay_of: Inline) -> Inline:
@@ -123,7 +125,9 @@ def _scan(name: str, decay_of: Inline, requires: Any) -> None:
         _rates(p, p.dt.ptr + 4 * first + t * p.dt.nb1 + seq * p.dt.nb2, last + 1 - first, scratch)
         y = p.y.ptr + 4 * size * p.x.ne1 * (t + p.x.ne2 * seq)
         for head in range(first, last + 1):
-            group = 0 if p.B.ne1 == 1 else quotient(head, per_group)
+            group = head if per_group == 1 else 0
+            if per_group > 1 and p.B.ne1 > 1:
+                group = quotient(head, per_group)
             b = p.B.ptr + group * p.B.nb1 + t * p.B.nb2 + seq * p.B.nb3
             c = p.C.ptr + group * p.C.nb1 + t * p.C.nb2 + seq * p.C.nb3
             x = p.x.ptr + head * p.x.nb1 + t * p.x.nb2 + seq * p.x.nb3
