@@ -75,13 +75,15 @@ def scaled_rows(op: Op, sources: Sequence[Array]) -> Magnitude:
 
 
 def _centred(x: F64, values: F64, eps: float, axes: tuple[int, ...]) -> F64:
-    """The size of (x - mean) / deviation: a mean that is off shifts all, and widens the rest."""
+    """The size of (x - mean) / deviation: a mean that is off shifts all.
+
+    It widens the deviation by its square only. The difference is rounded too.
+    """
     n = int(np.prod([x.shape[axis] for axis in axes]))
     deviation = np.sqrt(x.var(axis=axes, keepdims=True) + eps)
     terms = np.abs(x).mean(axis=axes, keepdims=True)
     of_mean = of_sum(terms, x.mean(axis=axes, keepdims=True), n)
-    shift = (of_mean + np.abs(x)) / deviation
-    size: F64 = (_root_units(n) + of_mean / deviation) * np.abs(values) + shift
+    size: F64 = (_root_units(n) + 1) * np.abs(values) + of_mean / deviation
     return size
 
 
