@@ -81,7 +81,8 @@ class _AttentionSize(FlashAttnExt):
         of_weights = (weights * units) ** 2 @ (values - y) ** 2
         spread = weights @ np.abs(values)
         size: F64 = 2 * np.sqrt(of_weights) + of_sum(spread, y, len(keys))
-        return size + _of_normaliser(weights, 0 * weights) * np.abs(y)
+        size += _of_normaliser(weights, 0 * weights) * np.abs(y)
+        return size
 
 
 @rule("flash_attn_ext")
