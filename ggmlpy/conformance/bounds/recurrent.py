@@ -14,6 +14,7 @@ from ggmlpy.graph.op import Op
 from ggmlpy.ops import activations
 from ggmlpy.ops.hyper_connections import Dsv4HcComb, Dsv4HcPre
 from ggmlpy.ops.linear_attention import GatedDeltaNet
+from ggmlpy.ops.scan import SsmScan
 
 _UNITS = 4  # of a function in f32, as in functions.py
 
@@ -29,13 +30,34 @@ def _absolute(sources: Sequence[Array]) -> list[Array]:
 
 @rule("ssm_scan")
 def selective_scan(op: Op, sources: Sequence[Array]) -> Magnitude:
-    """A sum over a state, which decays by an exponential of a rounded argument for each token."""
+    """States carry their errors on as they decay, and a decay is wrong by its rounded exponent.
+
+    Tokens and states may share a decay, and so its error: errors add up as magnitudes.
+    """
+    assert isinstance(op, SsmScan)
     s, x, dt, A, B, C, ids = sources
+    x, B, C = wide(x), *(np.repeat(wide(t), x.shape[2] // t.shape[2], axis=2) for t in (B, C))
+    d = activations.softplus(wide(dt)[0])  # [S, T, H]
+    exponent = d[..., None] * wide(A)[0, 0]  # [S, T, H, N or 1]
+    units = _UNITS + (_UNITS + 3) * np.abs(exponent)
+    state = wide(s)[ids[0, 0, 0]]  # [S, H, D, N]
+    size, outputs = np.zeros_like(state), np.empty_like(x)
+    kept = np.zeros((op.K, *state.shape))
+    for t in range(x.shape[1]):
+        taken = (d[:, t, :, None] * x[:, t])[..., None] * B[:, t, :, None, :]
+        decayed = np.exp(exponent[:, t, :, None, :]) * state
+        size = np.exp(exponent[:, t, :, None, :]) * size
+        size += units[:, t, :, None, :] * np.abs(decayed) + (_UNITS + 2) * np.abs(taken)
+        state = decayed + taken
+        size += np.abs(state)
+        terms = np.abs(state * C[:, t, :, None, :]).sum(axis=3)
+        y = (state * C[:, t, :, None, :]).sum(axis=3)
+        outputs[:, t] = (size * np.abs(C[:, t, :, None, :])).sum(axis=3)
+        outputs[:, t] += of_sum(terms, y, state.shape[3])
+        if x.shape[1] - 1 - t < op.K:
+            kept[x.shape[1] - 1 - t] = size
     values = _values(op, sources)
-    sums = _values(op, [np.abs(s), np.abs(x), dt, A, np.abs(B), np.abs(C), ids])
-    exponent = np.abs(activations.softplus(wide(dt)).max() * wide(A)).max()
-    units = np.sqrt(x.shape[1]) * (2 * _UNITS + 3 * exponent)
-    return Magnitude(values, of_sum(sums, values, s.shape[3]) + units * sums)
+    return Magnitude(values, np.concatenate([outputs.ravel(), kept.ravel()]).reshape(values.shape))
 
 
 @rule("rwkv_wkv6")
