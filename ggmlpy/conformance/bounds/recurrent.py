@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ggmlpy.conformance.bounds.expected import F64, Array, Magnitude, of_sum, rule, wide
+from ggmlpy.conformance.bounds.expected import EPS, F64, Array, Magnitude, of_sum, rule, wide
 from ggmlpy.graph.op import Op
 from ggmlpy.ops import activations
 from ggmlpy.ops.hyper_connections import Dsv4HcComb, Dsv4HcPre
@@ -133,14 +133,25 @@ def _of_rows(
 
 @rule("lightning_indexer")
 def indexer(op: Op, sources: Sequence[Array]) -> Magnitude:
-    """A sum over heads of sums over elements; a masked cell is exactly -inf."""
-    q, k, weights, mask = sources
+    """A sum over heads of products, each with the error of a sum; those below 0 have none.
+
+    Heads are summed apart, so that their errors add up as squares. A masked cell is exactly -inf.
+    """
     values = _values(op, sources)
-    bias = np.where(np.isneginf(mask), 0, np.abs(mask))
-    sums = _values(op, [np.abs(q), np.abs(k), np.abs(weights), bias])
-    seen = np.isfinite(values)
-    n = q.shape[3] + q.shape[1]
-    return Magnitude(values, np.where(seen, of_sum(sums, np.where(seen, values, 0), n), 0))
+    q, k, weights, mask = (wide(x) for x in sources)
+    keys, w = (
+        k[:, :, 0, :][:, None].swapaxes(2, 3),
+        np.abs(weights[:, 0])[..., None],
+    )  # [S, 1, D, N]
+    products, magnitudes = q @ keys, np.abs(q) @ np.abs(keys)  # [S, T, H, N]
+    of_products = of_sum(magnitudes, products, q.shape[3])
+    may_count = products > -EPS * of_products
+    products = w * np.maximum(products, 0)
+    of_heads = np.sqrt(((w * may_count * of_products) ** 2).sum(axis=2)) + products.max(axis=2)
+    total = products.sum(axis=2)
+    bias = np.tile(np.abs(mask), (len(q) // len(mask), 1, 1, 1))
+    size = of_heads[:, None] + of_sum(total, total, q.shape[2])[:, None] + bias
+    return Magnitude(values, np.where(np.isneginf(values), 0, size))
 
 
 @rule("dsv4_hc_comb")
