@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 
@@ -154,17 +154,18 @@ class SoftMax(MaskedScores):
         return weights / np.where(total == 0, 1, total)
 
 
-@op("diag_mask_inf")
-@dataclass(frozen=True, slots=True)
-class DiagMaskInf(Op):
-    """The causal mask written into the scores.
+class DiagMask(Op):
+    """The base of causal masks that are written into the scores.
 
-    y[j, q] = -inf where j > n_past + q, else x[j, q]          x [n, n_q, ...] f32 -> y like x
+    y[j, q] = a constant where j > n_past + q, else x[j, q]          x [n, n_q, ...] f32 -> y like x
     """
+
+    __slots__ = ()
 
     in_place = True
 
     n_past: int
+    masked: ClassVar[float]
 
     def infer(self, x: Spec) -> Spec:
         require(x.type is F32, "x must be f32")
@@ -174,7 +175,25 @@ class DiagMaskInf(Op):
     def reference(self, x: Array) -> Array:
         column = np.arange(x.shape[3])
         query = np.arange(x.shape[2])[:, None]
-        return np.where(column > self.n_past + query, -np.inf, x)
+        return np.where(column > self.n_past + query, self.masked, x)
+
+
+@op("diag_mask_inf")
+@dataclass(frozen=True, slots=True)
+class DiagMaskInf(DiagMask):
+    """What is masked is -inf; see DiagMask."""
+
+    n_past: int
+    masked = -np.inf
+
+
+@op("diag_mask_zero")
+@dataclass(frozen=True, slots=True)
+class DiagMaskZero(DiagMask):
+    """What is masked is 0; see DiagMask."""
+
+    n_past: int
+    masked = 0.0
 
 
 @checked
@@ -200,3 +219,9 @@ def soft_max_add_sinks(a: Tensor, sinks: Tensor | None) -> Tensor:
 def diag_mask_inf(a: Tensor, n_past: int) -> Tensor:
     """`ggml_diag_mask_inf`; see DiagMaskInf."""
     return DiagMaskInf(n_past).node(a)
+
+
+@checked
+def diag_mask_zero(a: Tensor, n_past: int) -> Tensor:
+    """`ggml_diag_mask_zero`; see DiagMaskZero."""
+    return DiagMaskZero(n_past).node(a)

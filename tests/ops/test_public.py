@@ -31,7 +31,23 @@ SIGNATURES = {
     "xielu": "a alpha_n alpha_p beta eps",
     "pad_ext": "a lp0 rp0 lp1 rp1 lp2 rp2 lp3 rp3",
     "gated_linear_attn": "k v q g state scale",
+    "ssm_scan": "s x dt A B C ids K",
+    "rwkv_wkv6": "k v r tf td state",
+    "rwkv_wkv7": "r w k v a b state",
+    "gated_delta_net": "q k v g beta state K",
+    "lightning_indexer": "q k weights mask",
+    "dsv4_hc_comb": "mixes scale base eps n_iter",
+    "dsv4_hc_pre_gated": "x gate scale",
+    "dsv4_hc_post": "x residual post comb",
     "pool_2d": "a op k0 k1 s0 s1 p0 p1",
+    "acc": "a b nb1 nb2 nb3 offset",
+    "set": "a b nb1 nb2 nb3 offset",
+    "set_2d": "a b nb1 offset",
+    "solve_tri": "a b left lower uni",
+    "win_unpart": "a w0 h0 w",
+    "interpolate": "a ne0 ne1 ne2 ne3 mode",
+    "timestep_embedding": "timesteps dim max_period",
+    "add_rel_pos": "a pw ph",
 }
 
 

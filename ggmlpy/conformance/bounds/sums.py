@@ -15,6 +15,7 @@ from ggmlpy.conformance.bounds.expected import F64, Array, Magnitude, of_sum, ru
 from ggmlpy.graph.op import Op
 from ggmlpy.ops.norm import GroupNorm, L2Norm, Norm, RmsNorm
 from ggmlpy.ops.pool import Pool2d, PoolOp
+from ggmlpy.ops.resize import ScaleMode, TimestepEmbedding, Upscale
 
 
 def _values(op: Op, sources: Sequence[Array]) -> F64:
@@ -100,3 +101,65 @@ def normalised_groups(op: Op, sources: Sequence[Array]) -> Magnitude:
     spans = [slice(i, i + step) for i in range(0, x.shape[1], step)]
     sizes = [_centred(x[:, s], values[:, s], op.eps, (1, 2, 3)) for s in spans]
     return Magnitude(values, np.concatenate(sizes, axis=1))
+
+
+@rule("out_prod")
+def outer_products(op: Op, sources: Sequence[Array]) -> Magnitude:
+    values = _values(op, sources)
+    return Magnitude(values, of_sum(_magnitudes(op, sources), values, sources[0].shape[2]))
+
+
+@rule("repeat_back")
+def summed_copies(op: Op, sources: Sequence[Array]) -> Magnitude:
+    values = _values(op, sources)
+    n = sources[0].size // values.size
+    return Magnitude(values, of_sum(_magnitudes(op, sources), values, n))
+
+
+@rule("acc", "add_rel_pos")
+def added(op: Op, sources: Sequence[Array]) -> Magnitude:
+    """One or two sums of two numbers."""
+    return Magnitude(_values(op, sources), _magnitudes(op, sources))
+
+
+@rule("upscale")
+def interpolated(op: Op, sources: Sequence[Array]) -> Magnitude:
+    """Sums of a few products with weights, which are good to units of the largest."""
+    assert isinstance(op, Upscale)
+    x = np.abs(wide(sources[0]))
+    picked = x[op.nearest(3, x.shape[0])][:, op.nearest(2, x.shape[1])]
+    columns, rows = (_widened(op.weights(dim, x.shape[3 - dim])) for dim in (0, 1))
+    size = 8 * np.einsum("ir,abrc,jc->abij", rows, picked, columns, optimize=True)
+    exact = op.mode is ScaleMode.NEAREST
+    return Magnitude(_values(op, sources), 0 * size if exact else size)
+
+
+def _widened(weights: F64) -> F64:
+    """For each weight that counts, and its neighbours, the largest of its row."""
+    used = weights != 0
+    used[:, 1:] |= weights[:, :-1] != 0
+    used[:, :-1] |= weights[:, 1:] != 0
+    widened: F64 = used * np.abs(weights).max(axis=1, keepdims=True)
+    return widened
+
+
+@rule("timestep_embedding")
+def embedded_steps(op: Op, sources: Sequence[Array]) -> Magnitude:
+    """Cosines and sines of angles that f32 holds to units of themselves, and of their logarithm."""
+    assert isinstance(op, TimestepEmbedding)
+    values = _values(op, sources)
+    angles = np.abs(wide(sources[0])[0, 0, 0][:, None] * op.frequencies())
+    units = 4 + (4 + np.log(op.max_period)) * angles
+    rest = np.zeros((len(units), op.dim % 2))
+    return Magnitude(values, np.concatenate([units, units, rest], axis=1)[None, None])
+
+
+@rule("solve_tri")
+def solved(op: Op, sources: Sequence[Array]) -> Magnitude:
+    """Forward substitution is as good as a system whose coefficients are off by units (Higham,
+    "Accuracy and Stability of Numerical Algorithms", section 8.1): |A^-1| |A| |x|."""
+    values = _values(op, sources)
+    a = np.tril(wide(sources[0]))
+    n = a.shape[3]
+    inverse = np.abs(np.linalg.inv(a))
+    return Magnitude(values, (4 + np.sqrt(n)) * (inverse @ (np.abs(a) @ np.abs(values))))

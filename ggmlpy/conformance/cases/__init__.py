@@ -9,6 +9,8 @@ from ggmlpy.conformance.cases import (
     convolutions,
     copies,
     elementwise,
+    hybrid,
+    images,
     norms,
     products,
     recurrent,
@@ -30,8 +32,10 @@ _FAMILIES = (
     softmax,
     attention,
     shapes,
+    images,
     reductions,
     recurrent,
+    hybrid,
     convolutions,
 )
 
