@@ -9,7 +9,7 @@ import numpy as np
 
 from ggmlpy.backends.base import Backend, Places, Plan
 from ggmlpy.backends.step import Step
-from ggmlpy.errors import AllocationError, GgmlpyError, IndexOutOfRange
+from ggmlpy.errors import AllocationError, CallbackError, GgmlpyError, IndexOutOfRange
 from ggmlpy.graph.arrays import read_array, write_array
 from ggmlpy.graph.buffer import Bytes, aligned_bytes
 from ggmlpy.graph.count import Counts
@@ -38,7 +38,7 @@ BytesOf = Callable[[Tensor], tuple[Bytes, int]]  # the memory of a tensor, and i
 
 def run_node(node: Tensor, bytes_of: BytesOf, counts: Counts | None = None) -> None:
     """Compute a node with its op's reference, at these counts or at the bounds. Raises
-    IndexOutOfRange, AllocationError."""
+    IndexOutOfRange, CallbackError, AllocationError."""
     assert node.op is not None
     op = node.op.at(counts) if counts else node.op
     try:
@@ -55,6 +55,9 @@ def run_node(node: Tensor, bytes_of: BytesOf, counts: Counts | None = None) -> N
             write_array(data, spec, offset, values, rows)
     except IndexOutOfRange as error:
         raise IndexOutOfRange(f"{node.name}: {error}" if node.name else str(error)) from None
+    except CallbackError as error:
+        named = f"{node.name}: {error}" if node.name else str(error)
+        raise CallbackError(named) from error.__cause__
     except MemoryError as error:
         raise AllocationError(f"{node.name}: {error}") from error
 

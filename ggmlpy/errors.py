@@ -4,6 +4,7 @@
     ├── ArgumentError (TypeError, ValueError)  an argument of another type, or out of its range
     ├── ShapeError (ValueError)          a tensor's shape, type or strides do not fit the op
     ├── IndexOutOfRange (IndexError)     an index tensor has a value out of range
+    ├── CallbackError (RuntimeError)     a function of the caller, called by a custom op, raised
     ├── FileError (ValueError)           a file cannot be used
     │   ├── MissingFile (FileNotFoundError)  there is no such file, or it is a folder
     │   ├── GGUFError                    not a GGUF file, or a damaged one
@@ -48,6 +49,10 @@ class ShapeError(GgmlpyError, ValueError):
 
 class IndexOutOfRange(GgmlpyError, IndexError):
     """A value of an index tensor is negative, or not below the size of the indexed dimension."""
+
+
+class CallbackError(GgmlpyError, RuntimeError):
+    """A function of the caller that a custom op calls has raised; the cause is that error."""
 
 
 class FileError(GgmlpyError, ValueError):

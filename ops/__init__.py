@@ -25,6 +25,7 @@ from ggmlpy.ops.convolution import (
     conv_3d_direct,
 )
 from ggmlpy.ops.copy import cast, cont, cont_1d, cont_2d, cont_3d, cont_4d, cpy, dup
+from ggmlpy.ops.custom import custom_4d, map_custom1, map_custom2, map_custom3
 from ggmlpy.ops.elementwise import (
     add,
     add1,
@@ -76,7 +77,14 @@ from ggmlpy.ops.recurrent import gated_linear_attn, ssm_conv
 from ggmlpy.ops.reduce import argmax, count_equal, cumsum, mean, sum, sum_rows
 from ggmlpy.ops.regions import acc, set, set_1d, set_2d
 from ggmlpy.ops.resize import interpolate, timestep_embedding, upscale
-from ggmlpy.ops.rope import rope, rope_ext, rope_multi
+from ggmlpy.ops.rope import (
+    rope,
+    rope_ext,
+    rope_ext_back,
+    rope_multi,
+    rope_multi_back,
+    rope_set_offset,
+)
 from ggmlpy.ops.rows import get_rows, set_rows
 from ggmlpy.ops.scan import ssm_scan
 from ggmlpy.ops.shape import (
@@ -101,6 +109,17 @@ from ggmlpy.ops.softmax import (
     soft_max_ext,
 )
 from ggmlpy.ops.sort import argsort, argsort_top_k, top_k
+from ggmlpy.ops.training import (
+    cross_entropy_loss,
+    cross_entropy_loss_back,
+    flash_attn_back,
+    get_rows_back,
+    opt_step_adamw,
+    opt_step_sgd,
+    rms_norm_back,
+    silu_back,
+    soft_max_ext_back,
+)
 from ggmlpy.ops.triangular import diag, solve_tri, tri
 from ggmlpy.ops.unary import (
     abs,
@@ -239,6 +258,9 @@ __all__ = [  # noqa: RUF022
     "rope",
     "rope_ext",
     "rope_multi",
+    "rope_ext_back",
+    "rope_multi_back",
+    "rope_set_offset",
     "soft_max",
     "soft_max_ext",
     "soft_max_add_sinks",
@@ -317,6 +339,21 @@ __all__ = [  # noqa: RUF022
     "conv_3d_direct",
     "conv_transpose_1d",
     "conv_transpose_2d_p0",
+    # training
+    "silu_back",
+    "rms_norm_back",
+    "get_rows_back",
+    "soft_max_ext_back",
+    "flash_attn_back",
+    "cross_entropy_loss",
+    "cross_entropy_loss_back",
+    "opt_step_adamw",
+    "opt_step_sgd",
+    # functions of the caller
+    "map_custom1",
+    "map_custom2",
+    "map_custom3",
+    "custom_4d",
 ]
 
 tensor.FUNCTIONS.update({name: globals()[name] for name in __all__})

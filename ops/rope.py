@@ -5,6 +5,7 @@ Letters: D head size, H heads, T tokens, S sequences.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ class Rope(Op):
 
     x [D, H, T, S] f32 or f16, pos [T] i32 ([4T] for the modes with four axes: all times, then all
     heights ...), freq_factors [at least n_dims / 2] f32, optional  ->  y like x, contiguous. Only
-    the first n_dims elements are rotated, the others are copied.
+    n_dims elements are rotated, those from n_offs on; the others are copied.
 
     YaRN (Peng et al., 2023), for n_ctx_orig positions in training: with f = freq_scale * t_i,
         t_i <- f (1 - mix_i) + t_i mix_i,   mix_i = ext_factor * (1 - clamp((i - lo) / (hi - lo)))
@@ -71,14 +72,20 @@ class Rope(Op):
     beta_fast: float
     beta_slow: float
     sections: Dims = (0, 0, 0, 0)  # numbers of pairs for time, height, width, and the fourth axis
+    n_offs: int = 0  # elements before those that are rotated
 
     def infer(self, x: Spec, pos: Spec, freq_factors: Spec | None = None) -> Spec:
         require(x.type in (F32, F16), "x must be f32 or f16")
         require(x.rows_contiguous, "x must have contiguous rows")
         n, limit = self.n_dims, x.ne[0]
         require(0 < n <= limit and n % 2 == 0, f"n_dims is {n}: it must be even, 2 to {limit}")
+        require(
+            0 <= self.n_offs <= limit - n and self.n_offs % 2 == 0,
+            f"n_offs is {self.n_offs}: it must be even, 0 to {limit - n}",
+        )
         if self.mode is RopeMode.VISION:
             require(2 * n == limit, f"n_dims is {n}: it must be half of {limit} in mode VISION")
+            require(self.n_offs == 0, f"n_offs is {self.n_offs}: it must be 0 in mode VISION")
         n_pos = self.mode.n_axes * x.ne[2]
         require(
             pos.type is I32 and pos.ne == (n_pos, 1, 1, 1),
@@ -133,9 +140,10 @@ class Rope(Op):
 
     def pairs(self) -> tuple[slice, slice]:
         """The first and the second elements of all pairs."""
+        start, n = self.n_offs, self.n_pairs
         if self.mode is RopeMode.NORMAL:
-            return slice(0, self.n_dims, 2), slice(1, self.n_dims, 2)
-        return slice(0, self.n_pairs), slice(self.n_pairs, 2 * self.n_pairs)
+            return slice(start, start + 2 * n, 2), slice(start + 1, start + 2 * n, 2)
+        return slice(start, start + n), slice(start + n, start + 2 * n)
 
     def angles(self, pos: Array, freq_factors: Array | None) -> tuple[Array, float]:
         """The angle of each pair, numpy order [T, n_pairs], and the scale of cos and sin."""
@@ -178,6 +186,17 @@ class Rope(Op):
         if self.mode is RopeMode.VISION:
             return axis, sector - (ends - self.sections)[axis]
         return axis, i
+
+
+@op("rope_back")
+@dataclass(frozen=True, slots=True)
+class RopeBack(Rope):
+    """The gradient of rope: the same scale, and angles of the other sign; see Rope."""
+
+    def angles(self, pos: Array, freq_factors: Array | None) -> tuple[Array, float]:
+        """The angle of each pair, numpy order [T, n_pairs], and the scale of cos and sin."""
+        angles, scale = Rope.angles(self, pos, freq_factors)
+        return -angles, scale
 
 
 @checked
@@ -248,6 +267,82 @@ def rope_multi(
         (time, height, width, extra),
     )
     return made.node(a, b) if c is None else made.node(a, b, c)
+
+
+@checked
+def rope_ext_back(
+    a: Tensor,
+    b: Tensor,
+    c: Tensor | None,
+    n_dims: int,
+    mode: int,
+    n_ctx_orig: int,
+    freq_base: float,
+    freq_scale: float,
+    ext_factor: float,
+    attn_factor: float,
+    beta_fast: float,
+    beta_slow: float,
+) -> Tensor:
+    """`ggml_rope_ext_back`: a the gradient of rope_ext's result; see RopeBack."""
+    made = RopeBack(
+        n_dims,
+        _known_mode(mode),
+        n_ctx_orig,
+        freq_base,
+        freq_scale,
+        ext_factor,
+        attn_factor,
+        beta_fast,
+        beta_slow,
+    )
+    return made.node(a, b) if c is None else made.node(a, b, c)
+
+
+@checked
+def rope_multi_back(
+    a: Tensor,
+    b: Tensor,
+    c: Tensor | None,
+    n_dims: int,
+    sections: Sequence[int],
+    mode: int,
+    n_ctx_orig: int,
+    freq_base: float,
+    freq_scale: float,
+    ext_factor: float,
+    attn_factor: float,
+    beta_fast: float,
+    beta_slow: float,
+) -> Tensor:
+    """`ggml_rope_multi_back`: a the gradient of rope_multi's result; see RopeBack."""
+    require(len(sections) == 4, f"rope_back: there are {len(sections)} sections: there must be 4")
+    time, height, width, extra = sections
+    made = RopeBack(
+        n_dims,
+        _known_mode(mode),
+        n_ctx_orig,
+        freq_base,
+        freq_scale,
+        ext_factor,
+        attn_factor,
+        beta_fast,
+        beta_slow,
+        (time, height, width, extra),
+    )
+    return made.node(a, b) if c is None else made.node(a, b, c)
+
+
+@checked
+def rope_set_offset(a: Tensor, n_offs: int) -> Tensor:
+    """`ggml_rope_set_offset`: the node `a` of rope or rope_back rotates elements from n_offs on.
+
+    Sets it in place, as in ggml, and returns `a`. See Rope.
+    """
+    require(isinstance(a.op, Rope), f"rope_set_offset: a must be a result of rope, is {a!r}")
+    assert isinstance(a.op, Rope)
+    a.op = dataclasses.replace(a.op, n_offs=n_offs).node(*a.src).op
+    return a
 
 
 def _known_mode(mode: int) -> RopeMode:

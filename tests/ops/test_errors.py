@@ -22,8 +22,9 @@ from ggmlpy.errors import ShapeError
 from tests.ops.broken_convolutions import BROKEN_CONVOLUTIONS
 from tests.ops.broken_images import BROKEN_IMAGES
 from tests.ops.broken_rules import BROKEN, f16, f32
+from tests.ops.broken_training import BROKEN_TRAINING
 
-CALLS = [*BROKEN, *BROKEN_IMAGES, *BROKEN_CONVOLUTIONS]
+CALLS = [*BROKEN, *BROKEN_IMAGES, *BROKEN_CONVOLUTIONS, *BROKEN_TRAINING]
 
 
 @pytest.mark.parametrize("i", range(len(CALLS)))

@@ -56,6 +56,7 @@ FIELDS: list[tuple[str, Any]] = [
     ("padded", "i8"),  # n_pairs up to a multiple of 16
     ("n_pairs", "i4"),
     ("n_axes", "i4"),
+    ("n_offs", "i4"),  # elements before those that are rotated
     ("normal", "i4"),  # pairs of neighbours
     ("magnitude", "f4"),
 ]
@@ -167,12 +168,15 @@ def _rotate(
     @inline
     def rotate(p: Record, x: Int, y: Int, cos: Int, sin: Int) -> None:
         """The row at x rotated by a table of cosines and sines, its rest unchanged, to y."""
-        n_rotated = 2 * p.n_pairs
+        n_rotated, start = 2 * p.n_pairs, size * p.n_offs
         if p.normal != 0:
-            rotate_neighbours(x, y, n_rotated, cos, sin)
+            rotate_neighbours(x + start, y + start, n_rotated, cos, sin)
         else:
-            rotate_halves(x, y, n_rotated, cos, sin)
-        for i in range(n_rotated, p.x.ne0, 16):
+            rotate_halves(x + start, y + start, n_rotated, cos, sin)
+        for i in range(0, p.n_offs, 16):
+            m = min(16, p.n_offs - i)
+            store_part(y + size * i, load_part(x + size * i, m), m)
+        for i in range(p.n_offs + n_rotated, p.x.ne0, 16):
             m = min(16, p.x.ne0 - i)
             store_part(y + size * i, load_part(x + size * i, m), m)
 
@@ -188,7 +192,11 @@ def _rope(type: str, rotate: Inline) -> None:
         bind=bind,
         scratch_bytes=_scratch_bytes,
         name=f"rope_{type}",
-        also=[("rope", (type, "i32", "f32"))],
+        also=[
+            ("rope", (type, "i32", "f32")),
+            ("rope_back", (type, "i32")),
+            ("rope_back", (type, "i32", "f32")),
+        ],
     )
     def rope(p: Record, ith: Int, nth: Int) -> None:
         """Rows in order, heads of a token one after another; other elements are copied."""

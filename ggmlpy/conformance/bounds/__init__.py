@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ggmlpy.backends.rounding import Rounding
-from ggmlpy.conformance.bounds import attention, functions, recurrent, sums
+from ggmlpy.conformance.bounds import attention, functions, recurrent, sums, training
 from ggmlpy.conformance.bounds.exact import EXACT
 from ggmlpy.conformance.bounds.expected import (
     Array,
@@ -32,7 +32,9 @@ from ggmlpy.graph.tensor import Tensor
 
 __all__ = ["Expected", "expect", "knows"]
 
-assert all((attention, functions, recurrent, sums))  # importing them is what declares the rules
+assert all(
+    (attention, functions, recurrent, sums, training)
+)  # importing them is what declares the rules
 
 PRODUCTS = ("mul_mat", "mul_mat_id")
 

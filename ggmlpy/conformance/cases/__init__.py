@@ -19,6 +19,7 @@ from ggmlpy.conformance.cases import (
     rows,
     shapes,
     softmax,
+    training,
 )
 
 _FAMILIES = (
@@ -37,6 +38,7 @@ _FAMILIES = (
     recurrent,
     hybrid,
     convolutions,
+    training,
 )
 
 CASES: list[Case] = [case for family in _FAMILIES for case in family.CASES]

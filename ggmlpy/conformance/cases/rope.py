@@ -25,8 +25,10 @@ _ROPE_DEFAULTS: dict[str, Any] = {
 
 
 @builds("rope_ext")
+@builds("rope_ext_back")
 def _rope(case: Case, inputs: Inputs) -> Tensor:
-    """ne: x; params: factors=True for frequency factors, max_pos, and those of rope_ext."""
+    """ne: x; params: factors=True for frequency factors, max_pos, offset, and those of
+    rope_ext."""
     params = {k: case.params.get(k, default) for k, default in _ROPE_DEFAULTS.items()}
     n_tokens = as_ne(case.ne[0])[2]
     sections = case.params.get("sections")
@@ -36,9 +38,14 @@ def _rope(case: Case, inputs: Inputs) -> Tensor:
     factors = None
     if case.params.get("factors"):
         factors = from_numpy(inputs.rng.uniform(0.9, 1.1, n_dims).astype(np.float32))
+    back = case.op == "rope_ext_back"
     if sections is None:
-        return ops.rope_ext(inputs[0], pos, factors, n_dims, **params)
-    return ops.rope_multi(inputs[0], pos, factors, n_dims, sections, **params)
+        function = ops.rope_ext_back if back else ops.rope_ext
+        y = function(inputs[0], pos, factors, n_dims, **params)
+    else:
+        of_axes = ops.rope_multi_back if back else ops.rope_multi
+        y = of_axes(inputs[0], pos, factors, n_dims, sections, **params)
+    return ops.rope_set_offset(y, case.params.get("offset", 0))
 
 
 CASES: list[Case] = [
@@ -69,4 +76,18 @@ CASES: list[Case] = [
             (40, 64, (12, 10, 10, 0)), (40, 64, (20, 6, 6, 0)), (24, 32, (16, 16, 0, 0)),
         )
     ),
+    *(Case("rope_ext_back", ne=[(64, 5, 7, 2)], types=(t,), n_dims=n_dims, mode=mode, factors=f)
+      for t in ("f32", "f16") for n_dims in (64, 32) for mode in (0, 2) for f in (False, True)),
+    *(Case("rope_ext_back", ne=[(64, 3, 7)], mode=mode, freq_scale=0.25, ext_factor=1.0,
+           attn_factor=0.9) for mode in (0, 2)),
+    *(Case("rope_ext_back", ne=[(64, 3, 7, 2)], n_dims=n_dims, mode=mode, sections=sections)
+      for mode, n_dims, sections in ((8, 64, (16, 8, 8, 0)), (40, 64, (12, 10, 10, 0)),
+                                     (24, 32, (16, 16, 0, 0)))),
+    *(Case(op, ne=[(96, 3, 5)], types=(t,), n_dims=n_dims, mode=mode, offset=offset)
+      for op in ("rope_ext", "rope_ext_back") for t in ("f32", "f16") for mode in (0, 2)
+      for n_dims, offset in ((64, 32), (20, 6), (2, 94), (34, 18))),
+    *(Case("rope_ext", ne=[(96, 3, 5)], n_dims=64, mode=mode, sections=(16, 8, 8, 0), offset=o)
+      for mode in (8, 40) for o in (16, 32)),
+    *(Case("rope_ext", ne=[(96, 3, 5)], n_dims=64, mode=m, offset=10, layouts=(v,)) for m in (0, 2)
+      for v in ("permuted", "view")),
 ]  # fmt: skip
