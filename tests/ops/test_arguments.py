@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -158,7 +159,8 @@ def test_whatever_is_given_is_refused_or_runs(name: str) -> None:
                 continue
             assert isinstance(node, Tensor)
             if node.spec.n_bytes < 1 << 13:
-                Executable(Graph(node), [ReferenceBackend()]).run()
+                with suppress(CallbackError):  # of a function that takes other arguments
+                    Executable(Graph(node), [ReferenceBackend()]).run()
 
 
 def test_numpys_numbers_are_numbers() -> None:

@@ -70,14 +70,14 @@ def writes(dst: Array, a: Array, ith: int, nth: int, userdata: object) -> None:
 @pytest.mark.parametrize("backend", ["reference", "cpu", "mock"])
 def test_an_error_names_node_and_function(backend: str) -> None:
     y = ops.map_custom1(leaf(uniform(7, 4)), fails, 1, None).named("mine")
-    with pytest.raises(CallbackError, match="^mine: fails: KeyError: 'nothing here'$") as caught:
+    with pytest.raises(CallbackError, match=r"^mine: fails: KeyError: 'nothing here'$") as caught:
         ggmlpy.compute(ops.neg(y), backend=backend)
     if backend != "mock":  # its queue keeps the error, not its cause
         assert isinstance(caught.value.__cause__, KeyError)
 
 
 def test_sources_may_only_be_read() -> None:
-    with pytest.raises(CallbackError, match="read-only"):
+    with pytest.raises(CallbackError, match=r"read-only"):
         run(ops.map_custom1(leaf(uniform(8, 4)), writes, 1, None))
 
 
@@ -92,7 +92,7 @@ def test_a_run_after_an_error_is_right() -> None:
     x = leaf(uniform(9, 4))
     y = ops.map_custom1(x, at_times, 1, None)
     executable = Executable(Graph(y), [MockBackend()])
-    with pytest.raises(CallbackError, match="not yet"):
+    with pytest.raises(CallbackError, match=r"not yet"):
         executable.run()
     bad = False
     executable.run()
@@ -101,7 +101,9 @@ def test_a_run_after_an_error_is_right() -> None:
 
 def test_what_is_no_function_or_no_tensor_is_refused() -> None:
     x = leaf(uniform(10, 4))
-    with pytest.raises(ggmlpy.ArgumentError, match="map_custom1: fun is an int: it must be a func"):
+    with pytest.raises(
+        ggmlpy.ArgumentError, match=r"map_custom1: fun is an int: it must be a func"
+    ):
         ops.map_custom1(x, 3, 1, None)  # type: ignore[arg-type]
     with pytest.raises(ggmlpy.ArgumentError, match=r"args\[1\] is a str: it must be a tensor"):
         ops.custom_4d("f32", 4, 1, 1, 1, [x, "x"], fails, 1, None)  # type: ignore[list-item]
