@@ -9,6 +9,21 @@ from __future__ import annotations
 
 from ggmlpy.graph import tensor
 from ggmlpy.ops.attention import flash_attn_ext, flash_attn_ext_add_sinks
+from ggmlpy.ops.conv_transpose import conv_transpose_1d, conv_transpose_2d_p0
+from ggmlpy.ops.convolution import (
+    conv_1d,
+    conv_1d_dw,
+    conv_1d_dw_ph,
+    conv_1d_ph,
+    conv_2d,
+    conv_2d_direct,
+    conv_2d_dw,
+    conv_2d_dw_direct,
+    conv_2d_s1_ph,
+    conv_2d_sk_p0,
+    conv_3d,
+    conv_3d_direct,
+)
 from ggmlpy.ops.copy import cast, cont, cont_1d, cont_2d, cont_3d, cont_4d, cpy, dup
 from ggmlpy.ops.elementwise import (
     add,
@@ -51,11 +66,12 @@ from ggmlpy.ops.hyper_connections import (
     dsv4_hc_pre,
     dsv4_hc_pre_gated,
 )
+from ggmlpy.ops.im2col import col2im_1d, im2col, im2col_3d, im2col_back
 from ggmlpy.ops.indexer import lightning_indexer
 from ggmlpy.ops.linear_attention import gated_delta_net, rwkv_wkv6, rwkv_wkv7
 from ggmlpy.ops.matmul import mul_mat, mul_mat_id, out_prod
 from ggmlpy.ops.norm import group_norm, l2_norm, norm, rms_norm
-from ggmlpy.ops.pool import pool_2d
+from ggmlpy.ops.pool import pool_1d, pool_2d, pool_2d_back
 from ggmlpy.ops.recurrent import gated_linear_attn, ssm_conv
 from ggmlpy.ops.reduce import argmax, count_equal, cumsum, mean, sum, sum_rows
 from ggmlpy.ops.regions import acc, set, set_1d, set_2d
@@ -279,7 +295,28 @@ __all__ = [  # noqa: RUF022
     "dsv4_hc_pre",
     "dsv4_hc_pre_gated",
     "dsv4_hc_post",
+    "pool_1d",
     "pool_2d",
+    "pool_2d_back",
+    # convolutions
+    "im2col",
+    "im2col_back",
+    "im2col_3d",
+    "col2im_1d",
+    "conv_1d",
+    "conv_1d_ph",
+    "conv_1d_dw",
+    "conv_1d_dw_ph",
+    "conv_2d",
+    "conv_2d_sk_p0",
+    "conv_2d_s1_ph",
+    "conv_2d_direct",
+    "conv_2d_dw",
+    "conv_2d_dw_direct",
+    "conv_3d",
+    "conv_3d_direct",
+    "conv_transpose_1d",
+    "conv_transpose_2d_p0",
 ]
 
 tensor.FUNCTIONS.update({name: globals()[name] for name in __all__})

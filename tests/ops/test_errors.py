@@ -19,10 +19,11 @@ import ggmlpy.ops
 from ggmlpy import ops
 from ggmlpy.common.scopes import scope
 from ggmlpy.errors import ShapeError
+from tests.ops.broken_convolutions import BROKEN_CONVOLUTIONS
 from tests.ops.broken_images import BROKEN_IMAGES
 from tests.ops.broken_rules import BROKEN, f16, f32
 
-CALLS = [*BROKEN, *BROKEN_IMAGES]
+CALLS = [*BROKEN, *BROKEN_IMAGES, *BROKEN_CONVOLUTIONS]
 
 
 @pytest.mark.parametrize("i", range(len(CALLS)))

@@ -2,6 +2,8 @@
 
 from ggmlpy.backends.cpu.kernels import (
     attention,
+    conv_transpose,
+    convolution,
     copy,
     elementwise,
     fused_glu,
@@ -9,6 +11,7 @@ from ggmlpy.backends.cpu.kernels import (
     fused_rope,
     glu,
     hyper_connections,
+    im2col,
     indexer,
     linear,
     linear_attention,
@@ -32,6 +35,8 @@ from ggmlpy.backends.cpu.kernels import (
 
 __all__ = [
     "attention",
+    "conv_transpose",
+    "convolution",
     "copy",
     "elementwise",
     "fused_glu",
@@ -39,6 +44,7 @@ __all__ = [
     "fused_rope",
     "glu",
     "hyper_connections",
+    "im2col",
     "indexer",
     "linear",
     "linear_attention",

@@ -14,7 +14,7 @@ import numpy as np
 from ggmlpy.conformance.bounds.expected import F64, Array, Magnitude, of_sum, rule, wide
 from ggmlpy.graph.op import Op
 from ggmlpy.ops.norm import GroupNorm, L2Norm, Norm, RmsNorm
-from ggmlpy.ops.pool import Pool2d, PoolOp
+from ggmlpy.ops.pool import Pool1d, Pool2d, PoolOp
 from ggmlpy.ops.resize import ScaleFlag, ScaleMode, TimestepEmbedding, Upscale
 
 
@@ -170,3 +170,39 @@ def solved(op: Op, sources: Sequence[Array]) -> Magnitude:
     n = a.shape[3]
     inverse = np.abs(np.linalg.inv(a))
     return Magnitude(values, (4 + np.sqrt(n)) * (inverse @ (np.abs(a) @ np.abs(values))))
+
+
+_KERNEL_AXES = {  # of the kernel, in numpy order: those that a result is summed over
+    "conv_2d": (1, 2, 3),
+    "conv_2d_dw": (2, 3),
+    "conv_3d": (0, 1, 2, 3),
+    "conv_transpose_1d": (1, 3),
+    "conv_transpose_2d": (0, 2, 3),
+}
+
+
+@rule(*_KERNEL_AXES)
+def convolved(op: Op, sources: Sequence[Array]) -> Magnitude:
+    """Sums over the channels and places of a kernel."""
+    values = _values(op, sources)
+    n = int(np.prod([sources[0].shape[axis] for axis in _KERNEL_AXES[op.name]]))
+    return Magnitude(values, of_sum(_magnitudes(op, sources), values, n))
+
+
+@rule("im2col_back", "col2im_1d", "pool_2d_back")
+def summed_windows(op: Op, sources: Sequence[Array]) -> Magnitude:
+    """Sums over the windows that an element is in: no more than there are numbers in a column."""
+    values = _values(op, sources)
+    keeps_choice = op.name == "pool_2d_back"  # of the largest: by the signs of the source
+    magnitudes = [np.abs(sources[0]), *(sources[1:] if keeps_choice else map(np.abs, sources[1:]))]
+    n = sources[0].shape[3] if not keeps_choice else 16
+    return Magnitude(values, of_sum(_values(op, magnitudes), values, n) + np.abs(values))
+
+
+@rule("pool_1d")
+def pooled_rows(op: Op, sources: Sequence[Array]) -> Magnitude:
+    assert isinstance(op, Pool1d)
+    values = _values(op, sources)
+    if op.op is PoolOp.MAX:
+        return Magnitude(values, 0 * values)
+    return Magnitude(values, of_sum(_magnitudes(op, sources), values, op.k0))
