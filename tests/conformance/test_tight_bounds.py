@@ -15,13 +15,14 @@ from ggmlpy.conformance.bounds import expect
 from ggmlpy.conformance.bounds.exact import EXACT
 from ggmlpy.conformance.bounds.expected import F64
 from ggmlpy.conformance.bounds.products import rounded_activations
-from ggmlpy.conformance.checks import check_case
+from ggmlpy.conformance.checks import NotSupported, check_case
 from ggmlpy.graph.arrays import read_array, row_view
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.ops.attention import FlashAttnExt
 from tests.conformance.faulty import Array, FaultyBackend, Mistake, Work
 
 SMALL = [case for case in CASES if max((n for ne in case.ne for n in ne), default=0) < 60_000]
+SPREAD = SMALL[:: max(1, len(SMALL) // 1200)]  # over the whole table, for time
 
 
 def to_bits(x: Array, n_bits: int) -> Array:
@@ -36,7 +37,11 @@ def share_found(mistake: Mistake, cases: list[Case], n_least: int) -> float:
     n_met = n_found = 0
     for case in cases:
         backend = FaultyBackend(mistake)
-        wrong = check_case(case, backend)
+        try:
+            with np.errstate(all="ignore"):
+                wrong = check_case(case, backend)
+        except NotSupported:
+            continue
         n_met += backend.met > 0
         n_found += bool(wrong) and backend.met > 0
     assert n_met > n_least
@@ -70,9 +75,8 @@ def first_source_as_f16(work: Work) -> bool:
 
 
 @pytest.mark.parametrize("mistake", [result_as_f16, first_source_as_f16])
-@pytest.mark.filterwarnings("ignore:invalid value encountered")
 def test_results_of_half_precision_are_found(mistake: Mistake) -> None:
-    assert share_found(mistake, SMALL, 400) >= 0.99
+    assert share_found(mistake, SPREAD, 150) >= 0.99
 
 
 class _HalfWeights(FlashAttnExt):

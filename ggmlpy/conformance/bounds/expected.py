@@ -94,7 +94,7 @@ def wide(array: Array) -> F64:
     return array.astype(np.float64)
 
 
-def of_sum(terms: F64, total: F64, n: int) -> F64:
+def of_sum(terms: F64, total: F64, n: int | F64) -> F64:
     """The size for a sum of n terms, of which `terms` is the sum of magnitudes.
 
     In any order, partial sums of terms of one sign grow up to |total|, and each is rounded: as the

@@ -14,7 +14,7 @@ import numpy as np
 from ggmlpy.conformance.bounds.expected import F64, Array, Magnitude, of_sum, rule, wide
 from ggmlpy.graph.op import Op
 from ggmlpy.ops.norm import GroupNorm, L2Norm, Norm, RmsNorm
-from ggmlpy.ops.pool import Pool1d, Pool2d, PoolOp
+from ggmlpy.ops.pool import Pool1d, Pool2d, Pool2dBack, PoolOp
 from ggmlpy.ops.resize import ScaleFlag, ScaleMode, TimestepEmbedding, Upscale
 
 
@@ -189,14 +189,22 @@ def convolved(op: Op, sources: Sequence[Array]) -> Magnitude:
     return Magnitude(values, of_sum(_magnitudes(op, sources), values, n))
 
 
-@rule("im2col_back", "col2im_1d", "pool_2d_back")
+@rule("im2col_back", "col2im_1d")
 def summed_windows(op: Op, sources: Sequence[Array]) -> Magnitude:
-    """Sums over the windows that an element is in: no more than there are numbers in a column."""
+    """Sums over the windows that an element is in, which the op of ones counts."""
+    values, rest = _values(op, sources), sources[1:]
+    n_windows = _values(op, [np.ones_like(sources[0]), *rest])
+    size = of_sum(_values(op, [np.abs(sources[0]), *rest]), values, n_windows)
+    return Magnitude(values, np.where(n_windows > 1, size, 0))  # a single number is copied
+
+
+@rule("pool_2d_back")
+def summed_pools(op: Op, sources: Sequence[Array]) -> Magnitude:
+    """Sums over the windows that an element is in, of shares of means."""
+    assert isinstance(op, Pool2dBack)
     values = _values(op, sources)
-    keeps_choice = op.name == "pool_2d_back"  # of the largest: by the signs of the source
-    magnitudes = [np.abs(sources[0]), *(sources[1:] if keeps_choice else map(np.abs, sources[1:]))]
-    n = sources[0].shape[3] if not keeps_choice else 16
-    return Magnitude(values, of_sum(_values(op, magnitudes), values, n) + np.abs(values))
+    sums = _values(op, [np.abs(sources[0]), *sources[1:]])  # the largest by the signs of the source
+    return Magnitude(values, of_sum(sums, values, op.k0 * op.k1) + np.abs(values))
 
 
 @rule("pool_1d")
