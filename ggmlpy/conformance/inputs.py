@@ -71,7 +71,9 @@ class Inputs:
                 layout
             ](i, ne)
         if layout:
-            axes = [int(axis) for axis in layout]  # dimension j of the leaf is axes[j] of the source
+            axes = [
+                int(axis) for axis in layout
+            ]  # dimension j of the leaf is axes[j] of the source
             of_leaf = (ne[axes[0]], ne[axes[1]], ne[axes[2]], ne[axes[3]])
             return ops.permute(self._leaf(i, of_leaf), *axes)
         return self._leaf(i, ne)
@@ -110,12 +112,12 @@ class Inputs:
             values = self.rng.uniform(low, high, ne[::-1])
         if self.case.params.get("ties"):
             values = np.round(values * 4) / 4
-        if self.case.params.get("values") == "special" and type.is_float:
-            values = np.where(
-                self.rng.uniform(0, 1, values.shape) < _SPECIAL_SHARE,
-                self.rng.choice(SPECIAL, values.shape),
-                values,
-            )
+        kind = self.case.params.get("values")
+        if kind is not None and type.is_float:
+            limit = {"special": math.inf, "finite": 65504.0 if type.name == "f16" else 3.4e38}[kind]
+            among = SPECIAL[np.abs(SPECIAL) <= limit]
+            chosen = self.rng.choice(among, values.shape)
+            values = np.where(self.rng.uniform(0, 1, values.shape) < _SPECIAL_SHARE, chosen, values)
         return self._flagged(i, stored(values, type.name, ne))
 
     def _flagged(self, i: int, leaf: Tensor) -> Tensor:
@@ -143,7 +145,8 @@ class Inputs:
 
 def stored(values: NDArray[Any], type: str, ne: tuple[int, ...]) -> Tensor:
     """A leaf with these values, numpy order, converted to a type."""
-    raw = from_float(values.astype(np.float64), type_of(type))
+    with np.errstate(over="ignore"):  # what is too large is inf
+        raw = from_float(values.astype(np.float64), type_of(type))
     leaf = from_bytes(raw.reshape(-1), type, ne)
     leaf.flags = Flag.NONE
     return leaf

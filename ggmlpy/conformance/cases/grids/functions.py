@@ -32,9 +32,10 @@ CASES: list[Case] = [
       for form in ("", "_swapped") for t in ("f32", "f16") for v in ("view", "offset", "0213")),
     *(Case(op + "_split", ne=[PRIMES, PRIMES], types=(t,), layouts=v, span=(-5, 5)) for op in GLU
       for t in ("f32", "f16") for v in (("view", "view"), ("0213", ""), ("", "repeated"))),
-    *(Case(op + form, ne=[(66, 11)], types=(t,), values="special") for op in GLU
+    # Not inf: that times an activation which is 0 in f32 is NaN.
+    *(Case(op + form, ne=[(66, 11)], types=(t,), values="finite") for op in GLU
       for form in ("", "_swapped") for t in ("f32", "f16")),
-    *(Case(op + "_split", ne=[(67, 11), (67, 11)], types=(t,), values="special") for op in GLU
+    *(Case(op + "_split", ne=[(67, 11), (67, 11)], types=(t,), values="finite") for op in GLU
       for t in ("f32", "f16")),
     *(Case("swiglu_oai", ne=[ne, ne], layouts=(v,), span=(-9, 9), alpha=alpha, limit=limit)
       for ne in ((128, 2, 2, 2), PRIMES) for v in ("", "view") for alpha in (0.5, 1.702)

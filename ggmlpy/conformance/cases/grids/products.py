@@ -26,7 +26,7 @@ def product(
 
 CASES: list[Case] = [
     *(product(t, 16, n, 256) for t in (*FLOATS, *QUANTIZED) for n in _COLUMNS),
-    *(product(t, 16, n, k) for t in (*FLOATS, *QUANTIZED) for k in (768, 4096) for n in (1, 8)),
+    *(product(t, 16, n, k) for t in (*FLOATS, *QUANTIZED) for k in (768, 4096) for n in (1, 5)),
     *(product(t, 1, 64, 256) for t in (*FLOATS, *QUANTIZED)),
     *(product(t, m, n, 256) for t in ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_K", "q6_K")
       for m in _ROWS for n in (1, 4, 32)),
