@@ -20,8 +20,8 @@ class Case:
                          "repeated" one row with strides of 0
     span                 the float inputs are uniform in it
     params               the function's other arguments, and what inputs and builders understand:
-                         ties (quarters), values="special" (inf, denormals, ...) or "finite" (without
-                         inf), weights (numbers of the sources that are weights)
+                         ties (quarters), values="special" (inf, denormals, ...) or "finite" (those
+                         but inf), weights (numbers of the sources that are weights)
     """
 
     op: str

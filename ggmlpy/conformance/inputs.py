@@ -19,8 +19,8 @@ from ggmlpy.graph.spec import as_ne
 from ggmlpy.graph.tensor import Flag, Tensor, from_bytes, from_numpy
 from ggmlpy.graph.types import type_of
 
-# Numbers at the ends of f32, f16 and bf16: zeros, infinities, denormals, the smallest normal numbers
-# and the largest, and those next to 1. (What is too large or small for a type is rounded to it.)
+# Numbers at the ends of f32, f16 and bf16: zeros, infinities, denormals, the smallest normal
+# numbers and the largest, some near 1. (What is too large or small for a type is rounded to it.)
 SPECIAL = np.array([
     0.0, -0.0, np.inf, -np.inf, 2.0**-149, -(2.0**-140), 2.0**-126, 2.0**-24, -(2.0**-15), 2.0**-14,
     65504.0, -65520.0, 3.0e38, -3.4e38, 1.0, -1.0, 1 + 2.0**-10, 88.8, -103.5, 0.5, -2.5,

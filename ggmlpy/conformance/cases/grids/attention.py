@@ -40,7 +40,8 @@ CASES: list[Case] = [
       for m in ("dead", "all", "holes") for s in (False, True)),
     *(attention(d, n, (6, 2), 65, mask="random", heads_mask=m, n_seq=2) for d in (64, 128)
       for n in (1, 5) for m in (2, 3, 6)),
-    *(attention(64, n, (4, 2), 65, mask="random", rows_mask=n + r) for n in (1, 5) for r in (1, 59)),
+    *(attention(64, n, (4, 2), 65, mask="random", rows_mask=n + r) for n in (1, 5)
+      for r in (1, 59)),
     *(Case("flash_attn_ext", ne=[(64, n, 4, 1), (64, 65, 2, 1), (64, 65, 2, 1), (65, n)],
            types=("f32", kv, kv, "f16"), layouts=layouts)
       for kv in ("f32", "f16", "q8_0", "q4_0") for n in (1, 5)
@@ -55,8 +56,8 @@ CASES: list[Case] = [
       for h in ((4, 4), (6, 2)) for n, s in ((1, 3), (4, 1))),
     *(listed(d, n, (4, 2), 70, n_seq=s, n_stream=2) for d in (32, 40, 72, 80, 96, 112, 192, 256)
       for n, s in ((1, 2), (3, 1))),
-    *(listed(64, n, (4, 2), n_max, n_kv=n_kv) for n in (1, 3)
-      for n_max, n_kv in ((1, 1), (2, 1), (15, 5), (16, 64), (17, 64), (33, 8), (65, 64), (257, 50))),
-    *(listed(64, n, (4, 2), 70, n_seq=2, mask=m, sinks=s, max_bias=b) for n in (1, 4)
+    *(listed(64, n, (4, 2), n_max, n_kv=n_kv) for n in (1, 3) for n_max, n_kv in
+      ((1, 1), (2, 1), (15, 5), (16, 64), (17, 64), (33, 8), (65, 64), (257, 50))),
+    *(listed(64, n, (4, 2), 70, n_seq=2, mask=m, sinks=s, max_bias=b) for n in (2, 4)
       for m in ("random", "dead", "all", "tails") for s in (False, True) for b in (0.0, 8.0)),
 ]  # fmt: skip

@@ -10,7 +10,7 @@ def experts(
     type: str, n_mats: int, n_used: int, m: int, n: int, k: int, *, shared: bool = False,
     **more: object,
 ) -> Case:  # fmt: skip
-    """n tokens that use n_used of n_mats matrices [k, m]; `shared`: one row of x for all of them."""
+    """n tokens that use n_used of n_mats matrices [k, m]; `shared`: one row of x for all."""
     ne = [(k, m, n_mats), (k, 1 if shared else n_used, n), (n_used, n)]
     return Case("mul_mat_id", ne=ne, types=(type, "f32", "i32"), **more)  # type: ignore[arg-type]
 

@@ -18,7 +18,8 @@ CASES: list[Case] = [
       for n in (64, 1025) for eps in (1e-12, 1e-6, 0.1)),
     *(Case(op, ne=[(64, 3)], span=(1e4, 2e4), eps=1e-5) for op in _NORMS),  # a large mean
     *(Case(op, ne=[PRIMES], layouts=("repeated",), eps=1e-5) for op in _NORMS),
-    *(Case("group_norm", ne=[(w, h, c, n)], n_groups=g, eps=eps) for w, h in ((1, 1), (9, 9), (16, 3))
-      for c, g in ((4, 1), (32, 32), (32, 4), (13, 5), (64, 7)) for n in (1, 2)
-      for eps in (1e-6, 0.1) if w * h * c > g),
+    *(Case("group_norm", ne=[(w, h, c, n)], n_groups=g, eps=eps)
+      for w, h in ((1, 1), (9, 9), (16, 3))
+      for c, g in ((4, 1), (32, 32), (32, 4), (13, 5), (64, 7))
+      for n in (1, 2) for eps in (1e-6, 0.1) if w * h * c > g),
 ]  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ggmlpy.conformance.case import Case
 from ggmlpy.conformance.cases.sizes import FLOATS, QUANTIZED, Shape4
 
-# Columns: single tokens and small batches, which have kernels of their own, and both sides of tiles.
+# Columns: tokens and small batches, which have kernels of their own, and both sides of tiles.
 _COLUMNS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65)
 _BASE = ("f32", "f16", "q8_0", "q4_0", "q4_1", "q4_K", "mxfp4", "iq2_xxs")
 _LENGTHS = (1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 80, 127, 129, 255, 257, 588)
