@@ -17,7 +17,6 @@ from ggmlpy.conformance.run import computing
 from ggmlpy.errors import GgmlpyError
 from ggmlpy.graph.tensor import Tensor
 
-
 _PREPARED_AT_ONCE = 1000  # tests, whose inputs are in memory at the same time
 
 
