@@ -123,6 +123,19 @@ class SwigluOai(Glu):
         return gated
 
 
+@op("swiglu_clamp")
+@dataclass(frozen=True, slots=True)
+class SwigluClamp(Glu):
+    """y = silu(min(gate, limit)) * clamp(up, -limit, limit); see Glu."""
+
+    limit: float = float("inf")
+
+    def gated(self, gate: Array, up: Array) -> Array:
+        clamped = np.clip(up, -self.limit, self.limit)
+        gated: Array = activations.silu(np.minimum(gate, self.limit)) * clamped
+        return gated
+
+
 @checked
 def reglu(a: Tensor) -> Tensor:
     """`ggml_reglu`; see Reglu."""
@@ -217,3 +230,9 @@ def geglu_quick_split(a: Tensor, b: Tensor) -> Tensor:
 def swiglu_oai(a: Tensor, b: Tensor, alpha: float, limit: float) -> Tensor:
     """`ggml_swiglu_oai`; see SwigluOai."""
     return SwigluOai(alpha=alpha, limit=limit).node(a, b)
+
+
+@checked
+def swiglu_clamp(a: Tensor, b: Tensor, limit: float) -> Tensor:
+    """`ggml_swiglu_clamp`; see SwigluClamp."""
+    return SwigluClamp(limit=limit).node(a, b)

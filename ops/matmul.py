@@ -97,6 +97,38 @@ class MulMatId(Op):
         return y
 
 
+@op("out_prod")
+@dataclass(frozen=True, slots=True)
+class OutProd(Op):
+    """The sum of outer products of rows, for every matrix of b.
+
+        y[m, n, i2, i3] = sum_k a[m, k, i2 // r2, i3 // r3] * b[n, k, i2, i3]
+        a [M, K, A, B], b [N, K, A * r2, B * r3]  ->  y [M, N, A * r2, B * r3] f32
+
+    a f32, f16, bf16 or quantised with contiguous rows, b f32 with any strides. Raises ShapeError
+    for other shapes and types.
+    """
+
+    def infer(self, a: Spec, b: Spec) -> Spec:
+        require(
+            a.type.is_quantized or a.type in (F32, F16, BF16),
+            "a must be quantised, f32, f16 or bf16",
+        )
+        require(a.rows_contiguous, "a must have contiguous rows")
+        require(b.type is F32, "b must be f32")
+        require(a.ne[1] == b.ne[1], f"dimensions 1, {a.ne[1]} and {b.ne[1]}, must be equal")
+        require(
+            b.ne[2] % a.ne[2] == 0 and b.ne[3] % a.ne[3] == 0,
+            f"dimensions 2 and 3 of b {list(b.ne[2:])} must be multiples of a's {list(a.ne[2:])}",
+        )
+        return Spec((a.ne[0], b.ne[0], *b.ne[2:]), F32)
+
+    def reference(self, a: Array, b: Array) -> Array:
+        for axis in (0, 1):
+            a = np.repeat(a, b.shape[axis] // a.shape[axis], axis=axis)
+        return b.astype(np.float64).swapaxes(2, 3) @ a.astype(np.float64)
+
+
 @checked
 def mul_mat(a: Tensor, b: Tensor) -> Tensor:
     """`ggml_mul_mat`: a the weight, b the rows; see MulMat."""
@@ -107,3 +139,9 @@ def mul_mat(a: Tensor, b: Tensor) -> Tensor:
 def mul_mat_id(as_: Tensor, b: Tensor, ids: Tensor) -> Tensor:
     """`ggml_mul_mat_id`: as_ the experts' weights, b the rows; see MulMatId."""
     return MulMatId().node(as_, b, ids)
+
+
+@checked
+def out_prod(a: Tensor, b: Tensor) -> Tensor:
+    """`ggml_out_prod`; see OutProd."""
+    return OutProd().node(a, b)

@@ -10,7 +10,7 @@ from ggmlpy.common.arguments import checked
 from ggmlpy.graph.op import Array, Op, op
 from ggmlpy.graph.spec import Spec, require
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.graph.types import F32, I32
+from ggmlpy.graph.types import F32, I32, I64
 
 
 def _check(x: Spec) -> None:
@@ -90,6 +90,21 @@ class Cumsum(Op):
         return np.cumsum(x, axis=-1, dtype=np.float64)
 
 
+@op("count_equal")
+@dataclass(frozen=True, slots=True)
+class CountEqual(Op):
+    """How many elements are equal: a, b [...] i32 of one shape  ->  y [1] i64."""
+
+    def infer(self, a: Spec, b: Spec) -> Spec:
+        require(a.type is I32 and b.type is I32, "a and b must be i32")
+        require(a.ne == b.ne, "a and b must have the same shape")
+        require(a.rows_contiguous and b.rows_contiguous, "a and b must have contiguous rows")
+        return Spec((1,), I64)
+
+    def reference(self, a: Array, b: Array) -> Array:
+        return np.full((1, 1, 1, 1), np.count_nonzero(a == b), np.int64)
+
+
 @checked
 def sum(a: Tensor) -> Tensor:
     """`ggml_sum`; see Sum."""
@@ -118,3 +133,9 @@ def argmax(a: Tensor) -> Tensor:
 def cumsum(a: Tensor) -> Tensor:
     """`ggml_cumsum`; see Cumsum."""
     return Cumsum().node(a)
+
+
+@checked
+def count_equal(a: Tensor, b: Tensor) -> Tensor:
+    """`ggml_count_equal`; see CountEqual."""
+    return CountEqual().node(a, b)

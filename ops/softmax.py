@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 
@@ -139,13 +139,10 @@ class SoftMax(MaskedScores):
 
     def reference(self, x: Array, *given: Array) -> Array:
         mask, sinks = self.optional(given)
-        n_seq, n_head, n_query, _ = x.shape
         scores = x.astype(np.float64) * self.scale
         if mask is not None:
-            bias = mask[:, :, :n_query].astype(np.float64)
-            bias = np.tile(bias, (n_seq // mask.shape[0], n_head // mask.shape[1], 1, 1))
-            slopes = alibi_slopes(n_head, self.max_bias)[:, None, None]
-            scores = np.where(np.isneginf(bias), -np.inf, scores + slopes * bias)
+            bias = self.bias(mask, x.shape)
+            scores = np.where(np.isneginf(bias), -np.inf, scores + bias)
         sink = -np.inf if sinks is None else sinks.reshape(-1, 1, 1).astype(np.float64)
         largest = np.maximum(scores.max(axis=-1, keepdims=True), sink)
         largest = np.where(np.isneginf(largest), 0, largest)  # else -inf - -inf is NaN
@@ -153,18 +150,27 @@ class SoftMax(MaskedScores):
         total = weights.sum(axis=-1, keepdims=True) + np.exp(sink - largest)
         return weights / np.where(total == 0, 1, total)
 
+    def bias(self, mask: Array, shape: tuple[int, ...]) -> Array:
+        """What the mask adds to scores of that shape: [S, H, n_q, n_kv], in numpy order."""
+        n_seq, n_head, n_query, _ = shape
+        cut = mask[:, :, :n_query].astype(np.float64)
+        cut = np.tile(cut, (n_seq // mask.shape[0], n_head // mask.shape[1], 1, 1))
+        biases: Array = alibi_slopes(n_head, self.max_bias)[:, None, None] * cut
+        return biases
 
-@op("diag_mask_inf")
-@dataclass(frozen=True, slots=True)
-class DiagMaskInf(Op):
-    """The causal mask written into the scores.
 
-    y[j, q] = -inf where j > n_past + q, else x[j, q]          x [n, n_q, ...] f32 -> y like x
+class DiagMask(Op):
+    """The base of causal masks that are written into the scores.
+
+    y[j, q] = a constant where j > n_past + q, else x[j, q]          x [n, n_q, ...] f32 -> y like x
     """
+
+    __slots__ = ()
 
     in_place = True
 
     n_past: int
+    masked: ClassVar[float]
 
     def infer(self, x: Spec) -> Spec:
         require(x.type is F32, "x must be f32")
@@ -174,7 +180,25 @@ class DiagMaskInf(Op):
     def reference(self, x: Array) -> Array:
         column = np.arange(x.shape[3])
         query = np.arange(x.shape[2])[:, None]
-        return np.where(column > self.n_past + query, -np.inf, x)
+        return np.where(column > self.n_past + query, self.masked, x)
+
+
+@op("diag_mask_inf")
+@dataclass(frozen=True, slots=True)
+class DiagMaskInf(DiagMask):
+    """What is masked is -inf; see DiagMask."""
+
+    n_past: int
+    masked = -np.inf
+
+
+@op("diag_mask_zero")
+@dataclass(frozen=True, slots=True)
+class DiagMaskZero(DiagMask):
+    """What is masked is 0; see DiagMask."""
+
+    n_past: int
+    masked = 0.0
 
 
 @checked
@@ -200,3 +224,9 @@ def soft_max_add_sinks(a: Tensor, sinks: Tensor | None) -> Tensor:
 def diag_mask_inf(a: Tensor, n_past: int) -> Tensor:
     """`ggml_diag_mask_inf`; see DiagMaskInf."""
     return DiagMaskInf(n_past).node(a)
+
+
+@checked
+def diag_mask_zero(a: Tensor, n_past: int) -> Tensor:
+    """`ggml_diag_mask_zero`; see DiagMaskZero."""
+    return DiagMaskZero(n_past).node(a)

@@ -8,15 +8,19 @@ from dataclasses import replace
 
 import pytest
 
-from ggmlpy.backends.base import Backend
+from ggmlpy.backends.base import Backend, Places
+from ggmlpy.backends.cpu.backend import CpuBackend, CpuPlan
+from ggmlpy.backends.cpu.builder import PlanBuilder
 from ggmlpy.backends.cpu.kernel import RECORD_BYTES
 from ggmlpy.backends.cpu.threads import ThreadPool
 from ggmlpy.backends.step import Step
+from ggmlpy.graph.buffer import BufferType
 from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.sched import allocator, executable, passes
 from ggmlpy.sched.executable import Executable
-from ggmlpy.sched.scheduler import Copy, Split
+from ggmlpy.sched.scheduler import Copy, Split, _Copies
+from ggmlpy.sched.transfers import Part
 
 Patch = pytest.MonkeyPatch
 
@@ -84,9 +88,79 @@ def barrier_left_out(patch: Patch) -> None:
     patch.setattr(ThreadPool, "run", run)
 
 
+def stale_activations(patch: Patch) -> None:
+    """Activations quantised for one product are used for the next, although x was overwritten."""
+    patch.setattr(PlanBuilder, "_forget_overwritten", lambda self, node: None)
+
+
+def output_reused(patch: Patch) -> None:
+    """The allocator gives the memory of wanted values to later ones."""
+    patch.setattr(allocator, "kept_roots", lambda graph: set())
+
+
+def stale_copy(patch: Patch) -> None:
+    """A copy of a value is read after another backend has written to that value."""
+    right = _Copies.note_write
+
+    def note_write(self: _Copies, root: Tensor, backend: Backend) -> None:
+        holders = list(self.holders.get(root, ()))
+        right(self, root, backend)
+        if not root.is_leaf:
+            self.holders[root] = list(dict.fromkeys([*self.holders[root], *holders]))
+
+    patch.setattr(_Copies, "note_write", note_write)
+
+
+def not_copied_back(patch: Patch) -> None:
+    """A leaf that a device wrote to in memory of its own keeps its old values."""
+    right = Executable._return
+
+    def return_(self: Executable, leaf: Tensor, memory: BufferType) -> Part:
+        return right(self, leaf, memory)[0], lambda: None
+
+    patch.setattr(Executable, "_return", return_)
+
+
+def fused_over_a_write(patch: Patch) -> None:
+    """Passes fuse nodes although the last writes to memory that the first reads."""
+    patch.setattr(passes, "_writes_apart", lambda step: True)
+
+
+class Damaging(CpuBackend):
+    """After each step with a product the byte `at` of its result's memory is another: -1 is the one
+    before it, None the last one of the result."""
+
+    def __init__(self, at: int | None) -> None:
+        super().__init__(1)
+        self._at = at
+
+    def supports_step(self, step: Step) -> bool:
+        return False
+
+    def plan(self, steps: Sequence[Step], places: Places) -> CpuPlan:
+        plan = super().plan(steps, places)
+        right = plan.submit
+        products = [step.node for step in steps if step.op == "mul_mat"]
+
+        def submit() -> None:
+            right()
+            for node in products:
+                place = places[node]
+                at = node.spec.n_bytes - 1 if self._at is None else self._at
+                place.host_bytes[place.offset + at] ^= 1
+
+        plan.submit = submit  # type: ignore[method-assign]
+        return plan
+
+
 PLANTED: dict[str, tuple[Callable[[Patch], None], str]] = {
     "freed early": (freed_early, "alone"),
     "copy left out": (copy_left_out, "split"),
     "fused although read": (fused_although_read, "alone"),
     "barrier left out": (barrier_left_out, "alone"),
+    "stale activations": (stale_activations, "alone"),
+    "output reused": (output_reused, "alone"),
+    "stale copy": (stale_copy, "split"),
+    "not copied back": (not_copied_back, "split"),
+    "fused over a write": (fused_over_a_write, "alone"),
 }

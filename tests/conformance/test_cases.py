@@ -19,6 +19,7 @@ from ggmlpy.sched.compute import compute
 
 REFERENCE = get_backend("reference")
 NAN_ON_PURPOSE = ("sqrt", "log")  # of numbers below 0
+ALIKE_ON_PURPOSE = ("fill", "timestep_embedding", "im2col_back", "pool_1d")  # in some cases
 BY_OP: dict[str, list[Case]] = defaultdict(list)
 for each in CASES:
     BY_OP[each.op].append(each)
@@ -57,7 +58,12 @@ def test_inputs_are_reproducible_and_results_are_numbers(op: str) -> None:
         if op not in NAN_ON_PURPOSE and case.params.get("values") != "special":
             assert not np.isnan(values.astype(np.float64)).any(), case.id
         columns = case.ne[0][0] if case.ne else 0
-        if columns > 1 and values.size > 1 and case.params.get("mask") != "all":
+        if (
+            op not in ALIKE_ON_PURPOSE
+            and columns > 1
+            and values.size > 1
+            and case.params.get("mask") != "all"
+        ):
             assert np.nanmin(values) < np.nanmax(values), f"{case.id}: every element is the same"
 
 

@@ -23,7 +23,15 @@ KINDS = {
     "a numpy array (float64, shape (3,))": np.ones(3),
 }
 # Scalars that get past checks which come before those of the tensors.
-SCALARS = {"axis0": 0, "axis2": 2, "axis3": 3, "mode": 0, "sections": (1, 1, 1, 1), "op": 0}
+SCALARS = {
+    "axis0": 0,
+    "axis2": 2,
+    "axis3": 3,
+    "mode": 0,
+    "sections": (1, 1, 1, 1),
+    "op": 0,
+    "ne": (4, 4),
+}
 
 
 def tensor_arguments() -> Iterator[tuple[str, str]]:

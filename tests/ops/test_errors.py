@@ -1,6 +1,6 @@
 """Every rule of every op has a call that breaks it, and a message that says so.
 
-The calls are in `broken_rules.py`. The last test reads the source of the ops and fails for a
+The calls are in `broken_*.py`. The last test reads the source of the ops and fails for a
 `require` that no call breaks.
 """
 
@@ -19,12 +19,16 @@ import ggmlpy.ops
 from ggmlpy import ops
 from ggmlpy.common.scopes import scope
 from ggmlpy.errors import ShapeError
+from tests.ops.broken_convolutions import BROKEN_CONVOLUTIONS
+from tests.ops.broken_images import BROKEN_IMAGES
 from tests.ops.broken_rules import BROKEN, f16, f32
 
+CALLS = [*BROKEN, *BROKEN_IMAGES, *BROKEN_CONVOLUTIONS]
 
-@pytest.mark.parametrize("i", range(len(BROKEN)))
+
+@pytest.mark.parametrize("i", range(len(CALLS)))
 def test_a_broken_rule_says_what_is_and_what_must_be(i: int) -> None:
-    build, expected = BROKEN[i]
+    build, expected = CALLS[i]
     with pytest.raises(ShapeError) as caught:
         build()
     assert expected in str(caught.value)
@@ -68,7 +72,7 @@ def test_every_rule_is_broken_by_a_case(monkeypatch: pytest.MonkeyPatch) -> None
     for module in _modules():
         if hasattr(module, "require"):
             monkeypatch.setattr(module, "require", require)
-    for build, _ in BROKEN:
+    for build, _ in CALLS:
         with pytest.raises(ShapeError):
             build()
     written = _written()

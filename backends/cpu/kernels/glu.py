@@ -31,11 +31,13 @@ def _rows(node: Any) -> bool:
     return all(types.rows_ok(tensor) for tensor in (node, *node.src))
 
 
-GATED: dict[str, tuple[tuple[str, ...], Inline]] = {}  # by op: parameters, gated(p, gate, up)
+# Those that are fused with products, by op: parameters, gated(p, gate, up)
+GATED: dict[str, tuple[tuple[str, ...], Inline]] = {}
 
 
-def _glu(op: str, params: tuple[str, ...], gated: Inline) -> None:
-    GATED[op] = params, gated
+def _glu(op: str, params: tuple[str, ...], gated: Inline, fused: bool = True) -> None:
+    if fused:
+        GATED[op] = params, gated
     args = np.dtype([*FIELDS, *((name, "f4") for name in params)], align=True)
     f32 = 4, load_f32x16, load_f32x16_part, store_f32x16, store_f32x16_part
     f16 = 2, load_f16x16, load_f16x16_part, store_f16x16, store_f16x16_part
@@ -102,9 +104,15 @@ def _oai(p: Record, gate: Any, up: Any) -> Any:
     return g * math.sigmoid(g * p.alpha) * (u + 1.0)
 
 
+@inline
+def _clamped(p: Record, gate: Any, up: Any) -> Any:
+    return math.silu(minimum(p.limit, gate)) * minimum(p.limit, maximum(-p.limit, up))
+
+
 _glu("reglu", (), _relu_times_up)
 _glu("swiglu", (), _times_up(math.silu))
 _glu("geglu", (), _times_up(math.gelu))
 _glu("geglu_erf", (), _times_up(math.gelu_erf))
 _glu("geglu_quick", (), _times_up(math.gelu_quick))
 _glu("swiglu_oai", ("alpha", "limit"), _oai)
+_glu("swiglu_clamp", ("limit",), _clamped, fused=False)

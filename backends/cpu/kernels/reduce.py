@@ -16,6 +16,7 @@ from ggmlpy.backends.cpu.simd.arith import (
     less,
     lowest_bit,
     maximum,
+    quotient,
     select,
     splat_f32x16,
     splat_i32x16,
@@ -26,12 +27,16 @@ from ggmlpy.backends.cpu.simd.memory import (
     load_f32,
     load_f32x16,
     load_f32x16_part,
+    load_i32,
     store_f32,
+    store_f32x16_part,
     store_i32,
+    store_i64,
 )
 from ggmlpy.backends.cpu.simd.reduce import max_lanes, sum_lanes
 
 ARGS = np.dtype([("y", TENSOR), ("x", TENSOR)], align=True)
+EQUAL_ARGS = np.dtype([("y", TENSOR), ("a", TENSOR), ("b", TENSOR)], align=True)
 
 _NEVER = float("-inf")
 
@@ -90,6 +95,46 @@ def cumsum_f32(p: Record, ith: Int, nth: Int) -> None:
         for i in range(p.x.ne0):
             total += np.float64(load_f32(x + 4 * i))
             store_f32(y + 4 * i, np.float32(total))
+
+
+@kernel("repeat_back", ("f32",), args=ARGS, requires=_rows)
+def repeat_back_f32(p: Record, ith: Int, nth: Int) -> None:
+    """y[i] = the sum of the copies of i, in the order in which they lie; 16 columns at a time."""
+    rows = n_rows(p.y)
+    n1, n2, n3 = (
+        quotient(p.x.ne1, p.y.ne1),
+        quotient(p.x.ne2, p.y.ne2),
+        quotient(p.x.ne3, p.y.ne3),
+    )
+    for row in range(share(rows, ith, nth), share(rows, ith + 1, nth)):
+        plane = quotient(row, p.y.ne1)
+        i1 = row - plane * p.y.ne1
+        i3 = quotient(plane, p.y.ne2)
+        i2 = plane - i3 * p.y.ne2
+        for i in range(0, p.y.ne0, 16):
+            m = min(16, p.y.ne0 - i)
+            total = zero_f32x16()
+            for copy in range(n1 * n2 * n3):
+                c2 = quotient(copy, n1)
+                c3 = quotient(c2, n2)
+                x = p.x.ptr + (i1 + (copy - c2 * n1) * p.y.ne1) * p.x.nb1
+                x += (i2 + (c2 - c3 * n2) * p.y.ne2) * p.x.nb2 + (i3 + c3 * p.y.ne3) * p.x.nb3
+                for start in range(i, p.x.ne0, p.y.ne0):
+                    total = total + load_f32x16_part(x + 4 * start, m)
+            store_f32x16_part(row_ptr(p.y, row) + 4 * i, total, m)
+
+
+@kernel("count_equal", ("i32", "i32"), args=EQUAL_ARGS)
+def count_equal_i32(p: Record, ith: Int, nth: Int) -> None:
+    """By one thread: a count is one number."""
+    if ith == 0:
+        count = 0
+        for row in range(n_rows(p.a)):
+            a, b = row_ptr(p.a, row), row_ptr(p.b, row)
+            for i in range(p.a.ne0):
+                if load_i32(a + 4 * i) == load_i32(b + 4 * i):
+                    count += 1
+        store_i64(p.y.ptr, count)
 
 
 @inline

@@ -1,4 +1,4 @@
-"""Building larger tensors: concat, repeat, pad, arange. Bytes are copied as they are."""
+"""Building tensors: concat, repeat, pad, fill, arange. Bytes are copied as they are."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from ggmlpy.backends.cpu.kernel import TENSOR, Int, Record, inline, kernel
 from ggmlpy.backends.cpu.kernels.copy import copy_units
 from ggmlpy.backends.cpu.kernels.segments import repeated_row_ptr
 from ggmlpy.backends.cpu.rows import n_rows, row_ptr, share
-from ggmlpy.backends.cpu.simd.arith import quotient
-from ggmlpy.backends.cpu.simd.memory import store_f32
+from ggmlpy.backends.cpu.simd.arith import quotient, remainder
+from ggmlpy.backends.cpu.simd.core import Intrinsic
+from ggmlpy.backends.cpu.simd.memory import store_f16, store_f32
 from ggmlpy.graph.types import TYPES
 
 CONCAT_ARGS = np.dtype(
@@ -19,8 +20,10 @@ CONCAT_ARGS = np.dtype(
 )
 REPEAT_ARGS = np.dtype([("y", TENSOR), ("x", TENSOR), ("unit", "i8")], align=True)
 PAD_ARGS = np.dtype(
-    [("y", TENSOR), ("x", TENSOR), *((f"lp{i}", "i8") for i in range(4))], align=True
+    [("y", TENSOR), ("x", TENSOR), *((f"lp{i}", "i8") for i in range(4)), ("circular", "i8")],
+    align=True,
 )
+FILL_ARGS = np.dtype([("y", TENSOR), ("x", TENSOR), ("c", "f4")], align=True)
 ARANGE_ARGS = np.dtype([("y", TENSOR), ("start", "f8"), ("step", "f8")], align=True)
 
 _PLAIN = [name for name, type in TYPES.items() if not type.is_quantized]
@@ -28,6 +31,13 @@ _PLAIN = [name for name, type in TYPES.items() if not type.is_quantized]
 
 def _bind_unit(node: Any, builder: Any) -> dict[str, float]:
     return {"unit": node.type.type_size}
+
+
+@inline
+def clear_f32(y: Int, start: Int, end: Int) -> None:
+    """Elements start to end - 1 of a row are 0."""
+    for i in range(start, end):
+        store_f32(y + 4 * i, np.float32(0))
 
 
 @inline
@@ -84,9 +94,15 @@ def repeat(p: Record, ith: Int, nth: Int) -> None:
             copy_units(x, p.x.nb0, y + start * p.unit, p.unit, p.x.ne0, p.unit)
 
 
+@inline
+def wrapped(i: Int, n: Int) -> Int:
+    """i modulo n, from 0 to n - 1 for a negative i too."""
+    return remainder(i, n) if i >= 0 else n - 1 - remainder(-i - 1, n)
+
+
 @kernel("pad", ("f32",), args=PAD_ARGS)
 def pad_f32(p: Record, ith: Int, nth: Int) -> None:
-    """Each row of y: zeros, a row of x, zeros; or zeros alone."""
+    """Each row of y: zeros, a row of x, zeros; or zeros alone; or x over and over."""
     rows = n_rows(p.y)
     for row in range(share(rows, ith, nth), share(rows, ith + 1, nth)):
         plane = quotient(row, p.y.ne1)
@@ -95,14 +111,35 @@ def pad_f32(p: Record, ith: Int, nth: Int) -> None:
         i2 = plane - i3 * p.y.ne2 - p.lp2
         i3 -= p.lp3
         y = row_ptr(p.y, row)
-        start, end = p.y.ne0, p.y.ne0  # where x lies
-        if 0 <= i1 < p.x.ne1 and 0 <= i2 < p.x.ne2 and 0 <= i3 < p.x.ne3:
-            start, end = p.lp0, p.lp0 + p.x.ne0
-            copy_units(element_ptr(p.x, i1, i2, i3), p.x.nb0, y + 4 * start, 4, p.x.ne0, 4)
-        for i in range(start):
-            store_f32(y + 4 * i, np.float32(0))
-        for i in range(end, p.y.ne0):
-            store_f32(y + 4 * i, np.float32(0))
+        if p.circular != 0:
+            x = element_ptr(p.x, wrapped(i1, p.x.ne1), wrapped(i2, p.x.ne2), wrapped(i3, p.x.ne3))
+            at, column = 0, wrapped(-p.lp0, p.x.ne0)
+            while at < p.y.ne0:
+                n = min(p.y.ne0 - at, p.x.ne0 - column)
+                copy_units(x + column * p.x.nb0, p.x.nb0, y + 4 * at, 4, n, 4)
+                at, column = at + n, 0
+        else:
+            start, end = p.y.ne0, p.y.ne0  # where x lies
+            if 0 <= i1 < p.x.ne1 and 0 <= i2 < p.x.ne2 and 0 <= i3 < p.x.ne3:
+                start, end = p.lp0, p.lp0 + p.x.ne0
+                copy_units(element_ptr(p.x, i1, i2, i3), p.x.nb0, y + 4 * start, 4, p.x.ne0, 4)
+            clear_f32(y, 0, start)
+            clear_f32(y, end, p.y.ne0)
+
+
+def _fill(type: str, store: Intrinsic, size: int) -> None:
+    @kernel("fill", (type,), args=FILL_ARGS, name=f"fill_{type}")
+    def fill(p: Record, ith: Int, nth: Int) -> None:
+        """Every element is c."""
+        rows = n_rows(p.y)
+        for row in range(share(rows, ith, nth), share(rows, ith + 1, nth)):
+            y = row_ptr(p.y, row)
+            for i in range(p.y.ne0):
+                store(y + size * i, p.c)
+
+
+_fill("f32", store_f32, 4)
+_fill("f16", store_f16, 2)
 
 
 @kernel("arange", (), args=ARANGE_ARGS)

@@ -43,7 +43,7 @@ ARGS = np.dtype(
     ],
     align=True,
 )
-DIAG_ARGS = np.dtype([("y", TENSOR), ("x", TENSOR), ("n_past", "i8")], align=True)
+DIAG_ARGS = np.dtype([("y", TENSOR), ("x", TENSOR), ("n_past", "i8"), ("masked", "f4")], align=True)
 
 _F16 = types.F16
 _NEVER = float("-inf")
@@ -136,9 +136,21 @@ def _rows(node: Any) -> bool:
     return types.rows_ok(node) and types.rows_ok(node.src[0])
 
 
-@kernel("diag_mask_inf", ("f32",), args=DIAG_ARGS, requires=_rows)
-def diag_mask_inf_f32(p: Record, ith: Int, nth: Int) -> None:
-    """y = x up to column n_past + query, -inf after it."""
+def _bind_masked(node: Any, builder: Any) -> dict[str, float]:
+    return {"masked": node.op.masked}
+
+
+@kernel(
+    "diag_mask_inf",
+    ("f32",),
+    args=DIAG_ARGS,
+    requires=_rows,
+    bind=_bind_masked,
+    name="diag_mask_f32",
+    also=[("diag_mask_zero", ("f32",))],
+)
+def diag_mask_f32(p: Record, ith: Int, nth: Int) -> None:
+    """y = x up to column n_past + query, a constant after it."""
     rows = n_rows(p.x)
     for row in range(share(rows, ith, nth), share(rows, ith + 1, nth)):
         x = row_ptr(p.x, row)
@@ -147,4 +159,4 @@ def diag_mask_inf_f32(p: Record, ith: Int, nth: Int) -> None:
         for i in range(0, p.x.ne0, 16):
             m = min(16, p.x.ne0 - i)
             seen = less(iota_i32x16(), splat_i32x16(max(0, min(16, n_seen - i))))
-            store_f32x16_part(y + 4 * i, select(seen, load_f32x16_part(x + 4 * i, m), _NEVER), m)
+            store_f32x16_part(y + 4 * i, select(seen, load_f32x16_part(x + 4 * i, m), p.masked), m)

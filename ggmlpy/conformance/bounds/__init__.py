@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ggmlpy.backends.rounding import Rounding
-from ggmlpy.conformance.bounds import attention, functions, sums
+from ggmlpy.conformance.bounds import attention, functions, recurrent, sums
 from ggmlpy.conformance.bounds.exact import EXACT
 from ggmlpy.conformance.bounds.expected import (
     Array,
@@ -32,7 +32,7 @@ from ggmlpy.graph.tensor import Tensor
 
 __all__ = ["Expected", "expect", "knows"]
 
-assert all((attention, functions, sums))  # importing them is what declares the rules
+assert all((attention, functions, recurrent, sums))  # importing them is what declares the rules
 
 PRODUCTS = ("mul_mat", "mul_mat_id")
 
@@ -53,7 +53,7 @@ def expect(node: Tensor, sources: Sequence[Array], rounding: Rounding = Rounding
         if node.op.name in EXACT:
             return _exact(node, sources, rows)
         if node.op.name in PRODUCTS:
-            made = product(node.op, sources, rounding)
+            made = product(node, sources, rounding)
         else:
             made = rule_of(node)(node.op, sources)
         return Expected(made.values, _error(node, made), exact=False, rows=rows)

@@ -14,7 +14,8 @@ import numpy as np
 from ggmlpy.conformance.bounds.expected import F64, Array, Magnitude, of_sum, rule, wide
 from ggmlpy.graph.op import Op
 from ggmlpy.ops.norm import GroupNorm, L2Norm, Norm, RmsNorm
-from ggmlpy.ops.pool import Pool2d, PoolOp
+from ggmlpy.ops.pool import Pool1d, Pool2d, PoolOp
+from ggmlpy.ops.resize import ScaleFlag, ScaleMode, TimestepEmbedding, Upscale
 
 
 def _values(op: Op, sources: Sequence[Array]) -> F64:
@@ -75,13 +76,15 @@ def scaled_rows(op: Op, sources: Sequence[Array]) -> Magnitude:
 
 
 def _centred(x: F64, values: F64, eps: float, axes: tuple[int, ...]) -> F64:
-    """The size of (x - mean) / deviation: a mean that is off shifts all, and widens the rest."""
+    """The size of (x - mean) / deviation: a mean that is off shifts all.
+
+    It widens the deviation by its square only. The difference is rounded too.
+    """
     n = int(np.prod([x.shape[axis] for axis in axes]))
     deviation = np.sqrt(x.var(axis=axes, keepdims=True) + eps)
     terms = np.abs(x).mean(axis=axes, keepdims=True)
     of_mean = of_sum(terms, x.mean(axis=axes, keepdims=True), n)
-    shift = (of_mean + np.abs(x)) / deviation
-    size: F64 = (_root_units(n) + of_mean / deviation) * np.abs(values) + shift
+    size: F64 = (_root_units(n) + 1) * np.abs(values) + of_mean / deviation
     return size
 
 
@@ -100,3 +103,106 @@ def normalised_groups(op: Op, sources: Sequence[Array]) -> Magnitude:
     spans = [slice(i, i + step) for i in range(0, x.shape[1], step)]
     sizes = [_centred(x[:, s], values[:, s], op.eps, (1, 2, 3)) for s in spans]
     return Magnitude(values, np.concatenate(sizes, axis=1))
+
+
+@rule("out_prod")
+def outer_products(op: Op, sources: Sequence[Array]) -> Magnitude:
+    values = _values(op, sources)
+    return Magnitude(values, of_sum(_magnitudes(op, sources), values, sources[0].shape[2]))
+
+
+@rule("repeat_back")
+def summed_copies(op: Op, sources: Sequence[Array]) -> Magnitude:
+    values = _values(op, sources)
+    n = sources[0].size // values.size
+    return Magnitude(values, of_sum(_magnitudes(op, sources), values, n))
+
+
+@rule("acc", "add_rel_pos")
+def added(op: Op, sources: Sequence[Array]) -> Magnitude:
+    """One or two sums of two numbers."""
+    return Magnitude(_values(op, sources), _magnitudes(op, sources))
+
+
+@rule("upscale")
+def interpolated(op: Op, sources: Sequence[Array]) -> Magnitude:
+    """Sums of a few products with weights. Those of two neighbours are good to units of themselves,
+    as positions are given; others to units of the largest."""
+    assert isinstance(op, Upscale)
+    x = np.abs(wide(sources[0]))
+    picked = x[op.nearest(3, x.shape[0])][:, op.nearest(2, x.shape[1])]
+    columns, rows = (np.abs(op.weights(dim, x.shape[3 - dim])) for dim in (0, 1))
+    if op.mode is ScaleMode.BICUBIC or op.flags & ScaleFlag.ANTIALIAS:
+        columns, rows = _widened(columns), _widened(rows)
+    size = 8 * np.einsum("ir,abrc,jc->abij", rows, picked, columns, optimize=True)
+    exact = op.mode is ScaleMode.NEAREST
+    return Magnitude(_values(op, sources), 0 * size if exact else size)
+
+
+def _widened(weights: F64) -> F64:
+    """For each weight that counts, and its neighbours, the largest of its row."""
+    used = weights != 0
+    used[:, 1:] |= weights[:, :-1] != 0
+    used[:, :-1] |= weights[:, 1:] != 0
+    widened: F64 = used * weights.max(axis=1, keepdims=True)
+    return widened
+
+
+@rule("timestep_embedding")
+def embedded_steps(op: Op, sources: Sequence[Array]) -> Magnitude:
+    """Cosines and sines of angles that f32 holds to units of themselves, and of the exponent of
+    their frequency."""
+    assert isinstance(op, TimestepEmbedding)
+    values = _values(op, sources)
+    frequencies = op.frequencies()
+    angles = np.abs(wide(sources[0])[0, 0, 0][:, None] * frequencies)
+    units = 4 + (4 - 3 * np.log(frequencies)) * angles
+    rest = np.zeros((len(units), op.dim % 2))
+    return Magnitude(values, np.concatenate([units, units, rest], axis=1)[None, None])
+
+
+@rule("solve_tri")
+def solved(op: Op, sources: Sequence[Array]) -> Magnitude:
+    """Forward substitution is as good as a system whose coefficients are off by units (Higham,
+    "Accuracy and Stability of Numerical Algorithms", section 8.1): |A^-1| |A| |x|."""
+    values = _values(op, sources)
+    a = np.tril(wide(sources[0]))
+    n = a.shape[3]
+    inverse = np.abs(np.linalg.inv(a))
+    return Magnitude(values, (4 + np.sqrt(n)) * (inverse @ (np.abs(a) @ np.abs(values))))
+
+
+_KERNEL_AXES = {  # of the kernel, in numpy order: those that a result is summed over
+    "conv_2d": (1, 2, 3),
+    "conv_2d_dw": (2, 3),
+    "conv_3d": (0, 1, 2, 3),
+    "conv_transpose_1d": (1, 3),
+    "conv_transpose_2d": (0, 2, 3),
+}
+
+
+@rule(*_KERNEL_AXES)
+def convolved(op: Op, sources: Sequence[Array]) -> Magnitude:
+    """Sums over the channels and places of a kernel."""
+    values = _values(op, sources)
+    n = int(np.prod([sources[0].shape[axis] for axis in _KERNEL_AXES[op.name]]))
+    return Magnitude(values, of_sum(_magnitudes(op, sources), values, n))
+
+
+@rule("im2col_back", "col2im_1d", "pool_2d_back")
+def summed_windows(op: Op, sources: Sequence[Array]) -> Magnitude:
+    """Sums over the windows that an element is in: no more than there are numbers in a column."""
+    values = _values(op, sources)
+    keeps_choice = op.name == "pool_2d_back"  # of the largest: by the signs of the source
+    magnitudes = [np.abs(sources[0]), *(sources[1:] if keeps_choice else map(np.abs, sources[1:]))]
+    n = sources[0].shape[3] if not keeps_choice else 16
+    return Magnitude(values, of_sum(_values(op, magnitudes), values, n) + np.abs(values))
+
+
+@rule("pool_1d")
+def pooled_rows(op: Op, sources: Sequence[Array]) -> Magnitude:
+    assert isinstance(op, Pool1d)
+    values = _values(op, sources)
+    if op.op is PoolOp.MAX:
+        return Magnitude(values, 0 * values)
+    return Magnitude(values, of_sum(_magnitudes(op, sources), values, op.k0))

@@ -26,4 +26,10 @@ CASES: list[Case] = [
     Case("swiglu_split", ne=[(2048, 5), (2048, 5)], span=(-5, 5)),
     Case("swiglu", ne=[(4, 70_001)], span=(-5, 5)),
     Case("swiglu_oai", ne=[(67, 11), (67, 11)], span=(-9, 9), alpha=1.702, limit=7.0),
+    *(
+        Case("swiglu_clamp", ne=[ne, ne], types=(t,), span=(-9, 9), layouts=layouts, limit=5.0)
+        for ne in ((67, 11), (2048, 5))
+        for t in ("f32", "f16")
+        for layouts in ((), ("view", "view"))
+    ),
 ]

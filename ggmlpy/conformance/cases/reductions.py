@@ -18,4 +18,6 @@ CASES: list[Case] = [
     *(Case("top_k", ne=[(n, 5)], k=k, ties=t) for n, k in ((37, 1), (37, 8), (37, 37), (4099, 40))
       for t in (False, True)),
     Case("argsort", ne=[(3, 70_001)], order=1),
+    *(Case("count_equal", ne=[ne, ne], types=("i32", "i32"), span=(0, 3), layouts=(v, ""))
+      for ne, v in ((PRIMES, ""), ((1021, 3), "view"), ((1, 5), ""), ((7, 5, 3), "permuted"))),
 ]  # fmt: skip

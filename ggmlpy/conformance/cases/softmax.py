@@ -36,6 +36,8 @@ CASES: list[Case] = [
     *(Case("soft_max_ext", ne=[(33, 5, 4), (33, 5)], types=("f32", "f16"), mask=m, sinks=s)
       for m in ("causal", "all", "holes") for s in (False, True)),
     Case("soft_max_ext", ne=[(1031, 3, 2)], span=(-10, 10), scale=0.5, sinks=True),
-    Case("diag_mask_inf", ne=[(13, 11, 5, 3)], n_past=2),
-    Case("diag_mask_inf", ne=[(11, 11, 3)], n_past=0),
+    *(Case(f"diag_mask_{to}", ne=[ne], n_past=n) for to in ("inf", "zero")
+      for ne, n in (((13, 11, 5, 3), 2), ((11, 11, 3), 0), ((67, 33), 40), ((1, 3), 0))),
+    *(Case(f"diag_mask_{to}", ne=[(13, 11, 5)], n_past=1, layouts=(v,)) for to in ("inf", "zero")
+      for v in ("permuted", "view")),
 ]  # fmt: skip

@@ -17,7 +17,13 @@ from numpy.typing import NDArray
 
 from ggmlpy.backends.base import Backend
 from ggmlpy.conformance.graphs.fit import fitted, home_of, pins_of
-from ggmlpy.conformance.graphs.leaves import LeafValues, changes, make_leaf, placeless_leaf
+from ggmlpy.conformance.graphs.leaves import (
+    LeafValues,
+    changes,
+    make_leaf,
+    placeless_leaf,
+    places_of,
+)
 from ggmlpy.conformance.graphs.program import Node, Program, build, wanted
 from ggmlpy.conformance.graphs.stepwise import POISON, Stepwise, backends_of, guarded
 from ggmlpy.errors import GgmlpyError
@@ -26,6 +32,8 @@ from ggmlpy.graph.buffer import Buffer, BufferType, Bytes
 from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.sched.executable import ArenaPool, Executable
+
+_MAX_MESSAGE = 300  # characters of an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +73,14 @@ def check_program(
     try:
         return _compare(program, ways, judged)
     except GgmlpyError as error:  # what could be built must run
-        return f"refused when run: {type(error).__name__}: {error}"
+        return f"refused when run: {_told(error)}"
     except Exception as error:
-        return f"{type(error).__name__}: {error}"
+        return f"failed when run: {_told(error)}"
+
+
+def _told(error: Exception) -> str:
+    first, *_ = str(error).splitlines() or [""]
+    return f"{type(error).__name__}: {first[:_MAX_MESSAGE]}"
 
 
 def _compare(program: Program, ways: Ways, judged: bool) -> str:
@@ -95,11 +108,8 @@ class _Scheduled:
         backends = ways.backends
         self._values = values
         self._leaves = {node.name: node for node in program.nodes if node.is_leaf}
-
-        def leaf(node: Node) -> Tensor:
-            return make_leaf(node, values(node, 0), home_of(node, backends))
-
-        tensors = build(program, leaf)
+        places = places_of(program, lambda node: home_of(node, backends))
+        tensors = build(program, lambda node: make_leaf(node, values(node, 0), places[node.name]))
         self.graph = Graph(*wanted(program, tensors))
         self.results = _results(self.graph)
         pins = pins_of(program, tensors, backends) if len(backends) > 1 else {}
@@ -180,10 +190,7 @@ def _refill(graph: Graph, leaves: Mapping[str, Node], values: LeafValues, run: i
 
 
 def _guarded_leaf(node: Node, raw: Bytes) -> Tensor:
-    leaf = placeless_leaf(node)
-    leaf.place = guarded(leaf.spec.n_bytes)
-    leaf.place.buffer.write(leaf.place.offset, raw)
-    return leaf
+    return make_leaf(node, raw, guarded(placeless_leaf(node).spec.n_bytes))
 
 
 def _difference(tensor: Tensor, got: Bytes, want: Bytes) -> str:

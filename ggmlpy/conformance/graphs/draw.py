@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from ggmlpy.conformance.graphs import elements, larger, patterns
+from ggmlpy.conformance.graphs import cases, elements, larger, patterns
 from ggmlpy.conformance.graphs.drawing import MAX_NODES, Drawing
 from ggmlpy.conformance.graphs.program import Program
 from ggmlpy.errors import GgmlpyError
@@ -32,7 +32,14 @@ def random_graph(seed: int | str) -> Program:
 _MAKERS: tuple[Callable[[Drawing], None], ...] = (
     *(elements.unary, elements.unary, elements.with_numbers, elements.binary, elements.binary),
     *(elements.glu, elements.get_rows, elements.copy, *[elements.view] * 4),
-    *(patterns.norm, patterns.residual, patterns.product, patterns.product, patterns.experts),
+    *(
+        patterns.norm,
+        patterns.residual,
+        patterns.product,
+        patterns.product,
+        patterns.experts,
+        patterns.routing,
+    ),
     *(
         patterns.rope,
         patterns.shift,
@@ -42,4 +49,5 @@ _MAKERS: tuple[Callable[[Drawing], None], ...] = (
         patterns.write,
     ),
     *(larger.softmax, larger.attention, larger.shape, larger.reduce, larger.rare),
+    *[cases.from_case] * 4,
 )

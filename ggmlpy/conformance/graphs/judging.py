@@ -1,4 +1,8 @@
-"""A node of a random graph is judged as one of a case is, where its values can be judged at all."""
+"""A node of a random graph is judged as one of a case is, where its values can be judged at all.
+
+Values grow from node to node, so sources come that no case has: of those for which f32 and exact
+numbers rightly part, nothing is said of the result.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy.backends.rounding import Rounding
-from ggmlpy.conformance.bounds import expect
+from ggmlpy.conformance.bounds import expect, knows
 from ggmlpy.conformance.bounds.exact import EXACT
 from ggmlpy.conformance.judge import judge
 from ggmlpy.errors import GgmlpyError
@@ -25,16 +29,17 @@ Array = NDArray[Any]
 
 def judge_node(node: Tensor, sources: Sequence[Array], got: Array, rounding: Rounding) -> str:
     """Empty, or what is wrong with a node's result. Arrays are as read_array gives them."""
-    if _is_wild(node, sources):
-        counted["wild"] += 1
-        return ""
-    counted["judged"] += 1
     assert node.op is not None
-    try:
-        wrong = judge(node, got, expect(node, sources, rounding))
-    except GgmlpyError as error:
-        return f"{node.op.name}: the reference refuses what the backend has run: {error}"
-    return f"{node.op.name} differs: {node}: {wrong}" if wrong else ""
+    with np.errstate(all="ignore"):  # infinite and NaN are valid
+        if _is_wild(node, sources) or not knows(node.op.name):
+            counted["wild"] += 1
+            return ""
+        counted["judged"] += 1
+        try:
+            wrong = judge(node, got, expect(node, sources, rounding))
+        except GgmlpyError as error:
+            return f"{node.op.name}: the reference refuses what the backend has run: {error}"
+    return f"{node.op.name} is wrong: {node}: {wrong}" if wrong else ""
 
 
 def _is_wild(node: Tensor, sources: Sequence[Array]) -> bool:
@@ -44,10 +49,10 @@ def _is_wild(node: Tensor, sources: Sequence[Array]) -> bool:
     """
     assert node.op is not None
     op = node.op.name
-    floats = [a.astype(np.float64) for a in sources if a.dtype.kind == "f"]
-    if node.type.block_size > 1:
+    floats = [x for x in sources if x.dtype.kind == "f"]
+    if node.type.is_quantized:
         return any(bool((~(np.abs(x) <= _LARGEST_QUANTISED)).any()) for x in floats[:1])
     if op in EXACT:
         return False
-    values = floats[:1] if "max" in op else floats[:3]
-    return any(bool((~np.isfinite(x) | (np.abs(x) > _LARGE)).any()) for x in values)
+    read = floats[:1] if "max" in op else floats[:3]
+    return any(bool((~(np.abs(x) <= _LARGE)).any()) for x in read)

@@ -7,6 +7,7 @@
     special  one of five NaN, infinite, -0, huge or tiny
     ones     1
     ids      indices below `limit`; `unique` within a row of the leaf
+    case     those of a leaf of a case's graph; the seed is that of its inputs
     seen     for each query a list below `limit`, the first of its `entries` that is seen, and how
              many are
 
@@ -15,16 +16,21 @@ Quantised leaves are random blocks, whatever their fill.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy.conformance.blocks import random_rows
-from ggmlpy.conformance.graphs.program import Node
+from ggmlpy.conformance.case import Case
+from ggmlpy.conformance.cases import CASES
+from ggmlpy.conformance.graphs.program import Node, Program
+from ggmlpy.conformance.inputs import build
+from ggmlpy.errors import ArgumentError
 from ggmlpy.graph.buffer import HOST, BufferType, Bytes, Place
+from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.quants import from_float
 from ggmlpy.graph.spec import Spec
 from ggmlpy.graph.tensor import Flag, Tensor
@@ -52,12 +58,31 @@ def placeless_leaf(node: Node) -> Tensor:
     return Tensor(spec, name=node.name, flags=_flag(node))
 
 
-def make_leaf(node: Node, raw: Bytes, memory: BufferType = HOST) -> Tensor:
-    """A leaf with these bytes in memory of this type."""
+def make_leaf(node: Node, raw: Bytes, place: Place) -> Tensor:
+    """A leaf with these bytes at a place."""
     leaf = placeless_leaf(node)
-    leaf.place = Place(memory.allocate(memory.tensor_bytes(leaf.spec)))
-    leaf.place.buffer.write(0, raw)
+    leaf.place = place
+    place.buffer.write(place.offset, raw)
     return leaf
+
+
+def places_of(program: Program, memory_of: Callable[[Node], BufferType]) -> dict[str, Place]:
+    """Places for the leaves: inputs lie in one buffer, as those of a model, the others alone."""
+    specs = {node.name: placeless_leaf(node).spec for node in program.nodes if node.is_leaf}
+    places = {}
+    inputs = []
+    for node in program.nodes:
+        if node.is_leaf and node.params.get("input"):
+            inputs.append(node.name)
+        elif node.is_leaf:
+            memory = memory_of(node)
+            places[node.name] = Place(memory.allocate(memory.tensor_bytes(specs[node.name])))
+    buffer = HOST.allocate(sum(HOST.tensor_bytes(specs[name]) for name in inputs))
+    offset = 0
+    for name in inputs:
+        places[name] = Place(buffer, offset)
+        offset += HOST.tensor_bytes(specs[name])
+    return places
 
 
 def changes(node: Node) -> bool:
@@ -78,6 +103,9 @@ def leaf_bytes(node: Node, run: int) -> Bytes:
     type, shape = type_of(params["type"]), tuple(params["ne"])[::-1]
     rng = np.random.default_rng((params["seed"], run) if run else params["seed"])
     fill = params["fill"]
+    if fill == "case":
+        values: Bytes = _case_leaves(params["case"], params["seed"] + run)[params["index"]]
+        return values
     if type.is_quantized:
         return _blocks(rng, type, shape)
     if fill == "ids":
@@ -99,6 +127,24 @@ def _blocks(rng: np.random.Generator, type: TensorType, shape: Sequence[int]) ->
     known = _known_blocks(type)
     picked = rng.integers(0, len(known), int(np.prod(shape)) // type.block_size)
     return known[picked].reshape(-1)
+
+
+@lru_cache(maxsize=64)
+def _case_leaves(id: str, seed: int) -> list[Bytes]:
+    case = _cases().get(id)
+    if case is None:
+        raise ArgumentError(f"{id!r} is no case of the table: a program has one of its leaves")
+    leaves = Graph(build(case, seed)).leafs
+    places = [leaf.place for leaf in leaves if leaf.place is not None]
+    return [
+        place.buffer.read(place.offset, leaf.spec.n_bytes).copy()
+        for leaf, place in zip(leaves, places, strict=True)
+    ]
+
+
+@cache
+def _cases() -> dict[str, Case]:
+    return {case.id: case for case in CASES}
 
 
 def _ids(rng: np.random.Generator, params: Any, shape: Sequence[int]) -> NDArray[Any]:

@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from ggmlpy.backends import get_backend
 from ggmlpy.backends.base import Backend
@@ -29,6 +30,12 @@ class Finding:
     drawn: Program
     program: Program
     wrong: str  # of the small one
+
+    def save(self, folder: Path) -> Path:
+        """Write the small program to a file of the folder, for Program.load."""
+        path = folder / f"graph-{self.seed}-{self.mode}.json"
+        self.program.save(path, wrong=self.wrong, seed=self.seed, mode=self.mode)
+        return path
 
     def __str__(self) -> str:
         return f"graph {self.seed} ({self.mode}): {self.wrong}\n{self.program}"
@@ -81,8 +88,10 @@ class Checker:
 
 
 def kind_of(wrong: str) -> str:
-    """What tells one fault from another: the words before the first colon."""
-    return wrong.partition(":")[0]
+    """What tells one fault from another: the words before the first colon, and of an error its
+    type."""
+    words = wrong.split(":", 2)
+    return ":".join(words[: 1 + words[0].endswith("when run")])
 
 
 def check_many(

@@ -146,6 +146,21 @@ def experts(d: Drawing) -> None:
         d.add("add_id", [first, d.leaf("f32", (m, n_expert)), ids])
 
 
+def routing(d: Drawing) -> None:
+    """The largest of some scores pick matrices, or rows; their weights are rows of the scores."""
+    scores = d.pick(lambda t: is_f32(t) and t.ne[2] * t.ne[3] == 1 and 2 <= t.ne[0] <= 64)
+    n, n_tokens, _, _ = d.tensors[scores].ne
+    picked = d.add("top_k", [scores], k=d.rng.randint(1, min(n, 4)))
+    if d.chance(0.6):
+        k = d.rng.choice((7, 32, 64))
+        x = d.leaf("f32", (k, 1, n_tokens), "uniform")
+        weight = d.leaf(d.type_for(k), (k, d.rng.choice((3, 16, 17)), n), "uniform", weight=True)
+        d.add("mul_mat_id", [weight, x, picked])
+    if d.chance(0.6):
+        rows = d.add("reshape_3d", [scores], ne0=1, ne1=n, ne2=n_tokens)
+        d.add("get_rows", [rows, picked])
+
+
 def rope(d: Drawing) -> None:
     """Rows rotated; written into a cache half of the time, also read otherwise."""
     x = d.pick(lambda t: t.type.name in ("f32", "f16") and t.ne[0] % 2 == 0)

@@ -10,8 +10,10 @@ A leaf's parameters besides type, ne, fill and seed:
     home                    1: a weight or state lies in memory of the second backend, if that has
                             memory of its own
 
-A node's parameters are those of the function; `pin` is the number of the backend that runs it when
-there are several.
+    case, index             of the fill "case": a case's id and the number of the leaf in its graph
+
+A node's parameters are those of the function, or of the op where its name begins with `=`. `pin` is
+the number of the backend that runs it when there are several.
 """
 
 from __future__ import annotations
@@ -20,14 +22,19 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from ggmlpy import ops
 from ggmlpy.errors import GgmlpyError
+from ggmlpy.graph.op import OPS, Op
 from ggmlpy.graph.tensor import Tensor
+from ggmlpy.graph.types import TensorType, type_of
 
 LEAF = "leaf"
+OF_OP = "="
 # Ops of which some sources are keywords: how many are not, and the names of those.
 _KEYWORDS = {"flash_attn_ext": (4, ("cells", "seen")), "ssm_conv": (2, ("taps",))}
 
@@ -101,7 +108,7 @@ def _leaf_text(node: Node) -> str:
     ne, seed = list(node.params["ne"]), node.params["seed"]
     while len(ne) > 1 and ne[-1] == 1:
         ne.pop()
-    known = ("type", "ne", "fill", "seed")
+    known = ("type", "ne", "fill", "seed", "case", "index")
     more = [k if v is True else f"{k}={v}" for k, v in node.params.items() if k not in known and v]
     fill = f"{node.params['fill']}#{seed}" if seed else node.params["fill"]
     return " ".join([f"{node.params['type']}[{','.join(map(str, ne))}]", fill, *more])
@@ -111,15 +118,54 @@ def _call_text(node: Node, shown: Mapping[str | None, str]) -> str:
     given = [shown.get(source, f"{source}?") for source in node.sources]
     given += [f"{k}={v}" for k, v in node.params.items() if k != "pin"]
     pin = "" if node.params.get("pin") is None else f" on {node.params['pin']}"
-    return f"{node.op}({', '.join(given)}){pin}"
+    return f"{node.op.removeprefix(OF_OP)}({', '.join(given)}){pin}"
+
+
+def encoded(value: Any) -> Any:
+    """A parameter of an op for JSON. Raises TypeError for one that has no place there."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, TensorType):
+        return {"type": value.name}
+    if isinstance(value, list | tuple):
+        return [encoded(element) for element in value]
+    if not isinstance(value, bool | int | float | str | None):
+        raise TypeError(f"{value!r} does not go through JSON")
+    return value
+
+
+def _op(name: str, params: Mapping[str, Any]) -> Op:
+    """The op of parameters that went through JSON."""
+    kinds = _kinds(OPS[name])
+    given = {}
+    for key, value in params.items():
+        kind = kinds.get(key)
+        given[key] = _decoded(value) if kind is None else kind(value)
+    return OPS[name](**given)
+
+
+@cache
+def _kinds(op: type[Op]) -> dict[str, type[Enum]]:
+    """The parameters that are one of a few."""
+    hints = get_type_hints(op).items()
+    return {name: kind for name, kind in hints if isinstance(kind, type) and issubclass(kind, Enum)}
+
+
+def _decoded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return type_of(value["type"])
+    return tuple(map(_decoded, value)) if isinstance(value, list) else value
 
 
 def apply(op: str, sources: Sequence[Tensor | None], params: Mapping[str, Any]) -> Tensor:
     """The tensor of a call."""
+    params = {name: value for name, value in params.items() if name != "pin"}
+    if op.startswith(OF_OP):
+        return _op(op.removeprefix(OF_OP), params).node(*[s for s in sources if s is not None])
     function: Callable[..., Tensor] = getattr(ops, op)
     n, names = _KEYWORDS.get(op, (len(sources), ()))
     named = dict(zip(names, sources[n:], strict=False))
-    return function(*sources[:n], **named, **{k: v for k, v in params.items() if k != "pin"})
+    return function(*sources[:n], **named, **params)
 
 
 def build(program: Program, leaf: Callable[[Node], Tensor]) -> dict[str, Tensor]:

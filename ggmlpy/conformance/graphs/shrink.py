@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -194,13 +194,17 @@ def _numbers(node: Node) -> list[int]:
     if node.is_leaf:
         return list(node.params["ne"])
     names = node.params.keys() - {"pin", "mode"}
-    return [v for k, v in node.params.items() if k in names and type(v) is int]
+    values = [v for k, v in node.params.items() if k in names]
+    listed = [n for v in values if isinstance(v, list) for n in v]
+    return [n for n in (*values, *listed) if type(n) is int]
 
 
 def _resized(program: Program, n: int, new: int) -> Program:
     """Another extent, also as a factor of the strides and products that calls have."""
 
     def scaled(value: Any) -> Any:
+        if isinstance(value, list):
+            return [scaled(element) for element in value]
         if type(value) is not int or value < n:
             return value
         return value // n * new if value % n == 0 else value
@@ -242,7 +246,8 @@ def _plainer_values(program: Program) -> Iterator[Program]:
     for node in program.nodes:
         params = node.params
         if node.is_leaf:
-            plain = [{**params, "seed": 0}] if params["seed"] else []
+            plain = _plainer_cases(params)
+            plain += [{**params, "seed": 0}] if params["seed"] else []
             if type_of(params["type"]).is_float:
                 plain += [{**params, "fill": fill} for fill in _plainer_fills(params["fill"])]
                 plain += [{**params, "type": "f32"}] if params["type"] != "f32" else []
@@ -255,6 +260,16 @@ def _plainer_values(program: Program) -> Iterator[Program]:
             ]
         for new in plain:
             yield from _buildable(program, _with(program, node.name, replace(node, params=new)))
+
+
+def _plainer_cases(params: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Ordinary values instead of a case's."""
+    if params["fill"] != "case":
+        return []
+    rest = {k: v for k, v in params.items() if k not in ("case", "index")}
+    if type_of(params["type"]).is_float or type_of(params["type"]).is_quantized:
+        return [{**rest, "fill": "uniform"}]
+    return [{**rest, "fill": "ids", "limit": limit} for limit in (1, 2)]
 
 
 def _plainer_fills(fill: str) -> tuple[str, ...]:

@@ -87,7 +87,6 @@ class _Step:
             t: Place(at[t.root].buffer, at[t.root].offset + t.view_offs) for t in step.tensors
         }
         self._plan: Plan = backend.plan([step], places)
-        self._written = _written_bytes(node)
         self._is_judged = not isinstance(backend, ReferenceBackend)
 
     def run(self, judged: bool) -> str:
@@ -96,18 +95,17 @@ class _Step:
         if node.op is not None and node.op.view_of is None:
             own.host_bytes[:] = POISON
         before = {root: place.host_bytes.copy() for root, place in self._memory.items()}
+        sources = [_read(source, before[source.root]) for source in node.src]
         self._compute()
         for root, place in self._memory.items():
             same = place.host_bytes == before[root]
             if root is node.root:
-                same[_GUARD : len(same) - _GUARD][self._written] = True
+                same[_GUARD : len(same) - _GUARD][_written_bytes(node, sources)] = True
             if not same.all():
                 return _overwritten(node, root, int(np.argmin(same)) - _GUARD)
         if not judged or not self._is_judged:
             return ""
-        sources = [_read(source, before[source.root]) for source in node.src]
-        rounding = self._backend.rounding(node)
-        return judge_node(node, sources, _read(node, own.host_bytes), rounding)
+        return judge_node(node, sources, _read(node, own.host_bytes), self._backend.rounding(node))
 
     def _compute(self) -> None:
         for root, buffer in self._on_device.items():
@@ -136,16 +134,18 @@ def _op(node: Tensor) -> str:
     return "" if node.op is None else node.op.name
 
 
-def _written_bytes(node: Tensor) -> NDArray[np.bool_] | slice:
+def _written_bytes(node: Tensor, sources: Sequence[NDArray[Any]]) -> NDArray[np.bool_] | slice:
     """Which bytes of its root a node may write: a mask, or all."""
-    if node.root is node:
+    if node.root is node or node.op is None:
         return slice(None)
+    rows = node.op.written_rows(*sources)
+    picked = slice(None) if rows is None else rows
     mask = np.zeros(node.root.spec.n_bytes, np.uint8)
     if node.rows_contiguous:
-        row_view(mask, node.spec, node.view_offs)[...] = 1
+        row_view(mask, node.spec, node.view_offs)[picked] = 1
     else:
         elements = element_view(mask, node.spec, node.view_offs)
-        elements.view(f"u{elements.itemsize}")[...] = np.iinfo(f"u{elements.itemsize}").max
+        elements.view(f"u{elements.itemsize}")[picked] = np.iinfo(f"u{elements.itemsize}").max
     written: NDArray[np.bool_] = mask != 0
     return written
 

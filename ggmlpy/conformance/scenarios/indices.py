@@ -24,6 +24,8 @@ _CASES: list[tuple[Case, int, int]] = [
       for t in ("f32", "q4_0") for n in (1, 8)),
     (Case("add_id", ne=[(37, 3, 11), (37, 5), (3, 11)]), 2, 5),
     (Case("ssm_conv", ne=[(37, 9), (4, 37), (4, 7)], types=("f32", "f32", "i32")), 2, 9),
+    (Case("ssm_scan", types=("f32",) * 6 + ("i32",),
+          ne=[(19, 5, 6, 4), (5, 6, 3, 3), (6, 3, 3), (1, 6), *[(19, 2, 3, 3)] * 2, (3,)]), 6, 4),
 ]  # fmt: skip
 _BAD = ("-1", "n", "far")  # one below, one past the end, far past it
 

@@ -44,6 +44,10 @@ _BATCHES = {
     "l2_norm": Batch((1,), 1),
     "rope_ext": Batch((2, 0), 2),
     "ssm_conv": Batch((2, None), 2),
+    "lightning_indexer": Batch((2, None, 1, 1), 1),
+    "dsv4_hc_comb": Batch((1, None, None), 2),
+    "dsv4_hc_pre": Batch((2, 1), 1),
+    "dsv4_hc_pre_gated": Batch((2, 2), 1),
 }
 _MOST = 200  # rows of a batch: the many rows of some cases are there for the grids of GPUs
 
