@@ -15,9 +15,13 @@ class Case:
 
     ne, types, layouts   of the sources in the order of the function's arguments; a missing type
                          is f32 (or the last one given), a missing layout contiguous; "permuted"
-                         swaps dimensions 1 and 2, "transposed" 0 and 1, "view" is a window
+                         swaps dimensions 1 and 2, "transposed" 0 and 1, "0321" and so on is any
+                         order; "view" is a window, "offset" contiguous on odd addresses,
+                         "repeated" one row with strides of 0
     span                 the float inputs are uniform in it
-    params               the function's other arguments, and what builders understand
+    params               the function's other arguments, and what inputs and builders understand:
+                         ties (quarters), values="special" (inf, denormals, ...) or "finite" (those
+                         but inf), weights (numbers of the sources that are weights)
     """
 
     op: str

@@ -19,6 +19,14 @@ from ggmlpy.graph.spec import as_ne
 from ggmlpy.graph.tensor import Flag, Tensor, from_bytes, from_numpy
 from ggmlpy.graph.types import type_of
 
+# Numbers at the ends of f32, f16 and bf16: zeros, infinities, denormals, the smallest normal
+# numbers and the largest, some near 1. (What is too large or small for a type is rounded to it.)
+SPECIAL = np.array([
+    0.0, -0.0, np.inf, -np.inf, 2.0**-149, -(2.0**-140), 2.0**-126, 2.0**-24, -(2.0**-15), 2.0**-14,
+    65504.0, -65520.0, 3.0e38, -3.4e38, 1.0, -1.0, 1 + 2.0**-10, 88.8, -103.5, 0.5, -2.5,
+])  # fmt: skip
+_SPECIAL_SHARE = 0.3
+
 Builder = Callable[[Case, "Inputs"], Tensor]
 
 _BUILDERS: dict[str, Builder] = {}  # filled by @builds, when the families of cases are imported
@@ -58,9 +66,16 @@ class Inputs:
             return ops.permute(self._leaf(i, (ne[0], ne[2], ne[1], ne[3])), 0, 2, 1, 3)
         if layout == "transposed":
             return ops.transpose(self._leaf(i, (ne[1], ne[0], ne[2], ne[3])))
-        if layout == "view":
-            return self._window(i, ne)
-        assert layout == "", layout
+        if layout in ("view", "offset", "repeated"):
+            return {"view": self._window, "offset": self._offset, "repeated": self._repeated}[
+                layout
+            ](i, ne)
+        if layout:
+            axes = [
+                int(axis) for axis in layout
+            ]  # dimension j of the leaf is axes[j] of the source
+            of_leaf = (ne[axes[0]], ne[axes[1]], ne[axes[2]], ne[axes[3]])
+            return ops.permute(self._leaf(i, of_leaf), *axes)
         return self._leaf(i, ne)
 
     def _window(self, i: int, ne: tuple[int, int, int, int]) -> Tensor:
@@ -70,6 +85,19 @@ class Inputs:
         whole = self._leaf(i, (ne[0] + margin, ne[1] + 2, ne[2] + 1, ne[3]))
         offset = whole.nb[1] + margin // type.block_size * type.type_size
         return ops.view_4d(whole, *ne, *whole.nb[1:], offset)
+
+    def _offset(self, i: int, ne: tuple[int, int, int, int]) -> Tensor:
+        """Contiguous, but one element (or block) into its memory: rows lie on odd addresses."""
+        type = type_of(self.case.types[i])
+        n = math.prod(ne)
+        whole = self._leaf(i, (n + type.block_size, 1, 1, 1))
+        row = type.row_bytes(ne[0])
+        strides = (row, row * ne[1], row * ne[1] * ne[2])
+        return ops.view_4d(whole, *ne, *strides, type.type_size)
+
+    def _repeated(self, i: int, ne: tuple[int, int, int, int]) -> Tensor:
+        """One row in memory, which all rows are: strides of 0."""
+        return ops.view_4d(self._leaf(i, (ne[0], 1, 1, 1)), *ne, 0, 0, 0, 0)
 
     def _leaf(self, i: int, ne: tuple[int, int, int, int]) -> Tensor:
         type = type_of(self.case.types[i])
@@ -84,11 +112,21 @@ class Inputs:
             values = self.rng.uniform(low, high, ne[::-1])
         if self.case.params.get("ties"):
             values = np.round(values * 4) / 4
+        kind = self.case.params.get("values")
+        if kind is not None and type.is_float:
+            limit = {"special": math.inf, "finite": 65504.0 if type.name == "f16" else 3.4e38}[kind]
+            among = SPECIAL[np.abs(SPECIAL) <= limit]
+            chosen = self.rng.choice(among, values.shape)
+            values = np.where(self.rng.uniform(0, 1, values.shape) < _SPECIAL_SHARE, chosen, values)
         return self._flagged(i, stored(values, type.name, ne))
 
     def _flagged(self, i: int, leaf: Tensor) -> Tensor:
-        """Only what a model's file holds is a weight: a backend may keep it in its own form."""
-        weight = i == 0 and self.case.op in ("mul_mat", "mul_mat_id", "get_rows")
+        """Only what a model's file holds is a weight: a backend may keep it in its own form.
+
+        The case's `weights` are numbers of sources.
+        """
+        usual = (0,) if self.case.op in ("mul_mat", "mul_mat_id", "get_rows") else ()
+        weight = i in self.case.params.get("weights", usual)
         leaf.flags = Flag.WEIGHT if weight else Flag.NONE
         return leaf
 
@@ -107,7 +145,8 @@ class Inputs:
 
 def stored(values: NDArray[Any], type: str, ne: tuple[int, ...]) -> Tensor:
     """A leaf with these values, numpy order, converted to a type."""
-    raw = from_float(values.astype(np.float64), type_of(type))
+    with np.errstate(over="ignore"):  # what is too large is inf
+        raw = from_float(values.astype(np.float64), type_of(type))
     leaf = from_bytes(raw.reshape(-1), type, ne)
     leaf.flags = Flag.NONE
     return leaf

@@ -37,8 +37,8 @@ def _wrong(node: Tensor, got: Array, expected: Expected) -> NDArray[np.bool_]:
     if expected.exact:
         return np.asarray((got != want) & ~(np.isnan(got) & np.isnan(want)))
     assert node.op is not None
-    want = _as_stored(want, node)
     with np.errstate(all="ignore"):
+        want = _as_stored(want, node)
         far = ~(np.abs(got.astype(np.float64) - expected.values) <= expected.error)
     special = ~np.isfinite(want)
     same = (got == want) | (np.isnan(got) & np.isnan(want))

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import islice
 from typing import Protocol
 
 from ggmlpy.backends.base import Backend
@@ -15,6 +16,8 @@ from ggmlpy.conformance.inputs import build
 from ggmlpy.conformance.run import computing
 from ggmlpy.errors import GgmlpyError
 from ggmlpy.graph.tensor import Tensor
+
+_PREPARED_AT_ONCE = 1000  # tests, whose inputs are in memory at the same time
 
 
 class Status(Enum):
@@ -90,9 +93,11 @@ class CaseTest:
 
 
 def prepare(subject: Subject, tests: Iterable[ConformanceTest]) -> None:
-    """Let the backend compile, at once, what the tests need of it."""
-    nodes = [node for test in tests for node in test.nodes(subject.seed)]
-    subject.backend.prepare([node for node in nodes if subject.backend.supports(node)])
+    """Let the backend compile, in a few large pieces, what the tests need of it."""
+    left = iter(tests)
+    while some := list(islice(left, _PREPARED_AT_ONCE)):
+        nodes = [node for test in some for node in test.nodes(subject.seed)]
+        subject.backend.prepare([node for node in nodes if subject.backend.supports(node)])
 
 
 def run_test(test: ConformanceTest, subject: Subject) -> Result:

@@ -128,9 +128,9 @@ def to_truncated_8_bits(x: Array) -> Array:
 
 
 def found(make: Callable[[], FaultyBackend], cases: list[Case]) -> float:
-    """The share of the cases that a mistake is about in which it is found."""
+    """The share in which a mistake is found, of about 300 of the cases that it is about."""
     n_met = n_found = 0
-    for case in cases:
+    for case in cases[:: max(1, len(cases) // 300)]:
         backend = make()
         wrong = check_case(case, backend)
         n_met += backend.met > 0

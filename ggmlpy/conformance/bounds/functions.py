@@ -95,7 +95,7 @@ def gate_size(name: str, x: F64, y: F64) -> F64:
 
     As 1 + tanh, or 1 + erf, the tail of negative x is known to units of x. By the exponential it is
     known to units of y, times those of the rounded exponent: of gelu a cubic, of erf x^2 / 2. Where
-    the exponential is denormal it may be 0.
+    the exponential, or y, is denormal it may be 0.
     """
     exponent = _SLOPES[name] * np.abs(x)
     if name == "gelu":
@@ -105,7 +105,7 @@ def gate_size(name: str, x: F64, y: F64) -> F64:
     size: F64 = np.abs(y) * (_UNITS + 2 * exponent)
     if name in ("gelu", "gelu_erf"):
         size = size + np.abs(x)
-    size = size + np.abs(x) * (_FLUSHED / EPS)
+    size = size + np.maximum(np.abs(x), 1) * (_FLUSHED / EPS)
     return np.where(np.isfinite(size), size, np.abs(y))
 
 

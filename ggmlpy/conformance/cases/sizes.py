@@ -22,3 +22,24 @@ UNARY = (
 )  # fmt: skip
 GLU = ("reglu", "geglu", "swiglu", "geglu_erf", "geglu_quick")
 SIZES = (1, 8, 33)  # rows of activations: a token, a small batch, a prompt that fills no tile
+EDGES = (
+    1,
+    2,
+    3,
+    15,
+    16,
+    17,
+    31,
+    32,
+    33,
+    63,
+    64,
+    65,
+    127,
+    129,
+    255,
+    257,
+    1025,
+)  # of vectors, blocks
+
+Shape4 = tuple[int, int, int, int]
