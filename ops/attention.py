@@ -142,7 +142,7 @@ class FlashAttnExt(MaskedScores):
                 self._check_cells(cells[visible], k.shape)
                 stream, row = cells[visible] // k.shape[2], cells[visible] % k.shape[2]
                 at = stream, h // n_shared, row
-                y[s, i, h] = self._attend(q[s, h, i], k[at], v[at], bias[visible], sink)
+                y[s, i, h] = self.attend(q[s, h, i], k[at], v[at], bias[visible], sink)
         return y
 
     def _cells_seen(self, given: _Given[Array], s: int, i: int, cache: tuple[int, ...]) -> Array:
@@ -173,7 +173,7 @@ class FlashAttnExt(MaskedScores):
                 f" {n_cells - 1}, there are {n_cells} cells"
             )
 
-    def _attend(self, query: Array, keys: Array, values: Array, bias: Array, sink: float) -> Array:
+    def attend(self, query: Array, keys: Array, values: Array, bias: Array, sink: float) -> Array:
         """The result of one query over its visible cells."""
         scores = self.scale * (keys @ query)
         if self.logit_softcap != 0:

@@ -139,19 +139,24 @@ class SoftMax(MaskedScores):
 
     def reference(self, x: Array, *given: Array) -> Array:
         mask, sinks = self.optional(given)
-        n_seq, n_head, n_query, _ = x.shape
         scores = x.astype(np.float64) * self.scale
         if mask is not None:
-            bias = mask[:, :, :n_query].astype(np.float64)
-            bias = np.tile(bias, (n_seq // mask.shape[0], n_head // mask.shape[1], 1, 1))
-            slopes = alibi_slopes(n_head, self.max_bias)[:, None, None]
-            scores = np.where(np.isneginf(bias), -np.inf, scores + slopes * bias)
+            bias = self.bias(mask, x.shape)
+            scores = np.where(np.isneginf(bias), -np.inf, scores + bias)
         sink = -np.inf if sinks is None else sinks.reshape(-1, 1, 1).astype(np.float64)
         largest = np.maximum(scores.max(axis=-1, keepdims=True), sink)
         largest = np.where(np.isneginf(largest), 0, largest)  # else -inf - -inf is NaN
         weights = np.exp(scores - largest)
         total = weights.sum(axis=-1, keepdims=True) + np.exp(sink - largest)
         return weights / np.where(total == 0, 1, total)
+
+    def bias(self, mask: Array, shape: tuple[int, ...]) -> Array:
+        """What the mask adds to scores of that shape: [S, H, n_q, n_kv], in numpy order."""
+        n_seq, n_head, n_query, _ = shape
+        cut = mask[:, :, :n_query].astype(np.float64)
+        cut = np.tile(cut, (n_seq // mask.shape[0], n_head // mask.shape[1], 1, 1))
+        biases: Array = alibi_slopes(n_head, self.max_bias)[:, None, None] * cut
+        return biases
 
 
 class DiagMask(Op):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from ggmlpy import ops
 from ggmlpy.backends.cpu.backend import CpuBackend
 from ggmlpy.backends.reference import ReferenceBackend
 from ggmlpy.conformance.graphs import (
@@ -18,7 +20,9 @@ from ggmlpy.conformance.graphs import (
     random_graph,
     shrink,
 )
-from ggmlpy.graph.tensor import Tensor
+from ggmlpy.conformance.graphs.leaves import placeless_leaf
+from ggmlpy.conformance.graphs.program import apply, build, encoded
+from ggmlpy.graph.tensor import Tensor, zeros
 from tests.conformance.planted_graphs import PLANTED, Damaging
 
 N_GRAPHS = 150
@@ -62,7 +66,7 @@ def test_a_seed_stands_for_one_program() -> None:
         program = random_graph(seed)
         assert program == random_graph(seed)
         assert program != random_graph(seed + 1)
-        assert Program.from_json(program.to_json()) == program
+        assert Program.from_json(json.loads(json.dumps(program.to_json()))) == program
 
 
 def test_programs_have_what_they_are_for() -> None:
@@ -75,6 +79,26 @@ def test_programs_have_what_they_are_for() -> None:
     for role in ("weight", "state", "input", "home"):
         assert sum(bool(params.get(role)) for params in leaves) > 100
     assert sum(program.n_runs > 1 for program in programs) > 50
+
+
+def test_a_program_from_json_is_the_same_graph() -> None:
+    for seed in range(60):
+        program = random_graph(seed)
+        again = Program.from_json(json.loads(json.dumps(program.to_json())))
+        tensors, others = build(program, placeless_leaf), build(again, placeless_leaf)
+        assert list(tensors) == list(others)
+        for tensor, other in zip(tensors.values(), others.values(), strict=True):
+            assert (tensor.spec, repr(tensor.op)) == (other.spec, repr(other.op))
+
+
+def test_parameters_of_ops_go_through_json() -> None:
+    """A type, and one of a few."""
+    x = zeros("f32", (6, 4))
+    for node in (ops.pool_2d(x, 0, 3, 1, 1, 1, 1, 0), ops.cast(x, "f16")):
+        assert node.op is not None
+        params = {name: encoded(value) for name, value in node.op.params().items()}
+        again = apply(f"={node.op.name}", [x], json.loads(json.dumps(params)))
+        assert repr(again.op) == repr(node.op)
 
 
 def test_a_program_is_shown_and_saved(tmp_path: Path) -> None:

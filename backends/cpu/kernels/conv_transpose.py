@@ -36,12 +36,13 @@ _ELEMENT_BYTES = {"f32": 4, "f16": 2}
 def _numbers(node: Any) -> dict[str, int]:
     """A signal is an image of one line."""
     kernel_, x = node.src
+    sizes: tuple[int, ...]
     if node.op.name == "conv_transpose_1d":
         sizes = (kernel_.ne[0], 1, x.ne[1], x.ne[0], 1, node.ne[1], node.ne[0], 1, 1, node.op.s0)
         strides = 0, x.nb[1], 0
     else:
-        sizes = (*kernel_.ne[:2], x.ne[2], x.ne[0], x.ne[1], node.ne[2], *node.ne[:2], node.ne[3])
-        sizes = (*sizes, node.op.stride)
+        of_result = node.ne[2], node.ne[0], node.ne[1], node.ne[3]
+        sizes = (*kernel_.ne[:2], x.ne[2], x.ne[0], x.ne[1], *of_result, node.op.stride)
         strides = x.nb[1], x.nb[2], x.nb[3]
     found = dict(zip((*_SIZES[:10], *_STRIDES[:3]), map(int, (*sizes, *strides)), strict=True))
     step = found["step"]

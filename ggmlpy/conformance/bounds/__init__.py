@@ -53,7 +53,7 @@ def expect(node: Tensor, sources: Sequence[Array], rounding: Rounding = Rounding
         if node.op.name in EXACT:
             return _exact(node, sources, rows)
         if node.op.name in PRODUCTS:
-            made = product(node.op, sources, rounding)
+            made = product(node, sources, rounding)
         else:
             made = rule_of(node)(node.op, sources)
         return Expected(made.values, _error(node, made), exact=False, rows=rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,6 +14,7 @@ from ggmlpy.ops.rope import Rope
 from ggmlpy.ops.softmax import SoftMax
 
 _EXP_UNITS = 4
+_SLOPE_UNITS = 4  # ALiBi's slope is a power
 
 
 @rule("soft_max")
@@ -20,48 +22,76 @@ def softmax(op: Op, sources: Sequence[Array]) -> Magnitude:
     """exp(s - m) over a sum of positive terms: the error of s, which is that of its parts."""
     assert isinstance(op, SoftMax)
     values = wide(op.reference(*sources))
-    parts = np.abs(op.scale * wide(sources[0]))
     mask, sinks = op.optional(sources[1:])
-    if mask is not None:
-        parts = parts + _largest_finite(mask)
+    scaled = op.scale * wide(sources[0])
+    bias = np.zeros_like(scaled) if mask is None else op.bias(mask, scaled.shape)
+    largest = np.where(values > 0, scaled + bias, -np.inf).max(axis=-1, keepdims=True)
     if sinks is not None:
-        finite = np.where(np.isfinite(sinks), np.abs(wide(sinks)), 0)  # others have no error
-        parts = np.maximum(parts, finite.reshape(-1, 1, 1))
-    parts = np.where(values > 0, parts, 0)  # what is masked has no part
-    units = _EXP_UNITS + np.sqrt(values.shape[3]) / 4 + 4 * parts.max(axis=-1, keepdims=True)
-    return Magnitude(values, units * values)
+        largest = np.maximum(largest, wide(sinks).reshape(-1, 1, 1))
+    units = np.where(values > 0, np.abs(scaled) + _exponent_units(scaled + bias, bias, largest), 0)
+    size = values * (units + _of_normaliser(values, units))
+    return Magnitude(values, size)
 
 
-def _largest_finite(x: Array) -> float:
-    return float(np.abs(wide(x)).max(initial=0, where=np.isfinite(x)))
+def _exponent_units(score: F64, bias: F64, largest: F64) -> F64:
+    """Units of exp(score - largest) besides those of the score without its bias.
+
+    The rounded product of slope and mask, its sum with the rest, the difference to the largest,
+    which the exponential scales by log2(e) before it takes it apart; and its own.
+    """
+    units: F64 = (
+        _EXP_UNITS + (1 + _SLOPE_UNITS) * np.abs(bias) + np.abs(score) + 2 * np.abs(score - largest)
+    )
+    return units
+
+
+def _of_normaliser(weights: F64, units: F64) -> F64:
+    """Units of the sum of weights, of which `weights` are the shares.
+
+    Errors of single weights have random signs, but for those that the exponential always makes.
+    """
+    n = weights.shape[-1]
+    of_weights = np.sqrt((weights * weights * units * units).sum(axis=-1, keepdims=True))
+    found: F64 = _EXP_UNITS + np.sqrt(n) / 4 + of_weights
+    return found
+
+
+class _AttentionSize(FlashAttnExt):
+    """Attention that gives the size of each result's error instead of the result."""
+
+    def attend(self, query: F64, keys: F64, values: F64, bias: F64, sink: float) -> F64:
+        """A weight that is wrong by e units moves the result by e p (v - y).
+
+        The normaliser's error is the same for all, those of single weights have random signs.
+        """
+        dots = self.scale * (keys @ query)
+        of_dots = abs(self.scale) * (np.abs(keys) @ np.abs(query))
+        units = of_sum(of_dots, dots, keys.shape[1])
+        if self.logit_softcap != 0:
+            dots = self.logit_softcap * np.tanh(dots / self.logit_softcap)
+            units = units + _EXP_UNITS * np.abs(dots)
+        scores = dots + bias
+        largest = np.maximum(scores.max(initial=-np.inf), sink)
+        if np.isneginf(largest):
+            return np.zeros(values.shape[1])
+        units = units + _exponent_units(scores, bias, largest)
+        weights = np.exp(scores - largest)
+        weights = weights / (weights.sum() + np.exp(sink - largest))
+        y = weights @ values
+        of_weights = (weights * units) ** 2 @ (values - y) ** 2
+        spread = weights @ np.abs(values)
+        size: F64 = 2 * np.sqrt(of_weights) + of_sum(spread, y, len(keys))
+        size += _of_normaliser(weights, 0 * weights) * np.abs(y)
+        return size
 
 
 @rule("flash_attn_ext")
 def attention(op: Op, sources: Sequence[Array]) -> Magnitude:
     """Weights are wrong by the error of their scores, which are sums of products of q and k."""
     assert isinstance(op, FlashAttnExt)
-    q, k, v, *rest = sources
     values = wide(op.reference(*sources))
-    spread = wide(op.reference(q, k, np.abs(v), *rest))  # sum of p |v|
-    n_cells = k.shape[0] * k.shape[2]
-    score = np.abs(op.scale) * _score_size(q, k)[..., None]  # [S, n_q, H, 1]
-    if op.has_mask:
-        score = score + _largest_finite(rest[0])
-    units = _EXP_UNITS + np.sqrt(n_cells) / 2 + 2 * score
-    return Magnitude(values, units * spread + 4 * spread)
-
-
-def _score_size(q: Array, k: Array) -> F64:
-    """The size of the largest score of each query and head, [S, n_q, H], over all cells."""
-    keys = np.abs(wide(k))
-    keys = np.where(np.isfinite(keys), keys, 0)  # cells that are masked may hold anything
-    n_shared = q.shape[1] // k.shape[1]
-    largest = np.empty((q.shape[0], q.shape[2], q.shape[1]))
-    for s, h in np.ndindex(q.shape[:2]):
-        streams = keys[:, h // n_shared] if len(k) != len(q) else keys[s : s + 1, h // n_shared]
-        terms = np.abs(wide(q[s, h])) @ streams.reshape(-1, k.shape[3]).T
-        largest[s, :, h] = of_sum(terms, terms, 1).max(axis=-1)
-    return largest
+    fields = {field.name: getattr(op, field.name) for field in dataclasses.fields(op)}
+    return Magnitude(values, wide(_AttentionSize(**fields).reference(*sources)))
 
 
 @rule("rope", "rope_back")

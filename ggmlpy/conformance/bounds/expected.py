@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ggmlpy.graph.op import Op
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.graph.types import TensorType
+from ggmlpy.graph.types import F32, TensorType
 
 Array = NDArray[Any]
 F64 = NDArray[np.float64]
@@ -80,9 +80,12 @@ def has_rule(name: str) -> bool:
 
 
 def stored_error(values: F64, size: F64, type: TensorType) -> F64:
-    """The error of values that were computed in f32 and then stored in a float type."""
+    """The error of values that were computed in f32 and then stored in a float type.
+
+    A narrower type is a second rounding.
+    """
     unit, least = _UNITS[type.name]
-    computed = EPS * np.abs(size)
+    computed = EPS * (np.abs(size) if type is F32 else np.abs(size) + np.abs(values))
     error: F64 = computed + unit * (np.abs(values) + computed) * (1 + 2.0**-20) + least
     return error
 

@@ -15,6 +15,7 @@ from ggmlpy.graph.op import Op
 from ggmlpy.ops import activations
 from ggmlpy.ops.elementwise import Scale, repeat_to
 from ggmlpy.ops.glu import Glu, SwigluOai
+from ggmlpy.ops.shape import Arange
 from ggmlpy.ops.unary import LeakyRelu, Xielu
 
 _FLUSHED = 2.0**-126  # the smallest normal f32
@@ -27,18 +28,26 @@ def _values(op: Op, sources: Sequence[Array]) -> F64:
     return values
 
 
-@rule("mul", "sqr", "sqrt")
+@rule("add", "sub", "mul", "add1", "add_id", "sqr", "sqrt")
 def rounded_once(op: Op, sources: Sequence[Array]) -> Magnitude:
     """One operation, which IEEE 754 rounds correctly: the error of storing is all."""
     values = _values(op, sources)
     return Magnitude(values, 0 * values)
 
 
-@rule("add", "sub", "add1", "add_id", "div", "arange")
-def rounded(op: Op, sources: Sequence[Array]) -> Magnitude:
-    """One operation, which the float64 of the reference may round too."""
+@rule("div")
+def divided(op: Op, sources: Sequence[Array]) -> Magnitude:
+    """As one operation, or as a product with the rounded reciprocal."""
     values = _values(op, sources)
     return Magnitude(values, np.abs(values))
+
+
+@rule("arange")
+def counted(op: Op, sources: Sequence[Array]) -> Magnitude:
+    """start + step * i, both of which are rounded to f32, as is their product."""
+    assert isinstance(op, Arange)
+    values = _values(op, sources)
+    return Magnitude(values, abs(op.start) + 2 * np.abs(values - op.start))
 
 
 @rule("scale")

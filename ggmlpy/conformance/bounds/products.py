@@ -12,16 +12,22 @@ from dataclasses import dataclass
 import numpy as np
 
 from ggmlpy.backends.rounding import Rounding
-from ggmlpy.conformance.bounds.expected import F64, Array, Magnitude, of_sum, wide
-from ggmlpy.graph.op import Op
+from ggmlpy.conformance.bounds.expected import EPS, F64, Array, Magnitude, of_sum, wide
 from ggmlpy.graph.quants import from_float, to_float
+from ggmlpy.graph.tensor import Tensor
 from ggmlpy.graph.types import BF16
 
 _BLOCK = 32
-_NEAR_TIE = (
-    1e-4  # of a step: 127 / max|x| and x times it are rounded, each by less than 1e-5 of one
-)
 _LEAST = 2.0**-119  # of max|x|: below it steps are denormal, and a block counts as zeros
+# Backends compute x * (127 / max|x|) or x * (1 / (max|x| / 127)), with an error of 3 units at most;
+# one more for reciprocals that are not rounded correctly.
+_POSITION_UNITS = 4
+
+# Types whose weights are a scaled code and an offset, which a product may sum apart.
+_WITH_OFFSET = frozenset({
+    "q4_0", "q4_1", "q5_0", "q5_1", "q2_K", "q3_K", "q4_K", "q5_K", "q6_K", "tq1_0", "tq2_0",
+    "iq1_s", "iq1_m",
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,37 +56,36 @@ def _in_steps(x: Array, is_half: bool) -> Activations:
     is_zero = largest < _LEAST
     with np.errstate(all="ignore"):
         d = np.where(is_zero, np.float32(0), largest / np.float32(127))
-        inverse = np.where(is_zero, np.float32(0), np.float32(127) / largest)
-        position = wide(blocks) * wide(inverse)
+        position = np.where(is_zero, 0, wide(blocks) * (127 / wide(largest)))
         q = np.rint(position)
     step = wide(d.astype(np.float16) if is_half else d)
     values = np.where(np.isfinite(largest), q * step, np.nan)
-    near = np.abs(np.abs(position - np.floor(position)) - 0.5) < _NEAR_TIE
+    to_tie = np.abs(np.abs(position - np.floor(position)) - 0.5)
+    near = to_tie <= _POSITION_UNITS * EPS * np.abs(position)
     slack = (near * step).reshape(x.shape) if near.any() else None
     return Activations(values.reshape(x.shape), slack)
 
 
-def product(op: Op, sources: Sequence[Array], rounding: Rounding) -> Magnitude:
+def product(node: Tensor, sources: Sequence[Array], rounding: Rounding) -> Magnitude:
     """mul_mat and mul_mat_id: weights, x, and ids of the latter."""
+    op = node.op
+    assert op is not None
     weights, x, *ids = sources
-    n = weights.shape[3]
     seen = rounded_activations(x, rounding)
     values = wide(op.reference(weights, seen.values, *ids))
-    largest = _largest_of_blocks(weights)
-    size = of_sum(wide(op.reference(largest, np.abs(seen.values), *ids)), values, n)
+    has_offset = node.src[0].type.name in _WITH_OFFSET
+    parts = _largest_of_blocks(weights) if has_offset else np.abs(weights)
+    sums = wide(op.reference(parts, np.abs(seen.values), *ids))
+    size = of_sum(sums, values, weights.shape[3])
     if seen.slack is not None:
-        size = size + wide(op.reference(np.abs(weights), seen.slack, *ids)) * 2.0**24
+        size = size + wide(op.reference(np.abs(weights), seen.slack, *ids)) / EPS
     return Magnitude(values, size)
 
 
 def _largest_of_blocks(weights: Array) -> Array:
     """For each weight the largest magnitude among its 32 neighbours.
 
-    A quantised weight is a difference of a scaled code and an offset, whose parts a product may sum
-    apart: the neighbours tell how large these are.
+    The neighbours tell how large the scaled codes and the offset are that the weight is made of.
     """
-    n = weights.shape[3]
-    if n % _BLOCK:
-        return np.abs(weights)
     blocks = np.abs(weights).reshape(*weights.shape[:3], -1, _BLOCK)
     return np.broadcast_to(blocks.max(axis=-1, keepdims=True), blocks.shape).reshape(weights.shape)

@@ -1,10 +1,13 @@
 """Results of quantised types: each element is as near to its value as the quantiser brings it.
 
-Backends may round a scale, or an element between two codes, in another way: an element must be no
-farther from the exact value than in ggml's quantiser, up to what the scale's own rounding moves it.
+Backends may round in another way what lies on a border: a scale between two numbers of its type, an
+element between two codes. So an element may be as far from its value as ggml's quantiser takes it
+from there, or takes values that differ by what f32 arithmetic loses.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -12,18 +15,35 @@ from ggmlpy.conformance.bounds.expected import F64
 from ggmlpy.graph.quants import from_float, to_float
 from ggmlpy.graph.types import IQ4_NL, TensorType
 
-_SCALE_UNITS = 2.0**-11  # the unit of rounding of f16, in which scales are stored
+_LOST = 2.0**-21  # of the largest element: quotients and differences of f32, 8 units
 
 
 def quantised_error(values: F64, type: TensorType) -> F64:
     """The largest error of each element, from that of the quantiser."""
     blocks = values.reshape(-1, type.block_size)
     with np.errstate(all="ignore"):
-        stored = to_float(from_float(blocks.astype(np.float32), type), type).astype(np.float64)
-    error = np.abs(stored - blocks)
+        error = np.max([np.abs(_stored(x, type) - blocks) for x in _neighbours(blocks)], axis=0)
+        largest = np.abs(blocks).max(axis=1, keepdims=True)
     if type is IQ4_NL:  # a search for the scale with the least error may find another one
         error = np.maximum(error, 3 * np.sqrt((error * error).mean(axis=1, keepdims=True)))
-    largest = np.abs(blocks).max(axis=1, keepdims=True)
-    error = error + 2 * _SCALE_UNITS * np.abs(blocks) + 2.0**-20 * largest
-    found: F64 = error.reshape(values.shape)
+    found: F64 = (error + _LOST * largest).reshape(values.shape)
     return found
+
+
+def _stored(blocks: F64, type: TensorType) -> F64:
+    """What the quantiser makes of blocks."""
+    return to_float(from_float(blocks.astype(np.float32), type), type).astype(np.float64)
+
+
+def _neighbours(blocks: F64) -> Iterator[F64]:
+    """Blocks, and those that differ by so little that a right quantiser may take one for another.
+
+    All elements are a little larger or smaller, which moves scales over borders; then all but the
+    extreme ones, which scales depend on, are shifted, which moves codes over borders.
+    """
+    yield from (blocks, (1 + _LOST) * blocks, (1 - _LOST) * blocks)
+    low, high = blocks.min(axis=1, keepdims=True), blocks.max(axis=1, keepdims=True)
+    step = _LOST * np.maximum(np.abs(low), np.abs(high))
+    extreme = (blocks == low) | (blocks == high)
+    for shift in (-step, step):
+        yield np.where(extreme, blocks, np.clip(blocks + shift, low, high))

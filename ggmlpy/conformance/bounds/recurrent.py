@@ -9,11 +9,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ggmlpy.conformance.bounds.expected import F64, Array, Magnitude, of_sum, rule, wide
+from ggmlpy.conformance.bounds.expected import EPS, F64, Array, Magnitude, of_sum, rule, wide
 from ggmlpy.graph.op import Op
 from ggmlpy.ops import activations
 from ggmlpy.ops.hyper_connections import Dsv4HcComb, Dsv4HcPre
 from ggmlpy.ops.linear_attention import GatedDeltaNet
+from ggmlpy.ops.scan import SsmScan
 
 _UNITS = 4  # of a function in f32, as in functions.py
 
@@ -29,13 +30,34 @@ def _absolute(sources: Sequence[Array]) -> list[Array]:
 
 @rule("ssm_scan")
 def selective_scan(op: Op, sources: Sequence[Array]) -> Magnitude:
-    """A sum over a state, which decays by an exponential of a rounded argument for each token."""
+    """States carry their errors on as they decay, and a decay is wrong by its rounded exponent.
+
+    Tokens and states may share a decay, and so its error: errors add up as magnitudes.
+    """
+    assert isinstance(op, SsmScan)
     s, x, dt, A, B, C, ids = sources
+    x, B, C = wide(x), *(np.repeat(wide(t), x.shape[2] // t.shape[2], axis=2) for t in (B, C))
+    d = activations.softplus(wide(dt)[0])  # [S, T, H]
+    exponent = d[..., None] * wide(A)[0, 0]  # [S, T, H, N or 1]
+    units = _UNITS + (_UNITS + 3) * np.abs(exponent)
+    state = wide(s)[ids[0, 0, 0]]  # [S, H, D, N]
+    size, outputs = np.zeros_like(state), np.empty_like(x)
+    kept = np.zeros((op.K, *state.shape))
+    for t in range(x.shape[1]):
+        taken = (d[:, t, :, None] * x[:, t])[..., None] * B[:, t, :, None, :]
+        decayed = np.exp(exponent[:, t, :, None, :]) * state
+        size = np.exp(exponent[:, t, :, None, :]) * size
+        size += units[:, t, :, None, :] * np.abs(decayed) + (_UNITS + 2) * np.abs(taken)
+        state = decayed + taken
+        size += np.abs(state)
+        terms = np.abs(state * C[:, t, :, None, :]).sum(axis=3)
+        y = (state * C[:, t, :, None, :]).sum(axis=3)
+        outputs[:, t] = (size * np.abs(C[:, t, :, None, :])).sum(axis=3)
+        outputs[:, t] += of_sum(terms, y, state.shape[3])
+        if x.shape[1] - 1 - t < op.K:
+            kept[x.shape[1] - 1 - t] = size
     values = _values(op, sources)
-    sums = _values(op, [np.abs(s), np.abs(x), dt, A, np.abs(B), np.abs(C), ids])
-    exponent = np.abs(activations.softplus(wide(dt)).max() * wide(A)).max()
-    units = np.sqrt(x.shape[1]) * (2 * _UNITS + 3 * exponent)
-    return Magnitude(values, of_sum(sums, values, s.shape[3]) + units * sums)
+    return Magnitude(values, np.concatenate([outputs.ravel(), kept.ravel()]).reshape(values.shape))
 
 
 @rule("rwkv_wkv6")
@@ -111,14 +133,25 @@ def _of_rows(
 
 @rule("lightning_indexer")
 def indexer(op: Op, sources: Sequence[Array]) -> Magnitude:
-    """A sum over heads of sums over elements; a masked cell is exactly -inf."""
-    q, k, weights, mask = sources
+    """A sum over heads of products, each with the error of a sum; those below 0 have none.
+
+    Heads are summed apart, so that their errors add up as squares. A masked cell is exactly -inf.
+    """
     values = _values(op, sources)
-    bias = np.where(np.isneginf(mask), 0, np.abs(mask))
-    sums = _values(op, [np.abs(q), np.abs(k), np.abs(weights), bias])
-    seen = np.isfinite(values)
-    n = q.shape[3] + q.shape[1]
-    return Magnitude(values, np.where(seen, of_sum(sums, np.where(seen, values, 0), n), 0))
+    q, k, weights, mask = (wide(x) for x in sources)
+    keys, w = (
+        k[:, :, 0, :][:, None].swapaxes(2, 3),
+        np.abs(weights[:, 0])[..., None],
+    )  # [S, 1, D, N]
+    products, magnitudes = q @ keys, np.abs(q) @ np.abs(keys)  # [S, T, H, N]
+    of_products = of_sum(magnitudes, products, q.shape[3])
+    may_count = products > -EPS * of_products
+    products = w * np.maximum(products, 0)
+    of_heads = np.sqrt(((w * may_count * of_products) ** 2).sum(axis=2)) + products.max(axis=2)
+    total = products.sum(axis=2)
+    bias = np.tile(np.abs(mask), (len(q) // len(mask), 1, 1, 1))
+    size = of_heads[:, None] + of_sum(total, total, q.shape[2])[:, None] + bias
+    return Magnitude(values, np.where(np.isneginf(values), 0, size))
 
 
 @rule("dsv4_hc_comb")

@@ -15,7 +15,7 @@ from ggmlpy.conformance.bounds.expected import F64, Array, Magnitude, of_sum, ru
 from ggmlpy.graph.op import Op
 from ggmlpy.ops.norm import GroupNorm, L2Norm, Norm, RmsNorm
 from ggmlpy.ops.pool import Pool1d, Pool2d, PoolOp
-from ggmlpy.ops.resize import ScaleMode, TimestepEmbedding, Upscale
+from ggmlpy.ops.resize import ScaleFlag, ScaleMode, TimestepEmbedding, Upscale
 
 
 def _values(op: Op, sources: Sequence[Array]) -> F64:
@@ -76,13 +76,15 @@ def scaled_rows(op: Op, sources: Sequence[Array]) -> Magnitude:
 
 
 def _centred(x: F64, values: F64, eps: float, axes: tuple[int, ...]) -> F64:
-    """The size of (x - mean) / deviation: a mean that is off shifts all, and widens the rest."""
+    """The size of (x - mean) / deviation: a mean that is off shifts all.
+
+    It widens the deviation by its square only. The difference is rounded too.
+    """
     n = int(np.prod([x.shape[axis] for axis in axes]))
     deviation = np.sqrt(x.var(axis=axes, keepdims=True) + eps)
     terms = np.abs(x).mean(axis=axes, keepdims=True)
     of_mean = of_sum(terms, x.mean(axis=axes, keepdims=True), n)
-    shift = (of_mean + np.abs(x)) / deviation
-    size: F64 = (_root_units(n) + of_mean / deviation) * np.abs(values) + shift
+    size: F64 = (_root_units(n) + 1) * np.abs(values) + of_mean / deviation
     return size
 
 
@@ -124,11 +126,14 @@ def added(op: Op, sources: Sequence[Array]) -> Magnitude:
 
 @rule("upscale")
 def interpolated(op: Op, sources: Sequence[Array]) -> Magnitude:
-    """Sums of a few products with weights, which are good to units of the largest."""
+    """Sums of a few products with weights. Those of two neighbours are good to units of themselves,
+    as positions are given; others to units of the largest."""
     assert isinstance(op, Upscale)
     x = np.abs(wide(sources[0]))
     picked = x[op.nearest(3, x.shape[0])][:, op.nearest(2, x.shape[1])]
-    columns, rows = (_widened(op.weights(dim, x.shape[3 - dim])) for dim in (0, 1))
+    columns, rows = (np.abs(op.weights(dim, x.shape[3 - dim])) for dim in (0, 1))
+    if op.mode is ScaleMode.BICUBIC or op.flags & ScaleFlag.ANTIALIAS:
+        columns, rows = _widened(columns), _widened(rows)
     size = 8 * np.einsum("ir,abrc,jc->abij", rows, picked, columns, optimize=True)
     exact = op.mode is ScaleMode.NEAREST
     return Magnitude(_values(op, sources), 0 * size if exact else size)
@@ -139,17 +144,19 @@ def _widened(weights: F64) -> F64:
     used = weights != 0
     used[:, 1:] |= weights[:, :-1] != 0
     used[:, :-1] |= weights[:, 1:] != 0
-    widened: F64 = used * np.abs(weights).max(axis=1, keepdims=True)
+    widened: F64 = used * weights.max(axis=1, keepdims=True)
     return widened
 
 
 @rule("timestep_embedding")
 def embedded_steps(op: Op, sources: Sequence[Array]) -> Magnitude:
-    """Cosines and sines of angles that f32 holds to units of themselves, and of their logarithm."""
+    """Cosines and sines of angles that f32 holds to units of themselves, and of the exponent of
+    their frequency."""
     assert isinstance(op, TimestepEmbedding)
     values = _values(op, sources)
-    angles = np.abs(wide(sources[0])[0, 0, 0][:, None] * op.frequencies())
-    units = 4 + (4 + np.log(op.max_period)) * angles
+    frequencies = op.frequencies()
+    angles = np.abs(wide(sources[0])[0, 0, 0][:, None] * frequencies)
+    units = 4 + (4 - 3 * np.log(frequencies)) * angles
     rest = np.zeros((len(units), op.dim % 2))
     return Magnitude(values, np.concatenate([units, units, rest], axis=1)[None, None])
 

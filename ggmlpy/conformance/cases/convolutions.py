@@ -71,6 +71,7 @@ _VOLUMES = (  # (W, H, D), (KW, KH, KD), channels, batch, channels of the result
     ((33, 3, 3), (3, 3, 3), 5, 1, 2, (1, 1, 1, 1, 1, 1, 1, 1, 1)),
     ((1, 1, 1), (1, 1, 1), 4, 1, 3, (1, 1, 1, 0, 0, 0, 1, 1, 1)),
 )
+_CHANNELS: list[dict[str, Any]] = [{}, {"channels": "x"}, {"channels": "kernel"}]
 _SIGNALS = (  # (L, IC, N), (K, IC, OC), s0, p0, d0
     ((19, 3, 2), (3, 3, 4), 1, 1, 1),
     ((33, 7, 1), (5, 7, 2), 2, 2, 1),
@@ -96,11 +97,11 @@ def _windows() -> list[Case]:
                 Case("im2col", ne=[(k, c, oc), x], types=("f16", t), s0=s0, s1=1, p0=p0, p1=0,
                      d0=d0, d1=1, is_2D=False, dst_type=to)
             )  # fmt: skip
-    for (w, h, d), (kw, kh, kd), c, n, oc, steps in _VOLUMES:
+    for (w, h, d), (kw, kh, kd), c, n, oc, of_axes in _VOLUMES:
         for t, to in (("f32", "f32"), ("f32", "f16"), ("f16", "f32")):
             cases.append(
                 Case("im2col_3d", ne=[(kw, kh, kd, c * oc), (w, h, d, c * n)], types=("f16", t),
-                     IC=c, **_steps(*steps), dst_type=to)
+                     IC=c, **_steps(*of_axes), dst_type=to)
             )  # fmt: skip
     return cases
 
@@ -152,7 +153,7 @@ CASES: list[Case] = [
            **_dw_steps(*steps), **channels)
       for t in ("f32", "f16")
       for (w, h, c, n), (kw, kh, _, _), steps in _IMAGES
-      for channels in ({}, {"channels": "x"}, {"channels": "kernel"}) if not channels or c * w > 1),
+      for channels in _CHANNELS if not channels or c * w > 1),
     *(Case("conv_2d_dw", ne=[(kw, kh, 1, c), (w, h, c, n)], types=(t, "f32"), **_steps(*steps))
       for t in ("f32", "f16") for (w, h, c, n), (kw, kh, _, _), steps in _IMAGES),
     *(Case("conv_3d_direct", ne=[(*kernel, c * oc), (*x, c * n)], types=(t, "f32"),

@@ -19,17 +19,14 @@ from ggmlpy.graph.tensor import Flag, Tensor
 from ggmlpy.graph.types import F32
 
 _MOST = 6_000  # elements of a case's tensors, leaves and all
+_N_TRIES = 5
 _ROLES = ((Flag.WEIGHT, "weight"), (Flag.STATE, "state"), (Flag.INPUT, "input"))
 
 
 def from_case(d: Drawing) -> None:
     """The graph of a case; over values that are there, where they have as many elements."""
-    by_op = _cases_by_op()
-    case = d.rng.choice(by_op[d.rng.choice(list(by_op))])
+    case, graph = _small_case(d)
     seed = d.rng.randrange(100)
-    graph = _small_graph(case)
-    if graph is None:
-        raise Refused
     names: dict[Tensor, str] = {}
     for i, leaf in enumerate(graph.leafs):
         names[leaf] = _value_like(d, leaf) or _leaf_of(d, case, seed, i, leaf)
@@ -37,6 +34,16 @@ def from_case(d: Drawing) -> None:
         assert node.op is not None
         params = {name: encoded(value) for name, value in node.op.params().items()}
         names[node] = d.add(OF_OP + node.op.name, [names[s] for s in node.src], **params)
+
+
+def _small_case(d: Drawing) -> tuple[Case, Graph]:
+    by_op = _cases_by_op()
+    for _ in range(_N_TRIES):
+        case = d.rng.choice(by_op[d.rng.choice(list(by_op))])
+        graph = _small_graph(case)
+        if graph is not None:
+            return case, graph
+    raise Refused
 
 
 @cache

@@ -28,6 +28,7 @@ from ggmlpy.conformance.case import Case
 from ggmlpy.conformance.cases import CASES
 from ggmlpy.conformance.graphs.program import Node, Program
 from ggmlpy.conformance.inputs import build
+from ggmlpy.errors import ArgumentError
 from ggmlpy.graph.buffer import HOST, BufferType, Bytes, Place
 from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.quants import from_float
@@ -130,7 +131,10 @@ def _blocks(rng: np.random.Generator, type: TensorType, shape: Sequence[int]) ->
 
 @lru_cache(maxsize=64)
 def _case_leaves(id: str, seed: int) -> list[Bytes]:
-    leaves = Graph(build(_cases()[id], seed)).leafs
+    case = _cases().get(id)
+    if case is None:
+        raise ArgumentError(f"{id!r} is no case of the table: a program has one of its leaves")
+    leaves = Graph(build(case, seed)).leafs
     places = [leaf.place for leaf in leaves if leaf.place is not None]
     return [
         place.buffer.read(place.offset, leaf.spec.n_bytes).copy()

@@ -22,12 +22,14 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from ggmlpy import ops
 from ggmlpy.errors import GgmlpyError
-from ggmlpy.graph.op import OPS
+from ggmlpy.graph.op import OPS, Op
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.graph.types import TensorType, type_of
 
@@ -121,6 +123,8 @@ def _call_text(node: Node, shown: Mapping[str | None, str]) -> str:
 
 def encoded(value: Any) -> Any:
     """A parameter of an op for JSON. Raises TypeError for one that has no place there."""
+    if isinstance(value, Enum):
+        return value.value
     if isinstance(value, TensorType):
         return {"type": value.name}
     if isinstance(value, list | tuple):
@@ -128,6 +132,23 @@ def encoded(value: Any) -> Any:
     if not isinstance(value, bool | int | float | str | None):
         raise TypeError(f"{value!r} does not go through JSON")
     return value
+
+
+def _op(name: str, params: Mapping[str, Any]) -> Op:
+    """The op of parameters that went through JSON."""
+    kinds = _kinds(OPS[name])
+    given = {}
+    for key, value in params.items():
+        kind = kinds.get(key)
+        given[key] = _decoded(value) if kind is None else kind(value)
+    return OPS[name](**given)
+
+
+@cache
+def _kinds(op: type[Op]) -> dict[str, type[Enum]]:
+    """The parameters that are one of a few."""
+    hints = get_type_hints(op).items()
+    return {name: kind for name, kind in hints if isinstance(kind, type) and issubclass(kind, Enum)}
 
 
 def _decoded(value: Any) -> Any:
@@ -140,8 +161,7 @@ def apply(op: str, sources: Sequence[Tensor | None], params: Mapping[str, Any]) 
     """The tensor of a call."""
     params = {name: value for name, value in params.items() if name != "pin"}
     if op.startswith(OF_OP):
-        given = {name: _decoded(value) for name, value in params.items()}
-        return OPS[op.removeprefix(OF_OP)](**given).node(*[s for s in sources if s is not None])
+        return _op(op.removeprefix(OF_OP), params).node(*[s for s in sources if s is not None])
     function: Callable[..., Tensor] = getattr(ops, op)
     n, names = _KEYWORDS.get(op, (len(sources), ()))
     named = dict(zip(names, sources[n:], strict=False))
