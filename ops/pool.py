@@ -139,9 +139,9 @@ class Pool2dBack(Op):
         return Spec(x.ne, F32)
 
     def reference(self, grad: Array, x: Array) -> Array:
-        outside = -np.inf if self.op is PoolOp.MAX else 0.0
         widths = ((0, 0), (0, 0), (self.p1, self.p1), (self.p0, self.p0))
-        padded = np.pad(x.astype(np.float64), widths, constant_values=outside)
+        padded = np.pad(x.astype(np.float64), widths)
+        inside = np.pad(np.ones(x.shape, np.bool_), widths)
         y = np.zeros_like(padded)
         for n3, n2, v, u in np.ndindex(grad.shape):
             top, left = v * self.s1, u * self.s0
@@ -149,7 +149,8 @@ class Pool2dBack(Op):
             if self.op is PoolOp.AVG:
                 y[at] += float(grad[n3, n2, v, u]) / (self.k0 * self.k1)
             else:
-                i, j = np.unravel_index(int(np.argmax(padded[at])), padded[at].shape)
+                places = np.argwhere(inside[at])  # never in the padding, even if all are -inf
+                i, j = places[int(np.argmax(padded[at][inside[at]]))]
                 y[n3, n2, top + i, left + j] += grad[n3, n2, v, u]
         return y[:, :, self.p1 : self.p1 + x.shape[2], self.p0 : self.p0 + x.shape[3]]
 

@@ -162,3 +162,13 @@ def test_pool_2d_back_is_the_gradient(op: int) -> None:
         moved[1][index] -= step
         above, below = (run(ops.pool_2d(leaf(m), *numbers)).astype(np.float64) for m in moved)
         assert np.isclose(got[index], ((above - below) * grad).sum() / (2 * step), atol=2e-3)
+
+
+def test_the_gradient_of_a_maximum_stays_out_of_the_padding() -> None:
+    x, grad = uniform(25, 4, 4), uniform(26, 3, 3)
+    x[:] = -np.inf  # all windows are ties, also with what lies outside
+    got = run(ops.pool_2d_back(leaf(grad), leaf(x), 0, 2, 2, 2, 2, 1.0, 1.0))[0, 0]
+    want = np.zeros((4, 4), np.float32)
+    for v, u in np.ndindex(3, 3):
+        want[max(0, 2 * v - 1), max(0, 2 * u - 1)] += grad[0, 0, v, u]  # the first inside
+    np.testing.assert_array_equal(got, want)

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ggmlpy.backends.cpu.kernel import TENSOR, Int, Record, kernel
+from ggmlpy.backends.cpu.kernel import TENSOR, Int, Record, inline, kernel
+from ggmlpy.backends.cpu.kernels.segments import n_segments
 from ggmlpy.backends.cpu.kernels.types import rows_ok
 from ggmlpy.backends.cpu.rows import n_rows, row_ptr, share
 from ggmlpy.backends.cpu.simd.arith import quotient
@@ -14,10 +15,18 @@ from ggmlpy.backends.cpu.simd.core import Intrinsic
 from ggmlpy.backends.cpu.simd.memory import (
     load_bf16,
     load_f16,
+    load_f16x16,
+    load_f16x16_part,
     load_f32,
+    load_f32x16,
+    load_f32x16_part,
     store_bf16,
     store_f16,
+    store_f16x16,
+    store_f16x16_part,
     store_f32,
+    store_f32x16,
+    store_f32x16_part,
 )
 
 # Of a convolution: channels; sizes of input, kernel and result; strides, paddings, dilations; and
@@ -35,6 +44,12 @@ SIGNAL_ARGS = np.dtype(
 
 _LOADS = {"f32": (load_f32, 4), "f16": (load_f16, 2), "bf16": (load_bf16, 2)}
 _STORES = {"f32": (store_f32, 4), "f16": (store_f16, 2), "bf16": (store_bf16, 2)}
+_LOADS_16 = {"f32": (load_f32x16, load_f32x16_part), "f16": (load_f16x16, load_f16x16_part)}
+_STORES_16 = {
+    "f32": (store_f32x16, store_f32x16_part),
+    "f16": (store_f16x16, store_f16x16_part),
+}
+_WINDOWS = 16  # of a task
 
 
 def geometry(op: Any, kernel: Any, x: Any, y: Any) -> dict[str, int]:
@@ -79,6 +94,8 @@ def _rows(node: Any) -> bool:
 def _im2col(source: str, target: str) -> None:
     load, x_bytes = _LOADS[source]
     store, y_bytes = _STORES[target]
+    load_16, load_part = _LOADS_16[source]
+    store_16, store_part = _STORES_16[target]
 
     def requires(node: Any) -> bool:
         return _rows(node) and bool(node.type.name == target)
@@ -98,16 +115,19 @@ def _im2col(source: str, target: str) -> None:
         ],
     )
     def im2col(p: Record, ith: Int, nth: Int) -> None:
-        """A row of y at a time: the window of a place, channel by channel."""
-        rows = n_rows(p.y)
-        for row in range(share(rows, ith, nth), share(rows, ith + 1, nth)):
-            line = quotient(row, p.OW)
+        """Neighbouring windows of a line at a time: they read the same line of x."""
+        n_blocks = n_segments(p.OW, _WINDOWS)
+        tasks = quotient(n_rows(p.y), p.OW) * n_blocks
+        for task in range(share(tasks, ith, nth), share(tasks, ith + 1, nth)):
+            line = quotient(task, n_blocks)
+            first = (task - line * n_blocks) * _WINDOWS
+            last = min(first + _WINDOWS, p.OW)
             plane = quotient(line, p.OH)
             n = quotient(plane, p.OD)
-            left = (row - line * p.OW) * p.s0 - p.p0
             top = (line - plane * p.OH) * p.s1 - p.p1
             front = (plane - n * p.OD) * p.s2 - p.p2
-            y = p.y.ptr + row * p.y.nb1
+            y = p.y.ptr + line * p.OW * p.y.nb1
+            place = 0  # in a row of y
             for c in range(p.IC):
                 channel = p.x.ptr + n * p.nbn + c * p.nbc
                 for kd in range(p.KD):
@@ -116,13 +136,41 @@ def _im2col(source: str, target: str) -> None:
                         i1 = top + kh * p.d1
                         inside = 0 <= i1 < p.IH and 0 <= i2 < p.ID
                         x = channel + i2 * p.nbd + i1 * p.nbh
-                        for kw in range(p.KW):
-                            i0 = left + kw * p.d0
-                            value = np.float32(0)
-                            if inside and 0 <= i0 < p.IW:
-                                value = load(x + x_bytes * i0)
-                            store(y, value)
-                            y += y_bytes
+                        width = p.IW if inside else 0
+                        line_of_windows(p, x, width, first, last, y + place * y_bytes, place)
+                        place += p.KW
+
+    @inline
+    def line_of_windows(
+        p: Record, x: Int, width: Int, first: Int, last: Int, y: Int, place: Int
+    ) -> None:
+        """The kernel's columns of a line of `width` elements of x, of windows `first` to `last`.
+
+        `place` is where in a row of y they belong. Where a row goes on for 16 elements, those after
+        the last column are written too: what belongs there is written next.
+        """
+        n_columns, step, stride, apart = p.KW, p.s0, p.y.nb1, p.d0
+        room = p.y.ne0 - place
+        left = first * step - p.p0
+        y += first * stride
+        for _ in range(first, last):
+            if apart == 1 and left >= 0:
+                for kw in range(0, n_columns, 16):
+                    at = x + x_bytes * (left + kw)
+                    if width - left - kw >= 16 and room - kw >= 16:
+                        store_16(y + y_bytes * kw, load_16(at))
+                    else:
+                        values = load_part(at, max(0, min(16, width - left - kw)))
+                        store_part(y + y_bytes * kw, values, min(16, n_columns - kw))
+            else:
+                for kw in range(n_columns):
+                    i0 = left + kw * apart
+                    value = np.float32(0)
+                    if 0 <= i0 < width:
+                        value = load(x + x_bytes * i0)
+                    store(y + y_bytes * kw, value)
+            left += step
+            y += stride
 
 
 for _source in ("f32", "f16"):

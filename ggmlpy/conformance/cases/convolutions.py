@@ -106,6 +106,33 @@ def _windows() -> list[Case]:
     return cases
 
 
+def _lanes() -> list[Case]:
+    """Windows at, below and above 16 columns; strided x; more padding than x; > 65,535 rows."""
+    cases = []
+    for w, size, stride, padding in ((16, 16, 16, 0), (48, 16, 1, 0), (35, 17, 1, 0),
+                                     (70, 33, 2, 3), (31, 15, 1, 1), (3, 7, 1, 9)):  # fmt: skip
+        for t, to in (("f32", "f32"), ("f32", "f16"), ("f16", "f32"), ("f16", "f16")):
+            cases.append(
+                Case("im2col", ne=[(size, 2, 3), (w, 4, 3, 2)], types=("f16", t), s0=stride, s1=1,
+                     p0=padding, p1=1, d0=1, d1=1, is_2D=True, dst_type=to)
+            )  # fmt: skip
+    for layout in ("view", "permuted"):
+        cases += [
+            Case("im2col", ne=[(3, 3, 2), (37, 5, 2, 3)], types=("bf16", t), layouts=("", layout),
+                 s0=1, s1=1, p0=1, p1=1, d0=1, d1=1, is_2D=True, dst_type=to)
+            for t, to in (("f32", "f32"), ("f16", "f16"))
+        ]  # fmt: skip
+        cases.append(
+            Case("im2col_3d", ne=[(3, 2, 2, 4), (19, 5, 3, 4)], types=("bf16", "f32"),
+                 layouts=("", layout), IC=2, **_steps(1, 1, 1, 1, 1, 0, 1, 1, 1), dst_type="f16")
+        )  # fmt: skip
+    cases.append(
+        Case("im2col", ne=[(2, 2, 1), (262, 257, 1)], types=("f16", "f32"), s0=1, s1=1, p0=0, p1=0,
+             d0=1, d1=1, is_2D=True, dst_type="f16")
+    )  # fmt: skip
+    return cases
+
+
 def _back() -> list[Case]:
     """The gradients of the images, and of the signals."""
     cases = []
@@ -134,6 +161,7 @@ def _im2col_back(case: Case, inputs: Inputs) -> Tensor:
 
 CASES: list[Case] = [
     *_windows(),
+    *_lanes(),
     *_back(),
     *(Case("col2im_1d", ne=[(oc * k, n)], types=(t,), s0=s0, oc=oc, p0=p0)
       for t in ("f32", "f16", "bf16")
@@ -147,6 +175,15 @@ CASES: list[Case] = [
          **_steps(1, 1, 1, 1, 1, 1)),
     Case("conv_2d_direct", ne=[(3, 3, 2, 3), (11, 9, 2, 2)], layouts=("", "permuted"),
          **_steps(2, 1, 1, 1, 1, 1)),
+    *(Case("conv_3d_direct", ne=[(3, 2, 2, 6), (11, 5, 4, 4)], layouts=("", layout),
+           **_steps(1, 2, 1, 1, 0, 1, 1, 1, 1), n_channels=2, n_batch=2, n_channels_out=3)
+      for layout in ("view", "permuted")),
+    *(Case("conv_transpose_2d_p0", ne=[(3, 2, 5, 3), (37, 3, 3, 2)], types=(t, "f32"),
+           layouts=("", layout), stride=2)
+      for t in ("f32", "f16") for layout in ("view", "permuted")),
+    Case("conv_transpose_1d", ne=[(5, 3, 4), (37, 4)], types=("f16", "f32"), layouts=("", "view"),
+         s0=2, p0=0, d0=1),
+    Case("pool_1d", ne=[(3, 70_001)], pool=1, k0=2, s0=1, p0=1),
     *(Case(op, ne=[(5, 4, 6, 8), (30, 20, 6, 2)], types=("f16", "f32"))
       for op in ("conv_2d_sk_p0", "conv_2d_s1_ph")),
     *(Case("conv_2d_dw_direct", ne=[(kw, kh, 1, c), (w, h, c, n)], types=(t, "f32"),
