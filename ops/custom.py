@@ -35,7 +35,8 @@ class Custom(Op):
     """The base: `fun(dst, *sources, ith, n_tasks, userdata)`, for every ith below n_tasks.
 
     Raises ShapeError for a quantised result and unless n_tasks is 1 to 512 (or N_TASKS_MAX),
-    ArgumentError unless fun is a function, CallbackError when run if the function raises, or replaces what it may only read.
+    ArgumentError unless fun is a function, CallbackError when run if the function raises, as it
+    does where it writes to a source.
     """
 
     __slots__ = ()

@@ -13,6 +13,7 @@ import pytest
 
 from ggmlpy import ArgumentError, GgmlpyError, Graph, compute, ops, scope
 from ggmlpy.backends.reference import ReferenceBackend
+from ggmlpy.errors import CallbackError
 from ggmlpy.graph.tensor import Tensor, from_numpy
 from ggmlpy.sched.executable import Executable
 
