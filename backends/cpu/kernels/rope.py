@@ -91,6 +91,7 @@ def bind(node: Any, builder: Any) -> dict[str, float]:
         "padded": padded_pairs(node.op),
         "n_pairs": node.op.n_pairs,
         "n_axes": node.op.mode.n_axes,
+        "n_offs": node.op.n_offs,
         "normal": int(node.op.mode == 0),
         "magnitude": magnitude,
     }
