@@ -30,6 +30,7 @@ from ggmlpy.cli.graph import graph
 from ggmlpy.cli.guard import run
 from ggmlpy.cli.help import ReadableHelp
 from ggmlpy.cli.inspect import inspect
+from ggmlpy.cli.test_ops import test_ops
 from ggmlpy.cli.tokenize import tokenize
 
 
@@ -50,7 +51,7 @@ def app() -> None:
     """
 
 
-for _command in (generate, chat, bench, batched_bench, inspect, tokenize, graph):
+for _command in (generate, chat, bench, batched_bench, inspect, tokenize, graph, test_ops):
     app.add_command(_command)
 
 

@@ -33,8 +33,9 @@ def unsupported(backend: Backend, nodes: Sequence[Tensor]) -> str:
     """Why the backend cannot run these nodes, by the first that it cannot; empty if it can."""
     for node in nodes:
         if not backend.supports(node):
+            assert node.op is not None
             types = ", ".join(str(source.spec) for source in node.src)
-            return f"{backend.name} does not support {node.op} of {types or 'no sources'}"
+            return f"{backend.name} does not support {node.op.name} of {types or 'no sources'}"
     return ""
 
 
@@ -94,6 +95,10 @@ class Prepared:
         self._plan.submit()
         self.backend.synchronize()
         self._plan.check()
+
+    def again(self) -> None:
+        """Submit once more, over what the last run has left: to measure, and not to judge."""
+        self._plan.submit()
 
     def raw(self, node: Tensor) -> Bytes:
         """The bytes of a result's extent."""

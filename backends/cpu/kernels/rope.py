@@ -54,9 +54,9 @@ FIELDS: list[tuple[str, Any]] = [
     ("weights", "i8"),  # f64 [n_axes, padded]
     ("scratch", "i8"),  # f32 [threads, 4 * padded]
     ("padded", "i8"),  # n_pairs up to a multiple of 16
+    ("n_offs", "i8"),  # elements before those that are rotated
     ("n_pairs", "i4"),
     ("n_axes", "i4"),
-    ("n_offs", "i4"),  # elements before those that are rotated
     ("normal", "i4"),  # pairs of neighbours
     ("magnitude", "f4"),
 ]
