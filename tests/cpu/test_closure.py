@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dis
 import functools
 import math
@@ -9,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 from types import CodeType, MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -16,7 +18,7 @@ import numpy as np
 import pytest
 from llvmlite import ir
 
-import ggmlpy.backends.cpu.backend  # noqa: F401  (declares all kernels)
+import ggmlpy.backends.cpu.backend  # which declares all kernels
 from ggmlpy.backends.cpu import bytecode, kernel
 from ggmlpy.backends.cpu.closure import Closures
 from ggmlpy.backends.cpu.isa import select
@@ -332,3 +334,17 @@ def test_what_hides_the_values_that_it_uses_is_refused(body: str, what: str) -> 
 def test_a_module_of_which_nothing_is_named_is_refused() -> None:
     with pytest.raises(KernelError, match=r"f uses .*simd\.arith, but nothing named in it"):
         digest(defined("def f(x): return getattr(arith, x)", arith=arith))
+
+
+def test_pytest_rewrites_no_asserts_that_kernels_reach() -> None:
+    """It rewrites those of an installed plug-in's whole package, unless a module's docstring has
+    its word against that. Rewritten ones lead to pytest's own state, which no key can tell."""
+    folder = Path(ggmlpy.backends.cpu.backend.__file__).parent
+    for path in (
+        path for name in ("formats", "kernels", "simd") for path in (folder / name).glob("*.py")
+    ):
+        module = ast.parse(path.read_text())
+        if any(isinstance(node, ast.Assert) for node in ast.walk(module)):
+            assert "PYTEST_DONT_REWRITE" in (ast.get_docstring(module) or ""), path.name
+    for entry in kernel.all_entries():
+        Closures(GENERIC).of_entry(entry)

@@ -9,6 +9,8 @@ The sums serve formats whose codes have an offset (a weight is scale * (u - zero
 starts at -zero * S) or a minimum (a weight is scale * u - minimum). One cache line a block, the
 same for every format. A block with max |x| < 2^-119 counts as zeros. A block that holds inf or
 NaN gets the scale NaN: every product of its row is NaN, and no other.
+
+PYTEST_DONT_REWRITE (asserts: the code of kernels, and so its key, is the same in every process).
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ works for row i, and no sum ever crosses lanes.
 
     stored   row 0: block 0 | block 1 | ...    packed   group 0: block 0 of rows 0..15 | block 1 ...
              row 1: block 0 | block 1 | ...             group 1: block 0 of rows 16..31 | ...
+
+PYTEST_DONT_REWRITE (asserts: the code of kernels, and so its key, is the same in every process).
 """
 
 from __future__ import annotations

@@ -20,6 +20,8 @@ registers for a stretch (4 loads and stores a block instead of 32). All of it ov
 products run ahead: load, product (52 cycles) and store of a block are hidden behind the arithmetic
 of the one before, for which blocks alternate between two sets of tiles. 32 rows of x at a time
 would halve the loads of u, but keep no sums in registers.
+
+PYTEST_DONT_REWRITE (asserts: the code of kernels, and so its key, is the same in every process).
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 A format defines how 32 elements of 16 rows are unpacked from its packed bytes (`Unpack`); the rest
 is here, written once. These functions write LLVM IR, as intrinsics do: they run when a
 kernel is compiled, so the lists below are unrolled code and every vector a register.
+
+PYTEST_DONT_REWRITE (asserts: the code of kernels, and so its key, is the same in every process).
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@
 Weights are packed with them. A format says in the vocabulary below which parts of a stored block go
 where in a packed one (`Repack`); `declare_pack` makes the compiled function that does it for whole
 matrices. These functions write LLVM IR, as intrinsics do: the lists are registers.
+
+PYTEST_DONT_REWRITE (asserts: the code of kernels, and so its key, is the same in every process).
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ byte of the plane's vector j % n, from bit n * (j // n) on:
 
 Longer codes are several planes, the lowest bits first: 6 bits are a plane of 4 and one of 2. A
 plane is a field of a packed record, n x 16 words of 4 bytes, and its shape determines the width.
+
+PYTEST_DONT_REWRITE (asserts: the code of kernels, and so its key, is the same in every process).
 """
 
 from __future__ import annotations

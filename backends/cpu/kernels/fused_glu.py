@@ -14,6 +14,8 @@ the gate's, then as many of the other's. Alternating between single groups took 
 
     a thread's scratch   lists (matmul_lists.py) | tiles of gate x | a tile of up x | addresses |
                          memory of a unit (matmul_units.py)
+
+PYTEST_DONT_REWRITE (asserts: the code of kernels, and so its key, is the same in every process).
 """
 
 from __future__ import annotations

@@ -12,6 +12,8 @@ and releases the tiles (`release`), so that it keeps no state between kernels. T
 write LLVM IR, as intrinsics do. Where the instruction set has "amx" they are its instructions;
 where it has "amx-emulated" (tests, on any CPU) they are vector code on a *file*, FILE_BYTES of
 memory that hold the tiles. Tiles are constant numbers in the code, as in the instructions.
+
+PYTEST_DONT_REWRITE (asserts: the code of kernels, and so its key, is the same in every process).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""int8 products summed in fours: exact in int32, so every instruction set gives the same bits."""
+"""int8 products summed in fours: exact in int32, so every instruction set gives the same bits.
+
+PYTEST_DONT_REWRITE (asserts: the code of kernels, and so its key, is the same in every process).
+"""
 
 from __future__ import annotations
 

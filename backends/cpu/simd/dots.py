@@ -7,6 +7,8 @@
     rows   tile of n addresses: where rows of x start, f32
 
 R is small enough for `dots` to stay in registers. No result depends on it.
+
+PYTEST_DONT_REWRITE (asserts: the code of kernels, and so its key, is the same in every process).
 """
 
 from __future__ import annotations
