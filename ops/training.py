@@ -37,6 +37,8 @@ class SiluBack(Op):
     grad, x [...] f32 of one shape with contiguous rows  ->  y like them
     """
 
+    in_place = True
+
     def infer(self, grad: Spec, x: Spec) -> Spec:
         _check_rows(grad=grad, x=x)
         return Spec(x.ne, F32)
@@ -57,6 +59,8 @@ class RmsNormBack(Op):
            / sqrt(mean_j x[j]^2 + eps)
     grad, x [n, ...] f32 of one shape with contiguous rows  ->  y like them
     """
+
+    in_place = True
 
     eps: float
 
@@ -110,17 +114,19 @@ class SoftMaxBack(Op):
     """The gradient of soft_max by its source, from its result.
 
     dx[j] = scale * y[j] * (grad[j] - sum_i y[i] grad[i])
-    grad, y [n, ...] f32 of one shape with contiguous rows  ->  dx like them
+    grad, weights [n, ...] f32 of one shape with contiguous rows, weights the y  ->  dx like them
     """
+
+    in_place = True
 
     scale: float
 
-    def infer(self, grad: Spec, y: Spec) -> Spec:
-        _check_rows(grad=grad, y=y)
-        return Spec(y.ne, F32)
+    def infer(self, grad: Spec, weights: Spec) -> Spec:
+        _check_rows(grad=grad, weights=weights)
+        return Spec(weights.ne, F32)
 
-    def reference(self, grad: Array, y: Array) -> Array:
-        grad, y = grad.astype(np.float64), y.astype(np.float64)
+    def reference(self, grad: Array, weights: Array) -> Array:
+        grad, y = grad.astype(np.float64), weights.astype(np.float64)
         dx: Array = self.scale * y * (grad - (y * grad).sum(axis=-1, keepdims=True))
         return dx
 
@@ -138,6 +144,8 @@ class CrossEntropyLoss(Op):
 
     y = -sum over rows and j of labels[j] * log(softmax(logits)[j]) / number of rows
     logits, labels [n, ...] f32 of one shape with contiguous rows  ->  y [1] f32
+
+    A label of 0 adds nothing, even if its logit is -inf, where ggml gives NaN.
     """
 
     def infer(self, logits: Spec, labels: Spec) -> Spec:
@@ -146,7 +154,8 @@ class CrossEntropyLoss(Op):
 
     def reference(self, logits: Array, labels: Array) -> Array:
         n_rows = labels.size // labels.shape[3]
-        total = (labels.astype(np.float64) * _log_softmax(logits.astype(np.float64))).sum()
+        terms = labels.astype(np.float64) * _log_softmax(logits.astype(np.float64))
+        total = np.where(labels == 0, 0, terms).sum()
         return np.full((1, 1, 1, 1), -total / n_rows)
 
 

@@ -30,6 +30,7 @@ from ggmlpy.backends.cpu.kernels import (
     shape,
     softmax,
     sort,
+    training,
     unary,
 )
 
@@ -63,5 +64,6 @@ __all__ = [
     "shape",
     "softmax",
     "sort",
+    "training",
     "unary",
 ]

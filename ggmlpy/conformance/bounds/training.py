@@ -69,7 +69,8 @@ def cross_entropy(op: Op, sources: Sequence[Array]) -> Magnitude:
     logits, labels = _magnitudes(sources)
     n = logits.shape[3]
     span = wide(sources[0]).max(axis=-1, keepdims=True) - wide(sources[0])
-    terms = (labels * (span + np.log(n) + logits)).sum() / (labels.size // n)
+    products = np.where(labels == 0, 0, labels * (span + np.log(n) + logits))
+    terms = products.sum() / (labels.size // n)
     values = _values(op, sources)
     return Magnitude(values, of_sum(np.full_like(values, terms), values, labels.size))
 
@@ -80,7 +81,8 @@ def cross_entropy_back(op: Op, sources: Sequence[Array]) -> Magnitude:
     grad, logits, labels = _magnitudes(sources)
     n = logits.shape[3]
     chances = _values(op, [np.ones_like(sources[0]), sources[1], np.zeros_like(sources[2])])
-    units = _UNITS + np.sqrt(n) / 2 + 4 * logits.max(axis=-1, keepdims=True)
+    finite = np.where(np.isinf(logits), 0, logits)
+    units = _UNITS + np.sqrt(n) / 2 + 4 * finite.max(axis=-1, keepdims=True)
     size = grad * (units * chances + _UNITS * labels / (labels.size // n))
     return Magnitude(_values(op, sources), size)
 

@@ -22,8 +22,10 @@ def _get_rows_back(case: Case, inputs: Inputs) -> Tensor:
 
 
 def _weights(like: Tensor, inputs: Inputs) -> Tensor:
-    """Rows that are positive and sum to 1, f32."""
+    """Rows that sum to 1, f32: positive, or 0 where `like` is -inf."""
     values = inputs.rng.uniform(0.1, 1, like.ne[::-1])
+    if inputs.case.params.get("hidden"):
+        values[np.isneginf(like.array().reshape(values.shape))] = 0
     return from_numpy((values / values.sum(axis=-1, keepdims=True)).astype(np.float32))
 
 
@@ -34,16 +36,26 @@ def _soft_max_back(case: Case, inputs: Inputs) -> Tensor:
     return ops.soft_max_ext_back(grad, _weights(grad, inputs), case.params["scale"], 0.0)
 
 
+def _logits(inputs: Inputs, i: int) -> Tensor:
+    """Source i; with `hidden` a half of each row, but for its first element, is -inf."""
+    logits = inputs[i]
+    if inputs.case.params.get("hidden"):
+        values = logits.array().reshape(logits.ne[::-1])
+        values[..., 1:][inputs.rng.random(values[..., 1:].shape) < 0.5] = -np.inf
+    return logits
+
+
 @builds("cross_entropy_loss")
 def _loss(case: Case, inputs: Inputs) -> Tensor:
-    """ne: logits."""
-    return ops.cross_entropy_loss(inputs[0], _weights(inputs[0], inputs))
+    """ne: logits; params: hidden=True for logits of -inf whose labels are 0."""
+    logits = _logits(inputs, 0)
+    return ops.cross_entropy_loss(logits, _weights(logits, inputs))
 
 
 @builds("cross_entropy_loss_back")
 def _loss_back(case: Case, inputs: Inputs) -> Tensor:
-    """ne: grad, logits."""
-    logits = inputs[1]
+    """ne: grad, logits; params: hidden, as of the loss."""
+    logits = _logits(inputs, 1)
     return ops.cross_entropy_loss_back(inputs[0], logits, _weights(logits, inputs))
 
 
@@ -93,7 +105,8 @@ def _custom(case: Case, inputs: Inputs) -> Tensor:
 
 
 _LAID_OUT = (("view", ""), ("", "permuted"))
-_ROWS = (PRIMES, (64, 5), (1021, 3), (1, 7))
+_ROWS = (PRIMES, (64, 5), (1021, 3), (1, 7), (4099, 2), (3, 70_001))
+_UPDATED = (PRIMES, (1021, 3), (1,), (3, 70_001))
 
 CASES: list[Case] = [
     *(Case("silu_back", ne=[ne, ne], span=(-9, 9)) for ne in _ROWS),
@@ -101,12 +114,23 @@ CASES: list[Case] = [
     *(Case("silu_back", ne=[PRIMES] * 2, layouts=v) for v in _LAID_OUT),
     *(Case("rms_norm_back", ne=[PRIMES] * 2, layouts=v, eps=1e-5) for v in _LAID_OUT),
     *(Case("get_rows_back", ne=[(n, i), (i,)], types=(t, "i32"), n_rows=r)
-      for t in ("f32", "f16") for n, i, r in ((37, 11, 5), (256, 7, 13), (1, 1, 1), (3, 1000, 40))),
+      for t in ("f32", "f16") for n, i, r in (
+          (37, 11, 5), (256, 7, 13), (1, 1, 1), (3, 1000, 40), (1021, 5, 2), (2, 70_001, 3),
+          (3, 5, 70_001))),
+    *(Case("get_rows_back", ne=[(37, 11), (11,)], types=(t, "i32"), n_rows=5, layouts=("view",))
+      for t in ("f32", "f16")),
     *(Case("soft_max_ext_back", ne=[ne], scale=s) for ne in _ROWS for s in (1.0, 0.125)),
+    *(Case("soft_max_ext_back", ne=[PRIMES], scale=0.5, layouts=(v,))
+      for v in ("view", "permuted")),
     *(Case("cross_entropy_loss", ne=[ne], span=(-10, 10)) for ne in _ROWS),
     *(Case("cross_entropy_loss_back", ne=[(1,), ne], span=(-10, 10)) for ne in _ROWS),
-    *(Case("opt_step_adamw", ne=[ne] * 4) for ne in (PRIMES, (1021, 3))),
-    *(Case("opt_step_sgd", ne=[ne] * 2) for ne in (PRIMES, (1021, 3))),
+    *(Case("cross_entropy_loss", ne=[PRIMES], layouts=(v,)) for v in ("view", "permuted")),
+    *(Case("cross_entropy_loss_back", ne=[(1,), PRIMES], layouts=("", v))
+      for v in ("view", "permuted")),
+    *(Case("cross_entropy_loss", ne=[ne], hidden=True) for ne in (PRIMES, (1021, 3))),
+    *(Case("cross_entropy_loss_back", ne=[(1,), ne], hidden=True) for ne in (PRIMES, (1021, 3))),
+    *(Case("opt_step_adamw", ne=[ne] * 4) for ne in _UPDATED),
+    *(Case("opt_step_sgd", ne=[ne] * 2) for ne in _UPDATED),
     *(Case("flash_attn_back", ne=[(d, n, h, s), (d, m, k, s), (m, d, k, s), (d, n, h, s)], masked=x)
       for d, n, m, h, k, s in ((16, 5, 11, 4, 2, 2), (33, 7, 7, 3, 3, 1), (8, 1, 3, 1, 1, 1))
       for x in (False, True)),
