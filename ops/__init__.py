@@ -79,6 +79,7 @@ from ggmlpy.ops.regions import acc, set, set_1d, set_2d
 from ggmlpy.ops.resize import interpolate, timestep_embedding, upscale
 from ggmlpy.ops.rope import (
     rope,
+    rope_custom,
     rope_ext,
     rope_ext_back,
     rope_multi,
@@ -257,6 +258,7 @@ __all__ = [  # noqa: RUF022
     # positions and attention
     "rope",
     "rope_ext",
+    "rope_custom",
     "rope_multi",
     "rope_ext_back",
     "rope_multi_back",

@@ -7,8 +7,11 @@
 
 The function gets arrays in numpy order, [ne3, ne2, ne1, ne0]: `dst` is written, sources may only be
 read, bf16 and quantised ones are f32. It is called with ith from 0 to nth - 1, one call after
-another, and writes its share of `dst` in each; what none writes is 0. It must depend on nothing but
-its arguments. The reference backend runs these ops, and other backends copy to it and back.
+another, and writes its share of `dst` in each; what none writes is 0. It returns None or `dst`, and
+must depend on nothing but its arguments. The reference backend runs these ops, and other backends
+copy to it and back: kernels of the CPU run on threads that do not hold Python's lock.
+
+Two ops are equal if they have the same function and the same userdata, not only equal ones.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from ggmlpy.graph.types import TensorType, type_of
 
 N_TASKS_MAX = -1  # ggml's name for as many tasks as there are threads; here it is one
 _MOST_TASKS = 512  # as many as ggml has threads at most
-Function = Callable[..., None]
+Function = Callable[..., Any]
 
 
 class Custom(Op):
@@ -36,7 +39,7 @@ class Custom(Op):
 
     Raises ShapeError for a quantised result and unless n_tasks is 1 to 512 (or N_TASKS_MAX),
     ArgumentError unless fun is a function, CallbackError when run if the function raises, as it
-    does where it writes to a source.
+    does where it writes to a source, or returns something other than None and dst.
     """
 
     __slots__ = ()
@@ -60,11 +63,29 @@ class Custom(Op):
             source.flags.writeable = False
         for ith in range(n_tasks):
             try:
-                self.fun(dst, *sources, ith, n_tasks, self.userdata)
+                returned = self.fun(dst, *sources, ith, n_tasks, self.userdata)
             except Exception as error:
-                name = getattr(self.fun, "__qualname__", repr(self.fun))
-                raise CallbackError(f"{name}: {type(error).__name__}: {error}") from error
+                raise CallbackError(f"{self._named}: {type(error).__name__}: {error}") from error
+            if returned is not None and returned is not dst:
+                raise CallbackError(
+                    f"{self._named}: it returned {kind_of(returned)}: it must write to dst"
+                )
         return dst
+
+    @property
+    def _named(self) -> str:
+        return getattr(self.fun, "__qualname__", repr(self.fun))
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
+
+    def _identity(self) -> tuple[object, ...]:
+        """What tells one op from another. A userdata may have no hash, and change while equal."""
+        given = {"fun": id(self.fun), "userdata": id(self.userdata)}
+        return type(self), *(self.params() | given).values()
 
 
 class MapCustom(Custom):
@@ -81,7 +102,7 @@ class MapCustom(Custom):
 
 
 @op("map_custom1")
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class MapCustom1(MapCustom):
     """A function of one tensor: a [...]  ->  y like a; see Custom."""
 
@@ -94,7 +115,7 @@ class MapCustom1(MapCustom):
 
 
 @op("map_custom2")
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class MapCustom2(MapCustom):
     """A function of two tensors: a, b [...]  ->  y like a; see Custom."""
 
@@ -107,7 +128,7 @@ class MapCustom2(MapCustom):
 
 
 @op("map_custom3")
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class MapCustom3(MapCustom):
     """A function of three tensors: a, b, c [...]  ->  y like a; see Custom."""
 
@@ -120,7 +141,7 @@ class MapCustom3(MapCustom):
 
 
 @op("custom")
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class CustomOp(Custom):
     """A function of any tensors, with a result of any shape and type that is not quantised.
 

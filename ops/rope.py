@@ -236,6 +236,25 @@ def rope_ext(
 
 
 @checked
+def rope_custom(
+    a: Tensor,
+    b: Tensor,
+    n_dims: int,
+    mode: int,
+    n_ctx_orig: int,
+    freq_base: float,
+    freq_scale: float,
+    ext_factor: float,
+    attn_factor: float,
+    beta_fast: float,
+    beta_slow: float,
+) -> Tensor:
+    """`ggml_rope_custom`: rope_ext without frequency factors, which ggml recommends instead."""
+    yarn = ext_factor, attn_factor, beta_fast, beta_slow
+    return rope_ext(a, b, None, n_dims, mode, n_ctx_orig, freq_base, freq_scale, *yarn)
+
+
+@checked
 def rope_multi(
     a: Tensor,
     b: Tensor,

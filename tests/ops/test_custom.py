@@ -81,6 +81,29 @@ def test_sources_may_only_be_read() -> None:
         run(ops.map_custom1(leaf(uniform(8, 4)), writes, 1, None))
 
 
+def test_what_is_returned_is_nothing_or_dst() -> None:
+    x = uniform(11, 4)
+    y = ops.map_custom1(leaf(x), lambda dst, a, *_: np.multiply(a, 2, out=dst), 1, None)
+    np.testing.assert_array_equal(run(y), 2 * x)
+    forgets = ops.map_custom1(leaf(x), lambda dst, a, *_: 2 * a, 1, None).named("mine")
+    with pytest.raises(CallbackError, match=r"mine: .*: it returned a numpy array .*: it must wri"):
+        run(forgets)
+
+
+def test_ops_are_equal_if_function_and_userdata_are_the_same() -> None:
+    x, state = leaf(uniform(12, 4)), np.zeros(3)  # which has no hash, and no truth when compared
+
+    def made(fun: Any, userdata: object) -> object:
+        return ops.map_custom1(x, fun, 1, userdata).op
+
+    assert made(fails, state) == made(fails, state)
+    assert hash(made(fails, state)) == hash(made(fails, state))
+    ops_ = [made(fails, state), made(writes, state), made(fails, state.copy()), made(fails, None)]
+    assert len(set(ops_)) == 4
+    a, b = lambda dst, *_: None, lambda dst, *_: None
+    assert made(a, None) != made(b, None)
+
+
 def test_a_run_after_an_error_is_right() -> None:
     bad = True
 

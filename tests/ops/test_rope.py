@@ -165,3 +165,15 @@ def test_f16_stays_f16() -> None:
     assert y.type.name == "f16"
     want = rope_by_pairs(x.astype(np.float32), [1, 2, 3], None, 16, 0)
     np.testing.assert_allclose(run(y), want, rtol=1e-3, atol=1e-3)
+
+
+def test_the_deprecated_form() -> None:
+    x, pos, scaling = (
+        leaf(uniform(10, 16, 2, 3)),
+        integers(1, 2, 3),
+        (9, 1e3, 0.5, 0.25, 1.5, 32, 2),
+    )
+    assert (
+        ops.rope_custom(x, pos, 16, 2, *scaling).op
+        == ops.rope_ext(x, pos, None, 16, 2, *scaling).op
+    )
