@@ -1,6 +1,6 @@
 """A complete backend with memory of its own, tested by the suite, and a model that runs on it.
 
-python examples/a_backend_of_your_own.py [model.gguf]
+    python examples/a_backend_of_your_own.py [model.gguf]
 
 Only `ToyPlan` sees the device's memory, a bytearray. docs/backends.md explains each part.
 """
@@ -55,18 +55,16 @@ def tiled(b: F32, shape: tuple[int, ...]) -> F32:
     return np.tile(b, [n // m for n, m in zip(shape, b.shape, strict=True)])
 
 
-def product(w: F32, x: F32) -> F32:
-    """y[n, m] = sum_k x[n, k] w[m, k], row by row of x: the bits do not depend on the batch.
-
-    Heads of x, in the first two dimensions, share those of w in groups.
-    """
-    for axis in (0, 1):
+def product(w: F32, x: F32) -> NDArray[np.float64]:
+    """y[n, m] = sum_k x[n, k] w[m, k], row by row of x: the bits do not depend on the batch."""
+    for axis in (0, 1):  # heads of x share those of w in groups
         w = np.repeat(w, x.shape[axis] // w.shape[axis], axis)
-    rows = [(w * x[:, :, i : i + 1]).sum(-1, dtype=np.float64) for i in range(x.shape[2])]
+    rows = [(w * np.float64(x[:, :, i : i + 1])).sum(-1) for i in range(x.shape[2])]
     return np.stack(rows, axis=2)
 
 
-OPS: dict[str, Callable[..., F32]] = {  # parameters and sources; numpy order: rows last
+Kernel = Callable[..., NDArray[np.floating]]  # from parameters and sources, rows last
+OPS: dict[str, Kernel] = {
     "add": lambda op, a, b: a + tiled(b, a.shape),
     "mul": lambda op, a, b: a * tiled(b, a.shape),
     "mul_mat": lambda op, w, x: product(w, x),
@@ -75,10 +73,7 @@ OPS: dict[str, Callable[..., F32]] = {  # parameters and sources; numpy order: r
 
 
 class ToyBackend(Backend):
-    """Weights and states are placed in its memory without further code.
-
-    Ops that it does not support run on the next backend, which gets copies of what they read.
-    """
+    """Nodes that it does not support run on the next backend, on copies of what they read."""
 
     name = "toy"
 
@@ -100,9 +95,10 @@ class ToyPlan(Plan):
 
     def submit(self) -> None:
         for node in self.nodes:
-            sources = [read_array(*self.at(source)) for source in node.src]
             assert node.op is not None
-            write_array(*self.at(node), OPS[node.op.name](node.op, *sources))
+            sources = [read_array(*self.at(source)) for source in node.src]
+            result = OPS[node.op.name](node.op, *sources)
+            write_array(*self.at(node), result, node.op.written_rows(*sources))
 
     def at(self, tensor: ggmlpy.Tensor) -> tuple[Bytes, Spec, int]:
         """The device's memory, and how the tensor lies in it."""
@@ -111,10 +107,13 @@ class ToyPlan(Plan):
         return np.frombuffer(place.buffer.cells, np.uint8), tensor.spec, place.offset
 
 
+np.seterr(over="ignore", invalid="ignore")  # inf and nan are results like others
 tests = [test for test in all_tests() if test.op in OPS]
 results = list(run_tests(tests, Subject(ToyBackend())))
 print("conformance:", dict(Counter(result.status.value for result in results)))
-print(*(f"{r.id}: {r.message}" for r in results if r.status is Status.FAIL), sep="\n")
+for result in results:
+    if result.status is Status.FAIL:
+        print(f"{result.id}: {result.message}")
 path = sys.argv[1] if len(sys.argv) > 1 else ggmlpy.packaged_model()
 toy = Context.open(path, backend=[ToyBackend(), "cpu"], n_ctx=64)
 print(f"the next token is {toy.decode([1, 5, 9, 13])[0].argmax()}; {toy.placement}")
