@@ -6,7 +6,6 @@ The CPU runs it on the machine's best instruction set; tests/cpu/test_cases.py h
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -14,16 +13,13 @@ import pytest
 from ggmlpy.backends import get_backend
 from ggmlpy.conformance import Status, Subject, all_tests, prepare, run_tests
 from ggmlpy.conformance.suite import ConformanceTest
+from tests.conformance.skips import COPIES, ON_REFERENCE
 
 SUBJECTS: dict[str, Callable[[], Subject]] = {
     "cpu": lambda: Subject(get_backend("cpu", 1), [get_backend("cpu", 2)]),
     "reference": lambda: Subject(get_backend("reference")),
     "mock": lambda: Subject(get_backend("mock")),
 }
-# Functions of the caller, and gradients of attention, run on the reference alone.
-ON_REFERENCE = ("flash_attn_back", "map_custom1", "map_custom2", "map_custom3", "custom_4d")
-# Copies of types that numpy cannot write: the reference has no kernel for them.
-COPIES = Counter(cpy=84, cont=42)
 EVERY = {"cpu": 1, "reference": 1, "mock": 4}  # of the mock's tests: it has the reference's kernels
 TESTS: dict[str, list[ConformanceTest]] = {}
 for each in all_tests():

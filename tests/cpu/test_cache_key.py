@@ -95,7 +95,7 @@ def before() -> dict[Entry, str]:
         (["kernels/dequantize_iq.py"], 10, 60),
         (["kernels/matmul_units.py"], 30, 60),
         (["formats/ternary.py"], 4, 20),  # two formats of the 21 that products have
-        (["rows.py"], 200, 300),
+        (["rows.py"], 250, 400),
         (["simd/files.py"], 10, 40),  # rows of embeddings are read from the file
         (["simd/amx.py"], 20, 250),
         # What chooses, caches, loads and runs kernels.
