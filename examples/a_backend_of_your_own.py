@@ -66,7 +66,7 @@ OPS: dict[str, Callable[..., NDArray[np.floating]]] = {  # of the op and its sou
     "add": lambda op, a, b: a + tiled(b, a.shape),
     "mul": lambda op, a, b: a * tiled(b, a.shape),
     "mul_mat": lambda op, w, x: product(w, x),
-    "set_rows": lambda op, a, b, ids: op.reference(a, b, ids),  # K and V lie where it runs
+    "set_rows": lambda op, x, ids, cache: op.reference(x, ids, cache),  # K and V lie where it runs
 }
 
 

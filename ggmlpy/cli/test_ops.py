@@ -197,16 +197,13 @@ class _Run:
 
     def _shrink(self, test: ConformanceTest) -> None:
         """The smallest case that fails, on a line, and in a file."""
-        from ggmlpy.conformance.checks import check_case
         from ggmlpy.conformance.replay import save_case
-        from ggmlpy.conformance.shrink import shrink
-        from ggmlpy.conformance.suite import CaseTest
+        from ggmlpy.conformance.suite import CaseTest, shrink_case
 
         if not isinstance(test, CaseTest):
             return
         s = self._subject
-        small = shrink(test.case, lambda case: bool(check_case(case, s.backend, s.others, s.seed)))
-        wrong = check_case(small, s.backend, s.others, s.seed)
+        small, wrong = shrink_case(test.case, s)
         about = {"backend": s.backend.name, "settings": s.backend.settings(), "message": wrong}
         path = save_case(self._folder, small, s.seed, **about)
         say(f"     smallest: {small.id}")

@@ -48,7 +48,7 @@ def check_node(y: Tensor, backend: Backend, others: Sequence[Backend] = (), shif
     before = initial_bytes(nodes)
     first = Prepared(backend, nodes)
     first.run()
-    wrong = first.wrongly_changed() or judge_nodes(backend, first, before)
+    wrong = first.wrongly_changed(before) or judge_nodes(backend, first, before)
     if wrong:
         return wrong
     want = [first.raw(node) for node in nodes]

@@ -19,11 +19,11 @@ from ggmlpy.graph.spec import as_ne
 from ggmlpy.graph.tensor import Flag, Tensor, from_bytes, from_numpy
 from ggmlpy.graph.types import type_of
 
-# Numbers at the ends of f32, f16 and bf16: zeros, infinities, denormals, the smallest normal
-# numbers and the largest, some near 1. (What is too large or small for a type is rounded to it.)
+# NaN, and numbers at the ends of f32, f16 and bf16: zeros, infinities, denormals, the smallest
+# normal numbers and the largest, some near 1. What is too large or small for a type is rounded.
 SPECIAL = np.array([
-    0.0, -0.0, np.inf, -np.inf, 2.0**-149, -(2.0**-140), 2.0**-126, 2.0**-24, -(2.0**-15), 2.0**-14,
-    65504.0, -65520.0, 3.0e38, -3.4e38, 1.0, -1.0, 1 + 2.0**-10, 88.8, -103.5, 0.5, -2.5,
+    0.0, -0.0, np.inf, -np.inf, np.nan, 2.0**-149, -(2.0**-140), 2.0**-126, 2.0**-24, -(2.0**-15),
+    2.0**-14, 65504.0, -65520.0, 3.0e38, -3.4e38, 1.0, -1.0, 1 + 2.0**-10, 88.8, -103.5, 0.5, -2.5,
 ])  # fmt: skip
 _SPECIAL_SHARE = 0.3
 
@@ -114,8 +114,8 @@ class Inputs:
             values = np.round(values * 4) / 4
         kind = self.case.params.get("values")
         if kind is not None and type.is_float:
-            limit = {"special": math.inf, "finite": 65504.0 if type.name == "f16" else 3.4e38}[kind]
-            among = SPECIAL[np.abs(SPECIAL) <= limit]
+            limit = 65504.0 if type.name == "f16" else 3.4e38
+            among = {"special": SPECIAL, "finite": SPECIAL[np.abs(SPECIAL) <= limit]}[kind]
             chosen = self.rng.choice(among, values.shape)
             values = np.where(self.rng.uniform(0, 1, values.shape) < _SPECIAL_SHARE, chosen, values)
         return self._flagged(i, stored(values, type.name, ne))

@@ -29,6 +29,16 @@ class Region:
     n_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A result: its region, how it lies there, and which rows are written; None for all."""
+
+    region: Region
+    spec: Spec
+    offset: int
+    rows: NDArray[np.bool_] | None = None
+
+
 class GuardedMemory:
     """One buffer for the tensors of a run.
 
@@ -78,16 +88,14 @@ class GuardedMemory:
         """A copy of bytes of a region, on the host."""
         return self._allocated.read(region.offset + offset, n_bytes).copy()
 
-    def wrongly_changed(self, written: list[tuple[Region, Spec, int]]) -> str:
-        """What a run changed besides the elements of `written`; empty if nothing.
-
-        `written` has the region of each result, its spec, and its byte offset in the region.
-        """
+    def wrongly_changed(self, results: list[Written]) -> str:
+        """What a run changed besides the written elements of results; empty if nothing."""
         now = self._allocated.read(0, self._end)
         differs = now != self._image
-        for region, spec, offset in written:
+        for result in results:
+            region = result.region
             inside = differs[region.offset : region.offset + region.n_bytes]
-            inside &= ~_elements(spec, offset, region.n_bytes)
+            inside &= ~_elements(result)
         if not differs.any():
             return ""
         return self._where(int(np.argmax(differs)), int(differs.sum()))
@@ -111,13 +119,15 @@ class GuardedMemory:
         return self._buffer
 
 
-def _elements(spec: Spec, offset: int, n_bytes: int) -> NDArray[np.bool_]:
-    """Which of `n_bytes` bytes belong to elements of a tensor that begins at `offset`."""
-    mine = np.zeros(n_bytes, np.uint8)
+def _elements(result: Written) -> NDArray[np.bool_]:
+    """Which bytes of a result's region belong to elements that are written."""
+    mine = np.zeros(result.region.n_bytes, np.uint8)
+    rows = slice(None) if result.rows is None else result.rows
+    spec = result.spec
     if spec.type.is_quantized or spec.rows_contiguous:
-        row_view(mine, spec, offset)[...] = 1
+        row_view(mine, spec, result.offset)[rows] = 1
     else:
         ones = np.full(spec.type.type_size, 1, np.uint8)
-        elements = element_view(mine, spec, offset)
-        elements[...] = ones.view(elements.dtype)[0]
+        elements = element_view(mine, spec, result.offset)
+        elements[rows] = ones.view(elements.dtype)[0]
     return mine.astype(np.bool_)

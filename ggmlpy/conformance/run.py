@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from ggmlpy.backends.base import Backend, Plan, Weight
 from ggmlpy.backends.step import Step
-from ggmlpy.conformance.memory import GuardedMemory, Region
+from ggmlpy.conformance.memory import GuardedMemory, Region, Written
 from ggmlpy.graph.arrays import read_array
 from ggmlpy.graph.buffer import Bytes, HostBuffer, Place
 from ggmlpy.graph.graph import Graph
+from ggmlpy.graph.op import Op
 from ggmlpy.graph.tensor import Flag, Tensor
 
 Array = NDArray[Any]
@@ -121,13 +122,25 @@ class Prepared:
                 found.append(self.value(source))
         return found
 
-    def wrongly_changed(self) -> str:
-        """What the run changed besides its results; empty if nothing."""
+    def wrongly_changed(self, before: Mapping[Tensor, Bytes] | None = None) -> str:
+        """What the run changed besides its results; empty if nothing.
+
+        With the initial bytes of leaves, rows of a result that its op does not write are none.
+        """
         written = []
         for node in self.nodes:
             region, offset = self._at(node)
-            written.append((region, node.spec, offset))
+            rows = None if before is None else self._written_rows(node, before)
+            written.append(Written(region, node.spec, offset, rows))
         return self._memory.wrongly_changed(written)
+
+    def _written_rows(
+        self, node: Tensor, before: Mapping[Tensor, Bytes]
+    ) -> NDArray[np.bool_] | None:
+        assert node.op is not None
+        if type(node.op).written_rows is Op.written_rows:  # all of them, whatever the sources
+            return None
+        return node.op.written_rows(*self.sources(node, before))
 
     def _place(self, tensor: Tensor) -> Place:
         if tensor.root not in self._regions and tensor.root.is_leaf:  # a loaded weight

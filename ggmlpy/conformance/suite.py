@@ -11,9 +11,10 @@ from typing import Protocol
 
 from ggmlpy.backends.base import Backend
 from ggmlpy.conformance.case import Case
-from ggmlpy.conformance.checks import NotSupported, check_case
+from ggmlpy.conformance.checks import NotSupported, check_case, check_node
 from ggmlpy.conformance.inputs import build
 from ggmlpy.conformance.run import computing
+from ggmlpy.conformance.shrink import shrink
 from ggmlpy.graph.tensor import Tensor
 
 _PREPARED_AT_ONCE = 1000  # tests, whose inputs are in memory at the same time
@@ -99,6 +100,31 @@ def prepare(subject: Subject, tests: Iterable[ConformanceTest]) -> None:
         subject.backend.prepare([node for node in nodes if subject.backend.supports(node)])
 
 
+def failure_of(case: Case, subject: Subject) -> str:
+    """What the backend gets wrong of a case, or raises; empty if nothing, and if it is skipped.
+
+    Raises the error of a case that cannot be built.
+    """
+    y = build(case, subject.seed)
+    try:
+        return check_node(y, subject.backend, subject.others)
+    except NotSupported:
+        return ""
+    except Exception as error:
+        return described(error)
+
+
+def shrink_case(case: Case, subject: Subject) -> tuple[Case, str]:
+    """The smallest variant of a failing case that fails too, and what is wrong with it."""
+    small = shrink(case, lambda variant: bool(failure_of(variant, subject)))
+    return small, failure_of(small, subject)
+
+
+def described(error: Exception) -> str:
+    """An error as the message of a failed test."""
+    return f"{type(error).__name__}: {error}"
+
+
 def run_test(test: ConformanceTest, subject: Subject) -> Result:
     """Run one test. Whatever the backend raises is a failure, and the next tests still run."""
     start = time.perf_counter()
@@ -108,7 +134,7 @@ def run_test(test: ConformanceTest, subject: Subject) -> Result:
     except NotSupported as reason:
         wrong, status = str(reason), Status.SKIP
     except Exception as e:
-        wrong, status = f"{type(e).__name__}: {e}", Status.FAIL
+        wrong, status = described(e), Status.FAIL
     first_line = wrong.splitlines()[0] if wrong else ""
     return Result(test.id, test.op, status, first_line, time.perf_counter() - start)
 
