@@ -17,6 +17,7 @@ import click
 
 from ggmlpy.cli import common, options
 from ggmlpy.cli.command import command, flag, option
+from ggmlpy.cli.guard import complain
 from ggmlpy.cli.loading import loading, measuring
 from ggmlpy.cli.show import say, write_json
 from ggmlpy.cli.table import Column, Table
@@ -125,6 +126,10 @@ def test_ops(
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # small products, which threads slow down
     chosen = Chosen(ops, pattern)
+    if model is not None and compared is None:
+        raise click.BadParameter("-m is the model to compare backends on: give --compare A B too.")
+    if output is not None and mode is not Mode.support:
+        raise click.BadParameter("-o is for the page that --mode support writes.")
     if compared is not None:
         failed = _compare(compared, model)
     elif replay is not None:
@@ -137,6 +142,7 @@ def test_ops(
         run = _Run(_subject(backend, seed), folder, as_json)
         failed = run.all(chosen, n_graphs, listed, expected_skips)
     if failed:
+        complain("error", failed)
         raise SystemExit(1)
 
 
@@ -158,8 +164,8 @@ class _Run:
         self._reasons: Counter[str] = Counter()
         self._seconds = 0.0
 
-    def all(self, chosen: Chosen, n_graphs: int, listed: bool, expected_skips: int | None) -> bool:
-        """Whether anything failed. Raises BadParameter if nothing was chosen."""
+    def all(self, chosen: Chosen, n_graphs: int, listed: bool, expected_skips: int | None) -> str:
+        """What failed; empty if nothing. Raises BadParameter if nothing was chosen."""
         from ggmlpy.conformance.suite import prepare
         from ggmlpy.conformance.table import all_tests
 
@@ -169,15 +175,15 @@ class _Run:
         if listed:
             for test in tests:
                 print(test.id)
-            return False
+            return ""
         with loading("what the tests need"):
             prepare(self._subject, tests)
         with _progress(len(tests), self._subject.backend.name) as advance:
             for test in tests:
                 self._one(test)
                 advance()
-        wrong = self._graphs(n_graphs) if n_graphs else False
-        return self._summary(expected_skips) or wrong
+        different = self._graphs(n_graphs) if n_graphs else ""
+        return self._summary(expected_skips) or different
 
     def _one(self, test: ConformanceTest) -> None:
         from ggmlpy.conformance.suite import Status, run_test
@@ -210,45 +216,45 @@ class _Run:
         say(f"     {wrong}")
         say(f"     saved: ggmlpy test-ops --backend {s.backend.name} --replay {path}")
 
-    def _graphs(self, n_graphs: int) -> bool:
+    def _graphs(self, n_graphs: int) -> str:
         from ggmlpy.conformance.graphs.many import ALONE, SPLIT, Checker, check_many
 
         backend = self._subject.backend
         checkers = [Checker(backend, ALONE), Checker(backend, SPLIT)]
-        found = False
+        n_found = 0
         with _progress(n_graphs, "random graphs") as advance:
             first = self._subject.seed * n_graphs
             for finding in check_many(
                 checkers, n_graphs=n_graphs, first_seed=first, progress=lambda _: advance()
             ):
-                found = True
+                n_found += 1
                 say(f"FAIL {finding}", style="")
                 say(f"     saved: {finding.save(self._folder)}")
         if self._as_json:
-            write_json({"op": "random graphs", "n_graphs": n_graphs, "failed": found})
-        elif not found:
+            write_json({"op": "random graphs", "n_graphs": n_graphs, "failed": n_found})
+        elif not n_found:
             print(f"{n_graphs} random graphs, alone and split: no difference")
-        return found
+        return f"{n_found} of {n_graphs} random graphs differ" if n_found else ""
 
-    def _summary(self, expected_skips: int | None) -> bool:
+    def _summary(self, expected_skips: int | None) -> str:
         total = sum(self._counts.values(), Counter())
         failed, skipped = total["fail"], total["skip"]
         if not self._as_json:
-            table = Table(
-                [Column("op", 24, "<"), *(Column(n, 6) for n in ("pass", "fail", "skip"))]
-            )
+            counted = ("pass", "fail", "skip")
+            table = Table([Column("op", 24, "<"), *(Column(name, 6) for name in counted)])
             for op, counts in self._counts.items():
-                table.row([op, *(str(counts[name]) for name in ("pass", "fail", "skip"))])
+                table.row([op, *(str(counts[name]) for name in counted)])
             for reason, count in self._reasons.most_common():
                 print(f"skipped {count}: {reason}")
             print(
                 f"{self._subject.backend.name}: {total['pass']} passed, {failed} failed, "
                 f"{skipped} skipped in {self._seconds:.1f} s"
             )
+        if failed:
+            return f"{failed} of {total.total()} tests failed"
         if expected_skips is not None and skipped != expected_skips:
-            say(f"{skipped} tests were skipped, --expect-skips says {expected_skips}", style="red")
-            return True
-        return failed > 0
+            return f"{skipped} tests were skipped, --expect-skips says {expected_skips}"
+        return ""
 
 
 def _reason(result: Result) -> str:
@@ -279,25 +285,27 @@ def _progress(n: int, what: str) -> Iterator[Any]:
         yield lambda: shown.advance(task)
 
 
-def _replay(path: Path, backend: str) -> bool:
+def _replay(path: Path, backend: str) -> str:
     from ggmlpy.conformance.checks import NotSupported, check_node
     from ggmlpy.conformance.replay import load_case
+    from ggmlpy.conformance.suite import described
 
     saved = load_case(path)
     subject = _subject(backend, saved.seed)
+    y = saved.node()
     try:
-        wrong = check_node(saved.node(), subject.backend, subject.others)
+        wrong = check_node(y, subject.backend, subject.others)
     except NotSupported as reason:
         wrong = f"not supported: {reason}"
+    except Exception as error:
+        wrong = described(error)
     print(f"{saved.case.id}: {printable(wrong) or 'passes'}")
-    if saved.about.get("message"):
-        print(
-            f"when it was saved, {saved.about.get('backend')}: {printable(saved.about['message'])}"
-        )
-    return bool(wrong)
+    if then := saved.about.get("message"):
+        print(f"when it was saved, {saved.about.get('backend')}: {printable(then)}")
+    return f"{saved.case.id} fails" if wrong else ""
 
 
-def _support(chosen: Chosen, output: Path | None) -> bool:
+def _support(chosen: Chosen, output: Path | None) -> str:
     from ggmlpy.backends import get_backend
     from ggmlpy.conformance.cases import CASES
     from ggmlpy.conformance.support import support_of, support_page
@@ -311,10 +319,10 @@ def _support(chosen: Chosen, output: Path | None) -> bool:
         print(page, end="")
     else:
         common.write_file(output, page)
-    return False
+    return ""
 
 
-def _perf(name: str, chosen: Chosen, as_json: bool) -> bool:
+def _perf(name: str, chosen: Chosen, as_json: bool) -> str:
     from ggmlpy.backends import get_backend
     from ggmlpy.backends.cpu.cores import default_n_threads
     from ggmlpy.bench.bandwidth import read_bandwidth
@@ -339,7 +347,7 @@ def _perf(name: str, chosen: Chosen, as_json: bool) -> bool:
             write_json({**asdict(speed), "backend": backend.name})
         else:
             table.row(_perf_row(speed))
-    return False
+    return ""
 
 
 _PERF_COLUMNS = ("us/run", "GB/s", "GFLOP/s", "share of")
@@ -351,7 +359,7 @@ def _perf_row(speed: Any) -> Sequence[str]:
     return [speed.id, f"{speed.time_us:.1f}", f"{speed.bytes_per_s / 1e9:.1f}", flops, share]
 
 
-def _compare(names: tuple[str, str], model: str | None) -> bool:
+def _compare(names: tuple[str, str], model: str | None) -> str:
     import ggmlpy
     from ggmlpy.conformance.compare import compare_graph
     from ggmlpy.packaged import packaged_model
@@ -371,7 +379,7 @@ def _compare(names: tuple[str, str], model: str | None) -> bool:
         say(f"{node.name}: {node.wrong}", style="red")
     skipped = sum(bool(node.skipped) for node in found)
     print(f"{len(found)} nodes: {len(failed)} beyond their bounds, {skipped} not supported")
-    return bool(failed)
+    return f"{len(failed)} of {len(found)} nodes are beyond their bounds" if failed else ""
 
 
 def _one_backend(name: str) -> Backend:

@@ -65,7 +65,8 @@ _WHOLE = (
 )
 _REAL = ("0", "1", "0.5", "0.95", "2", "-1", "nan", "inf", "-inf", "1e400", "1e-400", "", "x")
 _ALWAYS = ("model", "n_predict", "prompts", "generated", "n_repeat", "sequences")  # else they last
-_FEW = ("n_predict", "n_repeat", "n_tokens", "n_past")
+_NEEDED = ("ops",)  # of the thousands of tests a few
+_FEW = ("n_predict", "n_repeat", "n_tokens", "n_past", "n_graphs")
 _BY_NAME = {
     "backend": ("cpu", "cpu", "reference", "null", "auto", "cuda", "", "x"),
     "output": ("out.txt", "folder", "missing/out", "/dev/full", "", "md", "json", "jsonl", "csv",
@@ -79,6 +80,9 @@ _BY_METAVAR = {
              "1-5+0", "1-5*1", "1,,2"),
     "PP,TG": ("2,2", "1,1", "2", "2,0", "x", "2,2,2", ""),
     "TYPE": ("f16", "f32", "bf16", "q8_0", "q4_0", "q9_9", "q4_K", "", "F16"),
+    "A B": ("cpu", "reference", "null", "x", ""),
+    "GLOB": ("add", "argmax", "diag*", "x", "["),
+    "MODE": ("test", "perf", "support", "x", ""),
     "FORMAT": ("md", "json", "jsonl", "csv", "sql", "x", ""),
     "A:B": ("0:1", "1:", ":", "9:1", "-1:", "x", "", "0:99999999999"),
     "on|off|auto": ("on", "off", "auto", "1", "0", "x", ""),
@@ -117,6 +121,8 @@ class Cli(Kind):
             likely = 0.95 if parameter.param_type_name == "argument" else 0.12
             if parameter.name in _ALWAYS:
                 likely = 0.97
+            if parameter.name in _NEEDED:
+                likely = 1
             if rng.random() < likely:
                 words += _words(rng, parameter)
         if rng.random() < 0.1:
@@ -159,6 +165,8 @@ def _words(rng: random.Random, parameter: Any) -> list[str]:
     if parameter.param_type_name == "argument":
         return [value]
     name = rng.choice([*parameter.opts, *parameter.secondary_opts])
+    if parameter.nargs == 2:
+        return [name, value, _value(rng, parameter)]
     if parameter.is_flag and rng.random() < 0.95:
         return [name]
     return [f"{name}={value}"] if rng.random() < 0.2 else [name, value]
