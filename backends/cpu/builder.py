@@ -92,9 +92,16 @@ class PlanBuilder:
 
     def packed(self, weight: Tensor, packing: Packing) -> int:
         """Address of the weight as `packing` lays it out, filled when `weights` are made."""
-        packed = self.weights.get(weight, self._places[weight], packing)
+        packed = self.weights.get(weight, self._filled(weight), packing)
         self.keep.append(packed)
         return packed.address
+
+    def _filled(self, weight: Tensor) -> Place:
+        """Where the bytes of a weight are now: a copy of it in another place comes with the run."""
+        own = weight.root.place
+        if own is None or not isinstance(own.buffer, HostBuffer):
+            return self._places[weight]
+        return Place(own.buffer, own.offset + weight.view_offs)
 
     def stored(self, weight: Tensor) -> int:
         """Address of the weight as it is, in memory once `weights` are made."""

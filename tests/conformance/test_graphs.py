@@ -9,6 +9,7 @@ import pytest
 
 from ggmlpy import ops
 from ggmlpy.backends.cpu.backend import CpuBackend
+from ggmlpy.backends.mock.backend import MockBackend
 from ggmlpy.backends.reference import ReferenceBackend
 from ggmlpy.conformance.graphs import (
     Checker,
@@ -36,6 +37,13 @@ def test_random_graphs(backend: str, mode: str) -> None:
     assert not [str(finding) for finding in findings]
     assert last[-1].n_graphs == N_GRAPHS
     assert last[-1].n_left_out == 0
+
+
+@pytest.mark.parametrize("mode", ["alone", "split"])
+def test_random_graphs_in_memory_that_the_cpu_does_not_see(mode: str) -> None:
+    """The CPU's kernels in the mock's memory: weights are packed before their copies are there."""
+    device = MockBackend(inner=CpuBackend(1))
+    assert not [str(f) for f in check_many([Checker(device, mode)], n_graphs=60)]
 
 
 @pytest.mark.parametrize("name", PLANTED)
