@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
 from enum import StrEnum
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +14,7 @@ import click
 
 from ggmlpy.cli import common, options
 from ggmlpy.cli.command import command, flag, option
+from ggmlpy.cli.conformance import Chosen, Run, replay_saved, subject_of
 from ggmlpy.cli.guard import complain
 from ggmlpy.cli.loading import loading, measuring
 from ggmlpy.cli.show import say, write_json
@@ -26,7 +24,6 @@ from ggmlpy.common.quoting import printable
 
 if TYPE_CHECKING:
     from ggmlpy.backends.base import Backend
-    from ggmlpy.conformance.suite import ConformanceTest, Result, Subject
 
 FAILED_FOLDER = Path("failed-ops")
 
@@ -37,18 +34,6 @@ class Mode(StrEnum):
     test = "test"
     perf = "perf"
     support = "support"
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """Which tests: globs of ops, a pattern of ids."""
-
-    ops: tuple[str, ...]
-    pattern: re.Pattern[str] | None
-
-    def has(self, op: str, id: str) -> bool:
-        named = not self.ops or any(fnmatchcase(op, glob) for glob in self.ops)
-        return named and (self.pattern is None or self.pattern.search(id) is not None)
 
 
 def _pattern(ctx: click.Context, param: click.Parameter, value: str | None) -> Any:
@@ -133,176 +118,17 @@ def test_ops(
     if compared is not None:
         failed = _compare(compared, model)
     elif replay is not None:
-        failed = _replay(replay, backend)
+        failed = replay_saved(replay, backend)
     elif mode is Mode.support:
         failed = _support(chosen, output)
     elif mode is Mode.perf:
         failed = _perf(backend, chosen, as_json)
     else:
-        run = _Run(_subject(backend, seed), folder, as_json)
+        run = Run(subject_of(backend, seed), folder, as_json)
         failed = run.all(chosen, n_graphs, listed, expected_skips)
     if failed:
         complain("error", failed)
         raise SystemExit(1)
-
-
-def _subject(name: str, seed: int) -> Subject:
-    from ggmlpy.backends import get_backend
-    from ggmlpy.conformance.suite import Subject
-
-    return Subject(get_backend(name, 1), [get_backend(name, 2)], seed)
-
-
-class _Run:
-    """One run of the suite, shown as it goes."""
-
-    def __init__(self, subject: Subject, folder: Path, as_json: bool) -> None:
-        self._subject = subject
-        self._folder = folder
-        self._as_json = as_json
-        self._counts: dict[str, Counter[str]] = {}
-        self._reasons: Counter[str] = Counter()
-        self._seconds = 0.0
-
-    def all(self, chosen: Chosen, n_graphs: int, listed: bool, expected_skips: int | None) -> str:
-        """What failed; empty if nothing. Raises BadParameter if nothing was chosen."""
-        from ggmlpy.conformance.suite import prepare
-        from ggmlpy.conformance.table import all_tests
-
-        tests = [test for test in all_tests() if chosen.has(test.op, test.id)]
-        if not tests and not n_graphs:
-            raise click.BadParameter("no test has such an op and name; --list shows all.")
-        if listed:
-            for test in tests:
-                print(test.id)
-            return ""
-        with loading("what the tests need"):
-            prepare(self._subject, tests)
-        with _progress(len(tests), self._subject.backend.name) as advance:
-            for test in tests:
-                self._one(test)
-                advance()
-        different = self._graphs(n_graphs) if n_graphs else ""
-        return self._summary(expected_skips) or different
-
-    def _one(self, test: ConformanceTest) -> None:
-        from ggmlpy.conformance.suite import Status, run_test
-
-        result = run_test(test, self._subject)
-        self._seconds += result.seconds
-        self._counts.setdefault(result.op, Counter())[result.status.value] += 1
-        if result.status is Status.SKIP:
-            self._reasons[_reason(result)] += 1
-        if self._as_json:
-            write_json({**asdict(result), "status": result.status.value})
-        elif result.status is Status.FAIL:
-            say(f"FAIL {result.id}", style="bold red")
-            say(f"     {result.message}", style="")
-        if result.status is Status.FAIL:
-            self._shrink(test)
-
-    def _shrink(self, test: ConformanceTest) -> None:
-        """The smallest case that fails, on a line, and in a file."""
-        from ggmlpy.conformance.replay import save_case
-        from ggmlpy.conformance.suite import CaseTest, shrink_case
-
-        if not isinstance(test, CaseTest):
-            return
-        s = self._subject
-        small, wrong = shrink_case(test.case, s)
-        about = {"backend": s.backend.name, "settings": s.backend.settings(), "message": wrong}
-        path = save_case(self._folder, small, s.seed, **about)
-        say(f"     smallest: {small.id}")
-        say(f"     {wrong}")
-        say(f"     saved: ggmlpy test-ops --backend {s.backend.name} --replay {path}")
-
-    def _graphs(self, n_graphs: int) -> str:
-        from ggmlpy.conformance.graphs.many import ALONE, SPLIT, Checker, check_many
-
-        backend = self._subject.backend
-        checkers = [Checker(backend, ALONE), Checker(backend, SPLIT)]
-        n_found = 0
-        with _progress(n_graphs, "random graphs") as advance:
-            first = self._subject.seed * n_graphs
-            for finding in check_many(
-                checkers, n_graphs=n_graphs, first_seed=first, progress=lambda _: advance()
-            ):
-                n_found += 1
-                say(f"FAIL {finding}", style="")
-                say(f"     saved: {finding.save(self._folder)}")
-        if self._as_json:
-            write_json({"op": "random graphs", "n_graphs": n_graphs, "failed": n_found})
-        elif not n_found:
-            print(f"{n_graphs} random graphs, alone and split: no difference")
-        return f"{n_found} of {n_graphs} random graphs differ" if n_found else ""
-
-    def _summary(self, expected_skips: int | None) -> str:
-        total = sum(self._counts.values(), Counter())
-        failed, skipped = total["fail"], total["skip"]
-        if not self._as_json:
-            counted = ("pass", "fail", "skip")
-            table = Table([Column("op", 24, "<"), *(Column(name, 6) for name in counted)])
-            for op, counts in self._counts.items():
-                table.row([op, *(str(counts[name]) for name in counted)])
-            for reason, count in self._reasons.most_common():
-                print(f"skipped {count}: {reason}")
-            print(
-                f"{self._subject.backend.name}: {total['pass']} passed, {failed} failed, "
-                f"{skipped} skipped in {self._seconds:.1f} s"
-            )
-        if failed:
-            return f"{failed} of {total.total()} tests failed"
-        if expected_skips is not None and skipped != expected_skips:
-            return f"{skipped} tests were skipped, --expect-skips says {expected_skips}"
-        return ""
-
-
-def _reason(result: Result) -> str:
-    """Why a test is skipped, without its shapes."""
-    return result.message.partition(" of ")[0]
-
-
-@contextmanager
-def _progress(n: int, what: str) -> Iterator[Any]:
-    """A bar on stderr, if that is a terminal."""
-    import sys
-
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    from ggmlpy.cli.show import console
-
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    shown = Progress(*columns, console=console(sys.stderr), transient=True,
-                     disable=not sys.stderr.isatty())  # fmt: skip
-    with shown:
-        task = shown.add_task(what, total=n)
-        yield lambda: shown.advance(task)
-
-
-def _replay(path: Path, backend: str) -> str:
-    from ggmlpy.conformance.checks import NotSupported, check_node
-    from ggmlpy.conformance.replay import load_case
-    from ggmlpy.conformance.suite import described
-
-    saved = load_case(path)
-    subject = _subject(backend, saved.seed)
-    y = saved.node()
-    try:
-        wrong = check_node(y, subject.backend, subject.others)
-    except NotSupported as reason:
-        wrong = f"not supported: {reason}"
-    except Exception as error:
-        wrong = described(error)
-    print(f"{saved.case.id}: {printable(wrong) or 'passes'}")
-    if then := saved.about.get("message"):
-        print(f"when it was saved, {saved.about.get('backend')}: {printable(then)}")
-    return f"{saved.case.id} fails" if wrong else ""
 
 
 def _support(chosen: Chosen, output: Path | None) -> str:

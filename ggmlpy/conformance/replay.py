@@ -1,7 +1,9 @@
 """A failing case in a file: the case, the bytes of its inputs, and what the backend made of them.
+Random graphs that fail are files of their own, as JSON.
 
-The file is an npz archive without pickled objects: `case` and `about` are JSON, `input_0`, ... the
-bytes of the leaves in the order of the graph. It replays even if the generator of inputs changes.
+The file of a case is an npz archive without pickled objects: `case` and `about` are JSON,
+`input_0`, ... the bytes of the leaves in the order of the graph. It replays even if the generator
+of inputs changes.
 """
 
 from __future__ import annotations
@@ -16,9 +18,12 @@ from typing import Any
 import numpy as np
 
 from ggmlpy.conformance.case import Case
+from ggmlpy.conformance.graphs.leaves import placeless_leaf
+from ggmlpy.conformance.graphs.program import Program
+from ggmlpy.conformance.graphs.program import build as build_program
 from ggmlpy.conformance.inputs import build
 from ggmlpy.conformance.run import computing, initial_bytes, restore
-from ggmlpy.errors import FileError, MissingFile
+from ggmlpy.errors import FileError, GgmlpyError, MissingFile
 from ggmlpy.graph.buffer import Bytes
 from ggmlpy.graph.tensor import Tensor
 
@@ -92,6 +97,30 @@ def load_case(path: Path) -> Saved:
         return Saved(case, int(fields["seed"]), inputs, about)
     except (KeyError, ValueError, TypeError, OSError, zipfile.BadZipFile) as error:
         raise FileError(f"{path}: not a saved case: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class SavedGraph:
+    """A random graph from a file: the mode it failed in, and what was wrong then."""
+
+    program: Program
+    seed: int
+    mode: str
+    wrong: str
+
+
+def load_graph(path: Path) -> SavedGraph:
+    """A graph that `Finding.save` has written. Raises MissingFile, FileError."""
+    if not path.is_file():
+        raise MissingFile(f"{path}: there is no such file")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        program = Program.from_json(content)
+        build_program(program, placeless_leaf)
+        about = str(content["wrong"])
+        return SavedGraph(program, int(content["seed"]), str(content["mode"]), about)
+    except (KeyError, ValueError, TypeError, AttributeError, GgmlpyError) as error:
+        raise FileError(f"{path}: not a saved graph: {error}") from error
 
 
 def _number(name: str) -> int:

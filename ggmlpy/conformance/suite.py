@@ -93,11 +93,19 @@ class CaseTest:
 
 
 def prepare(subject: Subject, tests: Iterable[ConformanceTest]) -> None:
-    """Let the backend compile, in a few large pieces, what the tests need of it."""
+    """Let the backend compile, in a few large pieces, what the tests need of it. Nodes that it
+    cannot even say whether it supports are left to their tests."""
     left = iter(tests)
     while some := list(islice(left, _PREPARED_AT_ONCE)):
         nodes = [node for test in some for node in test.nodes(subject.seed)]
-        subject.backend.prepare([node for node in nodes if subject.backend.supports(node)])
+        subject.backend.prepare([node for node in nodes if _claims(subject.backend, node)])
+
+
+def _claims(backend: Backend, node: Tensor) -> bool:
+    try:
+        return backend.supports(node)
+    except Exception:
+        return False
 
 
 def failure_of(case: Case, subject: Subject) -> str:

@@ -9,8 +9,10 @@ import pytest
 
 from ggmlpy import backends
 from ggmlpy.backends import get_backend
+from ggmlpy.backends.reference import ReferenceBackend
 from ggmlpy.conformance.cases import CASES
 from ggmlpy.conformance.support import support_of, support_page
+from ggmlpy.graph.tensor import Tensor
 from tests.cli.conftest import Run
 from tests.conformance.faulty import FaultyBackend, Work
 
@@ -58,6 +60,34 @@ def test_a_mistake_is_shrunk_saved_and_replayed(run: Run, tmp_path: Path) -> Non
     assert again.code == 1 and "elements are wrong" in again.out
     right = run("test-ops", "--backend", "reference", "--replay", saved)
     assert right.code == 0 and right.out.splitlines()[0].endswith(": passes")
+
+
+@pytest.mark.usefixtures("faulty")
+def test_a_random_graph_is_shrunk_saved_and_replayed(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "failed"
+    done = run("test-ops", "--backend", "faulty", "--op", "none", "--graphs", 25, "--save", folder)
+    assert done.code == 1 and "25 random graphs differ" in done.err
+    saved = sorted(folder.glob("graph-*-alone.json"))[0]
+    again = run("test-ops", "--backend", "faulty", "--replay", saved)
+    assert again.code == 1 and "= add(" in again.out and "when it was saved, " in again.out
+    right = run("test-ops", "--backend", "reference", "--replay", saved)
+    assert right.code == 0 and "(alone): passes" in right.out
+
+
+class Unsure(ReferenceBackend):
+    """A backend that raises where it is asked what it supports."""
+
+    def supports(self, node: Tensor) -> bool:
+        raise RuntimeError("no table of kernels")
+
+
+def test_what_a_backend_raises_is_a_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = dict(backends._BUILT_IN, unsure=lambda n: Unsure())
+    monkeypatch.setattr(backends, "_BUILT_IN", known)
+    done = run("test-ops", "--backend", "unsure", "--op", "roll", "--filter", "view", "--graphs", 1)
+    assert done.code == 1
+    assert "FAIL roll" in done.err and "     RuntimeError: no table of kernels" in done.err
+    assert "failed when planned: RuntimeError: no table of kernels" in done.err
 
 
 def test_json_has_a_line_for_each_test(run: Run) -> None:
@@ -121,6 +151,10 @@ def test_what_cannot_be_used(run: Run, tmp_path: Path) -> None:
     damaged.write_bytes(b"nothing")
     assert "not a saved case" in run("test-ops", "--replay", damaged).error
     assert "there is no such file" in run("test-ops", "--replay", tmp_path / "none.npz").error
+    graph = tmp_path / "graph.json"
+    for content in ("nothing", "[]", "{}", '{"nodes": [["y", "no_op", [], {}]]}'):
+        graph.write_text(content)
+        assert "graph.json: not a saved graph: " in run("test-ops", "--replay", graph).error
 
 
 def test_the_page_of_ops_is_current(run: Run, tmp_path: Path) -> None:

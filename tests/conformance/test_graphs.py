@@ -132,6 +132,15 @@ def test_a_program_is_shown_and_saved(tmp_path: Path) -> None:
     assert "last element" in path.read_text()
 
 
+def test_a_system_without_a_solution_is_judged() -> None:
+    """What comes after a zero on the diagonal is infinite or NaN on every backend."""
+    a, b = ({"type": "f32", "ne": [3, 3], "fill": fill, "seed": 1} for fill in ("zeros", "uniform"))
+    nodes = [["a", "leaf", [], a], ["b", "leaf", [], b]]
+    solve = ["x", "solve_tri", ["a", "b"], {"left": True, "lower": True, "uni": False}]
+    program = Program.from_json({"nodes": [*nodes, solve]})
+    assert Checker("cpu")(program) == ""
+
+
 class _WithoutNorms(CpuBackend):
     def supports(self, node: Tensor) -> bool:
         return node.op is not None and "norm" not in node.op.name and super().supports(node)

@@ -164,12 +164,16 @@ def embedded_steps(op: Op, sources: Sequence[Array]) -> Magnitude:
 @rule("solve_tri")
 def solved(op: Op, sources: Sequence[Array]) -> Magnitude:
     """Forward substitution is as good as a system whose coefficients are off by units (Higham,
-    "Accuracy and Stability of Numerical Algorithms", section 8.1): |A^-1| |A| |x|."""
+    "Accuracy and Stability of Numerical Algorithms", section 8.1): |A^-1| |A| |x|. What comes
+    after a zero on the diagonal is divided by it, and may be anything."""
     values = _values(op, sources)
     a = np.tril(wide(sources[0]))
     n = a.shape[3]
-    inverse = np.abs(np.linalg.inv(a))
-    return Magnitude(values, (4 + np.sqrt(n)) * (inverse @ (np.abs(a) @ np.abs(values))))
+    identity = np.broadcast_to(np.eye(n), a.shape)
+    with np.errstate(all="ignore"):
+        inverse = np.abs(_values(op, [a, identity]))
+        size = (4 + np.sqrt(n)) * (inverse @ (np.abs(a) @ np.abs(values)))
+    return Magnitude(values, np.where(np.isnan(size), np.inf, size))
 
 
 _KERNEL_AXES = {  # of the kernel, in numpy order: those that a result is summed over

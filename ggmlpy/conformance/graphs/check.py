@@ -73,12 +73,12 @@ def check_program(
     try:
         return _compare(program, ways, judged)
     except GgmlpyError as error:  # what could be built must run
-        return f"refused when run: {_told(error)}"
+        return f"refused when run: {told(error)}"
     except Exception as error:
-        return f"failed when run: {_told(error)}"
+        return f"failed when run: {told(error)}"
 
 
-def _told(error: Exception) -> str:
+def told(error: Exception) -> str:
     first, *_ = str(error).splitlines() or [""]
     return f"{type(error).__name__}: {first[:_MAX_MESSAGE]}"
 

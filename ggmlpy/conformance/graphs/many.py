@@ -12,7 +12,7 @@ from ggmlpy.backends import get_backend
 from ggmlpy.backends.base import Backend
 from ggmlpy.backends.mock.backend import MockBackend
 from ggmlpy.backends.reference import ReferenceBackend
-from ggmlpy.conformance.graphs.check import check_program
+from ggmlpy.conformance.graphs.check import check_program, told
 from ggmlpy.conformance.graphs.draw import random_graph
 from ggmlpy.conformance.graphs.fit import fitted
 from ggmlpy.conformance.graphs.program import Program
@@ -82,7 +82,10 @@ class Checker:
     def __call__(self, program: Program, seed: int = 0) -> str:
         """Empty, or what is wrong."""
         backends = self.backends(seed)
-        program, self.n_left_out = fitted(program, backends)
+        try:
+            program, self.n_left_out = fitted(program, backends)
+        except Exception as error:  # of a backend's `supports`
+            return f"failed when planned: {told(error)}"
         one_by_one = (self._alone, self._reference, self._reference)[: len(backends)]
         return check_program(program, backends, one_by_one=one_by_one, is_fitted=True)
 
@@ -91,7 +94,7 @@ def kind_of(wrong: str) -> str:
     """What tells one fault from another: the words before the first colon, and of an error its
     type."""
     words = wrong.split(":", 2)
-    return ":".join(words[: 1 + words[0].endswith("when run")])
+    return ":".join(words[: 1 + words[0].endswith(("when run", "when planned"))])
 
 
 def check_many(

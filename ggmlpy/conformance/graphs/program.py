@@ -72,7 +72,8 @@ class Program:
         return {"nodes": nodes, "wanted": list(self.wanted), "n_runs": self.n_runs}
 
     def save(self, path: Path, **about: Any) -> None:
-        """Write it as JSON, with what else is to be known of it."""
+        """Write it as JSON, with what else is to be known of it. Makes the folder if need be."""
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({**about, **self.to_json()}) + "\n", encoding="utf-8")
 
     @classmethod
