@@ -7,7 +7,7 @@ stream (copies, fills, launches, graphs) runs in order; the calls return before 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,17 @@ class Allocation(ABC):
 
     address: int
     n_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Bytes of device memory that a launch may access, and `what` they are, for messages. Reading
+    what it may write is allowed too."""
+
+    what: str
+    address: int
+    n_bytes: int
+    writes: bool
 
 
 class DriverEvent(ABC):
@@ -123,7 +134,7 @@ class Driver(ABC):
     # --- kernels ---
 
     @abstractmethod
-    def functions(self, forms: dict[Form, None]) -> dict[Form, Function]:
+    def functions(self, forms: Iterable[Form]) -> dict[Form, Function]:
         """The compiled kernels of forms: from the cache, else compiled, several at a time, with
         progress. Raises KernelError for a source that does not compile."""
 
@@ -136,9 +147,11 @@ class Driver(ABC):
         shared_bytes: int,
         args: NDArray[Any],
         run: NDArray[Any],
+        accesses: Sequence[Access],
     ) -> None:
         """Queue a launch. `args` and `run` are the kernel's two parameters, structs by value (0-d
-        structured arrays), which are copied before this returns."""
+        structured arrays), which are copied before this returns. The emulation holds the kernel
+        to `accesses`, and to no others than those of `run`."""
 
     @abstractmethod
     def capture(self, work: Callable[[], None]) -> Captured:

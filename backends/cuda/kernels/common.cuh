@@ -1,14 +1,13 @@
 // What every kernel has: its two parameters, places of elements, sums over warps and blocks.
 //
 // A kernel is declared as KERNEL(name, Args, threads): `args` is its own struct, `run` is the same for
-// all kernels. The emulation defines KERNEL, DYNAMIC_SHARED and CUDA's own words in its header.
+// all kernels. The emulation (`emulated/`) defines KERNEL, DYNAMIC_SHARED and CUDA's own words in its
+// header. No header of CUDA is included, so that NVRTC is all that a machine needs.
 #pragma once
 
 #ifdef GGMLPY_EMULATED
 #include "cuda_on_cpu.hpp"
 #else
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 
 #define KERNEL(name, Args, threads) \
     extern "C" __global__ void __launch_bounds__(threads) \
@@ -29,7 +28,8 @@ constexpr u32_t ALL_LANES = 0xffffffffu;
 // The first index out of range: the launch that found it, from 1 on, and the index.
 struct Failure {
     int launch;
-    int value;
+    int unused;
+    i64_t value;
 };
 
 // A run of a plan: the values of the forms of its counts, where failures go, and this launch.
@@ -66,6 +66,12 @@ struct Tensor {
     __device__ i64_t n_elements(const Run& run) const { return n_rows(run) * ne[0].at(run); }
 };
 
+// Scratch memory of a step.
+struct Span {
+    char* data;
+    i64_t n_bytes;
+};
+
 // Where row i of the rows of a tensor is, in dimensions 1 to 3.
 struct Row {
     int i1;
@@ -81,7 +87,7 @@ __device__ inline Row row_of(const Tensor& x, i64_t row, const Run& run) {
 }
 
 // Reports an index out of range; the first one of a run is kept.
-__device__ inline void fail(const Run& run, int value) {
+__device__ inline void fail(const Run& run, i64_t value) {
     if (atomicCAS(&run.failure->launch, 0, run.launch) == 0) run.failure->value = value;
 }
 
