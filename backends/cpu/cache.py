@@ -1,6 +1,7 @@
 """Compiled objects on disk, shared by all processes of a user.
 
     <folder>/cpu/<key>.o      magic | sha256 of the key and the code | code
+    <folder>/cuda/<key>.o     the same, of kernels for GPUs
 
 What is kept here is executed, so only files that this user alone can have written are used: see
 `ggmlpy/common/own_folder.py`. The digest protects against damage, and against an object under the
@@ -45,8 +46,9 @@ class Cache:
     """Objects by key, in a folder. `problem` is why the last one could not be stored, if one
     could not."""
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self.folder = (folder or default_folder()) / "cpu"
+    def __init__(self, folder: Path | None = None, part: str = "cpu") -> None:
+        """`part` is a backend's own folder in `folder`, with its own limit of bytes."""
+        self.folder = (folder or default_folder()) / part
         self.problem: OSError | None = None
 
     def path(self, key: str) -> Path:

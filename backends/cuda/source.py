@@ -10,7 +10,8 @@ from functools import cache
 from pathlib import Path
 
 FOLDER = Path(__file__).parent / "kernels"
-_INCLUDE = re.compile(r'^#include "([\w.]+)"', re.MULTILINE)
+# The header of the emulation (.hpp), which common.cuh includes for it alone, is none of these.
+_INCLUDE = re.compile(r'^#include "([\w.]+\.cuh)"', re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
