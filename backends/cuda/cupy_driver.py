@@ -35,6 +35,7 @@ from ggmlpy.errors import AllocationError, BackendError
 _INSTALL = "pip install 'ggmlpy[cuda13]' (or [cuda] for CUDA 12)"
 _OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation, and the driver's CUDA_ERROR_OUT_OF_MEMORY
 _NO_DEVICE = 100  # cudaErrorNoDevice
+_PEER_ALREADY = 704  # cudaErrorPeerAccessAlreadyEnabled
 _PLAIN_SHARED_BYTES = 48 << 10  # which every kernel may have without asking
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _N_REGISTERS = 4  # CU_FUNC_ATTRIBUTE_NUM_REGS
@@ -180,7 +181,7 @@ class CupyDriver(Driver):
             try:
                 self._runtime.deviceEnablePeerAccess(other.device)
             except self._runtime.CUDARuntimeError as error:
-                if error.status != self._runtime.errorPeerAccessAlreadyEnabled:
+                if error.status != _PEER_ALREADY:
                     raise
             return True
 

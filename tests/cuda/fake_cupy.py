@@ -75,7 +75,6 @@ class FakeCupy:
         return SimpleNamespace(
             CUDARuntimeError=CUDARuntimeError,
             cudaDevAttrMaxSharedMemoryPerBlockOptin=97,
-            errorPeerAccessAlreadyEnabled=704,
             hostAllocPortable=PINNED,
             memcpyDefault=4,
             streamCaptureModeRelaxed=2,
@@ -153,7 +152,7 @@ class FakeCupy:
         *sizes, stream, parameters, extra = args
         self.of_driver("launchKernel", function, *sizes)
         assert extra == 0
-        first, second = (ctypes.c_void_p * 2).from_address(parameters)
+        first, second = (ctypes.c_size_t * 2).from_address(parameters)
         n_args, n_run = self.struct_bytes
         structs = ctypes.string_at(first, n_args), ctypes.string_at(second, n_run)
         self.streams[stream].do(lambda: self.structs.append(structs))

@@ -12,6 +12,7 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -52,7 +53,7 @@ class FakeCubins:
 @pytest.fixture
 def cupy(monkeypatch: pytest.MonkeyPatch) -> FakeCupy:
     fake = FakeCupy()
-    monkeypatch.setitem(sys.modules, "cupy", fake)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "cupy", fake)
     monkeypatch.setattr(cupy_driver, "Cubins", FakeCubins)
     return fake
 
@@ -139,7 +140,7 @@ def test_a_broken_cupy_is_told_from_a_missing_one(
     (folder / "cupy.py").write_text("import a_module_that_cupy_needs\n")
     monkeypatch.syspath_prepend(folder)
     monkeypatch.delitem(sys.modules, "cupy", raising=False)
-    with pytest.raises(BackendError, match="CuPy cannot be loaded: .*a_module_that_cupy_needs"):
+    with pytest.raises(BackendError, match=r"CuPy cannot be loaded: .*a_module_that"):
         device_count()
 
 
@@ -195,7 +196,7 @@ def test_memory_of_no_bytes_has_an_address(cupy: FakeCupy, driver: CupyDriver) -
 
 def test_too_much_memory_is_an_error_with_numbers(cupy: FakeCupy, driver: CupyDriver) -> None:
     cupy.failures["malloc"] = 2
-    text = "cuda: asked for 4,096 MB of device memory: 1,024 MB of 81,559 MB are free"  # as in docs
+    text = "cuda: asked for 4,096 MB of device memory: 1,024 MB of 81,559 MB are free"
     with pytest.raises(AllocationError, match=f"^{text}$"):
         driver.allocate(4096 * MB)
     assert driver.free_bytes() == 1024 * MB
@@ -214,8 +215,8 @@ def test_pinned_memory_is_zeroed_and_lives_as_long_as_a_view_of_it(
     cupy: FakeCupy, driver: CupyDriver
 ) -> None:
     pinned = driver.allocate_pinned(24)
-    assert (pinned.dtype, pinned.shape, pinned.any()) == (np.uint8, (24,), False)
-    assert pinned.flags.writeable
+    assert pinned.dtype == np.uint8
+    assert pinned.tobytes() == bytes(24)
     view = pinned[8:].view(np.int64)
     del pinned
     view[:] = 5
@@ -282,7 +283,7 @@ def test_units_are_compiled_and_loaded_once(cupy: FakeCupy, driver: CupyDriver) 
 
 
 def test_a_unit_that_does_not_compile_is_an_error(driver: CupyDriver) -> None:
-    with pytest.raises(KernelError, match="wrong.cu"):
+    with pytest.raises(KernelError, match=r"wrong\.cu"):
         driver.functions([Form("wrong.cu", "k")])
 
 
@@ -356,7 +357,7 @@ def in_thread(work: Callable[[], object]) -> None:
 def test_another_thread_gets_a_context_first(cupy: FakeCupy) -> None:
     for driver in (CupyDriver(0), CupyDriver(1)):
         function = function_of(driver)
-        in_thread(lambda driver=driver, function=function: launch(driver, function))  # type: ignore[misc]
+        in_thread(partial(launch, driver, function))
     assert cupy.devices("launchKernel") == [0, 1]
 
 
@@ -420,15 +421,19 @@ def test_a_capture_that_cuda_gave_up_is_an_error(cupy: FakeCupy, driver: CupyDri
 
 
 def test_a_capture_within_a_capture_is_an_error(driver: CupyDriver) -> None:
+
+    def work() -> None:
+        driver.capture(lambda: None)
+
     with pytest.raises(BackendError, match="being captured"):
-        driver.capture(lambda: driver.capture(lambda: None) and None)
+        driver.capture(work)
 
 
 # --- the fake ---
 
 
 def test_the_fake_has_only_what_cupy_has() -> None:
-    """And CuPy's own functions take as many arguments. Needs CuPy, and no GPU."""
+    """Needs CuPy, and no GPU."""
     cuda = pytest.importorskip("cupy", reason="CuPy is not installed").cuda
     fake = FakeCupy().cuda
     for part in ("runtime", "driver", "function"):
