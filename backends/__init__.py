@@ -5,6 +5,7 @@ In: steps of nodes, and the places of their operands and results. Out: a plan th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from importlib.metadata import entry_points
 
@@ -41,8 +42,24 @@ def _cpu(n_threads: int | None) -> Backend:
     return CpuBackend(n_threads)
 
 
+def _cuda(device: int = 0) -> Backend:
+    from ggmlpy.backends.cuda.backend import CudaBackend
+    from ggmlpy.backends.cuda.cupy_driver import CupyDriver
+
+    return CudaBackend(CupyDriver(device))
+
+
+def _cuda_emulated(n_threads: int | None) -> Backend:
+    from ggmlpy.backends.cuda.backend import CudaBackend
+    from ggmlpy.backends.cuda.emulated.driver import EmulatedDriver
+
+    return CudaBackend(EmulatedDriver())
+
+
 _BUILT_IN: dict[str, Callable[[int | None], Backend]] = {
     "cpu": _cpu,
+    "cuda": lambda n_threads: _cuda(),
+    "cuda-emulated": _cuda_emulated,
     "reference": _reference,
     "null": _null,
     "mock": _mock,
@@ -57,7 +74,8 @@ def backend_names() -> list[str]:
 
 @checked
 def get_backend(name: str, n_threads: int | None = None) -> Backend:
-    """A new backend by its name; "auto" is the fastest one of this machine.
+    """A new backend by its name; "auto" is the fastest one of this machine, "cuda:1" the
+    second GPU.
 
     `n_threads` is the number of CPU threads, None: one per core. Raises BackendError for an unknown
     name, for a backend that cannot be loaded, and for n_threads below 1.
@@ -65,6 +83,9 @@ def get_backend(name: str, n_threads: int | None = None) -> Backend:
     if n_threads is not None and n_threads < 1:
         raise BackendError(f"n_threads is {n_threads}: it must be at least 1")
     name = DEFAULT if name == "auto" else name
+    device = re.fullmatch(r"cuda:(\d+)", name)
+    if device is not None:
+        return _cuda(int(device.group(1)))
     if name in _BUILT_IN:
         return _BUILT_IN[name](n_threads)
     for entry in entry_points(group=ENTRY_POINTS, name=name):

@@ -1,0 +1,1 @@
+"""The kernels: `.cu` files, and beside each the module that launches them (`kernel.py`)."""
