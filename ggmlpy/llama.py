@@ -38,9 +38,10 @@ from ggmlpy.models import load_model
 from ggmlpy.runtime.context import Context
 from ggmlpy.runtime.context_sizes import check_least, choose_sizes, reduce_to_memory
 from ggmlpy.runtime.describe import summary
+from ggmlpy.runtime.fit import Fit, find_fit
 from ggmlpy.sampling import SamplingParams
 from ggmlpy.sched.compute import backends_for
-from ggmlpy.sched.placement import Placement, PlacementWarning
+from ggmlpy.sched.placement import ALL, Placement, PlacementWarning
 from ggmlpy.text.tokenizer import Tokenizer
 
 
@@ -75,6 +76,7 @@ class Llama(Completions):
         n_threads: int | None = None,
         n_gpu_layers: int = -1,
         override_tensors: Mapping[str, str] | None = None,
+        fit: bool = False,
         seed: Annotated[int, as_whole] | None = None,  # of 64 bits without a sign
         verbose: bool = False,
     ) -> None:
@@ -108,6 +110,8 @@ class Llama(Completions):
                        memory of its own; -1: all
         override_tensors  {pattern: backend}: the backend of the tensors whose names the pattern, a
                        regular expression, matches; takes precedence over n_gpu_layers
+        fit            choose n_gpu_layers, and n_ctx where it is 0, by the free memory of devices:
+                       all layers with a shorter context, else fewer layers
         seed           the default of all calls; None or -1: a random one for each
         verbose        print `describe()`, and timings after each completion
         """
@@ -128,7 +132,24 @@ class Llama(Completions):
         types = cache_type("type_k", type_k), cache_type("type_v", type_v)
         backends = backends_for(backend, n_threads)
         sizes = decide_sizes(total, n_seq_max, layout, min(n_ubatch, n_batch), most)
-        if not n_ctx and not n_ctx_seq:
+        self.fitted: Fit | None = None
+        if fit:
+            if n_gpu_layers != ALL:
+                raise ArgumentError(
+                    f"fit chooses n_gpu_layers, which is {n_gpu_layers}: give one of the two"
+                )
+            self.fitted = find_fit(
+                self.model,
+                backends,
+                sizes,
+                *types,
+                n_ctx_is_given=bool(n_ctx or n_ctx_seq),
+                overrides=override_tensors or {},
+                flash_attn=flash_attn,
+            )
+        if self.fitted is not None:
+            sizes, n_gpu_layers = self.fitted.sizes, self.fitted.n_gpu_layers
+        elif not n_ctx and not n_ctx_seq:
             with catch_warnings():  # the context issues those of the placement
                 simplefilter("ignore", PlacementWarning)
                 placement = Placement.of(

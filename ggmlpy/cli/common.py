@@ -32,7 +32,7 @@ def open_model(path: Path, options: ModelOptions) -> Llama:
     with loading(printable(path.name)):
         from ggmlpy.llama import Llama
 
-        return Llama(
+        llm = Llama(
             path,
             n_ctx=options.n_ctx,
             n_batch=max(2048, options.n_ubatch),
@@ -44,7 +44,12 @@ def open_model(path: Path, options: ModelOptions) -> Llama:
             flash_attn=options.fused_attention,
             n_gpu_layers=options.n_gpu_layers,
             override_tensors=options.override_tensors,
+            fit=options.fit,
         )
+    if options.fit:
+        nothing = "no device says how much memory it has: nothing was chosen"
+        complain("fit", nothing if llm.fitted is None else str(llm.fitted))
+    return llm
 
 
 def placement_of(model: Model, where: PlacementOptions) -> tuple[Placement, list[Backend]]:

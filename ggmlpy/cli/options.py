@@ -149,6 +149,13 @@ class ModelOptions(MachineOptions):
         type=Whole(0),
     )
     n_threads: int | None = setting(None, *_N_THREADS, **_ONE_PER_CORE)
+    fit: bool = setting(
+        False,
+        "--fit",
+        "Choose -ngl, and -c where it is not given, by the free memory of devices: all layers with"
+        " a shorter context, else fewer layers.",
+        is_flag=True,
+    )
 
 
 @dataclass(frozen=True, slots=True)

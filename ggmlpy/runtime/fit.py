@@ -1,0 +1,230 @@
+"""What fits the memory of devices: how many layers lie there, and tokens of context.
+
+The context is reduced first, to at least FIT_CTX tokens a sequence; after that layers are left to
+the host, from the first on. What is counted: weights, K, V and recurrent states, and the memory
+that the largest step of the model runs in, from its graph. None of it is taken.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+from warnings import catch_warnings, simplefilter
+
+from ggmlpy.common.progress import tell
+from ggmlpy.errors import AllocationError
+from ggmlpy.graph.buffer import BufferType, Place, UnallocatedBuffer
+from ggmlpy.graph.types import TensorType
+from ggmlpy.memory.cell_table import KV_PAD
+from ggmlpy.memory.sequences import SequenceMemory
+from ggmlpy.memory.sizes import Sizes, memory_bytes
+from ggmlpy.runtime.plans import PlanCache
+from ggmlpy.runtime.shape import Shapes
+from ggmlpy.sched.placement import Placement, PlacementWarning
+
+if TYPE_CHECKING:
+    from ggmlpy.backends.base import Backend
+    from ggmlpy.models import Model
+
+FIT_CTX = 4096  # tokens a sequence, below which the context is not reduced to keep layers
+_MARGIN = 1 << 30  # left free on a device, at most an eighth of what is free: others use it too
+
+Overrides = Mapping[str, str] | Iterable[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What was chosen. `used` and `free` are bytes by the names of devices."""
+
+    n_gpu_layers: int
+    sizes: Sizes
+    used: Mapping[str, int]
+    free: Mapping[str, int]
+
+    def __str__(self) -> str:
+        """`-ngl 20 -c 4096: cuda 7.1 of 8.0 GB`"""
+        shares = (
+            f"{name} {self.used.get(name, 0) / 1e9:.1f} of {free / 1e9:.1f} GB"
+            for name, free in self.free.items()
+        )
+        return f"-ngl {self.n_gpu_layers} -c {self.sizes.n_ctx}: {', '.join(shares)}"
+
+
+def find_fit(
+    model: Model,
+    backends: Sequence[Backend],
+    sizes: Sizes,
+    type_k: TensorType,
+    type_v: TensorType,
+    *,
+    n_ctx_is_given: bool,
+    overrides: Overrides = (),
+    flash_attn: bool = True,
+) -> Fit | None:
+    """The most layers, and at most these sizes, that fit the free memory of the devices; None if no
+    device says how much it has.
+
+    `n_ctx_is_given`: the context keeps its size, and only layers are chosen. Raises AllocationError
+    where not even the tensors that `overrides` puts on a device fit.
+    """
+    asked = _Fitting(model, backends, sizes, type_k, type_v, overrides, flash_attn)
+    if not asked.free:
+        return None
+    n_all = model.hparams.n_layer + 1
+    if asked.fits(n_all, sizes):
+        return asked.found(n_all, sizes)
+    least = sizes
+    if not n_ctx_is_given and sizes.n_ctx_seq > FIT_CTX:
+        least = _with(sizes, FIT_CTX)
+        if asked.fits(n_all, least):
+            pads = range(FIT_CTX // KV_PAD, sizes.n_ctx_seq // KV_PAD + 1)
+            too_long = bisect_right(
+                pads, False, key=lambda n: not asked.fits(n_all, _with(sizes, n * KV_PAD))
+            )
+            return asked.found(n_all, _with(sizes, pads[max(0, too_long - 1)] * KV_PAD))
+    counts = range(n_all + 1)  # layers on devices, of which fewer always fit where more do
+    too_many = bisect_right(counts, False, key=lambda n: not asked.fits(n, least))
+    if too_many == 0:
+        raise AllocationError(
+            f"nothing fits: {asked.shortage(0, least)}, with no layer on a device and"
+            f" n_ctx = {least.n_ctx}"
+        )
+    return asked.found(counts[too_many - 1], least)
+
+
+def _with(sizes: Sizes, n_ctx_seq: int) -> Sizes:
+    n_ctx = n_ctx_seq if sizes.one_stream else n_ctx_seq * sizes.n_seq_max
+    return replace(sizes, n_ctx=n_ctx, n_ctx_seq=n_ctx_seq)
+
+
+class _Fitting:
+    """What placements and sizes take, against what is free."""
+
+    def __init__(
+        self,
+        model: Model,
+        backends: Sequence[Backend],
+        sizes: Sizes,
+        type_k: TensorType,
+        type_v: TensorType,
+        overrides: Overrides,
+        flash_attn: bool,
+    ) -> None:
+        self._model = model
+        self._backends = list(backends)
+        self._types = type_k, type_v
+        self._overrides = overrides if isinstance(overrides, Mapping) else list(overrides)
+        self._flash_attn = flash_attn
+        self.free = {
+            b.buffer_type: n
+            for b in backends
+            if not b.buffer_type.is_host and (n := b.buffer_type.free_bytes()) is not None
+        }
+        self._compute: dict[tuple[int, Sizes], dict[BufferType, int]] = {}
+        self._n_tried = 0
+
+    def fits(self, n_gpu_layers: int, sizes: Sizes) -> bool:
+        self._n_tried += 1
+        tell("finding what fits", min(0.9, self._n_tried / 20))
+        return not self._short(n_gpu_layers, sizes)
+
+    def found(self, n_gpu_layers: int, sizes: Sizes) -> Fit:
+        tell("finding what fits", 1.0)
+        taken = self._taken(n_gpu_layers, sizes)
+        used = {at.name: n_bytes for at, n_bytes in taken.items()}
+        return Fit(n_gpu_layers, sizes, used, {at.name: n for at, n in self.free.items()})
+
+    def shortage(self, n_gpu_layers: int, sizes: Sizes) -> str:
+        at, n_bytes = next(iter(self._short(n_gpu_layers, sizes).items()))
+        return f"{at.name} needs {n_bytes / 1e9:.2f} GB and has {self.free[at] / 1e9:.2f} GB free"
+
+    def _short(self, n_gpu_layers: int, sizes: Sizes) -> dict[BufferType, int]:
+        """What is needed of memories that have less, without counting what graphs run in where
+        that is not enough already."""
+        placement = self._placement(n_gpu_layers)
+        held = self._held(placement, sizes)
+        short = self._above(held)
+        if short:
+            return short
+        return self._above(self._taken(n_gpu_layers, sizes))
+
+    def _above(self, needed: Mapping[BufferType, int]) -> dict[BufferType, int]:
+        return {
+            at: needed[at]
+            for at, free in self.free.items()
+            if needed.get(at, 0) > free - min(_MARGIN, free // 8)
+        }
+
+    def _taken(self, n_gpu_layers: int, sizes: Sizes) -> dict[BufferType, int]:
+        placement = self._placement(n_gpu_layers)
+        taken = self._held(placement, sizes)
+        for at, n_bytes in self._compute_bytes(n_gpu_layers, placement, sizes).items():
+            taken[at] = taken.get(at, 0) + n_bytes
+        return taken
+
+    def _placement(self, n_gpu_layers: int) -> Placement:
+        with catch_warnings():  # the context issues them
+            simplefilter("ignore", PlacementWarning)
+            n_layer = self._model.hparams.n_layer
+            return Placement.of(n_layer, self._backends, n_gpu_layers, self._overrides)
+
+    def _held(self, placement: Placement, sizes: Sizes) -> dict[BufferType, int]:
+        """Weights, K, V and states."""
+        held = dict(memory_bytes(self._model.memory, sizes, *self._types, placement.buffer_types))
+        for name, leaf in self._model.weights.leaves.items():
+            at = placement.backend_of(name).buffer_type
+            held[at] = held.get(at, 0) + at.tensor_bytes(leaf.spec)
+        return held
+
+    def _compute_bytes(
+        self, n_gpu_layers: int, placement: Placement, sizes: Sizes
+    ) -> dict[BufferType, int]:
+        """What the largest step runs in: of a fused attention it depends little on the context, so
+        that one size is looked at."""
+        if self._flash_attn:
+            sizes = _with(sizes, min(sizes.n_ctx_seq, FIT_CTX))
+        key = n_gpu_layers, sizes
+        if key not in self._compute:
+            types = {i: _Unallocated(at) for i, at in placement.buffer_types.items()}
+            with _placed(self._model, placement):
+                memory = SequenceMemory(self._model.memory, sizes, *self._types, types)
+                takes_counts = all(b.takes_counts for b in self._backends)
+                shapes = Shapes(memory, self._flash_attn, takes_counts)
+                plans = PlanCache(self._model, memory, self._backends, None)
+                arenas = plans.arena_bytes(map(plans.graph_of, shapes.largest()))
+            found: dict[BufferType, int] = {}
+            for (at, _), n_bytes in arenas.items():
+                found[at] = found.get(at, 0) + n_bytes + n_bytes // 16  # as `reserve` takes it
+            self._compute[key] = found
+        return self._compute[key]
+
+
+class _Unallocated(BufferType):
+    """Memory of another type, of which nothing is taken."""
+
+    __slots__ = ("_of",)
+
+    def __init__(self, of: BufferType) -> None:
+        super().__init__(of.name, of.device, is_host=False, alignment=of.alignment)
+        self._of = of
+
+    def _allocate(self, n_bytes: int) -> UnallocatedBuffer:
+        return UnallocatedBuffer(self._of, n_bytes)
+
+
+@contextmanager
+def _placed(model: Model, placement: Placement) -> Iterator[None]:
+    """Weights lie, without their bytes, where the placement has them."""
+    places = {leaf: leaf.place for leaf in model.weights.leaves.values()}
+    try:
+        for name, leaf in model.weights.leaves.items():
+            at = placement.backend_of(name).buffer_type
+            if not at.is_host:
+                leaf.place = Place(UnallocatedBuffer(at, at.tensor_bytes(leaf.spec)))
+        yield
+    finally:
+        for leaf, place in places.items():
+            leaf.place = place
