@@ -63,6 +63,13 @@ unsigned emulated_ballot(unsigned mask, int value);
 // Checks an atomic access of this thread, which then makes it: no other thread runs meanwhile.
 void emulated_atomic(const void* address, int n_bytes);
 void emulated_trap();
+// async.cuh: copies `n_valid` bytes and then zeros, when the thread waits for the copy's group.
+void emulated_async_copy(void* shared, const void* global, int n_bytes, int n_valid);
+void emulated_async_commit();
+void emulated_async_wait(int n_groups);
+// mma.cuh: `kind` is 0 f16, 1 bf16, 2 s8 k32, 3 s8 k16; the arrays are this lane's registers.
+void emulated_mma(int kind, void* d, const unsigned* a, const unsigned* b);
+void emulated_ldmatrix(int n, int transposed, unsigned* r, const void* shared_row);
 }
 
 namespace emulated {
