@@ -58,11 +58,11 @@ def _cuda_emulated(n_threads: int | None) -> Backend:
 
 _BUILT_IN: dict[str, Callable[[int | None], Backend]] = {
     "cpu": _cpu,
-    "cuda": lambda n_threads: _cuda(),
-    "cuda-emulated": _cuda_emulated,
     "reference": _reference,
     "null": _null,
     "mock": _mock,
+    "cuda": lambda n_threads: _cuda(),
+    "cuda-emulated": _cuda_emulated,
 }
 DEFAULT = "cpu"  # the backend that "auto" stands for
 

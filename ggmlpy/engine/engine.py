@@ -21,11 +21,8 @@ from contextlib import contextmanager
 from itertools import count
 from time import perf_counter
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ggmlpy.engine.generation import Piece, Request
-from ggmlpy.engine.pieces import next_piece
+from ggmlpy.engine.pieces import Row, next_piece, rows_of
 from ggmlpy.engine.prompt_cache import PromptCache, cache_limit
 from ggmlpy.engine.request_state import Output, Reader, RequestState, new_state
 from ggmlpy.engine.schedule import default_budget, share_step
@@ -36,6 +33,7 @@ from ggmlpy.errors import CacheFull, GgmlpyError
 from ggmlpy.memory.batch import Batch
 from ggmlpy.runtime.context import Context
 from ggmlpy.runtime.context_sizes import check_least
+from ggmlpy.runtime.outputs import Outputs
 from ggmlpy.text.tokenizer import Tokenizer
 
 # Cells of a shared stream that are reserved for each running sequence when another one starts.
@@ -219,10 +217,10 @@ class Engine:
     def _run(self, taken: list[tuple[_Slot, int]], batch: Batch) -> None:
         """Run a batch, and make the pieces that follow from it."""
         started = perf_counter()
-        logits = self.context.decode_batch(batch)
+        outputs = self.context.run_batch(batch)
         self._count(taken, perf_counter() - started)
         self.max_cells_used = max(self.max_cells_used, self.context.memory.n_used())
-        self._add_pieces(taken, logits)
+        self._add_pieces(taken, outputs)
 
     @contextmanager
     def _reset_if_interrupted(self) -> Iterator[None]:
@@ -251,17 +249,17 @@ class Engine:
             batch.extend(slot.seq, tokens, sequence.n_past, last_output=last)
         return taken, batch
 
-    def _add_pieces(self, taken: list[tuple[_Slot, int]], logits: NDArray[np.float32]) -> None:
+    def _add_pieces(self, taken: list[tuple[_Slot, int]], outputs: Outputs) -> None:
         """Sample the next token of every sequence whose last token was run."""
-        row = 0
+        ready = [slot.taken_by for slot, n in taken if n == slot.taken_by.n_pending]
+        rows = iter(rows_of(outputs, ready, self.context))
         for slot, n in taken:
             sequence = slot.taken_by
             slot.tokens += sequence.tokens[sequence.n_past : sequence.n_past + n]
             sequence.n_past += n
             sequence.last_step = self._n_steps
             if sequence.n_pending == 0:
-                piece = self._next_piece(sequence, logits[row, : self.n_vocab])
-                row += 1
+                piece = self._next_piece(sequence, next(rows))
                 if isinstance(piece, Exception) or piece.finish_reason is not None:
                     self.slots.free(slot)
                     self._unfinished.pop(sequence.id, None)
@@ -273,7 +271,7 @@ class Engine:
         else:
             self._outputs.append(Output(sequence.id, piece))
 
-    def _next_piece(self, sequence: RequestState, logits: NDArray[np.float32]) -> Piece | Exception:
+    def _next_piece(self, sequence: RequestState, logits: Row) -> Piece | Exception:
         try:
             return next_piece(sequence, logits, self._tokenizer.eog_ids, self.timings)
         except Exception as error:  # of this request only: its callback may raise anything

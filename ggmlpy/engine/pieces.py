@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from time import perf_counter
 
 import numpy as np
@@ -12,15 +12,61 @@ from ggmlpy.engine.generation import FinishReason, Piece, TokenLogprob, token_lo
 from ggmlpy.engine.request_state import RequestState
 from ggmlpy.engine.timings import Timings
 from ggmlpy.errors import SamplingError
+from ggmlpy.runtime.context import Context
+from ggmlpy.runtime.outputs import Outputs
+from ggmlpy.runtime.top_logits import NO_IDS, Ids, TopLogits
+
+
+class Row:
+    """The logits of one sequence: where they were computed on a device perhaps only some of them
+    came from there."""
+
+    __slots__ = ("_outputs", "_row", "n_vocab", "top")
+
+    def __init__(self, outputs: Outputs, row: int, n_vocab: int, top: TopLogits | None) -> None:
+        self._outputs = outputs
+        self._row = row
+        self.n_vocab = n_vocab
+        self.top = top  # what decides the next token; None: all
+
+    def all(self) -> NDArray[np.float32]:
+        """[n_vocab], valid until the next step."""
+        return self._outputs.row(self._row)[: self.n_vocab]
+
+
+def wanted_by(sequence: RequestState) -> tuple[int, Ids] | None:
+    """See `Sampler.wanted`; None also where the request itself looks at all logits."""
+    request = sequence.request
+    if request.logits_processor is not None or request.n_top_logprobs is not None:
+        return None
+    return sequence.sampler.wanted()
+
+
+def rows_of(outputs: Outputs, sequences: Sequence[RequestState], context: Context) -> list[Row]:
+    """The logits of the sequences' last tokens, in their order.
+
+    Of logits on a device only what decides the next tokens is looked up there, and copied.
+    """
+    n_vocab = sequences[0].sampler.n_vocab if sequences else 0
+    top: list[TopLogits | None] = [None] * len(sequences)
+    if not outputs.on_host:
+        wanted = [wanted_by(sequence) for sequence in sequences]
+        asked = [each for each in wanted if each is not None]
+        if asked:
+            k = max(n for n, _ in asked)
+            ids = [NO_IDS if each is None else each[1] for each in wanted]
+            found = outputs.top(context.plans.search, n_vocab, k, ids)
+            top = [None if w is None else t for w, t in zip(wanted, found, strict=True)]
+    return [Row(outputs, i, n_vocab, each) for i, each in enumerate(top)]
 
 
 def next_piece(
     sequence: RequestState,
-    logits: NDArray[np.float32],
+    logits: Row,
     eog_ids: Collection[int],
     timings: Timings,
 ) -> Piece:
-    """Sample the token after those that were run, of which `logits` ([n_vocab]) are.
+    """Sample the token after those that were run, of which `logits` are.
 
     Adds the token to the request's, and what it took to `timings`. Raises SamplingError, and what a
     logits_processor raises.
@@ -42,22 +88,24 @@ def next_piece(
     return Piece(text, token, logprobs, reason)
 
 
-def _sample(
-    sequence: RequestState, logits: NDArray[np.float32], timings: Timings
-) -> tuple[int, list[TokenLogprob]]:
+def _sample(sequence: RequestState, row: Row, timings: Timings) -> tuple[int, list[TokenLogprob]]:
     started = perf_counter()
-    request = sequence.request
-    if request.logits_processor is not None:
-        logits = request.logits_processor(sequence.tokens, logits.copy())
-        if not isinstance(logits, np.ndarray):
-            raise SamplingError(
-                f"the logits_processor returned {type(logits).__name__}: it must return logits"
-            )
-    token = sequence.sampler.sample(logits)
-    sequence.sampler.accept(token)
+    request, sampler = sequence.request, sequence.sampler
     logprobs = []
-    if request.n_top_logprobs is not None:
-        logprobs.append(token_logprob(logits, token, request.n_top_logprobs))
+    if row.top is not None:
+        token = sampler.sample_among(row.top.ids, row.top.logits)
+    else:
+        logits = row.all()
+        if request.logits_processor is not None:
+            logits = request.logits_processor(sequence.tokens, logits.copy())
+            if not isinstance(logits, np.ndarray):
+                raise SamplingError(
+                    f"the logits_processor returned {type(logits).__name__}: it must return logits"
+                )
+        token = sampler.sample(logits)
+        if request.n_top_logprobs is not None:
+            logprobs.append(token_logprob(logits, token, request.n_top_logprobs))
+    sampler.accept(token)
     timings.n_generated += 1
     timings.sample_s += perf_counter() - started
     return token, logprobs

@@ -27,14 +27,13 @@ from ggmlpy.memory.ubatch import UBatch
 from ggmlpy.models import Model, load_model
 from ggmlpy.runtime.context_sizes import check_least
 from ggmlpy.runtime.loading import check_placement, load_weights
+from ggmlpy.runtime.outputs import Logits, Outputs
 from ggmlpy.runtime.plans import Plan, PlanCache
 from ggmlpy.runtime.shape import Shapes
 from ggmlpy.runtime.steady import SteadyStep
 from ggmlpy.sched.assignment import Pin
 from ggmlpy.sched.compute import backends_for
 from ggmlpy.sched.placement import ALL, Placement
-
-Logits = NDArray[np.float32]
 
 
 class Context:
@@ -199,12 +198,17 @@ class Context:
         They are valid until the next call. Raises BadBatch or Unsupported for tokens that do not
         fit what the memory holds, CacheFull for lack of cells; the memory is unchanged then.
         """
+        return self.run_batch(batch, read=True).all()
+
+    def run_batch(self, batch: Batch, *, read: bool = False) -> Outputs:
+        """Run a batch. Its logits stay where they were computed, unless they are `read`: then the
+        memory is unchanged if that fails. Raises as `decode_batch` does."""
         steady, self._steady = self._steady, None
         self._last_graph = None
-        logits = None if steady is None else steady.run(batch)
-        if logits is not None:
+        outputs = None if steady is None else steady.run(batch, read)
+        if outputs is not None:
             self._steady = steady
-            return logits
+            return outputs
         self._check(batch)
         self.load_weights()
         ubatches = self._ubatches_of(batch)
@@ -212,26 +216,29 @@ class Context:
             self.memory.check_slots(batch, ubatches)
         change = self.memory.transaction(batch)
         try:
-            return self._run_all(batch, ubatches, change)
+            outputs = self._run_all(batch, ubatches, change)
+            if read:
+                outputs.all()
+            return outputs
         except BaseException:
             self._steady = None
             change.undo()
             raise
 
-    def _run_all(self, batch: Batch, ubatches: list[UBatch], change: BatchTransaction) -> Logits:
-        """Run the ubatches of a batch. Returns the logits in the order of the batch."""
+    def _run_all(self, batch: Batch, ubatches: list[UBatch], change: BatchTransaction) -> Outputs:
+        """Run the ubatches of a batch."""
         if len(ubatches) == 1:
             slot_info = self.memory.apply(batch, ubatches[0], change)
-            outputs, index = self._run(batch, slot_info)
+            plan, index = self._run(batch, slot_info)
             self._steady = self._steady_after(batch, slot_info)
             in_order = len(index) < 2 or bool((index[1:] > index[:-1]).all())
-            return outputs if in_order else outputs[np.argsort(index)]
+            return Outputs(plan, len(index), None if in_order else np.argsort(index))
         rows = np.flatnonzero(batch.outputs)
         logits = np.empty((len(rows), self.model.hparams.n_vocab), np.float32)
         for ubatch in ubatches:
-            outputs, index = self._run(batch, self.memory.apply(batch, ubatch, change))
-            logits[np.searchsorted(rows, index)] = outputs
-        return logits
+            plan, index = self._run(batch, self.memory.apply(batch, ubatch, change))
+            logits[np.searchsorted(rows, index)] = plan.read_logits(0, len(index))
+        return Outputs(plan, len(rows), None, logits)
 
     def _steady_after(self, batch: Batch, slot_info: SlotInfo) -> SteadyStep | None:
         assert self._last is not None
@@ -320,16 +327,16 @@ class Context:
             self._last_ubatches = (list(batch.seq_ids), ubatches)
         return ubatches
 
-    def _run(self, batch: Batch, slot_info: SlotInfo) -> tuple[Logits, NDArray[np.int64]]:
-        """Run one ubatch. Returns logits of its output tokens, and their indices in the batch."""
+    def _run(self, batch: Batch, slot_info: SlotInfo) -> tuple[Plan, NDArray[np.int64]]:
+        """Run one ubatch. Returns its plan, and the indices of its output tokens in the batch."""
         ubatch = slot_info.ubatch
         outputs = [i for i, at in enumerate(ubatch.indices) if batch.outputs[at]]
         plan = self._last = self.plans.get(self.shapes.of(slot_info, len(outputs)))
         plan.inputs.fill(batch, slot_info, outputs)
-        logits = plan.run()[: len(outputs)]
+        plan.run()
         if self.memory.recurrent is not None:
             self.memory.recurrent.note_written(ubatch.run_seqs.tolist())
-        return logits, ubatch.index[outputs]
+        return plan, ubatch.index[outputs]
 
 
 def _span(start: int, stop: int | None) -> tuple[int, int | None]:

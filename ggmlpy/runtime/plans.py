@@ -18,6 +18,7 @@ from ggmlpy.models import Model
 from ggmlpy.models.inputs import GraphInputs
 from ggmlpy.runtime.inputs import StepInputs
 from ggmlpy.runtime.shape import Shape
+from ggmlpy.runtime.top_logits import TopLogits, TopSearch
 from ggmlpy.sched.allocator import allocate
 from ggmlpy.sched.assignment import Pin
 from ggmlpy.sched.executable import ArenaPool, Executable, scheduled
@@ -42,20 +43,33 @@ class Plan:
         if executable.on_host(logits):
             self._view = executable.array(logits)[0, 0]  # of as many outputs as there may be
 
-    def run(self) -> NDArray[np.float32]:
-        """Run with the inputs as they are: logits [n_outputs, n_vocab], valid until the next run.
-
-        There may be more rows than outputs.
-        """
+    def run(self) -> None:
+        """Run with the inputs as they are."""
         counts = self.inputs.counts
         if counts is not self._counts:  # `fill` makes a new one
             self.executable.set_counts(counts)
             self._counts = counts
         self.executable.run()
+
+    @property
+    def on_host(self) -> bool:
+        """Whether reading logits moves no bytes."""
+        return self._view is not None
+
+    def read_logits(self, first: int, n: int) -> NDArray[np.float32]:
+        """The logits of some outputs of the last run, [n, n_vocab], valid until the next run."""
         if self._view is not None:
-            return self._view
-        logits: NDArray[np.float32] = self.executable.array(self._logits)[0, 0]
-        return logits
+            return self._view[first : first + n]
+        at, n_bytes = self.executable.place(self._logits), self._logits.spec.row_bytes
+        raw = at.buffer.read(at.offset + first * n_bytes, n * n_bytes)
+        return raw.view(np.float32).reshape(n, self._logits.ne[0])
+
+    def top_logits(
+        self, search: TopSearch, n_vocab: int, k: int, wanted: Sequence[NDArray[np.int64]]
+    ) -> list[TopLogits | None] | None:
+        """See `TopSearch.find`; `wanted` has the tokens of each output of the last run."""
+        at = self.executable.place(self._logits)
+        return search.find(self._logits, at, len(wanted), n_vocab, k, wanted)
 
 
 class PlanCache:
@@ -80,6 +94,7 @@ class PlanCache:
         devices = [b for b in backends if not b.buffer_type.is_host]
         self._inputs_type = devices[0].host_buffer_type if devices else HOST
         self.passes = chosen(passes)
+        self.search = TopSearch(self._backends, self._inputs_type)
 
     def get(self, shape: Shape) -> Plan:
         """The plan for a shape, built if it is new."""

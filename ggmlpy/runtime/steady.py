@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ggmlpy.memory.batch import Batch
 from ggmlpy.memory.cell_table import NO_CELLS, Appended
@@ -26,6 +25,7 @@ from ggmlpy.memory.spans import MAX_POSITION, Positions
 from ggmlpy.memory.transaction import Transaction
 from ggmlpy.memory.ubatch import UBatch
 from ggmlpy.runtime.inputs import CacheInputs
+from ggmlpy.runtime.outputs import Outputs
 from ggmlpy.runtime.plans import Plan
 
 
@@ -196,8 +196,8 @@ class SteadyStep:
         )
         return cls(batch, plan, slot_info, memory, n_vocab) if is_steady else None
 
-    def run(self, batch: Batch) -> NDArray[np.float32] | None:
-        """Run the next step. Returns logits in the order of the batch, valid until the next run.
+    def run(self, batch: Batch, read: bool) -> Outputs | None:
+        """Run the next step. Returns its outputs in the order of the batch, if `read` on the host.
 
         None, with nothing done, if the batch is not the next step. Whatever ends the step early
         leaves the memory unchanged; then `run` must not be called again.
@@ -216,12 +216,15 @@ class SteadyStep:
             if recurrent is not None and inputs.recurrent is not None:
                 change.on_failure(recurrent.restore, recurrent.begin())
                 inputs.recurrent.fill_rows(self._ubatch)
-            logits = self._plan.run()[: len(tokens)]
+            self._plan.run()
+            outputs = Outputs(self._plan, len(tokens), self._order)
+            if read:
+                outputs.all()
             self._positions = [position + 1 for position in batch.positions]
             self._n_left -= 1
             if recurrent is not None:
                 recurrent.note_written(self._seqs)
-            return logits if self._order is None else logits[self._order]
+            return outputs
         except BaseException:  # no `with`: see Transaction
             change.undo()
             raise

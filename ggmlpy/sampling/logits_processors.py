@@ -26,6 +26,15 @@ class LogitsProcessor(ABC):
     def apply(self, logits: NDArray[np.float32]) -> None:
         """Change `logits` [n_vocab] in place: they are the sampler's own copy."""
 
+    def touched(self) -> NDArray[np.int64] | None:
+        """The tokens whose logits `apply` changes now, each by its own logit alone, by
+        `apply_to`; None: others too, or it cannot be told."""
+        return None
+
+    def apply_to(self, seen: NDArray[np.float32]) -> NDArray[np.float32]:
+        """What `apply` makes of the logits of the tokens `touched`, in their order."""
+        raise NotImplementedError
+
     @property
     def is_idle(self) -> bool:
         """Whether `apply` would change nothing now, so that no copy is needed."""
@@ -70,6 +79,12 @@ class LogitBias(LogitsProcessor):
         else:
             logits[self._ids] += self._bias  # the keys of a mapping are distinct
 
+    def touched(self) -> NDArray[np.int64]:
+        return self._ids
+
+    def apply_to(self, seen: NDArray[np.float32]) -> NDArray[np.float32]:
+        return seen + self._bias
+
 
 class Penalties(LogitsProcessor):
     """Reduce the logits of tokens among the last n.
@@ -100,13 +115,16 @@ class Penalties(LogitsProcessor):
         self._counts[token] = self._counts.get(token, 0) + 1
 
     def apply(self, logits: NDArray[np.float32]) -> None:
-        n = len(self._counts)
-        ids = np.fromiter(self._counts, np.int64, n)
-        seen = logits[ids]
+        ids = self.touched()
+        logits[ids] = self.apply_to(logits[ids])
+
+    def touched(self) -> NDArray[np.int64]:
+        return np.fromiter(self._counts, np.int64, len(self._counts))
+
+    def apply_to(self, seen: NDArray[np.float32]) -> NDArray[np.float32]:
         if self._repeat != 1.0:
             seen = np.where(seen <= 0, seen * self._repeat, seen / self._repeat)
         if self._frequency != 0.0:
-            counts = np.fromiter(self._counts.values(), np.float32, n)
-            seen -= counts * self._frequency
-        seen -= self._presence
-        logits[ids] = seen
+            counts = np.fromiter(self._counts.values(), np.float32, len(self._counts))
+            seen = seen - counts * self._frequency
+        return seen - np.float32(self._presence)

@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from ggmlpy.errors import SamplingError
 from ggmlpy.sampling.candidates import Candidates, Ids, draw
 from ggmlpy.sampling.compiled import CompiledChain
-from ggmlpy.sampling.filters import filters
+from ggmlpy.sampling.filters import TopK, filters
 from ggmlpy.sampling.logits_processors import logits_processors
 from ggmlpy.sampling.params import SamplingParams
+
+_NO_IDS: Ids = np.zeros(0, np.int64)
 
 
 class Sampler:
@@ -64,7 +66,47 @@ class Sampler:
         Raises SamplingError where the logits have a NaN, a +inf, or nothing but -inf; BackendError
         and KernelError where nothing can be compiled here.
         """
-        logits = self._processed(logits)
+        return self._sample(self._processed(logits))
+
+    def wanted(self) -> tuple[int, Ids] | None:
+        """What decides the next token: so many of the largest logits, and those of these tokens.
+        None: all logits do.
+
+        A step of the chain that changes single logits, such as the penalties, can bring at most as
+        many others among the `top_k` largest as it changes.
+        """
+        if not self.params.is_greedy and not (self.filters and isinstance(self.filters[0], TopK)):
+            return None
+        touched: list[Ids] = []
+        for step in self.logits_processors:
+            if not step.is_idle:
+                ids = step.touched()
+                if ids is None:
+                    return None
+                touched.append(ids)
+        ids = np.unique(np.concatenate(touched)) if touched else _NO_IDS
+        first = self.filters[0] if self.filters else None
+        k = first.k if isinstance(first, TopK) else 1
+        return k + len(ids), ids
+
+    def sample_among(self, ids: Ids, logits: NDArray[np.float32]) -> int:
+        """Sample a token, the same as of all logits, from those that `wanted` asks for.
+
+        `ids` ascend, `logits` [n] are theirs, the largest of them finite.
+        """
+        is_changed = False
+        for step in self.logits_processors:
+            if not step.is_idle:
+                touched = step.touched()
+                assert touched is not None
+                logits = logits if is_changed else logits.astype(np.float32)
+                is_changed = True
+                at = np.searchsorted(ids, touched)
+                logits[at] = step.apply_to(logits[at])
+        return int(ids[self._sample(logits)])
+
+    def _sample(self, logits: NDArray[np.float32]) -> int:
+        """The position of a token in logits that the processors have changed."""
         if self.params.is_greedy:
             return _argmax(logits)
         if self._compiled is not None and self._compiled.is_of(self.filters):

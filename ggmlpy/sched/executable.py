@@ -194,6 +194,10 @@ class Executable:
         """Whether `array` returns a view of the memory, the same after runs with its counts."""
         return self._result(tensor).buffer.type.is_host
 
+    def place(self, tensor: Tensor) -> Place:
+        """Where the tensor lies after a run: on the host, if there is a valid copy."""
+        return self._result(tensor)
+
     def raw(self, tensor: Tensor) -> NDArray[np.uint8]:
         """The bytes of the tensor's extent after a run, as a copy."""
         return self._bytes(tensor).copy()

@@ -60,8 +60,8 @@ class Counter:
 def steady(monkeypatch: pytest.MonkeyPatch) -> Counter:
     counter, run = Counter(), SteadyStep.run
 
-    def counted(self: SteadyStep, batch: Batch) -> Any:
-        logits = run(self, batch)
+    def counted(self: SteadyStep, batch: Batch, read: bool) -> Any:
+        logits = run(self, batch, read)
         counter.n += logits is not None
         return logits
 
