@@ -9,8 +9,8 @@ from ggmlpy.backends.base import Plan as BackendPlan
 from ggmlpy.backends.cuda.builder import PlanBuilder, ScratchPool
 from ggmlpy.backends.cuda.driver import Driver, DriverEvent
 from ggmlpy.backends.cuda.kernel import kernel_of
-from ggmlpy.backends.cuda.memory import CudaBuffer, CudaMemory, PinnedMemory
-from ggmlpy.backends.cuda.plan import CudaPlan
+from ggmlpy.backends.cuda.memory import CudaMemory, PinnedMemory
+from ggmlpy.backends.cuda.plan import BLOCKING, CudaPlan
 from ggmlpy.backends.rounding import Rounding
 from ggmlpy.backends.step import Step
 from ggmlpy.errors import BackendError
@@ -122,7 +122,9 @@ class CudaBackend(Backend):
             return error
         nodes = [launch.node.name or "node" for launch in self._last.launches]
         which = nodes[0] if len(set(nodes)) == 1 else f"{nodes[0]} to {nodes[-1]}"
-        return type(error)(f"{error} (while the stream ran {which})")
+        return type(error)(
+            f"{error} (the stream ran {which}; with {BLOCKING}=1 the error names the node)"
+        )
 
 
 class CudaEvent(Event):
@@ -137,8 +139,3 @@ class CudaEvent(Event):
             self.event.synchronize()
         except BackendError as error:
             self.backend.note(error)
-
-
-def held_by(place: Place) -> Driver | None:
-    """The driver of the device that a place is on; None for memory of the host."""
-    return place.buffer.driver if isinstance(place.buffer, CudaBuffer) else None

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ggmlpy.backends.cuda.driver import Driver
 from ggmlpy.errors import BackendError
 from ggmlpy.graph.buffer import Buffer, BufferType, Bytes, HostBuffer, address_of
 
 DEVICE_ALIGNMENT = 256  # of cudaMalloc: whole memory transactions, and every vector type
+_STAGED_BYTES = 8 << 20
 
 
 class CudaMemory(BufferType):
     """The memory of one device."""
 
-    __slots__ = ("driver",)
+    __slots__ = ("driver", "staging")
 
     def __init__(self, driver: Driver) -> None:
         super().__init__(driver.name, driver.name, is_host=False, alignment=DEVICE_ALIGNMENT)
         self.driver = driver
+        self.staging = _Staging(driver)
 
     def free_bytes(self) -> int:
         return self.driver.free_bytes()
@@ -31,9 +35,10 @@ class CudaBuffer(Buffer):
     Memory is freed in the order of the stream, so queued work may use it after the last reference.
     """
 
-    __slots__ = ("_allocation", "driver")
+    __slots__ = ("_allocation", "_memory", "driver")
 
     def __init__(self, memory: CudaMemory, n_bytes: int) -> None:
+        self._memory = memory
         self.driver = memory.driver
         self._allocation = self.driver.allocate(n_bytes)
         super().__init__(memory, n_bytes, self._allocation.address)
@@ -41,10 +46,7 @@ class CudaBuffer(Buffer):
 
     def read(self, offset: int, n_bytes: int) -> Bytes:
         self._check(offset, n_bytes)
-        found = self.driver.allocate_pinned(n_bytes)
-        self.driver.copy(address_of(found), self.address + offset, n_bytes)
-        self.driver.synchronize()
-        return found
+        return self._memory.staging.read(self.address + offset, n_bytes)
 
     def write(self, offset: int, data: Bytes) -> None:
         self._check(offset, data.nbytes)
@@ -72,6 +74,27 @@ class CudaBuffer(Buffer):
             raise BackendError(
                 f"bytes {offset} to {offset + n_bytes} of {self}: there are {self.n_bytes}"
             )
+
+
+class _Staging:
+    """Pinned memory through which small reads go: allocating it takes longer than most of them."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._pinned: Bytes = np.zeros(0, np.uint8)
+
+    def read(self, address: int, n_bytes: int) -> Bytes:
+        """A copy of bytes of the device."""
+        if n_bytes > _STAGED_BYTES:
+            found = self._driver.allocate_pinned(n_bytes)
+            self._driver.copy(address_of(found), address, n_bytes)
+            self._driver.synchronize()
+            return found
+        if self._pinned.nbytes < n_bytes:
+            self._pinned = self._driver.allocate_pinned(min(2 * n_bytes, _STAGED_BYTES))
+        self._driver.copy(address_of(self._pinned), address, n_bytes)
+        self._driver.synchronize()
+        return self._pinned[:n_bytes].copy()
 
 
 class PinnedMemory(BufferType):

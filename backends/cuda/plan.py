@@ -6,6 +6,7 @@ graph. Counts and the first index out of range lie in device memory of the plan.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -17,11 +18,12 @@ from ggmlpy.backends.base import Plan
 from ggmlpy.backends.cuda.args import FAILURE, RUN
 from ggmlpy.backends.cuda.builder import PlanBuilder, Prepared
 from ggmlpy.backends.cuda.driver import Access, Captured, Driver, DriverEvent, Function
-from ggmlpy.errors import IndexOutOfRange
+from ggmlpy.errors import BackendError, IndexOutOfRange
 from ggmlpy.graph.buffer import address_of
 from ggmlpy.graph.count import Counts
+from ggmlpy.graph.tensor import Tensor
 
-_ALIGN = 256
+BLOCKING = "GGMLPY_CUDA_BLOCKING"  # in the environment: wait for each launch, to find a failing one
 _PINNED_COUNTS = 8  # sets of counts that may be on their way to the device
 
 
@@ -41,6 +43,7 @@ class CudaPlan(Plan):
         self._failure = _PlanFailure(driver)
         self._runs = [self._run(i + 1) for i in range(len(self.launches))]
         self._has_run = False
+        self._blocking = os.environ.get(BLOCKING, "") not in ("", "0")
         self._graph: Captured | None = None
 
     def function(self, launch: Prepared) -> Function:
@@ -55,7 +58,7 @@ class CudaPlan(Plan):
         self._submitted(self)
         if self._graph is not None:
             self._graph.launch()
-        elif self._has_run:
+        elif self._has_run and not self._blocking:
             self._graph = self._driver.capture(self._queue)
             self._graph.launch()
         else:
@@ -64,15 +67,20 @@ class CudaPlan(Plan):
 
     def _queue(self) -> None:
         for launch, run in zip(self.launches, self._runs, strict=True):
-            self._driver.launch(
-                self._functions[launch.form],
-                launch.grid,
-                (launch.threads, 1, 1),
-                launch.shared_bytes,
-                launch.args,
-                run,
-                (*launch.accesses, *self._counts.accesses, *self._failure.accesses),
-            )
+            try:
+                self._driver.launch(
+                    self._functions[launch.form],
+                    launch.grid,
+                    (launch.threads, 1, 1),
+                    launch.shared_bytes,
+                    launch.args,
+                    run,
+                    (*launch.accesses, *self._counts.accesses, *self._failure.accesses),
+                )
+                if self._blocking:
+                    self._driver.synchronize()
+            except BackendError as error:
+                raise type(error)(f"{_named(launch.node)}: {launch.form}: {error}") from error
         self._failure.fetch()
 
     def _run(self, launch: int) -> NDArray[Any]:
@@ -89,9 +97,11 @@ class CudaPlan(Plan):
         launch, value = found
         node = self.launches[launch - 1].node
         shapes = ", ".join(str(source.spec) for source in node.src)
-        raise IndexOutOfRange(
-            f"{node.name or 'node'} ({node.op}): index {value} is out of range for sources {shapes}"
-        )
+        raise IndexOutOfRange(f"{_named(node)}: index {value} is out of range for sources {shapes}")
+
+
+def _named(node: Tensor) -> str:
+    return f"{node.name or 'node'} ({node.op})"
 
 
 class _PlanCounts:

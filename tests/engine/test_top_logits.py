@@ -47,8 +47,8 @@ def test_what_is_wanted_decides_the_token(params: SamplingParams, seed: int, lev
     rng = np.random.default_rng(seed)
     whole, among = Sampler(params, N_VOCAB), Sampler(params, N_VOCAB)
     for _ in range(6):
-        logits = rng.integers(-levels, levels, N_VOCAB).astype(np.float32) / 8
-        logits[rng.random(N_VOCAB) < 0.1] = -np.inf
+        logits = (rng.integers(-levels, levels, N_VOCAB) / 8).astype(np.float32)
+        logits[rng.random(N_VOCAB) < 0.1] = np.float32(-np.inf)
         wanted = among.wanted()
         assert wanted is not None
         k, ids = wanted
@@ -141,7 +141,9 @@ def test_logits_that_are_no_numbers_are_an_error_as_on_the_host(
         with Llama(tiny_path, backend=backend, n_ctx=64) as llm:
             leaf = llm.model.weights.leaves["output_norm.weight"]
             assert leaf.place is not None
-            leaf.place.buffer.write(leaf.place.offset, np.float32([np.nan]).view(np.uint8))
+            leaf.place.buffer.write(
+                leaf.place.offset, np.array([np.nan], np.float32).view(np.uint8)
+            )
             with pytest.raises(SamplingError) as caught:
                 llm(LONG[:4], max_tokens=2)
             messages.append(str(caught.value))
