@@ -1,0 +1,105 @@
+"""Reductions of rows and of whole tensors, and prefix sums."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ggmlpy.backends.cuda.args import SPAN, TENSOR
+from ggmlpy.backends.cuda.kernel import Launch, Work, kernel
+from ggmlpy.backends.cuda.kernels.reduce_rows import WARP_ROW, launch_rows
+from ggmlpy.backends.cuda.shapes import blocks, rows_ok
+from ggmlpy.backends.cuda.source import Form
+from ggmlpy.backends.step import Step
+from ggmlpy.graph.count import has_counts
+from ggmlpy.graph.tensor import Tensor
+
+ROW_ARGS = np.dtype(
+    [("y", TENSOR), ("x", TENSOR), ("is_mean", "i4"), ("rows_per_block", "i4")], align=True
+)
+ARGMAX_ARGS = np.dtype(
+    [
+        ("y", TENSOR),
+        ("x", TENSOR),
+        ("parts", SPAN),
+        ("chunk", "i4"),
+        ("n_chunks", "i4"),
+        ("rows_per_block", "i4"),
+    ],
+    align=True,
+)
+SUM_ARGS = np.dtype(
+    [("y", TENSOR), ("x", TENSOR), ("parts", SPAN), ("n_parts", "i4"), ("is_one_row", "i4")],
+    align=True,
+)
+COUNT_ARGS = np.dtype(
+    [("y", TENSOR), ("a", TENSOR), ("b", TENSOR), ("parts", SPAN), ("n_parts", "i4")], align=True
+)
+SUM_ROWS = Form("reduce.cu", "sum_rows")
+CUMSUM = Form("reduce.cu", "cumsum")
+ARGMAX = Form("reduce.cu", "argmax")
+ARGMAX_OF_PARTS = Form("reduce.cu", "argmax_of_parts")
+SUM_PARTS = Form("reduce.cu", "sum_parts")
+SUM_OF_PARTS = Form("reduce.cu", "sum_of_parts")
+COUNT_EQUAL_PARTS = Form("reduce.cu", "count_equal_parts")
+COUNT_OF_PARTS = Form("reduce.cu", "count_of_parts")
+
+_PARTS_BLOCK = 256
+_MAX_PARTS = 256  # which one block adds up, a thread each
+_CHUNK = 8192  # of a row, for argmax: a vocabulary of 128 K is the work of 16 blocks
+
+
+def _rows(step: Step) -> bool:
+    return all(rows_ok(tensor) for tensor in step.operands.values())
+
+
+def _declare(op: str, form: Form, is_mean: bool) -> None:
+    @kernel(op, ("f32",), forms=[form], requires=_rows)
+    def launch(w: Work) -> Iterator[Launch]:
+        x = w["x"]
+        yield launch_rows(form, ROW_ARGS, x.ne[0], x.spec.n_rows, {"is_mean": is_mean})
+
+
+_declare("sum_rows", SUM_ROWS, False)
+_declare("mean", SUM_ROWS, True)
+_declare("cumsum", CUMSUM, False)
+
+
+@kernel("argmax", ("f32",), forms=[ARGMAX, ARGMAX_OF_PARTS], requires=_rows)
+def argmax(w: Work) -> Iterator[Launch]:
+    n, n_rows = int(w["x"].ne[0]), int(w["x"].ne[1])
+    n_chunks = blocks(n, _CHUNK)
+    values: dict[str, Any] = {"chunk": min(n, _CHUNK), "n_chunks": n_chunks, "parts": None}
+    if n_chunks > 1:
+        values["parts"] = w.scratch(8 * n_rows * n_chunks)
+    yield launch_rows(ARGMAX, ARGMAX_ARGS, min(n, _CHUNK), n_rows * n_chunks, values)
+    if n_chunks > 1:
+        grid = blocks(n_rows, _PARTS_BLOCK // 32), 1, 1
+        values["rows_per_block"] = _PARTS_BLOCK // 32
+        yield Launch(ARGMAX_OF_PARTS, ARGMAX_ARGS, grid, _PARTS_BLOCK, values=values)
+
+
+def _n_parts(x: Tensor, is_one_row: bool) -> int:
+    """Blocks for a tensor, each of whose warps takes tiles of rows."""
+    n, n_rows = (x.spec.n_elements, 1) if is_one_row else (x.ne[0], x.spec.n_rows)
+    return min(_MAX_PARTS, blocks(blocks(n, WARP_ROW) * int(n_rows), _PARTS_BLOCK // 32))
+
+
+@kernel("sum", ("f32",), forms=[SUM_PARTS, SUM_OF_PARTS], requires=_rows)
+def sum(w: Work) -> Iterator[Launch]:
+    x = w["x"]
+    is_one_row = x.spec.contiguous and not has_counts(x.ne)
+    n_parts = _n_parts(x, is_one_row)
+    values = {"parts": w.scratch(8 * n_parts), "n_parts": n_parts, "is_one_row": is_one_row}
+    yield Launch(SUM_PARTS, SUM_ARGS, (n_parts, 1, 1), _PARTS_BLOCK, values=values)
+    yield Launch(SUM_OF_PARTS, SUM_ARGS, (1, 1, 1), _PARTS_BLOCK, values=values)
+
+
+@kernel("count_equal", ("i32", "i32"), forms=[COUNT_EQUAL_PARTS, COUNT_OF_PARTS], requires=_rows)
+def count_equal(w: Work) -> Iterator[Launch]:
+    n_parts = _n_parts(w["a"], False)
+    values = {"parts": w.scratch(8 * n_parts), "n_parts": n_parts}
+    yield Launch(COUNT_EQUAL_PARTS, COUNT_ARGS, (n_parts, 1, 1), _PARTS_BLOCK, values=values)
+    yield Launch(COUNT_OF_PARTS, COUNT_ARGS, (1, 1, 1), _PARTS_BLOCK, values=values)
