@@ -80,6 +80,10 @@ class _Derived:
     place: Place
     scratch: Scratch
 
+    def holds(self, x: Tensor, place: Place, n_bytes: int) -> bool:
+        same = self.x.spec == x.spec and same_counts(self.x.ne, x.ne)
+        return same and self.place == place and self.scratch.n_bytes == n_bytes
+
 
 class PlanBuilder:
     """Collects the launches of steps. `keep` is the memory that their arguments point into."""
@@ -114,9 +118,8 @@ class PlanBuilder:
 
     def derived(self, kind: str, x: Tensor, n_bytes: int) -> tuple[Scratch, bool]:
         place, last = self._places[x], self._derived.get(kind)
-        if last is not None and last.place == place and last.scratch.n_bytes == n_bytes:
-            if last.x.spec == x.spec and same_counts(last.x.ne, x.ne):
-                return last.scratch, False
+        if last is not None and last.holds(x, place, n_bytes):
+            return last.scratch, False
         scratch = self.scratch(kind, n_bytes)
         self._derived[kind] = _Derived(x, place, scratch)
         return scratch, True

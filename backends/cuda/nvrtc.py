@@ -22,7 +22,8 @@ from ggmlpy.backends.cuda import source
 from ggmlpy.backends.cuda.source import Unit
 from ggmlpy.errors import BackendError, KernelError
 
-# Products and sums are fused where a kernel says so (fmaf): fused steps keep the bits of their nodes.
+# Products and sums are fused only where a kernel says so (fmaf): so fused steps keep the bits of
+# their nodes.
 OPTIONS = ("-std=c++17", "-fmad=false")
 MAJORS = (13, 12)  # versions of CUDA whose NVRTC is looked for, the preferred one first
 _SHOWN_LINES = 12  # of a compiler's log, in an error message
