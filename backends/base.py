@@ -7,7 +7,8 @@ A third-party backend subclasses Backend, registers a factory under the entry po
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ggmlpy.backends.rounding import Rounding
@@ -15,7 +16,7 @@ from ggmlpy.backends.step import Step
 from ggmlpy.common.open_file import FilePlace
 from ggmlpy.common.progress import tell
 from ggmlpy.errors import Unsupported
-from ggmlpy.graph.buffer import HOST, BufferType, Bytes, HostBuffer, Place
+from ggmlpy.graph.buffer import HOST, BufferType, HostBuffer, Place
 from ggmlpy.graph.count import Counts
 from ggmlpy.graph.tensor import Tensor
 
@@ -198,15 +199,23 @@ class Weight:
     ops: frozenset[str]
 
 
-def upload(memory: BufferType, leaves: Sequence[Tensor], staging: BufferType = HOST) -> None:
+def upload(
+    memory: BufferType,
+    leaves: Sequence[Tensor],
+    staging: BufferType = HOST,
+    write: Writer | None = None,
+) -> None:
     """Move leaves to memory of this type, in as few buffers as the maximum size of one allows.
 
-    Bytes of a mapped file are read from the file, piece by piece, into a buffer of the type
-    `staging`, memory of the host. Raises FileError, AllocationError.
+    Bytes of a mapped file are read from the file, piece by piece, into buffers of the type
+    `staging`, memory of the host. `write` is the buffer's own, or queues the copy of a piece: it
+    returns an event after which the piece may be overwritten, and two of them are used in turn.
+    Raises FileError, AllocationError.
     """
     n_all = sum(memory.tensor_bytes(leaf.spec) for leaf in leaves)
     n_done = 0
-    pieces = _Pieces(staging, max((leaf.spec.n_bytes for leaf in leaves), default=0))
+    largest = max((leaf.spec.n_bytes for leaf in leaves), default=0)
+    pieces = _Pieces(staging, largest, write or _write_now)
     for group in _groups(memory, leaves):
         buffer = memory.allocate(sum(memory.tensor_bytes(leaf.spec) for leaf in group))
         offset = 0
@@ -219,33 +228,51 @@ def upload(memory: BufferType, leaves: Sequence[Tensor], staging: BufferType = H
         n_done += offset
 
 
-class _Pieces:
-    """Reads bytes of a file in pieces, all into one buffer that is allocated for the first."""
+Writer = Callable[[Place, Place, int], Event]  # target, source on the host, bytes
 
-    def __init__(self, memory: BufferType, max_bytes: int) -> None:
+
+def _write_now(target: Place, source: Place, n_bytes: int) -> Event:
+    data = source.host_bytes[source.offset : source.offset + n_bytes]
+    target.buffer.write(target.offset, data)
+    return _PAST
+
+
+class _Pieces:
+    """Reads bytes of a file in pieces, into a buffer that is allocated for the first.
+
+    Where copies are queued there are two buffers: one is read into while the other is copied.
+    """
+
+    def __init__(self, memory: BufferType, max_bytes: int, write: Writer) -> None:
         self._memory = memory
         self._n_bytes = min(max_bytes, _PIECE_BYTES)
-        self._bytes: Bytes | None = None
+        self._write = write
+        self._n_buffers = 1 if write is _write_now else 2
+        self._free: deque[tuple[Place, Event]] = deque()
 
-    def read(self, file: FilePlace, begin: int, n_bytes: int) -> Iterator[Bytes]:
-        """The bytes from `begin` on; each piece is valid until the next. Raises FileError."""
-        if self._bytes is None:
-            self._bytes = Place(self._memory.allocate(self._n_bytes)).host_bytes
+    def copy(self, target: Place, file: FilePlace, begin: int, n_bytes: int) -> None:
+        """Copy bytes of a file from `begin` on. Raises FileError."""
         for done in range(0, n_bytes, self._n_bytes):
-            piece = self._bytes[: min(self._n_bytes, n_bytes - done)]
-            file.read(begin + done, piece)
-            yield piece
+            piece = self._next()
+            n = min(self._n_bytes, n_bytes - done)
+            file.read(begin + done, piece.host_bytes[:n])
+            copied = self._write(Place(target.buffer, target.offset + done), piece, n)
+            self._free.append((piece, copied))
+
+    def _next(self) -> Place:
+        if len(self._free) < self._n_buffers:
+            return Place(self._memory.allocate(self._n_bytes))
+        piece, copied = self._free.popleft()
+        copied.wait()
+        return piece
 
 
 def _write(to: Place, at: Place, n_bytes: int, pieces: _Pieces) -> None:
     file = at.buffer.file if isinstance(at.buffer, HostBuffer) else None
     if file is None:
         to.buffer.copy_from(to.offset, at.buffer, at.offset, n_bytes)
-        return
-    offset = to.offset
-    for piece in pieces.read(file, at.offset, n_bytes):
-        to.buffer.write(offset, piece)
-        offset += piece.nbytes
+    else:
+        pieces.copy(to, file, at.offset, n_bytes)
 
 
 def _groups(memory: BufferType, leaves: Sequence[Tensor]) -> Iterator[list[Tensor]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ggmlpy.backends.base import Backend, Event, Places
+from ggmlpy.backends.base import Backend, Event, Places, Weight, upload
 from ggmlpy.backends.base import Plan as BackendPlan
 from ggmlpy.backends.cuda.builder import PlanBuilder, ScratchPool
 from ggmlpy.backends.cuda.driver import Driver, DriverEvent
@@ -57,6 +57,18 @@ class CudaBackend(Backend):
 
     def offload_op(self, node: Tensor) -> bool:
         return node.op is not None and node.op.name in _PRODUCTS and node.ne[1] >= _OFFLOAD_ROWS
+
+    def load_weights(self, weights: Sequence[Weight]) -> None:
+        """Upload weights as the file stores them; one piece is read while another is copied."""
+        leaves = [w.leaf for w in weights if not self._holds(w.leaf)]
+        try:
+            upload(self.buffer_type, leaves, self.host_buffer_type, self._copy_piece)
+        finally:  # what was queued uses the pieces
+            self.synchronize()
+
+    def _copy_piece(self, target: Place, source: Place, n_bytes: int) -> Event:
+        self.driver.copy(target.address, source.address, n_bytes)
+        return self.record()
 
     def plan(self, steps: Sequence[Step], places: Places) -> BackendPlan:
         for tensor in (tensor for step in steps for tensor in step.tensors):
