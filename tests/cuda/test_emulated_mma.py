@@ -58,20 +58,25 @@ def bf16(values: NDArray[Any]) -> NDArray[Any]:
     return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
 
 
+def of_f16(values: NDArray[Any]) -> NDArray[np.float64]:
+    return values.astype(np.float64)
+
+
+def of_bf16(bits: NDArray[Any]) -> NDArray[np.float64]:
+    return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+
+
 @emulated
 @pytest.mark.parametrize("name", ["f16_k16", "bf16_k16"])
 def test_products_of_floats(name: str) -> None:
     rng = np.random.default_rng(1)
     a, b = rng.standard_normal((16, 16)), rng.standard_normal((16, 8))
     d = rng.standard_normal((16, 8)).astype(np.float32)
-    if name == "f16_k16":
-        a16, b16 = a.astype(np.float16), b.astype(np.float16)
-        exact_a, exact_b = a16.astype(np.float64), b16.astype(np.float64)
-    else:
-        a16, b16 = bf16(a), bf16(b)
-        exact_a, exact_b = ((v.astype(np.uint32) << 16).view(np.float32) for v in (a16, b16))
+    rounded: Any = np.float16 if name == "f16_k16" else bf16
+    value = of_f16 if name == "f16_k16" else of_bf16
+    a16, b16 = rounded(a), rounded(b)
     found = multiplied(name, a16, b16, d, per=2)
-    expected = (d + exact_a.astype(np.float64) @ exact_b.astype(np.float64)).astype(np.float32)
+    expected = (d + value(a16) @ value(b16)).astype(np.float32)
     np.testing.assert_allclose(found, expected, rtol=2e-7)
 
 

@@ -25,8 +25,15 @@ from ggmlpy.errors import BackendError, KernelError
 
 _FOLDER = Path(__file__).parent
 _RUNTIME = _FOLDER / "emulator.cpp"
-_HEADER = _FOLDER / "cuda_on_cpu.hpp"
-_LANGUAGE = ("-std=c++17", "-fPIC", "-shared", "-fvisibility=hidden")
+_LANGUAGE = ("-std=c++17", "-fPIC", "-shared", "-fvisibility=hidden", "-w")
+# Calls before each load and store, which the runtime defines: no library of the compiler is linked.
+_CHECKS = ("-fsanitize=thread", "-fsanitize=alignment,bounds,integer-divide-by-zero")
+_LIBRARIES = ("-nodefaultlibs", "-lm", "-lc", "-lgcc")
+_UNIT = (*_CHECKS, "-O1", "-g1", "-ffp-contract=off", "-fno-math-errno", "-DGGMLPY_EMULATED")
+_NO_CALLS_ROUND_FUNCTIONS = {
+    "g++": ("--param=tsan-instrument-func-entry-exit=0",),
+    "clang++": ("-mllvm", "-tsan-instrument-func-entry-exit=0"),
+}
 # The least that gives `fmaf` and f16 instructions of their own, which others emulate.
 _V3 = ("avx2", "f16c", "fma", "bmi2")
 _SHOWN_LINES = 12  # of a compiler's log, in an error message
@@ -34,17 +41,23 @@ _SHOWN_LINES = 12  # of a compiler's log, in an error message
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """A C++ compiler: its command, its version in words, and options of its own."""
+    """A C++ compiler.
+
+    options       of whatever it compiles here
+    unit_options  of units
+    """
 
     command: tuple[str, ...]
     version: str
     options: tuple[str, ...]
+    unit_options: tuple[str, ...]
 
     def compile(self, what: str, path: Path, options: Sequence[str]) -> bytes:
         """A shared object. Raises KernelError if the source does not compile."""
         with tempfile.TemporaryDirectory(prefix="ggmlpy-") as folder:
             target = Path(folder) / "made.so"
-            command = [*self.command, *options, "-x", "c++", str(path), "-o", str(target)]
+            language = ["-x", "c++", str(path), "-x", "none"]
+            command = [*self.command, *language, *options, "-o", str(target)]
             done = subprocess.run(command, capture_output=True, text=True, errors="replace")
             if done.returncode:
                 lines = done.stderr.splitlines()
@@ -80,7 +93,8 @@ def compiler() -> Compiler | None:
         done = subprocess.run([*command, "--version"], capture_output=True, text=True)
         if done.returncode == 0:
             version = done.stdout.splitlines()[0]
-            return Compiler(command, version, _machine())
+            own = _NO_CALLS_ROUND_FUNCTIONS.get(Path(command[0]).name, ())
+            return Compiler(command, version, _machine(), (*_UNIT, *own))
     return None
 
 
@@ -111,8 +125,8 @@ class Objects:
     def runtime(self) -> bytes:
         """The runtime."""
         found = required()
-        options = (*_LANGUAGE, "-O2", "-w", *found.options)
-        key = _key([_RUNTIME.read_text(encoding="utf-8"), found.version, *options])
+        options = (*_LANGUAGE, "-O2", *found.options)
+        key = _key([_sources("*.cpp"), _sources("*.hpp"), found.version, *options])
         code = self._cache.get(key)
         if code is None:
             code = found.compile(_RUNTIME.name, _RUNTIME, options)
@@ -138,7 +152,7 @@ class Objects:
 
         def work(unit: Unit) -> bytes:
             path = source.FOLDER / unit.file
-            code = found.compile(str(unit), path, [*_unit_options(found), *unit.options])
+            code = found.compile(str(unit), path, [*unit.options, *_unit_options(found)])
             self._cache.put(keys[unit], code)
             return code
 
@@ -155,14 +169,18 @@ class Objects:
 
     def _unit_key(self, unit: Unit) -> str:
         found = required()
-        header = _HEADER.read_text(encoding="utf-8")
-        return _key([unit.digest, header, found.version, *_unit_options(found)])
+        return _key([unit.digest, _sources("cuda*.hpp"), found.version, *_unit_options(found)])
 
 
 def _unit_options(found: Compiler) -> tuple[str, ...]:
     folders = (f"-I{source.FOLDER}", f"-I{_FOLDER}")
-    options = (*_LANGUAGE, *found.options, "-O1", "-ffp-contract=off", "-w", "-DGGMLPY_EMULATED")
-    return (*options, *folders)
+    return (*_LANGUAGE, *found.options, *found.unit_options, *folders, *_LIBRARIES)
+
+
+@cache
+def _sources(pattern: str) -> str:
+    """Files of the emulation, as text."""
+    return "\0".join(path.read_text(encoding="utf-8") for path in sorted(_FOLDER.glob(pattern)))
 
 
 def _key(made_from: Sequence[str]) -> str:

@@ -28,13 +28,13 @@
 
 #define KERNEL(name, Args, threads) EMULATED_KERNEL(name, Args, threads)
 #define EMULATED_KERNEL(name, Args, threads) \
-    static void name##_body(const Args args, const Run run); \
-    EMULATED_EXPORTED EMULATED_UNCHECKED void emulated_##name(const void* args, const void* run) { \
-        name##_body(*(const Args*)args, *(const Run*)run); \
+    static void kernel_body_of_##name(const Args args, const Run run); \
+    EMULATED_EXPORTED EMULATED_UNCHECKED void kernel_##name(const void* args, const void* run) { \
+        kernel_body_of_##name(*(const Args*)args, *(const Run*)run); \
     } \
-    EMULATED_EXPORTED const int emulated_##name##_args_bytes = sizeof(Args); \
-    EMULATED_EXPORTED const int emulated_##name##_threads = threads; \
-    static void name##_body(const Args args, const Run run)
+    EMULATED_EXPORTED const int kernel_##name##_args_bytes = sizeof(Args); \
+    EMULATED_EXPORTED const int kernel_##name##_threads = threads; \
+    static void kernel_body_of_##name(const Args args, const Run run)
 #define DYNAMIC_SHARED(type, name) type* name = (type*)emulated_dynamic_shared()
 
 // --- the runtime ---
@@ -62,6 +62,9 @@ unsigned long long emulated_shuffle(unsigned mask, unsigned long long value, int
 unsigned emulated_ballot(unsigned mask, int value);
 // Checks an atomic access of this thread, which then makes it: no other thread runs meanwhile.
 void emulated_atomic(const void* address, int n_bytes);
+// Check what memcpy and memset are about to access.
+void emulated_copied(void* target, const void* source, size_t n_bytes);
+void emulated_filled(void* target, size_t n_bytes);
 void emulated_trap();
 // async.cuh: copies `n_valid` bytes and then zeros, when the thread waits for the copy's group.
 void emulated_async_copy(void* shared, const void* global, int n_bytes, int n_valid);
@@ -234,6 +237,27 @@ EMULATED_ATOMIC(atomicAdd, float, old + v)
 EMULATED_ATOMIC(atomicAdd, double, old + v)
 EMULATED_ATOMIC(atomicSub, int, (unsigned)old - (unsigned)v)
 EMULATED_ATOMIC(atomicSub, unsigned, old - v)
+
+// --- memcpy and memset, whose calls the compiler does not check ---
+
+namespace emulated {
+
+EMULATED_INLINE constexpr bool is_load(size_t n) {
+    return n == 1 || n == 2 || n == 4 || n == 8 || n == 16;
+}
+EMULATED_INLINE void* copied(void* target, const void* source, size_t n) {
+    if (!__builtin_constant_p(n) || !is_load(n)) emulated_copied(target, source, n);
+    return __builtin_memcpy(target, source, n);
+}
+EMULATED_INLINE void* filled(void* target, int value, size_t n) {
+    emulated_filled(target, n);
+    return __builtin_memset(target, value, n);
+}
+
+}  // namespace emulated
+
+#define memcpy emulated::copied
+#define memset emulated::filled
 
 // --- vectors ---
 

@@ -215,7 +215,7 @@ class EmulatedDriver(Driver):
         structs = struct_bytes(args), struct_bytes(run)
         self._submit(
             KernelLaunch(
-                self._arena, entry, grid, block, shared_bytes, structs, tuple(accesses), self._seed
+                self._arena, entry, grid, block, shared_bytes, structs, accesses, self._seed
             )
         )
 

@@ -2,7 +2,7 @@
 //
 // A fiber runs until it waits at a barrier or an exchange, and then passes to the next one that can
 // run. Who arrives last releases the others and goes on. The order of blocks and threads is shuffled.
-// A mistake of the kernel ends the launch: the fiber passes to the caller's stack and none is resumed.
+// A mistake of the kernel ends the launch: its fiber passes to the caller and none is resumed.
 #include <cstdarg>
 #include <cstdint>
 #include <cstdio>
@@ -10,6 +10,7 @@
 #include <cstring>
 #include <vector>
 
+#include <link.h>
 #include <sys/mman.h>
 
 #if !defined(__x86_64__) && !defined(EMULATED_UCONTEXT)
@@ -35,7 +36,12 @@ extern "C" {
 __attribute__((visibility("default"))) EmulatedIndices emulated_indices;  // of the thread that runs
 }
 
-// What driver.py calls with, and what it gets.
+// What runtime.py calls with, and what it gets.
+struct Range {
+    u64 begin, end;
+    const char* what;
+    u64 writes;
+};
 typedef void (*Entry)(const void* args, const void* run);
 struct Launch {
     Entry entry;
@@ -45,9 +51,14 @@ struct Launch {
     u32 block[3];
     u32 shared_bytes;
     u32 seed;
+    u64 image, image_end;    // of the unit; its variables without a value are shared memory
+    u64 shared, shared_end;
+    u64 device, device_bytes;  // as reserved
+    const Range* ranges;     // of the device's memory that it may access
+    u64 n_ranges;
 };
 struct Error {
-    u64 pc;  // where it was found, or 0
+    u64 pc;  // where it was found, from the unit's image on, or 0
     u32 block[3];
     u32 thread[3];
     char text[512];  // empty if there was no error
@@ -58,6 +69,12 @@ constexpr u32 MAX_SHARED = 227 << 10;
 constexpr size_t STACK_BYTES = 256 << 10;
 // Tops of stacks at different places of pages, else they would share a few lines of the caches.
 constexpr size_t STACK_STRIDE = STACK_BYTES + 64 * 9;
+
+// Memory of which pages are taken as they are used.
+static void* reserve(u64 n_bytes) {
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    return mmap(nullptr, n_bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
+}
 
 // --- contexts ---
 
@@ -115,6 +132,7 @@ struct Fiber {
     // what it gives to the exchange that it waits at, and what it gets
     u64 value;
     int source;
+    const void* waits_at;
     // asynchronous copies that it has started, and how many groups it has committed
     std::vector<AsyncCopy> copies;
     u32 n_groups;
@@ -128,6 +146,7 @@ struct Group {
 };
 struct Warp {
     Group groups[32];
+    u32 epoch;  // how often lanes have met at __syncwarp
     u32 n_waiting;
     u32 exists;
     u32 ended;
@@ -148,6 +167,13 @@ static Fiber* at_barrier[MAX_THREADS];
 static u32 n_at_barrier;
 static int barrier_sum, barrier_result;
 alignas(1024) static u8 dynamic_shared[MAX_SHARED];
+
+// What the checks of accesses must know of the running thread.
+static u64 stack_begin = 0, stack_size = ~0ull;  // outside of launches nothing is checked
+static u32 who;  // see checks.hpp
+// Counts the stretches of a launch between barriers, of one block after another.
+static u32 epoch, first_epoch_of_block;
+static u32 launch_tag, block_tag;
 
 static u64 random_state;
 static u32 random_below(u32 n) {
@@ -170,7 +196,7 @@ static u32 random_below(u32 n) {
     vsnprintf(error->text, sizeof error->text, format, values);
     va_end(values);
     const EmulatedIndices& now = emulated_indices;
-    error->pc = (u64)pc;
+    error->pc = pc ? (u64)pc - launch->image : 0;
     memcpy(error->block, &now.block, sizeof now.block);
     memcpy(error->thread, &now.thread, sizeof now.thread);
     abandon();
@@ -231,16 +257,25 @@ static Fiber* next() {
 
 static void make_ready(Fiber* f) { ready[(ready_first + n_ready++) % MAX_THREADS] = f; }
 
+static inline u32 who_is(const Fiber* f) {
+    return f->linear | (warps[f->linear / 32].epoch & 0xffff) << 16;
+}
+
 static inline void run(Fiber* f) {
     self = f;
     emulated_indices.thread = f->index;
+    stack_begin = (u64)f->stack;
+    who = who_is(f);
 }
 
 [[noreturn]] static void stuck() {
     u32 lanes[N_OPS] = {};
+    const void* pc = n_at_barrier ? at_barrier[0]->waits_at : nullptr;
     for (u32 w = 0; w * 32 < n_threads; ++w) {
         for (const Group& group : warps[w].groups) {
+            if (!group.arrived) continue;
             lanes[(int)group.op] += __builtin_popcount(group.arrived);
+            pc = fibers[w * 32 + __builtin_ctz(group.arrived)].waits_at;
         }
     }
     char text[256];
@@ -253,11 +288,12 @@ static inline void run(Fiber* f) {
             n += snprintf(text + n, sizeof text - n, ", %u wait at %s", lanes[op], OP_NAMES[op]);
         }
     }
-    fail(nullptr, "threads of the block wait at different places%s", text);
+    fail(pc, "threads of the block wait at different places%s", text);
 }
 
-static void wait_for_others() {
+static void wait_for_others(const void* pc) {
     Fiber* from = self;
+    from->waits_at = pc;
     Fiber* to = next();
     if (!to) stuck();
     run(to);
@@ -268,12 +304,14 @@ static void ended() {
     Warp& warp = warps[self->linear / 32];
     const u32 bit = 1u << self->linear % 32;
     if (n_at_barrier) {
-        fail(nullptr, "the thread ends while %u threads wait at __syncthreads", n_at_barrier);
+        fail(at_barrier[0]->waits_at, "the thread ends while %u threads wait at __syncthreads",
+             n_at_barrier);
     }
     if (warp.n_waiting) {
         for (const Group& group : warp.groups) {
             if (group.arrived && group.mask & bit) {
-                fail(nullptr, "the thread ends while lanes of its warp wait for it at %s",
+                fail(self[(int)__builtin_ctz(group.arrived) - (int)(self->linear % 32)].waits_at,
+                     "the thread ends while lanes of its warp wait for it at %s",
                      OP_NAMES[(int)group.op]);
             }
         }
@@ -297,7 +335,7 @@ static void block_barrier(const void* pc, int value) {
     barrier_sum += value;
     if (n_at_barrier + 1 < n_threads) {
         at_barrier[n_at_barrier++] = self;
-        wait_for_others();
+        wait_for_others(pc);
         return;
     }
     const u32 from = random_below(n_threads);
@@ -306,6 +344,7 @@ static void block_barrier(const void* pc, int value) {
         make_ready(at_barrier[n_at_barrier ? j % n_at_barrier : 0]);
     }
     n_at_barrier = 0;
+    ++epoch;
     barrier_result = barrier_sum;
     barrier_sum = 0;
 }
@@ -337,7 +376,7 @@ static bool last_of(const void* pc, u32 mask, Op op) {
     group.arrived |= bit;
     ++warp.n_waiting;
     if (group.arrived == mask) return true;
-    wait_for_others();
+    wait_for_others(pc);
     return false;
 }
 
@@ -353,7 +392,10 @@ static void release(u32 mask) {
 }
 
 EXPORTED void emulated_warp_barrier(u32 mask) {
-    if (last_of(CALLED_FROM, mask, Op::BARRIER)) release(mask);
+    if (!last_of(CALLED_FROM, mask, Op::BARRIER)) return;
+    ++warps[self->linear / 32].epoch;
+    who = who_is(self);
+    release(mask);
 }
 
 EXPORTED u64 emulated_shuffle(u32 mask, u64 value, int source) {
@@ -402,10 +444,7 @@ EXPORTED void emulated_trap() { fail(CALLED_FROM, "__trap"); }
 
 EXPORTED void* emulated_dynamic_shared() { return dynamic_shared; }
 
-// Checks of accesses by the running thread: they end the launch with an error.
-static void check_read(const void* pc, const void* address, u32 n_bytes);
-static void check_write(const void* pc, void* address, u32 n_bytes);
-static void undefine_until_copied(const void*, void*, u32) {}
+#include "checks.hpp"
 
 // --- asynchronous copies ---
 
@@ -416,7 +455,8 @@ EXPORTED void emulated_async_copy(void* shared, const void* global, int n_bytes,
              shared, global);
     }
     if (n_valid) check_read(pc, global, n_valid);
-    undefine_until_copied(pc, shared, n_bytes);
+    check_write(pc, shared, n_bytes);
+    set_state(shared, n_bytes, BEING_COPIED);
     self->copies.push_back({shared, global, n_bytes, n_valid, self->n_groups});
 }
 
@@ -436,126 +476,15 @@ EXPORTED void emulated_async_wait(int n_groups) {
     me->copies.erase(me->copies.begin(), me->copies.begin() + n);
 }
 
-// --- products of matrices by a warp ---
+#include "matrices.hpp"
 
-struct Mma {
-    int kind;
-    void* d;
-    const u32* a;
-    const u32* b;
-};
-
-static float of_f16(u32 bits) {
-    const uint16_t low = (uint16_t)bits;
-    _Float16 v;
-    memcpy(&v, &low, 2);
-    return (float)v;
-}
-
-static float of_bf16(u32 bits) {
-    bits <<= 16;
-    float v;
-    memcpy(&v, &bits, 4);
-    return v;
-}
-
-// PER elements in a register; K is 8 * PER, or half of that.
-template <int K, int PER, class Number, class Sum, class Result, class F>
-static void multiply(const Fiber* lanes, F element) {
-    Number a[16][K], b[8][K];
-    constexpr int BITS = 32 / PER;
-    for (int lane = 0; lane < 32; ++lane) {
-        const Mma& of = *(const Mma*)lanes[lane].value;
-        const int g = lane / 4, t = lane % 4;
-        for (int half = 0; half < K / (4 * PER); ++half) {
-            for (int i = 0; i < PER; ++i) {
-                const int k = half * 4 * PER + t * PER + i;
-                a[g][k] = element(of.a[half * 2] >> i * BITS);
-                a[g + 8][k] = element(of.a[half * 2 + 1] >> i * BITS);
-                b[g][k] = element(of.b[half] >> i * BITS);
-            }
-        }
-    }
-    for (int lane = 0; lane < 32; ++lane) {
-        Result* d = (Result*)((const Mma*)lanes[lane].value)->d;
-        for (int i = 0; i < 4; ++i) {
-            const Number* row = a[lane / 4 + i / 2 * 8];
-            const Number* col = b[lane % 4 * 2 + i % 2];
-            Sum sum = (Sum)d[i];
-            for (int k = 0; k < K; ++k) sum += (Sum)row[k] * (Sum)col[k];
-            d[i] = (Result)sum;
-        }
-    }
-}
-
-EXPORTED void emulated_mma(int kind, void* d, const u32* a, const u32* b) {
-    const void* pc = CALLED_FROM;
-    const Mma mine = {kind, d, a, b};
-    self->value = (u64)&mine;
-    if (!last_of(pc, ~0u, Op::MMA)) return;
-    const Fiber* lanes = self - self->linear % 32;
-    if (warps[self->linear / 32].exists != ~0u) fail(pc, "mma in a warp of less than 32 threads");
-    for (int lane = 0; lane < 32; ++lane) {
-        if (((const Mma*)lanes[lane].value)->kind != kind) fail(pc, "lanes meet at different mma");
-    }
-    const auto s8 = [](u32 bits) { return (int)(int8_t)bits; };
-    if (kind == 0) multiply<16, 2, float, double, float>(lanes, of_f16);
-    if (kind == 1) multiply<16, 2, float, double, float>(lanes, of_bf16);
-    if (kind == 2) multiply<32, 4, int, u32, int>(lanes, s8);
-    if (kind == 3) multiply<16, 4, int, u32, int>(lanes, s8);
-    release(~0u);
-}
-
-struct Matrices {
-    int n;
-    int transposed;
-    u32* r;
-    const uint16_t* row;
-};
-
-EXPORTED void emulated_ldmatrix(int n, int transposed, u32* r, const void* shared_row) {
-    const void* pc = CALLED_FROM;
-    if ((int)(self->linear % 32) < n * 8) {
-        if ((uintptr_t)shared_row % 16) {
-            fail(pc, "ldmatrix: the row at %p is not aligned to 16 bytes", shared_row);
-        }
-        check_read(pc, shared_row, 16);
-    }
-    const Matrices mine = {n, transposed, r, (const uint16_t*)shared_row};
-    self->value = (u64)&mine;
-    if (!last_of(pc, ~0u, Op::LDMATRIX)) return;
-    if (warps[self->linear / 32].exists != ~0u) fail(pc, "ldmatrix in a warp of less than 32 threads");
-    const Fiber* lanes = self - self->linear % 32;
-    const Matrices* of[32];
-    for (int lane = 0; lane < 32; ++lane) {
-        of[lane] = (const Matrices*)lanes[lane].value;
-        if (of[lane]->n != n || of[lane]->transposed != transposed) {
-            fail(pc, "lanes meet at different ldmatrix");
-        }
-    }
-    for (int lane = 0; lane < 32; ++lane) {
-        const int g = lane / 4, t2 = lane % 4 * 2;
-        for (int m = 0; m < n; ++m) {
-            const Matrices* const* rows = of + m * 8;
-            const u32 low = transposed ? rows[t2]->row[g] : rows[g]->row[t2];
-            const u32 high = transposed ? rows[t2 + 1]->row[g] : rows[g]->row[t2 + 1];
-            of[lane]->r[m] = low | high << 16;
-        }
-    }
-    release(~0u);
-}
-
-EXPORTED void emulated_atomic(const void*, int) {}
-static void check_read(const void*, const void*, u32) {}
-static void check_write(const void*, void*, u32) {}
 
 // --- launches ---
 
 static bool make_stacks() {
     static char* stacks = nullptr;
     if (stacks) return true;
-    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-    void* found = mmap(nullptr, STACK_STRIDE * MAX_THREADS, PROT_READ | PROT_WRITE, flags, -1, 0);
+    void* found = reserve(STACK_STRIDE * MAX_THREADS);
     if (found == MAP_FAILED) return false;
     stacks = (char*)found;
     for (u32 i = 0; i < MAX_THREADS; ++i) fibers[i].stack = stacks + i * STACK_STRIDE;
@@ -591,6 +520,8 @@ static void run_block() {
     n_started = n_ended = n_ready = ready_first = n_at_barrier = 0;
     barrier_sum = 0;
     for (u32 w = 0; w * 32 < n_threads; ++w) warps[w].ended = 0;
+    first_epoch_of_block = ++epoch;
+    forget_shared_memory();
     choose_order();
     Fiber* f = next();
     run(f);
@@ -599,17 +530,49 @@ static void run_block() {
 
 static u64 common_divisor(u64 a, u64 b) { return b ? common_divisor(b, a % b) : a; }
 
-// Addresses of a device's memory; 0 if there are none.
+// Addresses of a device's memory, which its shadow follows; 0 if there are none.
 EXPORTED u64 emulated_reserve(u64 n_bytes) {
-    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-    void* found = mmap(nullptr, n_bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
+    void* found = reserve(n_bytes * (1 + SHADOW_BYTES));
     return found == MAP_FAILED ? 0 : (u64)found;
 }
+
+EXPORTED void emulated_release(u64 address, u64 n_bytes) {
+    munmap((void*)address, n_bytes * (1 + SHADOW_BYTES));
+}
+
+// Where the image of a unit lies that a kernel is of, and its variables without a value.
+struct Image {
+    u64 inside;
+    u64 begin, end, zeros, zeros_end;
+};
+
+static int find_image(dl_phdr_info* info, size_t, void* found_in) {
+    Image& image = *(Image*)found_in;
+    Image here = {image.inside, info->dlpi_addr, info->dlpi_addr, 0, 0};
+    for (int i = 0; i < info->dlpi_phnum; ++i) {
+        const auto& part = info->dlpi_phdr[i];
+        const u64 begin = info->dlpi_addr + part.p_vaddr;
+        if (part.p_type != PT_LOAD) continue;
+        here.end = begin + part.p_memsz;
+        if (part.p_flags & PF_W) {
+            here.zeros = begin + part.p_filesz;
+            here.zeros_end = here.end;
+        }
+    }
+    if (image.inside < here.begin || image.inside >= here.end) return 0;
+    image = here;
+    return 1;
+}
+
+EXPORTED void emulated_image(Image* image) { dl_iterate_phdr(find_image, image); }
 
 EXPORTED int emulated_launch(const Launch* what, Error* result) {
     if (!make_stacks()) return 1;
     launch = what;
     error = result;
+    if (!make_shadows()) return 1;
+    ++launch_tag;
+    epoch = 0;
     error->text[0] = 0;
     random_state = what->seed * 2654435761ull + 1;
     const u32 *grid = what->grid, *block = what->block;
@@ -625,6 +588,7 @@ EXPORTED int emulated_launch(const Launch* what, Error* result) {
         const u32 n = n_threads - w * 32;
         warps[w].exists = n < 32 ? (1u << n) - 1 : ~0u;
     }
+    stack_size = STACK_BYTES;
     // i * step + from is another order of the blocks if step and their number have no common divisor
     const u64 n_blocks = (u64)grid[0] * grid[1] * grid[2];
     u64 step = 1 + random_below((u32)(n_blocks < 1000000 ? n_blocks : 1000000));
@@ -637,5 +601,7 @@ EXPORTED int emulated_launch(const Launch* what, Error* result) {
         };
         run_block();
     }
+    stack_begin = 0;
+    stack_size = ~0ull;
     return 0;
 }

@@ -19,6 +19,7 @@ from ggmlpy.graph.buffer import address_of
 
 ALIGN = 256  # of allocations, and the least bytes between two
 POISON = 0xFF  # as f32 or f16 NaN, as an index -1
+UNDEFINED, DEFINED = 0, 1  # states of bytes, as in checks.hpp
 _MB = 1 << 20
 
 
@@ -38,11 +39,22 @@ class Arena:
     def __init__(self, name: str, total_bytes: int) -> None:
         self._name = name
         self._total_bytes = total_bytes
-        self._size = 2 * total_bytes + 1024 * ALIGN
+        self._size = -(-2 * total_bytes // _MB + 1) * _MB
         self._base = runtime().reserve(self._size)
+        release = weakref.finalize(self, runtime().release, self._base, self._size)
+        release.atexit = False
         self._blocks: list[Block] = []  # by address
         self._used_bytes = 0
         self.dropped: deque[Block] = deque()  # by the garbage collector, in any thread
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """Its address and its bytes."""
+        return self._base, self._size
+
+    def states(self, address: int) -> int:
+        """Where the states of bytes from an address on are: whether they were written."""
+        return address + self._size
 
     def __contains__(self, address: int) -> bool:
         return self._base <= address < self._base + self._size
@@ -79,6 +91,7 @@ class Arena:
     def free(self, block: Block) -> None:
         self._blocks.remove(block)
         ctypes.memset(block.address, POISON, block.n_bytes)
+        ctypes.memset(self.states(block.address), UNDEFINED, block.n_bytes)
 
     def block_of(self, what: str, address: int, n_bytes: int) -> Block:
         """The block that holds these bytes. Raises BackendError if none does."""

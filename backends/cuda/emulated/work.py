@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import ctypes
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from ggmlpy.backends.cuda.args import FAILURE, RUN
 from ggmlpy.backends.cuda.driver import Access, Grid
 from ggmlpy.backends.cuda.emulated.memory import (
+    DEFINED,
     HOST_MEMORY,
     POISON,
     Arena,
     Pending,
     checksum,
 )
-from ggmlpy.backends.cuda.emulated.runtime import Entry, runtime
+from ggmlpy.backends.cuda.emulated.runtime import Entry, Prepared, runtime
 from ggmlpy.backends.mock.hazards import HazardError, History
 from ggmlpy.errors import BackendError
 
@@ -70,6 +72,7 @@ class Fill(Work):
 
     def _run(self) -> None:
         ctypes.memset(self._target, self._value, self._n_bytes)
+        ctypes.memset(self._arena.states(self._target), DEFINED, self._n_bytes)
 
 
 class Copy(Work):
@@ -131,8 +134,17 @@ class Copy(Work):
             if before is not None and checksum(self._source, self._n_bytes) != before:
                 raise HazardError("host memory was changed while a copy was still to read it")
             ctypes.memmove(self._target, self._source, self._n_bytes)
+            if self._target_arena is not None:
+                self._set_states(self._target_arena.states(self._target))
 
         return run
+
+    def _set_states(self, states: int) -> None:
+        """What was undefined stays so."""
+        if self._source_arena is None:
+            ctypes.memset(states, DEFINED, self._n_bytes)
+        else:
+            ctypes.memmove(states, self._source_arena.states(self._source), self._n_bytes)
 
 
 class KernelLaunch(Work):
@@ -144,15 +156,28 @@ class KernelLaunch(Work):
         block: Grid,
         shared_bytes: int,
         structs: tuple[bytes, bytes],
-        accesses: tuple[Access, ...],
+        accesses: Sequence[Access],
         seed: Callable[[], int],
     ) -> None:
         self._arena = arena
         self._entry = entry
-        self._grid, self._block, self._shared_bytes = grid, block, shared_bytes
-        self._structs = structs
-        self._accesses = tuple(access for access in accesses if access.n_bytes)
+        self._accesses = [
+            access for access in (*accesses, *self._of_run(structs[1])) if access.n_bytes
+        ]
         self._seed = seed
+        self._prepared = Prepared(
+            entry, grid, block, shared_bytes, *structs, arena.extent, self._accesses
+        )
+
+    def _of_run(self, run: bytes) -> Iterator[Access]:
+        """What its second parameter points to: of the counts it is not known how many there are."""
+        parameter = np.frombuffer(run, RUN)[0]
+        counts, failure = int(parameter["counts"]), int(parameter["failure"])
+        if counts:
+            block = self._arena.block_of("counts", counts, 4)
+            yield Access("counts", counts, block.address + block.n_bytes - counts, False)
+        if failure:
+            yield Access("the failure", failure, FAILURE.itemsize, True)
 
     def touched(self) -> Iterator[Touched]:
         for access in self._accesses:
@@ -165,9 +190,7 @@ class KernelLaunch(Work):
         return self._run
 
     def _run(self) -> None:
-        wrong = runtime().launch(
-            self._entry, self._grid, self._block, self._shared_bytes, *self._structs, self._seed()
-        )
+        wrong = runtime().launch(self._prepared, self._seed())
         if wrong is not None:
             raise EmulationError(f"{self._entry.form}: {wrong}")
 
