@@ -1,0 +1,172 @@
+// Rotary position embedding.
+//
+//   y[a] = x[a] cos(t_i) - x[b] sin(t_i),  y[b] = x[a] sin(t_i) + x[b] cos(t_i)   for pair i = (a, b)
+//
+// rope_table makes cosines and sines of all positions, once for all steps with the same parameters:
+//
+//   table  f32 [2, n_pairs, T]: cos, sin       a thread for a pair and TOKENS tokens
+//
+// The others move x and y, 8 bytes an element, and the table, which heads of a token share.
+#include "types.cuh"
+
+constexpr int TABLE_THREADS = 128;
+constexpr int TOKENS = 8;
+constexpr int THREADS = 256;
+
+// --- the table -------------------------------------------------------------------------------------
+
+constexpr int TABLE_PAIRS = 256;  // of a launch
+
+// The angle of a pair is that of a position of 1, times the position on the pair's axis, over the
+// pair's factor: interpolation and YaRN are linear in the position.
+struct TableArgs {
+    Span table;
+    Tensor pos;  // i32 [axes * T]: those of one axis after those of another
+    Tensor freq_factors;
+    double angles[TABLE_PAIRS];
+    u8_t axes[TABLE_PAIRS];
+    int first_pair;
+    int n_pairs;  // of all launches
+    int n_axes;
+    float magnitude;  // of cos and sin
+};
+
+// The rest of an angle within half a turn: cosines and sines in f64 are long for large ones.
+__device__ inline double within_a_turn(double angle) {
+    constexpr double TURN = 6.283185307179586477, TURN_LOW = 2.449293598294706414e-16;
+    const double turns = rint(angle / TURN);
+    return fma(-turns, TURN_LOW, fma(-turns, TURN, angle));
+}
+
+KERNEL(rope_table, TableArgs, TABLE_THREADS) {
+    const int i = blockIdx.y * TABLE_THREADS + threadIdx.x;
+    const int pair = args.first_pair + i;
+    if (i >= TABLE_PAIRS || pair >= args.n_pairs) return;
+    double unit = args.angles[i];
+    if (args.freq_factors.data) unit /= ((const float*)args.freq_factors.data)[pair];
+    const int n_tokens = args.pos.ne[0].at(run) / args.n_axes;
+    const char* pos = args.pos.data + (i64_t)args.axes[i] * n_tokens * args.pos.nb[0];
+    float2* table = (float2*)args.table.data;
+    const int first = blockIdx.x * TOKENS;
+    for (int t = first; t < min(first + TOKENS, n_tokens); ++t) {
+        const double angle = within_a_turn(unit * *(const int*)(pos + t * args.pos.nb[0]));
+        const float c = (float)(cos(angle) * args.magnitude);
+        const float s = (float)(sin(angle) * args.magnitude);
+        table[(i64_t)t * args.n_pairs + pair] = make_float2(c, s);
+    }
+}
+
+// --- rotations -------------------------------------------------------------------------------------
+
+// Which elements of a row are pairs: neighbours from n_offs on, or halves of what is rotated. A slot
+// of a row is a pair, or an element that is copied as it is.
+struct Pairs {
+    int n_pairs;
+    int n_offs;
+    int are_neighbours;
+
+    __device__ int n_slots(int n) const { return n - n_pairs; }
+
+    // What slot `slot` of row x becomes in row y. Both elements are read before one is written: the
+    // rows may be the same.
+    template <class X, class Y>
+    __device__ void rotate(const char* x, char* y, const float2* table, int slot) const {
+        if (slot >= n_pairs) {
+            const int rest = slot - n_pairs;
+            const int i = rest < n_offs ? rest : rest + 2 * n_pairs;
+            Y::store(y, i, X::load(x, i));
+            return;
+        }
+        const int first = n_offs + (are_neighbours ? 2 * slot : slot);
+        const int second = first + (are_neighbours ? 1 : n_pairs);
+        const float2 turn = table[slot];  // cos, sin
+        const float a = X::load(x, first), b = X::load(x, second);
+        Y::store(y, first, a * turn.x - b * turn.y);
+        Y::store(y, second, a * turn.y + b * turn.x);
+    }
+};
+
+// Division of what mostly fits 32 bits, where it is fast.
+__device__ inline i64_t quotient(i64_t a, int b) {
+    return (a >> 32) == 0 ? (i64_t)((u32_t)a / (u32_t)b) : a / b;
+}
+
+struct Args {
+    Tensor y;
+    Tensor x;
+    Span table;
+    Pairs pairs;
+};
+
+// x, y [D, H, T, S]: a thread for each slot of each row.
+template <class X>
+__device__ inline void rotate_rows(const Args& args, const Run& run) {
+    const Tensor& x = args.x;
+    const int n_slots = args.pairs.n_slots(x.ne[0].at(run));
+    const int n_heads = x.ne[1].at(run), n_tokens = x.ne[2].at(run);
+    const i64_t i = (i64_t)blockIdx.x * THREADS + threadIdx.x;
+    const i64_t row = quotient(i, n_slots);
+    const i64_t plane = quotient(row, n_heads);
+    const i64_t i3 = quotient(plane, n_tokens);
+    if (i3 >= x.ne[3].at(run)) return;
+    const i64_t head = row - plane * n_heads, token = plane - i3 * n_tokens;
+    const float2* table = (const float2*)args.table.data + token * args.pairs.n_pairs;
+    const int slot = (int)(i - row * n_slots);
+    args.pairs.rotate<X, X>(x.at(head, token, i3), args.y.at(head, token, i3), table, slot);
+}
+
+KERNEL(rope_f32, Args, THREADS) { rotate_rows<f32>(args, run); }
+KERNEL(rope_f16, Args, THREADS) { rotate_rows<f16>(args, run); }
+
+// --- rotated rows to rows of a cache -------------------------------------------------------------------
+
+struct SetArgs {
+    Tensor y;    // [D * H, R]
+    Tensor x;    // [D, H, T] f32
+    Tensor ids;  // [T]
+    Span table;
+    Pairs pairs;
+    int ids_are_i64;
+};
+
+__device__ inline i64_t id_at(const SetArgs& args, int token) {
+    const char* at = args.ids.data + token * args.ids.nb[0];
+    return args.ids_are_i64 ? *(const i64_t*)at : *(const int*)at;
+}
+
+// The row that a token's keys are written to, or -1 if they are not: if any index is out of range
+// nothing is written, and of several tokens with one index the last one is. All threads call it.
+__device__ inline i64_t row_to_set(const SetArgs& args, int token, const Run& run) {
+    const int n_tokens = args.x.ne[2].at(run), n_rows = args.y.ne[1].at(run);
+    const i64_t own = id_at(args, token);
+    int skip = 0;
+    for (int t = threadIdx.x; t < n_tokens; t += THREADS) {
+        const i64_t id = id_at(args, t);
+        if (id < 0 || id >= n_rows) {
+            fail(run, id);
+            skip = 1;
+        }
+        if (t > token && id == own) skip = 1;
+    }
+    return __syncthreads_or(skip) ? -1 : own;
+}
+
+// y[:, ids[t]] = the heads of token t, one after another: blocks of a token in x, of its slots in y.
+template <class Y>
+__device__ inline void set_rotated(const SetArgs& args, const Run& run) {
+    const int token = blockIdx.x;
+    if (token >= args.x.ne[2].at(run)) return;
+    const i64_t row = row_to_set(args, token, run);
+    if (row < 0) return;
+    const int n = args.x.ne[0].at(run), n_slots = args.pairs.n_slots(n);
+    const int i = blockIdx.y * THREADS + threadIdx.x;
+    const int head = i / n_slots;
+    if (head >= args.x.ne[1].at(run)) return;
+    char* y = args.y.at(row, 0, 0) + (i64_t)head * n * Y::SIZE;
+    const float2* table = (const float2*)args.table.data + (i64_t)token * args.pairs.n_pairs;
+    args.pairs.rotate<f32, Y>(args.x.at(head, token, 0), y, table, i - head * n_slots);
+}
+
+KERNEL(rope_set_rows_f32, SetArgs, THREADS) { set_rotated<f32>(args, run); }
+KERNEL(rope_set_rows_f16, SetArgs, THREADS) { set_rotated<f16>(args, run); }
+KERNEL(rope_set_rows_bf16, SetArgs, THREADS) { set_rotated<bf16>(args, run); }
