@@ -35,7 +35,7 @@ KERNEL(binary, BinaryArgs, THREADS) {
     const i64_t first = piece.first;
     float a[PIECE], b[PIECE];
     load_piece(args.type, args.a.at(row.i1, row.i2, row.i3) + first * a_nb0, a_nb0, piece.n, a);
-    const char* b_row = repeated_row(args.b, row, run);
+    const char* b_row = repeated_at(args.b, row, run);
     const int b_length = args.b.ne[0].at(run);
     if (args.b.n_elements(run) == 1 || (b_length == 1 && !args.flat)) {
         const float v = load_one(args.b_type, b_row);

@@ -38,7 +38,7 @@ __device__ inline Row fast_row_of(const Tensor& x, i64_t row, const Run& run) {
 }
 
 // The row of b that goes with a row of a, where b is repeated to the shape of a.
-__device__ inline const char* repeated_row(const Tensor& b, Row row, const Run& run) {
+__device__ inline const char* repeated_at(const Tensor& b, Row row, const Run& run) {
     const int n1 = b.ne[1].at(run), n2 = b.ne[2].at(run), n3 = b.ne[3].at(run);
     const int i1 = row.i1 < n1 ? row.i1 : row.i1 % n1;
     const int i2 = row.i2 < n2 ? row.i2 : row.i2 % n2;
