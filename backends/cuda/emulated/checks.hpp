@@ -114,7 +114,7 @@ struct Place {
 
 static const char* verb(bool writes) { return writes ? "writes" : "reads"; }
 
-[[noreturn]] static void fail_outside(const void* pc, u64 address, u32 n, bool writes) {
+[[noreturn, gnu::cold]] static void fail_outside(const void* pc, u64 address, u32 n, bool writes) {
     const Region* nearest = nullptr;
     u64 least = 1 << 16;
     for (const Region& region : regions) {
@@ -141,7 +141,7 @@ static const char* verb(bool writes) { return writes ? "writes" : "reads"; }
          (unsigned long long)(nearest->end - nearest->begin));
 }
 
-[[noreturn]] static void fail_undefined(const void* pc, u64 address, u32 n, const Region& region) {
+[[noreturn, gnu::cold]] static void fail_undefined(const void* pc, u64 address, u32 n, const Region& region) {
     const Place place(region, address);
     const u8* states = region.shadow->states + (address - region.shadow->begin);
     for (u32 i = 0; i < n; ++i) {
@@ -154,7 +154,7 @@ static const char* verb(bool writes) { return writes ? "writes" : "reads"; }
          region.is_shared ? " so far: is a barrier missing?" : "");
 }
 
-[[noreturn]] static void fail_race(
+[[noreturn, gnu::cold]] static void fail_race(
     const void* pc, u64 address, u32 n, const Region& region, bool writes, bool before_writes,
     u32 before_epoch, u32 before
 ) {
@@ -263,10 +263,9 @@ static inline bool are_defined(const u8* states, u32 n) {
     return true;
 }
 
-template <bool WRITES, bool IS_ATOMIC>
-static inline const Region* region_of(const void* pc, u64 address, u32 n) {
+template <bool WRITES>
+__attribute__((noinline)) static const Region* find_region(const void* pc, u64 address, u32 n) {
     const Region*& last = WRITES ? last_written : last_read;
-    if (last->begin <= address && address + n <= last->end && (last->writes || !WRITES)) return last;
     for (const Region& region : regions) {
         if (region.begin <= address && address + n <= region.end && (region.writes || !WRITES)) {
             return last = &region;
@@ -276,11 +275,20 @@ static inline const Region* region_of(const void* pc, u64 address, u32 n) {
     fail_outside(pc, address, n, WRITES);
 }
 
+template <bool WRITES>
+static inline const Region* region_of(const void* pc, u64 address, u32 n) {
+    const Region* last = WRITES ? last_written : last_read;
+    if (last->begin <= address && address + n <= last->end) return last;
+    return find_region<WRITES>(pc, address, n);
+}
+
 template <bool WRITES, bool IS_ATOMIC = false>
-static inline void check(const void* pc, const void* pointer, u32 n) {
+__attribute__((always_inline)) static inline void check(
+    const void* pc, const void* pointer, u32 n
+) {
     const u64 address = (u64)pointer;
     if (address - stack_begin < stack_size || n == 0) return;
-    const Region* region = region_of<WRITES, IS_ATOMIC>(pc, address, n);
+    const Region* region = region_of<WRITES>(pc, address, n);
     if (!region) return;  // a constant
     const Access access = {pc, address, n, region};
     const u64 at = address - region->shadow->begin;
@@ -288,6 +296,12 @@ static inline void check(const void* pc, const void* pointer, u32 n) {
     if ((!WRITES || IS_ATOMIC) && !are_defined(states, n)) fail_undefined(pc, address, n, *region);
     if (WRITES) memset(states, DEFINED, n);
     const u32 tag = (region->is_shared ? block_tag : launch_tag) << 1;
+    if (n % 4 == 0 && at % 4 == 0) {
+        for (u64 word = at / 4; word < (at + n) / 4; ++word) {
+            note_word<WRITES, IS_ATOMIC>(word, 0, 4, tag, access);
+        }
+        return;
+    }
     for (u64 i = at; i < at + n;) {
         const u32 first = i % 4;
         const u32 end = at + n - i < 4 - first ? first + (u32)(at + n - i) : 4;
@@ -301,7 +315,7 @@ static void check_write(const void* pc, void* address, u32 n) { check<true>(pc, 
 
 // Of bytes that the thread has written.
 static void set_state(void* address, u32 n, State state) {
-    const Region* region = region_of<true, false>(nullptr, (u64)address, n);
+    const Region* region = region_of<true>(nullptr, (u64)address, n);
     memset(region->shadow->states + ((u64)address - region->shadow->begin), state, n);
 }
 
@@ -318,34 +332,37 @@ EXPORTED void emulated_filled(void* target, size_t n) { check_write(CALLED_FROM,
 
 // --- what the compilers call ---
 
-#define ON_ACCESS(suffix, n) \
-    EXPORTED void __tsan_read##suffix(void* address) { check<false>(CALLED_FROM, address, n); } \
-    EXPORTED void __tsan_write##suffix(void* address) { check<true>(CALLED_FROM, address, n); } \
-    EXPORTED void __tsan_read_write##suffix(void* address) { \
-        check<false>(CALLED_FROM, address, n); \
-        check<true>(CALLED_FROM, address, n); \
-    } \
-    EXPORTED void __tsan_volatile_read##suffix(void* address) { \
-        check<false>(CALLED_FROM, address, n); \
-    } \
-    EXPORTED void __tsan_volatile_write##suffix(void* address) { \
-        check<true>(CALLED_FROM, address, n); \
-    } \
-    EXPORTED void __tsan_unaligned_read##suffix(void* address) { \
-        check<false>(CALLED_FROM, address, n); \
-    } \
-    EXPORTED void __tsan_unaligned_write##suffix(void* address) { \
-        check<true>(CALLED_FROM, address, n); \
-    } \
-    EXPORTED void __tsan_unaligned_read_write##suffix(void* address) { \
-        check<false>(CALLED_FROM, address, n); \
-        check<true>(CALLED_FROM, address, n); \
+static inline bool is_own(const void* address) { return (u64)address - stack_begin < stack_size; }
+
+template <bool WRITES, u32 N>
+__attribute__((noinline)) static void check_other(const void* address, const void* pc) {
+    check<WRITES>(pc, address, N);
+}
+
+#define ON_ACCESS(name, WRITES, n) \
+    EXPORTED void name(void* address) { \
+        if (!is_own(address)) check_other<WRITES, n>(address, CALLED_FROM); \
     }
-ON_ACCESS(1, 1)
-ON_ACCESS(2, 2)
-ON_ACCESS(4, 4)
-ON_ACCESS(8, 8)
-ON_ACCESS(16, 16)
+#define ON_BOTH(name, n) \
+    EXPORTED void name(void* address) { \
+        if (is_own(address)) return; \
+        check_other<false, n>(address, CALLED_FROM); \
+        check_other<true, n>(address, CALLED_FROM); \
+    }
+#define ON_ACCESSES(n) \
+    ON_ACCESS(__tsan_read##n, false, n) \
+    ON_ACCESS(__tsan_write##n, true, n) \
+    ON_BOTH(__tsan_read_write##n, n) \
+    ON_ACCESS(__tsan_volatile_read##n, false, n) \
+    ON_ACCESS(__tsan_volatile_write##n, true, n) \
+    ON_ACCESS(__tsan_unaligned_read##n, false, n) \
+    ON_ACCESS(__tsan_unaligned_write##n, true, n) \
+    ON_BOTH(__tsan_unaligned_read_write##n, n)
+ON_ACCESSES(1)
+ON_ACCESSES(2)
+ON_ACCESSES(4)
+ON_ACCESSES(8)
+ON_ACCESSES(16)
 
 EXPORTED void __tsan_read_range(void* address, u64 n) { check<false>(CALLED_FROM, address, n); }
 EXPORTED void __tsan_write_range(void* address, u64 n) { check<true>(CALLED_FROM, address, n); }

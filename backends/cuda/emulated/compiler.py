@@ -25,7 +25,7 @@ from ggmlpy.errors import BackendError, KernelError
 
 _FOLDER = Path(__file__).parent
 _RUNTIME = _FOLDER / "emulator.cpp"
-_LANGUAGE = ("-std=c++17", "-fPIC", "-shared", "-fvisibility=hidden", "-w")
+_LANGUAGE = ("-std=c++17", "-fPIC", "-fno-plt", "-shared", "-fvisibility=hidden", "-w")
 # Calls before each load and store, which the runtime defines: no library of the compiler is linked.
 _CHECKS = ("-fsanitize=thread", "-fsanitize=alignment,bounds,integer-divide-by-zero")
 _LIBRARIES = ("-nodefaultlibs", "-lm", "-lc", "-lgcc")
