@@ -127,12 +127,13 @@ def test_runs_that_are_submitted_together_have_their_own_counts(device: CudaBack
 
 
 def test_results_of_the_host_and_the_device_in_one_graph(device: CudaBackend) -> None:
-    """A node that is pinned to the host, between two of the device."""
+    """One node is pinned to the host, between two of the device."""
     values = np.random.default_rng(2).standard_normal((5, 32)).astype(np.float32)
     x = from_numpy(values)
-    middle = ops.sqr(ops.rms_norm(x, EPS))
+    first = ops.rms_norm(x, EPS)
+    middle = ops.sqr(first)
     y = ops.rms_norm(middle, EPS)
-    pin = {middle: "reference"}.get
+    pin = {first: device.name, middle: "reference", y: device.name}.get
     run = Executable(Graph(y), [device, ReferenceBackend()], pin)
     assert [split.backend.name for split in run.schedule.splits] == [
         "cuda-emulated",
