@@ -7,113 +7,100 @@
 
 constexpr int PARTS_BLOCK = 256;  // threads, and the most parts of a whole tensor
 
-// --- rows ------------------------------------------------------------------------------------------
+// --- rows in chunks --------------------------------------------------------------------------------
+//
+// Chunks of CHUNK elements, of which most rows have one, are the tasks of teams. Where the bound of
+// rows asks for more, a second launch combines the parts of each row.
 
-struct RowArgs {
+constexpr int CHUNK = Block::TILE;  // reduce.py knows it too
+
+struct ChunkArgs {
     Tensor y;
     Tensor x;
+    Span parts;  // a number for each chunk
+    int n_chunks;
     int is_mean;
     int rows_per_block;
 };
 
-struct SumRow {
+struct Chunk {
+    i64_t row;
+    int start;
+    int n;
+};
+
+__device__ inline Chunk chunk_of(const ChunkArgs& args, i64_t task, const Run& run) {
+    const i64_t row = task / args.n_chunks;
+    const int start = (int)(task - row * args.n_chunks) * CHUNK;
+    return {row, start, min(CHUNK, max(0, args.x.ne[0].at(run) - start))};
+}
+
+template <class Op>
+__device__ inline void run_chunk(const ChunkArgs& args, const Run& run) {
+    const i64_t task = row_of_team(args.rows_per_block);
+    if (task >= args.x.n_rows(run) * args.n_chunks) return;
+    run_row<Op>(args, run, task, chunk_of(args, task, run).n);
+}
+
+// The row whose parts this warp combines; -1 for none.
+__device__ inline i64_t row_of_parts(const ChunkArgs& args, const Run& run) {
+    const i64_t row = (i64_t)blockIdx.x * (PARTS_BLOCK / 32) + threadIdx.x / 32;
+    return row < args.x.n_rows(run) ? row : -1;
+}
+
+// --- sums of rows ----------------------------------------------------------------------------------
+
+__device__ inline void set_sum(const ChunkArgs& args, const Run& run, i64_t row, float sum) {
+    const float y = args.is_mean ? sum / args.x.ne[0].at(run) : sum;
+    *row_to(args.y, row_of(args.x, row, run)) = y;
+}
+
+struct SumChunk {
     template <class Team>
-    __device__ static void row(const RowArgs& args, const Run& run, i64_t row, int n) {
-        const Row at = row_of(args.x, row, run);
-        const float* x = row_at(args.x, at);
+    __device__ static void row(const ChunkArgs& args, const Run& run, i64_t task, int n) {
+        const Chunk chunk = chunk_of(args, task, run);
+        const float* x = row_at(args.x, row_of(args.x, chunk.row, run)) + chunk.start;
+        float v[QUADS][4];
+        load_tile<Team>(v, x, 0, n, 0.0f);
         float sum = 0.0f;
-        for (int tile = 0; tile < n; tile += Team::TILE) {
-            float v[QUADS][4];
-            load_tile<Team>(v, x, tile, n, 0.0f);
 #pragma unroll
-            for (int q = 0; q < QUADS; ++q) {
+        for (int q = 0; q < QUADS; ++q) {
 #pragma unroll
-                for (int j = 0; j < 4; ++j) sum += v[q][j];
-            }
+            for (int j = 0; j < 4; ++j) sum += v[q][j];
         }
         sum = Team::sum(sum);
-        if (Team::rank() == 0) *row_to(args.y, at) = args.is_mean ? sum / n : sum;
+        if (Team::rank() != 0) return;
+        if (args.n_chunks == 1) {
+            set_sum(args, run, chunk.row, sum);
+        } else {
+            ((float*)args.parts.data)[task] = sum;
+        }
     }
 };
 
 // y[0] = the sum of a row, or its mean
-KERNEL(sum_rows, RowArgs, BLOCK) { run_rows<SumRow>(args, args.x, run); }
+KERNEL(sum_rows, ChunkArgs, BLOCK) { run_chunk<SumChunk>(args, run); }
 
-// Sums over the threads of a team: those before this one, and all.
-struct Prefix {
-    double before;
-    double all;
-};
-
-__device__ inline Prefix team_prefix(Warp, double v) {
-    const int lane = threadIdx.x % 32;
-    for (int step = 1; step < 32; step *= 2) {
-        const double other = __shfl_up_sync(ALL_LANES, v, step);
-        if (lane >= step) v += other;
-    }
-    const double before = __shfl_up_sync(ALL_LANES, v, 1);
-    return {lane == 0 ? 0.0 : before, __shfl_sync(ALL_LANES, v, 31)};
+KERNEL(sum_rows_of_parts, ChunkArgs, PARTS_BLOCK) {
+    const i64_t row = row_of_parts(args, run);
+    if (row < 0) return;
+    const float* parts = (const float*)args.parts.data + row * args.n_chunks;
+    const int n_chunks = (args.x.ne[0].at(run) + CHUNK - 1) / CHUNK;
+    float sum = 0.0f;
+    for (int i = threadIdx.x % 32; i < n_chunks; i += 32) sum += parts[i];
+    sum = warp_sum(sum);
+    if (threadIdx.x % 32 == 0) set_sum(args, run, row, sum);
 }
-
-__device__ inline Prefix team_prefix(Block, double v) {
-    __shared__ double of_warp[BLOCK / 32];
-    const int warp = threadIdx.x / 32;
-    const Prefix in_warp = team_prefix(Warp(), v);
-    __syncthreads();  // an earlier call may still read of_warp
-    if (threadIdx.x % 32 == 0) of_warp[warp] = in_warp.all;
-    __syncthreads();
-    Prefix found = {0.0, 0.0};
-    for (int w = 0; w < BLOCK / 32; ++w) {
-        if (w == warp) found.before = found.all + in_warp.before;
-        found.all += of_warp[w];
-    }
-    return found;
-}
-
-struct CumulateRow {
-    template <class Team>
-    __device__ static void row(const RowArgs& args, const Run& run, i64_t row, int n) {
-        const Row at = row_of(args.x, row, run);
-        const float* x = row_at(args.x, at);
-        float* y = row_to(args.y, at);
-        double before = 0.0;  // the sum of all quads before those of this step
-        for (int tile = 0; tile < n; tile += Team::TILE) {
-            float v[QUADS][4];
-            load_tile<Team>(v, x, tile, n, 0.0f);
-#pragma unroll
-            for (int q = 0; q < QUADS; ++q) {
-                double sum[4];
-                sum[0] = v[q][0];
-#pragma unroll
-                for (int j = 1; j < 4; ++j) sum[j] = sum[j - 1] + v[q][j];
-                const Prefix prefix = team_prefix(Team(), sum[3]);
-                const double start = before + prefix.before;
-#pragma unroll
-                for (int j = 0; j < 4; ++j) v[q][j] = (float)(start + sum[j]);
-                before += prefix.all;
-            }
-            store_tile<Team>(v, y, tile, n);
-        }
-    }
-};
-
-// y[i] = x[0] + ... + x[i], added up in f64
-KERNEL(cumsum, RowArgs, BLOCK) { run_rows<CumulateRow>(args, args.x, run); }
 
 // --- the largest element of each row -----------------------------------------------------------------
-
-struct ArgmaxArgs {
-    Tensor y;
-    Tensor x;
-    Span parts;  // u64 [rows, chunks] where rows have several chunks
-    int chunk;   // elements
-    int n_chunks;
-    int rows_per_block;
-};
 
 // Of equal elements the one with the lowest index is largest.
 __device__ inline u64_t argmax_key(float v, int i) { return with_index(ascending_key(v), ~i); }
 __device__ inline int argmax_index(u64_t key) { return (int)~(u32_t)key; }
+
+__device__ inline void set_index(const ChunkArgs& args, i64_t row, u64_t key) {
+    *(int*)(args.y.data + row * args.y.nb[0]) = argmax_index(key);
+}
 
 __device__ inline u64_t warp_max_key(u64_t key) {
     for (int lane = 16; lane > 0; lane /= 2) {
@@ -133,50 +120,127 @@ __device__ inline u64_t team_max_key(Block, u64_t key) {
     return key;
 }
 
-__device__ inline void set_index(const Tensor& y, i64_t row, u64_t key) {
-    *(int*)(y.data + row * y.nb[0]) = argmax_index(key);
-}
-
-struct ArgmaxRow {
-    // `task` is a chunk of a row: n elements.
+struct ArgmaxChunk {
     template <class Team>
-    __device__ static void row(const ArgmaxArgs& args, const Run& run, i64_t task, int n) {
-        const i64_t row = task / args.n_chunks;
-        const int start = (int)(task - row * args.n_chunks) * args.chunk;
-        const float* x = (const float*)args.x.at(row, 0, 0);
+    __device__ static void row(const ChunkArgs& args, const Run& run, i64_t task, int n) {
+        const Chunk chunk = chunk_of(args, task, run);
+        const float* x = (const float*)args.x.at(chunk.row, 0, 0);
         u64_t largest = 0;
 #pragma unroll 4
-        for (int i = start + Team::rank(); i < start + n; i += Team::SIZE) {
+        for (int i = chunk.start + Team::rank(); i < chunk.start + n; i += Team::SIZE) {
             largest = max(largest, argmax_key(x[i], i));
         }
         largest = team_max_key(Team(), largest);
         if (Team::rank() != 0) return;
         if (args.n_chunks == 1) {
-            set_index(args.y, row, largest);
+            set_index(args, chunk.row, largest);
         } else {
             ((u64_t*)args.parts.data)[task] = largest;
         }
     }
 };
 
-KERNEL(argmax, ArgmaxArgs, BLOCK) {
-    const i64_t task = row_of_team(args.rows_per_block);
-    if (task >= (i64_t)args.x.ne[1].at(run) * args.n_chunks) return;
-    const int start = (int)(task % args.n_chunks) * args.chunk;
-    const int n = min(args.chunk, max(0, args.x.ne[0].at(run) - start));
-    run_row<ArgmaxRow>(args, run, task, n);
-}
+KERNEL(argmax, ChunkArgs, BLOCK) { run_chunk<ArgmaxChunk>(args, run); }
 
-// A warp for each row.
-KERNEL(argmax_of_parts, ArgmaxArgs, PARTS_BLOCK) {
-    const i64_t row = (i64_t)blockIdx.x * (PARTS_BLOCK / 32) + threadIdx.x / 32;
-    if (row >= args.x.ne[1].at(run)) return;
+KERNEL(argmax_of_parts, ChunkArgs, PARTS_BLOCK) {
+    const i64_t row = row_of_parts(args, run);
+    if (row < 0) return;
     const u64_t* parts = (const u64_t*)args.parts.data + row * args.n_chunks;
     u64_t largest = 0;
     for (int i = threadIdx.x % 32; i < args.n_chunks; i += 32) largest = max(largest, parts[i]);
     largest = warp_max_key(largest);
-    if (threadIdx.x % 32 == 0) set_index(args.y, row, largest);
+    if (threadIdx.x % 32 == 0) set_index(args, row, largest);
 }
+
+// --- prefix sums -----------------------------------------------------------------------------------
+
+struct CumsumArgs {
+    Tensor y;
+    Tensor x;
+    int rows_per_block;
+};
+
+// The sum of v over the lanes before this one. `all` becomes that of the warp.
+__device__ inline double lanes_before(double v, double& all) {
+    const int lane = threadIdx.x % 32;
+    for (int step = 1; step < 32; step *= 2) {
+        const double other = __shfl_up_sync(ALL_LANES, v, step);
+        if (lane >= step) v += other;
+    }
+    all = __shfl_sync(ALL_LANES, v, 31);
+    const double before = __shfl_up_sync(ALL_LANES, v, 1);
+    return lane == 0 ? 0.0 : before;
+}
+
+// Replaces each thread's sums of its quads by what is before them in the tile, and returns the sum of
+// the tile.
+__device__ inline double sums_before(Warp, double (&sums)[QUADS]) {
+    double before = 0.0;
+#pragma unroll
+    for (int q = 0; q < QUADS; ++q) {
+        double all;
+        sums[q] = before + lanes_before(sums[q], all);
+        before += all;
+    }
+    return before;
+}
+
+__device__ inline double sums_before(Block, double (&sums)[QUADS]) {
+    __shared__ double of_warp[QUADS][BLOCK / 32];
+    const int warp = threadIdx.x / 32;
+    __syncthreads();  // an earlier call may still read of_warp
+#pragma unroll
+    for (int q = 0; q < QUADS; ++q) {
+        double all;
+        sums[q] = lanes_before(sums[q], all);
+        if (threadIdx.x % 32 == 0) of_warp[q][warp] = all;
+    }
+    __syncthreads();
+    double before = 0.0;
+#pragma unroll
+    for (int q = 0; q < QUADS; ++q) {
+        for (int w = 0; w < BLOCK / 32; ++w) {
+            if (w == warp) sums[q] += before;
+            before += of_warp[q][w];
+        }
+    }
+    return before;
+}
+
+struct CumulateRow {
+    template <class Team>
+    __device__ static void row(const CumsumArgs& args, const Run& run, i64_t row, int n) {
+        const Row at = row_of(args.x, row, run);
+        const float* x = row_at(args.x, at);
+        double before = 0.0;  // the sum of all tiles before
+        for (int tile = 0; tile < n; tile += Team::TILE) {
+            float v[QUADS][4];
+            load_tile<Team>(v, x, tile, n, 0.0f);
+            double sums[QUADS];
+#pragma unroll
+            for (int q = 0; q < QUADS; ++q) {
+                sums[q] = v[q][0];
+#pragma unroll
+                for (int j = 1; j < 4; ++j) sums[q] += v[q][j];
+            }
+            const double of_tile = sums_before(Team(), sums);
+#pragma unroll
+            for (int q = 0; q < QUADS; ++q) {
+                double sum = before + sums[q];
+#pragma unroll
+                for (int j = 0; j < 4; ++j) {
+                    sum += v[q][j];
+                    v[q][j] = (float)sum;
+                }
+            }
+            before += of_tile;
+            store_tile<Team>(v, row_to(args.y, at), tile, n);
+        }
+    }
+};
+
+// y[i] = x[0] + ... + x[i], added up in f64
+KERNEL(cumsum, CumsumArgs, BLOCK) { run_rows<CumulateRow>(args, args.x, run); }
 
 // --- whole tensors -----------------------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -16,20 +15,18 @@ from ggmlpy.backends.step import Step
 from ggmlpy.graph.count import has_counts
 from ggmlpy.graph.tensor import Tensor
 
-ROW_ARGS = np.dtype(
-    [("y", TENSOR), ("x", TENSOR), ("is_mean", "i4"), ("rows_per_block", "i4")], align=True
-)
-ARGMAX_ARGS = np.dtype(
+CHUNK_ARGS = np.dtype(
     [
         ("y", TENSOR),
         ("x", TENSOR),
         ("parts", SPAN),
-        ("chunk", "i4"),
         ("n_chunks", "i4"),
+        ("is_mean", "i4"),
         ("rows_per_block", "i4"),
     ],
     align=True,
 )
+CUMSUM_ARGS = np.dtype([("y", TENSOR), ("x", TENSOR), ("rows_per_block", "i4")], align=True)
 SUM_ARGS = np.dtype(
     [("y", TENSOR), ("x", TENSOR), ("parts", SPAN), ("n_parts", "i4"), ("is_one_row", "i4")],
     align=True,
@@ -37,10 +34,9 @@ SUM_ARGS = np.dtype(
 COUNT_ARGS = np.dtype(
     [("y", TENSOR), ("a", TENSOR), ("b", TENSOR), ("parts", SPAN), ("n_parts", "i4")], align=True
 )
-SUM_ROWS = Form("reduce.cu", "sum_rows")
+SUM_ROWS = Form("reduce.cu", "sum_rows"), Form("reduce.cu", "sum_rows_of_parts")
+ARGMAX = Form("reduce.cu", "argmax"), Form("reduce.cu", "argmax_of_parts")
 CUMSUM = Form("reduce.cu", "cumsum")
-ARGMAX = Form("reduce.cu", "argmax")
-ARGMAX_OF_PARTS = Form("reduce.cu", "argmax_of_parts")
 SUM_PARTS = Form("reduce.cu", "sum_parts")
 SUM_OF_PARTS = Form("reduce.cu", "sum_of_parts")
 COUNT_EQUAL_PARTS = Form("reduce.cu", "count_equal_parts")
@@ -48,37 +44,38 @@ COUNT_OF_PARTS = Form("reduce.cu", "count_of_parts")
 
 _PARTS_BLOCK = 256
 _MAX_PARTS = 256  # which one block adds up, a thread each
-_CHUNK = 8192  # of a row, for argmax: a vocabulary of 128 K is the work of 16 blocks
+_CHUNK = 8192  # elements of a row: a vocabulary of 128 K is the work of 16 blocks
 
 
 def _rows(step: Step) -> bool:
     return all(rows_ok(tensor) for tensor in step.operands.values())
 
 
-def _declare(op: str, form: Form, is_mean: bool) -> None:
-    @kernel(op, ("f32",), forms=[form], requires=_rows)
+def _declare(op: str, forms: tuple[Form, Form]) -> None:
+    @kernel(op, ("f32",), forms=forms, requires=_rows)
     def launch(w: Work) -> Iterator[Launch]:
         x = w["x"]
-        yield launch_rows(form, ROW_ARGS, x.ne[0], x.spec.n_rows, {"is_mean": is_mean})
+        n, n_rows = int(x.ne[0]), int(x.spec.n_rows)
+        n_chunks = blocks(n, _CHUNK)
+        parts = w.scratch(8 * n_rows * n_chunks) if n_chunks > 1 else None
+        values = {"parts": parts, "n_chunks": n_chunks, "is_mean": op == "mean"}
+        chunks, of_parts = forms
+        yield launch_rows(chunks, CHUNK_ARGS, min(n, _CHUNK), n_rows * n_chunks, values)
+        if n_chunks > 1:
+            grid = blocks(n_rows, _PARTS_BLOCK // 32), 1, 1
+            values["rows_per_block"] = _PARTS_BLOCK // 32
+            yield Launch(of_parts, CHUNK_ARGS, grid, _PARTS_BLOCK, values=values)
 
 
-_declare("sum_rows", SUM_ROWS, False)
-_declare("mean", SUM_ROWS, True)
-_declare("cumsum", CUMSUM, False)
+_declare("sum_rows", SUM_ROWS)
+_declare("mean", SUM_ROWS)
+_declare("argmax", ARGMAX)
 
 
-@kernel("argmax", ("f32",), forms=[ARGMAX, ARGMAX_OF_PARTS], requires=_rows)
-def argmax(w: Work) -> Iterator[Launch]:
-    n, n_rows = int(w["x"].ne[0]), int(w["x"].ne[1])
-    n_chunks = blocks(n, _CHUNK)
-    values: dict[str, Any] = {"chunk": min(n, _CHUNK), "n_chunks": n_chunks, "parts": None}
-    if n_chunks > 1:
-        values["parts"] = w.scratch(8 * n_rows * n_chunks)
-    yield launch_rows(ARGMAX, ARGMAX_ARGS, min(n, _CHUNK), n_rows * n_chunks, values)
-    if n_chunks > 1:
-        grid = blocks(n_rows, _PARTS_BLOCK // 32), 1, 1
-        values["rows_per_block"] = _PARTS_BLOCK // 32
-        yield Launch(ARGMAX_OF_PARTS, ARGMAX_ARGS, grid, _PARTS_BLOCK, values=values)
+@kernel("cumsum", ("f32",), forms=[CUMSUM], requires=_rows)
+def cumsum(w: Work) -> Iterator[Launch]:
+    x = w["x"]
+    yield launch_rows(CUMSUM, CUMSUM_ARGS, x.ne[0], x.spec.n_rows)
 
 
 def _n_parts(x: Tensor, is_one_row: bool) -> int:

@@ -114,7 +114,7 @@ def _merge(w: Work, k: int, descending: int) -> Iterator[Launch]:
     n_chunks = blocks(n, _SORTED)
     together = max(1, min(n_rows, _SCRATCH_BYTES // (16 * n)))
     source, target = (w.scratch(8 * n * together, f"sort {name}") for name in ("a", "b"))
-    values = {"k": k, "descending": descending, "n_chunks": n_chunks}
+    values: dict[str, Any] = {"k": k, "descending": descending, "n_chunks": n_chunks}
     for first_row in range(0, n_rows, together):
         n_here = min(together, n_rows - first_row)
         values |= {"first_row": first_row, "source": source, "target": target}
