@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ggmlpy.backends.base import Places
 from ggmlpy.backends.cuda.args import COUNT, SPAN, TENSOR
 from ggmlpy.backends.cuda.driver import Access, Allocation, DeviceInfo, Driver, Grid
-from ggmlpy.backends.cuda.kernel import Kernel, Launch, Scratch, Work
+from ggmlpy.backends.cuda.kernel import Kernel, Launch, Layout, Scratch, Work
 from ggmlpy.backends.cuda.source import Form
 from ggmlpy.backends.step import Step
 from ggmlpy.graph.buffer import Place
@@ -145,12 +145,12 @@ class PlanBuilder:
         for name in launch.args.names or ():
             value = launch.values.get(name, tensors.get(name, params.get(name)))
             dtype = launch.args[name]
-            if isinstance(value, Tensor):
+            if isinstance(value, (Tensor, Layout)):
                 assert dtype == TENSOR, f"{launch.form}: {name} is a tensor, the field is {dtype}"
-                args[name] = self._tensor(value)
-                written = value in results
-                at = self.address(value)
-                accesses.append(Access(name, at, value.spec.n_bytes, written))
+                tensor = value.tensor if isinstance(value, Layout) else value
+                at = self.address(tensor)
+                args[name] = self._tensor(at, value)
+                accesses.append(Access(name, at, tensor.spec.n_bytes, tensor in results))
             elif isinstance(value, Scratch):
                 assert dtype == SPAN, f"{launch.form}: {name} is scratch, the field is {dtype}"
                 args[name] = (value.address, value.n_bytes)
@@ -175,9 +175,9 @@ class PlanBuilder:
         )
         self.launches.append(made)
 
-    def _tensor(self, tensor: Tensor) -> tuple[Any, ...]:
-        ne = [self.counts.entry(n) for n in tensor.ne]
-        return self.address(tensor), ne, [int(n) for n in tensor.nb]
+    def _tensor(self, address: int, shape: Tensor | Layout) -> tuple[Any, ...]:
+        ne = [self.counts.entry(n) for n in shape.ne]
+        return address, ne, [int(n) for n in shape.nb]
 
 
 def _has_count(value: object) -> bool:

@@ -48,6 +48,16 @@ class Scratch:
 
 
 @dataclass(frozen=True, slots=True)
+class Layout:
+    """The memory of an operand or result by counts and strides of a launcher's own, as if by a view
+    of it: no byte outside the tensor."""
+
+    tensor: Tensor
+    ne: tuple[int, ...]  # 4 counts
+    nb: tuple[int, ...]  # 4 strides in bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """One launch of a kernel.
 
@@ -55,7 +65,8 @@ class Launch:
     grid          blocks
     threads       of a block, along x
     shared_bytes  of dynamic shared memory
-    values        of fields: numbers, tensors (TENSOR), scratch memory (SPAN), counts (COUNT)
+    values        of fields: numbers, tensors or their layouts (TENSOR), scratch memory (SPAN),
+                  counts (COUNT)
     """
 
     form: Form
