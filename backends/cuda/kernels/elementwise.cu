@@ -31,7 +31,9 @@ KERNEL(binary, BinaryArgs, THREADS) {
     const Piece piece = piece_of(args.y, args.flat, run);
     if (piece.n == 0) return;
     const Row row = fast_row_of(args.y, piece.row, run);
-    const i64_t a_nb0 = args.a.nb[0], b_nb0 = args.b.nb[0], y_nb0 = args.y.nb[0];
+    const i64_t a_nb0 = stride_of(args.a, args.type, args.flat);
+    const i64_t b_nb0 = stride_of(args.b, args.b_type, args.flat);
+    const i64_t y_nb0 = stride_of(args.y, args.type, args.flat);
     const i64_t first = piece.first;
     float a[PIECE], b[PIECE];
     load_piece(args.type, args.a.at(row.i1, row.i2, row.i3) + first * a_nb0, a_nb0, piece.n, a);

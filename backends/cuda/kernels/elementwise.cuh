@@ -65,6 +65,12 @@ __device__ inline Piece piece_of(const Tensor& y, bool flat, const Run& run) {
     return {row.whole, first, (int)min((i64_t)PIECE, length - first)};
 }
 
+// Bytes from an element of a row to the next. The one row of a flat tensor may have any nb[0] if the
+// tensor's own rows have one element.
+__device__ inline i64_t stride_of(const Tensor& x, int type, bool flat) {
+    return flat ? size_of(type) : x.nb[0];
+}
+
 __device__ inline float load_one(int type, const char* x) {
     if (type == TYPE_F32) return f32::load(x, 0);
     return type == TYPE_F16 ? f16::load(x, 0) : bf16::load(x, 0);

@@ -21,12 +21,11 @@ __device__ static int nearest(int i, float scale, int n_x) {
     return min((int)((float)i / scale), n_x - 1);
 }
 
-// Keys' kernel.
-__device__ static float cubic(float d) {
-    const float a = -0.75f;
-    if (d <= 1.0f) return ((a + 2.0f) * d - (a + 3.0f)) * d * d + 1.0f;
-    return ((a * d - 5.0f * a) * d + 8.0f * a) * d - 4.0f * a;
-}
+// Keys' kernel with a = -0.75, in factors that keep small weights exact: of the two elements next to a
+// position, by the distance t to it, and of the two beyond, by the distance 1 + t.
+constexpr float KEYS = -0.75f;
+__device__ static float cubic(float t) { return (1.0f - t) * (1.0f + t - (KEYS + 2.0f) * t * t); }
+__device__ static float cubic_beyond(float t) { return KEYS * t * (1.0f - t) * (1.0f - t); }
 
 // The elements of x along a dimension that count for one of y, and their weights.
 struct Taps {
@@ -69,7 +68,9 @@ struct Taps {
         switch (mode) {
             case NEAREST: return 1.0f;
             case BILINEAR: return k == 0 ? 1.0f - rest : rest;
-            case BICUBIC: return cubic(fabsf(rest - (float)(k - 1)));
+            case BICUBIC:
+                if (k == 0 || k == 3) return cubic_beyond(k == 0 ? rest : 1.0f - rest);
+                return cubic(k == 1 ? rest : 1.0f - rest);
         }
         const float distance = ((float)(first + k) - centre + half) / support;
         return fmaxf(1.0f - fabsf(distance), 0.0f) / total;
