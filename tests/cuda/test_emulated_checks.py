@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ggmlpy.backends.cuda.emulated import EmulatedDriver, EmulationError, available
+from ggmlpy.backends.cuda.emulated.compiler import required
 from tests.cuda.test_emulated import downloaded, launch, uploaded
 
 pytestmark = pytest.mark.skipif(available() is not None, reason=str(available()))
@@ -73,6 +74,8 @@ def run(name: str, n_blocks: int, seed: int, *, right: bool) -> None:
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_found(name: str) -> None:
+    if name == "misaligned" and "clang" in required().version:
+        pytest.skip("clang loads the parts of a vector that are used, without a check of the whole")
     message, n_blocks = MISTAKES[name]
     for seed in range(3):
         with pytest.raises(EmulationError, match=message) as found:

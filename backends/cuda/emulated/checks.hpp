@@ -46,6 +46,7 @@ static Shadow shadow_in(u64 begin, u64 n_bytes, u64 memory) {
     };
 }
 
+constexpr u64 MAX_REGIONS = 256;
 constexpr u64 MAX_STATIC = 4 << 20;  // of all kernels of a unit
 
 // Memory that the launch may access. Ranges of the device come first, then shared memory.
@@ -58,7 +59,8 @@ struct Region {
 };
 
 static Shadow device_shadow, static_shadow, dynamic_shadow;
-static std::vector<Region> regions;
+static Region regions[MAX_REGIONS];
+static u64 n_regions;
 static const Region *last_read, *last_written;
 
 static bool make_shadows() {
@@ -75,20 +77,23 @@ static bool make_shadows() {
     device_shadow = shadow_in(
         launch->device, launch->device_bytes, launch->device + launch->device_bytes
     );
-    regions.clear();
+    n_regions = 0;
+    if (launch->n_ranges + 2 > MAX_REGIONS) return false;
     for (u64 i = 0; i < launch->n_ranges; ++i) {
         const Range& range = launch->ranges[i];
-        regions.push_back(
-            {range.begin, range.end, range.what, range.writes != 0, false, &device_shadow}
-        );
+        regions[n_regions++] = {
+            range.begin, range.end, range.what, range.writes != 0, false, &device_shadow
+        };
     }
     const u64 dynamic = (u64)dynamic_shared;
-    regions.push_back(
-        {launch->shared, launch->shared_end, "static shared memory", true, true, &static_shadow}
-    );
-    regions.push_back({dynamic, dynamic + launch->shared_bytes, "dynamic shared memory", true, true,
-                       &dynamic_shadow});
-    last_read = last_written = &regions.back();
+    regions[n_regions++] = {
+        launch->shared, launch->shared_end, "static shared memory", true, true, &static_shadow
+    };
+    regions[n_regions++] = {
+        dynamic, dynamic + launch->shared_bytes, "dynamic shared memory", true, true,
+        &dynamic_shadow
+    };
+    last_read = last_written = &regions[n_regions - 1];
     return true;
 }
 
@@ -117,7 +122,8 @@ static const char* verb(bool writes) { return writes ? "writes" : "reads"; }
 [[noreturn, gnu::cold]] static void fail_outside(const void* pc, u64 address, u32 n, bool writes) {
     const Region* nearest = nullptr;
     u64 least = 1 << 16;
-    for (const Region& region : regions) {
+    for (u64 i = 0; i < n_regions; ++i) {
+        const Region& region = regions[i];
         const bool inside = region.begin <= address && address + n <= region.end;
         if (inside) {
             fail(pc, "%s %u bytes at %s, which it may only read", verb(writes), n,
@@ -266,7 +272,8 @@ static inline bool are_defined(const u8* states, u32 n) {
 template <bool WRITES>
 __attribute__((noinline)) static const Region* find_region(const void* pc, u64 address, u32 n) {
     const Region*& last = WRITES ? last_written : last_read;
-    for (const Region& region : regions) {
+    for (u64 i = 0; i < n_regions; ++i) {
+        const Region& region = regions[i];
         if (region.begin <= address && address + n <= region.end && (region.writes || !WRITES)) {
             return last = &region;
         }

@@ -25,15 +25,24 @@ from ggmlpy.errors import BackendError, KernelError
 
 _FOLDER = Path(__file__).parent
 _RUNTIME = _FOLDER / "emulator.cpp"
-_LANGUAGE = ("-std=c++17", "-fPIC", "-fno-plt", "-shared", "-fvisibility=hidden", "-w")
-# Calls before each load and store, which the runtime defines: no library of the compiler is linked.
+_LANGUAGE = ("-std=c++17", "-fPIC", "-fno-plt", "-fvisibility=hidden", "-fno-exceptions", "-w")
+# Calls before each load and store, which the runtime defines.
 _CHECKS = ("-fsanitize=thread", "-fsanitize=alignment,bounds,integer-divide-by-zero")
-_LIBRARIES = ("-nodefaultlibs", "-lm", "-lc", "-lgcc")
 _UNIT = (*_CHECKS, "-O1", "-g1", "-ffp-contract=off", "-fno-math-errno", "-DGGMLPY_EMULATED")
-_NO_CALLS_ROUND_FUNCTIONS = {
+# Neither the compiler's own library of checks nor any other: this process has C's.
+_LINK = ("-shared", "-nostdlib")
+# Functions are not called before and behind each function; reads are checked that writes follow.
+_CLANG = (
+    *("-mllvm", "-tsan-instrument-func-entry-exit=0"),
+    *("-mllvm", "-tsan-instrument-read-before-write=1"),
+)
+_OWN_UNIT = {
     "g++": ("--param=tsan-instrument-func-entry-exit=0",),
-    "clang++": ("-mllvm", "-tsan-instrument-func-entry-exit=0"),
+    "clang++": _CLANG,
+    "zig": ("-fno-sanitize=undefined", *_CHECKS, *_CLANG),
 }
+# For conversions of f16, where the machine has no instructions of its own.
+_OWN_LINK = {"g++": ("-lgcc",), "clang++": (), "zig": ("-fno-sanitize=undefined",)}
 # The least that gives `fmaf` and f16 instructions of their own, which others emulate.
 _V3 = ("avx2", "f16c", "fma", "bmi2")
 _SHOWN_LINES = 12  # of a compiler's log, in an error message
@@ -45,26 +54,31 @@ class Compiler:
 
     options       of whatever it compiles here
     unit_options  of units
+    link_options  of shared objects
     """
 
     command: tuple[str, ...]
     version: str
     options: tuple[str, ...]
     unit_options: tuple[str, ...]
+    link_options: tuple[str, ...]
 
     def compile(self, what: str, path: Path, options: Sequence[str]) -> bytes:
         """A shared object. Raises KernelError if the source does not compile."""
         with tempfile.TemporaryDirectory(prefix="ggmlpy-") as folder:
-            target = Path(folder) / "made.so"
-            language = ["-x", "c++", str(path), "-x", "none"]
-            command = [*self.command, *language, *options, "-o", str(target)]
-            done = subprocess.run(command, capture_output=True, text=True, errors="replace")
-            if done.returncode:
-                lines = done.stderr.splitlines()
-                first = next((i for i, line in enumerate(lines) if "error" in line), 0)
-                shown = lines[first : first + _SHOWN_LINES]
-                raise KernelError("\n  ".join([f"{what} does not compile (on the CPU):", *shown]))
+            made, target = Path(folder) / "made.o", Path(folder) / "made.so"
+            self._run(what, [*options, "-c", "-x", "c++", str(path), "-o", str(made)])
+            self._run(what, [str(made), *self.link_options, "-o", str(target)])
             return target.read_bytes()
+
+    def _run(self, what: str, arguments: Sequence[str]) -> None:
+        command = [*self.command, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+        if done.returncode:
+            lines = done.stderr.splitlines()
+            first = next((i for i, line in enumerate(lines) if "error" in line), 0)
+            shown = lines[first : first + _SHOWN_LINES]
+            raise KernelError("\n  ".join([f"{what} does not compile (on the CPU):", *shown]))
 
 
 def available() -> str | None:
@@ -82,29 +96,35 @@ def available() -> str | None:
 @cache
 def compiler() -> Compiler | None:
     """g++, else clang++, else Zig's."""
-    commands: list[tuple[str, ...]] = []
+    commands: dict[str, tuple[str, ...]] = {}
     for name in ("g++", "clang++"):
         found = shutil.which(name)
         if found is not None:
-            commands.append((found,))
+            commands[name] = (found,)
     if importlib.util.find_spec("ziglang") is not None:
-        commands.append((sys.executable, "-m", "ziglang", "c++"))
-    for command in commands:
+        commands["zig"] = (sys.executable, "-m", "ziglang", "c++")
+    for name, command in commands.items():
         done = subprocess.run([*command, "--version"], capture_output=True, text=True)
         if done.returncode == 0:
-            version = done.stdout.splitlines()[0]
-            own = _NO_CALLS_ROUND_FUNCTIONS.get(Path(command[0]).name, ())
-            return Compiler(command, version, _machine(), (*_UNIT, *own))
+            return Compiler(
+                command,
+                done.stdout.splitlines()[0],
+                _machine(name),
+                (*_UNIT, *_OWN_UNIT[name]),
+                (*_LINK, *_OWN_LINK[name]),
+            )
     return None
 
 
-def _machine() -> tuple[str, ...]:
+def _machine(name: str) -> tuple[str, ...]:
     """Instructions to compile for."""
     if platform.machine() != "x86_64":
         return ()
     info = Path("/proc/cpuinfo")
     words = set(info.read_text().split()) if info.exists() else set()
-    return ("-march=x86-64-v3",) if words.issuperset(_V3) else ()
+    if not words.issuperset(_V3):
+        return ()
+    return ("-march=x86_64_v3" if name == "zig" else "-march=x86-64-v3",)
 
 
 def required() -> Compiler:
@@ -126,7 +146,7 @@ class Objects:
         """The runtime."""
         found = required()
         options = (*_LANGUAGE, "-O2", *found.options)
-        key = _key([_sources("*.cpp"), _sources("*.hpp"), found.version, *options])
+        key = _key([_sources("*.cpp"), _sources("*.hpp"), found.version, *options, *_LINK])
         code = self._cache.get(key)
         if code is None:
             code = found.compile(_RUNTIME.name, _RUNTIME, options)
@@ -169,12 +189,14 @@ class Objects:
 
     def _unit_key(self, unit: Unit) -> str:
         found = required()
-        return _key([unit.digest, _sources("cuda*.hpp"), found.version, *_unit_options(found)])
+        return _key(
+            [unit.digest, _sources("cuda*.hpp"), found.version, *_unit_options(found), *_LINK]
+        )
 
 
 def _unit_options(found: Compiler) -> tuple[str, ...]:
     folders = (f"-I{source.FOLDER}", f"-I{_FOLDER}")
-    return (*_LANGUAGE, *found.options, *found.unit_options, *folders, *_LIBRARIES)
+    return (*_LANGUAGE, *found.options, *found.unit_options, *folders)
 
 
 @cache

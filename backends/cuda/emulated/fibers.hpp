@@ -59,7 +59,8 @@ struct Fiber {
     int source;
     const void* waits_at;
     // asynchronous copies that it has started, and how many groups it has committed
-    std::vector<AsyncCopy> copies;
+    AsyncCopy* copies;
+    u32 n_copies, max_copies;
     u32 n_groups;
 };
 
@@ -172,7 +173,7 @@ static Fiber* next() {
     }
     if (n_started < n_threads) {
         Fiber& f = fibers[order[n_started++]];
-        f.copies.clear();
+        f.n_copies = 0;
         f.n_groups = 0;
         prepare(f);
         return &f;
