@@ -37,3 +37,6 @@ KERNEL(reversed, Args, THREADS) {
     __syncthreads();
     ((float*)args.y.data)[threadIdx.x] = shared[args.n - 1 - threadIdx.x];
 }
+
+// Every thread reports how many elements y has.
+KERNEL(fails, Args, THREADS) { fail(run, args.y.ne[0].at(run)); }

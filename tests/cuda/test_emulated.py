@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ggmlpy.backends.cuda.args import RUN, TENSOR
+from ggmlpy.backends.cuda.args import FAILURE, RUN, TENSOR
 from ggmlpy.backends.cuda.driver import Access, Allocation
-from ggmlpy.backends.cuda.emulated import EmulatedDriver, available
+from ggmlpy.backends.cuda.emulated import EmulatedDriver, available, compiler
 from ggmlpy.backends.cuda.source import Form
 from ggmlpy.backends.mock.hazards import HazardError
 from ggmlpy.errors import AllocationError, BackendError, KernelError
@@ -184,3 +184,41 @@ def test_devices_wait_for_each_other() -> None:
     second.copy(y.address, x.address, 64)
     assert downloaded(second, y, "u1").tolist() == [7] * 64
     assert not first.can_copy_from(EmulatedDriver("cuda:2", seed=1))
+
+
+def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "compiler", lambda: None)
+    reason = compiler.available()
+    assert reason is not None and "apt install g++" in reason and "ziglang" in reason
+    with pytest.raises(BackendError, match=r"need a C\+\+ compiler"):
+        compiler.required()
+
+
+def test_a_source_that_does_not_compile(driver: EmulatedDriver, tmp_path: Path) -> None:
+    source = tmp_path / "wrong.cu"
+    source.write_text('#include "common.cuh"\nint wrong = nothing;\n', encoding="utf-8")
+    with pytest.raises(KernelError, match=r"wrong.cu does not compile .*\n.*nothing"):
+        driver.functions([Form(str(source), "wrong")])
+
+
+def test_what_a_kernel_may_do_with_its_run(driver: EmulatedDriver) -> None:
+    """Counts and the failure need not be among the accesses of a launch."""
+    counts = uploaded(driver, np.array([3, 5], np.int32))
+    failure, y = driver.allocate(FAILURE.itemsize), driver.allocate(4)
+    driver.fill(failure.address, 0, failure.n_bytes)
+    form = Form(FILE, "fails")
+    args, run = np.zeros((), ARGS), np.zeros((), RUN)
+    args["y"]["data"], args["y"]["ne"]["form"] = y.address, 1
+    run["counts"], run["failure"], run["launch"] = counts.address, failure.address, 7
+    driver.launch(
+        driver.functions([form])[form],
+        (3, 1, 1),
+        (THREADS, 1, 1),
+        0,
+        args,
+        run,
+        [Access("y", y.address, y.n_bytes, True)],
+    )
+    found = downloaded(driver, failure, "u1").view(FAILURE)
+    assert found["launch"] == 7
+    assert found["value"] == 5

@@ -186,10 +186,8 @@ class EmulatedDriver(Driver):
     def _run(self, runs: Sequence[Run]) -> None:
         """After an error nothing runs until somebody was told of it."""
         for run in runs:
-            if self._error is not None:
-                return
             try:
-                run()
+                run(self._error is not None)
             except GgmlpyError as error:  # raised by the next synchronize
                 self._error = error
 

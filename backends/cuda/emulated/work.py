@@ -28,7 +28,7 @@ from ggmlpy.backends.cuda.emulated.runtime import Entry, Prepared, runtime
 from ggmlpy.backends.mock.hazards import HazardError, History
 from ggmlpy.errors import BackendError
 
-Run = Callable[[], None]
+Run = Callable[[bool], None]  # told whether work before it has failed: then nothing is done
 
 
 class EmulationError(BackendError):
@@ -70,7 +70,9 @@ class Fill(Work):
     def begin(self) -> Run:
         return self._run
 
-    def _run(self) -> None:
+    def _run(self, failed: bool) -> None:
+        if failed:
+            return
         ctypes.memset(self._target, self._value, self._n_bytes)
         ctypes.memset(self._arena.states(self._target), DEFINED, self._n_bytes)
 
@@ -128,9 +130,11 @@ class Copy(Work):
             if HOST_MEMORY.add(pending[-1]):
                 ctypes.memset(self._target, POISON, self._n_bytes)
 
-        def run() -> None:
+        def run(failed: bool) -> None:
             for access in pending:
                 HOST_MEMORY.done(access)
+            if failed:
+                return
             if before is not None and checksum(self._source, self._n_bytes) != before:
                 raise HazardError("host memory was changed while a copy was still to read it")
             ctypes.memmove(self._target, self._source, self._n_bytes)
@@ -189,7 +193,9 @@ class KernelLaunch(Work):
     def begin(self) -> Run:
         return self._run
 
-    def _run(self) -> None:
+    def _run(self, failed: bool) -> None:
+        if failed:
+            return
         wrong = runtime().launch(self._prepared, self._seed())
         if wrong is not None:
             raise EmulationError(f"{self._entry.form}: {wrong}")
