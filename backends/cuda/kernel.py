@@ -162,6 +162,15 @@ def kernel_of(step: Step) -> Kernel | None:
     return None
 
 
+class KernelTable:
+    """What the backend supports, without a device."""
+
+    name = "cuda"
+
+    def supports(self, node: Tensor) -> bool:
+        return node.op is not None and kernel_of(Step.of(node)) is not None
+
+
 def all_kernels() -> list[Kernel]:
     load_kernels()
     return [kernel for kernels in _KERNELS.values() for kernel in kernels]

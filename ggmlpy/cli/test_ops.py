@@ -133,14 +133,15 @@ def test_ops(
 
 def _support(chosen: Chosen, output: Path | None) -> str:
     from ggmlpy.backends import get_backend
+    from ggmlpy.backends.cuda.kernel import KernelTable
     from ggmlpy.conformance.cases import CASES
-    from ggmlpy.conformance.support import support_of, support_page
+    from ggmlpy.conformance.support import Supports, support_of, support_page
 
-    names = ("reference", "cpu", "mock")
+    backends: list[Supports] = [*map(get_backend, ("reference", "cpu", "mock")), KernelTable()]
     cases = [case for case in CASES if chosen.has(case.op, case.id)]
     with measuring("building the cases"):
-        lines = support_of([get_backend(name) for name in names], cases)
-    page = support_page(names, lines)
+        lines = support_of(backends, cases)
+    page = support_page([backend.name for backend in backends], lines)
     if output is None:
         print(page, end="")
     else:
