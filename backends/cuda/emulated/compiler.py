@@ -41,7 +41,7 @@ _OWN_UNIT = {
     "clang++": _CLANG,
     "zig": ("-fno-sanitize=undefined", *_CHECKS, *_CLANG),
 }
-# For conversions of f16, where the machine has no instructions of its own.
+# libgcc is for conversions of f16, where the machine has no instructions of its own.
 _OWN_LINK = {"g++": ("-lgcc",), "clang++": (), "zig": ("-fno-sanitize=undefined",)}
 # The least that gives `fmaf` and f16 instructions of their own, which others emulate.
 _V3 = ("avx2", "f16c", "fma", "bmi2")

@@ -4,10 +4,12 @@
 // variable can be shared memory. Arithmetic is the compiler's, without contraction: results differ
 // from a GPU's where its functions (expf, __expf, rsqrtf …) are approximations.
 #pragma once
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #define __global__
 #define __device__
@@ -127,6 +129,7 @@ inline int __syncthreads_and(int v) { return emulated_block_barrier_sum(v == 0) 
 EMULATED_INLINE void __syncwarp(unsigned mask = 0xffffffffu) { emulated_warp_barrier(mask); }
 inline void __threadfence() {}
 inline void __threadfence_block() {}
+inline void __threadfence_system() {}
 inline void __trap() { emulated_trap(); }
 
 // --- exchanges in a warp ---
@@ -135,7 +138,7 @@ namespace emulated {
 
 template <class T>
 inline T from_lane(unsigned mask, T value, int source) {
-    static_assert(sizeof(T) == 4 || sizeof(T) == 8, "exchanges are of 4 or 8 bytes");
+    static_assert(sizeof(T) <= 8, "exchanges are of at most 8 bytes");
     unsigned long long bits = 0;
     __builtin_memcpy(&bits, &value, sizeof value);
     bits = emulated_shuffle(mask, bits, source);
@@ -327,6 +330,10 @@ EMULATED_INLINE float min(float a, float b) { return fminf(a, b); }
 EMULATED_INLINE float max(float a, float b) { return fmaxf(a, b); }
 EMULATED_INLINE double min(double a, double b) { return fmin(a, b); }
 EMULATED_INLINE double max(double a, double b) { return fmax(a, b); }
+EMULATED_INLINE double min(float a, double b) { return fmin((double)a, b); }
+EMULATED_INLINE double min(double a, float b) { return fmin(a, (double)b); }
+EMULATED_INLINE double max(float a, double b) { return fmax((double)a, b); }
+EMULATED_INLINE double max(double a, float b) { return fmax(a, (double)b); }
 EMULATED_INLINE unsigned min(int a, unsigned b) { return min((unsigned)a, b); }
 EMULATED_INLINE unsigned min(unsigned a, int b) { return min(a, (unsigned)b); }
 EMULATED_INLINE unsigned max(int a, unsigned b) { return max((unsigned)a, b); }
@@ -356,6 +363,7 @@ inline void __sincosf(float v, float* s, float* c) {
     *s = sinf(v);
     *c = cosf(v);
 }
+inline float fdividef(float a, float b) { return a / b; }
 inline float __fdividef(float a, float b) { return a / b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -128,7 +129,7 @@ class EmulatedDriver(Driver):
             block = self._arena.dropped.popleft()
             self._arena.leave(block)
             self._queue.begin()
-            self._queue.submit(lambda block=block: self._arena.free(block))  # type: ignore[misc]
+            self._queue.submit(partial(self._arena.free, block))
 
     # --- order ---
 
