@@ -24,7 +24,7 @@ from ggmlpy.common.progress import tell
 from ggmlpy.errors import BackendError, KernelError
 
 _FOLDER = Path(__file__).parent
-_RUNTIME = _FOLDER / "emulator.cpp"
+_RUNTIME = "emulator.cpp"
 _LANGUAGE = ("-std=c++17", "-fPIC", "-fno-plt", "-fvisibility=hidden", "-fno-exceptions", "-w")
 # Calls before each load and store, which the runtime defines.
 _CHECKS = ("-fsanitize=thread", "-fsanitize=alignment,bounds,integer-divide-by-zero")
@@ -63,11 +63,16 @@ class Compiler:
     unit_options: tuple[str, ...]
     link_options: tuple[str, ...]
 
-    def compile(self, what: str, path: Path, options: Sequence[str]) -> bytes:
-        """A shared object. Raises KernelError if the source does not compile."""
-        with tempfile.TemporaryDirectory(prefix="ggmlpy-") as folder:
-            made, target = Path(folder) / "made.o", Path(folder) / "made.so"
-            self._run(what, [*options, "-c", "-x", "c++", str(path), "-o", str(made)])
+    def compile(self, what: str, files: dict[str, str], options: Sequence[str]) -> bytes:
+        """A shared object of the first of the files, by name, which may include the others. They
+        are texts, since what is compiled must be what the key in the cache is of. Raises
+        KernelError if it does not compile."""
+        with tempfile.TemporaryDirectory(prefix="ggmlpy-") as name:
+            folder = Path(name)
+            for file, text in files.items():
+                (folder / file).write_text(text, encoding="utf-8")
+            first, made, target = (folder / file for file in (next(iter(files)), "o", "so"))
+            self._run(what, [*options, "-c", "-x", "c++", str(first), "-o", str(made)])
             self._run(what, [str(made), *self.link_options, "-o", str(target)])
             return target.read_bytes()
 
@@ -146,10 +151,11 @@ class Objects:
         """The runtime."""
         found = required()
         options = (*_LANGUAGE, "-O2", *found.options)
-        key = _key([_sources("*.cpp"), _sources("*.hpp"), found.version, *options, *_LINK])
+        files = {**_sources("*.cpp"), **_sources("*.hpp")}
+        key = _key([*files.values(), found.version, *options, *_LINK])
         code = self._cache.get(key)
         if code is None:
-            code = found.compile(_RUNTIME.name, _RUNTIME, options)
+            code = found.compile(_RUNTIME, files, options)
             self._cache.put(key, code)
         return code
 
@@ -171,8 +177,9 @@ class Objects:
         tell(what, 0.0)
 
         def work(unit: Unit) -> bytes:
-            path = source.FOLDER / unit.file
-            code = found.compile(str(unit), path, [*unit.options, *_unit_options(found)])
+            first = {Path(unit.file).name: source.text(unit.file)}
+            files = {**first, **source.headers(unit.file), **_sources("cuda*.hpp")}
+            code = found.compile(str(unit), files, [*unit.options, *_unit_options(found)])
             self._cache.put(keys[unit], code)
             return code
 
@@ -189,20 +196,19 @@ class Objects:
 
     def _unit_key(self, unit: Unit) -> str:
         found = required()
-        return _key(
-            [unit.digest, _sources("cuda*.hpp"), found.version, *_unit_options(found), *_LINK]
-        )
+        header = _sources("cuda*.hpp").values()
+        return _key([unit.digest, *header, found.version, *_unit_options(found), *_LINK])
 
 
 def _unit_options(found: Compiler) -> tuple[str, ...]:
-    folders = (f"-I{source.FOLDER}", f"-I{_FOLDER}")
-    return (*_LANGUAGE, *found.options, *found.unit_options, *folders)
+    return (*_LANGUAGE, *found.options, *found.unit_options)
 
 
 @cache
-def _sources(pattern: str) -> str:
-    """Files of the emulation, as text."""
-    return "\0".join(path.read_text(encoding="utf-8") for path in sorted(_FOLDER.glob(pattern)))
+def _sources(pattern: str) -> dict[str, str]:
+    """Files of the emulation, by name."""
+    paths = sorted(_FOLDER.glob(pattern))
+    return {path.name: path.read_text(encoding="utf-8") for path in paths}
 
 
 def _key(made_from: Sequence[str]) -> str:
