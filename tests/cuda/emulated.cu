@@ -40,3 +40,12 @@ KERNEL(reversed, Args, THREADS) {
 
 // Every thread reports how many elements y has.
 KERNEL(fails, Args, THREADS) { fail(run, args.y.ne[0].at(run)); }
+
+// Threads and blocks write bytes side by side: no race, though they share words.
+KERNEL(bytes, Args, THREADS) {
+    for (int i = 0; i < 2; ++i) {
+        const int at = (threadIdx.x * 2 + i) * gridDim.x + blockIdx.x;
+        args.y.data[at] = (char)blockIdx.x;
+        args.y.data[at] += args.x.data[at % 4];
+    }
+}

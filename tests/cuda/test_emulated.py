@@ -222,3 +222,22 @@ def test_what_a_kernel_may_do_with_its_run(driver: EmulatedDriver) -> None:
     found = downloaded(driver, failure, "u1").view(FAILURE)
     assert found["launch"] == 7
     assert found["value"] == 5
+
+
+def test_bytes_side_by_side() -> None:
+    driver = EmulatedDriver(seed=4)
+    x, y = uploaded(driver, np.ones(4, np.uint8)), driver.allocate(3 * 2 * THREADS)
+    launch(driver, "bytes", y, x, n_blocks=3)
+    assert downloaded(driver, y, "u1").tolist() == [1, 2, 3] * 2 * THREADS
+
+
+def test_a_launch_waits_for_another_device() -> None:
+    first, second = EmulatedDriver("cuda:0"), EmulatedDriver("cuda:1")
+    x, y = uploaded(first, np.ones(THREADS, np.float32)), first.allocate(8)
+    source = uploaded(second, np.ones(THREADS, np.float32))
+    second.copy(x.address, source.address, x.n_bytes)
+    with pytest.raises(HazardError, match=r"cuda:0: sums\(\): x reads .* cuda:1: a copy, which"):
+        launch(first, "sums", y, x)
+    first.wait(second.record())
+    launch(first, "sums", y, x)
+    assert downloaded(first, y, "f4").tolist() == [THREADS, 1]

@@ -71,7 +71,9 @@ class Compiler:
             folder = Path(name)
             for file, text in files.items():
                 (folder / file).write_text(text, encoding="utf-8")
-            first, made, target = (folder / file for file in (next(iter(files)), "o", "so"))
+            first, made, target = (
+                folder / file for file in (next(iter(files)), "made.o", "made.so")
+            )
             self._run(what, [*options, "-c", "-x", "c++", str(first), "-o", str(made)])
             self._run(what, [str(made), *self.link_options, "-o", str(target)])
             return target.read_bytes()

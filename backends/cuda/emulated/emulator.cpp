@@ -69,10 +69,12 @@ constexpr size_t STACK_BYTES = 256 << 10;
 // Tops of stacks at different places of pages, else they would share a few lines of the caches.
 constexpr size_t STACK_STRIDE = STACK_BYTES + 64 * 9;
 
-// Memory of which pages are taken as they are used.
+// Memory of which pages are taken as they are used: small ones, since few bytes of many are.
 static void* reserve(u64 n_bytes) {
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-    return mmap(nullptr, n_bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
+    void* found = mmap(nullptr, n_bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
+    if (found != MAP_FAILED) madvise(found, n_bytes, MADV_NOHUGEPAGE);
+    return found;
 }
 
 #include "fibers.hpp"
