@@ -1,7 +1,7 @@
 // Elementwise kernels: a thread computes a piece, four neighbours in a row, in f32.
 //
-// Pieces of a row start at its elements 0, 4, 8, ...; the last one may be shorter. Tensors without
-// gaps are one long row (`flat`), so that short rows do not break up pieces.
+// Pieces of a row start at its elements 0, 4, 8, ...; the last one may be shorter. Launchers give
+// tensors without gaps as one long row (elementwise.py), so that short rows do not break up pieces.
 #pragma once
 #include "types.cuh"
 
@@ -49,27 +49,22 @@ __device__ inline const char* repeated_at(const Tensor& b, Row row, const Run& r
 // A piece of a tensor: elements first to first + n - 1 of a row; none if n is 0.
 struct Piece {
     i64_t row;
-    i64_t first;
+    int first;
     int n;
 };
 
 // That of this thread.
-__device__ inline Piece piece_of(const Tensor& y, bool flat, const Run& run) {
-    const i64_t n_rows = flat ? 1 : y.n_rows(run);
-    const i64_t length = flat ? y.n_elements(run) : y.ne[0].at(run);
-    const i64_t per_row = (length + PIECE - 1) / PIECE;
+__device__ inline Piece piece_of(const Tensor& y, const Run& run) {
+    const int length = y.ne[0].at(run);
+    const i64_t per_row = ((i64_t)length + PIECE - 1) / PIECE;
     const i64_t i = (i64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= per_row * n_rows) return {0, 0, 0};
+    if (i >= per_row * y.n_rows(run)) return {0, 0, 0};
     const Quotient row = divided(i, per_row);
-    const i64_t first = row.rest * PIECE;
-    return {row.whole, first, (int)min((i64_t)PIECE, length - first)};
+    const int first = (int)row.rest * PIECE;
+    return {row.whole, first, min(PIECE, length - first)};
 }
 
-// Bytes from an element of a row to the next. The one row of a flat tensor may have any nb[0] if the
-// tensor's own rows have one element.
-__device__ inline i64_t stride_of(const Tensor& x, int type, bool flat) {
-    return flat ? size_of(type) : x.nb[0];
-}
+__device__ inline Piece piece_of(const Tensor& y, bool, const Run& run) { return piece_of(y, run); }
 
 __device__ inline float load_one(int type, const char* x) {
     if (type == TYPE_F32) return f32::load(x, 0);

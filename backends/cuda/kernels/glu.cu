@@ -11,14 +11,13 @@ struct Args {
     Tensor b;  // address 0 if a has both
     int glu;
     int type;
-    int flat;
     int swapped;  // the second half of a is the gate
     float alpha;
     float limit;
 };
 
 KERNEL(glu, Args, THREADS) {
-    const Piece piece = piece_of(args.y, args.flat, run);
+    const Piece piece = piece_of(args.y, run);
     if (piece.n == 0) return;
     const Row row = fast_row_of(args.y, piece.row, run);
     const i64_t size = size_of(args.type);

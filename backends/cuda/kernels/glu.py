@@ -9,7 +9,7 @@ import numpy as np
 
 from ggmlpy.backends.cuda.args import TENSOR
 from ggmlpy.backends.cuda.kernel import Launch, Work, kernel
-from ggmlpy.backends.cuda.kernels.elementwise import THREADS, is_flat, over_pieces
+from ggmlpy.backends.cuda.kernels.elementwise import THREADS, as_rows, over_pieces
 from ggmlpy.backends.cuda.shapes import rows_ok
 from ggmlpy.backends.cuda.source import Form
 from ggmlpy.backends.step import Step
@@ -20,7 +20,7 @@ GLUS = ("reglu", "swiglu", "geglu", "geglu_erf", "geglu_quick", "swiglu_oai", "s
 ARGS = np.dtype(
     [
         *((name, TENSOR) for name in ("y", "a", "b")),
-        *((name, "i4") for name in ("glu", "type", "flat", "swapped")),
+        *((name, "i4") for name in ("glu", "type", "swapped")),
         *((name, "f4") for name in ("alpha", "limit")),
     ],
     align=True,
@@ -46,10 +46,10 @@ def requires(step: Step) -> bool:
 def _glu(op: str, types: tuple[str, ...]) -> None:
     @kernel(op, types, forms=[GLU], requires=requires)
     def launch(w: Work) -> Iterator[Launch]:
-        y = w["y"]
-        flat = len(types) == 2 and is_flat(y, w["a"], w["b"])
-        values = {**glu_values(w.step), "type": y.type.id, "flat": flat}
-        yield Launch(GLU, ARGS, over_pieces(y, flat), THREADS, values=values)
+        values = {**glu_values(w.step), "type": w["y"].type.id, "y": w["y"]}
+        if len(types) == 2:
+            values |= as_rows(y=w["y"], a=w["a"], b=w["b"])
+        yield Launch(GLU, ARGS, over_pieces(values["y"]), THREADS, values=values)
 
 
 for _op in GLUS:

@@ -7,11 +7,11 @@ constexpr int THREADS = 256;
 // y's elements from their coordinates: value(row, i0).
 template <class Value>
 __device__ static void make(const Tensor& y, int type, const Run& run, Value value) {
-    const Piece piece = piece_of(y, false, run);
+    const Piece piece = piece_of(y, run);
     if (piece.n == 0) return;
     const Row row = fast_row_of(y, piece.row, run);
     float v[PIECE];
-    for (int i = 0; i < PIECE; ++i) v[i] = i < piece.n ? value(row, (int)piece.first + i) : 0.0f;
+    for (int i = 0; i < PIECE; ++i) v[i] = i < piece.n ? value(row, piece.first + i) : 0.0f;
     const i64_t nb0 = y.nb[0];
     store_piece(type, y.at(row.i1, row.i2, row.i3) + piece.first * nb0, nb0, piece.n, v);
 }

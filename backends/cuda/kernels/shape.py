@@ -29,7 +29,7 @@ def _shape(
 
     @kernel(op, types, forms=[form])
     def launch(w: Work) -> Iterator[Launch]:
-        yield Launch(form, args, over_pieces(w["y"], False), THREADS, values=values(w))
+        yield Launch(form, args, over_pieces(w["y"]), THREADS, values=values(w))
 
 
 def _type(w: Work) -> dict[str, Any]:

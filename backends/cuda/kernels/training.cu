@@ -23,29 +23,39 @@ __device__ static float dot_of_rows(const float* a, const float* b, int n) {
     return Team::sum(sum);
 }
 
+// The piece of a tensor of floats.
+__device__ static void load(const Tensor& x, const Row& row, const Piece& piece, float (&v)[PIECE]) {
+    const char* at = x.at(row.i1, row.i2, row.i3) + (i64_t)piece.first * 4;
+    load_piece(TYPE_F32, at, 4, piece.n, v);
+}
+__device__ static void store(
+    const Tensor& y, const Row& row, const Piece& piece, const float (&v)[PIECE]
+) {
+    char* at = y.at(row.i1, row.i2, row.i3) + (i64_t)piece.first * 4;
+    store_piece(TYPE_F32, at, 4, piece.n, v);
+}
+
 // --- gradients ------------------------------------------------------------------------------------
 
 struct SiluArgs {
     Tensor y;
     Tensor grad;
     Tensor x;
-    int flat;
 };
 
 // y = grad s (1 + x (1 - s)), s = sigmoid(x)
 KERNEL(silu_back, SiluArgs, THREADS) {
-    const Piece piece = piece_of(args.y, args.flat, run);
+    const Piece piece = piece_of(args.y, run);
     if (piece.n == 0) return;
     const Row row = fast_row_of(args.y, piece.row, run);
-    const i64_t at = 4 * piece.first;
     float x[PIECE], grad[PIECE];
-    load_piece(TYPE_F32, args.x.at(row.i1, row.i2, row.i3) + at, 4, piece.n, x);
-    load_piece(TYPE_F32, args.grad.at(row.i1, row.i2, row.i3) + at, 4, piece.n, grad);
+    load(args.x, row, piece, x);
+    load(args.grad, row, piece, grad);
     for (int i = 0; i < PIECE; ++i) {
         const float s = sigmoid(x[i]);
         grad[i] *= s * fmaf(x[i], 1.0f - s, 1.0f);
     }
-    store_piece(TYPE_F32, args.y.at(row.i1, row.i2, row.i3) + at, 4, piece.n, grad);
+    store(args.y, row, piece, grad);
 }
 
 struct NormArgs {
@@ -186,14 +196,6 @@ KERNEL(cross_entropy_loss_back, LossBackArgs, BLOCK) { run_rows<LossBack>(args, 
 
 // --- optimisers -----------------------------------------------------------------------------------
 
-// Pieces of this thread of y, which updates x in place, and of others of its shape.
-__device__ static void load_flat(const Tensor& x, const Piece& piece, float (&v)[PIECE]) {
-    load_piece(TYPE_F32, x.data + 4 * piece.first, 4, piece.n, v);
-}
-__device__ static void store_flat(const Tensor& y, const Piece& piece, const float (&v)[PIECE]) {
-    store_piece(TYPE_F32, y.data + 4 * piece.first, 4, piece.n, v);
-}
-
 struct MomentArgs {
     Tensor y;
     Tensor x;
@@ -205,17 +207,18 @@ struct MomentArgs {
 
 // y = x beta + grad (1 - beta), or with the square of grad
 KERNEL(adamw_moment, MomentArgs, THREADS) {
-    const Piece piece = piece_of(args.y, true, run);
+    const Piece piece = piece_of(args.y, run);
     if (piece.n == 0) return;
+    const Row row = fast_row_of(args.y, piece.row, run);
     const float beta = f32::load(args.params.data, args.i_beta);
     float x[PIECE], grad[PIECE];
-    load_flat(args.x, piece, x);
-    load_flat(args.grad, piece, grad);
+    load(args.x, row, piece, x);
+    load(args.grad, row, piece, grad);
     for (int i = 0; i < PIECE; ++i) {
         const float g = args.squares ? grad[i] * grad[i] : grad[i];
         x[i] = fmaf(x[i], beta, g * (1.0f - beta));
     }
-    store_flat(args.y, piece, x);
+    store(args.y, row, piece, x);
 }
 
 struct AdamWArgs {
@@ -228,20 +231,21 @@ struct AdamWArgs {
 
 // y = w (1 - alpha wd) - alpha (m beta1h) / (sqrt(v beta2h) + eps)
 KERNEL(adamw_weight, AdamWArgs, THREADS) {
-    const Piece piece = piece_of(args.y, true, run);
+    const Piece piece = piece_of(args.y, run);
     if (piece.n == 0) return;
+    const Row row = fast_row_of(args.y, piece.row, run);
     const float* params = (const float*)args.params.data;
     const float alpha = params[0], eps = params[3], beta1h = params[5], beta2h = params[6];
     const float keep = 1.0f - alpha * params[4];
     float w[PIECE], m[PIECE], v[PIECE];
-    load_flat(args.w, piece, w);
-    load_flat(args.m, piece, m);
-    load_flat(args.v, piece, v);
+    load(args.w, row, piece, w);
+    load(args.m, row, piece, m);
+    load(args.v, row, piece, v);
     for (int i = 0; i < PIECE; ++i) {
         const float step = m[i] * beta1h * alpha / (sqrtf(v[i] * beta2h) + eps);
         w[i] = fmaf(w[i], keep, -step);
     }
-    store_flat(args.y, piece, w);
+    store(args.y, row, piece, w);
 }
 
 struct SgdArgs {
@@ -253,13 +257,14 @@ struct SgdArgs {
 
 // y = w (1 - alpha wd) - alpha grad
 KERNEL(sgd, SgdArgs, THREADS) {
-    const Piece piece = piece_of(args.y, true, run);
+    const Piece piece = piece_of(args.y, run);
     if (piece.n == 0) return;
+    const Row row = fast_row_of(args.y, piece.row, run);
     const float* params = (const float*)args.params.data;
     const float alpha = params[0], keep = 1.0f - alpha * params[1];
     float w[PIECE], grad[PIECE];
-    load_flat(args.w, piece, w);
-    load_flat(args.grad, piece, grad);
+    load(args.w, row, piece, w);
+    load(args.grad, row, piece, grad);
     for (int i = 0; i < PIECE; ++i) w[i] = fmaf(w[i], keep, -alpha * grad[i]);
-    store_flat(args.y, piece, w);
+    store(args.y, row, piece, w);
 }

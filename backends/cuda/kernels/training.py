@@ -9,7 +9,7 @@ import numpy as np
 
 from ggmlpy.backends.cuda.args import SPAN, TENSOR
 from ggmlpy.backends.cuda.kernel import Launch, Work, kernel
-from ggmlpy.backends.cuda.kernels.elementwise import THREADS, is_flat, over_pieces
+from ggmlpy.backends.cuda.kernels.elementwise import THREADS, as_rows, over_pieces
 from ggmlpy.backends.cuda.kernels.reduce_rows import launch_rows
 from ggmlpy.backends.cuda.shapes import rows_ok
 from ggmlpy.backends.cuda.source import Form
@@ -25,6 +25,13 @@ def _args(*names: str, **numbers: str) -> np.dtype[Any]:
     return np.dtype([*((name, TENSOR) for name in names), *numbers.items()], align=True)
 
 
+def _of_pieces(w: Work, form: Form, args: np.dtype[Any], *names: str, **numbers: Any) -> Launch:
+    """A thread for each piece of the tensors of these names, which have one shape."""
+    tensors = as_rows(**{name: w[name] for name in names})
+    values = {**tensors, **numbers}
+    return Launch(form, args, over_pieces(tensors["y"]), THREADS, values=values)
+
+
 def _rows(step: Step) -> bool:
     return all(rows_ok(x) for x in step.tensors)
 
@@ -32,13 +39,12 @@ def _rows(step: Step) -> bool:
 # --- gradients ------------------------------------------------------------------------------------
 
 SILU_BACK = _form("silu_back")
-SILU_ARGS = _args("y", "grad", "x", flat="i4")
+SILU_ARGS = _args("y", "grad", "x")
 
 
 @kernel("silu_back", ("f32", "f32"), forms=[SILU_BACK], requires=_rows)
 def silu_back(w: Work) -> Iterator[Launch]:
-    flat = is_flat(w["y"], w["grad"], w["x"])
-    yield Launch(SILU_BACK, SILU_ARGS, over_pieces(w["y"], flat), THREADS, values={"flat": flat})
+    yield _of_pieces(w, SILU_BACK, SILU_ARGS, "y", "grad", "x")
 
 
 def _of_rows(op: str, n_operands: int, args: np.dtype[Any]) -> None:
@@ -83,15 +89,15 @@ SGD_ARGS = _args("y", "w", "grad", "params")
 @kernel("opt_step_adamw", ("f32",) * 3, forms=[MOMENT])
 def adamw_moment(w: Work) -> Iterator[Launch]:
     squares = w.params["updated"] is Updated.SQUARE
-    values = {"i_beta": 2 if squares else 1, "squares": squares}
-    yield Launch(MOMENT, MOMENT_ARGS, over_pieces(w["y"], True), THREADS, values=values)
+    numbers = {"i_beta": 2 if squares else 1, "squares": squares}
+    yield _of_pieces(w, MOMENT, MOMENT_ARGS, "y", "x", "grad", **numbers)
 
 
 @kernel("opt_step_adamw", ("f32",) * 4, forms=[WEIGHT])
 def adamw_weight(w: Work) -> Iterator[Launch]:
-    yield Launch(WEIGHT, WEIGHT_ARGS, over_pieces(w["y"], True), THREADS)
+    yield _of_pieces(w, WEIGHT, WEIGHT_ARGS, "y", "w", "m", "v")
 
 
 @kernel("opt_step_sgd", ("f32",) * 3, forms=[SGD])
 def sgd(w: Work) -> Iterator[Launch]:
-    yield Launch(SGD, SGD_ARGS, over_pieces(w["y"], True), THREADS)
+    yield _of_pieces(w, SGD, SGD_ARGS, "y", "w", "grad")

@@ -17,7 +17,6 @@ struct Args {
     Tensor x;
     int function;
     int type;
-    int flat;
     float p0;  // parameters of the function, in the order of its op
     float p1;
     float p2;
@@ -65,11 +64,10 @@ __device__ static float apply(const Args& args, float x) {
 }
 
 KERNEL(unary, Args, THREADS) {
-    const Piece piece = piece_of(args.y, args.flat, run);
+    const Piece piece = piece_of(args.y, run);
     if (piece.n == 0) return;
     const Row row = fast_row_of(args.y, piece.row, run);
-    const i64_t x_nb0 = stride_of(args.x, args.type, args.flat);
-    const i64_t y_nb0 = stride_of(args.y, args.type, args.flat);
+    const i64_t x_nb0 = args.x.nb[0], y_nb0 = args.y.nb[0];
     float v[PIECE];
     load_piece(args.type, args.x.at(row.i1, row.i2, row.i3) + piece.first * x_nb0, x_nb0, piece.n, v);
     // The code of the functions is there once: numbers rotate through v[0].

@@ -8,14 +8,14 @@ import numpy as np
 
 from ggmlpy.backends.cuda.args import TENSOR
 from ggmlpy.backends.cuda.kernel import Launch, Work, kernel
-from ggmlpy.backends.cuda.kernels.elementwise import FLOATS, THREADS, is_flat, over_pieces
+from ggmlpy.backends.cuda.kernels.elementwise import FLOATS, THREADS, as_rows, over_pieces
 from ggmlpy.backends.cuda.source import Form
 
 UNARY = Form("unary.cu", "unary")
 ARGS = np.dtype(
     [
         *((name, TENSOR) for name in ("y", "x")),
-        *((name, "i4") for name in ("function", "type", "flat")),
+        *((name, "i4") for name in ("function", "type")),
         *((f"p{i}", "f4") for i in range(4)),
     ],
     align=True,
@@ -37,16 +37,15 @@ FUNCTIONS: dict[str, tuple[str, ...]] = {
 def _unary(op: str, function: int, type: str) -> None:
     @kernel(op, (type,), forms=[UNARY])
     def launch(w: Work) -> Iterator[Launch]:
-        x, y = w["x"], w["y"]
-        flat = is_flat(y, x)
+        tensors = as_rows(y=w["y"], x=w["x"])
         values = {
+            **tensors,
             "function": function,
-            "type": y.type.id,
-            "flat": flat,
+            "type": w["y"].type.id,
             **{f"p{i}": 0.0 for i in range(4)},
             **{f"p{i}": w.params[name] for i, name in enumerate(FUNCTIONS[op])},
         }
-        yield Launch(UNARY, ARGS, over_pieces(y, flat), THREADS, values=values)
+        yield Launch(UNARY, ARGS, over_pieces(tensors["y"]), THREADS, values=values)
 
 
 for _i, _op in enumerate(FUNCTIONS):
