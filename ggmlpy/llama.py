@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from time import perf_counter
@@ -27,6 +28,7 @@ from ggmlpy.engine.prompt_cache import cache_limit
 from ggmlpy.errors import AllocationError, ArgumentError, BadBatch, WeightError
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.gguf.kept_digests import KeptDigests
+from ggmlpy.graph.buffer import BufferType
 from ggmlpy.graph.types import TensorType
 from ggmlpy.memory.batch import check_tokens
 from ggmlpy.memory.cache_types import cache_type
@@ -38,11 +40,22 @@ from ggmlpy.models import load_model
 from ggmlpy.runtime.context import Context
 from ggmlpy.runtime.context_sizes import check_least, choose_sizes, reduce_to_memory
 from ggmlpy.runtime.describe import summary
-from ggmlpy.runtime.fit import Fit, find_fit
+from ggmlpy.runtime.fit import Fit, find_fit, free_memory
 from ggmlpy.sampling import SamplingParams
 from ggmlpy.sched.compute import backends_for
 from ggmlpy.sched.placement import ALL, Placement, PlacementWarning
 from ggmlpy.text.tokenizer import Tokenizer
+
+
+def _would_fit(find: Callable[..., Fit | None], free: Mapping[BufferType, int]) -> str:
+    """The end of an error of memory of a device: what would fit."""
+    if not free:
+        return ""
+    try:
+        fits = find(n_ctx_is_given=False)
+    except AllocationError:
+        return ""
+    return f"; what fits is {fits} (fit=True or --fit chooses that)"
 
 
 class Llama(Completions):
@@ -133,20 +146,23 @@ class Llama(Completions):
         backends = backends_for(backend, n_threads)
         sizes = decide_sizes(total, n_seq_max, layout, min(n_ubatch, n_batch), most)
         self.fitted: Fit | None = None
+        free = free_memory(backends)
+        find = partial(
+            find_fit,
+            self.model,
+            backends,
+            sizes,
+            *types,
+            overrides=override_tensors or {},
+            flash_attn=flash_attn,
+            free=free,
+        )
         if fit:
             if n_gpu_layers != ALL:
                 raise ArgumentError(
                     f"fit chooses n_gpu_layers, which is {n_gpu_layers}: give one of the two"
                 )
-            self.fitted = find_fit(
-                self.model,
-                backends,
-                sizes,
-                *types,
-                n_ctx_is_given=bool(n_ctx or n_ctx_seq),
-                overrides=override_tensors or {},
-                flash_attn=flash_attn,
-            )
+            self.fitted = find(n_ctx_is_given=bool(n_ctx or n_ctx_seq))
         if self.fitted is not None:
             sizes, n_gpu_layers = self.fitted.sizes, self.fitted.n_gpu_layers
         elif not n_ctx and not n_ctx_seq:
@@ -174,6 +190,7 @@ class Llama(Completions):
         except MemoryError as error:
             raise AllocationError(
                 f"a KV cache for n_ctx = {sizes.n_ctx} tokens: {error}; use a smaller n_ctx"
+                f"{_would_fit(find, free)}"
             ) from None
         metadata = self._file.metadata
         tokenizer = Tokenizer.from_metadata(metadata, self._file.name)
@@ -190,7 +207,13 @@ class Llama(Completions):
         self._n_batch = n_batch
         self._fingerprint: Fingerprint | None = None
         with _beside(tokenizer.prepare, give_back_free_memory):
-            self._context.warm_up()  # mostly packs and reads weights without the GIL
+            try:
+                self._context.warm_up()  # mostly packs and reads weights without the GIL
+            except AllocationError as error:
+                hint = _would_fit(find, free)
+                if not hint:
+                    raise
+                raise AllocationError(f"{error}{hint}") from None
         self._file.release_metadata()
         self.load_s = self._answers.load_s = perf_counter() - started
         if verbose:

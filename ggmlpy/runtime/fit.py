@@ -63,14 +63,17 @@ def find_fit(
     n_ctx_is_given: bool,
     overrides: Overrides = (),
     flash_attn: bool = True,
+    free: Mapping[BufferType, int] | None = None,
 ) -> Fit | None:
     """The most layers, and at most these sizes, that fit the free memory of the devices; None if no
     device says how much it has.
 
-    `n_ctx_is_given`: the context keeps its size, and only layers are chosen. Raises AllocationError
-    where not even the tensors that `overrides` puts on a device fit.
+    `n_ctx_is_given`: the context keeps its size, and only layers are chosen. `free` has the bytes
+    that are free; None: now. Raises AllocationError where not even the tensors that `overrides`
+    puts on a device fit.
     """
-    asked = _Fitting(model, backends, sizes, type_k, type_v, overrides, flash_attn)
+    free = free_memory(backends) if free is None else free
+    asked = _Fitting(model, backends, sizes, type_k, type_v, overrides, flash_attn, free)
     if not asked.free:
         return None
     n_all = model.hparams.n_layer + 1
@@ -95,6 +98,12 @@ def find_fit(
     return asked.found(counts[too_many - 1], least)
 
 
+def free_memory(backends: Sequence[Backend]) -> dict[BufferType, int]:
+    """The free bytes of devices that say how much they have."""
+    devices = [b.buffer_type for b in backends if not b.buffer_type.is_host]
+    return {at: n for at in devices if (n := at.free_bytes()) is not None}
+
+
 def _with(sizes: Sizes, n_ctx_seq: int) -> Sizes:
     n_ctx = n_ctx_seq if sizes.one_stream else n_ctx_seq * sizes.n_seq_max
     return replace(sizes, n_ctx=n_ctx, n_ctx_seq=n_ctx_seq)
@@ -112,17 +121,14 @@ class _Fitting:
         type_v: TensorType,
         overrides: Overrides,
         flash_attn: bool,
+        free: Mapping[BufferType, int],
     ) -> None:
         self._model = model
         self._backends = list(backends)
         self._types = type_k, type_v
         self._overrides = overrides if isinstance(overrides, Mapping) else list(overrides)
         self._flash_attn = flash_attn
-        self.free = {
-            b.buffer_type: n
-            for b in backends
-            if not b.buffer_type.is_host and (n := b.buffer_type.free_bytes()) is not None
-        }
+        self.free = free
         self._compute: dict[tuple[int, Sizes], dict[BufferType, int]] = {}
         self._n_tried = 0
 

@@ -109,3 +109,11 @@ def test_fit_and_layers_contradict(path: Path) -> None:
 def test_a_device_that_does_not_tell(path: Path) -> None:
     llm = Llama(path, backend=[MockBackend(), ReferenceBackend()], fit=True, n_ctx=256)
     assert llm.fitted is None
+
+
+def test_an_error_of_memory_says_what_would_fit(path: Path) -> None:
+    backends = [device_of(least_free(used_by_all(path, n_ctx=4096))), ReferenceBackend()]
+    with pytest.raises(
+        AllocationError, match=rf"; what fits is -ngl {N_ALL} -c \d+: mock .* --fit"
+    ):
+        Llama(path, backend=backends, n_ctx=1 << 15)
