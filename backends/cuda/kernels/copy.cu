@@ -5,20 +5,10 @@
 //   grid  a thread for each unit, or for each piece of four elements where types differ; transpose has
 //         a block for each tile
 //   bandwidth-bound: each byte is read and written once
-#include "elementwise.cuh"
+#include "copy_elements.cuh"
 
-constexpr int THREADS = 256;
 constexpr int TYPE_I32 = 26;
 constexpr int TYPE_RAW16 = -1;  // 16 bits as they are
-
-__device__ inline i64_t thread_index() { return (i64_t)blockIdx.x * blockDim.x + threadIdx.x; }
-
-// Element i of a tensor in ne order.
-__device__ inline char* element_at(const Tensor& x, i64_t i, const Run& run) {
-    const Quotient row = divided(i, x.ne[0].at(run));
-    const Row at = fast_row_of(x, row.whole, run);
-    return x.at(at.i1, at.i2, at.i3) + row.rest * x.nb[0];
-}
 
 __device__ inline void move_unit(int unit, char* y, const char* x) {
     switch (unit) {
@@ -39,7 +29,7 @@ struct MoveArgs {
 };
 
 // Both tensors have the same loops.
-KERNEL(move, MoveArgs, THREADS) {
+KERNEL(move, MoveArgs, COPY_THREADS) {
     const Tensor& y = args.y;
     const i64_t i = thread_index();
     if (i >= y.n_elements(run)) return;
@@ -50,7 +40,7 @@ KERNEL(move, MoveArgs, THREADS) {
 }
 
 // Each has its own.
-KERNEL(move_apart, MoveArgs, THREADS) {
+KERNEL(move_apart, MoveArgs, COPY_THREADS) {
     const i64_t i = thread_index();
     if (i >= min(args.y.n_elements(run), args.x.n_elements(run))) return;
     move_unit(args.unit, element_at(args.y, i, run), element_at(args.x, i, run));
@@ -67,7 +57,7 @@ struct ConcatArgs {
 };
 
 // Blocks with y = 0 copy a, the others b.
-KERNEL(concat, ConcatArgs, THREADS) {
+KERNEL(concat, ConcatArgs, COPY_THREADS) {
     const bool second = blockIdx.y == 1;
     const Tensor& y = second ? args.to_b : args.to_a;
     const Tensor& x = second ? args.b : args.a;
@@ -81,7 +71,7 @@ KERNEL(concat, ConcatArgs, THREADS) {
 }
 
 // y[i3, i2, i1, i0] = x[i3 % n3, i2 % n2, i1 % n1, i0 % n0]
-KERNEL(repeat, MoveArgs, THREADS) {
+KERNEL(repeat, MoveArgs, COPY_THREADS) {
     const Tensor &y = args.y, &x = args.x;
     const i64_t i = thread_index();
     if (i >= y.n_elements(run)) return;
@@ -114,9 +104,9 @@ __device__ inline void store_number(int type, char* y, float v) {
 }
 
 // Both tensors have the same loops.
-KERNEL(convert, ConvertArgs, THREADS) {
+KERNEL(convert, ConvertArgs, COPY_THREADS) {
     const Tensor &y = args.y, &x = args.x;
-    const Piece piece = piece_of(y, false, run);
+    const Piece piece = piece_of(y, run);
     if (piece.n == 0) return;
     const Row at = fast_row_of(y, piece.row, run);
     const char* from = x.at(at.i1, at.i2, at.i3) + piece.first * x.nb[0];
@@ -133,7 +123,7 @@ KERNEL(convert, ConvertArgs, THREADS) {
 }
 
 // Each has its own.
-KERNEL(convert_apart, ConvertArgs, THREADS) {
+KERNEL(convert_apart, ConvertArgs, COPY_THREADS) {
     const i64_t i = thread_index();
     if (i >= min(args.y.n_elements(run), args.x.n_elements(run))) return;
     const float v = load_number(args.x_type, element_at(args.x, i, run));
@@ -158,7 +148,7 @@ __device__ inline void store_bits(int type, char* y, u32_t bits) {
 
 // Neighbours along dimension 0 are neighbours in y, those along dimension 1 in x. A block turns a tile
 // of 32 x 32 in shared memory, so that both are accessed in runs of 32 elements.
-KERNEL(transpose, ConvertArgs, THREADS) {
+KERNEL(transpose, ConvertArgs, COPY_THREADS) {
     __shared__ u32_t tile[TILE][TILE + 1];  // a column more: those of a warp are in different banks
     const Tensor &y = args.y, &x = args.x;
     const int n0 = y.ne[0].at(run), n1 = y.ne[1].at(run);
@@ -168,14 +158,14 @@ KERNEL(transpose, ConvertArgs, THREADS) {
     if (plane.whole >= y.ne[3].at(run)) return;
     const i64_t first0 = along.rest * TILE, first1 = across.rest * TILE;
     const int lane = threadIdx.x % TILE;
-    for (int row = threadIdx.x / TILE; row < TILE; row += THREADS / TILE) {
+    for (int row = threadIdx.x / TILE; row < TILE; row += COPY_THREADS / TILE) {
         const i64_t i0 = first0 + row, i1 = first1 + lane;
         if (i0 < n0 && i1 < n1) {
             tile[row][lane] = load_bits(args.x_type, x.at(i0, i1, plane.rest, plane.whole));
         }
     }
     __syncthreads();
-    for (int row = threadIdx.x / TILE; row < TILE; row += THREADS / TILE) {
+    for (int row = threadIdx.x / TILE; row < TILE; row += COPY_THREADS / TILE) {
         const i64_t i0 = first0 + lane, i1 = first1 + row;
         if (i0 < n0 && i1 < n1) {
             store_bits(args.y_type, y.at(i0, i1, plane.rest, plane.whole), tile[lane][row]);

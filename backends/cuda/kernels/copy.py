@@ -18,7 +18,7 @@ from ggmlpy.backends.cuda.kernels.copy_loops import (
     together,
     widest_unit,
 )
-from ggmlpy.backends.cuda.kernels.elementwise import FLOATS, PIECE, THREADS
+from ggmlpy.backends.cuda.kernels.elementwise import FLOATS, THREADS, over_pieces
 from ggmlpy.backends.cuda.shapes import blocks
 from ggmlpy.backends.cuda.source import Form
 from ggmlpy.backends.step import Step
@@ -137,10 +137,8 @@ def _convert(w: Work) -> Iterator[Launch]:
         yield Launch(CONVERT_APART, CONVERT_ARGS, (n, 1, 1), THREADS, values=values)
         return
     to, of = layouts(y, x, loops)
-    a, b, c, d = (int(n) for n in to.ne)
-    n = blocks(blocks(a, PIECE) * b * c * d, THREADS)
     shaped = {**values, "y": to, "x": of}
-    yield Launch(CONVERT, CONVERT_ARGS, (n, 1, 1), THREADS, values=shaped)
+    yield Launch(CONVERT, CONVERT_ARGS, over_pieces(to), THREADS, values=shaped)
 
 
 for _x in (*FLOATS, "i32"):

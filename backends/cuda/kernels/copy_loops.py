@@ -74,6 +74,17 @@ def _is(n: int, other: int) -> bool:
     return n == other and same_counts((n,), (other,))
 
 
+def blocked(y: Tensor, x: Tensor) -> tuple[int, list[Loop]] | None:
+    """Elements of x to blocks of y: the stride of x between elements of a block, and loops over
+    blocks; None if a block is not as many steps of one dimension of x."""
+    size = y.type.block_size
+    cut = _common([(size, 0), *dims_of(y)], dims_of(x))
+    if cut is None or cut[0].n != size:
+        return None
+    loops = merged(sorted(cut[1:], key=lambda loop: loop.y))
+    return (cut[0].x, loops) if len(loops) <= 4 else None
+
+
 def _common(y: Dims, x: Dims) -> list[Loop] | None:
     """Cut the dimensions of both until they have the same counts."""
     ys, xs = y[::-1], x[::-1]
@@ -117,6 +128,12 @@ def layouts(y: Tensor, x: Tensor, loops: Sequence[Loop]) -> tuple[Layout, Layout
         _layout(y, [(loop.n, loop.y) for loop in loops]),
         _layout(x, [(loop.n, loop.x) for loop in loops]),
     )
+
+
+def block_layout(tensor: Tensor) -> Layout:
+    """A tensor in blocks."""
+    n = tensor.ne[0] // tensor.type.block_size
+    return Layout(tensor, (n, *tensor.ne[1:]), tensor.nb)
 
 
 def _layout(tensor: Tensor, dims: Dims) -> Layout:

@@ -13,7 +13,7 @@ struct GetArgs {
 // y[:, i, a, b] = x[:, ids[i, a, b], a, b] as f32
 KERNEL(get_rows, GetArgs, SET_THREADS) {
     const Tensor &y = args.y, &x = args.x, &ids = args.ids;
-    const Piece piece = piece_of(y, false, run);
+    const Piece piece = piece_of(y, run);
     if (piece.n == 0) return;
     const Row at = fast_row_of(y, piece.row, run);
     const int id = *(const int*)(ids.data + at.i1 * ids.nb[0] + at.i2 * ids.nb[1] + at.i3 * ids.nb[2]);
@@ -29,6 +29,8 @@ KERNEL(get_rows, GetArgs, SET_THREADS) {
 
 // Pieces of rows of floats to rows of floats.
 struct WritePiece {
+    static constexpr int LANES = 1;
+
     __device__ static void write(
         const SetArgs& args, const char* x, char* y, int part, const Run& run
     ) {

@@ -37,7 +37,7 @@ _FEW = 1024  # indices, as in set_rows.cuh
 def _get_rows(w: Work) -> Iterator[Launch]:
     x = w["x"]
     type = F32 if x.type is I32 else x.type  # whose bits are moved
-    grid = over_pieces(w["y"], False)
+    grid = over_pieces(w["y"])
     yield Launch(GET_ROWS, GET_ARGS, grid, THREADS, values={"type": type.id})
 
 
@@ -45,8 +45,8 @@ for _type in (*FLOATS, "i32"):
     kernel("get_rows", (_type, "i32"), forms=[GET_ROWS])(_get_rows)
 
 
-def set_rows(w: Work, few: Form, owned: Form, part: int) -> Iterator[Launch]:
-    """The launches of set_rows, of which a thread writes `part` elements of a row."""
+def set_rows(w: Work, few: Form, owned: Form, part: int, lanes: int = 1) -> Iterator[Launch]:
+    """The launches of set_rows: `part` elements of a row are written by so many `lanes`."""
     y, x, ids = w["y"], w["x"], w["ids"]
     values: dict[str, Any] = {
         "owners": None,
@@ -54,7 +54,7 @@ def set_rows(w: Work, few: Form, owned: Form, part: int) -> Iterator[Launch]:
         "y_type": y.type.id,
         "x_type": x.type.id,
     }
-    grid = blocks(blocks(x.ne[0], part) * int(x.spec.n_rows), THREADS), 1, 1
+    grid = blocks(blocks(x.ne[0], part) * int(x.spec.n_rows) * lanes, THREADS), 1, 1
     if ids.spec.n_elements <= _FEW:
         yield Launch(few, SET_ARGS, grid, THREADS, values=values)
         return

@@ -42,9 +42,11 @@ struct Part {
     i64_t list;
 };
 
-// That of this thread, of `per_row` parts of each row; false if there is none.
-__device__ inline bool part_of(Part& found, const SetArgs& args, int per_row, const Run& run) {
-    const i64_t i = (i64_t)blockIdx.x * blockDim.x + threadIdx.x;
+// That of this thread, of `per_row` parts of each row with `lanes` threads each; false if there is none.
+__device__ inline bool part_of(
+    Part& found, const SetArgs& args, int per_row, int lanes, const Run& run
+) {
+    const i64_t i = ((i64_t)blockIdx.x * blockDim.x + threadIdx.x) / lanes;
     if (i >= args.x.n_rows(run) * per_row) return false;
     const Quotient row = divided(i, per_row);
     found.part = (int)row.rest;
@@ -55,7 +57,7 @@ __device__ inline bool part_of(Part& found, const SetArgs& args, int per_row, co
     return true;
 }
 
-// Write::write(args, x row, y row, part, run) writes a part of a row.
+// Write::write(args, x row, y row, part, run) writes a part of a row, by Write::LANES threads.
 template <class Write>
 __device__ inline void write_part(const SetArgs& args, const Part& at, i64_t id, const Run& run) {
     const char* x = args.x.at(at.row.i1, at.row.i2, at.row.i3);
@@ -81,7 +83,7 @@ __device__ inline void set_few(const SetArgs& args, int per_row, const Run& run)
     }
     if (__syncthreads_or(bad)) return;
     Part at;
-    if (!part_of(at, args, per_row, run)) return;
+    if (!part_of(at, args, per_row, Write::LANES, run)) return;
     const int* list = ids + at.list * n;
     const int id = list[at.row.i1];
     for (int later = at.row.i1 + 1; later < n; ++later) {
@@ -95,7 +97,7 @@ template <class Write>
 __device__ inline void set_owned(const SetArgs& args, int per_row, const Run& run) {
     if (run.failure->launch != 0) return;
     Part at;
-    if (!part_of(at, args, per_row, run)) return;
+    if (!part_of(at, args, per_row, Write::LANES, run)) return;
     const i64_t id = index_at(args, at.row.i1, at.list_a, at.list_b);
     if (*owner_of(args, at.list, id) == at.row.i1) write_part<Write>(args, at, id, run);
 }
