@@ -230,8 +230,9 @@ class EmulatedDriver(Driver):
             problem = f"a block may have 1 to {entry.max_threads} threads"
         elif not 0 <= shared_bytes <= _SHARED_BYTES:
             problem = f"{shared_bytes:,} bytes of shared memory; {_SHARED_BYTES:,} are there"
-        elif struct_size(args.dtype) != entry.args_bytes:
-            problem = f"its struct has {entry.args_bytes} bytes, unlike {args.dtype}"
+        elif (size := struct_size(args.dtype)) != entry.args_bytes:
+            fields = ", ".join(args.dtype.names or ())
+            problem = f"its struct has {entry.args_bytes} bytes, its arguments {size}: {fields}"
         if problem is not None:
             where = f"launching {entry.form} with grid {grid} and block {block}"
             raise BackendError(f"{self.name}: {where}: {problem}")
