@@ -10,13 +10,13 @@ from __future__ import annotations
 import numpy as np
 
 # A number of elements: its bound, and the index of its form in the counts of a run, or -1.
-COUNT = np.dtype([("bound", "i4"), ("form", "i4")])
+COUNT = np.dtype([("bound", "i4"), ("form", "i4")], align=True)
 
 # An operand or result: address of the first element, elements and byte strides per dimension.
-TENSOR = np.dtype([("data", "u8"), ("ne", COUNT, (4,)), ("nb", "i8", (4,))])
+TENSOR = np.dtype([("data", "u8"), ("ne", COUNT, (4,)), ("nb", "i8", (4,))], align=True)
 
 # Scratch memory of a step.
-SPAN = np.dtype([("data", "u8"), ("n_bytes", "i8")])
+SPAN = np.dtype([("data", "u8"), ("n_bytes", "i8")], align=True)
 
 # The second parameter of every kernel: addresses of the run's counts and of its failure, and which
 # launch of the plan this is, from 1 on.
