@@ -2,7 +2,7 @@
 //
 //   x, y [n, ...] f32 with contiguous rows; weight, b repeat to them
 //   grid: rows, or rows / warps of a block for short ones; see reduce_rows.cuh
-//   moves 8 bytes an element if a row fits into registers (8192 floats): it is read once
+//   moves 8 bytes an element if a row fits into registers (4096 floats): it is read once
 //
 // Fused kernels round every number as the single ones do, so that results have the same bits.
 #include "reduce_rows.cuh"
@@ -61,29 +61,37 @@ __device__ inline void shift_and_scale(float (&v)[QUADS][4], float minus, float 
     }
 }
 
-// v = v * w
+// A row that another one is multiplied by, or added to; null for none. It is loaded before the sums of
+// a row that stays in registers: blocks of a single row would wait for it later.
 template <class Team>
-__device__ inline void multiply(float (&v)[QUADS][4], const float* w, int tile, int n) {
-    float other[QUADS][4];
-    load_tile<Team>(other, w, tile, n, 0.0f);
-#pragma unroll
-    for (int q = 0; q < QUADS; ++q) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) v[q][j] = v[q][j] * other[q][j];
-    }
-}
+struct Operand {
+    const float* row;
+    int n;
+    float v[QUADS][4];
 
-// v = v + b
-template <class Team>
-__device__ inline void add(float (&v)[QUADS][4], const float* b, int tile, int n) {
-    float other[QUADS][4];
-    load_tile<Team>(other, b, tile, n, 0.0f);
-#pragma unroll
-    for (int q = 0; q < QUADS; ++q) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) v[q][j] = v[q][j] + other[q][j];
+    __device__ Operand(const float* row, int n) : row(row), n(n) {
+        if (row && n <= Team::TILE) load_tile<Team>(v, row, 0, n, 0.0f);
     }
-}
+    __device__ void load(int tile) {
+        if (n > Team::TILE) load_tile<Team>(v, row, tile, n, 0.0f);
+    }
+    __device__ void multiply(float (&x)[QUADS][4], int tile) {
+        load(tile);
+#pragma unroll
+        for (int q = 0; q < QUADS; ++q) {
+#pragma unroll
+            for (int j = 0; j < 4; ++j) x[q][j] = x[q][j] * v[q][j];
+        }
+    }
+    __device__ void add(float (&x)[QUADS][4], int tile) {
+        load(tile);
+#pragma unroll
+        for (int q = 0; q < QUADS; ++q) {
+#pragma unroll
+            for (int j = 0; j < 4; ++j) x[q][j] = x[q][j] + v[q][j];
+        }
+    }
+};
 
 // What a norm takes off a row, and what it multiplies the rest by.
 struct Moments {
@@ -141,15 +149,16 @@ struct Deviation {
 // y = norm(x) [* weight [+ b]]
 template <class Team, class Measure>
 __device__ inline void normalise(
-    const float* x, float* y, int n, float eps, const float* weight, const float* b
+    const float* x, float* y, int n, float eps, const float* weight_row, const float* b_row
 ) {
+    Operand<Team> weight(weight_row, n), b(b_row, n);
     float v[QUADS][4];
     const Moments moments = Measure::template of<Team>(v, x, n, eps);
     for (int tile = 0; tile < n; tile += Team::TILE) {
         if (n > Team::TILE) load_tile<Team>(v, x, tile, n, 0.0f);
         shift_and_scale(v, moments.minus, moments.factor);
-        if (weight) multiply<Team>(v, weight, tile, n);
-        if (b) add<Team>(v, b, tile, n);
+        if (weight_row) weight.multiply(v, tile);
+        if (b_row) b.add(v, tile);
         store_tile<Team>(v, y, tile, n);
     }
 }
@@ -208,24 +217,24 @@ struct Residual {
     __device__ static void row(const ResidualArgs& args, const Run& run, i64_t row, int n) {
         const Row at = row_of(args.a, row, run);
         const float* a = row_at(args.a, at);
-        const float* b = row_at(args.b, at);
-        const float* weight = repeated_row(args.weight, at, run);
-        const float* inner = args.inner.data ? repeated_row(args.inner, at, run) : nullptr;
+        Operand<Team> b(row_at(args.b, at), n);
+        Operand<Team> inner(args.inner.data ? repeated_row(args.inner, at, run) : nullptr, n);
+        Operand<Team> weight(repeated_row(args.weight, at, run), n);
         float* y = row_to(args.y, at);
         const bool held = n <= Team::TILE;
         float* total = args.sum.data ? row_to(args.sum, at) : held ? nullptr : y;
 
         float v[QUADS][4];
         Moments of_a = {0.0f, 1.0f};
-        if (inner) of_a = Rms::of<Team>(v, a, n, args.inner_eps);
+        if (inner.row) of_a = Rms::of<Team>(v, a, n, args.inner_eps);
         float squares = 0.0f;
         for (int tile = 0; tile < n; tile += Team::TILE) {
-            if (!(inner && held)) load_tile<Team>(v, a, tile, n, 0.0f);
-            if (inner) {
+            if (!(inner.row && held)) load_tile<Team>(v, a, tile, n, 0.0f);
+            if (inner.row) {
                 shift_and_scale(v, of_a.minus, of_a.factor);
-                multiply<Team>(v, inner, tile, n);
+                inner.multiply(v, tile);
             }
-            add<Team>(v, b, tile, n);
+            b.add(v, tile);
             if (total) store_tile<Team>(v, total, tile, n);
             squares = add_squares<Team>(squares, v, 0.0f, tile, n);
         }
@@ -233,7 +242,7 @@ struct Residual {
         for (int tile = 0; tile < n; tile += Team::TILE) {
             if (!held) load_tile<Team>(v, total, tile, n, 0.0f);
             shift_and_scale(v, 0.0f, factor);
-            multiply<Team>(v, weight, tile, n);
+            weight.multiply(v, tile);
             store_tile<Team>(v, y, tile, n);
         }
     }

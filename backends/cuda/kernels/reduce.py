@@ -44,7 +44,7 @@ COUNT_OF_PARTS = Form("reduce.cu", "count_of_parts")
 
 _PARTS_BLOCK = 256
 _MAX_PARTS = 256  # which one block adds up, a thread each
-_CHUNK = 8192  # elements of a row: a vocabulary of 128 K is the work of 16 blocks
+_CHUNK = 4096  # elements of a row: a vocabulary of 128 K is the work of 32 blocks
 
 
 def _rows(step: Step) -> bool:

@@ -9,7 +9,7 @@
 #pragma once
 #include "common.cuh"
 
-constexpr int BLOCK = 512;
+constexpr int BLOCK = 256;
 constexpr int QUADS = 4;
 constexpr int WARP_ROW = 32 * QUADS * 4;  // the longest row of a warp: reduce_rows.py knows it too
 

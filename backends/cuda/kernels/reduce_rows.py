@@ -11,7 +11,7 @@ from ggmlpy.backends.cuda.kernel import Launch
 from ggmlpy.backends.cuda.shapes import blocks
 from ggmlpy.backends.cuda.source import Form
 
-BLOCK = 512  # threads for a long row
+BLOCK = 256  # threads for a long row
 WARP_ROW = 512  # floats of the longest row that is a warp's
 _WARPS = 4  # with a row each: few, so that a few rows use many multiprocessors
 
