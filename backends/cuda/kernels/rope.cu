@@ -7,6 +7,7 @@
 //   table  f32 [2, n_pairs, T]: cos, sin       a thread for a pair and TOKENS tokens
 //
 // The others move x and y, 8 bytes an element, and the table, which heads of a token share.
+#include "quantize.cuh"
 #include "types.cuh"
 
 constexpr int TABLE_THREADS = 128;
@@ -79,10 +80,26 @@ struct Pairs {
         }
         const int first = n_offs + (are_neighbours ? 2 * slot : slot);
         const int second = first + (are_neighbours ? 1 : n_pairs);
-        const float2 turn = table[slot];  // cos, sin
-        const float a = X::load(x, first), b = X::load(x, second);
-        Y::store(y, first, a * turn.x - b * turn.y);
-        Y::store(y, second, a * turn.y + b * turn.x);
+        const float2 turned = turn(X::load(x, first), X::load(x, second), table[slot]);
+        Y::store(y, first, turned.x);
+        Y::store(y, second, turned.y);
+    }
+
+    // What element i of row x becomes.
+    __device__ float rotated(const float* x, const float2* table, int i) const {
+        const int at = i - n_offs;
+        if (at < 0 || at >= 2 * n_pairs) return x[i];
+        if (are_neighbours) {
+            const float2 turned = turn(x[i & ~1], x[i | 1], table[at / 2]);  // n_offs is even
+            return at % 2 == 0 ? turned.x : turned.y;
+        }
+        const int slot = at % n_pairs;
+        const float2 turned = turn(x[n_offs + slot], x[n_offs + slot + n_pairs], table[slot]);
+        return at < n_pairs ? turned.x : turned.y;
+    }
+
+    __device__ static float2 turn(float a, float b, float2 by) {  // cos, sin
+        return make_float2(a * by.x - b * by.y, a * by.y + b * by.x);
     }
 };
 
@@ -127,6 +144,7 @@ struct SetArgs {
     Span table;
     Pairs pairs;
     int ids_are_i64;
+    int y_type;
 };
 
 __device__ inline i64_t id_at(const SetArgs& args, int token) {
@@ -170,3 +188,20 @@ __device__ inline void set_rotated(const SetArgs& args, const Run& run) {
 KERNEL(rope_set_rows_f32, SetArgs, THREADS) { set_rotated<f32>(args, run); }
 KERNEL(rope_set_rows_f16, SetArgs, THREADS) { set_rotated<f16>(args, run); }
 KERNEL(rope_set_rows_bf16, SetArgs, THREADS) { set_rotated<bf16>(args, run); }
+
+// A warp for each block of 32 elements of a row.
+KERNEL(rope_set_rows_quantized, SetArgs, THREADS) {
+    const int token = blockIdx.x;
+    if (token >= args.x.ne[2].at(run)) return;
+    const i64_t row = row_to_set(args, token, run);
+    if (row < 0) return;
+    const int n = args.x.ne[0].at(run);
+    const int i = blockIdx.y * THREADS + threadIdx.x;
+    if (i >= n * args.x.ne[1].at(run)) return;  // of a whole warp
+    const int head = i / n;
+    const float* x = (const float*)args.x.at(head, token, 0);
+    const float2* table = (const float2*)args.table.data + (i64_t)token * args.pairs.n_pairs;
+    const float v = args.pairs.rotated(x, table, i - head * n);
+    const i64_t block = i / QUANTIZED_BLOCK;
+    quantize_block(args.y_type, v, args.y.at(row, 0, 0) + block * block_bytes(args.y_type));
+}

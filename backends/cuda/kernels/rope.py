@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ggmlpy.backends.cuda.args import SPAN, TENSOR
 from ggmlpy.backends.cuda.kernel import Launch, Scratch, Work, kernel
+from ggmlpy.backends.cuda.kernels.quantize import TYPES as QUANTIZED
 from ggmlpy.backends.cuda.shapes import blocks, rows_ok
 from ggmlpy.backends.cuda.source import Form
 from ggmlpy.backends.step import Step
@@ -43,14 +44,17 @@ SET_ARGS = np.dtype(
         ("table", SPAN),
         ("pairs", PAIRS),
         ("ids_are_i64", "i4"),
+        ("y_type", "i4"),
     ],
     align=True,
 )
 TABLE = Form("rope.cu", "rope_table")
+SET_QUANTIZED = Form("rope.cu", "rope_set_rows_quantized")
 
 _TABLE_THREADS = 128
 _TOKENS = 8  # of a thread that makes the table: one power serves them
 _THREADS = 256
+_MOST_TOKENS = 4096
 
 
 # --- the table ----------------------------------------------------------------------------------
@@ -151,28 +155,35 @@ def _rope_of(step: Step) -> Rope:
     return rope
 
 
-def _declare_set_rows(type: str) -> None:
-    form = Form("rope.cu", f"rope_set_rows_{type}")
+def _rows_to_set(step: Step) -> bool:
+    """Every block looks at the indices of all tokens: set_rows by itself is made for more."""
+    return _rows(step) and int(step.operands["x"].ne[2]) <= _MOST_TOKENS
 
+
+def _declare_set_rows(type: str, form: Form) -> None:
     def launch(w: Work) -> Iterator[Launch]:
         rope = _rope_of(w.step)
         table, launches = _table(w, rope)
         yield from launches
         D, Hk, T, _ = w["x"].ne
-        n_slots = (int(D) - rope.n_pairs) * int(Hk)
+        # A thread for each slot, or for each element where a warp makes a block of them.
+        n_threads = (int(D) - (0 if form is SET_QUANTIZED else rope.n_pairs)) * int(Hk)
         values = {
             "table": table,
             "pairs": _pairs(rope),
             "ids_are_i64": w["ids"].type is I64,
+            "y_type": w["y"].type.id,
         }
-        grid = int(T), blocks(n_slots, _THREADS), 1
+        grid = int(T), blocks(n_threads, _THREADS), 1
         yield Launch(form, SET_ARGS, grid, _THREADS, values=values)
 
     for ids in ("i64", "i32"):
         for factors in ((), ("f32",)):
             types = ("f32", "i32", *factors, ids, type)
-            kernel("rope+set_rows", types, forms=[TABLE, form], requires=_rows)(launch)
+            kernel("rope+set_rows", types, forms=[TABLE, form], requires=_rows_to_set)(launch)
 
 
 for _type in ("f32", "f16", "bf16"):
-    _declare_set_rows(_type)
+    _declare_set_rows(_type, Form("rope.cu", f"rope_set_rows_{_type}"))
+for _type in QUANTIZED:
+    _declare_set_rows(_type, SET_QUANTIZED)
