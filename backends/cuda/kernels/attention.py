@@ -1,0 +1,183 @@
+"""Attention over a cache: what each query sees is planned, attended in blocks, and combined."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ggmlpy.backends.cuda.args import SPAN, TENSOR
+from ggmlpy.backends.cuda.kernel import Launch, Scratch, Work, kernel
+from ggmlpy.backends.cuda.shapes import blocks
+from ggmlpy.backends.cuda.source import Form
+from ggmlpy.graph.tensor import Tensor
+
+ARGS = np.dtype(
+    [
+        ("y", TENSOR),
+        ("q", TENSOR),
+        ("k", TENSOR),
+        ("v", TENSOR),
+        ("mask", TENSOR),
+        ("cells", TENSOR),
+        ("seen", TENSOR),
+        ("sinks", TENSOR),
+        ("plan", SPAN),
+        ("partial", SPAN),
+        ("scale", "f4"),
+        ("max_bias", "f4"),
+        ("logit_softcap", "f4"),
+        ("unit", "f4"),
+        ("k_type", "i4"),
+        ("v_type", "i4"),
+        ("k_vectors", "i4"),
+        ("v_vectors", "i4"),
+        ("max_queries", "i4"),
+        ("max_items", "i4"),
+        ("max_slots", "i4"),
+        ("task_queries", "i4"),
+        ("blocks_per_item", "i4"),
+        ("target_blocks", "i4"),
+    ],
+    align=True,
+)
+
+KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl")
+
+PLAN = Form("attention.cu", "attention_plan")
+COMBINE = Form("attention.cu", "attention_combine")
+ATTEND = {
+    (rows, slices): Form("attention.cu", f"attention_{rows}_{slices}")
+    for rows in (2, 8)
+    for slices in (1, 4)
+}
+
+_PLANNERS, _THREADS = 256, 128
+_SLICE = 128  # columns of V
+_BLOCKS_A_MULTIPROCESSOR = 4  # that are wanted: their shared memory fits
+_MOST_PARTIAL_BYTES = 128 << 20  # of states of chunks; without room for them tasks are not split
+# Bytes of the structs of attention.cuh.
+_HEADER, _QUERY, _TASK, _ITEM, _SOFTMAX = 8, 12, 36, 12, 8
+
+
+def _chunk_of(cell: int) -> int:
+    """The chunk that a place in a list lies in: as in attention.cuh."""
+    if cell < 64 * 256:
+        return cell // 256
+    doubling = (cell // (64 * 256)).bit_length() - 1
+    return 64 + 32 * doubling + ((cell >> doubling) - 64 * 256) // 512
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """How a step is cut into blocks.
+
+    rows          of a block: heads of q that share a head of K, of one query or more
+    n_columns     blocks along the columns of V
+    """
+
+    rows: int
+    n_columns: int
+    task_queries: int
+    blocks_per_item: int
+    target_blocks: int
+    max_queries: int
+    max_items: int
+    max_slots: int
+
+    @staticmethod
+    def of(w: Work, rows: int, columns: int, blocks_a_multiprocessor: int) -> _Cut:
+        """`columns` of V of a block."""
+        q, k, v = w["q"], w["k"], w["v"]
+        n_shared, n_kv_heads = int(q.ne[2]) // int(k.ne[2]), int(k.ne[2])
+        n_columns = blocks(v.ne[0], columns)
+        blocks_per_item = n_kv_heads * blocks(n_shared, rows)
+        target = w.info.n_sm * blocks_a_multiprocessor
+        max_queries = int(q.ne[1]) * int(q.ne[3])
+        n_cells = int(w["cells"].ne[0] if "cells" in w.step.operands else k.ne[1])
+        slot_bytes = int(q.ne[2]) * (_SOFTMAX + 4 * int(v.ne[0]))
+        most = max(1, _MOST_PARTIAL_BYTES // slot_bytes)
+        return _Cut(
+            rows,
+            n_columns,
+            max(1, rows // min(n_shared, rows)),
+            blocks_per_item,
+            target,
+            max_queries,
+            max_queries + blocks(target, blocks_per_item) + 1,
+            min(max_queries * (_chunk_of(max(n_cells, 1) - 1) + 1), most),
+        )
+
+    @property
+    def plan_bytes(self) -> int:
+        n_bytes = _HEADER + (_QUERY + _TASK) * self.max_queries
+        return n_bytes + _ITEM * self.max_items
+
+    def partial_bytes(self, n_heads: int, dv: int) -> int:
+        return self.max_slots * n_heads * (_SOFTMAX + 4 * dv)
+
+
+def _plan(w: Work, cut: _Cut) -> tuple[Scratch, bool]:
+    """Memory for the plan, and whether it must be made: steps with the same lists have the same."""
+    seen = w.step.operands.get("seen")
+    if seen is None:
+        return w.scratch(cut.plan_bytes, "plan of attention"), True
+    mask = w.step.operands.get("mask")
+    n_masked = None if mask is None else mask.ne[0]
+    kind = f"plan of attention {seen.name} {w['cells'].ne} {n_masked} {cut}"
+    return w.derived(kind, seen, cut.plan_bytes)
+
+
+def _has_vectors(w: Work, x: Tensor) -> bool:
+    """Whether all rows of K or V are aligned to 16 bytes."""
+    return all(n % 16 == 0 for n in (w.address(x), *x.nb[1:]))
+
+
+def _launches(w: Work, attend: Form, cut: _Cut, values: dict[str, object]) -> Iterator[Launch]:
+    """Plan, attend, combine."""
+    q, k, v = w["q"], w["k"], w["v"]
+    plan, missing = _plan(w, cut)
+    partial = w.scratch(cut.partial_bytes(int(q.ne[2]), int(v.ne[0])), "states of attention")
+    values = {
+        "plan": plan,
+        "partial": partial,
+        "k_type": KV_TYPES.index(k.type.name),
+        "v_type": KV_TYPES.index(v.type.name),
+        "k_vectors": _has_vectors(w, k),
+        "v_vectors": _has_vectors(w, v),
+        "max_queries": cut.max_queries,
+        "max_items": cut.max_items,
+        "max_slots": cut.max_slots,
+        "task_queries": cut.task_queries,
+        "blocks_per_item": cut.blocks_per_item,
+        "target_blocks": cut.target_blocks,
+        **values,
+    }
+    if missing:
+        yield Launch(PLAN, ARGS, (1, 1, 1), _PLANNERS, values=values)
+    n_items = min(cut.max_items, blocks(cut.target_blocks, cut.blocks_per_item))
+    grid = n_items, cut.blocks_per_item, cut.n_columns
+    yield Launch(attend, ARGS, grid, _THREADS, values=values)
+    grid = min(cut.max_queries, cut.target_blocks), int(q.ne[2]), 1
+    yield Launch(COMBINE, ARGS, grid, _THREADS, values=values)
+
+
+def _attention(w: Work) -> Iterator[Launch]:
+    q, k, v = w["q"], w["k"], w["v"]
+    n_shared = int(q.ne[2]) // int(k.ne[2])
+    rows = 2 if n_shared * int(q.ne[1]) <= 2 else 8
+    slices = 1 if int(v.ne[0]) <= _SLICE else 4
+    cut = _Cut.of(w, rows, slices * _SLICE, _BLOCKS_A_MULTIPROCESSOR)
+    yield from _launches(w, ATTEND[rows, slices], cut, {"unit": 1.0})
+
+
+for _k in KV_TYPES:
+    for _v in KV_TYPES:
+        for _mask in (("f16",), ()):
+            for _lists in ((), ("i32", "i32")):
+                for _sinks in ((), ("f32",)):
+                    _types = ("f32", _k, _v, *_mask, *_lists, *_sinks)
+                    kernel("flash_attn_ext", _types, forms=[PLAN, COMBINE, *ATTEND.values()])(
+                        _attention
+                    )
