@@ -1,0 +1,244 @@
+// Linear attention with a matrix for each head: gated, RWKV-6 and -7, the gated delta rule.
+//
+//   grid  a team of lanes for some vectors of a state (linear_attention.cuh)
+#include "linear_attention.cuh"
+
+// The sizes of ops whose tokens [D, H, T] are those of sequences of the same length.
+__device__ inline Sizes sizes_of_tokens(const Tensor& x, const Tensor& state, const Run& run) {
+    const int n_seqs = state.ne[1].at(run);
+    return {x.ne[0].at(run), x.ne[1].at(run), n_seqs, x.ne[2].at(run) / n_seqs, 1};
+}
+
+__device__ inline const float* row_of_token(const Tensor& x, const Spot& at) {
+    return (const float*)x.at(at.head, at.of_all, 0);
+}
+
+__device__ inline const float* state_of_head(const Tensor& state, int n, int head, int seq) {
+    return (const float*)state.at(seq, 0, 0) + (i64_t)head * n * n;
+}
+
+// --- gated linear attention -----------------------------------------------------------------------
+
+struct GatedArgs {
+    Tensor y, k, v, q, g, state;
+    float scale;
+    int lanes;
+};
+
+// state[i, j] = state[i, j] * g[i] + k[i] * v[j];  y[j] = scale * sum_i state[i, j] * q[i]
+struct Gated {
+    typedef GatedArgs Args;
+    static constexpr int ROWS = 3;
+    static constexpr bool COLUMNS = true;
+
+    __device__ static Sizes sizes_of(const Args& args, const Run& run) {
+        return sizes_of_tokens(args.k, args.state, run);
+    }
+    __device__ static const float* state_of(const Args& args, int head, int seq) {
+        return state_of_head(args.state, args.k.ne[0].bound, head, seq);
+    }
+    __device__ static const float* row_of(const Args& args, int i, const Spot& at, const Run&) {
+        return row_of_token(i == 0 ? args.k : i == 1 ? args.q : args.g, at);
+    }
+    __device__ static const float* value_of(const Args& args, const Spot& at) {
+        return row_of_token(args.v, at);
+    }
+    __device__ static void scalars_of(const Args&, const Spot&, float (&)[2]) {}
+
+    __device__ static void step(
+        const Args& args, const Team& team, float (&state)[VECTORS][HELD],
+        const Token<ROWS>& token, float (&y)[VECTORS]
+    ) {
+        const auto &k = token.rows[0], &q = token.rows[1], &g = token.rows[2];
+#pragma unroll
+        for (int j = 0; j < VECTORS; ++j) {
+#pragma unroll
+            for (int e = 0; e < HELD; ++e) {
+                state[j][e] = fmaf(k[e], token.values[j], state[j][e] * g[e]);
+            }
+            y[j] = team.dot(state[j], q);
+        }
+        team.add_lanes(y);
+#pragma unroll
+        for (int j = 0; j < VECTORS; ++j) y[j] *= args.scale;
+    }
+};
+
+KERNEL(gated_linear_attn, GatedArgs, SCAN_THREADS) { run_heads<Gated>(args, run); }
+
+// --- RWKV-6 ---------------------------------------------------------------------------------------
+
+struct Wkv6Args {
+    Tensor y, k, v, r, tf, td, state;
+    int lanes;
+};
+
+// y[j] = sum_i r[i] * (state[i, j] + tf[i] * k[i] * v[j]);  state[i, j] = state[i, j] * td[i] + k[i] * v[j]
+struct Wkv6 {
+    typedef Wkv6Args Args;
+    static constexpr int ROWS = 4;
+    static constexpr bool COLUMNS = true;
+
+    __device__ static Sizes sizes_of(const Args& args, const Run& run) {
+        return sizes_of_tokens(args.k, args.state, run);
+    }
+    __device__ static const float* state_of(const Args& args, int head, int seq) {
+        return state_of_head(args.state, args.k.ne[0].bound, head, seq);
+    }
+    __device__ static const float* row_of(const Args& args, int i, const Spot& at, const Run&) {
+        if (i == 3) return (const float*)args.tf.data + (i64_t)at.head * args.k.ne[0].bound;
+        return row_of_token(i == 0 ? args.k : i == 1 ? args.r : args.td, at);
+    }
+    __device__ static const float* value_of(const Args& args, const Spot& at) {
+        return row_of_token(args.v, at);
+    }
+    __device__ static void scalars_of(const Args&, const Spot&, float (&)[2]) {}
+
+    __device__ static void step(
+        const Args&, const Team& team, float (&state)[VECTORS][HELD],
+        const Token<ROWS>& token, float (&y)[VECTORS]
+    ) {
+        const auto &k = token.rows[0], &r = token.rows[1], &td = token.rows[2], &tf = token.rows[3];
+#pragma unroll
+        for (int j = 0; j < VECTORS; ++j) {
+            float seen[HELD];
+#pragma unroll
+            for (int e = 0; e < HELD; ++e) {
+                const float kv = k[e] * token.values[j];
+                seen[e] = fmaf(kv, tf[e], state[j][e]);
+                state[j][e] = fmaf(state[j][e], td[e], kv);
+            }
+            y[j] = team.dot(seen, r);
+        }
+        team.add_lanes(y);
+    }
+};
+
+KERNEL(rwkv_wkv6, Wkv6Args, SCAN_THREADS) { run_heads<Wkv6>(args, run); }
+
+// --- RWKV-7 ---------------------------------------------------------------------------------------
+
+struct Wkv7Args {
+    Tensor y, r, w, k, v, a, b, state;
+    int lanes;
+};
+
+// sa[i] = sum_j state[i, j] * a[j];  state[i, j] = state[i, j] * w[j] + v[i] * k[j] + sa[i] * b[j];
+// y[i] = sum_j state[i, j] * r[j]
+struct Wkv7 {
+    typedef Wkv7Args Args;
+    static constexpr int ROWS = 5;
+    static constexpr bool COLUMNS = false;
+
+    __device__ static Sizes sizes_of(const Args& args, const Run& run) {
+        return sizes_of_tokens(args.r, args.state, run);
+    }
+    __device__ static const float* state_of(const Args& args, int head, int seq) {
+        return state_of_head(args.state, args.r.ne[0].bound, head, seq);
+    }
+    __device__ static const float* row_of(const Args& args, int i, const Spot& at, const Run&) {
+        const Tensor& x = i == 0 ? args.w : i == 1 ? args.k : i == 2 ? args.a : i == 3 ? args.b : args.r;
+        return row_of_token(x, at);
+    }
+    __device__ static const float* value_of(const Args& args, const Spot& at) {
+        return row_of_token(args.v, at);
+    }
+    __device__ static void scalars_of(const Args&, const Spot&, float (&)[2]) {}
+
+    __device__ static void step(
+        const Args&, const Team& team, float (&state)[VECTORS][HELD],
+        const Token<ROWS>& token, float (&y)[VECTORS]
+    ) {
+        const auto &w = token.rows[0], &k = token.rows[1], &a = token.rows[2], &b = token.rows[3];
+        float sa[VECTORS];
+#pragma unroll
+        for (int j = 0; j < VECTORS; ++j) sa[j] = team.dot(state[j], a);
+        team.add_lanes(sa);
+#pragma unroll
+        for (int j = 0; j < VECTORS; ++j) {
+#pragma unroll
+            for (int e = 0; e < HELD; ++e) {
+                const float taken = fmaf(b[e], sa[j], k[e] * token.values[j]);
+                state[j][e] = fmaf(state[j][e], w[e], taken);
+            }
+            y[j] = team.dot(state[j], token.rows[4]);
+        }
+        team.add_lanes(y);
+    }
+};
+
+KERNEL(rwkv_wkv7, Wkv7Args, SCAN_THREADS) { run_heads<Wkv7>(args, run); }
+
+// --- the gated delta rule -------------------------------------------------------------------------
+
+struct DeltaArgs {
+    Tensor y, q, k, v, g, beta, state;
+    int K;
+    int lanes;
+};
+
+// state[i, j] *= exp(g);  delta[j] = beta * (v[j] - sum_i state[i, j] * k[i]);
+// state[i, j] += k[i] * delta[j];  y[j] = sum_i state[i, j] * q[i] / sqrt(D)
+// i is the faster one in memory. GATES: g is a number for each i, not one for the head.
+template <bool GATES>
+struct Delta {
+    typedef DeltaArgs Args;
+    static constexpr int ROWS = GATES ? 3 : 2;
+    static constexpr bool COLUMNS = false;
+
+    __device__ static Sizes sizes_of(const Args& args, const Run& run) {
+        const Count* ne = args.v.ne;
+        return {ne[0].at(run), ne[1].at(run), ne[3].at(run), ne[2].at(run), args.K};
+    }
+    __device__ static const float* state_of(const Args& args, int head, int seq) {
+        return (const float*)args.state.at(0, head, seq);
+    }
+    // Head h of v has head h % Hk of q and k; sequences are shared by neighbours.
+    __device__ static const float* row_of(const Args& args, int i, const Spot& at, const Run& run) {
+        if (i == 2) return (const float*)args.g.at(at.head, at.token, at.seq);
+        const Tensor& x = i == 0 ? args.k : args.q;
+        const int n_seqs = args.v.ne[3].at(run);
+        const int seq = (int)((i64_t)at.seq * x.ne[3].at(run) / n_seqs);
+        return (const float*)x.at(at.head % x.ne[1].at(run), at.token, seq);
+    }
+    __device__ static const float* value_of(const Args& args, const Spot& at) {
+        return (const float*)args.v.at(at.head, at.token, at.seq);
+    }
+    __device__ static void scalars_of(const Args& args, const Spot& at, float (&scalars)[2]) {
+        scalars[0] = f32::load(args.beta.at(at.head, at.token, at.seq), 0);
+        if (!GATES) scalars[1] = f32::load(args.g.at(at.head, at.token, at.seq), 0);
+    }
+
+    __device__ static void step(
+        const Args& args, const Team& team, float (&state)[VECTORS][HELD],
+        const Token<ROWS>& token, float (&y)[VECTORS]
+    ) {
+        const auto &k = token.rows[0], &q = token.rows[1];
+        float decay[HELD];
+        const float of_head = GATES ? 0.0f : expf(token.scalars[1]);
+#pragma unroll
+        for (int e = 0; e < HELD; ++e) decay[e] = GATES ? expf(token.rows[ROWS - 1][e]) : of_head;
+        float delta[VECTORS];
+#pragma unroll
+        for (int j = 0; j < VECTORS; ++j) {
+#pragma unroll
+            for (int e = 0; e < HELD; ++e) state[j][e] *= decay[e];
+            delta[j] = team.dot(state[j], k);
+        }
+        team.add_lanes(delta);
+#pragma unroll
+        for (int j = 0; j < VECTORS; ++j) {
+            delta[j] = (token.values[j] - delta[j]) * token.scalars[0];
+#pragma unroll
+            for (int e = 0; e < HELD; ++e) state[j][e] = fmaf(k[e], delta[j], state[j][e]);
+            y[j] = team.dot(state[j], q);
+        }
+        team.add_lanes(y);
+        const float scale = 1.0f / sqrtf((float)args.v.ne[0].bound);
+#pragma unroll
+        for (int j = 0; j < VECTORS; ++j) y[j] *= scale;
+    }
+};
+
+KERNEL(delta_of_heads, DeltaArgs, SCAN_THREADS) { run_heads<Delta<false>>(args, run); }
+KERNEL(delta_of_elements, DeltaArgs, SCAN_THREADS) { run_heads<Delta<true>>(args, run); }
