@@ -16,7 +16,7 @@ KERNEL(get_rows, GetArgs, SET_THREADS) {
     const Piece piece = piece_of(y, run);
     if (piece.n == 0) return;
     const Row at = fast_row_of(y, piece.row, run);
-    const int id = *(const int*)(ids.data + at.i1 * ids.nb[0] + at.i2 * ids.nb[1] + at.i3 * ids.nb[2]);
+    const int id = *(const int*)ids.at(at.i1, at.i2, at.i3, 0);
     if (id < 0 || id >= x.ne[1].at(run)) {
         fail(run, id);
         return;
