@@ -10,7 +10,7 @@
 // A block of attention_R_S reads K and V once for its R rows, as f32 through shared memory: a tile of 64
 // cells, 128 elements at a time. Per cell it moves the bytes of its row of K and of V; states of split
 // tasks are 4 (Dv + 2) bytes for each row and chunk.
-#include "attention.cuh"
+#include "attention_block.cuh"
 #include "attention_rows.cuh"
 
 constexpr int THREADS = 128;
@@ -188,119 +188,31 @@ struct Shared {
     Tile tile;                   // rows of K, then of V
     float q[ROWS][SLICE];
     float scores[TILE][ROWS + 4];  // then weights
-    i64_t cells[TILE];           // rows of K and V; -1 for those that no row sees
+    int cells[TILE];             // rows of K and V; -1 for those that no row sees
     Softmax chunk[ROWS];         // of the chunk
     Softmax all[ROWS];           // of the chunks before
     float rescale[ROWS];
     Fold folds[ROWS];
-    // The rows.
-    const float* queries[ROWS];
-    const u16_t* masks[ROWS];    // entry 0 belongs to place `first`; null without a mask
-    float slopes[ROWS];
-    int first[ROWS];             // places that a row sees: first .. end - 1
-    int end[ROWS];
+    RowTable<ROWS> rows;
 };
-
-// A row of a block: a head of a query.
-struct BlockRow {
-    int i;  // of the task's queries
-    int head;
-    bool exists;
-};
-
-// Which rows a block has.
-struct BlockRows {
-    int n_heads;     // of one query
-    int first_head;  // of q
-    int n_queries;
-    int kv_head;
-
-    __device__ BlockRow at(int r) const {
-        const int i = r / n_heads;
-        return {i, first_head + r - i * n_heads, i < n_queries};
-    }
-};
-
-// Block y takes a head of K, and of the heads of q that share it up to `rows`.
-__device__ inline BlockRows rows_of_block(const Args& args, const Run& run, const Task& task, int rows) {
-    const int n_kv_heads = args.k.ne[2].at(run), n_shared = args.q.ne[2].at(run) / n_kv_heads;
-    const int kv_head = blockIdx.y % n_kv_heads, first = blockIdx.y / n_kv_heads * rows;
-    return {min(rows, n_shared - first), kv_head * n_shared + first, task.n_queries, kv_head};
-}
-
-// What a block has of an item: columns first .. of V for its rows.
-struct Work {
-    Task task;
-    BlockRows rows;
-    int only;  // the row that is computed; -1: all
-    int first;
-    int dv;
-
-    __device__ bool computes(int r) const { return rows.at(r).exists && (only < 0 || only == r); }
-};
-
-// A row that is not computed sees nothing.
-template <int ROWS>
-__device__ void set_rows(const Args& args, const Run& run, const Plan& plan, const Work& work,
-                         Shared<ROWS>& shared) {
-    const int r = threadIdx.x;
-    if (r >= ROWS) return;
-    const Task& task = work.task;
-    const BlockRow row = work.rows.at(r);
-    shared.all[r] = empty_softmax();
-    shared.first[r] = shared.end[r] = 0;
-    shared.queries[r] = nullptr;
-    shared.masks[r] = nullptr;
-    shared.slopes[r] = 1.0f;
-    if (!work.computes(r)) return;
-    const Query& query = plan.query_of(task, row.i, args.q.ne[1].at(run));
-    const int i = task.query + row.i;
-    shared.first[r] = query.first;
-    shared.end[r] = query.end;
-    shared.queries[r] = (const float*)args.q.at(i, row.head, task.stream);
-    if (args.mask.data) {
-        const int head = row.head % args.mask.ne[2].at(run);
-        const int stream = task.stream % args.mask.ne[3].at(run);
-        shared.masks[r] = (const u16_t*)args.mask.at(i, head, stream);
-    }
-    if (args.max_bias > 0.0f) {
-        shared.slopes[r] = alibi_slope(args.max_bias, row.head, args.q.ne[2].at(run));
-    }
-}
-
-constexpr u16_t HALF_MINUS_INFINITY = 0xfc00;
-
-template <int ROWS>
-__device__ inline bool sees(const Shared<ROWS>& shared, int r, int place) {
-    if (place < shared.first[r] || place >= shared.end[r]) return false;
-    const u16_t* mask = shared.masks[r];
-    return mask == nullptr || mask[place - shared.first[r]] != HALF_MINUS_INFINITY;
-}
 
 // The cells of a tile that any row sees; false if there are none.
 template <int ROWS>
-__device__ bool list_cells(const Args& args, const Run& run, const Task& task, int place,
+__device__ bool list_cells(const Args& args, const Run& run, const Work& work, int place,
                            Shared<ROWS>& shared) {
     bool visible = false;
     if (threadIdx.x < TILE) {
         place += threadIdx.x;
-        for (int r = 0; r < ROWS && !visible; ++r) visible = sees(shared, r, place);
-        i64_t cell = visible ? place : -1;
-        if (visible && args.cells.data) {
-            cell = ((const int*)args.cells.at(task.list, 0, 0))[place];
-            if (cell < 0 || cell >= (i64_t)args.k.ne[1].at(run) * args.k.ne[3].at(run)) {
-                fail(run, cell);
-                cell = -1;
-                visible = false;
-            }
-        }
+        visible = shared.rows.any_sees(args, run, work, place);
+        const int cell = visible ? existing(args, run, entry_of(args, work, place)) : -1;
         shared.cells[threadIdx.x] = cell;
+        visible = cell >= 0;
     }
     return __syncthreads_or(visible);
 }
 
 // Elements `first` to `first` + SLICE of rows of n elements into a tile; 0 for all others.
-__device__ __noinline__ void load_tile(Tile& tile, const i64_t* cells, int type, const char* base,
+__device__ __noinline__ void load_tile(Tile& tile, const int* cells, int type, const char* base,
                                        i64_t stride, int first, int n, bool vectors) {
     constexpr int GROUPS = SLICE / 8;
 #pragma unroll 2
@@ -320,14 +232,9 @@ template <int ROWS>
 __device__ void load_queries(Shared<ROWS>& shared, int first, int n) {
     for (int j = threadIdx.x; j < ROWS * SLICE; j += THREADS) {
         const int r = j / SLICE, i = j % SLICE;
-        const float* query = shared.queries[r];
+        const float* query = shared.rows.queries[r];
         shared.q[r][i] = query && first + i < n ? query[first + i] : 0.0f;
     }
-}
-
-// Cell 0 of a head of K or V. Listed cells are those of all streams.
-__device__ inline const char* base_of(const Args& args, const Tensor& x, const Work& work) {
-    return x.at(0, work.rows.kv_head, args.cells.data ? 0 : work.task.stream);
 }
 
 // The scores of a tile. A thread has one cell and some of the rows.
@@ -341,7 +248,8 @@ __device__ void score_tile(const Args& args, const Run& run, const Work& work, i
     float dots[OWN] = {};
     for (int slice = 0; slice < d; slice += SLICE) {
         __syncthreads();  // the tile is no longer read
-        load_tile(shared.tile, shared.cells, args.k_type, base, args.k.nb[1], slice, d, args.k_vectors);
+        load_tile(shared.tile, shared.cells, args.k_type, base, args.k.nb[1], slice, d,
+                  args.k_vectors);
         load_queries(shared, slice, d);
         __syncthreads();
         const int n = min(SLICE, d - slice);  // the rest are zeros
@@ -358,21 +266,13 @@ __device__ void score_tile(const Args& args, const Run& run, const Work& work, i
             }
         }
     }
-    place += cell;
 #pragma unroll
     for (int r = 0; r < OWN; ++r) {
         const int row = first_row + r;
-        float score = minus_infinity();
-        if (shared.cells[cell] >= 0 && sees(shared, row, place)) {
-            score = dots[r] * args.scale;
-            if (args.logit_softcap != 0.0f) {
-                score = tanhf(score / args.logit_softcap) * args.logit_softcap;
-            }
-            if (const u16_t* mask = shared.masks[row]) {
-                score = fmaf(half_to_float(mask[place - shared.first[row]]), shared.slopes[row], score);
-            }
-        }
-        shared.scores[cell][row] = score;
+        const bool exists = shared.cells[cell] >= 0;
+        const float score = dots[r] * args.scale;
+        shared.scores[cell][row] =
+            exists ? shared.rows.score(args, row, place + cell, score) : minus_infinity();
     }
 }
 
@@ -408,7 +308,8 @@ __device__ void add_values(const Args& args, const Work& work, Shared<ROWS>& sha
         const int first = work.first + s * SLICE;
         if (first >= work.dv) break;
         __syncthreads();  // the tile is no longer read
-        load_tile(shared.tile, shared.cells, args.v_type, base, args.v.nb[1], first, work.dv, args.v_vectors);
+        load_tile(shared.tile, shared.cells, args.v_type, base, args.v.nb[1], first, work.dv,
+                  args.v_vectors);
         __syncthreads();
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) sums[s][r] *= shared.rescale[r];
@@ -427,7 +328,7 @@ __device__ void finish_chunk(const Work& work, const Partials& partials, int chu
                              Shared<ROWS>& shared, const float (&sums)[SLICES][ROWS],
                              float (&total)[SLICES][ROWS]) {
     const Task& task = work.task;
-    const int slot = task.slot + (chunk - task.first_chunk) * task.n_queries;
+    const int slot = work.slot_of(chunk);
     const int thread = threadIdx.x;
     __syncthreads();
     if (task.slot < 0) {
@@ -464,7 +365,7 @@ __device__ void finish_chunk(const Work& work, const Partials& partials, int chu
 template <int ROWS, int SLICES>
 __device__ void store_rows(const Args& args, const Work& work, Shared<ROWS>& shared,
                            const float (&total)[SLICES][ROWS]) {
-    __syncthreads();  // where there is no chunk, the states are those of set_rows
+    __syncthreads();  // where there is no chunk, the states are those set at first
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
         if (!work.computes(r)) continue;
@@ -488,7 +389,8 @@ __device__ bool attend(const Args& args, const Run& run, const Plan& plan, const
     const Work work = {task, rows_of_block(args, run, task, ROWS), only, first, args.v.ne[0].at(run)};
     const Partials partials(args, run);
     __syncthreads();  // another item may still use the shared memory
-    set_rows(args, run, plan, work, shared);
+    shared.rows.set(args, run, plan, work);
+    if (threadIdx.x < ROWS) shared.all[threadIdx.x] = empty_softmax();
     float total[SLICES][ROWS] = {};
     bool finite = true;
     for (int chunk = item.chunk; chunk < item.end_chunk; ++chunk) {
@@ -497,7 +399,7 @@ __device__ bool attend(const Args& args, const Run& run, const Plan& plan, const
         float sums[SLICES][ROWS] = {};
         const int end = (int)min((i64_t)task.end, chunk_begin(chunk + 1));
         for (i64_t place = chunk_begin(chunk); place < end; place += TILE) {
-            if (!list_cells(args, run, task, (int)place, shared)) continue;
+            if (!list_cells(args, run, work, (int)place, shared)) continue;
             score_tile(args, run, work, (int)place, shared);
             __syncthreads();
             weigh_tile(shared);

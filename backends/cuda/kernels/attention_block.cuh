@@ -1,0 +1,132 @@
+// Rows of a block of attention, heads of queries, and the cells that they see.
+#pragma once
+#include "attention.cuh"
+
+// A row of a block: a head of one of the task's queries.
+struct BlockRow {
+    int i;  // of the query
+    int head;
+    bool exists;
+};
+
+// Which rows a block has.
+struct BlockRows {
+    int n_heads;     // of one query
+    int first_head;  // of q
+    int n_queries;
+    int kv_head;
+
+    __device__ BlockRow at(int r) const {
+        const int i = r / n_heads;
+        return {i, first_head + r - i * n_heads, i < n_queries};
+    }
+};
+
+// Block y takes a head of K, and of the heads of q that share it up to `rows`.
+__device__ inline BlockRows rows_of_block(const Args& args, const Run& run, const Task& task,
+                                          int rows) {
+    const int n_kv_heads = args.k.ne[2].at(run), n_shared = args.q.ne[2].at(run) / n_kv_heads;
+    const int kv_head = blockIdx.y % n_kv_heads, first = blockIdx.y / n_kv_heads * rows;
+    return {min(rows, n_shared - first), kv_head * n_shared + first, task.n_queries, kv_head};
+}
+
+// What a block has of an item: columns first .. of V for its rows.
+struct Work {
+    Task task;
+    BlockRows rows;
+    int only;  // the row that is computed; -1: all
+    int first;
+    int dv;
+
+    __device__ bool computes(int r) const { return rows.at(r).exists && (only < 0 || only == r); }
+    // The slot of a chunk for the first query.
+    __device__ int slot_of(int chunk) const {
+        return task.slot + (chunk - task.first_chunk) * task.n_queries;
+    }
+};
+
+// Cell 0 of a head of K or V. Listed cells are those of all streams.
+__device__ inline const char* base_of(const Args& args, const Tensor& x, const Work& work) {
+    return x.at(0, work.rows.kv_head, args.cells.data ? 0 : work.task.stream);
+}
+
+constexpr u16_t HALF_MINUS_INFINITY = 0xfc00;
+
+// What the rows of a block see, in shared memory.
+template <int ROWS>
+struct RowTable {
+    const float* queries[ROWS];  // q of the row
+    const u16_t* masks[ROWS];    // entry 0 belongs to place `first`; null without a mask
+    float slopes[ROWS];
+    int first[ROWS];             // places that the row sees: first .. end - 1
+    int end[ROWS];
+
+    // Each of the first ROWS threads sets its own. A row that is not computed sees nothing.
+    __device__ void set(const Args& args, const Run& run, const Plan& plan, const Work& work) {
+        const int r = threadIdx.x;
+        if (r >= ROWS) return;
+        first[r] = end[r] = 0;
+        queries[r] = nullptr;
+        masks[r] = nullptr;
+        slopes[r] = 1.0f;
+        if (!work.computes(r)) return;
+        const Task& task = work.task;
+        const BlockRow row = work.rows.at(r);
+        const Query& query = plan.query_of(task, row.i, args.q.ne[1].at(run));
+        const int i = task.query + row.i;
+        first[r] = query.first;
+        end[r] = query.end;
+        queries[r] = (const float*)args.q.at(i, row.head, task.stream);
+        if (args.mask.data) {
+            const int head = row.head % args.mask.ne[2].at(run);
+            const int stream = task.stream % args.mask.ne[3].at(run);
+            masks[r] = (const u16_t*)args.mask.at(i, head, stream);
+        }
+        if (args.max_bias > 0.0f) {
+            slopes[r] = alibi_slope(args.max_bias, row.head, args.q.ne[2].at(run));
+        }
+    }
+
+    __device__ bool sees(int r, int place) const {
+        if (place < first[r] || place >= end[r]) return false;
+        const u16_t* mask = masks[r];
+        return mask == nullptr || mask[place - first[r]] != HALF_MINUS_INFINITY;
+    }
+
+    // Whether any row sees a place. All heads of a query do if they have one mask.
+    __device__ bool any_sees(const Args& args, const Run& run, const Work& work, int place) const {
+        const bool alike = work.only < 0 && (!args.mask.data || args.mask.ne[2].at(run) == 1);
+        const int step = alike ? work.rows.n_heads : 1;
+        const int n = work.rows.n_heads * work.rows.n_queries;
+        for (int r = 0; r < n; r += step) {
+            if (sees(r, place)) return true;
+        }
+        return false;
+    }
+
+    // The finished score of a row and a place, from scale * q.k.
+    __device__ float score(const Args& args, int r, int place, float score) const {
+        if (!sees(r, place)) return minus_infinity();
+        if (args.logit_softcap != 0.0f) {
+            score = tanhf(score / args.logit_softcap) * args.logit_softcap;
+        }
+        if (const u16_t* mask = masks[r]) {
+            score = fmaf(half_to_float(mask[place - first[r]]), slopes[r], score);
+        }
+        return score;
+    }
+};
+
+// The entry for a place that is seen: a cell, checked by `existing`.
+__device__ inline int entry_of(const Args& args, const Work& work, int place) {
+    if (!args.cells.data) return place;
+    return ((const int*)args.cells.at(work.task.list, 0, 0))[place];
+}
+
+// A cell, or -1 if there is no such cell, which is reported.
+__device__ inline int existing(const Args& args, const Run& run, int cell) {
+    if (!args.cells.data) return cell;
+    if (cell >= 0 && cell < (i64_t)args.k.ne[1].at(run) * args.k.ne[3].at(run)) return cell;
+    fail(run, cell);
+    return -1;
+}
