@@ -64,8 +64,6 @@ __device__ inline Piece piece_of(const Tensor& y, const Run& run) {
     return {row.whole, first, min(PIECE, length - first)};
 }
 
-__device__ inline Piece piece_of(const Tensor& y, bool, const Run& run) { return piece_of(y, run); }
-
 __device__ inline float load_one(int type, const char* x) {
     if (type == TYPE_F32) return f32::load(x, 0);
     return type == TYPE_F16 ? f16::load(x, 0) : bf16::load(x, 0);
