@@ -59,8 +59,16 @@ class Arena:
     def __contains__(self, address: int) -> bool:
         return self._base <= address < self._base + self._size
 
+    def _dropped_now(self) -> list[Block]:
+        """The garbage collector may add to them at any time, and so while they are listed."""
+        while True:
+            try:
+                return list(self.dropped)
+            except RuntimeError:
+                continue
+
     def free_bytes(self) -> int:
-        return self._total_bytes - self._used_bytes + sum(map(_taken, self.dropped))
+        return self._total_bytes - self._used_bytes + sum(map(_taken, self._dropped_now()))
 
     def allocate(self, n_bytes: int) -> Block | None:
         """A poisoned block; None where no gap is large enough."""
