@@ -8,6 +8,7 @@
 
 constexpr int DEPTH = 16;  // elements of windows in shared memory at a time
 constexpr int PART = 4;    // a thread computes PART channels by PART pixels
+constexpr int PAD = 4;     // so that the stores of weights, which are transposed, go to many banks
 constexpr int DW_THREADS = 256;
 
 struct Args {
@@ -49,14 +50,52 @@ __device__ inline Pixel pixel_of(i64_t pixel, const Volumes& y) {
     return {(int)line.rest, (int)plane.rest, (int)volume.rest, (int)volume.whole};
 }
 
+// sums += weights of PART channels * windows of PART pixels, element by element of DEPTH.
+template <int SIDE>
+__device__ inline void add_products(
+    const float (&weights)[DEPTH][SIDE + PAD], const float (&windows)[DEPTH][SIDE], int channel, int pixel,
+    float (&sums)[PART][PART]
+) {
+#pragma unroll
+    for (int k = 0; k < DEPTH; ++k) {
+        const float4 w = *(const float4*)&weights[k][channel];
+        const float4 v = *(const float4*)&windows[k][pixel];
+        const float of_channels[PART] = {w.x, w.y, w.z, w.w};
+        const float of_pixels[PART] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+        for (int c = 0; c < PART; ++c) {
+#pragma unroll
+            for (int j = 0; j < PART; ++j) {
+                sums[c][j] = fmaf(of_channels[c], of_pixels[j], sums[c][j]);
+            }
+        }
+    }
+}
+
+// Those of channels and pixels that there are.
+__device__ inline void store_part(
+    const Volumes& y, int first_channel, i64_t first_pixel, i64_t n_pixels, const float (&sums)[PART][PART]
+) {
+#pragma unroll
+    for (int j = 0; j < PART; ++j) {
+        if (first_pixel + j >= n_pixels) break;
+        const Pixel at = pixel_of(first_pixel + j, y);
+#pragma unroll
+        for (int c = 0; c < PART; ++c) {
+            if (first_channel + c >= y.C) break;
+            char* line = y.channel(first_channel + c, at.n) + at.od * y.to_plane + at.oh * y.to_line;
+            f32::store(line, at.ow, sums[c][j]);
+        }
+    }
+}
+
 // The product of the kernels, as a matrix [K, OC], with the windows of all pixels, [K, pixels], which are
 // read from x. Each element is summed in the order of k, by one thread, whatever the tile.
 template <int SIDE>
 __device__ void convolution(const Args& args, const Run& run) {
     constexpr int THREADS = (SIDE / PART) * (SIDE / PART);
     constexpr int LOADS = SIDE * DEPTH / THREADS;  // of a thread, from each matrix
-    // Padded so that the stores of a transposed tile go to many banks.
-    __shared__ __align__(16) float weights[DEPTH][SIDE + 4];
+    __shared__ __align__(16) float weights[DEPTH][SIDE + PAD];
     __shared__ __align__(16) float windows[DEPTH][SIDE];
     __shared__ Place places[DEPTH];
 
@@ -118,34 +157,9 @@ __device__ void convolution(const Args& args, const Run& run) {
         set_places(k0 + DEPTH);
         __syncthreads();
         if (k0 + DEPTH < n) fetch(k0 + DEPTH);  // arrives while the products are computed
-#pragma unroll
-        for (int k = 0; k < DEPTH; ++k) {
-            const float4 w = *(const float4*)&weights[k][channel_part];
-            const float4 v = *(const float4*)&windows[k][pixel_part];
-            const float of_channels[PART] = {w.x, w.y, w.z, w.w};
-            const float of_pixels[PART] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-            for (int c = 0; c < PART; ++c) {
-#pragma unroll
-                for (int j = 0; j < PART; ++j) {
-                    sums[c][j] = fmaf(of_channels[c], of_pixels[j], sums[c][j]);
-                }
-            }
-        }
+        add_products<SIDE>(weights, windows, channel_part, pixel_part, sums);
     }
-#pragma unroll
-    for (int j = 0; j < PART; ++j) {
-        const i64_t stored = first_pixel + pixel_part + j;
-        if (stored >= n_pixels) break;
-        const Pixel at = pixel_of(stored, y);
-#pragma unroll
-        for (int c = 0; c < PART; ++c) {
-            const int channel = first_channel + channel_part + c;
-            if (channel >= y.C) break;
-            char* line = y.channel(channel, at.n) + at.od * y.to_plane + at.oh * y.to_line;
-            f32::store(line, at.ow, sums[c][j]);
-        }
-    }
+    store_part(y, first_channel + channel_part, first_pixel + pixel_part, n_pixels, sums);
 }
 
 KERNEL(conv_64, Args, 256) { convolution<64>(args, run); }

@@ -1,6 +1,6 @@
 // Linear attention with a matrix for each head: gated, RWKV-6 and -7, the gated delta rule.
 //
-//   grid  a team of lanes for some vectors of a state (linear_attention.cuh)
+//   grid  a team of threads for some vectors of a state (linear_attention.cuh)
 #include "linear_attention.cuh"
 
 // The sizes of ops whose tokens [D, H, T] are those of sequences of the same length.
@@ -9,12 +9,12 @@ __device__ inline Sizes sizes_of_tokens(const Tensor& x, const Tensor& state, co
     return {x.ne[0].at(run), x.ne[1].at(run), n_seqs, x.ne[2].at(run) / n_seqs, 1};
 }
 
-__device__ inline const float* row_of_token(const Tensor& x, const Spot& at) {
-    return (const float*)x.at(at.head, at.of_all, 0);
+__device__ inline Walk walk_of_tokens(const Tensor& x, const Head& at, const Sizes& sizes) {
+    return {x.at(at.head, (i64_t)at.seq * sizes.n_tokens, 0), x.nb[2]};
 }
 
-__device__ inline const float* state_of_head(const Tensor& state, int n, int head, int seq) {
-    return (const float*)state.at(seq, 0, 0) + (i64_t)head * n * n;
+__device__ inline const float* state_of_head(const Tensor& state, int n, const Head& at) {
+    return (const float*)state.at(at.seq, 0, 0) + (i64_t)at.head * n * n;
 }
 
 // --- gated linear attention -----------------------------------------------------------------------
@@ -29,25 +29,28 @@ struct GatedArgs {
 struct Gated {
     typedef GatedArgs Args;
     static constexpr int ROWS = 3;
+    static constexpr int SCALARS = 0;
     static constexpr bool COLUMNS = true;
 
     __device__ static Sizes sizes_of(const Args& args, const Run& run) {
         return sizes_of_tokens(args.k, args.state, run);
     }
-    __device__ static const float* state_of(const Args& args, int head, int seq) {
-        return state_of_head(args.state, args.k.ne[0].bound, head, seq);
+    __device__ static const float* state_of(const Args& args, const Head& at) {
+        return state_of_head(args.state, args.k.ne[0].bound, at);
     }
-    __device__ static const float* row_of(const Args& args, int i, const Spot& at, const Run&) {
-        return row_of_token(i == 0 ? args.k : i == 1 ? args.q : args.g, at);
+    __device__ static Walk row_of(
+        const Args& args, int i, const Head& at, const Sizes& sizes, const Run&
+    ) {
+        return walk_of_tokens(i == 0 ? args.k : i == 1 ? args.q : args.g, at, sizes);
     }
-    __device__ static const float* value_of(const Args& args, const Spot& at) {
-        return row_of_token(args.v, at);
+    __device__ static Walk value_of(const Args& args, const Head& at, const Sizes& sizes) {
+        return walk_of_tokens(args.v, at, sizes);
     }
-    __device__ static void scalars_of(const Args&, const Spot&, float (&)[2]) {}
+    __device__ static Walk scalar_of(const Args&, int, const Head&) { return {}; }
 
     __device__ static void step(
         const Args& args, const Team& team, float (&state)[VECTORS][HELD],
-        const Token<ROWS>& token, float (&y)[VECTORS]
+        const Token<Gated>& token, float (&y)[VECTORS]
     ) {
         const auto &k = token.rows[0], &q = token.rows[1], &g = token.rows[2];
 #pragma unroll
@@ -77,26 +80,29 @@ struct Wkv6Args {
 struct Wkv6 {
     typedef Wkv6Args Args;
     static constexpr int ROWS = 4;
+    static constexpr int SCALARS = 0;
     static constexpr bool COLUMNS = true;
 
     __device__ static Sizes sizes_of(const Args& args, const Run& run) {
         return sizes_of_tokens(args.k, args.state, run);
     }
-    __device__ static const float* state_of(const Args& args, int head, int seq) {
-        return state_of_head(args.state, args.k.ne[0].bound, head, seq);
+    __device__ static const float* state_of(const Args& args, const Head& at) {
+        return state_of_head(args.state, args.k.ne[0].bound, at);
     }
-    __device__ static const float* row_of(const Args& args, int i, const Spot& at, const Run&) {
-        if (i == 3) return (const float*)args.tf.data + (i64_t)at.head * args.k.ne[0].bound;
-        return row_of_token(i == 0 ? args.k : i == 1 ? args.r : args.td, at);
+    __device__ static Walk row_of(
+        const Args& args, int i, const Head& at, const Sizes& sizes, const Run&
+    ) {
+        if (i == 3) return {args.tf.data + 4ll * at.head * sizes.n, 0};
+        return walk_of_tokens(i == 0 ? args.k : i == 1 ? args.r : args.td, at, sizes);
     }
-    __device__ static const float* value_of(const Args& args, const Spot& at) {
-        return row_of_token(args.v, at);
+    __device__ static Walk value_of(const Args& args, const Head& at, const Sizes& sizes) {
+        return walk_of_tokens(args.v, at, sizes);
     }
-    __device__ static void scalars_of(const Args&, const Spot&, float (&)[2]) {}
+    __device__ static Walk scalar_of(const Args&, int, const Head&) { return {}; }
 
     __device__ static void step(
         const Args&, const Team& team, float (&state)[VECTORS][HELD],
-        const Token<ROWS>& token, float (&y)[VECTORS]
+        const Token<Wkv6>& token, float (&y)[VECTORS]
     ) {
         const auto &k = token.rows[0], &r = token.rows[1], &td = token.rows[2], &tf = token.rows[3];
 #pragma unroll
@@ -128,26 +134,29 @@ struct Wkv7Args {
 struct Wkv7 {
     typedef Wkv7Args Args;
     static constexpr int ROWS = 5;
+    static constexpr int SCALARS = 0;
     static constexpr bool COLUMNS = false;
 
     __device__ static Sizes sizes_of(const Args& args, const Run& run) {
         return sizes_of_tokens(args.r, args.state, run);
     }
-    __device__ static const float* state_of(const Args& args, int head, int seq) {
-        return state_of_head(args.state, args.r.ne[0].bound, head, seq);
+    __device__ static const float* state_of(const Args& args, const Head& at) {
+        return state_of_head(args.state, args.r.ne[0].bound, at);
     }
-    __device__ static const float* row_of(const Args& args, int i, const Spot& at, const Run&) {
+    __device__ static Walk row_of(
+        const Args& args, int i, const Head& at, const Sizes& sizes, const Run&
+    ) {
         const Tensor& x = i == 0 ? args.w : i == 1 ? args.k : i == 2 ? args.a : i == 3 ? args.b : args.r;
-        return row_of_token(x, at);
+        return walk_of_tokens(x, at, sizes);
     }
-    __device__ static const float* value_of(const Args& args, const Spot& at) {
-        return row_of_token(args.v, at);
+    __device__ static Walk value_of(const Args& args, const Head& at, const Sizes& sizes) {
+        return walk_of_tokens(args.v, at, sizes);
     }
-    __device__ static void scalars_of(const Args&, const Spot&, float (&)[2]) {}
+    __device__ static Walk scalar_of(const Args&, int, const Head&) { return {}; }
 
     __device__ static void step(
         const Args&, const Team& team, float (&state)[VECTORS][HELD],
-        const Token<ROWS>& token, float (&y)[VECTORS]
+        const Token<Wkv7>& token, float (&y)[VECTORS]
     ) {
         const auto &w = token.rows[0], &k = token.rows[1], &a = token.rows[2], &b = token.rows[3];
         float sa[VECTORS];
@@ -184,34 +193,39 @@ template <bool GATES>
 struct Delta {
     typedef DeltaArgs Args;
     static constexpr int ROWS = GATES ? 3 : 2;
+    static constexpr int SCALARS = GATES ? 1 : 2;
     static constexpr bool COLUMNS = false;
 
     __device__ static Sizes sizes_of(const Args& args, const Run& run) {
         const Count* ne = args.v.ne;
         return {ne[0].at(run), ne[1].at(run), ne[3].at(run), ne[2].at(run), args.K};
     }
-    __device__ static const float* state_of(const Args& args, int head, int seq) {
-        return (const float*)args.state.at(0, head, seq);
+    __device__ static const float* state_of(const Args& args, const Head& at) {
+        return (const float*)args.state.at(0, at.head, at.seq);
     }
-    // Head h of v has head h % Hk of q and k; sequences are shared by neighbours.
-    __device__ static const float* row_of(const Args& args, int i, const Spot& at, const Run& run) {
-        if (i == 2) return (const float*)args.g.at(at.head, at.token, at.seq);
+    // Head h of v has head h % Hk of q and k; neighbours among its sequences share one of theirs.
+    __device__ static Walk row_of(
+        const Args& args, int i, const Head& at, const Sizes& sizes, const Run& run
+    ) {
+        if (i == 2) return walk_of(args.g, at.head, at.seq);
         const Tensor& x = i == 0 ? args.k : args.q;
-        const int n_seqs = args.v.ne[3].at(run);
-        const int seq = (int)((i64_t)at.seq * x.ne[3].at(run) / n_seqs);
-        return (const float*)x.at(at.head % x.ne[1].at(run), at.token, seq);
+        const i64_t seq = (i64_t)at.seq * x.ne[3].at(run) / sizes.n_seqs;
+        return walk_of(x, at.head % x.ne[1].at(run), seq);
     }
-    __device__ static const float* value_of(const Args& args, const Spot& at) {
-        return (const float*)args.v.at(at.head, at.token, at.seq);
+    __device__ static Walk value_of(const Args& args, const Head& at, const Sizes&) {
+        return walk_of(args.v, at.head, at.seq);
     }
-    __device__ static void scalars_of(const Args& args, const Spot& at, float (&scalars)[2]) {
-        scalars[0] = f32::load(args.beta.at(at.head, at.token, at.seq), 0);
-        if (!GATES) scalars[1] = f32::load(args.g.at(at.head, at.token, at.seq), 0);
+    // beta, and the gate of a head
+    __device__ static Walk scalar_of(const Args& args, int i, const Head& at) {
+        return walk_of(i == 0 ? args.beta : args.g, at.head, at.seq);
+    }
+    __device__ static Walk walk_of(const Tensor& x, i64_t head, i64_t seq) {
+        return {x.at(head, 0, seq), x.nb[2]};
     }
 
     __device__ static void step(
         const Args& args, const Team& team, float (&state)[VECTORS][HELD],
-        const Token<ROWS>& token, float (&y)[VECTORS]
+        const Token<Delta>& token, float (&y)[VECTORS]
     ) {
         const auto &k = token.rows[0], &q = token.rows[1];
         float decay[HELD];

@@ -6,12 +6,12 @@
 // state is read once and written once.
 //
 // A rule has
-//   Args, ROWS, COLUMNS   its arguments; rows of D numbers that a token has for all vectors; whether
-//                         vectors are columns of the state in memory
-//   sizes_of, state_of    see Sizes; the state of a head before the first token
-//   row_of, value_of      row i of a token; the first of its D numbers that are one for each vector
-//   scalars_of            two more numbers of a token
-//   step                  new states and outputs
+//   Args, ROWS, SCALARS, COLUMNS   its arguments; how many rows of D numbers, and how many numbers, a
+//                                  token has for all vectors; whether vectors are columns of the state
+//                                  in memory
+//   sizes_of, state_of             see Sizes; the state of a head before the first token
+//   row_of, scalar_of, value_of    where a head's are: those for all vectors, and one for each vector
+//   step                           new states and outputs
 #pragma once
 #include "scan.cuh"
 
@@ -23,22 +23,27 @@ struct Sizes {
     int n_kept;    // states to store: after the last token, after the one before, …
 };
 
-// A head of a sequence, and one of its tokens.
-struct Spot {
+// Where a head of a sequence has something of each token: that of the first, and bytes to the next.
+struct Walk {
+    const char* first;
+    i64_t step;
+
+    __device__ const float* at(int t) const { return (const float*)(first + t * step); }
+};
+
+struct Head {
     int head;
     int seq;
-    int token;
-    int of_all;  // the token's number in all sequences
 };
 
 constexpr int VECTORS = 4;
 
 // What a thread needs of a token.
-template <int ROWS>
+template <class Rule>
 struct Token {
-    float rows[ROWS][HELD];
+    float rows[Rule::ROWS][HELD];
+    float scalars[Rule::SCALARS + 1];  // one more: there may be none
     float values[VECTORS];
-    float scalars[2];
 };
 
 template <class Rule>
@@ -55,38 +60,45 @@ __device__ void run_heads(const typename Rule::Args& args, const Run& run) {
     const i64_t which = is_one ? vectors.whole : n_states - 1;
     const int first = (int)vectors.rest * VECTORS;
     const int here = is_one ? min(VECTORS, n - first) : 0;
-    const int seq = (int)(which / sizes.n_heads), head = (int)(which - (i64_t)seq * sizes.n_heads);
+    const Quotient of_seq = divided(which, sizes.n_heads);
+    const Head head = {(int)of_seq.rest, (int)of_seq.whole};
 
     const i64_t to_element = Rule::COLUMNS ? n : 1, to_vector = Rule::COLUMNS ? 1 : n;
     const i64_t square = (i64_t)n * n;
-    const float* old = Rule::state_of(args, head, seq);
+    const float* old = Rule::state_of(args, head);
     float state[VECTORS][HELD];
 #pragma unroll
     for (int j = 0; j < VECTORS; ++j) {
         team.load(state[j], old + min(first + j, n - 1) * to_vector, to_element);
     }
     float* outputs = (float*)args.y.data;
-    float* kept = outputs + square / n * sizes.n_heads * sizes.n_seqs * sizes.n_tokens;
+    float* kept = outputs + n_states * sizes.n_tokens * n;
     kept += square * which;
 
-    const auto load = [&](Token<Rule::ROWS>& token, int t) {
-        const Spot at = {head, seq, t, seq * sizes.n_tokens + t};
+    Walk rows[Rule::ROWS], scalars[Rule::SCALARS + 1];
+    const Walk values = Rule::value_of(args, head, sizes);
 #pragma unroll
-        for (int i = 0; i < Rule::ROWS; ++i) team.load(token.rows[i], Rule::row_of(args, i, at, run), 1);
-        const float* values = Rule::value_of(args, at);
+    for (int i = 0; i < Rule::ROWS; ++i) rows[i] = Rule::row_of(args, i, head, sizes, run);
 #pragma unroll
-        for (int j = 0; j < VECTORS; ++j) token.values[j] = values[min(first + j, n - 1)];
-        Rule::scalars_of(args, at, token.scalars);
+    for (int i = 0; i < Rule::SCALARS; ++i) scalars[i] = Rule::scalar_of(args, i, head);
+    const auto load = [&](Token<Rule>& token, int t) {
+#pragma unroll
+        for (int i = 0; i < Rule::ROWS; ++i) team.load(token.rows[i], rows[i].at(t), 1);
+#pragma unroll
+        for (int i = 0; i < Rule::SCALARS; ++i) token.scalars[i] = *scalars[i].at(t);
+#pragma unroll
+        for (int j = 0; j < VECTORS; ++j) token.values[j] = values.at(t)[min(first + j, n - 1)];
     };
 
-    Token<Rule::ROWS> token, next;
+    Token<Rule> token, next;
     for (int t = -1; t < sizes.n_tokens; ++t) {
         token = next;
         if (t + 1 < sizes.n_tokens) load(next, t + 1);
         if (t < 0) continue;
         float y[VECTORS];
         Rule::step(args, team, state, token, y);
-        float* to = outputs + ((i64_t)(seq * sizes.n_tokens + t) * sizes.n_heads + head) * n + first;
+        const i64_t of_all = (i64_t)head.seq * sizes.n_tokens + t;
+        float* to = outputs + (of_all * sizes.n_heads + head.head) * n + first;
         const int copy = sizes.n_tokens - 1 - t;
 #pragma unroll
         for (int j = 0; j < VECTORS; ++j) {
