@@ -70,6 +70,40 @@ __device__ inline void load_tile(Tile& tile, int type, int first, int n, const R
     }
 }
 
+// dots += queries of PART heads * keys of PART cells, element by element of DEPTH.
+__device__ inline void add_products(
+    const Tile& keys, const Tile& queries, int cell, int head, float (&dots)[PART][PART]
+) {
+#pragma unroll 8
+    for (int i = 0; i < DEPTH; ++i) {
+        const float4 key = *(const float4*)&keys[i][cell];
+        const float4 query = *(const float4*)&queries[i][head];
+        const float of_cells[PART] = {key.x, key.y, key.z, key.w};
+        const float of_heads[PART] = {query.x, query.y, query.z, query.w};
+#pragma unroll
+        for (int h = 0; h < PART; ++h) {
+#pragma unroll
+            for (int c = 0; c < PART; ++c) dots[h][c] = fmaf(of_heads[h], of_cells[c], dots[h][c]);
+        }
+    }
+}
+
+// sums += weight * relu(dot) of PART heads from `head` on, or as many as there are. NaN stays.
+__device__ inline void add_heads(
+    const float* weights, int head, int n_heads, const float (&dots)[PART][PART], float (&sums)[PART]
+) {
+#pragma unroll
+    for (int h = 0; h < PART; ++h) {
+        if (head + h >= n_heads) break;
+        const float weight = weights[head + h];
+#pragma unroll
+        for (int c = 0; c < PART; ++c) {
+            const float seen = dots[h][c] < 0.0f ? 0.0f : dots[h][c];
+            sums[c] = fmaf(seen, weight, sums[c]);
+        }
+    }
+}
+
 // y[c, t, s] = mask[c, t, s % M] + sum_h weights[h, t, s] * relu(sum_i q[i, h, t, s] * k[i, c, s])
 // Elements are summed in order; then heads, by fours.
 KERNEL(lightning_indexer, Args, THREADS) {
@@ -103,33 +137,11 @@ KERNEL(lightning_indexer, Args, THREADS) {
                     return first_head + i < n_heads ? q.at(first_head + i, t, s) : nullptr;
                 });
                 __syncthreads();
-                if (!has_heads) continue;
-#pragma unroll 8
-                for (int i = 0; i < DEPTH; ++i) {
-                    const float4 key = *(const float4*)&keys[i][cell];
-                    const float4 query = *(const float4*)&queries[i][team * PART];
-                    const float of_cells[PART] = {key.x, key.y, key.z, key.w};
-                    const float of_heads[PART] = {query.x, query.y, query.z, query.w};
-#pragma unroll
-                    for (int h = 0; h < PART; ++h) {
-#pragma unroll
-                        for (int c = 0; c < PART; ++c) {
-                            dots[h][c] = fmaf(of_heads[h], of_cells[c], dots[h][c]);
-                        }
-                    }
-                }
+                if (has_heads) add_products(keys, queries, cell, team * PART, dots);
             }
             float sums[PART] = {};
-            for (int h = 0; h < PART; ++h) {
-                const int head = first_head + team * PART + h;
-                if (head >= n_heads) break;
-                const float weight = f32::load(weights.at(t, 0, s), head);
-#pragma unroll
-                for (int c = 0; c < PART; ++c) {
-                    const float seen = dots[h][c] < 0.0f ? 0.0f : dots[h][c];
-                    sums[c] = fmaf(seen, weight, sums[c]);
-                }
-            }
+            const int head = first_head + team * PART;
+            add_heads((const float*)weights.at(t, 0, s), head, n_heads, dots, sums);
 #pragma unroll
             for (int c = 0; c < PART; ++c) of_teams[team][cell + c] = sums[c];
             __syncthreads();
