@@ -53,6 +53,17 @@ __device__ inline void copy_async_16_zfill(void* shared, const void* global, boo
 #endif
 }
 
+// The first `n_bytes` of 16 bytes, and zeros behind them.
+__device__ inline void copy_async_16_part(void* shared, const void* global, int n_bytes) {
+#ifdef GGMLPY_EMULATED
+    emulated_async_copy(shared, global, 16, n_bytes);
+#else
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)),
+                 "l"(global), "r"(n_bytes)
+                 : "memory");
+#endif
+}
+
 __device__ inline void copy_async_commit() {
 #ifdef GGMLPY_EMULATED
     emulated_async_commit();

@@ -1,0 +1,158 @@
+// What the kernels of products share: arguments, the order of sums, rows of x and of y.
+//
+// One order serves every kernel and every number of columns, so that a row of y has the same bits
+// alone, among others, in mul_mat_id and in fused steps. The chunks of K (a number of elements that the
+// type of weights has, see products_int8.cuh and products_floats.cuh) are cut into SLICES runs of
+// neighbours, or fewer where there are fewer chunks. A slice is summed from front to back, and slices
+// are added one after another. Weights stay as they are stored; x is rounded before (products_rows.cu).
+//
+// "Rows" are those of weights, and "columns" the rows of x.
+#pragma once
+#include "async.cuh"
+#include "glu.cuh"
+#include "types.cuh"
+
+constexpr int SLICES = 8;
+constexpr int WARPS = 8;
+constexpr int PRODUCT_THREADS = WARPS * 32;
+constexpr int WARP_ROWS = 16;  // of weights, for a warp
+constexpr int COLUMNS = 8;     // of an mma
+
+struct ProductArgs {
+    Tensor y;
+    Tensor weight;      // or the gate's
+    Tensor up;          // the other one of a gated unit
+    Tensor x;
+    Tensor ids;         // of mul_mat_id
+    Tensor bias;
+    Span rounded;       // x, as products_rows.cu writes it: `rounded_bytes` for each of its rows
+    Span lists;         // of experts: ExpertLists
+    Span sums;          // of slices, where those are computed by different blocks
+    i64_t rounded_bytes;
+    i64_t weight_bytes; // from the first byte of `weight` to its last, and of `up`
+    int glu;
+    float alpha;
+    float limit;
+    int is_aligned;     // addresses of weights are multiples of 16; of plain types, also their strides
+    int n_row_blocks;   // of the grid, and columns' ones: bounds
+    int n_column_blocks;
+    int chunk;          // elements
+    int columns;        // of a block, for which it has shared memory, and for how many stages
+    int stages;
+};
+
+struct Slice {
+    int begin;  // chunks
+    int end;
+};
+
+__device__ inline int n_slices(int n_chunks) { return min((int)SLICES, n_chunks); }
+
+__device__ inline Slice slice_of(int i, int n_chunks) {
+    const int n = n_slices(n_chunks);
+    return {(int)((i64_t)n_chunks * i / n), (int)((i64_t)n_chunks * (i + 1) / n)};
+}
+
+// --- mul_mat_id: lists of the columns of each expert ------------------------------------------------
+
+// Column t * U + u of [U, T] ids. The lists lie one after another, in the order of experts.
+struct ExpertLists {
+    const int* first;   // of each expert in `columns`
+    const int* count;
+    const int* columns;
+
+    __device__ ExpertLists(const Span& memory, int n_experts)
+        : first((const int*)memory.data), count(first + n_experts), columns(count + n_experts) {}
+};
+
+// --- a column's places ------------------------------------------------------------------------------
+
+// A matrix of y, or for mul_mat_id all of it: where its columns are, and which weights are theirs.
+struct Matrix {
+    i64_t weight;  // its place in bytes in the tensors of weights
+    int n;         // columns
+    int i2, i3;    // of y
+
+    __device__ static Matrix of_product(const ProductArgs& args, int index, const Run& run) {
+        const int n2 = args.x.ne[2].at(run), n3 = args.x.ne[3].at(run);
+        if (index >= n2 * n3) return {0, 0, 0, 0};
+        const int i3 = index / n2, i2 = index - i3 * n2;
+        const int r2 = n2 / args.weight.ne[2].at(run), r3 = n3 / args.weight.ne[3].at(run);
+        const i64_t place = i2 / r2 * args.weight.nb[2] + i3 / r3 * args.weight.nb[3];
+        return {place, args.x.ne[1].at(run), i2, i3};
+    }
+};
+
+// The rounded row of x that a column is computed from.
+__device__ inline const char* column_of_x(
+    const ProductArgs& args, const Matrix& matrix, int column, const Run& run
+) {
+    i64_t row;
+    const int n1 = args.x.ne[1].at(run);
+    if (args.ids.data) {
+        const int n_used = args.ids.ne[0].at(run), token = column / n_used;
+        row = (i64_t)token * n1 + (column - token * n_used) % n1;
+    } else {
+        row = ((i64_t)matrix.i3 * args.x.ne[2].at(run) + matrix.i2) * n1 + column;
+    }
+    return args.rounded.data + row * args.rounded_bytes;
+}
+
+__device__ inline float* column_of_y(
+    const ProductArgs& args, const Matrix& matrix, int column, const Run& run
+) {
+    if (!args.ids.data) return (float*)args.y.at(column, matrix.i2, matrix.i3);
+    const int n_used = args.ids.ne[0].at(run), token = column / n_used;
+    return (float*)args.y.at(column - token * n_used, token, 0);
+}
+
+// The expert of a column of mul_mat_id.
+__device__ inline int id_of(const Tensor& ids, int column, const Run& run) {
+    const int n_used = ids.ne[0].at(run), token = column / n_used;
+    return *(const int*)(ids.data + (column - token * n_used) * ids.nb[0] + token * ids.nb[1]);
+}
+
+__device__ inline bool is_expert(const ProductArgs& args, int id, const Run& run) {
+    return id >= 0 && id < args.weight.ne[2].at(run);
+}
+
+// What becomes of a sum: a bias is added, or it is the gate of another one.
+__device__ inline float finished(const ProductArgs& args, float sum, float up, int row) {
+    if (args.bias.data) return sum + *(const float*)(args.bias.data + row * args.bias.nb[0]);
+    if (args.up.data) return gated(args.glu, sum, up, args.alpha, args.limit);
+    return sum;
+}
+
+// --- rows of weights in shared memory ---------------------------------------------------------------
+
+// Lane (g, t) of a warp: g = lane / 4, t = lane % 4, as in mma.cuh. It reads rows g and g + 8.
+struct Lane {
+    int g;
+    int t;
+
+    __device__ Lane() : g(threadIdx.x % 32 / 4), t(threadIdx.x % 4) {}
+};
+
+// The two rows of a lane, from row `first` of a matrix on; behind the last row, the last one.
+struct TwoRows {
+    const char* at[2];
+    const char* end;  // of the tensor, for copies of more than there is
+
+    __device__ TwoRows(
+        const Tensor& weight, i64_t place, i64_t n_bytes, int first, int g, const Run& run
+    ) {
+        const int last = weight.ne[1].at(run) - 1;
+        for (int i = 0; i < 2; ++i) {
+            at[i] = weight.data + place + min(first + g + 8 * i, last) * weight.nb[1];
+        }
+        end = weight.data + n_bytes;
+    }
+
+    // The same rows of a tensor so many bytes further on.
+    __device__ TwoRows moved(i64_t n_bytes) const {
+        TwoRows rows = *this;
+        for (int i = 0; i < 2; ++i) rows.at[i] += n_bytes;
+        rows.end += n_bytes;
+        return rows;
+    }
+};

@@ -1,0 +1,270 @@
+"""Products with weights of all types, by few or many columns; with a bias, or as a gated unit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ggmlpy.backends.cuda.args import SPAN, TENSOR
+from ggmlpy.backends.cuda.kernel import Launch, Work, kernel
+from ggmlpy.backends.cuda.kernels.glu import glu_values
+from ggmlpy.backends.cuda.kernels.products_rows import (
+    BF16,
+    F16,
+    F32,
+    FILE,
+    INT8,
+    LIST_COLUMNS,
+    THREADS,
+    Rounded,
+    expert_lists,
+    rounded_rows,
+)
+from ggmlpy.backends.cuda.kernels.quants import QUANTS
+from ggmlpy.backends.cuda.shapes import blocks
+from ggmlpy.backends.cuda.source import Form
+from ggmlpy.backends.step import Step
+from ggmlpy.graph.tensor import Tensor
+from ggmlpy.graph.types import TensorType, type_of
+from ggmlpy.sched.fusion import GATED
+
+ARGS = np.dtype(
+    [
+        *((name, TENSOR) for name in ("y", "weight", "up", "x", "ids", "bias")),
+        *((name, SPAN) for name in ("rounded", "lists", "sums")),
+        *((name, "i8") for name in ("rounded_bytes", "weight_bytes")),
+        ("glu", "i4"),
+        *((name, "f4") for name in ("alpha", "limit")),
+        *((name, "i4") for name in ("is_aligned", "n_row_blocks", "n_column_blocks")),
+        *((name, "i4") for name in ("chunk", "columns", "stages")),
+    ],
+    align=True,
+)
+FINISH = Form(FILE, "finish_product")
+FLOATS = ("f32", "f16", "bf16")
+_ROUNDED = {"f32": F32, "f16": F16, "bf16": BF16}  # of quantised weights INT8
+
+# As in products.cuh, products_few.cuh and products_many.cuh.
+_SLICES, _WARPS, _WARP_ROWS, _COLUMNS = 8, 8, 16, 8
+_FEW_STAGES = 2
+_FEW_EXPERTS = 16  # columns of mul_mat_id that are computed one by one
+_TILES = (
+    (128, 2),
+    (64, 2),
+    (32, 2),
+    (64, 1),
+    (32, 1),
+    (8, 1),
+)  # columns, stages: the first that fits
+_STATIC_BYTES = 1024  # of a block of many columns
+_TILE_PITCH = _WARPS * _WARP_ROWS + 4  # of a column of sums
+_WITH_OFFSET = ("q4_1", "q5_1", "q2_K", "q4_K", "q5_K")
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """What the kernels of one type of weights take.
+
+    warp_bytes    shared memory for a chunk of 16 rows
+    column_bytes  and for a chunk of one column
+    """
+
+    rounded: Rounded
+    few: Form
+    many: Form
+    warp_bytes: int
+    column_bytes: int
+
+    @property
+    def forms(self) -> tuple[Form, ...]:
+        return self.few, self.many, self.rounded.form, LIST_COLUMNS, FINISH
+
+    def few_bytes(self, columns: int) -> int:
+        """Shared memory of a block of few columns."""
+        stages = _WARPS * _FEW_STAGES * (self.warp_bytes + columns * self.column_bytes)
+        return max(stages, 2 * _WARPS * _COLUMNS * _WARP_ROWS * 4)
+
+    def many_bytes(self, columns: int, stages: int) -> int:
+        n_bytes = stages * (_WARPS * self.warp_bytes + columns * self.column_bytes)
+        return max(n_bytes, columns * _TILE_PITCH * 4)
+
+
+def _product(type: TensorType) -> Product:
+    defines = (("WEIGHT", type.name),)
+    few, many = (Form("products.cu", f"multiply_{n}_columns", defines) for n in ("few", "many"))
+    if not type.is_quantized:
+        return Product(_ROUNDED[type.name], few, many, _WARP_ROWS * 144, 144)
+    row_bytes = INT8.chunk // type.block_size * type.type_size
+    pitch = ((row_bytes + 15 + 15) // 16 | 1) * 16
+    pieces = 6 if type.name in _WITH_OFFSET else 2
+    return Product(INT8, few, many, _WARP_ROWS * pitch, 288 + 16 * pieces)
+
+
+# --- launches -------------------------------------------------------------------------------------
+
+
+def _launches(w: Work, product: Product) -> Iterator[Launch]:
+    gate = w.step.operands.get("gate")
+    weight = w["weight"] if gate is None else gate
+    up = w.step.operands.get("up")
+    rounded, launches = rounded_rows(w, product.rounded)
+    yield from launches
+    values: dict[str, Any] = {
+        "weight": weight,
+        "rounded": rounded,
+        "lists": None,
+        "sums": None,
+        "rounded_bytes": product.rounded.row_bytes(weight.ne[0]),
+        "weight_bytes": weight.spec.n_bytes,
+        "glu": 0,
+        "alpha": 1.0,
+        "limit": 0.0,
+        "is_aligned": all(_is_aligned(w, t) for t in (weight, up) if t is not None),
+        "chunk": product.rounded.chunk,
+        "stages": _FEW_STAGES,
+    }
+    if up is not None:
+        values |= glu_values(w.step)
+    ids = w.step.operands.get("ids")
+    n = int(w["x"].ne[1]) if ids is None else int(ids.spec.n_elements)
+    if n <= (_COLUMNS if ids is None else _FEW_EXPERTS):
+        yield _few(w, product, weight, n, values)
+    else:
+        yield from _many(w, product, weight, n, values)
+
+
+def _is_aligned(w: Work, weight: Tensor) -> bool:
+    strides = [0] if weight.type.is_quantized else weight.nb[1:]
+    return all(at % 16 == 0 for at in (w.address(weight), *strides))
+
+
+def _n_matrices(w: Work) -> int:
+    return int(w["x"].ne[2]) * int(w["x"].ne[3])
+
+
+def _few(w: Work, product: Product, weight: Tensor, n: int, values: dict[str, Any]) -> Launch:
+    is_listed = "ids" in w.step.operands
+    columns = 1 if is_listed else n
+    values |= {
+        "n_row_blocks": blocks(weight.ne[1], _WARP_ROWS),
+        "n_column_blocks": 1,
+        "columns": columns,
+    }
+    n_blocks = values["n_row_blocks"] * (n if is_listed else _n_matrices(w))
+    shared = product.few_bytes(columns)
+    return Launch(product.few, ARGS, (n_blocks, 1, 1), 32 * _WARPS, shared, values)
+
+
+def _many(
+    w: Work, product: Product, weight: Tensor, n: int, values: dict[str, Any]
+) -> Iterator[Launch]:
+    is_gated = "up" in w.step.operands
+    columns, stages = _tile(product, n, w.info.shared_bytes - _STATIC_BYTES)
+    n_row_blocks = blocks(weight.ne[1], (_WARPS // 2 if is_gated else _WARPS) * _WARP_ROWS)
+    if "ids" in w.step.operands:
+        n_experts = int(weight.ne[2])
+        values["lists"], launches = expert_lists(w, n_experts)
+        yield from launches
+        n_column_blocks = min(n_experts, n) + n // columns
+        n_blocks = n_row_blocks * n_column_blocks
+    else:
+        n_column_blocks = blocks(n, columns)
+        n_blocks = n_row_blocks * n_column_blocks * _n_matrices(w)
+    values |= {
+        "n_row_blocks": n_row_blocks,
+        "n_column_blocks": n_column_blocks,
+        "columns": columns,
+        "stages": stages,
+    }
+    n_slices = min(_SLICES, product.rounded.n_chunks(weight.ne[0]))
+    if n_blocks >= w.info.n_sm:
+        n_slices = 1
+    if n_slices > 1:
+        n_sums = int(w["y"].spec.n_elements) * (2 if is_gated else 1)
+        values["sums"] = w.scratch(4 * n_sums * n_slices, "sums of slices")
+    shared = product.many_bytes(columns, stages)
+    yield Launch(product.many, ARGS, (n_blocks, n_slices, 1), 32 * _WARPS, shared, values)
+    if n_slices > 1:
+        grid = blocks(w["y"].spec.n_elements, THREADS), 1, 1
+        yield Launch(FINISH, ARGS, grid, THREADS, values=values)
+
+
+def _tile(product: Product, n: int, most_bytes: int) -> tuple[int, int]:
+    """Columns and stages of a block."""
+    whole = blocks(n, _COLUMNS) * _COLUMNS
+    for most, stages in _TILES:
+        columns = min(most, whole)
+        if product.many_bytes(columns, stages) <= most_bytes:
+            return columns, stages
+    raise AssertionError(f"{product.many} does not fit in {most_bytes} bytes of shared memory")
+
+
+# --- steps ----------------------------------------------------------------------------------------
+
+
+def _weights_alike(step: Step) -> bool:
+    """Whether both weights of a gated unit have the same strides."""
+    return step.operands["gate"].nb == step.operands["up"].nb
+
+
+def _declare(weight: str) -> None:
+    product = _product(type_of(weight))
+    rounding = product.rounded.rounding
+
+    def launcher(w: Work) -> Iterator[Launch]:
+        yield from _launches(w, product)
+
+    for x in FLOATS:
+        for op, types in (
+            ("mul_mat", (weight, x)),
+            ("mul_mat_id", (weight, x, "i32")),
+            ("mul_mat+add", (weight, x, "f32")),
+            ("mul_mat_id+add", (weight, x, "i32", "f32")),
+        ):
+            kernel(op, types, forms=product.forms, rounding=rounding)(launcher)
+        for glu in sorted(GATED):
+            for op, types in (
+                (f"mul_mat+mul_mat+{glu}", (weight, weight, x)),
+                (f"mul_mat_id+mul_mat_id+{glu}", (weight, weight, x, "i32")),
+            ):
+                kernel(op, types, forms=product.forms, requires=_weights_alike, rounding=rounding)(
+                    launcher
+                )
+
+
+for _weight in (*FLOATS, *QUANTS):
+    _declare(_weight)
+
+
+# --- out_prod -------------------------------------------------------------------------------------
+
+OUTER_ARGS = np.dtype(
+    [
+        *((name, TENSOR) for name in ("y", "a", "b")),
+        ("n_row_blocks", "i4"),
+        ("n_column_blocks", "i4"),
+    ],
+    align=True,
+)
+_OUTER_THREADS, _OUTER_COLUMNS = 128, 8
+
+
+def _declare_outer(type: str) -> None:
+    form = Form("products.cu", "outer_product", (("WEIGHT", type),))
+
+    @kernel("out_prod", (type, "f32"), forms=[form])
+    def out_prod(w: Work) -> Iterator[Launch]:
+        y = w["y"]
+        values = {
+            "n_row_blocks": blocks(y.ne[0], _OUTER_THREADS),
+            "n_column_blocks": blocks(y.ne[1], _OUTER_COLUMNS),
+        }
+        n_blocks = values["n_row_blocks"] * values["n_column_blocks"] * int(y.ne[2] * y.ne[3])
+        yield Launch(form, OUTER_ARGS, (n_blocks, 1, 1), _OUTER_THREADS, values=values)
+
+
+for _weight in (*FLOATS, *QUANTS):
+    _declare_outer(_weight)

@@ -1,0 +1,123 @@
+// Products with weights of floats: f16 and bf16 by tensor cores, with x rounded to the same type; f32 by
+// fmaf, with x as it is. Sums are in f32, from front to back.
+//
+//   a chunk of x   128 bytes: 64 elements of 16 bits, or 32 of f32; zeros behind the last one
+#pragma once
+#include "mma.cuh"
+#include "products.cuh"
+
+constexpr int FLOAT_CHUNK_BYTES = 128;
+
+// What f16, bf16 and f32 have in common: rows and columns lie 144 bytes apart in shared memory, so that
+// 8 of them lie in different banks.
+template <class T>
+struct FloatChunks {
+    static constexpr int X_BYTES = FLOAT_CHUNK_BYTES;
+    static constexpr int CHUNK = FLOAT_CHUNK_BYTES / T::SIZE;
+    static constexpr int PITCH = FLOAT_CHUNK_BYTES + 16;
+    static constexpr int WARP_BYTES = WARP_ROWS * PITCH;
+    static constexpr int PIECES = FLOAT_CHUNK_BYTES / 16;
+    static constexpr int COLUMN_BYTES = PITCH;
+
+    __device__ static int place(int column, int piece, int columns) {
+        return column * PITCH + piece * 16;
+    }
+
+    __device__ static int elements(int chunk, int k) { return min((int)CHUNK, k - chunk * CHUNK); }
+
+    __device__ static void load_rows(
+        char* shared, const TwoRows& rows, int chunk, int k, bool is_aligned, Lane lane
+    ) {
+        const int n_bytes = elements(chunk, k) * T::SIZE;
+        for (int i = 0; i < 2; ++i) {
+            const char* from = rows.at[i] + (i64_t)chunk * FLOAT_CHUNK_BYTES;
+            char* to = shared + (lane.g + 8 * i) * PITCH;
+            for (int at = lane.t * 16; at < FLOAT_CHUNK_BYTES; at += 64) {
+                const int rest = max(0, min(16, n_bytes - at));
+                if (is_aligned) {
+                    copy_async_16_part(to + at, rest > 0 ? from + at : from, rest);
+                } else {
+                    copy_elements(to + at, from + at, rest);
+                }
+            }
+        }
+    }
+
+    // The first `n_bytes` of 16 bytes, and zeros behind them.
+    __device__ static void copy_elements(char* to, const char* from, int n_bytes) {
+        for (int i = 0; i < 16; i += T::SIZE) {
+            if (T::SIZE == 2) *(u16_t*)(to + i) = i < n_bytes ? *(const u16_t*)(from + i) : 0;
+            if (T::SIZE == 4) *(u32_t*)(to + i) = i < n_bytes ? *(const u32_t*)(from + i) : 0;
+        }
+    }
+};
+
+__device__ inline void mma_of(f16, float (&d)[4], const u32_t (&a)[4], const u32_t (&b)[2]) {
+    mma_f16(d, a, b);
+}
+__device__ inline void mma_of(bf16, float (&d)[4], const u32_t (&a)[4], const u32_t (&b)[2]) {
+    mma_bf16(d, a, b);
+}
+
+template <class T>
+struct Floats : FloatChunks<T> {
+    template <int N>
+    __device__ static void multiply(
+        float (&acc)[N][4], const char* rows, const char* x, int columns, int n, const TwoRows&,
+        int chunk, int k, Lane lane
+    ) {
+        constexpr int PITCH = FloatChunks<T>::PITCH;
+        const int in_warp = threadIdx.x % 32;
+        // Row i of matrix m by lane 8 m + i: two matrices below each other, then those beside them.
+        const char* a_row = rows + in_warp % 16 * PITCH + in_warp / 16 * 16;
+        const int n_elements = FloatChunks<T>::elements(chunk, k);
+#pragma unroll 1
+        for (int at = 0; at < n_elements; at += 32) {
+            u32_t a[2][4];
+            for (int i = 0; i < 2; ++i) ldmatrix_x4(a[i], a_row + (at + 16 * i) * T::SIZE);
+#pragma unroll
+            for (int i = 0; i < N; ++i) {
+                if (N > 1 && i * COLUMNS >= n) break;
+                // Four matrices of 8 columns by 8 elements beside each other.
+                const int column = min(i * COLUMNS + in_warp % 8, n - 1);
+                u32_t b[4];
+                ldmatrix_x4(b, x + column * PITCH + in_warp / 8 * 16 + at * T::SIZE);
+                mma_of(T(), acc[i], a[0], {b[0], b[1]});
+                mma_of(T(), acc[i], a[1], {b[2], b[3]});
+            }
+        }
+    }
+};
+
+template <>
+struct Floats<f32> : FloatChunks<f32> {
+    template <int N>
+    __device__ static void multiply(
+        float (&acc)[N][4], const char* rows, const char* x, int columns, int n, const TwoRows&,
+        int chunk, int k, Lane lane
+    ) {
+        const char* row = rows + lane.g * PITCH;
+        const int n_elements = elements(chunk, k);
+#pragma unroll 1
+        for (int at = 0; at < n_elements; at += 4) {
+            float4 a[2];
+            for (int i = 0; i < 2; ++i) a[i] = *(const float4*)(row + 8 * i * PITCH + at * 4);
+#pragma unroll
+            for (int i = 0; i < N; ++i) {
+                if (N > 1 && i * COLUMNS >= n) break;
+                for (int c = 0; c < 2; ++c) {
+                    const int column = min(i * COLUMNS + lane.t * 2 + c, n - 1);
+                    const float4 b = *(const float4*)(x + column * PITCH + at * 4);
+                    for (int r = 0; r < 2; ++r) add_four(acc[i][2 * r + c], a[r], b);
+                }
+            }
+        }
+    }
+
+    __device__ static void add_four(float& sum, float4 a, float4 b) {
+        sum = fmaf(a.x, b.x, sum);
+        sum = fmaf(a.y, b.y, sum);
+        sum = fmaf(a.z, b.z, sum);
+        sum = fmaf(a.w, b.w, sum);
+    }
+};

@@ -1,0 +1,185 @@
+// Products of many columns by tiles: 128 rows, or 64 of both weights of a gated unit, times as many
+// columns as the launcher has shared memory for.
+//
+//   grid  x: blocks of rows, times blocks of columns, times matrices; y: 1, or SLICES
+//
+// A warp has 16 rows of the tile and all of its columns. It reads only its own rows in shared memory;
+// columns are shared by the block. Blocks of a grid with y write the sum of their slice, which
+// finish_product (products_rows.cu) adds: for products that have less tiles than the device has
+// multiprocessors.
+#pragma once
+#include "products.cuh"
+
+constexpr int MOST_COLUMNS = 128;
+constexpr int TILES = MOST_COLUMNS / COLUMNS;  // of an mma, beside each other
+
+// What a block computes.
+struct ManyColumns {
+    Matrix matrix;
+    const int* list;  // of the columns of an expert, or null
+    int first;        // in the list or matrix
+    int n;
+
+    __device__ int column(int i) const { return list ? list[first + i] : first + i; }
+};
+
+// Block `index` of the columns of all experts, each of which has blocks of its own.
+__device__ inline ManyColumns columns_of_experts(const ProductArgs& args, int index, const Run& run) {
+    const int n_experts = args.weight.ne[2].at(run), lane = threadIdx.x % 32;
+    const ExpertLists lists(args.lists, args.weight.ne[2].bound);
+    int before = 0;  // blocks of the experts before
+    for (int base = 0; base < n_experts; base += 32) {
+        const int expert = base + lane;
+        const int n = expert < n_experts ? lists.count[expert] : 0;
+        const int n_blocks = (n + args.columns - 1) / args.columns;
+        int end = n_blocks;
+        for (int step = 1; step < 32; step *= 2) {
+            const int other = __shfl_up_sync(ALL_LANES, end, step);
+            if (lane >= step) end += other;
+        }
+        const u32_t behind = __ballot_sync(ALL_LANES, before + end > index);
+        if (behind) {
+            const int found = __ffs(behind) - 1;
+            const int begin = before + __shfl_sync(ALL_LANES, end - n_blocks, found);
+            const int first = (index - begin) * args.columns;
+            const int n_of = __shfl_sync(ALL_LANES, n, found);
+            const int id = base + found;
+            const int* list = lists.columns + lists.first[id];
+            return {{id * args.weight.nb[2], 0, 0, 0}, list, first, min(args.columns, n_of - first)};
+        }
+        before += __shfl_sync(ALL_LANES, end, 31);
+    }
+    return {{0, 0, 0, 0}, nullptr, 0, 0};
+}
+
+__device__ inline ManyColumns columns_of_block(const ProductArgs& args, const Run& run) {
+    const int rest = blockIdx.x / args.n_row_blocks;
+    if (args.ids.data) return columns_of_experts(args, rest, run);
+    const int matrix_index = rest / args.n_column_blocks;
+    const Matrix matrix = Matrix::of_product(args, matrix_index, run);
+    const int first = (rest - matrix_index * args.n_column_blocks) * args.columns;
+    return {matrix, nullptr, first, min(args.columns, matrix.n - first)};
+}
+
+// Where the sums of a slice are: [slice][weight][matrix of y][column][row], of bounds.
+__device__ inline float* sums_of_slice(
+    const ProductArgs& args, const Matrix& matrix, int column, int slice, bool is_up
+) {
+    const i64_t n_columns = args.y.ne[1].bound;
+    const i64_t n_matrices = (i64_t)args.y.ne[2].bound * args.y.ne[3].bound;
+    const i64_t in_matrix = (i64_t)matrix.i3 * args.y.ne[2].bound + matrix.i2;
+    const i64_t weights = args.up.data ? 2 : 1;
+    const i64_t row = args.ids.data ? column : in_matrix * n_columns + column;
+    const i64_t whole = slice * weights + is_up;
+    return (float*)args.sums.data + (whole * n_matrices * n_columns + row) * args.y.ne[0].bound;
+}
+
+constexpr int TILE_PITCH = WARPS * WARP_ROWS + 4;  // of a column of sums in shared memory
+
+template <class P>
+__device__ void multiply_many(const ProductArgs& args, const Run& run) {
+    DYNAMIC_SHARED(char, shared);
+    __shared__ const char* columns_of_x[MOST_COLUMNS];
+    const ManyColumns block = columns_of_block(args, run);
+    const int m = args.weight.ne[1].at(run), k = args.weight.ne[0].at(run);
+    const bool has_up = args.up.data;
+    const int warp = threadIdx.x / 32;
+    const bool is_up = has_up && warp >= WARPS / 2;
+    const int block_rows = (has_up ? WARPS / 2 : WARPS) * WARP_ROWS;
+    const int first_row = blockIdx.x % args.n_row_blocks * block_rows;
+    const int row = first_row + (is_up ? warp - WARPS / 2 : warp) * WARP_ROWS;  // of this warp
+    const int n_chunks = (k + P::CHUNK - 1) / P::CHUNK;
+    if (block.n <= 0 || first_row >= m) return;
+    const bool is_slice = gridDim.y > 1;
+    if (is_slice && (int)blockIdx.y >= n_slices(n_chunks)) return;
+
+    for (int i = threadIdx.x; i < block.n; i += PRODUCT_THREADS) {
+        columns_of_x[i] = column_of_x(args, block.matrix, block.column(i), run);
+    }
+    __syncthreads();
+
+    const Lane lane;
+    const TwoRows rows(
+        is_up ? args.up : args.weight, block.matrix.weight, args.weight_bytes, row, lane.g, run
+    );
+    const int stage_bytes = WARPS * P::WARP_BYTES + args.columns * P::COLUMN_BYTES;
+    const auto load = [&](int chunk, int i) {
+        char* stage = shared + i % args.stages * stage_bytes;
+        if (row < m) {
+            P::load_rows(
+                stage + warp * P::WARP_BYTES, rows, chunk, k, args.is_aligned, lane
+            );
+        }
+        char* x = stage + WARPS * P::WARP_BYTES;
+        for (int j = threadIdx.x; j < block.n * P::PIECES; j += PRODUCT_THREADS) {
+            const int column = j / P::PIECES, piece = j % P::PIECES;
+            const char* from = columns_of_x[column] + (i64_t)chunk * P::X_BYTES + piece * 16;
+            copy_async_16(x + P::place(column, piece, args.columns), from);
+        }
+        copy_async_commit();
+    };
+
+    int slice = is_slice ? blockIdx.y : 0;
+    const int begin = is_slice ? slice_of(slice, n_chunks).begin : 0;
+    const int end = is_slice ? slice_of(slice, n_chunks).end : n_chunks;
+    float sums[TILES][4];
+    float acc[TILES][4] = {};
+    bool is_first = true;
+    load(begin, 0);
+    for (int chunk = begin; chunk < end; ++chunk) {
+        const int i = chunk - begin;
+        if (args.stages > 1 && chunk + 1 < end) {
+            load(chunk + 1, i + 1);
+            copy_async_wait<1>();
+        } else {
+            copy_async_wait<0>();
+        }
+        __syncthreads();
+        const char* stage = shared + i % args.stages * stage_bytes;
+        if (row < m) {
+            P::template multiply<TILES>(
+                acc, stage + warp * P::WARP_BYTES, stage + WARPS * P::WARP_BYTES, args.columns,
+                block.n, rows, chunk, k, lane
+            );
+        }
+        if (chunk + 1 == slice_of(slice, n_chunks).end) {
+            for (int tile = 0; tile < TILES; ++tile) {
+                for (int j = 0; j < 4; ++j) {
+                    sums[tile][j] = is_first ? acc[tile][j] : sums[tile][j] + acc[tile][j];
+                    acc[tile][j] = 0.0f;
+                }
+            }
+            is_first = false;
+            ++slice;
+        }
+        __syncthreads();
+        if (args.stages == 1 && chunk + 1 < end) load(chunk + 1, 0);
+    }
+
+    // Sums go through shared memory, where those of both weights meet: [column][row]
+    float* tile_sums = (float*)shared;
+    for (int tile = 0; tile < TILES; ++tile) {
+        for (int j = 0; j < 4; ++j) {
+            const int column = tile * COLUMNS + lane.t * 2 + j % 2;
+            const int at = warp * WARP_ROWS + lane.g + j / 2 * 8;
+            if (column < block.n) tile_sums[column * TILE_PITCH + at] = sums[tile][j];
+        }
+    }
+    __syncthreads();
+    const int n_rows = min(block_rows, m - first_row);
+    for (int i = threadIdx.x; i < block.n * block_rows; i += PRODUCT_THREADS) {
+        const int at = i % block_rows, column = block.column(i / block_rows);
+        if (at >= n_rows) continue;
+        const float* sum = tile_sums + i / block_rows * TILE_PITCH + at;
+        const float up = has_up ? sum[block_rows] : 0.0f;
+        if (is_slice) {
+            sums_of_slice(args, block.matrix, column, blockIdx.y, false)[first_row + at] = sum[0];
+            if (has_up) {
+                sums_of_slice(args, block.matrix, column, blockIdx.y, true)[first_row + at] = up;
+            }
+        } else {
+            float* y = column_of_y(args, block.matrix, column, run);
+            y[first_row + at] = finished(args, sum[0], up, first_row + at);
+        }
+    }
+}

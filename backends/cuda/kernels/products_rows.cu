@@ -1,0 +1,195 @@
+// What products need beside themselves: rounded rows of x, lists of the columns of experts, sums of
+// slices.
+#include "products_many.cuh"
+
+constexpr int THREADS = 256;
+
+// GGUF's numbers of types of x.
+constexpr int TYPE_F32 = 0;
+constexpr int TYPE_F16 = 1;
+
+// --- x: each row as chunks, those of products_int8.cuh or products_floats.cuh ------------------------
+//
+//   grid  a thread for four neighbours of a row, chunks filled up
+
+constexpr int PIECE = 4;
+
+struct RoundArgs {
+    Tensor x;
+    Span rounded;
+    i64_t rounded_bytes;  // of a row
+    int type;             // of x
+    int row_pieces;       // pieces of a row, a whole number of chunks
+};
+
+// Four neighbours of a row; zeros behind the last element.
+struct XPiece {
+    i64_t row;
+    int first;
+    float v[PIECE];
+
+    __device__ XPiece(const RoundArgs& args, const Run& run) {
+        const i64_t i = (i64_t)blockIdx.x * THREADS + threadIdx.x;
+        row = i / args.row_pieces;
+        first = (int)(i - row * args.row_pieces) * PIECE;
+        for (int j = 0; j < PIECE; ++j) v[j] = 0.0f;
+        if (row >= args.x.n_rows(run)) {
+            row = -1;
+            return;
+        }
+        const Row at = row_of(args.x, row, run);
+        const char* from = args.x.at(first, at.i1, at.i2, at.i3);
+        const int n = args.x.ne[0].at(run) - first;
+        if (args.type == TYPE_F32 && n >= PIECE && args.x.nb[0] == 4 && (size_t)from % 16 == 0) {
+            const float4 four = *(const float4*)from;
+            v[0] = four.x, v[1] = four.y, v[2] = four.z, v[3] = four.w;
+            return;
+        }
+        for (int j = 0; j < PIECE; ++j) {
+            if (j < n) v[j] = load(args.type, from + j * args.x.nb[0]);
+        }
+    }
+
+    __device__ static float load(int type, const char* at) {
+        return type == TYPE_F32 ? f32::load(at, 0) : type == TYPE_F16 ? f16::load(at, 0)
+                                                                      : bf16::load(at, 0);
+    }
+};
+
+// The largest of 8 neighbouring lanes.
+__device__ inline u32_t most_of_8(u32_t v) {
+    for (int lane = 4; lane > 0; lane /= 2) v = max(v, __shfl_xor_sync(ALL_LANES, v, lane));
+    return v;
+}
+
+// Chunks for Int8: 8 lanes have a block of 32. Rounds as Rounding.INT8X32 says.
+KERNEL(round_to_int8, RoundArgs, THREADS) {
+    const XPiece x(args, run);
+    // The bits of |x| are in the order of |x|, with NaN above infinity.
+    u32_t most = 0;
+    for (int j = 0; j < PIECE; ++j) most = max(most, __float_as_uint(fabsf(x.v[j])));
+    most = most_of_8(most);
+    // From 2^-119 on d is not denormal, and its inverse finite.
+    const bool is_right = most >= 8u << 23 && most < 0x7f800000u;
+    const float amax = __uint_as_float(most);
+    const float d = is_right ? amax / 127.0f : most < 0x7f800000u ? 0.0f : __uint_as_float(0x7fc00000u);
+    const float inverse = is_right ? 127.0f / amax : 0.0f;
+    u32_t codes = 0;
+    int sum = 0;
+    for (int j = 0; j < PIECE; ++j) {
+        const int code = is_right ? __float2int_rn(x.v[j] * inverse) : 0;
+        codes |= (u32_t)(code & 255) << 8 * j;
+        sum += code;
+    }
+    for (int lane = 1; lane < 4; lane *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, lane);
+    if (x.row < 0) return;
+    char* chunk = args.rounded.data + x.row * args.rounded_bytes + (i64_t)(x.first / 256) * 352;
+    const int block = x.first % 256 / 32, quad = x.first % 32 / 4;
+    *(u32_t*)(chunk + block * 32 + quad % 4 * 8 + quad / 4 * 4) = codes;
+    if (quad == 0) ((float*)(chunk + 256))[block] = d;
+    if (quad % 4 == 0) ((float*)(chunk + 288))[block * 2 + quad / 4] = d * (float)sum;
+}
+
+KERNEL(round_to_f16, RoundArgs, THREADS) {
+    const XPiece x(args, run);
+    if (x.row < 0) return;
+    u16_t* to = (u16_t*)(args.rounded.data + x.row * args.rounded_bytes) + x.first;
+    u32_t bits[PIECE];
+    for (int j = 0; j < PIECE; ++j) bits[j] = float_to_half(x.v[j]);
+    *(uint2*)to = make_uint2(bits[0] | bits[1] << 16, bits[2] | bits[3] << 16);
+}
+
+KERNEL(round_to_bf16, RoundArgs, THREADS) {
+    const XPiece x(args, run);
+    if (x.row < 0) return;
+    u16_t* to = (u16_t*)(args.rounded.data + x.row * args.rounded_bytes) + x.first;
+    u32_t bits[PIECE];
+    for (int j = 0; j < PIECE; ++j) bits[j] = float_to_bf16(x.v[j]);
+    *(uint2*)to = make_uint2(bits[0] | bits[1] << 16, bits[2] | bits[3] << 16);
+}
+
+KERNEL(copy_f32, RoundArgs, THREADS) {
+    const XPiece x(args, run);
+    if (x.row < 0) return;
+    float* to = (float*)(args.rounded.data + x.row * args.rounded_bytes) + x.first;
+    *(float4*)to = make_float4(x.v[0], x.v[1], x.v[2], x.v[3]);
+}
+
+// --- mul_mat_id -------------------------------------------------------------------------------------
+
+struct ListArgs {
+    Tensor ids;
+    Span lists;
+    int n_experts;
+};
+
+// The columns of each expert, in order. A block makes the list of one expert; the first one also looks
+// for ids that are out of range, of which there are none in a list.
+//   grid  experts
+KERNEL(list_columns, ListArgs, THREADS) {
+    __shared__ int of_warp[THREADS / 32];
+    const ExpertLists lists(args.lists, args.n_experts);
+    const int expert = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int n = args.ids.ne[0].at(run) * args.ids.ne[1].at(run);
+    int n_before = 0;
+    for (int i = threadIdx.x; i < n; i += THREADS) {
+        const int id = id_of(args.ids, i, run);
+        n_before += id >= 0 && id < expert;
+        if (expert == 0 && (id < 0 || id >= args.n_experts)) fail(run, id);
+    }
+    n_before = (int)__reduce_add_sync(ALL_LANES, n_before);
+    if (lane == 0) of_warp[warp] = n_before;
+    __syncthreads();
+    int first = 0;
+    for (int i = 0; i < THREADS / 32; ++i) first += of_warp[i];
+
+    int count = 0;
+    for (int base = 0; base < n; base += THREADS) {
+        const int i = base + threadIdx.x;
+        const bool is_mine = i < n && id_of(args.ids, i, run) == expert;
+        const u32_t mine = __ballot_sync(ALL_LANES, is_mine);
+        __syncthreads();  // the sums of the last round were read
+        if (lane == 0) of_warp[warp] = __popc(mine);
+        __syncthreads();
+        int at = first + count + __popc(mine & ((1u << lane) - 1));
+        for (int j = 0; j < warp; ++j) at += of_warp[j];
+        for (int j = 0; j < THREADS / 32; ++j) count += of_warp[j];
+        if (is_mine) ((int*)lists.columns)[at] = i;
+    }
+    if (threadIdx.x == 0) {
+        ((int*)lists.first)[expert] = first;
+        ((int*)lists.count)[expert] = count;
+    }
+}
+
+// --- sums of slices ---------------------------------------------------------------------------------
+
+__device__ float sum_of_slices(
+    const ProductArgs& args, const Matrix& matrix, int column, int row, int n, bool is_up
+) {
+    float sum = sums_of_slice(args, matrix, column, 0, is_up)[row];
+    for (int i = 1; i < n; ++i) sum += sums_of_slice(args, matrix, column, i, is_up)[row];
+    return sum;
+}
+
+// y = sums of slices, added from the first to the last, and finished.
+//   grid  a thread for each element of y
+KERNEL(finish_product, ProductArgs, THREADS) {
+    const Tensor& y = args.y;
+    const i64_t i = (i64_t)blockIdx.x * THREADS + threadIdx.x;
+    const int m = y.ne[0].at(run);
+    const i64_t column_of_all = i / m;
+    const int row = (int)(i - column_of_all * m);
+    if (column_of_all >= y.n_rows(run)) return;
+    const Row at = row_of(y, column_of_all, run);
+    Matrix matrix = {0, 0, at.i2, at.i3};
+    int column = at.i1;
+    if (args.ids.data) {
+        column = (int)column_of_all;
+        if (!is_expert(args, id_of(args.ids, column, run), run)) return;
+    }
+    const int k = args.weight.ne[0].at(run), n = n_slices((k + args.chunk - 1) / args.chunk);
+    const float sum = sum_of_slices(args, matrix, column, row, n, false);
+    const float up = args.up.data ? sum_of_slices(args, matrix, column, row, n, true) : 0.0f;
+    column_of_y(args, matrix, column, run)[row] = finished(args, sum, up, row);
+}
