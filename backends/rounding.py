@@ -14,6 +14,8 @@ class Rounding(Enum):
     INT8X32  blocks of 32: d = max|x| / 127 in f32, q = x * (127 / max|x|) to the nearest whole
              number, x becomes d * q
     Q8_0     as INT8X32, with d rounded to f16: ggml's type of that name
+
+    Attention with F16 rounds q, and weights before they meet v, to 11 significant bits.
     """
 
     F32 = "f32"

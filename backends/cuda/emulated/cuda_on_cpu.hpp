@@ -29,6 +29,7 @@
 // --- kernels: an entry point that the runtime calls in every thread, and what it must be called with ---
 
 #define KERNEL(name, Args, threads) EMULATED_KERNEL(name, Args, threads)
+#define KERNEL_BLOCKS(name, Args, threads, blocks) EMULATED_KERNEL(name, Args, threads)
 #define EMULATED_KERNEL(name, Args, threads) \
     static void kernel_body_of_##name(const Args args, const Run run); \
     EMULATED_EXPORTED EMULATED_UNCHECKED void kernel_##name(const void* args, const void* run) { \

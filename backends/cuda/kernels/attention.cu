@@ -269,10 +269,13 @@ __device__ void score_tile(const Args& args, const Run& run, const Work& work, i
 #pragma unroll
     for (int r = 0; r < OWN; ++r) {
         const int row = first_row + r;
+        float score = dots[r] * args.scale;
+        if (args.logit_softcap != 0.0f) {
+            score = tanhf(score / args.logit_softcap) * args.logit_softcap;
+        }
         const bool exists = shared.cells[cell] >= 0;
-        const float score = dots[r] * args.scale;
         shared.scores[cell][row] =
-            exists ? shared.rows.score(args, row, place + cell, score) : minus_infinity();
+            exists ? shared.rows.score(row, place + cell, score) : minus_infinity();
     }
 }
 

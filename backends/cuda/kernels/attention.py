@@ -11,6 +11,8 @@ from ggmlpy.backends.cuda.args import SPAN, TENSOR
 from ggmlpy.backends.cuda.kernel import Launch, Scratch, Work, kernel
 from ggmlpy.backends.cuda.shapes import blocks
 from ggmlpy.backends.cuda.source import Form
+from ggmlpy.backends.rounding import Rounding
+from ggmlpy.backends.step import Step
 from ggmlpy.graph.tensor import Tensor
 
 ARGS = np.dtype(
@@ -51,6 +53,11 @@ ATTEND = {
     (rows, slices): Form("attention.cu", f"attention_{rows}_{slices}")
     for rows in (2, 8)
     for slices in (1, 4)
+}
+
+MMA = {
+    name: Form("attention_mma.cu", f"attention_mma_{name}")
+    for name in ("64", "128", "to_128", "to_256")
 }
 
 _PLANNERS, _THREADS = 256, 128
@@ -134,7 +141,9 @@ def _has_vectors(w: Work, x: Tensor) -> bool:
     return all(n % 16 == 0 for n in (w.address(x), *x.nb[1:]))
 
 
-def _launches(w: Work, attend: Form, cut: _Cut, values: dict[str, object]) -> Iterator[Launch]:
+def _launches(
+    w: Work, attend: Form, cut: _Cut, shared_bytes: int = 0, unit: float = 1.0
+) -> Iterator[Launch]:
     """Plan, attend, combine."""
     q, k, v = w["q"], w["k"], w["v"]
     plan, missing = _plan(w, cut)
@@ -142,6 +151,7 @@ def _launches(w: Work, attend: Form, cut: _Cut, values: dict[str, object]) -> It
     values = {
         "plan": plan,
         "partial": partial,
+        "unit": unit,
         "k_type": KV_TYPES.index(k.type.name),
         "v_type": KV_TYPES.index(v.type.name),
         "k_vectors": _has_vectors(w, k),
@@ -152,15 +162,44 @@ def _launches(w: Work, attend: Form, cut: _Cut, values: dict[str, object]) -> It
         "task_queries": cut.task_queries,
         "blocks_per_item": cut.blocks_per_item,
         "target_blocks": cut.target_blocks,
-        **values,
     }
     if missing:
         yield Launch(PLAN, ARGS, (1, 1, 1), _PLANNERS, values=values)
     n_items = min(cut.max_items, blocks(cut.target_blocks, cut.blocks_per_item))
     grid = n_items, cut.blocks_per_item, cut.n_columns
-    yield Launch(attend, ARGS, grid, _THREADS, values=values)
+    yield Launch(attend, ARGS, grid, _THREADS, shared_bytes, values)
     grid = min(cut.max_queries, cut.target_blocks), int(q.ne[2]), 1
     yield Launch(COMBINE, ARGS, grid, _THREADS, values=values)
+
+
+# --- f16 on tensor cores ---
+
+_MMA_ROWS = 64
+_MMA_MOST = 256  # elements of a head
+_MMA_UNIT = 2.0**14  # of weights
+
+
+def _fits_mma(step: Step) -> bool:
+    sizes = step.operands["k"].ne[0], step.operands["v"].ne[0]
+    return max(sizes) <= _MMA_MOST
+
+
+def _mma_shared_bytes(n: int) -> int:
+    """Of `Size<n, ...>::Shared`: two tiles of K and V, numbers of cells, the table of rows."""
+    n_cells = 64 if n <= 128 else 32
+    return 2 * (2 * n_cells * 2 * (n + 8) + 4 * n_cells) + _MMA_ROWS * (8 + 8 + 4 + 4 + 4)
+
+
+def _attention_mma(w: Work) -> Iterator[Launch]:
+    d, dv = int(w["k"].ne[0]), int(w["v"].ne[0])
+    n = next(n for n in (64, 128, 256) if max(d, dv) <= n)
+    name = str(n) if d == dv == n and n < _MMA_MOST else f"to_{max(n, 128)}"
+    n = max(n, 128) if name.startswith("to_") else n
+    cut = _Cut.of(w, _MMA_ROWS, n, _BLOCKS_A_MULTIPROCESSOR)
+    yield from _launches(w, MMA[name], cut, _mma_shared_bytes(n), _MMA_UNIT)
+
+
+# --- any types, in f32 ---
 
 
 def _attention(w: Work) -> Iterator[Launch]:
@@ -169,15 +208,27 @@ def _attention(w: Work) -> Iterator[Launch]:
     rows = 2 if n_shared * int(q.ne[1]) <= 2 else 8
     slices = 1 if int(v.ne[0]) <= _SLICE else 4
     cut = _Cut.of(w, rows, slices * _SLICE, _BLOCKS_A_MULTIPROCESSOR)
-    yield from _launches(w, ATTEND[rows, slices], cut, {"unit": 1.0})
+    yield from _launches(w, ATTEND[rows, slices], cut)
+
+
+def _declare(k: str, v: str) -> None:
+    """The kernels for caches of these types, with all optional operands."""
+    forms = [PLAN, COMBINE, *ATTEND.values()]
+    for mask in (("f16",), ()):
+        for lists in ((), ("i32", "i32")):
+            for sinks in ((), ("f32",)):
+                types = ("f32", k, v, *mask, *lists, *sinks)
+                if k == v == "f16":
+                    kernel(
+                        "flash_attn_ext",
+                        types,
+                        forms=[PLAN, COMBINE, *MMA.values()],
+                        requires=_fits_mma,
+                        rounding=Rounding.F16,
+                    )(_attention_mma)
+                kernel("flash_attn_ext", types, forms=forms)(_attention)
 
 
 for _k in KV_TYPES:
     for _v in KV_TYPES:
-        for _mask in (("f16",), ()):
-            for _lists in ((), ("i32", "i32")):
-                for _sinks in ((), ("f32",)):
-                    _types = ("f32", _k, _v, *_mask, *_lists, *_sinks)
-                    kernel("flash_attn_ext", _types, forms=[PLAN, COMBINE, *ATTEND.values()])(
-                        _attention
-                    )
+        _declare(_k, _v)

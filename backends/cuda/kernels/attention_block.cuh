@@ -98,22 +98,18 @@ struct RowTable {
         const bool alike = work.only < 0 && (!args.mask.data || args.mask.ne[2].at(run) == 1);
         const int step = alike ? work.rows.n_heads : 1;
         const int n = work.rows.n_heads * work.rows.n_queries;
+#pragma unroll 1
         for (int r = 0; r < n; r += step) {
             if (sees(r, place)) return true;
         }
         return false;
     }
 
-    // The finished score of a row and a place, from scale * q.k.
-    __device__ float score(const Args& args, int r, int place, float score) const {
+    // The finished score of a row and a place, from one that is scaled and capped.
+    __device__ float score(int r, int place, float score) const {
         if (!sees(r, place)) return minus_infinity();
-        if (args.logit_softcap != 0.0f) {
-            score = tanhf(score / args.logit_softcap) * args.logit_softcap;
-        }
-        if (const u16_t* mask = masks[r]) {
-            score = fmaf(half_to_float(mask[place - first[r]]), slopes[r], score);
-        }
-        return score;
+        const u16_t* mask = masks[r];
+        return mask ? fmaf(half_to_float(mask[place - first[r]]), slopes[r], score) : score;
     }
 };
 

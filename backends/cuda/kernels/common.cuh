@@ -1,8 +1,8 @@
 // What every kernel has: its two parameters, places of elements, sums over warps and blocks.
 //
 // A kernel is declared as KERNEL(name, Args, threads): `args` is its own struct, `run` is the same for
-// all kernels. The emulation (`emulated/`) defines KERNEL, DYNAMIC_SHARED and CUDA's own words in its
-// header. No header of CUDA is included, so that NVRTC is all that a machine needs.
+// all kernels. KERNEL_BLOCKS says too how many blocks are to fit a multiprocessor by their registers.
+// The emulation (`emulated/`) defines them, DYNAMIC_SHARED and CUDA's own words in its header. No header of CUDA is included, so that NVRTC is all that a machine needs.
 #pragma once
 
 #ifdef GGMLPY_EMULATED
@@ -11,6 +11,9 @@
 
 #define KERNEL(name, Args, threads) \
     extern "C" __global__ void __launch_bounds__(threads) \
+        name(const __grid_constant__ Args args, const __grid_constant__ Run run)
+#define KERNEL_BLOCKS(name, Args, threads, blocks) \
+    extern "C" __global__ void __launch_bounds__(threads, blocks) \
         name(const __grid_constant__ Args args, const __grid_constant__ Run run)
 #define DYNAMIC_SHARED(type, name) \
     extern __shared__ __align__(16) unsigned char dynamic_shared[]; \

@@ -56,6 +56,8 @@ def expect(node: Tensor, sources: Sequence[Array], rounding: Rounding = Rounding
             return _exact(node, sources, rows)
         if node.op.name in PRODUCTS:
             made = product(node, sources, rounding)
+        elif node.op.name == "flash_attn_ext" and rounding is Rounding.F16:
+            made = attention.half_attention(node.op, sources)
         else:
             made = rule_of(node)(node.op, sources)
         return Expected(made.values, _error(node, made), exact=False, rows=rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 
@@ -59,6 +60,8 @@ def _of_normaliser(weights: F64, units: F64) -> F64:
 class _AttentionSize(FlashAttnExt):
     """Attention that gives the size of each result's error instead of the result."""
 
+    rounding_units: ClassVar[float] = 0  # of weights, where they are rounded before they meet v
+
     def attend(self, query: F64, keys: F64, values: F64, bias: F64, sink: float) -> F64:
         """A weight that is wrong by e units moves the result by e p (v - y).
 
@@ -74,24 +77,62 @@ class _AttentionSize(FlashAttnExt):
         largest = np.maximum(scores.max(initial=-np.inf), sink)
         if np.isneginf(largest):
             return np.zeros(values.shape[1])
-        units = units + _exponent_units(scores, bias, largest)
+        units = units + _exponent_units(scores, bias, largest) + self.rounding_units
         weights = np.exp(scores - largest)
         weights = weights / (weights.sum() + np.exp(sink - largest))
         y = weights @ values
-        of_weights = (weights * units) ** 2 @ (values - y) ** 2
+        of_weights = self.of_weights(weights * units, np.abs(values - y), scores)
         spread = weights @ np.abs(values)
         size: F64 = 2 * np.sqrt(of_weights) + of_sum(spread, y, len(keys))
         size += _of_normaliser(weights, 0 * weights) * np.abs(y)
         return size
 
+    def of_weights(self, errors: F64, distances: F64, scores: F64) -> F64:
+        """The squared error of the result by the errors of single weights."""
+        squares: F64 = errors**2 @ distances**2
+        return squares
+
+
+class _HalfAttentionSize(_AttentionSize):
+    """The same where weights are rounded to f16, also those that the normaliser sums.
+
+    Each is wrong by up to 2^-11 of itself, by 0.42 of that in the mean square: this is 7 times the
+    standard deviation of the sum of their errors.
+    """
+
+    rounding_units = 1.5 * 2.0**13
+
+    def of_weights(self, errors: F64, distances: F64, scores: F64) -> F64:
+        """Equal weights, as of a cell that is listed twice, are rounded alike."""
+        distinct, which = np.unique(scores, return_inverse=True)
+        if len(distinct) == len(scores):
+            return super().of_weights(errors, distances, scores)
+        sums = np.zeros((len(distinct), distances.shape[1]))
+        np.add.at(sums, which, errors[:, None] * distances)
+        squares: F64 = (sums**2).sum(axis=0)
+        return squares
+
 
 @rule("flash_attn_ext")
 def attention(op: Op, sources: Sequence[Array]) -> Magnitude:
     """Weights are wrong by the error of their scores, which are sums of products of q and k."""
+    return _sized(op, sources, _AttentionSize)
+
+
+def half_attention(op: Op, sources: Sequence[Array]) -> Magnitude:
+    """Attention of a backend that rounds q and weights to f16, each with 11 significant bits: a
+    power of two may be taken out of a row, so that none is too small. The oracle rounds q."""
+    q, *others = sources
+    mantissa, exponent = np.frexp(wide(q))
+    rounded = np.ldexp(np.rint(mantissa * 2.0**11), exponent - 11)
+    return _sized(op, [np.where(np.isfinite(q), rounded, q), *others], _HalfAttentionSize)
+
+
+def _sized(op: Op, sources: Sequence[Array], size: type[_AttentionSize]) -> Magnitude:
     assert isinstance(op, FlashAttnExt)
     values = wide(op.reference(*sources))
     fields = {field.name: getattr(op, field.name) for field in dataclasses.fields(op)}
-    return Magnitude(values, wide(_AttentionSize(**fields).reference(*sources)))
+    return Magnitude(values, wide(size(**fields).reference(*sources)))
 
 
 @rule("rope", "rope_back")

@@ -1,0 +1,459 @@
+// Attention of f16 caches on tensor cores: q and weights are rounded to f16, sums are f32.
+//
+//   q [D, n_q, Hq, S] f32, k [D, ..] and v [Dv, ..] f16; see attention.cuh for the order of sums
+//   attention_mma_N     heads of up to N elements       grid (items, heads of K x blocks of heads)
+//
+// A block has 64 rows, heads of q that share a head of K, of one or more queries: 16 rows for each warp. It
+// takes tiles of cells in order, of which the next one is copied to shared memory meanwhile:
+//
+//   scores  [16, cells]   q k^T: D / 16 products of matrices for every 8 cells
+//   weights               p = 2^14 e^(s - m), in registers, as f16: scores' layout is that of a left matrix
+//   sums    [16, Dv]      rescaled if a maximum grew, + p v; and + p 1, the sums of weights
+//
+// q is scaled by a power of 2 for each row, so that no number overflows and rounding is relative to the
+// largest element; p by 2^14, so that weights down to 2^-28 have all bits of an f16.
+//
+// A tile moves 2 (D + Dv) bytes a cell once for the 64 rows, and a warp multiplies 16 (D + Dv) cells
+// whether its rows are used or not; warps without rows skip that. ldmatrix brings 2 (D + Dv) bytes a cell
+// to each warp: 16 rows for them is what bounds prompts.
+#include "attention_block.cuh"
+#include "mma.cuh"
+
+constexpr int THREADS = 128;
+constexpr int WARP_ROWS = 16;
+constexpr int ROWS = THREADS / 32 * WARP_ROWS;
+constexpr int STAGES = 2;
+constexpr int UNIT_LOG2 = 14;          // of weights
+constexpr u32_t ONES = 0x3c003c00u;    // two 1 as f16
+
+__device__ inline u32_t pack_halves(float low, float high) {
+#ifdef GGMLPY_EMULATED
+    return float_to_half(low) | (u32_t)float_to_half(high) << 16;
+#else
+    u32_t bits;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+    return bits;
+#endif
+}
+
+// 2^x by the instruction alone: what is below 2^-126 is 0.
+__device__ inline float power_of_2(float x) {
+#ifdef GGMLPY_EMULATED
+    return exp2f(x);
+#else
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#endif
+}
+
+// c tanh(x / c), wrong by 2^-22 c: c - 2 c / (1 + e^(2 x / c)). `factor` is 2 log2(e) / c.
+__device__ inline float capped(float x, float c, float factor) {
+    return c - __fdividef(2.0f * c, 1.0f + power_of_2(x * factor));
+}
+
+__device__ inline float quad_max(float v) {
+    v = fmaxf(v, __shfl_xor_sync(ALL_LANES, v, 1));
+    return fmaxf(v, __shfl_xor_sync(ALL_LANES, v, 2));
+}
+
+// Rows of K or V in shared memory. Eight rows, 16 bytes apart modulo 128, lie in different banks.
+template <int N, int CELLS>
+struct Rows {
+    u16_t at[CELLS][N + 8];
+};
+
+// Heads of up to N elements; of exactly N where EXACT.
+template <int N_, int CELLS_, bool EXACT_>
+struct Size {
+    static constexpr int N = N_, CELLS = CELLS_;
+    static constexpr bool EXACT = EXACT_;
+
+    struct Shared {
+        Rows<N, CELLS> k[STAGES], v[STAGES];
+        int cells[STAGES][CELLS];  // -1 for those that no row sees
+        RowTable<ROWS> rows;
+    };
+};
+
+// What a lane knows of its two rows, g and g + 8 of its warp's.
+struct LaneRows {
+    int row[2];
+    float scale[2];  // of scores: the op's, over that of q
+    bool any;        // whether the warp has rows
+
+    __device__ LaneRows(const Work& work) {
+        const int first = threadIdx.x / 32 * WARP_ROWS;
+        row[0] = first + (int)threadIdx.x % 32 / 4;
+        row[1] = row[0] + 8;
+        any = first < work.rows.n_heads * work.rows.n_queries;
+    }
+};
+
+// A power of 2 that brings values of up to `largest` near the largest f16: below 2^15.
+__device__ inline float scale_for(float largest) {
+    const int exponent = (int)(__float_as_uint(largest) >> 23) - 127;
+    if (largest == 0.0f || exponent > 127) return 1.0f;
+    return __uint_as_float((u32_t)(14 - max(exponent, -100) + 127) << 23);
+}
+
+// The left matrices of q, of 16 elements each.
+template <class S>
+__device__ void load_queries(const RowTable<ROWS>& table, LaneRows& rows, float scale, int d,
+                             u32_t (&q)[S::N / 16][4]) {
+    const int column = threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const float* row = table.queries[rows.row[half]];
+        float x[S::N / 8][2] = {};
+        float largest = 0.0f;
+        if (row) {
+#pragma unroll
+            for (int j = 0; j < S::N / 8; ++j) {
+#pragma unroll
+                for (int e = 0; e < 2; ++e) {
+                    const int i = j * 8 + column + e;
+                    if (S::EXACT || i < d) x[j][e] = row[i];
+                    largest = fmaxf(largest, fabsf(x[j][e]));
+                }
+            }
+        }
+        const float factor = scale_for(quad_max(largest));
+        rows.scale[half] = scale / factor;
+#pragma unroll
+        for (int j = 0; j < S::N / 8; ++j) {
+            q[j / 2][j % 2 * 2 + half] = pack_halves(x[j][0] * factor, x[j][1] * factor);
+        }
+    }
+}
+
+// A tile of K or V on its way to shared memory; rows of cells that no row sees, and what is past their
+// end up to a multiple of 16, are 0.
+template <int N, int CELLS>
+__device__ void copy_rows(Rows<N, CELLS>& tile, const int* cells, const char* base, i64_t stride,
+                          int n, bool vectors) {
+    constexpr int GROUPS = N / 8;
+    const int padded = (n + 15) / 16 * 16;
+    if (vectors && n % 8 == 0) {
+#pragma unroll 4
+        for (int j = threadIdx.x; j < CELLS * GROUPS; j += THREADS) {
+            const int c = j / GROUPS, i = j % GROUPS * 8;
+            if (i >= padded) continue;
+            const bool valid = cells[c] >= 0 && i < n;
+            const char* from = base + cells[c] * stride + 2 * i;
+            copy_async_16_zfill(&tile.at[c][i], valid ? from : base, valid);
+        }
+        return;
+    }
+#pragma unroll 1
+    for (int j = threadIdx.x; j < CELLS * padded; j += THREADS) {
+        const int c = j / padded, i = j % padded;
+        const bool valid = cells[c] >= 0 && i < n;
+        tile.at[c][i] = valid ? ((const u16_t*)(base + cells[c] * stride))[i] : (u16_t)0;
+    }
+}
+
+// s[j] is q k^T of cells 8 j to 8 j + 7.
+template <class S>
+__device__ void multiply_keys(const Rows<S::N, S::CELLS>& k, const u32_t (&q)[S::N / 16][4], int d,
+                              float (&s)[S::CELLS / 8][4]) {
+    const int lane = threadIdx.x % 32;
+    const int cell = lane / 16 * 8 + lane % 8, column = lane / 8 % 2 * 8;
+#pragma unroll
+    for (int i = 0; i < S::N / 16; ++i) {
+        if (!S::EXACT && i * 16 >= d) break;
+#pragma unroll
+        for (int j = 0; j < S::CELLS / 16; ++j) {
+            u32_t b[4];
+            ldmatrix_x4(b, &k.at[j * 16 + cell][i * 16 + column]);
+            mma_f16(s[2 * j], q[i], {b[0], b[1]});
+            mma_f16(s[2 * j + 1], q[i], {b[2], b[3]});
+        }
+    }
+}
+
+// What a warp has of a chunk.
+template <class S>
+struct Sums {
+    float v[S::N / 8][4];  // weighted sums, of 8 columns each
+    float weights[4];      // the same number in every column
+    float largest[2];
+
+    __device__ void clear() {
+#pragma unroll
+        for (int j = 0; j < S::N / 8; ++j) {
+#pragma unroll
+            for (int e = 0; e < 4; ++e) v[j][e] = 0.0f;
+        }
+#pragma unroll
+        for (int e = 0; e < 4; ++e) weights[e] = 0.0f;
+        largest[0] = largest[1] = minus_infinity();
+    }
+    __device__ Softmax softmax(int half) const { return {largest[half], weights[2 * half]}; }
+};
+
+// Scales and caps the scores of a row: entry `at` and so on of the n that it sees; -inf for others.
+template <class S>
+__device__ void finish_scores(const Args& args, int half, float scale, int at, int n,
+                              float (&s)[S::CELLS / 8][4]) {
+    const float cap = args.logit_softcap;
+#pragma unroll
+    for (int j = 0; j < S::CELLS / 8; ++j) {
+        s[j][2 * half] *= scale;
+        s[j][2 * half + 1] *= scale;
+    }
+    if (cap != 0.0f) {
+        const float factor = 2.0f * LOG2_E / cap;
+#pragma unroll
+        for (int j = 0; j < S::CELLS / 8; ++j) {
+            s[j][2 * half] = capped(s[j][2 * half], cap, factor);
+            s[j][2 * half + 1] = capped(s[j][2 * half + 1], cap, factor);
+        }
+    }
+#pragma unroll
+    for (int j = 0; j < S::CELLS / 8; ++j) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+            const bool seen = (u32_t)(at + j * 8 + e) < (u32_t)n;
+            s[j][2 * half + e] = seen ? s[j][2 * half + e] : minus_infinity();
+        }
+    }
+}
+
+// Adds the mask of a row.
+template <class S>
+__device__ void add_mask(const u16_t* mask, float slope, int half, int at, int n,
+                         float (&s)[S::CELLS / 8][4]) {
+#pragma unroll
+    for (int j = 0; j < S::CELLS / 8; ++j) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+            const int i = at + j * 8 + e;
+            if ((u32_t)i >= (u32_t)n) continue;
+            float& score = s[j][2 * half + e];
+            const u16_t bias = mask[i];
+            const bool hidden = bias == HALF_MINUS_INFINITY;
+            score = hidden ? minus_infinity() : fmaf(half_to_float(bias), slope, score);
+        }
+    }
+}
+
+// Finishes scores, and makes weights of them; rescales what the chunk has.
+template <class S>
+__device__ void weigh(const Args& args, const RowTable<ROWS>& table, const LaneRows& rows, int place,
+                      float (&s)[S::CELLS / 8][4], Sums<S>& sums) {
+    const int column = threadIdx.x % 4 * 2;
+    float largest[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const int row = rows.row[half], at = place + column - table.first[row];
+        const int n = table.end[row] - table.first[row];
+        finish_scores<S>(args, half, rows.scale[half], at, n, s);
+        if (const u16_t* mask = table.masks[row]) {
+            add_mask<S>(mask, table.slopes[row], half, at, n, s);
+        }
+        largest[half] = minus_infinity();
+#pragma unroll
+        for (int j = 0; j < S::CELLS / 8; ++j) {
+            largest[half] = fmaxf(largest[half], fmaxf(s[j][2 * half], s[j][2 * half + 1]));
+        }
+    }
+    float rescale[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const float before = sums.largest[half];
+        sums.largest[half] = fmaxf(before, quad_max(largest[half]));
+        const float reference = reference_of(sums.largest[half]);
+        rescale[half] = weight_of(before, reference);
+#pragma unroll
+        for (int j = 0; j < S::CELLS / 8; ++j) {
+#pragma unroll
+            for (int e = 2 * half; e < 2 * half + 2; ++e) {
+                s[j][e] = power_of_2(fmaf(s[j][e] - reference, LOG2_E, (float)UNIT_LOG2));
+            }
+        }
+    }
+    if (!__any_sync(ALL_LANES, rescale[0] != 1.0f || rescale[1] != 1.0f)) return;
+#pragma unroll
+    for (int e = 0; e < 4; ++e) sums.weights[e] *= rescale[e / 2];
+#pragma unroll
+    for (int j = 0; j < S::N / 8; ++j) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) sums.v[j][e] *= rescale[e / 2];
+    }
+}
+
+// Adds weights times rows of V, and the weights themselves.
+template <class S>
+__device__ void multiply_values(const Rows<S::N, S::CELLS>& v, const float (&p)[S::CELLS / 8][4],
+                                int dv, Sums<S>& sums) {
+    const int lane = threadIdx.x % 32;
+    const int cell = lane % 16, column = lane / 16 * 8;
+#pragma unroll
+    for (int i = 0; i < S::CELLS / 16; ++i) {
+        const u32_t a[4] = {
+            pack_halves(p[2 * i][0], p[2 * i][1]), pack_halves(p[2 * i][2], p[2 * i][3]),
+            pack_halves(p[2 * i + 1][0], p[2 * i + 1][1]),
+            pack_halves(p[2 * i + 1][2], p[2 * i + 1][3])};
+        mma_f16(sums.weights, a, {ONES, ONES});
+#pragma unroll
+        for (int j = 0; j < S::N / 16; ++j) {
+            if (!S::EXACT && j * 16 >= dv) break;
+            u32_t b[4];
+            ldmatrix_x4_trans(b, &v.at[i * 16 + cell][j * 16 + column]);
+            mma_f16(sums.v[2 * j], a, {b[0], b[1]});
+            mma_f16(sums.v[2 * j + 1], a, {b[2], b[3]});
+        }
+    }
+}
+
+// The state of a chunk: stored, or folded into that of the chunks before, whose sums lie in y.
+template <class S>
+__device__ bool finish_chunk(const Args& args, const Work& work, const Partials& partials,
+                             const Item& item, int chunk, const LaneRows& rows, const Sums<S>& sums,
+                             Softmax (&all)[2]) {
+    const int column = threadIdx.x % 4 * 2;
+    bool finite = true;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const int r = rows.row[half];
+        if (!work.computes(r)) continue;
+        const BlockRow row = work.rows.at(r);
+        const i64_t at = partials.index(work.slot_of(chunk) + row.i, row.head);
+        const bool stores = work.task.slot >= 0;
+        float* to = stores ? partials.sums + at * work.dv
+                           : (float*)args.y.at(row.head, work.task.query + row.i, work.task.stream);
+        if (stores) {
+            if (column == 0) partials.softmax[at] = sums.softmax(half);
+#pragma unroll
+            for (int j = 0; j < S::N / 8; ++j) {
+#pragma unroll
+                for (int e = 0; e < 2; ++e) {
+                    const int i = j * 8 + column + e;
+                    const float sum = sums.v[j][half * 2 + e];
+                    finite = finite && isfinite(sum);
+                    if (S::EXACT || i < work.dv) to[i] = sum;
+                }
+            }
+            continue;
+        }
+        const Fold f = fold(all[half], sums.softmax(half));
+        const bool is_first = chunk == item.chunk, is_last = chunk + 1 == item.end_chunk;
+        const float factor = final_factor(all[half], sink_of(args, row.head), args.unit);
+#pragma unroll
+        for (int j = 0; j < S::N / 8; ++j) {
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+                const int i = j * 8 + column + e;
+                if (!S::EXACT && i >= work.dv) continue;
+                const float before = is_first ? 0.0f : to[i];
+                const float sum = fmaf(sums.v[j][half * 2 + e], f.added_factor, before * f.factor);
+                finite = finite && isfinite(sum);
+                to[i] = is_last ? final_value(sum, factor) : sum;
+            }
+        }
+    }
+    return finite;
+}
+
+// Rows of a task without any cell.
+__device__ void store_zeros(const Args& args, const Work& work) {
+    for (int r = 0; r < work.rows.n_heads * work.rows.n_queries; ++r) {
+        const BlockRow row = work.rows.at(r);
+        float* y = (float*)args.y.at(row.head, work.task.query + row.i, work.task.stream);
+        for (int i = threadIdx.x; i < work.dv; i += THREADS) y[i] = 0.0f;
+    }
+}
+
+// Attends rows of a task to chunks of its cells. Returns whether a sum is not finite.
+template <class S>
+__device__ bool attend(const Args& args, const Run& run, const Plan& plan, const Item& item, int only,
+                       typename S::Shared& shared) {
+    const Task& task = plan.tasks[item.task];
+    const Work work = {task, rows_of_block(args, run, task, ROWS), only, 0, args.v.ne[0].at(run)};
+    const Partials partials(args, run);
+    const int d = args.k.ne[0].at(run);
+    if (task.n_chunks == 0) {
+        store_zeros(args, work);
+        return false;
+    }
+    __syncthreads();  // another item may still use the shared memory
+    shared.rows.set(args, run, plan, work);
+    __syncthreads();
+    LaneRows rows(work);
+    u32_t q[S::N / 16][4];
+    load_queries<S>(shared.rows, rows, args.scale, d, q);
+
+    const char* k_base = base_of(args, args.k, work);
+    const char* v_base = base_of(args, args.v, work);
+    const int begin = max((int)chunk_begin(item.chunk), task.first / S::CELLS * S::CELLS);
+    const int end = (int)min((i64_t)task.end, chunk_begin(item.end_chunk));
+    const int n_tiles = (end - begin + S::CELLS - 1) / S::CELLS;
+
+    // In a turn, a tile is copied, the one before it is computed, and the cells of the next are found.
+    Sums<S> sums;
+    sums.clear();
+    Softmax all[2] = {empty_softmax(), empty_softmax()};
+    bool finite = true, was_copied = false, visible = false;
+    int chunk = item.chunk;
+#pragma unroll 1
+    for (int tile = -1; tile <= n_tiles; ++tile) {
+        copy_async_wait<0>();
+        const bool copies = __syncthreads_or(visible);
+        if (copies) {
+            const int* cells = shared.cells[tile % STAGES];
+            copy_rows(shared.k[tile % STAGES], cells, k_base, args.k.nb[1], d, args.k_vectors);
+            copy_rows(shared.v[tile % STAGES], cells, v_base, args.v.nb[1], work.dv, args.v_vectors);
+        }
+        copy_async_commit();
+
+        const int thread = (int)threadIdx.x - (THREADS - S::CELLS);  // the last ones: they may be idle
+        const int next = begin + (tile + 1) * S::CELLS + thread;
+        visible = thread >= 0 && tile + 1 < n_tiles && shared.rows.any_sees(args, run, work, next);
+        int cell = visible ? entry_of(args, work, next) : -1;
+
+        const int place = begin + (tile - 1) * S::CELLS;
+        if (was_copied && rows.any) {
+            float s[S::CELLS / 8][4] = {};
+            multiply_keys<S>(shared.k[(tile - 1) % STAGES], q, d, s);
+            weigh<S>(args, shared.rows, rows, place, s, sums);
+            multiply_values<S>(shared.v[(tile - 1) % STAGES], s, work.dv, sums);
+        }
+        was_copied = copies;
+        if (visible) cell = existing(args, run, cell);
+        visible = cell >= 0;
+        if (thread >= 0) shared.cells[(tile + 1) % STAGES][thread] = cell;
+
+        if (tile > 0 && (place + S::CELLS >= end || place + S::CELLS == chunk_begin(chunk + 1))) {
+            finite &= finish_chunk<S>(args, work, partials, item, chunk, rows, sums, all);
+            sums.clear();
+            ++chunk;
+        }
+    }
+    return !__syncthreads_and(finite);
+}
+
+// Where V is not finite, rows that do not see the cell get 0 * inf: then each row is computed alone.
+template <class S>
+__device__ void attend_all(const Args& args, const Run& run) {
+    DYNAMIC_SHARED(typename S::Shared, shared);
+    const Plan plan(args);
+    const int n_items = plan.header->n_items;
+    for (int i = blockIdx.x; i < n_items; i += gridDim.x) {
+        const Item item = plan.items[n_items - 1 - i];
+#pragma unroll 1
+        for (int only = -1; only < ROWS; ++only) {
+            const bool wrong = attend<S>(args, run, plan, item, only, *shared);
+            if (only < 0 && !wrong) break;
+        }
+    }
+}
+
+typedef Size<64, 64, true> Size64;
+typedef Size<128, 64, true> Size128;
+typedef Size<128, 64, false> SizeTo128;
+typedef Size<256, 32, false> SizeTo256;
+KERNEL_BLOCKS(attention_mma_64, Args, THREADS, 4) { attend_all<Size64>(args, run); }
+KERNEL_BLOCKS(attention_mma_128, Args, THREADS, 3) { attend_all<Size128>(args, run); }
+KERNEL_BLOCKS(attention_mma_to_128, Args, THREADS, 3) { attend_all<SizeTo128>(args, run); }
+KERNEL_BLOCKS(attention_mma_to_256, Args, THREADS, 2) { attend_all<SizeTo256>(args, run); }
