@@ -10,15 +10,15 @@ struct Kind {
 };
 template <>
 struct Kind<f32> {
-    typedef Floats<f32> Product;
+    typedef FloatProduct<f32> Product;
 };
 template <>
 struct Kind<f16> {
-    typedef Floats<f16> Product;
+    typedef FloatProduct<f16> Product;
 };
 template <>
 struct Kind<bf16> {
-    typedef Floats<bf16> Product;
+    typedef FloatProduct<bf16> Product;
 };
 
 KERNEL(multiply_few_columns, ProductArgs, PRODUCT_THREADS) {

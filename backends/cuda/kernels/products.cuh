@@ -17,6 +17,7 @@ constexpr int WARPS = 8;
 constexpr int PRODUCT_THREADS = WARPS * 32;
 constexpr int WARP_ROWS = 16;  // of weights, for a warp
 constexpr int COLUMNS = 8;     // of an mma
+constexpr int STAGES = 2;      // one chunk is multiplied, and one copied
 
 struct ProductArgs {
     Tensor y;
@@ -33,12 +34,11 @@ struct ProductArgs {
     int glu;
     float alpha;
     float limit;
-    int is_aligned;     // addresses of weights are multiples of 16; of plain types, also their strides
+    int is_aligned;     // weights may be copied by 16 bytes
     int n_row_blocks;   // of the grid, and columns' ones: bounds
     int n_column_blocks;
     int chunk;          // elements
-    int columns;        // of a block, for which it has shared memory, and for how many stages
-    int stages;
+    int columns;        // of a block, for which it has shared memory
 };
 
 struct Slice {
@@ -156,3 +156,27 @@ struct TwoRows {
         return rows;
     }
 };
+
+// --- tiles of many columns --------------------------------------------------------------------------
+
+// f(sum, tile) of each tile: one, or a whole number of four, so that a warp has several under way.
+constexpr int TILES_AT_ONCE = 4;
+
+__device__ inline int whole_tiles(int n_columns) {
+    const int at_once = TILES_AT_ONCE * COLUMNS;
+    return n_columns <= COLUMNS ? 1 : (n_columns + at_once - 1) / at_once * TILES_AT_ONCE;
+}
+
+template <int N, class F>
+__device__ inline void each_tile(float (&sums)[N][4], int n_tiles, F f) {
+    if (N == 1 || n_tiles == 1) {
+        f(sums[0], 0);
+    } else if constexpr (N > 1) {
+#pragma unroll
+        for (int first = 0; first < N; first += TILES_AT_ONCE) {
+            if (first >= n_tiles) break;
+#pragma unroll
+            for (int i = first; i < first + TILES_AT_ONCE; ++i) f(sums[i], i);
+        }
+    }
+}

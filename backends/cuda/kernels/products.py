@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ggmlpy.backends.cuda.args import SPAN, TENSOR
-from ggmlpy.backends.cuda.kernel import Launch, Work, kernel
+from ggmlpy.backends.cuda.kernel import MAX_GRID_YZ, Launch, Work, kernel
 from ggmlpy.backends.cuda.kernels.glu import glu_values
 from ggmlpy.backends.cuda.kernels.products_rows import (
     BF16,
@@ -39,7 +39,7 @@ ARGS = np.dtype(
         ("glu", "i4"),
         *((name, "f4") for name in ("alpha", "limit")),
         *((name, "i4") for name in ("is_aligned", "n_row_blocks", "n_column_blocks")),
-        *((name, "i4") for name in ("chunk", "columns", "stages")),
+        *((name, "i4") for name in ("chunk", "columns")),
     ],
     align=True,
 )
@@ -49,16 +49,10 @@ _ROUNDED = {"f32": F32, "f16": F16, "bf16": BF16}  # of quantised weights INT8
 
 # As in products.cuh, products_few.cuh and products_many.cuh.
 _SLICES, _WARPS, _WARP_ROWS, _COLUMNS = 8, 8, 16, 8
-_FEW_STAGES = 2
+_STAGES = 2
+_AT_ONCE = 32  # columns of a warp, where there are more than 8
 _FEW_EXPERTS = 16  # columns of mul_mat_id that are computed one by one
-_TILES = (
-    (128, 2),
-    (64, 2),
-    (32, 2),
-    (64, 1),
-    (32, 1),
-    (8, 1),
-)  # columns, stages: the first that fits
+_MOST_COLUMNS = (128, 64, 32)  # of a block of many: the first for which there is memory
 _STATIC_BYTES = 1024  # of a block of many columns
 _TILE_PITCH = _WARPS * _WARP_ROWS + 4  # of a column of sums
 _WITH_OFFSET = ("q4_1", "q5_1", "q2_K", "q4_K", "q5_K")
@@ -69,26 +63,28 @@ class Product:
     """What the kernels of one type of weights take.
 
     warp_bytes    shared memory for a chunk of 16 rows
-    column_bytes  and for a chunk of one column
+    few_bytes     and for a chunk of one column, of few
+    column_bytes  and of many
     """
 
     rounded: Rounded
     few: Form
     many: Form
     warp_bytes: int
+    few_bytes: int
     column_bytes: int
 
     @property
     def forms(self) -> tuple[Form, ...]:
         return self.few, self.many, self.rounded.form, LIST_COLUMNS, FINISH
 
-    def few_bytes(self, columns: int) -> int:
+    def of_few(self, columns: int) -> int:
         """Shared memory of a block of few columns."""
-        stages = _WARPS * _FEW_STAGES * (self.warp_bytes + columns * self.column_bytes)
+        stages = _WARPS * _STAGES * (self.warp_bytes + columns * self.few_bytes)
         return max(stages, 2 * _WARPS * _COLUMNS * _WARP_ROWS * 4)
 
-    def many_bytes(self, columns: int, stages: int) -> int:
-        n_bytes = stages * (_WARPS * self.warp_bytes + columns * self.column_bytes)
+    def of_many(self, columns: int) -> int:
+        n_bytes = _STAGES * (_WARPS * self.warp_bytes + columns * self.column_bytes)
         return max(n_bytes, columns * _TILE_PITCH * 4)
 
 
@@ -96,11 +92,11 @@ def _product(type: TensorType) -> Product:
     defines = (("WEIGHT", type.name),)
     few, many = (Form("products.cu", f"multiply_{n}_columns", defines) for n in ("few", "many"))
     if not type.is_quantized:
-        return Product(_ROUNDED[type.name], few, many, _WARP_ROWS * 144, 144)
+        return Product(_ROUNDED[type.name], few, many, _WARP_ROWS * 144, 144, 144)
     row_bytes = INT8.chunk // type.block_size * type.type_size
     pitch = ((row_bytes + 15 + 15) // 16 | 1) * 16
-    pieces = 6 if type.name in _WITH_OFFSET else 2
-    return Product(INT8, few, many, _WARP_ROWS * pitch, 288 + 16 * pieces)
+    numbers = 16 if type.name in _WITH_OFFSET else 8
+    return Product(INT8, few, many, _WARP_ROWS * pitch, INT8.n_bytes, 256 + 32 + 4 * numbers)
 
 
 # --- launches -------------------------------------------------------------------------------------
@@ -124,7 +120,6 @@ def _launches(w: Work, product: Product) -> Iterator[Launch]:
         "limit": 0.0,
         "is_aligned": all(_is_aligned(w, t) for t in (weight, up) if t is not None),
         "chunk": product.rounded.chunk,
-        "stages": _FEW_STAGES,
     }
     if up is not None:
         values |= glu_values(w.step)
@@ -137,8 +132,9 @@ def _launches(w: Work, product: Product) -> Iterator[Launch]:
 
 
 def _is_aligned(w: Work, weight: Tensor) -> bool:
-    strides = [0] if weight.type.is_quantized else weight.nb[1:]
-    return all(at % 16 == 0 for at in (w.address(weight), *strides))
+    # Of quantised types 16 bytes are copied wherever there is one of a row.
+    more = [weight.spec.n_bytes] if weight.type.is_quantized else weight.nb[1:]
+    return all(at % 16 == 0 for at in (w.address(weight), *more))
 
 
 def _n_matrices(w: Work) -> int:
@@ -148,21 +144,21 @@ def _n_matrices(w: Work) -> int:
 def _few(w: Work, product: Product, weight: Tensor, n: int, values: dict[str, Any]) -> Launch:
     is_listed = "ids" in w.step.operands
     columns = 1 if is_listed else n
-    values |= {
-        "n_row_blocks": blocks(weight.ne[1], _WARP_ROWS),
-        "n_column_blocks": 1,
-        "columns": columns,
-    }
-    n_blocks = values["n_row_blocks"] * (n if is_listed else _n_matrices(w))
-    shared = product.few_bytes(columns)
-    return Launch(product.few, ARGS, (n_blocks, 1, 1), 32 * _WARPS, shared, values)
+    n_row_blocks = blocks(weight.ne[1], _WARP_ROWS)
+    values |= {"n_row_blocks": n_row_blocks, "n_column_blocks": 1, "columns": columns}
+    n_matrices = n if is_listed else _n_matrices(w)
+    n_layers = blocks(n_matrices, MAX_GRID_YZ)
+    grid = n_row_blocks, blocks(n_matrices, n_layers), n_layers
+    return Launch(product.few, ARGS, grid, 32 * _WARPS, product.of_few(columns), values)
 
 
 def _many(
     w: Work, product: Product, weight: Tensor, n: int, values: dict[str, Any]
 ) -> Iterator[Launch]:
     is_gated = "up" in w.step.operands
-    columns, stages = _tile(product, n, w.info.shared_bytes - _STATIC_BYTES)
+    # Of an expert's columns, which are seldom more than twice their number on average.
+    n_expected = min(n, 2 * blocks(n, int(weight.ne[2]))) if "ids" in w.step.operands else n
+    columns = _columns(product, n_expected, w.info.shared_bytes - _STATIC_BYTES)
     n_row_blocks = blocks(weight.ne[1], (_WARPS // 2 if is_gated else _WARPS) * _WARP_ROWS)
     if "ids" in w.step.operands:
         n_experts = int(weight.ne[2])
@@ -177,7 +173,6 @@ def _many(
         "n_row_blocks": n_row_blocks,
         "n_column_blocks": n_column_blocks,
         "columns": columns,
-        "stages": stages,
     }
     n_slices = min(_SLICES, product.rounded.n_chunks(weight.ne[0]))
     if n_blocks >= w.info.n_sm:
@@ -185,20 +180,20 @@ def _many(
     if n_slices > 1:
         n_sums = int(w["y"].spec.n_elements) * (2 if is_gated else 1)
         values["sums"] = w.scratch(4 * n_sums * n_slices, "sums of slices")
-    shared = product.many_bytes(columns, stages)
+    shared = product.of_many(columns)
     yield Launch(product.many, ARGS, (n_blocks, n_slices, 1), 32 * _WARPS, shared, values)
     if n_slices > 1:
         grid = blocks(w["y"].spec.n_elements, THREADS), 1, 1
         yield Launch(FINISH, ARGS, grid, THREADS, values=values)
 
 
-def _tile(product: Product, n: int, most_bytes: int) -> tuple[int, int]:
-    """Columns and stages of a block."""
-    whole = blocks(n, _COLUMNS) * _COLUMNS
-    for most, stages in _TILES:
+def _columns(product: Product, n: int, most_bytes: int) -> int:
+    """Those of a block of many."""
+    whole = _COLUMNS if n <= _COLUMNS else blocks(n, _AT_ONCE) * _AT_ONCE
+    for most in _MOST_COLUMNS:
         columns = min(most, whole)
-        if product.many_bytes(columns, stages) <= most_bytes:
-            return columns, stages
+        if product.of_many(columns) <= most_bytes:
+            return columns
     raise AssertionError(f"{product.many} does not fit in {most_bytes} bytes of shared memory")
 
 

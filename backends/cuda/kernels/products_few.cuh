@@ -1,33 +1,33 @@
 // Products of few columns: bound by the bandwidth of weights, which are read once for 8 columns.
 //
-//   grid  x: blocks of 16 rows, times blocks of 8 columns, times matrices (of mul_mat_id: one column each)
+//   grid  x: blocks of 16 rows; y, z: blocks of 8 columns, times matrices (of mul_mat_id: a column each)
 //
 // Each warp of a block sums a slice of the same 16 rows, with copies of the next chunk under way; the
 // slices are added in shared memory.
 #pragma once
 #include "products.cuh"
 
-constexpr int FEW_STAGES = 2;
-
-// Starts the copies of a chunk of columns, by a warp.
-template <class P, class ColumnOfX>
-__device__ void load_few_columns(
-    char* shared, int n, int columns, int chunk, ColumnOfX column_of_x
-) {
-    for (int i = threadIdx.x % 32; i < n * P::PIECES; i += 32) {
-        const int column = i / P::PIECES, piece = i % P::PIECES;
-        const char* from = column_of_x(column) + (i64_t)chunk * P::X_BYTES + piece * 16;
-        copy_async_16(shared + P::place(column, piece, columns), from);
+// Starts the copies of a chunk of columns by a warp: lane (g, t) has a part of column g.
+template <class P>
+__device__ void load_few_columns(char* shared, const char* column_g, int n, int chunk, Lane lane) {
+    if (lane.g >= n) return;
+    const char* from = column_g + (i64_t)chunk * P::X_BYTES + lane.t * 16;
+    char* to = shared + lane.g * P::FEW_PITCH + lane.t * 16;
+#pragma unroll
+    for (int at = 0; at < P::X_BYTES; at += 64) {
+        if (at + lane.t * 16 < P::X_BYTES) copy_async_16(to + at, from + at);
     }
 }
 
 template <class P>
 __device__ void multiply_few(const ProductArgs& args, const Run& run) {
     DYNAMIC_SHARED(char, shared);
-    const int row_block = blockIdx.x % args.n_row_blocks;
-    const int rest = blockIdx.x / args.n_row_blocks;
-    int first_column = rest % args.n_column_blocks * COLUMNS;
-    const int index = rest / args.n_column_blocks;
+    const int row_block = blockIdx.x;
+    int index = blockIdx.y + blockIdx.z * gridDim.y, first_column = 0;
+    if (args.n_column_blocks > 1) {
+        first_column = index % args.n_column_blocks * COLUMNS;
+        index /= args.n_column_blocks;
+    }
     const int m = args.weight.ne[1].at(run), k = args.weight.ne[0].at(run);
     const int first_row = row_block * WARP_ROWS;
 
@@ -58,32 +58,32 @@ __device__ void multiply_few(const ProductArgs& args, const Run& run) {
     const TwoRows rows(args.weight, matrix.weight, args.weight_bytes, first_row, lane.g, run);
     const i64_t to_up = args.up.data - args.weight.data;
 
-    const int stage_bytes = P::WARP_BYTES + args.columns * P::COLUMN_BYTES;
-    char* stages = shared + warp * FEW_STAGES * stage_bytes;
+    const char* column_g =
+        column_of_x(args, matrix, first_column + min(lane.g, n - 1), run);
+
+    const int stage_bytes = P::WARP_BYTES + args.columns * P::FEW_PITCH;
+    char* stages = shared + warp * STAGES * stage_bytes;
     const auto load = [&](int i) {
         if (i < total) {
-            char* stage = stages + i % FEW_STAGES * stage_bytes;
+            char* stage = stages + i % STAGES * stage_bytes;
             const int chunk = slice.begin + (i < length ? i : i - length);
             const TwoRows of_chunk = rows.moved(i < length ? 0 : to_up);
             P::load_rows(stage, of_chunk, chunk, k, args.is_aligned, lane);
-            load_few_columns<P>(stage + P::WARP_BYTES, n, args.columns, chunk, [&](int column) {
-                return column_of_x(args, matrix, first_column + column, run);
-            });
+            load_few_columns<P>(stage + P::WARP_BYTES, column_g, n, chunk, lane);
         }
         copy_async_commit();
     };
     float sums[2][4] = {};  // of both weights
     float acc[1][4] = {};
-    for (int i = 0; i < FEW_STAGES - 1; ++i) load(i);
-    for (int i = 0; i < total; ++i) {
-        load(i + FEW_STAGES - 1);
-        copy_async_wait<FEW_STAGES - 1>();
+    for (int i = -1; i < total; ++i) {
+        load(i + 1);
+        if (i < 0) continue;
+        copy_async_wait<STAGES - 1>();
         __syncwarp();
-        const char* stage = stages + i % FEW_STAGES * stage_bytes;
+        const char* stage = stages + i % STAGES * stage_bytes;
         const int chunk = slice.begin + (i < length ? i : i - length);
-        P::template multiply<1>(
-            acc, stage, stage + P::WARP_BYTES, args.columns, n, rows.moved(i < length ? 0 : to_up),
-            chunk, k, lane
+        P::multiply_few(
+            acc, stage, stage + P::WARP_BYTES, n, rows.moved(i < length ? 0 : to_up), chunk, k, lane
         );
         __syncwarp();
         if (i == length - 1) {

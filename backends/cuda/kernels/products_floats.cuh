@@ -16,12 +16,6 @@ struct FloatChunks {
     static constexpr int CHUNK = FLOAT_CHUNK_BYTES / T::SIZE;
     static constexpr int PITCH = FLOAT_CHUNK_BYTES + 16;
     static constexpr int WARP_BYTES = WARP_ROWS * PITCH;
-    static constexpr int PIECES = FLOAT_CHUNK_BYTES / 16;
-    static constexpr int COLUMN_BYTES = PITCH;
-
-    __device__ static int place(int column, int piece, int columns) {
-        return column * PITCH + piece * 16;
-    }
 
     __device__ static int elements(int chunk, int k) { return min((int)CHUNK, k - chunk * CHUNK); }
 
@@ -59,58 +53,58 @@ __device__ inline void mma_of(bf16, float (&d)[4], const u32_t (&a)[4], const u3
     mma_bf16(d, a, b);
 }
 
+// sums += a chunk of 16 rows times tiles of 8 columns. `column(i)` tells which one is number i of a tile.
 template <class T>
 struct Floats : FloatChunks<T> {
-    template <int N>
+    template <int N, class Column>
     __device__ static void multiply(
-        float (&acc)[N][4], const char* rows, const char* x, int columns, int n, const TwoRows&,
-        int chunk, int k, Lane lane
+        float (&sums)[N][4], const char* rows, const char* x, int n_tiles, int chunk, int k, Lane lane,
+        Column column
     ) {
         constexpr int PITCH = FloatChunks<T>::PITCH;
         const int in_warp = threadIdx.x % 32;
-        // Row i of matrix m by lane 8 m + i: two matrices below each other, then those beside them.
+        // Row i of matrix m by lane 8 m + i: two matrices below each other, then those beside them; of x
+        // four matrices of 8 columns by 8 elements beside each other.
         const char* a_row = rows + in_warp % 16 * PITCH + in_warp / 16 * 16;
+        const char* b_row = x + column(in_warp % 8) * PITCH + in_warp / 8 * 16;
         const int n_elements = FloatChunks<T>::elements(chunk, k);
-#pragma unroll 1
-        for (int at = 0; at < n_elements; at += 32) {
+#pragma unroll
+        for (int at = 0; at < FloatChunks<T>::CHUNK; at += 32) {
+            if (at >= n_elements) break;
             u32_t a[2][4];
             for (int i = 0; i < 2; ++i) ldmatrix_x4(a[i], a_row + (at + 16 * i) * T::SIZE);
-#pragma unroll
-            for (int i = 0; i < N; ++i) {
-                if (N > 1 && i * COLUMNS >= n) break;
-                // Four matrices of 8 columns by 8 elements beside each other.
-                const int column = min(i * COLUMNS + in_warp % 8, n - 1);
+            each_tile(sums, n_tiles, [&](float(&sum)[4], int tile) {
                 u32_t b[4];
-                ldmatrix_x4(b, x + column * PITCH + in_warp / 8 * 16 + at * T::SIZE);
-                mma_of(T(), acc[i], a[0], {b[0], b[1]});
-                mma_of(T(), acc[i], a[1], {b[2], b[3]});
-            }
+                ldmatrix_x4(b, b_row + tile * COLUMNS * PITCH + at * T::SIZE);
+                mma_of(T(), sum, a[0], {b[0], b[1]});
+                mma_of(T(), sum, a[1], {b[2], b[3]});
+            });
         }
     }
 };
 
 template <>
 struct Floats<f32> : FloatChunks<f32> {
-    template <int N>
+    template <int N, class Column>
     __device__ static void multiply(
-        float (&acc)[N][4], const char* rows, const char* x, int columns, int n, const TwoRows&,
-        int chunk, int k, Lane lane
+        float (&sums)[N][4], const char* rows, const char* x, int n_tiles, int chunk, int k, Lane lane,
+        Column column
     ) {
         const char* row = rows + lane.g * PITCH;
+        const char* columns[2];
+        for (int c = 0; c < 2; ++c) columns[c] = x + column(lane.t * 2 + c) * PITCH;
         const int n_elements = elements(chunk, k);
 #pragma unroll 1
         for (int at = 0; at < n_elements; at += 4) {
             float4 a[2];
             for (int i = 0; i < 2; ++i) a[i] = *(const float4*)(row + 8 * i * PITCH + at * 4);
-#pragma unroll
-            for (int i = 0; i < N; ++i) {
-                if (N > 1 && i * COLUMNS >= n) break;
+            each_tile(sums, n_tiles, [&](float(&sum)[4], int tile) {
                 for (int c = 0; c < 2; ++c) {
-                    const int column = min(i * COLUMNS + lane.t * 2 + c, n - 1);
-                    const float4 b = *(const float4*)(x + column * PITCH + at * 4);
-                    for (int r = 0; r < 2; ++r) add_four(acc[i][2 * r + c], a[r], b);
+                    const char* from = columns[c] + tile * COLUMNS * PITCH + at * 4;
+                    const float4 b = *(const float4*)from;
+                    for (int r = 0; r < 2; ++r) add_four(sum[2 * r + c], a[r], b);
                 }
-            }
+            });
         }
     }
 
@@ -119,5 +113,41 @@ struct Floats<f32> : FloatChunks<f32> {
         sum = fmaf(a.y, b.y, sum);
         sum = fmaf(a.z, b.z, sum);
         sum = fmaf(a.w, b.w, sum);
+    }
+};
+
+// What products_few.cuh and products_many.cuh call.
+template <class T>
+struct FloatProduct : Floats<T> {
+    static constexpr int FEW_PITCH = FloatChunks<T>::PITCH;
+    static constexpr int COLUMN_BYTES = FloatChunks<T>::PITCH;
+
+    __device__ static void multiply_few(
+        float (&sums)[1][4], const char* shared_rows, const char* shared_x, int n, const TwoRows&,
+        int chunk, int k, Lane lane
+    ) {
+        const auto column = [n](int i) { return min(i, n - 1); };
+        Floats<T>::multiply(sums, shared_rows, shared_x, 1, chunk, k, lane, column);
+    }
+
+    // Starts the copies of a chunk of `n` columns by a block.
+    __device__ static void load_columns(
+        char* shared, const char* const* columns_of_x, int columns, int n, int chunk
+    ) {
+        constexpr int PIECES = FLOAT_CHUNK_BYTES / 16;
+        for (int i = threadIdx.x; i < n * PIECES; i += PRODUCT_THREADS) {
+            const char* from = columns_of_x[i / PIECES] + (i64_t)chunk * FLOAT_CHUNK_BYTES;
+            char* to = shared + i / PIECES * FloatChunks<T>::PITCH;
+            copy_async_16(to + i % PIECES * 16, from + i % PIECES * 16);
+        }
+    }
+
+    template <int N>
+    __device__ static void multiply_many(
+        float (&sums)[N][4], const char* shared_rows, const char* shared_x, int columns, int n_tiles,
+        const TwoRows&, int chunk, int k, Lane lane
+    ) {
+        const auto column = [](int i) { return i; };
+        Floats<T>::multiply(sums, shared_rows, shared_x, n_tiles, chunk, k, lane, column);
     }
 };

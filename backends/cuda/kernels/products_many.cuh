@@ -93,8 +93,10 @@ __device__ void multiply_many(const ProductArgs& args, const Run& run) {
     const bool is_slice = gridDim.y > 1;
     if (is_slice && (int)blockIdx.y >= n_slices(n_chunks)) return;
 
-    for (int i = threadIdx.x; i < block.n; i += PRODUCT_THREADS) {
-        columns_of_x[i] = column_of_x(args, block.matrix, block.column(i), run);
+    const int n_tiles = whole_tiles(block.n);
+    for (int i = threadIdx.x; i < n_tiles * COLUMNS; i += PRODUCT_THREADS) {
+        const int column = block.column(min(i, block.n - 1));  // behind the last one, that one
+        columns_of_x[i] = column_of_x(args, block.matrix, column, run);
     }
     __syncthreads();
 
@@ -104,19 +106,14 @@ __device__ void multiply_many(const ProductArgs& args, const Run& run) {
     );
     const int stage_bytes = WARPS * P::WARP_BYTES + args.columns * P::COLUMN_BYTES;
     const auto load = [&](int chunk, int i) {
-        char* stage = shared + i % args.stages * stage_bytes;
+        char* stage = shared + i % STAGES * stage_bytes;
         if (row < m) {
             P::load_rows(
                 stage + warp * P::WARP_BYTES, rows, chunk, k, args.is_aligned, lane
             );
         }
         char* x = stage + WARPS * P::WARP_BYTES;
-        for (int j = threadIdx.x; j < block.n * P::PIECES; j += PRODUCT_THREADS) {
-            const int column = j / P::PIECES, piece = j % P::PIECES;
-            const char* from = columns_of_x[column] + (i64_t)chunk * P::X_BYTES + piece * 16;
-            copy_async_16(x + P::place(column, piece, args.columns), from);
-        }
-        copy_async_commit();
+        P::load_columns(x, columns_of_x, args.columns, n_tiles * COLUMNS, chunk);
     };
 
     int slice = is_slice ? blockIdx.y : 0;
@@ -125,21 +122,18 @@ __device__ void multiply_many(const ProductArgs& args, const Run& run) {
     float sums[TILES][4];
     float acc[TILES][4] = {};
     bool is_first = true;
-    load(begin, 0);
-    for (int chunk = begin; chunk < end; ++chunk) {
-        const int i = chunk - begin;
-        if (args.stages > 1 && chunk + 1 < end) {
-            load(chunk + 1, i + 1);
-            copy_async_wait<1>();
-        } else {
-            copy_async_wait<0>();
-        }
+    for (int i = -1; i < end - begin; ++i) {
+        if (i + 1 < end - begin) load(begin + i + 1, i + 1);
+        copy_async_commit();
+        if (i < 0) continue;
+        const int chunk = begin + i;
+        copy_async_wait<STAGES - 1>();
         __syncthreads();
-        const char* stage = shared + i % args.stages * stage_bytes;
+        const char* stage = shared + i % STAGES * stage_bytes;
         if (row < m) {
-            P::template multiply<TILES>(
+            P::multiply_many(
                 acc, stage + warp * P::WARP_BYTES, stage + WARPS * P::WARP_BYTES, args.columns,
-                block.n, rows, chunk, k, lane
+                n_tiles, rows, chunk, k, lane
             );
         }
         if (chunk + 1 == slice_of(slice, n_chunks).end) {
@@ -153,7 +147,6 @@ __device__ void multiply_many(const ProductArgs& args, const Run& run) {
             ++slice;
         }
         __syncthreads();
-        if (args.stages == 1 && chunk + 1 < end) load(chunk + 1, 0);
     }
 
     // Sums go through shared memory, where those of both weights meet: [column][row]

@@ -81,13 +81,17 @@ KERNEL(round_to_int8, RoundArgs, THREADS) {
         codes |= (u32_t)(code & 255) << 8 * j;
         sum += code;
     }
-    for (int lane = 1; lane < 4; lane *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, lane);
+    for (int lane = 1; lane < 4; lane *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, lane);  // of 16
+    const int of_32 = sum + __shfl_xor_sync(ALL_LANES, sum, 4);
     if (x.row < 0) return;
     char* chunk = args.rounded.data + x.row * args.rounded_bytes + (i64_t)(x.first / 256) * 352;
     const int block = x.first % 256 / 32, quad = x.first % 32 / 4;
     *(u32_t*)(chunk + block * 32 + quad % 4 * 8 + quad / 4 * 4) = codes;
-    if (quad == 0) ((float*)(chunk + 256))[block] = d;
-    if (quad % 4 == 0) ((float*)(chunk + 288))[block * 2 + quad / 4] = d * (float)sum;
+    if (quad == 0) {
+        ((float*)(chunk + 256))[block] = d;
+        ((float*)(chunk + 288))[block] = d * (float)of_32;
+    }
+    if (quad % 4 == 0) ((short*)(chunk + 320))[block * 2 + quad / 4] = (short)sum;
 }
 
 KERNEL(round_to_f16, RoundArgs, THREADS) {

@@ -6,8 +6,8 @@
 //     x[i] = scale(block, i / GROUP).d * codes(block, i / 4)[i % 4]  (+ scale(block, i / GROUP).m)
 //
 // which has the bits of ggml's own conversion. codes(block, i) are the four elements from 4 i on, the
-// first one in the low byte. Blocks are written as `d f16 | qs 16 x u8`, with elements in the order that
-// codes() shows. Blocks lie at multiples of ALIGN bytes.
+// first one in the low byte: raw(block, i), less ZERO each. Blocks are written as `d f16 | qs 16 x u8`,
+// with elements in the order that raw() shows. Blocks lie at multiples of ALIGN bytes.
 #pragma once
 #include "quants_grids.cuh"
 #include "types.cuh"
@@ -84,12 +84,13 @@ struct Fp4Table {
 
 // --- what types share -------------------------------------------------------------------------------
 
-template <class Q, int N, int N_BYTES, int SIZE, bool HAS_OFFSET = false>
+template <class Q, int N, int N_BYTES, int SIZE, int CODE_OF_0 = 0, bool HAS_OFFSET = false>
 struct Quantised {
     typedef float Value;
     static constexpr int BLOCK = N;
     static constexpr int BYTES = N_BYTES;
     static constexpr int GROUP = SIZE;
+    static constexpr int ZERO = CODE_OF_0;
     static constexpr bool OFFSET = HAS_OFFSET;
     static constexpr int ALIGN = N_BYTES % 4 == 0 ? 4 : N_BYTES % 2 == 0 ? 2 : 1;
 
@@ -97,8 +98,13 @@ struct Quantised {
         const u8_t* block = (const u8_t*)row + i / BLOCK * BYTES;
         const int at = (int)(i % BLOCK);
         const Scale scale = Q::scale(block, at / GROUP);
-        const float code = (float)(i8_t)(Q::codes(block, at / 4) >> at % 4 * 8);
+        const float code = (float)(i8_t)(codes(block, at / 4) >> at % 4 * 8);
         return OFFSET ? scale.d * code + scale.m : scale.d * code;
+    }
+
+    __device__ static u32_t codes(const u8_t* block, int i) {
+        const u32_t raw = Q::raw(block, i);
+        return ZERO == 0 ? raw : bytes_minus(raw, ZERO * 0x01010101u);
     }
 
     __device__ static u32_t word(const u8_t* at) {
@@ -113,34 +119,34 @@ struct Quantised {
 // --- blocks of 32 -----------------------------------------------------------------------------------
 
 // d f16 | qs 16 x u8: x = d (q - 8), low nibbles first
-struct q4_0 : Quantised<q4_0, 32, 18, 32> {
+struct q4_0 : Quantised<q4_0, 32, 18, 32, 8> {
     __device__ static Scale scale(const u8_t* b, int i) { return {half(b), 0.0f}; }
-    __device__ static u32_t codes(const u8_t* b, int i) {
-        return bytes_minus(nibbles(word(b + 2 + i % 4 * 4), i >= 4), 0x08080808u);
+    __device__ static u32_t raw(const u8_t* b, int i) {
+        return nibbles(word(b + 2 + i % 4 * 4), i >= 4);
     }
 };
 
 // d f16 | m f16 | qs 16 x u8: x = d q + m
-struct q4_1 : Quantised<q4_1, 32, 20, 32, true> {
+struct q4_1 : Quantised<q4_1, 32, 20, 32, 0, true> {
     __device__ static Scale scale(const u8_t* b, int i) { return {half(b), half(b + 2)}; }
-    __device__ static u32_t codes(const u8_t* b, int i) {
+    __device__ static u32_t raw(const u8_t* b, int i) {
         return nibbles(word(b + 4 + i % 4 * 4), i >= 4);
     }
 };
 
 // d f16 | qh u32 | qs 16 x u8: x = d (q - 16), the top bits in qh
-struct q5_0 : Quantised<q5_0, 32, 22, 32> {
+struct q5_0 : Quantised<q5_0, 32, 22, 32, 16> {
     __device__ static Scale scale(const u8_t* b, int i) { return {half(b), 0.0f}; }
-    __device__ static u32_t codes(const u8_t* b, int i) {
+    __device__ static u32_t raw(const u8_t* b, int i) {
         const u32_t low = nibbles(word(b + 6 + i % 4 * 4), i >= 4);
-        return bytes_minus(low | spread_bits(word(b + 2) >> i * 4) << 4, 0x10101010u);
+        return low | spread_bits(word(b + 2) >> i * 4) << 4;
     }
 };
 
 // d f16 | m f16 | qh u32 | qs 16 x u8: x = d q + m
-struct q5_1 : Quantised<q5_1, 32, 24, 32, true> {
+struct q5_1 : Quantised<q5_1, 32, 24, 32, 0, true> {
     __device__ static Scale scale(const u8_t* b, int i) { return {half(b), half(b + 2)}; }
-    __device__ static u32_t codes(const u8_t* b, int i) {
+    __device__ static u32_t raw(const u8_t* b, int i) {
         const u32_t low = nibbles(word(b + 8 + i % 4 * 4), i >= 4);
         return low | spread_bits(word(b + 4) >> i * 4) << 4;
     }
@@ -149,13 +155,13 @@ struct q5_1 : Quantised<q5_1, 32, 24, 32, true> {
 // d f16 | qs 32 x i8: x = d q
 struct q8_0 : Quantised<q8_0, 32, 34, 32> {
     __device__ static Scale scale(const u8_t* b, int i) { return {half(b), 0.0f}; }
-    __device__ static u32_t codes(const u8_t* b, int i) { return word(b + 2 + i * 4); }
+    __device__ static u32_t raw(const u8_t* b, int i) { return word(b + 2 + i * 4); }
 };
 
 // d f16 | qs 16 x u8: x = d IQ4[q]
 struct iq4_nl : Quantised<iq4_nl, 32, 18, 32> {
     __device__ static Scale scale(const u8_t* b, int i) { return {half(b), 0.0f}; }
-    __device__ static u32_t codes(const u8_t* b, int i) {
+    __device__ static u32_t raw(const u8_t* b, int i) {
         return looked_up<Iq4Table>(word(b + 2 + i % 4 * 4), i >= 4);
     }
 };
@@ -166,7 +172,7 @@ struct mxfp4 : Quantised<mxfp4, 32, 17, 32> {
         const u32_t e = b[0];  // the first two are denormal
         return {__uint_as_float(e < 2 ? 0x00200000u << e : (e - 1) << 23), 0.0f};
     }
-    __device__ static u32_t codes(const u8_t* b, int i) {
+    __device__ static u32_t raw(const u8_t* b, int i) {
         return looked_up<Fp4Table>(word(b + 1 + i % 4 * 4), i >= 4);
     }
 };
@@ -180,30 +186,37 @@ struct nvfp4 : Quantised<nvfp4, 64, 36, 16> {
         const u32_t d = b[i];  // the bits are the middle of an f16 that is 2^8 too small
         return {d == 0x7f ? 0.0f : half_to_float((u16_t)((d & 0x7f) << 7)) * 128.0f, 0.0f};
     }
-    __device__ static u32_t codes(const u8_t* b, int i) {
+    __device__ static u32_t raw(const u8_t* b, int i) {
         return looked_up<Fp4Table>(word(b + 4 + i / 4 * 8 + i % 2 * 4), i % 4 >= 2);
     }
 };
 
 // --- blocks of 256: 8 runs of 32 --------------------------------------------------------------------
 
-// The 6-bit scale and minimum of run i in 12 bytes: those of runs 0 to 3 in the low bits of bytes 0 to 3
-// and 4 to 7, those of the others in the nibbles of bytes 8 to 11 and the top bits of bytes 0 to 7.
-__device__ inline Scale k_scale(const u8_t* b, int i, float d, float dmin) {
-    const u8_t* s = b + 4;
-    const int low = i % 4;
-    const u32_t scale = i < 4 ? s[low] & 63 : (s[low + 8] & 15) | s[low] >> 6 << 4;
-    const u32_t least = i < 4 ? s[low + 4] & 63 : s[low + 8] >> 4 | s[low + 4] >> 6 << 4;
-    return {d * (float)scale, -(dmin * (float)least)};
+// d f16 | dmin f16 | 3 words: the 6-bit scale and minimum of run i. Those of runs 0 to 3 are the low bits
+// of the first two words' bytes; those of the others are nibbles of the third, below the first two's top
+// bits.
+__device__ inline Scale k_scale(const u8_t* b, int i) {
+    const u32_t both = ((const u32_t*)b)[0];
+    const u32_t first = ((const u32_t*)b)[1], second = ((const u32_t*)b)[2];
+    const u32_t third = ((const u32_t*)b)[3];
+    u32_t scales = first & 0x3f3f3f3fu, leasts = second & 0x3f3f3f3fu;  // of four runs
+    if (i >= 4) {
+        scales = (third & 0x0f0f0f0fu) | (first >> 2 & 0x30303030u);
+        leasts = (third >> 4 & 0x0f0f0f0fu) | (second >> 2 & 0x30303030u);
+    }
+    const int at = i % 4 * 8;
+    const float d = half_to_float((u16_t)both), dmin = half_to_float((u16_t)(both >> 16));
+    return {d * (float)(u8_t)(scales >> at), -(dmin * (float)(u8_t)(leasts >> at))};
 }
 
 // scales 16 x u8 | qs 64 x u8 | d f16 | dmin f16: x = d (s & 15) q - dmin (s >> 4); 32 bytes of qs are
 // four runs of 2 bits each
-struct q2_K : Quantised<q2_K, 256, 84, 16, true> {
+struct q2_K : Quantised<q2_K, 256, 84, 16, 0, true> {
     __device__ static Scale scale(const u8_t* b, int i) {
         return {half(b + 80) * (float)(b[i] & 15), -(half(b + 82) * (float)(b[i] >> 4))};
     }
-    __device__ static u32_t codes(const u8_t* b, int i) {
+    __device__ static u32_t raw(const u8_t* b, int i) {
         const int run = i / 8;
         return word(b + 16 + run / 4 * 32 + i % 8 * 4) >> run % 4 * 2 & 0x03030303u;
     }
@@ -211,36 +224,32 @@ struct q2_K : Quantised<q2_K, 256, 84, 16, true> {
 
 // hmask 32 x u8 | qs 64 x u8 | scales 12 x u8 | d f16: x = d (s - 32) (q - 4); qs as q2_K, bit `run` of
 // hmask above them; 4 bits of scales in the nibbles of 8 bytes, above them the pairs of bits of 4 bytes
-struct q3_K : Quantised<q3_K, 256, 110, 16> {
+struct q3_K : Quantised<q3_K, 256, 110, 16, 4> {
     __device__ static Scale scale(const u8_t* b, int i) {
         const u32_t low = b[96 + i % 8] >> i / 8 * 4 & 15;
         const u32_t high = b[104 + i % 4] >> i / 4 * 2 & 3;
         return {half(b + 108) * (float)((int)(low | high << 4) - 32), 0.0f};
     }
-    __device__ static u32_t codes(const u8_t* b, int i) {
+    __device__ static u32_t raw(const u8_t* b, int i) {
         const int run = i / 8;
         const u32_t low = word(b + 32 + run / 4 * 32 + i % 8 * 4) >> run % 4 * 2 & 0x03030303u;
-        return bytes_minus(low | (word(b + i % 8 * 4) >> run & 0x01010101u) << 2, 0x04040404u);
+        return low | (word(b + i % 8 * 4) >> run & 0x01010101u) << 2;
     }
 };
 
 // d f16 | dmin f16 | scales 12 x u8 | qs 128 x u8: x = d s q - dmin m; 32 bytes of qs are two runs
-struct q4_K : Quantised<q4_K, 256, 144, 32, true> {
-    __device__ static Scale scale(const u8_t* b, int i) {
-        return k_scale(b, i, half(b), half(b + 2));
-    }
-    __device__ static u32_t codes(const u8_t* b, int i) {
+struct q4_K : Quantised<q4_K, 256, 144, 32, 0, true> {
+    __device__ static Scale scale(const u8_t* b, int i) { return k_scale(b, i); }
+    __device__ static u32_t raw(const u8_t* b, int i) {
         const int run = i / 8;
         return nibbles(word(b + 16 + run / 2 * 32 + i % 8 * 4), run % 2 == 1);
     }
 };
 
 // d f16 | dmin f16 | scales 12 x u8 | qh 32 x u8 | qs 128 x u8: as q4_K, the fifth bit is bit `run` of qh
-struct q5_K : Quantised<q5_K, 256, 176, 32, true> {
-    __device__ static Scale scale(const u8_t* b, int i) {
-        return k_scale(b, i, half(b), half(b + 2));
-    }
-    __device__ static u32_t codes(const u8_t* b, int i) {
+struct q5_K : Quantised<q5_K, 256, 176, 32, 0, true> {
+    __device__ static Scale scale(const u8_t* b, int i) { return k_scale(b, i); }
+    __device__ static u32_t raw(const u8_t* b, int i) {
         const int run = i / 8;
         const u32_t low = nibbles(word(b + 48 + run / 2 * 32 + i % 8 * 4), run % 2 == 1);
         return low | (word(b + 16 + i % 8 * 4) >> run & 0x01010101u) << 4;
@@ -249,15 +258,15 @@ struct q5_K : Quantised<q5_K, 256, 176, 32, true> {
 
 // ql 128 x u8 | qh 64 x u8 | scales 16 x i8 | d f16: x = d s (q - 32); four runs have 64 bytes of ql, the
 // first two in low nibbles, and 32 bytes of qh, a pair of bits each
-struct q6_K : Quantised<q6_K, 256, 210, 16> {
+struct q6_K : Quantised<q6_K, 256, 210, 16, 32> {
     __device__ static Scale scale(const u8_t* b, int i) {
         return {half(b + 208) * (float)(i8_t)b[192 + i], 0.0f};
     }
-    __device__ static u32_t codes(const u8_t* b, int i) {
+    __device__ static u32_t raw(const u8_t* b, int i) {
         const int four = i / 32, run = i / 8 % 4;
         const u32_t low = word(b + four * 64 + run % 2 * 32 + i % 8 * 4);
         const u32_t high = word(b + 128 + four * 32 + i % 8 * 4) >> run * 2 & 0x03030303u;
-        return bytes_minus(nibbles(low, run >= 2) | high << 4, 0x20202020u);
+        return nibbles(low, run >= 2) | high << 4;
     }
 };
 
@@ -268,7 +277,7 @@ struct iq4_xs : Quantised<iq4_xs, 256, 136, 32> {
         const u32_t low = word(b + 4) >> i * 4 & 15, high = word(b) >> 16 >> i * 2 & 3;
         return {half(b) * (float)((int)(low | high << 4) - 32), 0.0f};
     }
-    __device__ static u32_t codes(const u8_t* b, int i) {
+    __device__ static u32_t raw(const u8_t* b, int i) {
         return looked_up<Iq4Table>(word(b + 8 + i / 8 * 16 + i % 4 * 4), i % 8 >= 4);
     }
 };
@@ -286,22 +295,21 @@ __device__ inline u32_t digits(u32_t bytes, int n) {
 
 // qs 48 x u8 | qh 4 x u8 | d f16: x = d (digit - 1); 32 bytes have a digit of 5 times 32 elements, 16
 // bytes of 5 times 16, and qh of 4 times 4
-struct tq1_0 : Quantised<tq1_0, 256, 54, 32> {
+struct tq1_0 : Quantised<tq1_0, 256, 54, 32, 1> {
     __device__ static Scale scale(const u8_t* b, int i) { return {half(b + 52), 0.0f}; }
-    __device__ static u32_t codes(const u8_t* b, int i) {
+    __device__ static u32_t raw(const u8_t* b, int i) {
         const int at = i < 40 ? i % 8 * 4 : i < 60 ? 32 + i % 4 * 4 : 48;
         const int n = i < 40 ? i / 8 : i < 60 ? (i - 40) / 4 : i - 60;
-        return bytes_minus(digits(word(b + at), n), 0x01010101u);
+        return digits(word(b + at), n);
     }
 };
 
 // qs 64 x u8 | d f16: x = d (q - 1); qs as q2_K
-struct tq2_0 : Quantised<tq2_0, 256, 66, 32> {
+struct tq2_0 : Quantised<tq2_0, 256, 66, 32, 1> {
     __device__ static Scale scale(const u8_t* b, int i) { return {half(b + 64), 0.0f}; }
-    __device__ static u32_t codes(const u8_t* b, int i) {
+    __device__ static u32_t raw(const u8_t* b, int i) {
         const int run = i / 8;
-        const u32_t q = word(b + run / 4 * 32 + i % 8 * 4) >> run % 4 * 2 & 0x03030303u;
-        return bytes_minus(q, 0x01010101u);
+        return word(b + run / 4 * 32 + i % 8 * 4) >> run % 4 * 2 & 0x03030303u;
     }
 };
 
@@ -318,7 +326,7 @@ struct iq2_xxs : Quantised<iq2_xxs, 256, 66, 32> {
     __device__ static Scale scale(const u8_t* b, int i) {
         return {half(b) * (0.5f + (float)(word(b + 6 + i * 8) >> 28)) * 0.25f, 0.0f};
     }
-    __device__ static u32_t codes(const u8_t* b, int i) {
+    __device__ static u32_t raw(const u8_t* b, int i) {
         const u8_t* run = b + 2 + i / 8 * 8;
         const int eight = i % 8 / 2;
         const u32_t signs = eight_signs(word(run + 4) >> eight * 7 & 127);
@@ -332,7 +340,7 @@ struct iq2_xs : Quantised<iq2_xs, 256, 74, 16> {
         const u32_t s = b[66 + i / 2] >> i % 2 * 4 & 15;
         return {half(b) * (0.5f + (float)s) * 0.25f, 0.0f};
     }
-    __device__ static u32_t codes(const u8_t* b, int i) {
+    __device__ static u32_t raw(const u8_t* b, int i) {
         const u32_t q = ((const u16_t*)(b + 2))[i / 2];
         return with_signs(iq2_codes(IQ2_XS_GRID[q & 511], i), eight_signs(q >> 9) >> i % 2 * 4);
     }
@@ -344,7 +352,7 @@ struct iq2_s : Quantised<iq2_s, 256, 82, 16> {
         const u32_t s = b[74 + i / 2] >> i % 2 * 4 & 15;
         return {half(b) * (0.5f + (float)s) * 0.25f, 0.0f};
     }
-    __device__ static u32_t codes(const u8_t* b, int i) {
+    __device__ static u32_t raw(const u8_t* b, int i) {
         const int eight = i / 2;
         const u32_t index = b[2 + eight] | (b[66 + eight / 4] >> eight % 4 * 2 & 3) << 8;
         return with_signs(iq2_codes(IQ2_S_GRID[index], i), b[34 + eight] >> i % 2 * 4);
@@ -357,7 +365,7 @@ struct iq3_xxs : Quantised<iq3_xxs, 256, 98, 32> {
     __device__ static Scale scale(const u8_t* b, int i) {
         return {half(b) * (0.5f + (float)(word(b + 66 + i * 4) >> 28)) * 0.5f, 0.0f};
     }
-    __device__ static u32_t codes(const u8_t* b, int i) {
+    __device__ static u32_t raw(const u8_t* b, int i) {
         const u32_t q = spread_nibbles(IQ3_XXS_GRID[b[2 + i]]);
         const u32_t last = q + 0x01010101u >> 3 & 0x01010101u;  // 2 more
         const u32_t signs = eight_signs(word(b + 66 + i / 8 * 4) >> i % 8 / 2 * 7 & 127);
@@ -372,7 +380,7 @@ struct iq3_s : Quantised<iq3_s, 256, 110, 32> {
         const u32_t s = b[106 + i / 2] >> i % 2 * 4 & 15;
         return {half(b) * (float)(1 + 2 * s), 0.0f};
     }
-    __device__ static u32_t codes(const u8_t* b, int i) {
+    __device__ static u32_t raw(const u8_t* b, int i) {
         const u32_t index = b[2 + i] | (b[66 + i / 8] >> i % 8 & 1) << 8;
         const u32_t odd = spread_nibbles(IQ3_S_GRID[index]) * 2 + 0x01010101u;
         return with_signs(odd, b[74 + i / 2] >> i % 2 * 4);
@@ -391,7 +399,7 @@ struct iq1_s : Quantised<iq1_s, 256, 50, 32> {
     __device__ static Scale scale(const u8_t* b, int i) {
         return {half(b) * (float)(2 * (high(b, i) >> 12 & 7) + 1) * 0.125f, 0.0f};
     }
-    __device__ static u32_t codes(const u8_t* b, int i) {
+    __device__ static u32_t raw(const u8_t* b, int i) {
         const u32_t qh = high(b, i / 8);
         const u32_t index = b[2 + i / 2] | (qh >> i % 8 / 2 * 3 & 7) << 8;
         return iq1_codes(IQ1_GRID[index], i, qh >> 15);
@@ -408,7 +416,7 @@ struct iq1_m : Quantised<iq1_m, 256, 56, 16> {
         const u32_t s = (i < 8 ? front : back) >> (i / 4 % 2 * 16 + i % 4 * 3) & 7;
         return {half_to_float((u16_t)d) * (float)(2 * s + 1) * 0.125f, 0.0f};
     }
-    __device__ static u32_t codes(const u8_t* b, int i) {
+    __device__ static u32_t raw(const u8_t* b, int i) {
         const u32_t qh = b[32 + i / 4] >> i / 2 % 2 * 4;
         const u32_t index = b[i / 2] | (qh & 7) << 8;
         return iq1_codes(IQ1_GRID[index], i, qh >> 3 & 1);
