@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -154,6 +155,7 @@ def libraries(device: Device) -> tuple[list[Library], dict[str, str]]:
     return found, missing
 
 
+@lru_cache(maxsize=2)  # of hundreds of MB: the same is copied to many matrices
 def random_matrix(n_rows: int, n: int) -> NDArray[np.float16]:
     """Values of the size of weights: a product of zeros takes less power, and is faster."""
     rng = np.random.Generator(np.random.SFC64(n_rows))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -288,23 +288,35 @@ def _launching(device: Device, context: Context, n: int) -> dict[str, Any]:
 
 
 def upload(device: Device, sizes: Sizes, notes: Notes) -> None:
-    """Weights from a file to the device, in the pieces in which models are loaded. The file has
-    holes, which are read as fast as a file in the page cache."""
+    """Weights of some layers from a file to the device, in the pieces in which models are loaded.
+
+    The file has holes where weights would be. The second time they are in the page cache.
+    """
+    shape = replace(sizes.shape, n_layer=max(1, sizes.shape.n_layer // 8))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.gguf"
-        write_model(path, "hollow", sizes.shape, "q8_0", hollow=True)
-        with GGUFFile.open(path) as file:
-            override = {"token_embd": device.backend.name}
-            context = Context(
-                load_model(file), [device.backend], n_ctx=256, n_ubatch=8,
-                override_tensors=override,
-            )  # fmt: skip
-            n_bytes = sum(leaf.spec.n_bytes for leaf in context.model.weights.leaves.values())
-            began = perf_counter()
-            context.load_weights()
-            device.backend.synchronize()
-            seconds = perf_counter() - began
-        notes.add(bytes=n_bytes, seconds=seconds, gbs=n_bytes / seconds / 1e9)
+        write_model(path, "hollow", shape, "q8_0", hollow=True)
+        for name in ("first_gbs", "gbs"):
+            with GGUFFile.open(path) as file:
+                n_bytes, seconds = _upload(device, file)
+            notes.add(**{name: n_bytes / seconds / 1e9}, bytes=n_bytes)
+            device.release()
+
+
+def _upload(device: Device, file: GGUFFile) -> tuple[int, float]:
+    """Bytes of a model's weights, and the seconds in which they are loaded."""
+    context = Context(
+        load_model(file),
+        [device.backend],
+        n_ctx=256,
+        n_ubatch=8,
+        override_tensors={"token_embd": device.backend.name},
+    )
+    n_bytes = sum(leaf.spec.n_bytes for leaf in context.model.weights.leaves.values())
+    began = perf_counter()
+    context.load_weights()
+    device.backend.synchronize()
+    return n_bytes, perf_counter() - began
 
 
 # --- kernels ------------------------------------------------------------------------------------

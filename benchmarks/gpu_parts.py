@@ -13,7 +13,9 @@ from benchmarks.gpu_measure import QUICK, Sizes
 from benchmarks.gpu_run import Part
 from benchmarks.gpu_tests import run_selection
 from benchmarks.gpu_worker import Bench, Notes
+from ggmlpy.backends.cpu.cores import default_n_threads
 
+COMPILE_CORE_S = 150.0  # all kernels on one core of a server
 TYPES = ("f16", "q8_0", "q4_0", "q4_K", "q6_K")
 
 Measured = Callable[[Device, Sizes, Notes], None]
@@ -25,10 +27,11 @@ def part_table(sizes: Sizes, tests_share: float) -> list[tuple[Part, Measured]]:
     Estimates are for an H100, in seconds, with the time that filling its memory takes.
     """
     first, rest = 0.4 * tests_share, 0.6 * tests_share
+    compile_s = 10 + COMPILE_CORE_S / default_n_threads()
     n = sizes.n_tests
     tests: dict[str, Any] = {"silence_s": 60.0, "goes_on": True}
     table: list[tuple[Part, Measured]] = [
-        (Part("kernels", "compile and load all, registers and spills", 30), measure.kernels),
+        (Part("kernels", "compile and load all, registers and spills", compile_s), measure.kernels),
         (Part("ceilings", "bandwidth of copies, cuBLAS's f16 product", 10), measure.ceilings),
         (
             Part("tests of models' ops", "conformance table", 5, share=first, **tests),
@@ -54,7 +57,9 @@ def part_table(sizes: Sizes, tests_share: float) -> list[tuple[Part, Measured]]:
     for depth in sizes.depths[2:]:
         table.append(_streams_part(sizes, depth))
     table.append((Part("upload", "weights from a file", 15), measure.upload))
-    table.append((Part("compile", "all kernels, into an empty cache", 30), measure.compile_time))
+    table.append(
+        (Part("compile", "all kernels, into an empty cache", compile_s), measure.compile_time)
+    )
     last = Part("tests of other ops", "conformance table", 5, share=rest, is_last=True, **tests)
     table.append((last, lambda device, sizes, notes: run_selection(device, notes, False, n)))
     return table

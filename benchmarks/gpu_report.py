@@ -197,7 +197,9 @@ class Figures:
                 found = values[key]
                 yield Line(what, f"{rounded(found['step_us'])} us a step")
         if "gbs" in self.of("upload"):
-            yield Line("weights from a file", f"{rounded(self.of('upload')['gbs'])} GB/s")
+            yield Line(
+                "weights from a file in the page cache", f"{rounded(self.of('upload')['gbs'])} GB/s"
+            )
         found = self.of("compile")
         if "cold_s" in found:
             measured = f"{found['cold_s']:.1f} s, from the cache {found.get('warm_s', 0):.2f} s"
