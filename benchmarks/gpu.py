@@ -64,7 +64,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=9.0, help="for all of it (9)")
     parser.add_argument(
         "--tests", type=float, default=0.3, metavar="SHARE",
-        help="of the time for the conformance table, 0 to 1 (0.3)",
+        help="of the time for the conformance table, 0 (none) to 1 (0.3)",
     )  # fmt: skip
     parser.add_argument(
         "--only", type=words, default=[], metavar="GLOB,…", help="only parts of these names"

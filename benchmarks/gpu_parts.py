@@ -62,7 +62,7 @@ def part_table(sizes: Sizes, tests_share: float) -> list[tuple[Part, Measured]]:
     )
     last = Part("tests of other ops", "conformance table", 5, share=rest, is_last=True, **tests)
     table.append((last, lambda device, sizes, notes: run_selection(device, notes, False, n)))
-    return table
+    return [(part, function) for part, function in table if part.share != 0]
 
 
 def _streams_part(sizes: Sizes, depth: int) -> tuple[Part, Measured]:

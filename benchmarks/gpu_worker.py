@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import signal
 import traceback
@@ -124,13 +125,11 @@ def _serve(connection: Connection, open_bench: OpenBench, settings: Any) -> None
         connection.send(Report("failed", {}, f"{type(error).__name__}: {error}"))
         return
     connection.send(Report("done", bench.about))
-    while True:
-        try:
+    with contextlib.suppress(EOFError, ConnectionError):  # the one that asks has ended
+        while True:
             name, before, limit_s = connection.recv()
-        except EOFError:
-            return
-        report = measured(bench, name, Notes(before, limit_s, connection.send))
-        connection.send(replace(report, is_healthy=bench.is_healthy()))
+            report = measured(bench, name, Notes(before, limit_s, connection.send))
+            connection.send(replace(report, is_healthy=bench.is_healthy()))
 
 
 class ProcessWorker:

@@ -130,6 +130,8 @@ def test_names_of_parts_are_unique_and_estimates_fit_into_the_default_time(
     assert shares == pytest.approx(0.3)
     assert sum(p.estimate_s for p in parts if not p.share) + MARGIN_S + 540 * shares < 540
     assert len(part_table(QUICK, 0.3)) <= len(parts)
+    without = [part.name for part, _ in part_table(Sizes(), 0.0)]
+    assert without == [part.name for part in parts if not part.name.startswith("tests")]
 
 
 # --- the file, and going on ---------------------------------------------------------------------
