@@ -1,0 +1,219 @@
+"""What the loops of the kernels of attention cover: cells are cut into items as on the device.
+
+attention_mma       a turn covers 64 cells (32 of heads of 256), of 16 rows a warp. Warps without
+                    rows only copy. No mask and no soft cap are counted.
+attention_combine   8 chunks of a query an iteration
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+
+from benchmarks.gpu_executed import (
+    Cells,
+    Code,
+    Covered,
+    Executed,
+    accessed,
+    n_warps,
+    ne,
+    number,
+    path_to_macs,
+)
+from benchmarks.gpu_limits import DRAM_S, H100, L2_S, Demand, warp_s
+from benchmarks.sass import Loop
+from benchmarks.sass_mix import Mix
+from ggmlpy.backends.cuda.builder import Prepared
+
+# As in attention*.cu; tests compare them.
+CHUNKS_AHEAD = 8  # of attention_combine
+ROWS, WARP_ROWS = 64, 16
+COST_CELLS, LEAST_COST = 64, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """What one block of attention takes for some heads: chunks of a task, with their cells."""
+
+    task: int
+    n_queries: int
+    n_cells: int
+    n_chunks: int
+    is_split: bool
+
+
+def chunk_begin(chunk: int) -> int:
+    """As in attention.cuh: 64 chunks of 256 cells, then 32 for each doubling."""
+    if chunk <= 64:
+        return chunk * 256
+    doubling, rest = divmod(chunk - 64, 32)
+    return (64 * 256 + rest * 512) << doubling
+
+
+def planned_items(
+    cells: Cells, task_queries: int, blocks_per_item: int, target_blocks: int
+) -> list[Item]:
+    """As attention_plan cuts tasks, for queries that see all cells before them and their own."""
+    tasks = []
+    for first in range(0, cells.n_queries, task_queries):
+        n = min(task_queries, cells.n_queries - first)
+        tasks += [(n, cells.depth + first + n)] * cells.n_seqs
+    work = sum(ceil(end / COST_CELLS) for _, end in tasks)
+    share = max(LEAST_COST, ceil(work * blocks_per_item / target_blocks))
+    items = []
+    for task, (n, end) in enumerate(tasks):
+        if ceil(end / COST_CELLS) <= share or end <= chunk_begin(1):
+            n_chunks = next(c for c in range(1, 1 << 20) if chunk_begin(c) >= end)
+            items.append(Item(task, n, end, n_chunks, False))
+            continue
+        chunk = 0
+        while chunk_begin(chunk) < end:
+            begin = chunk_begin(chunk)
+            stop = chunk + 1
+            while chunk_begin(stop) < end and (chunk_begin(stop) - begin) // COST_CELLS < share:
+                stop += 1
+            items.append(Item(task, n, min(end, chunk_begin(stop)) - begin, stop - chunk, True))
+            chunk = stop
+    return items
+
+
+def _items(launch: Prepared, cells: Cells) -> list[Item]:
+    names = ("task_queries", "blocks_per_item", "target_blocks")
+    return planned_items(cells, *(number(launch, name) for name in names))
+
+
+def _kv_bytes(launch: Prepared, cells: Cells) -> float:
+    """Of all cells that a run sees, once."""
+    n = cells.n_seqs * (cells.depth + cells.n_queries)
+    heads = ne(launch, "k")[2]
+    types = [launch.node.src[i].type for i in (1, 2)]
+    sizes = [t.row_bytes(ne(launch, x)[0]) for t, x in zip(types, "kv", strict=True)]
+    return float(n * heads * sum(sizes))
+
+
+def _state_bytes(launch: Prepared, items: Sequence[Item]) -> float:
+    """Of the states of chunks that are combined later."""
+    n = sum(item.n_queries * item.n_chunks for item in items if item.is_split)
+    return float(n * ne(launch, "q")[2] * 4 * (2 + ne(launch, "v")[0]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Turns:
+    """The loop that takes tiles of cells, by what is done in it, and what is around it."""
+
+    around: Sequence[Loop]
+    busy: Loop
+    idle: Loop  # of warps without rows
+    ending: Mix  # of a chunk, besides
+
+    @staticmethod
+    def of(code: Code, name: str) -> _Turns:
+        *around, busy = path_to_macs(code.body(), name)
+        ending = _same_loop(code.body("ending"), busy).mix - busy.mix
+        return _Turns(around, busy, _same_loop(code.body("idle"), busy), Mix(ending))
+
+
+def attend(launch: Prepared, code: Code, cells: Cells) -> Covered:
+    items = _items(launch, cells)
+    turns = _Turns.of(code, str(launch.form))
+    n_heads = ne(launch, "q")[2] // ne(launch, "k")[2]
+    n_cells = 32 if ne(launch, "k")[0] > 128 else 64
+    blocks = number(launch, "blocks_per_item") * launch.grid[2]
+    warps = launch.threads // 32
+    executed = Executed()
+    of_item: dict[Item, float] = {}
+    for item, n in _counted(items):
+        busy = min(warps, ceil(item.n_queries * min(n_heads, ROWS) / WARP_ROWS))
+        tiles = ceil(item.n_cells / n_cells)
+        for loop in turns.around:
+            executed.add(loop.mix, n * blocks * warps)
+        executed.add(turns.busy.mix, n * blocks * busy * tiles)
+        executed.add(turns.idle.mix, n * blocks * ((warps - busy) * tiles + 2 * warps))
+        executed.add(turns.ending, n * blocks * busy * item.n_chunks)
+        of_copies = 0
+        for loop in turns.busy.inner:
+            needed = ceil(n_cells * ne(launch, "k")[0] / 8 / launch.threads)
+            times = needed // loop.mix.of("LDGSTS") if loop.mix.of("LDGSTS") else 1
+            executed.add(loop.mix, n * blocks * warps * tiles * times)
+            of_copies += loop.mix.n * times
+        of_tiles = tiles * (turns.busy.mix.n + of_copies) + item.n_chunks * turns.ending.n
+        of_item[item] = of_tiles + sum(loop.mix.n for loop in turns.around)
+    kv = _kv_bytes(launch, cells)
+    of_cell = kv / max(1, cells.n_seqs * (cells.depth + cells.n_queries))
+    q_and_y = accessed(launch, "q") + accessed(launch, "y")
+    blocks_s = _blocks_s(launch, items, of_item)
+    demand = Demand(
+        kv + q_and_y + _state_bytes(launch, items),
+        of_cell * sum(item.n_cells for item in items),
+        executed.clocks(),
+        f16_flops=2 * executed.macs("H"),
+        n_blocks=len(blocks_s),
+        blocks_s=blocks_s,
+    )
+    of_turn = turns.busy.mix.tensor_macs("H") // 1024
+    covers = f"{WARP_ROWS} rows x {n_cells} cells, {of_turn} Ki multiplications"
+    return Covered(demand, executed.n, kv / 2, turns.busy.mix.n, covers)
+
+
+def _blocks_s(
+    launch: Prepared, items: Sequence[Item], of_item: dict[Item, float]
+) -> Sequence[float]:
+    """Seconds of the blocks that have items, each by itself, in the order in which they begin.
+
+    Loads wait for each other: header, item, task, queries, q; then the first tile.
+    """
+    x, y, z = launch.grid
+    of_block = [0.0] * min(x, len(items))
+    for i, item in enumerate(reversed(items)):
+        instructions = of_item[replace(item, task=0)]
+        of_block[i % x] += warp_s(H100, instructions) + 5 * L2_S + DRAM_S
+    return of_block * (y * z)
+
+
+def _counted(items: Sequence[Item]) -> list[tuple[Item, int]]:
+    """Items that are alike but for their task, and how many there are."""
+    counts: dict[Item, int] = {}
+    for item in items:
+        alike = replace(item, task=0)
+        counts[alike] = counts.get(alike, 0) + 1
+    return list(counts.items())
+
+
+def _same_loop(body: Loop, loop: Loop) -> Loop:
+    """The loop at the same place, with another way through it."""
+    return next(other for other in body.walk() if other.address == loop.address)
+
+
+def combine(launch: Prepared, code: Code, cells: Cells) -> Covered:
+    """A block for each task and head, which takes its queries one after another."""
+    items = [item for item in _items(launch, cells) if item.is_split]
+    turns: dict[int, int] = {}  # of tasks: 8 chunks of a query
+    for task in {item.task for item in items}:
+        of_task = [item for item in items if item.task == task]
+        n_chunks = sum(item.n_chunks for item in of_task)
+        turns[task] = of_task[0].n_queries * ceil(n_chunks / CHUNKS_AHEAD)
+    body = code.body("longest")
+    n_heads, of_block = launch.grid[1], launch.threads // 32
+    longest = max(turns.values(), default=0)
+    executed = Executed()
+    executed.add(body.mix, n_warps(launch))
+    in_turn = float(body.mix.n)  # of the busiest warp
+    for loop in body.walk():
+        if loop is body:
+            continue
+        is_hot = loop.mix.of("MUFU") >= CHUNKS_AHEAD and loop.mix.of("LDG") >= CHUNKS_AHEAD
+        times = sum(turns.values()) if is_hot else len(turns)
+        executed.add(loop.mix, times * n_heads * of_block)
+        in_turn += loop.mix.n * (longest if is_hot else bool(longest))
+    states = _state_bytes(launch, items)
+    demand = Demand(
+        states + (accessed(launch, "y") if items else 0),
+        states,
+        executed.clocks(),
+        warp_instructions=in_turn,
+        wait_s=L2_S * (1 + 2 * longest),
+        n_blocks=max(1, len(turns)) * n_heads,
+    )
+    return Covered(demand, executed.n)

@@ -1,0 +1,197 @@
+"""What the loops of the kernels of products cover, by the sizes of a launch.
+
+multiply_few_columns    warps have 16 rows and a slice of K, and take it by chunks. The loop
+                        with the mma covers 16 rows, 8 columns, and as many elements of K as it
+                        has multiplications for: a chunk, or a part of one.
+multiply_many_columns   warps have 16 rows and all of K, or a slice of it, and all columns of
+                        the block. The loop with the mma covers 16 tiles of 8 columns; with
+                        fewer tiles it ends early, and what it executes lies between that of the
+                        other kernel (one tile) and all of it. Copies for one and for two stages
+                        are both in the way that is counted: 5 to 10 % too much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from benchmarks.gpu_executed import (
+    Cells,
+    Code,
+    Covered,
+    Executed,
+    accessed,
+    is_there,
+    n_blocks,
+    n_warps,
+    ne,
+    number,
+    path_to_macs,
+)
+from benchmarks.gpu_limits import DRAM_S, H100, Demand, warp_s
+from benchmarks.sass import Loop
+from benchmarks.sass_mix import Mix
+from ggmlpy.backends.cuda.builder import Prepared
+from ggmlpy.graph.types import type_of
+
+# As in products*.cuh; tests compare them.
+WARP_ROWS, COLUMNS, WARPS, SLICES, MANY_TILES, TILES_AT_ONCE = 16, 8, 8, 8, 16, 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Nest:
+    """The loops of a kernel of products: around the one with the mma, and that one.
+
+    of_k    elements of K that an iteration of it covers
+    """
+
+    body: Loop
+    chunks: Loop | None  # the loop over chunks, if another one is inside
+    macs: Loop
+    of_k: int
+
+    @staticmethod
+    def of(body: Loop, tiles: int, name: str) -> _Nest:
+        *around, macs = path_to_macs(body, name)
+        found = macs.mix.tensor_macs("H") + macs.mix.tensor_macs("I")
+        of_k, rest = divmod(found, tiles * WARP_ROWS * COLUMNS)
+        if rest or of_k % 16 or len(around) not in (1, 2):
+            raise ValueError(
+                f"{name}: an iteration has {found} multiplications, {tiles} tiles of {WARP_ROWS}"
+                f" x {COLUMNS} are expected: the table of gpu_covers.py is of another kernel"
+            )
+        return _Nest(body, around[1] if len(around) == 2 else None, macs, of_k)
+
+    @property
+    def hot(self) -> Loop:
+        """The outermost loop."""
+        return self.chunks or self.macs
+
+
+def _count_loops(
+    executed: Executed, launch: Prepared, weight: str, nest: _Nest, columns: int, lanes: int,
+    per_warp: float,
+) -> None:  # fmt: skip
+    """The body and its loops but those behind the outermost: of copies, over chunks."""
+    warps, chunk = n_warps(launch), number(launch, "chunk")
+    needed = _copies(launch, weight, columns, lanes)
+    executed.add(nest.body.mix, warps)
+    first = [loop for loop in nest.body.inner if loop.address < nest.hot.address]
+    _count_copies(executed, first, needed, warps)
+    if nest.chunks is not None:
+        executed.add(nest.chunks.mix, warps * per_warp)
+        copies = [loop for loop in nest.chunks.inner if loop.address < nest.macs.address]
+        _count_copies(executed, copies, needed, warps * per_warp)
+    _count_copies(executed, nest.macs.inner, needed, warps * per_warp * chunk / nest.of_k)
+
+
+def _copies(launch: Prepared, weight: str, columns: int, lanes: int) -> list[int]:
+    """Copies by a lane for a chunk, by the loops that make them: for floats two of rows, 16 bytes
+    each, and x; for quantised types the codes of x and its scales, 4 bytes each. Those that have no
+    loop are in what is around, and so is the rest of loops that are unrolled.
+    """
+    type = type_of(weight)
+    if type.is_quantized:
+        return [columns * 16 // lanes, columns * (16 if weight in _WITH_OFFSET else 8) // lanes]
+    of_rows = number(launch, "chunk") * type.type_size // type.block_size // 64
+    return [of_rows, of_rows, columns * 8 // lanes]
+
+
+_WITH_OFFSET = {"q4_1", "q5_1", "q2_K", "q4_K", "q5_K"}
+
+
+def _count_copies(
+    executed: Executed, loops: Sequence[Loop], needed: Sequence[int], times: float
+) -> None:
+    found = [loop for loop in loops if loop.mix.of("LDGSTS")]
+    for loop, n in zip(found, needed, strict=False):
+        executed.add(loop.mix, times * (n // loop.mix.of("LDGSTS")))
+
+
+def _product(
+    launch: Prepared, executed: Executed, nest: _Nest, of_macs: Mix, per_warp: float, *,
+    n_bytes: float, loaded_bytes: float, tiles: int,
+) -> Covered:  # fmt: skip
+    k, m = ne(launch, "weight")[:2]
+    times = number(launch, "chunk") / nest.of_k
+    of_chunk = (nest.chunks.mix.n if nest.chunks else 0) + times * of_macs.n
+    # A chunk that is waited for was asked for one chunk before.
+    hidden = warp_s(H100, of_chunk) / DRAM_S
+    demand = Demand(
+        n_bytes,
+        loaded_bytes,
+        executed.clocks(),
+        f16_flops=2 * executed.macs("H"),
+        int8_ops=2 * executed.macs("I"),
+        warp_instructions=executed.n / n_warps(launch),
+        wait_s=DRAM_S * (2 + (per_warp - 1) * max(0.0, 1 - hidden)),
+        n_blocks=n_blocks(launch),
+    )
+    covers = f"{WARP_ROWS} rows x {tiles * COLUMNS} columns x {nest.of_k}"
+    elements = float(m * k * (1 + is_there(launch, "up")))
+    return Covered(demand, executed.n, elements, of_macs.n, covers)
+
+
+def few_columns(launch: Prepared, code: Code, cells: Cells) -> Covered:
+    weight = dict(launch.form.defines)["WEIGHT"]
+    k, m = ne(launch, "weight")[:2]
+    columns, chunk = number(launch, "columns"), number(launch, "chunk")
+    n_weights = 1 + is_there(launch, "up")
+    nest = _Nest.of(code.body("gated" if n_weights == 2 else "usual"), 1, str(launch.form))
+    n_chunks = ceil(k / chunk)
+    per_warp = n_chunks / min(SLICES, n_chunks) * n_weights
+    warps = n_warps(launch)
+    executed = Executed()
+    _count_loops(executed, launch, weight, nest, columns, 32, per_warp)
+    executed.add(nest.macs.mix, warps * per_warp * chunk / nest.of_k)
+    behind = [loop for loop in nest.body.inner if loop.address > nest.hot.address]
+    for loop in behind:  # sums of slices, whole and unrolled, of one weight and of both
+        executed.add(loop.mix, warps * n_weights / 4)
+    of_x_rows = columns * number(launch, "rounded_bytes")
+    weights = accessed(launch, "weight") + accessed(launch, "up")
+    return _product(
+        launch, executed, nest, nest.macs.mix, per_warp,
+        n_bytes=weights + of_x_rows + accessed(launch, "y"),
+        loaded_bytes=weights + of_x_rows * ceil(m / WARP_ROWS) * n_weights,
+        tiles=1,
+    )  # fmt: skip
+
+
+def between(one: Mix, all: Mix, tiles: int) -> Mix:
+    """What is executed of a loop that is unrolled for all tiles and ends early."""
+    share = (tiles - 1) / (MANY_TILES - 1)
+    return Mix({o: round(one[o] + (all[o] - one[o]) * share) for o in all.keys() | one.keys()})
+
+
+def many_columns(launch: Prepared, code: Code, cells: Cells) -> Covered:
+    weight = dict(launch.form.defines)["WEIGHT"]
+    k = ne(launch, "weight")[0]
+    n = ne(launch, "y")[1]
+    columns, chunk = number(launch, "columns"), number(launch, "chunk")
+    taste = "gated" if is_there(launch, "up") else "usual"
+    nest = _Nest.of(code.body(taste), MANY_TILES, str(launch.form))
+    few = _Nest.of(code.body(name="multiply_few_columns"), 1, "multiply_few_columns")
+    one = Mix({o: ceil(count * nest.of_k / few.of_k) for o, count in few.macs.mix.items()})
+    n_used = min(n, columns)
+    tiles = ceil(n_used / COLUMNS)
+    tiles = tiles if tiles == 1 else ceil(tiles / TILES_AT_ONCE) * TILES_AT_ONCE
+    of_macs = between(one, nest.macs.mix, tiles)
+    warps = n_warps(launch)
+    per_warp = ceil(k / chunk) / launch.grid[1]
+    executed = Executed()
+    _count_loops(executed, launch, weight, nest, n_used, 32 * WARPS, per_warp)
+    executed.add(of_macs, warps * per_warp * chunk / nest.of_k)
+    block_rows = WARP_ROWS * WARPS // (2 if is_there(launch, "up") else 1)
+    behind = [loop for loop in nest.body.inner if loop.address > nest.hot.address]
+    for loop in behind:  # results of a block
+        executed.add(loop.mix, warps * n_used * block_rows / (32 * WARPS))
+    weights = accessed(launch, "weight") + accessed(launch, "up")
+    of_x_rows = n * number(launch, "rounded_bytes")
+    written = accessed(launch, "sums") or accessed(launch, "y")
+    return _product(
+        launch, executed, nest, of_macs, per_warp,
+        n_bytes=weights + of_x_rows + written,
+        loaded_bytes=weights * ceil(n / columns) + of_x_rows * number(launch, "n_row_blocks"),
+        tiles=tiles,
+    )  # fmt: skip
