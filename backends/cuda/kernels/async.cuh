@@ -5,6 +5,8 @@
 //     copy_async_wait<1>();                   // all groups of this thread but the last one are done
 //     __syncthreads();                        // and those of the other threads
 //
+// The target may be a SharedAddress too: found once, for many copies.
+//
 // The emulation copies at the wait that covers the group. Until then the target is undefined.
 #pragma once
 #include "common.cuh"
@@ -20,14 +22,32 @@ __device__ inline u32_t shared_address(const void* shared) {
 }
 #endif
 
+#ifdef GGMLPY_EMULATED
+typedef char* SharedAddress;
+inline SharedAddress to_shared(void* shared) { return (char*)shared; }
+#else
+typedef u32_t SharedAddress;
+__device__ inline SharedAddress to_shared(const void* shared) { return shared_address(shared); }
+
+__device__ inline void copy_async_16(SharedAddress shared, const void* global) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
+}
+__device__ inline void copy_async_4(SharedAddress shared, const void* global) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared), "l"(global) : "memory");
+}
+__device__ inline void copy_async_16_part(SharedAddress shared, const void* global, int n_bytes) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
+                 "r"(n_bytes)
+                 : "memory");
+}
+#endif
+
 // 16 bytes, both addresses multiples of 16. Does not go through L1.
 __device__ inline void copy_async_16(void* shared, const void* global) {
 #ifdef GGMLPY_EMULATED
     emulated_async_copy(shared, global, 16, 16);
 #else
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(shared)),
-                 "l"(global)
-                 : "memory");
+    copy_async_16(to_shared(shared), global);
 #endif
 }
 
@@ -36,9 +56,7 @@ __device__ inline void copy_async_4(void* shared, const void* global) {
 #ifdef GGMLPY_EMULATED
     emulated_async_copy(shared, global, 4, 4);
 #else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(shared)),
-                 "l"(global)
-                 : "memory");
+    copy_async_4(to_shared(shared), global);
 #endif
 }
 
@@ -58,9 +76,7 @@ __device__ inline void copy_async_16_part(void* shared, const void* global, int 
 #ifdef GGMLPY_EMULATED
     emulated_async_copy(shared, global, 16, n_bytes);
 #else
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)),
-                 "l"(global), "r"(n_bytes)
-                 : "memory");
+    copy_async_16_part(to_shared(shared), global, n_bytes);
 #endif
 }
 

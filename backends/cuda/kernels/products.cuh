@@ -26,7 +26,8 @@ struct ProductArgs {
     Tensor x;
     Tensor ids;         // of mul_mat_id
     Tensor bias;
-    Span rounded;       // x, as products_rows.cu writes it: `rounded_bytes` for each of its rows
+    Span rounded;       // x, as products_rows.cu writes it: `rounded_bytes` for each of its rows; absent
+                        // where x serves as it is, or the kernel rounds it
     Span lists;         // of experts: ExpertLists
     Span sums;          // of slices, where those are computed by different blocks
     i64_t rounded_bytes;
@@ -39,6 +40,8 @@ struct ProductArgs {
     int n_column_blocks;
     int chunk;          // elements
     int columns;        // of a block, for which it has shared memory
+    int rounds_x;       // whether the kernel rounds x, of one column in f32
+    int slice_chunks;   // the most chunks of a slice
 };
 
 struct Slice {
@@ -83,19 +86,23 @@ struct Matrix {
     }
 };
 
-// The rounded row of x that a column is computed from.
+// The row of x that a column is computed from, in dimensions 1 to 3.
+__device__ inline Row row_of_x(
+    const ProductArgs& args, const Matrix& matrix, int column, const Run& run
+) {
+    if (!args.ids.data) return {column, matrix.i2, matrix.i3};
+    const int n_used = args.ids.ne[0].at(run), token = column / n_used;
+    return {(column - token * n_used) % args.x.ne[1].at(run), token, 0};
+}
+
+// That row as it is multiplied: rounded, or x's own.
 __device__ inline const char* column_of_x(
     const ProductArgs& args, const Matrix& matrix, int column, const Run& run
 ) {
-    i64_t row;
-    const int n1 = args.x.ne[1].at(run);
-    if (args.ids.data) {
-        const int n_used = args.ids.ne[0].at(run), token = column / n_used;
-        row = (i64_t)token * n1 + (column - token * n_used) % n1;
-    } else {
-        row = ((i64_t)matrix.i3 * args.x.ne[2].at(run) + matrix.i2) * n1 + column;
-    }
-    return args.rounded.data + row * args.rounded_bytes;
+    const Row at = row_of_x(args, matrix, column, run);
+    if (!args.rounded.data) return args.x.at(at.i1, at.i2, at.i3);
+    const i64_t plane = (i64_t)at.i3 * args.x.ne[2].at(run) + at.i2;
+    return args.rounded.data + (plane * args.x.ne[1].at(run) + at.i1) * args.rounded_bytes;
 }
 
 __device__ inline float* column_of_y(

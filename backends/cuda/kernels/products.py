@@ -21,6 +21,8 @@ from ggmlpy.backends.cuda.kernels.products_rows import (
     THREADS,
     Rounded,
     expert_lists,
+    has_aligned_rows,
+    is_as_stored,
     rounded_rows,
 )
 from ggmlpy.backends.cuda.kernels.quants import QUANTS
@@ -28,6 +30,7 @@ from ggmlpy.backends.cuda.shapes import blocks
 from ggmlpy.backends.cuda.source import Form
 from ggmlpy.backends.step import Step
 from ggmlpy.graph.tensor import Tensor
+from ggmlpy.graph.types import F32 as F32_TYPE
 from ggmlpy.graph.types import TensorType, type_of
 from ggmlpy.sched.fusion import GATED
 
@@ -39,7 +42,7 @@ ARGS = np.dtype(
         ("glu", "i4"),
         *((name, "f4") for name in ("alpha", "limit")),
         *((name, "i4") for name in ("is_aligned", "n_row_blocks", "n_column_blocks")),
-        *((name, "i4") for name in ("chunk", "columns")),
+        *((name, "i4") for name in ("chunk", "columns", "rounds_x", "slice_chunks")),
     ],
     align=True,
 )
@@ -53,6 +56,8 @@ _STAGES = 2
 _AT_ONCE = 32  # columns of a warp, where there are more than 8
 _FEW_EXPERTS = 16  # columns of mul_mat_id that are computed one by one
 _MOST_COLUMNS = (128, 64, 32)  # of a block of many: the first for which there is memory
+_MOST_ROUNDED_BYTES = 16 * 352  # of a slice of x that a block of few columns rounds
+_MOST_ROUNDING = 16  # such blocks for each multiprocessor
 _STATIC_BYTES = 1024  # of a block of many columns
 _TILE_PITCH = _WARPS * _WARP_ROWS + 4  # of a column of sums
 _WITH_OFFSET = ("q4_1", "q5_1", "q2_K", "q4_K", "q5_K")
@@ -74,14 +79,24 @@ class Product:
     few_bytes: int
     column_bytes: int
 
+    def n_slices(self, k: int) -> int:
+        return min(_SLICES, self.rounded.n_chunks(k))
+
+    def slice_chunks(self, k: int) -> int:
+        """The most chunks of a slice."""
+        return blocks(self.rounded.n_chunks(k), self.n_slices(k))
+
     @property
     def forms(self) -> tuple[Form, ...]:
         return self.few, self.many, self.rounded.form, LIST_COLUMNS, FINISH
 
-    def of_few(self, columns: int) -> int:
+    def of_few(self, columns: int, k: int, rounds_x: bool) -> int:
         """Shared memory of a block of few columns."""
-        stages = _WARPS * _STAGES * (self.warp_bytes + columns * self.few_bytes)
-        return max(stages, 2 * _WARPS * _COLUMNS * _WARP_ROWS * 4)
+        stage = self.warp_bytes + (0 if rounds_x else columns * self.few_bytes)
+        n_bytes = _STAGES * stage
+        if rounds_x:
+            n_bytes += self.slice_chunks(k) * self.rounded.n_bytes
+        return max(_WARPS * n_bytes, 2 * _WARPS * _COLUMNS * _WARP_ROWS * 4)
 
     def of_many(self, columns: int) -> int:
         n_bytes = _STAGES * (_WARPS * self.warp_bytes + columns * self.column_bytes)
@@ -106,11 +121,9 @@ def _launches(w: Work, product: Product) -> Iterator[Launch]:
     gate = w.step.operands.get("gate")
     weight = w["weight"] if gate is None else gate
     up = w.step.operands.get("up")
-    rounded, launches = rounded_rows(w, product.rounded)
-    yield from launches
     values: dict[str, Any] = {
         "weight": weight,
-        "rounded": rounded,
+        "rounded": None,
         "lists": None,
         "sums": None,
         "rounded_bytes": product.rounded.row_bytes(weight.ne[0]),
@@ -120,15 +133,32 @@ def _launches(w: Work, product: Product) -> Iterator[Launch]:
         "limit": 0.0,
         "is_aligned": all(_is_aligned(w, t) for t in (weight, up) if t is not None),
         "chunk": product.rounded.chunk,
+        "slice_chunks": product.slice_chunks(weight.ne[0]),
     }
     if up is not None:
         values |= glu_values(w.step)
     ids = w.step.operands.get("ids")
     n = int(w["x"].ne[1]) if ids is None else int(ids.spec.n_elements)
-    if n <= (_COLUMNS if ids is None else _FEW_EXPERTS):
+    is_few = n <= (_COLUMNS if ids is None else _FEW_EXPERTS)
+    is_one = is_few and (n == 1 or ids is not None)
+    values["rounds_x"] = is_one and _rounds_itself(w, product, weight)
+    if not values["rounds_x"] and not is_as_stored(w, product.rounded):
+        values["rounded"], launches = rounded_rows(w, product.rounded)
+        yield from launches
+    if is_few:
         yield _few(w, product, weight, n, values)
     else:
         yield from _many(w, product, weight, n, values)
+
+
+def _rounds_itself(w: Work, product: Product, weight: Tensor) -> bool:
+    """Whether blocks of few columns round x, of a column each: if they are not too many, nor x too
+    long."""
+    x = w["x"]
+    is_short = product.slice_chunks(x.ne[0]) * product.rounded.n_bytes <= _MOST_ROUNDED_BYTES
+    n_row_blocks = blocks(weight.ne[1], _WARP_ROWS)
+    is_f32 = x.type is F32_TYPE and has_aligned_rows(w, x)
+    return is_f32 and is_short and n_row_blocks <= _MOST_ROUNDING * w.info.n_sm
 
 
 def _is_aligned(w: Work, weight: Tensor) -> bool:
@@ -149,7 +179,8 @@ def _few(w: Work, product: Product, weight: Tensor, n: int, values: dict[str, An
     n_matrices = n if is_listed else _n_matrices(w)
     n_layers = blocks(n_matrices, MAX_GRID_YZ)
     grid = n_row_blocks, blocks(n_matrices, n_layers), n_layers
-    return Launch(product.few, ARGS, grid, 32 * _WARPS, product.of_few(columns), values)
+    shared = product.of_few(columns, int(weight.ne[0]), values["rounds_x"])
+    return Launch(product.few, ARGS, grid, 32 * _WARPS, shared, values)
 
 
 def _many(
@@ -174,7 +205,7 @@ def _many(
         "n_column_blocks": n_column_blocks,
         "columns": columns,
     }
-    n_slices = min(_SLICES, product.rounded.n_chunks(weight.ne[0]))
+    n_slices = product.n_slices(weight.ne[0])
     if n_blocks >= w.info.n_sm:
         n_slices = 1
     if n_slices > 1:

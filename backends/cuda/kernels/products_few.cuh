@@ -3,7 +3,8 @@
 //   grid  x: blocks of 16 rows; y, z: blocks of 8 columns, times matrices (of mul_mat_id: a column each)
 //
 // Each warp of a block sums a slice of the same 16 rows, with copies of the next chunk under way; the
-// slices are added in shared memory.
+// slices are added in shared memory. Each block may round x itself, of one column: that takes less time
+// than a launch before this one.
 #pragma once
 #include "products.cuh"
 
@@ -11,8 +12,8 @@
 template <class P>
 __device__ void load_few_columns(char* shared, const char* column_g, int n, int chunk, Lane lane) {
     if (lane.g >= n) return;
-    const char* from = column_g + (i64_t)chunk * P::X_BYTES + lane.t * 16;
-    char* to = shared + lane.g * P::FEW_PITCH + lane.t * 16;
+    const char* from = column_g + chunk * (i64_t)P::X_BYTES + lane.t * 16;
+    const SharedAddress to = to_shared(shared) + lane.g * P::FEW_PITCH + lane.t * 16;
 #pragma unroll
     for (int at = 0; at < P::X_BYTES; at += 64) {
         if (at + lane.t * 16 < P::X_BYTES) copy_async_16(to + at, from + at);
@@ -61,15 +62,20 @@ __device__ void multiply_few(const ProductArgs& args, const Run& run) {
     const char* column_g =
         column_of_x(args, matrix, first_column + min(lane.g, n - 1), run);
 
-    const int stage_bytes = P::WARP_BYTES + args.columns * P::FEW_PITCH;
+    // Shared memory of the warp: stages of rows and columns, or the column's slice behind all stages.
+    const int columns_bytes = args.rounds_x ? 0 : args.columns * P::FEW_PITCH;
+    const int stage_bytes = P::WARP_BYTES + columns_bytes;
     char* stages = shared + warp * STAGES * stage_bytes;
+    char* rounded = shared + WARPS * STAGES * stage_bytes + warp * args.slice_chunks * P::X_BYTES;
     const auto load = [&](int i) {
         if (i < total) {
             char* stage = stages + i % STAGES * stage_bytes;
             const int chunk = slice.begin + (i < length ? i : i - length);
             const TwoRows of_chunk = rows.moved(i < length ? 0 : to_up);
             P::load_rows(stage, of_chunk, chunk, k, args.is_aligned, lane);
-            load_few_columns<P>(stage + P::WARP_BYTES, column_g, n, chunk, lane);
+            if (!args.rounds_x) {
+                load_few_columns<P>(stage + P::WARP_BYTES, column_g, n, chunk, lane);
+            }
         }
         copy_async_commit();
     };
@@ -77,13 +83,20 @@ __device__ void multiply_few(const ProductArgs& args, const Run& run) {
     float acc[1][4] = {};
     for (int i = -1; i < total; ++i) {
         load(i + 1);
-        if (i < 0) continue;
+        if (i < 0) {
+            for (int j = 0; args.rounds_x && j < length; ++j) {
+                const int first = (slice.begin + j) * P::CHUNK;
+                P::round_x(rounded + j * P::X_BYTES, (const float*)column_g + first, k - first, lane);
+            }
+            continue;
+        }
         copy_async_wait<STAGES - 1>();
         __syncwarp();
         const char* stage = stages + i % STAGES * stage_bytes;
-        const int chunk = slice.begin + (i < length ? i : i - length);
+        const int in_slice = i < length ? i : i - length;
         P::multiply_few(
-            acc, stage, stage + P::WARP_BYTES, n, rows.moved(i < length ? 0 : to_up), chunk, k, lane
+            acc, stage, args.rounds_x ? rounded + in_slice * P::X_BYTES : stage + P::WARP_BYTES, n,
+            rows.moved(i < length ? 0 : to_up), slice.begin + in_slice, k, lane
         );
         __syncwarp();
         if (i == length - 1) {

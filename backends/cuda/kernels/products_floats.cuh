@@ -24,14 +24,20 @@ struct FloatChunks {
     ) {
         const int n_bytes = elements(chunk, k) * T::SIZE;
         for (int i = 0; i < 2; ++i) {
-            const char* from = rows.at[i] + (i64_t)chunk * FLOAT_CHUNK_BYTES;
-            char* to = shared + (lane.g + 8 * i) * PITCH;
-            for (int at = lane.t * 16; at < FLOAT_CHUNK_BYTES; at += 64) {
-                const int rest = max(0, min(16, n_bytes - at));
-                if (is_aligned) {
-                    copy_async_16_part(to + at, rest > 0 ? from + at : from, rest);
-                } else {
-                    copy_elements(to + at, from + at, rest);
+            const char* from = rows.at[i] + chunk * (i64_t)FLOAT_CHUNK_BYTES + lane.t * 16;
+            char* to = shared + (lane.g + 8 * i) * PITCH + lane.t * 16;
+            const int rest = n_bytes - lane.t * 16;
+            if (is_aligned) {
+                const SharedAddress address = to_shared(to);
+#pragma unroll
+                for (int at = 0; at < FLOAT_CHUNK_BYTES; at += 64) {
+                    const int n = max(0, min(16, rest - at));
+                    copy_async_16_part(address + at, n > 0 ? from + at : from, n);
+                }
+            } else {
+#pragma unroll 1
+                for (int at = 0; at < FLOAT_CHUNK_BYTES; at += 64) {
+                    copy_elements(to + at, from + at, rest - at);
                 }
             }
         }
@@ -130,15 +136,24 @@ struct FloatProduct : Floats<T> {
         Floats<T>::multiply(sums, shared_rows, shared_x, 1, chunk, k, lane, column);
     }
 
+    // Rounds the chunk of x from `from` on, of which there are `n` elements or more; a warp.
+    __device__ static void round_x(char* to, const float* from, int n, Lane lane) {
+        for (int i = threadIdx.x % 32; i < FloatChunks<T>::CHUNK; i += 32) {
+            T::store(to, i, i < n ? from[i] : 0.0f);
+        }
+    }
+
     // Starts the copies of a chunk of `n` columns by a block.
     __device__ static void load_columns(
         char* shared, const char* const* columns_of_x, int columns, int n, int chunk
     ) {
         constexpr int PIECES = FLOAT_CHUNK_BYTES / 16;
+        const SharedAddress to = to_shared(shared);
+#pragma unroll 4
         for (int i = threadIdx.x; i < n * PIECES; i += PRODUCT_THREADS) {
-            const char* from = columns_of_x[i / PIECES] + (i64_t)chunk * FLOAT_CHUNK_BYTES;
-            char* to = shared + i / PIECES * FloatChunks<T>::PITCH;
-            copy_async_16(to + i % PIECES * 16, from + i % PIECES * 16);
+            const int column = i / PIECES, at = i % PIECES * 16;
+            const char* from = columns_of_x[column] + chunk * (i64_t)FLOAT_CHUNK_BYTES;
+            copy_async_16(to + column * FloatChunks<T>::PITCH + at, from + at);
         }
     }
 

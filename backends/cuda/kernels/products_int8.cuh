@@ -27,6 +27,35 @@ __device__ inline int dot_of_2(u32_t pair, u32_t bytes) {
 #endif
 }
 
+// Elements of a block of 32, for d and codes as Rounding.INT8X32 says.
+struct Rounder {
+    float d;
+    float inverse;  // of d, or 0
+    bool is_right;  // else all codes are 0, and d is 0 or NaN
+
+    // `most`: the bits of the largest |x|. They are in the order of |x|, with NaN above infinity.
+    __device__ Rounder(u32_t most) {
+        is_right = most >= 8u << 23 && most < 0x7f800000u;  // from 2^-119 on d is not denormal
+        const float amax = __uint_as_float(most);
+        d = is_right ? amax / 127.0f : most < 0x7f800000u ? 0.0f : __uint_as_float(0x7fc00000u);
+        inverse = is_right ? 127.0f / amax : 0.0f;
+    }
+
+    __device__ int code(float x) const { return is_right ? __float2int_rn(x * inverse) : 0; }
+};
+
+// The codes of four elements, and their sum.
+__device__ inline u32_t four_codes(const Rounder& rounder, float4 x, int& sum) {
+    const int q[4] = {rounder.code(x.x), rounder.code(x.y), rounder.code(x.z), rounder.code(x.w)};
+    sum = q[0] + q[1] + q[2] + q[3];
+    return (q[0] & 255) | (q[1] & 255) << 8 | (q[2] & 255) << 16 | (u32_t)q[3] << 24;
+}
+
+__device__ inline u32_t most_of_four(float4 x) {
+    return max(max(__float_as_uint(fabsf(x.x)), __float_as_uint(fabsf(x.y))),
+               max(__float_as_uint(fabsf(x.z)), __float_as_uint(fabsf(x.w))));
+}
+
 // 32 elements of the two rows of a lane.
 template <class Q>
 struct Fragment {
@@ -55,8 +84,8 @@ struct XFragment {
     u32_t sums[2];  // of elements 0 to 15, and 16 to 31
 };
 
-// sum += 32 elements of rows times those of columns.
-template <class Q, bool RAW>
+// sum += 32 elements of rows times those of columns; times column 2t only where C is 1.
+template <class Q, bool RAW, int C = 2>
 __device__ inline void add_product(float (&sum)[4], const Fragment<Q>& w, const XFragment& x) {
     constexpr int GROUPS = Fragment<Q>::GROUPS;
     for (int j = 0; j < GROUPS; ++j) {
@@ -64,7 +93,7 @@ __device__ inline void add_product(float (&sum)[4], const Fragment<Q>& w, const 
         int products[4] = {0, 0, 0, 0};
         if (RAW && Q::ZERO != 0) {  // what the codes are too large, times those of x
             for (int i = 0; i < 4; ++i) {
-                products[i] = dot_of_2(x.sums[i % 2], ones * (u32_t)(256 - Q::ZERO));
+                products[i] = dot_of_2(x.sums[i % C], ones * (u32_t)(256 - Q::ZERO));
             }
         }
         if (GROUPS == 1) {
@@ -72,11 +101,11 @@ __device__ inline void add_product(float (&sum)[4], const Fragment<Q>& w, const 
         } else {
             mma_s8_k16(products, {w.a[2 * j], w.a[2 * j + 1]}, {j == 0 ? x.codes.x : x.codes.y});
         }
-        for (int i = 0; i < 4; ++i) {
+        for (int i = 0; i < 4; i += 3 - C) {
             sum[i] = fmaf(w.scale[j][i / 2].d * x.d[i % 2], (float)products[i], sum[i]);
         }
         if (Q::OFFSET) {
-            for (int i = 0; i < 4; ++i) {
+            for (int i = 0; i < 4; i += 3 - C) {
                 const float of_group = x.d[i % 2] * (float)dot_of_2(x.sums[i % 2], ones);
                 const float scaled = GROUPS == 1 ? x.scaled_sum[i % 2] : of_group;
                 sum[i] = fmaf(w.scale[j][i / 2].m, scaled, sum[i]);
@@ -105,31 +134,62 @@ struct Int8 {
         char* shared, const TwoRows& rows, int chunk, int k, bool is_aligned, Lane lane
     ) {
         const int n_bytes = n_blocks(chunk, k) * 32 / Q::BLOCK * Q::BYTES;
+        if (!is_aligned) {
+            copy_rows(shared, rows, chunk, n_bytes, lane);
+            return;
+        }
         for (int i = 0; i < 2; ++i) {
-            const char* from = rows.at[i] + (i64_t)chunk * ROW_BYTES;
-            const int within = (int)((size_t)from & 15);
-            char* to = shared + (lane.g + 8 * i) * PITCH;
-            if (is_aligned) {
-                from += lane.t * 16 - within;
-                to += lane.t * 16;
-                const int rest = n_bytes + within - lane.t * 16;
+            const char* from = rows.at[i] + chunk * (i64_t)ROW_BYTES;
+            const int within = (int)((size_t)from & 15), first = lane.t * 16;
+            const SharedAddress to = to_shared(shared) + (lane.g + 8 * i) * PITCH + first;
+            from += first - within;
+            const int rest = n_bytes + within - first;
 #pragma unroll
-                for (int at = 0; at < ROW_BYTES + 15; at += 64) {
-                    if (at < rest) copy_async_16(to + at, from + at);
-                }
-            } else {
-#pragma unroll 1
-                for (int at = lane.t * Q::ALIGN; at < n_bytes; at += 4 * Q::ALIGN) {
-                    copy_unit(to + within + at, from + at);
-                }
+            for (int at = 0; at < ROW_BYTES + 15; at += 64) {
+                if (at < rest) copy_async_16(to + at, from + at);
             }
         }
     }
 
-    __device__ static void copy_unit(char* to, const char* from) {
-        if (Q::ALIGN == 4) *(u32_t*)to = *(const u32_t*)from;
-        if (Q::ALIGN == 2) *(u16_t*)to = *(const u16_t*)from;
-        if (Q::ALIGN == 1) *to = *from;
+    // The same for weights that may not be copied by 16 bytes.
+    __device__ static void copy_rows(
+        char* shared, const TwoRows& rows, int chunk, int n_bytes, Lane lane
+    ) {
+        for (int i = 0; i < 2; ++i) {
+            const char* from = rows.at[i] + chunk * (i64_t)ROW_BYTES;
+            char* to = shared + (lane.g + 8 * i) * PITCH + ((size_t)from & 15);
+#pragma unroll 1
+            for (int at = lane.t * Q::ALIGN; at < n_bytes; at += 4 * Q::ALIGN) {
+                if (Q::ALIGN == 4) *(u32_t*)(to + at) = *(const u32_t*)(from + at);
+                if (Q::ALIGN == 2) *(u16_t*)(to + at) = *(const u16_t*)(from + at);
+                if (Q::ALIGN == 1) to[at] = from[at];
+            }
+        }
+    }
+
+    // Rounds the chunk of x from `from` on, of which there are `n` elements or more; a warp.
+    __device__ static void round_x(char* to, const float* from, int n, Lane lane) {
+        const int first = lane.g * 32 + lane.t * 4;
+        const bool is_inside = lane.g * 32 < n;
+        const float4 zeros = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        const float4 a = is_inside ? *(const float4*)(from + first) : zeros;
+        const float4 b = is_inside ? *(const float4*)(from + first + 16) : zeros;
+        u32_t most = max(most_of_four(a), most_of_four(b));
+        for (int t = 1; t < 4; t *= 2) most = max(most, __shfl_xor_sync(ALL_LANES, most, t));
+        const Rounder rounder(most);
+        int of_a, of_b;
+        const uint2 codes = make_uint2(four_codes(rounder, a, of_a), four_codes(rounder, b, of_b));
+        for (int t = 1; t < 4; t *= 2) {
+            of_a += __shfl_xor_sync(ALL_LANES, of_a, t);
+            of_b += __shfl_xor_sync(ALL_LANES, of_b, t);
+        }
+        *(uint2*)(to + lane.g * 32 + lane.t * 8) = codes;
+        if (lane.t == 0) {
+            char* numbers = to + CHUNK + lane.g * 4;
+            *(float*)numbers = rounder.d;
+            *(float*)(numbers + 32) = rounder.d * (float)(of_a + of_b);
+            *(u32_t*)(numbers + 64) = (of_a & 0xffff) | (u32_t)of_b << 16;
+        }
     }
 
     // Where the rows of a lane are in shared memory.
@@ -155,40 +215,56 @@ struct Int8 {
     ) {
         const SharedRows row(shared_rows, rows, chunk, lane);
         const char* codes = shared_x + min(lane.g, n - 1) * FEW_PITCH + lane.t * 8;
-        const char* scales[2];
+        const char* numbers[2];
         for (int c = 0; c < 2; ++c) {
-            scales[c] = shared_x + min(lane.t * 2 + c, n - 1) * FEW_PITCH + CHUNK;
+            numbers[c] = shared_x + min(lane.t * 2 + c, n - 1) * FEW_PITCH + CHUNK;
         }
-        if (Q::BLOCK == CHUNK || n_blocks(chunk, k) == CHUNK / 32) {
-            for (int four = 0; four < 2; ++four) {
-                float4 d[2], s[2];
-                uint4 of_16[2];
-                for (int c = 0; c < 2; ++c) {
-                    d[c] = *(const float4*)(scales[c] + four * 16);
-                    s[c] = *(const float4*)(scales[c] + 32 + four * 16);
-                    of_16[c] = *(const uint4*)(scales[c] + 64 + four * 16);
-                }
-                const auto add = [&](int i, const XFragment& x) {
-                    const Fragment<Q> w(row.at, four * 4 + i, lane.t, true);
-                    add_product<Q, true>(sums[0], w, x);
-                };
-                const uint2* b = (const uint2*)(codes + four * 4 * 32);
-                add(0, {b[0], {d[0].x, d[1].x}, {s[0].x, s[1].x}, {of_16[0].x, of_16[1].x}});
-                add(1, {b[4], {d[0].y, d[1].y}, {s[0].y, s[1].y}, {of_16[0].y, of_16[1].y}});
-                add(2, {b[8], {d[0].z, d[1].z}, {s[0].z, s[1].z}, {of_16[0].z, of_16[1].z}});
-                add(3, {b[12], {d[0].w, d[1].w}, {s[0].w, s[1].w}, {of_16[0].w, of_16[1].w}});
+        const int n_here = n_blocks(chunk, k);
+        if (Q::BLOCK == CHUNK || n_here == CHUNK / 32) {
+            if (n == 1) {
+                multiply_chunk<1>(sums[0], row, codes, numbers, lane);
+            } else {
+                multiply_chunk<2>(sums[0], row, codes, numbers, lane);
             }
         } else if constexpr (Q::BLOCK < CHUNK) {
 #pragma unroll 1
-            for (int i = 0; i < n_blocks(chunk, k); ++i) {
+            for (int i = 0; i < n_here; ++i) {
                 XFragment x = {*(const uint2*)(codes + i * 32), {}, {}, {}};
                 for (int c = 0; c < 2; ++c) {
-                    x.d[c] = *(const float*)(scales[c] + i * 4);
-                    x.scaled_sum[c] = *(const float*)(scales[c] + 32 + i * 4);
-                    x.sums[c] = *(const u32_t*)(scales[c] + 64 + i * 4);
+                    x.d[c] = *(const float*)(numbers[c] + i * 4);
+                    x.scaled_sum[c] = *(const float*)(numbers[c] + 32 + i * 4);
+                    x.sums[c] = *(const u32_t*)(numbers[c] + 64 + i * 4);
                 }
                 add_product<Q, true>(sums[0], Fragment<Q>(row.at, i, lane.t, true), x);
             }
+        }
+    }
+
+    // A whole chunk, of which 16 bytes of numbers serve four blocks.
+    template <int C>
+    __device__ static void multiply_chunk(
+        float (&sum)[4], const SharedRows& row, const char* codes, const char* const (&numbers)[2],
+        Lane lane
+    ) {
+#pragma unroll
+        for (int four = 0; four < 2; ++four) {
+            float4 d[C], s[C];
+            uint4 of_16[C];
+            for (int c = 0; c < C; ++c) {
+                d[c] = *(const float4*)(numbers[c] + four * 16);
+                s[c] = *(const float4*)(numbers[c] + 32 + four * 16);
+                of_16[c] = *(const uint4*)(numbers[c] + 64 + four * 16);
+            }
+            const uint2* b = (const uint2*)(codes + four * 4 * 32);
+            const auto add = [&](int i, const XFragment& x) {
+                const Fragment<Q> w(row.at, four * 4 + i, lane.t, true);
+                add_product<Q, true, C>(sum, w, x);
+            };
+            constexpr int L = C - 1;  // the last column
+            add(0, {b[0], {d[0].x, d[L].x}, {s[0].x, s[L].x}, {of_16[0].x, of_16[L].x}});
+            add(1, {b[4], {d[0].y, d[L].y}, {s[0].y, s[L].y}, {of_16[0].y, of_16[L].y}});
+            add(2, {b[8], {d[0].z, d[L].z}, {s[0].z, s[L].z}, {of_16[0].z, of_16[L].z}});
+            add(3, {b[12], {d[0].w, d[L].w}, {s[0].w, s[L].w}, {of_16[0].w, of_16[L].w}});
         }
     }
 
@@ -203,18 +279,18 @@ struct Int8 {
     __device__ static void load_columns(
         char* shared, const char* const* columns_of_x, int columns, int n, int chunk
     ) {
+        const SharedAddress to = to_shared(shared), numbers = to + columns * CODES_PITCH;
+        const i64_t place = chunk * (i64_t)X_BYTES;
 #pragma unroll 4
         for (int i = threadIdx.x; i < n * 16; i += PRODUCT_THREADS) {
-            const char* from = columns_of_x[i / 16] + (i64_t)chunk * X_BYTES;
-            copy_async_16(shared + i / 16 * CODES_PITCH + i % 16 * 16, from + i % 16 * 16);
+            const int column = i / 16, at = i % 16 * 16;
+            copy_async_16(to + column * CODES_PITCH + at, columns_of_x[column] + place + at);
         }
-        char* numbers = shared + columns * CODES_PITCH;
 #pragma unroll 4
         for (int i = threadIdx.x; i < n * NUMBERS; i += PRODUCT_THREADS) {
             const int column = i / NUMBERS, number = i % NUMBERS;
-            const char* from = columns_of_x[column] + (i64_t)chunk * X_BYTES + CHUNK;
-            const int at = number < 8 ? number : number + SECOND - 8;
-            copy_async_4(numbers + (number * columns + column) * 4, from + at * 4);
+            const int at = CHUNK + (number < 8 ? number : number + SECOND - 8) * 4;
+            copy_async_4(numbers + (number * columns + column) * 4, columns_of_x[column] + place + at);
         }
     }
 

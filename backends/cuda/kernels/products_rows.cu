@@ -1,5 +1,6 @@
 // What products need beside themselves: rounded rows of x, lists of the columns of experts, sums of
 // slices.
+#include "products_int8.cuh"
 #include "products_many.cuh"
 
 constexpr int THREADS = 256;
@@ -65,22 +66,10 @@ __device__ inline u32_t most_of_8(u32_t v) {
 // Chunks for Int8: 8 lanes have a block of 32. Rounds as Rounding.INT8X32 says.
 KERNEL(round_to_int8, RoundArgs, THREADS) {
     const XPiece x(args, run);
-    // The bits of |x| are in the order of |x|, with NaN above infinity.
-    u32_t most = 0;
-    for (int j = 0; j < PIECE; ++j) most = max(most, __float_as_uint(fabsf(x.v[j])));
-    most = most_of_8(most);
-    // From 2^-119 on d is not denormal, and its inverse finite.
-    const bool is_right = most >= 8u << 23 && most < 0x7f800000u;
-    const float amax = __uint_as_float(most);
-    const float d = is_right ? amax / 127.0f : most < 0x7f800000u ? 0.0f : __uint_as_float(0x7fc00000u);
-    const float inverse = is_right ? 127.0f / amax : 0.0f;
-    u32_t codes = 0;
-    int sum = 0;
-    for (int j = 0; j < PIECE; ++j) {
-        const int code = is_right ? __float2int_rn(x.v[j] * inverse) : 0;
-        codes |= (u32_t)(code & 255) << 8 * j;
-        sum += code;
-    }
+    const float4 four = make_float4(x.v[0], x.v[1], x.v[2], x.v[3]);
+    const Rounder rounder(most_of_8(most_of_four(four)));
+    int sum;
+    const u32_t codes = four_codes(rounder, four, sum);
     for (int lane = 1; lane < 4; lane *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, lane);  // of 16
     const int of_32 = sum + __shfl_xor_sync(ALL_LANES, sum, 4);
     if (x.row < 0) return;
@@ -88,8 +77,8 @@ KERNEL(round_to_int8, RoundArgs, THREADS) {
     const int block = x.first % 256 / 32, quad = x.first % 32 / 4;
     *(u32_t*)(chunk + block * 32 + quad % 4 * 8 + quad / 4 * 4) = codes;
     if (quad == 0) {
-        ((float*)(chunk + 256))[block] = d;
-        ((float*)(chunk + 288))[block] = d * (float)of_32;
+        ((float*)(chunk + 256))[block] = rounder.d;
+        ((float*)(chunk + 288))[block] = rounder.d * (float)of_32;
     }
     if (quad % 4 == 0) ((short*)(chunk + 320))[block * 2 + quad / 4] = (short)sum;
 }

@@ -12,6 +12,8 @@ from ggmlpy.backends.cuda.kernel import Launch, Scratch, Work
 from ggmlpy.backends.cuda.shapes import blocks
 from ggmlpy.backends.cuda.source import Form
 from ggmlpy.backends.rounding import Rounding
+from ggmlpy.graph.count import Count
+from ggmlpy.graph.tensor import Tensor
 
 FILE = "products_rows.cu"
 THREADS = 256
@@ -52,6 +54,19 @@ INT8 = Rounded(Rounding.INT8X32, Form(FILE, "round_to_int8"), 256, 352)
 F16 = Rounded(Rounding.F16, Form(FILE, "round_to_f16"), 64, 128)
 BF16 = Rounded(Rounding.BF16, Form(FILE, "round_to_bf16"), 64, 128)
 F32 = Rounded(Rounding.F32, Form(FILE, "copy_f32"), 32, 128)
+
+
+def is_as_stored(w: Work, kind: Rounded) -> bool:
+    """Whether x needs no rounding: rows of its type that are whole chunks."""
+    x = w["x"]
+    is_whole = not isinstance(x.ne[0], Count) and x.ne[0] % kind.chunk == 0
+    return is_whole and kind.rounding.value == x.type.name and has_aligned_rows(w, x)
+
+
+def has_aligned_rows(w: Work, x: Tensor) -> bool:
+    """Whether rows are contiguous, and begin at multiples of 16 bytes."""
+    is_contiguous = x.nb[0] == x.type.type_size
+    return is_contiguous and all(at % 16 == 0 for at in (w.address(x), *x.nb[1:]))
 
 
 def rounded_rows(w: Work, kind: Rounded) -> tuple[Scratch, list[Launch]]:
