@@ -55,10 +55,13 @@ ATTEND = {
     for slices in (1, 4)
 }
 
-MMA = {
-    name: Form("attention_mma.cu", f"attention_mma_{name}")
-    for name in ("64", "128", "to_128", "to_256")
-}
+
+def _mma(n: int, padded: bool) -> Form:
+    """The kernel for heads of n elements; of up to n where `padded`."""
+    return Form("attention_mma.cu", "attention_mma", (("HEAD", str(n)), ("PADDED", f"{padded:d}")))
+
+
+MMA = [_mma(64, False), _mma(128, False), _mma(128, True), _mma(256, True)]
 
 _PLANNERS, _THREADS = 256, 128
 _SLICE = 128  # columns of V
@@ -180,23 +183,25 @@ _MMA_UNIT = 2.0**14  # of weights
 
 
 def _fits_mma(step: Step) -> bool:
-    sizes = step.operands["k"].ne[0], step.operands["v"].ne[0]
-    return max(sizes) <= _MMA_MOST
+    k, v = step.operands["k"], step.operands["v"]
+    return max(k.ne[0], v.ne[0]) <= _MMA_MOST and max(k.nb[1], v.nb[1]) < 1 << 32
 
 
 def _mma_shared_bytes(n: int) -> int:
-    """Of `Size<n, ...>::Shared`: two tiles of K and V, numbers of cells, the table of rows."""
+    """Of `Size<n, ...>::Shared`: two tiles of K and V, numbers of cells, what rows see, have been
+    scaled by, and have so far, the block's work."""
     n_cells = 64 if n <= 128 else 32
-    return 2 * (2 * n_cells * 2 * (n + 8) + 4 * n_cells) + _MMA_ROWS * (8 + 8 + 4 + 4 + 4)
+    n_bytes = 2 * (2 * n_cells * 2 * (n + 8) + 4 * n_cells)
+    n_bytes += 2 * (n + 8) * (1 if n <= 128 else _MMA_ROWS)
+    return n_bytes + _MMA_ROWS * (8 + 8 + 4 + 4 + 4 + 4 + 8) + 64
 
 
 def _attention_mma(w: Work) -> Iterator[Launch]:
     d, dv = int(w["k"].ne[0]), int(w["v"].ne[0])
-    n = next(n for n in (64, 128, 256) if max(d, dv) <= n)
-    name = str(n) if d == dv == n and n < _MMA_MOST else f"to_{max(n, 128)}"
-    n = max(n, 128) if name.startswith("to_") else n
+    padded = d != dv or d not in (64, 128)
+    n = d if not padded else 128 if max(d, dv) <= 128 else 256
     cut = _Cut.of(w, _MMA_ROWS, n, _BLOCKS_A_MULTIPROCESSOR)
-    yield from _launches(w, MMA[name], cut, _mma_shared_bytes(n), _MMA_UNIT)
+    yield from _launches(w, _mma(n, padded), cut, _mma_shared_bytes(n), _MMA_UNIT)
 
 
 # --- any types, in f32 ---
@@ -222,7 +227,7 @@ def _declare(k: str, v: str) -> None:
                     kernel(
                         "flash_attn_ext",
                         types,
-                        forms=[PLAN, COMBINE, *MMA.values()],
+                        forms=[PLAN, COMBINE, *MMA],
                         requires=_fits_mma,
                         rounding=Rounding.F16,
                     )(_attention_mma)

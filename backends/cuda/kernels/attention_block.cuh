@@ -20,6 +20,7 @@ struct BlockRows {
         const int i = r / n_heads;
         return {i, first_head + r - i * n_heads, i < n_queries};
     }
+    __device__ int count() const { return n_heads * n_queries; }
 };
 
 // Block y takes a head of K, and of the heads of q that share it up to `rows`.
@@ -97,7 +98,7 @@ struct RowTable {
     __device__ bool any_sees(const Args& args, const Run& run, const Work& work, int place) const {
         const bool alike = work.only < 0 && (!args.mask.data || args.mask.ne[2].at(run) == 1);
         const int step = alike ? work.rows.n_heads : 1;
-        const int n = work.rows.n_heads * work.rows.n_queries;
+        const int n = work.rows.count();
 #pragma unroll 1
         for (int r = 0; r < n; r += step) {
             if (sees(r, place)) return true;

@@ -1,7 +1,9 @@
 // Attention of f16 caches on tensor cores: q and weights are rounded to f16, sums are f32.
 //
 //   q [D, n_q, Hq, S] f32, k [D, ..] and v [Dv, ..] f16; see attention.cuh for the order of sums
-//   attention_mma_N     heads of up to N elements       grid (items, heads of K x blocks of heads)
+//   attention_mma   grid (items, heads of K x blocks of heads)
+//
+// Defines: HEAD, the most elements of a head of K and of V; PADDED, whether they may have fewer.
 //
 // A block has 64 rows, heads of q that share a head of K, of one or more queries: 16 rows for each warp. It
 // takes tiles of cells in order, of which the next one is copied to shared memory meanwhile:
@@ -31,7 +33,7 @@ __device__ inline u32_t pack_halves(float low, float high) {
     return float_to_half(low) | (u32_t)float_to_half(high) << 16;
 #else
     u32_t bits;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+    asm volatile("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
     return bits;
 #endif
 }
@@ -63,32 +65,28 @@ struct Rows {
     u16_t at[CELLS][N + 8];
 };
 
-// Heads of up to N elements; of exactly N where EXACT.
+// Heads of up to N elements, tiles of so many cells.
 template <int N_, int CELLS_, bool EXACT_>
 struct Size {
     static constexpr int N = N_, CELLS = CELLS_;
     static constexpr bool EXACT = EXACT_;
+    static constexpr bool HOLDS_Q = N <= 128;  // in registers, else in shared memory
 
     struct Shared {
         Rows<N, CELLS> k[STAGES], v[STAGES];
+        Rows<N, HOLDS_Q ? 1 : ROWS> q;
         int cells[STAGES][CELLS];  // -1 for those that no row sees
         RowTable<ROWS> rows;
+        float scales[ROWS];        // of scores: the op's, over that of q
+        Softmax all[ROWS];         // of the chunks before
+        Work work;
     };
 };
 
-// What a lane knows of its two rows, g and g + 8 of its warp's.
-struct LaneRows {
-    int row[2];
-    float scale[2];  // of scores: the op's, over that of q
-    bool any;        // whether the warp has rows
-
-    __device__ LaneRows(const Work& work) {
-        const int first = threadIdx.x / 32 * WARP_ROWS;
-        row[0] = first + (int)threadIdx.x % 32 / 4;
-        row[1] = row[0] + 8;
-        any = first < work.rows.n_heads * work.rows.n_queries;
-    }
-};
+// The rows of a lane: g and g + 8 of its warp's.
+__device__ inline int row_of_lane(int half) {
+    return threadIdx.x / 32 * WARP_ROWS + threadIdx.x % 32 / 4 + half * 8;
+}
 
 // A power of 2 that brings values of up to `largest` near the largest f16: below 2^15.
 __device__ inline float scale_for(float largest) {
@@ -97,54 +95,90 @@ __device__ inline float scale_for(float largest) {
     return __uint_as_float((u32_t)(14 - max(exponent, -100) + 127) << 23);
 }
 
-// The left matrices of q, of 16 elements each.
+// q as left matrices of 16 elements each.
 template <class S>
-__device__ void load_queries(const RowTable<ROWS>& table, LaneRows& rows, float scale, int d,
-                             u32_t (&q)[S::N / 16][4]) {
-    const int column = threadIdx.x % 4 * 2;
+struct Queries {
+    u32_t held[S::HOLDS_Q ? S::N / 16 : 1][4];
+
+    __device__ void load(typename S::Shared& shared, float scale, int d) {
+        const int column = threadIdx.x % 4 * 2;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        const float* row = table.queries[rows.row[half]];
-        float x[S::N / 8][2] = {};
-        float largest = 0.0f;
-        if (row) {
+        for (int half = 0; half < 2; ++half) {
+            const int r = row_of_lane(half);
+            const float* row = shared.rows.queries[r];
+            float x[S::N / 8][2] = {};
+            float largest = 0.0f;
+            if (row) {
+#pragma unroll
+                for (int j = 0; j < S::N / 8; ++j) {
+#pragma unroll
+                    for (int e = 0; e < 2; ++e) {
+                        const int i = j * 8 + column + e;
+                        if (S::EXACT || i < d) x[j][e] = row[i];
+                        largest = fmaxf(largest, fabsf(x[j][e]));
+                    }
+                }
+            }
+            const float factor = scale_for(quad_max(largest));
+            if (column == 0) shared.scales[r] = scale / factor;
 #pragma unroll
             for (int j = 0; j < S::N / 8; ++j) {
-#pragma unroll
-                for (int e = 0; e < 2; ++e) {
-                    const int i = j * 8 + column + e;
-                    if (S::EXACT || i < d) x[j][e] = row[i];
-                    largest = fmaxf(largest, fabsf(x[j][e]));
+                const u32_t halves = pack_halves(x[j][0] * factor, x[j][1] * factor);
+                if (S::HOLDS_Q) {
+                    held[j / 2][j % 2 * 2 + half] = halves;
+                } else {
+                    *(u32_t*)&shared.q.at[r][j * 8 + column] = halves;
                 }
             }
         }
-        const float factor = scale_for(quad_max(largest));
-        rows.scale[half] = scale / factor;
+        __syncwarp();
+    }
+
+    // Elements 16 i to 16 i + 15 of the warp's rows.
+    __device__ void get(const typename S::Shared& shared, int i, u32_t (&a)[4]) const {
+        if (S::HOLDS_Q) {
 #pragma unroll
-        for (int j = 0; j < S::N / 8; ++j) {
-            q[j / 2][j % 2 * 2 + half] = pack_halves(x[j][0] * factor, x[j][1] * factor);
+            for (int j = 0; j < 4; ++j) a[j] = held[i][j];
+        } else {
+            const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * WARP_ROWS + lane % 16;
+            ldmatrix_x4(a, &shared.q.at[row][i * 16 + lane / 16 * 8]);
+        }
+    }
+};
+
+// A tile of K and V on its way to shared memory. Rows of cells that no row sees, and what is past the
+// end of rows up to a multiple of 16, are 0. A thread has a column of 16 bytes.
+template <class S>
+__device__ void copy_tile(const Args& args, typename S::Shared& shared, int stage, int d, int dv) {
+    constexpr int COLUMNS = S::N / 8;
+    const int column = threadIdx.x % COLUMNS * 8;
+    const char* k = base_of(args, args.k, shared.work) + 2 * column;
+    const char* v = base_of(args, args.v, shared.work) + 2 * column;
+    const u32_t k_stride = (u32_t)args.k.nb[1], v_stride = (u32_t)args.v.nb[1];
+    const bool has_k = S::EXACT || column < (d + 15) / 16 * 16;
+    const bool has_v = S::EXACT || column < (dv + 15) / 16 * 16;
+#pragma unroll
+    for (int i = 0; i < S::CELLS * COLUMNS / THREADS; ++i) {
+        const int c = i * (THREADS / COLUMNS) + (int)threadIdx.x / COLUMNS;
+        const int cell = shared.cells[stage][c];
+        const bool exists = cell >= 0;
+        const unsigned long long at = exists ? cell : 0;
+        if (has_k) {
+            const bool valid = exists && (S::EXACT || column < d);
+            copy_async_16_zfill(&shared.k[stage].at[c][column], k + at * k_stride, valid);
+        }
+        if (has_v) {
+            const bool valid = exists && (S::EXACT || column < dv);
+            copy_async_16_zfill(&shared.v[stage].at[c][column], v + at * v_stride, valid);
         }
     }
 }
 
-// A tile of K or V on its way to shared memory; rows of cells that no row sees, and what is past their
-// end up to a multiple of 16, are 0.
+// The same for rows that are not aligned to 16 bytes.
 template <int N, int CELLS>
-__device__ void copy_rows(Rows<N, CELLS>& tile, const int* cells, const char* base, i64_t stride,
-                          int n, bool vectors) {
-    constexpr int GROUPS = N / 8;
+__device__ void copy_unaligned(Rows<N, CELLS>& tile, const int* cells, const char* base,
+                               i64_t stride, int n) {
     const int padded = (n + 15) / 16 * 16;
-    if (vectors && n % 8 == 0) {
-#pragma unroll 4
-        for (int j = threadIdx.x; j < CELLS * GROUPS; j += THREADS) {
-            const int c = j / GROUPS, i = j % GROUPS * 8;
-            if (i >= padded) continue;
-            const bool valid = cells[c] >= 0 && i < n;
-            const char* from = base + cells[c] * stride + 2 * i;
-            copy_async_16_zfill(&tile.at[c][i], valid ? from : base, valid);
-        }
-        return;
-    }
 #pragma unroll 1
     for (int j = threadIdx.x; j < CELLS * padded; j += THREADS) {
         const int c = j / padded, i = j % padded;
@@ -153,21 +187,34 @@ __device__ void copy_rows(Rows<N, CELLS>& tile, const int* cells, const char* ba
     }
 }
 
+template <class S>
+__device__ void load_tile(const Args& args, typename S::Shared& shared, int stage, int d, int dv) {
+    if (args.k_vectors && args.v_vectors && d % 8 == 0 && dv % 8 == 0) {
+        copy_tile<S>(args, shared, stage, d, dv);
+        return;
+    }
+    const int* cells = shared.cells[stage];
+    copy_unaligned(shared.k[stage], cells, base_of(args, args.k, shared.work), args.k.nb[1], d);
+    copy_unaligned(shared.v[stage], cells, base_of(args, args.v, shared.work), args.v.nb[1], dv);
+}
+
 // s[j] is q k^T of cells 8 j to 8 j + 7.
 template <class S>
-__device__ void multiply_keys(const Rows<S::N, S::CELLS>& k, const u32_t (&q)[S::N / 16][4], int d,
+__device__ void multiply_keys(const typename S::Shared& shared, int stage, const Queries<S>& q, int d,
                               float (&s)[S::CELLS / 8][4]) {
     const int lane = threadIdx.x % 32;
     const int cell = lane / 16 * 8 + lane % 8, column = lane / 8 % 2 * 8;
 #pragma unroll
     for (int i = 0; i < S::N / 16; ++i) {
         if (!S::EXACT && i * 16 >= d) break;
+        u32_t a[4];
+        q.get(shared, i, a);
 #pragma unroll
         for (int j = 0; j < S::CELLS / 16; ++j) {
             u32_t b[4];
-            ldmatrix_x4(b, &k.at[j * 16 + cell][i * 16 + column]);
-            mma_f16(s[2 * j], q[i], {b[0], b[1]});
-            mma_f16(s[2 * j + 1], q[i], {b[2], b[3]});
+            ldmatrix_x4(b, &shared.k[stage].at[j * 16 + cell][i * 16 + column]);
+            mma_f16(s[2 * j], a, {b[0], b[1]});
+            mma_f16(s[2 * j + 1], a, {b[2], b[3]});
         }
     }
 }
@@ -189,7 +236,6 @@ struct Sums {
         for (int e = 0; e < 4; ++e) weights[e] = 0.0f;
         largest[0] = largest[1] = minus_infinity();
     }
-    __device__ Softmax softmax(int half) const { return {largest[half], weights[2 * half]}; }
 };
 
 // Scales and caps the scores of a row: entry `at` and so on of the n that it sees; -inf for others.
@@ -240,15 +286,16 @@ __device__ void add_mask(const u16_t* mask, float slope, int half, int at, int n
 
 // Finishes scores, and makes weights of them; rescales what the chunk has.
 template <class S>
-__device__ void weigh(const Args& args, const RowTable<ROWS>& table, const LaneRows& rows, int place,
+__device__ void weigh(const Args& args, const typename S::Shared& shared, int place,
                       float (&s)[S::CELLS / 8][4], Sums<S>& sums) {
+    const RowTable<ROWS>& table = shared.rows;
     const int column = threadIdx.x % 4 * 2;
     float largest[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-        const int row = rows.row[half], at = place + column - table.first[row];
+        const int row = row_of_lane(half), at = place + column - table.first[row];
         const int n = table.end[row] - table.first[row];
-        finish_scores<S>(args, half, rows.scale[half], at, n, s);
+        finish_scores<S>(args, half, shared.scales[row], at, n, s);
         if (const u16_t* mask = table.masks[row]) {
             add_mask<S>(mask, table.slopes[row], half, at, n, s);
         }
@@ -307,47 +354,46 @@ __device__ void multiply_values(const Rows<S::N, S::CELLS>& v, const float (&p)[
     }
 }
 
-// The state of a chunk: stored, or folded into that of the chunks before, whose sums lie in y.
+// The state of a chunk: stored, or folded into that of the chunks before, whose sums lie in y. Returns
+// whether all sums are finite.
 template <class S>
-__device__ bool finish_chunk(const Args& args, const Work& work, const Partials& partials,
-                             const Item& item, int chunk, const LaneRows& rows, const Sums<S>& sums,
-                             Softmax (&all)[2]) {
+__device__ bool finish_chunk(const Args& args, const Run& run, typename S::Shared& shared,
+                             const Item& item, int chunk, const Sums<S>& sums) {
+    const Work& work = shared.work;
+    const Partials partials(args, run);
     const int column = threadIdx.x % 4 * 2;
+    const bool stores = work.task.slot >= 0;
+    const bool is_first = stores || chunk == item.chunk;
+    const bool is_last = !stores && chunk + 1 == item.end_chunk;
     bool finite = true;
-#pragma unroll
+#pragma unroll 1
     for (int half = 0; half < 2; ++half) {
-        const int r = rows.row[half];
+        const int r = row_of_lane(half);
+        const Softmax softmax = {half ? sums.largest[1] : sums.largest[0],
+                                 half ? sums.weights[2] : sums.weights[0]};
+        Softmax all = shared.all[r];
+        Fold f = fold(all, softmax);
+        __syncwarp();  // all lanes of the row have read it
+        if (column == 0) shared.all[r] = all;
         if (!work.computes(r)) continue;
         const BlockRow row = work.rows.at(r);
-        const i64_t at = partials.index(work.slot_of(chunk) + row.i, row.head);
-        const bool stores = work.task.slot >= 0;
-        float* to = stores ? partials.sums + at * work.dv
-                           : (float*)args.y.at(row.head, work.task.query + row.i, work.task.stream);
+        const float factor = final_factor(all, sink_of(args, row.head), args.unit);
+        float* to = (float*)args.y.at(row.head, work.task.query + row.i, work.task.stream);
         if (stores) {
-            if (column == 0) partials.softmax[at] = sums.softmax(half);
-#pragma unroll
-            for (int j = 0; j < S::N / 8; ++j) {
-#pragma unroll
-                for (int e = 0; e < 2; ++e) {
-                    const int i = j * 8 + column + e;
-                    const float sum = sums.v[j][half * 2 + e];
-                    finite = finite && isfinite(sum);
-                    if (S::EXACT || i < work.dv) to[i] = sum;
-                }
-            }
-            continue;
+            const i64_t at = partials.index(work.slot_of(chunk) + row.i, row.head);
+            to = partials.sums + at * work.dv;
+            if (column == 0) partials.softmax[at] = softmax;
+            f = {0.0f, 1.0f};
         }
-        const Fold f = fold(all[half], sums.softmax(half));
-        const bool is_first = chunk == item.chunk, is_last = chunk + 1 == item.end_chunk;
-        const float factor = final_factor(all[half], sink_of(args, row.head), args.unit);
 #pragma unroll
         for (int j = 0; j < S::N / 8; ++j) {
 #pragma unroll
             for (int e = 0; e < 2; ++e) {
                 const int i = j * 8 + column + e;
                 if (!S::EXACT && i >= work.dv) continue;
+                const float added = half ? sums.v[j][2 + e] : sums.v[j][e];
                 const float before = is_first ? 0.0f : to[i];
-                const float sum = fmaf(sums.v[j][half * 2 + e], f.added_factor, before * f.factor);
+                const float sum = fmaf(added, f.added_factor, before * f.factor);
                 finite = finite && isfinite(sum);
                 to[i] = is_last ? final_value(sum, factor) : sum;
             }
@@ -358,7 +404,7 @@ __device__ bool finish_chunk(const Args& args, const Work& work, const Partials&
 
 // Rows of a task without any cell.
 __device__ void store_zeros(const Args& args, const Work& work) {
-    for (int r = 0; r < work.rows.n_heads * work.rows.n_queries; ++r) {
+    for (int r = 0; r < work.rows.count(); ++r) {
         const BlockRow row = work.rows.at(r);
         float* y = (float*)args.y.at(row.head, work.task.query + row.i, work.task.stream);
         for (int i = threadIdx.x; i < work.dv; i += THREADS) y[i] = 0.0f;
@@ -369,42 +415,39 @@ __device__ void store_zeros(const Args& args, const Work& work) {
 template <class S>
 __device__ bool attend(const Args& args, const Run& run, const Plan& plan, const Item& item, int only,
                        typename S::Shared& shared) {
-    const Task& task = plan.tasks[item.task];
-    const Work work = {task, rows_of_block(args, run, task, ROWS), only, 0, args.v.ne[0].at(run)};
-    const Partials partials(args, run);
-    const int d = args.k.ne[0].at(run);
-    if (task.n_chunks == 0) {
+    const int d = args.k.ne[0].at(run), dv = args.v.ne[0].at(run);
+    __syncthreads();  // another item may still use the shared memory
+    if (threadIdx.x == 0) {
+        const Task& task = plan.tasks[item.task];
+        shared.work = {task, rows_of_block(args, run, task, ROWS), only, 0, dv};
+    }
+    __syncthreads();
+    const Work& work = shared.work;
+    if (work.task.n_chunks == 0) {
         store_zeros(args, work);
         return false;
     }
-    __syncthreads();  // another item may still use the shared memory
     shared.rows.set(args, run, plan, work);
+    if (threadIdx.x < ROWS) shared.all[threadIdx.x] = empty_softmax();
     __syncthreads();
-    LaneRows rows(work);
-    u32_t q[S::N / 16][4];
-    load_queries<S>(shared.rows, rows, args.scale, d, q);
+    Queries<S> q;
+    q.load(shared, args.scale, d);
 
-    const char* k_base = base_of(args, args.k, work);
-    const char* v_base = base_of(args, args.v, work);
-    const int begin = max((int)chunk_begin(item.chunk), task.first / S::CELLS * S::CELLS);
-    const int end = (int)min((i64_t)task.end, chunk_begin(item.end_chunk));
+    const int begin = max((int)chunk_begin(item.chunk), work.task.first / S::CELLS * S::CELLS);
+    const int end = (int)min((i64_t)work.task.end, chunk_begin(item.end_chunk));
     const int n_tiles = (end - begin + S::CELLS - 1) / S::CELLS;
+    const bool has_rows = row_of_lane(0) / WARP_ROWS * WARP_ROWS < work.rows.count();
 
     // In a turn, a tile is copied, the one before it is computed, and the cells of the next are found.
     Sums<S> sums;
     sums.clear();
-    Softmax all[2] = {empty_softmax(), empty_softmax()};
     bool finite = true, was_copied = false, visible = false;
     int chunk = item.chunk;
 #pragma unroll 1
     for (int tile = -1; tile <= n_tiles; ++tile) {
         copy_async_wait<0>();
         const bool copies = __syncthreads_or(visible);
-        if (copies) {
-            const int* cells = shared.cells[tile % STAGES];
-            copy_rows(shared.k[tile % STAGES], cells, k_base, args.k.nb[1], d, args.k_vectors);
-            copy_rows(shared.v[tile % STAGES], cells, v_base, args.v.nb[1], work.dv, args.v_vectors);
-        }
+        if (copies) load_tile<S>(args, shared, tile % STAGES, d, dv);
         copy_async_commit();
 
         const int thread = (int)threadIdx.x - (THREADS - S::CELLS);  // the last ones: they may be idle
@@ -413,11 +456,12 @@ __device__ bool attend(const Args& args, const Run& run, const Plan& plan, const
         int cell = visible ? entry_of(args, work, next) : -1;
 
         const int place = begin + (tile - 1) * S::CELLS;
-        if (was_copied && rows.any) {
+        if (was_copied && has_rows) {
+            const int stage = (tile - 1) % STAGES;
             float s[S::CELLS / 8][4] = {};
-            multiply_keys<S>(shared.k[(tile - 1) % STAGES], q, d, s);
-            weigh<S>(args, shared.rows, rows, place, s, sums);
-            multiply_values<S>(shared.v[(tile - 1) % STAGES], s, work.dv, sums);
+            multiply_keys<S>(shared, stage, q, d, s);
+            weigh<S>(args, shared, place, s, sums);
+            multiply_values<S>(shared.v[stage], s, dv, sums);
         }
         was_copied = copies;
         if (visible) cell = existing(args, run, cell);
@@ -425,7 +469,7 @@ __device__ bool attend(const Args& args, const Run& run, const Plan& plan, const
         if (thread >= 0) shared.cells[(tile + 1) % STAGES][thread] = cell;
 
         if (tile > 0 && (place + S::CELLS >= end || place + S::CELLS == chunk_begin(chunk + 1))) {
-            finite &= finish_chunk<S>(args, work, partials, item, chunk, rows, sums, all);
+            finite &= finish_chunk<S>(args, run, shared, item, chunk, sums);
             sums.clear();
             ++chunk;
         }
@@ -449,11 +493,5 @@ __device__ void attend_all(const Args& args, const Run& run) {
     }
 }
 
-typedef Size<64, 64, true> Size64;
-typedef Size<128, 64, true> Size128;
-typedef Size<128, 64, false> SizeTo128;
-typedef Size<256, 32, false> SizeTo256;
-KERNEL_BLOCKS(attention_mma_64, Args, THREADS, 4) { attend_all<Size64>(args, run); }
-KERNEL_BLOCKS(attention_mma_128, Args, THREADS, 3) { attend_all<Size128>(args, run); }
-KERNEL_BLOCKS(attention_mma_to_128, Args, THREADS, 3) { attend_all<SizeTo128>(args, run); }
-KERNEL_BLOCKS(attention_mma_to_256, Args, THREADS, 2) { attend_all<SizeTo256>(args, run); }
+typedef Size<HEAD, HEAD <= 128 ? 64 : 32, !PADDED> Defined;
+KERNEL_BLOCKS(attention_mma, Args, THREADS, HEAD <= 64 ? 3 : 2) { attend_all<Defined>(args, run); }
