@@ -21,6 +21,7 @@ from benchmarks.gpu_executed import (
     ne,
     number,
     path_to_macs,
+    same_loop,
 )
 from benchmarks.gpu_limits import DRAM_S, H100, L2_S, Demand, warp_s
 from benchmarks.sass import Loop
@@ -111,8 +112,8 @@ class _Turns:
     @staticmethod
     def of(code: Code, name: str) -> _Turns:
         *around, busy = path_to_macs(code.body(), name)
-        ending = _same_loop(code.body("ending"), busy).mix - busy.mix
-        return _Turns(around, busy, _same_loop(code.body("idle"), busy), Mix(ending))
+        ending = same_loop(code.body("ending"), busy).mix - busy.mix
+        return _Turns(around, busy, same_loop(code.body("idle"), busy), Mix(ending))
 
 
 def attend(launch: Prepared, code: Code, cells: Cells) -> Covered:
@@ -179,11 +180,6 @@ def _counted(items: Sequence[Item]) -> list[tuple[Item, int]]:
         alike = replace(item, task=0)
         counts[alike] = counts.get(alike, 0) + 1
     return list(counts.items())
-
-
-def _same_loop(body: Loop, loop: Loop) -> Loop:
-    """The loop at the same place, with another way through it."""
-    return next(other for other in body.walk() if other.address == loop.address)
 
 
 def combine(launch: Prepared, code: Code, cells: Cells) -> Covered:

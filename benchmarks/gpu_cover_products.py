@@ -28,6 +28,7 @@ from benchmarks.gpu_executed import (
     ne,
     number,
     path_to_macs,
+    same_loop,
 )
 from benchmarks.gpu_limits import DRAM_S, H100, Demand, warp_s
 from benchmarks.sass import Loop
@@ -138,22 +139,26 @@ def few_columns(launch: Prepared, code: Code, cells: Cells) -> Covered:
     k, m = ne(launch, "weight")[:2]
     columns, chunk = number(launch, "columns"), number(launch, "chunk")
     n_weights = 1 + is_there(launch, "up")
-    nest = _Nest.of(code.body("gated" if n_weights == 2 else "usual"), 1, str(launch.form))
+    nest = _Nest.of(code.body("ending"), 1, str(launch.form))
     n_chunks = ceil(k / chunk)
     per_warp = n_chunks / min(SLICES, n_chunks) * n_weights
     warps = n_warps(launch)
     executed = Executed()
     _count_loops(executed, launch, weight, nest, columns, 32, per_warp)
     executed.add(nest.macs.mix, warps * per_warp * chunk / nest.of_k)
+    rounds_x = number(launch, "rounds_x")
+    if rounds_x:  # before the first chunk, by the loop with the widest loads
+        rounding = max(nest.hot.others, key=lambda loop: loop.mix.global_bytes)
+        executed.add(rounding.mix, warps * per_warp / n_weights)
     behind = [loop for loop in nest.body.inner if loop.address > nest.hot.address]
     for loop in behind:  # sums of slices, whole and unrolled, of one weight and of both
         executed.add(loop.mix, warps * n_weights / 4)
-    of_x_rows = columns * number(launch, "rounded_bytes")
+    of_x_rows = columns * (4 * k if rounds_x else number(launch, "rounded_bytes"))
     weights = accessed(launch, "weight") + accessed(launch, "up")
     return _product(
         launch, executed, nest, nest.macs.mix, per_warp,
         n_bytes=weights + of_x_rows + accessed(launch, "y"),
-        loaded_bytes=weights + of_x_rows * ceil(m / WARP_ROWS) * n_weights,
+        loaded_bytes=weights + of_x_rows * ceil(m / WARP_ROWS) * (1 if rounds_x else n_weights),
         tiles=1,
     )  # fmt: skip
 
@@ -169,8 +174,7 @@ def many_columns(launch: Prepared, code: Code, cells: Cells) -> Covered:
     k = ne(launch, "weight")[0]
     n = ne(launch, "y")[1]
     columns, chunk = number(launch, "columns"), number(launch, "chunk")
-    taste = "gated" if is_there(launch, "up") else "usual"
-    nest = _Nest.of(code.body(taste), MANY_TILES, str(launch.form))
+    nest = _Nest.of(code.body(), MANY_TILES, str(launch.form))
     few = _Nest.of(code.body(name="multiply_few_columns"), 1, "multiply_few_columns")
     one = Mix({o: ceil(count * nest.of_k / few.of_k) for o, count in few.macs.mix.items()})
     n_used = min(n, columns)
@@ -182,8 +186,11 @@ def many_columns(launch: Prepared, code: Code, cells: Cells) -> Covered:
     executed = Executed()
     _count_loops(executed, launch, weight, nest, n_used, 32 * WARPS, per_warp)
     executed.add(of_macs, warps * per_warp * chunk / nest.of_k)
+    ending = same_loop(code.body("ending"), nest.hot).mix - nest.hot.mix
+    executed.add(Mix(ending), warps * SLICES / launch.grid[1])
     block_rows = WARP_ROWS * WARPS // (2 if is_there(launch, "up") else 1)
-    behind = [loop for loop in nest.body.inner if loop.address > nest.hot.address]
+    results = code.body("gated" if is_there(launch, "up") else "usual")
+    behind = [loop for loop in results.inner if loop.address > nest.hot.address]
     for loop in behind:  # results of a block
         executed.add(loop.mix, warps * n_used * block_rows / (32 * WARPS))
     weights = accessed(launch, "weight") + accessed(launch, "up")

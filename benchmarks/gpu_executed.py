@@ -12,8 +12,10 @@ from benchmarks.sass_mix import Mix
 from ggmlpy.backends.cuda.builder import Prepared
 
 TASTES: Mapping[str, Taste] = {
-    "usual": Taste("LDGSTS|MMA", r"LDG\S*U16|EX2|TANH"),  # aligned rows; no gated unit
-    "gated": Taste("LDGSTS|MMA", r"LDG\S*U16"),
+    # Of products: copies of aligned rows, within a slice of K; and with what ends a slice.
+    "usual": Taste("LDGSTS|MMA", r"LDG\S*U16|FADD|EX2|TANH"),
+    "ending": Taste("LDGSTS|MMA|FADD", r"LDG\S*U16|EX2|TANH"),
+    "gated": Taste("LDGSTS|MMA|EX2", r"LDG\S*U16"),  # results of gated units
     "longest": LONGEST,
 }
 # Without a mask and without a soft cap, whose tanh has reciprocals; and with what ends a chunk.
@@ -125,6 +127,11 @@ def n_warps(launch: Prepared) -> int:
 def n_blocks(launch: Prepared) -> int:
     x, y, z = launch.grid
     return x * y * z
+
+
+def same_loop(body: Loop, loop: Loop) -> Loop:
+    """The loop at the same place in a body, with another way through it."""
+    return next(other for other in body.walk() if other.address == loop.address)
 
 
 def path_to_macs(body: Loop, name: str) -> list[Loop]:

@@ -61,6 +61,7 @@ DECODE_TARGET = {"f16": 0.8, "q8_0": 0.8, "q4_0": 0.7, "q4_K": 0.7, "q6_K": 0.7}
 PROMPT_TARGET = {"f16": 0.6}  # others 0.4
 ATTENTION_TARGETS = {"decode": 0.8, "prompt": 0.5}  # of a copy's bandwidth, of the peak in f16
 STREAMS_TARGET = 1.4  # times bytes over bandwidth, of 32 streams at depth 4096
+LEAST_SHARE = 0.01  # of a step, of launches that are listed
 PRODUCTS = ("multiply_", "round_to_", "finish_product")
 
 
@@ -301,13 +302,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return report.fail(error)
     if options.save:
         RESULTS.parent.mkdir(parents=True, exist_ok=True)
-        RESULTS.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        RESULTS.write_text(as_lines(result), encoding="utf-8")
         RESULTS.with_suffix(".md").write_text(document(result), encoding="utf-8")
     for step, rows in result["launches"].items():
         show(step, LAUNCH_COLUMNS, rows)
     show("steps", STEP_COLUMNS, result["steps"])
     show("attention, K and V in f16", ATTENTION_COLUMNS, result["attention"])
     return 0
+
+
+def rows_of(gpu: Gpu, found: Sequence[Predicted]) -> list[dict[str, Any]]:
+    """Of the launches that take more than a little of a step."""
+    least_s = LEAST_SHARE * seconds(found)
+    return [p.row(gpu) for p in found if p.n * p.times.total_s >= least_s]
+
+
+def as_lines(result: dict[str, Any]) -> str:
+    """JSON with a line for each row of a table."""
+
+    def written(value: Any, indent: str) -> str:
+        inner = indent + " "
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            rows = ",\n".join(inner + json.dumps(row) for row in value)
+            return f"[\n{rows}\n{indent}]"
+        if isinstance(value, dict):
+            items = (f"{inner}{json.dumps(k)}: {written(v, inner)}" for k, v in value.items())
+            return "{\n" + ",\n".join(items) + f"\n{indent}" + "}"
+        return json.dumps(value)
+
+    return written(result, "") + "\n"
 
 
 def predictions(options: argparse.Namespace) -> dict[str, Any]:
@@ -330,7 +353,7 @@ def predictions(options: argparse.Namespace) -> dict[str, Any]:
                 of_attention = attention_summary(gpu, step, found)
                 attention[of_attention["step"]] = of_attention
                 if step.cells.depth == wanted[0].cells.depth:
-                    tables[str(step)] = [p.row(gpu) for p in found]
+                    tables[str(step)] = rows_of(gpu, found)
     archs = all_archs() if options.save else [gpu.arch]
     return {
         "about": about(gpu, archs),

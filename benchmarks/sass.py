@@ -108,16 +108,18 @@ class Loop:
     address   of the first instruction
     mix       of one iteration, without the loops inside
     n_all     instructions of all ways through it, without the loops inside
-    inner     the loops inside, by address
+    inner     the loops on the way through it, in their order
+    others    those on other ways
     """
 
     address: int
     mix: Mix
     n_all: int
     inner: tuple[Loop, ...]
+    others: tuple[Loop, ...] = ()
 
     def walk(self) -> Iterator[Loop]:
-        """This one and all inside."""
+        """This one and all on the way through it."""
         yield self
         for loop in self.inner:
             yield from loop.walk()
@@ -295,7 +297,8 @@ class _Graph:
                 mix.update(function.mix)
                 inner += function.inner
         n_all = sum(own_mix.n for own_mix, _ in blocks.values())
-        return Loop(self._code[entry].address, mix, n_all, tuple(inner))
+        others = tuple(loop for header, loop in sorted(below.items()) if header not in path)
+        return Loop(self._code[entry].address, mix, n_all, tuple(inner), others)
 
     def _block(self, start: int) -> tuple[Mix, list[Loop]]:
         """Its instructions, and the functions that it calls."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -82,6 +83,7 @@ def test_loops_are_found_with_those_inside() -> None:
     body = loops_of(TEXT)
     assert [loop.address for loop in body.walk()] == [0, 0x10, 0xF0]
     assert body.mix == {"LDC": 1, "EXIT": 1}
+    assert not any(loop.others for loop in body.walk())
     assert body.inner[0].inner[0].mix == {"HMMA.16816.F32": 1, "IADD3": 1, "BRA": 1}
 
 
@@ -250,6 +252,13 @@ def test_tables_show_what_is_there() -> None:
     assert list(markdown({"a": "x", "b": "y"}, rows)) == [
         "| x | y |", "|---|---|", "| 1.23 | yes |", "| - | 1234 |",
     ]  # fmt: skip
+
+
+def test_results_have_a_line_for_each_row() -> None:
+    result = {"about": {"n": 1}, "steps": [{"a": 1, "b": [2]}, {"a": 3}], "none": []}
+    text = gpu_kernels.as_lines(result)
+    assert json.loads(text) == result
+    assert '  {"a": 1, "b": [2]},\n' in text
 
 
 def test_the_document_says_that_nothing_is_measured() -> None:

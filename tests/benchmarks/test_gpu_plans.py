@@ -80,4 +80,4 @@ def test_a_kernel_that_is_another_is_not_predicted(
     name = launch.form.name
     other = {name: Function(name, Loop(0, Mix({"FFMA": 1}), 1, ()), 1)}
     with pytest.raises(ValueError, match="of another kernel"):
-        covered(launch, Code({"usual": other, "gated": other}, name), Cells(1, 0, 1))
+        covered(launch, Code({"usual": other, "ending": other}, name), Cells(1, 0, 1))
