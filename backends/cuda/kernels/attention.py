@@ -191,8 +191,8 @@ def _mma_shared_bytes(n: int) -> int:
     """Of `Size<n, ...>::Shared`: two tiles of K and V, numbers of cells, what rows see, have been
     scaled by, and have so far, the block's work."""
     n_cells = 64 if n <= 128 else 32
-    n_bytes = 2 * (2 * n_cells * 2 * (n + 8) + 4 * n_cells)
-    n_bytes += 2 * (n + 8) * (1 if n <= 128 else _MMA_ROWS)
+    n_bytes = 2 * (2 * n_cells * 2 * n + 4 * n_cells)
+    n_bytes += 2 * n * (1 if n <= 128 else _MMA_ROWS)
     return n_bytes + _MMA_ROWS * (8 + 8 + 4 + 4 + 4 + 4 + 8) + 64
 
 

@@ -59,10 +59,18 @@ __device__ inline float quad_max(float v) {
     return fmaxf(v, __shfl_xor_sync(ALL_LANES, v, 2));
 }
 
-// Rows of K or V in shared memory. Eight rows, 16 bytes apart modulo 128, lie in different banks.
-template <int N, int CELLS>
+// Rows of halves in shared memory. The groups of 16 bytes of a row are permuted by its number, so that
+// those of one column in eight rows lie in different banks.
+template <int N, int COUNT>
 struct Rows {
-    u16_t at[CELLS][N + 8];
+    u16_t halves[COUNT][N];
+
+    __device__ u16_t* at(int row, int column) {
+        return &halves[row][(column / 8 ^ row % 8) * 8 + column % 8];
+    }
+    __device__ const u16_t* at(int row, int column) const {
+        return const_cast<Rows*>(this)->at(row, column);
+    }
 };
 
 // Heads of up to N elements, tiles of so many cells.
@@ -127,7 +135,7 @@ struct Queries {
                 if (S::HOLDS_Q) {
                     held[j / 2][j % 2 * 2 + half] = halves;
                 } else {
-                    *(u32_t*)&shared.q.at[r][j * 8 + column] = halves;
+                    *(u32_t*)shared.q.at(r, j * 8 + column) = halves;
                 }
             }
         }
@@ -141,7 +149,7 @@ struct Queries {
             for (int j = 0; j < 4; ++j) a[j] = held[i][j];
         } else {
             const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * WARP_ROWS + lane % 16;
-            ldmatrix_x4(a, &shared.q.at[row][i * 16 + lane / 16 * 8]);
+            ldmatrix_x4(a, shared.q.at(row, i * 16 + lane / 16 * 8));
         }
     }
 };
@@ -165,11 +173,11 @@ __device__ void copy_tile(const Args& args, typename S::Shared& shared, int stag
         const unsigned long long at = exists ? cell : 0;
         if (has_k) {
             const bool valid = exists && (S::EXACT || column < d);
-            copy_async_16_zfill(&shared.k[stage].at[c][column], k + at * k_stride, valid);
+            copy_async_16_zfill(shared.k[stage].at(c, column), k + at * k_stride, valid);
         }
         if (has_v) {
             const bool valid = exists && (S::EXACT || column < dv);
-            copy_async_16_zfill(&shared.v[stage].at[c][column], v + at * v_stride, valid);
+            copy_async_16_zfill(shared.v[stage].at(c, column), v + at * v_stride, valid);
         }
     }
 }
@@ -183,7 +191,7 @@ __device__ void copy_unaligned(Rows<N, CELLS>& tile, const int* cells, const cha
     for (int j = threadIdx.x; j < CELLS * padded; j += THREADS) {
         const int c = j / padded, i = j % padded;
         const bool valid = cells[c] >= 0 && i < n;
-        tile.at[c][i] = valid ? ((const u16_t*)(base + cells[c] * stride))[i] : (u16_t)0;
+        *tile.at(c, i) = valid ? ((const u16_t*)(base + cells[c] * stride))[i] : (u16_t)0;
     }
 }
 
@@ -204,7 +212,8 @@ __device__ void multiply_keys(const typename S::Shared& shared, int stage, const
                               float (&s)[S::CELLS / 8][4]) {
     const int lane = threadIdx.x % 32;
     const int cell = lane / 16 * 8 + lane % 8, column = lane / 8 % 2 * 8;
-#pragma unroll
+    constexpr int AT_ONCE = S::HOLDS_Q ? S::N / 16 : 2;
+#pragma unroll AT_ONCE
     for (int i = 0; i < S::N / 16; ++i) {
         if (!S::EXACT && i * 16 >= d) break;
         u32_t a[4];
@@ -212,7 +221,7 @@ __device__ void multiply_keys(const typename S::Shared& shared, int stage, const
 #pragma unroll
         for (int j = 0; j < S::CELLS / 16; ++j) {
             u32_t b[4];
-            ldmatrix_x4(b, &shared.k[stage].at[j * 16 + cell][i * 16 + column]);
+            ldmatrix_x4(b, shared.k[stage].at(j * 16 + cell, i * 16 + column));
             mma_f16(s[2 * j], a, {b[0], b[1]});
             mma_f16(s[2 * j + 1], a, {b[2], b[3]});
         }
@@ -347,7 +356,7 @@ __device__ void multiply_values(const Rows<S::N, S::CELLS>& v, const float (&p)[
         for (int j = 0; j < S::N / 16; ++j) {
             if (!S::EXACT && j * 16 >= dv) break;
             u32_t b[4];
-            ldmatrix_x4_trans(b, &v.at[i * 16 + cell][j * 16 + column]);
+            ldmatrix_x4_trans(b, v.at(i * 16 + cell, j * 16 + column));
             mma_f16(sums.v[2 * j], a, {b[0], b[1]});
             mma_f16(sums.v[2 * j + 1], a, {b[2], b[3]});
         }
