@@ -43,7 +43,7 @@ from benchmarks.gpu_limits import (
     times,
     waves,
 )
-from benchmarks.gpu_steps import LLAMA_3_8B, PROMPT, Planner, Step
+from benchmarks.gpu_steps import LLAMA_3_8B, PROMPT, Planner, Step, fits
 from benchmarks.gpu_tables import ATTENTION_COLUMNS, LAUNCH_COLUMNS, STEP_COLUMNS, document, show
 from benchmarks.sass import disassemble, nvdisasm, parse
 from ggmlpy.backends.cuda.builder import Prepared
@@ -337,15 +337,16 @@ def predictions(options: argparse.Namespace) -> dict[str, Any]:
     gpu = H100
     code = MachineCode(gpu.arch)
     shape = replace(LLAMA_3_8B, n_layer=options.layers)
-    planner = Planner(shape, max(options.depths))
+    planner = Planner(shape)
     steps, attention, tables = [], {}, {}
     for type in options.types:
         for n_seqs in options.streams:
             report.tell(f"{type}, {n_seqs} sequences")
-            prompt, decode = planner.launches(type, n_seqs)
-            wanted = [Step(type, Cells(n_seqs, depth, 1)) for depth in options.depths]
+            depths = [depth for depth in options.depths if fits(LLAMA_3_8B, n_seqs, depth)]
+            prompt, decode = planner.launches(type, n_seqs, max(depths))
+            wanted = [Step(type, Cells(n_seqs, depth, 1)) for depth in depths]
             if n_seqs == 1:
-                wanted += [Step(type, Cells(1, depth, PROMPT)) for depth in options.depths[:2]]
+                wanted += [Step(type, Cells(1, depth, PROMPT)) for depth in depths]
             for step in wanted:
                 launches = prompt if step.is_prompt else decode
                 found = predict(gpu, code, launches, step.cells)

@@ -21,6 +21,7 @@ from ggmlpy.runtime.context import Context
 # Its embedding and its output matrix are two, here they are one: a step reads as many bytes.
 LLAMA_3_8B = ModelShape("llama", 32, 4096, 32, 8, 128, 14_336, 128_256, 8192, 5e5, 1e-5)
 PROMPT = 512
+MOST_CELL_BYTES = 40 << 30  # of K and V, beside weights of 16 GB
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,27 +42,34 @@ class Step:
         return f"{self.type}, {cells.n_seqs} x 1 token at depth {cells.depth}"
 
 
+def fits(shape: ModelShape, n_seqs: int, depth: int) -> bool:
+    """Whether there is memory for sequences of so many tokens, K and V in f16."""
+    of_cell = shape.n_layer * shape.n_head_kv * shape.n_embd_head * 2 * 2
+    return n_seqs * (depth + PROMPT) * of_cell <= MOST_CELL_BYTES
+
+
 class Planner:
     """Plans of steps, as for an H100. A plan's launches are the same at every depth."""
 
-    def __init__(self, shape: ModelShape, room: int) -> None:
-        """`room` is for how many tokens of each sequence there are cells."""
+    def __init__(self, shape: ModelShape) -> None:
         self._shape = shape
-        self._room = room
 
-    def launches(self, type: str, n_seqs: int) -> tuple[list[Prepared], list[Prepared]]:
-        """Of a prompt of one sequence, and of a step in which each sequence decodes a token."""
+    def launches(self, type: str, n_seqs: int, depth: int) -> tuple[list[Prepared], list[Prepared]]:
+        """Of a prompt of one sequence, and of a step in which each sequence decodes a token, with
+        cells for `depth` other tokens of each."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model.gguf"
             write_model(path, "Llama-3-8B", self._shape, type, pure=True, hollow=True)
-            return self._of_model(path, n_seqs)
+            return self._of_model(path, n_seqs, depth)
 
-    def _of_model(self, path: Path, n_seqs: int) -> tuple[list[Prepared], list[Prepared]]:
+    def _of_model(
+        self, path: Path, n_seqs: int, depth: int
+    ) -> tuple[list[Prepared], list[Prepared]]:
         device = CudaBackend(PlannedDriver())
         context = Context(
             load_model(GGUFFile.open(path)),
             [device, NullBackend()],
-            n_ctx=(PROMPT + self._room) * n_seqs,
+            n_ctx=(PROMPT + depth) * n_seqs,
             n_seq_max=n_seqs,
             n_ubatch=PROMPT,
             override_tensors={"token_embd": device.name},

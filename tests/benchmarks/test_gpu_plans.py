@@ -34,7 +34,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def plans() -> tuple[list[Prepared], list[Prepared]]:
-    return Planner(replace(LLAMA_3_8B, n_layer=1, n_vocab=512), 4096).launches("q8_0", 1)
+    return Planner(replace(LLAMA_3_8B, n_layer=1, n_vocab=512)).launches("q8_0", 1, 4096)
 
 
 @pytest.fixture(scope="module")
