@@ -17,7 +17,6 @@ constexpr int WARPS = 8;
 constexpr int PRODUCT_THREADS = WARPS * 32;
 constexpr int WARP_ROWS = 16;  // of weights, for a warp
 constexpr int COLUMNS = 8;     // of an mma
-constexpr int STAGES = 2;      // one chunk is multiplied, and one copied
 
 struct ProductArgs {
     Tensor y;
@@ -53,7 +52,7 @@ __device__ inline int n_slices(int n_chunks) { return min((int)SLICES, n_chunks)
 
 __device__ inline Slice slice_of(int i, int n_chunks) {
     const int n = n_slices(n_chunks);
-    return {(int)((i64_t)n_chunks * i / n), (int)((i64_t)n_chunks * (i + 1) / n)};
+    return {n_chunks * i / n, n_chunks * (i + 1) / n};
 }
 
 // --- mul_mat_id: lists of the columns of each expert ------------------------------------------------
@@ -166,7 +165,7 @@ struct TwoRows {
 
 // --- tiles of many columns --------------------------------------------------------------------------
 
-// f(sum, tile) of each tile: one, or a whole number of four, so that a warp has several under way.
+// A warp has several tiles under way: it multiplies one, or a whole number of four.
 constexpr int TILES_AT_ONCE = 4;
 
 __device__ inline int whole_tiles(int n_columns) {
@@ -174,16 +173,17 @@ __device__ inline int whole_tiles(int n_columns) {
     return n_columns <= COLUMNS ? 1 : (n_columns + at_once - 1) / at_once * TILES_AT_ONCE;
 }
 
+// f(tile) of each tile, of N at the most.
 template <int N, class F>
-__device__ inline void each_tile(float (&sums)[N][4], int n_tiles, F f) {
+__device__ inline void each_tile(int n_tiles, F f) {
     if (N == 1 || n_tiles == 1) {
-        f(sums[0], 0);
+        f(0);
     } else if constexpr (N > 1) {
 #pragma unroll
         for (int first = 0; first < N; first += TILES_AT_ONCE) {
             if (first >= n_tiles) break;
 #pragma unroll
-            for (int i = first; i < first + TILES_AT_ONCE; ++i) f(sums[i], i);
+            for (int i = first; i < first + TILES_AT_ONCE; ++i) f(i);
         }
     }
 }

@@ -52,7 +52,7 @@ _ROUNDED = {"f32": F32, "f16": F16, "bf16": BF16}  # of quantised weights INT8
 
 # As in products.cuh, products_few.cuh and products_many.cuh.
 _SLICES, _WARPS, _WARP_ROWS, _COLUMNS = 8, 8, 16, 8
-_STAGES = 2
+_FEW_STAGES = 2
 _AT_ONCE = 32  # columns of a warp, where there are more than 8
 _FEW_EXPERTS = 16  # columns of mul_mat_id that are computed one by one
 _MOST_COLUMNS = (128, 64, 32)  # of a block of many: the first for which there is memory
@@ -70,6 +70,7 @@ class Product:
     warp_bytes    shared memory for a chunk of 16 rows
     few_bytes     and for a chunk of one column, of few
     column_bytes  and of many
+    many_stages   how many chunks a block of many columns has in shared memory
     """
 
     rounded: Rounded
@@ -78,6 +79,7 @@ class Product:
     warp_bytes: int
     few_bytes: int
     column_bytes: int
+    many_stages: int
 
     def n_slices(self, k: int) -> int:
         return min(_SLICES, self.rounded.n_chunks(k))
@@ -92,14 +94,14 @@ class Product:
 
     def of_few(self, columns: int, k: int, rounds_x: bool) -> int:
         """Shared memory of a block of few columns."""
-        stage = self.warp_bytes + (0 if rounds_x else columns * self.few_bytes)
-        n_bytes = _STAGES * stage
+        of_x = _FEW_STAGES * columns * self.few_bytes
         if rounds_x:
-            n_bytes += self.slice_chunks(k) * self.rounded.n_bytes
+            of_x = self.slice_chunks(k) * self.rounded.n_bytes
+        n_bytes = _FEW_STAGES * self.warp_bytes + of_x
         return max(_WARPS * n_bytes, 2 * _WARPS * _COLUMNS * _WARP_ROWS * 4)
 
     def of_many(self, columns: int) -> int:
-        n_bytes = _STAGES * (_WARPS * self.warp_bytes + columns * self.column_bytes)
+        n_bytes = self.many_stages * (_WARPS * self.warp_bytes + columns * self.column_bytes)
         return max(n_bytes, columns * _TILE_PITCH * 4)
 
 
@@ -107,11 +109,11 @@ def _product(type: TensorType) -> Product:
     defines = (("WEIGHT", type.name),)
     few, many = (Form("products.cu", f"multiply_{n}_columns", defines) for n in ("few", "many"))
     if not type.is_quantized:
-        return Product(_ROUNDED[type.name], few, many, _WARP_ROWS * 144, 144, 144)
+        return Product(_ROUNDED[type.name], few, many, _WARP_ROWS * 144, 144, 144, 4)
     row_bytes = INT8.chunk // type.block_size * type.type_size
     pitch = ((row_bytes + 15 + 15) // 16 | 1) * 16
     numbers = 16 if type.name in _WITH_OFFSET else 8
-    return Product(INT8, few, many, _WARP_ROWS * pitch, INT8.n_bytes, 256 + 32 + 4 * numbers)
+    return Product(INT8, few, many, _WARP_ROWS * pitch, INT8.n_bytes, 256 + 32 + 4 * numbers, 2)
 
 
 # --- launches -------------------------------------------------------------------------------------
@@ -206,7 +208,7 @@ def _many(
         "columns": columns,
     }
     n_slices = product.n_slices(weight.ne[0])
-    if n_blocks >= w.info.n_sm:
+    if 2 * n_blocks > w.info.n_sm:
         n_slices = 1
     if n_slices > 1:
         n_sums = int(w["y"].spec.n_elements) * (2 if is_gated else 1)

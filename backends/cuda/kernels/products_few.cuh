@@ -8,6 +8,8 @@
 #pragma once
 #include "products.cuh"
 
+constexpr int FEW_STAGES = 2;  // one chunk is multiplied, and one copied
+
 // Starts the copies of a chunk of columns by a warp: lane (g, t) has a part of column g.
 template <class P>
 __device__ void load_few_columns(char* shared, const char* column_g, int n, int chunk, Lane lane) {
@@ -48,7 +50,7 @@ __device__ void multiply_few(const ProductArgs& args, const Run& run) {
     const int n = min((int)COLUMNS, matrix.n - first_column);
     if (n <= 0 || first_row >= m) return;
 
-    // Chunks of this warp: of the weights' slice, then of those of `up`.
+    // This warp's slice: chunks of the weights, and with two weights of both in turn.
     const Lane lane;
     const int warp = threadIdx.x / 32;
     const int n_chunks = (k + P::CHUNK - 1) / P::CHUNK;
@@ -58,65 +60,66 @@ __device__ void multiply_few(const ProductArgs& args, const Run& run) {
     const int length = slice.end - slice.begin, total = n_weights * length;
     const TwoRows rows(args.weight, matrix.weight, args.weight_bytes, first_row, lane.g, run);
     const i64_t to_up = args.up.data - args.weight.data;
-
     const char* column_g =
         column_of_x(args, matrix, first_column + min(lane.g, n - 1), run);
 
-    // Shared memory of the warp: stages of rows and columns, or the column's slice behind all stages.
-    const int columns_bytes = args.rounds_x ? 0 : args.columns * P::FEW_PITCH;
-    const int stage_bytes = P::WARP_BYTES + columns_bytes;
-    char* stages = shared + warp * STAGES * stage_bytes;
-    char* rounded = shared + WARPS * STAGES * stage_bytes + warp * args.slice_chunks * P::X_BYTES;
+    // Shared memory of the warp: stages of rows and of columns, or of rows and the column's slice.
+    const int x_bytes = args.rounds_x ? args.slice_chunks * P::X_BYTES
+                                      : FEW_STAGES * args.columns * P::FEW_PITCH;
+    char* of_rows = shared + warp * (FEW_STAGES * P::WARP_BYTES + x_bytes);
+    char* of_x = of_rows + FEW_STAGES * P::WARP_BYTES;
     const auto load = [&](int i) {
         if (i < total) {
-            char* stage = stages + i % STAGES * stage_bytes;
-            const int chunk = slice.begin + (i < length ? i : i - length);
-            const TwoRows of_chunk = rows.moved(i < length ? 0 : to_up);
-            P::load_rows(stage, of_chunk, chunk, k, args.is_aligned, lane);
-            if (!args.rounds_x) {
-                load_few_columns<P>(stage + P::WARP_BYTES, column_g, n, chunk, lane);
+            const int in_slice = n_weights == 2 ? i / 2 : i, chunk = slice.begin + in_slice;
+            const bool is_up = n_weights == 2 && i % 2 == 1;
+            P::load_rows(
+                of_rows + i % FEW_STAGES * P::WARP_BYTES, rows.moved(is_up ? to_up : 0), chunk, k,
+                args.is_aligned, lane
+            );
+            if (!args.rounds_x && !is_up) {
+                char* to = of_x + in_slice % FEW_STAGES * args.columns * P::FEW_PITCH;
+                load_few_columns<P>(to, column_g, n, chunk, lane);
             }
         }
         copy_async_commit();
     };
-    float sums[2][4] = {};  // of both weights
-    float acc[1][4] = {};
-    for (int i = -1; i < total; ++i) {
+    float sums[1][4] = {}, other[1][4] = {};  // of the weights in turn
+    load(0);
+    for (int i = 0; args.rounds_x && i < length; ++i) {
+        const int first = (slice.begin + i) * P::CHUNK;
+        P::round_x(of_x + i * P::X_BYTES, (const float*)column_g + first, k - first, lane);
+    }
+    for (int i = 0; i < total; ++i) {
+        copy_async_wait<0>();
+        __syncwarp();  // and the stage before this one is free
         load(i + 1);
-        if (i < 0) {
-            for (int j = 0; args.rounds_x && j < length; ++j) {
-                const int first = (slice.begin + j) * P::CHUNK;
-                P::round_x(rounded + j * P::X_BYTES, (const float*)column_g + first, k - first, lane);
-            }
-            continue;
-        }
-        copy_async_wait<STAGES - 1>();
-        __syncwarp();
-        const char* stage = stages + i % STAGES * stage_bytes;
-        const int in_slice = i < length ? i : i - length;
+        const int in_slice = n_weights == 2 ? i / 2 : i, chunk = slice.begin + in_slice;
+        const bool is_up = n_weights == 2 && i % 2 == 1;
+        const char* x = args.rounds_x
+            ? of_x + in_slice * P::X_BYTES
+            : of_x + in_slice % FEW_STAGES * args.columns * P::FEW_PITCH;
         P::multiply_few(
-            acc, stage, args.rounds_x ? rounded + in_slice * P::X_BYTES : stage + P::WARP_BYTES, n,
-            rows.moved(i < length ? 0 : to_up), slice.begin + in_slice, k, lane
+            sums, of_rows + i % FEW_STAGES * P::WARP_BYTES, x, n, rows.moved(is_up ? to_up : 0), chunk, k,
+            lane
         );
-        __syncwarp();
-        if (i == length - 1) {
+        if (n_weights == 2) {
             for (int j = 0; j < 4; ++j) {
-                sums[0][j] = acc[0][j];
-                acc[0][j] = 0.0f;
+                const float sum = sums[0][j];
+                sums[0][j] = other[0][j];
+                other[0][j] = sum;
             }
         }
     }
-    for (int j = 0; j < 4; ++j) sums[1][j] = acc[0][j];
 
     // Sums of slices: [weight][warp][column][row]
-    copy_async_wait<0>();
     __syncthreads();
     float* partial = (float*)shared;
     constexpr int TILE = COLUMNS * WARP_ROWS;
     for (int i = 0; i < 2; ++i) {
         float* of_warp = partial + (i * WARPS + warp) * TILE;
         for (int j = 0; j < 4; ++j) {
-            of_warp[(lane.t * 2 + j % 2) * WARP_ROWS + lane.g + j / 2 * 8] = sums[i][j];
+            const float sum = i == 0 ? sums[0][j] : other[0][j];
+            of_warp[(lane.t * 2 + j % 2) * WARP_ROWS + lane.g + j / 2 * 8] = sum;
         }
     }
     __syncthreads();

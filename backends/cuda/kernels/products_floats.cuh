@@ -59,31 +59,37 @@ __device__ inline void mma_of(bf16, float (&d)[4], const u32_t (&a)[4], const u3
     mma_bf16(d, a, b);
 }
 
-// sums += a chunk of 16 rows times tiles of 8 columns. `column(i)` tells which one is number i of a tile.
+// sums[G * tile + i] += a chunk of group i of 16 rows times a tile of 8 columns. `column(i)` tells which one
+// is number i of a tile.
 template <class T>
 struct Floats : FloatChunks<T> {
-    template <int N, class Column>
+    template <int G, int N, class Column>
     __device__ static void multiply(
-        float (&sums)[N][4], const char* rows, const char* x, int n_tiles, int chunk, int k, Lane lane,
-        Column column
+        float (&sums)[G * N][4], const char* const (&groups)[G], const char* x, int n_tiles, int chunk,
+        int k, Lane lane, Column column
     ) {
         constexpr int PITCH = FloatChunks<T>::PITCH;
         const int in_warp = threadIdx.x % 32;
         // Row i of matrix m by lane 8 m + i: two matrices below each other, then those beside them; of x
         // four matrices of 8 columns by 8 elements beside each other.
-        const char* a_row = rows + in_warp % 16 * PITCH + in_warp / 16 * 16;
+        const int of_a = in_warp % 16 * PITCH + in_warp / 16 * 16;
         const char* b_row = x + column(in_warp % 8) * PITCH + in_warp / 8 * 16;
         const int n_elements = FloatChunks<T>::elements(chunk, k);
 #pragma unroll
         for (int at = 0; at < FloatChunks<T>::CHUNK; at += 32) {
             if (at >= n_elements) break;
-            u32_t a[2][4];
-            for (int i = 0; i < 2; ++i) ldmatrix_x4(a[i], a_row + (at + 16 * i) * T::SIZE);
-            each_tile(sums, n_tiles, [&](float(&sum)[4], int tile) {
+            u32_t a[G][2][4];
+            for (int i = 0; i < G; ++i) {
+                ldmatrix_x4(a[i][0], groups[i] + of_a + at * T::SIZE);
+                ldmatrix_x4(a[i][1], groups[i] + of_a + (at + 16) * T::SIZE);
+            }
+            each_tile<N>(n_tiles, [&](int tile) {
                 u32_t b[4];
                 ldmatrix_x4(b, b_row + tile * COLUMNS * PITCH + at * T::SIZE);
-                mma_of(T(), sum, a[0], {b[0], b[1]});
-                mma_of(T(), sum, a[1], {b[2], b[3]});
+                for (int i = 0; i < G; ++i) {
+                    mma_of(T(), sums[G * tile + i], a[i][0], {b[0], b[1]});
+                    mma_of(T(), sums[G * tile + i], a[i][1], {b[2], b[3]});
+                }
             });
         }
     }
@@ -91,24 +97,29 @@ struct Floats : FloatChunks<T> {
 
 template <>
 struct Floats<f32> : FloatChunks<f32> {
-    template <int N, class Column>
+    template <int G, int N, class Column>
     __device__ static void multiply(
-        float (&sums)[N][4], const char* rows, const char* x, int n_tiles, int chunk, int k, Lane lane,
-        Column column
+        float (&sums)[G * N][4], const char* const (&groups)[G], const char* x, int n_tiles, int chunk,
+        int k, Lane lane, Column column
     ) {
-        const char* row = rows + lane.g * PITCH;
         const char* columns[2];
         for (int c = 0; c < 2; ++c) columns[c] = x + column(lane.t * 2 + c) * PITCH;
         const int n_elements = elements(chunk, k);
 #pragma unroll 1
         for (int at = 0; at < n_elements; at += 4) {
-            float4 a[2];
-            for (int i = 0; i < 2; ++i) a[i] = *(const float4*)(row + 8 * i * PITCH + at * 4);
-            each_tile(sums, n_tiles, [&](float(&sum)[4], int tile) {
+            float4 a[G][2];
+            for (int i = 0; i < G; ++i) {
+                const char* row = groups[i] + lane.g * PITCH + at * 4;
+                a[i][0] = *(const float4*)row;
+                a[i][1] = *(const float4*)(row + 8 * PITCH);
+            }
+            each_tile<N>(n_tiles, [&](int tile) {
                 for (int c = 0; c < 2; ++c) {
-                    const char* from = columns[c] + tile * COLUMNS * PITCH + at * 4;
-                    const float4 b = *(const float4*)from;
-                    for (int r = 0; r < 2; ++r) add_four(sum[2 * r + c], a[r], b);
+                    const float4 b = *(const float4*)(columns[c] + tile * COLUMNS * PITCH + at * 4);
+                    for (int i = 0; i < G; ++i) {
+                        add_four(sums[G * tile + i][c], a[i][0], b);
+                        add_four(sums[G * tile + i][2 + c], a[i][1], b);
+                    }
                 }
             });
         }
@@ -132,8 +143,9 @@ struct FloatProduct : Floats<T> {
         float (&sums)[1][4], const char* shared_rows, const char* shared_x, int n, const TwoRows&,
         int chunk, int k, Lane lane
     ) {
+        const char* const groups[1] = {shared_rows};
         const auto column = [n](int i) { return min(i, n - 1); };
-        Floats<T>::multiply(sums, shared_rows, shared_x, 1, chunk, k, lane, column);
+        Floats<T>::template multiply<1, 1>(sums, groups, shared_x, 1, chunk, k, lane, column);
     }
 
     // Rounds the chunk of x from `from` on, of which there are `n` elements or more; a warp.
@@ -157,12 +169,23 @@ struct FloatProduct : Floats<T> {
         }
     }
 
+    // A warp has 32 rows and half of the columns: what it reads of shared memory serves two products.
+    static constexpr int MANY_STAGES = 4;
+    static constexpr int WARP_GROUPS = 2;
+
+    // Where the columns of a tile are.
+    __device__ static int tiles_bytes(int first_tile) {
+        return first_tile * COLUMNS * FloatChunks<T>::PITCH;
+    }
+
     template <int N>
     __device__ static void multiply_many(
-        float (&sums)[N][4], const char* shared_rows, const char* shared_x, int columns, int n_tiles,
-        const TwoRows&, int chunk, int k, Lane lane
+        float (&sums)[N][4], const char* const (&groups)[2], const char* shared_x, int columns,
+        int n_tiles, const TwoRows&, int chunk, int k, Lane lane
     ) {
         const auto column = [](int i) { return i; };
-        Floats<T>::multiply(sums, shared_rows, shared_x, n_tiles, chunk, k, lane, column);
+        Floats<T>::template multiply<2, N / 2>(
+            sums, groups, shared_x, n_tiles, chunk, k, lane, column
+        );
     }
 };

@@ -294,13 +294,20 @@ struct Int8 {
         }
     }
 
-    // sums += a chunk of 16 rows times tiles of 8 columns.
+    // A warp has 16 rows and all columns, so that it unpacks weights for as many as there are.
+    static constexpr int MANY_STAGES = 2;
+    static constexpr int WARP_GROUPS = 1;
+
+    // Columns of tile 0 on; a warp has all of them.
+    __device__ static int tiles_bytes(int first_tile) { return first_tile * COLUMNS * CODES_PITCH; }
+
+    // sums += a chunk of a group of 16 rows times tiles of 8 columns.
     template <int N>
     __device__ static void multiply_many(
-        float (&sums)[N][4], const char* shared_rows, const char* shared_x, int columns, int n_tiles,
-        const TwoRows& rows, int chunk, int k, Lane lane
+        float (&sums)[N][4], const char* const (&groups)[1], const char* shared_x, int columns,
+        int n_tiles, const TwoRows& rows, int chunk, int k, Lane lane
     ) {
-        const SharedRows row(shared_rows, rows, chunk, lane);
+        const SharedRows row(groups[0], rows, chunk, lane);
         const char* codes = shared_x + lane.g * CODES_PITCH + lane.t * 8;
         const char* numbers = shared_x + columns * CODES_PITCH + lane.t * 8;
 #pragma unroll 1
@@ -308,7 +315,7 @@ struct Int8 {
             const Fragment<Q> w(row.at, block, lane.t, false);
             const char* d = numbers + block * columns * 4;
             const char* second = d + 8 * columns * 4;
-            each_tile(sums, n_tiles, [&](float(&sum)[4], int tile) {
+            each_tile<N>(n_tiles, [&](int tile) {
                 XFragment x = {*(const uint2*)(codes + tile * COLUMNS * CODES_PITCH), {}, {}, {}};
                 const float2 of_two = *(const float2*)(d + tile * COLUMNS * 4);
                 x.d[0] = of_two.x;
@@ -319,7 +326,7 @@ struct Int8 {
                     x.sums[1] = bits.y;
                     for (int c = 0; c < 2; ++c) x.scaled_sum[c] = __uint_as_float(x.sums[c]);
                 }
-                add_product<Q, false>(sum, w, x);
+                add_product<Q, false>(sums[tile], w, x);
             });
             codes += 32;
         }

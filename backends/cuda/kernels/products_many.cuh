@@ -3,8 +3,7 @@
 //
 //   grid  x: blocks of rows, times blocks of columns, times matrices; y: 1, or SLICES
 //
-// A warp has 16 rows of the tile and all of its columns. It reads only its own rows in shared memory;
-// columns are shared by the block. Blocks of a grid with y write the sum of their slice, which
+// Each warp copies 16 rows. Blocks of a grid with y write the sum of their slice, which
 // finish_product (products_rows.cu) adds: for products that have less tiles than the device has
 // multiprocessors.
 #pragma once
@@ -106,37 +105,53 @@ __device__ void multiply_many(const ProductArgs& args, const Run& run) {
     );
     const int stage_bytes = WARPS * P::WARP_BYTES + args.columns * P::COLUMN_BYTES;
     const auto load = [&](int chunk, int i) {
-        char* stage = shared + i % STAGES * stage_bytes;
+        char* stage = shared + i % P::MANY_STAGES * stage_bytes;
         if (row < m) {
-            P::load_rows(
-                stage + warp * P::WARP_BYTES, rows, chunk, k, args.is_aligned, lane
-            );
+            P::load_rows(stage + warp * P::WARP_BYTES, rows, chunk, k, args.is_aligned, lane);
         }
         char* x = stage + WARPS * P::WARP_BYTES;
         P::load_columns(x, columns_of_x, args.columns, n_tiles * COLUMNS, chunk);
     };
 
+    // What this warp multiplies: some groups of 16 rows, and a part of the columns. In the place of a
+    // group that is behind the last row it has the first one, in vain.
+    constexpr int G = P::WARP_GROUPS, N = TILES / G;
+    const int first_group = warp % (WARPS / G) * G, first_tile = warp / (WARPS / G) * N;
+    const int weight_groups = block_rows / WARP_ROWS;
+    int group_bytes[G];
+    for (int i = 0; i < G; ++i) {
+        const int group = first_group + i;
+        const bool is_there = first_row + group % weight_groups * WARP_ROWS < m;
+        group_bytes[i] = (is_there ? group : 0) * P::WARP_BYTES;
+    }
+    const int n_tiles_here = n_tiles == 1 && first_tile == 0 ? 1 : min(N, n_tiles - first_tile);
+
     int slice = is_slice ? blockIdx.y : 0;
     const int begin = is_slice ? slice_of(slice, n_chunks).begin : 0;
     const int end = is_slice ? slice_of(slice, n_chunks).end : n_chunks;
+    int slice_end = slice_of(slice, n_chunks).end;
     float sums[TILES][4];
     float acc[TILES][4] = {};
     bool is_first = true;
-    for (int i = -1; i < end - begin; ++i) {
-        if (i + 1 < end - begin) load(begin + i + 1, i + 1);
+    for (int i = 1 - P::MANY_STAGES; i < end - begin; ++i) {
+        if (i >= 0) {
+            copy_async_wait<P::MANY_STAGES - 2>();
+            __syncthreads();  // and the stage before this one is free
+        }
+        const int next = i + P::MANY_STAGES - 1;
+        if (next < end - begin) load(begin + next, next);
         copy_async_commit();
         if (i < 0) continue;
-        const int chunk = begin + i;
-        copy_async_wait<STAGES - 1>();
-        __syncthreads();
-        const char* stage = shared + i % STAGES * stage_bytes;
-        if (row < m) {
+        const char* stage = shared + i % P::MANY_STAGES * stage_bytes;
+        const char* groups[G];
+        for (int j = 0; j < G; ++j) groups[j] = stage + group_bytes[j];
+        if (n_tiles_here > 0 && (G > 1 || row < m)) {
             P::multiply_many(
-                acc, stage + warp * P::WARP_BYTES, stage + WARPS * P::WARP_BYTES, args.columns,
-                n_tiles, rows, chunk, k, lane
+                acc, groups, stage + WARPS * P::WARP_BYTES + P::tiles_bytes(first_tile), args.columns,
+                n_tiles_here, rows, begin + i, k, lane
             );
         }
-        if (chunk + 1 == slice_of(slice, n_chunks).end) {
+        if (begin + i + 1 == slice_end) {
             for (int tile = 0; tile < TILES; ++tile) {
                 for (int j = 0; j < 4; ++j) {
                     sums[tile][j] = is_first ? acc[tile][j] : sums[tile][j] + acc[tile][j];
@@ -144,17 +159,17 @@ __device__ void multiply_many(const ProductArgs& args, const Run& run) {
                 }
             }
             is_first = false;
-            ++slice;
+            slice_end = slice_of(++slice, n_chunks).end;
         }
-        __syncthreads();
     }
+    __syncthreads();
 
     // Sums go through shared memory, where those of both weights meet: [column][row]
     float* tile_sums = (float*)shared;
     for (int tile = 0; tile < TILES; ++tile) {
         for (int j = 0; j < 4; ++j) {
-            const int column = tile * COLUMNS + lane.t * 2 + j % 2;
-            const int at = warp * WARP_ROWS + lane.g + j / 2 * 8;
+            const int column = (first_tile + tile / G) * COLUMNS + lane.t * 2 + j % 2;
+            const int at = (first_group + tile % G) * WARP_ROWS + lane.g + j / 2 * 8;
             if (column < block.n) tile_sums[column * TILE_PITCH + at] = sums[tile][j];
         }
     }
