@@ -22,12 +22,17 @@ _PRODUCTS = ("mul_mat", "mul_mat_id")
 
 
 class CudaBackend(Backend):
-    """Runs whatever the table of kernels holds, on the device of a driver."""
+    """Runs whatever the table of kernels holds, on the device of a driver.
+
+    op_offload  copy a weight of the host to the device for a product of many rows, which then has
+                the device's bits: the size of a batch decides where it runs
+    """
 
     is_async = True
     takes_counts = True
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: Driver, *, op_offload: bool = False) -> None:
+        self._op_offload = op_offload
         self.name = driver.name
         self.driver = driver
         self.buffer_type = CudaMemory(driver)
@@ -56,7 +61,8 @@ class CudaBackend(Backend):
         return Rounding.F32 if found is None else found.rounding
 
     def offload_op(self, node: Tensor) -> bool:
-        return node.op is not None and node.op.name in _PRODUCTS and node.ne[1] >= _OFFLOAD_ROWS
+        is_product = node.op is not None and node.op.name in _PRODUCTS
+        return self._op_offload and is_product and node.ne[1] >= _OFFLOAD_ROWS
 
     def load_weights(self, weights: Sequence[Weight]) -> None:
         """Upload weights as the file stores them; one piece is read while another is copied."""
@@ -119,6 +125,7 @@ class CudaBackend(Backend):
         except BackendError as found:
             error = error or self.explained(found)
         self._copied.clear()
+        self._last = None  # it would keep the memory of its model
         if error is not None:
             raise error
 
