@@ -15,7 +15,8 @@ class Rounding(Enum):
              number, x becomes d * q
     Q8_0     as INT8X32, with d rounded to f16: ggml's type of that name
 
-    Attention with F16 rounds q, and weights before they meet v, to 11 significant bits.
+    Attention with F16 takes k and v as f16, and rounds q, and weights before they meet v, to 11
+    significant bits.
     """
 
     F32 = "f32"

@@ -59,7 +59,8 @@ class _Half(FaultyBackend):
             op = work.op
             if not isinstance(op, FlashAttnExt):
                 return False
-            q, *others = work.sources()
+            q, k, v, *others = work.sources()
+            others = [k.astype(np.float16), v.astype(np.float16), *others]
             fields = {field.name: getattr(op, field.name) for field in dataclasses.fields(op)}
             work.write(seen(rounded(**fields).reference(to_bits(q, q_bits), *others)))
             return True

@@ -14,6 +14,7 @@ from ggmlpy.backends.cuda.source import Form
 from ggmlpy.backends.rounding import Rounding
 from ggmlpy.backends.step import Step
 from ggmlpy.graph.tensor import Tensor
+from ggmlpy.graph.types import F16
 
 ARGS = np.dtype(
     [
@@ -46,6 +47,7 @@ ARGS = np.dtype(
 )
 
 KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl")
+HALVED = tuple(type for type in KV_TYPES if type not in ("f32", "bf16"))  # used as f16
 
 PLAN = Form("attention.cu", "attention_plan")
 COMBINE = Form("attention.cu", "attention_combine")
@@ -56,16 +58,26 @@ ATTEND = {
 }
 
 
-def _mma(n: int, padded: bool) -> Form:
-    """The kernel for heads of n elements; of up to n where `padded`."""
-    return Form("attention_mma.cu", "attention_mma", (("HEAD", str(n)), ("PADDED", f"{padded:d}")))
+def _mma(n: int, padded: bool, converted: bool) -> Form:
+    """The kernel for heads of n elements, of up to n where `padded`, which takes f16 as it lies in
+    memory, or is `converted`."""
+    defines = {"CONVERTED": f"{converted:d}", "HEAD": str(n), "PADDED": f"{padded:d}"}
+    return Form("attention_mma.cu", "attention_mma", tuple(defines.items()))
 
 
-MMA = [_mma(64, False), _mma(128, False), _mma(128, True), _mma(256, True)]
+MMA = [
+    _mma(64, False, False),
+    _mma(128, False, False),
+    _mma(128, True, False),
+    _mma(256, True, False),
+    _mma(128, True, True),
+    _mma(256, True, True),
+]
 
 _PLANNERS, _THREADS = 256, 128
 _SLICE = 128  # columns of V
-_BLOCKS_A_MULTIPROCESSOR = 4  # that are wanted: their shared memory fits
+_BLOCKS_A_MULTIPROCESSOR = 4  # of equal work are wanted
+_GRID_A_MULTIPROCESSOR = 8  # blocks, which take items in turns: some items take longer than others
 _MOST_PARTIAL_BYTES = 128 << 20  # of states of chunks; without room for them tasks are not split
 # Bytes of the structs of attention.cuh.
 _HEADER, _QUERY, _TASK, _ITEM, _SOFTMAX = 8, 12, 36, 12, 8
@@ -168,14 +180,14 @@ def _launches(
     }
     if missing:
         yield Launch(PLAN, ARGS, (1, 1, 1), _PLANNERS, values=values)
-    n_items = min(cut.max_items, blocks(cut.target_blocks, cut.blocks_per_item))
-    grid = n_items, cut.blocks_per_item, cut.n_columns
+    most = blocks(_GRID_A_MULTIPROCESSOR * w.info.n_sm, cut.blocks_per_item)
+    grid = min(cut.max_items, most), cut.blocks_per_item, cut.n_columns
     yield Launch(attend, ARGS, grid, _THREADS, shared_bytes, values)
     grid = min(cut.max_queries, cut.target_blocks), int(q.ne[2]), 1
     yield Launch(COMBINE, ARGS, grid, _THREADS, values=values)
 
 
-# --- f16 on tensor cores ---
+# --- on tensor cores: f16, and what becomes f16 ---
 
 _MMA_ROWS = 64
 _MMA_MOST = 256  # elements of a head
@@ -198,10 +210,13 @@ def _mma_shared_bytes(n: int) -> int:
 
 def _attention_mma(w: Work) -> Iterator[Launch]:
     d, dv = int(w["k"].ne[0]), int(w["v"].ne[0])
-    padded = d != dv or d not in (64, 128)
+    plain = w["k"].type is F16 and w["v"].type is F16 and d % 8 == 0 and dv % 8 == 0
+    converted = not (plain and _has_vectors(w, w["k"]) and _has_vectors(w, w["v"]))
+    padded = converted or d != dv or d not in (64, 128)
     n = d if not padded else 128 if max(d, dv) <= 128 else 256
     cut = _Cut.of(w, _MMA_ROWS, n, _BLOCKS_A_MULTIPROCESSOR)
-    yield from _launches(w, _mma(n, padded), cut, _mma_shared_bytes(n), _MMA_UNIT)
+    form = _mma(n, padded, converted)
+    yield from _launches(w, form, cut, _mma_shared_bytes(n), _MMA_UNIT)
 
 
 # --- any types, in f32 ---
@@ -223,7 +238,7 @@ def _declare(k: str, v: str) -> None:
         for lists in ((), ("i32", "i32")):
             for sinks in ((), ("f32",)):
                 types = ("f32", k, v, *mask, *lists, *sinks)
-                if k == v == "f16":
+                if k in HALVED and v in HALVED:
                     kernel(
                         "flash_attn_ext",
                         types,

@@ -3,7 +3,8 @@
 //   q [D, n_q, Hq, S] f32, k [D, ..] and v [Dv, ..] f16; see attention.cuh for the order of sums
 //   attention_mma   grid (items, heads of K x blocks of heads)
 //
-// Defines: HEAD, the most elements of a head of K and of V; PADDED, whether they may have fewer.
+// Defines: HEAD, the most elements of a head of K and of V; PADDED, whether they may have fewer;
+// CONVERTED, whether rows of K and V are not plain f16 that is aligned to 16 bytes.
 //
 // A block has 64 rows, heads of q that share a head of K, of one or more queries: 16 rows for each warp. It
 // takes tiles of cells in order, of which the next one is copied to shared memory meanwhile:
@@ -19,6 +20,7 @@
 // whether its rows are used or not; warps without rows skip that. ldmatrix brings 2 (D + Dv) bytes a cell
 // to each warp: 16 rows for them is what bounds prompts.
 #include "attention_block.cuh"
+#include "attention_rows.cuh"
 #include "mma.cuh"
 
 constexpr int THREADS = 128;
@@ -73,11 +75,11 @@ struct Rows {
     }
 };
 
-// Heads of up to N elements, tiles of so many cells.
-template <int N_, int CELLS_, bool EXACT_>
+// Heads of up to N elements, tiles of so many cells; see the defines.
+template <int N_, int CELLS_, bool EXACT_, bool CONVERTS_>
 struct Size {
     static constexpr int N = N_, CELLS = CELLS_;
-    static constexpr bool EXACT = EXACT_;
+    static constexpr bool EXACT = EXACT_, CONVERTS = CONVERTS_;
     static constexpr bool HOLDS_Q = N <= 128;  // in registers, else in shared memory
 
     struct Shared {
@@ -90,6 +92,15 @@ struct Size {
         Work work;
     };
 };
+
+// A value of which nothing is computed ahead of here: addresses that follow from it would take more
+// registers than there are.
+__device__ inline int opaque(int v) {
+#ifndef GGMLPY_EMULATED
+    asm volatile("" : "+r"(v));
+#endif
+    return v;
+}
 
 // The rows of a lane: g and g + 8 of its warp's.
 __device__ inline int row_of_lane(int half) {
@@ -148,7 +159,7 @@ struct Queries {
 #pragma unroll
             for (int j = 0; j < 4; ++j) a[j] = held[i][j];
         } else {
-            const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * WARP_ROWS + lane % 16;
+            const int lane = opaque(threadIdx.x) % 32, row = opaque(threadIdx.x) / 32 * WARP_ROWS + lane % 16;
             ldmatrix_x4(a, shared.q.at(row, i * 16 + lane / 16 * 8));
         }
     }
@@ -159,15 +170,15 @@ struct Queries {
 template <class S>
 __device__ void copy_tile(const Args& args, typename S::Shared& shared, int stage, int d, int dv) {
     constexpr int COLUMNS = S::N / 8;
-    const int column = threadIdx.x % COLUMNS * 8;
+    const int thread = opaque(threadIdx.x), column = thread % COLUMNS * 8;
     const char* k = base_of(args, args.k, shared.work) + 2 * column;
     const char* v = base_of(args, args.v, shared.work) + 2 * column;
     const u32_t k_stride = (u32_t)args.k.nb[1], v_stride = (u32_t)args.v.nb[1];
     const bool has_k = S::EXACT || column < (d + 15) / 16 * 16;
     const bool has_v = S::EXACT || column < (dv + 15) / 16 * 16;
-#pragma unroll
+#pragma unroll 4
     for (int i = 0; i < S::CELLS * COLUMNS / THREADS; ++i) {
-        const int c = i * (THREADS / COLUMNS) + (int)threadIdx.x / COLUMNS;
+        const int c = i * (THREADS / COLUMNS) + thread / COLUMNS;
         const int cell = shared.cells[stage][c];
         const bool exists = cell >= 0;
         const unsigned long long at = exists ? cell : 0;
@@ -182,35 +193,57 @@ __device__ void copy_tile(const Args& args, typename S::Shared& shared, int stag
     }
 }
 
-// The same for rows that are not aligned to 16 bytes.
-template <int N, int CELLS>
-__device__ void copy_unaligned(Rows<N, CELLS>& tile, const int* cells, const char* base,
-                               i64_t stride, int n) {
-    const int padded = (n + 15) / 16 * 16;
+// The same for rows of K or of V of other types, or not aligned to 16 bytes: as f16.
+template <class S>
+__device__ void convert_rows(Rows<S::N, S::CELLS>& tile, const int* cells, int type,
+                             const char* base, i64_t stride, int n, bool vectors) {
+    constexpr int COLUMNS = S::N / 8, EACH = S::CELLS * COLUMNS / THREADS;
+    constexpr int AT_ONCE = 4;  // groups that a thread waits for together
+    const int thread = opaque(threadIdx.x);
+    const int column = thread % COLUMNS * 8, first = thread / COLUMNS;
+    if (column >= (n + 15) / 16 * 16) return;
 #pragma unroll 1
-    for (int j = threadIdx.x; j < CELLS * padded; j += THREADS) {
-        const int c = j / padded, i = j % padded;
-        const bool valid = cells[c] >= 0 && i < n;
-        *tile.at(c, i) = valid ? ((const u16_t*)(base + cells[c] * stride))[i] : (u16_t)0;
+    for (int i = 0; i < EACH; i += AT_ONCE) {
+        float v[AT_ONCE][8];
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; ++j) {
+            const int cell = cells[(i + j) * (THREADS / COLUMNS) + first];
+#pragma unroll
+            for (int e = 0; e < 8; ++e) v[j][e] = 0.0f;
+            if (cell >= 0 && column < n) load_8(type, base + cell * stride, column, n, vectors, v[j]);
+        }
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; ++j) {
+            uint4 halves;
+            halves.x = pack_halves(v[j][0], v[j][1]);
+            halves.y = pack_halves(v[j][2], v[j][3]);
+            halves.z = pack_halves(v[j][4], v[j][5]);
+            halves.w = pack_halves(v[j][6], v[j][7]);
+            *(uint4*)tile.at((i + j) * (THREADS / COLUMNS) + first, column) = halves;
+        }
     }
 }
 
 template <class S>
 __device__ void load_tile(const Args& args, typename S::Shared& shared, int stage, int d, int dv) {
-    if (args.k_vectors && args.v_vectors && d % 8 == 0 && dv % 8 == 0) {
+    if constexpr (S::CONVERTS) {
+#pragma unroll 1
+        for (int i = 0; i < 2; ++i) {
+            const Tensor& x = i == 0 ? args.k : args.v;
+            convert_rows<S>(i == 0 ? shared.k[stage] : shared.v[stage], shared.cells[stage],
+                            i == 0 ? args.k_type : args.v_type, base_of(args, x, shared.work),
+                            x.nb[1], i == 0 ? d : dv, i == 0 ? args.k_vectors : args.v_vectors);
+        }
+    } else {
         copy_tile<S>(args, shared, stage, d, dv);
-        return;
     }
-    const int* cells = shared.cells[stage];
-    copy_unaligned(shared.k[stage], cells, base_of(args, args.k, shared.work), args.k.nb[1], d);
-    copy_unaligned(shared.v[stage], cells, base_of(args, args.v, shared.work), args.v.nb[1], dv);
 }
 
 // s[j] is q k^T of cells 8 j to 8 j + 7.
 template <class S>
 __device__ void multiply_keys(const typename S::Shared& shared, int stage, const Queries<S>& q, int d,
                               float (&s)[S::CELLS / 8][4]) {
-    const int lane = threadIdx.x % 32;
+    const int lane = opaque(threadIdx.x % 32);
     const int cell = lane / 16 * 8 + lane % 8, column = lane / 8 % 2 * 8;
     constexpr int AT_ONCE = S::HOLDS_Q ? S::N / 16 : 2;
 #pragma unroll AT_ONCE
@@ -298,7 +331,7 @@ template <class S>
 __device__ void weigh(const Args& args, const typename S::Shared& shared, int place,
                       float (&s)[S::CELLS / 8][4], Sums<S>& sums) {
     const RowTable<ROWS>& table = shared.rows;
-    const int column = threadIdx.x % 4 * 2;
+    const int column = opaque(threadIdx.x) % 4 * 2;
     float largest[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -343,7 +376,7 @@ __device__ void weigh(const Args& args, const typename S::Shared& shared, int pl
 template <class S>
 __device__ void multiply_values(const Rows<S::N, S::CELLS>& v, const float (&p)[S::CELLS / 8][4],
                                 int dv, Sums<S>& sums) {
-    const int lane = threadIdx.x % 32;
+    const int lane = opaque(threadIdx.x % 32);
     const int cell = lane % 16, column = lane / 16 * 8;
 #pragma unroll
     for (int i = 0; i < S::CELLS / 16; ++i) {
@@ -502,5 +535,5 @@ __device__ void attend_all(const Args& args, const Run& run) {
     }
 }
 
-typedef Size<HEAD, HEAD <= 128 ? 64 : 32, !PADDED> Defined;
+typedef Size<HEAD, HEAD <= 128 ? 64 : 32, !PADDED, CONVERTED> Defined;
 KERNEL_BLOCKS(attention_mma, Args, THREADS, HEAD <= 64 ? 3 : 2) { attend_all<Defined>(args, run); }

@@ -120,12 +120,14 @@ def attention(op: Op, sources: Sequence[Array]) -> Magnitude:
 
 
 def half_attention(op: Op, sources: Sequence[Array]) -> Magnitude:
-    """Attention of a backend that rounds q and weights to f16, each with 11 significant bits: a
-    power of two may be taken out of a row, so that none is too small. The oracle rounds q."""
-    q, *others = sources
+    """Attention of a backend that takes q, k, v and weights as f16, q and weights with 11
+    significant bits: a power of two may be taken out of a row, so that none is too small. The
+    oracle rounds q, k and v."""
+    q, k, v, *others = sources
     mantissa, exponent = np.frexp(wide(q))
     rounded = np.ldexp(np.rint(mantissa * 2.0**11), exponent - 11)
-    return _sized(op, [np.where(np.isfinite(q), rounded, q), *others], _HalfAttentionSize)
+    halves = [np.where(np.isfinite(q), rounded, q), k.astype(np.float16), v.astype(np.float16)]
+    return _sized(op, [*halves, *others], _HalfAttentionSize)
 
 
 def _sized(op: Op, sources: Sequence[Array], size: type[_AttentionSize]) -> Magnitude:
