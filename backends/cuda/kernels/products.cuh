@@ -30,7 +30,6 @@ struct ProductArgs {
     Span lists;         // of experts: ExpertLists
     Span sums;          // of slices, where those are computed by different blocks
     i64_t rounded_bytes;
-    i64_t weight_bytes; // from the first byte of `weight` to its last, and of `up`
     int glu;
     float alpha;
     float limit;
@@ -142,24 +141,12 @@ struct Lane {
 // The two rows of a lane, from row `first` of a matrix on; behind the last row, the last one.
 struct TwoRows {
     const char* at[2];
-    const char* end;  // of the tensor, for copies of more than there is
 
-    __device__ TwoRows(
-        const Tensor& weight, i64_t place, i64_t n_bytes, int first, int g, const Run& run
-    ) {
+    __device__ TwoRows(const Tensor& weight, i64_t place, int first, int g, const Run& run) {
         const int last = weight.ne[1].at(run) - 1;
         for (int i = 0; i < 2; ++i) {
             at[i] = weight.data + place + min(first + g + 8 * i, last) * weight.nb[1];
         }
-        end = weight.data + n_bytes;
-    }
-
-    // The same rows of a tensor so many bytes further on.
-    __device__ TwoRows moved(i64_t n_bytes) const {
-        TwoRows rows = *this;
-        for (int i = 0; i < 2; ++i) rows.at[i] += n_bytes;
-        rows.end += n_bytes;
-        return rows;
     }
 };
 

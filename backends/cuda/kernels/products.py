@@ -38,7 +38,7 @@ ARGS = np.dtype(
     [
         *((name, TENSOR) for name in ("y", "weight", "up", "x", "ids", "bias")),
         *((name, SPAN) for name in ("rounded", "lists", "sums")),
-        *((name, "i8") for name in ("rounded_bytes", "weight_bytes")),
+        ("rounded_bytes", "i8"),
         ("glu", "i4"),
         *((name, "f4") for name in ("alpha", "limit")),
         *((name, "i4") for name in ("is_aligned", "n_row_blocks", "n_column_blocks")),
@@ -129,7 +129,6 @@ def _launches(w: Work, product: Product) -> Iterator[Launch]:
         "lists": None,
         "sums": None,
         "rounded_bytes": product.rounded.row_bytes(weight.ne[0]),
-        "weight_bytes": weight.spec.n_bytes,
         "glu": 0,
         "alpha": 1.0,
         "limit": 0.0,

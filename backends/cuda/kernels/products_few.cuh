@@ -56,9 +56,9 @@ __device__ void multiply_few(const ProductArgs& args, const Run& run) {
     const int n_chunks = (k + P::CHUNK - 1) / P::CHUNK;
     const bool has_slice = warp < n_slices(n_chunks);
     const Slice slice = has_slice ? slice_of(warp, n_chunks) : Slice{0, 0};
-    const int n_weights = args.up.data ? 2 : 1;
-    const int length = slice.end - slice.begin, total = n_weights * length;
-    const TwoRows rows(args.weight, matrix.weight, args.weight_bytes, first_row, lane.g, run);
+    const int has_up = args.up.data ? 1 : 0;
+    const int length = slice.end - slice.begin, total = length << has_up;
+    const typename P::Rows rows = TwoRows(args.weight, matrix.weight, first_row, lane.g, run);
     const i64_t to_up = args.up.data - args.weight.data;
     const char* column_g =
         column_of_x(args, matrix, first_column + min(lane.g, n - 1), run);
@@ -70,15 +70,13 @@ __device__ void multiply_few(const ProductArgs& args, const Run& run) {
     char* of_x = of_rows + FEW_STAGES * P::WARP_BYTES;
     const auto load = [&](int i) {
         if (i < total) {
-            const int in_slice = n_weights == 2 ? i / 2 : i, chunk = slice.begin + in_slice;
-            const bool is_up = n_weights == 2 && i % 2 == 1;
-            P::load_rows(
-                of_rows + i % FEW_STAGES * P::WARP_BYTES, rows.moved(is_up ? to_up : 0), chunk, k,
-                args.is_aligned, lane
-            );
+            const int in_slice = i >> has_up, chunk = slice.begin + in_slice;
+            const bool is_up = has_up & i;
+            char* to = of_rows + (i & 1) * P::WARP_BYTES;
+            P::load_rows(to, rows, is_up ? to_up : 0, chunk, k, args.is_aligned, lane);
             if (!args.rounds_x && !is_up) {
-                char* to = of_x + in_slice % FEW_STAGES * args.columns * P::FEW_PITCH;
-                load_few_columns<P>(to, column_g, n, chunk, lane);
+                char* stage = of_x + (in_slice & 1) * args.columns * P::FEW_PITCH;
+                load_few_columns<P>(stage, column_g, n, chunk, lane);
             }
         }
         copy_async_commit();
@@ -93,16 +91,11 @@ __device__ void multiply_few(const ProductArgs& args, const Run& run) {
         copy_async_wait<0>();
         __syncwarp();  // and the stage before this one is free
         load(i + 1);
-        const int in_slice = n_weights == 2 ? i / 2 : i, chunk = slice.begin + in_slice;
-        const bool is_up = n_weights == 2 && i % 2 == 1;
-        const char* x = args.rounds_x
-            ? of_x + in_slice * P::X_BYTES
-            : of_x + in_slice % FEW_STAGES * args.columns * P::FEW_PITCH;
-        P::multiply_few(
-            sums, of_rows + i % FEW_STAGES * P::WARP_BYTES, x, n, rows.moved(is_up ? to_up : 0), chunk, k,
-            lane
-        );
-        if (n_weights == 2) {
+        const int in_slice = i >> has_up, chunk = slice.begin + in_slice;
+        const char* x = args.rounds_x ? of_x + in_slice * P::X_BYTES
+                                      : of_x + (in_slice & 1) * args.columns * P::FEW_PITCH;
+        P::multiply_few(sums, of_rows + (i & 1) * P::WARP_BYTES, x, n, rows, chunk, k, lane);
+        if (has_up) {
             for (int j = 0; j < 4; ++j) {
                 const float sum = sums[0][j];
                 sums[0][j] = other[0][j];

@@ -19,12 +19,15 @@ struct FloatChunks {
 
     __device__ static int elements(int chunk, int k) { return min((int)CHUNK, k - chunk * CHUNK); }
 
+    typedef TwoRows Rows;
+
+    // Starts the copies of a chunk of 16 rows, which lie `moved` bytes further on, by a warp.
     __device__ static void load_rows(
-        char* shared, const TwoRows& rows, int chunk, int k, bool is_aligned, Lane lane
+        char* shared, const TwoRows& rows, i64_t moved, int chunk, int k, bool is_aligned, Lane lane
     ) {
         const int n_bytes = elements(chunk, k) * T::SIZE;
         for (int i = 0; i < 2; ++i) {
-            const char* from = rows.at[i] + chunk * (i64_t)FLOAT_CHUNK_BYTES + lane.t * 16;
+            const char* from = rows.at[i] + moved + (chunk * FLOAT_CHUNK_BYTES + lane.t * 16);
             char* to = shared + (lane.g + 8 * i) * PITCH + lane.t * 16;
             const int rest = n_bytes - lane.t * 16;
             if (is_aligned) {

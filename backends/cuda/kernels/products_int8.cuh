@@ -129,35 +129,64 @@ struct Int8 {
         return min((int)CHUNK, k - chunk * CHUNK) / 32;
     }
 
-    // Starts the copies of a chunk of 16 rows by a warp.
+    // Bytes of a row that chunk `chunk` lacks.
+    __device__ static int missing_bytes(int chunk, int k) {
+        return Q::BLOCK == CHUNK ? 0 : (CHUNK / Q::BLOCK - n_blocks(chunk, k) * 32 / Q::BLOCK) * Q::BYTES;
+    }
+
+    // The two rows of a lane, in memory and in shared memory.
+    struct Rows {
+        const char* base[2];  // rounded down to 16 bytes
+        int within[2];        // from there to the row
+
+        __device__ Rows(const TwoRows& rows) {
+            for (int i = 0; i < 2; ++i) {
+                within[i] = (int)((size_t)rows.at[i] & 15);
+                base[i] = rows.at[i] - within[i];
+            }
+        }
+
+        // Where a chunk of row i begins, from base[i] on.
+        __device__ int start(int i, int chunk) const { return within[i] + chunk * ROW_BYTES; }
+
+        // And within its 16 bytes.
+        __device__ int within_of(int i, int chunk) const {
+            return ROW_BYTES % 16 == 0 ? within[i] : start(i, chunk) & 15;
+        }
+
+        __device__ const u8_t* in_shared(const char* shared, int i, int chunk, Lane lane) const {
+            return (const u8_t*)shared + (lane.g + 8 * i) * PITCH + within_of(i, chunk);
+        }
+    };
+
+    // Starts the copies of a chunk of 16 rows, which lie `moved` bytes further on, by a warp.
     __device__ static void load_rows(
-        char* shared, const TwoRows& rows, int chunk, int k, bool is_aligned, Lane lane
+        char* shared, const Rows& rows, i64_t moved, int chunk, int k, bool is_aligned, Lane lane
     ) {
-        const int n_bytes = n_blocks(chunk, k) * 32 / Q::BLOCK * Q::BYTES;
+        const int n_bytes = ROW_BYTES - missing_bytes(chunk, k);
         if (!is_aligned) {
-            copy_rows(shared, rows, chunk, n_bytes, lane);
+            copy_rows(shared, rows, moved, chunk, n_bytes, lane);
             return;
         }
+        const SharedAddress to = to_shared(shared) + lane.g * PITCH + lane.t * 16;
         for (int i = 0; i < 2; ++i) {
-            const char* from = rows.at[i] + chunk * (i64_t)ROW_BYTES;
-            const int within = (int)((size_t)from & 15), first = lane.t * 16;
-            const SharedAddress to = to_shared(shared) + (lane.g + 8 * i) * PITCH + first;
-            from += first - within;
-            const int rest = n_bytes + within - first;
+            const int within = rows.within_of(i, chunk);
+            const char* from = rows.base[i] + moved + (rows.start(i, chunk) - within + lane.t * 16);
+            const int rest = n_bytes + within - lane.t * 16;
 #pragma unroll
             for (int at = 0; at < ROW_BYTES + 15; at += 64) {
-                if (at < rest) copy_async_16(to + at, from + at);
+                if (at < rest) copy_async_16(to + 8 * i * PITCH + at, from + at);
             }
         }
     }
 
     // The same for weights that may not be copied by 16 bytes.
     __device__ static void copy_rows(
-        char* shared, const TwoRows& rows, int chunk, int n_bytes, Lane lane
+        char* shared, const Rows& rows, i64_t moved, int chunk, int n_bytes, Lane lane
     ) {
         for (int i = 0; i < 2; ++i) {
-            const char* from = rows.at[i] + chunk * (i64_t)ROW_BYTES;
-            char* to = shared + (lane.g + 8 * i) * PITCH + ((size_t)from & 15);
+            const char* from = rows.base[i] + moved + rows.start(i, chunk);
+            char* to = (char*)rows.in_shared(shared, i, chunk, lane);
 #pragma unroll 1
             for (int at = lane.t * Q::ALIGN; at < n_bytes; at += 4 * Q::ALIGN) {
                 if (Q::ALIGN == 4) *(u32_t*)(to + at) = *(const u32_t*)(from + at);
@@ -192,28 +221,18 @@ struct Int8 {
         }
     }
 
-    // Where the rows of a lane are in shared memory.
-    struct SharedRows {
-        const u8_t* at[2];
-
-        __device__ SharedRows(const char* shared, const TwoRows& rows, int chunk, Lane lane) {
-            for (int i = 0; i < 2; ++i) {
-                const int within = (int)((size_t)(rows.at[i] + (i64_t)chunk * ROW_BYTES) & 15);
-                at[i] = (const u8_t*)shared + (lane.g + 8 * i) * PITCH + within;
-            }
-        }
-    };
-
     // --- few columns: chunks of x as they are, which puts columns in different banks ---
 
     static constexpr int FEW_PITCH = X_BYTES;
 
     // sums += a chunk of 16 rows times `n` columns.
     __device__ static void multiply_few(
-        float (&sums)[1][4], const char* shared_rows, const char* shared_x, int n, const TwoRows& rows,
+        float (&sums)[1][4], const char* shared_rows, const char* shared_x, int n, const Rows& rows,
         int chunk, int k, Lane lane
     ) {
-        const SharedRows row(shared_rows, rows, chunk, lane);
+        const u8_t* const row[2] = {
+            rows.in_shared(shared_rows, 0, chunk, lane), rows.in_shared(shared_rows, 1, chunk, lane)
+        };
         const char* codes = shared_x + min(lane.g, n - 1) * FEW_PITCH + lane.t * 8;
         const char* numbers[2];
         for (int c = 0; c < 2; ++c) {
@@ -235,7 +254,7 @@ struct Int8 {
                     x.scaled_sum[c] = *(const float*)(numbers[c] + 32 + i * 4);
                     x.sums[c] = *(const u32_t*)(numbers[c] + 64 + i * 4);
                 }
-                add_product<Q, true>(sums[0], Fragment<Q>(row.at, i, lane.t, true), x);
+                add_product<Q, true>(sums[0], Fragment<Q>(row, i, lane.t, true), x);
             }
         }
     }
@@ -243,7 +262,7 @@ struct Int8 {
     // A whole chunk, of which 16 bytes of numbers serve four blocks.
     template <int C>
     __device__ static void multiply_chunk(
-        float (&sum)[4], const SharedRows& row, const char* codes, const char* const (&numbers)[2],
+        float (&sum)[4], const u8_t* const (&row)[2], const char* codes, const char* const (&numbers)[2],
         Lane lane
     ) {
 #pragma unroll
@@ -257,7 +276,7 @@ struct Int8 {
             }
             const uint2* b = (const uint2*)(codes + four * 4 * 32);
             const auto add = [&](int i, const XFragment& x) {
-                const Fragment<Q> w(row.at, four * 4 + i, lane.t, true);
+                const Fragment<Q> w(row, four * 4 + i, lane.t, true);
                 add_product<Q, true, C>(sum, w, x);
             };
             constexpr int L = C - 1;  // the last column
@@ -305,14 +324,16 @@ struct Int8 {
     template <int N>
     __device__ static void multiply_many(
         float (&sums)[N][4], const char* const (&groups)[1], const char* shared_x, int columns,
-        int n_tiles, const TwoRows& rows, int chunk, int k, Lane lane
+        int n_tiles, const Rows& rows, int chunk, int k, Lane lane
     ) {
-        const SharedRows row(groups[0], rows, chunk, lane);
+        const u8_t* const row[2] = {
+            rows.in_shared(groups[0], 0, chunk, lane), rows.in_shared(groups[0], 1, chunk, lane)
+        };
         const char* codes = shared_x + lane.g * CODES_PITCH + lane.t * 8;
         const char* numbers = shared_x + columns * CODES_PITCH + lane.t * 8;
 #pragma unroll 1
         for (int block = 0; block < n_blocks(chunk, k); ++block) {
-            const Fragment<Q> w(row.at, block, lane.t, false);
+            const Fragment<Q> w(row, block, lane.t, false);
             const char* d = numbers + block * columns * 4;
             const char* second = d + 8 * columns * 4;
             each_tile<N>(n_tiles, [&](int tile) {

@@ -100,14 +100,13 @@ __device__ void multiply_many(const ProductArgs& args, const Run& run) {
     __syncthreads();
 
     const Lane lane;
-    const TwoRows rows(
-        is_up ? args.up : args.weight, block.matrix.weight, args.weight_bytes, row, lane.g, run
-    );
+    const typename P::Rows rows =
+        TwoRows(is_up ? args.up : args.weight, block.matrix.weight, row, lane.g, run);
     const int stage_bytes = WARPS * P::WARP_BYTES + args.columns * P::COLUMN_BYTES;
     const auto load = [&](int chunk, int i) {
         char* stage = shared + i % P::MANY_STAGES * stage_bytes;
         if (row < m) {
-            P::load_rows(stage + warp * P::WARP_BYTES, rows, chunk, k, args.is_aligned, lane);
+            P::load_rows(stage + warp * P::WARP_BYTES, rows, 0, chunk, k, args.is_aligned, lane);
         }
         char* x = stage + WARPS * P::WARP_BYTES;
         P::load_columns(x, columns_of_x, args.columns, n_tiles * COLUMNS, chunk);
