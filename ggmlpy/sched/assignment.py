@@ -22,6 +22,8 @@ from ggmlpy.graph.buffer import BufferType
 from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.tensor import Flag, Tensor
 
+_FOLLOWING = ("rope", "rope_back")  # all layers share the factors: they run where q and k are
+
 Pin = Callable[[Tensor], str | None]  # the name of the backend that must run a node, or None
 Assignment = dict[Tensor, Backend]
 
@@ -89,6 +91,8 @@ def _home(node: Tensor, backends: Sequence[Backend]) -> Backend | None:
         decides = tensor is node or Flag.STATE in tensor.root.flags
         if decides and at is not None and tensor.root.is_leaf:
             return _owner(at.buffer.type, backends)
+    if node.op is not None and node.op.name in _FOLLOWING:
+        return None
     for source in node.src:
         at = source.root.place
         if Flag.WEIGHT not in source.root.flags or at is None:

@@ -88,6 +88,8 @@ class Placement:
         block = _BLOCK.match(tensor)
         if block is not None:
             return self.layers[min(int(block[1]), self.n_layer - 1)]
+        if tensor.startswith("rope_"):  # factors that all blocks share
+            return self.layers[max(0, self.n_layer - 1)]
         return self.layers[-1] if tensor.startswith("output") else self.input
 
     def check_overrides(self, tensors: Iterable[str]) -> None:

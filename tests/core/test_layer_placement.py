@@ -68,3 +68,20 @@ def test_a_pattern_that_matches_nothing_is_a_warning(tmp_path: Path) -> None:
             override_tensors={"fnord": "reference", "ffn": "reference"},
         )
     assert [warning.filename for warning in caught] == [__file__]
+
+
+@pytest.mark.placed
+@pytest.mark.parametrize("n_gpu_layers", [ALL, 2, 1, 0])
+def test_rope_runs_with_its_layer_wherever_the_shared_factors_lie(
+    tmp_path: Path, n_gpu_layers: int
+) -> None:
+    """They are one tensor of the file, that no layer owns."""
+    path = write_model(tmp_path / "model.gguf", Tiny(n_layer=3, freq_factors=True))
+    context = Context.open(
+        path, backend=[MockBackend(), ReferenceBackend()], n_ctx=64, n_gpu_layers=n_gpu_layers
+    )
+    context.decode([1, 2, 3])
+    n_on_device = 3 if n_gpu_layers == ALL else max(0, n_gpu_layers - 1)  # and the output
+    ropes = {name: ops["rope"] for name, ops in context.ops_by_backend().items() if ops["rope"]}
+    expected = {"mock": 2 * n_on_device, "reference": 2 * (3 - n_on_device)}
+    assert ropes == {name: n for name, n in expected.items() if n}
