@@ -1,16 +1,16 @@
 """What a step launches on a GPU, and what it costs the host, counted without a GPU.
 
-    python benchmarks/gpu_launches.py [--model Llama-3.1-8B] [--type q4_0] [--streams 1,32] [--save]
+    python benchmarks/gpu_launches.py [--model Llama-3.2-1B] [--type q4_0] [--streams 1,32] [--save]
 
 The CUDA backend runs on a driver that does nothing: plans are made as for an H100, and every launch
-is noted with the bytes of the memory that it may access. Weights are holes in a file, so that a model
-of any size can be looked at. The time of a step is that of the host alone: Python, numpy, and no call
-of CUDA.
+is noted. Weights are holes in a file, so that a model of any size can be looked at. The time of a
+step is that of the host alone: Python, numpy, and no call of CUDA.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import itertools
 import statistics
 import sys
@@ -48,11 +48,11 @@ from ggmlpy.gguf import GGUFFile
 from ggmlpy.memory.batch import Batch
 from ggmlpy.models import load_model
 from ggmlpy.runtime.context import Context
+from ggmlpy.runtime.context_sizes import ContextWarning
 
 H100 = DeviceInfo("NVIDIA H100 80GB HBM3", (9, 0), 132, 80 << 30, 227 << 10)
 RESULTS = report.RESULTS / "gpu_launches.json"
 N_STEPS = 200
-_PAGE = 1 << 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +64,6 @@ class Noted:
     threads: int
     shared_bytes: int
     accesses: tuple[Access, ...]
-
-    @property
-    def n_bytes(self) -> int:
-        """Of everything that it may access, which is more than it does where a run has fewer rows
-        or cells than its plan."""
-        return sum(access.n_bytes for access in self.accesses)
 
 
 @dataclass(eq=False)
@@ -186,7 +180,6 @@ def measured(path: Path, n_streams: int) -> dict[str, Any]:
         "launches": len(launches),
         "host_us": round(statistics.median(times), 1),
         "by_kernel": dict(Counter(str(launch.form) for launch in launches).most_common()),
-        "gbytes": round(sum(launch.n_bytes for launch in launches) / 1e9, 3),
     }
 
 
@@ -205,26 +198,42 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", choices=SHAPES, default="Llama-3.2-1B")
-    parser.add_argument("--type", choices=FILE_TYPES, default="q4_0")
-    parser.add_argument("--streams", default="1,32", help="numbers of sequences, by commas")
+    parser.add_argument(
+        "--model", choices=SHAPES, default="Llama-3.2-1B", help="shape of the model"
+    )
+    parser.add_argument("--type", choices=FILE_TYPES, default="q4_0", help="of its weights")
+    parser.add_argument(
+        "--streams", type=report.numbers, default=[1, 32], help="numbers of sequences, by commas"
+    )
     parser.add_argument("--save", action="store_true", help=f"write {RESULTS.name}")
     options = parser.parse_args(arguments)
-    warnings.simplefilter("ignore")
-    rows = []
+    warnings.simplefilter("ignore", ContextWarning)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.gguf"
         write_model(path, options.model, SHAPES[options.model], options.type, hollow=True)
-        for n in map(int, options.streams.split(",")):
-            rows.append(measured(path, n))
-    table = Table("sequences", "launches", "host, us a step", "GB accessed at most")
+        rows = [measured(path, n) for n in options.streams]
     for row in rows:
-        table.add_row(
-            str(row["sequences"]), str(row["launches"]), str(row["host_us"]), str(row["gbytes"])
-        )
-    report.console().print(table) if hasattr(report, "console") else print(rows)
-    for row in rows:
-        print(row["sequences"], row["by_kernel"])
+        table = Table("kernel", "launches", title=_title(row))
+        for name, n in row["by_kernel"].items():
+            table.add_row(name, str(n))
+        report.show(table)
+    if options.save:
+        entry = {
+            "date": datetime.date.today().isoformat(),
+            "commit": report.commit(),
+            "cpu": report.cpu_name(),
+            "command": report.command(sys.argv),
+            "steps": rows,
+        }
+        report.save(RESULTS, f"{options.model} {options.type}", entry)
+
+
+def _title(row: dict[str, Any]) -> str:
+    n = row["sequences"]
+    return (
+        f"{n} sequence{'s' if n > 1 else ''}: {row['launches']} launches,"
+        f" {row['host_us']} us of the host"
+    )
 
 
 if __name__ == "__main__":
