@@ -75,6 +75,7 @@ MMA = [
 ]
 
 _PLANNERS, _THREADS = 256, 128
+_CHUNK, _EQUAL_CELLS, _CHUNKS_A_DOUBLING = 256, 256 * 256, 128  # as in attention.cuh
 _SLICE = 128  # columns of V
 _BLOCKS_A_MULTIPROCESSOR = 4  # of equal work are wanted
 _GRID_A_MULTIPROCESSOR = 8  # blocks, which take items in turns: some items take longer than others
@@ -85,10 +86,12 @@ _HEADER, _QUERY, _TASK, _ITEM, _SOFTMAX = 8, 12, 36, 12, 8
 
 def _chunk_of(cell: int) -> int:
     """The chunk that a place in a list lies in: as in attention.cuh."""
-    if cell < 64 * 256:
-        return cell // 256
-    doubling = (cell // (64 * 256)).bit_length() - 1
-    return 64 + 32 * doubling + ((cell >> doubling) - 64 * 256) // 512
+    if cell < _EQUAL_CELLS:
+        return cell // _CHUNK
+    doubling = (cell // _EQUAL_CELLS).bit_length() - 1
+    rest = (cell >> doubling) - _EQUAL_CELLS
+    in_doubling = rest // (_EQUAL_CELLS // _CHUNKS_A_DOUBLING)
+    return _EQUAL_CELLS // _CHUNK + _CHUNKS_A_DOUBLING * doubling + in_doubling
 
 
 @dataclass(frozen=True, slots=True)
