@@ -83,16 +83,22 @@ __device__ inline void mma_s8_k16(int (&d)[4], const u32_t (&a)[2], const u32_t 
 // Lane 8 m + i gives the address of row i of matrix m: 16 bytes, a multiple of 16. Register m gets
 // elements (lane / 4, 2 (lane % 4) ..) of matrix m; transposed, (2 (lane % 4) .., lane / 4). So the
 // matrices a(0.., 0..), a(8.., 0..), a(0.., 8..), a(8.., 8..) are the registers of a in order. Of
-// ldmatrix_x2 the addresses of lanes 16 to 31 are not used.
+// ldmatrix_x2 the addresses of lanes 16 to 31 are not used. A row may be given as a SharedAddress too.
+
+#ifndef GGMLPY_EMULATED
+__device__ inline void ldmatrix_x4(u32_t (&r)[4], SharedAddress shared_row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_row)
+                 : "memory");
+}
+#endif
 
 __device__ inline void ldmatrix_x4(u32_t (&r)[4], const void* shared_row) {
 #ifdef GGMLPY_EMULATED
     emulated_ldmatrix(4, 0, r, shared_row);
 #else
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(shared_address(shared_row))
-                 : "memory");
+    ldmatrix_x4(r, to_shared(shared_row));
 #endif
 }
 

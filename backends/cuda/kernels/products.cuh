@@ -17,6 +17,7 @@ constexpr int WARPS = 8;
 constexpr int PRODUCT_THREADS = WARPS * 32;
 constexpr int WARP_ROWS = 16;  // of weights, for a warp
 constexpr int COLUMNS = 8;     // of an mma
+constexpr int MOST_COLUMNS = 128;  // of a block of many
 
 struct ProductArgs {
     Tensor y;
@@ -50,8 +51,8 @@ struct Slice {
 __device__ inline int n_slices(int n_chunks) { return min((int)SLICES, n_chunks); }
 
 __device__ inline Slice slice_of(int i, int n_chunks) {
-    const int n = n_slices(n_chunks);
-    return {n_chunks * i / n, n_chunks * (i + 1) / n};
+    if (n_chunks < SLICES) return {i, i + 1};
+    return {n_chunks * i / SLICES, n_chunks * (i + 1) / SLICES};
 }
 
 // --- mul_mat_id: lists of the columns of each expert ------------------------------------------------
@@ -77,6 +78,7 @@ struct Matrix {
     __device__ static Matrix of_product(const ProductArgs& args, int index, const Run& run) {
         const int n2 = args.x.ne[2].at(run), n3 = args.x.ne[3].at(run);
         if (index >= n2 * n3) return {0, 0, 0, 0};
+        if (index == 0) return {0, args.x.ne[1].at(run), 0, 0};
         const int i3 = index / n2, i2 = index - i3 * n2;
         const int r2 = n2 / args.weight.ne[2].at(run), r3 = n3 / args.weight.ne[3].at(run);
         const i64_t place = i2 / r2 * args.weight.nb[2] + i3 / r3 * args.weight.nb[3];

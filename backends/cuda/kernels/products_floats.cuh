@@ -30,9 +30,12 @@ struct FloatChunks {
             const char* from = rows.at[i] + moved + (chunk * FLOAT_CHUNK_BYTES + lane.t * 16);
             char* to = shared + (lane.g + 8 * i) * PITCH + lane.t * 16;
             const int rest = n_bytes - lane.t * 16;
-            if (is_aligned) {
-                const SharedAddress address = to_shared(to);
-#pragma unroll
+            const SharedAddress address = to_shared(to);
+            if (is_aligned && n_bytes == FLOAT_CHUNK_BYTES) {
+                for (int at = 0; at < FLOAT_CHUNK_BYTES; at += 64) {
+                    copy_async_16(address + at, from + at);
+                }
+            } else if (is_aligned) {
                 for (int at = 0; at < FLOAT_CHUNK_BYTES; at += 64) {
                     const int n = max(0, min(16, rest - at));
                     copy_async_16_part(address + at, n > 0 ? from + at : from, n);
@@ -75,16 +78,20 @@ struct Floats : FloatChunks<T> {
         const int in_warp = threadIdx.x % 32;
         // Row i of matrix m by lane 8 m + i: two matrices below each other, then those beside them; of x
         // four matrices of 8 columns by 8 elements beside each other.
-        const int of_a = in_warp % 16 * PITCH + in_warp / 16 * 16;
-        const char* b_row = x + column(in_warp % 8) * PITCH + in_warp / 8 * 16;
+        SharedAddress a_rows[G];
+        for (int i = 0; i < G; ++i) {
+            a_rows[i] = to_shared((void*)groups[i]) + in_warp % 16 * PITCH + in_warp / 16 * 16;
+        }
+        const SharedAddress b_row =
+            to_shared((void*)x) + column(in_warp % 8) * PITCH + in_warp / 8 * 16;
         const int n_elements = FloatChunks<T>::elements(chunk, k);
 #pragma unroll
         for (int at = 0; at < FloatChunks<T>::CHUNK; at += 32) {
             if (at >= n_elements) break;
             u32_t a[G][2][4];
             for (int i = 0; i < G; ++i) {
-                ldmatrix_x4(a[i][0], groups[i] + of_a + at * T::SIZE);
-                ldmatrix_x4(a[i][1], groups[i] + of_a + (at + 16) * T::SIZE);
+                ldmatrix_x4(a[i][0], a_rows[i] + at * T::SIZE);
+                ldmatrix_x4(a[i][1], a_rows[i] + (at + 16) * T::SIZE);
             }
             each_tile<N>(n_tiles, [&](int tile) {
                 u32_t b[4];
@@ -164,11 +171,13 @@ struct FloatProduct : Floats<T> {
     ) {
         constexpr int PIECES = FLOAT_CHUNK_BYTES / 16;
         const SharedAddress to = to_shared(shared);
-#pragma unroll 4
-        for (int i = threadIdx.x; i < n * PIECES; i += PRODUCT_THREADS) {
-            const int column = i / PIECES, at = i % PIECES * 16;
-            const char* from = columns_of_x[column] + chunk * (i64_t)FLOAT_CHUNK_BYTES;
-            copy_async_16(to + column * FloatChunks<T>::PITCH + at, from + at);
+        const int at = threadIdx.x % PIECES * 16;
+#pragma unroll
+        for (int i = 0; i < MOST_COLUMNS; i += PRODUCT_THREADS / PIECES) {
+            const int column = i + threadIdx.x / PIECES;
+            if (column >= n) break;
+            const char* from = columns_of_x[column] + (chunk * FLOAT_CHUNK_BYTES + at);
+            copy_async_16(to + column * FloatChunks<T>::PITCH + at, from);
         }
     }
 

@@ -298,18 +298,23 @@ struct Int8 {
     __device__ static void load_columns(
         char* shared, const char* const* columns_of_x, int columns, int n, int chunk
     ) {
-        const SharedAddress to = to_shared(shared), numbers = to + columns * CODES_PITCH;
-        const i64_t place = chunk * (i64_t)X_BYTES;
-#pragma unroll 4
-        for (int i = threadIdx.x; i < n * 16; i += PRODUCT_THREADS) {
-            const int column = i / 16, at = i % 16 * 16;
-            copy_async_16(to + column * CODES_PITCH + at, columns_of_x[column] + place + at);
+        const SharedAddress codes = to_shared(shared) + threadIdx.x % 16 * 16;
+        const int from = chunk * X_BYTES + threadIdx.x % 16 * 16;
+#pragma unroll
+        for (int i = 0; i < MOST_COLUMNS; i += PRODUCT_THREADS / 16) {
+            const int column = i + threadIdx.x / 16;
+            if (column >= n) break;
+            copy_async_16(codes + column * CODES_PITCH, columns_of_x[column] + from);
         }
-#pragma unroll 4
-        for (int i = threadIdx.x; i < n * NUMBERS; i += PRODUCT_THREADS) {
-            const int column = i / NUMBERS, number = i % NUMBERS;
-            const int at = CHUNK + (number < 8 ? number : number + SECOND - 8) * 4;
-            copy_async_4(numbers + (number * columns + column) * 4, columns_of_x[column] + place + at);
+        const int number = threadIdx.x % NUMBERS;
+        const SharedAddress numbers =
+            to_shared(shared) + columns * CODES_PITCH + number * columns * 4;
+        const int from_number = chunk * X_BYTES + CHUNK + (number < 8 ? number : number + SECOND - 8) * 4;
+#pragma unroll
+        for (int i = 0; i < MOST_COLUMNS; i += PRODUCT_THREADS / NUMBERS) {
+            const int column = i + threadIdx.x / NUMBERS;
+            if (column >= n) break;
+            copy_async_4(numbers + column * 4, columns_of_x[column] + from_number);
         }
     }
 

@@ -9,7 +9,6 @@
 #pragma once
 #include "products.cuh"
 
-constexpr int MOST_COLUMNS = 128;
 constexpr int TILES = MOST_COLUMNS / COLUMNS;  // of an mma, beside each other
 
 // What a block computes.
