@@ -36,9 +36,9 @@ _INSTALL = "pip install 'ggmlpy[cuda13]' (or [cuda] for CUDA 12)"
 _OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation, and the driver's CUDA_ERROR_OUT_OF_MEMORY
 _NO_DEVICE = 100  # cudaErrorNoDevice
 _PEER_ALREADY = 704  # cudaErrorPeerAccessAlreadyEnabled
-_PLAIN_SHARED_BYTES = 48 << 10  # which every kernel may have without asking
+_PLAIN_SHARED_BYTES = 48 << 10  # which every kernel may have without asking, static ones included
+_STATIC_SHARED = 1  # CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-_N_REGISTERS = 4  # CU_FUNC_ATTRIBUTE_NUM_REGS
 _MB = 1 << 20
 
 
@@ -235,8 +235,8 @@ class CupyDriver(Driver):
         with self._doing(f"loading {form}"):
             kernel = self._modules[form.unit].get_function(form.name)
             # CUDA may load a kernel with its first use, which a capture would not allow.
-            self._cupy.cuda.driver.funcGetAttribute(_N_REGISTERS, kernel.ptr)
-        return _CupyFunction(form.name, kernel)
+            n_static = int(self._cupy.cuda.driver.funcGetAttribute(_STATIC_SHARED, kernel.ptr))
+        return _CupyFunction(form.name, kernel, _PLAIN_SHARED_BYTES - n_static)
 
     def launch(
         self,
@@ -333,14 +333,14 @@ class _Memory:
                 self.free(*one)
 
     def free(self, device: int, release: Callable[[int], None], address: int) -> None:
-        with self._lock:
+        with self._lock:  # to the end: another thread must not begin a capture meanwhile
             if self._capturing:
                 self._kept.append((device, release, address))
                 return
-        # After an error of a kernel every call fails, and the memory is gone with the process.
-        with contextlib.suppress(self._runtime.CUDARuntimeError), self.on(device):
-            self.synchronize()
-            release(address)
+            # After an error of a kernel every call fails, and the memory is gone with the process.
+            with contextlib.suppress(self._runtime.CUDARuntimeError), self.on(device):
+                self.synchronize()
+                release(address)
 
 
 def _finally(
@@ -369,10 +369,10 @@ class _CupyEvent(DriverEvent):
 class _CupyFunction(Function):
     """A kernel, and the dynamic shared memory that its launches may have by now."""
 
-    def __init__(self, name: str, kernel: Any) -> None:
+    def __init__(self, name: str, kernel: Any, allowed_bytes: int) -> None:
         self.name = name
         self.kernel = kernel
-        self.allowed_bytes = _PLAIN_SHARED_BYTES
+        self.allowed_bytes = allowed_bytes
 
 
 class _CupyCaptured(Captured):

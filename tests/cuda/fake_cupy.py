@@ -45,6 +45,7 @@ class FakeCupy:
         self.threads = threading.local()
         self.structs: list[tuple[bytes, bytes]] = []
         self.struct_bytes = (0, 0)  # of the parameters of kernels
+        self.static_shared_bytes = 0  # of kernels
         self.cuda = SimpleNamespace(
             runtime=self._runtime(),
             driver=self._driver(),
@@ -98,7 +99,7 @@ class FakeCupy:
     def _driver(self) -> SimpleNamespace:
         return SimpleNamespace(
             CUDADriverError=CUDADriverError,
-            funcGetAttribute=lambda *args: self.of_driver("funcGetAttribute", *args),
+            funcGetAttribute=self.func_get_attribute,
             funcSetAttribute=lambda *args: self.of_driver("funcSetAttribute", *args),
             launchKernel=self.launch_kernel,
         )
@@ -147,6 +148,10 @@ class FakeCupy:
         self.note(name, *args, error=CUDADriverError)
         if self.device not in getattr(self.threads, "contexts", ()):
             raise CUDADriverError(201)  # CUDA_ERROR_INVALID_CONTEXT
+
+    def func_get_attribute(self, attribute: int, function: int) -> int:
+        self.of_driver("funcGetAttribute", attribute, function)
+        return {1: self.static_shared_bytes}[attribute]
 
     def launch_kernel(self, function: int, *args: int) -> None:
         *sizes, stream, parameters, extra = args

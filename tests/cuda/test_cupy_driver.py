@@ -332,6 +332,15 @@ def test_more_than_48_kib_of_shared_memory_are_asked_for_once(
     assert asked == [(0xF00, 8, 64 << 10), (0xF00, 8, 100 << 10)]
 
 
+def test_static_shared_memory_is_a_part_of_the_48_kib(cupy: FakeCupy, driver: CupyDriver) -> None:
+    cupy.static_shared_bytes = 1024
+    function = function_of(driver)
+    for kib in (47, 48, 48):
+        launch(driver, function, kib << 10)
+    asked = [args for name, _, args in cupy.calls if name == "funcSetAttribute"]
+    assert asked == [(0xF00, 8, 48 << 10)]
+
+
 def test_a_launch_that_fails_names_the_kernel(cupy: FakeCupy, driver: CupyDriver) -> None:
     cupy.failures["launchKernel"] = 1
     text = r"cuda: launching rms_norm with grid \(7, 2, 1\) and block \(256, 1, 1\): cudaError1"
@@ -397,6 +406,26 @@ def test_memory_that_goes_in_a_capture_is_freed_after_it(
     assert not cupy.memory
 
 
+def test_no_capture_begins_while_another_thread_frees_memory(
+    cupy: FakeCupy, driver: CupyDriver
+) -> None:
+    """It waits for the stream, which would end the capture."""
+    memories = [driver.allocate(8)]
+    waits, capturing = threading.Event(), threading.Event()
+
+    def wait_for_stream() -> None:
+        waits.set()
+        assert not capturing.wait(0.2)
+
+    driver._memory.synchronize = wait_for_stream
+    thread = threading.Thread(target=memories.clear)
+    thread.start()
+    assert waits.wait(10)
+    driver.capture(capturing.set)
+    thread.join()
+    assert not cupy.memory
+
+
 def test_an_error_ends_the_capture(cupy: FakeCupy, driver: CupyDriver) -> None:
     memory = driver.allocate(8)
 
@@ -451,4 +480,4 @@ def test_the_fake_has_only_what_cupy_has() -> None:
         missing = {name for name in own - {"do"} if not hasattr(other, name)}
         assert not missing, other
     assert cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES == 8
-    assert cuda.driver.CU_FUNC_ATTRIBUTE_NUM_REGS == 4
+    assert cuda.driver.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES == 1
