@@ -106,7 +106,7 @@ def raw(values: F32) -> bytes:
 
 
 # Types that are read in different ways, with the sizes that kernels are made for and others.
-KINDS = [("f32", 40, 0), ("f16", 64, 0), ("f16", 24, 0), ("q8_0", 64, 0), ("f16", 96, 160),
+KINDS = [("f32", 40, 0), ("bf16", 160, 40), ("f16", 64, 0), ("f16", 24, 0), ("q8_0", 64, 0), ("f16", 96, 160),
          ("f16", 128, 0)]  # fmt: skip
 
 
@@ -149,7 +149,7 @@ def test_queries_of_any_lists_and_windows(type: str, size: int, size_v: int) -> 
 
 
 @pytest.mark.parametrize("heads", [(1, 1), (7, 1), (20, 1), (9, 3), (64, 2)])
-@pytest.mark.parametrize(("type", "size"), [("q4_0", 32), ("f16", 64)])
+@pytest.mark.parametrize(("type", "size"), [("f32", 32), ("q4_0", 32), ("f16", 64)])
 def test_any_number_of_heads(type: str, size: int, heads: tuple[int, int]) -> None:
     seen = [(0, 0, n + 1) for n in range(265, 271)]
     check(Problem.random(seen, 280, type, size, heads=heads))
@@ -178,7 +178,7 @@ def test_what_is_not_finite_stays_with_those_who_see_it(type: str, size: int, si
 
 
 @pytest.mark.parametrize("n_tokens", [1, 3, 17, 40])
-@pytest.mark.parametrize(("type", "size"), [("q8_0", 32), ("f16", 64)])
+@pytest.mark.parametrize(("type", "size"), [("f32", 32), ("q8_0", 32), ("f16", 64)])
 def test_fewer_queries_than_there_is_room_for(type: str, size: int, n_tokens: int) -> None:
     seen = [(i % 3 // 2, 0, 200 + i) for i in range(40)]
     problem = Problem.random(seen, 300, type, size)
@@ -201,7 +201,7 @@ def test_fewer_queries_than_there_is_room_for(type: str, size: int, n_tokens: in
 
 @pytest.mark.parametrize("wrong", [(2, 0, 5), (-1, 0, 5), (0, -1, 5), (0, 301, 0), (0, 0, -1),
                                    (0, 290, 11), (0, 2**31 - 1, 2**31 - 1)])  # fmt: skip
-@pytest.mark.parametrize(("type", "size"), [("q8_0", 32), ("f16", 64)])
+@pytest.mark.parametrize(("type", "size"), [("f32", 32), ("q8_0", 32), ("f16", 64)])
 def test_lists_that_do_not_exist_are_errors(
     type: str, size: int, wrong: tuple[int, int, int]
 ) -> None:
@@ -211,7 +211,7 @@ def test_lists_that_do_not_exist_are_errors(
 
 
 @pytest.mark.parametrize("cell", [-1, 300, 2**31 - 1])
-@pytest.mark.parametrize(("type", "size"), [("q8_0", 32), ("f16", 64)])
+@pytest.mark.parametrize(("type", "size"), [("f32", 32), ("q8_0", 32), ("f16", 64)])
 def test_only_cells_that_are_seen_must_exist(type: str, size: int, cell: int) -> None:
     problem = Problem.random([(0, 10, 280), (0, 20, 200)], 300, type, size)
     problem.cells[0, :10] = problem.cells[0, 290:] = problem.cells[1] = cell

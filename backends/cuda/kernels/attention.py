@@ -98,8 +98,12 @@ def _chunk_of(cell: int) -> int:
 class _Cut:
     """How a step is cut into blocks.
 
-    rows          of a block: heads of q that share a head of K, of one query or more
-    n_columns     blocks along the columns of V
+    rows             of a block: heads of q that share a head of K, of one query or more
+    n_columns        blocks along the columns of V
+    task_queries     most queries of a task
+    blocks_per_item  that take the same cells: heads of K, and blocks of the heads that share one
+    target_blocks    of equal work that the plan aims at
+    max_...          room for queries, items, and states of chunks of queries
     """
 
     rows: int
@@ -112,13 +116,13 @@ class _Cut:
     max_slots: int
 
     @staticmethod
-    def of(w: Work, rows: int, columns: int, blocks_a_multiprocessor: int) -> _Cut:
-        """`columns` of V of a block."""
+    def of(w: Work, rows: int, columns: int) -> _Cut:
+        """Blocks of so many rows, and columns of V."""
         q, k, v = w["q"], w["k"], w["v"]
         n_shared, n_kv_heads = int(q.ne[2]) // int(k.ne[2]), int(k.ne[2])
         n_columns = blocks(v.ne[0], columns)
         blocks_per_item = n_kv_heads * blocks(n_shared, rows)
-        target = w.info.n_sm * blocks_a_multiprocessor
+        target = _BLOCKS_A_MULTIPROCESSOR * w.info.n_sm
         max_queries = int(q.ne[1]) * int(q.ne[3])
         n_cells = int(w["cells"].ne[0] if "cells" in w.step.operands else k.ne[1])
         slot_bytes = int(q.ne[2]) * (_SOFTMAX + 4 * int(v.ne[0]))
@@ -186,7 +190,8 @@ def _launches(
     most = blocks(_GRID_A_MULTIPROCESSOR * w.info.n_sm, cut.blocks_per_item)
     grid = min(cut.max_items, most), cut.blocks_per_item, cut.n_columns
     yield Launch(attend, ARGS, grid, _THREADS, shared_bytes, values)
-    grid = min(cut.max_queries, cut.target_blocks), int(q.ne[2]), 1
+    most = blocks(_GRID_A_MULTIPROCESSOR * w.info.n_sm, q.ne[2])
+    grid = min(cut.max_queries, most), int(q.ne[2]), 1
     yield Launch(COMBINE, ARGS, grid, _THREADS, values=values)
 
 
@@ -217,7 +222,7 @@ def _attention_mma(w: Work) -> Iterator[Launch]:
     converted = not (plain and _has_vectors(w, w["k"]) and _has_vectors(w, w["v"]))
     padded = converted or d != dv or d not in (64, 128)
     n = d if not padded else 128 if max(d, dv) <= 128 else 256
-    cut = _Cut.of(w, _MMA_ROWS, n, _BLOCKS_A_MULTIPROCESSOR)
+    cut = _Cut.of(w, _MMA_ROWS, n)
     form = _mma(n, padded, converted)
     yield from _launches(w, form, cut, _mma_shared_bytes(n), _MMA_UNIT)
 
@@ -230,7 +235,7 @@ def _attention(w: Work) -> Iterator[Launch]:
     n_shared = int(q.ne[2]) // int(k.ne[2])
     rows = 2 if n_shared * int(q.ne[1]) <= 2 else 8
     slices = 1 if int(v.ne[0]) <= _SLICE else 4
-    cut = _Cut.of(w, rows, slices * _SLICE, _BLOCKS_A_MULTIPROCESSOR)
+    cut = _Cut.of(w, rows, slices * _SLICE)
     yield from _launches(w, ATTEND[rows, slices], cut)
 
 

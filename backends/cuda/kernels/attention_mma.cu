@@ -1,6 +1,7 @@
-// Attention of f16 caches on tensor cores: q and weights are rounded to f16, sums are f32.
+// Attention on tensor cores: q, K, V and weights are f16, sums f32.
 //
-//   q [D, n_q, Hq, S] f32, k [D, ..] and v [Dv, ..] f16; see attention.cuh for the order of sums
+//   q [D, n_q, Hq, S] f32, k [D, ..] and v [Dv, ..] f16 or quantised; see attention.cuh for the order of
+//   sums
 //   attention_mma   grid (items, heads of K x blocks of heads)
 //
 // Defines: HEAD, the most elements of a head of K and of V; PADDED, whether they may have fewer;
@@ -16,9 +17,9 @@
 // q is scaled by a power of 2 for each row, so that no number overflows and rounding is relative to the
 // largest element; p by 2^14, so that weights down to 2^-28 have all bits of an f16.
 //
-// A tile moves 2 (D + Dv) bytes a cell once for the 64 rows, and a warp multiplies 16 (D + Dv) cells
-// whether its rows are used or not; warps without rows skip that. ldmatrix brings 2 (D + Dv) bytes a cell
-// to each warp: 16 rows for them is what bounds prompts.
+// A cell's rows of K and V, 2 (D + Dv) bytes, are read once for the 64 rows of a block. A warp multiplies
+// for 16 rows if it has any: little beside the memory's time where one query decodes. For prompts, it is
+// ldmatrix that takes longest: it brings those bytes to every warp, for 16 rows each.
 #include "attention_block.cuh"
 #include "attention_rows.cuh"
 #include "mma.cuh"
@@ -27,8 +28,8 @@ constexpr int THREADS = 128;
 constexpr int WARP_ROWS = 16;
 constexpr int ROWS = THREADS / 32 * WARP_ROWS;
 constexpr int STAGES = 2;
-constexpr int UNIT_LOG2 = 14;          // of weights
-constexpr u32_t ONES = 0x3c003c00u;    // two 1 as f16
+constexpr int UNIT_LOG2 = 14;        // of weights
+constexpr u32_t ONES = 0x3c003c00u;  // two 1 as f16
 
 __device__ inline u32_t pack_halves(float low, float high) {
 #ifdef GGMLPY_EMULATED
