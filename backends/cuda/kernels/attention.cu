@@ -3,11 +3,11 @@
 //   q, y f32; K and V of any type of caches, rows contiguous; see attention.cuh for the order of sums
 //
 //   attention_plan      one block: what each query sees, tasks, and how their chunks are cut into items
-//   attention_R_S       grid (items, heads of K x blocks of heads, columns of V / 128 S)
-//                       R rows of a block: heads that share a head of K, of one or more queries
+//   attention_S         grid (items, heads of K x blocks of heads, columns of V / 128 S)
+//                       8 rows of a block: heads that share a head of K, of one or more queries
 //   attention_combine   grid (tasks, heads): folds the states of chunks of tasks that were split
 //
-// A block of attention_R_S reads K and V once for its R rows, as f32 through shared memory: a tile of 64
+// A block of attention_S reads K and V once for its rows, as f32 through shared memory: a tile of 64
 // cells, 128 elements at a time. Per cell it moves the bytes of its row of K and of V; states of split
 // tasks are 4 (Dv + 2) bytes for each row and chunk.
 #include "attention_block.cuh"
@@ -15,9 +15,10 @@
 
 constexpr int THREADS = 128;
 constexpr int WARPS = THREADS / 32;
-constexpr int TILE = 64;           // cells
-constexpr int SLICE = 128;         // elements of a row at a time
-constexpr int PITCH = SLICE + 4;   // of rows in shared memory: cells lie in different banks
+constexpr int TILE = 64;  // cells
+constexpr int ROWS = 8;
+constexpr int SLICE = 128;        // elements of a row at a time
+constexpr int PITCH = SLICE + 4;  // of rows in shared memory: cells lie in different banks
 
 // --- the plan ---
 
@@ -183,23 +184,21 @@ KERNEL(attention_plan, Args, PLANNERS) {
 
 typedef float Tile[TILE][PITCH];
 
-template <int ROWS>
 struct Shared {
-    Tile tile;                   // rows of K, then of V
+    Tile tile;  // rows of K, then of V
     float q[ROWS][SLICE];
     float scores[TILE][ROWS + 4];  // then weights
-    int cells[TILE];             // rows of K and V; -1 for those that no row sees
-    Softmax chunk[ROWS];         // of the chunk
-    Softmax all[ROWS];           // of the chunks before
+    int cells[TILE];               // rows of K and V; -1 for those that no row sees
+    Softmax chunk[ROWS];           // of the chunk
+    Softmax all[ROWS];             // of the chunks before
     float rescale[ROWS];
     Fold folds[ROWS];
     RowTable<ROWS> rows;
 };
 
 // The cells of a tile that any row sees; false if there are none.
-template <int ROWS>
 __device__ bool list_cells(const Args& args, const Run& run, const Work& work, int place,
-                           Shared<ROWS>& shared) {
+                           Shared& shared) {
     bool visible = false;
     if (threadIdx.x < TILE) {
         place += threadIdx.x;
@@ -228,8 +227,7 @@ __device__ __noinline__ void load_tile(Tile& tile, const int* cells, int type, c
     }
 }
 
-template <int ROWS>
-__device__ void load_queries(Shared<ROWS>& shared, int first, int n) {
+__device__ void load_queries(Shared& shared, int first, int n) {
     for (int j = threadIdx.x; j < ROWS * SLICE; j += THREADS) {
         const int r = j / SLICE, i = j % SLICE;
         const float* query = shared.rows.queries[r];
@@ -238,9 +236,8 @@ __device__ void load_queries(Shared<ROWS>& shared, int first, int n) {
 }
 
 // The scores of a tile. A thread has one cell and some of the rows.
-template <int ROWS>
 __device__ void score_tile(const Args& args, const Run& run, const Work& work, int place,
-                           Shared<ROWS>& shared) {
+                           Shared& shared) {
     constexpr int OWN = ROWS * TILE / THREADS;  // rows of a thread
     const int cell = threadIdx.x % TILE, first_row = threadIdx.x / TILE * OWN;
     const int d = args.k.ne[0].at(run);
@@ -280,8 +277,7 @@ __device__ void score_tile(const Args& args, const Run& run, const Work& work, i
 }
 
 // Scores to weights, a warp for each row.
-template <int ROWS>
-__device__ void weigh_tile(Shared<ROWS>& shared) {
+__device__ void weigh_tile(Shared& shared) {
     const int lane = threadIdx.x % 32;
     for (int r = threadIdx.x / 32; r < ROWS; r += WARPS) {
         const float a = shared.scores[lane][r], b = shared.scores[lane + 32][r];
@@ -302,8 +298,8 @@ __device__ void weigh_tile(Shared<ROWS>& shared) {
 }
 
 // Weighted sums of V. A thread has a column of each slice, for all rows.
-template <int ROWS, int SLICES>
-__device__ void add_values(const Args& args, const Work& work, Shared<ROWS>& shared,
+template <int SLICES>
+__device__ void add_values(const Args& args, const Work& work, Shared& shared,
                            float (&sums)[SLICES][ROWS]) {
     const char* base = base_of(args, args.v, work);
 #pragma unroll
@@ -326,9 +322,9 @@ __device__ void add_values(const Args& args, const Work& work, Shared<ROWS>& sha
 }
 
 // The state of a chunk: stored, or folded into that of the chunks before.
-template <int ROWS, int SLICES>
+template <int SLICES>
 __device__ void finish_chunk(const Work& work, const Partials& partials, int chunk,
-                             Shared<ROWS>& shared, const float (&sums)[SLICES][ROWS],
+                             Shared& shared, const float (&sums)[SLICES][ROWS],
                              float (&total)[SLICES][ROWS]) {
     const Task& task = work.task;
     const int slot = work.slot_of(chunk);
@@ -365,8 +361,8 @@ __device__ void finish_chunk(const Work& work, const Partials& partials, int chu
 }
 
 // The results of rows whose chunks a block has walked.
-template <int ROWS, int SLICES>
-__device__ void store_rows(const Args& args, const Work& work, Shared<ROWS>& shared,
+template <int SLICES>
+__device__ void store_rows(const Args& args, const Work& work, Shared& shared,
                            const float (&total)[SLICES][ROWS]) {
     __syncthreads();  // where there is no chunk, the states are those set at first
 #pragma unroll
@@ -384,9 +380,9 @@ __device__ void store_rows(const Args& args, const Work& work, Shared<ROWS>& sha
 }
 
 // Attends rows of a task to chunks of its cells. Returns whether a sum is not finite.
-template <int ROWS, int SLICES>
+template <int SLICES>
 __device__ bool attend(const Args& args, const Run& run, const Plan& plan, const Item& item,
-                       int only, Shared<ROWS>& shared) {
+                       int only, Shared& shared) {
     const Task& task = plan.tasks[item.task];
     const int first = blockIdx.z * SLICES * SLICE;
     const Work work = {task, rows_of_block(args, run, task, ROWS), only, first, args.v.ne[0].at(run)};
@@ -420,26 +416,22 @@ __device__ bool attend(const Args& args, const Run& run, const Plan& plan, const
 }
 
 // Where V is not finite, rows that do not see the cell get 0 * inf: then each row is computed alone.
-template <int ROWS, int SLICES>
+template <int SLICES>
 __device__ void attend_all(const Args& args, const Run& run) {
-    __shared__ Shared<ROWS> shared;
+    __shared__ Shared shared;
     const Plan plan(args);
     const int n_items = plan.header->n_items;
     for (int i = blockIdx.x; i < n_items; i += gridDim.x) {
         const Item item = plan.items[n_items - 1 - i];
         for (int only = -1; only < ROWS; ++only) {
-            const bool wrong = attend<ROWS, SLICES>(args, run, plan, item, only, shared);
+            const bool wrong = attend<SLICES>(args, run, plan, item, only, shared);
             if (only < 0 && !wrong) break;
         }
     }
 }
 
-#define ATTENTION(rows, slices) \
-    KERNEL(attention_##rows##_##slices, Args, THREADS) { attend_all<rows, slices>(args, run); }
-ATTENTION(2, 1)
-ATTENTION(2, 4)
-ATTENTION(8, 1)
-ATTENTION(8, 4)
+KERNEL_BLOCKS(attention_1, Args, THREADS, 2) { attend_all<1>(args, run); }
+KERNEL_BLOCKS(attention_4, Args, THREADS, 2) { attend_all<4>(args, run); }
 
 // --- combine ---
 

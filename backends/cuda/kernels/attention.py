@@ -51,11 +51,7 @@ HALVED = tuple(type for type in KV_TYPES if type not in ("f32", "bf16"))  # used
 
 PLAN = Form("attention.cu", "attention_plan")
 COMBINE = Form("attention.cu", "attention_combine")
-ATTEND = {
-    (rows, slices): Form("attention.cu", f"attention_{rows}_{slices}")
-    for rows in (2, 8)
-    for slices in (1, 4)
-}
+ATTEND = {slices: Form("attention.cu", f"attention_{slices}") for slices in (1, 4)}
 
 
 def _mma(n: int, padded: bool, converted: bool) -> Form:
@@ -76,7 +72,6 @@ MMA = [
 
 _PLANNERS, _THREADS = 256, 128
 _CHUNK, _EQUAL_CELLS, _CHUNKS_A_DOUBLING = 256, 256 * 256, 128  # as in attention.cuh
-_SLICE = 128  # columns of V
 _BLOCKS_A_MULTIPROCESSOR = 4  # of equal work are wanted
 _GRID_A_MULTIPROCESSOR = 8  # blocks, which take items in turns: some items take longer than others
 _MOST_PARTIAL_BYTES = 128 << 20  # of states of chunks; without room for them tasks are not split
@@ -230,13 +225,13 @@ def _attention_mma(w: Work) -> Iterator[Launch]:
 # --- any types, in f32 ---
 
 
+_ROWS = 8
+_SLICE = 128  # columns of V
+
+
 def _attention(w: Work) -> Iterator[Launch]:
-    q, k, v = w["q"], w["k"], w["v"]
-    n_shared = int(q.ne[2]) // int(k.ne[2])
-    rows = 2 if n_shared * int(q.ne[1]) <= 2 else 8
-    slices = 1 if int(v.ne[0]) <= _SLICE else 4
-    cut = _Cut.of(w, rows, slices * _SLICE)
-    yield from _launches(w, ATTEND[rows, slices], cut)
+    slices = 1 if int(w["v"].ne[0]) <= _SLICE else 4
+    yield from _launches(w, ATTEND[slices], _Cut.of(w, _ROWS, slices * _SLICE))
 
 
 def _declare(k: str, v: str) -> None:
