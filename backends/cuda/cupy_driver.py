@@ -34,6 +34,7 @@ from ggmlpy.errors import AllocationError, BackendError
 
 _INSTALL = "pip install 'ggmlpy[cuda13]' (or [cuda] for CUDA 12)"
 _OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation, and the driver's CUDA_ERROR_OUT_OF_MEMORY
+_OLD_DRIVER = 35  # cudaErrorInsufficientDriver
 _NO_DEVICE = 100  # cudaErrorNoDevice
 _PEER_ALREADY = 704  # cudaErrorPeerAccessAlreadyEnabled
 _PLAIN_SHARED_BYTES = 48 << 10  # which every kernel may have without asking, static ones included
@@ -95,10 +96,14 @@ class CupyDriver(Driver):
         try:
             n = int(self._runtime.getDeviceCount())
         except self._errors as error:
-            if self._runtime.driverGetVersion() == 0:
-                raise BackendError(f"{self.name}: no CUDA driver is installed") from error
+            version = int(self._runtime.driverGetVersion())
+            if version == 0:
+                raise BackendError(f"{self.name}: no CUDA driver is installed") from None
             if error.status != _NO_DEVICE:
-                raise BackendError(f"{self.name}: CUDA cannot be used here: {error}") from error
+                hint = _remedy(version) if error.status == _OLD_DRIVER else ""
+                raise BackendError(
+                    f"{self.name}: CUDA cannot be used here: {error}{hint}"
+                ) from error
             n = 0
         if n == 0:
             raise BackendError(f"{self.name}: there is no GPU that CUDA can use")
@@ -271,14 +276,14 @@ class CupyDriver(Driver):
         with self._doing("capturing a graph"), self._memory.kept():
             # "Relaxed": the other modes forbid this thread, and some of them other threads, calls
             # such as cudaMalloc, which the caller's own code may make at any time.
-            self._stream.begin_capture(self._runtime.streamCaptureModeRelaxed)
             try:
+                self._stream.begin_capture(self._runtime.streamCaptureModeRelaxed)
                 work()
-            except BaseException:
-                with contextlib.suppress(*self._errors):
+                graph = self._stream.end_capture()
+            except BaseException:  # an interrupt may come between any two of them
+                with contextlib.suppress(*self._errors):  # it may have ended
                     self._stream.end_capture()
                 raise
-            graph = self._stream.end_capture()
             graph.upload(self._stream)
         return _CupyCaptured(self, graph)
 
@@ -383,6 +388,13 @@ class _CupyCaptured(Captured):
     def launch(self) -> None:
         with self._driver._doing("launching a graph"):
             self._graph.launch(self._driver._stream)
+
+
+def _remedy(version: int) -> str:
+    """What to do about a driver that is older than CuPy's CUDA."""
+    major, minor = version // 1000, version % 1000 // 10
+    extra = "install ggmlpy[cuda] in a new environment, or " if major == 12 else ""
+    return f" (the driver has CUDA {major}.{minor}: {extra}update the driver)"
 
 
 def _mb(n_bytes: int) -> str:

@@ -1,4 +1,4 @@
-"""What launchers ask of tensors: contiguous rows, and grids over elements or rows."""
+"""What launchers ask of tensors: contiguous rows, and grids over elements."""
 
 from __future__ import annotations
 
@@ -19,8 +19,3 @@ def blocks(n: int, per_block: int) -> int:
 def over_elements(tensor: Tensor, threads: int) -> Grid:
     """A thread for each element."""
     return blocks(tensor.spec.n_elements, threads), 1, 1
-
-
-def over_rows(tensor: Tensor, rows_per_block: int = 1) -> Grid:
-    """A block for every `rows_per_block` rows."""
-    return blocks(tensor.spec.n_rows, rows_per_block), 1, 1

@@ -203,8 +203,9 @@ class FakeStream:
 
     def end_capture(self) -> FakeGraph:
         work, self.captured = self.captured, None
-        assert work is not None
         self.cupy.note("end_capture")
+        if work is None:
+            raise CUDARuntimeError(401)  # cudaErrorIllegalState
         return FakeGraph(self.cupy, work)
 
 

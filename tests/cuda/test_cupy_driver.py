@@ -443,6 +443,28 @@ def test_an_error_ends_the_capture(cupy: FakeCupy, driver: CupyDriver) -> None:
     assert bytes_at(driver, memory.address, 8) == bytes([3] * 8)
 
 
+@pytest.mark.parametrize("call", ["begin_capture", "end_capture"])
+@pytest.mark.parametrize("is_done", [True, False])
+def test_an_interrupt_ends_the_capture(
+    driver: CupyDriver, monkeypatch: pytest.MonkeyPatch, call: str, is_done: bool
+) -> None:
+    """One that comes right before or after one of CuPy's functions."""
+    memory = driver.allocate(8)
+    function = getattr(driver._stream, call)
+
+    def interrupted(*args: Any) -> None:
+        monkeypatch.setattr(driver._stream, call, function)
+        if is_done:
+            function(*args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(driver._stream, call, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        driver.capture(lambda: driver.fill(memory.address, 2, 4))
+    driver.fill(memory.address, 3, 8)
+    assert bytes_at(driver, memory.address, 8) == bytes([3] * 8)
+
+
 def test_a_capture_that_cuda_gave_up_is_an_error(cupy: FakeCupy, driver: CupyDriver) -> None:
     cupy.failures["end_capture"] = 901
     with pytest.raises(BackendError, match="cuda: capturing a graph: cudaError901"):
