@@ -11,6 +11,7 @@ class Rounding(Enum):
     F32      x is used as it is
     F16      rounded to f16
     BF16     rounded to bf16
+    BF16X2   rounded to bf16, plus what that leaves, rounded to bf16
     INT8X32  blocks of 32: d = max|x| / 127 in f32, q = x * (127 / max|x|) to the nearest whole
              number, x becomes d * q
     Q8_0     as INT8X32, with d rounded to f16: ggml's type of that name
@@ -22,5 +23,6 @@ class Rounding(Enum):
     F32 = "f32"
     F16 = "f16"
     BF16 = "bf16"
+    BF16X2 = "two bf16"
     INT8X32 = "int8 by 32"
     Q8_0 = "q8_0"

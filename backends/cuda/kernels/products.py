@@ -59,6 +59,10 @@ _MOST_COLUMNS = (128, 64, 32)  # of a block of many: the first for which there i
 _MOST_ROUNDED_BYTES = 16 * 352  # of a slice of x that a block of few columns rounds
 _MOST_ROUNDING = 16  # such blocks for each multiprocessor
 _STATIC_BYTES = 1024  # of a block of many columns
+_QUAD = 4  # neighbours in a column, for a thread of finish_product
+# Predicted from the machine code for an H100: until a block has its first chunk, and sums that are
+# written and read again.
+_WAIT_CLOCKS, _SUMS_OF_A_CLOCK = 3000, 400
 _TILE_PITCH = _WARPS * _WARP_ROWS + 4  # of a column of sums
 _WITH_OFFSET = ("q4_1", "q5_1", "q2_K", "q4_K", "q5_K")
 
@@ -71,6 +75,7 @@ class Product:
     few_bytes     and for a chunk of one column, of few
     column_bytes  and of many
     many_stages   how many chunks a block of many columns has in shared memory
+    chunk_clocks  that such a block takes for a chunk, about, and for 8 of its columns
     """
 
     rounded: Rounded
@@ -80,6 +85,8 @@ class Product:
     few_bytes: int
     column_bytes: int
     many_stages: int
+    chunk_clocks: int
+    tile_clocks: int
 
     def n_slices(self, k: int) -> int:
         return min(_SLICES, self.rounded.n_chunks(k))
@@ -109,11 +116,16 @@ def _product(type: TensorType) -> Product:
     defines = (("WEIGHT", type.name),)
     few, many = (Form("products.cu", f"multiply_{n}_columns", defines) for n in ("few", "many"))
     if not type.is_quantized:
-        return Product(_ROUNDED[type.name], few, many, _WARP_ROWS * 144, 144, 144, 4)
+        clocks = (400, 350) if type.name == "f32" else (400, 50)
+        rounded = _ROUNDED[type.name]
+        pitch = rounded.n_bytes + 16
+        return Product(rounded, few, many, _WARP_ROWS * 144, pitch, pitch, 4, *clocks)
     row_bytes = INT8.chunk // type.block_size * type.type_size
     pitch = ((row_bytes + 15 + 15) // 16 | 1) * 16
     numbers = 16 if type.name in _WITH_OFFSET else 8
-    return Product(INT8, few, many, _WARP_ROWS * pitch, INT8.n_bytes, 256 + 32 + 4 * numbers, 2)
+    column_bytes = 256 + 32 + 4 * numbers
+    clocks = 1350, 270
+    return Product(INT8, few, many, _WARP_ROWS * pitch, INT8.n_bytes, column_bytes, 2, *clocks)
 
 
 # --- launches -------------------------------------------------------------------------------------
@@ -187,46 +199,73 @@ def _few(w: Work, product: Product, weight: Tensor, n: int, values: dict[str, An
 def _many(
     w: Work, product: Product, weight: Tensor, n: int, values: dict[str, Any]
 ) -> Iterator[Launch]:
-    is_gated = "up" in w.step.operands
-    # Of an expert's columns, which are seldom more than twice their number on average.
-    n_expected = min(n, 2 * blocks(n, int(weight.ne[2]))) if "ids" in w.step.operands else n
-    columns = _columns(product, n_expected, w.info.shared_bytes - _STATIC_BYTES)
-    n_row_blocks = blocks(weight.ne[1], (_WARPS // 2 if is_gated else _WARPS) * _WARP_ROWS)
+    tiling = min(_tilings(w, product, weight, n), key=lambda tiling: tiling.clocks)
     if "ids" in w.step.operands:
-        n_experts = int(weight.ne[2])
-        values["lists"], launches = expert_lists(w, n_experts)
+        values["lists"], launches = expert_lists(w, int(weight.ne[2]))
         yield from launches
-        n_column_blocks = min(n_experts, n) + n // columns
-        n_blocks = n_row_blocks * n_column_blocks
-    else:
-        n_column_blocks = blocks(n, columns)
-        n_blocks = n_row_blocks * n_column_blocks * _n_matrices(w)
     values |= {
-        "n_row_blocks": n_row_blocks,
-        "n_column_blocks": n_column_blocks,
-        "columns": columns,
+        "n_row_blocks": tiling.n_row_blocks,
+        "n_column_blocks": tiling.n_column_blocks,
+        "columns": tiling.columns,
     }
-    n_slices = product.n_slices(weight.ne[0])
-    if 2 * n_blocks > w.info.n_sm:
-        n_slices = 1
-    if n_slices > 1:
-        n_sums = int(w["y"].spec.n_elements) * (2 if is_gated else 1)
-        values["sums"] = w.scratch(4 * n_sums * n_slices, "sums of slices")
-    shared = product.of_many(columns)
-    yield Launch(product.many, ARGS, (n_blocks, n_slices, 1), 32 * _WARPS, shared, values)
-    if n_slices > 1:
-        grid = blocks(w["y"].spec.n_elements, THREADS), 1, 1
+    if tiling.n_slices > 1:
+        values["sums"] = w.scratch(4 * tiling.n_sums, "sums of slices")
+    shared = product.of_many(tiling.columns)
+    grid = tiling.n_blocks, tiling.n_slices, 1
+    yield Launch(product.many, ARGS, grid, 32 * _WARPS, shared, values)
+    if tiling.n_slices > 1:
+        y = w["y"]
+        grid = blocks(blocks(y.ne[0], _QUAD) * int(y.spec.n_rows), THREADS), 1, 1
         yield Launch(FINISH, ARGS, grid, THREADS, values=values)
 
 
-def _columns(product: Product, n: int, most_bytes: int) -> int:
-    """Those of a block of many."""
-    whole = _COLUMNS if n <= _COLUMNS else blocks(n, _AT_ONCE) * _AT_ONCE
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """How blocks of many columns share a product.
+
+    columns  of a block
+    n_sums   of slices, which finish_product adds
+    clocks   that it takes, about
+    """
+
+    columns: int
+    n_row_blocks: int
+    n_column_blocks: int
+    n_blocks: int
+    n_slices: int
+    n_sums: int
+    clocks: float
+
+
+def _tilings(w: Work, product: Product, weight: Tensor, n: int) -> Iterator[Tiling]:
+    """Those for which there is memory: by all columns at once weights are unpacked once, by fewer
+    or by slices more multiprocessors have work."""
+    is_gated, n_chunks = "up" in w.step.operands, product.rounded.n_chunks(weight.ne[0])
+    n_row_blocks = blocks(weight.ne[1], (_WARPS // 2 if is_gated else _WARPS) * _WARP_ROWS)
+    n_expected, n_lists, n_matrices = n, 0, _n_matrices(w)
+    if "ids" in w.step.operands:  # of an expert, seldom more than twice their number on average
+        n_expected, n_lists = min(n, 2 * blocks(n, weight.ne[2])), min(n, int(weight.ne[2]))
+        n_matrices = 1
     for most in _MOST_COLUMNS:
-        columns = min(most, whole)
-        if product.of_many(columns) <= most_bytes:
-            return columns
-    raise AssertionError(f"{product.many} does not fit in {most_bytes} bytes of shared memory")
+        columns = min(most, _whole(n_expected))
+        if product.of_many(columns) > w.info.shared_bytes - _STATIC_BYTES:
+            continue
+        n_column_blocks = n_lists + n // columns if n_lists else blocks(n, columns)
+        n_blocks = n_row_blocks * n_column_blocks * n_matrices
+        for n_slices in {1, product.n_slices(weight.ne[0])}:
+            n_sums = n_slices * blocks(w["y"].ne[0], _QUAD) * _QUAD * int(w["y"].spec.n_rows)
+            n_sums *= 2 if is_gated else 1
+            of_chunk = product.chunk_clocks + product.tile_clocks * columns // _COLUMNS
+            of_block = _WAIT_CLOCKS + blocks(n_chunks, n_slices) * of_chunk
+            clocks = blocks(n_blocks * n_slices, w.info.n_sm) * of_block
+            if n_slices > 1:
+                clocks += _WAIT_CLOCKS + n_sums // _SUMS_OF_A_CLOCK
+            yield Tiling(columns, n_row_blocks, n_column_blocks, n_blocks, n_slices, n_sums, clocks)
+
+
+def _whole(n: int) -> int:
+    """Columns of a block that has all of n."""
+    return _COLUMNS if n <= _COLUMNS else blocks(n, _AT_ONCE) * _AT_ONCE
 
 
 # --- steps ----------------------------------------------------------------------------------------

@@ -1,18 +1,32 @@
 // Products with weights of floats: f16 and bf16 by tensor cores, with x rounded to the same type; f32 by
 // fmaf, with x as it is. Sums are in f32, from front to back.
 //
-//   a chunk of x   128 bytes: 64 elements of 16 bits, or 32 of f32; zeros behind the last one
+// bf16 has 8 bits: x becomes two of them, itself rounded and the rest rounded, which are multiplied one
+// after the other.
+//
+//   a chunk of x   64 elements of f16, 32 of f32, or twice 64 of bf16; zeros behind the last one
 #pragma once
 #include "mma.cuh"
 #include "products.cuh"
 
 constexpr int FLOAT_CHUNK_BYTES = 128;
 
+template <class T>
+struct PartsOfX {
+    static constexpr int N = 1;
+};
+template <>
+struct PartsOfX<bf16> {
+    static constexpr int N = 2;
+};
+
 // What f16, bf16 and f32 have in common: rows and columns lie 144 bytes apart in shared memory, so that
 // 8 of them lie in different banks.
 template <class T>
 struct FloatChunks {
-    static constexpr int X_BYTES = FLOAT_CHUNK_BYTES;
+    static constexpr int PARTS = PartsOfX<T>::N;
+    static constexpr int X_BYTES = PARTS * FLOAT_CHUNK_BYTES;
+    static constexpr int X_PITCH = X_BYTES + 16;
     static constexpr int CHUNK = FLOAT_CHUNK_BYTES / T::SIZE;
     static constexpr int PITCH = FLOAT_CHUNK_BYTES + 16;
     static constexpr int WARP_BYTES = WARP_ROWS * PITCH;
@@ -74,7 +88,7 @@ struct Floats : FloatChunks<T> {
         float (&sums)[G * N][4], const char* const (&groups)[G], const char* x, int n_tiles, int chunk,
         int k, Lane lane, Column column
     ) {
-        constexpr int PITCH = FloatChunks<T>::PITCH;
+        constexpr int PITCH = FloatChunks<T>::PITCH, X_PITCH = FloatChunks<T>::X_PITCH;
         const int in_warp = threadIdx.x % 32;
         // Row i of matrix m by lane 8 m + i: two matrices below each other, then those beside them; of x
         // four matrices of 8 columns by 8 elements beside each other.
@@ -83,7 +97,7 @@ struct Floats : FloatChunks<T> {
             a_rows[i] = to_shared((void*)groups[i]) + in_warp % 16 * PITCH + in_warp / 16 * 16;
         }
         const SharedAddress b_row =
-            to_shared((void*)x) + column(in_warp % 8) * PITCH + in_warp / 8 * 16;
+            to_shared((void*)x) + column(in_warp % 8) * X_PITCH + in_warp / 8 * 16;
         const int n_elements = FloatChunks<T>::elements(chunk, k);
 #pragma unroll
         for (int at = 0; at < FloatChunks<T>::CHUNK; at += 32) {
@@ -94,11 +108,14 @@ struct Floats : FloatChunks<T> {
                 ldmatrix_x4(a[i][1], a_rows[i] + (at + 16) * T::SIZE);
             }
             each_tile<N>(n_tiles, [&](int tile) {
-                u32_t b[4];
-                ldmatrix_x4(b, b_row + tile * COLUMNS * PITCH + at * T::SIZE);
-                for (int i = 0; i < G; ++i) {
-                    mma_of(T(), sums[G * tile + i], a[i][0], {b[0], b[1]});
-                    mma_of(T(), sums[G * tile + i], a[i][1], {b[2], b[3]});
+                for (int part = 0; part < FloatChunks<T>::PARTS; ++part) {
+                    u32_t b[4];
+                    const int of_part = part * FLOAT_CHUNK_BYTES + at * T::SIZE;
+                    ldmatrix_x4(b, b_row + tile * COLUMNS * X_PITCH + of_part);
+                    for (int i = 0; i < G; ++i) {
+                        mma_of(T(), sums[G * tile + i], a[i][0], {b[0], b[1]});
+                        mma_of(T(), sums[G * tile + i], a[i][1], {b[2], b[3]});
+                    }
                 }
             });
         }
@@ -113,7 +130,7 @@ struct Floats<f32> : FloatChunks<f32> {
         int k, Lane lane, Column column
     ) {
         const char* columns[2];
-        for (int c = 0; c < 2; ++c) columns[c] = x + column(lane.t * 2 + c) * PITCH;
+        for (int c = 0; c < 2; ++c) columns[c] = x + column(lane.t * 2 + c) * X_PITCH;
         const int n_elements = elements(chunk, k);
 #pragma unroll 1
         for (int at = 0; at < n_elements; at += 4) {
@@ -125,7 +142,7 @@ struct Floats<f32> : FloatChunks<f32> {
             }
             each_tile<N>(n_tiles, [&](int tile) {
                 for (int c = 0; c < 2; ++c) {
-                    const float4 b = *(const float4*)(columns[c] + tile * COLUMNS * PITCH + at * 4);
+                    const float4 b = *(const float4*)(columns[c] + tile * COLUMNS * X_PITCH + at * 4);
                     for (int i = 0; i < G; ++i) {
                         add_four(sums[G * tile + i][c], a[i][0], b);
                         add_four(sums[G * tile + i][2 + c], a[i][1], b);
@@ -146,8 +163,8 @@ struct Floats<f32> : FloatChunks<f32> {
 // What products_few.cuh and products_many.cuh call.
 template <class T>
 struct FloatProduct : Floats<T> {
-    static constexpr int FEW_PITCH = FloatChunks<T>::PITCH;
-    static constexpr int COLUMN_BYTES = FloatChunks<T>::PITCH;
+    static constexpr int FEW_PITCH = FloatChunks<T>::X_PITCH;
+    static constexpr int COLUMN_BYTES = FloatChunks<T>::X_PITCH;
 
     __device__ static void multiply_few(
         float (&sums)[1][4], const char* shared_rows, const char* shared_x, int n, const TwoRows&,
@@ -160,8 +177,13 @@ struct FloatProduct : Floats<T> {
 
     // Rounds the chunk of x from `from` on, of which there are `n` elements or more; a warp.
     __device__ static void round_x(char* to, const float* from, int n, Lane lane) {
-        for (int i = threadIdx.x % 32; i < FloatChunks<T>::CHUNK; i += 32) {
-            T::store(to, i, i < n ? from[i] : 0.0f);
+        constexpr int CHUNK = FloatChunks<T>::CHUNK;
+        for (int i = threadIdx.x % 32; i < CHUNK; i += 32) {
+            float rest = i < n ? from[i] : 0.0f;
+            for (int part = 0; part < FloatChunks<T>::PARTS; ++part) {
+                T::store(to, part * CHUNK + i, rest);
+                rest -= T::load(to, part * CHUNK + i);
+            }
         }
     }
 
@@ -169,15 +191,15 @@ struct FloatProduct : Floats<T> {
     __device__ static void load_columns(
         char* shared, const char* const* columns_of_x, int columns, int n, int chunk
     ) {
-        constexpr int PIECES = FLOAT_CHUNK_BYTES / 16;
+        constexpr int X_BYTES = FloatChunks<T>::X_BYTES, PIECES = X_BYTES / 16;
         const SharedAddress to = to_shared(shared);
         const int at = threadIdx.x % PIECES * 16;
 #pragma unroll
         for (int i = 0; i < MOST_COLUMNS; i += PRODUCT_THREADS / PIECES) {
             const int column = i + threadIdx.x / PIECES;
             if (column >= n) break;
-            const char* from = columns_of_x[column] + (chunk * FLOAT_CHUNK_BYTES + at);
-            copy_async_16(to + column * FloatChunks<T>::PITCH + at, from);
+            const char* from = columns_of_x[column] + (chunk * X_BYTES + at);
+            copy_async_16(to + column * FloatChunks<T>::X_PITCH + at, from);
         }
     }
 
@@ -187,7 +209,7 @@ struct FloatProduct : Floats<T> {
 
     // Where the columns of a tile are.
     __device__ static int tiles_bytes(int first_tile) {
-        return first_tile * COLUMNS * FloatChunks<T>::PITCH;
+        return first_tile * COLUMNS * FloatChunks<T>::X_PITCH;
     }
 
     template <int N>

@@ -187,6 +187,11 @@ struct Int8 {
         for (int i = 0; i < 2; ++i) {
             const char* from = rows.base[i] + moved + rows.start(i, chunk);
             char* to = (char*)rows.in_shared(shared, i, chunk, lane);
+            if (Q::ALIGN == 1) {  // whole words are read
+                u32_t* row = (u32_t*)(shared + (lane.g + 8 * i) * PITCH);
+                for (int at = lane.t; at < PITCH / 4; at += 4) row[at] = 0;
+                __syncwarp();
+            }
 #pragma unroll 1
             for (int at = lane.t * Q::ALIGN; at < n_bytes; at += 4 * Q::ALIGN) {
                 if (Q::ALIGN == 4) *(u32_t*)(to + at) = *(const u32_t*)(from + at);

@@ -59,7 +59,8 @@ __device__ inline ManyColumns columns_of_block(const ProductArgs& args, const Ru
     return {matrix, nullptr, first, min(args.columns, matrix.n - first)};
 }
 
-// Where the sums of a slice are: [slice][weight][matrix of y][column][row], of bounds.
+// Where the sums of a slice are: [slice][weight][matrix of y][column][row], of bounds, with rows up to a
+// multiple of four.
 __device__ inline float* sums_of_slice(
     const ProductArgs& args, const Matrix& matrix, int column, int slice, bool is_up
 ) {
@@ -69,7 +70,8 @@ __device__ inline float* sums_of_slice(
     const i64_t weights = args.up.data ? 2 : 1;
     const i64_t row = args.ids.data ? column : in_matrix * n_columns + column;
     const i64_t whole = slice * weights + is_up;
-    return (float*)args.sums.data + (whole * n_matrices * n_columns + row) * args.y.ne[0].bound;
+    const i64_t pitch = (args.y.ne[0].bound + 3) / 4 * 4;
+    return (float*)args.sums.data + (whole * n_matrices * n_columns + row) * pitch;
 }
 
 constexpr int TILE_PITCH = WARPS * WARP_ROWS + 4;  // of a column of sums in shared memory

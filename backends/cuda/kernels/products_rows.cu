@@ -92,13 +92,22 @@ KERNEL(round_to_f16, RoundArgs, THREADS) {
     *(uint2*)to = make_uint2(bits[0] | bits[1] << 16, bits[2] | bits[3] << 16);
 }
 
+// As Rounding.BF16X2 says: chunks of 64 numbers, and of 64 rests behind them.
 KERNEL(round_to_bf16, RoundArgs, THREADS) {
     const XPiece x(args, run);
     if (x.row < 0) return;
-    u16_t* to = (u16_t*)(args.rounded.data + x.row * args.rounded_bytes) + x.first;
-    u32_t bits[PIECE];
-    for (int j = 0; j < PIECE; ++j) bits[j] = float_to_bf16(x.v[j]);
-    *(uint2*)to = make_uint2(bits[0] | bits[1] << 16, bits[2] | bits[3] << 16);
+    u16_t* chunk = (u16_t*)(args.rounded.data + x.row * args.rounded_bytes) + x.first / 64 * 128;
+    float rest[PIECE];
+    for (int j = 0; j < PIECE; ++j) rest[j] = x.v[j];
+    for (int part = 0; part < 2; ++part) {
+        u32_t bits[PIECE];
+        for (int j = 0; j < PIECE; ++j) {
+            bits[j] = float_to_bf16(rest[j]);
+            rest[j] -= bf16_to_float((u16_t)bits[j]);
+        }
+        u16_t* to = chunk + part * 64 + x.first % 64;
+        *(uint2*)to = make_uint2(bits[0] | bits[1] << 16, bits[2] | bits[3] << 16);
+    }
 }
 
 KERNEL(copy_f32, RoundArgs, THREADS) {
@@ -157,22 +166,34 @@ KERNEL(list_columns, ListArgs, THREADS) {
 
 // --- sums of slices ---------------------------------------------------------------------------------
 
-__device__ float sum_of_slices(
-    const ProductArgs& args, const Matrix& matrix, int column, int row, int n, bool is_up
+constexpr int QUAD = 4;  // neighbours in a column, for a thread
+
+// v = the first `n` of four neighbours, summed over slices from the first to the last.
+__device__ inline void add_slices(
+    float (&v)[QUAD], const ProductArgs& args, const Matrix& matrix, int column, int row, int n,
+    int n_slices, bool is_up
 ) {
-    float sum = sums_of_slice(args, matrix, column, 0, is_up)[row];
-    for (int i = 1; i < n; ++i) sum += sums_of_slice(args, matrix, column, i, is_up)[row];
-    return sum;
+    for (int slice = 0; slice < n_slices; ++slice) {
+        const float* from = sums_of_slice(args, matrix, column, slice, is_up) + row;
+        float part[QUAD] = {};
+        if (n == QUAD) {
+            const float4 four = *(const float4*)from;
+            part[0] = four.x, part[1] = four.y, part[2] = four.z, part[3] = four.w;
+        } else {
+            for (int i = 0; i < QUAD; ++i) part[i] = i < n ? from[i] : 0.0f;
+        }
+        for (int i = 0; i < QUAD; ++i) v[i] = slice == 0 ? part[i] : v[i] + part[i];
+    }
 }
 
-// y = sums of slices, added from the first to the last, and finished.
-//   grid  a thread for each element of y
+// y = sums of slices, finished.
+//   grid  a thread for four neighbours of a column
 KERNEL(finish_product, ProductArgs, THREADS) {
     const Tensor& y = args.y;
     const i64_t i = (i64_t)blockIdx.x * THREADS + threadIdx.x;
-    const int m = y.ne[0].at(run);
-    const i64_t column_of_all = i / m;
-    const int row = (int)(i - column_of_all * m);
+    const int m = y.ne[0].at(run), quads = (m + QUAD - 1) / QUAD;
+    const i64_t column_of_all = i / quads;
+    const int row = (int)(i - column_of_all * quads) * QUAD, n = min((int)QUAD, m - row);
     if (column_of_all >= y.n_rows(run)) return;
     const Row at = row_of(y, column_of_all, run);
     Matrix matrix = {0, 0, at.i2, at.i3};
@@ -181,8 +202,12 @@ KERNEL(finish_product, ProductArgs, THREADS) {
         column = (int)column_of_all;
         if (!is_expert(args, id_of(args.ids, column, run), run)) return;
     }
-    const int k = args.weight.ne[0].at(run), n = n_slices((k + args.chunk - 1) / args.chunk);
-    const float sum = sum_of_slices(args, matrix, column, row, n, false);
-    const float up = args.up.data ? sum_of_slices(args, matrix, column, row, n, true) : 0.0f;
-    column_of_y(args, matrix, column, run)[row] = finished(args, sum, up, row);
+    const int k = args.weight.ne[0].at(run), slices = n_slices((k + args.chunk - 1) / args.chunk);
+    float v[QUAD], up[QUAD] = {};
+    add_slices(v, args, matrix, column, row, n, slices, false);
+    if (args.up.data) add_slices(up, args, matrix, column, row, n, slices, true);
+    float* to = column_of_y(args, matrix, column, run) + row;
+    for (int j = 0; j < QUAD; ++j) {
+        if (j < n) to[j] = finished(args, v[j], up[j], row + j);
+    }
 }

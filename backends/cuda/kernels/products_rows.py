@@ -52,7 +52,7 @@ class Rounded:
 
 INT8 = Rounded(Rounding.INT8X32, Form(FILE, "round_to_int8"), 256, 352)
 F16 = Rounded(Rounding.F16, Form(FILE, "round_to_f16"), 64, 128)
-BF16 = Rounded(Rounding.BF16, Form(FILE, "round_to_bf16"), 64, 128)
+BF16 = Rounded(Rounding.BF16X2, Form(FILE, "round_to_bf16"), 64, 256)
 F32 = Rounded(Rounding.F32, Form(FILE, "copy_f32"), 32, 128)
 
 

@@ -82,6 +82,25 @@ struct Fp4Table {
     static constexpr u32_t AT8 = 0xfdfeff00u, AT12 = 0xf4f8fafcu;
 };
 
+// --- bytes at any address ---------------------------------------------------------------------------
+
+// Whether memory is shared, which the compiler knows. Words may be read there that blocks only end in.
+__device__ inline bool is_shared(const void* at) {
+#ifdef GGMLPY_EMULATED
+    const size_t from_first = (size_t)at - (size_t)emulated_dynamic_shared();
+    return from_first < 227 << 10;
+#else
+    return __isShared(at);
+#endif
+}
+
+// Four bytes, of the words that have any of them.
+__device__ inline u32_t unaligned_word(const u8_t* at) {
+    const int behind = (int)(size_t)at & 3;
+    const u32_t low = *(const u32_t*)(at - behind), high = *(const u32_t*)(at + (-behind & 3));
+    return __funnelshift_r(low, high, behind * 8);
+}
+
 // --- what types share -------------------------------------------------------------------------------
 
 template <class Q, int N, int N_BYTES, int SIZE, int CODE_OF_0 = 0, bool HAS_OFFSET = false>
@@ -110,6 +129,7 @@ struct Quantised {
     __device__ static u32_t word(const u8_t* at) {
         if (ALIGN == 4) return *(const u32_t*)at;
         if (ALIGN == 2) return ((const u16_t*)at)[0] | (u32_t)((const u16_t*)at)[1] << 16;
+        if (is_shared(at)) return unaligned_word(at);
         return at[0] | (u32_t)at[1] << 8 | (u32_t)at[2] << 16 | (u32_t)at[3] << 24;
     }
 

@@ -43,10 +43,17 @@ def rounded_activations(x: Array, rounding: Rounding) -> Activations:
     if rounding is Rounding.F16:
         return Activations(wide(x.astype(np.float16)))
     if rounding is Rounding.BF16:
-        return Activations(wide(to_float(from_float(x, BF16), BF16)))
+        return Activations(wide(_as_bf16(x)))
+    if rounding is Rounding.BF16X2:
+        first = _as_bf16(x)
+        return Activations(wide(first) + wide(_as_bf16(x - first)))
     if rounding in (Rounding.INT8X32, Rounding.Q8_0):
         return _in_steps(x, rounding is Rounding.Q8_0)
     return Activations(wide(x))
+
+
+def _as_bf16(x: Array) -> Array:
+    return to_float(from_float(x, BF16), BF16)
 
 
 def _in_steps(x: Array, is_half: bool) -> Activations:
