@@ -34,7 +34,7 @@ VALUE_TYPES = {
     )
 }
 TENSOR_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q8_0": 8, "q4_K": 12, "i8": 24, "i32": 26}
-TENSOR_TYPES |= {"q6_K": 14, "i16": 25, "i64": 27, "f64": 28, "bf16": 30}
+TENSOR_TYPES |= {"q6_K": 14, "i16": 25, "i64": 27, "f64": 28, "bf16": 30, "iq4_nl": 20}
 
 
 @dataclass(frozen=True)
