@@ -2,7 +2,8 @@
 
 A list holds rows of the cache, stream * kv_size + cell, the lowest position first. Decoding appends
 to it. Any other change of what cells hold makes it stale, and it is made anew when it is next used.
-With a window it may begin with cells that no later token sees: what a token sees begins at `first`.
+With a window it may begin with cells that no later token sees, and with places that none has: what a
+token sees begins at `first`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,11 @@ from ggmlpy.graph.tensor import Flag, Tensor, zeros
 from ggmlpy.memory.spans import EMPTY, Positions
 from ggmlpy.memory.ubatch import UBatch
 
+# Kernels may add up what is seen in chunks of so many places of a list. So that a token's chunks, and
+# its bits, depend on positions alone, a list that is made anew begins at the place that its first
+# position has among those of a chunk.
+CHUNK = 256
+
 Index = NDArray[np.int64]
 Held = Callable[[int], tuple[Index, Positions]]  # of a sequence: rows and positions, in order
 
@@ -25,7 +31,7 @@ def list_length(kv_size: int, window: int | None) -> int:
 
     With a window it is made anew when it is full, so that this happens once in `kv_size` tokens.
     """
-    return kv_size if window is None else 2 * kv_size
+    return kv_size if window is None else 2 * kv_size + CHUNK
 
 
 class CellLists:
@@ -94,12 +100,16 @@ class CellLists:
         """Make those lists of some sequences anew that are stale."""
         for seq in self._stale.intersection(seqs):
             rows, positions = self._held(seq)
-            n = self.n[seq] = len(rows)
-            assert n <= self._n_max
-            self._rows[seq, :n] = rows
+            begin = 0
             if self._window is not None:
-                self._positions[seq, :n] = positions
-                self._first[seq] = 0
+                begin = int(positions[0]) % CHUNK if len(rows) else 0
+                self._rows[seq, :begin] = rows[0] if begin else 0
+                self._positions[seq, :begin] = EMPTY
+                self._positions[seq, begin : begin + len(rows)] = positions
+                self._first[seq] = begin
+            n = self.n[seq] = begin + len(rows)
+            assert n <= self._n_max
+            self._rows[seq, begin:n] = rows
             self._stale.discard(seq)
 
     # --- what tokens see ---

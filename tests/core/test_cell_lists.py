@@ -27,6 +27,7 @@ N_SEQ = 3
 def small_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ggmlpy.memory.cell_table.KV_PAD", 4)
     monkeypatch.setattr("ggmlpy.memory.pages.PAGE_SIZE", 4)
+    monkeypatch.setattr("ggmlpy.memory.lists.CHUNK", 8)
 
 
 def make(layout: str, window: int) -> Context:
@@ -167,3 +168,23 @@ def test_tokens_of_several_sequences_see_their_window(layout: str, flash_attn: b
     batch.add(20, 10, (0, 1, 2), True)
     batch.add(21, 11, (0, 2), True)
     np.testing.assert_allclose(others.decode_batch(batch), np.stack(want), atol=1e-6)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_position_has_the_same_place_in_its_chunk_in_every_list(layout: str) -> None:
+    """However often the list was made anew: kernels add up by chunks of places."""
+    context = make(layout, 6)
+    cells = next(c.cells for c in context.memory.caches if c.cells.window is not None)
+    made_anew = 0
+    for position in range(0, 200, 2):
+        batch = Batch()
+        batch.add_sequence(1, [1, 1], position)
+        (ubatch,) = context._ubatches_of(batch)
+        slot_info = context.memory.apply(batch, ubatch, context.memory.transaction(batch))
+        if position % 14 == 0:
+            cells.lists.make_stale([1])
+            made_anew += 1
+        out = np.full((2, 3), -9, np.int32)
+        cells.lists.seen(ubatch, slot_info.positions, out)
+        assert (out[:, 1] % 8).tolist() == [max(0, position + i - 5) % 8 for i in range(2)]
+    assert made_anew > 10
