@@ -145,10 +145,11 @@ def nvrtc(max_major: int = MAJORS[0]) -> Nvrtc:
         try:
             return Nvrtc(path)
         except (OSError, AttributeError) as error:
-            problem = problem or f": {error}"
+            problem = problem or f" ({error})"
+    extra = "cuda13" if max_major >= MAJORS[0] else "cuda"
     raise BackendError(
         f"NVRTC, which compiles CUDA kernels, is not installed for CUDA {max_major} or older:"
-        f" pip install 'ggmlpy[cuda13]' (or [cuda] for CUDA 12){problem}"
+        f" pip install 'ggmlpy[{extra}]'{problem}"
     )
 
 

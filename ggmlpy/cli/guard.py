@@ -81,9 +81,10 @@ def _usage_text(error: click.UsageError) -> str:
 def complain(kind: str, message: str) -> None:
     """`ggmlpy: error: message` (or warning) on stderr, in one line.
 
-    Of a message with several lines, such as a compiler's, the first and the last are shown.
+    Of a message with several lines, such as a compiler's, the first and the last are shown; rules
+    of dashes do not count.
     """
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    lines = [line.strip() for line in message.splitlines() if line.strip(" -")]
     text = printable(" ".join(dict.fromkeys([*lines[:1], *lines[-1:]])))
     style = "bold red" if kind == "error" else "yellow"
     out = console(sys.stderr)

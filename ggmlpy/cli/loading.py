@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
@@ -28,11 +28,14 @@ def loading(what: str) -> Iterator[None]:
     """
     spinner = Spinner("dots", f"loading {what} …")
 
-    def show(work: str, share: float) -> None:
-        spinner.update(text=f"loading {what} … {work}, {share:.0%}")
+    with _shown(spinner, animated=True) as resume:
 
-    with listening(show), _shown(spinner, animated=True):
-        yield
+        def show(work: str, share: float) -> None:
+            spinner.update(text=f"loading {what} … {work}, {share:.0%}")
+            resume()
+
+        with listening(show):
+            yield
 
 
 @contextmanager
@@ -43,21 +46,21 @@ def measuring(what: str) -> Iterator[None]:
 
 
 @contextmanager
-def _shown(status: RenderableType, *, animated: bool) -> Iterator[None]:
+def _shown(status: RenderableType, *, animated: bool) -> Iterator[Callable[[], None]]:
     """Show a status on stderr, if that is a terminal, after the block has run for DELAY_S.
 
-    It is removed for good as soon as anything else is written there: a warning, or the progress of
-    compiling kernels.
+    It is removed as soon as anything else is written there: a warning, or the progress of compiling
+    kernels. The function that the block is given shows it again, below what was written.
     """
     stderr = sys.stderr
     if not stderr.isatty():
-        yield
+        yield lambda: None
         return
     line = _StatusLine(stderr, status, animated)
     proxy = _WithoutStatus(stderr, line)
     sys.stderr = proxy
     try:
-        yield
+        yield proxy.resume
     finally:
         sys.stderr = stderr
         line.end()
@@ -66,29 +69,40 @@ def _shown(status: RenderableType, *, animated: bool) -> Iterator[None]:
 
 
 class _StatusLine:
-    """A status that appears after DELAY_S, and can be removed for good from any thread."""
+    """A status that appears after DELAY_S, and can be removed from any thread."""
 
     def __init__(self, stream: TextIO, status: RenderableType, animated: bool) -> None:
-        self._live = Live(
-            status,
-            console=console(stream),
-            auto_refresh=animated,
-            transient=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
-            refresh_per_second=12.5,
-        )
+        self._stream = stream
+        self._status = status
+        self._animated = animated
         self._lock = threading.Lock()
-        self._ended = False
-        self._timer = threading.Timer(DELAY_S, self._begin)
-        self._timer.daemon = True
-        with starting_threads():
-            self._timer.start()
+        self._ended = True
+        self.begin()
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Show it after DELAY_S, unless it is shown already or will be."""
         with self._lock:
             if not self._ended:
-                self._live.start(refresh=True)
+                return
+            self._ended = False
+            self._live = Live(
+                self._status,
+                console=console(self._stream),
+                auto_refresh=self._animated,
+                transient=True,
+                redirect_stdout=False,
+                redirect_stderr=False,
+                refresh_per_second=12.5,
+            )
+            self._timer = threading.Timer(DELAY_S, self._appear, [self._live])
+            self._timer.daemon = True
+            with starting_threads():
+                self._timer.start()
+
+    def _appear(self, live: Live) -> None:
+        with self._lock:
+            if not self._ended and live is self._live:
+                live.start(refresh=True)
 
     def end(self) -> None:
         with self._lock:
@@ -110,6 +124,11 @@ class _WithoutStatus:
         self._line.end()
         self.within_line = not text.endswith("\n") if text else self.within_line
         return self._stream.write(text)
+
+    def resume(self) -> None:
+        """Show the status again, unless a line is not complete."""
+        if not self.within_line:
+            self._line.begin()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

@@ -194,8 +194,8 @@ def _compare(names: tuple[str, str], model: str | None) -> str:
     backends = [_one_backend(name) for name in names]
     path = Path(model) if model else packaged_model()
     with loading(printable(path.name)):
-        graph = _graph_of(path, names[0])
-        ggmlpy.compute(graph.nodes, backend=names[0])  # views too, which nodes read
+        graph = _graph_of(path, backends[0])
+        ggmlpy.compute(graph.nodes, backend=backends[0])  # views too, which nodes read
     found = list(compare_graph(graph, backends[0], backends[1]))
     table = Table([Column("node", 24, "<"), Column("op", 40, "<"), Column("NMSE", 9)])
     worst = sorted(found, key=lambda node: (not node.wrong, -node.nmse))
@@ -215,7 +215,7 @@ def _one_backend(name: str) -> Backend:
     return get_backend(name)
 
 
-def _graph_of(path: Path, backend: str) -> Any:
+def _graph_of(path: Path, backend: Backend) -> Any:
     """The graph of a few tokens of a model, with their inputs."""
     import ggmlpy
     from ggmlpy.models import load_model
