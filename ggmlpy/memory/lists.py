@@ -2,8 +2,8 @@
 
 A list holds rows of the cache, stream * kv_size + cell, the lowest position first. Decoding appends
 to it. Any other change of what cells hold makes it stale, and it is made anew when it is next used.
-With a window it may begin with cells that no later token sees, and with places that none has: what a
-token sees begins at `first`.
+With a window it may begin with cells that no later token sees, and with places that no cell has:
+what a token sees begins at `first`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from ggmlpy.graph.tensor import Flag, Tensor, zeros
 from ggmlpy.memory.spans import EMPTY, Positions
 from ggmlpy.memory.ubatch import UBatch
 
-# Kernels may add up what is seen in chunks of so many places of a list. So that a token's chunks, and
-# its bits, depend on positions alone, a list that is made anew begins at the place that its first
-# position has among those of a chunk.
+# Kernels may add up what is seen in chunks of so many places of a list. So that the chunks of a
+# token, and its bits, depend on positions alone, a list that is made anew begins at the place that
+# its first position has among those of a chunk.
 CHUNK = 256
 
 Index = NDArray[np.int64]

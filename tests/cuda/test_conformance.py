@@ -39,3 +39,11 @@ def test_passes(op: str) -> None:
     assert [(r.id, r.message) for r in results if r.status is Status.FAIL] == []
     skipped = [r.id for r in results if r.status is Status.SKIP]
     assert len(skipped) == (len(results) if op in ON_REFERENCE else 0), skipped
+
+
+@pytest.mark.parametrize("op", ["mul_mat", "mul_mat_id", "flash_attn_ext", "argsort", "top_k"])
+def test_blocks_with_the_shared_memory_of_smaller_devices(op: str) -> None:
+    """99 KiB, which GPUs that are not for data centres have."""
+    subject = Subject(CudaBackend(EmulatedDriver(shared_bytes=99 << 10)))
+    results = run_tests(TESTS[op][:: 2 * SHARE], subject)
+    assert [(r.id, r.message) for r in results if r.status is not Status.PASS] == []

@@ -51,11 +51,16 @@ class EmulatedDriver(Driver):
     seed         of the order of threads and blocks, and of delays; with an even one the device can
                  copy from and to others
     total_bytes  of its memory
+    shared_bytes that a block may have: those of an H100 if not given
     n_launches   kernels that ran so far
     """
 
     def __init__(
-        self, name: str = "cuda-emulated", seed: int = 0, total_bytes: int = _PLAIN_BYTES
+        self,
+        name: str = "cuda-emulated",
+        seed: int = 0,
+        total_bytes: int = _PLAIN_BYTES,
+        shared_bytes: int = _SHARED_BYTES,
     ) -> None:
         """Raises BackendError where there is no compiler."""
         self.name = name
@@ -64,7 +69,7 @@ class EmulatedDriver(Driver):
             capability=(9, 0),
             n_sm=4,
             total_bytes=total_bytes,
-            shared_bytes=_SHARED_BYTES,
+            shared_bytes=shared_bytes,
         )
         self.n_launches = 0
         self._runtime = runtime()
@@ -223,13 +228,15 @@ class EmulatedDriver(Driver):
     ) -> None:
         """Raises BackendError for what CUDA refuses, and for a struct of another size."""
         n_threads = block[0] * block[1] * block[2]
+        own_bytes = entry.shared[1] - entry.shared[0]
         problem = None
         if any(not 1 <= n <= most for n, most in zip(grid, _MAX_GRID, strict=True)):
             problem = f"a grid may have 1 to {_MAX_GRID} blocks"
         elif not 1 <= n_threads <= min(_MAX_THREADS, entry.max_threads):
             problem = f"a block may have 1 to {entry.max_threads} threads"
-        elif not 0 <= shared_bytes <= _SHARED_BYTES:
-            problem = f"{shared_bytes:,} bytes of shared memory; {_SHARED_BYTES:,} are there"
+        elif not 0 <= shared_bytes + own_bytes <= self.info.shared_bytes:
+            asked = f"{shared_bytes:,} bytes of shared memory and {own_bytes:,} of its own"
+            problem = f"{asked}; {self.info.shared_bytes:,} are there"
         elif (size := struct_size(args.dtype)) != entry.args_bytes:
             fields = ", ".join(args.dtype.names or ())
             problem = f"its struct has {entry.args_bytes} bytes, its arguments {size}: {fields}"

@@ -418,7 +418,7 @@ __device__ bool attend(const Args& args, const Run& run, const Plan& plan, const
 // Where V is not finite, rows that do not see the cell get 0 * inf: then each row is computed alone.
 template <int SLICES>
 __device__ void attend_all(const Args& args, const Run& run) {
-    __shared__ Shared shared;
+    __shared__ __align__(16) Shared shared;  // read by four floats at a time
     const Plan plan(args);
     const int n_items = plan.header->n_items;
     for (int i = blockIdx.x; i < n_items; i += gridDim.x) {

@@ -55,10 +55,10 @@ _SLICES, _WARPS, _WARP_ROWS, _COLUMNS = 8, 8, 16, 8
 _FEW_STAGES = 2
 _AT_ONCE = 32  # columns of a warp, where there are more than 8
 _FEW_EXPERTS = 16  # columns of mul_mat_id that are computed one by one
-_MOST_COLUMNS = (128, 64, 32)  # of a block of many: the first for which there is memory
+_MOST_COLUMNS = (128, 64, 32, 8)  # of a block of many: those for which there is memory
 _MOST_ROUNDED_BYTES = 16 * 352  # of a slice of x that a block of few columns rounds
 _MOST_ROUNDING = 16  # such blocks for each multiprocessor
-_STATIC_BYTES = 1024  # of a block of many columns
+_STATIC_BYTES = 1280  # at most, beside what a launch asks for
 _QUAD = 4  # neighbours in a column, for a thread of finish_product
 # Predicted from the machine code for an H100: until a block has its first chunk, and sums that are
 # written and read again.
@@ -153,6 +153,8 @@ def _launches(w: Work, product: Product) -> Iterator[Launch]:
     ids = w.step.operands.get("ids")
     n = int(w["x"].ne[1]) if ids is None else int(ids.spec.n_elements)
     is_few = n <= (_COLUMNS if ids is None else _FEW_EXPERTS)
+    columns = n if ids is None else 1
+    is_few = is_few and product.of_few(columns, int(weight.ne[0]), False) <= _shared_bytes(w)
     is_one = is_few and (n == 1 or ids is not None)
     values["rounds_x"] = is_one and _rounds_itself(w, product, weight)
     if not values["rounds_x"] and not is_as_stored(w, product.rounded):
@@ -164,12 +166,18 @@ def _launches(w: Work, product: Product) -> Iterator[Launch]:
         yield from _many(w, product, weight, n, values)
 
 
+def _shared_bytes(w: Work) -> int:
+    """What a launch may ask for."""
+    return w.info.shared_bytes - _STATIC_BYTES
+
+
 def _rounds_itself(w: Work, product: Product, weight: Tensor) -> bool:
     """Whether blocks of few columns round x, of a column each: if they are not too many, nor x too
     long."""
     x = w["x"]
     is_short = product.slice_chunks(x.ne[0]) * product.rounded.n_bytes <= _MOST_ROUNDED_BYTES
     n_row_blocks = blocks(weight.ne[1], _WARP_ROWS)
+    is_short = is_short and product.of_few(1, int(x.ne[0]), True) <= _shared_bytes(w)
     is_f32 = x.type is F32_TYPE and has_aligned_rows(w, x)
     return is_f32 and is_short and n_row_blocks <= _MOST_ROUNDING * w.info.n_sm
 
@@ -248,7 +256,7 @@ def _tilings(w: Work, product: Product, weight: Tensor, n: int) -> Iterator[Tili
         n_matrices = 1
     for most in _MOST_COLUMNS:
         columns = min(most, _whole(n_expected))
-        if product.of_many(columns) > w.info.shared_bytes - _STATIC_BYTES:
+        if product.of_many(columns) > _shared_bytes(w):
             continue
         n_column_blocks = n_lists + n // columns if n_lists else blocks(n, columns)
         n_blocks = n_row_blocks * n_column_blocks * n_matrices

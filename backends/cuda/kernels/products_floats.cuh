@@ -20,6 +20,11 @@ struct PartsOfX<bf16> {
     static constexpr int N = 2;
 };
 
+// What rounding has left of a number; nothing of an infinite one, or of one that became that.
+__device__ inline float left_of(float v, float rounded) {
+    return isinf(rounded) ? 0.0f : v - rounded;
+}
+
 // What f16, bf16 and f32 have in common: rows and columns lie 144 bytes apart in shared memory, so that
 // 8 of them lie in different banks.
 template <class T>
@@ -182,7 +187,7 @@ struct FloatProduct : Floats<T> {
             float rest = i < n ? from[i] : 0.0f;
             for (int part = 0; part < FloatChunks<T>::PARTS; ++part) {
                 T::store(to, part * CHUNK + i, rest);
-                rest -= T::load(to, part * CHUNK + i);
+                rest = left_of(rest, T::load(to, part * CHUNK + i));
             }
         }
     }

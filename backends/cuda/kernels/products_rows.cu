@@ -1,5 +1,6 @@
 // What products need beside themselves: rounded rows of x, lists of the columns of experts, sums of
 // slices.
+#include "products_floats.cuh"
 #include "products_int8.cuh"
 #include "products_many.cuh"
 
@@ -103,7 +104,7 @@ KERNEL(round_to_bf16, RoundArgs, THREADS) {
         u32_t bits[PIECE];
         for (int j = 0; j < PIECE; ++j) {
             bits[j] = float_to_bf16(rest[j]);
-            rest[j] -= bf16_to_float((u16_t)bits[j]);
+            rest[j] = left_of(rest[j], bf16_to_float((u16_t)bits[j]));
         }
         u16_t* to = chunk + part * 64 + x.first % 64;
         *(uint2*)to = make_uint2(bits[0] | bits[1] << 16, bits[2] | bits[3] << 16);

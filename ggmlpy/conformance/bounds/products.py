@@ -46,7 +46,8 @@ def rounded_activations(x: Array, rounding: Rounding) -> Activations:
         return Activations(wide(_as_bf16(x)))
     if rounding is Rounding.BF16X2:
         first = _as_bf16(x)
-        return Activations(wide(first) + wide(_as_bf16(x - first)))
+        rest = np.where(np.isinf(first), np.float32(0), x - first)
+        return Activations(wide(first) + wide(_as_bf16(rest)))
     if rounding in (Rounding.INT8X32, Rounding.Q8_0):
         return _in_steps(x, rounding is Rounding.Q8_0)
     return Activations(wide(x))
