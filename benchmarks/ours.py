@@ -20,7 +20,8 @@ from ggmlpy.memory.pages import page_size
 from ggmlpy.memory.sequences import SequenceMemory
 from ggmlpy.memory.state import LayerRows, SequenceState, put_state, take_state
 from ggmlpy.models import load_model
-from ggmlpy.runtime.context import Context, Logits
+from ggmlpy.runtime.context import Context
+from ggmlpy.runtime.outputs import Logits
 from ggmlpy.sched.compute import backends_for
 from ggmlpy.text.tokenizer import Tokenizer
 

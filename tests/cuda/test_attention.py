@@ -106,8 +106,10 @@ def raw(values: F32) -> bytes:
 
 
 # Types that are read in different ways, with the sizes that kernels are made for and others.
-KINDS = [("f32", 40, 0), ("bf16", 160, 40), ("f16", 64, 0), ("f16", 24, 0), ("q8_0", 64, 0), ("f16", 96, 160),
-         ("f16", 128, 0)]  # fmt: skip
+KINDS = [
+    ("f32", 40, 0), ("bf16", 160, 40), ("f16", 64, 0), ("f16", 24, 0), ("q8_0", 64, 0),
+    ("f16", 96, 160), ("f16", 128, 0),
+]  # fmt: skip
 
 
 def check(problem: Problem) -> None:

@@ -136,14 +136,13 @@ class Side:
         calls = count()
         run = Plan.run
 
-        def failing(plan: Plan) -> NDArray[np.float32]:
+        def failing(plan: Plan) -> None:
             fails = next(calls) == at % n_ubatches
             if fails and when == "before":
                 raise _CutShort
-            logits = run(plan)
+            run(plan)
             if fails:
                 raise _CutShort
-            return logits
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Plan, "run", failing)
