@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from ggmlpy.backends.base import Backend, Event, Places, Weight, upload
@@ -10,13 +11,15 @@ from ggmlpy.backends.cuda.builder import PlanBuilder, ScratchPool
 from ggmlpy.backends.cuda.driver import Driver, DriverEvent
 from ggmlpy.backends.cuda.kernel import kernel_of
 from ggmlpy.backends.cuda.memory import CudaMemory, PinnedMemory
-from ggmlpy.backends.cuda.plan import BLOCKING, CudaPlan
+from ggmlpy.backends.cuda.plan import CudaPlan
 from ggmlpy.backends.rounding import Rounding
 from ggmlpy.backends.step import Step
 from ggmlpy.errors import BackendError
 from ggmlpy.graph.buffer import Buffer, BufferType, HostBuffer, Place
 from ggmlpy.graph.tensor import Tensor
 
+# In the environment: wait for each launch, so that an error names the node of the one that failed.
+BLOCKING = "GGMLPY_CUDA_BLOCKING"
 _OFFLOAD_ROWS = 32  # of a product from which copying its weight to the device pays
 _PRODUCTS = ("mul_mat", "mul_mat_id")
 
@@ -33,6 +36,7 @@ class CudaBackend(Backend):
 
     def __init__(self, driver: Driver, *, op_offload: bool = False) -> None:
         self._op_offload = op_offload
+        self._blocking = os.environ.get(BLOCKING, "") not in ("", "0")
         self.name = driver.name
         self.driver = driver
         self.buffer_type = CudaMemory(driver)
@@ -87,7 +91,7 @@ class CudaBackend(Backend):
             found = kernel_of(step)
             assert found is not None, f"{step} was given to a backend that does not support it"
             builder.add(found, step)
-        return CudaPlan(self.driver, builder, self._submits)
+        return CudaPlan(self.driver, builder, self._submits, blocking=self._blocking)
 
     def _submits(self, plan: CudaPlan) -> None:
         self._last = plan

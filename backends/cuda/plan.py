@@ -6,7 +6,6 @@ graph. Counts and the first index out of range lie in device memory of the plan.
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +22,6 @@ from ggmlpy.graph.buffer import address_of
 from ggmlpy.graph.count import Counts
 from ggmlpy.graph.tensor import Tensor
 
-BLOCKING = "GGMLPY_CUDA_BLOCKING"  # in the environment: wait for each launch, to find a failing one
 _PINNED_COUNTS = 8  # sets of counts that may be on their way to the device
 
 
@@ -31,9 +29,15 @@ class CudaPlan(Plan):
     """The launches that a builder has collected."""
 
     def __init__(
-        self, driver: Driver, builder: PlanBuilder, submitted: Callable[[CudaPlan], None]
+        self,
+        driver: Driver,
+        builder: PlanBuilder,
+        submitted: Callable[[CudaPlan], None],
+        *,
+        blocking: bool = False,
     ) -> None:
-        """`submitted` is told of every run before it is queued."""
+        """`submitted` is told of every run before it is queued; `blocking`: each launch is waited
+        for."""
         self._driver = driver
         self._submitted = submitted
         self.launches = tuple(builder.launches)
@@ -43,7 +47,7 @@ class CudaPlan(Plan):
         self._failure = _PlanFailure(driver)
         self._runs = [self._run(i + 1) for i in range(len(self.launches))]
         self._has_run = False
-        self._blocking = os.environ.get(BLOCKING, "") not in ("", "0")
+        self._blocking = blocking
         self._graph: Captured | None = None
 
     def function(self, launch: Prepared) -> Function:

@@ -16,7 +16,7 @@ from ggmlpy.backends.base import Backend
 from ggmlpy.backends.cuda import kernel as kernels
 from ggmlpy.backends.cuda.backend import CudaBackend
 from ggmlpy.backends.cuda.emulated import EmulatedDriver, available
-from ggmlpy.backends.cuda.kernel import Launch, Work, kernel_of
+from ggmlpy.backends.cuda.kernel import Launch, Layout, Work, kernel_of
 from ggmlpy.backends.mock.hazards import HazardError
 from ggmlpy.backends.reference import ReferenceBackend
 from ggmlpy.backends.step import Step
@@ -240,3 +240,26 @@ def test_a_launch_that_fails_names_its_node(device: CudaBackend) -> None:
 def test_unknown_devices_are_refused() -> None:
     with pytest.raises(BackendError):
         get_backend("cuda:9")
+
+
+def test_blocking_names_the_node_of_a_kernel_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rows are longer than they were said to be: the kernel writes behind its result."""
+    found = kernel_of(Step.of(ops.rms_norm(zeros("f32", (32, 2)), EPS)))
+    assert found is not None
+
+    def launcher(w: Work) -> Iterator[Launch]:
+        longer = Layout(w["x"], (64, 2, 1, 1), (4, 128, 256, 256))
+        for launch in found.launcher(w):
+            yield replace(launch, values={**launch.values, "x": longer})
+
+    made = replace(found, launcher=launcher)
+    monkeypatch.setitem(kernels._KERNELS, ("rms_norm", ("f32",)), [made])
+    for value, start in (("", "rms_norm"), ("1", "attn_norm-3 (rms_norm")):
+        monkeypatch.setenv("GGMLPY_CUDA_BLOCKING", value)
+        device = CudaBackend(EmulatedDriver())
+        y = ops.rms_norm(on(device, np.ones((2, 32))), EPS)
+        y.name = "attn_norm-3"
+        with pytest.raises(BackendError, match="out of bounds") as caught:
+            Executable(Graph(y), [device]).run()
+        assert str(caught.value).startswith(start)
+        assert "attn_norm-3" in str(caught.value)
