@@ -37,7 +37,7 @@ class Setup:
     n_batch: int = 2048
     n_ubatch: int = 512
     n_threads: int | None = None
-    backend: str = "auto"
+    backend: str | list[str] = "auto"
     type_k: str = "f16"
     type_v: str = "f16"
     flash_attn: bool = True

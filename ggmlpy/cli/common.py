@@ -38,7 +38,7 @@ def open_model(path: Path, options: ModelOptions) -> Llama:
             n_batch=max(2048, options.n_ubatch),
             n_ubatch=options.n_ubatch,
             n_threads=options.n_threads,
-            backend=options.backend,
+            backend=options.backends,
             type_k=options.type_k,
             type_v=options.type_v,
             flash_attn=options.fused_attention,
@@ -57,7 +57,7 @@ def placement_of(model: Model, where: PlacementOptions) -> tuple[Placement, list
     from ggmlpy.sched.compute import backends_for
     from ggmlpy.sched.placement import Placement
 
-    backends = backends_for(where.backend)
+    backends = backends_for(where.backends)
     n_layer, overrides = model.hparams.n_layer, where.override_tensors or ()
     return Placement.of(n_layer, backends, where.n_gpu_layers, overrides), backends
 

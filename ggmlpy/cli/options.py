@@ -103,8 +103,9 @@ class PlacementOptions:
     backend: str = setting(
         "auto",
         "--backend NAME",
-        "The backend: cpu, reference (slow, for comparison), or an installed one; auto is the"
-        " fastest.",
+        "The backend: cpu, cuda (a GPU; cuda:1 is the second one), reference (slow, for"
+        " comparison), or an installed one; auto is cpu. Several, by commas, share the layers:"
+        " cuda,cuda:1,cpu.",
     )
     n_gpu_layers: int = setting(
         -1,
@@ -120,6 +121,12 @@ class PlacementOptions:
         type=Overrides(),
         show_default="none",
     )
+
+    @property
+    def backends(self) -> str | list[str]:
+        """A name, or several that are separated by commas."""
+        names = [name.strip() for name in self.backend.split(",")]
+        return names if len(names) > 1 else self.backend
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +180,7 @@ class BenchOptions(MachineOptions):
             n_batch=self.n_batch,
             n_ubatch=self.n_ubatch,
             n_threads=n_threads,
-            backend=self.backend,
+            backend=self.backends,
             type_k=self.type_k,
             type_v=self.type_v,
             flash_attn=self.fused_attention,

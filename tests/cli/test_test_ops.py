@@ -127,8 +127,9 @@ def test_speed_beside_the_machine(run: Run) -> None:
     assert {"bytes_per_s", "flops", "limit", "share", "backend"} <= set(result)
 
 
-def test_two_backends_on_a_model(run: Run) -> None:
-    done = run("test-ops", "--compare", "cpu", "reference")
+@pytest.mark.parametrize("first", ["cpu", "mock"])  # also of a device, whose memory holds the state
+def test_two_backends_on_a_model(run: Run, first: str) -> None:
+    done = run("test-ops", "--compare", first, "reference")
     assert done.code == 0
     assert "0 beyond their bounds, 0 not supported" in done.out
 
