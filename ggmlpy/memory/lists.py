@@ -21,6 +21,8 @@ from ggmlpy.memory.ubatch import UBatch
 # token, and its bits, depend on positions alone, a list that is made anew begins at the place that
 # its first position has among those of a chunk.
 CHUNK = 256
+# The positions of places before that, in ascending order below all that a window hides.
+_NO_CELL = np.iinfo(np.int32).min + np.arange(CHUNK, dtype=np.int32)
 
 Index = NDArray[np.int64]
 Held = Callable[[int], tuple[Index, Positions]]  # of a sequence: rows and positions, in order
@@ -104,7 +106,7 @@ class CellLists:
             if self._window is not None:
                 begin = int(positions[0]) % CHUNK if len(rows) else 0
                 self._rows[seq, :begin] = rows[0] if begin else 0
-                self._positions[seq, :begin] = EMPTY
+                self._positions[seq, :begin] = _NO_CELL[:begin]
                 self._positions[seq, begin : begin + len(rows)] = positions
                 self._first[seq] = begin
             n = self.n[seq] = begin + len(rows)

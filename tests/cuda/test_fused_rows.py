@@ -171,8 +171,10 @@ def test_ropes_of_the_same_positions_share_a_table() -> None:
     y = computed(32, 3, 4)
     for base in (1e4, 1e4, 1e6, 1e4):
         y = ops.rope_ext(y, positions, None, 32, 2, 0, base, 1.0, 0.0, 1.0, 0.0, 0.0)
-    Executable(Graph(y), [DEVICE], passes="none").run()
+    run = Executable(Graph(y), [DEVICE], passes="none")
+    run.submit()
     assert DEVICE._last is not None
     names = [launch.form.name for launch in DEVICE._last.launches]
+    run.synchronize()
     assert names.count("rope_f32") == 4
     assert names.count("rope_table") == 2

@@ -116,8 +116,6 @@ struct Plan {
 
 // --- states: the largest score, the sum of weights, and the weighted sum of V ---
 
-__device__ inline float minus_infinity() { return __uint_as_float(0xff800000u); }
-
 // What scores are compared with: the largest, or 0 where all are hidden, since -inf - -inf is NaN.
 __device__ inline float reference_of(float largest) {
     return largest == minus_infinity() ? 0.0f : largest;

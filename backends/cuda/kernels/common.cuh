@@ -2,7 +2,8 @@
 //
 // A kernel is declared as KERNEL(name, Args, threads): `args` is its own struct, `run` is the same for
 // all kernels. KERNEL_BLOCKS says too how many blocks are to fit a multiprocessor by their registers.
-// The emulation (`emulated/`) defines them, DYNAMIC_SHARED and CUDA's own words in its header. No header of CUDA is included, so that NVRTC is all that a machine needs.
+// The emulation (`emulated/`) defines them, DYNAMIC_SHARED and CUDA's own words in its header. No header
+// of CUDA is included, so that NVRTC is all that a machine needs.
 #pragma once
 
 #ifdef GGMLPY_EMULATED
@@ -93,6 +94,8 @@ __device__ inline Row row_of(const Tensor& x, i64_t row, const Run& run) {
 __device__ inline void fail(const Run& run, i64_t value) {
     if (atomicCAS(&run.failure->launch, 0, run.launch) == 0) run.failure->value = value;
 }
+
+__device__ inline float minus_infinity() { return __uint_as_float(0xff800000u); }
 
 __device__ inline float warp_sum(float v) {
     for (int lane = 16; lane > 0; lane /= 2) v += __shfl_xor_sync(ALL_LANES, v, lane);

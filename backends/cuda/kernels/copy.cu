@@ -7,7 +7,6 @@
 //   bandwidth-bound: each byte is read and written once
 #include "copy_elements.cuh"
 
-constexpr int TYPE_I32 = 26;
 constexpr int TYPE_RAW16 = -1;  // 16 bits as they are
 
 __device__ inline void move_unit(int unit, char* y, const char* x) {

@@ -7,11 +7,7 @@
 
 constexpr int PIECE = 4;
 
-// GGUF's numbers of types: uniform in a launch, so a branch on them costs little.
-constexpr int TYPE_F32 = 0;
-constexpr int TYPE_F16 = 1;
-constexpr int TYPE_BF16 = 30;
-
+// Types are uniform in a launch, so a branch on them costs little.
 __device__ inline int size_of(int type) { return type == TYPE_F32 ? 4 : 2; }
 
 // n / d and the rest, of n >= 0 and d > 0, by 32 bits where that does.

@@ -5,8 +5,6 @@
 constexpr int THREADS = 256;
 constexpr int LARGEST = 0;  // ggml's number; else the average
 
-__device__ inline float minus_infinity() { return __uint_as_float(0xff800000u); }
-
 struct LineArgs {
     Tensor y;
     Tensor x;

@@ -10,7 +10,7 @@ import numpy as np
 
 from ggmlpy.backends.cuda.args import SPAN, TENSOR
 from ggmlpy.backends.cuda.kernel import MAX_GRID_YZ, Launch, Work, kernel
-from ggmlpy.backends.cuda.kernels.glu import glu_values
+from ggmlpy.backends.cuda.kernels.glu import GLUS, glu_values
 from ggmlpy.backends.cuda.kernels.products_rows import (
     BF16,
     F16,
@@ -32,7 +32,6 @@ from ggmlpy.backends.step import Step
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.graph.types import F32 as F32_TYPE
 from ggmlpy.graph.types import TensorType, type_of
-from ggmlpy.sched.fusion import GATED
 
 ARGS = np.dtype(
     [
@@ -299,7 +298,7 @@ def _declare(weight: str) -> None:
             ("mul_mat_id+add", (weight, x, "i32", "f32")),
         ):
             kernel(op, types, forms=product.forms, rounding=rounding)(launcher)
-        for glu in sorted(GATED):
+        for glu in GLUS:
             for op, types in (
                 (f"mul_mat+mul_mat+{glu}", (weight, weight, x)),
                 (f"mul_mat_id+mul_mat_id+{glu}", (weight, weight, x, "i32")),

@@ -6,10 +6,6 @@
 
 constexpr int THREADS = 256;
 
-// GGUF's numbers of types of x.
-constexpr int TYPE_F32 = 0;
-constexpr int TYPE_F16 = 1;
-
 // --- x: each row as chunks, those of products_int8.cuh or products_floats.cuh ------------------------
 //
 //   grid  a thread for four neighbours of a row, chunks filled up

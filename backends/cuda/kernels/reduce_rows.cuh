@@ -29,8 +29,6 @@ struct Block {
     __device__ static float max(float v) { return block_max<BLOCK>(v); }
 };
 
-__device__ inline float minus_infinity() { return __uint_as_float(0xff800000u); }
-
 // The row of this thread's team: blocks have one row, or one for each of their warps.
 __device__ inline i64_t row_of_team(int rows_per_block) {
     if (rows_per_block == 1) return blockIdx.x;

@@ -5,6 +5,12 @@
 #pragma once
 #include "common.cuh"
 
+// GGUF's numbers of types, for kernels that read several.
+constexpr int TYPE_F32 = 0;
+constexpr int TYPE_F16 = 1;
+constexpr int TYPE_I32 = 26;
+constexpr int TYPE_BF16 = 30;
+
 #ifdef GGMLPY_EMULATED
 __device__ inline float half_to_float(u16_t bits) {
     _Float16 h;
