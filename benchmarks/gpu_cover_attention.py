@@ -32,6 +32,8 @@ from ggmlpy.backends.cuda.builder import Prepared
 CHUNKS_AHEAD = 8  # of attention_combine
 ROWS, WARP_ROWS = 64, 16
 COST_CELLS, LEAST_COST = 64, 4
+CHUNK, EQUAL_CHUNKS, CHUNKS_A_DOUBLING = 256, 256, 128
+STAGES = 2  # of a turn: cells are found and copied before they are computed
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +48,20 @@ class Item:
 
 
 def chunk_begin(chunk: int) -> int:
-    """As in attention.cuh: 64 chunks of 256 cells, then 32 for each doubling."""
-    if chunk <= 64:
-        return chunk * 256
-    doubling, rest = divmod(chunk - 64, 32)
-    return (64 * 256 + rest * 512) << doubling
+    """As in attention.cuh: 256 chunks of 256 cells, then 128 for each doubling."""
+    if chunk <= EQUAL_CHUNKS:
+        return chunk * CHUNK
+    doubling, rest = divmod(chunk - EQUAL_CHUNKS, CHUNKS_A_DOUBLING)
+    equal_cells = EQUAL_CHUNKS * CHUNK
+    return (equal_cells + rest * (equal_cells // CHUNKS_A_DOUBLING)) << doubling
 
 
 def planned_items(
-    cells: Cells, task_queries: int, blocks_per_item: int, target_blocks: int
+    cells: Cells, task_queries: int, blocks_per_item: int, target_blocks: int, max_slots: int
 ) -> list[Item]:
-    """As attention_plan cuts tasks, for queries that see all cells before them and their own."""
+    """As attention_plan cuts tasks, for queries that see all cells before them and their own. Tasks
+    for whose states there is no room are not cut.
+    """
     tasks = []
     for first in range(0, cells.n_queries, task_queries):
         n = min(task_queries, cells.n_queries - first)
@@ -64,9 +69,12 @@ def planned_items(
     work = sum(ceil(end / COST_CELLS) for _, end in tasks)
     share = max(LEAST_COST, ceil(work * blocks_per_item / target_blocks))
     items = []
+    n_slots = 0
     for task, (n, end) in enumerate(tasks):
-        if ceil(end / COST_CELLS) <= share or end <= chunk_begin(1):
-            n_chunks = next(c for c in range(1, 1 << 20) if chunk_begin(c) >= end)
+        n_chunks = next(c for c in range(1, 1 << 20) if chunk_begin(c) >= end)
+        is_split = n_chunks > 1 and ceil(end / COST_CELLS) > share
+        n_slots += n * n_chunks if is_split else 0
+        if not is_split or n_slots > max_slots:
             items.append(Item(task, n, end, n_chunks, False))
             continue
         chunk = 0
@@ -81,7 +89,7 @@ def planned_items(
 
 
 def _items(launch: Prepared, cells: Cells) -> list[Item]:
-    names = ("task_queries", "blocks_per_item", "target_blocks")
+    names = ("task_queries", "blocks_per_item", "target_blocks", "max_slots")
     return planned_items(cells, *(number(launch, name) for name in names))
 
 
@@ -131,11 +139,11 @@ def attend(launch: Prepared, code: Code, cells: Cells) -> Covered:
         for loop in turns.around:
             executed.add(loop.mix, n * blocks * warps)
         executed.add(turns.busy.mix, n * blocks * busy * tiles)
-        executed.add(turns.idle.mix, n * blocks * ((warps - busy) * tiles + 2 * warps))
+        executed.add(turns.idle.mix, n * blocks * ((warps - busy) * tiles + STAGES * warps))
         executed.add(turns.ending, n * blocks * busy * item.n_chunks)
         of_copies = 0
         for loop in turns.busy.inner:
-            needed = ceil(n_cells * ne(launch, "k")[0] / 8 / launch.threads)
+            needed = 2 * ceil(n_cells * ne(launch, "k")[0] / 8 / launch.threads)  # of K and of V
             times = needed // loop.mix.of("LDGSTS") if loop.mix.of("LDGSTS") else 1
             executed.add(loop.mix, n * blocks * warps * tiles * times)
             of_copies += loop.mix.n * times

@@ -3,11 +3,15 @@
 multiply_few_columns    warps have 16 rows and a slice of K, and take it by chunks. The loop
                         with the mma covers 16 rows, 8 columns, and as many elements of K as it
                         has multiplications for: a chunk, or a part of one.
-multiply_many_columns   warps have 16 rows and all of K, or a slice of it, and all columns of
-                        the block. The loop with the mma covers 16 tiles of 8 columns; with
-                        fewer tiles it ends early, and what it executes lies between that of the
-                        other kernel (one tile) and all of it. Copies for one and for two stages
-                        are both in the way that is counted: 5 to 10 % too much.
+multiply_many_columns   warps have 16 rows and all columns of the block, or of floats 32 rows and
+                        half of the columns; and all of K, or a slice of it. The loop with the
+                        mma covers 16 times 16 rows x 8 columns; with fewer columns it ends
+                        early, and what it executes lies between that of the other kernel (once)
+                        and all of it. Copies for the first stages and for later ones, and of as
+                        many columns as a block can have, are in the way that is counted: 5 to
+                        10 % too much with 128 columns.
+
+x of bf16 weights is two numbers for each element, both of which are multiplied.
 """
 
 from __future__ import annotations
@@ -38,6 +42,7 @@ from ggmlpy.graph.types import type_of
 
 # As in products*.cuh; tests compare them.
 WARP_ROWS, COLUMNS, WARPS, SLICES, MANY_TILES, TILES_AT_ONCE = 16, 8, 8, 8, 16, 4
+FLOAT_GROUPS, INT8_GROUPS = 2, 1  # of 16 rows that a warp multiplies, by many columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +58,12 @@ class _Nest:
     of_k: int
 
     @staticmethod
-    def of(body: Loop, tiles: int, name: str) -> _Nest:
+    def of(body: Loop, tiles: int, chunk: int, name: str) -> _Nest:
+        """Of a kernel that multiplies so many tiles for every element of K."""
         *around, macs = path_to_macs(body, name)
         found = macs.mix.tensor_macs("H") + macs.mix.tensor_macs("I")
         of_k, rest = divmod(found, tiles * WARP_ROWS * COLUMNS)
-        if rest or of_k % 16 or len(around) not in (1, 2):
+        if rest or of_k % 16 or chunk % of_k or len(around) not in (1, 2):
             raise ValueError(
                 f"{name}: an iteration has {found} multiplications, {tiles} tiles of {WARP_ROWS}"
                 f" x {COLUMNS} are expected: the table of gpu_covers.py is of another kernel"
@@ -68,6 +74,20 @@ class _Nest:
     def hot(self) -> Loop:
         """The outermost loop."""
         return self.chunks or self.macs
+
+
+def _chunk_bytes(launch: Prepared) -> int:
+    """Of a chunk of x, as it is multiplied."""
+    n_chunks = ceil(ne(launch, "weight")[0] / number(launch, "chunk"))
+    return number(launch, "rounded_bytes") // n_chunks
+
+
+def _parts_of_x(launch: Prepared) -> int:
+    """How many numbers an element of x is, each of which is multiplied: two for bf16."""
+    type = type_of(dict(launch.form.defines)["WEIGHT"])
+    if type.is_quantized:
+        return 1
+    return _chunk_bytes(launch) // (number(launch, "chunk") * type.type_size)
 
 
 def _count_loops(
@@ -96,7 +116,7 @@ def _copies(launch: Prepared, weight: str, columns: int, lanes: int) -> list[int
     if type.is_quantized:
         return [columns * 16 // lanes, columns * (16 if weight in _WITH_OFFSET else 8) // lanes]
     of_rows = number(launch, "chunk") * type.type_size // type.block_size // 64
-    return [of_rows, of_rows, columns * 8 // lanes]
+    return [of_rows, of_rows, columns * (_chunk_bytes(launch) // 16) // lanes]
 
 
 _WITH_OFFSET = {"q4_1", "q5_1", "q2_K", "q4_K", "q5_K"}
@@ -139,7 +159,7 @@ def few_columns(launch: Prepared, code: Code, cells: Cells) -> Covered:
     k, m = ne(launch, "weight")[:2]
     columns, chunk = number(launch, "columns"), number(launch, "chunk")
     n_weights = 1 + is_there(launch, "up")
-    nest = _Nest.of(code.body("ending"), 1, str(launch.form))
+    nest = _Nest.of(code.body("ending"), _parts_of_x(launch), chunk, str(launch.form))
     n_chunks = ceil(k / chunk)
     per_warp = n_chunks / min(SLICES, n_chunks) * n_weights
     warps = n_warps(launch)
@@ -158,7 +178,7 @@ def few_columns(launch: Prepared, code: Code, cells: Cells) -> Covered:
     return _product(
         launch, executed, nest, nest.macs.mix, per_warp,
         n_bytes=weights + of_x_rows + accessed(launch, "y"),
-        loaded_bytes=weights + of_x_rows * ceil(m / WARP_ROWS) * (1 if rounds_x else n_weights),
+        loaded_bytes=weights + of_x_rows * ceil(m / WARP_ROWS),  # once for both weights
         tiles=1,
     )  # fmt: skip
 
@@ -169,23 +189,36 @@ def between(one: Mix, all: Mix, tiles: int) -> Mix:
     return Mix({o: round(one[o] + (all[o] - one[o]) * share) for o in all.keys() | one.keys()})
 
 
+def tiles_of_parts(tiles: int, groups: int) -> list[int]:
+    """Products of 16 rows and a tile that warps have, which share a block's rows by groups of 16
+    and its columns by as many parts: of each part that has any."""
+    in_part = MANY_TILES // groups
+    found = [groups * min(in_part, tiles - first) for first in range(0, MANY_TILES, in_part)]
+    return [n for n in found if n > 0]
+
+
 def many_columns(launch: Prepared, code: Code, cells: Cells) -> Covered:
     weight = dict(launch.form.defines)["WEIGHT"]
     k = ne(launch, "weight")[0]
     n = ne(launch, "y")[1]
     columns, chunk = number(launch, "columns"), number(launch, "chunk")
-    nest = _Nest.of(code.body(), MANY_TILES, str(launch.form))
-    few = _Nest.of(code.body(name="multiply_few_columns"), 1, "multiply_few_columns")
+    of_x = _parts_of_x(launch)
+    nest = _Nest.of(code.body(), MANY_TILES * of_x, chunk, str(launch.form))
+    few_body = code.body(name="multiply_few_columns")
+    few = _Nest.of(few_body, of_x, chunk, "multiply_few_columns")
     one = Mix({o: ceil(count * nest.of_k / few.of_k) for o, count in few.macs.mix.items()})
     n_used = min(n, columns)
     tiles = ceil(n_used / COLUMNS)
     tiles = tiles if tiles == 1 else ceil(tiles / TILES_AT_ONCE) * TILES_AT_ONCE
-    of_macs = between(one, nest.macs.mix, tiles)
+    groups = INT8_GROUPS if type_of(weight).is_quantized else FLOAT_GROUPS
+    parts = [between(one, nest.macs.mix, n) for n in tiles_of_parts(tiles, groups)]
+    of_macs = parts[0]  # of the busiest warps
     warps = n_warps(launch)
     per_warp = ceil(k / chunk) / launch.grid[1]
     executed = Executed()
     _count_loops(executed, launch, weight, nest, n_used, 32 * WARPS, per_warp)
-    executed.add(of_macs, warps * per_warp * chunk / nest.of_k)
+    for part in parts:
+        executed.add(part, warps / groups * per_warp * chunk / nest.of_k)
     ending = same_loop(code.body("ending"), nest.hot).mix - nest.hot.mix
     executed.add(Mix(ending), warps * SLICES / launch.grid[1])
     block_rows = WARP_ROWS * WARPS // (2 if is_there(launch, "up") else 1)

@@ -189,23 +189,29 @@ def constant(file: str, name: str) -> int:
 def test_the_table_knows_the_constants_of_the_kernels() -> None:
     for name in ("SLICES", "WARPS", "WARP_ROWS", "COLUMNS", "TILES_AT_ONCE"):
         assert constant("products.cuh", name) == getattr(products, name)
-    most = constant("products_many.cuh", "MOST_COLUMNS")
+    most = constant("products.cuh", "MOST_COLUMNS")
     assert most // products.COLUMNS == products.MANY_TILES
+    assert constant("products_floats.cuh", "WARP_GROUPS") == products.FLOAT_GROUPS
+    assert constant("products_int8.cuh", "WARP_GROUPS") == products.INT8_GROUPS
     assert constant("attention.cu", "AHEAD") == attention.CHUNKS_AHEAD
     assert constant("attention.cu", "COST_CELLS") == attention.COST_CELLS
-    assert constant("attention.cuh", "CHUNK") == attention.LEAST_COST * attention.COST_CELLS
-    assert constant("attention_mma.cu", "WARP_ROWS") == attention.WARP_ROWS
+    for name in ("CHUNK", "EQUAL_CHUNKS", "CHUNKS_A_DOUBLING"):
+        assert constant("attention.cuh", name) == getattr(attention, name)
+    assert attention.CHUNK == attention.LEAST_COST * attention.COST_CELLS
+    assert "LEAST_COST = CHUNK / COST_CELLS" in source.text("attention.cu")
+    for name in ("WARP_ROWS", "STAGES"):
+        assert constant("attention_mma.cu", name) == getattr(attention, name)
 
 
 def test_chunks_are_those_of_the_launcher() -> None:
-    for chunk in range(1, 200):
+    for chunk in range(1, 1000):
         begin = attention.chunk_begin(chunk)
         assert (_chunk_of(begin), _chunk_of(begin - 1)) == (chunk, chunk - 1)
 
 
 @pytest.mark.parametrize("cells", [Cells(1, 0, 1), Cells(1, 32_768, 1), Cells(32, 4096, 1)])
 def test_items_have_all_cells_once(cells: Cells) -> None:
-    items = attention.planned_items(cells, 16, 8, 528)
+    items = attention.planned_items(cells, 16, 8, 528, 8065)
     n_cells = cells.n_seqs * (cells.depth + 1)
     assert sum(item.n_cells for item in items) == n_cells
     assert all(item.is_split for item in items) == (cells.depth > 0)
@@ -214,11 +220,28 @@ def test_items_have_all_cells_once(cells: Cells) -> None:
 
 
 def test_a_prompt_has_tasks_of_queries() -> None:
-    items = attention.planned_items(Cells(1, 0, 512), 16, 8, 528)
+    items = attention.planned_items(Cells(1, 0, 512), 16, 8, 528, 8065)
     assert {item.task for item in items} == set(range(32))
     assert {item.n_queries for item in items} == {16}
     last = [item for item in items if item.task == 31]
     assert sum(item.n_cells for item in last) == 512
+
+
+def test_tasks_without_room_for_their_states_are_not_cut() -> None:
+    cells = Cells(1, 32_768, 512)
+    all_split = attention.planned_items(cells, 16, 8, 528, 1 << 20)
+    assert sum(item.n_queries * item.n_chunks for item in all_split) > 8065
+    items = attention.planned_items(cells, 16, 8, 528, 8065)
+    split = {item.task for item in items if item.is_split}
+    assert split == {0, 1, 2}  # of 16 queries and 129 or 130 chunks each
+    assert sum(item.n_cells for item in items) == sum(32_768 + 16 * i for i in range(1, 33))
+
+
+def test_warps_of_floats_have_two_groups_of_rows_and_half_of_the_columns() -> None:
+    assert products.tiles_of_parts(12, 1) == [12]
+    assert products.tiles_of_parts(16, 2) == [16, 16]
+    assert products.tiles_of_parts(12, 2) == [16, 8]
+    assert products.tiles_of_parts(1, 2) == [2]
 
 
 def test_unrolled_loops_end_early() -> None:
@@ -233,7 +256,16 @@ def test_a_kernel_without_an_mma_is_not_the_one_of_the_table() -> None:
         path_to_macs(Loop(0, Mix({"FFMA": 8}), 8, ()), "other")
     odd = Loop(0, Mix(), 0, (Loop(16, Mix({"HMMA.16816.F32": 3}), 3, ()),))
     with pytest.raises(ValueError, match="is of another kernel"):
-        products._Nest.of(odd, 2, "odd")
+        products._Nest.of(odd, 2, 64, "odd")
+
+
+def test_an_iteration_covers_no_more_than_a_chunk() -> None:
+    """Of bf16 weights, both parts of x are multiplied: 128 numbers for a chunk of 64."""
+    mix = Mix({"HMMA.16816.F32.BF16": 8})
+    body = Loop(0, Mix(), 0, (Loop(16, mix, 8, ()),))
+    assert products._Nest.of(body, 2, 64, "bf16").of_k == 64
+    with pytest.raises(ValueError, match="is of another kernel"):
+        products._Nest.of(body, 1, 64, "bf16")
 
 
 def test_mma_of_16_integers_take_as_long_as_those_of_32() -> None:

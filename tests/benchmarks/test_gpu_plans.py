@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import ceil
 
 import pytest
 
@@ -71,6 +72,15 @@ def test_a_prompt_takes_what_tensor_cores_take_at_least(
         n_columns = p.launch.args["y"]["ne"]["bound"][1]
         assert p.covered.demand.int8_ops >= 2 * p.covered.n_elements * n_columns
     assert 0 < attention_summary(H100, step, found)["share"] < 1
+
+
+@pytest.mark.parametrize(("type", "parts"), [("f16", 1), ("bf16", 2)])
+def test_all_parts_of_x_are_multiplied(code: MachineCode, type: str, parts: int) -> None:
+    plans = Planner(replace(LLAMA_3_8B, n_layer=1, n_vocab=512)).launches(type, 1, 0)
+    for p in products_of(predict(H100, code, plans[0], Cells(1, 0, 512))):
+        n_columns = p.launch.args["y"]["ne"]["bound"][1]
+        of_tiles = 2 * parts * p.covered.n_elements * ceil(n_columns / 8) * 8
+        assert of_tiles <= p.covered.demand.f16_flops < 1.1 * of_tiles
 
 
 def test_a_kernel_that_is_another_is_not_predicted(
