@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
@@ -13,7 +14,7 @@ from benchmarks.gpu_device import Device, Effort, repeated
 from benchmarks.gpu_worker import NotHere
 
 
-class Library:
+class Library(ABC):
     """A library to compare with. Work that it is given is timed by `seconds`."""
 
     name: str
@@ -21,15 +22,16 @@ class Library:
     def __init__(self, effort: Effort) -> None:
         self._effort = effort
 
+    @abstractmethod
     def synchronize(self) -> None:
-        raise NotImplementedError
+        """Wait for all work that was given to it."""
 
-    def release(self) -> None:
+    def release(self) -> None:  # noqa: B027  (not all keep any)
         """Give memory back that is kept for later arrays."""
 
+    @abstractmethod
     def product(self, n_out: int, n_in: int, n: int, n_weights: int) -> list[Callable[[], object]]:
         """Products of f16 [n, n_in] with the transposes of `n_weights` matrices [n_out, n_in]."""
-        raise NotImplementedError
 
     def seconds(self, works: Sequence[Callable[[], object]]) -> float:
         """The mean time of some works that run one after another."""

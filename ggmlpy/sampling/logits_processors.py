@@ -26,15 +26,6 @@ class LogitsProcessor(ABC):
     def apply(self, logits: NDArray[np.float32]) -> None:
         """Change `logits` [n_vocab] in place: they are the sampler's own copy."""
 
-    def touched(self) -> NDArray[np.int64] | None:
-        """The tokens whose logits `apply` changes now, each by its own logit alone, by
-        `apply_to`; None: others too, or it cannot be told."""
-        return None
-
-    def apply_to(self, seen: NDArray[np.float32]) -> NDArray[np.float32]:
-        """What `apply` makes of the logits of the tokens `touched`, in their order."""
-        raise NotImplementedError
-
     @property
     def is_idle(self) -> bool:
         """Whether `apply` would change nothing now, so that no copy is needed."""
@@ -42,6 +33,22 @@ class LogitsProcessor(ABC):
 
     def accept(self, token: int) -> None:  # noqa: B027 - most have no state
         """Take note of the sequence's next token, of the prompt or generated."""
+
+
+class SparseProcessor(LogitsProcessor):
+    """A step that changes the logits of some tokens, each by its own logit alone."""
+
+    def apply(self, logits: NDArray[np.float32]) -> None:
+        ids = self.touched()
+        logits[ids] = self.apply_to(logits[ids])
+
+    @abstractmethod
+    def touched(self) -> NDArray[np.int64]:
+        """The tokens whose logits change now, distinct."""
+
+    @abstractmethod
+    def apply_to(self, seen: NDArray[np.float32]) -> NDArray[np.float32]:
+        """What becomes of their logits, in their order."""
 
 
 def logits_processors(params: SamplingParams, n_vocab: int) -> list[LogitsProcessor]:
@@ -58,7 +65,7 @@ def logits_processors(params: SamplingParams, n_vocab: int) -> list[LogitsProces
     return steps
 
 
-class LogitBias(LogitsProcessor):
+class LogitBias(SparseProcessor):
     """Add a constant to the logits of some tokens."""
 
     def __init__(self, logit_bias: Mapping[int, float], n_vocab: int) -> None:
@@ -77,16 +84,16 @@ class LogitBias(LogitsProcessor):
             for token, bias in self._few:
                 logits[token] += bias
         else:
-            logits[self._ids] += self._bias  # the keys of a mapping are distinct
+            super().apply(logits)
 
     def touched(self) -> NDArray[np.int64]:
-        return self._ids
+        return self._ids  # the keys of a mapping
 
     def apply_to(self, seen: NDArray[np.float32]) -> NDArray[np.float32]:
         return seen + self._bias
 
 
-class Penalties(LogitsProcessor):
+class Penalties(SparseProcessor):
     """Reduce the logits of tokens among the last n.
 
     l = l * repeat  if l <= 0 else  l / repeat
@@ -113,10 +120,6 @@ class Penalties(LogitsProcessor):
                 del self._counts[oldest]
         self._window.append(token)
         self._counts[token] = self._counts.get(token, 0) + 1
-
-    def apply(self, logits: NDArray[np.float32]) -> None:
-        ids = self.touched()
-        logits[ids] = self.apply_to(logits[ids])
 
     def touched(self) -> NDArray[np.int64]:
         return np.fromiter(self._counts, np.int64, len(self._counts))

@@ -13,7 +13,7 @@ from ggmlpy.errors import SamplingError
 from ggmlpy.sampling.candidates import Candidates, Ids, draw
 from ggmlpy.sampling.compiled import CompiledChain
 from ggmlpy.sampling.filters import TopK, filters
-from ggmlpy.sampling.logits_processors import logits_processors
+from ggmlpy.sampling.logits_processors import SparseProcessor, logits_processors
 from ggmlpy.sampling.params import SamplingParams
 
 _NO_IDS: Ids = np.zeros(0, np.int64)
@@ -80,10 +80,9 @@ class Sampler:
         touched: list[Ids] = []
         for step in self.logits_processors:
             if not step.is_idle:
-                ids = step.touched()
-                if ids is None:
+                if not isinstance(step, SparseProcessor):
                     return None
-                touched.append(ids)
+                touched.append(step.touched())
         ids = np.unique(np.concatenate(touched)) if touched else _NO_IDS
         first = self.filters[0] if self.filters else None
         k = first.k if isinstance(first, TopK) else 1
@@ -97,11 +96,10 @@ class Sampler:
         is_changed = False
         for step in self.logits_processors:
             if not step.is_idle:
-                touched = step.touched()
-                assert touched is not None
+                assert isinstance(step, SparseProcessor)
                 logits = logits if is_changed else logits.astype(np.float32)
                 is_changed = True
-                at = np.searchsorted(ids, touched)
+                at = np.searchsorted(ids, step.touched())
                 logits[at] = step.apply_to(logits[at])
         return int(ids[self._sample(logits)])
 

@@ -4,45 +4,32 @@
 #include "copy_elements.cuh"
 #include "quants.cuh"
 
-// A piece of a row from element `first` on. It has one scale, and its codes are one word.
-template <class Q>
-__device__ inline void load_codes(const char* row, i64_t first, float (&v)[PIECE]) {
-    const u8_t* block = (const u8_t*)row + first / Q::BLOCK * Q::BYTES;
-    const int at = (int)(first % Q::BLOCK);
-    const Scale scale = Q::scale(block, at / Q::GROUP);
-    const u32_t codes = Q::codes(block, at / PIECE);
-    for (int i = 0; i < PIECE; ++i) {
-        const float code = (float)(i8_t)(codes >> 8 * i);
-        v[i] = Q::OFFSET ? scale.d * code + scale.m : scale.d * code;
-    }
-}
-
 // By GGUF's number of the type.
 __device__ inline void load_quantized(int type, const char* row, i64_t first, float (&v)[PIECE]) {
     switch (type) {
-        case 2: load_codes<q4_0>(row, first, v); break;
-        case 3: load_codes<q4_1>(row, first, v); break;
-        case 6: load_codes<q5_0>(row, first, v); break;
-        case 7: load_codes<q5_1>(row, first, v); break;
-        case 8: load_codes<q8_0>(row, first, v); break;
-        case 10: load_codes<q2_K>(row, first, v); break;
-        case 11: load_codes<q3_K>(row, first, v); break;
-        case 12: load_codes<q4_K>(row, first, v); break;
-        case 13: load_codes<q5_K>(row, first, v); break;
-        case 14: load_codes<q6_K>(row, first, v); break;
-        case 16: load_codes<iq2_xxs>(row, first, v); break;
-        case 17: load_codes<iq2_xs>(row, first, v); break;
-        case 18: load_codes<iq3_xxs>(row, first, v); break;
-        case 19: load_codes<iq1_s>(row, first, v); break;
-        case 20: load_codes<iq4_nl>(row, first, v); break;
-        case 21: load_codes<iq3_s>(row, first, v); break;
-        case 22: load_codes<iq2_s>(row, first, v); break;
-        case 23: load_codes<iq4_xs>(row, first, v); break;
-        case 29: load_codes<iq1_m>(row, first, v); break;
-        case 34: load_codes<tq1_0>(row, first, v); break;
-        case 35: load_codes<tq2_0>(row, first, v); break;
-        case 39: load_codes<mxfp4>(row, first, v); break;
-        case 40: load_codes<nvfp4>(row, first, v); break;
+        case 2: q4_0::load_four(row, first, v); break;
+        case 3: q4_1::load_four(row, first, v); break;
+        case 6: q5_0::load_four(row, first, v); break;
+        case 7: q5_1::load_four(row, first, v); break;
+        case 8: q8_0::load_four(row, first, v); break;
+        case 10: q2_K::load_four(row, first, v); break;
+        case 11: q3_K::load_four(row, first, v); break;
+        case 12: q4_K::load_four(row, first, v); break;
+        case 13: q5_K::load_four(row, first, v); break;
+        case 14: q6_K::load_four(row, first, v); break;
+        case 16: iq2_xxs::load_four(row, first, v); break;
+        case 17: iq2_xs::load_four(row, first, v); break;
+        case 18: iq3_xxs::load_four(row, first, v); break;
+        case 19: iq1_s::load_four(row, first, v); break;
+        case 20: iq4_nl::load_four(row, first, v); break;
+        case 21: iq3_s::load_four(row, first, v); break;
+        case 22: iq2_s::load_four(row, first, v); break;
+        case 23: iq4_xs::load_four(row, first, v); break;
+        case 29: iq1_m::load_four(row, first, v); break;
+        case 34: tq1_0::load_four(row, first, v); break;
+        case 35: tq2_0::load_four(row, first, v); break;
+        case 39: mxfp4::load_four(row, first, v); break;
+        case 40: nvfp4::load_four(row, first, v); break;
     }
 }
 

@@ -23,27 +23,14 @@ struct Args {
 };
 
 // Elements i to i + 3 of a row of n; zeros past its end.
-template <class Q>
-__device__ inline void load_codes(const char* row, int i, float (&v)[PIECE]) {
-    const u8_t* block = (const u8_t*)row + i / Q::BLOCK * Q::BYTES;
-    const int at = i % Q::BLOCK;
-    const Scale scale = Q::scale(block, at / Q::GROUP);
-    const u32_t codes = Q::codes(block, at / PIECE);
-#pragma unroll
-    for (int j = 0; j < PIECE; ++j) {
-        const float code = (float)(i8_t)(codes >> j * 8);
-        v[j] = Q::OFFSET ? scale.d * code + scale.m : scale.d * code;
-    }
-}
-
 __device__ inline void load_four(int type, const char* row, int i, int n, float (&v)[PIECE]) {
     switch (type) {
-        case 2: load_codes<q4_0>(row, i, v); break;
-        case 3: load_codes<q4_1>(row, i, v); break;
-        case 6: load_codes<q5_0>(row, i, v); break;
-        case 7: load_codes<q5_1>(row, i, v); break;
-        case 8: load_codes<q8_0>(row, i, v); break;
-        case 20: load_codes<iq4_nl>(row, i, v); break;
+        case 2: q4_0::load_four(row, i, v); break;
+        case 3: q4_1::load_four(row, i, v); break;
+        case 6: q5_0::load_four(row, i, v); break;
+        case 7: q5_1::load_four(row, i, v); break;
+        case 8: q8_0::load_four(row, i, v); break;
+        case 20: iq4_nl::load_four(row, i, v); break;
         default: {
             const int size = size_of(type);
             load_piece(type, row + (i64_t)i * size, size, min(PIECE, n - i), v);

@@ -126,6 +126,19 @@ struct Quantised {
         return ZERO == 0 ? raw : bytes_minus(raw, ZERO * 0x01010101u);
     }
 
+    // Elements i to i + 3, i a multiple of 4: they have one scale, and their codes are one word.
+    __device__ static void load_four(const char* row, i64_t i, float (&v)[4]) {
+        const u8_t* block = (const u8_t*)row + i / BLOCK * BYTES;
+        const int at = (int)(i % BLOCK);
+        const Scale scale = Q::scale(block, at / GROUP);
+        const u32_t codes = Q::codes(block, at / 4);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            const float code = (float)(i8_t)(codes >> j * 8);
+            v[j] = OFFSET ? scale.d * code + scale.m : scale.d * code;
+        }
+    }
+
     __device__ static u32_t word(const u8_t* at) {
         if (ALIGN == 4) return *(const u32_t*)at;
         if (ALIGN == 2) return ((const u16_t*)at)[0] | (u32_t)((const u16_t*)at)[1] << 16;
