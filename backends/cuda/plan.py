@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from ggmlpy.backends.base import Plan
 from ggmlpy.backends.cuda.args import FAILURE, RUN
-from ggmlpy.backends.cuda.builder import PlanBuilder, Prepared
-from ggmlpy.backends.cuda.driver import Access, Captured, Driver, DriverEvent, Function
+from ggmlpy.backends.cuda.builder import PlanBuilder
+from ggmlpy.backends.cuda.driver import Access, Captured, Driver, DriverEvent
 from ggmlpy.errors import BackendError, IndexOutOfRange
 from ggmlpy.graph.buffer import address_of
 from ggmlpy.graph.count import Counts
@@ -49,9 +49,6 @@ class CudaPlan(Plan):
         self._has_run = False
         self._blocking = blocking
         self._graph: Captured | None = None
-
-    def function(self, launch: Prepared) -> Function:
-        return self._functions[launch.form]
 
     def set_counts(self, counts: Counts) -> None:
         self._counts.write(counts)
