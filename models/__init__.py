@@ -33,12 +33,15 @@ class Model(Protocol):
     weights: Weights
     memory: Memory  # what each layer keeps of past tokens
 
+    n_pos_per_embd: int  # positions of a token: 1, or 4 with M-RoPE
+    can_generate: bool  # False: logits and embeddings only
+
     def build(self, inputs: GraphInputs) -> Tensor:
         """Logits [n_vocab, n_outputs]."""
         ...
 
-    def rope_of(self, layer: int) -> Rope:
-        """The rotary embedding of an attention layer."""
+    def rope_of(self, layer: int) -> Rope | None:
+        """The rotary embedding of the keys of an attention layer; None if it has none."""
         ...
 
 

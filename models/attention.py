@@ -15,7 +15,16 @@ from ggmlpy.models.inputs import Gathered, GraphInputs, KVView
 
 
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, inputs: GraphInputs, layer: int, scale: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    inputs: GraphInputs,
+    layer: int,
+    scale: float,
+    *,
+    sinks: Tensor | None = None,
+    softcap: float = 0.0,
+    max_bias: float = 0.0,
 ) -> Tensor:
     """softmax(scale q k^T) v over the cells that each token sees, after writing k and v to the
     cache.

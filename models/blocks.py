@@ -1,4 +1,4 @@
-"""Blocks that several architectures are made of: linear maps, norms, attention, feed-forward.
+"""The smallest blocks of architectures: linear maps, norms, rotary embeddings.
 
 Each is a dataclass of its tensors. `take` looks them up in the file and checks them; calling the
 block adds it to the graph.
@@ -6,22 +6,18 @@ block adds it to the graph.
 Nodes have llama.cpp's names. Where it gives one name to several nodes in a row, the first one has
 it here, and the others have a suffix: Qcur, Qcur_b with the bias, Qcur_rope with the position.
 
-Letters in shapes: E n_embd, D head size of q and k, Dv of v, H heads, Hk K/V heads, F n_ff,
-V n_vocab, T tokens, O outputs.
+Letters in shapes: E n_embd, D head size of q and k, H heads, Hk K/V heads, V n_vocab, T tokens.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 from ggmlpy import ops
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.attention import attend
 from ggmlpy.models.hparams import HParams, RopeParams
 from ggmlpy.models.inputs import GraphInputs
 from ggmlpy.models.weights import Weights
@@ -92,24 +88,79 @@ class Linear:
         return y
 
 
+NormKind = Literal["rms", "layer"]
+
+
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """RMSNorm times the weight, which is used as stored."""
+    """RMSNorm (Zhang and Sennrich, 2019) or LayerNorm (Ba et al., 2016) over dimension 0, times
+    the weight as stored, plus the bias."""
 
     name: str  # of the result's node
-    weight: Tensor  # [n]
+    kind: NormKind
+    weight: Tensor | None  # [n], or [n, n_head] with one for each head
+    bias: Tensor | None
     eps: float
 
     @classmethod
     def take(
-        cls, weights: Weights, name: str, n: int, h: HParams, *, node: str | None = None
+        cls,
+        weights: Weights,
+        name: str,
+        ne: int | tuple[int, int],
+        h: HParams,
+        kind: NormKind = "rms",
+        *,
+        node: str | None = None,
     ) -> Norm:
-        """The tensor `name.weight`. The result's node is called `node`, or else after it."""
-        return cls(node or _within_layer(name), weights.take(f"{name}.weight", n), h.norm_eps)
+        """The tensor `name.weight` of shape `ne`, and `name.bias` where the file has it.
+
+        The result's node is called `node`, or else after the weight.
+        """
+        shape = (ne,) if isinstance(ne, int) else ne
+        weight = weights.take(f"{name}.weight", *shape)
+        return cls(
+            node or _within_layer(name), kind, weight, weights.maybe(f"{name}.bias", *shape),
+            _eps(h, kind),
+        )  # fmt: skip
+
+    @classmethod
+    def maybe(
+        cls,
+        weights: Weights,
+        name: str,
+        ne: int | tuple[int, int],
+        h: HParams,
+        kind: NormKind = "rms",
+        *,
+        node: str | None = None,
+    ) -> Norm | None:
+        """As `take`, but None if the file does not have the weight."""
+        if not weights.has(f"{name}.weight"):
+            return None
+        return cls.take(weights, name, ne, h, kind, node=node)
+
+    @classmethod
+    def plain(cls, name: str, h: HParams, kind: NormKind = "rms") -> Norm:
+        """A norm without weights, whose node is called `name`."""
+        return cls(name, kind, None, None, _eps(h, kind))
+
+    def spans(self, n: int) -> bool:
+        """Whether the weight is of rows of n elements."""
+        return self.weight is not None and self.weight.ne[0] == n
 
     def __call__(self, x: Tensor) -> Tensor:
-        y = ops.rms_norm(x, self.eps).named(f"{self.name}.norm")
-        return ops.mul(y, self.weight).named(self.name)
+        y = (ops.rms_norm if self.kind == "rms" else ops.norm)(x, self.eps)
+        if self.weight is None:
+            return y.named(self.name)
+        y = ops.mul(y.named(f"{self.name}.norm"), self.weight)
+        if self.bias is None:
+            return y.named(self.name)
+        return ops.add(y.named(f"{self.name}_w"), self.bias).named(self.name)
+
+
+def _eps(h: HParams, kind: NormKind) -> float:
+    return h.rms_norm_eps if kind == "rms" else h.layer_norm_eps
 
 
 def _within_layer(name: str) -> str:
@@ -118,132 +169,73 @@ def _within_layer(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class RopeFactors:
+    """Factors that divide the frequencies: one set, or two of longrope (Ding et al., 2024)."""
+
+    short: Tensor  # [n_dims/2]
+    long: Tensor  # [n_dims/2]: for contexts of more than n_ctx_orig positions
+
+    @classmethod
+    def maybe(cls, weights: Weights, n_dims: int) -> RopeFactors | None:
+        """The file's factors; None if it has none."""
+        n = n_dims // 2
+        both = weights.maybe("rope_freqs.weight", n)
+        if both is not None:
+            return cls(both, both)
+        if not weights.has("rope_factors_long.weight"):
+            return None
+        return cls(
+            weights.take("rope_factors_short.weight", n),
+            weights.take("rope_factors_long.weight", n),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Rope:
-    """Rotary position embedding, with the parameters of an architecture."""
+    """Rotary position embedding, with the parameters of an architecture.
+
+    M-RoPE (Wang et al., 2024) has `sections`: how many pairs are rotated by each of a token's four
+    positions. Those of text are its position three times, and 0.
+    """
 
     params: RopeParams
     mode: RopeMode
-    freq_factors: Tensor | None = None  # [n_dims/2]
+    factors: RopeFactors | None = None
+    sections: tuple[int, int, int, int] | None = None
 
-    def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
-        r = self.params
-        return ops.rope_ext(
-            x, positions, self.freq_factors, r.n_dims, self.mode, r.n_ctx_orig,
-            r.freq_base, r.freq_scale, r.ext_factor, r.attn_factor, r.beta_fast, r.beta_slow,
-        )  # fmt: skip
+    def __call__(self, x: Tensor, inputs: GraphInputs) -> Tensor:
+        """Rotate x [D, H, T] by the positions of its tokens."""
+        long = inputs.n_ctx_seq > self.params.n_ctx_orig
+        if self.sections is None:
+            return self._rotate(x, inputs.positions, self._chosen(long), self.params.attn_factor)
+        assert inputs.positions4 is not None
+        return self._rotate(x, inputs.positions4, self._chosen(long), self.params.attn_factor)
 
-    def shift(self, keys: Tensor, deltas: Tensor) -> Tensor:
-        """Rotate stored keys [D, Hk, n] by position deltas [n] (KV shift); no magnitude scaling."""
+    def shift(self, keys: Tensor, deltas: Tensor, n_ctx_seq: int) -> Tensor:
+        """Rotate stored keys [D, Hk, n] by position deltas [n] (KV shift); no magnitude scaling.
+
+        With M-RoPE deltas are [4*n], as positions are.
+        """
         r = self.params
         # With YaRN rope_ext multiplies by this factor, which stored keys already contain.
         yarn = 1.0 + 0.1 * math.log(1.0 / r.freq_scale) if r.ext_factor else 1.0
+        return self._rotate(keys, deltas, self._chosen(n_ctx_seq > r.n_ctx_orig), 1.0 / yarn)
+
+    def _chosen(self, long: bool) -> Tensor | None:
+        if self.factors is None:
+            return None
+        return self.factors.long if long else self.factors.short
+
+    def _rotate(
+        self, x: Tensor, positions: Tensor, factors: Tensor | None, attn_factor: float
+    ) -> Tensor:
+        r = self.params
+        if self.sections is not None:
+            return ops.rope_multi(
+                x, positions, factors, r.n_dims, self.sections, self.mode, r.n_ctx_orig,
+                r.freq_base, r.freq_scale, r.ext_factor, attn_factor, r.beta_fast, r.beta_slow,
+            )  # fmt: skip
         return ops.rope_ext(
-            keys, deltas, self.freq_factors, r.n_dims, self.mode, r.n_ctx_orig,
-            r.freq_base, r.freq_scale, r.ext_factor, 1.0 / yarn, r.beta_fast, r.beta_slow,
+            x, positions, factors, r.n_dims, self.mode, r.n_ctx_orig,
+            r.freq_base, r.freq_scale, r.ext_factor, attn_factor, r.beta_fast, r.beta_slow,
         )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class SelfAttention:
-    """Grouped-query attention with rotary q and k, which may be normed per head before."""
-
-    layer: int
-    n_head: int
-    n_head_kv: int
-    q: Linear  # [E, D*H]
-    k: Linear  # [E, D*Hk]
-    v: Linear  # [E, Dv*Hk]
-    output: Linear  # [Dv*H, E]
-    q_norm: Norm | None  # [D]
-    k_norm: Norm | None  # [D]
-    rope: Rope
-    scale: float
-
-    @classmethod
-    def take(
-        cls,
-        weights: Weights,
-        layer: int,
-        h: HParams,
-        rope: Rope,
-        *,
-        qk_norm: bool = False,
-        scale: float | None = None,
-    ) -> SelfAttention:
-        """A layer's attention. The default scale of q k^T is 1 / sqrt(D)."""
-        blk, E, D, Dv = f"blk.{layer}", h.n_embd, h.n_embd_head_k, h.n_embd_head_v
-        norm = partial(Norm.take, weights)
-        return cls(
-            layer=layer,
-            n_head=h.n_head,
-            n_head_kv=h.n_head_kv,
-            q=Linear.take(weights, f"{blk}.attn_q", E, D * h.n_head, node="Qcur"),
-            k=Linear.take(weights, f"{blk}.attn_k", E, D * h.n_head_kv, node="Kcur"),
-            v=Linear.take(weights, f"{blk}.attn_v", E, Dv * h.n_head_kv, node="Vcur"),
-            output=Linear.take(weights, f"{blk}.attn_output", Dv * h.n_head, E, node="kqv_wo"),
-            q_norm=norm(f"{blk}.attn_q_norm", D, h, node="Qcur_normed") if qk_norm else None,
-            k_norm=norm(f"{blk}.attn_k_norm", D, h, node="Kcur_normed") if qk_norm else None,
-            rope=rope,
-            scale=1.0 / math.sqrt(D) if scale is None else scale,
-        )
-
-    def __call__(self, x: Tensor, inputs: GraphInputs) -> Tensor:
-        """x [E, T] -> [E, T]"""
-        q = self._heads(self.q(x), self.n_head)  # [D, H, T]
-        k = self._heads(self.k(x), self.n_head_kv)  # [D, Hk, T]
-        v = self._heads(self.v(x), self.n_head_kv)  # [Dv, Hk, T]
-        q = self.q_norm(q) if self.q_norm is not None else q
-        k = self.k_norm(k) if self.k_norm is not None else k
-        q = self.rope(q, inputs.positions).named("Qcur_rope")
-        k = self.rope(k, inputs.positions).named("Kcur_rope")
-        out = attend(q, k, v, inputs, self.layer, self.scale)  # [Dv*H, T]
-        return self.output(out).named("attn_out")  # [E, T]
-
-    @staticmethod
-    def _heads(x: Tensor, n_head: int) -> Tensor:
-        return ops.reshape_3d(x, x.ne[0] // n_head, n_head, x.ne[1])
-
-
-Gated = Literal["swiglu", "geglu"]
-_GATED: dict[Gated, Callable[[Tensor, Tensor], Tensor]] = {  # (gate, up) -> act(gate) * up
-    "swiglu": ops.swiglu_split,
-    "geglu": ops.geglu_split,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class FeedForward:
-    """down(act(gate(x)) * up(x)): SwiGLU or GeGLU (Shazeer, 2020)."""
-
-    gate: Linear  # [E, F]
-    up: Linear  # [E, F]
-    down: Linear  # [F, E]
-    gated: Gated
-
-    @classmethod
-    def take(
-        cls,
-        weights: Weights,
-        layer: int,
-        h: HParams,
-        gated: Gated = "swiglu",
-        *,
-        scaled: bool = True,
-    ) -> FeedForward:
-        """A layer's feed-forward. `scaled` as in llama.cpp, which applies its scales in llama and
-        qwen3 (to the biases too) and ignores them in qwen2, gemma3 and lfm2.
-        """
-        blk, E, F = f"blk.{layer}", h.n_embd, h.n_ff
-        take = partial(Linear.take, weights, scaled=scaled, bias_first=True)
-        return cls(
-            gate=take(f"{blk}.ffn_gate", E, F),
-            up=take(f"{blk}.ffn_up", E, F),
-            down=take(f"{blk}.ffn_down", F, E),
-            gated=gated,
-        )
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """x [E, T] -> [E, T]"""
-        gated = _GATED[self.gated]
-        h = gated(self.gate(x), self.up(x)).named(f"ffn_{self.gated}")  # [F, T]
-        return self.down(h).named("ffn_out")  # [E, T]

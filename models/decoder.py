@@ -7,103 +7,100 @@ Letters in shapes: E n_embd, V n_vocab, T tokens, O outputs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable
 
 from ggmlpy import ops
 from ggmlpy.common.scopes import scope
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.blocks import FeedForward, Linear, Norm, Rope, SelfAttention
-from ggmlpy.models.experts import Experts
+from ggmlpy.models.blocks import Linear, Norm, NormKind, Rope, RopeFactors
 from ggmlpy.models.hparams import HParams
 from ggmlpy.models.inputs import GraphInputs
-from ggmlpy.models.memory import Memory
+from ggmlpy.models.layers import Layer
+from ggmlpy.models.memory import Memory, memory_of
 from ggmlpy.models.weights import Weights
-
-
-class Mixer(Protocol):
-    """The part of a layer that combines tokens, such as attention or a convolution."""
-
-    def __call__(self, x: Tensor, inputs: GraphInputs, /) -> Tensor:
-        """x [E, T] -> [E, T]"""
-        ...
-
-
-class Layer(Protocol):
-    """One layer of a decoder."""
-
-    @property
-    def mixer(self) -> Mixer: ...
-
-    def __call__(self, x: Tensor, inputs: GraphInputs, *, is_last: bool) -> Tensor:
-        """x [E, T] -> [E, T]; in the last layer [E, O], only the tokens that are output."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class PreNormLayer:
-    """x + mixer(norm(x)), then x + ffn(norm(x)), as llama has it."""
-
-    attn_norm: Norm  # [E], also where the mixer is no attention
-    mixer: Mixer
-    ffn_norm: Norm  # [E]
-    ffn: FeedForward | Experts
-
-    def __call__(self, x: Tensor, inputs: GraphInputs, *, is_last: bool) -> Tensor:
-        h = self.mixer(self.attn_norm(x), inputs)  # [E, T]
-        if is_last:
-            x, h = output_rows(x, h, inputs)  # [E, O]
-        x = ops.add(x, h).named("ffn_inp")
-        return ops.add(x, self.ffn(self.ffn_norm(x))).named("l_out")
-
-
-def output_rows(x: Tensor, h: Tensor, inputs: GraphInputs) -> tuple[Tensor, Tensor]:
-    """The columns of x and h [E, T] of the tokens that are output: [E, O] each."""
-    return (
-        ops.get_rows(x, inputs.out_ids).named("inpSA_outputs"),
-        ops.get_rows(h, inputs.out_ids).named("mixer_outputs"),
-    )
+from ggmlpy.ops.rope import RopeMode
 
 
 class Decoder:
     """The graph of a model: `build(inputs)` gives the logits [V, O].
 
-    A subclass sets `memory` and `layers`, and may override `embed` and `logits`.
+    A subclass reads its hyper-parameters, makes its layers by `make_layers`, and may override
+    `embed` and `logits`.
     """
 
-    memory: Memory
-    layers: Sequence[Layer]
+    n_pos_per_embd = 1  # 4 for M-RoPE
+    can_generate = True  # False: an encoder, or a diffusion model
+    embedding_scale = 1.0
+    logit_scale = 1.0
+    softcap = 0.0  # softcap * tanh(y / softcap) of the logits y
 
     def __init__(
-        self, file: GGUFFile, hparams: HParams, *, output_norm: str = "output_norm"
+        self,
+        file: GGUFFile,
+        hparams: HParams,
+        *,
+        output_norm: str = "output_norm",
+        norm: NormKind = "rms",
     ) -> None:
+        """`norm` is the kind of all norms, unless a layer says otherwise."""
         self.hparams = h = hparams
+        self.norm_kind = norm
         self.weights = Weights(file)
+        self.weights.ignore_layers(h.n_layer)
         self.token_embd = self.weights.take("token_embd.weight", h.n_embd, h.n_vocab)
-        self.output_norm = Norm.take(self.weights, output_norm, h.n_embd, h, node="result_norm")
+        self.embd_norm: Norm | None = None
+        self.output_norm: Norm = Norm.take(
+            self.weights, output_norm, h.n_embd, h, norm, node="result_norm"
+        )
         self.output = Linear.take_output(self.weights, h)
+        self.layers: list[Layer] = []
+        self.memory: Memory = ()
 
-    def rope_of(self, layer: int) -> Rope:
-        """The rotary embedding of an attention layer."""
-        attention = self.layers[layer].mixer
-        assert isinstance(attention, SelfAttention), f"layer {layer} has no attention"
-        return attention.rope
+    def norm(self, layer: int, name: str, *, node: str | None = None) -> Norm:
+        """A layer's norm over E: the tensor `blk.{layer}.{name}`."""
+        h = self.hparams
+        full = f"blk.{layer}.{name}"
+        return Norm.take(self.weights, full, h.n_embd, h, self.norm_kind, node=node)
+
+    def rope(self, layer: int, mode: RopeMode) -> Rope:
+        """A layer's rotary embedding, with the factors of the file if it has any."""
+        params = self.hparams.layers[layer].rope
+        return Rope(params, mode, RopeFactors.maybe(self.weights, params.n_dims))
+
+    def make_layers(self, make: Callable[[int], Layer]) -> None:
+        """Set `layers`, one for each number, and the memory that they need."""
+        self.layers = [make(i) for i in range(self.hparams.n_layer)]
+        self.memory = memory_of(part for layer in self.layers for part in layer.memory)
+
+    def rope_of(self, layer: int) -> Rope | None:
+        """The rotary embedding of the keys that an attention layer stores; None if it has none."""
+        rope = getattr(getattr(self.layers[layer], "mixer", None), "rope", None)
+        assert rope is None or isinstance(rope, Rope)
+        return rope
 
     def build(self, inputs: GraphInputs) -> Tensor:
         """Logits [V, O] of the tokens that are output."""
-        x = self.embed(inputs.tokens)  # [E, T]
+        x = self.embed(inputs)  # [E, T]
         for i, layer in enumerate(self.layers):
             with scope(layer=i):
                 x = layer(x, inputs, is_last=i == len(self.layers) - 1)  # [E, T], in the end [E, O]
         x = self.output_norm(x)  # [E, O]
         return self.logits(x).named("result_output")  # [V, O]
 
-    def embed(self, tokens: Tensor) -> Tensor:
-        """tokens [T] -> [E, T]"""
-        return ops.get_rows(self.token_embd, tokens).named("inp_embd")
+    def embed(self, inputs: GraphInputs) -> Tensor:
+        """The embeddings of the tokens: [E, T]"""
+        x = ops.get_rows(self.token_embd, inputs.tokens).named("inp_embd")
+        if self.embedding_scale != 1.0:
+            x = ops.scale(x, self.embedding_scale).named("inp_scaled")
+        return x if self.embd_norm is None else self.embd_norm(x)
 
     def logits(self, x: Tensor) -> Tensor:
         """x [E, O], normed -> [V, O]"""
-        return self.output(x)
+        y = self.output(x)
+        if self.logit_scale != 1.0:
+            y = ops.scale(y, self.logit_scale)
+        if not self.softcap:
+            return y
+        with scope("softcap"):
+            return ops.scale(ops.tanh(ops.scale(y, 1.0 / self.softcap)), self.softcap)

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal
-
-import numpy as np
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 from ggmlpy.common.quoting import quoted
 from ggmlpy.errors import WeightError
-from ggmlpy.gguf import GGUFFile, LazyArray
-from ggmlpy.models.memory import AttentionLayers
-
-MAX_COUNT = 2**31 - 1  # positions, tokens and indices of a graph are i32
-# Parameters of nodes are f32, and some are the reciprocal of the file's value.
-MIN_REAL, MAX_REAL = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
-_LAYER = re.compile(r"blk\.(\d+)\.")
+from ggmlpy.gguf import GGUFFile
+from ggmlpy.models.keys import Keys
+from ggmlpy.models.memory import Window, WindowKind
 
 
 @dataclass(frozen=True, slots=True)
 class RopeParams:
     """Parameters of rope_ext: RoPE (Su et al., 2021), YaRN (Peng et al., 2023)."""
 
-    n_dims: int  # how many leading elements of a head are rotated
+    n_dims: int  # how many leading elements of a head are rotated; 0 for none
     n_ctx_orig: int  # the context size of the training, before scaling
     freq_base: float
     freq_scale: float  # 1 / scaling factor
@@ -33,164 +25,140 @@ class RopeParams:
     beta_fast: float
     beta_slow: float
 
+    def unscaled(self, freq_base: float | None = None) -> RopeParams:
+        """The same without context scaling, and with another base if one is given."""
+        base = self.freq_base if freq_base is None else freq_base
+        return replace(self, freq_base=base, freq_scale=1.0, ext_factor=0.0, attn_factor=1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerParams:
+    """What may differ between the layers of a model. A layer without attention has no heads."""
+
+    n_head: int
+    n_head_kv: int
+    n_embd_head_k: int  # of q too
+    n_embd_head_v: int
+    n_ff: int
+    rope: RopeParams
+    window: Window | None = None  # None: full attention
+
+    @property
+    def n_embd_q(self) -> int:
+        """Elements of q of one token."""
+        return self.n_embd_head_k * self.n_head
+
+    @property
+    def n_embd_k(self) -> int:
+        """Elements of k of one token."""
+        return self.n_embd_head_k * self.n_head_kv
+
+    @property
+    def n_embd_v(self) -> int:
+        """Elements of v of one token."""
+        return self.n_embd_head_v * self.n_head_kv
+
+    @property
+    def n_embd_out(self) -> int:
+        """Elements of attention's result of one token."""
+        return self.n_embd_head_v * self.n_head
+
 
 @dataclass(frozen=True, slots=True)
 class HParams:
     """Sizes of a transformer. Names and defaults are llama.cpp's."""
 
-    architecture: str
+    keys: Keys  # for what only one architecture reads
     n_vocab: int
     n_ctx_train: int
     n_embd: int
-    n_layer: int
-    n_ff: int
-    n_head: int
-    n_head_kv: int
-    n_embd_head_k: int
-    n_embd_head_v: int
-    norm_eps: float
+    layers: tuple[LayerParams, ...]
+    is_causal: bool
     n_expert: int
     n_expert_used: int
-    rope: RopeParams
 
     @property
-    def n_embd_k_gqa(self) -> int:
-        """Elements of K that one token stores in one layer."""
-        return self.n_embd_head_k * self.n_head_kv
+    def architecture(self) -> str:
+        return self.keys.architecture
 
     @property
-    def n_embd_v_gqa(self) -> int:
-        return self.n_embd_head_v * self.n_head_kv
+    def n_layer(self) -> int:
+        """Layers that are run: without those that predict further tokens (nextn)."""
+        return len(self.layers)
 
+    @property
+    def rms_norm_eps(self) -> float:
+        """Raises WeightError if the file does not say."""
+        return self.keys.positive("attention.layer_norm_rms_epsilon")
 
-def attention_layers(
-    h: HParams, layers: Iterable[int] | None = None, window: int | None = None
-) -> AttentionLayers:
-    """The layers' K and V: of all layers by default, with full attention or a window in tokens."""
-    chosen = tuple(range(h.n_layer) if layers is None else layers)
-    return AttentionLayers(chosen, h.n_embd_head_k, h.n_embd_head_v, h.n_head_kv, window)
+    @property
+    def layer_norm_eps(self) -> float:
+        """Raises WeightError if the file does not say."""
+        return self.keys.positive("attention.layer_norm_epsilon")
 
+    def replaced(self, change: Callable[[int, LayerParams], LayerParams]) -> HParams:
+        """The same with `change` of each layer's number and sizes."""
+        return replace(self, layers=tuple(change(i, p) for i, p in enumerate(self.layers)))
 
-class Keys:
-    """A file's `<architecture>.…` keys. Errors name the file and the key.
+    def with_windows(
+        self,
+        windowed: Iterable[bool],
+        rope: RopeParams | None = None,
+        *,
+        kind: WindowKind = "standard",
+    ) -> HParams:
+        """The same where some layers have a window of `attention.sliding_window` tokens.
 
-    Raises WeightError where `block_count` is more than the layers whose tensors the file holds.
-    """
-
-    def __init__(self, file: GGUFFile) -> None:
-        self._file = file.name
-        self._metadata = file.metadata
-        self.architecture = file.metadata.str("general.architecture")
-        n_layer = file.metadata.int(f"{self.architecture}.block_count")
-        self.n_layer = self._within("block_count", n_layer, 1)
-        n_held = len({found[1] for name in file.tensors if (found := _LAYER.match(name))})
-        if self.n_layer > n_held:
-            raise self.error(
-                "block_count", self.n_layer, f"at most {n_held}, the layers with tensors blk.*"
-            )
-
-    def count(self, key: str, default: int | None = None, *, in_some_layers: bool = False) -> int:
-        """An integer of at least 1. A list of it per layer must hold the same number throughout.
-
-        With `in_some_layers` zeros in such a list are ignored: those layers have none.
+        Those layers have the rotary embedding `rope` if it is given, and the head sizes and
+        dimensions that the keys with the suffix `_swa` say. A window of 0 means none.
         """
-        name = f"{self.architecture}.{key}"
-        if isinstance(self._metadata.get(name), LazyArray):
-            numbers = set(self._per_layer(key, "int"))
-            if in_some_layers:
-                numbers.discard(0)
-            if len(numbers) != 1:
-                listed = ", ".join(map(str, sorted(numbers)[:8]))
-                raise self.error(key, f"a list of {listed}", "the same number for every layer")
-            found = numbers.pop()
-        elif default is None:
-            found = self._metadata.int(name)
-        else:
-            found = self._metadata.int(name, default)
-        return self._within(key, found, 1)
+        keys, size = self.keys, self.keys.whole("attention.sliding_window", 0)
+        if not size:
+            return self
+        window = Window(size, kind)
 
-    def per_layer(self, key: str) -> list[int] | None:
-        """An integer per layer; None if the key is missing or holds one number for all."""
-        name = f"{self.architecture}.{key}"
-        value = self._metadata.get(name)
-        if not isinstance(value, LazyArray):
-            return None
-        return self._per_layer(key, "bool" if value.type == "bool" else "int")
+        def change(p: LayerParams) -> LayerParams:
+            k = keys.count("attention.key_length_swa", max(1, p.n_embd_head_k))
+            v = keys.count("attention.value_length_swa", max(1, p.n_embd_head_v))
+            r = p.rope if rope is None else rope
+            n_dims = keys.whole("rope.dimension_count_swa", r.n_dims)
+            r = replace(r, n_dims=_rotated(keys, "rope.dimension_count_swa", n_dims, k))
+            return replace(p, n_embd_head_k=k, n_embd_head_v=v, rope=r, window=window)
 
-    def _per_layer(self, key: str, kind: Literal["bool", "int"]) -> list[int]:
-        listed = self._metadata.array(f"{self.architecture}.{key}", of=kind)
-        if len(listed) != self.n_layer:
-            must_be = f"one of {self.n_layer}, the block_count"
-            raise self.error(key, f"a list of {len(listed)}", must_be)
-        return [int(n) for n in listed]
-
-    def whole(self, key: str, default: int) -> int:
-        """An integer of at least 0."""
-        return self._within(key, self._metadata.int(f"{self.architecture}.{key}", default), 0)
-
-    def _within(self, key: str, found: int, least: int) -> int:
-        if not least <= found <= MAX_COUNT:
-            raise self.error(key, found, f"at least {least} and below 2^31")
-        return found
-
-    def real(self, key: str, default: float) -> float:
-        """A float that is 0, or positive and a normal f32."""
-        found = self._metadata.float(f"{self.architecture}.{key}", default)
-        if found != 0 and not MIN_REAL <= found <= MAX_REAL:
-            raise self.error(key, found, "0, or a finite number above 0 that is normal in f32")
-        return found
-
-    def positive(self, key: str, default: float | None = None) -> float:
-        """A float that is positive and a normal f32."""
-        name = f"{self.architecture}.{key}"
-        found = (
-            self._metadata.float(name) if default is None else self._metadata.float(name, default)
-        )
-        if not MIN_REAL <= found <= MAX_REAL:
-            raise self.error(key, found, "a finite number above 0 that is normal in f32")
-        return found
-
-    def text(self, key: str, default: str) -> str:
-        return self._metadata.str(f"{self.architecture}.{key}", default)
-
-    def error(self, key: str, found: object, must_be: str) -> WeightError:
-        name = quoted(f"{self.architecture}.{key}")
-        return WeightError(f"{self._file}: key {name} is {found}, must be {must_be}")
+        flags = list(windowed)
+        return self.replaced(lambda i, p: change(p) if flags[i] else p)
 
 
-def read_hparams(file: GGUFFile, *, attention_in_some_layers: bool = False) -> HParams:
+def read_hparams(file: GGUFFile) -> HParams:
     """The hyper-parameters of the file's architecture.
 
-    With `attention_in_some_layers` the numbers of heads are those of the layers that have any.
     Raises WeightError for a key that is missing, of the wrong type, or out of range.
     """
-    n_vocab, keys, some = _read_n_vocab(file), Keys(file), attention_in_some_layers
+    n_vocab, keys = _read_n_vocab(file), Keys(file)
     n_embd = keys.count("embedding_length")
-    n_head = keys.count("attention.head_count", in_some_layers=some)
-    n_head_kv = keys.count("attention.head_count_kv", n_head, in_some_layers=some)
-    if n_head % n_head_kv:
-        raise keys.error("attention.head_count_kv", n_head_kv, f"a divisor of {n_head} heads")
-    n_expert = keys.whole("expert_count", 0)
-    n_expert_used = keys.whole("expert_used_count", 0)
-    if not min(n_expert, 1) <= n_expert_used <= n_expert:
-        must_be = f"1 to {n_expert}, the expert_count" if n_expert else "0 without an expert_count"
-        raise keys.error("expert_used_count", n_expert_used, must_be)
-    n_embd_head_k = keys.count("attention.key_length", max(1, n_embd // n_head))
+    n_head = keys.per_layer("attention.head_count", 0)
+    n_head_kv = keys.per_layer("attention.head_count_kv", n_head)
+    for heads, shared in zip(n_head, n_head_kv, strict=True):
+        if shared and heads % shared:
+            raise keys.error("attention.head_count_kv", shared, f"a divisor of {heads} heads")
+    n_expert, n_expert_used = _read_experts(keys)
+    size = n_embd // max(1, *n_head)
+    head_k = keys.count("attention.key_length", max(1, size))
+    head_v = keys.count("attention.value_length", max(1, size))
+    rope = _read_rope(keys, head_k)
+    n_ff = keys.per_layer("feed_forward_length", 0)
     return HParams(
-        architecture=keys.architecture,
+        keys=keys,
         n_vocab=n_vocab,
         n_ctx_train=keys.count("context_length"),
         n_embd=n_embd,
-        n_layer=keys.n_layer,
-        n_ff=keys.count("feed_forward_length"),
-        n_head=n_head,
-        n_head_kv=n_head_kv,
-        n_embd_head_k=n_embd_head_k,
-        n_embd_head_v=keys.count("attention.value_length", n_embd_head_k),
-        norm_eps=keys.positive("attention.layer_norm_rms_epsilon"),
+        layers=tuple(
+            LayerParams(n_head[i], n_head_kv[i], head_k, head_v, n_ff[i], rope)
+            for i in range(keys.n_layer)
+        ),
+        is_causal=keys.flag("attention.causal", True),
         n_expert=n_expert,
         n_expert_used=n_expert_used,
-        rope=_read_rope(keys, n_embd_head_k),
     )
 
 
@@ -202,23 +170,35 @@ def _read_n_vocab(file: GGUFFile) -> int:
     return embedding.ne[1]
 
 
+def _read_experts(keys: Keys) -> tuple[int, int]:
+    """The number of experts, and how many of them each token selects."""
+    n_expert = keys.whole("expert_count", 0)
+    n_used = max(keys.per_layer("expert_used_count", 0))
+    if not min(n_expert, 1) <= n_used <= n_expert:
+        must_be = f"1 to {n_expert}, the expert_count" if n_expert else "0 without an expert_count"
+        raise keys.error("expert_used_count", n_used, must_be)
+    return n_expert, n_used
+
+
+def _rotated(keys: Keys, key: str, n_dims: int, n_embd_head: int) -> int:
+    if n_dims > n_embd_head or n_dims % 2:
+        raise keys.error(key, n_dims, f"even and at most {n_embd_head}, the size of a head")
+    return n_dims
+
+
 def _read_rope(keys: Keys, n_embd_head: int) -> RopeParams:
     n_dims = keys.whole("rope.dimension_count", n_embd_head)
-    if not 0 < n_dims <= n_embd_head or n_dims % 2:
-        must_be = f"even and at most {n_embd_head}, the size of a head"
-        raise keys.error("rope.dimension_count", n_dims, must_be)
-    older_factor = keys.real(
-        "rope.scale_linear", 0.0
-    )  # the key of files that predate scaling types
-    scaling = keys.text("rope.scaling.type", "linear" if older_factor else "none")
-    if scaling not in ("none", "linear", "yarn"):
-        raise keys.error("rope.scaling.type", quoted(scaling), "none, linear or yarn")
+    older_factor = keys.real("rope.scale_linear", 0.0)  # of files that predate scaling types
+    scaling = keys.text("rope.scaling.type", "linear")
+    if scaling not in ("none", "linear", "yarn", "longrope"):
+        must_be = "none, linear, yarn or longrope"
+        raise keys.error("rope.scaling.type", quoted(scaling), must_be)
     factor = keys.real("rope.scaling.factor", older_factor)  # converters write 0 for "none"
     freq_base = keys.positive("rope.freq_base", 10_000.0)
     if scaling == "yarn" and freq_base <= 1:  # YaRN divides by its logarithm
         raise keys.error("rope.freq_base", freq_base, "above 1 with YaRN")
     return RopeParams(
-        n_dims=n_dims,
+        n_dims=_rotated(keys, "rope.dimension_count", n_dims, n_embd_head),
         n_ctx_orig=keys.count("rope.scaling.original_context_length", keys.count("context_length")),
         freq_base=freq_base,
         freq_scale=1.0 / factor if factor and scaling != "none" else 1.0,

@@ -106,6 +106,8 @@ class GraphInputs:
     out_ids: Tensor  # [O] i32: the tokens whose logits are output
     kvs: tuple[KVView, ...]
     recurrent: RecurrentView | None = None
+    positions4: Tensor | None = None
+    n_ctx_seq: int = 0
     writes: list[Tensor] = field(default_factory=list)  # nodes that no output depends on
 
     def write(self, node: Tensor) -> None:

@@ -14,11 +14,14 @@ from ggmlpy import ops
 from ggmlpy.common.scopes import scope
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.blocks import FeedForward, Linear, Norm, Rope, SelfAttention
-from ggmlpy.models.decoder import Decoder, PreNormLayer
-from ggmlpy.models.hparams import Keys, attention_layers, read_hparams
+from ggmlpy.models.blocks import Linear
+from ggmlpy.models.decoder import Decoder
+from ggmlpy.models.feed_forward import FeedForward
+from ggmlpy.models.hparams import read_hparams
 from ggmlpy.models.inputs import GraphInputs
-from ggmlpy.models.memory import AttentionLayers, Memory, RecurrentLayers
+from ggmlpy.models.layers import SequentialLayer
+from ggmlpy.models.memory import LayerMemory, LayerState
+from ggmlpy.models.self_attention import SelfAttention
 from ggmlpy.models.weights import Weights
 from ggmlpy.ops.rope import RopeMode
 
@@ -41,6 +44,12 @@ class ShortConvolution:
             conv=weights.take(f"{name}.conv.weight", n_taps, n_embd),
             out_proj=Linear.take(weights, f"{name}.out_proj", n_embd, n_embd, node="out_proj"),
         )
+
+    @property
+    def memory(self) -> tuple[LayerMemory, ...]:
+        """The columns before the ubatch."""
+        K, E, _, _ = self.conv.ne
+        return (LayerState(self.layer, ((K - 1) * E,), K),)
 
     def __call__(self, x: Tensor, inputs: GraphInputs) -> Tensor:
         """x [E, T] -> [E, T]"""
@@ -80,37 +89,25 @@ class Lfm2(Decoder):
     """A dense lfm2 model."""
 
     def __init__(self, file: GGUFFile) -> None:
-        hparams = read_hparams(file, attention_in_some_layers=True)
-        super().__init__(file, hparams, output_norm="token_embd_norm")
-        h, keys = self.hparams, Keys(file)
-        n_head_kv = keys.per_layer("attention.head_count_kv") or []
-        self.convolutions = [i for i, n in enumerate(n_head_kv) if n == 0]
-        self.n_taps = keys.count("shortconv.l_cache")
+        h = read_hparams(file)
+        self.convolutions = [i for i, p in enumerate(h.layers) if p.n_head_kv == 0]
+        attention = [p.n_head_kv > 0 for p in h.layers]
+        super().__init__(file, h.with_windows(attention), output_norm="token_embd_norm")
+        self.n_taps = h.keys.count("shortconv.l_cache")
         if self.n_taps < 2:
-            raise keys.error("shortconv.l_cache", self.n_taps, "at least 2")
-        self.memory = self._memory(keys.whole("attention.sliding_window", 0) or None)
-        self.layers = [self._layer(i) for i in range(h.n_layer)]
+            raise h.keys.error("shortconv.l_cache", self.n_taps, "at least 2")
+        self.make_layers(self._layer)
 
-    def _memory(self, window: int | None) -> Memory:
-        h = self.hparams
-        attention = [i for i in range(h.n_layer) if i not in self.convolutions]
-        groups: list[AttentionLayers | RecurrentLayers] = [attention_layers(h, attention, window)]
-        if self.convolutions:
-            n_embd_r = (self.n_taps - 1) * h.n_embd
-            groups.append(RecurrentLayers(tuple(self.convolutions), n_embd_r, self.n_taps))
-        return tuple(groups)
-
-    def _layer(self, i: int) -> PreNormLayer:
-        h, weights = self.hparams, self.weights
-        return PreNormLayer(
-            attn_norm=Norm.take(weights, f"blk.{i}.attn_norm", h.n_embd, h),
+    def _layer(self, i: int) -> SequentialLayer:
+        return SequentialLayer(
+            attn_norm=self.norm(i, "attn_norm"),
             mixer=self._mixer(i),
-            ffn_norm=Norm.take(weights, f"blk.{i}.ffn_norm", h.n_embd, h),
-            ffn=FeedForward.take(weights, i, h, scaled=False),
+            ffn_norm=self.norm(i, "ffn_norm"),
+            ffn=FeedForward.take(self.weights, i, self.hparams, scaled=False),
         )
 
     def _mixer(self, i: int) -> SelfAttention | ShortConvolution:
         h, weights = self.hparams, self.weights
         if i in self.convolutions:
             return ShortConvolution.take(weights, i, h.n_embd, self.n_taps)
-        return SelfAttention.take(weights, i, h, Rope(h.rope, RopeMode.NEOX), qk_norm=True)
+        return SelfAttention.take(weights, i, h, self.rope(i, RopeMode.NEOX), qk_norm="rms")

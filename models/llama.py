@@ -7,10 +7,12 @@ experts as in Jiang et al., 2024.
 from __future__ import annotations
 
 from ggmlpy.gguf import GGUFFile
-from ggmlpy.models.blocks import FeedForward, Norm, Rope, SelfAttention
-from ggmlpy.models.decoder import Decoder, PreNormLayer
+from ggmlpy.models.decoder import Decoder
 from ggmlpy.models.experts import Experts
-from ggmlpy.models.hparams import attention_layers, read_hparams
+from ggmlpy.models.feed_forward import FeedForward
+from ggmlpy.models.hparams import read_hparams
+from ggmlpy.models.layers import SequentialLayer
+from ggmlpy.models.self_attention import SelfAttention
 from ggmlpy.ops.rope import RopeMode
 
 
@@ -19,17 +21,14 @@ class Llama(Decoder):
 
     def __init__(self, file: GGUFFile) -> None:
         super().__init__(file, read_hparams(file))
-        self.memory = (attention_layers(self.hparams),)
-        self.layers = [self._layer(i) for i in range(self.hparams.n_layer)]
+        self.make_layers(self._layer)
 
-    def _layer(self, i: int) -> PreNormLayer:
+    def _layer(self, i: int) -> SequentialLayer:
         h, weights = self.hparams, self.weights
-        freq_factors = weights.maybe("rope_freqs.weight", h.rope.n_dims // 2)
-        rope = Rope(h.rope, RopeMode.NORMAL, freq_factors)
         ffn = Experts if h.n_expert else FeedForward
-        return PreNormLayer(
-            attn_norm=Norm.take(weights, f"blk.{i}.attn_norm", h.n_embd, h),
-            mixer=SelfAttention.take(weights, i, h, rope),
-            ffn_norm=Norm.take(weights, f"blk.{i}.ffn_norm", h.n_embd, h),
+        return SequentialLayer(
+            attn_norm=self.norm(i, "attn_norm"),
+            mixer=SelfAttention.take(weights, i, h, self.rope(i, RopeMode.NORMAL)),
+            ffn_norm=self.norm(i, "ffn_norm"),
             ffn=ffn.take(weights, i, h),
         )

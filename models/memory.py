@@ -2,33 +2,120 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+WindowKind = Literal["standard", "chunked", "symmetric"]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Which tokens one at position p attends to, of its own sequence.
+
+    "standard": those at positions p - size + 1 to p. "chunked": those of its chunk, positions
+    p // size * size to p. "symmetric": those at a distance of at most size // 2, for encoders.
+    """
+
+    size: int
+    kind: WindowKind = "standard"
+
+
+def size_of(window: Window | None) -> int | None:
+    """The window's size in tokens; None for full attention."""
+    return None if window is None else window.size
+
+
+@dataclass(frozen=True, slots=True)
+class KVSizes:
+    """What a layer stores of a token: n_head_kv heads of K and V.
+
+    With n_embd_head_v 0 it stores no V: that is the first elements of K (latent attention).
+    """
+
+    n_embd_head_k: int
+    n_embd_head_v: int
+    n_head_kv: int
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionLayers:
-    """Layers that keep K and V of all past tokens, or of the last `window` only.
+    """Layers that keep K and V of all past tokens, or of those in a window.
 
-    With a window a token at position p attends to positions p - window + 1 to p.
+    The keys of `layers` are slots of the cache: the layers' numbers, or more where a layer runs
+    several times. Without `is_causal` every token attends to all tokens of its sequence. With
+    `needs_positions` attention reads the positions of cells, for ALiBi.
     """
 
-    layers: tuple[int, ...]
-    n_embd_head_k: int
-    n_embd_head_v: int
-    n_head_kv: int
-    window: int | None = None
+    layers: Mapping[int, KVSizes]
+    window: Window | None = None
+    is_causal: bool = True
+    needs_positions: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class RecurrentLayers:
-    """Layers that keep a state of `n_embd_r` f32 for each sequence, independent of its length.
+    """Layers that keep states for each sequence, independent of its length.
 
-    The state is what a layer keeps of the last `n_taps` - 1 tokens.
+    `states` has for each layer the numbers of f32 of its state tensors. A state tensor may be what
+    a layer keeps of the last `n_taps` - 1 tokens, as short convolutions and token shifts do.
     """
 
-    layers: tuple[int, ...]
-    n_embd_r: int
-    n_taps: int
+    states: Mapping[int, tuple[int, ...]]
+    n_taps: int = 1
 
 
 Memory = tuple[AttentionLayers | RecurrentLayers, ...]
+
+
+# --- what one layer keeps ---
+
+
+@dataclass(frozen=True, slots=True)
+class LayerKV:
+    """K and V of one layer, see AttentionLayers."""
+
+    slot: int
+    sizes: KVSizes
+    window: Window | None = None
+    is_causal: bool = True
+    needs_positions: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LayerState:
+    """The recurrent states of one layer, see RecurrentLayers."""
+
+    layer: int
+    sizes: tuple[int, ...]
+    n_taps: int = 1
+
+
+LayerMemory = LayerKV | LayerState
+
+
+@dataclass(slots=True)
+class _Groups:
+    attention: dict[tuple[Window | None, bool, bool], dict[int, KVSizes]] = field(
+        default_factory=dict
+    )
+    states: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    n_taps: int = 1
+
+
+def memory_of(parts: Iterable[LayerMemory]) -> Memory:
+    """The memory of a model, whose layers keep `parts`: full attention first, then windows."""
+    groups = _Groups()
+    for part in parts:
+        if isinstance(part, LayerKV):
+            kind = (part.window, part.is_causal, part.needs_positions)
+            groups.attention.setdefault(kind, {})[part.slot] = part.sizes
+        else:
+            assert groups.n_taps in (1, part.n_taps) or part.n_taps == 1
+            groups.states[part.layer] = part.sizes
+            groups.n_taps = max(groups.n_taps, part.n_taps)
+    kinds = sorted(groups.attention, key=lambda kind: kind[0] is not None)
+    memory = [AttentionLayers(groups.attention[kind], *kind) for kind in kinds]
+    if not groups.states:
+        return tuple(memory)
+    return (*memory, RecurrentLayers(groups.states, groups.n_taps))

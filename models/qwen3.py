@@ -6,9 +6,11 @@ Yang et al., 2025.
 from __future__ import annotations
 
 from ggmlpy.gguf import GGUFFile
-from ggmlpy.models.blocks import FeedForward, Norm, Rope, SelfAttention
-from ggmlpy.models.decoder import Decoder, PreNormLayer
-from ggmlpy.models.hparams import attention_layers, read_hparams
+from ggmlpy.models.decoder import Decoder
+from ggmlpy.models.feed_forward import FeedForward
+from ggmlpy.models.hparams import read_hparams
+from ggmlpy.models.layers import SequentialLayer
+from ggmlpy.models.self_attention import SelfAttention
 from ggmlpy.ops.rope import RopeMode
 
 
@@ -17,15 +19,14 @@ class Qwen3(Decoder):
 
     def __init__(self, file: GGUFFile) -> None:
         super().__init__(file, read_hparams(file))
-        self.memory = (attention_layers(self.hparams),)
-        self.layers = [self._layer(i) for i in range(self.hparams.n_layer)]
+        self.make_layers(self._layer)
 
-    def _layer(self, i: int) -> PreNormLayer:
+    def _layer(self, i: int) -> SequentialLayer:
         h, weights = self.hparams, self.weights
-        rope = Rope(h.rope, RopeMode.NEOX)
-        return PreNormLayer(
-            attn_norm=Norm.take(weights, f"blk.{i}.attn_norm", h.n_embd, h),
-            mixer=SelfAttention.take(weights, i, h, rope, qk_norm=True),
-            ffn_norm=Norm.take(weights, f"blk.{i}.ffn_norm", h.n_embd, h),
+        rope = self.rope(i, RopeMode.NEOX)
+        return SequentialLayer(
+            attn_norm=self.norm(i, "attn_norm"),
+            mixer=SelfAttention.take(weights, i, h, rope, qk_norm="rms"),
+            ffn_norm=self.norm(i, "ffn_norm"),
             ffn=FeedForward.take(weights, i, h),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 
 from ggmlpy.common.quoting import quoted
@@ -14,6 +15,7 @@ from ggmlpy.graph.tensor import Flag, Tensor
 # Norms and biases are copied: reading a few bytes of a mapped file makes up to 2 MB around them
 # resident, 18 MB for the 33 norms of a 770 MB model.
 _SMALL_BYTES = 1 << 16
+_LAYER = re.compile(r"blk\.(\d+)\.")
 _N_NAMED = 5  # tensors that a warning lists by name
 
 
@@ -53,6 +55,21 @@ class Weights:
         leaf = Tensor(spec, name=name, flags=Flag.WEIGHT, place=self._place(name))
         self._taken[name] = leaf
         return leaf
+
+    def has(self, name: str) -> bool:
+        """Whether the file has a tensor `name`."""
+        return name in self._file.tensors
+
+    def ne(self, name: str) -> tuple[int, ...]:
+        """Shape of the file's tensor `name`, where a model depends on it."""
+        return self._file.tensors[name].ne
+
+    def ignore_layers(self, first: int) -> None:
+        """Declare that layers from `first` on have no effect, such as those of nextn."""
+        for name in self._file.tensors:
+            found = _LAYER.match(name)
+            if found is not None and int(found[1]) >= first:
+                self.without_effect(name)
 
     def duplicate(self, name: str, used_as: str) -> Tensor:
         """A second leaf of the tensor `name`, used as another one: both can lie on other devices.

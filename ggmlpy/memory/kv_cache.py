@@ -12,7 +12,7 @@ from ggmlpy.memory.cells import KVCells
 from ggmlpy.memory.layouts import KVLayout
 from ggmlpy.memory.pages import PagedCells
 from ggmlpy.memory.store import BufferTypes, KVStore
-from ggmlpy.models.memory import AttentionLayers
+from ggmlpy.models.memory import AttentionLayers, size_of
 
 
 class KVCache:
@@ -32,9 +32,9 @@ class KVCache:
         buffer_types: BufferTypes = {},  # noqa: B006  (never written to)
     ) -> None:
         self.cells = (
-            PagedCells(n_ctx, n_seq_max, spec.window)
+            PagedCells(n_ctx, n_seq_max, size_of(spec.window))
             if layout == "paged"
-            else KVCells(n_ctx, n_seq_max, layout == "unified", spec.window)
+            else KVCells(n_ctx, n_seq_max, layout == "unified", size_of(spec.window))
         )
         n_stream = self.cells.n_stream
         self.store = KVStore(spec, self.cells.n_ctx, n_stream, type_k, type_v, buffer_types)

@@ -33,12 +33,15 @@ class RecurrentState:
         self.n_taps = spec.n_taps
         self.n_bytes = state_bytes(spec, n_seq_max)
         self.n_bytes_seq = self.n_bytes // (_ROWS * n_seq_max)  # the state of one sequence
-        ne, types = (spec.n_embd_r, _ROWS * n_seq_max), buffer_types or {}
+        ne, types = (
+            (max(max(v) for v in spec.states.values()), _ROWS * n_seq_max),
+            buffer_types or {},
+        )
         self.states: dict[int, Tensor] = {
             i: zeros(
                 "f32", ne, name=f"cache_r_l{i}", flags=Flag.STATE, buffer_type=types.get(i, HOST)
             )
-            for i in spec.layers
+            for i in spec.states
         }
         self._rows: Index = _ROWS * np.arange(n_seq_max)  # of each sequence's state
         self._written: set[int] = set()  # sequences that the batch under way has advanced
@@ -112,4 +115,9 @@ class RecurrentState:
 
 def state_bytes(spec: RecurrentLayers, n_seq_max: int) -> int:
     """Bytes of the states of all layers."""
-    return len(spec.layers) * _ROWS * n_seq_max * F32.row_bytes(spec.n_embd_r)
+    return (
+        len(spec.states)
+        * _ROWS
+        * n_seq_max
+        * F32.row_bytes(max(max(v) for v in spec.states.values()))
+    )

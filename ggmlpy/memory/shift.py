@@ -193,7 +193,10 @@ def _rope_keys(
         D = n_embd // store.n_head_kv
         k = ops.reshape_2d(leaf, n_embd, kv_size * n_stream)  # [D*Hk, all cells]
         x = ops.reshape_3d(ops.get_rows(k, read_ids), D, n_embd // D, n)  # [D, Hk, n]
-        x = model.rope_of(layer).shift(x, by)  # [D, Hk, n]
+        rope = model.rope_of(layer)
+        if rope is None:
+            continue
+        x = rope.shift(x, by, 0)  # [D, Hk, n]
         writes.append(ops.set_rows(k, ops.reshape_2d(x, n_embd, n), write_ids))
     Executable(Graph(*writes), backends, arenas=arenas).run()
 

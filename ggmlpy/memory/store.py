@@ -46,13 +46,21 @@ class KVStore:
         self.n_bytes = cache_bytes(spec, n_ctx, n_stream, type_k, type_v)
         self.kv_size = padded(n_ctx)
         self.n_stream = n_stream
-        self.n_head_kv = spec.n_head_kv
+        self.n_head_kv = next(iter(spec.layers.values())).n_head_kv
         self.type_k, self.type_v = type_k, type_v
-        n_embd_k = spec.n_embd_head_k * spec.n_head_kv
-        n_embd_v = spec.n_embd_head_v * spec.n_head_kv
         types = {i: buffer_types.get(i, HOST) for i in spec.layers}
-        self.k = {i: self._leaf(f"cache_k_l{i}", type_k, n_embd_k, at) for i, at in types.items()}
-        self.v = {i: self._leaf(f"cache_v_l{i}", type_v, n_embd_v, at) for i, at in types.items()}
+        self.k = {
+            i: self._leaf(
+                f"cache_k_l{i}", type_k, spec.layers[i].n_embd_head_k * spec.layers[i].n_head_kv, at
+            )
+            for i, at in types.items()
+        }
+        self.v = {
+            i: self._leaf(
+                f"cache_v_l{i}", type_v, spec.layers[i].n_embd_head_v * spec.layers[i].n_head_kv, at
+            )
+            for i, at in types.items()
+        }
 
     def _leaf(self, name: str, type: TensorType, n_embd: int, at: BufferType) -> Tensor:
         ne = (n_embd, self.kv_size, self.n_stream)
@@ -98,8 +106,9 @@ def cache_bytes(
     spec: AttentionLayers, n_ctx: int, n_stream: int, type_k: TensorType, type_v: TensorType
 ) -> int:
     """Bytes of K and V in all layers of a cache. Raises Unsupported for types it cannot have."""
-    check_cache_type("type_k", type_k, spec.n_embd_head_k)
-    check_cache_type("type_v", type_v, spec.n_embd_head_v)
-    k_bytes = type_k.row_bytes(spec.n_embd_head_k * spec.n_head_kv)
-    v_bytes = type_v.row_bytes(spec.n_embd_head_v * spec.n_head_kv)
-    return len(spec.layers) * n_stream * padded(n_ctx) * (k_bytes + v_bytes)
+    n = 0
+    for z in spec.layers.values():
+        n += type_k.row_bytes(z.n_embd_head_k * z.n_head_kv) + type_v.row_bytes(
+            z.n_embd_head_v * z.n_head_kv
+        )
+    return n_stream * padded(n_ctx) * n

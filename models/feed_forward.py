@@ -1,0 +1,127 @@
+"""Feed-forward blocks of one network for all tokens.
+
+Letters in shapes: E n_embd, F n_ff, T tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+from ggmlpy import ops
+from ggmlpy.graph.tensor import Tensor
+from ggmlpy.models.blocks import Linear, Norm
+from ggmlpy.models.hparams import HParams
+from ggmlpy.models.weights import Weights
+
+Activation = Literal["silu", "gelu", "relu", "relu_sqr"]
+
+
+def _relu_sqr(x: Tensor) -> Tensor:
+    return ops.sqr(ops.relu(x))
+
+
+ACTIVATIONS: dict[Activation, tuple[str, Callable[[Tensor], Tensor]]] = {
+    "silu": ("silu", ops.silu),
+    "gelu": ("gelu", ops.gelu),
+    "relu": ("relu", ops.relu),
+    "relu_sqr": ("sqr(relu)", _relu_sqr),
+}
+# (gate, up) -> act(gate) * up; and of both in one tensor, gate first
+GATED: dict[Activation, tuple[str, Callable[[Tensor, Tensor], Tensor]]] = {
+    "silu": ("swiglu", ops.swiglu_split),
+    "gelu": ("geglu", ops.geglu_split),
+    "relu": ("reglu", ops.reglu_split),
+}
+FUSED: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "silu": ops.swiglu,
+    "gelu": ops.geglu,
+    "relu": ops.reglu,
+}
+
+
+def clamped_swiglu(gate: Tensor, up: Tensor, limit: float) -> Tensor:
+    """min(silu(gate), limit) * up held within +-limit."""
+    up = ops.clamp(up, -limit, limit)
+    return ops.mul(ops.clamp(ops.silu(gate), float("-inf"), limit), up)
+
+
+@dataclass(frozen=True, slots=True)
+class FeedForward:
+    """down(act(gate(x)) * up(x)): SwiGLU and others (Shazeer, 2020); without a gate
+    down(act(up(x))).
+
+    Where `up` gives 2 F elements, the first F of them are the gate's.
+    """
+
+    gate: Linear | None  # [E, F]
+    up: Linear  # [E, F], or [E, 2*F]
+    down: Linear  # [F, E]
+    activation: Activation
+    act_scales: Tensor | None = None  # [F]: divide the activation (AWQ: Lin et al., 2023)
+    sub_norm: Norm | None = None  # [F], before down (BitNet: Wang et al., 2023)
+    limit: float = 0.0  # see clamped_swiglu
+
+    @classmethod
+    def take(
+        cls,
+        weights: Weights,
+        layer: int,
+        h: HParams,
+        activation: Activation = "silu",
+        *,
+        suffix: str = "",
+        n_ff: int | None = None,
+        scaled: bool = True,
+        limit: float = 0.0,
+    ) -> FeedForward:
+        """A layer's feed-forward `ffn_{gate,up,down}{suffix}`, of layer's n_ff unless another is
+        given. Whether it has a gate, or gate and up in one, is seen in the file.
+
+        `scaled` as in llama.cpp, which applies the scales of some architectures (to the biases too)
+        and ignores those of others.
+        """
+        blk, E = f"blk.{layer}", h.n_embd
+        F = h.layers[layer].n_ff if n_ff is None else n_ff
+        if not F:
+            raise h.keys.error("feed_forward_length", 0, f"at least 1 in layer {layer}")
+        take = partial(Linear.take, weights, scaled=scaled, bias_first=True)
+        name = f"{blk}.ffn_gate{suffix}"
+        gate = take(name, E, F) if weights.has(f"{name}.weight") else None
+        up = f"{blk}.ffn_up{suffix}"
+        fused = (
+            gate is None and weights.has(f"{up}.weight") and weights.ne(f"{up}.weight")[1] == 2 * F
+        )
+        return cls(
+            gate=gate,
+            up=take(up, E, 2 * F if fused else F),
+            down=take(f"{blk}.ffn_down{suffix}", F, E),
+            activation=activation,
+            act_scales=weights.maybe(f"{blk}.ffn_act.scales", F),
+            sub_norm=Norm.maybe(weights, f"{blk}.ffn_sub_norm", F, h),
+            limit=limit,
+        )
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x [E, T] -> [E, T]"""
+        h = self._activated(x)  # [F, T]
+        if self.act_scales is not None:
+            h = ops.div(h, self.act_scales).named("ffn_act")
+        if self.sub_norm is not None:
+            h = self.sub_norm(h)
+        return self.down(h).named("ffn_out")  # [E, T]
+
+    def _activated(self, x: Tensor) -> Tensor:
+        """x [E, T] -> [F, T]"""
+        if self.gate is not None and self.limit:
+            return clamped_swiglu(self.gate(x), self.up(x), self.limit).named("ffn_swiglu_limited")
+        if self.gate is not None:
+            name, gated = GATED[self.activation]
+            return gated(self.gate(x), self.up(x)).named(f"ffn_{name}")
+        up = self.up(x)
+        if up.ne[0] == 2 * self.down.weight.ne[0]:
+            return FUSED[self.activation](up).named(f"ffn_{GATED[self.activation][0]}")
+        name, act = ACTIVATIONS[self.activation]
+        return act(up).named(f"ffn_{name}")

@@ -1,0 +1,156 @@
+"""The metadata of one architecture: typed reads whose errors name the file and the key."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ggmlpy.common.quoting import quoted
+from ggmlpy.errors import WeightError
+from ggmlpy.gguf import GGUFFile, LazyArray
+
+MAX_COUNT = 2**31 - 1  # positions, tokens and indices of a graph are i32
+# Parameters of nodes are f32, and some are the reciprocal of the file's value.
+MIN_REAL, MAX_REAL = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
+_LAYER = re.compile(r"(?:blk|dec\.blk)\.(\d+)\.")
+
+
+class Keys:
+    """A file's `<architecture>.…` keys.
+
+    `n_layer` are the layers that plain decoding runs: `block_count` less `nextn_predict_layers`,
+    which lie behind them. Raises WeightError where `block_count` is more than the layers whose
+    tensors the file holds.
+    """
+
+    def __init__(self, file: GGUFFile) -> None:
+        self.file = file.name
+        self._metadata = file.metadata
+        self.architecture = file.metadata.str("general.architecture")
+        n_all = file.metadata.int(f"{self.architecture}.block_count")
+        self.n_layer_all = self._within("block_count", n_all, 1)
+        n_held = len({found[1] for name in file.tensors if (found := _LAYER.match(name))})
+        if self.n_layer_all > n_held:
+            raise self.error(
+                "block_count", self.n_layer_all, f"at most {n_held}, the layers with tensors blk.*"
+            )
+        n_nextn = self.whole("nextn_predict_layers", 0)
+        if n_nextn >= self.n_layer_all:
+            must_be = f"below {self.n_layer_all}, the block_count"
+            raise self.error("nextn_predict_layers", n_nextn, must_be)
+        self.n_layer = self.n_layer_all - n_nextn
+
+    # --- integers ---
+
+    def count(self, key: str, default: int | None = None) -> int:
+        """An integer of at least 1. A list of it per layer must hold the same number throughout."""
+        name = f"{self.architecture}.{key}"
+        if isinstance(self._metadata.get(name), LazyArray):
+            numbers = set(self.per_layer(key, 0))
+            if len(numbers) != 1:
+                listed = ", ".join(map(str, sorted(numbers)[:8]))
+                raise self.error(key, f"a list of {listed}", "the same number for every layer")
+            found = numbers.pop()
+        elif default is None:
+            found = self._metadata.int(name)
+        else:
+            found = self._metadata.int(name, default)
+        return self._within(key, found, 1)
+
+    def whole(self, key: str, default: int) -> int:
+        """An integer of at least 0."""
+        return self._within(key, self._metadata.int(f"{self.architecture}.{key}", default), 0)
+
+    def per_layer(self, key: str, default: int | Sequence[int]) -> list[int]:
+        """An integer of at least 0 for each layer: of a list, or one number for all."""
+        name = f"{self.architecture}.{key}"
+        value = self._metadata.get(name)
+        if value is None and not isinstance(default, int):
+            return list(default)
+        if not isinstance(value, LazyArray):
+            assert isinstance(default, int) or value is not None
+            number = self._metadata.int(name, default if isinstance(default, int) else 0)
+            return [self._within(key, number, 0)] * self.n_layer
+        listed = self._metadata.array(name, of="bool" if value.type == "bool" else "int")
+        return [self._within(key, int(n), 0) for n in self._of_layers(key, listed)]
+
+    def integers(self, key: str) -> list[int]:
+        """A list of integers of at least 0; empty if the key is missing."""
+        name = f"{self.architecture}.{key}"
+        if self._metadata.get(name) is None:
+            return []
+        return [self._within(key, int(n), 0) for n in self._metadata.array(name, of="int")]
+
+    def windowed(self, period: int, *, full_first: bool = False) -> list[bool]:
+        """For each layer whether it has a sliding window: `attention.sliding_window_pattern`.
+
+        The key is a list of flags, or the period, which is `period` if it is missing: the last
+        layer of each period has full attention, or with `full_first` the first. A period of 0
+        means that all layers have a window.
+        """
+        key = "attention.sliding_window_pattern"
+        if isinstance(self._metadata.get(f"{self.architecture}.{key}"), LazyArray):
+            return [bool(n) for n in self.per_layer(key, 0)]
+        n = self.whole(key, period)
+        full = 0 if full_first else n - 1
+        return [n == 0 or i % n != full for i in range(self.n_layer)]
+
+    def _within(self, key: str, found: int, least: int) -> int:
+        if not least <= found <= MAX_COUNT:
+            raise self.error(key, found, f"at least {least} and below 2^31")
+        return found
+
+    def _of_layers(self, key: str, listed: LazyArray) -> list[Any]:
+        if len(listed) not in (self.n_layer, self.n_layer_all):
+            must_be = f"one of {self.n_layer_all}, the block_count"
+            raise self.error(key, f"a list of {len(listed)}", must_be)
+        return list(listed)[: self.n_layer]
+
+    # --- other types ---
+
+    def real(self, key: str, default: float) -> float:
+        """A float that is 0, or positive and a normal f32."""
+        return self._real(key, self._metadata.float(f"{self.architecture}.{key}", default))
+
+    def reals(self, key: str, default: float) -> list[float]:
+        """A float as of `real` for each layer: of a list, or one number for all."""
+        name = f"{self.architecture}.{key}"
+        if not isinstance(self._metadata.get(name), LazyArray):
+            return [self.real(key, default)] * self.n_layer
+        listed = self._metadata.array(name, of="float")
+        return [self._real(key, float(x)) for x in self._of_layers(key, listed)]
+
+    def _real(self, key: str, found: float) -> float:
+        if found != 0 and not MIN_REAL <= found <= MAX_REAL:
+            raise self.error(key, found, "0, or a finite number above 0 that is normal in f32")
+        return found
+
+    def positive(self, key: str, default: float | None = None) -> float:
+        """A float that is positive and a normal f32."""
+        name = f"{self.architecture}.{key}"
+        found = (
+            self._metadata.float(name) if default is None else self._metadata.float(name, default)
+        )
+        if not MIN_REAL <= found <= MAX_REAL:
+            raise self.error(key, found, "a finite number above 0 that is normal in f32")
+        return found
+
+    def flag(self, key: str, default: bool) -> bool:
+        """A boolean."""
+        return self._metadata.bool(f"{self.architecture}.{key}", default)
+
+    def text(self, key: str, default: str) -> str:
+        """A string."""
+        return self._metadata.str(f"{self.architecture}.{key}", default)
+
+    def has(self, key: str) -> bool:
+        """Whether the file has the key."""
+        return self._metadata.get(f"{self.architecture}.{key}") is not None
+
+    def error(self, key: str, found: object, must_be: str) -> WeightError:
+        """The error that a key has a value which it must not have."""
+        name = quoted(f"{self.architecture}.{key}")
+        return WeightError(f"{self.file}: key {name} is {found}, must be {must_be}")
