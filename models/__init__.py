@@ -7,21 +7,18 @@ weights; then the graph of that ubatch, up to its logits.
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Protocol, runtime_checkable
 
 from ggmlpy.common.quoting import quoted
 from ggmlpy.errors import Unsupported
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.graph.tensor import Tensor
+from ggmlpy.models.architectures import REGISTRY
 from ggmlpy.models.blocks import Rope
-from ggmlpy.models.gemma3 import Gemma3
 from ggmlpy.models.hparams import HParams
 from ggmlpy.models.inputs import GraphInputs
-from ggmlpy.models.lfm2 import Lfm2
-from ggmlpy.models.llama import Llama
 from ggmlpy.models.memory import Memory
-from ggmlpy.models.qwen2 import Qwen2
-from ggmlpy.models.qwen3 import Qwen3
 from ggmlpy.models.weights import Weights
 
 
@@ -45,13 +42,16 @@ class Model(Protocol):
         ...
 
 
-ARCHITECTURES: dict[str, Callable[[GGUFFile], Model]] = {
-    "gemma3": Gemma3,
-    "lfm2": Lfm2,
-    "llama": Llama,
-    "qwen2": Qwen2,
-    "qwen3": Qwen3,
-}
+ARCHITECTURES = tuple(sorted(REGISTRY))
+
+
+def model_class(arch: str) -> Callable[[GGUFFile], Model]:
+    """The class of an architecture's models. Raises KeyError for an unknown one."""
+    module, name = REGISTRY[arch]
+    found: Callable[[GGUFFile], Model] = getattr(
+        import_module(f"ggmlpy.models.architectures.{module}"), name
+    )
+    return found
 
 
 def load_model(file: GGUFFile) -> Model:
@@ -61,11 +61,11 @@ def load_model(file: GGUFFile) -> Model:
     or wrong. A WeightWarning names tensors of the file that the model does not use.
     """
     arch = file.metadata.str("general.architecture")
-    if arch not in ARCHITECTURES:
+    if arch not in REGISTRY:
         raise Unsupported(
             f"{file.name}: architecture {quoted(arch)} is not supported;"
-            f" supported: {', '.join(sorted(ARCHITECTURES))}"
+            f" supported: {', '.join(ARCHITECTURES)}"
         )
-    model = ARCHITECTURES[arch](file)
+    model = model_class(arch)(file)
     model.weights.warn_of_unused()
     return model
