@@ -14,7 +14,7 @@ from ggmlpy.common.scopes import scope
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.models.blocks import Linear, Norm, NormKind, Rope, RopeFactors
-from ggmlpy.models.hparams import HParams
+from ggmlpy.models.hparams import HParams, rope_sections
 from ggmlpy.models.inputs import GraphInputs
 from ggmlpy.models.layers import Layer
 from ggmlpy.models.memory import Memory, memory_of
@@ -64,9 +64,13 @@ class Decoder:
         return Norm.take(self.weights, full, h.n_embd, h, self.norm_kind, node=node)
 
     def rope(self, layer: int, mode: RopeMode) -> Rope:
-        """A layer's rotary embedding, with the factors of the file if it has any."""
+        """A layer's rotary embedding, with the factors and sections of the file if it has any."""
         params = self.hparams.layers[layer].rope
-        return Rope(params, mode, RopeFactors.maybe(self.weights, params.n_dims))
+        factors = RopeFactors.maybe(self.weights, params.n_dims)
+        if mode.n_axes == 1:
+            return Rope(params, mode, factors)
+        self.n_pos_per_embd = mode.n_axes
+        return Rope(params, mode, factors, rope_sections(self.hparams.keys))
 
     def make_layers(self, make: Callable[[int], Layer]) -> None:
         """Set `layers`, one for each number, and the memory that they need."""

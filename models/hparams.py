@@ -89,12 +89,12 @@ class HParams:
     @property
     def rms_norm_eps(self) -> float:
         """Raises WeightError if the file does not say."""
-        return self.keys.positive("attention.layer_norm_rms_epsilon")
+        return self.keys.real("attention.layer_norm_rms_epsilon")
 
     @property
     def layer_norm_eps(self) -> float:
         """Raises WeightError if the file does not say."""
-        return self.keys.positive("attention.layer_norm_epsilon")
+        return self.keys.real("attention.layer_norm_epsilon")
 
     def replaced(self, change: Callable[[int, LayerParams], LayerParams]) -> HParams:
         """The same with `change` of each layer's number and sizes."""
@@ -207,3 +207,20 @@ def _read_rope(keys: Keys, n_embd_head: int) -> RopeParams:
         beta_fast=keys.positive("rope.scaling.yarn_beta_fast", 32.0),
         beta_slow=keys.positive("rope.scaling.yarn_beta_slow", 1.0),
     )
+
+
+def rope_sections(keys: Keys) -> tuple[int, int, int, int]:
+    """The sections of M-RoPE: how many pairs each of a token's four positions rotates."""
+    key = "rope.dimension_sections"
+    listed = keys.integers(key)
+    sections = (*listed, *[0] * (4 - len(listed)))
+    if len(sections) != 4 or not sum(sections):
+        raise keys.error(key, f"a list of {len(listed)}", "up to four numbers, not all 0")
+    time, height, width, extra = sections
+    return time, height, width, extra
+
+
+def has_mrope(keys: Keys) -> bool:
+    """Whether a file of an architecture that may have M-RoPE has it, as llama.cpp decides."""
+    listed = keys.integers("rope.dimension_sections")
+    return len(listed) > 1 and listed[0] > 0 and listed[1] > 0

@@ -111,9 +111,10 @@ class Keys:
 
     # --- other types ---
 
-    def real(self, key: str, default: float) -> float:
+    def real(self, key: str, default: float | None = None) -> float:
         """A float that is 0, or positive and a normal f32."""
-        return self._real(key, self._metadata.float(f"{self.architecture}.{key}", default))
+        name, read = f"{self.architecture}.{key}", self._metadata.float
+        return self._real(key, read(name) if default is None else read(name, default))
 
     def reals(self, key: str, default: float) -> list[float]:
         """A float as of `real` for each layer: of a list, or one number for all."""
@@ -131,9 +132,8 @@ class Keys:
     def positive(self, key: str, default: float | None = None) -> float:
         """A float that is positive and a normal f32."""
         name = f"{self.architecture}.{key}"
-        found = (
-            self._metadata.float(name) if default is None else self._metadata.float(name, default)
-        )
+        read = self._metadata.float
+        found = read(name) if default is None else read(name, default)
         if not MIN_REAL <= found <= MAX_REAL:
             raise self.error(key, found, "a finite number above 0 that is normal in f32")
         return found

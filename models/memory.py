@@ -20,10 +20,8 @@ class Window:
     size: int
     kind: WindowKind = "standard"
 
-
-def size_of(window: Window | None) -> int | None:
-    """The window's size in tokens; None for full attention."""
-    return None if window is None else window.size
+    def __str__(self) -> str:
+        return str(self.size) if self.kind == "standard" else f"{self.size} ({self.kind})"
 
 
 @dataclass(frozen=True, slots=True)

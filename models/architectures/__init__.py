@@ -7,9 +7,26 @@ from __future__ import annotations
 
 # general.architecture: the module and the class
 REGISTRY: dict[str, tuple[str, str]] = {
+    "arcee": ("arcee", "Arcee"),
+    "deci": ("deci", "Deci"),
+    "dream": ("diffusion", "Dream"),
+    "ernie4_5": ("ernie4_5", "Ernie45"),
+    "exaone": ("exaone", "Exaone"),
+    "exaone4": ("exaone", "Exaone4"),
     "gemma3": ("gemma3", "Gemma3"),
+    "glm4": ("glm4", "Glm4"),
+    "hunyuan-dense": ("hunyuan", "HunyuanDense"),
+    "hunyuan_vl": ("hunyuan", "HunyuanDense"),
     "lfm2": ("lfm2", "Lfm2"),
+    "llada": ("diffusion", "Llada"),
     "llama": ("llama", "Llama"),
+    "llama-embed": ("llama", "LlamaEmbed"),
+    "maincoder": ("maincoder", "Maincoder"),
+    "pangu-embedded": ("pangu_embedded", "PanguEmbedded"),
     "qwen2": ("qwen2", "Qwen2"),
+    "qwen2vl": ("qwen_vl", "Qwen2VL"),
     "qwen3": ("qwen3", "Qwen3"),
+    "qwen3vl": ("qwen_vl", "Qwen3VL"),
+    "seed_oss": ("seed_oss", "SeedOss"),
+    "smollm3": ("smollm3", "SmolLM3"),
 }

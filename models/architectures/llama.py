@@ -6,29 +6,34 @@ experts as in Jiang et al., 2024.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ggmlpy.gguf import GGUFFile
-from ggmlpy.models.decoder import Decoder
 from ggmlpy.models.experts import Experts
-from ggmlpy.models.feed_forward import FeedForward
-from ggmlpy.models.hparams import read_hparams
-from ggmlpy.models.layers import SequentialLayer
-from ggmlpy.models.self_attention import SelfAttention
+from ggmlpy.models.hparams import HParams, read_hparams
+from ggmlpy.models.layers import PerToken
+from ggmlpy.models.pre_norm import PreNormDecoder
 from ggmlpy.ops.rope import RopeMode
 
 
-class Llama(Decoder):
+class Llama(PreNormDecoder):
     """A llama-family model."""
 
-    def __init__(self, file: GGUFFile) -> None:
-        super().__init__(file, read_hparams(file))
-        self.make_layers(self._layer)
+    rope_mode = RopeMode.NORMAL
+    ffn_scaled = True
 
-    def _layer(self, i: int) -> SequentialLayer:
-        h, weights = self.hparams, self.weights
-        ffn = Experts if h.n_expert else FeedForward
-        return SequentialLayer(
-            attn_norm=self.norm(i, "attn_norm"),
-            mixer=SelfAttention.take(weights, i, h, self.rope(i, RopeMode.NORMAL)),
-            ffn_norm=self.norm(i, "ffn_norm"),
-            ffn=ffn.take(weights, i, h),
+    def ffn(self, i: int) -> PerToken:
+        """Experts where the file has them."""
+        return (
+            Experts.take(self.weights, i, self.hparams) if self.hparams.n_expert else super().ffn(i)
         )
+
+
+class LlamaEmbed(Llama):
+    """A llama-embed model: its tokens attend to all tokens of their sequence."""
+
+    can_generate = False
+
+    def read(self, file: GGUFFile) -> HParams:
+        """Not causal, whatever the file says."""
+        return replace(read_hparams(file), is_causal=False)

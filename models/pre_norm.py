@@ -1,0 +1,75 @@
+"""Decoders like llama: a norm before attention and one before the feed-forward block.
+
+Most architectures are this with a few options, which are attributes of their class.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from ggmlpy.gguf import GGUFFile
+from ggmlpy.models.blocks import NormKind, Rope
+from ggmlpy.models.decoder import Decoder
+from ggmlpy.models.feed_forward import Activation, FeedForward
+from ggmlpy.models.hparams import HParams, read_hparams
+from ggmlpy.models.layers import Layer, Mixer, PerToken, SequentialLayer
+from ggmlpy.models.self_attention import SelfAttention
+from ggmlpy.ops.rope import RopeMode
+
+
+class PreNormDecoder(Decoder):
+    """x + attention(norm(x)), then x + ffn(norm(x)), in every layer.
+
+    A subclass sets what differs, or overrides the method that makes that part.
+    """
+
+    norms: ClassVar[NormKind] = "rms"
+    attn_norm_name = "attn_norm"
+    ffn_norm_name = "ffn_norm"
+    rope_mode = RopeMode.NEOX
+    qk_norm: ClassVar[NormKind | None] = None
+    norm_last = False  # q and k are normed after they are rotated
+    activation: ClassVar[Activation] = "silu"
+    ffn_scaled = False  # see FeedForward.take
+
+    def __init__(self, file: GGUFFile) -> None:
+        super().__init__(file, self.read(file), norm=self.norms)
+        self.set_up()
+        self.make_layers(self.layer)
+
+    def read(self, file: GGUFFile) -> HParams:
+        """The hyper-parameters."""
+        return read_hparams(file)
+
+    def set_up(self) -> None:
+        """Set attributes that the layers need, such as the scale of embeddings."""
+
+    def layer(self, i: int) -> Layer:
+        """Layer i."""
+        return SequentialLayer(
+            attn_norm=self.norm(i, self.attn_norm_name, node="attn_norm"),
+            mixer=self.mixer(i),
+            ffn_norm=self.norm(i, self.ffn_norm_name, node="ffn_norm"),
+            ffn=self.ffn(i),
+        )
+
+    def mixer(self, i: int) -> Mixer:
+        """The attention of layer i."""
+        return SelfAttention.take(
+            self.weights,
+            i,
+            self.hparams,
+            self.layer_rope(i),
+            qk_norm=self.qk_norm,
+            norm_last=self.norm_last,
+        )
+
+    def layer_rope(self, i: int) -> Rope | None:
+        """The rotary embedding of layer i; None if it has none."""
+        return self.rope(i, self.rope_mode)
+
+    def ffn(self, i: int) -> PerToken:
+        """The feed-forward block of layer i."""
+        return FeedForward.take(
+            self.weights, i, self.hparams, self.activation, scaled=self.ffn_scaled
+        )
