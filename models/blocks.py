@@ -44,12 +44,14 @@ class Linear:
         *,
         node: str | None = None,
         scaled: bool = True,
+        biased: bool = True,
         bias_first: bool = False,
     ) -> Linear:
         """The tensor `name.weight`, and `name.bias` and `name.scale` where the file has them.
 
         The product's node is called `node`, or else after the weight. A scale is ignored unless
-        `scaled`, and so is that of inputs quantised to nvfp4.
+        `scaled`, and so is that of inputs quantised to nvfp4; a bias is left unused unless
+        `biased`.
         """
         weights.without_effect(f"{name}.input_scale")
         if not scaled:
@@ -57,7 +59,7 @@ class Linear:
         return cls(
             name=node or _within_layer(name),
             weight=weights.take(f"{name}.weight", n_in, n_out),
-            bias=weights.maybe(f"{name}.bias", n_out),
+            bias=weights.maybe(f"{name}.bias", n_out) if biased else None,
             scale=weights.maybe(f"{name}.scale", 1) if scaled else None,
             bias_first=bias_first,
         )

@@ -28,6 +28,7 @@ class PreNormDecoder(Decoder):
     ffn_norm_name = "ffn_norm"
     rope_mode = RopeMode.NEOX
     qk_norm: ClassVar[NormKind | None] = None
+    output_bias = True  # see SelfAttention.take
     norm_last = False  # q and k are normed after they are rotated
     activation: ClassVar[Activation] = "silu"
     ffn_scaled = False  # see FeedForward.take
@@ -62,6 +63,7 @@ class PreNormDecoder(Decoder):
             self.layer_rope(i),
             qk_norm=self.qk_norm,
             norm_last=self.norm_last,
+            output_bias=self.output_bias,
         )
 
     def layer_rope(self, i: int) -> Rope | None:

@@ -137,11 +137,13 @@ class SelfAttention:
         max_bias: float = 0.0,
         gate: str | None = None,
         out_norm: NormKind | None = None,
+        output_bias: bool = True,
     ) -> SelfAttention:
         """A layer's attention. The default scale of q k^T is 1 / sqrt(D).
 
         With `qk_norm` q and k are normed where the file has the weights, which say what over. The
         gate is the tensor of this name, as "attn_gate". Sinks are those of the file, if any.
+        Without `output_bias` a bias of the map back is left unused, as llama.cpp does in some.
         """
         blk, E, p = f"blk.{layer}", h.n_embd, h.layers[layer]
         if not p.n_head or not p.n_head_kv:
@@ -161,7 +163,9 @@ class SelfAttention:
             layer=layer,
             params=p,
             qkv=take_projection(weights, layer, E, p),
-            output=Linear.take(weights, f"{blk}.attn_output", p.n_embd_out, E, node="kqv_wo"),
+            output=Linear.take(
+                weights, f"{blk}.attn_output", p.n_embd_out, E, node="kqv_wo", biased=output_bias
+            ),
             scale=1.0 / math.sqrt(p.n_embd_head_k) if scale is None else scale,
             rope=rope if rope is not None and rope.params.n_dims else None,
             q_norm=q_norm,

@@ -28,6 +28,7 @@ class Llada(Diffusion):
     """A llada model."""
 
     rope_mode = RopeMode.NORMAL
+    output_bias = False
 
 
 class Dream(Diffusion):

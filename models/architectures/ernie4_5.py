@@ -10,3 +10,4 @@ class Ernie45(PreNormDecoder):
     """A dense ernie4_5 model."""
 
     rope_mode = RopeMode.NORMAL
+    output_bias = False
