@@ -42,6 +42,7 @@ from ggmlpy.graph.types import type_of
 
 # As in products*.cuh; tests compare them.
 WARP_ROWS, COLUMNS, WARPS, SLICES, MANY_TILES, TILES_AT_ONCE = 16, 8, 8, 8, 16, 4
+PARTS = ("weight", "weight_2", "weight_3")
 FLOAT_GROUPS, INT8_GROUPS = 2, 1  # of 16 rows that a warp multiplies, by many columns
 
 
@@ -74,6 +75,11 @@ class _Nest:
     def hot(self) -> Loop:
         """The outermost loop."""
         return self.chunks or self.macs
+
+
+def n_rows(launch: Prepared) -> int:
+    """Of the weights of all products that are parts of the launch."""
+    return sum(ne(launch, name)[1] for name in PARTS if is_there(launch, name))
 
 
 def _chunk_bytes(launch: Prepared) -> int:
@@ -134,7 +140,7 @@ def _product(
     launch: Prepared, executed: Executed, nest: _Nest, of_macs: Mix, per_warp: float, *,
     n_bytes: float, loaded_bytes: float, tiles: int,
 ) -> Covered:  # fmt: skip
-    k, m = ne(launch, "weight")[:2]
+    k, m = ne(launch, "weight")[0], n_rows(launch)
     times = number(launch, "chunk") / nest.of_k
     of_chunk = (nest.chunks.mix.n if nest.chunks else 0) + times * of_macs.n
     # A chunk that is waited for was asked for one chunk before.
@@ -156,7 +162,7 @@ def _product(
 
 def few_columns(launch: Prepared, code: Code, cells: Cells) -> Covered:
     weight = dict(launch.form.defines)["WEIGHT"]
-    k, m = ne(launch, "weight")[:2]
+    k, m = ne(launch, "weight")[0], n_rows(launch)
     columns, chunk = number(launch, "columns"), number(launch, "chunk")
     n_weights = 1 + is_there(launch, "up")
     nest = _Nest.of(code.body("ending"), _parts_of_x(launch), chunk, str(launch.form))

@@ -72,6 +72,9 @@ def _bytes_of(launch: Prepared) -> float:
         return 2.0 * accessed(launch, "y")
     if "set_rows" in name:
         return 1.5 * accessed(launch, "x")
+    if name.startswith("rope_store"):
+        of = {access.what: access.n_bytes for access in launch.accesses}
+        return 2.0 * of["q"] + 1.5 * (of["k"] + of["v"])
     if name == "attention_plan":
         return float(accessed(launch, "seen") + accessed(launch, "plan"))
     if name == "finish_product":

@@ -29,6 +29,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script it would not find its neighbours
 
 from benchmarks import report
+from benchmarks.gpu_cover_products import n_rows
 from benchmarks.gpu_covers import covered
 from benchmarks.gpu_executed import Cells, Code, Covered, accessed, allowed, ne, tastes_of
 from benchmarks.gpu_limits import (
@@ -112,7 +113,7 @@ class Predicted:
         defines = " ".join(value for _, value in self.launch.form.defines)
         shape = ""
         if "weight" in names and defines:
-            k, m = ne(self.launch, "weight")[:2]
+            k, m = ne(self.launch, "weight")[0], n_rows(self.launch)
             shape = f" [{k}, {m}]" + (" x 2" if accessed(self.launch, "up") else "")
         return " ".join([self.launch.form.name, *([defines] if defines else [])]) + shape
 

@@ -1,12 +1,13 @@
 """Passes: named functions over the steps of a split, which run before memory is allocated.
 
     residual, norm, glu, rope, bias     consecutive nodes become one step (fusion.py)
+    products, stores                    steps that do not depend on each other do (grouping.py)
 
 Results have the same bits with and without them. `passes=` of compute, Executable and Context
 selects passes; if it is None, the environment variable GGMLPY_PASSES does: `all`, `none`, or names
 separated by commas. Nodes are fused if
 
-    they are consecutive in the split, so nothing else runs between them;
+    they are consecutive in the split, or may change places with what runs between them;
     nothing else reads the interior values: no other node, no other split, and none is an output;
     they do not write into memory of another tensor, such as a cache, that earlier ones read;
     the split's backend supports the step (`Backend.supports_step`).
@@ -22,7 +23,7 @@ from ggmlpy.backends.step import Step
 from ggmlpy.errors import ArgumentError
 from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.sched import fusion
+from ggmlpy.sched import fusion, grouping
 from ggmlpy.sched.scheduler import Split, read_after
 from ggmlpy.sched.writes import share_memory
 
@@ -32,6 +33,8 @@ PASSES: dict[str, fusion.Pass] = {
     "glu": fusion.glu,
     "rope": fusion.rope,
     "bias": fusion.bias,
+    "products": grouping.products,
+    "stores": grouping.stores,
 }
 VARIABLE = "GGMLPY_PASSES"
 _DEFAULT = os.environ.get(VARIABLE) or "all"

@@ -25,7 +25,10 @@ from ggmlpy.sched.passes import PASSES, _Fusible, chosen
 from tests.core.fusible import PATTERNS, computed, floats, glu, norm_and_bias, ops_of, steps
 
 APART = ["neg", "sqr", "rms_norm", "mul", "add"]  # nodes of norm_and_bias
-UNKNOWN = "unknown pass 'everything'; known are residual, norm, glu, rope, bias, all and none"
+UNKNOWN = (
+    "unknown pass 'everything'; known are residual, norm, glu, rope, bias, products, stores,"
+    " all and none"
+)
 
 
 def test_a_node_by_itself_is_a_step() -> None:

@@ -178,3 +178,71 @@ def test_ropes_of_the_same_positions_share_a_table() -> None:
     run.synchronize()
     assert names.count("rope_f32") == 4
     assert names.count("rope_table") == 2
+
+
+# --- queries, keys and values of a layer ----------------------------------------------------------
+
+STORES = "rope+rope+set_rows+set_rows"
+
+
+def attended(
+    mode: RopeMode,
+    k_type: str,
+    v_type: str,
+    *,
+    D: int = 32,
+    H: int = 6,
+    Hk: int = 3,
+    n_dims: int = 32,
+    ids: Sequence[int] = (5, 0, 11, 2),
+    ids_type: str = "int64",
+    factors: bool = False,
+) -> list[Tensor]:
+    """Rotated queries, stored keys and stored values, of products of one x as in a model."""
+    T = len(ids)
+    x = computed(64, T)
+    positions = on_device(RNG.integers(0, 5000, T).astype(np.int32))
+    freq_factors = on_device(RNG.uniform(1, 8, n_dims // 2).astype(np.float32)) if factors else None
+    rows = on_device(np.array(ids, ids_type))
+
+    def rotated(n_heads: int) -> Tensor:
+        heads = ops.reshape_3d(ops.mul_mat(floats(64, D * n_heads), x), D, n_heads, T)
+        return ops.rope_ext(
+            heads, positions, freq_factors, n_dims, mode, 0, 10_000.0, 1.0, 0.0, 1.0, 0.0, 0.0
+        )
+
+    def written(type: str, y: Tensor) -> Tensor:
+        cache = zeros(type, (D * Hk, 12), buffer_type=DEVICE.buffer_type, flags=Flag.STATE)
+        return ops.set_rows(cache, ops.reshape_2d(y, D * Hk, T), rows)
+
+    query = rotated(H)
+    keys = written(k_type, rotated(Hk)).named("k_stored")
+    return [query, keys, written(v_type, ops.mul_mat(floats(64, D * Hk), x))]
+
+
+@pytest.mark.parametrize(
+    ("k_type", "v_type"),
+    [("f16", "f16"), ("f32", "bf16"), ("bf16", "f32"), ("q8_0", "q8_0"), ("q4_0", "iq4_nl")],
+)
+@pytest.mark.parametrize("mode", [RopeMode.NORMAL, RopeMode.NEOX])
+def test_queries_keys_and_values_in_one_launch(mode: RopeMode, k_type: str, v_type: str) -> None:
+    check(attended(mode, k_type, v_type), STORES)
+    check(attended(mode, k_type, v_type, D=80, Hk=2, n_dims=64, ids=(7,)), STORES)
+    check(attended(mode, k_type, v_type, factors=True, ids_type="int32", ids=(3, 3, 3)), STORES)
+
+
+def test_a_cache_of_two_kinds_takes_two_launches() -> None:
+    _, ran = run(attended(RopeMode.NEOX, "q8_0", "f16"), "all")
+    assert STORES not in ran and "rope+set_rows" in ran
+
+
+@pytest.mark.parametrize("bad", [-1, 12])
+def test_a_bad_row_stores_neither_keys_nor_values(bad: int) -> None:
+    outputs = attended(RopeMode.NEOX, "f16", "f16", ids=(1, bad, 2))
+    with pytest.raises(IndexOutOfRange, match=rf"k_stored .*index {bad} "):
+        run(outputs, "all")
+    assert STORES in DEVICE.ops
+    for y in outputs[1:]:
+        place = y.root.place
+        assert place is not None
+        assert not place.buffer.read(place.offset, y.root.spec.n_bytes).any()

@@ -5,6 +5,7 @@ The conformance table has their values and types; here are the bits of fused ste
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -112,6 +113,28 @@ def test_gated_units_of_all_kinds(glu: str) -> None:
 def test_a_bias(type: str, n: int) -> None:
     product = ops.mul_mat(weight(type, 256, 100), ops.neg(floats(256, n)))
     check(ops.add(product, weight("f32", 100)), "mul_mat+add")
+
+
+@pytest.mark.parametrize("n", COLUMNS)
+@pytest.mark.parametrize("type", TYPES)
+def test_products_of_one_x(type: str, n: int) -> None:
+    """Those of few columns are one launch, whose parts have numbers of rows of their own."""
+    x = ops.neg(floats(512, n))
+    parts = [ops.mul_mat(weight(type, 512, m), x) for m in (100, 16, 33)]
+    biased = [ops.add(ops.mul_mat(weight(type, 512, m), x), weight("f32", m)) for m in (16, 50)]
+    check(joined(*parts), "mul_mat+mul_mat+mul_mat")
+    check(joined(*biased), "mul_mat+add+mul_mat+add")
+    check(joined(*parts[1:]), "mul_mat+mul_mat")
+    executable = Executable(Graph(joined(*parts)), [DEVICE])
+    executable.submit()
+    assert DEVICE._last is not None
+    names = [launch.form.name for launch in DEVICE._last.launches]
+    executable.synchronize()
+    assert sum(name.startswith("multiply_") for name in names) == (1 if n <= 8 else 3)
+
+
+def joined(*results: Tensor) -> Tensor:
+    return functools.reduce(lambda a, b: ops.concat(a, b, 0), results)
 
 
 @pytest.mark.parametrize("n_tokens", [1, 5, 6, 70])

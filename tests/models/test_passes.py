@@ -145,7 +145,7 @@ def test_arenas_get_smaller(tmp_path: Path, name: str) -> None:
 
 def test_passes_that_are_off_are_told(tmp_path: Path) -> None:
     file = GGUFFile.open(write_model(tmp_path / "tiny.gguf", MODELS["llama"]))
-    for passes, row in (("all", None), (["norm", "glu"], "without residual, rope, bias")):
+    for passes, row in (("all", None), (["norm", "glu"], "without residual, rope, bias, products, stores")):
         made = Context(load_model(file), [ReferenceBackend()], n_ctx=16, passes=passes)
         made.warm_up()
         rows = dict(

@@ -18,14 +18,16 @@ constexpr int PRODUCT_THREADS = WARPS * 32;
 constexpr int WARP_ROWS = 16;  // of weights, for a warp
 constexpr int COLUMNS = 8;     // of an mma
 constexpr int MOST_COLUMNS = 128;  // of a block of many
+constexpr int PARTS = 3;
 
+// Several products of one x may be parts of one launch: of few columns, and without ids and `up`.
 struct ProductArgs {
-    Tensor y;
-    Tensor weight;      // or the gate's
-    Tensor up;          // the other one of a gated unit
+    Tensor y[PARTS];
+    Tensor weight[PARTS];  // or the gate's
+    Tensor bias[PARTS];
+    Tensor up;          // the other weight of a gated unit
     Tensor x;
     Tensor ids;         // of mul_mat_id
-    Tensor bias;
     Span rounded;       // x, as products_rows.cu writes it: `rounded_bytes` for each of its rows; absent
                         // where x serves as it is, or the kernel rounds it
     Span lists;         // of experts: ExpertLists
@@ -41,6 +43,7 @@ struct ProductArgs {
     int columns;        // of a block, for which it has shared memory
     int rounds_x;       // whether the kernel rounds x, of one column in f32
     int slice_chunks;   // the most chunks of a slice
+    int first_block[PARTS - 1];  // of the rows of the parts behind the first one
 };
 
 struct Slice {
@@ -75,13 +78,15 @@ struct Matrix {
     int n;         // columns
     int i2, i3;    // of y
 
-    __device__ static Matrix of_product(const ProductArgs& args, int index, const Run& run) {
+    __device__ static Matrix of_product(
+        const ProductArgs& args, const Tensor& weight, int index, const Run& run
+    ) {
         const int n2 = args.x.ne[2].at(run), n3 = args.x.ne[3].at(run);
         if (index >= n2 * n3) return {0, 0, 0, 0};
         if (index == 0) return {0, args.x.ne[1].at(run), 0, 0};
         const int i3 = index / n2, i2 = index - i3 * n2;
-        const int r2 = n2 / args.weight.ne[2].at(run), r3 = n3 / args.weight.ne[3].at(run);
-        const i64_t place = i2 / r2 * args.weight.nb[2] + i3 / r3 * args.weight.nb[3];
+        const int r2 = n2 / weight.ne[2].at(run), r3 = n3 / weight.ne[3].at(run);
+        const i64_t place = i2 / r2 * weight.nb[2] + i3 / r3 * weight.nb[3];
         return {place, args.x.ne[1].at(run), i2, i3};
     }
 };
@@ -106,11 +111,11 @@ __device__ inline const char* column_of_x(
 }
 
 __device__ inline float* column_of_y(
-    const ProductArgs& args, const Matrix& matrix, int column, const Run& run
+    const ProductArgs& args, const Matrix& matrix, int column, const Run& run, int part = 0
 ) {
-    if (!args.ids.data) return (float*)args.y.at(column, matrix.i2, matrix.i3);
+    if (!args.ids.data) return (float*)args.y[part].at(column, matrix.i2, matrix.i3);
     const int n_used = args.ids.ne[0].at(run), token = column / n_used;
-    return (float*)args.y.at(column - token * n_used, token, 0);
+    return (float*)args.y[0].at(column - token * n_used, token, 0);
 }
 
 // The expert of a column of mul_mat_id.
@@ -120,12 +125,15 @@ __device__ inline int id_of(const Tensor& ids, int column, const Run& run) {
 }
 
 __device__ inline bool is_expert(const ProductArgs& args, int id, const Run& run) {
-    return id >= 0 && id < args.weight.ne[2].at(run);
+    return id >= 0 && id < args.weight[0].ne[2].at(run);
 }
 
 // What becomes of a sum: a bias is added, or it is the gate of another one.
-__device__ inline float finished(const ProductArgs& args, float sum, float up, int row) {
-    if (args.bias.data) return sum + *(const float*)(args.bias.data + row * args.bias.nb[0]);
+__device__ inline float finished(
+    const ProductArgs& args, float sum, float up, int row, int part = 0
+) {
+    const Tensor& bias = args.bias[part];
+    if (bias.data) return sum + *(const float*)(bias.data + row * bias.nb[0]);
     if (args.up.data) return gated(args.glu, sum, up, args.alpha, args.limit);
     return sum;
 }

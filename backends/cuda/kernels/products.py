@@ -1,8 +1,12 @@
-"""Products with weights of all types, by few or many columns; with a bias, or as a gated unit."""
+"""Products with weights of all types, by few or many columns; with a bias, or as a gated unit.
+
+Products of few columns of one x are parts of one launch (the pass `products`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,15 +37,18 @@ from ggmlpy.graph.tensor import Tensor
 from ggmlpy.graph.types import F32 as F32_TYPE
 from ggmlpy.graph.types import TensorType, type_of
 
+_PARTS = ("", "_2", "_3")  # of a launch: suffixes of operands and results
 ARGS = np.dtype(
     [
-        *((name, TENSOR) for name in ("y", "weight", "up", "x", "ids", "bias")),
+        *((f"{name}{part}", TENSOR) for name in ("y", "weight", "bias") for part in _PARTS),
+        *((name, TENSOR) for name in ("up", "x", "ids")),
         *((name, SPAN) for name in ("rounded", "lists", "sums")),
         ("rounded_bytes", "i8"),
         ("glu", "i4"),
         *((name, "f4") for name in ("alpha", "limit")),
         *((name, "i4") for name in ("is_aligned", "n_row_blocks", "n_column_blocks")),
         *((name, "i4") for name in ("chunk", "columns", "rounds_x", "slice_chunks")),
+        ("first_block", "i4", (len(_PARTS) - 1,)),
     ],
     align=True,
 )
@@ -131,21 +138,21 @@ def _product(type: TensorType) -> Product:
 
 
 def _launches(w: Work, product: Product) -> Iterator[Launch]:
-    gate = w.step.operands.get("gate")
-    weight = w["weight"] if gate is None else gate
-    up = w.step.operands.get("up")
+    parts = _parts(w)
+    k, up = int(parts[0].weight.ne[0]), w.step.operands.get("up")
     values: dict[str, Any] = {
-        "weight": weight,
         "rounded": None,
         "lists": None,
         "sums": None,
-        "rounded_bytes": product.rounded.row_bytes(weight.ne[0]),
+        "rounded_bytes": product.rounded.row_bytes(k),
         "glu": 0,
         "alpha": 1.0,
         "limit": 0.0,
-        "is_aligned": all(_is_aligned(w, t) for t in (weight, up) if t is not None),
+        "is_aligned": all(
+            _is_aligned(w, t) for t in (*(p.weight for p in parts), up) if t is not None
+        ),
         "chunk": product.rounded.chunk,
-        "slice_chunks": product.slice_chunks(weight.ne[0]),
+        "slice_chunks": product.slice_chunks(k),
     }
     if up is not None:
         values |= glu_values(w.step)
@@ -153,16 +160,51 @@ def _launches(w: Work, product: Product) -> Iterator[Launch]:
     n = int(w["x"].ne[1]) if ids is None else int(ids.spec.n_elements)
     is_few = n <= (_COLUMNS if ids is None else _FEW_EXPERTS)
     columns = n if ids is None else 1
-    is_few = is_few and product.of_few(columns, int(weight.ne[0]), False) <= _shared_bytes(w)
+    is_few = is_few and product.of_few(columns, k, False) <= _shared_bytes(w)
     is_one = is_few and (n == 1 or ids is not None)
-    values["rounds_x"] = is_one and _rounds_itself(w, product, weight)
+    values["rounds_x"] = is_one and _rounds_itself(w, product, parts)
     if not values["rounds_x"] and not is_as_stored(w, product.rounded):
         values["rounded"], launches = rounded_rows(w, product.rounded)
         yield from launches
     if is_few:
-        yield _few(w, product, weight, n, values)
-    else:
-        yield from _many(w, product, weight, n, values)
+        yield _few(w, product, parts, n, values | _tensors(parts))
+        return
+    for part in parts:
+        yield from _many(w, product, part, n, values | _tensors([part]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One of the products of a launch."""
+
+    y: Tensor
+    weight: Tensor
+    bias: Tensor | None
+
+    @property
+    def n_row_blocks(self) -> int:
+        return blocks(self.weight.ne[1], _WARP_ROWS)
+
+
+def _parts(w: Work) -> list[_Part]:
+    step, first = w.step, "gate" if "gate" in w.step.operands else "weight"
+    return [
+        _Part(step.results[f"y{i}"], step.operands[f"{first}{i}"], step.operands.get(f"bias{i}"))
+        for i in _PARTS
+        if f"y{i}" in step.results
+    ]
+
+
+def _tensors(parts: Sequence[_Part]) -> dict[str, Any]:
+    """The fields of parts; those that are not there are absent, and behind all blocks."""
+    found: dict[str, Any] = {}
+    for i, part in enumerate(_PARTS):
+        of = parts[i] if i < len(parts) else None
+        for name in ("y", "weight", "bias"):
+            found[f"{name}{part}"] = of and getattr(of, name)
+    ends = list(itertools.accumulate(part.n_row_blocks for part in parts))
+    found["first_block"] = [*ends[:-1], *[ends[-1]] * (len(_PARTS) - len(parts))]
+    return found
 
 
 def _shared_bytes(w: Work) -> int:
@@ -170,12 +212,12 @@ def _shared_bytes(w: Work) -> int:
     return w.info.shared_bytes - _STATIC_BYTES
 
 
-def _rounds_itself(w: Work, product: Product, weight: Tensor) -> bool:
+def _rounds_itself(w: Work, product: Product, parts: Sequence[_Part]) -> bool:
     """Whether blocks of few columns round x, of a column each: if they are not too many, nor x too
     long."""
     x = w["x"]
     is_short = product.slice_chunks(x.ne[0]) * product.rounded.n_bytes <= _MOST_ROUNDED_BYTES
-    n_row_blocks = blocks(weight.ne[1], _WARP_ROWS)
+    n_row_blocks = sum(part.n_row_blocks for part in parts)
     is_short = is_short and product.of_few(1, int(x.ne[0]), True) <= _shared_bytes(w)
     is_f32 = x.type is F32_TYPE and has_aligned_rows(w, x)
     return is_f32 and is_short and n_row_blocks <= _MOST_ROUNDING * w.info.n_sm
@@ -191,24 +233,26 @@ def _n_matrices(w: Work) -> int:
     return int(w["x"].ne[2]) * int(w["x"].ne[3])
 
 
-def _few(w: Work, product: Product, weight: Tensor, n: int, values: dict[str, Any]) -> Launch:
+def _few(
+    w: Work, product: Product, parts: Sequence[_Part], n: int, values: dict[str, Any]
+) -> Launch:
     is_listed = "ids" in w.step.operands
     columns = 1 if is_listed else n
-    n_row_blocks = blocks(weight.ne[1], _WARP_ROWS)
+    n_row_blocks = sum(part.n_row_blocks for part in parts)
     values |= {"n_row_blocks": n_row_blocks, "n_column_blocks": 1, "columns": columns}
     n_matrices = n if is_listed else _n_matrices(w)
     n_layers = blocks(n_matrices, MAX_GRID_YZ)
     grid = n_row_blocks, blocks(n_matrices, n_layers), n_layers
-    shared = product.of_few(columns, int(weight.ne[0]), values["rounds_x"])
+    shared = product.of_few(columns, int(w["x"].ne[0]), values["rounds_x"])
     return Launch(product.few, ARGS, grid, 32 * _WARPS, shared, values)
 
 
 def _many(
-    w: Work, product: Product, weight: Tensor, n: int, values: dict[str, Any]
+    w: Work, product: Product, part: _Part, n: int, values: dict[str, Any]
 ) -> Iterator[Launch]:
-    tiling = min(_tilings(w, product, weight, n), key=lambda tiling: tiling.clocks)
+    tiling = min(_tilings(w, product, part, n), key=lambda tiling: tiling.clocks)
     if "ids" in w.step.operands:
-        values["lists"], launches = expert_lists(w, int(weight.ne[2]))
+        values["lists"], launches = expert_lists(w, int(part.weight.ne[2]))
         yield from launches
     values |= {
         "n_row_blocks": tiling.n_row_blocks,
@@ -221,7 +265,7 @@ def _many(
     grid = tiling.n_blocks, tiling.n_slices, 1
     yield Launch(product.many, ARGS, grid, 32 * _WARPS, shared, values)
     if tiling.n_slices > 1:
-        y = w["y"]
+        y = part.y
         grid = blocks(blocks(y.ne[0], _QUAD) * int(y.spec.n_rows), THREADS), 1, 1
         yield Launch(FINISH, ARGS, grid, THREADS, values=values)
 
@@ -244,9 +288,10 @@ class Tiling:
     clocks: float
 
 
-def _tilings(w: Work, product: Product, weight: Tensor, n: int) -> Iterator[Tiling]:
+def _tilings(w: Work, product: Product, part: _Part, n: int) -> Iterator[Tiling]:
     """Those for which there is memory: by all columns at once weights are unpacked once, by fewer
     or by slices more multiprocessors have work."""
+    weight, y = part.weight, part.y
     is_gated, n_chunks = "up" in w.step.operands, product.rounded.n_chunks(weight.ne[0])
     n_row_blocks = blocks(weight.ne[1], (_WARPS // 2 if is_gated else _WARPS) * _WARP_ROWS)
     n_expected, n_lists, n_matrices = n, 0, _n_matrices(w)
@@ -260,7 +305,7 @@ def _tilings(w: Work, product: Product, weight: Tensor, n: int) -> Iterator[Tili
         n_column_blocks = n_lists + n // columns if n_lists else blocks(n, columns)
         n_blocks = n_row_blocks * n_column_blocks * n_matrices
         for n_slices in {1, product.n_slices(weight.ne[0])}:
-            n_sums = n_slices * blocks(w["y"].ne[0], _QUAD) * _QUAD * int(w["y"].spec.n_rows)
+            n_sums = n_slices * blocks(y.ne[0], _QUAD) * _QUAD * int(y.spec.n_rows)
             n_sums *= 2 if is_gated else 1
             of_chunk = product.chunk_clocks + product.tile_clocks * columns // _COLUMNS
             of_block = _WAIT_CLOCKS + blocks(n_chunks, n_slices) * of_chunk
@@ -290,6 +335,11 @@ def _declare(weight: str) -> None:
     def launcher(w: Work) -> Iterator[Launch]:
         yield from _launches(w, product)
 
+    for n in range(2, len(_PARTS) + 1):  # of one x
+        for op, biases in (("mul_mat", 0), ("mul_mat+add", n)):
+            types = (*[weight] * n, "f32", *["f32"] * biases)
+            name = "+".join([op] * n)
+            kernel(name, types, forms=product.forms, rounding=rounding)(launcher)
     for x in FLOATS:
         for op, types in (
             ("mul_mat", (weight, x)),

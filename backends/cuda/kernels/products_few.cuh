@@ -1,6 +1,7 @@
 // Products of few columns: bound by the bandwidth of weights, which are read once for 8 columns.
 //
-//   grid  x: blocks of 16 rows; y, z: blocks of 8 columns, times matrices (of mul_mat_id: a column each)
+//   grid  x: blocks of 16 rows, of one part after another; y, z: blocks of 8 columns, times matrices
+//         (of mul_mat_id: a column each)
 //
 // Each warp of a block sums a slice of the same 16 rows, with copies of the next chunk under way; the
 // slices are added in shared memory. Each block may round x itself, of one column: that takes less time
@@ -25,13 +26,19 @@ __device__ void load_few_columns(char* shared, const char* column_g, int n, int 
 template <class P>
 __device__ void multiply_few(const ProductArgs& args, const Run& run) {
     DYNAMIC_SHARED(char, shared);
-    const int row_block = blockIdx.x;
+    int part = 0, row_block = blockIdx.x;
+    for (int i = PARTS - 1; i > 0; --i) {
+        if (part > 0 || row_block < args.first_block[i - 1]) continue;
+        part = i;
+        row_block -= args.first_block[i - 1];
+    }
+    const Tensor& weight = args.weight[part];
     int index = blockIdx.y + blockIdx.z * gridDim.y, first_column = 0;
     if (args.n_column_blocks > 1) {
         first_column = index % args.n_column_blocks * COLUMNS;
         index /= args.n_column_blocks;
     }
-    const int m = args.weight.ne[1].at(run), k = args.weight.ne[0].at(run);
+    const int m = weight.ne[1].at(run), k = weight.ne[0].at(run);
     const int first_row = row_block * WARP_ROWS;
 
     Matrix matrix;
@@ -43,9 +50,9 @@ __device__ void multiply_few(const ProductArgs& args, const Run& run) {
             return;
         }
         first_column = index;
-        matrix = {id * args.weight.nb[2], index + 1, 0, 0};
+        matrix = {id * weight.nb[2], index + 1, 0, 0};
     } else {
-        matrix = Matrix::of_product(args, index, run);
+        matrix = Matrix::of_product(args, weight, index, run);
     }
     const int n = min((int)COLUMNS, matrix.n - first_column);
     if (n <= 0 || first_row >= m) return;
@@ -58,8 +65,8 @@ __device__ void multiply_few(const ProductArgs& args, const Run& run) {
     const Slice slice = has_slice ? slice_of(warp, n_chunks) : Slice{0, 0};
     const int has_up = args.up.data ? 1 : 0;
     const int length = slice.end - slice.begin, total = length << has_up;
-    const typename P::Rows rows = TwoRows(args.weight, matrix.weight, first_row, lane.g, run);
-    const i64_t to_up = args.up.data - args.weight.data;
+    const typename P::Rows rows = TwoRows(weight, matrix.weight, first_row, lane.g, run);
+    const i64_t to_up = args.up.data - weight.data;
     const char* column_g =
         column_of_x(args, matrix, first_column + min(lane.g, n - 1), run);
 
@@ -124,6 +131,6 @@ __device__ void multiply_few(const ProductArgs& args, const Run& run) {
         both[i] = at[0];
         for (int j = 1; j < n_slices(n_chunks); ++j) both[i] += at[j * TILE];
     }
-    float* y = column_of_y(args, matrix, first_column + column, run);
-    y[first_row + row] = finished(args, both[0], both[1], first_row + row);
+    float* y = column_of_y(args, matrix, first_column + column, run, part);
+    y[first_row + row] = finished(args, both[0], both[1], first_row + row, part);
 }

@@ -23,8 +23,8 @@ struct ManyColumns {
 
 // Block `index` of the columns of all experts, each of which has blocks of its own.
 __device__ inline ManyColumns columns_of_experts(const ProductArgs& args, int index, const Run& run) {
-    const int n_experts = args.weight.ne[2].at(run), lane = threadIdx.x % 32;
-    const ExpertLists lists(args.lists, args.weight.ne[2].bound);
+    const int n_experts = args.weight[0].ne[2].at(run), lane = threadIdx.x % 32;
+    const ExpertLists lists(args.lists, args.weight[0].ne[2].bound);
     int before = 0;  // blocks of the experts before
     for (int base = 0; base < n_experts; base += 32) {
         const int expert = base + lane;
@@ -43,7 +43,7 @@ __device__ inline ManyColumns columns_of_experts(const ProductArgs& args, int in
             const int n_of = __shfl_sync(ALL_LANES, n, found);
             const int id = base + found;
             const int* list = lists.columns + lists.first[id];
-            return {{id * args.weight.nb[2], 0, 0, 0}, list, first, min(args.columns, n_of - first)};
+            return {{id * args.weight[0].nb[2], 0, 0, 0}, list, first, min(args.columns, n_of - first)};
         }
         before += __shfl_sync(ALL_LANES, end, 31);
     }
@@ -54,7 +54,7 @@ __device__ inline ManyColumns columns_of_block(const ProductArgs& args, const Ru
     const int rest = blockIdx.x / args.n_row_blocks;
     if (args.ids.data) return columns_of_experts(args, rest, run);
     const int matrix_index = rest / args.n_column_blocks;
-    const Matrix matrix = Matrix::of_product(args, matrix_index, run);
+    const Matrix matrix = Matrix::of_product(args, args.weight[0], matrix_index, run);
     const int first = (rest - matrix_index * args.n_column_blocks) * args.columns;
     return {matrix, nullptr, first, min(args.columns, matrix.n - first)};
 }
@@ -64,13 +64,13 @@ __device__ inline ManyColumns columns_of_block(const ProductArgs& args, const Ru
 __device__ inline float* sums_of_slice(
     const ProductArgs& args, const Matrix& matrix, int column, int slice, bool is_up
 ) {
-    const i64_t n_columns = args.y.ne[1].bound;
-    const i64_t n_matrices = (i64_t)args.y.ne[2].bound * args.y.ne[3].bound;
-    const i64_t in_matrix = (i64_t)matrix.i3 * args.y.ne[2].bound + matrix.i2;
+    const i64_t n_columns = args.y[0].ne[1].bound;
+    const i64_t n_matrices = (i64_t)args.y[0].ne[2].bound * args.y[0].ne[3].bound;
+    const i64_t in_matrix = (i64_t)matrix.i3 * args.y[0].ne[2].bound + matrix.i2;
     const i64_t weights = args.up.data ? 2 : 1;
     const i64_t row = args.ids.data ? column : in_matrix * n_columns + column;
     const i64_t whole = slice * weights + is_up;
-    const i64_t pitch = (args.y.ne[0].bound + 3) / 4 * 4;
+    const i64_t pitch = (args.y[0].ne[0].bound + 3) / 4 * 4;
     return (float*)args.sums.data + (whole * n_matrices * n_columns + row) * pitch;
 }
 
@@ -81,7 +81,7 @@ __device__ void multiply_many(const ProductArgs& args, const Run& run) {
     DYNAMIC_SHARED(char, shared);
     __shared__ const char* columns_of_x[MOST_COLUMNS];
     const ManyColumns block = columns_of_block(args, run);
-    const int m = args.weight.ne[1].at(run), k = args.weight.ne[0].at(run);
+    const int m = args.weight[0].ne[1].at(run), k = args.weight[0].ne[0].at(run);
     const bool has_up = args.up.data;
     const int warp = threadIdx.x / 32;
     const bool is_up = has_up && warp >= WARPS / 2;
@@ -102,7 +102,7 @@ __device__ void multiply_many(const ProductArgs& args, const Run& run) {
 
     const Lane lane;
     const typename P::Rows rows =
-        TwoRows(is_up ? args.up : args.weight, block.matrix.weight, row, lane.g, run);
+        TwoRows(is_up ? args.up : args.weight[0], block.matrix.weight, row, lane.g, run);
     const int stage_bytes = WARPS * P::WARP_BYTES + args.columns * P::COLUMN_BYTES;
     const auto load = [&](int chunk, int i) {
         char* stage = shared + i % P::MANY_STAGES * stage_bytes;

@@ -186,7 +186,7 @@ __device__ inline void add_slices(
 // y = sums of slices, finished.
 //   grid  a thread for four neighbours of a column
 KERNEL(finish_product, ProductArgs, THREADS) {
-    const Tensor& y = args.y;
+    const Tensor& y = args.y[0];
     const i64_t i = (i64_t)blockIdx.x * THREADS + threadIdx.x;
     const int m = y.ne[0].at(run), quads = (m + QUAD - 1) / QUAD;
     const i64_t column_of_all = i / quads;
@@ -199,7 +199,7 @@ KERNEL(finish_product, ProductArgs, THREADS) {
         column = (int)column_of_all;
         if (!is_expert(args, id_of(args.ids, column, run), run)) return;
     }
-    const int k = args.weight.ne[0].at(run), slices = n_slices((k + args.chunk - 1) / args.chunk);
+    const int k = args.weight[0].ne[0].at(run), slices = n_slices((k + args.chunk - 1) / args.chunk);
     float v[QUAD], up[QUAD] = {};
     add_slices(v, args, matrix, column, row, n, slices, false);
     if (args.up.data) add_slices(up, args, matrix, column, row, n, slices, true);

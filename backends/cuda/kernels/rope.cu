@@ -7,8 +7,8 @@
 //   table  f32 [2, n_pairs, T]: cos, sin       a thread for a pair and TOKENS tokens
 //
 // The others move x and y, 8 bytes an element, and the table, which heads of a token share.
+#include "elementwise.cuh"
 #include "quantize.cuh"
-#include "types.cuh"
 
 constexpr int TABLE_THREADS = 128;
 constexpr int TOKENS = 8;
@@ -108,6 +108,24 @@ __device__ inline i64_t quotient(i64_t a, int b) {
     return (a >> 32) == 0 ? (i64_t)((u32_t)a / (u32_t)b) : a / b;
 }
 
+// x, y [D, H, T, S]: slot `i` of all rows.
+template <class X>
+__device__ inline void rotate_slot(
+    const Tensor& y, const Tensor& x, const Span& of_positions, const Pairs& pairs, i64_t i,
+    const Run& run
+) {
+    const int n_slots = pairs.n_slots(x.ne[0].at(run));
+    const int n_heads = x.ne[1].at(run), n_tokens = x.ne[2].at(run);
+    const i64_t row = quotient(i, n_slots);
+    const i64_t plane = quotient(row, n_heads);
+    const i64_t i3 = quotient(plane, n_tokens);
+    if (i3 >= x.ne[3].at(run)) return;
+    const i64_t head = row - plane * n_heads, token = plane - i3 * n_tokens;
+    const float2* table = (const float2*)of_positions.data + token * pairs.n_pairs;
+    const int slot = (int)(i - row * n_slots);
+    pairs.rotate<X, X>(x.at(head, token, i3), y.at(head, token, i3), table, slot);
+}
+
 struct Args {
     Tensor y;
     Tensor x;
@@ -115,21 +133,10 @@ struct Args {
     Pairs pairs;
 };
 
-// x, y [D, H, T, S]: a thread for each slot of each row.
 template <class X>
 __device__ inline void rotate_rows(const Args& args, const Run& run) {
-    const Tensor& x = args.x;
-    const int n_slots = args.pairs.n_slots(x.ne[0].at(run));
-    const int n_heads = x.ne[1].at(run), n_tokens = x.ne[2].at(run);
     const i64_t i = (i64_t)blockIdx.x * THREADS + threadIdx.x;
-    const i64_t row = quotient(i, n_slots);
-    const i64_t plane = quotient(row, n_heads);
-    const i64_t i3 = quotient(plane, n_tokens);
-    if (i3 >= x.ne[3].at(run)) return;
-    const i64_t head = row - plane * n_heads, token = plane - i3 * n_tokens;
-    const float2* table = (const float2*)args.table.data + token * args.pairs.n_pairs;
-    const int slot = (int)(i - row * n_slots);
-    args.pairs.rotate<X, X>(x.at(head, token, i3), args.y.at(head, token, i3), table, slot);
+    rotate_slot<X>(args.y, args.x, args.table, args.pairs, i, run);
 }
 
 KERNEL(rope_f32, Args, THREADS) { rotate_rows<f32>(args, run); }
@@ -137,29 +144,26 @@ KERNEL(rope_f16, Args, THREADS) { rotate_rows<f16>(args, run); }
 
 // --- rotated rows to rows of a cache -------------------------------------------------------------------
 
-struct SetArgs {
-    Tensor y;    // [D * H, R]
-    Tensor x;    // [D, H, T] f32
-    Tensor ids;  // [T]
-    Span table;
-    Pairs pairs;
-    int ids_are_i64;
-    int y_type;
+// The indices [T] of rows to write.
+struct Ids {
+    Tensor list;
+    int are_i64;
+    int unused;
+
+    __device__ i64_t at(int token) const {
+        const char* at = list.data + token * list.nb[0];
+        return are_i64 ? *(const i64_t*)at : *(const int*)at;
+    }
 };
 
-__device__ inline i64_t id_at(const SetArgs& args, int token) {
-    const char* at = args.ids.data + token * args.ids.nb[0];
-    return args.ids_are_i64 ? *(const i64_t*)at : *(const int*)at;
-}
-
-// The row that a token's keys are written to, or -1 if they are not: if any index is out of range
-// nothing is written, and of several tokens with one index the last one is. All threads call it.
-__device__ inline i64_t row_to_set(const SetArgs& args, int token, const Run& run) {
-    const int n_tokens = args.x.ne[2].at(run), n_rows = args.y.ne[1].at(run);
-    const i64_t own = id_at(args, token);
+// The row of y that a token's is written to, or -1 if it is not: if any index is out of range nothing
+// is written, and of several tokens with one index the last one is. All threads call it.
+__device__ inline i64_t row_to_set(const Tensor& y, const Ids& ids, int token, const Run& run) {
+    const int n_tokens = ids.list.ne[0].at(run), n_rows = y.ne[1].at(run);
+    const i64_t own = ids.at(token);
     int skip = 0;
     for (int t = threadIdx.x; t < n_tokens; t += THREADS) {
-        const i64_t id = id_at(args, t);
+        const i64_t id = ids.at(t);
         if (id < 0 || id >= n_rows) {
             fail(run, id);
             skip = 1;
@@ -169,39 +173,144 @@ __device__ inline i64_t row_to_set(const SetArgs& args, int token, const Run& ru
     return __syncthreads_or(skip) ? -1 : own;
 }
 
+// Keys of a token in a cache.
+struct Keys {
+    const Tensor& y;  // [D * H, R]
+    const Tensor& x;  // [D, H, T] f32
+    const Span& table;
+    const Pairs& pairs;
+    int token;
+
+    __device__ const float2* angles() const {
+        return (const float2*)table.data + (i64_t)token * pairs.n_pairs;
+    }
+
+    // Slot i of all heads in row `row` of y.
+    template <class Y>
+    __device__ void store_slot(i64_t row, int i, const Run& run) const {
+        const int n = x.ne[0].at(run), n_slots = pairs.n_slots(n);
+        const int head = i / n_slots;
+        if (head >= x.ne[1].at(run)) return;
+        char* to = y.at(row, 0, 0) + (i64_t)head * n * Y::SIZE;
+        pairs.rotate<f32, Y>(x.at(head, token, 0), to, angles(), i - head * n_slots);
+    }
+
+    // Element i of all heads; a warp for each block of 32.
+    __device__ void store_quantized(int type, i64_t row, int i, const Run& run) const {
+        const int n = x.ne[0].at(run);
+        if (i >= n * x.ne[1].at(run)) return;  // of a whole warp
+        const int head = i / n;
+        const float v =
+            pairs.rotated((const float*)x.at(head, token, 0), angles(), i - head * n);
+        quantize_block(type, v, y.at(row, 0, 0) + (i64_t)(i / QUANTIZED_BLOCK) * block_bytes(type));
+    }
+};
+
+struct SetArgs {
+    Tensor y;
+    Tensor x;
+    Ids ids;
+    Span table;
+    Pairs pairs;
+    int y_type;
+};
+
 // y[:, ids[t]] = the heads of token t, one after another: blocks of a token in x, of its slots in y.
 template <class Y>
 __device__ inline void set_rotated(const SetArgs& args, const Run& run) {
-    const int token = blockIdx.x;
-    if (token >= args.x.ne[2].at(run)) return;
-    const i64_t row = row_to_set(args, token, run);
-    if (row < 0) return;
-    const int n = args.x.ne[0].at(run), n_slots = args.pairs.n_slots(n);
-    const int i = blockIdx.y * THREADS + threadIdx.x;
-    const int head = i / n_slots;
-    if (head >= args.x.ne[1].at(run)) return;
-    char* y = args.y.at(row, 0, 0) + (i64_t)head * n * Y::SIZE;
-    const float2* table = (const float2*)args.table.data + (i64_t)token * args.pairs.n_pairs;
-    args.pairs.rotate<f32, Y>(args.x.at(head, token, 0), y, table, i - head * n_slots);
+    const Keys keys = {args.y, args.x, args.table, args.pairs, (int)blockIdx.x};
+    if (keys.token >= args.x.ne[2].at(run)) return;
+    const i64_t row = row_to_set(args.y, args.ids, keys.token, run);
+    if (row >= 0) keys.store_slot<Y>(row, blockIdx.y * THREADS + threadIdx.x, run);
 }
 
 KERNEL(rope_set_rows_f32, SetArgs, THREADS) { set_rotated<f32>(args, run); }
 KERNEL(rope_set_rows_f16, SetArgs, THREADS) { set_rotated<f16>(args, run); }
 KERNEL(rope_set_rows_bf16, SetArgs, THREADS) { set_rotated<bf16>(args, run); }
 
-// A warp for each block of 32 elements of a row.
 KERNEL(rope_set_rows_quantized, SetArgs, THREADS) {
-    const int token = blockIdx.x;
-    if (token >= args.x.ne[2].at(run)) return;
-    const i64_t row = row_to_set(args, token, run);
-    if (row < 0) return;
-    const int n = args.x.ne[0].at(run);
+    const Keys keys = {args.y, args.x, args.table, args.pairs, (int)blockIdx.x};
+    if (keys.token >= args.x.ne[2].at(run)) return;
+    const i64_t row = row_to_set(args.y, args.ids, keys.token, run);
     const int i = blockIdx.y * THREADS + threadIdx.x;
-    if (i >= n * args.x.ne[1].at(run)) return;  // of a whole warp
-    const int head = i / n;
-    const float* x = (const float*)args.x.at(head, token, 0);
-    const float2* table = (const float2*)args.table.data + (i64_t)token * args.pairs.n_pairs;
-    const float v = args.pairs.rotated(x, table, i - head * n);
-    const i64_t block = i / QUANTIZED_BLOCK;
-    quantize_block(args.y_type, v, args.y.at(row, 0, 0) + block * block_bytes(args.y_type));
+    if (row >= 0) keys.store_quantized(args.y_type, row, i, run);
+}
+
+// --- queries rotated, keys rotated to a cache, values to a cache ---------------------------------------
+//
+//   grid  x: blocks of the slots of q; then of each token blocks of its keys, and of its values
+
+struct StoreArgs {
+    Tensor q_y;
+    Tensor q;
+    Tensor k_y;
+    Tensor k;
+    Tensor v_y;  // [n, R]
+    Tensor v;    // [n, T] f32
+    Ids ids;
+    Span table;
+    Pairs pairs;
+    int k_type;
+    int v_type;
+    int q_blocks;
+    int k_blocks;  // of a token
+    int v_blocks;
+};
+
+// store_keys(keys, row, i) and store_values(token, row, i) write with thread i of a token.
+template <class StoreKeys, class StoreValues>
+__device__ inline void rotate_and_store(
+    const StoreArgs& args, const Run& run, StoreKeys store_keys, StoreValues store_values
+) {
+    int block = blockIdx.x;
+    if (block < args.q_blocks) {
+        const i64_t i = (i64_t)block * THREADS + threadIdx.x;
+        rotate_slot<f32>(args.q_y, args.q, args.table, args.pairs, i, run);
+        return;
+    }
+    block -= args.q_blocks;
+    const int of_token = args.k_blocks + args.v_blocks, token = block / of_token;
+    if (token >= args.ids.list.ne[0].at(run)) return;
+    block -= token * of_token;
+    const bool is_key = block < args.k_blocks;
+    const i64_t row = row_to_set(is_key ? args.k_y : args.v_y, args.ids, token, run);
+    if (row < 0) return;
+    if (is_key) {
+        const Keys keys = {args.k_y, args.k, args.table, args.pairs, token};
+        store_keys(keys, row, block * THREADS + (int)threadIdx.x);
+    } else {
+        store_values(token, row, (block - args.k_blocks) * THREADS + (int)threadIdx.x);
+    }
+}
+
+KERNEL(rope_store, StoreArgs, THREADS) {
+    const auto store_keys = [&](const Keys& keys, i64_t row, int i) {
+        switch (args.k_type) {
+            case TYPE_F32: return keys.store_slot<f32>(row, i, run);
+            case TYPE_F16: return keys.store_slot<f16>(row, i, run);
+            default: return keys.store_slot<bf16>(row, i, run);
+        }
+    };
+    const auto store_values = [&](int token, i64_t row, int i) {
+        const int first = i * PIECE, n = min((int)PIECE, args.v.ne[0].at(run) - first);
+        if (n <= 0) return;
+        const int size = size_of(args.v_type);
+        float v[PIECE];
+        load_piece(TYPE_F32, args.v.at(token, 0, 0) + (i64_t)first * 4, 4, n, v);
+        store_piece(args.v_type, args.v_y.at(row, 0, 0) + (i64_t)first * size, size, n, v);
+    };
+    rotate_and_store(args, run, store_keys, store_values);
+}
+
+KERNEL(rope_store_quantized, StoreArgs, THREADS) {
+    const auto store_keys = [&](const Keys& keys, i64_t row, int i) {
+        keys.store_quantized(args.k_type, row, i, run);
+    };
+    const auto store_values = [&](int token, i64_t row, int i) {
+        if (i >= args.v.ne[0].at(run)) return;  // of a whole warp
+        const float v = ((const float*)args.v.at(token, 0, 0))[i];
+        const i64_t block = i / QUANTIZED_BLOCK;
+        quantize_block(args.v_type, v, args.v_y.at(row, 0, 0) + block * block_bytes(args.v_type));
+    };
+    rotate_and_store(args, run, store_keys, store_values);
 }

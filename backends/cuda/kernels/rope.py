@@ -1,4 +1,4 @@
-"""Rotary position embedding, alone and fused with writing keys to a cache."""
+"""Rotary position embedding, alone and with what is written to a cache beside it."""
 
 from __future__ import annotations
 
@@ -36,25 +36,31 @@ TABLE_ARGS = np.dtype(
     align=True,
 )
 ARGS = np.dtype([("y", TENSOR), ("x", TENSOR), ("table", SPAN), ("pairs", PAIRS)], align=True)
+_IDS = [("ids", TENSOR), ("ids_are_i64", "i4"), ("unused", "i4")]
 SET_ARGS = np.dtype(
+    [("y", TENSOR), ("x", TENSOR), *_IDS, ("table", SPAN), ("pairs", PAIRS), ("y_type", "i4")],
+    align=True,
+)
+STORE_ARGS = np.dtype(
     [
-        ("y", TENSOR),
-        ("x", TENSOR),
-        ("ids", TENSOR),
+        *((name, TENSOR) for name in ("q_y", "q", "k_y", "k", "v_y", "v")),
+        *_IDS,
         ("table", SPAN),
         ("pairs", PAIRS),
-        ("ids_are_i64", "i4"),
-        ("y_type", "i4"),
+        *((name, "i4") for name in ("k_type", "v_type", "q_blocks", "k_blocks", "v_blocks")),
     ],
     align=True,
 )
 TABLE = Form("rope.cu", "rope_table")
 SET_QUANTIZED = Form("rope.cu", "rope_set_rows_quantized")
+STORE, STORE_QUANTIZED = Form("rope.cu", "rope_store"), Form("rope.cu", "rope_store_quantized")
 
 _TABLE_THREADS = 128
 _TOKENS = 8  # of a thread that makes the table: one power serves them
 _THREADS = 256
 _MOST_TOKENS = 4096
+_PIECE = 4  # values of a row, for a thread
+_PLAIN = ("f32", "f16", "bf16")
 
 
 # --- the table ----------------------------------------------------------------------------------
@@ -149,7 +155,7 @@ for _op in ("rope", "rope_back"):
 
 
 def _rope_of(step: Step) -> Rope:
-    """The rotation of a step whose last node sets rows."""
+    """The rotation of a step that sets rows too."""
     rope = step.nodes[0].op
     assert isinstance(rope, Rope)
     return rope
@@ -172,6 +178,7 @@ def _declare_set_rows(type: str, form: Form) -> None:
             "table": table,
             "pairs": _pairs(rope),
             "ids_are_i64": w["ids"].type is I64,
+            "unused": 0,
             "y_type": w["y"].type.id,
         }
         grid = int(T), blocks(n_threads, _THREADS), 1
@@ -183,7 +190,53 @@ def _declare_set_rows(type: str, form: Form) -> None:
             kernel("rope+set_rows", types, forms=[TABLE, form], requires=_rows_to_set)(launch)
 
 
-for _type in ("f32", "f16", "bf16"):
+for _type in _PLAIN:
     _declare_set_rows(_type, Form("rope.cu", f"rope_set_rows_{_type}"))
 for _type in QUANTIZED:
     _declare_set_rows(_type, SET_QUANTIZED)
+
+
+# --- queries, keys and values of a step -----------------------------------------------------------
+
+
+def _rows_to_store(step: Step) -> bool:
+    return all(map(rows_ok, step.tensors)) and int(step.operands["k"].ne[2]) <= _MOST_TOKENS
+
+
+def _declare_stores(k: str, v: str, form: Form) -> None:
+    def launch(w: Work) -> Iterator[Launch]:
+        rope = _rope_of(w.step)
+        table, launches = _table(w, rope)
+        yield from launches
+        q, (D, Hk, T, _), n = w["q"], w["k"].ne, int(w["v"].ne[0])
+        n_slots = int(D) - rope.n_pairs
+        is_quantized = form is STORE_QUANTIZED  # then a thread has an element
+        q_blocks = blocks(int(q.ne[0] - rope.n_pairs) * int(q.spec.n_rows), _THREADS)
+        k_blocks = blocks((int(D) if is_quantized else n_slots) * int(Hk), _THREADS)
+        v_blocks = blocks(n if is_quantized else blocks(n, _PIECE), _THREADS)
+        values = {
+            "table": table,
+            "pairs": _pairs(rope),
+            "ids_are_i64": w["ids"].type is I64,
+            "unused": 0,
+            "k_type": w["k_y"].type.id,
+            "v_type": w["v_y"].type.id,
+            "q_blocks": q_blocks,
+            "k_blocks": k_blocks,
+            "v_blocks": v_blocks,
+        }
+        grid = q_blocks + int(T) * (k_blocks + v_blocks), 1, 1
+        yield Launch(form, STORE_ARGS, grid, _THREADS, values=values)
+
+    for ids in ("i64", "i32"):
+        for factors in ((), ("f32",)):
+            types = ("f32", "i32", *factors, "f32", ids, k, "f32", v)
+            kernel(
+                "rope+rope+set_rows+set_rows", types, forms=[TABLE, form], requires=_rows_to_store
+            )(launch)
+
+
+for _types, _form in ((_PLAIN, STORE), (QUANTIZED, STORE_QUANTIZED)):
+    for _k in _types:
+        for _v in _types:
+            _declare_stores(_k, _v, _form)
