@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ggmlpy import ops
@@ -204,6 +204,11 @@ class Rope:
     mode: RopeMode
     factors: RopeFactors | None = None
     sections: tuple[int, int, int, int] | None = None
+    offset: int = 0  # the first element of a head that is rotated
+
+    def at(self, offset: int) -> Rope:
+        """The same from another element on."""
+        return replace(self, offset=offset)
 
     def __call__(self, x: Tensor, inputs: GraphInputs) -> Tensor:
         """Rotate x [D, H, T] by the positions of its tokens."""
@@ -233,11 +238,13 @@ class Rope:
     ) -> Tensor:
         r = self.params
         if self.sections is not None:
-            return ops.rope_multi(
+            y = ops.rope_multi(
                 x, positions, factors, r.n_dims, self.sections, self.mode, r.n_ctx_orig,
                 r.freq_base, r.freq_scale, r.ext_factor, attn_factor, r.beta_fast, r.beta_slow,
             )  # fmt: skip
-        return ops.rope_ext(
-            x, positions, factors, r.n_dims, self.mode, r.n_ctx_orig,
-            r.freq_base, r.freq_scale, r.ext_factor, attn_factor, r.beta_fast, r.beta_slow,
-        )  # fmt: skip
+        else:
+            y = ops.rope_ext(
+                x, positions, factors, r.n_dims, self.mode, r.n_ctx_orig,
+                r.freq_base, r.freq_scale, r.ext_factor, attn_factor, r.beta_fast, r.beta_slow,
+            )  # fmt: skip
+        return ops.rope_set_offset(y, self.offset) if self.offset else y

@@ -9,6 +9,7 @@ Letters in shapes: E n_embd, F n_ff of an expert, X experts, U experts used, T t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from ggmlpy import ops
@@ -36,15 +37,25 @@ class ExpertLinear:
 
     @classmethod
     def take(
-        cls, weights: Weights, blk: str, name: str, n_in: int, n_out: int, X: int
+        cls,
+        weights: Weights,
+        blk: str,
+        name: str,
+        n_in: int,
+        n_out: int,
+        X: int,
+        *,
+        scaled: bool = True,
     ) -> ExpertLinear:
         """`ffn_{name}_exps.weight`, and its scale and bias where the file has them."""
         full = f"{blk}.ffn_{name}_exps"
         weights.without_effect(f"{full}.input_scale")
+        if not scaled:
+            weights.without_effect(f"{full}.scale")
         return cls(
             f"ffn_moe_{name}",
             weights.take(f"{full}.weight", n_in, n_out, X),
-            weights.maybe(f"{full}.scale", X),
+            weights.maybe(f"{full}.scale", X) if scaled else None,
             weights.maybe(f"{full}.bias", n_out, X),
         )
 
@@ -203,11 +214,12 @@ class Experts:
         limit: float = 0.0,
         weight_before: bool = False,
         shared_limit: float = 0.0,
+        scaled: bool = True,
     ) -> Experts:
         """A layer's experts of `n_ff`, `expert_feed_forward_length` or else the layer's n_ff; the
         default router normalises the weights of a softmax.
 
-        A shared expert is taken where `n_ff_shared` is not 0.
+        A shared expert is taken where `n_ff_shared` is not 0. `scaled` as in FeedForward.take.
         """
         blk, E, X, keys = f"blk.{layer}", h.n_embd, h.n_expert, h.keys
         own = keys.per_layer("expert_feed_forward_length", 0)[layer]
@@ -221,15 +233,23 @@ class Experts:
         if n_ff_shared:
             plain: Activation = "silu" if activation == "swiglu_oai" else activation
             shared = FeedForward.take(
-                weights, layer, h, plain, suffix="_shexp", n_ff=n_ff_shared, limit=shared_limit
+                weights,
+                layer,
+                h,
+                plain,
+                suffix="_shexp",
+                n_ff=n_ff_shared,
+                limit=shared_limit,
+                scaled=scaled,
             )
             if weights.has(f"{blk}.ffn_gate_inp_shexp.weight"):
                 shared_gate = _take_shared_gate(weights, blk, E)
+        take = partial(ExpertLinear.take, weights, blk, scaled=scaled)
         return cls(
             router=take_router(weights, layer, h) if router is None else router,
-            gate=ExpertLinear.take(weights, blk, "gate", E, F, X) if has_gate else None,
-            up=ExpertLinear.take(weights, blk, up[0], E, up[1], X),
-            down=ExpertLinear.take(weights, blk, "down", F, E, X),
+            gate=take("gate", E, F, X) if has_gate else None,
+            up=take(up[0], E, up[1], X),
+            down=take("down", F, E, X),
             activation=activation,
             limit=limit,
             weight_before=weight_before,

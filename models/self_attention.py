@@ -86,8 +86,9 @@ class Temperature:
 
     def __call__(self, q: Tensor, inputs: GraphInputs) -> Tensor:
         """q [D, H, T] -> [D, H, T]"""
-        p = ops.cast(inputs.positions, "f32")  # [T]
-        steps = ops.floor(ops.scale_bias(p, 1.0 / self.period, self.offset / self.period))
+        p = ops.scale_bias(ops.cast(inputs.positions, "f32"), 1.0, self.offset)  # [T]
+        period = ops.arange(self.period, self.period + 1.0, 1.0)  # [1]
+        steps = ops.floor(ops.div(p, period))
         grown = ops.log(ops.scale_bias(steps, 1.0, 1.0))
         factor = ops.scale_bias(grown, self.scale, 1.0).named("attn_scale")  # [T]
         return ops.mul(q, ops.reshape_3d(factor, 1, 1, q.ne[2])).named("Qcur_attn_temp_scaled")
