@@ -7,6 +7,7 @@ C cells of a stream of the cache; in separate ops N cells and n tokens of each o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ggmlpy import ops
 from ggmlpy.common.scopes import scope
@@ -32,38 +33,113 @@ def attend(
     q [D, H, T], k [D, Hk, T], v [Dv, Hk, T]  ->  [Dv*H, T]
     """
     kv = inputs.kv_of(layer)
-    k_rows, v_rows = kv.store(layer, k, v)
+    stored = kv.store(layer, k, v)
+    scores = _Scores(scale, softcap, max_bias, sinks)
+    return _attend(q, stored, (k.ne[1], v.ne[0]), kv, layer, scores)
+
+
+def attend_stored(
+    q: Tensor,
+    inputs: GraphInputs,
+    layer: int,
+    scale: float,
+    *,
+    sinks: Tensor | None = None,
+    softcap: float = 0.0,
+    max_bias: float = 0.0,
+) -> Tensor:
+    """`attend` over what an earlier layer of this graph has written to slot `layer`.
+
+    q [D, H, T]  ->  [Dv*H, T]
+    """
+    kv = inputs.kv_of(layer)
+    k_rows, v_rows = stored = kv.stored[layer]
+    Hk = k_rows.ne[0] // q.ne[0]
+    scores = _Scores(scale, softcap, max_bias, sinks)
+    return _attend(q, stored, (Hk, v_rows.ne[0] // Hk), kv, layer, scores)
+
+
+def attend_latent(
+    q: Tensor,
+    k: Tensor,
+    n_v: int,
+    inputs: GraphInputs,
+    layer: int,
+    scale: float,
+    *,
+    sinks: Tensor | None = None,
+    softcap: float = 0.0,
+    max_bias: float = 0.0,
+) -> Tensor:
+    """`attend` with one K/V head whose v is the first n_v elements of k.
+
+    q [D, H, T], k [D, 1, T]  ->  [n_v*H, T]
+    """
+    kv = inputs.kv_of(layer)
+    stored = kv.store(layer, k, None)
+    scores = _Scores(scale, softcap, max_bias, sinks)
+    return _attend(q, stored, (1, n_v), kv, layer, scores)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scores:
+    """How the weights of cells follow from q k^T."""
+
+    scale: float
+    softcap: float
+    max_bias: float
+    sinks: Tensor | None
+
+
+def _attend(
+    q: Tensor,
+    stored: tuple[Tensor, Tensor],
+    sizes: tuple[int, int],
+    kv: KVView,
+    layer: int,
+    scores: _Scores,
+) -> Tensor:
+    """q [D, H, T] over the rows that are stored of K and V, where `sizes` is Hk, Dv: [Dv*H, T]"""
+    k_rows, v_rows = stored
+    Hk, Dv = sizes
     if kv.gathered:
-        return _separate(q, k_rows, v_rows, kv.gathered, v.ne[1], scale)
-    k_cells = kv.heads(layer, k_rows, k.ne[0], "k")  # [D, C, Hk, streams]
-    v_cells = kv.heads(layer, v_rows, v.ne[0], "v")  # [Dv, C, Hk, streams]
-    return _fused(q, k_cells, v_cells, kv, scale).named("kqv_out")
+        return _separate(q, k_rows, v_rows, kv.gathered, sizes, scores)
+    k_cells = kv.heads(layer, k_rows, q.ne[0], Hk, "k")  # [D, C, Hk, streams]
+    v_cells = kv.heads(layer, v_rows, Dv, Hk, "v")  # [Dv, C, Hk, streams]
+    return _fused(q, k_cells, v_cells, kv, scores).named("kqv_out")
 
 
-def _fused(q: Tensor, k: Tensor, v: Tensor, kv: KVView, scale: float) -> Tensor:
+def _fused(q: Tensor, k: Tensor, v: Tensor, kv: KVView, scores: _Scores) -> Tensor:
     """q [D, H, T], k [D, C, Hk, streams], v [Dv, C, Hk, streams] -> [Dv*H, T]"""
     D, H, T, _ = q.ne
     _, n, S, _ = kv.seen.ne
     q = ops.permute(ops.reshape_4d(q, D, H, n, S), 0, 2, 1, 3).named("q")  # [D, T/S, H, S]
     out = ops.flash_attn_ext(
-        q, k, v, None, scale, 0.0, 0.0, cells=kv.cells, seen=kv.seen
-    ).named("__fattn__")  # [Dv, H, T/S, S]  # fmt: skip
-    return ops.reshape_2d(out, v.ne[0] * H, T)  # [Dv*H, T]
+        q, k, v, kv.bias, scores.scale, scores.max_bias, scores.softcap,
+        cells=kv.cells, seen=kv.seen,
+    )  # fmt: skip
+    ops.flash_attn_ext_add_sinks(out, scores.sinks)
+    return ops.reshape_2d(out.named("__fattn__"), v.ne[0] * H, T)  # [Dv*H, T]
 
 
 def _separate(
-    q: Tensor, k_rows: Tensor, v_rows: Tensor, groups: Sequence[Gathered], Hk: int, scale: float
+    q: Tensor,
+    k_rows: Tensor,
+    v_rows: Tensor,
+    groups: Sequence[Gathered],
+    sizes: tuple[int, int],
+    scores: _Scores,
 ) -> Tensor:
     """The same in separate ops, so that every intermediate value can be inspected.
 
-    q [D, H, T], k_rows [D*Hk, cells], v_rows [Dv*Hk, cells] -> [Dv*H, T]
+    q [D, H, T], k_rows [D*Hk, cells], v_rows [Dv*Hk, cells], `sizes` Hk, Dv -> [Dv*H, T]
     """
     D, H, T, _ = q.ne
     q_all = ops.reshape_2d(q, D * H, T).named("q_all")  # [D*H, T]
     total: Tensor | None = None
     for i, group in enumerate(groups):
         with scope(f"group_{i}" if len(groups) > 1 else ""):
-            out = _group(q_all, k_rows, v_rows, group, (H, Hk), scale)  # [Dv*H, n*R]
+            out = _group(q_all, k_rows, v_rows, group, (H, *sizes), scores)  # [Dv*H, n*R]
         total = out if total is None else ops.concat(total, out, 1)
     assert total is not None
     return total.named("kqv_out")
@@ -74,22 +150,30 @@ def _group(
     k_rows: Tensor,
     v_rows: Tensor,
     group: Gathered,
-    heads: tuple[int, int],
-    scale: float,
+    sizes: tuple[int, int, int],
+    scores: _Scores,
 ) -> Tensor:
     """Of q_rows [D*H, T], k_rows [D*Hk, cells] and v_rows [Dv*Hk, cells] those of a group, where
-    `heads` is H, Hk: [Dv*H, n*R]"""
-    H, Hk = heads
+    `sizes` is H, Hk, Dv: [Dv*H, n*R]"""
+    H, Hk, Dv = sizes
     N, n, _, R = group.mask.ne
     k = _gather(k_rows, group.cells, (Hk, N, R), "k")  # [D, N, Hk, R]
-    v = _gather(v_rows, group.cells, (Hk, N, R), "v")  # [Dv, N, Hk, R]
+    if v_rows is k_rows:
+        v = ops.view_4d(k, Dv, N, Hk, R, k.nb[1], k.nb[2], k.nb[3], 0).named("v")  # [Dv, N, Hk, R]
+    else:
+        v = _gather(v_rows, group.cells, (Hk, N, R), "v")  # [Dv, N, Hk, R]
     q = _gather(q_rows, group.tokens, (H, n, R), "q")  # [D, n, H, R]
     kq = ops.mul_mat(k, q).named("kq")  # [N, n, H, R]
-    kq = ops.soft_max_ext(kq, group.mask, scale, 0.0).named("kq_soft_max")  # [N, n, H, R]
+    scale = scores.scale
+    if scores.softcap:
+        capped = ops.tanh(ops.scale(kq, scale / scores.softcap)).named("kq_tanh")
+        kq, scale = ops.scale(capped, scores.softcap).named("kq_capped"), 1.0
+    kq = ops.soft_max_ext(kq, group.mask, scale, scores.max_bias)  # [N, n, H, R]
+    ops.soft_max_add_sinks(kq.named("kq_soft_max"), scores.sinks)
     v_t = ops.cont(ops.transpose(v)).named("v_cont")  # [N, Dv, Hk, R]
     out = ops.mul_mat(v_t, kq).named("kqv")  # [Dv, n, H, R]
     out = ops.cont(ops.permute(out, 0, 2, 1, 3))  # [Dv, H, n, R]
-    return ops.reshape_2d(out, v.ne[0] * H, n * R)  # [Dv*H, n*R]
+    return ops.reshape_2d(out, Dv * H, n * R)  # [Dv*H, n*R]
 
 
 def _gather(rows: Tensor, index: Tensor, ne: tuple[int, int, int], name: str) -> Tensor:

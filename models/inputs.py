@@ -20,7 +20,7 @@ class Gathered:
     attention in separate ops takes."""
 
     cells: Tensor  # [N*R] i32: rows of the cache, N for each sequence
-    mask: Tensor  # [N, n, 1, R] f16: 0 where a token attends to a cell, else -inf
+    mask: Tensor  # [N, n, 1, R] f16: 0 (or as in `bias`) where a token sees a cell, else -inf
     tokens: Tensor  # [n*R] i32
 
 
@@ -28,8 +28,9 @@ class Gathered:
 class KVView:
     """The part of a KV cache that one ubatch reads and writes.
 
-    `k` and `v` map a layer's number to its state leaf, [n_embd_gqa, C, streams]. The cells of each
-    sequence are listed in the order of positions, so its results do not depend on where they lie.
+    `k` and `v` map a layer's slot to its state leaf, [n_embd_gqa, C, streams]; a layer whose V is a
+    part of K has none of its own. The cells of each sequence are listed in the order of positions,
+    so its results do not depend on where they lie.
     """
 
     k: Mapping[int, Tensor]
@@ -38,14 +39,20 @@ class KVView:
     cells: Tensor  # [entries, sequences] i32: the rows of each sequence, by position
     seen: Tensor  # [3, T/S, S] i32: of each token its list, the first entry it sees, and how many
     gathered: tuple[Gathered, ...] = ()  # without flash attention: all tokens, in order
+    # For ALiBi: of each entry that a token sees -|distance| in positions, [entries, T/S, 1, S] f16.
+    bias: Tensor | None = None
+    stored: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # by slot
 
-    def store(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Write the tokens' k [Dk, Hk, T] and v [Dv, Hk, T]. Returns the caches, a row a cell.
+    def store(self, layer: int, k: Tensor, v: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Write the tokens' k [Dk, Hk, T] and v [Dv, Hk, T]. Returns the caches, a row a cell;
+        without v that of K twice.
 
-        Read the returned tensors, not the leaves: that orders the write before the read.
+        Read the returned tensors, not the leaves: that orders the write before the read. They are
+        in `stored` too, for layers that read what this one has written.
         """
         k_rows = self._store(self.k[layer], k).named("k_stored")
-        v_rows = self._store(self.v[layer], v).named("v_stored")
+        v_rows = k_rows if v is None else self._store(self.v[layer], v).named("v_stored")
+        self.stored[layer] = k_rows, v_rows
         return k_rows, v_rows
 
     def _store(self, cache: Tensor, x: Tensor) -> Tensor:
@@ -54,13 +61,14 @@ class KVView:
         rows = ops.reshape_2d(cache, n_embd, C * n_stream)  # [D*Hk, cells of all streams]
         return ops.set_rows(rows, ops.reshape_2d(x, D * Hk, T), self.rows)
 
-    def heads(self, layer: int, stored: Tensor, D: int, name: str) -> Tensor:
-        """All cells of a cache that `store` returned, by stream: [D, C, Hk, streams]."""
+    def heads(self, layer: int, stored: Tensor, D: int, Hk: int, name: str) -> Tensor:
+        """Of all cells of a cache that `store` returned the first D elements of each of Hk heads,
+        by stream: [D, C, Hk, streams]."""
         _, C, n_stream, _ = self.k[layer].ne
         row_bytes = stored.nb[1]
         view = ops.view_4d(
-            stored, D, stored.ne[0] // D, C, n_stream,
-            stored.type.row_bytes(D), row_bytes, row_bytes * C, 0,
+            stored, D, Hk, C, n_stream,
+            stored.type.row_bytes(stored.ne[0] // Hk), row_bytes, row_bytes * C, 0,
         ).named(f"{name}_cells")  # [D, Hk, C, streams]  # fmt: skip
         return ops.permute(view, 0, 2, 1, 3).named(name)  # [D, C, Hk, streams]
 
@@ -106,8 +114,10 @@ class GraphInputs:
     out_ids: Tensor  # [O] i32: the tokens whose logits are output
     kvs: tuple[KVView, ...]
     recurrent: RecurrentView | None = None
+    # With M-RoPE [4*T] i32: the time, height and width of every token, which are the position of
+    # text, and then 0.
     positions4: Tensor | None = None
-    n_ctx_seq: int = 0
+    n_ctx_seq: int = 0  # tokens that a sequence may have
     writes: list[Tensor] = field(default_factory=list)  # nodes that no output depends on
 
     def write(self, node: Tensor) -> None:

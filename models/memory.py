@@ -35,6 +35,16 @@ class KVSizes:
     n_embd_head_v: int
     n_head_kv: int
 
+    @property
+    def n_embd_k(self) -> int:
+        """Elements of K of a token."""
+        return self.n_embd_head_k * self.n_head_kv
+
+    @property
+    def n_embd_v(self) -> int:
+        """Elements of V of a token."""
+        return self.n_embd_head_v * self.n_head_kv
+
 
 @dataclass(frozen=True, slots=True)
 class AttentionLayers:

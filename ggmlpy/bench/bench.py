@@ -229,7 +229,7 @@ def kept_bytes(memory: SequenceMemory, n_tokens: int) -> int:
     total = 0
     for cache in memory.caches:
         cells = cache.cells
-        seen = n_tokens if cells.window is None else min(n_tokens, cells.window)
+        seen = n_tokens if cells.window is None else min(n_tokens, cells.window.size)
         total += seen * (cache.store.n_bytes // (cells.kv_size * cells.n_stream))
     if memory.recurrent is not None:
         total += memory.recurrent.n_bytes_seq

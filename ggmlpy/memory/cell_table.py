@@ -16,6 +16,7 @@ from ggmlpy.errors import CacheFull
 from ggmlpy.memory.spans import EMPTY, Positions, Spans
 from ggmlpy.memory.ubatch import UBatch
 from ggmlpy.memory.window import Flags, first_kept, kept_cells
+from ggmlpy.models.memory import Window
 
 KV_PAD = 256  # the cells of a stream are a multiple of this, as llama.cpp's are
 
@@ -100,7 +101,7 @@ class CellTable:
     is recorded, so that an operation that would make one visible again can be refused.
     """
 
-    def __init__(self, n_ctx: int, n_seq_max: int, unified: bool, window: int | None) -> None:
+    def __init__(self, n_ctx: int, n_seq_max: int, unified: bool, window: Window | None) -> None:
         self.n_ctx = n_ctx
         self.kv_size = padded(n_ctx)
         self.n_seq_max = n_seq_max

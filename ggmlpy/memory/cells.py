@@ -11,22 +11,25 @@ from ggmlpy.memory.lists import CellLists
 from ggmlpy.memory.spans import EMPTY, Positions, Spans
 from ggmlpy.memory.transaction import Transaction
 from ggmlpy.memory.ubatch import UBatch
-from ggmlpy.memory.window import Flags
+from ggmlpy.memory.window import FULL, Flags, Sight
 
 
 class KVCells(CellTable):
-    """A table of cells, what changes it, and the lists of cells that attention takes."""
+    """A table of cells, what changes it, and the lists of cells that attention takes, whose leaf
+    is called `name`."""
 
     def __init__(
         self,
         n_ctx: int,
         n_seq_max: int = 1,
         unified: bool = True,
-        window: int | None = None,
+        sight: Sight = FULL,
+        name: str = "attn_inp_cells",
     ) -> None:
-        super().__init__(n_ctx, n_seq_max, unified, window)
+        super().__init__(n_ctx, n_seq_max, unified, sight.window)
+        self.needs_positions = sight.needs_positions
         self.n_changes = 0  # of what cells hold, except by `append`
-        self.lists = CellLists(self.kv_size, n_seq_max, window, self._in_order)
+        self.lists = CellLists(self.kv_size, n_seq_max, sight, self._in_order, name)
 
     # --- tokens ---
 

@@ -7,16 +7,19 @@ graph, so the graph does not depend on which cell a token gets.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ggmlpy.graph.types import TensorType
 from ggmlpy.memory.cells import KVCells
 from ggmlpy.memory.layouts import KVLayout
 from ggmlpy.memory.pages import PagedCells
 from ggmlpy.memory.store import BufferTypes, KVStore
-from ggmlpy.models.memory import AttentionLayers, size_of
+from ggmlpy.memory.window import Sight
+from ggmlpy.models.memory import AttentionLayers
 
 
 class KVCache:
-    """The cells and the store of some layers.
+    """The cells and the store of some layers. Names of its input leaves end with `suffix`.
 
     Raises Unsupported for a type that rows cannot be written in.
     """
@@ -30,11 +33,29 @@ class KVCache:
         n_seq_max: int = 1,
         layout: KVLayout = "unified",
         buffer_types: BufferTypes = {},  # noqa: B006  (never written to)
+        suffix: str = "",
     ) -> None:
+        self.suffix = suffix
+        sight = Sight(spec.window, spec.is_causal, spec.needs_positions)
+        name = f"attn_inp_cells{suffix}"
         self.cells = (
-            PagedCells(n_ctx, n_seq_max, size_of(spec.window))
+            PagedCells(n_ctx, n_seq_max, sight, name)
             if layout == "paged"
-            else KVCells(n_ctx, n_seq_max, layout == "unified", size_of(spec.window))
+            else KVCells(n_ctx, n_seq_max, layout == "unified", sight, name)
         )
         n_stream = self.cells.n_stream
         self.store = KVStore(spec, self.cells.n_ctx, n_stream, type_k, type_v, buffer_types)
+
+
+def suffixes(specs: Sequence[AttentionLayers]) -> list[str]:
+    """What names of input leaves end with, of each cache: "" and "_swa", as in llama.cpp, of the
+    first one with full attention and the first one with a window; further ones are numbered."""
+    found: list[str] = []
+    for spec in specs:
+        base, n = "" if spec.window is None else "_swa", 1
+        suffix = base
+        while suffix in found:
+            n += 1
+            suffix = f"{base}_{n}"
+        found.append(suffix)
+    return found

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from ggmlpy.graph.tensor import Flag, Tensor, zeros
 from ggmlpy.memory.spans import EMPTY, Positions
 from ggmlpy.memory.ubatch import UBatch
+from ggmlpy.memory.window import Sight, firsts_seen
+from ggmlpy.models.memory import Window
 
 # Kernels may add up what is seen in chunks of so many places of a list. So that the chunks of a
 # token, and its bits, depend on positions alone, a list that is made anew begins at the place that
@@ -28,7 +30,7 @@ Index = NDArray[np.int64]
 Held = Callable[[int], tuple[Index, Positions]]  # of a sequence: rows and positions, in order
 
 
-def list_length(kv_size: int, window: int | None) -> int:
+def list_length(kv_size: int, window: Window | None) -> int:
     """Entries that a list of a cache has room for, n_max.
 
     With a window it is made anew when it is full, so that this happens once in `kv_size` tokens.
@@ -42,17 +44,21 @@ class CellLists:
     `held` tells what a sequence holds, for lists that are made anew.
     """
 
-    def __init__(self, kv_size: int, n_seq_max: int, window: int | None, held: Held) -> None:
-        n_max = list_length(kv_size, window)
-        name = "attn_inp_cells" if window is None else "attn_inp_cells_swa"
+    def __init__(
+        self, kv_size: int, n_seq_max: int, sight: Sight, held: Held, name: str = "attn_inp_cells"
+    ) -> None:
+        n_max = list_length(kv_size, sight.window)
         self.leaf: Tensor = zeros("i32", (n_max, n_seq_max), name=name, flags=Flag.INPUT)
         self.n: Index = np.zeros(n_seq_max, np.int64)  # entries of each list
         self._rows: NDArray[np.int32] = self.leaf.array().reshape(n_seq_max, n_max)
         self._n_max = n_max
-        self._window = window
+        self._window = window = sight.window
+        self._is_causal = sight.is_causal
         self._held = held
-        # With a window: of each entry its position, of each list the first entry that is seen.
-        self._positions = np.full((n_seq_max, 0 if window is None else n_max), EMPTY, np.int32)
+        # With a window, or where attention reads them: of each entry its position.
+        self.has_positions = window is not None or sight.needs_positions
+        self._positions = np.full((n_seq_max, n_max if self.has_positions else 0), EMPTY, np.int32)
+        # With a window: of each list the first entry that is seen.
         self._first: Index = np.zeros(n_seq_max, np.int64)
         self._stale: set[int] = set()
 
@@ -66,7 +72,7 @@ class CellLists:
             self.make_stale(ubatch.run_seqs.tolist())
             return
         self._rows[ubatch.seqs, entries] = rows
-        if self._window is not None:
+        if self.has_positions:
             self._positions[ubatch.seqs, entries] = positions
         self.n[ubatch.run_seqs] = ends
 
@@ -77,7 +83,7 @@ class CellLists:
             self._stale.add(seq)
             return
         self._rows[seq, entry] = row
-        if self._window is not None:
+        if self.has_positions:
             self._positions[seq, entry] = position
         self.n[seq] = entry + 1
 
@@ -90,7 +96,7 @@ class CellLists:
             self._stale.add(seq)
             return
         self._rows[seq, entry:end] = rows
-        if self._window is not None:
+        if self.has_positions:
             self._positions[seq, entry:end] = positions
         self.n[seq] = end
 
@@ -107,9 +113,10 @@ class CellLists:
                 begin = int(positions[0]) % CHUNK if len(rows) else 0
                 self._rows[seq, :begin] = rows[0] if begin else 0
                 self._positions[seq, :begin] = _NO_CELL[:begin]
-                self._positions[seq, begin : begin + len(rows)] = positions
                 self._first[seq] = begin
             n = self.n[seq] = begin + len(rows)
+            if self.has_positions:
+                self._positions[seq, begin:n] = positions
             assert n <= self._n_max
             self._rows[seq, begin:n] = rows
             self._stale.discard(seq)
@@ -124,7 +131,7 @@ class CellLists:
     def positions_of(self, seq: int) -> Positions:
         """The positions in a sequence's list, of which cells used again hold others by now."""
         self.refresh((seq,))
-        if self._window is None:
+        if not self.has_positions:
             return self._held(seq)[1]
         return self._positions[seq, : self.n[seq]]
 
@@ -135,7 +142,9 @@ class CellLists:
         """
         if self._stale:
             self.refresh(ubatch.all_seqs)
-        if ubatch.is_shared:
+        if not self._is_causal:
+            ends = self._ends_of_all(ubatch, positions)
+        elif ubatch.is_shared:
             ends = self._ends_among(ubatch, positions)
         else:
             ends = self.n[ubatch.seqs] - ubatch.n_behind
@@ -156,20 +165,31 @@ class CellLists:
             ends[at] = np.searchsorted(held, positions[at], side="right")
         return ends
 
+    def _ends_of_all(self, ubatch: UBatch, positions: Positions) -> Index:
+        """One past the last entry that each token sees, where tokens see those behind them too."""
+        window = self._window
+        if window is None or window.kind != "symmetric":
+            return self.n[ubatch.seqs]
+        ends = np.empty(len(positions), np.int64)
+        for run, at in ubatch.by_run():
+            held = self.positions_of(run.seqs[0])
+            ends[at] = np.searchsorted(held, positions[at] + window.size // 2, side="right")
+        return ends
+
     def _firsts(self, ubatch: UBatch, positions: Positions) -> Index | int:
         """The first entry that each token sees."""
         if self._window is None:
             return 0
         if len(ubatch.run_seqs) == len(positions) and not ubatch.is_shared:
-            return self._advance(ubatch.run_seqs, positions - self._window)
+            return self._advance(ubatch.run_seqs, firsts_seen(positions, self._window) - 1)
         first = np.empty(len(positions), np.int64)
         for run, at in ubatch.by_run():
             held = self.positions_of(run.seqs[0])
-            first[at] = np.searchsorted(held, positions[at] - self._window, side="right")
+            first[at] = np.searchsorted(held, firsts_seen(positions[at], self._window))
             self._first[run.seqs[0]] = first[at.stop - 1]
         return first
 
-    def _advance(self, seqs: Index, hidden: Positions) -> Index:
+    def _advance(self, seqs: Index, hidden: Index) -> Index:
         """The first entry of each list above a position: nearly always that found before it, or the
         next."""
         first = self._first[seqs]

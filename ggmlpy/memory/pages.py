@@ -28,7 +28,7 @@ from ggmlpy.memory.cells import KVCells
 from ggmlpy.memory.page_search import PageSearch, n_copies
 from ggmlpy.memory.spans import EMPTY, Positions
 from ggmlpy.memory.ubatch import UBatch
-from ggmlpy.memory.window import Flags
+from ggmlpy.memory.window import FULL, Flags, Sight, firsts_kept
 
 # Cells of a page. A sequence leaves half a page empty on average: with requests like those of
 # benchmarks/mixture.py (about 170 tokens held by each that runs) 2 % of the cells, with pages of 16
@@ -40,10 +40,16 @@ PAGE_SIZE = 8
 class PagedCells(KVCells):
     """Cells in pages; `_owners` [n_seq_max, n_pages] tells which ones a sequence has cells in."""
 
-    def __init__(self, n_ctx: int, n_seq_max: int = 1, window: int | None = None) -> None:
+    def __init__(
+        self,
+        n_ctx: int,
+        n_seq_max: int = 1,
+        sight: Sight = FULL,
+        name: str = "attn_inp_cells",
+    ) -> None:
         self.page_size = PAGE_SIZE
         self.n_pages = -(-n_ctx // PAGE_SIZE)
-        super().__init__(self.n_pages * PAGE_SIZE, n_seq_max, True, window)
+        super().__init__(self.n_pages * PAGE_SIZE, n_seq_max, True, sight, name)
         self._owners = np.zeros((n_seq_max, self.n_pages), np.bool_)
         self._refs: Index = np.zeros(self.n_pages, np.int64)  # owners of each page
         # Of each sequence: the cell behind all others in its last page, and how many from there on
@@ -370,7 +376,7 @@ class PagedCells(KVCells):
         """Pages in use of which no later token sees a cell, the lowest positions first."""
         if self.window is None:
             return NO_CELLS
-        first = self._pos_max + 2 - max(self.window, 2)  # of each sequence, as in `first_kept`
+        first = firsts_kept(self._pos_max + 1, self.window)  # of each sequence
         in_pages = self._positions[0, : self.n_pages * self.page_size]
         last = in_pages.reshape(self.n_pages, self.page_size).max(axis=1)
         seen = (self._owners & (last >= first[:, None])).any(axis=0)

@@ -16,7 +16,7 @@ from ggmlpy.graph.types import TensorType
 from ggmlpy.memory.batch import Batch
 from ggmlpy.memory.cell_table import Index
 from ggmlpy.memory.cells import KVCells
-from ggmlpy.memory.kv_cache import KVCache
+from ggmlpy.memory.kv_cache import KVCache, suffixes
 from ggmlpy.memory.recurrent_state import RecurrentState
 from ggmlpy.memory.sizes import Sizes, cache_size, check_free, memory_bytes
 from ggmlpy.memory.slots import BatchTransaction, SavedCells, Slot, SlotInfo
@@ -51,10 +51,12 @@ class SequenceMemory:
         self.n_bytes = sum(needed.values())
         check_free(needed)
         types, n_seq_max = buffer_types or {}, sizes.n_seq_max
+        attention = [part for part in spec if isinstance(part, AttentionLayers)]
         self.caches = [
-            KVCache(part, cache_size(part, sizes), type_k, type_v, n_seq_max, sizes.layout, types)
-            for part in spec
-            if isinstance(part, AttentionLayers)
+            KVCache(
+                part, cache_size(part, sizes), type_k, type_v, n_seq_max, sizes.layout, types, name
+            )
+            for part, name in zip(attention, suffixes(attention), strict=True)
         ]
         recurrent = [part for part in spec if isinstance(part, RecurrentLayers)]
         self.recurrent = RecurrentState(recurrent[0], n_seq_max, types) if recurrent else None

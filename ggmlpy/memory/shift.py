@@ -93,7 +93,8 @@ def move_positions(
                 stream = move.cache.cells.stream_of(seq)
                 rows = stream * move.cache.cells.kv_size + cells
                 deltas = (move.to - move.positions)[move.changed]
-                _rope_keys(model, move.cache.store, backends, arenas, rows, deltas)
+                n_ctx_seq = memory.sizes.n_ctx_seq
+                _rope_keys(model, move.cache.store, backends, arenas, rows, deltas, n_ctx_seq)
 
 
 def _plan(
@@ -183,22 +184,26 @@ def _rope_keys(
     arenas: ArenaPool,
     rows: Index,
     deltas: NDArray[np.int64],
+    n_ctx_seq: int,
 ) -> None:
     """Rotate the keys in some rows of every layer, in place."""
-    n = len(rows)
-    write_ids, read_ids, by = _together(rows, rows.astype(np.int32), deltas.astype(np.int32))  # [n]
+    n, by = len(rows), deltas.astype(np.int32)
+    if model.n_pos_per_embd == 4:
+        by = np.concatenate([by, by, by, np.zeros_like(by)])
+    write_ids, read_ids, delta_ids = _together(rows, rows.astype(np.int32), by)
     writes = []
     for layer, leaf in store.k.items():
-        n_embd, kv_size, n_stream, _ = leaf.ne
-        D = n_embd // store.n_head_kv
-        k = ops.reshape_2d(leaf, n_embd, kv_size * n_stream)  # [D*Hk, all cells]
-        x = ops.reshape_3d(ops.get_rows(k, read_ids), D, n_embd // D, n)  # [D, Hk, n]
         rope = model.rope_of(layer)
-        if rope is None:
+        if rope is None:  # no positions, learned ones, or ALiBi: K does not depend on them
             continue
-        x = rope.shift(x, by, 0)  # [D, Hk, n]
+        n_embd, kv_size, n_stream, _ = leaf.ne
+        Hk = store.sizes[layer].n_head_kv
+        k = ops.reshape_2d(leaf, n_embd, kv_size * n_stream)  # [D*Hk, all cells]
+        x = ops.reshape_3d(ops.get_rows(k, read_ids), n_embd // Hk, Hk, n)  # [D, Hk, n]
+        x = rope.shift(x, delta_ids, n_ctx_seq)  # [D, Hk, n]
         writes.append(ops.set_rows(k, ops.reshape_2d(x, n_embd, n), write_ids))
-    Executable(Graph(*writes), backends, arenas=arenas).run()
+    if writes:
+        Executable(Graph(*writes), backends, arenas=arenas).run()
 
 
 def _together(*arrays: NDArray[Any]) -> list[Tensor]:

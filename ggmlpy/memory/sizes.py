@@ -15,7 +15,7 @@ from ggmlpy.memory.lists import list_length
 from ggmlpy.memory.pages import cells_of_window, page_size
 from ggmlpy.memory.recurrent_state import state_bytes
 from ggmlpy.memory.store import BufferTypes, cache_bytes
-from ggmlpy.models.memory import AttentionLayers, Memory, size_of
+from ggmlpy.models.memory import AttentionLayers, Memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def cache_size(spec: AttentionLayers, sizes: Sizes) -> int:
     if spec.window is None:
         return n_tokens
     n_seqs = sizes.n_seq_max if sizes.one_stream else 1
-    size = spec.window.size
+    size = max(2, spec.window.size)  # the last token is kept, which tells where a sequence ends
     n_each = cells_of_window(size) if sizes.layout == "paged" else size
     return min(n_tokens, padded(n_each * n_seqs + sizes.n_ubatch))
 
@@ -103,13 +103,13 @@ def memory_bytes(
             at = types.get(layer, HOST)
             at = HOST if at.is_host else at
             found[at] = found.get(at, 0) + n_bytes // len(
-                (part.layers if isinstance(part, AttentionLayers) else part.states)
+                part.layers if isinstance(part, AttentionLayers) else part.states
             )
     return found
 
 
 def _lists_bytes(spec: AttentionLayers, sizes: Sizes) -> int:
-    n_max = list_length(padded(cache_size(spec, sizes)), size_of(spec.window))
+    n_max = list_length(padded(cache_size(spec, sizes)), spec.window)
     return I32.row_bytes(n_max) * sizes.n_seq_max
 
 

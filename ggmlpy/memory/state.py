@@ -29,7 +29,8 @@ Rows = NDArray[np.uint8]  # [n_tokens, bytes of a row]
 
 @dataclass(frozen=True, slots=True)
 class LayerRows:
-    """K and V of one layer at some positions, as they are stored."""
+    """K and V of one layer at some positions, as they are stored. V has no bytes where it is a part
+    of K."""
 
     positions: NDArray[np.int32]
     k_type: TensorType
@@ -69,7 +70,9 @@ def take_state(memory: SequenceMemory, seq: int, tokens: list[int] | None = None
         evicted = cells.evicted(seq).plus(Spans.of(cells.positions_of(seq, behind)))
         for i in store.k:
             k = store.read_rows(store.k[i], stream, kept)
-            v = store.read_rows(store.v[i], stream, kept)
+            v = np.empty((len(kept), 0), np.uint8)
+            if i in store.v:
+                v = store.read_rows(store.v[i], stream, kept)
             layers[i] = LayerRows(positions, store.type_k, k, store.type_v, v, evicted)
     recurrent = {} if memory.recurrent is None else memory.recurrent.read(seq)
     return SequenceState(list(tokens or []), layers, recurrent)
@@ -220,7 +223,8 @@ def _put_rows(
         for i in store.k:
             kept = state.layers[i]
             _write(store, store.k[i], stream, to, kept.k[rows], kept.k_type)
-            _write(store, store.v[i], stream, to, kept.v[rows], kept.v_type)
+            if i in store.v:
+                _write(store, store.v[i], stream, to, kept.v[rows], kept.v_type)
     return to
 
 
@@ -260,18 +264,19 @@ def check_fits(memory: SequenceMemory, state: SequenceState) -> None:
                 f"the state's layer {i} lacks positions {lost}: the model's window is"
                 f" {cache.cells.window}"
             )
-        for name, kept, type, leaf in (
-            ("K", rows.k, rows.k_type, cache.store.k[i]),
-            ("V", rows.v, rows.v_type, cache.store.v[i]),
+        size = cache.store.sizes[i]
+        for name, kept, type, n_wanted in (
+            ("K", rows.k, rows.k_type, size.n_embd_k),
+            ("V", rows.v, rows.v_type, size.n_embd_v),
         ):
             if str(type) not in CACHE_TYPES:
                 raise StateError(f"the state's {name} of layer {i} is {type}: no cache is")
             n_blocks, rest = divmod(kept.shape[1], type.type_size)
             n_embd = n_blocks * type.block_size
-            if rest or n_embd != leaf.ne[0]:
+            if rest or n_embd != n_wanted:
                 raise StateError(
                     f"the state's {name} of layer {i} has {kept.shape[1]} bytes of {type} a token"
-                    f" ({n_embd} elements), the model's has {leaf.ne[0]} elements"
+                    f" ({n_embd} elements), the model's has {n_wanted} elements"
                 )
     ends = {
         int(rows.positions[-1]) if len(rows.positions) else -1 for rows in state.layers.values()
@@ -320,6 +325,8 @@ def _check_within(type: TensorType, layer: int, name: str, rows: Rows, own: Tens
 
 
 def _all_within(largest: float, rows: Rows, type: TensorType) -> bool:
+    if not rows.size:
+        return True
     with np.errstate(all="ignore"):
         blocks = (to_float(rows[at : at + 512], type) for at in range(0, len(rows), 512))
         return all(bool(np.abs(block).max() <= largest) for block in blocks)

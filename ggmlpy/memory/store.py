@@ -28,7 +28,8 @@ class SavedRows:
 
 
 class KVStore:
-    """K and V leaves, `[n_embd_gqa, kv_size, n_stream]` a layer. A cell is a row of each.
+    """K and V leaves, `[n_embd_gqa, kv_size, n_stream]` a layer. A cell is a row of each. Layers
+    whose V is a part of K have no leaf of it.
 
     Which cells are in use is not known here. Raises Unsupported for a type that rows cannot be
     written in.
@@ -46,20 +47,17 @@ class KVStore:
         self.n_bytes = cache_bytes(spec, n_ctx, n_stream, type_k, type_v)
         self.kv_size = padded(n_ctx)
         self.n_stream = n_stream
-        self.n_head_kv = next(iter(spec.layers.values())).n_head_kv
+        self.sizes = dict(spec.layers)
         self.type_k, self.type_v = type_k, type_v
         types = {i: buffer_types.get(i, HOST) for i in spec.layers}
         self.k = {
-            i: self._leaf(
-                f"cache_k_l{i}", type_k, spec.layers[i].n_embd_head_k * spec.layers[i].n_head_kv, at
-            )
-            for i, at in types.items()
+            i: self._leaf(f"cache_k_l{i}", type_k, size.n_embd_k, types[i])
+            for i, size in spec.layers.items()
         }
         self.v = {
-            i: self._leaf(
-                f"cache_v_l{i}", type_v, spec.layers[i].n_embd_head_v * spec.layers[i].n_head_kv, at
-            )
-            for i, at in types.items()
+            i: self._leaf(f"cache_v_l{i}", type_v, size.n_embd_v, types[i])
+            for i, size in spec.layers.items()
+            if size.n_embd_v
         }
 
     def _leaf(self, name: str, type: TensorType, n_embd: int, at: BufferType) -> Tensor:
@@ -106,9 +104,10 @@ def cache_bytes(
     spec: AttentionLayers, n_ctx: int, n_stream: int, type_k: TensorType, type_v: TensorType
 ) -> int:
     """Bytes of K and V in all layers of a cache. Raises Unsupported for types it cannot have."""
-    n = 0
-    for z in spec.layers.values():
-        n += type_k.row_bytes(z.n_embd_head_k * z.n_head_kv) + type_v.row_bytes(
-            z.n_embd_head_v * z.n_head_kv
-        )
+    sizes = spec.layers.values()
+    for size in sizes:
+        check_cache_type("type_k", type_k, size.n_embd_head_k)
+        if size.n_embd_head_v:
+            check_cache_type("type_v", type_v, size.n_embd_head_v)
+    n = sum(type_k.row_bytes(size.n_embd_k) + type_v.row_bytes(size.n_embd_v) for size in sizes)
     return n_stream * padded(n_ctx) * n

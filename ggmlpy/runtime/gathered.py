@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ggmlpy.memory.cells import KVCells
 from ggmlpy.memory.slots import SlotInfo
+from ggmlpy.memory.spans import Positions
 from ggmlpy.models.inputs import Gathered
 
 # Lengths of what is gathered are multiples of this: its graphs are of exact lengths, and few
@@ -97,11 +98,13 @@ class GatheredInputs:
         self._tokens: NDArray[np.int32] = leaves.tokens.array().reshape(-1)
         self.n_tokens: int = n_seqs * n_each
 
-    def fill(self, first_token: int, seen: NDArray[np.int32], cells: KVCells) -> None:
+    def fill(
+        self, first_token: int, seen: NDArray[np.int32], positions: Positions, cells: KVCells
+    ) -> None:
         """Set the cells of each sequence, and which of them its tokens see.
 
-        `seen` [tokens, 3] is of the group's tokens, as `CellLists.seen` writes it. Cells that are
-        lacking are the first one, hidden: any other might hold a NaN.
+        `seen` [tokens, 3] is of the group's tokens, as `CellLists.seen` writes it, `positions` are
+        theirs. Cells that are lacking are the first one, hidden: any other might hold a NaN.
         """
         n_seqs, n_each, n_kv = self._mask.shape
         self._tokens[:] = first_token + np.arange(self.n_tokens)
@@ -112,4 +115,9 @@ class GatheredInputs:
             self._cells[i, span.begin : span.n_kv] = rows
             entries = span.first - span.begin + np.arange(n_kv)
             shown = (entries >= of[:, 1:2]) & (entries < of[:, 1:2] + of[:, 2:3])
-            self._mask[i] = np.where(shown, 0, -np.inf)
+            bias: NDArray[np.float32] = np.zeros((n_each, n_kv), np.float32)
+            if cells.needs_positions:
+                held = cells.lists.positions_of(span.seq)[span.first : span.end]
+                at = positions[i * n_each : (i + 1) * n_each, None]
+                bias[:, span.begin : span.n_kv] = -np.abs(held - at)
+            self._mask[i] = np.where(shown, bias, -np.inf)

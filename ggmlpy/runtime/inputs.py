@@ -37,15 +37,25 @@ class CacheInputs:
         self._rows: NDArray[np.int64] = view.rows.array().reshape(-1)  # [tokens]
         self._seen: NDArray[np.int32] = view.seen.array().reshape(-1, 3)  # [tokens, 3]
         self._groups = [GatheredInputs(part) for part in view.gathered]
+        self._bias: NDArray[np.float16] | None = None  # [tokens, entries]
+        if view.bias is not None:
+            self._bias = view.bias.array().reshape(-1, view.bias.ne[0])
 
     def fill(self, ubatch: UBatch, cells: Index, positions: Positions) -> None:
         """Set the rows of a ubatch's tokens, and the cells that each of them sees."""
         n, table = len(positions), self.cache.cells
         self._rows[:n] = table.rows_at(ubatch.seqs, cells)
         table.lists.seen(ubatch, positions, self._seen[:n])
+        if self._bias is not None:
+            for row, (seq, first, n_seen), position in zip(
+                self._bias, self._seen[:n].tolist(), positions.tolist(), strict=False
+            ):
+                held = table.lists.positions_of(seq)[first : first + n_seen]
+                row[:n_seen] = -np.abs(held - position)
         first = 0
         for group in self._groups:
-            group.fill(first, self._seen[first : first + group.n_tokens], table)
+            at = slice(first, first + group.n_tokens)
+            group.fill(first, self._seen[at], positions[at], table)
             first += group.n_tokens
 
     @property
@@ -106,14 +116,22 @@ class StepInputs:
     """
 
     def __init__(
-        self, shape: Shape, memory: SequenceMemory, buffer_type: BufferType = HOST
+        self,
+        shape: Shape,
+        memory: SequenceMemory,
+        buffer_type: BufferType = HOST,
+        n_pos_per_embd: int = 1,
     ) -> None:
         self.shape = shape
-        self.leaves, self._own = declare(shape, memory, buffer_type)
+        self._n_pos_per_embd = n_pos_per_embd
+        self.leaves, self._own = declare(shape, memory, buffer_type, n_pos_per_embd)
         self.counts: dict[Symbol, int] = {}
         self._numbers = (shape.n_tokens, shape.n_outputs, shape.n_seqs)  # of the step
         self._tokens: NDArray[np.int32] = self.leaves.tokens.array().reshape(-1)
         self._positions: NDArray[np.int32] = self.leaves.positions.array().reshape(-1)
+        self._positions4: NDArray[np.int32] | None = None
+        if self.leaves.positions4 is not None:
+            self._positions4 = self.leaves.positions4.array().reshape(-1)
         self._out_ids: NDArray[np.int32] = self.leaves.out_ids.array().reshape(-1)
         self.caches = [
             CacheInputs(cache, view)
@@ -131,7 +149,7 @@ class StepInputs:
         ubatch, positions = slot_info.ubatch, slot_info.positions
         n, n_outputs = len(positions), max(1, len(outputs))
         self._tokens[:n] = [batch.tokens[i] for i in ubatch.indices]
-        self._positions[:n] = positions
+        self._set_positions(positions)
         self._out_ids[:n_outputs] = outputs if outputs else 0  # one at least, which is not read
         for part, cells in zip(self.caches, slot_info.cells, strict=True):
             part.fill(ubatch, cells, positions)
@@ -141,13 +159,20 @@ class StepInputs:
         by_name = dict(zip("TOR", self._numbers, strict=True))
         self.counts = {symbol: by_name[symbol.name] for symbol in self._symbols}
 
+    def _set_positions(self, positions: Positions) -> None:
+        n = len(positions)
+        self._positions[:n] = positions
+        if self._positions4 is not None:  # that of a token in time, height and width; 0
+            self._positions4[: 3 * n].reshape(3, n)[:] = positions
+            self._positions4[3 * n : 4 * n] = 0
+
     def snapshot(self, memory: SequenceMemory, buffer_type: BufferType = HOST) -> GraphInputs:
         """Leaves of their own with what the inputs of this step hold, in its exact lengths."""
         n_tokens, n_outputs, n_seqs = self._numbers
         exact = replace(
             self.shape, n_tokens=n_tokens, n_outputs=n_outputs, n_seqs=n_seqs, is_exact=True
         )
-        leaves, own = declare(exact, memory, buffer_type)
+        leaves, own = declare(exact, memory, buffer_type, self._n_pos_per_embd)
         for leaf, source in zip(own, self._own, strict=True):
             values = leaf.array().reshape(-1)  # what varies is the last dimension
             values[:] = source.array().reshape(-1)[: values.size]
@@ -162,15 +187,20 @@ class StepInputs:
         self._tokens[:n] = tokens
         positions = self._positions[:n]
         positions += 1
+        if self._positions4 is not None:
+            self._positions4[: 3 * n] += 1
         return positions
 
 
 def declare(
-    shape: Shape, memory: SequenceMemory, buffer_type: BufferType = HOST
+    shape: Shape,
+    memory: SequenceMemory,
+    buffer_type: BufferType = HOST,
+    n_pos_per_embd: int = 1,
 ) -> tuple[GraphInputs, list[Tensor]]:
     """Input leaves for ubatches of this shape, and a list of those that lie in one buffer.
 
-    Raises AllocationError.
+    A token has `n_pos_per_embd` positions: 1, or 4 with M-RoPE. Raises AllocationError.
     """
     leaves = _Leaves()
     T, n_outputs, R = shape.extents
@@ -180,6 +210,8 @@ def declare(
         out_ids=leaves.add("i32", (n_outputs,), "inp_out_ids"),
         kvs=tuple(_kv_view(leaves, i, cache, shape) for i, cache in enumerate(memory.caches)),
         recurrent=_recurrent_view(leaves, memory, T, R),
+        positions4=leaves.add("i32", (4 * T,), "inp_pos4") if n_pos_per_embd == 4 else None,
+        n_ctx_seq=memory.sizes.n_ctx_seq,
     )
     leaves.allocate(buffer_type)
     return inputs, leaves.all
@@ -213,12 +245,12 @@ class _Leaves:
 
 def _kv_view(leaves: _Leaves, i: int, cache: KVCache, shape: Shape) -> KVView:
     T, _, R = shape.extents
-    window = "" if cache.cells.window is None else "_swa"
+    suffix = cache.suffix
     n_stream = {Streams.ONE: 1, Streams.SEQUENCES: R, Streams.TOKENS: T}[shape.streams]
     n_each = 1 if shape.streams is Streams.TOKENS else T // n_stream
     gathered = []
     for j, group in enumerate(shape.groups):
-        part = f"{window}.group_{j}" if len(shape.groups) > 1 else window
+        part = f"{suffix}.group_{j}" if len(shape.groups) > 1 else suffix
         N, n, R = group.n_kv[i], group.n_each, group.n_seqs
         gathered.append(
             Gathered(
@@ -230,10 +262,13 @@ def _kv_view(leaves: _Leaves, i: int, cache: KVCache, shape: Shape) -> KVView:
     return KVView(
         cache.store.k,
         cache.store.v,
-        leaves.add("i64", (T,), f"attn_inp_kv_idxs{window}"),
+        leaves.add("i64", (T,), f"attn_inp_kv_idxs{suffix}"),
         cache.cells.lists.leaf,
-        leaves.add("i32", (3, n_each, n_stream), f"attn_inp_seen{window}"),
+        leaves.add("i32", (3, n_each, n_stream), f"attn_inp_seen{suffix}"),
         tuple(gathered),
+        leaves.add("f16", (cache.cells.kv_size, n_each, 1, n_stream), f"attn_inp_bias{suffix}")
+        if cache.cells.needs_positions and not gathered
+        else None,
     )
 
 

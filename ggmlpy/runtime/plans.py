@@ -147,7 +147,8 @@ class PlanCache:
         return Plan(inputs, logits, executable)
 
     def _inputs(self, shape: Shape) -> StepInputs:
-        return StepInputs(shape, self._memory, self._inputs_type)
+        n_pos = self._model.n_pos_per_embd
+        return StepInputs(shape, self._memory, self._inputs_type, n_pos)
 
     def _graph(self, inputs: GraphInputs) -> tuple[Graph, Tensor]:
         """The graph of some inputs, and its logits."""

@@ -48,7 +48,7 @@ def build_graph(
                 " it each combination of lengths is a graph of its own"
             )
         shape = Shapes(memory, flash_attn=True, takes_counts=True).mixture
-    inputs, _ = declare(shape, memory)
+    inputs, _ = declare(shape, memory, n_pos_per_embd=model.n_pos_per_embd)
     logits = model.build(inputs)
     if placement is not None:
         _place_weights(model, placement)

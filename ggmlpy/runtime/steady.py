@@ -126,7 +126,10 @@ class _Paged:
 
 @dataclass(slots=True)
 class _Searched:
-    """A cache in which cells are looked for: used again behind a window, or empty before others."""
+    """A cache in which cells are looked for: used again behind a window, or empty before others.
+
+    So is one whose inputs have positions of cells, of which every step changes all.
+    """
 
     cache: KVCache
     inputs: CacheInputs
@@ -246,8 +249,9 @@ class SteadyStep:
 
 def _kind_of(slot: Slot) -> type[_Behind] | type[_Paged] | type[_Searched]:
     """How a cache goes on after a step in which its tokens got a slot."""
-    if slot.cache.cells.window is not None or slot.appended is None:
+    cells = slot.cache.cells
+    if cells.window is not None or cells.needs_positions or slot.appended is None:
         return _Searched
-    if isinstance(slot.cache.cells, PagedCells):
+    if isinstance(cells, PagedCells):
         return _Paged
     return _Behind if slot.appended.ends.size else _Searched

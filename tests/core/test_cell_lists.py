@@ -16,9 +16,11 @@ from ggmlpy.memory.layouts import LAYOUTS
 from ggmlpy.memory.lists import CellLists
 from ggmlpy.memory.slots import SlotInfo
 from ggmlpy.memory.spans import Positions
+from ggmlpy.models.memory import Window
 from ggmlpy.runtime.context import Context
 from ggmlpy.sched.compute import backends_for
 from tests.oracle.glass_model import Glass
+from tests.seen import first_seen
 
 N_SEQ = 3
 
@@ -30,7 +32,7 @@ def small_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ggmlpy.memory.lists.CHUNK", 8)
 
 
-def make(layout: str, window: int) -> Context:
+def make(layout: str, window: int | Window) -> Context:
     return Context(
         Glass((None, window)), backends_for("reference"), n_ctx=240 * N_SEQ, n_ubatch=16,
         n_seq_max=N_SEQ, kv_layout=layout, type_k=F32, type_v=F32,
@@ -83,7 +85,7 @@ def check_seen(cells: KVCells, slot_info: SlotInfo) -> None:
         for (i_list, first, n), position in zip(out[at], positions[at].tolist(), strict=True):
             assert i_list == run.seqs[0]
             seen = lists[i_list, first : first + n] - cells.stream_of(i_list) * cells.kv_size
-            start = 0 if cells.window is None else max(0, position - cells.window + 1)
+            start = first_seen(position, cells.window)
             assert sorted(seen) == cells.of(i_list, start, position + 1).tolist()
             held = cells.positions_of(i_list, seen)
             assert (held[1:] >= held[:-1]).all()

@@ -15,7 +15,7 @@ from ggmlpy.memory.sequences import SequenceMemory
 from ggmlpy.memory.sizes import decide_sizes
 from ggmlpy.memory.state import put_state, take_state
 from ggmlpy.memory.ubatch import UBatch
-from ggmlpy.models.memory import AttentionLayers
+from ggmlpy.models.memory import AttentionLayers, KVSizes, Window
 from tests.seen import seen_cells
 
 IN_ALL = pytest.mark.parametrize("layout", LAYOUTS)
@@ -28,7 +28,10 @@ class Interrupt(BaseException):
 def make(layout: KVLayout, window: int | None = None, n_seq_max: int = 2) -> SequenceMemory:
     """Room for 16 tokens of each sequence; a cell of a layer stores one number for K, one for V."""
     sizes = decide_sizes(16 * n_seq_max, n_seq_max, layout, n_ubatch=4)
-    return SequenceMemory((AttentionLayers((0, 1), 1, 1, 1, window),), sizes, F32, F32)
+    layers = AttentionLayers(
+        dict.fromkeys((0, 1), KVSizes(1, 1, 1)), None if window is None else Window(window)
+    )
+    return SequenceMemory((layers,), sizes, F32, F32)
 
 
 def ubatches(memory: SequenceMemory, batch: Batch) -> list[UBatch]:

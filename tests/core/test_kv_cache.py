@@ -9,9 +9,9 @@ from ggmlpy.errors import Unsupported
 from ggmlpy.graph.types import F16, F32, Q8_0, TYPES, TensorType
 from ggmlpy.memory.kv_cache import KVCache
 from ggmlpy.memory.store import KVStore
-from ggmlpy.models.memory import AttentionLayers
+from ggmlpy.models.memory import AttentionLayers, KVSizes
 
-LAYERS = AttentionLayers((0, 1), n_embd_head_k=16, n_embd_head_v=16, n_head_kv=2)
+LAYERS = AttentionLayers(dict.fromkeys((0, 1), KVSizes(16, 16, 2)))
 
 
 def test_leaves_have_a_stream_dimension() -> None:

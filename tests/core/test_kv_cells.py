@@ -9,6 +9,8 @@ from ggmlpy.errors import CacheFull
 from ggmlpy.memory.batch import TokenRun
 from ggmlpy.memory.cells import KVCells
 from ggmlpy.memory.ubatch import UBatch
+from ggmlpy.memory.window import Sight
+from ggmlpy.models.memory import Window
 from tests.seen import seen_cells
 
 
@@ -150,7 +152,7 @@ def test_lists_are_causal() -> None:
 
 
 def test_a_window_hides_what_is_behind_it_and_its_cells_are_used_again() -> None:
-    cells = KVCells(8, window=4)
+    cells = KVCells(8, sight=Sight(Window(4)))
     add(cells, 8)
     assert seen(cells, 0, 7) == [[4, 5, 6, 7]]
     assert add(cells, 3).tolist() == [0, 1, 2]  # the oldest, which no later token sees
@@ -161,7 +163,7 @@ def test_a_window_hides_what_is_behind_it_and_its_cells_are_used_again() -> None
 
 
 def test_shared_cells_behind_every_window_are_used_again() -> None:
-    cells = KVCells(8, n_seq_max=2, window=4)
+    cells = KVCells(8, n_seq_max=2, sight=Sight(Window(4)))
     cells.share(1, add(cells, 8))
     assert add(cells, 4).tolist() == [0, 1, 2, 3]  # of 4, which both next tokens do not see
     assert cells.of(1).tolist() == [4, 5, 6, 7]
@@ -170,7 +172,7 @@ def test_shared_cells_behind_every_window_are_used_again() -> None:
 
 
 def test_positions_evicted_in_the_middle_are_known() -> None:
-    cells = KVCells(12, n_seq_max=2, window=4)
+    cells = KVCells(12, n_seq_max=2, sight=Sight(Window(4)))
     cells.share(1, add(cells, 4))
     add(cells, 8)
     assert cells.sees_all(0, 7)

@@ -13,6 +13,8 @@ from ggmlpy.errors import CacheFull
 from ggmlpy.memory.batch import Batch, TokenRun, split
 from ggmlpy.memory.pages import PAGE_SIZE, PagedCells
 from ggmlpy.memory.ubatch import UBatch
+from ggmlpy.memory.window import Sight
+from ggmlpy.models.memory import Window
 from tests.oracle.side import check_pages
 from tests.seen import seen_cells
 
@@ -236,7 +238,7 @@ def test_holes_are_used_when_there_are_no_more_pages() -> None:
 
 
 def test_pages_behind_every_window_are_used_again() -> None:
-    cells = PagedCells(16, n_seq_max=2, window=5)
+    cells = PagedCells(16, n_seq_max=2, sight=Sight(Window(5)))
     add(cells, (0, 16))
     cells.share(1, cells.of(0, 4, 9))
     check_pages(cells)

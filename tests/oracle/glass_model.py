@@ -23,9 +23,9 @@ from ggmlpy import ops
 from ggmlpy.graph.tensor import Tensor, from_numpy
 from ggmlpy.models.attention import attend
 from ggmlpy.models.blocks import Rope
-from ggmlpy.models.hparams import HParams, RopeParams
+from ggmlpy.models.hparams import RopeParams
 from ggmlpy.models.inputs import GraphInputs
-from ggmlpy.models.memory import AttentionLayers, Memory, RecurrentLayers
+from ggmlpy.models.memory import AttentionLayers, KVSizes, Memory, RecurrentLayers, Window
 from ggmlpy.ops.rope import RopeMode
 
 N_NAMES = 64
@@ -45,21 +45,24 @@ class Glass:
     """One attention layer for each of `windows` (None: full attention), and a recurrent one."""
 
     weights: Any = SimpleNamespace(leaves={})
+    n_pos_per_embd = 1
+    can_generate = True
 
-    def __init__(self, windows: tuple[int | None, ...], recurrent: bool = False) -> None:
+    def __init__(self, windows: tuple[int | Window | None, ...], recurrent: bool = False) -> None:
         n_layer = len(windows) + recurrent
         groups: list[AttentionLayers | RecurrentLayers] = [
-            AttentionLayers((i,), D, N_NAMES, 1, window) for i, window in enumerate(windows)
+            AttentionLayers({i: KVSizes(D, N_NAMES, 1)}, window)
+            for i, window in enumerate(map(_window, windows))
         ]
         if recurrent:
-            groups.append(RecurrentLayers((len(windows),), (TAPS - 1) * N_NAMES, TAPS))
+            groups.append(RecurrentLayers({len(windows): ((TAPS - 1) * N_NAMES,)}, TAPS))
         self.windows = windows
         self.recurrent = recurrent
         self.memory: Memory = tuple(groups)
-        self.hparams = HParams(
-            "glass", N_NAMES * len(windows), 4096, N_NAMES, n_layer, 1, 1, 1, D, N_NAMES,
-            1e-5, 0, 0, _ROPE,
-        )  # fmt: skip
+        n_vocab = N_NAMES * len(windows)
+        self.hparams: Any = SimpleNamespace(
+            architecture="glass", n_vocab=n_vocab, n_layer=n_layer, is_causal=True
+        )
         self._names = from_numpy(np.eye(N_NAMES, dtype=np.float32))  # [N, N]
         self._keys = from_numpy(KEYS)  # [D, N]
         self._queries = from_numpy(QUERIES)  # [D, N]
@@ -81,7 +84,7 @@ class Glass:
         k = ops.reshape_3d(ops.get_rows(self._keys, inputs.tokens), D, 1, T)  # [D, 1, T]
         q = ops.reshape_3d(ops.get_rows(self._queries, inputs.tokens), D, 1, T)  # [D, 1, T]
         v = ops.reshape_3d(ops.get_rows(self._names, inputs.tokens), N_NAMES, 1, T)  # [N, 1, T]
-        k, q = rope(k, inputs.positions), rope(q, inputs.positions)
+        k, q = rope(k, inputs), rope(q, inputs)
         return attend(q, k, v, inputs, layer, SCALE)  # [N, T]
 
     def _remember(self, inputs: GraphInputs, layer: int) -> None:
@@ -94,6 +97,10 @@ class Glass:
         after = ops.get_rows(columns, recurrent.taps_out)  # [N, 3*R]
         state = ops.reshape_2d(after, (TAPS - 1) * N_NAMES, R)  # [3*N, R]
         inputs.write(recurrent.store(layer, state))
+
+
+def _window(window: int | Window | None) -> Window | None:
+    return Window(window) if isinstance(window, int) else window
 
 
 def rotated(x: NDArray[np.float32], positions: Iterable[int]) -> F64:

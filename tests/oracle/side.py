@@ -16,6 +16,7 @@ from ggmlpy.memory.batch import Batch
 from ggmlpy.memory.kv_cache import KVCache
 from ggmlpy.memory.layouts import KVLayout
 from ggmlpy.memory.pages import PagedCells
+from ggmlpy.models.memory import Window
 from ggmlpy.runtime.context import Context
 from ggmlpy.runtime.plans import Plan
 from ggmlpy.sched.compute import backends_for
@@ -52,7 +53,10 @@ class Side:
         self.memory = self.context.memory
         layers = [
             LayersModel(
-                cache.cells.n_ctx, cache.cells.window, layout != "split", *_no_entries(n_seq_max)
+                cache.cells.n_ctx,
+                _size_of(cache.cells.window),
+                layout != "split",
+                *_no_entries(n_seq_max),
             )
             for cache in self.memory.caches
         ]
@@ -358,3 +362,7 @@ def _stored(cache: KVCache, seq: int) -> tuple[NDArray[np.int64], NDArray[np.flo
     keys, names = (raw.view(np.float32) for raw in rows)
     assert np.isin(names, [0, 1]).all()
     return np.where(names.any(axis=1), names.argmax(axis=1), -1), keys
+
+
+def _size_of(window: Window | None) -> int | None:
+    return None if window is None else window.size
