@@ -7,7 +7,7 @@ Letters in shapes: E n_embd, V n_vocab, T tokens, O outputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from ggmlpy import ops
 from ggmlpy.common.scopes import scope
@@ -16,7 +16,7 @@ from ggmlpy.graph.tensor import Tensor
 from ggmlpy.models.blocks import Linear, Norm, NormKind, Rope, RopeFactors
 from ggmlpy.models.hparams import HParams, rope_sections
 from ggmlpy.models.inputs import GraphInputs
-from ggmlpy.models.layers import Layer
+from ggmlpy.models.layers import HasMemory, Layer
 from ggmlpy.models.memory import Memory, memory_of
 from ggmlpy.models.weights import Weights
 from ggmlpy.ops.rope import RopeMode
@@ -30,6 +30,7 @@ class Decoder:
     """
 
     n_pos_per_embd = 1  # 4 for M-RoPE
+    n_ctx_limit: int | None = None  # the longest context that is supported
     can_generate = True  # False: an encoder, or a diffusion model
     embedding_scale = 1.0
     logit_scale = 1.0
@@ -56,6 +57,7 @@ class Decoder:
         self.output = Linear.take_output(self.weights, h)
         self.layers: list[Layer] = []
         self.memory: Memory = ()
+        self.ropes: list[Rope | None] = []
 
     def norm(self, layer: int, name: str, *, node: str | None = None) -> Norm:
         """A layer's norm over E: the tensor `blk.{layer}.{name}`."""
@@ -75,13 +77,17 @@ class Decoder:
     def make_layers(self, make: Callable[[int], Layer]) -> None:
         """Set `layers`, one for each number, and the memory that they need."""
         self.layers = [make(i) for i in range(self.hparams.n_layer)]
-        self.memory = memory_of(part for layer in self.layers for part in layer.memory)
+        self.remember(self.layers)
+
+    def remember(self, layers: Iterable[HasMemory]) -> None:
+        """Set the memory that layers need, and the rotary embeddings of their keys."""
+        kept = list(layers)
+        self.memory = memory_of(part for layer in kept for part in layer.memory)
+        self.ropes = [getattr(getattr(layer, "mixer", layer), "rope", None) for layer in kept]
 
     def rope_of(self, layer: int) -> Rope | None:
         """The rotary embedding of the keys that an attention layer stores; None if it has none."""
-        rope = getattr(getattr(self.layers[layer], "mixer", None), "rope", None)
-        assert rope is None or isinstance(rope, Rope)
-        return rope
+        return self.ropes[layer]
 
     def build(self, inputs: GraphInputs) -> Tensor:
         """Logits [V, O] of the tokens that are output."""

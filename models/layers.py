@@ -15,13 +15,17 @@ from ggmlpy.models.inputs import GraphInputs
 from ggmlpy.models.memory import LayerMemory
 
 
-class Mixer(Protocol):
-    """The part of a layer that combines tokens, such as attention or a convolution."""
+class HasMemory(Protocol):
+    """A layer, or a part of one, that keeps something of past tokens."""
 
     @property
     def memory(self) -> tuple[LayerMemory, ...]:
-        """What it keeps of past tokens."""
+        """What it keeps."""
         ...
+
+
+class Mixer(HasMemory, Protocol):
+    """The part of a layer that combines tokens, such as attention or a convolution."""
 
     def __call__(self, x: Tensor, inputs: GraphInputs, /) -> Tensor:
         """x [E, T] -> [E, T]"""
@@ -36,13 +40,8 @@ class PerToken(Protocol):
         ...
 
 
-class Layer(Protocol):
+class Layer(HasMemory, Protocol):
     """One layer of a decoder."""
-
-    @property
-    def memory(self) -> tuple[LayerMemory, ...]:
-        """What it keeps of past tokens."""
-        ...
 
     def __call__(self, x: Tensor, inputs: GraphInputs, *, is_last: bool) -> Tensor:
         """x [E, T] -> [E, T]; in the last layer [E, O], only the tokens that are output."""

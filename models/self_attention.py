@@ -153,10 +153,10 @@ class SelfAttention:
         if qk_norm is not None:
             q_norm = _take_norm(weights, layer, "q", p.n_head, h, qk_norm)
             k_norm = _take_norm(weights, layer, "k", p.n_head_kv, h, qk_norm)
-        gated = None
+        gate_map = None
         if gate is not None and weights.has(f"{blk}.{gate}.weight"):
             n_gate = p.n_head if weights.ne(f"{blk}.{gate}.weight")[1] == p.n_head else p.n_embd_out
-            gated = Linear.take(weights, f"{blk}.{gate}", E, n_gate)
+            gate_map = Linear.take(weights, f"{blk}.{gate}", E, n_gate, scaled=False)
         normed = None
         if out_norm is not None:
             normed = Norm.maybe(weights, f"{blk}.attn_sub_norm", p.n_embd_out, h, out_norm)
@@ -177,7 +177,7 @@ class SelfAttention:
             sinks=weights.maybe(f"{blk}.attn_sinks.weight", p.n_head),
             softcap=softcap,
             max_bias=max_bias,
-            gate=gated,
+            gate=gate_map,
             out_norm=normed,
             is_causal=h.is_causal,
         )
@@ -205,7 +205,7 @@ class SelfAttention:
             sinks=self.sinks, softcap=self.softcap, max_bias=self.max_bias,
         )  # [Dv*H, T]  # fmt: skip
         if self.gate is not None:
-            out = self._gated(out, self.gate(x))
+            out = gated(out, self.gate(x))
         if self.out_norm is not None:
             out = self.out_norm(out)
         return self.output(out).named("attn_out")  # [E, T]
@@ -227,17 +227,6 @@ class SelfAttention:
         if norm is not None and self.norm_last:
             x = norm(x)
         return x
-
-    @staticmethod
-    def _gated(out: Tensor, gate: Tensor) -> Tensor:
-        """out [Dv*H, T] times the sigmoid of gate [Dv*H or H, T]."""
-        gate = ops.sigmoid(gate).named("attn_gate_sigmoid")
-        if gate.ne[0] == out.ne[0]:
-            return ops.mul(out, gate).named("attn_gated")
-        H, T = gate.ne[0], gate.ne[1]
-        by_head = ops.reshape_3d(out, out.ne[0] // H, H, T)  # [Dv, H, T]
-        gated = ops.mul(by_head, ops.reshape_3d(gate, 1, H, T))
-        return ops.reshape_2d(gated, out.ne[0], T).named("attn_gated")
 
 
 def _take_norm(
@@ -261,3 +250,14 @@ def heads(x: Tensor, n_head: int) -> Tensor:
     if x.contiguous:
         return ops.reshape_3d(x, D, n_head, T)
     return ops.view_3d(x, D, n_head, T, x.type.row_bytes(D), x.nb[1], 0)
+
+
+def gated(out: Tensor, gate: Tensor) -> Tensor:
+    """out [Dv*H, T] times the sigmoid of gate [Dv*H or H, T]."""
+    gate = ops.sigmoid(gate).named("attn_gate_sigmoid")
+    if gate.ne[0] == out.ne[0]:
+        return ops.mul(out, gate).named("attn_gated")
+    H, T = gate.ne[0], gate.ne[1]
+    by_head = ops.reshape_3d(out, out.ne[0] // H, H, T)  # [Dv, H, T]
+    scaled = ops.mul(by_head, ops.reshape_3d(gate, 1, H, T))
+    return ops.reshape_2d(scaled, out.ne[0], T).named("attn_gated")

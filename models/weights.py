@@ -95,6 +95,10 @@ class Weights:
         """Declare that a tensor has no effect in this architecture: it causes no warning."""
         self._without_effect.add(name)
 
+    def without_effect_where(self, pattern: re.Pattern[str]) -> None:
+        """Declare that the tensors whose names begin with a pattern have no effect."""
+        self._without_effect.update(name for name in self._file.tensors if pattern.match(name))
+
     def warn_of_unused(self) -> None:
         """Issue one WeightWarning that names the tensors which the model does not use."""
         names = [name for name in self.unused() if name not in self._without_effect]

@@ -1,0 +1,57 @@
+"""Latent attention over chosen cells: DeepSeek-V3.2 (2025), GLM-5 (2026), dots (2026).
+
+An indexer scores all cells of a token and leaves the best `attention.indexer.top_k` of them to
+attention. Up to that many cells it leaves all, and the result is that of full attention; longer
+contexts are refused.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar
+
+from ggmlpy.gguf import GGUFFile
+from ggmlpy.models.architectures.deepseek2 import DeepSeek2
+from ggmlpy.models.experts import Gating
+from ggmlpy.models.hparams import HParams
+from ggmlpy.models.latent_attention import LatentAttention
+from ggmlpy.models.layers import Mixer
+
+
+class SparseLatent(DeepSeek2):
+    """A deepseek32 model."""
+
+    experts_scaled = True
+
+    def set_up(self) -> None:
+        """The longest context for which the indexer need not be asked."""
+        super().set_up()
+        self.n_ctx_limit = self.hparams.keys.count("attention.indexer.top_k")
+        self.weights.without_effect_where(re.compile(r"blk\.\d+\.indexer\."))
+
+
+class GlmDsa(SparseLatent):
+    """A glm-dsa model."""
+
+    default_gating: ClassVar[Gating] = "sigmoid"
+
+
+class Dots3Note(SparseLatent):
+    """A dots3note model: layers with a window have sizes of their own; heads are gated."""
+
+    def read(self, file: GGUFFile) -> HParams:
+        """With windows."""
+        h = super().read(file)
+        swa = h.layers[0].rope.unscaled(h.keys.positive("rope.freq_base_swa"))
+        return h.with_windows(h.keys.windowed(0), swa)
+
+    def mixer(self, i: int) -> Mixer:
+        """Latent attention."""
+        windowed = self.hparams.layers[i].window is not None
+        return LatentAttention.take(
+            self.weights,
+            i,
+            self.hparams,
+            self.rope(i, self.rope_mode),
+            suffix="_swa" if windowed else "",
+        )
