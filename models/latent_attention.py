@@ -117,7 +117,7 @@ class LatentAttention:
             D = keys.count(f"attention.key_length_mla{suffix}")
             Dv = keys.count(f"attention.value_length_mla{suffix}")
         C, R, H = keys.count(f"attention.kv_lora_rank{suffix}"), p.rope.n_dims, p.n_head
-        if R > D - is_absorbed:
+        if D - is_absorbed < R:
             must_be = f"below {D}, the size of a head" if is_absorbed else f"at most {D}"
             raise keys.error("rope.dimension_count", R, must_be)
         sizes = LatentSizes(H, D, Dv, R, C)
