@@ -65,7 +65,7 @@ class Linear:
         )
 
     @classmethod
-    def take_output(cls, weights: Weights, h: HParams) -> Linear:
+    def take_output(cls, weights: Weights, h: HParams, *, biased: bool = True) -> Linear:
         """The map to logits [E, V]: `output.weight`, or the token embedding if it is missing."""
         weight = weights.maybe("output.weight", h.n_embd, h.n_vocab)
         if weight is None:
@@ -75,7 +75,7 @@ class Linear:
         return cls(
             name="output",
             weight=weight,
-            bias=weights.maybe("output.bias", h.n_vocab),
+            bias=weights.maybe("output.bias", h.n_vocab) if biased else None,
             scale=weights.maybe("output.scale", 1),
         )
 

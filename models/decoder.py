@@ -32,6 +32,7 @@ class Decoder:
     n_pos_per_embd = 1  # 4 for M-RoPE
     n_ctx_limit: int | None = None  # the longest context that is supported
     can_generate = True  # False: an encoder, or a diffusion model
+    output_biased = True  # False: a bias of the logits is left unused, as llama.cpp does in some
     embedding_scale = 1.0
     logit_scale = 1.0
     softcap = 0.0  # softcap * tanh(y / softcap) of the logits y
@@ -54,7 +55,7 @@ class Decoder:
         self.output_norm: Norm = Norm.take(
             self.weights, output_norm, h.n_embd, h, norm, node="result_norm"
         )
-        self.output = Linear.take_output(self.weights, h)
+        self.output = Linear.take_output(self.weights, h, biased=self.output_biased)
         self.layers: list[Layer] = []
         self.memory: Memory = ()
         self.ropes: list[Rope | None] = []

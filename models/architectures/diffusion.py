@@ -33,3 +33,5 @@ class Llada(Diffusion):
 
 class Dream(Diffusion):
     """A dream model."""
+
+    output_biased = False

@@ -13,6 +13,7 @@ class Qwen2VL(PreNormDecoder):
     """A qwen2vl model: Qwen2-VL and Qwen2.5-VL."""
 
     rope_mode = RopeMode.MROPE
+    output_biased = False
 
 
 class Qwen3VL(PreNormDecoder):
