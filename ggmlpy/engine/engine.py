@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from itertools import count
 from time import perf_counter
 
+from ggmlpy.common.quoting import quoted
 from ggmlpy.engine.generation import Piece, Request
 from ggmlpy.engine.pieces import Row, next_piece, rows_of
 from ggmlpy.engine.prompt_cache import PromptCache, cache_limit
@@ -29,7 +30,7 @@ from ggmlpy.engine.schedule import default_budget, share_step
 from ggmlpy.engine.shared_prefix import first_ready
 from ggmlpy.engine.slots import Slot, Slots
 from ggmlpy.engine.timings import Timings
-from ggmlpy.errors import CacheFull, GgmlpyError
+from ggmlpy.errors import CacheFull, GgmlpyError, Unsupported
 from ggmlpy.memory.batch import Batch
 from ggmlpy.runtime.context import Context
 from ggmlpy.runtime.context_sizes import check_least
@@ -95,7 +96,7 @@ class Engine:
         returned, for a caller that needs it before; ids are in the order of arrival. Raises
         BadBatch for a prompt that is empty, has a token outside the vocabulary or does not fit the
         context, SamplingError for bad stop strings or biases of unknown tokens, ArgumentError for a
-        request that is not a Request.
+        request that is not a Request, Unsupported for a model that generates no text.
         """
         sequence = self._sequence(request, reader, self.new_id() if id is None else id)
         for token in request.prompt:
@@ -111,7 +112,12 @@ class Engine:
     def _sequence(
         self, request: Request, reader: Reader | None = None, id: int = -1
     ) -> RequestState:
-        n_ctx_seq = self.context.sizes.n_ctx_seq
+        model, n_ctx_seq = self.context.model, self.context.sizes.n_ctx_seq
+        if not (self.context.is_causal and model.can_generate):
+            raise Unsupported(
+                f"a model of architecture {quoted(model.hparams.architecture)} whose tokens see"
+                " those behind them generates no text: it has logits and embeddings only"
+            )
         return new_state(request, id, reader, self._tokenizer, self.n_vocab, n_ctx_seq)
 
     def cancel(self, id: int) -> None:

@@ -6,6 +6,7 @@ first and runs of equal length by stream, so that the order of adding does not c
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
@@ -75,11 +76,12 @@ class TokenRun:
     index: NDArray[np.int64]  # of the tokens in the batch
 
 
-def split(batch: Batch, n_ubatch: int) -> list[list[TokenRun]]:
+def split(batch: Batch, n_ubatch: int, *, may_cut: bool = True) -> list[list[TokenRun]]:
     """The batch as ubatches of at most `n_ubatch` tokens, each a list of runs.
 
     Short runs come first, so that a sequence that decodes one token does not wait for a prompt. A
-    run that does not fit is cut and continued in the next ubatch. A batch with tokens of several
+    run that does not fit is cut and continued in the next ubatch, if that is allowed, see
+    `check_whole`; else it begins the next one. A batch with tokens of several
     sequences is split in its own order, because such a token needs all that each of its sequences
     has before it.
     """
@@ -95,6 +97,9 @@ def split(batch: Batch, n_ubatch: int) -> list[list[TokenRun]]:
             ubatches.append([])
             n_free = n_ubatch
         run = waiting.pop(0)
+        if len(run.index) > n_free and not may_cut:
+            ubatches.append([])
+            n_free = n_ubatch
         ubatches[-1].append(TokenRun(run.seqs, run.index[:n_free]))
         if len(run.index) > n_free:
             waiting.insert(0, TokenRun(run.seqs, run.index[n_free:]))
@@ -173,6 +178,26 @@ def check(
             raise Unsupported(
                 f"token at index {i} is of sequences {list(seqs)}: the model has recurrent layers,"
                 " which keep one state a sequence; decode it once and use seq_cp"
+            )
+
+
+def check_whole(batch: Batch, n_ubatch: int) -> None:
+    """Raise BadBatch or Unsupported unless the tokens of every sequence fit one ubatch.
+
+    Where attention is not causal, tokens see those behind them: all must be there at once.
+    """
+    n_tokens = Counter(seq for seqs in batch.seq_ids for seq in seqs)
+    for seq, n in n_tokens.items():
+        if n > n_ubatch:
+            raise BadBatch(
+                f"the batch has {n} tokens of sequence {seq}: attention of this model is not"
+                f" causal, so they must fit one ubatch, and n_ubatch is {n_ubatch}"
+            )
+    for i, seqs in enumerate(batch.seq_ids):
+        if len(seqs) > 1:
+            raise Unsupported(
+                f"token at index {i} is of sequences {list(seqs)}: attention of this model is not"
+                " causal, so it would see what comes behind it in each; decode it once for each"
             )
 
 

@@ -20,7 +20,7 @@ from ggmlpy.graph.types import F16, F32
 from ggmlpy.memory.batch import Batch
 from ggmlpy.memory.sequences import SequenceMemory
 from ggmlpy.memory.sizes import Sizes
-from ggmlpy.models.memory import AttentionLayers, Memory, RecurrentLayers
+from ggmlpy.models.memory import AttentionLayers, KVSizes, Memory, RecurrentLayers, Window
 from ggmlpy.runtime import context_sizes
 from tests.engine.described import table
 from tests.models.tiny import Tiny, write_model
@@ -90,9 +90,14 @@ def test_a_size_that_was_asked_for_is_had_or_refused(
         Llama(long_path, backend="reference", **options)
 
 
+HEADS = KVSizes(16, 16, 2)
+
 MEMORIES: dict[str, Memory] = {
-    "windows": (AttentionLayers((0, 2), 16, 16, 2), AttentionLayers((1,), 16, 16, 2, window=400)),
-    "states": (AttentionLayers((0, 2), 16, 16, 2), RecurrentLayers((1,), 1000, 2)),
+    "windows": (
+        AttentionLayers({0: HEADS, 2: HEADS}),
+        AttentionLayers({1: HEADS}, Window(400)),
+    ),
+    "states": (AttentionLayers({0: HEADS, 2: HEADS}), RecurrentLayers({1: (1000,)}, 2)),
 }
 
 

@@ -16,9 +16,10 @@ from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.tensor import Flag, Tensor, zeros
 from ggmlpy.models import Model
 from ggmlpy.models.inputs import Gathered, GraphInputs, KVView, RecurrentView
-from ggmlpy.models.memory import AttentionLayers, RecurrentLayers
+from ggmlpy.models.memory import AttentionLayers, RecurrentLayers, Window
 from ggmlpy.sched.compute import backends_for
 from ggmlpy.sched.executable import Executable
+from tests.seen import first_seen
 
 N_CELLS = 64
 Logits = NDArray[np.float32]
@@ -73,7 +74,8 @@ class ByHand:
                 self._n_taps = part.n_taps
 
     def _cache(self, part: AttentionLayers, layer: int) -> tuple[Tensor, Tensor]:
-        widths = (part.n_embd_head_k * part.n_head_kv, part.n_embd_head_v * part.n_head_kv)
+        sizes = part.layers[layer]
+        widths = (sizes.n_embd_k, sizes.n_embd_v)
         k, v = (
             zeros("f32", (width, N_CELLS, self.n_seqs), name=f"{name}.{layer}", flags=Flag.STATE)
             for name, width in zip("kv", widths, strict=True)
@@ -122,14 +124,11 @@ class ByHand:
         """The rows of each sequence's cells by position, for as many as there may be."""
         return _input("i32", [s * N_CELLS + cells for s, cells in enumerate(self._cells)])
 
-    def _first(self, position: int, window: int | None) -> int:
-        return 0 if window is None else max(0, position - window + 1)
-
-    def _seen(self, ubatch: list[Group], window: int | None) -> Tensor:
+    def _seen(self, ubatch: list[Group], window: Window | None) -> Tensor:
         """Of each token its sequence, the first position it sees, and how many."""
         seen = []
         for sequence, position in self._positions(ubatch):
-            first = self._first(position, window)
+            first = first_seen(position, window)
             seen.append((sequence, first, position + 1 - first))
         return _input("i32", [seen])
 
@@ -142,14 +141,14 @@ class ByHand:
             for position in range(self.n_past[s] - group.n_each, self.n_past[s])
         ]
 
-    def _gathered(self, ubatch: list[Group], window: int | None) -> tuple[Gathered, ...]:
+    def _gathered(self, ubatch: list[Group], window: Window | None) -> tuple[Gathered, ...]:
         """All cells of each sequence as they lie, of which a mask shows some."""
         parts, first_token = [], 0
         for group in ubatch:
             n_seqs = len(group.tokens)
             mask = np.full((n_seqs, 1, group.n_each, N_CELLS), -np.inf, np.float16)
             for i, (sequence, position) in enumerate(self._positions([group])):
-                first = self._first(position, window)
+                first = first_seen(position, window)
                 at = self._cells[sequence][first : position + 1]
                 mask[i // group.n_each, 0, i % group.n_each, at] = 0
             cells = group.first_sequence * N_CELLS + np.arange(n_seqs * N_CELLS)
