@@ -33,6 +33,7 @@ class Decoder:
     n_ctx_limit: int | None = None  # the longest context that is supported
     can_generate = True  # False: an encoder, or a diffusion model
     output_biased = True  # False: a bias of the logits is left unused, as llama.cpp does in some
+    rope_factored = True  # False: factors of frequencies are left unused, likewise
     embedding_scale = 1.0
     logit_scale = 1.0
     softcap = 0.0  # softcap * tanh(y / softcap) of the logits y
@@ -69,7 +70,9 @@ class Decoder:
     def rope(self, layer: int, mode: RopeMode) -> Rope:
         """A layer's rotary embedding, with the factors and sections of the file if it has any."""
         params = self.hparams.layers[layer].rope
-        factors = RopeFactors.maybe(self.weights, params.n_dims)
+        factors = None
+        if self.rope_factored:
+            factors = RopeFactors.maybe(self.weights, params.n_dims)
         if mode.n_axes == 1:
             return Rope(params, mode, factors)
         self.n_pos_per_embd = mode.n_axes

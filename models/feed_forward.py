@@ -75,19 +75,20 @@ class FeedForward:
         suffix: str = "",
         n_ff: int | None = None,
         scaled: bool = True,
+        biased: bool = True,
         limit: float = 0.0,
     ) -> FeedForward:
         """A layer's feed-forward `ffn_{gate,up,down}{suffix}`, of layer's n_ff unless another is
         given. Whether it has a gate, or gate and up in one, is seen in the file.
 
         `scaled` as in llama.cpp, which applies the scales of some architectures (to the biases too)
-        and ignores those of others.
+        and ignores those of others; so does `biased`, for biases that some leave unused.
         """
         blk, E = f"blk.{layer}", h.n_embd
         F = h.layers[layer].n_ff if n_ff is None else n_ff
         if not F:
             raise h.keys.error("feed_forward_length", 0, f"at least 1 in layer {layer}")
-        take = partial(Linear.take, weights, scaled=scaled, bias_first=True)
+        take = partial(Linear.take, weights, scaled=scaled, biased=biased, bias_first=True)
         name = f"{blk}.ffn_gate{suffix}"
         gate = take(name, E, F) if weights.has(f"{name}.weight") else None
         up = f"{blk}.ffn_up{suffix}"

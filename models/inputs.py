@@ -77,27 +77,28 @@ class KVView:
 class RecurrentView:
     """The recurrent state of the R sequences in one ubatch.
 
-    `states` maps a recurrent layer's number to its state leaf, [n_embd_r, rows]. The state of an
-    empty sequence is zero.
+    `states` maps a recurrent layer's number to its state leaves, [n, rows] each. The states of an
+    empty sequence are zero.
 
     What a token takes of the K - 1 tokens before it lies in a table of columns: the K - 1 columns
     that each state holds, of one sequence after another, then one for each token. K is the layers'
-    `n_taps`.
+    `n_taps`; where that is 1 there are no taps. See `ggmlpy.models.recurrent`.
     """
 
-    states: Mapping[int, Tensor]
-    rows: Tensor  # [R] i32: the row of each sequence's state
-    rows_out: Tensor  # [R] i32: the row that its new state is written to
-    taps: Tensor  # [K, T] i32: the columns of each token, its own last
-    taps_out: Tensor  # [(K-1)*R] i32: the last columns of each sequence
+    states: Mapping[int, tuple[Tensor, ...]]
+    rows: Tensor  # [R] i32: the row of each sequence's states
+    rows_out: Tensor  # [R] i32: the row that its new states are written to
+    spans: Tensor  # [2, R] i32: of each sequence its first token, and how many it has
+    taps: Tensor | None = None  # [K, T] i32: the columns of each token, its own last
+    taps_out: Tensor | None = None  # [(K-1)*R] i32: the last columns of each sequence
 
-    def load(self, layer: int) -> Tensor:
-        """The states of the ubatch's sequences, in order: [n_embd_r, R]."""
-        return ops.get_rows(self.states[layer], self.rows)
+    def load(self, layer: int, i: int = 0) -> Tensor:
+        """The states of the ubatch's sequences in a layer's state leaf i, in order: [n, R]."""
+        return ops.get_rows(self.states[layer][i], self.rows)
 
-    def store(self, layer: int, states: Tensor) -> Tensor:
-        """Write the new states [n_embd_r, R]. Pass the result to `GraphInputs.write`."""
-        return ops.set_rows(self.states[layer], states, self.rows_out)
+    def store(self, layer: int, states: Tensor, i: int = 0) -> Tensor:
+        """Write the new states [n, R]. Pass the result to `GraphInputs.write`."""
+        return ops.set_rows(self.states[layer][i], states, self.rows_out)
 
 
 @dataclass(frozen=True, slots=True)

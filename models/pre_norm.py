@@ -32,6 +32,7 @@ class PreNormDecoder(Decoder):
     norm_last = False  # q and k are normed after they are rotated
     activation: ClassVar[Activation] = "silu"
     ffn_scaled = False  # see FeedForward.take
+    ffn_biased = True
 
     def __init__(self, file: GGUFFile) -> None:
         super().__init__(file, self.read(file), norm=self.norms)
@@ -73,5 +74,10 @@ class PreNormDecoder(Decoder):
     def ffn(self, i: int) -> PerToken:
         """The feed-forward block of layer i."""
         return FeedForward.take(
-            self.weights, i, self.hparams, self.activation, scaled=self.ffn_scaled
+            self.weights,
+            i,
+            self.hparams,
+            self.activation,
+            scaled=self.ffn_scaled,
+            biased=self.ffn_biased,
         )

@@ -28,7 +28,9 @@ class Llada(Diffusion):
     """A llada model."""
 
     rope_mode = RopeMode.NORMAL
+    rope_factored = False
     output_bias = False
+    ffn_biased = False
 
 
 class Dream(Diffusion):

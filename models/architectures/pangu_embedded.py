@@ -7,3 +7,5 @@ from ggmlpy.models.pre_norm import PreNormDecoder
 
 class PanguEmbedded(PreNormDecoder):
     """A pangu-embedded model."""
+
+    rope_factored = False
