@@ -115,10 +115,10 @@ def operate(context: Context, random: Random) -> None:
             context.seq_div(seq, 0, None, 2)
 
 
-@pytest.mark.parametrize("window", [3, 6, 20])
+@pytest.mark.parametrize("window", [3, 6, 20, Window(1, "chunked"), Window(6, "chunked")], ids=str)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_what_tokens_see_is_what_the_table_holds(
-    layout: str, window: int, monkeypatch: pytest.MonkeyPatch
+    layout: str, window: int | Window, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     n_full = 0  # times that a list had no room for a sequence's next tokens
     add = CellLists.add
