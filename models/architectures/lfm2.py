@@ -3,7 +3,7 @@
 Liquid AI, 2025. A convolution layer gates its input by b, convolves each channel over the last K
 tokens, and gates the result by c. Its state is the K - 1 columns before the ubatch.
 
-Letters in shapes: E n_embd, K taps, T tokens of R sequences.
+Letters in shapes: E n_embd, K taps, T tokens.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ggmlpy.models.hparams import read_hparams
 from ggmlpy.models.inputs import GraphInputs
 from ggmlpy.models.layers import SequentialLayer
 from ggmlpy.models.memory import LayerMemory, LayerState
+from ggmlpy.models.recurrent import convolve
 from ggmlpy.models.self_attention import SelfAttention
 from ggmlpy.models.weights import Weights
 from ggmlpy.ops.rope import RopeMode
@@ -64,25 +65,8 @@ class ShortConvolution:
             for part, name in enumerate("bcx")
         )  # [E, T]
         bx = ops.mul(b, x).named("bx")  # [E, T]
-        convolved = self._convolve(bx, inputs)  # [E, T]
+        convolved = convolve(bx, self.conv, inputs, self.layer)  # [E, T]
         return self.out_proj(ops.mul(c, convolved).named("gated"))  # [E, T]
-
-    def _convolve(self, bx: Tensor, inputs: GraphInputs) -> Tensor:
-        """bx [E, T] -> [E, T], after writing the new states."""
-        recurrent = inputs.recurrent
-        assert recurrent is not None
-        K, E, _, _ = self.conv.ne
-        R = recurrent.rows.ne[0]
-        states = recurrent.load(self.layer).named("state_before")  # [(K-1)*E, R]
-        states = ops.reshape_3d(states, K - 1, E, R).named("states")  # [K-1, E, R]
-        old = ops.cont_2d(ops.transpose(states), E, (K - 1) * R).named("old")  # [E, (K-1)*R]
-        columns = ops.concat(old, bx, 1).named("columns")  # [E, (K-1)*R + T]
-        out = ops.ssm_conv(columns, self.conv, taps=recurrent.taps).named("conv")  # [E, T]
-        last = ops.get_rows(columns, recurrent.taps_out).named("last")  # [E, (K-1)*R]
-        last = ops.reshape_3d(last, E, K - 1, R).named("last_by_sequence")  # [E, K-1, R]
-        after = ops.cont_2d(ops.transpose(last), (K - 1) * E, R)  # [(K-1)*E, R]
-        inputs.write(recurrent.store(self.layer, after.named("state_after")).named("state_stored"))
-        return out
 
 
 class Lfm2(Decoder):

@@ -23,10 +23,11 @@ class Llama(PreNormDecoder):
     ffn_scaled = True
 
     def ffn(self, i: int) -> PerToken:
-        """Experts where the file has them."""
-        return (
-            Experts.take(self.weights, i, self.hparams) if self.hparams.n_expert else super().ffn(i)
-        )
+        """Experts where the file has them, of the size of a dense block."""
+        h = self.hparams
+        if not h.n_expert:
+            return super().ffn(i)
+        return Experts.take(self.weights, i, h, n_ff=h.layers[i].n_ff)
 
 
 class LlamaEmbed(Llama):

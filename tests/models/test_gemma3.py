@@ -12,7 +12,7 @@ from ggmlpy.errors import WeightError
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.graph.types import F32
 from ggmlpy.models import load_model
-from ggmlpy.models.memory import AttentionLayers
+from ggmlpy.models.memory import AttentionLayers, Window
 from ggmlpy.runtime.context import Context
 from ggmlpy.sched.compute import backends_for
 from tests.models.by_hand import ByHand, alone
@@ -155,15 +155,14 @@ def test_layers_are_grouped_by_what_they_remember(tmp_path: Path) -> None:
     full, near = load_model(GGUFFile.open(write_model(tmp_path / "tiny.gguf", BASE))).memory
     assert isinstance(full, AttentionLayers)
     assert isinstance(near, AttentionLayers)
-    assert (full.layers, full.window) == ((1,), None)
-    assert (near.layers, near.window) == ((0, 2), 5)
+    assert (tuple(full.layers), full.window) == ((1,), None)
+    assert (tuple(near.layers), near.window) == ((0, 2), Window(5))
 
 
 @pytest.mark.parametrize(
     ("pattern", "message"),
     [
         ([1, 0], "is a list of 2, must be one of 3, the block_count"),
-        (0, "is 0, must be at least 1"),
         ("every sixth", "has type str"),
     ],
 )

@@ -1,0 +1,132 @@
+"""Tiny seeded models of every architecture, as GGUF files.
+
+A specification has the keys of a file and says which optional tensors it holds. The others follow
+from the architecture itself: it is asked for its tensors once, and each gets seeded values. So a
+shape that the architecture has wrong is wrong in the file too, and llama.cpp, whose logits for the
+files are recorded, refuses it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ggmlpy.gguf import GGUFFile
+from ggmlpy.graph.spec import Spec
+from ggmlpy.graph.tensor import Flag, Tensor
+from ggmlpy.graph.types import F32
+from ggmlpy.models import decoder, model_class
+from ggmlpy.models.weights import Weights
+from tests.gguf_builder import Typed, build_gguf
+
+N_VOCAB = 72
+ALWAYS = r"output\.weight|.*\.ffn_gate(_exps|_shexp)?\.weight"
+
+
+@dataclass(frozen=True)
+class Seeded:
+    """One file: `keys` without the architecture's prefix, `optional` tensors as a pattern.
+
+    `shapes` are of optional tensors whose shape the architecture reads from the file, by pattern.
+    `extra` tensors are not asked for by ours, but by llama.cpp; `{i}` in a name is every layer.
+    """
+
+    architecture: str
+    keys: Mapping[str, Any] = field(default_factory=dict)
+    optional: str = ""
+    without: str = ""  # of those that most have
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    extra: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    types: Mapping[str, str] = field(default_factory=dict)  # of keys that are not u32 or f32
+    seed: int = 0
+
+    def has(self, name: str) -> bool:
+        """Whether the file holds a tensor that it need not."""
+        if self.without and re.fullmatch(self.without, name):
+            return False
+        pattern = f"{ALWAYS}|{self.optional}" if self.optional else ALWAYS
+        return re.fullmatch(pattern, name) is not None
+
+
+class Asked(Weights):
+    """Weights that note what a model takes, and have whatever it asks for."""
+
+    spec: Seeded
+    shapes: dict[str, tuple[int, ...]]
+
+    def take(self, name: str, *ne: int) -> Tensor:
+        self.shapes[name] = ne
+        leaf = Tensor(Spec(ne + (1,) * (4 - len(ne)), F32), name=name, flags=Flag.WEIGHT)
+        self._taken[name] = leaf
+        return leaf
+
+    def maybe(self, name: str, *ne: int) -> Tensor | None:
+        return self.take(name, *ne) if self.has(name) else None
+
+    def has(self, name: str) -> bool:
+        return name in self.shapes or self.spec.has(name)
+
+    def ne(self, name: str) -> tuple[int, ...]:
+        found = next(ne for part, ne in self.spec.shapes.items() if re.fullmatch(part, name))
+        return found + (1,) * (4 - len(found))
+
+
+def write_seeded(folder: Path, name: str, spec: Seeded) -> Path:
+    """The file `name.gguf` of a specification."""
+    path = folder / f"{name}.gguf"
+    metadata = _metadata(spec)
+    n_embd, n_layer = spec.keys["embedding_length"], spec.keys["block_count"]
+    stub = {"token_embd.weight": np.zeros((N_VOCAB, n_embd), np.float32)}
+    stub |= {f"blk.{i}.stub": np.zeros(1, np.float32) for i in range(n_layer)}
+    build_gguf(path, metadata, _tensors(stub))
+    shapes: dict[str, tuple[int, ...]] = {}
+    asked = type("AskedOf", (Asked,), {"spec": spec, "shapes": shapes})
+    with mock.patch.object(decoder, "Weights", asked):
+        model_class(spec.architecture)(GGUFFile.open(path))
+    for pattern, ne in spec.extra.items():
+        shapes |= {pattern.format(i=i): ne for i in range(n_layer)}
+    tensors = {name: _values(spec, name, ne) for name, ne in shapes.items()}
+    build_gguf(path, metadata, _tensors(tensors))
+    return path
+
+
+def _metadata(spec: Seeded) -> dict[str, Any]:
+    arch = spec.architecture
+    metadata: dict[str, Any] = {"general.architecture": arch}
+    for key, value in spec.keys.items():
+        kind = spec.types.get(key)
+        metadata[f"{arch}.{key}"] = value if kind is None else Typed(kind, value)
+    metadata["tokenizer.ggml.model"] = "none"
+    metadata[f"{arch}.vocab_size"] = N_VOCAB
+    return metadata
+
+
+def _tensors(values: dict[str, NDArray[np.float32]]) -> dict[str, Any]:
+    return {
+        name: ("f32", array.shape[::-1] or (1,), array.tobytes()) for name, array in values.items()
+    }
+
+
+def _values(spec: Seeded, name: str, ne: tuple[int, ...]) -> NDArray[np.float32]:
+    """Seeded values of a tensor, in numpy's order of dimensions."""
+    digest = hashlib.sha256(f"{spec.architecture} {spec.seed} {name}".encode()).digest()
+    rng = np.random.default_rng(int.from_bytes(digest[:8], "little"))
+    shape = ne[::-1]
+    if "norm" in name and not name.endswith(".bias"):
+        return rng.uniform(0.7, 1.3, shape).astype(np.float32)
+    if name.endswith("ssm_a"):
+        return -rng.uniform(0.5, 2.0, shape).astype(np.float32)
+    if name.startswith("rope_") or name.endswith((".scale", ".scales", "ssm_d", "_scale.weight")):
+        return rng.uniform(0.6, 1.6, shape).astype(np.float32)
+    drawn = rng.standard_normal(shape, np.float32)
+    if name.endswith(".bias"):
+        return drawn * np.float32(0.3)
+    return drawn / np.float32(np.sqrt(ne[0]))

@@ -1,0 +1,91 @@
+"""The specifications of the tiny models: odd sizes, more than one period of every pattern."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.models.seeded import Seeded
+
+BASE: dict[str, Any] = {
+    "context_length": 256,
+    "embedding_length": 64,
+    "block_count": 2,
+    "feed_forward_length": 88,
+    "attention.head_count": 4,
+    "attention.head_count_kv": 2,
+    "attention.layer_norm_rms_epsilon": 1e-5,
+    "attention.layer_norm_epsilon": 1e-5,
+}
+BIASES = r".*\.attn_(q|k|v)\.bias"
+EXPERTS: dict[str, Any] = {
+    "expert_count": 5,
+    "expert_used_count": 2,
+    "expert_feed_forward_length": 40,
+}
+LATENT: dict[str, Any] = {
+    "attention.head_count_kv": 1,
+    "attention.q_lora_rank": 24,
+    "attention.kv_lora_rank": 32,
+    "attention.key_length": 40,
+    "attention.value_length": 32,
+    "attention.key_length_mla": 24,
+    "attention.value_length_mla": 20,
+    "rope.dimension_count": 8,
+    "leading_dense_block_count": 1,
+    "expert_shared_count": 2,
+    "expert_weights_scale": 1.5,
+    "expert_weights_norm": True,
+    "expert_gating_func": 2,
+    **EXPERTS,
+}
+QK_NORMS, HEAD_NORMS = r".*\.attn_[qk]_norm\.weight", {r".*\.attn_[qk]_norm\.weight": (16,)}
+INDEXER = {
+    "blk.{i}.indexer.k_norm.weight": (128,),
+    "blk.{i}.indexer.k_norm.bias": (128,),
+    "blk.{i}.indexer.proj.weight": (64, 64),
+    "blk.{i}.indexer.attn_k.weight": (64, 128),
+    "blk.{i}.indexer.attn_q_b.weight": (24, 64 * 128),
+}
+LATENT_TENSORS = r".*\.attn_(q_a|k_b|v_b)\.weight|.*\.exp_probs_b\.bias"
+
+
+def _of(architecture: str, optional: str = "", keys: dict[str, Any] = {}, **rest: Any) -> Seeded:  # noqa: B006
+    """A file with `keys` beside the common ones, and what else Seeded has."""
+    return Seeded(architecture, BASE | keys, optional, **rest)
+
+
+SPECS: dict[str, Seeded] = {
+    "arcee": _of("arcee", r"rope_freqs\.weight", without=r".*\.ffn_gate\.weight"),
+    "deci": _of(
+        "deci",
+        keys={
+            "block_count": 4,
+            "attention.head_count": [4, 6, 3, 8],
+            "attention.head_count_kv": [2, 1, 3, 4],
+            "attention.key_length": 16,
+            "attention.value_length": 16,
+            "feed_forward_length": [88, 40, 56, 72],
+        },
+    ),
+    "deepseek2": _of("deepseek2", LATENT_TENSORS, LATENT),
+    "deepseek32": _of(
+        "deepseek32",
+        LATENT_TENSORS,
+        LATENT
+        | {
+            "attention.indexer.head_count": 64,
+            "attention.indexer.key_length": 128,
+            "attention.indexer.top_k": 256,
+        },
+        extra=INDEXER,
+    ),
+    "ernie4_5": _of("ernie4_5", BIASES),
+    "exaone": _of("exaone"),
+    "exaone4": _of("exaone4", QK_NORMS, shapes=HEAD_NORMS),
+    "llama": _of(
+        "llama", BIASES + r"|rope_freqs\.weight|.*\.(attn_output|ffn_gate|ffn_up|ffn_down)\.bias"
+    ),
+    "llama-experts": _of("llama", keys=EXPERTS),
+    "seed_oss": _of("seed_oss", BIASES),
+    "smollm3": _of("smollm3", keys={"block_count": 5}),
+}
