@@ -125,7 +125,7 @@ def _check_complete(seq: int, state: SequenceState, memory: SequenceMemory) -> N
     """
     n_tokens = len(state.tokens)
     for cache in memory.caches:
-        i = next(iter(cache.store.k))
+        i = cache.store.first_layer
         rows = state.layers.get(i)
         n_rows = 0 if rows is None else len(rows.positions)
         first = n_tokens - n_rows

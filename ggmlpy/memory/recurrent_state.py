@@ -16,32 +16,35 @@ from ggmlpy.models.memory import RecurrentLayers
 _ROWS = 2  # of each sequence
 
 Index = NDArray[np.int64]
+States = dict[tuple[int, int], NDArray[np.float32]]  # by layer and number of the state tensor
 
 
 class RecurrentState:
-    """State leaves `[n_embd_r, 2 * n_seq_max]`, one a layer.
+    """State leaves `[n, 2 * n_seq_max]`, one or more a layer.
 
-    A sequence has two rows: its state and a spare one. Every change (by a graph, `clear`, `copy`,
-    `write`) goes to the spare row, which then becomes the state. So nothing is copied to undo a
-    change: `restore` makes the former rows the states again. A sequence that has not begun has a
-    state of zeros.
+    A sequence has two rows in each: its state and a spare one. Every change (by a graph, `clear`,
+    `copy`, `write`) goes to the spare row, which then becomes the state. So nothing is copied to
+    undo a change: `restore` makes the former rows the states again. A sequence that has not begun
+    has a state of zeros.
     """
 
     def __init__(
         self, spec: RecurrentLayers, n_seq_max: int, buffer_types: BufferTypes | None = None
     ) -> None:
         self.n_taps = spec.n_taps
-        self.n_bytes = state_bytes(spec, n_seq_max)
+        self.n_bytes = sum(layer_bytes(sizes, n_seq_max) for sizes in spec.states.values())
         self.n_bytes_seq = self.n_bytes // (_ROWS * n_seq_max)  # the state of one sequence
-        ne, types = (
-            (max(max(v) for v in spec.states.values()), _ROWS * n_seq_max),
-            buffer_types or {},
-        )
-        self.states: dict[int, Tensor] = {
-            i: zeros(
-                "f32", ne, name=f"cache_r_l{i}", flags=Flag.STATE, buffer_type=types.get(i, HOST)
+        types, n_rows = buffer_types or {}, _ROWS * n_seq_max
+        self.states: dict[int, tuple[Tensor, ...]] = {
+            layer: tuple(
+                zeros("f32", (n, n_rows), name=_name(layer, i), flags=Flag.STATE,
+                      buffer_type=types.get(layer, HOST))
+                for i, n in enumerate(sizes)
             )
-            for i in spec.states
+            for layer, sizes in spec.states.items()
+        }  # fmt: skip
+        self.leaves: dict[tuple[int, int], Tensor] = {
+            (layer, i): leaf for layer, parts in self.states.items() for i, leaf in enumerate(parts)
         }
         self._rows: Index = _ROWS * np.arange(n_seq_max)  # of each sequence's state
         self._written: set[int] = set()  # sequences that the batch under way has advanced
@@ -78,31 +81,31 @@ class RecurrentState:
 
     def clear(self, seq: int) -> None:
         """Begin the sequence anew."""
-        for leaf in self.states.values():
+        for leaf in self.leaves.values():
             buffer, rows = stored_rows(leaf)
             buffer.clear_rows(rows, self._rows[[seq]] ^ 1)
         self._switch([seq])
 
     def copy(self, source: int, target: int) -> None:
         """Give the target the state of the source."""
-        for leaf in self.states.values():
+        for leaf in self.leaves.values():
             buffer, rows = stored_rows(leaf)
             buffer.copy_rows(rows, self._rows[[source]], self._rows[[target]] ^ 1)
         self._switch([target])
 
-    def read(self, seq: int) -> dict[int, NDArray[np.float32]]:
-        """A copy of a sequence's state of each layer, [n_embd_r]."""
+    def read(self, seq: int) -> States:
+        """A copy of a sequence's states, [n] each."""
         found = {}
-        for i, leaf in self.states.items():
+        for key, leaf in self.leaves.items():
             buffer, rows = stored_rows(leaf)
-            found[i] = buffer.read_rows(rows, self._rows[[seq]])[0].view(np.float32)
+            found[key] = buffer.read_rows(rows, self._rows[[seq]])[0].view(np.float32)
         return found
 
-    def write(self, seq: int, values: dict[int, NDArray[np.float32]]) -> None:
-        """Replace a sequence's state of each layer."""
-        for i, leaf in self.states.items():
+    def write(self, seq: int, values: States) -> None:
+        """Replace a sequence's states."""
+        for key, leaf in self.leaves.items():
             buffer, rows = stored_rows(leaf)
-            raw = np.ascontiguousarray(values[i], np.float32).view(np.uint8)
+            raw = np.ascontiguousarray(values[key], np.float32).view(np.uint8)
             buffer.write_rows(rows, self._rows[[seq]] ^ 1, raw[None, :])
         self._switch([seq])
 
@@ -113,11 +116,11 @@ class RecurrentState:
         self._rows = rows
 
 
-def state_bytes(spec: RecurrentLayers, n_seq_max: int) -> int:
-    """Bytes of the states of all layers."""
-    return (
-        len(spec.states)
-        * _ROWS
-        * n_seq_max
-        * F32.row_bytes(max(max(v) for v in spec.states.values()))
-    )
+def _name(layer: int, i: int) -> str:
+    """llama.cpp's names of the first two; further ones are numbered."""
+    return f"cache_r_l{layer}" if i == 0 else f"cache_s{i if i > 1 else ''}_l{layer}"
+
+
+def layer_bytes(sizes: tuple[int, ...], n_seq_max: int) -> int:
+    """Bytes of the states of a layer, whose state tensors have these numbers of f32."""
+    return _ROWS * n_seq_max * sum(map(F32.row_bytes, sizes))

@@ -18,14 +18,14 @@ from ggmlpy.memory.cell_table import Index
 from ggmlpy.memory.cells import KVCells
 from ggmlpy.memory.kv_cache import KVCache, suffixes
 from ggmlpy.memory.recurrent_state import RecurrentState
-from ggmlpy.memory.sizes import Sizes, cache_size, check_free, memory_bytes
+from ggmlpy.memory.sizes import Sizes, cache_size, cached_parts, check_free, memory_bytes
 from ggmlpy.memory.slots import BatchTransaction, SavedCells, Slot, SlotInfo
 from ggmlpy.memory.spans import Positions, Spans
 from ggmlpy.memory.store import BufferTypes
 from ggmlpy.memory.transaction import Transaction
 from ggmlpy.memory.ubatch import UBatch
 from ggmlpy.memory.window import missed
-from ggmlpy.models.memory import AttentionLayers, Memory, RecurrentLayers
+from ggmlpy.models.memory import Memory, RecurrentLayers
 
 
 class SequenceMemory:
@@ -51,7 +51,7 @@ class SequenceMemory:
         self.n_bytes = sum(needed.values())
         check_free(needed)
         types, n_seq_max = buffer_types or {}, sizes.n_seq_max
-        attention = [part for part in spec if isinstance(part, AttentionLayers)]
+        attention = cached_parts(spec)
         self.caches = [
             KVCache(
                 part, cache_size(part, sizes), type_k, type_v, n_seq_max, sizes.layout, types, name
@@ -60,7 +60,6 @@ class SequenceMemory:
         ]
         recurrent = [part for part in spec if isinstance(part, RecurrentLayers)]
         self.recurrent = RecurrentState(recurrent[0], n_seq_max, types) if recurrent else None
-        assert self.caches, "a model without attention has no memory of positions here"
 
     @property
     def n_stream(self) -> int:

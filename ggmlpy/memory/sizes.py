@@ -13,9 +13,9 @@ from ggmlpy.memory.cell_table import padded
 from ggmlpy.memory.layouts import KVLayout
 from ggmlpy.memory.lists import list_length
 from ggmlpy.memory.pages import cells_of_window, page_size
-from ggmlpy.memory.recurrent_state import state_bytes
-from ggmlpy.memory.store import BufferTypes, cache_bytes
-from ggmlpy.models.memory import AttentionLayers, Memory
+from ggmlpy.memory.recurrent_state import layer_bytes
+from ggmlpy.memory.store import BufferTypes, cell_bytes
+from ggmlpy.models.memory import AttentionLayers, KVSizes, Memory, RecurrentLayers
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,19 +93,30 @@ def memory_bytes(
     n_stream = 1 if sizes.one_stream else sizes.n_seq_max
     types = buffer_types or {}
     found: dict[BufferType, int] = {HOST: 0}
-    for part in spec:
-        if isinstance(part, AttentionLayers):
-            n_bytes = cache_bytes(part, cache_size(part, sizes), n_stream, type_k, type_v)
-            found[HOST] += _lists_bytes(part, sizes)
-        else:
-            n_bytes = state_bytes(part, sizes.n_seq_max)
-        for layer in part.layers if isinstance(part, AttentionLayers) else part.states:
-            at = types.get(layer, HOST)
-            at = HOST if at.is_host else at
-            found[at] = found.get(at, 0) + n_bytes // len(
-                part.layers if isinstance(part, AttentionLayers) else part.states
-            )
+    by_layer: list[tuple[int, int]] = []
+    for part in cached_parts(spec):
+        found[HOST] += _lists_bytes(part, sizes)
+        n_cells = n_stream * padded(cache_size(part, sizes))
+        for layer, size in part.layers.items():
+            by_layer.append((layer, n_cells * cell_bytes(size, type_k, type_v)))
+    for states in (part.states for part in spec if isinstance(part, RecurrentLayers)):
+        for layer, lengths in states.items():
+            by_layer.append((layer, layer_bytes(lengths, sizes.n_seq_max)))
+    for layer, n_bytes in by_layer:
+        at = types.get(layer, HOST)
+        at = HOST if at.is_host else at
+        found[at] = found.get(at, 0) + n_bytes
     return found
+
+
+def cached_parts(spec: Memory) -> list[AttentionLayers]:
+    """The parts of a model's memory that are kept token by token, each in a cache of its own.
+
+    Without attention it is one whose layer stores nothing: its cells keep the positions of
+    sequences, and so n_ctx limits how many tokens they may have.
+    """
+    parts = [part for part in spec if isinstance(part, AttentionLayers)]
+    return parts or [AttentionLayers({0: KVSizes(0, 0, 0)})]
 
 
 def _lists_bytes(spec: AttentionLayers, sizes: Sizes) -> int:

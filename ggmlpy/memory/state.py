@@ -18,6 +18,7 @@ from ggmlpy.graph.types import BF16, F16, F32, TensorType
 from ggmlpy.memory.cache_types import CACHE_TYPES
 from ggmlpy.memory.cell_table import Index
 from ggmlpy.memory.kv_cache import KVCache
+from ggmlpy.memory.recurrent_state import States
 from ggmlpy.memory.sequences import SequenceMemory
 from ggmlpy.memory.spans import MAX_POSITION, NOTHING, Spans
 from ggmlpy.memory.store import KVStore
@@ -30,7 +31,7 @@ Rows = NDArray[np.uint8]  # [n_tokens, bytes of a row]
 @dataclass(frozen=True, slots=True)
 class LayerRows:
     """K and V of one layer at some positions, as they are stored. V has no bytes where it is a part
-    of K."""
+    of K, both have none in a model without attention."""
 
     positions: NDArray[np.int32]
     k_type: TensorType
@@ -46,7 +47,7 @@ class SequenceState:
 
     tokens: list[int]
     layers: dict[int, LayerRows]
-    recurrent: dict[int, NDArray[np.float32]] = field(default_factory=dict)
+    recurrent: States = field(default_factory=dict)
 
     @property
     def n_bytes(self) -> int:
@@ -68,11 +69,13 @@ def take_state(memory: SequenceMemory, seq: int, tokens: list[int] | None = None
         positions = cells.positions_of(seq, kept).copy()
         behind = cells.of(seq, stop=first_kept(cells.pos_max(seq) + 1, cells.window))
         evicted = cells.evicted(seq).plus(Spans.of(cells.positions_of(seq, behind)))
-        for i in store.k:
-            k = store.read_rows(store.k[i], stream, kept)
-            v = np.empty((len(kept), 0), np.uint8)
-            if i in store.v:
-                v = store.read_rows(store.v[i], stream, kept)
+        for i in store.sizes:
+            k, v = (
+                store.read_rows(leaves[i], stream, kept)
+                if i in leaves
+                else np.empty((len(kept), 0), np.uint8)
+                for leaves in (store.k, store.v)
+            )
             layers[i] = LayerRows(positions, store.type_k, k, store.type_v, v, evicted)
     recurrent = {} if memory.recurrent is None else memory.recurrent.read(seq)
     return SequenceState(list(tokens or []), layers, recurrent)
@@ -99,7 +102,7 @@ def put_state(memory: SequenceMemory, seq: int, state: SequenceState) -> None:
     memory.check_seq(seq)
     check_fits(memory, state)
     for cache in memory.caches:
-        n_needed = len(state.layers[next(iter(cache.store.k))].positions)
+        n_needed = len(state.layers[cache.store.first_layer].positions)
         n_free = cache.cells.n_free_without(seq)
         if n_needed > n_free:
             raise CacheFull(
@@ -124,7 +127,7 @@ def put_rest(memory: SequenceMemory, seq: int, state: SequenceState) -> None:
     n_held = memory.seq_pos_max(seq) + 1
     with memory.change_of([seq]) as change:
         for cache in memory.caches:
-            positions = state.layers[next(iter(cache.store.k))].positions
+            positions = state.layers[cache.store.first_layer].positions
             _put_rows(cache, seq, state, change, np.flatnonzero(positions >= n_held))
 
 
@@ -164,10 +167,10 @@ def _find_twins(cache: KVCache, states: dict[int, SequenceState]) -> _Twins:
     """Rows of one cache's layers that may share cells with rows of an earlier sequence."""
     found: _Twins = {}
     for seq, state in states.items():
-        n_rows = len(state.layers[next(iter(cache.store.k))].positions)
+        n_rows = len(state.layers[cache.store.first_layer].positions)
         seqs, rows = np.full(n_rows, -1), np.full(n_rows, -1)
         for other in found if cache.cells.n_stream == 1 else ():
-            pairs = [(states[other].layers[i], state.layers[i]) for i in cache.store.k]
+            pairs = [(states[other].layers[i], state.layers[i]) for i in cache.store.sizes]
             theirs, own = _alike(pairs)
             seqs[own], rows[own] = other, theirs
         found[seq] = seqs, rows
@@ -213,16 +216,17 @@ def _put_rows(
     Positions of other sequences whose cells are used again remain evicted if `change` is undone.
     """
     cells, store, stream = cache.cells, cache.store, cache.cells.stream_of(seq)
-    first = state.layers[next(iter(store.k))]
+    first = state.layers[store.first_layer]
     cells.set_evicted(seq, cells.evicted(seq).plus(first.evicted))
     rows = np.arange(len(first.positions)) if only is None else only
     to = cells.claim(len(rows), seq)
     change.after_undo(cells.evict, stream, to)
     if len(rows):
         cells.occupy(to, first.positions[rows], (seq,))
-        for i in store.k:
+        for i in store.sizes:
             kept = state.layers[i]
-            _write(store, store.k[i], stream, to, kept.k[rows], kept.k_type)
+            if i in store.k:
+                _write(store, store.k[i], stream, to, kept.k[rows], kept.k_type)
             if i in store.v:
                 _write(store, store.v[i], stream, to, kept.v[rows], kept.v_type)
     return to
@@ -250,14 +254,14 @@ def _write(
 
 def check_fits(memory: SequenceMemory, state: SequenceState) -> None:
     """Raise StateError unless layers, positions and sizes are what this memory can hold."""
-    here = {i: cache for cache in memory.caches for i in cache.store.k}
+    here = {i: cache for cache in memory.caches for i in cache.store.sizes}
     if set(state.layers) != set(here):
         raise StateError(
             f"the state has K and V of {len(state.layers)} layers, the model of {len(here)}"
         )
     for i, cache in here.items():
         rows = state.layers[i]
-        _check_positions(rows, state.layers[next(iter(cache.store.k))], i)
+        _check_positions(rows, state.layers[cache.store.first_layer], i)
         lost = missed(rows.positions, rows.evicted, cache.cells.window)
         if lost:
             raise StateError(
@@ -283,17 +287,25 @@ def check_fits(memory: SequenceMemory, state: SequenceState) -> None:
     }
     if len(ends) > 1:
         raise StateError(f"the state's layers end at different positions: {sorted(ends)}")
-    states = {} if memory.recurrent is None else memory.recurrent.states
-    saved = {i: len(row) for i, row in state.recurrent.items()}
-    sizes = {i: leaf.ne[0] for i, leaf in states.items()}
+    leaves = {} if memory.recurrent is None else memory.recurrent.leaves
+    saved = _by_layer({key: len(row) for key, row in state.recurrent.items()})
+    sizes = _by_layer({key: leaf.ne[0] for key, leaf in leaves.items()})
     if saved != sizes:
         raise StateError(f"the state's recurrent layers are {saved}, the model's are {sizes}")
+
+
+def _by_layer(sizes: dict[tuple[int, int], int]) -> dict[int, dict[int, int]]:
+    """The size of each state tensor, by layer and number."""
+    found: dict[int, dict[int, int]] = {}
+    for (layer, i), size in sorted(sizes.items()):
+        found.setdefault(layer, {})[i] = size
+    return found
 
 
 def check_converted(memory: SequenceMemory, state: SequenceState) -> None:
     """Raise StateError for values that overflow in the types of a memory that the state fits."""
     for cache in memory.caches:
-        for i in cache.store.k:
+        for i in cache.store.sizes:
             rows = state.layers[i]
             _check_within(cache.store.type_k, i, "K", rows.k, rows.k_type)
             _check_within(cache.store.type_v, i, "V", rows.v, rows.v_type)
@@ -310,7 +322,7 @@ def check_finite(state: SequenceState) -> None:
             raise StateError(f"the state's K of layer {i} has values that are not finite")
         if not _all_within(_LARGEST[F32], rows.v, rows.v_type):
             raise StateError(f"the state's V of layer {i} has values that are not finite")
-    for i, row in state.recurrent.items():
+    for (i, _), row in state.recurrent.items():
         if not np.isfinite(row).all():
             raise StateError(f"the state's recurrent layer {i} has values that are not finite")
 

@@ -23,11 +23,13 @@ from numpy.typing import NDArray
 from ggmlpy.common.quoting import printable
 from ggmlpy.errors import FileError, MissingFile, StateError
 from ggmlpy.graph.types import type_of
+from ggmlpy.memory.recurrent_state import States
 from ggmlpy.memory.spans import Spans
 from ggmlpy.memory.state import LayerRows, Rows, SequenceState
 
 MAGIC = b"ggmlpy state\0"
-VERSION = 2  # in 1 a model was known by a sample of its weights
+# In 1 a model was known by a sample of its weights, in 2 a recurrent layer had one state.
+VERSION = 3
 _DIGEST_BYTES = 32
 _PREFIX = struct.Struct("<13sIQ")
 
@@ -75,8 +77,8 @@ def _describe(state: SequenceState, arrays: list[Array]) -> dict[str, Any]:
         )
         arrays += [rows.positions, rows.k, rows.v]
     recurrent = []
-    for i, row in state.recurrent.items():
-        recurrent.append({"layer": i, "n_embd_r": len(row)})
+    for (layer, i), row in state.recurrent.items():
+        recurrent.append({"layer": layer, "part": i, "n": len(row)})
         arrays.append(row)
     return {"tokens": state.tokens, "layers": layers, "recurrent": recurrent}
 
@@ -146,10 +148,13 @@ def _parse(described: dict[str, Any], reader: _Reader) -> SequenceState:
         k_type, v_type = type_of(str(d["k_type"])), type_of(str(d["v_type"]))
         evicted = Spans.parse((_whole(start), _whole(stop)) for start, stop in d["forgotten"])
         layers[_new(d["layer"], layers)] = LayerRows(positions, k_type, k, v_type, v, evicted)
-    recurrent: dict[int, NDArray[np.float32]] = {}
+    recurrent: States = {}
     for d in described["recurrent"]:
-        row = np.frombuffer(reader.take(4 * _whole(d["n_embd_r"])).tobytes(), np.float32)
-        recurrent[_new(d["layer"], recurrent)] = row
+        row = np.frombuffer(reader.take(4 * _whole(d["n"])).tobytes(), np.float32)
+        key = _whole(d["layer"]), _whole(d["part"])
+        if key in recurrent:
+            raise ValueError(f"state {key[1]} of layer {key[0]} is there twice")
+        recurrent[key] = row
     return SequenceState([_whole(token) for token in described["tokens"]], layers, recurrent)
 
 

@@ -13,7 +13,7 @@ from ggmlpy.graph.tensor import Flag, Tensor, stored_rows, zeros
 from ggmlpy.graph.types import TensorType
 from ggmlpy.memory.cache_types import check_cache_type
 from ggmlpy.memory.cell_table import Index, padded
-from ggmlpy.models.memory import AttentionLayers
+from ggmlpy.models.memory import AttentionLayers, KVSizes
 
 BufferTypes = Mapping[int, BufferType]  # by layer; the host for those that are not named
 
@@ -29,7 +29,7 @@ class SavedRows:
 
 class KVStore:
     """K and V leaves, `[n_embd_gqa, kv_size, n_stream]` a layer. A cell is a row of each. Layers
-    whose V is a part of K have no leaf of it.
+    whose V is a part of K have no leaf of it; `sizes` has all layers.
 
     Which cells are in use is not known here. Raises Unsupported for a type that rows cannot be
     written in.
@@ -53,6 +53,7 @@ class KVStore:
         self.k = {
             i: self._leaf(f"cache_k_l{i}", type_k, size.n_embd_k, types[i])
             for i, size in spec.layers.items()
+            if size.n_embd_k
         }
         self.v = {
             i: self._leaf(f"cache_v_l{i}", type_v, size.n_embd_v, types[i])
@@ -63,6 +64,11 @@ class KVStore:
     def _leaf(self, name: str, type: TensorType, n_embd: int, at: BufferType) -> Tensor:
         ne = (n_embd, self.kv_size, self.n_stream)
         return zeros(type, ne, name=name, flags=Flag.STATE, buffer_type=at)
+
+    @property
+    def first_layer(self) -> int:
+        """One of its layers: all hold the same positions."""
+        return next(iter(self.sizes))
 
     @property
     def leaves(self) -> tuple[Tensor, ...]:
@@ -104,10 +110,14 @@ def cache_bytes(
     spec: AttentionLayers, n_ctx: int, n_stream: int, type_k: TensorType, type_v: TensorType
 ) -> int:
     """Bytes of K and V in all layers of a cache. Raises Unsupported for types it cannot have."""
-    sizes = spec.layers.values()
-    for size in sizes:
-        check_cache_type("type_k", type_k, size.n_embd_head_k)
-        if size.n_embd_head_v:
-            check_cache_type("type_v", type_v, size.n_embd_head_v)
-    n = sum(type_k.row_bytes(size.n_embd_k) + type_v.row_bytes(size.n_embd_v) for size in sizes)
+    n = sum(cell_bytes(size, type_k, type_v) for size in spec.layers.values())
     return n_stream * padded(n_ctx) * n
+
+
+def cell_bytes(size: KVSizes, type_k: TensorType, type_v: TensorType) -> int:
+    """Bytes of K and V of a token in one layer. Raises Unsupported for types it cannot have."""
+    if size.n_embd_head_k:
+        check_cache_type("type_k", type_k, size.n_embd_head_k)
+    if size.n_embd_head_v:
+        check_cache_type("type_v", type_v, size.n_embd_head_v)
+    return type_k.row_bytes(size.n_embd_k) + type_v.row_bytes(size.n_embd_v)

@@ -83,6 +83,7 @@ def _memory_rows(memory: SequenceMemory) -> list[Row]:
     rows = [("memory", megabytes(memory.n_bytes))]
     for cache in memory.caches:
         name = "attention" if cache.cells.window is None else f"window {cache.cells.window}"
+        name = name if cache.store.leaves else "positions"
         rows.append((f"  {name}", _cache(cache)))
     if memory.recurrent is not None:
         n_layers, n_seqs = len(memory.recurrent.states), memory.sizes.n_seq_max
@@ -97,13 +98,14 @@ def _cache(cache: KVCache) -> str:
     size = f"{cells.n_stream} x {cells.kv_size} cells"
     if cells.n_ctx < cells.kv_size:
         size += f" (padded; {cells.n_ctx} are used)"
-    parts = [_count(len(store.k), "layer"), size]
+    parts = [_count(len(store.k), "layer"), size] if store.k else [size]
     if isinstance(cells, PagedCells):
         pages = f"{_count(cells.n_pages, 'page')} of {cells.page_size}"
         parts.append(f"{pages} ({cells.n_pages_used()} used, {cells.n_pages_shared()} shared)")
     for name, type, leaves in (("K", store.type_k, store.k), ("V", store.type_v, store.v)):
-        size = megabytes(sum(leaf.spec.n_bytes for leaf in leaves.values()))
-        parts.append(f"{name} {type} {size}")
+        if leaves:
+            size = megabytes(sum(leaf.spec.n_bytes for leaf in leaves.values()))
+            parts.append(f"{name} {type} {size}")
     lists = cells.lists.leaf
     parts.append(f"lists {lists.type} {megabytes(lists.spec.n_bytes)}")
     return ", ".join(parts)

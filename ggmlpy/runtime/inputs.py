@@ -77,22 +77,33 @@ class RecurrentInputs:
         self._recurrent = memory.recurrent
         self._rows: NDArray[np.int32] = view.rows.array().reshape(-1)
         self._rows_out: NDArray[np.int32] = view.rows_out.array().reshape(-1)
-        self._taps: NDArray[np.int32] = view.taps.array().reshape(-1)
-        self._taps_out: NDArray[np.int32] = view.taps_out.array().reshape(-1)
+        self._spans: NDArray[np.int32] = view.spans.array().reshape(-1, 2)
         self._n_old = memory.recurrent.n_taps - 1  # columns of a state
+        self._taps: tuple[NDArray[np.int32], NDArray[np.int32]] | None = None
+        if view.taps is not None and view.taps_out is not None:
+            self._taps = view.taps.array().reshape(-1), view.taps_out.array().reshape(-1)
 
     def fill(self, ubatch: UBatch) -> None:
         """Set all inputs for a ubatch."""
         self.fill_rows(ubatch)
+        n_seqs, lengths = len(ubatch.run_seqs), ubatch.run_lengths
+        self._spans[:n_seqs, 0] = ubatch.run_ends + 1 - lengths
+        self._spans[:n_seqs, 1] = lengths
+        if self._taps is not None:
+            self._fill_taps(ubatch, *self._taps)
+
+    def _fill_taps(
+        self, ubatch: UBatch, taps_in: NDArray[np.int32], taps_out: NDArray[np.int32]
+    ) -> None:
         n_old, n_seqs, n_tokens = self._n_old, len(ubatch.run_seqs), len(ubatch.index)
         new = n_old * n_seqs + np.arange(n_tokens)  # the column of each token
         runs = np.repeat(np.arange(n_seqs), ubatch.run_lengths)
         back = np.arange(n_old, -1, -1)  # of each tap: how many tokens it lies before
         taps = _columns(new[:, None], ubatch.steps[:, None], back, runs[:, None], n_old)
-        self._taps[: taps.size] = taps.reshape(-1)
+        taps_in[: taps.size] = taps.reshape(-1)
         last, steps = new[ubatch.run_ends, None], ubatch.run_lengths[:, None] - 1
         taps = _columns(last, steps, back[1:], np.arange(n_seqs)[:, None], n_old)
-        self._taps_out[: taps.size] = taps.reshape(-1)
+        taps_out[: taps.size] = taps.reshape(-1)
 
     def fill_rows(self, ubatch: UBatch) -> None:
         """Set the rows of the states of a ubatch's sequences: those to read, those to write."""
@@ -282,6 +293,7 @@ def _recurrent_view(
         memory.recurrent.states,
         leaves.add("i32", (R,), "inp_s_copy"),
         leaves.add("i32", (R,), "inp_s_copy_out"),
-        leaves.add("i32", (K, T), "inp_taps"),
-        leaves.add("i32", (R * (K - 1),), "inp_taps_out"),
+        leaves.add("i32", (2, R), "inp_spans"),
+        leaves.add("i32", (K, T), "inp_taps") if K > 1 else None,
+        leaves.add("i32", (R * (K - 1),), "inp_taps_out") if K > 1 else None,
     )

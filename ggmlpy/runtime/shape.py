@@ -72,7 +72,8 @@ class Shapes:
     def __init__(self, memory: SequenceMemory, flash_attn: bool, takes_counts: bool) -> None:
         sizes = memory.sizes
         self._memory = memory
-        self._flash_attn = flash_attn
+        # Without attention there is nothing to gather.
+        self._flash_attn = flash_attn or not any(cache.store.k for cache in memory.caches)
         self._takes_counts = takes_counts
         n_ctx = max(sizes.n_ctx, *(cache.cells.n_ctx for cache in memory.caches))  # whole pages
         n_most = self._n_most = min(sizes.n_ubatch, n_ctx)

@@ -97,7 +97,8 @@ MEMORIES: dict[str, Memory] = {
         AttentionLayers({0: HEADS, 2: HEADS}),
         AttentionLayers({1: HEADS}, Window(400)),
     ),
-    "states": (AttentionLayers({0: HEADS, 2: HEADS}), RecurrentLayers({1: (1000,)}, 2)),
+    "states": (AttentionLayers({0: HEADS, 2: HEADS}), RecurrentLayers({1: (1000, 7), 2: (30,)}, 2)),
+    "states alone": (RecurrentLayers({0: (1000,), 1: (40, 7)}),),
 }
 
 
@@ -112,7 +113,7 @@ def test_all_parts_of_a_memory_are_checked_together(
     leaves = [leaf for cache in memory.caches for leaf in cache.store.leaves]
     leaves += [cache.cells.lists.leaf for cache in memory.caches]
     if memory.recurrent is not None:
-        leaves += memory.recurrent.states.values()
+        leaves += memory.recurrent.leaves.values()
     n_bytes = sum(leaf.array().nbytes for leaf in leaves)
     machine_of(monkeypatch, n_bytes)
     assert SequenceMemory(MEMORIES[name], SIZES, F16, F32).n_bytes == n_bytes
@@ -147,8 +148,11 @@ def test_each_memory_is_checked_against_what_it_has(
 ) -> None:
     """Layers 1 and 2 lie on a device, layer 0 on the host, as all lists of cells do."""
     on_host = SequenceMemory(MEMORIES[name], SIZES, F16, F32)
-    store, lists = on_host.caches[0].store, [cache.cells.lists.leaf for cache in on_host.caches]
-    on_first = sum(leaf.spec.n_bytes for leaf in (store.k[0], store.v[0], *lists))
+    store, leaves = on_host.caches[0].store, [c.cells.lists.leaf for c in on_host.caches]
+    leaves += [kept[0] for kept in (store.k, store.v) if kept]
+    if on_host.recurrent is not None:
+        leaves += on_host.recurrent.states.get(0, ())
+    on_first = sum(leaf.spec.n_bytes for leaf in leaves)
     on_device = on_host.n_bytes - on_first
     machine_of(monkeypatch, on_first)
     for n_free in (on_device, None):

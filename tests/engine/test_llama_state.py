@@ -292,7 +292,7 @@ def test_values_that_are_not_finite_are_refused(paths: dict[str, Path], value: f
         refused(llm, bad, StateError, "V of layer 1 has values too large for f16")
         llm.load_state(saved)
         recurrent = {i: row.copy() for i, row in state.recurrent.items()}
-        recurrent[0][7] = math.nan
+        recurrent[0, 0][7] = math.nan
         bad = replace(saved, sequences={0: replace(state, recurrent=recurrent)})
         message = "recurrent layer 0 has values that are not finite"
         refused(llm, bad.to_bytes(), StateError, message)

@@ -7,7 +7,7 @@ them): whatever reads a cell that its token does not see is found out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,11 +66,13 @@ class ByHand:
             for part in self.model.memory
             if isinstance(part, AttentionLayers)
         ]
-        self._states: dict[int, Tensor] = {}
+        self._states: dict[int, tuple[Tensor, ...]] = {}
         for part in self.model.memory:
             if isinstance(part, RecurrentLayers):
-                ne = (part.n_embd_r, self.n_seqs)
-                self._states = {i: zeros("f32", ne, flags=Flag.STATE) for i in part.layers}
+                self._states = {
+                    i: tuple(zeros("f32", (n, self.n_seqs), flags=Flag.STATE) for n in sizes)
+                    for i, sizes in part.states.items()
+                }
                 self._n_taps = part.n_taps
 
     def _cache(self, part: AttentionLayers, layer: int) -> tuple[Tensor, Tensor]:
@@ -160,14 +162,18 @@ class ByHand:
     def _recurrent(self, parts: list[list[int]], sequences: list[int]) -> RecurrentView:
         """Columns are numbered as `RecurrentView` says."""
         n_old = self._n_taps - 1
-        taps, taps_out, end = [], [], n_old * len(parts)
+        taps, taps_out, spans, end = [], [], [], n_old * len(parts)
         for i, part in enumerate(parts):
             columns = [*range(i * n_old, (i + 1) * n_old), *range(end, end + len(part))]
             taps += [columns[t : t + self._n_taps] for t in range(len(part))]
-            taps_out += columns[-n_old:]
+            taps_out += columns[-n_old:] if n_old else []
+            spans.append((end - n_old * len(parts), len(part)))
             end += len(part)
         rows = _input("i32", sequences)
-        return RecurrentView(self._states, rows, rows, _input("i32", taps), _input("i32", taps_out))
+        given = RecurrentView(self._states, rows, rows, _input("i32", spans))
+        if n_old == 0:
+            return given
+        return replace(given, taps=_input("i32", taps), taps_out=_input("i32", taps_out))
 
 
 def _input(type: str, values: object) -> Tensor:

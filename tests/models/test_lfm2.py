@@ -17,7 +17,7 @@ from ggmlpy.gguf import GGUFFile
 from ggmlpy.graph.quants import to_float
 from ggmlpy.graph.types import BY_ID
 from ggmlpy.models import load_model
-from ggmlpy.models.memory import AttentionLayers, RecurrentLayers
+from ggmlpy.models.memory import AttentionLayers, KVSizes, RecurrentLayers
 from tests.models.by_hand import ByHand, Group, alone
 from tests.models.checks import (
     BACKENDS,
@@ -121,8 +121,8 @@ def test_layers_are_grouped_by_what_they_remember(tmp_path: Path) -> None:
     attention, recurrent = load_model(GGUFFile.open(write_model(tmp_path / "a.gguf", BASE))).memory
     assert isinstance(attention, AttentionLayers)
     assert isinstance(recurrent, RecurrentLayers)
-    assert (attention.layers, attention.window) == ((2,), None)
-    assert (recurrent.layers, recurrent.n_embd_r) == ((0, 1, 3), 2 * 64)
+    assert (attention.layers, attention.window) == ({2: KVSizes(16, 16, 2)}, None)
+    assert (recurrent.states, recurrent.n_taps) == (dict.fromkeys((0, 1, 3), (2 * 64,)), 3)
 
 
 def test_a_file_without_convolutions(tmp_path: Path) -> None:

@@ -94,6 +94,7 @@ class Glass:
         R = recurrent.rows.ne[0]
         before = ops.reshape_2d(recurrent.load(layer), N_NAMES, R * (TAPS - 1))  # [N, 3*R]
         columns = ops.concat(before, names, 1)  # [N, 3*R + T]
+        assert recurrent.taps_out is not None
         after = ops.get_rows(columns, recurrent.taps_out)  # [N, 3*R]
         state = ops.reshape_2d(after, (TAPS - 1) * N_NAMES, R)  # [3*N, R]
         inputs.write(recurrent.store(layer, state))

@@ -1,0 +1,57 @@
+"""What state-space layers, delta nets, short convolutions and token shifts have in common: columns
+of the tokens before the ubatch.
+
+Letters in shapes: C channels, K taps, T tokens of R sequences.
+"""
+
+from __future__ import annotations
+
+from ggmlpy import ops
+from ggmlpy.graph.tensor import Tensor
+from ggmlpy.models.inputs import GraphInputs, RecurrentView
+
+
+def recurrent_of(inputs: GraphInputs) -> RecurrentView:
+    """The states of a model that has recurrent layers."""
+    assert inputs.recurrent is not None
+    return inputs.recurrent
+
+
+def convolve(x: Tensor, conv: Tensor, inputs: GraphInputs, layer: int, i: int = 0) -> Tensor:
+    """A causal convolution of each channel over the last K tokens of its sequence.
+
+    x [C, T], conv [K, C] -> [C, T]. The layer's state leaf i, [(K-1)*C] a sequence, holds the
+    columns before the ubatch, each channel's side by side as in llama.cpp. It gets the new ones.
+    """
+    K, C, _, _ = conv.ne
+    recurrent = recurrent_of(inputs)
+    assert recurrent.taps is not None and recurrent.taps_out is not None
+    R = recurrent.rows.ne[0]
+    states = recurrent.load(layer, i).named("state_before")  # [(K-1)*C, R]
+    states = ops.reshape_3d(states, K - 1, C, R).named("states")  # [K-1, C, R]
+    old = ops.cont_2d(ops.transpose(states), C, (K - 1) * R).named("old")  # [C, (K-1)*R]
+    columns = ops.concat(old, x, 1).named("columns")  # [C, (K-1)*R + T]
+    out = ops.ssm_conv(columns, conv, taps=recurrent.taps).named("conv")  # [C, T]
+    last = ops.get_rows(columns, recurrent.taps_out).named("last")  # [C, (K-1)*R]
+    last = ops.reshape_3d(last, C, K - 1, R).named("last_by_sequence")  # [C, K-1, R]
+    after = ops.cont_2d(ops.transpose(last), (K - 1) * C, R).named("state_after")  # [(K-1)*C, R]
+    inputs.write(recurrent.store(layer, after, i).named("state_stored"))
+    return out
+
+
+def previous_columns(x: Tensor, inputs: GraphInputs, layer: int, i: int = 0) -> Tensor:
+    """The column of the token before each one, zeros for the first of a sequence: RWKV's shift.
+
+    x [C, T] -> [C, T]. The layer's state leaf i, [C] a sequence, holds the last column before the
+    ubatch, and gets the new one. The layers' `n_taps` is 2.
+    """
+    T = x.ne[1]
+    recurrent = recurrent_of(inputs)
+    taps, taps_out = recurrent.taps, recurrent.taps_out
+    assert taps is not None and taps_out is not None and taps.ne[0] == 2
+    columns = ops.concat(recurrent.load(layer, i), x, 1).named("columns")  # [C, R + T]
+    before = ops.cont(ops.view_2d(taps, 1, T, taps.nb[1], 0)).named("taps_before")  # [1, T]
+    shifted = ops.get_rows(columns, ops.reshape_1d(before, T)).named("shifted")  # [C, T]
+    last = ops.get_rows(columns, taps_out).named("state_after")  # [C, R]
+    inputs.write(recurrent.store(layer, last, i).named("state_stored"))
+    return shifted
