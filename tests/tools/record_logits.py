@@ -1,0 +1,53 @@
+"""Records llama.cpp's logits of small models, for tests that run without llama.cpp.
+
+    python -m tests.tools.record_logits FOLDER --llama-cpp ~/llama.cpp --peer ~/llama/bin/python
+
+Writes `NAME.npz` beside each `NAME.gguf` of the folder: its tokens and the logits of all of them,
+by the code with which benchmarks/llama_archs.py compares (benchmarks/peer_logits.py). Tests read
+them with `benchmarks.peer_logits.Recording.load`. The exit status is 1 if a file has no logits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.peer_logits import Peer, PeerError
+
+
+def record(peer: Peer, model: Path) -> str:
+    """Write the recording of a model; what became of it, or why there is none."""
+    out = model.with_suffix(".npz")
+    try:
+        recording = peer.record(model, out)
+    except PeerError as error:
+        return f"no logits: {error}"
+    if not np.isfinite(recording.logits).all():
+        out.unlink()
+        return "no logits: they are not finite"
+    return f"{recording.kind} {list(recording.logits.shape)}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folder", type=Path, help="of GGUF files")
+    parser.add_argument("--llama-cpp", type=Path, required=True, help="its sources, built")
+    parser.add_argument("--peer", type=Path, default=Path(sys.executable), help="its interpreter")
+    parser.add_argument("--bindings", type=Path, help="the folder of the package llama_cpp")
+    options = parser.parse_args(arguments)
+    bindings = options.bindings or options.llama_cpp.resolve().parents[1]
+    peer = Peer(options.llama_cpp, options.peer, bindings)
+    outcomes = {}
+    for model in sorted(options.folder.glob("*.gguf")):
+        outcomes[model] = record(peer, model)
+        print(f"{model.name}: {outcomes[model]}", flush=True)
+    has_all = not any(each.startswith("no logits") for each in outcomes.values())
+    return 0 if outcomes and has_all else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
