@@ -157,7 +157,7 @@ class Gemma4(Decoder):
         super().__init__(file, h.with_windows(h.keys.windowed(0), swa))
         h = self.hparams
         self.embedding_scale = math.sqrt(h.n_embd)
-        self.softcap = h.keys.real("final_logit_softcapping", 0.0)
+        self.softcap = h.keys.real("final_logit_softcapping", 30.0)
         P = h.keys.whole("embedding_length_per_layer_input", 0)
         self.per_layer = PerLayerEmbedding.take(self.weights, h, P) if P else None
         self.n_own = h.n_layer - h.keys.whole("attention.shared_kv_layers", 0)
@@ -170,9 +170,9 @@ class Gemma4(Decoder):
 
     def _layer(self, i: int, P: int) -> Layer:
         h, weights, blk = self.hparams, self.weights, f"blk.{i}"
-        rope = self.rope(i, RopeMode.NEOX)
-        if h.layers[i].window is not None:
-            rope = Rope(rope.params, rope.mode)  # factors are for full attention
+        rope = Rope(h.layers[i].rope, RopeMode.NEOX)
+        if h.layers[i].window is None:  # factors are for full attention
+            rope = self.rope(i, rope.mode)
         return Layer(
             attn_norm=self.norm(i, "attn_norm"),
             mixer=SharedKVAttention.take(weights, i, h, rope, kv_slot(h, i, self.n_own)),

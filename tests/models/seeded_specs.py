@@ -46,6 +46,7 @@ INDEXER = {
     "blk.{i}.indexer.attn_k.weight": (64, 128),
     "blk.{i}.indexer.attn_q_b.weight": (24, 64 * 128),
 }
+GEMMA_NORMS = r".*\.post_(attention|ffw)_norm\.weight"
 LATENT_TENSORS = r".*\.attn_(q_a|k_b|v_b)\.weight|.*\.exp_probs_b\.bias"
 
 
@@ -82,6 +83,40 @@ SPECS: dict[str, Seeded] = {
     "ernie4_5": _of("ernie4_5", BIASES),
     "exaone": _of("exaone"),
     "exaone4": _of("exaone4", QK_NORMS, shapes=HEAD_NORMS),
+    "gemma4": _of(
+        "gemma4",
+        GEMMA_NORMS
+        + r"|rope_freqs\.weight|.*\.layer_output_scale\.weight|blk\.[0134]\.attn_v\.weight",
+        {
+            "block_count": 6,
+            "attention.key_length": 24,
+            "attention.value_length": 24,
+            "attention.key_length_swa": 16,
+            "attention.value_length_swa": 16,
+            "rope.dimension_count": 24,
+            "rope.dimension_count_swa": 16,
+            "rope.freq_base_swa": 1000.0,
+            "attention.sliding_window": 7,
+            "attention.sliding_window_pattern": [True, False, True, False, True, False],
+            "attention.shared_kv_layers": 2,
+            "embedding_length_per_layer_input": 12,
+            "feed_forward_length": [88, 40, 56, 72, 88, 40],
+            "final_logit_softcapping": 3.0,
+        },
+    ),
+    "gemma4-experts": _of(
+        "gemma4",
+        GEMMA_NORMS + r"|rope_freqs\.weight|blk\.[012]\.attn_v\.weight|.*\.ffn_gate_inp\.weight",
+        {
+            "block_count": 3,
+            "attention.key_length_swa": 16,
+            "attention.value_length_swa": 16,
+            "attention.sliding_window": 7,
+            "attention.sliding_window_pattern": [True, False, True],
+            "embedding_length_per_layer_input": 0,
+            **EXPERTS,
+        },
+    ),
     "llama": _of(
         "llama", BIASES + r"|rope_freqs\.weight|.*\.(attn_output|ffn_gate|ffn_up|ffn_down)\.bias"
     ),
