@@ -1,0 +1,156 @@
+"""The comparison with llama.cpp: verdicts, and engines that refuse, die or hang; without it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import our_logits
+from benchmarks.llama_archs import Comparison, Row, judge, page, summary
+from benchmarks.peer_logits import N_DECODE, N_PROMPT, Peer, PeerError, Recording
+from tests.models.tiny import Tiny, write_model
+
+N = N_PROMPT + N_DECODE
+
+
+def recording(n_vocab: int = 5, *, has_memory: bool = True) -> Recording:
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(0, n_vocab, N)
+    logits = rng.standard_normal((N, n_vocab)).astype(np.float32)
+    return Recording(tokens, logits, "logits", has_memory)
+
+
+def peer_of(folder: Path, script: str, timeout_s: float = 30) -> Peer:
+    """A peer whose interpreter is a shell script; it has the path of the recording in $4."""
+    program = folder / "python"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    return Peer(folder, program, folder, timeout_s)
+
+
+def comparison_with(folder: Path, model: Path, recorded: Recording) -> Comparison:
+    """With logits that are kept already, so that the peer is not asked."""
+    recorded.save(model.with_suffix(".peer.npz"))
+    return Comparison(peer_of(folder, "exit 1"), timeout_s=120)
+
+
+def test_equal_logits_are_ok() -> None:
+    recorded = recording()
+    row = judge("llama-dense", recorded, [recorded.logits, recorded.logits * (1 + 1e-5)])
+    assert row.verdict == "ok"
+    assert row.prompt == pytest.approx(1e-10, rel=0.1)  # of the worse answer
+
+
+@pytest.mark.parametrize("where", [3, N - 1])
+@pytest.mark.parametrize("value", [9.0, np.nan])
+def test_one_other_value_is_wrong(where: int, value: float) -> None:
+    recorded = recording()
+    other = recorded.logits.copy()
+    other[where, 2] = value
+    for answers in ([recorded.logits, other], [other, recorded.logits]):
+        row = judge("llama-dense", recorded, answers)
+        assert row.verdict == "wrong"
+        assert row.prompt is not None and row.decode is not None
+        assert (row.prompt < 1e-6) == (where >= N_PROMPT)
+        assert (row.decode < 1e-6) == (where < N_PROMPT)
+
+
+def test_other_shapes_are_wrong() -> None:
+    recorded = recording()
+    row = judge("llama-dense", recorded, [recorded.logits, recorded.logits[:, :4]])
+    assert (row.verdict, row.prompt) == ("wrong", None)
+    assert row.detail == f"logits have shape ({N}, 4), ({N}, 5) instead of ({N}, 5)"
+
+
+def test_without_memory_only_the_prompt_is_compared() -> None:
+    recorded = recording(has_memory=False)
+    answer = recorded.logits[:N_PROMPT]
+    row = judge("dream-dense", recorded, [answer, answer])
+    assert (row.verdict, row.prompt, row.decode) == ("ok", 0.0, None)
+
+
+def test_the_page() -> None:
+    rows = [Row("gpt-oss-moe", "ok", "", 1e-13, 2e-13), Row("t5-dense", "refused", "a | b")]
+    assert summary(rows) == "1 ok, 1 refused of 2 files"
+    assert page(rows, "1.0", "2000-01-01").splitlines()[-2:] == [
+        "| gpt-oss | moe | 1.0e-13 | 2.0e-13 | ok |",
+        r"| t5 | dense |  |  | refused: a \| b |",
+    ]
+
+
+def test_our_logits_are_compared(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "llama-dense.gguf", Tiny())
+    recorded = recording()
+    ours = our_logits.logits_of(model, recorded, flash_attn=False)
+    recorded = replace(recorded, logits=ours)
+    row = comparison_with(tmp_path, model, recorded).row(model)
+    assert (row.verdict, row.detail) == ("ok", "")
+    ours[5, 0] += 1
+    assert comparison_with(tmp_path, model, recorded).row(model).verdict == "wrong"
+
+
+def test_what_we_refuse_has_the_reason(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "m-dense.gguf", Tiny())
+    model.write_bytes(model.read_bytes()[:100])
+    row = comparison_with(tmp_path, model, recording()).row(model)
+    assert row.verdict == "refused"
+    assert row.detail.startswith("GGUFError: ") and "m-dense" not in row.detail
+
+
+def test_encoders_are_refused(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "m-dense.gguf", Tiny())
+    row = comparison_with(tmp_path, model, replace(recording(), kind="embeddings")).row(model)
+    assert row.verdict == "refused" and "embeddings" in row.detail
+
+
+def test_hanging_is_failing(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "m-dense.gguf", Tiny())
+    recording().save(model.with_suffix(".peer.npz"))
+    row = Comparison(peer_of(tmp_path, "exit 1"), timeout_s=0.01).row(model)
+    assert (row.verdict, row.detail) == ("failed", "no answer after 0.01 s")
+
+
+def test_logits_that_are_not_finite(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "m-dense.gguf", Tiny())
+    recorded = recording()
+    recorded.logits[0, 0] = np.inf
+    row = comparison_with(tmp_path, model, recorded).row(model)
+    assert (row.verdict, row.detail) == ("no peer", "its logits are not finite")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the stand-in is a shell script")
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        (
+            'echo "/src/graph.cpp:7: GGML_ASSERT(n > 0) failed" >&2; echo frames >&2; kill -6 $$',
+            "graph.cpp:7: GGML_ASSERT(n > 0) failed",
+        ),
+        ("echo progress >&2; echo cannot decode >&2; exit 1", "cannot decode"),
+        ("echo progress >&2; kill -11 $$", "the process died with -11"),
+        ("exec sleep 60", "no answer after 0.5 s"),
+    ],
+)
+def test_a_peer_that_fails(tmp_path: Path, script: str, reason: str) -> None:
+    model = tmp_path / "m-dense.gguf"
+    model.touch()
+    peer = peer_of(tmp_path, script, timeout_s=0.5 if "sleep" in script else 30)
+    with pytest.raises(PeerError) as caught:
+        peer.record(model, tmp_path / "m.npz")
+    assert str(caught.value) == reason
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the stand-in is a shell script")
+def test_what_is_kept_is_used_until_the_model_is_newer(tmp_path: Path) -> None:
+    model, kept, fresh = (tmp_path / name for name in ("m.gguf", "m.npz", "fresh.npz"))
+    model.touch()
+    recording(7).save(fresh)
+    recording(5).save(kept)
+    peer = peer_of(tmp_path, f"cp {fresh} $4")
+    assert peer.kept(model, kept).logits.shape == (N, 5)
+    np.savez(kept, tokens=np.zeros(3))  # of an older version
+    assert peer.kept(model, kept).logits.shape == (N, 7)
