@@ -18,6 +18,7 @@ REGISTRY: dict[str, tuple[str, str]] = {
     "exaone": ("exaone", "Exaone"),
     "exaone4": ("exaone", "Exaone4"),
     "gemma3": ("gemma3", "Gemma3"),
+    "gemma3n": ("gemma3n", "Gemma3n"),
     "gemma4": ("gemma4", "Gemma4"),
     "glm-dsa": ("sparse_latent", "GlmDsa"),
     "glm4": ("glm4", "Glm4"),

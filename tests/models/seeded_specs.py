@@ -83,6 +83,23 @@ SPECS: dict[str, Seeded] = {
     "ernie4_5": _of("ernie4_5", BIASES),
     "exaone": _of("exaone"),
     "exaone4": _of("exaone4", QK_NORMS, shapes=HEAD_NORMS),
+    "gemma3n": _of(
+        "gemma3n",
+        GEMMA_NORMS + r"|.*\.attn_v\.weight",
+        {
+            "block_count": 22,
+            "rope.freq_base_swa": 1000.0,
+            "attention.sliding_window": 7,
+            "attention.head_count": 2,
+            "attention.head_count_kv": 1,
+            "feed_forward_length": 40,
+        },
+        extra={
+            f"blk.{i}.attn_{name}.weight": ne
+            for i in (20, 21)
+            for name, ne in (("k", (64, 32)), ("v", (64, 32)), ("k_norm", (32,)))
+        },
+    ),
     "gemma4": _of(
         "gemma4",
         GEMMA_NORMS
