@@ -80,7 +80,8 @@ class SequentialLayer:
             h = norm(h)
         if self.residual_scale != 1.0:
             h = ops.scale(h, self.residual_scale)
-        return ops.add(x, h)
+        # With the norm's result first, norm, sum and the next norm are one step.
+        return ops.add(x, h) if norm is None else ops.add(h, x)
 
 
 @dataclass(frozen=True, slots=True)
