@@ -15,11 +15,14 @@ from ggmlpy.graph.types import F32, type_of
 from ggmlpy.memory.batch import Batch
 from ggmlpy.memory.layouts import LAYOUTS
 from ggmlpy.memory.state import put_state, take_state
+from ggmlpy.memory.state_file import from_bytes, to_bytes
 from ggmlpy.models.memory import Window
 from ggmlpy.runtime.context import Context
 from ggmlpy.sched.compute import backends_for
 from tests.models.checks import FLASH, nmse
 from tests.oracle.attention_model import N_NAMES, AttentionModel, Kind
+from tests.oracle.glass_model import Glass, attention_weights
+from tests.seen import first_seen
 
 KINDS = {
     "plain": Kind(),
@@ -73,7 +76,7 @@ def check(got: Rows, context: Context, tokens: list[int], bound: float = 1e-11) 
 
 @OF_ALL
 @FLASH
-@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize("backend", ["reference", "cpu", "mock"])
 def test_results_are_those_of_float64(name: str, backend: str, flash_attn: bool) -> None:
     kind = KINDS[name]
     context = make(kind, backend, flash_attn=flash_attn)
@@ -158,8 +161,34 @@ def test_a_saved_sequence_goes_on(name: str, layout: str) -> None:
     run(first, 2, TEXTS[0])
     second = make(kind, kv_layout=layout)
     run(second, 0, TEXTS[1])
-    put_state(second.memory, 1, take_state(first.memory, 2))
+    states, _ = from_bytes(to_bytes({2: take_state(first.memory, 2)}, {}))
+    put_state(second.memory, 1, states[2])
     check(second.decode([3], seq=1), second, [*TEXTS[0], 3])
+
+
+@FLASH
+def test_layers_of_several_windows_have_inputs_of_their_own(flash_attn: bool) -> None:
+    windows = (None, 4, Window(5, "chunked"), None, 3)
+    context = Context(
+        Glass(windows), backends_for("cpu", 2), n_ctx=64, type_k=F32, type_v=F32,
+        flash_attn=flash_attn,
+    )  # fmt: skip
+    tokens = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9]
+    parts = [context.decode(tokens[:7], all_logits=True).copy()]
+    parts += [context.decode([token]).copy() for token in tokens[7:]]
+    want = np.zeros((len(tokens), len(windows), 64))
+    for i, j in np.ndindex(want.shape[:2]):
+        window = windows[j]
+        first = first_seen(i, Window(window) if isinstance(window, int) else window)
+        seen = [(tokens[p], p) for p in range(first, i + 1)]
+        want[i, j] = attention_weights(tokens[i], i, seen)
+    assert nmse(np.concatenate(parts), want.reshape(len(tokens), -1)) < 1e-11
+    lists = [cache.cells.lists.leaf.name for cache in context.memory.caches]
+    suffixes = ["", "_swa", "_swa_2", "_2", "_swa_3"]
+    assert lists == [f"attn_inp_cells{suffix}" for suffix in suffixes]
+    tensors = {id(t): t for node in context.last_graph.nodes for t in node.src}.values()
+    leaves = [t.name for t in tensors if t.op is None and t.name.startswith("attn_inp")]
+    assert len(set(leaves)) == len(leaves) == (3 if flash_attn else 4) * len(windows)
 
 
 @pytest.mark.parametrize("type_k", ["f16", "bf16", "q8_0", "q4_0", "q5_1", "iq4_nl"])
