@@ -150,7 +150,8 @@ class Comparison:
             reason, _, _ = answer["refused"].partition("; supported: ")  # all architectures
             return Row(model.stem, "refused", _without_path(reason, model))
         with np.load(out) as logits:
-            warned = _without_path("; ".join(answer["warnings"]), model)
+            said = (text.partition(": results may differ")[0] for text in answer["warnings"])
+            warned = _without_path("; ".join(said), model)
             return judge(model.stem, recording, [logits["fused"], logits["plain"]], warned)
 
 
@@ -205,8 +206,8 @@ Every architecture that `test-llama-archs`, a test of llama.cpp, makes a model o
 random weights, dense or with a mixture of experts (moe). Both engines run the same {N_PROMPT}
 tokens as a prompt and then tokens one at a time. The table has the normalised mean squared error
 of ggmlpy's logits against llama.cpp's, with K and V in f32; *ok* means below {SAME_NMSE:g} with
-flash attention and without. A model without a KV cache has no decode. Files of other architectures
-raise `Unsupported`.
+flash attention and without. A model without a KV cache has no decode. Architectures of which the
+test makes no model are not in the table.
 
 {summary(rows)}; llama-cpp-python {version}, {date}:
 
@@ -236,7 +237,10 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", default="", help="a regular expression of names of files")
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds, of each model")
     parser.add_argument("--save", type=Path, help="where the table is written as Markdown")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.save and options.only:
+        parser.error("--save writes the table of all files: leave out --only")
+    return options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
