@@ -1,0 +1,1 @@
+"""Development tools that need a built llama.cpp."""
