@@ -88,12 +88,14 @@ def attention(
 
 def listed(
     size: int, n_query: int, heads: tuple[int, int], n_max: int, *, n_kv: int = 131,
-    n_seq: int = 1, n_stream: int = 1, kv: str = "f16", heads_mask: int = 1, **params: Any,
+    n_seq: int = 1, n_stream: int = 1, kv: str = "f16", heads_mask: int = 1,
+    size_v: int | None = None, **params: Any,
 ) -> Case:  # fmt: skip
     """Queries that see lists of up to n_max cells; k and v as rows of a cache lie."""
     n_head, n_head_kv = heads
     cache = (size, n_kv, n_head_kv, n_stream)
-    ne = [(size, n_query, n_head, n_seq), cache, cache]
+    cache_v = (size_v or size, *cache[1:])
+    ne = [(size, n_query, n_head, n_seq), cache, cache_v]
     if "mask" in params:
         ne.append((n_max, n_query, heads_mask, n_seq))
     layouts = ("permuted", "permuted", "permuted")
@@ -107,6 +109,8 @@ LISTED = [
     *(listed(64, n, h, 131, n_seq=s) for h in ((1, 1), (3, 3), (12, 3), (6, 2), (8, 1))
       for n, s in ((1, 1), (37, 1), (2, 3))),
     listed(65, 3, (2, 2), 67),  # odd head size
+    *(listed(576, n, (16, 1), 70, size_v=512, kv=kv) for n in (1, 3) for kv in ("f16", "q8_0")),
+    *(listed(192, n, (4, 4), 70, size_v=128, kv=kv) for n in (1, 3) for kv in ("f16", "q4_0")),
     *(listed(64, n, (6, 2), 70, n_seq=s, mask="random", max_bias=8.0, sinks=True)
       for n, s in ((1, 3), (5, 1))),
     *(listed(64, 5, (4, 2), 70, sinks=s, softcap=c) for s in (False, True) for c in (0.0, 10.0)
