@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from ggmlpy.common.arguments import checked
-from ggmlpy.graph.op import Array, Op, op
+from ggmlpy.graph.op import Array, op
 from ggmlpy.graph.spec import Spec, require
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.graph.types import F32
 from ggmlpy.ops.scan import require_snapshots
+from ggmlpy.ops.spans import Scan
 
 
-def _infer_wkv(state: Spec, first: Spec, *others: Spec) -> Spec:
+def infer_wkv(op: Scan, spans: Spec | None, state: Spec, first: Spec, *others: Spec) -> Spec:
     """The result's shape from sources [D, H, T] and the state [D * D * H, S]."""
     for spec in (first, *others, state):
         require(spec.type is F32 and spec.contiguous, "all sources must be f32 and contiguous")
@@ -25,6 +28,9 @@ def _infer_wkv(state: Spec, first: Spec, *others: Spec) -> Spec:
     n_seq = state.ne[1]
     length = size * size * n_head
     require(state.ne == (length, n_seq, 1, 1), f"state must be [{length}, n_seq]")
+    if spans is not None:
+        op.check_spans(spans, n_tokens, n_seq)
+        return Spec((size * n_head, size * n_seq + int(n_tokens)), F32)
     require(
         n_tokens % n_seq == 0,
         f"the {n_tokens} tokens must be a multiple of the {n_seq} sequences",
@@ -34,7 +40,7 @@ def _infer_wkv(state: Spec, first: Spec, *others: Spec) -> Spec:
 
 @op("rwkv_wkv6")
 @dataclass(frozen=True, slots=True)
-class RwkvWkv6(Op):
+class RwkvWkv6(Scan):
     """The time mixing of RWKV-6, for each head and sequence.
 
         y[j]        = sum_i r[i] * (state[i, j] + tf[i] * k[i] * v[j])
@@ -42,12 +48,21 @@ class RwkvWkv6(Op):
 
     k, v, r, td [D, H, T], tf [D, H], state [D * D * H, S] (within a head: j fastest, then i), all
     f32; the T tokens are S sequences of T / S one after another  ->  y [D * H, T + D * S]: first
-    the outputs, then the new states. Raises ShapeError for other shapes and types, and unless all
-    sources are contiguous. Source: Peng et al., "Eagle and Finch", 2024.
+    the outputs, then the new states. With spans (see ops/spans.py) sequences have any numbers of
+    tokens. Raises ShapeError for other shapes and types, and unless all sources are contiguous.
+    Source: Peng et al., "Eagle and Finch", 2024.
     """
 
-    def infer(self, k: Spec, v: Spec, r: Spec, tf: Spec, td: Spec, state: Spec) -> Spec:
-        result = _infer_wkv(state, k, v, r, td)
+    room: int | None = None
+
+    token_axes: ClassVar[Mapping[int, int]] = {0: 1, 1: 1, 2: 1, 4: 1}
+    state_axes: ClassVar[Mapping[int, int]] = {5: 2}
+    values: ClassVar[int] = 1
+
+    def infer(
+        self, k: Spec, v: Spec, r: Spec, tf: Spec, td: Spec, state: Spec, spans: Spec | None = None
+    ) -> Spec:
+        result = infer_wkv(self, spans, state, k, v, r, td)
         size, n_head = k.ne[:2]
         require(tf.type is F32 and tf.contiguous, "all sources must be f32 and contiguous")
         require(
@@ -56,7 +71,11 @@ class RwkvWkv6(Op):
         )
         return result
 
-    def reference(self, k: Array, v: Array, r: Array, tf: Array, td: Array, state: Array) -> Array:
+    def reference(self, *sources: Array) -> Array:
+        if self.room is not None:
+            flat = self.by_spans(sources, lambda op, parts: op.reference(*parts))
+            return flat.reshape(1, 1, -1, sources[0].shape[2] * sources[0].shape[3])
+        k, v, r, tf, td, state = sources
         k, v, r, td = (t[0].astype(np.float64) for t in (k, v, r, td))  # [T, H, D]
         n_tokens, n_head, size = k.shape
         bonus = tf.astype(np.float64).reshape(n_head, size, 1)
@@ -74,7 +93,7 @@ class RwkvWkv6(Op):
 
 @op("rwkv_wkv7")
 @dataclass(frozen=True, slots=True)
-class RwkvWkv7(Op):
+class RwkvWkv7(Scan):
     """The time mixing of RWKV-7, for each head and sequence.
 
         sa[i]       = sum_j state[i, j] * a[j]
@@ -83,16 +102,28 @@ class RwkvWkv7(Op):
 
     r, w, k, v, a, b [D, H, T], state [D * D * H, S] (within a head: j fastest, then i), all f32;
     the T tokens are S sequences of T / S one after another  ->  y [D * H, T + D * S]: first the
-    outputs, then the new states. Raises ShapeError for other shapes and types, and unless all
-    sources are contiguous. Source: Peng et al., "RWKV-7 Goose", 2025.
+    outputs, then the new states. With spans (see ops/spans.py) sequences have any numbers of
+    tokens. Raises ShapeError for other shapes and types, and unless all sources are contiguous.
+    Source: Peng et al., "RWKV-7 Goose", 2025.
     """
 
-    def infer(self, r: Spec, w: Spec, k: Spec, v: Spec, a: Spec, b: Spec, state: Spec) -> Spec:
-        return _infer_wkv(state, r, w, k, v, a, b)
+    room: int | None = None
 
-    def reference(
-        self, r: Array, w: Array, k: Array, v: Array, a: Array, b: Array, state: Array
-    ) -> Array:
+    token_axes: ClassVar[Mapping[int, int]] = dict.fromkeys(range(6), 1)
+    state_axes: ClassVar[Mapping[int, int]] = {6: 2}
+    values: ClassVar[int] = 3
+
+    def infer(
+        self, r: Spec, w: Spec, k: Spec, v: Spec, a: Spec, b: Spec, state: Spec,
+        spans: Spec | None = None,
+    ) -> Spec:  # fmt: skip
+        return infer_wkv(self, spans, state, r, w, k, v, a, b)
+
+    def reference(self, *sources: Array) -> Array:
+        if self.room is not None:
+            flat = self.by_spans(sources, lambda op, parts: op.reference(*parts))
+            return flat.reshape(1, 1, -1, sources[0].shape[2] * sources[0].shape[3])
+        r, w, k, v, a, b, state = sources
         r, w, k, v, a, b = (t[0].astype(np.float64) for t in (r, w, k, v, a, b))  # [T, H, D]
         n_tokens, n_head, size = r.shape
         n_seq = state.shape[2]
@@ -110,7 +141,7 @@ class RwkvWkv7(Op):
 
 @op("gated_delta_net")
 @dataclass(frozen=True, slots=True)
-class GatedDeltaNet(Op):
+class GatedDeltaNet(Scan):
     """The gated delta rule, for each head h and sequence; i along the key, j along the value.
 
         state[i, j] *= exp(g[h])            or exp(g[i, h]), a gate for each element of the key
@@ -123,15 +154,23 @@ class GatedDeltaNet(Op):
     the states [D, D, H, S], copy m as it was m tokens before the last; copies of before the first
     token are 0. Head h of v has head h % Hk of q and k, sequence s of v sequence s // (S / Sk).
 
-    Raises ShapeError for other shapes and types, unless rows of q, k and v are contiguous and
+    With spans (see ops/spans.py) S is 1 but for the states, and sequences have any numbers of
+    tokens. Raises ShapeError for other shapes and types, unless rows of q, k and v are contiguous,
     g, beta and state contiguous, and unless H is a multiple of q's and k's heads, S of their
     sequences. Source: Yang et al., "Gated Delta Networks", 2024; the gate for each element: Kimi
     Team, "Kimi Linear", 2025.
     """
 
     K: int = 1
+    room: int | None = None
 
-    def infer(self, q: Spec, k: Spec, v: Spec, g: Spec, beta: Spec, state: Spec) -> Spec:
+    token_axes: ClassVar[Mapping[int, int]] = dict.fromkeys(range(5), 1)
+    state_axes: ClassVar[Mapping[int, int]] = {5: 0}
+    values: ClassVar[int] = 2
+
+    def infer(
+        self, q: Spec, k: Spec, v: Spec, g: Spec, beta: Spec, state: Spec, spans: Spec | None = None
+    ) -> Spec:
         require_snapshots(self.K)
         for spec in (q, k, v, g, beta, state):
             require(spec.type is F32, "all sources must be f32")
@@ -158,13 +197,24 @@ class GatedDeltaNet(Op):
             f"g must be v's shape with dimension 0 of 1 or {size}",
         )
         require(beta.ne == (1, *v.ne[1:]), "beta must be v's shape with dimension 0 of 1")
+        if spans is not None:
+            require(n_seqs == 1, f"v has {n_seqs} sequences: with spans it must have at most 3"
+                    " dimensions")  # fmt: skip
+            n_seqs = state.ne[3]
+            self.check_spans(spans, n_tokens, n_seqs)
         require(
             state.ne == (size, size, n_head, n_seqs),
             f"state must be [{size}, {size}, {n_head}, {n_seqs}]",
         )
+        if spans is not None:
+            return Spec((size * n_head, self.K * size * n_seqs + int(n_tokens)), F32)
         return Spec((size * n_head, n_tokens * n_seqs + self.K * size * n_seqs), F32)
 
-    def reference(self, q: Array, k: Array, v: Array, g: Array, beta: Array, state: Array) -> Array:
+    def reference(self, *sources: Array) -> Array:
+        if self.room is not None:
+            flat = self.by_spans(sources, lambda op, parts: op.reference(*parts))
+            return flat.reshape(1, 1, -1, sources[2].shape[2] * sources[2].shape[3])
+        q, k, v, g, beta, state = sources
         q, k, v, g, beta = (t.astype(np.float64) for t in (q, k, v, g, beta))  # [S, T, H, D]
         n_seqs, n_tokens, n_head, size = v.shape
         q, k = (
@@ -186,22 +236,33 @@ class GatedDeltaNet(Op):
 
 
 @checked
-def rwkv_wkv6(k: Tensor, v: Tensor, r: Tensor, tf: Tensor, td: Tensor, state: Tensor) -> Tensor:
-    """`ggml_rwkv_wkv6`; see RwkvWkv6."""
-    return RwkvWkv6().node(k, v, r, tf, td, state)
+def rwkv_wkv6(
+    k: Tensor, v: Tensor, r: Tensor, tf: Tensor, td: Tensor, state: Tensor, *,
+    spans: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """`ggml_rwkv_wkv6`; see RwkvWkv6, also for `spans`."""
+    if spans is None:
+        return RwkvWkv6().node(k, v, r, tf, td, state)
+    return RwkvWkv6(int(k.ne[2])).node(k, v, r, tf, td, state, spans)
 
 
 @checked
 def rwkv_wkv7(
-    r: Tensor, w: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, state: Tensor
-) -> Tensor:
-    """`ggml_rwkv_wkv7`; see RwkvWkv7."""
-    return RwkvWkv7().node(r, w, k, v, a, b, state)
+    r: Tensor, w: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, state: Tensor, *,
+    spans: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """`ggml_rwkv_wkv7`; see RwkvWkv7, also for `spans`."""
+    if spans is None:
+        return RwkvWkv7().node(r, w, k, v, a, b, state)
+    return RwkvWkv7(int(r.ne[2])).node(r, w, k, v, a, b, state, spans)
 
 
 @checked
 def gated_delta_net(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor, K: int = 1
-) -> Tensor:
-    """`ggml_gated_delta_net`; see GatedDeltaNet."""
-    return GatedDeltaNet(K).node(q, k, v, g, beta, state)
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor, K: int = 1, *,
+    spans: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """`ggml_gated_delta_net`; see GatedDeltaNet, also for `spans`."""
+    if spans is None:
+        return GatedDeltaNet(K).node(q, k, v, g, beta, state)
+    return GatedDeltaNet(K, int(v.ne[2])).node(q, k, v, g, beta, state, spans)

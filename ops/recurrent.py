@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -11,7 +13,9 @@ from ggmlpy.graph.op import Array, Op, op
 from ggmlpy.graph.spec import Spec, require
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.graph.types import F32, I32
+from ggmlpy.ops.linear_attention import infer_wkv
 from ggmlpy.ops.rows import check_ids
+from ggmlpy.ops.spans import Scan
 
 
 @op("ssm_conv")
@@ -89,7 +93,7 @@ class SsmConv(Op):
 
 @op("gated_linear_attn")
 @dataclass(frozen=True, slots=True)
-class GatedLinearAttn(Op):
+class GatedLinearAttn(Scan):
     """Linear attention with a state that decays by a gate, for each head and sequence.
 
         state[i, j] = state[i, j] * g[i] + k[i] * v[j]
@@ -97,31 +101,28 @@ class GatedLinearAttn(Op):
 
     k, v, q, g [D, H, T], state [D * D * H, S] (within a head: j fastest, then i), all f32; the T
     tokens are S sequences of T / S one after another  ->  y [D * H, T + D * S]: first the outputs,
-    then the new states. Raises ShapeError for other shapes and types, and unless all sources are
-    contiguous.
+    then the new states. With spans (see ops/spans.py) sequences have any numbers of tokens. Raises
+    ShapeError for other shapes and types, and unless all sources are contiguous.
     Source: Yang et al., 2023.
     """
 
     scale: float
+    room: int | None = None
 
-    def infer(self, k: Spec, v: Spec, q: Spec, g: Spec, state: Spec) -> Spec:
-        for spec in (k, v, q, g, state):
-            require(spec.type is F32 and spec.contiguous, "all sources must be f32 and contiguous")
-        require(k.ne == v.ne == q.ne == g.ne, "k, v, q and g must have the same shape")
-        size, n_head, n_tokens, rest = k.ne
-        require(rest == 1, "k must have at most 3 dimensions")
-        n_seq = state.ne[1]
-        require(
-            state.ne == (size * size * n_head, n_seq, 1, 1),
-            f"state must be [{size * size * n_head}, n_seq]",
-        )
-        require(
-            n_tokens % n_seq == 0,
-            f"the {n_tokens} tokens must be a multiple of the {n_seq} sequences",
-        )
-        return Spec((size * n_head, n_tokens + size * n_seq), F32)
+    token_axes: ClassVar[Mapping[int, int]] = dict.fromkeys(range(4), 1)
+    state_axes: ClassVar[Mapping[int, int]] = {4: 2}
+    values: ClassVar[int] = 1
 
-    def reference(self, k: Array, v: Array, q: Array, g: Array, state: Array) -> Array:
+    def infer(
+        self, k: Spec, v: Spec, q: Spec, g: Spec, state: Spec, spans: Spec | None = None
+    ) -> Spec:
+        return infer_wkv(self, spans, state, k, v, q, g)
+
+    def reference(self, *sources: Array) -> Array:
+        if self.room is not None:
+            flat = self.by_spans(sources, lambda op, parts: op.reference(*parts))
+            return flat.reshape(1, 1, -1, sources[0].shape[2] * sources[0].shape[3])
+        k, v, q, g, state = sources
         k, v, q, g = (t[0].astype(np.float64) for t in (k, v, q, g))  # numpy order [T, H, D]
         n_tokens, n_head, size = k.shape
         n_seq = state.shape[2]
@@ -143,7 +144,10 @@ def ssm_conv(sx: Tensor, c: Tensor, *, taps: Tensor | None = None) -> Tensor:
 
 @checked
 def gated_linear_attn(
-    k: Tensor, v: Tensor, q: Tensor, g: Tensor, state: Tensor, scale: float
-) -> Tensor:
-    """`ggml_gated_linear_attn`; see GatedLinearAttn."""
-    return GatedLinearAttn(scale).node(k, v, q, g, state)
+    k: Tensor, v: Tensor, q: Tensor, g: Tensor, state: Tensor, scale: float, *,
+    spans: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """`ggml_gated_linear_attn`; see GatedLinearAttn, also for `spans`."""
+    if spans is None:
+        return GatedLinearAttn(scale).node(k, v, q, g, state)
+    return GatedLinearAttn(scale, int(k.ne[2])).node(k, v, q, g, state, spans)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from ggmlpy.common.arguments import checked
-from ggmlpy.graph.op import Array, Op, op
+from ggmlpy.graph.op import Array, op
 from ggmlpy.graph.spec import Spec, require
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.graph.types import F32, I32
 from ggmlpy.ops import activations
 from ggmlpy.ops.rows import check_ids
+from ggmlpy.ops.spans import Scan
 
 
 def require_snapshots(K: int) -> None:
@@ -21,7 +24,7 @@ def require_snapshots(K: int) -> None:
 
 @op("ssm_scan")
 @dataclass(frozen=True, slots=True)
-class SsmScan(Op):
+class SsmScan(Scan):
     """The selective scan: for each sequence, head h and row r of the head's state
 
         d            = softplus(dt[h, t])
@@ -34,14 +37,23 @@ class SsmScan(Op):
     B and C [N, G, T, S], all f32  ->  f32, one row: y [D, H, T, S], then K copies of the states
     [N, D, H, S], copy j as it was j tokens before the last; copies of before the first token are 0.
 
-    Raises ShapeError for other shapes and types, unless rows are contiguous, and unless G divides
-    H; IndexOutOfRange when run with an id outside 0 to M - 1. Source: Gu & Dao, "Mamba", 2023;
-    Dao & Gu, "Transformers are SSMs", 2024.
+    With spans (see ops/spans.py) S is 1 but for ids and states, and sequences have any numbers of
+    tokens. Raises ShapeError for other shapes and types, unless rows are contiguous, and unless G
+    divides H; IndexOutOfRange when run with an id outside 0 to M - 1.
+    Source: Gu & Dao, "Mamba", 2023; Dao & Gu, "Transformers are SSMs", 2024.
     """
 
     K: int = 1
+    room: int | None = None
 
-    def infer(self, s: Spec, x: Spec, dt: Spec, A: Spec, B: Spec, C: Spec, ids: Spec) -> Spec:
+    token_axes: ClassVar[Mapping[int, int]] = {1: 1, 2: 2, 4: 1, 5: 1}
+    state_axes: ClassVar[Mapping[int, int]] = {6: 3}
+    values: ClassVar[int] = 1
+
+    def infer(
+        self, s: Spec, x: Spec, dt: Spec, A: Spec, B: Spec, C: Spec, ids: Spec,
+        spans: Spec | None = None,
+    ) -> Spec:  # fmt: skip
         require_snapshots(self.K)
         for spec in (s, x, dt, A, B, C):
             require(spec.type is F32, "all sources but ids must be f32")
@@ -68,16 +80,24 @@ class SsmScan(Op):
             n_head % n_group == 0,
             f"the {n_head} heads must be a multiple of the {n_group} groups of B and C",
         )
+        if spans is not None:
+            require(n_seqs == 1, f"x has {n_seqs} sequences: with spans it must have at most 3"
+                    " dimensions")  # fmt: skip
+            n_seqs = ids.ne[0]
+            self.check_spans(spans, n_tokens, n_seqs)
         require(
             ids.type is I32 and ids.ne == (n_seqs, 1, 1, 1),
             f"ids must be i32 [{n_seqs}], one for each sequence",
         )
-        n_kept = n_state * size * n_head * n_seqs * self.K
+        n_kept = n_seqs * (n_state * size * n_head * self.K)
+        if spans is not None:
+            return Spec((n_kept + size * n_head * int(n_tokens),), F32)
         return Spec((size * n_head * n_tokens * n_seqs + n_kept,), F32)
 
-    def reference(
-        self, s: Array, x: Array, dt: Array, A: Array, B: Array, C: Array, ids: Array
-    ) -> Array:
+    def reference(self, *sources: Array) -> Array:
+        if self.room is not None:
+            return self.by_spans(sources, lambda op, parts: op.reference(*parts))[None, None, None]
+        s, x, dt, A, B, C, ids = sources
         check_ids(self.name, ids, len(s), "states")
         x, B, C = (t.astype(np.float64) for t in (x, B, C))
         per_group = x.shape[2] // B.shape[2]
@@ -99,7 +119,10 @@ class SsmScan(Op):
 
 @checked
 def ssm_scan(
-    s: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, ids: Tensor, K: int = 1
-) -> Tensor:
-    """`ggml_ssm_scan`; see SsmScan."""
-    return SsmScan(K).node(s, x, dt, A, B, C, ids)
+    s: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, ids: Tensor, K: int = 1, *,
+    spans: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """`ggml_ssm_scan`; see SsmScan, also for `spans`."""
+    if spans is None:
+        return SsmScan(K).node(s, x, dt, A, B, C, ids)
+    return SsmScan(K, int(x.ne[2])).node(s, x, dt, A, B, C, ids, spans)

@@ -371,11 +371,11 @@ BROKEN: list[tuple[Callable[[], Tensor], str]] = [
     ),
     (
         lambda: linear(f32(4, 2, 6), f32(4, 2, 5), f32(32, 2)),
-        "k, v, q and g must have the same shape",
+        "all sources of a token must have the same shape",
     ),
     (
         lambda: linear(f32(4, 2, 6, 2), f32(4, 2, 6, 2), f32(32, 2)),
-        "k must have at most 3 dimensions",
+        "sources must have at most 3 dimensions",
     ),
     (
         lambda: linear(f32(4, 2, 6), f32(4, 2, 6), f32(31, 2)),
@@ -398,9 +398,11 @@ BROKEN: list[tuple[Callable[[], Tensor], str]] = [
             ({"B": f32(8, 2, 4, 2), "C": f32(8, 2, 4, 2)}, "B must be [8, n_group, 5, 2]"),
             ({"B": f32(8, 4, 5, 2), "C": f32(8, 4, 5, 2)}, "the 6 heads must be a multiple of the"),
             ({"ids": i32(3)}, "ids must be i32 [2], one for each sequence"),
+            ({"spans": i32(2, 2)}, "x has 2 sequences: with spans it must have at most 3"),
         )
     ),
     (lambda: wkv6(tf=f32(4, 3)), "tf must be [4, 2]"),
+    (lambda: wkv6(spans=i32(2, 3)), "spans must be i32 [2, 2] with contiguous rows"),
     (lambda: wkv6(r=f32(4, 2, 5)), "all sources of a token must have the same shape"),
     (lambda: wkv6(state=f32(31, 2)), "state must be [32, n_seq]"),
     (lambda: wkv6(state=f32(32, 4)), "the 6 tokens must be a multiple of the 4 sequences"),
@@ -420,6 +422,7 @@ BROKEN: list[tuple[Callable[[], Tensor], str]] = [
             ({"g": f32(2, 4, 5, 2)}, "g must be v's shape with dimension 0 of 1 or 8"),
             ({"beta": f32(8, 4, 5, 2)}, "beta must be v's shape with dimension 0 of 1"),
             ({"state": f32(8, 8, 4)}, "state must be [8, 8, 4, 2]"),
+            ({"spans": i32(2, 2)}, "v has 2 sequences: with spans it must have at most 3"),
         )
     ),
     (lambda: indexer(q=f16(8, 3, 5, 2)), "q and weights must be f32"),

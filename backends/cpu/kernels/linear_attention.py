@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from ggmlpy.backends.cpu.kernel import TENSOR, Inline, Int, Record, inline, kernel
+from ggmlpy.backends.cpu.kernel import Inline, Int, Record, inline, kernel
 from ggmlpy.backends.cpu.kernels.copy import copy_bytes
 from ggmlpy.backends.cpu.kernels.scan import clear_bytes
 from ggmlpy.backends.cpu.kernels.segments import n_segments
+from ggmlpy.backends.cpu.kernels.spans import ScanForm, forms
 from ggmlpy.backends.cpu.rows import share
 from ggmlpy.backends.cpu.simd.arith import (
     fma,
@@ -35,20 +36,10 @@ from ggmlpy.backends.cpu.simd.memory import (
 )
 from ggmlpy.backends.cpu.simd.reduce import sum_lanes
 
-WKV6_ARGS = np.dtype(
-    [(name, TENSOR) for name in ("y", "k", "v", "r", "tf", "td", "state")], align=True
-)
-WKV7_ARGS = np.dtype(
-    [(name, TENSOR) for name in ("y", "r", "w", "k", "v", "a", "b", "state")], align=True
-)
-DELTA_ARGS = np.dtype(
-    [
-        *((name, TENSOR) for name in ("y", "q", "k", "v", "g", "beta", "state")),
-        ("K", "i8"),
-        ("scratch", "i8"),
-    ],
-    align=True,
-)
+WKV6 = ("k", "v", "r", "tf", "td", "state")
+WKV7 = ("r", "w", "k", "v", "a", "b", "state")
+DELTA = ("q", "k", "v", "g", "beta", "state")
+_DELTA_FIELDS = [("K", "i8"), ("scratch", "i8")]
 _ROWS = 32  # of a task
 _COLUMNS = 64  # of a task, or 16 where that makes too few for the threads
 
@@ -97,36 +88,41 @@ def wkv6_vectors(
     store_f32x16(y + 192, t3)
 
 
-@kernel("rwkv_wkv6", ("f32",) * 6, args=WKV6_ARGS)
-def rwkv_wkv6_f32(p: Record, ith: Int, nth: Int) -> None:
-    """Columns of heads of sequences, token by token; the state is worked on in y."""
-    n, n_head, n_tokens, n_seq = p.k.ne0, p.k.ne1, p.k.ne2, p.state.ne1
-    per_seq = quotient(n_tokens, n_seq)
-    width = _COLUMNS if n_head * n_seq >= 2 * nth else 16
-    n_blocks = n_segments(n, width)
-    tasks = n_head * n_seq * n_blocks
-    for task in range(share(tasks, ith, nth), share(tasks, ith + 1, nth)):
-        which = quotient(task, n_blocks)  # head + n_head * s
-        s = quotient(which, n_head)
-        head = which - s * n_head
-        column = (task - which * n_blocks) * width
-        end = min(column + width, n)
-        old = p.state.ptr + 4 * which * n * n
-        new = p.y.ptr + 4 * n * (n_head * n_tokens + which * n)
-        tf = p.tf.ptr + 4 * n * head
-        for t in range(s * per_seq, (s + 1) * per_seq):
-            at = 4 * n * (t * n_head + head)
-            k, v, r, td = p.k.ptr + at, p.v.ptr + at, p.r.ptr + at, p.td.ptr + at
-            y = p.y.ptr + at
-            src = old if t == s * per_seq else new
-            j = 4 * column
-            if end - column == _COLUMNS:
-                wkv6_vectors(src + j, new + j, n, k, v + j, r, tf, td, y + j)
-            else:
-                for c in range(column, end, 16):
-                    j = 4 * c
-                    m = min(16, end - c)
-                    wkv6_vector(src + j, new + j, n, m, k, v + j, r, tf, td, y + j)
+def _wkv6(name: str, types: tuple[str, ...], args: np.dtype, part_of: Inline) -> None:
+    @kernel("rwkv_wkv6", types, args=args, name=name)
+    def rwkv_wkv6(p: Record, ith: Int, nth: Int) -> None:
+        """Columns of heads of sequences, token by token; the state is worked on in y."""
+        n, n_head, n_tokens, n_seq = p.k.ne0, p.k.ne1, p.k.ne2, p.state.ne1
+        width = _COLUMNS if n_head * n_seq >= 2 * nth else 16
+        n_blocks = n_segments(n, width)
+        tasks = n_head * n_seq * n_blocks
+        for task in range(share(tasks, ith, nth), share(tasks, ith + 1, nth)):
+            which = quotient(task, n_blocks)  # head + n_head * s
+            s = quotient(which, n_head)
+            head = which - s * n_head
+            column = (task - which * n_blocks) * width
+            end = min(column + width, n)
+            old = p.state.ptr + 4 * which * n * n
+            new = p.y.ptr + 4 * n * (n_head * (p.y.ne1 - n * n_seq) + which * n)
+            first, n_own = part_of(p, s, n_tokens, n_seq)
+            tf = p.tf.ptr + 4 * n * head
+            for t in range(first, first + n_own):
+                at = 4 * n * (t * n_head + head)
+                k, v, r, td = p.k.ptr + at, p.v.ptr + at, p.r.ptr + at, p.td.ptr + at
+                y = p.y.ptr + at
+                src = old if t == first else new
+                j = 4 * column
+                if end - column == _COLUMNS:
+                    wkv6_vectors(src + j, new + j, n, k, v + j, r, tf, td, y + j)
+                else:
+                    for c in range(column, end, 16):
+                        j = 4 * c
+                        m = min(16, end - c)
+                        wkv6_vector(src + j, new + j, n, m, k, v + j, r, tf, td, y + j)
+
+
+for _form in forms(WKV6):
+    _wkv6(_form.named("rwkv_wkv6"), _form.types, _form.args, _form.part_of)
 
 
 @inline
@@ -196,37 +192,44 @@ def wkv7_rows(
     store_f32(y + 12, sum_lanes(t3))
 
 
-@kernel("rwkv_wkv7", ("f32",) * 7, args=WKV7_ARGS)
-def rwkv_wkv7_f32(p: Record, ith: Int, nth: Int) -> None:
-    """Rows of heads of sequences, token by token; the state is worked on in y."""
-    n, n_head, n_tokens, n_seq = p.k.ne0, p.k.ne1, p.k.ne2, p.state.ne1
-    per_seq = quotient(n_tokens, n_seq)
-    n_blocks = n_segments(n, _ROWS)
-    tasks = n_head * n_seq * n_blocks
-    for task in range(share(tasks, ith, nth), share(tasks, ith + 1, nth)):
-        which = quotient(task, n_blocks)  # head + n_head * s
-        s = quotient(which, n_head)
-        row = (task - which * n_blocks) * _ROWS
-        old = p.state.ptr + 4 * which * n * n
-        new = p.y.ptr + 4 * n * (n_head * n_tokens + which * n)
-        for t in range(s * per_seq, (s + 1) * per_seq):
-            at = 4 * n * (t * n_head + which - s * n_head)
-            w, k, b, r = p.w.ptr + at, p.k.ptr + at, p.b.ptr + at, p.r.ptr + at
-            start = old if t == s * per_seq else new
-            end = min(row + _ROWS, n)
-            fours = row + ((end - row) & -4) if n & 15 == 0 else row
-            for i in range(row, fours, 4):
-                src, dst, o = start + 4 * n * i, new + 4 * n * i, at + 4 * i
-                wkv7_rows(src, dst, n, w, k, p.v.ptr + o, p.a.ptr + at, b, r, p.y.ptr + o)
-            for i in range(fours, end):
-                src, dst = start + 4 * n * i, new + 4 * n * i
-                sa = splat_f32x16(dot(src, p.a.ptr + at, n))
-                v = splat_f32x16(load_f32(p.v.ptr + at + 4 * i))
-                total = zero_f32x16()
-                for j in range(0, n, 16):
-                    o, m = 4 * j, min(16, n - j)
-                    total = wkv7_part(src + o, dst + o, m, w + o, k + o, b + o, r + o, v, sa, total)
-                store_f32(p.y.ptr + at + 4 * i, sum_lanes(total))
+def _wkv7(name: str, types: tuple[str, ...], args: np.dtype, part_of: Inline) -> None:
+    @kernel("rwkv_wkv7", types, args=args, name=name)
+    def rwkv_wkv7(p: Record, ith: Int, nth: Int) -> None:
+        """Rows of heads of sequences, token by token; the state is worked on in y."""
+        n, n_head, n_tokens, n_seq = p.k.ne0, p.k.ne1, p.k.ne2, p.state.ne1
+        n_blocks = n_segments(n, _ROWS)
+        tasks = n_head * n_seq * n_blocks
+        for task in range(share(tasks, ith, nth), share(tasks, ith + 1, nth)):
+            which = quotient(task, n_blocks)  # head + n_head * s
+            s = quotient(which, n_head)
+            row = (task - which * n_blocks) * _ROWS
+            old = p.state.ptr + 4 * which * n * n
+            new = p.y.ptr + 4 * n * (n_head * (p.y.ne1 - n * n_seq) + which * n)
+            first, n_own = part_of(p, s, n_tokens, n_seq)
+            for t in range(first, first + n_own):
+                at = 4 * n * (t * n_head + which - s * n_head)
+                w, k, b, r = p.w.ptr + at, p.k.ptr + at, p.b.ptr + at, p.r.ptr + at
+                start = old if t == first else new
+                end = min(row + _ROWS, n)
+                fours = row + ((end - row) & -4) if n & 15 == 0 else row
+                for i in range(row, fours, 4):
+                    src, dst, o = start + 4 * n * i, new + 4 * n * i, at + 4 * i
+                    wkv7_rows(src, dst, n, w, k, p.v.ptr + o, p.a.ptr + at, b, r, p.y.ptr + o)
+                for i in range(fours, end):
+                    src, dst = start + 4 * n * i, new + 4 * n * i
+                    sa = splat_f32x16(dot(src, p.a.ptr + at, n))
+                    v = splat_f32x16(load_f32(p.v.ptr + at + 4 * i))
+                    total = zero_f32x16()
+                    for j in range(0, n, 16):
+                        o, m = 4 * j, min(16, n - j)
+                        total = wkv7_part(
+                            src + o, dst + o, m, w + o, k + o, b + o, r + o, v, sa, total
+                        )
+                    store_f32(p.y.ptr + at + 4 * i, sum_lanes(total))
+
+
+for _form in forms(WKV7):
+    _wkv7(_form.named("rwkv_wkv7"), _form.types, _form.args, _form.part_of)
 
 
 def _delta_scratch_bytes(node: Any, n_threads: int) -> int:
@@ -244,7 +247,9 @@ def _gate_of_element(gates: Int, m: Int, gate: Any) -> Any:
     return load_f32x16_part(gates, m) if m < 16 else load_f32x16(gates)
 
 
-def _delta_net(name: str, gate_of: Inline, requires: Any) -> None:
+def _delta_net(name: str, gate_of: Inline, requires: Any, form: ScanForm) -> None:
+    part_of, is_listed = form.part_of, form.is_listed
+
     @inline
     def row_step(
         src: Int, dst: Int, n: Int, gates: Int, gate: Any, k: Int, q: Int, v: Any, beta: Any
@@ -349,18 +354,18 @@ def _delta_net(name: str, gate_of: Inline, requires: Any) -> None:
 
     @kernel(
         "gated_delta_net",
-        ("f32",) * 6,
-        args=DELTA_ARGS,
+        form.types,
+        args=form.args,
         requires=requires,
-        name=name,
+        name=form.named(name),
         scratch_bytes=_delta_scratch_bytes,
     )
     def gated_delta_net(p: Record, ith: Int, nth: Int) -> None:
         """Rows of heads of sequences, token by token; the state is worked on in y."""
-        n, n_head, n_tokens, n_seq = p.v.ne0, p.v.ne1, p.v.ne2, p.v.ne3
+        n, n_head, n_seq = p.v.ne0, p.v.ne1, p.state.ne3
         n_blocks = n_segments(n, _ROWS)
         tasks = n_head * n_seq * n_blocks
-        states = p.y.ptr + 4 * n * n_head * n_tokens * n_seq
+        states = p.y.ptr + 4 * n * n_head * (p.y.ne1 - p.K * n * n_seq)
         stride = 4 * n * n * n_head * n_seq  # from one copy of the states to the next
         gates = p.scratch + ith * 4 * (n + 15)
         for task in range(share(tasks, ith, nth), share(tasks, ith + 1, nth)):
@@ -371,9 +376,10 @@ def _delta_net(name: str, gate_of: Inline, requires: Any) -> None:
             end = min(row + _ROWS, n)
             at = 4 * n * (n * which + row)
             dst = states + at
+            first, n_tokens = part_of(p, s, p.v.ne2, 1) if is_listed else (0, p.v.ne2)
             for t in range(n_tokens):
                 src = p.state.ptr + at if t == 0 else dst
-                token_step(p, head, s, t, row, end, src, dst, gates)
+                token_step(p, head, 0 if is_listed else s, first + t, row, end, src, dst, gates)
                 slot = n_tokens - 1 - t
                 if 0 < slot < p.K:
                     copy_bytes(dst, dst + stride * slot, 4 * n * (end - row))
@@ -381,5 +387,10 @@ def _delta_net(name: str, gate_of: Inline, requires: Any) -> None:
                 clear_bytes(dst + stride * slot, 4 * n * (end - row))
 
 
-_delta_net("gated_delta_net_of_heads", _gate_of_head, lambda node: node.src[3].ne[0] == 1)
-_delta_net("gated_delta_net_of_elements", _gate_of_element, lambda node: node.src[3].ne[0] != 1)
+for _form in forms(DELTA, _DELTA_FIELDS):
+    _delta_net(
+        "gated_delta_net_of_heads", _gate_of_head, lambda node: node.src[3].ne[0] == 1, _form
+    )
+    _delta_net(
+        "gated_delta_net_of_elements", _gate_of_element, lambda node: node.src[3].ne[0] != 1, _form
+    )

@@ -9,6 +9,7 @@ import numpy as np
 from ggmlpy.backends.cpu.kernel import TENSOR, Int, Record, inline, kernel, report
 from ggmlpy.backends.cpu.kernels.copy import copy_bytes
 from ggmlpy.backends.cpu.kernels.segments import n_segments
+from ggmlpy.backends.cpu.kernels.spans import ScanForm, forms
 from ggmlpy.backends.cpu.kernels.types import rows_ok
 from ggmlpy.backends.cpu.rows import share
 from ggmlpy.backends.cpu.simd.arith import fma, quotient, splat_f32x16, zero_f32x16
@@ -25,10 +26,7 @@ from ggmlpy.backends.cpu.simd.memory import (
 
 CONV_ARGS = np.dtype([(name, TENSOR) for name in ("y", "x", "kernel")], align=True)
 LISTED_ARGS = np.dtype([(name, TENSOR) for name in ("y", "x", "kernel", "taps")], align=True)
-GLA_ARGS = np.dtype(
-    [*((name, TENSOR) for name in ("y", "k", "v", "q", "g", "state")), ("scale", "f4")],
-    align=True,
-)
+GLA = ("k", "v", "q", "g", "state")
 
 _CHANNELS = 64  # of a task: few enough that threads can share a single token
 
@@ -128,17 +126,24 @@ def step_state(state: Int, n: Int, k: Int, v: Int, q: Int, g: Int, y: Int, scale
         store_f32x16_part(y + 4 * j, total * scale, m)
 
 
-@kernel("gated_linear_attn", ("f32",) * 5, args=GLA_ARGS)
-def gated_linear_attn_f32(p: Record, ith: Int, nth: Int) -> None:
-    """Heads of sequences, each by one thread, token by token; the state is worked on in y."""
-    n, n_head, n_tokens, n_seq = p.k.ne0, p.k.ne1, p.k.ne2, p.state.ne1
-    per_seq = quotient(n_tokens, n_seq)
-    for task in range(share(n_head * n_seq, ith, nth), share(n_head * n_seq, ith + 1, nth)):
-        s = quotient(task, n_head)
-        head = task - s * n_head
-        state = p.y.ptr + 4 * n * (n_head * n_tokens + task * n)
-        copy_bytes(p.state.ptr + 4 * task * n * n, state, 4 * n * n)
-        for t in range(s * per_seq, (s + 1) * per_seq):
-            at = 4 * n * (t * n_head + head)
-            k, v, q, g = p.k.ptr + at, p.v.ptr + at, p.q.ptr + at, p.g.ptr + at
-            step_state(state, n, k, v, q, g, p.y.ptr + at, p.scale)
+def _gated_linear_attn(form: ScanForm) -> None:
+    part_of = form.part_of
+
+    @kernel("gated_linear_attn", form.types, args=form.args, name=form.named("gated_linear_attn"))
+    def gated_linear_attn(p: Record, ith: Int, nth: Int) -> None:
+        """Heads of sequences, each by one thread, token by token; the state is worked on in y."""
+        n, n_head, n_tokens, n_seq = p.k.ne0, p.k.ne1, p.k.ne2, p.state.ne1
+        for task in range(share(n_head * n_seq, ith, nth), share(n_head * n_seq, ith + 1, nth)):
+            s = quotient(task, n_head)
+            head = task - s * n_head
+            state = p.y.ptr + 4 * n * (n_head * (p.y.ne1 - n * n_seq) + task * n)
+            first, n_own = part_of(p, s, n_tokens, n_seq)
+            copy_bytes(p.state.ptr + 4 * task * n * n, state, 4 * n * n)
+            for t in range(first, first + n_own):
+                at = 4 * n * (t * n_head + head)
+                k, v, q, g = p.k.ptr + at, p.v.ptr + at, p.q.ptr + at, p.g.ptr + at
+                step_state(state, n, k, v, q, g, p.y.ptr + at, p.scale)
+
+
+for _form in forms(GLA, [("scale", "f4")]):
+    _gated_linear_attn(_form)

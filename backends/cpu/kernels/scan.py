@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from ggmlpy.backends.cpu.kernel import TENSOR, Inline, Int, Record, inline, kernel, report
+from ggmlpy.backends.cpu.kernel import Inline, Int, Record, inline, kernel, report
 from ggmlpy.backends.cpu.kernels.copy import copy_bytes
 from ggmlpy.backends.cpu.kernels.segments import n_segments
+from ggmlpy.backends.cpu.kernels.spans import ScanForm, forms
 from ggmlpy.backends.cpu.kernels.types import rows_ok
 from ggmlpy.backends.cpu.kernels.unary import softplus
 from ggmlpy.backends.cpu.rows import share
@@ -33,14 +32,7 @@ from ggmlpy.backends.cpu.simd.memory import (
 )
 from ggmlpy.backends.cpu.simd.reduce import sum_lanes
 
-ARGS = np.dtype(
-    [
-        *((name, TENSOR) for name in ("y", "s", "x", "dt", "A", "B", "C", "ids")),
-        ("K", "i8"),
-        ("scratch", "i8"),
-    ],
-    align=True,
-)
+SOURCES = ("s", "x", "dt", "A", "B", "C", "ids")
 _ROWS = 32  # of a task: enough tasks for many threads, and 24 heads of 64 rows make 48
 _RATES, _DECAYS = 4 * _ROWS, 8 * _ROWS  # where these begin in scratch memory
 
@@ -110,14 +102,15 @@ def _row_step(decay_of: Inline) -> Inline:
     return row_step
 
 
-def _scan(name: str, decay_of: Inline, requires: Any) -> None:
+def _scan(name: str, decay_of: Inline, requires: Any, form: ScanForm) -> None:
     row_step = _row_step(decay_of)
+    part_of, is_listed = form.part_of, form.is_listed
 
     @inline
     def token_step(
-        p: Record, seq: Int, t: Int, row: Int, end: Int, id: Int, dst: Int, scratch: Int
+        p: Record, seq: Int, t: Int, row: Int, end: Int, src: Int, dst: Int, scratch: Int
     ) -> None:
-        """One token for rows of the states; `dst` is where the first of them goes."""
+        """One token for rows of the states, from `src` (0: from where they are, `dst`) to `dst`."""
         n, size = p.s.ne0, p.s.ne1
         per_group = quotient(p.x.ne1, p.B.ne1)
         first = quotient(row, size)
@@ -134,30 +127,30 @@ def _scan(name: str, decay_of: Inline, requires: Any) -> None:
             rate = load_f32(scratch + _RATES + 4 * (head - first))
             decay = load_f32(scratch + _DECAYS + 4 * (head - first))
             a = p.A.ptr + head * p.A.nb1
-            before = p.s.ptr + head * p.s.nb2 + id * p.s.nb3
+            before = src + head * p.s.nb2
             for i in range(max(row, head * size), min(end, (head + 1) * size)):
                 r = i - head * size
                 at = dst + 4 * n * (i - row)
-                src = before + r * p.s.nb1 if t == 0 else at
+                old = before + r * p.s.nb1 if src != 0 else at
                 taken = load_f32(x + 4 * r) * rate
-                store_f32(y + 4 * i, row_step(src, at, n, b, c, a, rate, decay, taken))
+                store_f32(y + 4 * i, row_step(old, at, n, b, c, a, rate, decay, taken))
 
     @kernel(
         "ssm_scan",
-        ("f32",) * 6 + ("i32",),
-        args=ARGS,
+        form.types,
+        args=form.args,
         requires=requires,
-        name=name,
+        name=form.named(name),
         scratch_bytes=_scratch_bytes,
     )
     def ssm_scan(p: Record, ith: Int, nth: Int) -> None:
         """Blocks of rows of states, each by one thread, token by token, worked on in y."""
         n, size, n_head = p.s.ne0, p.s.ne1, p.s.ne2
-        n_tokens, n_seq = p.x.ne2, p.x.ne3
+        n_seq = p.ids.ne0
         rows = size * n_head
         per_seq = n_segments(rows, _ROWS)
         scratch = p.scratch + ith * 12 * _ROWS
-        states = p.y.ptr + 4 * rows * n_tokens * n_seq
+        states = p.y.ptr + 4 * (p.y.ne0 - n * rows * n_seq * p.K)
         for task in range(share(per_seq * n_seq, ith, nth), share(per_seq * n_seq, ith + 1, nth)):
             seq = quotient(task, per_seq)
             row = (task - seq * per_seq) * _ROWS
@@ -171,8 +164,12 @@ def _scan(name: str, decay_of: Inline, requires: Any) -> None:
                     store_f32(scratch + 4 * (head - first), load_f32(p.A.ptr + head * p.A.nb1))
                 dst = states + 4 * n * (row + rows * seq)
                 n_bytes = 4 * n * (end - row)
+                before = p.s.ptr + id * p.s.nb3
+                first_t, n_tokens = part_of(p, seq, p.x.ne2, 1) if is_listed else (0, p.x.ne2)
                 for t in range(n_tokens):
-                    token_step(p, seq, t, row, end, id, dst, scratch)
+                    src = before if t == 0 else 0
+                    part = 0 if is_listed else seq
+                    token_step(p, part, first_t + t, row, end, src, dst, scratch)
                     slot = n_tokens - 1 - t
                     if 0 < slot < p.K:
                         copy_bytes(dst, dst + 4 * n * rows * n_seq * slot, n_bytes)
@@ -184,5 +181,16 @@ def _rows(node: Any) -> bool:
     return all(rows_ok(source) for source in node.src)
 
 
-_scan("ssm_scan_of_heads", _decay_of_head, lambda node: _rows(node) and node.src[3].ne[0] == 1)
-_scan("ssm_scan_of_states", _decay_of_state, lambda node: _rows(node) and node.src[3].ne[0] != 1)
+for _form in forms(SOURCES, [("K", "i8"), ("scratch", "i8")], ids=True):
+    _scan(
+        "ssm_scan_of_heads",
+        _decay_of_head,
+        lambda node: _rows(node) and node.src[3].ne[0] == 1,
+        _form,
+    )
+    _scan(
+        "ssm_scan_of_states",
+        _decay_of_state,
+        lambda node: _rows(node) and node.src[3].ne[0] != 1,
+        _form,
+    )

@@ -9,12 +9,22 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ggmlpy.conformance.bounds.expected import EPS, F64, Array, Magnitude, of_sum, rule, wide
+from ggmlpy.conformance.bounds.expected import (
+    EPS,
+    F64,
+    Array,
+    Magnitude,
+    Rule,
+    of_sum,
+    rule,
+    wide,
+)
 from ggmlpy.graph.op import Op
 from ggmlpy.ops import activations
 from ggmlpy.ops.hyper_connections import Dsv4HcComb, Dsv4HcPre
 from ggmlpy.ops.linear_attention import GatedDeltaNet
 from ggmlpy.ops.scan import SsmScan
+from ggmlpy.ops.spans import Scan
 
 _UNITS = 4  # of a function in f32, as in functions.py
 
@@ -28,7 +38,21 @@ def _absolute(sources: Sequence[Array]) -> list[Array]:
     return [np.abs(x) for x in sources]
 
 
+def _by_spans(of_one: Rule) -> Rule:
+    """A rule for an op without spans, for those that have them too: sequence by sequence."""
+
+    def rule_of(op: Op, sources: Sequence[Array]) -> Magnitude:
+        if not isinstance(op, Scan) or op.room is None:
+            return of_one(op, sources)
+        values = _values(op, sources)
+        size = op.by_spans(sources, lambda alone, parts: of_one(alone, parts).size)
+        return Magnitude(values, size.reshape(values.shape))
+
+    return rule_of
+
+
 @rule("ssm_scan")
+@_by_spans
 def selective_scan(op: Op, sources: Sequence[Array]) -> Magnitude:
     """States carry their errors on as they decay, and a decay is wrong by its rounded exponent.
 
@@ -60,7 +84,17 @@ def selective_scan(op: Op, sources: Sequence[Array]) -> Magnitude:
     return Magnitude(values, np.concatenate([outputs.ravel(), kept.ravel()]).reshape(values.shape))
 
 
+@rule("gated_linear_attn")
+@_by_spans
+def linear_attention(op: Op, sources: Sequence[Array]) -> Magnitude:
+    """A sum over the head's columns of states that are sums over the tokens."""
+    values = _values(op, sources)
+    n = sources[0].shape[3] + sources[0].shape[1]
+    return Magnitude(values, of_sum(_values(op, _absolute(sources)), values, n))
+
+
 @rule("rwkv_wkv6")
+@_by_spans
 def wkv6(op: Op, sources: Sequence[Array]) -> Magnitude:
     """A sum over the rows of states that are sums over the tokens."""
     values = _values(op, sources)
@@ -69,6 +103,7 @@ def wkv6(op: Op, sources: Sequence[Array]) -> Magnitude:
 
 
 @rule("rwkv_wkv7")
+@_by_spans
 def wkv7(op: Op, sources: Sequence[Array]) -> Magnitude:
     r, w, k, v, a, b = (wide(x[0]) for x in sources[:-1])
     n_seqs = sources[-1].shape[2]
@@ -82,6 +117,7 @@ def wkv7(op: Op, sources: Sequence[Array]) -> Magnitude:
 
 
 @rule("gated_delta_net")
+@_by_spans
 def delta_net(op: Op, sources: Sequence[Array]) -> Magnitude:
     """As RWKV-7's rule with w = exp(g), a = w k, b = -beta k, v = beta v."""
     assert isinstance(op, GatedDeltaNet)

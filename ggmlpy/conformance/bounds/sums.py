@@ -46,14 +46,6 @@ def short_convolution(op: Op, sources: Sequence[Array]) -> Magnitude:
     return Magnitude(values, of_sum(_magnitudes(op, sources), values, sources[1].shape[3]))
 
 
-@rule("gated_linear_attn")
-def linear_attention(op: Op, sources: Sequence[Array]) -> Magnitude:
-    """A sum over the head's columns of states that are sums over the tokens."""
-    values = _values(op, sources)
-    n = sources[0].shape[3] + sources[0].shape[1]
-    return Magnitude(values, of_sum(_magnitudes(op, sources), values, n))
-
-
 @rule("pool_2d")
 def pooled(op: Op, sources: Sequence[Array]) -> Magnitude:
     assert isinstance(op, Pool2d)

@@ -30,20 +30,34 @@ def _of_length_one(inputs: Inputs, i: int, length: float = 1.0) -> Tensor:
     return ops.scale(ops.l2_norm(inputs[i], 1e-6), length)
 
 
+def _spans(inputs: Inputs, i: int) -> Tensor | None:
+    """Source i: the T tokens of source 1 as sequences of random lengths in any order; None without
+    that source."""
+    ne = inputs.case.ne
+    if len(ne) <= i:
+        return None
+    n_tokens, n_seqs = as_ne(ne[1])[2], as_ne(ne[i])[1]
+    inner = 1 + inputs.rng.choice(n_tokens - 1, n_seqs - 1, replace=False)
+    bounds = np.array([0, *np.sort(inner), n_tokens])
+    spans = np.stack([bounds[:-1], np.diff(bounds)], axis=1)
+    return stored(inputs.rng.permutation(spans), "i32", as_ne(ne[i]))
+
+
 @builds("ssm_scan")
 def _ssm_scan(case: Case, inputs: Inputs) -> Tensor:
-    """ne: s, x, dt, A, B, C, ids."""
+    """ne: s, x, dt, A, B, C, ids, and spans where there are any; so for the other scans."""
     dt, A = _between(inputs, 2, -4, 4), _between(inputs, 3, -2, -0.1)
     ids = inputs.ids(case.ne[6], case.ne[0][3])
     given = inputs[0], inputs[1], dt, A, inputs[4], inputs[5], ids
-    return ops.ssm_scan(*given, case.params.get("K", 1))
+    return ops.ssm_scan(*given, case.params.get("K", 1), spans=_spans(inputs, 7))
 
 
 @builds("rwkv_wkv6")
 def _rwkv_wkv6(case: Case, inputs: Inputs) -> Tensor:
     """ne: k, v, r, tf, td, state."""
     td = _between(inputs, 4, 0.1, 1)
-    return ops.rwkv_wkv6(inputs[0], inputs[1], inputs[2], inputs[3], td, inputs[5])
+    given = inputs[0], inputs[1], inputs[2], inputs[3], td, inputs[5]
+    return ops.rwkv_wkv6(*given, spans=_spans(inputs, 6))
 
 
 @builds("rwkv_wkv7")
@@ -51,7 +65,15 @@ def _rwkv_wkv7(case: Case, inputs: Inputs) -> Tensor:
     """ne: r, w, k, v, a, b, state."""
     a, b = _of_length_one(inputs, 4), _of_length_one(inputs, 5, -0.7)
     w = _between(inputs, 1, 0.1, 1)
-    return ops.rwkv_wkv7(inputs[0], w, inputs[2], inputs[3], a, b, inputs[6])
+    given = inputs[0], w, inputs[2], inputs[3], a, b, inputs[6]
+    return ops.rwkv_wkv7(*given, spans=_spans(inputs, 7))
+
+
+@builds("gated_linear_attn")
+def _gated_linear_attn(case: Case, inputs: Inputs) -> Tensor:
+    """ne: k, v, q, g, state."""
+    given = inputs[0], inputs[1], inputs[2], inputs[3], inputs[4], case.params["scale"]
+    return ops.gated_linear_attn(*given, spans=_spans(inputs, 5))
 
 
 @builds("gated_delta_net")
@@ -60,7 +82,8 @@ def _gated_delta_net(case: Case, inputs: Inputs) -> Tensor:
     plain = case.params.get("plain", False)
     q, k = (inputs[i] if plain else _of_length_one(inputs, i) for i in (0, 1))
     g, beta = _between(inputs, 3, -2, 0), _between(inputs, 4, 0, 0.1 if plain else 1)
-    return ops.gated_delta_net(q, k, inputs[2], g, beta, inputs[5], case.params.get("K", 1))
+    given = q, k, inputs[2], g, beta, inputs[5], case.params.get("K", 1)
+    return ops.gated_delta_net(*given, spans=_spans(inputs, 6))
 
 
 @builds("lightning_indexer")
@@ -89,6 +112,17 @@ def _scan(
     ne = [(n, size, heads, states), (size, heads, tokens, seqs), (heads, tokens, seqs), (a, heads)]
     return Case("ssm_scan", ne=[*ne, group, group, (seqs,)], layouts=layouts,
                 types=("f32",) * 6 + ("i32",), **params)  # fmt: skip
+
+
+def _listed(case: Case, n_seqs: int, states: int) -> Case:
+    """A case of one sequence as one of several with spans, whose states are source `states`."""
+    state = as_ne(case.ne[states])
+    ne = [*case.ne]
+    if case.op == "ssm_scan":
+        ne[states] = (n_seqs,)
+    else:
+        ne[states] = (*state[:3], n_seqs) if case.op == "gated_delta_net" else (state[0], n_seqs)
+    return Case(case.op, ne=[*ne, (2, n_seqs)], types=(*case.types, "i32"), **case.params)
 
 
 def _delta(
@@ -142,6 +176,17 @@ CASES: list[Case] = [
     _delta(3, 70_001, 1, 1, 1), _delta(32, 2, 1, 100, 1), _delta(1, 3, 3, 5, 2),
     *(_delta(32, 4, 2, t, 2, gate=g, K=k) for t in (1, 3, 6) for k in (2, 4) for g in (1, 32)),
     *(_delta(19, 4, 2, 5, 2, layouts=(kind,) * 3, plain=True) for kind in ("view", "permuted")),
+    # sequences of any numbers of tokens
+    *(_listed(_scan(n, size, h, 9, t, 1, g, a, K=k), s, 6)
+      for n, size, h, g, a, k in ((17, 3, 6, 2, 17, 1), (128, 33, 4, 2, 1, 2))
+      for t, s in ((7, 1), (7, 7), (40, 5))),
+    *(_listed(_wkv(op, n, h, t, 1), s, 5 if op == "rwkv_wkv6" else 6)
+      for op in ("rwkv_wkv6", "rwkv_wkv7") for n, h in ((64, 3), (37, 2))
+      for t, s in ((7, 1), (7, 7), (40, 5))),
+    *(_listed(Case("gated_linear_attn", ne=[(n, 3, t)] * 4 + [(n * n * 3, 1)], scale=0.5), s, 4)
+      for n in (16, 37) for t, s in ((7, 1), (7, 7), (40, 5))),
+    *(_listed(_delta(n, 4, 2, t, 1, gate=g, K=k), s, 5)
+      for n, g, k in ((64, 1, 1), (37, 37, 3)) for t, s in ((7, 1), (7, 7), (40, 5))),
     # the lightning indexer
     *(_indexer(128, 8, t, 37, 1, 1, type) for t in (1, 7) for type in CACHE_TYPES),
     _indexer(64, 5, 3, 33, 4, 2), _indexer(37, 3, 7, 16, 2, 2), _indexer(32, 1, 1, 1, 3, 1),
