@@ -274,13 +274,15 @@ class Llama(Completions):
 
         Raises TokenizerError for text that cannot be tokenized.
         """
-        if isinstance(text, bytes):
-            text = text.decode("utf-8", errors="replace")
         return self.tokenizer.encode(text, add_bos=add_bos, special=special)
 
     def detokenize(self, tokens: Sequence[int], special: bool = False) -> str:
-        """The text of token ids; control tokens are left out unless `special`."""
-        return self.tokenizer.decode(tokens, special=special)
+        """The text of token ids; control tokens are left out unless `special`.
+
+        As in llama-cpp-python, a space that the tokenizer put after a BOS at the beginning is
+        removed, so that the text is the one that was tokenized.
+        """
+        return self.tokenizer.decode_prompt(tokens, special=special)
 
     def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """The logits of every token of a new sequence, [n_tokens, n_vocab]. Resets the model.

@@ -61,7 +61,7 @@ def tokenize(
     text = _given_text(words, prompt, file, decode)
     if decode:
         tokens = _parsed_ids(text)
-        decoded = tokenizer.decode(tokens, special=special)
+        decoded = tokenizer.decode_prompt(tokens, special=special)
         if as_json:
             write_json({"ids": tokens, "text": decoded})
         else:

@@ -243,7 +243,7 @@ class Completions:
         request = self._prompt_request(tokens, options)
         echo = ""
         if options["echo"]:
-            echo = prompt if isinstance(prompt, str) else self.tokenizer.decode(tokens)
+            echo = prompt if isinstance(prompt, str) else self.tokenizer.decode_prompt(tokens)
         return request, self._form(options["model"], len(tokens), echo)
 
     def _form(self, model: str | None, n_prompt: int, echo: str = "") -> TextForm:

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import pre_tokenizers
 
-from ggmlpy.errors import TokenizerError
 from ggmlpy.text.tokenizer import PRE_TOKENIZERS, Tokenizer
 from ggmlpy.text.tokenizer.bpe import BYTE_CHARS
 from tests.unit.vocabularies import (
@@ -124,17 +123,15 @@ def test_a_token_that_is_no_spelling_of_bytes_is_itself() -> None:
     assert tokenizer.decode([259]) == " a"
 
 
-def test_a_byte_without_token_is_an_error_or_unknown() -> None:
-    """The library would leave it out of the prompt."""
+def test_a_byte_without_token_is_left_out() -> None:
+    """As in llama.cpp: never the unknown token, which ends the text in some vocabularies."""
     tokens = [char for char in BYTE_CHARS if char != "x"] + ["ab", "<unk>"]
-    tokenizer = Tokenizer.from_metadata(tiny_metadata(tokens=tokens))
-    assert tokenizer.decode(tokenizer.encode("abc")) == "abc"
-    with pytest.raises(TokenizerError, match=r"no token for 'x' \(byte 0x78\)"):
-        tokenizer.encode("axb")
+    for more in ({}, {"unknown_token_id": 256}):
+        tokenizer = Tokenizer.from_metadata(tiny_metadata(tokens=tokens, **more))
+        assert [tokenizer.text(id) for id in tokenizer.encode("axb")] == ["a", "b"]
+        assert tokenizer.encode("xxx") == []
     space = [char for char in BYTE_CHARS if ord(char) != 0xE2] + ["ab"]  # 0xE2 also begins a ▁
     assert Tokenizer.from_metadata(tiny_metadata(tokens=space)).encode("a b") == [97, 32, 98]
-    lenient = Tokenizer.from_metadata(tiny_metadata(tokens=tokens, unknown_token_id=256))
-    assert [lenient.text(id) for id in lenient.encode("axb")] == ["a", "<unk>", "b"]
 
 
 def test_no_bos_unless_the_file_or_its_family_says_so() -> None:
@@ -206,8 +203,11 @@ def test_plain_spelling_without_byte_tokens() -> None:
     metadata = plain_metadata(tokens=tokens, merges=[], bos_token_id=0)
     tokenizer = Tokenizer.from_metadata(without(metadata, "token_type", "eos_token_id"))
     assert tokenizer.encode(" a") == [1, 2]
-    with pytest.raises(TokenizerError, match="no token for 'b'"):
-        tokenizer.encode("ab")
+    assert tokenizer.encode("ab") == [2]
+    tokens += ["<0xC3>", "b"]  # half of an é
+    metadata = plain_metadata(tokens=tokens, merges=[], bos_token_id=0)
+    tokenizer = Tokenizer.from_metadata(without(metadata, "token_type", "eos_token_id"))
+    assert tokenizer.encode("a\u00e9b") == [2, 3, 4]
 
 
 def test_user_defined_tokens_are_always_matched() -> None:

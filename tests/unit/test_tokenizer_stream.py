@@ -46,7 +46,7 @@ def test_whole_characters_only(kind: str, text: str) -> None:
 
 def byte_stream(given: bytes) -> tuple[StreamDecoder, Callable[[], str]]:
     """A decoder whose token `id` is the byte `id`, fed with all of `given`."""
-    stream = StreamDecoder(lambda id: bytes([id]), strip_space=False, clean_spaces=False)
+    stream = StreamDecoder(lambda id: bytes([id]), clean_spaces=False)
     text = "".join(stream.push(byte) for byte in given)
     return stream, lambda: text
 
@@ -100,10 +100,10 @@ def test_continued_text_keeps_its_space() -> None:
     assert whole == "little llama"
 
 
-def test_the_start_is_the_first_thing_shown() -> None:
+def test_the_space_after_bos_stays() -> None:
     tokenizer = TOKENIZERS["spm"]
     stream = tokenizer.stream()
-    assert [stream.push(id) for id in tokenizer.encode("a", add_bos=True)] == ["", "a"]
+    assert [stream.push(id) for id in tokenizer.encode("a", add_bos=True)] == ["", " a"]
 
 
 def without_spaces(text: str) -> str:
@@ -117,7 +117,7 @@ def test_spaces_are_removed_alike_from_pieces_and_from_the_whole() -> None:
     """All texts of six such pieces, character by character."""
     for pieces in product((" ", "'", ".", "ve"), repeat=6):
         text = "".join(pieces)
-        stream = StreamDecoder(lambda id: bytes([id]), strip_space=False, clean_spaces=True)
+        stream = StreamDecoder(lambda id: bytes([id]), clean_spaces=True)
         pushed = "".join(map(stream.push, text.encode())) + stream.finish()
         assert pushed == without_spaces(text), text
 
@@ -125,7 +125,7 @@ def test_spaces_are_removed_alike_from_pieces_and_from_the_whole() -> None:
 @pytest.mark.parametrize("piece", [" ", " '", "' ", " ' s", "'", "a ", "\u20ac'"])
 def test_little_is_kept_back_whatever_comes(piece: str) -> None:
     """What is kept is read again with the next token: it must not grow."""
-    stream = StreamDecoder(lambda _: piece.encode(), strip_space=False, clean_spaces=True)
+    stream = StreamDecoder(lambda _: piece.encode(), clean_spaces=True)
     shown = sum(len(stream.push(0)) for _ in range(1000))
     assert shown >= len(without_spaces(piece * 1000)) - 6
 

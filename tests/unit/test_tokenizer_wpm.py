@@ -28,8 +28,8 @@ def pieces_of(text: str, tokenizer: Tokenizer = TOKENIZER) -> list[str]:
         ("playx the", ["[UNK]", "_the"]),  # one piece is missing: the whole word is unknown
         ("able", ["[UNK]"]),  # only known inside words
         ("[CLS]", ["[UNK]", "[UNK]", "[UNK]"]),  # not parsed unless asked to
-        ("play" * 26, ["[UNK]"]),  # beyond BERT's 100 characters
-        ("play" * 25, ["_play"] + ["play"] * 24),
+        ("play" * 99, ["_play"] + ["play"] * 98),  # unknown to BERT beyond 100 characters
+        ("p\u0903lay", ["_play"]),  # a spacing mark, which BERT keeps
         ("", []),
         ("\x00\u200b", []),
     ],

@@ -4,8 +4,9 @@
 merges of Llama 3 took 0.43 s and 110 MB on an EPYC (Zen 4) core, the tables here 0.20 s and 10 MB.
 
 There are two spellings. In GPT-2's, every byte is a printable character (a space is "Ġ"), so that
-any text can be spelt. In the other (Gemma 4), tokens are plain text with "▁" for a space, and
-characters without a token are spelt in the byte tokens <0x00> … <0xFF>.
+any text can be spelt. In the other (Gemma 4), tokens are plain text, mostly with "▁" for a space,
+and characters without a token are spelt in the byte tokens <0x00> … <0xFF>. As in llama.cpp, bytes
+without a token are left out in both.
 """
 
 from __future__ import annotations
@@ -45,19 +46,16 @@ class BytePairs:
     Raises TokenizerError, naming the key, if merges are missing or name tokens that do not exist.
     """
 
+    raw_bytes = False
+
     def __init__(self, vocab: Vocabulary, pre: PreTokenizer) -> None:
-        self._vocab = vocab
         self._pre = pre
         self._ids = vocab.ids
-        self._unk = vocab.declared_ids.get("unk")
-        self._missing = self._bytes_without_token()
         self._splitter = self._make_splitter()
         self._merges = _Merges(vocab)
         self._cache: dict[str, list[int]] = {}
 
     def encode(self, text: str) -> list[int]:
-        if self._missing and self._unk is None:
-            self._check_writable(text)
         if not self._pre.whole_newlines:
             return self._encode_words(text)
         ids: list[int] = []
@@ -67,7 +65,7 @@ class BytePairs:
         return ids
 
     def _encode_words(self, text: str) -> list[int]:
-        if not self._pre.byte_level:
+        if not self._pre.byte_level and self._pre.escape_spaces:
             text = text.replace(" ", _SPACE)
         ids: list[int] = []
         for block in blocks(text, self._pre.seam):
@@ -91,11 +89,11 @@ class BytePairs:
         return ids
 
     def _spell(self, char: str) -> list[int]:
-        """The tokens of a character without one: byte tokens, or the unknown token."""
-        if not self._pre.byte_level and self._missing.isdisjoint(char.encode()):
-            return [self._ids[f"<0x{byte:02X}>"] for byte in char.encode()]
-        assert self._unk is not None, f"{char!r} should have raised an error"
-        return [self._unk]
+        """The byte tokens of a character without a token."""
+        if self._pre.byte_level:
+            return []  # the character is a byte
+        ids = (self._ids.get(f"<0x{byte:02X}>") for byte in char.encode())
+        return [id for id in ids if id is not None]
 
     def _make_splitter(self) -> pre_tokenizers.PreTokenizer:
         words = word_splitter(self._pre)
@@ -103,21 +101,6 @@ class BytePairs:
             return words
         spelling = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         return pre_tokenizers.Sequence([words, spelling])
-
-    def _bytes_without_token(self) -> frozenset[int]:
-        spelt = BYTE_CHARS if self._pre.byte_level else [f"<0x{b:02X}>" for b in range(256)]
-        return frozenset(b for b in range(256) if spelt[b] not in self._ids)
-
-    def _check_writable(self, text: str) -> None:
-        """Raise TokenizerError for a character that no token can spell."""
-        spelt = text if self._pre.byte_level else text.replace(" ", _SPACE)
-        for char in set(spelt):
-            missing = self._missing.intersection(char.encode())
-            if missing and (self._pre.byte_level or char not in self._ids):
-                raise TokenizerError(
-                    f"{self._vocab.keys.where}the vocabulary has no token for {char!r} "
-                    f"(byte 0x{min(missing):02X}) and none for unknown text"
-                )
 
 
 def word_splitter(pre: PreTokenizer) -> pre_tokenizers.PreTokenizer:

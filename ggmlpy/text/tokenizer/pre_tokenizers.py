@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ggmlpy.common.quoting import quoted
 from ggmlpy.text.tokenizer.blocks import WORD_END
@@ -39,11 +39,15 @@ class PreTokenizer:
     add_bos: bool = False
     """Whether BOS is added if the file does not say."""
     byte_level: bool = True
-    """Tokens spell bytes in GPT-2's printable alphabet; otherwise plain text with ▁ for a space."""
+    """Tokens spell bytes in GPT-2's printable alphabet; otherwise they are plain text."""
+    escape_spaces: bool = True
+    """A space is ▁ in tokens of plain text."""
     whole_newlines: bool = False
     """A sequence of newlines that is a token is not merged."""
     always_bos: bool = False
     """BOS is added even if the file says no, as early files of the family do, wrongly."""
+    clean_spaces: bool = True
+    """Whether decoding may remove spaces before signs and contractions."""
     seam: re.Pattern[str] = WORD_END
     """Where text can be split into blocks without changing its words."""
 
@@ -80,7 +84,8 @@ def _threes(digit: str, end: str) -> str:
     return rf"{first}|\G(?<={digit}){digit}{{3}}"
 
 
-_CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+# Published as (?i:'s|'t|…), which also takes U+017F for an s; llama.cpp spells the cases out.
+_CONTRACTION = r"(?:'[sStTmMdD]|'[rR][eE]|'[vV][eE]|'[lL][lL])"
 _SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _DIGIT = r"\p{N}"
@@ -176,7 +181,8 @@ _ROWS = (
         "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano",
         PreTokenizer((_LLAMA3,), ignore_merges=True, add_bos=True),
     ),
-    ("dbrx smaug-bpe glm4 chatglm-bpe", PreTokenizer((_LLAMA3,))),
+    ("dbrx smaug-bpe chatglm-bpe", PreTokenizer((_LLAMA3,))),
+    ("glm4 glm5", PreTokenizer((_LLAMA3,), ignore_merges=True)),
     (
         "qwen2 deepseek-r1-qwen kormo f2llmv2 megrez stablelm2 hunyuan solar-open grok-2",
         PreTokenizer((_QWEN2,)),
@@ -210,7 +216,7 @@ _ROWS = (
         "bailingmoe bailingmoe2 llada-moe",
         PreTokenizer(
             (
-                r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}"
+                _CONTRACTION + r"|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}"
                 r"| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",
             )
         ),
@@ -304,8 +310,25 @@ _ROWS = (
         ),
     ),
     ("sarvam-moe", PreTokenizer((_NEWLINES,), byte_level=False, seam=_LINE_END)),
+    (
+        "whitespace",
+        PreTokenizer(
+            (r"\S+",), byte_level=False, escape_spaces=False, seam=re.compile(r"(?<=\S)(?=\s)")
+        ),
+    ),
 )
 
+_KEEP_SPACES = (
+    "deepseek-llm deepseek-coder deepseek-v3 spark2_5 youtu sarvam-moe command-r qwen2 "
+    "deepseek-r1-qwen kormo f2llmv2 qwen35 poro-chat viking tekken smollm chameleon gpt-4o llama4 "
+    "kanana2 talkie granite-embed-multi-97m tiny_aya cohere2moe superbpe trillion granite-docling "
+    "bailingmoe bailingmoe2 llada-moe seed-coder hunyuan hunyuan-dense hy_v4 joyai-llm kimi-k2 "
+    "ufakzeka grok-2 afmoe laguna minimax-m2 solar-open"
+)
+"""Names of vocabularies whose decoding changes no spaces."""
+
 PRE_TOKENIZERS: dict[str, PreTokenizer] = {
-    name: row for names, row in _ROWS for name in names.split()
+    name: replace(row, clean_spaces=name not in _KEEP_SPACES.split())
+    for names, row in _ROWS
+    for name in names.split()
 }

@@ -13,9 +13,11 @@ is therefore done here. Three properties make it fast:
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from ggmlpy.errors import TokenizerError
 from ggmlpy.text.tokenizer.blocks import blocks
+from ggmlpy.text.tokenizer.escapes import ESCAPED_BYTE
 from ggmlpy.text.tokenizer.merging import MAX_CACHED, MAX_CACHED_CHARS, merge
 from ggmlpy.text.tokenizer.vocabulary import TokenType, Vocabulary
 
@@ -29,8 +31,10 @@ class SentencePieces:
 
     Only text merges: as in SentencePiece, and unlike in llama.cpp, the text "</s>" never gives the
     control token. A character without a token is spelt in byte tokens, or is one unknown token if
-    the vocabulary lacks them.
+    the vocabulary lacks them. Bytes that are not UTF-8 are spelt in byte tokens, too.
     """
+
+    raw_bytes = True
 
     def __init__(self, vocab: Vocabulary) -> None:
         self._where = vocab.keys.where
@@ -43,8 +47,17 @@ class SentencePieces:
         self._cache: dict[str, list[int]] = {}
 
     def encode(self, text: str) -> list[int]:
+        text = text.replace(" ", _SPACE)
+        if text.isascii() or not ESCAPED_BYTE.search(text):
+            return self._encode_text(text)
         ids: list[int] = []
-        for block in blocks(text.replace(" ", _SPACE), self._word_start):
+        for part in _split_invalid(text.encode(errors="surrogateescape")):
+            ids += self._encode_text(part) if isinstance(part, str) else self._spell_bytes(part)
+        return ids
+
+    def _encode_text(self, text: str) -> list[int]:
+        ids: list[int] = []
+        for block in blocks(text, self._word_start):
             for word in self._word_start.split(block):
                 cached = self._cache.get(word)
                 ids += self._encode_word(word) if cached is None else cached
@@ -65,16 +78,48 @@ class SentencePieces:
         return self._costs.get(left + right)
 
     def _spell(self, char: str) -> list[int]:
-        ids = [self._byte_ids[byte] for byte in char.replace(_SPACE, " ").encode()]
+        return self._spell_bytes(char.replace(_SPACE, " ").encode())
+
+    def _spell_bytes(self, char: bytes) -> list[int]:
+        """The byte tokens of one character, or the unknown token if one of them is missing."""
+        ids = [self._byte_ids[byte] for byte in char]
         known = [id for id in ids if id is not None]
         if len(known) == len(ids):
             return known
         if self._unk_id is not None:
             return [self._unk_id]
+        shown = repr(char.decode(errors="replace"))
         raise TokenizerError(
-            f"{self._where}the vocabulary has no token for {char!r}, no byte tokens to spell it "
+            f"{self._where}the vocabulary has no token for {shown}, no byte tokens to spell it "
             "and none for unknown text"
         )
+
+
+def _split_invalid(data: bytes) -> Iterator[str | bytes]:
+    """Texts, and single characters that are not UTF-8.
+
+    As in llama.cpp the first byte of a character tells how many bytes it has, whatever follows.
+    """
+    begin = at = 0
+    while at < len(data):
+        n = (1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 3, 4)[data[at] >> 4]
+        char = data[at : at + n]
+        if data[at] >= 0x80 and not _is_utf8(char):
+            if begin < at:
+                yield data[begin:at].decode()
+            yield char
+            begin = at + n
+        at += n
+    if begin < len(data):
+        yield data[begin:].decode()
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _word_pattern(pieces: dict[str, int]) -> re.Pattern[str]:

@@ -23,21 +23,38 @@ class StreamDecoder:
     """
 
     def __init__(
-        self, piece: Callable[[int], bytes], *, strip_space: bool, clean_spaces: bool
+        self,
+        piece: Callable[[int], bytes],
+        *,
+        strip_token: bool = False,
+        strip_text: bool = False,
+        clean_spaces: bool = False,
     ) -> None:
+        """`strip_token` removes a space at the beginning of the first token, `strip_text` at the
+        beginning of the text, `clean_spaces` those before signs and contractions.
+        """
         self._piece = piece
-        self._strip_space = strip_space
+        self._strip_token = strip_token
+        self._strip_text = strip_text
         self._clean_spaces = clean_spaces
         self._decoder = _DECODER("replace")
         self._kept = ""  # complete characters that later ones may change
 
     def push(self, id: int) -> str:
         """The text that the token `id` completes, which may be empty."""
-        return self.feed(self._piece(id), final=False)
+        return self.feed(self.spelt(id), final=False)
 
     def finish(self) -> str:
         """End the text, and return what was held back."""
         return self.feed(b"", final=True)
+
+    def spelt(self, id: int) -> bytes:
+        """The bytes of the next token, less a space at the beginning of the text."""
+        spelt = self._piece(id)
+        if self._strip_token:
+            self._strip_token = False
+            return spelt.removeprefix(b" ")
+        return spelt
 
     def feed(self, spelt: bytes, final: bool) -> str:
         """The text that these bytes complete; with `final`, also what was held back."""
@@ -46,8 +63,8 @@ class StreamDecoder:
             text += self._decoder.decode(b"", True)
         if self._clean_spaces:
             text = self._without_spaces(self._kept + text, final)
-        if self._strip_space and text:
-            self._strip_space = False
+        if self._strip_text and text:
+            self._strip_text = False
             text = text.removeprefix(" ")
         return text
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,9 +14,11 @@ from ggmlpy.common.quoting import quoted
 from ggmlpy.errors import TokenizerError
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.text.tokenizer.bpe import BytePairs, spell_byte_level, spell_plain
+from ggmlpy.text.tokenizer.escapes import unescaped
 from ggmlpy.text.tokenizer.keys import Keys
 from ggmlpy.text.tokenizer.partition import Partition
 from ggmlpy.text.tokenizer.pre_tokenizers import PreTokenizer, find_pre_tokenizer
+from ggmlpy.text.tokenizer.segments import HybridDna, WhitespaceWords
 from ggmlpy.text.tokenizer.spm import SentencePieces
 from ggmlpy.text.tokenizer.stream import StreamDecoder
 from ggmlpy.text.tokenizer.vocabulary import TokenizerWarning, TokenType, Vocabulary
@@ -25,6 +27,9 @@ from ggmlpy.text.tokenizer.wpm import WordPieces
 
 class Encoder(Protocol):
     """Encodes plain text by a kind of vocabulary."""
+
+    raw_bytes: bool
+    """Whether `encode` takes bytes that are not UTF-8, as surrogates ("surrogateescape")."""
 
     def encode(self, text: str) -> list[int]: ...
 
@@ -48,7 +53,14 @@ WPM = Kind(
     add_eos=True,
     default_ids={"pad": 0, "unk": 100, "bos": 101, "sep": 102, "mask": 103},
 )
-KINDS = {"llama": SPM, "gpt2": BPE, "gemma4": BPE, "bert": WPM}
+KINDS = {
+    "llama": SPM,
+    "gpt2": BPE,
+    "gemma4": BPE,
+    "bert": WPM,
+    "whitespace": BPE,
+    "hybriddna": BPE,
+}
 """The supported values of `tokenizer.ggml.model`."""
 
 _UNSUPPORTED = {"no_vocab": "none"}  # other names
@@ -78,11 +90,14 @@ class Tokenizer:
         pre = find_pre_tokenizer(self.pre, keys.where) if kind is BPE else PreTokenizer(())
         self._pre_tokenizer = pre
         self._byte_level = kind is BPE and pre.byte_level
+        self._spaces_escaped = not self._byte_level and pre.escape_spaces
         self.add_bos = pre.always_bos or keys.flag("add_bos_token", kind.add_bos or pre.add_bos)
         self.add_eos = keys.flag("add_eos_token", kind.add_eos)
         if kind is WPM:  # always adds CLS and SEP
             self.add_bos = self.add_eos = True
         self.add_space_prefix = kind.add_space_prefix and keys.flag("add_space_prefix", True)
+        self.clean_spaces = kind is WPM or (kind is BPE and pre.clean_spaces)
+        """Whether llama.cpp's `llama_detokenize` removes spaces before signs and contractions."""
         self._end_id = self.vocab.declared_ids.get("sep" if kind is WPM else "eos")
         if self._model in KINDS:
             self._check_complete()
@@ -114,18 +129,24 @@ class Tokenizer:
         except TokenizerError:
             return  # raised again by the first use
 
-    def encode(self, text: str, add_bos: bool = False, special: bool = False) -> list[int]:
-        """The tokens of `text`.
+    def encode(self, text: str | bytes, add_bos: bool = False, special: bool = False) -> list[int]:
+        """The tokens of `text`, or of its bytes in UTF-8.
 
         `add_bos` adds BOS at the beginning and EOS at the end, each if the file asks for it
         (`self.add_bos`, `self.add_eos`; WPM: CLS and SEP). `special` parses control tokens such as
         "<|im_end|>" in the text; without it they are encoded as text.
 
-        Raises TokenizerError for an unsupported kind, a damaged vocabulary, and text that is not
-        Unicode (lone surrogates).
+        Bytes that are not UTF-8 become byte tokens in SPM vocabularies, else each becomes U+FFFD.
+        Bytes and characters for which a BPE vocabulary has no token are left out.
+
+        Raises TokenizerError for an unsupported kind, a damaged vocabulary, and a string that is
+        not Unicode (lone surrogates).
         """
         self._require_text()
-        _check_unicode(text)
+        if isinstance(text, bytes):
+            text = text.decode(errors="surrogateescape")
+        else:
+            _check_unicode(text)
         ids = self._encode_parts(text, special)
         if not add_bos:
             return ids
@@ -141,25 +162,48 @@ class Tokenizer:
             ids.append(self._end_id)
         return ids
 
-    def decode(self, ids: Iterable[int], special: bool = False, *, start: bool = True) -> str:
+    def decode(
+        self,
+        ids: Iterable[int],
+        special: bool = False,
+        *,
+        start: bool = True,
+        clean_spaces: bool | None = None,
+    ) -> str:
         """The text of tokens; bytes that are not UTF-8 become U+FFFD.
 
-        `special` includes control tokens. `start` means that the tokens begin a text: the space
-        that SPM puts before a text (and WPM before every word) is removed.
+        special       include control tokens
+        start         the tokens begin a text: the space that SPM puts before a text (and WPM before
+                      every word) is removed. As in llama.cpp it stays after BOS, shown or not.
+        clean_spaces  remove the spaces before signs and contractions ("a ?", "it 's"); by default
+                      only for WPM, whose tokens do not say where there was one. With the
+                      tokenizer's `clean_spaces` the text is that of `llama_detokenize`.
         """
-        stream = self.stream(special, start=start)
-        return stream.feed(b"".join([self.token_bytes(id, special) for id in ids]), final=True)
+        stream = self.stream(special, start=start, clean_spaces=clean_spaces)
+        return stream.feed(b"".join(map(stream.spelt, ids)), final=True)
 
-    def stream(self, special: bool = False, *, start: bool = True) -> StreamDecoder:
+    def decode_prompt(self, ids: Sequence[int], special: bool = False) -> str:
+        """The text that `encode(text, add_bos=True)` made `ids` of.
+
+        As `decode`, but without the space that SPM puts after a BOS that is not shown.
+        """
+        hidden = not special and len(ids) > 0 and ids[0] == self.bos_id
+        return self.decode(ids[1:] if hidden else ids, special)
+
+    def stream(
+        self, special: bool = False, *, start: bool = True, clean_spaces: bool | None = None
+    ) -> StreamDecoder:
         """A decoder for tokens one by one, which returns complete characters only.
 
         Use `start=False` for tokens that continue a text, such as the answer to a prompt.
         """
         self._require_text()
+        words_only = self.kind == WPM.name
         return StreamDecoder(
             lambda id: self.token_bytes(id, special),
-            strip_space=start and (self.add_space_prefix or self.kind == WPM.name),
-            clean_spaces=self.kind == WPM.name,
+            strip_token=start and self.add_space_prefix,
+            strip_text=start and words_only,
+            clean_spaces=words_only if clean_spaces is None else clean_spaces,
         )
 
     def token_bytes(self, id: int, special: bool = False) -> bytes:
@@ -172,7 +216,7 @@ class Tokenizer:
             return byte
         if self._byte_level and type != TokenType.USER_DEFINED:
             return spell_byte_level(text)
-        return text.encode(errors="surrogateescape") if self._byte_level else spell_plain(text)
+        return spell_plain(text) if self._spaces_escaped else text.encode(errors="surrogateescape")
 
     def text(self, id: int) -> str:
         """The token as stored in the vocabulary: "▁the", "Ġthe", "<0x0A>"."""
@@ -228,7 +272,10 @@ class Tokenizer:
             return SentencePieces(self.vocab)
         if self.kind == WPM.name:
             return WordPieces(self.vocab)
-        return BytePairs(self.vocab, self._pre_tokenizer)
+        pairs = BytePairs(self.vocab, self._pre_tokenizer)
+        if self._model == "whitespace":
+            return WhitespaceWords(self.vocab, pairs)
+        return HybridDna(self.vocab, pairs) if self._model == "hybriddna" else pairs
 
     @cached_property
     def _partition(self) -> Partition:
@@ -242,6 +289,7 @@ class Tokenizer:
             if isinstance(part, int):
                 ids.append(part)
             else:
+                part = part if encoder.raw_bytes else unescaped(part)
                 spaced = self.add_space_prefix and after_special
                 ids += encoder.encode(" " + part if spaced else part)
             after_special = isinstance(part, int)
