@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from ggmlpy import Llama
 from ggmlpy.errors import BadBatch, Unsupported
 from ggmlpy.graph.types import F32, type_of
 from ggmlpy.memory.batch import Batch
@@ -20,6 +22,7 @@ from ggmlpy.models.memory import Window
 from ggmlpy.runtime.context import Context
 from ggmlpy.sched.compute import backends_for
 from tests.models.checks import FLASH, nmse
+from tests.models.tiny import Tiny, write_model
 from tests.oracle.attention_model import N_NAMES, AttentionModel, Kind
 from tests.oracle.glass_model import Glass, attention_weights
 from tests.seen import first_seen
@@ -220,3 +223,12 @@ def test_a_sequence_that_sees_all_of_itself_must_fit_one_ubatch() -> None:
     batch.add(1, 0, (0, 1), True)
     with pytest.raises(Unsupported, match="decode it once for each"):
         shared.decode_batch(batch)
+
+
+def test_a_file_that_is_not_causal_has_logits_and_no_answers(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "tiny.gguf", Tiny(), llama__attention__causal=False)
+    with Llama(path, backend="reference", n_ctx=64) as llm:
+        first, again = llm.logits([1, 260, 262]), llm.logits([1, 260, 270])
+        assert not np.array_equal(first[0], again[0])  # it sees the tokens behind it
+        with pytest.raises(Unsupported, match=r'"llama" whose .* generates no text'):
+            llm("a")
