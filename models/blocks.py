@@ -117,10 +117,10 @@ class Norm:
     ) -> Norm:
         """The tensor `name.weight` of shape `ne`, and `name.bias` where the file has it.
 
-        The result's node is called `node`, or else after the weight.
+        Files of Falcon-H1 have `name` without a suffix. The result's node is called `node`, or else after the weight.
         """
         shape = (ne,) if isinstance(ne, int) else ne
-        weight = weights.take(f"{name}.weight", *shape)
+        weight = weights.take(name if weights.has(name) else f"{name}.weight", *shape)
         return cls(
             node or _within_layer(name), kind, weight, weights.maybe(f"{name}.bias", *shape),
             _eps(h, kind),

@@ -30,7 +30,7 @@ def infer_wkv(op: Scan, spans: Spec | None, state: Spec, first: Spec, *others: S
     require(state.ne == (length, n_seq, 1, 1), f"state must be [{length}, n_seq]")
     if spans is not None:
         op.check_spans(spans, n_tokens, n_seq)
-        return Spec((size * n_head, size * n_seq + int(n_tokens)), F32)
+        return Spec((size * n_head, size * n_seq + (op.room or 0)), F32)
     require(
         n_tokens % n_seq == 0,
         f"the {n_tokens} tokens must be a multiple of the {n_seq} sequences",
@@ -207,7 +207,7 @@ class GatedDeltaNet(Scan):
             f"state must be [{size}, {size}, {n_head}, {n_seqs}]",
         )
         if spans is not None:
-            return Spec((size * n_head, self.K * size * n_seqs + int(n_tokens)), F32)
+            return Spec((size * n_head, self.K * size * n_seqs + (self.room or 0)), F32)
         return Spec((size * n_head, n_tokens * n_seqs + self.K * size * n_seqs), F32)
 
     def reference(self, *sources: Array) -> Array:

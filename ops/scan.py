@@ -91,7 +91,7 @@ class SsmScan(Scan):
         )
         n_kept = n_seqs * (n_state * size * n_head * self.K)
         if spans is not None:
-            return Spec((n_kept + size * n_head * int(n_tokens),), F32)
+            return Spec((n_kept + size * n_head * (self.room or 0),), F32)
         return Spec((size * n_head * n_tokens * n_seqs + n_kept,), F32)
 
     def reference(self, *sources: Array) -> Array:
