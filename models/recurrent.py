@@ -55,3 +55,29 @@ def previous_columns(x: Tensor, inputs: GraphInputs, layer: int, i: int = 0) -> 
     last = ops.get_rows(columns, taps_out).named("state_after")  # [C, R]
     inputs.write(recurrent.store(layer, last, i).named("state_stored"))
     return shifted
+
+
+def load_states(inputs: GraphInputs, layer: int, i: int, *ne: int) -> Tensor:
+    """The states of a layer's leaf i before the ubatch, as a scan takes them: [*ne, R]."""
+    recurrent = recurrent_of(inputs)
+    states = recurrent.load(layer, i).named("state_before")  # [n, R]
+    dims = (*ne, recurrent.rows.ne[0], 1, 1, 1)[:4]
+    return states if len(ne) == 1 else ops.reshape_4d(states, *dims)
+
+
+def state_rows(inputs: GraphInputs, layer: int, i: int, *ne: int) -> Tensor:
+    """All rows of a layer's state leaf i, for a scan that takes the sequences' `rows` as its ids:
+    [*ne, rows]."""
+    leaf = recurrent_of(inputs).states[layer][i]
+    dims = (*ne, leaf.ne[1], 1, 1, 1)[:4]
+    return ops.reshape_4d(leaf, *dims).named("states")
+
+
+def scanned(result: Tensor, n: int, inputs: GraphInputs, layer: int, i: int) -> Tensor:
+    """The outputs [n, T] of a scan with spans (K 1), whose new states the layer's leaf i gets."""
+    recurrent = recurrent_of(inputs)
+    T, R = inputs.tokens.ne[0], recurrent.rows.ne[0]
+    size, row_bytes = recurrent.states[layer][i].ne[0], n * result.nb[0]
+    states = ops.view_2d(result, size, R, size * result.nb[0], int(T) * row_bytes)  # [size, R]
+    inputs.write(recurrent.store(layer, states.named("state_after"), i).named("state_stored"))
+    return ops.view_2d(result, n, T, row_bytes, 0).named("scanned")  # [n, T]
