@@ -45,6 +45,7 @@ class Seeded:
     without: str = ""  # of those that most have
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     extra: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    renamed: Mapping[str, str] = field(default_factory=dict)  # tensors, by pattern, in the file
     types: Mapping[str, str] = field(default_factory=dict)  # of keys that are not u32 or f32
     seed: int = 0
 
@@ -93,9 +94,15 @@ def write_seeded(folder: Path, name: str, spec: Seeded) -> Path:
         model_class(spec.architecture)(GGUFFile.open(path))
     for pattern, ne in spec.extra.items():
         shapes |= {pattern.format(i=i): ne for i in range(n_layer)}
-    tensors = {name: _values(spec, name, ne) for name, ne in shapes.items()}
+    tensors = {_stored(spec, name): _values(spec, name, ne) for name, ne in shapes.items()}
     build_gguf(path, metadata, _tensors(tensors))
     return path
+
+
+def _stored(spec: Seeded, name: str) -> str:
+    for pattern, stored in spec.renamed.items():
+        name = re.sub(f"^{pattern}$", stored, name)
+    return name
 
 
 def _metadata(spec: Seeded) -> dict[str, Any]:

@@ -46,6 +46,19 @@ INDEXER = {
     "blk.{i}.indexer.attn_k.weight": (64, 128),
     "blk.{i}.indexer.attn_q_b.weight": (24, 64 * 128),
 }
+MAMBA: dict[str, Any] = {
+    "ssm.conv_kernel": 4,
+    "ssm.inner_size": 128,
+    "ssm.state_size": 6,
+    "ssm.time_step_rank": 5,
+}
+MAMBA2: dict[str, Any] = {
+    "ssm.conv_kernel": 4,
+    "ssm.inner_size": 96,
+    "ssm.state_size": 20,
+    "ssm.time_step_rank": 6,
+    "ssm.group_count": 2,
+}
 GEMMA_NORMS = r".*\.post_(attention|ffw)_norm\.weight"
 LATENT_TENSORS = r".*\.attn_(q_a|k_b|v_b)\.weight|.*\.exp_probs_b\.bias"
 
@@ -83,6 +96,12 @@ SPECS: dict[str, Seeded] = {
     "ernie4_5": _of("ernie4_5", BIASES),
     "exaone": _of("exaone"),
     "exaone4": _of("exaone4", QK_NORMS, shapes=HEAD_NORMS),
+    "falcon-h1": _of(
+        "falcon-h1",
+        r".*\.ssm_conv1d\.bias|.*\.ssm_norm\.weight|.*\.ffn_(gate|up|down)\.bias",
+        MAMBA2 | {"attention.head_count_kv": 1},
+        renamed={r"(.*\.ffn_norm)\.weight": r"\1"},
+    ),
     "gemma3n": _of(
         "gemma3n",
         GEMMA_NORMS + r"|.*\.attn_v\.weight",
@@ -134,10 +153,52 @@ SPECS: dict[str, Seeded] = {
             **EXPERTS,
         },
     ),
+    "jamba": _of(
+        "jamba",
+        r".*\.ssm_conv1d\.bias|.*\.ssm_(dt|b|c)_norm\.weight|.*\.ssm_dt\.bias"
+        r"|blk\.[13]\.ffn_gate_inp\.weight",
+        MAMBA | EXPERTS | {"block_count": 4, "attention.head_count_kv": [0, 0, 2, 0]},
+    ),
     "llama": _of(
         "llama", BIASES + r"|rope_freqs\.weight|.*\.(attn_output|ffn_gate|ffn_up|ffn_down)\.bias"
     ),
     "llama-experts": _of("llama", keys=EXPERTS),
+    "mamba": _of("mamba", r".*\.ssm_conv1d\.bias|.*\.ssm_dt\.bias", MAMBA),
+    "mamba2": _of("mamba2", r".*\.ssm_conv1d\.bias|.*\.ssm_norm\.weight", MAMBA2),
+    "nemotron_h": _of(
+        "nemotron_h",
+        r".*\.ssm_conv1d\.bias|.*\.ssm_norm\.weight|.*\.attn_output\.bias",
+        MAMBA2
+        | {
+            "block_count": 5,
+            "attention.head_count": 4,
+            "attention.head_count_kv": [0, 2, 0, 0, 1],
+            "attention.key_length": 16,
+            "attention.value_length": 16,
+            "feed_forward_length": [0, 0, 88, 0, 0],
+        },
+        without=r".*\.ffn_gate\.weight",
+    ),
+    "nemotron_h-experts": _of(
+        "nemotron_h_moe",
+        r".*\.ssm_conv1d\.bias|.*\.ssm_norm\.weight|.*\.ffn_(gate_inp|latent_up|latent_down)\.weight"
+        r"|.*\.exp_probs_b\.bias",
+        MAMBA2
+        | EXPERTS
+        | {
+            "block_count": 4,
+            "attention.head_count": 4,
+            "attention.head_count_kv": [0, 0, 2, 0],
+            "attention.key_length": 16,
+            "attention.value_length": 16,
+            "feed_forward_length": [0, 88, 0, 88],
+            "expert_shared_feed_forward_length": 24,
+            "expert_weights_norm": True,
+            "expert_weights_scale": 2.5,
+            "moe_latent_size": 32,
+        },
+        without=r".*\.ffn_gate(_exps|_shexp)?\.weight",
+    ),
     "seed_oss": _of("seed_oss", BIASES),
     "smollm3": _of("smollm3", keys={"block_count": 5}),
 }
