@@ -117,7 +117,8 @@ class Norm:
     ) -> Norm:
         """The tensor `name.weight` of shape `ne`, and `name.bias` where the file has it.
 
-        Files of Falcon-H1 have `name` without a suffix. The result's node is called `node`, or else after the weight.
+        Files of Falcon-H1 have `name` without a suffix. The result's node is called `node`, or else
+        after the weight.
         """
         shape = (ne,) if isinstance(ne, int) else ne
         weight = weights.take(name if weights.has(name) else f"{name}.weight", *shape)

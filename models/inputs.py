@@ -59,7 +59,11 @@ class KVView:
         D, Hk, T, _ = x.ne
         n_embd, C, n_stream, _ = cache.ne
         rows = ops.reshape_2d(cache, n_embd, C * n_stream)  # [D*Hk, cells of all streams]
-        return ops.set_rows(rows, ops.reshape_2d(x, D * Hk, T), self.rows)
+        # q, k and v may be parts of the rows of one product.
+        by_token = (
+            ops.reshape_2d(x, D * Hk, T) if x.contiguous else ops.view_2d(x, D * Hk, T, x.nb[2], 0)
+        )
+        return ops.set_rows(rows, by_token, self.rows)
 
     def heads(self, layer: int, stored: Tensor, D: int, Hk: int, name: str) -> Tensor:
         """Of all cells of a cache that `store` returned the first D elements of each of Hk heads,

@@ -59,7 +59,9 @@ class FusedQKV:
         return parts[0], parts[1], parts[2]
 
 
-def take_projection(weights: Weights, layer: int, E: int, p: LayerParams) -> Projection:
+def take_projection(
+    weights: Weights, layer: int, E: int, p: LayerParams, *, scaled: bool = True
+) -> Projection:
     """A layer's `attn_qkv` if the file has it, else `attn_q`, `attn_k` and `attn_v`."""
     blk, n = f"blk.{layer}", (p.n_embd_q, p.n_embd_k, p.n_embd_v)
     if not weights.has(f"{blk}.attn_qkv.weight"):
@@ -68,7 +70,7 @@ def take_projection(weights: Weights, layer: int, E: int, p: LayerParams) -> Pro
             for name, width in zip("qkv", n, strict=True)
         )
         return SeparateQKV(q, k, v)
-    qkv = Linear.take(weights, f"{blk}.attn_qkv", E, sum(n), node="wqkv")
+    qkv = Linear.take(weights, f"{blk}.attn_qkv", E, sum(n), node="wqkv", scaled=scaled)
     found = [
         weights.maybe(f"{blk}.attn_{s}.bias", width) for s, width in zip("qkv", n, strict=True)
     ]
@@ -139,12 +141,14 @@ class SelfAttention:
         gate: str | None = None,
         out_norm: NormKind | None = None,
         output_bias: bool = True,
+        qkv_scaled: bool = True,
     ) -> SelfAttention:
         """A layer's attention. The default scale of q k^T is 1 / sqrt(D).
 
         With `qk_norm` q and k are normed where the file has the weights, which say what over. The
         gate is the tensor of this name, as "attn_gate". Sinks are those of the file, if any.
-        Without `output_bias` a bias of the map back is left unused, as llama.cpp does in some.
+        Without `output_bias` a bias of the map back is left unused, without `qkv_scaled` a scale of
+        fused q, k, v, as llama.cpp does in some.
         """
         blk, E, p = f"blk.{layer}", h.n_embd, h.layers[layer]
         if not p.n_head or not p.n_head_kv:
@@ -163,7 +167,7 @@ class SelfAttention:
         return cls(
             layer=layer,
             params=p,
-            qkv=take_projection(weights, layer, E, p),
+            qkv=take_projection(weights, layer, E, p, scaled=qkv_scaled),
             output=Linear.take(
                 weights, f"{blk}.attn_output", p.n_embd_out, E, node="kqv_wo", biased=output_bias
             ),

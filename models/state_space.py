@@ -148,12 +148,14 @@ class Mamba2Sizes:
     n_taps: int  # K
 
     @classmethod
-    def read(cls, h: HParams) -> Mamba2Sizes:
-        """Raises WeightError for sizes that do not divide each other."""
+    def read(cls, h: HParams, *, in_groups: bool = True) -> Mamba2Sizes:
+        """Without `in_groups` there is one group.
+
+        Raises WeightError for sizes that do not divide each other.
+        """
         keys = h.keys
-        W, H, G = (
-            keys.count(f"ssm.{key}") for key in ("inner_size", "time_step_rank", "group_count")
-        )
+        W, H = keys.count("ssm.inner_size"), keys.count("ssm.time_step_rank")
+        G = keys.count("ssm.group_count") if in_groups else 1
         if W % H:
             raise keys.error("ssm.time_step_rank", H, f"a divisor of {W}, the inner size")
         if H % G or W % G:
