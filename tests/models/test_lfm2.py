@@ -154,9 +154,9 @@ CONTRADICTIONS: list[tuple[dict[str, object], str]] = [
         {"lfm2__attention__head_count_kv": [0, 0, 2]},
         "is a list of 3, must be one of 4, the block_count",
     ),
-    ({"lfm2__attention__head_count_kv": [0, 1, 2, 0]}, "must be the same number for every layer"),
-    ({"lfm2__attention__head_count_kv": [0, 0, 0, 0]}, "must be the same number for every layer"),
-    ({"lfm2__attention__head_count_kv": [0, 0, -2, 0]}, "is -2, must be at least 1"),
+    ({"lfm2__attention__head_count_kv": [0, 1, 2, 0]}, '"blk.1.attn_q.weight" .* is missing'),
+    ({"lfm2__attention__head_count_kv": [0] * 4}, '"blk.2.shortconv.in_proj.weight" .* is missing'),
+    ({"lfm2__attention__head_count_kv": [0, 0, -2, 0]}, "is -2, must be at least 0"),
     ({"lfm2__attention__head_count_kv": [2, 0, 2, 0]}, '"blk.0.attn_q.weight" .* is missing'),
 ]
 
