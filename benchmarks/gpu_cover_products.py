@@ -1,5 +1,8 @@
 """What the loops of the kernels of products cover, by the sizes of a launch.
 
+multiply_one_column     blocks take groups of 16 rows in turns, by a loop inside which each warp
+                        takes chunks of a slice of K; the loop before it rounds or copies x.
+                        Slices are added by one warp of a block.
 multiply_few_columns    warps have 16 rows and a slice of K, and take it by chunks. The loop
                         with the mma covers 16 rows, 8 columns, and as many elements of K as it
                         has multiplications for: a chunk, or a part of one.
@@ -160,6 +163,46 @@ def _product(
     return Covered(demand, executed.n, elements, of_macs.n, covers)
 
 
+def one_column(launch: Prepared, code: Code, cells: Cells) -> Covered:
+    k, m, chunk = ne(launch, "weight")[0], n_rows(launch), number(launch, "chunk")
+    n_weights = 1 + is_there(launch, "up")
+    rounds_x = number(launch, "rounds_x")
+    n_columns = n_blocks(launch) // launch.grid[0]
+    body, ending = code.body("usual" if n_columns > 1 else "single"), code.body("ending")
+    if len(ending.inner) != 2 or not ending.inner[-1].inner[0].mix.of("LDGSTS"):
+        raise ValueError(f"{launch.form}: the table of gpu_covers.py is of another kernel")
+    for_x, groups = (ending if rounds_x else body).inner[0], body.inner[-1]
+    hot = groups.inner[0]
+    n_chunks = ceil(k / chunk)
+    n_slices = min(SLICES, n_chunks)
+    turns = number(launch, "n_row_blocks") / launch.grid[0]  # groups of a block
+    per_turn = n_chunks / n_slices * n_weights  # chunks of a warp
+    warps = n_warps(launch)
+    executed = Executed()
+    executed.add(body.mix, warps)
+    executed.add(for_x.mix, warps * n_chunks / WARPS)
+    executed.add(groups.mix, warps * turns)
+    executed.add(hot.mix, warps * turns * per_turn * n_slices / WARPS)
+    of_sums = ending.inner[-1]
+    executed.add(Mix(of_sums.mix - groups.mix), warps * turns / WARPS)
+    for loop in of_sums.inner[1:]:  # of one weight and of both, by four slices and by one
+        executed.add(loop.mix, warps * turns * n_weights / WARPS)
+    hidden = warp_s(H100, hot.mix.n) / DRAM_S  # a chunk is asked for one chunk before
+    of_x = n_columns * (4 * k if rounds_x else number(launch, "rounded_bytes"))
+    weights = accessed(launch, "weight") + accessed(launch, "up")
+    demand = Demand(
+        weights + of_x + accessed(launch, "y"),
+        weights + of_x * launch.grid[0],
+        executed.clocks(),
+        f16_flops=2 * executed.macs("H"),
+        warp_instructions=executed.n / warps,
+        wait_s=DRAM_S * (1 + (turns * per_turn - 1) * max(0.0, 1 - hidden)),
+        n_blocks=n_blocks(launch),
+    )
+    elements = float(m * k * n_weights)
+    return Covered(demand, executed.n, elements, hot.mix.n, f"{WARP_ROWS} rows x {chunk}")
+
+
 def few_columns(launch: Prepared, code: Code, cells: Cells) -> Covered:
     weight = dict(launch.form.defines)["WEIGHT"]
     k, m = ne(launch, "weight")[0], n_rows(launch)
@@ -172,14 +215,10 @@ def few_columns(launch: Prepared, code: Code, cells: Cells) -> Covered:
     executed = Executed()
     _count_loops(executed, launch, weight, nest, columns, 32, per_warp)
     executed.add(nest.macs.mix, warps * per_warp * chunk / nest.of_k)
-    rounds_x = number(launch, "rounds_x")
-    if rounds_x:  # before the first chunk, by the loop with the widest loads
-        rounding = max(nest.hot.others, key=lambda loop: loop.mix.global_bytes)
-        executed.add(rounding.mix, warps * per_warp / n_weights)
     behind = [loop for loop in nest.body.inner if loop.address > nest.hot.address]
     for loop in behind:  # sums of slices, whole and unrolled, of one weight and of both
         executed.add(loop.mix, warps * n_weights / 4)
-    of_x_rows = columns * (4 * k if rounds_x else number(launch, "rounded_bytes"))
+    of_x_rows = columns * number(launch, "rounded_bytes")
     weights = accessed(launch, "weight") + accessed(launch, "up")
     return _product(
         launch, executed, nest, nest.macs.mix, per_warp,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from benchmarks.gpu_cover_attention import attend, combine
-from benchmarks.gpu_cover_products import few_columns, many_columns
+from benchmarks.gpu_cover_products import few_columns, many_columns, one_column
 from benchmarks.gpu_executed import (
     Cells,
     Code,
@@ -28,6 +28,7 @@ from ggmlpy.backends.cuda.builder import Prepared
 
 Cover = Callable[[Prepared, Code, Cells], Covered]
 COVERS: Mapping[str, Cover] = {
+    "multiply_one_column": one_column,
     "multiply_few_columns": few_columns,
     "multiply_many_columns": many_columns,
     "attention_mma": attend,

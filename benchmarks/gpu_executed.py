@@ -15,6 +15,7 @@ TASTES: Mapping[str, Taste] = {
     # Of products: copies of aligned rows, within a slice of K; and with what ends a slice.
     "usual": Taste("LDGSTS|MMA", r"LDG\S*U16|FADD|EX2|TANH"),
     "ending": Taste("LDGSTS|MMA|FADD", r"LDG\S*U16|EX2|TANH"),
+    "single": Taste("LDGSTS|MMA", r"LDG\S*U16|FADD|EX2|TANH|RCP"),  # of one matrix, as its first
     "gated": Taste("LDGSTS|MMA|EX2", r"LDG\S*U16"),  # results of gated units
     "longest": LONGEST,
 }

@@ -37,7 +37,6 @@ from benchmarks.gpu_limits import (
     COPY_SHARE,
     CUBLAS_SHARE,
     H100,
-    LAUNCH_S,
     Gpu,
     Occupancy,
     Times,
@@ -194,14 +193,14 @@ def summary(gpu: Gpu, step: Step, found: Sequence[Predicted]) -> dict[str, Any]:
         "ms": round(total_s * 1e3, 3),
         "tokens_s": round(n_tokens / total_s, 1),
         "launches": sum(p.n for p in found),
-        "launch_ms": round(sum(p.n for p in found) * LAUNCH_S * 1e3, 3),
+        "launch_ms": round(sum(p.n for p in found) * gpu.launch_s * 1e3, 3),
         "products_ms": round(seconds(products) * 1e3, 3),
         "attention_ms": round(seconds(attention) * 1e3, 3),
         "gbytes": round(n_bytes / 1e9, 3),
     }
     if not step.is_prompt:
         share = n_bytes / total_s / gpu.copy_bytes_s
-        work_s = total_s - sum(p.n for p in found) * LAUNCH_S
+        work_s = total_s - sum(p.n for p in found) * gpu.launch_s
         made["share_without_launches"] = round(n_bytes / work_s / gpu.copy_bytes_s, 3)
         many = cells.n_seqs > 1
         target = 1 / STREAMS_TARGET if many else DECODE_TARGET[step.type]
@@ -280,7 +279,7 @@ def about(gpu: Gpu, archs: Sequence[str]) -> dict[str, Any]:
             f"{gpu.bytes_s / 1e12} TB/s of which a copy has {COPY_SHARE:.0%}, {gpu.n_sm}"
             f" multiprocessors at {gpu.clock / 1e9} GHz, {gpu.f16_flops / 1e12:.0f} TFLOP/s f16 and"
             f" {gpu.int8_ops / 1e12:.0f} TOP/s int8 of which mma.sync has {gpu.mma_share:.0%},"
-            f" {LAUNCH_S * 1e6} us a launch, cuBLAS at {CUBLAS_SHARE:.0%} of the peak"
+            f" {gpu.launch_s * 1e6} us a launch, cuBLAS at {CUBLAS_SHARE:.0%} of the peak"
         ),
     }
 

@@ -8,7 +8,7 @@ A launch takes the longest of
     a pipe      its instructions: four warps a clock are issued, fewer go through each pipe
     chain       waves of blocks, one after another: what a warp waits for and issues by itself
 
-and then LAUNCH_S more, in which the next launch of a graph does not run yet. Blocks that come to
+and then `launch_s` more, in which the next launch of a graph does not work yet. Blocks that come to
 their end and others that begin, bank conflicts, misses of the instruction cache: none of it is
 counted, so that times are those of a good day.
 
@@ -26,6 +26,8 @@ Sources of the numbers:
                             and 300 ns are an assumption, for what a load waits when all load
     LAUNCH_S                an assumption: 1.5 us between dependent nodes of a graph, 1 us until the
                             first blocks have loaded their arguments and the last ones are stored
+    OVERLAPPED_LAUNCH_S     an assumption: of launches that begin while the one before them runs
+                            (from compute capability 9.0 on) only the latter is left
     CLOCKS_A_WARP           an assumption: dependent arithmetic takes 4 clocks, and compilers find
                             two chains
     CUBLAS_SHARE            an assumption: cuBLAS in f16 on 512 columns reaches 70 % of the peak
@@ -44,6 +46,7 @@ CUBLAS_SHARE = 0.70
 DRAM_S = 800e-9
 L2_S = 300e-9
 LAUNCH_S = 2.5e-6
+OVERLAPPED_LAUNCH_S = 1.0e-6
 CLOCKS_A_WARP = 2.0
 _REGISTER_UNIT = 256  # of a warp
 _SHARED_UNIT = 128
@@ -57,6 +60,7 @@ class Gpu:
     bytes_s, l2_bytes_s     bandwidths
     f16_flops, int8_ops     dense peaks of the tensor cores, per second
     mma_share               of these by mma.sync
+    launch_s                from the end of one launch to the work of the next
     """
 
     name: str
@@ -68,6 +72,7 @@ class Gpu:
     f16_flops: float
     int8_ops: float
     mma_share: float
+    launch_s: float
     shared_bytes: int  # of a multiprocessor
     registers: int = 65_536
     warps: int = 64
@@ -79,10 +84,12 @@ class Gpu:
 
 
 H100 = Gpu(
-    "H100 SXM", "sm_90a", 132, 1.755e9, 3.35e12, 5.5e12, 989e12, 1979e12, 0.629, 228 << 10
+    "H100 SXM", "sm_90a", 132, 1.755e9, 3.35e12, 5.5e12, 989e12, 1979e12, 0.629,
+    OVERLAPPED_LAUNCH_S, 228 << 10,
 )  # fmt: skip
 A100 = Gpu(
-    "A100 SXM 80 GB", "sm_80", 108, 1.41e9, 2.039e12, 4.0e12, 312e12, 624e12, 1.0, 164 << 10
+    "A100 SXM 80 GB", "sm_80", 108, 1.41e9, 2.039e12, 4.0e12, 312e12, 624e12, 1.0,
+    LAUNCH_S, 164 << 10,
 )  # fmt: skip
 
 
@@ -140,9 +147,10 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds of a launch by what takes them; they run beside each other."""
+    """Seconds of a launch by what takes them; they run beside each other. And those behind it."""
 
     parts: Mapping[str, float]
+    launch_s: float
 
     @property
     def limit(self) -> str:
@@ -154,7 +162,7 @@ class Times:
 
     @property
     def total_s(self) -> float:
-        return self.work_s + LAUNCH_S
+        return self.work_s + self.launch_s
 
 
 def waves(gpu: Gpu, occupancy: Occupancy, n_blocks: int) -> float:
@@ -179,7 +187,7 @@ def times(gpu: Gpu, occupancy: Occupancy, demand: Demand) -> Times:
     n_waves = max(1, -(-demand.n_blocks // n_at_once))
     in_turn = in_turn_s(demand.blocks_s, n_at_once) if demand.blocks_s else n_waves * of_block
     parts["chain"] = in_turn
-    return Times(parts)
+    return Times(parts, gpu.launch_s)
 
 
 def warp_s(gpu: Gpu, instructions: float) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,10 +29,13 @@ from ggmlpy.backends.cuda.driver import (
     Function,
     Grid,
 )
+from ggmlpy.backends.cuda.overlap import OverlappingLaunch
 from ggmlpy.backends.cuda.source import Form, Unit
 from ggmlpy.common.limits import NOT_LOADED, cannot_load
 from ggmlpy.errors import AllocationError, BackendError
 
+# In the environment: `0` lets each launch begin when the one before it is complete.
+OVERLAP = "GGMLPY_CUDA_OVERLAP"
 _INSTALL = "pip install 'ggmlpy[cuda13]' (or [cuda] for CUDA 12)"
 _OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation, and the driver's CUDA_ERROR_OUT_OF_MEMORY
 _OLD_DRIVER = 35  # cudaErrorInsufficientDriver
@@ -84,9 +88,12 @@ class CupyDriver(Driver):
             self.info = self._device_info()
             self._stream = self._cupy.cuda.Stream(non_blocking=True)
             # A driver loads machine code of its own major version of CUDA, and of older ones.
-            max_major = int(self._runtime.driverGetVersion()) // 1000
+            version = int(self._runtime.driverGetVersion())
         self._memory.synchronize = self._stream.synchronize
-        self._cubins = Cubins(max_major=max_major)
+        self._overlapping: OverlappingLaunch | None = None
+        if os.environ.get(OVERLAP) != "0":
+            self._overlapping = OverlappingLaunch.of(self.info.capability, version)
+        self._cubins = Cubins(max_major=version // 1000)
         self._arch = self._cubins.compiler.arch_for(self.info.capability)
         self._loading = threading.Lock()
         self._modules: dict[Unit, Any] = {}
@@ -262,15 +269,15 @@ class CupyDriver(Driver):
                     function.kernel.ptr, _MAX_DYNAMIC_SHARED, shared_bytes
                 )
                 function.allowed_bytes = shared_bytes
-            self._cupy.cuda.driver.launchKernel(
-                function.kernel.ptr,
-                *grid,
-                *block,
-                shared_bytes,
-                self._stream.ptr,
-                ctypes.addressof(parameters),
-                0,
-            )
+            at, stream = ctypes.addressof(parameters), self._stream.ptr
+            if self._overlapping is None:
+                self._cupy.cuda.driver.launchKernel(
+                    function.kernel.ptr, *grid, *block, shared_bytes, stream, at, 0
+                )
+                return
+            status = self._overlapping(function.kernel.ptr, grid, block, shared_bytes, stream, at)
+            if status != 0:
+                raise self._cupy.cuda.driver.CUDADriverError(status)
 
     def capture(self, work: Callable[[], None]) -> Captured:
         with self._doing("capturing a graph"), self._memory.kept():

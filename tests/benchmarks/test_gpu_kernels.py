@@ -157,7 +157,7 @@ def test_a_launch_takes_what_takes_longest_and_the_wait_for_the_next_one() -> No
         H100, eight, Demand(H100.copy_bytes_s, 0, {"alu": 132 * H100.clock}, n_blocks=132)
     )
     assert found.parts["memory"] == found.parts["alu"] == pytest.approx(1.0)
-    assert found.total_s == pytest.approx(1.0 + 2.5e-6)
+    assert found.total_s == pytest.approx(1.0 + 1e-6)
     few = times(H100, eight, Demand(0, 0, {"alu": 132 * H100.clock}, n_blocks=33))
     assert few.limit == "alu"
     assert few.work_s == pytest.approx(4.0)

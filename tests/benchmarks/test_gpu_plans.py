@@ -8,7 +8,7 @@ from math import ceil
 import pytest
 
 from benchmarks.gpu_covers import covered
-from benchmarks.gpu_executed import Cells, Code
+from benchmarks.gpu_executed import TASTES, Cells, Code
 from benchmarks.gpu_kernels import MachineCode, Predicted, attention_summary, predict, summary
 from benchmarks.gpu_limits import H100
 from benchmarks.gpu_steps import LLAMA_3_8B, Planner, Step
@@ -56,7 +56,7 @@ def test_a_token_reads_all_weights_once(
     assert sum(p.n * p.covered.n_elements for p in weights) == WEIGHTS
     assert all(1.06 <= p.row(H100)["bytes_per_element"] < 1.3 for p in weights)
     assert all(p.covered.iteration for p in weights)
-    assert all(p.times.total_s > 2.5e-6 and p.occupancy.blocks for p in found)
+    assert all(p.times.total_s > 1e-6 and p.occupancy.blocks for p in found)
     made = summary(H100, step, found)
     assert made["launches"] == len(plans[1])
     assert 0 < made["share"] < 1
@@ -70,6 +70,8 @@ def test_a_prompt_takes_what_tensor_cores_take_at_least(
     found = predict(H100, code, plans[0], step.cells)
     for p in products_of(found):
         n_columns = p.launch.args["y"]["ne"]["bound"][1]
+        if n_columns == 1:  # by instructions of four products each
+            continue
         assert p.covered.demand.int8_ops >= 2 * p.covered.n_elements * n_columns
     assert 0 < attention_summary(H100, step, found)["share"] < 1
 
@@ -90,4 +92,4 @@ def test_a_kernel_that_is_another_is_not_predicted(
     name = launch.form.name
     other = {name: Function(name, Loop(0, Mix({"FFMA": 1}), 1, ()), 1)}
     with pytest.raises(ValueError, match="of another kernel"):
-        covered(launch, Code({"usual": other, "ending": other}, name), Cells(1, 0, 1))
+        covered(launch, Code(dict.fromkeys(TASTES, other), name), Cells(1, 0, 1))

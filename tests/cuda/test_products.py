@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,9 @@ from ggmlpy.backends.base import Places
 from ggmlpy.backends.base import Plan as BackendPlan
 from ggmlpy.backends.cuda.backend import CudaBackend
 from ggmlpy.backends.cuda.emulated import EmulatedDriver, available
+from ggmlpy.backends.cuda.kernels import products
 from ggmlpy.backends.cuda.kernels.glu import GLUS
+from ggmlpy.backends.cuda.kernels.quants import QUANTS
 from ggmlpy.backends.reference import ReferenceBackend
 from ggmlpy.backends.step import Step
 from ggmlpy.conformance.blocks import random_rows
@@ -131,6 +134,38 @@ def test_products_of_one_x(type: str, n: int) -> None:
     names = [launch.form.name for launch in DEVICE._last.launches]
     executable.synchronize()
     assert sum(name.startswith("multiply_") for name in names) == (1 if n <= 8 else 3)
+
+
+@pytest.mark.parametrize("type", ["f32", "f16", "bf16", *QUANTS])
+def test_a_column_has_the_bits_that_it_has_among_others(type: str) -> None:
+    """By kernels that share no arithmetic; of rows that end within a chunk, too."""
+    for k in (1024, 96) if type_of(type).block_size <= 32 else (1024, 768):
+        w, x = weight(type, k, 50), floats(k, 3)
+        together, _ = run(ops.mul_mat(w, x), "none")
+        columns = [ops.view_2d(x, k, 1, x.nb[1], i * x.nb[1]) for i in range(3)]
+        alone = [run(ops.mul_mat(w, column), "none")[0] for column in columns]
+        assert b"".join(alone) == together
+
+
+def test_a_long_column_is_rounded_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a launch of its own, where blocks have no room for it; the bits are the same."""
+    y = ops.mul_mat(weight("q4_K", 1024, 300), floats(1024))
+    itself, _ = run(y, "none")
+    monkeypatch.setattr(products, "_MOST_ROUNDED_BYTES", 0)
+    before, _ = run(y, "none")
+    assert before == itself
+
+
+def test_blocks_take_groups_of_rows_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = floats(512)
+    y = joined(*(ops.mul_mat(weight("q4_0", 512, m), x) for m in (100, 20, 333)))
+    apart, _ = run(y, "none")
+    monkeypatch.setattr(products, "_ONE_BLOCKS", 1)
+    info = replace(DEVICE.driver.info, n_sm=5)
+    monkeypatch.setattr(DEVICE.driver, "info", info)
+    in_turns, ran = run(y, "all")
+    assert "mul_mat+mul_mat+mul_mat" in ran
+    assert in_turns == apart
 
 
 def joined(*results: Tensor) -> Tensor:

@@ -30,6 +30,7 @@
 
 #define KERNEL(name, Args, threads) EMULATED_KERNEL(name, Args, threads)
 #define KERNEL_BLOCKS(name, Args, threads, blocks) EMULATED_KERNEL(name, Args, threads)
+#define KERNEL_AHEAD(name, Args, threads, blocks) EMULATED_KERNEL(name, Args, threads)
 #define EMULATED_KERNEL(name, Args, threads) \
     static void kernel_body_of_##name(const Args args, const Run run); \
     EMULATED_EXPORTED EMULATED_UNCHECKED void kernel_##name(const void* args, const void* run) { \

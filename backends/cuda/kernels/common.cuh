@@ -2,6 +2,10 @@
 //
 // A kernel is declared as KERNEL(name, Args, threads): `args` is its own struct, `run` is the same for
 // all kernels. KERNEL_BLOCKS says too how many blocks are to fit a multiprocessor by their registers.
+//
+// A launch may begin before the one before it is complete (overlap.py): a kernel waits for that before
+// it starts. One that is declared by KERNEL_AHEAD calls after_launches_before() itself, in all threads,
+// and until then accesses only its parameters, counts and weights, which no launch writes.
 // The emulation (`emulated/`) defines them, DYNAMIC_SHARED and CUDA's own words in its header. No header
 // of CUDA is included, so that NVRTC is all that a machine needs.
 #pragma once
@@ -11,11 +15,20 @@
 #else
 
 #define KERNEL(name, Args, threads) \
-    extern "C" __global__ void __launch_bounds__(threads) \
-        name(const __grid_constant__ Args args, const __grid_constant__ Run run)
+    KERNEL_AFTER(name, Args, __launch_bounds__(threads), after_launches_before())
 #define KERNEL_BLOCKS(name, Args, threads, blocks) \
-    extern "C" __global__ void __launch_bounds__(threads, blocks) \
-        name(const __grid_constant__ Args args, const __grid_constant__ Run run)
+    KERNEL_AFTER(name, Args, __launch_bounds__(threads, blocks), after_launches_before())
+#define KERNEL_AHEAD(name, Args, threads, blocks) \
+    KERNEL_AFTER(name, Args, __launch_bounds__(threads, blocks), (void)0)
+#define KERNEL_AFTER(name, Args, bounds, wait) \
+    static __device__ __forceinline__ void body_of_##name(const Args& args, const Run& run); \
+    extern "C" __global__ void bounds \
+        name(const __grid_constant__ Args args, const __grid_constant__ Run run) { \
+        let_next_launch_begin(); \
+        wait; \
+        body_of_##name(args, run); \
+    } \
+    static __device__ __forceinline__ void body_of_##name(const Args& args, const Run& run)
 #define DYNAMIC_SHARED(type, name) \
     extern __shared__ __align__(16) unsigned char dynamic_shared[]; \
     type* name = reinterpret_cast<type*>(dynamic_shared)
@@ -28,6 +41,20 @@ typedef signed char i8_t;
 typedef unsigned short u16_t;
 
 constexpr u32_t ALL_LANES = 0xffffffffu;
+
+// The next launch may begin once all blocks have called this; it waits until this one is complete.
+__device__ inline void let_next_launch_begin() {
+#if !defined(GGMLPY_EMULATED) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// All launches before this one are complete: each of them has waited for those before it.
+__device__ inline void after_launches_before() {
+#if !defined(GGMLPY_EMULATED) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 
 // The first index out of range: the launch that found it, from 1 on, and the index.
 struct Failure {

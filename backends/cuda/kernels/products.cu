@@ -3,6 +3,7 @@
 #include "products_floats.cuh"
 #include "products_int8.cuh"
 #include "products_many.cuh"
+#include "products_one.cuh"
 
 template <class W>
 struct Kind {
@@ -21,7 +22,11 @@ struct Kind<bf16> {
     typedef FloatProduct<bf16> Product;
 };
 
-KERNEL(multiply_few_columns, ProductArgs, PRODUCT_THREADS) {
+KERNEL_AHEAD(multiply_one_column, ProductArgs, PRODUCT_THREADS, 3) {
+    multiply_one<Kind<WEIGHT>::Product>(args, run);
+}
+
+KERNEL_AHEAD(multiply_few_columns, ProductArgs, PRODUCT_THREADS, 1) {
     multiply_few<Kind<WEIGHT>::Product>(args, run);
 }
 

@@ -42,6 +42,7 @@ struct ProductArgs {
     int chunk;          // elements
     int columns;        // of a block, for which it has shared memory
     int rounds_x;       // whether the kernel rounds x, of one column in f32
+    int are_weights;    // whether no launch writes the weights
     int slice_chunks;   // the most chunks of a slice
     int first_block[PARTS - 1];  // of the rows of the parts behind the first one
 };
@@ -137,6 +138,22 @@ __device__ inline float finished(
     if (args.up.data) return gated(args.glu, sum, up, args.alpha, args.limit);
     return sum;
 }
+
+// A group of 16 rows: which part's, and its first row.
+struct RowGroup {
+    int part;
+    int first_row;
+
+    __device__ RowGroup(const ProductArgs& args, int group) : part(0) {
+#pragma unroll
+        for (int i = PARTS - 1; i > 0; --i) {
+            if (part > 0 || group < args.first_block[i - 1]) continue;
+            part = i;
+            group -= args.first_block[i - 1];
+        }
+        first_row = group * WARP_ROWS;
+    }
+};
 
 // --- rows of weights in shared memory ---------------------------------------------------------------
 

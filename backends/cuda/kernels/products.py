@@ -33,7 +33,7 @@ from ggmlpy.backends.cuda.kernels.quants import QUANTS
 from ggmlpy.backends.cuda.shapes import blocks
 from ggmlpy.backends.cuda.source import Form
 from ggmlpy.backends.step import Step
-from ggmlpy.graph.tensor import Tensor
+from ggmlpy.graph.tensor import Flag, Tensor
 from ggmlpy.graph.types import F32 as F32_TYPE
 from ggmlpy.graph.types import TensorType, type_of
 
@@ -47,7 +47,7 @@ ARGS = np.dtype(
         ("glu", "i4"),
         *((name, "f4") for name in ("alpha", "limit")),
         *((name, "i4") for name in ("is_aligned", "n_row_blocks", "n_column_blocks")),
-        *((name, "i4") for name in ("chunk", "columns", "rounds_x", "slice_chunks")),
+        *((name, "i4") for name in ("chunk", "columns", "rounds_x", "are_weights", "slice_chunks")),
         ("first_block", "i4", (len(_PARTS) - 1,)),
     ],
     align=True,
@@ -56,14 +56,14 @@ FINISH = Form(FILE, "finish_product")
 FLOATS = ("f32", "f16", "bf16")
 _ROUNDED = {"f32": F32, "f16": F16, "bf16": BF16}  # of quantised weights INT8
 
-# As in products.cuh, products_few.cuh and products_many.cuh.
+# As in products.cuh, products_one.cuh, products_few.cuh and products_many.cuh.
 _SLICES, _WARPS, _WARP_ROWS, _COLUMNS = 8, 8, 16, 8
-_FEW_STAGES = 2
+_FEW_STAGES = _ONE_STAGES = 2
+_ONE_BLOCKS = 3  # of one column fit a multiprocessor by their registers, and take groups in turns
 _AT_ONCE = 32  # columns of a warp, where there are more than 8
 _FEW_EXPERTS = 16  # columns of mul_mat_id that are computed one by one
 _MOST_COLUMNS = (128, 64, 32, 8)  # of a block of many: those for which there is memory
 _MOST_ROUNDED_BYTES = 16 * 352  # of a slice of x that a block of few columns rounds
-_MOST_ROUNDING = 16  # such blocks for each multiprocessor
 _STATIC_BYTES = 1280  # at most, beside what a launch asks for
 _QUAD = 4  # neighbours in a column, for a thread of finish_product
 # Predicted from the machine code for an H100: until a block has its first chunk, and sums that are
@@ -85,6 +85,7 @@ class Product:
     """
 
     rounded: Rounded
+    one: Form
     few: Form
     many: Form
     warp_bytes: int
@@ -103,14 +104,16 @@ class Product:
 
     @property
     def forms(self) -> tuple[Form, ...]:
-        return self.few, self.many, self.rounded.form, LIST_COLUMNS, FINISH
+        return self.one, self.few, self.many, self.rounded.form, LIST_COLUMNS, FINISH
 
-    def of_few(self, columns: int, k: int, rounds_x: bool) -> int:
-        """Shared memory of a block of few columns."""
-        of_x = _FEW_STAGES * columns * self.few_bytes
-        if rounds_x:
-            of_x = self.slice_chunks(k) * self.rounded.n_bytes
-        n_bytes = _FEW_STAGES * self.warp_bytes + of_x
+    def of_one(self, k: int) -> int:
+        """Shared memory of a block of one column."""
+        of_x = self.slice_chunks(k) * self.rounded.n_bytes
+        return _WARPS * (_ONE_STAGES * self.warp_bytes + of_x)
+
+    def of_few(self, columns: int) -> int:
+        """And of few columns."""
+        n_bytes = _FEW_STAGES * (self.warp_bytes + columns * self.few_bytes)
         return max(_WARPS * n_bytes, 2 * _WARPS * _COLUMNS * _WARP_ROWS * 4)
 
     def of_many(self, columns: int) -> int:
@@ -120,18 +123,21 @@ class Product:
 
 def _product(type: TensorType) -> Product:
     defines = (("WEIGHT", type.name),)
-    few, many = (Form("products.cu", f"multiply_{n}_columns", defines) for n in ("few", "many"))
+    one, few, many = (
+        Form("products.cu", f"multiply_{columns}", defines)
+        for columns in ("one_column", "few_columns", "many_columns")
+    )
     if not type.is_quantized:
         clocks = (400, 350) if type.name == "f32" else (400, 50)
         rounded = _ROUNDED[type.name]
         pitch = rounded.n_bytes + 16
-        return Product(rounded, few, many, _WARP_ROWS * 144, pitch, pitch, 4, *clocks)
+        return Product(rounded, one, few, many, _WARP_ROWS * 144, pitch, pitch, 4, *clocks)
     row_bytes = INT8.chunk // type.block_size * type.type_size
     pitch = ((row_bytes + 15 + 15) // 16 | 1) * 16
     numbers = 16 if type.name in _WITH_OFFSET else 8
     column_bytes = 256 + 32 + 4 * numbers
     clocks = 1350, 270
-    return Product(INT8, few, many, _WARP_ROWS * pitch, INT8.n_bytes, column_bytes, 2, *clocks)
+    return Product(INT8, one, few, many, _WARP_ROWS * pitch, INT8.n_bytes, column_bytes, 2, *clocks)
 
 
 # --- launches -------------------------------------------------------------------------------------
@@ -140,6 +146,7 @@ def _product(type: TensorType) -> Product:
 def _launches(w: Work, product: Product) -> Iterator[Launch]:
     parts = _parts(w)
     k, up = int(parts[0].weight.ne[0]), w.step.operands.get("up")
+    weights = [part.weight for part in parts] + ([] if up is None else [up])
     values: dict[str, Any] = {
         "rounded": None,
         "lists": None,
@@ -148,9 +155,8 @@ def _launches(w: Work, product: Product) -> Iterator[Launch]:
         "glu": 0,
         "alpha": 1.0,
         "limit": 0.0,
-        "is_aligned": all(
-            _is_aligned(w, t) for t in (*(p.weight for p in parts), up) if t is not None
-        ),
+        "is_aligned": all(_is_aligned(w, weight) for weight in weights),
+        "are_weights": all(Flag.WEIGHT in weight.root.flags for weight in weights),
         "chunk": product.rounded.chunk,
         "slice_chunks": product.slice_chunks(k),
     }
@@ -158,19 +164,21 @@ def _launches(w: Work, product: Product) -> Iterator[Launch]:
         values |= glu_values(w.step)
     ids = w.step.operands.get("ids")
     n = int(w["x"].ne[1]) if ids is None else int(ids.spec.n_elements)
-    is_few = n <= (_COLUMNS if ids is None else _FEW_EXPERTS)
-    columns = n if ids is None else 1
-    is_few = is_few and product.of_few(columns, k, False) <= _shared_bytes(w)
-    is_one = is_few and (n == 1 or ids is not None)
+    limit = _shared_bytes(w)
+    is_one = n == 1 or (ids is not None and n <= _FEW_EXPERTS)
+    is_one = is_one and product.of_one(k) <= limit
+    is_few = ids is None and n <= _COLUMNS and product.of_few(n) <= limit
     values["rounds_x"] = is_one and _rounds_itself(w, product, parts)
     if not values["rounds_x"] and not is_as_stored(w, product.rounded):
         values["rounded"], launches = rounded_rows(w, product.rounded)
         yield from launches
-    if is_few:
+    if is_one:
+        yield _one(w, product, parts, n, values | _tensors(parts))
+    elif is_few:
         yield _few(w, product, parts, n, values | _tensors(parts))
-        return
-    for part in parts:
-        yield from _many(w, product, part, n, values | _tensors([part]))
+    else:
+        for part in parts:
+            yield from _many(w, product, part, n, values | _tensors([part]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,14 +221,11 @@ def _shared_bytes(w: Work) -> int:
 
 
 def _rounds_itself(w: Work, product: Product, parts: Sequence[_Part]) -> bool:
-    """Whether blocks of few columns round x, of a column each: if they are not too many, nor x too
-    long."""
+    """Whether blocks of one column round x: if they are not too many, nor x too long."""
     x = w["x"]
-    is_short = product.slice_chunks(x.ne[0]) * product.rounded.n_bytes <= _MOST_ROUNDED_BYTES
-    n_row_blocks = sum(part.n_row_blocks for part in parts)
-    is_short = is_short and product.of_few(1, int(x.ne[0]), True) <= _shared_bytes(w)
+    is_short = product.slice_chunks(int(x.ne[0])) * product.rounded.n_bytes <= _MOST_ROUNDED_BYTES
     is_f32 = x.type is F32_TYPE and has_aligned_rows(w, x)
-    return is_f32 and is_short and n_row_blocks <= _MOST_ROUNDING * w.info.n_sm
+    return is_f32 and is_short
 
 
 def _is_aligned(w: Work, weight: Tensor) -> bool:
@@ -233,18 +238,27 @@ def _n_matrices(w: Work) -> int:
     return int(w["x"].ne[2]) * int(w["x"].ne[3])
 
 
+def _one(
+    w: Work, product: Product, parts: Sequence[_Part], n: int, values: dict[str, Any]
+) -> Launch:
+    n_matrices = n if "ids" in w.step.operands else _n_matrices(w)
+    n_groups = sum(part.n_row_blocks for part in parts)
+    most = blocks(_ONE_BLOCKS * w.info.n_sm, n_matrices)
+    n_layers = blocks(n_matrices, MAX_GRID_YZ)
+    grid = min(n_groups, most), blocks(n_matrices, n_layers), n_layers
+    values |= {"n_row_blocks": n_groups, "n_column_blocks": 1, "columns": 1}
+    shared = product.of_one(int(w["x"].ne[0]))
+    return Launch(product.one, ARGS, grid, 32 * _WARPS, shared, values)
+
+
 def _few(
     w: Work, product: Product, parts: Sequence[_Part], n: int, values: dict[str, Any]
 ) -> Launch:
-    is_listed = "ids" in w.step.operands
-    columns = 1 if is_listed else n
-    n_row_blocks = sum(part.n_row_blocks for part in parts)
-    values |= {"n_row_blocks": n_row_blocks, "n_column_blocks": 1, "columns": columns}
-    n_matrices = n if is_listed else _n_matrices(w)
+    n_row_blocks, n_matrices = sum(part.n_row_blocks for part in parts), _n_matrices(w)
     n_layers = blocks(n_matrices, MAX_GRID_YZ)
     grid = n_row_blocks, blocks(n_matrices, n_layers), n_layers
-    shared = product.of_few(columns, int(w["x"].ne[0]), values["rounds_x"])
-    return Launch(product.few, ARGS, grid, 32 * _WARPS, shared, values)
+    values |= {"n_row_blocks": n_row_blocks, "n_column_blocks": 1, "columns": n}
+    return Launch(product.few, ARGS, grid, 32 * _WARPS, product.of_few(n), values)
 
 
 def _many(

@@ -1,11 +1,10 @@
 // Products of few columns: bound by the bandwidth of weights, which are read once for 8 columns.
 //
-//   grid  x: blocks of 16 rows, of one part after another; y, z: blocks of 8 columns, times matrices
-//         (of mul_mat_id: a column each)
+//   grid  x: blocks of 16 rows, of one part after another; y, z: matrices
 //
 // Each warp of a block sums a slice of the same 16 rows, with copies of the next chunk under way; the
-// slices are added in shared memory. Each block may round x itself, of one column: that takes less time
-// than a launch before this one.
+// slices are added in shared memory. The first copies of weights start before the launch that x comes
+// from is complete.
 #pragma once
 #include "products.cuh"
 
@@ -26,36 +25,17 @@ __device__ void load_few_columns(char* shared, const char* column_g, int n, int 
 template <class P>
 __device__ void multiply_few(const ProductArgs& args, const Run& run) {
     DYNAMIC_SHARED(char, shared);
-    int part = 0, row_block = blockIdx.x;
-    for (int i = PARTS - 1; i > 0; --i) {
-        if (part > 0 || row_block < args.first_block[i - 1]) continue;
-        part = i;
-        row_block -= args.first_block[i - 1];
-    }
-    const Tensor& weight = args.weight[part];
-    int index = blockIdx.y + blockIdx.z * gridDim.y, first_column = 0;
-    if (args.n_column_blocks > 1) {
-        first_column = index % args.n_column_blocks * COLUMNS;
-        index /= args.n_column_blocks;
-    }
+    if (!args.are_weights) after_launches_before();
+    const RowGroup group(args, blockIdx.x);
+    const Tensor& weight = args.weight[group.part];
     const int m = weight.ne[1].at(run), k = weight.ne[0].at(run);
-    const int first_row = row_block * WARP_ROWS;
-
-    Matrix matrix;
-    if (args.ids.data) {
-        if (index >= args.ids.ne[0].at(run) * args.ids.ne[1].at(run)) return;
-        const int id = id_of(args.ids, index, run);
-        if (!is_expert(args, id, run)) {
-            if (row_block == 0 && threadIdx.x == 0) fail(run, id);
-            return;
-        }
-        first_column = index;
-        matrix = {id * weight.nb[2], index + 1, 0, 0};
-    } else {
-        matrix = Matrix::of_product(args, weight, index, run);
+    const int index = blockIdx.y + blockIdx.z * gridDim.y, first_row = group.first_row;
+    const Matrix matrix = Matrix::of_product(args, weight, index, run);
+    const int n = matrix.n;
+    if (n <= 0 || first_row >= m) {
+        if (args.are_weights) after_launches_before();
+        return;
     }
-    const int n = min((int)COLUMNS, matrix.n - first_column);
-    if (n <= 0 || first_row >= m) return;
 
     // This warp's slice: chunks of the weights, and with two weights of both in turn.
     const Lane lane;
@@ -68,39 +48,38 @@ __device__ void multiply_few(const ProductArgs& args, const Run& run) {
     const typename P::Rows rows = TwoRows(weight, matrix.weight, first_row, lane.g, run);
     const i64_t to_up = args.up.data - weight.data;
     const char* column_g =
-        column_of_x(args, matrix, first_column + min(lane.g, n - 1), run);
+        column_of_x(args, matrix, min(lane.g, n - 1), run);
 
-    // Shared memory of the warp: stages of rows and of columns, or of rows and the column's slice.
-    const int x_bytes = args.rounds_x ? args.slice_chunks * P::X_BYTES
-                                      : FEW_STAGES * args.columns * P::FEW_PITCH;
+    // Shared memory of the warp: stages of rows and of columns.
+    const int x_bytes = FEW_STAGES * args.columns * P::FEW_PITCH;
     char* of_rows = shared + warp * (FEW_STAGES * P::WARP_BYTES + x_bytes);
     char* of_x = of_rows + FEW_STAGES * P::WARP_BYTES;
-    const auto load = [&](int i) {
-        if (i < total) {
-            const int in_slice = i >> has_up, chunk = slice.begin + in_slice;
-            const bool is_up = has_up & i;
-            char* to = of_rows + (i & 1) * P::WARP_BYTES;
-            P::load_rows(to, rows, is_up ? to_up : 0, chunk, k, args.is_aligned, lane);
-            if (!args.rounds_x && !is_up) {
-                char* stage = of_x + (in_slice & 1) * args.columns * P::FEW_PITCH;
-                load_few_columns<P>(stage, column_g, n, chunk, lane);
-            }
-        }
-        copy_async_commit();
+    const auto load_weights = [&](int i) {
+        if (i >= total) return;
+        const bool is_up = has_up & i;
+        char* to = of_rows + (i & 1) * P::WARP_BYTES;
+        const int chunk = slice.begin + (i >> has_up);
+        P::load_rows(to, rows, is_up ? to_up : 0, chunk, k, args.is_aligned, lane);
+    };
+    const auto load_x = [&](int i) {
+        if (i >= total || has_up & i) return;
+        const int in_slice = i >> has_up;
+        char* stage = of_x + (in_slice & 1) * args.columns * P::FEW_PITCH;
+        load_few_columns<P>(stage, column_g, n, slice.begin + in_slice, lane);
     };
     float sums[1][4] = {}, other[1][4] = {};  // of the weights in turn
-    load(0);
-    for (int i = 0; args.rounds_x && i < length; ++i) {
-        const int first = (slice.begin + i) * P::CHUNK;
-        P::round_x(of_x + i * P::X_BYTES, (const float*)column_g + first, k - first, lane);
-    }
+    load_weights(0);
+    if (args.are_weights) after_launches_before();
+    load_x(0);
+    copy_async_commit();
     for (int i = 0; i < total; ++i) {
         copy_async_wait<0>();
         __syncwarp();  // and the stage before this one is free
-        load(i + 1);
+        load_weights(i + 1);
+        load_x(i + 1);
+        copy_async_commit();
         const int in_slice = i >> has_up, chunk = slice.begin + in_slice;
-        const char* x = args.rounds_x ? of_x + in_slice * P::X_BYTES
-                                      : of_x + (in_slice & 1) * args.columns * P::FEW_PITCH;
+        const char* x = of_x + (in_slice & 1) * args.columns * P::FEW_PITCH;
         P::multiply_few(sums, of_rows + (i & 1) * P::WARP_BYTES, x, n, rows, chunk, k, lane);
         if (has_up) {
             for (int j = 0; j < 4; ++j) {
@@ -131,6 +110,6 @@ __device__ void multiply_few(const ProductArgs& args, const Run& run) {
         both[i] = at[0];
         for (int j = 1; j < n_slices(n_chunks); ++j) both[i] += at[j * TILE];
     }
-    float* y = column_of_y(args, matrix, first_column + column, run, part);
-    y[first_row + row] = finished(args, both[0], both[1], first_row + row, part);
+    float* y = column_of_y(args, matrix, column, run, group.part);
+    y[first_row + row] = finished(args, both[0], both[1], first_row + row, group.part);
 }

@@ -180,6 +180,17 @@ struct FloatProduct : Floats<T> {
         Floats<T>::template multiply<1, 1>(sums, groups, shared_x, 1, chunk, k, lane, column);
     }
 
+    static constexpr int ONE_LANE = 0;  // t of the lanes that have sums of one column, 0 and 2
+
+    __device__ static void multiply_one(
+        float (&sums)[4], const char* shared_rows, const char* shared_x, const TwoRows& rows, int chunk,
+        int k, Lane lane
+    ) {
+        float all[1][4] = {{sums[0], sums[1], sums[2], sums[3]}};
+        multiply_few(all, shared_rows, shared_x, 1, rows, chunk, k, lane);
+        for (int j = 0; j < 4; ++j) sums[j] = all[0][j];
+    }
+
     // Rounds the chunk of x from `from` on, of which there are `n` elements or more; a warp.
     __device__ static void round_x(char* to, const float* from, int n, Lane lane) {
         constexpr int CHUNK = FloatChunks<T>::CHUNK;

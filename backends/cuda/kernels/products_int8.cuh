@@ -27,6 +27,17 @@ __device__ inline int dot_of_2(u32_t pair, u32_t bytes) {
 #endif
 }
 
+// sum + four bytes times four bytes.
+__device__ inline int dot_of_4(u32_t a, u32_t b, int sum) {
+#ifdef GGMLPY_EMULATED
+    for (int i = 0; i < 32; i += 8) sum += (i8_t)(a >> i) * (i8_t)(b >> i);
+    return sum;
+#else
+    asm("dp4a.s32.s32 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(b), "r"(sum));
+    return sum;
+#endif
+}
+
 // Elements of a block of 32, for d and codes as Rounding.INT8X32 says.
 struct Rounder {
     float d;
@@ -169,6 +180,7 @@ struct Int8 {
             return;
         }
         const SharedAddress to = to_shared(shared) + lane.g * PITCH + lane.t * 16;
+#pragma unroll
         for (int i = 0; i < 2; ++i) {
             const int within = rows.within_of(i, chunk);
             const char* from = rows.base[i] + moved + (rows.start(i, chunk) - within + lane.t * 16);
@@ -291,6 +303,104 @@ struct Int8 {
             add(3, {b[12], {d[0].w, d[L].w}, {s[0].w, s[L].w}, {of_16[0].w, of_16[L].w}});
         }
     }
+
+    // --- one column: lane (g, t) has blocks 2t and 2t + 1 of rows g and g + 8 ---
+    //
+    // Each block of a row is unpacked and scaled by one lane. Sums go around the four lanes of a row in
+    // the order of blocks: a turn later, lane t has what lane t - 1 had. Only that of lane t in turn t
+    // is right, and after the last turn that of lane 3.
+
+    static constexpr int ONE_LANE = 3;
+
+    __device__ static void multiply_one(
+        float (&sums)[4], const char* shared_rows, const char* shared_x, const Rows& rows, int chunk,
+        int k, Lane lane
+    ) {
+        const int n_here = n_blocks(chunk, k);
+        const bool is_whole = Q::BLOCK == CHUNK || n_here == CHUNK / 32;
+        Terms terms[2][2];  // of blocks, and of rows
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const int block = 2 * lane.t + i;
+            if (!is_whole && block >= n_here) continue;
+            const OneBlock x(shared_x, block);
+#pragma unroll
+            for (int r = 0; r < 2; ++r) {
+                const u8_t* row = rows.in_shared(shared_rows, r, chunk, lane);
+                terms[i][r] = x.times(row, block);
+            }
+        }
+        const int before = threadIdx.x % 32 / 4 * 4 + (lane.t + 3) % 4;
+#pragma unroll
+        for (int turn = 0; turn < 4; ++turn) {
+#pragma unroll
+            for (int r = 0; r < 2; ++r) {
+                float sum = __shfl_sync(ALL_LANES, sums[2 * r], before);
+                for (int i = 0; i < 2; ++i) {
+                    if (is_whole || 2 * lane.t + i < n_here) sum = terms[i][r].added_to(sum);
+                }
+                sums[2 * r] = sum;
+            }
+        }
+    }
+
+    // What a block of a row adds to a sum, one after another.
+    struct Terms {
+        static constexpr int GROUPS = Fragment<Q>::GROUPS;
+        float scale[GROUPS], products[GROUPS], m[GROUPS], of_x[GROUPS];
+
+        __device__ float added_to(float sum) const {
+            for (int j = 0; j < GROUPS; ++j) {
+                sum = fmaf(scale[j], products[j], sum);
+                if (Q::OFFSET) sum = fmaf(m[j], of_x[j], sum);
+            }
+            return sum;
+        }
+    };
+
+    // 32 elements of the column.
+    struct OneBlock {
+        uint2 codes[4];
+        float d;
+        float scaled_sum;
+        u32_t sums;  // of elements 0 to 15, and 16 to 31
+
+        __device__ OneBlock(const char* chunk, int block) {
+            const uint4* four = (const uint4*)(chunk + block * 32);
+            for (int i = 0; i < 2; ++i) {
+                codes[2 * i] = make_uint2(four[i].x, four[i].y);
+                codes[2 * i + 1] = make_uint2(four[i].z, four[i].w);
+            }
+            d = *(const float*)(chunk + CHUNK + block * 4);
+            scaled_sum = *(const float*)(chunk + CHUNK + 32 + block * 4);
+            sums = *(const u32_t*)(chunk + CHUNK + 64 + block * 4);
+        }
+
+        // Block `i` of 32 elements of a row.
+        __device__ Terms times(const u8_t* row, int i) const {
+            constexpr int GROUPS = Terms::GROUPS, PER = Fragment<Q>::PER;
+            const u8_t* b = row + i / PER * Q::BYTES;
+            int products[2] = {0, 0};  // of elements 0 to 15, and 16 to 31
+            for (int j = 0; j < 4; ++j) {
+                products[0] = dot_of_4(Q::raw(b, i % PER * 8 + j), codes[j].x, products[0]);
+                products[1] = dot_of_4(Q::raw(b, i % PER * 8 + 4 + j), codes[j].y, products[1]);
+            }
+            Terms terms;
+            for (int j = 0; j < GROUPS; ++j) {
+                const Scale scale = Q::scale(b, i % PER * GROUPS + j);
+                const u32_t ones = GROUPS == 1 ? 0x0101 : j == 0 ? 0x0001 : 0x0100;
+                int product = GROUPS == 1 ? products[0] + products[1] : products[j];
+                if (Q::ZERO != 0) product += dot_of_2(sums, ones * (u32_t)(256 - Q::ZERO));
+                terms.scale[j] = scale.d * d;
+                terms.products[j] = (float)product;
+                if (Q::OFFSET) {
+                    terms.m[j] = scale.m;
+                    terms.of_x[j] = GROUPS == 1 ? scaled_sum : d * (float)dot_of_2(sums, ones);
+                }
+            }
+            return terms;
+        }
+    };
 
     // --- many columns: the codes of each, and behind those of all a row for each number of scales ---
 
