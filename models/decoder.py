@@ -43,18 +43,22 @@ class Decoder:
         file: GGUFFile,
         hparams: HParams,
         *,
-        output_norm: str = "output_norm",
+        output_norm: str | None = "output_norm",
         norm: NormKind = "rms",
     ) -> None:
-        """`norm` is the kind of all norms, unless a layer says otherwise."""
+        """`norm` is the kind of all norms, unless a layer says otherwise. An `output_norm` of None
+        has no weights."""
         self.hparams = h = hparams
         self.norm_kind = norm
         self.weights = Weights(file)
         self.weights.ignore_layers(h.n_layer)
         self.token_embd = self.weights.take("token_embd.weight", h.n_embd, h.n_vocab)
+        self.pos_embd: Tensor | None = None
         self.embd_norm: Norm | None = None
-        self.output_norm: Norm = Norm.take(
-            self.weights, output_norm, h.n_embd, h, norm, node="result_norm"
+        self.output_norm: Norm = (
+            Norm.plain("result_norm", h, norm)
+            if output_norm is None
+            else Norm.take(self.weights, output_norm, h.n_embd, h, norm, node="result_norm")
         )
         self.output = Linear.take_output(self.weights, h, biased=self.output_biased)
         self.layers: list[Layer] = []
@@ -66,6 +70,12 @@ class Decoder:
         h = self.hparams
         full = f"blk.{layer}.{name}"
         return Norm.take(self.weights, full, h.n_embd, h, self.norm_kind, node=node)
+
+    def take_positions(self) -> None:
+        """Add the embeddings of positions, which the training has learned up to its length."""
+        h = self.hparams
+        self.pos_embd = self.weights.take("position_embd.weight", h.n_embd, h.n_ctx_train)
+        self.n_ctx_limit = h.n_ctx_train
 
     def rope(self, layer: int, mode: RopeMode) -> Rope:
         """A layer's rotary embedding, with the factors and sections of the file if it has any."""
@@ -107,6 +117,9 @@ class Decoder:
         x = ops.get_rows(self.token_embd, inputs.tokens).named("inp_embd")
         if self.embedding_scale != 1.0:
             x = ops.scale(x, self.embedding_scale).named("inp_scaled")
+        if self.pos_embd is not None:
+            positions = ops.get_rows(self.pos_embd, inputs.positions).named("pos_embd")
+            x = ops.add(x, positions).named("inpL")
         return x if self.embd_norm is None else self.embd_norm(x)
 
     def logits(self, x: Tensor) -> Tensor:

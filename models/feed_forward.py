@@ -100,7 +100,7 @@ class FeedForward:
             up=take(up, E, 2 * F if fused else F),
             down=take(f"{blk}.ffn_down{suffix}", F, E),
             activation=activation,
-            act_scales=weights.maybe(f"{blk}.ffn_act.scales", F),
+            act_scales=weights.maybe(f"{blk}.ffn.act.scales", F),
             sub_norm=Norm.maybe(weights, f"{blk}.ffn_sub_norm", F, h),
             limit=limit,
         )

@@ -106,13 +106,15 @@ class HParams:
         rope: RopeParams | None = None,
         *,
         kind: WindowKind = "standard",
+        default: int = 0,
     ) -> HParams:
-        """The same where some layers have a window of `attention.sliding_window` tokens.
+        """The same where some layers have a window of `attention.sliding_window` tokens, or of
+        `default` if the file does not say.
 
         Those layers have the rotary embedding `rope` if it is given, and the head sizes and
         dimensions that the keys with the suffix `_swa` say. A window of 0 means none.
         """
-        keys, size = self.keys, self.keys.whole("attention.sliding_window", 0)
+        keys, size = self.keys, self.keys.whole("attention.sliding_window", default)
         if not size:
             return self
         window = Window(size, kind)

@@ -26,16 +26,24 @@ class PreNormDecoder(Decoder):
     norms: ClassVar[NormKind] = "rms"
     attn_norm_name = "attn_norm"
     ffn_norm_name = "ffn_norm"
+    output_norm_name: ClassVar[str | None] = "output_norm"  # None: without weights
     rope_mode = RopeMode.NEOX
+    rotary = True  # False: q and k are not rotated
+    attn_scale: float | None = None  # None: 1 / sqrt(D)
+    attn_clamp = 0.0
+    attn_softcap = 0.0
+    max_bias = 0.0
+    attn_gate: ClassVar[str | None] = None
     qk_norm: ClassVar[NormKind | None] = None
     output_bias = True  # see SelfAttention.take
+    qkv_scaled = True
     norm_last = False  # q and k are normed after they are rotated
     activation: ClassVar[Activation] = "silu"
     ffn_scaled = False  # see FeedForward.take
     ffn_biased = True
 
     def __init__(self, file: GGUFFile) -> None:
-        super().__init__(file, self.read(file), norm=self.norms)
+        super().__init__(file, self.read(file), output_norm=self.output_norm_name, norm=self.norms)
         self.set_up()
         self.make_layers(self.layer)
 
@@ -62,14 +70,20 @@ class PreNormDecoder(Decoder):
             i,
             self.hparams,
             self.layer_rope(i),
+            scale=self.attn_scale,
             qk_norm=self.qk_norm,
             norm_last=self.norm_last,
+            clamp=self.attn_clamp,
+            softcap=self.attn_softcap,
+            max_bias=self.max_bias,
+            gate=self.attn_gate,
             output_bias=self.output_bias,
+            qkv_scaled=self.qkv_scaled,
         )
 
     def layer_rope(self, i: int) -> Rope | None:
         """The rotary embedding of layer i; None if it has none."""
-        return self.rope(i, self.rope_mode)
+        return self.rope(i, self.rope_mode) if self.rotary else None
 
     def ffn(self, i: int) -> PerToken:
         """The feed-forward block of layer i."""

@@ -1,0 +1,58 @@
+"""Gemma: llama with GeGLU and scaled embeddings (Gemma Team, 2024a).
+
+Gemma 2 (2024b) has norms before and after every block, soft-caps on the scores of attention and on
+the logits, and a sliding window in every other layer.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from ggmlpy.gguf import GGUFFile
+from ggmlpy.models.hparams import HParams, read_hparams
+from ggmlpy.models.layers import SequentialLayer
+from ggmlpy.models.pre_norm import PreNormDecoder
+
+N_LAYER_27B = 46  # its attention scale is computed from n_embd / n_head, not the head size
+
+
+class Gemma(PreNormDecoder):
+    """A gemma model."""
+
+    activation = "gelu"
+
+    def set_up(self) -> None:
+        """The scale of embeddings."""
+        self.embedding_scale = math.sqrt(self.hparams.n_embd)
+
+
+class Gemma2(Gemma):
+    """A gemma2 model."""
+
+    def read(self, file: GGUFFile) -> HParams:
+        """With windows in every other layer."""
+        h = read_hparams(file)
+        rope = h.layers[0].rope
+        base = h.keys.positive("rope.freq_base_swa", rope.freq_base)
+        return h.with_windows(h.keys.windowed(2), replace(rope, freq_base=base), default=4096)
+
+    def set_up(self) -> None:
+        """Scales and soft-caps."""
+        super().set_up()
+        h = self.hparams
+        self.attn_softcap = h.keys.real("attn_logit_softcapping", 50.0)
+        self.softcap = h.keys.real("final_logit_softcapping", 30.0)
+        if h.n_layer == N_LAYER_27B:
+            self.attn_scale = 1.0 / math.sqrt(h.n_embd // h.layers[0].n_head)
+
+    def layer(self, i: int) -> SequentialLayer:
+        """With norms of inputs and of results."""
+        return SequentialLayer(
+            attn_norm=self.norm(i, "attn_norm"),
+            mixer=self.mixer(i),
+            attn_post_norm=self.norm(i, "post_attention_norm", node="attn_post_norm"),
+            ffn_norm=self.norm(i, "ffn_norm"),
+            ffn=self.ffn(i),
+            ffn_post_norm=self.norm(i, "post_ffw_norm", node="ffn_post_norm"),
+        )
