@@ -60,6 +60,7 @@ class SequentialLayer:
     ffn_norm: Norm | None = None
     ffn_post_norm: Norm | None = None
     residual_scale: float = 1.0  # of both results before they are added
+    sum_node: str = "ffn_inp"  # name of the sum after the mixer
 
     @property
     def memory(self) -> tuple[LayerMemory, ...]:
@@ -69,7 +70,7 @@ class SequentialLayer:
         h = self.mixer(x if self.attn_norm is None else self.attn_norm(x), inputs)  # [E, T]
         if is_last:
             x, h = output_rows(inputs, x, h)  # [E, O]
-        x = self._added(x, h, self.attn_post_norm).named("ffn_inp" if self.ffn else "l_out")
+        x = self._added(x, h, self.attn_post_norm).named(self.sum_node if self.ffn else "l_out")
         if self.ffn is None:
             return x
         h = self.ffn(x if self.ffn_norm is None else self.ffn_norm(x))

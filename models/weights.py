@@ -64,11 +64,11 @@ class Weights:
         """Shape of the file's tensor `name`, where a model depends on it."""
         return self._file.tensors[name].ne
 
-    def ignore_layers(self, first: int) -> None:
-        """Declare that layers from `first` on have no effect, such as those of nextn."""
+    def ignore_layers(self, layers: range) -> None:
+        """Declare that some layers have no effect, such as those of nextn."""
         for name in self._file.tensors:
             found = _LAYER.match(name)
-            if found is not None and int(found[1]) >= first:
+            if found is not None and int(found[1]) in layers:
                 self.without_effect(name)
 
     def duplicate(self, name: str, used_as: str) -> Tensor:

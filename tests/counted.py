@@ -28,7 +28,8 @@ from ggmlpy.graph.spec import Spec
 from ggmlpy.graph.tensor import Flag, Tensor, from_bytes, zeros
 from ggmlpy.graph.types import type_of
 from ggmlpy.models.attention import attend
-from ggmlpy.models.experts import ExpertLinear, Experts
+from ggmlpy.models.blocks import Linear
+from ggmlpy.models.experts import ExpertLinear, Experts, Router
 from ggmlpy.models.inputs import Gathered, GraphInputs, KVView
 from ggmlpy.ops.rope import RopeMode
 from ggmlpy.sched.executable import scheduled
@@ -215,14 +216,15 @@ def experts(leaf: Leaves, n: Numbers) -> list[Tensor]:
     """A mixture of experts, with a scale for each of them."""
     X, F = 4, 32
     linear = {
-        name: ExpertLinear(name, leaf.weight(name, *ne), scale)
+        name: ExpertLinear(name, leaf.weight(name, *ne), scale, None)
         for name, ne, scale in (
             ("gate", (E, F, X), None),
             ("up", (E, F, X), None),
             ("down", (F, E, X), leaf.weight("scale", X, type="f32")),
         )
     }
-    block = Experts(leaf.weight("router", E, X, type="f32"), **linear, n_used=2)
+    router = Linear("logits", leaf.weight("router", E, X, type="f32"), None, None)
+    block = Experts(Router(router, 2, "softmax"), **linear)
     return [block(leaf.floats("x", E, n.T))]
 
 

@@ -46,6 +46,7 @@ class Gemma3(Decoder):
             ffn_norm=self.norm(i, "ffn_norm"),
             ffn=FeedForward.take(weights, i, h, "gelu", scaled=False),
             ffn_post_norm=self.norm(i, "post_ffw_norm", node="ffn_post_norm"),
+            sum_node="sa_out",
         )
 
 

@@ -227,7 +227,11 @@ CONTRADICTIONS: list[tuple[dict[str, object], type[Exception], str]] = [
         r'"blk.0.ffn_gate.weight" is \[64, 96\].*64\]',
     ),
     ({"llama__rope__dimension_count": 15}, WeightError, "is 15, must be even and at most 16"),
-    ({"llama__rope__scaling__type": "ntk"}, WeightError, 'is "ntk", must be none, linear or yarn'),
+    (
+        {"llama__rope__scaling__type": "ntk"},
+        WeightError,
+        'is "ntk", must be none, linear, yarn or longrope',
+    ),
     ({"llama__rope__freq_base": 0.0}, WeightError, 'freq_base" is 0.0, must be a finite number'),
     (
         {"llama__rope__scaling__factor": float("inf")},
@@ -237,7 +241,7 @@ CONTRADICTIONS: list[tuple[dict[str, object], type[Exception], str]] = [
     (
         {"llama__attention__layer_norm_rms_epsilon": -1.0},
         WeightError,
-        'epsilon" is -1.0, must be a finite number above 0',
+        'epsilon" is -1.0, must be 0, or a finite number above 0',
     ),
     ({"llama__expert_count": 4}, WeightError, "is 0, must be 1 to 4"),
 ]

@@ -46,11 +46,11 @@ def warned_of(path: Path) -> str:
     ("architecture", "name"),
     [
         ("llama", "blk.0.ffn_gate.bias"),  # beside experts
-        ("llama", "blk.0.ffn_gate_exps.bias"),
+        ("llama", "blk.0.ffn_latent_up.weight"),
         ("llama", "blk.0.attn_q_norm.weight"),
         ("qwen2", "blk.0.attn_q_norm.weight"),
-        ("qwen3", "blk.0.attn_sinks.weight"),
-        ("gemma3", "rope_freqs.weight"),
+        ("qwen3", "blk.0.attn_sub_norm.weight"),
+        ("gemma3", "pos_embd.weight"),
         ("lfm2", "blk.0.attn_q.weight"),  # in a layer that is a convolution
     ],
 )
