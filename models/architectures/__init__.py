@@ -7,8 +7,10 @@ from __future__ import annotations
 
 # general.architecture: the module and the class
 REGISTRY: dict[str, tuple[str, str]] = {
+    "apertus": ("apertus", "Apertus"),
     "arcee": ("arcee", "Arcee"),
     "baichuan": ("alibi", "Baichuan"),
+    "bitnet": ("bitnet", "BitNet"),
     "bloom": ("alibi", "Bloom"),
     "chatglm": ("xverse", "Xverse"),
     "codeshell": ("starcoder2", "StarCoder2"),
@@ -51,6 +53,8 @@ REGISTRY: dict[str, tuple[str, str]] = {
     "minicpm3": ("minicpm3", "MiniCPM3"),
     "mistral4": ("deepseek2", "DeepSeek2"),
     "mpt": ("alibi", "MPT"),
+    "muse-glimmer": ("muse_glimmer", "MuseGlimmer"),
+    "nanbeige": ("nanbeige", "Nanbeige"),
     "nemotron": ("starcoder2", "Nemotron"),
     "nemotron_h": ("nemotron_h", "NemotronH"),
     "nemotron_h_moe": ("nemotron_h", "NemotronH"),
@@ -64,6 +68,7 @@ REGISTRY: dict[str, tuple[str, str]] = {
     "plamo": ("plamo", "Plamo"),
     "plamo2": ("plamo2", "Plamo2"),
     "plamo3": ("plamo", "Plamo3"),
+    "plm": ("plm", "PLM"),
     "qwen": ("qwen", "Qwen"),
     "qwen2": ("qwen2", "Qwen2"),
     "qwen2vl": ("qwen_vl", "Qwen2VL"),
@@ -72,8 +77,10 @@ REGISTRY: dict[str, tuple[str, str]] = {
     "refact": ("alibi", "Refact"),
     "seed_oss": ("seed_oss", "SeedOss"),
     "smollm3": ("smollm3", "SmolLM3"),
+    "spark2_5": ("spark", "Spark25"),
     "stablelm": ("stablelm", "StableLM"),
     "starcoder": ("gpt2", "GPT2"),
     "starcoder2": ("starcoder2", "StarCoder2"),
+    "talkie": ("talkie", "Talkie"),
     "xverse": ("xverse", "Xverse"),
 }
