@@ -51,7 +51,7 @@ class Decoder:
         self.hparams = h = hparams
         self.norm_kind = norm
         self.weights = Weights(file)
-        self.weights.ignore_layers(h.n_layer)
+        self.weights.ignore_layers(range(h.n_layer, h.keys.n_layer_all))
         self.token_embd = self.weights.take("token_embd.weight", h.n_embd, h.n_vocab)
         self.pos_embd: Tensor | None = None
         self.embd_norm: Norm | None = None
