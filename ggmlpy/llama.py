@@ -139,9 +139,10 @@ class Llama(Completions):
         layout = choose_layout(kv_layout, kv_unified)
         self._file = GGUFFile.open(model_path)
         self.model = load_model(self._file)
-        total, most = choose_sizes(
-            n_ctx, n_ctx_seq, n_seq_max, layout != "split", self.model.hparams.n_ctx_train
-        )
+        longest = self.model.hparams.n_ctx_train
+        if self.model.n_ctx_limit is not None:
+            longest = min(longest, self.model.n_ctx_limit)
+        total, most = choose_sizes(n_ctx, n_ctx_seq, n_seq_max, layout != "split", longest)
         types = cache_type("type_k", type_k), cache_type("type_v", type_v)
         backends = backends_for(backend, n_threads)
         sizes = decide_sizes(total, n_seq_max, layout, min(n_ubatch, n_batch), most)

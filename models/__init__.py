@@ -31,6 +31,8 @@ class Model(Protocol):
     memory: Memory  # what each layer keeps of past tokens
 
     n_pos_per_embd: int  # positions of a token: 1, or 4 with M-RoPE
+    n_ctx_limit: int | None  # the longest context that is supported
+    limited_by: str  # why
     can_generate: bool  # False: logits and embeddings only
 
     def build(self, inputs: GraphInputs) -> Tensor:

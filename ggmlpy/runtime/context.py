@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from ggmlpy.backends.base import Backend
 from ggmlpy.common.arguments import checked
-from ggmlpy.errors import ArgumentError
+from ggmlpy.errors import ArgumentError, Unsupported
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.types import F16, TensorType
-from ggmlpy.memory.batch import Batch, check, check_shared, split
+from ggmlpy.memory.batch import Batch, check, check_shared, check_whole, split
 from ggmlpy.memory.cache_types import cache_type
 from ggmlpy.memory.layouts import choose_layout
 from ggmlpy.memory.sequences import SequenceMemory
@@ -25,6 +25,7 @@ from ggmlpy.memory.sizes import Sizes, decide_sizes
 from ggmlpy.memory.slots import BatchTransaction, SlotInfo
 from ggmlpy.memory.ubatch import UBatch
 from ggmlpy.models import Model, load_model
+from ggmlpy.models.memory import AttentionLayers
 from ggmlpy.runtime.context_sizes import check_least
 from ggmlpy.runtime.loading import check_placement, load_weights
 from ggmlpy.runtime.outputs import Logits, Outputs
@@ -75,6 +76,7 @@ class Context:
         self.model = model
         layout = choose_layout(kv_layout, kv_unified)
         self.sizes: Sizes = decide_sizes(n_ctx, n_seq_max, layout, n_ubatch, n_ctx_seq)
+        check_length(model, self.sizes.n_ctx_seq)
         self.placement = Placement.of(
             model.hparams.n_layer, backends, n_gpu_layers, override_tensors
         )
@@ -85,6 +87,8 @@ class Context:
         )
         self.shapes = Shapes(self.memory, flash_attn, all(b.takes_counts for b in backends))
         self.plans = PlanCache(model, self.memory, backends, pin, passes)
+        attention = (part for part in model.memory if isinstance(part, AttentionLayers))
+        self.is_causal = all(part.is_causal for part in attention)
         self._is_loaded = False
         self.backends = list(backends)
         self.backend_names = ", ".join(b.name for b in backends)
@@ -251,6 +255,8 @@ class Context:
         unified = self.memory.n_stream == 1
         recurrent = self.memory.recurrent is not None
         check(batch, self.model.hparams.n_vocab, n_seq_max, unified, recurrent, next_position)
+        if not self.is_causal:
+            check_whole(batch, self.sizes.n_ubatch)
         if max(map(len, batch.seq_ids)) > 1:
             check_shared(batch, self.memory.histories())
 
@@ -322,7 +328,8 @@ class Context:
         if self._last_ubatches is not None and self._last_ubatches[0] == batch.seq_ids:
             return self._last_ubatches[1]
         unified = self.memory.n_stream == 1
-        ubatches = [UBatch.of(runs, unified) for runs in split(batch, self.sizes.n_ubatch)]
+        pieces = split(batch, self.sizes.n_ubatch, may_cut=self.is_causal)
+        ubatches = [UBatch.of(runs, unified) for runs in pieces]
         if len(ubatches) == 1:
             self._last_ubatches = (list(batch.seq_ids), ubatches)
         return ubatches
@@ -348,3 +355,13 @@ def _span(start: int, stop: int | None) -> tuple[int, int | None]:
     if stop is not None and stop < start:
         raise ArgumentError(f"start is {start}, stop is {stop}: stop must not be below start")
     return start, stop
+
+
+def check_length(model: Model, n_ctx_seq: int) -> None:
+    """Raise Unsupported for sequences that are longer than the model can have."""
+    limit = model.n_ctx_limit
+    if limit is not None and n_ctx_seq > limit:
+        raise Unsupported(
+            f"n_ctx_seq is {n_ctx_seq}: a {model.hparams.architecture} model of this file can have"
+            f" at most {limit} tokens a sequence ({model.limited_by})"
+        )

@@ -27,6 +27,7 @@ class SparseLatent(DeepSeek2):
         """The longest context for which the indexer need not be asked."""
         super().set_up()
         self.n_ctx_limit = self.hparams.keys.count("attention.indexer.top_k")
+        self.limited_by = "longer ones need its sparse attention, which is not supported"
         self.weights.without_effect_where(re.compile(r"blk\.\d+\.indexer\."))
 
 

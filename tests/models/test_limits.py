@@ -1,0 +1,26 @@
+"""The longest context that an architecture can have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ggmlpy.errors import Unsupported
+from ggmlpy.gguf import GGUFFile
+from ggmlpy.models import load_model
+from ggmlpy.runtime.context import Context
+from ggmlpy.sched.compute import backends_for
+from tests.models.seeded import write_seeded
+from tests.models.seeded_specs import SPECS
+
+
+def test_sparse_attention_is_refused_where_it_would_leave_cells_out(tmp_path: Path) -> None:
+    model = load_model(GGUFFile.open(write_seeded(tmp_path, "m", SPECS["deepseek32"])))
+    with pytest.raises(
+        Unsupported,
+        match="n_ctx_seq is 257: a deepseek32 model of this file can have at most 256 tokens a"
+        r" sequence \(longer ones need its sparse attention, which is not supported\)",
+    ):
+        Context(model, backends_for("null"), n_ctx=257)
+    Context(model, backends_for("null"), n_ctx=512, n_seq_max=2)
