@@ -6,6 +6,7 @@ weights; then the graph of that ubatch, up to its logits.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from importlib import import_module
 from typing import Protocol, runtime_checkable
@@ -19,7 +20,7 @@ from ggmlpy.models.blocks import Rope
 from ggmlpy.models.hparams import HParams
 from ggmlpy.models.inputs import GraphInputs
 from ggmlpy.models.memory import Memory
-from ggmlpy.models.weights import Weights
+from ggmlpy.models.weights import Weights, WeightWarning
 
 
 @runtime_checkable
@@ -60,7 +61,8 @@ def load_model(file: GGUFFile) -> Model:
     """The model in a file, its weights checked.
 
     Raises Unsupported for an unknown architecture, WeightError for a key or tensor that is missing
-    or wrong. A WeightWarning names tensors of the file that the model does not use.
+    or wrong. A WeightWarning names tensors of the file that the model does not use, another one
+    keys that change what a model computes and that this architecture does not read.
     """
     arch = file.metadata.str("general.architecture")
     if arch not in REGISTRY:
@@ -70,4 +72,19 @@ def load_model(file: GGUFFile) -> Model:
         )
     model = model_class(arch)(file)
     model.weights.warn_of_unused()
+    warn_of_ignored(file, model)
     return model
+
+
+def warn_of_ignored(file: GGUFFile, model: Model) -> None:
+    """Issue one WeightWarning that names the keys which should have an effect and have none."""
+    names = model.hparams.keys.ignored()
+    if not names:
+        return
+    shown = ", ".join(f"{quoted(name)} = {file.metadata[name]}" for name in names)
+    warnings.warn(
+        f"{file.name}: the architecture does not read {shown}: results may differ from those that"
+        " the file was made for",
+        WeightWarning,
+        stacklevel=4,  # the caller of Llama or Context.open
+    )

@@ -15,6 +15,24 @@ from ggmlpy.gguf import GGUFFile, LazyArray
 MAX_COUNT = 2**31 - 1  # positions, tokens and indices of a graph are i32
 # Parameters of nodes are f32, and some are the reciprocal of the file's value.
 MIN_REAL, MAX_REAL = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
+# Keys that say what other keys or tensors say too, or nothing about the computation.
+_NO_MEANING = {"vocab_size", "tensor_data_layout", "pooling_type"}
+# Keys that change what a model computes, unless they have one of the values after them: those that
+# mean nothing, and those that llama.cpp writes into every file that it saves.
+_MEANING: dict[str, tuple[object, ...]] = {
+    r"(embedding|residual|logit)_scale": (1.0,),
+    r"attention\.(scale|output_scale|value_scale)": (1.0,),
+    r"attention\.(clamp_kqv|sliding_window)": (),
+    r"attention\.max_alibi_bias": (8.0,),
+    r"attention\.temperature_(scale|length)": (),
+    r"attention\.causal": (True,),
+    r"(attn_logit|router_logit|final_logit)_softcapping": (50.0, 30.0),
+    r"rope\.scaling\.(factor|attn_factor|yarn_log_multiplier|alpha)": (1.0,),
+    r"rope\.scaling\.type": ("none", "linear"),
+    r"expert_(weights_scale|weights_norm|gating_func|group_count)": (1, 1.0),
+    r"use_parallel_residual": (),
+    r"nextn_predict_layers": (),
+}
 _LAYER = re.compile(r"(?:blk|dec\.blk)\.(\d+)\.")
 
 
@@ -29,8 +47,9 @@ class Keys:
     def __init__(self, file: GGUFFile) -> None:
         self.file = file.name
         self._metadata = file.metadata
+        self._read: set[str] = set()
         self.architecture = file.metadata.str("general.architecture")
-        n_all = file.metadata.int(f"{self.architecture}.block_count")
+        n_all = file.metadata.int(self._name("block_count"))
         self.n_layer_all = self._within("block_count", n_all, 1)
         n_held = len({found[1] for name in file.tensors if (found := _LAYER.match(name))})
         if self.n_layer_all > n_held:
@@ -43,11 +62,40 @@ class Keys:
             raise self.error("nextn_predict_layers", n_nextn, must_be)
         self.n_layer = self.n_layer_all - n_nextn
 
+    def _name(self, key: str) -> str:
+        """The key in the file, which counts as read from now on."""
+        name = f"{self.architecture}.{key}"
+        self._read.add(name)
+        return name
+
+    def unread(self) -> list[str]:
+        """The architecture's keys in the file that were not read and may mean something."""
+        prefix = f"{self.architecture}."
+        return [
+            name
+            for name in self._metadata
+            if name.startswith(prefix)
+            and name not in self._read
+            and name.removeprefix(prefix) not in _NO_MEANING
+        ]
+
+    def ignored(self) -> list[str]:
+        """Those of `unread` that change what a model computes, as they are."""
+        return [name for name in self.unread() if self._has_meaning(name)]
+
+    def _has_meaning(self, name: str) -> bool:
+        key, value = name.removeprefix(f"{self.architecture}."), self._metadata[name]
+        values = set(value) if isinstance(value, LazyArray) else {value}
+        for pattern, neutral in _MEANING.items():
+            if re.fullmatch(pattern, key):
+                return not values <= {0, "", *neutral}
+        return False
+
     # --- integers ---
 
     def count(self, key: str, default: int | None = None) -> int:
         """An integer of at least 1. A list of it per layer must hold the same number throughout."""
-        name = f"{self.architecture}.{key}"
+        name = self._name(key)
         if isinstance(self._metadata.get(name), LazyArray):
             numbers = set(self.per_layer(key, 0))
             if len(numbers) != 1:
@@ -62,11 +110,11 @@ class Keys:
 
     def whole(self, key: str, default: int) -> int:
         """An integer of at least 0."""
-        return self._within(key, self._metadata.int(f"{self.architecture}.{key}", default), 0)
+        return self._within(key, self._metadata.int(self._name(key), default), 0)
 
     def per_layer(self, key: str, default: int | Sequence[int]) -> list[int]:
         """An integer of at least 0 for each layer: of a list, or one number for all."""
-        name = f"{self.architecture}.{key}"
+        name = self._name(key)
         value = self._metadata.get(name)
         if value is None and not isinstance(default, int):
             return list(default)
@@ -79,7 +127,7 @@ class Keys:
 
     def integers(self, key: str) -> list[int]:
         """A list of integers of at least 0; empty if the key is missing."""
-        name = f"{self.architecture}.{key}"
+        name = self._name(key)
         if self._metadata.get(name) is None:
             return []
         return [self._within(key, int(n), 0) for n in self._metadata.array(name, of="int")]
@@ -92,7 +140,7 @@ class Keys:
         means that all layers have a window.
         """
         key = "attention.sliding_window_pattern"
-        if isinstance(self._metadata.get(f"{self.architecture}.{key}"), LazyArray):
+        if isinstance(self._metadata.get(self._name(key)), LazyArray):
             return [bool(n) for n in self.per_layer(key, 0)]
         n = self.whole(key, period)
         full = 0 if full_first else n - 1
@@ -113,12 +161,12 @@ class Keys:
 
     def real(self, key: str, default: float | None = None) -> float:
         """A float that is 0, or positive and a normal f32."""
-        name, read = f"{self.architecture}.{key}", self._metadata.float
+        name, read = self._name(key), self._metadata.float
         return self._real(key, read(name) if default is None else read(name, default))
 
     def reals(self, key: str, default: float) -> list[float]:
         """A float as of `real` for each layer: of a list, or one number for all."""
-        name = f"{self.architecture}.{key}"
+        name = self._name(key)
         if not isinstance(self._metadata.get(name), LazyArray):
             return [self.real(key, default)] * self.n_layer
         listed = self._metadata.array(name, of="float")
@@ -131,7 +179,7 @@ class Keys:
 
     def positive(self, key: str, default: float | None = None) -> float:
         """A float that is positive and a normal f32."""
-        name = f"{self.architecture}.{key}"
+        name = self._name(key)
         read = self._metadata.float
         found = read(name) if default is None else read(name, default)
         if not MIN_REAL <= found <= MAX_REAL:
@@ -140,15 +188,15 @@ class Keys:
 
     def flag(self, key: str, default: bool) -> bool:
         """A boolean."""
-        return self._metadata.bool(f"{self.architecture}.{key}", default)
+        return self._metadata.bool(self._name(key), default)
 
     def text(self, key: str, default: str) -> str:
         """A string."""
-        return self._metadata.str(f"{self.architecture}.{key}", default)
+        return self._metadata.str(self._name(key), default)
 
     def has(self, key: str) -> bool:
         """Whether the file has the key."""
-        return self._metadata.get(f"{self.architecture}.{key}") is not None
+        return self._metadata.get(self._name(key)) is not None
 
     def error(self, key: str, found: object, must_be: str) -> WeightError:
         """The error that a key has a value which it must not have."""

@@ -17,6 +17,7 @@ from rich.table import Table
 
 from ggmlpy.cli import common, options
 from ggmlpy.cli.command import argument, command, flag, option
+from ggmlpy.cli.model_plan import ModelPlan
 from ggmlpy.cli.options import PlacementOptions
 from ggmlpy.cli.show import console, count_text, size_text, write_json
 from ggmlpy.cli.types import Regex
@@ -41,6 +42,11 @@ N_CHARS = 200  # shown of a string
     default="",
     show_default=False,
 )
+@flag(
+    "plan",
+    "--plan",
+    "What the architecture makes of the file: its memory, and tensors and keys without use.",
+)
 @options.as_json
 @options.placement
 @options.placement_options
@@ -48,6 +54,7 @@ def inspect(
     file: Path,
     tensors: bool,
     keys: re.Pattern[str],
+    plan: bool,
     as_json: bool,
     placement: bool,
     where: PlacementOptions,
@@ -61,6 +68,7 @@ def inspect(
       ggmlpy inspect model.gguf
       ggmlpy inspect model.gguf --tensors
       ggmlpy inspect model.gguf --keys 'rope|head' --json
+      ggmlpy inspect model.gguf --plan
       ggmlpy inspect model.gguf --tensors -ngl 8 -ot 'ffn_.*_exps=cpu'
     """
     with GGUFFile.open(file) as gguf_file:
@@ -68,10 +76,16 @@ def inspect(
         placed = None
         if placement or where != PlacementOptions():
             placed = Placed.of(gguf_file, where)
+        planned = ModelPlan.of(gguf_file) if plan else None
         if as_json:
-            write_json(as_dict(gguf_file, selected, tensors, placed))
+            described = as_dict(gguf_file, selected, tensors, placed)
+            if planned is not None:
+                described["plan"] = planned.as_dict()
+            write_json(described)
         else:
             _print(gguf_file, selected, tensors, placed)
+            for line in planned.lines() if planned is not None else ():
+                print(line)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
@@ -11,6 +12,8 @@ import pytest
 
 from tests.cli.conftest import Run
 from tests.gguf_builder import Raw, Typed, build_gguf
+from tests.models.seeded import write_seeded
+from tests.models.seeded_specs import SPECS
 from tests.shared import shared_path
 
 
@@ -152,3 +155,31 @@ def test_file_without_tensors_or_with_a_strange_name(run: Run, tmp_path: Path) -
 def test_raw_damage_is_one_line(run: Run, tmp_path: Path) -> None:
     path = build_gguf(tmp_path / "bad.gguf", {"k\x1b": Raw(b"\xc8\0\0\0")})
     assert run("inspect", path).error.startswith(r'bad.gguf: key "k\u001b" has the unknown value')
+
+
+def test_the_plan_of_a_model(run: Run, tmp_path: Path) -> None:
+    path = write_seeded(tmp_path, "m", SPECS["gemma4"])
+    shown = run("inspect", path, "--keys", "nothing", "--plan").output.splitlines()
+    assert shown[-5].startswith("architecture: gemma4, 6 layers. Gemma 4: ")
+    assert shown[-4:] == [
+        "memory: K and V (2 heads of 24) of layers 1, 3, all tokens",
+        "memory: K and V (2 heads of 16) of layers 0, 2, window of 7 tokens",
+        "tensors without use: none",
+        "keys without use: gemma4.attention.layer_norm_epsilon",
+    ]
+
+
+def test_the_plan_tells_of_what_has_no_use(run: Run, tmp_path: Path) -> None:
+    spec = replace(
+        SPECS["falcon-h1"], extra={"blk.{i}.attn_sub_norm.weight": (64,)},
+        keys=SPECS["falcon-h1"].keys | {"residual_scale": 0.5, "logit_scale": 1.0},
+    )  # fmt: skip
+    path = write_seeded(tmp_path, "m", spec)
+    plan = json.loads(run("inspect", path, "--plan", "--json").output)["plan"]
+    assert plan["memory"] == [
+        "K and V (1 head of 16) of layers 0 to 1, all tokens",
+        "states of 528 and 1920 numbers of layers 0 to 1",
+    ]
+    assert plan["unused_tensors"] == ["blk.0.attn_sub_norm.weight", "blk.1.attn_sub_norm.weight"]
+    assert {"falcon-h1.residual_scale", "falcon-h1.logit_scale"} <= set(plan["unread_keys"])
+    assert plan["ignored_keys"] == ["falcon-h1.residual_scale"]

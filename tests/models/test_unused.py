@@ -111,3 +111,28 @@ def test_who_opens_the_file_is_told(more: dict[str, int], tmp_path: Path) -> Non
 
 def test_the_packaged_model_has_none() -> None:
     assert load_model(GGUFFile.open(packaged_model())).weights.unused() == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "ignored"),
+    [
+        ("residual_scale", 0.25, True),
+        ("residual_scale", 1.0, False),
+        ("attention.sliding_window", 7, True),
+        ("attention.sliding_window", 0, False),
+        ("final_logit_softcapping", 20.0, True),
+        ("final_logit_softcapping", 30.0, False),  # llama.cpp writes it into every file
+        ("rope.scaling.alpha", 2.0, True),
+        ("a_key_of_the_future", 3, False),
+    ],
+)
+def test_a_key_that_changes_the_meaning_and_is_not_read(
+    tmp_path: Path, key: str, value: float, ignored: bool
+) -> None:
+    path = write_model(tmp_path / "m.gguf", Tiny(), **{f"llama.{key}": value})
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model = load_model(GGUFFile.open(path))
+    told = [f'm.gguf: the architecture does not read "llama.{key}" = {value}: results may differ']
+    assert [str(w.message)[: len(told[0])] for w in caught] == told * ignored
+    assert model.hparams.keys.unread() == [f"llama.{key}"]

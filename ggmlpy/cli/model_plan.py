@@ -1,0 +1,111 @@
+"""What an architecture makes of a file: `ggmlpy inspect --plan`."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from ggmlpy.common.quoting import printable
+from ggmlpy.gguf import GGUFFile
+from ggmlpy.models.memory import AttentionLayers, KVSizes, Memory, Window
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPlan:
+    """The architecture, what its layers keep of past tokens, and what of the file has no use."""
+
+    architecture: str
+    about: str  # the first paragraph of the architecture's page
+    n_layer: int
+    memory: list[str]
+    unused_tensors: list[str]
+    unread_keys: list[str]
+    ignored_keys: list[str]  # those of unread_keys that change what a model computes
+
+    @classmethod
+    def of(cls, file: GGUFFile) -> ModelPlan:
+        """Raises Unsupported for an unknown architecture, WeightError for a damaged file."""
+        from ggmlpy.models import load_model
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # they are told here
+            model = load_model(file)
+        page = inspect.getdoc(sys.modules[type(model).__module__]) or ""
+        keys = model.hparams.keys
+        return cls(
+            architecture=model.hparams.architecture,
+            about=" ".join(page.split("\n\n")[0].split()),
+            n_layer=model.hparams.n_layer,
+            memory=described(model.memory),
+            unused_tensors=model.weights.unused(),
+            unread_keys=keys.unread(),
+            ignored_keys=keys.ignored(),
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """The object that `--json` writes."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    def lines(self) -> Iterable[str]:
+        """The text that is shown."""
+        yield f"architecture: {self.architecture}, {self.n_layer} layers. {self.about}"
+        for line in self.memory:
+            yield f"memory: {line}"
+        yield f"tensors without use: {_listed(self.unused_tensors)}"
+        yield f"keys without use: {_listed(self.unread_keys)}"
+        if self.ignored_keys:
+            yield f"of these change what a model computes: {_listed(self.ignored_keys)}"
+
+
+def described(memory: Memory) -> list[str]:
+    """A line for each kind of layer: "K and V of layers 0 to 3, 5: 2 heads of 16 …"."""
+    found = []
+    for part in memory:
+        if isinstance(part, AttentionLayers):
+            for sizes, layers in _alike(part.layers).items():
+                found.append(f"{_kv(sizes)} of layers {spans(layers)}, {_seen(part)}")
+        else:
+            for states, layers in _alike(part.states).items():
+                numbers = " and ".join(map(str, states))
+                found.append(f"states of {numbers} numbers of layers {spans(layers)}")
+    return found
+
+
+def _alike(layers: Mapping[int, Any]) -> dict[Any, list[int]]:
+    by_sizes: dict[Any, list[int]] = {}
+    for layer, sizes in layers.items():
+        by_sizes.setdefault(sizes, []).append(layer)
+    return by_sizes
+
+
+def _kv(sizes: KVSizes) -> str:
+    k, v = sizes.n_embd_head_k, sizes.n_embd_head_v
+    heads = f"{sizes.n_head_kv} head{'s' if sizes.n_head_kv > 1 else ''}"
+    if not v:
+        return f"K of {k}, V a part of it,"
+    return f"K and V ({heads} of {k})" if k == v else f"K and V ({heads} of {k} and {v})"
+
+
+def _seen(part: AttentionLayers) -> str:
+    window: Window | None = part.window
+    if window is None:
+        return "all tokens" if part.is_causal else "all tokens, also those behind"
+    kinds = {"standard": "window", "chunked": "chunks", "symmetric": "window to both sides"}
+    return f"{kinds[window.kind]} of {window.size} tokens"
+
+
+def spans(layers: Iterable[int]) -> str:
+    """`0 to 3, 5`"""
+    ordered = sorted(layers)
+    starts = [ordered[0], *(b for a, b in pairwise(ordered) if b != a + 1)]
+    ends = [*(a for a, b in pairwise(ordered) if b != a + 1), ordered[-1]]
+    return ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in zip(starts, ends, strict=True))
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(map(printable, names)) if names else "none"
