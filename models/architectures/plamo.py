@@ -19,12 +19,6 @@ from ggmlpy.models.pre_norm import PreNormDecoder
 class Plamo(PreNormDecoder):
     """A plamo model."""
 
-    def read(self, file: GGUFFile) -> HParams:
-        """All of a head is rotated, whatever the file says."""
-        return read_hparams(file).replaced(
-            lambda _, p: replace(p, rope=replace(p.rope, n_dims=p.n_embd_head_k))
-        )
-
     def layer(self, i: int) -> ParallelLayer:
         """With one norm."""
         return ParallelLayer(
