@@ -5,7 +5,8 @@
 
 Needs a built llama.cpp and the sources of llama-cpp-python (its bindings). Each name gets files of
 vocabularies that `tests.unit.random_texts` makes, with other files' vocabularies from `--vocab`.
-Prints a row per name and file: texts, texts with other tokens, and the first of them.
+Every text is encoded with and without special tokens, and its tokens are decoded again. Prints a
+row per name and vocabulary: texts, texts that differ, and the first of them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import importlib
+import json
 import sys
 import tempfile
 import types
@@ -29,14 +31,16 @@ from ggmlpy.gguf import GGUFFile
 from ggmlpy.text.tokenizer import PRE_TOKENIZERS, Tokenizer
 from tests.unit.peer_splits import PEER_SPLITS
 from tests.unit.random_texts import (
-    CLASSES,
     byte_pair_metadata,
     char_pair_metadata,
-    invalid_texts,
-    texts,
+    corpus,
+    digest,
 )
+from tests.unit.test_tokenizer_peer import N_RECORDED
+from tests.unit.vocabularies import spm_metadata, wpm_metadata
 
 Metadata = dict[str, Any]
+_MODEL = "tokenizer.ggml.model"
 
 
 class Peer:
@@ -103,24 +107,37 @@ def write(path: Path, metadata: Metadata) -> None:
     writer.close()
 
 
-def vocabularies(files: list[Path]) -> Iterator[tuple[str, Metadata]]:
-    yield "bytes", byte_pair_metadata()
-    yield "chars", char_pair_metadata()
-    for path in files:
-        with GGUFFile.open(path) as file:
-            kept = {k: v for k, v in file.metadata.items() if k.startswith("tokenizer.ggml.")}
-            yield (
-                path.stem.removeprefix("ggml-vocab-"),
-                {k: v.tolist() if hasattr(v, "tolist") else v for k, v in kept.items()},
-            )
+def jobs(names: list[str], files: list[Path]) -> Iterator[tuple[str, str, Metadata]]:
+    """The name of a pre-tokenizer (or a kind), of a vocabulary, and the metadata of its file."""
+    bases = [(path.stem.removeprefix("ggml-vocab-"), _vocabulary(path)) for path in files]
+    byte_level = [("bytes", byte_pair_metadata()), ("holes", _with_holes())]
+    byte_level += [base for base in bases if base[1][_MODEL] == "gpt2"]
+    for name in names:
+        plain = [("chars", char_pair_metadata())]
+        for base, metadata in byte_level if PRE_TOKENIZERS[name].byte_level else plain:
+            metadata = metadata | {"tokenizer.ggml.pre": name}
+            if name == "whitespace":  # with the model "gpt2" a space aborts llama.cpp
+                metadata[_MODEL] = "whitespace"
+            yield name, base, metadata
+    kinds = [("spm", spm_metadata()), ("wpm", wpm_metadata(bos_token_id=2)), *bases]
+    for base, metadata in kinds:
+        if metadata[_MODEL] != "gpt2":
+            yield metadata[_MODEL], base, metadata
 
 
-def corpus(n: int, seed: int) -> Iterator[tuple[str, str | bytes]]:
-    for kind in CLASSES:
-        for text in texts(kind, n, seed):
-            yield kind, text
-    for raw in invalid_texts(n, seed):
-        yield "invalid", raw
+def _vocabulary(path: Path) -> Metadata:
+    with GGUFFile.open(path) as file:
+        kept = {k: v for k, v in file.metadata.items() if k.startswith("tokenizer.ggml.")}
+        return {k: v.tolist() if hasattr(v, "tolist") else v for k, v in kept.items()}
+
+
+def _with_holes() -> Metadata:
+    """A byte-level vocabulary that lacks some bytes, as Falcon's does."""
+    metadata = byte_pair_metadata()
+    tokens = metadata["tokenizer.ggml.tokens"]
+    for byte in (*range(0x0B, 0x20), ord("x"), ord("="), 0xE2, 0x80, 0xC3):
+        tokens[byte] = f"[hole {byte}]"
+    return metadata
 
 
 def compare(
@@ -141,8 +158,12 @@ def compare(
                 wrong[kind] += 1
                 shown.append(f"{kind} {raw!r}: {mine} llama.cpp: {theirs}")
                 break
+            if ours.pre == "whitespace":
+                continue  # llama.cpp takes its tokens for byte-level ones: "[UNK_BYTE_0xe6…]"
             their_text = peer.decode(theirs, False, parse).decode(errors="replace")
             text_of = ours.decode(theirs, parse, clean_spaces=ours.clean_spaces)
+            if ours.kind == "wpm":
+                their_text = their_text.removeprefix(" ")  # llama.cpp keeps the one of every word
             if text_of != their_text:
                 wrong[f"decoded {kind}"] += 1
                 shown.append(f"decoded {kind} {theirs}: {text_of!r} llama.cpp: {their_text!r}")
@@ -150,50 +171,61 @@ def compare(
     return n, wrong, shown
 
 
+def record(peer: Peer, path: Path, out: Path) -> None:
+    """Write the digests that `tests/unit/test_tokenizer_peer.py` compares with."""
+    recorded = {}
+    for name, base, metadata in jobs([*PRE_TOKENIZERS], []):
+        if base not in ("bytes", "chars"):
+            continue
+        write(path, metadata)
+        peer.load(path)
+        by_kind: dict[str, list[list[int]]] = {}
+        for kind, text in corpus(N_RECORDED):
+            raw = text if isinstance(text, bytes) else text.encode()
+            for flag in (True, False):
+                by_kind.setdefault(kind, []).append(peer.encode(raw, flag, flag))
+        recorded[name] = " ".join(map(digest, by_kind.values()))
+    out.write_text(json.dumps(recorded, indent=0) + "\n", encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("peer", type=Path, help="the folder llama_cpp of llama-cpp-python")
     parser.add_argument("--n", type=int, default=60, help="texts of each kind")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--names", default="", help="only these, with commas")
+    parser.add_argument("--names", default=",".join(PRE_TOKENIZERS), help="only these")
     parser.add_argument("--vocab", type=Path, action="append", default=[], help="more files")
+    parser.add_argument("--show", type=int, default=1, help="differences to print for each")
+    parser.add_argument("--record", type=Path, help="write llama.cpp's digests for the tests")
     parser.add_argument(
         "--peer-splits",
         action="store_true",
         help="cut as llama.cpp does where it differs from the published expressions",
     )
-    parser.add_argument("--show", type=int, default=1, help="differences to print for each")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     peer = Peer(args.peer)
     if args.peer_splits:
         for name, splits in PEER_SPLITS.items():
             PRE_TOKENIZERS[name] = replace(PRE_TOKENIZERS[name], splits=splits)
-    names = args.names.split(",") if args.names else [*PRE_TOKENIZERS]
-    agree = 0
     given = list(corpus(args.n, args.seed))
-    bases = list(vocabularies(args.vocab))
+    differing = dict.fromkeys(args.names.split(","), 0)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "vocab.gguf"
-        for name in names:
-            wrong_of_name = 0
-            for base, metadata in bases:
-                if PRE_TOKENIZERS[name].byte_level == (base == "chars"):
-                    continue
-                metadata = metadata | {"tokenizer.ggml.pre": name}
-                if name == "whitespace":  # with the model "gpt2" a space aborts llama.cpp
-                    metadata["tokenizer.ggml.model"] = "whitespace"
-                write(path, metadata)
-                peer.load(path)
-                n, wrong, shown = compare(peer, Tokenizer.from_gguf(path), given)
-                wrong_of_name += sum(wrong.values())
-                kinds = " ".join(f"{kind}:{count}" for kind, count in wrong.items())
-                print(f"{name:26} {base:10} {n:6} {sum(wrong.values()):6}  {kinds}", flush=True)
-                for line in shown[: args.show]:
-                    print(f"    {line[:400]}")
-            agree += not wrong_of_name
+        if args.record:
+            return record(peer, path, args.record)
+        for name, base, metadata in jobs([*differing], args.vocab):
+            write(path, metadata)
+            peer.load(path)
+            n, wrong, shown = compare(peer, Tokenizer.from_gguf(path), given)
+            differing[name] = differing.get(name, 0) + wrong.total()
+            kinds = " ".join(f"{kind}:{count}" for kind, count in wrong.items())
+            print(f"{name:26} {base:10} {n:6} {wrong.total():6}  {kinds}", flush=True)
+            for line in shown[: args.show]:
+                print(f"    {line[:400]}")
     peer.free()
-    print(f"{agree} of {len(names)} names agree on {len(given)} texts")
+    agree = list(differing.values()).count(0)
+    print(f"{agree} of {len(differing)} names agree on {len(given)} texts")
 
 
 if __name__ == "__main__":

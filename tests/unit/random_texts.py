@@ -7,8 +7,11 @@ order that is random: where two tokenizers cut text into other words, their toke
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator
 from typing import Any
+
+import numpy as np
 
 from ggmlpy.text.tokenizer.bpe import BYTE_CHARS
 from tests.unit.vocabularies import BYTE, CONTROL, NORMAL, SPACE, USER_DEFINED, keyed
@@ -83,10 +86,21 @@ def invalid_texts(n: int, seed: int = 0) -> Iterator[bytes]:
         )
 
 
-def all_texts(n: int, seed: int = 0) -> Iterator[str]:
-    """`n` texts of each kind."""
+def corpus(n: int, seed: int = 0) -> Iterator[tuple[str, str | bytes]]:
+    """`n` texts of each kind, with the kind."""
     for kind in CLASSES:
-        yield from texts(kind, n, seed)
+        for text in texts(kind, n, seed):
+            yield kind, text
+    for raw in invalid_texts(n, seed):
+        yield "invalid", raw
+
+
+def digest(tokens: Iterable[list[int]]) -> str:
+    """A short digest of the tokens of some texts."""
+    crc = 0
+    for ids in tokens:
+        crc = zlib.crc32(np.array([*ids, -1], "<i4").tobytes(), crc)
+    return f"{crc:08x}"
 
 
 def byte_pair_metadata(**overrides: Any) -> dict[str, Any]:

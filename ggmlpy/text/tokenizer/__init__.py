@@ -5,8 +5,10 @@ special.py         special tokens by key and by text
 vocabulary.py      texts, types, scores, special tokens
 pre_tokenizers.py  a table of how BPE vocabularies split text into words
 bpe.py spm.py wpm.py   text to tokens, one kind of vocabulary each
+segments.py        BPE for text that is rewritten first: Chinese words, DNA
 merging.py         merging pieces pair by pair, for BPE and SPM
 partition.py       tokens that are matched literally
+escapes.py         bytes that are not UTF-8
 stream.py          tokens to text, one by one
 tokenizer.py       Tokenizer
 """

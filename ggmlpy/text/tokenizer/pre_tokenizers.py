@@ -1,8 +1,9 @@
 r"""How BPE vocabularies split text into words before merging: a table by `tokenizer.ggml.pre`.
 
-A GGUF file names its pre-tokenizer. The regular expressions are published with each model, in its
-tokenizer.json or tokenizer script. They are the model's own also where llama.cpp had to rewrite
-them for a simpler regex engine.
+A GGUF file names its pre-tokenizer; all 91 names of llama.cpp 0.3.36's bindings are known. The
+regular expressions are published with each model, in its tokenizer.json or tokenizer script. They
+are the model's own also where llama.cpp had to rewrite them for a simpler regex engine; the 15
+names for which its tokens differ are listed in docs/tokenizers.md.
 
 The expressions are for Oniguruma, which has Unicode classes (`\p{Lu}`), class intersection (`&&`),
 lookahead and possessive repeats. They are applied one after the other: each splits the pieces that

@@ -8,7 +8,7 @@ from ggmlpy.text.tokenizer.bpe import BytePairs
 from ggmlpy.text.tokenizer.vocabulary import Vocabulary
 from ggmlpy.text.tokenizer.wpm import lowered
 
-_KMER_MARK = "\ue000"
+KMER_MARK = "\ue000"
 """Ends the texts of k-mers, which are tokens of their own beside words of the same letters."""
 _KMER_CHARS = 6
 
@@ -66,5 +66,5 @@ class HybridDna:
         letters = re.sub("[a-z]+", lambda match: match[0].upper(), letters)
         kmers = (letters[i : i + _KMER_CHARS] for i in range(0, len(letters), _KMER_CHARS))
         return [
-            self._ids.get(kmer.ljust(_KMER_CHARS, "A") + _KMER_MARK, unknown_id) for kmer in kmers
+            self._ids.get(kmer.ljust(_KMER_CHARS, "A") + KMER_MARK, unknown_id) for kmer in kmers
         ]

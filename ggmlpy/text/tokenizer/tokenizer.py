@@ -18,7 +18,7 @@ from ggmlpy.text.tokenizer.escapes import unescaped
 from ggmlpy.text.tokenizer.keys import Keys
 from ggmlpy.text.tokenizer.partition import Partition
 from ggmlpy.text.tokenizer.pre_tokenizers import PreTokenizer, find_pre_tokenizer
-from ggmlpy.text.tokenizer.segments import HybridDna, WhitespaceWords
+from ggmlpy.text.tokenizer.segments import KMER_MARK, HybridDna, WhitespaceWords
 from ggmlpy.text.tokenizer.spm import SentencePieces
 from ggmlpy.text.tokenizer.stream import StreamDecoder
 from ggmlpy.text.tokenizer.vocabulary import TokenizerWarning, TokenType, Vocabulary
@@ -214,6 +214,8 @@ class Tokenizer:
             return text.encode(errors="surrogateescape") if special else b""
         if type == TokenType.BYTE and (byte := _byte_token(text)):
             return byte
+        if self._model == "hybriddna":
+            text = text.removesuffix(KMER_MARK)
         if self._byte_level and type != TokenType.USER_DEFINED:
             return spell_byte_level(text)
         return spell_plain(text) if self._spaces_escaped else text.encode(errors="surrogateescape")
