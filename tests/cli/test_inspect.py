@@ -159,7 +159,7 @@ def test_raw_damage_is_one_line(run: Run, tmp_path: Path) -> None:
 
 def test_the_plan_of_a_model(run: Run, tmp_path: Path) -> None:
     path = write_seeded(tmp_path, "m", SPECS["gemma4"])
-    shown = run("inspect", path, "--keys", "nothing", "--plan").output.splitlines()
+    shown = run("inspect", path, "--keys", "nothing", "--plan").out.splitlines()
     assert shown[-5].startswith("architecture: gemma4, 6 layers. Gemma 4: ")
     assert shown[-4:] == [
         "memory: K and V (2 heads of 24) of layers 1, 3, all tokens",
@@ -175,7 +175,7 @@ def test_the_plan_tells_of_what_has_no_use(run: Run, tmp_path: Path) -> None:
         keys=SPECS["falcon-h1"].keys | {"residual_scale": 0.5, "logit_scale": 1.0},
     )  # fmt: skip
     path = write_seeded(tmp_path, "m", spec)
-    plan = json.loads(run("inspect", path, "--plan", "--json").output)["plan"]
+    plan = json.loads(run("inspect", path, "--plan", "--json").out)["plan"]
     assert plan["memory"] == [
         "K and V (1 head of 16) of layers 0 to 1, all tokens",
         "states of 528 and 1920 numbers of layers 0 to 1",
