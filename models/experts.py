@@ -45,10 +45,11 @@ class ExpertLinear:
         n_out: int,
         X: int,
         *,
+        suffix: str = "_exps",
         scaled: bool = True,
     ) -> ExpertLinear:
-        """`ffn_{name}_exps.weight`, and its scale and bias where the file has them."""
-        full = f"{blk}.ffn_{name}_exps"
+        """`ffn_{name}{suffix}.weight`, and its scale and bias where the file has them."""
+        full = f"{blk}.ffn_{name}{suffix}"
         weights.without_effect(f"{full}.input_scale")
         if not scaled:
             weights.without_effect(f"{full}.scale")
@@ -95,14 +96,18 @@ class Router:
 
     def route(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """As `__call__`, of the router's logits [X, T]."""
-        X, T, U = logits.ne[0], logits.ne[1], self.n_used
         probs = self._probabilities(logits)  # [X, T]
         ranked = logits if self.select_by_logits else probs
         if self.selection_bias is not None:
             ranked = ops.add(ranked, self.selection_bias).named("ffn_moe_probs_biased")
         if self.n_group > 1:
             ranked = self._best_groups(ranked)
-        selected = ops.argsort_top_k(ranked, U).named("ffn_moe_topk")  # [U, T] i32
+        selected = ops.argsort_top_k(ranked, self.n_used).named("ffn_moe_topk")  # [U, T] i32
+        return selected, self.weigh(probs, selected)
+
+    def weigh(self, probs: Tensor, selected: Tensor) -> Tensor:
+        """The weights of the selected experts [U, T] i32, of probs [X, T]: [1, U, T]"""
+        X, T, U = probs.ne[0], probs.ne[1], selected.ne[0]
         weights = ops.get_rows(ops.reshape_3d(probs, 1, X, T), selected)  # [1, U, T]
         weights = ops.reshape_2d(weights.named("ffn_moe_weights"), U, T)  # [U, T]
         if self.gating == "softmax_selected":
@@ -113,7 +118,7 @@ class Router:
             weights = ops.div(weights, total).named("ffn_moe_weights_norm")
         if self.scale not in (0.0, 1.0):
             weights = ops.scale(weights, self.scale).named("ffn_moe_weights_scaled")
-        return selected, ops.reshape_3d(weights, 1, U, T)
+        return ops.reshape_3d(weights, 1, U, T)
 
     def _probabilities(self, logits: Tensor) -> Tensor:
         """logits [X, T] -> [X, T]"""
@@ -153,6 +158,9 @@ def take_router(
 ) -> Router:
     """A layer's router. The number of groups is the file's, and so is the selection bias."""
     blk, keys = f"blk.{layer}", h.keys
+    bias = f"{blk}.exp_probs_b"  # without a suffix in files of Hunyuan 3
+    if not weights.has(bias):
+        bias = f"{bias}.bias"
     linear = Linear.take(
         weights, f"{blk}.ffn_gate_inp", h.n_embd, h.n_expert, node="ffn_moe_logits"
     )
@@ -166,7 +174,7 @@ def take_router(
         linear=linear,
         n_used=keys.per_layer("expert_used_count", 0)[layer],
         gating=gating,
-        selection_bias=weights.maybe(f"{blk}.exp_probs_b.bias", h.n_expert),
+        selection_bias=weights.maybe(bias, h.n_expert),
         n_group=n_group,
         n_group_used=n_group_used,
         normalise=normalise,
@@ -175,12 +183,17 @@ def take_router(
     )
 
 
-def gating_of(h: HParams, default: Gating) -> Gating:
-    """What `expert_gating_func` says, or `default` where it is missing or 0."""
+def gating_of(h: HParams, default: Gating | None) -> Gating:
+    """What `expert_gating_func` says, or `default` where it is missing or 0.
+
+    Raises WeightError if there is no default.
+    """
     found = h.keys.whole("expert_gating_func", 0)
-    if found and found not in _GATING:
+    if default is not None and not found:
+        return default
+    if found not in _GATING:
         raise h.keys.error("expert_gating_func", found, f"one of {', '.join(map(str, _GATING))}")
-    return _GATING[found] if found else default
+    return _GATING[found]
 
 
 ExpertActivation = Literal["silu", "gelu", "relu", "relu_sqr", "swiglu_oai"]
@@ -196,6 +209,7 @@ class Experts:
     down: ExpertLinear  # [F, E, X]
     activation: ExpertActivation = "silu"
     limit: float = 0.0  # see clamped_swiglu
+    limit_first: bool = False  # the gate is limited before silu, not after
     weight_before: bool = False  # weights multiply the experts' input, as in llama4
     shared: FeedForward | None = None
     shared_gate: Linear | None = None  # [E, 1]: its sigmoid multiplies the shared expert's result
@@ -304,7 +318,8 @@ class Experts:
         if self.activation == "swiglu_oai":
             return ops.swiglu_oai(gate, up, 1.702, 7.0).named("ffn_moe_swiglu_oai")
         if self.limit:
-            return clamped_swiglu(gate, up, self.limit).named("ffn_moe_swiglu_limited")
+            limited = ops.swiglu_clamp if self.limit_first else clamped_swiglu
+            return limited(gate, up, self.limit).named("ffn_moe_swiglu_limited")
         name, gated = GATED[self.activation]
         return gated(gate, up).named(f"ffn_moe_{name}")
 

@@ -186,6 +186,13 @@ class Keys:
             raise self.error(key, found, "a finite number above 0 that is normal in f32")
         return found
 
+    def signed(self, key: str, default: float) -> float:
+        """A finite float that may be negative, where that stands for none."""
+        found = self._metadata.float(f"{self.architecture}.{key}", default)
+        if not -MAX_REAL <= found <= MAX_REAL:
+            raise self.error(key, found, "a finite number")
+        return found
+
     def flag(self, key: str, default: bool) -> bool:
         """A boolean."""
         return self._metadata.bool(self._name(key), default)

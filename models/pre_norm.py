@@ -23,7 +23,7 @@ class PreNormDecoder(Decoder):
     A subclass sets what differs, or overrides the method that makes that part.
     """
 
-    norms: ClassVar[NormKind] = "rms"
+    norms: NormKind = "rms"
     attn_norm_name = "attn_norm"
     ffn_norm_name = "ffn_norm"
     output_norm_name: ClassVar[str | None] = "output_norm"  # None: without weights

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import Literal, Protocol
 
 from ggmlpy import ops
 from ggmlpy.graph.tensor import Tensor
@@ -60,17 +61,30 @@ class FusedQKV:
 
 
 def take_projection(
-    weights: Weights, layer: int, E: int, p: LayerParams, *, scaled: bool = True
+    weights: Weights,
+    layer: int,
+    E: int,
+    p: LayerParams,
+    *,
+    scaled: bool = True,
+    plain: bool = False,
 ) -> Projection:
-    """A layer's `attn_qkv` if the file has it, else `attn_q`, `attn_k` and `attn_v`."""
+    """A layer's `attn_qkv` if the file has it, else `attn_q`, `attn_k` and `attn_v`.
+
+    A scale of `attn_qkv` is ignored unless `scaled`. Biases and scales of all are left unused where
+    the maps are `plain`.
+    """
     blk, n = f"blk.{layer}", (p.n_embd_q, p.n_embd_k, p.n_embd_v)
+    take = partial(Linear.take, weights, biased=not plain)
     if not weights.has(f"{blk}.attn_qkv.weight"):
         q, k, v = (
-            Linear.take(weights, f"{blk}.attn_{name}", E, width, node=f"{name.upper()}cur")
+            take(f"{blk}.attn_{name}", E, width, node=f"{name.upper()}cur", scaled=not plain)
             for name, width in zip("qkv", n, strict=True)
         )
         return SeparateQKV(q, k, v)
-    qkv = Linear.take(weights, f"{blk}.attn_qkv", E, sum(n), node="wqkv", scaled=scaled)
+    qkv = take(f"{blk}.attn_qkv", E, sum(n), node="wqkv", scaled=scaled and not plain)
+    if plain:
+        return FusedQKV(qkv, None, n)
     found = [
         weights.maybe(f"{blk}.attn_{s}.bias", width) for s, width in zip("qkv", n, strict=True)
     ]
@@ -96,13 +110,17 @@ class Temperature:
         return ops.mul(q, ops.reshape_3d(factor, 1, 1, q.ne[2])).named("Qcur_attn_temp_scaled")
 
 
+GateActivation = Literal["sigmoid", "softplus"]
+
+
 @dataclass(frozen=True, slots=True)
 class SelfAttention:
     """Grouped-query attention (Ainslie et al., 2023) with what architectures add to it.
 
     In this order: q, k and v are held within `clamp`; q and k are normed, per head or over all
     heads as the weights are; rotated (or rotated, then normed, with `norm_last`); q is scaled with
-    the position; and the result of attention is gated by sigmoid(gate(x)), normed, mapped back.
+    the position; and the result of attention is multiplied by the sigmoid or softplus of gate(x),
+    normed, mapped back.
     """
 
     layer: int
@@ -120,6 +138,7 @@ class SelfAttention:
     softcap: float = 0.0
     max_bias: float = 0.0  # ALiBi: Press et al., 2021
     gate: Linear | None = None  # [E, Dv*H], or [E, H] with one for each head
+    gate_activation: GateActivation = "sigmoid"
     out_norm: Norm | None = None  # [Dv*H]
     is_causal: bool = True
 
@@ -142,13 +161,14 @@ class SelfAttention:
         out_norm: NormKind | None = None,
         output_bias: bool = True,
         qkv_scaled: bool = True,
+        qkv_plain: bool = False,
     ) -> SelfAttention:
         """A layer's attention. The default scale of q k^T is 1 / sqrt(D).
 
         With `qk_norm` q and k are normed where the file has the weights, which say what over. The
         gate is the tensor of this name, as "attn_gate". Sinks are those of the file, if any.
         Without `output_bias` a bias of the map back is left unused, without `qkv_scaled` a scale of
-        fused q, k, v, as llama.cpp does in some.
+        fused q, k, v, with `qkv_plain` biases and scales of q, k and v, as llama.cpp does in some.
         """
         blk, E, p = f"blk.{layer}", h.n_embd, h.layers[layer]
         if not p.n_head or not p.n_head_kv:
@@ -167,7 +187,7 @@ class SelfAttention:
         return cls(
             layer=layer,
             params=p,
-            qkv=take_projection(weights, layer, E, p, scaled=qkv_scaled),
+            qkv=take_projection(weights, layer, E, p, scaled=qkv_scaled, plain=qkv_plain),
             output=Linear.take(
                 weights, f"{blk}.attn_output", p.n_embd_out, E, node="kqv_wo", biased=output_bias
             ),
@@ -209,7 +229,7 @@ class SelfAttention:
             sinks=self.sinks, softcap=self.softcap, max_bias=self.max_bias,
         )  # [Dv*H, T]  # fmt: skip
         if self.gate is not None:
-            out = gated(out, self.gate(x))
+            out = gated(out, self.gate(x), self.gate_activation)
         if self.out_norm is not None:
             out = self.out_norm(out)
         return self.output(out).named("attn_out")  # [E, T]
@@ -256,9 +276,10 @@ def heads(x: Tensor, n_head: int) -> Tensor:
     return ops.view_3d(x, D, n_head, T, x.type.row_bytes(D), x.nb[1], 0)
 
 
-def gated(out: Tensor, gate: Tensor) -> Tensor:
-    """out [Dv*H, T] times the sigmoid of gate [Dv*H or H, T]."""
-    gate = ops.sigmoid(gate).named("attn_gate_sigmoid")
+def gated(out: Tensor, gate: Tensor, activation: GateActivation = "sigmoid") -> Tensor:
+    """out [Dv*H, T] times the sigmoid or softplus of gate [Dv*H or H, T]."""
+    activated = ops.sigmoid(gate) if activation == "sigmoid" else ops.softplus(gate)
+    gate = activated.named(f"attn_gate_{activation}")
     if gate.ne[0] == out.ne[0]:
         return ops.mul(out, gate).named("attn_gated")
     H, T = gate.ne[0], gate.ne[1]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ggmlpy.gguf import GGUFFile
+from ggmlpy.models.expert_decoder import ExpertDecoder
 from ggmlpy.models.hparams import HParams, read_hparams
 from ggmlpy.models.pre_norm import PreNormDecoder
 from ggmlpy.ops.rope import RopeMode
@@ -37,3 +38,17 @@ class Dream(Diffusion):
     """A dream model."""
 
     output_biased = False
+
+
+class LladaMoE(Diffusion, ExpertDecoder):
+    """A llada-moe model."""
+
+    qk_norm = "rms"
+    output_bias = False
+    normalise = False
+
+
+class RND1(Diffusion, ExpertDecoder):
+    """An rnd1 model: Qwen3 with experts, trained further as a diffusion model (2025)."""
+
+    qk_norm = "rms"

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.models.blocks import Rope
+from ggmlpy.models.expert_decoder import SharedExpertDecoder
 from ggmlpy.models.hparams import HParams, read_hparams
 from ggmlpy.models.layers import SequentialLayer
 from ggmlpy.models.memory import Window
@@ -56,3 +57,27 @@ class Exaone4(PreNormDecoder):
         layers = self.hparams.layers
         windowed = any(p.window is not None for p in layers)
         return super().layer_rope(i) if layers[i].window is not None or not windowed else None
+
+
+class ExaoneMoE(SharedExpertDecoder):
+    """An exaone-moe model: K-EXAONE, with windows in three layers of four and no positions in the
+    others; dense layers, then experts as DeepSeek-V3 has them (2026)."""
+
+    qk_norm = "rms"
+    output_bias = False
+    gating = None
+
+    def read(self, file: GGUFFile) -> HParams:
+        """With windows."""
+        h = read_hparams(file)
+        h.keys.count("attention.sliding_window")  # must be there
+        return h.with_windows(h.keys.windowed(4))
+
+    def layer_rope(self, i: int) -> Rope | None:
+        """None in layers with full attention."""
+        return super().layer_rope(i) if self.hparams.layers[i].window is not None else None
+
+    def n_ff_shared(self, i: int) -> int:
+        """As the file says, or one expert's size."""
+        own = self.hparams.keys.whole("expert_shared_feed_forward_length", 0)
+        return own or self.n_ff_expert(i)

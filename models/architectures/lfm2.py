@@ -15,16 +15,14 @@ from ggmlpy.common.scopes import scope
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.models.blocks import Linear
-from ggmlpy.models.decoder import Decoder
-from ggmlpy.models.feed_forward import FeedForward
-from ggmlpy.models.hparams import read_hparams
+from ggmlpy.models.expert_decoder import ExpertDecoder
+from ggmlpy.models.hparams import HParams, read_hparams
 from ggmlpy.models.inputs import GraphInputs
-from ggmlpy.models.layers import SequentialLayer
+from ggmlpy.models.layers import Mixer
 from ggmlpy.models.memory import LayerMemory, LayerState
+from ggmlpy.models.pre_norm import PreNormDecoder
 from ggmlpy.models.recurrent import convolve
-from ggmlpy.models.self_attention import SelfAttention
 from ggmlpy.models.weights import Weights
-from ggmlpy.ops.rope import RopeMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,29 +67,42 @@ class ShortConvolution:
         return self.out_proj(ops.mul(c, convolved).named("gated"))  # [E, T]
 
 
-class Lfm2(Decoder):
+class Lfm2(PreNormDecoder):
     """A dense lfm2 model."""
 
-    def __init__(self, file: GGUFFile) -> None:
+    output_norm_name = "token_embd_norm"
+    qk_norm = "rms"
+
+    def read(self, file: GGUFFile) -> HParams:
+        """With windows in the layers with attention, if the file names one."""
         h = read_hparams(file)
-        self.convolutions = [i for i, p in enumerate(h.layers) if p.n_head_kv == 0]
-        attention = [p.n_head_kv > 0 for p in h.layers]
-        super().__init__(file, h.with_windows(attention), output_norm="token_embd_norm")
-        self.n_taps = h.keys.count("shortconv.l_cache")
+        return h.with_windows([p.n_head_kv > 0 for p in h.layers])
+
+    def set_up(self) -> None:
+        """The taps of convolutions."""
+        keys = self.hparams.keys
+        self.n_taps = keys.count("shortconv.l_cache")
         if self.n_taps < 2:
-            raise h.keys.error("shortconv.l_cache", self.n_taps, "at least 2")
-        self.make_layers(self._layer)
+            raise keys.error("shortconv.l_cache", self.n_taps, "at least 2")
 
-    def _layer(self, i: int) -> SequentialLayer:
-        return SequentialLayer(
-            attn_norm=self.norm(i, "attn_norm"),
-            mixer=self._mixer(i),
-            ffn_norm=self.norm(i, "ffn_norm"),
-            ffn=FeedForward.take(self.weights, i, self.hparams, scaled=False),
-        )
+    def mixer(self, i: int) -> Mixer:
+        """A convolution in layers without K/V heads."""
+        h = self.hparams
+        if h.layers[i].n_head_kv:
+            return super().mixer(i)
+        return ShortConvolution.take(self.weights, i, h.n_embd, self.n_taps)
 
-    def _mixer(self, i: int) -> SelfAttention | ShortConvolution:
-        h, weights = self.hparams, self.weights
-        if i in self.convolutions:
-            return ShortConvolution.take(weights, i, h.n_embd, self.n_taps)
-        return SelfAttention.take(weights, i, h, self.rope(i, RopeMode.NEOX), qk_norm="rms")
+
+class Lfm2MoE(Lfm2, ExpertDecoder):
+    """An lfm2moe model: dense layers first, then experts with a selection bias."""
+
+    gating = None
+
+    def read(self, file: GGUFFile) -> HParams:
+        """Without windows."""
+        return read_hparams(file)
+
+    def set_up(self) -> None:
+        """The dense layers."""
+        super().set_up()
+        self.take_dense_layers()

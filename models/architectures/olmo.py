@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.models.blocks import Norm
+from ggmlpy.models.expert_decoder import ExpertDecoder
 from ggmlpy.models.hparams import HParams, read_hparams
 from ggmlpy.models.layers import SequentialLayer
 from ggmlpy.models.pre_norm import PreNormDecoder
@@ -55,3 +56,15 @@ class Olmo2(PreNormDecoder):
             ffn=self.ffn(i),
             ffn_post_norm=self.norm(i, "post_ffw_norm", node="ffn_post_norm"),
         )
+
+
+class OlmoE(ExpertDecoder):
+    """An olmoe model: experts, and norms of q and k over all heads (Muennighoff et al., 2024)."""
+
+    qk_norm = "rms"
+    output_bias = False
+    normalise = False
+
+    def n_ff_expert(self, i: int) -> int:
+        """Of a dense block's size, which the file gives."""
+        return self.hparams.layers[i].n_ff

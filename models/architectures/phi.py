@@ -8,6 +8,7 @@ the window that some files of Phi-3 name is not applied: every token sees all be
 
 from __future__ import annotations
 
+from ggmlpy.models.expert_decoder import ExpertDecoder
 from ggmlpy.models.layers import ParallelLayer
 from ggmlpy.models.pre_norm import PreNormDecoder
 
@@ -27,3 +28,11 @@ class Phi2(PreNormDecoder):
 
 class Phi3(PreNormDecoder):
     """A phi3 model."""
+
+
+class PhiMoE(ExpertDecoder):
+    """A phimoe model: Phi-3.5-MoE, with LayerNorm's biases beside RMSNorm's weights."""
+
+    def n_ff_expert(self, i: int) -> int:
+        """Of a dense block's size, which the file gives."""
+        return self.hparams.layers[i].n_ff
