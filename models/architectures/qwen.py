@@ -15,7 +15,6 @@ from ggmlpy.models.pre_norm import PreNormDecoder
 class Qwen(PreNormDecoder):
     """A qwen model."""
 
-
     def read(self, file: GGUFFile) -> HParams:
         """With the size of gate and up each."""
         return read_hparams(file).replaced(lambda _, p: replace(p, n_ff=p.n_ff // 2))
