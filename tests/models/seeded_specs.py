@@ -59,6 +59,19 @@ MAMBA2: dict[str, Any] = {
     "ssm.time_step_rank": 6,
     "ssm.group_count": 2,
 }
+DELTA: dict[str, Any] = {
+    "attention.key_length": 24,
+    "attention.value_length": 24,
+    "rope.dimension_count": 12,
+    "ssm.conv_kernel": 3,
+    "ssm.inner_size": 120,
+    "ssm.state_size": 20,
+    "ssm.time_step_rank": 6,
+    "ssm.group_count": 2,
+}
+DELTA_EXPERTS = EXPERTS | {"expert_shared_feed_forward_length": 24}
+DELTA_SECTIONS = {"rope.dimension_sections": [2, 2, 2, 0]}
+SHARED_GATE = {r".*\.ffn_gate_inp_shexp\.weight": (64,)}
 GEMMA_NORMS = r".*\.post_(attention|ffw)_norm\.weight"
 LATENT_TENSORS = r".*\.attn_(q_a|k_b|v_b)\.weight|.*\.exp_probs_b\.bias"
 
@@ -118,6 +131,7 @@ SPECS: dict[str, Seeded] = {
             for i in (20, 21)
             for name, ne in (("k", (64, 32)), ("v", (64, 32)), ("k_norm", (32,)))
         },
+        limit=1e-5,
     ),
     "gemma4": _of(
         "gemma4",
@@ -139,6 +153,7 @@ SPECS: dict[str, Seeded] = {
             "feed_forward_length": [88, 40, 56, 72, 88, 40],
             "final_logit_softcapping": 3.0,
         },
+        limit=1e-5,
     ),
     "gemma4-experts": _of(
         "gemma4",
@@ -152,6 +167,7 @@ SPECS: dict[str, Seeded] = {
             "embedding_length_per_layer_input": 0,
             **EXPERTS,
         },
+        limit=1e-5,
     ),
     "jamba": _of(
         "jamba",
@@ -198,6 +214,38 @@ SPECS: dict[str, Seeded] = {
             "moe_latent_size": 32,
         },
         without=r".*\.ffn_gate(_exps|_shexp)?\.weight",
+    ),
+    "qwen35": _of(
+        "qwen35",
+        r".*\.(attn_qkv|attn_gate|ssm_alpha|ssm_beta|ssm_out|attn_output|ffn_up)\.scale",
+        DELTA | DELTA_SECTIONS | {"block_count": 6},
+    ),
+    "qwen35moe": _of(
+        "qwen35moe",
+        r".*\.ffn_gate_inp_shexp\.weight|.*\.ffn_(up_exps|down_shexp)\.scale",
+        DELTA
+        | DELTA_EXPERTS
+        | DELTA_SECTIONS
+        | {"block_count": 5, "full_attention_interval": 2, "ssm.group_count": 3},
+        shapes=SHARED_GATE,
+    ),
+    "qwen3next": _of(
+        "qwen3next",
+        r".*\.ffn_gate_inp_shexp\.weight|.*\.(attn_output|ffn_gate_exps)\.scale",
+        DELTA
+        | DELTA_EXPERTS
+        | {
+            "block_count": 4,
+            "attention.recurrent_layers": [True, False, True, True],
+            "rope.dimension_count": 24,
+        },
+        shapes=SHARED_GATE,
+    ),
+    "qwen3next-older": _of(
+        "qwen3next",
+        r".*\.ffn_gate_inp_shexp\.weight|.*\.ssm_in\.weight",
+        DELTA | DELTA_EXPERTS | {"block_count": 4},
+        shapes=SHARED_GATE,
     ),
     "seed_oss": _of("seed_oss", BIASES),
     "smollm3": _of("smollm3", keys={"block_count": 5}),
