@@ -2,7 +2,8 @@
 
 attention_mma       a turn covers 64 cells (32 of heads of 256), of 16 rows a warp. Warps without
                     rows only copy. No mask and no soft cap are counted.
-attention_combine   8 chunks of a query an iteration
+                    The block that is last to store states of a task folds them: an iteration has 8
+                    chunks of a row and 128 columns.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from benchmarks.gpu_executed import (
     Covered,
     Executed,
     accessed,
-    n_warps,
     ne,
     number,
     path_to_macs,
@@ -29,7 +29,7 @@ from benchmarks.sass_mix import Mix
 from ggmlpy.backends.cuda.builder import Prepared
 
 # As in attention*.cu; tests compare them.
-CHUNKS_AHEAD = 8  # of attention_combine
+CHUNKS_AHEAD, COLUMNS_AT_ONCE = 8, 4  # of the block that combines a task
 ROWS, WARP_ROWS = 64, 16
 COST_CELLS, LEAST_COST = 64, 4
 CHUNK, EQUAL_CHUNKS, CHUNKS_A_DOUBLING = 256, 256, 128
@@ -152,9 +152,12 @@ def attend(launch: Prepared, code: Code, cells: Cells) -> Covered:
     kv = _kv_bytes(launch, cells)
     of_cell = kv / max(1, cells.n_seqs * (cells.depth + cells.n_queries))
     q_and_y = accessed(launch, "q") + accessed(launch, "y")
-    blocks_s = _blocks_s(launch, items, of_item)
+    combining = _Combining.of(launch, code)
+    for task in _cut_tasks(items):
+        executed.add(combining.loop.mix, combining.turns(task) * number(launch, "blocks_per_item"))
+    blocks_s = _blocks_s(launch, items, of_item, combining)
     demand = Demand(
-        kv + q_and_y + _state_bytes(launch, items),
+        kv + q_and_y + 2 * _state_bytes(launch, items),
         of_cell * sum(item.n_cells for item in items),
         executed.clocks(),
         f16_flops=2 * executed.macs("H"),
@@ -167,17 +170,20 @@ def attend(launch: Prepared, code: Code, cells: Cells) -> Covered:
 
 
 def _blocks_s(
-    launch: Prepared, items: Sequence[Item], of_item: dict[Item, float]
+    launch: Prepared, items: Sequence[Item], of_item: dict[Item, float], combining: _Combining
 ) -> Sequence[float]:
     """Seconds of the blocks that have items, each by itself, in the order in which they begin.
 
-    Loads wait for each other: header, item, task, queries, q; then the first tile.
+    Loads wait for each other: header, item, task, queries, q; then the first tile. The block that
+    takes the last item of a task is taken to be the one that combines.
     """
+    combines = {id(task[0]): combining.seconds(task) for task in _cut_tasks(items)}
     x, y, z = launch.grid
     of_block = [0.0] * min(x, len(items))
     for i, item in enumerate(reversed(items)):
         instructions = of_item[replace(item, task=0)]
         of_block[i % x] += warp_s(H100, instructions) + 5 * L2_S + DRAM_S
+        of_block[i % x] += combines.get(id(item), 0.0)
     return of_block * (y * z)
 
 
@@ -190,34 +196,41 @@ def _counted(items: Sequence[Item]) -> list[tuple[Item, int]]:
     return list(counts.items())
 
 
-def combine(launch: Prepared, code: Code, cells: Cells) -> Covered:
-    """A block for each task and head, which takes its queries one after another."""
-    items = [item for item in _items(launch, cells) if item.is_split]
-    turns: dict[int, int] = {}  # of tasks: 8 chunks of a query
-    for task in {item.task for item in items}:
-        of_task = [item for item in items if item.task == task]
-        n_chunks = sum(item.n_chunks for item in of_task)
-        turns[task] = of_task[0].n_queries * ceil(n_chunks / CHUNKS_AHEAD)
-    body = code.body("longest")
-    n_heads, of_block = launch.grid[1], launch.threads // 32
-    longest = max(turns.values(), default=0)
-    executed = Executed()
-    executed.add(body.mix, n_warps(launch))
-    in_turn = float(body.mix.n)  # of the busiest warp
-    for loop in body.walk():
-        if loop is body:
-            continue
-        is_hot = loop.mix.of("MUFU") >= CHUNKS_AHEAD and loop.mix.of("LDG") >= CHUNKS_AHEAD
-        times = sum(turns.values()) if is_hot else len(turns)
-        executed.add(loop.mix, times * n_heads * of_block)
-        in_turn += loop.mix.n * (longest if is_hot else bool(longest))
-    states = _state_bytes(launch, items)
-    demand = Demand(
-        states + (accessed(launch, "y") if items else 0),
-        states,
-        executed.clocks(),
-        warp_instructions=in_turn,
-        wait_s=L2_S * (1 + 2 * longest),
-        n_blocks=max(1, len(turns)) * n_heads,
-    )
-    return Covered(demand, executed.n)
+@dataclass(frozen=True, slots=True)
+class _Combining:
+    """What the last block of a task that was cut does: 8 chunks of a row and 128 columns in turns,
+    a row by each warp."""
+
+    loop: Loop
+    warps: int
+    n_heads: int
+    column_turns: int
+
+    @staticmethod
+    def of(launch: Prepared, code: Code) -> _Combining:
+        loops = [
+            loop
+            for loop in code.body("ending").walk()
+            if loop.mix.of("LDG") >= COLUMNS_AT_ONCE * CHUNKS_AHEAD and loop.mix.of("MUFU")
+        ]
+        heads = min(ne(launch, "q")[2] // ne(launch, "k")[2], ROWS)
+        columns = ceil(ne(launch, "v")[0] / (32 * COLUMNS_AT_ONCE))
+        return _Combining(loops[-1], launch.threads // 32, heads, columns)
+
+    def turns(self, task: Sequence[Item]) -> int:
+        """Of all warps of the block."""
+        chunks = ceil(sum(item.n_chunks for item in task) / CHUNKS_AHEAD)
+        return task[0].n_queries * self.n_heads * self.column_turns * chunks
+
+    def seconds(self, task: Sequence[Item]) -> float:
+        """Of a warp."""
+        turns = ceil(self.turns(task) / self.warps)
+        return L2_S + turns * (warp_s(H100, self.loop.mix.n) + 2 * L2_S)
+
+
+def _cut_tasks(items: Sequence[Item]) -> list[list[Item]]:
+    tasks: dict[int, list[Item]] = {}
+    for item in items:
+        if item.is_split:
+            tasks.setdefault(item.task, []).append(item)
+    return list(tasks.values())

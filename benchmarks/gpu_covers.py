@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from benchmarks.gpu_cover_attention import attend, combine
+from benchmarks.gpu_cover_attention import attend
 from benchmarks.gpu_cover_products import few_columns, many_columns, one_column
 from benchmarks.gpu_executed import (
     Cells,
@@ -32,7 +32,6 @@ COVERS: Mapping[str, Cover] = {
     "multiply_few_columns": few_columns,
     "multiply_many_columns": many_columns,
     "attention_mma": attend,
-    "attention_combine": combine,
 }
 
 

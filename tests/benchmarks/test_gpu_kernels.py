@@ -193,7 +193,8 @@ def test_the_table_knows_the_constants_of_the_kernels() -> None:
     assert most // products.COLUMNS == products.MANY_TILES
     assert constant("products_floats.cuh", "WARP_GROUPS") == products.FLOAT_GROUPS
     assert constant("products_int8.cuh", "WARP_GROUPS") == products.INT8_GROUPS
-    assert constant("attention.cu", "AHEAD") == attention.CHUNKS_AHEAD
+    assert constant("attention_block.cuh", "AHEAD") == attention.CHUNKS_AHEAD
+    assert constant("attention_block.cuh", "AT_ONCE") == attention.COLUMNS_AT_ONCE
     assert constant("attention.cu", "COST_CELLS") == attention.COST_CELLS
     for name in ("CHUNK", "EQUAL_CHUNKS", "CHUNKS_A_DOUBLING"):
         assert constant("attention.cuh", name) == getattr(attention, name)

@@ -107,6 +107,15 @@ KERNEL(blocks_read_what_others_write, Args, THREADS) {
     if (WRONG && i == 100) y[i] += y[3];
 }
 
+// The last block reads what all have written; a wrong one does not wait until it is the last.
+KERNEL(reads_before_others_arrive, Args, THREADS) {
+    int* y = (int*)args.y.data;
+    if (threadIdx.x == 1) y[1 + blockIdx.x] = 1;
+    if (WRONG || is_last_block(&y[0], 2)) {
+        if (threadIdx.x == 0) y[4 + blockIdx.x] = y[2 - blockIdx.x];
+    }
+}
+
 KERNEL(plain_beside_atomic, Args, THREADS) {
     int* y = (int*)args.y.data;
     atomicAdd(&y[0], 1);

@@ -36,6 +36,7 @@ MISTAKES = {
         r"a race: .* at y \+ 12, which another block|undefined: .* y \+ 12,",
         2,
     ),
+    "reads_before_others_arrive": (r"a race: .* at y \+ [48], which another block", 2),
     "plain_beside_atomic": (r"a race: .* at y \+ [04]", 1),
     "barrier_in_branch": (r"ends while \d+ threads wait at __syncthreads|__syncthreads after", 1),
     "barrier_and_shuffle": (
@@ -55,7 +56,7 @@ def run(name: str, n_blocks: int, seed: int, *, right: bool) -> None:
     driver = EmulatedDriver(seed=seed)
     x = uploaded(driver, np.ones(THREADS, np.float32))
     y = driver.allocate(4 * THREADS * n_blocks)
-    if name == "plain_beside_atomic":
+    if name in ("plain_beside_atomic", "reads_before_others_arrive"):
         driver.fill(y.address, 0, y.n_bytes)
     launch(
         driver,

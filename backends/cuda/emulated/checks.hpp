@@ -12,7 +12,8 @@
 //
 // An access is a race if one before it, of the same launch, is not ordered with it and one of the two
 // writes. Ordered are those of one thread, those of a block with __syncthreads between, and those of a
-// warp with __syncwarp between. Atomic accesses do not race with each other. Blocks are not ordered.
+// warp with __syncwarp between. Atomic accesses do not race with each other. Blocks are not ordered,
+// but for the one that a counter finds to be the last: it is behind all that ran before it.
 #pragma once
 
 enum State : u8 { UNDEFINED = 0, DEFINED = 1, BEING_COPIED = 2 };
@@ -175,7 +176,7 @@ static const char* verb(bool writes) { return writes ? "writes" : "reads"; }
 }
 
 static inline bool is_ordered(u32 before_epoch, u32 before) {
-    if (before & OTHER_BLOCKS || before_epoch < first_epoch_of_block) return false;
+    if (before & OTHER_BLOCKS || before_epoch < first_epoch_of_block) return is_after_blocks;
     if (before_epoch < epoch) return true;
     if (before & SEVERAL_WARPS || (before ^ who) & THREAD & ~31u) return false;
     if (before >> EPOCH_SHIFT != who >> EPOCH_SHIFT) return true;
@@ -329,6 +330,8 @@ static void set_state(void* address, u32 n, State state) {
 EXPORTED void emulated_atomic(const void* address, int n) {
     check<true, true>(CALLED_FROM, address, n);
 }
+
+EXPORTED void emulated_after_blocks() { is_after_blocks = true; }
 
 EXPORTED void emulated_copied(void* target, const void* source, size_t n) {
     check_read(CALLED_FROM, source, (u32)n);

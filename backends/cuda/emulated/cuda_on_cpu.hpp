@@ -66,6 +66,8 @@ unsigned long long emulated_shuffle(unsigned mask, unsigned long long value, int
 unsigned emulated_ballot(unsigned mask, int value);
 // Checks an atomic access of this thread, which then makes it: no other thread runs meanwhile.
 void emulated_atomic(const void* address, int n_bytes);
+// From here on, what earlier blocks of the launch accessed was before what this block does.
+void emulated_after_blocks();
 // Check what memcpy and memset are about to access.
 void emulated_copied(void* target, const void* source, size_t n_bytes);
 void emulated_filled(void* target, size_t n_bytes);

@@ -125,6 +125,7 @@ static void run_block() {
     barrier_sum = 0;
     for (u32 w = 0; w * 32 < n_threads; ++w) warps[w].ended = 0;
     first_epoch_of_block = ++epoch;
+    is_after_blocks = false;
     forget_shared_memory();
     choose_order();
     Fiber* f = next();

@@ -99,6 +99,7 @@ static u64 stack_begin = 0, stack_size = ~0ull;  // outside of launches nothing 
 static u32 who;  // see checks.hpp
 // Counts the stretches of a launch between barriers, of one block after another.
 static u32 epoch, first_epoch_of_block;
+static bool is_after_blocks;  // whether those before the running one are ordered with it
 static u32 launch_tag, block_tag;
 
 static u64 random_state;

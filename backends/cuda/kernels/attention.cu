@@ -1,11 +1,10 @@
-// Attention, one query or many, in f32: plan, attend, combine.
+// Attention, one query or many, in f32: plan, attend.
 //
 //   q, y f32; K and V of any type of caches, rows contiguous; see attention.cuh for the order of sums
 //
 //   attention_plan      one block: what each query sees, tasks, and how their chunks are cut into items
 //   attention_S         grid (items, heads of K x blocks of heads, columns of V / 128 S)
 //                       8 rows of a block: heads that share a head of K, of one or more queries
-//   attention_combine   grid (tasks, heads): folds the states of chunks of tasks that were split
 //
 // A block of attention_S reads K and V once for its rows, as f32 through shared memory: a tile of 64
 // cells, 128 elements at a time. Per cell it moves the bytes of its row of K and of V; states of split
@@ -168,6 +167,7 @@ KERNEL(attention_plan, Args, PLANNERS) {
         if (split) {
             n = count_items(task, share);
             plan.tasks[i].slot = slot;
+            plan.tasks[i].n_items = n;
         }
         int at = n_items + sum_before(n, total);
         n_items += total;
@@ -178,6 +178,7 @@ KERNEL(attention_plan, Args, PLANNERS) {
         }
     }
     if (threadIdx.x == 0) *plan.header = {n_tasks, n_items};
+    for (int i = threadIdx.x; i < n_tasks * args.blocks_per_item; i += PLANNERS) plan.arrived[i] = 0;
 }
 
 // --- attend ---
@@ -427,54 +428,9 @@ __device__ void attend_all(const Args& args, const Run& run) {
             const bool wrong = attend<SLICES>(args, run, plan, item, only, shared);
             if (only < 0 && !wrong) break;
         }
+        combine_if_last<ROWS, WARPS>(args, run, plan, item.task);
     }
 }
 
 KERNEL_BLOCKS(attention_1, Args, THREADS, 2) { attend_all<1>(args, run); }
 KERNEL_BLOCKS(attention_4, Args, THREADS, 2) { attend_all<4>(args, run); }
-
-// --- combine ---
-
-constexpr int AHEAD = 8;  // chunks whose states are read before they are needed
-
-// One column of a row: the states of its chunks, `stride` slots apart.
-__device__ float combined(const Args& args, const Partials& partials, int slot, int stride,
-                          int n_chunks, int head, int column) {
-    Softmax state = empty_softmax();
-    float sum = 0.0f;
-    for (int first = 0; first < n_chunks; first += AHEAD) {
-        Softmax softmax[AHEAD];
-        float sums[AHEAD];
-#pragma unroll
-        for (int j = 0; j < AHEAD; ++j) {
-            const int chunk = min(first + j, n_chunks - 1);
-            const i64_t at = partials.index(slot + chunk * stride, head);
-            softmax[j] = partials.softmax[at];
-            sums[j] = partials.sums[at * partials.dv + column];
-        }
-#pragma unroll
-        for (int j = 0; j < AHEAD; ++j) {
-            if (first + j >= n_chunks) break;
-            const Fold f = fold(state, softmax[j]);
-            sum = fmaf(sums[j], f.added_factor, sum * f.factor);
-        }
-    }
-    return final_value(sum, final_factor(state, sink_of(args, head), args.unit));
-}
-
-KERNEL(attention_combine, Args, THREADS) {
-    const Plan plan(args);
-    const Partials partials(args, run);
-    const int head = blockIdx.y, n_tasks = plan.header->n_tasks;
-    for (int i = blockIdx.x; i < n_tasks; i += gridDim.x) {
-        const Task task = plan.tasks[i];
-        if (task.slot < 0) continue;
-        for (int j = 0; j < task.n_queries; ++j) {
-            float* y = (float*)args.y.at(head, task.query + j, task.stream);
-            for (int column = threadIdx.x; column < partials.dv; column += THREADS) {
-                y[column] = combined(args, partials, task.slot + j, task.n_queries, task.n_chunks,
-                                     head, column);
-            }
-        }
-    }
-}

@@ -6,8 +6,9 @@
 // One order of sums: cells are counted by their place in the list (without lists, in the stream). They
 // are cut into chunks at fixed places. Within a chunk a kernel takes tiles of cells in order, rescaling
 // what it has when the maximum grows; a tile that is hidden from a row leaves its state as it is. The
-// states of chunks are folded in order: by the block that walks them all, or by `attention_combine`,
-// with the same arithmetic. So no bit of a row depends on the other rows, nor on who computes what.
+// states of chunks are folded in order: by the block that walks them all, or where several do by the one
+// that is last, with the same arithmetic. So no bit of a row depends on the other rows, nor on who
+// computes what.
 #pragma once
 #include "alibi.cuh"
 #include "types.cuh"
@@ -83,6 +84,7 @@ struct Task {
     int first_chunk;
     int n_chunks;
     int slot;  // of the states of its chunks; -1: a block walks all chunks
+    int n_items;
 };
 
 // Chunks of a task that one block takes, for some heads.
@@ -102,12 +104,14 @@ struct Plan {
     Query* queries;
     Task* tasks;
     Item* items;
+    int* arrived;  // blocks that have stored states of a task: [task, block along y]
 
     __device__ explicit Plan(const Args& args) {
         header = (PlanHeader*)args.plan.data;
         queries = (Query*)(header + 1);
         tasks = (Task*)(queries + args.max_queries);
         items = (Item*)(tasks + args.max_queries);
+        arrived = (int*)(items + args.max_items);
     }
     __device__ const Query& query_of(const Task& task, int i, int n_query) const {
         return queries[(i64_t)task.stream * n_query + task.query + i];

@@ -1,4 +1,4 @@
-"""Attention over a cache: what each query sees is planned, attended in blocks, and combined."""
+"""Attention over a cache: what each query sees is planned, then attended in blocks."""
 
 from __future__ import annotations
 
@@ -50,7 +50,6 @@ KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_n
 HALVED = tuple(type for type in KV_TYPES if type not in ("f32", "bf16"))  # used as f16
 
 PLAN = Form("attention.cu", "attention_plan")
-COMBINE = Form("attention.cu", "attention_combine")
 ATTEND = {slices: Form("attention.cu", f"attention_{slices}") for slices in (1, 4)}
 
 
@@ -76,7 +75,7 @@ _BLOCKS_A_MULTIPROCESSOR = 4  # of equal work are wanted
 _GRID_A_MULTIPROCESSOR = 8  # blocks, which take items in turns: some items take longer than others
 _MOST_PARTIAL_BYTES = 128 << 20  # of states of chunks; without room for them tasks are not split
 # Bytes of the structs of attention.cuh.
-_HEADER, _QUERY, _TASK, _ITEM, _SOFTMAX = 8, 12, 36, 12, 8
+_HEADER, _QUERY, _TASK, _ITEM, _ARRIVED, _SOFTMAX = 8, 12, 40, 12, 4, 8
 
 
 def _chunk_of(cell: int) -> int:
@@ -135,8 +134,8 @@ class _Cut:
 
     @property
     def plan_bytes(self) -> int:
-        n_bytes = _HEADER + (_QUERY + _TASK) * self.max_queries
-        return n_bytes + _ITEM * self.max_items
+        of_query = _QUERY + _TASK + _ARRIVED * self.blocks_per_item
+        return _HEADER + of_query * self.max_queries + _ITEM * self.max_items
 
     def partial_bytes(self, n_heads: int, dv: int) -> int:
         return self.max_slots * n_heads * (_SOFTMAX + 4 * dv)
@@ -161,7 +160,7 @@ def _has_vectors(w: Work, x: Tensor) -> bool:
 def _launches(
     w: Work, attend: Form, cut: _Cut, shared_bytes: int = 0, unit: float = 1.0
 ) -> Iterator[Launch]:
-    """Plan, attend, combine."""
+    """Plan, attend."""
     q, k, v = w["q"], w["k"], w["v"]
     plan, missing = _plan(w, cut)
     partial = w.scratch(cut.partial_bytes(int(q.ne[2]), int(v.ne[0])), "states of attention")
@@ -185,9 +184,6 @@ def _launches(
     most = blocks(_GRID_A_MULTIPROCESSOR * w.info.n_sm, cut.blocks_per_item)
     grid = min(cut.max_items, most), cut.blocks_per_item, cut.n_columns
     yield Launch(attend, ARGS, grid, _THREADS, shared_bytes, values)
-    most = blocks(_GRID_A_MULTIPROCESSOR * w.info.n_sm, q.ne[2])
-    grid = min(cut.max_queries, most), int(q.ne[2]), 1
-    yield Launch(COMBINE, ARGS, grid, _THREADS, values=values)
 
 
 # --- on tensor cores: f16, and what becomes f16 ---
@@ -208,7 +204,7 @@ def _mma_shared_bytes(n: int) -> int:
     n_cells = 64 if n <= 128 else 32
     n_bytes = 2 * (2 * n_cells * 2 * n + 4 * n_cells)
     n_bytes += 2 * n * (1 if n <= 128 else _MMA_ROWS)
-    return n_bytes + _MMA_ROWS * (8 + 8 + 4 + 4 + 4 + 4 + 8) + 64
+    return n_bytes + _MMA_ROWS * (8 + 8 + 4 + 4 + 4 + 4 + 8) + 80
 
 
 def _attention_mma(w: Work) -> Iterator[Launch]:
@@ -236,7 +232,7 @@ def _attention(w: Work) -> Iterator[Launch]:
 
 def _declare(k: str, v: str) -> None:
     """The kernels for caches of these types, with all optional operands."""
-    forms = [PLAN, COMBINE, *ATTEND.values()]
+    forms = [PLAN, *ATTEND.values()]
     for mask in (("f16",), ()):
         for lists in ((), ("i32", "i32")):
             for sinks in ((), ("f32",)):
@@ -245,7 +241,7 @@ def _declare(k: str, v: str) -> None:
                     kernel(
                         "flash_attn_ext",
                         types,
-                        forms=[PLAN, COMBINE, *MMA],
+                        forms=[PLAN, *MMA],
                         requires=_fits_mma,
                         rounding=Rounding.F16,
                     )(_attention_mma)

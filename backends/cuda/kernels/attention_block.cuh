@@ -127,3 +127,61 @@ __device__ inline int existing(const Args& args, const Run& run, int cell) {
     fail(run, cell);
     return -1;
 }
+
+// --- tasks that several blocks have attended to ---
+
+constexpr int AHEAD = 8;    // chunks whose states are read before they are needed
+constexpr int AT_ONCE = 4;  // columns of a lane
+
+// Columns `first`, first + 32 .. of a row: the states of its chunks from `slot` on, folded in order.
+__device__ inline void combine_columns(
+    const Args& args, const Partials& partials, const Task& task, const BlockRow& row, int first
+) {
+    Softmax state = empty_softmax();
+    float sum[AT_ONCE] = {};
+    for (int begin = 0; begin < task.n_chunks; begin += AHEAD) {
+        Softmax softmax[AHEAD];
+        float sums[AHEAD][AT_ONCE];
+#pragma unroll
+        for (int j = 0; j < AHEAD; ++j) {
+            const int chunk = min(begin + j, task.n_chunks - 1);
+            const i64_t at = partials.index(task.slot + row.i + chunk * task.n_queries, row.head);
+            softmax[j] = partials.softmax[at];
+#pragma unroll
+            for (int c = 0; c < AT_ONCE; ++c) {
+                const int column = min(first + 32 * c, partials.dv - 1);
+                sums[j][c] = partials.sums[at * partials.dv + column];
+            }
+        }
+#pragma unroll
+        for (int j = 0; j < AHEAD; ++j) {
+            if (begin + j >= task.n_chunks) break;
+            const Fold f = fold(state, softmax[j]);
+#pragma unroll
+            for (int c = 0; c < AT_ONCE; ++c) {
+                sum[c] = fmaf(sums[j][c], f.added_factor, sum[c] * f.factor);
+            }
+        }
+    }
+    const float factor = final_factor(state, sink_of(args, row.head), args.unit);
+    float* y = (float*)args.y.at(row.head, task.query + row.i, task.stream);
+    for (int c = 0; c < AT_ONCE; ++c) {
+        if (first + 32 * c < partials.dv) y[first + 32 * c] = final_value(sum[c], factor);
+    }
+}
+
+// The block that is the last to store states of a task's rows folds them, a warp for each row.
+template <int ROWS, int WARPS>
+__device__ void combine_if_last(const Args& args, const Run& run, const Plan& plan, int i_task) {
+    const Task task = plan.tasks[i_task];
+    if (task.slot < 0) return;
+    int* arrived = plan.arrived + i_task * gridDim.y + blockIdx.y;
+    if (!is_last_block(arrived, task.n_items * gridDim.z)) return;
+    const BlockRows rows = rows_of_block(args, run, task, ROWS);
+    const Partials partials(args, run);
+    for (int r = threadIdx.x / 32; r < rows.count(); r += WARPS) {
+        for (int first = threadIdx.x % 32; first < partials.dv; first += 32 * AT_ONCE) {
+            combine_columns(args, partials, task, rows.at(r), first);
+        }
+    }
+}

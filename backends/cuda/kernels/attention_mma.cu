@@ -533,6 +533,7 @@ __device__ void attend_all(const Args& args, const Run& run) {
             const bool wrong = attend<S>(args, run, plan, item, only, *shared);
             if (only < 0 && !wrong) break;
         }
+        combine_if_last<ROWS, THREADS / 32>(args, run, plan, item.task);
     }
 }
 

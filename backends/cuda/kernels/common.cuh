@@ -122,6 +122,25 @@ __device__ inline void fail(const Run& run, i64_t value) {
     if (atomicCAS(&run.failure->launch, 0, run.launch) == 0) run.failure->value = value;
 }
 
+// Whether this block is the last of `n` that call it with one counter, which is then 0 again. It sees
+// what the others have written before. All threads of a block call it.
+__device__ inline bool is_last_block(int* counter, int n) {
+    __shared__ bool is_last;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        is_last = atomicAdd(counter, 1) == n - 1;
+        if (is_last) atomicExch(counter, 0);
+    }
+    __syncthreads();
+    if (!is_last) return false;
+    __threadfence();
+#ifdef GGMLPY_EMULATED
+    emulated_after_blocks();
+#endif
+    return true;
+}
+
 __device__ inline float minus_infinity() { return __uint_as_float(0xff800000u); }
 
 __device__ inline float warp_sum(float v) {

@@ -210,15 +210,16 @@ KERNEL(group_norm, GroupArgs, BLOCK) {
     run_row<GroupNorm>(args, run, group, x.ne[0].at(run) * x.ne[1].at(run) * in_group);
 }
 
-// sum = a + b, or rms_norm(a) * inner + b;  y = rms_norm(sum) * weight. A sum that has no memory stays
-// in registers; rows too long for them lie in y meanwhile.
+// sum = a + b, or where INNER rms_norm(a) * inner + b;  y = rms_norm(sum) * weight. A sum that has no
+// memory stays in registers; rows too long for them lie in y meanwhile.
+template <bool INNER>
 struct Residual {
     template <class Team>
     __device__ static void row(const ResidualArgs& args, const Run& run, i64_t row, int n) {
         const Row at = row_of(args.a, row, run);
         const float* a = row_at(args.a, at);
         Operand<Team> b(row_at(args.b, at), n);
-        Operand<Team> inner(args.inner.data ? repeated_row(args.inner, at, run) : nullptr, n);
+        Operand<Team> inner(INNER ? repeated_row(args.inner, at, run) : nullptr, n);
         Operand<Team> weight(repeated_row(args.weight, at, run), n);
         float* y = row_to(args.y, at);
         const bool held = n <= Team::TILE;
@@ -226,11 +227,11 @@ struct Residual {
 
         float v[QUADS][4];
         Moments of_a = {0.0f, 1.0f};
-        if (inner.row) of_a = Rms::of<Team>(v, a, n, args.inner_eps);
+        if (INNER) of_a = Rms::of<Team>(v, a, n, args.inner_eps);
         float squares = 0.0f;
         for (int tile = 0; tile < n; tile += Team::TILE) {
-            if (!(inner.row && held)) load_tile<Team>(v, a, tile, n, 0.0f);
-            if (inner.row) {
+            if (!(INNER && held)) load_tile<Team>(v, a, tile, n, 0.0f);
+            if (INNER) {
                 shift_and_scale(v, of_a.minus, of_a.factor);
                 inner.multiply(v, tile);
             }
@@ -248,4 +249,5 @@ struct Residual {
     }
 };
 
-KERNEL(residual, ResidualArgs, BLOCK) { run_rows<Residual>(args, args.a, run); }
+KERNEL(residual, ResidualArgs, BLOCK) { run_rows<Residual<false>>(args, args.a, run); }
+KERNEL(residual_of_norm, ResidualArgs, BLOCK) { run_rows<Residual<true>>(args, args.a, run); }

@@ -44,7 +44,7 @@ RESIDUAL_ARGS = np.dtype(
     align=True,
 )
 GROUP_NORM = Form("norm.cu", "group_norm")
-RESIDUAL = Form("norm.cu", "residual")
+RESIDUAL, RESIDUAL_OF_NORM = (Form("norm.cu", f"residual{of}") for of in ("", "_of_norm"))
 
 
 def _rows(step: Step) -> bool:
@@ -87,7 +87,7 @@ def add_norm(w: Work) -> Iterator[Launch]:
     yield launch_rows(RESIDUAL, RESIDUAL_ARGS, a.ne[0], a.spec.n_rows, plain)
 
 
-@kernel("rms_norm+mul+add+rms_norm+mul", ("f32",) * 4, forms=[RESIDUAL], requires=_rows)
+@kernel("rms_norm+mul+add+rms_norm+mul", ("f32",) * 4, forms=[RESIDUAL_OF_NORM], requires=_rows)
 def norm_add_norm(w: Work) -> Iterator[Launch]:
     a = w["a"]
-    yield launch_rows(RESIDUAL, RESIDUAL_ARGS, a.ne[0], a.spec.n_rows)
+    yield launch_rows(RESIDUAL_OF_NORM, RESIDUAL_ARGS, a.ne[0], a.spec.n_rows)
