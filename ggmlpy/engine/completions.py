@@ -198,9 +198,7 @@ class Completions:
         messages or a template that cannot be rendered, and what `create_completion` raises.
         """
         template = self.chat_template
-        # A model's own template writes its BOS: a second one would change the result.
-        prompt = template.render(messages)
-        tokens = self.tokenizer.encode(prompt, add_bos=template.is_default, special=True)
+        tokens = self.tokenizer.encode_chat(template.render(messages))
         request = self._request(
             tokens,
             self._sampling(options),

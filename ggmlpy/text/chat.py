@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ggmlpy.errors import TemplateError
 from ggmlpy.text.template_process import Limits, TemplateProcess
 from ggmlpy.text.tokenizer.keys import NO_TOKEN
+
+_PROBE = "ggmlpy text part"  # a text that no template has
 
 # For a file without a template whose vocabulary has ChatML's tokens.
 CHATML = """\
@@ -97,21 +100,36 @@ class ChatTemplate:
     ) -> str:
         """The prompt for `messages`, which must be tokenized with special tokens parsed.
 
-        messages               dicts with "role" and "content", a string or a list of text parts,
-                               which are joined by newlines; other keys are passed on
+        messages               dicts with "role" and "content", a string or a list of text parts
+                               {"type": "text", "text": …}; other keys are passed on
         add_generation_prompt  end with the beginning of the assistant's answer
         extra                  more variables for the template: tools, documents, enable_thinking …
 
         Messages and variables may contain dicts, lists, strings, numbers, booleans and None. They
-        are passed as JSON: a tuple becomes a list, the keys of a dict become strings.
+        are passed as JSON: a tuple becomes a list, the keys of a dict become strings. Parts are
+        passed as they are, but joined by newlines if the template does not read them: it would
+        write the list.
 
         Raises TemplateError, with the index of a wrong message or the line of the template.
         """
         variables = {"tools": None, "documents": None} | extra
         variables |= {"bos_token": self.bos_token, "eos_token": self.eos_token}
         variables |= {"add_generation_prompt": add_generation_prompt}
-        variables["messages"] = _checked_messages(messages)
-        return self._process.run(self.source, variables)
+        checked = _checked_messages(messages)
+        has_parts = any(isinstance(message.get("content"), list) for message in checked)
+        if has_parts and not self._reads_parts(variables):
+            checked = [_joined(message) for message in checked]
+        return self._process.run(self.source, variables | {"messages": checked})
+
+    def _reads_parts(self, variables: Mapping[str, Any]) -> bool:
+        """Whether the template reads a list of content parts, tried with one of them."""
+        part = {"type": "text", "text": _PROBE}
+        messages = [{"role": "user", "content": [part]}]
+        try:
+            rendered = self._process.run(self.source, {**variables, "messages": messages})
+        except TemplateError:
+            return False
+        return _PROBE in rendered and not re.search(f"['\"]{_PROBE}['\"]", rendered)
 
     def stops(self) -> list[str]:
         """Stop strings for an answer, which only general templates need."""
@@ -131,7 +149,7 @@ def _token_text(metadata: Mapping[str, Any], tokens: Sequence[Any], key: str) ->
 
 
 def _checked_messages(messages: object) -> list[dict[str, Any]]:
-    """The messages as new dicts, with their content as text."""
+    """The messages as new dicts, with their content as a string or a list of text parts."""
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
         raise TemplateError(f"messages is {type(messages).__name__}: must be a list of dicts")
     if not messages:
@@ -148,16 +166,16 @@ def _checked_message(message: object, where: str) -> dict[str, Any]:
     content = message.get("content")
     if content is None and message.get("tool_calls"):
         return dict(message)  # a tool call needs no text
-    return dict(message) | {"content": _text(content, f"{where}: content")}
+    return dict(message) | {"content": _checked_content(content, f"{where}: content")}
 
 
-def _text(content: object, where: str) -> str:
+def _checked_content(content: object, where: str) -> str | list[dict[str, Any]]:
     if isinstance(content, str):
         return content
     if not isinstance(content, list | tuple):
         kind = "missing or None" if content is None else type(content).__name__
         raise TemplateError(f"{where} is {kind}: must be a string or a list of text parts")
-    texts = []
+    parts = []
     for i, part in enumerate(content):
         if not isinstance(part, Mapping):
             raise TemplateError(f"{where}[{i}] is {type(part).__name__}: must be a dict")
@@ -167,5 +185,13 @@ def _text(content: object, where: str) -> str:
         text = part.get("text")
         if not isinstance(text, str):
             raise TemplateError(f"{where}[{i}]: text is {text!r}: must be a string")
-        texts.append(text)
-    return "\n".join(texts)
+        parts.append(dict(part))
+    return parts
+
+
+def _joined(message: dict[str, Any]) -> dict[str, Any]:
+    """The message with its parts joined by newlines."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    return message | {"content": "\n".join(part["text"] for part in content)}

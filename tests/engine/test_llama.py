@@ -203,9 +203,10 @@ def test_end_of_generation_stops(tiny: Llama) -> None:
     assert made["usage"]["completion_tokens"] == 0
 
 
-def test_chat_renders_the_files_template(tmp_path: Path) -> None:
+@pytest.mark.parametrize("bos", ["{{ bos_token }}", ""], ids=["with-bos", "without"])
+def test_chat_renders_the_files_template(tmp_path: Path, bos: str) -> None:
     template = (
-        "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+        bos + "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
         "{% if add_generation_prompt %}[assistant]{% endif %}"
     )
     path = write_model(tmp_path / "chat.gguf", Tiny(), tokenizer__chat_template=template)

@@ -89,9 +89,41 @@ def test_what_is_given_stays_unchanged() -> None:
     assert messages == [{"role": "user", "content": [{"type": "text", "text": "a"}]}]
 
 
-def test_text_parts_are_joined_by_newlines() -> None:
-    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
-    assert render("{{ messages[0].content }}", [{"role": "user", "content": parts}]) == "one\ntwo"
+PARTS = [{"type": "text", "text": "one"}, {"type": "text", "text": "two", "cache": True}]
+
+
+@pytest.mark.parametrize(
+    ("source", "rendered"),
+    [
+        ("{% for part in messages[0].content %}{{ part.text }}{% endfor %}", "onetwo"),
+        (
+            "{% for p in messages[0]['content'] if p['type'] == 'text' %}"
+            "<{{ p.text }}{% if p.cache is defined %} cached{% endif %}>{% endfor %}",
+            "<one><two cached>",
+        ),
+        (
+            "{% if messages[0].content is string %}{{ messages[0].content }}{% else %}"
+            "{{ messages[0].content | map(attribute='text') | join('+') }}{% endif %}",
+            "one+two",
+        ),
+    ],
+)
+def test_text_parts_are_passed_as_they_are(source: str, rendered: str) -> None:
+    assert render(source, [{"role": "user", "content": PARTS}]) == rendered
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{{ messages[0].content }}",
+        "{{ messages[0].content | trim }}",
+        "{{ '' + messages[0].content }}",
+        "{{ messages[0]['content'].strip() }}",
+    ],
+)
+def test_text_parts_are_joined_where_the_template_does_not_read_them(content: str) -> None:
+    """It would write "[{'type': 'text', …" otherwise, or fail."""
+    assert render(content, [{"role": "user", "content": PARTS}]) == "one\ntwo"
 
 
 def test_a_call_of_a_tool_needs_no_content() -> None:

@@ -220,3 +220,15 @@ def test_spaces_swallowed_by_known_models() -> None:
     assert parsed() == "a |\n b | c"
     assert parsed(name="Phi-3 mini") == "a |b |c"
     assert parsed(architecture="nomic-bert-moe") == "a |\n b| c"
+
+
+def test_a_rendered_chat_begins_with_one_bos() -> None:
+    """As llama-server: added where the vocabulary wants one and the template wrote none."""
+    tokenizer = Tokenizer.from_metadata(spm_metadata(add_eos_token=True))
+    one = tokenizer.encode_chat("<s>a</s>")
+    assert one == tokenizer.encode_chat("a</s>")
+    assert one == tokenizer.encode("<s>a</s>", special=True)
+    assert (one[0], one.count(1), one[-1], one.count(2)) == (1, 1, 2, 1)
+    without_bos = Tokenizer.from_metadata(spm_metadata(add_bos_token=False))
+    assert 1 not in without_bos.encode_chat("a")
+    assert without_bos.encode_chat("<s>a")[0] == 1

@@ -162,6 +162,16 @@ class Tokenizer:
             ids.append(self._end_id)
         return ids
 
+    def encode_chat(self, prompt: str) -> list[int]:
+        """The tokens of a prompt that a chat template rendered, with special tokens parsed.
+
+        As llama-server does, BOS is added if the file asks for it and the template wrote none.
+        """
+        ids = self.encode(prompt, special=True)
+        if self.add_bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
+            ids.insert(0, self.bos_id)
+        return ids
+
     def decode(
         self,
         ids: Iterable[int],
