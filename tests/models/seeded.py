@@ -28,6 +28,8 @@ from ggmlpy.models.weights import Weights
 from tests.gguf_builder import Typed, build_gguf
 
 N_VOCAB = 72
+RECORDED = Path(__file__).with_name("seeded_logits.npz")  # by tests/tools/record_seeded.py
+KEPT_ROWS = (0, 1, 7, 16, 25, 36, 37, 38, 39, 40)  # of the tokens of benchmarks/peer_logits.py
 ALWAYS = r"output\.weight|.*\.ffn_gate(_exps|_shexp)?\.weight"
 
 
@@ -48,6 +50,7 @@ class Seeded:
     renamed: Mapping[str, str] = field(default_factory=dict)  # tensors, by pattern, in the file
     types: Mapping[str, str] = field(default_factory=dict)  # of keys that are not u32 or f32
     seed: int = 0
+    has_gelu: bool = False  # which llama.cpp has as a table of f16: see test_architectures.py
 
     def has(self, name: str) -> bool:
         """Whether the file holds a tensor that it need not."""
@@ -97,6 +100,11 @@ def write_seeded(folder: Path, name: str, spec: Seeded) -> Path:
     tensors = {_stored(spec, name): _values(spec, name, ne) for name, ne in shapes.items()}
     build_gguf(path, metadata, _tensors(tensors))
     return path
+
+
+def digest_of(path: Path) -> str:
+    """What a recording belongs to."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 def _stored(spec: Seeded, name: str) -> str:

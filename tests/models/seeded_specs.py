@@ -5,23 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from tests.models.seeded import Seeded
+from tests.models.seeded_expert_specs import EXPERT_SPECS
+from tests.models.seeded_keys import (
+    BIASES,
+    EXPERTS,
+    HEAD_NORMS,
+    QK_NORMS,
+    SHARED_GATE,
+)
+from tests.models.seeded_keys import spec as _of
 
-BASE: dict[str, Any] = {
-    "context_length": 256,
-    "embedding_length": 64,
-    "block_count": 2,
-    "feed_forward_length": 88,
-    "attention.head_count": 4,
-    "attention.head_count_kv": 2,
-    "attention.layer_norm_rms_epsilon": 1e-5,
-    "attention.layer_norm_epsilon": 1e-5,
-}
-BIASES = r".*\.attn_(q|k|v)\.bias"
-EXPERTS: dict[str, Any] = {
-    "expert_count": 5,
-    "expert_used_count": 2,
-    "expert_feed_forward_length": 40,
-}
 LATENT: dict[str, Any] = {
     "attention.head_count_kv": 1,
     "attention.q_lora_rank": 24,
@@ -38,7 +31,6 @@ LATENT: dict[str, Any] = {
     "expert_gating_func": 2,
     **EXPERTS,
 }
-QK_NORMS, HEAD_NORMS = r".*\.attn_[qk]_norm\.weight", {r".*\.attn_[qk]_norm\.weight": (16,)}
 INDEXER = {
     "blk.{i}.indexer.k_norm.weight": (128,),
     "blk.{i}.indexer.k_norm.bias": (128,),
@@ -71,17 +63,11 @@ DELTA: dict[str, Any] = {
 }
 DELTA_EXPERTS = EXPERTS | {"expert_shared_feed_forward_length": 24}
 DELTA_SECTIONS = {"rope.dimension_sections": [2, 2, 2, 0]}
-SHARED_GATE = {r".*\.ffn_gate_inp_shexp\.weight": (64,)}
 GEMMA_NORMS = r".*\.post_(attention|ffw)_norm\.weight"
 LATENT_TENSORS = r".*\.attn_(q_a|k_b|v_b)\.weight|.*\.exp_probs_b\.bias"
 
 
-def _of(architecture: str, optional: str = "", keys: dict[str, Any] = {}, **rest: Any) -> Seeded:  # noqa: B006
-    """A file with `keys` beside the common ones, and what else Seeded has."""
-    return Seeded(architecture, BASE | keys, optional, **rest)
-
-
-SPECS: dict[str, Seeded] = {
+SPECS: dict[str, Seeded] = EXPERT_SPECS | {
     "arcee": _of("arcee", r"rope_freqs\.weight", without=r".*\.ffn_gate\.weight"),
     "deci": _of(
         "deci",
@@ -131,7 +117,7 @@ SPECS: dict[str, Seeded] = {
             for i in (20, 21)
             for name, ne in (("k", (64, 32)), ("v", (64, 32)), ("k_norm", (32,)))
         },
-        limit=1e-5,
+        has_gelu=True,
     ),
     "gemma4": _of(
         "gemma4",
@@ -153,7 +139,7 @@ SPECS: dict[str, Seeded] = {
             "feed_forward_length": [88, 40, 56, 72, 88, 40],
             "final_logit_softcapping": 3.0,
         },
-        limit=1e-5,
+        has_gelu=True,
     ),
     "gemma4-experts": _of(
         "gemma4",
@@ -167,7 +153,7 @@ SPECS: dict[str, Seeded] = {
             "embedding_length_per_layer_input": 0,
             **EXPERTS,
         },
-        limit=1e-5,
+        has_gelu=True,
     ),
     "jamba": _of(
         "jamba",
