@@ -1,0 +1,31 @@
+"""Keys and optional tensors that many of the tiny models have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.models.seeded import Seeded
+
+BASE: dict[str, Any] = {
+    "context_length": 256,
+    "embedding_length": 64,
+    "block_count": 2,
+    "feed_forward_length": 88,
+    "attention.head_count": 4,
+    "attention.head_count_kv": 2,
+    "attention.layer_norm_rms_epsilon": 1e-5,
+    "attention.layer_norm_epsilon": 1e-5,
+}
+BIASES = r".*\.attn_(q|k|v)\.bias"
+EXPERTS: dict[str, Any] = {
+    "expert_count": 5,
+    "expert_used_count": 2,
+    "expert_feed_forward_length": 40,
+}
+QK_NORMS, HEAD_NORMS = r".*\.attn_[qk]_norm\.weight", {r".*\.attn_[qk]_norm\.weight": (16,)}
+SHARED_GATE = {r".*\.ffn_gate_inp_shexp\.weight": (64,)}
+
+
+def spec(architecture: str, optional: str = "", keys: dict[str, Any] = {}, **rest: Any) -> Seeded:  # noqa: B006
+    """A file with `keys` beside the common ones, and what else Seeded has."""
+    return Seeded(architecture, BASE | keys, optional, **rest)
