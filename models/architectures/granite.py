@@ -6,6 +6,8 @@ layers (2026).
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.models.blocks import Rope
 from ggmlpy.models.expert_decoder import ExpertDecoder
@@ -19,6 +21,7 @@ class Granite(ExpertDecoder):
 
     rope_mode = RopeMode.NORMAL
     residual_scale = 1.0
+    default_logit_scale: ClassVar[float | None] = None  # None: the file must say
 
     def set_up(self) -> None:
         """The scales of the file, where 0 stands for 1."""
@@ -26,7 +29,7 @@ class Granite(ExpertDecoder):
         self.embedding_scale = keys.real("embedding_scale", 0.0) or 1.0
         self.residual_scale = keys.real("residual_scale", 0.0) or 1.0
         self.attn_scale = keys.real("attention.scale", 0.0) or None
-        self.logit_scale = 1.0 / keys.positive("logit_scale")
+        self.logit_scale = 1.0 / (keys.real("logit_scale", self.default_logit_scale) or 1.0)
 
     def layer(self, i: int) -> Layer:
         """With scaled residuals."""
