@@ -68,6 +68,10 @@ class Keys:
         self._read.add(name)
         return name
 
+    def without_effect(self, key: str) -> None:
+        """Declare that a key has no effect in this architecture: it causes no warning."""
+        self._read.add(f"{self.architecture}.{key}")
+
     def unread(self) -> list[str]:
         """The architecture's keys in the file that were not read and may mean something."""
         prefix = f"{self.architecture}."

@@ -33,6 +33,7 @@ class Gemma2(Gemma):
     def read(self, file: GGUFFile) -> HParams:
         """With windows in every other layer."""
         h = read_hparams(file)
+        h.keys.without_effect("attention.scale")  # llama.cpp writes it and computes it anew
         rope = h.layers[0].rope
         base = h.keys.positive("rope.freq_base_swa", rope.freq_base)
         return h.with_windows(h.keys.windowed(2), replace(rope, freq_base=base), default=4096)

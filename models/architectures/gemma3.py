@@ -25,6 +25,7 @@ class Gemma3(Decoder):
 
     def __init__(self, file: GGUFFile) -> None:
         h = read_hparams(file)
+        h.keys.without_effect("attention.scale")  # llama.cpp writes it and computes it anew
         rope = h.layers[0].rope
         # The attention factor of the file is for all layers, as in llama.cpp.
         swa = replace(

@@ -55,6 +55,8 @@ class AttentionModel:
 
     weights: Any = SimpleNamespace(leaves={})
     can_generate = True
+    n_ctx_limit: int | None = None
+    limited_by = ""
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind

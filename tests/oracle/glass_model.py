@@ -47,6 +47,8 @@ class Glass:
     weights: Any = SimpleNamespace(leaves={})
     n_pos_per_embd = 1
     can_generate = True
+    n_ctx_limit: int | None = None
+    limited_by = ""
 
     def __init__(self, windows: tuple[int | Window | None, ...], recurrent: bool = False) -> None:
         n_layer = len(windows) + recurrent
