@@ -232,3 +232,22 @@ def test_a_rendered_chat_begins_with_one_bos() -> None:
     without_bos = Tokenizer.from_metadata(spm_metadata(add_bos_token=False))
     assert 1 not in without_bos.encode_chat("a")
     assert without_bos.encode_chat("<s>a")[0] == 1
+
+
+def test_channels_of_gpt_oss_are_text() -> None:
+    """They are shown, and matched in any text; <|end|> then ends a message, not the answer."""
+    tokenizer = with_texts("<|channel|>", "<|message|>", "<|end|>", "<|return|>", "<|call|>")
+    ids = tokenizer.encode("<|channel|>a<|message|>b<|end|><|return|>")
+    assert tokenizer.decode(ids) == "<|channel|>a<|message|>b<|end|><|return|>"
+    types = [tokenizer.token_type(id) for id in tokenizer.encode("<|channel|><|end|>")]
+    assert types == [TokenType.USER_DEFINED, TokenType.USER_DEFINED]
+    (end,) = tokenizer.encode("<|end|>")
+    assert end not in tokenizer.eog_ids
+    (returned,) = tokenizer.encode("<|return|>", special=True)
+    assert tokenizer.token_type(returned) == TokenType.CONTROL
+
+
+def test_a_closing_tag_of_gemma_4_is_text() -> None:
+    tokenizer = with_texts("</s>", "<|tool_response>")
+    assert tokenizer.decode(tokenizer.encode("</s>", special=True)) == "</s>"
+    assert tokenizer.token_type(tokenizer.encode("</s>", special=True)[0]) == TokenType.NORMAL

@@ -14,9 +14,10 @@ tokenizer.py       Tokenizer
 """
 
 from ggmlpy.text.tokenizer.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer, PreTokenizerWarning
+from ggmlpy.text.tokenizer.special import TokenType
 from ggmlpy.text.tokenizer.stream import StreamDecoder
 from ggmlpy.text.tokenizer.tokenizer import KINDS, Tokenizer
-from ggmlpy.text.tokenizer.vocabulary import TokenizerWarning, TokenType
+from ggmlpy.text.tokenizer.vocabulary import TokenizerWarning
 
 __all__ = [
     "KINDS",

@@ -8,7 +8,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from ggmlpy.text.tokenizer.vocabulary import TokenType, Vocabulary
+from ggmlpy.text.tokenizer.special import TokenType
+from ggmlpy.text.tokenizer.vocabulary import Vocabulary
 
 _SPACES = " \t\n\v\f\r"
 _LITERAL = frozenset(map(int, (TokenType.USER_DEFINED, TokenType.CONTROL, TokenType.UNKNOWN)))

@@ -8,6 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
+from enum import IntEnum
+
+
+class TokenType(IntEnum):
+    """The type of a token, as GGUF stores it."""
+
+    UNDEFINED = 0
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
 
 KEYS = {
     "bos": ("bos_token_id", "cls_token_id"),
@@ -97,6 +111,9 @@ _END_TEXTS = (
 )
 """Texts of tokens that end generation in any vocabulary that has them."""
 
+_HARMONY = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")
+"""Tokens of gpt-oss that are part of its answers' text: they tell thoughts from the answer."""
+
 _ENDING_NAMES = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
 
 
@@ -106,8 +123,8 @@ class SpecialTokens:
     """Token ids by the names in `KEYS`, declared or found by text."""
     eog_ids: frozenset[int]
     """Tokens that end generation."""
-    controls: frozenset[int]
-    """Tokens found by text: they are control tokens even if the file says otherwise."""
+    types: dict[int, TokenType]
+    """The types of tokens found by text, whatever the file says."""
 
 
 def find_special_tokens(
@@ -118,21 +135,26 @@ def find_special_tokens(
     `markup` are the tokens that the file calls user-defined. Gemma has "</s>" among its HTML tags;
     it is an end token only in a vocabulary whose BOS is "<s>".
     """
-    ids, controls = dict(declared), set()
+    ids, types = dict(declared), dict[int, TokenType]()
     for name, texts in _TEXTS.items():
         found = [by_text[text] for text in texts if text in by_text]
         if name not in ids and found:
             ids[name] = found[0]
-            controls.add(found[0])
+            types[found[0]] = TokenType.CONTROL
     ends = {text: by_text[text] for text in _END_TEXTS if text in by_text}
     is_tag = ends.get("</s>") in markup and by_text.get("<s>") != declared.get("bos")
-    if is_tag or "<|tool_response>" in ends:
-        ends.pop("</s>", None)
-    controls.update(ends.values())
+    is_text = "<|tool_response>" in ends  # Gemma 4
+    if "</s>" in ends and (is_tag or is_text):
+        id = ends.pop("</s>")
+        if is_text:
+            types[id] = TokenType.NORMAL
+    types |= dict.fromkeys(ends.values(), TokenType.CONTROL)
+    types |= {by_text[text]: TokenType.USER_DEFINED for text in _HARMONY if text in by_text}
     eog = set(ends.values()) | {ids[name] for name in _ENDING_NAMES if name in ids}
     if _ends_messages(ends.keys()):
         eog.discard(ends["<|end|>"])
-    return SpecialTokens(ids, frozenset(eog), frozenset(controls))
+        types[ends["<|end|>"]] = TokenType.USER_DEFINED
+    return SpecialTokens(ids, frozenset(eog), types)
 
 
 def _ends_messages(texts: Set[str]) -> bool:

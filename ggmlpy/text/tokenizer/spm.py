@@ -19,7 +19,8 @@ from ggmlpy.errors import TokenizerError
 from ggmlpy.text.tokenizer.blocks import blocks
 from ggmlpy.text.tokenizer.escapes import ESCAPED_BYTE
 from ggmlpy.text.tokenizer.merging import MAX_CACHED, MAX_CACHED_CHARS, merge
-from ggmlpy.text.tokenizer.vocabulary import TokenType, Vocabulary
+from ggmlpy.text.tokenizer.special import TokenType
+from ggmlpy.text.tokenizer.vocabulary import Vocabulary
 
 _SPACE = "\u2581"
 

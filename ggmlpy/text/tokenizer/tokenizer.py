@@ -19,9 +19,10 @@ from ggmlpy.text.tokenizer.keys import Keys
 from ggmlpy.text.tokenizer.partition import Partition
 from ggmlpy.text.tokenizer.pre_tokenizers import PreTokenizer, find_pre_tokenizer
 from ggmlpy.text.tokenizer.segments import KMER_MARK, HybridDna, WhitespaceWords
+from ggmlpy.text.tokenizer.special import TokenType
 from ggmlpy.text.tokenizer.spm import SentencePieces
 from ggmlpy.text.tokenizer.stream import StreamDecoder
-from ggmlpy.text.tokenizer.vocabulary import TokenizerWarning, TokenType, Vocabulary
+from ggmlpy.text.tokenizer.vocabulary import TokenizerWarning, Vocabulary
 from ggmlpy.text.tokenizer.wpm import WordPieces
 
 

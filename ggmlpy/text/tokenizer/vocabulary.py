@@ -7,7 +7,6 @@ their first use.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import IntEnum
 from functools import cached_property
 from typing import Any
 
@@ -18,22 +17,11 @@ from ggmlpy.common.quoting import quoted
 from ggmlpy.errors import TokenizerError
 from ggmlpy.text.tokenizer import special
 from ggmlpy.text.tokenizer.keys import PREFIX, Keys
+from ggmlpy.text.tokenizer.special import TokenType
 
 
 class TokenizerWarning(UserWarning):
     """Text can be encoded, but its tokens may differ from those of the model's training."""
-
-
-class TokenType(IntEnum):
-    """The type of a token, as GGUF stores it."""
-
-    UNDEFINED = 0
-    NORMAL = 1
-    UNKNOWN = 2
-    CONTROL = 3
-    USER_DEFINED = 4
-    UNUSED = 5
-    BYTE = 6
 
 
 class Vocabulary:
@@ -75,12 +63,12 @@ class Vocabulary:
 
     @cached_property
     def types(self) -> list[int]:
-        """The type of every token in the file, but CONTROL for known control texts."""
+        """The type of every token in the file, but as llama.cpp sets it for known texts."""
         types: list[int] = [TokenType.NORMAL] * len(self._tokens)
         if self._types is not None:
             types = self._numbers("token_type", self._types).tolist()
-        for token in self.special.controls:
-            types[token] = TokenType.CONTROL
+        for token, type in self.special.types.items():
+            types[token] = type
         return types
 
     @cached_property
