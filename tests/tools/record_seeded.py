@@ -3,7 +3,7 @@
     python -m tests.tools.record_seeded --llama-cpp ~/llama.cpp --peer ~/llama/bin/python
     python -m tests.tools.record_seeded … --only gemma      again for some, the others are kept
 
-Writes tests/models/seeded_logits.npz: of each specification of tests/models/seeded_specs.py the
+Writes tests/models/seeded_logits.npz: of each specification of tests/models/seeded_specs the
 rows of KEPT_ROWS, and a digest of the model's file. The exit status is 1 if a model has no results.
 """
 

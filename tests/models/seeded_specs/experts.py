@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.models.seeded import Seeded
-from tests.models.seeded_keys import (
+from tests.models.seeded_specs.keys import (
     BIASES,
     EXPERTS,
     HEAD_NORMS,

@@ -1,0 +1,13 @@
+"""The specifications of the tiny models: odd sizes, more than one period of every pattern."""
+
+from __future__ import annotations
+
+from tests.models.seeded import Seeded
+from tests.models.seeded_specs.dense import DENSE_SPECS
+from tests.models.seeded_specs.experts import EXPERT_SPECS
+from tests.models.seeded_specs.gemma import GEMMA_SPECS
+from tests.models.seeded_specs.latent import LATENT_SPECS
+from tests.models.seeded_specs.recurrent import RECURRENT_SPECS
+
+_FAMILIES = (DENSE_SPECS, EXPERT_SPECS, GEMMA_SPECS, LATENT_SPECS, RECURRENT_SPECS)
+SPECS: dict[str, Seeded] = {name: spec for family in _FAMILIES for name, spec in family.items()}

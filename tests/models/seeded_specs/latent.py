@@ -1,0 +1,48 @@
+"""The specifications of the tiny models with latent attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.models.seeded import Seeded
+from tests.models.seeded_specs.keys import EXPERTS, spec
+
+LATENT: dict[str, Any] = {
+    "attention.head_count_kv": 1,
+    "attention.q_lora_rank": 24,
+    "attention.kv_lora_rank": 32,
+    "attention.key_length": 40,
+    "attention.value_length": 32,
+    "attention.key_length_mla": 24,
+    "attention.value_length_mla": 20,
+    "rope.dimension_count": 8,
+    "leading_dense_block_count": 1,
+    "expert_shared_count": 2,
+    "expert_weights_scale": 1.5,
+    "expert_weights_norm": True,
+    "expert_gating_func": 2,
+    **EXPERTS,
+}
+INDEXER = {
+    "blk.{i}.indexer.k_norm.weight": (128,),
+    "blk.{i}.indexer.k_norm.bias": (128,),
+    "blk.{i}.indexer.proj.weight": (64, 64),
+    "blk.{i}.indexer.attn_k.weight": (64, 128),
+    "blk.{i}.indexer.attn_q_b.weight": (24, 64 * 128),
+}
+LATENT_TENSORS = r".*\.attn_(q_a|k_b|v_b)\.weight|.*\.exp_probs_b\.bias"
+
+LATENT_SPECS: dict[str, Seeded] = {
+    "deepseek2": spec("deepseek2", LATENT_TENSORS, LATENT),
+    "deepseek32": spec(
+        "deepseek32",
+        LATENT_TENSORS,
+        LATENT
+        | {
+            "attention.indexer.head_count": 64,
+            "attention.indexer.key_length": 128,
+            "attention.indexer.top_k": 256,
+        },
+        extra=INDEXER,
+    ),
+}

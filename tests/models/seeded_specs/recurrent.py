@@ -1,0 +1,124 @@
+"""The specifications of the tiny models with recurrent layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.models.seeded import Seeded
+from tests.models.seeded_specs.keys import EXPERTS, SHARED_GATE, spec
+
+MAMBA: dict[str, Any] = {
+    "ssm.conv_kernel": 4,
+    "ssm.inner_size": 128,
+    "ssm.state_size": 6,
+    "ssm.time_step_rank": 5,
+}
+MAMBA2: dict[str, Any] = {
+    "ssm.conv_kernel": 4,
+    "ssm.inner_size": 96,
+    "ssm.state_size": 20,
+    "ssm.time_step_rank": 6,
+    "ssm.group_count": 2,
+}
+MAMBA2: dict[str, Any] = {
+    "ssm.conv_kernel": 4,
+    "ssm.inner_size": 96,
+    "ssm.state_size": 20,
+    "ssm.time_step_rank": 6,
+    "ssm.group_count": 2,
+}
+DELTA: dict[str, Any] = {
+    "attention.key_length": 24,
+    "attention.value_length": 24,
+    "rope.dimension_count": 12,
+    "ssm.conv_kernel": 3,
+    "ssm.inner_size": 120,
+    "ssm.state_size": 20,
+    "ssm.time_step_rank": 6,
+    "ssm.group_count": 2,
+}
+DELTA_EXPERTS = EXPERTS | {"expert_shared_feed_forward_length": 24}
+DELTA_SECTIONS = {"rope.dimension_sections": [2, 2, 2, 0]}
+
+RECURRENT_SPECS: dict[str, Seeded] = {
+    "falcon-h1": spec(
+        "falcon-h1",
+        r".*\.ssm_conv1d\.bias|.*\.ssm_norm\.weight|.*\.ffn_(gate|up|down)\.bias",
+        MAMBA2 | {"attention.head_count_kv": 1},
+        renamed={r"(.*\.ffn_norm)\.weight": r"\1"},
+    ),
+    "jamba": spec(
+        "jamba",
+        r".*\.ssm_conv1d\.bias|.*\.ssm_(dt|b|c)_norm\.weight|.*\.ssm_dt\.bias"
+        r"|blk\.[13]\.ffn_gate_inp\.weight",
+        MAMBA | EXPERTS | {"block_count": 4, "attention.head_count_kv": [0, 0, 2, 0]},
+    ),
+    "mamba": spec("mamba", r".*\.ssm_conv1d\.bias|.*\.ssm_dt\.bias", MAMBA),
+    "mamba2": spec("mamba2", r".*\.ssm_conv1d\.bias|.*\.ssm_norm\.weight", MAMBA2),
+    "nemotron_h": spec(
+        "nemotron_h",
+        r".*\.ssm_conv1d\.bias|.*\.ssm_norm\.weight|.*\.attn_output\.bias",
+        MAMBA2
+        | {
+            "block_count": 5,
+            "attention.head_count": 4,
+            "attention.head_count_kv": [0, 2, 0, 0, 1],
+            "attention.key_length": 16,
+            "attention.value_length": 16,
+            "feed_forward_length": [0, 0, 88, 0, 0],
+        },
+        without=r".*\.ffn_gate\.weight",
+    ),
+    "nemotron_h-experts": spec(
+        "nemotron_h_moe",
+        r".*\.ssm_conv1d\.bias|.*\.ssm_norm\.weight|.*\.ffn_(gate_inp|latent_up|latent_down)\.weight"
+        r"|.*\.exp_probs_b\.bias",
+        MAMBA2
+        | EXPERTS
+        | {
+            "block_count": 4,
+            "attention.head_count": 4,
+            "attention.head_count_kv": [0, 0, 2, 0],
+            "attention.key_length": 16,
+            "attention.value_length": 16,
+            "feed_forward_length": [0, 88, 0, 88],
+            "expert_shared_feed_forward_length": 24,
+            "expert_weights_norm": True,
+            "expert_weights_scale": 2.5,
+            "moe_latent_size": 32,
+        },
+        without=r".*\.ffn_gate(_exps|_shexp)?\.weight",
+    ),
+    "qwen35": spec(
+        "qwen35",
+        r".*\.(attn_qkv|attn_gate|ssm_alpha|ssm_beta|ssm_out|attn_output|ffn_up)\.scale",
+        DELTA | DELTA_SECTIONS | {"block_count": 6},
+    ),
+    "qwen35moe": spec(
+        "qwen35moe",
+        r".*\.ffn_gate_inp_shexp\.weight|.*\.ffn_(up_exps|down_shexp)\.scale",
+        DELTA
+        | DELTA_EXPERTS
+        | DELTA_SECTIONS
+        | {"block_count": 5, "full_attention_interval": 2, "ssm.group_count": 3},
+        shapes=SHARED_GATE,
+    ),
+    "qwen3next": spec(
+        "qwen3next",
+        r".*\.ffn_gate_inp_shexp\.weight|.*\.(attn_output|ffn_gate_exps)\.scale",
+        DELTA
+        | DELTA_EXPERTS
+        | {
+            "block_count": 4,
+            "attention.recurrent_layers": [True, False, True, True],
+            "rope.dimension_count": 24,
+        },
+        shapes=SHARED_GATE,
+    ),
+    "qwen3next-older": spec(
+        "qwen3next",
+        r".*\.ffn_gate_inp_shexp\.weight|.*\.ssm_in\.weight",
+        DELTA | DELTA_EXPERTS | {"block_count": 4},
+        shapes=SHARED_GATE,
+    ),
+}
