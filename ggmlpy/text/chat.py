@@ -108,7 +108,7 @@ class ChatTemplate:
         Messages and variables may contain dicts, lists, strings, numbers, booleans and None. They
         are passed as JSON: a tuple becomes a list, the keys of a dict become strings. Parts are
         passed as they are, but joined by newlines if the template does not read them: it would
-        write the list.
+        write the list. For a template that reads only parts, a string becomes one.
 
         Raises TemplateError, with the index of a wrong message or the line of the template.
         """
@@ -119,7 +119,11 @@ class ChatTemplate:
         has_parts = any(isinstance(message.get("content"), list) for message in checked)
         if has_parts and not self._reads_parts(variables):
             checked = [_joined(message) for message in checked]
-        return self._process.run(self.source, variables | {"messages": checked})
+        rendered = self._process.run(self.source, variables | {"messages": checked})
+        if not has_parts and _is_lost(checked, rendered) and self._reads_parts(variables):
+            checked = [_as_parts(message) for message in checked]
+            rendered = self._process.run(self.source, variables | {"messages": checked})
+        return rendered
 
     def _reads_parts(self, variables: Mapping[str, Any]) -> bool:
         """Whether the template reads a list of content parts, tried with one of them."""
@@ -187,6 +191,21 @@ def _checked_content(content: object, where: str) -> str | list[dict[str, Any]]:
             raise TemplateError(f"{where}[{i}]: text is {text!r}: must be a string")
         parts.append(dict(part))
     return parts
+
+
+def _is_lost(messages: list[dict[str, Any]], rendered: str) -> bool:
+    """Whether no text of the messages is in the prompt, as if the template had read none."""
+    contents = (message.get("content") for message in messages)
+    texts = [content.strip() for content in contents if isinstance(content, str)]
+    return any(texts) and not any(text in rendered for text in texts if text)
+
+
+def _as_parts(message: dict[str, Any]) -> dict[str, Any]:
+    """The message with a string as its only part."""
+    content = message.get("content")
+    if not isinstance(content, str):
+        return message
+    return message | {"content": [{"type": "text", "text": content}]}
 
 
 def _joined(message: dict[str, Any]) -> dict[str, Any]:

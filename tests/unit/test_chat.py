@@ -112,6 +112,15 @@ def test_text_parts_are_passed_as_they_are(source: str, rendered: str) -> None:
     assert render(source, [{"role": "user", "content": PARTS}]) == rendered
 
 
+def test_a_string_becomes_a_part_where_the_template_reads_only_parts() -> None:
+    """It would read the characters of a string, none of which has a type, and write nothing."""
+    source = (
+        "{% for m in messages %}{{ m.role }}:{% for part in m.content %}"
+        "{% if part.type == 'text' %}{{ part.text }}{% endif %}{% endfor %};{% endfor %}"
+    )
+    assert render(source, TALK) == "system:Be brief.;user:Hi there;assistant:Hello!;user:Thanks;"
+
+
 @pytest.mark.parametrize(
     "content",
     [
