@@ -52,11 +52,6 @@ def unit(x: Tensor, eps: float) -> Tensor:
     return ops.scale(ops.rms_norm(x, eps / D), 1.0 / math.sqrt(D))
 
 
-def take_taps(weights: Weights, name: str, K: int, W: int) -> Tensor:
-    """A convolution's `name.weight` [K, W], which files of Kimi store as [K, 1, W]."""
-    return ops.reshape_2d(weights.take(f"{name}.weight", K, 1, W), K, W)
-
-
 def take_n_taps(h: HParams) -> int:
     """`ssm.conv_kernel`, at least 2: a layer keeps the columns of the tokens before."""
     K = h.keys.count("ssm.conv_kernel")

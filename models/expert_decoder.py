@@ -12,6 +12,8 @@ from ggmlpy.models.experts import ExpertActivation, Experts, Gating, Router, gat
 from ggmlpy.models.layers import PerToken
 from ggmlpy.models.pre_norm import PreNormDecoder
 
+MIN_LIMIT = 1e-6  # of activations; less stands for none
+
 
 class ExpertDecoder(PreNormDecoder):
     """x + attention(norm(x)), then x + experts(norm(x)), or a dense block in some layers."""
@@ -22,6 +24,7 @@ class ExpertDecoder(PreNormDecoder):
     weights_scaled = False  # by `expert_weights_scale`
     expert_activation: ClassVar[ExpertActivation] = "silu"
     experts_scaled = False  # see FeedForward.take
+    limited = False  # activations, see `expert_limit`
     n_dense = 0  # layers before those with experts
 
     def take_dense_layers(self) -> None:
@@ -35,6 +38,10 @@ class ExpertDecoder(PreNormDecoder):
     def ffn(self, i: int) -> PerToken:
         """Experts, or a dense block."""
         return super().ffn(i) if self.is_dense(i) else self.experts(i)
+
+    def ffn_limit(self, i: int) -> float:
+        """That of shared experts."""
+        return self.shared_limit(i)
 
     def experts(self, i: int) -> Experts:
         """The experts of layer i."""
@@ -77,11 +84,15 @@ class ExpertDecoder(PreNormDecoder):
 
     def expert_limit(self, i: int) -> float:
         """The limit of the activation of layer i's experts, see `clamped_swiglu`; 0 for none."""
-        return 0.0
+        return self._limit("swiglu_clamp_exp", i) if self.limited else 0.0
 
     def shared_limit(self, i: int) -> float:
-        """The same for the shared experts."""
-        return 0.0
+        """The same for shared experts and dense blocks."""
+        return self._limit("swiglu_clamp_shexp", i) if self.limited else 0.0
+
+    def _limit(self, key: str, i: int) -> float:
+        limit = self.hparams.keys.reals(key, 0.0)[i]
+        return limit if limit > MIN_LIMIT else 0.0
 
 
 class SharedExpertDecoder(ExpertDecoder):

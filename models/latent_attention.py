@@ -37,16 +37,18 @@ class LowRankQ:
         return self.b(self.norm(self.a(x)))
 
 
-def take_q(weights: Weights, layer: int, h: HParams, n_out: int) -> Linear | LowRankQ:
+def take_q(
+    weights: Weights, layer: int, h: HParams, n_out: int, *, scaled: bool = True
+) -> Linear | LowRankQ:
     """The map to q, of low rank where the file has `attn_q_a`."""
     blk, E = f"blk.{layer}", h.n_embd
     if not weights.has(f"{blk}.attn_q_a.weight"):
-        return Linear.take(weights, f"{blk}.attn_q", E, n_out, node="q")
+        return Linear.take(weights, f"{blk}.attn_q", E, n_out, node="q", scaled=scaled)
     n = h.keys.count("attention.q_lora_rank")
     return LowRankQ(
-        Linear.take(weights, f"{blk}.attn_q_a", E, n, node="q_a"),
+        Linear.take(weights, f"{blk}.attn_q_a", E, n, node="q_a", scaled=scaled),
         Norm.take(weights, f"{blk}.attn_q_a_norm", n, h, node="q_normed"),
-        Linear.take(weights, f"{blk}.attn_q_b", n, n_out, node="q"),
+        Linear.take(weights, f"{blk}.attn_q_b", n, n_out, node="q", scaled=scaled),
     )
 
 
@@ -89,7 +91,7 @@ class LatentAttention:
     rope: Rope | None  # of R elements; None: no positions
     temperature: Temperature | None = None
     k_norm: Norm | None = None  # [R]: of the rotated part of the keys
-    gate: Linear | None = None  # [E, H], see SelfAttention
+    gate: Linear | None = None  # [E, H] or [E, Dv*H], see SelfAttention
     window: Window | None = None
 
     @classmethod
@@ -103,12 +105,15 @@ class LatentAttention:
         scale: float | None = None,
         temperature: Temperature | None = None,
         suffix: str = "",
+        scaled: bool = True,
+        output_scaled: bool = True,
     ) -> LatentAttention:
         """A layer's attention: absorbed where the file has `attn_k_b` and `attn_v_b`.
 
         Then `attention.key_length` is that of the one head that is stored, and the heads' own sizes
         are `attention.{key,value}_length_mla`. The default scale is 1 / sqrt(D). With a suffix the
-        keys of these sizes and of the latent's have it.
+        keys of these sizes and of the latent's have it. Scales of weights are left unused unless
+        `scaled`, and that of the map back unless `output_scaled`, as llama.cpp does in some.
         """
         blk, E, p, keys = f"blk.{layer}", h.n_embd, h.layers[layer], h.keys
         is_absorbed = weights.has(f"{blk}.attn_k_b.weight")
@@ -132,18 +137,20 @@ class LatentAttention:
         return cls(
             layer=layer,
             sizes=sizes,
-            q=take_q(weights, layer, h, D * H),
-            kv_a=Linear.take(weights, f"{blk}.attn_kv_a_mqa", E, C + R, node="kv_cmpr_pe"),
+            q=take_q(weights, layer, h, D * H, scaled=scaled),
+            kv_a=Linear.take(
+                weights, f"{blk}.attn_kv_a_mqa", E, C + R, node="kv_cmpr_pe", scaled=scaled
+            ),
             kv_norm=Norm.take(weights, f"{blk}.attn_kv_a_norm", C, h, node="kv_cmpr"),
             kv_b=kv_b,
-            output=Linear.take(weights, f"{blk}.attn_output", Dv * H, E, node="kqv_wo"),
+            output=Linear.take(
+                weights, f"{blk}.attn_output", Dv * H, E, node="kqv_wo", scaled=output_scaled
+            ),
             scale=1.0 / math.sqrt(D) if scale is None else scale,
             rope=None if rope is None or not R else rope.at(C if is_absorbed else D - R),
             temperature=temperature,
             k_norm=Norm.maybe(weights, f"{blk}.attn_k_norm", R, h, node="k_pe_normed"),
-            gate=Linear.take(weights, f"{blk}.attn_gate", E, H, scaled=False)
-            if weights.has(f"{blk}.attn_gate.weight")
-            else None,
+            gate=_take_gate(weights, layer, E, H, Dv),
             window=p.window,
         )
 
@@ -221,6 +228,15 @@ class LatentAttention:
 
     def _warmed(self, q: Tensor, inputs: GraphInputs) -> Tensor:
         return q if self.temperature is None else self.temperature(q, inputs)
+
+
+def _take_gate(weights: Weights, layer: int, E: int, H: int, Dv: int) -> Linear | None:
+    """A layer's `attn_gate`: of each head, or of each element."""
+    name = f"blk.{layer}.attn_gate"
+    if not weights.has(f"{name}.weight"):
+        return None
+    n = H if weights.ne(f"{name}.weight")[1] == H else Dv * H
+    return Linear.take(weights, name, E, n, scaled=False)
 
 
 def part(x: Tensor, first: int, n: int) -> Tensor:

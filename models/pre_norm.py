@@ -94,4 +94,9 @@ class PreNormDecoder(Decoder):
             self.activation,
             scaled=self.ffn_scaled,
             biased=self.ffn_biased,
+            limit=self.ffn_limit(i),
         )
+
+    def ffn_limit(self, i: int) -> float:
+        """The limit of the activation of layer i's block, see `clamped_swiglu`; 0 for none."""
+        return 0.0

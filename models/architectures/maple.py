@@ -9,11 +9,9 @@ from dataclasses import replace
 
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.models.blocks import Rope
-from ggmlpy.models.expert_decoder import ExpertDecoder
+from ggmlpy.models.expert_decoder import MIN_LIMIT, ExpertDecoder
 from ggmlpy.models.experts import Experts
 from ggmlpy.models.hparams import HParams, read_hparams
-
-MIN_LIMIT = 1e-6  # less stands for none
 
 
 class Maple(ExpertDecoder):

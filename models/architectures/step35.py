@@ -10,11 +10,7 @@ from dataclasses import replace
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.models.blocks import Rope, RopeFactors
 from ggmlpy.models.expert_decoder import ExpertDecoder
-from ggmlpy.models.feed_forward import FeedForward
 from ggmlpy.models.hparams import HParams, LayerParams, read_hparams
-from ggmlpy.models.layers import PerToken
-
-MIN_LIMIT = 1e-6  # less stands for none
 
 
 class Step35(ExpertDecoder):
@@ -27,6 +23,8 @@ class Step35(ExpertDecoder):
     gating_from_file = True
     normalise = None
     weights_scaled = True
+    ffn_biased = False
+    limited = True
 
     def read(self, file: GGUFFile) -> HParams:
         """With windows in the layers that the file says."""
@@ -49,30 +47,9 @@ class Step35(ExpertDecoder):
         """A layer has experts if it has a router."""
         return not self.weights.has(f"blk.{i}.ffn_gate_inp.weight")
 
-    def ffn(self, i: int) -> PerToken:
-        """A dense block has the limit of shared experts."""
-        if not self.is_dense(i):
-            return self.experts(i)
-        limit = self.shared_limit(i)
-        return FeedForward.take(
-            self.weights, i, self.hparams, scaled=False, biased=False, limit=limit
-        )
-
     def n_ff_shared(self, i: int) -> int:
         """As the file says."""
         return self.hparams.keys.whole("expert_shared_feed_forward_length", 0)
-
-    def expert_limit(self, i: int) -> float:
-        """As the file says."""
-        return self._limit("swiglu_clamp_exp", i)
-
-    def shared_limit(self, i: int) -> float:
-        """As the file says."""
-        return self._limit("swiglu_clamp_shexp", i)
-
-    def _limit(self, key: str, i: int) -> float:
-        limit = self.hparams.keys.reals(key, 0.0)[i]
-        return limit if limit > MIN_LIMIT else 0.0
 
 
 def _half_rotated(p: LayerParams) -> LayerParams:

@@ -16,7 +16,18 @@ BASE: dict[str, Any] = {
     "attention.layer_norm_rms_epsilon": 1e-5,
     "attention.layer_norm_epsilon": 1e-5,
 }
+SIX_HEADS: dict[str, Any] = {  # of 12 elements
+    "embedding_length": 72,
+    "attention.head_count": 6,
+    "attention.head_count_kv": 3,
+}
+DEEP: dict[str, Any] = {  # for many layers
+    "embedding_length": 32,
+    "feed_forward_length": 24,
+}
 BIASES = r".*\.attn_(q|k|v)\.bias"
+FFN_BIASES = r".*\.ffn_(gate|up|down)\.bias"
+GATE, OUTPUT = r".*\.ffn_gate\.weight", r"output\.weight"  # which files of some do not have
 EXPERTS: dict[str, Any] = {
     "expert_count": 5,
     "expert_used_count": 2,

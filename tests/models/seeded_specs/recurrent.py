@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.models.seeded import Seeded
-from tests.models.seeded_specs.keys import EXPERTS, SHARED_GATE, spec
+from tests.models.seeded_specs.keys import EXPERTS, spec
 
 MAMBA: dict[str, Any] = {
     "ssm.conv_kernel": 4,
@@ -20,25 +20,6 @@ MAMBA2: dict[str, Any] = {
     "ssm.time_step_rank": 6,
     "ssm.group_count": 2,
 }
-MAMBA2: dict[str, Any] = {
-    "ssm.conv_kernel": 4,
-    "ssm.inner_size": 96,
-    "ssm.state_size": 20,
-    "ssm.time_step_rank": 6,
-    "ssm.group_count": 2,
-}
-DELTA: dict[str, Any] = {
-    "attention.key_length": 24,
-    "attention.value_length": 24,
-    "rope.dimension_count": 12,
-    "ssm.conv_kernel": 3,
-    "ssm.inner_size": 120,
-    "ssm.state_size": 20,
-    "ssm.time_step_rank": 6,
-    "ssm.group_count": 2,
-}
-DELTA_EXPERTS = EXPERTS | {"expert_shared_feed_forward_length": 24}
-DELTA_SECTIONS = {"rope.dimension_sections": [2, 2, 2, 0]}
 
 RECURRENT_SPECS: dict[str, Seeded] = {
     "falcon-h1": spec(
@@ -88,37 +69,5 @@ RECURRENT_SPECS: dict[str, Seeded] = {
             "moe_latent_size": 32,
         },
         without=r".*\.ffn_gate(_exps|_shexp)?\.weight",
-    ),
-    "qwen35": spec(
-        "qwen35",
-        r".*\.(attn_qkv|attn_gate|ssm_alpha|ssm_beta|ssm_out|attn_output|ffn_up)\.scale",
-        DELTA | DELTA_SECTIONS | {"block_count": 6},
-    ),
-    "qwen35moe": spec(
-        "qwen35moe",
-        r".*\.ffn_gate_inp_shexp\.weight|.*\.ffn_(up_exps|down_shexp)\.scale",
-        DELTA
-        | DELTA_EXPERTS
-        | DELTA_SECTIONS
-        | {"block_count": 5, "full_attention_interval": 2, "ssm.group_count": 3},
-        shapes=SHARED_GATE,
-    ),
-    "qwen3next": spec(
-        "qwen3next",
-        r".*\.ffn_gate_inp_shexp\.weight|.*\.(attn_output|ffn_gate_exps)\.scale",
-        DELTA
-        | DELTA_EXPERTS
-        | {
-            "block_count": 4,
-            "attention.recurrent_layers": [True, False, True, True],
-            "rope.dimension_count": 24,
-        },
-        shapes=SHARED_GATE,
-    ),
-    "qwen3next-older": spec(
-        "qwen3next",
-        r".*\.ffn_gate_inp_shexp\.weight|.*\.ssm_in\.weight",
-        DELTA | DELTA_EXPERTS | {"block_count": 4},
-        shapes=SHARED_GATE,
     ),
 }

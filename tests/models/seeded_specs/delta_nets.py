@@ -1,0 +1,99 @@
+"""The specifications of the tiny models with delta nets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.models.seeded import Seeded
+from tests.models.seeded_specs.keys import EXPERTS, SHARED_GATE, spec
+from tests.models.seeded_specs.latent import LATENT
+
+DELTA: dict[str, Any] = {
+    "attention.key_length": 24,
+    "attention.value_length": 24,
+    "rope.dimension_count": 12,
+    "ssm.conv_kernel": 3,
+    "ssm.inner_size": 120,
+    "ssm.state_size": 20,
+    "ssm.time_step_rank": 6,
+    "ssm.group_count": 2,
+}
+DELTA_EXPERTS = EXPERTS | {"expert_shared_feed_forward_length": 24}
+DELTA_SECTIONS = {"rope.dimension_sections": [2, 2, 2, 0]}
+KIMI: dict[str, Any] = LATENT | {
+    "block_count": 5,
+    "attention.head_count_kv": [0, 0, 1, 0, 1],
+    "kda.head_dim": 20,
+    "ssm.conv_kernel": 3,
+    "expert_shared_count": 1,
+    "expert_weights_norm": False,
+}
+KIMI_TENSORS = r".*\.attn_(k_b|v_b)\.weight|.*\.exp_probs_b\.bias"
+HEAD_GATE = {r".*\.attn_gate\.weight": (64, 4)}
+
+DELTA_NET_SPECS: dict[str, Seeded] = {
+    "bailingmoe3": spec(
+        "bailingmoe3",
+        KIMI_TENSORS + r"|.*\.attn_(q_a|gate)\.weight",
+        KIMI
+        | {
+            "kda.gate_lower_bound": -4.0,
+            "expert_shared_feed_forward_length": 24,
+            "expert_group_count": 2,
+            "expert_group_used_count": 1,
+            "expert_count": 6,
+            "expert_weights_norm": True,
+            "swiglu_clamp_exp": [0.0, 1.0, 0.0, 0.7, 2.0],
+            "swiglu_clamp_shexp": [0.3, 0.5, 1.0, 0.0, 0.7],
+        },
+        shapes=HEAD_GATE,
+    ),
+    "bailingmoe3-vision": spec(
+        "bailingmoe3",
+        KIMI_TENSORS + r"|.*\.attn_(q_a|gate)\.weight",
+        KIMI | {"kda.gate_lower_bound": -5.0, "rope.dimension_sections": [1, 2, 1, 0]},
+        shapes=HEAD_GATE,
+    ),
+    "kimi-linear": spec(
+        "kimi-linear",
+        KIMI_TENSORS + r"|.*\.ssm_[fg]_b\.weight|blk\.2\.attn_output\.scale",
+        KIMI,
+    ),
+    "kimi-linear-fused": spec(
+        "kimi-linear",
+        KIMI_TENSORS + r"|.*\.ssm_[fg]_b\.weight|blk\.[013]\.attn_qkv\.weight",
+        KIMI | {"expert_gating_func": 1},
+    ),
+    "qwen35": spec(
+        "qwen35",
+        r".*\.(attn_qkv|attn_gate|ssm_alpha|ssm_beta|ssm_out|attn_output|ffn_up)\.scale",
+        DELTA | DELTA_SECTIONS | {"block_count": 6},
+    ),
+    "qwen35moe": spec(
+        "qwen35moe",
+        r".*\.ffn_gate_inp_shexp\.weight|.*\.ffn_(up_exps|down_shexp)\.scale",
+        DELTA
+        | DELTA_EXPERTS
+        | DELTA_SECTIONS
+        | {"block_count": 5, "full_attention_interval": 2, "ssm.group_count": 3},
+        shapes=SHARED_GATE,
+    ),
+    "qwen3next": spec(
+        "qwen3next",
+        r".*\.ffn_gate_inp_shexp\.weight|.*\.(attn_output|ffn_gate_exps)\.scale",
+        DELTA
+        | DELTA_EXPERTS
+        | {
+            "block_count": 4,
+            "attention.recurrent_layers": [True, False, True, True],
+            "rope.dimension_count": 24,
+        },
+        shapes=SHARED_GATE,
+    ),
+    "qwen3next-older": spec(
+        "qwen3next",
+        r".*\.ffn_gate_inp_shexp\.weight|.*\.ssm_in\.weight",
+        DELTA | DELTA_EXPERTS | {"block_count": 4},
+        shapes=SHARED_GATE,
+    ),
+}
