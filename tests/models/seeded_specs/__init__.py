@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.models.seeded import Seeded
-from tests.models.seeded_specs.delta_nets import DELTA_NET_SPECS
 from tests.models.seeded_specs.classic import CLASSIC_SPECS
+from tests.models.seeded_specs.delta_nets import DELTA_NET_SPECS
 from tests.models.seeded_specs.dense import DENSE_SPECS
 from tests.models.seeded_specs.experts import EXPERT_SPECS
 from tests.models.seeded_specs.gemma import GEMMA_SPECS
@@ -14,10 +14,12 @@ from tests.models.seeded_specs.rwkv import RWKV_SPECS
 
 _FAMILIES = (
     CLASSIC_SPECS,
+    DELTA_NET_SPECS,
     DENSE_SPECS,
     EXPERT_SPECS,
     GEMMA_SPECS,
     LATENT_SPECS,
     RECURRENT_SPECS,
+    RWKV_SPECS,
 )
 SPECS: dict[str, Seeded] = {name: spec for family in _FAMILIES for name, spec in family.items()}
