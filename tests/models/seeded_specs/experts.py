@@ -89,8 +89,12 @@ EXPERT_SPECS: dict[str, Seeded] = {
         "ernie4_5-moe",
         BIASES + SELECTION,
         EXPERTS
-        | SHARED
-        | {"interleave_moe_layer_step": 1, "expert_shared_feed_forward_length": 24},
+        | {
+            "block_count": 3,
+            "leading_dense_block_count": 1,
+            "interleave_moe_layer_step": 1,
+            "expert_shared_feed_forward_length": 24,
+        },
     ),
     "exaone-moe": spec(
         "exaone-moe",
@@ -251,7 +255,11 @@ EXPERT_SPECS: dict[str, Seeded] = {
         },
     ),
     "minicpm": spec("minicpm", FFN_BIASES + r"|rope_freqs\.weight"),
-    "minicpm-experts": spec("minicpm", ROUTER[1:], EXPERTS | SCALES),
+    "minicpm-experts": spec(
+        "minicpm",
+        ROUTER[1:],
+        EXPERTS | {"embedding_scale": 3.0, "residual_scale": 0.7, "logit_scale": 4.0},
+    ),
     "minimax-m2": spec(
         "minimax-m2",
         QK_NORMS + SELECTION,
