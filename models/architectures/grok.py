@@ -52,6 +52,8 @@ class Grok(ExpertDecoder):
     def set_up(self) -> None:
         """Scales and soft-caps."""
         keys = self.hparams.keys
+        for key in ("attention.temperature_length", "router_logit_softcapping"):
+            keys.without_effect(key)  # llama.cpp has no use for them
         self.embedding_scale = keys.real("embedding_scale", 78.38367176906169) or 1.0
         self.attn_scale = keys.real("attention.output_scale", 0.08838834764831845)
         self.attn_softcap = keys.positive("attn_logit_softcapping", 30.0)

@@ -55,6 +55,10 @@ class Mimo2(ExpertDecoder):
         windowed = h.keys.windowed(0)
         return h.with_windows(windowed, replace(rope, freq_base=base, freq_scale=1.0))
 
+    def set_up(self) -> None:
+        """Gating is a sigmoid, as all files say."""
+        self.hparams.keys.without_effect("expert_gating_func")
+
     def mixer(self, i: int) -> Mixer:
         """Scaled by `attention.value_scale`, if the file has it.
 
