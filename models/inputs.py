@@ -124,6 +124,8 @@ class GraphInputs:
     positions4: Tensor | None = None
     n_ctx_seq: int = 0  # tokens that a sequence may have
     writes: list[Tensor] = field(default_factory=list)  # nodes that no output depends on
+    # What a layer hands on to later ones beside its result.
+    handed_on: dict[str, Tensor] = field(default_factory=dict)
 
     def write(self, node: Tensor) -> None:
         """Add a write to a state leaf to the graph, although no node reads its result."""

@@ -1,0 +1,194 @@
+"""RWKV-7 "Goose" (Peng et al., 2025), and its time mixing in Qwen2 (ARWKV: Yueyu et al., 2025).
+
+A generalised delta rule: the state of a head forgets what it holds of a key at a rate a for each
+channel. v comes partly from the first layer's. Maps of low rank give a, the decay w, that part of
+v, and the gate.
+
+Letters in shapes: E n_embd, D head size, H heads, T tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ggmlpy import ops
+from ggmlpy.gguf import GGUFFile
+from ggmlpy.graph.tensor import Tensor
+from ggmlpy.models.blocks import Linear, Norm
+from ggmlpy.models.decoder import Decoder
+from ggmlpy.models.hparams import HParams, read_hparams
+from ggmlpy.models.inputs import GraphInputs
+from ggmlpy.models.layers import Layer, Mixer
+from ggmlpy.models.memory import LayerMemory
+from ggmlpy.models.pre_norm import PreNormDecoder
+from ggmlpy.models.recurrent import load_states, recurrent_of, scanned
+from ggmlpy.models.rwkv import (
+    TIME_SHIFT,
+    WKV,
+    ChannelMix,
+    HeadNorm,
+    LowRank,
+    RwkvLayer,
+    RwkvSizes,
+    lerp,
+    parts_of,
+    take_plain,
+    token_shift,
+)
+from ggmlpy.models.weights import Weights
+
+_FIRST_VALUE = "value of the first layer"
+_MAX_LOG_DECAY = 0.606531  # exp(-1/2): a state keeps at least exp(-exp(-1/2)) of itself
+_UNIT_EPS = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class TimeMix7:
+    """RWKV-7's time mixing."""
+
+    layer: int
+    sizes: RwkvSizes
+    lerps: tuple[Tensor, ...]  # [E] each: for r, w, k, v, a and the gate if there is one
+    receptance: Linear  # [E, E]
+    key: Linear  # [E, E]
+    value: Linear  # [E, E]
+    output: Linear  # [E, E]
+    decay: LowRank
+    rate: LowRank
+    from_first: LowRank | None  # None in the first layer
+    gate: LowRank | None
+    k_k: Tensor  # [E]
+    k_a: Tensor  # [E]
+    r_k: Tensor  # [E]
+    norm: HeadNorm | None
+
+    @classmethod
+    def take(
+        cls,
+        weights: Weights,
+        layer: int,
+        h: HParams,
+        sizes: RwkvSizes,
+        *,
+        gated: bool,
+        normed: bool,
+    ) -> TimeMix7:
+        """A layer's `time_mix_*`."""
+        name, E, keys = f"blk.{layer}.time_mix", h.n_embd, h.keys
+        receptance, key, value, output = (
+            take_plain(weights, f"{name}_{part}", E, E)
+            for part in ("receptance", "key", "value", "output")
+        )
+
+        def low_rank(part: str, rank: str, *, biased: bool = True) -> LowRank:
+            L = keys.count(f"attention.{rank}_lora_rank")
+            return LowRank(
+                weights.take(f"{name}_{part}1.weight", E, L),
+                weights.take(f"{name}_{part}2.weight", L, E),
+                weights.take(f"{name}_{part}0.weight", E) if biased else None,
+                {"w": ops.tanh, "g": ops.sigmoid}.get(part),
+            )
+
+        if layer == 0:
+            for i in range(3):
+                weights.without_effect(f"{name}_v{i}.weight")
+        fused = weights.take(f"{name}_lerp_fused.weight", E, 1, 1, 6 if gated else 5)
+        return cls(
+            layer=layer,
+            sizes=sizes,
+            lerps=parts_of(fused, E),
+            receptance=receptance,
+            key=key,
+            value=value,
+            output=output,
+            decay=low_rank("w", "decay"),
+            rate=low_rank("a", "iclr"),
+            from_first=low_rank("v", "value_residual_mix") if layer else None,
+            gate=low_rank("g", "gate", biased=False) if gated else None,
+            k_k=weights.take(f"{name}_k_k.weight", E),
+            k_a=weights.take(f"{name}_k_a.weight", E),
+            r_k=weights.take(f"{name}_r_k.weight", E),
+            norm=HeadNorm.take(weights, layer, E) if normed else None,
+        )
+
+    @property
+    def memory(self) -> tuple[LayerMemory, ...]:
+        """The last columns and the states of heads."""
+        return (self.sizes.state(self.layer),)
+
+    def __call__(self, x: Tensor, inputs: GraphInputs) -> Tensor:
+        """x [E, T] -> [E, T]"""
+        s, heads = self.sizes, self.sizes.heads
+        shift = token_shift(x, inputs, self.layer, TIME_SHIFT)
+        xr, xw, xk, xv, xa, *xg = (lerp(x, shift, weight) for weight in self.lerps)  # [E, T]
+        r, k, v = self.receptance(xr), self.key(xk), self._with_first(self.value(xv), xv, inputs)
+        w = ops.exp(ops.scale(ops.sigmoid(self.decay(xw)), -_MAX_LOG_DECAY)).named("decay")
+        a = ops.sigmoid(self.rate(xa)).named("rate")
+        removed = ops.l2_norm(heads(ops.mul(k, self.k_k)), _UNIT_EPS)  # [D, H, T]
+        ka = ops.mul(k, self.k_a)
+        k = ops.add(k, ops.sub(ops.mul(a, ka), ka)).named("key_replaced")
+        r, w, k, v, a = heads(r), heads(w), heads(k), heads(v), heads(a)  # [D, H, T]
+        states = load_states(inputs, self.layer, WKV, s.n_embd_head * x.ne[0])
+        y = ops.rwkv_wkv7(
+            r, w, k, v, ops.neg(removed), ops.mul(removed, a), states,
+            spans=recurrent_of(inputs).spans,
+        ).named("wkv")  # fmt: skip
+        y = scanned(y, x.ne[0], inputs, self.layer, WKV)  # [E, T]
+        if self.norm is not None:
+            y = self.norm(y, s)
+        by_head = ops.reshape_2d(self.r_k, s.n_embd_head, s.n_head)
+        bonus = ops.sum_rows(ops.mul(ops.mul(k, r), by_head))  # [1, H, T]
+        y = ops.add(y, s.joined(ops.mul(v, bonus)))
+        if self.gate is not None:
+            y = ops.mul(y, self.gate(xg[0]))
+        return self.output(y)
+
+    def _with_first(self, v: Tensor, xv: Tensor, inputs: GraphInputs) -> Tensor:
+        """v [E, T], moved towards that of the first layer."""
+        if self.from_first is None:
+            inputs.handed_on[_FIRST_VALUE] = v
+            return v
+        difference = ops.sub(inputs.handed_on[_FIRST_VALUE], v)
+        part = ops.sigmoid(self.from_first(xv))
+        return ops.add(v, ops.mul(difference, part)).named("value_residual")
+
+
+class Rwkv7(Decoder):
+    """An rwkv7 model."""
+
+    def __init__(self, file: GGUFFile) -> None:
+        h = read_hparams(file)
+        super().__init__(file, h, norm="layer")
+        self.embd_norm = Norm.take(self.weights, "token_embd_norm", h.n_embd, h, "layer")
+        self.sizes = RwkvSizes.read(h, 2)
+        self.make_layers(self.layer)
+
+    def layer(self, i: int) -> Layer:
+        """Layer i."""
+        h, weights = self.hparams, self.weights
+        return RwkvLayer(
+            i,
+            self.norm(i, "attn_norm"),
+            TimeMix7.take(weights, i, h, self.sizes, gated=True, normed=True),
+            self.norm(i, "attn_norm_2", node="ffn_norm"),
+            ChannelMix.take(weights, i, h, gated=False),
+        )
+
+
+class ARwkv7(PreNormDecoder):
+    """An arwkv7 model. It need not have gates and norms of heads."""
+
+    ffn_biased = False
+
+    def set_up(self) -> None:
+        """The heads."""
+        self.sizes = RwkvSizes.read(self.hparams, 1)
+
+    def mixer(self, i: int) -> Mixer:
+        """The time mixing of layer i."""
+        weights, name = self.weights, f"blk.{i}.time_mix"
+        gated, normed = (
+            all(weights.has(f"{name}_{part}") for part in parts)
+            for parts in (("g1.weight", "g2.weight"), ("ln.weight", "ln.bias"))
+        )
+        return TimeMix7.take(weights, i, self.hparams, self.sizes, gated=gated, normed=normed)
