@@ -8,6 +8,7 @@ Letters in shapes: E n_embd, F n_ff of an expert, X experts, U experts used, T t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -211,6 +212,7 @@ class Experts:
     limit: float = 0.0  # see clamped_swiglu
     limit_first: bool = False  # the gate is limited before silu, not after
     weight_before: bool = False  # weights multiply the experts' input, as in llama4
+    glu: Callable[[Tensor, Tensor], Tensor] | None = None  # of gate and up; not by `activation`
     shared: FeedForward | None = None
     shared_gate: Linear | None = None  # [E, 1]: its sigmoid multiplies the shared expert's result
 
@@ -315,6 +317,8 @@ class Experts:
             assert self.activation != "swiglu_oai"
             name, act = ACTIVATIONS[self.activation]
             return act(up).named(f"ffn_moe_{name}")
+        if self.glu is not None:
+            return self.glu(gate, up).named("ffn_moe_glu")
         if self.activation == "swiglu_oai":
             return ops.swiglu_oai(gate, up, 1.702, 7.0).named("ffn_moe_swiglu_oai")
         if self.limit:

@@ -190,9 +190,10 @@ class Keys:
             raise self.error(key, found, "a finite number above 0 that is normal in f32")
         return found
 
-    def signed(self, key: str, default: float) -> float:
-        """A finite float that may be negative, where that stands for none."""
-        found = self._metadata.float(f"{self.architecture}.{key}", default)
+    def signed(self, key: str, default: float | None = None) -> float:
+        """A finite float that may be negative."""
+        name, read = self._name(key), self._metadata.float
+        found = read(name) if default is None else read(name, default)
         if not -MAX_REAL <= found <= MAX_REAL:
             raise self.error(key, found, "a finite number")
         return found

@@ -17,6 +17,7 @@ from ggmlpy.models.blocks import Linear, Norm
 from ggmlpy.models.delta_net import delta_rule, take_n_taps, unit
 from ggmlpy.models.hparams import HParams
 from ggmlpy.models.inputs import GraphInputs
+from ggmlpy.models.keys import Keys
 from ggmlpy.models.memory import LayerMemory, LayerState
 from ggmlpy.models.recurrent import convolve
 from ggmlpy.models.self_attention import FusedQKV, Projection, SeparateQKV, heads
@@ -41,6 +42,19 @@ class Decay:
         if not self.positive:
             y = ops.neg(y)
         return ops.scale(ops.sigmoid(y), self.bound).named("kda_g1")
+
+
+def read_decay(keys: Keys, *, positive: bool = False) -> Decay:
+    """The decay of the file's `kda.gate_lower_bound`; see Decay for `positive`.
+
+    Raises WeightError for a bound that is not below 0.
+    """
+    if not keys.has("kda.gate_lower_bound"):
+        return Decay()
+    bound = keys.signed("kda.gate_lower_bound")
+    if bound >= 0:
+        raise keys.error("kda.gate_lower_bound", bound, "below 0")
+    return Decay(bound, positive)
 
 
 @dataclass(frozen=True, slots=True)

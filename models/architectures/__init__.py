@@ -64,6 +64,7 @@ REGISTRY: dict[str, tuple[str, str]] = {
     "jais": ("alibi", "Jais"),
     "jais2": ("starcoder2", "Nemotron"),
     "jamba": ("jamba", "Jamba"),
+    "kimi-k3": ("kimi_k3", "KimiK3"),
     "kimi-linear": ("kimi_linear", "KimiLinear"),
     "laguna": ("laguna", "Laguna"),
     "lfm2": ("lfm2", "Lfm2"),

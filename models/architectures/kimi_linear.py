@@ -11,7 +11,7 @@ from ggmlpy.errors import Unsupported
 from ggmlpy.models.blocks import Rope
 from ggmlpy.models.expert_decoder import SharedExpertDecoder
 from ggmlpy.models.hparams import has_mrope
-from ggmlpy.models.kimi_delta import Decay, KimiDelta
+from ggmlpy.models.kimi_delta import Decay, KimiDelta, read_decay
 from ggmlpy.models.latent_attention import LatentAttention
 from ggmlpy.models.layers import Mixer
 from ggmlpy.ops.rope import RopeMode
@@ -59,14 +59,11 @@ class BailingMoE3(KimiLinear):
         self.rope_mode = RopeMode.MROPE if has_mrope(self.hparams.keys) else RopeMode.NORMAL
 
     def decay(self) -> Decay:
-        """Bounded. Raises Unsupported or WeightError for a file without a bound."""
+        """Bounded. Raises Unsupported for a file without a bound."""
         keys = self.hparams.keys
-        if not keys.flag("kda.safe_gate", True):
-            raise Unsupported(f"{keys.file}: kda.safe_gate false is not supported")
-        bound = keys.signed("kda.gate_lower_bound", 0.0)
-        if bound >= 0:
-            raise keys.error("kda.gate_lower_bound", bound, "below 0")
-        return Decay(bound, positive=True)
+        if not keys.flag("kda.safe_gate", True) or not keys.has("kda.gate_lower_bound"):
+            raise Unsupported(f"{keys.file}: a bailingmoe3 model whose decay has no bound")
+        return read_decay(keys, positive=True)
 
     def n_ff_shared(self, i: int) -> int:
         """Shared experts may have a size of their own."""

@@ -29,6 +29,9 @@ KIMI: dict[str, Any] = LATENT | {
     "expert_weights_norm": False,
 }
 KIMI_TENSORS = r".*\.attn_(k_b|v_b)\.weight|.*\.exp_probs_b\.bias"
+K3_TENSORS = KIMI_TENSORS + r"|.*\.ssm_(f_b|g)\.weight|.*\.ssm_a"
+PLAIN_A = {r".*\.ssm_a": (4,)}
+SITU = {"activation.situ_beta": 1.5, "activation.situ_linear_beta": 2.0}
 HEAD_GATE = {r".*\.attn_gate\.weight": (64, 4)}
 
 DELTA_NET_SPECS: dict[str, Seeded] = {
@@ -53,6 +56,25 @@ DELTA_NET_SPECS: dict[str, Seeded] = {
         KIMI_TENSORS + r"|.*\.attn_(q_a|gate)\.weight",
         KIMI | {"kda.gate_lower_bound": -5.0, "rope.dimension_sections": [1, 2, 1, 0]},
         shapes=HEAD_GATE,
+    ),
+    "kimi-k3": spec(
+        "kimi-k3",
+        K3_TENSORS + r"|.*\.attn_(q_a|gate)\.weight|.*\.ffn_routed_norm\.weight",
+        KIMI
+        | SITU
+        | {
+            "kda.gate_lower_bound": -5.0,
+            "attn_res.block_size": 2,
+            "expert_latent_length": 28,
+            "expert_weights_norm": True,
+        },
+        shapes={r".*\.attn_gate\.weight": (64, 80)} | PLAIN_A,
+    ),
+    "kimi-k3-plain": spec(
+        "kimi-k3",
+        K3_TENSORS,
+        KIMI | SITU | {"activation.situ_linear_beta": 0.0, "attn_res.block_size": 0},
+        shapes=PLAIN_A,
     ),
     "kimi-linear": spec(
         "kimi-linear",
