@@ -56,6 +56,7 @@ class ExpertDecoder(PreNormDecoder):
             n_ff=self.n_ff_expert(i),
             n_ff_shared=self.n_ff_shared(i),
             limit=self.expert_limit(i),
+            limit_first=self.limit_first,
             shared_limit=self.shared_limit(i),
             scaled=self.experts_scaled,
         )

@@ -210,7 +210,7 @@ class Experts:
     down: ExpertLinear  # [F, E, X]
     activation: ExpertActivation = "silu"
     limit: float = 0.0  # see clamped_swiglu
-    limit_first: bool = False  # the gate is limited before silu, not after
+    limit_first: bool = False
     weight_before: bool = False  # weights multiply the experts' input, as in llama4
     glu: Callable[[Tensor, Tensor], Tensor] | None = None  # of gate and up; not by `activation`
     shared: FeedForward | None = None
@@ -228,6 +228,7 @@ class Experts:
         n_ff: int | None = None,
         n_ff_shared: int = 0,
         limit: float = 0.0,
+        limit_first: bool = False,
         weight_before: bool = False,
         shared_limit: float = 0.0,
         scaled: bool = True,
@@ -256,6 +257,7 @@ class Experts:
                 suffix="_shexp",
                 n_ff=n_ff_shared,
                 limit=shared_limit,
+                limit_first=limit_first,
                 scaled=scaled,
             )
             if weights.has(f"{blk}.ffn_gate_inp_shexp.weight"):
@@ -268,6 +270,7 @@ class Experts:
             down=take("down", F, E, X),
             activation=activation,
             limit=limit,
+            limit_first=limit_first,
             weight_before=weight_before,
             shared=shared,
             shared_gate=shared_gate,
@@ -322,8 +325,8 @@ class Experts:
         if self.activation == "swiglu_oai":
             return ops.swiglu_oai(gate, up, 1.702, 7.0).named("ffn_moe_swiglu_oai")
         if self.limit:
-            limited = ops.swiglu_clamp if self.limit_first else clamped_swiglu
-            return limited(gate, up, self.limit).named("ffn_moe_swiglu_limited")
+            y = clamped_swiglu(gate, up, self.limit, first=self.limit_first)
+            return y.named("ffn_moe_swiglu_limited")
         name, gated = GATED[self.activation]
         return gated(gate, up).named(f"ffn_moe_{name}")
 

@@ -42,8 +42,11 @@ FUSED: dict[Activation, Callable[[Tensor], Tensor]] = {
 }
 
 
-def clamped_swiglu(gate: Tensor, up: Tensor, limit: float) -> Tensor:
-    """min(silu(gate), limit) * up held within +-limit."""
+def clamped_swiglu(gate: Tensor, up: Tensor, limit: float, *, first: bool = False) -> Tensor:
+    """min(silu(gate), limit) * up held within +-limit; with `first` silu(min(gate, limit)) times
+    the same."""
+    if first:
+        return ops.swiglu_clamp(gate, up, limit)
     up = ops.clamp(up, -limit, limit)
     return ops.mul(ops.clamp(ops.silu(gate), float("-inf"), limit), up)
 
@@ -63,6 +66,7 @@ class FeedForward:
     act_scales: Tensor | None = None  # [F]: divide the activation (AWQ: Lin et al., 2023)
     sub_norm: Norm | None = None  # [F], before down (BitNet: Wang et al., 2023)
     limit: float = 0.0  # see clamped_swiglu
+    limit_first: bool = False
 
     @classmethod
     def take(
@@ -77,6 +81,7 @@ class FeedForward:
         scaled: bool = True,
         biased: bool = True,
         limit: float = 0.0,
+        limit_first: bool = False,
     ) -> FeedForward:
         """A layer's feed-forward `ffn_{gate,up,down}{suffix}`, of layer's n_ff unless another is
         given. Whether it has a gate, or gate and up in one, is seen in the file.
@@ -103,6 +108,7 @@ class FeedForward:
             act_scales=weights.maybe(f"{blk}.ffn.act.scales", F),
             sub_norm=Norm.maybe(weights, f"{blk}.ffn_sub_norm", F, h),
             limit=limit,
+            limit_first=limit_first,
         )
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -117,7 +123,9 @@ class FeedForward:
     def _activated(self, x: Tensor) -> Tensor:
         """x [E, T] -> [F, T]"""
         if self.gate is not None and self.limit:
-            return clamped_swiglu(self.gate(x), self.up(x), self.limit).named("ffn_swiglu_limited")
+            gate, up = self.gate(x), self.up(x)
+            y = clamped_swiglu(gate, up, self.limit, first=self.limit_first)
+            return y.named("ffn_swiglu_limited")
         if self.gate is not None:
             name, gated = GATED[self.activation]
             return gated(self.gate(x), self.up(x)).named(f"ffn_{name}")

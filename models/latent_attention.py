@@ -170,10 +170,7 @@ class LatentAttention:
         kv = self.kv_a(x)  # [C + R, T]
         c = ops.view_2d(kv, s.n_lora_kv, kv.ne[1], kv.nb[1], 0)
         c = self.kv_norm(c)  # [C, T]
-        k_pe = part(heads(kv, 1), s.n_lora_kv, s.n_rot)  # [R, 1, T]
-        if self.k_norm is not None:
-            k_pe = self.k_norm(k_pe)
-        k_pe = self._rotated(k_pe, inputs, "k_pe")  # [R, 1, T]
+        k_pe = self._shared(kv, inputs)  # [R, 1, T]
         if isinstance(self.kv_b, Absorbed):
             out = self._absorbed(q, c, k_pe, self.kv_b, inputs)  # [Dv*H, T]
         else:
@@ -182,12 +179,21 @@ class LatentAttention:
             out = gated(out, self.gate(x))
         return self.output(out).named("attn_out")  # [E, T]
 
+    def _shared(self, kv: Tensor, inputs: GraphInputs) -> Tensor | None:
+        """The part of the keys that all heads share: kv [C + R, T] -> [R, 1, T]; None if R is 0."""
+        if not self.sizes.n_rot:
+            return None
+        k_pe = part(heads(kv, 1), self.sizes.n_lora_kv, self.sizes.n_rot)
+        if self.k_norm is not None:
+            k_pe = self.k_norm(k_pe)
+        return self._rotated(k_pe, inputs, "k_pe")
+
     def _rotated(self, x: Tensor, inputs: GraphInputs, name: str) -> Tensor:
         """x [R, heads, T], rotated; without positions it is x."""
         return x if self.rope is None else self.rope.at(0)(x, inputs).named(name)
 
     def _absorbed(
-        self, q: Tensor, c: Tensor, k_pe: Tensor, maps: Absorbed, inputs: GraphInputs
+        self, q: Tensor, c: Tensor, k_pe: Tensor | None, maps: Absorbed, inputs: GraphInputs
     ) -> Tensor:
         """q [D, H, T], c [C, T], k_pe [R, 1, T] -> [Dv*H, T]"""
         s = self.sizes
@@ -195,7 +201,7 @@ class LatentAttention:
         q_c = ops.mul_mat(maps.k_b, q_plain).named("q_nope_absorbed")  # [C, T, H]
         q_c = ops.permute(q_c, 0, 2, 1, 3)  # [C, H, T]
         k = ops.reshape_3d(c, s.n_lora_kv, 1, c.ne[1])  # [C, 1, T]
-        if s.n_rot:
+        if k_pe is not None:
             q_pe = self._rotated(part(q, s.n_plain, s.n_rot), inputs, "q_pe")  # [R, H, T]
             q_c = ops.concat(q_c, q_pe, 0)  # [C + R, H, T]
             k = ops.concat(k, k_pe, 0)  # [C + R, 1, T]
@@ -210,17 +216,16 @@ class LatentAttention:
         v = ops.cont(ops.permute(v, 0, 2, 1, 3))  # [Dv, H, T]
         return ops.reshape_2d(v, s.n_embd_head_v * s.n_head, c.ne[1])
 
-    def _by_head(self, q: Tensor, kv: Tensor, k_pe: Tensor, inputs: GraphInputs) -> Tensor:
+    def _by_head(self, q: Tensor, kv: Tensor, k_pe: Tensor | None, inputs: GraphInputs) -> Tensor:
         """q [D, H, T], kv [(D-R+Dv)*H, T], k_pe [R, 1, T] -> [Dv*H, T]"""
         s, T = self.sizes, q.ne[2]
         kv = heads(kv, s.n_head)  # [D-R+Dv, H, T]
         v = ops.cont(part(kv, s.n_plain, s.n_embd_head_v)).named("Vcur")  # [Dv, H, T]
-        k = k_pe  # [R, 1, T]
-        if s.n_rot:
-            k = ops.repeat_4d(k_pe, s.n_rot, s.n_head, T, 1)  # [R, H, T]
+        k = k_pe if k_pe is None else ops.repeat_4d(k_pe, s.n_rot, s.n_head, T, 1)  # [R, H, T]
         if s.n_plain:
             plain = part(kv, 0, s.n_plain)  # [D-R, H, T]
-            k = ops.concat(plain, k, 0) if s.n_rot else ops.cont(plain)  # [D, H, T]
+            k = ops.cont(plain) if k is None else ops.concat(plain, k, 0)  # [D, H, T]
+        assert k is not None
         if self.rope is not None:
             q = self.rope(q, inputs).named("Qcur_rope")
         q = self._warmed(q, inputs)

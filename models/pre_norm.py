@@ -41,6 +41,7 @@ class PreNormDecoder(Decoder):
     activation: ClassVar[Activation] = "silu"
     ffn_scaled = False  # see FeedForward.take
     ffn_biased = True
+    limit_first = False  # of activations, see `clamped_swiglu`
 
     def __init__(self, file: GGUFFile) -> None:
         super().__init__(file, self.read(file), output_norm=self.output_norm_name, norm=self.norms)
@@ -95,6 +96,7 @@ class PreNormDecoder(Decoder):
             scaled=self.ffn_scaled,
             biased=self.ffn_biased,
             limit=self.ffn_limit(i),
+            limit_first=self.limit_first,
         )
 
     def ffn_limit(self, i: int) -> float:

@@ -47,6 +47,7 @@ REGISTRY: dict[str, tuple[str, str]] = {
     "glm-dsa": ("sparse_latent", "GlmDsa"),
     "glm4": ("glm4", "Glm4"),
     "glm4moe": ("glm4_moe", "Glm4MoE"),
+    "glm5-next": ("glm5_next", "Glm5Next"),
     "gpt-oss": ("gpt_oss", "GptOss"),
     "gpt2": ("gpt2", "GPT2"),
     "gptneox": ("gptneox", "GPTNeoX"),

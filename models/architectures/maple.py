@@ -10,7 +10,6 @@ from dataclasses import replace
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.models.blocks import Rope
 from ggmlpy.models.expert_decoder import MIN_LIMIT, ExpertDecoder
-from ggmlpy.models.experts import Experts
 from ggmlpy.models.hparams import HParams, read_hparams
 
 
@@ -19,6 +18,7 @@ class Maple(ExpertDecoder):
 
     qk_norm = "rms"
     output_bias = False
+    limit_first = True
 
     def read(self, file: GGUFFile) -> HParams:
         """With windows in the layers that the file says."""
@@ -31,10 +31,6 @@ class Maple(ExpertDecoder):
     def layer_rope(self, i: int) -> Rope | None:
         """None in layers without a window."""
         return super().layer_rope(i) if self.hparams.layers[i].window is not None else None
-
-    def experts(self, i: int) -> Experts:
-        """With a limit for the gate and for what it multiplies."""
-        return replace(super().experts(i), limit_first=True)
 
     def expert_limit(self, i: int) -> float:
         """As the file says."""

@@ -32,6 +32,19 @@ KIMI_TENSORS = r".*\.attn_(k_b|v_b)\.weight|.*\.exp_probs_b\.bias"
 K3_TENSORS = KIMI_TENSORS + r"|.*\.ssm_(f_b|g)\.weight|.*\.ssm_a"
 PLAIN_A = {r".*\.ssm_a": (4,)}
 SITU = {"activation.situ_beta": 1.5, "activation.situ_linear_beta": 2.0}
+KPOOL_INDEXER = {
+    f"blk.{i}.indexer{name}": ne
+    for i in (2, 4)
+    for name, ne in (
+        (".k_norm.weight", (128,)),
+        (".k_norm.bias", (128,)),
+        (".proj.weight", (64, 64)),
+        (".attn_k.weight", (64, 128)),
+        (".attn_q_b.weight", (24, 64 * 128)),
+        ("_compressor_gate.weight", (64, 128)),
+        ("_compressor_ape.weight", (128, 4)),
+    )
+}
 HEAD_GATE = {r".*\.attn_gate\.weight": (64, 4)}
 
 DELTA_NET_SPECS: dict[str, Seeded] = {
@@ -56,6 +69,27 @@ DELTA_NET_SPECS: dict[str, Seeded] = {
         KIMI_TENSORS + r"|.*\.attn_(q_a|gate)\.weight",
         KIMI | {"kda.gate_lower_bound": -5.0, "rope.dimension_sections": [1, 2, 1, 0]},
         shapes=HEAD_GATE,
+    ),
+    "glm5-next": spec(
+        "glm5-next",
+        KIMI_TENSORS + r"|.*\.attn_q_a\.weight|.*\.ssm_[fg]_b\.weight|.*\.ssm_a",
+        KIMI
+        | {
+            "attention.key_length": 32,
+            "rope.dimension_count": 0,
+            "kda.gate_lower_bound": -5.0,
+            "hyper_connection.count": 4,
+            "hyper_connection.sinkhorn_iterations": 3,
+            "hyper_connection.epsilon": 1e-6,
+            "attention.indexer.head_count": 64,
+            "attention.indexer.key_length": 128,
+            "attention.indexer.top_k": 256,
+            "attention.indexer.kpool": 4,
+            "swiglu_clamp_exp": [0.0, 1.0, 0.0, 0.7, 2.0],
+            "swiglu_clamp_shexp": [0.3, 0.5, 1.0, 0.0, 0.7],
+        },
+        shapes=PLAIN_A,
+        extra=KPOOL_INDEXER,
     ),
     "kimi-k3": spec(
         "kimi-k3",
