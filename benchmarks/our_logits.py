@@ -19,16 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.peer_logits import N_CTX, N_PROMPT, N_UBATCH, Recording
-from ggmlpy.errors import GgmlpyError, Unsupported
+from ggmlpy.errors import GgmlpyError
 from ggmlpy.runtime.context import Context
 
 N_THREADS = 2
 
 
 def logits_of(model: Path, recording: Recording, flash_attn: bool) -> NDArray[np.float32]:
-    """Of every token of the recording, in numpy's order: [n_tokens, n_vocab]."""
-    if recording.kind != "logits":
-        raise Unsupported(f"{model.name}: a context gives no embeddings of an encoder")
+    """Of every token of the recording, in numpy's order: [n_tokens, n_vocab]; of an encoder the
+    embeddings, [n_tokens, n_embd]."""
     context = Context.open(
         model,
         backend="cpu",

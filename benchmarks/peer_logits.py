@@ -16,6 +16,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ ROOT = Path(__file__).parents[1]
 _F32 = 0  # ggml's number of the type
 _LOAD_PLAINLY = 0  # LLAMA_LOAD_MODE_NONE: read, not mapped
 _POOLING_NONE = 0
+_ENCODERS = r"bert|-embedding$"  # architectures without logits, which has_decoder does not tell
 _ERROR = 4  # ggml's level of such messages
 
 
@@ -157,12 +159,18 @@ class _Model:
             raise self._fail("cannot load it")
         self.has_encoder = bool(self.api.llama_model_has_encoder(self.model))
         self.has_decoder = bool(self.api.llama_model_has_decoder(self.model))
+        self.has_logits = self.has_decoder and not re.search(_ENCODERS, self._architecture())
         self.context: Any = self.api.llama_init_from_model(self.model, self._context_options())
         if not self.context:
             raise self._fail("cannot make a context")
         vocabulary = self.api.llama_model_get_vocab(self.model)
         self.n_vocab: int = self.api.llama_vocab_n_tokens(vocabulary)
         self.has_memory = bool(self.api.llama_get_memory(self.context))
+
+    def _architecture(self) -> str:
+        name = ctypes.create_string_buffer(64)
+        self.api.llama_model_meta_val_str(self.model, b"general.architecture", name, len(name))
+        return name.value.decode()
 
     def _context_options(self) -> Any:
         options = self.api.llama_context_default_params()
@@ -172,7 +180,7 @@ class _Model:
         options.n_threads = options.n_threads_batch = 2
         options.type_k = options.type_v = _F32
         options.flash_attn_type = 0  # disabled
-        if not self.has_decoder:
+        if not self.has_logits:
             options.embeddings = True
             options.pooling_type = _POOLING_NONE
         return options
@@ -206,7 +214,7 @@ class _Model:
         return batch
 
     def _output(self, i: int) -> NDArray[np.float32]:
-        if self.has_decoder:
+        if self.has_logits:
             found, n = self.api.llama_get_logits_ith(self.context, i), self.n_vocab
         else:
             found = self.api.llama_get_embeddings_ith(self.context, i)
@@ -225,7 +233,7 @@ def _record(path: str) -> Recording:
     rows = model.decode(prompt, 0)
     for n_past in range(N_PROMPT, N_PROMPT + N_DECODE):
         rows += model.decode([int(tokens[n_past])], n_past)
-    kind = "logits" if model.has_decoder else "embeddings"
+    kind = "logits" if model.has_logits else "embeddings"
     return Recording(tokens, np.stack(rows), kind, model.has_memory)
 
 

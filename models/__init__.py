@@ -17,6 +17,7 @@ from ggmlpy.gguf import GGUFFile
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.models.architectures import REGISTRY
 from ggmlpy.models.blocks import Rope
+from ggmlpy.models.classifier import Classifier
 from ggmlpy.models.hparams import HParams
 from ggmlpy.models.inputs import GraphInputs
 from ggmlpy.models.memory import Memory
@@ -35,9 +36,15 @@ class Model(Protocol):
     n_ctx_limit: int | None  # the longest context that is supported
     limited_by: str  # why
     can_generate: bool  # False: logits and embeddings only
+    has_logits: bool  # False: an encoder
+    classifier: Classifier | None  # of a reranker
 
     def build(self, inputs: GraphInputs) -> Tensor:
-        """Logits [n_vocab, n_outputs]."""
+        """Logits [n_vocab, n_outputs]; of an encoder the same as `embeddings`."""
+        ...
+
+    def embeddings(self, inputs: GraphInputs) -> Tensor:
+        """What logits are computed from, [n_embd, n_outputs]."""
         ...
 
     def rope_of(self, layer: int) -> Rope | None:

@@ -14,6 +14,7 @@ from ggmlpy.common.scopes import scope
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.models.blocks import Linear, Norm, NormKind, Rope, RopeFactors
+from ggmlpy.models.classifier import Classifier
 from ggmlpy.models.hparams import HParams, rope_sections
 from ggmlpy.models.inputs import GraphInputs
 from ggmlpy.models.layers import HasMemory, Layer
@@ -26,7 +27,7 @@ class Decoder:
     """The graph of a model: `build(inputs)` gives the logits [V, O].
 
     A subclass reads its hyper-parameters, makes its layers by `make_layers`, and may override
-    `embed` and `logits`.
+    `embed`, `hidden` and `logits`.
     """
 
     n_pos_per_embd = 1  # 4 for M-RoPE
@@ -35,6 +36,7 @@ class Decoder:
     can_generate = True  # False: an encoder, or a diffusion model
     output_biased = True  # False: a bias of the logits is left unused, as llama.cpp does in some
     rope_factored = True  # False: factors of frequencies are left unused, likewise
+    has_logits = True  # False: an encoder, whose graph gives embeddings
     embedding_scale = 1.0
     logit_scale = 1.0
     softcap = 0.0  # softcap * tanh(y / softcap) of the logits y
@@ -61,7 +63,9 @@ class Decoder:
             if output_norm is None
             else Norm.take(self.weights, output_norm, h.n_embd, h, norm, node="result_norm")
         )
-        self.output = Linear.take_output(self.weights, h, biased=self.output_biased)
+        if self.has_logits:
+            self.output = Linear.take_output(self.weights, h, biased=self.output_biased)
+        self.classifier: Classifier | None = None
         self.layers: list[Layer] = []
         self.memory: Memory = ()
         self.ropes: list[Rope | None] = []
@@ -107,12 +111,19 @@ class Decoder:
 
     def build(self, inputs: GraphInputs) -> Tensor:
         """Logits [V, O] of the tokens that are output."""
+        return self.logits(self.embeddings(inputs)).named("result_output")
+
+    def embeddings(self, inputs: GraphInputs) -> Tensor:
+        """What `hidden` gives, normed: [E, O]"""
+        return self.output_norm(self.hidden(inputs))
+
+    def hidden(self, inputs: GraphInputs) -> Tensor:
+        """What the last layer gives of the tokens that are output: [E, O]"""
         x = self.embed(inputs)  # [E, T]
         for i, layer in enumerate(self.layers):
             with scope(layer=i):
                 x = layer(x, inputs, is_last=i == len(self.layers) - 1)  # [E, T], in the end [E, O]
-        x = self.output_norm(x)  # [E, O]
-        return self.logits(x).named("result_output")  # [V, O]
+        return x
 
     def embed(self, inputs: GraphInputs) -> Tensor:
         """The embeddings of the tokens: [E, T]"""

@@ -136,6 +136,11 @@ class Keys:
             return []
         return [self._within(key, int(n), 0) for n in self._metadata.array(name, of="int")]
 
+    def length(self, key: str, default: int) -> int:
+        """How many elements a list has; `default` if the key is missing or the list empty."""
+        value = self._metadata.get(self._name(key))
+        return len(value) or default if isinstance(value, LazyArray) else default
+
     def windowed(self, period: int, *, full_first: bool = False) -> list[bool]:
         """For each layer whether it has a sliding window: `attention.sliding_window_pattern`.
 

@@ -200,16 +200,15 @@ class Gemma3n(Decoder):
             per_layer=PerLayerInput.take(weights, i, h, N_EMBD_LAYER),
         )
 
-    def build(self, inputs: GraphInputs) -> Tensor:
-        """Logits [V, O] of the tokens that are output."""
+    def hidden(self, inputs: GraphInputs) -> Tensor:
+        """What the last layer gives of the tokens that are output: [E, O]"""
         x = self.embed(inputs)  # [E, T]
         per_layer = self.per_layer(x, inputs)  # [P, L, T]
         x = self._streams(x)  # [E, T, A]
         for i, layer in enumerate(self._layers):
             with scope(layer=i):
                 x = layer(x, inputs, of_layer(per_layer, i))
-        x = ops.get_rows(self._merged(x), inputs.out_ids)  # [E, O]
-        return self.logits(self.output_norm(x)).named("result_output")  # [V, O]
+        return ops.get_rows(self._merged(x), inputs.out_ids)  # [E, O]
 
     def _streams(self, x: Tensor) -> Tensor:
         """x [E, T] -> [E, T, A], the others as projections of its length"""

@@ -208,12 +208,12 @@ class Gemma4(Decoder):
             plain_norm=Norm.plain("ffn_moe_router_norm", h),
         )
 
-    def build(self, inputs: GraphInputs) -> Tensor:
-        """Logits [V, O] of the tokens that are output."""
+    def hidden(self, inputs: GraphInputs) -> Tensor:
+        """What the last layer gives of the tokens that are output: [E, O]"""
         x = self.embed(inputs)  # [E, T]
         per_layer = None if self.per_layer is None else self.per_layer(x, inputs)  # [P, L, T]
         for i, layer in enumerate(self._layers):
             with scope(layer=i):
                 own = None if per_layer is None else of_layer(per_layer, i)  # [P, T]
                 x = layer(x, inputs, own, is_last=i == len(self._layers) - 1)
-        return self.logits(self.output_norm(x)).named("result_output")  # [V, O]
+        return x

@@ -59,8 +59,8 @@ class Talkie(PreNormDecoder):
         down = Linear.take(weights, f"blk.{i}.ffn_down", h.layers[i].n_ff, h.n_embd)
         return replace(FeedForward.take(weights, i, h, scaled=False), down=down)
 
-    def build(self, inputs: GraphInputs) -> Tensor:
-        """Logits [V, O] of the tokens that are output."""
+    def hidden(self, inputs: GraphInputs) -> Tensor:
+        """What the last layer gives of the tokens that are output: [E, O]"""
         x = embedding = self.embed(inputs)  # [E, T]
         for i, (layer, skip_scale) in enumerate(zip(self.layers, self.skip_scales, strict=True)):
             is_last = i == len(self.layers) - 1
@@ -69,4 +69,4 @@ class Talkie(PreNormDecoder):
                 if is_last:
                     (embedding,) = output_rows(inputs, embedding)  # [E, O]
                 x = ops.add(x, ops.mul(embedding, skip_scale).named("embd_skip")).named("l_out")
-        return self.logits(self.output_norm(x)).named("result_output")  # [V, O]
+        return x

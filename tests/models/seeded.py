@@ -49,6 +49,7 @@ class Seeded:
     extra: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     renamed: Mapping[str, str] = field(default_factory=dict)  # tensors, by pattern, in the file
     types: Mapping[str, str] = field(default_factory=dict)  # of keys that are not u32 or f32
+    unprefixed: Mapping[str, Any] = field(default_factory=dict)  # further keys, of no architecture
     seed: int = 0
     has_gelu: bool = False  # which llama.cpp has as a table of f16: see test_architectures.py
 
@@ -119,6 +120,7 @@ def _metadata(spec: Seeded) -> dict[str, Any]:
     for key, value in spec.keys.items():
         kind = spec.types.get(key)
         metadata[f"{arch}.{key}"] = value if kind is None else Typed(kind, value)
+    metadata |= spec.unprefixed
     metadata["tokenizer.ggml.model"] = "none"
     metadata[f"{arch}.vocab_size"] = N_VOCAB
     return metadata

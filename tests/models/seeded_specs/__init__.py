@@ -6,6 +6,7 @@ from tests.models.seeded import Seeded
 from tests.models.seeded_specs.classic import CLASSIC_SPECS
 from tests.models.seeded_specs.delta_nets import DELTA_NET_SPECS
 from tests.models.seeded_specs.dense import DENSE_SPECS
+from tests.models.seeded_specs.encoders import ENCODER_SPECS
 from tests.models.seeded_specs.experts import EXPERT_SPECS
 from tests.models.seeded_specs.gemma import GEMMA_SPECS
 from tests.models.seeded_specs.latent import LATENT_SPECS
@@ -16,6 +17,7 @@ _FAMILIES = (
     CLASSIC_SPECS,
     DELTA_NET_SPECS,
     DENSE_SPECS,
+    ENCODER_SPECS,
     EXPERT_SPECS,
     GEMMA_SPECS,
     LATENT_SPECS,
