@@ -65,9 +65,17 @@ class Linear:
         )
 
     @classmethod
-    def take_output(cls, weights: Weights, h: HParams, *, biased: bool = True) -> Linear:
-        """The map to logits [E, V]: `output.weight`, or the token embedding if it is missing."""
-        weight = weights.maybe("output.weight", h.n_embd, h.n_vocab)
+    def take_output(
+        cls, weights: Weights, h: HParams, *, biased: bool = True, of_some: bool = False
+    ) -> Linear:
+        """The map to logits [E, V]: `output.weight`, or the token embedding if it is missing.
+
+        `of_some` if `output.weight` may have fewer rows than V.
+        """
+        V = h.n_vocab
+        if of_some and weights.has("output.weight"):
+            V = min(V, weights.ne("output.weight")[1])
+        weight = weights.maybe("output.weight", h.n_embd, V)
         if weight is None:
             weights.take("token_embd.weight", h.n_embd, h.n_vocab)
             weight = weights.duplicate("token_embd.weight", "output.weight")
@@ -75,7 +83,7 @@ class Linear:
         return cls(
             name="output",
             weight=weight,
-            bias=weights.maybe("output.bias", h.n_vocab) if biased else None,
+            bias=weights.maybe("output.bias", weight.ne[1]) if biased else None,
             scale=weights.maybe("output.scale", 1),
         )
 

@@ -35,6 +35,7 @@ class Decoder:
     limited_by = ""  # why
     can_generate = True  # False: an encoder, or a diffusion model
     output_biased = True  # False: a bias of the logits is left unused, as llama.cpp does in some
+    output_of_some = False  # True: there may be logits of the last tokens only
     rope_factored = True  # False: factors of frequencies are left unused, likewise
     has_logits = True  # False: an encoder, whose graph gives embeddings
     embedding_scale = 1.0
@@ -64,7 +65,9 @@ class Decoder:
             else Norm.take(self.weights, output_norm, h.n_embd, h, norm, node="result_norm")
         )
         if self.has_logits:
-            self.output = Linear.take_output(self.weights, h, biased=self.output_biased)
+            self.output = Linear.take_output(
+                self.weights, h, biased=self.output_biased, of_some=self.output_of_some
+            )
         self.classifier: Classifier | None = None
         self.layers: list[Layer] = []
         self.memory: Memory = ()

@@ -131,12 +131,12 @@ class HParams:
         return self.replaced(lambda i, p: change(p) if flags[i] else p)
 
 
-def read_hparams(file: GGUFFile) -> HParams:
-    """The hyper-parameters of the file's architecture.
+def read_hparams(file: GGUFFile, keys: Keys | None = None) -> HParams:
+    """The hyper-parameters of the file's architecture, by default of its `Keys(file)`.
 
     Raises WeightError for a key that is missing, of the wrong type, or out of range.
     """
-    n_vocab, keys = _read_n_vocab(file), Keys(file)
+    n_vocab, keys = _read_n_vocab(file), keys or Keys(file)
     n_embd = keys.count("embedding_length")
     n_head = keys.per_layer("attention.head_count", 0)
     n_head_kv = keys.per_layer("attention.head_count_kv", n_head)

@@ -33,29 +33,31 @@ _MEANING: dict[str, tuple[object, ...]] = {
     r"use_parallel_residual": (),
     r"nextn_predict_layers": (),
 }
-_LAYER = re.compile(r"(?:blk|dec\.blk)\.(\d+)\.")
+_LAYER = re.compile(r"(?:blk|dec\.blk)\.(\d{1,9})\.")
+_MAX_EMPTY = 512  # layers that a file can have without tensors of them, as in llama.cpp
 
 
 class Keys:
     """A file's `<architecture>.…` keys.
 
     `n_layer` are the layers that plain decoding runs: `block_count` less `nextn_predict_layers`,
-    which lie behind them. Raises WeightError where `block_count` is more than the layers whose
-    tensors the file holds.
+    which lie behind them. Where a file has `n_of` stacks of layers and `block_count` is something
+    else, it is the key with the size of one. Raises WeightError where that is more than the layers
+    whose tensors the file holds.
     """
 
-    def __init__(self, file: GGUFFile) -> None:
+    def __init__(self, file: GGUFFile, *, size: str = "block_count", n_of: int = 1) -> None:
         self.file = file.name
         self._metadata = file.metadata
         self._read: set[str] = set()
         self.architecture = file.metadata.str("general.architecture")
-        n_all = file.metadata.int(self._name("block_count"))
-        self.n_layer_all = self._within("block_count", n_all, 1)
-        n_held = len({found[1] for name in file.tensors if (found := _LAYER.match(name))})
-        if self.n_layer_all > n_held:
-            raise self.error(
-                "block_count", self.n_layer_all, f"at most {n_held}, the layers with tensors blk.*"
-            )
+        n = self._within(size, file.metadata.int(self._name(size)), 1)
+        numbers = {int(found[1]) for name in file.tensors if (found := _LAYER.match(name))}
+        # A layer may have no tensors: those of Deci that its search has emptied.
+        n_held = max(len(numbers), min(1 + max(numbers, default=-1), _MAX_EMPTY))
+        if n * n_of > n_held:
+            raise self.error(size, n, f"at most {n_held // n_of}, the layers with tensors blk.*")
+        self.n_layer_all = n * n_of
         n_nextn = self.whole("nextn_predict_layers", 0)
         if n_nextn >= self.n_layer_all:
             must_be = f"below {self.n_layer_all}, the block_count"

@@ -1,10 +1,13 @@
 """The text parts of Qwen2-VL (Wang et al., 2024) and Qwen3-VL (2025): qwen2 and qwen3 with M-RoPE.
 
-Images come as embeddings from another model and are not supported.
+Images come as embeddings from another model and are not supported. Qwen3-TTS (2026) is the same
+with logits of the last tokens only, which are speech.
 """
 
 from __future__ import annotations
 
+from ggmlpy import ops
+from ggmlpy.graph.tensor import Tensor
 from ggmlpy.models.pre_norm import PreNormDecoder
 from ggmlpy.ops.rope import RopeMode
 
@@ -21,3 +24,18 @@ class Qwen3VL(PreNormDecoder):
 
     rope_mode = RopeMode.IMROPE
     qk_norm = "rms"
+
+
+class Qwen3TTS(Qwen3VL):
+    """A qwen3tts model."""
+
+    output_of_some = True
+
+    def logits(self, x: Tensor) -> Tensor:
+        """x [E, O], normed -> [V, O]; -inf for tokens without a row in the map."""
+        y = super().logits(x)
+        n_without = self.hparams.n_vocab - y.ne[0]
+        if not n_without:
+            return y
+        none = ops.fill(ops.arange(0.0, float(n_without), 1.0), float("-inf"))  # [n_without]
+        return ops.concat(ops.repeat_4d(none, n_without, y.ne[1], 1, 1), y, 0)

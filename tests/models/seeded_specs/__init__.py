@@ -10,6 +10,7 @@ from tests.models.seeded_specs.encoders import ENCODER_SPECS
 from tests.models.seeded_specs.experts import EXPERT_SPECS
 from tests.models.seeded_specs.gemma import GEMMA_SPECS
 from tests.models.seeded_specs.latent import LATENT_SPECS
+from tests.models.seeded_specs.parts import PART_SPECS
 from tests.models.seeded_specs.recurrent import RECURRENT_SPECS
 from tests.models.seeded_specs.rwkv import RWKV_SPECS
 
@@ -21,6 +22,7 @@ _FAMILIES = (
     EXPERT_SPECS,
     GEMMA_SPECS,
     LATENT_SPECS,
+    PART_SPECS,
     RECURRENT_SPECS,
     RWKV_SPECS,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.models.seeded import Seeded
-from tests.models.seeded_specs.keys import spec
+from tests.models.seeded_specs.keys import BIASES, EXPERTS, spec
 
 RWKV6: dict[str, Any] = {
     "wkv.head_size": 16,
@@ -39,6 +39,21 @@ RWKV_SPECS: dict[str, Seeded] = {
         extra=UNUSED,
     ),
     "arwkv7-plain": spec("arwkv7", keys=RWKV7 | {"token_shift_count": 1}, extra=UNUSED),
+    "minimax-01": spec(
+        "minimax-01",
+        BIASES + r"|.*\.ffn_gate_exps\.weight|.*\.attn_(q|output)\.scale",
+        EXPERTS
+        | {
+            "block_count": 5,
+            "full_attention_interval": 2,
+            "residual_scale": 1.7,
+            "attention.head_count": 3,
+            "attention.head_count_kv": 1,
+            "attention.key_length": 24,
+            "attention.value_length": 24,
+            "rope.dimension_count": 8,
+        },
+    ),
     "rwkv6": spec(
         "rwkv6",
         NORM_BIASES + r"|.*\.time_mix_lerp_fused\.weight",
