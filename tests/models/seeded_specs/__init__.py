@@ -6,6 +6,7 @@ from tests.models.seeded import Seeded
 from tests.models.seeded_specs.classic import CLASSIC_SPECS
 from tests.models.seeded_specs.delta_nets import DELTA_NET_SPECS
 from tests.models.seeded_specs.dense import DENSE_SPECS
+from tests.models.seeded_specs.diffusion import DIFFUSION_SPECS
 from tests.models.seeded_specs.encoders import ENCODER_SPECS
 from tests.models.seeded_specs.experts import EXPERT_SPECS
 from tests.models.seeded_specs.gemma import GEMMA_SPECS
@@ -18,6 +19,7 @@ _FAMILIES = (
     CLASSIC_SPECS,
     DELTA_NET_SPECS,
     DENSE_SPECS,
+    DIFFUSION_SPECS,
     ENCODER_SPECS,
     EXPERT_SPECS,
     GEMMA_SPECS,

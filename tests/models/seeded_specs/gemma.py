@@ -3,14 +3,80 @@
 from __future__ import annotations
 
 from tests.models.seeded import Seeded
-from tests.models.seeded_specs.keys import EXPERTS, spec
-
-GEMMA_NORMS = r".*\.post_(attention|ffw)_norm\.weight"
+from tests.models.seeded_specs.keys import (
+    DEEP,
+    EXPERTS,
+    HEAD_NORMS,
+    OUTPUT,
+    POST_NORMS,
+    QK_NORMS,
+    SIZED,
+    SIZED_NORMS,
+    spec,
+)
 
 GEMMA_SPECS: dict[str, Seeded] = {
+    "gemma": spec(
+        "gemma",
+        keys=SIZED | {"attention.head_count_kv": 1, "rope.freq_base": 5000.0},
+        without=OUTPUT,
+        has_gelu=True,
+    ),
+    "gemma2": spec(
+        "gemma2",
+        POST_NORMS,
+        SIZED
+        | {
+            "block_count": 3,
+            "attention.sliding_window": 7,
+            "attn_logit_softcapping": 5.0,
+            "final_logit_softcapping": 7.0,
+            "rope.scaling.factor": 4.0,
+            "rope.freq_base_swa": 1000.0,
+        },
+        without=OUTPUT,
+        has_gelu=True,
+    ),
+    "gemma2-27b": spec(
+        "gemma2",
+        POST_NORMS,
+        DEEP | SIZED | {"block_count": 46, "attention.sliding_window": 7},
+        without=OUTPUT,
+        has_gelu=True,
+    ),
+    "gemma3": spec(
+        "gemma3",
+        f"{POST_NORMS}|{QK_NORMS}",
+        SIZED
+        | {
+            "block_count": 7,
+            "attention.sliding_window": 7,
+            "rope.freq_base": 100_000.0,
+            "rope.freq_base_swa": 1000.0,
+            "rope.scaling.factor": 8.0,
+            "final_logit_softcapping": 7.0,
+        },
+        shapes=SIZED_NORMS,
+        has_gelu=True,
+    ),
+    "gemma3-27b": spec(
+        "gemma3",
+        f"{POST_NORMS}|{QK_NORMS}",
+        DEEP | SIZED | {"block_count": 62, "attention.sliding_window": 7},
+        without=OUTPUT,
+        shapes=SIZED_NORMS,
+        has_gelu=True,
+    ),
+    "gemma3-full": spec(
+        "gemma3",
+        f"{POST_NORMS}|{QK_NORMS}",
+        without=OUTPUT,
+        shapes=HEAD_NORMS,
+        has_gelu=True,
+    ),
     "gemma3n": spec(
         "gemma3n",
-        GEMMA_NORMS + r"|.*\.attn_v\.weight",
+        POST_NORMS + r"|.*\.attn_v\.weight",
         {
             "block_count": 22,
             "rope.freq_base_swa": 1000.0,
@@ -28,7 +94,7 @@ GEMMA_SPECS: dict[str, Seeded] = {
     ),
     "gemma4": spec(
         "gemma4",
-        GEMMA_NORMS
+        POST_NORMS
         + r"|rope_freqs\.weight|.*\.layer_output_scale\.weight|blk\.[0134]\.attn_v\.weight",
         {
             "block_count": 6,
@@ -50,7 +116,7 @@ GEMMA_SPECS: dict[str, Seeded] = {
     ),
     "gemma4-experts": spec(
         "gemma4",
-        GEMMA_NORMS + r"|rope_freqs\.weight|blk\.[012]\.attn_v\.weight|.*\.ffn_gate_inp\.weight",
+        POST_NORMS + r"|rope_freqs\.weight|blk\.[012]\.attn_v\.weight|.*\.ffn_gate_inp\.weight",
         {
             "block_count": 3,
             "attention.key_length_swa": 16,

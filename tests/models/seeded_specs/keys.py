@@ -25,14 +25,28 @@ DEEP: dict[str, Any] = {  # for many layers
     "embedding_length": 32,
     "feed_forward_length": 24,
 }
+SIZED: dict[str, Any] = {  # heads of 24 elements, and not 64 / 4
+    "attention.key_length": 24,
+    "attention.value_length": 24,
+}
+SIZED_NORMS = {r".*\.attn_[qk]_norm\.weight": (24,)}
+YARN: dict[str, Any] = {
+    "rope.scaling.type": "yarn",
+    "rope.scaling.factor": 4.0,
+    "rope.scaling.original_context_length": 16,
+}
 BIASES = r".*\.attn_(q|k|v)\.bias"
 FFN_BIASES = r".*\.ffn_(gate|up|down)\.bias"
+FUSED_UP = r".*\.ffn_up\.weight"  # with the gate
+FUSED_UP_SHAPE = {FUSED_UP: (64, 176)}
 GATE, OUTPUT = r".*\.ffn_gate\.weight", r"output\.weight"  # which files of some do not have
 EXPERTS: dict[str, Any] = {
     "expert_count": 5,
     "expert_used_count": 2,
     "expert_feed_forward_length": 40,
 }
+POST_NORMS = r".*\.post_(attention|ffw)_norm\.weight"
+FACTORS = r"rope_freqs\.weight"
 QK_NORMS, HEAD_NORMS = r".*\.attn_[qk]_norm\.weight", {r".*\.attn_[qk]_norm\.weight": (16,)}
 SHARED_GATE = {r".*\.ffn_gate_inp_shexp\.weight": (64,)}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.models.seeded import Seeded
-from tests.models.seeded_specs.keys import EXPERTS, spec
+from tests.models.seeded_specs.keys import EXPERTS, GATE, OUTPUT, spec
 
 LATENT: dict[str, Any] = {
     "attention.head_count_kv": 1,
@@ -30,6 +30,14 @@ INDEXER = {
     "blk.{i}.indexer.attn_k.weight": (64, 128),
     "blk.{i}.indexer.attn_q_b.weight": (24, 64 * 128),
 }
+BY_HEAD: dict[str, Any] = {  # not absorbed
+    "block_count": 3,
+    "attention.head_count_kv": 4,
+    "attention.kv_lora_rank": 36,
+    "attention.key_length": 24,
+    "attention.value_length": 20,
+    "rope.dimension_count": 8,
+}
 LATENT_TENSORS = r".*\.attn_(q_a|k_b|v_b)\.weight|.*\.exp_probs_b\.bias"
 
 LATENT_SPECS: dict[str, Seeded] = {
@@ -45,4 +53,10 @@ LATENT_SPECS: dict[str, Seeded] = {
         },
         extra=INDEXER,
     ),
+    "minicpm3": spec(
+        "minicpm3",
+        r".*\.attn_q_a\.weight|rope_factors_(long|short)\.weight",
+        BY_HEAD | {"attention.q_lora_rank": 28, "rope.scaling.original_context_length": 32},
+    ),
+    "plm": spec("plm", keys=BY_HEAD, without=f"{GATE}|{OUTPUT}"),
 }

@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from tests.models.seeded import Seeded
-from tests.models.seeded_specs.keys import EXPERTS, spec
+from tests.models.seeded_specs.keys import (
+    EXPERTS,
+    FUSED_UP,
+    FUSED_UP_SHAPE,
+    GATE,
+    HEAD_NORMS,
+    OUTPUT,
+    QK_NORMS,
+    spec,
+)
 
 MAMBA: dict[str, Any] = {
     "ssm.conv_kernel": 4,
@@ -33,6 +42,28 @@ RECURRENT_SPECS: dict[str, Seeded] = {
         r".*\.ssm_conv1d\.bias|.*\.ssm_(dt|b|c)_norm\.weight|.*\.ssm_dt\.bias"
         r"|blk\.[13]\.ffn_gate_inp\.weight",
         MAMBA | EXPERTS | {"block_count": 4, "attention.head_count_kv": [0, 0, 2, 0]},
+    ),
+    "lfm2": spec(
+        "lfm2",
+        QK_NORMS,
+        {
+            "block_count": 5,
+            "attention.head_count_kv": [0, 2, 0, 1, 0],
+            "shortconv.l_cache": 3,
+        },
+        without=OUTPUT,
+        shapes=HEAD_NORMS,
+    ),
+    "lfm2-windows": spec(
+        "lfm2",
+        QK_NORMS,
+        {
+            "block_count": 3,
+            "attention.head_count_kv": [0, 0, 4],
+            "attention.sliding_window": 7,
+            "shortconv.l_cache": 4,
+        },
+        shapes=HEAD_NORMS,
     ),
     "mamba": spec("mamba", r".*\.ssm_conv1d\.bias|.*\.ssm_dt\.bias", MAMBA),
     "mamba2": spec("mamba2", r".*\.ssm_conv1d\.bias|.*\.ssm_norm\.weight", MAMBA2),
@@ -69,5 +100,31 @@ RECURRENT_SPECS: dict[str, Seeded] = {
             "moe_latent_size": 32,
         },
         without=r".*\.ffn_gate(_exps|_shexp)?\.weight",
+    ),
+    "plamo2": spec(
+        "plamo2",
+        "|".join(
+            (
+                r".*\.ssm_(dt|b|c)_norm|.*\.post_(attention|ffw)_norm",
+                r".*\.ssm_dt\.bias|.*\.attn_qkv\.weight",
+                QK_NORMS,
+                FUSED_UP,
+            )
+        ),
+        MAMBA2
+        | {
+            "ssm.group_count": 0,
+            "block_count": 4,
+            "attention.head_count_kv": [0, 2, 0, 1],
+            "attention.key_length": 24,
+            "attention.value_length": 16,
+        },
+        without=f"{GATE}|{OUTPUT}",
+        shapes={
+            r".*\.attn_q_norm\.weight": (24, 4),
+            r"blk\.1\.attn_k_norm\.weight": (24, 2),
+            r"blk\.3\.attn_k_norm\.weight": (24, 1),
+        }
+        | FUSED_UP_SHAPE,
     ),
 }
