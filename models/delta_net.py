@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from ggmlpy import ops
 from ggmlpy.graph.tensor import Tensor
@@ -143,9 +143,12 @@ class SeparateDelta:
         return self.beta(x), self.alpha(x)
 
 
+GateActivation = Literal["silu", "sigmoid"]
+
+
 @dataclass(frozen=True, slots=True)
 class GatedDeltaNet:
-    """A gated delta net; its result is normed per head and gated by silu(z)."""
+    """A gated delta net; its result is normed per head and gated by silu(z) or sigmoid(z)."""
 
     layer: int
     sizes: DeltaSizes
@@ -157,6 +160,7 @@ class GatedDeltaNet:
     output: Linear  # [W, E]
     eps: float
     neighbours: bool = False  # v's heads share q and k with their neighbours
+    gate: GateActivation = "silu"
 
     @classmethod
     def take(
@@ -168,6 +172,7 @@ class GatedDeltaNet:
         *,
         scaled: bool = True,
         neighbours: bool = False,
+        gate: GateActivation = "silu",
     ) -> GatedDeltaNet:
         """A layer's `ssm_*`; see Linear for `scaled`, which is of the map back.
 
@@ -193,6 +198,7 @@ class GatedDeltaNet:
             ),
             eps=h.rms_norm_eps,
             neighbours=neighbours,
+            gate=gate,
         )
 
     @property
@@ -220,7 +226,11 @@ class GatedDeltaNet:
             inputs, self.layer, 1,
         )  # [D, H, T]  # fmt: skip
         out = ops.reshape_2d(self.norm(out), s.n_v, T)  # [W, T]
-        return self.output(ops.swiglu_split(z, out).named("final_output"))  # [E, T]
+        if self.gate == "silu":
+            out = ops.swiglu_split(z, out)
+        else:
+            out = ops.mul(out, ops.sigmoid(z).named("z_sigmoid"))
+        return self.output(out.named("final_output"))  # [E, T]
 
     def _shared(self, x: Tensor) -> Tensor:
         """x [D, Hk, T], or with `neighbours` repeated so that each head of v has its own."""

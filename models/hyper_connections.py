@@ -15,7 +15,7 @@ from ggmlpy.graph.tensor import Tensor
 from ggmlpy.models.blocks import Norm
 from ggmlpy.models.hparams import HParams
 from ggmlpy.models.inputs import GraphInputs
-from ggmlpy.models.layers import Mixer, PerToken
+from ggmlpy.models.layers import Mixer, PerToken, output_rows
 from ggmlpy.models.memory import LayerMemory
 from ggmlpy.models.weights import Weights
 
@@ -94,9 +94,7 @@ class HyperLayer:
         h, post, comb = self.attn.read(x)
         x = self.attn.write(self.mixer(self.attn_norm(h), inputs), x, post, comb)
         if is_last:
-            E, C, T, _ = x.ne
-            flat = ops.get_rows(ops.reshape_2d(x, E * C, T), inputs.out_ids)  # [E*C, O]
-            x = ops.reshape_3d(flat, E, C, flat.ne[1])
+            x = output_streams(inputs, x)
         h, post, comb = self.ffn_hc.read(x)
         x = self.ffn_hc.write(self.ffn(self.ffn_norm(h)), x, post, comb)
         return mean_of(x).named("hc_head") if is_last else x.named("l_out")
@@ -106,6 +104,13 @@ def spread(x: Tensor, C: int) -> Tensor:
     """x [E, T] in all of C streams: [E, C, T]"""
     E, T, _, _ = x.ne
     return ops.repeat_4d(ops.reshape_3d(x, E, 1, T), E, C, T, 1).named("hc_init")
+
+
+def output_streams(inputs: GraphInputs, x: Tensor) -> Tensor:
+    """The tokens that are output: x [E, C, T] -> [E, C, O]"""
+    E, C, T, _ = x.ne
+    (flat,) = output_rows(inputs, ops.reshape_2d(x, E * C, T))  # [E*C, O]
+    return ops.reshape_3d(flat, E, C, flat.ne[1])
 
 
 def mean_of(x: Tensor) -> Tensor:

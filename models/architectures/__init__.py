@@ -131,6 +131,7 @@ REGISTRY: dict[str, tuple[str, str]] = {
     "qwen3tts": ("qwen_vl", "Qwen3TTS"),
     "qwen3vl": ("qwen_vl", "Qwen3VL"),
     "qwen3vlmoe": ("qwen_moe", "Qwen3VLMoE"),
+    "qwen4exp": ("qwen4exp", "Qwen4Exp"),
     "refact": ("alibi", "Refact"),
     "rnd1": ("diffusion", "RND1"),
     "rwkv6": ("rwkv6", "Rwkv6"),

@@ -222,13 +222,12 @@ class KimiK3(Decoder):
         h = self.hparams
         return Mixture(self.weights.take(f"{name}.weight", h.n_embd), h.rms_norm_eps)
 
-    def build(self, inputs: GraphInputs) -> Tensor:
-        """Logits [V, O] of the tokens that are output."""
+    def hidden(self, inputs: GraphInputs) -> Tensor:
+        """What the last layer gives of the tokens that are output: [E, O]"""
         x, kept = self.embed(inputs), None  # [E, T]
         for i, layer in enumerate(self.k3_layers):
             with scope(layer=i):
                 x, kept = layer(x, kept, inputs)
         if self.output_mix is not None:
             x = self.output_mix(x, kept)
-        (x,) = output_rows(inputs, x)  # [E, O]
-        return self.logits(self.output_norm(x)).named("result_output")  # [V, O]
+        return output_rows(inputs, x)[0]

@@ -11,12 +11,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from ggmlpy import ops
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.models.attention import attend
 from ggmlpy.models.blocks import Linear, Norm, Rope
-from ggmlpy.models.delta_net import DeltaProjection, DeltaSizes, GatedDeltaNet, SeparateDelta
+from ggmlpy.models.delta_net import (
+    DeltaProjection,
+    DeltaSizes,
+    GateActivation,
+    GatedDeltaNet,
+    SeparateDelta,
+)
 from ggmlpy.models.expert_decoder import ExpertDecoder
 from ggmlpy.models.hparams import HParams, LayerParams
 from ggmlpy.models.inputs import GraphInputs
@@ -142,7 +149,7 @@ class GroupedDelta:
         return parts
 
 
-class _DeltaNetDecoder(PreNormDecoder):
+class DeltaNetDecoder(PreNormDecoder):
     """Gated delta nets, and gated attention in every fourth layer or as the file says."""
 
     ffn_norm_name = "post_attention_norm"
@@ -151,6 +158,7 @@ class _DeltaNetDecoder(PreNormDecoder):
     ffn_scaled = True
     delta_scaled = True  # the map back of delta nets, see Linear
     neighbours = False  # see GatedDeltaNet
+    delta_gate: ClassVar[GateActivation] = "silu"
 
     def set_up(self) -> None:
         """Which layers have attention."""
@@ -171,6 +179,7 @@ class _DeltaNetDecoder(PreNormDecoder):
             self.projection(i, DeltaSizes.read(h)),
             scaled=self.delta_scaled,
             neighbours=self.neighbours,
+            gate=self.delta_gate,
         )
 
     def projection(self, i: int, sizes: DeltaSizes) -> DeltaProjection:
@@ -178,7 +187,7 @@ class _DeltaNetDecoder(PreNormDecoder):
         return SeparateDelta.take(self.weights, i, sizes, self.hparams.n_embd)
 
 
-class _DeltaNetExperts(_DeltaNetDecoder, ExpertDecoder):
+class DeltaNetExperts(DeltaNetDecoder, ExpertDecoder):
     """The same with experts, of which one is shared and gated."""
 
     experts_scaled = True
@@ -189,7 +198,7 @@ class _DeltaNetExperts(_DeltaNetDecoder, ExpertDecoder):
         return h.keys.whole("expert_shared_feed_forward_length", 0) or h.layers[i].n_ff
 
 
-class Qwen3Next(_DeltaNetExperts):
+class Qwen3Next(DeltaNetExperts):
     """A qwen3next model."""
 
     delta_scaled = False
@@ -200,13 +209,13 @@ class Qwen3Next(_DeltaNetExperts):
         return GroupedDelta.take(self.weights, i, sizes, self.hparams.n_embd)
 
 
-class Qwen35(_DeltaNetDecoder):
+class Qwen35(DeltaNetDecoder):
     """A dense qwen35 model."""
 
     rope_mode = RopeMode.IMROPE
 
 
-class Qwen35Moe(_DeltaNetExperts):
+class Qwen35Moe(DeltaNetExperts):
     """A qwen35moe model."""
 
     rope_mode = RopeMode.IMROPE

@@ -45,6 +45,12 @@ KPOOL_INDEXER = {
         ("_compressor_ape.weight", (128, 4)),
     )
 }
+BLOCK_INDEXER = {
+    "blk.2.indexer.q_proj.weight": (64, 2 * 16),
+    "blk.2.indexer.k_proj.weight": (64, 16),
+    "blk.2.indexer.q_norm.weight": (16,),
+    "blk.2.indexer.k_norm.weight": (16,),
+}
 HEAD_GATE = {r".*\.attn_gate\.weight": (64, 4)}
 
 DELTA_NET_SPECS: dict[str, Seeded] = {
@@ -151,5 +157,24 @@ DELTA_NET_SPECS: dict[str, Seeded] = {
         r".*\.ffn_gate_inp_shexp\.weight|.*\.ssm_in\.weight",
         DELTA | DELTA_EXPERTS | {"block_count": 4},
         shapes=SHARED_GATE,
+    ),
+    "qwen4exp": spec(
+        "qwen4exp",
+        r".*\.ffn_gate_inp_shexp\.weight|.*\.(attn_qkv|ssm_out|attn_output|ffn_up_exps)\.scale",
+        DELTA
+        | DELTA_EXPERTS
+        | DELTA_SECTIONS
+        | {
+            "block_count": 5,
+            "full_attention_interval": 3,
+            "hyper_connection.count": 3,
+            "hyper_connection.low_rank": 8,
+            "attention.indexer.head_count": 2,
+            "attention.indexer.key_length": 16,
+            "attention.indexer.top_k": 256,
+            "attention.compress_ratios": [0, 0, 4, 0, 0],
+        },
+        shapes=SHARED_GATE,
+        extra=BLOCK_INDEXER,
     ),
 }

@@ -1,0 +1,147 @@
+"""Qwen4 (experimental): Qwen3.5 with several residual streams, mixed by gates of low rank.
+
+Alibaba, 2026. There are no norms before the blocks: each stream is normed, and a block reads the
+mean of the streams times their gates; its result is added to each stream with a weight of its own.
+Attention is over blocks of tokens that an indexer chooses. Up to `attention.indexer.top_k` tokens
+it leaves all, and the result is that of full attention; longer contexts are refused, and so are
+files with embeddings of n-grams.
+
+Letters in shapes: E n_embd, C streams, L low rank, T tokens, O outputs.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+from ggmlpy import ops
+from ggmlpy.errors import Unsupported
+from ggmlpy.graph.tensor import Tensor
+from ggmlpy.models.architectures.qwen3next import DeltaNetExperts
+from ggmlpy.models.blocks import Linear
+from ggmlpy.models.delta_net import GateActivation
+from ggmlpy.models.hparams import HParams
+from ggmlpy.models.hyper_connections import output_streams, spread
+from ggmlpy.models.inputs import GraphInputs
+from ggmlpy.models.layers import Layer, Mixer, PerToken, output_rows
+from ggmlpy.models.memory import LayerMemory
+from ggmlpy.models.weights import Weights
+from ggmlpy.ops.rope import RopeMode
+
+
+@dataclass(frozen=True, slots=True)
+class GatedStreams:
+    """The mean of the normed streams times their gates; the weights of a result in each."""
+
+    name: str  # of nodes
+    norm: Tensor  # [E, C]
+    down: Linear  # [C*E, L]
+    up: Linear  # [L, C*E]
+    inject: Linear | None  # [C*E, C]; None at the end
+    eps: float
+
+    @classmethod
+    def take(
+        cls, weights: Weights, name: str, h: HParams, *, is_last: bool = False
+    ) -> GatedStreams:
+        """The tensors `{name}_*`."""
+        E, C = h.n_embd, h.keys.count("hyper_connection.count")
+        L, take = h.keys.count("hyper_connection.low_rank"), partial(Linear.take, weights)
+        full = f"{name}_norm.weight"
+        flat = weights.has(full) and weights.ne(full)[:2] == (C * E, 1)
+        norm = ops.reshape_2d(weights.take(full, C * E), E, C) if flat else None
+        return cls(
+            name=name.rpartition(".")[2],
+            norm=weights.take(full, E, C) if norm is None else norm,
+            down=take(f"{name}_down", C * E, L, scaled=False, biased=False),
+            up=take(f"{name}_up", L, C * E, scaled=False, biased=False),
+            inject=None
+            if is_last
+            else take(f"{name}_inject", C * E, C, scaled=False, biased=False),
+            eps=h.rms_norm_eps,
+        )
+
+    def read(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """x [E, C, T] -> what the block reads [E, T], the weights of its result [C, T]"""
+        E, C, T, _ = x.ne
+        normed = ops.mul(ops.rms_norm(x, self.eps), self.norm).named(f"{self.name}_normed")
+        flat = ops.reshape_2d(normed, C * E, T)
+        low = ops.silu(ops.scale(self.down(flat), 1.0 / C))  # [L, T]
+        gate = ops.reshape_3d(self.up(low), E, C, T)
+        mixed = ops.dsv4_hc_pre_gated(normed, gate, 1.0 / C).named(f"{self.name}_mixed")
+        if self.inject is None:
+            return mixed, None
+        weights = ops.sigmoid(ops.scale(self.inject(flat), 1.0 / C))
+        return mixed, ops.scale(weights, 2.0).named(f"{self.name}_weights")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLayer:
+    """One layer of all streams."""
+
+    attn: GatedStreams
+    mixer: Mixer
+    ffn_streams: GatedStreams
+    ffn: PerToken
+
+    @property
+    def memory(self) -> tuple[LayerMemory, ...]:
+        """What the mixer keeps."""
+        return self.mixer.memory
+
+    def __call__(self, x: Tensor, inputs: GraphInputs, *, is_last: bool) -> Tensor:
+        """x [E, C, T] -> [E, C, T]; in the last layer [E, C, O]"""
+        h, weights = self.attn.read(x)
+        h = self.mixer(h, inputs)
+        assert weights is not None
+        if is_last:
+            x = output_streams(inputs, x)
+            h, weights = output_rows(inputs, h, weights)
+        x = ops.dsv4_hc_post(h, x, weights, None).named("hc_attn_combine")
+        h, weights = self.ffn_streams.read(x)
+        assert weights is not None
+        return ops.dsv4_hc_post(self.ffn(h), x, weights, None).named("l_last")
+
+
+class Qwen4Exp(DeltaNetExperts):
+    """A qwen4exp model without embeddings of n-grams."""
+
+    rope_mode = RopeMode.IMROPE
+    output_norm_name: ClassVar[str | None] = None
+    delta_gate: ClassVar[GateActivation] = "sigmoid"
+
+    def set_up(self) -> None:
+        """The streams, and the longest context for which the indexer need not be asked."""
+        super().set_up()
+        h, keys = self.hparams, self.hparams.keys
+        if keys.integers("ple.layers"):
+            raise Unsupported(f"{keys.file}: embeddings of n-grams (ple.layers) are not supported")
+        self.n_stream = keys.count("hyper_connection.count")
+        if self.n_stream < 2:
+            raise keys.error("hyper_connection.count", self.n_stream, "at least 2")
+        ratios = keys.per_layer("attention.compress_ratios", 0)
+        if any(ratio and not self.recurrent[i] for i, ratio in enumerate(ratios)):
+            self.n_ctx_limit = keys.count("attention.indexer.top_k")
+            self.limited_by = "longer ones need its sparse attention, which is not supported"
+        self.weights.without_effect_where(re.compile(r"blk\.\d+\.indexer\."))
+        self.output_streams = GatedStreams.take(self.weights, "output_hc", h, is_last=True)
+
+    def layer(self, i: int) -> Layer:
+        """Of all streams."""
+        h, weights = self.hparams, self.weights
+        return StreamLayer(
+            attn=GatedStreams.take(weights, f"blk.{i}.hc_attn", h),
+            mixer=self.mixer(i),
+            ffn_streams=GatedStreams.take(weights, f"blk.{i}.hc_ffn", h),
+            ffn=self.ffn(i),
+        )
+
+    def embed(self, inputs: GraphInputs) -> Tensor:
+        """The same embedding in every stream: [E, C, T]"""
+        return spread(super().embed(inputs), self.n_stream)
+
+    def embeddings(self, inputs: GraphInputs) -> Tensor:
+        """The mixture of the streams takes the place of a norm: [E, O]"""
+        return self.output_streams.read(self.hidden(inputs))[0].named("result_norm")
