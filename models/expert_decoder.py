@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ggmlpy.models.experts import ExpertActivation, Experts, Gating, Router, gating_of, take_router
+from ggmlpy.models.experts import Experts, Gating, Router, gating_of, take_router
+from ggmlpy.models.feed_forward import Activation
 from ggmlpy.models.layers import PerToken
 from ggmlpy.models.pre_norm import PreNormDecoder
 
@@ -22,7 +23,7 @@ class ExpertDecoder(PreNormDecoder):
     gating_from_file = False  # `expert_gating_func`, where it is not 0
     normalise: bool | None = True  # weights to a sum of one; None: as the file says, or not
     weights_scaled = False  # by `expert_weights_scale`
-    expert_activation: ClassVar[ExpertActivation] = "silu"
+    expert_activation: ClassVar[Activation] = "silu"
     experts_scaled = False  # see FeedForward.take
     limited = False  # activations, see `expert_limit`
     n_dense = 0  # layers before those with experts

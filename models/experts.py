@@ -197,9 +197,6 @@ def gating_of(h: HParams, default: Gating | None) -> Gating:
     return _GATING[found]
 
 
-ExpertActivation = Literal["silu", "gelu", "relu", "relu_sqr", "swiglu_oai"]
-
-
 @dataclass(frozen=True, slots=True)
 class Experts:
     """The router and the experts of a layer, and those that all tokens share."""
@@ -208,7 +205,7 @@ class Experts:
     gate: ExpertLinear | None  # [E, F, X]
     up: ExpertLinear  # [E, F, X]; gate and up in one: [E, 2*F, X], the gate first
     down: ExpertLinear  # [F, E, X]
-    activation: ExpertActivation = "silu"
+    activation: Activation = "silu"
     limit: float = 0.0  # see clamped_swiglu
     limit_first: bool = False
     weight_before: bool = False  # weights multiply the experts' input, as in llama4
@@ -224,7 +221,7 @@ class Experts:
         h: HParams,
         router: Router | None = None,
         *,
-        activation: ExpertActivation = "silu",
+        activation: Activation = "silu",
         n_ff: int | None = None,
         n_ff_shared: int = 0,
         limit: float = 0.0,
@@ -244,16 +241,16 @@ class Experts:
         if not F:
             raise keys.error("expert_feed_forward_length", 0, "at least 1")
         fused = weights.has(f"{blk}.ffn_gate_up_exps.weight")
-        has_gate = not fused and weights.has(f"{blk}.ffn_gate_exps.weight")
+        must_be_gated = activation not in ACTIVATIONS
+        has_gate = not fused and (must_be_gated or weights.has(f"{blk}.ffn_gate_exps.weight"))
         up = ("gate_up", 2 * F) if fused else ("up", F)
         shared = shared_gate = None
         if n_ff_shared:
-            plain: Activation = "silu" if activation == "swiglu_oai" else activation
             shared = FeedForward.take(
                 weights,
                 layer,
                 h,
-                plain,
+                activation,
                 suffix="_shexp",
                 n_ff=n_ff_shared,
                 limit=shared_limit,
@@ -317,13 +314,10 @@ class Experts:
         elif up.ne[0] == 2 * F:
             gate, up = _half(up, F, 0, "ffn_moe_gate"), _half(up, F, F, "ffn_moe_up")
         if gate is None:
-            assert self.activation != "swiglu_oai"
             name, act = ACTIVATIONS[self.activation]
             return act(up).named(f"ffn_moe_{name}")
         if self.glu is not None:
             return self.glu(gate, up).named("ffn_moe_glu")
-        if self.activation == "swiglu_oai":
-            return ops.swiglu_oai(gate, up, 1.702, 7.0).named("ffn_moe_swiglu_oai")
         if self.limit:
             y = clamped_swiglu(gate, up, self.limit, first=self.limit_first)
             return y.named("ffn_moe_swiglu_limited")

@@ -16,11 +16,16 @@ from ggmlpy.models.blocks import Linear, Norm
 from ggmlpy.models.hparams import HParams
 from ggmlpy.models.weights import Weights
 
-Activation = Literal["silu", "gelu", "relu", "relu_sqr"]
+Activation = Literal["silu", "gelu", "relu", "relu_sqr", "swiglu_oai"]
 
 
 def _relu_sqr(x: Tensor) -> Tensor:
     return ops.sqr(ops.relu(x))
+
+
+def _swiglu_oai(gate: Tensor, up: Tensor) -> Tensor:
+    """As in gpt-oss (OpenAI, 2025): limits of 7 and a steeper sigmoid."""
+    return ops.swiglu_oai(gate, up, 1.702, 7.0)
 
 
 ACTIVATIONS: dict[Activation, tuple[str, Callable[[Tensor], Tensor]]] = {
@@ -34,6 +39,7 @@ GATED: dict[Activation, tuple[str, Callable[[Tensor, Tensor], Tensor]]] = {
     "silu": ("swiglu", ops.swiglu_split),
     "gelu": ("geglu", ops.geglu_split),
     "relu": ("reglu", ops.reglu_split),
+    "swiglu_oai": ("swiglu_oai", _swiglu_oai),
 }
 FUSED: dict[Activation, Callable[[Tensor], Tensor]] = {
     "silu": ops.swiglu,
@@ -95,7 +101,8 @@ class FeedForward:
             raise h.keys.error("feed_forward_length", 0, f"at least 1 in layer {layer}")
         take = partial(Linear.take, weights, scaled=scaled, biased=biased, bias_first=True)
         name = f"{blk}.ffn_gate{suffix}"
-        gate = take(name, E, F) if weights.has(f"{name}.weight") else None
+        must_be_gated = activation not in ACTIVATIONS
+        gate = take(name, E, F) if must_be_gated or weights.has(f"{name}.weight") else None
         up = f"{blk}.ffn_up{suffix}"
         fused = (
             gate is None and weights.has(f"{up}.weight") and weights.ne(f"{up}.weight")[1] == 2 * F

@@ -92,6 +92,7 @@ REGISTRY: dict[str, tuple[str, str]] = {
     "minicpm3": ("minicpm3", "MiniCPM3"),
     "minimax-01": ("minimax01", "MiniMax01"),
     "minimax-m2": ("minimax", "MiniMaxM2"),
+    "minimax-m3": ("minimax", "MiniMaxM3"),
     "mistral3": ("mistral3", "Mistral3"),
     "mistral4": ("deepseek2", "DeepSeek2"),
     "modern-bert": ("modern_bert", "ModernBert"),

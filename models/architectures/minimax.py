@@ -1,10 +1,16 @@
 """MiniMax-M2: experts weighed by a sigmoid, with a selection bias; norms over all heads of q and k;
 partial rope. MiniMax, 2025.
+
+MiniMax-M3 (2026) has dense layers first, shared experts, and norms of every head. Its layers with
+experts attend to blocks of cells that an indexer chooses. Up to `attention.indexer.top_k` blocks it
+chooses all, and the result is that of full attention; longer contexts are refused.
 """
 
 from __future__ import annotations
 
-from ggmlpy.models.expert_decoder import ExpertDecoder
+import re
+
+from ggmlpy.models.expert_decoder import ExpertDecoder, SharedExpertDecoder
 
 
 class MiniMaxM2(ExpertDecoder):
@@ -17,3 +23,24 @@ class MiniMaxM2(ExpertDecoder):
     def n_ff_expert(self, i: int) -> int:
         """Of a dense block's size, which the file gives."""
         return self.hparams.layers[i].n_ff
+
+
+class MiniMaxM3(SharedExpertDecoder):
+    """A minimax-m3 model."""
+
+    qk_norm = "rms"
+    output_bias = False
+    output_biased = False
+    gating = None
+    ffn_biased = False
+    activation = "swiglu_oai"
+    expert_activation = "swiglu_oai"
+
+    def set_up(self) -> None:
+        """The longest context for which the indexer need not be asked."""
+        super().set_up()
+        keys = self.hparams.keys
+        n_blocks = keys.count("attention.indexer.top_k")
+        self.n_ctx_limit = n_blocks * keys.count("attention.indexer.block_size")
+        self.limited_by = "longer ones need its sparse attention, which is not supported"
+        self.weights.without_effect_where(re.compile(r"blk\.\d+\.indexer\."))

@@ -43,6 +43,16 @@ SECTIONS = {"rope.dimension_sections": [3, 3, 2, 0]}
 FFN_BIASES = r".*\.(attn_output|ffn_gate|ffn_up|ffn_down)\.bias"
 SELECTION = r"|.*\.exp_probs_b\.bias"
 FUSED = r"|.*\.attn_qkv\.weight"
+BLOCK_INDEXER = {
+    f"blk.{i}.indexer.{name}.weight": ne
+    for i in (1, 2)
+    for name, ne in (
+        ("q_proj", (64, 2 * 24)),
+        ("k_proj", (64, 24)),
+        ("q_norm", (24,)),
+        ("k_norm", (24,)),
+    )
+}
 ROUTER = r"|.*\.ffn_gate_inp\.weight"
 
 EXPERT_SPECS: dict[str, Seeded] = {
@@ -265,6 +275,23 @@ EXPERT_SPECS: dict[str, Seeded] = {
         QK_NORMS + SELECTION,
         EXPERTS | SIGMOID | {"rope.dimension_count": 8},
         shapes={r".*\.attn_q_norm\.weight": (64,), r".*\.attn_k_norm\.weight": (32,)},
+    ),
+    "minimax-m3": spec(
+        "minimax-m3",
+        QK_NORMS + SELECTION,
+        EXPERTS
+        | SHARED
+        | SIGMOID
+        | {
+            "rope.dimension_count": 8,
+            "attention.indexer.head_count": 2,
+            "attention.indexer.key_length": 24,
+            "attention.indexer.top_k": 64,
+            "attention.indexer.block_size": 4,
+            "attention.indexer.local_blocks": 1,
+        },
+        shapes=HEAD_NORMS,
+        extra=BLOCK_INDEXER,
     ),
     "mistral3": spec(
         "mistral3",
