@@ -229,7 +229,8 @@ class Rwkv6Qwen2(PreNormDecoder):
         h, s, E = self.hparams, self.sizes, self.hparams.n_embd
         n_head_kv = h.layers[i].n_head_kv or s.n_head
         if s.n_head % n_head_kv:
-            raise h.keys.error("attention.head_count_kv", n_head_kv, f"a divisor of {s.n_head}")
+            must_be = f"a divisor of {s.n_head} heads"
+            raise h.keys.error("attention.head_count_kv", n_head_kv, must_be)
         n_kv = n_head_kv * s.n_embd_head
         return GatedTimeMix(
             Inputs6.take(self.weights, i, h, s, n_kv, biased=True),
