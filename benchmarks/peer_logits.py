@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[1]
 _F32 = 0  # ggml's number of the type
 _LOAD_PLAINLY = 0  # LLAMA_LOAD_MODE_NONE: read, not mapped
 _POOLING_NONE = 0
-_ENCODERS = r"bert|-embedding$"  # architectures without logits, which has_decoder does not tell
+_ENCODERS = r"bert|-embed(ding)?$"  # architectures without logits, which has_decoder does not tell
 _ERROR = 4  # ggml's level of such messages
 
 

@@ -6,11 +6,8 @@ experts as in Jiang et al., 2024.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from ggmlpy.gguf import GGUFFile
+from ggmlpy.models.encoder import Encoder
 from ggmlpy.models.experts import Experts
-from ggmlpy.models.hparams import HParams, read_hparams
 from ggmlpy.models.layers import PerToken
 from ggmlpy.models.pre_norm import PreNormDecoder
 from ggmlpy.ops.rope import RopeMode
@@ -30,11 +27,10 @@ class Llama(PreNormDecoder):
         return Experts.take(self.weights, i, h, n_ff=h.layers[i].n_ff)
 
 
-class LlamaEmbed(Llama):
-    """A llama-embed model: its tokens attend to all tokens of their sequence."""
+class LlamaEmbed(Encoder, Llama):
+    """A llama-embed model: its tokens attend to all tokens of their text, and it gives embeddings.
+    Some files have a map to logits all the same."""
 
-    can_generate = False
-
-    def read(self, file: GGUFFile) -> HParams:
-        """Not causal, whatever the file says."""
-        return replace(read_hparams(file), is_causal=False)
+    def set_up(self) -> None:
+        """Leave that map unused."""
+        self.weights.without_effect("output.weight")

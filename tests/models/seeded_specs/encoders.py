@@ -127,4 +127,10 @@ ENCODER_SPECS: dict[str, Seeded] = {
         shapes={r".*\.attn_[qk]_norm\.weight": (24,)},
         has_gelu=True,
     ),
+    "llama-embed": spec(
+        "llama-embed",
+        "|".join((BIASES, FFN_BIASES, r"rope_freqs\.weight")),
+        SIX_HEADS | {"attention.causal": False},
+        extra={"output.weight": (72, 72)},
+    ),
 }

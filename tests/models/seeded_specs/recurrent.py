@@ -6,7 +6,9 @@ from typing import Any
 
 from tests.models.seeded import Seeded
 from tests.models.seeded_specs.keys import (
+    BIASES,
     EXPERTS,
+    FFN_BIASES,
     FUSED_UP,
     FUSED_UP_SHAPE,
     GATE,
@@ -29,6 +31,16 @@ MAMBA2: dict[str, Any] = {
     "ssm.time_step_rank": 6,
     "ssm.group_count": 2,
 }
+GRANITE: dict[str, Any] = MAMBA2 | {
+    "block_count": 4,
+    "attention.head_count_kv": [0, 2, 0, 1],
+    "ssm.inner_size": 128,
+    "ssm.time_step_rank": 8,
+    "embedding_scale": 3.0,
+    "residual_scale": 0.7,
+    "attention.scale": 0.2,
+    "logit_scale": 4.0,
+}
 
 RECURRENT_SPECS: dict[str, Seeded] = {
     "falcon-h1": spec(
@@ -36,6 +48,20 @@ RECURRENT_SPECS: dict[str, Seeded] = {
         r".*\.ssm_conv1d\.bias|.*\.ssm_norm\.weight|.*\.ffn_(gate|up|down)\.bias",
         MAMBA2 | {"attention.head_count_kv": 1},
         renamed={r"(.*\.ffn_norm)\.weight": r"\1"},
+    ),
+    "granitehybrid": spec(
+        "granitehybrid",
+        "|".join(
+            (BIASES, FFN_BIASES, r".*\.ssm_conv1d\.bias|.*\.ssm_norm\.weight|.*\.attn_output\.bias")
+        ),
+        GRANITE | {"rope.scaling.finetuned": True},
+    ),
+    "granitehybrid-experts": spec(
+        "granitehybrid",
+        r".*\.ssm_conv1d\.bias|.*\.ssm_norm\.weight|.*\.ffn_gate_inp\.weight",
+        GRANITE
+        | EXPERTS
+        | {"rope.scaling.finetuned": False, "expert_shared_feed_forward_length": 24},
     ),
     "jamba": spec(
         "jamba",
