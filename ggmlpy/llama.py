@@ -22,10 +22,10 @@ from ggmlpy.common.arguments import as_whole, checked, kind_of
 from ggmlpy.common.limits import starting_threads
 from ggmlpy.common.own_folder import default_folder
 from ggmlpy.common.system_memory import give_back_free_memory
-from ggmlpy.engine.completions import Completions
+from ggmlpy.engine.embedding_methods import N_SEQ_MAX, EmbeddingMethods
 from ggmlpy.engine.engine import Engine
 from ggmlpy.engine.prompt_cache import cache_limit
-from ggmlpy.errors import AllocationError, ArgumentError, BadBatch, WeightError
+from ggmlpy.errors import AllocationError, ArgumentError, BadBatch, Unsupported, WeightError
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.gguf.kept_digests import KeptDigests
 from ggmlpy.graph.buffer import BufferType
@@ -58,8 +58,9 @@ def _would_fit(find: Callable[..., Fit | None], free: Mapping[BufferType, int]) 
     return f"; what fits is {fits} (fit=True or --fit chooses that)"
 
 
-class Llama(Completions):
-    """A GGUF model that generates text: `llm(prompt)`, `create_chat_completion`, `generate`.
+class Llama(EmbeddingMethods):
+    """A GGUF model that generates text: `llm(prompt)`, `create_chat_completion`, `generate`; or
+    that gives embeddings: `embed`, `rank`.
 
     Prompts reuse a prefix that the memory already holds. Methods may be called from several
     threads; requests run together as far as sequences allow.
@@ -173,20 +174,21 @@ class Llama(Completions):
                     self.model.hparams.n_layer, backends, n_gpu_layers, override_tensors or {}
                 )
             sizes = reduce_to_memory(self.model.memory, sizes, *types, placement.buffer_types)
+        self._open_context = partial(
+            Context,
+            self.model,
+            backends,
+            n_ctx_seq=sizes.n_ctx_seq,
+            n_ubatch=sizes.n_ubatch,
+            type_k=types[0],
+            type_v=types[1],
+            flash_attn=flash_attn,
+            n_gpu_layers=n_gpu_layers,
+            override_tensors=override_tensors or {},
+        )
         try:
-            self._context = Context(
-                self.model,
-                backends,
-                n_ctx=sizes.n_ctx,
-                n_ctx_seq=sizes.n_ctx_seq,
-                n_ubatch=sizes.n_ubatch,
-                n_seq_max=sizes.n_seq_max,
-                kv_layout=sizes.layout,
-                type_k=types[0],
-                type_v=types[1],
-                flash_attn=flash_attn,
-                n_gpu_layers=n_gpu_layers,
-                override_tensors=override_tensors or {},
+            self._context = self._open_context(
+                n_ctx=sizes.n_ctx, n_seq_max=sizes.n_seq_max, kv_layout=sizes.layout
             )
         except MemoryError as error:
             raise AllocationError(
@@ -288,9 +290,15 @@ class Llama(Completions):
     def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """The logits of every token of a new sequence, [n_tokens, n_vocab]. Resets the model.
 
-        Raises BadBatch for tokens outside the vocabulary, or more than the context of a sequence.
+        Raises BadBatch for tokens outside the vocabulary, or more than the context of a sequence,
+        Unsupported for an encoder.
         """
         self._check_open()
+        if not self.model.has_logits:
+            raise Unsupported(
+                f"{self._file.name}: an encoder of architecture {self.model.hparams.architecture}"
+                " has no logits: use embed"
+            )
         if len(tokens) > self.n_ctx_seq():
             raise BadBatch(
                 f"{len(tokens)} tokens, a sequence may have n_ctx_seq = {self.n_ctx_seq()}"
@@ -301,6 +309,12 @@ class Llama(Completions):
             logits = self._context.decode(tokens, all_logits=True)[:, : self.n_vocab()].copy()
             self.reset()
         return logits
+
+    def _embedding_context(self) -> Context:
+        n_ctx = max(self.n_ctx_seq(), self._context.sizes.n_ubatch)
+        return self._open_context(
+            n_ctx=n_ctx, n_seq_max=N_SEQ_MAX, kv_layout="unified", embeddings=True
+        )
 
     # --- state ---
 

@@ -38,7 +38,8 @@ from ggmlpy.sched.placement import ALL, Placement
 
 
 class Context:
-    """One model with the memory of up to `n_seq_max` sequences. `decode` gives logits.
+    """One model with the memory of up to `n_seq_max` sequences. `decode` gives logits, or with
+    `embeddings` what those are computed from, n_embd elements a token; an encoder has nothing else.
 
     `kv_layout` is "split": each sequence has an equal part of `n_ctx` cells; "unified": the
     sequences share them (`kv_unified=True` means the same); or "paged": they share them in pages.
@@ -67,6 +68,7 @@ class Context:
         override_tensors: Mapping[str, str] | Iterable[tuple[str, str]] = (),
         pin: Pin | None = None,
         passes: str | Sequence[str] | None = None,
+        embeddings: bool = False,
     ) -> None:
         check_least("n_ctx", n_ctx, 0)
         if n_ctx_seq is not None:
@@ -86,7 +88,7 @@ class Context:
             model.memory, self.sizes, type_k, type_v, self.placement.buffer_types
         )
         self.shapes = Shapes(self.memory, flash_attn, all(b.takes_counts for b in backends))
-        self.plans = PlanCache(model, self.memory, backends, pin, passes)
+        self.plans = PlanCache(model, self.memory, backends, pin, passes, embeddings)
         attention = (part for part in model.memory if isinstance(part, AttentionLayers))
         self.is_causal = all(part.is_causal for part in attention)
         self._is_loaded = False
@@ -238,9 +240,11 @@ class Context:
             in_order = len(index) < 2 or bool((index[1:] > index[:-1]).all())
             return Outputs(plan, len(index), None if in_order else np.argsort(index))
         rows = np.flatnonzero(batch.outputs)
-        logits = np.empty((len(rows), self.model.hparams.n_vocab), np.float32)
+        logits: Logits | None = None
         for ubatch in ubatches:
             plan, index = self._run(batch, self.memory.apply(batch, ubatch, change))
+            if logits is None:
+                logits = np.empty((len(rows), plan.n_out), np.float32)
             logits[np.searchsorted(rows, index)] = plan.read_logits(0, len(index))
         return Outputs(plan, len(rows), None, logits)
 

@@ -52,6 +52,11 @@ class Plan:
         self.executable.run()
 
     @property
+    def n_out(self) -> int:
+        """Elements of an output: n_vocab, or n_embd of embeddings."""
+        return self._logits.ne[0]
+
+    @property
     def on_host(self) -> bool:
         """Whether reading logits moves no bytes."""
         return self._view is not None
@@ -82,12 +87,15 @@ class PlanCache:
         backends: Sequence[Backend],
         pin: Pin | None,
         passes: str | Sequence[str] | None = None,
+        embeddings: bool = False,
     ) -> None:
+        """Plans give logits, or with `embeddings` what those are computed from."""
         self.n_built = 0
         self.build_s = 0.0  # seconds spent building them
         self.arenas = ArenaPool()
         self.plans: OrderedDict[Shape, Plan] = OrderedDict()
         self._model = model
+        self._build_graph = model.embeddings if embeddings else model.build
         self._memory = memory
         self._backends = list(backends)
         self._pin = pin
@@ -152,5 +160,5 @@ class PlanCache:
 
     def _graph(self, inputs: GraphInputs) -> tuple[Graph, Tensor]:
         """The graph of some inputs, and its logits."""
-        logits = self._model.build(inputs)
+        logits = self._build_graph(inputs)
         return Graph(*inputs.writes, logits), logits

@@ -121,7 +121,7 @@ def _metadata(spec: Seeded) -> dict[str, Any]:
         kind = spec.types.get(key)
         metadata[f"{arch}.{key}"] = value if kind is None else Typed(kind, value)
     metadata |= spec.unprefixed
-    metadata["tokenizer.ggml.model"] = "none"
+    metadata.setdefault("tokenizer.ggml.model", "none")
     metadata[f"{arch}.vocab_size"] = N_VOCAB
     return metadata
 
