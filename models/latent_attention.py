@@ -93,6 +93,7 @@ class LatentAttention:
     k_norm: Norm | None = None  # [R]: of the rotated part of the keys
     gate: Linear | None = None  # [E, H] or [E, Dv*H], see SelfAttention
     window: Window | None = None
+    sinks: Tensor | None = None  # [H], see SelfAttention
 
     @classmethod
     def take(
@@ -152,6 +153,7 @@ class LatentAttention:
             k_norm=Norm.maybe(weights, f"{blk}.attn_k_norm", R, h, node="k_pe_normed"),
             gate=_take_gate(weights, layer, E, H, Dv),
             window=p.window,
+            sinks=weights.maybe(f"{blk}.attn_sinks.weight", H),
         )
 
     @property
@@ -209,7 +211,7 @@ class LatentAttention:
             q_c = ops.cont(q_c)
         q_c = self._warmed(q_c.named("Qcur"), inputs)
         out = attend_latent(
-            q_c, k.named("Kcur"), s.n_lora_kv, inputs, self.layer, self.scale
+            q_c, k.named("Kcur"), s.n_lora_kv, inputs, self.layer, self.scale, sinks=self.sinks
         )  # [C*H, T]
         out = ops.reshape_3d(out, s.n_lora_kv, s.n_head, c.ne[1])  # [C, H, T]
         v = ops.mul_mat(maps.v_b, ops.permute(out, 0, 2, 1, 3)).named("fattn_mla")  # [Dv, T, H]
@@ -229,7 +231,8 @@ class LatentAttention:
         if self.rope is not None:
             q = self.rope(q, inputs).named("Qcur_rope")
         q = self._warmed(q, inputs)
-        return attend(q, k.named("Kcur"), v, inputs, self.layer, self.scale)
+        k = k.named("Kcur")
+        return attend(q, k, v, inputs, self.layer, self.scale, sinks=self.sinks)
 
     def _warmed(self, q: Tensor, inputs: GraphInputs) -> Tensor:
         return q if self.temperature is None else self.temperature(q, inputs)

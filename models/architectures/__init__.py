@@ -66,6 +66,7 @@ REGISTRY: dict[str, tuple[str, str]] = {
     "hunyuan-moe": ("hunyuan", "HunyuanMoE"),
     "hunyuan_vl": ("hunyuan", "HunyuanDense"),
     "hy_v3": ("hunyuan", "Hunyuan3"),
+    "hy_v4": ("hy_v4", "Hunyuan4"),
     "internlm2": ("xverse", "Xverse"),
     "jais": ("alibi", "Jais"),
     "jais2": ("starcoder2", "Nemotron"),

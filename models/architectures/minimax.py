@@ -31,6 +31,7 @@ class MiniMaxM3(SharedExpertDecoder):
     qk_norm = "rms"
     output_bias = False
     output_biased = False
+    rope_factored = False
     gating = None
     ffn_biased = False
     activation = "swiglu_oai"

@@ -14,6 +14,7 @@ from tests.models.seeded_specs.latent import LATENT_SPECS
 from tests.models.seeded_specs.parts import PART_SPECS
 from tests.models.seeded_specs.recurrent import RECURRENT_SPECS
 from tests.models.seeded_specs.rwkv import RWKV_SPECS
+from tests.models.seeded_specs.streams import STREAM_SPECS
 
 _FAMILIES = (
     CLASSIC_SPECS,
@@ -27,5 +28,6 @@ _FAMILIES = (
     PART_SPECS,
     RECURRENT_SPECS,
     RWKV_SPECS,
+    STREAM_SPECS,
 )
 SPECS: dict[str, Seeded] = {name: spec for family in _FAMILIES for name, spec in family.items()}
