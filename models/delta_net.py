@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from ggmlpy import ops
+from ggmlpy.common.scopes import scope
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.models.blocks import Linear, Norm
 from ggmlpy.models.hparams import HParams
@@ -40,16 +41,19 @@ def delta_rule(
     v has head h % Hk of q and k. -> [D, H, T]
     """
     D, H, T, _ = v.ne
-    states = load_states(inputs, layer, i, D, D, H)  # [D, D, H, R]
-    spans = recurrent_of(inputs).spans
-    out = ops.gated_delta_net(q, k, v, decay, beta, states, spans=spans).named("gated_delta_net")
-    return ops.reshape_3d(scanned(out, D * H, inputs, layer, i), D, H, T).named("attn_output")
+    with scope("delta_net"):
+        states = load_states(inputs, layer, i, D, D, H)  # [D, D, H, R]
+        spans = recurrent_of(inputs).spans
+        out = ops.gated_delta_net(q, k, v, decay, beta, states, spans=spans).named("scan")
+        out = scanned(out, D * H, inputs, layer, i)  # [D*H, T]
+    return ops.reshape_3d(out, D, H, T).named("attn_output")
 
 
-def unit(x: Tensor, eps: float) -> Tensor:
-    """Each row of x [D, H, T] over sqrt(the sum of its squares + eps)."""
+def unit(x: Tensor, eps: float, name: str) -> Tensor:
+    """Each row of x [D, H, T] over sqrt(the sum of its squares + eps): a node called `name`."""
     D = x.ne[0]
-    return ops.scale(ops.rms_norm(x, eps / D), 1.0 / math.sqrt(D))
+    normed = ops.rms_norm(x, eps / D).named(f"{name}_normed")
+    return ops.scale(normed, 1.0 / math.sqrt(D)).named(name)
 
 
 def take_n_taps(h: HParams) -> int:
@@ -214,17 +218,23 @@ class GatedDeltaNet:
         qkv, z = self.projection.qkvz(x)  # [2*D*Hk + W, T], [W, T]
         beta, alpha = self.projection.beta_alpha(x)  # [H, T]
         beta = ops.sigmoid(beta).named("beta_sigmoid")
-        alpha = ops.softplus(ops.add(alpha, self.dt_bias)).named("a_softplus")
+        alpha = ops.add(alpha, self.dt_bias).named("alpha_biased")
+        alpha = ops.softplus(alpha).named("a_softplus")
         decay = ops.mul(alpha, self.a).named("gate")  # [H, T]
         qkv = ops.silu(convolve(qkv, self.conv, inputs, self.layer)).named("conv_output_silu")
-        q = self._shared(unit(_heads(qkv, 0, s.n_embd_head, s.n_head_k), self.eps))
-        k = self._shared(unit(_heads(qkv, s.n_k, s.n_embd_head, s.n_head_k), self.eps))
+        q = _heads(qkv, 0, s.n_embd_head, s.n_head_k).named("q_conv")
+        k = _heads(qkv, s.n_k, s.n_embd_head, s.n_head_k).named("k_conv")
         v = _heads(qkv, 2 * s.n_k, s.n_embd_head, s.n_head).named("v_conv")  # [D, H, T]
         out = delta_rule(
-            q.named("q_conv_predelta"), k.named("k_conv_predelta"), v,
-            ops.reshape_3d(decay, 1, s.n_head, T), ops.reshape_3d(beta, 1, s.n_head, T),
-            inputs, self.layer, 1,
-        )  # [D, H, T]  # fmt: skip
+            self._shared(unit(q, self.eps, "q_conv_unit"), "q"),
+            self._shared(unit(k, self.eps, "k_conv_unit"), "k"),
+            v,
+            ops.reshape_3d(decay, 1, s.n_head, T),
+            ops.reshape_3d(beta, 1, s.n_head, T),
+            inputs,
+            self.layer,
+            1,
+        )  # [D, H, T]
         out = ops.reshape_2d(self.norm(out), s.n_v, T)  # [W, T]
         if self.gate == "silu":
             out = ops.swiglu_split(z, out)
@@ -232,14 +242,14 @@ class GatedDeltaNet:
             out = ops.mul(out, ops.sigmoid(z).named("z_sigmoid"))
         return self.output(out.named("final_output"))  # [E, T]
 
-    def _shared(self, x: Tensor) -> Tensor:
+    def _shared(self, x: Tensor, part: str) -> Tensor:
         """x [D, Hk, T], or with `neighbours` repeated so that each head of v has its own."""
         D, Hk, T, _ = x.ne
         n = self.sizes.n_head // Hk
         if not self.neighbours or n == 1 or Hk == 1:
             return x
-        x = ops.repeat_4d(ops.reshape_4d(x, D, 1, Hk, T), D, n, Hk, T)
-        return ops.reshape_3d(x, D, n * Hk, T)  # [D, H, T]
+        x = ops.repeat_4d(ops.reshape_4d(x, D, 1, Hk, T), D, n, Hk, T).named(f"{part}_repeated")
+        return ops.reshape_3d(x, D, n * Hk, T).named(f"{part}_conv_predelta")  # [D, H, T]
 
 
 def _heads(x: Tensor, first: int, D: int, n_head: int) -> Tensor:

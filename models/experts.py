@@ -317,7 +317,8 @@ class Experts:
             name, act = ACTIVATIONS[self.activation]
             return act(up).named(f"ffn_moe_{name}")
         if self.glu is not None:
-            return self.glu(gate, up).named("ffn_moe_glu")
+            with scope("ffn_moe_glu"):
+                return self.glu(gate, up)
         if self.limit:
             y = clamped_swiglu(gate, up, self.limit, first=self.limit_first)
             return y.named("ffn_moe_swiglu_limited")

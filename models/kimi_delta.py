@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ggmlpy import ops
+from ggmlpy.common.scopes import scope
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.models.blocks import Linear, Norm
 from ggmlpy.models.delta_net import delta_rule, take_n_taps, unit
@@ -147,10 +148,10 @@ class KimiDelta:
         q, k, v = (
             heads(self._convolved(part, i, inputs), H) for i, part in enumerate(self.qkv(x))
         )  # [D, H, T]
-        decay = ops.add(self.decay_map(x), self.dt_bias)  # [W, T]
+        decay = ops.add(self.decay_map(x), self.dt_bias).named("g1_biased")  # [W, T]
         decay = self.decay(heads(decay, H), self.a)  # [D, H, T]
         beta = ops.sigmoid(ops.reshape_3d(self.beta(x), 1, H, T)).named("kda_beta_sigmoid")
-        q, k = unit(q, self.eps), unit(k, self.eps)
+        q, k = unit(q, self.eps, "kda_q_unit"), unit(k, self.eps, "kda_k_unit")
         out = delta_rule(q, k, v, decay, beta, inputs, self.layer, 3)  # [D, H, T]
         gate = ops.sigmoid(heads(self.gate(x), H)).named("kda_gate")
         gated = ops.mul(self.norm(out), gate).named("kda_gated")
@@ -158,8 +159,8 @@ class KimiDelta:
 
     def _convolved(self, x: Tensor, i: int, inputs: GraphInputs) -> Tensor:
         """q, k or v [W, T] after its convolution: [W, T]"""
-        y = convolve(x, self.convs[i], inputs, self.layer, i)
-        return ops.silu(y).named(f"kda_{'qkv'[i]}_conv")
+        with scope(f"kda_{'qkv'[i]}"):
+            return ops.silu(convolve(x, self.convs[i], inputs, self.layer, i)).named("conv_silu")
 
 
 def _take_a(weights: Weights, name: str, H: int) -> Tensor:

@@ -35,12 +35,15 @@ def situ(gate: Tensor, up: Tensor, beta: float, linear_beta: float) -> Tensor:
     """sigmoid(gate) * gate held within +-beta by tanh, times up within +-linear_beta, which stays
     as it is if that is 0 or less."""
 
-    def held(x: Tensor, bound: float) -> Tensor:
-        return ops.scale(ops.tanh(ops.scale(x, 1.0 / bound)), bound)
+    def held(x: Tensor, bound: float, name: str) -> Tensor:
+        with scope(name):
+            inner = ops.scale(x, 1.0 / bound).named("scaled")
+            return ops.scale(ops.tanh(inner), bound).named("held")
 
     if linear_beta > 0:
-        up = held(up, linear_beta)
-    return ops.mul(ops.mul(held(gate, beta), ops.sigmoid(gate)), up)
+        up = held(up, linear_beta, "up")
+    activated = ops.mul(held(gate, beta, "gate"), ops.sigmoid(gate)).named("gate_situ")
+    return ops.mul(activated, up)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,10 @@ class Situ:
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [E, T] -> [E, T]"""
-        return self.down(self.glu(self.gate(x), self.up(x)).named("ffn_situ"))
+        gate, up = self.gate(x), self.up(x)
+        with scope(f"{self.gate.name}_situ"):
+            h = self.glu(gate, up)
+        return self.down(h)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +127,7 @@ class LatentExperts:
 class Mixture:
     """The mixture of kept streams and the present one, by the softmax of a score of each."""
 
+    name: str  # of nodes
     weight: Tensor  # [E]
     eps: float
 
@@ -129,15 +136,18 @@ class Mixture:
         if kept is None:
             return x
         _, N, T, _ = kept.ne
-        scores = ops.concat(ops.reshape_2d(self._scores(kept), N, T), self._scores(x), 0)
-        probs = ops.soft_max(scores).named("res_probs")  # [N + 1, T]
-        of_kept = ops.cont(ops.view_2d(probs, N, T, probs.nb[1], 0))  # [N, T]
-        own = ops.cont(ops.view_2d(probs, 1, T, probs.nb[1], N * probs.nb[0]))  # [1, T]
-        return ops.add(ops.dsv4_hc_pre(kept, of_kept), ops.mul(x, own)).named("res_mix")
+        with scope(self.name):
+            of_kept = ops.reshape_2d(self._scores(kept, "kept"), N, T)
+            probs = ops.soft_max(ops.concat(of_kept, self._scores(x, "own"), 0)).named("probs")
+            of_kept = ops.cont(ops.view_2d(probs, N, T, probs.nb[1], 0)).named("probs_kept")
+            own = ops.view_2d(probs, 1, T, probs.nb[1], N * probs.nb[0]).named("probs_own")
+            own = ops.mul(x, ops.cont(own)).named("own")  # [E, T]
+            return ops.add(ops.dsv4_hc_pre(kept, of_kept), own).named("mix")
 
-    def _scores(self, x: Tensor) -> Tensor:
+    def _scores(self, x: Tensor, name: str) -> Tensor:
         """x [E, ...] -> [1, ...]"""
-        return ops.sum_rows(ops.mul(ops.rms_norm(x, self.eps), self.weight))
+        with scope(name):
+            return ops.sum_rows(ops.mul(ops.rms_norm(x, self.eps), self.weight))
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +230,8 @@ class KimiK3(Decoder):
         if not self.period:
             return None
         h = self.hparams
-        return Mixture(self.weights.take(f"{name}.weight", h.n_embd), h.rms_norm_eps)
+        weight = self.weights.take(f"{name}.weight", h.n_embd)
+        return Mixture(name.rpartition(".")[2], weight, h.rms_norm_eps)
 
     def hidden(self, inputs: GraphInputs) -> Tensor:
         """What the last layer gives of the tokens that are output: [E, O]"""

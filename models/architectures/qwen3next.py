@@ -27,7 +27,7 @@ from ggmlpy.models.delta_net import (
 from ggmlpy.models.expert_decoder import ExpertDecoder
 from ggmlpy.models.hparams import HParams, LayerParams
 from ggmlpy.models.inputs import GraphInputs
-from ggmlpy.models.layers import Mixer
+from ggmlpy.models.layers import Layer, Mixer, SequentialLayer
 from ggmlpy.models.memory import KVSizes, LayerKV, LayerMemory
 from ggmlpy.models.pre_norm import PreNormDecoder
 from ggmlpy.models.self_attention import Projection, gated, heads, take_projection
@@ -82,10 +82,10 @@ class GatedAttention:
         p, T = self.params, x.ne[1]
         D, H, Hk = p.n_embd_head_k, p.n_head, p.n_head_kv
         both, k, v = self.qkv(x)
-        both = heads(both, H)  # [2*D, H, T]
+        both = heads(both.named("Qcur_full"), H)  # [2*D, H, T]
         q, gate = (
-            ops.view_3d(both, D, H, T, both.nb[1], both.nb[2], i * both.type.row_bytes(D))
-            for i in range(2)
+            ops.view_3d(both, D, H, T, *both.nb[1:3], i * both.type.row_bytes(D)).named(name)
+            for i, name in enumerate(("Qcur_view", "gate"))
         )  # [D, H, T]
         q = self.rope(self.q_norm(q), inputs).named("Qcur_rope")
         k = self.rope(self.k_norm(heads(k, Hk)), inputs).named("Kcur_rope")
@@ -128,23 +128,24 @@ class GroupedDelta:
         if self.z is not None:
             return qkv, self.z(x)
         n_k, n_v = self.sizes.n_embd_head, self.sizes.n_v // self.sizes.n_head_k
-        q, k, v, z = self._parts(qkv, n_k, n_k, n_v, n_v)
-        return ops.concat(ops.concat(q, k, 0), v, 0).named("qkv_mixed"), z
+        q, k, v, z = self._parts(qkv, q=n_k, k=n_k, v=n_v, z=n_v)
+        qk = ops.concat(q, k, 0).named("qk_mixed")
+        return ops.concat(qk, v, 0).named("qkv_mixed"), z
 
     def beta_alpha(self, x: Tensor) -> tuple[Tensor, Tensor]:
         B = self.sizes.n_head // self.sizes.n_head_k
-        beta, alpha = self._parts(self.ba(x), B, B)
+        beta, alpha = self._parts(self.ba(x), b=B, a=B)
         return beta, alpha
 
-    def _parts(self, x: Tensor, *n: int) -> list[Tensor]:
-        """The first n[0] of each group's elements, the next n[1], and so on: [n[i]*G, T] each."""
+    def _parts(self, x: Tensor, **n: int) -> list[Tensor]:
+        """So many elements of each group's, one part after another: [n*G, T] each."""
         G, T = self.sizes.n_head_k, x.ne[1]
         x = ops.reshape_3d(x, x.ne[0] // G, G, T)
         parts, first = [], 0
-        for width in n:
+        for name, width in n.items():
             offset = x.type.row_bytes(1) * first
-            part = ops.view_3d(x, width, G, T, x.nb[1], x.nb[2], offset)
-            parts.append(ops.cont_2d(part, width * G, T))
+            part = ops.view_3d(x, width, G, T, x.nb[1], x.nb[2], offset).named(name)
+            parts.append(ops.cont_2d(part, width * G, T).named(f"{name}_flat"))
             first += width
         return parts
 
@@ -152,7 +153,6 @@ class GroupedDelta:
 class DeltaNetDecoder(PreNormDecoder):
     """Gated delta nets, and gated attention in every fourth layer or as the file says."""
 
-    ffn_norm_name = "post_attention_norm"
     rope_factored = False
     output_biased = False
     ffn_scaled = True
@@ -166,6 +166,16 @@ class DeltaNetDecoder(PreNormDecoder):
         period = keys.count("full_attention_interval", 4)
         recurrent = [int((i + 1) % period != 0) for i in range(h.n_layer)]
         self.recurrent = keys.per_layer("attention.recurrent_layers", recurrent)
+
+    def layer(self, i: int) -> Layer:
+        """Its norms have names of their own."""
+        return SequentialLayer(
+            attn_norm=self.norm(i, "attn_norm"),
+            mixer=self.mixer(i),
+            ffn_norm=self.norm(i, "post_attention_norm", node="attn_post_norm"),
+            ffn=self.ffn(i),
+            sum_node="attn_residual",
+        )
 
     def mixer(self, i: int) -> Mixer:
         """A delta net or attention."""

@@ -17,6 +17,7 @@ from functools import partial
 from typing import ClassVar
 
 from ggmlpy import ops
+from ggmlpy.common.scopes import scope
 from ggmlpy.errors import Unsupported
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.models.architectures.qwen3next import DeltaNetExperts
@@ -66,15 +67,16 @@ class GatedStreams:
     def read(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """x [E, C, T] -> what the block reads [E, T], the weights of its result [C, T]"""
         E, C, T, _ = x.ne
-        normed = ops.mul(ops.rms_norm(x, self.eps), self.norm).named(f"{self.name}_normed")
-        flat = ops.reshape_2d(normed, C * E, T)
-        low = ops.silu(ops.scale(self.down(flat), 1.0 / C))  # [L, T]
-        gate = ops.reshape_3d(self.up(low), E, C, T)
-        mixed = ops.dsv4_hc_pre_gated(normed, gate, 1.0 / C).named(f"{self.name}_mixed")
-        if self.inject is None:
-            return mixed, None
-        weights = ops.sigmoid(ops.scale(self.inject(flat), 1.0 / C))
-        return mixed, ops.scale(weights, 2.0).named(f"{self.name}_weights")
+        with scope(self.name):
+            normed = ops.mul(ops.rms_norm(x, self.eps), self.norm).named("normed")
+            flat = ops.reshape_2d(normed, C * E, T)
+            low = ops.scale(self.down(flat), 1.0 / C).named("low")  # [L, T]
+            gate = ops.reshape_3d(self.up(ops.silu(low)), E, C, T)
+            mixed = ops.dsv4_hc_pre_gated(normed, gate, 1.0 / C).named("mixed")
+            if self.inject is None:
+                return mixed, None
+            weights = ops.sigmoid(ops.scale(self.inject(flat), 1.0 / C).named("inject_scaled"))
+            return mixed, ops.scale(weights, 2.0).named("weights")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
-"""Files with delta nets whose keys do not fit each other, or ask for what is not supported."""
+"""Delta nets: files that are refused, and names of nodes."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -53,3 +54,13 @@ def test_contexts_that_need_an_indexer_are_refused(tmp_path: Path, name: str) ->
     Context(model, backends_for("null", 1), n_ctx=64)
     with pytest.raises(Unsupported, match="sparse attention"):
         Context(model, backends_for("null", 1), n_ctx=128)
+
+
+@pytest.mark.parametrize("name", ["qwen35", "qwen3next", "qwen3next-older", "qwen4exp"])
+@pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "separate ops"])
+def test_every_node_has_a_name_of_its_own(tmp_path: Path, name: str, flash_attn: bool) -> None:
+    model = load_model(GGUFFile.open(write_seeded(tmp_path, name, SPECS[name])))
+    run = Context(model, backends_for("null", 1), n_ctx=64, flash_attn=flash_attn)
+    run.decode([1, 2, 3])
+    counts = Counter(node.name for node in run.last_graph.nodes)
+    assert [(name, n) for name, n in counts.items() if n > 1 or not name] == []
