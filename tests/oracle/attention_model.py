@@ -23,6 +23,7 @@ from ggmlpy.models.hparams import RopeParams
 from ggmlpy.models.inputs import GraphInputs
 from ggmlpy.models.memory import AttentionLayers, KVSizes, Memory, Window
 from ggmlpy.ops.rope import RopeMode
+from tests.oracle.model_defaults import ModelDefaults
 
 N_NAMES = 24  # different tokens
 SCALE = 0.4
@@ -50,13 +51,10 @@ class Kind:
     sections: tuple[int, int, int, int] | None = None  # with M-RoPE
 
 
-class AttentionModel:
+class AttentionModel(ModelDefaults):
     """What a context needs of a model."""
 
     weights: Any = SimpleNamespace(leaves={})
-    can_generate = True
-    n_ctx_limit: int | None = None
-    limited_by = ""
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind

@@ -27,6 +27,7 @@ from ggmlpy.models.hparams import RopeParams
 from ggmlpy.models.inputs import GraphInputs
 from ggmlpy.models.memory import AttentionLayers, KVSizes, Memory, RecurrentLayers, Window
 from ggmlpy.ops.rope import RopeMode
+from tests.oracle.model_defaults import ModelDefaults
 
 N_NAMES = 64
 D = 4
@@ -41,14 +42,10 @@ KEYS = _RNG.standard_normal((N_NAMES, D), dtype=np.float32)
 QUERIES = _RNG.standard_normal((N_NAMES, D), dtype=np.float32)
 
 
-class Glass:
+class Glass(ModelDefaults):
     """One attention layer for each of `windows` (None: full attention), and a recurrent one."""
 
     weights: Any = SimpleNamespace(leaves={})
-    n_pos_per_embd = 1
-    can_generate = True
-    n_ctx_limit: int | None = None
-    limited_by = ""
 
     def __init__(self, windows: tuple[int | Window | None, ...], recurrent: bool = False) -> None:
         n_layer = len(windows) + recurrent
