@@ -28,7 +28,9 @@ from tests.models.seeded_specs import SPECS
 TOKENS = np.random.default_rng(SEED).integers(N_VOCAB, size=N_PROMPT + N_DECODE).tolist()
 KEPT = dict(np.load(RECORDED))
 RESULTS = {key.partition("/")[0]: key for key in KEPT if not key.endswith("/digest")}
-NAMES = sorted(RESULTS)
+NAMES = sorted(RESULTS.keys() & SPECS.keys())
+# The many layers of the others are those of a smaller model of their family.
+SHALLOW = [name for name in NAMES if SPECS[name].keys.get("block_count", 0) < 40]
 # Ubatches are much smaller than this prompt, and the cells of windows are used again.
 N_UBATCH = 16
 GELU = activations.gelu
@@ -83,7 +85,7 @@ def test_logits_are_llama_cpps(
     assert nmse(rounded, want) < 1e-5
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SHALLOW)
 def test_bits_are_the_same_in_every_company(tmp_path: Path, name: str) -> None:
     """Alone; among 8 sequences of unequal lengths; without fused steps; with half of the layers on
     a device whose memory numpy cannot see."""
