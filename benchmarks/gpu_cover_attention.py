@@ -1,7 +1,8 @@
 """What the loops of the kernels of attention cover: cells are cut into items as on the device.
 
-attention_mma       a turn covers 64 cells (32 of heads of 256), of 16 rows a warp. Warps without
-                    rows only copy. No mask and no soft cap are counted.
+attention_mma       a turn covers 64 cells (32 of heads of 256), of 16 rows a warp, or 32. Warps without
+                    rows only copy. No mask and no soft cap are counted. Of the last tiles of a
+                    task of a prompt, a query sees a part.
                     The block that is last to store states of a task folds them: an iteration has 8
                     chunks of a row and 128 columns.
 """
@@ -30,7 +31,7 @@ from ggmlpy.backends.cuda.builder import Prepared
 
 # As in attention*.cu; tests compare them.
 CHUNKS_AHEAD, COLUMNS_AT_ONCE = 8, 4  # of the block that combines a task
-ROWS, WARP_ROWS = 64, 16
+WARPS, TILE_ROWS = 4, 16
 COST_CELLS, LEAST_COST = 64, 4
 CHUNK, EQUAL_CHUNKS, CHUNKS_A_DOUBLING = 256, 256, 128
 STAGES = 2  # of a turn: cells are found and copied before they are computed
@@ -108,6 +109,11 @@ def _state_bytes(launch: Prepared, items: Sequence[Item]) -> float:
     return float(n * ne(launch, "q")[2] * 4 * (2 + ne(launch, "v")[0]))
 
 
+def _rows(launch: Prepared) -> int:
+    """Of a block."""
+    return WARPS * TILE_ROWS * int(dict(launch.form.defines)["ROW_TILES"])
+
+
 @dataclass(frozen=True, slots=True)
 class _Turns:
     """The loop that takes tiles of cells, by what is done in it, and what is around it."""
@@ -115,13 +121,15 @@ class _Turns:
     around: Sequence[Loop]
     busy: Loop
     idle: Loop  # of warps without rows
+    parts: Mix  # of tiles of which rows see a part, besides
     ending: Mix  # of a chunk, besides
 
     @staticmethod
     def of(code: Code, name: str) -> _Turns:
         *around, busy = path_to_macs(code.body(), name)
+        parts = same_loop(code.body("parts"), busy).mix - busy.mix
         ending = same_loop(code.body("ending"), busy).mix - busy.mix
-        return _Turns(around, busy, same_loop(code.body("idle"), busy), Mix(ending))
+        return _Turns(around, busy, same_loop(code.body("idle"), busy), Mix(parts), Mix(ending))
 
 
 def attend(launch: Prepared, code: Code, cells: Cells) -> Covered:
@@ -130,16 +138,18 @@ def attend(launch: Prepared, code: Code, cells: Cells) -> Covered:
     n_heads = ne(launch, "q")[2] // ne(launch, "k")[2]
     n_cells = 32 if ne(launch, "k")[0] > 128 else 64
     blocks = number(launch, "blocks_per_item") * launch.grid[2]
-    warps = launch.threads // 32
+    warps, rows = launch.threads // 32, _rows(launch)
     executed = Executed()
     of_item: dict[Item, float] = {}
     for item, n in _counted(items):
-        busy = min(warps, ceil(item.n_queries * min(n_heads, ROWS) / WARP_ROWS))
+        busy = min(warps, ceil(item.n_queries * min(n_heads, rows) / (rows // WARPS)))
         tiles = ceil(item.n_cells / n_cells)
+        parts = min(tiles, ceil(item.n_queries / n_cells)) if item.n_queries > 1 else 0
         for loop in turns.around:
             executed.add(loop.mix, n * blocks * warps)
         executed.add(turns.busy.mix, n * blocks * busy * tiles)
         executed.add(turns.idle.mix, n * blocks * ((warps - busy) * tiles + STAGES * warps))
+        executed.add(turns.parts, n * blocks * busy * parts)
         executed.add(turns.ending, n * blocks * busy * item.n_chunks)
         of_copies = 0
         for loop in turns.busy.inner:
@@ -148,6 +158,7 @@ def attend(launch: Prepared, code: Code, cells: Cells) -> Covered:
             executed.add(loop.mix, n * blocks * warps * tiles * times)
             of_copies += loop.mix.n * times
         of_tiles = tiles * (turns.busy.mix.n + of_copies) + item.n_chunks * turns.ending.n
+        of_tiles += parts * turns.parts.n
         of_item[item] = of_tiles + sum(loop.mix.n for loop in turns.around)
     kv = _kv_bytes(launch, cells)
     of_cell = kv / max(1, cells.n_seqs * (cells.depth + cells.n_queries))
@@ -165,7 +176,7 @@ def attend(launch: Prepared, code: Code, cells: Cells) -> Covered:
         blocks_s=blocks_s,
     )
     of_turn = turns.busy.mix.tensor_macs("H") // 1024
-    covers = f"{WARP_ROWS} rows x {n_cells} cells, {of_turn} Ki multiplications"
+    covers = f"{rows // WARPS} rows x {n_cells} cells, {of_turn} Ki multiplications"
     return Covered(demand, executed.n, kv / 2, turns.busy.mix.n, covers)
 
 
@@ -210,10 +221,10 @@ class _Combining:
     def of(launch: Prepared, code: Code) -> _Combining:
         loops = [
             loop
-            for loop in code.body("ending").walk()
+            for loop in code.body("combining").walk()
             if loop.mix.of("LDG") >= COLUMNS_AT_ONCE * CHUNKS_AHEAD and loop.mix.of("MUFU")
         ]
-        heads = min(ne(launch, "q")[2] // ne(launch, "k")[2], ROWS)
+        heads = min(ne(launch, "q")[2] // ne(launch, "k")[2], _rows(launch))
         columns = ceil(ne(launch, "v")[0] / (32 * COLUMNS_AT_ONCE))
         return _Combining(loops[-1], launch.threads // 32, heads, columns)
 

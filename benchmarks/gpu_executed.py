@@ -19,12 +19,15 @@ TASTES: Mapping[str, Taste] = {
     "gated": Taste("LDGSTS|MMA|EX2", r"LDG\S*U16"),  # results of gated units
     "longest": LONGEST,
 }
-# Without a mask and without a soft cap, whose tanh has reciprocals; and with what ends a chunk.
-_RARE = r"LDG\S*U16|RCP"
+# Without a mask and without a soft cap, whose tanh has reciprocals; with what ends a chunk; and tiles
+# of which rows see a part: scores of other cells are replaced.
+_RARE = r"LDG?\.\S*U16|RCP"
 ATTENTION_TASTES: Mapping[str, Taste] = {
-    "usual": Taste("LDGSTS|MMA", f"{_RARE}|STG"),
+    "usual": Taste("LDGSTS|MMA", f"{_RARE}|STG|FSEL"),
+    "parts": Taste("LDGSTS|MMA|FSEL", f"{_RARE}|STG"),
     "idle": Taste("LDGSTS", f"{_RARE}|STG|MMA"),
-    "ending": Taste("LDGSTS|MMA|STG", _RARE),
+    "ending": Taste("LDGSTS|MMA|STG", f"{_RARE}|FSEL"),
+    "combining": Taste("LDGSTS|MMA|STG", _RARE),
     "longest": LONGEST,
 }
 

@@ -53,16 +53,23 @@ PLAN = Form("attention.cu", "attention_plan")
 ATTEND = {slices: Form("attention.cu", f"attention_{slices}") for slices in (1, 4)}
 
 
-def _mma(n: int, padded: bool, converted: bool) -> Form:
+def _mma(n: int, padded: bool, converted: bool, row_tiles: int = 1) -> Form:
     """The kernel for heads of n elements, of up to n where `padded`, which takes f16 as it lies in
-    memory, or is `converted`."""
-    defines = {"CONVERTED": f"{converted:d}", "HEAD": str(n), "PADDED": f"{padded:d}"}
+    memory, or is `converted`; with so many tiles of 16 rows for each warp."""
+    defines = {
+        "CONVERTED": f"{converted:d}",
+        "HEAD": str(n),
+        "PADDED": f"{padded:d}",
+        "ROW_TILES": str(row_tiles),
+    }
     return Form("attention_mma.cu", "attention_mma", tuple(defines.items()))
 
 
 MMA = [
     _mma(64, False, False),
+    _mma(64, False, False, 2),
     _mma(128, False, False),
+    _mma(128, False, False, 2),
     _mma(128, True, False),
     _mma(256, True, False),
     _mma(128, True, True),
@@ -110,13 +117,15 @@ class _Cut:
     max_slots: int
 
     @staticmethod
-    def of(w: Work, rows: int, columns: int) -> _Cut:
+    def of(
+        w: Work, rows: int, columns: int, blocks_wanted: float = _BLOCKS_A_MULTIPROCESSOR
+    ) -> _Cut:
         """Blocks of so many rows, and columns of V."""
         q, k, v = w["q"], w["k"], w["v"]
         n_shared, n_kv_heads = int(q.ne[2]) // int(k.ne[2]), int(k.ne[2])
         n_columns = blocks(v.ne[0], columns)
         blocks_per_item = n_kv_heads * blocks(n_shared, rows)
-        target = _BLOCKS_A_MULTIPROCESSOR * w.info.n_sm
+        target = max(1, int(blocks_wanted * w.info.n_sm))
         max_queries = int(q.ne[1]) * int(q.ne[3])
         n_cells = int(w["cells"].ne[0] if "cells" in w.step.operands else k.ne[1])
         slot_bytes = int(q.ne[2]) * (_SOFTMAX + 4 * int(v.ne[0]))
@@ -130,6 +139,15 @@ class _Cut:
             max_queries,
             max_queries + blocks(target, blocks_per_item) + 1,
             min(max_queries * (_chunk_of(max(n_cells, 1) - 1) + 1), most),
+        )
+
+    def unsplit_blocks(self, w: Work) -> int:
+        """Where all queries see one list."""
+        n_streams = int(w["q"].ne[3])
+        return (
+            blocks(self.max_queries // n_streams, self.task_queries)
+            * n_streams
+            * self.blocks_per_item
         )
 
     @property
@@ -191,6 +209,11 @@ def _launches(
 _MMA_ROWS = 64
 _MMA_MOST = 256  # elements of a head
 _MMA_UNIT = 2.0**14  # of weights
+# Prompts: two tiles of rows for each warp where that leaves work for most multiprocessors. A task is
+# cut only where it is far longer than others: the states of its chunks, written and read, take as
+# long as computing them.
+_LEAST_FILLED = 0.9
+_BLOCKS_OF_PROMPTS = 0.5
 
 
 def _fits_mma(step: Step) -> bool:
@@ -198,13 +221,13 @@ def _fits_mma(step: Step) -> bool:
     return max(k.ne[0], v.ne[0]) <= _MMA_MOST and max(k.nb[1], v.nb[1]) < 1 << 32
 
 
-def _mma_shared_bytes(n: int) -> int:
-    """Of `Size<n, ...>::Shared`: two tiles of K and V, numbers of cells, what rows see, have been
-    scaled by, and have so far, the block's work."""
-    n_cells = 64 if n <= 128 else 32
+def _mma_shared_bytes(n: int, row_tiles: int) -> int:
+    """Of `Size<n, ...>::Shared`: two tiles of K and V, q, numbers of cells, what rows see, have been
+    scaled by, and have so far, what warps see, the block's work."""
+    n_cells, rows = 64 if n <= 128 else 32, _MMA_ROWS * row_tiles
     n_bytes = 2 * (2 * n_cells * 2 * n + 4 * n_cells)
-    n_bytes += 2 * n * (1 if n <= 128 else _MMA_ROWS)
-    return n_bytes + _MMA_ROWS * (8 + 8 + 4 + 4 + 4 + 4 + 8) + 80
+    n_bytes += 2 * n * (1 if n * row_tiles <= 128 else rows)
+    return n_bytes + rows * (8 + 8 + 4 + 4 + 4 + 4 + 4 + 8) + 64 + 80 + 16
 
 
 def _attention_mma(w: Work) -> Iterator[Launch]:
@@ -213,9 +236,13 @@ def _attention_mma(w: Work) -> Iterator[Launch]:
     converted = not (plain and _has_vectors(w, w["k"]) and _has_vectors(w, w["v"]))
     padded = converted or d != dv or d not in (64, 128)
     n = d if not padded else 128 if max(d, dv) <= 128 else 256
-    cut = _Cut.of(w, _MMA_ROWS, n)
-    form = _mma(n, padded, converted)
-    yield from _launches(w, form, cut, _mma_shared_bytes(n), _MMA_UNIT)
+    cut, row_tiles = _Cut.of(w, _MMA_ROWS, n), 1
+    if not padded and _mma_shared_bytes(n, 2) <= w.info.shared_bytes:
+        many = _Cut.of(w, 2 * _MMA_ROWS, n, _BLOCKS_OF_PROMPTS)
+        if many.unsplit_blocks(w) >= _LEAST_FILLED * w.info.n_sm:
+            cut, row_tiles = many, 2
+    form = _mma(n, padded, converted, row_tiles)
+    yield from _launches(w, form, cut, _mma_shared_bytes(n, row_tiles), _MMA_UNIT)
 
 
 # --- any types, in f32 ---

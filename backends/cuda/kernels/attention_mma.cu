@@ -5,41 +5,31 @@
 //   attention_mma   grid (items, heads of K x blocks of heads)
 //
 // Defines: HEAD, the most elements of a head of K and of V; PADDED, whether they may have fewer;
-// CONVERTED, whether rows of K and V are not plain f16 that is aligned to 16 bytes.
+// CONVERTED, whether rows of K and V are not plain f16 that is aligned to 16 bytes; ROW_TILES, of 16
+// rows for each warp.
 //
-// A block has 64 rows, heads of q that share a head of K, of one or more queries: 16 rows for each warp. It
-// takes tiles of cells in order, of which the next one is copied to shared memory meanwhile:
+// A block has 64 ROW_TILES rows, heads of q that share a head of K, of one or more queries. It takes
+// tiles of cells in order, of which the next one is copied to shared memory meanwhile:
 //
 //   scores  [16, cells]   q k^T: D / 16 products of matrices for every 8 cells
 //   weights               p = 2^14 e^(s - m), in registers, as f16: scores' layout is that of a left matrix
 //   sums    [16, Dv]      rescaled if a maximum grew, + p v; and + p 1, the sums of weights
 //
 // q is scaled by a power of 2 for each row, so that no number overflows and rounding is relative to the
-// largest element; p by 2^14, so that weights down to 2^-28 have all bits of an f16.
+// largest element; p by 2^14, so that weights down to 2^-28 have all bits of an f16. Scores keep the
+// scale that q k^T has: the exponent of a weight is one fmaf of a score.
 //
-// A cell's rows of K and V, 2 (D + Dv) bytes, are read once for the 64 rows of a block. A warp multiplies
-// for 16 rows if it has any: little beside the memory's time where one query decodes. For prompts, it is
-// ldmatrix that takes longest: it brings those bytes to every warp, for 16 rows each.
+// A cell's rows of K and V, 2 (D + Dv) bytes, are read once for the rows of a block. ldmatrix brings them
+// to every warp: with one tile of 16 rows that takes longer than the products. Two tiles, for prompts,
+// halve it. A row's bits are the same with one and with two.
 #include "attention_block.cuh"
 #include "attention_rows.cuh"
+#include "attention_tiles.cuh"
 #include "mma.cuh"
 
-constexpr int THREADS = 128;
-constexpr int WARP_ROWS = 16;
-constexpr int ROWS = THREADS / 32 * WARP_ROWS;
 constexpr int STAGES = 2;
 constexpr int UNIT_LOG2 = 14;        // of weights
 constexpr u32_t ONES = 0x3c003c00u;  // two 1 as f16
-
-__device__ inline u32_t pack_halves(float low, float high) {
-#ifdef GGMLPY_EMULATED
-    return float_to_half(low) | (u32_t)float_to_half(high) << 16;
-#else
-    u32_t bits;
-    asm volatile("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
-    return bits;
-#endif
-}
 
 // 2^x by the instruction alone: what is below 2^-126 is 0.
 __device__ inline float power_of_2(float x) {
@@ -62,26 +52,23 @@ __device__ inline float quad_max(float v) {
     return fmaxf(v, __shfl_xor_sync(ALL_LANES, v, 2));
 }
 
-// Rows of halves in shared memory. The groups of 16 bytes of a row are permuted by its number, so that
-// those of one column in eight rows lie in different banks.
-template <int N, int COUNT>
-struct Rows {
-    u16_t halves[COUNT][N];
+// What the rows of a warp see: places of `any` some of them, of `all` every one that is computed.
+struct Span4 {
+    int any_first, any_end;
+    int all_first, all_end;
 
-    __device__ u16_t* at(int row, int column) {
-        return &halves[row][(column / 8 ^ row % 8) * 8 + column % 8];
-    }
-    __device__ const u16_t* at(int row, int column) const {
-        return const_cast<Rows*>(this)->at(row, column);
-    }
+    __device__ bool sees_some(int place, int n) const { return place < any_end && place + n > any_first; }
+    __device__ bool sees_all(int place, int n) const { return place >= all_first && place + n <= all_end; }
 };
 
 // Heads of up to N elements, tiles of so many cells; see the defines.
-template <int N_, int CELLS_, bool EXACT_, bool CONVERTS_>
+template <int N_, int CELLS_, bool EXACT_, bool CONVERTS_, int TILES_>
 struct Size {
-    static constexpr int N = N_, CELLS = CELLS_;
+    static constexpr int N = N_, CELLS = CELLS_, TILES = TILES_;
     static constexpr bool EXACT = EXACT_, CONVERTS = CONVERTS_;
-    static constexpr bool HOLDS_Q = N <= 128;  // in registers, else in shared memory
+    static constexpr bool HOLDS_Q = N * TILES <= 128;  // in registers, else in shared memory
+    static constexpr int THREADS = 128, WARPS = THREADS / 32;
+    static constexpr int WARP_ROWS = 16 * TILES, ROWS = WARPS * WARP_ROWS;
 
     struct Shared {
         Rows<N, CELLS> k[STAGES], v[STAGES];
@@ -89,175 +76,125 @@ struct Size {
         int cells[STAGES][CELLS];  // -1 for those that no row sees
         RowTable<ROWS> rows;
         float scales[ROWS];        // of scores: the op's, over that of q
+        float exponents[ROWS];     // of weights, over finished scores
         Softmax all[ROWS];         // of the chunks before
+        Span4 spans[WARPS];
         Work work;
+        Bases bases;
     };
+
+    // The rows of a lane: g and g + 8 of each tile of its warp's.
+    __device__ static int row_of_lane(int tile, int half) {
+        return threadIdx.x / 32 * WARP_ROWS + tile * 16 + half * 8 + threadIdx.x % 32 / 4;
+    }
 };
 
-// A value of which nothing is computed ahead of here: addresses that follow from it would take more
-// registers than there are.
-__device__ inline int opaque(int v) {
-#ifndef GGMLPY_EMULATED
-    asm volatile("" : "+r"(v));
-#endif
-    return v;
-}
-
-// The rows of a lane: g and g + 8 of its warp's.
-__device__ inline int row_of_lane(int half) {
-    return threadIdx.x / 32 * WARP_ROWS + threadIdx.x % 32 / 4 + half * 8;
-}
-
-// A power of 2 that brings values of up to `largest` near the largest f16: below 2^15.
-__device__ inline float scale_for(float largest) {
+// A power of 2 that brings values of up to `largest` near the largest f16: below 2^15. And where the
+// op's scale is small (0 gives 0), less: scores are rounded all the same.
+__device__ inline float scale_for(float largest, float scale) {
     const int exponent = (int)(__float_as_uint(largest) >> 23) - 127;
-    if (largest == 0.0f || exponent > 127) return 1.0f;
-    return __uint_as_float((u32_t)(14 - max(exponent, -100) + 127) << 23);
+    const u32_t most = __float_as_uint(fabsf(scale) * 0x1p60f) & 0x7f800000u;
+    if (largest == 0.0f || exponent > 127) return fminf(1.0f, __uint_as_float(most));
+    const u32_t power = (u32_t)(14 - max(exponent, -100) + 127) << 23;
+    return __uint_as_float(min(power, most));
 }
 
 // q as left matrices of 16 elements each.
 template <class S>
 struct Queries {
-    u32_t held[S::HOLDS_Q ? S::N / 16 : 1][4];
+    u32_t held[S::HOLDS_Q ? S::N / 16 : 1][S::TILES][4];
 
-    __device__ void load(typename S::Shared& shared, float scale, int d) {
-        const int column = threadIdx.x % 4 * 2;
+    __device__ void load(const Args& args, typename S::Shared& shared, int d) {
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            const int r = row_of_lane(half);
-            const float* row = shared.rows.queries[r];
-            float x[S::N / 8][2] = {};
-            float largest = 0.0f;
-            if (row) {
+        for (int tile = 0; tile < S::TILES; ++tile) {
 #pragma unroll
-                for (int j = 0; j < S::N / 8; ++j) {
-#pragma unroll
-                    for (int e = 0; e < 2; ++e) {
-                        const int i = j * 8 + column + e;
-                        if (S::EXACT || i < d) x[j][e] = row[i];
-                        largest = fmaxf(largest, fabsf(x[j][e]));
-                    }
-                }
-            }
-            const float factor = scale_for(quad_max(largest));
-            if (column == 0) shared.scales[r] = scale / factor;
-#pragma unroll
-            for (int j = 0; j < S::N / 8; ++j) {
-                const u32_t halves = pack_halves(x[j][0] * factor, x[j][1] * factor);
-                if (S::HOLDS_Q) {
-                    held[j / 2][j % 2 * 2 + half] = halves;
-                } else {
-                    *(u32_t*)shared.q.at(r, j * 8 + column) = halves;
-                }
-            }
+            for (int half = 0; half < 2; ++half) load_row(args, shared, tile, half, d);
         }
         __syncwarp();
     }
 
-    // Elements 16 i to 16 i + 15 of the warp's rows.
-    __device__ void get(const typename S::Shared& shared, int i, u32_t (&a)[4]) const {
-        if (S::HOLDS_Q) {
+    __device__ void load_row(const Args& args, typename S::Shared& shared, int tile, int half, int d) {
+        const int column = threadIdx.x % 4 * 2, r = S::row_of_lane(tile, half);
+        const float* row = shared.rows.queries[r];
+        float x[S::N / 8][2] = {};
+        float largest = 0.0f;
+        if (row) {
 #pragma unroll
-            for (int j = 0; j < 4; ++j) a[j] = held[i][j];
-        } else {
-            const int lane = opaque(threadIdx.x) % 32, row = opaque(threadIdx.x) / 32 * WARP_ROWS + lane % 16;
-            ldmatrix_x4(a, shared.q.at(row, i * 16 + lane / 16 * 8));
+            for (int j = 0; j < S::N / 8; ++j) {
+#pragma unroll
+                for (int e = 0; e < 2; ++e) {
+                    const int i = j * 8 + column + e;
+                    if (S::EXACT || i < d) x[j][e] = row[i];
+                    largest = fmaxf(largest, fabsf(x[j][e]));
+                }
+            }
+        }
+        // Scores grow with what they stand for, whatever the sign of the op's scale.
+        const float power = scale_for(quad_max(largest), args.scale);
+        const float factor = args.scale < 0.0f ? -power : power;
+        if (column == 0) {
+            const float scale = power == 0.0f ? 1.0f : fabsf(args.scale) / power;
+            shared.scales[r] = scale;
+            shared.exponents[r] = args.logit_softcap != 0.0f ? LOG2_E : scale * LOG2_E;
+        }
+#pragma unroll
+        for (int j = 0; j < S::N / 8; ++j) {
+            const u32_t halves = pack_halves(x[j][0] * factor, x[j][1] * factor);
+            if (S::HOLDS_Q) {
+                held[j / 2][tile][j % 2 * 2 + half] = halves;
+            } else {
+                *(u32_t*)shared.q.at(r, j * 8 + column) = halves;
+            }
+        }
+    }
+
+    // Where a lane's rows of the first tile are.
+    __device__ SharedAddress address(typename S::Shared& shared) const {
+        const int lane = opaque(threadIdx.x) % 32, row = opaque(threadIdx.x) / 32 * S::WARP_ROWS;
+        return to_shared(S::HOLDS_Q ? shared.q.at(0, 0) : shared.q.at(row + lane % 16, lane / 16 * 8));
+    }
+
+    // Elements 16 i to 16 i + 15 of the warp's rows.
+    __device__ void get(SharedAddress at, int i, u32_t (&a)[S::TILES][4]) const {
+#pragma unroll
+        for (int tile = 0; tile < S::TILES; ++tile) {
+            if (S::HOLDS_Q) {
+#pragma unroll
+                for (int j = 0; j < 4; ++j) a[tile][j] = held[i][tile][j];
+            } else {
+                ldmatrix_x4(a[tile], column_16(at, i) + tile * 16 * 2 * S::N);
+            }
         }
     }
 };
 
-// A tile of K and V on its way to shared memory. Rows of cells that no row sees, and what is past the
-// end of rows up to a multiple of 16, are 0. A thread has a column of 16 bytes.
 template <class S>
-__device__ void copy_tile(const Args& args, typename S::Shared& shared, int stage, int d, int dv) {
-    constexpr int COLUMNS = S::N / 8;
-    const int thread = opaque(threadIdx.x), column = thread % COLUMNS * 8;
-    const char* k = base_of(args, args.k, shared.work) + 2 * column;
-    const char* v = base_of(args, args.v, shared.work) + 2 * column;
-    const u32_t k_stride = (u32_t)args.k.nb[1], v_stride = (u32_t)args.v.nb[1];
-    const bool has_k = S::EXACT || column < (d + 15) / 16 * 16;
-    const bool has_v = S::EXACT || column < (dv + 15) / 16 * 16;
-#pragma unroll 4
-    for (int i = 0; i < S::CELLS * COLUMNS / THREADS; ++i) {
-        const int c = i * (THREADS / COLUMNS) + thread / COLUMNS;
-        const int cell = shared.cells[stage][c];
-        const bool exists = cell >= 0;
-        const unsigned long long at = exists ? cell : 0;
-        if (has_k) {
-            const bool valid = exists && (S::EXACT || column < d);
-            copy_async_16_zfill(shared.k[stage].at(c, column), k + at * k_stride, valid);
-        }
-        if (has_v) {
-            const bool valid = exists && (S::EXACT || column < dv);
-            copy_async_16_zfill(shared.v[stage].at(c, column), v + at * v_stride, valid);
-        }
-    }
-}
+struct Scores {
+    float v[S::TILES][S::CELLS / 8][4];  // of 8 cells each
+};
 
-// The same for rows of K or of V of other types, or not aligned to 16 bytes: as f16.
+// Adds q k^T.
 template <class S>
-__device__ void convert_rows(Rows<S::N, S::CELLS>& tile, const int* cells, int type,
-                             const char* base, i64_t stride, int n, bool vectors) {
-    constexpr int COLUMNS = S::N / 8, EACH = S::CELLS * COLUMNS / THREADS;
-    constexpr int AT_ONCE = 4;  // groups that a thread waits for together
-    const int thread = opaque(threadIdx.x);
-    const int column = thread % COLUMNS * 8, first = thread / COLUMNS;
-    if (column >= (n + 15) / 16 * 16) return;
-#pragma unroll 1
-    for (int i = 0; i < EACH; i += AT_ONCE) {
-        float v[AT_ONCE][8];
-#pragma unroll
-        for (int j = 0; j < AT_ONCE; ++j) {
-            const int cell = cells[(i + j) * (THREADS / COLUMNS) + first];
-#pragma unroll
-            for (int e = 0; e < 8; ++e) v[j][e] = 0.0f;
-            if (cell >= 0 && column < n) load_8(type, base + cell * stride, column, n, vectors, v[j]);
-        }
-#pragma unroll
-        for (int j = 0; j < AT_ONCE; ++j) {
-            uint4 halves;
-            halves.x = pack_halves(v[j][0], v[j][1]);
-            halves.y = pack_halves(v[j][2], v[j][3]);
-            halves.z = pack_halves(v[j][4], v[j][5]);
-            halves.w = pack_halves(v[j][6], v[j][7]);
-            *(uint4*)tile.at((i + j) * (THREADS / COLUMNS) + first, column) = halves;
-        }
-    }
-}
-
-template <class S>
-__device__ void load_tile(const Args& args, typename S::Shared& shared, int stage, int d, int dv) {
-    if constexpr (S::CONVERTS) {
-#pragma unroll 1
-        for (int i = 0; i < 2; ++i) {
-            const Tensor& x = i == 0 ? args.k : args.v;
-            convert_rows<S>(i == 0 ? shared.k[stage] : shared.v[stage], shared.cells[stage],
-                            i == 0 ? args.k_type : args.v_type, base_of(args, x, shared.work),
-                            x.nb[1], i == 0 ? d : dv, i == 0 ? args.k_vectors : args.v_vectors);
-        }
-    } else {
-        copy_tile<S>(args, shared, stage, d, dv);
-    }
-}
-
-// s[j] is q k^T of cells 8 j to 8 j + 7.
-template <class S>
-__device__ void multiply_keys(const typename S::Shared& shared, int stage, const Queries<S>& q, int d,
-                              float (&s)[S::CELLS / 8][4]) {
+__device__ void multiply_keys(typename S::Shared& shared, int stage, const Queries<S>& q, int d,
+                              Scores<S>& s) {
     const int lane = opaque(threadIdx.x % 32);
-    const int cell = lane / 16 * 8 + lane % 8, column = lane / 8 % 2 * 8;
-    constexpr int AT_ONCE = S::HOLDS_Q ? S::N / 16 : 2;
+    const SharedAddress k = to_shared(shared.k[stage].at(lane / 16 * 8 + lane % 8, lane / 8 % 2 * 8));
+    const SharedAddress rows = q.address(shared);
+    constexpr int AT_ONCE = S::N <= 128 ? S::N / 16 : 2;
 #pragma unroll AT_ONCE
     for (int i = 0; i < S::N / 16; ++i) {
         if (!S::EXACT && i * 16 >= d) break;
-        u32_t a[4];
-        q.get(shared, i, a);
+        u32_t a[S::TILES][4];
+        q.get(rows, i, a);
 #pragma unroll
         for (int j = 0; j < S::CELLS / 16; ++j) {
             u32_t b[4];
-            ldmatrix_x4(b, shared.k[stage].at(j * 16 + cell, i * 16 + column));
-            mma_f16(s[2 * j], a, {b[0], b[1]});
-            mma_f16(s[2 * j + 1], a, {b[2], b[3]});
+            ldmatrix_x4(b, column_16(k, i) + j * 16 * 2 * S::N);
+#pragma unroll
+            for (int tile = 0; tile < S::TILES; ++tile) {
+                mma_f16(s.v[tile][2 * j], a[tile], {b[0], b[1]});
+                mma_f16(s.v[tile][2 * j + 1], a[tile], {b[2], b[3]});
+            }
         }
     }
 }
@@ -265,38 +202,57 @@ __device__ void multiply_keys(const typename S::Shared& shared, int stage, const
 // What a warp has of a chunk.
 template <class S>
 struct Sums {
-    float v[S::N / 8][4];  // weighted sums, of 8 columns each
-    float weights[4];      // the same number in every column
-    float largest[2];
+    float v[S::TILES][S::N / 8][4];  // weighted sums, of 8 columns each
+    float weights[S::TILES][4];      // the same number in every column
+    float largest[S::TILES][2];
 
     __device__ void clear() {
 #pragma unroll
-        for (int j = 0; j < S::N / 8; ++j) {
+        for (int tile = 0; tile < S::TILES; ++tile) {
 #pragma unroll
-            for (int e = 0; e < 4; ++e) v[j][e] = 0.0f;
+            for (int j = 0; j < S::N / 8; ++j) {
+#pragma unroll
+                for (int e = 0; e < 4; ++e) v[tile][j][e] = 0.0f;
+            }
+#pragma unroll
+            for (int e = 0; e < 4; ++e) weights[tile][e] = 0.0f;
+            largest[tile][0] = largest[tile][1] = minus_infinity();
         }
-#pragma unroll
-        for (int e = 0; e < 4; ++e) weights[e] = 0.0f;
-        largest[0] = largest[1] = minus_infinity();
     }
 };
 
-// Scales and caps the scores of a row: entry `at` and so on of the n that it sees; -inf for others.
+// Caps the scores of a row of a lane.
 template <class S>
-__device__ void finish_scores(const Args& args, int half, float scale, int at, int n,
-                              float (&s)[S::CELLS / 8][4]) {
-    const float cap = args.logit_softcap;
+__device__ void cap_scores(float cap, float scale, int half, float (&s)[S::CELLS / 8][4]) {
+    const float factor = 2.0f * LOG2_E / cap;
 #pragma unroll
     for (int j = 0; j < S::CELLS / 8; ++j) {
-        s[j][2 * half] *= scale;
-        s[j][2 * half + 1] *= scale;
+#pragma unroll
+        for (int e = 2 * half; e < 2 * half + 2; ++e) s[j][e] = capped(s[j][e] * scale, cap, factor);
     }
-    if (cap != 0.0f) {
-        const float factor = 2.0f * LOG2_E / cap;
+}
+
+// Adds the mask of a row, and hides what the row does not see. A mask of 0 leaves a score as it is.
+template <class S>
+__device__ void hide_scores(const Args& args, const typename S::Shared& shared, int row, int place,
+                            int half, float (&s)[S::CELLS / 8][4]) {
+    const RowTable<S::ROWS>& table = shared.rows;
+    const int at = place + (int)threadIdx.x % 4 * 2 - table.first[row];
+    const int n = table.end[row] - table.first[row];
+    if (const u16_t* mask = table.masks[row]) {
+        const float unit = args.logit_softcap != 0.0f ? 1.0f : shared.scales[row];
+        const float slope = table.slopes[row] / unit;
 #pragma unroll
         for (int j = 0; j < S::CELLS / 8; ++j) {
-            s[j][2 * half] = capped(s[j][2 * half], cap, factor);
-            s[j][2 * half + 1] = capped(s[j][2 * half + 1], cap, factor);
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+                const int i = at + j * 8 + e;
+                if ((u32_t)i >= (u32_t)n) continue;
+                float& score = s[j][2 * half + e];
+                const u16_t bias = mask[i];
+                const bool hidden = bias == HALF_MINUS_INFINITY;
+                score = hidden ? minus_infinity() : fmaf(half_to_float(bias), slope, score);
+            }
         }
     }
 #pragma unroll
@@ -309,149 +265,189 @@ __device__ void finish_scores(const Args& args, int half, float scale, int at, i
     }
 }
 
-// Adds the mask of a row.
+// Makes weights of the finished scores of a row of a lane. Returns what the sums of the chunk are to be
+// multiplied by.
 template <class S>
-__device__ void add_mask(const u16_t* mask, float slope, int half, int at, int n,
-                         float (&s)[S::CELLS / 8][4]) {
+__device__ float weigh_row(float exponent, int half, float (&s)[S::CELLS / 8][4], float& largest) {
+    float found = s[0][2 * half];
+#pragma unroll
+    for (int j = 0; j < S::CELLS / 8; ++j) {
+        found = fmaxf(found, fmaxf(s[j][2 * half], s[j][2 * half + 1]));
+    }
+    const float before = largest;
+    largest = fmaxf(before, quad_max(found));
+    const float reference = reference_of(largest);
+    const float shift = fmaf(-reference, exponent, (float)UNIT_LOG2);
 #pragma unroll
     for (int j = 0; j < S::CELLS / 8; ++j) {
 #pragma unroll
-        for (int e = 0; e < 2; ++e) {
-            const int i = at + j * 8 + e;
-            if ((u32_t)i >= (u32_t)n) continue;
-            float& score = s[j][2 * half + e];
-            const u16_t bias = mask[i];
-            const bool hidden = bias == HALF_MINUS_INFINITY;
-            score = hidden ? minus_infinity() : fmaf(half_to_float(bias), slope, score);
+        for (int e = 2 * half; e < 2 * half + 2; ++e) {
+            s[j][e] = power_of_2(fmaf(s[j][e], exponent, shift));
         }
     }
+    return power_of_2((before - reference) * exponent);
 }
 
 // Finishes scores, and makes weights of them; rescales what the chunk has.
 template <class S>
-__device__ void weigh(const Args& args, const typename S::Shared& shared, int place,
-                      float (&s)[S::CELLS / 8][4], Sums<S>& sums) {
-    const RowTable<ROWS>& table = shared.rows;
-    const int column = opaque(threadIdx.x) % 4 * 2;
-    float largest[2];
+__device__ void weigh(const Args& args, const typename S::Shared& shared, int place, bool sees_all,
+                      Scores<S>& s, Sums<S>& sums) {
+    const float cap = args.logit_softcap;
+    if (cap != 0.0f || !sees_all) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        const int row = row_of_lane(half), at = place + column - table.first[row];
-        const int n = table.end[row] - table.first[row];
-        finish_scores<S>(args, half, shared.scales[row], at, n, s);
-        if (const u16_t* mask = table.masks[row]) {
-            add_mask<S>(mask, table.slopes[row], half, at, n, s);
-        }
-        largest[half] = minus_infinity();
+        for (int tile = 0; tile < S::TILES; ++tile) {
 #pragma unroll
-        for (int j = 0; j < S::CELLS / 8; ++j) {
-            largest[half] = fmaxf(largest[half], fmaxf(s[j][2 * half], s[j][2 * half + 1]));
-        }
-    }
-    float rescale[2];
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        const float before = sums.largest[half];
-        sums.largest[half] = fmaxf(before, quad_max(largest[half]));
-        const float reference = reference_of(sums.largest[half]);
-        rescale[half] = weight_of(before, reference);
-#pragma unroll
-        for (int j = 0; j < S::CELLS / 8; ++j) {
-#pragma unroll
-            for (int e = 2 * half; e < 2 * half + 2; ++e) {
-                s[j][e] = power_of_2(fmaf(s[j][e] - reference, LOG2_E, (float)UNIT_LOG2));
+            for (int half = 0; half < 2; ++half) {
+                const int row = S::row_of_lane(tile, half);
+                if (cap != 0.0f) cap_scores<S>(cap, shared.scales[row], half, s.v[tile]);
+                if (!sees_all) hide_scores<S>(args, shared, row, place, half, s.v[tile]);
             }
         }
     }
-    if (!__any_sync(ALL_LANES, rescale[0] != 1.0f || rescale[1] != 1.0f)) return;
+    float rescale[S::TILES][2];
+    bool grew = false;
 #pragma unroll
-    for (int e = 0; e < 4; ++e) sums.weights[e] *= rescale[e / 2];
+    for (int tile = 0; tile < S::TILES; ++tile) {
 #pragma unroll
-    for (int j = 0; j < S::N / 8; ++j) {
+        for (int half = 0; half < 2; ++half) {
+            const float exponent = shared.exponents[S::row_of_lane(tile, half)];
+            rescale[tile][half] = weigh_row<S>(exponent, half, s.v[tile], sums.largest[tile][half]);
+            grew = grew || rescale[tile][half] != 1.0f;
+        }
+    }
+    if (!__any_sync(ALL_LANES, grew)) return;
 #pragma unroll
-        for (int e = 0; e < 4; ++e) sums.v[j][e] *= rescale[e / 2];
+    for (int tile = 0; tile < S::TILES; ++tile) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) sums.weights[tile][e] *= rescale[tile][e / 2];
+#pragma unroll
+        for (int j = 0; j < S::N / 8; ++j) {
+#pragma unroll
+            for (int e = 0; e < 4; ++e) sums.v[tile][j][e] *= rescale[tile][e / 2];
+        }
     }
 }
 
 // Adds weights times rows of V, and the weights themselves.
 template <class S>
-__device__ void multiply_values(const Rows<S::N, S::CELLS>& v, const float (&p)[S::CELLS / 8][4],
-                                int dv, Sums<S>& sums) {
+__device__ void multiply_values(typename S::Shared& shared, int stage, const Scores<S>& p, int dv,
+                                Sums<S>& sums) {
     const int lane = opaque(threadIdx.x % 32);
-    const int cell = lane % 16, column = lane / 16 * 8;
+    const SharedAddress v = to_shared(shared.v[stage].at(lane % 16, lane / 16 * 8));
 #pragma unroll
     for (int i = 0; i < S::CELLS / 16; ++i) {
-        const u32_t a[4] = {
-            pack_halves(p[2 * i][0], p[2 * i][1]), pack_halves(p[2 * i][2], p[2 * i][3]),
-            pack_halves(p[2 * i + 1][0], p[2 * i + 1][1]),
-            pack_halves(p[2 * i + 1][2], p[2 * i + 1][3])};
-        mma_f16(sums.weights, a, {ONES, ONES});
+        u32_t a[S::TILES][4];
+#pragma unroll
+        for (int tile = 0; tile < S::TILES; ++tile) {
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                const float(&of_cells)[4] = p.v[tile][2 * i + j / 2];
+                a[tile][j] = pack_halves(of_cells[j % 2 * 2], of_cells[j % 2 * 2 + 1]);
+            }
+            mma_f16(sums.weights[tile], a[tile], {ONES, ONES});
+        }
 #pragma unroll
         for (int j = 0; j < S::N / 16; ++j) {
             if (!S::EXACT && j * 16 >= dv) break;
             u32_t b[4];
-            ldmatrix_x4_trans(b, v.at(i * 16 + cell, j * 16 + column));
-            mma_f16(sums.v[2 * j], a, {b[0], b[1]});
-            mma_f16(sums.v[2 * j + 1], a, {b[2], b[3]});
+            ldmatrix_x4_trans(b, column_16(v, j) + i * 16 * 2 * S::N);
+#pragma unroll
+            for (int tile = 0; tile < S::TILES; ++tile) {
+                mma_f16(sums.v[tile][2 * j], a[tile], {b[0], b[1]});
+                mma_f16(sums.v[tile][2 * j + 1], a[tile], {b[2], b[3]});
+            }
         }
     }
 }
 
-// The state of a chunk: stored, or folded into that of the chunks before, whose sums lie in y. Returns
-// whether all sums are finite.
+// Adds the sums of a row's chunk to `to`: two columns at a time, as a lane has them. Returns 0, or NaN
+// where a sum is not finite.
 template <class S>
-__device__ bool finish_chunk(const Args& args, const Run& run, typename S::Shared& shared,
-                             const Item& item, int chunk, const Sums<S>& sums) {
-    const Work& work = shared.work;
-    const Partials partials(args, run);
+__device__ float store_sums(float* to, int dv, Fold f, bool is_first, bool is_last, float factor,
+                            int half, const float (&sums)[S::N / 8][4]) {
     const int column = threadIdx.x % 4 * 2;
-    const bool stores = work.task.slot >= 0;
-    const bool is_first = stores || chunk == item.chunk;
-    const bool is_last = !stores && chunk + 1 == item.end_chunk;
-    bool finite = true;
-#pragma unroll 1
-    for (int half = 0; half < 2; ++half) {
-        const int r = row_of_lane(half);
-        const Softmax softmax = {half ? sums.largest[1] : sums.largest[0],
-                                 half ? sums.weights[2] : sums.weights[0]};
-        Softmax all = shared.all[r];
-        Fold f = fold(all, softmax);
-        __syncwarp();  // all lanes of the row have read it
-        if (column == 0) shared.all[r] = all;
-        if (!work.computes(r)) continue;
-        const BlockRow row = work.rows.at(r);
-        const float factor = final_factor(all, sink_of(args, row.head), args.unit);
-        float* to = (float*)args.y.at(row.head, work.task.query + row.i, work.task.stream);
-        if (stores) {
-            const i64_t at = partials.index(work.slot_of(chunk) + row.i, row.head);
-            to = partials.sums + at * work.dv;
-            if (column == 0) partials.softmax[at] = softmax;
-            f = {0.0f, 1.0f};
-        }
+    float finite = 0.0f;
+    float before[S::N / 8][2] = {};
+    if (!is_first) {
 #pragma unroll
         for (int j = 0; j < S::N / 8; ++j) {
 #pragma unroll
             for (int e = 0; e < 2; ++e) {
                 const int i = j * 8 + column + e;
-                if (!S::EXACT && i >= work.dv) continue;
-                const float added = half ? sums.v[j][2 + e] : sums.v[j][e];
-                const float before = is_first ? 0.0f : to[i];
-                const float sum = fmaf(added, f.added_factor, before * f.factor);
-                finite = finite && isfinite(sum);
-                to[i] = is_last ? final_value(sum, factor) : sum;
+                if (S::EXACT || i < dv) before[j][e] = to[i];
             }
+        }
+    }
+#pragma unroll
+    for (int j = 0; j < S::N / 8; ++j) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+            const int i = j * 8 + column + e;
+            if (!S::EXACT && i >= dv) continue;
+            const float sum = fmaf(sums[j][2 * half + e], f.added_factor, before[j][e] * f.factor);
+            finite = fmaf(sum, 0.0f, finite);
+            to[i] = is_last ? final_value(sum, factor) : sum;
         }
     }
     return finite;
 }
 
+// The state of a row's chunk: stored, or folded into that of the chunks before, whose sums lie in y.
+// Returns whether all sums are finite.
+template <class S>
+__device__ bool finish_row(const Args& args, const Run& run, typename S::Shared& shared,
+                           const Item& item, int chunk, int tile, int half, const Sums<S>& sums) {
+    const Work& work = shared.work;
+    const int r = S::row_of_lane(tile, half), column = threadIdx.x % 4;
+    const float unit = args.logit_softcap != 0.0f ? 1.0f : shared.scales[r];
+    const Softmax softmax = {sums.largest[tile][half] * unit, sums.weights[tile][2 * half]};
+    Softmax all = shared.all[r];
+    const Fold f = fold(all, softmax);
+    __syncwarp();  // all lanes of the row have read it
+    if (column == 0) shared.all[r] = all;
+    if (!work.computes(r)) return true;
+    const BlockRow row = work.rows.at(r);
+    if (work.task.slot >= 0) {
+        const Partials partials(args, run);
+        const i64_t at = partials.index(work.slot_of(chunk) + row.i, row.head);
+        if (column == 0) partials.softmax[at] = softmax;
+        float* to = partials.sums + at * work.dv;
+        return store_sums<S>(to, work.dv, {0.0f, 1.0f}, true, false, 1.0f, half, sums.v[tile]) == 0.0f;
+    }
+    const float factor = final_factor(all, sink_of(args, row.head), args.unit);
+    float* to = (float*)args.y.at(row.head, work.task.query + row.i, work.task.stream);
+    return store_sums<S>(to, work.dv, f, chunk == item.chunk, chunk + 1 == item.end_chunk, factor, half,
+                         sums.v[tile]) == 0.0f;
+}
+
 // Rows of a task without any cell.
+template <class S>
 __device__ void store_zeros(const Args& args, const Work& work) {
     for (int r = 0; r < work.rows.count(); ++r) {
         const BlockRow row = work.rows.at(r);
         float* y = (float*)args.y.at(row.head, work.task.query + row.i, work.task.stream);
-        for (int i = threadIdx.x; i < work.dv; i += THREADS) y[i] = 0.0f;
+        for (int i = threadIdx.x; i < work.dv; i += S::THREADS) y[i] = 0.0f;
     }
+}
+
+// What the rows of a warp see together. With a mask, nothing is known to be seen by all.
+template <class S>
+__device__ Span4 span_of_warp(const Args& args, const typename S::Shared& shared) {
+    const int lane = threadIdx.x % 32, r = threadIdx.x / 32 * S::WARP_ROWS + lane;
+    Span4 span = {0x7fffffff, 0, 0, 0x7fffffff};
+    if (lane < S::WARP_ROWS && shared.work.computes(r)) {
+        const int first = shared.rows.first[r], end = shared.rows.end[r];
+        span = {first < end ? first : 0x7fffffff, first < end ? end : 0, first, end};
+    }
+#pragma unroll
+    for (int d = 16; d > 0; d /= 2) {
+        span.any_first = min(span.any_first, __shfl_xor_sync(ALL_LANES, span.any_first, d));
+        span.any_end = max(span.any_end, __shfl_xor_sync(ALL_LANES, span.any_end, d));
+        span.all_first = max(span.all_first, __shfl_xor_sync(ALL_LANES, span.all_first, d));
+        span.all_end = min(span.all_end, __shfl_xor_sync(ALL_LANES, span.all_end, d));
+    }
+    if (args.mask.data) span.all_end = 0;
+    return span;
 }
 
 // Attends rows of a task to chunks of its cells. Returns whether a sum is not finite.
@@ -462,24 +458,27 @@ __device__ bool attend(const Args& args, const Run& run, const Plan& plan, const
     __syncthreads();  // another item may still use the shared memory
     if (threadIdx.x == 0) {
         const Task& task = plan.tasks[item.task];
-        shared.work = {task, rows_of_block(args, run, task, ROWS), only, 0, dv};
+        shared.work = {task, rows_of_block(args, run, task, S::ROWS), only, 0, dv};
+        shared.bases = {base_of(args, args.k, shared.work), base_of(args, args.v, shared.work)};
     }
     __syncthreads();
     const Work& work = shared.work;
     if (work.task.n_chunks == 0) {
-        store_zeros(args, work);
+        store_zeros<S>(args, work);
         return false;
     }
     shared.rows.set(args, run, plan, work);
-    if (threadIdx.x < ROWS) shared.all[threadIdx.x] = empty_softmax();
+    if (threadIdx.x < S::ROWS) shared.all[threadIdx.x] = empty_softmax();
     __syncthreads();
+    Span4& span = shared.spans[threadIdx.x / 32];
+    const Span4 found = span_of_warp<S>(args, shared);
+    if (threadIdx.x % 32 == 0) span = found;
     Queries<S> q;
-    q.load(shared, args.scale, d);
+    q.load(args, shared, d);
 
     const int begin = max((int)chunk_begin(item.chunk), work.task.first / S::CELLS * S::CELLS);
     const int end = (int)min((i64_t)work.task.end, chunk_begin(item.end_chunk));
     const int n_tiles = (end - begin + S::CELLS - 1) / S::CELLS;
-    const bool has_rows = row_of_lane(0) / WARP_ROWS * WARP_ROWS < work.rows.count();
 
     // In a turn, a tile is copied, the one before it is computed, and the cells of the next are found.
     Sums<S> sums;
@@ -489,30 +488,33 @@ __device__ bool attend(const Args& args, const Run& run, const Plan& plan, const
 #pragma unroll 1
     for (int tile = -1; tile <= n_tiles; ++tile) {
         copy_async_wait<0>();
-        const bool copies = __syncthreads_or(visible);
-        if (copies) load_tile<S>(args, shared, tile % STAGES, d, dv);
+        const int n_copied = __syncthreads_count(visible);
+        if (n_copied) load_tile<S>(args, shared, tile % STAGES, n_copied, d, dv);
         copy_async_commit();
 
-        const int thread = (int)threadIdx.x - (THREADS - S::CELLS);  // the last ones: they may be idle
+        const int thread = (int)threadIdx.x - (S::THREADS - S::CELLS);  // the last ones may be idle
         const int next = begin + (tile + 1) * S::CELLS + thread;
         visible = thread >= 0 && tile + 1 < n_tiles && shared.rows.any_sees(args, run, work, next);
         int cell = visible ? entry_of(args, work, next) : -1;
 
         const int place = begin + (tile - 1) * S::CELLS;
-        if (was_copied && has_rows) {
+        if (was_copied && span.sees_some(place, S::CELLS)) {
             const int stage = (tile - 1) % STAGES;
-            float s[S::CELLS / 8][4] = {};
+            Scores<S> s = {};
             multiply_keys<S>(shared, stage, q, d, s);
-            weigh<S>(args, shared, place, s, sums);
-            multiply_values<S>(shared.v[stage], s, dv, sums);
+            weigh<S>(args, shared, place, span.sees_all(place, S::CELLS), s, sums);
+            multiply_values<S>(shared, stage, s, dv, sums);
         }
-        was_copied = copies;
+        was_copied = n_copied;
         if (visible) cell = existing(args, run, cell);
         visible = cell >= 0;
         if (thread >= 0) shared.cells[(tile + 1) % STAGES][thread] = cell;
 
         if (tile > 0 && (place + S::CELLS >= end || place + S::CELLS == chunk_begin(chunk + 1))) {
-            finite &= finish_chunk<S>(args, run, shared, item, chunk, sums);
+#pragma unroll
+            for (int i = 0; i < 2 * S::TILES; ++i) {
+                finite &= finish_row<S>(args, run, shared, item, chunk, i / 2, i % 2, sums);
+            }
             sums.clear();
             ++chunk;
         }
@@ -529,13 +531,15 @@ __device__ void attend_all(const Args& args, const Run& run) {
     for (int i = blockIdx.x; i < n_items; i += gridDim.x) {
         const Item item = plan.items[n_items - 1 - i];
 #pragma unroll 1
-        for (int only = -1; only < ROWS; ++only) {
+        for (int only = -1; only < S::ROWS; ++only) {
             const bool wrong = attend<S>(args, run, plan, item, only, *shared);
             if (only < 0 && !wrong) break;
         }
-        combine_if_last<ROWS, THREADS / 32>(args, run, plan, item.task);
+        combine_if_last<S::ROWS, S::WARPS>(args, run, plan, item.task);
     }
 }
 
-typedef Size<HEAD, HEAD <= 128 ? 64 : 32, !PADDED, CONVERTED> Defined;
-KERNEL_BLOCKS(attention_mma, Args, THREADS, HEAD <= 64 ? 3 : 2) { attend_all<Defined>(args, run); }
+typedef Size<HEAD, HEAD <= 128 ? 64 : 32, !PADDED, CONVERTED, ROW_TILES> Defined;
+KERNEL_BLOCKS(attention_mma, Args, Defined::THREADS, HEAD * ROW_TILES <= 64 ? 3 : 2) {
+    attend_all<Defined>(args, run);
+}

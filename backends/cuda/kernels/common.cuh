@@ -30,7 +30,7 @@
     } \
     static __device__ __forceinline__ void body_of_##name(const Args& args, const Run& run)
 #define DYNAMIC_SHARED(type, name) \
-    extern __shared__ __align__(16) unsigned char dynamic_shared[]; \
+    extern __shared__ __align__(512) unsigned char dynamic_shared[]; \
     type* name = reinterpret_cast<type*>(dynamic_shared)
 #endif
 

@@ -92,6 +92,12 @@ __device__ inline void ldmatrix_x4(u32_t (&r)[4], SharedAddress shared_row) {
                  : "r"(shared_row)
                  : "memory");
 }
+__device__ inline void ldmatrix_x4_trans(u32_t (&r)[4], SharedAddress shared_row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_row)
+                 : "memory");
+}
 #endif
 
 __device__ inline void ldmatrix_x4(u32_t (&r)[4], const void* shared_row) {
@@ -106,10 +112,7 @@ __device__ inline void ldmatrix_x4_trans(u32_t (&r)[4], const void* shared_row) 
 #ifdef GGMLPY_EMULATED
     emulated_ldmatrix(4, 1, r, shared_row);
 #else
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(shared_address(shared_row))
-                 : "memory");
+    ldmatrix_x4_trans(r, to_shared(shared_row));
 #endif
 }
 
