@@ -43,12 +43,12 @@ def take_q(
     """The map to q, of low rank where the file has `attn_q_a`."""
     blk, E = f"blk.{layer}", h.n_embd
     if not weights.has(f"{blk}.attn_q_a.weight"):
-        return Linear.take(weights, f"{blk}.attn_q", E, n_out, node="q", scaled=scaled)
+        return Linear.take(weights, f"{blk}.attn_q", E, n_out, node="q_heads", scaled=scaled)
     n = h.keys.count("attention.q_lora_rank")
     return LowRankQ(
         Linear.take(weights, f"{blk}.attn_q_a", E, n, node="q_a", scaled=scaled),
         Norm.take(weights, f"{blk}.attn_q_a_norm", n, h, node="q_normed"),
-        Linear.take(weights, f"{blk}.attn_q_b", n, n_out, node="q", scaled=scaled),
+        Linear.take(weights, f"{blk}.attn_q_b", n, n_out, node="q_heads", scaled=scaled),
     )
 
 
@@ -199,12 +199,14 @@ class LatentAttention:
     ) -> Tensor:
         """q [D, H, T], c [C, T], k_pe [R, 1, T] -> [Dv*H, T]"""
         s = self.sizes
-        q_plain = ops.permute(part(q, 0, s.n_plain), 0, 2, 1, 3)  # [D-R, T, H]
+        q_plain = part(q, 0, s.n_plain).named("q_nope")  # [D-R, H, T]
+        q_plain = ops.permute(q_plain, 0, 2, 1, 3)  # [D-R, T, H]
         q_c = ops.mul_mat(maps.k_b, q_plain).named("q_nope_absorbed")  # [C, T, H]
         q_c = ops.permute(q_c, 0, 2, 1, 3)  # [C, H, T]
         k = ops.reshape_3d(c, s.n_lora_kv, 1, c.ne[1])  # [C, 1, T]
         if k_pe is not None:
-            q_pe = self._rotated(part(q, s.n_plain, s.n_rot), inputs, "q_pe")  # [R, H, T]
+            q_pe = part(q, s.n_plain, s.n_rot).named("q_pe_before")  # [R, H, T]
+            q_pe = self._rotated(q_pe, inputs, "q_pe")
             q_c = ops.concat(q_c, q_pe, 0)  # [C + R, H, T]
             k = ops.concat(k, k_pe, 0)  # [C + R, 1, T]
         elif not q_c.contiguous:
@@ -215,17 +217,18 @@ class LatentAttention:
         )  # [C*H, T]
         out = ops.reshape_3d(out, s.n_lora_kv, s.n_head, c.ne[1])  # [C, H, T]
         v = ops.mul_mat(maps.v_b, ops.permute(out, 0, 2, 1, 3)).named("fattn_mla")  # [Dv, T, H]
-        v = ops.cont(ops.permute(v, 0, 2, 1, 3))  # [Dv, H, T]
+        v = ops.cont(ops.permute(v, 0, 2, 1, 3)).named("fattn_mla_cont")  # [Dv, H, T]
         return ops.reshape_2d(v, s.n_embd_head_v * s.n_head, c.ne[1])
 
     def _by_head(self, q: Tensor, kv: Tensor, k_pe: Tensor | None, inputs: GraphInputs) -> Tensor:
         """q [D, H, T], kv [(D-R+Dv)*H, T], k_pe [R, 1, T] -> [Dv*H, T]"""
         s, T = self.sizes, q.ne[2]
         kv = heads(kv, s.n_head)  # [D-R+Dv, H, T]
-        v = ops.cont(part(kv, s.n_plain, s.n_embd_head_v)).named("Vcur")  # [Dv, H, T]
+        v = part(kv, s.n_plain, s.n_embd_head_v).named("v_part")
+        v = ops.cont(v).named("Vcur")  # [Dv, H, T]
         k = k_pe if k_pe is None else ops.repeat_4d(k_pe, s.n_rot, s.n_head, T, 1)  # [R, H, T]
         if s.n_plain:
-            plain = part(kv, 0, s.n_plain)  # [D-R, H, T]
+            plain = part(kv, 0, s.n_plain).named("k_nope")  # [D-R, H, T]
             k = ops.cont(plain) if k is None else ops.concat(plain, k, 0)  # [D, H, T]
         assert k is not None
         if self.rope is not None:

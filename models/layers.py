@@ -70,17 +70,18 @@ class SequentialLayer:
         h = self.mixer(x if self.attn_norm is None else self.attn_norm(x), inputs)  # [E, T]
         if is_last:
             x, h = output_rows(inputs, x, h)  # [E, O]
-        x = self._added(x, h, self.attn_post_norm).named(self.sum_node if self.ffn else "l_out")
+        x = self._added(x, h, self.attn_post_norm, "attn")
+        x = x.named(self.sum_node if self.ffn else "l_out")
         if self.ffn is None:
             return x
         h = self.ffn(x if self.ffn_norm is None else self.ffn_norm(x))
-        return self._added(x, h, self.ffn_post_norm).named("l_out")
+        return self._added(x, h, self.ffn_post_norm, "ffn").named("l_out")
 
-    def _added(self, x: Tensor, h: Tensor, norm: Norm | None) -> Tensor:
+    def _added(self, x: Tensor, h: Tensor, norm: Norm | None, part: str) -> Tensor:
         if norm is not None:
             h = norm(h)
         if self.residual_scale != 1.0:
-            h = ops.scale(h, self.residual_scale)
+            h = ops.scale(h, self.residual_scale).named(f"{part}_residual")
         # With the norm's result first, norm, sum and the next norm are one step.
         return ops.add(x, h) if norm is None else ops.add(h, x)
 

@@ -15,6 +15,8 @@ from ggmlpy.memory.batch import Batch
 from ggmlpy.models import load_model
 from ggmlpy.runtime.context import Context
 from ggmlpy.sched.compute import backends_for
+from tests.models.seeded import write_seeded
+from tests.models.seeded_specs import SPECS
 from tests.models.tiny import Tiny, write_model
 
 MODELS = {
@@ -76,6 +78,12 @@ def graph_of(path: Path, lengths: dict[int, int], *, flash_attn: bool) -> Graph:
     return context.last_graph
 
 
+def repeated_names(graph: Graph) -> list[tuple[str, int]]:
+    """Names that several leafs or nodes have, and those that have none."""
+    counts = Counter(t.name for t in (*graph.leafs, *graph.nodes))
+    return [(name, n) for name, n in counts.items() if n > 1 or not name]
+
+
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "separate ops"])
 @pytest.mark.parametrize("lengths", [{0: 1}, {0: 5, 1: 2, 2: 2, 3: 9}], ids=["one", "many"])
@@ -83,8 +91,16 @@ def test_every_node_has_a_name_of_its_own(
     tmp_path: Path, name: str, flash_attn: bool, lengths: dict[int, int]
 ) -> None:
     graph = graph_of(write_model(tmp_path / "m.gguf", MODELS[name]), lengths, flash_attn=flash_attn)
-    counts = Counter(t.name for t in (*graph.leafs, *graph.nodes))
-    assert [(name, n) for name, n in counts.items() if n > 1 or not name] == []
+    assert repeated_names(graph) == []
+
+
+@pytest.mark.parametrize("name", ["deepseek2", "deepseek2-yarn", "hy_v4", "minicpm3", "minimax-m3"])
+@pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "separate ops"])
+def test_so_has_every_node_of_latent_attention_and_hyper_connections(
+    tmp_path: Path, name: str, flash_attn: bool
+) -> None:
+    path = write_seeded(tmp_path, "m", SPECS[name])
+    assert repeated_names(graph_of(path, {0: 5, 1: 2}, flash_attn=flash_attn)) == []
 
 
 @pytest.mark.parametrize("name", MODELS)
