@@ -35,13 +35,8 @@ class Exaone4(PreNormDecoder):
         if h.n_layer != N_LAYER_32B:
             return h
         window = Window(h.keys.count("attention.sliding_window", 4096))
-        base = h.keys.positive("rope.freq_base_swa", h.layers[0].rope.freq_base)
         flags = h.keys.windowed(4)
-        return h.replaced(
-            lambda i, p: (
-                replace(p, window=window, rope=replace(p.rope, freq_base=base)) if flags[i] else p
-            )
-        )
+        return h.replaced(lambda i, p: replace(p, window=window) if flags[i] else p)
 
     def layer(self, i: int) -> SequentialLayer:
         """With norms of results."""

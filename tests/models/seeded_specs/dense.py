@@ -108,6 +108,14 @@ DENSE_SPECS: dict[str, Seeded] = {
     "ernie4_5": spec("ernie4_5", BIASES),
     "exaone": spec("exaone", FACTORS, without=OUTPUT),
     "exaone4": spec("exaone4", QK_NORMS, shapes=HEAD_NORMS),
+    "exaone4-32b": spec(
+        "exaone4",
+        QK_NORMS,
+        DEEP | YARN | {"block_count": 64, "attention.sliding_window": 7},
+        without=OUTPUT,
+        shapes={r".*\.attn_[qk]_norm\.weight": (8,)},
+    ),
+    "exaone4-full": spec("exaone4", f"{QK_NORMS}|{FACTORS}", YARN, shapes=HEAD_NORMS),
     "glm4": spec(
         "glm4",
         "|".join((BIASES, POST_NORMS, FUSED_UP)),
