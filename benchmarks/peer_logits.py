@@ -165,7 +165,8 @@ class _Model:
             raise self._fail("cannot make a context")
         vocabulary = self.api.llama_model_get_vocab(self.model)
         self.n_vocab: int = self.api.llama_vocab_n_tokens(vocabulary)
-        self.has_memory = bool(self.api.llama_get_memory(self.context))
+        memory = self.api.llama_get_memory(self.context)
+        self.has_memory = self.has_decoder and bool(memory)
 
     def _architecture(self) -> str:
         name = ctypes.create_string_buffer(64)
@@ -198,7 +199,8 @@ class _Model:
 
     def decode(self, tokens: list[int], n_past: int) -> list[NDArray[np.float32]]:
         """The logits (or the embeddings) of every token."""
-        if self.api.llama_decode(self.context, self._batch(tokens, n_past)):
+        run = self.api.llama_decode if self.has_decoder else self.api.llama_encode
+        if run(self.context, self._batch(tokens, n_past)):
             raise self._fail("cannot decode")
         return [self._output(i) for i in range(len(tokens))]
 

@@ -15,7 +15,7 @@ from ggmlpy.common.quoting import quoted
 from ggmlpy.errors import Unsupported
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.architectures import REGISTRY
+from ggmlpy.models.architectures import REFUSED, REGISTRY
 from ggmlpy.models.blocks import Rope
 from ggmlpy.models.classifier import Classifier
 from ggmlpy.models.hparams import HParams
@@ -72,6 +72,10 @@ def load_model(file: GGUFFile) -> Model:
     keys that change what a model computes and that this architecture does not read.
     """
     arch = file.metadata.str("general.architecture")
+    if arch in REFUSED:
+        raise Unsupported(
+            f"{file.name}: architecture {quoted(arch)} is not supported: {REFUSED[arch]}"
+        )
     if arch not in REGISTRY:
         raise Unsupported(
             f"{file.name}: architecture {quoted(arch)} is not supported;"

@@ -26,15 +26,16 @@ def attend(
     sinks: Tensor | None = None,
     softcap: float = 0.0,
     max_bias: float = 0.0,
+    relative: Tensor | None = None,
 ) -> Tensor:
     """softmax(scale q k^T) v over the cells that each token sees, after writing k and v to the
-    cache.
+    cache. `relative` [H, n_buckets] is added to q k^T, by the bucket of the distance.
 
     q [D, H, T], k [D, Hk, T], v [Dv, Hk, T]  ->  [Dv*H, T]
     """
     kv = inputs.kv_of(layer)
     stored = kv.store(layer, k, v)
-    scores = _Scores(scale, softcap, max_bias, sinks)
+    scores = _Scores(scale, softcap, max_bias, sinks, relative)
     return _attend(q, stored, (k.ne[1], v.ne[0]), kv, layer, scores)
 
 
@@ -89,6 +90,7 @@ class _Scores:
     softcap: float
     max_bias: float
     sinks: Tensor | None
+    relative: Tensor | None = None
 
 
 def _attend(
@@ -169,6 +171,8 @@ def _group(
     q = _gather(q_rows, group.tokens, (H, n, R), "q")  # [D, n, H, R]
     kq = ops.mul_mat(k, q).named("kq")  # [N, n, H, R]
     scale = scores.scale
+    if scores.relative is not None:
+        kq = ops.add(kq, _relative_bias(scores.relative, group)).named("kq_biased")
     if scores.softcap:
         capped = ops.tanh(ops.scale(kq, scale / scores.softcap)).named("kq_tanh")
         kq, scale = ops.scale(capped, scores.softcap).named("kq_capped"), 1.0
@@ -178,6 +182,15 @@ def _group(
     out = ops.mul_mat(v_t, kq).named("kqv")  # [Dv, n, H, R]
     out = ops.cont(ops.permute(out, 0, 2, 1, 3))  # [Dv, H, n, R]
     return ops.reshape_2d(out, Dv * H, n * R)  # [Dv*H, n*R]
+
+
+def _relative_bias(relative: Tensor, group: Gathered) -> Tensor:
+    """relative [H, n_buckets] of the distance of each cell and token: [N, n, H, R]"""
+    N, n, _, R = group.mask.ne
+    assert group.buckets is not None
+    bias = ops.get_rows(relative, group.buckets)  # [H, N*n*R]
+    bias = ops.reshape_4d(bias, relative.ne[0], N, n, R)  # [H, N, n, R]
+    return ops.cont(ops.permute(bias, 2, 0, 1, 3)).named("pos_bias")
 
 
 def _gather(rows: Tensor, index: Tensor, ne: tuple[int, int, int], name: str) -> Tensor:

@@ -22,6 +22,7 @@ class Gathered:
     cells: Tensor  # [N*R] i32: rows of the cache, N for each sequence
     mask: Tensor  # [N, n, 1, R] f16: 0 (or as in `bias`) where a token sees a cell, else -inf
     tokens: Tensor  # [n*R] i32
+    buckets: Tensor | None = None  # [N*n*R] i32: of each cell and token, see memory.Buckets
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ _MEANING: dict[str, tuple[object, ...]] = {
     r"use_parallel_residual": (),
     r"nextn_predict_layers": (),
 }
-_LAYER = re.compile(r"(?:blk|dec\.blk)\.(\d{1,9})\.")
+_LAYER = re.compile(r"(?:(?:enc|dec)\.)?blk\.(\d{1,9})\.")
 _MAX_EMPTY = 512  # layers that a file can have without tensors of them, as in llama.cpp
 
 
@@ -142,6 +142,16 @@ class Keys:
         """How many elements a list has; `default` if the key is missing or the list empty."""
         value = self._metadata.get(self._name(key))
         return len(value) or default if isinstance(value, LazyArray) else default
+
+    def unsigned(self, key: str) -> list[int]:
+        """A list of integers of at least 0, of up to 64 bits; empty if the key is missing."""
+        name = self._name(key)
+        if self._metadata.get(name) is None:
+            return []
+        listed = [int(n) for n in self._metadata.array(name, of="int")]
+        if any(n < 0 for n in listed):
+            raise self.error(key, min(listed), "at least 0")
+        return listed
 
     def windowed(self, period: int, *, full_first: bool = False) -> list[bool]:
         """For each layer whether it has a sliding window: `attention.sliding_window_pattern`.

@@ -6,6 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 WindowKind = Literal["standard", "chunked", "symmetric"]
 
 
@@ -22,6 +25,32 @@ class Window:
 
     def __str__(self) -> str:
         return str(self.size) if self.kind == "standard" else f"{self.size} ({self.kind})"
+
+
+MAX_DISTANCE = 128  # longer ones are in the last bucket
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """Buckets of distances as in T5 (Raffel et al., 2020), of both signs: those behind a token have
+    the second half.
+
+    The nearest distances have a bucket each, those up to MAX_DISTANCE buckets of growing width.
+    """
+
+    n: int
+
+    def of(self, distances: NDArray[np.int32]) -> NDArray[np.int32]:
+        """The bucket of each distance, the position of a cell less that of a token."""
+        half = self.n // 2
+        near = half // 2
+        known = np.arange(MAX_DISTANCE + 1)
+        # In f32 where llama.cpp has it, which decides at the borders.
+        grown = np.log((np.maximum(known, 1) / near).astype(np.float32)) * np.float32(half - near)
+        far = np.floor((near + grown / np.log(MAX_DISTANCE / near)).astype(np.float32))
+        table = np.where(known < near, known, np.minimum(far, half - 1)).astype(np.int32)
+        found: NDArray[np.int32] = table[np.minimum(np.abs(distances), MAX_DISTANCE)]
+        return found + np.where(distances > 0, half, 0).astype(np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +81,15 @@ class AttentionLayers:
 
     The keys of `layers` are slots of the cache: the layers' numbers, or more where a layer runs
     several times. Without `is_causal` every token attends to all tokens of its sequence. With
-    `needs_positions` attention reads the positions of cells, for ALiBi.
+    `needs_positions` attention reads the positions of cells, for ALiBi. With `buckets` it has a
+    bias for each bucket of distances, which needs separate ops.
     """
 
     layers: Mapping[int, KVSizes]
     window: Window | None = None
     is_causal: bool = True
     needs_positions: bool = False
+    buckets: Buckets | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +119,7 @@ class LayerKV:
     window: Window | None = None
     is_causal: bool = True
     needs_positions: bool = False
+    buckets: Buckets | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +134,12 @@ class LayerState:
 LayerMemory = LayerKV | LayerState
 
 
+_Kind = tuple[Window | None, bool, bool, Buckets | None]
+
+
 @dataclass(slots=True)
 class _Groups:
-    attention: dict[tuple[Window | None, bool, bool], dict[int, KVSizes]] = field(
-        default_factory=dict
-    )
+    attention: dict[_Kind, dict[int, KVSizes]] = field(default_factory=dict)
     states: dict[int, tuple[int, ...]] = field(default_factory=dict)
     n_taps: int = 1
 
@@ -116,7 +149,7 @@ def memory_of(parts: Iterable[LayerMemory]) -> Memory:
     groups = _Groups()
     for part in parts:
         if isinstance(part, LayerKV):
-            kind = (part.window, part.is_causal, part.needs_positions)
+            kind = (part.window, part.is_causal, part.needs_positions, part.buckets)
             groups.attention.setdefault(kind, {})[part.slot] = part.sizes
         else:
             assert groups.n_taps in (1, part.n_taps) or part.n_taps == 1

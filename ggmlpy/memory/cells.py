@@ -28,6 +28,7 @@ class KVCells(CellTable):
     ) -> None:
         super().__init__(n_ctx, n_seq_max, unified, sight.window)
         self.needs_positions = sight.needs_positions
+        self.buckets = sight.buckets
         self.n_changes = 0  # of what cells hold, except by `append`
         self.lists = CellLists(self.kv_size, n_seq_max, sight, self._in_order, name)
 

@@ -36,7 +36,7 @@ class KVCache:
         suffix: str = "",
     ) -> None:
         self.suffix = suffix
-        sight = Sight(spec.window, spec.is_causal, spec.needs_positions)
+        sight = Sight(spec.window, spec.is_causal, spec.needs_positions, spec.buckets)
         name = f"attn_inp_cells{suffix}"
         self.cells = (
             PagedCells(n_ctx, n_seq_max, sight, name)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy.memory.spans import EMPTY, Positions, Spans
-from ggmlpy.models.memory import Window
+from ggmlpy.models.memory import Buckets, Window
 
 Flags = NDArray[np.bool_]
 Whole = NDArray[np.int64]
@@ -25,6 +25,7 @@ class Sight:
     window: Window | None = None
     is_causal: bool = True
     needs_positions: bool = False
+    buckets: Buckets | None = None
 
 
 FULL = Sight()

@@ -96,6 +96,9 @@ class GatheredInputs:
         self._mask: NDArray[np.float16] = leaves.mask.array().reshape(n_seqs, n_each, n_kv)
         self._cells: NDArray[np.int32] = leaves.cells.array().reshape(n_seqs, n_kv)
         self._tokens: NDArray[np.int32] = leaves.tokens.array().reshape(-1)
+        self._buckets: NDArray[np.int32] | None = None
+        if leaves.buckets is not None:
+            self._buckets = leaves.buckets.array().reshape(n_seqs, n_each, n_kv)
         self.n_tokens: int = n_seqs * n_each
 
     def fill(
@@ -121,3 +124,8 @@ class GatheredInputs:
                 at = positions[i * n_each : (i + 1) * n_each, None]
                 bias[:, span.begin : span.n_kv] = -np.abs(held - at)
             self._mask[i] = np.where(shown, bias, -np.inf)
+            if self._buckets is not None and cells.buckets is not None:
+                held = cells.lists.positions_of(span.seq)[span.first : span.end]
+                at = positions[i * n_each : (i + 1) * n_each, None]
+                self._buckets[i] = 0
+                self._buckets[i, :, span.begin : span.n_kv] = cells.buckets.of(held - at)

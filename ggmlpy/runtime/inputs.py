@@ -268,6 +268,9 @@ def _kv_view(leaves: _Leaves, i: int, cache: KVCache, shape: Shape) -> KVView:
                 leaves.add("i32", (N * R,), f"attn_inp_gathered{part}"),
                 leaves.add("f16", (N, n, 1, R), f"attn_inp_kq_mask{part}"),
                 leaves.add("i32", (n * R,), f"attn_inp_tokens{part}"),
+                leaves.add("i32", (N * n * R,), f"pos_bucket{part}")
+                if cache.cells.buckets is not None
+                else None,
             )
         )
     return KVView(

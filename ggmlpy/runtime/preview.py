@@ -11,7 +11,7 @@ from ggmlpy.memory.sizes import decide_sizes
 from ggmlpy.models import Model
 from ggmlpy.runtime.gathered import Group, gathered_length
 from ggmlpy.runtime.inputs import declare
-from ggmlpy.runtime.shape import Shape, Shapes, Streams
+from ggmlpy.runtime.shape import Shape, Shapes, Streams, can_fuse
 from ggmlpy.sched.placement import Placement
 
 
@@ -40,6 +40,7 @@ def build_graph(
     buffer_types = {} if placement is None else placement.buffer_types
     sizes = decide_sizes(n_all * n_seqs, n_seqs, "split", n_tokens * (1 if mixture else n_seqs))
     memory = SequenceMemory(model.memory, sizes, type_k, type_v, buffer_types)
+    flash_attn = flash_attn and can_fuse(memory)
     shape = _streams(memory, n_tokens, n_all, flash_attn)
     if mixture:
         if not flash_attn:

@@ -66,6 +66,11 @@ class Shape:
         return f"{self.n_tokens} tokens{streams}{outputs}"
 
 
+def can_fuse(memory: SequenceMemory) -> bool:
+    """Whether all layers can have flash attention, which has no bias by buckets of distances."""
+    return all(cache.cells.buckets is None for cache in memory.caches)
+
+
 class Shapes:
     """The shapes of a context."""
 
@@ -73,7 +78,8 @@ class Shapes:
         sizes = memory.sizes
         self._memory = memory
         # Without attention there is nothing to gather.
-        self._flash_attn = flash_attn or not any(cache.store.k for cache in memory.caches)
+        flash_attn = flash_attn or not any(cache.store.k for cache in memory.caches)
+        self._flash_attn = flash_attn and can_fuse(memory)
         self._takes_counts = takes_counts
         n_ctx = max(sizes.n_ctx, *(cache.cells.n_ctx for cache in memory.caches))  # whole pages
         n_most = self._n_most = min(sizes.n_ubatch, n_ctx)

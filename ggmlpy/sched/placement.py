@@ -19,7 +19,7 @@ from ggmlpy.graph.buffer import BufferType
 from ggmlpy.sched.assignment import check_names
 
 ALL = -1
-_BLOCK = re.compile(r"blk\.(\d+)\.")
+_BLOCK = re.compile(r"(?:enc\.)?blk\.(\d+)\.")
 
 
 class PlacementWarning(UserWarning):

@@ -147,6 +147,12 @@ REGISTRY: dict[str, tuple[str, str]] = {
     "starcoder": ("gpt2", "GPT2"),
     "starcoder2": ("starcoder2", "StarCoder2"),
     "step35": ("step35", "Step35"),
+    "t5encoder": ("t5", "T5Encoder"),
     "talkie": ("talkie", "Talkie"),
     "xverse": ("xverse", "Xverse"),
+}
+
+# general.architecture of files that are refused: why
+REFUSED: dict[str, str] = {
+    "t5": "its decoder attends to an encoder; a file of that alone (t5encoder) gives embeddings",
 }

@@ -22,6 +22,13 @@ MHA = {"attention.head_count_kv": 4, "attention.causal": False}
 ALL_NORMS = f"{QK_NORMS}|" + r".*\.attn_norm_2\.weight"
 OVER_ALL = {r".*\.attn_[qk]_norm\.weight": (64,)}
 
+RELATIVE = {
+    "block_count": 3,
+    "attention.head_count_kv": 4,
+    "attention.key_length": 12,
+    "attention.value_length": 12,
+}
+
 ENCODER_SPECS: dict[str, Seeded] = {
     "bert": spec(
         "bert",
@@ -107,6 +114,19 @@ ENCODER_SPECS: dict[str, Seeded] = {
         MHA,
         shapes={UP: (64, 176)},
         without=GATE,
+    ),
+    "t5encoder": spec(
+        "t5encoder",
+        r"enc\.blk\.[01]\.attn_rel_b\.weight",
+        RELATIVE | {"attention.relative_buckets_count": 8},
+        without=r".*\.ffn_gate\.weight|output\.weight",
+    ),
+    "t5encoder-gated": spec(
+        "t5encoder",
+        r".*\.ffn_gate\.weight",
+        RELATIVE | {"attention.relative_buckets_count": 32},
+        without=r"output\.weight",
+        has_gelu=True,
     ),
     "eurobert": spec("eurobert", "", SIX_HEADS | {"attention.causal": False}),
     "gemma-embedding": spec(
