@@ -137,13 +137,14 @@ class Router:
         """ranked [X, T], with -inf outside of the groups whose two best experts sum to most."""
         X, T, G = ranked.ne[0], ranked.ne[1], self.n_group
         groups = ops.reshape_3d(ranked, X // G, G, T)  # [X/G, G, T]
-        best = ops.argsort_top_k(groups, 2)  # [2, G, T] i32
-        best = ops.get_rows(ops.reshape_4d(groups, 1, X // G, G, T), best)  # [1, 2, G, T]
-        scores = ops.sum_rows(ops.reshape_3d(best, 2, G, T))  # [1, G, T]
-        chosen = ops.argsort_top_k(ops.reshape_2d(scores, G, T), self.n_group_used)
-        chosen = chosen.named("ffn_moe_group_topk")  # [n_group_used, T] i32
-        kept = ops.get_rows(groups, chosen)  # [X/G, n_group_used, T]
-        masked = ops.set_rows(ops.fill(groups, float("-inf")), kept, chosen)
+        with scope("ffn_moe_group_best"):
+            best = ops.argsort_top_k(groups, 2)  # [2, G, T] i32
+            best = ops.get_rows(ops.reshape_4d(groups, 1, X // G, G, T), best)  # [1, 2, G, T]
+            scores = ops.sum_rows(ops.reshape_3d(best, 2, G, T))  # [1, G, T]
+        with scope("ffn_moe_group"):
+            chosen = ops.argsort_top_k(ops.reshape_2d(scores, G, T), self.n_group_used)
+            kept = ops.get_rows(groups, chosen.named("topk"))  # [X/G, n_group_used, T]
+            masked = ops.set_rows(ops.fill(groups, float("-inf")), kept, chosen)
         return ops.reshape_2d(masked, X, T).named("ffn_moe_probs_masked")
 
 
@@ -320,8 +321,8 @@ class Experts:
             with scope("ffn_moe_glu"):
                 return self.glu(gate, up)
         if self.limit:
-            y = clamped_swiglu(gate, up, self.limit, first=self.limit_first)
-            return y.named("ffn_moe_swiglu_limited")
+            name = "ffn_moe_swiglu_limited"
+            return clamped_swiglu(gate, up, self.limit, name, first=self.limit_first)
         name, gated = GATED[self.activation]
         return gated(gate, up).named(f"ffn_moe_{name}")
 

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Literal
 
 from ggmlpy import ops
+from ggmlpy.common.scopes import scope
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.models.blocks import Linear, Norm
 from ggmlpy.models.hparams import HParams
@@ -48,13 +49,17 @@ FUSED: dict[Activation, Callable[[Tensor], Tensor]] = {
 }
 
 
-def clamped_swiglu(gate: Tensor, up: Tensor, limit: float, *, first: bool = False) -> Tensor:
+def clamped_swiglu(
+    gate: Tensor, up: Tensor, limit: float, name: str, *, first: bool = False
+) -> Tensor:
     """min(silu(gate), limit) * up held within +-limit; with `first` silu(min(gate, limit)) times
-    the same."""
+    the same. The result's node has this name."""
     if first:
-        return ops.swiglu_clamp(gate, up, limit)
-    up = ops.clamp(up, -limit, limit)
-    return ops.mul(ops.clamp(ops.silu(gate), float("-inf"), limit), up)
+        return ops.swiglu_clamp(gate, up, limit).named(name)
+    with scope(name):
+        up = ops.clamp(up, -limit, limit).named("up")
+        gate = ops.clamp(ops.silu(gate), float("-inf"), limit).named("gate")
+    return ops.mul(gate, up).named(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +136,8 @@ class FeedForward:
         """x [E, T] -> [F, T]"""
         if self.gate is not None and self.limit:
             gate, up = self.gate(x), self.up(x)
-            y = clamped_swiglu(gate, up, self.limit, first=self.limit_first)
-            return y.named("ffn_swiglu_limited")
+            name = "ffn_swiglu_limited"
+            return clamped_swiglu(gate, up, self.limit, name, first=self.limit_first)
         if self.gate is not None:
             name, gated = GATED[self.activation]
             return gated(self.gate(x), self.up(x)).named(f"ffn_{name}")

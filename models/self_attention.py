@@ -11,6 +11,7 @@ from functools import partial
 from typing import Literal, Protocol
 
 from ggmlpy import ops
+from ggmlpy.common.scopes import scope
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.models.attention import attend
 from ggmlpy.models.blocks import Linear, Norm, NormKind, Rope
@@ -102,10 +103,12 @@ class Temperature:
 
     def __call__(self, q: Tensor, inputs: GraphInputs) -> Tensor:
         """q [D, H, T] -> [D, H, T]"""
-        p = ops.scale_bias(ops.cast(inputs.positions, "f32"), 1.0, self.offset)  # [T]
-        period = ops.arange(self.period, self.period + 1.0, 1.0)  # [1]
-        steps = ops.floor(ops.div(p, period))
-        grown = ops.log(ops.scale_bias(steps, 1.0, 1.0))
+        with scope("attn_scale"):
+            p = ops.cast(inputs.positions, "f32")  # [T]
+            p = ops.scale_bias(p, 1.0, self.offset).named("position")
+            period = ops.arange(self.period, self.period + 1.0, 1.0)  # [1]
+            steps = ops.scale_bias(ops.floor(ops.div(p, period)), 1.0, 1.0).named("steps")
+            grown = ops.log(steps)
         factor = ops.scale_bias(grown, self.scale, 1.0).named("attn_scale")  # [T]
         return ops.mul(q, ops.reshape_3d(factor, 1, 1, q.ne[2])).named("Qcur_attn_temp_scaled")
 

@@ -40,6 +40,10 @@ MODELS = {
 }
 
 
+# Latent attention, hyper-connections, groups of experts, limits, temperatures, scaled residuals.
+SEEDED = ["bailingmoe2", "deepseek2", "deepseek2-yarn", "hy_v4", "minicpm3", "minimax-m3"]
+SEEDED += ["mistral3", "step35"]
+
 # As llama.cpp's source names them: src/llama-graph.cpp and src/models/*.cpp.
 BLOCK = {"attn_norm", "ffn_inp", "ffn_norm", "l_out"}
 FEED_FORWARD = {"ffn_gate", "ffn_up", "ffn_swiglu", "ffn_out"}
@@ -94,11 +98,9 @@ def test_every_node_has_a_name_of_its_own(
     assert repeated_names(graph) == []
 
 
-@pytest.mark.parametrize("name", ["deepseek2", "deepseek2-yarn", "hy_v4", "minicpm3", "minimax-m3"])
+@pytest.mark.parametrize("name", SEEDED)
 @pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "separate ops"])
-def test_so_has_every_node_of_latent_attention_and_hyper_connections(
-    tmp_path: Path, name: str, flash_attn: bool
-) -> None:
+def test_so_has_every_node_of_other_blocks(tmp_path: Path, name: str, flash_attn: bool) -> None:
     path = write_seeded(tmp_path, "m", SPECS[name])
     assert repeated_names(graph_of(path, {0: 5, 1: 2}, flash_attn=flash_attn)) == []
 
