@@ -8,6 +8,7 @@ contexts are refused.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import ClassVar
 
 from ggmlpy.gguf import GGUFFile
@@ -43,8 +44,8 @@ class Dots3Note(SparseLatent):
     def read(self, file: GGUFFile) -> HParams:
         """With windows."""
         h = super().read(file)
-        swa = h.layers[0].rope.unscaled(h.keys.positive("rope.freq_base_swa"))
-        return h.with_windows(h.keys.windowed(0), swa)
+        base = h.keys.positive("rope.freq_base_swa")
+        return h.with_windows(h.keys.windowed(0), replace(h.layers[0].rope, freq_base=base))
 
     def mixer(self, i: int) -> Mixer:
         """Latent attention."""
