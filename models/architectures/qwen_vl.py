@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ggmlpy import ops
 from ggmlpy.graph.tensor import Tensor
+from ggmlpy.models.classifier import Classifier
 from ggmlpy.models.pre_norm import PreNormDecoder
 from ggmlpy.ops.rope import RopeMode
 
@@ -24,6 +25,10 @@ class Qwen3VL(PreNormDecoder):
 
     rope_mode = RopeMode.IMROPE
     qk_norm = "rms"
+
+    def set_up(self) -> None:
+        """The classifier of a reranker."""
+        self.classifier = Classifier.maybe(self.weights, self.hparams, normalise=True)
 
 
 class Qwen3TTS(Qwen3VL):

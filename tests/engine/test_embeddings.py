@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from ggmlpy import ArgumentError, BadBatch, Llama, Unsupported
+from ggmlpy.backends import get_backend
+from ggmlpy.backends.mock.backend import MockBackend
 from ggmlpy.gguf import GGUFFile
 from tests.models.checks import nmse
 from tests.models.seeded import N_VOCAB, Seeded, write_seeded
@@ -35,8 +37,9 @@ def with_words(spec: Seeded, **keys: object) -> Seeded:
 
 def opened(folder: Path, spec: Seeded, **options: object) -> Llama:
     path = write_seeded(folder, "model", spec)
-    options = {"n_ctx": 64, "n_ubatch": 64, "type_k": "f32", "type_v": "f32", **options}
-    return Llama(path, backend="cpu", n_threads=2, **options)  # type: ignore[arg-type]
+    sizes = {"n_ctx": 64, "n_ubatch": 64, "type_k": "f32", "type_v": "f32"}
+    options = {"backend": "cpu", "n_threads": 2, **sizes, **options}
+    return Llama(path, **options)  # type: ignore[arg-type]
 
 
 def tensor(llm: Llama, name: str) -> np.ndarray:
@@ -98,6 +101,16 @@ def test_scores_of_an_encoder(tmp_path: Path, name: str, pooling: str) -> None:
             x *= tensor(llm, "cls.norm.weight")
         want = x @ tensor(llm, "cls.output.weight") + tensor(llm, "cls.output.bias")
         np.testing.assert_allclose(found[:, 0], want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["modern-bert", "t5encoder"])
+def test_a_device_gives_the_same_bits(tmp_path: Path, name: str) -> None:
+    pooling = "rank" if name == "modern-bert" else "mean"
+    with opened(tmp_path, SPECS[name]) as llm:
+        want = np.stack(llm.embed(TEXTS, pooling=pooling))
+    cpu = get_backend("cpu", 2)
+    with opened(tmp_path, SPECS[name], backend=[MockBackend(seed=1, inner=cpu), cpu]) as llm:
+        np.testing.assert_array_equal(np.stack(llm.embed(TEXTS, pooling=pooling)), want)
 
 
 def test_texts_and_pairs(tmp_path: Path) -> None:
