@@ -26,8 +26,8 @@ N_THREADS = 2
 
 
 def logits_of(model: Path, recording: Recording, flash_attn: bool) -> NDArray[np.float32]:
-    """Of every token of the recording, in numpy's order: [n_tokens, n_vocab]; of an encoder the
-    embeddings, [n_tokens, n_embd]."""
+    """Of every token of the recording, in numpy's order: [n_tokens, n_vocab]; or the embeddings
+    that are recorded of an encoder, [n_tokens, n_embd]."""
     context = Context.open(
         model,
         backend="cpu",
@@ -37,6 +37,7 @@ def logits_of(model: Path, recording: Recording, flash_attn: bool) -> NDArray[np
         type_k="f32",
         type_v="f32",
         flash_attn=flash_attn,
+        embeddings=recording.kind == "embeddings",
     )
     batches = _batches(recording)
     return np.concatenate([context.decode(each, all_logits=True).copy() for each in batches])

@@ -101,10 +101,13 @@ def test_what_we_refuse_has_the_reason(tmp_path: Path) -> None:
     assert row.detail.startswith("GGUFError: ") and "m-dense" not in row.detail
 
 
-def test_encoders_are_refused(tmp_path: Path) -> None:
+def test_embeddings_are_compared_where_they_are_recorded(tmp_path: Path) -> None:
     model = write_model(tmp_path / "m-dense.gguf", Tiny())
-    row = comparison_with(tmp_path, model, replace(recording(), kind="embeddings")).row(model)
-    assert row.verdict == "refused" and "embeddings" in row.detail
+    recorded = replace(recording(), kind="embeddings")
+    found = our_logits.logits_of(model, recorded, flash_attn=True)
+    assert found.shape == (N, Tiny().n_embd)
+    row = comparison_with(tmp_path, model, replace(recorded, logits=found)).row(model)
+    assert row.verdict == "ok" and row.prompt is not None and row.prompt < 1e-10
 
 
 def test_hanging_is_failing(tmp_path: Path) -> None:
