@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import numpy as np
 
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.text.tokenizer import PRE_TOKENIZERS, Tokenizer
@@ -36,6 +37,7 @@ from tests.unit.random_texts import (
     corpus,
     digest,
 )
+from tests.unit.random_vocabularies import KINDS
 from tests.unit.test_tokenizer_peer import N_RECORDED
 from tests.unit.vocabularies import spm_metadata, wpm_metadata
 
@@ -100,8 +102,8 @@ def write(path: Path, metadata: Metadata) -> None:
             case str():
                 writer.add_string(key, value)
             case _:
-                listed = value.tolist() if hasattr(value, "tolist") else list(value)
-                writer.add_array(key, listed)
+                is_bytes = getattr(value, "dtype", None) == np.uint8
+                writer.add_array(key, value.tobytes() if is_bytes else list(_listed(value)))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
@@ -119,7 +121,8 @@ def jobs(names: list[str], files: list[Path]) -> Iterator[tuple[str, str, Metada
             if name == "whitespace":  # with the model "gpt2" a space aborts llama.cpp
                 metadata[_MODEL] = "whitespace"
             yield name, base, metadata
-    kinds = [("spm", spm_metadata()), ("wpm", wpm_metadata(bos_token_id=2)), *bases]
+    kinds = [("spm", spm_metadata()), ("wpm", wpm_metadata(bos_token_id=2)), *KINDS.items()]
+    kinds += bases
     for base, metadata in kinds:
         if metadata[_MODEL] != "gpt2":
             yield metadata[_MODEL], base, metadata
@@ -128,7 +131,11 @@ def jobs(names: list[str], files: list[Path]) -> Iterator[tuple[str, str, Metada
 def _vocabulary(path: Path) -> Metadata:
     with GGUFFile.open(path) as file:
         kept = {k: v for k, v in file.metadata.items() if k.startswith("tokenizer.ggml.")}
-        return {k: v.tolist() if hasattr(v, "tolist") else v for k, v in kept.items()}
+        return {k: _listed(v) if hasattr(v, "tolist") else v for k, v in kept.items()}
+
+
+def _listed(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _with_holes() -> Metadata:
@@ -175,7 +182,7 @@ def record(peer: Peer, path: Path, out: Path) -> None:
     """Write the digests that `tests/unit/test_tokenizer_peer.py` compares with."""
     recorded = {}
     for name, base, metadata in jobs([*PRE_TOKENIZERS], []):
-        if base not in ("bytes", "chars"):
+        if base not in ("bytes", "chars", *KINDS):
             continue
         write(path, metadata)
         peer.load(path)
@@ -184,7 +191,7 @@ def record(peer: Peer, path: Path, out: Path) -> None:
             raw = text if isinstance(text, bytes) else text.encode()
             for flag in (True, False):
                 by_kind.setdefault(kind, []).append(peer.encode(raw, flag, flag))
-        recorded[name] = " ".join(map(digest, by_kind.values()))
+        recorded[base if base in KINDS else name] = " ".join(map(digest, by_kind.values()))
     out.write_text(json.dumps(recorded, indent=0) + "\n", encoding="utf-8")
 
 

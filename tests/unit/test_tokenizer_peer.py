@@ -1,4 +1,4 @@
-"""Tokens of every pre-tokenizer's name are llama.cpp's.
+"""Tokens of every pre-tokenizer's name, and of other kinds of vocabularies, are llama.cpp's.
 
 `peer_tokens.json` has digests of llama.cpp 0.3.36's tokens for seeded texts of every kind, written
 by `python -m tests.tools.fuzz_tokenizers <folder of llama_cpp> --record <file>`. Names for which
@@ -17,7 +17,14 @@ from ggmlpy.text.tokenizer import PRE_TOKENIZERS, PreTokenizer, Tokenizer
 from ggmlpy.text.tokenizer.bpe import BytePairs
 from ggmlpy.text.tokenizer.vocabulary import Vocabulary
 from tests.unit.peer_splits import PEER_SPLITS
-from tests.unit.random_texts import byte_pair_metadata, char_pair_metadata, corpus, digest
+from tests.unit.random_texts import (
+    CLASSES,
+    byte_pair_metadata,
+    char_pair_metadata,
+    corpus,
+    digest,
+)
+from tests.unit.random_vocabularies import KINDS
 
 N_RECORDED = 6
 """Texts of each kind that are recorded."""
@@ -55,14 +62,26 @@ TOKENIZERS = Tokenizers()
 @pytest.mark.parametrize("name", PRE_TOKENIZERS)
 @pytest.mark.filterwarnings("ignore::ggmlpy.text.tokenizer.TokenizerWarning")
 def test_tokens_are_llama_cpps(name: str) -> None:
-    tokenizer = TOKENIZERS.get(name)
+    assert digests(TOKENIZERS.get(name)) == recorded(name)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_tokens_of_other_kinds_are_llama_cpps(name: str) -> None:
+    assert digests(Tokenizer.from_metadata(KINDS[name])) == recorded(name)
+
+
+def test_every_name_is_recorded() -> None:
+    assert PEER.keys() == PRE_TOKENIZERS.keys() | KINDS.keys()
+
+
+def digests(tokenizer: Tokenizer) -> dict[str, str]:
+    """The digest of the tokens of each kind of texts."""
     by_kind: dict[str, list[list[int]]] = {}
     for kind, text in corpus(N_RECORDED):
         for flag in (True, False):
             by_kind.setdefault(kind, []).append(tokenizer.encode(text, flag, flag))
-    kinds = dict(zip(by_kind, PEER[name].split(), strict=True))
-    assert {kind: digest(ids) for kind, ids in by_kind.items()} == kinds
+    return {kind: digest(ids) for kind, ids in by_kind.items()}
 
 
-def test_every_name_is_recorded() -> None:
-    assert PEER.keys() == PRE_TOKENIZERS.keys()
+def recorded(name: str) -> dict[str, str]:
+    return dict(zip([*CLASSES, "invalid"], PEER[name].split(), strict=True))

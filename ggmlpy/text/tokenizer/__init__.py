@@ -4,11 +4,14 @@ keys.py            the metadata's values, typed
 special.py         special tokens by key and by text
 vocabulary.py      texts, types, scores, special tokens
 pre_tokenizers.py  a table of how BPE vocabularies split text into words
-bpe.py spm.py wpm.py   text to tokens, one kind of vocabulary each
+bpe.py spm.py wpm.py ugm.py rwkv.py plamo2.py
+                   text to tokens, one kind of vocabulary each
+charsmap.py        SentencePiece's map of characters, for UGM
+pieces.py          the tokens that begin at a position, for UGM, RWKV and PLaMo-2
 segments.py        BPE for text that is rewritten first: Chinese words, DNA
 merging.py         merging pieces pair by pair, for BPE and SPM
 partition.py       tokens that are matched literally
-escapes.py         bytes that are not UTF-8
+escapes.py         bytes that are not UTF-8, byte tokens
 stream.py          tokens to text, one by one
 tokenizer.py       Tokenizer
 """

@@ -144,6 +144,7 @@ def find_special_tokens(
     ends = {text: by_text[text] for text in _END_TEXTS if text in by_text}
     is_tag = ends.get("</s>") in markup and by_text.get("<s>") != declared.get("bos")
     is_text = "<|tool_response>" in ends  # Gemma 4
+    is_text |= "<|plamo:eos|>" in by_text and by_text["<|plamo:eos|>"] == declared.get("eos")
     if "</s>" in ends and (is_tag or is_text):
         id = ends.pop("</s>")
         if is_text:

@@ -13,7 +13,7 @@ is therefore done here. Three properties make it fast:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ggmlpy.errors import TokenizerError
 from ggmlpy.text.tokenizer.blocks import blocks
@@ -44,7 +44,7 @@ class SentencePieces:
         self._costs = {text: -scores[id] for text, id in self._ids.items()}
         self._byte_ids = [vocab.ids.get(f"<0x{byte:02X}>") for byte in range(256)]
         self._unk_id = vocab.declared_ids.get("unk")
-        self._word_start = _word_pattern(self._ids)
+        self._word_start = word_pattern(self._ids)
         self._cache: dict[str, list[int]] = {}
 
     def encode(self, text: str) -> list[int]:
@@ -123,7 +123,7 @@ def _is_utf8(data: bytes) -> bool:
     return True
 
 
-def _word_pattern(pieces: dict[str, int]) -> re.Pattern[str]:
+def word_pattern(pieces: Iterable[str]) -> re.Pattern[str]:
     """Matches, without width, where text can be split without changing its tokens."""
     crossed = {
         piece[i - 1]

@@ -14,14 +14,17 @@ from ggmlpy.common.quoting import quoted
 from ggmlpy.errors import TokenizerError
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.text.tokenizer.bpe import BytePairs, spell_byte_level, spell_plain
-from ggmlpy.text.tokenizer.escapes import unescaped
+from ggmlpy.text.tokenizer.escapes import byte_token, unescaped
 from ggmlpy.text.tokenizer.keys import Keys
 from ggmlpy.text.tokenizer.partition import Partition
+from ggmlpy.text.tokenizer.plamo2 import LeastCost
 from ggmlpy.text.tokenizer.pre_tokenizers import PreTokenizer, find_pre_tokenizer
+from ggmlpy.text.tokenizer.rwkv import LongestBytes, spell_escaped
 from ggmlpy.text.tokenizer.segments import KMER_MARK, HybridDna, WhitespaceWords
 from ggmlpy.text.tokenizer.special import TokenType
 from ggmlpy.text.tokenizer.spm import SentencePieces
 from ggmlpy.text.tokenizer.stream import StreamDecoder
+from ggmlpy.text.tokenizer.ugm import Unigrams
 from ggmlpy.text.tokenizer.vocabulary import TokenizerWarning, Vocabulary
 from ggmlpy.text.tokenizer.wpm import WordPieces
 
@@ -42,17 +45,41 @@ class Kind:
     name: str
     add_bos: bool = False
     add_eos: bool = False
-    add_space_prefix: bool = False
+    add_space_prefix: bool | None = None
+    """Whether a text is encoded with a space before it; None if files cannot ask for that."""
+    marks_texts: bool = True
+    """Whether BOS and EOS can be added."""
+    has_scores: bool = False
     default_ids: Mapping[str, int] = field(default_factory=dict)
 
 
-SPM = Kind("spm", add_bos=True, add_space_prefix=True, default_ids={"unk": 0, "bos": 1, "eos": 2})
+SPM = Kind(
+    "spm",
+    add_bos=True,
+    add_space_prefix=True,
+    has_scores=True,
+    default_ids={"unk": 0, "bos": 1, "eos": 2},
+)
 BPE = Kind("bpe")
 WPM = Kind(
     "wpm",
     add_bos=True,
     add_eos=True,
     default_ids={"pad": 0, "unk": 100, "bos": 101, "sep": 102, "mask": 103},
+)
+UGM = Kind(
+    "ugm",
+    add_eos=True,
+    add_space_prefix=False,
+    has_scores=True,
+    default_ids={"pad": 0, "eos": 1, "unk": 2},
+)
+RWKV = Kind("rwkv", marks_texts=False)
+PLAMO2 = Kind(
+    "plamo2",
+    marks_texts=False,
+    has_scores=True,
+    default_ids={"unk": 0, "bos": 1, "eos": 2, "pad": 3},
 )
 KINDS = {
     "llama": SPM,
@@ -61,6 +88,9 @@ KINDS = {
     "bert": WPM,
     "whitespace": BPE,
     "hybriddna": BPE,
+    "t5": UGM,
+    "rwkv": RWKV,
+    "plamo2": PLAMO2,
 }
 """The supported values of `tokenizer.ggml.model`."""
 
@@ -83,7 +113,7 @@ class Tokenizer:
         self._model = keys.text("model", "none")
         kind = KINDS.get(self._model) or Kind(_UNSUPPORTED.get(self._model, self._model))
         self.kind = kind.name
-        """"spm", "bpe", "wpm", "none", or the file's name for an unsupported kind."""
+        """"spm", "bpe", "wpm", "ugm", "rwkv", "plamo2", "none", or an unsupported kind's."""
         self.pre = "gemma4" if self._model == "gemma4" else keys.optional_text("pre")
         """The file's name for how a BPE vocabulary splits words."""
         self.vocab = Vocabulary(keys, kind.default_ids)
@@ -91,12 +121,15 @@ class Tokenizer:
         pre = find_pre_tokenizer(self.pre, keys.where) if kind is BPE else PreTokenizer(())
         self._pre_tokenizer = pre
         self._byte_level = kind is BPE and pre.byte_level
-        self._spaces_escaped = not self._byte_level and pre.escape_spaces
+        self._spaces_escaped = kind is not PLAMO2 and not self._byte_level and pre.escape_spaces
         self.add_bos = pre.always_bos or keys.flag("add_bos_token", kind.add_bos or pre.add_bos)
         self.add_eos = keys.flag("add_eos_token", kind.add_eos)
         if kind is WPM:  # always adds CLS and SEP
             self.add_bos = self.add_eos = True
-        self.add_space_prefix = kind.add_space_prefix and keys.flag("add_space_prefix", True)
+        if not kind.marks_texts:  # llama.cpp adds neither, whatever the file says
+            self.add_bos = self.add_eos = False
+        prefix = kind.add_space_prefix
+        self.add_space_prefix = prefix is not None and keys.flag("add_space_prefix", prefix)
         self.clean_spaces = kind is WPM or (kind is BPE and pre.clean_spaces)
         """Whether llama.cpp's `llama_detokenize` removes spaces before signs and contractions."""
         self._end_id = self.vocab.declared_ids.get("sep" if kind is WPM else "eos")
@@ -137,7 +170,8 @@ class Tokenizer:
         (`self.add_bos`, `self.add_eos`; WPM: CLS and SEP). `special` parses control tokens such as
         "<|im_end|>" in the text; without it they are encoded as text.
 
-        Bytes that are not UTF-8 become byte tokens in SPM vocabularies, else each becomes U+FFFD.
+        Bytes that are not UTF-8 become byte tokens in SPM vocabularies and tokens as any others in
+        RWKV's, else each becomes U+FFFD.
         Bytes and characters for which a BPE vocabulary has no token are left out.
 
         Raises TokenizerError for an unsupported kind, a damaged vocabulary, and a string that is
@@ -223,7 +257,9 @@ class Tokenizer:
         text, type = self.text(id), self.vocab.types[id]
         if type in (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.UNUSED):
             return text.encode(errors="surrogateescape") if special else b""
-        if type == TokenType.BYTE and (byte := _byte_token(text)):
+        if self.kind == RWKV.name:
+            return spell_escaped(text, self.vocab.keys)
+        if type == TokenType.BYTE and (byte := byte_token(text)):
             return byte
         if self._model == "hybriddna":
             text = text.removesuffix(KMER_MARK)
@@ -285,6 +321,12 @@ class Tokenizer:
             return SentencePieces(self.vocab)
         if self.kind == WPM.name:
             return WordPieces(self.vocab)
+        if self.kind == UGM.name:
+            return Unigrams(self.vocab, self.add_space_prefix)
+        if self.kind == RWKV.name:
+            return LongestBytes(self.vocab)
+        if self.kind == PLAMO2.name:
+            return LeastCost(self.vocab)
         pairs = BytePairs(self.vocab, self._pre_tokenizer)
         if self._model == "whitespace":
             return WhitespaceWords(self.vocab, pairs)
@@ -303,7 +345,8 @@ class Tokenizer:
                 ids.append(part)
             else:
                 part = part if encoder.raw_bytes else unescaped(part)
-                spaced = self.add_space_prefix and after_special
+                # UGM adds the space while it normalises, and at each part.
+                spaced = self.kind == SPM.name and self.add_space_prefix and after_special
                 ids += encoder.encode(" " + part if spaced else part)
             after_special = isinstance(part, int)
         return ids
@@ -313,7 +356,7 @@ class Tokenizer:
         keys = self.vocab.keys
         if not self.vocab.has_tokens:
             raise keys.error("tokens", "is missing or empty")
-        if self.kind == SPM.name and not self.vocab.has_scores:
+        if KINDS[self._model].has_scores and not self.vocab.has_scores:
             raise keys.error("scores", "is missing")
         if self.add_bos and self.bos_id is None:
             raise keys.error("bos_token_id", "is missing, but tokenizer.ggml.add_bos_token is true")
@@ -337,16 +380,6 @@ class Tokenizer:
         raise TokenizerError(
             f"{self.vocab.keys.where}token {id} is outside the vocabulary of {self.n_vocab} tokens"
         )
-
-
-def _byte_token(text: str) -> bytes | None:
-    """The byte of a byte token such as "<0x0A>"."""
-    if len(text) == 6 and text.startswith("<0x") and text.endswith(">"):
-        try:
-            return bytes.fromhex(text[3:5])
-        except ValueError:
-            return None
-    return None
 
 
 def _check_unicode(text: str) -> None:
