@@ -142,7 +142,7 @@ class Decoder:
         """x [E, O], normed -> [V, O]"""
         y = self.output(x)
         if self.logit_scale != 1.0:
-            y = ops.scale(y, self.logit_scale)
+            y = ops.scale(y, self.logit_scale).named("output_scaled")
         if not self.softcap:
             return y
         with scope("softcap"):

@@ -53,16 +53,20 @@ class PerLayerEmbedding:
         L, T = self.tokens.ne[0] // P, x.ne[1]
         own = ops.get_rows(self.tokens, inputs.tokens).named("inp_per_layer_selected")
         own = ops.scale(ops.reshape_3d(own, P, L, T), math.sqrt(P))  # [P, L, T]
-        projected = ops.scale(ops.mul_mat(self.projection, x), 1.0 / math.sqrt(x.ne[0]))
+        projected = ops.mul_mat(self.projection, x).named("inp_per_layer_proj")  # [P*L, T]
+        projected = ops.scale(projected, 1.0 / math.sqrt(x.ne[0])).named(
+            "inp_per_layer_proj_scaled"
+        )
         projected = self.norm(ops.reshape_3d(projected, P, L, T))
-        return ops.scale(ops.add(projected, own), 1.0 / math.sqrt(2.0)).named("inp_per_layer")
+        both = ops.add(projected, own.named("inp_per_layer_scaled")).named("inp_per_layer_sum")
+        return ops.scale(both, 1.0 / math.sqrt(2.0)).named("inp_per_layer")
 
 
 def of_layer(per_layer: Tensor, layer: int) -> Tensor:
     """A layer's part of per_layer [P, L, T]: [P, T]"""
-    return ops.view_2d(
-        per_layer, per_layer.ne[0], per_layer.ne[2], per_layer.nb[2], layer * per_layer.nb[1]
-    )
+    P, _, T, _ = per_layer.ne
+    part = ops.view_2d(per_layer, P, T, per_layer.nb[2], layer * per_layer.nb[1])
+    return part.named("inp_this_layer")
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ class DenseAndExperts:
     def __call__(self, x: Tensor) -> Tensor:
         """x [E, T] -> [E, T]"""
         both = ops.add(self.dense(x), self.experts(x))
-        return ops.scale(both, math.sqrt(2.0) / 2.0).named("ffn_out")
+        return ops.scale(both, math.sqrt(2.0) / 2.0).named("ffn_out_scaled")
 
 
 class Grok(ExpertDecoder):

@@ -80,7 +80,7 @@ class HrmText(PreNormDecoder):
         """What the last layer gives of the tokens that are output: [E, O]"""
         slow, fast, n = self.embed(inputs), self.first_state, self.n_each  # [E, T], [E]
         for run, is_slow in enumerate(self.order):
-            x = ops.add(slow, fast).named("stack_inp")  # [E, T]
+            x = ops.add(slow, fast).named(f"stack_inp_{run}")  # [E, T]
             for slot in range(run * n, run * n + n):
                 is_last = slot == len(self.layers) - 1
                 with scope(layer=slot):

@@ -2,8 +2,10 @@
 partial rope. MiniMax, 2025.
 
 MiniMax-M3 (2026) has dense layers first, shared experts, and norms of every head. Its layers with
-experts attend to blocks of cells that an indexer chooses. Up to `attention.indexer.top_k` blocks it
-chooses all, and the result is that of full attention; longer contexts are refused.
+experts attend to blocks of positions that an indexer chooses. Up to `attention.indexer.top_k` of
+them it chooses all, and the result is that of full attention; longer contexts are refused. Only a
+full context from which tokens were removed without a shift of the others has more blocks: all are
+read.
 """
 
 from __future__ import annotations

@@ -68,5 +68,6 @@ class Talkie(PreNormDecoder):
                 x = layer(x, inputs, is_last=is_last)  # [E, T], in the end [E, O]
                 if is_last:
                     (embedding,) = output_rows(inputs, embedding)  # [E, O]
-                x = ops.add(x, ops.mul(embedding, skip_scale).named("embd_skip")).named("l_out")
+                x = ops.add(x, ops.mul(embedding, skip_scale).named("embd_skip"))
+                x = x.named("l_out_skip")
         return x

@@ -40,9 +40,9 @@ MODELS = {
 }
 
 
-# Latent attention, hyper-connections, groups of experts, limits, temperatures, scaled residuals.
+# Latent attention, hyper-connections, groups of experts, limits, temperatures, scales and others.
 SEEDED = ["bailingmoe2", "deepseek2", "deepseek2-yarn", "hy_v4", "minicpm3", "minimax-m3"]
-SEEDED += ["mistral3", "step35"]
+SEEDED += ["gemma4", "grok", "hrm_text", "mistral3", "muse-glimmer", "step35", "talkie"]
 
 # As llama.cpp's source names them: src/llama-graph.cpp and src/models/*.cpp.
 BLOCK = {"attn_norm", "ffn_inp", "ffn_norm", "l_out"}
