@@ -73,8 +73,10 @@ class Deci(PreNormDecoder):
         if p.n_head_kv:
             mixer = self.mixer(i)
         elif p.n_head:
-            linear = Linear.take(weights, f"blk.{i}.attn_output", E, E, node="attn_out")
-            mixer = LinearMixer(linear)
+            name = f"blk.{i}.attn_output"
+            mixer = LinearMixer(
+                Linear.take(weights, name, E, E, node="attn_out", scaled=False, biased=False)
+            )
         return DeciLayer(
             attn_norm=self.norm(i, "attn_norm") if mixer is not None else None,
             mixer=mixer,

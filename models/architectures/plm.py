@@ -14,5 +14,5 @@ class PLM(PreNormDecoder):
     activation = "relu_sqr"
 
     def mixer(self, i: int) -> LatentAttention:
-        """Latent attention."""
-        return LatentAttention.take(self.weights, i, self.hparams, self.layer_rope(i))
+        """Latent attention. As in llama.cpp only the map back has a scale."""
+        return LatentAttention.take(self.weights, i, self.hparams, self.layer_rope(i), scaled=False)

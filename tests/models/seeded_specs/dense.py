@@ -95,7 +95,7 @@ DENSE_SPECS: dict[str, Seeded] = {
     ),
     "deci-pruned": spec(
         "deci",
-        FACTORS,
+        f"{FACTORS}|{ATTN_SCALES}",
         {
             "block_count": 5,
             "attention.head_count": [4, 0, 4, 0, 4],
@@ -104,6 +104,7 @@ DENSE_SPECS: dict[str, Seeded] = {
             "attention.value_length": 16,
             "feed_forward_length": [88, 40, 56, 0, 72],
         },
+        extra={"blk.2.attn_output.scale": (1,)},
     ),
     "ernie4_5": spec("ernie4_5", BIASES),
     "exaone": spec("exaone", FACTORS, without=OUTPUT),

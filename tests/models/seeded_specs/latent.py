@@ -117,5 +117,11 @@ LATENT_SPECS: dict[str, Seeded] = {
             "rope.scaling.yarn_log_multiplier": 0.1,
         },
     ),
-    "plm": spec("plm", keys=BY_HEAD, without=f"{GATE}|{OUTPUT}"),
+    "plm": spec(
+        "plm",
+        r".*\.attn_output\.scale",
+        BY_HEAD,
+        without=f"{GATE}|{OUTPUT}",
+        extra={"blk.{i}.attn_q.scale": (1,)},
+    ),
 }
