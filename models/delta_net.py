@@ -165,6 +165,7 @@ class GatedDeltaNet:
     eps: float
     neighbours: bool = False  # v's heads share q and k with their neighbours
     gate: GateActivation = "silu"
+    n_taps: int = 0  # that the state has columns for, if more than K
 
     @classmethod
     def take(
@@ -209,8 +210,8 @@ class GatedDeltaNet:
     def memory(self) -> tuple[LayerMemory, ...]:
         """The convolution's columns and the states."""
         s = self.sizes
-        sizes = ((s.n_taps - 1) * s.n_conv, s.n_embd_head * s.n_v)
-        return (LayerState(self.layer, sizes, s.n_taps),)
+        n_taps = max(self.n_taps, s.n_taps)
+        return (LayerState(self.layer, ((n_taps - 1) * s.n_conv, s.n_embd_head * s.n_v), n_taps),)
 
     def __call__(self, x: Tensor, inputs: GraphInputs) -> Tensor:
         """x [E, T] -> [E, T]"""

@@ -7,6 +7,7 @@ Letters in shapes: C channels, K taps, T tokens of R sequences.
 from __future__ import annotations
 
 from ggmlpy import ops
+from ggmlpy.common.scopes import scope
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.models.inputs import GraphInputs, RecurrentView
 
@@ -18,25 +19,54 @@ def recurrent_of(inputs: GraphInputs) -> RecurrentView:
 
 
 def convolve(x: Tensor, conv: Tensor, inputs: GraphInputs, layer: int, i: int = 0) -> Tensor:
-    """A causal convolution of each channel over the last K tokens of its sequence.
+    """A causal convolution of each channel over the last taps of its sequence.
 
-    x [C, T], conv [K, C] -> [C, T]. The layer's state leaf i, [(K-1)*C] a sequence, holds the
-    columns before the ubatch, each channel's side by side as in llama.cpp. It gets the new ones.
+    x [C, T], conv [at most K, C] -> [C, T]. The layer's state leaf i is that of `keep_columns`.
     """
-    K, C, _, _ = conv.ne
+    columns = keep_columns(x, inputs, layer, i)
+    return ops.ssm_conv(columns, conv, taps=_last_taps(inputs, conv.ne[0])).named("conv")
+
+
+def keep_columns(x: Tensor, inputs: GraphInputs, layer: int, i: int = 0) -> Tensor:
+    """The columns that taps refer to: x [C, T] -> [C, (K-1)*R + T]
+
+    K is the layers' `n_taps`. The layer's state leaf i, [(K-1)*C] a sequence, holds the columns
+    before the ubatch, each channel's side by side as in llama.cpp. It gets the new ones.
+    """
     recurrent = recurrent_of(inputs)
     assert recurrent.taps is not None and recurrent.taps_out is not None
-    R = recurrent.rows.ne[0]
+    C, K, R = x.ne[0], recurrent.taps.ne[0], recurrent.rows.ne[0]
     states = recurrent.load(layer, i).named("state_before")  # [(K-1)*C, R]
     states = ops.reshape_3d(states, K - 1, C, R).named("states")  # [K-1, C, R]
     old = ops.cont_2d(ops.transpose(states), C, (K - 1) * R).named("old")  # [C, (K-1)*R]
     columns = ops.concat(old, x, 1).named("columns")  # [C, (K-1)*R + T]
-    out = ops.ssm_conv(columns, conv, taps=recurrent.taps).named("conv")  # [C, T]
     last = ops.get_rows(columns, recurrent.taps_out).named("last")  # [C, (K-1)*R]
     last = ops.reshape_3d(last, C, K - 1, R).named("last_by_sequence")  # [C, K-1, R]
     after = ops.cont_2d(ops.transpose(last), (K - 1) * C, R).named("state_after")  # [(K-1)*C, R]
     inputs.write(recurrent.store(layer, after, i).named("state_stored"))
-    return out
+    return columns
+
+
+def column_before(columns: Tensor, back: int, inputs: GraphInputs) -> Tensor:
+    """The column of the token `back` before each one, zeros before the sequence: columns of
+    `keep_columns` -> [C, T]"""
+    taps = recurrent_of(inputs).taps
+    assert taps is not None and 0 <= back < taps.ne[0]
+    with scope(f"before_{back}"):
+        row = ops.view_2d(taps, 1, taps.ne[1], taps.nb[1], (taps.ne[0] - 1 - back) * taps.nb[0])
+        row = ops.cont(row.named("row_of_taps")).named("row")
+        return ops.get_rows(columns, ops.reshape_1d(row, taps.ne[1])).named("column")
+
+
+def _last_taps(inputs: GraphInputs, n: int) -> Tensor:
+    """The last n of each token's taps: [n, T]"""
+    taps = recurrent_of(inputs).taps
+    assert taps is not None
+    K, T = taps.ne[:2]
+    if n == K:
+        return taps
+    last = ops.view_2d(taps, n, T, taps.nb[1], (K - n) * taps.nb[0]).named("last_taps")
+    return ops.cont(last).named("taps")
 
 
 def previous_columns(x: Tensor, inputs: GraphInputs, layer: int, i: int = 0) -> Tensor:

@@ -30,7 +30,7 @@ from ggmlpy.models.inputs import GraphInputs
 from ggmlpy.models.layers import Layer, Mixer, SequentialLayer
 from ggmlpy.models.memory import KVSizes, LayerKV, LayerMemory
 from ggmlpy.models.pre_norm import PreNormDecoder
-from ggmlpy.models.self_attention import Projection, gated, heads, take_projection
+from ggmlpy.models.self_attention import Projection, SeparateQKV, gated, heads, take_projection
 from ggmlpy.models.weights import Weights
 from ggmlpy.ops.rope import RopeMode
 
@@ -48,8 +48,10 @@ class GatedAttention:
     output: Linear  # [D*H, E]
 
     @classmethod
-    def take(cls, weights: Weights, layer: int, h: HParams, rope: Rope) -> GatedAttention:
-        """A layer's attention.
+    def take(
+        cls, weights: Weights, layer: int, h: HParams, rope: Rope, *, biased: bool = True
+    ) -> GatedAttention:
+        """A layer's attention. Biases of q, k and v are left unused unless `biased`.
 
         Raises WeightError if heads of k and v differ in size, or if there are none.
         """
@@ -59,10 +61,13 @@ class GatedAttention:
             raise h.keys.error("attention.value_length", p.n_embd_head_v, f"{D}, the key_length")
         if not p.n_head or not p.n_head_kv:
             raise h.keys.error("attention.head_count", p.n_head, f"at least 1 in layer {layer}")
+        doubled = replace(p, n_head=2 * p.n_head)
         return cls(
             layer=layer,
             params=p,
-            qkv=take_projection(weights, layer, E, replace(p, n_head=2 * p.n_head)),
+            qkv=take_projection(weights, layer, E, doubled)
+            if biased
+            else _without_biases(weights, layer, E, doubled),
             q_norm=Norm.take(weights, f"{blk}.attn_q_norm", D, h, node="Qcur_normed"),
             k_norm=Norm.take(weights, f"{blk}.attn_k_norm", D, h, node="Kcur_normed"),
             rope=rope,
@@ -93,6 +98,16 @@ class GatedAttention:
         out = attend(q, k, heads(v, Hk), inputs, self.layer, scale).named("attn_pregate")
         gate = ops.cont_2d(gate, D * H, T).named("gate_reshaped")
         return self.output(gated(out, gate))  # [E, T]
+
+
+def _without_biases(weights: Weights, layer: int, E: int, p: LayerParams) -> SeparateQKV:
+    return SeparateQKV(
+        *(
+            Linear.take(weights, f"blk.{layer}.attn_{part}", E, n, node=f"{part.upper()}cur",
+                        biased=False)
+            for part, n in zip("qkv", (p.n_embd_q, p.n_embd_k, p.n_embd_v), strict=True)
+        )
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +171,7 @@ class DeltaNetDecoder(PreNormDecoder):
     rope_factored = False
     output_biased = False
     ffn_scaled = True
+    attn_biased = True  # see GatedAttention
     delta_scaled = True  # the map back of delta nets, see Linear
     neighbours = False  # see GatedDeltaNet
     delta_gate: ClassVar[GateActivation] = "silu"
@@ -181,7 +197,8 @@ class DeltaNetDecoder(PreNormDecoder):
         """A delta net or attention."""
         h, weights = self.hparams, self.weights
         if not self.recurrent[i]:
-            return GatedAttention.take(weights, i, h, self.rope(i, self.rope_mode))
+            rope = self.rope(i, self.rope_mode)
+            return GatedAttention.take(weights, i, h, rope, biased=self.attn_biased)
         return GatedDeltaNet.take(
             weights,
             i,

@@ -3,8 +3,8 @@
 Alibaba, 2026. There are no norms before the blocks: each stream is normed, and a block reads the
 mean of the streams times their gates; its result is added to each stream with a weight of its own.
 Attention is over blocks of tokens that an indexer chooses. Up to `attention.indexer.top_k` tokens
-it leaves all, and the result is that of full attention; longer contexts are refused, and so are
-files with embeddings of n-grams.
+it leaves all, and the result is that of full attention; longer contexts are refused. One layer may
+take in embeddings of n-grams.
 
 Letters in shapes: E n_embd, C streams, L low rank, T tokens, O outputs.
 """
@@ -12,22 +12,22 @@ Letters in shapes: E n_embd, C streams, L low rank, T tokens, O outputs.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
 from ggmlpy import ops
 from ggmlpy.common.scopes import scope
-from ggmlpy.errors import Unsupported
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.models.architectures.qwen3next import DeltaNetExperts
 from ggmlpy.models.blocks import Linear
-from ggmlpy.models.delta_net import GateActivation
+from ggmlpy.models.delta_net import GateActivation, GatedDeltaNet
 from ggmlpy.models.hparams import HParams
 from ggmlpy.models.hyper_connections import output_streams, spread
 from ggmlpy.models.inputs import GraphInputs
 from ggmlpy.models.layers import Layer, Mixer, PerToken, output_rows
-from ggmlpy.models.memory import LayerMemory
+from ggmlpy.models.memory import LayerMemory, LayerState
+from ggmlpy.models.ngram_embedding import NGramEmbedding, take_by_stream
 from ggmlpy.models.weights import Weights
 from ggmlpy.ops.rope import RopeMode
 
@@ -50,12 +50,9 @@ class GatedStreams:
         """The tensors `{name}_*`."""
         E, C = h.n_embd, h.keys.count("hyper_connection.count")
         L, take = h.keys.count("hyper_connection.low_rank"), partial(Linear.take, weights)
-        full = f"{name}_norm.weight"
-        flat = weights.has(full) and weights.ne(full)[:2] == (C * E, 1)
-        norm = ops.reshape_2d(weights.take(full, C * E), E, C) if flat else None
         return cls(
             name=name.rpartition(".")[2],
-            norm=weights.take(full, E, C) if norm is None else norm,
+            norm=take_by_stream(weights, f"{name}_norm.weight", E, C),
             down=take(f"{name}_down", C * E, L, scaled=False, biased=False),
             up=take(f"{name}_up", L, C * E, scaled=False, biased=False),
             inject=None
@@ -83,6 +80,7 @@ class GatedStreams:
 class StreamLayer:
     """One layer of all streams."""
 
+    ngrams: NGramEmbedding | None
     attn: GatedStreams
     mixer: Mixer
     ffn_streams: GatedStreams
@@ -90,11 +88,17 @@ class StreamLayer:
 
     @property
     def memory(self) -> tuple[LayerMemory, ...]:
-        """What the mixer keeps."""
-        return self.mixer.memory
+        """What the mixer keeps, and the embedding of n-grams beside it."""
+        if self.ngrams is None:
+            return self.mixer.memory
+        (own,) = self.mixer.memory
+        assert isinstance(own, LayerState)
+        return (replace(own, sizes=(*own.sizes, *self.ngrams.state_sizes)),)
 
     def __call__(self, x: Tensor, inputs: GraphInputs, *, is_last: bool) -> Tensor:
         """x [E, C, T] -> [E, C, T]; in the last layer [E, C, O]"""
+        if self.ngrams is not None:
+            x = self.ngrams(x, inputs)
         h, weights = self.attn.read(x)
         h = self.mixer(h, inputs)
         assert weights is not None
@@ -108,18 +112,25 @@ class StreamLayer:
 
 
 class Qwen4Exp(DeltaNetExperts):
-    """A qwen4exp model without embeddings of n-grams."""
+    """A qwen4exp model."""
 
     rope_mode = RopeMode.IMROPE
     output_norm_name: ClassVar[str | None] = None
     delta_gate: ClassVar[GateActivation] = "sigmoid"
+    attn_biased = False
+    n_taps = 0  # see GatedDeltaNet
 
     def set_up(self) -> None:
         """The streams, and the longest context for which the indexer need not be asked."""
         super().set_up()
         h, keys = self.hparams, self.hparams.keys
-        if keys.integers("ple.layers"):
-            raise Unsupported(f"{keys.file}: embeddings of n-grams (ple.layers) are not supported")
+        self.ngram_layers = keys.integers("ple.layers")
+        if len(self.ngram_layers) > 1 or any(
+            i >= h.n_layer or not self.recurrent[i] for i in self.ngram_layers
+        ):
+            raise keys.error("ple.layers", self.ngram_layers, "one layer that is a delta net")
+        if self.ngram_layers:
+            self.n_taps = max(keys.count("ssm.conv_kernel"), NGramEmbedding.taps(h))
         self.n_stream = keys.count("hyper_connection.count")
         if self.n_stream < 2:
             raise keys.error("hyper_connection.count", self.n_stream, "at least 2")
@@ -133,12 +144,21 @@ class Qwen4Exp(DeltaNetExperts):
     def layer(self, i: int) -> Layer:
         """Of all streams."""
         h, weights = self.hparams, self.weights
+        ngrams = None
+        if i in self.ngram_layers:
+            ngrams = NGramEmbedding.take(weights, i, h, self.n_taps, leaf=2)
         return StreamLayer(
+            ngrams=ngrams,
             attn=GatedStreams.take(weights, f"blk.{i}.hc_attn", h),
             mixer=self.mixer(i),
             ffn_streams=GatedStreams.take(weights, f"blk.{i}.hc_ffn", h),
             ffn=self.ffn(i),
         )
+
+    def mixer(self, i: int) -> Mixer:
+        """Delta nets keep as many columns as embeddings of n-grams."""
+        mixer = super().mixer(i)
+        return replace(mixer, n_taps=self.n_taps) if isinstance(mixer, GatedDeltaNet) else mixer
 
     def embed(self, inputs: GraphInputs) -> Tensor:
         """The same embedding in every stream: [E, C, T]"""

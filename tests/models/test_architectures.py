@@ -97,9 +97,11 @@ def test_bits_are_the_same_in_every_company(tmp_path: Path, name: str) -> None:
     )
     again = loaded(tmp_path, name)
     cpu = get_backend("cpu", 2)
+    # Only the hash of n-grams, a function of Python, runs on the reference backend.
+    rest = [get_backend("reference", 1)] if name == "qwen4exp" else []
     half = context(
         again,
-        [MockBackend(seed=1, inner=cpu), cpu],
+        [MockBackend(seed=1, inner=cpu), cpu, *rest],
         n_ubatch=n_ubatch,
         n_gpu_layers=model.hparams.n_layer // 2,
     )

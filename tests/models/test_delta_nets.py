@@ -32,7 +32,16 @@ REFUSED: list[tuple[str, dict[str, Any], type[GgmlpyError], str]] = [
         Unsupported,
         "kpool_select_tail",
     ),
-    ("qwen4exp", {"ple.layers": [0]}, Unsupported, "embeddings of n-grams"),
+    ("qwen4exp", {"ple.layers": [2]}, WeightError, "ple.layers. is .*one layer that is a delta"),
+    ("qwen4exp", {"ple.ngram_size": 1}, WeightError, "ple.ngram_size. is 1, must be at least 2"),
+    ("qwen4exp", {"ple.ngram_size": 4}, WeightError, "layer_multipliers. is a list of 3"),
+    (
+        "qwen4exp",
+        {"embedding_length_per_layer_input": 20},
+        WeightError,
+        "per_layer_input. is 20.* a share of 64 for each of 4 rows",
+    ),
+    ("qwen4exp", {"ple.head_offsets": [0, 2**31, 0, 0]}, WeightError, "with the offset"),
     ("qwen4exp", {"hyper_connection.count": 1}, WeightError, "hyper_connection.count. is 1"),
 ]
 

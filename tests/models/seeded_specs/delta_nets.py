@@ -160,7 +160,8 @@ DELTA_NET_SPECS: dict[str, Seeded] = {
     ),
     "qwen4exp": spec(
         "qwen4exp",
-        r".*\.ffn_gate_inp_shexp\.weight|.*\.(attn_qkv|ssm_out|attn_output|ffn_up_exps)\.scale",
+        r".*\.ffn_gate_inp_shexp\.weight|.*\.(attn_qkv|ssm_out|attn_output|ffn_up_exps)\.scale"
+        r"|per_layer_token_embd\.weight",
         DELTA
         | DELTA_EXPERTS
         | DELTA_SECTIONS
@@ -173,8 +174,20 @@ DELTA_NET_SPECS: dict[str, Seeded] = {
             "attention.indexer.key_length": 16,
             "attention.indexer.top_k": 256,
             "attention.compress_ratios": [0, 0, 4, 0, 0],
+            "ple.layers": [1],
+            "ple.ngram_size": 3,
+            "ple.heads_per_ngram": 2,
+            "ple.conv_kernel": 4,
+            "ple.eos_token_id": 59,
+            "ple.layer_multipliers": [7, 2**40 + 3, 2**63 + 5],
+            "ple.head_offsets": [0, 50, 100, 160],
+            "ple.head_vocab_sizes": [50, 50, 60, 41],
+            "embedding_length_per_layer_input": 16,
         },
-        shapes=SHARED_GATE,
+        types={
+            f"ple.{key}": "u64" for key in ("layer_multipliers", "head_offsets", "head_vocab_sizes")
+        },
+        shapes=SHARED_GATE | {r"per_layer_token_embd\.weight": (16, 203)},
         extra=BLOCK_INDEXER,
     ),
 }
