@@ -16,8 +16,8 @@ from ggmlpy.errors import Unsupported
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.models.architectures import REFUSED, REGISTRY
-from ggmlpy.models.blocks import Rope
-from ggmlpy.models.classifier import Classifier
+from ggmlpy.models.blocks.basic import Rope
+from ggmlpy.models.blocks.classifier import Classifier
 from ggmlpy.models.hparams import HParams
 from ggmlpy.models.inputs import GraphInputs
 from ggmlpy.models.memory import Memory

@@ -13,11 +13,11 @@ from ggmlpy import ops
 from ggmlpy.common.scopes import scope
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.blocks import Linear, Norm, NormKind, Rope, RopeFactors
-from ggmlpy.models.classifier import Classifier
+from ggmlpy.models.blocks.basic import Linear, Norm, NormKind, Rope, RopeFactors
+from ggmlpy.models.blocks.classifier import Classifier
+from ggmlpy.models.blocks.layers import HasMemory, Layer
 from ggmlpy.models.hparams import HParams, rope_sections
 from ggmlpy.models.inputs import GraphInputs
-from ggmlpy.models.layers import HasMemory, Layer
 from ggmlpy.models.memory import Memory, memory_of
 from ggmlpy.models.weights import Weights
 from ggmlpy.ops.rope import RopeMode

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ggmlpy.models.experts import Experts, Gating, Router, gating_of, take_router
-from ggmlpy.models.feed_forward import Activation
-from ggmlpy.models.layers import PerToken
+from ggmlpy.models.blocks.experts import Experts, Gating, Router, gating_of, take_router
+from ggmlpy.models.blocks.feed_forward import Activation
+from ggmlpy.models.blocks.layers import PerToken
 from ggmlpy.models.pre_norm import PreNormDecoder
 
 MIN_LIMIT = 1e-6  # of activations; less stands for none

@@ -87,7 +87,7 @@ class RecurrentView:
 
     What a token takes of the K - 1 tokens before it lies in a table of columns: the K - 1 columns
     that each state holds, of one sequence after another, then one for each token. K is the layers'
-    `n_taps`; where that is 1 there are no taps. See `ggmlpy.models.recurrent`.
+    `n_taps`; where that is 1 there are no taps. See `ggmlpy.models.blocks.recurrent`.
     """
 
     states: Mapping[int, tuple[Tensor, ...]]

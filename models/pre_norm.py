@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import ClassVar
 
 from ggmlpy.gguf import GGUFFile
-from ggmlpy.models.blocks import NormKind, Rope
+from ggmlpy.models.blocks.basic import NormKind, Rope
+from ggmlpy.models.blocks.feed_forward import Activation, FeedForward
+from ggmlpy.models.blocks.layers import Layer, Mixer, PerToken, SequentialLayer
+from ggmlpy.models.blocks.self_attention import SelfAttention
 from ggmlpy.models.decoder import Decoder
-from ggmlpy.models.feed_forward import Activation, FeedForward
 from ggmlpy.models.hparams import HParams, read_hparams
-from ggmlpy.models.layers import Layer, Mixer, PerToken, SequentialLayer
-from ggmlpy.models.self_attention import SelfAttention
 from ggmlpy.ops.rope import RopeMode
 
 

@@ -27,9 +27,9 @@ from ggmlpy.graph.quants import from_float
 from ggmlpy.graph.spec import Spec
 from ggmlpy.graph.tensor import Flag, Tensor, from_bytes, zeros
 from ggmlpy.graph.types import type_of
-from ggmlpy.models.attention import attend
-from ggmlpy.models.blocks import Linear
-from ggmlpy.models.experts import ExpertLinear, Experts, Router
+from ggmlpy.models.blocks.attention import attend
+from ggmlpy.models.blocks.basic import Linear
+from ggmlpy.models.blocks.experts import ExpertLinear, Experts, Router
 from ggmlpy.models.inputs import Gathered, GraphInputs, KVView
 from ggmlpy.ops.rope import RopeMode
 from ggmlpy.sched.executable import scheduled

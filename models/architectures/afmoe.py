@@ -9,10 +9,10 @@ import math
 from dataclasses import replace
 
 from ggmlpy.gguf import GGUFFile
-from ggmlpy.models.blocks import Rope
+from ggmlpy.models.blocks.basic import Rope
+from ggmlpy.models.blocks.layers import Layer, SequentialLayer
 from ggmlpy.models.expert_decoder import SharedExpertDecoder
 from ggmlpy.models.hparams import HParams, read_hparams
-from ggmlpy.models.layers import Layer, SequentialLayer
 
 NO_ROPE_STEP = 4  # every so many layers have no positions
 

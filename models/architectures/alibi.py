@@ -9,7 +9,7 @@ while Baichuan 7B is llama.
 from __future__ import annotations
 
 from ggmlpy.errors import Unsupported
-from ggmlpy.models.blocks import Norm
+from ggmlpy.models.blocks.basic import Norm
 from ggmlpy.models.pre_norm import PreNormDecoder
 from ggmlpy.ops.rope import RopeMode
 

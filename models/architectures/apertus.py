@@ -11,7 +11,7 @@ from ggmlpy import ops
 from ggmlpy.errors import WeightError
 from ggmlpy.gguf import GGUFFile, LazyArray
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.blocks import Linear
+from ggmlpy.models.blocks.basic import Linear
 from ggmlpy.models.hparams import HParams, read_hparams
 from ggmlpy.models.pre_norm import PreNormDecoder
 

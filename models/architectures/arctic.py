@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from ggmlpy import ops
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.blocks import Norm
+from ggmlpy.models.blocks.basic import Norm
+from ggmlpy.models.blocks.experts import Experts
+from ggmlpy.models.blocks.feed_forward import FeedForward
+from ggmlpy.models.blocks.layers import Mixer, output_rows
 from ggmlpy.models.expert_decoder import ExpertDecoder
-from ggmlpy.models.experts import Experts
-from ggmlpy.models.feed_forward import FeedForward
 from ggmlpy.models.inputs import GraphInputs
-from ggmlpy.models.layers import Mixer, output_rows
 from ggmlpy.models.memory import LayerMemory
 from ggmlpy.ops.rope import RopeMode
 

@@ -14,13 +14,13 @@ from typing import ClassVar
 
 from ggmlpy import ops
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.blocks import Norm
-from ggmlpy.models.classifier import Classifier
+from ggmlpy.models.blocks.basic import Norm
+from ggmlpy.models.blocks.classifier import Classifier
+from ggmlpy.models.blocks.experts import Experts, take_router
+from ggmlpy.models.blocks.feed_forward import Activation
+from ggmlpy.models.blocks.layers import Mixer, PerToken, output_rows
 from ggmlpy.models.encoder import Encoder
-from ggmlpy.models.experts import Experts, take_router
-from ggmlpy.models.feed_forward import Activation
 from ggmlpy.models.inputs import GraphInputs
-from ggmlpy.models.layers import Mixer, PerToken, output_rows
 from ggmlpy.models.memory import LayerMemory
 
 MAX_ALIBI_BIAS = 8.0

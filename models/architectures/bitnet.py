@@ -5,9 +5,9 @@ Ma et al., 2024.
 
 from __future__ import annotations
 
-from ggmlpy.models.feed_forward import FeedForward
+from ggmlpy.models.blocks.feed_forward import FeedForward
+from ggmlpy.models.blocks.self_attention import SelfAttention
 from ggmlpy.models.pre_norm import PreNormDecoder
-from ggmlpy.models.self_attention import SelfAttention
 
 
 class BitNet(PreNormDecoder):

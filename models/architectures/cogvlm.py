@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from ggmlpy.models.blocks import Rope
-from ggmlpy.models.layers import Mixer
+from ggmlpy.models.blocks.basic import Rope
+from ggmlpy.models.blocks.layers import Mixer
+from ggmlpy.models.blocks.self_attention import SelfAttention
 from ggmlpy.models.pre_norm import PreNormDecoder
-from ggmlpy.models.self_attention import SelfAttention
 
 _IMAGE_WEIGHTS = re.compile(r"blk\.\d+\.vis_")
 

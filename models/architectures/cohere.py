@@ -13,11 +13,11 @@ from typing import ClassVar
 from ggmlpy import ops
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.blocks import NormKind, Rope
+from ggmlpy.models.blocks.basic import NormKind, Rope
+from ggmlpy.models.blocks.experts import Experts
+from ggmlpy.models.blocks.layers import ParallelLayer, PerToken
 from ggmlpy.models.expert_decoder import SharedExpertDecoder
-from ggmlpy.models.experts import Experts
 from ggmlpy.models.hparams import HParams, read_hparams
-from ggmlpy.models.layers import ParallelLayer, PerToken
 from ggmlpy.models.pre_norm import PreNormDecoder
 from ggmlpy.ops.rope import RopeMode
 

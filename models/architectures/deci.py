@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from ggmlpy import ops
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.blocks import Linear, Norm
+from ggmlpy.models.blocks.basic import Linear, Norm
+from ggmlpy.models.blocks.layers import Mixer, PerToken, output_rows
 from ggmlpy.models.inputs import GraphInputs
-from ggmlpy.models.layers import Mixer, PerToken, output_rows
 from ggmlpy.models.memory import LayerMemory
 from ggmlpy.models.pre_norm import PreNormDecoder
 from ggmlpy.ops.rope import RopeMode

@@ -12,14 +12,14 @@ from dataclasses import replace
 from typing import ClassVar
 
 from ggmlpy.gguf import GGUFFile
-from ggmlpy.models.blocks import Rope
-from ggmlpy.models.experts import Experts, Gating, gating_of, take_router
-from ggmlpy.models.feed_forward import FeedForward
+from ggmlpy.models.blocks.basic import Rope
+from ggmlpy.models.blocks.experts import Experts, Gating, gating_of, take_router
+from ggmlpy.models.blocks.feed_forward import FeedForward
+from ggmlpy.models.blocks.latent_attention import LatentAttention, yarn_scale
+from ggmlpy.models.blocks.layers import Mixer, PerToken
+from ggmlpy.models.blocks.self_attention import Temperature
 from ggmlpy.models.hparams import HParams, RopeParams, read_hparams
-from ggmlpy.models.latent_attention import LatentAttention, yarn_scale
-from ggmlpy.models.layers import Mixer, PerToken
 from ggmlpy.models.pre_norm import PreNormDecoder
-from ggmlpy.models.self_attention import Temperature
 from ggmlpy.ops.rope import RopeMode
 
 GLM_LITE_LAYERS, GLM_LITE_VOCAB = (47, 48), 154_880  # its files do not say that gating is sigmoid

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ggmlpy.gguf import GGUFFile
-from ggmlpy.models.blocks import Rope
+from ggmlpy.models.blocks.basic import Rope
+from ggmlpy.models.blocks.layers import SequentialLayer
 from ggmlpy.models.expert_decoder import SharedExpertDecoder
 from ggmlpy.models.hparams import HParams, read_hparams
-from ggmlpy.models.layers import SequentialLayer
 from ggmlpy.models.memory import Window
 from ggmlpy.models.pre_norm import PreNormDecoder
 

@@ -5,7 +5,7 @@ Almazrouei et al., 2023. The larger models norm the input of each block apart.
 
 from __future__ import annotations
 
-from ggmlpy.models.layers import ParallelLayer
+from ggmlpy.models.blocks.layers import ParallelLayer
 from ggmlpy.models.pre_norm import PreNormDecoder
 
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from ggmlpy import ops
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.blocks import Rope
+from ggmlpy.models.blocks.basic import Rope
+from ggmlpy.models.blocks.layers import Mixer
+from ggmlpy.models.blocks.self_attention import SelfAttention
+from ggmlpy.models.blocks.state_space import Mamba2
 from ggmlpy.models.inputs import GraphInputs
-from ggmlpy.models.layers import Mixer
 from ggmlpy.models.memory import LayerMemory
 from ggmlpy.models.pre_norm import PreNormDecoder
-from ggmlpy.models.self_attention import SelfAttention
-from ggmlpy.models.state_space import Mamba2
 
 
 @dataclass(frozen=True, slots=True)

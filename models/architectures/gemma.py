@@ -10,8 +10,8 @@ import math
 from dataclasses import replace
 
 from ggmlpy.gguf import GGUFFile
+from ggmlpy.models.blocks.layers import SequentialLayer
 from ggmlpy.models.hparams import HParams, read_hparams
-from ggmlpy.models.layers import SequentialLayer
 from ggmlpy.models.pre_norm import PreNormDecoder
 
 N_LAYER_27B = 46  # its attention scale is computed from n_embd / n_head, not the head size

@@ -10,11 +10,11 @@ import math
 from dataclasses import replace
 
 from ggmlpy.gguf import GGUFFile
+from ggmlpy.models.blocks.feed_forward import FeedForward
+from ggmlpy.models.blocks.layers import SequentialLayer
+from ggmlpy.models.blocks.self_attention import SelfAttention
 from ggmlpy.models.decoder import Decoder
-from ggmlpy.models.feed_forward import FeedForward
 from ggmlpy.models.hparams import HParams, read_hparams
-from ggmlpy.models.layers import SequentialLayer
-from ggmlpy.models.self_attention import SelfAttention
 from ggmlpy.ops.rope import RopeMode
 
 N_LAYER_27B = 62  # its attention scale is computed from n_embd / n_head, not the head size

@@ -19,12 +19,12 @@ from ggmlpy.common.scopes import scope
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.models.architectures.gemma4 import PerLayerEmbedding, PerLayerInput, of_layer
-from ggmlpy.models.blocks import Linear, Norm, Rope
+from ggmlpy.models.blocks.basic import Linear, Norm, Rope
+from ggmlpy.models.blocks.shared_kv import SharedKVAttention, kv_slot
 from ggmlpy.models.decoder import Decoder
 from ggmlpy.models.hparams import HParams, read_hparams
 from ggmlpy.models.inputs import GraphInputs
 from ggmlpy.models.memory import LayerMemory
-from ggmlpy.models.shared_kv import SharedKVAttention, kv_slot
 from ggmlpy.models.weights import Weights
 from ggmlpy.ops.rope import RopeMode
 

@@ -16,15 +16,15 @@ from ggmlpy import ops
 from ggmlpy.common.scopes import scope
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.blocks import Linear, Norm, Rope
+from ggmlpy.models.blocks.basic import Linear, Norm, Rope
+from ggmlpy.models.blocks.experts import Experts, Router
+from ggmlpy.models.blocks.feed_forward import FeedForward
+from ggmlpy.models.blocks.layers import output_rows
+from ggmlpy.models.blocks.shared_kv import SharedKVAttention, kv_slot
 from ggmlpy.models.decoder import Decoder
-from ggmlpy.models.experts import Experts, Router
-from ggmlpy.models.feed_forward import FeedForward
 from ggmlpy.models.hparams import HParams, read_hparams
 from ggmlpy.models.inputs import GraphInputs
-from ggmlpy.models.layers import output_rows
 from ggmlpy.models.memory import LayerMemory
-from ggmlpy.models.shared_kv import SharedKVAttention, kv_slot
 from ggmlpy.models.weights import Weights
 from ggmlpy.ops.rope import RopeMode
 

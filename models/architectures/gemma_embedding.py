@@ -13,12 +13,12 @@ from functools import partial
 
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.blocks import Linear
+from ggmlpy.models.blocks.basic import Linear
+from ggmlpy.models.blocks.feed_forward import FeedForward
+from ggmlpy.models.blocks.layers import SequentialLayer
 from ggmlpy.models.encoder import Encoder
-from ggmlpy.models.feed_forward import FeedForward
 from ggmlpy.models.hparams import HParams
 from ggmlpy.models.inputs import GraphInputs
-from ggmlpy.models.layers import SequentialLayer
 
 
 class GemmaEmbedding(Encoder):

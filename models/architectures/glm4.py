@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ggmlpy.models.blocks import Rope
+from ggmlpy.models.blocks.basic import Rope
+from ggmlpy.models.blocks.layers import SequentialLayer
 from ggmlpy.models.hparams import has_mrope
-from ggmlpy.models.layers import SequentialLayer
 from ggmlpy.models.pre_norm import PreNormDecoder
 from ggmlpy.ops.rope import RopeMode
 

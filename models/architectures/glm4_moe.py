@@ -5,7 +5,7 @@ Zhipu, 2025. Layers behind the last, which predict further tokens, are not run.
 
 from __future__ import annotations
 
-from ggmlpy.models.blocks import Rope
+from ggmlpy.models.blocks.basic import Rope
 from ggmlpy.models.expert_decoder import SharedExpertDecoder
 from ggmlpy.models.hparams import has_mrope
 from ggmlpy.ops.rope import RopeMode

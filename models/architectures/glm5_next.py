@@ -11,12 +11,12 @@ import re
 
 from ggmlpy.errors import Unsupported
 from ggmlpy.graph.tensor import Tensor
+from ggmlpy.models.blocks.hyper_connections import HyperConnection, HyperLayer, spread
+from ggmlpy.models.blocks.kimi_delta import KimiDelta, read_decay
+from ggmlpy.models.blocks.latent_attention import LatentAttention
+from ggmlpy.models.blocks.layers import Layer, Mixer
 from ggmlpy.models.expert_decoder import SharedExpertDecoder
-from ggmlpy.models.hyper_connections import HyperConnection, HyperLayer, spread
 from ggmlpy.models.inputs import GraphInputs
-from ggmlpy.models.kimi_delta import KimiDelta, read_decay
-from ggmlpy.models.latent_attention import LatentAttention
-from ggmlpy.models.layers import Layer, Mixer
 
 L2_EPS = 1e-6  # of the length of q and k of delta nets
 

@@ -5,7 +5,7 @@ Black et al., 2022; also Pythia, Dolly, RedPajama and the first StableLM.
 
 from __future__ import annotations
 
-from ggmlpy.models.layers import Layer, ParallelLayer
+from ggmlpy.models.blocks.layers import Layer, ParallelLayer
 from ggmlpy.models.pre_norm import PreNormDecoder
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import ClassVar
 
 from ggmlpy.gguf import GGUFFile
-from ggmlpy.models.blocks import Rope
+from ggmlpy.models.blocks.basic import Rope
+from ggmlpy.models.blocks.layers import Layer, SequentialLayer
 from ggmlpy.models.expert_decoder import ExpertDecoder
 from ggmlpy.models.hparams import HParams, read_hparams
-from ggmlpy.models.layers import Layer, SequentialLayer
 from ggmlpy.ops.rope import RopeMode
 
 

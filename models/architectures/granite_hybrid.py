@@ -5,8 +5,8 @@ some; experts with a shared one. IBM, 2025.
 from __future__ import annotations
 
 from ggmlpy.models.architectures.granite import Granite
-from ggmlpy.models.layers import Mixer
-from ggmlpy.models.state_space import Mamba2
+from ggmlpy.models.blocks.layers import Mixer
+from ggmlpy.models.blocks.state_space import Mamba2
 
 
 class GraniteHybrid(Granite):

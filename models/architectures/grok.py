@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from ggmlpy import ops
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.graph.tensor import Tensor
+from ggmlpy.models.blocks.experts import Experts
+from ggmlpy.models.blocks.feed_forward import FeedForward
+from ggmlpy.models.blocks.layers import Layer, PerToken, SequentialLayer
 from ggmlpy.models.expert_decoder import ExpertDecoder
-from ggmlpy.models.experts import Experts
-from ggmlpy.models.feed_forward import FeedForward
 from ggmlpy.models.hparams import HParams, read_hparams
-from ggmlpy.models.layers import Layer, PerToken, SequentialLayer
 
 
 @dataclass(frozen=True, slots=True)

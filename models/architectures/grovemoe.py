@@ -14,9 +14,9 @@ from functools import partial
 from ggmlpy import ops
 from ggmlpy.common.scopes import scope
 from ggmlpy.graph.tensor import Tensor
+from ggmlpy.models.blocks.experts import ExpertLinear, Experts
+from ggmlpy.models.blocks.layers import PerToken
 from ggmlpy.models.expert_decoder import ExpertDecoder
-from ggmlpy.models.experts import ExpertLinear, Experts
-from ggmlpy.models.layers import PerToken
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,13 @@ from ggmlpy import ops
 from ggmlpy.common.scopes import scope
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.blocks import Linear, Norm
+from ggmlpy.models.blocks.basic import Linear, Norm
+from ggmlpy.models.blocks.layers import Layer, SequentialLayer
+from ggmlpy.models.blocks.self_attention import FusedQKV, Projection, SelfAttention, SeparateQKV
 from ggmlpy.models.hparams import HParams, read_hparams
 from ggmlpy.models.inputs import GraphInputs
 from ggmlpy.models.keys import Keys
-from ggmlpy.models.layers import Layer, SequentialLayer
 from ggmlpy.models.pre_norm import PreNormDecoder
-from ggmlpy.models.self_attention import FusedQKV, Projection, SelfAttention, SeparateQKV
 
 MAX_RUNS = 512  # of layers, as in llama.cpp
 _IGNORED_SCALES = re.compile(r"blk\.\d+\.((ffn_\w+|attn_gate)\.scale|\w+\.input_scale)")

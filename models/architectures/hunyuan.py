@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ggmlpy.gguf import GGUFFile
-from ggmlpy.models.blocks import Rope
+from ggmlpy.models.blocks.basic import Rope
 from ggmlpy.models.expert_decoder import ExpertDecoder
 from ggmlpy.models.hparams import HParams, LayerParams, has_mrope, read_hparams
 from ggmlpy.models.pre_norm import PreNormDecoder

@@ -11,11 +11,11 @@ from __future__ import annotations
 import re
 
 from ggmlpy.graph.tensor import Tensor
+from ggmlpy.models.blocks.hyper_connections import HyperConnection, HyperLayer, StreamLogits, spread
+from ggmlpy.models.blocks.latent_attention import LatentAttention
+from ggmlpy.models.blocks.layers import Layer, Mixer
 from ggmlpy.models.expert_decoder import SharedExpertDecoder
-from ggmlpy.models.hyper_connections import HyperConnection, HyperLayer, StreamLogits, spread
 from ggmlpy.models.inputs import GraphInputs
-from ggmlpy.models.latent_attention import LatentAttention
-from ggmlpy.models.layers import Layer, Mixer
 from ggmlpy.ops.rope import RopeMode
 
 

@@ -5,11 +5,11 @@ AI21 Labs (Lieber et al.), 2024.
 
 from __future__ import annotations
 
-from ggmlpy.models.blocks import Rope
-from ggmlpy.models.experts import Experts, take_router
-from ggmlpy.models.layers import Mixer, PerToken
+from ggmlpy.models.blocks.basic import Rope
+from ggmlpy.models.blocks.experts import Experts, take_router
+from ggmlpy.models.blocks.layers import Mixer, PerToken
+from ggmlpy.models.blocks.state_space import Mamba
 from ggmlpy.models.pre_norm import PreNormDecoder
-from ggmlpy.models.state_space import Mamba
 
 
 class Jamba(PreNormDecoder):

@@ -17,14 +17,14 @@ from ggmlpy import ops
 from ggmlpy.common.scopes import scope
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.blocks import Linear, Norm
+from ggmlpy.models.blocks.basic import Linear, Norm
+from ggmlpy.models.blocks.experts import Experts, gating_of, take_router
+from ggmlpy.models.blocks.kimi_delta import KimiDelta, read_decay
+from ggmlpy.models.blocks.latent_attention import LatentAttention
+from ggmlpy.models.blocks.layers import Mixer, PerToken, output_rows
 from ggmlpy.models.decoder import Decoder
-from ggmlpy.models.experts import Experts, gating_of, take_router
 from ggmlpy.models.hparams import HParams, read_hparams
 from ggmlpy.models.inputs import GraphInputs
-from ggmlpy.models.kimi_delta import KimiDelta, read_decay
-from ggmlpy.models.latent_attention import LatentAttention
-from ggmlpy.models.layers import Mixer, PerToken, output_rows
 from ggmlpy.models.memory import LayerMemory
 from ggmlpy.models.weights import Weights
 

@@ -8,12 +8,12 @@ per head, a bound for the decay of the delta net, and limits for the activations
 from __future__ import annotations
 
 from ggmlpy.errors import Unsupported
-from ggmlpy.models.blocks import Rope
+from ggmlpy.models.blocks.basic import Rope
+from ggmlpy.models.blocks.kimi_delta import Decay, KimiDelta, read_decay
+from ggmlpy.models.blocks.latent_attention import LatentAttention
+from ggmlpy.models.blocks.layers import Mixer
 from ggmlpy.models.expert_decoder import SharedExpertDecoder
 from ggmlpy.models.hparams import has_mrope
-from ggmlpy.models.kimi_delta import Decay, KimiDelta, read_decay
-from ggmlpy.models.latent_attention import LatentAttention
-from ggmlpy.models.layers import Mixer
 from ggmlpy.ops.rope import RopeMode
 
 

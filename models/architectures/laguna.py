@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ggmlpy.gguf import GGUFFile
+from ggmlpy.models.blocks.self_attention import SelfAttention
 from ggmlpy.models.expert_decoder import SharedExpertDecoder
 from ggmlpy.models.hparams import HParams, read_hparams
-from ggmlpy.models.self_attention import SelfAttention
 
 
 class Laguna(SharedExpertDecoder):

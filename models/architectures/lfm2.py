@@ -14,14 +14,14 @@ from ggmlpy import ops
 from ggmlpy.common.scopes import scope
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.blocks import Linear
+from ggmlpy.models.blocks.basic import Linear
+from ggmlpy.models.blocks.layers import Mixer
+from ggmlpy.models.blocks.recurrent import convolve
 from ggmlpy.models.expert_decoder import ExpertDecoder
 from ggmlpy.models.hparams import HParams, read_hparams
 from ggmlpy.models.inputs import GraphInputs
-from ggmlpy.models.layers import Mixer
 from ggmlpy.models.memory import LayerMemory, LayerState
 from ggmlpy.models.pre_norm import PreNormDecoder
-from ggmlpy.models.recurrent import convolve
 from ggmlpy.models.weights import Weights
 
 

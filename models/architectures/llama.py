@@ -6,9 +6,9 @@ experts as in Jiang et al., 2024.
 
 from __future__ import annotations
 
+from ggmlpy.models.blocks.experts import Experts
+from ggmlpy.models.blocks.layers import PerToken
 from ggmlpy.models.encoder import Encoder
-from ggmlpy.models.experts import Experts
-from ggmlpy.models.layers import PerToken
 from ggmlpy.models.pre_norm import PreNormDecoder
 from ggmlpy.ops.rope import RopeMode
 

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 from ggmlpy.errors import Unsupported
 from ggmlpy.gguf import GGUFFile
-from ggmlpy.models.blocks import Norm, Rope
+from ggmlpy.models.blocks.basic import Norm, Rope
+from ggmlpy.models.blocks.experts import Experts, take_router
+from ggmlpy.models.blocks.self_attention import SelfAttention, Temperature
 from ggmlpy.models.expert_decoder import ExpertDecoder
-from ggmlpy.models.experts import Experts, take_router
 from ggmlpy.models.hparams import HParams, read_hparams
 from ggmlpy.models.memory import Window
-from ggmlpy.models.self_attention import SelfAttention, Temperature
 from ggmlpy.ops.rope import RopeMode
 
 N_CHUNK = 8192

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ggmlpy.gguf import GGUFFile
+from ggmlpy.models.blocks.layers import Mixer, SequentialLayer
+from ggmlpy.models.blocks.state_space import Mamba, Mamba2
 from ggmlpy.models.decoder import Decoder
 from ggmlpy.models.hparams import read_hparams
-from ggmlpy.models.layers import Mixer, SequentialLayer
-from ggmlpy.models.state_space import Mamba, Mamba2
 
 
 class MambaModel(Decoder):

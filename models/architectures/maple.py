@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ggmlpy.gguf import GGUFFile
-from ggmlpy.models.blocks import Rope
+from ggmlpy.models.blocks.basic import Rope
 from ggmlpy.models.expert_decoder import MIN_LIMIT, ExpertDecoder
 from ggmlpy.models.hparams import HParams, read_hparams
 

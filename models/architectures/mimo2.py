@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from ggmlpy import ops
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.blocks import Rope
+from ggmlpy.models.blocks.basic import Rope
+from ggmlpy.models.blocks.layers import Mixer
+from ggmlpy.models.blocks.self_attention import SelfAttention
 from ggmlpy.models.expert_decoder import ExpertDecoder
 from ggmlpy.models.hparams import HParams, read_hparams
 from ggmlpy.models.inputs import GraphInputs
-from ggmlpy.models.layers import Mixer
 from ggmlpy.models.memory import LayerMemory
-from ggmlpy.models.self_attention import SelfAttention
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 
-from ggmlpy.models.latent_attention import LatentAttention
-from ggmlpy.models.layers import Layer, Mixer, SequentialLayer
+from ggmlpy.models.blocks.latent_attention import LatentAttention
+from ggmlpy.models.blocks.layers import Layer, Mixer, SequentialLayer
 from ggmlpy.models.pre_norm import PreNormDecoder
 
 SCALE_EMBD, SCALE_DEPTH, N_EMBD_BASE = 12.0, 1.4, 256  # of the one model there is

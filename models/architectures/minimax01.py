@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 from ggmlpy import ops
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.blocks import Linear, Norm
+from ggmlpy.models.blocks.basic import Linear, Norm
+from ggmlpy.models.blocks.layers import Layer, Mixer, PerToken, output_rows
+from ggmlpy.models.blocks.recurrent import load_states, recurrent_of, scanned
 from ggmlpy.models.expert_decoder import ExpertDecoder
 from ggmlpy.models.hparams import HParams, LayerParams
 from ggmlpy.models.inputs import GraphInputs
-from ggmlpy.models.layers import Layer, Mixer, PerToken, output_rows
 from ggmlpy.models.memory import LayerMemory, LayerState
-from ggmlpy.models.recurrent import load_states, recurrent_of, scanned
 from ggmlpy.models.weights import Weights
 
 

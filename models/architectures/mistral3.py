@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.models.architectures.deepseek2 import with_log_multiplier
+from ggmlpy.models.blocks.self_attention import SelfAttention, Temperature
 from ggmlpy.models.expert_decoder import ExpertDecoder
 from ggmlpy.models.hparams import HParams, read_hparams
-from ggmlpy.models.self_attention import SelfAttention, Temperature
 from ggmlpy.ops.rope import RopeMode
 
 

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 from ggmlpy.common.quoting import quoted
 from ggmlpy.gguf import GGUFFile
-from ggmlpy.models.blocks import Norm
-from ggmlpy.models.classifier import Classifier
+from ggmlpy.models.blocks.basic import Norm
+from ggmlpy.models.blocks.classifier import Classifier
+from ggmlpy.models.blocks.feed_forward import Activation, FeedForward
+from ggmlpy.models.blocks.layers import SequentialLayer
 from ggmlpy.models.encoder import Encoder
-from ggmlpy.models.feed_forward import Activation, FeedForward
 from ggmlpy.models.hparams import HParams
-from ggmlpy.models.layers import SequentialLayer
 from ggmlpy.ops.rope import RopeMode
 
 _ACTIVATIONS: dict[str, Activation] = {

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ggmlpy.gguf import GGUFFile
-from ggmlpy.models.blocks import Norm, Rope
+from ggmlpy.models.blocks.basic import Norm, Rope
+from ggmlpy.models.blocks.layers import SequentialLayer
 from ggmlpy.models.hparams import HParams, read_hparams
-from ggmlpy.models.layers import SequentialLayer
 from ggmlpy.models.pre_norm import PreNormDecoder
 from ggmlpy.ops.rope import RopeMode
 

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.blocks import Norm
+from ggmlpy.models.blocks.basic import Norm
+from ggmlpy.models.blocks.layers import Layer, SequentialLayer
+from ggmlpy.models.blocks.self_attention import SelfAttention
 from ggmlpy.models.inputs import GraphInputs
-from ggmlpy.models.layers import Layer, SequentialLayer
 from ggmlpy.models.memory import LayerMemory
 from ggmlpy.models.pre_norm import PreNormDecoder
-from ggmlpy.models.self_attention import SelfAttention
 from ggmlpy.ops.rope import RopeMode
 
 MAX_LAYERS = 512  # layers times loops, as in llama.cpp

@@ -13,16 +13,16 @@ from functools import partial
 from ggmlpy import ops
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.blocks import Linear, Norm
+from ggmlpy.models.blocks.basic import Linear, Norm
+from ggmlpy.models.blocks.experts import ExpertLinear, Experts, take_router
+from ggmlpy.models.blocks.feed_forward import FeedForward
+from ggmlpy.models.blocks.layers import Layer, PerToken, SequentialLayer, output_rows
+from ggmlpy.models.blocks.self_attention import SelfAttention
+from ggmlpy.models.blocks.state_space import Mamba2
 from ggmlpy.models.decoder import Decoder
-from ggmlpy.models.experts import ExpertLinear, Experts, take_router
-from ggmlpy.models.feed_forward import FeedForward
 from ggmlpy.models.hparams import HParams, read_hparams
 from ggmlpy.models.inputs import GraphInputs
-from ggmlpy.models.layers import Layer, PerToken, SequentialLayer, output_rows
 from ggmlpy.models.memory import LayerMemory
-from ggmlpy.models.self_attention import SelfAttention
-from ggmlpy.models.state_space import Mamba2
 from ggmlpy.models.weights import Weights
 
 

@@ -8,10 +8,10 @@ three layers of four, whose rotation is not scaled for longer contexts.
 from __future__ import annotations
 
 from ggmlpy.gguf import GGUFFile
-from ggmlpy.models.blocks import Norm
+from ggmlpy.models.blocks.basic import Norm
+from ggmlpy.models.blocks.layers import SequentialLayer
 from ggmlpy.models.expert_decoder import ExpertDecoder
 from ggmlpy.models.hparams import HParams, read_hparams
-from ggmlpy.models.layers import SequentialLayer
 from ggmlpy.models.pre_norm import PreNormDecoder
 from ggmlpy.ops.rope import RopeMode
 

@@ -8,8 +8,8 @@ the window that some files of Phi-3 name is not applied: every token sees all be
 
 from __future__ import annotations
 
+from ggmlpy.models.blocks.layers import ParallelLayer
 from ggmlpy.models.expert_decoder import ExpertDecoder
-from ggmlpy.models.layers import ParallelLayer
 from ggmlpy.models.pre_norm import PreNormDecoder
 
 

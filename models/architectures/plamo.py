@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ggmlpy.gguf import GGUFFile
-from ggmlpy.models.blocks import Norm
+from ggmlpy.models.blocks.basic import Norm
+from ggmlpy.models.blocks.layers import ParallelLayer, SequentialLayer
 from ggmlpy.models.hparams import HParams, read_hparams
-from ggmlpy.models.layers import ParallelLayer, SequentialLayer
 from ggmlpy.models.pre_norm import PreNormDecoder
 
 

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 from ggmlpy import ops
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.blocks import Linear, Norm
+from ggmlpy.models.blocks.basic import Linear, Norm
+from ggmlpy.models.blocks.layers import Layer, Mixer, SequentialLayer
+from ggmlpy.models.blocks.self_attention import SelfAttention
+from ggmlpy.models.blocks.state_space import Conv1d, Mamba2Sizes, in_group, part, selective_scan
 from ggmlpy.models.hparams import HParams
 from ggmlpy.models.inputs import GraphInputs
-from ggmlpy.models.layers import Layer, Mixer, SequentialLayer
 from ggmlpy.models.memory import LayerMemory, LayerState
 from ggmlpy.models.pre_norm import PreNormDecoder
-from ggmlpy.models.self_attention import SelfAttention
-from ggmlpy.models.state_space import Conv1d, Mamba2Sizes, in_group, part, selective_scan
 from ggmlpy.models.weights import Weights
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ggmlpy.models.latent_attention import LatentAttention
+from ggmlpy.models.blocks.latent_attention import LatentAttention
 from ggmlpy.models.pre_norm import PreNormDecoder
 from ggmlpy.ops.rope import RopeMode
 

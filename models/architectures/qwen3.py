@@ -5,7 +5,7 @@ Yang et al., 2025; embeddings and rerankers as in Zhang et al., 2025.
 
 from __future__ import annotations
 
-from ggmlpy.models.classifier import Classifier
+from ggmlpy.models.blocks.classifier import Classifier
 from ggmlpy.models.pre_norm import PreNormDecoder
 
 

@@ -15,22 +15,28 @@ from typing import ClassVar
 
 from ggmlpy import ops
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.attention import attend
-from ggmlpy.models.blocks import Linear, Norm, Rope
-from ggmlpy.models.delta_net import (
+from ggmlpy.models.blocks.attention import attend
+from ggmlpy.models.blocks.basic import Linear, Norm, Rope
+from ggmlpy.models.blocks.delta_net import (
     DeltaProjection,
     DeltaSizes,
     GateActivation,
     GatedDeltaNet,
     SeparateDelta,
 )
+from ggmlpy.models.blocks.layers import Layer, Mixer, SequentialLayer
+from ggmlpy.models.blocks.self_attention import (
+    Projection,
+    SeparateQKV,
+    gated,
+    heads,
+    take_projection,
+)
 from ggmlpy.models.expert_decoder import ExpertDecoder
 from ggmlpy.models.hparams import HParams, LayerParams
 from ggmlpy.models.inputs import GraphInputs
-from ggmlpy.models.layers import Layer, Mixer, SequentialLayer
 from ggmlpy.models.memory import KVSizes, LayerKV, LayerMemory
 from ggmlpy.models.pre_norm import PreNormDecoder
-from ggmlpy.models.self_attention import Projection, SeparateQKV, gated, heads, take_projection
 from ggmlpy.models.weights import Weights
 from ggmlpy.ops.rope import RopeMode
 

@@ -20,14 +20,14 @@ from ggmlpy import ops
 from ggmlpy.common.scopes import scope
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.models.architectures.qwen3next import DeltaNetExperts
-from ggmlpy.models.blocks import Linear
-from ggmlpy.models.delta_net import GateActivation, GatedDeltaNet
+from ggmlpy.models.blocks.basic import Linear
+from ggmlpy.models.blocks.delta_net import GateActivation, GatedDeltaNet
+from ggmlpy.models.blocks.hyper_connections import output_streams, spread
+from ggmlpy.models.blocks.layers import Layer, Mixer, PerToken, output_rows
+from ggmlpy.models.blocks.ngram_embedding import NGramEmbedding, take_by_stream
 from ggmlpy.models.hparams import HParams
-from ggmlpy.models.hyper_connections import output_streams, spread
 from ggmlpy.models.inputs import GraphInputs
-from ggmlpy.models.layers import Layer, Mixer, PerToken, output_rows
 from ggmlpy.models.memory import LayerMemory, LayerState
-from ggmlpy.models.ngram_embedding import NGramEmbedding, take_by_stream
 from ggmlpy.models.weights import Weights
 from ggmlpy.ops.rope import RopeMode
 

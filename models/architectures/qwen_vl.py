@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ggmlpy import ops
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.classifier import Classifier
+from ggmlpy.models.blocks.classifier import Classifier
 from ggmlpy.models.pre_norm import PreNormDecoder
 from ggmlpy.ops.rope import RopeMode
 

@@ -14,15 +14,10 @@ from dataclasses import dataclass
 from ggmlpy import ops
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.blocks import Linear, Norm
-from ggmlpy.models.decoder import Decoder
-from ggmlpy.models.hparams import HParams, read_hparams
-from ggmlpy.models.inputs import GraphInputs
-from ggmlpy.models.layers import Layer, Mixer
-from ggmlpy.models.memory import LayerMemory
-from ggmlpy.models.pre_norm import PreNormDecoder
-from ggmlpy.models.recurrent import load_states, recurrent_of, scanned
-from ggmlpy.models.rwkv import (
+from ggmlpy.models.blocks.basic import Linear, Norm
+from ggmlpy.models.blocks.layers import Layer, Mixer
+from ggmlpy.models.blocks.recurrent import load_states, recurrent_of, scanned
+from ggmlpy.models.blocks.rwkv import (
     TIME_SHIFT,
     WKV,
     ChannelMix,
@@ -35,6 +30,11 @@ from ggmlpy.models.rwkv import (
     take_plain,
     token_shift,
 )
+from ggmlpy.models.decoder import Decoder
+from ggmlpy.models.hparams import HParams, read_hparams
+from ggmlpy.models.inputs import GraphInputs
+from ggmlpy.models.memory import LayerMemory
+from ggmlpy.models.pre_norm import PreNormDecoder
 from ggmlpy.models.weights import Weights
 
 _FIRST_VALUE = "value of the first layer"

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from ggmlpy import ops
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.blocks import Norm, Rope
+from ggmlpy.models.blocks.basic import Norm, Rope
+from ggmlpy.models.blocks.experts import Experts
+from ggmlpy.models.blocks.layers import Mixer, output_rows
 from ggmlpy.models.expert_decoder import ExpertDecoder
-from ggmlpy.models.experts import Experts
 from ggmlpy.models.hparams import HParams, read_hparams
 from ggmlpy.models.inputs import GraphInputs
-from ggmlpy.models.layers import Mixer, output_rows
 from ggmlpy.models.memory import LayerMemory, Window
 
 N_WINDOW = 4096  # whatever the file says

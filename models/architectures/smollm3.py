@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ggmlpy.models.blocks import Rope
+from ggmlpy.models.blocks.basic import Rope
 from ggmlpy.models.pre_norm import PreNormDecoder
 from ggmlpy.ops.rope import RopeMode
 

@@ -13,10 +13,10 @@ from typing import ClassVar
 
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.models.architectures.deepseek2 import DeepSeek2
-from ggmlpy.models.experts import Gating
+from ggmlpy.models.blocks.experts import Gating
+from ggmlpy.models.blocks.latent_attention import LatentAttention
+from ggmlpy.models.blocks.layers import Mixer
 from ggmlpy.models.hparams import HParams
-from ggmlpy.models.latent_attention import LatentAttention
-from ggmlpy.models.layers import Mixer
 
 
 class SparseLatent(DeepSeek2):

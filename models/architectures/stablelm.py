@@ -6,7 +6,7 @@ feed-forward block in parallel behind one norm.
 
 from __future__ import annotations
 
-from ggmlpy.models.layers import Layer, ParallelLayer
+from ggmlpy.models.blocks.layers import Layer, ParallelLayer
 from ggmlpy.models.pre_norm import PreNormDecoder
 
 

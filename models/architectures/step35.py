@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ggmlpy.gguf import GGUFFile
-from ggmlpy.models.blocks import Rope, RopeFactors
+from ggmlpy.models.blocks.basic import Rope, RopeFactors
 from ggmlpy.models.expert_decoder import ExpertDecoder
 from ggmlpy.models.hparams import HParams, LayerParams, read_hparams
 

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from functools import partial
 
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.attention import attend
-from ggmlpy.models.blocks import Linear, Norm
+from ggmlpy.models.blocks.attention import attend
+from ggmlpy.models.blocks.basic import Linear, Norm
+from ggmlpy.models.blocks.feed_forward import FeedForward
+from ggmlpy.models.blocks.layers import SequentialLayer
+from ggmlpy.models.blocks.self_attention import SeparateQKV, heads
 from ggmlpy.models.encoder import Encoder
-from ggmlpy.models.feed_forward import FeedForward
 from ggmlpy.models.hparams import LayerParams
 from ggmlpy.models.inputs import GraphInputs
-from ggmlpy.models.layers import SequentialLayer
 from ggmlpy.models.memory import Buckets, KVSizes, LayerKV, LayerMemory
-from ggmlpy.models.self_attention import SeparateQKV, heads
 
 
 @dataclass(frozen=True, slots=True)

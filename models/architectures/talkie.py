@@ -12,12 +12,12 @@ from dataclasses import replace
 from ggmlpy import ops
 from ggmlpy.common.scopes import scope
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.blocks import Linear, Norm
-from ggmlpy.models.feed_forward import FeedForward
+from ggmlpy.models.blocks.basic import Linear, Norm
+from ggmlpy.models.blocks.feed_forward import FeedForward
+from ggmlpy.models.blocks.layers import SequentialLayer, output_rows
+from ggmlpy.models.blocks.self_attention import SelfAttention
 from ggmlpy.models.inputs import GraphInputs
-from ggmlpy.models.layers import SequentialLayer, output_rows
 from ggmlpy.models.pre_norm import PreNormDecoder
-from ggmlpy.models.self_attention import SelfAttention
 
 
 class Talkie(PreNormDecoder):

@@ -18,9 +18,7 @@ from ggmlpy.graph.tensor import Tensor, from_numpy
 from ggmlpy.memory.batch import Batch
 from ggmlpy.memory.state import put_state, take_state
 from ggmlpy.memory.state_file import from_bytes, to_bytes
-from ggmlpy.models.inputs import GraphInputs
-from ggmlpy.models.memory import RecurrentLayers
-from ggmlpy.models.recurrent import (
+from ggmlpy.models.blocks.recurrent import (
     convolve,
     load_states,
     previous_columns,
@@ -28,6 +26,8 @@ from ggmlpy.models.recurrent import (
     scanned,
     state_rows,
 )
+from ggmlpy.models.inputs import GraphInputs
+from ggmlpy.models.memory import RecurrentLayers
 from ggmlpy.runtime.context import Context
 from ggmlpy.sched.compute import backends_for
 

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from ggmlpy import ops
 from ggmlpy.graph.tensor import Tensor, from_numpy
-from ggmlpy.models.attention import attend, attend_latent, attend_stored
-from ggmlpy.models.blocks import Rope
+from ggmlpy.models.blocks.attention import attend, attend_latent, attend_stored
+from ggmlpy.models.blocks.basic import Rope
 from ggmlpy.models.hparams import RopeParams
 from ggmlpy.models.inputs import GraphInputs
 from ggmlpy.models.memory import AttentionLayers, KVSizes, Memory, Window

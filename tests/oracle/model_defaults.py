@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.classifier import Classifier
+from ggmlpy.models.blocks.classifier import Classifier
 from ggmlpy.models.inputs import GraphInputs
 
 

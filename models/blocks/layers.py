@@ -10,7 +10,7 @@ from typing import Protocol
 
 from ggmlpy import ops
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.blocks import Norm
+from ggmlpy.models.blocks.basic import Norm
 from ggmlpy.models.inputs import GraphInputs
 from ggmlpy.models.memory import LayerMemory
 

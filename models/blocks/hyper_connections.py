@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from ggmlpy import ops
 from ggmlpy.common.scopes import scope
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.blocks import Norm
+from ggmlpy.models.blocks.basic import Norm
+from ggmlpy.models.blocks.layers import Mixer, PerToken, output_rows
 from ggmlpy.models.hparams import HParams
 from ggmlpy.models.inputs import GraphInputs
-from ggmlpy.models.layers import Mixer, PerToken, output_rows
 from ggmlpy.models.memory import LayerMemory
 from ggmlpy.models.weights import Weights
 

@@ -14,14 +14,14 @@ from functools import partial
 from ggmlpy import ops
 from ggmlpy.common.scopes import scope
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.blocks import Linear, Norm
-from ggmlpy.models.delta_net import delta_rule, take_n_taps, unit
+from ggmlpy.models.blocks.basic import Linear, Norm
+from ggmlpy.models.blocks.delta_net import delta_rule, take_n_taps, unit
+from ggmlpy.models.blocks.recurrent import convolve
+from ggmlpy.models.blocks.self_attention import FusedQKV, Projection, SeparateQKV, heads
 from ggmlpy.models.hparams import HParams
 from ggmlpy.models.inputs import GraphInputs
 from ggmlpy.models.keys import Keys
 from ggmlpy.models.memory import LayerMemory, LayerState
-from ggmlpy.models.recurrent import convolve
-from ggmlpy.models.self_attention import FusedQKV, Projection, SeparateQKV, heads
 from ggmlpy.models.weights import Weights
 
 

@@ -17,11 +17,11 @@ from typing import Literal, Protocol
 from ggmlpy import ops
 from ggmlpy.common.scopes import scope
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.blocks import Linear, Norm
+from ggmlpy.models.blocks.basic import Linear, Norm
+from ggmlpy.models.blocks.recurrent import convolve, load_states, recurrent_of, scanned
 from ggmlpy.models.hparams import HParams
 from ggmlpy.models.inputs import GraphInputs
 from ggmlpy.models.memory import LayerMemory, LayerState
-from ggmlpy.models.recurrent import convolve, load_states, recurrent_of, scanned
 from ggmlpy.models.weights import Weights
 
 

@@ -16,8 +16,14 @@ from typing import Literal
 from ggmlpy import ops
 from ggmlpy.common.scopes import scope
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.blocks import Linear
-from ggmlpy.models.feed_forward import ACTIVATIONS, GATED, Activation, FeedForward, clamped_swiglu
+from ggmlpy.models.blocks.basic import Linear
+from ggmlpy.models.blocks.feed_forward import (
+    ACTIVATIONS,
+    GATED,
+    Activation,
+    FeedForward,
+    clamped_swiglu,
+)
 from ggmlpy.models.hparams import HParams
 from ggmlpy.models.weights import Weights
 

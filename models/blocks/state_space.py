@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 from ggmlpy import ops
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.blocks import Linear, Norm
+from ggmlpy.models.blocks.basic import Linear, Norm
+from ggmlpy.models.blocks.recurrent import convolve, recurrent_of
 from ggmlpy.models.hparams import HParams
 from ggmlpy.models.inputs import GraphInputs
 from ggmlpy.models.memory import LayerMemory, LayerState
-from ggmlpy.models.recurrent import convolve, recurrent_of
 from ggmlpy.models.weights import Weights
 
 N_CONV, N_SSM = 0, 1  # a layer's state leaves: columns of the convolution, states of the scan

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 
 from ggmlpy import ops
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.attention import attend, attend_latent
-from ggmlpy.models.blocks import Linear, Norm, Rope
+from ggmlpy.models.blocks.attention import attend, attend_latent
+from ggmlpy.models.blocks.basic import Linear, Norm, Rope
+from ggmlpy.models.blocks.self_attention import Temperature, gated, heads
 from ggmlpy.models.hparams import HParams
 from ggmlpy.models.inputs import GraphInputs
 from ggmlpy.models.memory import KVSizes, LayerKV, LayerMemory, Window
-from ggmlpy.models.self_attention import Temperature, gated, heads
 from ggmlpy.models.weights import Weights
 
 

@@ -14,12 +14,12 @@ from functools import partial
 
 from ggmlpy import ops
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.blocks import Linear, Norm
+from ggmlpy.models.blocks.basic import Linear, Norm
+from ggmlpy.models.blocks.layers import Mixer, output_rows
+from ggmlpy.models.blocks.recurrent import previous_columns
 from ggmlpy.models.hparams import HParams
 from ggmlpy.models.inputs import GraphInputs
-from ggmlpy.models.layers import Mixer, output_rows
 from ggmlpy.models.memory import LayerMemory, LayerState
-from ggmlpy.models.recurrent import previous_columns
 from ggmlpy.models.weights import Weights
 
 # A layer's state leaves. The last is of layers whose channel mixing has a shift.

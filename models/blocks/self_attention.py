@@ -13,8 +13,8 @@ from typing import Literal, Protocol
 from ggmlpy import ops
 from ggmlpy.common.scopes import scope
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.attention import attend
-from ggmlpy.models.blocks import Linear, Norm, NormKind, Rope
+from ggmlpy.models.blocks.attention import attend
+from ggmlpy.models.blocks.basic import Linear, Norm, NormKind, Rope
 from ggmlpy.models.hparams import HParams, LayerParams
 from ggmlpy.models.inputs import GraphInputs
 from ggmlpy.models.memory import KVSizes, LayerKV, LayerMemory

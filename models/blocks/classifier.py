@@ -11,7 +11,7 @@ from typing import Literal
 
 from ggmlpy import ops
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.blocks import Linear, Norm
+from ggmlpy.models.blocks.basic import Linear, Norm
 from ggmlpy.models.hparams import HParams
 from ggmlpy.models.weights import Weights
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.attention import attend, attend_stored
-from ggmlpy.models.blocks import Linear, Norm, Rope
+from ggmlpy.models.blocks.attention import attend, attend_stored
+from ggmlpy.models.blocks.basic import Linear, Norm, Rope
+from ggmlpy.models.blocks.self_attention import heads
 from ggmlpy.models.hparams import HParams, LayerParams
 from ggmlpy.models.inputs import GraphInputs
 from ggmlpy.models.memory import KVSizes, LayerKV, LayerMemory
-from ggmlpy.models.self_attention import heads
 from ggmlpy.models.weights import Weights
 
 

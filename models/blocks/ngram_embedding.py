@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from ggmlpy import ops
 from ggmlpy.common.scopes import scope
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.blocks import Linear
+from ggmlpy.models.blocks.basic import Linear
+from ggmlpy.models.blocks.recurrent import column_before, keep_columns
 from ggmlpy.models.hparams import HParams
 from ggmlpy.models.inputs import GraphInputs
-from ggmlpy.models.recurrent import column_before, keep_columns
 from ggmlpy.models.weights import Weights
 
 MOST_ROWS = 2**31 - 1  # indices of rows are i32
