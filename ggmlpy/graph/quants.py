@@ -1,11 +1,12 @@
 """Conversion of stored bytes to and from float32 in numpy: the oracle for every type.
 
-Block formats come from the `gguf` package, except for the quantiser of iq4_nl, which it lacks.
-Arrays are in numpy order, rows last.
+Block formats come from the `gguf` package, except for what it lacks: q1_0, q2_0 and the quantiser
+of iq4_nl. Arrays are in numpy order, rows last.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy.errors import Unsupported
-from ggmlpy.graph.types import BF16, IQ4_NL, TensorType
+from ggmlpy.graph.types import BF16, IQ4_NL, Q1_0, Q2_0, TensorType
 
 Bytes = NDArray[np.uint8]
 
@@ -22,13 +23,17 @@ Bytes = NDArray[np.uint8]
 def to_float(raw: Bytes, type: TensorType) -> NDArray[np.float32]:
     """Rows of stored bytes `[..., row_bytes]` as f32 `[..., n]`.
 
-    Raises Unsupported for a quantised type that the `gguf` package cannot read.
+    Raises Unsupported for a quantised type that has no reader: those of activations.
     """
     if type.dtype is not None:
         return np.ascontiguousarray(raw).view(type.dtype).astype(np.float32, copy=False)
     if type is BF16:
         wide = np.ascontiguousarray(raw).view(np.uint16).astype(np.uint32) << 16
         return wide.view(np.float32)
+    if type in _READERS:
+        blocks = np.ascontiguousarray(raw).reshape(-1, type.type_size)
+        n = raw.shape[-1] // type.type_size * type.block_size
+        return _READERS[type](blocks).reshape(*raw.shape[:-1], n)
     try:
         with np.errstate(all="ignore"):  # scales may be infinite or NaN
             floats = gguf.quants.dequantize(
@@ -51,8 +56,9 @@ def from_float(values: NDArray[Any], type: TensorType) -> Bytes:
     floats = np.ascontiguousarray(values, dtype=np.float32)
     if type is BF16:
         return _to_bf16(floats).view(np.uint8)
-    if type is IQ4_NL:
-        return _to_iq4_nl(floats.reshape(-1, 32)).reshape(*floats.shape[:-1], row_bytes)
+    if type in _WRITERS:
+        blocks = floats.reshape(-1, type.block_size)
+        return _WRITERS[type](blocks).reshape(*floats.shape[:-1], row_bytes)
     try:
         with np.errstate(all="ignore"):  # results for NaN and infinity are not defined
             packed = gguf.quants.quantize(floats, gguf.GGMLQuantizationType(type.id))
@@ -96,8 +102,59 @@ def _to_iq4_nl(x: NDArray[np.float32]) -> Bytes:
 
 
 def _sum_in_order(x: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The sum of each row of [n, 32], [n], from first element to last and rounded at every step."""
+    """The sum of each row of [n, k], [n], from first element to last and rounded at every step."""
     return np.add.accumulate(x, axis=1, dtype=np.float32)[:, -1]
+
+
+def _read_q1_0(blocks: Bytes) -> NDArray[np.float32]:
+    """Blocks d f16 | qs 16 x u8 [n, 18] as [n, 128]: d where bit i of qs is set, else -d."""
+    d = blocks[:, :2].copy().view(np.float16).astype(np.float32)
+    bits = np.unpackbits(blocks[:, 2:], axis=1, bitorder="little")
+    return np.where(bits, d, -d)
+
+
+def _to_q1_0(x: NDArray[np.float32]) -> Bytes:
+    """Blocks [n, 128] as [n, 18]: d is the mean magnitude, a bit tells x >= 0."""
+    with np.errstate(over="ignore"):  # d may be infinite as f16
+        d = (_sum_in_order(np.abs(x)) / np.float32(128)).astype(np.float16)
+    bits = np.packbits(x >= 0, axis=1, bitorder="little")
+    return np.concatenate([d[:, None].view(np.uint8), bits], axis=1)
+
+
+_PAIRS = np.array([0, 2, 4, 6], np.uint8)  # where the codes of q2_0 lie in a byte
+
+
+def _read_q2_0(blocks: Bytes) -> NDArray[np.float32]:
+    """Blocks d f16 | qs 16 x u8 [n, 18] as [n, 64]: d * (q - 1), q[i] is pair i of bits of qs."""
+    d = blocks[:, :2].copy().view(np.float16).astype(np.float32)
+    codes = (blocks[:, 2:, None] >> _PAIRS & 3).reshape(len(blocks), Q2_0.block_size)
+    with np.errstate(invalid="ignore"):  # d may be infinite
+        return (codes.astype(np.float32) - 1) * d
+
+
+def _to_q2_0(x: NDArray[np.float32]) -> Bytes:
+    """Blocks [n, 64] as [n, 18]: d is the largest magnitude, so codes are 0, 1 and 2 alone."""
+    d = np.abs(x).max(axis=1, keepdims=True)
+    with np.errstate(all="ignore"):
+        ratios = x * np.where(d > 0, 1 / d, np.float32(0))
+        scales = d.astype(np.float16)
+    # Halves are rounded away from zero. Ratios that a denormal d makes infinite or NaN become code
+    # 0, as ggml's conversion to integers does on x86; such a d is 0 as f16.
+    codes = np.where(ratios >= 0.5, 2, np.where(ratios > -0.5, 1, 0))
+    codes = np.where(np.isfinite(ratios), codes, 0).astype(np.uint8)
+    packed = (codes.reshape(len(x), 16, 4) << _PAIRS).sum(axis=2, dtype=np.uint8)
+    return np.concatenate([scales.view(np.uint8), packed], axis=1)
+
+
+_READERS: dict[TensorType, Callable[[Bytes], NDArray[np.float32]]] = {
+    Q1_0: _read_q1_0,
+    Q2_0: _read_q2_0,
+}
+_WRITERS: dict[TensorType, Callable[[NDArray[np.float32]], Bytes]] = {
+    IQ4_NL: _to_iq4_nl,
+    Q1_0: _to_q1_0,
+    Q2_0: _to_q2_0,
+}
 
 
 @cache

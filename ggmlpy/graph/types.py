@@ -1,7 +1,8 @@
 """Tensor types: all types of the GGUF format.
 
 A *block* is the unit in which a type is stored: `block_size` elements in `type_size` bytes. Plain
-types have blocks of one element. Ids and sizes come from the `gguf` package.
+types have blocks of one element. Ids and sizes come from the `gguf` package, except for those of
+ggml's newest types, which its oldest supported version lacks.
 """
 
 from __future__ import annotations
@@ -72,7 +73,12 @@ def _tensor_type(gguf_type: gguf.GGMLQuantizationType) -> TensorType:
     return TensorType(_ggml_name(gguf_type.name), int(gguf_type), block_size, type_size, dtype)
 
 
+_NEWEST = (
+    TensorType("q1_0", 41, block_size=128, type_size=18, dtype=None),
+    TensorType("q2_0", 42, block_size=64, type_size=18, dtype=None),
+)
 TYPES: dict[str, TensorType] = {t.name: t for t in map(_tensor_type, gguf.GGMLQuantizationType)}
+TYPES |= {t.name: t for t in _NEWEST}
 BY_ID: dict[int, TensorType] = {t.id: t for t in TYPES.values()}
 _BY_LOWER_NAME = {name.lower(): t for name, t in TYPES.items()}
 
@@ -83,6 +89,8 @@ I32 = TYPES["i32"]
 I64 = TYPES["i64"]
 Q8_0 = TYPES["q8_0"]
 Q4_0 = TYPES["q4_0"]
+Q1_0 = TYPES["q1_0"]
+Q2_0 = TYPES["q2_0"]
 IQ4_NL = TYPES["iq4_nl"]
 Q4_K = TYPES["q4_K"]
 Q6_K = TYPES["q6_K"]

@@ -28,14 +28,14 @@ F64 = NDArray[np.float64]
 FLOATS = ("f32", "f16", "bf16")
 QUANTIZED = (
     "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q2_K", "q3_K", "q4_K", "q5_K", "q6_K",
-    "iq4_nl", "iq4_xs", "mxfp4", "nvfp4", "tq1_0", "tq2_0",
+    "iq4_nl", "iq4_xs", "mxfp4", "nvfp4", "tq1_0", "tq2_0", "q1_0", "q2_0",
 )  # fmt: skip
 WEIGHTS = (*FLOATS, *QUANTIZED)
 # Every type runs on the best instruction set. What differs on others is the vocabulary
 # (test_simd_*.py), not the code of a type: a type of each kind of code runs there, and the most
 # different of these on "generic", whose code is longest.
-KINDS = (*FLOATS, "q8_0", "q4_0", "q5_1", "q2_K", "q4_K", "q6_K", "iq4_nl", "tq1_0")
-TILE_KINDS = ("q8_0", "q4_0", "q2_K", "q4_K", "q6_K", "iq4_nl")  # of what unpacks to int8
+KINDS = (*FLOATS, "q8_0", "q4_0", "q5_1", "q2_K", "q4_K", "q6_K", "iq4_nl", "tq1_0", "q1_0")
+TILE_KINDS = ("q8_0", "q4_0", "q2_K", "q4_K", "q6_K", "iq4_nl", "q1_0")  # of what unpacks to int8
 GENERIC_KINDS = ("f32", "f16", "q8_0", "q4_K", "iq4_nl")
 
 

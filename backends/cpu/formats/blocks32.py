@@ -31,7 +31,7 @@ import numpy as np
 from ggmlpy.backends.cpu.formats.base import quantized_format
 from ggmlpy.backends.cpu.formats.blocks import Block, Unpack, load_vectors
 from ggmlpy.backends.cpu.formats.columns import Repack, Stored, put
-from ggmlpy.backends.cpu.formats.planes import field, load_codes, plane
+from ggmlpy.backends.cpu.formats.planes import bits_in_words, field, load_codes, plane
 from ggmlpy.backends.cpu.simd.core import Emitter
 from ggmlpy.backends.cpu.simd.memory import load_f16x16
 
@@ -76,21 +76,9 @@ def _repack(packed: np.dtype[Any], flip: int = 0) -> Repack:
             m = stored.halves("m")
             put(b, out, packed, "minus_m", b.xor(m, b.const(m.type, 0x8000)))  # the sign of an f16
         if "qh" in names:
-            put(b, out, packed, "qh", _bits_in_words(b, stored.words("qh")[0]))
+            put(b, out, packed, "qh", bits_in_words(b, stored.words("qh")[0]))
 
     return repack
-
-
-def _bits_in_words(b: Emitter, qh: Any) -> Any:
-    """Bit 4j + t as bit j of byte t, for j < 8 and t < 4."""
-    words = b.const(qh.type, 0)
-    for j in range(8):
-        # Bits 0 .. 3 go to bits 0, 8, 16, 24: the copies, 7 bits apart, do not meet.
-        bits = b.and_(b.lshr(qh, b.const(qh.type, 4 * j)), b.const(qh.type, 15))
-        spread = b.mul(bits, b.const(qh.type, 0x00204081))
-        spread = b.and_(spread, b.const(qh.type, 0x01010101))
-        words = b.or_(words, b.shl(spread, b.const(qh.type, j)))
-    return words
 
 
 Q4_0_FORMAT = quantized_format(

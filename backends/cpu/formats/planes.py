@@ -99,3 +99,15 @@ def join(b: Emitter, codes: Sequence[Any], width: int) -> list[Any]:
         moved = [b.shl(code, b.const(code.type, j)) for code in codes[j : j + width]]
         joined = [b.or_(low, high) for low, high in zip(joined, moved, strict=True)]
     return joined
+
+
+def bits_in_words(b: Emitter, qh: Any) -> Any:
+    """A plane of 1 from the bits of 32 elements: bit 4j + t as bit j of byte t, j < 8 and t < 4."""
+    words = b.const(qh.type, 0)
+    for j in range(8):
+        # Bits 0 .. 3 go to bits 0, 8, 16, 24: the copies, 7 bits apart, do not meet.
+        bits = b.and_(b.lshr(qh, b.const(qh.type, 4 * j)), b.const(qh.type, 15))
+        spread = b.mul(bits, b.const(qh.type, 0x00204081))
+        spread = b.and_(spread, b.const(qh.type, 0x01010101))
+        words = b.or_(words, b.shl(spread, b.const(qh.type, j)))
+    return words

@@ -26,7 +26,16 @@ from ggmlpy.backends.cpu.simd.convert import (
     mask_of_bits,
     u8_to_i32,
 )
-from ggmlpy.backends.cpu.simd.core import Emitter, Intrinsic, i8, i8x16, i32, i64, intrinsic
+from ggmlpy.backends.cpu.simd.core import (
+    Emitter,
+    Intrinsic,
+    i8,
+    i8x16,
+    i32,
+    i32x16,
+    i64,
+    intrinsic,
+)
 from ggmlpy.backends.cpu.simd.memory import (
     load_f16,
     load_i8x16_part,
@@ -255,7 +264,7 @@ def read_iq1_m(src: Int, dst: Int, n: Int) -> None:
         src += 56
 
 
-# --- three values, and FP4 with two kinds of scale ------------------------------------------------
+# --- two to four values, and FP4 with two kinds of scale ------------------------------------------
 
 
 @inline
@@ -302,6 +311,36 @@ def read_tq1_0(src: Int, dst: Int, n: Int) -> None:
 
 
 @inline
+def read_q1_0(src: Int, dst: Int, n: Int) -> None:
+    """d f16 | qs 16 x u8 -> 128 weights, d where the weight's bit is set, else -d, 18 bytes."""
+    for i in range(0, n, 128):
+        d = load_f16(src)
+        for j in range(8):
+            signs = mask_of_bits(load_u16(src + 2 + 2 * j))
+            store_f32x16(dst + 4 * (i + 16 * j), select(signs, splat_f32x16(d), -d))
+        src += 18
+
+
+@intrinsic(i32x16, i64)
+def pairs_of_word(b: Emitter, word: Any) -> Any:
+    """The 16 numbers of 2 bits in a word, lowest first."""
+    words = b.splat(b.trunc(word, i32.ir), 16)
+    shifts = ir.Constant(i32x16.ir, [2 * i for i in range(16)])
+    return b.and_(b.lshr(words, shifts), b.const(i32x16.ir, 3))
+
+
+@inline
+def read_q2_0(src: Int, dst: Int, n: Int) -> None:
+    """d f16 | qs 16 x u8 -> 64 weights d * (q - 1), four of 2 bits in a byte, 18 bytes."""
+    for i in range(0, n, 64):
+        d = load_f16(src)
+        for j in range(4):
+            q = pairs_of_word(load_u32(src + 2 + 4 * j))
+            store_f32x16(dst + 4 * (i + 16 * j), i32_to_f32(q - 1) * d)
+        src += 18
+
+
+@inline
 def half_ue4m3(x: Int) -> Any:
     """Half of an unsigned number of 4 bits of exponent and 3 of mantissa; 0x7F stands for 0."""
     exponent, mantissa = x >> 3 & 15, x & 7
@@ -338,5 +377,7 @@ READERS: dict[str, Inline] = {
     "iq1_m": read_iq1_m,
     "tq1_0": read_tq1_0,
     "tq2_0": read_tq2_0,
+    "q1_0": read_q1_0,
+    "q2_0": read_q2_0,
     "nvfp4": read_nvfp4,
 }

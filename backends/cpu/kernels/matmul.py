@@ -37,7 +37,12 @@ from ggmlpy.backends.cpu.formats.tables import (
     MXFP4_FORMAT,
     NVFP4_FORMAT,
 )
-from ggmlpy.backends.cpu.formats.ternary import TQ1_0_FORMAT, TQ2_0_FORMAT
+from ggmlpy.backends.cpu.formats.ternary import (
+    Q1_0_FORMAT,
+    Q2_0_FORMAT,
+    TQ1_0_FORMAT,
+    TQ2_0_FORMAT,
+)
 from ggmlpy.backends.cpu.kernel import TENSOR, Int, Kernel, Record, inline, kernel
 from ggmlpy.backends.cpu.kernels import matmul_lists
 from ggmlpy.backends.cpu.kernels.matmul_activations import QUANTIZE, SPLIT
@@ -88,6 +93,8 @@ FORMATS = (
     NVFP4_FORMAT,
     TQ1_0_FORMAT,
     TQ2_0_FORMAT,
+    Q1_0_FORMAT,
+    Q2_0_FORMAT,
 )
 
 

@@ -26,7 +26,7 @@ _POSITION_UNITS = 4
 # Types whose weights are a scaled code and an offset, which a product may sum apart.
 _WITH_OFFSET = frozenset({
     "q4_0", "q4_1", "q5_0", "q5_1", "q2_K", "q3_K", "q4_K", "q5_K", "q6_K", "tq1_0", "tq2_0",
-    "iq1_s", "iq1_m",
+    "iq1_s", "iq1_m", "q1_0", "q2_0",
 })  # fmt: skip
 
 

@@ -25,7 +25,7 @@ FEW = (1, 1, 1, 2, 3, 4, 5, 7)
 _MOST = 6_000  # elements of a tensor
 _PINS = 6  # any of two or three backends
 _LARGE = ("q2_K", "q3_K", "q4_K", "q5_K", "q6_K", "iq4_xs", "tq1_0", "tq2_0", "iq1_s", "iq1_m",
-          "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s")  # fmt: skip
+          "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "q1_0", "q2_0")  # fmt: skip
 _SMALL = tuple(t for t in QUANTIZED if t not in _LARGE and t != "nvfp4")
 
 Fits = Callable[[Tensor], bool]

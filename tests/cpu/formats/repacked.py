@@ -181,6 +181,19 @@ def _tq1_0(stored: NDArray[Any], packed: NDArray[Any]) -> None:
     packed["parts"]["qs"] = join(codes.reshape(*packed.shape, 8, 8, 16), 2)
 
 
+def _q1_0(stored: NDArray[Any], packed: NDArray[Any]) -> None:
+    packed["d"] = stored["d"].swapaxes(1, 2)
+    packed["parts"]["qs"][:, :, :, 0] = _bits_in_words(rows_last(stored["qs"]))
+
+
+def _q2_0(stored: NDArray[Any], packed: NDArray[Any]) -> None:
+    packed["d"] = stored["d"].swapaxes(1, 2)
+    bytes_of_rows = np.ascontiguousarray(stored["qs"]).view(np.uint8)  # [groups, 16, blocks, 16]
+    pairs = bytes_of_rows[..., None] >> np.array([0, 2, 4, 6], np.uint8) & 3
+    codes = rows_last(pairs.view(np.uint32)[..., 0])  # [groups, blocks, 16, 16]
+    packed["parts"]["qs"] = join(codes.reshape(*packed.shape, 2, 8, 16), 2)
+
+
 def _digits(words: NDArray[np.uint32], n: int) -> NDArray[np.uint32]:
     """Digit n of every byte."""
     fraction = words.view(np.uint8) * np.uint8(3**n)  # modulo 256
@@ -202,4 +215,6 @@ REPACK: dict[str, Callable[[NDArray[Any], NDArray[Any]], None]] = {
     "nvfp4": _nvfp4,
     "tq1_0": _tq1_0,
     "tq2_0": _tq2_0,
+    "q1_0": _q1_0,
+    "q2_0": _q2_0,
 }
