@@ -1,8 +1,9 @@
 """What the loops of the kernels of attention cover: cells are cut into items as on the device.
 
-attention_mma       a turn covers 64 cells (32 of heads of 256), of 16 rows a warp, or 32. Warps without
-                    rows only copy. No mask and no soft cap are counted. Of the last tiles of a
-                    task of a prompt, a query sees a part.
+attention_mma       a turn covers 64 cells (32 of heads of 256), of 16 or 32 rows a warp. Warps
+                    without rows only copy. No mask and no soft cap are counted. Of the last tiles
+                    of a task of a prompt, a query sees a part. Groups of 4 warps take chunks in
+                    turns, and wait while others fold theirs.
                     The block that is last to store states of a task folds them: an iteration has 8
                     chunks of a row and 128 columns.
 """
@@ -139,25 +140,27 @@ def attend(launch: Prepared, code: Code, cells: Cells) -> Covered:
     n_cells = 32 if ne(launch, "k")[0] > 128 else 64
     blocks = number(launch, "blocks_per_item") * launch.grid[2]
     warps, rows = launch.threads // 32, _rows(launch)
+    groups = warps // WARPS
     executed = Executed()
     of_item: dict[Item, float] = {}
     for item, n in _counted(items):
-        busy = min(warps, ceil(item.n_queries * min(n_heads, rows) / (rows // WARPS)))
+        busy = min(WARPS, ceil(item.n_queries * min(n_heads, rows) / (rows // WARPS)))
         tiles = ceil(item.n_cells / n_cells)
         parts = min(tiles, ceil(item.n_queries / n_cells)) if item.n_queries > 1 else 0
         for loop in turns.around:
             executed.add(loop.mix, n * blocks * warps)
         executed.add(turns.busy.mix, n * blocks * busy * tiles)
-        executed.add(turns.idle.mix, n * blocks * ((warps - busy) * tiles + STAGES * warps))
+        executed.add(turns.idle.mix, n * blocks * ((WARPS - busy) * tiles + STAGES * warps))
         executed.add(turns.parts, n * blocks * busy * parts)
         executed.add(turns.ending, n * blocks * busy * item.n_chunks)
         of_copies = 0
         for loop in turns.busy.inner:
-            needed = 2 * ceil(n_cells * ne(launch, "k")[0] / 8 / launch.threads)  # of K and of V
+            needed = 2 * ceil(n_cells * ne(launch, "k")[0] / 8 / (32 * WARPS))  # of K and of V
             times = needed // loop.mix.of("LDGSTS") if loop.mix.of("LDGSTS") else 1
-            executed.add(loop.mix, n * blocks * warps * tiles * times)
+            executed.add(loop.mix, n * blocks * WARPS * tiles * times)
             of_copies += loop.mix.n * times
-        of_tiles = tiles * (turns.busy.mix.n + of_copies) + item.n_chunks * turns.ending.n
+        in_turn = ceil(tiles * ceil(item.n_chunks / groups) / item.n_chunks)
+        of_tiles = in_turn * (turns.busy.mix.n + of_copies) + item.n_chunks * turns.ending.n
         of_tiles += parts * turns.parts.n
         of_item[item] = of_tiles + sum(loop.mix.n for loop in turns.around)
     kv = _kv_bytes(launch, cells)

@@ -19,14 +19,14 @@ TASTES: Mapping[str, Taste] = {
     "gated": Taste("LDGSTS|MMA|EX2", r"LDG\S*U16"),  # results of gated units
     "longest": LONGEST,
 }
-# Without a mask and without a soft cap, whose tanh has reciprocals; with what ends a chunk; and tiles
-# of which rows see a part: scores of other cells are replaced.
+# Without a mask and without a soft cap, whose tanh has reciprocals; with what folds a chunk into
+# those before; and tiles of which rows see a part: scores of other cells are replaced.
 _RARE = r"LDG?\.\S*U16|RCP"
 ATTENTION_TASTES: Mapping[str, Taste] = {
     "usual": Taste("LDGSTS|MMA", f"{_RARE}|STG|FSEL"),
-    "parts": Taste("LDGSTS|MMA|FSEL", f"{_RARE}|STG"),
+    "parts": Taste("LDGSTS|MMA|FSEL", rf"{_RARE}|STG|FSETP\.GEU"),
     "idle": Taste("LDGSTS", f"{_RARE}|STG|MMA"),
-    "ending": Taste("LDGSTS|MMA|STG", f"{_RARE}|FSEL"),
+    "ending": Taste(r"LDGSTS|MMA|STG|LDG\S*64", f"{_RARE}|FSEL"),
     "combining": Taste("LDGSTS|MMA|STG", _RARE),
     "longest": LONGEST,
 }

@@ -55,11 +55,12 @@ ATTEND = {slices: Form("attention.cu", f"attention_{slices}") for slices in (1, 
 
 def _mma(n: int, padded: bool, converted: bool, row_tiles: int = 1) -> Form:
     """The kernel for heads of n elements, of up to n where `padded`, which takes f16 as it lies in
-    memory, or is `converted`; with so many tiles of 16 rows for each warp."""
+    memory, or is `converted`; with so many tiles of 16 rows for each warp, and groups."""
     defines = {
         "CONVERTED": f"{converted:d}",
         "HEAD": str(n),
         "PADDED": f"{padded:d}",
+        "N_GROUPS": str(row_tiles),  # in prompts
         "ROW_TILES": str(row_tiles),
     }
     return Form("attention_mma.cu", "attention_mma", tuple(defines.items()))
@@ -176,7 +177,7 @@ def _has_vectors(w: Work, x: Tensor) -> bool:
 
 
 def _launches(
-    w: Work, attend: Form, cut: _Cut, shared_bytes: int = 0, unit: float = 1.0
+    w: Work, attend: Form, cut: _Cut, shared_bytes: int = 0, unit: float = 1.0, groups: int = 1
 ) -> Iterator[Launch]:
     """Plan, attend."""
     q, k, v = w["q"], w["k"], w["v"]
@@ -201,7 +202,7 @@ def _launches(
         yield Launch(PLAN, ARGS, (1, 1, 1), _PLANNERS, values=values)
     most = blocks(_GRID_A_MULTIPROCESSOR * w.info.n_sm, cut.blocks_per_item)
     grid = min(cut.max_items, most), cut.blocks_per_item, cut.n_columns
-    yield Launch(attend, ARGS, grid, _THREADS, shared_bytes, values)
+    yield Launch(attend, ARGS, grid, groups * _THREADS, shared_bytes, values)
 
 
 # --- on tensor cores: f16, and what becomes f16 ---
@@ -209,9 +210,9 @@ def _launches(
 _MMA_ROWS = 64
 _MMA_MOST = 256  # elements of a head
 _MMA_UNIT = 2.0**14  # of weights
-# Prompts: two tiles of rows for each warp where that leaves work for most multiprocessors. A task is
-# cut only where it is far longer than others: the states of its chunks, written and read, take as
-# long as computing them.
+# Prompts: two tiles of rows for each warp where that leaves work for most multiprocessors. A task
+# is cut only where it is far longer than others: the states of its chunks, written and read, take
+# as long as computing them.
 _LEAST_FILLED = 0.9
 _BLOCKS_OF_PROMPTS = 0.5
 
@@ -222,12 +223,13 @@ def _fits_mma(step: Step) -> bool:
 
 
 def _mma_shared_bytes(n: int, row_tiles: int) -> int:
-    """Of `Size<n, ...>::Shared`: two tiles of K and V, q, numbers of cells, what rows see, have been
-    scaled by, and have so far, what warps see, the block's work."""
+    """Of `Size<n, ...>::Shared`: two tiles of K and V for each group, q, numbers of cells, what
+    rows see, have been scaled by, and have so far, what warps see, the block's work."""
     n_cells, rows = 64 if n <= 128 else 32, _MMA_ROWS * row_tiles
-    n_bytes = 2 * (2 * n_cells * 2 * n + 4 * n_cells)
+    n_bytes = row_tiles * 2 * (2 * n_cells * 2 * n + 4 * n_cells + n_cells // 8)
     n_bytes += 2 * n * (1 if n * row_tiles <= 128 else rows)
-    return n_bytes + rows * (8 + 8 + 4 + 4 + 4 + 4 + 4 + 8) + 64 + 80 + 16
+    n_bytes += rows * (8 + 8 + 4 + 4 + 4 + 4 + 4 + 8)
+    return n_bytes + 8 + 64 * row_tiles + 80 + 16 + 16
 
 
 def _attention_mma(w: Work) -> Iterator[Launch]:
@@ -242,7 +244,7 @@ def _attention_mma(w: Work) -> Iterator[Launch]:
         if many.unsplit_blocks(w) >= _LEAST_FILLED * w.info.n_sm:
             cut, row_tiles = many, 2
     form = _mma(n, padded, converted, row_tiles)
-    yield from _launches(w, form, cut, _mma_shared_bytes(n, row_tiles), _MMA_UNIT)
+    yield from _launches(w, form, cut, _mma_shared_bytes(n, row_tiles), _MMA_UNIT, row_tiles)
 
 
 # --- any types, in f32 ---

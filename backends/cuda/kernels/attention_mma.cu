@@ -6,10 +6,11 @@
 //
 // Defines: HEAD, the most elements of a head of K and of V; PADDED, whether they may have fewer;
 // CONVERTED, whether rows of K and V are not plain f16 that is aligned to 16 bytes; ROW_TILES, of 16
-// rows for each warp.
+// rows for each warp; N_GROUPS, of 128 threads.
 //
-// A block has 64 ROW_TILES rows, heads of q that share a head of K, of one or more queries. It takes
-// tiles of cells in order, of which the next one is copied to shared memory meanwhile:
+// A block has 64 ROW_TILES rows, heads of q that share a head of K, of one or more queries: 16 ROW_TILES
+// for each warp of a group. Groups have the same rows and take chunks in turns. A group takes tiles of
+// cells in order, of which the next one is copied to shared memory meanwhile:
 //
 //   scores  [16, cells]   q k^T: D / 16 products of matrices for every 8 cells
 //   weights               p = 2^14 e^(s - m), in registers, as f16: scores' layout is that of a left matrix
@@ -21,7 +22,8 @@
 //
 // A cell's rows of K and V, 2 (D + Dv) bytes, are read once for the rows of a block. ldmatrix brings them
 // to every warp: with one tile of 16 rows that takes longer than the products. Two tiles, for prompts,
-// halve it. A row's bits are the same with one and with two.
+// halve it, and two groups give tensor cores work while a warp weighs scores or folds a chunk. Only one
+// block fits a multiprocessor then. A row's bits are the same in every form.
 #include "attention_block.cuh"
 #include "attention_rows.cuh"
 #include "attention_tiles.cuh"
@@ -62,30 +64,42 @@ struct Span4 {
 };
 
 // Heads of up to N elements, tiles of so many cells; see the defines.
-template <int N_, int CELLS_, bool EXACT_, bool CONVERTS_, int TILES_>
+template <int N_, int CELLS_, bool EXACT_, bool CONVERTS_, int TILES_, int GROUPS_>
 struct Size {
-    static constexpr int N = N_, CELLS = CELLS_, TILES = TILES_;
+    static constexpr int N = N_, CELLS = CELLS_, TILES = TILES_, GROUPS = GROUPS_;
     static constexpr bool EXACT = EXACT_, CONVERTS = CONVERTS_;
     static constexpr bool HOLDS_Q = N * TILES <= 128;  // in registers, else in shared memory
-    static constexpr int THREADS = 128, WARPS = THREADS / 32;
+    static constexpr int THREADS = 128, WARPS = THREADS / 32;  // of a group
     static constexpr int WARP_ROWS = 16 * TILES, ROWS = WARPS * WARP_ROWS;
+    static constexpr int CELL_WARPS = CELLS / 32;  // of a group, the last ones, find cells
+
+    // What a group has.
+    struct Tiles {
+        Rows<N, CELLS> k[STAGES], v[STAGES];
+    };
 
     struct Shared {
-        Rows<N, CELLS> k[STAGES], v[STAGES];
+        Tiles tiles[GROUPS];
         Rows<N, HOLDS_Q ? 1 : ROWS> q;
-        int cells[STAGES][CELLS];  // -1 for those that no row sees
+        int cells[GROUPS][STAGES][CELLS];  // -1 for those that no row sees
+        int n_cells[GROUPS][STAGES][CELL_WARPS];  // that some row sees
+        int folded[2];             // the chunk that is folded next, in even turns and in others
         RowTable<ROWS> rows;
         float scales[ROWS];        // of scores: the op's, over that of q
         float exponents[ROWS];     // of weights, over finished scores
         Softmax all[ROWS];         // of the chunks before
-        Span4 spans[WARPS];
+        Span4 spans[GROUPS * WARPS];
         Work work;
         Bases bases;
     };
 
+    __device__ static int group() { return GROUPS > 1 ? threadIdx.x / THREADS : 0; }
+    __device__ static int thread() { return GROUPS > 1 ? threadIdx.x % THREADS : threadIdx.x; }
+    // The first row of a warp.
+    __device__ static int row_of_warp() { return thread() / 32 * WARP_ROWS; }
     // The rows of a lane: g and g + 8 of each tile of its warp's.
     __device__ static int row_of_lane(int tile, int half) {
-        return threadIdx.x / 32 * WARP_ROWS + tile * 16 + half * 8 + threadIdx.x % 32 / 4;
+        return row_of_warp() + tile * 16 + half * 8 + threadIdx.x % 32 / 4;
     }
 };
 
@@ -105,16 +119,13 @@ struct Queries {
     u32_t held[S::HOLDS_Q ? S::N / 16 : 1][S::TILES][4];
 
     __device__ void load(const Args& args, typename S::Shared& shared, int d) {
-#pragma unroll
-        for (int tile = 0; tile < S::TILES; ++tile) {
-#pragma unroll
-            for (int half = 0; half < 2; ++half) load_row(args, shared, tile, half, d);
-        }
-        __syncwarp();
+        constexpr int AT_ONCE = S::HOLDS_Q ? 2 * S::TILES : 1;
+#pragma unroll AT_ONCE
+        for (int i = 0; i < 2 * S::TILES; ++i) load_row(args, shared, i / 2, i % 2, d);
     }
 
     __device__ void load_row(const Args& args, typename S::Shared& shared, int tile, int half, int d) {
-        const int column = threadIdx.x % 4 * 2, r = S::row_of_lane(tile, half);
+        const int column = opaque(threadIdx.x) % 4u * 2, r = S::row_of_lane(tile, half);
         const float* row = shared.rows.queries[r];
         float x[S::N / 8][2] = {};
         float largest = 0.0f;
@@ -132,7 +143,7 @@ struct Queries {
         // Scores grow with what they stand for, whatever the sign of the op's scale.
         const float power = scale_for(quad_max(largest), args.scale);
         const float factor = args.scale < 0.0f ? -power : power;
-        if (column == 0) {
+        if (column == 0 && S::group() == 0) {
             const float scale = power == 0.0f ? 1.0f : fabsf(args.scale) / power;
             shared.scales[r] = scale;
             shared.exponents[r] = args.logit_softcap != 0.0f ? LOG2_E : scale * LOG2_E;
@@ -142,7 +153,7 @@ struct Queries {
             const u32_t halves = pack_halves(x[j][0] * factor, x[j][1] * factor);
             if (S::HOLDS_Q) {
                 held[j / 2][tile][j % 2 * 2 + half] = halves;
-            } else {
+            } else if (S::group() == 0) {
                 *(u32_t*)shared.q.at(r, j * 8 + column) = halves;
             }
         }
@@ -150,8 +161,10 @@ struct Queries {
 
     // Where a lane's rows of the first tile are.
     __device__ SharedAddress address(typename S::Shared& shared) const {
-        const int lane = opaque(threadIdx.x) % 32, row = opaque(threadIdx.x) / 32 * S::WARP_ROWS;
-        return to_shared(S::HOLDS_Q ? shared.q.at(0, 0) : shared.q.at(row + lane % 16, lane / 16 * 8));
+        if (S::HOLDS_Q) return to_shared(shared.q.at(0, 0));
+        const u32_t thread = opaque(S::thread()), lane = thread % 32;
+        const int row = thread / 32 * S::WARP_ROWS + lane % 16;
+        return to_shared(shared.q.at(row, lane / 16 * 8));
     }
 
     // Elements 16 i to 16 i + 15 of the warp's rows.
@@ -175,10 +188,10 @@ struct Scores {
 
 // Adds q k^T.
 template <class S>
-__device__ void multiply_keys(typename S::Shared& shared, int stage, const Queries<S>& q, int d,
-                              Scores<S>& s) {
-    const int lane = opaque(threadIdx.x % 32);
-    const SharedAddress k = to_shared(shared.k[stage].at(lane / 16 * 8 + lane % 8, lane / 8 % 2 * 8));
+__device__ void multiply_keys(typename S::Shared& shared, Rows<S::N, S::CELLS>& tile_k,
+                              const Queries<S>& q, int d, Scores<S>& s) {
+    const u32_t lane = opaque(threadIdx.x) % 32u;
+    const SharedAddress k = to_shared(tile_k.at(lane / 16 * 8 + lane % 8, lane / 8 % 2 * 8));
     const SharedAddress rows = q.address(shared);
     constexpr int AT_ONCE = S::N <= 128 ? S::N / 16 : 2;
 #pragma unroll AT_ONCE
@@ -330,10 +343,10 @@ __device__ void weigh(const Args& args, const typename S::Shared& shared, int pl
 
 // Adds weights times rows of V, and the weights themselves.
 template <class S>
-__device__ void multiply_values(typename S::Shared& shared, int stage, const Scores<S>& p, int dv,
+__device__ void multiply_values(Rows<S::N, S::CELLS>& tile_v, const Scores<S>& p, int dv,
                                 Sums<S>& sums) {
-    const int lane = opaque(threadIdx.x % 32);
-    const SharedAddress v = to_shared(shared.v[stage].at(lane % 16, lane / 16 * 8));
+    const u32_t lane = opaque(threadIdx.x) % 32u;
+    const SharedAddress v = to_shared(tile_v.at(lane % 16, lane / 16 * 8));
 #pragma unroll
     for (int i = 0; i < S::CELLS / 16; ++i) {
         u32_t a[S::TILES][4];
@@ -360,34 +373,62 @@ __device__ void multiply_values(typename S::Shared& shared, int stage, const Sco
     }
 }
 
-// Adds the sums of a row's chunk to `to`: two columns at a time, as a lane has them. Returns 0, or NaN
-// where a sum is not finite.
+// Two columns of a row of sums, of which there may be fewer.
+template <class S>
+__device__ void load_pair(const float* row, int column, int dv, float (&v)[2]) {
+    if (S::EXACT) {
+        const float2 pair = *(const float2*)(row + column);
+        v[0] = pair.x, v[1] = pair.y;
+    } else {
+        for (int e = 0; e < 2; ++e) v[e] = column + e < dv ? row[column + e] : 0.0f;
+    }
+}
+
+template <class S>
+__device__ void store_pair(float* row, int column, int dv, const float (&v)[2]) {
+    if (S::EXACT) {
+        *(float2*)(row + column) = {v[0], v[1]};
+    } else {
+        for (int e = 0; e < 2; ++e) {
+            if (column + e < dv) row[column + e] = v[e];
+        }
+    }
+}
+
+// Adds the sums of a row's chunk to those in `to`, and divides the last ones. Returns 0, or NaN where
+// one is not finite: at the end, since such a sum stays so.
 template <class S>
 __device__ float store_sums(float* to, int dv, Fold f, bool is_first, bool is_last, float factor,
                             int half, const float (&sums)[S::N / 8][4]) {
+    constexpr int AT_ONCE = S::EXACT ? 8 : 4;  // pairs that a lane waits for together
     const int column = threadIdx.x % 4 * 2;
     float finite = 0.0f;
-    float before[S::N / 8][2] = {};
-    if (!is_first) {
 #pragma unroll
-        for (int j = 0; j < S::N / 8; ++j) {
+    for (int begin = 0; begin < S::N / 8; begin += AT_ONCE) {
+        float v[AT_ONCE][2] = {};
+        if (!is_first) {
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; ++j) load_pair<S>(to, (begin + j) * 8 + column, dv, v[j]);
+        }
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; ++j) {
 #pragma unroll
             for (int e = 0; e < 2; ++e) {
-                const int i = j * 8 + column + e;
-                if (S::EXACT || i < dv) before[j][e] = to[i];
+                v[j][e] = fmaf(sums[begin + j][2 * half + e], f.added_factor, v[j][e] * f.factor);
             }
         }
-    }
+        if (is_last) {
 #pragma unroll
-    for (int j = 0; j < S::N / 8; ++j) {
+            for (int j = 0; j < AT_ONCE; ++j) {
 #pragma unroll
-        for (int e = 0; e < 2; ++e) {
-            const int i = j * 8 + column + e;
-            if (!S::EXACT && i >= dv) continue;
-            const float sum = fmaf(sums[j][2 * half + e], f.added_factor, before[j][e] * f.factor);
-            finite = fmaf(sum, 0.0f, finite);
-            to[i] = is_last ? final_value(sum, factor) : sum;
+                for (int e = 0; e < 2; ++e) {
+                    finite = fmaf(v[j][e], 0.0f, finite);
+                    v[j][e] = final_value(v[j][e], factor);
+                }
+            }
         }
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; ++j) store_pair<S>(to, (begin + j) * 8 + column, dv, v[j]);
     }
     return finite;
 }
@@ -412,7 +453,7 @@ __device__ bool finish_row(const Args& args, const Run& run, typename S::Shared&
         const i64_t at = partials.index(work.slot_of(chunk) + row.i, row.head);
         if (column == 0) partials.softmax[at] = softmax;
         float* to = partials.sums + at * work.dv;
-        return store_sums<S>(to, work.dv, {0.0f, 1.0f}, true, false, 1.0f, half, sums.v[tile]) == 0.0f;
+        return store_sums<S>(to, work.dv, {0.0f, 1.0f}, true, true, 1.0f, half, sums.v[tile]) == 0.0f;
     }
     const float factor = final_factor(all, sink_of(args, row.head), args.unit);
     float* to = (float*)args.y.at(row.head, work.task.query + row.i, work.task.stream);
@@ -426,14 +467,14 @@ __device__ void store_zeros(const Args& args, const Work& work) {
     for (int r = 0; r < work.rows.count(); ++r) {
         const BlockRow row = work.rows.at(r);
         float* y = (float*)args.y.at(row.head, work.task.query + row.i, work.task.stream);
-        for (int i = threadIdx.x; i < work.dv; i += S::THREADS) y[i] = 0.0f;
+        for (int i = threadIdx.x; i < work.dv; i += S::GROUPS * S::THREADS) y[i] = 0.0f;
     }
 }
 
 // What the rows of a warp see together. With a mask, nothing is known to be seen by all.
 template <class S>
 __device__ Span4 span_of_warp(const Args& args, const typename S::Shared& shared) {
-    const int lane = threadIdx.x % 32, r = threadIdx.x / 32 * S::WARP_ROWS + lane;
+    const int lane = threadIdx.x % 32, r = S::row_of_warp() + lane;
     Span4 span = {0x7fffffff, 0, 0, 0x7fffffff};
     if (lane < S::WARP_ROWS && shared.work.computes(r)) {
         const int first = shared.rows.first[r], end = shared.rows.end[r];
@@ -450,6 +491,63 @@ __device__ Span4 span_of_warp(const Args& args, const typename S::Shared& shared
     return span;
 }
 
+// The tiles of a group, in order: `place` is where the next one begins, or -1 after the last one.
+template <class S>
+struct Cursor {
+    int begin, end;  // places of the item
+    int chunk;
+    int place;
+
+    __device__ Cursor(const Item& item, const Task& task) {
+        begin = max((int)chunk_begin(item.chunk), task.first / S::CELLS * S::CELLS);
+        end = (int)min((i64_t)task.end, chunk_begin(item.end_chunk));
+        chunk = item.chunk + S::group();
+        place = chunk < item.end_chunk ? max((int)chunk_begin(chunk), begin) : -1;
+    }
+    __device__ void advance() {
+        if (place < 0) return;
+        place += S::CELLS;
+        if (place < end && place < chunk_begin(chunk + 1)) return;
+        chunk += S::GROUPS;
+        const i64_t next = chunk_begin(chunk);
+        place = next < end ? (int)next : -1;
+    }
+};
+
+// The entry for a cell of a thread, of the tile that begins at a place.
+struct Entry {
+    bool visible;
+    int cell;
+};
+
+template <class S>
+__device__ Entry find_entry(const Args& args, const Run& run, const typename S::Shared& shared,
+                            int place) {
+    const int thread = S::thread() - (S::THREADS - S::CELLS);  // the last ones: they may be idle
+    const int at = place + thread;
+    if (thread < 0 || place < 0 || !shared.rows.any_sees(args, run, shared.work, at)) return {false, -1};
+    return {true, entry_of(args, shared.work, at)};
+}
+
+template <class S>
+__device__ void store_cell(const Args& args, const Run& run, typename S::Shared& shared, Entry entry,
+                           int stage) {
+    const int thread = S::thread() - (S::THREADS - S::CELLS);
+    if (thread < 0) return;
+    const int cell = entry.visible ? existing(args, run, entry.cell) : -1;
+    shared.cells[S::group()][stage][thread] = cell;
+    const u32_t visible = __ballot_sync(ALL_LANES, cell >= 0);
+    if (thread % 32 == 0) shared.n_cells[S::group()][stage][thread / 32] = __popc(visible);
+}
+
+template <class S>
+__device__ int n_cells_of(const typename S::Shared& shared, int stage) {
+    int n = 0;
+#pragma unroll
+    for (int i = 0; i < S::CELL_WARPS; ++i) n += shared.n_cells[S::group()][stage][i];
+    return n;
+}
+
 // Attends rows of a task to chunks of its cells. Returns whether a sum is not finite.
 template <class S>
 __device__ bool attend(const Args& args, const Run& run, const Plan& plan, const Item& item, int only,
@@ -460,6 +558,7 @@ __device__ bool attend(const Args& args, const Run& run, const Plan& plan, const
         const Task& task = plan.tasks[item.task];
         shared.work = {task, rows_of_block(args, run, task, S::ROWS), only, 0, dv};
         shared.bases = {base_of(args, args.k, shared.work), base_of(args, args.v, shared.work)};
+        shared.folded[0] = item.chunk;
     }
     __syncthreads();
     const Work& work = shared.work;
@@ -476,47 +575,53 @@ __device__ bool attend(const Args& args, const Run& run, const Plan& plan, const
     Queries<S> q;
     q.load(args, shared, d);
 
-    const int begin = max((int)chunk_begin(item.chunk), work.task.first / S::CELLS * S::CELLS);
-    const int end = (int)min((i64_t)work.task.end, chunk_begin(item.end_chunk));
-    const int n_tiles = (end - begin + S::CELLS - 1) / S::CELLS;
-
-    // In a turn, a tile is copied, the one before it is computed, and the cells of the next are found.
+    // In a turn, a group copies a tile, computes the one before it, and finds the cells of the next. A
+    // group whose chunk is complete waits until the one before it is folded.
+    typename S::Tiles& tiles = shared.tiles[S::group()];
+    Cursor<S> next(item, work.task), copied = next, computed = next;
+    copied.place = -1;
     Sums<S> sums;
     sums.clear();
-    bool finite = true, was_copied = false, visible = false;
-    int chunk = item.chunk;
+    bool finite = true, is_complete = false;
+    int n_cells = 0, stage = 0;
+    store_cell<S>(args, run, shared, find_entry<S>(args, run, shared, next.place), 0);
 #pragma unroll 1
-    for (int tile = -1; tile <= n_tiles; ++tile) {
+    for (int turn = 0;; ++turn) {
         copy_async_wait<0>();
-        const int n_copied = __syncthreads_count(visible);
-        if (n_copied) load_tile<S>(args, shared, tile % STAGES, n_copied, d, dv);
-        copy_async_commit();
-
-        const int thread = (int)threadIdx.x - (S::THREADS - S::CELLS);  // the last ones may be idle
-        const int next = begin + (tile + 1) * S::CELLS + thread;
-        visible = thread >= 0 && tile + 1 < n_tiles && shared.rows.any_sees(args, run, work, next);
-        int cell = visible ? entry_of(args, work, next) : -1;
-
-        const int place = begin + (tile - 1) * S::CELLS;
-        if (was_copied && span.sees_some(place, S::CELLS)) {
-            const int stage = (tile - 1) % STAGES;
-            Scores<S> s = {};
-            multiply_keys<S>(shared, stage, q, d, s);
-            weigh<S>(args, shared, place, span.sees_all(place, S::CELLS), s, sums);
-            multiply_values<S>(shared, stage, s, dv, sums);
+        __syncthreads();
+        const int folded = shared.folded[turn % 2];
+        if (folded == item.end_chunk) break;
+        if (S::GROUPS == 1 || !is_complete) {
+            computed = copied;
+            copied = next;
+            next.advance();
+            const int n_computed = n_cells;
+            n_cells = n_cells_of<S>(shared, stage);
+            if (n_cells) load_tile<S>(args, shared, tiles, stage, n_cells, d, dv);
+            copy_async_commit();
+            stage ^= 1;
+            const Entry entry = find_entry<S>(args, run, shared, next.place);
+            if (n_computed && span.sees_some(computed.place, S::CELLS)) {
+                const bool sees_all = span.sees_all(computed.place, S::CELLS);
+                Scores<S> s = {};
+                multiply_keys<S>(shared, tiles.k[stage], q, d, s);
+                weigh<S>(args, shared, computed.place, sees_all, s, sums);
+                multiply_values<S>(tiles.v[stage], s, dv, sums);
+            }
+            store_cell<S>(args, run, shared, entry, stage);
+            is_complete = computed.place >= 0 && (copied.place < 0 || copied.chunk != computed.chunk);
         }
-        was_copied = n_copied;
-        if (visible) cell = existing(args, run, cell);
-        visible = cell >= 0;
-        if (thread >= 0) shared.cells[(tile + 1) % STAGES][thread] = cell;
-
-        if (tile > 0 && (place + S::CELLS >= end || place + S::CELLS == chunk_begin(chunk + 1))) {
+        const bool folds = is_complete && (S::GROUPS == 1 || computed.chunk == folded);
+        if (folds) {
 #pragma unroll
             for (int i = 0; i < 2 * S::TILES; ++i) {
-                finite &= finish_row<S>(args, run, shared, item, chunk, i / 2, i % 2, sums);
+                finite &= finish_row<S>(args, run, shared, item, folded, i / 2, i % 2, sums);
             }
             sums.clear();
-            ++chunk;
+            is_complete = false;
+        }
+        if ((folded - item.chunk) % S::GROUPS == S::group() && S::thread() == 0) {
+            shared.folded[(turn + 1) % 2] = folded + folds;
         }
     }
     return !__syncthreads_and(finite);
@@ -535,11 +640,12 @@ __device__ void attend_all(const Args& args, const Run& run) {
             const bool wrong = attend<S>(args, run, plan, item, only, *shared);
             if (only < 0 && !wrong) break;
         }
-        combine_if_last<S::ROWS, S::WARPS>(args, run, plan, item.task);
+        combine_if_last<S::ROWS, S::GROUPS * S::WARPS>(args, run, plan, item.task);
     }
 }
 
-typedef Size<HEAD, HEAD <= 128 ? 64 : 32, !PADDED, CONVERTED, ROW_TILES> Defined;
-KERNEL_BLOCKS(attention_mma, Args, Defined::THREADS, HEAD * ROW_TILES <= 64 ? 3 : 2) {
+typedef Size<HEAD, HEAD <= 128 ? 64 : 32, !PADDED, CONVERTED, ROW_TILES, N_GROUPS> Defined;
+constexpr int BLOCKS = N_GROUPS > 1 ? 1 : HEAD <= 64 ? 3 : 2;
+KERNEL_BLOCKS(attention_mma, Args, Defined::THREADS * N_GROUPS, BLOCKS) {
     attend_all<Defined>(args, run);
 }

@@ -56,16 +56,18 @@ struct Bases {
 // A tile whose cells all are seen, and rows that have all elements: a thread copies a column of 16
 // bytes of some rows, which in shared memory are apart by a constant.
 template <class S>
-__device__ void copy_whole_tile(const Args& args, typename S::Shared& shared, int stage) {
+__device__ void copy_whole_tile(const Args& args, typename S::Shared& shared, typename S::Tiles& tiles,
+                                int stage) {
     constexpr int COLUMNS = S::N / 8, STEP = S::THREADS / COLUMNS;
     static_assert(STEP % 8 == 0, "rows of a thread are permuted alike");
-    const int thread = opaque(threadIdx.x), column = thread % COLUMNS * 8, first = thread / COLUMNS;
+    const u32_t thread = opaque(S::thread());
+    const u32_t column = thread % COLUMNS * 8, first = thread / COLUMNS;
     const char* k = shared.bases.k + 2 * column;
     const char* v = shared.bases.v + 2 * column;
     const u32_t k_stride = (u32_t)args.k.nb[1], v_stride = (u32_t)args.v.nb[1];
-    const SharedAddress to_k = to_shared(shared.k[stage].at(first, column));
-    const SharedAddress to_v = to_shared(shared.v[stage].at(first, column));
-    const int* cells = &shared.cells[stage][first];
+    const SharedAddress to_k = to_shared(tiles.k[stage].at(first, column));
+    const SharedAddress to_v = to_shared(tiles.v[stage].at(first, column));
+    const int* cells = &shared.cells[S::group()][stage][first];
 #pragma unroll
     for (int i = 0; i < S::CELLS / STEP; ++i) {
         const unsigned long long cell = (u32_t)cells[i * STEP];
@@ -77,27 +79,29 @@ __device__ void copy_whole_tile(const Args& args, typename S::Shared& shared, in
 // Any other tile. Rows of cells that no row sees, and what is past the end of rows up to a multiple of
 // 16, are 0.
 template <class S>
-__device__ void copy_tile(const Args& args, typename S::Shared& shared, int stage, int d, int dv) {
+__device__ void copy_tile(const Args& args, typename S::Shared& shared, typename S::Tiles& tiles,
+                          int stage, int d, int dv) {
     constexpr int COLUMNS = S::N / 8;
-    const int thread = opaque(threadIdx.x), column = thread % COLUMNS * 8;
+    constexpr int AT_ONCE = S::EXACT ? 1 : 4;  // few tiles of prompts are not whole
+    const u32_t thread = opaque(S::thread()), column = thread % COLUMNS * 8;
     const char* k = shared.bases.k + 2 * column;
     const char* v = shared.bases.v + 2 * column;
     const u32_t k_stride = (u32_t)args.k.nb[1], v_stride = (u32_t)args.v.nb[1];
     const bool has_k = S::EXACT || column < (d + 15) / 16 * 16;
     const bool has_v = S::EXACT || column < (dv + 15) / 16 * 16;
-#pragma unroll 4
+#pragma unroll AT_ONCE
     for (int i = 0; i < S::CELLS * COLUMNS / S::THREADS; ++i) {
-        const int c = i * (S::THREADS / COLUMNS) + thread / COLUMNS;
-        const int cell = shared.cells[stage][c];
+        const u32_t c = i * (S::THREADS / COLUMNS) + thread / COLUMNS;
+        const int cell = shared.cells[S::group()][stage][c];
         const bool exists = cell >= 0;
         const unsigned long long at = exists ? cell : 0;
         if (has_k) {
             const bool valid = exists && (S::EXACT || column < d);
-            copy_async_16_zfill(shared.k[stage].at(c, column), k + at * k_stride, valid);
+            copy_async_16_zfill(tiles.k[stage].at(c, column), k + at * k_stride, valid);
         }
         if (has_v) {
             const bool valid = exists && (S::EXACT || column < dv);
-            copy_async_16_zfill(shared.v[stage].at(c, column), v + at * v_stride, valid);
+            copy_async_16_zfill(tiles.v[stage].at(c, column), v + at * v_stride, valid);
         }
     }
 }
@@ -107,8 +111,8 @@ template <class S>
 __device__ void convert_rows(Rows<S::N, S::CELLS>& tile, const int* cells, int type,
                              const char* base, i64_t stride, int n, bool vectors) {
     constexpr int COLUMNS = S::N / 8, EACH = S::CELLS * COLUMNS / S::THREADS;
-    constexpr int AT_ONCE = 4;  // groups that a thread waits for together
-    const int thread = opaque(threadIdx.x);
+    constexpr int AT_ONCE = S::N > 128 ? 2 : 4;  // groups that a thread waits for together
+    const u32_t thread = opaque(S::thread());
     const int column = thread % COLUMNS * 8, first = thread / COLUMNS;
     if (column >= (n + 15) / 16 * 16) return;
 #pragma unroll 1
@@ -135,13 +139,13 @@ __device__ void convert_rows(Rows<S::N, S::CELLS>& tile, const int* cells, int t
 
 // A tile of K and V on its way to shared memory. `n_cells` are those that some row sees.
 template <class S>
-__device__ void load_tile(const Args& args, typename S::Shared& shared, int stage, int n_cells, int d,
-                          int dv) {
+__device__ void load_tile(const Args& args, typename S::Shared& shared, typename S::Tiles& tiles,
+                          int stage, int n_cells, int d, int dv) {
     if constexpr (S::CONVERTS) {
 #pragma unroll 1
         for (int i = 0; i < 2; ++i) {
             const Tensor& x = i == 0 ? args.k : args.v;
-            convert_rows<S>(i == 0 ? shared.k[stage] : shared.v[stage], shared.cells[stage],
+            convert_rows<S>(i == 0 ? tiles.k[stage] : tiles.v[stage], shared.cells[S::group()][stage],
                             i == 0 ? args.k_type : args.v_type,
                             i == 0 ? shared.bases.k : shared.bases.v, x.nb[1], i == 0 ? d : dv,
                             i == 0 ? args.k_vectors : args.v_vectors);
@@ -149,7 +153,7 @@ __device__ void load_tile(const Args& args, typename S::Shared& shared, int stag
         return;
     }
     if constexpr (S::EXACT) {
-        if (n_cells == S::CELLS) return copy_whole_tile<S>(args, shared, stage);
+        if (n_cells == S::CELLS) return copy_whole_tile<S>(args, shared, tiles, stage);
     }
-    copy_tile<S>(args, shared, stage, d, dv);
+    copy_tile<S>(args, shared, tiles, stage, d, dv);
 }

@@ -30,6 +30,8 @@ __device__ inline void load_quantized(int type, const char* row, i64_t first, fl
         case 35: tq2_0::load_four(row, first, v); break;
         case 39: mxfp4::load_four(row, first, v); break;
         case 40: nvfp4::load_four(row, first, v); break;
+        case 41: q1_0::load_four(row, first, v); break;
+        case 42: q2_0::load_four(row, first, v); break;
     }
 }
 

@@ -17,7 +17,7 @@ from ggmlpy.graph.count import same_counts
 TYPES = (  # as in copy_quantized.cu
     *("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl", "mxfp4", "nvfp4", "tq1_0", "tq2_0"),
     *("q2_K", "q3_K", "q4_K", "q5_K", "q6_K", "iq4_xs"),
-    *("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s"),
+    *("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "q1_0", "q2_0"),
 )
 DEQUANTIZE, GET_ROWS = (Form("copy_quantized.cu", name) for name in ("dequantize", "get_rows"))
 DEQUANTIZE_ARGS = np.dtype(

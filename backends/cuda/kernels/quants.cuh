@@ -224,6 +224,22 @@ struct nvfp4 : Quantised<nvfp4, 64, 36, 16> {
     }
 };
 
+// d f16 | qs 16 x u8: x = d (q - 1), four pairs of bits a byte
+struct q2_0 : Quantised<q2_0, 64, 18, 32, 1> {
+    __device__ static Scale scale(const u8_t* b, int i) { return {half(b), 0.0f}; }
+    __device__ static u32_t raw(const u8_t* b, int i) { return spread_pairs(b[2 + i]); }
+};
+
+// --- blocks of 128 ----------------------------------------------------------------------------------
+
+// d f16 | qs 16 x u8: x = d (2 q - 1), q are bits
+struct q1_0 : Quantised<q1_0, 128, 18, 32, 1> {
+    __device__ static Scale scale(const u8_t* b, int i) { return {half(b), 0.0f}; }
+    __device__ static u32_t raw(const u8_t* b, int i) {
+        return spread_bits(b[2 + i / 2] >> i % 2 * 4) << 1;
+    }
+};
+
 // --- blocks of 256: 8 runs of 32 --------------------------------------------------------------------
 
 // d f16 | dmin f16 | 3 words: the 6-bit scale and minimum of run i. Those of runs 0 to 3 are the low bits
