@@ -33,7 +33,8 @@ CASES: list[Case] = [
     *(product(t, 5, n, k) for t in FLOATS for k in _LENGTHS for n in (1, 3, 17)),
     *(product(t, 5, n, 32 * k) for t in ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl", "mxfp4")
       for k in (1, 2, 3, 5, 7, 9, 17, 31, 33) for n in (1, 9)),
-    *(product(t, 5, n, 64 * k) for t in ("nvfp4",) for k in (1, 2, 3, 5, 7) for n in (1, 9)),
+    *(product("q1_0", 5, n, 128 * k) for k in (1, 2, 3, 5, 7) for n in (1, 9)),
+    *(product(t, 5, n, 64 * k) for t in ("nvfp4", "q2_0") for k in (1, 2, 3, 5, 7) for n in (1, 9)),
     *(product(t, 16, n, 256, batch=batch, copies=copies) for t in _BASE for n in (1, 16)
       for batch, copies in _BROADCASTS),
     *(product(t, 16, n, k, x=x) for t in ("f32", "f16", "bf16", "q8_0", "q4_K")
