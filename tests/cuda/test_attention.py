@@ -14,6 +14,8 @@ from ggmlpy import ops
 from ggmlpy.backends import get_backend
 from ggmlpy.backends.cuda.backend import CudaBackend
 from ggmlpy.backends.cuda.emulated import EmulatedDriver, available
+from ggmlpy.backends.cuda.kernels import attention as kernels
+from ggmlpy.backends.cuda.source import Form
 from ggmlpy.conformance.bounds import expect
 from ggmlpy.conformance.cases.attention import attention
 from ggmlpy.conformance.checks import check_case
@@ -58,6 +60,7 @@ class Problem:
     seen: I32  # [queries, 3]
     scale: float = 0.3
     softcap: float = 0.0
+    mask: NDArray[np.float16] | None = None  # [1, 1, queries, entries]
 
     @staticmethod
     def random(
@@ -86,8 +89,9 @@ class Problem:
         else:
             q, seen = q[None], seen[None]
         return ops.flash_attn_ext(
-            from_numpy(np.ascontiguousarray(q)), self.k, self.v, None, self.scale, 0.0,
-            self.softcap, cells=from_numpy(self.cells), seen=from_numpy(np.ascontiguousarray(seen)),
+            from_numpy(np.ascontiguousarray(q)), self.k, self.v,
+            None if self.mask is None else from_numpy(self.mask), self.scale, 0.0, self.softcap,
+            cells=from_numpy(self.cells), seen=from_numpy(np.ascontiguousarray(seen)),
         )  # fmt: skip
 
     def run(
@@ -244,3 +248,30 @@ def test_queries_of_any_magnitude(magnitude: float) -> None:
     problem.q = (problem.q * power).astype(np.float32)
     problem.scale /= power
     assert np.abs(problem.run() - want).max() < 1e-5
+
+
+@pytest.mark.parametrize("size", [64, 128])
+@pytest.mark.parametrize("masked", [False, True])
+def test_blocks_of_prompts_have_the_bits_of_blocks_of_decoding(
+    size: int, masked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two tiles of rows for a warp and two groups of warps, or one: more queries than a block has,
+    which see chunks in part, none of some, and the next sequence's list."""
+    forms: list[tuple[int, ...]] = []
+    mma = kernels._mma
+
+    def chosen(n: int, padded: bool, converted: bool, row_tiles: int = 1) -> Form:
+        forms.append((n, row_tiles))
+        return mma(n, padded, converted, row_tiles)
+
+    monkeypatch.setattr(kernels, "_mma", chosen)
+    ends = [*range(650, 710), 0, 300, *range(20, 40)]
+    seen = [(0, 0, n) for n in ends[:70]] + [(1, max(0, n - 10), min(n, 10)) for n in ends[70:]]
+    problem = Problem.random(seen, 720, "f16", size, heads=(4, 1), n_lists=2)
+    if masked:
+        hidden = np.zeros((1, 1, len(seen), 720), np.float16)
+        hidden[..., 5::97] = -np.inf
+        problem.mask = hidden
+    large, small = problem.run(n_sm=1), problem.run(n_sm=1000)
+    assert forms == [(size, 2), (size, 1)]
+    assert raw(large) == raw(small)
