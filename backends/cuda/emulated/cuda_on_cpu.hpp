@@ -40,6 +40,7 @@
     EMULATED_EXPORTED const int kernel_##name##_threads = threads; \
     static void kernel_body_of_##name(const Args args, const Run run)
 #define DYNAMIC_SHARED(type, name) type* name = (type*)emulated_dynamic_shared()
+#define DYNAMIC_SHARED_AT(alignment, type, name) DYNAMIC_SHARED(type, name)
 
 // --- the runtime ---
 

@@ -195,6 +195,7 @@ struct Shared {
     float rescale[ROWS];
     Fold folds[ROWS];
     RowTable<ROWS> rows;
+    const float* queries[ROWS];
 };
 
 // The cells of a tile that any row sees; false if there are none.
@@ -231,7 +232,7 @@ __device__ __noinline__ void load_tile(Tile& tile, const int* cells, int type, c
 __device__ void load_queries(Shared& shared, int first, int n) {
     for (int j = threadIdx.x; j < ROWS * SLICE; j += THREADS) {
         const int r = j / SLICE, i = j % SLICE;
-        const float* query = shared.rows.queries[r];
+        const float* query = shared.queries[r];
         shared.q[r][i] = query && first + i < n ? query[first + i] : 0.0f;
     }
 }
@@ -389,7 +390,7 @@ __device__ bool attend(const Args& args, const Run& run, const Plan& plan, const
     const Work work = {task, rows_of_block(args, run, task, ROWS), only, first, args.v.ne[0].at(run)};
     const Partials partials(args, run);
     __syncthreads();  // another item may still use the shared memory
-    shared.rows.set(args, run, plan, work);
+    shared.rows.set(args, run, plan, work, shared.queries);
     if (threadIdx.x < ROWS) shared.all[threadIdx.x] = empty_softmax();
     float total[SLICES][ROWS] = {};
     bool finite = true;

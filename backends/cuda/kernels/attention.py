@@ -228,7 +228,7 @@ def _mma_shared_bytes(n: int, row_tiles: int) -> int:
     n_cells, rows = 64 if n <= 128 else 32, _MMA_ROWS * row_tiles
     n_bytes = row_tiles * 2 * (2 * n_cells * 2 * n + 4 * n_cells + n_cells // 8)
     n_bytes += 2 * n * (1 if n * row_tiles <= 128 else rows)
-    n_bytes += rows * (8 + 8 + 4 + 4 + 4 + 4 + 4 + 8)
+    n_bytes += rows * (8 + 4 + 4 + 4 + 4 + 8)
     return n_bytes + 8 + 64 * row_tiles + 80 + 16 + 16
 
 

@@ -56,14 +56,15 @@ constexpr u16_t HALF_MINUS_INFINITY = 0xfc00;
 // What the rows of a block see, in shared memory.
 template <int ROWS>
 struct RowTable {
-    const float* queries[ROWS];  // q of the row
-    const u16_t* masks[ROWS];    // entry 0 belongs to place `first`; null without a mask
+    const u16_t* masks[ROWS];  // entry 0 belongs to place `first`; null without a mask
     float slopes[ROWS];
-    int first[ROWS];             // places that the row sees: first .. end - 1
+    int first[ROWS];           // places that the row sees: first .. end - 1
     int end[ROWS];
 
-    // Each of the first ROWS threads sets its own. A row that is not computed sees nothing.
-    __device__ void set(const Args& args, const Run& run, const Plan& plan, const Work& work) {
+    // Each of the first ROWS threads sets its own, and where q of the row is. A row that is not
+    // computed sees nothing.
+    __device__ void set(const Args& args, const Run& run, const Plan& plan, const Work& work,
+                        const float* (&queries)[ROWS]) {
         const int r = threadIdx.x;
         if (r >= ROWS) return;
         first[r] = end[r] = 0;

@@ -86,8 +86,10 @@ struct Size {
         int folded[2];             // the chunk that is folded next, in even turns and in others
         RowTable<ROWS> rows;
         float scales[ROWS];        // of scores: the op's, over that of q
-        float exponents[ROWS];     // of weights, over finished scores
-        Softmax all[ROWS];         // of the chunks before
+        union {
+            const float* queries[ROWS];
+            Softmax all[ROWS];     // of the chunks before
+        };
         Span4 spans[GROUPS * WARPS];
         Work work;
         Bases bases;
@@ -126,7 +128,7 @@ struct Queries {
 
     __device__ void load_row(const Args& args, typename S::Shared& shared, int tile, int half, int d) {
         const int column = opaque(threadIdx.x) % 4u * 2, r = S::row_of_lane(tile, half);
-        const float* row = shared.rows.queries[r];
+        const float* row = shared.queries[r];
         float x[S::N / 8][2] = {};
         float largest = 0.0f;
         if (row) {
@@ -144,9 +146,7 @@ struct Queries {
         const float power = scale_for(quad_max(largest), args.scale);
         const float factor = args.scale < 0.0f ? -power : power;
         if (column == 0 && S::group() == 0) {
-            const float scale = power == 0.0f ? 1.0f : fabsf(args.scale) / power;
-            shared.scales[r] = scale;
-            shared.exponents[r] = args.logit_softcap != 0.0f ? LOG2_E : scale * LOG2_E;
+            shared.scales[r] = power == 0.0f ? 1.0f : fabsf(args.scale) / power;
         }
 #pragma unroll
         for (int j = 0; j < S::N / 8; ++j) {
@@ -234,6 +234,12 @@ struct Sums {
     }
 };
 
+// What 1 is in finished scores of a row, which keep the scale of q k^T unless they are capped.
+template <class S>
+__device__ float unit_of(const Args& args, const typename S::Shared& shared, int row) {
+    return args.logit_softcap != 0.0f ? 1.0f : shared.scales[row];
+}
+
 // Caps the scores of a row of a lane.
 template <class S>
 __device__ void cap_scores(float cap, float scale, int half, float (&s)[S::CELLS / 8][4]) {
@@ -253,8 +259,7 @@ __device__ void hide_scores(const Args& args, const typename S::Shared& shared, 
     const int at = place + (int)threadIdx.x % 4 * 2 - table.first[row];
     const int n = table.end[row] - table.first[row];
     if (const u16_t* mask = table.masks[row]) {
-        const float unit = args.logit_softcap != 0.0f ? 1.0f : shared.scales[row];
-        const float slope = table.slopes[row] / unit;
+        const float slope = table.slopes[row] / unit_of<S>(args, shared, row);
 #pragma unroll
         for (int j = 0; j < S::CELLS / 8; ++j) {
 #pragma unroll
@@ -323,7 +328,7 @@ __device__ void weigh(const Args& args, const typename S::Shared& shared, int pl
     for (int tile = 0; tile < S::TILES; ++tile) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            const float exponent = shared.exponents[S::row_of_lane(tile, half)];
+            const float exponent = unit_of<S>(args, shared, S::row_of_lane(tile, half)) * LOG2_E;
             rescale[tile][half] = weigh_row<S>(exponent, half, s.v[tile], sums.largest[tile][half]);
             grew = grew || rescale[tile][half] != 1.0f;
         }
@@ -440,8 +445,8 @@ __device__ bool finish_row(const Args& args, const Run& run, typename S::Shared&
                            const Item& item, int chunk, int tile, int half, const Sums<S>& sums) {
     const Work& work = shared.work;
     const int r = S::row_of_lane(tile, half), column = threadIdx.x % 4;
-    const float unit = args.logit_softcap != 0.0f ? 1.0f : shared.scales[r];
-    const Softmax softmax = {sums.largest[tile][half] * unit, sums.weights[tile][2 * half]};
+    const float largest = sums.largest[tile][half] * unit_of<S>(args, shared, r);
+    const Softmax softmax = {largest, sums.weights[tile][2 * half]};
     Softmax all = shared.all[r];
     const Fold f = fold(all, softmax);
     __syncwarp();  // all lanes of the row have read it
@@ -566,14 +571,15 @@ __device__ bool attend(const Args& args, const Run& run, const Plan& plan, const
         store_zeros<S>(args, work);
         return false;
     }
-    shared.rows.set(args, run, plan, work);
-    if (threadIdx.x < S::ROWS) shared.all[threadIdx.x] = empty_softmax();
+    shared.rows.set(args, run, plan, work, shared.queries);
     __syncthreads();
     Span4& span = shared.spans[threadIdx.x / 32];
     const Span4 found = span_of_warp<S>(args, shared);
     if (threadIdx.x % 32 == 0) span = found;
     Queries<S> q;
     q.load(args, shared, d);
+    __syncthreads();
+    if (threadIdx.x < S::ROWS) shared.all[threadIdx.x] = empty_softmax();
 
     // In a turn, a group copies a tile, computes the one before it, and finds the cells of the next. A
     // group whose chunk is complete waits until the one before it is folded.
@@ -630,7 +636,7 @@ __device__ bool attend(const Args& args, const Run& run, const Plan& plan, const
 // Where V is not finite, rows that do not see the cell get 0 * inf: then each row is computed alone.
 template <class S>
 __device__ void attend_all(const Args& args, const Run& run) {
-    DYNAMIC_SHARED(typename S::Shared, shared);
+    DYNAMIC_SHARED_AT(2 * S::N, typename S::Shared, shared);
     const Plan plan(args);
     const int n_items = plan.header->n_items;
     for (int i = blockIdx.x; i < n_items; i += gridDim.x) {

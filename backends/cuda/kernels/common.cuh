@@ -29,8 +29,9 @@
         body_of_##name(args, run); \
     } \
     static __device__ __forceinline__ void body_of_##name(const Args& args, const Run& run)
-#define DYNAMIC_SHARED(type, name) \
-    extern __shared__ __align__(512) unsigned char dynamic_shared[]; \
+#define DYNAMIC_SHARED(type, name) DYNAMIC_SHARED_AT(16, type, name)
+#define DYNAMIC_SHARED_AT(alignment, type, name) \
+    extern __shared__ __align__(alignment) unsigned char dynamic_shared[]; \
     type* name = reinterpret_cast<type*>(dynamic_shared)
 #endif
 
