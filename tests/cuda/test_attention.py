@@ -275,3 +275,6 @@ def test_blocks_of_prompts_have_the_bits_of_blocks_of_decoding(
     large, small = problem.run(n_sm=1), problem.run(n_sm=1000)
     assert forms == [(size, 2), (size, 1)]
     assert raw(large) == raw(small)
+    problem.mask = None
+    problem.run(by_stream=True, n_sm=1)
+    assert forms[2:] == [(size, 1)]  # a stream of one query leaves most rows of a large block idle

@@ -241,7 +241,8 @@ def _attention_mma(w: Work) -> Iterator[Launch]:
     cut, row_tiles = _Cut.of(w, _MMA_ROWS, n), 1
     if not padded and _mma_shared_bytes(n, 2) <= w.info.shared_bytes:
         many = _Cut.of(w, 2 * _MMA_ROWS, n, _BLOCKS_OF_PROMPTS)
-        if many.unsplit_blocks(w) >= _LEAST_FILLED * w.info.n_sm:
+        fills = many.unsplit_blocks(w) >= _LEAST_FILLED * w.info.n_sm
+        if fills and int(w["q"].ne[1]) >= many.task_queries:  # else rows of streams that decode
             cut, row_tiles = many, 2
     form = _mma(n, padded, converted, row_tiles)
     yield from _launches(w, form, cut, _mma_shared_bytes(n, row_tiles), _MMA_UNIT, row_tiles)
