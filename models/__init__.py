@@ -35,6 +35,7 @@ class Model(Protocol):
     n_pos_per_embd: int  # positions of a token: 1, or 4 with M-RoPE
     n_ctx_limit: int | None  # the longest context that is supported
     limited_by: str  # why
+    fixed_by: str  # why the positions of stored keys cannot be moved; empty if they can
     can_generate: bool  # False: logits and embeddings only
     has_logits: bool  # False: an encoder
     classifier: Classifier | None  # of a reranker

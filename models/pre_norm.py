@@ -47,6 +47,8 @@ class PreNormDecoder(Decoder):
         super().__init__(file, self.read(file), output_norm=self.output_norm_name, norm=self.norms)
         self.set_up()
         self.make_layers(self.layer)
+        if self.norm_last and self.qk_norm is not None:
+            self.fixed_by = "the model norms keys after it rotates them"
 
     def read(self, file: GGUFFile) -> HParams:
         """The hyper-parameters."""

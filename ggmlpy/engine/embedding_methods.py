@@ -7,6 +7,7 @@ from typing import overload
 
 from ggmlpy.engine.completions import Completions
 from ggmlpy.engine.embeddings import Embedder, Pooling, Vector, pooling_of
+from ggmlpy.errors import ArgumentError
 from ggmlpy.runtime.context import Context
 from ggmlpy.text.pairs import pair_tokens
 
@@ -54,6 +55,8 @@ class EmbeddingMethods(Completions):
         self._check_open()
         model = self.engine.context.model
         chosen = pooling_of(model) if pooling is None else Pooling.named(pooling)
+        if not isinstance(texts, Sequence):
+            raise ArgumentError(f"texts is {texts!r:.60}: it must be a text or a list of texts")
         if isinstance(texts, str | bytes):
             return self._embedded([self._tokens(texts)], chosen, normalize)[0]
         return self._embedded([self._tokens(text) for text in texts], chosen, normalize)
@@ -67,10 +70,16 @@ class EmbeddingMethods(Completions):
         pairs = [pair_tokens(self.tokenizer, self.metadata, query, text) for text in documents]
         return [float(scores[0]) for scores in self._embedded(pairs, Pooling.RANK, False)]
 
-    def _tokens(self, text: Text) -> Sequence[int]:
+    def _tokens(self, text: Text) -> list[int]:
         if isinstance(text, str | bytes):
             return self.tokenizer.encode(text, add_bos=True, special=True)
-        return text
+        tokens = list(text) if isinstance(text, Sequence) else [None]
+        if not all(isinstance(token, int) for token in tokens):
+            raise ArgumentError(
+                f"texts has {text!r:.60}: each text must be str, bytes, or a list of tokens; tokens"
+                " of one text go into a list of lists, as [[1, 2, 3]]"
+            )
+        return [token for token in tokens if isinstance(token, int)]
 
     def _embedded(
         self, texts: Sequence[Sequence[int]], pooling: Pooling, normalise: bool

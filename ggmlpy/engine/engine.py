@@ -116,7 +116,8 @@ class Engine:
         if not (self.context.is_causal and model.can_generate):
             raise Unsupported(
                 f"a model of architecture {quoted(model.hparams.architecture)} whose tokens see"
-                " those behind them generates no text: it has logits and embeddings only"
+                " those behind them generates no text: it has"
+                f"{' logits and' if model.has_logits else ''} embeddings only"
             )
         return new_state(request, id, reader, self._tokenizer, self.n_vocab, n_ctx_seq)
 

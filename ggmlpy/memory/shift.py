@@ -71,13 +71,15 @@ def move_positions(
 
     Keys are rotated in `arenas`. What would be below 0 is removed. Cells that belong to other
     sequences too are copied first, so those keep their positions. Raises Unsupported for a model
-    with recurrent layers, and where the next token would see positions that a window has evicted;
-    ArgumentError where a position is taken (unless they `may_meet`), CacheFull where there are no
-    cells for the copies. Then, and when it is interrupted, nothing is changed.
+    with recurrent layers or whose stored keys cannot be moved, and where the next token would see
+    positions that a window has evicted; ArgumentError where a position is taken (unless they
+    `may_meet`), CacheFull where there are no cells for the copies. Then, and when it is interrupted, nothing is changed.
     """
     memory.check_seq(seq)
     if memory.recurrent is not None:
         raise Unsupported("positions cannot move: the model has recurrent layers")
+    if model.fixed_by:
+        raise Unsupported(f"positions cannot move: {model.fixed_by}")
     moves = [_plan(cache, seq, start, stop, where) for cache in memory.caches]
     asked = f"positions of sequence {seq} from {start} on cannot move"
     for move in moves:
@@ -194,7 +196,7 @@ def _rope_keys(
     writes = []
     for layer, leaf in store.k.items():
         rope = model.rope_of(layer)
-        if rope is None:  # no positions, learned ones, or ALiBi: K does not depend on them
+        if rope is None:  # no positions, or ALiBi: K does not depend on them
             continue
         n_embd, kv_size, n_stream, _ = leaf.ne
         Hk = store.sizes[layer].n_head_kv

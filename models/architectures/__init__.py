@@ -154,5 +154,6 @@ REGISTRY: dict[str, tuple[str, str]] = {
 
 # general.architecture of files that are refused: why
 REFUSED: dict[str, str] = {
+    "deepseek4": "its compressed keys need a memory that there is not",
     "t5": "its decoder attends to an encoder; a file of that alone (t5encoder) gives embeddings",
 }

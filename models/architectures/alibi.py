@@ -73,7 +73,10 @@ class Refact(PreNormDecoder):
         """Raises Unsupported for experts, whose weights llama.cpp loads and does not use."""
         h = self.hparams
         if h.n_expert:
-            raise Unsupported(f"{h.keys.file}: refact with experts is not supported")
+            raise Unsupported(
+                f"{h.keys.file}: refact with experts is not supported: llama.cpp, which defines it,"
+                " does not use their weights"
+            )
 
 
 class Baichuan(PreNormDecoder):

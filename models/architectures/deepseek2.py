@@ -33,12 +33,17 @@ class DeepSeek2(PreNormDecoder):
     rope_mode = RopeMode.NORMAL
     temperature: Temperature | None = None
     log_multiplier = 0.0  # of YaRN's factor of the magnitude
+    reads_multiplier = True  # `rope.scaling.yarn_log_multiplier`
+    reads_temperature = True  # `attention.temperature_*`
 
     def set_up(self) -> None:
         """What all layers have in common."""
         keys = self.hparams.keys
-        self.log_multiplier = yarn_log_multiplier(self.hparams)
+        if self.reads_multiplier:
+            self.log_multiplier = yarn_log_multiplier(self.hparams)
         self.n_dense = keys.whole("leading_dense_block_count", 0)
+        if not self.reads_temperature:
+            return
         scale = keys.real("attention.temperature_scale", 0.0)
         if scale:
             self.temperature = Temperature(scale, keys.count("attention.temperature_length"))
@@ -46,7 +51,7 @@ class DeepSeek2(PreNormDecoder):
     def read(self, file: GGUFFile) -> HParams:
         """With the magnitude that YaRN's logarithmic multiplier gives."""
         h = read_hparams(file)
-        multiplier = yarn_log_multiplier(h)
+        multiplier = yarn_log_multiplier(h) if self.reads_multiplier else 0.0
         if not multiplier:
             return h
         # V2 has the same multiplier for what is rotated and for all.

@@ -49,7 +49,8 @@ class PerLayerEmbedding:
 
     def __call__(self, x: Tensor, inputs: GraphInputs) -> Tensor:
         """x [E, T], scaled embeddings -> [P, L, T]"""
-        P = self.norm.weight.ne[0] if self.norm.weight is not None else 0
+        assert self.norm.weight is not None
+        P = self.norm.weight.ne[0]
         L, T = self.tokens.ne[0] // P, x.ne[1]
         own = ops.get_rows(self.tokens, inputs.tokens).named("inp_per_layer_selected")
         own = ops.scale(ops.reshape_3d(own, P, L, T), math.sqrt(P))  # [P, L, T]

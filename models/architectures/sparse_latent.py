@@ -23,6 +23,7 @@ class SparseLatent(DeepSeek2):
     """A deepseek32 model."""
 
     experts_scaled = True
+    reads_temperature = False
 
     def set_up(self) -> None:
         """The longest context for which the indexer need not be asked."""
@@ -35,11 +36,14 @@ class SparseLatent(DeepSeek2):
 class GlmDsa(SparseLatent):
     """A glm-dsa model."""
 
+    reads_multiplier = False
     default_gating: ClassVar[Gating] = "sigmoid"
 
 
 class Dots3Note(SparseLatent):
     """A dots3note model: layers with a window have sizes of their own; heads are gated."""
+
+    reads_multiplier = False
 
     def read(self, file: GGUFFile) -> HParams:
         """With windows."""

@@ -107,10 +107,12 @@ class FeedForward:
         take = partial(Linear.take, weights, scaled=scaled, biased=biased, bias_first=True)
         name = f"{blk}.ffn_gate{suffix}"
         must_be_gated = activation not in ACTIVATIONS
-        gate = take(name, E, F) if must_be_gated or weights.has(f"{name}.weight") else None
+        has_gate = activation in GATED and weights.has(f"{name}.weight")
+        gate = take(name, E, F) if must_be_gated or has_gate else None
         up = f"{blk}.ffn_up{suffix}"
+        may_be_fused = gate is None and activation in FUSED and not limit
         fused = (
-            gate is None and weights.has(f"{up}.weight") and weights.ne(f"{up}.weight")[1] == 2 * F
+            may_be_fused and weights.has(f"{up}.weight") and weights.ne(f"{up}.weight")[1] == 2 * F
         )
         return cls(
             gate=gate,

@@ -94,6 +94,7 @@ class LatentAttention:
     gate: Linear | None = None  # [E, H] or [E, Dv*H], see SelfAttention
     window: Window | None = None
     sinks: Tensor | None = None  # [H], see SelfAttention
+    is_causal: bool = True
 
     @classmethod
     def take(
@@ -154,6 +155,7 @@ class LatentAttention:
             gate=_take_gate(weights, layer, E, H, Dv),
             window=p.window,
             sinks=weights.maybe(f"{blk}.attn_sinks.weight", H),
+            is_causal=h.is_causal,
         )
 
     @property
@@ -161,9 +163,10 @@ class LatentAttention:
         """c and the rotated part of the keys; not absorbed K and V of all heads."""
         s = self.sizes
         if isinstance(self.kv_b, Absorbed):
-            return (LayerKV(self.layer, KVSizes(s.n_lora_kv + s.n_rot, 0, 1), self.window),)
+            kv = KVSizes(s.n_lora_kv + s.n_rot, 0, 1)
+            return (LayerKV(self.layer, kv, self.window, self.is_causal),)
         kv = KVSizes(s.n_embd_head_k, s.n_embd_head_v, s.n_head)
-        return (LayerKV(self.layer, kv, self.window),)
+        return (LayerKV(self.layer, kv, self.window, self.is_causal),)
 
     def __call__(self, x: Tensor, inputs: GraphInputs) -> Tensor:
         """x [E, T] -> [E, T]"""

@@ -84,13 +84,11 @@ def take_projection(
         )
         return SeparateQKV(q, k, v)
     qkv = take(f"{blk}.attn_qkv", E, sum(n), node="wqkv", scaled=scaled and not plain)
-    if plain:
-        return FusedQKV(qkv, None, n)
-    found = [
-        weights.maybe(f"{blk}.attn_{s}.bias", width) for s, width in zip("qkv", n, strict=True)
-    ]
-    given = [bias for bias in found if bias is not None]
-    return FusedQKV(qkv, (given[0], given[1], given[2]) if len(given) == 3 else None, n)
+    names = [f"{blk}.attn_{name}.bias" for name in "qkv"]
+    if plain or qkv.bias is not None or not all(map(weights.has, names)):
+        return FusedQKV(qkv, None, n)  # biases apart, if any, are left unused
+    of_q, of_k, of_v = (weights.take(name, width) for name, width in zip(names, n, strict=True))
+    return FusedQKV(qkv, (of_q, of_k, of_v), n)
 
 
 @dataclass(frozen=True, slots=True)

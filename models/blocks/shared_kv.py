@@ -39,6 +39,7 @@ class SharedKVAttention:
     own: OwnKV | None  # None: the layer `slot` is an earlier one
     rope: Rope
     output: Linear  # [D*H, E]
+    is_causal: bool = True
 
     @classmethod
     def take(
@@ -72,6 +73,7 @@ class SharedKVAttention:
             own=own,
             rope=rope,
             output=Linear.take(weights, f"{blk}.attn_output", p.n_embd_out, E, node="kqv_wo"),
+            is_causal=h.is_causal,
         )
 
     @property
@@ -80,9 +82,8 @@ class SharedKVAttention:
         p = self.params
         if self.own is None:
             return ()
-        return (
-            LayerKV(self.slot, KVSizes(p.n_embd_head_k, p.n_embd_head_v, p.n_head_kv), p.window),
-        )
+        sizes = KVSizes(p.n_embd_head_k, p.n_embd_head_v, p.n_head_kv)
+        return (LayerKV(self.slot, sizes, p.window, self.is_causal),)
 
     def __call__(self, x: Tensor, inputs: GraphInputs) -> Tensor:
         """x [E, T] -> [E, T]"""
@@ -104,4 +105,16 @@ def kv_slot(h: HParams, layer: int, n_own: int) -> int:
     last of the first that is of its kind; they alternate at that place."""
     if layer < n_own:
         return layer
-    return n_own - (1 if h.layers[layer].window is None else 2)
+    slot = n_own - (1 if h.layers[layer].window is None else 2)
+    own, stored = h.layers[layer], h.layers[slot]
+    if (own.window, own.n_embd_k, own.n_embd_v) != (
+        stored.window,
+        stored.n_embd_k,
+        stored.n_embd_v,
+    ):
+        raise h.keys.error(
+            "attention.sliding_window_pattern",
+            f"one by which layer {layer} would read K and V of layer {slot}, of another kind",
+            f"one whose layers before {n_own} end with one of each kind",
+        )
+    return slot

@@ -30,6 +30,7 @@ from ggmlpy.models.inputs import GraphInputs
 from ggmlpy.models.memory import RecurrentLayers
 from ggmlpy.runtime.context import Context
 from ggmlpy.sched.compute import backends_for
+from tests.oracle.model_defaults import ModelDefaults
 
 N_VOCAB, D, H, N, K = 40, 5, 3, 7, 3  # N: rows of a state of ssm_scan; K: taps
 C = D * H
@@ -45,7 +46,7 @@ OPS_OF_SCANS = ("ssm_scan", "gated_delta_net", "gated_linear_attn", "rwkv_wkv6",
 
 
 @dataclass
-class Scanner:
+class Scanner(ModelDefaults):
     """x, mixed with the tokens before it in two layers, then scanned; the logits are the products
     with EMBD. Where it `shifts`, the token before is added; else the last K are convolved."""
 
@@ -57,8 +58,6 @@ class Scanner:
         n_taps = 2 if self.shifts else K
         self.memory = (RecurrentLayers({0: (columns, size), 1: (columns,)}, n_taps),)
         self.weights: Any = SimpleNamespace(leaves={})
-        self.n_pos_per_embd = 1
-        self.can_generate = True
         self.hparams: Any = SimpleNamespace(
             architecture="scanner", n_vocab=N_VOCAB, n_layer=2, is_causal=True
         )
