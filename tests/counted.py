@@ -224,7 +224,7 @@ def experts(leaf: Leaves, n: Numbers) -> list[Tensor]:
         )
     }
     router = Linear("logits", leaf.weight("router", E, X, type="f32"), None, None)
-    block = Experts(Router(router, 2, "softmax"), **linear)
+    block = Experts(Router(router, 2, "softmax"), linear["gate"], linear["up"], linear["down"])
     return [block(leaf.floats("x", E, n.T))]
 
 

@@ -73,7 +73,8 @@ def move_positions(
     sequences too are copied first, so those keep their positions. Raises Unsupported for a model
     with recurrent layers or whose stored keys cannot be moved, and where the next token would see
     positions that a window has evicted; ArgumentError where a position is taken (unless they
-    `may_meet`), CacheFull where there are no cells for the copies. Then, and when it is interrupted, nothing is changed.
+    `may_meet`), CacheFull where there are no cells for the copies. Then, and when it is
+    interrupted, nothing is changed.
     """
     memory.check_seq(seq)
     if memory.recurrent is not None:

@@ -172,7 +172,7 @@ def test_the_plan_of_a_model(run: Run, tmp_path: Path) -> None:
 def test_the_plan_tells_of_what_has_no_use(run: Run, tmp_path: Path) -> None:
     spec = replace(
         SPECS["falcon-h1"], extra={"blk.{i}.attn_sub_norm.weight": (64,)},
-        keys=SPECS["falcon-h1"].keys | {"residual_scale": 0.5, "logit_scale": 1.0},
+        keys=dict(SPECS["falcon-h1"].keys) | {"residual_scale": 0.5, "logit_scale": 1.0},
     )  # fmt: skip
     path = write_seeded(tmp_path, "m", spec)
     plan = json.loads(run("inspect", path, "--plan", "--json").out)["plan"]
