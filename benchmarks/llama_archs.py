@@ -50,6 +50,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script it would not f
 from benchmarks.peer_logits import N_PROMPT, ROOT, Peer, PeerError, Recording
 from benchmarks.report import MIN_WIDTH, progress, tell
 from benchmarks.vs_llama_cpp import nmse
+from ggmlpy.models import ARCHITECTURES
 
 Floats = NDArray[np.floating[Any]]
 SAME_NMSE = 1e-6
@@ -206,8 +207,11 @@ Every architecture that `test-llama-archs`, a test of llama.cpp, makes a model o
 random weights, dense or with a mixture of experts (moe). Both engines run the same {N_PROMPT}
 tokens as a prompt and then tokens one at a time. The table has the normalised mean squared error
 of ggmlpy's logits against llama.cpp's, with K and V in f32; *ok* means below {SAME_NMSE:g} with
-flash attention and without. A model without a KV cache has no decode. Architectures of which the
-test makes no model are not in the table.
+flash attention and without. Of a model that is not causal only the prompt is compared.
+
+The test makes no model of {others(rows)}. They are supported, and compared by tiny models of
+`tests/models/seeded_specs/`, as all architectures are in every run of the tests. A text may follow
+*ok*: what of the file neither engine uses.
 
 {summary(rows)}; llama-cpp-python {version}, {date}:
 
@@ -220,6 +224,12 @@ python benchmarks/llama_archs.py --llama-cpp ~/llama.cpp --peer ~/llama/bin/pyth
     lines = ["| " + " | ".join(HEADINGS) + " |", "|---|---|---|---|---|"]
     lines += ["| " + " | ".join(_escaped(cell) for cell in row.cells) + " |" for row in rows]
     return head + "\n".join(lines) + "\n"
+
+
+def others(rows: Sequence[Row]) -> str:
+    """The architectures that no row is of."""
+    named = {row.cells[0] for row in rows}
+    return ", ".join(name for name in ARCHITECTURES if name not in named)
 
 
 def _escaped(text: str) -> str:
