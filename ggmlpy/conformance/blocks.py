@@ -6,12 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy.graph.quants import Bytes, from_float, has_quantizer
-from ggmlpy.graph.types import Q2_0, TensorType
+from ggmlpy.graph.types import TensorType
 
 # Where the f16 scales lie in a block, and the size that makes values of about 1, for the types that
 # numpy cannot write. Every other byte of these formats may hold anything.
 _F16_SCALES = {
-    "q2_0": ((0,), 1 / 2),
     "q2_K": ((80, 82), 1 / 32),
     "q3_K": ((108,), 1 / 64),
     "q4_K": ((0, 2), 1 / 512),
@@ -34,7 +33,7 @@ def random_rows(rng: np.random.Generator, type: TensorType, n_rows: int, n: int)
     Types with a quantiser hold quantised uniform values of -1 to 1; the others are random blocks
     with sane scales, which covers every code of the format.
     """
-    if has_quantizer(type) and type is not Q2_0:  # its quantiser leaves a code unused
+    if has_quantizer(type):
         return from_float(rng.uniform(-1, 1, (n_rows, n)).astype(np.float32), type)
     blocks = rng.integers(0, 256, (n_rows * n // type.block_size, type.type_size), np.uint8)
     _set_scales(rng, type, blocks)
