@@ -19,12 +19,9 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.arch_models import AskedWeights
 from ggmlpy.gguf import GGUFFile
-from ggmlpy.graph.spec import Spec
-from ggmlpy.graph.tensor import Flag, Tensor
-from ggmlpy.graph.types import F32
 from ggmlpy.models import decoder, model_class
-from ggmlpy.models.weights import Weights
 from tests.gguf_builder import Typed, build_gguf
 
 N_VOCAB = 72
@@ -61,29 +58,6 @@ class Seeded:
         return re.fullmatch(pattern, name) is not None
 
 
-class Asked(Weights):
-    """Weights that note what a model takes, and have whatever it asks for."""
-
-    spec: Seeded
-    shapes: dict[str, tuple[int, ...]]
-
-    def take(self, name: str, *ne: int) -> Tensor:
-        self.shapes[name] = ne
-        leaf = Tensor(Spec(ne + (1,) * (4 - len(ne)), F32), name=name, flags=Flag.WEIGHT)
-        self._taken[name] = leaf
-        return leaf
-
-    def maybe(self, name: str, *ne: int) -> Tensor | None:
-        return self.take(name, *ne) if self.has(name) else None
-
-    def has(self, name: str) -> bool:
-        return name in self.shapes or self.spec.has(name)
-
-    def ne(self, name: str) -> tuple[int, ...]:
-        found = next(ne for part, ne in self.spec.shapes.items() if re.fullmatch(part, name))
-        return found + (1,) * (4 - len(found))
-
-
 def write_seeded(folder: Path, name: str, spec: Seeded) -> Path:
     """The file `name.gguf` of a specification."""
     path = folder / f"{name}.gguf"
@@ -93,7 +67,7 @@ def write_seeded(folder: Path, name: str, spec: Seeded) -> Path:
     stub |= {f"blk.{i}.stub": np.zeros(1, np.float32) for i in range(n_layer)}
     build_gguf(path, metadata, _tensors(stub))
     shapes: dict[str, tuple[int, ...]] = {}
-    asked = type("AskedOf", (Asked,), {"spec": spec, "shapes": shapes})
+    asked = type("AskedOf", (AskedWeights,), {"shape": spec, "asked": shapes})
     with mock.patch.object(decoder, "Weights", asked):
         model_class(spec.architecture)(GGUFFile.open(path))
     for pattern, ne in spec.extra.items():
