@@ -60,7 +60,11 @@ class _LlvmLinker:
 
         from ggmlpy.backends.cpu.codegen import target_machine
 
-        self._jit = llvm.create_lljit_compiler(target_machine(isa), suppress_errors=True)
+        # JITLink gives a library one block of memory. The older linker asks for each section's
+        # alone and aborts the process where they come to lie more than 2 GiB apart.
+        self._jit = llvm.create_lljit_compiler(
+            target_machine(isa), use_jit_link=True, suppress_errors=True
+        )
         self._n_libraries = 0
         _FOR_GOOD.append(self._jit)
 

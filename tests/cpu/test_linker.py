@@ -52,6 +52,42 @@ def test_what_the_loader_does_not_know_llvm_links() -> None:
     assert linked.uses_llvm
 
 
+# Frees single pages that lie 6 GiB apart where small requests of memory are placed.
+_SCATTERED = """
+import ctypes
+import mmap
+from ggmlpy.backends.cpu.linker import _LlvmLinker
+from tests.cpu.test_linker import _ADDRESS, GENERIC, object_code
+
+linked, code = _LlvmLinker(GENERIC), object_code(_ADDRESS)
+system = ctypes.CDLL(None)
+system.mmap.restype = ctypes.c_void_p
+system.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+system.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+PRIVATE_ANONYMOUS_NORESERVE = 0x4022
+LARGE = (6 << 30) + mmap.PAGESIZE  # not a multiple of 2 MiB, which Linux aligns: holes remain
+
+
+def reserve(n_bytes):
+    return system.mmap(None, n_bytes, 0, PRIVATE_ANONYMOUS_NORESERVE, -1, 0)
+
+
+while reserve(LARGE) < reserve(mmap.PAGESIZE):
+    pass  # a hole for a page was left above
+middles = [reserve(LARGE) + (3 << 30) for _ in range(20)]
+for middle in middles:
+    system.munmap(middle, mmap.PAGESIZE)
+function = ctypes.CFUNCTYPE(ctypes.c_int64)(linked.link({"f": code})["f"])
+assert function() == ctypes.cast(system.usleep, ctypes.c_void_p).value
+"""
+
+
+@here
+def test_llvm_links_where_free_memory_is_scattered() -> None:
+    """As where large models are mapped: parts of one object must not end up far from each other."""
+    assert subprocess.run([sys.executable, "-c", _SCATTERED]).returncode == 0
+
+
 def test_what_neither_knows_is_an_error() -> None:
     with pytest.raises(BackendError, match="cannot be loaded"):
         Linker(GENERIC).link({"f": b"\x7fELF" + bytes(200)})
