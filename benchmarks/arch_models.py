@@ -1,7 +1,7 @@
 """Model files of architectures that benchmarks/models.py has no shape of: experts, state spaces.
 
     python benchmarks/arch_models.py Qwen3-30B-A3B out.gguf
-    python benchmarks/vs_llama_cpp.py --model out.gguf --test prompt decode
+    python benchmarks/vs_llama_cpp.py --model out.gguf --only prompt,decode
 
 The layers have the sizes of the models that they are named after, but there are fewer of them, so
 that a file has one or two GB. Which tensors a file has follows from the architecture itself, which
@@ -211,7 +211,7 @@ def write_model(path: Path, shape: ArchShape, seed: int = 0) -> None:
     writer.write_ti_data_to_file()
     rng = np.random.Generator(np.random.SFC64(seed))
     for tensor in tensors:
-        writer.write_tensor_data(_values(rng, tensor))
+        writer.write_tensor_data(_values(rng, tensor, shape.keys["block_count"]))
     writer.close()
 
 
@@ -252,7 +252,7 @@ def _tensors(shape: ArchShape, keys: Mapping[str, Any]) -> list[TensorPlan]:
     ]
 
 
-def _values(rng: np.random.Generator, tensor: TensorPlan) -> Bytes:
+def _values(rng: np.random.Generator, tensor: TensorPlan, n_layer: int) -> Bytes:
     if tensor.name.endswith("ssm_a"):
         return -rng.uniform(0.5, 2, tensor.numpy_shape).astype(np.float32).view(np.uint8)
     if "norm" in tensor.name or tensor.name.endswith("ssm_d"):
@@ -263,7 +263,10 @@ def _values(rng: np.random.Generator, tensor: TensorPlan) -> Bytes:
         )
         raw.reshape(-1, 17)[:, 0] = 119  # exponents of blocks: 2^-8, about 1 / sqrt(n) with E2M1
         return raw
-    return random_rows(rng, tensor.type, tensor.n_rows, tensor.n, tensor.n**-0.5)
+    scale = 1.0 if tensor.name == "token_embd.weight" else tensor.n**-0.5
+    if re.search(r"\.(ssm_out|attn_output|ffn_down)\.weight$", tensor.name):
+        scale *= (2 * n_layer) ** -0.5  # as GPT-2 starts: else layers amplify what is rounded
+    return random_rows(rng, tensor.type, tensor.n_rows, tensor.n, scale)
 
 
 def main() -> None:
