@@ -26,6 +26,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script it would not find its neighbours
 
 from benchmarks.models import Bytes, TensorPlan, random_rows
+from ggmlpy.errors import WeightError
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.graph.spec import Spec
 from ggmlpy.graph.tensor import Flag, Tensor
@@ -191,8 +192,10 @@ class AskedWeights(Weights):
         return name in self.asked or self.shape.has(name)
 
     def ne(self, name: str) -> tuple[int, ...]:
-        found = next(ne for part, ne in self.shape.shapes.items() if re.fullmatch(part, name))
-        return found + (1,) * (4 - len(found))
+        for pattern, ne in self.shape.shapes.items():
+            if re.fullmatch(pattern, name):
+                return ne + (1,) * (4 - len(ne))
+        raise WeightError(f'"{name}": the model depends on its shape, which `shapes` must give')
 
 
 def write_model(path: Path, shape: ArchShape, seed: int = 0) -> None:

@@ -22,7 +22,7 @@ attention and attention of separate ops, and a verdict:
   failed    ggmlpy dies, hangs, or raises anything else
   no peer   llama.cpp cannot run the file, or its logits are not finite
 
-The exit status is 1 if a file is wrong or failed, else 0.
+The exit status is 0, 1 if a file is wrong or failed, 2 if an option cannot be used.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import re
 import subprocess
 import sys
 import tempfile
@@ -47,7 +46,15 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script it would not find its neighbours
 
-from benchmarks.peer_logits import N_PROMPT, ROOT, Peer, PeerError, Recording
+from benchmarks.peer_logits import (
+    N_PROMPT,
+    ROOT,
+    Peer,
+    PeerError,
+    Recording,
+    add_options,
+    selected,
+)
 from benchmarks.report import MIN_WIDTH, progress, tell
 from benchmarks.vs_llama_cpp import nmse
 from ggmlpy.models import ARCHITECTURES
@@ -148,8 +155,7 @@ class Comparison:
             return Row(model.stem, "failed", last[0])
         answer = json.loads(done.stdout.strip().splitlines()[-1])
         if answer["refused"]:
-            reason, _, _ = answer["refused"].partition("; supported: ")  # all architectures
-            return Row(model.stem, "refused", _without_path(reason, model))
+            return Row(model.stem, "refused", _without_path(answer["refused"], model))
         with np.load(out) as logits:
             said = (text.partition(": results may differ")[0] for text in answer["warnings"])
             warned = _without_path("; ".join(said), model)
@@ -240,11 +246,8 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--llama-cpp", type=Path, required=True, help="its sources, built")
-    parser.add_argument("--peer", type=Path, default=Path(sys.executable), help="its interpreter")
-    parser.add_argument("--bindings", type=Path, help="the folder of the package llama_cpp")
+    add_options(parser)
     parser.add_argument("--models", type=Path, default=Path.home() / ".cache/ggmlpy/llama-archs")
-    parser.add_argument("--only", default="", help="a regular expression of names of files")
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds, of each model")
     parser.add_argument("--save", type=Path, help="where the table is written as Markdown")
     options = parser.parse_args(arguments)
@@ -255,20 +258,17 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parsed(arguments)
-    bindings = options.bindings or options.llama_cpp.resolve().parents[1]
-    peer = Peer(options.llama_cpp, options.peer, bindings, options.timeout)
     try:
+        peer = Peer.given(options, options.timeout)
         version = peer.version()
         if not any(options.models.glob("*.gguf")):
             tell(f"test-llama-archs writes its models to {options.models}")
             write_models(peer, options.models)
+        files = {path.stem: path for path in options.models.glob("*.gguf")}
+        models = [files[name] for name in selected(files, options.only, str(options.models))]
     except PeerError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1
-    models = [p for p in sorted(options.models.glob("*.gguf")) if re.search(options.only, p.stem)]
-    if not models:
-        print(f"error: no file in {options.models} matches {options.only!r}", file=sys.stderr)
-        return 1
+        return 2
     comparison = Comparison(peer, options.timeout)
     rows = []
     with progress("architectures", len(models)) as advance:

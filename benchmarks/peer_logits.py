@@ -13,12 +13,14 @@ is a child because llama.cpp aborts the process where an assertion fails.
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import importlib
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,7 +42,7 @@ _ERROR = 4  # ggml's level of such messages
 
 
 class PeerError(Exception):
-    """llama.cpp cannot load or run a model; the message is what it says."""
+    """llama.cpp is not where it must be, or cannot load or run a model: what it says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,19 @@ class Peer:
     @property
     def binaries(self) -> Path:
         return self.folder / "build" / "bin"
+
+    @classmethod
+    def given(cls, options: argparse.Namespace, timeout_s: float = 120) -> Peer:
+        """What the options of `add_options` name. Raises PeerError if something is not there."""
+        folder: Path = options.llama_cpp.resolve()
+        peer = cls(folder, options.peer, options.bindings or folder.parent.parent, timeout_s)
+        if not peer.binaries.is_dir():
+            raise PeerError(f"--llama-cpp is {options.llama_cpp}: it has no build/bin; build it")
+        if not (peer.bindings / "llama_cpp").is_dir():
+            raise PeerError(
+                f"{peer.bindings} has no package llama_cpp: --bindings names its folder"
+            )
+        return peer
 
     def version(self) -> str:
         code = (
@@ -127,6 +142,25 @@ class Peer:
         if done.returncode:
             raise PeerError(_reason(done.stderr, done.returncode))
         return done.stdout
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options that say where llama.cpp is, and which models are run."""
+    parser.add_argument("--llama-cpp", type=Path, required=True, help="its sources, built")
+    parser.add_argument("--peer", type=Path, default=Path(sys.executable), help="its interpreter")
+    parser.add_argument("--bindings", type=Path, help="the folder of the package llama_cpp")
+    parser.add_argument("--only", default="", metavar="REGEX", help="models of some names")
+
+
+def selected(names: Iterable[str], only: str, where: str) -> list[str]:
+    """Those that match, in order. Raises PeerError if `only` is no pattern, or none matches."""
+    try:
+        found = sorted(name for name in names if re.search(only, name))
+    except re.error as error:
+        raise PeerError(f"--only is {only!r}, which is no regular expression: {error}") from None
+    if not found:
+        raise PeerError(f"--only is {only!r}: no name in {where} matches it")
+    return found
 
 
 def _reason(stderr: str, returncode: int) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Protocol, runtime_checkable
 
@@ -78,9 +79,11 @@ def load_model(file: GGUFFile) -> Model:
             f"{file.name}: architecture {quoted(arch)} is not supported: {REFUSED[arch]}"
         )
     if arch not in REGISTRY:
+        alike = get_close_matches(arch, ARCHITECTURES, n=2)
         raise Unsupported(
-            f"{file.name}: architecture {quoted(arch)} is not supported;"
-            f" supported: {', '.join(ARCHITECTURES)}"
+            f"{file.name}: architecture {quoted(arch)} is not supported; docs/models.md and"
+            f" ggmlpy.models.ARCHITECTURES list the {len(ARCHITECTURES)} that are"
+            f"{', such as ' if alike else ''}{' and '.join(map(quoted, alike))}"
         )
     model = model_class(arch)(file)
     model.weights.warn_of_unused()

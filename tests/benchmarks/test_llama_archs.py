@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks import our_logits
+from benchmarks import llama_archs, our_logits
 from benchmarks.llama_archs import Comparison, Row, judge, page, summary
 from benchmarks.peer_logits import N_DECODE, N_PROMPT, Peer, PeerError, Recording
+from tests.models.seeded_specs import SPECS
+from tests.models.seeded_specs.keys import spec
 from tests.models.tiny import Tiny, write_model
+from tests.tools import record_logits, record_seeded
 
 N = N_PROMPT + N_DECODE
 
@@ -157,3 +161,49 @@ def test_what_is_kept_is_used_until_the_model_is_newer(tmp_path: Path) -> None:
     assert peer.kept(model, kept).logits.shape == (N, 5)
     np.savez(kept, tokens=np.zeros(3))  # of an older version
     assert peer.kept(model, kept).logits.shape == (N, 7)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the stand-in is a shell script")
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"--llama-cpp": "there/is/none"}, "--llama-cpp is there/is/none: it has no build/bin"),
+        ({"--bindings": "none"}, "none has no package llama_cpp: --bindings names its folder"),
+        ({"--peer": "none/python"}, "none/python: No such file or directory"),
+        ({"--only": "^zz"}, "--only is '^zz': no name in "),
+        ({"--only": "("}, "--only is '(', which is no regular expression: "),
+    ],
+)
+@pytest.mark.parametrize(
+    "tool", [llama_archs.main, record_seeded.main, record_logits.main], ids=lambda t: t.__module__
+)
+def test_options_that_cannot_be_used_are_one_line(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    tool: Callable[[Sequence[str]], int],
+    wrong: dict[str, str],
+    reason: str,
+) -> None:
+    (tmp_path / "build" / "bin").mkdir(parents=True)
+    (tmp_path / "llama_cpp").mkdir()
+    write_model(tmp_path / "m-dense.gguf", Tiny())
+    peer = peer_of(tmp_path, "echo 1.0")
+    options = {"--llama-cpp": tmp_path, "--bindings": tmp_path, "--peer": peer.python, **wrong}
+    arguments = [str(each) for pair in options.items() for each in pair]
+    if tool is record_logits.main:
+        arguments.append(str(tmp_path))
+    elif tool is llama_archs.main:
+        arguments += ["--models", str(tmp_path)]
+    assert tool(arguments) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.startswith(f"error: {reason}")
+    assert said.err.count("\n") == 1
+
+
+def test_a_specification_of_an_architecture_that_is_not_registered(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(SPECS, "mine", spec("myllama"))
+    assert record_seeded.main(["--llama-cpp", ".", "--only", "^mine$"]) == 2
+    wanted = "error: specification mine: models/architectures/__init__.py has no line for 'myllama'"
+    assert capsys.readouterr().err == f"{wanted}\n"

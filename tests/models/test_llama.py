@@ -208,7 +208,7 @@ CONTRADICTIONS: list[tuple[dict[str, object], type[Exception], str]] = [
     (
         {"general__architecture": "rwkv99"},
         Unsupported,
-        '"rwkv99" is not supported; supported: .*llama',
+        r'"rwkv99" is not supported; .* list the \d+ that are, such as "rwkv7" and "rwkv6"$',
     ),
     ({"general__architecture": None}, WeightError, '"general.architecture" is missing'),
     ({"llama__block_count": None}, WeightError, '"llama.block_count" is missing'),

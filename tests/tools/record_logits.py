@@ -4,7 +4,8 @@
 
 Writes `NAME.npz` beside each `NAME.gguf` of the folder: its tokens and the logits of all of them,
 by the code with which benchmarks/llama_archs.py compares (benchmarks/peer_logits.py). Tests read
-them with `benchmarks.peer_logits.Recording.load`. The exit status is 1 if a file has no logits.
+them with `benchmarks.peer_logits.Recording.load`. The exit status is 1 if a file has no logits, 2
+if an option cannot be used.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.peer_logits import Peer, PeerError
+from benchmarks.peer_logits import Peer, PeerError, add_options, selected
 
 
 def record(peer: Peer, model: Path) -> str:
@@ -35,18 +36,22 @@ def record(peer: Peer, model: Path) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path, help="of GGUF files")
-    parser.add_argument("--llama-cpp", type=Path, required=True, help="its sources, built")
-    parser.add_argument("--peer", type=Path, default=Path(sys.executable), help="its interpreter")
-    parser.add_argument("--bindings", type=Path, help="the folder of the package llama_cpp")
+    add_options(parser)
     options = parser.parse_args(arguments)
-    bindings = options.bindings or options.llama_cpp.resolve().parents[1]
-    peer = Peer(options.llama_cpp, options.peer, bindings)
+    try:
+        files = {path.stem: path for path in options.folder.glob("*.gguf")}
+        models = [files[name] for name in selected(files, options.only, str(options.folder))]
+        peer = Peer.given(options)
+        peer.version()
+    except PeerError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     outcomes = {}
-    for model in sorted(options.folder.glob("*.gguf")):
+    for model in models:
         outcomes[model] = record(peer, model)
         print(f"{model.name}: {outcomes[model]}", flush=True)
     has_all = not any(each.startswith("no logits") for each in outcomes.values())
-    return 0 if outcomes and has_all else 1
+    return 0 if has_all else 1
 
 
 if __name__ == "__main__":
