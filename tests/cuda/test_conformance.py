@@ -11,7 +11,7 @@ from ggmlpy.backends.cuda.backend import CudaBackend
 from ggmlpy.backends.cuda.emulated import EmulatedDriver, available
 from ggmlpy.conformance import Status, Subject, all_tests, prepare, run_tests
 from ggmlpy.conformance.suite import ConformanceTest
-from tests.conformance.skips import ON_REFERENCE, has_spans
+from tests.conformance.skips import ON_REFERENCE
 
 pytestmark = pytest.mark.skipif(available() is not None, reason=str(available()))
 
@@ -38,7 +38,7 @@ def test_passes(op: str) -> None:
     results = list(run_tests(CHOSEN[op], subject))
     assert [(r.id, r.message) for r in results if r.status is Status.FAIL] == []
     skipped = [r.id for r in results if r.status is Status.SKIP]
-    wanted = [r.id for r in results if op in ON_REFERENCE or has_spans(r.id)]
+    wanted = [r.id for r in results if op in ON_REFERENCE]
     assert skipped == wanted
 
 

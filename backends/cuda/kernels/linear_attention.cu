@@ -3,14 +3,16 @@
 //   grid  a team of threads for some vectors of a state (linear_attention.cuh)
 #include "linear_attention.cuh"
 
-// The sizes of ops whose tokens [D, H, T] are those of sequences of the same length.
-__device__ inline Sizes sizes_of_tokens(const Tensor& x, const Tensor& state, const Run& run) {
-    const int n_seqs = state.ne[1].at(run);
-    return {x.ne[0].at(run), x.ne[1].at(run), n_seqs, x.ne[2].at(run) / n_seqs, 1};
+// The sizes of ops whose tokens [D, H, T] are those of one sequence after another.
+__device__ inline Sizes sizes_of_tokens(
+    const Tensor& x, const Tensor& state, const Tensor& spans, const Run& run
+) {
+    const int n_tokens = x.ne[2].at(run), n_seqs = state.ne[1].at(run);
+    return {x.ne[0].at(run), x.ne[1].at(run), n_seqs, spans.data ? n_tokens : n_tokens / n_seqs, 1};
 }
 
 __device__ inline Walk walk_of_tokens(const Tensor& x, const Head& at, const Sizes& sizes) {
-    return {x.at(at.head, (i64_t)at.seq * sizes.n_tokens, 0), x.nb[2]};
+    return {x.at(at.head, at.part.token(0, sizes.n_tokens), 0), x.nb[2]};
 }
 
 __device__ inline const float* state_of_head(const Tensor& state, int n, const Head& at) {
@@ -20,7 +22,7 @@ __device__ inline const float* state_of_head(const Tensor& state, int n, const H
 // --- gated linear attention -----------------------------------------------------------------------
 
 struct GatedArgs {
-    Tensor y, k, v, q, g, state;
+    Tensor y, k, v, q, g, state, spans;
     float scale;
     int lanes;
 };
@@ -33,7 +35,7 @@ struct Gated {
     static constexpr bool COLUMNS = true;
 
     __device__ static Sizes sizes_of(const Args& args, const Run& run) {
-        return sizes_of_tokens(args.k, args.state, run);
+        return sizes_of_tokens(args.k, args.state, args.spans, run);
     }
     __device__ static const float* state_of(const Args& args, const Head& at) {
         return state_of_head(args.state, args.k.ne[0].bound, at);
@@ -72,7 +74,7 @@ KERNEL(gated_linear_attn, GatedArgs, SCAN_THREADS) { run_heads<Gated>(args, run)
 // --- RWKV-6 ---------------------------------------------------------------------------------------
 
 struct Wkv6Args {
-    Tensor y, k, v, r, tf, td, state;
+    Tensor y, k, v, r, tf, td, state, spans;
     int lanes;
 };
 
@@ -84,7 +86,7 @@ struct Wkv6 {
     static constexpr bool COLUMNS = true;
 
     __device__ static Sizes sizes_of(const Args& args, const Run& run) {
-        return sizes_of_tokens(args.k, args.state, run);
+        return sizes_of_tokens(args.k, args.state, args.spans, run);
     }
     __device__ static const float* state_of(const Args& args, const Head& at) {
         return state_of_head(args.state, args.k.ne[0].bound, at);
@@ -125,7 +127,7 @@ KERNEL(rwkv_wkv6, Wkv6Args, SCAN_THREADS) { run_heads<Wkv6>(args, run); }
 // --- RWKV-7 ---------------------------------------------------------------------------------------
 
 struct Wkv7Args {
-    Tensor y, r, w, k, v, a, b, state;
+    Tensor y, r, w, k, v, a, b, state, spans;
     int lanes;
 };
 
@@ -138,7 +140,7 @@ struct Wkv7 {
     static constexpr bool COLUMNS = false;
 
     __device__ static Sizes sizes_of(const Args& args, const Run& run) {
-        return sizes_of_tokens(args.r, args.state, run);
+        return sizes_of_tokens(args.r, args.state, args.spans, run);
     }
     __device__ static const float* state_of(const Args& args, const Head& at) {
         return state_of_head(args.state, args.r.ne[0].bound, at);
@@ -181,7 +183,7 @@ KERNEL(rwkv_wkv7, Wkv7Args, SCAN_THREADS) { run_heads<Wkv7>(args, run); }
 // --- the gated delta rule -------------------------------------------------------------------------
 
 struct DeltaArgs {
-    Tensor y, q, k, v, g, beta, state;
+    Tensor y, q, k, v, g, beta, state, spans;
     int K;
     int lanes;
 };
@@ -198,7 +200,8 @@ struct Delta {
 
     __device__ static Sizes sizes_of(const Args& args, const Run& run) {
         const Count* ne = args.v.ne;
-        return {ne[0].at(run), ne[1].at(run), ne[3].at(run), ne[2].at(run), args.K};
+        const int n_seqs = args.state.ne[3].at(run);
+        return {ne[0].at(run), ne[1].at(run), n_seqs, ne[2].at(run), args.K};
     }
     __device__ static const float* state_of(const Args& args, const Head& at) {
         return (const float*)args.state.at(0, at.head, at.seq);
@@ -207,20 +210,20 @@ struct Delta {
     __device__ static Walk row_of(
         const Args& args, int i, const Head& at, const Sizes& sizes, const Run& run
     ) {
-        if (i == 2) return walk_of(args.g, at.head, at.seq);
+        if (i == 2) return walk_of(args.g, at);
         const Tensor& x = i == 0 ? args.k : args.q;
-        const i64_t seq = (i64_t)at.seq * x.ne[3].at(run) / sizes.n_seqs;
-        return walk_of(x, at.head % x.ne[1].at(run), seq);
+        const i64_t plane = at.part.plane * x.ne[3].at(run) / sizes.n_seqs;
+        return {x.at(at.head % x.ne[1].at(run), at.part.first, plane), x.nb[2]};
     }
     __device__ static Walk value_of(const Args& args, const Head& at, const Sizes&) {
-        return walk_of(args.v, at.head, at.seq);
+        return walk_of(args.v, at);
     }
     // beta, and the gate of a head
     __device__ static Walk scalar_of(const Args& args, int i, const Head& at) {
-        return walk_of(i == 0 ? args.beta : args.g, at.head, at.seq);
+        return walk_of(i == 0 ? args.beta : args.g, at);
     }
-    __device__ static Walk walk_of(const Tensor& x, i64_t head, i64_t seq) {
-        return {x.at(head, 0, seq), x.nb[2]};
+    __device__ static Walk walk_of(const Tensor& x, const Head& at) {
+        return {x.at(at.head, at.part.first, at.part.plane), x.nb[2]};
     }
 
     __device__ static void step(

@@ -19,7 +19,7 @@ struct Sizes {
     int n;  // D
     int n_heads;
     int n_seqs;
-    int n_tokens;  // of a sequence
+    int n_tokens;  // of a sequence, with spans of all of them
     int n_kept;    // states to store: after the last token, after the one before, …
 };
 
@@ -33,7 +33,8 @@ struct Walk {
 
 struct Head {
     int head;
-    int seq;
+    i64_t seq;
+    Part part;
 };
 
 constexpr int VECTORS = 4;
@@ -51,17 +52,14 @@ __device__ void run_heads(const typename Rule::Args& args, const Run& run) {
     const Sizes sizes = Rule::sizes_of(args, run);
     const int n = sizes.n;
     const Team team(args.lanes, n);
-    const i64_t number = ((i64_t)blockIdx.x * blockDim.x + threadIdx.x) / team.lanes;
-    const Quotient vectors = divided(number, (n + VECTORS - 1) / VECTORS);
-    const i64_t n_states = (i64_t)sizes.n_heads * sizes.n_seqs;
-    // All lanes of a warp take part in its sums. Teams past the last one do its work again, and store
-    // nothing.
-    const bool is_one = vectors.whole < n_states;
-    const i64_t which = is_one ? vectors.whole : n_states - 1;
+    const int per_head = (n + VECTORS - 1) / VECTORS;
+    const Task task = task_of(team, (i64_t)per_head * sizes.n_heads);
+    if (task.seq >= sizes.n_seqs) return;
+    const Quotient vectors = divided(task.number, per_head);
+    const Part part = part_of(args.spans, task.seq, sizes.n_tokens, run);
+    const Head head = {(int)vectors.whole, task.seq, part};
     const int first = (int)vectors.rest * VECTORS;
-    const int here = is_one ? min(VECTORS, n - first) : 0;
-    const Quotient of_seq = divided(which, sizes.n_heads);
-    const Head head = {(int)of_seq.rest, (int)of_seq.whole};
+    const int here = task.stores && part.n > 0 ? min(VECTORS, n - first) : 0;
 
     const i64_t to_element = Rule::COLUMNS ? n : 1, to_vector = Rule::COLUMNS ? 1 : n;
     const i64_t square = (i64_t)n * n;
@@ -71,9 +69,10 @@ __device__ void run_heads(const typename Rule::Args& args, const Run& run) {
     for (int j = 0; j < VECTORS; ++j) {
         team.load(state[j], old + min(first + j, n - 1) * to_vector, to_element);
     }
+    const i64_t all_states = square * sizes.n_heads * sizes.n_seqs;
     float* outputs = (float*)args.y.data;
-    float* kept = outputs + n_states * sizes.n_tokens * n;
-    kept += square * which;
+    float* kept = outputs + args.y.n_elements(run) - sizes.n_kept * all_states;
+    kept += square * (head.seq * sizes.n_heads + head.head);
 
     Walk rows[Rule::ROWS], scalars[Rule::SCALARS + 1];
     const Walk values = Rule::value_of(args, head, sizes);
@@ -91,29 +90,29 @@ __device__ void run_heads(const typename Rule::Args& args, const Run& run) {
     };
 
     Token<Rule> token, next;
-    for (int t = -1; t < sizes.n_tokens; ++t) {
+    for (int t = -1; t < part.n; ++t) {
         token = next;
-        if (t + 1 < sizes.n_tokens) load(next, t + 1);
+        if (t + 1 < part.n) load(next, t + 1);
         if (t < 0) continue;
         float y[VECTORS];
         Rule::step(args, team, state, token, y);
-        const i64_t of_all = (i64_t)head.seq * sizes.n_tokens + t;
+        const i64_t of_all = part.token(t, sizes.n_tokens);
         float* to = outputs + (of_all * sizes.n_heads + head.head) * n + first;
-        const int copy = sizes.n_tokens - 1 - t;
+        const int copy = part.n - 1 - t;
 #pragma unroll
         for (int j = 0; j < VECTORS; ++j) {
             if (j >= here) break;
             if (team.lane == 0) to[j] = y[j];
             if (copy < sizes.n_kept) {
-                float* place = kept + copy * n_states * square + (first + j) * to_vector;
+                float* place = kept + copy * all_states + (first + j) * to_vector;
                 team.store(state[j], place, to_element);
             }
         }
     }
-    for (int copy = sizes.n_tokens; copy < sizes.n_kept; ++copy) {  // of before the first token
+    for (int copy = part.n; copy < sizes.n_kept; ++copy) {  // of before the first token
         const float zeros[HELD] = {};
         for (int j = 0; j < here; ++j) {
-            team.store(zeros, kept + copy * n_states * square + (first + j) * to_vector, to_element);
+            team.store(zeros, kept + copy * all_states + (first + j) * to_vector, to_element);
         }
     }
 }

@@ -25,7 +25,7 @@ def _declare(
     requires: Requires = lambda step: True,
 ) -> None:
     form = Form("linear_attention.cu", kernel_name)
-    tensors = [(name, TENSOR) for name in ("y", *operands)]
+    tensors = [(name, TENSOR) for name in ("y", *operands, "spans")]
     args = np.dtype([*tensors, *fields, ("lanes", "i4")], align=True)
 
     def fits(step: Step) -> bool:
@@ -33,12 +33,14 @@ def _declare(
         n, n_heads = step.operands["v"].ne[:2]
         return team_fits(n) and not has_counts((n, n_heads)) and requires(step)
 
-    @kernel(op, ("f32",) * len(operands), forms=[form], requires=fits)
+    types = ("f32",) * len(operands)
+
+    @kernel(op, types, forms=[form], requires=fits)
+    @kernel(op, (*types, "i32"), forms=[form], requires=fits)
     def launch(w: Work) -> Iterator[Launch]:
         n, n_heads = w["v"].ne[:2]
         n_seqs = w["state"].ne[3 if op == "gated_delta_net" else 1]
-        n_teams = int(n_heads) * int(n_seqs) * blocks(n, _VECTORS)
-        yield launch_teams(form, args, n, n_teams)
+        yield launch_teams(form, args, n, int(n_heads) * blocks(n, _VECTORS), n_seqs)
 
 
 def _gates(one: bool) -> Callable[[Step], bool]:

@@ -1,8 +1,11 @@
-// Teams of threads that keep vectors in registers while they walk over tokens.
+// Teams of threads that keep vectors in registers while they walk over the tokens of a sequence.
 //
 // A team is a power of two: a part of a warp, or a whole block of more than one. A vector has at most
 // HELD elements for each of its threads. The order of sums depends on the size of the team only, and
 // that on the length of the vectors.
+//
+// Sequences have different numbers of tokens. The teams of a block are of one sequence, so that all
+// lanes of a warp walk equally far.
 #pragma once
 #include "elementwise.cuh"
 
@@ -62,3 +65,40 @@ struct Team {
         }
     }
 };
+
+// What a team does: it is one of those that a sequence has. Teams of a block past the last one do its
+// work again, as all lanes of a warp take part in its sums; only one that `stores` stores.
+struct Task {
+    i64_t seq;
+    i64_t number;
+    bool stores;
+};
+
+// blocks: for each sequence as many as its n_teams need (scan_teams.py)
+__device__ inline Task task_of(const Team& team, i64_t n_teams) {
+    const int per_block = blockDim.x / team.lanes;
+    const Quotient block = divided(blockIdx.x, (n_teams + per_block - 1) / per_block);
+    const i64_t number = block.rest * per_block + threadIdx.x / team.lanes;
+    return {block.whole, number < n_teams ? number : n_teams - 1, number < n_teams};
+}
+
+// The tokens of a sequence: `n` of them from `first` on, in a plane of n_tokens.
+struct Part {
+    i64_t plane;
+    int first;
+    int n;
+
+    __device__ i64_t token(int t, int n_tokens) const { return plane * n_tokens + first + t; }
+};
+
+// Without spans each sequence has a plane of its own; spans [2, S] are parts of a single one. There are
+// no tokens where a span, which is reported, is none of that.
+__device__ inline Part part_of(const Tensor& spans, i64_t seq, int n_tokens, const Run& run) {
+    if (!spans.data) return {seq, 0, n_tokens};
+    const int* span = (const int*)spans.at(seq, 0, 0);
+    const int first = span[0], n = span[1];
+    const bool has_tokens = n >= 1;
+    if (has_tokens && first >= 0 && first <= n_tokens - n) return {0, first, n};
+    fail(run, has_tokens ? first : n);
+    return {0, 0, 0};
+}

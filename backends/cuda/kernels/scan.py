@@ -9,19 +9,21 @@ import numpy as np
 from ggmlpy.backends.cuda.args import TENSOR
 from ggmlpy.backends.cuda.kernel import Launch, Work, kernel
 from ggmlpy.backends.cuda.kernels.scan_teams import launch_teams, team_fits
-from ggmlpy.backends.cuda.shapes import rows_ok
+from ggmlpy.backends.cuda.shapes import blocks, rows_ok
 from ggmlpy.backends.cuda.source import Form
 from ggmlpy.backends.step import Step
 
 ARGS = np.dtype(
     [
-        *((name, TENSOR) for name in ("y", "s", "x", "dt", "A", "B", "C", "ids")),
+        *((name, TENSOR) for name in ("y", "s", "x", "dt", "A", "B", "C", "ids", "spans")),
         ("K", "i4"),
         ("lanes", "i4"),
     ],
     align=True,
 )
 OF_HEADS, OF_STATES = Form("scan.cu", "scan_of_heads"), Form("scan.cu", "scan_of_states")
+_ROWS = {OF_HEADS: 4, OF_STATES: 1}  # of a team, as in scan.cu
+_TYPES = ("f32",) * 6 + ("i32",)
 
 
 def _fits(step: Step) -> bool:
@@ -29,9 +31,10 @@ def _fits(step: Step) -> bool:
     return team_fits(operands["s"].ne[0]) and all(rows_ok(x) for x in operands.values())
 
 
-@kernel("ssm_scan", ("f32",) * 6 + ("i32",), forms=[OF_HEADS, OF_STATES], requires=_fits)
+@kernel("ssm_scan", _TYPES, forms=[OF_HEADS, OF_STATES], requires=_fits)
+@kernel("ssm_scan", (*_TYPES, "i32"), forms=[OF_HEADS, OF_STATES], requires=_fits)
 def ssm_scan(w: Work) -> Iterator[Launch]:
     n, size, n_heads, _ = w["s"].ne
-    n_rows = int(size) * int(n_heads) * int(w["x"].ne[3])
     form = OF_HEADS if w["A"].ne[0] == 1 else OF_STATES
-    yield launch_teams(form, ARGS, n, n_rows)
+    n_teams = blocks(size, _ROWS[form]) * int(n_heads)
+    yield launch_teams(form, ARGS, n, n_teams, w["ids"].ne[0])

@@ -25,9 +25,10 @@ def team_fits(n: int) -> bool:
     return _lanes(n) <= _MAX_THREADS
 
 
-def launch_teams(form: Form, args: np.dtype[Any], n: int, n_teams: int) -> Launch:
-    """A kernel whose teams have vectors of n elements."""
+def launch_teams(form: Form, args: np.dtype[Any], n: int, n_teams: int, n_seqs: int) -> Launch:
+    """A kernel in which each sequence has `n_teams` teams, whose vectors have n elements. All
+    threads of a block are of one sequence."""
     lanes = _lanes(n)
     threads = max(_THREADS, lanes)
-    grid = blocks(n_teams, threads // lanes), 1, 1
+    grid = blocks(n_teams, threads // lanes) * int(n_seqs), 1, 1
     return Launch(form, args, grid, threads, values={"lanes": lanes})
