@@ -92,5 +92,8 @@ class _ReferencePlan(Plan):
     def _bytes_of(self, interior: Mapping[Tensor, Bytes], tensor: Tensor) -> tuple[Bytes, int]:
         if tensor.root in interior:
             return interior[tensor.root], tensor.view_offs
-        at = self._places[tensor]
-        return at.host_bytes, at.offset
+        if tensor in self._places:
+            at = self._places[tensor]
+            return at.host_bytes, at.offset
+        at = self._places[tensor.root]  # a part of another result of the step
+        return at.host_bytes, at.offset + tensor.view_offs

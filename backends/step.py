@@ -29,6 +29,8 @@ class Step:
     params     parameters in addition to those of `node`'s op
     in_place   for each result the operands that it may overwrite if they have its type, shape and
                strides: row i (along ne0) of the result reads no other row of them
+    updates    for results in another tensor's memory the operands there that the step reads as they
+               are before it writes
 
     Nodes that are not results have no memory, and only the step reads their values. Results share
     no memory with each other, nor with operands, except as `in_place` allows and for the operand
@@ -41,6 +43,7 @@ class Step:
     results: Mapping[str, Tensor]
     params: Mapping[str, float] = field(default_factory=dict)
     in_place: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    updates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     op: str = field(init=False)
 
     def __post_init__(self) -> None:

@@ -30,7 +30,7 @@ from ggmlpy.backends.cpu.simd.atomic import compare_exchange_i64
 from ggmlpy.backends.cpu.simd.core import Type, i64, void
 from ggmlpy.backends.cpu.simd.memory import store_i64
 
-RECORD_BYTES = 704
+RECORD_BYTES = 960
 
 # One operand: address of the first element, elements and byte strides per dimension.
 TENSOR = np.dtype(

@@ -9,10 +9,14 @@
                mul_mat_id+mul_mat_id+...        gate, up, x, ids              y
     rope       rope+set_rows                    x, pos [, freq_factors], ids, dst    y
     bias       mul_mat+add, mul_mat_id+add      weight, x [, ids], bias       y
+    scan       ssm_scan+set_rows                those of the scan, to, dst    y, stored
+               get_rows+...+set_rows            those of the scan with the    y, stored
+                                                table as state, ids,
+                                                spans, to, dst
 
 The step of two norms has the parameter `inner_eps` beside `eps`. The sum of a residual step is a
 result where something else reads it. Rows of norms' operands are contiguous. `...` stands for the
-other gated linear units.
+other gated linear units, or a scan with spans; the rows that it reads and writes are of one table.
 
 A pass is a function steps -> steps of one split, and gets what the passes before it return. It asks
 `accept` for each step that it could fuse: passes.py accepts a step if nothing else reads the values
@@ -32,6 +36,7 @@ Propose = Callable[..., Iterable[Step]]  # consecutive nodes -> possible fused s
 
 RMS_NORM, NORMS, MUL, ADD = {"rms_norm"}, {"rms_norm", "norm"}, {"mul"}, {"add"}
 PRODUCTS = {"mul_mat", "mul_mat_id"}
+SCANS = {"gated_delta_net", "gated_linear_attn", "rwkv_wkv6", "rwkv_wkv7"}
 GATED = {"reglu", "geglu", "swiglu", "geglu_erf", "geglu_quick", "swiglu_oai"}
 
 
@@ -179,3 +184,52 @@ def _product_and_bias(product: Tensor, y: Tensor) -> Iterable[Step]:
     if _row_by_row(product, y) and vector.is_leaf and vector.spec.n_rows == 1:
         operands = dict(zip(("weight", "x", "ids"), product.src, strict=False))
         yield Step(product, (product, y), operands | {"bias": vector}, {"y": y})
+
+
+# --- scan ---------------------------------------------------------------------------------------
+
+
+def scan(steps: list[Step], accept: Accept) -> list[Step]:
+    """A scan of sequences whose states are rows of a table, and the writing of the new ones."""
+    steps = _fused(steps, accept, ({"ssm_scan"}, {"set_rows"}), _scan_set_rows)
+    return _fused(steps, accept, ({"get_rows"}, SCANS, {"set_rows"}), _get_rows_scan_set_rows)
+
+
+def _scan_set_rows(scanned: Tensor, stored: Tensor) -> Iterable[Step]:
+    operands = _sources(scanned)
+    if "spans" in operands and operands["s"].root is stored.src[2].root:
+        yield from _stored_scan((scanned, stored), scanned, operands, "s")
+
+
+def _get_rows_scan_set_rows(read: Tensor, scanned: Tensor, stored: Tensor) -> Iterable[Step]:
+    operands = _sources(scanned)
+    table, ids = read.src
+    state = operands["state"]
+    whole = (
+        state.root is read and state.contiguous and state.spec.n_elements == read.spec.n_elements
+    )
+    if "spans" in operands and whole and table.root is stored.src[2].root:
+        spans = operands.pop("spans")
+        operands |= {"state": table, "ids": ids, "spans": spans}
+        yield from _stored_scan((read, scanned, stored), scanned, operands, "state")
+
+
+def _sources(node: Tensor) -> dict[str, Tensor]:
+    assert node.op is not None
+    return dict(zip(node.op.source_names(len(node.src)), node.src, strict=True))
+
+
+def _stored_scan(
+    nodes: tuple[Tensor, ...], scanned: Tensor, operands: dict[str, Tensor], table: str
+) -> Iterable[Step]:
+    """Where the new states are all that set_rows writes, rows of f32 into rows as long as they."""
+    assert scanned.op is not None
+    rows, to, dst = nodes[-1].src
+    values = operands["x" if "x" in operands else "v"]  # [D, H, T]
+    n_outputs = values.ne[0] * values.ne[1] * int(values.ne[2])  # as many as there is room for
+    states = rows.root is scanned and rows.contiguous and rows.ne[2:] == (1, 1)
+    states = states and rows.view_offs == n_outputs * rows.nb[0]
+    if states and scanned.op.params().get("K", 1) == 1:
+        operands |= {"to": to, "dst": dst}
+        results = {"y": scanned, "stored": nodes[-1]}
+        yield Step(scanned, nodes, operands, results, updates={"stored": (table,)})

@@ -1,7 +1,7 @@
 """Passes: named functions over the steps of a split, which run before memory is allocated.
 
-    residual, norm, glu, rope, bias     consecutive nodes become one step (fusion.py)
-    products, stores                    steps that do not depend on each other do (grouping.py)
+    residual, norm, glu, rope, bias, scan   consecutive nodes become one step (fusion.py)
+    products, stores                        steps that do not depend on each other do (grouping.py)
 
 Results have the same bits with and without them. `passes=` of compute, Executable and Context
 selects passes; if it is None, the environment variable GGMLPY_PASSES does: `all`, `none`, or names
@@ -9,7 +9,8 @@ separated by commas. Nodes are fused if
 
     they are consecutive in the split, or may change places with what runs between them;
     nothing else reads the interior values: no other node, no other split, and none is an output;
-    they do not write into memory of another tensor, such as a cache, that earlier ones read;
+    they do not write into memory of another tensor, such as a cache, that earlier ones read, but
+    for what the step itself updates;
     the split's backend supports the step (`Backend.supports_step`).
 """
 
@@ -33,6 +34,7 @@ PASSES: dict[str, fusion.Pass] = {
     "glu": fusion.glu,
     "rope": fusion.rope,
     "bias": fusion.bias,
+    "scan": fusion.scan,
     "products": grouping.products,
     "stores": grouping.stores,
 }
@@ -101,10 +103,11 @@ def _writes_apart(step: Step) -> bool:
 
     `check_writes` has checked the sources of the writing node itself.
     """
-    for result in step.results.values():
+    for name, result in step.results.items():
         if result.root is result:
             continue
-        read = [x for node in step.nodes if node is not result for x in node.src]
+        updated = {step.operands[operand] for operand in step.updates.get(name, ())}
+        read = [x for n in step.nodes if n is not result for x in n.src if x not in updated]
         if any(share_memory(x, result) for x in read):
             return False
     return True

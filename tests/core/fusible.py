@@ -111,6 +111,21 @@ def bias(*ne: int) -> tuple[Tensor, dict[str, Tensor]]:
     return ops.add(ops.mul_mat(w, x), b), {"weight": w, "x": x, "bias": b}
 
 
+def scan(*ne: int) -> tuple[Tensor, dict[str, Tensor]]:
+    """Heads of ne[0], and two sequences of the other dimensions' product and one more tokens."""
+    D, n = ne[0], int(np.prod(ne[1:]))
+    q, k, v = floats(D, 1, n + 1), floats(D, 1, n + 1), computed(D, 1, n + 1)
+    decay, beta = floats(1, 1, n + 1), floats(1, 1, n + 1)
+    table = zeros("f32", (D * D, 4), flags=Flag.STATE)
+    rows, to = ids(3, 1, type="int32"), ids(1, 0, type="int32")
+    spans = from_numpy(np.array([[0, n], [n, 1]], np.int32))
+    state = ops.reshape_4d(ops.get_rows(table, rows), D, D, 1, 2)
+    made = ops.gated_delta_net(q, k, v, decay, beta, state, spans=spans)
+    after = ops.view_2d(made, D * D, 2, 4 * D * D, 4 * D * (n + 1))
+    operands = {"q": q, "k": k, "v": v, "g": decay, "beta": beta, "state": table, "ids": rows}
+    return ops.set_rows(table, after, to), operands | {"spans": spans, "to": to, "dst": table}
+
+
 PATTERNS = {
     "norm+mul": norm,
     "rms_norm+mul+add": norm_and_bias,
@@ -120,4 +135,5 @@ PATTERNS = {
     "mul_mat_id+mul_mat_id+geglu": glu_of_experts,
     "rope+set_rows": rope,
     "mul_mat+add": bias,
+    "get_rows+gated_delta_net+set_rows": scan,
 }

@@ -26,8 +26,8 @@ from tests.core.fusible import PATTERNS, computed, floats, glu, norm_and_bias, o
 
 APART = ["neg", "sqr", "rms_norm", "mul", "add"]  # nodes of norm_and_bias
 UNKNOWN = (
-    "unknown pass 'everything'; known are residual, norm, glu, rope, bias, products, stores,"
-    " all and none"
+    "unknown pass 'everything'; known are residual, norm, glu, rope, bias, scan, products,"
+    " stores, all and none"
 )
 
 

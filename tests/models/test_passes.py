@@ -147,7 +147,7 @@ def test_passes_that_are_off_are_told(tmp_path: Path) -> None:
     file = GGUFFile.open(write_model(tmp_path / "tiny.gguf", MODELS["llama"]))
     for passes, row in (
         ("all", None),
-        (["norm", "glu"], "without residual, rope, bias, products, stores"),
+        (["norm", "glu"], "without residual, rope, bias, scan, products, stores"),
     ):
         made = Context(load_model(file), [ReferenceBackend()], n_ctx=16, passes=passes)
         made.warm_up()

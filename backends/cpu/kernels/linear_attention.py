@@ -15,8 +15,7 @@ from ggmlpy.backends.cpu.kernel import Inline, Int, Record, inline, kernel
 from ggmlpy.backends.cpu.kernels.copy import copy_bytes
 from ggmlpy.backends.cpu.kernels.scan import clear_bytes
 from ggmlpy.backends.cpu.kernels.segments import n_segments
-from ggmlpy.backends.cpu.kernels.spans import ScanForm, forms
-from ggmlpy.backends.cpu.rows import share
+from ggmlpy.backends.cpu.kernels.spans import ScanForm, forms, task_at, tasks_of
 from ggmlpy.backends.cpu.simd.arith import (
     fma,
     quotient,
@@ -88,41 +87,52 @@ def wkv6_vectors(
     store_f32x16(y + 192, t3)
 
 
-def _wkv6(name: str, types: tuple[str, ...], args: np.dtype, part_of: Inline) -> None:
-    @kernel("rwkv_wkv6", types, args=args, name=name)
+def _wkv6(form: ScanForm) -> None:
+    part_of, sequences, takes_turns = form.part_of, form.sequences, form.in_turn
+    former, new, done = form.old, form.new, form.done
+
+    @kernel(form.op("rwkv_wkv6"), form.types, args=form.args, name=form.named("rwkv_wkv6"))
     def rwkv_wkv6(p: Record, ith: Int, nth: Int) -> None:
-        """Columns of heads of sequences, token by token; the state is worked on in y."""
-        n, n_head, n_tokens, n_seq = p.k.ne0, p.k.ne1, p.k.ne2, p.state.ne1
+        """Columns of heads of sequences, token by token; the state is worked on where it goes."""
+        n, n_head, n_tokens, n_seq = p.k.ne0, p.k.ne1, p.k.ne2, sequences(p, p.state.ne1)
         width = _COLUMNS if n_head * n_seq >= 2 * nth else 16
         n_blocks = n_segments(n, width)
-        tasks = n_head * n_seq * n_blocks
-        for task in range(share(tasks, ith, nth), share(tasks, ith + 1, nth)):
-            which = quotient(task, n_blocks)  # head + n_head * s
-            s = quotient(which, n_head)
-            head = which - s * n_head
-            column = (task - which * n_blocks) * width
+        n_parts, n_bytes = n_head * n_blocks, 4 * n * n * n_head
+        states = p.y.ptr + 4 * n * n_head * (p.y.ne1 - n * n_seq)
+        in_turn = takes_turns(p, n_seq)
+        begin, after = tasks_of(n_parts, n_seq, in_turn, ith, nth)
+        for task in range(begin, after):
+            s, part = task_at(task, n_parts, n_seq, in_turn)
+            head = quotient(part, n_blocks)
+            column = (part - head * n_blocks) * width
             end = min(column + width, n)
-            old = p.state.ptr + 4 * which * n * n
-            new = p.y.ptr + 4 * n * (n_head * (p.y.ne1 - n * n_seq) + which * n)
+            state = 4 * head * n * n
+            kept = states + s * n_bytes + state
+            before = former(p, s, n_bytes)
+            old = before + state
+            dst = new(p, s, in_turn, kept, state)
             first, n_own = part_of(p, s, n_tokens, n_seq)
             tf = p.tf.ptr + 4 * n * head
-            for t in range(first, first + n_own):
+            for t in range(first, first + (n_own if before != 0 else 0)):
                 at = 4 * n * (t * n_head + head)
                 k, v, r, td = p.k.ptr + at, p.v.ptr + at, p.r.ptr + at, p.td.ptr + at
                 y = p.y.ptr + at
-                src = old if t == first else new
+                src = old if t == first else dst
                 j = 4 * column
                 if end - column == _COLUMNS:
-                    wkv6_vectors(src + j, new + j, n, k, v + j, r, tf, td, y + j)
+                    wkv6_vectors(src + j, dst + j, n, k, v + j, r, tf, td, y + j)
                 else:
                     for c in range(column, end, 16):
                         j = 4 * c
                         m = min(16, end - c)
-                        wkv6_vector(src + j, new + j, n, m, k, v + j, r, tf, td, y + j)
+                        wkv6_vector(src + j, dst + j, n, m, k, v + j, r, tf, td, y + j)
+            j = 4 * column
+            row_bytes, of_row = 4 * n, 4 * (end - column)
+            done(p, s, n_seq, in_turn, kept + j, n_bytes, state + j, n, row_bytes, of_row)
 
 
 for _form in forms(WKV6):
-    _wkv6(_form.named("rwkv_wkv6"), _form.types, _form.args, _form.part_of)
+    _wkv6(_form)
 
 
 @inline
@@ -192,31 +202,41 @@ def wkv7_rows(
     store_f32(y + 12, sum_lanes(t3))
 
 
-def _wkv7(name: str, types: tuple[str, ...], args: np.dtype, part_of: Inline) -> None:
-    @kernel("rwkv_wkv7", types, args=args, name=name)
+def _wkv7(form: ScanForm) -> None:
+    part_of, sequences, takes_turns = form.part_of, form.sequences, form.in_turn
+    former, new, done = form.old, form.new, form.done
+
+    @kernel(form.op("rwkv_wkv7"), form.types, args=form.args, name=form.named("rwkv_wkv7"))
     def rwkv_wkv7(p: Record, ith: Int, nth: Int) -> None:
-        """Rows of heads of sequences, token by token; the state is worked on in y."""
-        n, n_head, n_tokens, n_seq = p.k.ne0, p.k.ne1, p.k.ne2, p.state.ne1
+        """Rows of heads of sequences, token by token; the state is worked on where it goes."""
+        n, n_head, n_tokens, n_seq = p.k.ne0, p.k.ne1, p.k.ne2, sequences(p, p.state.ne1)
         n_blocks = n_segments(n, _ROWS)
-        tasks = n_head * n_seq * n_blocks
-        for task in range(share(tasks, ith, nth), share(tasks, ith + 1, nth)):
-            which = quotient(task, n_blocks)  # head + n_head * s
-            s = quotient(which, n_head)
-            row = (task - which * n_blocks) * _ROWS
-            old = p.state.ptr + 4 * which * n * n
-            new = p.y.ptr + 4 * n * (n_head * (p.y.ne1 - n * n_seq) + which * n)
+        n_parts, n_bytes = n_head * n_blocks, 4 * n * n * n_head
+        states = p.y.ptr + 4 * n * n_head * (p.y.ne1 - n * n_seq)
+        in_turn = takes_turns(p, n_seq)
+        begin, after = tasks_of(n_parts, n_seq, in_turn, ith, nth)
+        for task in range(begin, after):
+            s, part = task_at(task, n_parts, n_seq, in_turn)
+            head = quotient(part, n_blocks)
+            row = (part - head * n_blocks) * _ROWS
+            end = min(row + _ROWS, n)
+            of_part, part_bytes = 4 * n * (head * n + row), 4 * n * (end - row)
+            kept = states + s * n_bytes + of_part
+            before = former(p, s, n_bytes)
+            made = new(p, s, in_turn, kept, of_part)
             first, n_own = part_of(p, s, n_tokens, n_seq)
-            for t in range(first, first + n_own):
-                at = 4 * n * (t * n_head + which - s * n_head)
+            for t in range(first, first + (n_own if before != 0 else 0)):
+                at = 4 * n * (t * n_head + head)
                 w, k, b, r = p.w.ptr + at, p.k.ptr + at, p.b.ptr + at, p.r.ptr + at
-                start = old if t == first else new
-                end = min(row + _ROWS, n)
+                start = before + of_part if t == first else made
                 fours = row + ((end - row) & -4) if n & 15 == 0 else row
                 for i in range(row, fours, 4):
-                    src, dst, o = start + 4 * n * i, new + 4 * n * i, at + 4 * i
+                    j, o = 4 * n * (i - row), at + 4 * i
+                    src, dst = start + j, made + j
                     wkv7_rows(src, dst, n, w, k, p.v.ptr + o, p.a.ptr + at, b, r, p.y.ptr + o)
                 for i in range(fours, end):
-                    src, dst = start + 4 * n * i, new + 4 * n * i
+                    j = 4 * n * (i - row)
+                    src, dst = start + j, made + j
                     sa = splat_f32x16(dot(src, p.a.ptr + at, n))
                     v = splat_f32x16(load_f32(p.v.ptr + at + 4 * i))
                     total = zero_f32x16()
@@ -226,10 +246,11 @@ def _wkv7(name: str, types: tuple[str, ...], args: np.dtype, part_of: Inline) ->
                             src + o, dst + o, m, w + o, k + o, b + o, r + o, v, sa, total
                         )
                     store_f32(p.y.ptr + at + 4 * i, sum_lanes(total))
+            done(p, s, n_seq, in_turn, kept, n_bytes, of_part, 1, part_bytes, part_bytes)
 
 
 for _form in forms(WKV7):
-    _wkv7(_form.named("rwkv_wkv7"), _form.types, _form.args, _form.part_of)
+    _wkv7(_form)
 
 
 def _delta_scratch_bytes(node: Any, n_threads: int) -> int:
@@ -249,6 +270,8 @@ def _gate_of_element(gates: Int, m: Int, gate: Any) -> Any:
 
 def _delta_net(name: str, gate_of: Inline, requires: Any, form: ScanForm) -> None:
     part_of, is_listed = form.part_of, form.is_listed
+    sequences, takes_turns = form.sequences, form.in_turn
+    former, new, done = form.old, form.new, form.done
 
     @inline
     def row_step(
@@ -353,7 +376,7 @@ def _delta_net(name: str, gate_of: Inline, requires: Any, form: ScanForm) -> Non
             store_f32(p.y.ptr + 4 * (n * which + j), y * scale)
 
     @kernel(
-        "gated_delta_net",
+        form.op("gated_delta_net"),
         form.types,
         args=form.args,
         requires=requires,
@@ -361,30 +384,34 @@ def _delta_net(name: str, gate_of: Inline, requires: Any, form: ScanForm) -> Non
         scratch_bytes=_delta_scratch_bytes,
     )
     def gated_delta_net(p: Record, ith: Int, nth: Int) -> None:
-        """Rows of heads of sequences, token by token; the state is worked on in y."""
-        n, n_head, n_seq = p.v.ne0, p.v.ne1, p.state.ne3
+        """Rows of heads of sequences, token by token; the state is worked on where it goes."""
+        n, n_head, n_seq = p.v.ne0, p.v.ne1, sequences(p, p.state.ne3)
         n_blocks = n_segments(n, _ROWS)
-        tasks = n_head * n_seq * n_blocks
+        n_parts, n_bytes = n_head * n_blocks, 4 * n * n * n_head
         states = p.y.ptr + 4 * n * n_head * (p.y.ne1 - p.K * n * n_seq)
-        stride = 4 * n * n * n_head * n_seq  # from one copy of the states to the next
+        stride = n_bytes * n_seq  # from one copy of the states to the next
         gates = p.scratch + ith * 4 * (n + 15)
-        for task in range(share(tasks, ith, nth), share(tasks, ith + 1, nth)):
-            which = quotient(task, n_blocks)  # head + n_head * s
-            s = quotient(which, n_head)
-            head = which - s * n_head
-            row = (task - which * n_blocks) * _ROWS
+        in_turn = takes_turns(p, n_seq)
+        begin, after = tasks_of(n_parts, n_seq, in_turn, ith, nth)
+        for task in range(begin, after):
+            s, part = task_at(task, n_parts, n_seq, in_turn)
+            head = quotient(part, n_blocks)
+            row = (part - head * n_blocks) * _ROWS
             end = min(row + _ROWS, n)
-            at = 4 * n * (n * which + row)
-            dst = states + at
+            at, part_bytes = 4 * n * (n * head + row), 4 * n * (end - row)
+            kept = states + s * n_bytes + at
+            before = former(p, s, n_bytes)
+            dst = new(p, s, in_turn, kept, at)
             first, n_tokens = part_of(p, s, p.v.ne2, 1) if is_listed else (0, p.v.ne2)
-            for t in range(n_tokens):
-                src = p.state.ptr + at if t == 0 else dst
+            for t in range(n_tokens if before != 0 else 0):
+                src = before + at if t == 0 else dst
                 token_step(p, head, 0 if is_listed else s, first + t, row, end, src, dst, gates)
                 slot = n_tokens - 1 - t
                 if 0 < slot < p.K:
-                    copy_bytes(dst, dst + stride * slot, 4 * n * (end - row))
+                    copy_bytes(dst, dst + stride * slot, part_bytes)
             for slot in range(n_tokens, p.K):
-                clear_bytes(dst + stride * slot, 4 * n * (end - row))
+                clear_bytes(dst + stride * slot, part_bytes)
+            done(p, s, n_seq, in_turn, kept, n_bytes, at, 1, part_bytes, part_bytes)
 
 
 for _form in forms(DELTA, _DELTA_FIELDS):

@@ -9,7 +9,7 @@ import numpy as np
 from ggmlpy.backends.cpu.kernel import TENSOR, Int, Record, inline, kernel, report
 from ggmlpy.backends.cpu.kernels.copy import copy_bytes
 from ggmlpy.backends.cpu.kernels.segments import n_segments
-from ggmlpy.backends.cpu.kernels.spans import ScanForm, forms
+from ggmlpy.backends.cpu.kernels.spans import ScanForm, forms, task_at, tasks_of
 from ggmlpy.backends.cpu.kernels.types import rows_ok
 from ggmlpy.backends.cpu.rows import share
 from ggmlpy.backends.cpu.simd.arith import fma, quotient, splat_f32x16, zero_f32x16
@@ -127,22 +127,37 @@ def step_state(state: Int, n: Int, k: Int, v: Int, q: Int, g: Int, y: Int, scale
 
 
 def _gated_linear_attn(form: ScanForm) -> None:
-    part_of = form.part_of
+    part_of, sequences, takes_turns = form.part_of, form.sequences, form.in_turn
+    former, new, done = form.old, form.new, form.done
 
-    @kernel("gated_linear_attn", form.types, args=form.args, name=form.named("gated_linear_attn"))
+    @kernel(
+        form.op("gated_linear_attn"),
+        form.types,
+        args=form.args,
+        name=form.named("gated_linear_attn"),
+    )
     def gated_linear_attn(p: Record, ith: Int, nth: Int) -> None:
-        """Heads of sequences, each by one thread, token by token; the state is worked on in y."""
-        n, n_head, n_tokens, n_seq = p.k.ne0, p.k.ne1, p.k.ne2, p.state.ne1
-        for task in range(share(n_head * n_seq, ith, nth), share(n_head * n_seq, ith + 1, nth)):
-            s = quotient(task, n_head)
-            head = task - s * n_head
-            state = p.y.ptr + 4 * n * (n_head * (p.y.ne1 - n * n_seq) + task * n)
+        """Heads of sequences, each by one thread, token by token; the state is worked on where it
+        goes."""
+        n, n_head, n_tokens, n_seq = p.k.ne0, p.k.ne1, p.k.ne2, sequences(p, p.state.ne1)
+        head_bytes = 4 * n * n
+        states = p.y.ptr + 4 * n * n_head * (p.y.ne1 - n * n_seq)
+        in_turn = takes_turns(p, n_seq)
+        begin, after = tasks_of(n_head, n_seq, in_turn, ith, nth)
+        for task in range(begin, after):
+            s, head = task_at(task, n_head, n_seq, in_turn)
+            of_head, n_bytes = head * head_bytes, n_head * head_bytes
+            kept = states + s * n_bytes + of_head
+            before = former(p, s, n_bytes)
+            state = new(p, s, in_turn, kept, of_head)
             first, n_own = part_of(p, s, n_tokens, n_seq)
-            copy_bytes(p.state.ptr + 4 * task * n * n, state, 4 * n * n)
-            for t in range(first, first + n_own):
+            if before != 0 and state != before + of_head:
+                copy_bytes(before + of_head, state, head_bytes)
+            for t in range(first, first + (n_own if before != 0 else 0)):
                 at = 4 * n * (t * n_head + head)
                 k, v, q, g = p.k.ptr + at, p.v.ptr + at, p.q.ptr + at, p.g.ptr + at
                 step_state(state, n, k, v, q, g, p.y.ptr + at, p.scale)
+            done(p, s, n_seq, in_turn, kept, n_bytes, of_head, 1, head_bytes, head_bytes)
 
 
 for _form in forms(GLA, [("scale", "f4")]):

@@ -15,10 +15,9 @@ from typing import Any
 from ggmlpy.backends.cpu.kernel import Inline, Int, Record, inline, kernel, report
 from ggmlpy.backends.cpu.kernels.copy import copy_bytes
 from ggmlpy.backends.cpu.kernels.segments import n_segments
-from ggmlpy.backends.cpu.kernels.spans import ScanForm, forms
+from ggmlpy.backends.cpu.kernels.spans import ScanForm, forms, task_at, tasks_of
 from ggmlpy.backends.cpu.kernels.types import rows_ok
 from ggmlpy.backends.cpu.kernels.unary import softplus
-from ggmlpy.backends.cpu.rows import share
 from ggmlpy.backends.cpu.simd.arith import fma, quotient, splat_f32x16, zero_f32x16
 from ggmlpy.backends.cpu.simd.math import exp
 from ggmlpy.backends.cpu.simd.memory import (
@@ -105,6 +104,7 @@ def _row_step(decay_of: Inline) -> Inline:
 def _scan(name: str, decay_of: Inline, requires: Any, form: ScanForm) -> None:
     row_step = _row_step(decay_of)
     part_of, is_listed = form.part_of, form.is_listed
+    takes_turns, new, done = form.in_turn, form.new, form.done
 
     @inline
     def token_step(
@@ -136,7 +136,7 @@ def _scan(name: str, decay_of: Inline, requires: Any, form: ScanForm) -> None:
                 store_f32(y + 4 * i, row_step(old, at, n, b, c, a, rate, decay, taken))
 
     @kernel(
-        "ssm_scan",
+        form.op("ssm_scan"),
         form.types,
         args=form.args,
         requires=requires,
@@ -144,16 +144,18 @@ def _scan(name: str, decay_of: Inline, requires: Any, form: ScanForm) -> None:
         scratch_bytes=_scratch_bytes,
     )
     def ssm_scan(p: Record, ith: Int, nth: Int) -> None:
-        """Blocks of rows of states, each by one thread, token by token, worked on in y."""
+        """Blocks of rows of states, each by one thread, token by token, worked on where they go."""
         n, size, n_head = p.s.ne0, p.s.ne1, p.s.ne2
         n_seq = p.ids.ne0
         rows = size * n_head
-        per_seq = n_segments(rows, _ROWS)
+        n_parts = n_segments(rows, _ROWS)
         scratch = p.scratch + ith * 12 * _ROWS
         states = p.y.ptr + 4 * (p.y.ne0 - n * rows * n_seq * p.K)
-        for task in range(share(per_seq * n_seq, ith, nth), share(per_seq * n_seq, ith + 1, nth)):
-            seq = quotient(task, per_seq)
-            row = (task - seq * per_seq) * _ROWS
+        in_turn = takes_turns(p, n_seq)
+        begin, after = tasks_of(n_parts, n_seq, in_turn, ith, nth)
+        for task in range(begin, after):
+            seq, part = task_at(task, n_parts, n_seq, in_turn)
+            row = part * _ROWS
             end = min(row + _ROWS, rows)
             id = load_i32(p.ids.ptr + 4 * seq)
             if id < 0 or id >= p.s.ne3:
@@ -162,19 +164,21 @@ def _scan(name: str, decay_of: Inline, requires: Any, form: ScanForm) -> None:
                 first = quotient(row, size)
                 for head in range(first, quotient(end - 1, size) + 1):
                     store_f32(scratch + 4 * (head - first), load_f32(p.A.ptr + head * p.A.nb1))
-                dst = states + 4 * n * (row + rows * seq)
+                kept = states + 4 * n * (row + rows * seq)
+                dst = new(p, seq, in_turn, kept, 4 * n * row)
                 n_bytes = 4 * n * (end - row)
                 before = p.s.ptr + id * p.s.nb3
                 first_t, n_tokens = part_of(p, seq, p.x.ne2, 1) if is_listed else (0, p.x.ne2)
                 for t in range(n_tokens):
                     src = before if t == 0 else 0
-                    part = 0 if is_listed else seq
-                    token_step(p, part, first_t + t, row, end, src, dst, scratch)
+                    at = 0 if is_listed else seq
+                    token_step(p, at, first_t + t, row, end, src, dst, scratch)
                     slot = n_tokens - 1 - t
                     if 0 < slot < p.K:
                         copy_bytes(dst, dst + 4 * n * rows * n_seq * slot, n_bytes)
                 for slot in range(n_tokens, p.K):
                     clear_bytes(dst + 4 * n * rows * n_seq * slot, n_bytes)
+                done(p, seq, n_seq, in_turn, kept, 4 * n * rows, 4 * n * row, 1, n_bytes, n_bytes)
 
 
 def _rows(node: Any) -> bool:
