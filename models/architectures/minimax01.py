@@ -69,11 +69,14 @@ class LightningAttention:
         D, H, T = self.params.n_embd_head_k, self.params.n_head, x.ne[1]
         qkv = ops.silu(self.qkv(x)).named("QKVcur_silu")
         qkv = ops.reshape_3d(qkv, 3 * D, H, T)
+        parts = (
+            ops.view_3d(qkv, D, H, T, qkv.nb[1], qkv.nb[2], i * D * qkv.nb[0]).named(f"{name}_part")
+            for i, name in enumerate("qkv")
+        )
         q, k, v = (
-            ops.cont(ops.view_3d(qkv, D, H, T, qkv.nb[1], qkv.nb[2], i * D * qkv.nb[0])).named(name)
-            for i, name in enumerate(("Qcur", "Kcur", "Vcur"))
+            ops.cont(x).named(name) for x, name in zip(parts, ("Qcur", "Kcur", "Vcur"), strict=True)
         )  # [D, H, T]
-        decay = ops.repeat_4d(self._decays(), D, H, T, 1)
+        decay = ops.repeat_4d(self._decays(), D, H, T, 1).named("decay")
         states = load_states(inputs, self.layer, 0, D * D * H)
         spans = recurrent_of(inputs).spans
         y = ops.gated_linear_attn(k, v, q, decay, states, 1.0, spans=spans).named("qkv")
@@ -86,9 +89,10 @@ class LightningAttention:
         of e."""
         H = self.params.n_head
         start = 2.0 ** -(2.0 ** -(math.log2(H) - 3.0))
-        slopes = ops.exp(ops.scale(ops.arange(1.0, H + 1.0, 1.0), math.log(start))).named("slopes")
-        decays = ops.exp(ops.scale(slopes, -self.slowness)).named("decay")
-        return ops.reshape_2d(decays, 1, H)
+        numbers = ops.arange(1.0, H + 1.0, 1.0).named("numbers")
+        slopes = ops.exp(ops.scale(numbers, math.log(start)).named("log_slopes")).named("slopes")
+        decays = ops.exp(ops.scale(slopes, -self.slowness).named("slope_rate"))
+        return ops.reshape_2d(decays.named("head_decay"), 1, H)
 
 
 @dataclass(frozen=True, slots=True)

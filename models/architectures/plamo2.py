@@ -73,19 +73,21 @@ class Plamo2Mamba:
         s, T = self.sizes, x.ne[1]
         D, H, N = s.n_inner // s.n_head, s.n_head, s.n_state
         zx = in_group(self.in_proj(x), H)  # [2*D, H, T]
-        z, x = (
-            ops.cont(ops.view_3d(zx, D, H, T, zx.nb[1], zx.nb[2], i * zx.type.row_bytes(D)))
-            for i in range(2)
-        )  # [D, H, T]
+        z = ops.view_3d(zx, D, H, T, zx.nb[1], zx.nb[2], 0).named("mamba_z")
+        z = ops.cont(z).named("mamba_z_split")  # [D, H, T]
+        x = ops.view_3d(zx, D, H, T, zx.nb[1], zx.nb[2], zx.type.row_bytes(D)).named("mamba_x")
+        x = ops.cont(x).named("mamba_x_split")  # [D, H, T]
         x = self.conv(ops.reshape_2d(x, s.n_inner, T), inputs, self.layer)  # [W, T]
         bcdt = self.x_proj(x)  # [2*N + n_dt, T]
         b_norm, c_norm, dt_norm = self.norms
-        B, C = b_norm(part(bcdt, 0, N)), c_norm(part(bcdt, N, N))  # [N, T]
-        dt = self.dt_proj(dt_norm(part(bcdt, 2 * N, bcdt.ne[0] - 2 * N)))  # [H, T]
+        B = b_norm(part(bcdt, 0, N, "mamba_B_raw"))  # [N, T]
+        C = c_norm(part(bcdt, N, N, "mamba_C_raw"))  # [N, T]
+        dt = dt_norm(part(bcdt, 2 * N, bcdt.ne[0] - 2 * N, "mamba_dt_raw"))
+        dt = self.dt_proj(dt)  # [H, T]
         x = in_group(x, H)  # [D, H, T]
         a, d = ops.reshape_2d(self.a, 1, H), ops.reshape_2d(self.d, 1, H)
         y = selective_scan(x, dt, a, in_group(B, 1), in_group(C, 1), inputs, self.layer)
-        y = ops.add(y, ops.mul(x, d)).named("mamba_y_add_d")
+        y = ops.add(y, ops.mul(x, d).named("mamba_x_d")).named("mamba_y_add_d")
         y = ops.swiglu_split(z, y).named("mamba_y_swiglu")
         return self.out_proj(ops.reshape_2d(y, s.n_inner, T)).named("mamba_out")
 

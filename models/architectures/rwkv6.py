@@ -12,29 +12,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ggmlpy import ops
-from ggmlpy.gguf import GGUFFile
+from ggmlpy.common.scopes import scope
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.blocks.basic import Linear, Norm
-from ggmlpy.models.blocks.layers import Layer, Mixer
-from ggmlpy.models.blocks.recurrent import load_states, recurrent_of, scanned
+from ggmlpy.models.blocks.basic import Linear
+from ggmlpy.models.blocks.layers import Mixer
 from ggmlpy.models.blocks.rwkv import (
     TIME_SHIFT,
-    WKV,
-    ChannelMix,
     HeadNorm,
     LowRank,
-    RwkvLayer,
     RwkvSizes,
     lerp,
     parts_of,
+    scan_states,
     take_plain,
     token_shift,
 )
-from ggmlpy.models.decoder import Decoder
-from ggmlpy.models.hparams import HParams, read_hparams
+from ggmlpy.models.hparams import HParams
 from ggmlpy.models.inputs import GraphInputs
 from ggmlpy.models.memory import LayerMemory
 from ggmlpy.models.pre_norm import PreNormDecoder
+from ggmlpy.models.rwkv_decoder import RwkvDecoder
 from ggmlpy.models.weights import Weights
 
 PARTS = "wkvrg"  # what a token is mixed for, in the order of fused weights
@@ -60,19 +57,22 @@ class TokenLerps:
             ups=weights.take(f"{name}_w2.weight", M, E, len(PARTS)),
             lerps=tuple(weights.take(f"{name}_lerp_{part}.weight", E) for part in PARTS)
             if fused is None
-            else parts_of(fused, E),
+            else parts_of(fused, E, PARTS),
         )
 
     def __call__(self, x: Tensor, shift: Tensor) -> tuple[Tensor, ...]:
         """x and shift [E, T] -> five times [E, T]"""
         M, E, n, _ = self.ups.ne
-        ranks = ops.tanh(ops.mul_mat(self.down, lerp(x, shift, self.lerp_x)))  # [5*M, T]
+        ranks = ops.mul_mat(self.down, lerp(x, shift, self.lerp_x, "xxx")).named("ranks")
+        ranks = ops.tanh(ranks)  # [5*M, T]
         mixed = []
         for i in range(n):
-            up = ops.view_2d(self.ups, M, E, self.ups.nb[1], i * self.ups.nb[2])
-            rank = ops.view_2d(ranks, M, x.ne[1], ranks.nb[1], i * M * ranks.nb[0])
-            weight = ops.add(ops.mul_mat(up, rank), self.lerps[i])  # [E, T]
-            mixed.append(lerp(x, shift, weight).named(f"x{PARTS[i]}"))
+            name = f"x{PARTS[i]}"
+            with scope(name):
+                up = ops.view_2d(self.ups, M, E, self.ups.nb[1], i * self.ups.nb[2]).named("up")
+                rank = ops.view_2d(ranks, M, x.ne[1], ranks.nb[1], i * M * ranks.nb[0])
+                weight = ops.add(ops.mul_mat(up, rank.named("rank")), self.lerps[i])  # [E, T]
+            mixed.append(lerp(x, shift, weight, name))
         return tuple(mixed)
 
 
@@ -107,6 +107,7 @@ class Inputs6:
             value=Linear.take(weights, f"{name}_value", E, n_kv, scaled=False, biased=biased),
             gate=take_plain(weights, f"{name}_gate", E, E),
             decay=LowRank(
+                "time_mix_decay",
                 weights.take(f"{name}_decay_w1.weight", E, L),
                 weights.take(f"{name}_decay_w2.weight", L, E),
                 weights.take(f"{name}_decay.weight", E),
@@ -119,18 +120,19 @@ class Inputs6:
         shift = token_shift(x, inputs, self.layer, TIME_SHIFT)
         xw, xk, xv, xr, xg = self.lerps(x, shift)
         heads = self.sizes.heads
-        w = ops.exp(ops.neg(ops.exp(self.decay(xw)))).named("time_mix_decay")
-        k, v = self._repeated(self.key(xk)), self._repeated(self.value(xv))
+        rate = ops.exp(self.decay(xw)).named("time_mix_decay_rate")
+        w = ops.exp(ops.neg(rate)).named("time_mix_decay")
+        k, v = self._repeated(self.key(xk), "k"), self._repeated(self.value(xv), "v")
         return heads(self.receptance(xr)), k, v, self.gate(xg), heads(w)
 
-    def _repeated(self, x: Tensor) -> Tensor:
+    def _repeated(self, x: Tensor, name: str) -> Tensor:
         """x [D*Hk, T], each head for the neighbouring heads of r: [D, H, T]"""
         D, H, T = self.sizes.n_embd_head, self.sizes.n_head, x.ne[1]
         Hk = x.ne[0] // D
         if Hk == H:
             return self.sizes.heads(x)
         x = ops.repeat_4d(ops.reshape_4d(x, D, 1, Hk, T), D, H // Hk, Hk, T)
-        return ops.reshape_3d(x, D, H, T)
+        return ops.reshape_3d(x.named(f"{name}_repeated"), D, H, T)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +151,14 @@ class TimeMix6:
 
     def __call__(self, x: Tensor, inputs: GraphInputs) -> Tensor:
         """x [E, T] -> [E, T]"""
-        s, layer = self.mixed.sizes, self.mixed.layer
+        s = self.mixed.sizes
         r, k, v, gate, w = self.mixed(x, inputs)
-        states = load_states(inputs, layer, WKV, s.n_embd_head * x.ne[0])
-        spans = recurrent_of(inputs).spans
-        y = ops.rwkv_wkv6(k, v, r, self.first, w, states, spans=spans).named("wkv")
-        y = self.norm(scanned(y, x.ne[0], inputs, layer, WKV), s)
-        return self.output(ops.mul(y, ops.silu(gate)))
+
+        def run(states: Tensor, spans: Tensor) -> Tensor:
+            return ops.rwkv_wkv6(k, v, r, self.first, w, states, spans=spans)
+
+        y = self.norm(scan_states(run, inputs, self.mixed.layer, s), s)  # [E, T]
+        return self.output(ops.mul(y, ops.silu(gate)).named("time_mix_gated"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,46 +175,37 @@ class GatedTimeMix:
 
     def __call__(self, x: Tensor, inputs: GraphInputs) -> Tensor:
         """x [E, T] -> [E, T]"""
-        s, layer = self.mixed.sizes, self.mixed.layer
+        s = self.mixed.sizes
         r, k, v, gate, w = self.mixed(x, inputs)
-        k = ops.sub(k, ops.mul(k, w))
-        states = load_states(inputs, layer, WKV, s.n_embd_head * x.ne[0])
-        spans, scale = recurrent_of(inputs).spans, s.n_embd_head**-0.5
-        y = ops.gated_linear_attn(k, v, r, w, states, scale, spans=spans).named("wkv")
-        y = scanned(y, x.ne[0], inputs, layer, WKV)
-        return self.output(ops.mul(y, ops.sigmoid(gate)))
+        k = ops.sub(k, ops.mul(k, w).named("k_kept")).named("k_scaled")
+
+        def run(states: Tensor, spans: Tensor) -> Tensor:
+            return ops.gated_linear_attn(k, v, r, w, states, s.n_embd_head**-0.5, spans=spans)
+
+        y = scan_states(run, inputs, self.mixed.layer, s)  # [E, T]
+        return self.output(ops.mul(y, ops.sigmoid(gate)).named("time_mix_gated"))
 
 
-class Rwkv6(Decoder):
+class Rwkv6(RwkvDecoder):
     """An rwkv6 model. Every few layers the result may be halved, which f16 needed."""
 
-    def __init__(self, file: GGUFFile) -> None:
-        h = read_hparams(file)
-        super().__init__(file, h, norm="layer")
-        self.embd_norm = Norm.take(self.weights, "token_embd_norm", h.n_embd, h, "layer")
-        self.sizes = RwkvSizes.read(h, 2)
-        self.n_halved = h.keys.whole("rescale_every_n_layers", 0)
-        self.make_layers(self.layer)
+    channel_gated = True
 
-    def layer(self, i: int) -> Layer:
-        """Layer i."""
+    def time_mix(self, i: int) -> Mixer:
+        """With a bonus and a norm of heads."""
         h, weights, s = self.hparams, self.weights, self.sizes
-        name, E = f"blk.{i}.time_mix", self.hparams.n_embd
-        time_mix = TimeMix6(
+        name, E = f"blk.{i}.time_mix", h.n_embd
+        return TimeMix6(
             Inputs6.take(weights, i, h, s, E, biased=False),
             weights.take(f"{name}_first.weight", s.n_embd_head, s.n_head),
             HeadNorm.take(weights, i, E),
             take_plain(weights, f"{name}_output", E, E),
         )
-        is_halved = self.n_halved and (i + 1) % self.n_halved == 0
-        return RwkvLayer(
-            i,
-            self.norm(i, "attn_norm"),
-            time_mix,
-            self.norm(i, "attn_norm_2", node="ffn_norm"),
-            ChannelMix.take(weights, i, h, gated=True),
-            scale=0.5 if is_halved else 1.0,
-        )
+
+    def layer_scale(self, i: int) -> float:
+        """0.5 every few layers."""
+        n_halved = self.hparams.keys.whole("rescale_every_n_layers", 0)
+        return 0.5 if n_halved and (i + 1) % n_halved == 0 else 1.0
 
 
 class Rwkv6Qwen2(PreNormDecoder):

@@ -12,31 +12,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ggmlpy import ops
-from ggmlpy.gguf import GGUFFile
+from ggmlpy.common.scopes import scope
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.blocks.basic import Linear, Norm
-from ggmlpy.models.blocks.layers import Layer, Mixer
-from ggmlpy.models.blocks.recurrent import load_states, recurrent_of, scanned
+from ggmlpy.models.blocks.basic import Linear
+from ggmlpy.models.blocks.layers import Mixer
 from ggmlpy.models.blocks.rwkv import (
     TIME_SHIFT,
-    WKV,
-    ChannelMix,
     HeadNorm,
     LowRank,
-    RwkvLayer,
     RwkvSizes,
     lerp,
     parts_of,
+    scan_states,
     take_plain,
     token_shift,
 )
-from ggmlpy.models.decoder import Decoder
-from ggmlpy.models.hparams import HParams, read_hparams
+from ggmlpy.models.hparams import HParams
 from ggmlpy.models.inputs import GraphInputs
 from ggmlpy.models.memory import LayerMemory
 from ggmlpy.models.pre_norm import PreNormDecoder
+from ggmlpy.models.rwkv_decoder import RwkvDecoder
 from ggmlpy.models.weights import Weights
 
+PARTS = "rwkvag"  # what a token is mixed for, in the order of fused weights
 _FIRST_VALUE = "value of the first layer"
 _MAX_LOG_DECAY = 0.606531  # exp(-1/2): a state keeps at least exp(-exp(-1/2)) of itself
 _UNIT_EPS = 1e-12
@@ -48,7 +46,7 @@ class TimeMix7:
 
     layer: int
     sizes: RwkvSizes
-    lerps: tuple[Tensor, ...]  # [E] each: for r, w, k, v, a and the gate if there is one
+    lerps: tuple[Tensor, ...]  # [E] each: for PARTS, or all but the gate
     receptance: Linear  # [E, E]
     key: Linear  # [E, E]
     value: Linear  # [E, E]
@@ -83,6 +81,7 @@ class TimeMix7:
         def low_rank(part: str, rank: str, *, biased: bool = True) -> LowRank:
             L = keys.count(f"attention.{rank}_lora_rank")
             return LowRank(
+                f"time_mix_{part}",
                 weights.take(f"{name}_{part}1.weight", E, L),
                 weights.take(f"{name}_{part}2.weight", L, E),
                 weights.take(f"{name}_{part}0.weight", E) if biased else None,
@@ -92,11 +91,12 @@ class TimeMix7:
         if layer == 0:
             for i in range(3):
                 weights.without_effect(f"{name}_v{i}.weight")
-        fused = weights.take(f"{name}_lerp_fused.weight", E, 1, 1, 6 if gated else 5)
+        parts = PARTS if gated else PARTS[:-1]
+        fused = weights.take(f"{name}_lerp_fused.weight", E, 1, 1, len(parts))
         return cls(
             layer=layer,
             sizes=sizes,
-            lerps=parts_of(fused, E),
+            lerps=parts_of(fused, E, parts),
             receptance=receptance,
             key=key,
             value=value,
@@ -120,27 +120,35 @@ class TimeMix7:
         """x [E, T] -> [E, T]"""
         s, heads = self.sizes, self.sizes.heads
         shift = token_shift(x, inputs, self.layer, TIME_SHIFT)
-        xr, xw, xk, xv, xa, *xg = (lerp(x, shift, weight) for weight in self.lerps)  # [E, T]
+        xr, xw, xk, xv, xa, *xg = (
+            lerp(x, shift, weight, f"x{PARTS[i]}") for i, weight in enumerate(self.lerps)
+        )  # [E, T]
         r, k, v = self.receptance(xr), self.key(xk), self._with_first(self.value(xv), xv, inputs)
-        w = ops.exp(ops.scale(ops.sigmoid(self.decay(xw)), -_MAX_LOG_DECAY)).named("decay")
+        with scope("decay"):
+            w = ops.exp(ops.scale(ops.sigmoid(self.decay(xw)), -_MAX_LOG_DECAY))
         a = ops.sigmoid(self.rate(xa)).named("rate")
-        removed = ops.l2_norm(heads(ops.mul(k, self.k_k)), _UNIT_EPS)  # [D, H, T]
-        ka = ops.mul(k, self.k_a)
-        k = ops.add(k, ops.sub(ops.mul(a, ka), ka)).named("key_replaced")
+        with scope("key_removed"):
+            removed = ops.l2_norm(heads(ops.mul(k, self.k_k)), _UNIT_EPS)  # [D, H, T]
+            negative = ops.neg(removed)
+        with scope("key_replaced"):
+            ka = ops.mul(k, self.k_a).named("ka")
+            k = ops.add(k, ops.sub(ops.mul(a, ka), ka))
         r, w, k, v, a = heads(r), heads(w), heads(k), heads(v), heads(a)  # [D, H, T]
-        states = load_states(inputs, self.layer, WKV, s.n_embd_head * x.ne[0])
-        y = ops.rwkv_wkv7(
-            r, w, k, v, ops.neg(removed), ops.mul(removed, a), states,
-            spans=recurrent_of(inputs).spans,
-        ).named("wkv")  # fmt: skip
-        y = scanned(y, x.ne[0], inputs, self.layer, WKV)  # [E, T]
+        learned = ops.mul(removed, a).named("key_learned")
+
+        def run(states: Tensor, spans: Tensor) -> Tensor:
+            return ops.rwkv_wkv7(r, w, k, v, negative, learned, states, spans=spans)
+
+        y = scan_states(run, inputs, self.layer, s)  # [E, T]
         if self.norm is not None:
             y = self.norm(y, s)
-        by_head = ops.reshape_2d(self.r_k, s.n_embd_head, s.n_head)
-        bonus = ops.sum_rows(ops.mul(ops.mul(k, r), by_head))  # [1, H, T]
-        y = ops.add(y, s.joined(ops.mul(v, bonus)))
+        with scope("bonus"):
+            by_head = ops.reshape_2d(self.r_k, s.n_embd_head, s.n_head)
+            kr = ops.mul(ops.mul(k, r).named("kr"), by_head).named("kr_weighted")
+            bonus = ops.mul(v, ops.sum_rows(kr))  # [D, H, T]
+        y = ops.add(y, s.joined(bonus)).named("time_mix_sum")
         if self.gate is not None:
-            y = ops.mul(y, self.gate(xg[0]))
+            y = ops.mul(y, self.gate(xg[0])).named("time_mix_gated")
         return self.output(y)
 
     def _with_first(self, v: Tensor, xv: Tensor, inputs: GraphInputs) -> Tensor:
@@ -148,31 +156,18 @@ class TimeMix7:
         if self.from_first is None:
             inputs.handed_on[_FIRST_VALUE] = v
             return v
-        difference = ops.sub(inputs.handed_on[_FIRST_VALUE], v)
-        part = ops.sigmoid(self.from_first(xv))
-        return ops.add(v, ops.mul(difference, part)).named("value_residual")
+        part = self.from_first(xv)
+        with scope("value_residual"):
+            difference = ops.sub(inputs.handed_on[_FIRST_VALUE], v)
+            return ops.add(v, ops.mul(difference, ops.sigmoid(part)))
 
 
-class Rwkv7(Decoder):
+class Rwkv7(RwkvDecoder):
     """An rwkv7 model."""
 
-    def __init__(self, file: GGUFFile) -> None:
-        h = read_hparams(file)
-        super().__init__(file, h, norm="layer")
-        self.embd_norm = Norm.take(self.weights, "token_embd_norm", h.n_embd, h, "layer")
-        self.sizes = RwkvSizes.read(h, 2)
-        self.make_layers(self.layer)
-
-    def layer(self, i: int) -> Layer:
-        """Layer i."""
-        h, weights = self.hparams, self.weights
-        return RwkvLayer(
-            i,
-            self.norm(i, "attn_norm"),
-            TimeMix7.take(weights, i, h, self.sizes, gated=True, normed=True),
-            self.norm(i, "attn_norm_2", node="ffn_norm"),
-            ChannelMix.take(weights, i, h, gated=False),
-        )
+    def time_mix(self, i: int) -> Mixer:
+        """With gates and a norm of heads."""
+        return TimeMix7.take(self.weights, i, self.hparams, self.sizes, gated=True, normed=True)
 
 
 class ARwkv7(PreNormDecoder):

@@ -22,6 +22,7 @@ from ggmlpy.models.blocks.feed_forward import (
     GATED,
     Activation,
     FeedForward,
+    activated,
     clamped_swiglu,
 )
 from ggmlpy.models.hparams import HParams
@@ -321,8 +322,7 @@ class Experts:
         elif up.ne[0] == 2 * F:
             gate, up = _half(up, F, 0, "ffn_moe_gate"), _half(up, F, F, "ffn_moe_up")
         if gate is None:
-            name, act = ACTIVATIONS[self.activation]
-            return act(up).named(f"ffn_moe_{name}")
+            return activated(up, self.activation, "ffn_moe")
         if self.glu is not None:
             with scope("ffn_moe_glu"):
                 return self.glu(gate, up)

@@ -20,10 +20,6 @@ from ggmlpy.models.weights import Weights
 Activation = Literal["silu", "gelu", "relu", "relu_sqr", "swiglu_oai"]
 
 
-def _relu_sqr(x: Tensor) -> Tensor:
-    return ops.sqr(ops.relu(x))
-
-
 def _swiglu_oai(gate: Tensor, up: Tensor) -> Tensor:
     """As in gpt-oss (OpenAI, 2025): limits of 7 and a steeper sigmoid."""
     return ops.swiglu_oai(gate, up, 1.702, 7.0)
@@ -33,7 +29,7 @@ ACTIVATIONS: dict[Activation, tuple[str, Callable[[Tensor], Tensor]]] = {
     "silu": ("silu", ops.silu),
     "gelu": ("gelu", ops.gelu),
     "relu": ("relu", ops.relu),
-    "relu_sqr": ("sqr(relu)", _relu_sqr),
+    "relu_sqr": ("relu", ops.relu),  # then squared, see `activated`
 }
 # (gate, up) -> act(gate) * up; and of both in one tensor, gate first
 GATED: dict[Activation, tuple[str, Callable[[Tensor, Tensor], Tensor]]] = {
@@ -47,6 +43,16 @@ FUSED: dict[Activation, Callable[[Tensor], Tensor]] = {
     "gelu": ops.geglu,
     "relu": ops.reglu,
 }
+
+
+def activated(x: Tensor, activation: Activation, name: str) -> Tensor:
+    """act(x) of a block without a gate, whose nodes' names begin with `name`."""
+    kind, act = ACTIVATIONS[activation]
+    y = act(x).named(f"{name}_{kind}")
+    if activation != "relu_sqr":
+        return y
+    # llama.cpp names them so.
+    return ops.sqr(y).named("ffn_sqr(relu)" if name == "ffn" else f"{name}_relu_sqr")
 
 
 def clamped_swiglu(
@@ -146,5 +152,4 @@ class FeedForward:
         up = self.up(x)
         if up.ne[0] == 2 * self.down.weight.ne[0]:
             return FUSED[self.activation](up).named(f"ffn_{GATED[self.activation][0]}")
-        name, act = ACTIVATIONS[self.activation]
-        return act(up).named(f"ffn_{name}")
+        return activated(up, self.activation, "ffn")

@@ -79,8 +79,10 @@ def previous_columns(x: Tensor, inputs: GraphInputs, layer: int, i: int = 0) -> 
     recurrent = recurrent_of(inputs)
     taps, taps_out = recurrent.taps, recurrent.taps_out
     assert taps is not None and taps_out is not None and taps.ne[0] == 2
-    columns = ops.concat(recurrent.load(layer, i), x, 1).named("columns")  # [C, R + T]
-    before = ops.cont(ops.view_2d(taps, 1, T, taps.nb[1], 0)).named("taps_before")  # [1, T]
+    states = recurrent.load(layer, i).named("state_before")  # [C, R]
+    columns = ops.concat(states, x, 1).named("columns")  # [C, R + T]
+    before = ops.view_2d(taps, 1, T, taps.nb[1], 0).named("row_of_taps")
+    before = ops.cont(before).named("row")  # [1, T]
     shifted = ops.get_rows(columns, ops.reshape_1d(before, T)).named("shifted")  # [C, T]
     last = ops.get_rows(columns, taps_out).named("state_after")  # [C, R]
     inputs.write(recurrent.store(layer, last, i).named("state_stored"))

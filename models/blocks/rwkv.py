@@ -1,4 +1,4 @@
-"""What RWKV models share: token shifts, maps of low rank, norms of heads.
+"""What RWKV models share: token shifts, maps of low rank, the states of heads and their norms.
 
 RWKV mixes each token with the one before it, in a proportion for each channel, before it maps them
 to r, w, k and v; the state of a head is a matrix that decays from token to token.
@@ -13,10 +13,16 @@ from dataclasses import dataclass
 from functools import partial
 
 from ggmlpy import ops
+from ggmlpy.common.scopes import scope
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.models.blocks.basic import Linear, Norm
 from ggmlpy.models.blocks.layers import Mixer, output_rows
-from ggmlpy.models.blocks.recurrent import previous_columns
+from ggmlpy.models.blocks.recurrent import (
+    load_states,
+    previous_columns,
+    recurrent_of,
+    scanned,
+)
 from ggmlpy.models.hparams import HParams
 from ggmlpy.models.inputs import GraphInputs
 from ggmlpy.models.memory import LayerMemory, LayerState
@@ -66,23 +72,43 @@ class RwkvSizes:
 
 def token_shift(x: Tensor, inputs: GraphInputs, layer: int, i: int) -> Tensor:
     """The column before each one, less that one: x [E, T] -> [E, T]"""
-    return ops.sub(previous_columns(x, inputs, layer, i), x).named("token_shift")
+    with scope("channel_shift" if i == CHANNEL_SHIFT else "time_shift"):
+        return ops.sub(previous_columns(x, inputs, layer, i), x).named("token_shift")
 
 
-def lerp(x: Tensor, shift: Tensor, weight: Tensor) -> Tensor:
+def lerp(x: Tensor, shift: Tensor, weight: Tensor, name: str) -> Tensor:
     """x + weight * shift: x and shift [E, T], weight [E] or [E, T] -> [E, T]"""
-    return ops.add(ops.mul(shift, weight), x)
+    return ops.add(ops.mul(shift, weight).named(f"{name}_shift"), x).named(name)
 
 
-def parts_of(fused: Tensor, E: int) -> tuple[Tensor, ...]:
-    """The rows [E] of a weight whose last dimension counts them."""
-    return tuple(ops.view_1d(fused, E, i * fused.nb[3]) for i in range(fused.ne[3]))
+def parts_of(fused: Tensor, E: int, names: str) -> tuple[Tensor, ...]:
+    """The rows [E] of a weight whose last dimension counts them, one for each letter of `names`."""
+    return tuple(
+        ops.view_1d(fused, E, i * fused.nb[3]).named(f"{fused.name}.{name}")
+        for i, name in enumerate(names)
+    )
+
+
+def scan_states(
+    run: Callable[[Tensor, Tensor], Tensor],
+    inputs: GraphInputs,
+    layer: int,
+    sizes: RwkvSizes,
+) -> Tensor:
+    """What `run` makes of the states of heads and the `spans` of sequences: [E, T]. The layer gets
+    the new states."""
+    E = sizes.n_embd_head * sizes.n_head
+    with scope("wkv"):
+        states = load_states(inputs, layer, WKV, sizes.n_embd_head * E)
+        y = run(states, recurrent_of(inputs).spans).named("scan")
+        return scanned(y, E, inputs, layer, WKV)
 
 
 @dataclass(frozen=True, slots=True)
 class LowRank:
     """bias + up(activation(down(x)))."""
 
+    name: str  # before those of its nodes
     down: Tensor  # [E, L]
     up: Tensor  # [L, E]
     bias: Tensor | None  # [E]
@@ -90,11 +116,12 @@ class LowRank:
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [E, T] -> [E, T]"""
-        y = ops.mul_mat(self.down, x)  # [L, T]
-        if self.activation is not None:
-            y = self.activation(y)
-        y = ops.mul_mat(self.up, y)
-        return y if self.bias is None else ops.add(y, self.bias)
+        with scope(self.name):
+            y = ops.mul_mat(self.down, x).named("down")  # [L, T]
+            if self.activation is not None:
+                y = self.activation(y)
+            y = ops.mul_mat(self.up, y).named("up")  # [E, T]
+            return y if self.bias is None else ops.add(y, self.bias)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +139,9 @@ class HeadNorm:
 
     def __call__(self, x: Tensor, sizes: RwkvSizes) -> Tensor:
         """x [E, T] -> [E, T]"""
-        y = sizes.joined(ops.norm(sizes.heads(x), _HEAD_NORM_EPS))
-        return ops.add(ops.mul(y, self.weight), self.bias).named("time_mix_normed")
+        with scope("time_mix_ln"):
+            y = sizes.joined(ops.norm(sizes.heads(x), _HEAD_NORM_EPS))
+            return ops.add(ops.mul(y, self.weight), self.bias)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +170,14 @@ class ChannelMix:
 
     def __call__(self, x: Tensor, shift: Tensor) -> Tensor:
         """x and shift [E, T] -> [E, T]"""
-        k = ops.sqr(ops.relu(self.key(lerp(x, shift, self.lerp_k))))  # [F, T]
-        y = self.value(k)
-        if self.receptance is None or self.lerp_r is None:
-            return y
-        return ops.mul(ops.sigmoid(self.receptance(lerp(x, shift, self.lerp_r))), y)
+        with scope("channel_mix"):
+            xk = lerp(x, shift, self.lerp_k, "xk")  # [E, T]
+            k = ops.sqr(ops.relu(self.key(xk)))  # [F, T]
+            y = self.value(k)  # [E, T]
+            if self.receptance is None or self.lerp_r is None:
+                return y
+            xr = lerp(x, shift, self.lerp_r, "xr")  # [E, T]
+            return ops.mul(ops.sigmoid(self.receptance(xr)), y)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,5 +204,5 @@ class RwkvLayer:
             x, normed, shift = output_rows(inputs, x, normed, shift)  # [E, O]
         x = ops.add(self.channel_mix(normed, shift).named("ffn_out"), x)
         if self.scale != 1.0:
-            x = ops.scale(x, self.scale)
+            x = ops.scale(x.named("ffn_residual"), self.scale)
         return x.named("l_out")

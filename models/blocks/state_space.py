@@ -40,7 +40,7 @@ class Conv1d:
         """x [C, T] -> [C, T]"""
         y = convolve(x, self.weight, inputs, layer, N_CONV)
         if self.bias is not None:
-            y = ops.add(y, self.bias)
+            y = ops.add(y, self.bias).named("conv_b")
         return ops.silu(y).named("conv_output_silu")
 
 
@@ -61,8 +61,9 @@ def selective_scan(
     size = out.type.row_bytes(1)
     n_outputs = D * H * int(T)  # there is room for as many as T may be
     after = ops.view_2d(out, N * D * H, R, N * D * H * size, n_outputs * size)
-    inputs.write(recurrent.store(layer, after, N_SSM).named("state_stored"))
-    return ops.view_3d(out, D, H, T, D * size, D * H * size, 0)
+    after = after.named("ssm_states_after")
+    inputs.write(recurrent.store(layer, after, N_SSM).named("ssm_states_stored"))
+    return ops.view_3d(out, D, H, T, D * size, D * H * size, 0).named("ssm_scanned")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,19 +118,19 @@ class Mamba:
         """x [E, T] -> [E, T]"""
         N, W = self.a.ne[:2]
         xz = self.in_proj(x)  # [2*W, T]
-        x, z = (part(xz, i * W, W) for i in range(2))  # [W, T]
+        x, z = part(xz, 0, W, "mamba_x"), part(xz, W, W, "mamba_z_part")  # [W, T]
         x = self.conv(x, inputs, self.layer)
         dbc = self.x_proj(x)  # [n_dt + 2*N, T]
         n_dt = dbc.ne[0] - 2 * N
-        dt = self._normed(part(dbc, 0, n_dt), self.dt_norm)
-        B = self._normed(part(dbc, n_dt, N), self.b_norm)
-        C = self._normed(part(dbc, n_dt + N, N), self.c_norm)
-        dt = self.dt_proj(dt if dt.contiguous else ops.cont(dt))  # [W, T]
+        dt = self._normed(part(dbc, 0, n_dt, "dt_part"), self.dt_norm)
+        B = self._normed(part(dbc, n_dt, N, "B"), self.b_norm)
+        C = self._normed(part(dbc, n_dt + N, N, "C"), self.c_norm)
+        dt = self.dt_proj(dt if dt.contiguous else ops.cont(dt).named("dt"))  # [W, T]
         by_head = ops.reshape_3d(x, 1, W, x.ne[1])
         y = selective_scan(by_head, dt, self.a, in_group(B, 1), in_group(C, 1), inputs, self.layer)
         y = ops.reshape_2d(y, W, x.ne[1])
-        y = ops.add(y, ops.mul(x, self.d))
-        y = ops.swiglu_split(ops.cont(z), y).named("mamba_y_swiglu")
+        y = ops.add(y, ops.mul(x, self.d).named("mamba_x_d")).named("mamba_y_add_d")
+        y = ops.swiglu_split(ops.cont(z).named("mamba_z"), y).named("mamba_y_swiglu")
         return self.out_proj(y).named("mamba_out")
 
     @staticmethod
@@ -211,26 +212,27 @@ class Mamba2:
         """x [E, T] -> [E, T]"""
         s, T = self.sizes, x.ne[1]
         projected = self.in_proj(x)  # [2*W + 2*G*N + H, T]
-        z = part(projected, 0, s.n_inner)
-        dt = ops.add(ops.cont(part(projected, s.n_inner + s.n_conv, s.n_head)), self.dt_bias)
-        xbc = self.conv(part(projected, s.n_inner, s.n_conv), inputs, self.layer)
+        z = part(projected, 0, s.n_inner, "mamba2_z_part")
+        dt = part(projected, s.n_inner + s.n_conv, s.n_head, "dt_part")  # [H, T]
+        dt = ops.add(ops.cont(dt).named("dt"), self.dt_bias).named("dt_b")
+        xbc = self.conv(part(projected, s.n_inner, s.n_conv, "xBC"), inputs, self.layer)
         n_bc = s.n_group * s.n_state
-        x = in_group(part(xbc, 0, s.n_inner), s.n_head)  # [D, H, T]
-        B = in_group(part(xbc, s.n_inner, n_bc), s.n_group)  # [N, G, T]
-        C = in_group(part(xbc, s.n_inner + n_bc, n_bc), s.n_group)  # [N, G, T]
+        x = in_group(part(xbc, 0, s.n_inner, "mamba2_x"), s.n_head)  # [D, H, T]
+        B = in_group(part(xbc, s.n_inner, n_bc, "B"), s.n_group)  # [N, G, T]
+        C = in_group(part(xbc, s.n_inner + n_bc, n_bc, "C"), s.n_group)  # [N, G, T]
         y = selective_scan(x, dt, self.a, B, C, inputs, self.layer)  # [D, H, T]
-        y = ops.add(y, ops.mul(x, self.d)).named("mamba2_y_add_d")
+        y = ops.add(y, ops.mul(x, self.d).named("mamba2_x_d")).named("mamba2_y_add_d")
         y = ops.reshape_2d(y, s.n_inner, T)
-        y = ops.swiglu_split(ops.cont(z), y).named("mamba2_y_swiglu")
+        y = ops.swiglu_split(ops.cont(z).named("mamba2_z"), y).named("mamba2_y_swiglu")
         if self.norm is not None:
             y = self.norm(ops.reshape_3d(y, s.n_inner // s.n_group, s.n_group, T))
             y = ops.reshape_2d(y, s.n_inner, T)
         return self.out_proj(y).named("mamba_out")
 
 
-def part(x: Tensor, first: int, n: int) -> Tensor:
+def part(x: Tensor, first: int, n: int, name: str) -> Tensor:
     """Rows of n elements from `first` on: x [C, T] -> [n, T]"""
-    return ops.view_2d(x, n, x.ne[1], x.nb[1], first * x.type.row_bytes(1))
+    return ops.view_2d(x, n, x.ne[1], x.nb[1], first * x.type.row_bytes(1)).named(name)
 
 
 def in_group(x: Tensor, n: int) -> Tensor:
