@@ -5,8 +5,7 @@ are predicted before and corrected after it. Laurel (Menghani et al., 2024): a r
 The first ten feed-forward blocks keep the largest 5 % of their gates. The last layers read the K
 and V that earlier ones stored.
 
-Letters in shapes: E n_embd, A streams, P size of a layer's own embedding, L layers, F n_ff,
-T tokens.
+Letters in shapes: E n_embd, A streams, R rank, F n_ff, T tokens, O outputs.
 """
 
 from __future__ import annotations
@@ -18,8 +17,9 @@ from ggmlpy import ops
 from ggmlpy.common.scopes import scope
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.architectures.gemma4 import PerLayerEmbedding, PerLayerInput, of_layer
 from ggmlpy.models.blocks.basic import Linear, Norm, Rope
+from ggmlpy.models.blocks.layers import Layer, output_rows
+from ggmlpy.models.blocks.per_layer import PerLayerEmbedding, PerLayerInput
 from ggmlpy.models.blocks.shared_kv import SharedKVAttention, kv_slot
 from ggmlpy.models.decoder import Decoder
 from ggmlpy.models.hparams import HParams, read_hparams
@@ -56,26 +56,30 @@ class AltUp:
 
     def _modalities(self, x: Tensor) -> Tensor:
         """x [E, T] -> [A, T]"""
-        routed = ops.scale(self.router_norm(x), 1.0 / x.ne[0])
-        return ops.tanh(ops.mul_mat(self.router, routed)).named("altup_modalities")
+        routed = ops.scale(self.router_norm(x), 1.0 / x.ne[0]).named("router_inputs")
+        return ops.tanh(ops.mul_mat(self.router, routed).named("router")).named("modalities")
 
     def predicted(self, x: Tensor) -> Tensor:
         """x [E, T, A] -> [E, T, A]"""
         T, A = x.ne[1:3]
-        coefs = ops.mul_mat(self.predict, self._modalities(stream(x, 0)))  # [A*A, T]
-        coefs = ops.reshape_3d(coefs, A, A, T)
-        by_token = ops.cont(ops.permute(x, 1, 2, 0, 3))  # [A, E, T]
-        mixed = ops.mul_mat(by_token, coefs)  # [E, A, T]
-        mixed = ops.cont(ops.permute(mixed, 0, 2, 1, 3))  # [E, T, A]
+        with scope("altup_predict"):
+            modalities = self._modalities(stream(x, 0, "active"))  # [A, T]
+            coefs = ops.mul_mat(self.predict, modalities).named("all_coefs")  # [A*A, T]
+            coefs = ops.reshape_3d(coefs, A, A, T)
+            by_token = ops.cont(ops.permute(x, 1, 2, 0, 3)).named("by_token")  # [A, E, T]
+            mixed = ops.mul_mat(by_token, coefs)  # [E, A, T]
+            mixed = ops.cont(ops.permute(mixed, 0, 2, 1, 3)).named("mixed")  # [E, T, A]
         return ops.add(mixed, x).named("predictions")
 
     def corrected(self, predictions: Tensor, active: Tensor) -> Tensor:
         """predictions [E, T, A], active [E, T], what the layer made of stream 0 -> [E, T, A]"""
         E, T, A = predictions.ne[:3]
-        new = ops.sub(active, stream(predictions, 0))  # [E, T]
-        coefs = ops.scale_bias(ops.mul_mat(self.correct, self._modalities(active)), 1.0, 1.0)
-        coefs = ops.cont_3d(ops.transpose(coefs), 1, T, A)  # [1, T, A]
-        change = ops.mul(ops.repeat_4d(new, E, T, A, 1), coefs)
+        with scope("altup_correct"):
+            new = ops.sub(active, stream(predictions, 0, "active")).named("innovation")  # [E, T]
+            coefs = ops.mul_mat(self.correct, self._modalities(active))  # [A, T]
+            coefs = ops.scale_bias(coefs, 1.0, 1.0).named("all_coefs")
+            coefs = ops.cont_3d(ops.transpose(coefs), 1, T, A)  # [1, T, A]
+            change = ops.mul(ops.repeat_4d(new, E, T, A, 1), coefs)
         return ops.add(change, predictions).named("corrected")
 
 
@@ -123,16 +127,19 @@ class SparseFeedForward:
         """x [E, T] -> [E, T]"""
         gate = self.gate(x)  # [F, T]
         if self.is_sparse:
-            centred = ops.sub(gate, ops.mean(gate))  # [F, T]
-            variance = ops.scale(ops.sum_rows(ops.sqr(centred)), 1.0 / (gate.ne[0] - 1))  # [1, T]
-            cutoff = ops.scale(ops.sqrt(variance), DEVIATIONS)
-            gate = ops.relu(ops.sub(centred, cutoff)).named("ffn_gate_sparse")
-        return self.down(ops.mul(self.up(x), ops.gelu(gate))).named("ffn_out")
+            with scope("ffn_gate_sparse"):
+                centred = ops.sub(gate, ops.mean(gate)).named("centred")  # [F, T]
+                squares = ops.sum_rows(ops.sqr(centred))  # [1, T]
+                variance = ops.scale(squares, 1.0 / (gate.ne[0] - 1)).named("variance")
+                cutoff = ops.scale(ops.sqrt(variance), DEVIATIONS)
+                gate = ops.relu(ops.sub(centred, cutoff))
+        gelu = ops.gelu(gate).named("ffn_gelu")
+        return self.down(ops.mul(self.up(x), gelu).named("ffn_geglu")).named("ffn_out")
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
-    """One layer of all streams."""
+class AltUpLayer:
+    """One layer of all streams: x [E, T, A] -> [E, T, A]; in the last layer [E, O, A]."""
 
     altup: AltUp
     attn_norm: Norm
@@ -149,20 +156,24 @@ class Layer:
     def memory(self) -> tuple[LayerMemory, ...]:
         return self.mixer.memory
 
-    def __call__(self, x: Tensor, inputs: GraphInputs, embedding: Tensor) -> Tensor:
-        """x [E, T, A], embedding [P, T] -> [E, T, A]"""
+    def __call__(self, x: Tensor, inputs: GraphInputs, *, is_last: bool) -> Tensor:
         predictions = self.altup.predicted(x)
-        active = stream(predictions, 0)  # [E, T]
+        active = stream(predictions, 0, "active_prediction")  # [E, T]
         normed = self.attn_norm(active)
         residual = self.laurel(normed)
-        h = ops.add(self.attn_post_norm(self.mixer(normed, inputs)), active)
-        h = ops.scale(ops.add(h, residual), 1.0 / math.sqrt(2.0)).named("attn_laurel")
+        h = ops.add(self.attn_post_norm(self.mixer(normed, inputs)), active).named("attn_gated")
+        h = ops.add(h, residual).named("attn_laurel_sum")
+        h = ops.scale(h, 1.0 / math.sqrt(2.0)).named("attn_laurel")  # [E, T]
+        if is_last:
+            (h,) = output_rows(inputs, h)  # [E, O]
+            predictions = _outputs(inputs, predictions)  # [E, O, A]
         h = ops.add(self.ffn_post_norm(self.ffn(self.ffn_norm(h))), h)  # [E, T]
-        corrected = self.altup.corrected(predictions, h)  # [E, T, A]
-        first = ops.mul(stream(corrected, 0), self.correct_scale)  # [E, T]
-        own = self.per_layer(first, embedding)  # [E, T]
-        others = ops.add(streams_from(corrected, 1), own)  # [E, T, A-1]
-        return ops.concat(stream(corrected, 0), others, 2).named("l_out")
+        corrected = self.altup.corrected(predictions, h.named("attn_ffw_laurel_gated"))
+        first = stream(corrected, 0, "first")  # [E, T]
+        scaled = ops.mul(first, self.correct_scale).named("first_scaled")
+        own = self.per_layer(scaled, inputs, is_last=is_last)  # [E, T]
+        others = ops.add(streams_from(corrected, 1), own).named("others")  # [E, T, A-1]
+        return ops.concat(first, others, 2).named("l_out")
 
 
 class Gemma3n(Decoder):
@@ -180,14 +191,14 @@ class Gemma3n(Decoder):
         self.per_layer = PerLayerEmbedding.take(self.weights, h, N_EMBD_LAYER)
         self.altup_proj = self.weights.take("altup_proj.weight", E, E, N_ALTUP - 1)
         self.altup_unembd = self.weights.take("altup_unembd_proj.weight", E, E, N_ALTUP - 1)
-        self._layers = [self._layer(i) for i in range(h.n_layer)]
-        self.remember(self._layers)
+        self.make_layers(self.layer)
 
-    def _layer(self, i: int) -> Layer:
+    def layer(self, i: int) -> Layer:
+        """Layer i."""
         h, weights = self.hparams, self.weights
         rope = Rope(h.layers[i].rope, RopeMode.NEOX)
         slot = kv_slot(h, i, min(N_OWN_KV, h.n_layer))
-        return Layer(
+        return AltUpLayer(
             altup=AltUp.take(weights, i, h),
             attn_norm=self.norm(i, "attn_norm"),
             laurel=Laurel.take(weights, i, h),
@@ -200,48 +211,56 @@ class Gemma3n(Decoder):
             per_layer=PerLayerInput.take(weights, i, h, N_EMBD_LAYER),
         )
 
-    def hidden(self, inputs: GraphInputs) -> Tensor:
-        """What the last layer gives of the tokens that are output: [E, O]"""
-        x = self.embed(inputs)  # [E, T]
-        per_layer = self.per_layer(x, inputs)  # [P, L, T]
-        x = self._streams(x)  # [E, T, A]
-        for i, layer in enumerate(self._layers):
-            with scope(layer=i):
-                x = layer(x, inputs, of_layer(per_layer, i))
-        return ops.get_rows(self._merged(x), inputs.out_ids)  # [E, O]
-
-    def _streams(self, x: Tensor) -> Tensor:
-        """x [E, T] -> [E, T, A], the others as projections of its length"""
+    def embed(self, inputs: GraphInputs) -> Tensor:
+        """The embeddings of the tokens as streams: [E, T, A], the others as projections of its
+        length."""
+        x = super().embed(inputs)
+        self.per_layer.hand_on(x, inputs)
         E, T = x.ne[:2]
-        repeated = ops.repeat_4d(x, E, T, N_ALTUP - 1, 1)
-        others = _resized(ops.mul_mat(self.altup_proj, repeated), x)
+        with scope("altup_proj"):
+            repeated = ops.repeat_4d(x, E, T, N_ALTUP - 1, 1)
+            others = _resized(ops.mul_mat(self.altup_proj, repeated), x)
         return ops.concat(x, others, 2).named("inp_stacked")
 
-    def _merged(self, x: Tensor) -> Tensor:
-        """x [E, T, A] -> the mean of its streams [E, T], mapped back"""
-        first = stream(x, 0)
-        others = _resized(ops.mul_mat(self.altup_unembd, streams_from(x, 1)), first)
-        total = first
-        for i in range(N_ALTUP - 1):
-            total = ops.add(total, stream(others, i))
-        return ops.scale(total, 1.0 / N_ALTUP)
+    def hidden(self, inputs: GraphInputs) -> Tensor:
+        """The mean of the streams of the tokens that are output, mapped back: [E, O]"""
+        x = super().hidden(inputs)  # [E, O, A]
+        with scope("altup_unembd"):
+            total = first = stream(x, 0, "first")
+            others = _resized(ops.mul_mat(self.altup_unembd, streams_from(x, 1)), first)
+            for i in range(N_ALTUP - 1):
+                total = ops.add(total, stream(others, i, f"stream_{i}")).named(f"sum_{i}")
+        return ops.scale(total, 1.0 / N_ALTUP).named("unembd_merged")
 
 
-def stream(x: Tensor, i: int) -> Tensor:
+def stream(x: Tensor, i: int, name: str) -> Tensor:
     """Stream i of x [E, T, A]: [E, T]"""
-    return ops.view_2d(x, x.ne[0], x.ne[1], x.nb[1], i * x.nb[2])
+    return ops.view_2d(x, x.ne[0], x.ne[1], x.nb[1], i * x.nb[2]).named(name)
 
 
 def streams_from(x: Tensor, i: int) -> Tensor:
     """The streams of x [E, T, A] from i on: [E, T, A-i]"""
-    return ops.view_3d(x, x.ne[0], x.ne[1], x.ne[2] - i, x.nb[1], x.nb[2], i * x.nb[2])
+    y = ops.view_3d(x, x.ne[0], x.ne[1], x.ne[2] - i, x.nb[1], x.nb[2], i * x.nb[2])
+    return y.named(f"streams_from_{i}")
 
 
-def _magnitude(x: Tensor) -> Tensor:
+def _outputs(inputs: GraphInputs, x: Tensor) -> Tensor:
+    """Of x [E, T, A] the tokens that are output: [E, O, A]"""
+    with scope("outputs"):
+        streams = output_rows(inputs, *(stream(x, i, f"stream_{i}") for i in range(x.ne[2])))
+        total = streams[0]
+        for i, more in enumerate(streams[1:]):
+            total = ops.concat(total, more, 2).named(f"streams_{i}")
+    return total
+
+
+def _magnitude(x: Tensor, name: str) -> Tensor:
     """The length of rows: x [E, ...] -> [1, ...]"""
-    return ops.sqrt(ops.sum_rows(ops.sqr(x)))
+    with scope(name):
+        return ops.sqrt(ops.sum_rows(ops.sqr(x)))
 
 
 def _resized(x: Tensor, like: Tensor) -> Tensor:
     """x [E, T, A-1] with rows as long as those of `like` [E, T]."""
-    return ops.div(ops.mul(x, _magnitude(like)), _magnitude(x))
+    wanted = _magnitude(like, "target_magnitude")
+    return ops.div(ops.mul(x, wanted), _magnitude(x, "new_magnitude"))

@@ -4,7 +4,8 @@ Moonshot AI, 2026. Every few layers the residual stream is kept and starts anew;
 feed-forward blocks read is a mixture of the kept streams and the present one. Experts work in a
 smaller space, activations are bounded by tanh, latent attention has no positions and is gated.
 
-Letters in shapes: E n_embd, N kept streams, C size of the experts' space, F n_ff, T tokens.
+Letters in shapes: E n_embd, N kept streams, C size of the experts' space, F n_ff, T tokens,
+O outputs.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ggmlpy.models.blocks.basic import Linear, Norm
 from ggmlpy.models.blocks.experts import Experts, gating_of, take_router
 from ggmlpy.models.blocks.kimi_delta import KimiDelta, read_decay
 from ggmlpy.models.blocks.latent_attention import LatentAttention
-from ggmlpy.models.blocks.layers import Mixer, PerToken, output_rows
+from ggmlpy.models.blocks.layers import Layer, Mixer, PerToken, output_rows
 from ggmlpy.models.decoder import Decoder
 from ggmlpy.models.hparams import HParams, read_hparams
 from ggmlpy.models.inputs import GraphInputs
@@ -29,6 +30,7 @@ from ggmlpy.models.memory import LayerMemory
 from ggmlpy.models.weights import Weights
 
 Glu = Callable[[Tensor, Tensor], Tensor]
+_KEPT = "kept streams"
 
 
 def situ(gate: Tensor, up: Tensor, beta: float, linear_beta: float) -> Tensor:
@@ -151,8 +153,9 @@ class Mixture:
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
-    """One layer. With `keeps` its input is kept, and the stream starts anew."""
+class MixingLayer:
+    """One layer. With `keeps` its input is handed on as a kept stream, and the present one starts
+    anew."""
 
     attn_norm: Norm
     mixer: Mixer
@@ -167,10 +170,8 @@ class Layer:
         """What the mixer keeps."""
         return self.mixer.memory
 
-    def __call__(
-        self, x: Tensor, kept: Tensor | None, inputs: GraphInputs
-    ) -> tuple[Tensor, Tensor | None]:
-        """x [E, T], kept [E, N, T] -> the same, with one more kept where it keeps its input."""
+    def __call__(self, x: Tensor, inputs: GraphInputs, *, is_last: bool) -> Tensor:
+        kept = inputs.handed_on.get(_KEPT)  # [E, N, T]
         h = x if self.attn_mix is None else self.attn_mix(x, kept)
         h = self.mixer(self.attn_norm(h), inputs)
         if self.keeps:
@@ -179,8 +180,20 @@ class Layer:
             x = h
         else:
             x = ops.add(x, h).named("prefix_sum_attn")
+        if is_last:
+            (x,) = output_rows(inputs, x)  # [E, O]
+            kept = None if kept is None else _outputs(inputs, kept)  # [E, N, O]
+        if kept is not None:
+            inputs.handed_on[_KEPT] = kept
         h = x if self.ffn_mix is None else self.ffn_mix(x, kept)
-        return ops.add(x, self.ffn(self.ffn_norm(h))).named("l_out"), kept
+        return ops.add(x, self.ffn(self.ffn_norm(h))).named("l_out")
+
+
+def _outputs(inputs: GraphInputs, kept: Tensor) -> Tensor:
+    """Of kept [E, N, T] the tokens that are output: [E, N, O]"""
+    E, N, T, _ = kept.ne
+    (rows,) = output_rows(inputs, ops.reshape_2d(kept, E * N, T).named("res_kept_rows"))
+    return ops.reshape_3d(rows, E, N, rows.ne[1])
 
 
 class KimiK3(Decoder):
@@ -199,11 +212,11 @@ class KimiK3(Decoder):
         self.period = keys.whole("attn_res.block_size", 0)
         self.n_dense = keys.whole("leading_dense_block_count", 0)
         self.decay = read_decay(keys)
-        self.k3_layers = [self._layer(i) for i in range(self.hparams.n_layer)]
+        self.make_layers(self.layer)
         self.output_mix = self._mixture("output_res_score")
-        self.remember(self.k3_layers)
 
-    def _layer(self, i: int) -> Layer:
+    def layer(self, i: int) -> Layer:
+        """Layer i."""
         h, weights = self.hparams, self.weights
         mixer: Mixer
         if h.layers[i].n_head_kv:
@@ -215,7 +228,7 @@ class KimiK3(Decoder):
             ffn = Situ.take(weights, i, h.n_embd, h.layers[i].n_ff, self.glu)
         else:
             ffn = LatentExperts.take(weights, i, h, self.glu)
-        return Layer(
+        return MixingLayer(
             attn_norm=self.norm(i, "attn_norm"),
             mixer=mixer,
             ffn_norm=self.norm(i, "ffn_norm"),
@@ -235,10 +248,5 @@ class KimiK3(Decoder):
 
     def hidden(self, inputs: GraphInputs) -> Tensor:
         """What the last layer gives of the tokens that are output: [E, O]"""
-        x, kept = self.embed(inputs), None  # [E, T]
-        for i, layer in enumerate(self.k3_layers):
-            with scope(layer=i):
-                x, kept = layer(x, kept, inputs)
-        if self.output_mix is not None:
-            x = self.output_mix(x, kept)
-        return output_rows(inputs, x)[0]
+        x = super().hidden(inputs)
+        return x if self.output_mix is None else self.output_mix(x, inputs.handed_on.get(_KEPT))
