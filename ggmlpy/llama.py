@@ -38,7 +38,12 @@ from ggmlpy.memory.llama_state import LlamaState
 from ggmlpy.memory.sizes import decide_sizes
 from ggmlpy.models import load_model
 from ggmlpy.runtime.context import Context
-from ggmlpy.runtime.context_sizes import check_least, choose_sizes, reduce_to_memory
+from ggmlpy.runtime.context_sizes import (
+    check_least,
+    choose_sizes,
+    reduce_to_memory,
+    warn_of_length,
+)
 from ggmlpy.runtime.describe import summary
 from ggmlpy.runtime.fit import Fit, find_fit, free_memory
 from ggmlpy.sampling import SamplingParams
@@ -186,15 +191,11 @@ class Llama(EmbeddingMethods):
             n_gpu_layers=n_gpu_layers,
             override_tensors=override_tensors or {},
         )
-        try:
+        with _cache_allocated(sizes.n_ctx, partial(_would_fit, find, free)):
             self._context = self._open_context(
                 n_ctx=sizes.n_ctx, n_seq_max=sizes.n_seq_max, kv_layout=sizes.layout
             )
-        except MemoryError as error:
-            raise AllocationError(
-                f"a KV cache for n_ctx = {sizes.n_ctx} tokens: {error}; use a smaller n_ctx"
-                f"{_would_fit(find, free)}"
-            ) from None
+        warn_of_length(n_ctx, n_ctx_seq, n_seq_max, most, longest)
         metadata = self._file.metadata
         tokenizer = Tokenizer.from_metadata(metadata, self._file.name)
         n_rows = self.model.hparams.n_vocab
@@ -312,9 +313,10 @@ class Llama(EmbeddingMethods):
 
     def _embedding_context(self) -> Context:
         n_ctx = max(self.n_ctx_seq(), self._context.sizes.n_ubatch)
-        return self._open_context(
-            n_ctx=n_ctx, n_seq_max=N_SEQ_MAX, kv_layout="unified", embeddings=True
-        )
+        with _cache_allocated(n_ctx):
+            return self._open_context(
+                n_ctx=n_ctx, n_seq_max=N_SEQ_MAX, kv_layout="unified", embeddings=True
+            )
 
     # --- state ---
 
@@ -404,6 +406,17 @@ class Llama(EmbeddingMethods):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+@contextmanager
+def _cache_allocated(n_ctx: int, hint: Callable[[], str] = str) -> Iterator[None]:
+    """A context is made in the block: an error of memory says what it is for."""
+    try:
+        yield
+    except MemoryError as error:
+        raise AllocationError(
+            f"a KV cache for n_ctx = {n_ctx} tokens: {error}; use a smaller n_ctx{hint()}"
+        ) from None
 
 
 @contextmanager

@@ -12,5 +12,5 @@ def packaged_model() -> Path:
     """The path of the packaged model. Raises MissingFile if it is not installed."""
     path = Path(str(files("ggmlpy") / "data" / "stories.gguf"))
     if not path.is_file():
-        raise MissingFile(f"{path.name}: this installation has no packaged model; name one: -m")
+        raise MissingFile(f"{path.name}: this installation has no packaged model: name a file")
     return path

@@ -22,7 +22,7 @@ from ggmlpy.memory.cache_types import cache_type
 from ggmlpy.memory.sequences import SequenceMemory
 from ggmlpy.memory.sizes import Sizes
 from ggmlpy.memory.state import SequenceState, put_state, take_state
-from ggmlpy.models import load_model
+from ggmlpy.models import Model
 from ggmlpy.runtime.context import Context
 from ggmlpy.sched.compute import backends_for
 from ggmlpy.sched.placement import ALL
@@ -40,6 +40,7 @@ class Setup:
     backend: str | list[str] = "auto"
     type_k: str = "f16"
     type_v: str = "f16"
+    kv_rotation: bool | None = None
     flash_attn: bool = True
     n_gpu_layers: int = ALL
     override_tensors: Mapping[str, str] = field(default_factory=dict)
@@ -51,7 +52,7 @@ class Setup:
 
 
 def open_context(
-    file: GGUFFile,
+    model: Model,
     setup: Setup,
     *,
     n_ctx: int,
@@ -59,9 +60,9 @@ def open_context(
     kv_unified: bool = False,
     kv_layout: str | None = None,
 ) -> Context:
-    """The file's model, loaded and warmed up. Raises what loading a model raises."""
+    """A context of the model, warmed up. Raises what loading weights raises."""
     context = Context(
-        load_model(file),
+        model,
         backends_for(setup.backend, setup.n_threads),
         n_ctx=n_ctx,
         n_ubatch=min(setup.n_ubatch, setup.n_batch),
@@ -70,6 +71,7 @@ def open_context(
         kv_layout=kv_layout,
         type_k=cache_type("type_k", setup.type_k),
         type_v=cache_type("type_v", setup.type_v),
+        kv_rotation=setup.kv_rotation,
         flash_attn=setup.flash_attn,
         n_gpu_layers=setup.n_gpu_layers,
         override_tensors=setup.override_tensors,
@@ -130,7 +132,7 @@ class SpeedResult:
 
     test: SpeedTest
     samples_s: tuple[float, ...]
-    bytes_read: int  # at least, in each of them
+    bytes_of_steps: tuple[int, ...]  # that each ubatch of a repetition reads at least
     n_threads: int = 1  # CPU threads that ran it
 
     @property
@@ -150,7 +152,11 @@ class SpeedResult:
     @property
     def bandwidth(self) -> float:
         """A lower bound of the bytes read per second."""
-        return self.bytes_read * self.mean_rate / self.test.n_tokens
+        return sum(self.bytes_of_steps) * self.mean_rate / self.test.n_tokens
+
+    def fits(self, cache_bytes: int | None) -> bool:
+        """Whether all that a step reads stays in a cache of that size between steps."""
+        return cache_bytes is not None and max(self.bytes_of_steps) <= cache_bytes
 
 
 def measure_speed(
@@ -163,8 +169,8 @@ def measure_speed(
     sample = partial(_run_test, context, test, before, n_batch)
     samples_s = tuple(with_plans_ready(context, sample) for _ in range(n_repeat))
     context.memory.clear()
-    n_read = bytes_read(file, context, test, n_batch)
-    return SpeedResult(test, samples_s, n_read, threads_used(context))
+    steps = bytes_of_steps(file, context, test, n_batch)
+    return SpeedResult(test, samples_s, steps, threads_used(context))
 
 
 def _deep_state(context: Context, depth: int, n_batch: int) -> SequenceState | None:
@@ -183,7 +189,10 @@ def _run_test(
     context.memory.clear()
     if before is not None:
         put_state(context.memory, 0, before)
-    batches = prompt_batches(random_tokens(context, 1, test.n_prompt), n_batch, test.depth)
+    prompts = random_tokens(context, 1, test.n_prompt)
+    # Models that generate nothing are for the embeddings, or the logits, of all tokens.
+    each = not context.can_generate
+    batches = prompt_batches(prompts, n_batch, test.depth, all_outputs=each)
     generated = random_tokens(context, 1, test.n_generated)[0]
     started = perf_counter()
     _decode_all(context, batches)
@@ -195,8 +204,10 @@ def _run_test(
 # --- what has to be read ------------------------------------------------------------------------
 
 
-def bytes_read(file: GGUFFile, context: Context, test: SpeedTest, n_batch: int) -> int:
-    """Bytes that a test reads at least: in each ubatch all weights, K and V of the sequence."""
+def bytes_of_steps(
+    file: GGUFFile, context: Context, test: SpeedTest, n_batch: int
+) -> tuple[int, ...]:
+    """Bytes that each ubatch of a test reads at least: all weights, K and V of the sequence."""
     n_ubatch = context.sizes.n_ubatch
     ends = []
     for batch in range(0, test.n_prompt, n_batch):
@@ -204,7 +215,7 @@ def bytes_read(file: GGUFFile, context: Context, test: SpeedTest, n_batch: int) 
         ends += [batch + min(at + n_ubatch, in_batch) for at in range(0, in_batch, n_ubatch)]
     ends += [test.n_prompt + i + 1 for i in range(test.n_generated)]
     weights = weight_bytes(file, context)
-    return sum(weights + kept_bytes(context.memory, test.depth + end) for end in ends)
+    return tuple(weights + kept_bytes(context.memory, test.depth + end) for end in ends)
 
 
 def weight_bytes(file: GGUFFile, context: Context) -> int:
@@ -316,7 +327,8 @@ def _run_batched(context: Context, case: BatchedCase, n_batch: int) -> BatchedRe
     memory = context.memory
     memory.clear()
     n_prompts = 1 if case.shared else case.n_seqs
-    batches = prompt_batches(random_tokens(context, n_prompts, case.n_prompt), n_batch)
+    prompts = random_tokens(context, n_prompts, case.n_prompt)
+    batches = prompt_batches(prompts, n_batch, all_outputs=not context.can_generate)
     started = perf_counter()
     _decode_all(context, batches)
     prompt_s = perf_counter() - started
@@ -357,19 +369,23 @@ def random_tokens(context: Context, n_rows: int, n: int) -> list[list[int]]:
     return rows
 
 
-def prompt_batches(prompts: Sequence[Sequence[int]], n_batch: int, start: int = 0) -> list[Batch]:
+def prompt_batches(
+    prompts: Sequence[Sequence[int]], n_batch: int, start: int = 0, *, all_outputs: bool = False
+) -> list[Batch]:
     """Prompts of sequences 0, 1 … in batches of at most `n_batch` tokens, in this order.
 
-    Only the logits of each prompt's last token are output.
+    Only each prompt's last token is output, or with `all_outputs` all.
     """
-    return list(_cut(prompts, n_batch, start))
+    return list(_cut(prompts, n_batch, start, all_outputs))
 
 
-def _cut(prompts: Sequence[Sequence[int]], n_batch: int, start: int) -> Iterator[Batch]:
+def _cut(
+    prompts: Sequence[Sequence[int]], n_batch: int, start: int, all_outputs: bool
+) -> Iterator[Batch]:
     batch = Batch()
     for seq, tokens in enumerate(prompts):
         for i, token in enumerate(tokens):
-            batch.add(token, start + i, (seq,), output=i == len(tokens) - 1)
+            batch.add(token, start + i, (seq,), output=all_outputs or i == len(tokens) - 1)
             if len(batch) == n_batch:
                 yield batch
                 batch = Batch()

@@ -16,7 +16,7 @@ from ggmlpy.cli.show import say
 from ggmlpy.cli.table import Column, Format, Records, Table, rate_text
 from ggmlpy.cli.types import Numbers, Whole
 from ggmlpy.common.quoting import printable
-from ggmlpy.errors import ArgumentError
+from ggmlpy.errors import ArgumentError, Unsupported
 from ggmlpy.packaged import packaged_model
 
 if TYPE_CHECKING:
@@ -104,6 +104,7 @@ def batched_bench(
     from ggmlpy.bench.bench import BatchedCase, measure_batched, open_context
     from ggmlpy.gguf import GGUFFile
     from ggmlpy.memory.layouts import choose_layout
+    from ggmlpy.models import load_model
 
     cases = [
         BatchedCase(pp, tg, pl, shared, separate)
@@ -120,11 +121,16 @@ def batched_bench(
     with GGUFFile.open(path) as file:
         with loading(printable(path.name)):
             context = open_context(
-                file,
+                load_model(file),
                 setup,
                 n_ctx=n_ctx or max(_n_ctx(case, layout, n_seq_max) for case in cases),
                 n_seq_max=n_seq_max,
                 kv_layout=layout,
+            )
+        if not context.can_generate and any(generated):
+            raise Unsupported(
+                f"a {context.model.hparams.architecture} model generates no text: -ntg 0 measures"
+                " prompts"
             )
         form = Format.jsonl if as_json else output
         if form is Format.md:

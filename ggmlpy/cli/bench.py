@@ -9,17 +9,20 @@ import click
 
 from ggmlpy.cli import options
 from ggmlpy.cli.command import command, option
+from ggmlpy.cli.guard import complain
 from ggmlpy.cli.loading import loading, measuring
 from ggmlpy.cli.options import BenchOptions
 from ggmlpy.cli.show import count_text, say, size_text
 from ggmlpy.cli.table import Column, Format, Records, Table, rate_text
 from ggmlpy.cli.types import Numbers, PromptAndText, ThreadNumbers, Whole
 from ggmlpy.common.quoting import printable
+from ggmlpy.errors import Unsupported
 from ggmlpy.packaged import packaged_model
 
 if TYPE_CHECKING:
     from ggmlpy.bench.bench import Setup, SpeedResult, SpeedTest
     from ggmlpy.gguf import GGUFFile
+    from ggmlpy.models import Model
 
 HOST_BACKENDS = ("cpu", "reference")  # in host memory, whose bandwidth is measured
 
@@ -89,8 +92,10 @@ def bench(
     pp512 processes a prompt of 512 tokens, tg128 generates 128 tokens one by one, "@ d1024" after
     1024 others. Tokens are random and not sampled. GB/s is what the test reads at least (weights
     and cache), and "of bandwidth" its share of what the memory delivers, which is measured first,
-    on one thread per core or on -t threads. Without -t, steps of little work run on one thread; the
-    column of threads has the number that a test used. Lists may have ranges: 128-512+128, 1-8*2.
+    on one thread per core or on -t threads; "cache" where all of it fits the last-level
+    cache, which is faster. Without -t, steps of little work run on one thread; the column of
+    threads has the number that a test used. Of a model that generates no text, only prompts are
+    measured, with the results of all tokens. Lists may have ranges: 128-512+128, 1-8*2.
 
     Examples:
       ggmlpy bench -m model.gguf
@@ -113,10 +118,14 @@ def _run(
     """All tests with one number of threads."""
     from ggmlpy.bench.bandwidth import read_bandwidth
     from ggmlpy.bench.bench import backends_used, measure_speed, open_context
+    from ggmlpy.models import load_model
 
     with loading(printable(report.path.name)):
+        model = load_model(file)
+        if not (model.can_generate and model.hparams.is_causal):
+            tests = _of_prompts(tests, model)
         n_ctx = max(test.depth + test.n_tokens for test in tests)
-        context = open_context(file, setup, n_ctx=n_ctx)
+        context = open_context(model, setup, n_ctx=n_ctx)
     used = backends_used(context)
     available = None
     if set(used) <= set(HOST_BACKENDS):
@@ -152,12 +161,24 @@ def _tests(
     return tests
 
 
+def _of_prompts(tests: list[SpeedTest], model: Model) -> list[SpeedTest]:
+    """The tests that a model can run which generates no text. Raises Unsupported."""
+    kept = [test for test in tests if not test.n_generated and not test.depth]
+    gives = "logits" if model.has_logits else "embeddings"
+    about = f"a {model.hparams.architecture} model generates no text: only prompts without a depth"
+    if not kept:
+        raise Unsupported(f"{about} can be measured")
+    complain("note", f"{about} are measured, t/s is of tokens whose {gives} are computed")
+    return kept
+
+
 class _Report:
     """Writes results: rows of a table, or records."""
 
     setup: Setup
     backend: str
     available: float | None  # bytes a second
+    _cache_bytes: int | None = None
 
     def __init__(self, path: Path, file: GGUFFile, form: Format) -> None:
         self.path = path
@@ -172,7 +193,11 @@ class _Report:
         self, setup: Setup, backend: str, available: float | None, tests: list[SpeedTest]
     ) -> None:
         """Start the results of a setup. The first call writes the table's head."""
+        from ggmlpy.bench.bandwidth import last_level_cache_bytes
+
         self.setup, self.backend, self.available = setup, backend, available
+        if self.available is not None:
+            self._cache_bytes = last_level_cache_bytes()
         if self._form is not Format.md:
             return
         if self.available is not None:
@@ -199,6 +224,7 @@ class _Report:
             self._records.write(self._as_dict(result))
             return
         share = self._share(result)
+        unknown = "cache" if result.fits(self._cache_bytes) else "-"
         self._table.row(
             [
                 self.model_type,
@@ -209,7 +235,7 @@ class _Report:
                 result.test.name,
                 f"{rate_text(result.mean_rate)} ± {rate_text(result.rate_deviation)}",
                 f"{result.bandwidth / 1e9:.2f}",
-                "-" if share is None else f"{share:.0%}",
+                unknown if share is None else f"{share:.0%}",
             ]
         )
 
@@ -218,7 +244,10 @@ class _Report:
         return self.setup.n_threads or result.n_threads
 
     def _share(self, result: SpeedResult) -> float | None:
-        return None if self.available is None else result.bandwidth / self.available
+        """Of the bandwidth of memory; None where that is not known, or not what is read from."""
+        if self.available is None or result.fits(self._cache_bytes):
+            return None
+        return result.bandwidth / self.available
 
     def _as_dict(self, result: SpeedResult) -> dict[str, Any]:
         """A line of JSON, with llama-bench's names where it has the field."""

@@ -23,6 +23,7 @@ from ggmlpy.cli.show import console, count_text, size_text, write_json
 from ggmlpy.cli.types import Regex
 from ggmlpy.common.quoting import printable
 from ggmlpy.gguf import GGUFFile, LazyArray, TensorInfo
+from ggmlpy.packaged import packaged_model
 
 N_ELEMENTS = 5  # shown of an array
 N_JSON_ELEMENTS = 16
@@ -32,7 +33,7 @@ N_CHARS = 200  # shown of a string
 
 
 @command
-@argument("file", "FILE", "A GGUF file.", type=options.FILE)
+@argument("file", "[FILE]", "A GGUF file.", **options.file_or_packaged)
 @flag("tensors", "--tensors", "List every tensor: name, type, shape, size.")
 @option(
     "keys",
@@ -51,7 +52,7 @@ N_CHARS = 200  # shown of a string
 @options.placement
 @options.placement_options
 def inspect(
-    file: Path,
+    file: Path | None,
     tensors: bool,
     keys: re.Pattern[str],
     plan: bool,
@@ -59,7 +60,7 @@ def inspect(
     placement: bool,
     where: PlacementOptions,
 ) -> None:
-    """Show the metadata and the tensors of a GGUF file.
+    """Show the metadata and the tensors of a GGUF file, or of the small model in the package.
 
     Shapes are in ggml's order, the fastest dimension first. Sizes are in powers of a thousand. Of
     long arrays the length and the first elements are shown.
@@ -71,7 +72,7 @@ def inspect(
       ggmlpy inspect model.gguf --plan
       ggmlpy inspect model.gguf --tensors -ngl 8 -ot 'ffn_.*_exps=cpu'
     """
-    with GGUFFile.open(file) as gguf_file:
+    with GGUFFile.open(file or packaged_model()) as gguf_file:
         selected = [key for key in gguf_file.metadata if keys.search(key)]
         placed = None
         if placement or where != PlacementOptions():

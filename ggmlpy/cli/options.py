@@ -38,6 +38,7 @@ _FLASH_ATTN = (
 )
 _SWITCH: dict[str, Any] = {"type": Switch(), "is_flag": False, "flag_value": "on"}  # `-fa` alone
 
+file_or_packaged: dict[str, Any] = {"required": False, "type": FILE}  # an argument
 model_file = option(
     "model",
     "-m --model FILE",

@@ -13,13 +13,15 @@ from ggmlpy.cli import common, options
 from ggmlpy.cli.command import argument, command, flag
 from ggmlpy.cli.show import write_json
 from ggmlpy.common.quoting import printable
+from ggmlpy.errors import MissingFile
+from ggmlpy.packaged import packaged_model
 
 if TYPE_CHECKING:
     from ggmlpy.text.tokenizer import Tokenizer
 
 
 @command
-@argument("gguf", "FILE", "A GGUF file; one without weights will do.", type=options.FILE)
+@argument("gguf", "[FILE]", "A GGUF file; one without weights will do.", **options.file_or_packaged)
 @argument("words", "[TEXT]...", "The text; with --decode, the token ids.", nargs=-1, type=str)
 @options.prompt
 @options.prompt_file
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 @flag("show_count", "--show-count", "Print the number of tokens at the end.")
 @options.as_json
 def tokenize(
-    gguf: Path,
+    gguf: Path | None,
     words: tuple[str, ...],
     prompt: str | None,
     file: Path | None,
@@ -47,17 +49,24 @@ def tokenize(
 ) -> None:
     r"""Show the tokens of a text, one per line: the id, and its text.
 
-    The text is given as an argument, with -p or -f, or through a pipe. A byte that is no
-    character by itself is shown as \xe2.
+    The text is given as an argument after the file, with -p or -f, or through a pipe. Without a
+    file the tokens are those of the small model in the package. A byte that is no character by
+    itself is shown as \xe2.
 
     Examples:
+      ggmlpy tokenize -p "Hello, world"
       ggmlpy tokenize model.gguf "Hello, world"
       ggmlpy tokenize model.gguf --ids < text.txt
       ggmlpy tokenize model.gguf --decode 1 15043 3186
     """
     from ggmlpy.text.tokenizer import Tokenizer
 
-    tokenizer = Tokenizer.from_gguf(gguf)
+    try:
+        tokenizer = Tokenizer.from_gguf(gguf or packaged_model())
+    except MissingFile as error:
+        if gguf is None or gguf.suffix:
+            raise
+        raise MissingFile(f"{error}; the file comes before a text, which -p can give too") from None
     text = _given_text(words, prompt, file, decode)
     if decode:
         tokens = _parsed_ids(text)

@@ -113,7 +113,7 @@ class Engine:
         self, request: Request, reader: Reader | None = None, id: int = -1
     ) -> RequestState:
         model, n_ctx_seq = self.context.model, self.context.sizes.n_ctx_seq
-        if not (self.context.is_causal and model.can_generate):
+        if not self.context.can_generate:
             raise Unsupported(
                 f"a model of architecture {quoted(model.hparams.architecture)} whose tokens see"
                 " those behind them generates no text: it has"

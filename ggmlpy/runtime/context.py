@@ -122,6 +122,11 @@ class Context:
         return cls(model, backends_for(backend, n_threads), **options)
 
     @property
+    def can_generate(self) -> bool:
+        """Whether tokens can be decoded one after the other; if not, whole prompts only."""
+        return self.is_causal and self.model.can_generate
+
+    @property
     def n_plans_built(self) -> int:
         """Plans built so far; a ubatch of a known shape adds none."""
         return self.plans.n_built

@@ -36,8 +36,7 @@ def choose_sizes(
     """`n_ctx` and `n_ctx_seq`. One that is given as 0 follows from the other.
 
     With `one_stream` the sequences share `n_ctx`, else each has an equal part. If both are 0,
-    `n_ctx` is what the model was trained with. Raises ArgumentError for
-    contradictory sizes, and warns if a sequence may be longer than in the model's training.
+    `n_ctx` is what the model was trained with. Raises ArgumentError for contradictory sizes.
     """
     check_least("n_ctx", n_ctx, 0)
     check_least("n_ctx_seq", n_ctx_seq, 0)
@@ -46,6 +45,12 @@ def choose_sizes(
         total, most = _shared(n_ctx, n_ctx_seq, n_seq_max, n_ctx_train)
     else:
         total, most = _split(n_ctx, n_ctx_seq, n_seq_max, n_ctx_train)
+    return total, most
+
+
+def warn_of_length(n_ctx: int, n_ctx_seq: int, n_seq_max: int, most: int, n_ctx_train: int) -> None:
+    """Warn if a sequence may be longer than in the model's training, or much shorter: `most`, which
+    `choose_sizes` gave for the other sizes."""
     name = "n_ctx" if most == n_ctx else "n_ctx_seq"
     if most > n_ctx_train:
         limit = f"; n_ctx_seq={n_ctx_train} keeps each within it" if n_seq_max > 1 else ""
@@ -58,7 +63,6 @@ def choose_sizes(
             f"the {n_ctx_train} tokens that the model was trained with leave {most} for each of"
             f" {n_seq_max} sequences: n_ctx_seq says how many each may have"
         )
-    return total, most
 
 
 def reduce_to_memory(

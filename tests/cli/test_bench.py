@@ -14,6 +14,8 @@ from ggmlpy.bench import bandwidth
 from ggmlpy.cli.table import rate_text
 from ggmlpy.cli.types import Numbers
 from tests.cli.conftest import Run
+from tests.models.seeded import write_seeded
+from tests.models.seeded_specs import SPECS
 
 REFERENCE = ("--backend", "reference")
 SMALL = ("-npp", "4,6", "-ntg", 2, "-npl", "1,3")
@@ -22,6 +24,7 @@ SMALL = ("-npp", "4,6", "-ntg", 2, "-npl", "1,3")
 @pytest.fixture(autouse=True)
 def _known_bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bandwidth, "read_bandwidth", lambda n_threads: 5e9)
+    monkeypatch.setattr(bandwidth, "last_level_cache_bytes", lambda: 1)
 
 
 def json_lines(run: Run, *args: Any) -> list[dict[str, Any]]:
@@ -205,6 +208,49 @@ def test_memory_that_is_not_the_hosts_has_no_share(run: Run, tiny: Path) -> None
     shown = run("bench", *args)
     assert shown.err == ""
     assert table(shown.out)[1][8] == "-"
+
+
+def test_what_fits_the_cache_has_no_share(
+    run: Run, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bandwidth, "last_level_cache_bytes", lambda: 1 << 25)
+    args = ("bench", "-m", tiny, "-p", 4, "-n", 0, "-r", 1)
+    (row,) = json_lines(run, *args, "--json")
+    assert row["bandwidth_share"] is None and row["bandwidth_gbs"] > 0
+    assert table(run(*args, *REFERENCE).out)[1][8] == "cache"
+
+
+@pytest.mark.parametrize(("name", "gives"), [("bert", "embeddings"), ("dream", "logits")])
+def test_models_that_generate_nothing(run: Run, tmp_path: Path, name: str, gives: str) -> None:
+    path = write_seeded(tmp_path, name, SPECS[name])
+    refused = f"a {name} model generates no text: "
+    args = ("bench", "-m", path, "-p", 4, "-n", 2, "-d", "0,3", "-r", 1, *REFERENCE, "--json")
+    outcome = run(*args)
+    assert [json.loads(line)["n_prompt"] for line in outcome.out.splitlines()] == [4]
+    assert outcome.err == (
+        f"ggmlpy: note: {refused}only prompts without a depth are measured, t/s is of tokens whose"
+        f" {gives} are computed\n"
+    )
+    alone = run(*args, "-p", 0)
+    assert alone.error == f"{refused}only prompts without a depth can be measured"
+    many = ("batched-bench", "-m", path, "-npp", 4, "-npl", "1,2", *REFERENCE, "--json")
+    assert run(*many, "-ntg", 2).error == f"{refused}-ntg 0 measures prompts"
+    rows = [json.loads(line) for line in run(*many, "-ntg", 0).out.splitlines()]
+    assert [(row["n_kv"], row["speed_tg"]) for row in rows] == [(4, 0), (8, 0)]
+
+
+def test_caches_that_cpus_share_count_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # of the known size
+    monkeypatch.setattr(bandwidth, "CPUS", tmp_path)
+    assert bandwidth.last_level_cache_bytes() is None
+    for cpu, cpus in enumerate(("0-1", "0-1", "2-3", "2-3")):
+        for index, (level, size) in enumerate(((1, "32K"), (3, "4096K"))):
+            folder = tmp_path / f"cpu{cpu}" / "cache" / f"index{index}"
+            folder.mkdir(parents=True)
+            of_cache = {"level": level, "size": size, "shared_cpu_list": cpus}
+            for name, value in of_cache.items():
+                (folder / name).write_text(f"{value}\n")
+    assert bandwidth.last_level_cache_bytes() == 2 * 4096 * 1024
 
 
 def test_a_context_that_has_no_equal_parts(run: Run, tiny: Path) -> None:

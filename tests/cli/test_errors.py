@@ -143,11 +143,9 @@ def test_kv_types(run: Run, tiny: Path, command: str, flag: str) -> None:
 
 def test_context_beyond_all_memory(run: Run, tiny: Path) -> None:
     outcome = run(*arguments("generate", tiny), "-c", 10**14, "-p", "a")
-    warning, error = outcome.err.splitlines()
-    assert warning.startswith("ggmlpy: warning: n_ctx is 100000000000000, the model was")
-    assert error.startswith("ggmlpy: error: a KV cache for n_ctx = 100000000000000 tokens: ")
-    assert "bytes of memory cannot be had" in error
-    assert outcome.code == 1
+    wanted = "a KV cache for n_ctx = 100000000000000 tokens: "
+    assert outcome.error.startswith(wanted)  # without a warning that it is beyond the training
+    assert "bytes of memory cannot be had" in outcome.error
 
 
 def test_sampling_values_that_only_the_engine_can_judge(run: Run, tiny: Path) -> None:
@@ -196,7 +194,7 @@ def test_wrong_options(run: Run, tiny: Path, args: tuple[str, ...], message: str
 
 def test_wrong_commands(run: Run) -> None:
     assert "No such command 'generat'" in run("generat").usage_error
-    assert "Missing argument 'FILE'" in run("inspect").usage_error.replace("{", "").replace("}", "")
+    assert "There is no text" in run("tokenize").usage_error
 
 
 def test_prompt_files(run: Run, tiny: Path, tmp_path: Path) -> None:
@@ -248,4 +246,4 @@ def test_the_packaged_model_may_be_left_out(
     monkeypatch.setattr(packaged, "files", lambda package: tmp_path)
     for command in MODEL_COMMANDS:
         message = run(command).error
-        assert message == "stories.gguf: this installation has no packaged model; name one: -m"
+        assert message == "stories.gguf: this installation has no packaged model: name a file"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ggmlpy import Tokenizer
+from ggmlpy import Tokenizer, packaged_model
 from tests.cli.conftest import Run
 from tests.shared import shared_path
 
@@ -22,6 +22,16 @@ def test_ids_are_llama_cpps(run: Run, name: str) -> None:
         outcome = run("tokenize", file, "--ids", "--no-bos", "-p", "-", stdin=text + "\n")
         assert outcome.code == 0, outcome
         assert outcome.out == f"[{', '.join(ids.split())}]\n"
+
+
+def test_without_a_file_the_packaged_model_is_meant(run: Run, tmp_path: Path) -> None:
+    packaged = packaged_model()
+    assert run("tokenize", "-p", "Once").out == run("tokenize", packaged, "Once").out
+    assert run("inspect", "--json").out == run("inspect", packaged, "--json").out
+    where = f"there is no such file in {tmp_path}"
+    hint = "the file comes before a text, which -p can give too"
+    assert run("tokenize", tmp_path / "Once").error == f"Once: {where}; {hint}"
+    assert run("tokenize", tmp_path / "m.gguf").error == f"m.gguf: {where}"
 
 
 def test_a_line_for_each_token(run: Run, tiny: Path) -> None:

@@ -17,7 +17,7 @@ from ggmlpy.bench.bench import (
     SpeedResult,
     SpeedTest,
     backends_used,
-    bytes_read,
+    bytes_of_steps,
     kept_bytes,
     measure_batched,
     measure_speed,
@@ -79,7 +79,9 @@ def test_n_kv_is_what_the_memory_holds(
     case = BatchedCase(7, 4, 3, shared)
     n_ctx = case.n_ctx(unified, n_seq_max=4)
     assert n_ctx == (n_kv if unified else 4 * 11)
-    context = open_context(file, REFERENCE, n_ctx=n_ctx, n_seq_max=4, kv_unified=unified)
+    context = open_context(
+        load_model(file), REFERENCE, n_ctx=n_ctx, n_seq_max=4, kv_unified=unified
+    )
     measure_batched(context, case, n_batch=5)  # builds the plans
     watched = Watched(context, monkeypatch)
     result = measure_batched(context, case, n_batch=5)
@@ -106,14 +108,16 @@ def test_batched_rates(shared: bool) -> None:
 
 
 def test_what_does_not_fit(file: GGUFFile) -> None:
-    split = open_context(file, REFERENCE, n_ctx=40, n_seq_max=2).sizes
+    split = open_context(load_model(file), REFERENCE, n_ctx=40, n_seq_max=2).sizes
     assert BatchedCase(16, 4, 2).misfit(split) is None
     assert (
         BatchedCase(16, 5, 1).misfit(split)
         == "21 tokens for each sequence, which has n_ctx_seq = 20"
     )
     assert BatchedCase(1, 1, 3).misfit(split) == "3 sequences, there are 2"
-    unified = open_context(file, REFERENCE, n_ctx=40, n_seq_max=2, kv_unified=True).sizes
+    unified = open_context(
+        load_model(file), REFERENCE, n_ctx=40, n_seq_max=2, kv_unified=True
+    ).sizes
     assert BatchedCase(36, 4, 1).misfit(unified) is None
     assert BatchedCase(17, 4, 2).misfit(unified) == "42 tokens, n_ctx is 40"
     assert BatchedCase(30, 5, 2, shared=True).misfit(unified) is None
@@ -139,7 +143,7 @@ class Built:
 def test_no_case_counts_the_building_of_plans(
     file: GGUFFile, monkeypatch: pytest.MonkeyPatch, separate: bool
 ) -> None:
-    context = open_context(file, REFERENCE, n_ctx=40, n_seq_max=2)
+    context = open_context(load_model(file), REFERENCE, n_ctx=40, n_seq_max=2)
     built = Built(context, monkeypatch, "_run_batched")
     for case in (BatchedCase(9, 2, 2, separate=separate), BatchedCase(9, 3, 2, separate=separate)):
         measure_batched(context, case, n_batch=100)
@@ -167,7 +171,7 @@ def test_no_sample_counts_the_building_of_plans(
 def test_one_sequence_writes_after_the_other(
     file: GGUFFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    context = open_context(file, REFERENCE, n_ctx=40, n_seq_max=2)
+    context = open_context(load_model(file), REFERENCE, n_ctx=40, n_seq_max=2)
     case = BatchedCase(3, 2, 2, separate=True)
     measure_batched(context, case, n_batch=100)
     watched = Watched(context, monkeypatch)
@@ -181,12 +185,14 @@ def test_one_sequence_writes_after_the_other(
 def test_what_ran_is_told(file: GGUFFile) -> None:
     """The tiny model is little work: one thread, unless more were asked for."""
     for n_threads, used in ((None, 1), (2, 2)):
-        context = open_context(file, Setup(backend="cpu", n_threads=n_threads), n_ctx=16)
+        context = open_context(
+            load_model(file), Setup(backend="cpu", n_threads=n_threads), n_ctx=16
+        )
         assert backends_used(context) == ["cpu"]
         assert threads_used(context) == used
         result = measure_speed(context, file, SpeedTest(3), n_repeat=1, n_batch=4)
         assert result.n_threads == used
-    assert backends_used(open_context(file, REFERENCE, n_ctx=16)) == ["reference"]
+    assert backends_used(open_context(load_model(file), REFERENCE, n_ctx=16)) == ["reference"]
 
 
 @pytest.mark.parametrize(
@@ -195,7 +201,7 @@ def test_what_ran_is_told(file: GGUFFile) -> None:
 def test_a_speed_test_runs_its_tokens_at_its_depth(
     file: GGUFFile, monkeypatch: pytest.MonkeyPatch, test: SpeedTest
 ) -> None:
-    context = open_context(file, REFERENCE, n_ctx=16)
+    context = open_context(load_model(file), REFERENCE, n_ctx=16)
     watched = Watched(context, monkeypatch)
     result = measure_speed(context, file, test, n_repeat=2, n_batch=4)
     assert len(result.samples_s) == 2
@@ -211,12 +217,12 @@ def test_a_speed_test_runs_its_tokens_at_its_depth(
 
 def test_speed_is_the_mean_of_the_samples() -> None:
     samples_s = (0.5, 0.25, 1.0)
-    result = SpeedResult(SpeedTest(n_prompt=10), samples_s, bytes_read=1000)
+    result = SpeedResult(SpeedTest(n_prompt=10), samples_s, bytes_of_steps=(400, 600))
     rates = 10 / np.array(samples_s)
     assert result.mean_rate == pytest.approx(rates.mean())
     assert result.rate_deviation == pytest.approx(rates.std(ddof=1))
     assert result.bandwidth == pytest.approx(1000 * rates.mean() / 10)
-    assert SpeedResult(SpeedTest(1), (0.5,), 1).rate_deviation == 0
+    assert SpeedResult(SpeedTest(1), (0.5,), (1,)).rate_deviation == 0
 
 
 def test_names_are_llama_benchs() -> None:
@@ -241,16 +247,16 @@ def test_names_are_llama_benchs() -> None:
 def test_weights_that_a_step_reads(tmp_path: Path, model: Tiny, n_read: Any) -> None:
     file = GGUFFile.open(write_model(tmp_path / "m.gguf", model))
     sizes = {name: info.n_bytes for name, info in file.tensors.items()}
-    assert weight_bytes(file, open_context(file, REFERENCE, n_ctx=8)) == n_read(sizes)
+    assert weight_bytes(file, open_context(load_model(file), REFERENCE, n_ctx=8)) == n_read(sizes)
 
 
 def test_bytes_of_a_test(file: GGUFFile) -> None:
     setup = Setup(backend="reference", n_ubatch=4)
-    context = open_context(file, setup, n_ctx=64)
+    context = open_context(load_model(file), setup, n_ctx=64)
     weights = weight_bytes(file, context)
 
     def read(test: SpeedTest) -> int:
-        return bytes_read(file, context, test, n_batch=6)
+        return sum(bytes_of_steps(file, context, test, n_batch=6))
 
     assert read(SpeedTest(0, 3)) == 3 * weights + (1 + 2 + 3) * KV_BYTES
     assert read(SpeedTest(0, 1, depth=20)) == weights + 21 * KV_BYTES
@@ -263,12 +269,12 @@ def test_windows_and_states_bound_what_is_kept(tmp_path: Path) -> None:
         architecture="gemma3", qk_norm=True, post_norms=True, window=8, windowed=(0,), tied=True
     )
     file = GGUFFile.open(write_model(tmp_path / "w.gguf", windowed))
-    memory = open_context(file, REFERENCE, n_ctx=64).memory
+    memory = open_context(load_model(file), REFERENCE, n_ctx=64).memory
     assert kept_bytes(memory, 5) == 5 * KV_BYTES
     assert kept_bytes(memory, 50) == (50 + 8) * KV_BYTES // 2
     hybrid = Tiny(architecture="lfm2", qk_norm=True, convolutions=(0,), tied=True)
     file = GGUFFile.open(write_model(tmp_path / "h.gguf", hybrid))
-    memory = open_context(file, REFERENCE, n_ctx=66, n_seq_max=3).memory
+    memory = open_context(load_model(file), REFERENCE, n_ctx=66, n_seq_max=3).memory
     assert kept_bytes(memory, 5) == 5 * KV_BYTES // 2 + 2 * 64 * 4
 
 
@@ -283,7 +289,7 @@ def test_prompts_are_cut_into_batches_in_order() -> None:
 def test_steps_go_on_where_each_sequence_is(
     file: GGUFFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    context = open_context(file, REFERENCE, n_ctx=32, n_seq_max=2)
+    context = open_context(load_model(file), REFERENCE, n_ctx=32, n_seq_max=2)
     context.decode([1, 2, 3], seq=1)
     watched = Watched(context, monkeypatch)
     assert len(timed_steps(context, [0, 1], 2)) == 2

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ggmlpy import ArgumentError, BadBatch, ContextWarning, Llama
-from ggmlpy.runtime.context_sizes import choose_sizes
+from ggmlpy import AllocationError, ArgumentError, BadBatch, ContextWarning, Llama, Unsupported
+from ggmlpy.runtime import context
+from ggmlpy.runtime.context_sizes import choose_sizes, warn_of_length
+from tests.models.seeded import write_seeded
+from tests.models.seeded_specs import SPECS
 from tests.models.tiny import Tiny, write_model
 
 TRAINED = 128
@@ -38,7 +42,6 @@ def sizes(
         ({"n_ctx": 500, "n_ctx_seq": 128, "n_seq_max": 4, "kv_unified": True}, 500, 128),
     ],
 )
-@pytest.mark.filterwarnings("ignore:the 128 tokens that the model was trained with leave")
 def test_what_follows(options: dict[str, Any], total: int, most: int) -> None:
     assert sizes(**options) == (total, most)
 
@@ -80,8 +83,31 @@ def test_what_contradicts_is_one_line(options: dict[str, Any], message: str) -> 
     ],
 )
 def test_more_than_trained_is_a_warning(options: dict[str, Any], name: str) -> None:
+    given = {"n_ctx": 0, "n_ctx_seq": 0, "n_seq_max": 1, "kv_unified": False} | options
+    _, most = sizes(**given)
+    del given["kv_unified"]
     with pytest.warns(ContextWarning, match=f"{name}, the model was trained with 128"):
-        sizes(**options)
+        warn_of_length(**given, most=most, n_ctx_train=TRAINED)
+
+
+def test_what_is_refused_is_not_warned_of_before(tmp_path: Path) -> None:
+    """gpt2 has embeddings of as many positions as its training: more cannot be had."""
+    path = write_seeded(tmp_path, "gpt2", SPECS["gpt2"])
+    with warnings.catch_warnings(), pytest.raises(Unsupported, match="at most 256 tokens"):
+        warnings.simplefilter("error")
+        Llama(path, n_ctx=512, backend="null")
+
+
+def test_no_memory_for_embeddings_is_typed(
+    tiny_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*args: Any, **more: Any) -> None:
+        raise MemoryError("out of it")
+
+    with Llama(tiny_path, backend="null", n_ctx=32) as llm:
+        monkeypatch.setattr(context, "SequenceMemory", fails)
+        with pytest.raises(AllocationError, match="a KV cache for n_ctx = 512 tokens: out of it; "):
+            llm.embed([[1, 2]])
 
 
 def test_the_limit_of_one_sequence_holds_where_all_share(tiny_path: Path) -> None:

@@ -151,7 +151,7 @@ def test_no_vocabulary(model: str | None) -> None:
     tokenizer = Tokenizer.from_metadata(metadata | (keyed(model=model) if model else {}))
     assert (tokenizer.kind, tokenizer.n_vocab, tokenizer.bos_id) == ("none", 77, None)
     assert tokenizer.eog_ids == frozenset()
-    with pytest.raises(TokenizerError, match="it must be llama, gpt2"):
+    with pytest.raises(TokenizerError, match="the file has no tokenizer: "):
         tokenizer.encode("")
     with pytest.raises(TokenizerError, match="the file has no vocabulary"):
         tokenizer.text(0)

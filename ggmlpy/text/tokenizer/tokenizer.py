@@ -367,6 +367,11 @@ class Tokenizer:
     def _require_text(self) -> None:
         if self._model in KINDS:
             return
+        if self.kind == "none":
+            raise TokenizerError(
+                f"{self.vocab.keys.where}the file has no tokenizer: Context.decode, Llama.logits"
+                " and Llama.embed take tokens"
+            )
         raise TokenizerError(
             f"{self.vocab.keys.where}tokenizer.ggml.model is {quoted(self._model)}: it must be "
             f"{', '.join(KINDS)} to encode or decode text"
