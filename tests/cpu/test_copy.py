@@ -113,6 +113,18 @@ def test_a_long_row_is_shared() -> None:
         np.testing.assert_array_equal(got, x.place.host_bytes[: got.size])
 
 
+@pytest.mark.parametrize("type", ["f32", "f16", "i64", "i8"])
+@pytest.mark.parametrize("short", [1, 3, 15, 16])
+def test_short_rows_in_one_long_row(type: str, short: int) -> None:
+    """Pieces begin and end within rows of x, and within its planes."""
+    x = numbered((1501, short, 3, 2), type)
+    for source in (ops.transpose(x), ops.permute(x, 1, 0, 3, 2)):
+        n = source.spec.n_elements
+        for n_threads in (1, 3):
+            got = run(ops.cont_1d(source, n), BEST, n_threads, raw=True)
+            np.testing.assert_array_equal(got.view(values(source).dtype), values(source).ravel())
+
+
 @pytest.mark.parametrize("isa", VECTOR_ISAS)
 @pytest.mark.parametrize("target", ["f16", "bf16", "f32"])
 @pytest.mark.parametrize("source", ["f16", "bf16", "f32"])

@@ -17,7 +17,7 @@ from ggmlpy.backends.cpu.kernels.elements import PIECE, read_elements, write_ele
 from ggmlpy.backends.cpu.kernels.quantize import WRITERS
 from ggmlpy.backends.cpu.kernels.segments import n_segments
 from ggmlpy.backends.cpu.rows import n_rows, row_ptr, share
-from ggmlpy.backends.cpu.simd.arith import quotient
+from ggmlpy.backends.cpu.simd.arith import quotient, remainder
 from ggmlpy.backends.cpu.simd.memory import (
     load_i8,
     load_i8x16_part,
@@ -40,6 +40,7 @@ CONVERT_ARGS = np.dtype(
     [*FIELDS, ("y_type", "i4"), ("x_type", "i4"), ("scratch", "i8")], align=True
 )
 _RUN = 4096  # units of a piece: small enough that one long row is shared too
+_SHORT = 16  # units of a row of x: shorter ones are copied column by column
 
 Served = list[tuple[str, tuple[str, ...]]]
 _PLAIN = ("f32", "f16", "bf16", "i32")
@@ -86,6 +87,16 @@ def copy_units(x: Int, x_stride: Int, y: Int, y_stride: Int, n: Int, unit: Int) 
             copy_bytes(x + i * x_stride, y + i * y_stride, unit)
 
 
+@inline
+def copy_columns(p: Record, x: Int, row: Int, n: Int, y: Int, n_units: Int) -> Int:
+    """At most n_units of rows of n units that follow each other in a plane of x, from `row` on,
+    which is at address x; how many. A call for each short row would cost more than its units."""
+    n_rows_here = min(quotient(n_units, n), p.x.ne1 - remainder(row, p.x.ne1))
+    for j in range(n):
+        copy_units(x + j * p.x.nb0, p.x.nb1, y + j * p.y.nb0, n * p.y.nb0, n_rows_here, p.unit)
+    return n * n_rows_here
+
+
 @kernel(
     "cont",
     ("f32",),
@@ -114,10 +125,13 @@ def copy_same_type(p: Record, ith: Int, nth: Int) -> None:
             source = row * row_y + at
             source_row = quotient(source, row_x)
             column = source - source_row * row_x
-            n = min(end - at, row_x - column)
             x = row_ptr(p.x, source_row) + column * p.x.nb0
-            copy_units(x, p.x.nb0, y + at * p.y.nb0, p.y.nb0, n, p.unit)
-            at += n
+            if column == 0 and row_x < _SHORT and end - at >= 2 * row_x:
+                at += copy_columns(p, x, source_row, row_x, y + at * p.y.nb0, end - at)
+            else:
+                n = min(end - at, row_x - column)
+                copy_units(x, p.x.nb0, y + at * p.y.nb0, p.y.nb0, n, p.unit)
+                at += n
 
 
 def _convertible(node: Any) -> bool:
