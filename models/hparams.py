@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
@@ -29,6 +30,16 @@ class RopeParams:
         """The same without context scaling, and with another base if one is given."""
         base = self.freq_base if freq_base is None else freq_base
         return replace(self, freq_base=base, freq_scale=1.0, ext_factor=0.0, attn_factor=1.0)
+
+    def with_log_multiplier(self, own: float, all_dims: float) -> RopeParams:
+        """The same where YaRN's factor of the magnitude has multipliers of its logarithm: that of
+        what is rotated, over that of all elements of a head."""
+        if not self.ext_factor or self.freq_scale >= 1.0:
+            return self
+        growth = math.log(1.0 / self.freq_scale)
+        factor = (1.0 + 0.1 * own * growth) / (1.0 + 0.1 * all_dims * growth)
+        factor /= 1.0 + 0.1 * growth  # which rope_ext applies
+        return replace(self, attn_factor=self.attn_factor * factor)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ which has plain attention.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import ClassVar
 
@@ -18,7 +17,7 @@ from ggmlpy.models.blocks.feed_forward import FeedForward
 from ggmlpy.models.blocks.latent_attention import LatentAttention, yarn_scale
 from ggmlpy.models.blocks.layers import Mixer, PerToken
 from ggmlpy.models.blocks.self_attention import Temperature
-from ggmlpy.models.hparams import HParams, RopeParams, read_hparams
+from ggmlpy.models.hparams import HParams, read_hparams
 from ggmlpy.models.pre_norm import PreNormDecoder
 from ggmlpy.ops.rope import RopeMode
 
@@ -56,9 +55,7 @@ class DeepSeek2(PreNormDecoder):
             return h
         # V2 has the same multiplier for what is rotated and for all.
         own = multiplier if h.architecture == "deepseek2" and multiplier != 1.0 else 1.0
-        return h.replaced(
-            lambda _, p: replace(p, rope=with_log_multiplier(p.rope, own, multiplier))
-        )
+        return h.replaced(lambda _, p: replace(p, rope=p.rope.with_log_multiplier(own, multiplier)))
 
     def mixer(self, i: int) -> Mixer:
         """Latent attention."""
@@ -111,12 +108,3 @@ class DeepSeek2Ocr(DeepSeek2):
 def yarn_log_multiplier(h: HParams) -> float:
     """The factor of ln(scaling factor) in YaRN's magnitude, of which files hold a tenth."""
     return h.keys.real("rope.scaling.yarn_log_multiplier", 0.0) / 0.1
-
-
-def with_log_multiplier(rope: RopeParams, own: float, all_dims: float) -> RopeParams:
-    """The magnitude of what is rotated, over that of all elements; see RopeParams.attn_factor."""
-    if not rope.ext_factor or rope.freq_scale >= 1.0:
-        return rope
-    growth = math.log(1.0 / rope.freq_scale)
-    factor = (1.0 + 0.1 * own * growth) / (1.0 + 0.1 * all_dims * growth) / (1.0 + 0.1 * growth)
-    return replace(rope, attn_factor=rope.attn_factor * factor)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ggmlpy.gguf import GGUFFile
-from ggmlpy.models.architectures.deepseek2 import with_log_multiplier
 from ggmlpy.models.blocks.self_attention import SelfAttention, Temperature
 from ggmlpy.models.expert_decoder import ExpertDecoder
 from ggmlpy.models.hparams import HParams, read_hparams
@@ -29,7 +28,7 @@ class Mistral3(ExpertDecoder):
         factor = h.keys.real("rope.scaling.yarn_log_multiplier", 0.0)
         if not factor:
             return h
-        return h.replaced(lambda _, p: replace(p, rope=with_log_multiplier(p.rope, 1.0, factor)))
+        return h.replaced(lambda _, p: replace(p, rope=p.rope.with_log_multiplier(1.0, factor)))
 
     def set_up(self) -> None:
         """How q grows."""
