@@ -90,6 +90,7 @@ class Llama(EmbeddingMethods):
         kv_layout: str | None = None,
         type_k: str | int | TensorType = "f16",
         type_v: str | int | TensorType = "f16",
+        kv_rotation: bool | None = None,
         flash_attn: bool = True,
         backend: str | Backend | Sequence[str | Backend] = "auto",
         n_threads: int | None = None,
@@ -121,6 +122,9 @@ class Llama(EmbeddingMethods):
                        all sequences share; "paged", one that they share in pages, of which those of
                        a common prefix are held once; None: "split"
         type_k, type_v types of the KV cache: "f32", "f16", "bf16", "q8_0", "q4_0" …, or ggml's ids
+        kv_rotation    whether K and V of quantised types are stored rotated, which they lose less
+                       by; None: where heads have a multiple of 64 elements, as in llama.cpp; True:
+                       a multiple of 32
         flash_attn     attention as one fused node; False: as separate ones
         backend        a backend or its name: "cpu", "reference", an installed one; "auto" is the
                        fastest
@@ -187,6 +191,7 @@ class Llama(EmbeddingMethods):
             n_ubatch=sizes.n_ubatch,
             type_k=types[0],
             type_v=types[1],
+            kv_rotation=kv_rotation,
             flash_attn=flash_attn,
             n_gpu_layers=n_gpu_layers,
             override_tensors=override_tensors or {},

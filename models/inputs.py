@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from ggmlpy import ops
 from ggmlpy.graph.tensor import Tensor
+from ggmlpy.models.blocks.rotation import rotated
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,8 @@ class KVView:
     gathered: tuple[Gathered, ...] = ()  # without flash attention: all tokens, in order
     # For ALiBi: of each entry that a token sees -|distance| in positions, [entries, T/S, 1, S] f16.
     bias: Tensor | None = None
+    # By slot what `store` multiplies K and V by, [n, n] for each block of n elements, if it does.
+    rotations: Mapping[int, tuple[Tensor | None, Tensor | None]] = field(default_factory=dict)
     stored: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # by slot
 
     def store(self, layer: int, k: Tensor, v: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -51,8 +54,14 @@ class KVView:
         Read the returned tensors, not the leaves: that orders the write before the read. They are
         in `stored` too, for layers that read what this one has written.
         """
+        by_k, by_v = self.rotations.get(layer, (None, None))
+        k = rotated(k, by_k, "k_rotated")
         k_rows = self._store(self.k[layer], k).named("k_stored")
-        v_rows = k_rows if v is None else self._store(self.v[layer], v).named("v_stored")
+        if v is None:
+            v_rows = k_rows
+        else:
+            v = rotated(v, by_v, "v_rotated")
+            v_rows = self._store(self.v[layer], v).named("v_stored")
         self.stored[layer] = k_rows, v_rows
         return k_rows, v_rows
 

@@ -41,6 +41,7 @@ def open_model(path: Path, options: ModelOptions) -> Llama:
             backend=options.backends,
             type_k=options.type_k,
             type_v=options.type_v,
+            kv_rotation=options.rotates,
             flash_attn=options.fused_attention,
             n_gpu_layers=options.n_gpu_layers,
             override_tensors=options.override_tensors,

@@ -32,6 +32,11 @@ _TYPE_K = (
     "Type of the K cache: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1 or iq4_nl.",
 )
 _TYPE_V = ("-ctv --cache-type-v TYPE", "Type of the V cache: one of the same.")
+_KV_ROTATION = (
+    "-kvr --kv-rotation on|off|auto",
+    "Store K and V of quantised types rotated, which they lose less by; auto: where heads have a"
+    " multiple of 64 elements; on: a multiple of 32.",
+)
 _FLASH_ATTN = (
     "-fa --flash-attn on|off|auto",
     "Attention as one fused node (on), or as separate ones (off); auto is on.",
@@ -139,11 +144,17 @@ class MachineOptions(PlacementOptions):
     )
     type_k: str = setting("f16", *_TYPE_K)
     type_v: str = setting("f16", *_TYPE_V)
+    kv_rotation: str = setting("auto", *_KV_ROTATION, **_SWITCH)
     flash_attn: str = setting("auto", *_FLASH_ATTN, **_SWITCH)
 
     @property
     def fused_attention(self) -> bool:
         return self.flash_attn != "off"
+
+    @property
+    def rotates(self) -> bool | None:
+        """Whether K and V are rotated; None where the model decides."""
+        return {"on": True, "off": False, "auto": None}[self.kv_rotation]
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +195,7 @@ class BenchOptions(MachineOptions):
             backend=self.backends,
             type_k=self.type_k,
             type_v=self.type_v,
+            kv_rotation=self.rotates,
             flash_attn=self.fused_attention,
             n_gpu_layers=self.n_gpu_layers,
             override_tensors=self.override_tensors or {},

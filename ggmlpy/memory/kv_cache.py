@@ -34,6 +34,7 @@ class KVCache:
         layout: KVLayout = "unified",
         buffer_types: BufferTypes = {},  # noqa: B006  (never written to)
         suffix: str = "",
+        kv_rotation: bool | None = None,
     ) -> None:
         self.suffix = suffix
         sight = Sight(spec.window, spec.is_causal, spec.needs_positions, spec.buckets)
@@ -44,7 +45,9 @@ class KVCache:
             else KVCells(n_ctx, n_seq_max, layout == "unified", sight, name)
         )
         n_stream = self.cells.n_stream
-        self.store = KVStore(spec, self.cells.n_ctx, n_stream, type_k, type_v, buffer_types)
+        self.store = KVStore(
+            spec, self.cells.n_ctx, n_stream, type_k, type_v, buffer_types, kv_rotation
+        )
 
 
 def suffixes(specs: Sequence[AttentionLayers]) -> list[str]:

@@ -18,6 +18,7 @@ from ggmlpy.memory.cell_table import Index
 from ggmlpy.memory.cells import KVCells
 from ggmlpy.memory.kv_cache import KVCache, suffixes
 from ggmlpy.memory.recurrent_state import RecurrentState
+from ggmlpy.memory.rotation import check_rotation
 from ggmlpy.memory.sizes import Sizes, cache_size, cached_parts, check_free, memory_bytes
 from ggmlpy.memory.slots import BatchTransaction, SavedCells, Slot, SlotInfo
 from ggmlpy.memory.spans import Positions, Spans
@@ -34,8 +35,9 @@ class SequenceMemory:
     `seq_rm`, `seq_cp`, `seq_keep`, `seq_div`, `clear` are complete when they return. Shifting
     positions (`seq_add`) needs the model, to rotate K: see `Context.seq_add`.
 
-    Raises Unsupported for types of K and V that it cannot have, AllocationError where all caches
-    in one memory together are more bytes than the machine, or the device, has.
+    Raises Unsupported for types of K and V and a `kv_rotation` (see `rotation_of`) that it cannot
+    have, AllocationError where all caches in one memory together are more bytes than the machine,
+    or the device, has.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class SequenceMemory:
         type_k: TensorType,
         type_v: TensorType,
         buffer_types: BufferTypes | None = None,
+        kv_rotation: bool | None = None,
     ) -> None:
         self.sizes = sizes
         needed = memory_bytes(spec, sizes, type_k, type_v, buffer_types)
@@ -52,10 +55,10 @@ class SequenceMemory:
         check_free(needed)
         types, n_seq_max = buffer_types or {}, sizes.n_seq_max
         attention = cached_parts(spec)
+        check_rotation(attention, type_k, type_v, kv_rotation)
+        kinds = type_k, type_v, n_seq_max, sizes.layout, types
         self.caches = [
-            KVCache(
-                part, cache_size(part, sizes), type_k, type_v, n_seq_max, sizes.layout, types, name
-            )
+            KVCache(part, cache_size(part, sizes), *kinds, name, kv_rotation)
             for part, name in zip(attention, suffixes(attention), strict=True)
         ]
         recurrent = [part for part in spec if isinstance(part, RecurrentLayers)]

@@ -2,7 +2,8 @@
 
 Rotary embedding composes: a key at position p rotated by d positions is the key at p + d (Su et
 al., 2021). Only the keys that move are touched. Their magnitude is kept: with YaRN the factor that
-RoPE puts on a key is already in it.
+RoPE puts on a key is already in it. Keys that are stored in blocks times a matrix (see
+`ggmlpy.memory.rotation`) are multiplied by it before and after.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from ggmlpy.memory.spans import MAX_POSITION, Positions, Spans
 from ggmlpy.memory.store import KVStore
 from ggmlpy.memory.transaction import Transaction
 from ggmlpy.models import Model
+from ggmlpy.models.blocks.rotation import rotated
 from ggmlpy.sched.executable import ArenaPool, Executable
 
 
@@ -190,10 +192,10 @@ def _rope_keys(
     n_ctx_seq: int,
 ) -> None:
     """Rotate the keys in some rows of every layer, in place."""
-    n, by = len(rows), deltas.astype(np.int32)
+    n, moved = len(rows), deltas.astype(np.int32)
     if model.n_pos_per_embd == 4:
-        by = np.concatenate([by, by, by, np.zeros_like(by)])
-    write_ids, read_ids, delta_ids = _together(rows, rows.astype(np.int32), by)
+        moved = np.concatenate([moved, moved, moved, np.zeros_like(moved)])
+    write_ids, read_ids, delta_ids = _together(rows, rows.astype(np.int32), moved)
     writes = []
     for layer, leaf in store.k.items():
         rope = model.rope_of(layer)
@@ -203,7 +205,10 @@ def _rope_keys(
         Hk = store.sizes[layer].n_head_kv
         k = ops.reshape_2d(leaf, n_embd, kv_size * n_stream)  # [D*Hk, all cells]
         x = ops.reshape_3d(ops.get_rows(k, read_ids), n_embd // Hk, Hk, n)  # [D, Hk, n]
+        by, _ = store.matrices.get(layer, (None, None))
+        x = rotated(x, by, "k_plain")  # the matrix is its own inverse
         x = rope.shift(x, delta_ids, n_ctx_seq)  # [D, Hk, n]
+        x = rotated(x, by, "k_rotated")
         writes.append(ops.set_rows(k, ops.reshape_2d(x, n_embd, n), write_ids))
     if writes:
         Executable(Graph(*writes), backends, arenas=arenas).run()

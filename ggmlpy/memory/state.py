@@ -13,19 +13,37 @@ from numpy.typing import NDArray
 
 from ggmlpy.errors import CacheFull, StateError
 from ggmlpy.graph.quants import from_float, to_float
-from ggmlpy.graph.tensor import Tensor
 from ggmlpy.graph.types import BF16, F16, F32, TensorType
 from ggmlpy.memory.cache_types import CACHE_TYPES
 from ggmlpy.memory.cell_table import Index
 from ggmlpy.memory.kv_cache import KVCache
 from ggmlpy.memory.recurrent_state import States
+from ggmlpy.memory.rotation import NO_ROTATION, Rotation, rotate_rows
 from ggmlpy.memory.sequences import SequenceMemory
 from ggmlpy.memory.spans import MAX_POSITION, NOTHING, Spans
-from ggmlpy.memory.store import KVStore
 from ggmlpy.memory.transaction import Transaction
 from ggmlpy.memory.window import first_kept, missed
 
 Rows = NDArray[np.uint8]  # [n_tokens, bytes of a row]
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """What rows are stored in: a type, and the elements of the blocks that are rotated, or 0."""
+
+    type: TensorType
+    n_rotated: int
+
+    def values(self, rows: Rows, n_rotated: int) -> NDArray[np.float32]:
+        """The elements of rows, in blocks that are rotated as `n_rotated` says."""
+        values = to_float(rows, self.type)
+        if n_rotated == self.n_rotated:
+            return values
+        return rotate_rows(rotate_rows(values, self.n_rotated), n_rotated)
+
+    def converted(self, rows: Rows, to: _Form) -> Rows:
+        """Rows of this form in another one."""
+        return rows if to == self else from_float(self.values(rows, to.n_rotated), to.type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +57,15 @@ class LayerRows:
     v_type: TensorType
     v: Rows
     evicted: Spans = NOTHING  # positions of the sequence that are not kept, behind the window
+    rotation: Rotation = NO_ROTATION
+
+    @property
+    def k_form(self) -> _Form:
+        return _Form(self.k_type, self.rotation.k)
+
+    @property
+    def v_form(self) -> _Form:
+        return _Form(self.v_type, self.rotation.v)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +103,9 @@ def take_state(memory: SequenceMemory, seq: int, tokens: list[int] | None = None
                 else np.empty((len(kept), 0), np.uint8)
                 for leaves in (store.k, store.v)
             )
-            layers[i] = LayerRows(positions, store.type_k, k, store.type_v, v, evicted)
+            layers[i] = LayerRows(
+                positions, store.type_k, k, store.type_v, v, evicted, store.rotations[i]
+            )
     recurrent = {} if memory.recurrent is None else memory.recurrent.read(seq)
     return SequenceState(list(tokens or []), layers, recurrent)
 
@@ -93,11 +122,12 @@ def n_bytes_of(memory: SequenceMemory, seq: int) -> int:
 def put_state(memory: SequenceMemory, seq: int, state: SequenceState) -> None:
     """Replace what a sequence holds by a state.
 
-    K and V are converted where the memory stores them in another type. Raises StateError for a
-    state of another model, ArgumentError for a sequence that does not exist, CacheFull where there
-    are too few cells; then nothing is changed. What the sequence held is removed before copying
-    begins, because undoing that would take a second copy of it: an interrupt of the copying leaves
-    the sequence empty. Positions of other sequences that no later token sees may be evicted then.
+    K and V are converted where the memory stores them in another type or rotation. Raises
+    StateError for a state of another model, ArgumentError for a sequence that does not exist,
+    CacheFull where there are too few cells; then nothing is changed. What the sequence held is
+    removed before copying begins, because undoing that would take a second copy of it: an interrupt
+    of the copying leaves the sequence empty. Positions of other sequences that no later token sees
+    may be evicted then.
     """
     memory.check_seq(seq)
     check_fits(memory, state)
@@ -182,7 +212,7 @@ def _alike(pairs: list[tuple[LayerRows, LayerRows]]) -> tuple[Index, Index]:
     first, second = pairs[0]
     _, a, b = np.intersect1d(first.positions, second.positions, return_indices=True)
     for x, y in pairs:
-        if x.k_type is not y.k_type or x.v_type is not y.v_type:
+        if (x.k_form, x.v_form) != (y.k_form, y.v_form):
             return a[:0], b[:0]
         same = (x.k[a] == y.k[b]).all(axis=1) & (x.v[a] == y.v[b]).all(axis=1)
         a, b = a[same], b[same]
@@ -224,11 +254,15 @@ def _put_rows(
     if len(rows):
         cells.occupy(to, first.positions[rows], (seq,))
         for i in store.sizes:
-            kept = state.layers[i]
+            kept, by = state.layers[i], store.rotations[i]
             if i in store.k:
-                _write(store, store.k[i], stream, to, kept.k[rows], kept.k_type)
+                k_form = _Form(store.type_k, by.k)
+                k = kept.k_form.converted(kept.k[rows], k_form)
+                store.write_rows(store.k[i], stream, to, k)
             if i in store.v:
-                _write(store, store.v[i], stream, to, kept.v[rows], kept.v_type)
+                v_form = _Form(store.type_v, by.v)
+                v = kept.v_form.converted(kept.v[rows], v_form)
+                store.write_rows(store.v[i], stream, to, v)
     return to
 
 
@@ -242,14 +276,6 @@ def _by_position(cache: KVCache, seq: int) -> Index:
     cells = cache.cells
     kept = cells.of(seq, first_kept(cells.pos_max(seq) + 1, cells.window))
     return kept[np.argsort(cells.positions_of(seq, kept), kind="stable")]
-
-
-def _write(
-    store: KVStore, leaf: Tensor, stream: int, cells: Index, rows: Rows, type: TensorType
-) -> None:
-    if type is not leaf.type:
-        rows = from_float(to_float(rows, type), leaf.type)
-    store.write_rows(leaf, stream, cells, rows)
 
 
 def check_fits(memory: SequenceMemory, state: SequenceState) -> None:
@@ -269,10 +295,11 @@ def check_fits(memory: SequenceMemory, state: SequenceState) -> None:
                 f" {cache.cells.window}"
             )
         size = cache.store.sizes[i]
-        for name, kept, type, n_wanted in (
-            ("K", rows.k, rows.k_type, size.n_embd_k),
-            ("V", rows.v, rows.v_type, size.n_embd_v),
+        for name, kept, form, n_wanted, n_head in (
+            ("K", rows.k, rows.k_form, size.n_embd_k, size.n_embd_head_k),
+            ("V", rows.v, rows.v_form, size.n_embd_v, size.n_embd_head_v),
         ):
+            type, n_rotated = form.type, form.n_rotated
             if str(type) not in CACHE_TYPES:
                 raise StateError(f"the state's {name} of layer {i} is {type}: no cache is")
             n_blocks, rest = divmod(kept.shape[1], type.type_size)
@@ -281,6 +308,11 @@ def check_fits(memory: SequenceMemory, state: SequenceState) -> None:
                 raise StateError(
                     f"the state's {name} of layer {i} has {kept.shape[1]} bytes of {type} a token"
                     f" ({n_embd} elements), the model's has {n_wanted} elements"
+                )
+            if n_rotated and (n_rotated & (n_rotated - 1) or n_head % n_rotated):
+                raise StateError(
+                    f"the state's {name} of layer {i} is rotated in blocks of {n_rotated}: must be"
+                    f" a power of two that divides {n_head}, the size of a head"
                 )
     ends = {
         int(rows.positions[-1]) if len(rows.positions) else -1 for rows in state.layers.values()
@@ -306,9 +338,10 @@ def check_converted(memory: SequenceMemory, state: SequenceState) -> None:
     """Raise StateError for values that overflow in the types of a memory that the state fits."""
     for cache in memory.caches:
         for i in cache.store.sizes:
-            rows = state.layers[i]
-            _check_within(cache.store.type_k, i, "K", rows.k, rows.k_type)
-            _check_within(cache.store.type_v, i, "V", rows.v, rows.v_type)
+            rows, by = state.layers[i], cache.store.rotations[i]
+            k, v = _Form(cache.store.type_k, by.k), _Form(cache.store.type_v, by.v)
+            _check_within(k, i, "K", rows.k, rows.k_form)
+            _check_within(v, i, "V", rows.v, rows.v_form)
 
 
 def check_finite(state: SequenceState) -> None:
@@ -318,9 +351,9 @@ def check_finite(state: SequenceState) -> None:
     which gives NaN.
     """
     for i, rows in state.layers.items():
-        if not _all_within(_LARGEST[F32], rows.k, rows.k_type):
+        if not _all_within(_LARGEST[F32], rows.k, rows.k_form):
             raise StateError(f"the state's K of layer {i} has values that are not finite")
-        if not _all_within(_LARGEST[F32], rows.v, rows.v_type):
+        if not _all_within(_LARGEST[F32], rows.v, rows.v_form):
             raise StateError(f"the state's V of layer {i} has values that are not finite")
     for (i, _), row in state.recurrent.items():
         if not np.isfinite(row).all():
@@ -331,16 +364,21 @@ def check_finite(state: SequenceState) -> None:
 _LARGEST = {F32: 3.4028234e38, BF16: 3.38e38, F16: 65504.0}
 
 
-def _check_within(type: TensorType, layer: int, name: str, rows: Rows, own: TensorType) -> None:
-    if own is not type and not _all_within(_LARGEST.get(type, _LARGEST[F16]), rows, own):
-        raise StateError(f"the state's {name} of layer {layer} has values too large for {type}")
+def _check_within(form: _Form, layer: int, name: str, rows: Rows, own: _Form) -> None:
+    largest = _LARGEST.get(form.type, _LARGEST[F16])
+    if own != form and not _all_within(largest, rows, own, form.n_rotated):
+        raise StateError(
+            f"the state's {name} of layer {layer} has values too large for {form.type}"
+        )
 
 
-def _all_within(largest: float, rows: Rows, type: TensorType) -> bool:
+def _all_within(largest: float, rows: Rows, own: _Form, n_rotated: int | None = None) -> bool:
+    """Whether all values are at most this large, rotated in another way if `n_rotated` says so."""
     if not rows.size:
         return True
+    n = own.n_rotated if n_rotated is None else n_rotated
     with np.errstate(all="ignore"):
-        blocks = (to_float(rows[at : at + 512], type) for at in range(0, len(rows), 512))
+        blocks = (own.values(rows[at : at + 512], n) for at in range(0, len(rows), 512))
         return all(bool(np.abs(block).max() <= largest) for block in blocks)
 
 

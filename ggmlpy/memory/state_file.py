@@ -24,12 +24,14 @@ from ggmlpy.common.quoting import printable
 from ggmlpy.errors import FileError, MissingFile, StateError
 from ggmlpy.graph.types import type_of
 from ggmlpy.memory.recurrent_state import States
+from ggmlpy.memory.rotation import Rotation
 from ggmlpy.memory.spans import Spans
 from ggmlpy.memory.state import LayerRows, Rows, SequenceState
 
 MAGIC = b"ggmlpy state\0"
-# In 1 a model was known by a sample of its weights, in 2 a recurrent layer had one state.
-VERSION = 3
+# In 1 a model was known by a sample of its weights, in 2 a recurrent layer had one state, in 3
+# K and V were not rotated.
+VERSION = 4
 _DIGEST_BYTES = 32
 _PREFIX = struct.Struct("<13sIQ")
 
@@ -73,6 +75,8 @@ def _describe(state: SequenceState, arrays: list[Array]) -> dict[str, Any]:
                 "k_row_bytes": rows.k.shape[1],
                 "v_type": rows.v_type.name,
                 "v_row_bytes": rows.v.shape[1],
+                "k_rotation": rows.rotation.k,
+                "v_rotation": rows.rotation.v,
             }
         )
         arrays += [rows.positions, rows.k, rows.v]
@@ -147,7 +151,8 @@ def _parse(described: dict[str, Any], reader: _Reader) -> SequenceState:
         v = reader.rows(n_tokens, _whole(d["v_row_bytes"]))
         k_type, v_type = type_of(str(d["k_type"])), type_of(str(d["v_type"]))
         evicted = Spans.parse((_whole(start), _whole(stop)) for start, stop in d["forgotten"])
-        layers[_new(d["layer"], layers)] = LayerRows(positions, k_type, k, v_type, v, evicted)
+        by = Rotation(_whole(d["k_rotation"]), _whole(d["v_rotation"]))
+        layers[_new(d["layer"], layers)] = LayerRows(positions, k_type, k, v_type, v, evicted, by)
     recurrent: States = {}
     for d in described["recurrent"]:
         row = np.frombuffer(reader.take(4 * _whole(d["n"])).tobytes(), np.float32)

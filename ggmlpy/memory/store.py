@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ggmlpy.graph.buffer import HOST, BufferType, Bytes
+from ggmlpy.graph.buffer import HOST, BufferType, Bytes, UnallocatedBuffer
 from ggmlpy.graph.tensor import Flag, Tensor, stored_rows, zeros
 from ggmlpy.graph.types import TensorType
 from ggmlpy.memory.cache_types import check_cache_type
 from ggmlpy.memory.cell_table import Index, padded
+from ggmlpy.memory.rotation import Rotation, hadamard, rotation_of
 from ggmlpy.models.memory import AttentionLayers, KVSizes
 
 BufferTypes = Mapping[int, BufferType]  # by layer; the host for those that are not named
@@ -29,7 +30,8 @@ class SavedRows:
 
 class KVStore:
     """K and V leaves, `[n_embd_gqa, kv_size, n_stream]` a layer. A cell is a row of each. Layers
-    whose V is a part of K have no leaf of it; `sizes` has all layers.
+    whose V is a part of K have no leaf of it; `sizes` has all layers. `rotations` says how K and V
+    are rotated before they are stored, `matrices` has what they are multiplied by.
 
     Which cells are in use is not known here. Raises Unsupported for a type that rows cannot be
     written in.
@@ -43,6 +45,7 @@ class KVStore:
         type_k: TensorType,
         type_v: TensorType,
         buffer_types: BufferTypes = {},  # noqa: B006  (never written to)
+        kv_rotation: bool | None = None,
     ) -> None:
         self.n_bytes = cache_bytes(spec, n_ctx, n_stream, type_k, type_v)
         self.kv_size = padded(n_ctx)
@@ -59,6 +62,15 @@ class KVStore:
             i: self._leaf(f"cache_v_l{i}", type_v, size.n_embd_v, types[i])
             for i, size in spec.layers.items()
             if size.n_embd_v
+        }
+        self.rotations: dict[int, Rotation] = {
+            i: rotation_of(size, type_k, type_v, kv_rotation) for i, size in spec.layers.items()
+        }
+        known: dict[tuple[int, BufferType], Tensor] = {}
+        self.matrices: dict[int, tuple[Tensor | None, Tensor | None]] = {
+            i: (_matrix(known, by.k, types[i]), _matrix(known, by.v, types[i]))
+            for i, by in self.rotations.items()
+            if by
         }
 
     def _leaf(self, name: str, type: TensorType, n_embd: int, at: BufferType) -> Tensor:
@@ -104,6 +116,19 @@ class KVStore:
     def _index(self, stream: int, cells: Index) -> Index:
         """The rows of a stream's cells among those of all streams."""
         return stream * self.kv_size + cells
+
+
+def _matrix(known: dict[tuple[int, BufferType], Tensor], n: int, at: BufferType) -> Tensor | None:
+    """The matrix [n, n] of a rotation, once in each memory; None for no rotation."""
+    if not n:
+        return None
+    if (n, at) not in known:
+        leaf = zeros("f32", (n, n), name=f"hadamard_{n}", flags=Flag.WEIGHT, buffer_type=at)
+        assert leaf.place is not None
+        if not isinstance(leaf.place.buffer, UnallocatedBuffer):
+            leaf.place.buffer.write(leaf.place.offset, hadamard(n).view(np.uint8).reshape(-1))
+        known[n, at] = leaf
+    return known[n, at]
 
 
 def cache_bytes(

@@ -44,7 +44,8 @@ class Context:
     `kv_layout` is "split": each sequence has an equal part of `n_ctx` cells; "unified": the
     sequences share them (`kv_unified=True` means the same); or "paged": they share them in pages.
     `n_ctx_seq` may be less than that: the engine keeps to it. `n_gpu_layers` and `override_tensors`
-    (see `Placement.of`) say what lies on devices, `passes` (see `compute`) which passes run.
+    (see `Placement.of`) say what lies on devices, `kv_rotation` (see `rotation_of`) whether
+    quantised K and V are rotated, `passes` (see `compute`) which passes run.
     Contexts of one model share its weights. Raises ArgumentError for a placement other than that of
     a context that has loaded them.
     """
@@ -63,6 +64,7 @@ class Context:
         kv_layout: str | None = None,
         type_k: TensorType = F16,
         type_v: TensorType = F16,
+        kv_rotation: bool | None = None,
         flash_attn: bool = True,
         n_gpu_layers: int = ALL,
         override_tensors: Mapping[str, str] | Iterable[tuple[str, str]] = (),
@@ -85,7 +87,7 @@ class Context:
         self.placement.check_overrides(model.weights.leaves)
         check_placement(model, self.placement)
         self.memory = SequenceMemory(
-            model.memory, self.sizes, type_k, type_v, self.placement.buffer_types
+            model.memory, self.sizes, type_k, type_v, self.placement.buffer_types, kv_rotation
         )
         self.shapes = Shapes(self.memory, flash_attn, all(b.takes_counts for b in backends))
         self.plans = PlanCache(model, self.memory, backends, pin, passes, embeddings)

@@ -102,10 +102,14 @@ def _cache(cache: KVCache) -> str:
     if isinstance(cells, PagedCells):
         pages = f"{_count(cells.n_pages, 'page')} of {cells.page_size}"
         parts.append(f"{pages} ({cells.n_pages_used()} used, {cells.n_pages_shared()} shared)")
-    for name, type, leaves in (("K", store.type_k, store.k), ("V", store.type_v, store.v)):
+    blocks = [(by.k, by.v) for by in store.rotations.values()]
+    sizes_k, sizes_v = (sorted(set(sizes) - {0}) for sizes in zip(*blocks, strict=True))
+    kinds = ("K", store.type_k, store.k, sizes_k), ("V", store.type_v, store.v, sizes_v)
+    for name, type, leaves, n_rotated in kinds:
         if leaves:
             size = megabytes(sum(leaf.spec.n_bytes for leaf in leaves.values()))
-            parts.append(f"{name} {type} {size}")
+            by = f" rotated by {'/'.join(map(str, n_rotated))}" if n_rotated else ""
+            parts.append(f"{name} {type}{by} {size}")
     lists = cells.lists.leaf
     parts.append(f"lists {lists.type} {megabytes(lists.spec.n_bytes)}")
     return ", ".join(parts)

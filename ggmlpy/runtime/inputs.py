@@ -283,6 +283,7 @@ def _kv_view(leaves: _Leaves, i: int, cache: KVCache, shape: Shape) -> KVView:
         leaves.add("f16", (cache.cells.kv_size, n_each, 1, n_stream), f"attn_inp_bias{suffix}")
         if cache.cells.needs_positions and not gathered
         else None,
+        cache.store.matrices,
     )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from ggmlpy import ops
 from ggmlpy.common.scopes import scope
 from ggmlpy.graph.tensor import Tensor
+from ggmlpy.models.blocks.rotation import rotated
 from ggmlpy.models.inputs import Gathered, GraphInputs, KVView
 
 
@@ -104,11 +105,15 @@ def _attend(
     """q [D, H, T] over the rows that are stored of K and V, where `sizes` is Hk, Dv: [Dv*H, T]"""
     k_rows, v_rows = stored
     Hk, Dv = sizes
+    by_k, by_v = kv.rotations.get(layer, (None, None))
+    q = rotated(q, by_k, "q_rotated")  # [D, H, T]
     if kv.gathered:
-        return _separate(q, k_rows, v_rows, kv.gathered, sizes, scores)
-    k_cells = kv.heads(layer, k_rows, q.ne[0], Hk, "k")  # [D, C, Hk, streams]
-    v_cells = kv.heads(layer, v_rows, Dv, Hk, "v")  # [Dv, C, Hk, streams]
-    return _fused(q, k_cells, v_cells, kv, scores).named("kqv_out")
+        out = _separate(q, k_rows, v_rows, kv.gathered, sizes, scores)
+    else:
+        k_cells = kv.heads(layer, k_rows, q.ne[0], Hk, "k")  # [D, C, Hk, streams]
+        v_cells = kv.heads(layer, v_rows, Dv, Hk, "v")  # [Dv, C, Hk, streams]
+        out = _fused(q, k_cells, v_cells, kv, scores).named("kqv_out")
+    return rotated(out, by_v, "kqv_rotated")  # [Dv*H, T]
 
 
 def _fused(q: Tensor, k: Tensor, v: Tensor, kv: KVView, scores: _Scores) -> Tensor:

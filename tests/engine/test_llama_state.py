@@ -315,7 +315,7 @@ def test_an_interrupted_load_leaves_no_tokens_that_are_not_held(
         for seq, left in ((0, {1: held[1]}), (None, {})):
             llm.load_state(saved)
             with monkeypatch.context() as patch:
-                patch.setattr("ggmlpy.memory.state._write", interrupt)
+                patch.setattr("ggmlpy.memory.store.KVStore.write_rows", interrupt)
                 with pytest.raises(KeyboardInterrupt):
                     llm.load_state(saved if seq is None else saved.sequence(seq), seq=seq)
             assert llm.held_tokens == left

@@ -214,10 +214,10 @@ def test_a_load_that_is_interrupted_leaves_no_part_of_a_sequence(
         lambda: put_states(run.memory, {0: state, 1: kept}),
     ]
     for load, n_left in zip(loads, (len(kept.layers[1].positions), 0), strict=True):
-        for step in ("_write", "_put_recurrent"):
+        for step in ("state._put_recurrent", "store.KVStore.write_rows"):
             put_states(run.memory, {0: state, 1: kept})
             with monkeypatch.context() as patch:
-                patch.setattr(f"ggmlpy.memory.state.{step}", interrupt)
+                patch.setattr(f"ggmlpy.memory.{step}", interrupt)
                 with pytest.raises(KeyboardInterrupt):
                     load()
             assert run.n_past(0) == 0
@@ -239,7 +239,7 @@ def test_files_that_are_not_states(tmp_path: Path) -> None:
         (b"ggmlpy state\0" + bytes(100), "version 0"),
         (
             b"ggmlpy state\0\1" + bytes(100),
-            "version 1 of the format, this reads 3: it must be made",
+            "version 1 of the format, this reads 4: it must be made",
         ),
     ):
         (tmp_path / "x").write_bytes(data)
