@@ -18,7 +18,7 @@ from ggmlpy.models.blocks.classifier import Classifier
 from ggmlpy.models.blocks.layers import HasMemory, Layer
 from ggmlpy.models.hparams import HParams, rope_sections
 from ggmlpy.models.inputs import GraphInputs
-from ggmlpy.models.memory import Memory, memory_of
+from ggmlpy.models.memory import LayerKV, Memory, memory_of
 from ggmlpy.models.weights import Weights
 from ggmlpy.ops.rope import RopeMode
 
@@ -72,7 +72,7 @@ class Decoder:
         self.classifier: Classifier | None = None
         self.layers: list[Layer] = []
         self.memory: Memory = ()
-        self.ropes: list[Rope | None] = []
+        self.ropes: dict[int, Rope | None] = {}  # by slot
 
     def norm(self, layer: int, name: str, *, node: str | None = None) -> Norm:
         """A layer's norm over E: the tensor `blk.{layer}.{name}`."""
@@ -106,9 +106,9 @@ class Decoder:
 
     def remember(self, layers: Iterable[HasMemory]) -> None:
         """Set the memory that layers need, and the rotary embeddings of their keys."""
-        kept = list(layers)
-        self.memory = memory_of(part for layer in kept for part in layer.memory)
-        self.ropes = [getattr(getattr(layer, "mixer", layer), "rope", None) for layer in kept]
+        parts = [part for layer in layers for part in layer.memory]
+        self.memory = memory_of(parts)
+        self.ropes = {part.slot: part.rope for part in parts if isinstance(part, LayerKV)}
 
     def rope_of(self, layer: int) -> Rope | None:
         """The rotary embedding of the keys that an attention layer stores; None if it has none."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from ggmlpy.models.blocks.basic import Rope
 
 WindowKind = Literal["standard", "chunked", "symmetric"]
 
@@ -120,6 +123,7 @@ class LayerKV:
     is_causal: bool = True
     needs_positions: bool = False
     buckets: Buckets | None = None
+    rope: Rope | None = None  # of the keys that are stored; None: they have no positions
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from ggmlpy import ops
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.blocks.basic import Rope
 from ggmlpy.models.blocks.layers import Mixer
 from ggmlpy.models.blocks.self_attention import SelfAttention
 from ggmlpy.models.blocks.state_space import Mamba2
@@ -26,11 +25,6 @@ class SideBySide:
     def memory(self) -> tuple[LayerMemory, ...]:
         """Of both."""
         return (*self.attention.memory, *self.state_space.memory)
-
-    @property
-    def rope(self) -> Rope | None:
-        """Of the attention."""
-        return self.attention.rope
 
     def __call__(self, x: Tensor, inputs: GraphInputs) -> Tensor:
         """x [E, T] -> [E, T]"""

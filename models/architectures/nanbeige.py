@@ -29,11 +29,6 @@ class LastOfLoop:
     norm: Norm  # [E]
 
     @property
-    def mixer(self) -> object:
-        """The layer's attention."""
-        return self.layer.mixer
-
-    @property
     def memory(self) -> tuple[LayerMemory, ...]:
         """That of the layer."""
         return self.layer.memory

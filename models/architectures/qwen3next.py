@@ -86,7 +86,8 @@ class GatedAttention:
     def memory(self) -> tuple[LayerMemory, ...]:
         """K and V of the layer."""
         p = self.params
-        return (LayerKV(self.layer, KVSizes(p.n_embd_head_k, p.n_embd_head_v, p.n_head_kv)),)
+        sizes = KVSizes(p.n_embd_head_k, p.n_embd_head_v, p.n_head_kv)
+        return (LayerKV(self.layer, sizes, rope=self.rope),)
 
     def __call__(self, x: Tensor, inputs: GraphInputs) -> Tensor:
         """x [E, T] -> [E, T]"""

@@ -162,11 +162,10 @@ class LatentAttention:
     def memory(self) -> tuple[LayerMemory, ...]:
         """c and the rotated part of the keys; not absorbed K and V of all heads."""
         s = self.sizes
+        kv = KVSizes(s.n_embd_head_k, s.n_embd_head_v, s.n_head)
         if isinstance(self.kv_b, Absorbed):
             kv = KVSizes(s.n_lora_kv + s.n_rot, 0, 1)
-            return (LayerKV(self.layer, kv, self.window, self.is_causal),)
-        kv = KVSizes(s.n_embd_head_k, s.n_embd_head_v, s.n_head)
-        return (LayerKV(self.layer, kv, self.window, self.is_causal),)
+        return (LayerKV(self.layer, kv, self.window, self.is_causal, rope=self.rope),)
 
     def __call__(self, x: Tensor, inputs: GraphInputs) -> Tensor:
         """x [E, T] -> [E, T]"""

@@ -212,7 +212,8 @@ class SelfAttention:
         """K and V of the layer."""
         p = self.params
         sizes = KVSizes(p.n_embd_head_k, p.n_embd_head_v, p.n_head_kv)
-        return (LayerKV(self.layer, sizes, p.window, self.is_causal, self.max_bias > 0),)
+        kv = LayerKV(self.layer, sizes, p.window, self.is_causal, self.max_bias > 0, rope=self.rope)
+        return (kv,)
 
     def __call__(self, x: Tensor, inputs: GraphInputs) -> Tensor:
         """x [E, T] -> [E, T]"""

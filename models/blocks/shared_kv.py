@@ -83,7 +83,7 @@ class SharedKVAttention:
         if self.own is None:
             return ()
         sizes = KVSizes(p.n_embd_head_k, p.n_embd_head_v, p.n_head_kv)
-        return (LayerKV(self.slot, sizes, p.window, self.is_causal),)
+        return (LayerKV(self.slot, sizes, p.window, self.is_causal, rope=self.rope),)
 
     def __call__(self, x: Tensor, inputs: GraphInputs) -> Tensor:
         """x [E, T] -> [E, T]"""
