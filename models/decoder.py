@@ -57,6 +57,8 @@ class Decoder:
         self.norm_kind = norm
         self.weights = Weights(file)
         self.weights.ignore_layers(range(h.n_layer, h.keys.n_layer_all))
+        if not self.rope_factored:
+            self.weights.without_effect("rope_freqs.weight")
         self.token_embd = self.weights.take("token_embd.weight", h.n_embd, h.n_vocab)
         self.pos_embd: Tensor | None = None
         self.embd_norm: Norm | None = None

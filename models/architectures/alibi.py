@@ -65,6 +65,7 @@ class Refact(PreNormDecoder):
     """A refact model. As in llama.cpp biases of its maps have no effect."""
 
     rotary = False
+    rope_factored = False
     output_bias = False
     ffn_biased = False
     max_bias = MAX_BIAS

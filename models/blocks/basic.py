@@ -49,13 +49,15 @@ class Linear:
     ) -> Linear:
         """The tensor `name.weight`, and `name.bias` and `name.scale` where the file has them.
 
-        The product's node is called `node`, or else after the weight. A scale is ignored unless
-        `scaled`, and so is that of inputs quantised to nvfp4; a bias is left unused unless
-        `biased`.
+        The product's node is called `node`, or else after the weight. A scale has no effect unless
+        `scaled`, nor has that of inputs quantised to nvfp4, nor a bias unless `biased`: llama.cpp,
+        which loads them, leaves them unused too.
         """
         weights.without_effect(f"{name}.input_scale")
         if not scaled:
             weights.without_effect(f"{name}.scale")
+        if not biased:
+            weights.without_effect(f"{name}.bias")
         return cls(
             name=node or _within_layer(name),
             weight=weights.take(f"{name}.weight", n_in, n_out),
@@ -80,6 +82,8 @@ class Linear:
             weights.take("token_embd.weight", h.n_embd, h.n_vocab)
             weight = weights.duplicate("token_embd.weight", "output.weight")
         weights.without_effect("output.input_scale")
+        if not biased:
+            weights.without_effect("output.bias")
         return cls(
             name="output",
             weight=weight,

@@ -14,6 +14,8 @@ from ggmlpy import Llama, WeightWarning, packaged_model
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.models import load_model
 from tests.models import tiny
+from tests.models.seeded import N_VOCAB, write_seeded
+from tests.models.seeded_specs import SPECS
 from tests.models.test_hostile_keys import MODELS
 from tests.models.tiny import Tiny, write_model
 
@@ -84,6 +86,26 @@ def test_scales_of_what_is_not_quantised_here(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert load_model(file).weights.unused()
+
+
+@pytest.mark.parametrize(
+    ("name", "extra"),
+    [
+        ("ernie4_5", {"blk.{i}.attn_output.bias": (64,)}),
+        ("pangu-embedded", {"rope_freqs.weight": (8,)}),
+        ("refact", {"blk.{i}.ffn_up.bias": (88,), "rope_freqs.weight": (8,)}),
+        ("dream", {"output.bias": (N_VOCAB,)}),
+        ("kimi-linear", {"blk.0.attn_q.bias": (64,)}),
+    ],
+)
+def test_what_llama_cpp_loads_and_leaves_unused_is_no_news(
+    tmp_path: Path, name: str, extra: dict[str, tuple[int, ...]]
+) -> None:
+    path = write_seeded(tmp_path, name, replace(SPECS[name], extra={**SPECS[name].extra, **extra}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        unused = load_model(GGUFFile.open(path)).weights.unused()
+    assert {tensor.format(i=0) for tensor in extra} <= set(unused)
 
 
 def test_layers_beyond_the_block_count(tmp_path: Path) -> None:
