@@ -200,8 +200,8 @@ def test_the_table_knows_the_constants_of_the_kernels() -> None:
         assert constant("attention.cuh", name) == getattr(attention, name)
     assert attention.CHUNK == attention.LEAST_COST * attention.COST_CELLS
     assert "LEAST_COST = CHUNK / COST_CELLS" in source.text("attention.cu")
-    assert constant("attention_mma.cu", "STAGES") == attention.STAGES
-    assert f"WARP_ROWS = {attention.TILE_ROWS} * TILES" in source.text("attention_mma.cu")
+    assert constant("attention_size.cuh", "STAGES") == attention.STAGES
+    assert f"WARP_ROWS = {attention.TILE_ROWS} * TILES" in source.text("attention_size.cuh")
 
 
 def test_chunks_are_those_of_the_launcher() -> None:

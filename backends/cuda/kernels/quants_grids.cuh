@@ -1,7 +1,7 @@
 // The published grids of ggml's types of 1, 2 and 3 bits: what their indices stand for.
 //
 // An entry is 8 elements of 2 bits (IQ1, IQ2), or 4 elements in 4 bits (IQ3), the first one in the
-// lowest bits. quants.cuh says what the numbers of 2 and 3 bits stand for.
+// lowest bits. quants_indexed.cuh says what the numbers of 2 and 3 bits stand for.
 #pragma once
 #include "common.cuh"
 
