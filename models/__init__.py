@@ -36,6 +36,7 @@ class Model(Protocol):
     n_pos_per_embd: int  # positions of a token: 1, or 4 with M-RoPE
     n_ctx_limit: int | None  # the longest context that is supported
     limited_by: str  # why
+    position_limited: bool  # whether positions must be below that limit too
     fixed_by: str  # why the positions of stored keys cannot be moved; empty if they can
     can_generate: bool  # False: logits and embeddings only
     has_logits: bool  # False: an encoder

@@ -33,6 +33,7 @@ class Decoder:
     n_pos_per_embd = 1  # 4 for M-RoPE
     n_ctx_limit: int | None = None  # the longest context that is supported
     limited_by = ""  # why
+    position_limited = False  # True: positions must be below that limit too
     fixed_by = ""  # why the positions of stored keys cannot be moved
     can_generate = True  # False: an encoder, or a diffusion model
     output_biased = True  # False: a bias of the logits is left unused, as llama.cpp does in some
@@ -88,6 +89,7 @@ class Decoder:
         self.pos_embd = self.weights.take("position_embd.weight", h.n_embd, h.n_ctx_train)
         self.n_ctx_limit = h.n_ctx_train
         self.limited_by = "it has embeddings of that many positions"
+        self.position_limited = True
         self.fixed_by = "those of the model are learned, and part of its embeddings"
 
     def rope(self, layer: int, mode: RopeMode) -> Rope:

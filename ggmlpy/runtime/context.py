@@ -218,6 +218,7 @@ class Context:
         memory is unchanged if that fails. Raises as `decode_batch` does."""
         steady, self._steady = self._steady, None
         self._last_graph = None
+        check_positions(self.model, batch)
         outputs = None if steady is None else steady.run(batch, read)
         if outputs is not None:
             self._steady = steady
@@ -366,6 +367,21 @@ def _span(start: int, stop: int | None) -> tuple[int, int | None]:
     if stop is not None and stop < start:
         raise ArgumentError(f"start is {start}, stop is {stop}: stop must not be below start")
     return start, stop
+
+
+def check_positions(model: Model, batch: Batch) -> None:
+    """Raise Unsupported for a position that the model cannot have: one behind those of the longest
+    sequence, as there is where tokens were removed before it."""
+    limit = model.n_ctx_limit
+    if not model.position_limited or limit is None:
+        return
+    last = max(batch.positions, default=0)
+    if last >= limit:
+        raise Unsupported(
+            f"the batch has position {last}: a {model.hparams.architecture} model of this file can"
+            f" have at most {limit} ({model.limited_by}); move what the sequence holds to lower"
+            " positions, or begin it anew"
+        )
 
 
 def check_length(model: Model, n_ctx_seq: int) -> None:

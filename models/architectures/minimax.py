@@ -3,9 +3,8 @@ partial rope. MiniMax, 2025.
 
 MiniMax-M3 (2026) has dense layers first, shared experts, and norms of every head. Its layers with
 experts attend to blocks of positions that an indexer chooses. Up to `attention.indexer.top_k` of
-them it chooses all, and the result is that of full attention; longer contexts are refused. Only a
-full context from which tokens were removed without a shift of the others has more blocks: all are
-read.
+them it chooses all, and the result is that of full attention; longer contexts are refused, and so
+are positions behind that many blocks.
 """
 
 from __future__ import annotations
@@ -45,5 +44,6 @@ class MiniMaxM3(SharedExpertDecoder):
         keys = self.hparams.keys
         n_blocks = keys.count("attention.indexer.top_k")
         self.n_ctx_limit = n_blocks * keys.count("attention.indexer.block_size")
+        self.position_limited = True
         self.limited_by = "longer ones need its sparse attention, which is not supported"
         self.weights.without_effect_where(re.compile(r"blk\.\d+\.indexer\."))

@@ -13,6 +13,7 @@ class ModelDefaults:
     n_pos_per_embd = 1
     n_ctx_limit: int | None = None
     limited_by = ""
+    position_limited = False
     fixed_by = ""
     can_generate = True
     has_logits = True
