@@ -6,19 +6,7 @@ from collections.abc import Callable
 
 from ggmlpy import ops
 from ggmlpy.graph.tensor import Tensor
-from tests.ops.values import blank
-
-
-def f32(*ne: int) -> Tensor:
-    return blank("f32", *ne)
-
-
-def i32(*ne: int) -> Tensor:
-    return blank("i32", *ne)
-
-
-def transposed(*ne: int) -> Tensor:
-    return ops.transpose(f32(ne[1], ne[0], *ne[2:]))
+from tests.ops.values import f16, f32, i32, transposed
 
 
 def im2col(a: Tensor, b: Tensor, s0: int = 1, p0: int = 0, d0: int = 1, to: str = "f32") -> Tensor:
@@ -144,4 +132,9 @@ BROKEN_CONVOLUTIONS: list[tuple[Callable[[], Tensor], str]] = [
         lambda: ops.pool_2d_back(f32(2, 2), f32(4, 4), 0, 2, 2, 2, 2, 0.5, 0.0),
         "paddings 0.5 and 0 must be whole",
     ),
+    (lambda: ops.pool_2d(f16(4, 4), 0, 2, 2, 1, 1, 0, 0), "x must be f32 and contiguous"),
+    (lambda: ops.pool_2d(f32(4, 4), 0, 2, 2, 1, 1, 0, 2), "window 2, step 1, padding 2 along dim"),
+    (lambda: ops.pool_2d(f32(4, 4), 0, 5, 2, 1, 1, 0, 0), "dimension 0 with padding is 4: below"),
+    (lambda: ops.pool_2d(f32(4, 4), 2, 2, 2, 1, 1, 0, 0), "op is 2: it must be 0 (largest) or 1"),
+    (lambda: ops.pool_2d(f32(4, 4), 0, 2, 2, 1, 1, 0.5, 0), "paddings 0.5 and 0 must be whole"),
 ]

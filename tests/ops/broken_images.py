@@ -6,20 +6,7 @@ from collections.abc import Callable
 
 from ggmlpy import ops
 from ggmlpy.graph.tensor import Tensor
-from tests.ops.values import blank
-
-
-def f32(*ne: int) -> Tensor:
-    return blank("f32", *ne)
-
-
-def i32(*ne: int) -> Tensor:
-    return blank("i32", *ne)
-
-
-def transposed(*ne: int) -> Tensor:
-    return ops.transpose(f32(ne[1], ne[0], *ne[2:]))
-
+from tests.ops.values import blank, f32, i32, transposed
 
 BROKEN_IMAGES: list[tuple[Callable[[], Tensor], str]] = [
     (lambda: ops.repeat_back(i32(4), f32(2)), "x must be f32 with contiguous rows"),

@@ -7,15 +7,7 @@ from typing import Any
 
 from ggmlpy import ops
 from ggmlpy.graph.tensor import Tensor
-from tests.ops.values import blank
-
-
-def f32(*ne: int) -> Tensor:
-    return blank("f32", *ne)
-
-
-def i32(*ne: int) -> Tensor:
-    return blank("i32", *ne)
+from tests.ops.values import blank, f32, i32
 
 
 def nothing(dst: Any, *rest: Any) -> None:

@@ -19,12 +19,22 @@ import ggmlpy.ops
 from ggmlpy import ops
 from ggmlpy.common.scopes import scope
 from ggmlpy.errors import ShapeError
+from tests.ops.broken_attention import BROKEN_ATTENTION
 from tests.ops.broken_convolutions import BROKEN_CONVOLUTIONS
 from tests.ops.broken_images import BROKEN_IMAGES
-from tests.ops.broken_rules import BROKEN, f16, f32
+from tests.ops.broken_recurrent import BROKEN_RECURRENT
+from tests.ops.broken_rules import BROKEN
 from tests.ops.broken_training import BROKEN_TRAINING
+from tests.ops.values import f16, f32
 
-CALLS = [*BROKEN, *BROKEN_IMAGES, *BROKEN_CONVOLUTIONS, *BROKEN_TRAINING]
+CALLS = [
+    *BROKEN,
+    *BROKEN_ATTENTION,
+    *BROKEN_RECURRENT,
+    *BROKEN_IMAGES,
+    *BROKEN_CONVOLUTIONS,
+    *BROKEN_TRAINING,
+]
 
 
 @pytest.mark.parametrize("i", range(len(CALLS)))

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from ggmlpy.graph.tensor import Tensor, from_bytes, from_numpy
 from ggmlpy.graph.types import type_of
+from ggmlpy.ops import transpose
 from ggmlpy.sched.compute import compute
 
 Floats = NDArray[np.float32]
@@ -35,6 +36,23 @@ def blank(type: str, *ne: int) -> Tensor:
     for n in ne[1:]:
         count *= n
     return from_bytes(bytearray(type_of(type).row_bytes(ne[0]) * count), type, ne)
+
+
+def f32(*ne: int) -> Tensor:
+    return blank("f32", *ne)
+
+
+def f16(*ne: int) -> Tensor:
+    return blank("f16", *ne)
+
+
+def i32(*ne: int) -> Tensor:
+    return blank("i32", *ne)
+
+
+def transposed(*ne: int, type: str = "f32") -> Tensor:
+    """Rows that are not contiguous; ne as given."""
+    return transpose(blank(type, ne[1], ne[0], *ne[2:]))
 
 
 def run(y: Tensor) -> NDArray[Any]:
