@@ -83,6 +83,16 @@ class Leaves:
         """Different rows of N to write to."""
         return self._input(name, "i64", ne, lambda rng, shape: np.arange(shape[-1])[::-1])
 
+    def spans(self, name: str, n_seqs: int) -> Tensor:
+        """Of 2 * n_seqs tokens 1 and 3 by turns, and 2 of the last of an odd number."""
+
+        def values(rng: np.random.Generator, shape: tuple[int, ...]) -> object:
+            n = np.where(np.arange(shape[-2]) % 2, 3, 1)
+            n[-1] = 2 * shape[-2] - n[:-1].sum()
+            return np.stack([np.cumsum(n) - n, n], -1)
+
+        return self._input(name, "i32", (2, n_seqs), values)
+
     def seen(self, name: str, *ne: int) -> Tensor:
         """For each query a list, its first entry and the number of them, of N_LISTED."""
 
