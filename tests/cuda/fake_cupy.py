@@ -1,4 +1,5 @@
 """The part of CuPy that the driver uses, on memory of the host: calls are noted, copies are done.
+Code for the device is a text.
 
 Work on a stream is done at once, or kept while it is captured. The current device and contexts are
 per thread, as CUDA has them.
@@ -8,9 +9,13 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
+
+from ggmlpy.backends.cuda.driver import Driver
+from ggmlpy.backends.cuda.source import Unit
+from ggmlpy.errors import KernelError
 
 PINNED = 1
 TOTAL_BYTES = 81_559 << 20
@@ -233,3 +238,28 @@ class FakeEvent:
 
     def synchronize(self) -> None:
         self.cupy.note("event.synchronize")
+
+
+class FakeCubins:
+    """Compiles to a text."""
+
+    loaded: list[tuple[str, ...]]
+
+    def __init__(self, *, max_major: int) -> None:
+        self.compiler = SimpleNamespace(arch_for=lambda capability: f"sm_{capability}")
+        self.max_major = max_major
+        self.loaded = []
+
+    def load(self, units: Iterable[Unit], arch: str) -> dict[Unit, bytes]:
+        self.loaded.append(tuple(str(unit) for unit in units))
+        if any(unit.file == "wrong.cu" for unit in units):
+            raise KernelError("wrong.cu does not compile")
+        return {unit: f"{unit} for {arch}".encode() for unit in units}
+
+
+def bytes_at(driver: Driver, address: int, n_bytes: int) -> bytes:
+    """What lies in memory of the device."""
+    host = driver.allocate_pinned(n_bytes)
+    driver.copy(host.ctypes.data, address, n_bytes)
+    driver.synchronize()
+    return host.tobytes()

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import ctypes
 import re
-import sys
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from ggmlpy.backends.cuda import cupy_driver, overlap
+from ggmlpy.backends.cuda import overlap
 from ggmlpy.backends.cuda.args import RUN
 from ggmlpy.backends.cuda.cupy_driver import OVERLAP, CupyDriver
 from ggmlpy.backends.cuda.overlap import Attribute, Config, OverlappingLaunch
 from ggmlpy.backends.cuda.source import FOLDER, Form
 from ggmlpy.errors import BackendError
 from tests.cuda.fake_cupy import FakeCupy
-from tests.cuda.test_cupy_driver import FakeCubins
 
 FORM = Form("norm.cu", "rms_norm")
 
@@ -47,17 +45,9 @@ class FakeLibrary:
 
 
 @pytest.fixture
-def library(monkeypatch: pytest.MonkeyPatch) -> FakeLibrary:
+def library(cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch) -> FakeLibrary:
     fake = FakeLibrary()
     monkeypatch.setattr(overlap, "driver_library", lambda: fake)
-    return fake
-
-
-@pytest.fixture
-def cupy(monkeypatch: pytest.MonkeyPatch) -> FakeCupy:
-    fake = FakeCupy()
-    monkeypatch.setitem(sys.modules, "cupy", fake)
-    monkeypatch.setattr(cupy_driver, "Cubins", FakeCubins)
     return fake
 
 
