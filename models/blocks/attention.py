@@ -151,7 +151,7 @@ def _separate(
     for i, group in enumerate(groups):
         with scope(f"group_{i}" if len(groups) > 1 else ""):
             out = _group(q_all, k_rows, v_rows, group, (H, *sizes), scores)  # [Dv*H, n*R]
-        total = out if total is None else ops.concat(total, out, 1)
+            total = out if total is None else ops.concat(total, out, 1)
     assert total is not None
     return total.named("kqv_out")
 

@@ -5,12 +5,14 @@ Models run on inputs filled by hand (by_hand.py) and through the engine's own me
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from ggmlpy import Graph
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.graph.types import F16, F32
 from ggmlpy.memory.batch import Batch
@@ -24,6 +26,13 @@ from tests.shared import shared_path
 TOKENS = [1, 260, 262, 270, 3, 4, 279, 265, 265, 2, 281, 100, 7, 44, 45, 260]
 BACKENDS = ["reference", "cpu"]
 FLASH = pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "separate ops"])
+
+
+def repeated_names(graph: Graph) -> list[tuple[str, int]]:
+    """Names that several leafs or nodes have, and those that have none."""
+    counts = Counter(t.name for t in (*graph.leafs, *graph.nodes))
+    counts.pop("token_embd.weight", None)  # two leafs where it is the map to logits too
+    return [(name, n) for name, n in counts.items() if n > 1 or not name]
 
 
 def nmse(got: NDArray[np.float32], want: NDArray[np.float32] | NDArray[np.float64]) -> float:

@@ -1,8 +1,10 @@
-"""Names in a model's graph are llama.cpp's, and each node has one of its own."""
+"""Names in a model's graph are llama.cpp's, and each node has one of its own.
+
+That nodes of all architectures have one of their own is checked where their graphs are run.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,8 +17,7 @@ from ggmlpy.memory.batch import Batch
 from ggmlpy.models import load_model
 from ggmlpy.runtime.context import Context
 from ggmlpy.sched.compute import backends_for
-from tests.models.seeded import write_seeded
-from tests.models.seeded_specs import SPECS
+from tests.models.checks import repeated_names
 from tests.models.tiny import Tiny, write_model
 
 MODELS = {
@@ -39,10 +40,6 @@ MODELS = {
     "lfm2": Tiny(architecture="lfm2", n_layer=4, neox=True, qk_norm=True, convolutions=(0, 1, 3)),
 }
 
-
-# Latent attention, hyper-connections, groups of experts, limits, temperatures, scales and others.
-SEEDED = ["bailingmoe2", "deepseek2", "deepseek2-yarn", "hy_v4", "minicpm3", "minimax-m3"]
-SEEDED += ["gemma4", "grok", "hrm_text", "mistral3", "muse-glimmer", "step35", "talkie"]
 
 # As llama.cpp's source names them: src/llama-graph.cpp and src/models/*.cpp.
 BLOCK = {"attn_norm", "ffn_inp", "ffn_norm", "l_out"}
@@ -82,12 +79,6 @@ def graph_of(path: Path, lengths: dict[int, int], *, flash_attn: bool) -> Graph:
     return context.last_graph
 
 
-def repeated_names(graph: Graph) -> list[tuple[str, int]]:
-    """Names that several leafs or nodes have, and those that have none."""
-    counts = Counter(t.name for t in (*graph.leafs, *graph.nodes))
-    return [(name, n) for name, n in counts.items() if n > 1 or not name]
-
-
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "separate ops"])
 @pytest.mark.parametrize("lengths", [{0: 1}, {0: 5, 1: 2, 2: 2, 3: 9}], ids=["one", "many"])
@@ -96,13 +87,6 @@ def test_every_node_has_a_name_of_its_own(
 ) -> None:
     graph = graph_of(write_model(tmp_path / "m.gguf", MODELS[name]), lengths, flash_attn=flash_attn)
     assert repeated_names(graph) == []
-
-
-@pytest.mark.parametrize("name", SEEDED)
-@pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "separate ops"])
-def test_so_has_every_node_of_other_blocks(tmp_path: Path, name: str, flash_attn: bool) -> None:
-    path = write_seeded(tmp_path, "m", SPECS[name])
-    assert repeated_names(graph_of(path, {0: 5, 1: 2}, flash_attn=flash_attn)) == []
 
 
 @pytest.mark.parametrize("name", MODELS)
