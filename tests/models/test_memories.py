@@ -7,6 +7,7 @@ Moving is not exact, because keys are rotated twice.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ NO_FILE = Fingerprint({}, "")
 WITH_TEMPERATURE = ("mistral3", "mistral3-experts")
 
 
-def opened(model: Model, **options: object) -> Context:
+def opened(model: Model, **options: Any) -> Context:
     # Only the hash of n-grams, a function of Python, runs on the reference backend.
     if model.hparams.architecture != "qwen4exp":
         return context(model, **options)
