@@ -39,6 +39,8 @@ def logits_of(model: Path, recording: Recording, flash_attn: bool) -> NDArray[np
         flash_attn=flash_attn,
         embeddings=recording.kind == "embeddings",
     )
+    if context.encoder is not None:
+        context.encode(recording.tokens[:N_PROMPT].tolist())
     batches = _batches(recording)
     return np.concatenate([context.decode(each, all_logits=True).copy() for each in batches])
 

@@ -36,7 +36,7 @@ from ggmlpy.memory.fingerprint import Fingerprint
 from ggmlpy.memory.layouts import choose_layout
 from ggmlpy.memory.llama_state import LlamaState
 from ggmlpy.memory.sizes import decide_sizes
-from ggmlpy.models import load_model
+from ggmlpy.models import load_model, whole_memory
 from ggmlpy.runtime.context import Context
 from ggmlpy.runtime.context_sizes import (
     check_least,
@@ -180,13 +180,14 @@ class Llama(EmbeddingMethods):
             with catch_warnings():  # the context issues those of the placement
                 simplefilter("ignore", PlacementWarning)
                 placement = Placement.of(
-                    self.model.hparams.n_layer, backends, n_gpu_layers, override_tensors or {}
+                    self.model.n_block, backends, n_gpu_layers, override_tensors or {}
                 )
-            sizes = reduce_to_memory(self.model.memory, sizes, *types, placement.buffer_types)
+            sizes = reduce_to_memory(
+                whole_memory(self.model), sizes, *types, placement.buffer_types
+            )
         self._open_context = partial(
             Context,
-            self.model,
-            backends,
+            backends=backends,
             n_ctx_seq=sizes.n_ctx_seq,
             n_ubatch=sizes.n_ubatch,
             type_k=types[0],
@@ -198,7 +199,7 @@ class Llama(EmbeddingMethods):
         )
         with _cache_allocated(sizes.n_ctx, partial(_would_fit, find, free)):
             self._context = self._open_context(
-                n_ctx=sizes.n_ctx, n_seq_max=sizes.n_seq_max, kv_layout=sizes.layout
+                self.model, n_ctx=sizes.n_ctx, n_seq_max=sizes.n_seq_max, kv_layout=sizes.layout
             )
         warn_of_length(n_ctx, n_ctx_seq, n_seq_max, most, longest)
         metadata = self._file.metadata
@@ -297,13 +298,18 @@ class Llama(EmbeddingMethods):
         """The logits of every token of a new sequence, [n_tokens, n_vocab]. Resets the model.
 
         Raises BadBatch for tokens outside the vocabulary, or more than the context of a sequence,
-        Unsupported for an encoder.
+        Unsupported for a model with an encoder.
         """
         self._check_open()
         if not self.model.has_logits:
             raise Unsupported(
                 f"{self._file.name}: an encoder of architecture {self.model.hparams.architecture}"
                 " has no logits: use embed"
+            )
+        if self.model.encoder is not None:
+            raise Unsupported(
+                f"{self._file.name}: logits of an encoder-decoder model follow from a source too:"
+                " use Context.encode, then Context.decode"
             )
         if len(tokens) > self.n_ctx_seq():
             raise BadBatch(
@@ -320,7 +326,11 @@ class Llama(EmbeddingMethods):
         n_ctx = max(self.n_ctx_seq(), self._context.sizes.n_ubatch)
         with _cache_allocated(n_ctx):
             return self._open_context(
-                n_ctx=n_ctx, n_seq_max=N_SEQ_MAX, kv_layout="unified", embeddings=True
+                self.model.encoder or self.model,
+                n_ctx=n_ctx,
+                n_seq_max=N_SEQ_MAX,
+                kv_layout="unified",
+                embeddings=True,
             )
 
     # --- state ---

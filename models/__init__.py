@@ -41,6 +41,23 @@ class Model(Protocol):
     can_generate: bool  # False: logits and embeddings only
     has_logits: bool  # False: an encoder
     classifier: Classifier | None  # of a reranker
+    start_token: int | None  # of an encoder-decoder model: what it decodes first; None: BOS
+
+    @property
+    def encoder(self) -> Model | None:
+        """Of an encoder-decoder model: the encoder, a model of the same weights.
+
+        Its graph also stores, in the memory of the sources that it encodes, K and V that layers of
+        the decoder attend to: `GraphInputs.source`.
+        """
+        ...
+
+    @property
+    def n_block(self) -> int:
+        """Layers by which weights and memory are placed: the larger number where an encoder and a
+        decoder have different ones. Slots of the memory from there on are those of layer
+        slot - n_block."""
+        ...
 
     def build(self, inputs: GraphInputs) -> Tensor:
         """Logits [n_vocab, n_outputs]; of an encoder the same as `embeddings`."""
@@ -53,6 +70,11 @@ class Model(Protocol):
     def rope_of(self, layer: int) -> Rope | None:
         """The rotary embedding of the keys of an attention layer; None if it has none."""
         ...
+
+
+def whole_memory(model: Model) -> Memory:
+    """What all layers of a model keep, those of its encoder too."""
+    return model.memory if model.encoder is None else model.memory + model.encoder.memory
 
 
 ARCHITECTURES = tuple(sorted(REGISTRY))

@@ -40,6 +40,8 @@ class Decoder:
     output_of_some = False  # True: there may be logits of the last tokens only
     rope_factored = True  # False: factors of frequencies are left unused, likewise
     has_logits = True  # False: an encoder, whose graph gives embeddings
+    encoder: Decoder | None = None  # of an encoder-decoder model, see `ggmlpy.models.Model`
+    start_token: int | None = None  # where the vocabulary's BOS does not begin what it decodes
     embedding_scale = 1.0
     logit_scale = 1.0
     softcap = 0.0  # softcap * tanh(y / softcap) of the logits y
@@ -51,12 +53,13 @@ class Decoder:
         *,
         output_norm: str | None = "output_norm",
         norm: NormKind = "rms",
+        weights: Weights | None = None,
     ) -> None:
         """`norm` is the kind of all norms, unless a layer says otherwise. An `output_norm` of None
-        has no weights."""
+        has no weights. `weights` are those of a model of which this is a part."""
         self.hparams = h = hparams
         self.norm_kind = norm
-        self.weights = Weights(file)
+        self.weights = Weights(file) if weights is None else weights
         self.weights.ignore_layers(range(h.n_layer, h.keys.n_layer_all))
         if not self.rope_factored:
             self.weights.without_effect("rope_freqs.weight")
@@ -76,6 +79,11 @@ class Decoder:
         self.layers: list[Layer] = []
         self.memory: Memory = ()
         self.ropes: dict[int, Rope | None] = {}  # by slot
+
+    @property
+    def n_block(self) -> int:
+        """Layers by which weights and memory are placed."""
+        return self.hparams.n_layer
 
     def norm(self, layer: int, name: str, *, node: str | None = None) -> Norm:
         """A layer's norm over E: the tensor `blk.{layer}.{name}`."""

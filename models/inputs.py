@@ -31,13 +31,13 @@ class KVView:
     """The part of a KV cache that one ubatch reads and writes.
 
     `k` and `v` map a layer's slot to its state leaf, [n_embd_gqa, C, streams]; a layer whose V is a
-    part of K has none of its own. The cells of each sequence are listed in the order of positions,
-    so its results do not depend on where they lie.
+    part of K has none of its own. `rows` is None where the ubatch only reads. The cells of each
+    sequence are listed in the order of positions, so its results do not depend on where they lie.
     """
 
     k: Mapping[int, Tensor]
     v: Mapping[int, Tensor]
-    rows: Tensor  # [T] i64: the row that each token is written to, stream * C + cell
+    rows: Tensor | None  # [T] i64: the row that each token is written to, stream * C + cell
     cells: Tensor  # [entries, sequences] i32: the rows of each sequence, by position
     seen: Tensor  # [3, T/S, S] i32: of each token its list, the first entry it sees, and how many
     gathered: tuple[Gathered, ...] = ()  # without flash attention: all tokens, in order
@@ -69,11 +69,18 @@ class KVView:
         D, Hk, T, _ = x.ne
         n_embd, C, n_stream, _ = cache.ne
         rows = ops.reshape_2d(cache, n_embd, C * n_stream)  # [D*Hk, cells of all streams]
+        assert self.rows is not None
         # q, k and v may be parts of the rows of one product.
         by_token = (
             ops.reshape_2d(x, D * Hk, T) if x.contiguous else ops.view_2d(x, D * Hk, T, x.nb[2], 0)
         )
         return ops.set_rows(rows, by_token, self.rows)
+
+    def held(self, layer: int) -> tuple[Tensor, Tensor]:
+        """As `store` returns them, K and V that earlier graphs have written."""
+        caches = (self.k[layer], self.v[layer])
+        k_rows, v_rows = (ops.reshape_2d(x, x.ne[0], x.ne[1] * x.ne[2]) for x in caches)
+        return k_rows.named("k_held"), v_rows.named("v_held")
 
     def heads(self, layer: int, stored: Tensor, D: int, Hk: int, name: str) -> Tensor:
         """Of all cells of a cache that `store` returned the first D elements of each of Hk heads,
@@ -121,7 +128,8 @@ class GraphInputs:
 
     Where all sequences have as many tokens, each may be a stream of its own, dimension 3 of
     attention; else the tokens of all are one stream. `kvs` has a cache for full attention and one
-    for each size of sliding window.
+    for each size of sliding window. `source` has what an encoder stored of each sequence's source,
+    all of which every token of the sequence sees.
     """
 
     tokens: Tensor  # [T] i32
@@ -129,6 +137,7 @@ class GraphInputs:
     out_ids: Tensor  # [O] i32: the tokens whose logits are output
     kvs: tuple[KVView, ...]
     recurrent: RecurrentView | None = None
+    source: KVView | None = None  # of a model with an encoder
     # With M-RoPE [4*T] i32: the time, height and width of every token, which are the position of
     # text, and then 0.
     positions4: Tensor | None = None

@@ -54,9 +54,10 @@ class Keys:
         n = self._within(size, file.metadata.int(self._name(size)), 1)
         numbers = {int(found[1]) for name in file.tensors if (found := _LAYER.match(name))}
         # A layer may have no tensors: those of Deci that its search has emptied.
-        n_held = max(len(numbers), min(1 + max(numbers, default=-1), _MAX_EMPTY))
-        if n * n_of > n_held:
-            raise self.error(size, n, f"at most {n_held // n_of}, the layers with tensors blk.*")
+        self._n_held = max(len(numbers), min(1 + max(numbers, default=-1), _MAX_EMPTY))
+        if n * n_of > self._n_held:
+            must_be = f"at most {self._n_held // n_of}, the layers with tensors blk.*"
+            raise self.error(size, n, must_be)
         self.n_layer_all = n * n_of
         n_nextn = self.whole("nextn_predict_layers", 0)
         if n_nextn >= self.n_layer_all:
@@ -113,6 +114,13 @@ class Keys:
         else:
             found = self._metadata.int(name, default)
         return self._within(key, found, 1)
+
+    def layers(self, key: str, default: int) -> int:
+        """The number of layers of a further stack. Raises WeightError for more than there are."""
+        n = self.count(key, default)
+        if n > self._n_held:
+            raise self.error(key, n, f"at most {self._n_held}, the layers with tensors blk.*")
+        return n
 
     def whole(self, key: str, default: int) -> int:
         """An integer of at least 0."""

@@ -36,16 +36,17 @@ MAX_DISTANCE = 128  # longer ones are in the last bucket
 @dataclass(frozen=True, slots=True)
 class Buckets:
     """Buckets of distances as in T5 (Raffel et al., 2020), of both signs: those behind a token have
-    the second half.
+    the second half. With `is_causal` those before it have all, as there is nothing behind it.
 
     The nearest distances have a bucket each, those up to MAX_DISTANCE buckets of growing width.
     """
 
     n: int
+    is_causal: bool = False
 
     def of(self, distances: NDArray[np.int32]) -> NDArray[np.int32]:
         """The bucket of each distance, the position of a cell less that of a token."""
-        half = self.n // 2
+        half = self.n if self.is_causal else self.n // 2
         near = half // 2
         known = np.arange(MAX_DISTANCE + 1)
         # In f32 where llama.cpp has it, which decides at the borders.
@@ -53,6 +54,8 @@ class Buckets:
         far = np.floor((near + grown / np.log(MAX_DISTANCE / near)).astype(np.float32))
         table = np.where(known < near, known, np.minimum(far, half - 1)).astype(np.int32)
         found: NDArray[np.int32] = table[np.minimum(np.abs(distances), MAX_DISTANCE)]
+        if self.is_causal:
+            return np.where(distances > 0, 0, found)
         return found + np.where(distances > 0, half, 0).astype(np.int32)
 
 
@@ -83,9 +86,10 @@ class AttentionLayers:
     """Layers that keep K and V of all past tokens, or of those in a window.
 
     The keys of `layers` are slots of the cache: the layers' numbers, or more where a layer runs
-    several times. Without `is_causal` every token attends to all tokens of its sequence. With
-    `needs_positions` attention reads the positions of cells, for ALiBi. With `buckets` it has a
-    bias for each bucket of distances, which needs separate ops.
+    several times, or where an encoder stores what a decoder's layers attend to. Without `is_causal`
+    every token attends to all tokens of its sequence. With `needs_positions` attention reads the
+    positions of cells, for ALiBi. With `buckets` it has a bias for each bucket of distances, which
+    needs separate ops.
     """
 
     layers: Mapping[int, KVSizes]

@@ -59,7 +59,7 @@ def placement_of(model: Model, where: PlacementOptions) -> tuple[Placement, list
     from ggmlpy.sched.placement import Placement
 
     backends = backends_for(where.backends)
-    n_layer, overrides = model.hparams.n_layer, where.override_tensors or ()
+    n_layer, overrides = model.n_block, where.override_tensors or ()
     return Placement.of(n_layer, backends, where.n_gpu_layers, overrides), backends
 
 

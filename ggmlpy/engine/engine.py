@@ -73,11 +73,12 @@ class Engine:
         self._outputs: list[Output] = []  # not yet returned
         self._unfinished: dict[int, RequestState] = {}  # by id
         self._waiting: list[RequestState] = []  # those that do not run, by `_place`
-        cache = PromptCache(cache_limit(cache_ram))
+        encodes = context.encoder is not None  # prompts; what is decoded cannot be used again
+        cache = PromptCache(0 if encodes else cache_limit(cache_ram))
         self.slots: Slots[RequestState] = Slots(context.memory, cache)
         # What recurrent layers and windows keep of a running prompt is not that of its beginning.
         windows = (cache.cells.window for cache in context.memory.caches)
-        self._shares = context.memory.recurrent is None and not any(windows)
+        self._shares = context.memory.recurrent is None and not any(windows) and not encodes
 
     # --- requests ---
 
@@ -99,7 +100,7 @@ class Engine:
         request that is not a Request, Unsupported for a model that generates no text.
         """
         sequence = self._sequence(request, reader, self.new_id() if id is None else id)
-        for token in request.prompt:
+        for token in sequence.tokens:
             sequence.sampler.accept(token)
         try:
             self._unfinished[sequence.id] = sequence
@@ -112,14 +113,26 @@ class Engine:
     def _sequence(
         self, request: Request, reader: Reader | None = None, id: int = -1
     ) -> RequestState:
-        model, n_ctx_seq = self.context.model, self.context.sizes.n_ctx_seq
+        model, sizes = self.context.model, self.context.sizes
         if not self.context.can_generate:
             raise Unsupported(
                 f"a model of architecture {quoted(model.hparams.architecture)} whose tokens see"
                 " those behind them generates no text: it has"
                 f"{' logits and' if model.has_logits else ''} embeddings only"
             )
-        return new_state(request, id, reader, self._tokenizer, self.n_vocab, n_ctx_seq)
+        start = None if self.context.encoder is None else self._start_token()
+        return new_state(request, id, reader, self._tokenizer, self.n_vocab, sizes, start)
+
+    def _start_token(self) -> int:
+        """What the decoder of an encoder-decoder model starts with. Raises Unsupported."""
+        named = self.context.model.start_token
+        token = self._tokenizer.bos_id if named is None else named
+        if token is None or token >= self.n_vocab:
+            raise Unsupported(
+                "no text can be generated: the model file names no token of its vocabulary that the"
+                " decoder starts with, neither a BOS token nor decoder_start_token_id"
+            )
+        return token
 
     def cancel(self, id: int) -> None:
         """Drop a request, waiting or running. Does nothing if it is finished or unknown.
@@ -304,7 +317,7 @@ class Engine:
         """
         while self._waiting and self.slots.has_free():
             sequence = self._first_ready()
-            if sequence is None or not self._fits(sequence.tokens):
+            if sequence is None or not self._fits(sequence):
                 return
             slot = self.slots.find_free(sequence.tokens[:-1])
             assert slot is not None
@@ -325,9 +338,7 @@ class Engine:
         self._waiting.remove(sequence)
         slot.owner = sequence
         try:
-            sequence.n_past = self.slots.reuse(slot, sequence.tokens)
-        except MemoryError:  # of the machine, for a copy: all tokens are run
-            self.slots.evict(slot)
+            sequence.n_past = self._begin(slot, sequence)
         except Exception as error:  # it ends this request only, so that others start
             self.slots.evict(slot)
             self.slots.free(slot)
@@ -339,7 +350,33 @@ class Engine:
         if not sequence.n_preempted:
             self.timings.n_reused += sequence.n_past
 
-    def _fits(self, tokens: list[int]) -> bool:
+    def _begin(self, slot: _Slot, sequence: RequestState) -> int:
+        """Let a slot hold what there is of a sequence's tokens. Returns how many these are."""
+        if self.context.encoder is not None:
+            self._encode(slot, sequence.source)
+            return 0
+        try:
+            return self.slots.reuse(slot, sequence.tokens)
+        except MemoryError:  # of the machine, for a copy: all tokens are run
+            self.slots.evict(slot)
+            return 0
+
+    def _encode(self, slot: _Slot, source: list[int]) -> None:
+        """Encode the source of a sequence. Those of idle slots are removed, which frees cells."""
+        sources = self.slots.memory.source
+        assert sources is not None
+        self.slots.evict(slot)
+        for other in self.slots.all:
+            if other.owner is None:
+                sources.seq_rm(other.seq)
+        batch = Batch()
+        batch.extend(slot.seq, source, 0)
+        started = perf_counter()
+        self.context.encode_batch(batch)
+        self.timings.n_prompt += len(source)
+        self.timings.prompt_s += perf_counter() - started
+
+    def _fits(self, sequence: RequestState) -> bool:
         """Whether a sequence can start without an early preemption of another one.
 
         It always can in a stream of its own. A shared stream must have cells or pages for the
@@ -349,6 +386,11 @@ class Engine:
         running = self.slots.running()
         if not running:
             return True
+        tokens, sources = sequence.tokens, self.context.memory.source
+        if sources is not None:
+            encoded = {slot.seq: len(slot.taken_by.source) for slot in running}
+            if not sources.has_room(encoded, len(sequence.source)):
+                return False
         lengths = {slot.seq: len(slot.taken_by.tokens) + _N_RESERVED for slot in running}
         n_shared = self.slots.n_shared(tokens[:-1])
         return self.context.memory.has_room(lengths, len(tokens), n_shared)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ggmlpy.common.arguments import WrongKind, as_int, kind_of, refusal
 from ggmlpy.engine.generation import Piece, Request
 from ggmlpy.errors import ArgumentError, BadBatch
 from ggmlpy.memory.batch import check_tokens
+from ggmlpy.memory.sizes import Sizes
 from ggmlpy.runtime.context_sizes import check_least
 from ggmlpy.sampling import Sampler
 from ggmlpy.text.stopping import StopChecker
@@ -36,9 +37,10 @@ class RequestState:
     sampler: Sampler
     decoder: StreamDecoder
     checker: StopChecker
-    tokens: list[int]  # the prompt and the tokens generated after it
+    tokens: list[int]  # the prompt, or what the decoder starts with, and the tokens generated
     n_predict: int  # tokens to generate, as far as the context of a sequence allows
     reader: Reader | None  # receives the pieces; None: `step` returns them
+    source: list[int] = field(default_factory=list)  # the prompt, where it is encoded
     last_step: int = 0  # the last one that processed tokens of it
     n_past: int = 0  # tokens that the memory holds
     n_decoded: int = 0  # tokens generated
@@ -64,9 +66,12 @@ def new_state(
     reader: Reader | None,
     tokenizer: Tokenizer,
     n_vocab: int,
-    n_ctx_seq: int,
+    sizes: Sizes,
+    start: int | None = None,
 ) -> RequestState:
-    """The state of a new request. Raises what `Engine.add` raises."""
+    """The state of a new request, whose prompt is encoded if the decoder has a token to `start`
+    with. Raises what `Engine.add` raises."""
+    n_ctx_seq = sizes.n_ctx_seq
     if not isinstance(request, Request):
         raise ArgumentError(
             f"Engine.add: request is {kind_of(request)}: it must be a Request, which"
@@ -80,6 +85,13 @@ def new_state(
             f"the prompt is {len(request.prompt)} tokens long, a sequence may have"
             f" n_ctx_seq = {n_ctx_seq}"
         )
+    prompt = list(request.prompt)
+    tokens = prompt if start is None else [start]
+    if start is not None and len(prompt) > sizes.n_ubatch:
+        raise BadBatch(
+            f"the prompt is {len(prompt)} tokens long: an encoder takes it as a whole, and n_ubatch"
+            f" is {sizes.n_ubatch}"
+        )
     return RequestState(
         id=id,
         request=request,
@@ -87,10 +99,11 @@ def new_state(
         sampler=Sampler(request.sampling, n_vocab),
         decoder=tokenizer.stream(start=False),
         checker=StopChecker(list(request.stop)),
-        tokens=list(request.prompt),
+        tokens=tokens,
         # The last token need not be run: one more can be generated than fits the context.
-        n_predict=min(request.max_tokens, n_ctx_seq - len(request.prompt) + 1),
+        n_predict=min(request.max_tokens, n_ctx_seq - len(tokens) + 1),
         reader=reader,
+        source=[] if start is None else prompt,
     )
 
 

@@ -97,7 +97,10 @@ class Slots(Generic[Owner]):
         """The lengths of the prefixes that slots have in common with `tokens`, by sequence.
 
         Slots' lists of tokens only grow, or are replaced: what is new of each is added to the tree.
+        There are none where tokens were decoded with sources, which may differ.
         """
+        if self.memory.source is not None:
+            return {}
         for slot in self.all:
             known, n_known = self._compared.get(slot.seq, (None, 0))
             if known is slot.tokens and n_known == len(slot.tokens):

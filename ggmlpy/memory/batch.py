@@ -7,7 +7,7 @@ first and runs of equal length by stream, so that the order of adding does not c
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
 
@@ -198,6 +198,21 @@ def check_whole(batch: Batch, n_ubatch: int) -> None:
             raise Unsupported(
                 f"token at index {i} is of sequences {list(seqs)}: attention of this model is not"
                 " causal, so it would see what comes behind it in each; decode it once for each"
+            )
+
+
+def check_encoded(batch: Batch, n_source: Callable[[int], int]) -> None:
+    """Raise BadBatch unless every sequence has a source, of `n_source` tokens, Unsupported for a
+    token of several sequences: each has a source of its own."""
+    for seqs in dict.fromkeys(batch.seq_ids):
+        if len(seqs) > 1:
+            raise Unsupported(
+                f"the batch has a token of sequences {list(seqs)}: each has a source of its own;"
+                " decode it once and use seq_cp"
+            )
+        if not n_source(seqs[0]):
+            raise BadBatch(
+                f"the batch has tokens of sequence {seqs[0]}, which has no source: encode it first"
             )
 
 

@@ -35,6 +35,9 @@ class SequenceMemory:
     `seq_rm`, `seq_cp`, `seq_keep`, `seq_div`, `clear` are complete when they return. Shifting
     positions (`seq_add`) needs the model, to rotate K: see `Context.seq_add`.
 
+    Sources are copied with their sequences, and removed by `clear` and `seq_keep`; `seq_rm` removes
+    what was decoded and leaves them, so that the same source can be decoded again.
+
     Raises Unsupported for types of K and V and a `kv_rotation` (see `rotation_of`) that it cannot
     have, AllocationError where all caches in one memory together are more bytes than the machine,
     or the device, has.
@@ -48,7 +51,10 @@ class SequenceMemory:
         type_v: TensorType,
         buffer_types: BufferTypes | None = None,
         kv_rotation: bool | None = None,
+        source: SequenceMemory | None = None,
     ) -> None:
+        """`source` is the memory of the sources of sequences, which an encoder has stored."""
+        self.source = source
         self.sizes = sizes
         needed = memory_bytes(spec, sizes, type_k, type_v, buffer_types)
         self.n_bytes = sum(needed.values())
@@ -78,6 +84,10 @@ class SequenceMemory:
         """The highest position held of a sequence; -1 for none."""
         self.check_seq(seq)
         return self.caches[0].cells.pos_max(seq)
+
+    def n_source(self, seq: int) -> int:
+        """Tokens of a sequence's source."""
+        return 0 if self.source is None else self.source.seq_pos_max(seq) + 1
 
     def next_positions(self) -> list[int]:
         """The position of the next token of each sequence."""
@@ -152,6 +162,8 @@ class SequenceMemory:
             for cache in self.caches:
                 cache.cells.clear(change)
             self._clear_recurrent(range(self.sizes.n_seq_max), change)
+            if self.source is not None:
+                self.source.clear()
 
     def seq_rm(self, seq: int, start: int = 0, stop: int | None = None) -> None:
         """Remove positions `start` up to `stop` (None: to the end); `seq` -1 means every sequence.
@@ -207,6 +219,8 @@ class SequenceMemory:
         """Remove every sequence but one."""
         self.check_seq(seq)
         self._remove([other for other in range(self.sizes.n_seq_max) if other != seq])
+        if self.source is not None:
+            self.source.seq_keep(seq)
 
     def seq_cp(self, source: int, target: int, start: int = 0, stop: int | None = None) -> None:
         """Let `target` hold what `source` holds at positions `start` up to `stop`.
@@ -221,6 +235,8 @@ class SequenceMemory:
             return
         self._whole_if_recurrent(source, start, stop, "copied")
         self._whole_if_recurrent(target, start, stop, "replaced")
+        if self.source is not None:
+            self._check_one_source(source, target, start, stop)
         asked = f"positions {_range(start, stop)} of sequence {source} cannot be copied to {target}"
         for cache in self.caches:
             cells = cache.cells
@@ -237,6 +253,16 @@ class SequenceMemory:
                     self.recurrent.copy(source, target)
                 elif self.seq_pos_max(target) < 0:
                     self.recurrent.clear(target)
+            if self.source is not None:  # last: it changes nothing where it fails
+                self.source.seq_cp(source, target)
+
+    def _check_one_source(self, source: int, target: int, start: int, stop: int | None) -> None:
+        """All that the target holds then must have been decoded with what becomes its source."""
+        if len(self.caches[0].cells.positions_besides(target, start, stop)):
+            raise Unsupported(
+                f"positions {_range(start, stop)} of sequence {source} cannot be copied to"
+                f" {target}, which holds others: those were decoded with another source"
+            )
 
     def change_of(self, seqs: Iterable[int]) -> Transaction:
         """A transaction that restores what the cells of some sequences' streams held, in every
@@ -294,6 +320,14 @@ class SequenceMemory:
             n = self.sizes.n_seq_max
             raise ArgumentError(
                 f"the sequence is {seq!r}: it must be 0 to {n - 1}, n_seq_max is {n}"
+            )
+
+    def check_saves(self) -> None:
+        """Raise Unsupported where states of sequences are not all that later tokens see."""
+        if self.source is not None:
+            raise Unsupported(
+                "sequences of an encoder-decoder model cannot be saved or loaded: their states do"
+                " not hold what was encoded of their sources"
             )
 
 

@@ -86,9 +86,10 @@ class SequenceState:
 def take_state(memory: SequenceMemory, seq: int, tokens: list[int] | None = None) -> SequenceState:
     """A copy of what later tokens of a sequence see, with its `tokens`.
 
-    Raises ArgumentError for a sequence that does not exist.
+    Raises ArgumentError for a sequence that does not exist, Unsupported for a memory with sources.
     """
     memory.check_seq(seq)
+    memory.check_saves()
     layers: dict[int, LayerRows] = {}
     for cache in memory.caches:
         cells, store, stream = cache.cells, cache.store, cache.cells.stream_of(seq)
@@ -280,6 +281,7 @@ def _by_position(cache: KVCache, seq: int) -> Index:
 
 def check_fits(memory: SequenceMemory, state: SequenceState) -> None:
     """Raise StateError unless layers, positions and sizes are what this memory can hold."""
+    memory.check_saves()
     here = {i: cache for cache in memory.caches for i in cache.store.sizes}
     if set(state.layers) != set(here):
         raise StateError(

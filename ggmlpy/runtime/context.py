@@ -6,17 +6,19 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Any
+from warnings import catch_warnings, simplefilter
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy.backends.base import Backend
 from ggmlpy.common.arguments import checked
+from ggmlpy.common.quoting import quoted
 from ggmlpy.errors import ArgumentError, Unsupported
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.types import F16, TensorType
-from ggmlpy.memory.batch import Batch, check, check_shared, check_whole, split
+from ggmlpy.memory.batch import Batch, check, check_encoded, check_shared, check_whole, split
 from ggmlpy.memory.cache_types import cache_type
 from ggmlpy.memory.layouts import choose_layout
 from ggmlpy.memory.sequences import SequenceMemory
@@ -34,12 +36,14 @@ from ggmlpy.runtime.shape import Shapes
 from ggmlpy.runtime.steady import SteadyStep
 from ggmlpy.sched.assignment import Pin
 from ggmlpy.sched.compute import backends_for
-from ggmlpy.sched.placement import ALL, Placement
+from ggmlpy.sched.placement import ALL, Placement, PlacementWarning
 
 
 class Context:
     """One model with the memory of up to `n_seq_max` sequences. `decode` gives logits, or with
     `embeddings` what those are computed from, n_embd elements a token; an encoder has nothing else.
+    With an encoder-decoder model `encode` takes the source of a sequence, then `decode` runs the
+    decoder. Sources have as many cells of their own, and each must fit one ubatch.
 
     `kv_layout` is "split": each sequence has an equal part of `n_ctx` cells; "unified": the
     sequences share them (`kv_unified=True` means the same); or "paged": they share them in pages.
@@ -81,13 +85,39 @@ class Context:
         layout = choose_layout(kv_layout, kv_unified)
         self.sizes: Sizes = decide_sizes(n_ctx, n_seq_max, layout, n_ubatch, n_ctx_seq)
         check_length(model, self.sizes.n_ctx_seq)
-        self.placement = Placement.of(
-            model.hparams.n_layer, backends, n_gpu_layers, override_tensors
-        )
+        self.placement = Placement.of(model.n_block, backends, n_gpu_layers, override_tensors)
         self.placement.check_overrides(model.weights.leaves)
         check_placement(model, self.placement)
-        self.memory = SequenceMemory(
-            model.memory, self.sizes, type_k, type_v, self.placement.buffer_types, kv_rotation
+        # The context of the encoder, which `encode` runs; only after the weights are loaded here.
+        self.encoder: Context | None = None
+        if model.encoder is not None:
+            with catch_warnings():  # those of the placement were issued just now
+                simplefilter("ignore", PlacementWarning)
+                self.encoder = Context(
+                    model.encoder,
+                    backends,
+                    n_ctx=n_ctx,
+                    n_ctx_seq=n_ctx_seq,
+                    n_ubatch=n_ubatch,
+                    n_seq_max=n_seq_max,
+                    kv_layout=layout,
+                    type_k=type_k,
+                    type_v=type_v,
+                    kv_rotation=kv_rotation,
+                    flash_attn=flash_attn,
+                    n_gpu_layers=n_gpu_layers,
+                    override_tensors=override_tensors,
+                    pin=pin,
+                    passes=passes,
+                )
+        self.memory: SequenceMemory = SequenceMemory(
+            model.memory,
+            self.sizes,
+            type_k,
+            type_v,
+            self.placement.buffer_types,
+            kv_rotation,
+            None if self.encoder is None else self.encoder.memory,
         )
         self.shapes = Shapes(self.memory, flash_attn, all(b.takes_counts for b in backends))
         self.plans = PlanCache(model, self.memory, backends, pin, passes, embeddings)
@@ -138,7 +168,10 @@ class Context:
         """Memory that graphs run in, by buffer type: from when weights are loaded that of a full
         ubatch at full depth, of which all tokens are output. On the host only as much of it is
         resident as runs have used."""
-        return self.plans.arenas.bytes_by_type
+        taken = Counter(self.plans.arenas.bytes_by_type)
+        if self.encoder is not None:
+            taken.update(self.encoder.compute_bytes)
+        return dict(taken)
 
     def largest_compute_bytes(self) -> dict[str, int]:
         """Memory that the largest ubatches run in, by buffer type. Takes none of it."""
@@ -184,15 +217,55 @@ class Context:
         AllocationError, ArgumentError if another context of the model has loaded them elsewhere.
         """
         if not self._is_loaded:
-            graphs = [self.plans.graph_of(shape) for shape in self.shapes.largest()]
-            load_weights(self.model, self.placement, graphs[0])
+            graphs = self._largest_graphs()
+            readers = [graphs[0]]
+            if self.encoder is not None:
+                readers += self.encoder._largest_graphs()[:1]
+            load_weights(self.model, self.placement, readers)
             self.plans.reserve(graphs)
+            if self.encoder is not None:  # the weights are the same
+                self.encoder.load_weights()
             self._is_loaded = True
+
+    def _largest_graphs(self) -> list[Graph]:
+        return [self.plans.graph_of(shape) for shape in self.shapes.largest()]
 
     def warm_up(self) -> None:
         """Load the weights, and build the plan of a decode step: kernels are compiled by then."""
         self.load_weights()
+        if self.encoder is not None:
+            self.encoder.warm_up()
         self.plans.get(self.shapes.one_token)
+
+    @checked
+    def encode(self, tokens: Sequence[int], *, seq: int = 0) -> Logits:
+        """Begin a sequence anew: let `tokens` be its source, which the tokens decoded next see.
+
+        Returns the encoder's embeddings of all tokens, [n_tokens, n_embd], valid until the next
+        call. Raises as `encode_batch` does.
+        """
+        batch = Batch()
+        batch.extend(seq, tokens, 0, all_outputs=True)
+        return self.encode_batch(batch)
+
+    def encode_batch(self, batch: Batch) -> Logits:
+        """`encode` of several sequences: of each all tokens of its source, from position 0 on.
+
+        Returns the embeddings of the output tokens in the batch's order, [n_outputs, n_embd].
+        Raises Unsupported for a model without an encoder or a decoder, BadBatch for tokens that
+        cannot be encoded, such as more than fit one ubatch; nothing is changed then. Raises
+        CacheFull for lack of cells; what was held of the sequences is gone then.
+        """
+        encoder = self.encoder
+        if encoder is None:
+            arch = quoted(self.model.hparams.architecture)
+            raise Unsupported(f"a {arch} model does not encode sources: use decode")
+        encoder._check(batch, begins=True)
+        self.load_weights()
+        for seq in {seq for seqs in batch.seq_ids for seq in seqs}:
+            encoder.memory.seq_rm(seq)
+            self.memory.seq_rm(seq)
+        return encoder.decode_batch(batch)
 
     @checked
     def decode(self, tokens: Sequence[int], *, seq: int = 0, all_logits: bool = False) -> Logits:
@@ -261,14 +334,17 @@ class Context:
         n_vocab = self.model.hparams.n_vocab
         return SteadyStep.after(batch, self._last, slot_info, self.memory, n_vocab)
 
-    def _check(self, batch: Batch) -> None:
+    def _check(self, batch: Batch, *, begins: bool = False) -> None:
+        """Raise unless a batch can be decoded, or with `begins` if its sequences were empty."""
         n_seq_max = self.sizes.n_seq_max
-        next_position = self.memory.next_positions()
+        next_position = [0] * n_seq_max if begins else self.memory.next_positions()
         unified = self.memory.n_stream == 1
         recurrent = self.memory.recurrent is not None
         check(batch, self.model.hparams.n_vocab, n_seq_max, unified, recurrent, next_position)
         if not self.is_causal:
             check_whole(batch, self.sizes.n_ubatch)
+        if self.encoder is not None:
+            check_encoded(batch, self.memory.n_source)
         if max(map(len, batch.seq_ids)) > 1:
             check_shared(batch, self.memory.histories())
 

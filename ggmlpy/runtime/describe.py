@@ -62,12 +62,20 @@ def _model_rows(file: GGUFFile, context: Context) -> list[Row]:
         by_type[tensor.type.name] += tensor.n_bytes
     types = ", ".join(f"{name} {megabytes(n)}" for name, n in by_type.most_common())
     layers = (
-        f"{h.architecture}, {_count(h.n_layer, 'layer')}, {n_parameters / 1e6:.1f} M parameters"
+        f"{h.architecture}, {_layers(context)}, {n_parameters / 1e6:.1f} M parameters"
     )
     return [
         ("model", f"{file.name}: {layers}"),
         ("weights", f"{megabytes(by_type.total())}: {types}"),
     ]
+
+
+def _layers(context: Context) -> str:
+    n = _count(context.model.hparams.n_layer, "layer")
+    if context.encoder is None:
+        return n
+    n_encoder = context.encoder.model.hparams.n_layer
+    return f"an encoder of {_count(n_encoder, 'layer')} and a decoder of {n}"
 
 
 def _context_rows(context: Context) -> list[Row]:
@@ -80,11 +88,15 @@ def _context_rows(context: Context) -> list[Row]:
 
 
 def _memory_rows(memory: SequenceMemory) -> list[Row]:
-    rows = [("memory", megabytes(memory.n_bytes))]
+    source = memory.source
+    n_bytes = memory.n_bytes if source is None else memory.n_bytes + source.n_bytes
+    rows = [("memory", megabytes(n_bytes))]
     for cache in memory.caches:
         name = "attention" if cache.cells.window is None else f"window {cache.cells.window}"
         name = name if cache.store.leaves else "positions"
         rows.append((f"  {name}", _cache(cache)))
+    if source is not None:
+        rows.append(("  sources", _cache(source.caches[0])))
     if memory.recurrent is not None:
         n_layers, n_seqs = len(memory.recurrent.states), memory.sizes.n_seq_max
         size = megabytes(memory.recurrent.n_bytes)

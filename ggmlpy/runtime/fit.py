@@ -21,6 +21,7 @@ from ggmlpy.graph.types import TensorType
 from ggmlpy.memory.cell_table import KV_PAD
 from ggmlpy.memory.sequences import SequenceMemory
 from ggmlpy.memory.sizes import Sizes, memory_bytes
+from ggmlpy.models import whole_memory
 from ggmlpy.runtime.plans import PlanCache
 from ggmlpy.runtime.shape import Shapes
 from ggmlpy.sched.placement import Placement, PlacementWarning
@@ -76,7 +77,7 @@ def find_fit(
     asked = _Fitting(model, backends, sizes, type_k, type_v, overrides, flash_attn, free)
     if not asked.free:
         return None
-    n_all = model.hparams.n_layer + 1
+    n_all = model.n_block + 1
     if asked.fits(n_all, sizes):
         return asked.found(n_all, sizes)
     least = sizes
@@ -174,12 +175,14 @@ class _Fitting:
     def _placement(self, n_gpu_layers: int) -> Placement:
         with catch_warnings():  # the context issues them
             simplefilter("ignore", PlacementWarning)
-            n_layer = self._model.hparams.n_layer
+            n_layer = self._model.n_block
             return Placement.of(n_layer, self._backends, n_gpu_layers, self._overrides)
 
     def _held(self, placement: Placement, sizes: Sizes) -> dict[BufferType, int]:
         """Weights, K, V and states."""
-        held = dict(memory_bytes(self._model.memory, sizes, *self._types, placement.buffer_types))
+        held = dict(
+            memory_bytes(whole_memory(self._model), sizes, *self._types, placement.buffer_types)
+        )
         for name, leaf in self._model.weights.leaves.items():
             at = placement.backend_of(name).buffer_type
             held[at] = held.get(at, 0) + at.tensor_bytes(leaf.spec)
@@ -195,15 +198,18 @@ class _Fitting:
         key = n_gpu_layers, sizes
         if key not in self._compute:
             types = {i: _Unallocated(at) for i, at in placement.buffer_types.items()}
-            with _placed(self._model, placement):
-                memory = SequenceMemory(self._model.memory, sizes, *self._types, types)
-                takes_counts = all(b.takes_counts for b in self._backends)
-                shapes = Shapes(memory, self._flash_attn, takes_counts)
-                plans = PlanCache(self._model, memory, self._backends, None)
-                arenas = plans.arena_bytes(map(plans.graph_of, shapes.largest()))
+            takes_counts = all(b.takes_counts for b in self._backends)
+            source: SequenceMemory | None = None
             found: dict[BufferType, int] = {}
-            for (at, _), n_bytes in arenas.items():
-                found[at] = found.get(at, 0) + n_bytes + n_bytes // 16  # as `reserve` takes it
+            for model in filter(None, (self._model.encoder, self._model)):
+                with _placed(model, placement):
+                    memory = SequenceMemory(model.memory, sizes, *self._types, types, source=source)
+                    shapes = Shapes(memory, self._flash_attn, takes_counts)
+                    plans = PlanCache(model, memory, self._backends, None)
+                    arenas = plans.arena_bytes(map(plans.graph_of, shapes.largest()))
+                for (at, _), n_bytes in arenas.items():
+                    found[at] = found.get(at, 0) + n_bytes + n_bytes // 16  # as `reserve` takes it
+                source = memory
             self._compute[key] = found
         return self._compute[key]
 

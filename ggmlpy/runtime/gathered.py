@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy.memory.cells import KVCells
+from ggmlpy.memory.sequences import SequenceMemory
 from ggmlpy.memory.slots import SlotInfo
 from ggmlpy.memory.spans import Positions
 from ggmlpy.models.inputs import Gathered
@@ -32,7 +33,9 @@ class Group:
 
     n_seqs: int
     n_each: int
-    n_kv: tuple[int, ...]  # cells of each sequence in each cache, as long as they are gathered
+    # Cells of each sequence in each cache, as long as they are gathered; last those of its source,
+    # of a model that has any, where 0 means that they are not gathered.
+    n_kv: tuple[int, ...]
 
     @property
     def n_tokens(self) -> int:
@@ -68,10 +71,15 @@ class _Span:
         return self.begin + self.end - self.first
 
 
-def groups_of(slot_info: SlotInfo) -> tuple[Group, ...]:
+def groups_of(
+    slot_info: SlotInfo, source: SequenceMemory | None = None, *, gathers_source: bool = False
+) -> tuple[Group, ...]:
     """The groups of a ubatch whose tokens are in the caches."""
     ubatch = slot_info.ubatch
     n_kv = [_n_kv(slot.cache.cells, slot_info) for slot in slot_info.slots]
+    if source is not None:
+        seqs = ubatch.run_seqs.tolist()
+        n_kv.append([source.seq_pos_max(seq) + 1 if gathers_source else 0 for seq in seqs])
     groups, first = [], 0
     for n_each, same in groupby(ubatch.run_lengths.tolist()):
         end = first + len(list(same))

@@ -33,6 +33,7 @@ class CacheInputs:
     """The inputs for one KV cache: the rows that tokens are written to, and what each sees."""
 
     def __init__(self, cache: KVCache, view: KVView) -> None:
+        assert view.rows is not None
         self.cache = cache
         self._rows: NDArray[np.int64] = view.rows.array().reshape(-1)  # [tokens]
         self._seen: NDArray[np.int32] = view.seen.array().reshape(-1, 3)  # [tokens, 3]
@@ -67,6 +68,28 @@ class CacheInputs:
         """Move each token `n_cells` on, in a cache without a window: it sees one cell more."""
         self._rows[:n_tokens] += n_cells
         self._seen[:n_tokens, 2] += 1
+
+
+class SourceInputs:
+    """The inputs for attention to what an encoder has stored: each token sees all of its source."""
+
+    def __init__(self, cache: KVCache, view: KVView) -> None:
+        self._cells = cache.cells
+        self._seen: NDArray[np.int32] = view.seen.array().reshape(-1, 3)  # [tokens, 3]
+        self._groups = [GatheredInputs(part) for part in view.gathered]
+
+    def fill(self, ubatch: UBatch, positions: Positions) -> None:
+        """Set the cells that each of a ubatch's tokens sees."""
+        seen = self._seen[: len(positions)]
+        n = [len(self._cells.lists.rows_of(seq)) for seq in ubatch.run_seqs.tolist()]
+        seen[:, 0] = ubatch.seqs
+        seen[:, 1] = 0
+        seen[:, 2] = np.repeat(n, ubatch.run_lengths)
+        first = 0
+        for group in self._groups:
+            at = slice(first, first + group.n_tokens)
+            group.fill(first, seen[at], positions[at], self._cells)
+            first += group.n_tokens
 
 
 class RecurrentInputs:
@@ -148,6 +171,9 @@ class StepInputs:
             CacheInputs(cache, view)
             for cache, view in zip(memory.caches, self.leaves.kvs, strict=True)
         ]
+        self._source: SourceInputs | None = None
+        if memory.source is not None and self.leaves.source is not None:
+            self._source = SourceInputs(memory.source.caches[0], self.leaves.source)
         self.recurrent = None
         if self.leaves.recurrent is not None:
             self.recurrent = RecurrentInputs(memory, self.leaves.recurrent)
@@ -164,6 +190,8 @@ class StepInputs:
         self._out_ids[:n_outputs] = outputs if outputs else 0  # one at least, which is not read
         for part, cells in zip(self.caches, slot_info.cells, strict=True):
             part.fill(ubatch, cells, positions)
+        if self._source is not None:
+            self._source.fill(ubatch, positions)
         if self.recurrent is not None:
             self.recurrent.fill(ubatch)
         self._numbers = (n, n_outputs, len(ubatch.runs))
@@ -187,7 +215,12 @@ class StepInputs:
         for leaf, source in zip(own, self._own, strict=True):
             values = leaf.array().reshape(-1)  # what varies is the last dimension
             values[:] = source.array().reshape(-1)[: values.size]
-        return replace(leaves, kvs=tuple(replace(kv, cells=_copy(kv.cells)) for kv in leaves.kvs))
+        read = leaves.source
+        return replace(
+            leaves,
+            kvs=tuple(replace(kv, cells=_copy(kv.cells)) for kv in leaves.kvs),
+            source=None if read is None else replace(read, cells=_copy(read.cells)),
+        )
 
     def advance(self, tokens: Sequence[int]) -> Positions:
         """Set new tokens, each at the position after that of the token it replaces.
@@ -219,7 +252,10 @@ def declare(
         tokens=leaves.add("i32", (T,), "inp_tokens"),
         positions=leaves.add("i32", (T,), "inp_pos"),
         out_ids=leaves.add("i32", (n_outputs,), "inp_out_ids"),
-        kvs=tuple(_kv_view(leaves, i, cache, shape) for i, cache in enumerate(memory.caches)),
+        kvs=tuple(
+            _kv_view(leaves, i, cache, shape, cache.suffix) for i, cache in enumerate(memory.caches)
+        ),
+        source=_source_view(leaves, memory, shape),
         recurrent=_recurrent_view(leaves, memory, T, R),
         positions4=leaves.add("i32", (4 * T,), "inp_pos4") if n_pos_per_embd == 4 else None,
         n_ctx_seq=memory.sizes.n_ctx_seq,
@@ -254,29 +290,46 @@ class _Leaves:
             offset += n_bytes
 
 
-def _kv_view(leaves: _Leaves, i: int, cache: KVCache, shape: Shape) -> KVView:
+def _source_view(leaves: _Leaves, memory: SequenceMemory, shape: Shape) -> KVView | None:
+    if memory.source is None:
+        return None
+    cache = memory.source.caches[0]
+    return _kv_view(leaves, len(memory.caches), cache, shape, "_cross", reads_only=True)
+
+
+def _kv_view(
+    leaves: _Leaves,
+    i: int,
+    cache: KVCache,
+    shape: Shape,
+    suffix: str,
+    *,
+    reads_only: bool = False,
+) -> KVView:
+    """The view of a cache, the i-th in the groups of a shape."""
     T, _, R = shape.extents
-    suffix = cache.suffix
     n_stream = {Streams.ONE: 1, Streams.SEQUENCES: R, Streams.TOKENS: T}[shape.streams]
     n_each = 1 if shape.streams is Streams.TOKENS else T // n_stream
     gathered = []
     for j, group in enumerate(shape.groups):
         part = f"{suffix}.group_{j}" if len(shape.groups) > 1 else suffix
         N, n, R = group.n_kv[i], group.n_each, group.n_seqs
+        if not N:
+            break
         gathered.append(
             Gathered(
                 leaves.add("i32", (N * R,), f"attn_inp_gathered{part}"),
                 leaves.add("f16", (N, n, 1, R), f"attn_inp_kq_mask{part}"),
                 leaves.add("i32", (n * R,), f"attn_inp_tokens{part}"),
                 leaves.add("i32", (N * n * R,), f"pos_bucket{part}")
-                if cache.cells.buckets is not None
+                if cache.cells.buckets is not None and not reads_only
                 else None,
             )
         )
     return KVView(
         cache.store.k,
         cache.store.v,
-        leaves.add("i64", (T,), f"attn_inp_kv_idxs{suffix}"),
+        None if reads_only else leaves.add("i64", (T,), f"attn_inp_kv_idxs{suffix}"),
         cache.cells.lists.leaf,
         leaves.add("i32", (3, n_each, n_stream), f"attn_inp_seen{suffix}"),
         tuple(gathered),

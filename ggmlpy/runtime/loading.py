@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import chain
 from weakref import WeakKeyDictionary
 
 from ggmlpy.backends.base import Backend, Weight
@@ -31,16 +33,16 @@ def check_placement(model: Model, placement: Placement) -> None:
             )
 
 
-def load_weights(model: Model, placement: Placement, graph: Graph) -> None:
+def load_weights(model: Model, placement: Placement, graphs: Iterable[Graph]) -> None:
     """Hand the weights of a model to the backends of their layers, in the order of the file.
 
-    `graph` is a graph of the model; it tells which ops read each weight. Contexts of one model
-    share its weights: what another one has loaded stays where it is. Raises FileError,
+    `graphs` are those of the model's parts; they tell which ops read each weight. Contexts of one
+    model share its weights: what another one has loaded stays where it is. Raises FileError,
     AllocationError, and ArgumentError as `check_placement` does.
     """
     check_placement(model, placement)
     readers: dict[Tensor, set[str]] = {}
-    for node in graph.nodes:
+    for node in chain.from_iterable(graph.nodes for graph in graphs):
         assert node.op is not None
         for source in node.src:
             if Flag.WEIGHT in source.root.flags:

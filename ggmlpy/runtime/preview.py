@@ -39,9 +39,13 @@ def build_graph(
     n_all = n_past + n_tokens
     buffer_types = {} if placement is None else placement.buffer_types
     sizes = decide_sizes(n_all * n_seqs, n_seqs, "split", n_tokens * (1 if mixture else n_seqs))
-    memory = SequenceMemory(model.memory, sizes, type_k, type_v, buffer_types)
+    source = None
+    if model.encoder is not None:
+        source = SequenceMemory(model.encoder.memory, sizes, type_k, type_v, buffer_types)
+    memory = SequenceMemory(model.memory, sizes, type_k, type_v, buffer_types, source=source)
+    gathers_source = not flash_attn
     flash_attn = flash_attn and can_fuse(memory)
-    shape = _streams(memory, n_tokens, n_all, flash_attn)
+    shape = _streams(memory, n_tokens, n_all, flash_attn, gathers_source)
     if mixture:
         if not flash_attn:
             raise Unsupported(
@@ -56,12 +60,16 @@ def build_graph(
     return Graph(*inputs.writes, logits)
 
 
-def _streams(memory: SequenceMemory, n_tokens: int, n_all: int, flash_attn: bool) -> Shape:
-    """`n_tokens` of each sequence, which has `n_all` then."""
+def _streams(
+    memory: SequenceMemory, n_tokens: int, n_all: int, flash_attn: bool, gathers_source: bool
+) -> Shape:
+    """`n_tokens` of each sequence, which has `n_all` then, and a source as long."""
     n_seqs = memory.sizes.n_seq_max
     groups: tuple[Group, ...] = ()
     if not flash_attn:
-        n_kv = (min(gathered_length(n_all), cache.cells.kv_size) for cache in memory.caches)
+        n_kv = [min(gathered_length(n_all), cache.cells.kv_size) for cache in memory.caches]
+        if memory.source is not None:
+            n_kv.append(gathered_length(n_all) if gathers_source else 0)
         groups = (Group(n_seqs, n_tokens, tuple(n_kv)),)
     streams = Streams.SEQUENCES if flash_attn else Streams.ONE
     return Shape(n_tokens * n_seqs, n_seqs, n_seqs, streams, is_exact=True, groups=groups)

@@ -67,7 +67,10 @@ class Shape:
 
 
 def can_fuse(memory: SequenceMemory) -> bool:
-    """Whether all layers can have flash attention, which has no bias by buckets of distances."""
+    """Whether all layers can have flash attention, which has no bias by buckets of distances.
+
+    Attention to a source can have it in any case.
+    """
     return all(cache.cells.buckets is None for cache in memory.caches)
 
 
@@ -80,11 +83,13 @@ class Shapes:
         # Without attention there is nothing to gather.
         flash_attn = flash_attn or not any(cache.store.k for cache in memory.caches)
         self._flash_attn = flash_attn and can_fuse(memory)
+        # Attention to sources is gathered only where the user asks for separate ops.
+        self._gathers_source = not flash_attn
         self._takes_counts = takes_counts
         n_ctx = max(sizes.n_ctx, *(cache.cells.n_ctx for cache in memory.caches))  # whole pages
         n_most = self._n_most = min(sizes.n_ubatch, n_ctx)
         n_seqs = self._n_seqs = min(sizes.n_seq_max, self._n_most)
-        self.one_token = Shape(1, 1, 1, Streams.TOKENS)  # a sequence alone that decodes
+        self.one_token = self._one_token()  # a sequence alone that decodes
         self.decode = Shape(n_seqs, n_seqs, n_seqs, Streams.TOKENS)  # one token each of several
         self.mixture = Shape(n_most, n_seqs, n_seqs)  # any tokens of any sequences
         self.all_outputs = Shape(n_most, n_most, n_seqs)  # the same with the logits of all tokens
@@ -94,7 +99,8 @@ class Shapes:
         ubatch = slot_info.ubatch
         n_tokens, n_runs = len(ubatch.index), len(ubatch.runs)
         if not self._flash_attn:
-            groups = groups_of(slot_info)
+            source = self._memory.source
+            groups = groups_of(slot_info, source, gathers_source=self._gathers_source)
             return Shape(n_tokens, max(1, n_outputs), n_runs, is_exact=True, groups=groups)
         if not self._takes_counts:
             streams = Streams.TOKENS if ubatch.is_decode else Streams.ONE
@@ -119,6 +125,14 @@ class Shapes:
             return [self.all_outputs if self._n_most > 1 else self.one_token]
         return list(dict.fromkeys((self._full(1), self._full(self._n_seqs))))
 
+    def _one_token(self) -> Shape:
+        if self._flash_attn:
+            return Shape(1, 1, 1, Streams.TOKENS)
+        n_kv = [gathered_length(1)] * len(self._memory.caches)
+        if self._memory.source is not None:
+            n_kv.append(gathered_length(1) if self._gathers_source else 0)
+        return Shape(1, 1, 1, is_exact=True, groups=(Group(1, 1, tuple(n_kv)),))
+
     def _full(self, n_seqs: int) -> Shape:
         """In separate ops: a full ubatch of so many sequences at full depth that share no cell."""
         n_each, n_sharing = self._n_most // n_seqs, n_seqs if self._memory.sizes.one_stream else 1
@@ -126,6 +140,9 @@ class Shapes:
         for cells in (cache.cells for cache in self._memory.caches):
             n = cells.kv_size + GATHERED_PAD - 1 if cells.window else cells.kv_size // n_sharing
             n_kv.append(gathered_length(n))
+        if self._memory.source is not None:
+            n = self._memory.source.caches[0].cells.kv_size // n_sharing
+            n_kv.append(gathered_length(n) if self._gathers_source else 0)
         groups = (Group(n_seqs, n_each, tuple(n_kv)),)
         n_tokens = n_seqs * n_each
         return Shape(n_tokens, n_tokens, n_seqs, is_exact=True, groups=groups)

@@ -19,7 +19,7 @@ from ggmlpy.graph.buffer import BufferType
 from ggmlpy.sched.assignment import check_names
 
 ALL = -1
-_BLOCK = re.compile(r"(?:enc\.)?blk\.(\d+)\.")
+_BLOCK = re.compile(r"(?:(?:enc|dec)\.)?blk\.(\d+)\.")
 
 
 class PlacementWarning(UserWarning):
@@ -105,8 +105,10 @@ class Placement:
 
     @property
     def buffer_types(self) -> dict[int, BufferType]:
-        """The memory in which each block keeps K, V or its recurrent state."""
-        return {i: backend.buffer_type for i, backend in enumerate(self.layers[:-1])}
+        """The memory in which each block keeps K, V or its recurrent state, by slot: slot
+        n_layer + i is of block i too, see `ggmlpy.models.Model.n_block`."""
+        types = [backend.buffer_type for backend in self.layers[:-1]]
+        return dict(enumerate(types + types))
 
     def __str__(self) -> str:
         """`layers 0 to 3 on cpu, 4 to 7 and output on mock`"""

@@ -147,7 +147,8 @@ REGISTRY: dict[str, tuple[str, str]] = {
     "starcoder": ("gpt2", "GPT2"),
     "starcoder2": ("starcoder2", "StarCoder2"),
     "step35": ("step35", "Step35"),
-    "t5encoder": ("t5", "T5Encoder"),
+    "t5": ("t5", "T5"),
+    "t5encoder": ("t5_encoder", "T5Encoder"),
     "talkie": ("talkie", "Talkie"),
     "xverse": ("xverse", "Xverse"),
 }
@@ -155,5 +156,4 @@ REGISTRY: dict[str, tuple[str, str]] = {
 # general.architecture of files that are refused: why
 REFUSED: dict[str, str] = {
     "deepseek4": "its compressed keys need a memory that there is not",
-    "t5": "its decoder attends to an encoder; a file of that alone (t5encoder) gives embeddings",
 }

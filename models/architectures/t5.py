@@ -1,105 +1,148 @@
-"""T5's encoder: RMSNorm, and attention with a learned bias for each bucket of distances.
+"""T5: an encoder of a source, and a decoder whose tokens attend to all of it.
 
-Raffel et al., 2020. Feed-forward blocks have ReLU, in later versions a gate with GELU. Decoders
-with cross-attention to an encoder are not supported.
+Raffel et al., 2020. The layers of the decoder have attention among its tokens, with a learned bias
+for each bucket of distances, then attention to the source, then the feed-forward block.
 
-Letters in shapes: E n_embd, D head size, H heads, F n_ff, T tokens.
+Letters in shapes: E n_embd, V n_vocab, T tokens, O outputs.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 
+from ggmlpy import ops
+from ggmlpy.common.scopes import scope
+from ggmlpy.gguf import GGUFFile
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.blocks.attention import attend
-from ggmlpy.models.blocks.basic import Linear, Norm
+from ggmlpy.models.architectures.t5_encoder import RelativeAttention, Stack, T5Encoder, n_buckets
+from ggmlpy.models.blocks.basic import Norm
+from ggmlpy.models.blocks.cross_attention import CrossAttention, SourceKV
 from ggmlpy.models.blocks.feed_forward import FeedForward
-from ggmlpy.models.blocks.layers import SequentialLayer
-from ggmlpy.models.blocks.self_attention import SeparateQKV, heads
-from ggmlpy.models.encoder import Encoder
-from ggmlpy.models.hparams import LayerParams
+from ggmlpy.models.blocks.layers import output_rows
+from ggmlpy.models.decoder import Decoder
+from ggmlpy.models.hparams import HParams, read_hparams
 from ggmlpy.models.inputs import GraphInputs
-from ggmlpy.models.memory import Buckets, KVSizes, LayerKV, LayerMemory
+from ggmlpy.models.memory import KVSizes, LayerKV, LayerMemory, memory_of
 
 
 @dataclass(frozen=True, slots=True)
-class RelativeAttention:
-    """softmax(q k^T + bias of the distance's bucket) v, mapped back: without scale."""
+class CrossLayer:
+    """x + attention(norm(x)), then x + cross(norm(x)), then x + ffn(norm(x))."""
 
-    layer: int
-    params: LayerParams
-    qkv: SeparateQKV
-    output: Linear  # [Dv*H, E]
-    relative: Tensor  # [H, n_buckets]
+    attn_norm: Norm
+    mixer: RelativeAttention
+    cross_norm: Norm
+    cross: CrossAttention
+    ffn_norm: Norm
+    ffn: FeedForward
 
     @property
     def memory(self) -> tuple[LayerMemory, ...]:
-        p = self.params
-        sizes = KVSizes(p.n_embd_head_k, p.n_embd_head_v, p.n_head_kv)
-        buckets = Buckets(self.relative.ne[1])
-        return (LayerKV(self.layer, sizes, is_causal=False, buckets=buckets),)
+        return self.mixer.memory
 
-    def __call__(self, x: Tensor, inputs: GraphInputs) -> Tensor:
-        """x [E, T] -> [E, T]"""
-        p = self.params
-        q, k, v = self.qkv(x)
-        q, k, v = heads(q, p.n_head), heads(k, p.n_head_kv), heads(v, p.n_head_kv)
-        out = attend(q, k, v, inputs, self.layer, 1.0, relative=self.relative)  # [Dv*H, T]
-        return self.output(out).named("attn_out")
+    def __call__(self, x: Tensor, inputs: GraphInputs, *, is_last: bool) -> Tensor:
+        h = self.mixer(self.attn_norm(x), inputs)  # [E, T]
+        x = ops.add(x, h).named("cross_inp")
+        h = self.cross(self.cross_norm(x), inputs)  # [E, T]
+        if is_last:
+            x, h = output_rows(inputs, x, h)  # [E, O]
+        x = ops.add(x, h).named("ffn_inp")
+        return ops.add(x, self.ffn(self.ffn_norm(x))).named("l_out")
 
 
-class T5Encoder(Encoder):
-    """A t5encoder model."""
+class SourceEncoder(T5Encoder):
+    """T5's encoder, whose graph also stores K and V for the layers of the decoder."""
 
-    output_norm_name = "enc.output_norm"
+    def __init__(self, file: GGUFFile, decoder: T5, hparams: HParams) -> None:
+        """`hparams` are those of the file, which describe the encoder."""
+        Decoder.__init__(
+            self,
+            file,
+            replace(hparams, is_causal=False),
+            output_norm=self.output_norm_name,
+            weights=decoder.weights,
+        )
+        self._n_block = decoder.n_block
+        self.set_up()
+        self.make_layers(self.layer)
+        self.sources = [self._source_kv(i, decoder.stack) for i in range(decoder.hparams.n_layer)]
+        parts = [part for layer in self.layers for part in layer.memory]
+        assert isinstance(parts[0], LayerKV)
+        for source in self.sources:
+            parts.append(replace(parts[0], slot=source.slot, sizes=source.sizes))
+        self.memory = memory_of(parts)
 
-    def set_up(self) -> None:
-        """The biases of the first layer, which others may share."""
-        self.weights.without_effect("output.weight")  # of T5's decoder
-        keys = self.hparams.keys
-        self.n_buckets = keys.count("attention.relative_buckets_count")
-        if self.n_buckets < 4 or self.n_buckets % 4:
-            raise keys.error("attention.relative_buckets_count", self.n_buckets, "a multiple of 4")
+    @property
+    def n_block(self) -> int:
+        return self._n_block
 
-    def layer(self, i: int) -> SequentialLayer:
+    def _source_kv(self, i: int, stack: Stack) -> SourceKV:
+        """K and V for layer i of the decoder, whose layers are `stack`."""
+        E, p = self.hparams.n_embd, stack.hparams.layers[i]
+        return SourceKV(
+            slot=self.n_block + i,
+            sizes=KVSizes(p.n_embd_head_k, p.n_embd_head_v, p.n_head_kv),
+            k=stack.linear(i, "cross_attn_k", E, p.n_embd_k, "Kcur_cross"),
+            v=stack.linear(i, "cross_attn_v", E, p.n_embd_v, "Vcur_cross"),
+        )
+
+    def build(self, inputs: GraphInputs) -> Tensor:
+        """The embeddings [E, O] of the tokens that are output. K and V of all tokens are stored."""
+        x = self.embed(inputs)  # [E, T]
+        for i, layer in enumerate(self.layers):
+            with scope(layer=i):
+                x = layer(x, inputs, is_last=False)  # [E, T]
+        x = self.output_norm(x)
+        for i, source in enumerate(self.sources):
+            with scope(layer=i):
+                source.store(x, inputs)
+        return ops.get_rows(x, inputs.out_ids).named("result_norm_outputs")
+
+
+class T5(Decoder):
+    """A t5 model: the decoder, with its `encoder`."""
+
+    def __init__(self, file: GGUFFile) -> None:
+        of_encoder = read_hparams(file)
+        keys = of_encoder.keys
+        n_layer = keys.layers("decoder_block_count", of_encoder.n_layer)
+        # As llama.cpp: all layers of the decoder are like the first one of the encoder.
+        hparams = replace(of_encoder, layers=of_encoder.layers[:1] * n_layer)
+        super().__init__(file, hparams, output_norm="dec.output_norm")
+        self.stack = Stack("dec", self.weights, hparams, n_buckets(keys, is_causal=True))
+        self._n_block = max(n_layer, of_encoder.n_layer)
+        self.start_token = self._read_start_token()
+        self.make_layers(self.layer)
+        self.encoder = SourceEncoder(file, self, of_encoder)
+
+    @property
+    def n_block(self) -> int:
+        return self._n_block
+
+    def _read_start_token(self) -> int | None:
+        h, key = self.hparams, "decoder_start_token_id"
+        if not h.keys.has(key):
+            return None
+        token = h.keys.whole(key, 0)
+        if token >= h.n_vocab:
+            raise h.keys.error(key, token, f"below {h.n_vocab}, the size of the vocabulary")
+        return token
+
+    def layer(self, i: int) -> CrossLayer:
         """Layer i."""
-        h, weights, blk = self.hparams, self.weights, f"enc.blk.{i}"
-        take = partial(Norm.take, weights, ne=h.n_embd, h=h)
-        return SequentialLayer(
-            attn_norm=take(f"{blk}.attn_norm", node="attn_norm"),
-            mixer=self.mixer(i),
-            ffn_norm=take(f"{blk}.ffn_norm", node="ffn_norm"),
-            ffn=self.ffn(i),
-        )
-
-    def mixer(self, i: int) -> RelativeAttention:
-        """The attention of layer i, with the biases of the first layer if it has none."""
-        h, blk, p = self.hparams, f"enc.blk.{i}", self.hparams.layers[i]
-        take = partial(Linear.take, self.weights, scaled=False, biased=False)
-        name = f"{blk}.attn_rel_b.weight"
-        if not self.weights.has(name):
-            name = "enc.blk.0.attn_rel_b.weight"
-        return RelativeAttention(
-            layer=i,
-            params=p,
-            qkv=SeparateQKV(
-                take(f"{blk}.attn_q", h.n_embd, p.n_embd_q, node="Qcur"),
-                take(f"{blk}.attn_k", h.n_embd, p.n_embd_k, node="Kcur"),
-                take(f"{blk}.attn_v", h.n_embd, p.n_embd_v, node="Vcur"),
+        stack, E, p = self.stack, self.hparams.n_embd, self.hparams.layers[i]
+        self.weights.without_effect(f"dec.blk.{i}.cross_attn_rel_b.weight")  # some files have it
+        return CrossLayer(
+            attn_norm=stack.norm(i, "attn_norm"),
+            mixer=stack.attention(i, is_causal=True),
+            cross_norm=stack.norm(i, "cross_attn_norm", "attn_norm_cross"),
+            cross=CrossAttention(
+                slot=self.n_block + i,
+                params=p,
+                q=stack.linear(i, "cross_attn_q", E, p.n_embd_q, "Qcur_cross"),
+                output=stack.linear(i, "cross_attn_o", p.n_embd_out, E, "cross_wo"),
+                scale=1.0,
             ),
-            output=take(f"{blk}.attn_o", p.n_embd_out, h.n_embd, node="kqv_wo"),
-            relative=self.weights.take(name, p.n_head, self.n_buckets),
-        )
-
-    def ffn(self, i: int) -> FeedForward:
-        """The feed-forward block of layer i."""
-        E, F, blk = self.hparams.n_embd, self.hparams.layers[i].n_ff, f"enc.blk.{i}"
-        take = partial(Linear.take, self.weights, scaled=False, biased=False)
-        has_gate = self.weights.has(f"{blk}.ffn_gate.weight")
-        return FeedForward(
-            gate=take(f"{blk}.ffn_gate", E, F, node="ffn_gate") if has_gate else None,
-            up=take(f"{blk}.ffn_up", E, F, node="ffn_up"),
-            down=take(f"{blk}.ffn_down", F, E, node="ffn_down"),
-            activation="gelu" if has_gate else "relu",
+            ffn_norm=stack.norm(i, "ffn_norm"),
+            ffn=stack.ffn(i),
         )

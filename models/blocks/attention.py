@@ -61,6 +61,17 @@ def attend_stored(
     return _attend(q, stored, (Hk, v_rows.ne[0] // Hk), kv, layer, scores)
 
 
+def attend_source(q: Tensor, Hk: int, inputs: GraphInputs, slot: int, scale: float) -> Tensor:
+    """softmax(scale q k^T) v over the Hk heads that an encoder stored of the source in `slot`.
+
+    q [D, H, T]  ->  [Dv*H, T]
+    """
+    assert inputs.source is not None
+    stored = inputs.source.held(slot)
+    sizes = (Hk, stored[1].ne[0] // Hk)
+    return _attend(q, stored, sizes, inputs.source, slot, _Scores(scale, 0.0, 0.0, None))
+
+
 def attend_latent(
     q: Tensor,
     k: Tensor,

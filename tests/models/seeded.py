@@ -63,6 +63,7 @@ def write_seeded(folder: Path, name: str, spec: Seeded) -> Path:
     path = folder / f"{name}.gguf"
     metadata = _metadata(spec)
     n_embd, n_layer = spec.keys["embedding_length"], spec.keys["block_count"]
+    n_layer = max(n_layer, spec.keys.get("decoder_block_count", 0))
     stub = {"token_embd.weight": np.zeros((N_VOCAB, n_embd), np.float32)}
     stub |= {f"blk.{i}.stub": np.zeros(1, np.float32) for i in range(n_layer)}
     build_gguf(path, metadata, _tensors(stub))

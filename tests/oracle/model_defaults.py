@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from ggmlpy.graph.tensor import Tensor
+from ggmlpy.models import Model
 from ggmlpy.models.blocks.classifier import Classifier
+from ggmlpy.models.hparams import HParams
 from ggmlpy.models.inputs import GraphInputs
 
 
@@ -18,6 +20,13 @@ class ModelDefaults:
     can_generate = True
     has_logits = True
     classifier: Classifier | None = None
+    start_token: int | None = None
+    encoder: Model | None = None
+    hparams: HParams
+
+    @property
+    def n_block(self) -> int:
+        return self.hparams.n_layer
 
     def embeddings(self, inputs: GraphInputs) -> Tensor:
         """Not asked of them."""

@@ -128,6 +128,24 @@ ENCODER_SPECS: dict[str, Seeded] = {
         without=r"output\.weight",
         has_gelu=True,
     ),
+    "t5": spec(
+        "t5",
+        r"(enc|dec)\.blk\.[01]\.attn_rel_b\.weight",
+        RELATIVE
+        | {
+            "attention.relative_buckets_count": 8,
+            "decoder_block_count": 2,
+            "decoder_start_token_id": 0,
+        },
+        without=r".*\.ffn_gate\.weight|output\.weight",
+    ),
+    "t5-gated": spec(
+        "t5",
+        r".*\.ffn_gate\.weight",
+        RELATIVE | {"attention.relative_buckets_count": 32},
+        extra={"dec.blk.{i}.cross_attn_rel_b.weight": (4, 32)},
+        has_gelu=True,
+    ),
     "eurobert": spec("eurobert", "", SIX_HEADS | {"attention.causal": False}),
     "gemma-embedding": spec(
         "gemma-embedding",
