@@ -21,7 +21,7 @@ from ggmlpy.models import ARCHITECTURES, Model, load_model
 from ggmlpy.ops import activations
 from ggmlpy.runtime.context import Context
 from ggmlpy.sched.compute import backends_for
-from tests.models.checks import nmse
+from tests.models.checks import nmse, repeated_names
 from tests.models.seeded import KEPT_ROWS, N_VOCAB, RECORDED, digest_of, write_seeded
 from tests.models.seeded_specs import SPECS
 
@@ -73,7 +73,9 @@ def test_logits_are_llama_cpps(
     if not model.hparams.is_causal:
         want = want[:N_OF_PROMPT]
     rows = list(KEPT_ROWS)[: len(want)]
-    got = in_turn(context(model, flash_attn=flash_attn, n_ubatch=64))[rows]
+    run = context(model, flash_attn=flash_attn, n_ubatch=64)
+    got = in_turn(run)[rows]
+    assert repeated_names(run.last_graph) == []
     if not SPECS[name].has_gelu:
         assert nmse(got, want) < 1e-10
         return
@@ -124,6 +126,7 @@ def test_bits_are_the_same_in_every_company(tmp_path: Path, name: str) -> None:
         among.encode_batch(sources)
     rows = slice(lengths[0], lengths[0] + N_PROMPT)
     np.testing.assert_array_equal(among.decode_batch(prompts)[rows], want[:N_PROMPT], "among 8")
+    assert repeated_names(among.last_graph) == []
     for i, token in enumerate(TOKENS[N_PROMPT:] if among.is_causal else []):
         step = Batch()
         for seq, n in enumerate(lengths):

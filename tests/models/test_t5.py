@@ -23,7 +23,7 @@ from ggmlpy.models.memory import Buckets
 from ggmlpy.runtime.context import Context
 from ggmlpy.sched.compute import backends_for
 from tests.gguf_builder import build_gguf
-from tests.models.checks import FLASH, nmse
+from tests.models.checks import FLASH, nmse, repeated_names
 from tests.models.seeded import N_VOCAB, Seeded, write_seeded
 from tests.models.seeded_specs.encoders import RELATIVE
 from tests.models.seeded_specs.keys import BASE, spec
@@ -274,3 +274,12 @@ def test_keys_out_of_range(tmp_path: Path, keys: dict[str, int], message: str) -
     build_gguf(path, {"general.architecture": "t5"} | named, tensors | blocks)
     with pytest.raises(WeightError, match=message):
         load_model(GGUFFile.open(path))
+
+
+@FLASH
+def test_nodes_have_names_of_their_own(path: Path, flash_attn: bool) -> None:
+    context = opened(path, n_seq_max=1, flash_attn=flash_attn)
+    context.encode(SOURCES[0])
+    context.decode(TARGETS[0])
+    assert context.encoder is not None
+    assert repeated_names(context.last_graph) == repeated_names(context.encoder.last_graph) == []
