@@ -1,10 +1,11 @@
 """llama.cpp's logits of a model, in a process of its own and kept as an .npz file.
 
-    /path/to/its/python -m benchmarks.peer_logits MODEL OUT       what `Peer.record` runs
+    /path/to/its/python -m benchmarks.peer_logits MODEL OUT f32       what `Peer.record` runs
 
 The tokens are seeded: a prompt of N_PROMPT in one batch, then N_DECODE tokens one at a time, with
 outputs everywhere. llama.cpp computes them as exactly as it can: K and V in f32, no flash
-attention, weights as they are in the file, two threads. A model with an encoder and a decoder
+attention, weights as they are in the file, two threads. Of K and V in another type it is asked with
+flash attention, without which it has no quantised V. A model with an encoder and a decoder
 encodes the prompt first; of a model that is only an encoder the outputs are its embeddings.
 
 The child needs llama-cpp-python's bindings and numpy only, since it runs in that interpreter. It
@@ -34,7 +35,6 @@ N_CTX = 128
 N_UBATCH = 64
 SEED = 1
 ROOT = Path(__file__).parents[1]
-_F32 = 0  # ggml's number of the type
 _LOAD_PLAINLY = 0  # LLAMA_LOAD_MODE_NONE: read, not mapped
 _POOLING_NONE = 0
 _ENCODERS = r"bert|-embed(ding)?$"  # architectures without logits, which has_decoder does not tell
@@ -103,9 +103,11 @@ class Peer:
         )
         return self._run(["-c", code]).strip()
 
-    def record(self, model: Path, out: Path) -> Recording:
-        """Ask for a model's logits, and keep them in `out`. Raises PeerError."""
-        self._run(["-m", "benchmarks.peer_logits", str(model.resolve()), str(out.resolve())])
+    def record(self, model: Path, out: Path, cache_type: str = "f32") -> Recording:
+        """Ask for a model's logits with a type of K and V, and keep them in `out`. Raises
+        PeerError."""
+        paths = str(model.resolve()), str(out.resolve())
+        self._run(["-m", "benchmarks.peer_logits", *paths, cache_type])
         return Recording.load(out)
 
     def kept(self, model: Path, out: Path) -> Recording:
@@ -178,7 +180,8 @@ def _reason(stderr: str, returncode: int) -> str:
 class _Model:
     """A model and a context, through llama-cpp-python's low-level interface."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, cache_type: str) -> None:
+        self._cache_type = cache_type
         self.api: Any = importlib.import_module("llama_cpp")
         self._errors: list[str] = []
         self._log = self.api.llama_log_callback(self._note)  # must outlive the library's use of it
@@ -213,8 +216,9 @@ class _Model:
         options.n_batch = options.n_ubatch = N_UBATCH
         options.n_seq_max = 1
         options.n_threads = options.n_threads_batch = 2
-        options.type_k = options.type_v = _F32
-        options.flash_attn_type = 0  # disabled
+        type = getattr(self.api, f"GGML_TYPE_{self._cache_type.upper()}")
+        options.type_k = options.type_v = type
+        options.flash_attn_type = self._cache_type != "f32"
         if not self.has_logits:
             options.embeddings = True
             options.pooling_type = _POOLING_NONE
@@ -260,8 +264,8 @@ class _Model:
         return np.ctypeslib.as_array(found, (n,)).copy()
 
 
-def _record(path: str) -> Recording:
-    model = _Model(path)
+def _record(path: str, cache_type: str) -> Recording:
+    model = _Model(path, cache_type)
     tokens = np.random.default_rng(SEED).integers(0, model.n_vocab, N_PROMPT + N_DECODE)
     prompt = tokens[:N_PROMPT].tolist()
     if model.has_encoder and model.has_decoder:
@@ -274,9 +278,9 @@ def _record(path: str) -> Recording:
 
 
 def main() -> None:
-    path, out = sys.argv[1:]
+    path, out, cache_type = sys.argv[1:]
     try:
-        _record(path).save(Path(out))
+        _record(path, cache_type).save(Path(out))
     except PeerError as error:
         sys.exit(" ".join(str(error).split()))
 

@@ -52,6 +52,22 @@ def test_logits_are_those_of_the_cpu(tmp_path: Path, name: str, weight_type: str
     assert nmse(logits(path, device), expected) < LIMITS[weight_type]  # nothing runs on the host
 
 
+def test_quantised_k_and_v_are_rotated(tmp_path: Path) -> None:
+    model = Tiny(n_head=2, n_head_kv=1, head_size=64, n_rot=64)
+    path = write_model(tmp_path / "model.gguf", model)
+    rows = []
+    for backend, kv_rotation in (
+        (CudaBackend(EmulatedDriver()), None),
+        ("cpu", None),
+        ("cpu", False),
+    ):
+        run = Context.open(
+            path, backend=backend, n_ctx=64, type_k="q4_0", type_v="q4_0", kv_rotation=kv_rotation
+        )
+        rows.append(run.decode(LONG[:20], all_logits=True).copy())
+    assert 10 * nmse(rows[0], rows[1]) < nmse(rows[2], rows[1])
+
+
 def test_layers_on_the_host_and_on_the_device(tmp_path: Path) -> None:
     path = write_model(tmp_path / "model.gguf", Tiny(weight_type="q8_0"))
     cpu = get_backend("cpu", 1)
