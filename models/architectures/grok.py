@@ -26,7 +26,7 @@ class DenseAndExperts:
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [E, T] -> [E, T]"""
-        both = ops.add(self.dense(x), self.experts(x))
+        both = ops.add(self.dense(x), self.experts(x)).named("ffn_both")
         return ops.scale(both, math.sqrt(2.0) / 2.0).named("ffn_out_scaled")
 
 

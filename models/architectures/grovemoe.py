@@ -35,7 +35,8 @@ class GroupedExperts:
         with scope("adjugate"):
             selected, weights = self._select(logits, self.n_per_group)
             added = self.adjugate.combine(y, selected, weights)  # [E, T]
-        return ops.add(y, ops.scale(added, self.scale)).named("ffn_adj_out")
+        added = ops.scale(added, self.scale).named("ffn_adj_scaled")
+        return ops.add(y, added).named("ffn_adj_out")
 
     def _select(self, logits: Tensor, n_per_group: int) -> tuple[Tensor, Tensor]:
         """logits [X, T] -> the groups of n_per_group in which the best experts are [U, T] i32, and
@@ -43,6 +44,7 @@ class GroupedExperts:
         router, G = self.experts.router, logits.ne[0] // n_per_group
         ranked = ops.sigmoid(logits).named("ffn_moe_probs_biased")  # [X, T]
         selected = ops.argsort_top_k(ranked, min(router.n_used, G)).named("ffn_moe_topk")  # [U, T]
+        selected.root.named("ffn_moe_argsort")
         if n_per_group > 1:
             groups = ops.scale(ops.cast(selected, "f32"), 1.0 / n_per_group)
             selected = ops.cast(groups, "i32").named("ffn_moe_groups")

@@ -82,7 +82,7 @@ class LightningAttention:
         y = ops.gated_linear_attn(k, v, q, decay, states, 1.0, spans=spans).named("qkv")
         y = self.norm(scanned(y, D * H, inputs, self.layer, 0))  # [D*H, T]
         gate = ops.sigmoid(self.gate(x)).named("g_sigm")
-        return self.output(ops.mul(gate, y))
+        return self.output(ops.mul(gate, y).named("qkv_gated"))
 
     def _decays(self) -> Tensor:
         """What is left of each head's state after a token: [1, H], the slopes of ALiBi as powers

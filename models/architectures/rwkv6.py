@@ -64,7 +64,7 @@ class TokenLerps:
         """x and shift [E, T] -> five times [E, T]"""
         M, E, n, _ = self.ups.ne
         ranks = ops.mul_mat(self.down, lerp(x, shift, self.lerp_x, "xxx")).named("ranks")
-        ranks = ops.tanh(ranks)  # [5*M, T]
+        ranks = ops.tanh(ranks).named("ranks_tanh")  # [5*M, T]
         mixed = []
         for i in range(n):
             name = f"x{PARTS[i]}"
@@ -121,7 +121,7 @@ class Inputs6:
         xw, xk, xv, xr, xg = self.lerps(x, shift)
         heads = self.sizes.heads
         rate = ops.exp(self.decay(xw)).named("time_mix_decay_rate")
-        w = ops.exp(ops.neg(rate)).named("time_mix_decay")
+        w = ops.exp(ops.neg(rate).named("time_mix_log_decay")).named("time_mix_decay")
         k, v = self._repeated(self.key(xk), "k"), self._repeated(self.value(xv), "v")
         return heads(self.receptance(xr)), k, v, self.gate(xg), heads(w)
 
@@ -158,7 +158,8 @@ class TimeMix6:
             return ops.rwkv_wkv6(k, v, r, self.first, w, states, spans=spans)
 
         y = self.norm(scan_states(run, inputs, self.mixed.layer, s), s)  # [E, T]
-        return self.output(ops.mul(y, ops.silu(gate)).named("time_mix_gated"))
+        gate = ops.silu(gate).named("time_mix_gate_silu")
+        return self.output(ops.mul(y, gate).named("time_mix_gated"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +184,8 @@ class GatedTimeMix:
             return ops.gated_linear_attn(k, v, r, w, states, s.n_embd_head**-0.5, spans=spans)
 
         y = scan_states(run, inputs, self.mixed.layer, s)  # [E, T]
-        return self.output(ops.mul(y, ops.sigmoid(gate)).named("time_mix_gated"))
+        gate = ops.sigmoid(gate).named("time_mix_gate_sigmoid")
+        return self.output(ops.mul(y, gate).named("time_mix_gated"))
 
 
 class Rwkv6(RwkvDecoder):

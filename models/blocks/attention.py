@@ -132,7 +132,7 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, kv: KVView, scores: _Scores) -> Tens
     D, H, T, _ = q.ne
     _, n, S, _ = kv.seen.ne
     if not q.contiguous:  # a part of q, k and v in one, without positions
-        q = ops.cont(q)
+        q = ops.cont(q).named("Qcur_cont")
     q = ops.permute(ops.reshape_4d(q, D, H, n, S), 0, 2, 1, 3).named("q")  # [D, T/S, H, S]
     out = ops.flash_attn_ext(
         q, k, v, kv.bias, scores.scale, scores.max_bias, scores.softcap,
@@ -156,7 +156,7 @@ def _separate(
     """
     D, H, T, _ = q.ne
     if not q.contiguous:
-        q = ops.cont(q)
+        q = ops.cont(q).named("Qcur_cont")
     q_all = ops.reshape_2d(q, D * H, T).named("q_all")  # [D*H, T]
     total: Tensor | None = None
     for i, group in enumerate(groups):

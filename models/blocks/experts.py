@@ -111,6 +111,7 @@ class Router:
         if self.n_group > 1:
             ranked = self._best_groups(ranked)
         selected = ops.argsort_top_k(ranked, self.n_used).named("ffn_moe_topk")  # [U, T] i32
+        selected.root.named("ffn_moe_argsort")
         return selected, self.weigh(probs, selected)
 
     def weigh(self, probs: Tensor, selected: Tensor) -> Tensor:
@@ -303,7 +304,8 @@ class Experts:
         U = selected.ne[0]
         x = ops.reshape_3d(x, E, 1, T)  # [E, 1, T]
         if self.weight_before:
-            x = ops.mul(ops.repeat_4d(x, E, U, T, 1), weights).named("ffn_moe_weighted")
+            x = ops.repeat_4d(x, E, U, T, 1).named("ffn_moe_inp_repeated")
+            x = ops.mul(x, weights).named("ffn_moe_weighted")
         out = self.down(self._activated(x, selected), selected)  # [E, U, T]
         if not self.weight_before:
             out = ops.mul(out, weights).named("ffn_moe_weighted")  # [E, U, T]

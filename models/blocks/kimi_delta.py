@@ -37,12 +37,13 @@ class Decay:
 
     def __call__(self, y: Tensor, a: Tensor) -> Tensor:
         """y [D, H, T], a [1, H] -> [D, H, T]"""
-        if not self.bound:
-            return ops.mul(ops.softplus(y), a).named("kda_g1")
-        y = ops.mul(y, a)
-        if not self.positive:
-            y = ops.neg(y)
-        return ops.scale(ops.sigmoid(y), self.bound).named("kda_g1")
+        with scope("kda_g1"):
+            if not self.bound:
+                return ops.mul(ops.softplus(y), a)
+            y = ops.mul(y, a)
+            if not self.positive:
+                y = ops.neg(y)
+            return ops.scale(ops.sigmoid(y), self.bound)
 
 
 def read_decay(keys: Keys, *, positive: bool = False) -> Decay:

@@ -228,7 +228,9 @@ class LatentAttention:
         kv = heads(kv, s.n_head)  # [D-R+Dv, H, T]
         v = part(kv, s.n_plain, s.n_embd_head_v).named("v_part")
         v = ops.cont(v).named("Vcur")  # [Dv, H, T]
-        k = k_pe if k_pe is None else ops.repeat_4d(k_pe, s.n_rot, s.n_head, T, 1)  # [R, H, T]
+        k = k_pe
+        if k_pe is not None:
+            k = ops.repeat_4d(k_pe, s.n_rot, s.n_head, T, 1).named("k_pe_repeated")  # [R, H, T]
         if s.n_plain:
             plain = part(kv, 0, s.n_plain).named("k_nope")  # [D-R, H, T]
             k = ops.cont(plain) if k is None else ops.concat(plain, k, 0)  # [D, H, T]

@@ -106,7 +106,7 @@ class ParallelLayer:
             normed = self.ffn_norm(x)
         if is_last:
             x, h, normed = output_rows(inputs, x, h, normed)  # [E, O]
-        h = ops.add(self.ffn(normed), h)
+        h = ops.add(self.ffn(normed), h).named("ffn_attn_out")
         return ops.add(h, x).named("l_out")
 
 

@@ -244,7 +244,7 @@ class SelfAttention:
     ) -> Tensor:
         """x [D*H, T], normed and rotated: [D, H, T]"""
         if norm is not None and not self.norm_last and norm.spans(x.ne[0]):
-            x, norm = norm(x if x.contiguous else ops.cont(x)), None
+            x, norm = norm(x if x.contiguous else ops.cont(x).named(f"{part}cur_cont")), None
         x = heads(x, n_head)
         if norm is not None and not self.norm_last:
             x = norm(x)
@@ -286,5 +286,5 @@ def gated(out: Tensor, gate: Tensor, activation: GateActivation = "sigmoid") -> 
         return ops.mul(out, gate).named("attn_gated")
     H, T = gate.ne[0], gate.ne[1]
     by_head = ops.reshape_3d(out, out.ne[0] // H, H, T)  # [Dv, H, T]
-    scaled = ops.mul(by_head, ops.reshape_3d(gate, 1, H, T))
+    scaled = ops.mul(by_head, ops.reshape_3d(gate, 1, H, T)).named("attn_gated_heads")
     return ops.reshape_2d(scaled, out.ne[0], T).named("attn_gated")
