@@ -182,9 +182,8 @@ class Llama(EmbeddingMethods):
                 placement = Placement.of(
                     self.model.n_block, backends, n_gpu_layers, override_tensors or {}
                 )
-            sizes = reduce_to_memory(
-                whole_memory(self.model), sizes, *types, placement.buffer_types
-            )
+            memory = whole_memory(self.model)
+            sizes = reduce_to_memory(memory, sizes, *types, placement.buffer_types(memory))
         self._open_context = partial(
             Context,
             backends=backends,

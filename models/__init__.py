@@ -55,8 +55,8 @@ class Model(Protocol):
     @property
     def n_block(self) -> int:
         """Layers by which weights and memory are placed: the larger number where an encoder and a
-        decoder have different ones. Slots of the memory from there on are those of layer
-        slot - n_block."""
+        decoder have different ones. Slots of the memory from there on lie with those of layer
+        slot % n_block."""
         ...
 
     def build(self, inputs: GraphInputs) -> Tensor:

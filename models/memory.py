@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -112,6 +112,12 @@ class RecurrentLayers:
 
 
 Memory = tuple[AttentionLayers | RecurrentLayers, ...]
+
+
+def slots_of(memory: Memory) -> Iterator[int]:
+    """The slots of K and V, and the layers that keep recurrent states."""
+    for part in memory:
+        yield from part.layers if isinstance(part, AttentionLayers) else part.states
 
 
 # --- what one layer keeps ---

@@ -115,7 +115,7 @@ class Context:
             self.sizes,
             type_k,
             type_v,
-            self.placement.buffer_types,
+            self.placement.buffer_types(model.memory),
             kv_rotation,
             None if self.encoder is None else self.encoder.memory,
         )
@@ -161,7 +161,8 @@ class Context:
     @property
     def n_plans_built(self) -> int:
         """Plans built so far; a ubatch of a known shape adds none."""
-        return self.plans.n_built
+        n_of_encoder = 0 if self.encoder is None else self.encoder.n_plans_built
+        return self.plans.n_built + n_of_encoder
 
     @property
     def compute_bytes(self) -> dict[str, int]:

@@ -180,9 +180,9 @@ class _Fitting:
 
     def _held(self, placement: Placement, sizes: Sizes) -> dict[BufferType, int]:
         """Weights, K, V and states."""
-        held = dict(
-            memory_bytes(whole_memory(self._model), sizes, *self._types, placement.buffer_types)
-        )
+        memory = whole_memory(self._model)
+        types = placement.buffer_types(memory)
+        held = dict(memory_bytes(memory, sizes, *self._types, types))
         for name, leaf in self._model.weights.leaves.items():
             at = placement.backend_of(name).buffer_type
             held[at] = held.get(at, 0) + at.tensor_bytes(leaf.spec)
@@ -197,7 +197,8 @@ class _Fitting:
             sizes = _with(sizes, min(sizes.n_ctx_seq, FIT_CTX))
         key = n_gpu_layers, sizes
         if key not in self._compute:
-            types = {i: _Unallocated(at) for i, at in placement.buffer_types.items()}
+            lie = placement.buffer_types(whole_memory(self._model))
+            types = {i: _Unallocated(at) for i, at in lie.items()}
             takes_counts = all(b.takes_counts for b in self._backends)
             source: SequenceMemory | None = None
             found: dict[BufferType, int] = {}

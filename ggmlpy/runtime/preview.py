@@ -8,7 +8,7 @@ from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.types import F16, TensorType
 from ggmlpy.memory.sequences import SequenceMemory
 from ggmlpy.memory.sizes import decide_sizes
-from ggmlpy.models import Model
+from ggmlpy.models import Model, whole_memory
 from ggmlpy.runtime.gathered import Group, gathered_length
 from ggmlpy.runtime.inputs import declare
 from ggmlpy.runtime.shape import Shape, Shapes, Streams, can_fuse
@@ -37,16 +37,22 @@ def build_graph(
     so do its weights, without their bytes.
     """
     n_all = n_past + n_tokens
-    buffer_types = {} if placement is None else placement.buffer_types
+    buffer_types = {} if placement is None else placement.buffer_types(whole_memory(model))
     sizes = decide_sizes(n_all * n_seqs, n_seqs, "split", n_tokens * (1 if mixture else n_seqs))
     source = None
     if model.encoder is not None:
         source = SequenceMemory(model.encoder.memory, sizes, type_k, type_v, buffer_types)
     memory = SequenceMemory(model.memory, sizes, type_k, type_v, buffer_types, source=source)
     gathers_source = not flash_attn
-    flash_attn = flash_attn and can_fuse(memory)
+    gathers_by_buckets = flash_attn and not can_fuse(memory)
+    flash_attn = flash_attn and not gathers_by_buckets
     shape = _streams(memory, n_tokens, n_all, flash_attn, gathers_source)
     if mixture:
+        if gathers_by_buckets:
+            raise Unsupported(
+                "there is no graph for any mixture of sequences: attention with a bias for each"
+                " bucket of distances needs a graph for each combination of lengths"
+            )
         if not flash_attn:
             raise Unsupported(
                 "the graph for any mixture of sequences needs flash attention (-fa on): without"

@@ -3,7 +3,8 @@
 The layers of a model are its blocks 0 to n_layer - 1, and the output, layer n_layer. The last
 `n_gpu_layers` of these lie on devices with memory of their own, in equal parts where there are
 several; the others, and the token embedding, on the host. Weights lie where their layer does, and
-so do its K, V and recurrent state.
+so do its K, V and recurrent state. Norms and products between the embedding and the blocks lie with
+the first block.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ from ggmlpy.backends.base import Backend
 from ggmlpy.common.callers import warn_caller
 from ggmlpy.errors import ArgumentError
 from ggmlpy.graph.buffer import BufferType
+from ggmlpy.models.memory import Memory, slots_of
 from ggmlpy.sched.assignment import check_names
 
 ALL = -1
 _BLOCK = re.compile(r"(?:(?:enc|dec)\.)?blk\.(\d+)\.")
+_BEFORE_BLOCKS = re.compile(r"token_embd_norm|per_layer_(?:model_proj|proj_norm)")
+_OUTPUT = re.compile(r"(?:(?:enc|dec)\.)?output|cls\.|dense_\d\.|altup_")
 
 
 class PlacementWarning(UserWarning):
@@ -90,7 +94,9 @@ class Placement:
             return self.layers[min(int(block[1]), self.n_layer - 1)]
         if tensor.startswith("rope_"):  # factors that all blocks share
             return self.layers[max(0, self.n_layer - 1)]
-        return self.layers[-1] if tensor.startswith("output") else self.input
+        if _BEFORE_BLOCKS.match(tensor):  # LFM2 has its output norm by this name too
+            return self.layers[0]
+        return self.layers[-1] if _OUTPUT.match(tensor) else self.input
 
     def check_overrides(self, tensors: Iterable[str]) -> None:
         """Issue a PlacementWarning for each pattern that matches none of the names."""
@@ -103,12 +109,10 @@ class Placement:
                     PlacementWarning,
                 )
 
-    @property
-    def buffer_types(self) -> dict[int, BufferType]:
-        """The memory in which each block keeps K, V or its recurrent state, by slot: slot
-        n_layer + i is of block i too, see `ggmlpy.models.Model.n_block`."""
-        types = [backend.buffer_type for backend in self.layers[:-1]]
-        return dict(enumerate(types + types))
+    def buffer_types(self, memory: Memory) -> dict[int, BufferType]:
+        """The memory in which each slot of K and V, and each recurrent state, lies: that of block
+        slot % n_layer, see `ggmlpy.models.Model.n_block`."""
+        return {i: self.layers[i % self.n_layer].buffer_type for i in slots_of(memory)}
 
     def __str__(self) -> str:
         """`layers 0 to 3 on cpu, 4 to 7 and output on mock`"""

@@ -13,6 +13,7 @@ from ggmlpy.backends.reference import ReferenceBackend
 from ggmlpy.errors import ArgumentError
 from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.tensor import zeros
+from ggmlpy.models.memory import AttentionLayers, KVSizes
 from ggmlpy.runtime.context import Context
 from ggmlpy.sched.executable import Executable
 from ggmlpy.sched.placement import ALL, Placement, PlacementWarning
@@ -85,3 +86,22 @@ def test_rope_runs_with_its_layer_wherever_the_shared_factors_lie(
     ropes = {name: ops["rope"] for name, ops in context.ops_by_backend().items() if ops["rope"]}
     expected = {"mock": 2 * n_on_device, "reference": 2 * (3 - n_on_device)}
     assert ropes == {name: n for name, n in expected.items() if n}
+
+
+def test_tensors_beside_the_blocks_lie_with_the_output_the_first_block_or_the_input() -> None:
+    device, host = MockBackend(), ReferenceBackend()
+    for n_gpu_layers, first, last in ((ALL, device, device), (1, host, device), (0, host, host)):
+        placement = Placement.of(2, [device, host], n_gpu_layers)
+        for name in ("output_norm", "enc.output_norm", "cls.output", "dense_2", "altup_proj"):
+            assert placement.backend_of(f"{name}.weight") is last, name
+        for name in ("token_embd_norm", "per_layer_model_proj", "per_layer_proj_norm"):
+            assert placement.backend_of(f"{name}.weight") is first, name
+        for name in ("token_embd", "position_embd", "per_layer_token_embd"):
+            assert placement.backend_of(f"{name}.weight") is host, name
+
+
+def test_what_a_layer_stores_in_each_of_its_runs_lies_with_it() -> None:
+    device, host = MockBackend(), ReferenceBackend()
+    placement = Placement.of(2, [device, host], 2)
+    found = placement.buffer_types((AttentionLayers({i: KVSizes(8, 8, 1) for i in range(6)}),))
+    assert found == {i: (host, device)[i % 2].buffer_type for i in range(6)}
