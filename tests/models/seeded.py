@@ -61,7 +61,7 @@ class Seeded:
 def write_seeded(folder: Path, name: str, spec: Seeded) -> Path:
     """The file `name.gguf` of a specification."""
     path = folder / f"{name}.gguf"
-    metadata = _metadata(spec)
+    metadata = metadata_of(spec)
     n_embd, n_layer = spec.keys["embedding_length"], spec.keys["block_count"]
     n_layer = max(n_layer, spec.keys.get("decoder_block_count", 0))
     stub = {"token_embd.weight": np.zeros((N_VOCAB, n_embd), np.float32)}
@@ -89,7 +89,8 @@ def _stored(spec: Seeded, name: str) -> str:
     return name
 
 
-def _metadata(spec: Seeded) -> dict[str, Any]:
+def metadata_of(spec: Seeded) -> dict[str, Any]:
+    """The keys of a specification's file."""
     arch = spec.architecture
     metadata: dict[str, Any] = {"general.architecture": arch}
     for key, value in spec.keys.items():
