@@ -16,6 +16,7 @@ from typing import TypeVar
 import numpy as np
 
 from ggmlpy.backends.cpu.cores import default_n_threads
+from ggmlpy.bench.encoder_decoder import encoded_bytes, run_encoded
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.memory.batch import Batch
 from ggmlpy.memory.cache_types import cache_type
@@ -163,6 +164,8 @@ def measure_speed(
     context: Context, file: GGUFFile, test: SpeedTest, *, n_repeat: int, n_batch: int
 ) -> SpeedResult:
     """Run a test `n_repeat` times after a warm-up. Clears the memory."""
+    if context.encoder is not None:
+        return _measure_encoded(context, file, test, n_repeat)
     before = _deep_state(context, test.depth, n_batch)
     warm_up = replace(test, n_generated=min(1, test.n_generated))
     _run_test(context, warm_up, before, n_batch)
@@ -171,6 +174,24 @@ def measure_speed(
     context.memory.clear()
     steps = bytes_of_steps(file, context, test, n_batch)
     return SpeedResult(test, samples_s, steps, threads_used(context))
+
+
+def _measure_encoded(
+    context: Context, file: GGUFFile, test: SpeedTest, n_repeat: int
+) -> SpeedResult:
+    """A test of an encoder-decoder model; one with a prompt has no depth."""
+    is_timed = test.n_prompt > 0
+    n_source = test.n_prompt or max(1, test.depth)
+    source = random_tokens(context, 1, n_source)[0]
+    generated = random_tokens(context, 1, test.n_generated)[0]
+    sample = partial(run_encoded, context, source, generated, is_timed=is_timed)
+    sample()
+    samples_s = tuple(with_plans_ready(context, sample) for _ in range(n_repeat))
+    context.clear()
+    steps = encoded_bytes(file, context, n_source, test.n_generated, is_timed=is_timed)
+    encoder = context.encoder
+    used = threads_used(context if test.n_generated or encoder is None else encoder)
+    return SpeedResult(test, samples_s, steps, used)
 
 
 def _deep_state(context: Context, depth: int, n_batch: int) -> SequenceState | None:

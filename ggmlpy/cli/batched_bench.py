@@ -132,6 +132,11 @@ def batched_bench(
                 f"a {context.model.hparams.architecture} model generates no text: -ntg 0 measures"
                 " prompts"
             )
+        if context.encoder is not None:
+            raise Unsupported(
+                f"sequences of a {context.model.hparams.architecture} model have sources, which"
+                " batched-bench does not measure: use bench"
+            )
         form = Format.jsonl if as_json else output
         if form is Format.md:
             say(_about(context, setup))

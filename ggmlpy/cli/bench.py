@@ -95,7 +95,8 @@ def bench(
     on one thread per core or on -t threads; "cache" where all of it fits the last-level
     cache, which is faster. Without -t, steps of little work run on one thread; the column of
     threads has the number that a test used. Of a model that generates no text, only prompts are
-    measured, with the results of all tokens. Lists may have ranges: 128-512+128, 1-8*2.
+    measured, with the results of all tokens. Of an encoder-decoder model prompts are encoded, and
+    "@ d1024" means a source of 1024 tokens. Lists may have ranges: 128-512+128, 1-8*2.
 
     Examples:
       ggmlpy bench -m model.gguf
@@ -124,6 +125,8 @@ def _run(
         model = load_model(file)
         if not (model.can_generate and model.hparams.is_causal):
             tests = _of_prompts(tests, model)
+        elif model.encoder is not None:
+            tests = _of_sources(tests, model)
         n_ctx = max(test.depth + test.n_tokens for test in tests)
         context = open_context(model, setup, n_ctx=n_ctx)
     used = backends_used(context)
@@ -169,6 +172,17 @@ def _of_prompts(tests: list[SpeedTest], model: Model) -> list[SpeedTest]:
     if not kept:
         raise Unsupported(f"{about} can be measured")
     complain("note", f"{about} are measured, t/s is of tokens whose {gives} are computed")
+    return kept
+
+
+def _of_sources(tests: list[SpeedTest], model: Model) -> list[SpeedTest]:
+    """The tests that an encoder-decoder model can run. Raises Unsupported."""
+    kept = [test for test in tests if not (test.n_prompt and test.depth)]
+    about = f"the {model.hparams.architecture} model encodes prompts: these have no depth"
+    if not kept:
+        raise Unsupported(f"{about}, with which only -n can be measured")
+    if len(kept) < len(tests):
+        complain("note", f"{about}; those with one are left out")
     return kept
 
 

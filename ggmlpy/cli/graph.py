@@ -16,7 +16,7 @@ import click
 
 from ggmlpy.cli import common, options
 from ggmlpy.cli.command import command, option
-from ggmlpy.cli.options import PlacementOptions
+from ggmlpy.cli.options import PlacementOptions, as_rotation
 from ggmlpy.cli.types import Whole
 from ggmlpy.common.quoting import printable
 from ggmlpy.errors import Unsupported
@@ -69,6 +69,12 @@ SUFFIXES = {".txt": Format.text} | {f".{format}": format for format in Format}
     is_flag=True,
 )
 @option(
+    "of_encoder",
+    "--encoder",
+    "The graph of the encoder of an encoder-decoder model, instead of the decoder's.",
+    is_flag=True,
+)
+@option(
     "format",
     "--format NAME",
     "text; json; html, an interactive page; dot; svg or png, drawn by graphviz.",
@@ -85,6 +91,7 @@ SUFFIXES = {".txt": Format.text} | {f".{format}": format for format in Format}
 @options.flash_attn
 @options.type_k
 @options.type_v
+@options.kv_rotation
 @options.placement
 @options.placement_options
 def graph(
@@ -93,12 +100,14 @@ def graph(
     n_past: int,
     n_seqs: int,
     mixture: bool,
+    of_encoder: bool,
     format: Format | None,
     output: Path | None,
     layers: str | None,
     flash_attn: str,
     type_k: str,
     type_v: str,
+    kv_rotation: str,
     placement: bool,
     where: PlacementOptions,
 ) -> None:
@@ -120,7 +129,10 @@ def graph(
     path = model or packaged_model()
     requested = where if placement or where != PlacementOptions() else None
     n_tokens = n_tokens or (512 if mixture else 1)
-    options = _GraphOptions(n_tokens, n_past, n_seqs, mixture, flash_attn != "off", type_k, type_v)
+    options = _GraphOptions(
+        n_tokens, n_past, n_seqs, mixture, of_encoder, flash_attn != "off", type_k, type_v,
+        as_rotation(kv_rotation),
+    )  # fmt: skip
     dump = _built(path, options, requested)
     dump = replace(dump, graph=_cut(dump.graph, layers))
     title = f"{printable(path.name)}: {options}"
@@ -149,9 +161,11 @@ class _GraphOptions:
     n_past: int
     n_seqs: int
     mixture: bool
+    of_encoder: bool
     flash_attn: bool
     type_k: str
     type_v: str
+    kv_rotation: bool | None
 
     def __str__(self) -> str:
         if self.mixture:
@@ -169,6 +183,11 @@ def _built(path: Path, options: _GraphOptions, where: PlacementOptions | None) -
     from ggmlpy.sched.scheduler import describe_splits, homes
 
     model = load_model(GGUFFile.open(path))
+    if options.of_encoder:
+        if model.encoder is None:
+            arch = printable(model.hparams.architecture)
+            raise Unsupported(f"a {arch} model has no encoder apart: leave out --encoder")
+        model = model.encoder
     placed = None if where is None else common.placement_of(model, where)
     graph = build_graph(
         model,
@@ -179,6 +198,7 @@ def _built(path: Path, options: _GraphOptions, where: PlacementOptions | None) -
         flash_attn=options.flash_attn,
         type_k=cache_type("type_k", options.type_k),
         type_v=cache_type("type_v", options.type_v),
+        kv_rotation=options.kv_rotation,
         placement=None if placed is None else placed[0],
     )
     if placed is None:

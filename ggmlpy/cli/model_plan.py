@@ -8,11 +8,14 @@ import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ggmlpy.common.quoting import printable
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.models.memory import AttentionLayers, KVSizes, Memory, Window
+
+if TYPE_CHECKING:
+    from ggmlpy.models import Model
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,7 @@ class ModelPlan:
     architecture: str
     about: str  # the first paragraph of the architecture's page
     n_layer: int
+    n_layer_encoder: int  # of an encoder-decoder model, else 0
     memory: list[str]
     unused_tensors: list[str]
     unread_keys: list[str]
@@ -41,7 +45,8 @@ class ModelPlan:
             architecture=model.hparams.architecture,
             about=" ".join(page.split("\n\n")[0].split()),
             n_layer=model.hparams.n_layer,
-            memory=described(model.memory),
+            n_layer_encoder=0 if model.encoder is None else model.encoder.hparams.n_layer,
+            memory=[*described(model.memory), *_described_sources(model.encoder)],
             unused_tensors=model.weights.unused(),
             unread_keys=keys.unread(),
             ignored_keys=keys.ignored(),
@@ -53,7 +58,10 @@ class ModelPlan:
 
     def lines(self) -> Iterable[str]:
         """The text that is shown."""
-        yield f"architecture: {self.architecture}, {self.n_layer} layers. {self.about}"
+        layers = f"{self.n_layer} layers"
+        if self.n_layer_encoder:
+            layers += f" behind an encoder of {self.n_layer_encoder}"
+        yield f"architecture: {self.architecture}, {layers}. {self.about}"
         for line in self.memory:
             yield f"memory: {line}"
         yield f"tensors without use: {_listed(self.unused_tensors)}"
@@ -73,6 +81,20 @@ def described(memory: Memory) -> list[str]:
             for states, layers in _alike(part.states).items():
                 numbers = " and ".join(map(str, states))
                 found.append(f"states of {numbers} numbers of layers {spans(layers)}")
+    return found
+
+
+def _described_sources(encoder: Model | None) -> list[str]:
+    """What is kept of the sources that an encoder has encoded: for its own layers, whose tokens all
+    see each other, and for those of the decoder."""
+    found = []
+    for part in () if encoder is None else encoder.memory:
+        assert encoder is not None and isinstance(part, AttentionLayers)
+        own = {slot: size for slot, size in part.layers.items() if slot < encoder.n_block}
+        others = {slot - encoder.n_block: s for slot, s in part.layers.items() if slot not in own}
+        for layers, of in ((own, "of the encoder"), (others, "of the decoder")):
+            for sizes, numbers in _alike(layers).items():
+                found.append(f"{_kv(sizes)} of the source for layers {spans(numbers)} {of}")
     return found
 
 

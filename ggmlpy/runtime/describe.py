@@ -61,9 +61,7 @@ def _model_rows(file: GGUFFile, context: Context) -> list[Row]:
     for tensor in file.tensors.values():
         by_type[tensor.type.name] += tensor.n_bytes
     types = ", ".join(f"{name} {megabytes(n)}" for name, n in by_type.most_common())
-    layers = (
-        f"{h.architecture}, {_layers(context)}, {n_parameters / 1e6:.1f} M parameters"
-    )
+    layers = f"{h.architecture}, {_layers(context)}, {n_parameters / 1e6:.1f} M parameters"
     return [
         ("model", f"{file.name}: {layers}"),
         ("weights", f"{megabytes(by_type.total())}: {types}"),
