@@ -77,7 +77,13 @@ kv_layout = option(
 n_threads = option("n_threads", *_N_THREADS, section=MODEL, **_ONE_PER_CORE)
 type_k = option("type_k", *_TYPE_K, default="f16", section=MODEL)
 type_v = option("type_v", *_TYPE_V, default="f16", section=MODEL)
+kv_rotation = option("kv_rotation", *_KV_ROTATION, default="auto", section=MODEL, **_SWITCH)
 flash_attn = option("flash_attn", *_FLASH_ATTN, default="auto", section=MODEL, **_SWITCH)
+
+
+def as_rotation(switch: str) -> bool | None:
+    """Whether -kvr asks for a rotation; None where the model decides."""
+    return {"on": True, "off": False, "auto": None}[switch]
 
 
 def setting(default: Any, usage: str, help: str, **more: Any) -> Any:
@@ -154,7 +160,7 @@ class MachineOptions(PlacementOptions):
     @property
     def rotates(self) -> bool | None:
         """Whether K and V are rotated; None where the model decides."""
-        return {"on": True, "off": False, "auto": None}[self.kv_rotation]
+        return as_rotation(self.kv_rotation)
 
 
 @dataclass(frozen=True, slots=True)

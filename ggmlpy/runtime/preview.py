@@ -24,6 +24,7 @@ def build_graph(
     mixture: bool = False,
     type_k: TensorType = F16,
     type_v: TensorType = F16,
+    kv_rotation: bool | None = None,
     flash_attn: bool = True,
     placement: Placement | None = None,
 ) -> Graph:
@@ -41,8 +42,10 @@ def build_graph(
     sizes = decide_sizes(n_all * n_seqs, n_seqs, "split", n_tokens * (1 if mixture else n_seqs))
     source = None
     if model.encoder is not None:
-        source = SequenceMemory(model.encoder.memory, sizes, type_k, type_v, buffer_types)
-    memory = SequenceMemory(model.memory, sizes, type_k, type_v, buffer_types, source=source)
+        source = SequenceMemory(
+            model.encoder.memory, sizes, type_k, type_v, buffer_types, kv_rotation
+        )
+    memory = SequenceMemory(model.memory, sizes, type_k, type_v, buffer_types, kv_rotation, source)
     gathers_source = not flash_attn
     gathers_by_buckets = flash_attn and not can_fuse(memory)
     flash_attn = flash_attn and not gathers_by_buckets

@@ -141,6 +141,12 @@ def test_kv_types(run: Run, tiny: Path, command: str, flag: str) -> None:
         assert run(*arguments(command, tiny), flag, type).error.startswith(message)
 
 
+@pytest.mark.parametrize("command", MODEL_COMMANDS)
+def test_a_rotation_of_what_is_not_quantised(run: Run, tiny: Path, command: str) -> None:
+    outcome = run(*arguments(command, tiny), "-kvr", "on")
+    assert outcome.error.startswith("kv_rotation is True, but K is f16 and V is f16: only what is")
+
+
 def test_context_beyond_all_memory(run: Run, tiny: Path) -> None:
     outcome = run(*arguments("generate", tiny), "-c", 10**14, "-p", "a")
     wanted = "a KV cache for n_ctx = 100000000000000 tokens: "
