@@ -19,7 +19,7 @@ CLASSIC_SPECS: dict[str, Seeded] = {
     "bloom": spec(
         "bloom",
         ALL_FUSED,
-        SIX_HEADS | {"attention.head_count_kv": 6},
+        SIX_HEADS,
         without=f"{GATE}|{OUTPUT}",
         has_gelu=True,
     ),
@@ -49,7 +49,6 @@ CLASSIC_SPECS: dict[str, Seeded] = {
     "gpt2": spec(
         "gpt2",
         ALL_FUSED,
-        {"attention.head_count_kv": 4},
         without=f"{GATE}|{OUTPUT}",
         has_gelu=True,
     ),

@@ -37,7 +37,6 @@ LONGROPE: dict[str, Any] = {
 LONGROPE_FACTORS = r"rope_factors_(long|short)\.weight"
 SECTIONS = {"rope.dimension_sections": [3, 3, 2, 0]}
 WINDOW: dict[str, Any] = {"attention.sliding_window": 7, "rope.freq_base_swa": 1000.0}
-BAICHUAN: dict[str, Any] = DEEP | {"attention.head_count_kv": 4}
 
 DENSE_SPECS: dict[str, Seeded] = {
     "apertus": spec(
@@ -53,7 +52,7 @@ DENSE_SPECS: dict[str, Seeded] = {
         },
     ),
     "arcee": spec("arcee", FACTORS, without=GATE),
-    "baichuan-7b": spec("baichuan", keys=BAICHUAN | {"block_count": 32}),
+    "baichuan-7b": spec("baichuan", keys=DEEP | {"block_count": 32}),
     "baichuan-13b": spec(
         "baichuan",
         keys=DEEP

@@ -18,7 +18,8 @@ FUSED = r".*\.attn_qkv\.(weight|bias)"
 UP = r".*\.ffn_up\.weight"
 CLASSIFIER = r"cls\.(weight|bias)|cls\.output\.(weight|bias)"
 POST_NORM = "|".join((TYPE_TENSOR, NORM_BIASES, OUTPUT_BIAS))
-MHA = {"attention.head_count_kv": 4, "attention.causal": False}
+ENCODER = {"attention.causal": False}
+MHA = ENCODER | {"attention.head_count_kv": 4}  # where llama.cpp allows no other number
 ALL_NORMS = f"{QK_NORMS}|" + r".*\.attn_norm_2\.weight"
 OVER_ALL = {r".*\.attn_[qk]_norm\.weight": (64,)}
 
@@ -33,7 +34,7 @@ ENCODER_SPECS: dict[str, Seeded] = {
     "bert": spec(
         "bert",
         "|".join((POST_NORM, BIASES, FFN_BIASES, CLASSIFIER)),
-        MHA,
+        ENCODER,
         unprefixed=TYPED,
         shapes=TYPES,
         without=GATE,
@@ -42,14 +43,14 @@ ENCODER_SPECS: dict[str, Seeded] = {
     "nomic-bert": spec(
         "nomic-bert",
         "|".join((POST_NORM, FUSED)),
-        MHA | {"rope.freq_base": 1000.0},
+        ENCODER | {"rope.freq_base": 1000.0},
         unprefixed=TYPED,
         shapes=TYPES,
     ),
     "nomic-bert-moe": spec(
         "nomic-bert-moe",
         "|".join((POST_NORM, FUSED, FFN_BIASES)),
-        MHA
+        ENCODER
         | {
             "block_count": 4,
             "moe_every_n_layers": 2,
@@ -72,7 +73,7 @@ ENCODER_SPECS: dict[str, Seeded] = {
     "jina-bert-v2-fused": spec(
         "jina-bert-v2",
         "|".join((POST_NORM, BIASES, r".*\.ffn_(up|down)\.bias", r"cls\.(weight|bias)", UP)),
-        MHA,
+        ENCODER,
         unprefixed=TYPED,
         shapes=TYPES | {UP: (64, 176)},
         without=GATE,
@@ -81,7 +82,7 @@ ENCODER_SPECS: dict[str, Seeded] = {
     "jina-bert-v3": spec(
         "jina-bert-v3",
         "|".join((POST_NORM, FUSED, FFN_BIASES)),
-        MHA,
+        ENCODER,
         unprefixed=TYPED,
         shapes=TYPES,
         without=GATE,
@@ -111,7 +112,7 @@ ENCODER_SPECS: dict[str, Seeded] = {
     "neo-bert": spec(
         "neo-bert",
         f"{UP}|{FUSED_WEIGHT}|{CLASSIFIER}",
-        MHA,
+        ENCODER,
         shapes={UP: (64, 176)},
         without=GATE,
     ),
