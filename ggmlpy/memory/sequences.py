@@ -56,7 +56,7 @@ class SequenceMemory:
         """`source` is the memory of the sources of sequences, which an encoder has stored."""
         self.source = source
         self.sizes = sizes
-        needed = memory_bytes(spec, sizes, type_k, type_v, buffer_types)
+        needed = memory_bytes(spec, sizes, type_k, type_v, buffer_types, kv_rotation)
         self.n_bytes = sum(needed.values())
         check_free(needed)
         types, n_seq_max = buffer_types or {}, sizes.n_seq_max

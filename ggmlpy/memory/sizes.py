@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from ggmlpy.common.system_memory import check_memory
 from ggmlpy.errors import AllocationError, ArgumentError
 from ggmlpy.graph.buffer import HOST, BufferType
-from ggmlpy.graph.types import I32, TensorType
+from ggmlpy.graph.types import F32, I32, TensorType
 from ggmlpy.memory.cell_table import padded
 from ggmlpy.memory.layouts import KVLayout
 from ggmlpy.memory.lists import list_length
 from ggmlpy.memory.pages import cells_of_window, page_size
 from ggmlpy.memory.recurrent_state import layer_bytes
+from ggmlpy.memory.rotation import rotation_of
 from ggmlpy.memory.store import BufferTypes, cell_bytes
 from ggmlpy.models.memory import AttentionLayers, KVSizes, Memory, RecurrentLayers
 
@@ -83,9 +84,10 @@ def memory_bytes(
     type_k: TensorType,
     type_v: TensorType,
     buffer_types: BufferTypes | None = None,
+    kv_rotation: bool | None = None,
 ) -> dict[BufferType, int]:
-    """Bytes of a SequenceMemory of these sizes: K, V and states in the memory of their layers, and
-    the lists of cells, on the host.
+    """Bytes of a SequenceMemory of these sizes: K, V, the matrices that rotate them and states, in
+    the memory of their layers, and the lists of cells, on the host.
 
     Memory that the host can address is counted together, as HOST. Raises Unsupported for types of K
     and V that it cannot have.
@@ -99,6 +101,8 @@ def memory_bytes(
         n_cells = n_stream * padded(cache_size(part, sizes))
         for layer, size in part.layers.items():
             by_layer.append((layer, n_cells * cell_bytes(size, type_k, type_v)))
+        for layer, n in _matrices(part, types, type_k, type_v, kv_rotation):
+            by_layer.append((layer, F32.row_bytes(n * n)))
     for states in (part.states for part in spec if isinstance(part, RecurrentLayers)):
         for layer, lengths in states.items():
             by_layer.append((layer, layer_bytes(lengths, sizes.n_seq_max)))
@@ -117,6 +121,21 @@ def cached_parts(spec: Memory) -> list[AttentionLayers]:
     """
     parts = [part for part in spec if isinstance(part, AttentionLayers)]
     return parts or [AttentionLayers({0: KVSizes(0, 0, 0)})]
+
+
+def _matrices(
+    part: AttentionLayers,
+    types: BufferTypes,
+    type_k: TensorType,
+    type_v: TensorType,
+    kv_rotation: bool | None,
+) -> list[tuple[int, int]]:
+    """The rows of each matrix of a cache that rotates, and a layer in whose memory it lies."""
+    found: dict[tuple[BufferType, int], int] = {}
+    for layer, size in part.layers.items():
+        by = rotation_of(size, type_k, type_v, kv_rotation)
+        found |= {(types.get(layer, HOST), n): layer for n in (by.k, by.v) if n}
+    return [(layer, n) for (_, n), layer in found.items()]
 
 
 def _lists_bytes(spec: AttentionLayers, sizes: Sizes) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,11 @@ def test_everything_is_on_the_device_where_it_fits(path: Path) -> None:
     assert (llm.fitted.n_gpu_layers, llm.n_ctx()) == (N_ALL, LONG.n_ctx)
 
 
-def test_what_is_counted_is_what_is_taken(path: Path) -> None:
-    llm = fitted(path, 1 << 40)
+@pytest.mark.parametrize("kv", ["f16", "q8_0"])
+def test_what_is_counted_is_what_is_taken(tmp_path: Path, kv: str) -> None:
+    heads_64 = replace(LONG, n_head=2, n_head_kv=1, head_size=64, n_rot=64)  # K, V are rotated
+    path = write_model(tmp_path / "model.gguf", heads_64)
+    llm = fitted(path, 1 << 40, type_k=kv, type_v=kv)
     context = llm._context
     assert llm.fitted is not None
     device = llm._context.backends[0].buffer_type
@@ -58,8 +62,8 @@ def test_what_is_counted_is_what_is_taken(path: Path) -> None:
         if w.place is not None and w.place.buffer.type is device
     )
     leaves = [leaf for cache in context.memory.caches for leaf in cache.store.leaves]
-    kv = sum(leaf.spec.n_bytes for leaf in leaves)
-    taken = held + kv + context.compute_bytes["mock"]
+    stored = sum(leaf.spec.n_bytes for leaf in leaves)
+    taken = held + stored + context.compute_bytes["mock"]
     assert llm.fitted.used["mock"] == pytest.approx(taken, rel=0.02)
 
 

@@ -17,7 +17,9 @@ from ggmlpy.backends import get_backend
 from ggmlpy.backends.mock.backend import MockBackend
 from ggmlpy.errors import StateError, Unsupported
 from ggmlpy.gguf import GGUFFile
+from ggmlpy.graph.buffer import BufferType
 from ggmlpy.graph.quants import to_float
+from ggmlpy.graph.tensor import Tensor
 from ggmlpy.graph.types import F16, F32, Q8_0, type_of
 from ggmlpy.memory.batch import Batch
 from ggmlpy.memory.rotation import (
@@ -65,7 +67,9 @@ def context(model: Model, kv: str = "q8_0", backend: Any = "cpu", **options: Any
 
 
 def in_turn(run: Context, n_prompt: int = N_PROMPT) -> NDArray[np.float32]:
-    """The logits of all tokens: the prompt, then a token at a time."""
+    """The logits of all tokens: the prompt, which is the source too, then a token at a time."""
+    if run.encoder is not None:
+        run.encode(TOKENS[:n_prompt])
     batches = [TOKENS[:n_prompt], *([token] for token in TOKENS[n_prompt:])]
     return np.concatenate([run.decode(batch, all_logits=True).copy() for batch in batches])
 
@@ -144,10 +148,10 @@ def test_logits_are_those_of_a_plain_forward_pass(
 
 
 @FLASH
-@pytest.mark.parametrize("name", ["falcon", "gpt-oss", "gemma4", "bloom", "qwen3next"])
+@pytest.mark.parametrize("name", ["falcon", "gpt-oss", "gemma4", "bloom", "qwen3next", "t5"])
 @pytest.mark.usefixtures("rotated_f32")
 def test_every_form_of_attention_rotates(tmp_path: Path, name: str, flash_attn: bool) -> None:
-    """Fused q, k, v; sinks; K and V of other layers; ALiBi; gates beside recurrent layers."""
+    """Fused q, k, v; sinks; K and V of other layers; ALiBi; gates; distances and an encoder."""
     model = seeded(tmp_path, name, SPECS[name])
     want = in_turn(context(model, "f32", flash_attn=flash_attn, kv_rotation=False))
     run = context(model, "f32", flash_attn=flash_attn)
@@ -192,6 +196,29 @@ def test_bits_are_the_same_in_every_company(tmp_path: Path, kv_layout: str) -> N
 
 
 # --- what is stored ---
+
+
+def test_matrices_lie_with_their_layers_and_are_counted(tmp_path: Path) -> None:
+    device = MockBackend(seed=1, inner=get_backend("cpu", 2))
+    wide = replace(HEADS_64, n_layer=3, head_size=128, n_rot=128)
+    sizes = []
+    for kv_rotation in (None, False):
+        backends = [device, get_backend("cpu", 2)]
+        run = context(
+            tiny(tmp_path, wide), "q8_0", backends, n_gpu_layers=3, kv_rotation=kv_rotation
+        )
+        sizes.append(run.memory.n_bytes)
+        store = run.memory.caches[0].store
+        assert len(store.matrices) == (0 if kv_rotation is False else 3)
+        for i, matrices in store.matrices.items():
+            memory = memory_of(store.k[i])
+            assert [memory_of(matrix) for matrix in matrices] == [memory, memory]
+    assert sizes[0] - sizes[1] == 2 * 4 * (128**2 + 64**2)  # once on the host, once on the device
+
+
+def memory_of(leaf: Tensor | None) -> BufferType:
+    assert leaf is not None and leaf.place is not None
+    return leaf.place.buffer.type
 
 
 @pytest.mark.usefixtures("rotated_f32")
