@@ -55,6 +55,13 @@ def test_the_table_counts_pages(tiny_path: Path) -> None:
         )
 
 
+def test_the_table_says_how_k_and_v_are_rotated(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "model.gguf", Tiny(n_head=2, head_size=128, n_rot=128))
+    with Llama(path, backend="reference", n_ctx=64, type_k="q8_0", type_v="q4_0") as llm:
+        assert ", K q8_0 rotated by 128 0." in table(llm)["attention"]
+        assert ", V q4_0 rotated by 64 0." in table(llm)["attention"]
+
+
 @pytest.mark.filterwarnings("ignore:the 128 tokens that the model was trained with leave")
 @pytest.mark.parametrize("kind", ["gemma3", "lfm2"])
 def test_every_kind_of_memory_has_its_row(tmp_path: Path, kind: str) -> None:
