@@ -74,15 +74,18 @@ class Prepared:
 
 @dataclass(slots=True)
 class _Derived:
-    """What was computed from an operand, and is valid until its bytes are overwritten."""
+    """What was computed from operands, and is valid until bytes of theirs are overwritten."""
 
-    x: Tensor
-    place: Place
+    sources: tuple[tuple[Tensor, Place], ...]
     scratch: Scratch
 
-    def holds(self, x: Tensor, place: Place, n_bytes: int) -> bool:
-        same = self.x.spec == x.spec and same_counts(self.x.ne, x.ne)
-        return same and self.place == place and self.scratch.n_bytes == n_bytes
+    def holds(self, sources: Sequence[tuple[Tensor, Place]], n_bytes: int) -> bool:
+        if self.scratch.n_bytes != n_bytes or len(self.sources) != len(sources):
+            return False
+        return all(
+            at == place and x.spec == old.spec and same_counts(old.ne, x.ne)
+            for (old, at), (x, place) in zip(self.sources, sources, strict=True)
+        )
 
 
 class PlanBuilder:
@@ -116,22 +119,24 @@ class PlanBuilder:
         self.keep[f"{what} {taken.address}"] = taken
         return Scratch(what, taken.address, n_bytes)
 
-    def derived(self, kind: str, x: Tensor, n_bytes: int) -> tuple[Scratch, bool]:
-        place, last = self._places[x], self._derived.get(kind)
-        if last is not None and last.holds(x, place, n_bytes):
+    def derived(self, kind: str, operands: Sequence[Tensor], n_bytes: int) -> tuple[Scratch, bool]:
+        sources = tuple((x, self._places[x]) for x in operands)
+        last = self._derived.get(kind)
+        if last is not None and last.holds(sources, n_bytes):
             return last.scratch, False
         scratch = self.scratch(kind, n_bytes)
-        self._derived[kind] = _Derived(x, place, scratch)
+        self._derived[kind] = _Derived(sources, scratch)
         return scratch, True
 
     def _forget_overwritten(self, result: Tensor) -> None:
         written = self._places[result]
         end = written.offset + result.spec.n_bytes
         for kind, held in list(self._derived.items()):
-            begin = held.place.offset
-            apart = end <= begin or begin + held.x.spec.n_bytes <= written.offset
-            if written.buffer is held.place.buffer and not apart:
-                del self._derived[kind]
+            for x, place in held.sources:
+                begin = place.offset
+                apart = end <= begin or begin + x.spec.n_bytes <= written.offset
+                if written.buffer is place.buffer and not apart:
+                    self._derived.pop(kind, None)
 
     # --- arguments ---
 
@@ -197,5 +202,5 @@ class _Work(Work):
     def scratch(self, n_bytes: int, what: str = "scratch") -> Scratch:
         return self._builder.scratch(what, n_bytes)
 
-    def derived(self, kind: str, x: Tensor, n_bytes: int) -> tuple[Scratch, bool]:
-        return self._builder.derived(kind, x, n_bytes)
+    def derived(self, kind: str, x: Tensor, n_bytes: int, *more: Tensor) -> tuple[Scratch, bool]:
+        return self._builder.derived(kind, (x, *more), n_bytes)

@@ -104,9 +104,10 @@ class Work(ABC):
         of its own; those of different steps share."""
 
     @abstractmethod
-    def derived(self, kind: str, x: Tensor, n_bytes: int) -> tuple[Scratch, bool]:
-        """Memory for what is computed from an operand, such as its quantised rows, and whether the
-        caller must compute it: not if a step before has, and x was not written since."""
+    def derived(self, kind: str, x: Tensor, n_bytes: int, *more: Tensor) -> tuple[Scratch, bool]:
+        """Memory for what is computed from an operand, such as its quantised rows, or from several,
+        and whether the caller must compute it: not if a step before has, and none of them was
+        written since."""
 
 
 Launcher = Callable[[Work], Iterator[Launch]]

@@ -3,26 +3,29 @@
 //   grid  a team of threads for some vectors of a state (linear_attention.cuh)
 #include "linear_attention.cuh"
 
+// As many as there are states, or as are taken from a table of them.
+template <class Args>
+__device__ inline int n_seqs_of(const Args& args, const Count& n_states, const Run& run) {
+    return (args.ids.data ? args.ids.ne[0] : n_states).at(run);
+}
+
 // The sizes of ops whose tokens [D, H, T] are those of one sequence after another.
-__device__ inline Sizes sizes_of_tokens(
-    const Tensor& x, const Tensor& state, const Tensor& spans, const Run& run
-) {
-    const int n_tokens = x.ne[2].at(run), n_seqs = state.ne[1].at(run);
-    return {x.ne[0].at(run), x.ne[1].at(run), n_seqs, spans.data ? n_tokens : n_tokens / n_seqs, 1};
+template <class Args>
+__device__ inline Sizes sizes_of_tokens(const Args& args, const Tensor& x, const Run& run) {
+    const int n_tokens = x.ne[2].at(run), n_seqs = n_seqs_of(args, args.state.ne[1], run);
+    const int n_planes = args.lists.spans.data ? 1 : n_seqs;
+    return {x.ne[0].at(run), x.ne[1].at(run), n_seqs, n_tokens / n_planes, 1};
 }
 
 __device__ inline Walk walk_of_tokens(const Tensor& x, const Head& at, const Sizes& sizes) {
     return {x.at(at.head, at.part.token(0, sizes.n_tokens), 0), x.nb[2]};
 }
 
-__device__ inline const float* state_of_head(const Tensor& state, int n, const Head& at) {
-    return (const float*)state.at(at.seq, 0, 0) + (i64_t)at.head * n * n;
-}
-
 // --- gated linear attention -----------------------------------------------------------------------
 
 struct GatedArgs {
-    Tensor y, k, v, q, g, state, spans;
+    Tensor y, k, v, q, g, state, ids;
+    Lists lists;
     float scale;
     int lanes;
 };
@@ -35,10 +38,7 @@ struct Gated {
     static constexpr bool COLUMNS = true;
 
     __device__ static Sizes sizes_of(const Args& args, const Run& run) {
-        return sizes_of_tokens(args.k, args.state, args.spans, run);
-    }
-    __device__ static const float* state_of(const Args& args, const Head& at) {
-        return state_of_head(args.state, args.k.ne[0].bound, at);
+        return sizes_of_tokens(args, args.k, run);
     }
     __device__ static Walk row_of(
         const Args& args, int i, const Head& at, const Sizes& sizes, const Run&
@@ -69,12 +69,13 @@ struct Gated {
     }
 };
 
-KERNEL(gated_linear_attn, GatedArgs, SCAN_THREADS) { run_heads<Gated>(args, run); }
+KERNEL_BLOCKS(gated_linear_attn, GatedArgs, SCAN_THREADS, 1) { run_and_store<Gated>(args, run); }
 
 // --- RWKV-6 ---------------------------------------------------------------------------------------
 
 struct Wkv6Args {
-    Tensor y, k, v, r, tf, td, state, spans;
+    Tensor y, k, v, r, tf, td, state, ids;
+    Lists lists;
     int lanes;
 };
 
@@ -86,10 +87,7 @@ struct Wkv6 {
     static constexpr bool COLUMNS = true;
 
     __device__ static Sizes sizes_of(const Args& args, const Run& run) {
-        return sizes_of_tokens(args.k, args.state, args.spans, run);
-    }
-    __device__ static const float* state_of(const Args& args, const Head& at) {
-        return state_of_head(args.state, args.k.ne[0].bound, at);
+        return sizes_of_tokens(args, args.k, run);
     }
     __device__ static Walk row_of(
         const Args& args, int i, const Head& at, const Sizes& sizes, const Run&
@@ -122,12 +120,13 @@ struct Wkv6 {
     }
 };
 
-KERNEL(rwkv_wkv6, Wkv6Args, SCAN_THREADS) { run_heads<Wkv6>(args, run); }
+KERNEL_BLOCKS(rwkv_wkv6, Wkv6Args, SCAN_THREADS, 1) { run_and_store<Wkv6>(args, run); }
 
 // --- RWKV-7 ---------------------------------------------------------------------------------------
 
 struct Wkv7Args {
-    Tensor y, r, w, k, v, a, b, state, spans;
+    Tensor y, r, w, k, v, a, b, state, ids;
+    Lists lists;
     int lanes;
 };
 
@@ -140,10 +139,7 @@ struct Wkv7 {
     static constexpr bool COLUMNS = false;
 
     __device__ static Sizes sizes_of(const Args& args, const Run& run) {
-        return sizes_of_tokens(args.r, args.state, args.spans, run);
-    }
-    __device__ static const float* state_of(const Args& args, const Head& at) {
-        return state_of_head(args.state, args.r.ne[0].bound, at);
+        return sizes_of_tokens(args, args.r, run);
     }
     __device__ static Walk row_of(
         const Args& args, int i, const Head& at, const Sizes& sizes, const Run&
@@ -178,12 +174,13 @@ struct Wkv7 {
     }
 };
 
-KERNEL(rwkv_wkv7, Wkv7Args, SCAN_THREADS) { run_heads<Wkv7>(args, run); }
+KERNEL_BLOCKS(rwkv_wkv7, Wkv7Args, SCAN_THREADS, 1) { run_and_store<Wkv7>(args, run); }
 
 // --- the gated delta rule -------------------------------------------------------------------------
 
 struct DeltaArgs {
-    Tensor y, q, k, v, g, beta, state, spans;
+    Tensor y, q, k, v, g, beta, state, ids;
+    Lists lists;
     int K;
     int lanes;
 };
@@ -200,11 +197,8 @@ struct Delta {
 
     __device__ static Sizes sizes_of(const Args& args, const Run& run) {
         const Count* ne = args.v.ne;
-        const int n_seqs = args.state.ne[3].at(run);
+        const int n_seqs = n_seqs_of(args, args.state.ne[3], run);
         return {ne[0].at(run), ne[1].at(run), n_seqs, ne[2].at(run), args.K};
-    }
-    __device__ static const float* state_of(const Args& args, const Head& at) {
-        return (const float*)args.state.at(0, at.head, at.seq);
     }
     // Head h of v has head h % Hk of q and k; neighbours among its sequences share one of theirs.
     __device__ static Walk row_of(
@@ -257,5 +251,5 @@ struct Delta {
     }
 };
 
-KERNEL(delta_of_heads, DeltaArgs, SCAN_THREADS) { run_heads<Delta<false>>(args, run); }
-KERNEL(delta_of_elements, DeltaArgs, SCAN_THREADS) { run_heads<Delta<true>>(args, run); }
+KERNEL_BLOCKS(delta_of_heads, DeltaArgs, SCAN_THREADS, 1) { run_and_store<Delta<false>>(args, run); }
+KERNEL_BLOCKS(delta_of_elements, DeltaArgs, SCAN_THREADS, 1) { run_and_store<Delta<true>>(args, run); }

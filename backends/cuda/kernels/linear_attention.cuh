@@ -9,11 +9,11 @@
 //   Args, ROWS, SCALARS, COLUMNS   its arguments; how many rows of D numbers, and how many numbers, a
 //                                  token has for all vectors; whether vectors are columns of the state
 //                                  in memory
-//   sizes_of, state_of             see Sizes; the state of a head before the first token
+//   sizes_of                       see Sizes
 //   row_of, scalar_of, value_of    where a head's are: those for all vectors, and one for each vector
 //   step                           new states and outputs
 #pragma once
-#include "scan.cuh"
+#include "scan_states.cuh"
 
 struct Sizes {
     int n;  // D
@@ -47,32 +47,40 @@ struct Token {
     float values[VECTORS];
 };
 
+// The new states in y.
 template <class Rule>
-__device__ void run_heads(const typename Rule::Args& args, const Run& run) {
-    const Sizes sizes = Rule::sizes_of(args, run);
+__device__ float* states_in(const typename Rule::Args& args, const Sizes& sizes, const Run& run) {
+    const i64_t n = (i64_t)sizes.n * sizes.n * sizes.n_heads * sizes.n_seqs;
+    return (float*)args.y.data + args.y.n_elements(run) - sizes.n_kept * n;
+}
+
+template <class Rule>
+__device__ void run_heads(const typename Rule::Args& args, const Sizes& sizes, const Run& run) {
     const int n = sizes.n;
     const Team team(args.lanes, n);
     const int per_head = (n + VECTORS - 1) / VECTORS;
     const Task task = task_of(team, (i64_t)per_head * sizes.n_heads);
-    if (task.seq >= sizes.n_seqs) return;
+    if (task.seq >= sizes.n_seqs || args.lists.found() == ROWS_BAD) return;
     const Quotient vectors = divided(task.number, per_head);
-    const Part part = part_of(args.spans, task.seq, sizes.n_tokens, run);
+    const Part part = part_of(args.lists.spans, task.seq, sizes.n_tokens, run);
     const Head head = {(int)vectors.whole, task.seq, part};
     const int first = (int)vectors.rest * VECTORS;
     const int here = task.stores && part.n > 0 ? min(VECTORS, n - first) : 0;
 
     const i64_t to_element = Rule::COLUMNS ? n : 1, to_vector = Rule::COLUMNS ? 1 : n;
-    const i64_t square = (i64_t)n * n;
-    const float* old = Rule::state_of(args, head);
-    float state[VECTORS][HELD];
+    const i64_t square = (i64_t)n * n, per_seq = square * sizes.n_heads;
+    const i64_t all_states = per_seq * sizes.n_seqs;
+    const float* old = (const float*)args.state.data + per_seq * head.seq;
+    if (args.ids.data) old = (const float*)args.state.at(((const int*)args.ids.data)[head.seq], 0, 0);
+    old += square * head.head;
+    float state[VECTORS][HELD] = {};
 #pragma unroll
     for (int j = 0; j < VECTORS; ++j) {
-        team.load(state[j], old + min(first + j, n - 1) * to_vector, to_element);
+        if (j < here) team.load(state[j], old + (first + j) * to_vector, to_element);
     }
-    const i64_t all_states = square * sizes.n_heads * sizes.n_seqs;
     float* outputs = (float*)args.y.data;
-    float* kept = outputs + args.y.n_elements(run) - sizes.n_kept * all_states;
-    kept += square * (head.seq * sizes.n_heads + head.head);
+    float* kept = new_state(args.lists, head.seq, states_in<Rule>(args, sizes, run) + per_seq * head.seq);
+    kept += square * head.head;
 
     Walk rows[Rule::ROWS], scalars[Rule::SCALARS + 1];
     const Walk values = Rule::value_of(args, head, sizes);
@@ -115,4 +123,12 @@ __device__ void run_heads(const typename Rule::Args& args, const Run& run) {
             team.store(zeros, kept + copy * all_states + (first + j) * to_vector, to_element);
         }
     }
+}
+
+template <class Rule>
+__device__ void run_and_store(const typename Rule::Args& args, const Run& run) {
+    const Sizes sizes = Rule::sizes_of(args, run);
+    run_heads<Rule>(args, sizes, run);
+    const i64_t per_seq = (i64_t)sizes.n * sizes.n * sizes.n_heads;
+    store_kept(args.lists, states_in<Rule>(args, sizes, run), per_seq, run);
 }

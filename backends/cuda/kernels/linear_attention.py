@@ -8,7 +8,13 @@ import numpy as np
 
 from ggmlpy.backends.cuda.args import TENSOR
 from ggmlpy.backends.cuda.kernel import Launch, Requires, Work, kernel
-from ggmlpy.backends.cuda.kernels.scan_teams import launch_teams, team_fits
+from ggmlpy.backends.cuda.kernels.scan_teams import (
+    LISTS,
+    SCAN_ROWS,
+    launch_teams,
+    rows_fit,
+    team_fits,
+)
 from ggmlpy.backends.cuda.shapes import blocks
 from ggmlpy.backends.cuda.source import Form
 from ggmlpy.backends.step import Step
@@ -25,22 +31,25 @@ def _declare(
     requires: Requires = lambda step: True,
 ) -> None:
     form = Form("linear_attention.cu", kernel_name)
-    tensors = [(name, TENSOR) for name in ("y", *operands, "spans")]
-    args = np.dtype([*tensors, *fields, ("lanes", "i4")], align=True)
+    tensors = [(name, TENSOR) for name in ("y", *operands, "ids")]
+    args = np.dtype([*tensors, *LISTS, *fields, ("lanes", "i4")], align=True)
 
     def fits(step: Step) -> bool:
         """The size of heads and their number do not vary: states have no gaps."""
         n, n_heads = step.operands["v"].ne[:2]
-        return team_fits(n) and not has_counts((n, n_heads)) and requires(step)
+        sizes_fit = team_fits(n) and not has_counts((n, n_heads))
+        return sizes_fit and rows_fit(step, step.operands["state"], 1) and requires(step)
 
-    types = ("f32",) * len(operands)
+    types, stored = ("f32",) * len(operands), f"get_rows+{op}+set_rows"
 
     @kernel(op, types, forms=[form], requires=fits)
     @kernel(op, (*types, "i32"), forms=[form], requires=fits)
+    @kernel(stored, (*types, *("i32",) * 3, "f32"), forms=[form, SCAN_ROWS], requires=fits)
     def launch(w: Work) -> Iterator[Launch]:
         n, n_heads = w["v"].ne[:2]
-        n_seqs = w["state"].ne[3 if op == "gated_delta_net" else 1]
-        yield launch_teams(form, args, n, int(n_heads) * blocks(n, _VECTORS), n_seqs)
+        of_states = w["state"].ne[3 if op == "gated_delta_net" else 1]
+        n_seqs = w["ids"].ne[0] if "ids" in w.step.operands else of_states
+        yield from launch_teams(w, form, args, n, int(n_heads) * blocks(n, _VECTORS), n_seqs)
 
 
 def _gates(one: bool) -> Callable[[Step], bool]:

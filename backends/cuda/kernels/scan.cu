@@ -4,7 +4,7 @@
 //
 // From memory a state is read once and written once. Loads of a token are issued while the one before
 // is computed; B and C serve all rows of a team.
-#include "scan.cuh"
+#include "scan_states.cuh"
 #include "unary_functions.cuh"
 
 struct Args {
@@ -16,7 +16,7 @@ struct Args {
     Tensor B;      // [N, G, T, S]
     Tensor C;      // [N, G, T, S]
     Tensor ids;    // [S]
-    Tensor spans;  // [2, S], with which T is of all sequences and S is 1 in the others
+    Lists lists;   // with spans T is of all sequences, and S is 1 in x, dt, B and C
     int K;
     int lanes;
 };
@@ -29,6 +29,14 @@ struct Token {
     float dt;
 };
 
+// The new states in y.
+__device__ inline float* states_in(const Args& args, const Run& run) {
+    const Count* ne = args.s.ne;
+    const i64_t per_seq = (i64_t)ne[0].at(run) * ne[1].at(run) * ne[2].at(run);
+    const i64_t n = args.K * per_seq * args.ids.ne[0].at(run);
+    return (float*)args.y.data + args.y.n_elements(run) - n;
+}
+
 // With d = softplus(dt):  state[i] = state[i] * exp(d * A[i]) + d * x * B[i];  y = sum_i state[i] * C[i]
 // OF_STATES: A is a number for each i, not one for the head.
 template <bool OF_STATES, int ROWS>
@@ -39,7 +47,7 @@ __device__ void scan(const Args& args, const Run& run) {
     const int per_head = (size + ROWS - 1) / ROWS;
     const Task task = task_of(team, (i64_t)per_head * n_heads);
     const i64_t seq = task.seq;
-    if (seq >= n_seqs) return;
+    if (seq >= n_seqs || args.lists.found() == ROWS_BAD) return;
     const Quotient rows = divided(task.number, per_head);
     const int h = (int)rows.whole, first = (int)rows.rest * ROWS;
     const int group = h / (n_heads / args.B.ne[1].at(run));
@@ -47,21 +55,20 @@ __device__ void scan(const Args& args, const Run& run) {
     const int id = ((const int*)args.ids.data)[seq];
     const bool is_state = id >= 0 && id < args.s.ne[3].at(run);
     if (!is_state) fail(run, id);
-    const Part part = part_of(args.spans, seq, n_tokens, run);
+    const Part part = part_of(args.lists.spans, seq, n_tokens, run);
     const int here = task.stores && is_state && part.n > 0 ? min(ROWS, size - first) : 0;
 
     const float* a = (const float*)args.A.at(h, 0, 0);
-    float state[ROWS][HELD], rates[HELD];
+    float state[ROWS][HELD] = {}, rates[HELD];
 #pragma unroll
     for (int j = 0; j < ROWS; ++j) {
-        const int row = min(first + j, size - 1);
-        team.load(state[j], (const float*)args.s.at(row, h, is_state ? id : 0), 1);
+        if (j < here) team.load(state[j], (const float*)args.s.at(first + j, h, id), 1);
     }
     if (OF_STATES) team.load(rates, a, 1);
     const i64_t per_seq = (i64_t)size * n_heads, all_states = n * per_seq * n_seqs;
     float* outputs = (float*)args.y.data + (i64_t)size * h + first;
-    float* kept = (float*)args.y.data + args.y.n_elements(run) - args.K * all_states;
-    kept += n * (per_seq * seq + (i64_t)size * h + first);
+    float* kept = states_in(args, run) + n * per_seq * seq;
+    kept = new_state(args.lists, seq, kept) + (i64_t)n * (size * h + first);
 
     const auto load = [&](Token<ROWS>& token, int t) {
         const int at = part.first + t;
@@ -107,6 +114,14 @@ __device__ void scan(const Args& args, const Run& run) {
     }
 }
 
-KERNEL(scan_of_heads, Args, SCAN_THREADS) { scan<false, 4>(args, run); }
+template <bool OF_STATES, int ROWS>
+__device__ void scan_and_store(const Args& args, const Run& run) {
+    scan<OF_STATES, ROWS>(args, run);
+    const Count* ne = args.s.ne;
+    const i64_t per_seq = (i64_t)ne[0].at(run) * ne[1].at(run) * ne[2].at(run);
+    store_kept(args.lists, states_in(args, run), per_seq, run);
+}
+
+KERNEL_BLOCKS(scan_of_heads, Args, SCAN_THREADS, 1) { scan_and_store<false, 4>(args, run); }
 // Mamba-1 has heads of one row.
-KERNEL(scan_of_states, Args, SCAN_THREADS) { scan<true, 1>(args, run); }
+KERNEL_BLOCKS(scan_of_states, Args, SCAN_THREADS, 1) { scan_and_store<true, 1>(args, run); }

@@ -9,7 +9,8 @@
 #pragma once
 #include "elementwise.cuh"
 
-constexpr int SCAN_THREADS = 256;  // at most; of a block, which may have fewer
+// At most; of a block, which mostly has 64: kernels may take as many registers as there are.
+constexpr int SCAN_THREADS = 256;
 constexpr int HELD = 8;
 
 // The threads that share vectors: this one has elements `lane`, `lane` + `lanes`, …
@@ -67,7 +68,8 @@ struct Team {
 };
 
 // What a team does: it is one of those that a sequence has. Teams of a block past the last one do its
-// work again, as all lanes of a warp take part in its sums; only one that `stores` stores.
+// work again, as all lanes of a warp take part in its sums; only one that `stores` reads and stores
+// states.
 struct Task {
     i64_t seq;
     i64_t number;

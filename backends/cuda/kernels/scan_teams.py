@@ -1,17 +1,30 @@
-"""Teams of threads, each of which keeps vectors in registers (scan.cuh)."""
+"""Teams of threads, each of which keeps vectors in registers (scan.cuh), and where states are that
+they read and write (scan_states.cuh)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from ggmlpy.backends.cuda.kernel import Launch
+from ggmlpy.backends.cuda.args import SPAN, TENSOR
+from ggmlpy.backends.cuda.kernel import Launch, Work
 from ggmlpy.backends.cuda.shapes import blocks
 from ggmlpy.backends.cuda.source import Form
+from ggmlpy.backends.step import Step
+from ggmlpy.graph.tensor import Tensor
+
+# The struct Lists, as fields of the arguments.
+LISTS = (("spans", TENSOR), ("to", TENSOR), ("stored", TENSOR), ("rows", SPAN))
+SCAN_ROWS = Form("scan_rows.cu", "scan_rows")
 
 _HELD = 8  # elements of a thread, as in scan.cuh
 _MAX_THREADS = 256
+_ROWS_ARGS = np.dtype(
+    [("ids", TENSOR), ("to", TENSOR), ("stored", TENSOR), ("rows", SPAN)], align=True
+)
+_ROWS_THREADS = 1024  # of scan_rows
 _THREADS = 64  # of a block, if a team has no more: many blocks where there are few heads
 
 
@@ -25,10 +38,29 @@ def team_fits(n: int) -> bool:
     return _lanes(n) <= _MAX_THREADS
 
 
-def launch_teams(form: Form, args: np.dtype[Any], n: int, n_teams: int, n_seqs: int) -> Launch:
+def rows_fit(step: Step, table: Tensor, axis: int) -> bool:
+    """Whether new states replace rows of the table that old ones are read from, which lie along an
+    axis of it: the same rows, by the same numbers. A step that stores none fits."""
+    if "dst" not in step.operands:
+        return True
+    stored, lists = step.operands["dst"], (step.operands["ids"], step.operands["to"])
+    of_table = table.view_offs, table.ne[axis], table.ne[axis + 1 :], table.nb[axis]
+    same = of_table == (stored.view_offs, stored.ne[1], (1,) * (3 - axis), stored.nb[1])
+    return same and stored.ne[2:] == (1, 1) and all(x.contiguous for x in (table, stored, *lists))
+
+
+def launch_teams(
+    w: Work, form: Form, args: np.dtype[Any], n: int, n_teams: int, n_seqs: int
+) -> Iterator[Launch]:
     """A kernel in which each sequence has `n_teams` teams, whose vectors have n elements. All
     threads of a block are of one sequence."""
     lanes = _lanes(n)
     threads = max(_THREADS, lanes)
+    values: dict[str, Any] = {"lanes": lanes}
+    if "to" in w.step.operands:
+        kind = f"rows of scans in tables of {w['stored'].ne[1]}"
+        values["rows"], is_new = w.derived(kind, w["ids"], 8, w["to"])
+        if is_new:
+            yield Launch(SCAN_ROWS, _ROWS_ARGS, (1, 1, 1), _ROWS_THREADS, values=values)
     grid = blocks(n_teams, threads // lanes) * int(n_seqs), 1, 1
-    return Launch(form, args, grid, threads, values={"lanes": lanes})
+    yield Launch(form, args, grid, threads, values=values)
