@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 
 from ggmlpy.common.quoting import quoted
 from ggmlpy.errors import Unsupported
-from ggmlpy.gguf import GGUFFile
+from ggmlpy.gguf import GGUFFile, LazyArray
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.models.architectures import REFUSED, REGISTRY
 from ggmlpy.models.blocks.basic import Rope
@@ -78,6 +78,7 @@ def whole_memory(model: Model) -> Memory:
 
 
 ARCHITECTURES = tuple(sorted(REGISTRY))
+_N_SHOWN = 8  # elements of a list in a warning
 
 
 def model_class(arch: str) -> Callable[[GGUFFile], Model]:
@@ -114,12 +115,19 @@ def load_model(file: GGUFFile) -> Model:
     return model
 
 
+def _shown(value: object) -> str:
+    if not isinstance(value, LazyArray):
+        return str(value)
+    first = ", ".join(str(value[i]) for i in range(min(len(value), _N_SHOWN)))
+    return f"[{first}, …]" if len(value) > _N_SHOWN else f"[{first}]"
+
+
 def warn_of_ignored(file: GGUFFile, model: Model) -> None:
     """Issue one WeightWarning that names the keys which should have an effect and have none."""
     names = model.hparams.keys.ignored()
     if not names:
         return
-    shown = ", ".join(f"{quoted(name)} = {file.metadata[name]}" for name in names)
+    shown = ", ".join(f"{quoted(name)} = {_shown(file.metadata[name])}" for name in names)
     warnings.warn(
         f"{file.name}: the architecture does not read {shown}: results may differ from those that"
         " the file was made for",

@@ -7,6 +7,7 @@ Letters in shapes: E n_embd, V n_vocab, T tokens, O outputs.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 
 from ggmlpy import ops
@@ -18,7 +19,7 @@ from ggmlpy.models.blocks.classifier import Classifier
 from ggmlpy.models.blocks.layers import HasMemory, Layer
 from ggmlpy.models.hparams import HParams, rope_sections
 from ggmlpy.models.inputs import GraphInputs
-from ggmlpy.models.memory import LayerKV, Memory, memory_of
+from ggmlpy.models.memory import LayerKV, LayerState, Memory, memory_of
 from ggmlpy.models.weights import Weights
 from ggmlpy.ops.rope import RopeMode
 
@@ -100,6 +101,13 @@ class Decoder:
         self.position_limited = True
         self.fixed_by = "those of the model are learned, and part of its embeddings"
 
+    def leave_indexer(self, n_ctx: int | None) -> None:
+        """Leave the indexer unused, which chooses what is attended to in contexts of more than
+        `n_ctx` tokens: those are refused."""
+        self.n_ctx_limit = n_ctx
+        self.limited_by = "longer ones need its sparse attention, which is not supported"
+        self.weights.without_effect_where(re.compile(r"blk\.\d+\.indexer[._]"))
+
     def rope(self, layer: int, mode: RopeMode) -> Rope:
         """A layer's rotary embedding, with the factors and sections of the file if it has any."""
         params = self.hparams.layers[layer].rope
@@ -120,6 +128,9 @@ class Decoder:
         """Set the memory that layers need, and the rotary embeddings of their keys."""
         parts = [part for layer in layers for part in layer.memory]
         self.memory = memory_of(parts)
+        if any(isinstance(part, LayerState) for part in parts):
+            # Their heads or tensors tell which layers are recurrent.
+            self.hparams.keys.without_effect("attention.recurrent_layers")
         self.ropes = {part.slot: part.rope for part in parts if isinstance(part, LayerKV)}
 
     def rope_of(self, layer: int) -> Rope | None:

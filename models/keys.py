@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -17,24 +18,52 @@ MAX_COUNT = 2**31 - 1  # positions, tokens and indices of a graph are i32
 MIN_REAL, MAX_REAL = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 # Keys that say what other keys or tensors say too, or nothing about the computation.
 _NO_MEANING = {"vocab_size", "tensor_data_layout", "pooling_type"}
-# Keys that change what a model computes, unless they have one of the values after them: those that
-# mean nothing, and those that llama.cpp writes into every file that it saves.
+# Keys that change what a model computes, unless they have one of the values after them, 0 or "":
+# those that mean nothing, and those that llama.cpp writes into every file that it saves. Left out
+# are sizes of tensors, whose shapes are checked, and what is only of images.
 _MEANING: dict[str, tuple[object, ...]] = {
     r"(embedding|residual|logit)_scale": (1.0,),
     r"attention\.(scale|output_scale|value_scale)": (1.0,),
-    r"attention\.(clamp_kqv|sliding_window)": (),
-    r"attention\.max_alibi_bias": (8.0,),
+    r"attention\.(clamp_kqv|max_alibi_bias|relative_buckets_count)": (),
+    r"attention\.(sliding_window|chunk_size|compress_ratios|indexer\.top_k|output_group_count)": (),
+    r"attention\.(recurrent_layers|shared_kv_layers)": (),
+    r"attention\.rope_pattern": (1,),
     r"attention\.temperature_(scale|length)": (),
     r"attn_logit_softcapping": (50.0,),
     r"(router_logit|final_logit)_softcapping": (30.0,),
-    r"rope\.scaling\.(factor|attn_factor|yarn_log_multiplier|alpha)": (1.0,),
+    r"activation\.situ_(beta|linear_beta)": (1.0,),
+    r"hidden_activation": (),
+    r"swiglu_clamp_(exp|shexp)": (),
+    r"rope\.dimension_sections": (),
+    r"rope\.scaling\.(factor|attn_factor|yarn_attn_factor|yarn_log_multiplier|alpha)": (1.0,),
+    r"rope\.scaling\.yarn_ext_factor": (-1.0, 1.0),  # below 0: by the type; 1: what YaRN has
     r"rope\.scaling\.type": ("none", "linear"),
     r"expert_(weights_scale|weights_norm|gating_func|group_count)": (1, 1.0),
-    r"use_parallel_residual": (),
+    r"expert_group_scale": (float(np.float32(0.05)),),
+    r"(leading_dense_block_count|moe_every_n_layers|experts_per_group)": (),
+    r"(interleave_moe_layer_step|num_loops)": (1,),
+    r"(full_attention_interval|hash_layer_count|rescale_every_n_layers)": (),
+    r"(attn_res\.block_size|hyper_connection\.count|adapters\.count)": (),
+    r"token_shift_count": (2,),
+    r"kda\.(safe_gate|gate_lower_bound)": (-math.inf,),
+    r"(use_parallel_residual|swin_norm|ssm\.dt_b_c_rms|hrm\.prefix_lm)": (),
     r"nextn_predict_layers": (),
+}
+# Keys of layers with a window, which mean nothing where they are as those of the others, or the
+# default.
+_OF_WINDOWS: dict[str, tuple[str, tuple[object, ...]]] = {
+    "rope.freq_base_swa": ("rope.freq_base", (10_000.0,)),
+    "rope.dimension_count_swa": ("rope.dimension_count", ()),
+    "attention.key_length_swa": ("attention.key_length", ()),
+    "attention.value_length_swa": ("attention.value_length", ()),
 }
 _LAYER = re.compile(r"(?:(?:enc|dec)\.)?blk\.(\d{1,9})\.")
 _MAX_EMPTY = 512  # layers that a file can have without tensors of them, as in llama.cpp
+
+
+def _alike(own: float, found: object) -> bool:
+    """Whether a number of a file is one of an architecture, which may have more digits than f32."""
+    return isinstance(found, (int, float)) and np.float32(found) == np.float32(own)
 
 
 class Keys:
@@ -50,6 +79,7 @@ class Keys:
         self.file = file.name
         self._metadata = file.metadata
         self._read: set[str] = set()
+        self._contradicted: set[str] = set()
         self.architecture = file.metadata.str("general.architecture")
         n = self._within(size, file.metadata.int(self._name(size)), 1)
         numbers = {int(found[1]) for name in file.tensors if (found := _LAYER.match(name))}
@@ -75,6 +105,19 @@ class Keys:
         """Declare that a key has no effect in this architecture: it causes no warning."""
         self._read.add(f"{self.architecture}.{key}")
 
+    def fixed(self, key: str, value: float | Sequence[float]) -> None:
+        """Declare that this architecture computes with a value of its own: the key causes no
+        warning where it says the same."""
+        found = self._metadata.get(f"{self.architecture}.{key}")
+        if found is None:
+            return
+        listed = list(found) if isinstance(found, LazyArray) else [found]
+        own = list(value) if isinstance(value, Sequence) else [value]
+        if len(own) == len(listed) and all(map(_alike, own, listed)):
+            self.without_effect(key)
+        else:
+            self._contradicted.add(f"{self.architecture}.{key}")
+
     def unread(self) -> list[str]:
         """The architecture's keys in the file that were not read and may mean something."""
         prefix = f"{self.architecture}."
@@ -91,8 +134,14 @@ class Keys:
         return [name for name in self.unread() if self._has_meaning(name)]
 
     def _has_meaning(self, name: str) -> bool:
+        if name in self._contradicted:
+            return True
         key, value = name.removeprefix(f"{self.architecture}."), self._metadata[name]
         values = set(value) if isinstance(value, LazyArray) else {value}
+        if key in _OF_WINDOWS:
+            other, neutral = _OF_WINDOWS[key]
+            same = self._metadata.get(f"{self.architecture}.{other}")
+            return value != same and not values <= {0, *neutral}
         for pattern, neutral in _MEANING.items():
             if re.fullmatch(pattern, key):
                 return not values <= {0, "", *neutral}

@@ -28,6 +28,7 @@ class Bloom(PreNormDecoder):
     def set_up(self) -> None:
         """The norm of embeddings."""
         h = self.hparams
+        h.keys.fixed("attention.max_alibi_bias", MAX_BIAS)
         self.embd_norm = Norm.take(self.weights, "token_embd_norm", h.n_embd, h, "layer")
 
 
@@ -73,6 +74,7 @@ class Refact(PreNormDecoder):
     def set_up(self) -> None:
         """Raises Unsupported for experts, whose weights llama.cpp loads and does not use."""
         h = self.hparams
+        h.keys.fixed("attention.max_alibi_bias", MAX_BIAS)
         if h.n_expert:
             raise Unsupported(
                 f"{h.keys.file}: refact with experts is not supported: llama.cpp, which defines it,"

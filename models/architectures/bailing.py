@@ -19,6 +19,7 @@ class BailingMoE(SharedExpertDecoder):
 
     def set_up(self) -> None:
         """The scale of attention."""
+        self.hparams.keys.without_effect("leading_dense_block_count")
         self.attn_scale = 1.0 / math.sqrt(self.hparams.layers[0].rope.n_dims)
 
 

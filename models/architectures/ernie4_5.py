@@ -13,6 +13,10 @@ class Ernie45(PreNormDecoder):
     rope_mode = RopeMode.NORMAL
     output_bias = False
 
+    def set_up(self) -> None:
+        """As in llama.cpp sections of M-RoPE have no use."""
+        self.hparams.keys.without_effect("rope.dimension_sections")
+
 
 class Ernie45MoE(ExpertDecoder):
     """An ernie4_5-moe model: experts with a selection bias in every so many layers."""
@@ -24,6 +28,7 @@ class Ernie45MoE(ExpertDecoder):
         """Which layers have experts."""
         self.take_dense_layers()
         self.expert_step = self.hparams.keys.count("interleave_moe_layer_step")
+        self.hparams.keys.without_effect("rope.dimension_sections")  # as in llama.cpp
 
     def is_dense(self, i: int) -> bool:
         """The first layers, and those between."""

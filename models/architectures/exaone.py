@@ -33,6 +33,7 @@ class Exaone4(PreNormDecoder):
         """With windows in the largest model."""
         h = read_hparams(file)
         if h.n_layer != N_LAYER_32B:
+            h.keys.without_effect("attention.sliding_window")  # as in llama.cpp
             return h
         window = Window(h.keys.count("attention.sliding_window", 4096))
         flags = h.keys.windowed(4)

@@ -186,6 +186,8 @@ class Gemma3n(Decoder):
         h, E = self.hparams, h.n_embd
         if h.n_layer <= 2:
             raise h.keys.error("block_count", h.n_layer, "above 2")
+        for key, value in _fixed(h.n_layer).items():
+            h.keys.fixed(key, value)
         self.embedding_scale = math.sqrt(E)
         self.softcap = h.keys.real("final_logit_softcapping", 30.0)
         self.per_layer = PerLayerEmbedding.take(self.weights, h, N_EMBD_LAYER)
@@ -231,6 +233,18 @@ class Gemma3n(Decoder):
             for i in range(N_ALTUP - 1):
                 total = ops.add(total, stream(others, i, f"stream_{i}")).named(f"sum_{i}")
         return ops.scale(total, 1.0 / N_ALTUP).named("unembd_merged")
+
+
+def _fixed(n_layer: int) -> dict[str, float | list[float]]:
+    """Keys of which llama.cpp has one value for all files: others than this cause a warning."""
+    n_sparse = min(N_SPARSE, n_layer)
+    return {
+        "altup.num_inputs": N_ALTUP,
+        "altup.active_idx": 0,
+        "embedding_length_per_layer_input": N_EMBD_LAYER,
+        "attention.shared_kv_layers": max(0, n_layer - N_OWN_KV),
+        "activation_sparsity_scale": [DEVIATIONS] * n_sparse + [0.0] * (n_layer - n_sparse),
+    }
 
 
 def stream(x: Tensor, i: int, name: str) -> Tensor:

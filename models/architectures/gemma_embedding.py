@@ -41,6 +41,7 @@ class GemmaEmbedding(Encoder):
         """The scale of embeddings, the maps after the last norm."""
         self.embedding_scale = math.sqrt(self.hparams.n_embd)
         self.weights.without_effect("output.weight")
+        self.hparams.keys.without_effect("final_logit_softcapping")
         self.dense = self._dense()
 
     def layer(self, i: int) -> SequentialLayer:

@@ -7,8 +7,6 @@ tokens it leaves all, and the result is that of full attention; longer contexts 
 
 from __future__ import annotations
 
-import re
-
 from ggmlpy.errors import Unsupported
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.models.blocks.hyper_connections import HyperConnection, HyperLayer, spread
@@ -37,9 +35,7 @@ class Glm5Next(SharedExpertDecoder):
         keys = self.hparams.keys
         if not keys.flag("attention.indexer.kpool_select_tail", True):
             raise Unsupported(f"{keys.file}: attention.indexer.kpool_select_tail false")
-        self.n_ctx_limit = keys.count("attention.indexer.top_k")
-        self.limited_by = "longer ones need its sparse attention, which is not supported"
-        self.weights.without_effect_where(re.compile(r"blk\.\d+\.indexer[._]"))
+        self.leave_indexer(keys.count("attention.indexer.top_k"))
         self.n_stream = keys.count("hyper_connection.count")
         self.decay = read_decay(keys)
 

@@ -67,6 +67,10 @@ class Hunyuan3(ExpertDecoder):
     normalise = None
     weights_scaled = True
 
+    def set_up(self) -> None:
+        """Tensors tell which layers are dense."""
+        self.hparams.keys.without_effect("leading_dense_block_count")
+
     def is_dense(self, i: int) -> bool:
         """A layer has experts if it has a router."""
         return not self.weights.has(f"blk.{i}.ffn_gate_inp.weight")

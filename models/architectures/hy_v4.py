@@ -8,8 +8,6 @@ attention; longer contexts are refused.
 
 from __future__ import annotations
 
-import re
-
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.models.blocks.hyper_connections import HyperConnection, HyperLayer, StreamLogits, spread
 from ggmlpy.models.blocks.latent_attention import LatentAttention
@@ -33,11 +31,7 @@ class Hunyuan4(SharedExpertDecoder):
         """Dense layers, streams, and the longest context for which no indexer need be asked."""
         super().set_up()
         h, keys = self.hparams, self.hparams.keys
-        top_k = keys.whole("attention.indexer.top_k", 0)
-        if top_k:
-            self.n_ctx_limit = top_k
-            self.limited_by = "longer ones need its sparse attention, which is not supported"
-        self.weights.without_effect_where(re.compile(r"blk\.\d+\.indexer\."))
+        self.leave_indexer(keys.whole("attention.indexer.top_k", 0) or None)
         self.n_stream = keys.count("hyper_connection.count")
         self.head = StreamLogits.take(self.weights, "output_hc", h, self.n_stream, 1)
 

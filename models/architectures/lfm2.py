@@ -81,6 +81,7 @@ class Lfm2(PreNormDecoder):
     def set_up(self) -> None:
         """The taps of convolutions."""
         keys = self.hparams.keys
+        keys.without_effect("leading_dense_block_count")  # all layers are dense
         self.n_taps = keys.count("shortconv.l_cache")
         if self.n_taps < 2:
             raise keys.error("shortconv.l_cache", self.n_taps, "at least 2")

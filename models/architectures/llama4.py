@@ -22,6 +22,10 @@ N_CHUNK = 8192
 NO_ROPE_STEP = 4  # every so many layers have no positions
 N_EXPERT_MAVERICK = 128  # whose q and k are not normed
 TEMPERATURE = Temperature(0.1, N_CHUNK, 1.0)
+FIXED = {
+    "attention.chunk_size": N_CHUNK,
+    "attention.temperature_scale": TEMPERATURE.scale,
+}
 
 
 class Llama4(ExpertDecoder):
@@ -46,6 +50,8 @@ class Llama4(ExpertDecoder):
 
     def set_up(self) -> None:
         """Which layers have experts."""
+        for key, value in FIXED.items():
+            self.hparams.keys.fixed(key, value)
         self.expert_step = self.hparams.keys.whole("interleave_moe_layer_step", 0)
 
     def layer_rope(self, i: int) -> Rope | None:

@@ -9,8 +9,6 @@ are positions behind that many blocks.
 
 from __future__ import annotations
 
-import re
-
 from ggmlpy.models.expert_decoder import ExpertDecoder, SharedExpertDecoder
 
 
@@ -43,7 +41,5 @@ class MiniMaxM3(SharedExpertDecoder):
         super().set_up()
         keys = self.hparams.keys
         n_blocks = keys.count("attention.indexer.top_k")
-        self.n_ctx_limit = n_blocks * keys.count("attention.indexer.block_size")
+        self.leave_indexer(n_blocks * keys.count("attention.indexer.block_size"))
         self.position_limited = True
-        self.limited_by = "longer ones need its sparse attention, which is not supported"
-        self.weights.without_effect_where(re.compile(r"blk\.\d+\.indexer\."))

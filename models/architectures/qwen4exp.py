@@ -11,7 +11,6 @@ Letters in shapes: E n_embd, C streams, L low rank, T tokens, O outputs.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
@@ -135,10 +134,8 @@ class Qwen4Exp(DeltaNetExperts):
         if self.n_stream < 2:
             raise keys.error("hyper_connection.count", self.n_stream, "at least 2")
         ratios = keys.per_layer("attention.compress_ratios", 0)
-        if any(ratio and not self.recurrent[i] for i, ratio in enumerate(ratios)):
-            self.n_ctx_limit = keys.count("attention.indexer.top_k")
-            self.limited_by = "longer ones need its sparse attention, which is not supported"
-        self.weights.without_effect_where(re.compile(r"blk\.\d+\.indexer\."))
+        is_sparse = any(ratio and not self.recurrent[i] for i, ratio in enumerate(ratios))
+        self.leave_indexer(keys.count("attention.indexer.top_k") if is_sparse else None)
         self.output_streams = GatedStreams.take(self.weights, "output_hc", h, is_last=True)
 
     def layer(self, i: int) -> Layer:

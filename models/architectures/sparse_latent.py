@@ -7,7 +7,6 @@ contexts are refused.
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import ClassVar
 
@@ -28,9 +27,9 @@ class SparseLatent(DeepSeek2):
     def set_up(self) -> None:
         """The longest context for which the indexer need not be asked."""
         super().set_up()
-        self.n_ctx_limit = self.hparams.keys.count("attention.indexer.top_k")
-        self.limited_by = "longer ones need its sparse attention, which is not supported"
-        self.weights.without_effect_where(re.compile(r"blk\.\d+\.indexer\."))
+        keys = self.hparams.keys
+        self.leave_indexer(keys.count("attention.indexer.top_k"))
+        keys.without_effect("rope.dimension_sections")  # llama.cpp has no use for them
 
 
 class GlmDsa(SparseLatent):

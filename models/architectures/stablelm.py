@@ -16,6 +16,10 @@ class StableLM(PreNormDecoder):
     norms = "layer"
     qk_norm = "layer"
 
+    def set_up(self) -> None:
+        """Tensors tell which layers are parallel: of those in sequence some files say otherwise."""
+        self.hparams.keys.without_effect("use_parallel_residual")
+
     def layer(self, i: int) -> Layer:
         """In parallel where the file has no norm of the feed-forward block."""
         if self.weights.has(f"blk.{i}.ffn_norm.weight"):

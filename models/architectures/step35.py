@@ -30,6 +30,8 @@ class Step35(ExpertDecoder):
         """With windows in the layers that the file says."""
         h = read_hparams(file)
         h.keys.count("attention.sliding_window")  # must be there
+        for key in ("leading_dense_block_count", "moe_every_n_layers"):
+            h.keys.without_effect(key)  # see `is_dense`
         rope = h.layers[0].rope
         base = h.keys.positive("rope.freq_base_swa", 10_000.0)
         windowed = h.keys.windowed(0)

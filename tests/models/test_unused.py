@@ -13,6 +13,7 @@ import pytest
 from ggmlpy import Llama, WeightWarning, packaged_model
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.models import load_model
+from ggmlpy.models.architectures.gemma3n import DEVIATIONS
 from tests.models import tiny
 from tests.models.seeded import N_VOCAB, write_seeded
 from tests.models.seeded_specs import SPECS
@@ -145,11 +146,26 @@ def test_the_packaged_model_has_none() -> None:
         ("final_logit_softcapping", 20.0, True),
         ("final_logit_softcapping", 30.0, False),  # llama.cpp writes it into every file
         ("rope.scaling.alpha", 2.0, True),
+        ("rope.scaling.yarn_ext_factor", -1.0, False),
+        ("rope.dimension_sections", [8, 4, 4, 0], True),
+        ("rope.dimension_sections", [0, 0, 0, 0], False),
+        ("rope.freq_base_swa", 500.0, True),
+        ("rope.freq_base_swa", 10_000.0, False),
+        ("attention.key_length_swa", 8, True),
+        ("attention.max_alibi_bias", 8.0, True),
+        ("attention.chunk_size", 8192, True),
+        ("attention.indexer.top_k", 2048, True),
+        ("attention.recurrent_layers", [False, True], True),
+        ("swiglu_clamp_exp", 7.0, True),
+        ("leading_dense_block_count", 1, True),
+        ("num_loops", 2, True),
+        ("num_loops", 1, False),
+        ("kda.gate_lower_bound", float("-inf"), False),
         ("a_key_of_the_future", 3, False),
     ],
 )
 def test_a_key_that_changes_the_meaning_and_is_not_read(
-    tmp_path: Path, key: str, value: float, ignored: bool
+    tmp_path: Path, key: str, value: object, ignored: bool
 ) -> None:
     path = write_model(tmp_path / "m.gguf", Tiny(), **{f"llama.{key}": value})
     with warnings.catch_warnings(record=True) as caught:
@@ -158,3 +174,37 @@ def test_a_key_that_changes_the_meaning_and_is_not_read(
     told = [f'm.gguf: the architecture does not read "llama.{key}" = {value}: results may differ']
     assert [str(w.message)[: len(told[0])] for w in caught] == told * ignored
     assert model.hparams.keys.unread() == [f"llama.{key}"]
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "own", "other"),
+    [
+        ("bloom", "attention.max_alibi_bias", 8.0, 4.0),
+        ("llama4", "attention.temperature_scale", 0.1, 0.2),
+        ("llama4", "attention.chunk_size", 8192, 4096),
+        ("gemma3n", "attention.shared_kv_layers", 2, 3),
+        ("gemma3n", "activation_sparsity_scale", [DEVIATIONS] * 10 + [0.0] * 12, [0.0] * 22),
+    ],
+)
+def test_a_key_of_which_the_architecture_has_a_value_of_its_own(
+    tmp_path: Path, name: str, key: str, own: object, other: object
+) -> None:
+    """It is told where it says another one."""
+    for value, told in ((own, 0), (other, 1)):
+        keys = {**SPECS[name].keys, key: value}
+        path = write_seeded(tmp_path, "m", replace(SPECS[name], keys=keys))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            load_model(GGUFFile.open(path))
+        assert [key in str(w.message) for w in caught] == [True] * told
+
+
+def test_models_read_what_changes_their_meaning(tmp_path: Path) -> None:
+    """But for the base of layers with windows, where llama.cpp has that of the others."""
+    one_base = {"cohere2", "olmo3", "cohere2moe", "exaone-moe", "mellum"}
+    for name, spec in SPECS.items():
+        with warnings.catch_warnings():
+            warnings.simplefilter("error" if name not in one_base else "ignore")
+            model = load_model(GGUFFile.open(write_seeded(tmp_path, name, spec)))
+        told = [f"{spec.architecture}.rope.freq_base_swa"] * (name in one_base)
+        assert model.hparams.keys.ignored() == told
