@@ -43,9 +43,9 @@ def rotation_of(
     """How K and V of a layer are rotated before they are stored.
 
     `kv_rotation` False: not at all. None: where the type is quantised and the size of a head is a
-    multiple of 64. True: where it is a multiple of 32. The blocks of K are of the largest power of
-    two that divides the size, those of V as small as they may be. A latent cache, whose V is a part
-    of K, is never rotated.
+    multiple of 64. True: where it is a multiple of 32. Blocks have the largest power of two that
+    divides the size, those of V at most 64 elements. A latent cache, whose V is a part of K, is
+    never rotated.
     """
     if kv_rotation is False or not size.n_embd_head_v:
         return NO_ROTATION
