@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 from ggmlpy import BadBatch, Llama, Unsupported
+from ggmlpy.backends.reference import ReferenceBackend
 from ggmlpy.engine.generation import Piece
 from ggmlpy.sampling import SamplingParams
+from tests.engine.test_context_memory import device_of
 from tests.models.seeded import Seeded, write_seeded
 from tests.models.seeded_specs import SPECS
 from tests.oracle.t5 import T5
@@ -145,3 +147,30 @@ def test_the_description_has_sources(path: Path) -> None:
         shown = llm.describe()
     assert "t5, an encoder of 3 layers and a decoder of 2 layers" in shown
     assert re.search("sources +5 layers, 2 x 256 cells", shown)
+
+
+@pytest.mark.placed
+def test_what_fits_counts_both_parts(path: Path) -> None:
+    """Weights, K and V of sources and answers, and the graphs of the encoder and the decoder."""
+    llm = Llama(path, backend=[device_of(1 << 40), ReferenceBackend()], fit=True)
+    context = llm._context
+    assert llm.fitted is not None and context.encoder is not None
+    device = context.backends[0].buffer_type
+    weights = [w for w in llm.model.weights.leaves.values() if w.place is not None]
+    held = sum(
+        device.tensor_bytes(w.spec) for w in weights if w.place and w.place.buffer.type is device
+    )
+    caches = [*context.memory.caches, *context.encoder.memory.caches]
+    stored = sum(leaf.spec.n_bytes for cache in caches for leaf in cache.store.leaves)
+    taken = held + stored + context.compute_bytes["mock"]
+    spare = context.compute_bytes["mock"] // 16  # for shapes between those that are looked at
+    assert taken <= llm.fitted.used["mock"] <= taken + spare
+
+
+def test_a_cancelled_request_leaves_no_trace(path: Path) -> None:
+    with opened(path) as llm:
+        want = texts(llm, PROMPTS[:1], logit_bias=NO_END)
+        chunks = llm(PROMPTS[1], stream=True, logit_bias=NO_END, **GREEDY)
+        next(chunks)
+        chunks.close()
+        assert texts(llm, PROMPTS[:1], logit_bias=NO_END) == want
