@@ -20,13 +20,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.arch_models import AskedWeights
+from benchmarks.models import random_rows
 from ggmlpy.gguf import GGUFFile
+from ggmlpy.graph.quants import from_float, has_quantizer
+from ggmlpy.graph.types import F32, TensorType
 from ggmlpy.models import decoder, model_class
 from tests.gguf_builder import Typed, build_gguf
 
 N_VOCAB = 72
 RECORDED = Path(__file__).with_name("seeded_logits.npz")  # by tests/tools/record_seeded.py
 KEPT_ROWS = (0, 1, 7, 16, 25, 36, 37, 38, 39, 40)  # of the tokens of benchmarks/peer_logits.py
+# Matrices that stay f32 in files with quantised weights, as llama-quantize has it.
+KEPT_F32 = re.compile(
+    r".*(norm|ffn_gate_inp|altup|laurel|position_embd|token_types|rel_b|conv1d|\.conv|time_mix_).*"
+)
 ALWAYS = r"output\.weight|.*\.ffn_gate(_exps|_shexp)?\.weight"
 
 
@@ -58,8 +65,9 @@ class Seeded:
         return re.fullmatch(pattern, name) is not None
 
 
-def write_seeded(folder: Path, name: str, spec: Seeded) -> Path:
-    """The file `name.gguf` of a specification."""
+def write_seeded(folder: Path, name: str, spec: Seeded, weight_type: TensorType = F32) -> Path:
+    """The file `name.gguf` of a specification. Matrices whose rows are whole blocks of the type
+    have it; where there is no quantiser they are random blocks."""
     path = folder / f"{name}.gguf"
     metadata = metadata_of(spec)
     n_embd, n_layer = spec.keys["embedding_length"], spec.keys["block_count"]
@@ -74,7 +82,7 @@ def write_seeded(folder: Path, name: str, spec: Seeded) -> Path:
     for pattern, ne in spec.extra.items():
         shapes |= {pattern.format(i=i): ne for i in range(n_layer)}
     tensors = {_stored(spec, name): _values(spec, name, ne) for name, ne in shapes.items()}
-    build_gguf(path, metadata, _tensors(tensors))
+    build_gguf(path, metadata, _tensors(tensors, weight_type))
     return path
 
 
@@ -102,10 +110,23 @@ def metadata_of(spec: Seeded) -> dict[str, Any]:
     return metadata
 
 
-def _tensors(values: dict[str, NDArray[np.float32]]) -> dict[str, Any]:
-    return {
-        name: ("f32", array.shape[::-1] or (1,), array.tobytes()) for name, array in values.items()
-    }
+def _tensors(
+    values: dict[str, NDArray[np.float32]], weight_type: TensorType = F32
+) -> dict[str, Any]:
+    return {name: _tensor(name, array, weight_type) for name, array in values.items()}
+
+
+def _tensor(name: str, array: NDArray[np.float32], weight_type: TensorType) -> tuple[Any, ...]:
+    """Type, shape and bytes."""
+    ne = array.shape[::-1] or (1,)
+    is_matrix = name.endswith(".weight") and len(ne) > 1 and ne[1] > 1
+    if not is_matrix or ne[0] % weight_type.block_size or KEPT_F32.match(name):
+        return "f32", ne, array.tobytes()
+    if has_quantizer(weight_type):
+        return weight_type.id, ne, from_float(array, weight_type).tobytes()
+    rng = np.random.default_rng(len(name))
+    rows = random_rows(rng, weight_type, array.size // ne[0], ne[0], float(array.std()))
+    return weight_type.id, ne, rows.tobytes()
 
 
 def _values(spec: Seeded, name: str, ne: tuple[int, ...]) -> NDArray[np.float32]:
