@@ -45,7 +45,7 @@ Logits = NDArray[np.float32]
 OPS_OF_SCANS = ("ssm_scan", "gated_delta_net", "gated_linear_attn", "rwkv_wkv6", "rwkv_wkv7")
 
 
-@dataclass
+@dataclass(eq=False)
 class Scanner(ModelDefaults):
     """x, mixed with the tokens before it in two layers, then scanned; the logits are the products
     with EMBD. Where it `shifts`, the token before is added; else the last K are convolved."""
