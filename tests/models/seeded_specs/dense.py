@@ -37,6 +37,7 @@ LONGROPE: dict[str, Any] = {
 LONGROPE_FACTORS = r"rope_factors_(long|short)\.weight"
 SECTIONS = {"rope.dimension_sections": [3, 3, 2, 0]}
 WINDOW: dict[str, Any] = {"attention.sliding_window": 7, "rope.freq_base_swa": 1000.0}
+ONE_BASE: dict[str, Any] = {"attention.sliding_window": 7}  # llama.cpp reads no other
 
 DENSE_SPECS: dict[str, Seeded] = {
     "apertus": spec(
@@ -78,7 +79,7 @@ DENSE_SPECS: dict[str, Seeded] = {
     "cohere2": spec(
         "cohere2",
         f"{BIASES}|{FFN_SCALES}",
-        WINDOW | {"block_count": 6, "logit_scale": 0.3},
+        ONE_BASE | {"block_count": 6, "logit_scale": 0.3},
         without=OUTPUT,
     ),
     "deci": spec(
@@ -175,7 +176,7 @@ DENSE_SPECS: dict[str, Seeded] = {
     "olmo3": spec(
         "olmo2",
         f"{QK_NORMS}|{POST_NORMS}",
-        SIX_HEADS | YARN | WINDOW | {"block_count": 5, "rope.scaling.attn_factor": 1.2},
+        SIX_HEADS | YARN | ONE_BASE | {"block_count": 5, "rope.scaling.attn_factor": 1.2},
         shapes=OVER_ALL,
     ),
     "openelm": spec(

@@ -34,6 +34,7 @@ SCALES: dict[str, Any] = {
     "logit_scale": 4.0,
 }
 WINDOW: dict[str, Any] = {"attention.sliding_window": 7, "rope.freq_base_swa": 1000.0}
+ONE_BASE: dict[str, Any] = {"attention.sliding_window": 7}  # llama.cpp reads no other
 YARN: dict[str, Any] = {
     "rope.scaling.type": "yarn",
     "rope.scaling.factor": 4.0,
@@ -78,7 +79,7 @@ EXPERT_SPECS: dict[str, Seeded] = {
         r".*\.ffn_(up|gate|down)(_exps|_shexp)?\.scale",
         EXPERTS
         | SHARED
-        | WINDOW
+        | ONE_BASE
         | {"block_count": 6, "logit_scale": 0.25, "attention.layer_norm_rms_epsilon": 0.0},
     ),
     "cohere2moe-rms": spec(
@@ -109,7 +110,7 @@ EXPERT_SPECS: dict[str, Seeded] = {
     "exaone-moe": spec(
         "exaone-moe",
         QK_NORMS + SELECTION + r"|rope_freqs\.weight",
-        EXPERTS | SHARED | SIGMOID | WINDOW | {"block_count": 5},
+        EXPERTS | SHARED | SIGMOID | ONE_BASE | {"block_count": 5},
         shapes=HEAD_NORMS,
     ),
     "glm4moe": spec(
@@ -246,7 +247,7 @@ EXPERT_SPECS: dict[str, Seeded] = {
     "mellum": spec(
         "mellum",
         QK_NORMS + r"|.*\.ffn_(up|gate|down)_exps\.scale",
-        EXPERTS | WINDOW | YARN | {"block_count": 5},
+        EXPERTS | ONE_BASE | YARN | {"block_count": 5},
         shapes=HEAD_NORMS,
     ),
     "mimo2": spec(
