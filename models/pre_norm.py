@@ -1,4 +1,5 @@
-"""Decoders like llama: a norm before attention and one before the feed-forward block.
+"""Decoders like llama: a norm before attention and one before the feed-forward block, or also
+behind them.
 
 Most architectures are this with a few options, which are attributes of their class.
 """
@@ -8,13 +9,15 @@ from __future__ import annotations
 from typing import ClassVar
 
 from ggmlpy.gguf import GGUFFile
-from ggmlpy.models.blocks.basic import NormKind, Rope
+from ggmlpy.models.blocks.basic import Norm, NormKind, Rope
 from ggmlpy.models.blocks.feed_forward import Activation, FeedForward
 from ggmlpy.models.blocks.layers import Layer, Mixer, PerToken, SequentialLayer
 from ggmlpy.models.blocks.self_attention import SelfAttention
 from ggmlpy.models.decoder import Decoder
 from ggmlpy.models.hparams import HParams, read_hparams
 from ggmlpy.ops.rope import RopeMode
+
+POST_NORMS = ("attn_post_norm", "ffn_post_norm")
 
 
 class PreNormDecoder(Decoder):
@@ -27,6 +30,7 @@ class PreNormDecoder(Decoder):
     attn_norm_name = "attn_norm"
     ffn_norm_name = "ffn_norm"
     output_norm_name: ClassVar[str | None] = "output_norm"  # None: without weights
+    post_norms: ClassVar[tuple[str, str] | None] = None  # nodes of those of results, if they are
     rope_mode = RopeMode.NEOX
     rotary = True  # False: q and k are not rotated
     attn_scale: float | None = None  # None: 1 / sqrt(D)
@@ -62,9 +66,15 @@ class PreNormDecoder(Decoder):
         return SequentialLayer(
             attn_norm=self.norm(i, self.attn_norm_name, node="attn_norm"),
             mixer=self.mixer(i),
+            attn_post_norm=self.post_norm(i, "post_attention_norm", 0),
             ffn_norm=self.norm(i, self.ffn_norm_name, node="ffn_norm"),
             ffn=self.ffn(i),
+            ffn_post_norm=self.post_norm(i, "post_ffw_norm", 1),
         )
+
+    def post_norm(self, i: int, name: str, part: int) -> Norm | None:
+        """The norm of a result of layer i: of the mixer (part 0) or the feed-forward block (1)."""
+        return None if self.post_norms is None else self.norm(i, name, node=self.post_norms[part])
 
     def mixer(self, i: int) -> Mixer:
         """The attention of layer i."""

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.models.blocks.basic import Rope
-from ggmlpy.models.blocks.layers import Layer, SequentialLayer
 from ggmlpy.models.expert_decoder import SharedExpertDecoder
 from ggmlpy.models.hparams import HParams, read_hparams
+from ggmlpy.models.pre_norm import POST_NORMS
 
 NO_ROPE_STEP = 4  # every so many layers have no positions
 
@@ -20,6 +20,7 @@ NO_ROPE_STEP = 4  # every so many layers have no positions
 class AfMoE(SharedExpertDecoder):
     """An afmoe model."""
 
+    post_norms = POST_NORMS
     qk_norm = "rms"
     attn_gate = "attn_gate"
     output_bias = False
@@ -37,17 +38,6 @@ class AfMoE(SharedExpertDecoder):
         """The scale of embeddings."""
         super().set_up()
         self.embedding_scale = math.sqrt(self.hparams.n_embd)
-
-    def layer(self, i: int) -> Layer:
-        """With norms of inputs and of results."""
-        return SequentialLayer(
-            attn_norm=self.norm(i, "attn_norm"),
-            mixer=self.mixer(i),
-            attn_post_norm=self.norm(i, "post_attention_norm", node="attn_post_norm"),
-            ffn_norm=self.norm(i, "ffn_norm"),
-            ffn=self.ffn(i),
-            ffn_post_norm=self.norm(i, "post_ffw_norm", node="ffn_post_norm"),
-        )
 
     def layer_rope(self, i: int) -> Rope | None:
         """None in every fourth layer."""

@@ -10,9 +10,8 @@ import math
 from dataclasses import replace
 
 from ggmlpy.gguf import GGUFFile
-from ggmlpy.models.blocks.layers import SequentialLayer
 from ggmlpy.models.hparams import HParams, read_hparams
-from ggmlpy.models.pre_norm import PreNormDecoder
+from ggmlpy.models.pre_norm import POST_NORMS, PreNormDecoder
 
 N_LAYER_27B = 46  # its attention scale is computed from n_embd / n_head, not the head size
 
@@ -30,6 +29,8 @@ class Gemma(PreNormDecoder):
 class Gemma2(Gemma):
     """A gemma2 model."""
 
+    post_norms = POST_NORMS
+
     def read(self, file: GGUFFile) -> HParams:
         """With windows in every other layer."""
         h = read_hparams(file)
@@ -46,14 +47,3 @@ class Gemma2(Gemma):
         self.softcap = h.keys.real("final_logit_softcapping", 30.0)
         if h.n_layer == N_LAYER_27B:
             self.attn_scale = 1.0 / math.sqrt(h.n_embd // h.layers[0].n_head)
-
-    def layer(self, i: int) -> SequentialLayer:
-        """With norms of inputs and of results."""
-        return SequentialLayer(
-            attn_norm=self.norm(i, "attn_norm"),
-            mixer=self.mixer(i),
-            attn_post_norm=self.norm(i, "post_attention_norm", node="attn_post_norm"),
-            ffn_norm=self.norm(i, "ffn_norm"),
-            ffn=self.ffn(i),
-            ffn_post_norm=self.norm(i, "post_ffw_norm", node="ffn_post_norm"),
-        )

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.models.blocks.basic import Norm
-from ggmlpy.models.blocks.layers import ParallelLayer, SequentialLayer
+from ggmlpy.models.blocks.layers import ParallelLayer
 from ggmlpy.models.hparams import HParams, read_hparams
-from ggmlpy.models.pre_norm import PreNormDecoder
+from ggmlpy.models.pre_norm import POST_NORMS, PreNormDecoder
 
 
 class Plamo(PreNormDecoder):
@@ -29,6 +29,7 @@ class Plamo(PreNormDecoder):
 class Plamo3(PreNormDecoder):
     """A plamo3 model."""
 
+    post_norms = POST_NORMS
     qk_norm = "rms"
     qkv_scaled = False
 
@@ -40,19 +41,8 @@ class Plamo3(PreNormDecoder):
         swa = replace(rope.unscaled(base), attn_factor=rope.attn_factor)
         return h.with_windows(h.keys.windowed(8), swa)
 
-    def layer(self, i: int) -> SequentialLayer:
-        """With norms of inputs and of results."""
-        return SequentialLayer(
-            attn_norm=self.norm(i, "attn_norm"),
-            mixer=self.mixer(i),
-            attn_post_norm=self._post_norm(i, "post_attention_norm", "attn_post_norm"),
-            ffn_norm=self.norm(i, "ffn_norm"),
-            ffn=self.ffn(i),
-            ffn_post_norm=self._post_norm(i, "post_ffw_norm", "ffn_post_norm"),
-        )
-
-    def _post_norm(self, i: int, name: str, node: str) -> Norm:
-        """A norm of results; in files the names of its weights have no suffix."""
+    def post_norm(self, i: int, name: str, part: int) -> Norm:
+        """In files the names of its weights have no suffix."""
         h = self.hparams
         weight = self.weights.take(f"blk.{i}.{name}", h.n_embd)
-        return replace(Norm.plain(node, h), weight=weight)
+        return replace(Norm.plain(POST_NORMS[part], h), weight=weight)

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from ggmlpy import ops
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.models.blocks.basic import Linear, Norm
-from ggmlpy.models.blocks.layers import Layer, Mixer, SequentialLayer
+from ggmlpy.models.blocks.layers import Mixer
 from ggmlpy.models.blocks.self_attention import SelfAttention
 from ggmlpy.models.blocks.state_space import Conv1d, Mamba2Sizes, in_group, part, selective_scan
 from ggmlpy.models.hparams import HParams
 from ggmlpy.models.inputs import GraphInputs
 from ggmlpy.models.memory import LayerMemory, LayerState
-from ggmlpy.models.pre_norm import PreNormDecoder
+from ggmlpy.models.pre_norm import POST_NORMS, PreNormDecoder
 from ggmlpy.models.weights import Weights
 
 
@@ -95,18 +95,8 @@ class Plamo2Mamba:
 class Plamo2(PreNormDecoder):
     """A plamo2 model."""
 
+    post_norms = POST_NORMS
     rope_factored = False
-
-    def layer(self, i: int) -> Layer:
-        """With norms of inputs and of results."""
-        return SequentialLayer(
-            attn_norm=self.norm(i, "attn_norm"),
-            mixer=self.mixer(i),
-            attn_post_norm=self.norm(i, "post_attention_norm", node="attn_post_norm"),
-            ffn_norm=self.norm(i, "ffn_norm"),
-            ffn=self.ffn(i),
-            ffn_post_norm=self.norm(i, "post_ffw_norm", node="ffn_post_norm"),
-        )
 
     def mixer(self, i: int) -> Mixer:
         """A state-space layer where there are no K/V heads."""
