@@ -10,7 +10,7 @@ from ggmlpy.common.quoting import quoted
 from ggmlpy.errors import WeightError
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.models.keys import Keys
-from ggmlpy.models.memory import Window, WindowKind
+from ggmlpy.models.memory import KVSizes, Window, WindowKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +60,19 @@ class LayerParams:
         return self.n_embd_head_k * self.n_head
 
     @property
+    def kv(self) -> KVSizes:
+        """What attention stores of one token."""
+        return KVSizes(self.n_embd_head_k, self.n_embd_head_v, self.n_head_kv)
+
+    @property
     def n_embd_k(self) -> int:
         """Elements of k of one token."""
-        return self.n_embd_head_k * self.n_head_kv
+        return self.kv.n_embd_k
 
     @property
     def n_embd_v(self) -> int:
         """Elements of v of one token."""
-        return self.n_embd_head_v * self.n_head_kv
+        return self.kv.n_embd_v
 
     @property
     def n_embd_out(self) -> int:

@@ -35,7 +35,7 @@ from ggmlpy.models.blocks.self_attention import (
 from ggmlpy.models.expert_decoder import ExpertDecoder
 from ggmlpy.models.hparams import HParams, LayerParams
 from ggmlpy.models.inputs import GraphInputs
-from ggmlpy.models.memory import KVSizes, LayerKV, LayerMemory
+from ggmlpy.models.memory import LayerKV, LayerMemory
 from ggmlpy.models.pre_norm import PreNormDecoder
 from ggmlpy.models.weights import Weights
 from ggmlpy.ops.rope import RopeMode
@@ -85,9 +85,7 @@ class GatedAttention:
     @property
     def memory(self) -> tuple[LayerMemory, ...]:
         """K and V of the layer."""
-        p = self.params
-        sizes = KVSizes(p.n_embd_head_k, p.n_embd_head_v, p.n_head_kv)
-        return (LayerKV(self.layer, sizes, rope=self.rope),)
+        return (LayerKV(self.layer, self.params.kv, rope=self.rope),)
 
     def __call__(self, x: Tensor, inputs: GraphInputs) -> Tensor:
         """x [E, T] -> [E, T]"""

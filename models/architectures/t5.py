@@ -22,7 +22,7 @@ from ggmlpy.models.blocks.layers import output_rows
 from ggmlpy.models.decoder import Decoder
 from ggmlpy.models.hparams import HParams, read_hparams
 from ggmlpy.models.inputs import GraphInputs
-from ggmlpy.models.memory import KVSizes, LayerKV, LayerMemory, memory_of
+from ggmlpy.models.memory import LayerKV, LayerMemory, memory_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class SourceEncoder(T5Encoder):
         E, p = self.hparams.n_embd, stack.hparams.layers[i]
         return SourceKV(
             slot=self.n_block + i,
-            sizes=KVSizes(p.n_embd_head_k, p.n_embd_head_v, p.n_head_kv),
+            sizes=p.kv,
             k=stack.linear(i, "cross_attn_k", E, p.n_embd_k, "Kcur_cross"),
             v=stack.linear(i, "cross_attn_v", E, p.n_embd_v, "Vcur_cross"),
         )

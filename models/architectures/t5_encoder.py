@@ -20,7 +20,7 @@ from ggmlpy.models.encoder import Encoder
 from ggmlpy.models.hparams import HParams, LayerParams
 from ggmlpy.models.inputs import GraphInputs
 from ggmlpy.models.keys import Keys
-from ggmlpy.models.memory import MAX_DISTANCE, Buckets, KVSizes, LayerKV, LayerMemory
+from ggmlpy.models.memory import MAX_DISTANCE, Buckets, LayerKV, LayerMemory
 from ggmlpy.models.weights import Weights
 
 
@@ -37,10 +37,8 @@ class RelativeAttention:
 
     @property
     def memory(self) -> tuple[LayerMemory, ...]:
-        p = self.params
-        sizes = KVSizes(p.n_embd_head_k, p.n_embd_head_v, p.n_head_kv)
         buckets = Buckets(self.relative.ne[1], self.is_causal)
-        return (LayerKV(self.layer, sizes, is_causal=self.is_causal, buckets=buckets),)
+        return (LayerKV(self.layer, self.params.kv, is_causal=self.is_causal, buckets=buckets),)
 
     def __call__(self, x: Tensor, inputs: GraphInputs) -> Tensor:
         """x [E, T] -> [E, T]"""

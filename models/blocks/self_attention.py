@@ -17,7 +17,7 @@ from ggmlpy.models.blocks.attention import attend
 from ggmlpy.models.blocks.basic import Linear, Norm, NormKind, Rope
 from ggmlpy.models.hparams import HParams, LayerParams
 from ggmlpy.models.inputs import GraphInputs
-from ggmlpy.models.memory import KVSizes, LayerKV, LayerMemory
+from ggmlpy.models.memory import LayerKV, LayerMemory
 from ggmlpy.models.weights import Weights
 
 
@@ -211,8 +211,7 @@ class SelfAttention:
     def memory(self) -> tuple[LayerMemory, ...]:
         """K and V of the layer."""
         p = self.params
-        sizes = KVSizes(p.n_embd_head_k, p.n_embd_head_v, p.n_head_kv)
-        kv = LayerKV(self.layer, sizes, p.window, self.is_causal, self.max_bias > 0, rope=self.rope)
+        kv = LayerKV(self.layer, p.kv, p.window, self.is_causal, self.max_bias > 0, rope=self.rope)
         return (kv,)
 
     def __call__(self, x: Tensor, inputs: GraphInputs) -> Tensor:

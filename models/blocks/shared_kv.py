@@ -13,7 +13,7 @@ from ggmlpy.models.blocks.basic import Linear, Norm, Rope
 from ggmlpy.models.blocks.self_attention import heads
 from ggmlpy.models.hparams import HParams, LayerParams
 from ggmlpy.models.inputs import GraphInputs
-from ggmlpy.models.memory import KVSizes, LayerKV, LayerMemory
+from ggmlpy.models.memory import LayerKV, LayerMemory
 from ggmlpy.models.weights import Weights
 
 
@@ -82,8 +82,7 @@ class SharedKVAttention:
         p = self.params
         if self.own is None:
             return ()
-        sizes = KVSizes(p.n_embd_head_k, p.n_embd_head_v, p.n_head_kv)
-        return (LayerKV(self.slot, sizes, p.window, self.is_causal, rope=self.rope),)
+        return (LayerKV(self.slot, p.kv, p.window, self.is_causal, rope=self.rope),)
 
     def __call__(self, x: Tensor, inputs: GraphInputs) -> Tensor:
         """x [E, T] -> [E, T]"""
