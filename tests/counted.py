@@ -27,7 +27,7 @@ from ggmlpy.graph.quants import from_float
 from ggmlpy.graph.spec import Spec
 from ggmlpy.graph.tensor import Flag, Tensor, from_bytes, zeros
 from ggmlpy.graph.types import type_of
-from ggmlpy.models.blocks.attention import attend
+from ggmlpy.models.blocks.attention import Scores, attend
 from ggmlpy.models.blocks.basic import Linear
 from ggmlpy.models.blocks.experts import ExpertLinear, Experts, Router
 from ggmlpy.models.inputs import Gathered, GraphInputs, KVView
@@ -204,7 +204,7 @@ def _attention(flash_attn: bool, type_k: str) -> Build:
             group = Gathered(leaf.ids("gathered", 3 * N, N), mask, leaf.ids("tokens", 1, n.T))
             kv = replace(kv, gathered=(group,))
         inputs = GraphInputs(rows, pos, rows, (kv,))
-        out = attend(q, k, v, inputs, 0, 0.2)  # [D*H, T]
+        out = attend(q, k, v, inputs, 0, Scores(0.2))  # [D*H, T]
         return [ops.mul_mat(leaf.weight("wo", D * H, E), out)]
 
     return build

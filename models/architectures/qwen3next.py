@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from ggmlpy import ops
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.blocks.attention import attend
+from ggmlpy.models.blocks.attention import Scores, attend
 from ggmlpy.models.blocks.basic import Linear, Norm, Rope
 from ggmlpy.models.blocks.delta_net import (
     DeltaProjection,
@@ -99,8 +99,8 @@ class GatedAttention:
         )  # [D, H, T]
         q = self.rope(self.q_norm(q), inputs).named("Qcur_rope")
         k = self.rope(self.k_norm(heads(k, Hk)), inputs).named("Kcur_rope")
-        scale = 1.0 / math.sqrt(D)
-        out = attend(q, k, heads(v, Hk), inputs, self.layer, scale).named("attn_pregate")
+        scores = Scores(1.0 / math.sqrt(D))
+        out = attend(q, k, heads(v, Hk), inputs, self.layer, scores).named("attn_pregate")
         gate = ops.cont_2d(gate, D * H, T).named("gate_reshaped")
         return self.output(gated(out, gate))  # [E, T]
 

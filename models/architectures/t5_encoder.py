@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.blocks.attention import attend
+from ggmlpy.models.blocks.attention import Scores, attend
 from ggmlpy.models.blocks.basic import Linear, Norm
 from ggmlpy.models.blocks.feed_forward import FeedForward
 from ggmlpy.models.blocks.layers import SequentialLayer
@@ -45,7 +45,8 @@ class RelativeAttention:
         p = self.params
         q, k, v = self.qkv(x)
         q, k, v = heads(q, p.n_head), heads(k, p.n_head_kv), heads(v, p.n_head_kv)
-        out = attend(q, k, v, inputs, self.layer, 1.0, relative=self.relative)  # [Dv*H, T]
+        scores = Scores(1.0, relative=self.relative)
+        out = attend(q, k, v, inputs, self.layer, scores)  # [Dv*H, T]
         return self.output(out).named("attn_out")
 
 

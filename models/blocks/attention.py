@@ -16,40 +16,31 @@ from ggmlpy.models.blocks.rotation import rotated
 from ggmlpy.models.inputs import Gathered, GraphInputs, KVView
 
 
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """How the weights of cells follow from q k^T."""
+
+    scale: float
+    softcap: float = 0.0
+    max_bias: float = 0.0  # ALiBi
+    sinks: Tensor | None = None  # [H]
+    relative: Tensor | None = None  # [H, n_buckets]: added by the bucket of the distance
+
+
 def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    inputs: GraphInputs,
-    layer: int,
-    scale: float,
-    *,
-    sinks: Tensor | None = None,
-    softcap: float = 0.0,
-    max_bias: float = 0.0,
-    relative: Tensor | None = None,
+    q: Tensor, k: Tensor, v: Tensor, inputs: GraphInputs, layer: int, scores: Scores
 ) -> Tensor:
     """softmax(scale q k^T) v over the cells that each token sees, after writing k and v to the
-    cache. `relative` [H, n_buckets] is added to q k^T, by the bucket of the distance.
+    cache.
 
     q [D, H, T], k [D, Hk, T], v [Dv, Hk, T]  ->  [Dv*H, T]
     """
     kv = inputs.kv_of(layer)
     stored = kv.store(layer, k, v)
-    scores = _Scores(scale, softcap, max_bias, sinks, relative)
     return _attend(q, stored, (k.ne[1], v.ne[0]), kv, layer, scores)
 
 
-def attend_stored(
-    q: Tensor,
-    inputs: GraphInputs,
-    layer: int,
-    scale: float,
-    *,
-    sinks: Tensor | None = None,
-    softcap: float = 0.0,
-    max_bias: float = 0.0,
-) -> Tensor:
+def attend_stored(q: Tensor, inputs: GraphInputs, layer: int, scores: Scores) -> Tensor:
     """`attend` over what an earlier layer of this graph has written to slot `layer`.
 
     q [D, H, T]  ->  [Dv*H, T]
@@ -57,32 +48,22 @@ def attend_stored(
     kv = inputs.kv_of(layer)
     k_rows, v_rows = stored = kv.stored[layer]
     Hk = k_rows.ne[0] // q.ne[0]
-    scores = _Scores(scale, softcap, max_bias, sinks)
     return _attend(q, stored, (Hk, v_rows.ne[0] // Hk), kv, layer, scores)
 
 
-def attend_source(q: Tensor, Hk: int, inputs: GraphInputs, slot: int, scale: float) -> Tensor:
-    """softmax(scale q k^T) v over the Hk heads that an encoder stored of the source in `slot`.
+def attend_source(q: Tensor, Hk: int, inputs: GraphInputs, slot: int, scores: Scores) -> Tensor:
+    """`attend` over the Hk heads that an encoder stored of the source in `slot`.
 
     q [D, H, T]  ->  [Dv*H, T]
     """
     assert inputs.source is not None
     stored = inputs.source.held(slot)
     sizes = (Hk, stored[1].ne[0] // Hk)
-    return _attend(q, stored, sizes, inputs.source, slot, _Scores(scale, 0.0, 0.0, None))
+    return _attend(q, stored, sizes, inputs.source, slot, scores)
 
 
 def attend_latent(
-    q: Tensor,
-    k: Tensor,
-    n_v: int,
-    inputs: GraphInputs,
-    layer: int,
-    scale: float,
-    *,
-    sinks: Tensor | None = None,
-    softcap: float = 0.0,
-    max_bias: float = 0.0,
+    q: Tensor, k: Tensor, n_v: int, inputs: GraphInputs, layer: int, scores: Scores
 ) -> Tensor:
     """`attend` with one K/V head whose v is the first n_v elements of k.
 
@@ -90,19 +71,7 @@ def attend_latent(
     """
     kv = inputs.kv_of(layer)
     stored = kv.store(layer, k, None)
-    scores = _Scores(scale, softcap, max_bias, sinks)
     return _attend(q, stored, (1, n_v), kv, layer, scores)
-
-
-@dataclass(frozen=True, slots=True)
-class _Scores:
-    """How the weights of cells follow from q k^T."""
-
-    scale: float
-    softcap: float
-    max_bias: float
-    sinks: Tensor | None
-    relative: Tensor | None = None
 
 
 def _attend(
@@ -111,7 +80,7 @@ def _attend(
     sizes: tuple[int, int],
     kv: KVView,
     layer: int,
-    scores: _Scores,
+    scores: Scores,
 ) -> Tensor:
     """q [D, H, T] over the rows that are stored of K and V, where `sizes` is Hk, Dv: [Dv*H, T]"""
     k_rows, v_rows = stored
@@ -127,7 +96,7 @@ def _attend(
     return rotated(out, by_v, "kqv_rotated")  # [Dv*H, T]
 
 
-def _fused(q: Tensor, k: Tensor, v: Tensor, kv: KVView, scores: _Scores) -> Tensor:
+def _fused(q: Tensor, k: Tensor, v: Tensor, kv: KVView, scores: Scores) -> Tensor:
     """q [D, H, T], k [D, C, Hk, streams], v [Dv, C, Hk, streams] -> [Dv*H, T]"""
     D, H, T, _ = q.ne
     _, n, S, _ = kv.seen.ne
@@ -148,7 +117,7 @@ def _separate(
     v_rows: Tensor,
     groups: Sequence[Gathered],
     sizes: tuple[int, int],
-    scores: _Scores,
+    scores: Scores,
 ) -> Tensor:
     """The same in separate ops, so that every intermediate value can be inspected.
 
@@ -173,7 +142,7 @@ def _group(
     v_rows: Tensor,
     group: Gathered,
     sizes: tuple[int, int, int],
-    scores: _Scores,
+    scores: Scores,
 ) -> Tensor:
     """Of q_rows [D*H, T], k_rows [D*Hk, cells] and v_rows [Dv*Hk, cells] those of a group, where
     `sizes` is H, Hk, Dv: [Dv*H, n*R]"""

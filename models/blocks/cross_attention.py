@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ggmlpy.common.scopes import scope
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.blocks.attention import attend_source
+from ggmlpy.models.blocks.attention import Scores, attend_source
 from ggmlpy.models.blocks.basic import Linear
 from ggmlpy.models.blocks.self_attention import heads
 from ggmlpy.models.hparams import LayerParams
@@ -53,5 +53,5 @@ class CrossAttention:
         p = self.params
         q = heads(self.q(x), p.n_head)  # [D, H, T]
         with scope("cross"):
-            out = attend_source(q, p.n_head_kv, inputs, self.slot, self.scale)  # [Dv*H, T]
+            out = attend_source(q, p.n_head_kv, inputs, self.slot, Scores(self.scale))
         return self.output(out).named("cross_out")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from ggmlpy import ops
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.blocks.attention import attend, attend_latent
+from ggmlpy.models.blocks.attention import Scores, attend, attend_latent
 from ggmlpy.models.blocks.basic import Linear, Norm, Rope
 from ggmlpy.models.blocks.self_attention import Temperature, gated, heads
 from ggmlpy.models.hparams import HParams
@@ -214,9 +214,9 @@ class LatentAttention:
         elif not q_c.contiguous:
             q_c = ops.cont(q_c)
         q_c = self._warmed(q_c.named("Qcur"), inputs)
-        out = attend_latent(
-            q_c, k.named("Kcur"), s.n_lora_kv, inputs, self.layer, self.scale, sinks=self.sinks
-        )  # [C*H, T]
+        scores = Scores(self.scale, sinks=self.sinks)
+        k = k.named("Kcur")
+        out = attend_latent(q_c, k, s.n_lora_kv, inputs, self.layer, scores)  # [C*H, T]
         out = ops.reshape_3d(out, s.n_lora_kv, s.n_head, c.ne[1])  # [C, H, T]
         v = ops.mul_mat(maps.v_b, ops.permute(out, 0, 2, 1, 3)).named("fattn_mla")  # [Dv, T, H]
         v = ops.cont(ops.permute(v, 0, 2, 1, 3)).named("fattn_mla_cont")  # [Dv, H, T]
@@ -239,7 +239,7 @@ class LatentAttention:
             q = self.rope(q, inputs).named("Qcur_rope")
         q = self._warmed(q, inputs)
         k = k.named("Kcur")
-        return attend(q, k, v, inputs, self.layer, self.scale, sinks=self.sinks)
+        return attend(q, k, v, inputs, self.layer, Scores(self.scale, sinks=self.sinks))
 
     def _warmed(self, q: Tensor, inputs: GraphInputs) -> Tensor:
         return q if self.temperature is None else self.temperature(q, inputs)

@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 from ggmlpy import ops
 from ggmlpy.common.scopes import scope
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.blocks.attention import attend
+from ggmlpy.models.blocks.attention import Scores, attend
 from ggmlpy.models.blocks.basic import Linear, Norm, NormKind, Rope
 from ggmlpy.models.hparams import HParams, LayerParams
 from ggmlpy.models.inputs import GraphInputs
@@ -225,10 +225,8 @@ class SelfAttention:
         v = heads(v, p.n_head_kv)  # [Dv, Hk, T]
         if self.temperature is not None:
             q = self.temperature(q, inputs)
-        out = attend(
-            q, k, v, inputs, self.layer, self.scale,
-            sinks=self.sinks, softcap=self.softcap, max_bias=self.max_bias,
-        )  # [Dv*H, T]  # fmt: skip
+        scores = Scores(self.scale, self.softcap, self.max_bias, self.sinks)
+        out = attend(q, k, v, inputs, self.layer, scores)  # [Dv*H, T]
         if self.gate is not None:
             out = gated(out, self.gate(x), self.gate_activation)
         if self.out_norm is not None:

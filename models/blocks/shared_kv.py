@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.blocks.attention import attend, attend_stored
+from ggmlpy.models.blocks.attention import Scores, attend, attend_stored
 from ggmlpy.models.blocks.basic import Linear, Norm, Rope
 from ggmlpy.models.blocks.self_attention import heads
 from ggmlpy.models.hparams import HParams, LayerParams
@@ -90,12 +90,13 @@ class SharedKVAttention:
         q = self.q_norm(heads(self.q(x), p.n_head))  # [D, H, T]
         q = self.rope(q, inputs).named("Qcur_rope")
         if self.own is None:
-            out = attend_stored(q, inputs, self.slot, 1.0)  # [D*H, T]
+            out = attend_stored(q, inputs, self.slot, Scores(1.0))  # [D*H, T]
         else:
             k = heads(self.own.k(x), p.n_head_kv)  # [D, Hk, T]
             v = k if self.own.v is None else heads(self.own.v(x), p.n_head_kv)  # [D, Hk, T]
             k = self.rope(self.own.k_norm(k), inputs).named("Kcur_rope")
-            out = attend(q, k, self.own.v_norm(v), inputs, self.slot, 1.0)  # [D*H, T]
+            v = self.own.v_norm(v)
+            out = attend(q, k, v, inputs, self.slot, Scores(1.0))  # [D*H, T]
         return self.output(out).named("attn_out")  # [E, T]
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ggmlpy import ops
 from ggmlpy.graph.tensor import Tensor, from_numpy
-from ggmlpy.models.blocks.attention import attend, attend_latent, attend_stored
+from ggmlpy.models.blocks.attention import Scores, attend, attend_latent, attend_stored
 from ggmlpy.models.blocks.basic import Rope
 from ggmlpy.models.hparams import RopeParams
 from ggmlpy.models.inputs import GraphInputs
@@ -95,17 +95,14 @@ class AttentionModel(ModelDefaults):
         rope = self.rope_of(0)
         if rope is not None:
             q, k = rope(q, inputs), rope(k, inputs)
-        options: dict[str, Any] = {
-            "sinks": self._leaves["sinks"] if kind.has_sinks else None,
-            "softcap": kind.softcap,
-            "max_bias": kind.max_bias,
-        }
+        sinks = self._leaves["sinks"] if kind.has_sinks else None
+        scores = Scores(SCALE, kind.softcap, kind.max_bias, sinks)
         if kind.is_latent:
-            out = attend_latent(q, k, kind.Dv, inputs, 0, SCALE, **options)
+            out = attend_latent(q, k, kind.Dv, inputs, 0, scores)  # [Dv*H, T]
         else:
-            out = attend(q, k, rows("v", kind.Hk), inputs, 0, SCALE, **options)  # [Dv*H, T]
+            out = attend(q, k, rows("v", kind.Hk), inputs, 0, scores)  # [Dv*H, T]
         if kind.is_read_twice:
-            out = ops.add(out, attend_stored(ops.scale(q, -0.5), inputs, 0, SCALE, **options))
+            out = ops.add(out, attend_stored(ops.scale(q, -0.5), inputs, 0, scores))
         return ops.get_rows(out, inputs.out_ids)
 
     # --- what it must be ---

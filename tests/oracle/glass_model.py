@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ggmlpy import ops
 from ggmlpy.graph.tensor import Tensor, from_numpy
-from ggmlpy.models.blocks.attention import attend
+from ggmlpy.models.blocks.attention import Scores, attend
 from ggmlpy.models.blocks.basic import Rope
 from ggmlpy.models.hparams import RopeParams
 from ggmlpy.models.inputs import GraphInputs
@@ -84,7 +84,7 @@ class Glass(ModelDefaults):
         q = ops.reshape_3d(ops.get_rows(self._queries, inputs.tokens), D, 1, T)  # [D, 1, T]
         v = ops.reshape_3d(ops.get_rows(self._names, inputs.tokens), N_NAMES, 1, T)  # [N, 1, T]
         k, q = rope(k, inputs), rope(q, inputs)
-        return attend(q, k, v, inputs, layer, SCALE)  # [N, T]
+        return attend(q, k, v, inputs, layer, Scores(SCALE))  # [N, T]
 
     def _remember(self, inputs: GraphInputs, layer: int) -> None:
         recurrent = inputs.recurrent
