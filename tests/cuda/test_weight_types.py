@@ -1,5 +1,8 @@
 """Architectures on the emulated device alone, with quantised weights, with many layers, and with
-half of the layers there: logits beside those of the CPU."""
+half of the layers there: logits beside those of the CPU.
+
+One or two of each family, or with GGMLPY_TEST_EVERY_MODEL=1 all of them.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,6 @@ pytestmark = [
     pytest.mark.skipif(available() is not None, reason=str(available())),
 ]
 
-# In the environment: every architecture, where one or two of each family are enough otherwise.
 EVERY = os.environ.get("GGMLPY_TEST_EVERY_MODEL", "") not in ("", "0")
 BLOCKS_OF_32 = (
     *(
