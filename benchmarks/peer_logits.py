@@ -103,11 +103,13 @@ class Peer:
         )
         return self._run(["-c", code]).strip()
 
-    def record(self, model: Path, out: Path, cache_type: str = "f32") -> Recording:
-        """Ask for a model's logits with a type of K and V, and keep them in `out`. Raises
-        PeerError."""
+    def record(
+        self, model: Path, out: Path, cache_type: str = "f32", n_vocab: int = 0
+    ) -> Recording:
+        """Ask for a model's logits with a type of K and V, and keep them in `out`. Tokens are of
+        the first `n_vocab`, 0 for all. Raises PeerError."""
         paths = str(model.resolve()), str(out.resolve())
-        self._run(["-m", "benchmarks.peer_logits", *paths, cache_type])
+        self._run(["-m", "benchmarks.peer_logits", *paths, cache_type, str(n_vocab)])
         return Recording.load(out)
 
     def kept(self, model: Path, out: Path) -> Recording:
@@ -264,9 +266,10 @@ class _Model:
         return np.ctypeslib.as_array(found, (n,)).copy()
 
 
-def _record(path: str, cache_type: str) -> Recording:
+def _record(path: str, cache_type: str, n_vocab: int) -> Recording:
     model = _Model(path, cache_type)
-    tokens = np.random.default_rng(SEED).integers(0, model.n_vocab, N_PROMPT + N_DECODE)
+    n_vocab = n_vocab or model.n_vocab
+    tokens = np.random.default_rng(SEED).integers(0, n_vocab, N_PROMPT + N_DECODE)
     prompt = tokens[:N_PROMPT].tolist()
     if model.has_encoder and model.has_decoder:
         model.encode(prompt)
@@ -278,9 +281,9 @@ def _record(path: str, cache_type: str) -> Recording:
 
 
 def main() -> None:
-    path, out, cache_type = sys.argv[1:]
+    path, out, cache_type, n_vocab = sys.argv[1:]
     try:
-        _record(path, cache_type).save(Path(out))
+        _record(path, cache_type, int(n_vocab)).save(Path(out))
     except PeerError as error:
         sys.exit(" ".join(str(error).split()))
 

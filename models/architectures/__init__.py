@@ -20,6 +20,7 @@ REGISTRY: dict[str, tuple[str, str]] = {
     "bitnet": ("bitnet", "BitNet"),
     "bloom": ("alibi", "Bloom"),
     "chatglm": ("xverse", "Xverse"),
+    "chameleon": ("chameleon", "Chameleon"),
     "codeshell": ("starcoder2", "StarCoder2"),
     "cogvlm": ("cogvlm", "CogVLM"),
     "cohere2": ("cohere", "Cohere2"),
@@ -155,5 +156,11 @@ REGISTRY: dict[str, tuple[str, str]] = {
 
 # general.architecture of files that are refused: why
 REFUSED: dict[str, str] = {
+    "clip": "it reads images for another model",
     "deepseek4": "its compressed keys need a memory that there is not",
+    "dflash": "it drafts for another model, and is none by itself",
+    "eagle3": "it drafts for another model, and is none by itself",
+    "gemma4-assistant": "it drafts for another model, and is none by itself",
+    "graniteswitch": "its adapters, one for each token, are not supported",
+    "wavtokenizer-dec": "it makes sound of tokens",
 }

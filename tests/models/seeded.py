@@ -54,6 +54,7 @@ class Seeded:
     renamed: Mapping[str, str] = field(default_factory=dict)  # tensors, by pattern, in the file
     types: Mapping[str, str] = field(default_factory=dict)  # of keys that are not u32 or f32
     unprefixed: Mapping[str, Any] = field(default_factory=dict)  # further keys, of no architecture
+    n_vocab: int = N_VOCAB
     seed: int = 0
     has_gelu: bool = False  # which llama.cpp has as a table of f16: see test_architectures.py
 
@@ -72,7 +73,7 @@ def write_seeded(folder: Path, name: str, spec: Seeded, weight_type: TensorType 
     metadata = metadata_of(spec)
     n_embd, n_layer = spec.keys["embedding_length"], spec.keys["block_count"]
     n_layer = max(n_layer, spec.keys.get("decoder_block_count", 0))
-    stub = {"token_embd.weight": np.zeros((N_VOCAB, n_embd), np.float32)}
+    stub = {"token_embd.weight": np.zeros((spec.n_vocab, n_embd), np.float32)}
     stub |= {f"blk.{i}.stub": np.zeros(1, np.float32) for i in range(n_layer)}
     build_gguf(path, metadata, _tensors(stub))
     shapes: dict[str, tuple[int, ...]] = {}
@@ -106,7 +107,7 @@ def metadata_of(spec: Seeded) -> dict[str, Any]:
         metadata[f"{arch}.{key}"] = value if kind is None else Typed(kind, value)
     metadata |= spec.unprefixed
     metadata.setdefault("tokenizer.ggml.model", "none")
-    metadata[f"{arch}.vocab_size"] = N_VOCAB
+    metadata[f"{arch}.vocab_size"] = spec.n_vocab
     return metadata
 
 

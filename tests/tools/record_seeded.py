@@ -22,7 +22,7 @@ import numpy as np
 from benchmarks.peer_logits import N_PROMPT, Peer, PeerError, add_options, selected
 from ggmlpy.errors import GgmlpyError
 from ggmlpy.models import ARCHITECTURES
-from tests.models.seeded import KEPT_ROWS, RECORDED, digest_of, write_seeded
+from tests.models.seeded import KEPT_ROWS, N_VOCAB, RECORDED, digest_of, write_seeded
 from tests.models.seeded_specs import SPECS
 
 
@@ -68,7 +68,7 @@ def check_registered(names: Sequence[str]) -> None:
 def record(peer: Peer, folder: Path, name: str) -> dict[str, Any]:
     """What is kept of a specification, by its key in the file. Raises PeerError, GgmlpyError."""
     model = write_seeded(folder, name, SPECS[name])
-    found = peer.record(model, model.with_suffix(".npz"))
+    found = peer.record(model, model.with_suffix(".npz"), n_vocab=N_VOCAB)
     rows = [row for row in KEPT_ROWS if found.has_memory or row < N_PROMPT]
     return {
         f"{name}/{found.kind}": found.logits[rows].astype(np.float32),

@@ -23,6 +23,7 @@ CLASSIC_SPECS: dict[str, Seeded] = {
         without=f"{GATE}|{OUTPUT}",
         has_gelu=True,
     ),
+    "chameleon": spec("chameleon", r".*\.attn_[qk]_norm\.bias", n_vocab=8196 + 72),
     "codeshell": spec("codeshell", ALL_FUSED, without=GATE, has_gelu=True),
     "command-r": spec("command-r", BIASES, {"logit_scale": 0.3}, without=OUTPUT),
     "command-r-plus": spec(
