@@ -9,13 +9,12 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import wraps
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ggmlpy.cli.command import flag, option
-from ggmlpy.cli.types import Overrides, Real, Switch, Threads, Whole
+from ggmlpy.cli.types import FileName, Overrides, Real, Switch, Threads, Whole
 
 if TYPE_CHECKING:
     from ggmlpy.bench.bench import Setup
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 MODEL = "Model and machine"
 SAMPLING = "Sampling"
 FRESH_SEED = -1
-FILE = click.Path(path_type=Path)
+FILE = FileName()
 
 _N_THREADS = ("-t --threads N", "CPU threads.")
 _ONE_PER_CORE: dict[str, Any] = {"type": Threads(), "show_default": "one per core"}

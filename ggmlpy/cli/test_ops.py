@@ -19,7 +19,7 @@ from ggmlpy.cli.guard import complain
 from ggmlpy.cli.loading import loading, measuring
 from ggmlpy.cli.show import say, write_json
 from ggmlpy.cli.table import Column, Table
-from ggmlpy.cli.types import Whole
+from ggmlpy.cli.types import FileName, Whole
 from ggmlpy.common.quoting import printable
 
 if TYPE_CHECKING:
@@ -59,12 +59,12 @@ def _pattern(ctx: click.Context, param: click.Parameter, value: str | None) -> A
 @option("compared", "--compare A B", "Compare two backends on a model's graph.", nargs=2)
 @option("model", "-m --model PATH", "The model to compare on.", show_default="the packaged one")
 @flag("listed", "--list", "List the tests instead of running them.")
-@option("replay", "--replay FILE", "Run a saved case.", type=click.Path(path_type=Path))
+@option("replay", "--replay FILE", "Run a saved case.", type=FileName())
 @option(
     "folder",
     "--save DIR",
     "Where failing cases are saved.",
-    type=click.Path(path_type=Path),
+    type=FileName(),
     default=FAILED_FOLDER,
 )
 @option(
@@ -73,7 +73,7 @@ def _pattern(ctx: click.Context, param: click.Parameter, value: str | None) -> A
     "Fail unless so many tests are skipped.",
     type=Whole(0),
 )
-@option("output", "-o --output FILE", "Of --mode support.", type=click.Path(path_type=Path))
+@option("output", "-o --output FILE", "Of --mode support.", type=FileName())
 @options.as_json
 def test_ops(
     backend: str,

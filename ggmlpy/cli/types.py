@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -39,6 +40,19 @@ class Whole(click.ParamType[int]):
         must = f"at least {self.low}" if self.high is None else f"in {self.low} … {self.high}"
         nor = "" if self.unlimited is None else f", nor {self.unlimited} for no limit"
         self.fail(f"{number} is not {must}{nor}.", param, ctx)
+
+
+class FileName(click.Path):
+    """The path of a file, which need not exist."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: Parameter, ctx: Context) -> Any:
+        try:
+            return super().convert(value, param, ctx)
+        except ValueError:  # a NUL, or a character that the system's encoding does not have
+            self.fail(f"'{printable(str(value))}' cannot be the name of a file.", param, ctx)
 
 
 class Real(click.ParamType[float]):

@@ -64,6 +64,13 @@ def test_files_that_are_no_gguf(
     assert outcome.out == ""
 
 
+@pytest.mark.parametrize("command", [*MODEL_COMMANDS, *FILE_COMMANDS])
+@pytest.mark.parametrize(("name", "shown"), [("a\0b", r"a\x00b"), ("\ud800.gguf", r"\ud800.gguf")])
+def test_names_that_no_file_can_have(run: Run, command: str, name: str, shown: str) -> None:
+    error = run(*arguments(command, Path(name))).usage_error
+    assert f"'{shown}' cannot be the name of a file" in error
+
+
 @pytest.mark.parametrize("command", MODEL_COMMANDS)
 def test_architecture_that_is_not_known(run: Run, tmp_path: Path, command: str) -> None:
     from ggmlpy.models import ARCHITECTURES
