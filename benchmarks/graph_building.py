@@ -59,6 +59,8 @@ def measure(path: Path, repeat: int) -> Cost:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ContextWarning)
         context = Context.open(path, n_ctx=2 * N_TOKENS, n_threads=1)
+    if context.encoder is not None:
+        context.encode([0] * 8)
     context.decode([0] * N_TOKENS)  # compiles kernels, packs weights
     cache = context.plans
     (shape,) = cache.plans

@@ -6,12 +6,12 @@ weights; then the graph of that ubatch, up to its logits.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Protocol, runtime_checkable
 
+from ggmlpy.common.callers import warn_caller
 from ggmlpy.common.quoting import quoted
 from ggmlpy.errors import Unsupported
 from ggmlpy.gguf import GGUFFile, LazyArray
@@ -128,9 +128,8 @@ def warn_of_ignored(file: GGUFFile, model: Model) -> None:
     if not names:
         return
     shown = ", ".join(f"{quoted(name)} = {_shown(file.metadata[name])}" for name in names)
-    warnings.warn(
+    warn_caller(
         f"{file.name}: the architecture does not read {shown}: results may differ from those that"
         " the file was made for",
         WeightWarning,
-        stacklevel=4,  # the caller of Llama or Context.open
     )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-import warnings
 
+from ggmlpy.common.callers import warn_caller
 from ggmlpy.common.quoting import quoted
 from ggmlpy.errors import WeightError
 from ggmlpy.gguf import GGUFFile
@@ -106,11 +106,10 @@ class Weights:
             return
         shown = ", ".join(map(quoted, names[:_N_NAMED]))
         more = f" and {len(names) - _N_NAMED} more" if len(names) > _N_NAMED else ""
-        warnings.warn(
+        warn_caller(
             f"{self._file.name}: no part of the model uses {shown}{more}: results may differ from"
             " those that the file was made for",
             WeightWarning,
-            stacklevel=5,  # the caller of Llama or Context.open
         )
 
     def unused(self) -> list[str]:

@@ -277,6 +277,7 @@ class _Report:
             "n_threads": self._n_threads(result),
             "type_k": setup.type_k,
             "type_v": setup.type_v,
+            "kv_rotation": setup.kv_rotation,  # null: where it is the default
             "flash_attn": setup.flash_attn,
             "n_prompt": test.n_prompt,
             "n_gen": test.n_generated,

@@ -223,5 +223,7 @@ def _graph_of(path: Path, backend: Backend) -> Any:
     from ggmlpy.sched.compute import backends_for
 
     context = Context(load_model(ggmlpy.GGUFFile.open(path)), backends_for(backend), n_ctx=64)
+    if context.encoder is not None:
+        context.encode([1, 5, 9, 13])
     context.decode([1, 5, 9, 13])
     return context.last_graph

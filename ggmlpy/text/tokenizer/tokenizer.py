@@ -369,8 +369,8 @@ class Tokenizer:
             return
         if self.kind == "none":
             raise TokenizerError(
-                f"{self.vocab.keys.where}the file has no tokenizer: Context.decode, Llama.logits"
-                " and Llama.embed take tokens"
+                f"{self.vocab.keys.where}the file has no tokenizer: Context.encode and decode,"
+                " Llama.logits and Llama.embed take tokens"
             )
         raise TokenizerError(
             f"{self.vocab.keys.where}tokenizer.ggml.model is {quoted(self._model)}: it must be "
