@@ -173,6 +173,7 @@ def test_a_key_that_changes_the_meaning_and_is_not_read(
         model = load_model(GGUFFile.open(path))
     told = [f'm.gguf: the architecture does not read "llama.{key}" = {value}: results may differ']
     assert [str(w.message)[: len(told[0])] for w in caught] == told * ignored
+    assert {w.filename for w in caught} <= {__file__}
     assert model.hparams.keys.unread() == [f"llama.{key}"]
 
 
