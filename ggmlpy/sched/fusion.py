@@ -25,6 +25,7 @@ inside and the backend supports it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence, Set
 
 from ggmlpy.backends.step import Step
@@ -198,7 +199,7 @@ def scan(steps: list[Step], accept: Accept) -> list[Step]:
 def _scan_set_rows(scanned: Tensor, stored: Tensor) -> Iterable[Step]:
     operands = _sources(scanned)
     if "spans" in operands and operands["s"].root is stored.src[2].root:
-        yield from _stored_scan((scanned, stored), scanned, operands, "s")
+        yield from _stored_scan((scanned, stored), scanned, operands, "s", 3)
 
 
 def _get_rows_scan_set_rows(read: Tensor, scanned: Tensor, stored: Tensor) -> Iterable[Step]:
@@ -211,7 +212,7 @@ def _get_rows_scan_set_rows(read: Tensor, scanned: Tensor, stored: Tensor) -> It
     if "spans" in operands and whole and table.root is stored.src[2].root:
         spans = operands.pop("spans")
         operands |= {"state": table, "ids": ids, "spans": spans}
-        yield from _stored_scan((read, scanned, stored), scanned, operands, "state")
+        yield from _stored_scan((read, scanned, stored), scanned, operands, "state", 1)
 
 
 def _sources(node: Tensor) -> dict[str, Tensor]:
@@ -220,16 +221,28 @@ def _sources(node: Tensor) -> dict[str, Tensor]:
 
 
 def _stored_scan(
-    nodes: tuple[Tensor, ...], scanned: Tensor, operands: dict[str, Tensor], table: str
+    nodes: tuple[Tensor, ...], scanned: Tensor, operands: dict[str, Tensor], table: str, axis: int
 ) -> Iterable[Step]:
-    """Where the new states are all that set_rows writes, rows of f32 into rows as long as they."""
+    """Where the new states are all that set_rows writes, into the rows of the table, along `axis`,
+    that the old ones are read from: a row of both is one state, and has one number."""
     assert scanned.op is not None
     rows, to, dst = nodes[-1].src
     values = operands["x" if "x" in operands else "v"]  # [D, H, T]
     n_outputs = values.ne[0] * values.ne[1] * int(values.ne[2])  # as many as there is room for
     states = rows.root is scanned and rows.contiguous and rows.ne[2:] == (1, 1)
     states = states and rows.view_offs == n_outputs * rows.nb[0]
-    if states and scanned.op.params().get("K", 1) == 1:
+    ids, spans = operands["ids"], operands["spans"]
+    one_each = ids.ne == to.ne == (spans.ne[1], 1, 1, 1) and rows.ne[1] == spans.ne[1]
+    same_rows = _rows_along(operands[table], axis) == _rows_along(dst, 1)
+    plain = all(x.contiguous for x in (operands[table], dst, ids, to))
+    if states and one_each and same_rows and plain and scanned.op.params().get("K", 1) == 1:
         operands |= {"to": to, "dst": dst}
         results = {"y": scanned, "stored": nodes[-1]}
         yield Step(scanned, nodes, operands, results, updates={"stored": (table,)})
+
+
+def _rows_along(x: Tensor, axis: int) -> tuple[object, ...]:
+    """Where the rows of x along an axis are: the first one, elements and bytes of each, how many;
+    and that there are no further dimensions."""
+    n = math.prod(x.ne[:axis])
+    return x.view_offs, n, x.nb[axis], x.ne[axis], math.prod(x.ne[axis + 1 :])

@@ -240,8 +240,11 @@ def test_keys_are_left_alone_where_they_must_be() -> None:
 
 
 def test_a_scan_is_left_alone_where_it_must_be() -> None:
-    def made(n_kept: int = 1, first: int = 0, *, other_table: bool = False) -> list[str]:
-        """Of one sequence of 3 tokens; `first` is the first number of what is stored."""
+    def made(
+        n_kept: int = 1, first: int = 0, *, other_table: bool = False, moved: int = 0
+    ) -> list[str]:
+        """Of one sequence of 3 tokens; `first` is the first number of what is stored. Rows that
+        are written count from row `moved` on."""
         D = 4
         q, k, v, decay, beta = (floats(n, 1, 3) for n in (D, D, D, 1, 1))
         table, other = (zeros("f32", (D * D, 2), flags=Flag.STATE) for _ in range(2))
@@ -249,13 +252,30 @@ def test_a_scan_is_left_alone_where_it_must_be() -> None:
         state = ops.reshape_4d(ops.get_rows(table, row), D, D, 1, 1)
         scanned = ops.gated_delta_net(q, k, v, decay, beta, state, n_kept, spans=spans)
         after = ops.view_2d(scanned, D * D, 1, 4 * D * D, 4 * (D * 3 + first))
-        return ops_of([ops.set_rows(other if other_table else table, after, row)])
+        written = other if other_table else table
+        if moved:
+            written = ops.view_2d(table, D * D, 2 - moved, table.nb[1], moved * table.nb[1])
+        return ops_of([ops.set_rows(written, after, row)])
 
     alone = ["get_rows", "gated_delta_net", "set_rows"]
     assert made() == ["+".join(alone)]
     assert made(2) == alone  # states of two tokens are kept
     assert made(2, first=16) == alone  # the one before
     assert made(other_table=True) == alone
+    assert made(moved=1) == alone  # row 0 is another one there
+
+
+def test_a_scan_is_left_alone_where_rows_are_no_states() -> None:
+    D = 4
+    q, k, v, decay, beta = (floats(n, 1, 3) for n in (D, D, D, 1, 1))
+    table = zeros("f32", (D * D, 2), flags=Flag.STATE)
+    spans = from_numpy(np.array([[0, 3]], np.int32))
+    state = ops.reshape_4d(ops.get_rows(table, ids(0, type="int32")), D, D, 1, 1)
+    scanned = ops.gated_delta_net(q, k, v, decay, beta, state, spans=spans)
+    halves = ops.view_2d(scanned, D * D // 2, 2, 2 * D * D, 4 * D * 3)
+    narrow = ops.reshape_2d(table, D * D // 2, 4)
+    y = ops.set_rows(narrow, halves, ids(0, 2, type="int32"))
+    assert ops_of([y]) == ["get_rows", "gated_delta_net", "set_rows"]
 
 
 def keys_of(x: Tensor, cache: Tensor) -> Tensor:

@@ -133,6 +133,8 @@ CASES = {
     "one row read by all": ((2, 2, 2), (2, 0, 1)),
     "one row read by all, written by the last": ((2, 2, 2), (1, 0, 2)),
     "round": ((0, 1, 2), (1, 2, 0)),
+    "one row written by all": ((0, 1, 2), (4, 4, 4)),
+    "one row read by one, written by the others": ((4, 1, 2), (0, 4, 4)),
     "alone": ((3,), (3,)),
 }
 

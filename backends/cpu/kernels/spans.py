@@ -6,8 +6,9 @@
     stored    get_rows+gated_delta_net+set_rows    those of a span          in rows of a table
 
 A task is a part of the states of one sequence. The table's rows are read once and written once,
-where they lie, unless a sequence's new row is one that another sequence reads: then a thread takes
-a part of all sequences in turn, keeps the new states in y, and writes them when all are done.
+where they lie, unless a sequence's new row is one that another sequence reads or writes: then a
+thread takes a part of all sequences in turn, keeps the new states in y, and writes them when all
+are done, so that the last one counts.
 """
 
 from __future__ import annotations
@@ -91,8 +92,8 @@ def _new_row(p: Record, s: Int) -> Int:
 
 @inline
 def _overlap(p: Record, n_seq: Int) -> Int:
-    """1 where a sequence's new row is one that another reads; -1, after a report, where one lies
-    outside of the table."""
+    """1 where a sequence's new row is one that another reads or writes; -1, after a report, where
+    one lies outside of the table."""
     found = np.int64(0)
     for s in range(n_seq):
         row = _new_row(p, s)
@@ -100,8 +101,10 @@ def _overlap(p: Record, n_seq: Int) -> Int:
             report(p, row)
             found = np.int64(-1)
         for other in range(n_seq):
-            if other != s and found == 0 and load_i32(p.ids.ptr + other * p.ids.nb0) == row:
-                found = np.int64(1)
+            if other != s and found == 0:
+                read = load_i32(p.ids.ptr + other * p.ids.nb0)
+                if read == row or _new_row(p, other) == row:
+                    found = np.int64(1)
     return found
 
 
