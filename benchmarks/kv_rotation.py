@@ -1,6 +1,6 @@
 """What the rotation of quantised K and V changes: logits beside those of K and V in f32.
 
-    python -m benchmarks.kv_rotation                       prints the table of docs/performance.md
+    python -m benchmarks.kv_rotation                       prints the table of docs/contexts.md
     python -m benchmarks.kv_rotation --write FOLDER        keeps the models that it measures
 
 The weights are those of the packaged model, whose heads have 32 elements. Neighbouring heads are

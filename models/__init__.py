@@ -116,9 +116,11 @@ def load_model(file: GGUFFile) -> Model:
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, str):
+        return quoted(value)
     if not isinstance(value, LazyArray):
         return str(value)
-    first = ", ".join(str(value[i]) for i in range(min(len(value), _N_SHOWN)))
+    first = ", ".join(_shown(value[i]) for i in range(min(len(value), _N_SHOWN)))
     return f"[{first}, …]" if len(value) > _N_SHOWN else f"[{first}]"
 
 

@@ -63,7 +63,10 @@ _MAX_EMPTY = 512  # layers that a file can have without tensors of them, as in l
 
 def _alike(own: float, found: object) -> bool:
     """Whether a number of a file is one of an architecture, which may have more digits than f32."""
-    return isinstance(found, (int, float)) and np.float32(found) == np.float32(own)
+    if not isinstance(found, (int, float)):
+        return False
+    with np.errstate(over="ignore"):  # of f64
+        return bool(np.float32(found) == np.float32(own))
 
 
 class Keys:

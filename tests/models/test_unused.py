@@ -177,6 +177,23 @@ def test_a_key_that_changes_the_meaning_and_is_not_read(
     assert model.hparams.keys.unread() == [f"llama.{key}"]
 
 
+def test_texts_of_keys_are_told_on_one_line(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m.gguf", Tiny(), llama__hidden_activation="a\nb\x1b[31m")
+    with pytest.warns(WeightWarning, match=r'hidden_activation" = "a\\nb\\u001b\[31m"') as caught:
+        load_model(GGUFFile.open(path))
+    assert "\n" not in str(caught[0].message)
+
+
+def test_a_number_beyond_f32_is_told(tmp_path: Path) -> None:
+    spec = SPECS["bloom"]
+    keys = {**spec.keys, "attention.max_alibi_bias": 1e300}
+    types = {**spec.types, "attention.max_alibi_bias": "f64"}
+    path = write_seeded(tmp_path, "bloom", replace(spec, keys=keys, types=types))
+    with pytest.warns(WeightWarning, match=r"max_alibi_bias. = 1e\+300") as caught:
+        load_model(GGUFFile.open(path))
+    assert {w.category for w in caught} == {WeightWarning}
+
+
 @pytest.mark.parametrize(
     ("name", "key", "own", "other"),
     [
