@@ -166,6 +166,7 @@ class Llama(EmbeddingMethods):
             *types,
             overrides=override_tensors or {},
             flash_attn=flash_attn,
+            kv_rotation=kv_rotation,
             free=free,
         )
         if fit:
@@ -183,7 +184,8 @@ class Llama(EmbeddingMethods):
                     self.model.n_block, backends, n_gpu_layers, override_tensors or {}
                 )
             memory = whole_memory(self.model)
-            sizes = reduce_to_memory(memory, sizes, *types, placement.buffer_types(memory))
+            lie = placement.buffer_types(memory)
+            sizes = reduce_to_memory(memory, sizes, *types, lie, kv_rotation)
         self._open_context = partial(
             Context,
             backends=backends,

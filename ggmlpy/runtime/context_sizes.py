@@ -41,11 +41,8 @@ def choose_sizes(
     check_least("n_ctx", n_ctx, 0)
     check_least("n_ctx_seq", n_ctx_seq, 0)
     check_least("n_seq_max", n_seq_max, 1)
-    if one_stream:
-        total, most = _shared(n_ctx, n_ctx_seq, n_seq_max, n_ctx_train)
-    else:
-        total, most = _split(n_ctx, n_ctx_seq, n_seq_max, n_ctx_train)
-    return total, most
+    choose = _shared if one_stream else _split
+    return choose(n_ctx, n_ctx_seq, n_seq_max, n_ctx_train)
 
 
 def warn_of_length(n_ctx: int, n_ctx_seq: int, n_seq_max: int, most: int, n_ctx_train: int) -> None:
@@ -71,6 +68,7 @@ def reduce_to_memory(
     type_k: TensorType,
     type_v: TensorType,
     buffer_types: BufferTypes | None = None,
+    kv_rotation: bool | None = None,
 ) -> Sizes:
     """Reduce default sizes so that the memory takes at most half of the machine's, and of each
     device's that says how much it has.
@@ -86,10 +84,10 @@ def reduce_to_memory(
 
     def short(sizes: Sizes) -> list[BufferType]:
         """The memories of which these sizes take more than half."""
-        taken = memory_bytes(spec, sizes, type_k, type_v, buffer_types)
+        taken = memory_bytes(spec, sizes, type_k, type_v, buffer_types, kv_rotation)
         return [at for at, n_bytes in taken.items() if at in has and n_bytes > has[at] // 2]
 
-    needed = memory_bytes(spec, sizes, type_k, type_v, buffer_types)
+    needed = memory_bytes(spec, sizes, type_k, type_v, buffer_types, kv_rotation)
     known = {at: physical_memory() if at.is_host else at.free_bytes() for at in needed}
     has = {at: n_bytes for at, n_bytes in known.items() if n_bytes is not None}
     n_pads, too_small = sizes.n_ctx_seq // KV_PAD, short(sizes)

@@ -64,6 +64,7 @@ def find_fit(
     n_ctx_is_given: bool,
     overrides: Overrides = (),
     flash_attn: bool = True,
+    kv_rotation: bool | None = None,
     free: Mapping[BufferType, int] | None = None,
 ) -> Fit | None:
     """The most layers, and at most these sizes, that fit the free memory of the devices; None if no
@@ -74,7 +75,8 @@ def find_fit(
     puts on a device fit.
     """
     free = free_memory(backends) if free is None else free
-    asked = _Fitting(model, backends, sizes, type_k, type_v, overrides, flash_attn, free)
+    types = type_k, type_v
+    asked = _Fitting(model, backends, sizes, types, overrides, flash_attn, kv_rotation, free)
     if not asked.free:
         return None
     n_all = model.n_block + 1
@@ -118,15 +120,16 @@ class _Fitting:
         model: Model,
         backends: Sequence[Backend],
         sizes: Sizes,
-        type_k: TensorType,
-        type_v: TensorType,
+        types: tuple[TensorType, TensorType],
         overrides: Overrides,
         flash_attn: bool,
+        kv_rotation: bool | None,
         free: Mapping[BufferType, int],
     ) -> None:
         self._model = model
         self._backends = list(backends)
-        self._types = type_k, type_v
+        self._types = types
+        self._kv_rotation = kv_rotation
         self._overrides = overrides if isinstance(overrides, Mapping) else list(overrides)
         self._flash_attn = flash_attn
         self.free = free
@@ -182,7 +185,7 @@ class _Fitting:
         """Weights, K, V and states."""
         memory = whole_memory(self._model)
         types = placement.buffer_types(memory)
-        held = dict(memory_bytes(memory, sizes, *self._types, types))
+        held = dict(memory_bytes(memory, sizes, *self._types, types, self._kv_rotation))
         for name, leaf in self._model.weights.leaves.items():
             at = placement.backend_of(name).buffer_type
             held[at] = held.get(at, 0) + at.tensor_bytes(leaf.spec)
@@ -204,7 +207,9 @@ class _Fitting:
             found: dict[BufferType, int] = {}
             for model in filter(None, (self._model.encoder, self._model)):
                 with _placed(model, placement):
-                    memory = SequenceMemory(model.memory, sizes, *self._types, types, source=source)
+                    memory = SequenceMemory(
+                        model.memory, sizes, *self._types, types, self._kv_rotation, source
+                    )
                     shapes = Shapes(memory, self._flash_attn, takes_counts)
                     plans = PlanCache(model, memory, self._backends, None)
                     arenas = plans.arena_bytes(map(plans.graph_of, shapes.largest()))

@@ -102,7 +102,7 @@ def state_rows(inputs: GraphInputs, layer: int, i: int, *ne: int) -> Tensor:
     [*ne, rows]."""
     leaf = recurrent_of(inputs).states[layer][i]
     dims = (*ne, leaf.ne[1], 1, 1, 1)[:4]
-    return ops.reshape_4d(leaf, *dims).named("states")
+    return ops.reshape_4d(leaf, *dims).named("state_rows")
 
 
 def scanned(result: Tensor, n: int, inputs: GraphInputs, layer: int, i: int) -> Tensor:

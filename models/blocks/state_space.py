@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ggmlpy import ops
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.models.blocks.basic import Linear, Norm
-from ggmlpy.models.blocks.recurrent import convolve, recurrent_of
+from ggmlpy.models.blocks.recurrent import convolve, recurrent_of, state_rows
 from ggmlpy.models.hparams import HParams
 from ggmlpy.models.inputs import GraphInputs
 from ggmlpy.models.memory import LayerMemory, LayerState
@@ -54,8 +54,7 @@ def selective_scan(
     recurrent = recurrent_of(inputs)
     D, H, T = x.ne[:3]
     N, R = B.ne[0], recurrent.rows.ne[0]
-    leaf = recurrent.states[layer][N_SSM]  # [N*D*H, rows]
-    states = ops.reshape_4d(leaf, N, D, H, leaf.ne[1])
+    states = state_rows(inputs, layer, N_SSM, N, D, H)  # [N, D, H, rows]
     out = ops.ssm_scan(states, x, dt, A, B, C, recurrent.rows, spans=recurrent.spans)
     out = out.named("ssm_scan")
     size = out.type.row_bytes(1)

@@ -67,6 +67,18 @@ def test_what_is_counted_is_what_is_taken(tmp_path: Path, kv: str) -> None:
     assert llm.fitted.used["mock"] == pytest.approx(taken, rel=0.02)
 
 
+@pytest.mark.parametrize("heads", [32, 64])
+def test_rotations_are_counted_as_asked_for(tmp_path: Path, heads: int) -> None:
+    model = replace(LONG, n_head=2, n_head_kv=1, head_size=heads, n_rot=heads)
+    path = write_model(tmp_path / "model.gguf", model)
+    used = {
+        rotation: used_by_all(path, type_k="q8_0", type_v="q8_0", n_ctx=64, kv_rotation=rotation)
+        for rotation in (True, False, None)
+    }
+    assert used[True] > used[False]
+    assert used[None] == used[heads == 64]  # which is what the context does
+
+
 def test_the_context_is_reduced_first(path: Path) -> None:
     llm = fitted(path, least_free(used_by_all(path)) - (1 << 18))
     assert llm.fitted is not None
