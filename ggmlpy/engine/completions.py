@@ -22,6 +22,7 @@ from ggmlpy.engine.options import (
     CompletionOptions,
     LogitsCallback,
     RequestOptions,
+    StoppingCallback,
     keywords,
 )
 from ggmlpy.engine.timings import Timings
@@ -97,6 +98,7 @@ class Completions:
         logits_processor   f(tokens, logits) -> logits
         seed               of the draws; None: the model's seed, or a random one
         stop               one or several strings, before which the text ends
+        stopping_criteria  f(tokens, logits) -> whether the text ends before the next token
         logprobs           how many of the most likely tokens to report for each token
         priority           of the requests that run together: lower values go first
         echo               include the prompt in the text
@@ -207,6 +209,7 @@ class Completions:
             (options["top_logprobs"] or 0) if options["logprobs"] else None,
             options["logits_processor"],
             options["priority"],
+            options["stopping_criteria"],
         )
         form = ChatForm(options["model"] or self.model_path, self.tokenizer, len(tokens))
         return self._complete(request, form, stream)
@@ -270,6 +273,7 @@ class Completions:
             options["logprobs"],
             options["logits_processor"],
             options["priority"],
+            options["stopping_criteria"],
         )
 
     def _request(
@@ -281,16 +285,24 @@ class Completions:
         n_top_logprobs: int | None = None,
         logits_processor: LogitsCallback | None = None,
         priority: int = 0,
+        stopping_criteria: StoppingCallback | None = None,
     ) -> Request:
         self._check_open()
         _check_count("max_tokens", max_tokens)
-        if logits_processor is not None and not callable(logits_processor):
-            raise SamplingError(f"logits_processor is {logits_processor!r}: must be a function")
+        _check_function("logits_processor", logits_processor)
+        _check_function("stopping_criteria", stopping_criteria)
         _check_count("logprobs", n_top_logprobs, least=0)
         if max_tokens is None or max_tokens < 1:  # the engine stops at the end of the context
             max_tokens = self._engine.context.sizes.n_ctx_seq
         return Request(
-            tokens, max_tokens, sampling, stop, n_top_logprobs, logits_processor, priority
+            tokens,
+            max_tokens,
+            sampling,
+            stop,
+            n_top_logprobs,
+            logits_processor,
+            priority,
+            stopping_criteria,
         )
 
     def _complete(
@@ -331,6 +343,12 @@ def _as_list(stop: Stop) -> list[str]:
     if not isinstance(stop, str | Sequence):
         raise SamplingError(f"stop is {stop!r}: must be a string, or a list of strings")
     return [stop] if isinstance(stop, str) else list(stop)
+
+
+def _check_function(name: str, value: Any) -> None:
+    """Raise SamplingError unless `value` is None or a function."""
+    if value is not None and not callable(value):
+        raise SamplingError(f"{name} is {value!r}: must be a function")
 
 
 def _check_count(name: str, value: Any, least: int | None = None) -> None:

@@ -100,8 +100,9 @@ class Engine:
         request that is not a Request, Unsupported for a model that generates no text.
         """
         sequence = self._sequence(request, reader, self.new_id() if id is None else id)
-        for token in sequence.tokens:
-            sequence.sampler.accept(token)
+        if request.penalizes_prompt:
+            for token in sequence.tokens:
+                sequence.sampler.accept(token)
         try:
             self._unfinished[sequence.id] = sequence
             insort(self._waiting, sequence, key=_place)

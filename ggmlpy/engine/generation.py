@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ggmlpy.engine.options import LogitsCallback
+from ggmlpy.engine.options import LogitsCallback, StoppingCallback
 from ggmlpy.sampling import SamplingParams
 
 FinishReason = Literal["stop", "length"]
@@ -27,6 +27,8 @@ class Request:
     n_top_logprobs: int | None = None  # None: no log-probabilities
     logits_processor: LogitsCallback | None = None
     priority: int = 0  # lower values go first
+    stopping_criteria: StoppingCallback | None = None
+    penalizes_prompt: bool = True  # penalties look at its tokens too
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ggmlpy.sampling import SamplingParams
 
 LogitsCallback = Callable[[Sequence[int], NDArray[np.float32]], NDArray[np.float32]]
+StoppingCallback = Callable[[Sequence[int], NDArray[np.float32]], bool]
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
@@ -43,6 +44,7 @@ class RequestOptions(SamplingOptions, total=False):
 
     max_tokens: int | None
     stop: str | Sequence[str] | None
+    stopping_criteria: StoppingCallback | None
     logprobs: int | None
     priority: int
 
@@ -59,6 +61,7 @@ class ChatOptions(SamplingOptions, total=False):
 
     max_tokens: int | None
     stop: str | Sequence[str] | None
+    stopping_criteria: StoppingCallback | None
     logprobs: bool
     top_logprobs: int | None
     priority: int
@@ -70,6 +73,7 @@ _DEFAULTS: dict[str, Any] = {
     "logits_processor": None,
     "max_tokens": 16,
     "stop": None,
+    "stopping_criteria": None,
     "logprobs": None,
     "priority": 0,
     "echo": False,

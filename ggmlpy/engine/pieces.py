@@ -39,6 +39,8 @@ def wanted_by(sequence: RequestState) -> tuple[int, Ids] | None:
     request = sequence.request
     if request.logits_processor is not None or request.n_top_logprobs is not None:
         return None
+    if request.stopping_criteria is not None:
+        return None
     return sequence.sampler.wanted()
 
 
@@ -69,13 +71,15 @@ def next_piece(
     """Sample the token after those that were run, of which `logits` are.
 
     Adds the token to the request's, and what it took to `timings`. Raises SamplingError, and what a
-    logits_processor raises.
+    logits_processor or stopping_criteria raises.
     """
+    criteria = sequence.request.stopping_criteria
+    if criteria is not None and criteria(sequence.tokens, logits.all()):
+        return _end(sequence)
     token, logprobs = _sample(sequence, logits, timings)
     decoder, checker = sequence.decoder, sequence.checker
     if token in eog_ids:
-        rest = checker.push(decoder.finish()) + checker.finish()
-        return Piece(rest, finish_reason="stop")
+        return _end(sequence)
     sequence.tokens.append(token)
     sequence.n_decoded += 1
     text = checker.push(decoder.push(token))
@@ -86,6 +90,13 @@ def next_piece(
     text += checker.push(decoder.finish()) + checker.finish()
     reason: FinishReason = "stop" if checker.stopped is not None else "length"
     return Piece(text, token, logprobs, reason)
+
+
+def _end(sequence: RequestState) -> Piece:
+    """The end of an answer, with what was held back of its text."""
+    checker = sequence.checker
+    rest = checker.push(sequence.decoder.finish()) + checker.finish()
+    return Piece(rest, finish_reason="stop")
 
 
 def _sample(sequence: RequestState, row: Row, timings: Timings) -> tuple[int, list[TokenLogprob]]:
