@@ -97,6 +97,23 @@ class Completions:
         logit_bias         {token id: value added to its logit}; -inf bans the token
         logits_processor   f(tokens, logits) -> logits
         seed               of the draws; None: the model's seed, or a random one
+        samplers           the sampling steps in their order: names of llama.cpp, and own steps
+        top_n_sigma        keep logits within so many standard deviations of the largest; 0: all
+        xtc_probability    how often XTC excludes the most likely tokens; 0: never
+        xtc_threshold      their least probability, of which XTC leaves one
+        dynatemp_range     the temperature is up to so much lower or higher, by the entropy
+        dynatemp_exponent  of the entropy, which is 1 at its maximum
+        dry_multiplier     of DRY's penalty on tokens that extend a repetition; 0: no penalty
+        dry_base           of its power of the repetition's length
+        dry_allowed_length beyond which there is a penalty
+        dry_penalty_last_n how many of the last tokens DRY considers; 0: none, -1: all
+        dry_sequence_breakers
+                           texts beyond which a repetition is not followed
+        mirostat_mode      1 or 2: mirostat in place of the filters; 0: none
+        mirostat_tau       the surprise that it aims at, in bits
+        mirostat_eta       how fast it learns
+        adaptive_target    the probability near which adaptive_p prefers tokens; below 0: off
+        adaptive_decay     of adaptive_p's mean of past probabilities
         stop               one or several strings, before which the text ends
         stopping_criteria  f(tokens, logits) -> whether the text ends before the next token
         logprobs           how many of the most likely tokens to report for each token

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy.sampling import SamplingParams
+from ggmlpy.sampling.steps import Step
 
 LogitsCallback = Callable[[Sequence[int], NDArray[np.float32]], NDArray[np.float32]]
 StoppingCallback = Callable[[Sequence[int], NDArray[np.float32]], bool]
@@ -37,6 +38,22 @@ class SamplingOptions(TypedDict, total=False):
     logit_bias: Mapping[int, float] | None
     logits_processor: LogitsCallback | None
     seed: int | None
+    samplers: Sequence[str | Step]
+    top_n_sigma: float
+    xtc_probability: float
+    xtc_threshold: float
+    dynatemp_range: float
+    dynatemp_exponent: float
+    dry_multiplier: float
+    dry_base: float
+    dry_allowed_length: int
+    dry_penalty_last_n: int
+    dry_sequence_breakers: Sequence[str]
+    mirostat_mode: int
+    mirostat_tau: float
+    mirostat_eta: float
+    adaptive_target: float
+    adaptive_decay: float
 
 
 class RequestOptions(SamplingOptions, total=False):

@@ -96,7 +96,7 @@ def new_state(
         id=id,
         request=request,
         priority=priority,
-        sampler=Sampler(request.sampling, n_vocab),
+        sampler=Sampler(request.sampling, n_vocab, tokenizer),
         decoder=tokenizer.stream(start=False),
         checker=StopChecker(list(request.stop)),
         tokens=tokens,

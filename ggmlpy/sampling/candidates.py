@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ggmlpy.errors import SamplingError
 
 Ids = NDArray[np.int64]
 
@@ -70,11 +73,55 @@ class Candidates:
         weights = None if self._weights is None else self._weights[:k]
         return Candidates(ids, self.logits[:k], self.max, True, weights)
 
+    @property
+    def token_ids(self) -> Ids:
+        """Token ids [n], also before the first cut."""
+        return np.arange(len(self.logits)) if self.ids is None else self.ids
+
+    def keep(self, mask: NDArray[np.bool_]) -> Candidates:
+        """Those where `mask` [n] is True. Raises SamplingError if none of them can be drawn."""
+        mask = np.asarray(mask)
+        if mask.dtype != np.bool_ or mask.shape != self.logits.shape:
+            raise SamplingError(
+                f"a filter keeps by a mask {mask.dtype} {list(mask.shape)}: it must be bool"
+                f" [{len(self)}]"
+            )
+        kept = self.take(mask.nonzero()[0], is_sorted=False)
+        kept.max, kept.is_sorted = largest_of(kept.logits), self.is_sorted
+        return kept
+
+    def with_logits(self, logits: NDArray[np.floating[Any]]) -> Candidates:
+        """The same tokens with other `logits` [n]. Raises SamplingError if none can be drawn."""
+        logits = np.asarray(logits)
+        if logits.shape != self.logits.shape:
+            raise SamplingError(
+                f"a step of the sampler chain gives logits of shape {list(logits.shape)}: it must"
+                f" be [{len(self)}]"
+            )
+        return Candidates(self.ids, logits, largest_of(logits))
+
     def take(self, positions: Ids, is_sorted: bool) -> Candidates:
         """Those at `positions`, in that order; unless `is_sorted` the largest must be there."""
         ids = positions if self.ids is None else self.ids[positions]
         logits = self.logits[positions].astype(np.float64, copy=False)
         return Candidates(ids, logits, float(logits[0]) if is_sorted else self.max, is_sorted)
+
+
+def largest_of(logits: NDArray[np.floating[Any]]) -> float:
+    """The largest logit. Raises SamplingError if it is not finite: NaN counts as largest."""
+    if len(logits) == 0:
+        raise SamplingError("a step of the sampler chain left no token")
+    found = float(logits.max())
+    if math.isfinite(found):
+        return found
+    if found == -math.inf:
+        raise SamplingError("all logits are -inf: no token can be drawn")
+    bad = np.isnan(logits) if math.isnan(found) else np.isposinf(logits)
+    kind = "NaN" if math.isnan(found) else "+inf"
+    raise SamplingError(
+        f"{np.count_nonzero(bad)} of {len(logits)} logits are {kind}, the first for token "
+        f"{int(bad.argmax())}: logits must be finite or -inf"
+    )
 
 
 def largest(values: NDArray[np.floating[Any]], k: int) -> Ids:

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from ggmlpy.common.limits import importing
 from ggmlpy.graph.buffer import address_of
 from ggmlpy.sampling.candidates import DRAW_BLOCK
-from ggmlpy.sampling.filters import Filter, MinP, Temperature, TopK, TopP
+from ggmlpy.sampling.filters import MinP, Temperature, TopK, TopP
+from ggmlpy.sampling.steps import Filter
 
 _MAX_CANDIDATES = DRAW_BLOCK  # more are drawn by blocks, and sorted faster by numpy
 _ORDER = (TopK, TopP, MinP, Temperature)

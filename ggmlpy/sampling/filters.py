@@ -1,13 +1,12 @@
 """Filters: steps of the sampler chain that drop tokens or reshape their distribution.
 
-A filter takes candidates and returns candidates, at least one. A new one (XTC, dynamic temperature)
-is a subclass of Filter in the list that `filters` returns, in llama.cpp's order.
+A filter takes candidates and returns candidates, at least one.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,40 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy.sampling.candidates import Candidates
-from ggmlpy.sampling.params import SamplingParams
+from ggmlpy.sampling.steps import Filter, Setting
 
 # top_p over an unsorted vocabulary first sorts this many of the largest, then more as needed.
 _FIRST_HEAD = 256
 _HEAD_GROWTH = 8
 
-_MIN_TEMPERATURE = 1e-37  # smaller ones are 0 in f32
-
-
-class Filter(ABC):
-    """One step from candidates to candidates."""
-
-    @abstractmethod
-    def apply(self, candidates: Candidates) -> Candidates:
-        """The remaining candidates. `candidates` itself is not changed."""
-
-
-def filters(params: SamplingParams) -> list[Filter]:
-    """The filters that `params` asks for; none for greedy sampling."""
-    steps: list[Filter] = []
-    if params.is_greedy:
-        return steps
-    min_keep = max(params.min_keep, 1)
-    if params.top_k > 0:
-        steps.append(TopK(params.top_k))
-    if params.typical_p < 1.0:
-        steps.append(Typical(params.typical_p, min_keep))
-    if params.top_p < 1.0:
-        steps.append(TopP(params.top_p, min_keep))
-    if params.min_p > 0.0:
-        steps.append(MinP(params.min_p, min_keep))
-    if params.temperature != 1.0:
-        steps.append(Temperature(max(params.temperature, _MIN_TEMPERATURE)))
-    return steps
+MIN_TEMPERATURE = 1e-37  # smaller ones are 0 in f32
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,3 +112,77 @@ class Temperature(Filter):
     def apply(self, candidates: Candidates) -> Candidates:
         below = candidates.below_max(self.t)
         return Candidates(candidates.ids, below, 0.0, candidates.is_sorted)
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicTemperature(Filter):
+    """A temperature by how sure the model is, t - span .. t + span.
+
+    t' = low + (high - low) * (entropy / log(n))^exponent     of the n tokens that can be drawn
+    """
+
+    t: float
+    span: float
+    exponent: float
+
+    def apply(self, candidates: Candidates) -> Candidates:
+        n = int(np.count_nonzero(candidates.logits > -np.inf))
+        if n < 2:
+            return candidates
+        weights = candidates.weights().astype(np.float64)
+        total = weights.sum()
+        is_possible = weights > 0  # or as good as impossible, which adds nothing either
+        below = candidates.below_max()[is_possible]
+        entropy = math.log(total) - float(weights[is_possible] @ below) / total
+        share = min(max(entropy / math.log(n), 0.0), 1.0)
+        low, high = max(self.t - self.span, 0.0), max(self.t, 0.0) + self.span
+        t = low + (high - low) * share**self.exponent
+        return Temperature(max(t, MIN_TEMPERATURE)).apply(candidates)
+
+
+@dataclass(frozen=True, slots=True)
+class TopNSigma(Filter):
+    """Keep logits within n standard deviations of the largest (Tang et al., 2024).
+
+    The deviation is that of all logits that are not -inf.
+    """
+
+    n: float
+
+    def apply(self, candidates: Candidates) -> Candidates:
+        logits = candidates.logits
+        finite = logits[logits > -np.inf].astype(np.float64)
+        keep = logits >= candidates.max - self.n * float(finite.std())
+        return candidates.keep(keep & (logits > -np.inf))
+
+
+class Xtc(Filter):
+    """Exclude top choices: of the tokens of at least `threshold` only the least probable remains.
+
+    With probability `p`, and if at least `min_keep` tokens remain (p-e-w, text-generation-webui
+    #6335).
+    """
+
+    def __init__(self, p: float, threshold: float, min_keep: int) -> None:
+        self.p, self.threshold, self.min_keep = p, threshold, min_keep
+        self._uniform: Callable[[], float] = _not_begun
+
+    def begin(self, setting: Setting) -> None:
+        self._uniform = setting.uniform
+
+    def apply(self, candidates: Candidates) -> Candidates:
+        if self._uniform() >= self.p:
+            return candidates
+        weights = candidates.weights()
+        floor = self.threshold * weights.sum(dtype=np.float64)
+        is_top = (weights >= floor) & (candidates.logits > -np.inf)
+        top = is_top.nonzero()[0]
+        if len(top) < 2 or len(candidates) - len(top) + 1 < self.min_keep:
+            return candidates
+        least = top[::-1][candidates.logits[top[::-1]].argmin()]  # of equal ones the last
+        is_top[least] = False
+        return candidates.keep(~is_top)
+
+
+def _not_begun() -> float:
+    raise AssertionError("Filter.begin was not called")

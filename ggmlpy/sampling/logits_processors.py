@@ -1,12 +1,7 @@
-"""Logits processors: steps of the sampler chain that change logits before any token is dropped.
-
-They come first in the chain, and greedy sampling has no other steps. A new one (DRY, a grammar) is
-a subclass of LogitsProcessor in the list that `logits_processors` returns.
-"""
+"""Logits processors: steps of the sampler chain that change logits."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
 
@@ -15,54 +10,9 @@ from numpy.typing import NDArray
 
 from ggmlpy.errors import SamplingError
 from ggmlpy.sampling.params import SamplingParams
+from ggmlpy.sampling.steps import SparseProcessor
 
 _FEW = 8  # up to so many logits are changed faster one by one than by numpy's fancy indexing
-
-
-class LogitsProcessor(ABC):
-    """One step over all logits. It may keep state about the tokens of the sequence."""
-
-    @abstractmethod
-    def apply(self, logits: NDArray[np.float32]) -> None:
-        """Change `logits` [n_vocab] in place: they are the sampler's own copy."""
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether `apply` would change nothing now, so that no copy is needed."""
-        return False
-
-    def accept(self, token: int) -> None:  # noqa: B027 - most have no state
-        """Take note of the sequence's next token, of the prompt or generated."""
-
-
-class SparseProcessor(LogitsProcessor):
-    """A step that changes the logits of some tokens, each by its own logit alone."""
-
-    def apply(self, logits: NDArray[np.float32]) -> None:
-        ids = self.touched()
-        logits[ids] = self.apply_to(logits[ids])
-
-    @abstractmethod
-    def touched(self) -> NDArray[np.int64]:
-        """The tokens whose logits change now, distinct."""
-
-    @abstractmethod
-    def apply_to(self, seen: NDArray[np.float32]) -> NDArray[np.float32]:
-        """What becomes of their logits, in their order."""
-
-
-def logits_processors(params: SamplingParams, n_vocab: int) -> list[LogitsProcessor]:
-    """The logits processors that `params` asks for, in llama.cpp's order."""
-    steps: list[LogitsProcessor] = []
-    if params.logit_bias:
-        steps.append(LogitBias(params.logit_bias, n_vocab))
-    if params.penalty_last_n != 0 and (
-        params.repeat_penalty != 1.0
-        or params.frequency_penalty != 0.0
-        or params.presence_penalty != 0.0
-    ):
-        steps.append(Penalties(params))
-    return steps
 
 
 class LogitBias(SparseProcessor):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeGuard
 
 from ggmlpy.common.arguments import Parse, WrongKind, as_float, as_whole
 from ggmlpy.errors import SamplingError
+from ggmlpy.sampling.names import DEFAULT_SAMPLERS, LETTERS, sampler_name
+from ggmlpy.sampling.steps import Filter, LogitsProcessor, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,32 @@ class SamplingParams:
     penalty_last_n     how many of the last tokens the penalties consider; 0: none, -1: all
     seed               of the draws; None takes a random one, see `Sampler.seed`
     logit_bias         {token id: value added to its logit}; -inf bans the token
-    min_keep           typical_p, top_p and min_p leave at least this many tokens
+    min_keep           typical_p, top_p, min_p and xtc leave at least this many tokens
+    samplers           the steps in their order: names (see below), and own steps, instances of
+                       `Filter` and `LogitsProcessor`; what is not named does not run
+    top_n_sigma        keep logits within n standard deviations of the largest; 0 or less keeps all
+    xtc_probability    how often XTC drops all but the least probable of the tokens that have at
+                       least xtc_threshold; 0: never
+    xtc_threshold      above 0.5: never
+    dynatemp_range     the temperature is temperature - range .. temperature + range, by the entropy
+    dynatemp_exponent  of the entropy's share of its maximum
+    dry_multiplier     DRY subtracts multiplier * base^(n - allowed_length) from the logit of a
+                       token that would extend a repetition of n tokens; 0: no penalty
+    dry_base           at least 1
+    dry_allowed_length shorter repetitions have no penalty
+    dry_penalty_last_n how many of the last tokens DRY considers; 0: none, -1: all
+    dry_sequence_breakers
+                       texts beyond which a repetition is not followed
+    mirostat_mode      1 or 2: mirostat of that version in place of the filters; 0: none
+    mirostat_tau       the surprise that mirostat aims at, in bits
+    mirostat_eta       how fast it learns
+    adaptive_target    the probability near which adaptive_p prefers tokens; below 0: off
+    adaptive_decay     of its mean of past probabilities, 0 .. 0.99
+
+    Names of samplers: penalties, dry, top_n_sigma, top_k, typ_p, top_p, min_p, xtc, temperature,
+    which is the default order, and infill and adaptive_p, which is always the last. The bias comes
+    first. At temperature 0, typ_p, xtc, mirostat and adaptive_p have no effect. With mirostat,
+    penalties, dry, temperature and own steps run before it, in their order, and no others.
     """
 
     temperature: float = 0.8
@@ -42,6 +69,22 @@ class SamplingParams:
     seed: int | None = None
     logit_bias: Mapping[int, float] | None = field(default=None, hash=False)
     min_keep: int = 1
+    samplers: Sequence[str | Step] = DEFAULT_SAMPLERS
+    top_n_sigma: float = -1.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    dynatemp_range: float = 0.0
+    dynatemp_exponent: float = 1.0
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = 64
+    dry_sequence_breakers: Sequence[str] = ("\n", ":", '"', "*")
+    mirostat_mode: int = 0
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
+    adaptive_target: float = -1.0
+    adaptive_decay: float = 0.9
 
     def __post_init__(self) -> None:
         _check_real("temperature", self.temperature, note="; 0 or less is greedy")
@@ -65,11 +108,56 @@ class SamplingParams:
         _check_integer("min_keep", self.min_keep, low=0)
         if self.logit_bias is not None:
             _check_bias(self.logit_bias)
+        self._check_later_steps()
+        object.__setattr__(self, "samplers", _samplers(self.samplers))
+        breakers = _breakers(self.dry_sequence_breakers)
+        object.__setattr__(self, "dry_sequence_breakers", breakers)
+        if self.adaptive_target >= 0 and "adaptive_p" not in self.samplers:
+            raise SamplingError(
+                f"adaptive_target is {self.adaptive_target!r}: samplers must name adaptive_p then"
+            )
+
+    def _check_later_steps(self) -> None:
+        for name in ("top_n_sigma", "dry_multiplier", "mirostat_eta"):
+            _check_real(name, getattr(self, name))
+        for name in ("xtc_probability", "xtc_threshold"):
+            _check_real(name, getattr(self, name), low=0.0, high=1.0)
+        for name in ("dynatemp_range", "dynatemp_exponent", "mirostat_tau"):
+            _check_real(name, getattr(self, name), low=0.0)
+        _check_real("dry_base", self.dry_base, low=1.0)
+        _check_integer("dry_allowed_length", self.dry_allowed_length, low=0)
+        last_n = self.dry_penalty_last_n
+        _check_integer("dry_penalty_last_n", last_n, low=-1, note="; -1: all, 0: none")
+        mode = self.mirostat_mode
+        _check_integer("mirostat_mode", mode, low=0, high=2, note="; 0: no mirostat")
+        _check_real("adaptive_target", self.adaptive_target, high=1.0, note="; below 0: off")
+        _check_real("adaptive_decay", self.adaptive_decay, low=0.0, high=0.99)
 
     @property
     def is_greedy(self) -> bool:
         """Whether the largest logit is taken, without a draw."""
-        return self.temperature <= 0
+        return self.temperature <= 0 >= self.dynatemp_range and "temperature" in self.samplers
+
+
+def _samplers(given: object) -> tuple[str | Step, ...]:
+    """The steps, with llama.cpp's names. Raises SamplingError for others."""
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise _error("samplers", given, f"a list of {', '.join(LETTERS)}, or of own steps")
+    steps: list[str | Step] = []
+    for i, entry in enumerate(given):
+        if not isinstance(entry, str | Filter | LogitsProcessor):
+            raise _error(f"samplers[{i}]", entry, "a name, or an instance of Filter or"
+                         " LogitsProcessor")  # fmt: skip
+        steps.append(sampler_name(entry) if isinstance(entry, str) else entry)
+    return tuple(steps)
+
+
+def _breakers(given: object) -> tuple[str, ...]:
+    is_list = isinstance(given, Sequence) and not isinstance(given, str)
+    texts = tuple(given) if is_list and isinstance(given, Sequence) else None
+    if texts is None or not all(isinstance(text, str) and text for text in texts):
+        raise _error("dry_sequence_breakers", given, "a list of texts that are not empty")
+    return texts
 
 
 def _check_bias(logit_bias: object) -> None:
@@ -87,7 +175,11 @@ def _check_real(
     name: str, value: object, low: float = -math.inf, high: float = math.inf, note: str = ""
 ) -> None:
     if not _is_real(value) or not math.isfinite(value) or not low <= value <= high:
-        must_be = "a finite number" if low == -math.inf else f"a number in {low:g} .. {high:g}"
+        if low == -math.inf:
+            must_be = "a finite number" if high == math.inf else f"a number of at most {high:g}"
+        else:
+            must_be = f"a number in {low:g} .. {high:g}"
+            must_be = f"a number of at least {low:g}" if high == math.inf else must_be
         raise _error(name, value, must_be + note)
 
 

@@ -17,7 +17,8 @@ from ggmlpy.errors import SamplingError
 from ggmlpy.sampling import Sampler, SamplingParams
 from ggmlpy.sampling.candidates import Candidates, draw
 from ggmlpy.sampling.compiled import CompiledChain, _function
-from ggmlpy.sampling.filters import Filter, MinP, TopK, TopP
+from ggmlpy.sampling.filters import MinP, TopK, TopP
+from ggmlpy.sampling.steps import Filter
 from tests.unit.naive_sampling import OFF, f32, logit_lists, shares
 
 
