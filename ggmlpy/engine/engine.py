@@ -16,14 +16,15 @@ of other requests.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import count
+from itertools import count, islice
 from time import perf_counter
+from typing import NamedTuple
 
 from ggmlpy.common.quoting import quoted
 from ggmlpy.engine.generation import Piece, Request
-from ggmlpy.engine.pieces import Row, next_piece, rows_of
+from ggmlpy.engine.pieces import Row, next_pieces, rows_of
 from ggmlpy.engine.prompt_cache import PromptCache, cache_limit
 from ggmlpy.engine.request_state import Output, Reader, RequestState, new_state
 from ggmlpy.engine.schedule import default_budget, share_step
@@ -40,7 +41,19 @@ from ggmlpy.text.tokenizer import Tokenizer
 # Cells of a shared stream that are reserved for each running sequence when another one starts.
 _N_RESERVED = 16
 
+# Bytes of logits that prompt tokens add to a step at most: a chunk of 256 of them for a vocabulary
+# of 128 K, which is long enough for products to be fast.
+_MOST_LOGITS = 2**27
+
 _Slot = Slot[RequestState]
+
+
+class _Taken(NamedTuple):
+    """What a step runs of a sequence."""
+
+    slot: _Slot
+    n: int  # tokens
+    n_outputs: int  # how many of them give logits: the last ones
 
 
 class Engine:
@@ -66,6 +79,7 @@ class Engine:
         self._tokenizer = tokenizer
         n_rows = context.model.hparams.n_vocab  # the last ones may be padding without a token
         self.n_vocab = tokenizer.n_vocab if tokenizer.vocab.has_tokens else n_rows
+        self._most_outputs = _MOST_LOGITS // (4 * n_rows)  # beside one of each sequence
         self._ids = count()
         self._n_steps = 0
         self._in_step = False
@@ -221,7 +235,7 @@ class Engine:
             if not batch:
                 assert not self.is_running, "requests are pending, but no batch can be made"
                 return
-            n_past = [slot.taken_by.n_past for slot, _ in taken]
+            n_past = [part.slot.taken_by.n_past for part in taken]
             try:
                 self._run(taken, batch)
                 return
@@ -230,12 +244,13 @@ class Engine:
                     if not self._free_cells():
                         raise
             except BaseException:
-                n_held = [self.context.memory.seq_pos_max(slot.seq) + 1 for slot, _ in taken]
+                memory = self.context.memory
+                n_held = [memory.seq_pos_max(part.slot.seq) + 1 for part in taken]
                 if n_held != n_past:  # an interrupt: the logits of tokens that were run are lost
                     self._drop_all()
                 raise
 
-    def _run(self, taken: list[tuple[_Slot, int]], batch: Batch) -> None:
+    def _run(self, taken: list[_Taken], batch: Batch) -> None:
         """Run a batch, and make the pieces that follow from it."""
         started = perf_counter()
         outputs = self.context.run_batch(batch)
@@ -254,33 +269,44 @@ class Engine:
             self._drop_all()
             raise
 
-    def _next_batch(self) -> tuple[list[tuple[_Slot, int]], Batch]:
-        """The batch of this step, and how many tokens of which slots it has."""
+    def _next_batch(self) -> tuple[list[_Taken], Batch]:
+        """The batch of this step, and how many tokens of which slots it has.
+
+        A prompt of which many tokens give logits runs in shorter chunks if these would take too
+        much memory.
+        """
         running = self.slots.running()
         sequences = [slot.taken_by for slot in running]
         counts = share_step(sequences, self.context.sizes.n_ubatch, self.token_budget)
-        taken: list[tuple[_Slot, int]] = []
+        taken: list[_Taken] = []
         batch = Batch()
+        n_left = self._most_outputs
         for slot, sequence, n in zip(running, sequences, counts, strict=True):
             if n == 0:
                 continue
-            taken.append((slot, n))
+            n_outputs = sequence.n_outputs(n)
+            if n_outputs > 1:
+                n_cut = max(0, n_outputs - 1 - n_left)
+                n, n_outputs = n - n_cut, n_outputs - n_cut
+                n_left -= n_outputs - 1
+            taken.append(_Taken(slot, n, n_outputs))
             tokens = sequence.tokens[sequence.n_past : sequence.n_past + n]
-            last = n == sequence.n_pending
-            batch.extend(slot.seq, tokens, sequence.n_past, last_output=last)
+            batch.extend(slot.seq, tokens, sequence.n_past, n_outputs=n_outputs)
         return taken, batch
 
-    def _add_pieces(self, taken: list[tuple[_Slot, int]], outputs: Outputs) -> None:
-        """Sample the next token of every sequence whose last token was run."""
-        ready = [slot.taken_by for slot, n in taken if n == slot.taken_by.n_pending]
-        rows = iter(rows_of(outputs, ready, self.context))
-        for slot, n in taken:
+    def _add_pieces(self, taken: list[_Taken], outputs: Outputs) -> None:
+        """Make the pieces of every sequence that has logits, such as those of its last token."""
+        with_logits = [part.slot.taken_by for part in taken for _ in range(part.n_outputs)]
+        rows = iter(rows_of(outputs, with_logits, self.context))
+        for slot, n, n_outputs in taken:
             sequence = slot.taken_by
             slot.tokens += sequence.tokens[sequence.n_past : sequence.n_past + n]
             sequence.n_past += n
+            sequence.first_output = max(sequence.first_output, sequence.n_past)
             sequence.last_step = self._n_steps
-            if sequence.n_pending == 0:
-                piece = self._next_piece(sequence, next(rows))
+            if not n_outputs:
+                continue
+            for piece in self._next_pieces(sequence, list(islice(rows, n_outputs))):
                 if isinstance(piece, Exception) or piece.finish_reason is not None:
                     self.slots.free(slot)
                     self._unfinished.pop(sequence.id, None)
@@ -292,16 +318,18 @@ class Engine:
         else:
             self._outputs.append(Output(sequence.id, piece))
 
-    def _next_piece(self, sequence: RequestState, logits: Row) -> Piece | Exception:
+    def _next_pieces(
+        self, sequence: RequestState, rows: Sequence[Row]
+    ) -> Sequence[Piece | Exception]:
         try:
-            return next_piece(sequence, logits, self._tokenizer.eog_ids, self.timings)
+            return next_pieces(sequence, rows, self._tokenizer.eog_ids, self.timings)
         except Exception as error:  # of this request only: its callback may raise anything
-            return error
+            return [error]
 
-    def _count(self, taken: list[tuple[_Slot, int]], spent_s: float) -> None:
+    def _count(self, taken: list[_Taken], spent_s: float) -> None:
         """Add the step's time to prompt processing and decoding, in proportion to their tokens."""
-        n_decoded = sum(n for slot, n in taken if slot.taken_by.is_decoding)
-        n_prompt = sum(n for _, n in taken) - n_decoded
+        n_decoded = sum(part.n for part in taken if part.slot.taken_by.is_decoding)
+        n_prompt = sum(part.n for part in taken) - n_decoded
         share_s = spent_s / (n_prompt + n_decoded)
         self.timings.n_prompt += n_prompt
         self.timings.prompt_s += share_s * n_prompt
@@ -320,7 +348,7 @@ class Engine:
             sequence = self._first_ready()
             if sequence is None or not self._fits(sequence):
                 return
-            slot = self.slots.find_free(sequence.tokens[:-1])
+            slot = self.slots.find_free(sequence.reusable)
             assert slot is not None
             self._admit(sequence, slot)
 
@@ -357,7 +385,7 @@ class Engine:
             self._encode(slot, sequence.source)
             return 0
         try:
-            return self.slots.reuse(slot, sequence.tokens)
+            return self.slots.reuse(slot, sequence.tokens[: sequence.first_output + 1])
         except MemoryError:  # of the machine, for a copy: all tokens are run
             self.slots.evict(slot)
             return 0
@@ -393,7 +421,7 @@ class Engine:
             if not sources.has_room(encoded, len(sequence.source)):
                 return False
         lengths = {slot.seq: len(slot.taken_by.tokens) + _N_RESERVED for slot in running}
-        n_shared = self.slots.n_shared(tokens[:-1])
+        n_shared = self.slots.n_shared(sequence.reusable)
         return self.context.memory.has_room(lengths, len(tokens), n_shared)
 
     def _free_cells(self) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -10,10 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy.engine.options import LogitsCallback, StoppingCallback
+from ggmlpy.errors import SamplingError
 from ggmlpy.sampling import SamplingParams
 
 FinishReason = Literal["stop", "length"]
 Prompt = str | Sequence[int]
+PromptLogitsCallback = Callable[[int, NDArray[np.float32]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,11 @@ class Request:
     priority: int = 0  # lower values go first
     stopping_criteria: StoppingCallback | None = None
     penalizes_prompt: bool = True  # penalties look at its tokens too
+    # Log-probabilities of the prompt's tokens from this index on, which is at least 1; None: none.
+    score_from: int | None = None
+    # f(i, logits): called with the logits [n_vocab] of the token before each of those, at index i.
+    # They are the model's, and valid during the call.
+    on_prompt_logits: PromptLogitsCallback | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,22 +46,58 @@ class TokenLogprob:
     token: int
     logprob: float
     top: dict[int, float]
+    is_greedy: bool = False  # whether it is the most likely token; of equal ones the first
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The output of one step: text that is final, and why generation ended, if it did."""
+    """The output of one step: text that is final, and why generation ended, if it did.
+
+    Log-probabilities of prompt tokens that the step has run come with it, see `Request.score_from`;
+    before the prompt's end in pieces without text.
+    """
 
     text: str
-    token: int | None = None  # None: the end of the answer, which adds no token
+    token: int | None = None  # None: the end of the answer, or a part of the prompt, adds no token
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: FinishReason | None = None
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
 
 
 def token_logprob(logits: NDArray[np.float32], token: int, n_top: int) -> TokenLogprob:
-    """The log-probability of `token` before any sampling step, with the `n_top` most likely."""
-    wide = logits.astype(np.float64)
-    logprobs = wide - wide.max()
-    logprobs -= np.log(np.exp(logprobs).sum())
-    best = np.argsort(-logprobs, kind="stable")[:n_top]
-    return TokenLogprob(token, float(logprobs[token]), {int(i): float(logprobs[i]) for i in best})
+    """The log-probability of `token` before any sampling step, with the `n_top` most likely.
+
+    Of `logits` [n_vocab] alone, in f64. Raises SamplingError if any of them is NaN or +inf.
+    """
+    best = int(logits.argmax())  # a NaN, if there is any
+    top_logit = float(logits[best])
+    if not math.isfinite(top_logit):
+        raise SamplingError(
+            f"the logit of token {best} is {top_logit}: logits must be finite or -inf, and not all"
+            " of them -inf"
+        )
+    shifted = logits.astype(np.float64)
+    shifted -= top_logit
+    log_sum = float(np.log(np.exp(shifted).sum()))
+
+    def logprob(i: int) -> float:
+        return float(shifted[i]) - log_sum
+
+    top = {i: logprob(i) for i in _most_likely(logits, n_top, best)}
+    return TokenLogprob(token, logprob(token), top, token == best)
+
+
+def _most_likely(logits: NDArray[np.float32], n: int, best: int) -> list[int]:
+    """The tokens of the n largest logits in descending order; of equal ones the first come first.
+
+    `best` is the first of them."""
+    if n <= 1:
+        return [best][:n]
+    if n < len(logits):
+        least = np.partition(logits, len(logits) - n)[len(logits) - n]
+        ids = np.flatnonzero(logits >= least)
+    else:
+        ids = np.arange(len(logits))
+    order = np.argsort(-logits[ids], kind="stable")[:n]
+    found: list[int] = ids[order].tolist()
+    return found

@@ -1,8 +1,9 @@
-"""Samples the next token of a request, and makes the piece of text that it adds."""
+"""Makes the pieces that follow from the logits of a step: scores prompt tokens, samples tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from time import perf_counter
 
 import numpy as np
@@ -18,8 +19,8 @@ from ggmlpy.runtime.top_logits import NO_IDS, Ids, TopLogits
 
 
 class Row:
-    """The logits of one sequence: where they were computed on a device perhaps only some of them
-    came from there."""
+    """The logits of one token: where they were computed on a device perhaps only some of them came
+    from there."""
 
     __slots__ = ("_outputs", "_row", "n_vocab", "top")
 
@@ -41,13 +42,16 @@ def wanted_by(sequence: RequestState) -> tuple[int, Ids] | None:
         return None
     if request.stopping_criteria is not None:
         return None
+    if request.score_from is not None and not sequence.n_decoded:
+        return None
     return sequence.sampler.wanted()
 
 
 def rows_of(outputs: Outputs, sequences: Sequence[RequestState], context: Context) -> list[Row]:
-    """The logits of the sequences' last tokens, in their order.
+    """The logits of the output tokens of a step, in the order of the batch.
 
-    Of logits on a device only what decides the next tokens is looked up there, and copied.
+    `sequences` has that of each, so one with several outputs is there as often. Of logits on a
+    device only what decides the next tokens is looked up there, and copied.
     """
     n_vocab = sequences[0].sampler.n_vocab if sequences else 0
     top: list[TopLogits | None] = [None] * len(sequences)
@@ -62,16 +66,44 @@ def rows_of(outputs: Outputs, sequences: Sequence[RequestState], context: Contex
     return [Row(outputs, i, n_vocab, each) for i, each in enumerate(top)]
 
 
-def next_piece(
+def next_pieces(
     sequence: RequestState,
-    logits: Row,
+    rows: Sequence[Row],
     eog_ids: Collection[int],
     timings: Timings,
-) -> Piece:
-    """Sample the token after those that were run, of which `logits` are.
+) -> list[Piece]:
+    """What follows from the logits of the last `len(rows)` tokens that were run, at least one.
 
-    Adds the token to the request's, and what it took to `timings`. Raises SamplingError, and what a
-    logits_processor or stopping_criteria raises.
+    Those of prompt tokens score what comes after them, and the last one of all decides the next
+    token. Raises SamplingError, and what a callback of the request raises.
+    """
+    logprobs = _scored(sequence, rows) if sequence.request.score_from is not None else []
+    if sequence.n_pending:  # the prompt goes on
+        return [Piece("", prompt_logprobs=logprobs)]
+    if not sequence.n_predict:
+        return [Piece("", finish_reason="length", prompt_logprobs=logprobs)]
+    piece = _next_piece(sequence, rows[-1], eog_ids, timings)
+    return [replace(piece, prompt_logprobs=logprobs) if logprobs else piece]
+
+
+def _scored(sequence: RequestState, rows: Sequence[Row]) -> list[TokenLogprob]:
+    """The log-probabilities of the prompt tokens that come after those of which `rows` are."""
+    request, found = sequence.request, []
+    first = sequence.n_past - len(rows) + 1
+    for i, row in zip(range(first, len(request.prompt)), rows, strict=False):
+        logits = row.all()
+        if request.on_prompt_logits is not None:
+            request.on_prompt_logits(i, logits)
+        found.append(token_logprob(logits, request.prompt[i], request.n_top_logprobs or 0))
+    return found
+
+
+def _next_piece(
+    sequence: RequestState, logits: Row, eog_ids: Collection[int], timings: Timings
+) -> Piece:
+    """Sample the token after the last one, of which `logits` are.
+
+    Adds the token to the request's, and what it took to `timings`.
     """
     criteria = sequence.request.stopping_criteria
     if criteria is not None and criteria(sequence.tokens, logits.all()):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ggmlpy.common.arguments import WrongKind, as_int, kind_of, refusal
 from ggmlpy.engine.generation import Piece, Request
-from ggmlpy.errors import ArgumentError, BadBatch
+from ggmlpy.errors import ArgumentError, BadBatch, Unsupported
 from ggmlpy.memory.batch import check_tokens
 from ggmlpy.memory.sizes import Sizes
 from ggmlpy.runtime.context_sizes import check_least
@@ -45,6 +45,9 @@ class RequestState:
     n_past: int = 0  # tokens that the memory holds
     n_decoded: int = 0  # tokens generated
     n_preempted: int = 0  # how often
+    # The index of the first token whose logits are needed and have not been used: that of the last
+    # token, or before it where prompt tokens are scored or several tokens are decoded at a time.
+    first_output: int = 0
     # While it waits for a prefix: the id of the request that runs it, and how many tokens it has.
     provider: int = -1
     n_provided: int = 0
@@ -53,6 +56,15 @@ class RequestState:
     def n_pending(self) -> int:
         """Tokens to process before the next one can be sampled."""
         return len(self.tokens) - self.n_past
+
+    @property
+    def reusable(self) -> list[int]:
+        """The tokens that need not be run where their K and V are held."""
+        return self.tokens[: self.first_output]
+
+    def n_outputs(self, n: int) -> int:
+        """How many of the next `n` tokens, at least one, give logits: the last ones."""
+        return max(0, self.n_past + n - max(self.n_past, self.first_output))
 
     @property
     def is_decoding(self) -> bool:
@@ -77,16 +89,18 @@ def new_state(
             f"Engine.add: request is {kind_of(request)}: it must be a Request, which"
             " Llama.request(prompt, …) makes"
         )
-    check_least("max_tokens", _whole(request, "max_tokens"), 1)
+    check_least("max_tokens", _whole(request, "max_tokens"), 0)
     priority = _whole(request, "priority")
     check_tokens(request.prompt, n_vocab)
-    if len(request.prompt) > n_ctx_seq:
-        raise BadBatch(
-            f"the prompt is {len(request.prompt)} tokens long, a sequence may have"
-            f" n_ctx_seq = {n_ctx_seq}"
-        )
     prompt = list(request.prompt)
-    tokens = prompt if start is None else [start]
+    _check_scored(request, encoded=start is not None)
+    # Of the last token of a prompt that is only scored, the logits are not needed.
+    is_whole = request.max_tokens > 0 or len(prompt) == 1 or start is not None
+    tokens = (prompt if is_whole else prompt[:-1]) if start is None else [start]
+    if max(len(tokens), 0 if start is None else len(prompt)) > n_ctx_seq:
+        raise BadBatch(
+            f"the prompt is {len(prompt)} tokens long, a sequence may have n_ctx_seq = {n_ctx_seq}"
+        )
     if start is not None and len(prompt) > sizes.n_ubatch:
         raise BadBatch(
             f"the prompt is {len(prompt)} tokens long: an encoder takes it as a whole, and n_ubatch"
@@ -104,7 +118,21 @@ def new_state(
         n_predict=min(request.max_tokens, n_ctx_seq - len(tokens) + 1),
         reader=reader,
         source=[] if start is None else prompt,
+        first_output=len(tokens) - 1
+        if request.score_from is None
+        else min(request.score_from, len(tokens)) - 1,
     )
+
+
+def _check_scored(request: Request, *, encoded: bool) -> None:
+    """Raise ArgumentError or Unsupported unless the prompt tokens asked for can be scored."""
+    if request.score_from is None:
+        return
+    if encoded:
+        raise Unsupported(
+            "prompt tokens of an encoder-decoder model have no log-probabilities: they are encoded"
+        )
+    check_least("score_from", _whole(request, "score_from"), 1)
 
 
 def _whole(request: Request, name: str) -> int:

@@ -34,7 +34,7 @@ def first_ready(
         if n_compared == _N_COMPARED:
             return None
         n_compared += 1
-        reusable = sequence.tokens[:-1]
+        reusable = sequence.reusable
         lengths = {
             id: n_common(other.tokens, reusable, 0)
             for id, other in prompts.items()

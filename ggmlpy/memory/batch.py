@@ -56,16 +56,18 @@ class Batch:
         start: int,
         *,
         all_outputs: bool = False,
-        last_output: bool = True,
+        n_outputs: int = 1,
     ) -> None:
-        """`add_sequence` without the check of argument types."""
+        """`add_sequence` without the check of argument types. Logits are output for the last
+        `n_outputs` tokens, at most all."""
         if not tokens:
             return
         n = len(tokens)
         self.tokens += tokens
         self.positions += range(start, start + n)
         self.seq_ids += [(seq,)] * n
-        self.outputs += [all_outputs] * (n - 1) + [all_outputs or last_output]
+        n_outputs = n if all_outputs else n_outputs
+        self.outputs += [False] * (n - n_outputs) + [True] * n_outputs
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,14 +47,13 @@ class Outputs:
         return self._rows
 
     def row(self, i: int) -> Logits:
-        """Those of output `i`, [n_vocab]: of a device no others are copied."""
-        if self.on_host:
-            rows, at = self.all(), i
-        else:
-            at = i if self._order is None else int(self._order[i])
-            rows, at = self._plan.read_logits(at, 1), 0
-        row: Logits = rows[at]
-        return row
+        """Those of output `i`, [n_vocab]. No others are copied."""
+        if self._rows is not None:
+            row: Logits = self._rows[i]
+            return row
+        at = i if self._order is None else int(self._order[i])
+        one: Logits = self._plan.read_logits(at, 1)[0]
+        return one
 
     def top(
         self, search: TopSearch, n_vocab: int, k: int, wanted: Sequence[Ids]

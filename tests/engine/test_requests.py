@@ -95,8 +95,8 @@ def test_no_piece_is_lost_to_another_reader(llm: Llama) -> None:
 def test_what_is_no_request(llm: Llama) -> None:
     with pytest.raises(ArgumentError, match="request is a dict: it must be a Request, which"):
         llm.engine.add({})  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match="max_tokens is 0: it must be a whole number, at"):
-        llm.engine.add(Request([1, 2], 0, SamplingParams()))
+    with pytest.raises(ArgumentError, match="max_tokens is -1: it must be a whole number, at"):
+        llm.engine.add(Request([1, 2], -1, SamplingParams()))
     with pytest.raises(ArgumentError, match=r"^Request: max_tokens is a str: it must be a whole"):
         llm.engine.add(Request([1, 2], "9", SamplingParams()))  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match=r"^Request: priority is a float: it must be a whole"):
