@@ -1,0 +1,1 @@
+"""Other libraries' interfaces on ggmlpy's engine."""

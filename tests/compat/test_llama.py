@@ -1,0 +1,492 @@
+"""Scripts for llama-cpp-python run with only the import changed."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ggmlpy import Llama as Own
+from ggmlpy import packaged_model
+from ggmlpy.compat import llama_cpp
+from ggmlpy.compat.llama_cpp import (
+    Llama,
+    LlamaDiskCache,
+    LlamaRAMCache,
+    LlamaTokenizer,
+    LogitsProcessorList,
+    MinTokensLogitsProcessor,
+    NoEffect,
+    StoppingCriteriaList,
+)
+from ggmlpy.compat.llama_cpp.llama_speculative import LlamaPromptLookupDecoding
+from ggmlpy.errors import FileError, Unsupported
+
+PROMPT = "Once upon a time"
+
+
+def make(**options: Any) -> Llama:
+    return Llama(str(packaged_model()), **{"n_ctx": 128, "verbose": False, **options})
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[Llama]:
+    with make() as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def scored() -> Iterator[Llama]:
+    with make(logits_all=True) as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[Own]:
+    with Own(packaged_model(), n_ctx=128) as model:
+        yield model
+
+
+# --- completions ---
+
+
+def test_a_completion(llm: Llama, own: Own) -> None:
+    result = llm(PROMPT, max_tokens=12, temperature=0.0, echo=True)
+    expected = own(PROMPT, max_tokens=12, temperature=0, echo=True)
+    assert result["choices"] == expected["choices"]
+    assert result["usage"] == expected["usage"]
+    assert result["object"] == "text_completion"
+    assert result["model"] == str(packaged_model())
+    assert result["id"].startswith("cmpl-")
+
+
+def test_arguments_by_position(llm: Llama) -> None:
+    result = llm.create_completion(PROMPT, None, 3, 0.0, 0.9, 0.0, 1.0, None, True)
+    assert result["choices"][0]["text"].startswith(PROMPT)
+    assert result["usage"]["completion_tokens"] == 3
+
+
+def test_chunks_end_with_one_that_says_why(llm: Llama) -> None:
+    whole = llm(PROMPT, max_tokens=9, temperature=0)["choices"][0]
+    chunks = list(llm(PROMPT, max_tokens=9, temperature=0, stream=True))
+    choices = [chunk["choices"][0] for chunk in chunks]
+    assert "".join(choice["text"] for choice in choices) == whole["text"]
+    assert [choice["finish_reason"] for choice in choices[:-1]] == [None] * (len(choices) - 1)
+    assert (choices[-1]["text"], choices[-1]["finish_reason"]) == ("", "length")
+    assert len({chunk["id"] for chunk in chunks}) == 1
+
+
+def test_no_limit_of_tokens_is_the_rest_of_the_context(llm: Llama) -> None:
+    for none in (None, 0, -1):
+        usage = llm(PROMPT, max_tokens=none, temperature=0, logit_bias={1: -1e9})["usage"]
+        assert usage["total_tokens"] == 128
+
+
+def test_a_prompt_that_fills_the_context(llm: Llama) -> None:
+    with pytest.raises(ValueError, match=r"Requested tokens \(128\) exceed context window of 128"):
+        llm([5] * 128)
+
+
+def test_a_second_bos_is_told(llm: Llama) -> None:
+    with pytest.warns(RuntimeWarning, match="begins with two '<s>'"):
+        llm([llm.token_bos()] * 2, max_tokens=1)
+
+
+def test_a_suffix_stands_behind_the_text_of_a_model_without_tokens_for_gaps(llm: Llama) -> None:
+    text = llm.create_completion(PROMPT, suffix=" END", max_tokens=3, temperature=0)
+    assert text["choices"][0]["text"].endswith(" END")
+
+
+def test_log_probabilities_need_logits_of_all_tokens(llm: Llama, scored: Llama) -> None:
+    with pytest.raises(ValueError, match="logits_all"):
+        llm(PROMPT, logprobs=1)
+    choice = scored("The dog", max_tokens=4, temperature=0, logprobs=2)["choices"][0]
+    logprobs = choice["logprobs"]
+    assert "".join(logprobs["tokens"]) == choice["text"]
+    starts = [len("The dog" + "".join(logprobs["tokens"][:i])) for i in range(4)]
+    assert logprobs["text_offset"] == starts
+    for token, value, top in zip(
+        logprobs["tokens"], logprobs["token_logprobs"], logprobs["top_logprobs"], strict=True
+    ):
+        assert top[token] == value == max(top.values())
+        assert len(top) == 2
+
+
+def test_criteria_see_what_was_run(llm: Llama) -> None:
+    n_prompt = len(llm.tokenize(PROMPT.encode()))
+    seen: list[int] = []
+
+    def long_enough(tokens: Any, logits: Any) -> bool:
+        assert (tokens.dtype, logits.shape) == (np.intc, (llm.n_vocab(),))
+        seen.append(len(tokens))
+        return len(tokens) >= n_prompt + 4
+
+    criteria = StoppingCriteriaList([long_enough])
+    result = llm(PROMPT, max_tokens=50, temperature=0, stopping_criteria=criteria)
+    assert seen == list(range(n_prompt, n_prompt + 5))
+    assert result["usage"]["completion_tokens"] == 4
+    assert result["choices"][0]["finish_reason"] == "stop"
+
+
+def test_processors_get_arrays_and_run_in_turn(llm: Llama) -> None:
+    first = llm.tokenize(b" the", add_bos=False)[0]
+
+    def only_one(tokens: Any, logits: Any) -> Any:
+        assert tokens.dtype == np.intc
+        logits[:] = -np.inf
+        logits[first] = 0
+        return logits
+
+    def doubled(tokens: Any, logits: Any) -> Any:
+        return logits * 2
+
+    processors = LogitsProcessorList([only_one, doubled])
+    result = llm(PROMPT, max_tokens=3, logits_processor=processors)
+    assert result["choices"][0]["text"] == " the the the"
+
+
+def test_the_end_can_be_put_off(llm: Llama) -> None:
+    ends = LogitsProcessorList(
+        [lambda tokens, logits: np.where(np.arange(len(logits)) == 1, 99, logits)]
+    )
+    assert llm(PROMPT, max_tokens=5, logits_processor=ends)["usage"]["completion_tokens"] == 0
+    ends.append(MinTokensLogitsProcessor(3, llm.token_eos()))
+    assert llm(PROMPT, max_tokens=5, logits_processor=ends)["usage"]["completion_tokens"] == 3
+
+
+def test_penalties_leave_the_prompt_out(llm: Llama, own: Own) -> None:
+    prompt = PROMPT + " there was a cat"
+    text = llm(prompt, max_tokens=20, temperature=0, repeat_penalty=1.5)["choices"][0]["text"]
+    tokens, answer = llm.tokenize(prompt.encode()), list[int]()
+    for _ in range(20):
+        logits = own.logits(tokens + answer)[-1].astype(np.float64)
+        for token in set(answer):
+            logits[token] *= 1.5 if logits[token] <= 0 else 1 / 1.5
+        answer.append(int(logits.argmax()))
+    assert text == llm.detokenize(answer).decode()
+
+
+# --- seeds ---
+
+
+def text_of(llm: Llama, **options: Any) -> str:
+    text: str = llm(PROMPT, max_tokens=16, temperature=1.5, **options)["choices"][0]["text"]
+    return text
+
+
+def test_a_seed_decides_the_texts_that_follow() -> None:
+    with make(seed=7) as a, make(seed=7) as b, make(seed=0xFFFFFFFF) as c, make() as d:
+        texts = [text_of(a), text_of(a)]
+        assert texts == [text_of(b), text_of(b)]
+        assert texts[0] != texts[1]
+        assert len({text_of(c), text_of(c), text_of(d), text_of(d)}) == 4
+        assert text_of(c, seed=3) == text_of(d, seed=3)
+        d.set_seed(3)
+        c.set_seed(3)
+        assert text_of(c) == text_of(d)
+
+
+# --- token by token ---
+
+
+def test_generate_yields_tokens_as_a_completion_has_them(llm: Llama) -> None:
+    tokens = llm.tokenize(PROMPT.encode())
+    expected = llm(PROMPT, max_tokens=8, temperature=0)["choices"][0]["text"]
+    found = []
+    for token in llm.generate(tokens, temp=0):
+        found.append(token)
+        if len(found) == 8:
+            break
+    assert llm.detokenize(found).decode() == expected
+    assert llm.n_tokens == len(tokens) + 7  # the last one was not run
+    assert list(llm.eval_tokens) == llm._input_ids.tolist() == [*tokens, *found[:-1]]
+
+
+def test_tokens_that_are_sent_follow(llm: Llama) -> None:
+    tokens = llm.tokenize(PROMPT.encode())
+    more = llm.tokenize(b" and the", add_bos=False)
+    generator = llm.generate(tokens, temp=0)
+    first = next(generator)
+    second = generator.send(more)
+    llm.reset()
+    llm.eval([*tokens, first, *more])
+    assert llm.sample(temp=0) == second
+
+
+@pytest.mark.parametrize("logits_all", [False, True])
+def test_a_draft_model_changes_nothing(llm: Llama, logits_all: bool) -> None:
+    class Drafts(LlamaPromptLookupDecoding):
+        n = 0
+
+        def __call__(self, input_ids: Any, /, **kwargs: Any) -> Any:
+            found = super().__call__(input_ids)
+            Drafts.n += len(found)
+            return found
+
+    prompt = llm.tokenize(b"The cat sat. The cat sat. The cat")
+    expected = [t for t, _ in zip(llm.generate(prompt, temp=0), range(20), strict=False)]
+    with make(draft_model=Drafts(), logits_all=logits_all) as drafting:
+        found = [t for t, _ in zip(drafting.generate(prompt, temp=0), range(20), strict=False)]
+    assert found == expected
+    assert Drafts.n > 20
+
+
+def test_scores_are_those_of_all_tokens(llm: Llama, scored: Llama, own: Own) -> None:
+    tokens = llm.tokenize(b"Lily and Tom went home")
+    expected = own.logits(tokens)
+    for model in (llm, scored):
+        model.reset()
+        model.eval(tokens[:3])
+        model.eval(tokens[3:])
+        assert model.n_tokens == len(tokens)
+        assert np.array_equal(model._scores, expected)
+        assert model.sample(temp=0, idx=1) == expected[1].argmax()
+    scored("Lily and", max_tokens=5, temperature=0)
+    assert np.array_equal(scored._scores, own.logits(scored._input_ids.tolist()))
+    assert len(scored.eval_logits) == scored.n_tokens
+    assert llm.scores.shape == (llm.n_ctx(), llm.n_vocab())
+
+
+def test_what_cannot_be_run(llm: Llama) -> None:
+    llm.reset()
+    with pytest.raises(RuntimeError, match="call eval first"):
+        llm.sample()
+    with pytest.raises(ValueError, match="token"):
+        llm.eval([llm.n_vocab()])
+    with pytest.raises(RuntimeError, match="n_ctx is 128"):
+        llm.eval([3] * 129)
+    stream = llm(PROMPT, max_tokens=5, stream=True)
+    next(stream)
+    with pytest.raises(Exception, match="a completion is running"):
+        llm.eval([3])
+    stream.close()
+    llm.eval([3])
+
+
+def test_log_softmax(llm: Llama) -> None:
+    x = np.random.default_rng(1).normal(size=(3, 9)).astype(np.single)
+    x[1, 2] = -np.inf
+    exact = x.astype(np.float64)
+    exact -= np.log(np.exp(exact).sum(axis=-1, keepdims=True))
+    assert np.allclose(llm.logits_to_logprobs(x), exact, rtol=0, atol=1e-6)
+    assert Llama.longest_token_prefix([1, 2, 3], [1, 2, 4, 5]) == 2
+    assert Llama.longest_token_prefix([], [1]) == 0
+
+
+# --- texts ---
+
+
+def test_bytes_and_tokens(llm: Llama) -> None:
+    text = "Grüße, 世界! 🙂".encode()
+    tokens = llm.tokenize(text, add_bos=False)
+    assert llm.detokenize(tokens) == text
+    assert llm.tokenize(text)[0] == llm.token_bos()
+    assert llm.detokenize([llm.token_bos(), *tokens]) == text
+    assert llm.detokenize([llm.token_bos()], special=True) == b"<s>"
+    assert llm.tokenizer().decode(tokens).encode() == text
+    assert llm.tokenizer().encode("a") == llm.tokenize(b"a", special=True)
+    assert llm.detokenize([llm.token_nl()]) == b"\n"
+
+
+def test_a_vocabulary_only() -> None:
+    with Llama(str(packaged_model()), vocab_only=True, verbose=False) as model:
+        assert model.detokenize(model.tokenize(b"a cat", add_bos=False)) == b"a cat"
+        with pytest.raises(RuntimeError, match="vocab_only"):
+            model("a cat")
+    tokenizer = LlamaTokenizer.from_ggml_file(str(packaged_model()))
+    assert tokenizer.decode(tokenizer.encode("a cat")) == "a cat"
+
+
+def test_a_tokenizer_of_another_library() -> None:
+    class Bytes(llama_cpp.BaseLlamaTokenizer):
+        def tokenize(self, text: bytes, add_bos: bool = True, special: bool = True) -> list[int]:
+            return [3 + byte % 7 for byte in text]
+
+        def detokenize(
+            self, tokens: list[int], prev_tokens: Any = None, special: bool = False
+        ) -> bytes:
+            return b"x" * len(tokens)
+
+    with make(tokenizer=Bytes()) as model:
+        assert model.detokenize(model.tokenize(b"abc")) == b"xxx"
+        assert model("abc", max_tokens=2)["usage"]["prompt_tokens"] == 4  # and BOS
+
+
+# --- chats ---
+
+
+def test_messages_are_answered(llm: Llama) -> None:
+    assert llm.chat_format == "llama-2"
+    messages = [{"role": "user", "content": "Hi"}]
+    whole = llm.create_chat_completion(messages, max_tokens=6, temperature=0)
+    chunks = list(llm.create_chat_completion(messages, max_tokens=6, temperature=0, stream=True))
+    choice = whole["choices"][0]
+    assert choice["message"]["role"] == "assistant"
+    assert whole["object"] == "chat.completion"
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+    assert deltas[0] == {"role": "assistant"}
+    assert "".join(delta.get("content", "") for delta in deltas) == choice["message"]["content"]
+    assert chunks[-1]["choices"][0]["finish_reason"] == choice["finish_reason"]
+
+
+def test_handlers_of_ones_own() -> None:
+    def handler(*, llama: Llama, messages: Any, **options: Any) -> Any:
+        return llama.n_ctx(), messages, options["temperature"]
+
+    with make(chat_handler=handler) as model:
+        assert model.create_chat_completion([{"role": "user", "content": "Hi"}]) == (
+            128,
+            [{"role": "user", "content": "Hi"}],
+            0.2,
+        )
+    with make(chat_format="chatml") as model:
+        answer = model.create_chat_completion([{"role": "user", "content": "Hi"}], max_tokens=2)
+        assert answer["usage"]["completion_tokens"] == 2
+    with make(chat_format="no such format") as model, pytest.raises(Exception, match="chatml"):
+        model.create_chat_completion([{"role": "user", "content": "Hi"}])
+
+
+# --- embeddings ---
+
+
+def test_embeddings() -> None:
+    with make(embedding=True, pooling_type=llama_cpp.LLAMA_POOLING_TYPE_MEAN) as model:
+        one = model.embed("a cat", normalize=True)
+        assert len(one) == model.n_embd()
+        assert np.isclose(np.linalg.norm(one), 1)
+        result = model.create_embedding(["a cat", "a dog"])
+        assert [entry["index"] for entry in result["data"]] == [0, 1]
+        assert np.allclose(np.array(result["data"][0]["embedding"]) / np.linalg.norm(
+            result["data"][0]["embedding"]), one, atol=1e-6)  # fmt: skip
+        n = sum(len(model.tokenize(text)) for text in (b"a cat", b"a dog"))
+        assert result["usage"] == {"prompt_tokens": n, "total_tokens": n}
+        assert model.embed(["a"], return_count=True)[1] == len(model.tokenize(b"a"))
+        with pytest.raises(ValueError, match="exceed batch size of 128"):
+            model.embed("a " * 200, truncate=False)
+    with make(embedding=True) as model:
+        assert np.shape(model.embed("a cat")) == (len(model.tokenize(b"a cat")), model.n_embd())
+    with make() as model, pytest.raises(RuntimeError, match="embedding=True"):
+        model.embed("a cat")
+
+
+# --- states ---
+
+
+def test_states_continue_where_they_were_saved(llm: Llama) -> None:
+    llm.reset()
+    llm.eval(llm.tokenize(PROMPT.encode()))
+    state = pickle.loads(pickle.dumps(llm.save_state()))
+    assert state.llama_state_size == len(state.llama_state)
+    expected = llm.sample(temp=0)
+    llm(PROMPT[::-1], max_tokens=3)
+    llm.load_state(state)
+    assert llm.n_tokens == state.n_tokens
+    assert llm.sample(temp=0) == expected
+
+
+@pytest.mark.parametrize("kind", ["ram", "disk"])
+def test_caches_of_states(kind: str, tmp_path: Path) -> None:
+    cache = LlamaRAMCache() if kind == "ram" else LlamaDiskCache(str(tmp_path))
+    with make() as model:
+        model.set_cache(cache)
+        expected = model(PROMPT, max_tokens=6, temperature=0)["choices"][0]["text"]
+        assert cache.cache_size > 0
+    with make() as model:
+        model.set_cache(cache if kind == "ram" else LlamaDiskCache(str(tmp_path)))
+        prompt = model.tokenize(PROMPT.encode())
+        assert prompt in model.cache  # type: ignore[operator]
+        assert model(PROMPT, max_tokens=6, temperature=0)["choices"][0]["text"] == expected
+        with pytest.raises(KeyError):
+            cache[[9, 9]]
+    cache.capacity_bytes = 0
+    cache[[7, 8]] = model_state()
+    assert cache.cache_size == 0
+
+
+def model_state() -> llama_cpp.LlamaState:
+    ids, scores = np.zeros(4, np.intc), np.zeros((2, 3), np.single)
+    return llama_cpp.LlamaState(ids, scores, 2, b"state", 5, 1)
+
+
+def test_damaged_files_in_a_cache_are_left_out(tmp_path: Path) -> None:
+    cache = LlamaDiskCache(str(tmp_path))
+    (tmp_path / "broken.npz").write_bytes(b"PK\x03\x04 broken")
+    cache[[1, 2, 3]] = model_state()
+    assert [1, 2, 9] in cache
+    assert cache[[1, 2, 9]].llama_state == b"state"
+    assert [5] not in cache
+
+
+# --- loading ---
+
+
+def test_arguments_without_effect_say_what_to_use() -> None:
+    with pytest.warns(NoEffect, match="use_mlock has no effect"):
+        make(use_mlock=True).close()
+    with pytest.warns(NoEffect, match="n_gqa is no argument"):
+        make(n_gqa=8).close()
+    with pytest.raises(Unsupported, match="rope_freq_base is 5"):
+        make(rope_freq_base=5.0)
+
+
+def test_files_that_cannot_be_loaded(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="Model path does not exist"):
+        Llama(str(tmp_path / "no.gguf"))
+    (tmp_path / "bad.gguf").write_bytes(b"GGUX")
+    with pytest.raises(FileError):
+        Llama(str(tmp_path / "bad.gguf"))
+
+
+def test_pickled_models_are_loaded_again(llm: Llama) -> None:
+    with make(n_ctx=64, seed=5) as model:
+        copy = pickle.loads(pickle.dumps(model))
+        assert (copy.n_ctx(), copy._seed) == (64, 5)
+        assert text_of(copy, seed=1) == text_of(model, seed=1)
+        copy.close()
+
+
+def test_a_closed_model() -> None:
+    model = make()
+    model.close()
+    model.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        model(PROMPT)
+    del model
+    gc.collect()
+
+
+def test_properties(llm: Llama) -> None:
+    sizes = (llm.n_ctx(), llm.n_vocab(), llm.n_embd(), llm.n_batch, llm.context_params.n_ctx)
+    assert sizes == (128, 2048, 256, 128, 128)
+    assert (llm.token_bos(), llm.token_eos()) == (0, 1)
+    assert llm.metadata["llama.rope.freq_base"] == "10000.000000"
+    assert llm.metadata["tokenizer.ggml.add_bos_token"] == "true"
+    assert "tokenizer.ggml.tokens" not in llm.metadata
+    assert llm.pooling_type() == llama_cpp.LLAMA_POOLING_TYPE_NONE
+    assert llm._model.n_params() > 1e6
+    assert llm._model.desc().startswith("llama")
+    with pytest.raises(AttributeError, match="C interface"):
+        _ = llm.ctx
+
+
+def test_other_packages_can_import_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "llama_cpp"]:
+        monkeypatch.delitem(sys.modules, name)
+    llama_cpp.install_as_llama_cpp()
+    try:
+        assert import_module("llama_cpp").Llama is Llama
+        speculative = import_module("llama_cpp.llama_speculative")
+        assert speculative.LlamaPromptLookupDecoding is LlamaPromptLookupDecoding
+    finally:
+        for name in [name for name in sys.modules if name.split(".")[0] == "llama_cpp"]:
+            del sys.modules[name]
+    monkeypatch.setitem(sys.modules, "llama_cpp", sys)
+    with pytest.raises(ImportError, match="imported already"):
+        llama_cpp.install_as_llama_cpp()
