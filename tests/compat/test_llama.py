@@ -193,6 +193,18 @@ def test_a_seed_decides_the_texts_that_follow() -> None:
         assert text_of(c) == text_of(d)
 
 
+def test_mirostat_and_the_probabilities_of_the_model(llm: Llama, own: Own) -> None:
+    options: dict[str, Any] = {"max_tokens": 12, "seed": 4}
+    with_mirostat = llm(PROMPT, mirostat_mode=2, mirostat_tau=3.0, temperature=0.3, **options)
+    expected = own(PROMPT, mirostat_mode=2, mirostat_tau=3.0, temperature=1.0, **options)
+    assert with_mirostat["choices"] == expected["choices"]
+    unfiltered = llm(PROMPT, temperature=-1.0, top_k=1, **options)
+    expected = own(PROMPT, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, **options)
+    assert unfiltered["choices"] == expected["choices"]
+    with pytest.raises(ValueError, match="mirostat_mode"):
+        llm(PROMPT, mirostat_mode=3)
+
+
 # --- token by token ---
 
 
