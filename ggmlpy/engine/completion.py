@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ggmlpy.engine.generation import Piece, TokenLogprob
@@ -15,7 +16,12 @@ class Form(Protocol):
     """The form of a whole result."""
 
     def whole(
-        self, text: str, logprobs: list[TokenLogprob], reason: str, n_decoded: int
+        self,
+        text: str,
+        logprobs: list[TokenLogprob],
+        reason: str,
+        n_decoded: int,
+        prompt_logprobs: Sequence[TokenLogprob] = (),
     ) -> Any: ...
 
 
@@ -45,51 +51,157 @@ class _Envelope:
             "total_tokens": self._n_prompt + n_decoded,
         }
 
-    def _text_of(self, token: int) -> str:
-        return self._tokenizer.decode([token], special=True, start=False)
+
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """A prompt with which the text of a result begins."""
+
+    text: str
+    tokens: list[int]
+    hides_bos: bool  # a BOS that was added to the text is not reported
+    special: bool  # whether the text has control tokens
+    is_scored: bool  # whether log-probabilities of its tokens come with the pieces
 
 
 class TextForm(_Envelope):
     """`text_completion`."""
 
-    def __init__(self, model: str, tokenizer: Tokenizer, n_prompt: int, *, echo: str = "") -> None:
+    def __init__(
+        self, model: str, tokenizer: Tokenizer, n_prompt: int, *, echo: Echo | None = None
+    ) -> None:
         super().__init__("cmpl", model, tokenizer, n_prompt)
         self._echo = echo
 
     def whole(
-        self, text: str, logprobs: list[TokenLogprob], reason: str, n_decoded: int
+        self,
+        text: str,
+        logprobs: list[TokenLogprob],
+        reason: str,
+        n_decoded: int,
+        prompt_logprobs: Sequence[TokenLogprob] = (),
     ) -> dict[str, Any]:
-        choice = self._choice(self._echo + text, logprobs, reason, len(self._echo))
+        entries, start, echo = [], 0, self._echo
+        if echo is not None:
+            text, start = echo.text + text, len(echo.text)
+            if echo.is_scored:
+                entries = _EchoedTokens(echo, self._tokenizer).take(prompt_logprobs, ends=True)[1]
+        entries += _NewTokens(start, self._tokenizer).take(logprobs)
+        choice = self._choice(text, entries, reason)
         return {**self._wrap("text_completion", choice), "usage": self._usage(n_decoded)}
 
     def chunks(self, pieces: Iterator[Piece]) -> Generator[dict[str, Any], None, None]:
-        offset = len(self._echo)
-        if self._echo:
-            yield self._wrap("text_completion", self._choice(self._echo, [], None, 0))
+        echo = self._echo
+        new = _NewTokens(0 if echo is None else len(echo.text), self._tokenizer)
+        echoed = _EchoedTokens(echo, self._tokenizer) if echo and echo.is_scored else None
+        if echo is not None and echoed is None and echo.text:
+            yield self._wrap("text_completion", self._choice(echo.text, [], None))
         for piece in pieces:
-            choice = self._choice(piece.text, piece.logprobs, piece.finish_reason, offset)
-            offset += len(piece.text)
-            yield self._wrap("text_completion", choice)
+            is_answer = piece.token is not None or piece.finish_reason is not None
+            if echoed is not None:
+                text, entries = echoed.take(piece.prompt_logprobs, ends=is_answer)
+                if text or entries:
+                    yield self._wrap("text_completion", self._choice(text, entries, None))
+            if is_answer:
+                entries = new.take(piece.logprobs)
+                choice = self._choice(piece.text, entries, piece.finish_reason)
+                yield self._wrap("text_completion", choice)
 
-    def _choice(
-        self, text: str, logprobs: list[TokenLogprob], reason: str | None, offset: int
-    ) -> dict[str, Any]:
-        shown = self._logprobs(logprobs, offset) if logprobs else None
+    def _choice(self, text: str, entries: list[_Entry], reason: str | None) -> dict[str, Any]:
+        shown = _as_lists(entries) if entries else None
         return {"text": text, "index": 0, "logprobs": shown, "finish_reason": reason}
 
-    def _logprobs(self, logprobs: list[TokenLogprob], offset: int) -> dict[str, Any]:
-        texts = [self._text_of(p.token) for p in logprobs]
-        offsets = []
-        for text in texts:
-            offsets.append(offset)
-            offset += len(text)
-        tops = [{self._text_of(t): v for t, v in p.top.items()} for p in logprobs]
-        return {
-            "tokens": texts,
-            "text_offset": offsets,
-            "token_logprobs": [p.logprob for p in logprobs],
-            "top_logprobs": tops,
-        }
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """What a text completion reports of a token."""
+
+    text: str
+    offset: int  # of it in the whole text, in characters
+    logprob: float | None
+    top: dict[str, float] | None  # of the most likely tokens, and of this one
+
+    @classmethod
+    def of(cls, scored: TokenLogprob, offset: int, tokenizer: Tokenizer) -> _Entry:
+        text = text_of(tokenizer, scored.token)
+        top: dict[str, float] = {}
+        for token, value in [*scored.top.items(), (scored.token, scored.logprob)]:
+            top.setdefault(text_of(tokenizer, token), value)  # the first is the most likely
+        return cls(text, offset, scored.logprob, top)
+
+
+def _as_lists(entries: list[_Entry]) -> dict[str, Any]:
+    return {
+        "tokens": [entry.text for entry in entries],
+        "text_offset": [entry.offset for entry in entries],
+        "token_logprobs": [entry.logprob for entry in entries],
+        "top_logprobs": [entry.top for entry in entries],
+    }
+
+
+class _NewTokens:
+    """Where generated tokens lie in the text: behind `start` characters."""
+
+    def __init__(self, start: int, tokenizer: Tokenizer) -> None:
+        self._at = start
+        self._tokenizer = tokenizer
+        self._stream = tokenizer.stream(start=False)
+
+    def take(self, logprobs: Sequence[TokenLogprob]) -> list[_Entry]:
+        """What is reported of the next tokens."""
+        entries = []
+        for scored in logprobs:
+            entries.append(_Entry.of(scored, self._at, self._tokenizer))
+            self._at += len(self._stream.push(scored.token))
+        return entries
+
+
+class _EchoedTokens:
+    """Where the tokens of a prompt lie in its text."""
+
+    def __init__(self, echo: Echo, tokenizer: Tokenizer) -> None:
+        self._echo = echo
+        self._tokenizer = tokenizer
+        self._stream = tokenizer.stream(echo.special)
+        self._at = 0
+        self._is_first = True  # whether no token was reported yet
+
+    def take(self, logprobs: Sequence[TokenLogprob], *, ends: bool) -> tuple[str, list[_Entry]]:
+        """The next tokens' text, and what is reported of them: of the first one that it is there.
+
+        `ends`: no others of the prompt follow, so the text goes to its end.
+        """
+        start, entries, echo = self._at, [], self._echo
+        if self._is_first and (logprobs or ends):
+            if not echo.hides_bos:
+                entries.append(self._unscored(echo.tokens[0]))
+            elif logprobs:
+                entries.append(self._unscored(logprobs[0].token))
+                logprobs = logprobs[1:]
+            self._is_first = False
+        for scored in logprobs:
+            entries.append(_Entry.of(scored, self._at, self._tokenizer))
+            self._advance(scored.token)
+        if ends:
+            self._at = len(echo.text)
+        return echo.text[start : self._at], entries
+
+    def _unscored(self, token: int) -> _Entry:
+        entry = _Entry(text_of(self._tokenizer, token), self._at, None, None)
+        if token != self._tokenizer.bos_id or self._echo.hides_bos:  # as in `decode_prompt`
+            self._advance(token)
+        return entry
+
+    def _advance(self, token: int) -> None:
+        """Go on behind a token, whose text may be spelt with a space that the prompt lacks."""
+        text, piece = self._echo.text, self._stream.push(token)
+        if not text.startswith(piece, self._at) and text.startswith(piece[1:], self._at):
+            piece = piece[1:] if piece[:1] == " " else piece
+        self._at = min(self._at + len(piece), len(text))
+
+
+def text_of(tokenizer: Tokenizer, token: int) -> str:
+    """The text of a token by itself."""
+    return tokenizer.decode([token], special=True, start=False)
 
 
 class ChatForm(_Envelope):
@@ -99,7 +211,12 @@ class ChatForm(_Envelope):
         super().__init__("chatcmpl", model, tokenizer, n_prompt)
 
     def whole(
-        self, text: str, logprobs: list[TokenLogprob], reason: str, n_decoded: int
+        self,
+        text: str,
+        logprobs: list[TokenLogprob],
+        reason: str,
+        n_decoded: int,
+        prompt_logprobs: Sequence[TokenLogprob] = (),
     ) -> dict[str, Any]:
         message = {"role": "assistant", "content": text}
         choice = self._choice("message", message, logprobs, reason)
@@ -127,17 +244,19 @@ class ChatForm(_Envelope):
 
     def _entry(self, token: int, value: float) -> dict[str, Any]:
         raw = self._tokenizer.token_bytes(token, special=True)
-        return {"token": self._text_of(token), "logprob": value, "bytes": list(raw)}
+        return {"token": text_of(self._tokenizer, token), "logprob": value, "bytes": list(raw)}
 
 
 def collect(pieces: Iterator[Piece], form: Form) -> Any:
     """The whole result; runs the request to its end."""
     text: list[str] = []
     logprobs: list[TokenLogprob] = []
+    prompt_logprobs: list[TokenLogprob] = []
     n_decoded, reason = 0, "length"
     for piece in pieces:
         text.append(piece.text)
         logprobs += piece.logprobs
+        prompt_logprobs += piece.prompt_logprobs
         n_decoded += piece.token is not None
         reason = piece.finish_reason or reason
-    return form.whole("".join(text), logprobs, reason, n_decoded)
+    return form.whole("".join(text), logprobs, reason, n_decoded, prompt_logprobs)

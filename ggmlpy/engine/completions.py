@@ -6,7 +6,7 @@ import operator
 import sys
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import fields
+from dataclasses import fields, replace
 from numbers import Integral
 from typing import Any, Literal, Unpack, overload
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from ggmlpy.common.arguments import kind_of
 from ggmlpy.engine.answers import Answers
-from ggmlpy.engine.completion import ChatForm, TextForm, collect
+from ggmlpy.engine.completion import ChatForm, Echo, TextForm, collect
 from ggmlpy.engine.engine import Engine
 from ggmlpy.engine.generation import Piece, Prompt, Request
 from ggmlpy.engine.options import (
@@ -83,7 +83,7 @@ class Completions:
         """Text after `prompt`: llama-cpp-python's completion dict, or with `stream` its chunks.
 
         prompt             a text, or token ids
-        max_tokens         None or below 1: until the context is full
+        max_tokens         None or below 1: until the context is full; but 0 with `echo`: no text
         temperature        divides the logits; 0 always takes the most likely token
         top_k              keep the k most likely tokens; 0: all
         top_p              keep the most likely tokens until their probabilities reach p
@@ -116,7 +116,8 @@ class Completions:
         adaptive_decay     of adaptive_p's mean of past probabilities
         stop               one or several strings, before which the text ends
         stopping_criteria  f(tokens, logits) -> whether the text ends before the next token
-        logprobs           how many of the most likely tokens to report for each token
+        logprobs           how many of the most likely tokens to report for each token, with `echo`
+                           for those of the prompt too
         priority           of the requests that run together: lower values go first
         echo               include the prompt in the text
         model              the model's name in the result
@@ -259,12 +260,23 @@ class Completions:
     def _text_request(self, prompt: Prompt, options: CompletionOptions) -> tuple[Request, TextForm]:
         tokens = self._prompt_tokens(prompt)
         request = self._prompt_request(tokens, options)
-        echo = ""
+        echo = None
         if options["echo"]:
-            echo = prompt if isinstance(prompt, str) else self.tokenizer.decode_prompt(tokens)
+            echo = self._echo(prompt, tokens, is_scored=options["logprobs"] is not None)
+            request = replace(
+                request,
+                max_tokens=0 if options["max_tokens"] == 0 else request.max_tokens,
+                score_from=1 if echo.is_scored else None,
+            )
         return request, self._form(options["model"], len(tokens), echo)
 
-    def _form(self, model: str | None, n_prompt: int, echo: str = "") -> TextForm:
+    def _echo(self, prompt: Prompt, tokens: list[int], *, is_scored: bool) -> Echo:
+        is_text = isinstance(prompt, str)
+        text = prompt if isinstance(prompt, str) else self.tokenizer.decode_prompt(tokens)
+        hides_bos = is_text and self.tokenizer.add_bos and tokens[0] == self.tokenizer.bos_id
+        return Echo(text, tokens, hides_bos, special=is_text, is_scored=is_scored)
+
+    def _form(self, model: str | None, n_prompt: int, echo: Echo | None = None) -> TextForm:
         return TextForm(model or self.model_path, self.tokenizer, n_prompt, echo=echo)
 
     def _prompt_tokens(self, prompt: Prompt) -> list[int]:
