@@ -6,6 +6,9 @@ a microsecond each. Here it is one pass over the logits for the k largest, and l
 
     heap      k i64   the k best so far, the worst on top (kernels/sort.py); then sorted, best first
     weights   k f64   exp((logit - max) / t)
+    mask      a bit for each token, in whole words of 64: 1 for those that a grammar allows
+
+Of a mask, words without any bit are skipped with their logits.
 """
 
 from __future__ import annotations
@@ -16,14 +19,17 @@ import numpy as np
 
 from ggmlpy.backends.cpu.kernel import Int, Record, entry, inline
 from ggmlpy.backends.cpu.kernels.sort import make_heap, pack, sift_down, sort_heap
-from ggmlpy.backends.cpu.simd.arith import is_nan, less, lowest_bit, splat_f32x16
-from ggmlpy.backends.cpu.simd.convert import bits_of_mask, f64_from_bits
+from ggmlpy.backends.cpu.simd.arith import is_nan, less, lowest_bit, select, splat_f32x16
+from ggmlpy.backends.cpu.simd.convert import bits_of_mask, f64_from_bits, mask_of_bits
 from ggmlpy.backends.cpu.simd.core import f64, i64
 from ggmlpy.backends.cpu.simd.memory import (
     load_f32,
     load_f32x16,
+    load_f32x16_part,
     load_f64,
     load_i64,
+    store_f32x16,
+    store_f32x16_part,
     store_f64,
     store_i64,
 )
@@ -37,9 +43,11 @@ CHAIN = np.dtype(
         ("top_p", "f8"),  # 1: no such step
         ("log_min_p", "f8"),  # -inf: no such step
         ("temperature", "f8"),
+        ("mask", "i8"),  # 0: all tokens are allowed
     ]
 )
 NONE = -1  # no token: a NaN or a +inf among the logits, or nothing but -inf
+_EMPTY = 0x7FFFFFFFFFFFFFFF  # in the heap: worse than any token
 
 _LOG2_E = 1.4426950408889634
 _LN2_HIGH = 6.93147180369123816490e-01  # with so few bits that its product with any n is exact
@@ -113,6 +121,55 @@ def _find_largest(heap: Int, k: Int, logits: Int, n: Int) -> Int:
 
 
 @inline
+def _worst(heap: Int, logits: Int) -> Any:
+    """The logit that others must exceed to be among the best; of equal ones the first is in."""
+    if load_i64(heap) == _EMPTY:
+        return np.float32(-np.inf)
+    return np.float32(_logit(logits, load_i64(heap)))
+
+
+@inline
+def _offer_all(heap: Int, k: Int, logits: Int, first: Int, better: Int) -> None:
+    """Adds those of 16 logits whose bits are set to the k best."""
+    while better != 0:
+        _offer(heap, k, logits, first + lowest_bit(better))
+        better &= better - 1
+
+
+@inline
+def _find_allowed(heap: Int, k: Int, logits: Int, n: Int, mask: Int) -> Int:
+    """As `_find_largest`, of the tokens in the mask; other logits may be anything."""
+    for i in range(k):
+        store_i64(heap + 8 * i, _EMPTY)
+    worst = splat_f32x16(np.float32(-np.inf))
+    whole = n & -16
+    for start in range(0, n, 64):
+        word = load_i64(mask + (start >> 3))
+        if word != 0:
+            for first in range(start, min(start + 64, whole), 16):
+                allowed = (word >> (first - start)) & 0xFFFF
+                if allowed != 0:
+                    x = load_f32x16(logits + 4 * first)
+                    if (bits_of_mask(is_nan(x)) & allowed) != 0:
+                        return 0
+                    better = bits_of_mask(less(worst, x)) & allowed
+                    if better != 0:
+                        _offer_all(heap, k, logits, first, better)
+                        worst = splat_f32x16(_worst(heap, logits))
+    if whole < n:
+        allowed = (load_i64(mask + ((whole >> 6) << 3)) >> (whole & 63)) & ((1 << (n - whole)) - 1)
+        x = load_f32x16_part(logits + 4 * whole, n - whole)
+        if (bits_of_mask(is_nan(x)) & allowed) != 0:
+            return 0
+        _offer_all(heap, k, logits, whole, bits_of_mask(less(worst, x)) & allowed)
+    sort_heap(heap, k)
+    n_possible = k
+    while n_possible > 0 and load_i64(heap + 8 * (n_possible - 1)) == _EMPTY:
+        n_possible -= 1
+    return n_possible
+
+
+@inline
 def _weigh(p: Record, logits: Int, n: Int, temperature: Any) -> None:
     largest = _logit(logits, load_i64(p.heap))
     for i in range(n):
@@ -138,7 +195,11 @@ def _n_reaching(p: Record, n: Int, share: Any, beyond: Int) -> Int:
 @entry(i64, i64, i64, i64, f64, record=CHAIN)
 def choose(p: Record, logits: Int, n: Int, u: Any) -> Int:
     """The token drawn from n f32 logits by u in [0, 1); NONE if there is none."""
-    n_left = _find_largest(p.heap, min(p.k, n), logits, n)
+    n_left: Int = 0
+    if p.mask != 0:
+        n_left = _find_allowed(p.heap, min(p.k, n), logits, n, p.mask)
+    else:
+        n_left = _find_largest(p.heap, min(p.k, n), logits, n)
     if n_left == 0:
         return NONE
     largest = _logit(logits, load_i64(p.heap))
@@ -155,3 +216,18 @@ def choose(p: Record, logits: Int, n: Int, u: Any) -> Int:
     _weigh(p, logits, n_left, p.temperature)
     drawn = _n_reaching(p, n_left, u, 1) - 1
     return load_i64(p.heap + 8 * drawn) & 0x7FFFFFFF
+
+
+@entry(i64, i64, i64, i64, i64)
+def keep_allowed(into: Int, logits: Int, n: Int, mask: Int) -> Int:
+    """Copies n f32 logits; those of tokens outside the mask become -inf."""
+    nothing = splat_f32x16(np.float32(-np.inf))
+    whole = n & -16
+    for first in range(0, whole, 16):
+        allowed = mask_of_bits(load_i64(mask + ((first >> 6) << 3)) >> (first & 63))
+        store_f32x16(into + 4 * first, select(allowed, load_f32x16(logits + 4 * first), nothing))
+    if whole < n:
+        allowed = mask_of_bits(load_i64(mask + ((whole >> 6) << 3)) >> (whole & 63))
+        x = load_f32x16_part(logits + 4 * whole, n - whole)
+        store_f32x16_part(into + 4 * whole, select(allowed, x, nothing), n - whole)
+    return n

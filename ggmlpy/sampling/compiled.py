@@ -20,22 +20,42 @@ from ggmlpy.sampling.steps import Filter
 
 _MAX_CANDIDATES = DRAW_BLOCK  # more are drawn by blocks, and sorted faster by numpy
 _ORDER = (TopK, TopP, MinP, Temperature)
+_WHOLE = ctypes.c_int64
+
+Mask = NDArray[np.uint64]
+"""A bit for each token, of those that can be drawn: token i is bit i % 64 of word i // 64."""
 
 
 @cache
 def _function() -> Callable[[int, int, int, float], int]:
-    """backends/cpu/choose.py, compiled for this CPU.
+    """`choose` in backends/cpu/choose.py, compiled for this CPU."""
+    return _compiled("choose", _WHOLE, _WHOLE, _WHOLE, ctypes.c_double)
 
-    It holds the GIL: it takes microseconds, and to get a released GIL back may take milliseconds.
-    """
+
+@cache
+def _keep_allowed() -> Callable[[int, int, int, int], int]:
+    """`keep_allowed` in backends/cpu/choose.py."""
+    return _compiled("keep_allowed", _WHOLE, _WHOLE, _WHOLE, _WHOLE)
+
+
+def _compiled(name: str, *params: Any) -> Callable[..., int]:
+    """It holds the GIL: it takes microseconds, and to get a released GIL back may take
+    milliseconds."""
     with importing("the compiled sampler"):  # imported late: greedy sampling does not need it
-        from ggmlpy.backends.cpu.choose import choose
+        from ggmlpy.backends.cpu import choose
         from ggmlpy.backends.cpu.isa import select
         from ggmlpy.backends.cpu.jit import shared_jit
 
-    whole = ctypes.c_int64
-    signature = ctypes.PYFUNCTYPE(whole, whole, whole, whole, ctypes.c_double)
-    return signature(shared_jit(select()).address(choose))
+    signature = ctypes.PYFUNCTYPE(_WHOLE, *params)
+    return signature(shared_jit(select()).address(getattr(choose, name)))
+
+
+def masked(logits: NDArray[np.float32], mask: Mask) -> NDArray[np.float32]:
+    """A copy of `logits` [n] in which those of tokens outside the mask are -inf."""
+    logits = np.ascontiguousarray(logits, np.float32)
+    into = np.empty_like(logits)
+    _keep_allowed()(address_of(into), address_of(logits), len(logits), address_of(mask))
+    return into
 
 
 class CompiledChain:
@@ -62,7 +82,7 @@ class CompiledChain:
                     temperature = step.t
         self._memory = np.zeros(2 * k, np.int64)
         heap = address_of(self._memory)
-        values = (heap, heap + 8 * k, k, min_keep, top_p, log_min_p, temperature)
+        values = (heap, heap + 8 * k, k, min_keep, top_p, log_min_p, temperature, 0)
         self._record = np.array(values, CHAIN)
         self._address = address_of(self._record)
 
@@ -86,8 +106,10 @@ class CompiledChain:
         mine = self._filters
         return len(filters) == len(mine) and all(map(is_, filters, mine))
 
-    def sample(self, logits: NDArray[np.float32], u: float) -> int | None:
-        """The token drawn by u in [0, 1); None for logits that `Sampler.sample` rejects."""
+    def sample(self, logits: NDArray[np.float32], u: float, mask: Mask | None = None) -> int | None:
+        """The token drawn by u in [0, 1), of those in the mask; None for logits that
+        `Sampler.sample` rejects."""
         logits = np.ascontiguousarray(logits)
+        self._record["mask"] = 0 if mask is None else address_of(mask)
         token = _function()(self._address, address_of(logits), len(logits), u)
         return token if token >= 0 else None

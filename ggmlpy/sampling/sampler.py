@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ggmlpy.errors import SamplingError
 from ggmlpy.sampling.candidates import Candidates, Ids, draw, largest_of
 from ggmlpy.sampling.chain import chain
-from ggmlpy.sampling.compiled import CompiledChain
+from ggmlpy.sampling.compiled import CompiledChain, Mask, masked
 from ggmlpy.sampling.filters import TopK
 from ggmlpy.sampling.params import SamplingParams
 from ggmlpy.sampling.steps import Setting, SparseProcessor, Vocabulary, own_name
@@ -37,8 +37,8 @@ class Sampler:
     """
 
     __slots__ = (
-        "_compiled", "_is_greedy", "_stream", "filters", "logits_processors", "n_vocab", "params",
-        "seed",
+        "_compiled", "_is_greedy", "_largest", "_stream", "filters", "logits_processors", "n_vocab",
+        "params", "seed",
     )  # fmt: skip
 
     def __init__(
@@ -55,6 +55,7 @@ class Sampler:
         self.logits_processors, self.filters = chain(params, setting)
         self._is_greedy = params.is_greedy
         self._compiled = None if self._is_greedy else CompiledChain.of(self.filters)
+        self._largest: CompiledChain | None = None  # of tokens that a mask allows
 
     def accept(self, token: int) -> None:
         """Add the next token of the sequence to those that the steps consider.
@@ -68,13 +69,50 @@ class Sampler:
         for filter in self.filters:
             filter.accept(token)
 
-    def sample(self, logits: NDArray[np.float32]) -> int:
+    def sample(self, logits: NDArray[np.float32], mask: Mask | None = None) -> int:
         """Sample a token. `logits` [n_vocab] is not changed.
+
+        With `mask` one of the tokens whose bits are set: it applies before all steps, as if the
+        logits of all other tokens were -inf.
 
         Raises SamplingError where the logits have a NaN, a +inf, or nothing but -inf; BackendError
         and KernelError where nothing can be compiled here.
         """
+        if mask is not None:
+            return self._sample_allowed(logits, mask)
         return self._sample(self._processed(logits))
+
+    def _sample_allowed(self, logits: NDArray[np.float32], mask: Mask) -> int:
+        self._check_shape(logits)
+        if 64 * len(mask) < self.n_vocab:
+            raise SamplingError(f"a mask of {len(mask)} words is too short for {self.n_vocab} bits")
+        active = [step for step in self.logits_processors if not step.is_idle]
+        compiled = self._chain_of_allowed()
+        if compiled is not None and all(isinstance(step, SparseProcessor) for step in active):
+            # Each changes a logit by itself alone, so that the mask can apply after them.
+            u = 0.0 if self._is_greedy else self._uniform()
+            token = compiled.sample(self._processed(logits), u, mask)
+            if token is not None:
+                return token
+            if not self._is_greedy:
+                self._stream.undo()
+            if not mask.any():
+                raise SamplingError("no token of the vocabulary is allowed here")
+        logits = self._processed(masked(logits, mask))
+        if active:  # own steps may have raised what is not allowed
+            logits = masked(logits, mask)
+        return self._sample(logits)
+
+    def _chain_of_allowed(self) -> CompiledChain | None:
+        """The compiled chain, of which a greedy sampler has one only for masks."""
+        if not self._is_greedy:
+            compiled = self._compiled
+            return compiled if compiled is not None and compiled.is_of(self.filters) else None
+        if self.filters:
+            return None
+        if self._largest is None:
+            self._largest = CompiledChain([TopK(1)])
+        return self._largest
 
     def wanted(self) -> tuple[int, Ids] | None:
         """What decides the next token: so many of the largest logits, and those of these tokens.
@@ -148,8 +186,7 @@ class Sampler:
 
     def _processed(self, logits: NDArray[Any]) -> NDArray[np.float32]:
         """The logits after the logits processors: a copy if these change anything."""
-        if logits.shape != (self.n_vocab,):
-            raise SamplingError(f"logits have shape {logits.shape}: must be ({self.n_vocab},)")
+        self._check_shape(logits)
         is_changed = False
         for step in self.logits_processors:
             if not step.is_idle:
@@ -157,6 +194,10 @@ class Sampler:
                 is_changed = True
                 step.apply(logits)
         return logits if is_changed else logits.astype(np.float32, copy=False)
+
+    def _check_shape(self, logits: NDArray[Any]) -> None:
+        if logits.shape != (self.n_vocab,):
+            raise SamplingError(f"logits have shape {logits.shape}: must be ({self.n_vocab},)")
 
     def _filtered(self, logits: NDArray[np.float32], ids: Ids | None = None) -> Candidates:
         candidates = Candidates(ids, logits, largest_of(logits))
