@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 from ggmlpy.sampling.dry import Dry
 from ggmlpy.sampling.feedback import AdaptiveP, MirostatV1, MirostatV2
@@ -23,6 +24,7 @@ from ggmlpy.sampling.params import SamplingParams
 from ggmlpy.sampling.steps import Filter, LogitsProcessor, Processed, Setting, Step
 
 _MIROSTAT = {1: MirostatV1, 2: MirostatV2}
+_TEMPERATURES = (Temperature, DynamicTemperature)
 _KEEP_LARGEST = (TopK, TopP, MinP, TopNSigma)  # which change nothing about the largest logit
 
 
@@ -52,10 +54,13 @@ def _steps(params: SamplingParams) -> list[Step]:
     """The steps that have an effect, not yet begun."""
     steps: list[Step] = []
     for entry in params.samplers:
-        if isinstance(entry, Step):
-            steps.append(copy.deepcopy(entry))
-        elif (made := _named(entry, params)) is not None:
-            steps.append(made)
+        made = copy.deepcopy(entry) if isinstance(entry, Step) else _named(entry, params)
+        if made is None:
+            continue
+        if isinstance(entry, Step) or isinstance(made, LogitsProcessor):  # looks at the values
+            steps = [replace(step, is_relative=False) if isinstance(step, _TEMPERATURES) else step
+                     for step in steps]  # fmt: skip
+        steps.append(made)
     if params.is_greedy:
         while steps and isinstance(steps[-1], _KEEP_LARGEST):
             steps.pop()

@@ -38,8 +38,9 @@ class Feedback(Filter):
         if self._probabilities is None:
             return  # a token of the prompt
         found = (self._ids == token).nonzero()[0]
-        if len(found):
-            self.learn(float(self._probabilities[found[0]]))
+        p = float(self._probabilities[found[0]]) if len(found) else 0.0
+        if p > 0:
+            self.learn(p)
         self._probabilities = None
 
     @abstractmethod
@@ -64,8 +65,7 @@ class MirostatV2(Feedback):
         return candidates
 
     def learn(self, p: float) -> None:
-        if p > 0:
-            self.mu -= self.eta * (-math.log2(p) - self.tau)
+        self.mu -= self.eta * (-math.log2(p) - self.tau)
 
     def _cut(self, candidates: Candidates) -> Candidates:
         log_total = math.log(candidates.weights().sum(dtype=np.float64))

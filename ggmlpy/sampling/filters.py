@@ -105,11 +105,18 @@ class MinP(Filter):
 
 @dataclass(frozen=True, slots=True)
 class Temperature(Filter):
-    """Divide the logits by t > 0, relative to the largest, so that a tiny t does not overflow."""
+    """Divide the logits by t > 0, relative to the largest, so that a tiny t does not overflow.
+
+    Without `is_relative` the largest one keeps its value, divided, for steps that look at it.
+    """
 
     t: float
+    is_relative: bool = True
 
     def apply(self, candidates: Candidates) -> Candidates:
+        if not self.is_relative:
+            logits = candidates.logits.astype(np.float64) / self.t
+            return Candidates(candidates.ids, logits, candidates.max / self.t, candidates.is_sorted)
         below = candidates.below_max(self.t)
         return Candidates(candidates.ids, below, 0.0, candidates.is_sorted)
 
@@ -124,6 +131,7 @@ class DynamicTemperature(Filter):
     t: float
     span: float
     exponent: float
+    is_relative: bool = True
 
     def apply(self, candidates: Candidates) -> Candidates:
         n = int(np.count_nonzero(candidates.logits > -np.inf))
@@ -137,7 +145,7 @@ class DynamicTemperature(Filter):
         share = min(max(entropy / math.log(n), 0.0), 1.0)
         low, high = max(self.t - self.span, 0.0), max(self.t, 0.0) + self.span
         t = low + (high - low) * share**self.exponent
-        return Temperature(max(t, MIN_TEMPERATURE)).apply(candidates)
+        return Temperature(max(t, MIN_TEMPERATURE), self.is_relative).apply(candidates)
 
 
 @dataclass(frozen=True, slots=True)
