@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import overload
 
-from ggmlpy.engine.completions import Completions
 from ggmlpy.engine.embeddings import Embedder, Pooling, Vector, pooling_of
+from ggmlpy.engine.scoring import ScoringMethods
 from ggmlpy.errors import ArgumentError
 from ggmlpy.runtime.context import Context
 from ggmlpy.text.pairs import pair_tokens
@@ -16,7 +16,7 @@ N_SEQ_MAX = 32  # texts of a batch
 Text = str | bytes | Sequence[int]  # or its tokens
 
 
-class EmbeddingMethods(Completions):
+class EmbeddingMethods(ScoringMethods):
     """A model that embeds texts too. Results are the same whatever texts are embedded together."""
 
     _embedder: Embedder | None = None

@@ -146,7 +146,8 @@ def test_the_description_has_sources(path: Path) -> None:
     with opened(path, n_seq_max=2, n_ctx_seq=256) as llm:
         shown = llm.describe()
     assert "t5, an encoder of 3 layers and a decoder of 2 layers" in shown
-    assert re.search("sources +5 layers, 2 x 256 cells", shown)
+    both = r"5 layers \(3 of the encoder, 2 of the decoder\)"
+    assert re.search(rf"decoded +2 layers, 2 x 256 .*\n  sources +{both}, 2 x 256 cells", shown)
 
 
 @pytest.mark.placed
@@ -174,3 +175,13 @@ def test_a_cancelled_request_leaves_no_trace(path: Path) -> None:
         next(chunks)
         chunks.close()
         assert texts(llm, PROMPTS[:1], logit_bias=NO_END) == want
+
+
+def test_prompts_that_are_encoded_have_no_log_probabilities(path: Path) -> None:
+    with opened(path) as llm:
+        message = "prompt tokens of an encoder-decoder model have no log-probabilities"
+        with pytest.raises(Unsupported, match=message):
+            llm.score([[5, 6]], [[7]])
+        with pytest.raises(Unsupported, match=message):
+            llm("a b c", echo=True, logprobs=1)
+        assert llm("a b c", echo=True, max_tokens=1)["choices"][0]["text"].startswith("a b c")
