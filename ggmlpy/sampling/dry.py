@@ -108,7 +108,7 @@ def repeats(tokens: NDArray[np.int64], most: int) -> NDArray[np.int64]:
     n = len(tokens)
     lengths = np.zeros(max(n - 1, 0), np.int64)
     ends = np.arange(len(lengths))
-    for length in range(1, most + 1):
+    for length in range(1, min(most, len(lengths)) + 1):
         ends = ends[ends >= length - 1]
         ends = ends[tokens[ends - (length - 1)] == tokens[n - length]]
         if len(ends) == 0:

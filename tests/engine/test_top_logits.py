@@ -15,12 +15,22 @@ from ggmlpy.backends.mock.backend import MockBackend
 from ggmlpy.backends.reference import ReferenceBackend
 from ggmlpy.errors import SamplingError
 from ggmlpy.runtime.plans import Plan
-from ggmlpy.sampling import Sampler, SamplingParams
+from ggmlpy.sampling import Candidates, Filter, Sampler, SamplingParams
+from ggmlpy.sampling.names import DEFAULT_SAMPLERS
 from tests.engine.test_streams import LONG
 
 N_VOCAB = 97
 
 pytestmark = pytest.mark.placed
+
+
+class Odd(Filter):
+    """Keep tokens of odd ids, if there are any."""
+
+    def apply(self, candidates: Candidates) -> Candidates:
+        is_odd = candidates.token_ids % 2 == 1
+        return candidates.keep(is_odd) if is_odd.any() else candidates
+
 
 params = st.builds(
     SamplingParams,
@@ -37,6 +47,19 @@ params = st.builds(
         st.integers(0, N_VOCAB - 1), st.sampled_from([-float("inf"), -2.0, 3.0]), max_size=12
     ),
     seed=st.integers(0, 1000),
+    samplers=st.sampled_from(
+        [
+            DEFAULT_SAMPLERS,
+            ("top_k", "temperature", "penalties", "dry", "min_p"),
+            ("dry", "top_k", "penalties", Odd(), "typ_p", "temperature"),
+            ("top_k", "xtc", Odd(), "adaptive_p"),
+        ]
+    ),
+    xtc_probability=st.sampled_from([0.0, 0.5]),
+    dynatemp_range=st.sampled_from([0.0, 0.5]),
+    dry_multiplier=st.sampled_from([0.0, 1.0]),
+    dry_allowed_length=st.just(1),
+    dry_sequence_breakers=st.just(()),
 )
 
 
