@@ -15,12 +15,14 @@ from ggmlpy.errors import (
     BackendError,
     BadBatch,
     CacheFull,
+    DownloadError,
     FileError,
     GgmlpyError,
     GGUFError,
     IndexOutOfRange,
     KernelError,
     MissingFile,
+    MissingPackage,
     SamplingError,
     ShapeError,
     StateError,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
     from ggmlpy import ops
     from ggmlpy.backends import backend_names, get_backend
+    from ggmlpy.common.progress import listening
     from ggmlpy.common.scopes import scope
     from ggmlpy.engine.engine import Engine
     from ggmlpy.engine.generation import Request
@@ -59,6 +62,7 @@ if TYPE_CHECKING:
 _NAMES: dict[str, tuple[str, ...]] = {
     "ops": (),
     "backends": ("backend_names", "get_backend"),
+    "common.progress": ("listening",),
     "common.scopes": ("scope",),
     "engine.engine": ("Engine",),
     "engine.generation": ("Request",),
@@ -106,6 +110,7 @@ __all__ = [
     "CacheFull",
     "Context",
     "ContextWarning",
+    "DownloadError",
     "Engine",
     "FileError",
     "Flag",
@@ -118,6 +123,7 @@ __all__ = [
     "Llama",
     "LlamaState",
     "MissingFile",
+    "MissingPackage",
     "PlacementWarning",
     "Request",
     "SamplingError",
@@ -138,6 +144,7 @@ __all__ = [
     "from_bytes",
     "from_numpy",
     "get_backend",
+    "listening",
     "ops",
     "packaged_model",
     "scope",

@@ -7,6 +7,7 @@
     ├── CallbackError (RuntimeError)     a function of the caller, called by a custom op, raised
     ├── FileError (ValueError)           a file cannot be used
     │   ├── MissingFile (FileNotFoundError)  there is no such file, or it is a folder
+    │   ├── DownloadError                a file cannot be downloaded: no connection, no access
     │   ├── GGUFError                    not a GGUF file, or a damaged one
     │   ├── WeightError                  a tensor or key that the model needs is missing or wrong
     │   └── StateError                   not a saved state, a damaged one, or one of another model
@@ -14,6 +15,7 @@
     ├── TemplateError (ValueError)       a chat template cannot be used
     ├── SamplingError (ValueError)       a sampling parameter out of range, logits without a maximum
     ├── Unsupported (ValueError)         an architecture, mode or combination that is not available
+    ├── MissingPackage (ImportError)     an optional package is needed that is not installed
     ├── BackendError (RuntimeError)      a backend is not installed, or cannot run here
     │   └── KernelError                  no backend has a kernel for a node
     ├── AllocationError (MemoryError)    there is not enough memory
@@ -63,6 +65,10 @@ class MissingFile(FileError, FileNotFoundError):
     """There is no such file, or the path is a folder."""
 
 
+class DownloadError(FileError):
+    """A file cannot be downloaded: no connection, no access, or no space for it."""
+
+
 class GGUFError(FileError):
     """Not a GGUF file, or a damaged one."""
 
@@ -89,6 +95,10 @@ class SamplingError(GgmlpyError, ValueError):
 
 class Unsupported(GgmlpyError, ValueError):
     """An architecture, a mode or a combination of options that is not available here."""
+
+
+class MissingPackage(GgmlpyError, ImportError):
+    """An optional package is needed that is not installed."""
 
 
 class BackendError(GgmlpyError, RuntimeError):

@@ -11,7 +11,7 @@ from os import PathLike
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
-from typing import Annotated
+from typing import Annotated, Any, Self
 from warnings import catch_warnings, simplefilter
 
 import numpy as np
@@ -30,6 +30,7 @@ from ggmlpy.gguf import GGUFFile
 from ggmlpy.gguf.kept_digests import KeptDigests
 from ggmlpy.graph.buffer import BufferType
 from ggmlpy.graph.types import TensorType
+from ggmlpy.hub.fetch import model_of_repo
 from ggmlpy.memory.batch import check_tokens
 from ggmlpy.memory.cache_types import cache_type
 from ggmlpy.memory.fingerprint import Fingerprint
@@ -64,8 +65,8 @@ def _would_fit(find: Callable[..., Fit | None], free: Mapping[BufferType, int]) 
 
 
 class Llama(EmbeddingMethods):
-    """A GGUF model that generates text: `llm(prompt)`, `create_chat_completion`, `generate`; or
-    that gives embeddings: `embed`, `rank`.
+    """A GGUF model that generates text: `llm(prompt)`, `create_chat_completion`, `generate`; that
+    scores given texts: `score`; or that gives embeddings: `embed`, `rank`.
 
     Prompts reuse a prefix that the memory already holds. Methods may be called from several
     threads; requests run together as far as sequences allow.
@@ -229,6 +230,53 @@ class Llama(EmbeddingMethods):
         self.load_s = self._answers.load_s = perf_counter() - started
         if verbose:
             print(self.describe(), file=sys.stderr)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        repo_id: str,
+        filename: str | None = None,
+        additional_files: Sequence[str] | None = None,
+        local_dir: str | PathLike[str] | None = None,
+        local_dir_use_symlinks: bool | str = "auto",
+        cache_dir: str | PathLike[str] | None = None,
+        *,
+        token: str | None = None,
+        revision: str | None = None,
+        offline: bool = False,
+        **kwargs: Any,
+    ) -> Self:
+        """A model of a repository on a Hugging Face hub, downloaded if the cache does not have it.
+
+        repo_id           `user/repo`, or `user/repo:quant` as in "ggml-org/gemma-3-1b-it-GGUF:Q8_0"
+        filename          the file's name in the repository, or a glob as "*Q8_0.gguf" that matches
+                          one model; None: by its quantization, else Q4_K_M, else Q8_0, else the
+                          first. All parts of a split model are downloaded
+        additional_files  names or globs of other files to download
+        local_dir         the folder for the files, instead of the hub's cache
+        cache_dir         another folder for the cache
+        token             of access, to a private or gated repository; None: $HF_TOKEN, or that of
+                          `hf auth login`
+        revision          a branch, a tag or a commit; None: main
+        offline           use what the cache has
+        kwargs            those of `Llama`
+
+        `local_dir_use_symlinks` is not used. A download that was cut goes on from there, except
+        into `local_dir`. Its progress goes to the listener of `ggmlpy.listening`, else it is shown
+        on a terminal. Raises MissingPackage without huggingface_hub, MissingFile for what does not
+        exist, DownloadError for what cannot be downloaded.
+        """
+        path = model_of_repo(
+            repo_id,
+            filename,
+            more_files=additional_files or (),
+            token=token,
+            revision=revision,
+            local_dir=local_dir,
+            cache_dir=cache_dir,
+            offline=offline,
+        )
+        return cls(path, **kwargs)
 
     # --- properties ---
 

@@ -10,6 +10,7 @@ What the commands share:
     help.py     the format of help
     guard.py    runs a command; errors become one line and an exit code
     common.py   opens a model, reads text
+    hub.py      options that name a model on a hub
     loading.py  progress while a model loads
     table.py    tables whose rows are written one by one
     show.py     text that is safe for any terminal
@@ -36,6 +37,13 @@ from ggmlpy.cli.tokenize import tokenize
 
 class _Group(ReadableHelp, click.Group):
     """The commands."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        first = args[0] if args else ""
+        if len(first) > 2 and first.startswith("-h"):  # click would read -hf as -h -f
+            hint = f"; a command comes first, as in `ggmlpy generate {first} …`"
+            raise click.NoSuchOption(first, f"No such option {first!r}{hint}", ctx=ctx)
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_options(ctx, formatter)

@@ -30,6 +30,9 @@ class Command(ReadableHelp):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         typed = list(args)
+        unknown, hint = self._unknown_option(typed)
+        if unknown is not None and unknown.startswith("-h"):  # help would hide the mistake
+            raise click.NoSuchOption(unknown, f"No such option {unknown!r}{hint}", ctx=ctx)
         try:
             return super().parse_args(ctx, args)
         except click.UsageError:

@@ -17,6 +17,7 @@ from rich.table import Table
 
 from ggmlpy.cli import common, options
 from ggmlpy.cli.command import argument, command, flag, option
+from ggmlpy.cli.hub import or_from_hub
 from ggmlpy.cli.model_plan import ModelPlan
 from ggmlpy.cli.options import PlacementOptions
 from ggmlpy.cli.show import console, count_text, size_text, write_json
@@ -33,6 +34,7 @@ N_CHARS = 200  # shown of a string
 
 
 @command
+@or_from_hub("file")
 @argument("file", "[FILE]", "A GGUF file.", **options.file_or_packaged)
 @flag("tensors", "--tensors", "List every tensor: name, type, shape, size.")
 @option(

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
 
-from ggmlpy.cli.show import console
+from ggmlpy.cli.show import console, say
 from ggmlpy.common.limits import starting_threads
 from ggmlpy.common.progress import listening
 
@@ -33,6 +33,27 @@ def loading(what: str) -> Iterator[None]:
         def show(work: str, share: float) -> None:
             spinner.update(text=f"loading {what} … {work}, {share:.0%}")
             resume()
+
+        with listening(show):
+            yield
+
+
+@contextmanager
+def downloading(what: str) -> Iterator[None]:
+    """As `loading`, for downloads; elsewhere than on a terminal, a line for each file."""
+    spinner = Spinner("dots", f"looking for {what} …")
+    told = ""
+
+    with _shown(spinner, animated=True) as resume:
+
+        def show(work: str, share: float) -> None:
+            nonlocal told
+            if sys.stderr.isatty():
+                spinner.update(text=f"{work} … {share:.0%}")
+                resume()
+            elif work != told:
+                told = work
+                say(f"{work} …")
 
         with listening(show):
             yield

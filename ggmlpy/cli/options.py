@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ggmlpy.cli.command import flag, option
+from ggmlpy.cli.hub import or_from_hub
 from ggmlpy.cli.types import FileName, Overrides, Real, Switch, Threads, Whole
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ _FLASH_ATTN = (
 _SWITCH: dict[str, Any] = {"type": Switch(), "is_flag": False, "flag_value": "on"}  # `-fa` alone
 
 file_or_packaged: dict[str, Any] = {"required": False, "type": FILE}  # an argument
-model_file = option(
+_model_option = option(
     "model",
     "-m --model FILE",
     "The GGUF file. Of a split model, its first file.",
@@ -78,6 +79,11 @@ type_k = option("type_k", *_TYPE_K, default="f16", section=MODEL)
 type_v = option("type_v", *_TYPE_V, default="f16", section=MODEL)
 kv_rotation = option("kv_rotation", *_KV_ROTATION, default="auto", section=MODEL, **_SWITCH)
 flash_attn = option("flash_attn", *_FLASH_ATTN, default="auto", section=MODEL, **_SWITCH)
+
+
+def model_file(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator: -m, and the options that name a model on a hub; the command gets `model`."""
+    return _model_option(or_from_hub("model")(command))
 
 
 def as_rotation(switch: str) -> bool | None:

@@ -16,6 +16,7 @@ from ggmlpy.cli import common, options
 from ggmlpy.cli.command import command, flag, option
 from ggmlpy.cli.conformance import Chosen, Run, replay_saved, subject_of
 from ggmlpy.cli.guard import complain
+from ggmlpy.cli.hub import or_from_hub
 from ggmlpy.cli.loading import loading, measuring
 from ggmlpy.cli.show import say, write_json
 from ggmlpy.cli.table import Column, Table
@@ -57,6 +58,7 @@ def _pattern(ctx: click.Context, param: click.Parameter, value: str | None) -> A
 @option("seed", "--seed N", "Of the inputs.", type=Whole(0), default=0)
 @option("n_graphs", "--graphs N", "Random graphs after the table.", type=Whole(0), default=0)
 @option("compared", "--compare A B", "Compare two backends on a model's graph.", nargs=2)
+@or_from_hub("model")
 @option("model", "-m --model PATH", "The model to compare on.", show_default="the packaged one")
 @flag("listed", "--list", "List the tests instead of running them.")
 @option("replay", "--replay FILE", "Run a saved case.", type=FileName())

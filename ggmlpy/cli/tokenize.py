@@ -11,6 +11,7 @@ import click
 
 from ggmlpy.cli import common, options
 from ggmlpy.cli.command import argument, command, flag
+from ggmlpy.cli.hub import or_from_hub
 from ggmlpy.cli.show import write_json
 from ggmlpy.common.quoting import printable
 from ggmlpy.errors import MissingFile
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 
 @command
+@or_from_hub("hub")
 @argument("gguf", "[FILE]", "A GGUF file; one without weights will do.", **options.file_or_packaged)
 @argument("words", "[TEXT]...", "The text; with --decode, the token ids.", nargs=-1, type=str)
 @options.prompt
@@ -46,6 +48,7 @@ def tokenize(
     decode: bool,
     show_count: bool,
     as_json: bool,
+    hub: Path | None = None,
 ) -> None:
     r"""Show the tokens of a text, one per line: the id, and its text.
 
@@ -61,6 +64,8 @@ def tokenize(
     """
     from ggmlpy.text.tokenizer import Tokenizer
 
+    if hub is not None:  # what would be the file is text
+        words, gguf = (*([] if gguf is None else [str(gguf)]), *words), hub
     try:
         tokenizer = Tokenizer.from_gguf(gguf or packaged_model())
     except MissingFile as error:

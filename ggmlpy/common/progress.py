@@ -25,6 +25,11 @@ def listening(listener: Listener) -> Iterator[None]:
         _listener.reset(token)
 
 
+def is_heard() -> bool:
+    """Whether anyone listens."""
+    return _listener.get() is not None
+
+
 def tell(what: str, share: float) -> None:
     """Report that a share of some work is done. Does nothing without a listener."""
     listener = _listener.get()
