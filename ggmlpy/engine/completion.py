@@ -13,15 +13,10 @@ from ggmlpy.text.tokenizer import Tokenizer
 
 
 class Form(Protocol):
-    """The form of a whole result."""
+    """The form of a whole result. `logprobs` are of scored prompt tokens, then of new ones."""
 
     def whole(
-        self,
-        text: str,
-        logprobs: list[TokenLogprob],
-        reason: str,
-        n_decoded: int,
-        prompt_logprobs: Sequence[TokenLogprob] = (),
+        self, text: str, logprobs: list[TokenLogprob], reason: str, n_decoded: int
     ) -> Any: ...
 
 
@@ -73,18 +68,15 @@ class TextForm(_Envelope):
         self._echo = echo
 
     def whole(
-        self,
-        text: str,
-        logprobs: list[TokenLogprob],
-        reason: str,
-        n_decoded: int,
-        prompt_logprobs: Sequence[TokenLogprob] = (),
+        self, text: str, logprobs: list[TokenLogprob], reason: str, n_decoded: int
     ) -> dict[str, Any]:
         entries, start, echo = [], 0, self._echo
         if echo is not None:
             text, start = echo.text + text, len(echo.text)
             if echo.is_scored:
-                entries = _EchoedTokens(echo, self._tokenizer).take(prompt_logprobs, ends=True)[1]
+                n = len(echo.tokens) - 1
+                entries = _EchoedTokens(echo, self._tokenizer).take(logprobs[:n], ends=True)[1]
+                logprobs = logprobs[n:]
         entries += _NewTokens(start, self._tokenizer).take(logprobs)
         choice = self._choice(text, entries, reason)
         return {**self._wrap("text_completion", choice), "usage": self._usage(n_decoded)}
@@ -211,12 +203,7 @@ class ChatForm(_Envelope):
         super().__init__("chatcmpl", model, tokenizer, n_prompt)
 
     def whole(
-        self,
-        text: str,
-        logprobs: list[TokenLogprob],
-        reason: str,
-        n_decoded: int,
-        prompt_logprobs: Sequence[TokenLogprob] = (),
+        self, text: str, logprobs: list[TokenLogprob], reason: str, n_decoded: int
     ) -> dict[str, Any]:
         message = {"role": "assistant", "content": text}
         choice = self._choice("message", message, logprobs, reason)
@@ -251,12 +238,10 @@ def collect(pieces: Iterator[Piece], form: Form) -> Any:
     """The whole result; runs the request to its end."""
     text: list[str] = []
     logprobs: list[TokenLogprob] = []
-    prompt_logprobs: list[TokenLogprob] = []
     n_decoded, reason = 0, "length"
     for piece in pieces:
         text.append(piece.text)
-        logprobs += piece.logprobs
-        prompt_logprobs += piece.prompt_logprobs
+        logprobs += [*piece.prompt_logprobs, *piece.logprobs]
         n_decoded += piece.token is not None
         reason = piece.finish_reason or reason
-    return form.whole("".join(text), logprobs, reason, n_decoded, prompt_logprobs)
+    return form.whole("".join(text), logprobs, reason, n_decoded)

@@ -175,6 +175,11 @@ class Completions:
         for i, prompt in enumerate(prompts):
             try:
                 if isinstance(prompt, Request):
+                    if prompt.score_from is not None:
+                        raise ArgumentError(
+                            f"generate: prompts[{i}] has score_from = {prompt.score_from}: use"
+                            " score, or engine.add"
+                        )
                     requests.append((prompt, self._form(options["model"], len(prompt.prompt))))
                 else:
                     requests.append(self._text_request(prompt, options))

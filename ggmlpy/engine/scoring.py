@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -69,39 +69,56 @@ class ScoringMethods(Completions):
         """
         self._check_open()
         pairs = self._pairs(prompts, continuations)
-        scored = self.score_tokens(pairs)
-        return [Score.of(each) for each in scored]
+        # In this order those that begin alike are near each other, so that the cache holds more.
+        order = sorted(range(len(pairs)), key=lambda i: pairs[i][0])
+        found = [Score()] * len(pairs)
+        for n_done, (i, scored) in enumerate(
+            zip(order, self.score_tokens([pairs[i] for i in order], order), strict=True), 1
+        ):
+            found[i] = Score.of(scored)
+            tell("scoring", n_done / len(pairs))
+        return found
 
     def score_tokens(
         self,
         texts: Sequence[tuple[Sequence[int], int]],
+        numbers: Sequence[int] | None = None,
         callbacks: Sequence[PromptLogitsCallback] | None = None,
-    ) -> list[list[TokenLogprob]]:
-        """Scores of the tokens of each text from an index on, which is at least 1.
+    ) -> Generator[list[TokenLogprob], None, None]:
+        """The scores of the tokens of each text from an index on, which is at least 1.
 
-        A callback gets their logits, see `Request`; there is one for each text. Raises as `score`.
+        They come in the order of the texts, each as soon as it and those before it are there.
+        `numbers` are those of the texts in messages. A callback gets the logits, see `Request`;
+        there is one for each text. Raises as `score` does, before anything runs.
         """
         requests = []
         for i, (tokens, first) in enumerate(texts):
-            callback = None if callbacks is None else callbacks[i]
             request = Request(
-                tokens, 0, _GREEDY, n_top_logprobs=0, score_from=first, on_prompt_logits=callback
+                tokens,
+                0,
+                _GREEDY,
+                n_top_logprobs=0,
+                penalizes_prompt=False,
+                score_from=first,
+                on_prompt_logits=None if callbacks is None else callbacks[i],
             )
             try:
                 self._engine.check(request)
             except BadBatch as error:
-                raise BadBatch(f"text {i}: {error}") from None
+                raise BadBatch(f"text {i if numbers is None else numbers[i]}: {error}") from None
             requests.append(request)
-        # In this order those that begin alike are near each other, so that the cache holds more.
-        order = sorted(range(len(texts)), key=lambda i: list(texts[i][0]))
-        order = [i for i in order if texts[i][1] < len(texts[i][0])]
-        found: list[list[TokenLogprob]] = [[] for _ in texts]
-        answers = self._answers.follow_all([requests[i] for i in order])
+        return self._scored(requests)
+
+    def _scored(self, requests: list[Request]) -> Generator[list[TokenLogprob], None, None]:
+        # Where nothing is to be scored nothing runs.
+        running = [r for r in requests if r.score_from is not None and r.score_from < len(r.prompt)]
+        answers = self._answers.follow_all(running)
         with closing(answers):
-            for n_done, (i, pieces) in enumerate(zip(order, answers, strict=True), 1):
-                found[i] = [each for piece in pieces for each in piece.prompt_logprobs]
-                tell("scoring", n_done / len(order))
-        return found
+            for request in requests:
+                if request.score_from is not None and request.score_from < len(request.prompt):
+                    yield [each for piece in next(answers) for each in piece.prompt_logprobs]
+                else:
+                    yield []
 
     def _pairs(
         self, prompts: Prompt | Sequence[Prompt], continuations: Sequence[Prompt] | None
