@@ -5,24 +5,23 @@ Names and defaults are llama.cpp's where it has the option.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
-from functools import wraps
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ggmlpy.cli.command import flag, option
+from ggmlpy.cli.groups import group, setting
 from ggmlpy.cli.hub import or_from_hub
-from ggmlpy.cli.types import FileName, Overrides, Real, Switch, Threads, Whole
+from ggmlpy.cli.sampling_options import SamplingOptions
+from ggmlpy.cli.types import FileName, Overrides, Switch, Threads, Whole
 
 if TYPE_CHECKING:
     from ggmlpy.bench.bench import Setup
 
 MODEL = "Model and machine"
 SAMPLING = "Sampling"
-FRESH_SEED = -1
 FILE = FileName()
 
 _N_THREADS = ("-t --threads N", "CPU threads.")
@@ -89,28 +88,6 @@ def model_file(command: Callable[..., Any]) -> Callable[..., Any]:
 def as_rotation(switch: str) -> bool | None:
     """Whether -kvr asks for a rotation; None where the model decides."""
     return {"on": True, "off": False, "auto": None}[switch]
-
-
-def setting(default: Any, usage: str, help: str, **more: Any) -> Any:
-    """A field of a group: its default, and the option that sets it."""
-    return field(default=default, metadata={"usage": usage, "help": help, **more})
-
-
-def group(cls: type, name: str, section: str) -> Callable[[Callable[..., None]], Any]:
-    """Decorator: options for the fields of a dataclass, of which the command gets an object."""
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        @wraps(command)
-        def run(**given: Any) -> None:
-            values = {each.name: given.pop(each.name) for each in fields(cls)}
-            command(**given, **{name: cls(**values)})
-
-        for each in reversed(fields(cls)):
-            more = {"default": each.default, "section": section, **each.metadata}
-            run = option(each.name, **more)(run)
-        return run
-
-    return decorate
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,75 +188,6 @@ class BenchOptions(MachineOptions):
             n_gpu_layers=self.n_gpu_layers,
             override_tensors=self.override_tensors or {},
         )
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingOptions:
-    """How the next token is sampled. The names are those of `Llama.create_completion`."""
-
-    temperature: float = setting(
-        0.8,
-        "--temp T",
-        "Higher is more random, lower more predictable; 0 always takes the most likely token.",
-        type=Real(0),
-    )
-    top_k: int = setting(40, "--top-k K", "Keep the K most likely tokens; 0: all.", type=Whole(0))
-    top_p: float = setting(
-        0.95,
-        "--top-p P",
-        "Keep the most likely tokens until their probabilities reach P; 1: all.",
-        type=Real(0, 1),
-    )
-    min_p: float = setting(
-        0.05,
-        "--min-p P",
-        "Drop tokens less likely than P times the most likely one; 0: none.",
-        type=Real(0, 1),
-    )
-    typical_p: float = setting(
-        1.0,
-        "--typical P",
-        "Keep the most typical tokens until their probabilities exceed P; 1: all.",
-        type=Real(0, 1),
-    )
-    repeat_penalty: float = setting(
-        1.0,
-        "--repeat-penalty X",
-        "Divides the logits of the last 64 tokens; 1: no penalty.",
-        type=Real(),
-    )
-    frequency_penalty: float = setting(
-        0.0,
-        "--frequency-penalty X",
-        "Subtracted from a logit for each occurrence among them; 0: none.",
-        type=Real(),
-    )
-    presence_penalty: float = setting(
-        0.0,
-        "--presence-penalty X",
-        "Subtracted from the logit of any of them; 0: none.",
-        type=Real(),
-    )
-    seed: int = setting(
-        FRESH_SEED,
-        "-s --seed N",
-        "Of the random numbers: the same seed gives the same text.",
-        type=Whole(-1, 2**64 - 1),
-        show_default="a random one",
-    )
-
-    def seeded(self) -> SamplingOptions:
-        """The options with a seed that can be reported, so that the text can be reproduced."""
-        return replace(self, seed=secrets.randbits(32)) if self.seed == FRESH_SEED else self
-
-    @property
-    def effective_seed(self) -> int | None:
-        """The seed, unless it has no effect, at temperature 0."""
-        return self.seed if self.temperature > 0 else None
-
-    def as_arguments(self) -> dict[str, Any]:
-        """For `create_completion`."""
-        return asdict(self)
 
 
 placement_options = group(PlacementOptions, "where", "Placement")

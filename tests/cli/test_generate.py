@@ -18,6 +18,7 @@ from tests.models.tiny import Tiny
 from tests.shared import shared_path
 
 REFERENCE = ("--backend", "reference")
+AGAIN = "abababababab"  # a repetition in the prompt
 
 
 def written(run: Run, model: Path, *args: object, **more: Any) -> Outcome:
@@ -54,6 +55,10 @@ def test_greedy_text_is_llama_cpps(run: Run, i: int) -> None:
         ("--repeat-penalty", "repeat_penalty", 3.0),
         ("--frequency-penalty", "frequency_penalty", 3.0),
         ("--presence-penalty", "presence_penalty", 4.0),
+        ("--top-nsigma", "top_n_sigma", 0.2),
+        ("--dynatemp-range", "dynatemp_range", 0.8),
+        ("--mirostat", "mirostat_mode", 1),
+        ("--mirostat", "mirostat_mode", 2),
     ],
 )
 def test_each_sampling_option_reaches_the_engine(
@@ -63,6 +68,53 @@ def test_each_sampling_option_reaches_the_engine(
     text = json.loads(outcome.out)["text"]
     assert text == text_of(tiny, "ab", max_tokens=16, seed=3, **{name: value})
     assert text != text_of(tiny, "ab", max_tokens=16, seed=3)
+
+
+@pytest.mark.parametrize(
+    ("given", "options"),
+    [
+        (
+            "--xtc-probability 1 --xtc-threshold 0.05",
+            {"xtc_probability": 1.0, "xtc_threshold": 0.05},
+        ),
+        (
+            "--dynatemp-range 0.7 --dynatemp-exp 3",
+            {"dynatemp_range": 0.7, "dynatemp_exponent": 3.0},
+        ),
+        (
+            "--dry-multiplier -40 --dry-base 2 --dry-allowed-length 1",
+            {"dry_multiplier": -40.0, "dry_base": 2.0, "dry_allowed_length": 1},
+        ),
+        (
+            "--dry-multiplier 4 --dry-allowed-length 0 --dry-penalty-last-n 3",
+            {"dry_multiplier": 4.0, "dry_allowed_length": 0, "dry_penalty_last_n": 3},
+        ),
+        (
+            "--dry-multiplier 4 --dry-allowed-length 0 --dry-sequence-breaker none",
+            {"dry_multiplier": 4.0, "dry_allowed_length": 0, "dry_sequence_breakers": []},
+        ),
+        (
+            "--mirostat 2 --mirostat-lr 0.9 --mirostat-ent 1",
+            {"mirostat_mode": 2, "mirostat_eta": 0.9, "mirostat_tau": 1.0},
+        ),
+        (
+            "--samplers top_k;adaptive_p --adaptive-target 0.2 --adaptive-decay 0.3",
+            {"samplers": ["top_k", "adaptive_p"], "adaptive_target": 0.2, "adaptive_decay": 0.3},
+        ),
+        ("--sampler-seq t --repeat-last-n 1", {"samplers": ["temperature"]}),
+        (
+            "--presence-penalty 4 --repeat-last-n 1",
+            {"presence_penalty": 4.0, "penalty_last_n": 1},
+        ),
+    ],
+)
+def test_options_of_samplers_are_those_parameters(
+    run: Run, tiny: Path, given: str, options: dict[str, Any]
+) -> None:
+    outcome = written(run, tiny, "-p", AGAIN, "-n", 24, "--seed", 3, "--json", *given.split())
+    text = json.loads(outcome.out)["text"]
+    assert text == text_of(tiny, AGAIN, max_tokens=24, seed=3, **options)
+    assert text != text_of(tiny, AGAIN, max_tokens=24, seed=3)
 
 
 def test_only_the_text_is_on_stdout(run: Run, tiny: Path) -> None:

@@ -61,8 +61,21 @@ def test_sampling_options_are_those_of_a_completion() -> None:
             assert accepted[name].default == default
 
 
+def test_sequence_breakers_take_the_place_of_the_default_ones() -> None:
+    def breakers(*texts: str) -> tuple[str, ...]:
+        options = SamplingOptions(dry_sequence_breakers=texts).as_arguments()
+        return tuple(options["dry_sequence_breakers"])
+
+    assert SamplingOptions().as_arguments()["dry_sequence_breakers"] == ("\n", ":", '"', "*")
+    assert breakers(r"\n", r"\x41\\n\t\q") == ("\n", "A\\n\t\\q")
+    assert breakers("a", "none") == ()
+    assert breakers("a", "none", "b") == ("b",)
+
+
 def test_a_seed_is_drawn_once_and_told_where_it_matters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("secrets.randbits", lambda n: 2**n - 7)
     assert SamplingOptions().seeded().effective_seed == 2**32 - 7
     assert SamplingOptions(seed=3).seeded().effective_seed == 3
     assert SamplingOptions(seed=3, temperature=0.0).effective_seed is None
+    assert SamplingOptions(seed=3, temperature=0.0, dynatemp_range=1.0).effective_seed == 3
+    assert SamplingOptions(seed=3, temperature=0.0, sampler_seq=("top_k",)).effective_seed == 3
