@@ -15,6 +15,7 @@ from ggmlpy.models.blocks.layers import Layer, Mixer, PerToken, SequentialLayer
 from ggmlpy.models.blocks.self_attention import SelfAttention
 from ggmlpy.models.decoder import Decoder
 from ggmlpy.models.hparams import HParams, read_hparams
+from ggmlpy.models.weights import Weights
 from ggmlpy.ops.rope import RopeMode
 
 POST_NORMS = ("attn_post_norm", "ffn_post_norm")
@@ -47,8 +48,18 @@ class PreNormDecoder(Decoder):
     ffn_biased = True
     limit_first = False  # of activations, see `clamped_swiglu`
 
-    def __init__(self, file: GGUFFile) -> None:
-        super().__init__(file, self.read(file), output_norm=self.output_norm_name, norm=self.norms)
+    def __init__(
+        self, file: GGUFFile, *, hparams: HParams | None = None, weights: Weights | None = None
+    ) -> None:
+        """`hparams` are those that `read` gives, unless told. `weights` are those of a model of
+        which this is a part."""
+        super().__init__(
+            file,
+            self.read(file) if hparams is None else hparams,
+            output_norm=self.output_norm_name,
+            norm=self.norms,
+            weights=weights,
+        )
         self.set_up()
         self.make_layers(self.layer)
         if self.norm_last and self.qk_norm is not None:

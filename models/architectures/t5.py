@@ -55,16 +55,8 @@ class SourceEncoder(T5Encoder):
 
     def __init__(self, file: GGUFFile, decoder: T5, hparams: HParams) -> None:
         """`hparams` are those of the file, which describe the encoder."""
-        Decoder.__init__(
-            self,
-            file,
-            replace(hparams, is_causal=False),
-            output_norm=self.output_norm_name,
-            weights=decoder.weights,
-        )
+        super().__init__(file, hparams=replace(hparams, is_causal=False), weights=decoder.weights)
         self._n_block = decoder.n_block
-        self.set_up()
-        self.make_layers(self.layer)
         self.sources = [self._source_kv(i, decoder.stack) for i in range(decoder.hparams.n_layer)]
         parts = [part for layer in self.layers for part in layer.memory]
         assert isinstance(parts[0], LayerKV)
