@@ -67,6 +67,8 @@ class Decoder:
         self.token_embd = self.weights.take("token_embd.weight", h.n_embd, h.n_vocab)
         self.pos_embd: Tensor | None = None
         self.embd_norm: Norm | None = None
+        if output_norm is not None:
+            self.weights.declare_output(output_norm)
         self.output_norm: Norm = (
             Norm.plain("result_norm", h, norm)
             if output_norm is None

@@ -30,6 +30,7 @@ class Weights:
         self._file = file
         self._taken: dict[str, Tensor] = {}
         self._without_effect: set[str] = set()
+        self._of_output: set[str] = set()
 
     def take(self, name: str, *ne: int) -> Tensor:
         """The tensor `name` of shape `ne`. Raises WeightError if missing or shaped otherwise."""
@@ -90,6 +91,16 @@ class Weights:
     def leaves(self) -> dict[str, Tensor]:
         """All leaves, by the names of the tensors like which they are placed."""
         return dict(self._taken)
+
+    def declare_output(self, *names: str) -> None:
+        """Declare that the tensors `name.weight` and `name.bias` belong to the output, whatever
+        they are called."""
+        self._of_output.update(names)
+
+    @property
+    def of_output(self) -> frozenset[str]:
+        """The names that were declared to be of the output."""
+        return frozenset(self._of_output)
 
     def without_effect(self, name: str) -> None:
         """Declare that a tensor has no effect in this architecture: it causes no warning."""

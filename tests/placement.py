@@ -52,7 +52,9 @@ def install(placement: str) -> None:
         device = devices.get(model)
         if device is None:
             device = devices[model] = DEVICES[name](next(seeds), backends[0])
-        n_all = model.hparams.n_layer + 1
+            if model.encoder is not None:  # a model of the same weights
+                devices[model.encoder] = device
+        n_all = model.n_block + 1
         counts = {"": ALL, "all": ALL, "half": n_all // 2}
         options["n_gpu_layers"] = counts[n_layers] if n_layers in counts else int(n_layers)
         chain = [device, *backends] if n_layers else [device]

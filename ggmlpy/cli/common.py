@@ -59,8 +59,8 @@ def placement_of(model: Model, where: PlacementOptions) -> tuple[Placement, list
     from ggmlpy.sched.placement import Placement
 
     backends = backends_for(where.backends)
-    n_layer, overrides = model.n_block, where.override_tensors or ()
-    return Placement.of(n_layer, backends, where.n_gpu_layers, overrides), backends
+    overrides = where.override_tensors or ()
+    return Placement.for_model(model, backends, where.n_gpu_layers, overrides), backends
 
 
 def read_text(text: str | None, file: Path | None) -> str | None:

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Any
-from warnings import catch_warnings, simplefilter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from ggmlpy.backends.base import Backend
 from ggmlpy.common.arguments import checked
 from ggmlpy.common.quoting import quoted
-from ggmlpy.errors import ArgumentError, Unsupported
+from ggmlpy.errors import ArgumentError, CacheFull, Unsupported
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.types import F16, TensorType
@@ -23,20 +22,21 @@ from ggmlpy.memory.cache_types import cache_type
 from ggmlpy.memory.layouts import choose_layout
 from ggmlpy.memory.sequences import SequenceMemory
 from ggmlpy.memory.shift import move_positions
-from ggmlpy.memory.sizes import Sizes, decide_sizes
+from ggmlpy.memory.sizes import decide_sizes
 from ggmlpy.memory.slots import BatchTransaction, SlotInfo
 from ggmlpy.memory.ubatch import UBatch
 from ggmlpy.models import Model, load_model
 from ggmlpy.models.memory import AttentionLayers
+from ggmlpy.runtime.context_setup import ContextSetup
 from ggmlpy.runtime.context_sizes import check_least
+from ggmlpy.runtime.limits import check_length, check_positions, check_sources, sources_full
 from ggmlpy.runtime.loading import check_placement, load_weights
 from ggmlpy.runtime.outputs import Logits, Outputs
-from ggmlpy.runtime.plans import Plan, PlanCache
-from ggmlpy.runtime.shape import Shapes
+from ggmlpy.runtime.plans import Plan
 from ggmlpy.runtime.steady import SteadyStep
 from ggmlpy.sched.assignment import Pin
 from ggmlpy.sched.compute import backends_for
-from ggmlpy.sched.placement import ALL, Placement, PlacementWarning
+from ggmlpy.sched.placement import ALL, Placement
 
 
 class Context:
@@ -81,51 +81,40 @@ class Context:
             check_least("n_ctx_seq", n_ctx_seq, 1)
         check_least("n_ubatch", n_ubatch, 1)
         check_least("n_seq_max", n_seq_max, 1)
-        self.model = model
         layout = choose_layout(kv_layout, kv_unified)
-        self.sizes: Sizes = decide_sizes(n_ctx, n_seq_max, layout, n_ubatch, n_ctx_seq)
-        check_length(model, self.sizes.n_ctx_seq)
-        self.placement = Placement.of(model.n_block, backends, n_gpu_layers, override_tensors)
-        self.placement.check_overrides(model.weights.leaves)
-        check_placement(model, self.placement)
-        # The context of the encoder, which `encode` runs; only after the weights are loaded here.
-        self.encoder: Context | None = None
-        if model.encoder is not None:
-            with catch_warnings():  # those of the placement were issued just now
-                simplefilter("ignore", PlacementWarning)
-                self.encoder = Context(
-                    model.encoder,
-                    backends,
-                    n_ctx=n_ctx,
-                    n_ctx_seq=n_ctx_seq,
-                    n_ubatch=n_ubatch,
-                    n_seq_max=n_seq_max,
-                    kv_layout=layout,
-                    type_k=type_k,
-                    type_v=type_v,
-                    kv_rotation=kv_rotation,
-                    flash_attn=flash_attn,
-                    n_gpu_layers=n_gpu_layers,
-                    override_tensors=override_tensors,
-                    pin=pin,
-                    passes=passes,
-                )
-        self.memory: SequenceMemory = SequenceMemory(
-            model.memory,
-            self.sizes,
-            type_k,
-            type_v,
-            self.placement.buffer_types(model.memory),
-            kv_rotation,
-            None if self.encoder is None else self.encoder.memory,
+        sizes = decide_sizes(n_ctx, n_seq_max, layout, n_ubatch, n_ctx_seq)
+        check_length(model, sizes.n_ctx_seq)
+        placement = Placement.for_model(model, backends, n_gpu_layers, override_tensors)
+        placement.check_overrides(model.weights.leaves)
+        check_placement(model, placement)
+        setup = ContextSetup(
+            list(backends), sizes, placement, type_k, type_v, kv_rotation, flash_attn, pin, passes
         )
-        self.shapes = Shapes(self.memory, flash_attn, all(b.takes_counts for b in backends))
-        self.plans = PlanCache(model, self.memory, backends, pin, passes, embeddings)
+        encoder = None
+        if model.encoder is not None:
+            encoder = Context.__new__(Context)
+            encoder._set_up(model.encoder, setup)
+        self._set_up(model, setup, encoder, embeddings)
+
+    def _set_up(
+        self,
+        model: Model,
+        setup: ContextSetup,
+        encoder: Context | None = None,
+        embeddings: bool = False,
+    ) -> None:
+        self.model = model
+        # The context of the encoder, which `encode` runs; only after the weights are loaded here.
+        self.encoder = encoder
+        self.sizes, self.placement, self.backends = setup.sizes, setup.placement, setup.backends
+        source = None if encoder is None else encoder.memory
+        self.memory: SequenceMemory = setup.memory(model, source)
+        self.shapes = setup.shapes(self.memory)
+        self.plans = setup.plans(model, self.memory, embeddings)
         attention = (part for part in model.memory if isinstance(part, AttentionLayers))
         self.is_causal = all(part.is_causal for part in attention)
         self._is_loaded = False
-        self.backends = list(backends)
-        self.backend_names = ", ".join(b.name for b in backends)
+        self.backend_names = ", ".join(b.name for b in self.backends)
         self._last: Plan | None = None
         self._last_graph: Graph | None = None  # of what it ran, once asked for
         self._steady: SteadyStep | None = None  # for the step after the last one
@@ -254,19 +243,24 @@ class Context:
 
         Returns the embeddings of the output tokens in the batch's order, [n_outputs, n_embd].
         Raises Unsupported for a model without an encoder or a decoder, BadBatch for tokens that
-        cannot be encoded, such as more than fit one ubatch; nothing is changed then. Raises
-        CacheFull for lack of cells; what was held of the sequences is gone then.
+        cannot be encoded, such as more than fit one ubatch, CacheFull for a source of more tokens
+        than there are cells for one; nothing is changed then. Raises CacheFull too where those of
+        other sequences leave too few cells; what was held of the batch's sequences is gone then.
         """
         encoder = self.encoder
         if encoder is None:
             arch = quoted(self.model.hparams.architecture)
             raise Unsupported(f"a {arch} model does not encode sources: use decode")
         encoder._check(batch, begins=True)
+        check_sources(batch, self.sizes)
         self.load_weights()
         for seq in {seq for seqs in batch.seq_ids for seq in seqs}:
             encoder.memory.seq_rm(seq)
             self.memory.seq_rm(seq)
-        return encoder.decode_batch(batch)
+        try:
+            return encoder.decode_batch(batch)
+        except CacheFull:
+            raise sources_full(batch, encoder.memory) from None
 
     @checked
     def decode(self, tokens: Sequence[int], *, seq: int = 0, all_logits: bool = False) -> Logits:
@@ -444,28 +438,3 @@ def _span(start: int, stop: int | None) -> tuple[int, int | None]:
     if stop is not None and stop < start:
         raise ArgumentError(f"start is {start}, stop is {stop}: stop must not be below start")
     return start, stop
-
-
-def check_positions(model: Model, batch: Batch) -> None:
-    """Raise Unsupported for a position that the model cannot have: one behind those of the longest
-    sequence, as there is where tokens were removed before it."""
-    limit = model.n_ctx_limit
-    if not model.position_limited or limit is None:
-        return
-    last = max(batch.positions, default=0)
-    if last >= limit:
-        raise Unsupported(
-            f"the batch has position {last}: a {model.hparams.architecture} model of this file can"
-            f" have at most {limit} ({model.limited_by}); move what the sequence holds to lower"
-            " positions, or begin it anew"
-        )
-
-
-def check_length(model: Model, n_ctx_seq: int) -> None:
-    """Raise Unsupported for sequences that are longer than the model can have."""
-    limit = model.n_ctx_limit
-    if limit is not None and n_ctx_seq > limit:
-        raise Unsupported(
-            f"n_ctx_seq is {n_ctx_seq}: a {model.hparams.architecture} model of this file can have"
-            f" at most {limit} tokens a sequence ({model.limited_by})"
-        )

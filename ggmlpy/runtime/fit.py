@@ -178,8 +178,7 @@ class _Fitting:
     def _placement(self, n_gpu_layers: int) -> Placement:
         with catch_warnings():  # the context issues them
             simplefilter("ignore", PlacementWarning)
-            n_layer = self._model.n_block
-            return Placement.of(n_layer, self._backends, n_gpu_layers, self._overrides)
+            return Placement.for_model(self._model, self._backends, n_gpu_layers, self._overrides)
 
     def _held(self, placement: Placement, sizes: Sizes) -> dict[BufferType, int]:
         """Weights, K, V and states."""

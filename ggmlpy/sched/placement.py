@@ -5,25 +5,30 @@ The layers of a model are its blocks 0 to n_layer - 1, and the output, layer n_l
 several; the others, and the token embedding, on the host. Weights lie where their layer does, and
 so do its K, V and recurrent state. Norms and products between the embedding and the blocks lie with
 the first block.
+
+Names of tensors say where they belong, except for those that a model declares to be of its output
+(`Weights.declare_output`): its last norm, which LFM2's files call `token_embd_norm`, and what other
+names do not tell, such as both projections `altup_*` of Gemma 3n.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ggmlpy.backends.base import Backend
 from ggmlpy.common.callers import warn_caller
 from ggmlpy.errors import ArgumentError
 from ggmlpy.graph.buffer import BufferType
+from ggmlpy.models import Model
 from ggmlpy.models.memory import Memory, slots_of
 from ggmlpy.sched.assignment import check_names
 
 ALL = -1
 _BLOCK = re.compile(r"(?:(?:enc|dec)\.)?blk\.(\d+)\.")
 _BEFORE_BLOCKS = re.compile(r"token_embd_norm|per_layer_(?:model_proj|proj_norm)")
-_OUTPUT = re.compile(r"(?:(?:enc|dec)\.)?output|cls\.|dense_\d\.|altup_")
+_OUTPUT = re.compile(r"output|cls\.|dense_\d\.")
 
 
 class PlacementWarning(UserWarning):
@@ -35,12 +40,27 @@ class Placement:
     """The backend of each layer and tensor of a model.
 
     `layers` has the backend of each block, and last that of the output. `overrides` come before
-    it; of several that match, the first one counts.
+    it; of several that match, the first one counts. `output` has the names, without ".weight", of
+    tensors that lie with the output whatever they are called.
     """
 
     layers: tuple[Backend, ...]
     input: Backend
     overrides: tuple[tuple[re.Pattern[str], Backend], ...] = ()
+    output: frozenset[str] = frozenset()
+
+    @classmethod
+    def for_model(
+        cls,
+        model: Model,
+        backends: Sequence[Backend],
+        n_gpu_layers: int = ALL,
+        override_tensors: Mapping[str, str] | Iterable[tuple[str, str]] = (),
+    ) -> Placement:
+        """That of a model's layers, and of those tensors that it declares to be of its output.
+        Warns and raises as `of` does."""
+        placement = cls.of(model.n_block, backends, n_gpu_layers, override_tensors)
+        return replace(placement, output=model.weights.of_output)
 
     @classmethod
     def of(
@@ -94,7 +114,9 @@ class Placement:
             return self.layers[min(int(block[1]), self.n_layer - 1)]
         if tensor.startswith("rope_"):  # factors that all blocks share
             return self.layers[max(0, self.n_layer - 1)]
-        if _BEFORE_BLOCKS.match(tensor):  # LFM2 has its output norm by this name too
+        if tensor.rpartition(".")[0] in self.output:
+            return self.layers[-1]
+        if _BEFORE_BLOCKS.match(tensor):
             return self.layers[0]
         return self.layers[-1] if _OUTPUT.match(tensor) else self.input
 

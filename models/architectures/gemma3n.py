@@ -193,6 +193,8 @@ class Gemma3n(Decoder):
         self.per_layer = PerLayerEmbedding.take(self.weights, h, N_EMBD_LAYER)
         self.altup_proj = self.weights.take("altup_proj.weight", E, E, N_ALTUP - 1)
         self.altup_unembd = self.weights.take("altup_unembd_proj.weight", E, E, N_ALTUP - 1)
+        # As in llama.cpp, also the one that is read with the embedding.
+        self.weights.declare_output("altup_proj", "altup_unembd_proj")
         self.make_layers(self.layer)
 
     def layer(self, i: int) -> Layer:

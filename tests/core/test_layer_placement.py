@@ -11,12 +11,16 @@ from ggmlpy import ops
 from ggmlpy.backends.mock.backend import MockBackend
 from ggmlpy.backends.reference import ReferenceBackend
 from ggmlpy.errors import ArgumentError
+from ggmlpy.gguf import GGUFFile
 from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.tensor import zeros
+from ggmlpy.models import load_model
 from ggmlpy.models.memory import AttentionLayers, KVSizes
 from ggmlpy.runtime.context import Context
 from ggmlpy.sched.executable import Executable
 from ggmlpy.sched.placement import ALL, Placement, PlacementWarning
+from tests.models.seeded import write_seeded
+from tests.models.seeded_specs import SPECS
 from tests.models.tiny import Tiny, write_model
 
 
@@ -92,12 +96,55 @@ def test_tensors_beside_the_blocks_lie_with_the_output_the_first_block_or_the_in
     device, host = MockBackend(), ReferenceBackend()
     for n_gpu_layers, first, last in ((ALL, device, device), (1, host, device), (0, host, host)):
         placement = Placement.of(2, [device, host], n_gpu_layers)
-        for name in ("output_norm", "enc.output_norm", "cls.output", "dense_2", "altup_proj"):
+        for name in ("output_norm", "output_hc_fn", "cls.output", "dense_2"):
             assert placement.backend_of(f"{name}.weight") is last, name
         for name in ("token_embd_norm", "per_layer_model_proj", "per_layer_proj_norm"):
             assert placement.backend_of(f"{name}.weight") is first, name
         for name in ("token_embd", "position_embd", "per_layer_token_embd"):
             assert placement.backend_of(f"{name}.weight") is host, name
+
+
+@pytest.mark.parametrize(
+    ("arch", "names"),
+    [
+        ("lfm2", {"token_embd_norm"}),
+        ("lfm2moe", {"token_embd_norm"}),
+        ("gemma3n", {"output_norm", "altup_proj", "altup_unembd_proj"}),
+        ("t5", {"dec.output_norm", "enc.output_norm"}),
+    ],
+)
+def test_a_model_says_which_tensors_are_of_its_output(
+    tmp_path: Path, arch: str, names: set[str]
+) -> None:
+    model = load_model(GGUFFile.open(write_seeded(tmp_path, arch, SPECS[arch])))
+    device = MockBackend()
+    placement = Placement.for_model(model, [device, ReferenceBackend()], 1)
+    on_device = {n for n in model.weights.leaves if placement.backend_of(n) is device}
+    assert on_device == {f"{name}.weight" for name in names | {"output"}}
+    elsewhere = Placement.for_model(model, [device, ReferenceBackend()], 0, {"norm|altup": "mock"})
+    assert all(elsewhere.backend_of(f"{name}.weight") is device for name in names)
+
+
+@pytest.mark.placed
+@pytest.mark.parametrize("n_gpu_layers", [ALL, 2, 1, 0])
+def test_lfm2s_output_norm_lies_and_runs_with_its_output(tmp_path: Path, n_gpu_layers: int) -> None:
+    """The file calls it as other models call the norm of their embeddings."""
+    shape = Tiny(architecture="lfm2", n_layer=2, neox=True, qk_norm=True, convolutions=(0,))
+    path = write_model(tmp_path / "model.gguf", shape)
+    context = Context.open(
+        path, backend=[MockBackend(), ReferenceBackend()], n_ctx=64, n_gpu_layers=n_gpu_layers
+    )
+    context.decode([1, 2, 3])
+    leaves = context.model.weights.leaves
+    place, first = leaves["token_embd_norm.weight"].place, leaves["blk.0.attn_norm.weight"].place
+    assert place is not None and first is not None
+    assert place.buffer.type.is_host == (n_gpu_layers == 0)
+    assert first.buffer.type.is_host == (n_gpu_layers != ALL)
+    norms = {name: ops["rms_norm"] for name, ops in context.ops_by_backend().items()}
+    n_all = 2 * 2 + 2 + 1  # of two layers, of q and k of one, of the output
+    n_on_device = {ALL: n_all, 2: 2 + 2 + 1, 1: 1, 0: 0}[n_gpu_layers]
+    assert norms.get("mock", 0) == n_on_device
+    assert norms.get("reference", 0) == n_all - n_on_device
 
 
 def test_what_a_layer_stores_in_each_of_its_runs_lies_with_it() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ggmlpy import AllocationError, ArgumentError, BadBatch, ContextWarning, Llama, Unsupported
-from ggmlpy.runtime import context
+from ggmlpy.runtime import context_setup
 from ggmlpy.runtime.context_sizes import choose_sizes, warn_of_length
 from tests.models.seeded import write_seeded
 from tests.models.seeded_specs import SPECS
@@ -105,7 +105,7 @@ def test_no_memory_for_embeddings_is_typed(
         raise MemoryError("out of it")
 
     with Llama(tiny_path, backend="null", n_ctx=32) as llm:
-        monkeypatch.setattr(context, "SequenceMemory", fails)
+        monkeypatch.setattr(context_setup, "SequenceMemory", fails)
         with pytest.raises(AllocationError, match="a KV cache for n_ctx = 512 tokens: out of it; "):
             llm.embed([[1, 2]])
 

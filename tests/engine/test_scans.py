@@ -57,7 +57,7 @@ class Scanner(ModelDefaults):
         columns, size = C if self.shifts else (K - 1) * C, (N if self.op == "ssm_scan" else D) * C
         n_taps = 2 if self.shifts else K
         self.memory = (RecurrentLayers({0: (columns, size), 1: (columns,)}, n_taps),)
-        self.weights: Any = SimpleNamespace(leaves={})
+        self.weights: Any = SimpleNamespace(leaves={}, of_output=frozenset())
         self.hparams: Any = SimpleNamespace(
             architecture="scanner", n_vocab=N_VOCAB, n_layer=2, is_causal=True
         )

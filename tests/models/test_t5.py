@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,7 @@ def test_bits_do_not_depend_on_others_layouts_and_cuts(
     np.testing.assert_array_equal(got, np.concatenate([want[seq] for seq in (2, 0, 3, 1)]))
 
 
+@pytest.mark.placed
 def test_bits_on_a_device_with_some_layers(path: Path) -> None:
     want = opened(path)
     cpu = get_backend("cpu", 2)
@@ -185,6 +187,7 @@ def test_positions_move(path: Path) -> None:
     assert nmse(got, T5.of(path, 4).logits(SOURCES[0], [*TARGETS[1], 3])[-1:]) < 1e-10
 
 
+@pytest.mark.placed
 def test_the_graph_of_the_last_step_runs_again(path: Path) -> None:
     context = opened(path, backend="reference")
     context.encode_batch(batch_of({0: SOURCES[0], 1: SOURCES[1]}))
@@ -205,6 +208,12 @@ REFUSED: dict[str, tuple[Callable[[Context], Any], type[Exception], str]] = {
         "whose next position is 0",
     ),
     "a long source": (lambda c: c.encode([1] * 97), BadBatch, "n_ubatch is 96"),
+    "more than there are cells": (
+        lambda c: c.encode([1] * 65),
+        CacheFull,
+        "the source of sequence 0 has 65 tokens, there are cells for 64: open the context with"
+        " n_ctx=260 and n_ctx_seq=65 or more",
+    ),
     "no vocabulary": (lambda c: c.encode([N_VOCAB]), BadBatch, "not in the vocabulary"),
     "no such sequence": (lambda c: c.encode([1], seq=4), BadBatch, "n_seq_max is 4"),
     "a saved state": (lambda c: take_state(c.memory, 0), Unsupported, "cannot be saved"),
@@ -232,14 +241,61 @@ def test_a_token_of_several_sequences(path: Path) -> None:
         context.decode_batch(batch)
 
 
-def test_sources_share_the_cells_of_a_stream(path: Path) -> None:
-    context = opened(path, kv_layout="unified", n_ctx=40, n_ubatch=40)
+ADVICE = r"open the context with n_ctx=(\d+)(?: and n_ctx_seq=(\d+))? or more"
+SHARED: dict[str, tuple[dict[int, int], str]] = {
+    "unified": (
+        {1: 19},
+        "the source of sequence 1 has 19 tokens: of the 40 cells that all sources share 7 are free"
+        " (33 by sequence 0); ",
+    ),
+    "paged": (
+        {1: 3, 2: 4},
+        "the sources of sequences 1, 2 have 7 tokens (16 cells in whole pages): of the 40"
+        " cells that all sources share 0 are free (5 pages by sequence 0); ",
+    ),
+}
+
+
+@pytest.mark.parametrize("layout", SHARED)
+def test_sources_share_the_cells_of_a_stream(path: Path, layout: str) -> None:
+    lengths, message = SHARED[layout]
+    sources = batch_of({seq: SOURCES[0][:n] for seq, n in lengths.items()})
+    context = opened(path, kv_layout=layout, n_ctx=40, n_ubatch=40)
     context.encode(SOURCES[2], seq=0)
-    with pytest.raises(CacheFull):
-        context.encode(SOURCES[0], seq=1)
+    with pytest.raises(CacheFull, match=re.escape(message)) as caught:
+        context.encode_batch(sources)
     with pytest.raises(BadBatch, match="no source"):
         context.decode([1], seq=1)
     context.decode(TARGETS[0], seq=0)  # the other is as it was
+    larger = opened(path, kv_layout=layout, n_ctx=advised(caught.value)["n_ctx"], n_ubatch=40)
+    larger.encode(SOURCES[2], seq=0)
+    larger.encode_batch(sources)
+    context.seq_keep(1)
+    context.encode_batch(sources)
+
+
+@pytest.mark.parametrize("layout", ["split", "unified", "paged"])
+@pytest.mark.parametrize("n_seq_max", [1, 3])
+def test_a_source_of_more_tokens_than_there_are_cells(
+    path: Path, layout: str, n_seq_max: int
+) -> None:
+    options: dict[str, Any] = {"kv_layout": layout, "n_seq_max": n_seq_max}
+    n_cells = 8 if layout == "split" else 8 * n_seq_max
+    context = opened(path, n_ctx=8 * n_seq_max, **options)
+    context.encode([1] * n_cells)
+    context.decode([2])
+    with pytest.raises(CacheFull, match=f"has 30 tokens, there are cells for {n_cells}") as caught:
+        context.encode([1] * 30)
+    context.decode([2])  # nothing was changed
+    opened(path, **advised(caught.value), **options).encode([1] * 30)
+
+
+def advised(error: BaseException) -> dict[str, int]:
+    """The options that a message asks for."""
+    found = re.search(ADVICE, str(error))
+    assert found is not None, error
+    names = ("n_ctx", "n_ctx_seq")
+    return {name: int(n) for name, n in zip(names, found.groups(), strict=True) if n}
 
 
 def test_a_model_without_an_encoder_encodes_nothing(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ class Kind:
 class AttentionModel(ModelDefaults):
     """What a context needs of a model."""
 
-    weights: Any = SimpleNamespace(leaves={})
+    weights: Any = SimpleNamespace(leaves={}, of_output=frozenset())
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind

@@ -45,7 +45,7 @@ QUERIES = _RNG.standard_normal((N_NAMES, D), dtype=np.float32)
 class Glass(ModelDefaults):
     """One attention layer for each of `windows` (None: full attention), and a recurrent one."""
 
-    weights: Any = SimpleNamespace(leaves={})
+    weights: Any = SimpleNamespace(leaves={}, of_output=frozenset())
 
     def __init__(self, windows: tuple[int | Window | None, ...], recurrent: bool = False) -> None:
         n_layer = len(windows) + recurrent
