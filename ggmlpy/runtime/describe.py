@@ -8,7 +8,6 @@ from ggmlpy.gguf import GGUFFile
 from ggmlpy.memory.kv_cache import KVCache
 from ggmlpy.memory.layouts import KVLayout
 from ggmlpy.memory.pages import PagedCells
-from ggmlpy.memory.sequences import SequenceMemory
 from ggmlpy.runtime.context import Context
 from ggmlpy.sched.passes import PASSES
 
@@ -33,7 +32,7 @@ def summary(
     rows = [
         *_model_rows(file, context),
         *_context_rows(context),
-        *_memory_rows(context.memory),
+        *_memory_rows(context),
         ("placement", str(context.placement)),
         ("compute", _compute(context)),
         ("graphs", _graphs(context)),
@@ -85,16 +84,19 @@ def _context_rows(context: Context) -> list[Row]:
     ]
 
 
-def _memory_rows(memory: SequenceMemory) -> list[Row]:
+def _memory_rows(context: Context) -> list[Row]:
+    memory, encoder = context.memory, context.encoder
     source = memory.source
     n_bytes = memory.n_bytes if source is None else memory.n_bytes + source.n_bytes
     rows = [("memory", megabytes(n_bytes))]
     for cache in memory.caches:
         name = "attention" if cache.cells.window is None else f"window {cache.cells.window}"
         name = name if cache.store.leaves else "positions"
-        rows.append((f"  {name}", _cache(cache)))
-    if source is not None:
-        rows.append(("  sources", _cache(source.caches[0])))
+        rows.append((f"  {name if source is None else 'decoded'}", _cache(cache)))
+    if source is not None and encoder is not None:
+        n, n_own = len(source.caches[0].store.k), encoder.model.hparams.n_layer
+        whose = f" ({n_own} of the encoder, {n - n_own} of the decoder)"
+        rows.append(("  sources", _cache(source.caches[0], whose)))
     if memory.recurrent is not None:
         n_layers, n_seqs = len(memory.recurrent.states), memory.sizes.n_seq_max
         size = megabytes(memory.recurrent.n_bytes)
@@ -103,12 +105,13 @@ def _memory_rows(memory: SequenceMemory) -> list[Row]:
     return rows
 
 
-def _cache(cache: KVCache) -> str:
+def _cache(cache: KVCache, whose: str = "") -> str:
+    """A cache's row; `whose` says of its layers more than their number."""
     cells, store = cache.cells, cache.store
     size = f"{cells.n_stream} x {cells.kv_size} cells"
     if cells.n_ctx < cells.kv_size:
         size += f" (padded; {cells.n_ctx} are used)"
-    parts = [_count(len(store.k), "layer"), size] if store.k else [size]
+    parts = [_count(len(store.k), "layer") + whose, size] if store.k else [size]
     if isinstance(cells, PagedCells):
         pages = f"{_count(cells.n_pages, 'page')} of {cells.page_size}"
         parts.append(f"{pages} ({cells.n_pages_used()} used, {cells.n_pages_shared()} shared)")
