@@ -14,7 +14,8 @@ from ggmlpy.cli import common, options
 from ggmlpy.cli.command import command, flag, option
 from ggmlpy.cli.generate import speed_line, write_text
 from ggmlpy.cli.guard import complain
-from ggmlpy.cli.options import ModelOptions, SamplingOptions
+from ggmlpy.cli.options import ModelOptions
+from ggmlpy.cli.sampling_options import SamplingOptions
 from ggmlpy.cli.show import say
 from ggmlpy.cli.types import Whole
 from ggmlpy.errors import BadBatch, CacheFull, FileError, TemplateError, TokenizerError

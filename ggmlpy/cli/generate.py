@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from ggmlpy.cli import common, options
 from ggmlpy.cli.command import command, flag, option
 from ggmlpy.cli.guard import complain
-from ggmlpy.cli.options import ModelOptions, SamplingOptions
+from ggmlpy.cli.options import ModelOptions
+from ggmlpy.cli.sampling_options import SamplingOptions
 from ggmlpy.cli.show import console, harmless, say, write_json
 from ggmlpy.cli.types import Whole
 from ggmlpy.packaged import packaged_model

@@ -15,7 +15,8 @@ from ggmlpy.cli.bench import bench
 from ggmlpy.cli.chat import chat
 from ggmlpy.cli.command import command
 from ggmlpy.cli.generate import generate
-from ggmlpy.cli.options import BenchOptions, ModelOptions, SamplingOptions
+from ggmlpy.cli.options import BenchOptions, ModelOptions
+from ggmlpy.cli.sampling_options import SamplingOptions
 from ggmlpy.llama import Llama
 
 
