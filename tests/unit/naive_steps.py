@@ -65,9 +65,12 @@ def mirostat_1(tokens: Tokens, mu: float, n_vocab: int) -> Tokens:
         return tokens
     t = np.array([math.log((i + 2) / (i + 1)) for i in range(len(p) - 1)])
     b = np.log(p[:-1] / p[1:])
-    s = (t * b).sum() / (t * t).sum()
+    s = float((t * b).sum() / (t * t).sum())
     e = s - 1
-    k = ((e * 2**mu) / (1 - n_vocab**-e)) ** (1 / s)
+    try:
+        k = ((e * 2**mu) / (1 - n_vocab**-e)) ** (1 / s)
+    except OverflowError:  # nearly equal logits
+        k = math.inf
     return {i: tokens[i] for i in list(tokens)[: max(int(min(k, len(tokens))), 1)]}
 
 
