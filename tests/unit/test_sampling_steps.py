@@ -128,8 +128,14 @@ def test_mirostat_2(logits: list[float], tau: float, eta: float, k: int) -> None
         mu -= eta * (-math.log2(p) - tau)
 
 
-@given(logits=st.lists(st.integers(-20480, 20480).map(lambda i: i / 1024), min_size=1, max_size=150, unique=True),
-       tau=st.floats(0.1, 6), eta=st.floats(0.01, 1))  # fmt: skip
+unlike = st.integers(-20480, 20480).map(lambda i: i / 1024)
+
+
+@given(
+    logits=st.lists(unlike, min_size=1, max_size=150, unique=True),
+    tau=st.floats(0.1, 6),
+    eta=st.floats(0.01, 1),
+)
 def test_mirostat_1(logits: list[float], tau: float, eta: float) -> None:
     s = sampler(len(logits), mirostat_mode=1, mirostat_tau=tau, mirostat_eta=eta, seed=3)
     tokens, mu = of(logits, 0), 2 * tau
