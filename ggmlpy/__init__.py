@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from ggmlpy.llama import Llama
     from ggmlpy.memory.batch import Batch
     from ggmlpy.memory.llama_state import LlamaState
+    from ggmlpy.models.rope_overrides import RopeOverrides
     from ggmlpy.models.weights import WeightWarning
     from ggmlpy.packaged import packaged_model
     from ggmlpy.runtime.context import Context
@@ -73,6 +74,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "llama": ("Llama",),
     "memory.batch": ("Batch",),
     "memory.llama_state": ("LlamaState",),
+    "models.rope_overrides": ("RopeOverrides",),
     "models.weights": ("WeightWarning",),
     "packaged": ("packaged_model",),
     "runtime.context": ("Context",),
@@ -126,6 +128,7 @@ __all__ = [
     "MissingPackage",
     "PlacementWarning",
     "Request",
+    "RopeOverrides",
     "SamplingError",
     "SamplingParams",
     "ShapeError",

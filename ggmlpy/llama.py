@@ -26,8 +26,8 @@ from ggmlpy.engine.embedding_methods import N_SEQ_MAX, EmbeddingMethods
 from ggmlpy.engine.engine import Engine
 from ggmlpy.engine.prompt_cache import cache_limit
 from ggmlpy.errors import AllocationError, ArgumentError, BadBatch, Unsupported, WeightError
-from ggmlpy.gguf import GGUFFile
 from ggmlpy.gguf.kept_digests import KeptDigests
+from ggmlpy.gguf.overrides import Scalar
 from ggmlpy.graph.buffer import BufferType
 from ggmlpy.graph.types import TensorType
 from ggmlpy.hub.fetch import model_of_repo
@@ -38,6 +38,7 @@ from ggmlpy.memory.layouts import choose_layout
 from ggmlpy.memory.llama_state import LlamaState
 from ggmlpy.memory.sizes import decide_sizes
 from ggmlpy.models import load_model, whole_memory
+from ggmlpy.models.rope_overrides import RopeOverrides, open_overridden
 from ggmlpy.runtime.context import Context
 from ggmlpy.runtime.context_sizes import (
     check_least,
@@ -97,6 +98,8 @@ class Llama(EmbeddingMethods):
         n_threads: int | None = None,
         n_gpu_layers: int = -1,
         override_tensors: Mapping[str, str] | None = None,
+        kv_overrides: Mapping[str, Scalar] | None = None,
+        rope: RopeOverrides | None = None,
         fit: bool = False,
         seed: Annotated[int, as_whole] | None = None,  # of 64 bits without a sign
         verbose: bool = False,
@@ -134,6 +137,8 @@ class Llama(EmbeddingMethods):
                        memory of its own; -1: all
         override_tensors  {pattern: backend}: the backend of the tensors whose names the pattern, a
                        regular expression, matches; takes precedence over n_gpu_layers
+        kv_overrides   {key: value} in place of the file's metadata
+        rope           base, scale and scaling of rotary embeddings in place of the file's
         fit            choose n_gpu_layers, and n_ctx where it is 0, by the free memory of devices:
                        all layers with a shorter context, else fewer layers
         seed           the default of all calls; None or -1: a random one for each
@@ -148,7 +153,7 @@ class Llama(EmbeddingMethods):
         check_least("token_budget", token_budget, 0)
         cache_limit(cache_ram)
         layout = choose_layout(kv_layout, kv_unified)
-        self._file = GGUFFile.open(model_path)
+        self._file = open_overridden(model_path, kv_overrides, rope)
         self.model = load_model(self._file)
         longest = self.model.hparams.n_ctx_train
         if self.model.n_ctx_limit is not None:

@@ -21,7 +21,7 @@ class RopeParams:
     n_ctx_orig: int  # the context size of the training, before scaling
     freq_base: float
     freq_scale: float  # 1 / scaling factor
-    ext_factor: float  # 1 with YaRN, else 0
+    ext_factor: float  # how much of YaRN's extrapolation is mixed in: 1 with YaRN, else 0
     attn_factor: float  # in addition to YaRN's 1 + 0.1 ln(factor), which rope_ext applies
     beta_fast: float
     beta_slow: float
@@ -220,11 +220,17 @@ def _read_rope(keys: Keys, n_embd_head: int) -> RopeParams:
         n_ctx_orig=keys.count("rope.scaling.original_context_length", keys.count("context_length")),
         freq_base=freq_base,
         freq_scale=1.0 / factor if factor and scaling != "none" else 1.0,
-        ext_factor=1.0 if scaling == "yarn" else 0.0,
+        ext_factor=_ext_factor(keys, scaling),
         attn_factor=keys.positive("rope.scaling.attn_factor", 1.0),
         beta_fast=keys.positive("rope.scaling.yarn_beta_fast", 32.0),
         beta_slow=keys.positive("rope.scaling.yarn_beta_slow", 1.0),
     )
+
+
+def _ext_factor(keys: Keys, scaling: str) -> float:
+    """How much of YaRN's extrapolation is mixed in; below 0 in the file: by the type of scaling."""
+    found = keys.signed("rope.scaling.yarn_ext_factor", -1.0)
+    return found if found >= 0 else float(scaling == "yarn")
 
 
 def rope_sections(keys: Keys) -> tuple[int, int, int, int]:

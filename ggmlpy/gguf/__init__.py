@@ -8,6 +8,7 @@ until they are read.
     strings.py   where the strings of an array begin, found fast
     arrays.py    metadata arrays, decoded on demand
     metadata.py  keys and values, with typed getters
+    overrides.py values that take the place of metadata
     tensors.py   the tensor table and the checks on it
     file.py      GGUFFile: header, byte order, split files
 """

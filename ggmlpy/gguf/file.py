@@ -12,6 +12,7 @@ magic is the same in both byte orders. They can be read, except for quantised te
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -23,6 +24,7 @@ from ggmlpy.common.quoting import printable, quoted
 from ggmlpy.errors import GGUFError, WeightError
 from ggmlpy.gguf.cursor import Cursor
 from ggmlpy.gguf.metadata import Metadata, read_metadata
+from ggmlpy.gguf.overrides import Scalar, overridden
 from ggmlpy.gguf.part import ByteOrder, Part
 from ggmlpy.gguf.tensors import MIN_INFO_BYTES, TensorInfo, read_tensors
 
@@ -64,14 +66,19 @@ class GGUFFile:
 
     @classmethod
     @checked
-    def open(cls, path: str | PathLike[str]) -> GGUFFile:
+    def open(
+        cls, path: str | PathLike[str], kv_overrides: Mapping[str, Scalar] | None = None
+    ) -> GGUFFile:
         """Open the model at `path`; for a split model, that is its first file.
 
-        Raises MissingFile if a file does not exist or is a folder, FileError if one cannot be read,
-        and GGUFError if one is no GGUF file or damaged.
+        `kv_overrides` are values that take the place of those of the metadata, see `overridden`.
+        Raises ArgumentError for one of another kind, MissingFile if a file does not exist or is a
+        folder, FileError if one cannot be read, and GGUFError if one is no GGUF file or damaged.
         """
         first = _read_contents(Path(path))
-        return cls([first, *_read_siblings(first)])
+        file = cls([first, *_read_siblings(first)])
+        file.metadata = overridden(file.metadata, kv_overrides or {})
+        return file
 
     @property
     def name(self) -> str:

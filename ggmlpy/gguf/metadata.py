@@ -54,6 +54,11 @@ class Metadata(Mapping[str, Value]):
         self._values = values
         self._types = types
 
+    @property
+    def name(self) -> builtins.str:
+        """The file's name, for messages."""
+        return self._name
+
     def __getitem__(self, key: builtins.str) -> Value:
         return self._values[key]
 

@@ -444,8 +444,33 @@ def test_arguments_without_effect_say_what_to_use() -> None:
         make(use_mlock=True).close()
     with pytest.warns(NoEffect, match="n_gqa is no argument"):
         make(n_gqa=8).close()
-    with pytest.raises(Unsupported, match="rope_freq_base is 5"):
-        make(rope_freq_base=5.0)
+    with pytest.raises(Unsupported, match="lora_path is 'a'"):
+        make(lora_path="a")
+
+
+def test_metadata_and_rotary_embeddings_can_be_others(llm: Llama) -> None:
+    key = "llama.rope.freq_base"
+    with make(rope_freq_base=500.0) as a, make(kv_overrides={key: 500.0}) as b:
+        for model in (a, b, llm):
+            model.reset()
+            model.eval([0, 5, 9, 30])
+        assert np.array_equal(a._scores, b._scores)
+        assert not np.allclose(a._scores, llm._scores)
+        assert b.metadata[key] == "500.000000"
+    with make(rope_freq_base=10000.0, rope_freq_scale=1.0, rope_scaling_type=1) as same:
+        same.eval([0, 5, 9, 30])
+        assert np.array_equal(same._scores, llm._scores)
+    halved: dict[str, Any] = {"rope_freq_scale": 0.5}
+    unmixed = make(rope_scaling_type=2, yarn_ext_factor=0.0, **halved)
+    with unmixed, make(rope_scaling_type=1, **halved) as linear:
+        for model in (unmixed, linear):
+            model.eval([0, 5, 9, 30])
+        assert np.array_equal(unmixed._scores, linear._scores)
+        assert not np.allclose(linear._scores, llm._scores)
+    with pytest.raises(ValueError, match="rope_scaling_type is 7"):
+        make(rope_scaling_type=7)
+    with pytest.raises(ValueError, match="must be a number"):
+        make(kv_overrides={key: "high"})
 
 
 def test_files_that_cannot_be_loaded(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from ggmlpy.compat.llama_cpp.llama_grammar import LlamaGrammar
 from ggmlpy.compat.llama_cpp.llama_speculative import LlamaDraftModel
 from ggmlpy.compat.llama_cpp.llama_tokenizer import BaseLlamaTokenizer, LlamaTokenizer
 from ggmlpy.compat.llama_cpp.model_view import ModelView
-from ggmlpy.compat.llama_cpp.parameters import NoEffect, check_parameters
+from ggmlpy.compat.llama_cpp.parameters import NoEffect, check_parameters, rope_overrides
 from ggmlpy.compat.llama_cpp.state import LlamaState
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.llama import Llama as Engine
@@ -177,6 +177,8 @@ class Llama(EmbeddingMethods):
             n_gpu_layers=p["n_gpu_layers"],
             type_k="f16" if p["type_k"] is None else p["type_k"],
             type_v="f16" if p["type_v"] is None else p["type_v"],
+            kv_overrides=p["kv_overrides"],
+            rope=rope_overrides(p),
             verbose=self.verbose,
         )
         self._file = self._engine._file

@@ -7,7 +7,8 @@ from typing import Any
 
 from ggmlpy.common.callers import warn_caller
 from ggmlpy.compat.llama_cpp import constants
-from ggmlpy.errors import Unsupported
+from ggmlpy.errors import ArgumentError, Unsupported
+from ggmlpy.models.rope_overrides import SCALINGS, RopeOverrides
 
 
 class NoEffect(UserWarning):
@@ -30,27 +31,16 @@ _WITHOUT_EFFECT: dict[str, tuple[Any, str]] = {
     "swa_full": (None, "layers with a window keep what the window needs"),
     "no_perf": (False, "timings are always taken"),
     "lora_base": (None, "adapters apply to quantised weights directly"),
+    "yarn_attn_factor": (1.0, "YaRN computes it"),
     "numa": (False, "memory is placed by the system: numactl controls it from outside"),
 }
 
 # Arguments that would change results: the default, and what to know.
 _REFUSED: dict[str, tuple[Any, str]] = {
-    "yarn_ext_factor": (-1.0, "the file's scaling is used"),
-    "yarn_attn_factor": (1.0, "the file's scaling is used"),
-    "yarn_beta_fast": (32.0, "the file's scaling is used"),
-    "yarn_beta_slow": (1.0, "the file's scaling is used"),
-    "yarn_orig_ctx": (0, "the file's scaling is used"),
-    "rope_freq_base": (0.0, "the file's base is used"),
-    "rope_freq_scale": (0.0, "the file's scale is used"),
-    "rope_scaling_type": (
-        constants.LLAMA_ROPE_SCALING_TYPE_UNSPECIFIED,
-        "the file's scaling is used",
-    ),
     "attention_type": (
         constants.LLAMA_ATTENTION_TYPE_UNSPECIFIED,
         "the file says whether attention is causal",
     ),
-    "kv_overrides": (None, "the file's metadata is used"),
     "lora_path": (None, "adapters cannot be loaded"),
 }
 
@@ -64,3 +54,28 @@ def check_parameters(given: Mapping[str, Any]) -> None:
     for name, (default, why) in _WITHOUT_EFFECT.items():
         if given[name] is not None and given[name] != default:
             warn_caller(f"Llama: {name} has no effect: {why}", NoEffect)
+
+
+def rope_overrides(given: Mapping[str, Any]) -> RopeOverrides:
+    """The arguments of rotary embeddings; those that llama.cpp takes as unset are left out."""
+    scaling = given["rope_scaling_type"]
+    unset = (None, constants.LLAMA_ROPE_SCALING_TYPE_UNSPECIFIED)
+    if scaling not in (*unset, *range(len(SCALINGS))):
+        raise ArgumentError(
+            f"rope_scaling_type is {scaling!r}: it must be -1 to {len(SCALINGS) - 1}"
+        )
+    ext_factor = given["yarn_ext_factor"]
+    return RopeOverrides(
+        scaling=None if scaling in unset else SCALINGS[scaling],
+        freq_base=given["rope_freq_base"] or None,
+        freq_scale=given["rope_freq_scale"] or None,
+        ext_factor=None if ext_factor < 0 else ext_factor,
+        beta_fast=_unless(given["yarn_beta_fast"], 32.0),
+        beta_slow=_unless(given["yarn_beta_slow"], 1.0),
+        n_ctx_orig=given["yarn_orig_ctx"] or None,
+    )
+
+
+def _unless(value: float, default: float) -> float | None:
+    """A value, or None for its default, which leaves what the file says."""
+    return None if value in (0.0, default) else value
