@@ -119,6 +119,22 @@ def test_log_probabilities_need_logits_of_all_tokens(llm: Llama, scored: Llama) 
         assert len(top) == 2
 
 
+def test_log_probabilities_of_the_prompt(scored: Llama, own: Own) -> None:
+    prompt = "The dog ran to the"
+    result = scored(prompt, max_tokens=2, temperature=0, logprobs=1, echo=True)["choices"][0]
+    logprobs = result["logprobs"]
+    tokens = scored.tokenize(prompt.encode())
+    assert "".join(logprobs["tokens"]) == result["text"]
+    assert logprobs["token_logprobs"][0] is logprobs["top_logprobs"][0] is None
+    exact = own.logits(tokens).astype(np.float64)
+    exact -= np.log(np.exp(exact).sum(axis=1, keepdims=True))
+    expected = [exact[i, token] for i, token in enumerate(tokens[2:], 1)]
+    assert np.allclose(logprobs["token_logprobs"][1 : len(tokens) - 1], expected, atol=1e-6)
+    starts = [result["text"].index(token, at) for token, at in zip(
+        logprobs["tokens"], logprobs["text_offset"], strict=True)]  # fmt: skip
+    assert starts == logprobs["text_offset"]
+
+
 def test_criteria_see_what_was_run(llm: Llama) -> None:
     n_prompt = len(llm.tokenize(PROMPT.encode()))
     seen: list[int] = []

@@ -14,7 +14,6 @@ RECORDED: dict[str, Any] = json.loads(Path(__file__).with_name("signatures.json"
 
 # What is not there: this list may only become shorter.
 MISSING = {
-    "llama_cpp.llama.Llama.from_pretrained",
     # Templates run in a process of their own, which has these functions.
     "llama_cpp.llama_chat_format.Jinja2ChatFormatter.strftime_now",
     "llama_cpp.llama_chat_format.Jinja2ChatFormatter.tojson",

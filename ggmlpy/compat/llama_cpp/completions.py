@@ -23,7 +23,7 @@ from ggmlpy.compat.llama_cpp.llama_tokenizer import BaseLlamaTokenizer
 from ggmlpy.compat.llama_cpp.model_view import ModelView
 from ggmlpy.compat.llama_cpp.sampling import sampling_params
 from ggmlpy.compat.llama_cpp.state import StateMethods
-from ggmlpy.engine.completion import collect
+from ggmlpy.engine.completion import Echo, collect
 from ggmlpy.engine.generation import Piece, Request
 from ggmlpy.errors import Unsupported
 
@@ -133,16 +133,16 @@ class Completions(StateMethods):
             stopping_criteria=None
             if stopping_criteria is None
             else _over_arrays(stopping_criteria),
+            score_from=1 if echo and logprobs is not None and not stream else None,
             penalizes_prompt=False,  # llama-cpp-python's samplers see the answer only
         )
-        has_gap = self._model.token_suffix() >= 0
         form = CompletionForm(
             self.model_path if model is None else model,
+            self._model_in_use.tokenizer,
             len(tokens),
-            self._text_of,
             offset=len(prompt),
-            echo=self._echoed(prompt) if echo else "",
-            suffix=suffix if suffix is not None and not has_gap else "",
+            echo=self._echo(prompt, tokens, is_scored=logprobs is not None) if echo else None,
+            suffix=suffix if suffix is not None and self._model.token_suffix() < 0 else "",
         )
         pieces = self._pieces(request)
         return form.chunks(pieces) if stream else collect(pieces, form)
@@ -168,13 +168,13 @@ class Completions(StateMethods):
         if self.verbose:
             print(self._model_in_use.timings, file=sys.stderr)
 
-    def _echoed(self, prompt: str | list[int]) -> str:
+    def _echo(self, prompt: str | list[int], tokens: list[int], *, is_scored: bool) -> Echo:
         if isinstance(prompt, str):
-            return prompt
-        return self.detokenize(list(prompt)).decode(errors="ignore")
-
-    def _text_of(self, token: int) -> str:
-        return self.detokenize([token]).decode(errors="ignore")
+            text = prompt
+        else:
+            text = self.detokenize(list(prompt)).decode(errors="ignore")
+        hides_bos = tokens[0] == self._model.token_bos()
+        return Echo(text, tokens, hides_bos, special=isinstance(prompt, str), is_scored=is_scored)
 
     def _prompt_tokens(self, prompt: str | list[int], suffix: str | None) -> list[int]:
         """The tokens of a prompt; with a suffix those of a text with a gap between the two, if the

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace, TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -36,6 +36,7 @@ from ggmlpy.compat.llama_cpp.model_view import ModelView
 from ggmlpy.compat.llama_cpp.parameters import NoEffect, check_parameters, rope_overrides
 from ggmlpy.compat.llama_cpp.state import LlamaState
 from ggmlpy.gguf import GGUFFile
+from ggmlpy.hub.fetch import model_of_repo
 from ggmlpy.llama import Llama as Engine
 from ggmlpy.text.tokenizer import Tokenizer
 
@@ -288,6 +289,32 @@ class Llama(EmbeddingMethods):
     def __del__(self) -> None:
         if hasattr(self, "_file"):  # it was loaded
             self.close()
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        repo_id: str,
+        filename: str | None,
+        additional_files: list[str] | None = None,
+        local_dir: str | os.PathLike[str] | None = None,
+        local_dir_use_symlinks: bool | Literal["auto"] = "auto",
+        cache_dir: str | os.PathLike[str] | None = None,
+        **kwargs: Any,
+    ) -> Llama:
+        """A model of a repository on a hub, whose file matches `filename`, a name or a pattern.
+
+        Files go to the hub's cache, or `cache_dir`, or as themselves to `local_dir`. `kwargs` are
+        those of `Llama`. Needs the package huggingface_hub. Raises MissingFile (a ValueError) if
+        not just one file matches.
+        """
+        path = model_of_repo(
+            repo_id,
+            filename,
+            more_files=additional_files or (),
+            local_dir=local_dir,
+            cache_dir=cache_dir,
+        )
+        return cls(model_path=str(path), **kwargs)
 
     @staticmethod
     def logits_to_logprobs(logits: Scores | list[Any], axis: int = -1) -> Scores:
