@@ -34,7 +34,7 @@ from ggmlpy.compat.llama_cpp.llama_speculative import LlamaDraftModel
 from ggmlpy.compat.llama_cpp.llama_tokenizer import BaseLlamaTokenizer, LlamaTokenizer
 from ggmlpy.compat.llama_cpp.model_view import ModelView
 from ggmlpy.compat.llama_cpp.parameters import NoEffect, check_parameters, rope_overrides
-from ggmlpy.compat.llama_cpp.state import LlamaState
+from ggmlpy.compat.llama_cpp.saved import LlamaState
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.hub.fetch import model_of_repo
 from ggmlpy.llama import Llama as Engine

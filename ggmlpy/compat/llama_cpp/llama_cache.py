@@ -9,13 +9,11 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 from zipfile import BadZipFile
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from ggmlpy.compat.llama_cpp.state import LlamaState
+from ggmlpy.compat.llama_cpp.saved import LlamaState
 
 Key = tuple[int, ...]
 
@@ -172,8 +170,6 @@ def _key_in(path: Path) -> Key | None:
 
 
 def _read(path: Path) -> LlamaState:
-    from ggmlpy.compat.llama_cpp.state import LlamaState
-
     with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
         state = arrays["llama_state"].tobytes()
         return LlamaState(

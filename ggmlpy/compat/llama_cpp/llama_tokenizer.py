@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import Any
 
-if TYPE_CHECKING:
-    from ggmlpy.compat.llama_cpp.llama import Llama
+from ggmlpy.compat.llama_cpp.model_view import ModelView
+from ggmlpy.gguf import GGUFFile
+from ggmlpy.text.tokenizer import Tokenizer
 
 
 class BaseLlamaTokenizer(ABC):
@@ -27,9 +29,9 @@ class BaseLlamaTokenizer(ABC):
 class LlamaTokenizer(BaseLlamaTokenizer):
     """The tokenizer of a model file."""
 
-    def __init__(self, llama: Llama) -> None:
-        self._model = llama._model
-        self._owner: Llama | None = None
+    def __init__(self, llama: Any) -> None:
+        """`llama` is a `Llama`."""
+        self._model: ModelView = llama._model
 
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = True) -> list[int]:
         return self._model.tokenize(text, add_bos=add_bos, special=special)
@@ -48,12 +50,9 @@ class LlamaTokenizer(BaseLlamaTokenizer):
     @classmethod
     def from_ggml_file(cls, path: str) -> LlamaTokenizer:
         """The tokenizer of a file, without its weights."""
-        from ggmlpy.compat.llama_cpp.llama import Llama
-
-        llama = Llama(model_path=path, vocab_only=True, verbose=False)
-        tokenizer = cls(llama)
-        tokenizer._owner = llama  # whose file is closed with it
-        return tokenizer
+        file = GGUFFile.open(path)  # which stays open as long as its vocabulary is used
+        tokenizer = Tokenizer.from_metadata(file.metadata, file.name)
+        return cls(SimpleNamespace(_model=ModelView(file, tokenizer)))
 
 
 class LlamaHFTokenizer(BaseLlamaTokenizer):

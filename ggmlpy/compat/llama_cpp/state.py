@@ -1,33 +1,12 @@
-"""Saved states of a sequence."""
+"""A sequence is saved and loaded."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from ggmlpy.compat.llama_cpp.evaluation import Evaluation, Ids, Scores
+from ggmlpy.compat.llama_cpp.evaluation import Evaluation
 from ggmlpy.compat.llama_cpp.llama_cache import BaseLlamaCache, longest_token_prefix
-
-
-class LlamaState:
-    """A sequence: its tokens, logits, and what the memory held of it."""
-
-    def __init__(
-        self,
-        input_ids: Ids,
-        scores: Scores,
-        n_tokens: int,
-        llama_state: bytes,
-        llama_state_size: int,
-        seed: int,
-    ) -> None:
-        """input_ids [n_ctx], scores [n_tokens, n_vocab]: zeros unless the model has logits_all;
-        llama_state the bytes of a `ggmlpy.LlamaState`."""
-        self.input_ids = input_ids
-        self.scores = scores
-        self.n_tokens = n_tokens
-        self.llama_state = llama_state
-        self.llama_state_size = llama_state_size
-        self.seed = seed
+from ggmlpy.compat.llama_cpp.saved import LlamaState
 
 
 class StateMethods(Evaluation):
