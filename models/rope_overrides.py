@@ -37,7 +37,7 @@ class RopeOverrides:
     def __post_init__(self) -> None:
         if self.scaling is not None and self.scaling not in SCALINGS:
             raise ArgumentError(
-                f"rope scaling is {quoted(str(self.scaling))}: it must be one of"
+                f"rope_scaling is {quoted(str(self.scaling))}: it must be one of"
                 f" {', '.join(SCALINGS)}"
             )
         for name in ("freq_base", "freq_scale", "beta_fast", "beta_slow", "n_ctx_orig"):
@@ -71,6 +71,22 @@ def open_overridden(
         keys = rope.as_metadata(file.metadata.str("general.architecture"))
         file.metadata = overridden(file.metadata, keys)
     return file
+
+
+def scale_of(freq_scale: float | None, factor: float | None) -> float | None:
+    """The scale of positions, given as itself or as the factor by which the context grows.
+
+    Raises ArgumentError for both, and for a factor that is not above 0.
+    """
+    if factor is None:
+        return freq_scale
+    if freq_scale is not None:
+        raise ArgumentError(
+            f"rope-scale is {factor} and rope-freq-scale is {freq_scale}: give one of the two"
+        )
+    if not factor > 0:
+        raise ArgumentError(f"rope-scale is {factor}: it must be above 0")
+    return 1.0 / factor
 
 
 def _real(value: float | None) -> float | None:

@@ -45,6 +45,8 @@ def open_model(path: Path, options: ModelOptions) -> Llama:
             flash_attn=options.fused_attention,
             n_gpu_layers=options.n_gpu_layers,
             override_tensors=options.override_tensors,
+            kv_overrides=options.kv_overrides,
+            rope=options.rope,
             fit=options.fit,
         )
     if options.fit:

@@ -15,12 +15,15 @@ from ggmlpy.cli.command import flag, option
 from ggmlpy.cli.groups import group, setting
 from ggmlpy.cli.hub import or_from_hub
 from ggmlpy.cli.sampling_options import SamplingOptions
-from ggmlpy.cli.types import FileName, Overrides, Switch, Threads, Whole
+from ggmlpy.cli.types import FileName, Overrides, Real, Switch, Threads, Whole
 
 if TYPE_CHECKING:
     from ggmlpy.bench.bench import Setup
+    from ggmlpy.gguf.overrides import Scalar
+    from ggmlpy.models.rope_overrides import RopeOverrides
 
 MODEL = "Model and machine"
+METADATA = "Metadata and rotary embeddings"
 SAMPLING = "Sampling"
 FILE = FileName()
 
@@ -40,6 +43,7 @@ _FLASH_ATTN = (
     "-fa --flash-attn on|off|auto",
     "Attention as one fused node (on), or as separate ones (off); auto is on.",
 )
+_AS_IN_FILE: dict[str, Any] = {"section": METADATA, "show_default": "as in the file"}
 _SWITCH: dict[str, Any] = {"type": Switch(), "is_flag": False, "flag_value": "on"}  # `-fa` alone
 
 file_or_packaged: dict[str, Any] = {"required": False, "type": FILE}  # an argument
@@ -163,6 +167,84 @@ class ModelOptions(MachineOptions):
         " a shorter context, else fewer layers.",
         is_flag=True,
     )
+    override_kv: tuple[str, ...] = setting(
+        (),
+        "--override-kv KEY=TYPE:VALUE",
+        "A value in place of the file's metadata, such as llama.context_length=int:4096. Can be"
+        " given several times.",
+        multiple=True,
+        section=METADATA,
+        show_default=False,
+    )
+    rope_scaling: str | None = setting(
+        None,
+        "--rope-scaling TYPE",
+        "Scaling of rotary embeddings: none, linear, yarn or longrope.",
+        **_AS_IN_FILE,
+    )
+    rope_scale: float | None = setting(
+        None,
+        "--rope-scale FACTOR",
+        "How many times the training context is extended; 1 / --rope-freq-scale.",
+        type=Real(),
+        **_AS_IN_FILE,
+    )
+    rope_freq_base: float | None = setting(
+        None, "--rope-freq-base N", "Base of the frequencies.", type=Real(), **_AS_IN_FILE
+    )
+    rope_freq_scale: float | None = setting(
+        None, "--rope-freq-scale N", "What positions are multiplied by.", type=Real(), **_AS_IN_FILE
+    )
+    yarn_ext_factor: float | None = setting(
+        None,
+        "--yarn-ext-factor N",
+        "YaRN: how much extrapolation is mixed in; 0: none, -1: by the scaling.",
+        type=Real(),
+        **_AS_IN_FILE,
+    )
+    yarn_beta_fast: float | None = setting(
+        None,
+        "--yarn-beta-fast N",
+        "YaRN: rotations above which nothing is scaled.",
+        type=Real(),
+        **_AS_IN_FILE,
+    )
+    yarn_beta_slow: float | None = setting(
+        None,
+        "--yarn-beta-slow N",
+        "YaRN: rotations below which all is scaled.",
+        type=Real(),
+        **_AS_IN_FILE,
+    )
+    yarn_orig_ctx: int | None = setting(
+        None,
+        "--yarn-orig-ctx N",
+        "YaRN: the context that the model was trained with.",
+        type=Whole(1),
+        **_AS_IN_FILE,
+    )
+
+    @property
+    def kv_overrides(self) -> dict[str, Scalar]:
+        """Values in place of the file's metadata. Raises ArgumentError."""
+        from ggmlpy.gguf.overrides import parse_overrides
+
+        return parse_overrides(self.override_kv)
+
+    @property
+    def rope(self) -> RopeOverrides:
+        """What takes the place of the file's rotary embeddings. Raises ArgumentError."""
+        from ggmlpy.models.rope_overrides import RopeOverrides, scale_of
+
+        return RopeOverrides(
+            scaling=self.rope_scaling,
+            freq_base=self.rope_freq_base,
+            freq_scale=scale_of(self.rope_freq_scale, self.rope_scale),
+            ext_factor=self.yarn_ext_factor,
+            beta_fast=self.yarn_beta_fast,
+            beta_slow=self.yarn_beta_slow,
+            n_ctx_orig=self.yarn_orig_ctx,
+        )
 
 
 @dataclass(frozen=True, slots=True)
