@@ -25,10 +25,9 @@ inside and the backend supports it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence, Set
 
-from ggmlpy.backends.step import Step
+from ggmlpy.backends.step import Step, replaces_rows
 from ggmlpy.graph.tensor import Tensor
 
 Accept = Callable[[Step], bool]
@@ -233,16 +232,8 @@ def _stored_scan(
     states = states and rows.view_offs == n_outputs * rows.nb[0]
     ids, spans = operands["ids"], operands["spans"]
     one_each = ids.ne == to.ne == (spans.ne[1], 1, 1, 1) and rows.ne[1] == spans.ne[1]
-    same_rows = _rows_along(operands[table], axis) == _rows_along(dst, 1)
-    plain = all(x.contiguous for x in (operands[table], dst, ids, to))
-    if states and one_each and same_rows and plain and scanned.op.params().get("K", 1) == 1:
-        operands |= {"to": to, "dst": dst}
+    operands |= {"to": to, "dst": dst}
+    same_rows = replaces_rows(operands, operands[table], axis)
+    if states and one_each and same_rows and scanned.op.params().get("K", 1) == 1:
         results = {"y": scanned, "stored": nodes[-1]}
         yield Step(scanned, nodes, operands, results, updates={"stored": (table,)})
-
-
-def _rows_along(x: Tensor, axis: int) -> tuple[object, ...]:
-    """Where the rows of x along an axis are: the first one, elements and bytes of each, how many;
-    and that there are no further dimensions."""
-    n = math.prod(x.ne[:axis])
-    return x.view_offs, n, x.nb[axis], x.ne[axis], math.prod(x.ne[axis + 1 :])

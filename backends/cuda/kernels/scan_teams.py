@@ -12,7 +12,7 @@ from ggmlpy.backends.cuda.args import SPAN, TENSOR
 from ggmlpy.backends.cuda.kernel import Launch, Work
 from ggmlpy.backends.cuda.shapes import blocks
 from ggmlpy.backends.cuda.source import Form
-from ggmlpy.backends.step import Step
+from ggmlpy.backends.step import Step, replaces_rows
 from ggmlpy.graph.tensor import Tensor
 
 # The struct Lists, as fields of the arguments.
@@ -40,13 +40,8 @@ def team_fits(n: int) -> bool:
 
 def rows_fit(step: Step, table: Tensor, axis: int) -> bool:
     """Whether new states replace rows of the table that old ones are read from, which lie along an
-    axis of it: the same rows, by the same numbers. A step that stores none fits."""
-    if "dst" not in step.operands:
-        return True
-    stored, lists = step.operands["dst"], (step.operands["ids"], step.operands["to"])
-    of_table = table.view_offs, table.ne[axis], table.ne[axis + 1 :], table.nb[axis]
-    same = of_table == (stored.view_offs, stored.ne[1], (1,) * (3 - axis), stored.nb[1])
-    return same and stored.ne[2:] == (1, 1) and all(x.contiguous for x in (table, stored, *lists))
+    axis of it. A step that stores none fits."""
+    return "dst" not in step.operands or replaces_rows(step.operands, table, axis)
 
 
 def launch_teams(
