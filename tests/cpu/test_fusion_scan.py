@@ -33,7 +33,7 @@ def _ssm_scan(per_state: bool) -> Scan:
         N = rows.ne[0] // (D * H)
         states = ops.reshape_4d(rows, N, D, H, N_ROWS)
         x, dt, B, C = uniform(D, H, T), uniform(H, T), uniform(N, G, T), uniform(N, G, T)
-        rates = uniform(N if per_state else 1, H)
+        rates = decays(N if per_state else 1, H)
         return ops.ssm_scan(states, x, dt, rates, B, C, ids, spans=spans)
 
     return made
@@ -42,8 +42,8 @@ def _ssm_scan(per_state: bool) -> Scan:
 def _delta_net(per_element: bool) -> Scan:
     def made(rows: Tensor, ids: Tensor, spans: Tensor, D: int, H: int) -> Tensor:
         T, R = n_tokens(spans), ids.ne[0]
-        q, k, v, beta = uniform(D, H, T), uniform(D, H, T), uniform(D, H, T), uniform(1, H, T)
-        decay = uniform(D if per_element else 1, H, T)
+        q, k, v, beta = uniform(D, H, T), uniform(D, H, T), uniform(D, H, T), shares(1, H, T)
+        decay = decays(D if per_element else 1, H, T)
         state = ops.reshape_4d(ops.get_rows(rows, ids), D, D, H, R)
         return ops.gated_delta_net(q, k, v, decay, beta, state, spans=spans)
 
@@ -88,7 +88,7 @@ def _compiled() -> None:
 
 
 EACH_SCAN = pytest.mark.parametrize("name", SCANS)
-SPANS = ((0, 2), (2, 1), (3, 3))
+LENGTHS = (2, 1, 3)  # tokens of each sequence
 RNG = np.random.default_rng(5)
 
 
@@ -96,18 +96,34 @@ def uniform(*ne: int) -> Tensor:
     return from_numpy(RNG.uniform(-0.7, 0.7, ne[::-1]).astype(np.float32))
 
 
+def decays(*ne: int) -> Tensor:
+    """Not above 0: with others the states of thousands of tokens would not be finite."""
+    return from_numpy(RNG.uniform(-0.7, 0, ne[::-1]).astype(np.float32))
+
+
+def shares(*ne: int) -> Tensor:
+    """Not below 0, likewise."""
+    return from_numpy(RNG.uniform(0, 0.7, ne[::-1]).astype(np.float32))
+
+
 def n_tokens(spans: Tensor) -> int:
-    return sum(n for _, n in SPANS[: spans.ne[1]])
+    return int(spans.numpy().reshape(-1, 2)[:, 1].sum())
 
 
 def stored(
-    name: str, ids: Sequence[int], to: Sequence[int], D: int = 20, H: int = 3
+    name: str,
+    ids: Sequence[int],
+    to: Sequence[int],
+    D: int = 20,
+    H: int = 3,
+    lengths: Sequence[int] = LENGTHS,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The outputs, the table as it is after the new states are written to it, and its leaf."""
     R = len(ids)
     n = (24 if name.startswith("ssm") else D) * D * H
     rows = table(n)
-    spans = from_numpy(np.array(SPANS[:R], np.int32))
+    first = np.cumsum([0, *lengths])[:R]
+    spans = from_numpy(np.stack([first, lengths[:R]], axis=1).astype(np.int32))
     y = SCANS[name](rows, from_numpy(np.array(ids, np.int32)), spans, D, H)
     T = n_tokens(spans)
     after = ops.view_2d(y, n, R, n * 4, D * H * T * 4)
@@ -116,11 +132,17 @@ def stored(
 
 
 def results(
-    name: str, ids: Sequence[int], to: Sequence[int], backend: Recording, passes: str, D: int = 20
+    name: str,
+    ids: Sequence[int],
+    to: Sequence[int],
+    backend: Recording,
+    passes: str,
+    D: int = 20,
+    lengths: Sequence[int] = LENGTHS,
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     global RNG
     RNG = np.random.default_rng(9)
-    y, written, _ = stored(name, ids, to, D)
+    y, written, _ = stored(name, ids, to, D, lengths=lengths)
     made, kernels = run([written, ops.cont(y)], passes, backend)
     is_fused = [kernel == f"{name}_stored" for kernel in kernels]
     assert is_fused.count(True) == (passes == "scan"), kernels
@@ -151,6 +173,16 @@ def test_states_in_rows_have_the_bits_of_the_separate_nodes(name: str, case: str
                 results(name, ids, to, Recording(n_threads, isa), "scan"), expected, strict=True
             ):
                 assert found.tobytes() == wanted.tobytes()
+
+
+@EACH_SCAN
+def test_the_last_sequence_that_writes_a_row_counts(name: str) -> None:
+    """It has fewer tokens than the one before, which a thread for each would finish later."""
+    rows, lengths = ((0, 1), (4, 4)), (5000, 2500)
+    expected = results(name, *rows, Recording(1, ISAS[0]), "none", lengths=lengths)
+    found = results(name, *rows, Recording(2, ISAS[0]), "scan", lengths=lengths)
+    assert expected[0].any() and all(np.isfinite(x).all() for x in expected)
+    assert [x.tobytes() for x in found] == [x.tobytes() for x in expected]
 
 
 @EACH_SCAN
