@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from ggmlpy.gguf import GGUFFile
     from ggmlpy.models import Model
 
+N_PROMPT, N_GENERATED = 512, 128  # of the tests without -p and -n, as in llama-bench
 HOST_BACKENDS = ("cpu", "reference")  # in host memory, whose bandwidth is measured
 
 
@@ -34,14 +37,14 @@ HOST_BACKENDS = ("cpu", "reference")  # in host memory, whose bandwidth is measu
     "-p --n-prompt N,N…",
     "Tokens of a prompt; 0: no test.",
     type=Numbers(0),
-    default="512",
+    show_default=f"{N_PROMPT}, or as many as the model can have",
 )
 @option(
     "generated",
     "-n --n-gen N,N…",
     "Tokens to generate; 0: no test.",
     type=Numbers(0),
-    default="128",
+    show_default=f"{N_GENERATED}, or as many as the model can have",
 )
 @option(
     "depths",
@@ -77,8 +80,8 @@ HOST_BACKENDS = ("cpu", "reference")  # in host memory, whose bandwidth is measu
 @options.bench_options
 def bench(
     model: Path | None,
-    prompts: list[int],
-    generated: list[int],
+    prompts: list[int] | None,
+    generated: list[int] | None,
     depths: list[int],
     both: tuple[tuple[int, int], ...],
     n_repeat: int,
@@ -104,19 +107,34 @@ def bench(
     """
     from ggmlpy.gguf import GGUFFile
 
-    tests = _tests(prompts, generated, depths, both)
+    tests = _tests(
+        [N_PROMPT] if prompts is None else prompts,
+        [N_GENERATED] if generated is None else generated,
+        depths,
+        both,
+    )
+    shortened = {
+        test
+        for test in tests
+        if (prompts is None and not test.n_generated) or (generated is None and not test.n_prompt)
+    }
     setups = [machine.setup(n) for n in threads] if threads else [machine.setup(None)]
     path = model or packaged_model()
     with GGUFFile.open(path) as file:
         report = _Report(path, file, Format.jsonl if as_json else output)
         for setup in setups:
-            _run(report, file, setup, tests, n_repeat)
+            _run(report, file, setup, tests, shortened, n_repeat)
 
 
 def _run(
-    report: _Report, file: GGUFFile, setup: Setup, tests: list[SpeedTest], n_repeat: int
+    report: _Report,
+    file: GGUFFile,
+    setup: Setup,
+    tests: list[SpeedTest],
+    shortened: Set[SpeedTest],
+    n_repeat: int,
 ) -> None:
-    """All tests with one number of threads."""
+    """All tests with one number of threads; some may be shortened to what the model can have."""
     from ggmlpy.bench.bandwidth import read_bandwidth
     from ggmlpy.bench.bench import backends_used, measure_speed, open_context
     from ggmlpy.models import load_model
@@ -127,6 +145,7 @@ def _run(
             tests = _of_prompts(tests, model)
         elif model.encoder is not None:
             tests = _of_sources(tests, model)
+        tests = _as_far_as_it_can(tests, shortened, model)
         n_ctx = max(test.depth + test.n_tokens for test in tests)
         context = open_context(model, setup, n_ctx=n_ctx)
     used = backends_used(context)
@@ -183,6 +202,30 @@ def _of_sources(tests: list[SpeedTest], model: Model) -> list[SpeedTest]:
         raise Unsupported(f"{about}, with which only -n can be measured")
     if len(kept) < len(tests):
         complain("note", f"{about}; those with one are left out")
+    return kept
+
+
+def _as_far_as_it_can(
+    tests: list[SpeedTest], shortened: Set[SpeedTest], model: Model
+) -> list[SpeedTest]:
+    """The tests, of which some are shortened to the longest sequence of the model."""
+    limit = model.n_ctx_limit
+    if limit is None:
+        return tests
+    kept, told = [], []
+    for test in tests:
+        n = limit - test.depth
+        if test in shortened and 0 < n < test.n_tokens:
+            shorter = replace(test, **{"n_prompt" if test.n_prompt else "n_generated": n})
+            told.append(f"{shorter.name} in place of {test.name}")
+            test = shorter
+        kept.append(test)
+    if told:
+        complain(
+            "note",
+            f"{', '.join(told)}: a {model.hparams.architecture} model of this file can have at most"
+            f" {limit} tokens a sequence ({model.limited_by})",
+        )
     return kept
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -237,6 +238,38 @@ def test_models_that_generate_nothing(run: Run, tmp_path: Path, name: str, gives
     assert run(*many, "-ntg", 2).error == f"{refused}-ntg 0 measures prompts"
     rows = [json.loads(line) for line in run(*many, "-ntg", 0).out.splitlines()]
     assert [(row["n_kv"], row["speed_tg"]) for row in rows] == [(4, 0), (8, 0)]
+
+
+SHORTENED = {
+    "bert": ((), [(100, 0, 0)], "pp100 in place of pp512"),
+    "gpt2": (
+        ("-d", "0,96"),
+        [(100, 0, 0), (0, 100, 0), (4, 0, 96), (0, 4, 96)],
+        "pp100 in place of pp512, tg100 in place of tg128, pp4 @ d96 in place of pp512 @ d96,"
+        " tg4 @ d96 in place of tg128 @ d96",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SHORTENED)
+def test_default_lengths_are_those_that_the_model_can_have(
+    run: Run, tmp_path: Path, name: str
+) -> None:
+    args, sizes, told = SHORTENED[name]
+    spec = SPECS[name]
+    path = write_seeded(tmp_path, name, replace(spec, keys={**spec.keys, "context_length": 100}))
+    limit = (
+        f"a {name} model of this file can have at most 100 tokens a sequence (it has embeddings of"
+        " that many positions)"
+    )
+    command = ("bench", "-m", path, "-r", 1, *REFERENCE, "--json")
+    done = run(*command, *args)
+    rows = [json.loads(line) for line in done.out.splitlines()]
+    assert [(row["n_prompt"], row["n_gen"], row["n_depth"]) for row in rows] == sizes
+    assert done.err.splitlines()[-1] == f"ggmlpy: note: {told}: {limit}"
+    for given in (("-p", 101), ("-p", 101, "-n", 0)):
+        error = run(*command, *given).err.splitlines()[-1]
+        assert error == f"ggmlpy: error: n_ctx_seq is 101: {limit}"
 
 
 def test_caches_that_cpus_share_count_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
