@@ -54,18 +54,21 @@ def tokenize(
 
     The text is given as an argument after the file, with -p or -f, or through a pipe. Without a
     file the tokens are those of the small model in the package. A byte that is no character by
-    itself is shown as \xe2.
+    itself is shown as \xe2. With --decode, a number in the file's place is a token id, unless there
+    is a file of that name.
 
     Examples:
       ggmlpy tokenize -p "Hello, world"
       ggmlpy tokenize model.gguf "Hello, world"
       ggmlpy tokenize model.gguf --ids < text.txt
       ggmlpy tokenize model.gguf --decode 1 15043 3186
+      ggmlpy tokenize --decode 1 15043 3186
     """
     from ggmlpy.text.tokenizer import Tokenizer
 
-    if hub is not None:  # what would be the file is text
-        words, gguf = (*([] if gguf is None else [str(gguf)]), *words), hub
+    if gguf is not None and (hub is not None or (decode and _is_ids(gguf))):
+        words, gguf = (str(gguf), *words), None  # what would be the file is text
+    gguf = gguf if hub is None else hub
     try:
         tokenizer = Tokenizer.from_gguf(gguf or packaged_model())
     except MissingFile as error:
@@ -103,8 +106,15 @@ def _given_text(words: Sequence[str], prompt: str | None, file: Path | None, dec
         return " ".join(words)
     text = common.read_text(prompt, file)
     if text is None:
+        if decode:
+            raise click.BadParameter("There are no token ids: give them, -p, -f, or a pipe.")
         raise click.BadParameter("There is no text: give TEXT, -p, -f, or a pipe.")
     return text
+
+
+def _is_ids(path: Path) -> bool:
+    """Whether what stands in the file's place are token ids, and not the name of a file."""
+    return re.fullmatch(r"[\[\]+\-0-9, ]+", str(path)) is not None and not path.exists()
 
 
 def _parsed_ids(text: str) -> list[int]:

@@ -78,10 +78,27 @@ def test_decode_is_the_way_back(run: Run, tiny: Path) -> None:
     assert told == {"ids": [1, 260], "text": Tokenizer.from_gguf(tiny).decode([1, 260], True)}
 
 
+def test_decode_without_a_file(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number in the file's place is a token, unless there is a file of that name."""
+    monkeypatch.chdir(tmp_path)
+    ids = run("tokenize", "-p", "Once upon", "--ids").out
+    words = run("tokenize", "--decode", *json.loads(ids))
+    assert words.out == "Once upon\n"
+    assert run("tokenize", "--decode", ids.strip()).out == words.out
+    assert run("tokenize", "--decode", "-p", ids).out == words.out
+    assert "There are no token ids" in run("tokenize", "--decode").usage_error
+    assert "cannot be used together" in run("tokenize", "--decode", 7, "-p", "8").usage_error
+    assert run("tokenize", "--decode", "m.gguf", 7).error == "m.gguf: there is no such file in ."
+    assert run("tokenize", "--decode", "7x").error.startswith("7x: there is no such file in .; ")
+    (tmp_path / "7").touch()
+    assert run("tokenize", "--decode", 7, 8).error.startswith("7: the file is empty")
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
         ((), "There is no text"),
+        (("--decode",), "There are no token ids: give them, -p, -f, or a pipe"),
         (("a", "b"), "2 texts are given: put the text in quotes"),
         (("a", "-p", "b"), "cannot be used together"),
         (("-f", "x", "-p", "b"), "-p and -f cannot be used together"),
