@@ -64,6 +64,7 @@ def chat(
       printf 'Hello!\nAnd in French?\n' | ggmlpy chat -m model.gguf -q
     """
     llm = common.open_model(model or packaged_model(), setup)
+    _check(llm)
     if llm.chat_template.is_default:
         say("the file has no chat template: a plain one is used, and answers may be poor")
     interactive = sys.stdin.isatty()
@@ -78,6 +79,13 @@ def chat(
             conversation.command(message)
         elif _answered(conversation, number, message, interactive) and not quiet:
             say(speed_line(llm.timings))
+
+
+def _check(llm: Llama) -> None:
+    """Raise Unsupported or TokenizerError for a model that can answer no message: one that
+    generates no text, or whose file has no tokenizer."""
+    llm.request([0])
+    llm.tokenize("")
 
 
 def _answered(conversation: _Conversation, number: int, message: str, interactive: bool) -> bool:

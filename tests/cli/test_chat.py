@@ -12,6 +12,8 @@ import pytest
 
 from ggmlpy.llama import Llama
 from tests.cli.conftest import Outcome, Run, start, write_endless
+from tests.models.seeded import write_seeded
+from tests.models.seeded_specs import SPECS
 from tests.models.tiny import Tiny, write_model
 from tests.processes import running, tells_states, wait_until_it_waits
 
@@ -99,6 +101,25 @@ def test_a_model_without_a_template_says_so(run: Run, tiny: Path) -> None:
     assert outcome.err.startswith("the file has no chat template: a plain one is used")
     assert outcome.err.count("\n") == 1
     assert outcome.out
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("bert", "generates no text: it has embeddings only"),
+        ("dream", "generates no text: it has logits and embeddings only"),
+        ("llama", "llama.gguf: the file has no tokenizer"),
+        ("t5", "t5.gguf: the file has no tokenizer"),
+    ],
+)
+def test_what_cannot_chat_is_refused_before_all_else(
+    run: Run, tmp_path: Path, name: str, reason: str
+) -> None:
+    path = write_seeded(tmp_path, name, SPECS[name])
+    for stdin in ("a\n", ""):
+        outcome = run("chat", "-m", path, *SETTINGS, stdin=stdin)
+        assert reason in outcome.error
+        assert outcome.out == "" and outcome.err.count("\n") == 1
 
 
 def test_a_damaged_template_is_one_line(run: Run, tmp_path: Path) -> None:
