@@ -34,15 +34,14 @@ def stories() -> Llama:
 
 def test_public_names() -> None:
     assert sorted(ggmlpy.__all__) == [
-        "AllocationError", "ArgumentError", "BackendError", "BadBatch", "Batch",
-        "CacheFull", "Context", "ContextWarning", "Engine", "FileError", "Flag", "GGUFError",
+        "AllocationError", "ArgumentError", "BackendError", "BadBatch", "Batch", "CacheFull",
+        "Context", "ContextWarning", "DownloadError", "Engine", "FileError", "Flag", "GGUFError",
         "GGUFFile", "GgmlpyError", "Graph", "IndexOutOfRange", "KernelError", "Llama", "LlamaState",
-        "MissingFile", "PlacementWarning", "Request", "SamplingError", "SamplingParams",
-        "ShapeError", "StateError",
-        "TYPES", "TemplateError", "Tensor", "TensorType", "Tokenizer", "TokenizerError",
-        "Unsupported", "WeightError", "WeightWarning", "WriteError",
-        "backend_names", "compute", "from_bytes", "from_numpy", "get_backend", "ops",
-        "packaged_model", "scope", "zeros",
+        "MissingFile", "MissingPackage", "PlacementWarning", "Request", "RopeOverrides",
+        "SamplingError", "SamplingParams", "ShapeError", "StateError", "TYPES", "TemplateError",
+        "Tensor", "TensorType", "Tokenizer", "TokenizerError", "Unsupported", "WeightError",
+        "WeightWarning", "WriteError", "backend_names", "compute", "from_bytes", "from_numpy",
+        "get_backend", "listening", "ops", "packaged_model", "scope", "zeros",
     ]  # fmt: skip
     assert all(hasattr(ggmlpy, name) for name in ggmlpy.__all__)
 

@@ -146,7 +146,6 @@ def test_the_packaged_model_has_none() -> None:
         ("final_logit_softcapping", 20.0, True),
         ("final_logit_softcapping", 30.0, False),  # llama.cpp writes it into every file
         ("rope.scaling.alpha", 2.0, True),
-        ("rope.scaling.yarn_ext_factor", -1.0, False),
         ("rope.dimension_sections", [8, 4, 4, 0], True),
         ("rope.dimension_sections", [0, 0, 0, 0], False),
         ("rope.freq_base_swa", 500.0, True),
