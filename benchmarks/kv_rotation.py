@@ -2,6 +2,7 @@
 
     python -m benchmarks.kv_rotation                       prints the table of docs/contexts.md
     python -m benchmarks.kv_rotation --write FOLDER        keeps the models that it measures
+    python -m benchmarks.kv_rotation --save                writes results/kv_rotation.json too
 
 The weights are those of the packaged model, whose heads have 32 elements. Neighbouring heads are
 joined to heads of 64 and 128 without changing what is computed: K and V of several heads are stored
@@ -16,6 +17,7 @@ Text: stories of the seed that the training held out. The error is the NMSE of a
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -27,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import ggmlpy
+from benchmarks import report
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.graph.types import type_of
 from ggmlpy.models import load_model
@@ -36,6 +39,8 @@ from ggmlpy.text.tokenizer import Tokenizer
 from training.corpus.story import stories
 from training.make_corpus import HELD_OUT_SEED
 
+RESULTS = report.RESULTS / "kv_rotation.json"
+N_THREADS = 2
 TYPES = ("q8_0", "q5_1", "q5_0", "iq4_nl", "q4_1", "q4_0")
 Array = NDArray[np.float32]
 
@@ -147,7 +152,7 @@ def logits_of(
     """The logits of every token of each prompt."""
     context = Context(
         model,
-        backends_for("cpu", 2),
+        backends_for("cpu", N_THREADS),
         n_ctx=512,
         type_k=type_of(type),
         type_v=type_of(type),
@@ -176,9 +181,20 @@ class Score:
         self.loss += float((log_sums - shifted[np.arange(len(tokens) - 1), tokens[1:]]).sum())
         self.n += len(tokens) - 1
 
+    @property
+    def nmse(self) -> float:
+        return self.error / self.energy
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(self.loss / self.n)
+
+    def as_dict(self) -> dict[str, float]:
+        return {"nmse": self.nmse, "perplexity": self.perplexity}
+
     def __str__(self) -> str:
         """`1.2e-04, 1.367`: the error and the perplexity"""
-        return f"{self.error / self.energy:.1e}, {np.exp(self.loss / self.n):.4f}"
+        return f"{self.nmse:.1e}, {self.perplexity:.4f}"
 
 
 def measure(path: Path, prompts: Sequence[list[int]]) -> Iterator[tuple[str, Score, Score]]:
@@ -201,16 +217,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--stories", type=int, default=20)
     parser.add_argument("--write", type=Path, help="the folder for the models")
+    parser.add_argument("--save", action="store_true", help=f"write {RESULTS.name}")
     options = parser.parse_args(arguments)
+    about = report.about_run(N_THREADS, [])
     prompts = texts(options.stories)
-    print(f"{sum(map(len, prompts))} tokens: NMSE of the logits, perplexity\n")
+    n_tokens = sum(map(len, prompts))
+    print(f"{n_tokens} tokens: NMSE of the logits, perplexity\n")
     print("| model | K and V | as they are | rotated |\n|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         for variant in VARIANTS:
             path = (options.write or Path(folder)) / f"{variant.name}.gguf"
             write_variant(path, variant)
+            scores = {}
             for type, plain, rotated in measure(path, prompts):
                 print(f"| {variant.name} | {type} | {plain} | {rotated} |", flush=True)
+                scores[type] = {"plain": plain.as_dict(), "rotated": rotated.as_dict()}
+            if options.save:
+                entry = {"about": about, "tokens": n_tokens, "scores": scores}
+                report.save(RESULTS, variant.name, entry)
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -54,13 +55,27 @@ def test_the_score_is_that_of_the_definition() -> None:
     assert str(score) == f"{0.01 * 20 / (exact.astype(float) ** 2).sum():.1e}, {np.exp(loss):.4f}"
 
 
-def test_the_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_and_the_file(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    results = tmp_path / "kv_rotation.json"
     monkeypatch.setattr("benchmarks.kv_rotation.VARIANTS", VARIANTS[1:2])
     monkeypatch.setattr("benchmarks.kv_rotation.TYPES", ("q8_0",))
+    monkeypatch.setattr("benchmarks.kv_rotation.RESULTS", results)
     assert main(["--stories", "1"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].endswith("tokens: NMSE of the logits, perplexity")
-    assert [line.split(" | ")[:2] for line in lines[4:]] == [
-        ["| heads-64", "f32"],
-        ["| heads-64", "q8_0"],
-    ]
+    assert not results.exists()
+    printed = capsys.readouterr().out
+    assert main(["--stories", "1", "--save"]) == 0
+    assert capsys.readouterr().out == printed
+    first, *_, f32, q8_0 = printed.splitlines()
+    assert first.endswith("tokens: NMSE of the logits, perplexity")
+    ((name, entry),) = json.loads(results.read_text()).items()
+    assert name == "heads-64"
+    assert first.startswith(f"{entry['tokens']} tokens")
+    for line, type in ((f32, "f32"), (q8_0, "q8_0")):
+        shown = (
+            f"{entry['scores'][type][kind]['nmse']:.1e},"
+            f" {entry['scores'][type][kind]['perplexity']:.4f}"
+            for kind in ("plain", "rotated")
+        )
+        assert line == f"| {name} | {type} | {' | '.join(shown)} |"
