@@ -19,6 +19,7 @@ from ggmlpy.errors import (
     FileError,
     GgmlpyError,
     GGUFError,
+    GrammarError,
     IndexOutOfRange,
     KernelError,
     MissingFile,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from ggmlpy.engine.engine import Engine
     from ggmlpy.engine.generation import Request
     from ggmlpy.gguf import GGUFFile
+    from ggmlpy.grammar import Grammar
     from ggmlpy.graph.graph import Graph
     from ggmlpy.graph.tensor import Flag, Tensor, from_bytes, from_numpy, zeros
     from ggmlpy.graph.types import TYPES, TensorType
@@ -60,6 +62,8 @@ if TYPE_CHECKING:
     from ggmlpy.sched.placement import PlacementWarning
     from ggmlpy.text.tokenizer import Tokenizer
 
+    __version__: str
+
 _NAMES: dict[str, tuple[str, ...]] = {
     "ops": (),
     "backends": ("backend_names", "get_backend"),
@@ -68,6 +72,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "engine.engine": ("Engine",),
     "engine.generation": ("Request",),
     "gguf": ("GGUFFile",),
+    "grammar": ("Grammar",),
     "graph.graph": ("Graph",),
     "graph.tensor": ("Flag", "Tensor", "from_bytes", "from_numpy", "zeros"),
     "graph.types": ("TYPES", "TensorType"),
@@ -89,6 +94,11 @@ _MODULES = {name: module for module, names in _NAMES.items() for name in names o
 if not TYPE_CHECKING:  # type checkers would accept any name because of __getattr__
 
     def __getattr__(name: str) -> Any:
+        if name == "__version__":
+            from importlib.metadata import version
+
+            globals()[name] = version(__name__)
+            return globals()[name]
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module
@@ -99,7 +109,7 @@ if not TYPE_CHECKING:  # type checkers would accept any name because of __getatt
         return value
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})
+        return sorted({*globals(), *__all__, "__version__"})
 
 
 __all__ = [
@@ -119,6 +129,8 @@ __all__ = [
     "GGUFError",
     "GGUFFile",
     "GgmlpyError",
+    "Grammar",
+    "GrammarError",
     "Graph",
     "IndexOutOfRange",
     "KernelError",

@@ -13,6 +13,7 @@
     │   └── StateError                   not a saved state, a damaged one, or one of another model
     ├── TokenizerError (ValueError)      text cannot be tokenized with the file's vocabulary
     ├── TemplateError (ValueError)       a chat template cannot be used
+    ├── GrammarError (ValueError)        a grammar or JSON schema cannot be used
     ├── SamplingError (ValueError)       a sampling parameter out of range, logits without a maximum
     ├── Unsupported (ValueError)         an architecture, mode or combination that is not available
     ├── MissingPackage (ImportError)     an optional package is needed that is not installed
@@ -87,6 +88,10 @@ class TokenizerError(GgmlpyError, ValueError):
 
 class TemplateError(GgmlpyError, ValueError):
     """A chat template cannot be used."""
+
+
+class GrammarError(GgmlpyError, ValueError):
+    """A grammar or a JSON schema that cannot be used, or cannot be followed any further."""
 
 
 class SamplingError(GgmlpyError, ValueError):

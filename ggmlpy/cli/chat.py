@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ggmlpy.cli import common, options
 from ggmlpy.cli.command import command, flag, option
 from ggmlpy.cli.generate import speed_line, write_text
+from ggmlpy.cli.grammar_options import GrammarOptions, grammar_options
 from ggmlpy.cli.guard import complain
 from ggmlpy.cli.options import ModelOptions
 from ggmlpy.cli.sampling_options import SamplingOptions
@@ -22,6 +23,7 @@ from ggmlpy.errors import BadBatch, CacheFull, FileError, TemplateError, Tokeniz
 from ggmlpy.packaged import packaged_model
 
 if TYPE_CHECKING:
+    from ggmlpy.grammar import Grammar
     from ggmlpy.llama import Llama
 
 PROMPT = "> "
@@ -45,6 +47,7 @@ Ctrl-C stops an answer; the part that was written stays in the conversation."""
 @flag("quiet", "-q --quiet", "Do not report the speed after an answer.")
 @options.model_options
 @options.sampling_options
+@grammar_options
 def chat(
     model: Path | None,
     system: str | None,
@@ -52,6 +55,7 @@ def chat(
     quiet: bool,
     setup: ModelOptions,
     sampling: SamplingOptions,
+    form: GrammarOptions,
 ) -> None:
     r"""Talk with a model, using the chat template in its file.
 
@@ -63,13 +67,14 @@ def chat(
       ggmlpy chat -m model.gguf --system "You answer in one sentence." --temp 0
       printf 'Hello!\nAnd in French?\n' | ggmlpy chat -m model.gguf -q
     """
+    grammar = form.made()
     llm = common.open_model(model or packaged_model(), setup)
     _check(llm)
     if llm.chat_template.is_default:
         say("the file has no chat template: a plain one is used, and answers may be poor")
     interactive = sys.stdin.isatty()
     max_tokens = None if n_predict == -1 else n_predict
-    conversation = _Conversation(llm, system, max_tokens, sampling.seeded(), interactive)
+    conversation = _Conversation(llm, system, max_tokens, sampling.seeded(), grammar, interactive)
     if interactive:
         say("/help lists the commands, Ctrl-D leaves")
     for number, message in enumerate(_messages(interactive), 1):
@@ -115,11 +120,13 @@ class _Conversation:
         system: str | None,
         max_tokens: int | None,
         sampling: SamplingOptions,
+        grammar: Grammar | None,
         interactive: bool,
     ) -> None:
         self._llm = llm
         self._max_tokens = max_tokens
         self._sampling = sampling
+        self._grammar = grammar
         self._interactive = interactive
         self._beginning = [] if system is None else [{"role": "system", "content": system}]
         self._messages = list(self._beginning)
@@ -137,7 +144,11 @@ class _Conversation:
         """Write the answer to stdout. A message that fails is not added."""
         messages = [*self._messages, {"role": "user", "content": message}]
         chunks = self._llm.create_chat_completion(
-            messages, stream=True, max_tokens=self._max_tokens, **self._sampling.as_arguments()
+            messages,
+            stream=True,
+            max_tokens=self._max_tokens,
+            grammar=self._grammar,
+            **self._sampling.as_arguments(),
         )
         text, reason = "", None
         with _interrupts(self._interactive) as interrupts:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ggmlpy.cli import common, options
 from ggmlpy.cli.command import command, flag, option
+from ggmlpy.cli.grammar_options import GrammarOptions, grammar_options
 from ggmlpy.cli.guard import complain
 from ggmlpy.cli.options import ModelOptions
 from ggmlpy.cli.sampling_options import SamplingOptions
@@ -18,6 +19,7 @@ from ggmlpy.packaged import packaged_model
 
 if TYPE_CHECKING:
     from ggmlpy.engine.timings import Timings
+    from ggmlpy.grammar import Grammar
     from ggmlpy.llama import Llama
 
 DEFAULT_PROMPT = "Once upon a time"
@@ -45,6 +47,7 @@ N_STORY_TOKENS = 256  # its default with the packaged model, whose stories end b
 @flag("verbose", "-v --verbose", "Show what was loaded, and all timings.")
 @options.model_options
 @options.sampling_options
+@grammar_options
 def generate(
     model: Path | None,
     prompt: str | None,
@@ -57,6 +60,7 @@ def generate(
     verbose: bool,
     setup: ModelOptions,
     sampling: SamplingOptions,
+    form: GrammarOptions,
 ) -> None:
     """Generate text that continues a prompt.
 
@@ -66,8 +70,10 @@ def generate(
       ggmlpy generate
       ggmlpy generate -m model.gguf -p "The capital of France is" -n 32 --temp 0
       ggmlpy generate -m model.gguf -f prompt.txt --no-echo > answer.txt
+      ggmlpy generate -m model.gguf -p "A cat:" -j '{"type": "object"}'
       echo "Dear diary," | ggmlpy generate --seed 7 --json
     """
+    grammar = form.made()
     text = common.read_text(prompt, file)
     llm = common.open_model(model or packaged_model(), setup)
     if verbose:
@@ -79,6 +85,7 @@ def generate(
         default_n if n_predict is None else n_predict,
         sampling.seeded(),
         stop,
+        grammar,
     )
     generation.run(show=not as_json, echo=echo)
     if as_json:
@@ -98,12 +105,14 @@ class _Generation:
         n_predict: int,
         sampling: SamplingOptions,
         stop: tuple[str, ...],
+        grammar: Grammar | None,
     ) -> None:
         self.llm = llm
         self.prompt = prompt
         self.n_predict = n_predict  # -1: no limit
         self.sampling = sampling
         self.stop = stop
+        self.grammar = grammar
         self.text = ""
         self.tokens: list[int] = []  # generated ones
         self.finish_reason: str | None = None
@@ -117,6 +126,7 @@ class _Generation:
             SamplingParams(**self.sampling.as_arguments()),
             max_tokens=None if self.n_predict == -1 else self.n_predict,
             stop=self.stop,
+            grammar=self.grammar,
         )
         shown = ""
         if show and echo:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import sys
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import fields, replace
@@ -12,6 +11,7 @@ from typing import Any, Literal, Unpack, overload
 
 import numpy as np
 
+from ggmlpy.common import log
 from ggmlpy.common.arguments import kind_of
 from ggmlpy.engine.answers import Answers
 from ggmlpy.engine.completion import ChatForm, Echo, TextForm, collect
@@ -28,6 +28,7 @@ from ggmlpy.engine.options import (
 from ggmlpy.engine.timings import Timings
 from ggmlpy.errors import ArgumentError, BadBatch, GgmlpyError, SamplingError
 from ggmlpy.gguf import Metadata
+from ggmlpy.grammar import Grammar, grammar_option
 from ggmlpy.sampling import SamplingParams
 from ggmlpy.text.chat import ChatTemplate
 from ggmlpy.text.tokenizer import Tokenizer
@@ -118,6 +119,8 @@ class Completions:
         stopping_criteria  f(tokens, logits) -> whether the text ends before the next token
         logprobs           how many of the most likely tokens to report for each token, with `echo`
                            for those of the prompt too
+        grammar            what the text must be: a `Grammar`, or the text of one in GBNF
+        response_format    the same as in OpenAI's API: {"type": "json_object"}, or a JSON schema
         priority           of the requests that run together: lower values go first
         echo               include the prompt in the text
         model              the model's name in the result
@@ -125,7 +128,8 @@ class Completions:
 
         Raises BadBatch for a prompt that does not fit the context, SamplingError for an option out
         of its range, ArgumentError for a priority that is no integer, TokenizerError for text that
-        cannot be tokenized.
+        cannot be tokenized, GrammarError for a grammar or schema that cannot be used,
+        MissingPackage for one where llguidance is not installed.
         """
         request, form = self._text_request(prompt, options)
         return self._complete(request, form, stream)
@@ -139,12 +143,14 @@ class Completions:
         *,
         max_tokens: int | None = 16,
         stop: Stop = None,
+        grammar: Grammar | None = None,
     ) -> Iterator[Piece]:
         """The pieces of a completion, which are text with its token.
 
         Raises what `create_completion` raises. Runs as it is read.
         """
-        request = self._request(self._prompt_tokens(prompt), sampling, max_tokens, _as_list(stop))
+        tokens = self._prompt_tokens(prompt)
+        request = self._request(tokens, sampling, max_tokens, _as_list(stop), grammar=grammar)
         self._engine.check(request)
         return self._answers.follow(request)
 
@@ -233,6 +239,7 @@ class Completions:
             options["logits_processor"],
             options["priority"],
             options["stopping_criteria"],
+            grammar_option(options["grammar"], options["response_format"]),
         )
         form = ChatForm(options["model"] or self.model_path, self.tokenizer, len(tokens))
         return self._complete(request, form, stream)
@@ -308,6 +315,7 @@ class Completions:
             options["logits_processor"],
             options["priority"],
             options["stopping_criteria"],
+            grammar_option(options["grammar"], options["response_format"]),
         )
 
     def _request(
@@ -320,6 +328,7 @@ class Completions:
         logits_processor: LogitsCallback | None = None,
         priority: int = 0,
         stopping_criteria: StoppingCallback | None = None,
+        grammar: Grammar | None = None,
     ) -> Request:
         self._check_open()
         _check_count("max_tokens", max_tokens)
@@ -337,6 +346,7 @@ class Completions:
             logits_processor,
             priority,
             stopping_criteria,
+            grammar=grammar,
         )
 
     def _complete(
@@ -347,8 +357,7 @@ class Completions:
         if stream:
             return form.chunks(pieces)
         result: dict[str, Any] = collect(pieces, form)
-        if self.verbose:
-            print(self.timings, file=sys.stderr)
+        log.show(str(self.timings), printed=self.verbose)
         return result
 
     def _collect_all(self, requests: list[tuple[Request, TextForm]]) -> Chunks:
@@ -356,8 +365,7 @@ class Completions:
         with closing(answers):
             for pieces, (_, form) in zip(answers, requests, strict=True):
                 yield collect(pieces, form)
-        if self.verbose:
-            print(self.timings, file=sys.stderr)
+        log.show(str(self.timings), printed=self.verbose)
 
 
 def _token(token: Any) -> int:

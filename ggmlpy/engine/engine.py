@@ -32,6 +32,7 @@ from ggmlpy.engine.shared_prefix import first_ready
 from ggmlpy.engine.slots import Slot, Slots
 from ggmlpy.engine.timings import Timings
 from ggmlpy.errors import CacheFull, GgmlpyError, Unsupported
+from ggmlpy.grammar import Matchers
 from ggmlpy.memory.batch import Batch
 from ggmlpy.runtime.context import Context
 from ggmlpy.runtime.context_sizes import check_least
@@ -77,6 +78,7 @@ class Engine:
         self.timings = Timings()
         self.max_cells_used = 0  # after any step
         self._tokenizer = tokenizer
+        self._matchers = Matchers(tokenizer)
         n_rows = context.model.hparams.n_vocab  # the last ones may be padding without a token
         self.n_vocab = tokenizer.n_vocab if tokenizer.vocab.has_tokens else n_rows
         self._most_outputs = _MOST_LOGITS // (4 * n_rows)  # beside one of each sequence
@@ -136,7 +138,9 @@ class Engine:
                 f"{' logits and' if model.has_logits else ''} embeddings only"
             )
         start = None if self.context.encoder is None else self._start_token()
-        return new_state(request, id, reader, self._tokenizer, self.n_vocab, sizes, start)
+        return new_state(
+            request, id, reader, self._tokenizer, self.n_vocab, sizes, self._matchers, start
+        )
 
     def _start_token(self) -> int:
         """What the decoder of an encoder-decoder model starts with. Raises Unsupported."""

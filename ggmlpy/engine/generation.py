@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ggmlpy.engine.options import LogitsCallback, StoppingCallback
 from ggmlpy.errors import SamplingError
+from ggmlpy.grammar import Grammar
 from ggmlpy.sampling import SamplingParams
 
 FinishReason = Literal["stop", "length"]
@@ -37,6 +38,7 @@ class Request:
     # f(i, logits): called with the logits [n_vocab] of the token before each of those, at index i.
     # They are the model's, and valid during the call.
     on_prompt_logits: PromptLogitsCallback | None = None
+    grammar: Grammar | None = None  # that the answer keeps to
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import Any, TypedDict, TypeVar, cast, get_type_hints
 import numpy as np
 from numpy.typing import NDArray
 
+from ggmlpy.grammar import Grammar
 from ggmlpy.sampling import SamplingParams
 from ggmlpy.sampling.steps import Step
 
@@ -63,6 +64,8 @@ class RequestOptions(SamplingOptions, total=False):
     stop: str | Sequence[str] | None
     stopping_criteria: StoppingCallback | None
     logprobs: int | None
+    grammar: Grammar | str | None
+    response_format: Mapping[str, Any] | None
     priority: int
 
 
@@ -81,6 +84,8 @@ class ChatOptions(SamplingOptions, total=False):
     stopping_criteria: StoppingCallback | None
     logprobs: bool
     top_logprobs: int | None
+    grammar: Grammar | str | None
+    response_format: Mapping[str, Any] | None
     priority: int
     model: str | None
 
@@ -92,6 +97,8 @@ _DEFAULTS: dict[str, Any] = {
     "stop": None,
     "stopping_criteria": None,
     "logprobs": None,
+    "grammar": None,
+    "response_format": None,
     "priority": 0,
     "echo": False,
     "model": None,

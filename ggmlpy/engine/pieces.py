@@ -40,7 +40,7 @@ def wanted_by(sequence: RequestState) -> tuple[int, Ids] | None:
     request = sequence.request
     if request.logits_processor is not None or request.n_top_logprobs is not None:
         return None
-    if request.stopping_criteria is not None:
+    if request.stopping_criteria is not None or request.grammar is not None:
         return None
     if request.score_from is not None and not sequence.n_decoded:
         return None
@@ -82,8 +82,37 @@ def next_pieces(
         return [Piece("", prompt_logprobs=logprobs)]
     if not sequence.n_predict:
         return [Piece("", finish_reason="length", prompt_logprobs=logprobs)]
-    piece = _next_piece(sequence, rows[-1], eog_ids, timings)
-    return [replace(piece, prompt_logprobs=logprobs) if logprobs else piece]
+    n_before = len(sequence.tokens)
+    pieces = [_next_piece(sequence, rows[-1], eog_ids, timings)]
+    if sequence.forced and not _looks_at_logits(sequence):
+        pieces += _forced_pieces(sequence, pieces[0], eog_ids, timings)
+        sequence.first_output = len(sequence.tokens) - 1
+    sequence.n_new = len(sequence.tokens) - n_before
+    if logprobs:
+        pieces[0] = replace(pieces[0], prompt_logprobs=logprobs)
+    return pieces
+
+
+def _looks_at_logits(sequence: RequestState) -> bool:
+    """Whether the request needs the logits of every token, also where a grammar has the choice."""
+    request = sequence.request
+    callbacks = request.logits_processor, request.stopping_criteria
+    return request.n_top_logprobs is not None or callbacks != (None, None)
+
+
+def _forced_pieces(
+    sequence: RequestState, last: Piece, eog_ids: Collection[int], timings: Timings
+) -> list[Piece]:
+    """The pieces of all tokens that a grammar forces, behind the piece `last`.
+
+    They run together in the next step, as a part of a prompt would.
+    """
+    pieces: list[Piece] = []
+    while sequence.forced and last.finish_reason is None:
+        token = _accepted(sequence, sequence.forced[0], eog_ids, timings)
+        last = _added(sequence, token, [], eog_ids)
+        pieces.append(last)
+    return pieces
 
 
 def _scored(sequence: RequestState, rows: Sequence[Row]) -> list[TokenLogprob]:
@@ -101,14 +130,23 @@ def _scored(sequence: RequestState, rows: Sequence[Row]) -> list[TokenLogprob]:
 def _next_piece(
     sequence: RequestState, logits: Row, eog_ids: Collection[int], timings: Timings
 ) -> Piece:
-    """Sample the token after the last one, of which `logits` are.
+    """Sample the token after the last one, of which `logits` are, unless a grammar forces it.
 
     Adds the token to the request's, and what it took to `timings`.
     """
+    if sequence.is_complete:  # at the beginning: the grammar has the empty text only
+        return _end(sequence)
     criteria = sequence.request.stopping_criteria
     if criteria is not None and criteria(sequence.tokens, logits.all()):
         return _end(sequence)
-    token, logprobs = _sample(sequence, logits, timings)
+    token, logprobs = _sample(sequence, logits, eog_ids, timings)
+    return _added(sequence, token, logprobs, eog_ids)
+
+
+def _added(
+    sequence: RequestState, token: int, logprobs: list[TokenLogprob], eog_ids: Collection[int]
+) -> Piece:
+    """Add a token to the request's."""
     decoder, checker = sequence.decoder, sequence.checker
     if token in eog_ids:
         return _end(sequence)
@@ -117,10 +155,11 @@ def _next_piece(
     text = checker.push(decoder.push(token))
     if checker.stopped is not None:
         return Piece(text, token, logprobs, "stop")
-    if sequence.n_decoded < sequence.n_predict:
+    is_complete = sequence.is_complete
+    if sequence.n_decoded < sequence.n_predict and not is_complete:
         return Piece(text, token, logprobs)
     text += checker.push(decoder.finish()) + checker.finish()
-    reason: FinishReason = "stop" if checker.stopped is not None else "length"
+    reason: FinishReason = "stop" if is_complete or checker.stopped is not None else "length"
     return Piece(text, token, logprobs, reason)
 
 
@@ -131,9 +170,13 @@ def _end(sequence: RequestState) -> Piece:
     return Piece(rest, finish_reason="stop")
 
 
-def _sample(sequence: RequestState, row: Row, timings: Timings) -> tuple[int, list[TokenLogprob]]:
+def _sample(
+    sequence: RequestState, row: Row, eog_ids: Collection[int], timings: Timings
+) -> tuple[int, list[TokenLogprob]]:
+    request, sampler, matcher = sequence.request, sequence.sampler, sequence.matcher
+    if sequence.forced and not _looks_at_logits(sequence):
+        return _accepted(sequence, sequence.forced[0], eog_ids, timings), []
     started = perf_counter()
-    request, sampler = sequence.request, sequence.sampler
     logprobs = []
     if row.top is not None:
         token = sampler.sample_among(row.top.ids, row.top.logits)
@@ -145,10 +188,27 @@ def _sample(sequence: RequestState, row: Row, timings: Timings) -> tuple[int, li
                 raise SamplingError(
                     f"the logits_processor returned {type(logits).__name__}: it must return logits"
                 )
-        token = sampler.sample(logits)
+        if sequence.forced:
+            token = sequence.forced[0]
+        else:
+            token = sampler.sample(logits, None if matcher is None else matcher.allowed())
         if request.n_top_logprobs is not None:
             logprobs.append(token_logprob(logits, token, request.n_top_logprobs))
-    sampler.accept(token)
-    timings.n_generated += 1
+    _accepted(sequence, token, eog_ids, timings)
     timings.sample_s += perf_counter() - started
     return token, logprobs
+
+
+def _accepted(
+    sequence: RequestState, token: int, eog_ids: Collection[int], timings: Timings
+) -> int:
+    """The next token, after the sampler and the grammar have taken note of it."""
+    sequence.sampler.accept(token)
+    timings.n_generated += 1
+    if sequence.forced:
+        sequence.forced.pop(0)
+        timings.n_forced += 1
+    elif sequence.matcher is not None and token not in eog_ids:
+        sequence.matcher.accept(token)
+        sequence.forced = sequence.matcher.force()
+    return token

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from ggmlpy.common.arguments import WrongKind, as_int, kind_of, refusal
 from ggmlpy.engine.generation import Piece, Request
 from ggmlpy.errors import ArgumentError, BadBatch, Unsupported
+from ggmlpy.grammar import Grammar, Matcher, Matchers
 from ggmlpy.memory.batch import check_tokens
 from ggmlpy.memory.sizes import Sizes
 from ggmlpy.runtime.context_sizes import check_least
@@ -45,6 +46,9 @@ class RequestState:
     n_past: int = 0  # tokens that the memory holds
     n_decoded: int = 0  # tokens generated
     n_preempted: int = 0  # how often
+    n_new: int = 1  # tokens that the last step has added
+    matcher: Matcher | None = None  # of the request's grammar; it has accepted `forced` too
+    forced: list[int] = field(default_factory=list)  # what must come next
     # The index of the first token whose logits are needed and have not been used: that of the last
     # token, or before it where prompt tokens are scored or several tokens are decoded at a time.
     first_output: int = 0
@@ -68,8 +72,13 @@ class RequestState:
 
     @property
     def is_decoding(self) -> bool:
-        """Whether the next step runs a token that was generated, and no others before it."""
-        return self.n_decoded > 0 and self.n_pending == 1
+        """Whether the next step runs tokens that the last one added, and no others before them."""
+        return self.n_decoded > 0 and self.n_pending <= self.n_new
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether its grammar allows nothing more."""
+        return self.matcher is not None and not self.forced and self.matcher.is_finished
 
 
 def new_state(
@@ -79,6 +88,7 @@ def new_state(
     tokenizer: Tokenizer,
     n_vocab: int,
     sizes: Sizes,
+    matchers: Matchers,
     start: int | None = None,
 ) -> RequestState:
     """The state of a new request, whose prompt is encoded if the decoder has a token to `start`
@@ -106,6 +116,7 @@ def new_state(
             f"the prompt is {len(prompt)} tokens long: an encoder takes it as a whole, and n_ubatch"
             f" is {sizes.n_ubatch}"
         )
+    matcher = _matcher(request, matchers)
     return RequestState(
         id=id,
         request=request,
@@ -121,7 +132,18 @@ def new_state(
         first_output=len(tokens) - 1
         if request.score_from is None
         else min(request.score_from, len(tokens)) - 1,
+        matcher=matcher,
+        forced=[] if matcher is None else matcher.force(),
     )
+
+
+def _matcher(request: Request, matchers: Matchers) -> Matcher | None:
+    """Raises ArgumentError, GrammarError, MissingPackage."""
+    if request.grammar is None:
+        return None
+    if not isinstance(request.grammar, Grammar):
+        raise ArgumentError(f"Request: grammar is {kind_of(request.grammar)}: it must be a Grammar")
+    return matchers.start(request.grammar)
 
 
 def _check_scored(request: Request, *, encoded: bool) -> None:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class Timings:
     """Durations in seconds; rates in tokens per second, 0 if nothing ran.
 
-    A generated token is sampled once and, except for the last one, decoded once.
+    A generated token is sampled once, unless a grammar forces it, and decoded once, except for the
+    last one.
     """
 
     load_s: float = 0.0
@@ -19,6 +20,7 @@ class Timings:
     n_preempted: int = 0  # how often a sequence had to wait because the cache was full
     prompt_s: float = 0.0
     n_generated: int = 0
+    n_forced: int = 0  # generated tokens that a grammar left no choice about: none was sampled
     n_decoded: int = 0  # generated tokens that were decoded
     decode_s: float = 0.0
     sample_s: float = 0.0
@@ -47,11 +49,12 @@ class Timings:
         if self.n_restored:
             reused += f", {self.n_restored} restored from host memory"
         preempted = f", {self.n_preempted} times preempted" if self.n_preempted else ""
+        forced = f", {self.n_forced} forced by grammars" if self.n_forced else ""
         return "\n".join(
             [
                 row("load", self.load_s, 0, ""),
                 row("prompt", self.prompt_s, self.n_prompt, "tokens") + reused,
                 row("decode", self.decode_s, self.n_decoded, "tokens") + preempted,
-                row("sample", self.sample_s, self.n_generated, "tokens"),
+                row("sample", self.sample_s, self.n_generated, "tokens") + forced,
             ]
         )

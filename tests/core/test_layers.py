@@ -13,8 +13,9 @@ ROOT = Path(__file__).resolve().parents[2]
 # The rooms of the package in the order in which data flows, as README lists them. A module may
 # import from its own room and from those before it.
 ROOMS = [
-    "errors", "common", "hub", "graph", "gguf", "text", "ops", "models", "backends", "sched",
-    "sampling", "memory", "runtime", "engine", "llama", "compat", "packaged", "conformance",
+    "errors", "common", "hub", "graph", "gguf", "text", "grammar", "ops", "models", "backends",
+    "sched", "sampling", "memory", "runtime", "engine", "llama", "compat", "packaged",
+    "conformance",
     "bench", "cli", "__init__", "__main__",
 ]  # fmt: skip
 LAYER_OF = {name: i for i, name in enumerate(ROOMS)}

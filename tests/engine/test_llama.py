@@ -36,7 +36,8 @@ def test_public_names() -> None:
     assert sorted(ggmlpy.__all__) == [
         "AllocationError", "ArgumentError", "BackendError", "BadBatch", "Batch", "CacheFull",
         "Context", "ContextWarning", "DownloadError", "Engine", "FileError", "Flag", "GGUFError",
-        "GGUFFile", "GgmlpyError", "Graph", "IndexOutOfRange", "KernelError", "Llama", "LlamaState",
+        "GGUFFile", "GgmlpyError", "Grammar", "GrammarError", "Graph",
+        "IndexOutOfRange", "KernelError", "Llama", "LlamaState",
         "MissingFile", "MissingPackage", "PlacementWarning", "Request", "RopeOverrides",
         "SamplingError", "SamplingParams", "ShapeError", "StateError", "TYPES", "TemplateError",
         "Tensor", "TensorType", "Tokenizer", "TokenizerError", "Unsupported", "WeightError",

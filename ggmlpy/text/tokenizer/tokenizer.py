@@ -207,6 +207,15 @@ class Tokenizer:
             ids.insert(0, self.bos_id)
         return ids
 
+    def encode_part(self, text: str, special: bool = False) -> list[int]:
+        """The tokens of a text that stands within another one: SPM puts no space before it.
+
+        Raises TokenizerError as `encode`.
+        """
+        self._require_text()
+        _check_unicode(text)
+        return self._encode_parts(text, special, start=False)
+
     def decode(
         self,
         ids: Iterable[int],
@@ -336,10 +345,10 @@ class Tokenizer:
     def _partition(self) -> Partition:
         return Partition(self.vocab, self.pre)
 
-    def _encode_parts(self, text: str, special: bool) -> list[int]:
+    def _encode_parts(self, text: str, special: bool, *, start: bool = True) -> list[int]:
         ids: list[int] = []
         encoder = self._encoder
-        after_special = True  # as at the beginning
+        after_special = start
         for part in self._partition.split(text, special):
             if isinstance(part, int):
                 ids.append(part)

@@ -1,0 +1,100 @@
+"""Grammars for the tokens of one vocabulary."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from ggmlpy.errors import TokenizerError
+from ggmlpy.grammar.library import matcher_class, tokenizer_class
+from ggmlpy.grammar.matcher import Matcher
+from ggmlpy.grammar.spec import Grammar
+from ggmlpy.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+_N_KEPT = 32  # grammars that stay compiled
+# Vocabularies whose tokens have exactly the bytes of the text that they were made of, so that a
+# text can be cut into the tokens that it would have anyway.
+_EXACT = ("spm", "bpe", "rwkv")
+
+
+class Matchers:
+    """Compiles grammars, and starts matchers of them. May be used from several threads."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._lock = Lock()
+        self._vocabulary: LLTokenizer | None = None
+        self._compiled: OrderedDict[Grammar, LLMatcher] = OrderedDict()
+
+    def start(self, grammar: Grammar) -> Matcher:
+        """A matcher at the beginning of a text.
+
+        The first one of a vocabulary takes some 4 us a token, the first one of a grammar from 1 ms
+        on. Raises GrammarError for a grammar that cannot be used, MissingPackage, TokenizerError
+        for a file without a usable vocabulary.
+        """
+        with self._lock:
+            if self._vocabulary is None:
+                self._vocabulary = _vocabulary(self._tokenizer)
+            base = self._compiled.get(grammar)
+            if base is None or base.is_error():
+                base = self._compile(grammar, self._vocabulary)
+            self._compiled[grammar] = base
+            self._compiled.move_to_end(grammar)
+            while len(self._compiled) > _N_KEPT:
+                self._compiled.popitem(last=False)
+            n_vocab = self._vocabulary.vocab_size
+            return Matcher(base.deep_copy(), n_vocab, self._tokenizer.kind in _EXACT)
+
+    def _compile(self, grammar: Grammar, vocabulary: LLTokenizer) -> LLMatcher:
+        source = grammar.source(self._token_of)
+        made = matcher_class()(vocabulary, source, log_level=0)
+        if made.is_error():
+            raise grammar.refusal(made.get_error())
+        return made
+
+    def _token_of(self, text: str) -> int | None:
+        """The token that a text is; None if it is several."""
+        tokens = self._tokenizer.encode_part(text, special=True)
+        return tokens[0] if len(tokens) == 1 else None
+
+
+class _Wrapper:
+    """What llguidance asks of a tokenizer."""
+
+    is_tokenizer_wrapper = True
+    bos_token_id = None
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        n_vocab = tokenizer.n_vocab
+        self.tokens = [tokenizer.token_bytes(id) for id in range(n_vocab)]
+        # Tokens without a text in answers: only their names can be in a grammar.
+        self.special_token_ids = [id for id in range(n_vocab) if not self.tokens[id]]
+        for id in self.special_token_ids:
+            self.tokens[id] = tokenizer.token_bytes(id, special=True)
+        self.ends = sorted(tokenizer.eog_ids)
+        if not self.ends:  # there must be one: a token that the model does not have
+            self.ends = [n_vocab]
+            self.tokens.append(b"")
+            self.special_token_ids.append(n_vocab)
+        self.eos_token_id = self.ends[0]
+
+    def __call__(self, text: str) -> list[int]:
+        """The tokens of a text within another; it must not raise."""
+        try:
+            return self._tokenizer.encode_part(text)
+        except TokenizerError:
+            return []
+
+
+def _vocabulary(tokenizer: Tokenizer) -> LLTokenizer:
+    """Raises MissingPackage, TokenizerError."""
+    made = tokenizer_class()  # before the work that is useless without it
+    wrapper = _Wrapper(tokenizer)
+    # Its stub declares a class of llguidance; what it needs of it is above.
+    return made(wrapper, eos_token=wrapper.ends)  # type: ignore[arg-type]
