@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -11,13 +10,14 @@ from os import PathLike
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 from warnings import catch_warnings, simplefilter
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy.backends.base import Backend
+from ggmlpy.common import log
 from ggmlpy.common.arguments import as_whole, checked, kind_of
 from ggmlpy.common.limits import starting_threads
 from ggmlpy.common.own_folder import default_folder
@@ -25,7 +25,14 @@ from ggmlpy.common.system_memory import give_back_free_memory
 from ggmlpy.engine.embedding_methods import N_SEQ_MAX, EmbeddingMethods
 from ggmlpy.engine.engine import Engine
 from ggmlpy.engine.prompt_cache import cache_limit
-from ggmlpy.errors import AllocationError, ArgumentError, BadBatch, Unsupported, WeightError
+from ggmlpy.errors import (
+    AllocationError,
+    ArgumentError,
+    BadBatch,
+    GgmlpyError,
+    Unsupported,
+    WeightError,
+)
 from ggmlpy.gguf.kept_digests import KeptDigests
 from ggmlpy.gguf.overrides import Scalar
 from ggmlpy.graph.buffer import BufferType
@@ -52,6 +59,21 @@ from ggmlpy.sampling import SamplingParams
 from ggmlpy.sched.compute import backends_for
 from ggmlpy.sched.placement import ALL, Placement, PlacementWarning
 from ggmlpy.text.tokenizer import Tokenizer
+
+_GONE_WHEN_CLOSED = (
+    "_answers",
+    "_chat_template",
+    "_context",
+    "_embedder",
+    "_engine",
+    "_file",
+    "_fingerprint",
+    "_open_context",
+    "fitted",
+    "metadata",
+    "model",
+    "tokenizer",
+)
 
 
 def _would_fit(find: Callable[..., Fit | None], free: Mapping[BufferType, int]) -> str:
@@ -142,7 +164,8 @@ class Llama(EmbeddingMethods):
         fit            choose n_gpu_layers, and n_ctx where it is 0, by the free memory of devices:
                        all layers with a shorter context, else fewer layers
         seed           the default of all calls; None or -1: a random one for each
-        verbose        print `describe()`, and timings after each completion
+        verbose        print `describe()`, and timings after each completion; the logger "ggmlpy"
+                       gets both at its level INFO
         """
         started = perf_counter()
         if n_threads is not None:
@@ -233,8 +256,8 @@ class Llama(EmbeddingMethods):
                 raise AllocationError(f"{error}{hint}") from None
         self._file.release_metadata()
         self.load_s = self._answers.load_s = perf_counter() - started
-        if verbose:
-            print(self.describe(), file=sys.stderr)
+        if verbose or log.is_logged():
+            log.show(self.describe())
 
     @classmethod
     def from_pretrained(
@@ -324,6 +347,8 @@ class Llama(EmbeddingMethods):
         return summary(self._file, self._context, self._n_batch, budget, cache, self.load_s)
 
     def __repr__(self) -> str:
+        if self._closed:
+            return f"Llama({Path(self.model_path).name!r}, closed)"
         h, sizes = self.model.hparams, self._context.sizes
         return (
             f"Llama({Path(self.model_path).name!r}, {h.architecture}, {h.n_layer} layers,"
@@ -459,13 +484,30 @@ class Llama(EmbeddingMethods):
         self._answers.reset()
 
     def close(self) -> None:
-        """End all running requests and close the file. Later calls raise GgmlpyError."""
-        if not self._closed:
-            self.reset()
-            self._closed = True
-            self._file.close()
+        """End all running requests, close the file, and give the memory back.
 
-    def __enter__(self) -> Llama:
+        Everything else raises GgmlpyError from then on. What others still refer to, such as a
+        context that `llm.engine` gave, keeps its memory. Raises GgmlpyError during a step, as in a
+        logits_processor.
+        """
+        if self._closed:
+            return
+        self._answers.close()
+        self._closed = True
+        self._file.close()
+        for name in _GONE_WHEN_CLOSED:
+            self.__dict__.pop(name, None)
+        give_back_free_memory()
+
+    if not TYPE_CHECKING:  # type checkers would accept any name
+
+        def __getattr__(self, name: str) -> Any:
+            if name in _GONE_WHEN_CLOSED and self.__dict__.get("_closed"):
+                raise GgmlpyError(f"{self.model_path}: the model is closed")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __enter__(self) -> Self:
+        self._check_open()
         return self
 
     def __exit__(

@@ -26,6 +26,7 @@ import llvmlite
 from ggmlpy.backends.cpu import host_cpu
 from ggmlpy.backends.cpu.cache import Cache
 from ggmlpy.backends.cpu.processes import search_path
+from ggmlpy.common import log
 
 _ARCH_PRCTL = 158  # the system call, on x86-64
 _ARCH_REQ_XCOMP_PERM = 0x1023
@@ -53,10 +54,10 @@ def usable() -> bool:
 
 
 def _say_once(text: str, said: Cache) -> None:
-    """Prints to stderr, unless an earlier process has printed the same."""
+    """Says a line, unless an earlier process has said the same."""
     key = _key(text)
     if said.get(key) is None and sys.stderr is not None:
-        print(text, file=sys.stderr)
+        log.show(text)
         said.put(key, b"")
 
 

@@ -26,6 +26,7 @@ from ggmlpy.backends.cpu.cores import default_n_threads
 from ggmlpy.backends.cpu.isa import ISA
 from ggmlpy.backends.cpu.kernel import Entry
 from ggmlpy.backends.cpu.processes import python, search_path
+from ggmlpy.common import log
 from ggmlpy.common.limits import memory_hint, starting_threads
 from ggmlpy.errors import BackendError, KernelError
 
@@ -153,11 +154,9 @@ class Announcer:
     def __call__(self, done: int, total: int, name: str) -> None:
         kernels = "1 kernel" if total == 1 else f"{total} kernels"
         text = f"compiling {kernels} for this CPU ({self._isa.name}), not in the cache yet"
-        if sys.stderr is None:
-            return
-        if sys.stderr.isatty():
+        if sys.stderr is not None and sys.stderr.isatty() and not log.is_logged():
             end = "\n" if done == total else ""
             print(f"\r{text}: {done}/{total}", end=end, file=sys.stderr, flush=True)
         elif not self._said and time.monotonic() - self._start_s > 1.0:
             self._said = True
-            print(text, file=sys.stderr, flush=True)
+            log.show(text)

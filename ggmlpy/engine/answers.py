@@ -45,6 +45,7 @@ class Answers:
         self._depth = 0  # of nested blocks
         self._n_uses = 0  # of the engine, which have ended
         self._n_resets = 0
+        self._is_closed = False
         self._to_settle: deque[_Answer] = deque()  # to add to the engine, or to cancel there
 
     def follow(self, request: Request) -> Iterator[Piece]:
@@ -93,9 +94,21 @@ class Answers:
             self._engine.reset()
             self._n_resets += 1
 
+    def close(self) -> None:
+        """End every answer, and let go of the engine. Raises GgmlpyError during a step."""
+        with self.exclusive():
+            if not self._is_closed:
+                self._engine.reset()
+                self._n_resets += 1
+                self._is_closed = True
+                self._to_settle.clear()
+                del self._engine
+
     # --- one answer ---
 
     def _new(self, request: Request) -> _Answer:
+        if self._is_closed:
+            raise GgmlpyError("the model is closed")
         return _Answer(request, self._engine.new_id(), self._n_resets)
 
     def _start(self, answer: _Answer) -> None:
@@ -161,6 +174,8 @@ class Answers:
         """Add to the engine what has started, and cancel what was dropped."""
         while self._to_settle:
             answer = self._to_settle.popleft()
+            if self._is_closed:
+                continue
             if answer.is_dropped:
                 self._engine.cancel(answer.id)
             elif not answer.is_added and answer.n_resets == self._n_resets:
