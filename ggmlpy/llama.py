@@ -20,6 +20,7 @@ from ggmlpy.backends.base import Backend
 from ggmlpy.common import log
 from ggmlpy.common.arguments import as_whole, checked, kind_of
 from ggmlpy.common.limits import starting_threads
+from ggmlpy.common.notebook import table
 from ggmlpy.common.own_folder import default_folder
 from ggmlpy.common.system_memory import give_back_free_memory
 from ggmlpy.engine.embedding_methods import N_SEQ_MAX, EmbeddingMethods
@@ -33,6 +34,7 @@ from ggmlpy.errors import (
     Unsupported,
     WeightError,
 )
+from ggmlpy.gguf import GGUFFile
 from ggmlpy.gguf.kept_digests import KeptDigests
 from ggmlpy.gguf.overrides import Scalar
 from ggmlpy.graph.buffer import BufferType
@@ -53,7 +55,7 @@ from ggmlpy.runtime.context_sizes import (
     reduce_to_memory,
     warn_of_length,
 )
-from ggmlpy.runtime.describe import summary
+from ggmlpy.runtime.describe import summary, summary_rows
 from ggmlpy.runtime.fit import Fit, find_fit, free_memory
 from ggmlpy.sampling import SamplingParams
 from ggmlpy.sched.compute import backends_for
@@ -343,8 +345,15 @@ class Llama(EmbeddingMethods):
 
     def describe(self) -> str:
         """A table of sizes, caches, memory and backends, as text."""
+        return summary(*self._described())
+
+    def _described(self) -> tuple[GGUFFile, Context, int, int, str, float]:
         budget, cache = self.engine.token_budget, str(self.engine.slots.cache)
-        return summary(self._file, self._context, self._n_batch, budget, cache, self.load_s)
+        return self._file, self._context, self._n_batch, budget, cache, self.load_s
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the rows of `describe`."""
+        return table(repr(self), [] if self._closed else summary_rows(*self._described()))
 
     def __repr__(self) -> str:
         if self._closed:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any
 
 from ggmlpy.common.arguments import checked
+from ggmlpy.common.notebook import table
 from ggmlpy.graph.count import has_counts
 from ggmlpy.graph.html import to_html
 from ggmlpy.graph.nodes import NO_HOMES, Homes, Nodes
@@ -31,6 +33,21 @@ class Graph(Nodes):
 
     def __str__(self) -> str:
         return self.to_text()
+
+    def _repr_html_(self) -> str:
+        """For notebooks: how many tensors and ops there are; `to_html` makes a page of it."""
+        computing = [
+            node.op.name for node in self.nodes if node.op is not None and node.op.computes
+        ]
+        n_bytes = sum(leaf.spec.n_bytes for leaf in self.leafs if Flag.WEIGHT in leaf.flags)
+        ops = Counter(computing).most_common()
+        rows = [
+            ("nodes", f"{len(self.nodes)}, of which {len(computing)} compute"),
+            ("leafs", f"{len(self.leafs)}, with {n_bytes / 1e6:.1f} MB of weights"),
+            ("outputs", ", ".join(str(t.spec) for t in self.outputs[:3])),
+            ("ops", ", ".join(f"{name} {n}" for name, n in ops)),
+        ]
+        return table(f"Graph of {', '.join(map(self.name_of, self.outputs[:3]))}", rows)
 
     def to_text(self, homes: Homes = NO_HOMES) -> str:
         """One line per tensor. Sources have number and name, since names need not be unique."""

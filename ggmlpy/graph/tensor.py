@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from ggmlpy.common.arguments import WrongKind, as_float, checked, kind_of, refusal
+from ggmlpy.common.notebook import table
 from ggmlpy.common.scopes import qualified
 from ggmlpy.errors import AllocationError, ArgumentError, GgmlpyError, ShapeError
 from ggmlpy.graph.arrays import read_array
@@ -25,6 +26,9 @@ from ggmlpy.graph.types import TensorType, type_of
 
 if TYPE_CHECKING:
     from ggmlpy.graph.op import Op
+
+
+_MAX_SHOWN_BYTES = 1 << 24  # of a tensor whose values a notebook shows
 
 
 class Flag(enum.Flag):
@@ -132,6 +136,19 @@ class Tensor:
         values = read_array(self._bytes(), self.spec)
         return values.reshape(values.shape[4 - self.spec.n_dims :])
 
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
+        """For `np.asarray` and `np.array`: what `numpy()` gives, which is always a copy.
+
+        Raises GgmlpyError before the tensor is computed, ArgumentError for copy=False.
+        """
+        if copy is False:
+            raise ArgumentError(
+                f"{self}: an array of its values is a copy: copy must be True or None"
+                " (Tensor.array() is a leaf's memory)"
+            )
+        values = self.numpy()
+        return values if dtype is None else values.astype(dtype, copy=False)
+
     def array(self) -> NDArray[Any]:
         """A plain leaf's elements in place, flat: writing to it changes the leaf.
 
@@ -172,6 +189,24 @@ class Tensor:
     def __repr__(self) -> str:
         what = "leaf" if self.op is None else str(self.op)
         return f"<{self.name or 'tensor'}: {self.spec} = {what}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what it is, and its values if it has any."""
+        rows = [("type", self.type.name), ("ne", self.spec.shape_text)]
+        if self.op is None:
+            rows.append(("leaf", ", ".join(f.name or "" for f in self.flags) or "no flags"))
+        else:
+            rows.append(("op", str(self.op)))
+            rows.append(("src", ", ".join(source.name or "tensor" for source in self.src)))
+        return table(self.name or "tensor", rows, self._values_text())
+
+    def _values_text(self) -> str:
+        if self.spec.n_bytes > _MAX_SHOWN_BYTES:
+            return ""
+        try:
+            return np.array2string(self.numpy(), threshold=100, max_line_width=100)
+        except GgmlpyError:
+            return "no values yet: pass it to ggmlpy.compute"
 
     def __add__(self, other: Tensor | float) -> Tensor:
         if isinstance(other, Tensor):

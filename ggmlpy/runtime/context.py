@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ggmlpy.backends.base import Backend
 from ggmlpy.common.arguments import checked
+from ggmlpy.common.notebook import table
 from ggmlpy.common.quoting import quoted
 from ggmlpy.errors import ArgumentError, CacheFull, Unsupported
 from ggmlpy.gguf import GGUFFile
@@ -141,6 +142,28 @@ class Context:
                 options[name] = cache_type(name, options[name])
         model = load_model(GGUFFile.open(path))
         return cls(model, backends_for(backend, n_threads), **options)
+
+    def __repr__(self) -> str:
+        h, sizes = self.model.hparams, self.sizes
+        return (
+            f"Context({h.architecture}, {h.n_layer} layers, n_ctx={sizes.n_ctx},"
+            f" n_seq_max={sizes.n_seq_max}, backends={self.backend_names})"
+        )
+
+    def _repr_html_(self) -> str:
+        """For notebooks: sizes, memory and plans."""
+        h, sizes, memory = self.model.hparams, self.sizes, self.memory
+        rows = [
+            ("model", f"{h.architecture}, {h.n_layer} layers, n_embd {h.n_embd}"),
+            ("n_ctx", f"{sizes.n_ctx}, at most {sizes.n_ctx_seq} of a sequence"),
+            ("n_seq_max", f"{sizes.n_seq_max}, {sizes.layout}"),
+            ("n_ubatch", str(sizes.n_ubatch)),
+            ("memory", f"{memory.n_bytes / 1e6:.1f} MB, {memory.n_used()} cells used"),
+            ("backends", self.backend_names),
+            ("placement", str(self.placement)),
+            ("plans", f"{self.n_plans_built} built"),
+        ]
+        return table("Context", rows)
 
     @property
     def can_generate(self) -> bool:

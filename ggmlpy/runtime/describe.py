@@ -20,16 +20,16 @@ _LAYOUTS: dict[KVLayout, str] = {
 }
 
 
-def summary(
+def summary_rows(
     file: GGUFFile,
     context: Context,
     n_batch: int,
     token_budget: int,
     cache: str,
     load_s: float,
-) -> str:
-    """The table, one line a row: a name, then its description."""
-    rows = [
+) -> list[Row]:
+    """The table's rows: a name, then its description."""
+    return [
         *_model_rows(file, context),
         *_context_rows(context),
         *_memory_rows(context),
@@ -49,6 +49,18 @@ def summary(
         *_pass_rows(context),
         ("load", f"{load_s:.2f} s"),
     ]
+
+
+def summary(
+    file: GGUFFile,
+    context: Context,
+    n_batch: int,
+    token_budget: int,
+    cache: str,
+    load_s: float,
+) -> str:
+    """The table, one line a row."""
+    rows = summary_rows(file, context, n_batch, token_budget, cache, load_s)
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:{width}}  {text}" for name, text in rows)
 
