@@ -25,7 +25,6 @@ from ggmlpy.compat.llama_cpp.sampling import sampling_params
 from ggmlpy.compat.llama_cpp.state import StateMethods
 from ggmlpy.engine.completion import Echo, collect
 from ggmlpy.engine.generation import Piece, Request
-from ggmlpy.errors import Unsupported
 
 R = TypeVar("R")
 
@@ -87,8 +86,6 @@ class Completions(StateMethods):
         ValueError for a prompt that does not fit the context, and for `logprobs` of a model without
         `logits_all`.
         """
-        if grammar is not None:
-            raise Unsupported("create_completion: grammars are not available")
         tokens = self._prompt_tokens(prompt, suffix)
         if tokens[:2] == [self._model.token_bos()] * 2:
             text = self._model.token_get_text(self._model.token_bos())
@@ -133,6 +130,7 @@ class Completions(StateMethods):
             stopping_criteria=None
             if stopping_criteria is None
             else _over_arrays(stopping_criteria),
+            grammar=None if grammar is None else grammar.as_own(),
             score_from=1 if echo and logprobs is not None and not stream else None,
             penalizes_prompt=False,  # llama-cpp-python's samplers see the answer only
         )

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from ggmlpy.compat.llama_cpp.constants import LLAMA_DEFAULT_SEED
 from ggmlpy.compat.llama_cpp.sampling import sampling_params
-from ggmlpy.errors import CacheFull, GgmlpyError, Unsupported
+from ggmlpy.errors import CacheFull, GgmlpyError
+from ggmlpy.grammar import Matcher, Matchers
 from ggmlpy.memory.batch import Batch, check_tokens
 from ggmlpy.sampling import Sampler
 
@@ -254,27 +255,38 @@ class Evaluation:
             frequency_penalty=frequency_penalty,
             presence_penalty=presence_penalty,
             mirostat=(mirostat_mode, mirostat_tau, mirostat_eta),
-            grammar=grammar,
         )
-        return self._sample(sampler, logits_processor, self.n_tokens - 1 if idx is None else idx)
+        matcher = self._matcher_of(grammar)
+        at = self.n_tokens - 1 if idx is None else idx
+        return self._sample(sampler, matcher, logits_processor, at)
 
-    def _new_sampler(self, *, grammar: LlamaGrammar | None, **options: Any) -> Sampler:
-        if grammar is not None:
-            raise Unsupported("sample: grammars are not available")
+    def _new_sampler(self, **options: Any) -> Sampler:
         params = sampling_params(
             penalty_last_n=self.last_n_tokens_size, seed=self._draw_seed(), **options
         )
         return Sampler(params, self._n_vocab)
 
+    def _matcher_of(self, grammar: LlamaGrammar | None) -> Matcher | None:
+        """The state of a grammar at its beginning."""
+        if grammar is None:
+            return None
+        return Matchers(self._model_in_use.tokenizer).start(grammar.as_own())
+
     def _sample(
-        self, sampler: Sampler, logits_processor: LogitsProcessorList | None, at: int
+        self,
+        sampler: Sampler,
+        matcher: Matcher | None,
+        logits_processor: LogitsProcessorList | None,
+        at: int,
     ) -> int:
-        """A token from the logits after token `at`, which the sampler accepts."""
+        """A token from the logits after token `at`, which the sampler and grammar accept."""
         logits = self._logits_after(at)
         if logits_processor is not None:
             logits = logits_processor(self.input_ids[: at + 1], logits.copy())
-        token = sampler.sample(logits)
+        token = sampler.sample(logits, None if matcher is None else matcher.allowed())
         sampler.accept(token)
+        if matcher is not None and token not in self._model_in_use.tokenizer.eog_ids:
+            matcher.accept(token)
         return token
 
     def _logits_after(self, at: int) -> Scores:
@@ -328,8 +340,8 @@ class Evaluation:
             frequency_penalty=frequency_penalty,
             presence_penalty=presence_penalty,
             mirostat=(mirostat_mode, mirostat_tau, mirostat_eta),
-            grammar=grammar,
         )
+        matcher = self._matcher_of(grammar)
         if reset:
             self.reset()
         pending, drafted = [int(token) for token in tokens], list[int]()
@@ -338,7 +350,7 @@ class Evaluation:
             self._eval([*pending, *drafted], self._logits_all, n_rows=1 + len(drafted))
             at = n_given - 1
             while True:
-                token = self._sample(sampler, logits_processor, at)
+                token = self._sample(sampler, matcher, logits_processor, at)
                 at += 1
                 if stopping_criteria is not None and stopping_criteria(
                     self.input_ids[:at], self._logits_after(at - 1)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
+
+from ggmlpy.grammar import Grammar
 
 JSON_GBNF = r"""
 root   ::= object
@@ -18,12 +18,14 @@ ws     ::= | " " | "\n" [ \t]{0,20}
 
 
 class LlamaGrammar:
-    """A grammar in GBNF, or a JSON schema."""
+    """A grammar in GBNF, or a JSON schema. Needs the package llguidance where it is used."""
 
-    def __init__(self, *args: object, _grammar: str, _schema: Any = None, **kwargs: object) -> None:
+    def __init__(
+        self, *args: object, _grammar: str, _is_schema: bool = False, **kwargs: object
+    ) -> None:
         """Use `from_string`, `from_file` or `from_json_schema`."""
         self._grammar = _grammar
-        self._schema = _schema  # the value that `_grammar` has the text of
+        self._is_schema = _is_schema
         self._root = "root"
 
     @classmethod
@@ -45,4 +47,10 @@ class LlamaGrammar:
     @classmethod
     def from_json_schema(cls, json_schema: str, verbose: bool = True) -> LlamaGrammar:
         """JSON that validates against a schema, given as its text."""
-        return cls(_grammar=json_schema, _schema=json.loads(json_schema))
+        return cls(_grammar=json_schema, _is_schema=True)
+
+    def as_own(self) -> Grammar:
+        """The same as a `ggmlpy.Grammar`. Raises GrammarError (a ValueError)."""
+        if self._is_schema:
+            return Grammar.json_schema(self._grammar)
+        return Grammar.of(self._grammar)
