@@ -4,13 +4,13 @@
 #include "mma.cuh"
 #include "quants.cuh"
 
-// The low half of `pair` times the low byte of `bytes`, and the high half times the byte above it.
-__device__ inline int dot_of_2(u32_t pair, u32_t bytes) {
+// sum + the low half of `pair` times the low byte of `bytes`, and the high half times the byte
+// above it.
+__device__ inline int dot_of_2(u32_t pair, u32_t bytes, int sum) {
 #ifdef GGMLPY_EMULATED
-    return (short)pair * (i8_t)bytes + (short)(pair >> 16) * (i8_t)(bytes >> 8);
+    return sum + (short)pair * (i8_t)bytes + (short)(pair >> 16) * (i8_t)(bytes >> 8);
 #else
-    int sum;
-    asm("dp2a.lo.s32.s32 %0, %1, %2, 0;" : "=r"(sum) : "r"(pair), "r"(bytes));
+    asm("dp2a.lo.s32.s32 %0, %1, %2, %3;" : "=r"(sum) : "r"(pair), "r"(bytes), "r"(sum));
     return sum;
 #endif
 }
@@ -26,6 +26,30 @@ __device__ inline int dot_of_4(u32_t a, u32_t b, int sum) {
 #endif
 }
 
+// Sums of whole numbers begin at LIFT: such a sum is the bits of a float, 1.5 * 2^23 plus the sum,
+// which stays below 2^19. A scale has at most 22 bits, so that 1.5 * 2^23 times it is exact, and one
+// fmaf converts the sum, and rounds sum * scale once. A scale that is infinite gives NaN.
+constexpr int LIFT = 0x4b400000;
+constexpr float LIFTED_ZERO = 12582912.0f;
+
+// Those of mxfp4 may be so large that this overflows.
+template <class Q>
+constexpr bool LIFTS = true;
+template <>
+constexpr bool LIFTS<mxfp4> = false;
+
+// A lifted sum times the scale d; `minus` is minus_lift<Q>(d).
+template <class Q>
+__device__ inline float scaled(int lifted, float d, float minus) {
+    if (!LIFTS<Q>) return (float)(lifted - LIFT) * d;
+    return fmaf(__int_as_float(lifted), d, minus);
+}
+
+template <class Q>
+__device__ inline float minus_lift(float d) {
+    return LIFTS<Q> ? -LIFTED_ZERO * d : 0.0f;
+}
+
 // 32 elements of the two rows of a lane.
 template <class Q>
 struct Fragment {
@@ -33,6 +57,7 @@ struct Fragment {
     static constexpr int PER = Q::BLOCK / 32;
     u32_t a[4];  // of an mma
     Scale scale[GROUPS][2];
+    float minus[GROUPS][2];
 
     // Block `i` of 32 elements from `row` on. `raw` codes are ZERO too large.
     __device__ Fragment(const u8_t* const (&row)[2], int i, int t, bool raw) {
@@ -41,7 +66,10 @@ struct Fragment {
             const int first = i % PER * 8 + t;
             a[r] = raw ? Q::raw(b, first) : Q::codes(b, first);
             a[2 + r] = raw ? Q::raw(b, first + 4) : Q::codes(b, first + 4);
-            for (int j = 0; j < GROUPS; ++j) scale[j][r] = Q::scale(b, i % PER * GROUPS + j);
+            for (int j = 0; j < GROUPS; ++j) {
+                scale[j][r] = Q::scale(b, i % PER * GROUPS + j);
+                minus[j][r] = minus_lift<Q>(scale[j][r].d);
+            }
         }
     }
 };
@@ -60,10 +88,10 @@ __device__ inline void add_product(float (&sum)[4], const Fragment<Q>& w, const 
     constexpr int GROUPS = Fragment<Q>::GROUPS;
     for (int j = 0; j < GROUPS; ++j) {
         const u32_t ones = GROUPS == 1 ? 0x0101 : j == 0 ? 0x0001 : 0x0100;
-        int products[4] = {0, 0, 0, 0};
+        int products[4] = {LIFT, LIFT, LIFT, LIFT};
         if (RAW && Q::ZERO != 0) {  // what the codes are too large, times those of x
             for (int i = 0; i < 4; ++i) {
-                products[i] = dot_of_2(x.sums[i % C], ones * (u32_t)(256 - Q::ZERO));
+                products[i] = dot_of_2(x.sums[i % C], ones * (u32_t)(256 - Q::ZERO), LIFT);
             }
         }
         if (GROUPS == 1) {
@@ -72,11 +100,12 @@ __device__ inline void add_product(float (&sum)[4], const Fragment<Q>& w, const 
             mma_s8_k16(products, {w.a[2 * j], w.a[2 * j + 1]}, {j == 0 ? x.codes.x : x.codes.y});
         }
         for (int i = 0; i < 4; i += 3 - C) {
-            sum[i] = fmaf(w.scale[j][i / 2].d * x.d[i % 2], (float)products[i], sum[i]);
+            const float of_block = scaled<Q>(products[i], w.scale[j][i / 2].d, w.minus[j][i / 2]);
+            sum[i] = fmaf(of_block, x.d[i % 2], sum[i]);
         }
         if (Q::OFFSET) {
             for (int i = 0; i < 4; i += 3 - C) {
-                const float of_group = x.d[i % 2] * (float)dot_of_2(x.sums[i % 2], ones);
+                const float of_group = x.d[i % 2] * (float)dot_of_2(x.sums[i % 2], ones, 0);
                 const float scaled = GROUPS == 1 ? x.scaled_sum[i % 2] : of_group;
                 sum[i] = fmaf(w.scale[j][i / 2].m, scaled, sum[i]);
             }
@@ -90,11 +119,11 @@ __device__ inline void add_product(float (&sum)[4], const Fragment<Q>& w, const 
 template <class Q>
 struct Terms {
     static constexpr int GROUPS = Fragment<Q>::GROUPS;
-    float scale[GROUPS], products[GROUPS], m[GROUPS], of_x[GROUPS];
+    float d, products[GROUPS], m[GROUPS], of_x[GROUPS];
 
     __device__ float added_to(float sum) const {
         for (int j = 0; j < GROUPS; ++j) {
-            sum = fmaf(scale[j], products[j], sum);
+            sum = fmaf(products[j], d, sum);
             if (Q::OFFSET) sum = fmaf(m[j], of_x[j], sum);
         }
         return sum;
@@ -124,22 +153,22 @@ struct OneBlock {
     __device__ Terms<Q> times(const u8_t* row, int i) const {
         constexpr int GROUPS = Terms<Q>::GROUPS, PER = Fragment<Q>::PER;
         const u8_t* b = row + i / PER * Q::BYTES;
-        int products[2] = {0, 0};  // of elements 0 to 15, and 16 to 31
+        int products[2] = {LIFT, GROUPS == 1 ? 0 : LIFT};  // of elements 0 to 15, and 16 to 31
         for (int j = 0; j < 4; ++j) {
             products[0] = dot_of_4(Q::raw(b, i % PER * 8 + j), codes[j].x, products[0]);
             products[1] = dot_of_4(Q::raw(b, i % PER * 8 + 4 + j), codes[j].y, products[1]);
         }
         Terms<Q> terms;
+        terms.d = d;
         for (int j = 0; j < GROUPS; ++j) {
             const Scale scale = Q::scale(b, i % PER * GROUPS + j);
             const u32_t ones = GROUPS == 1 ? 0x0101 : j == 0 ? 0x0001 : 0x0100;
             int product = GROUPS == 1 ? products[0] + products[1] : products[j];
-            if (Q::ZERO != 0) product += dot_of_2(sums, ones * (u32_t)(256 - Q::ZERO));
-            terms.scale[j] = scale.d * d;
-            terms.products[j] = (float)product;
+            if (Q::ZERO != 0) product = dot_of_2(sums, ones * (u32_t)(256 - Q::ZERO), product);
+            terms.products[j] = scaled<Q>(product, scale.d, minus_lift<Q>(scale.d));
             if (Q::OFFSET) {
                 terms.m[j] = scale.m;
-                terms.of_x[j] = GROUPS == 1 ? scaled_sum : d * (float)dot_of_2(sums, ones);
+                terms.of_x[j] = GROUPS == 1 ? scaled_sum : d * (float)dot_of_2(sums, ones, 0);
             }
         }
         return terms;

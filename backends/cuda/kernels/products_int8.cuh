@@ -3,7 +3,7 @@
 // x is rounded to codes from -127 to 127 with a scale for 32 elements. The products of 32 (or 16) codes
 // are summed exactly by an mma and then scaled, in f32 from front to back:
 //
-//     sum = fmaf(d_weight * d_x, sum of code * code, sum)
+//     sum = fmaf(d_weight * sum of code * code, d_x, sum)
 //     sum = fmaf(m_weight, d_x * sum of x's codes, sum)       with an offset m
 //
 //   a chunk of x, 256 elements   codes 256 x i8 | d 8 x f32 | d * sum of 32 codes 8 x f32 |
