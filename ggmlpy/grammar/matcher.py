@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 class Matcher:
     """Says which tokens may come next, and which must."""
 
-    __slots__ = ("_forces", "_matcher", "_n_bytes", "mask")
+    __slots__ = ("_last", "_matcher", "_n_bytes", "mask")
 
-    def __init__(self, matcher: LLMatcher, n_vocab: int, forces: bool) -> None:
-        """`n_vocab` tokens have bits in llguidance's masks. Without `forces` no tokens are."""
+    def __init__(self, matcher: LLMatcher, n_vocab: int, n_extra: int = 0) -> None:
+        """`n_vocab` tokens have bits in llguidance's masks, of which the last `n_extra` are none
+        of the model's; fewer than 64."""
         self._matcher = matcher
         self._n_bytes = 4 * -(-n_vocab // 32)
-        self._forces = forces
+        n_last = max(0, n_vocab - n_extra - (n_vocab - 1) // 64 * 64)
+        self._last = np.uint64((1 << n_last) - 1)  # the model's tokens in the last word
         self.mask: NDArray[np.uint64] = np.zeros(-(-n_vocab // 64), np.uint64)
         """Token i is bit i % 64 of word i // 64, as `allowed` has found it."""
 
@@ -34,6 +36,7 @@ class Matcher:
         self._matcher.unsafe_compute_mask_ptr(address_of(self.mask), self._n_bytes)
         if self._matcher.is_error():
             raise self._error()
+        self.mask[-1] &= self._last
         return self.mask
 
     def accept(self, token: int) -> None:
@@ -46,7 +49,7 @@ class Matcher:
 
         None of them ends within what could become a longer token.
         """
-        tokens = self._matcher.compute_ff_tokens() if self._forces else []
+        tokens = self._matcher.compute_ff_tokens()
         return tokens[: self._matcher.try_consume_tokens(tokens)] if tokens else tokens
 
     @property
@@ -64,4 +67,7 @@ class Matcher:
         return self._matcher.validate_tokens(list(tokens))
 
     def _error(self) -> GrammarError:
-        return GrammarError(f"the grammar: {reason(self._matcher.get_error())}")
+        error = reason(self._matcher.get_error())
+        if error.startswith("NoExtension"):
+            error = "no token of the vocabulary has what must come next"
+        return GrammarError(f"the grammar: {error}")

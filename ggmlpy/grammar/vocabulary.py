@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from contextlib import suppress
+from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -16,9 +18,6 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 _N_KEPT = 32  # grammars that stay compiled
-# Vocabularies whose tokens have exactly the bytes of the text that they were made of, so that a
-# text can be cut into the tokens that it would have anyway.
-_EXACT = ("spm", "bpe", "rwkv")
 
 
 class Matchers:
@@ -47,8 +46,7 @@ class Matchers:
             self._compiled.move_to_end(grammar)
             while len(self._compiled) > _N_KEPT:
                 self._compiled.popitem(last=False)
-            n_vocab = self._vocabulary.vocab_size
-            return Matcher(base.deep_copy(), n_vocab, self._tokenizer.kind in _EXACT)
+            return Matcher(base.deep_copy(), self._vocabulary.vocab_size, n_extra=1)
 
     def _compile(self, grammar: Grammar, vocabulary: LLTokenizer) -> LLMatcher:
         source = grammar.source(self._token_of)
@@ -77,19 +75,47 @@ class _Wrapper:
         self.special_token_ids = [id for id in range(n_vocab) if not self.tokens[id]]
         for id in self.special_token_ids:
             self.tokens[id] = tokenizer.token_bytes(id, special=True)
-        self.ends = sorted(tokenizer.eog_ids)
-        if not self.ends:  # there must be one: a token that the model does not have
-            self.ends = [n_vocab]
-            self.tokens.append(b"")
-            self.special_token_ids.append(n_vocab)
+        # One that the model does not have: it ends texts if no other does, and stands for bytes
+        # that no token has.
+        self.tokens.append(b"")
+        self.special_token_ids.append(n_vocab)
+        self.ends = sorted(tokenizer.eog_ids) or [n_vocab]
         self.eos_token_id = self.ends[0]
 
     def __call__(self, text: str) -> list[int]:
-        """The tokens of a text within another; it must not raise."""
-        try:
-            return self._tokenizer.encode_part(text)
-        except TokenizerError:
-            return []
+        """The tokens of a text within another; it must not raise.
+
+        Those that the tokenizer makes of it, unless it would change the text, as some kinds do.
+        """
+        data = text.encode()
+        with suppress(TokenizerError):
+            tokens = self._tokenizer.encode_part(text)
+            if b"".join(self.tokens[token] for token in tokens) == data:
+                return tokens
+        return self._greedy(data)
+
+    def _greedy(self, data: bytes) -> list[int]:
+        """The longest token that fits, time and again, up to where none does: nothing follows."""
+        tokens: list[int] = []
+        at = 0
+        while at < len(data):
+            ends = range(min(len(data), at + self._longest), at, -1)
+            found = (self._ids[data[at:end]] for end in ends if data[at:end] in self._ids)
+            token = next(found, None)
+            if token is None:
+                return [*tokens, self._tokenizer.n_vocab]
+            tokens.append(token)
+            at += len(self.tokens[token])
+        return tokens
+
+    @cached_property
+    def _ids(self) -> dict[bytes, int]:
+        special = set(self.special_token_ids)
+        return {token: id for id, token in enumerate(self.tokens) if id not in special}
+
+    @cached_property
+    def _longest(self) -> int:
+        return max(map(len, self._ids), default=0)
 
 
 def _vocabulary(tokenizer: Tokenizer) -> LLTokenizer:

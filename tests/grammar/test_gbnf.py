@@ -54,7 +54,7 @@ def matcher(vocabulary: Any, rules: Rules) -> Matcher:
     text = '%llguidance {"no_forcing": true}\n' + lark_of(rules, no_token)
     made = llguidance.LLMatcher(vocabulary, text, log_level=0)
     assert not made.is_error(), made.get_error()
-    return Matcher(made, vocabulary.vocab_size, forces=False)
+    return Matcher(made, vocabulary.vocab_size)
 
 
 def allowed(made: Matcher) -> set[int]:
