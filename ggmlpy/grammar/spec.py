@@ -131,8 +131,10 @@ class Grammar:
 def schema_source(schema: str) -> str:
     """A JSON schema as llguidance takes it."""
     schema = {"true": "{}", "false": '{"allOf": [false]}'}.get(schema, schema)  # takes objects only
+    options = json.loads(schema).get("x-guidance", {})
+    is_fixed = isinstance(options, dict) and options.get("whitespace_flexible") is False
     return matcher_class().grammar_from_json_schema(
-        schema, defaults={"whitespace_pattern": _WHITESPACE}
+        schema, defaults=None if is_fixed else {"whitespace_pattern": _WHITESPACE}
     )
 
 

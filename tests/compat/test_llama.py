@@ -394,7 +394,6 @@ WEATHER = {
             "type": "object",
             "properties": {"city": {"enum": ["Rome", "Oslo"]}, "days": {"enum": [1, 2]}},
             "required": ["city", "days"],
-            "additionalProperties": False,
         },
     },
 }
@@ -424,6 +423,8 @@ def test_grammars(llm: Llama, tmp_path: Path) -> None:
     assert llm.detokenize(found) == b" a cat"
     llm.eval(llm.tokenize(b"A"))
     assert llm.sample(grammar=LlamaGrammar.from_string('root ::= "x"')) in llm.tokenize(b"x", False)
+    with pytest.raises(ValueError, match="not JSON"):
+        llm(PROMPT, grammar=LlamaGrammar.from_json_schema("{"))
     with pytest.raises(ValueError, match="grammar"):
         llm(PROMPT, grammar=LlamaGrammar.from_string("root = wrong"))
     file.write_text("")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
+from ggmlpy.errors import GrammarError
 from ggmlpy.grammar import Grammar
 
 JSON_GBNF = r"""
@@ -46,11 +49,42 @@ class LlamaGrammar:
 
     @classmethod
     def from_json_schema(cls, json_schema: str, verbose: bool = True) -> LlamaGrammar:
-        """JSON that validates against a schema, given as its text."""
+        """JSON that validates against a schema, given as its text. White space is a space at most,
+        and objects with `properties` have no others unless `additionalProperties` allows them."""
         return cls(_grammar=json_schema, _is_schema=True)
 
     def as_own(self) -> Grammar:
         """The same as a `ggmlpy.Grammar`. Raises GrammarError (a ValueError)."""
-        if self._is_schema:
-            return Grammar.json_schema(self._grammar)
-        return Grammar.of(self._grammar)
+        if not self._is_schema:
+            return Grammar.of(self._grammar)
+        try:
+            schema = json.loads(self._grammar)
+        except ValueError as error:
+            raise GrammarError(f"the JSON schema is not JSON: {error}") from None
+        closed = _closed(schema)
+        if isinstance(closed, dict):
+            closed.setdefault("x-guidance", {"whitespace_pattern": " ?"})
+        return Grammar.json_schema(closed)
+
+
+def _closed(schema: Any) -> Any:
+    """A schema whose objects have no properties but those that it names, as in llama.cpp, unless it
+    says otherwise."""
+    if isinstance(schema, list):
+        return [_closed(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {key: _closed_part(key, value) for key, value in schema.items()}
+    if isinstance(schema.get("properties"), dict) and "type" in schema:
+        closed.setdefault("additionalProperties", False)
+    return closed
+
+
+def _closed_part(key: str, value: Any) -> Any:
+    """The value of a keyword of a schema, with the schemas in it closed."""
+    if key in ("enum", "const", "default", "examples"):
+        return value
+    maps = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+    if key in maps and isinstance(value, dict):
+        return {name: _closed(each) for name, each in value.items()}
+    return _closed(value)
