@@ -26,11 +26,13 @@ import click
 from ggmlpy.cli.batched_bench import batched_bench
 from ggmlpy.cli.bench import bench
 from ggmlpy.cli.chat import chat
+from ggmlpy.cli.embedding import embedding
 from ggmlpy.cli.generate import generate
 from ggmlpy.cli.graph import graph
 from ggmlpy.cli.guard import run
 from ggmlpy.cli.help import ReadableHelp
 from ggmlpy.cli.inspect import inspect
+from ggmlpy.cli.perplexity import perplexity
 from ggmlpy.cli.test_ops import test_ops
 from ggmlpy.cli.tokenize import tokenize
 
@@ -59,7 +61,18 @@ def app() -> None:
     """
 
 
-for _command in (generate, chat, bench, batched_bench, inspect, tokenize, graph, test_ops):
+for _command in (
+    generate,
+    chat,
+    perplexity,
+    embedding,
+    inspect,
+    tokenize,
+    graph,
+    bench,
+    batched_bench,
+    test_ops,
+):
     app.add_command(_command)
 
 

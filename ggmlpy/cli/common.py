@@ -6,7 +6,7 @@ import os
 import stat
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,8 +25,11 @@ if TYPE_CHECKING:
 STDIN = "-"
 
 
-def open_model(path: Path, options: ModelOptions) -> Llama:
-    """The model, with progress shown while it loads. Raises what `Llama` raises."""
+def open_model(path: Path, options: ModelOptions, **more: Any) -> Llama:
+    """The model, with progress shown while it loads; `more` are others of the arguments of `Llama`.
+
+    Raises what `Llama` raises.
+    """
     if options.backend == "null":
         complain("warning", "the backend null computes nothing: the text is meaningless")
     with loading(printable(path.name)):
@@ -48,6 +51,7 @@ def open_model(path: Path, options: ModelOptions) -> Llama:
             kv_overrides=options.kv_overrides,
             rope=options.rope,
             fit=options.fit,
+            **more,
         )
     if options.fit:
         nothing = "no device says how much memory it has: nothing was chosen"
@@ -76,6 +80,19 @@ def read_text(text: str | None, file: Path | None) -> str | None:
     if text is None and _stdin_is_piped():
         return _decoded(sys.stdin.buffer.read(), "standard input") or None
     return text
+
+
+def read_bytes(path: Path) -> bytes:
+    """The bytes of a file. Raises FileError."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        where = printable(str(path.parent))
+        raise MissingFile(f"{printable(path.name)}: there is no such file in {where}") from None
+    except OSError as error:
+        raise FileError(
+            f"{printable(str(path))}: the file cannot be read: {error.strerror}"
+        ) from None
 
 
 def read_line() -> str | None:
@@ -121,16 +138,7 @@ def _stdin_is_piped() -> bool:
 def _from_file(path: Path) -> str:
     if str(path) == STDIN:
         return _decoded(sys.stdin.buffer.read(), "standard input")
-    try:
-        raw = path.read_bytes()
-    except FileNotFoundError:
-        where = printable(str(path.parent))
-        raise MissingFile(f"{printable(path.name)}: there is no such file in {where}") from None
-    except OSError as error:
-        raise FileError(
-            f"{printable(str(path))}: the file cannot be read: {error.strerror}"
-        ) from None
-    return _decoded(raw, printable(path.name))
+    return _decoded(read_bytes(path), printable(path.name))
 
 
 def _decoded(raw: bytes, where: str) -> str:

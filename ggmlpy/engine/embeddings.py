@@ -159,6 +159,20 @@ def _pooled(rows: Vector, pooling: Pooling) -> Vector:
     return one
 
 
+def scaled(x: Vector, kind: int) -> Vector:
+    """Each row as llama-embedding normalises it: -1 not at all, 0 the largest magnitude to 32760,
+    else by the p-norm with p = `kind`: 1 taxicab, 2 Euclidean. Zeros stay."""
+    if kind < 0:
+        return x
+    exact = np.abs(x.astype(np.float64))
+    if kind == 0:
+        norms = exact.max(axis=-1, keepdims=True) / 32760
+    else:
+        norms = (exact**kind).sum(axis=-1, keepdims=True) ** (1 / kind)
+    found: Vector = (x / np.where(norms > 0, norms, 1.0)).astype(np.float32)
+    return found
+
+
 def _normalised(x: Vector) -> Vector:
     """Each row divided by its Euclidean norm; zeros stay."""
     exact = x.astype(np.float64)
