@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ggmlpy import ops
+    from ggmlpy.async_llama import AsyncLlama
     from ggmlpy.backends import backend_names, get_backend
     from ggmlpy.common.progress import listening
     from ggmlpy.common.scopes import scope
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
 
 _NAMES: dict[str, tuple[str, ...]] = {
     "ops": (),
+    "async_llama": ("AsyncLlama",),
     "backends": ("backend_names", "get_backend"),
     "common.progress": ("listening",),
     "common.scopes": ("scope",),
@@ -116,6 +118,7 @@ __all__ = [
     "TYPES",
     "AllocationError",
     "ArgumentError",
+    "AsyncLlama",
     "BackendError",
     "BadBatch",
     "Batch",

@@ -11,6 +11,10 @@ from typing import Any, Protocol
 from ggmlpy.engine.generation import Piece, TokenLogprob
 from ggmlpy.text.tokenizer import Tokenizer
 
+# A piece that has not come yet, where it cannot be waited for: `chunks` yields NO_CHUNK for it.
+NO_PIECE = Piece("")
+NO_CHUNK: dict[str, Any] = {}
+
 
 class Form(Protocol):
     """The form of a whole result. `logprobs` are of scored prompt tokens, then of new ones."""
@@ -88,6 +92,9 @@ class TextForm(_Envelope):
         if echo is not None and echoed is None and echo.text:
             yield self._wrap("text_completion", self._choice(echo.text, [], None))
         for piece in pieces:
+            if piece is NO_PIECE:
+                yield NO_CHUNK
+                continue
             is_answer = piece.token is not None or piece.finish_reason is not None
             if echoed is not None:
                 text, entries = echoed.take(piece.prompt_logprobs, ends=is_answer)
@@ -213,6 +220,9 @@ class ChatForm(_Envelope):
         name = "chat.completion.chunk"
         yield self._wrap(name, self._choice("delta", {"role": "assistant"}, [], None))
         for piece in pieces:
+            if piece is NO_PIECE:
+                yield NO_CHUNK
+                continue
             if piece.text or piece.logprobs:
                 delta = {"content": piece.text}
                 yield self._wrap(name, self._choice("delta", delta, piece.logprobs, None))

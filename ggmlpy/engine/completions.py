@@ -177,6 +177,12 @@ class Completions:
         """
         if isinstance(prompts, str | bytes):
             raise ArgumentError("generate: prompts is one text: it must be a list of texts")
+        return self._collect_all(self._all_requests(prompts, options))
+
+    def _all_requests(
+        self, prompts: Iterable[Prompt | Request], options: CompletionOptions
+    ) -> list[tuple[Request, TextForm]]:
+        """The requests of `generate`, checked."""
         requests = []
         for i, prompt in enumerate(prompts):
             try:
@@ -192,7 +198,7 @@ class Completions:
                 self._engine.check(requests[-1][0])
             except BadBatch as error:
                 raise BadBatch(f"prompts[{i}]: {error}") from None
-        return self._collect_all(requests)
+        return requests
 
     @overload
     def create_chat_completion(
@@ -228,6 +234,12 @@ class Completions:
         `top_logprobs` how many of the most likely tokens to report. Raises TemplateError for
         messages or a template that cannot be rendered, and what `create_completion` raises.
         """
+        request, form = self._chat_request(messages, options)
+        return self._complete(request, form, stream)
+
+    def _chat_request(
+        self, messages: Sequence[dict[str, Any]], options: ChatOptions
+    ) -> tuple[Request, ChatForm]:
         template = self.chat_template
         tokens = self.tokenizer.encode_chat(template.render(messages))
         request = self._request(
@@ -241,8 +253,7 @@ class Completions:
             options["stopping_criteria"],
             grammar_option(options["grammar"], options["response_format"]),
         )
-        form = ChatForm(options["model"] or self.model_path, self.tokenizer, len(tokens))
-        return self._complete(request, form, stream)
+        return request, ChatForm(options["model"] or self.model_path, self.tokenizer, len(tokens))
 
     @property
     def chat_template(self) -> ChatTemplate:

@@ -34,7 +34,8 @@ def stories() -> Llama:
 
 def test_public_names() -> None:
     assert sorted(ggmlpy.__all__) == [
-        "AllocationError", "ArgumentError", "BackendError", "BadBatch", "Batch", "CacheFull",
+        "AllocationError", "ArgumentError", "AsyncLlama", "BackendError", "BadBatch", "Batch",
+        "CacheFull",
         "Context", "ContextWarning", "DownloadError", "Engine", "FileError", "Flag", "GGUFError",
         "GGUFFile", "GgmlpyError", "Grammar", "GrammarError", "Graph",
         "IndexOutOfRange", "KernelError", "Llama", "LlamaState",

@@ -1,0 +1,241 @@
+"""`AsyncLlama`: a model for the tasks of an event loop.
+
+async with await AsyncLlama.open("model.gguf", n_seq_max=8) as llm:
+    result = await llm.create_completion("Once upon a time")
+    async for chunk in await llm.create_completion("Once upon a time", stream=True):
+        print(chunk["choices"][0]["text"], end="")
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextvars import copy_context
+from os import PathLike
+from threading import Thread
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar, Unpack, overload
+
+from ggmlpy.common import log
+from ggmlpy.common.limits import starting_threads
+from ggmlpy.engine.async_answers import AsyncAnswers
+from ggmlpy.engine.completion import ChatForm, TextForm, collect
+from ggmlpy.engine.embedding_methods import Text
+from ggmlpy.engine.embeddings import Vector
+from ggmlpy.engine.generation import Prompt, Request
+from ggmlpy.engine.options import ChatOptions, CompletionOptions, keywords
+from ggmlpy.engine.scoring import Score
+from ggmlpy.errors import ArgumentError
+from ggmlpy.llama import Llama
+
+Result = TypeVar("Result")
+AsyncChunks = AsyncGenerator[dict[str, Any], None]
+
+
+class AsyncLlama:
+    """A model for tasks: the methods of `Llama` to be awaited, with the same options and errors.
+
+    Requests of all tasks run together, as far as sequences allow (`n_seq_max`), on one thread that
+    exists while any is pending. Cancelling a task, or closing a stream before its end, cancels its
+    request at the end of the current step. Functions such as a logits_processor are called in that
+    thread. Several event loops, and threads that use the same `Llama`, may share a model.
+    """
+
+    def __init__(self, llama: Llama) -> None:
+        """Of a loaded model, see `open`. Closing either closes both."""
+        if not isinstance(llama, Llama):
+            raise ArgumentError(
+                f"AsyncLlama: llama is {llama!r:.80}: it must be a Llama; AsyncLlama.open loads one"
+            )
+        self.llama = llama
+        self._answers = AsyncAnswers(llama._answers)
+
+    @classmethod
+    async def open(cls, model_path: str | PathLike[str], **options: Any) -> Self:
+        """Load a model as `Llama(model_path, **options)` does; the loop runs meanwhile."""
+        return cls(await _in_thread(lambda: Llama(model_path, **options)))
+
+    @classmethod
+    async def from_pretrained(cls, repo_id: str, *args: Any, **options: Any) -> Self:
+        """Load a model as `Llama.from_pretrained` does; the loop runs meanwhile."""
+        return cls(await _in_thread(lambda: Llama.from_pretrained(repo_id, *args, **options)))
+
+    @overload
+    async def create_completion(
+        self,
+        prompt: Prompt,
+        *,
+        stream: Literal[False] = False,
+        **options: Unpack[CompletionOptions],
+    ) -> dict[str, Any]: ...
+    @overload
+    async def create_completion(
+        self, prompt: Prompt, *, stream: Literal[True], **options: Unpack[CompletionOptions]
+    ) -> AsyncChunks: ...
+    @overload
+    async def create_completion(
+        self, prompt: Prompt, *, stream: bool, **options: Unpack[CompletionOptions]
+    ) -> dict[str, Any] | AsyncChunks: ...
+    @keywords(CompletionOptions)
+    async def create_completion(
+        self, prompt: Prompt, *, stream: bool = False, **options: Unpack[CompletionOptions]
+    ) -> dict[str, Any] | AsyncChunks:
+        """As `Llama.create_completion`. With `stream` what is awaited are chunks for `async for`,
+        whose request starts when the first is asked for."""
+        made = await self._answers.do(
+            lambda: self._checked(self.llama._text_request, prompt, options)
+        )
+        return await self._complete(*made, stream)
+
+    @overload
+    async def create_chat_completion(
+        self,
+        messages: Sequence[dict[str, Any]],
+        *,
+        stream: Literal[False] = False,
+        **options: Unpack[ChatOptions],
+    ) -> dict[str, Any]: ...
+    @overload
+    async def create_chat_completion(
+        self,
+        messages: Sequence[dict[str, Any]],
+        *,
+        stream: Literal[True],
+        **options: Unpack[ChatOptions],
+    ) -> AsyncChunks: ...
+    @overload
+    async def create_chat_completion(
+        self, messages: Sequence[dict[str, Any]], *, stream: bool, **options: Unpack[ChatOptions]
+    ) -> dict[str, Any] | AsyncChunks: ...
+    @keywords(ChatOptions, temperature=0.2, max_tokens=None, logprobs=False)
+    async def create_chat_completion(
+        self,
+        messages: Sequence[dict[str, Any]],
+        *,
+        stream: bool = False,
+        **options: Unpack[ChatOptions],
+    ) -> dict[str, Any] | AsyncChunks:
+        """As `Llama.create_chat_completion`; with `stream` as `create_completion`."""
+        made = await self._answers.do(
+            lambda: self._checked(self.llama._chat_request, messages, options)
+        )
+        return await self._complete(*made, stream)
+
+    @keywords(CompletionOptions)
+    async def generate(
+        self, prompts: Iterable[Prompt | Request], **options: Unpack[CompletionOptions]
+    ) -> AsyncChunks:
+        """As `Llama.generate`: for `async for`, the results in the order of the prompts."""
+        if isinstance(prompts, str | bytes):
+            raise ArgumentError("generate: prompts is one text: it must be a list of texts")
+        listed = list(prompts)
+        made = await self._answers.do(lambda: self.llama._all_requests(listed, options))
+        answers = self._answers.collect_all([request for request, _ in made])
+        try:
+            i = 0
+            async for pieces in answers:
+                yield collect(iter(pieces), made[i][1])
+                i += 1
+        finally:
+            await answers.aclose()
+
+    async def embed(
+        self,
+        texts: str | bytes | Sequence[Text],
+        *,
+        pooling: str | None = None,
+        normalize: bool = True,
+    ) -> Vector | list[Vector]:
+        """As `Llama.embed`."""
+        given: Any = texts
+        return await self._answers.do(
+            lambda: self.llama.embed(given, pooling=pooling, normalize=normalize)
+        )
+
+    async def rank(self, query: str | bytes, documents: Sequence[str | bytes]) -> list[float]:
+        """As `Llama.rank`."""
+        return await self._answers.do(lambda: self.llama.rank(query, documents))
+
+    async def score(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        continuations: Sequence[Prompt] | None = None,
+    ) -> list[Score]:
+        """As `Llama.score`."""
+        return await self._answers.do(lambda: self.llama.score(prompts, continuations))
+
+    async def close(self) -> None:
+        """End all requests, whose tasks get GgmlpyError, and give the memory back."""
+
+        def close() -> None:
+            self.llama.close()
+            self._answers.join()
+
+        await asyncio.shield(asyncio.ensure_future(_in_thread(close)))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"Async{self.llama!r}"
+
+    def _checked(self, make: Callable[..., Any], *args: Any) -> tuple[Request, TextForm | ChatForm]:
+        request, form = make(*args)
+        self.llama.engine.check(request)
+        return request, form
+
+    async def _complete(
+        self, request: Request, form: TextForm | ChatForm, stream: bool
+    ) -> dict[str, Any] | AsyncChunks:
+        if stream:
+            return self._answers.chunks(request, form)
+        answers = self._answers.collect_all([request])
+        try:
+            async for pieces in answers:
+                result: dict[str, Any] = collect(iter(pieces), form)
+            log.show(str(self.llama.timings), printed=self.llama.verbose)
+            return result
+        finally:
+            await answers.aclose()
+
+
+async def _in_thread(function: Callable[[], Result]) -> Result:
+    """The result of a function that blocks, from a thread that ends with it."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Result] = loop.create_future()
+
+    def settle(result: list[Result], error: BaseException | None) -> None:
+        if future.done():  # cancelled
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result[0])
+
+    context = copy_context()
+
+    def run() -> None:
+        result: list[Result] = []
+        failed: BaseException | None = None
+        try:
+            result.append(context.run(function))
+        except BaseException as error:
+            failed = error
+        loop.call_soon_threadsafe(settle, result, failed)
+
+    thread = Thread(target=run, name="ggmlpy-async-call")
+    with starting_threads():
+        thread.start()
+    try:
+        return await future
+    finally:
+        if future.done() and not future.cancelled():
+            thread.join()  # it is at its end
