@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from ggmlpy import ArgumentError, BadBatch, Llama, packaged_model
+from ggmlpy.backends import get_backend
+from ggmlpy.backends.mock.backend import MockBackend
 from ggmlpy.engine.scoring import Score
 from ggmlpy.memory.layouts import LAYOUTS
 from tests.models.tiny import Tiny, write_model
@@ -86,6 +88,19 @@ def test_bits_do_not_depend_on_what_is_scored_together(tiny_path: Path, layout: 
         for prompt, ending, score in zip(prompts, endings, together, strict=True):
             alone.reset()
             assert alone.score([prompt], [ending]) == [score]
+
+
+def test_a_device_gives_the_same_bits(tiny_path: Path) -> None:
+    rng = np.random.default_rng(8)
+    prompts, endings = (
+        [rng.integers(3, 288, rng.integers(2, n)).tolist() for _ in range(6)] for n in (30, 9)
+    )
+    with Llama(tiny_path, n_threads=2) as llm:
+        want = llm.score(prompts, endings)
+    cpu = get_backend("cpu", 2)
+    device = [MockBackend(seed=2, inner=cpu), cpu]
+    with Llama(tiny_path, backend=device, n_seq_max=3, n_ctx_seq=64, n_ubatch=16) as llm:
+        assert llm.score(prompts, endings) == want
 
 
 def test_what_prompts_share_is_run_once(llm: Llama) -> None:
