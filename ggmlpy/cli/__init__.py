@@ -33,6 +33,7 @@ from ggmlpy.cli.guard import run
 from ggmlpy.cli.help import ReadableHelp
 from ggmlpy.cli.inspect import inspect
 from ggmlpy.cli.perplexity import perplexity
+from ggmlpy.cli.quantize import quantize
 from ggmlpy.cli.test_ops import test_ops
 from ggmlpy.cli.tokenize import tokenize
 
@@ -69,6 +70,7 @@ for _command in (
     inspect,
     tokenize,
     graph,
+    quantize,
     bench,
     batched_bench,
     test_ops,

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ROOMS = [
     "errors", "common", "hub", "graph", "gguf", "text", "grammar", "ops", "models", "backends",
     "sched", "sampling", "memory", "runtime", "engine", "llama", "async_llama", "compat",
-    "packaged", "conformance", "bench", "cli", "__init__", "__main__",
+    "packaged", "conformance", "bench", "quantize", "cli", "__init__", "__main__",
 ]  # fmt: skip
 LAYER_OF = {name: i for i, name in enumerate(ROOMS)}
 SOURCES = sorted(
