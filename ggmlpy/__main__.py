@@ -10,15 +10,31 @@ import threading
 from contextlib import suppress
 from types import FrameType
 
-from ggmlpy.common.limits import NOT_LOADED, cannot_load, importing, memory_limit
-from ggmlpy.errors import BackendError
-
 INTERRUPTED = 130  # as in cli/guard.py, which is not imported yet when this is needed
+
+
+def _stop_at_once(number: int, frame: FrameType | None) -> None:
+    """End the process before `main` has begun."""
+    os.write(2, b"ggmlpy: stopped\n")
+    os._exit(INTERRUPTED)
+
+
+def _is_default() -> bool:
+    """Whether Ctrl-C raises KeyboardInterrupt: not under nohup."""
+    return signal.getsignal(signal.SIGINT) in (signal.default_int_handler, _stop_at_once)
+
+
+_IS_PROGRAM = __name__ == "__main__" or os.path.basename(sys.argv[0]).startswith("ggmlpy")  # noqa: PTH119
+if _IS_PROGRAM and _is_default():
+    signal.signal(signal.SIGINT, _stop_at_once)
+
+from ggmlpy.common.limits import NOT_LOADED, cannot_load, importing, memory_limit  # noqa: E402
+from ggmlpy.errors import BackendError  # noqa: E402
 
 
 def main() -> None:
     """Import the command line and run the command that the arguments name."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not under nohup
+    if _is_default():
         signal.signal(signal.SIGINT, _interrupt)
         sys.unraisablehook = _unraisable
     if memory_limit() is not None:  # OpenBLAS ends a process if it cannot start threads

@@ -37,6 +37,7 @@ from ggmlpy.errors import (
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.gguf.kept_digests import KeptDigests
 from ggmlpy.gguf.overrides import Scalar
+from ggmlpy.gguf.path import path_of
 from ggmlpy.graph.buffer import BufferType
 from ggmlpy.graph.types import TensorType
 from ggmlpy.hub.fetch import model_of_repo
@@ -53,6 +54,7 @@ from ggmlpy.runtime.context_sizes import (
     check_least,
     choose_sizes,
     reduce_to_memory,
+    room_for,
     warn_of_length,
 )
 from ggmlpy.runtime.describe import summary, summary_rows
@@ -103,7 +105,7 @@ class Llama(EmbeddingMethods):
     @checked
     def __init__(
         self,
-        model_path: str | PathLike[str],
+        model_path: str | bytes | PathLike[str],
         *,
         n_ctx: int = 0,
         n_ctx_seq: int = 0,
@@ -130,8 +132,8 @@ class Llama(EmbeddingMethods):
     ) -> None:
         """Load a model.
 
-        model_path     the GGUF file; of a split model, its first file. It must not change while the
-                       model is in use: float weights are read from the mapped file
+        model_path     the GGUF file; of a split model, its first file; ~ is expanded. It must not
+                       change while the model is in use: float weights are read from the mapped file
         n_ctx          tokens of all sequences together; 0: `n_seq_max` times `n_ctx_seq`, or what
                        the model was trained with, reduced to fit in half of the machine's memory
         n_ctx_seq      tokens that one sequence may have; 0: its equal part of `n_ctx`, or with
@@ -243,7 +245,7 @@ class Llama(EmbeddingMethods):
                 f' must be at most {n_rows}, the rows of "token_embd.weight"'
             )
         engine = Engine(self._context, tokenizer, token_budget, cache_ram)
-        super().__init__(engine, tokenizer, metadata, str(model_path))
+        super().__init__(engine, tokenizer, metadata, str(path_of(model_path)))
         self.seed = seed
         self.verbose = verbose
         self._n_batch = n_batch
@@ -400,8 +402,10 @@ class Llama(EmbeddingMethods):
                 " use Context.encode, then Context.decode"
             )
         if len(tokens) > self.n_ctx_seq():
+            sizes = self._context.sizes
             raise BadBatch(
-                f"{len(tokens)} tokens, a sequence may have n_ctx_seq = {self.n_ctx_seq()}"
+                f"{len(tokens)} tokens, a sequence may have n_ctx_seq = {sizes.n_ctx_seq};"
+                f" {room_for(sizes, len(tokens))} would do"
             )
         check_tokens(tokens, self.n_vocab())
         with self._answers.exclusive():

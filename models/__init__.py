@@ -22,6 +22,7 @@ from ggmlpy.models.blocks.classifier import Classifier
 from ggmlpy.models.hparams import HParams
 from ggmlpy.models.inputs import GraphInputs
 from ggmlpy.models.memory import Memory
+from ggmlpy.models.other_files import refuse_other_files
 from ggmlpy.models.weights import Weights, WeightWarning
 
 
@@ -93,10 +94,12 @@ def model_class(arch: str) -> Callable[[GGUFFile], Model]:
 def load_model(file: GGUFFile) -> Model:
     """The model in a file, its weights checked.
 
-    Raises Unsupported for an unknown architecture, WeightError for a key or tensor that is missing
-    or wrong. A WeightWarning names tensors of the file that the model does not use, another one
-    keys that change what a model computes and that this architecture does not read.
+    Raises Unsupported for an unknown architecture, WeightError for a file that is no model, and for
+    a key or tensor that is missing or wrong. A WeightWarning names tensors of the file that the
+    model does not use, another one keys that change what a model computes and that this
+    architecture does not read.
     """
+    refuse_other_files(file)
     arch = file.metadata.str("general.architecture")
     if arch in REFUSED:
         raise Unsupported(

@@ -61,7 +61,7 @@ class RopeOverrides:
 
 
 def open_overridden(
-    path: str | PathLike[str],
+    path: str | bytes | PathLike[str],
     kv_overrides: Mapping[str, Scalar] | None,
     rope: RopeOverrides | None,
 ) -> GGUFFile:

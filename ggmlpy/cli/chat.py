@@ -107,7 +107,7 @@ def _answered(conversation: _Conversation, number: int, message: str, interactiv
 
 def _hint(error: Exception) -> str:
     """A hint for a conversation that does not fit the context or the template."""
-    larger = "-c N makes the context larger, " if isinstance(error, BadBatch | CacheFull) else ""
+    larger = "-c N makes the context larger, " if isinstance(error, CacheFull) else ""
     return f" ({larger}/clear starts a new conversation)"
 
 

@@ -172,8 +172,13 @@ class _Generation:
         """Warn if the context ended the text, and not -n."""
         n_decoded = self.llm.timings.n_generated
         if self.finish_reason == "length" and (n_decoded < self.n_predict or self.n_predict == -1):
-            n_ctx = self.llm.n_ctx_seq()
-            complain("warning", f"stopped after {n_decoded} tokens: the context of {n_ctx} is full")
+            n_ctx, wanted = self.llm.n_ctx_seq(), self.llm.timings.n_prompt + self.n_predict
+            larger = "N" if self.n_predict == -1 else str(wanted)
+            complain(
+                "warning",
+                f"stopped after {n_decoded} tokens: the context of {n_ctx} is full;"
+                f" -c {larger} makes it larger",
+            )
 
 
 def speed_line(timings: Timings) -> str:

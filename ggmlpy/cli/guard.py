@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,11 @@ from ggmlpy.common.limits import memory_hint
 from ggmlpy.common.quoting import printable
 from ggmlpy.errors import GgmlpyError
 
+# How errors name what a command has options for.
+_AS_OPTIONS = (
+    (re.compile(r"\bn_ctx(?:_seq)?=(\d+)"), r"-c \1"),
+    (re.compile(r"\bn_ubatch=(\d+)"), r"-ub \1"),
+)
 FAILED, USAGE, INTERRUPTED, READER_GONE = 1, 2, 130, 141
 
 
@@ -84,6 +90,9 @@ def complain(kind: str, message: str) -> None:
     Of a message with several lines, such as a compiler's, the first and the last are shown; rules
     of dashes do not count.
     """
+    if kind == "error":
+        for pattern, option in _AS_OPTIONS:
+            message = pattern.sub(option, message)
     lines = [line.strip() for line in message.splitlines() if line.strip(" -")]
     text = printable(" ".join(dict.fromkeys([*lines[:1], *lines[-1:]])))
     style = "bold red" if kind == "error" else "yellow"

@@ -49,6 +49,8 @@ class FileName(click.Path):
         super().__init__(path_type=Path)
 
     def convert(self, value: Any, param: Parameter, ctx: Context) -> Any:
+        if value == "":
+            self.fail("the name of the file is empty.", param, ctx)
         try:
             return super().convert(value, param, ctx)
         except ValueError:  # a NUL, or a character that the system's encoding does not have

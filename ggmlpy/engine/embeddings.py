@@ -18,6 +18,7 @@ from ggmlpy.graph.tensor import from_numpy
 from ggmlpy.memory.batch import Batch, check_tokens
 from ggmlpy.models import Model
 from ggmlpy.runtime.context import Context
+from ggmlpy.runtime.context_sizes import room_for
 from ggmlpy.sched.executable import Executable
 
 Vector = NDArray[np.float32]
@@ -106,7 +107,14 @@ class Embedder:
         for i, tokens in enumerate(texts):
             check_tokens(tokens, h.n_vocab)
             if len(tokens) > most:
-                raise BadBatch(f"text {i} has {len(tokens)} tokens: {limit} is {most}")
+                room = (
+                    f"n_ubatch={len(tokens)}"
+                    if limit == "n_ubatch"
+                    else room_for(sizes, len(tokens))
+                )
+                raise BadBatch(
+                    f"text {i} has {len(tokens)} tokens: {limit} is {most}; {room} would do"
+                )
 
     def _batches(self, texts: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int]]]:
         """As many texts at a time as fit one ubatch, at least one."""

@@ -11,10 +11,12 @@ from ggmlpy.errors import ArgumentError, BadBatch, Unsupported
 from ggmlpy.grammar import Grammar, Matcher, Matchers
 from ggmlpy.memory.batch import check_tokens
 from ggmlpy.memory.sizes import Sizes
-from ggmlpy.runtime.context_sizes import check_least
+from ggmlpy.runtime.context_sizes import check_least, room_for
 from ggmlpy.sampling import Sampler
 from ggmlpy.text.stopping import StopChecker
 from ggmlpy.text.tokenizer import StreamDecoder, Tokenizer
+
+_ROOM = 256  # tokens of an answer for which a suggested context has room
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +110,10 @@ def new_state(
     is_whole = request.max_tokens > 0 or len(prompt) == 1 or start is not None
     tokens = (prompt if is_whole else prompt[:-1]) if start is None else [start]
     if max(len(tokens), 0 if start is None else len(prompt)) > n_ctx_seq:
+        room = room_for(sizes, len(prompt) + min(request.max_tokens, _ROOM))
         raise BadBatch(
-            f"the prompt is {len(prompt)} tokens long, a sequence may have n_ctx_seq = {n_ctx_seq}"
+            f"the prompt is {len(prompt)} tokens long, a sequence may have n_ctx_seq = {n_ctx_seq};"
+            f" {room} would do"
         )
     if start is not None and len(prompt) > sizes.n_ubatch:
         raise BadBatch(

@@ -26,6 +26,7 @@ from ggmlpy.gguf.cursor import Cursor
 from ggmlpy.gguf.metadata import Metadata, read_metadata
 from ggmlpy.gguf.overrides import Scalar, overridden
 from ggmlpy.gguf.part import ByteOrder, Part
+from ggmlpy.gguf.path import path_of
 from ggmlpy.gguf.tensors import MIN_INFO_BYTES, TensorInfo, read_tensors
 
 _MAGIC = b"GGUF"
@@ -67,15 +68,15 @@ class GGUFFile:
     @classmethod
     @checked
     def open(
-        cls, path: str | PathLike[str], kv_overrides: Mapping[str, Scalar] | None = None
+        cls, path: str | bytes | PathLike[str], kv_overrides: Mapping[str, Scalar] | None = None
     ) -> GGUFFile:
-        """Open the model at `path`; for a split model, that is its first file.
+        """Open the model at `path`; for a split model, that is its first file. ~ is expanded.
 
         `kv_overrides` are values that take the place of those of the metadata, see `overridden`.
         Raises ArgumentError for one of another kind, MissingFile if a file does not exist or is a
         folder, FileError if one cannot be read, and GGUFError if one is no GGUF file or damaged.
         """
-        first = _read_contents(Path(path))
+        first = _read_contents(path_of(path))
         file = cls([first, *_read_siblings(first)])
         file.metadata = overridden(file.metadata, kv_overrides or {})
         return file

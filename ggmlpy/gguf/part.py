@@ -11,6 +11,7 @@ from typing import Literal
 from ggmlpy.common.open_file import CAN_READ, FilePlace, FileStamp, OpenFile
 from ggmlpy.common.quoting import printable
 from ggmlpy.errors import FileError, MissingFile
+from ggmlpy.gguf.path import missing
 
 ByteOrder = Literal["little", "big"]
 
@@ -46,9 +47,7 @@ class Part:
         except FileError:
             raise
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise MissingFile(
-                f"{name}: there is no such file in {printable(str(path.parent))}"
-            ) from error
+            raise missing(path) from error
         except (
             OSError,
             ValueError,

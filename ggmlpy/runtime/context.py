@@ -125,7 +125,7 @@ class Context:
     @checked
     def open(
         cls,
-        path: str | PathLike[str],
+        path: str | bytes | PathLike[str],
         *,
         backend: str | Backend | Sequence[str | Backend] = "auto",
         n_threads: int | None = None,

@@ -23,7 +23,16 @@ from ggmlpy.memory.store import BufferTypes
 from ggmlpy.models.memory import Memory
 
 _MOST = 1 << 62  # its next multiple of 256 is still an integer of numpy
+_STEP = 64  # tokens: a suggested size is a multiple of it
 _SHORT = 256  # tokens of a sequence; a smaller default is hardly what was meant
+
+
+def room_for(sizes: Sizes, n_tokens: int) -> str:
+    """`n_ctx=1024`: what gives a sequence room for so many tokens."""
+    n = -(-n_tokens // _STEP) * _STEP
+    if sizes.layout == "split":
+        return f"n_ctx={n * sizes.n_seq_max}"
+    return f"n_ctx={n}" if n > sizes.n_ctx else f"n_ctx_seq={n}"
 
 
 class ContextWarning(UserWarning):

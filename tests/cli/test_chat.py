@@ -133,9 +133,7 @@ def test_a_conversation_that_fills_the_context_ends_with_one_line(run: Run, mode
     answered = outcome.out.count("\n")
     assert 1 < answered < 20
     assert outcome.error.startswith(f"message {answered + 1}: the prompt is ")
-    assert (
-        " = 60 (-c N makes the context larger, /clear starts a new conversation)" in outcome.error
-    )
+    assert " = 60; -c 128 would do (/clear starts a new conversation)" in outcome.error
 
 
 def test_a_full_context_is_a_warning(run: Run, model: Path) -> None:

@@ -198,10 +198,10 @@ def test_the_prompt_from_everywhere(run: Run, tiny: Path, tmp_path: Path, prompt
 
 def test_the_context_may_end_the_text(run: Run, tmp_path: Path) -> None:
     model = write_endless(tmp_path / "short.gguf", Tiny(n_ctx=16))
-    full = "ggmlpy: warning: stopped after 14 tokens: the context of 16 is full\n"
-    for n in (-1, 50):
+    full = "ggmlpy: warning: stopped after 14 tokens: the context of 16 is full"
+    for n, larger in ((-1, "N"), (50, "53")):
         outcome = written(run, model, "-p", "ab", "-n", n, "-s", 1, "-q")
-        assert outcome.err == full
+        assert outcome.err == f"{full}; -c {larger} makes it larger\n"
     assert written(run, model, "-p", "ab", "-n", 14, "-s", 1, "-q").err == ""
 
 

@@ -19,7 +19,8 @@ def test_the_table_tells_what_was_decided(tiny_path: Path) -> None:
     options: dict[str, Any] = {"n_ctx": 120, "n_ctx_seq": 60, "n_seq_max": 3, "kv_unified": True}
     with Llama(tiny_path, backend="cpu", n_threads=2, n_ubatch=16, **options) as llm:
         rows = table(llm)
-    assert len(rows) == len(llm.describe().splitlines())
+        assert len(rows) == len(llm.describe().splitlines())
+        isa = llm.engine.context.backends[0].settings().split()[-1]
     assert rows["model"].startswith("tiny.gguf: llama, 2 layers, 0.1 M parameters")
     assert rows["n_ctx"] == "120 tokens, those of all sequences together"
     assert rows["n_ctx_seq"] == "60 tokens, the most of one (trained with 128)"
@@ -35,7 +36,6 @@ def test_the_table_tells_what_was_decided(tiny_path: Path) -> None:
     assert rows["token_budget"] == (
         "128 tokens of a step in which any sequence decodes, at least 2 of prompts"
     )
-    isa = llm.engine.context.backends[0].settings().split()[-1]
     n = re.search(r"runs (\d+) of \1 nodes", rows["backend"])
     assert n is not None
     assert rows["backend"].startswith(f"cpu, 2 threads, instruction set {isa}, runs ")

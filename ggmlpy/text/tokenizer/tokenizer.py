@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
+from os import PathLike
 from typing import Any, Protocol
 
 from ggmlpy.common.quoting import quoted
@@ -137,7 +137,7 @@ class Tokenizer:
             self._check_complete()
 
     @classmethod
-    def from_gguf(cls, path: str | Path) -> Tokenizer:
+    def from_gguf(cls, path: str | bytes | PathLike[str]) -> Tokenizer:
         """The tokenizer of the GGUF file at `path`, which stays mapped as long as needed.
 
         Raises what `GGUFFile.open` raises, and TokenizerError for a damaged vocabulary.
