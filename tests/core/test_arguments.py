@@ -110,7 +110,7 @@ def test_what_no_model_is_opened_with(made: str, name: str) -> None:
         (lambda: ggmlpy.from_numpy([1.0]),  # type: ignore[arg-type]
          "from_numpy: array is a list: it must be a numpy array"),
         (lambda: ggmlpy.GGUFFile.open(7),  # type: ignore[arg-type]
-         "GGUFFile.open: path is an int: it must be a string or a path"),
+         "GGUFFile.open: path is an int: it must be a string, bytes or a path"),
     ],
 )  # fmt: skip
 def test_messages(call: Callable[[], object], message: str) -> None:
