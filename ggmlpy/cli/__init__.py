@@ -31,6 +31,7 @@ from ggmlpy.cli.generate import generate
 from ggmlpy.cli.graph import graph
 from ggmlpy.cli.guard import run
 from ggmlpy.cli.help import ReadableHelp
+from ggmlpy.cli.imatrix import imatrix
 from ggmlpy.cli.inspect import inspect
 from ggmlpy.cli.perplexity import perplexity
 from ggmlpy.cli.quantize import quantize
@@ -71,6 +72,7 @@ for _command in (
     tokenize,
     graph,
     quantize,
+    imatrix,
     bench,
     batched_bench,
     test_ops,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from time import perf_counter
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,13 +29,30 @@ from ggmlpy.sched.transfers import upload_bytes
 MAX_PLANS = 64  # a plan's records are small, its arena is shared
 
 
+class Watch(Protocol):
+    """Reads values inside of graphs (`PlanCache.watch`)."""
+
+    def wanted(self, graph: Graph) -> Sequence[Tensor]:
+        """The tensors of a new graph that it reads; they become outputs."""
+
+    def ran(self, executable: Executable) -> None:
+        """Called after each run of such a graph, before the next one."""
+
+
 class Plan:
     """A graph ready to run, with its inputs."""
 
-    __slots__ = ("_counts", "_logits", "_view", "executable", "inputs")
+    __slots__ = ("_counts", "_logits", "_view", "_watch", "executable", "inputs")
 
-    def __init__(self, inputs: StepInputs, logits: Tensor, executable: Executable) -> None:
+    def __init__(
+        self,
+        inputs: StepInputs,
+        logits: Tensor,
+        executable: Executable,
+        watch: Watch | None = None,
+    ) -> None:
         self.executable = executable
+        self._watch = watch
         self.inputs = inputs
         self._logits = logits
         self._counts = inputs.counts  # that of the last run
@@ -50,6 +68,8 @@ class Plan:
             self.executable.set_counts(counts)
             self._counts = counts
         self.executable.run()
+        if self._watch is not None:
+            self._watch.ran(self.executable)
 
     @property
     def n_out(self) -> int:
@@ -94,6 +114,7 @@ class PlanCache:
         self.build_s = 0.0  # seconds spent building them
         self.arenas = ArenaPool()
         self.plans: OrderedDict[Shape, Plan] = OrderedDict()
+        self._watch: Watch | None = None
         self._model = model
         self._build_graph = model.embeddings if embeddings else model.build
         self._memory = memory
@@ -103,6 +124,11 @@ class PlanCache:
         self._inputs_type = devices[0].host_buffer_type if devices else HOST
         self.passes = chosen(passes)
         self.search = TopSearch(self._backends, self._inputs_type)
+
+    def watch(self, watch: Watch | None) -> None:
+        """Let `watch` read values of the graphs that run from now on. Drops all plans."""
+        self._watch = watch
+        self.plans.clear()
 
     def get(self, shape: Shape) -> Plan:
         """The plan for a shape, built if it is new."""
@@ -151,8 +177,10 @@ class PlanCache:
     def _build(self, shape: Shape) -> Plan:
         inputs = self._inputs(shape)
         graph, logits = self._graph(inputs.leaves)
+        if self._watch is not None:
+            graph = Graph(*graph.outputs, *self._watch.wanted(graph))
         executable = Executable(graph, self._backends, self._pin, self.arenas, self.passes)
-        return Plan(inputs, logits, executable)
+        return Plan(inputs, logits, executable, self._watch)
 
     def _inputs(self, shape: Shape) -> StepInputs:
         n_pos = self._model.n_pos_per_embd

@@ -66,6 +66,13 @@ def importance(kind: str) -> Floats | None:
 IMPORTANCES = ("none", "positive", "zeros")
 
 
+TEXT = (
+    "Once upon a time there was a little dog that lived near a big tree. One day the dog saw a bird"
+    " in the tree. The bird was sad, and the dog wanted to help. They looked for a friend. "
+) * 6
+N_CTX = 48  # tokens of a chunk of it
+
+
 def digest(data: bytes | NDArray[np.uint8]) -> str:
     return sha256(bytes(data)).hexdigest()[:16]
 

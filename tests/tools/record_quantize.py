@@ -21,7 +21,7 @@ import numpy as np
 
 from ggmlpy import packaged_model
 from ggmlpy.graph.types import TYPES as TENSOR_TYPES
-from ggmlpy.quantize import FILE_TYPES
+from ggmlpy.quantize import FILE_TYPES, Imatrix
 from tests.quantize import peer
 
 WHOLE = ("F16", "Q4_K_M", "Q3_K_M", "Q2_K", "IQ4_XS", "Q5_1")
@@ -77,6 +77,18 @@ def models(tools: Path, folder: Path) -> dict[str, str]:
     return found
 
 
+def imatrix(tools: Path, folder: Path) -> dict[str, Any]:
+    """For each weight of the packaged model, the sum of its squares on a text, and the tokens."""
+    text, out = folder / "text.txt", folder / "imatrix.gguf"
+    text.write_text(peer.TEXT)
+    arguments = ["-m", str(packaged_model()), "-f", str(text), "-o", str(out), "--process-output"]
+    arguments += ["-c", str(peer.N_CTX), "-b", str(peer.N_CTX), "--no-ppl"]
+    subprocess.run([tools / "llama-imatrix", *arguments], capture_output=True, check=True)
+    found = Imatrix.load(out)
+    sums = {n: [float(e.sums.sum()), int(e.counts[0])] for n, e in found.entries.items()}
+    return {"chunks": found.n_chunks, "sums": sums}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--llama-cpp", type=Path, required=True)
@@ -87,6 +99,7 @@ def main() -> None:
             "rows": rows(library),
             "types": types(tools, Path(folder)),
             "models": models(tools, Path(folder)),
+            "imatrix": imatrix(tools, Path(folder)),
         }
     peer.RECORDED.write_text(json.dumps(found, indent=0) + "\n")
 
