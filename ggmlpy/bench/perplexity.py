@@ -69,6 +69,11 @@ def tokens_of(llm: Llama, text: str) -> list[int]:
     return llm.tokenizer.encode(text, add_bos=True)
 
 
+def bos_of(llm: Llama) -> int | None:
+    """The token that each chunk begins with, if the file asks for one."""
+    return llm.tokenizer.bos_id if llm.tokenizer.add_bos else None
+
+
 def cut(tokens: Sequence[int], n_ctx: int, n_chunks: int = -1, bos: int | None = None) -> Chunks:
     """Chunks of `n_ctx` tokens, which begin with `bos` unless it is None; at most `n_chunks`, if
     that is not -1. Raises ArgumentError for fewer tokens than two chunks have."""

@@ -20,8 +20,7 @@ def show_divergence(load: Callable[[int, int], Llama], path: Path, as_json: bool
     """Compare a model with the predictions in a file. `load` gets the tokens of a chunk, and how
     many chunks run at a time."""
     from ggmlpy.bench.kl_divergence import Base, Divergence
-    from ggmlpy.bench.perplexity import Chunks, perplexity
-    from ggmlpy.cli.perplexity import bos_of
+    from ggmlpy.bench.perplexity import Chunks, bos_of, perplexity
 
     base = Base(path)
     llm = load(base.n_ctx, 1)

@@ -224,7 +224,7 @@ def _show_perplexity(
     if stride:
         chunks = measured.cut_with_stride(tokens, setup.n_ctx, stride, n_chunks)
     else:
-        chunks = measured.cut(tokens, n_ctx, n_chunks, bos_of(llm))
+        chunks = measured.cut(tokens, n_ctx, n_chunks, measured.bos_of(llm))
     say(
         f"perplexity: calculating perplexity over {len(chunks.tokens)} chunks, n_ctx={n_ctx},"
         f" batch_size={setup.n_batch}, n_seq={n_seq}"
@@ -249,11 +249,6 @@ def _show_perplexity(
         return
     print()
     print(f"Final estimate: PPL = {last.ppl:.4f} +/- {last.ppl_error:.5f}")
-
-
-def bos_of(llm: Llama) -> int | None:
-    """The token that each chunk begins with, if the file asks for one."""
-    return llm.tokenizer.bos_id if llm.tokenizer.add_bos else None
 
 
 def _show_estimate(i: int, estimate: Estimate, output_type: str) -> None:
