@@ -5,63 +5,54 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from os import PathLike
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Self
-from warnings import catch_warnings, simplefilter
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy.backends.base import Backend
 from ggmlpy.common import log
-from ggmlpy.common.arguments import as_whole, checked, kind_of
+from ggmlpy.common.arguments import as_whole, checked
 from ggmlpy.common.limits import starting_threads
 from ggmlpy.common.notebook import table
-from ggmlpy.common.own_folder import default_folder
 from ggmlpy.common.system_memory import give_back_free_memory
-from ggmlpy.engine.embedding_methods import N_SEQ_MAX, EmbeddingMethods
+from ggmlpy.engine.embedding_methods import N_SEQ_MAX
 from ggmlpy.engine.engine import Engine
 from ggmlpy.engine.prompt_cache import cache_limit
+from ggmlpy.engine.state_methods import StateMethods
 from ggmlpy.errors import (
-    AllocationError,
-    ArgumentError,
     BadBatch,
     GgmlpyError,
     Unsupported,
     WeightError,
 )
 from ggmlpy.gguf import GGUFFile
-from ggmlpy.gguf.kept_digests import KeptDigests
 from ggmlpy.gguf.overrides import Scalar
 from ggmlpy.gguf.path import path_of
-from ggmlpy.graph.buffer import BufferType
 from ggmlpy.graph.types import TensorType
 from ggmlpy.hub.fetch import model_of_repo
 from ggmlpy.memory.batch import check_tokens
 from ggmlpy.memory.cache_types import cache_type
-from ggmlpy.memory.fingerprint import Fingerprint
 from ggmlpy.memory.layouts import choose_layout
-from ggmlpy.memory.llama_state import LlamaState
 from ggmlpy.memory.sizes import decide_sizes
-from ggmlpy.models import load_model, whole_memory
+from ggmlpy.models import load_model
 from ggmlpy.models.rope_overrides import RopeOverrides, open_overridden
 from ggmlpy.runtime.context import Context
 from ggmlpy.runtime.context_sizes import (
     check_least,
     choose_sizes,
-    reduce_to_memory,
     room_for,
     warn_of_length,
 )
 from ggmlpy.runtime.describe import summary, summary_rows
-from ggmlpy.runtime.fit import Fit, find_fit, free_memory
+from ggmlpy.runtime.fit import free_memory
+from ggmlpy.runtime.opening import ContextOpener
 from ggmlpy.sampling import SamplingParams
 from ggmlpy.sched.compute import backends_for
-from ggmlpy.sched.placement import ALL, Placement, PlacementWarning
 from ggmlpy.text.tokenizer import Tokenizer
 
 _GONE_WHEN_CLOSED = (
@@ -72,7 +63,7 @@ _GONE_WHEN_CLOSED = (
     "_engine",
     "_file",
     "_fingerprint",
-    "_open_context",
+    "_opener",
     "fitted",
     "metadata",
     "model",
@@ -80,18 +71,7 @@ _GONE_WHEN_CLOSED = (
 )
 
 
-def _would_fit(find: Callable[..., Fit | None], free: Mapping[BufferType, int]) -> str:
-    """The end of an error of memory of a device: what would fit."""
-    if not free:
-        return ""
-    try:
-        fits = find(n_ctx_is_given=False)
-    except AllocationError:
-        return ""
-    return f"; what fits is {fits} (fit=True or --fit chooses that)"
-
-
-class Llama(EmbeddingMethods):
+class Llama(StateMethods):
     """A GGUF model that generates text: `llm(prompt)`, `create_chat_completion`, `generate`; that
     scores given texts: `score`; or that gives embeddings: `embed`, `rank`.
 
@@ -186,55 +166,26 @@ class Llama(EmbeddingMethods):
         if self.model.n_ctx_limit is not None:
             longest = min(longest, self.model.n_ctx_limit)
         total, most = choose_sizes(n_ctx, n_ctx_seq, n_seq_max, layout != "split", longest)
-        types = cache_type("type_k", type_k), cache_type("type_v", type_v)
         backends = backends_for(backend, n_threads)
-        sizes = decide_sizes(total, n_seq_max, layout, min(n_ubatch, n_batch), most)
-        self.fitted: Fit | None = None
-        free = free_memory(backends)
-        find = partial(
-            find_fit,
+        opener = ContextOpener(
             self.model,
             backends,
-            sizes,
-            *types,
-            overrides=override_tensors or {},
-            flash_attn=flash_attn,
-            kv_rotation=kv_rotation,
-            free=free,
-        )
-        if fit:
-            if n_gpu_layers != ALL:
-                raise ArgumentError(
-                    f"fit chooses n_gpu_layers, which is {n_gpu_layers}: give one of the two"
-                )
-            self.fitted = find(n_ctx_is_given=bool(n_ctx or n_ctx_seq))
-        if self.fitted is not None:
-            sizes, n_gpu_layers = self.fitted.sizes, self.fitted.n_gpu_layers
-        elif not n_ctx and not n_ctx_seq:
-            with catch_warnings():  # the context issues those of the placement
-                simplefilter("ignore", PlacementWarning)
-                placement = Placement.of(
-                    self.model.n_block, backends, n_gpu_layers, override_tensors or {}
-                )
-            memory = whole_memory(self.model)
-            lie = placement.buffer_types(memory)
-            sizes = reduce_to_memory(memory, sizes, *types, lie, kv_rotation)
-        self._open_context = partial(
-            Context,
-            backends=backends,
-            n_ctx_seq=sizes.n_ctx_seq,
-            n_ubatch=sizes.n_ubatch,
-            type_k=types[0],
-            type_v=types[1],
+            sizes=decide_sizes(total, n_seq_max, layout, min(n_ubatch, n_batch), most),
+            type_k=cache_type("type_k", type_k),
+            type_v=cache_type("type_v", type_v),
             kv_rotation=kv_rotation,
             flash_attn=flash_attn,
             n_gpu_layers=n_gpu_layers,
             override_tensors=override_tensors or {},
+            free=free_memory(backends),
         )
-        with _cache_allocated(sizes.n_ctx, partial(_would_fit, find, free)):
-            self._context = self._open_context(
-                self.model, n_ctx=sizes.n_ctx, n_seq_max=sizes.n_seq_max, kv_layout=sizes.layout
-            )
+        if fit:
+            opener = opener.fit(n_ctx_is_given=bool(n_ctx or n_ctx_seq))
+        if opener.fitted is None and not n_ctx and not n_ctx_seq:
+            opener = opener.reduce()
+        self._opener = opener
+        self.fitted = opener.fitted
+        self._context = opener.open()
         warn_of_length(n_ctx, n_ctx_seq, n_seq_max, most, longest)
         metadata = self._file.metadata
         tokenizer = Tokenizer.from_metadata(metadata, self._file.name)
@@ -249,15 +200,8 @@ class Llama(EmbeddingMethods):
         self.seed = seed
         self.verbose = verbose
         self._n_batch = n_batch
-        self._fingerprint: Fingerprint | None = None
-        with _beside(tokenizer.prepare, give_back_free_memory):
-            try:
-                self._context.warm_up()  # mostly packs and reads weights without the GIL
-            except AllocationError as error:
-                hint = _would_fit(find, free)
-                if not hint:
-                    raise
-                raise AllocationError(f"{error}{hint}") from None
+        with _beside(tokenizer.prepare, give_back_free_memory), opener.tells_what_fits():
+            self._context.warm_up()  # mostly packs and reads weights without the GIL
         self._file.release_metadata()
         self.load_s = self._answers.load_s = perf_counter() - started
         if verbose or log.is_logged():
@@ -415,86 +359,7 @@ class Llama(EmbeddingMethods):
         return logits
 
     def _embedding_context(self) -> Context:
-        n_ctx = max(self.n_ctx_seq(), self._context.sizes.n_ubatch)
-        with _cache_allocated(n_ctx):
-            return self._open_context(
-                self.model.encoder or self.model,
-                n_ctx=n_ctx,
-                n_seq_max=N_SEQ_MAX,
-                kv_layout="unified",
-                embeddings=True,
-            )
-
-    # --- state ---
-
-    @property
-    def held_tokens(self) -> dict[int, list[int]]:
-        """The tokens that the memory holds, by sequence; prompts reuse them as a prefix.
-
-        Raises GgmlpyError during a step, as in a logits_processor.
-        """
-        with self._answers.exclusive():
-            self.engine.check_idle_step()
-            slots = self.engine.slots.all
-            return {slot.seq: list(slot.tokens) for slot in slots if slot.tokens}
-
-    def save_state(self, path: str | Path | None = None, *, seq: int | None = None) -> LlamaState:
-        """The state of sequence `seq`, or of all sequences, for `load_state` here or elsewhere.
-
-        With `path` it is also written to a file, atomically. The first state that a model saves or
-        loads hashes its whole file, once for all processes; `progress.listening` reports the
-        progress. Raises ArgumentError for a sequence that does not exist, FileError for a file that
-        cannot be written, and for a model file that cannot be read or has changed, GgmlpyError
-        during a step, as in a logits_processor.
-        """
-        self._check_open()
-        fingerprint = self._own_fingerprint()  # outside the lock, so that others can generate
-        with self._answers.exclusive():
-            self.engine.check_idle_step()
-            states = self.engine.slots.save(seq)
-        state = LlamaState(states, Path(self.model_path).name, fingerprint)
-        if path is not None:
-            state.write(path)
-        return state
-
-    def load_state(self, state: LlamaState | bytes | str | Path, *, seq: int | None = None) -> None:
-        """Replace what the memory holds by a state that `save_state` saved.
-
-        `state` may also be the bytes of one, or the path of its file. It may come from a model with
-        other n_ctx, streams, K/V types (K and V are converted), flash_attn and backend, but with
-        the same weights and hyper-parameters. With `seq` a state of one sequence becomes that
-        sequence, and the others stay.
-
-        Raises StateError for a damaged state or one of another model, ArgumentError for a sequence
-        that does not exist, CacheFull if it does not fit, GgmlpyError while requests run. Nothing
-        is changed then.
-        """
-        self._check_open()
-        if isinstance(state, bytes | bytearray | memoryview):
-            state = LlamaState.from_bytes(bytes(state))
-        elif isinstance(state, str | Path):
-            state = LlamaState.read(state)
-        elif not isinstance(state, LlamaState):
-            raise ArgumentError(
-                f"load_state: state is {kind_of(state)}: it must be a LlamaState, bytes or a path"
-            )
-        fingerprint = self._own_fingerprint()
-        with self._answers.exclusive():
-            self.engine.check_idle_step()
-            state.check_fits(self._file.name, fingerprint, self._context.memory, self.n_vocab())
-            self.engine.slots.load(state.sequences, seq)
-
-    def _own_fingerprint(self) -> Fingerprint:
-        if self._fingerprint is None:
-            self._fingerprint = Fingerprint.of(self._file, KeptDigests(default_folder()))
-        return self._fingerprint
-
-    def reset(self) -> None:
-        """Clear the memory, and end all running requests.
-
-        This does not change later results, but prompts cannot reuse anything.
-        """
-        self._answers.reset()
+        return self._opener.open_for_embeddings(N_SEQ_MAX)
 
     def close(self) -> None:
         """End all running requests, close the file, and give the memory back.
@@ -530,17 +395,6 @@ class Llama(EmbeddingMethods):
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-@contextmanager
-def _cache_allocated(n_ctx: int, hint: Callable[[], str] = str) -> Iterator[None]:
-    """A context is made in the block: an error of memory says what it is for."""
-    try:
-        yield
-    except MemoryError as error:
-        raise AllocationError(
-            f"a KV cache for n_ctx = {n_ctx} tokens: {error}; use a smaller n_ctx{hint()}"
-        ) from None
 
 
 @contextmanager
