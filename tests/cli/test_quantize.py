@@ -38,7 +38,8 @@ def test_lines(run: Run, small: Path, tmp_path: Path) -> None:
     assert first.startswith(f"[   1/   4] token_embd.weight {' ' * 18} {shape}"), first
     assert before == "model size: 0.01 MiB (32.00 bits per weight)"
     assert after.startswith("quantised size: 0.00 MiB (")
-    assert outcome.err.splitlines() == [
+    # Kernels that are not in the cache yet are announced before these lines.
+    assert outcome.err.splitlines()[-2:] == [
         "1 of 4 tensors have another type, as their rows need it",
         f"written: {out}",
     ]
