@@ -8,6 +8,8 @@ What the commands share:
     types.py    types of option values
     command.py  commands, options and arguments as click has them
     help.py     the format of help
+    unknown.py  messages about options that a command does not have
+    llama_flags.py  llama.cpp's flags that no command has, with the reasons
     guard.py    runs a command; errors become one line and an exit code
     common.py   opens a model, reads text
     hub.py      options that name a model on a hub
@@ -45,8 +47,8 @@ class _Group(ReadableHelp, click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         first = args[0] if args else ""
         if len(first) > 2 and first.startswith("-h"):  # click would read -hf as -h -f
-            hint = f"; a command comes first, as in `ggmlpy generate {first} …`"
-            raise click.NoSuchOption(first, f"No such option {first!r}{hint}", ctx=ctx)
+            hint = f"a command comes first, as in `ggmlpy generate {first} …`"
+            raise click.NoSuchOption(first, f"No such option {first!r}: {hint}", ctx=ctx)
         return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -54,7 +56,18 @@ class _Group(ReadableHelp, click.Group):
         self.format_commands(ctx, formatter)
 
 
-@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+def _with_dashes(name: str) -> str:
+    """An option's name as it is declared: llama.cpp takes underscores too."""
+    return name.replace("_", "-")
+
+
+@click.group(
+    cls=_Group,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "token_normalize_func": _with_dashes,
+    },
+)
 @click.version_option(package_name="ggmlpy", message="ggmlpy %(version)s")
 def app() -> None:
     """Load a GGUF model, generate text with it, and inspect its file, its tokens and its graph.

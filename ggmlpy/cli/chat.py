@@ -6,12 +6,17 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import click
 
 from ggmlpy.cli import common, options
 from ggmlpy.cli.command import command, flag, option
+from ggmlpy.cli.escapes import unescaped
 from ggmlpy.cli.generate import speed_line, write_text
 from ggmlpy.cli.grammar_options import GrammarOptions, grammar_options
 from ggmlpy.cli.guard import complain
@@ -36,21 +41,57 @@ Ctrl-C stops an answer; the part that was written stays in the conversation."""
 
 @command
 @options.model_file
-@option("system", "-sys --system TEXT", "The system message.")
+@option("system", "-sys --system --system-prompt TEXT", "The system message.")
+@option(
+    "system_file",
+    "-sysf --system-prompt-file FILE",
+    "Read the system message from a file.",
+    type=options.FILE,
+)
+@option("prompt", "-p --prompt TEXT", "The first message; - reads it from stdin.")
+@option("file", "-f --file FILE", "Read the first message from a file.", type=options.FILE)
+@options.escape
+@flag("single_turn", "-st --single-turn", "End after the first answer.")
+@option(
+    "stop",
+    "-r --stop --reverse-prompt TEXT",
+    "End an answer before this text. Can be given several times.",
+    multiple=True,
+)
+@option(
+    "template",
+    "--chat-template NAME|TEMPLATE",
+    "A chat template in jinja2, or the name of one, such as chatml, llama3 or gemma.",
+    show_default="the file's",
+)
+@option(
+    "template_file",
+    "--chat-template-file FILE",
+    "Read the chat template from a file.",
+    type=options.FILE,
+)
 @option(
     "n_predict",
-    "-n --n-predict N",
+    "-n --predict --n-predict N",
     "Most tokens of an answer; -1: until it ends or the context is full.",
     type=Whole(1, unlimited=-1),
     default=-1,
 )
-@flag("quiet", "-q --quiet", "Do not report the speed after an answer.")
+@flag("quiet", "-q --quiet --no-show-timings", "Do not report the speed after an answer.")
 @options.model_options
 @options.sampling_options
 @grammar_options
 def chat(
     model: Path | None,
     system: str | None,
+    system_file: Path | None,
+    prompt: str | None,
+    file: Path | None,
+    escape: bool | None,
+    single_turn: bool,
+    stop: tuple[str, ...],
+    template: str | None,
+    template_file: Path | None,
     n_predict: int,
     quiet: bool,
     setup: ModelOptions,
@@ -64,26 +105,62 @@ def chat(
 
     Examples:
       ggmlpy chat -m model.gguf
-      ggmlpy chat -m model.gguf --system "You answer in one sentence." --temp 0
+      ggmlpy chat -m model.gguf -sys "You answer in one sentence." --temp 0
+      ggmlpy chat -m model.gguf -p "What is a monad?" -st
       printf 'Hello!\nAnd in French?\n' | ggmlpy chat -m model.gguf -q
     """
     grammar = form.made()
+    system = _text("-sys", system, "-sysf", system_file)
+    first = _text("-p", prompt, "-f", file, escape=escape)
+    setup = _with_template(setup, _text("--chat-template", template, "", template_file))
+    if escape is not False:
+        stop = tuple(unescaped(each) for each in stop)
     llm = common.open_model(model or packaged_model(), setup)
     _check(llm)
     if llm.chat_template.is_default:
         say("the file has no chat template: a plain one is used, and answers may be poor")
     interactive = sys.stdin.isatty()
     max_tokens = None if n_predict == -1 else n_predict
-    conversation = _Conversation(llm, system, max_tokens, sampling.seeded(), grammar, interactive)
-    if interactive:
+    arguments = sampling.seeded().as_arguments(llm.tokenizer.eog_ids) | {"stop": stop}
+    conversation = _Conversation(llm, system, max_tokens, arguments, grammar, interactive)
+    if interactive and not single_turn:
         say("/help lists the commands, Ctrl-D leaves")
-    for number, message in enumerate(_messages(interactive), 1):
+    if first is None:
+        messages = _messages(interactive)
+    else:
+        messages = chain([first], [] if single_turn else _messages(interactive))
+    for number, message in enumerate(messages, 1):
         if message in ("/exit", "/quit"):
             break
         if message.startswith("/") and " " not in message:
             conversation.command(message)
-        elif _answered(conversation, number, message, interactive) and not quiet:
+            continue
+        if _answered(conversation, number, message, interactive) and not quiet:
             say(speed_line(llm.timings))
+        if single_turn:
+            break
+
+
+def _text(
+    name: str, text: str | None, file_name: str, file: Path | None, *, escape: bool | None = False
+) -> str | None:
+    """The text of one of two options; None if neither is given. Raises FileError."""
+    if text is None and file is None:  # a pipe has messages
+        return None
+    if text is not None and file is not None:
+        both = f"{name} and {file_name or f'{name}-file'}"
+        raise click.UsageError(f"{both} cannot be used together.")
+    return common.read_text(text, file, escape=escape)
+
+
+def _with_template(setup: ModelOptions, template: str | None) -> ModelOptions:
+    """The options, with a template in place of the file's. Raises TemplateError."""
+    if template is None:
+        return setup
+    from ggmlpy.text.named_templates import template_source
+
+    override = f"tokenizer.chat_template=str:{template_source(template)}"
+    return replace(setup, override_kv=(*setup.override_kv, override))
 
 
 def _check(llm: Llama) -> None:
@@ -119,13 +196,13 @@ class _Conversation:
         llm: Llama,
         system: str | None,
         max_tokens: int | None,
-        sampling: SamplingOptions,
+        options: dict[str, Any],
         grammar: Grammar | None,
         interactive: bool,
     ) -> None:
         self._llm = llm
         self._max_tokens = max_tokens
-        self._sampling = sampling
+        self._options = options  # of an answer: sampling, stop strings
         self._grammar = grammar
         self._interactive = interactive
         self._beginning = [] if system is None else [{"role": "system", "content": system}]
@@ -148,7 +225,7 @@ class _Conversation:
             stream=True,
             max_tokens=self._max_tokens,
             grammar=self._grammar,
-            **self._sampling.as_arguments(),
+            **self._options,
         )
         text, reason = "", None
         with _interrupts(self._interactive) as interrupts:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from ggmlpy.cli.help import ReadableHelp
+from ggmlpy.cli.unknown import is_known_elsewhere, names_of, no_such_option
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -24,6 +25,13 @@ class Option(click.Option):
         super().__init__(*args, **more)
         self.section = section
 
+    def get_help_extra(self, ctx: click.Context) -> Any:
+        """As click's, with a default that is described in words as it is."""
+        extra = super().get_help_extra(ctx)
+        if isinstance(self.show_default, str):
+            extra["default"] = self.show_default
+        return extra
+
 
 class Command(ReadableHelp):
     """A command of `ggmlpy`."""
@@ -31,38 +39,35 @@ class Command(ReadableHelp):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         typed = list(args)
         unknown, hint = self._unknown_option(typed)
-        if unknown is not None and unknown.startswith("-h"):  # help would hide the mistake
-            raise click.NoSuchOption(unknown, f"No such option {unknown!r}{hint}", ctx=ctx)
+        # These would be read as other options with a value, or as a flag that ends the program.
+        if unknown.startswith("-h") or (unknown and is_known_elsewhere(unknown, self, ctx)):
+            raise no_such_option(unknown, self, ctx, hint)
         try:
             return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            raise no_such_option(unknown or error.option_name, self, ctx, hint) from None
         except click.UsageError:
-            unknown, hint = self._unknown_option(typed)
-            if unknown is None:
+            if not unknown:
                 raise
-            raise click.NoSuchOption(
-                unknown, f"No such option {unknown!r}{hint}", ctx=ctx
-            ) from None
+            raise no_such_option(unknown, self, ctx, hint) from None
 
-    def _unknown_option(self, args: Sequence[str]) -> tuple[str | None, str]:
-        """The first argument of several letters that names no option, and a hint."""
-        options = {
-            name: option
-            for option in self.params
-            if isinstance(option, click.Option)
-            for name in (*option.opts, *option.secondary_opts)
-        }
+    def _unknown_option(self, args: Sequence[str]) -> tuple[str, str]:
+        """The first argument of several letters behind one dash that names no option, or an empty
+        text, and a hint."""
+        options = names_of(self)
         before = None
         for arg in args[: args.index("--")] if "--" in args else args:
             is_value = before is not None and not before.is_flag
-            before = None if is_value else options.get(arg)
+            before = None if is_value else options.get(arg.replace("_", "-"))
             letters = arg[1:].partition("=")[0]
             if is_value or arg[:1] != "-" or not letters[:2].isalpha() or len(letters) < 2:
                 continue
             shorts = [options.get(f"-{letter}") for letter in letters]
             if f"-{letters}" not in options and not all(o and o.is_flag for o in shorts):
                 takes_value = shorts[0] is not None and not shorts[0].is_flag
-                return arg, f"; a value of {arg[:2]} stands after a space" if takes_value else ""
-        return None, ""
+                hint = f"a value of {arg[:2]} stands after a space" if takes_value else ""
+                return f"-{letters}", hint
+        return "", ""
 
 
 def command(function: Callable[..., Any]) -> click.Command:

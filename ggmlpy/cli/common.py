@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ggmlpy.cli.escapes import unescaped
 from ggmlpy.cli.guard import complain
 from ggmlpy.cli.loading import loading
 from ggmlpy.cli.options import ModelOptions, PlacementOptions
@@ -69,17 +70,32 @@ def placement_of(model: Model, where: PlacementOptions) -> tuple[Placement, list
     return Placement.for_model(model, backends, where.n_gpu_layers, overrides), backends
 
 
-def read_text(text: str | None, file: Path | None) -> str | None:
-    """The text of -p, of -f, or of a pipe; None if there is none. Raises FileError."""
-    if text is not None and file is not None:
-        raise click.BadParameter("-p and -f cannot be used together.")
+def read_text(
+    text: str | None,
+    file: Path | None,
+    binary_file: Path | None = None,
+    *,
+    escape: bool | None = False,
+) -> str | None:
+    r"""The text of -p, of -f, of -bf, or of a pipe; None if there is none. Raises FileError.
+
+    With `escape` \n and others stand for characters; None: in the text of -p alone.
+    """
+    given = {"-p": text, "-f": file, "-bf": binary_file}
+    names = [name for name, value in given.items() if value is not None]
+    if len(names) > 1:
+        raise click.BadParameter(f"{' and '.join(names[:2])} cannot be used together.")
+    if binary_file is not None:
+        return _decoded(read_bytes(binary_file), printable(binary_file.name), as_it_is=True)
     if file is not None:
-        return _from_file(file)
-    if text == STDIN:
-        return _decoded(sys.stdin.buffer.read(), "standard input")
-    if text is None and _stdin_is_piped():
-        return _decoded(sys.stdin.buffer.read(), "standard input") or None
-    return text
+        found: str | None = _from_file(file)
+    elif text == STDIN:
+        found = _decoded(sys.stdin.buffer.read(), "standard input")
+    elif text is None and _stdin_is_piped():
+        found = _decoded(sys.stdin.buffer.read(), "standard input") or None
+    else:
+        return text if text is None or escape is False else unescaped(text)
+    return unescaped(found) if found is not None and escape else found
 
 
 def read_bytes(path: Path) -> bytes:
@@ -141,8 +157,9 @@ def _from_file(path: Path) -> str:
     return _decoded(read_bytes(path), printable(path.name))
 
 
-def _decoded(raw: bytes, where: str) -> str:
+def _decoded(raw: bytes, where: str, *, as_it_is: bool = False) -> str:
     try:
-        return raw.decode().removesuffix("\n")
+        text = raw.decode()
+        return text if as_it_is else text.removesuffix("\n")
     except UnicodeDecodeError as error:
         raise FileError(f"{where}: not UTF-8 text at byte {error.start}") from None

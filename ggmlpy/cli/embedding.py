@@ -11,6 +11,7 @@ import click
 
 from ggmlpy.cli import common, options
 from ggmlpy.cli.command import command, option
+from ggmlpy.cli.escapes import unescaped
 from ggmlpy.cli.options import ModelOptions
 from ggmlpy.cli.show import harmless
 from ggmlpy.cli.types import Whole
@@ -28,6 +29,7 @@ _MOST_SHOWN = 16  # elements of each of several embeddings
 @options.model_file
 @options.prompt
 @options.prompt_file
+@options.escape
 @option(
     "pooling",
     "--pooling KIND",
@@ -68,6 +70,7 @@ def embedding(
     model: Path | None,
     prompt: str | None,
     file: Path | None,
+    escape: bool | None,
     pooling: str | None,
     normalize: int,
     output_format: str | None,
@@ -84,7 +87,7 @@ def embedding(
       ggmlpy embedding -m model.gguf -f texts.txt --pooling mean --embd-output-format json
       ggmlpy embedding -m model.gguf -p "A cat;A dog;The sea" --embd-separator ";"
     """
-    given = common.read_text(prompt, file)
+    given = common.read_text(prompt, file, escape=escape)
     if given is None:
         raise click.BadParameter("There is no text: give -p, -f, or a pipe.")
     texts = given.split(_unescaped("--embd-separator", separator))
@@ -106,7 +109,7 @@ def embedding(
 def _unescaped(name: str, text: str) -> str:
     if not text:
         raise click.BadParameter(f"{name} is empty: it must be a text.")
-    return text.replace(r"\n", "\n").replace(r"\t", "\t")
+    return unescaped(text)
 
 
 def _embedded(

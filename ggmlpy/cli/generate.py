@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ggmlpy.cli import common, options
 from ggmlpy.cli.command import command, flag, option
+from ggmlpy.cli.escapes import unescaped
 from ggmlpy.cli.grammar_options import GrammarOptions, grammar_options
 from ggmlpy.cli.guard import complain
 from ggmlpy.cli.options import ModelOptions
@@ -31,20 +32,30 @@ N_STORY_TOKENS = 256  # its default with the packaged model, whose stories end b
 @options.model_file
 @options.prompt
 @options.prompt_file
+@options.binary_file
+@options.escape
 @option(
     "n_predict",
-    "-n --n-predict N",
+    "-n --predict --n-predict N",
     "Most tokens to generate; -1: until the text ends or the context is full.",
     type=Whole(1, unlimited=-1),
     show_default="128; packaged model: to the end of the story",
 )
 @option(
-    "stop", "-r --stop TEXT", "End before this text. Can be given several times.", multiple=True
+    "stop",
+    "-r --stop --reverse-prompt TEXT",
+    "End before this text. Can be given several times.",
+    multiple=True,
 )
-@flag("echo", "--echo/--no-echo", "Show the prompt before the text.", default=True)
+@flag(
+    "echo",
+    "--echo/--no-echo --display-prompt/--no-display-prompt",
+    "Show the prompt before the text.",
+    default=True,
+)
 @options.as_json
 @flag("quiet", "-q --quiet", "Do not report the speed.")
-@flag("verbose", "-v --verbose", "Show what was loaded, and all timings.")
+@flag("verbose", "-v --verbose --log-verbose", "Show what was loaded, and all timings.")
 @options.model_options
 @options.sampling_options
 @grammar_options
@@ -52,6 +63,8 @@ def generate(
     model: Path | None,
     prompt: str | None,
     file: Path | None,
+    binary_file: Path | None,
+    escape: bool | None,
     n_predict: int | None,
     stop: tuple[str, ...],
     echo: bool,
@@ -74,7 +87,9 @@ def generate(
       echo "Dear diary," | ggmlpy generate --seed 7 --json
     """
     grammar = form.made()
-    text = common.read_text(prompt, file)
+    text = common.read_text(prompt, file, binary_file, escape=escape)
+    if escape is not False:
+        stop = tuple(unescaped(each) for each in stop)
     llm = common.open_model(model or packaged_model(), setup)
     if verbose:
         say(llm.describe())
@@ -123,7 +138,7 @@ class _Generation:
 
         pieces = self.llm.pieces(
             self.prompt,
-            SamplingParams(**self.sampling.as_arguments()),
+            SamplingParams(**self.sampling.as_arguments(self.llm.tokenizer.eog_ids)),
             max_tokens=None if self.n_predict == -1 else self.n_predict,
             stop=self.stop,
             grammar=self.grammar,

@@ -80,8 +80,18 @@ def _invoked(app: click.Command, args: list[str]) -> int:
 def _usage_text(error: click.UsageError) -> str:
     """What is wrong with the command line, and the command that shows its help."""
     command = "ggmlpy" if error.ctx is None else error.ctx.command_path
-    message = " ".join(error.format_message().split()).removesuffix(".")
+    message = " ".join(_message(error).split()).removesuffix(".")
     return f"{message} (see `{command} --help`)"
+
+
+def _message(error: click.UsageError) -> str:
+    """The message, and before it the names of an option whose value is meant."""
+    if not isinstance(error, click.BadParameter) or isinstance(error, click.MissingParameter):
+        return error.format_message()
+    if error.param_hint is None and error.param is None:
+        return error.message
+    hint = error.param_hint or (error.param and error.param.get_error_hint(error.ctx))
+    return f"{hint}: {error.message}"
 
 
 def complain(kind: str, message: str) -> None:

@@ -85,7 +85,7 @@ class Output:
     default=0,
 )
 @flag("process_output", "--process-output", "Also for output.weight.")
-@flag("no_ppl", "--no-ppl", "Do not show the perplexity of the chunks.")
+@flag("ppl", "--ppl/--no-ppl", "Show the perplexity of the chunks.", default=True)
 @option("first", "--chunk --from-chunk N", "Skip the first N chunks.", type=Whole(0), default=0)
 @option(
     "n_chunks",
@@ -114,7 +114,7 @@ def imatrix(
     output_frequency: int,
     save_frequency: int,
     process_output: bool,
-    no_ppl: bool,
+    ppl: bool,
     first: int,
     n_chunks: int,
     in_files: Sequence[Path],
@@ -152,7 +152,7 @@ def imatrix(
             new = collector.imatrix(dataset, setup.n_ctx)
             return Imatrix.combined([*earlier, new], setup.n_ctx)
 
-        _run(llm, chunks, collector, so_far, output, shows_ppl=not no_ppl)
+        _run(llm, chunks, collector, so_far, output, shows_ppl=ppl)
         output.write(so_far())
     say(f"written: {printable(str(out))}")
 

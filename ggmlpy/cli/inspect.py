@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.console import Console
@@ -17,7 +18,6 @@ from rich.table import Table
 
 from ggmlpy.cli import common, options
 from ggmlpy.cli.command import argument, command, flag, option
-from ggmlpy.cli.hub import or_from_hub
 from ggmlpy.cli.model_plan import ModelPlan
 from ggmlpy.cli.options import PlacementOptions
 from ggmlpy.cli.show import console, count_text, size_text, write_json
@@ -34,7 +34,7 @@ N_CHARS = 200  # shown of a string
 
 
 @command
-@or_from_hub("file")
+@options.model_file
 @argument("file", "[FILE]", "A GGUF file.", **options.file_or_packaged)
 @flag("tensors", "--tensors", "List every tensor: name, type, shape, size.")
 @option(
@@ -54,6 +54,7 @@ N_CHARS = 200  # shown of a string
 @options.placement
 @options.placement_options
 def inspect(
+    model: Path | None,
     file: Path | None,
     tensors: bool,
     keys: re.Pattern[str],
@@ -74,7 +75,9 @@ def inspect(
       ggmlpy inspect model.gguf --plan
       ggmlpy inspect model.gguf --tensors -ngl 8 -ot 'ffn_.*_exps=cpu'
     """
-    with GGUFFile.open(file or packaged_model()) as gguf_file:
+    if model is not None and file is not None:
+        raise click.UsageError("FILE cannot be used together with -m, -hf or -mu.")
+    with GGUFFile.open(model or file or packaged_model()) as gguf_file:
         selected = [key for key in gguf_file.metadata if keys.search(key)]
         placed = None
         if placement or where != PlacementOptions():

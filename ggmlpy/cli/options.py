@@ -15,7 +15,7 @@ from ggmlpy.cli.command import flag, option
 from ggmlpy.cli.groups import group, setting
 from ggmlpy.cli.hub import or_from_hub
 from ggmlpy.cli.sampling_options import SamplingOptions
-from ggmlpy.cli.types import FileName, Overrides, Real, Switch, Threads, Whole
+from ggmlpy.cli.types import FileName, Layers, OnOff, Overrides, Real, Switch, Threads, Whole
 
 if TYPE_CHECKING:
     from ggmlpy.bench.bench import Setup
@@ -61,10 +61,23 @@ prompt_file = option(
     "Read the text from a file; one newline at its end is removed.",
     type=FILE,
 )
+binary_file = option(
+    "binary_file",
+    "-bf --binary-file FILE",
+    "Read the text from a file and leave it as it is, with its end.",
+    type=FILE,
+)
+escape = flag(
+    "escape",
+    "-e --escape/--no-escape",
+    r"Read \n, \r, \t, \', \", \\ and \xHH in the text as the characters that they stand for.",
+    default=None,
+    show_default="in -p, not in what comes from a file or a pipe",
+)
 as_json = flag("as_json", "--json", "Write JSON, one object per line.")
 kv_unified = flag(
     "kv_unified",
-    "-kvu --kv-unified",
+    "-kvu --kv-unified/-no-kvu --no-kv-unified",
     "One cache that all sequences share, instead of an equal part for each.",
     section=MODEL,
 )
@@ -107,10 +120,10 @@ class PlacementOptions:
     )
     n_gpu_layers: int = setting(
         -1,
-        "-ngl --n-gpu-layers N",
+        "-ngl --gpu-layers --n-gpu-layers N",
         "How many of the last layers, the output among them, lie on a backend with memory of its"
         " own; -1: all.",
-        type=Whole(-1),
+        type=Layers(),
     )
     override_tensors: Mapping[str, str] | None = setting(
         None,
@@ -162,10 +175,13 @@ class ModelOptions(MachineOptions):
     n_threads: int | None = setting(None, *_N_THREADS, **_ONE_PER_CORE)
     fit: bool = setting(
         False,
-        "--fit",
+        "-fit --fit on|off",
         "Choose -ngl, and -c where it is not given, by the free memory of devices: all layers with"
         " a shorter context, else fewer layers.",
-        is_flag=True,
+        type=OnOff(),
+        is_flag=False,
+        flag_value="on",
+        show_default="off",
     )
     override_kv: tuple[str, ...] = setting(
         (),

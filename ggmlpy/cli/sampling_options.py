@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import re
+import math
 import secrets
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import click
 
+from ggmlpy.cli.escapes import unescaped
 from ggmlpy.cli.groups import setting
-from ggmlpy.cli.types import Real, Whole
+from ggmlpy.cli.types import LogitBias, Real, Whole
 
 FRESH_SEED = -1
 SAMPLERS = "penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature"
 NO_BREAKERS = "none"
-
-_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|.)", re.DOTALL)
-_ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "'": "'", '"': '"', "\\": "\\"}
 
 
 class Samplers(click.ParamType[tuple[str, ...]]):
@@ -96,6 +95,9 @@ class SamplingOptions:
     dynatemp_exponent: float = setting(
         1.0, "--dynatemp-exp X", "Exponent of the entropy, which is 1 at most.", type=Real(0)
     )
+    min_keep: int = setting(
+        1, "--min-keep N", "Each step that drops tokens leaves N of them.", type=Whole(0)
+    )
     repeat_penalty: float = setting(
         1.0,
         "--repeat-penalty X",
@@ -162,6 +164,21 @@ class SamplingOptions:
         "How long it remembers the probabilities of tokens; 0.99 at most.",
         type=Real(0, 0.99),
     )
+    logit_bias: tuple[tuple[int, float], ...] = setting(
+        (),
+        "-l --logit-bias TOKEN(+/-)BIAS",
+        "Add BIAS to the logit of a token id: 15043+1 makes it more likely, 15043-inf impossible."
+        " Can be given several times.",
+        type=LogitBias(),
+        multiple=True,
+        show_default=False,
+    )
+    ignore_eos: bool = setting(
+        False,
+        "--ignore-eos",
+        "Never sample a token that ends the text.",
+        is_flag=True,
+    )
     samplers: tuple[str, ...] = setting(
         tuple(SAMPLERS.split(";")),
         "--samplers NAMES",
@@ -201,9 +218,15 @@ class SamplingOptions:
         arguments = self.as_arguments() | {"seed": None}
         return None if SamplingParams(**arguments).is_greedy else self.seed
 
-    def as_arguments(self) -> dict[str, Any]:
-        """For `create_completion`."""
+    def as_arguments(self, eog_ids: Iterable[int] = ()) -> dict[str, Any]:
+        """For `create_completion`; `eog_ids` are the tokens that end a text of the model."""
         arguments = asdict(self)
+        biases: dict[int, float] = {}
+        for token, bias in self.logit_bias:
+            biases[token] = biases.get(token, 0.0) + bias
+        if arguments.pop("ignore_eos"):
+            biases |= dict.fromkeys(eog_ids, -math.inf)
+        arguments["logit_bias"] = biases or None
         by_letters = arguments.pop("sampler_seq")
         if by_letters is not None:
             arguments["samplers"] = by_letters
@@ -215,13 +238,3 @@ class SamplingOptions:
                 breakers.append(unescaped(text))
         arguments["dry_sequence_breakers"] = tuple(breakers)
         return arguments
-
-
-def unescaped(text: str) -> str:
-    r"""A text in which \n, \r, \t, \', \", \\ and \xHH may stand for characters."""
-    return _ESCAPE.sub(
-        lambda found: (
-            chr(int(found[1][1:], 16)) if len(found[1]) == 3 else _ESCAPED.get(found[1], found[0])
-        ),
-        text,
-    )

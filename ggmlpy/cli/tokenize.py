@@ -11,7 +11,7 @@ import click
 
 from ggmlpy.cli import common, options
 from ggmlpy.cli.command import argument, command, flag
-from ggmlpy.cli.hub import or_from_hub
+from ggmlpy.cli.escapes import unescaped
 from ggmlpy.cli.show import write_json
 from ggmlpy.common.quoting import printable
 from ggmlpy.errors import MissingFile
@@ -22,33 +22,35 @@ if TYPE_CHECKING:
 
 
 @command
-@or_from_hub("hub")
+@options.model_file
 @argument("gguf", "[FILE]", "A GGUF file; one without weights will do.", **options.file_or_packaged)
 @argument("words", "[TEXT]...", "The text; with --decode, the token ids.", nargs=-1, type=str)
 @options.prompt
 @options.prompt_file
+@options.escape
 @flag("ids", "--ids", "Only the ids, as a list: [1, 2, 3].")
 @flag("no_bos", "--no-bos", "Without the BOS and EOS that the file asks for.")
 @flag(
     "special",
-    "--special",
+    "--special/--no-parse-special",
     "Parse control tokens such as <|im_end|> in the text; show them when decoding.",
 )
 @flag("decode", "--decode", "From token ids to text.")
 @flag("show_count", "--show-count", "Print the number of tokens at the end.")
 @options.as_json
 def tokenize(
+    model: Path | None,
     gguf: Path | None,
     words: tuple[str, ...],
     prompt: str | None,
     file: Path | None,
+    escape: bool | None,
     ids: bool,
     no_bos: bool,
     special: bool,
     decode: bool,
     show_count: bool,
     as_json: bool,
-    hub: Path | None = None,
 ) -> None:
     r"""Show the tokens of a text, one per line: the id, and its text.
 
@@ -66,16 +68,16 @@ def tokenize(
     """
     from ggmlpy.text.tokenizer import Tokenizer
 
-    if gguf is not None and (hub is not None or (decode and _is_ids(gguf))):
+    if gguf is not None and (model is not None or (decode and _is_ids(gguf))):
         words, gguf = (str(gguf), *words), None  # what would be the file is text
-    gguf = gguf if hub is None else hub
+    gguf = gguf if model is None else model
     try:
         tokenizer = Tokenizer.from_gguf(gguf or packaged_model())
     except MissingFile as error:
         if gguf is None or gguf.suffix:
             raise
         raise MissingFile(f"{error}; the file comes before a text, which -p can give too") from None
-    text = _given_text(words, prompt, file, decode)
+    text = _given_text(words, prompt, file, escape, decode)
     if decode:
         tokens = _parsed_ids(text)
         decoded = tokenizer.decode_prompt(tokens, special=special)
@@ -96,15 +98,21 @@ def tokenize(
         print(f"Total number of tokens: {len(tokens)}")
 
 
-def _given_text(words: Sequence[str], prompt: str | None, file: Path | None, decode: bool) -> str:
+def _given_text(
+    words: Sequence[str],
+    prompt: str | None,
+    file: Path | None,
+    escape: bool | None,
+    decode: bool,
+) -> str:
     """The text from TEXT, -p, -f or a pipe. Raises BadParameter unless it is exactly one."""
     if words:
         if prompt is not None or file is not None:
             raise click.BadParameter("TEXT, -p and -f cannot be used together.")
         if len(words) > 1 and not decode:
             raise click.BadParameter(f"{len(words)} texts are given: put the text in quotes.")
-        return " ".join(words)
-    text = common.read_text(prompt, file)
+        return " ".join(map(unescaped, words)) if escape else " ".join(words)
+    text = common.read_text(prompt, file, escape=escape)
     if text is None:
         if decode:
             raise click.BadParameter("There are no token ids: give them, -p, -f, or a pipe.")

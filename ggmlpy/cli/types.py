@@ -14,6 +14,7 @@ from ggmlpy.common.quoting import printable
 MAX_NUMBERS = 1000  # in a list such as 1-512
 
 _NUMBERS = re.compile(r"([0-9]+)(?:-([0-9]+)(?:([+*])([0-9]+))?)?")
+_BIAS = re.compile(r"([0-9]+)([+-][0-9a-z.+-]+)", re.IGNORECASE)
 Value = TypeVar("Value")
 Parameter = click.Parameter | None
 Context = click.Context | None
@@ -156,6 +157,46 @@ class Switch(click.ParamType[str]):
         if word not in ("on", "off", "auto"):
             self.fail(f"{value!r} is not on, off or auto.", param, ctx)
         return str(word)
+
+
+class OnOff(click.ParamType[bool]):
+    """`on` or `off`, also as 1 and 0."""
+
+    name = "switch"
+
+    def convert(self, value: Any, param: Parameter, ctx: Context) -> bool:
+        if isinstance(value, bool):
+            return value
+        if value not in ("on", "off", "1", "0"):
+            self.fail(f"{value!r} is not on or off.", param, ctx)
+        return value in ("on", "1")
+
+
+class Layers(Whole):
+    """A number of layers; -1, all and auto: all of them."""
+
+    def __init__(self) -> None:
+        super().__init__(-1)
+
+    def convert(self, value: Any, param: Parameter, ctx: Context) -> int:
+        return super().convert(-1 if value in ("all", "auto") else value, param, ctx)
+
+
+class LogitBias(click.ParamType[tuple[int, float]]):
+    """`15043+1` or `15043-inf`: a token id, and what is added to its logit."""
+
+    name = "bias"
+
+    def convert(self, value: Any, param: Parameter, ctx: Context) -> tuple[int, float]:
+        if isinstance(value, tuple):
+            return value
+        found = _BIAS.fullmatch(value)
+        try:
+            if found is not None:
+                return int(found[1]), float(found[2])
+        except ValueError:
+            pass
+        self.fail(f"{value!r} is not TOKEN+BIAS or TOKEN-BIAS, such as 15043-inf.", param, ctx)
 
 
 class Overrides(click.ParamType[dict[str, str]]):

@@ -73,6 +73,65 @@ def test_piped_messages_are_answered_in_turn(run: Run, model: Path, prompts: lis
     assert prompts == ["u:one", f"u:one a:{expected[0]} u:two words"]
 
 
+def test_a_single_turn_from_the_command_line(
+    run: Run, model: Path, prompts: list[str], tmp_path: Path
+) -> None:
+    [expected] = answers(model, "one\ntwo")
+    prompts.clear()
+    file = tmp_path / "message"
+    file.write_text("one\ntwo\n")
+    for given in (("-p", r"one\ntwo"), ("-f", file), ("-p", "one\ntwo", "--no-escape")):
+        outcome = conversation(run, model, "unread\n", *map(str, given), "-st", "-q")
+        assert outcome.out.strip() == expected
+    assert prompts == ["u:one\ntwo"] * 3
+    prompts.clear()
+    conversation(run, model, "first\nsecond\n", "-st", "-q")
+    assert prompts == ["u:first"]
+
+
+def test_a_first_message_comes_before_those_of_a_pipe(
+    run: Run, model: Path, prompts: list[str]
+) -> None:
+    outcome = conversation(run, model, "two\n", "-p", "one", "--no-show-timings")
+    first, second = prompts
+    assert (first, second[:6], second[-6:]) == ("u:one", "u:one ", " u:two")
+    assert outcome.err == ""
+
+
+def test_the_system_message_of_a_file(
+    run: Run, model: Path, prompts: list[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "system"
+    file.write_text("Be brief\n")
+    conversation(run, model, "one\n", "-sysf", str(file), "-q")
+    conversation(run, model, "one\n", "--system-prompt", "Be brief", "-q")
+    assert prompts == ["s:Be brief u:one"] * 2
+    both = run("chat", "-m", model, "-sys", "a", "-sysf", file)
+    assert both.usage_error == "-sys and -sysf cannot be used together"
+
+
+def test_chat_templates(run: Run, model: Path, tmp_path: Path) -> None:
+    """Of the command line, by name or text, or of a file."""
+    file = tmp_path / "template.jinja"
+    file.write_text("{% for m in messages %}[INST] {{ m.content }} [/INST]{% endfor %}")
+    with Llama(model, backend="reference") as llm:
+        wanted = llm("[INST] one [/INST]", max_tokens=6, temperature=0)["choices"][0]["text"]
+    source = file.read_text()
+    for given in (("--chat-template", "llama2"), ("--chat-template", source)):
+        assert conversation(run, model, "one\n", *given, "-q").out.strip() == wanted.strip()
+    by_file = conversation(run, model, "one\n", "--chat-template-file", str(file), "-q")
+    assert by_file.out.strip() == wanted.strip()
+    unknown = run("chat", "-m", model, "--chat-template", "lama2", "-p", "a").error
+    assert unknown.startswith("'lama2' is no chat template, nor the name of one: these are ")
+
+
+def test_a_stop_string_ends_an_answer(run: Run, model: Path) -> None:
+    [whole] = answers(model, "one")
+    middle = whole[2:4]
+    stopped = conversation(run, model, "one\n", "-r", middle, "-q").out
+    assert stopped.rstrip("\n") == whole.partition(middle)[0]
+
+
 def test_system_message_and_commands(run: Run, model: Path, prompts: list[str]) -> None:
     lines = "one\n/clear\ntwo\n/help\n/nonsense\n/etc/hosts is what?\n/exit\nthree\n"
     outcome = conversation(run, model, lines, "--system", "Be brief", "-q")

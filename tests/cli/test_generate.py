@@ -245,3 +245,63 @@ def test_the_packaged_model_tells_a_story(run: Run) -> None:
     assert outcome.code == 0
     assert outcome.out.startswith("Once upon a time")
     assert len(outcome.out.split()) > 20
+
+
+def test_no_end_of_the_text(run: Run, tiny: Path, tmp_path: Path) -> None:
+    """`--ignore-eos` makes the tokens that end a text impossible, `--logit-bias` any."""
+    with Llama(tiny, backend="reference") as llm:
+        [eos] = llm.tokenizer.eog_ids
+        first = llm.create_completion("a", max_tokens=1, temperature=0, logprobs=1)
+    plain = ("-p", "a", "-n", 4, "--temp", 0, "-q", "--json")
+    made = json.loads(written(run, tiny, *plain, "-l", f"{eos}+100").out)
+    assert (made["tokens"], made["finish_reason"]) == ([], "stop")
+    ignored = json.loads(written(run, tiny, *plain, "-l", f"{eos}+100", "--ignore-eos").out)
+    assert (len(ignored["tokens"]), ignored["finish_reason"]) == (4, "length")
+    token = json.loads(written(run, tiny, *plain).out)["tokens"][0]
+    assert first["choices"][0]["text"]
+    banned = json.loads(written(run, tiny, *plain, "--logit-bias", f"{token}-inf").out)
+    assert token not in banned["tokens"]
+    forced = json.loads(written(run, tiny, *plain, "-l", "70+60", "-l", "70+40").out)
+    assert forced["tokens"] == [70] * 4
+    error = run("generate", "-m", tiny, *REFERENCE, "-l", "999999+1", "-p", "a", "--no-echo").error
+    assert "999999" in error
+
+
+@pytest.mark.parametrize("bias", ["x+1", "5", "5+", "-5+1", "5+a", "5=1"])
+def test_biases_that_are_none(run: Run, bias: str) -> None:
+    error = run("generate", f"--logit-bias={bias}").usage_error
+    assert f"'{bias}' is not TOKEN+BIAS or TOKEN-BIAS" in error
+
+
+def test_escapes(run: Run, tiny: Path, tmp_path: Path) -> None:
+    """llama.cpp's; in -p by default, elsewhere where they are asked for."""
+
+    def prompt_of(*given: object, stdin: str | None = None) -> str:
+        made = written(run, tiny, *given, "-n", 1, "-q", "--json", stdin=stdin)
+        prompt: str = json.loads(made.out)["prompt"]
+        return prompt
+
+    text, meant = r"a\nb\t\'\"\\n\xc3\xa9\x4\q", "a\nb\t'\"\\n\u00e9\\x4\\q"
+    file = tmp_path / "prompt"
+    file.write_text(text + "\n")
+    assert prompt_of("-p", text) == prompt_of("-p", text, "-e") == meant
+    assert prompt_of("-p", text, "--no-escape") == text
+    assert prompt_of("-f", file) == prompt_of("-p", "-", stdin=text) == text
+    assert prompt_of("-f", file, "--escape") == meant
+    assert prompt_of("-p", "-", "-e", stdin=text) == meant
+    assert prompt_of("-bf", file) == text + "\n"
+    both = run("generate", "-f", file, "-bf", file).usage_error
+    assert both == "-f and -bf cannot be used together"
+
+
+def test_names_of_llama_cpp(run: Run, tiny: Path) -> None:
+    plain = written(run, tiny, "-p", "a", "-n", 6, "--temp", 0, "-q", "--no-echo")
+    again = written(
+        run, tiny, "-p", "a", "--predict", 6, "--temperature", 0, "-q", "--no-display-prompt"
+    )
+    assert again.out == plain.out
+    letter = plain.out[2]
+    stopped = written(
+        run, tiny, "-p", "a", "-n", 6, "--temp", 0, "-q", "--no-echo", "--reverse-prompt", letter
+    )
+    assert stopped.out.rstrip("\n") == plain.out.partition(letter)[0].rstrip("\n")

@@ -165,7 +165,7 @@ def test_suffixes_that_say_nothing(run: Run, tiny: Path, tmp_path: Path) -> None
     for name in ("g.pdf", "g.gguf", "a.b.jpeg"):
         message = run("graph", "-m", tiny, "-o", tmp_path / name).usage_error
         assert message == (
-            f"Invalid value for '-o' / '--output': the suffix of {name!r} is no known format: it"
+            f"'-o' / '--output': the suffix of {name!r} is no known format: it"
             " must be .txt, .text, .dot, .json, .html, .svg, .png, or use --format"
         )
     assert not list(tmp_path.iterdir())

@@ -183,3 +183,9 @@ def test_the_plan_tells_of_what_has_no_use(run: Run, tmp_path: Path) -> None:
     assert plan["unused_tensors"] == ["blk.0.attn_sub_norm.weight", "blk.1.attn_sub_norm.weight"]
     assert {"falcon-h1.residual_scale", "falcon-h1.logit_scale"} <= set(plan["unread_keys"])
     assert plan["ignored_keys"] == ["falcon-h1.residual_scale"]
+
+
+def test_the_model_may_be_an_option(run: Run, tiny: Path) -> None:
+    assert run("inspect", "-m", tiny).out == run("inspect", tiny).out
+    both = run("inspect", "-m", tiny, tiny).usage_error
+    assert both == "FILE cannot be used together with -m, -hf or -mu"

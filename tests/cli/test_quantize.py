@@ -142,6 +142,6 @@ def test_imatrix(run: Run, tmp_path: Path) -> None:
     assert run("quantize", *options, packaged_model(), small, "Q2_K_S").code == 0
     with GGUFFile.open(small) as file:
         assert file.metadata["quantize.imatrix.chunks_count"] == 5
-    assert run("imatrix", "-o", out).usage_error.startswith("Invalid value: There is no text")
+    assert run("imatrix", "-o", out).usage_error.startswith("There is no text")
     assert "must have at least" in run("imatrix", "-p", "Hello", "-o", out).error
     assert "two at least must be left" in run(*common, "--chunk", 9).usage_error

@@ -119,3 +119,12 @@ def test_text_that_is_not_unicode(run: Run, tiny: Path) -> None:
     outcome = run("tokenize", tiny, "-p", "-", stdin=b"ab\xff")
     assert outcome.error == "standard input: not UTF-8 text at byte 2"
     assert run("tokenize", tiny, "a\udcff").error.startswith("the text is not Unicode")
+
+
+def test_the_model_may_be_an_option(run: Run, tiny: Path) -> None:
+    plain = run("tokenize", tiny, "a b", "--ids")
+    assert run("tokenize", "-m", tiny, "a b", "--ids") == plain
+    assert run("tokenize", "--model", tiny, "-p", "a b", "--ids", "--no-parse-special") == plain
+    assert run("tokenize", "-m", tiny, "-p", r"a\x20b", "--ids") == plain
+    assert run("tokenize", "-m", tiny, r"a\x20b", "-e", "--ids") == plain
+    assert run("tokenize", "-m", tiny, r"a\x20b", "--ids").out != plain.out

@@ -1,0 +1,125 @@
+"""llama.cpp's flags: each is an option of ours, or has a reason why it is not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ggmlpy.cli import app
+from ggmlpy.cli.llama_flags import ABSENT, TOOLS, as_markdown, why_absent
+from ggmlpy.cli.unknown import names_of
+from tests.cli.conftest import Run
+
+ROOT = Path(__file__).parents[2]
+# {names of an option: the tools that have it}, by tests/tools/record_flags.py
+RECORDED: dict[str, str] = json.loads(Path(__file__).with_name("llama_flags.json").read_text())
+HELP = {"-h", "--help"}  # of every command
+
+
+def flags_of(tool: str) -> set[str]:
+    """What a tool of llama.cpp lists."""
+    short = tool.removeprefix("llama-")
+    rows = (names.split() for names, tools in RECORDED.items() if short in tools.split())
+    return {name for names in rows for name in names}
+
+
+def test_the_record_is_whole() -> None:
+    counts = {tool: len(flags_of(tool)) for tool in TOOLS}
+    assert counts == {
+        "llama-completion": 249,
+        "llama-cli": 345,
+        "llama-perplexity": 213,
+        "llama-embedding": 203,
+        "llama-tokenize": 198,
+        "llama-quantize": 15,
+        "llama-imatrix": 211,
+        "llama-bench": 80,
+        "llama-batched-bench": 203,
+    }
+
+
+@pytest.mark.parametrize(("tool", "command"), TOOLS.items())
+def test_every_flag_is_an_option_or_has_a_reason(tool: str, command: str) -> None:
+    own = names_of(app.commands[command]).keys() | HELP
+    silent = [f for f in flags_of(tool) if f not in own and why_absent(f, command) is None]
+    assert silent == []
+
+
+def test_no_reason_is_left_over() -> None:
+    """A flag that all of its commands have by now does not belong in the table."""
+    used = {
+        (flag, why_absent(flag, command))
+        for tool, command in TOOLS.items()
+        for flag in flags_of(tool) - names_of(app.commands[command]).keys()
+    }
+    listed = {(flag, row.reason) for row in ABSENT for flag in row.names}
+    assert listed - used == set()
+
+
+def test_reasons_are_told(run: Run) -> None:
+    for flag, command, reason in (
+        ("-cmoe", "generate", "-ot 'ffn_.*_exps=cpu' keeps the experts there"),
+        ("--numa", "bench", "the system places threads: `numactl` limits its choice"),
+        ("--temp", "perplexity", "nothing is sampled"),
+        ("-tb", "chat", "prompts and decoding run on the same threads: -t is their number"),
+        ("-C", "generate", "the system places threads: `taskset` limits its choice"),
+    ):
+        assert run(command, flag, "1").usage_error == f"No such option '{flag}': {reason}"
+
+
+def test_what_other_commands_have(run: Run) -> None:
+    """Also where it could be read as a short option with its value."""
+    error = run("generate", "--chunks", "3").usage_error
+    assert error == "No such option '--chunks': perplexity and imatrix have it"
+    assert run("generate", "-pg", "8,8").usage_error == "No such option '-pg': bench has it"
+
+
+def test_neighbours_of_a_misspelt_flag(run: Run) -> None:
+    for typed, meant in (
+        ("--tempo", "--temp"),
+        ("--repeat-penality", "--repeat-penalty, --presence-penalty or --frequency-penalty"),
+        ("-ctx-size", "--ctx-size"),
+        ("--ctxsize", "--ctx-size"),
+        ("-nlg", "-ngl"),
+    ):
+        error = run("generate", typed, "1").usage_error
+        assert error.startswith(f"No such option '{typed}': did you mean {meant}"), error
+    assert run("generate", "--zzz").usage_error == "No such option '--zzz'"
+
+
+def test_underscores_in_names(run: Run, tiny: Path) -> None:
+    """llama.cpp takes --n_predict too."""
+    common = ("-m", tiny, "--backend", "reference", "--temp", 0, "-q", "-p", "a_b", "--no-echo")
+    assert run("generate", *common, "--n_predict", 3) == run("generate", *common, "-n", 3)
+    assert "did you mean --n-predict" in run("generate", "--n_predit", 3).usage_error
+
+
+@pytest.mark.parametrize("command", sorted(app.commands))
+def test_hf_is_never_help(run: Run, command: str) -> None:
+    """click would read -hf as -h -f, and show the help."""
+    for args in (("-hf",), ("-hfx", "user/repo"), (command, "-hfx", "user/repo"), (command, "-hf")):
+        outcome = run(*args)
+        assert (outcome.code, outcome.out) == (2, ""), args
+        assert "-hf" in outcome.usage_error
+
+
+def test_the_page_has_the_table() -> None:
+    """`python -m tests.cli.test_llama_flags` writes it."""
+    page = (ROOT / "docs" / "cli.md").read_text()
+    assert page == with_table(page)
+
+
+def with_table(page: str) -> str:
+    """The page with the table as it is now, below its heading."""
+    before, heading, after = page.partition("\n## Flags of llama.cpp\n")
+    assert heading
+    text, _, rest = after.partition("\n| flags of llama.cpp |")
+    _, _, below = rest.partition("\n\n")
+    return f"{before}{heading}{text}\n" + "\n".join(as_markdown()) + f"\n\n{below}"
+
+
+if __name__ == "__main__":
+    path = ROOT / "docs" / "cli.md"
+    path.write_text(with_table(path.read_text()))
