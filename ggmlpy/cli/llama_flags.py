@@ -106,7 +106,7 @@ ABSENT = (
         "the tasks share one cache, other chunks need none to share",
         "perplexity",
     ),
-    _absent("--show-statistics", "not supported: the matrix is written only", "imatrix"),
+    _absent("--show-statistics", "not supported: the matrix is only written", "imatrix"),
     _absent("--attention", "the model's architecture decides", "embedding"),
     # chat
     _absent("-cnv --conversation", "`ggmlpy chat` is the conversation", "generate"),
@@ -146,7 +146,9 @@ ABSENT = (
     _absent("--usage", "--help shows it"),
     _absent("--version", "`ggmlpy --version` shows it"),
     _absent("--completion-bash", "not supported"),
-    _absent("--warmup --no-warmup", "kernels are compiled while a model loads: nothing is left"),
+    _absent(
+        "--warmup --no-warmup", "there is no such run; a cache keeps the kernels that are compiled"
+    ),
     _absent("--jinja --no-jinja", "chat templates are always run by jinja2"),
     _absent("--perf --no-perf", "times are always taken; generate -q hides them"),
     _absent("--simple-io", "output to a pipe is always plain"),
@@ -177,7 +179,7 @@ ABSENT = (
     ),
     _absent("--numa", "the system places threads: `numactl` limits its choice"),
     _absent("--prio --prio-batch", "`nice` sets the priority of a process"),
-    _absent("--poll --poll-batch", "threads poll between the parts of a step always"),
+    _absent("--poll --poll-batch", "threads that wait spin for a moment, then sleep"),
     _absent(
         "-lm --load-mode -lzm --lazy-mode",
         "model files are mapped into memory always",
@@ -197,9 +199,9 @@ ABSENT = (
     ),
     _absent(
         "--op-offload --no-op-offload -nopo --no-host",
-        "the scheduler decides where an op of a large batch runs",
+        "backends decide about weights of another memory",
     ),
-    _absent("-fitt --fit-target -fitc --fit-ctx", "--fit leaves a part of the memory by itself"),
+    _absent("-fitt --fit-target -fitc --fit-ctx", "not supported: --fit decides by what is free"),
     _absent("--rpc", "not supported: devices are those of this machine"),
     _absent("-bs --backend-sampling", "a device finds the tokens to sample from by itself"),
     # sources of models
