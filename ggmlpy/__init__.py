@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from ggmlpy.backends import backend_names, get_backend
     from ggmlpy.common.progress import listening
     from ggmlpy.common.scopes import scope
+    from ggmlpy.draft import DraftModel, PromptLookup
     from ggmlpy.engine.engine import Engine
     from ggmlpy.engine.generation import Request
     from ggmlpy.gguf import GGUFFile
@@ -71,6 +72,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "backends": ("backend_names", "get_backend"),
     "common.progress": ("listening",),
     "common.scopes": ("scope",),
+    "draft": ("DraftModel", "PromptLookup"),
     "engine.engine": ("Engine",),
     "engine.generation": ("Request",),
     "gguf": ("GGUFFile",),
@@ -126,6 +128,7 @@ __all__ = [
     "Context",
     "ContextWarning",
     "DownloadError",
+    "DraftModel",
     "Engine",
     "FileError",
     "Flag",
@@ -142,6 +145,7 @@ __all__ = [
     "MissingFile",
     "MissingPackage",
     "PlacementWarning",
+    "PromptLookup",
     "Request",
     "RopeOverrides",
     "SamplingError",

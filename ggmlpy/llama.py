@@ -20,6 +20,7 @@ from ggmlpy.common.arguments import as_whole, checked
 from ggmlpy.common.limits import starting_threads
 from ggmlpy.common.notebook import table
 from ggmlpy.common.system_memory import give_back_free_memory
+from ggmlpy.draft import DraftSource, open_drafter
 from ggmlpy.engine.embedding_methods import N_SEQ_MAX
 from ggmlpy.engine.engine import Engine
 from ggmlpy.engine.prompt_cache import cache_limit
@@ -107,6 +108,7 @@ class Llama(StateMethods):
         kv_overrides: Mapping[str, Scalar] | None = None,
         rope: RopeOverrides | None = None,
         fit: bool = False,
+        draft_model: DraftSource | Llama | None = None,
         seed: Annotated[int, as_whole] | None = None,  # of 64 bits without a sign
         verbose: bool = False,
     ) -> None:
@@ -147,6 +149,9 @@ class Llama(StateMethods):
         rope           base, scale and scaling of rotary embeddings in place of the file's
         fit            choose n_gpu_layers, and n_ctx where it is 0, by the free memory of devices:
                        all layers with a shorter context, else fewer layers
+        draft_model    what proposes tokens that steps check together, for the same text in fewer
+                       steps: a PromptLookup, a DraftModel, the file of a smaller model or a Llama
+                       of one, or a function of the tokens so far that returns some
         seed           the default of all calls; None or -1: a random one for each
         verbose        print `describe()`, and timings after each completion; the logger "ggmlpy"
                        gets both at its level INFO
@@ -195,7 +200,10 @@ class Llama(StateMethods):
                 f'{self._file.name}: key "tokenizer.ggml.tokens" has {tokenizer.n_vocab} tokens,'
                 f' must be at most {n_rows}, the rows of "token_embd.weight"'
             )
-        engine = Engine(self._context, tokenizer, token_budget, cache_ram)
+        drafter = None
+        if draft_model is not None:
+            drafter = open_drafter(draft_model, self._context, opener, tokenizer)
+        engine = Engine(self._context, tokenizer, token_budget, cache_ram, drafter)
         super().__init__(engine, tokenizer, metadata, str(path_of(model_path)))
         self.seed = seed
         self.verbose = verbose
@@ -293,9 +301,10 @@ class Llama(StateMethods):
         """A table of sizes, caches, memory and backends, as text."""
         return summary(*self._described())
 
-    def _described(self) -> tuple[GGUFFile, Context, int, int, str, float]:
+    def _described(self) -> tuple[GGUFFile, Context, int, int, str, str | None, float]:
         budget, cache = self.engine.token_budget, str(self.engine.slots.cache)
-        return self._file, self._context, self._n_batch, budget, cache, self.load_s
+        draft = None if self.engine.drafter is None else str(self.engine.drafter)
+        return self._file, self._context, self._n_batch, budget, cache, draft, self.load_s
 
     def _repr_html_(self) -> str:
         """For notebooks: the rows of `describe`."""
@@ -372,6 +381,8 @@ class Llama(StateMethods):
             return
         self._answers.close()
         self._closed = True
+        if self.engine.drafter is not None:
+            self.engine.drafter.close()
         self._file.close()
         for name in _GONE_WHEN_CLOSED:
             self.__dict__.pop(name, None)

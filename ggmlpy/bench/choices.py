@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ggmlpy.common.prefix import n_common
 from ggmlpy.engine.generation import TokenLogprob
-from ggmlpy.engine.prefix_tree import n_common
 from ggmlpy.errors import FileError
 from ggmlpy.llama import Llama
 

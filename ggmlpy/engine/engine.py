@@ -10,7 +10,7 @@ sequence, reuses them; what displaces them, or preempts a running sequence, swap
 memory (`ggmlpy/engine/prompt_cache.py`). A sequence that starts again gets back what is held of its
 tokens, and runs the rest. Of prompts that begin alike one runs what they share
 (`ggmlpy/engine/shared_prefix.py`). A request gets the tokens that it would get alone, independent
-of other requests.
+of other requests and of drafts (`ggmlpy/engine/drafts.py`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from time import perf_counter
 from typing import NamedTuple
 
 from ggmlpy.common.quoting import quoted
+from ggmlpy.draft import Drafter
+from ggmlpy.engine.drafts import Drafts
 from ggmlpy.engine.generation import Piece, Request
 from ggmlpy.engine.pieces import Row, next_pieces, rows_of
 from ggmlpy.engine.prompt_cache import PromptCache, cache_limit
@@ -53,8 +55,8 @@ class _Taken(NamedTuple):
     """What a step runs of a sequence."""
 
     slot: _Slot
-    n: int  # tokens
-    n_outputs: int  # how many of them give logits: the last ones
+    n: int  # tokens, without those of its draft
+    n_outputs: int  # how many of all give logits: the last ones
 
 
 class Engine:
@@ -70,13 +72,19 @@ class Engine:
         tokenizer: Tokenizer,
         token_budget: int = 0,
         cache_ram: int | None = None,
+        drafter: Drafter | None = None,
     ) -> None:
-        """`token_budget` and `cache_ram` are as in `Llama`. Raises ArgumentError."""
+        """`token_budget` and `cache_ram` are as in `Llama`, `drafter` proposes tokens that steps
+        check. Raises ArgumentError."""
         check_least("token_budget", token_budget, 0)
         self.context = context
         self.token_budget = token_budget or default_budget(context.sizes.n_seq_max)
         self.timings = Timings()
         self.max_cells_used = 0  # after any step
+        self.drafter = drafter
+        self._drafts: Drafts | None = None
+        if drafter is not None:
+            self._drafts = Drafts(drafter, context.sizes.n_ubatch)
         self._tokenizer = tokenizer
         self._matchers = Matchers(tokenizer)
         n_rows = context.model.hparams.n_vocab  # the last ones may be padding without a token
@@ -234,6 +242,8 @@ class Engine:
     def _step(self) -> None:
         with self._reset_if_interrupted():
             self._start()
+        if self._drafts is not None:
+            self._drafts.make(self.slots.running(), self.timings)
         while True:
             taken, batch = self._next_batch()
             if not batch:
@@ -244,15 +254,25 @@ class Engine:
                 self._run(taken, batch)
                 return
             except CacheFull:
+                if self._drop_drafts(taken):  # they must not displace anything
+                    continue
                 with self._reset_if_interrupted():
                     if not self._free_cells():
                         raise
             except BaseException:
+                self._drop_drafts(taken)
                 memory = self.context.memory
                 n_held = [memory.seq_pos_max(part.slot.seq) + 1 for part in taken]
                 if n_held != n_past:  # an interrupt: the logits of tokens that were run are lost
                     self._drop_all()
                 raise
+
+    def _drop_drafts(self, taken: list[_Taken]) -> bool:
+        """Let sequences run without their drafts. Returns whether any had one."""
+        drafting = [part.slot.owner for part in taken if part.slot.owner and part.slot.owner.draft]
+        for sequence in drafting:
+            sequence.draft = []
+        return bool(drafting)
 
     def _run(self, taken: list[_Taken], batch: Batch) -> None:
         """Run a batch, and make the pieces that follow from it."""
@@ -281,10 +301,12 @@ class Engine:
         """
         running = self.slots.running()
         sequences = [slot.taken_by for slot in running]
-        counts = share_step(sequences, self.context.sizes.n_ubatch, self.token_budget)
+        n_drafted = sum(len(sequence.draft) for sequence in sequences)
+        n_ubatch = self.context.sizes.n_ubatch - n_drafted
+        counts = share_step(sequences, n_ubatch, self.token_budget - n_drafted)
         taken: list[_Taken] = []
         batch = Batch()
-        n_left = self._most_outputs
+        n_left = max(0, self._most_outputs - n_drafted)
         for slot, sequence, n in zip(running, sequences, counts, strict=True):
             if n == 0:
                 continue
@@ -293,8 +315,9 @@ class Engine:
                 n_cut = max(0, n_outputs - 1 - n_left)
                 n, n_outputs = n - n_cut, n_outputs - n_cut
                 n_left -= n_outputs - 1
+            tokens = sequence.tokens[sequence.n_past : sequence.n_past + n] + sequence.draft
+            n_outputs += len(sequence.draft)
             taken.append(_Taken(slot, n, n_outputs))
-            tokens = sequence.tokens[sequence.n_past : sequence.n_past + n]
             batch.extend(slot.seq, tokens, sequence.n_past, n_outputs=n_outputs)
         return taken, batch
 
@@ -310,7 +333,10 @@ class Engine:
             sequence.last_step = self._n_steps
             if not n_outputs:
                 continue
-            for piece in self._next_pieces(sequence, list(islice(rows, n_outputs))):
+            pieces = self._next_pieces(sequence, list(islice(rows, n_outputs)))
+            if sequence.draft and self._drafts is not None:
+                self._drafts.settle(slot, self.context.memory, self.timings)
+            for piece in pieces:
                 if isinstance(piece, Exception) or piece.finish_reason is not None:
                     self.slots.free(slot)
                     self._unfinished.pop(sequence.id, None)
@@ -325,20 +351,23 @@ class Engine:
     def _next_pieces(
         self, sequence: RequestState, rows: Sequence[Row]
     ) -> Sequence[Piece | Exception]:
+        pieces: list[Piece | Exception] = []
         try:
-            return next_pieces(sequence, rows, self._tokenizer.eog_ids, self.timings)
+            pieces.extend(next_pieces(sequence, rows, self._tokenizer.eog_ids, self.timings))
         except Exception as error:  # of this request only: its callback may raise anything
-            return [error]
+            pieces.append(error)
+        return pieces
 
     def _count(self, taken: list[_Taken], spent_s: float) -> None:
         """Add the step's time to prompt processing and decoding, in proportion to their tokens."""
         n_decoded = sum(part.n for part in taken if part.slot.taken_by.is_decoding)
         n_prompt = sum(part.n for part in taken) - n_decoded
-        share_s = spent_s / (n_prompt + n_decoded)
+        n_drafted = sum(len(part.slot.taken_by.draft) for part in taken)
+        share_s = spent_s / (n_prompt + n_decoded + n_drafted)
         self.timings.n_prompt += n_prompt
         self.timings.prompt_s += share_s * n_prompt
         self.timings.n_decoded += n_decoded
-        self.timings.decode_s += share_s * n_decoded
+        self.timings.decode_s += share_s * (n_decoded + n_drafted)
 
     # --- slots and cells ---
 

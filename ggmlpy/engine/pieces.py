@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from time import perf_counter
 
@@ -44,6 +44,8 @@ def wanted_by(sequence: RequestState) -> tuple[int, Ids] | None:
         return None
     if request.score_from is not None and not sequence.n_decoded:
         return None
+    if sequence.draft and sequence.sampler.logits_processors:
+        return None  # those of later tokens depend on the tokens that are chosen before them
     return sequence.sampler.wanted()
 
 
@@ -71,25 +73,56 @@ def next_pieces(
     rows: Sequence[Row],
     eog_ids: Collection[int],
     timings: Timings,
-) -> list[Piece]:
+) -> Iterator[Piece]:
     """What follows from the logits of the last `len(rows)` tokens that were run, at least one.
 
     Those of prompt tokens score what comes after them, and the last one of all decides the next
-    token. Raises SamplingError, and what a callback of the request raises.
+    token. Where a draft was run behind the tokens, those of its tokens decide what comes after
+    them, as long as the draft has what is chosen. Raises SamplingError, and what a callback of the
+    request raises.
     """
+    if sequence.draft:
+        yield from _drafted_pieces(sequence, rows, eog_ids, timings)
+        return
     logprobs = _scored(sequence, rows) if sequence.request.score_from is not None else []
     if sequence.n_pending:  # the prompt goes on
-        return [Piece("", prompt_logprobs=logprobs)]
-    if not sequence.n_predict:
-        return [Piece("", finish_reason="length", prompt_logprobs=logprobs)]
-    n_before = len(sequence.tokens)
-    pieces = [_next_piece(sequence, rows[-1], eog_ids, timings)]
+        yield Piece("", prompt_logprobs=logprobs)
+    elif not sequence.n_predict:
+        yield Piece("", finish_reason="length", prompt_logprobs=logprobs)
+    else:
+        n_before = len(sequence.tokens)
+        pieces = _chosen_pieces(sequence, rows[-1], eog_ids, timings)
+        sequence.n_new = len(sequence.tokens) - n_before
+        if logprobs:
+            pieces[0] = replace(pieces[0], prompt_logprobs=logprobs)
+        yield from pieces
+
+
+def _drafted_pieces(
+    sequence: RequestState, rows: Sequence[Row], eog_ids: Collection[int], timings: Timings
+) -> Iterator[Piece]:
+    """The pieces of all tokens that follow from the logits of a token and of the draft behind it.
+
+    `sequence.n_new` is how many tokens they have.
+    """
+    n_before, draft = len(sequence.tokens), sequence.draft
+    sequence.n_new = 0
+    while sequence.n_new < len(rows) and sequence.tokens[n_before:] == draft[: sequence.n_new]:
+        pieces = _chosen_pieces(sequence, rows[sequence.n_new], eog_ids, timings)
+        sequence.n_new = len(sequence.tokens) - n_before
+        yield from pieces
+        if pieces[-1].finish_reason is not None:
+            return
+
+
+def _chosen_pieces(
+    sequence: RequestState, row: Row, eog_ids: Collection[int], timings: Timings
+) -> list[Piece]:
+    """The piece of the next token, and those of the tokens that a grammar forces behind it."""
+    pieces = [_next_piece(sequence, row, eog_ids, timings)]
     if sequence.forced and not _looks_at_logits(sequence):
         pieces += _forced_pieces(sequence, pieces[0], eog_ids, timings)
         sequence.first_output = len(sequence.tokens) - 1
-    sequence.n_new = len(sequence.tokens) - n_before
-    if logprobs:
-        pieces[0] = replace(pieces[0], prompt_logprobs=logprobs)
     return pieces
 
 

@@ -8,7 +8,8 @@ the keys of each node on the way. Source: RadixAttention (Zheng et al., 2023).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import compress, count
+
+from ggmlpy.common.prefix import n_common
 
 
 class _Node:
@@ -147,12 +148,3 @@ class PrefixTree:
         for below in node.children.values():
             below.parent = node
         self._ends.update(dict.fromkeys(node.ends, node))
-
-
-def n_common(a: Sequence[int], b: Sequence[int], at: int = 0) -> int:
-    """The length of the common prefix of `a` and of `b` from `at` on."""
-    rest = b[at : at + len(a)]
-    if a == rest:
-        return len(a)
-    differ = (x != y for x, y in zip(a, rest, strict=False))
-    return next(compress(count(), differ), min(len(a), len(rest)))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ggmlpy.common.arguments import WrongKind, as_int, kind_of, refusal
+from ggmlpy.draft import DraftLength
 from ggmlpy.engine.generation import Piece, Request
 from ggmlpy.errors import ArgumentError, BadBatch, Unsupported
 from ggmlpy.grammar import Grammar, Matcher, Matchers
@@ -57,6 +58,8 @@ class RequestState:
     # While it waits for a prefix: the id of the request that runs it, and how many tokens it has.
     provider: int = -1
     n_provided: int = 0
+    draft: list[int] = field(default_factory=list)  # what the step runs behind its tokens
+    draft_length: DraftLength = field(default_factory=DraftLength)
 
     @property
     def n_pending(self) -> int:

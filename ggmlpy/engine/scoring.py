@@ -7,10 +7,10 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from ggmlpy.common.arguments import kind_of
+from ggmlpy.common.prefix import n_common
 from ggmlpy.common.progress import tell
 from ggmlpy.engine.completions import Completions
 from ggmlpy.engine.generation import Prompt, PromptLogitsCallback, Request, TokenLogprob
-from ggmlpy.engine.prefix_tree import n_common
 from ggmlpy.errors import ArgumentError, BadBatch
 from ggmlpy.sampling import SamplingParams
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ggmlpy.engine.prefix_tree import n_common
+from ggmlpy.common.prefix import n_common
 from ggmlpy.engine.request_state import RequestState
 
 # A shorter prefix is not waited for: running it takes part of a step.

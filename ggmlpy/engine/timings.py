@@ -24,6 +24,9 @@ class Timings:
     n_decoded: int = 0  # generated tokens that were decoded
     decode_s: float = 0.0
     sample_s: float = 0.0
+    n_drafted: int = 0  # tokens of drafts that were run
+    n_accepted: int = 0  # of those, what sampling chose: they needed no step of their own
+    draft_s: float = 0.0
 
     @property
     def prompt_rate(self) -> float:
@@ -31,9 +34,14 @@ class Timings:
 
     @property
     def generation_rate(self) -> float:
-        """Decoded tokens by the time of decoding and sampling."""
-        spent_s = self.decode_s + self.sample_s
+        """Decoded tokens by the time of drafting, decoding and sampling."""
+        spent_s = self.decode_s + self.sample_s + self.draft_s
         return self.n_decoded / spent_s if spent_s else 0.0
+
+    @property
+    def acceptance_rate(self) -> float:
+        """The share of drafted tokens that were accepted, in 0 .. 1."""
+        return self.n_accepted / self.n_drafted if self.n_drafted else 0.0
 
     def __str__(self) -> str:
         def row(label: str, seconds: float, n: int, unit: str) -> str:
@@ -49,12 +57,15 @@ class Timings:
         if self.n_restored:
             reused += f", {self.n_restored} restored from host memory"
         preempted = f", {self.n_preempted} times preempted" if self.n_preempted else ""
+        is_drafting = bool(self.n_drafted)
         forced = f", {self.n_forced} forced by grammars" if self.n_forced else ""
+        accepted = f", {self.n_accepted} accepted ({self.acceptance_rate:.0%})"
         return "\n".join(
             [
                 row("load", self.load_s, 0, ""),
                 row("prompt", self.prompt_s, self.n_prompt, "tokens") + reused,
                 row("decode", self.decode_s, self.n_decoded, "tokens") + preempted,
                 row("sample", self.sample_s, self.n_generated, "tokens") + forced,
+                *([row("draft", self.draft_s, self.n_drafted, "tokens") + accepted] * is_drafting),
             ]
         )

@@ -26,6 +26,7 @@ def summary_rows(
     n_batch: int,
     token_budget: int,
     cache: str,
+    draft: str | None,
     load_s: float,
 ) -> list[Row]:
     """The table's rows: a name, then its description."""
@@ -45,6 +46,7 @@ def summary_rows(
             f"{token_budget} tokens of a step in which any sequence decodes, at least 2 of prompts",
         ),
         ("cache_ram", cache),
+        *([] if draft is None else [("draft", draft)]),
         *_backend_rows(context),
         *_pass_rows(context),
         ("load", f"{load_s:.2f} s"),
@@ -57,10 +59,11 @@ def summary(
     n_batch: int,
     token_budget: int,
     cache: str,
+    draft: str | None,
     load_s: float,
 ) -> str:
     """The table, one line a row."""
-    rows = summary_rows(file, context, n_batch, token_budget, cache, load_s)
+    rows = summary_rows(file, context, n_batch, token_budget, cache, draft, load_s)
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:{width}}  {text}" for name, text in rows)
 

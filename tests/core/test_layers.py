@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # import from its own room and from those before it.
 ROOMS = [
     "errors", "common", "hub", "graph", "gguf", "text", "grammar", "ops", "models", "backends",
-    "sched", "sampling", "memory", "runtime", "engine", "llama", "async_llama", "compat",
+    "sched", "sampling", "memory", "runtime", "draft", "engine", "llama", "async_llama", "compat",
     "packaged", "conformance", "bench", "quantize", "cli", "__init__", "__main__",
 ]  # fmt: skip
 LAYER_OF = {name: i for i, name in enumerate(ROOMS)}

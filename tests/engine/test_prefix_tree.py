@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ggmlpy.engine.prefix_tree import PrefixTree, n_common
+from ggmlpy.common.prefix import n_common
+from ggmlpy.engine.prefix_tree import PrefixTree
 
 TOKENS = st.lists(st.integers(0, 2), max_size=9)
 

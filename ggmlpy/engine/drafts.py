@@ -1,0 +1,85 @@
+"""Drafts of a step: which sequences get one, and how many tokens they share.
+
+Drafts pay as long as a step with them takes hardly longer than one without. Products of a few
+tokens are limited by reading weights, so that `_MOST_TOKENS` are decoded and checked together at
+most: more sequences get shorter drafts, and none where that many decode anyway. Beside prompts,
+which fill a step, drafts take from these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+
+from ggmlpy.common.prefix import n_common
+from ggmlpy.draft import Asked, Drafter
+from ggmlpy.engine.request_state import RequestState
+from ggmlpy.engine.slots import Slot
+from ggmlpy.engine.timings import Timings
+from ggmlpy.memory.sequences import SequenceMemory
+
+# Tokens that are decoded and checked in a step, see `schedule.py` for the limit of products.
+_MOST_TOKENS = 32
+_LEAST_PROMPT = 2  # tokens that are left for prompts, as in `schedule.py`
+
+
+class Drafts:
+    """Drafts for the running sequences of an engine."""
+
+    def __init__(self, drafter: Drafter, n_ubatch: int) -> None:
+        self.drafter = drafter
+        self._n_ubatch = n_ubatch
+
+    def make(self, slots: Sequence[Slot[RequestState]], timings: Timings) -> None:
+        """Give sequences that decode the draft that the next step runs behind their last token.
+
+        Raises what a function of the user raises.
+        """
+        asked = self._asked(slots)
+        if not asked:
+            return
+        started = perf_counter()
+        drafts = self.drafter.draft([each for each, _ in asked])
+        timings.draft_s += perf_counter() - started
+        for (_, sequence), draft in zip(asked, drafts, strict=True):
+            sequence.draft = draft
+
+    def _asked(self, slots: Sequence[Slot[RequestState]]) -> list[tuple[Asked, RequestState]]:
+        decoding = [slot for slot in slots if _can_draft(slot.taken_by)]
+        n_decoding = sum(slot.taken_by.n_pending == 1 for slot in slots)
+        n_least = _LEAST_PROMPT if n_decoding < len(slots) else 0
+        room = min(_MOST_TOKENS, self._n_ubatch - n_least) - n_decoding
+        asked = []
+        for i, slot in enumerate(decoding):
+            sequence = slot.taken_by
+            share = room // (len(decoding) - i)
+            # The last token of an answer needs no logits.
+            n_most = min(share, self.drafter.n_most, sequence.n_predict - sequence.n_decoded - 1)
+            n = sequence.draft_length.next(n_most) if n_most > 0 else 0
+            if n > 0:
+                asked.append((Asked(slot.seq, sequence.tokens, n), sequence))
+                room -= n
+        return asked
+
+    def settle(self, slot: Slot[RequestState], memory: SequenceMemory, timings: Timings) -> None:
+        """After a step: keep what was accepted of a sequence's draft, and remove the rest from the
+        memory."""
+        sequence = slot.taken_by
+        draft, n_past = sequence.draft, sequence.n_past
+        added = sequence.tokens[n_past:]
+        n = n_common(draft, added)
+        if n < len(draft):
+            memory.seq_rm(slot.seq, n_past + n)
+        slot.tokens += draft[:n]
+        sequence.n_past += n
+        sequence.first_output = max(sequence.first_output, sequence.n_past)
+        sequence.draft = []
+        sequence.draft_length.note(len(draft), n, self.drafter.n_most)
+        timings.n_drafted += len(draft)
+        timings.n_accepted += n
+        timings.n_decoded += n
+
+
+def _can_draft(sequence: RequestState) -> bool:
+    """Whether the next step decodes one token of a sequence."""
+    return sequence.is_decoding and sequence.n_pending == 1
