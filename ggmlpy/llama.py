@@ -301,10 +301,10 @@ class Llama(StateMethods):
         """A table of sizes, caches, memory and backends, as text."""
         return summary(*self._described())
 
-    def _described(self) -> tuple[GGUFFile, Context, int, int, str, str | None, float]:
+    def _described(self) -> tuple[GGUFFile, Context, int, int, str, float, str | None]:
         budget, cache = self.engine.token_budget, str(self.engine.slots.cache)
         draft = None if self.engine.drafter is None else str(self.engine.drafter)
-        return self._file, self._context, self._n_batch, budget, cache, draft, self.load_s
+        return self._file, self._context, self._n_batch, budget, cache, self.load_s, draft
 
     def _repr_html_(self) -> str:
         """For notebooks: the rows of `describe`."""

@@ -16,6 +16,7 @@ import click
 
 from ggmlpy.cli import common, options
 from ggmlpy.cli.command import command, flag, option
+from ggmlpy.cli.draft_options import DraftOptions, draft_options
 from ggmlpy.cli.escapes import unescaped
 from ggmlpy.cli.generate import speed_line, write_text
 from ggmlpy.cli.grammar_options import GrammarOptions, grammar_options
@@ -81,6 +82,7 @@ Ctrl-C stops an answer; the part that was written stays in the conversation."""
 @options.model_options
 @options.sampling_options
 @grammar_options
+@draft_options
 def chat(
     model: Path | None,
     system: str | None,
@@ -97,6 +99,7 @@ def chat(
     setup: ModelOptions,
     sampling: SamplingOptions,
     form: GrammarOptions,
+    draft: DraftOptions,
 ) -> None:
     r"""Talk with a model, using the chat template in its file.
 
@@ -109,13 +112,13 @@ def chat(
       ggmlpy chat -m model.gguf -p "What is a monad?" -st
       printf 'Hello!\nAnd in French?\n' | ggmlpy chat -m model.gguf -q
     """
-    grammar = form.made()
+    grammar, draft_model = form.made(), draft.source()
     system = _text("-sys", system, "-sysf", system_file)
     first = _text("-p", prompt, "-f", file, escape=escape)
     setup = _with_template(setup, _text("--chat-template", template, "", template_file))
     if escape is not False:
         stop = tuple(unescaped(each) for each in stop)
-    llm = common.open_model(model or packaged_model(), setup)
+    llm = common.open_model(model or packaged_model(), setup, draft_model=draft_model)
     _check(llm)
     if llm.chat_template.is_default:
         say("the file has no chat template: a plain one is used, and answers may be poor")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ggmlpy.cli import common, options
 from ggmlpy.cli.command import command, flag, option
+from ggmlpy.cli.draft_options import DraftOptions, draft_options
 from ggmlpy.cli.escapes import unescaped
 from ggmlpy.cli.grammar_options import GrammarOptions, grammar_options
 from ggmlpy.cli.guard import complain
@@ -59,6 +60,7 @@ N_STORY_TOKENS = 256  # its default with the packaged model, whose stories end b
 @options.model_options
 @options.sampling_options
 @grammar_options
+@draft_options
 def generate(
     model: Path | None,
     prompt: str | None,
@@ -74,6 +76,7 @@ def generate(
     setup: ModelOptions,
     sampling: SamplingOptions,
     form: GrammarOptions,
+    draft: DraftOptions,
 ) -> None:
     """Generate text that continues a prompt.
 
@@ -84,13 +87,15 @@ def generate(
       ggmlpy generate -m model.gguf -p "The capital of France is" -n 32 --temp 0
       ggmlpy generate -m model.gguf -f prompt.txt --no-echo > answer.txt
       ggmlpy generate -m model.gguf -p "A cat:" -j '{"type": "object"}'
+      ggmlpy generate -m model.gguf -f report.txt --spec-type ngram-simple
+      ggmlpy generate -m large.gguf -md small.gguf -p "The capital of France is"
       echo "Dear diary," | ggmlpy generate --seed 7 --json
     """
-    grammar = form.made()
+    grammar, draft_model = form.made(), draft.source()
     text = common.read_text(prompt, file, binary_file, escape=escape)
     if escape is not False:
         stop = tuple(unescaped(each) for each in stop)
-    llm = common.open_model(model or packaged_model(), setup)
+    llm = common.open_model(model or packaged_model(), setup, draft_model=draft_model)
     if verbose:
         say(llm.describe())
     default_n = N_TOKENS if model is not None else N_STORY_TOKENS
@@ -163,7 +168,11 @@ class _Generation:
     def as_json(self) -> dict[str, Any]:
         """The object that `--json` writes; the seed is None if nothing is drawn."""
         timings = self.llm.timings
-        rates = {"prompt_rate": timings.prompt_rate, "generation_rate": timings.generation_rate}
+        rates = {
+            "prompt_rate": timings.prompt_rate,
+            "generation_rate": timings.generation_rate,
+            "acceptance_rate": timings.acceptance_rate,
+        }
         return {
             "model": Path(self.llm.model_path).name,
             "prompt": self.prompt,
@@ -199,7 +208,11 @@ class _Generation:
 def speed_line(timings: Timings) -> str:
     """`prompt 5 tokens, 116.3/s; text 19 tokens, 65.2/s`"""
     prompt = f"prompt {timings.n_prompt} tokens, {timings.prompt_rate:.1f}/s"
-    return f"{prompt}; text {timings.n_generated} tokens, {timings.generation_rate:.1f}/s"
+    text = f"text {timings.n_generated} tokens, {timings.generation_rate:.1f}/s"
+    if not timings.n_drafted:
+        return f"{prompt}; {text}"
+    drafts = f"{timings.n_accepted} of {timings.n_drafted} drafted tokens accepted"
+    return f"{prompt}; {text}; {drafts} ({timings.acceptance_rate:.0%})"
 
 
 def write_text(text: str) -> None:

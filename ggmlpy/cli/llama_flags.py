@@ -232,29 +232,48 @@ ABSENT = (
         "not supported by this command: the text is shown as the model writes it",
     ),
     _absent("--server-base", "not supported: the model runs here"),
+    # drafts
     _absent(
         "--spec-draft-type-k -ctkd --cache-type-k-draft --spec-draft-type-v -ctvd"
-        " --cache-type-v-draft --spec-draft-hf -hfd -hfrd --hf-repo-draft --spec-draft-threads -td"
-        " --threads-draft --spec-draft-threads-batch -tbd --threads-batch-draft"
-        " --spec-draft-cpu-mask -Cd --cpu-mask-draft --spec-draft-cpu-range -Crd"
-        " --cpu-range-draft --spec-draft-cpu-strict --cpu-strict-draft --spec-draft-prio"
-        " --prio-draft --spec-draft-poll --poll-draft --spec-draft-cpu-mask-batch -Cbd"
-        " --cpu-mask-batch-draft --spec-draft-cpu-strict-batch --cpu-strict-batch-draft"
-        " --spec-draft-prio-batch --prio-batch-draft --spec-draft-poll-batch --poll-batch-draft"
-        " --spec-draft-override-tensor -otd --override-tensor-draft --spec-draft-cpu-moe -cmoed"
-        " --cpu-moe-draft --spec-draft-n-cpu-moe --spec-draft-ncmoe -ncmoed --n-cpu-moe-draft"
-        " --spec-draft-n-max --spec-draft-n-min --spec-synth-len --spec-synth-rates"
-        " --spec-draft-p-split --draft-p-split --spec-draft-p-min --draft-p-min"
-        " --spec-draft-backend-sampling --no-spec-draft-backend-sampling --spec-draft-device -devd"
-        " --device-draft --spec-draft-ngl -ngld --gpu-layers-draft --n-gpu-layers-draft"
-        " --spec-draft-model -md --model-draft --spec-type --spec-ngram-mod-n-min"
-        " --spec-ngram-mod-n-max --spec-ngram-mod-n-match --spec-ngram-simple-size-n"
-        " --spec-ngram-simple-size-m --spec-ngram-simple-min-hits --spec-ngram-map-k-size-n"
-        " --spec-ngram-map-k-size-m --spec-ngram-map-k-min-hits --spec-ngram-map-k4v-size-n"
-        " --spec-ngram-map-k4v-size-m --spec-ngram-map-k4v-min-hits --draft --draft-n --draft-max"
-        " --draft-min --draft-n-min",
-        "not supported by this command",
+        " --cache-type-v-draft",
+        "K and V of the draft model are f16",
     ),
+    _absent(
+        "--spec-draft-hf -hfd -hfrd --hf-repo-draft",
+        "not supported: -md names a file, `hf download USER/REPO FILE` downloads it",
+    ),
+    _absent(
+        "--spec-draft-threads -td --threads-draft --spec-draft-threads-batch -tbd"
+        " --threads-batch-draft --spec-draft-prio --prio-draft --spec-draft-poll --poll-draft"
+        " --spec-draft-prio-batch --prio-batch-draft --spec-draft-poll-batch --poll-batch-draft",
+        "the draft model runs on the same threads: -t is their number",
+    ),
+    _absent(
+        "--spec-draft-cpu-mask -Cd --cpu-mask-draft --spec-draft-cpu-range -Crd --cpu-range-draft"
+        " --spec-draft-cpu-strict --cpu-strict-draft --spec-draft-cpu-mask-batch -Cbd"
+        " --cpu-mask-batch-draft --spec-draft-cpu-range-batch -Crbd --cpu-range-batch-draft"
+        " --spec-draft-cpu-strict-batch --cpu-strict-batch-draft",
+        "the system places threads: `taskset` limits its choice",
+    ),
+    _absent(
+        "--spec-draft-override-tensor -otd --override-tensor-draft --spec-draft-cpu-moe -cmoed"
+        " --cpu-moe-draft --spec-draft-n-cpu-moe --spec-draft-ncmoe -ncmoed --n-cpu-moe-draft"
+        " --spec-draft-device -devd --device-draft",
+        "-ngld places the layers of the draft model on the backends of the model",
+    ),
+    _absent("--spec-synth-len --spec-synth-rates", "what is accepted is never invented"),
+    _absent("--spec-draft-p-split --draft-p-split", "a draft is one sequence, no tree"),
+    _absent(
+        "--spec-draft-backend-sampling --no-spec-draft-backend-sampling",
+        "a draft has the most likely tokens, nothing is sampled",
+    ),
+    _absent(
+        "--spec-ngram-mod-n-min --spec-ngram-mod-n-max --spec-ngram-mod-n-match"
+        " --spec-ngram-map-k-size-n --spec-ngram-map-k-size-m --spec-ngram-map-k-min-hits"
+        " --spec-ngram-map-k4v-size-n --spec-ngram-map-k4v-size-m --spec-ngram-map-k4v-min-hits",
+        "not supported: --spec-type ngram-simple looks up n-grams",
+    ),
+    _absent("--spec-ngram-simple-min-hits", "one place with the same tokens is enough"),
 )
 
 

@@ -91,6 +91,14 @@ def refusal(where: str, name: str, wrong: WrongKind) -> ArgumentError:
     )
 
 
+def parsed(parse: Parse, where: str, name: str, value: Any) -> Any:
+    """A single argument as `as_int` or another of these makes it. Raises ArgumentError."""
+    try:
+        return parse(value)
+    except WrongKind as wrong:
+        raise refusal(where, name, wrong) from None
+
+
 class _Parameter(NamedTuple):
     name: str
     kinds: frozenset[type]  # types whose objects need no conversion

@@ -23,7 +23,7 @@ class Asked(NamedTuple):
 
 
 class Drafter(Protocol):
-    """Proposes what may follow sequences. What it proposes changes the speed alone, never a text."""
+    """Proposes what may follow sequences. That changes the speed alone, never a text."""
 
     @property
     def n_most(self) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ggmlpy.common.arguments import as_int, parsed
 from ggmlpy.draft.base import Asked
 from ggmlpy.runtime.context_sizes import check_least
 
@@ -28,6 +29,8 @@ class PromptLookup:
     min_ngram_size: int = 2
 
     def __post_init__(self) -> None:
+        for name in ("max_ngram_size", "num_pred_tokens", "min_ngram_size"):
+            parsed(as_int, "PromptLookup", name, getattr(self, name))
         check_least("num_pred_tokens", self.num_pred_tokens, 1)
         check_least("min_ngram_size", self.min_ngram_size, 1)
         check_least("max_ngram_size", self.max_ngram_size, self.min_ngram_size)

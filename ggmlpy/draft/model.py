@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ggmlpy.common.arguments import as_float, as_int, parsed
 from ggmlpy.common.prefix import n_common
 from ggmlpy.draft.base import Asked
 from ggmlpy.errors import ArgumentError, CacheFull, Unsupported
@@ -39,9 +40,12 @@ class DraftModel:
     n_gpu_layers: int = -1
 
     def __post_init__(self) -> None:
+        for name in ("n_max", "n_min", "n_gpu_layers"):
+            parsed(as_int, "DraftModel", name, getattr(self, name))
         check_least("n_max", self.n_max, 1)
         check_least("n_min", self.n_min, 0)
-        if not 0 <= self.p_min <= 1:
+        check_least("n_gpu_layers", self.n_gpu_layers, -1)
+        if not 0 <= parsed(as_float, "DraftModel", "p_min", self.p_min) <= 1:
             raise ArgumentError(f"p_min is {self.p_min!r}: it must be in 0 .. 1")
 
 

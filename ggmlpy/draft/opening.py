@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from os import PathLike
+from pathlib import Path
 from typing import Any, Protocol
 
 from ggmlpy.common.arguments import kind_of
@@ -88,7 +88,7 @@ def _open_model(
         )
     elif hasattr(spec.model, "_opener"):
         loaded: Loaded = spec.model
-        model, name = loaded.model, os.path.basename(loaded.model_path)
+        model, name = loaded.model, Path(loaded.model_path).name
         drafts_with, opener = loaded.tokenizer, loaded._opener
     else:
         raise ArgumentError(
@@ -96,7 +96,11 @@ def _open_model(
         )
     _check_vocabulary(drafts_with, tokenizer, name)
     context = replace(opener, sizes=_sizes(model, sizes), fitted=None).open()
-    if not context.can_generate or context.encoder is not None or context.memory.recurrent:
+    if (
+        not context.can_generate
+        or context.encoder is not None
+        or context.memory.recurrent is not None
+    ):
         raise Unsupported(
             f"{name} cannot be a draft model: its architecture, {model.hparams.architecture}, has"
             f" {'an encoder' if context.memory.recurrent is None else 'recurrent layers'}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ggmlpy.common.arguments import WrongKind, as_int, kind_of, refusal
+from ggmlpy.common.arguments import as_int, kind_of, parsed
 from ggmlpy.draft import DraftLength
 from ggmlpy.engine.generation import Piece, Request
 from ggmlpy.errors import ArgumentError, BadBatch, Unsupported
@@ -166,7 +166,5 @@ def _check_scored(request: Request, *, encoded: bool) -> None:
 
 def _whole(request: Request, name: str) -> int:
     """A field of a request that must be a whole number. Raises ArgumentError."""
-    try:
-        return as_int(getattr(request, name))
-    except WrongKind as wrong:
-        raise refusal("Request", name, wrong) from None
+    whole: int = parsed(as_int, "Request", name, getattr(request, name))
+    return whole

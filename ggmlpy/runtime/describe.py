@@ -26,8 +26,8 @@ def summary_rows(
     n_batch: int,
     token_budget: int,
     cache: str,
-    draft: str | None,
     load_s: float,
+    draft: str | None = None,
 ) -> list[Row]:
     """The table's rows: a name, then its description."""
     return [
@@ -59,11 +59,11 @@ def summary(
     n_batch: int,
     token_budget: int,
     cache: str,
-    draft: str | None,
     load_s: float,
+    draft: str | None = None,
 ) -> str:
     """The table, one line a row."""
-    rows = summary_rows(file, context, n_batch, token_budget, cache, draft, load_s)
+    rows = summary_rows(file, context, n_batch, token_budget, cache, load_s, draft)
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:{width}}  {text}" for name, text in rows)
 

@@ -265,8 +265,14 @@ def test_a_draft_model_changes_nothing(llm: Llama, logits_all: bool) -> None:
     expected = [t for t, _ in zip(llm.generate(prompt, temp=0), range(20), strict=False)]
     with make(draft_model=Drafts(), logits_all=logits_all) as drafting:
         found = [t for t, _ in zip(drafting.generate(prompt, temp=0), range(20), strict=False)]
-    assert found == expected
-    assert Drafts.n > 20
+        assert found == expected
+        assert Drafts.n > 20
+        asked = Drafts.n
+        options: dict[str, Any] = {"max_tokens": 20, "temperature": 0.6, "seed": 3}
+        text = drafting.create_completion(prompt, **options)["choices"]
+        assert Drafts.n > asked
+    with make(logits_all=logits_all) as plain:
+        assert plain.create_completion(prompt, **options)["choices"] == text
 
 
 def test_scores_are_those_of_all_tokens(llm: Llama, scored: Llama, own: Own) -> None:

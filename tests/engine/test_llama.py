@@ -35,11 +35,12 @@ def stories() -> Llama:
 def test_public_names() -> None:
     assert sorted(ggmlpy.__all__) == [
         "AllocationError", "ArgumentError", "AsyncLlama", "BackendError", "BadBatch", "Batch",
-        "CacheFull",
-        "Context", "ContextWarning", "DownloadError", "Engine", "FileError", "Flag", "GGUFError",
+        "CacheFull", "Context", "ContextWarning", "DownloadError", "DraftModel", "Engine",
+        "FileError", "Flag", "GGUFError",
         "GGUFFile", "GgmlpyError", "Grammar", "GrammarError", "Graph",
         "IndexOutOfRange", "KernelError", "Llama", "LlamaState",
-        "MissingFile", "MissingPackage", "PlacementWarning", "Request", "RopeOverrides",
+        "MissingFile", "MissingPackage", "PlacementWarning", "PromptLookup", "Request",
+        "RopeOverrides",
         "SamplingError", "SamplingParams", "ShapeError", "StateError", "TYPES", "TemplateError",
         "Tensor", "TensorType", "Tokenizer", "TokenizerError", "Unsupported", "WeightError",
         "WeightWarning", "WriteError", "backend_names", "compute", "from_bytes", "from_numpy",

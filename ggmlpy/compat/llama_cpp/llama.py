@@ -180,6 +180,7 @@ class Llama(EmbeddingMethods):
             type_v="f16" if p["type_v"] is None else p["type_v"],
             kv_overrides=p["kv_overrides"],
             rope=rope_overrides(p),
+            draft_model=p["draft_model"],
             verbose=self.verbose,
         )
         self._file = self._engine._file
