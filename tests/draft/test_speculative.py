@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,14 @@ from numpy.typing import NDArray
 from ggmlpy import DraftModel, Llama, PromptLookup, packaged_model
 from ggmlpy.backends.mock.backend import MockBackend
 from ggmlpy.backends.reference import ReferenceBackend
+from ggmlpy.draft import Asked, DraftLength
+from ggmlpy.draft.model import ModelDrafter
 from ggmlpy.engine.generation import Piece
 from ggmlpy.errors import ArgumentError, MissingFile, SamplingError, Unsupported
 from ggmlpy.memory.layouts import LAYOUTS
 from ggmlpy.runtime.plans import Plan
+from tests.models.seeded import write_seeded
+from tests.models.seeded_specs.classic import CLASSIC_SPECS
 from tests.models.tiny import Tiny, write_model
 
 PROMPT = "Once upon a time, there was a little girl named Lily. Lily"
@@ -239,6 +243,21 @@ def test_many_sequences(kv_layout: str, n_ctx: int) -> None:
                 assert llm.timings.n_preempted
 
 
+def test_drafts_displace_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an idle sequence holds stays, where the next token fits and its draft does not."""
+    monkeypatch.setattr(DraftLength, "next", lambda length, n_most: n_most)  # in every step
+    beginning, options = [1, *range(300, 340)], {"temperature": 0, "logit_bias": {2: -1000.0}}
+    sizes: dict[str, Any] = {"n_ctx": 64, "n_seq_max": 2, "kv_unified": True, "n_threads": 1}
+    with Llama(packaged_model(), draft_model=lambda tokens: [7] * 16, **sizes) as llm:
+        answers(llm, [beginning], max_tokens=1, **options)
+        n_left = 64 - len(beginning)
+        options["stopping_criteria"] = lambda tokens, logits: len(tokens) == n_left
+        answers(llm, [[400, 401, 402]], max_tokens=None, **options)
+        assert llm.engine.context.memory.n_used() == 64
+        assert [len(slot.tokens) for slot in llm.engine.slots.all] == [len(beginning), n_left]
+        assert llm.timings.n_drafted > n_left
+
+
 def test_steps_bound_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of a few sequences gets its share of what a step may check; many get none."""
     truth = {}
@@ -332,8 +351,8 @@ def test_a_model_that_drafts_for_itself_is_always_right(plain: Llama) -> None:
     expected = [answers(plain, [prompt], **options)[0] for prompt in prompts]
     draft = DraftModel(packaged_model(), p_min=0)
     with Llama(packaged_model(), n_ctx=384, n_seq_max=3, draft_model=draft) as llm:
-        for _ in range(2):
-            assert answers(llm, prompts, **options) == expected
+        assert answers(llm, prompts, **options) == expected
+        assert answers(llm, prompts[::-1], **options) == expected[::-1]
         timings = llm.timings
         assert timings.n_accepted == timings.n_drafted > 100
         assert timings.acceptance_rate == 1
@@ -355,17 +374,33 @@ def test_a_draft_model_without_room(kv_layout: str) -> None:
             assert answers(llm, prompts, **options) == expected  # its own context is untouched
 
 
-def test_a_short_draft_model(tmp_path: Path) -> None:
-    """Sequences beyond its context get no drafts."""
-    target = write_model(tmp_path / "target.gguf", Tiny(n_ctx=256))
-    short = write_model(tmp_path / "short.gguf", Tiny(seed=2, n_ctx=16))
+@pytest.mark.parametrize("kv_layout", ["split", "unified"])
+def test_a_short_draft_model(tmp_path: Path, tiny_path: Path, kv_layout: str) -> None:
+    """Of as many positions as it has embeddings: sequences beyond them get no drafts."""
+    gpt2 = CLASSIC_SPECS["gpt2"]
+    short = replace(gpt2, n_vocab=Tiny().n_vocab, keys={**gpt2.keys, "context_length": 16})
+    draft = DraftModel(write_seeded(tmp_path, "short", short), p_min=0)
     options: dict[str, Any] = {"temperature": 0, "max_tokens": 40, "logit_bias": {2: -1000.0}}
-    with Llama(target, n_ctx=64, n_threads=1) as llm:
+    sizes: dict[str, Any] = {"n_ctx": 128, "n_seq_max": 2, "kv_layout": kv_layout, "n_threads": 1}
+    with Llama(tiny_path, **sizes) as llm:
         expected = answers(llm, [[5, 6, 7]], **options)
-    draft = DraftModel(short, p_min=0, n_min=1)
-    with Llama(target, n_ctx=64, n_threads=1, draft_model=draft) as llm:
-        assert answers(llm, [[5, 6, 7]], **options) == expected
-        assert llm.timings.n_drafted > 0
+    lengths: list[tuple[int, int]] = []
+
+    def noted(drafter: ModelDrafter, asked: Sequence[Asked]) -> list[list[int]]:
+        drafts = DRAFT(drafter, asked)
+        lengths.extend((len(each.tokens), len(d)) for each, d in zip(asked, drafts, strict=True))
+        return drafts
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ModelDrafter, "draft", noted)
+        with Llama(tiny_path, draft_model=draft, **sizes) as llm:
+            assert answers(llm, [[5, 6, 7]], **options) == expected
+    assert {n > 0 for at, n in lengths if at <= 16} == {True}
+    assert max(at + n for at, n in lengths if at <= 16) <= 17
+    assert {n for at, n in lengths if at > 16} == {0}
+
+
+DRAFT = ModelDrafter.draft
 
 
 # --- what cannot be ------------------------------------------------------------------------------
