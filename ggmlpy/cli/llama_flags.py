@@ -251,8 +251,7 @@ ABSENT = (
     _absent(
         "--spec-draft-cpu-mask -Cd --cpu-mask-draft --spec-draft-cpu-range -Crd --cpu-range-draft"
         " --spec-draft-cpu-strict --cpu-strict-draft --spec-draft-cpu-mask-batch -Cbd"
-        " --cpu-mask-batch-draft --spec-draft-cpu-range-batch -Crbd --cpu-range-batch-draft"
-        " --spec-draft-cpu-strict-batch --cpu-strict-batch-draft",
+        " --cpu-mask-batch-draft --spec-draft-cpu-strict-batch --cpu-strict-batch-draft",
         "the system places threads: `taskset` limits its choice",
     ),
     _absent(
