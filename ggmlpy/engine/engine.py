@@ -1,13 +1,11 @@
 """Continuous batching: many requests on one context, one batch of their tokens per step.
 
-    waiting  --admit-->  running  --cache is full: preempt-->  waiting
-
 A step decodes one token of every sequence past its prompt, beside chunks of prompts
-(`ggmlpy/engine/schedule.py`). Requests of the lowest `priority` value start first, in the order of
-arrival, and are preempted last, in the reverse order: the first one always goes on. A finished
-sequence's tokens stay in its slot: a prompt with the same prefix, also as that of a running
-sequence, reuses them; what displaces them, or preempts a running sequence, swaps them out to host
-memory (`ggmlpy/engine/prompt_cache.py`). A sequence that starts again gets back what is held of its
+(`ggmlpy/engine/schedule.py`). Requests wait until there is room, or again where the cache is full
+(`ggmlpy/engine/admission.py`): the first one always goes on. A finished sequence's tokens stay in
+its slot: a prompt with the same prefix, also as that of a running sequence, reuses them; what
+displaces them, or preempts a running sequence, swaps them out to host memory
+(`ggmlpy/engine/prompt_cache.py`). A sequence that starts again gets back what is held of its
 tokens, and runs the rest. Of prompts that begin alike one runs what they share
 (`ggmlpy/engine/shared_prefix.py`). A request gets the tokens that it would get alone, independent
 of other requests and of drafts (`ggmlpy/engine/drafts.py`).
@@ -15,7 +13,6 @@ of other requests and of drafts (`ggmlpy/engine/drafts.py`).
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count, islice
@@ -24,13 +21,13 @@ from typing import NamedTuple
 
 from ggmlpy.common.quoting import quoted
 from ggmlpy.draft import Drafter
+from ggmlpy.engine.admission import Admission
 from ggmlpy.engine.drafts import Drafts
 from ggmlpy.engine.generation import Piece, Request
 from ggmlpy.engine.pieces import Row, next_pieces, rows_of
 from ggmlpy.engine.prompt_cache import PromptCache, cache_limit
 from ggmlpy.engine.request_state import Output, Reader, RequestState, new_state
 from ggmlpy.engine.schedule import default_budget, share_step
-from ggmlpy.engine.shared_prefix import first_ready
 from ggmlpy.engine.slots import Slot, Slots
 from ggmlpy.engine.timings import Timings
 from ggmlpy.errors import CacheFull, GgmlpyError, Unsupported
@@ -40,9 +37,6 @@ from ggmlpy.runtime.context import Context
 from ggmlpy.runtime.context_sizes import check_least
 from ggmlpy.runtime.outputs import Outputs
 from ggmlpy.text.tokenizer import Tokenizer
-
-# Cells of a shared stream that are reserved for each running sequence when another one starts.
-_N_RESERVED = 16
 
 # Bytes of logits that prompt tokens add to a step at most: a chunk of 256 of them for a vocabulary
 # of 128 K, which is long enough for products to be fast.
@@ -96,13 +90,10 @@ class Engine:
         self._cancelled: list[int] = []  # to drop after the current step
         self._outputs: list[Output] = []  # not yet returned
         self._unfinished: dict[int, RequestState] = {}  # by id
-        self._waiting: list[RequestState] = []  # those that do not run, by `_place`
         encodes = context.encoder is not None  # prompts; what is decoded cannot be used again
         cache = PromptCache(0 if encodes else cache_limit(cache_ram))
         self.slots: Slots[RequestState] = Slots(context.memory, cache)
-        # What recurrent layers and windows keep of a running prompt is not that of its beginning.
-        windows = (cache.cells.window for cache in context.memory.caches)
-        self._shares = context.memory.recurrent is None and not any(windows) and not encodes
+        self._admission = Admission(context, self.slots)
 
     # --- requests ---
 
@@ -129,7 +120,7 @@ class Engine:
                 sequence.sampler.accept(token)
         try:
             self._unfinished[sequence.id] = sequence
-            insort(self._waiting, sequence, key=_place)
+            self._admission.add(sequence)
         except BaseException:  # an interrupt
             self.cancel(sequence.id)
             raise
@@ -172,13 +163,7 @@ class Engine:
         if self._in_step:
             self._cancelled.append(id)
             return
-        sequence = self._unfinished[id]
-        for slot in self.slots.running():
-            if slot.owner is sequence:
-                self.slots.free(slot)
-        i = bisect_left(self._waiting, _place(sequence), key=_place)
-        if i < len(self._waiting) and self._waiting[i] is sequence:
-            del self._waiting[i]
+        self._admission.drop(self._unfinished[id])
         self._unfinished.pop(id, None)
 
     @property
@@ -189,7 +174,7 @@ class Engine:
     @property
     def is_running(self) -> bool:
         """Whether any request is not finished."""
-        return bool(self._waiting or self.slots.running())
+        return bool(self._admission.waiting or self.slots.running())
 
     def reset(self) -> None:
         """Drop every request, and clear the memory. Raises GgmlpyError during a step."""
@@ -198,7 +183,7 @@ class Engine:
 
     def _drop_all(self) -> None:
         self._unfinished.clear()
-        self._waiting.clear()
+        self._admission.waiting.clear()
         self._outputs.clear()
         self.slots.clear()
 
@@ -257,7 +242,7 @@ class Engine:
                 if self._drop_drafts(taken):  # they must not displace anything
                     continue
                 with self._reset_if_interrupted():
-                    if not self._free_cells():
+                    if not self._admission.give_way(self.timings):
                         raise
             except BaseException:
                 self._drop_drafts(taken)
@@ -266,6 +251,12 @@ class Engine:
                 if n_held != n_past:  # an interrupt: the logits of tokens that were run are lost
                     self._drop_all()
                 raise
+
+    def _start(self) -> None:
+        """Let waiting requests run, as far as they fit."""
+        for sequence, error in self._admission.start(self._n_steps, self.timings):
+            self._unfinished.pop(sequence.id, None)
+            self._deliver(sequence, error)
 
     def _drop_drafts(self, taken: list[_Taken]) -> bool:
         """Let sequences run without their drafts. Returns whether any had one."""
@@ -368,124 +359,3 @@ class Engine:
         self.timings.prompt_s += share_s * n_prompt
         self.timings.n_decoded += n_decoded
         self.timings.decode_s += share_s * (n_decoded + n_drafted)
-
-    # --- slots and cells ---
-
-    def _start(self) -> None:
-        """Give free slots to requests, until the next one does not fit.
-
-        That is one of the lowest priority value: the first that arrived and need not wait for a
-        prefix. Others do not overtake it, so that it starts as soon as it fits.
-        """
-        while self._waiting and self.slots.has_free():
-            sequence = self._first_ready()
-            if sequence is None or not self._fits(sequence):
-                return
-            slot = self.slots.find_free(sequence.reusable)
-            assert slot is not None
-            self._admit(sequence, slot)
-
-    def _first_ready(self) -> RequestState | None:
-        """The waiting request that starts next, unless all wait for what others run."""
-        if not self._shares:
-            return self._waiting[0]
-        # A prompt that got no tokens of the last step may wait for long itself.
-        running = (slot.taken_by for slot in self.slots.running())
-        advancing = [s for s in running if s.last_step >= self._n_steps - 1]
-        return first_ready(self._waiting, advancing, self.slots.n_held)
-
-    def _admit(self, sequence: RequestState, slot: _Slot) -> None:
-        """Give a slot to a waiting request, with what is held of its tokens."""
-        restored = self.slots.cache.n_restored
-        self._waiting.remove(sequence)
-        slot.owner = sequence
-        try:
-            sequence.n_past = self._begin(slot, sequence)
-        except Exception as error:  # it ends this request only, so that others start
-            self.slots.evict(slot)
-            self.slots.free(slot)
-            self._unfinished.pop(sequence.id, None)
-            self._deliver(sequence, error)
-            return
-        sequence.last_step = self._n_steps - 1
-        self.timings.n_restored += self.slots.cache.n_restored - restored
-        if not sequence.n_preempted:
-            self.timings.n_reused += sequence.n_past
-
-    def _begin(self, slot: _Slot, sequence: RequestState) -> int:
-        """Let a slot hold what there is of a sequence's tokens. Returns how many these are."""
-        if self.context.encoder is not None:
-            self._encode(slot, sequence.source)
-            return 0
-        try:
-            return self.slots.reuse(slot, sequence.tokens[: sequence.first_output + 1])
-        except MemoryError:  # of the machine, for a copy: all tokens are run
-            self.slots.evict(slot)
-            return 0
-
-    def _encode(self, slot: _Slot, source: list[int]) -> None:
-        """Encode the source of a sequence. Those of idle slots are removed, which frees cells."""
-        sources = self.slots.memory.source
-        assert sources is not None
-        self.slots.evict(slot)
-        for other in self.slots.all:
-            if other.owner is None:
-                sources.seq_rm(other.seq)
-        batch = Batch()
-        batch.extend(slot.seq, source, 0)
-        started = perf_counter()
-        self.context.encode_batch(batch)
-        self.timings.n_prompt += len(source)
-        self.timings.prompt_s += perf_counter() - started
-
-    def _fits(self, sequence: RequestState) -> bool:
-        """Whether a sequence can start without an early preemption of another one.
-
-        It always can in a stream of its own. A shared stream must have cells or pages for the
-        running sequences, for what the new one does not share with these, and for some growth of
-        each, unless no other is running.
-        """
-        running = self.slots.running()
-        if not running:
-            return True
-        tokens, sources = sequence.tokens, self.context.memory.source
-        if sources is not None:
-            encoded = {slot.seq: len(slot.taken_by.source) for slot in running}
-            if not sources.has_room(encoded, len(sequence.source)):
-                return False
-        lengths = {slot.seq: len(slot.taken_by.tokens) + _N_RESERVED for slot in running}
-        n_shared = self.slots.n_shared(sequence.reusable)
-        return self.context.memory.has_room(lengths, len(tokens), n_shared)
-
-    def _free_cells(self) -> bool:
-        """After CacheFull: evict the tokens of an idle slot, or else preempt a sequence.
-
-        That is the latest of those with the highest priority value, one that frees cells if any of
-        them does. So the first one of the lowest value ends, whatever comes later. Returns whether
-        either was possible.
-        """
-        if self.slots.evict_idle():
-            return True
-        running = self.slots.running()
-        holding = [slot for slot in running if slot.tokens]
-        if len(running) < 2 or not holding:
-            return False
-        slot = max(holding, key=self._preemption_key)
-        sequence = slot.taken_by
-        self.slots.swap_out(slot)
-        self.slots.free(slot)
-        sequence.n_past = 0
-        sequence.n_preempted += 1
-        self.timings.n_preempted += 1
-        insort(self._waiting, sequence, key=_place)
-        return True
-
-    def _preemption_key(self, slot: _Slot) -> tuple[int, bool, int]:
-        """The running sequence with the highest key is preempted."""
-        sequence = slot.taken_by
-        return sequence.priority, self.slots.n_freed_by(slot) > 0, sequence.id
-
-
-def _place(sequence: RequestState) -> tuple[int, int]:
-    """The order in which requests start."""
-    return sequence.priority, sequence.id

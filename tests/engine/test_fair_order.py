@@ -32,7 +32,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def preempted(engine: Engine) -> list[RequestState]:
     """Those that wait to start again."""
-    return [sequence for sequence in engine._waiting if sequence.n_preempted]
+    return [sequence for sequence in engine._admission.waiting if sequence.n_preempted]
 
 
 def check_preempted(engine: Engine, before: set[int], held: dict[int, int]) -> None:

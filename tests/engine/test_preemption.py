@@ -209,7 +209,7 @@ def test_all_who_wait_for_a_prefix_are_overtaken(paths: dict[str, Path]) -> None
             n_called += 1
             return 0
 
-        assert first_ready(engine._waiting, running, n_held) is None
+        assert first_ready(engine._admission.waiting, running, n_held) is None
         assert n_called == 0
 
 
@@ -319,7 +319,7 @@ def test_the_first_request_goes_on_whatever_comes_later(
         while large not in ended:
             n_steps += 1
             assert n_steps < 200  # were the largest one preempted, it would not end within 1000
-            while len(engine._waiting) < 4:
+            while len(engine._admission.waiting) < 4:
                 n_added += 1
                 add(n_added, 8, 60)
             pieces = [(o.id, o.piece) for o in engine.step()]

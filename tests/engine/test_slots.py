@@ -175,7 +175,7 @@ def test_a_sequence_is_in_use_until_it_is_cancelled(path: Path) -> None:
 
 
 def preempted(llm: Llama) -> list[int]:
-    return [sequence.id for sequence in llm.engine._waiting if sequence.n_preempted]
+    return [sequence.id for sequence in llm.engine._admission.waiting if sequence.n_preempted]
 
 
 def test_a_sequence_that_was_preempted_can_be_cancelled(path: Path) -> None:
