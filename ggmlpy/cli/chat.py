@@ -17,14 +17,13 @@ import click
 from ggmlpy.cli import common, options
 from ggmlpy.cli.command import command, flag, option
 from ggmlpy.cli.draft_options import DraftOptions, draft_options
-from ggmlpy.cli.escapes import unescaped
 from ggmlpy.cli.generate import speed_line, write_text
 from ggmlpy.cli.grammar_options import GrammarOptions, grammar_options
 from ggmlpy.cli.guard import complain
 from ggmlpy.cli.options import ModelOptions
 from ggmlpy.cli.sampling_options import SamplingOptions
 from ggmlpy.cli.show import say
-from ggmlpy.cli.types import Whole
+from ggmlpy.cli.text_options import NO_LIMIT, TextOptions, text_options
 from ggmlpy.errors import BadBatch, CacheFull, FileError, TemplateError, TokenizerError
 from ggmlpy.packaged import packaged_model
 
@@ -54,12 +53,6 @@ Ctrl-C stops an answer; the part that was written stays in the conversation."""
 @options.escape
 @flag("single_turn", "-st --single-turn", "End after the first answer.")
 @option(
-    "stop",
-    "-r --stop --reverse-prompt TEXT",
-    "End an answer before this text. Can be given several times.",
-    multiple=True,
-)
-@option(
     "template",
     "--chat-template NAME|TEMPLATE",
     "A chat template in jinja2, or the name of one, such as chatml, llama3 or gemma.",
@@ -71,13 +64,7 @@ Ctrl-C stops an answer; the part that was written stays in the conversation."""
     "Read the chat template from a file.",
     type=options.FILE,
 )
-@option(
-    "n_predict",
-    "-n --predict --n-predict N",
-    "Most tokens of an answer; -1: until it ends or the context is full.",
-    type=Whole(1, unlimited=-1),
-    default=-1,
-)
+@text_options
 @flag("quiet", "-q --quiet --no-show-timings", "Do not report the speed after an answer.")
 @options.model_options
 @options.sampling_options
@@ -91,10 +78,9 @@ def chat(
     file: Path | None,
     escape: bool | None,
     single_turn: bool,
-    stop: tuple[str, ...],
     template: str | None,
     template_file: Path | None,
-    n_predict: int,
+    ending: TextOptions,
     quiet: bool,
     setup: ModelOptions,
     sampling: SamplingOptions,
@@ -116,16 +102,14 @@ def chat(
     system = _text("-sys", system, "-sysf", system_file)
     first = _text("-p", prompt, "-f", file, escape=escape)
     setup = _with_template(setup, _text("--chat-template", template, "", template_file))
-    if escape is not False:
-        stop = tuple(unescaped(each) for each in stop)
     llm = common.open_model(model or packaged_model(), setup, draft_model=draft_model)
     _check(llm)
     if llm.chat_template.is_default:
         say("the file has no chat template: a plain one is used, and answers may be poor")
     interactive = sys.stdin.isatty()
-    max_tokens = None if n_predict == -1 else n_predict
-    arguments = sampling.seeded().as_arguments(llm.tokenizer.eog_ids) | {"stop": stop}
-    conversation = _Conversation(llm, system, max_tokens, arguments, grammar, interactive)
+    arguments = sampling.seeded().as_arguments(llm.tokenizer.eog_ids)
+    arguments |= ending.as_arguments(NO_LIMIT, escape)
+    conversation = _Conversation(llm, system, arguments, grammar, interactive)
     if interactive and not single_turn:
         say("/help lists the commands, Ctrl-D leaves")
     if first is None:
@@ -198,14 +182,12 @@ class _Conversation:
         self,
         llm: Llama,
         system: str | None,
-        max_tokens: int | None,
         options: dict[str, Any],
         grammar: Grammar | None,
         interactive: bool,
     ) -> None:
         self._llm = llm
-        self._max_tokens = max_tokens
-        self._options = options  # of an answer: sampling, stop strings
+        self._options = options  # of an answer: sampling, where it ends
         self._grammar = grammar
         self._interactive = interactive
         self._beginning = [] if system is None else [{"role": "system", "content": system}]
@@ -226,7 +208,6 @@ class _Conversation:
         chunks = self._llm.create_chat_completion(
             messages,
             stream=True,
-            max_tokens=self._max_tokens,
             grammar=self._grammar,
             **self._options,
         )
@@ -249,7 +230,7 @@ class _Conversation:
             finally:
                 write_text("" if text.endswith("\n") else "\n")
         self._messages = [*messages, {"role": "assistant", "content": text.strip()}]
-        if reason == "length" and self._max_tokens is None:
+        if reason == "length" and self._options["max_tokens"] is None:
             full = CacheFull(f"the context of {self._llm.n_ctx_seq()} tokens is full")
             complain("warning", f"{full}{_hint(full)}")
 

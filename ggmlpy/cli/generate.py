@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ggmlpy.cli import common, options
-from ggmlpy.cli.command import command, flag, option
+from ggmlpy.cli.command import command, flag
 from ggmlpy.cli.draft_options import DraftOptions, draft_options
-from ggmlpy.cli.escapes import unescaped
 from ggmlpy.cli.grammar_options import GrammarOptions, grammar_options
 from ggmlpy.cli.guard import complain
 from ggmlpy.cli.options import ModelOptions
 from ggmlpy.cli.sampling_options import SamplingOptions
 from ggmlpy.cli.show import console, harmless, say, write_json
-from ggmlpy.cli.types import Whole
+from ggmlpy.cli.text_options import UNTIL_FULL, TextOptions, text_options
 from ggmlpy.packaged import packaged_model
 
 if TYPE_CHECKING:
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
     from ggmlpy.llama import Llama
 
 DEFAULT_PROMPT = "Once upon a time"
-N_TOKENS = 128  # the default of -n
-N_STORY_TOKENS = 256  # its default with the packaged model, whose stories end before
+N_TOKENS = 128  # without -n
+N_STORY_TOKENS = 256  # of the packaged model, whose stories end before
 
 
 @command
@@ -35,19 +34,7 @@ N_STORY_TOKENS = 256  # its default with the packaged model, whose stories end b
 @options.prompt_file
 @options.binary_file
 @options.escape
-@option(
-    "n_predict",
-    "-n --predict --n-predict N",
-    "Most tokens to generate; -1: until the text ends or the context is full.",
-    type=Whole(1, unlimited=-1),
-    show_default="128; packaged model: to the end of the story",
-)
-@option(
-    "stop",
-    "-r --stop --reverse-prompt TEXT",
-    "End before this text. Can be given several times.",
-    multiple=True,
-)
+@text_options
 @flag(
     "echo",
     "--echo/--no-echo --display-prompt/--no-display-prompt",
@@ -67,8 +54,7 @@ def generate(
     file: Path | None,
     binary_file: Path | None,
     escape: bool | None,
-    n_predict: int | None,
-    stop: tuple[str, ...],
+    ending: TextOptions,
     echo: bool,
     as_json: bool,
     quiet: bool,
@@ -80,7 +66,8 @@ def generate(
 ) -> None:
     """Generate text that continues a prompt.
 
-    Only the text goes to stdout; speed and messages go to stderr.
+    Only the text goes to stdout; speed and messages go to stderr. Without -n, 128 tokens are
+    generated, or a whole story of the packaged model.
 
     Examples:
       ggmlpy generate
@@ -93,8 +80,6 @@ def generate(
     """
     grammar, draft_model = form.made(), draft.source()
     text = common.read_text(prompt, file, binary_file, escape=escape)
-    if escape is not False:
-        stop = tuple(unescaped(each) for each in stop)
     llm = common.open_model(model or packaged_model(), setup, draft_model=draft_model)
     if verbose:
         say(llm.describe())
@@ -102,9 +87,8 @@ def generate(
     generation = _Generation(
         llm,
         DEFAULT_PROMPT if text is None else text,
-        default_n if n_predict is None else n_predict,
+        ending.as_arguments(default_n, escape),
         sampling.seeded(),
-        stop,
         grammar,
     )
     generation.run(show=not as_json, echo=echo)
@@ -112,7 +96,8 @@ def generate(
         write_json(generation.as_json())
     elif not quiet:
         say(str(llm.timings) if verbose else generation.speed())
-    generation.warn_if_cut()
+    if ending.n_predict != UNTIL_FULL:
+        generation.warn_if_cut()
 
 
 class _Generation:
@@ -122,16 +107,14 @@ class _Generation:
         self,
         llm: Llama,
         prompt: str,
-        n_predict: int,
+        ending: dict[str, Any],
         sampling: SamplingOptions,
-        stop: tuple[str, ...],
         grammar: Grammar | None,
     ) -> None:
         self.llm = llm
         self.prompt = prompt
-        self.n_predict = n_predict  # -1: no limit
+        self.ending = ending  # arguments of `pieces`
         self.sampling = sampling
-        self.stop = stop
         self.grammar = grammar
         self.text = ""
         self.tokens: list[int] = []  # generated ones
@@ -144,9 +127,8 @@ class _Generation:
         pieces = self.llm.pieces(
             self.prompt,
             SamplingParams(**self.sampling.as_arguments(self.llm.tokenizer.eog_ids)),
-            max_tokens=None if self.n_predict == -1 else self.n_predict,
-            stop=self.stop,
             grammar=self.grammar,
+            **self.ending,
         )
         shown = ""
         if show and echo:
@@ -194,14 +176,14 @@ class _Generation:
 
     def warn_if_cut(self) -> None:
         """Warn if the context ended the text, and not -n."""
-        n_decoded = self.llm.timings.n_generated
-        if self.finish_reason == "length" and (n_decoded < self.n_predict or self.n_predict == -1):
-            n_ctx, wanted = self.llm.n_ctx_seq(), self.llm.timings.n_prompt + self.n_predict
-            larger = "N" if self.n_predict == -1 else str(wanted)
+        timings, most = self.llm.timings, self.ending["max_tokens"]
+        n_made = timings.n_generated
+        if self.finish_reason == "length" and (most is None or n_made < most):
+            larger = "N" if most is None else str(timings.n_prompt + most)
             complain(
                 "warning",
-                f"stopped after {n_decoded} tokens: the context of {n_ctx} is full;"
-                f" -c {larger} makes it larger",
+                f"stopped after {n_made} tokens: the context of {self.llm.n_ctx_seq()} is full;"
+                f" -c {larger} makes it larger, --context-shift goes on without older tokens",
             )
 
 

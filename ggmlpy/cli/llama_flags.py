@@ -126,11 +126,6 @@ ABSENT = (
     _absent("-co --color", "the prompt is dim on a terminal, always", "generate"),
     _absent("-co --color", "what is typed looks like a prompt always", "chat"),
     _absent(
-        "--context-shift --no-context-shift --keep",
-        "not supported: a full context ends the text",
-        "generate chat",
-    ),
-    _absent(
         "--prompt-cache --prompt-cache-all --prompt-cache-ro",
         "not supported: `Llama.save_state` writes states",
         "generate",

@@ -72,13 +72,13 @@ class Admission:
         """After CacheFull: evict the tokens of an idle slot, or else preempt a sequence.
 
         That is the latest of those with the highest priority value, one that frees cells if any of
-        them does. So the first one of the lowest value ends, whatever comes later. Returns whether
-        either was possible.
+        them does. So the first one of the lowest value ends, whatever comes later. One whose
+        context was shifted cannot be run again, and stays. Returns whether either was possible.
         """
         if self._slots.evict_idle():
             return True
         running = self._slots.running()
-        holding = [slot for slot in running if slot.tokens]
+        holding = [slot for slot in running if slot.tokens and not slot.is_shifted]
         if len(running) < 2 or not holding:
             return False
         slot = max(holding, key=self._preemption_key)
@@ -90,6 +90,13 @@ class Admission:
         timings.n_preempted += 1
         self.add(sequence)
         return True
+
+    def last_shifted(self) -> Slot[RequestState] | None:
+        """The slot that gives way where all that could have a shifted context, unless it is the
+        only one that runs."""
+        running = self._slots.running()
+        shifted = [slot for slot in running if slot.is_shifted] if len(running) > 1 else []
+        return max(shifted, key=self._preemption_key, default=None)
 
     def _preemption_key(self, slot: _Slot) -> tuple[int, bool, int]:
         """The running sequence with the highest key is preempted."""

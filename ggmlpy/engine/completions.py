@@ -34,6 +34,7 @@ from ggmlpy.text.chat import ChatTemplate
 from ggmlpy.text.tokenizer import Tokenizer
 
 Stop = str | Sequence[str] | None
+_NO_LIMIT = 2**62  # tokens of an answer
 Chunks = Generator[dict[str, Any], None, None]
 
 
@@ -84,7 +85,8 @@ class Completions:
         """Text after `prompt`: llama-cpp-python's completion dict, or with `stream` its chunks.
 
         prompt             a text, or token ids
-        max_tokens         None or below 1: until the context is full; but 0 with `echo`: no text
+        max_tokens         None or below 1: until the context is full, or with `context_shift`
+                           without a limit; but 0 with `echo`: no text
         temperature        divides the logits; 0 always takes the most likely token
         top_k              keep the k most likely tokens; 0: all
         top_p              keep the most likely tokens until their probabilities reach p
@@ -122,6 +124,8 @@ class Completions:
         grammar            what the text must be: a `Grammar`, or the text of one in GBNF
         response_format    the same as in OpenAI's API: {"type": "json_object"}, or a JSON schema
         priority           of the requests that run together: lower values go first
+        context_shift      a full context loses the older half of its tokens, and the text goes on
+        n_keep             tokens of the prompt that stay then, besides BOS; -1: all
         echo               include the prompt in the text
         model              the model's name in the result
         stream             return an iterator of chunks, which runs as it is read
@@ -144,13 +148,23 @@ class Completions:
         max_tokens: int | None = 16,
         stop: Stop = None,
         grammar: Grammar | None = None,
+        context_shift: bool = False,
+        n_keep: int = 0,
     ) -> Iterator[Piece]:
         """The pieces of a completion, which are text with its token.
 
         Raises what `create_completion` raises. Runs as it is read.
         """
         tokens = self._prompt_tokens(prompt)
-        request = self._request(tokens, sampling, max_tokens, _as_list(stop), grammar=grammar)
+        request = self._request(
+            tokens,
+            sampling,
+            max_tokens,
+            _as_list(stop),
+            grammar=grammar,
+            context_shift=context_shift,
+            n_keep=n_keep,
+        )
         self._engine.check(request)
         return self._answers.follow(request)
 
@@ -252,6 +266,8 @@ class Completions:
             options["priority"],
             options["stopping_criteria"],
             grammar_option(options["grammar"], options["response_format"]),
+            options["context_shift"],
+            options["n_keep"],
         )
         return request, ChatForm(options["model"] or self.model_path, self.tokenizer, len(tokens))
 
@@ -327,6 +343,8 @@ class Completions:
             options["priority"],
             options["stopping_criteria"],
             grammar_option(options["grammar"], options["response_format"]),
+            options["context_shift"],
+            options["n_keep"],
         )
 
     def _request(
@@ -340,14 +358,17 @@ class Completions:
         priority: int = 0,
         stopping_criteria: StoppingCallback | None = None,
         grammar: Grammar | None = None,
+        context_shift: bool = False,
+        n_keep: int = 0,
     ) -> Request:
         self._check_open()
         _check_count("max_tokens", max_tokens)
         _check_function("logits_processor", logits_processor)
         _check_function("stopping_criteria", stopping_criteria)
         _check_count("logprobs", n_top_logprobs, least=0)
+        _check_count("n_keep", n_keep, least=-1)
         if max_tokens is None or max_tokens < 1:  # the engine stops at the end of the context
-            max_tokens = self._engine.context.sizes.n_ctx_seq
+            max_tokens = _NO_LIMIT if context_shift else self._engine.context.sizes.n_ctx_seq
         return Request(
             tokens,
             max_tokens,
@@ -358,6 +379,8 @@ class Completions:
             priority,
             stopping_criteria,
             grammar=grammar,
+            context_shift=context_shift,
+            n_keep=n_keep,
         )
 
     def _complete(

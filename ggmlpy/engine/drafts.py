@@ -53,8 +53,9 @@ class Drafts:
         for i, slot in enumerate(decoding):
             sequence = slot.taken_by
             share = room // (len(decoding) - i)
-            # The last token of an answer needs no logits.
-            n_most = min(share, self.drafter.n_most, sequence.n_predict - sequence.n_decoded - 1)
+            # The last token of an answer needs no logits. A full context is shifted before more.
+            n_needed = min(sequence.n_predict - sequence.n_decoded, sequence.n_room) - 1
+            n_most = min(share, self.drafter.n_most, n_needed)
             n = sequence.draft_length.next(n_most) if n_most > 0 else 0
             if n > 0:
                 asked.append((Asked(slot.seq, sequence.tokens, n), sequence))
@@ -70,7 +71,8 @@ class Drafts:
         n = n_common(draft, added)
         if n < len(draft):
             memory.seq_rm(slot.seq, n_past + n)
-        slot.tokens += draft[:n]
+        if not slot.is_shifted:
+            slot.tokens += draft[:n]
         sequence.n_past += n
         sequence.first_output = max(sequence.first_output, sequence.n_past)
         sequence.draft = []

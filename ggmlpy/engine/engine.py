@@ -22,6 +22,7 @@ from typing import NamedTuple
 from ggmlpy.common.quoting import quoted
 from ggmlpy.draft import Drafter
 from ggmlpy.engine.admission import Admission
+from ggmlpy.engine.context_shift import check_can_shift, n_discarded
 from ggmlpy.engine.drafts import Drafts
 from ggmlpy.engine.generation import Piece, Request
 from ggmlpy.engine.pieces import Row, next_pieces, rows_of
@@ -137,9 +138,12 @@ class Engine:
                 f"{' logits and' if model.has_logits else ''} embeddings only"
             )
         start = None if self.context.encoder is None else self._start_token()
-        return new_state(
+        state = new_state(
             request, id, reader, self._tokenizer, self.n_vocab, sizes, self._matchers, start
         )
+        if request.context_shift:
+            check_can_shift(model, self.context.memory, state.n_keep)
+        return state
 
     def _start_token(self) -> int:
         """What the decoder of an encoder-decoder model starts with. Raises Unsupported."""
@@ -227,6 +231,7 @@ class Engine:
     def _step(self) -> None:
         with self._reset_if_interrupted():
             self._start()
+        self._shift_full()
         if self._drafts is not None:
             self._drafts.make(self.slots.running(), self.timings)
         while True:
@@ -238,12 +243,10 @@ class Engine:
             try:
                 self._run(taken, batch)
                 return
-            except CacheFull:
+            except CacheFull as full:
                 if self._drop_drafts(taken):  # they must not displace anything
                     continue
-                with self._reset_if_interrupted():
-                    if not self._admission.give_way(self.timings):
-                        raise
+                self._free_cells(full)
             except BaseException:
                 self._drop_drafts(taken)
                 memory = self.context.memory
@@ -257,6 +260,41 @@ class Engine:
         for sequence, error in self._admission.start(self._n_steps, self.timings):
             self._unfinished.pop(sequence.id, None)
             self._deliver(sequence, error)
+
+    def _shift_full(self) -> None:
+        """Shift the sequences whose context is full. Cells that they share are copied, for which
+        others may have to give way: raises CacheFull if nothing can."""
+        for slot in self.slots.running():
+            while slot.owner is not None and slot.owner.n_room <= 0:
+                try:
+                    self._shift(slot, slot.owner)
+                except CacheFull as full:
+                    self._free_cells(full)
+
+    def _shift(self, slot: _Slot, sequence: RequestState) -> None:
+        n = n_discarded(sequence.n_past, sequence.n_keep)
+        with self._reset_if_interrupted():
+            self.context.seq_shift(slot.seq, sequence.n_keep, n)
+            self.slots.note_shift(slot, sequence.n_keep)
+            sequence.cut(n, self.context.sizes.n_ctx_seq - 1)
+
+    def _free_cells(self, full: CacheFull) -> None:
+        """Let something give way, else raise the error.
+
+        A sequence whose context was shifted does so by ending, with an error.
+        """
+        with self._reset_if_interrupted():
+            if self._admission.give_way(self.timings):
+                return
+            slot = self._admission.last_shifted()
+            if slot is None:
+                raise full
+            sequence = slot.taken_by
+            self.slots.evict(slot)
+            self.slots.free(slot)
+            self._unfinished.pop(sequence.id, None)
+            why = "a sequence whose context was shifted cannot wait for cells"
+            self._deliver(sequence, CacheFull(f"the cache is full: {why}"))
 
     def _drop_drafts(self, taken: list[_Taken]) -> bool:
         """Let sequences run without their drafts. Returns whether any had one."""
@@ -301,6 +339,7 @@ class Engine:
         for slot, sequence, n in zip(running, sequences, counts, strict=True):
             if n == 0:
                 continue
+            n = min(n, sequence.n_room)
             n_outputs = sequence.n_outputs(n)
             if n_outputs > 1:
                 n_cut = max(0, n_outputs - 1 - n_left)
@@ -318,7 +357,8 @@ class Engine:
         rows = iter(rows_of(outputs, with_logits, self.context))
         for slot, n, n_outputs in taken:
             sequence = slot.taken_by
-            slot.tokens += sequence.tokens[sequence.n_past : sequence.n_past + n]
+            if not slot.is_shifted:
+                slot.tokens += sequence.tokens[sequence.n_past : sequence.n_past + n]
             sequence.n_past += n
             sequence.first_output = max(sequence.first_output, sequence.n_past)
             sequence.last_step = self._n_steps

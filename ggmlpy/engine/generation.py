@@ -39,6 +39,8 @@ class Request:
     # They are the model's, and valid during the call.
     on_prompt_logits: PromptLogitsCallback | None = None
     grammar: Grammar | None = None  # that the answer keeps to
+    context_shift: bool = False  # a full context loses tokens instead of ending the answer
+    n_keep: int = 0  # tokens of the prompt that are not lost then, besides BOS; -1: all
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,8 @@ class RequestOptions(SamplingOptions, total=False):
     grammar: Grammar | str | None
     response_format: Mapping[str, Any] | None
     priority: int
+    context_shift: bool
+    n_keep: int
 
 
 class CompletionOptions(RequestOptions, total=False):
@@ -87,6 +89,8 @@ class ChatOptions(SamplingOptions, total=False):
     grammar: Grammar | str | None
     response_format: Mapping[str, Any] | None
     priority: int
+    context_shift: bool
+    n_keep: int
     model: str | None
 
 
@@ -100,6 +104,8 @@ _DEFAULTS: dict[str, Any] = {
     "grammar": None,
     "response_format": None,
     "priority": 0,
+    "context_shift": False,
+    "n_keep": 0,
     "echo": False,
     "model": None,
     "top_logprobs": None,

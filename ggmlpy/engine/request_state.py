@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ggmlpy.common.arguments import as_int, kind_of, parsed
 from ggmlpy.draft import DraftLength
+from ggmlpy.engine.context_shift import n_kept
 from ggmlpy.engine.generation import Piece, Request
 from ggmlpy.errors import ArgumentError, BadBatch, Unsupported
 from ggmlpy.grammar import Grammar, Matcher, Matchers
@@ -17,6 +18,7 @@ from ggmlpy.sampling import Sampler
 from ggmlpy.text.stopping import StopChecker
 from ggmlpy.text.tokenizer import StreamDecoder, Tokenizer
 
+_NO_LIMIT = 2**62  # tokens
 _ROOM = 256  # tokens of an answer for which a suggested context has room
 
 
@@ -55,6 +57,10 @@ class RequestState:
     # The index of the first token whose logits are needed and have not been used: that of the last
     # token, or before it where prompt tokens are scored or several tokens are decoded at a time.
     first_output: int = 0
+    # Where a full context is shifted: how many of the first tokens stay, and how many can be held
+    # before it is full.
+    n_keep: int = 0
+    n_limit: int = _NO_LIMIT
     # While it waits for a prefix: the id of the request that runs it, and how many tokens it has.
     provider: int = -1
     n_provided: int = 0
@@ -65,6 +71,18 @@ class RequestState:
     def n_pending(self) -> int:
         """Tokens to process before the next one can be sampled."""
         return len(self.tokens) - self.n_past
+
+    @property
+    def n_room(self) -> int:
+        """Tokens that can be run before the context must be shifted."""
+        return self.n_limit - self.n_past
+
+    def cut(self, n: int, n_limit: int) -> None:
+        """Lose `n` tokens behind the first `n_keep`: a context shift."""
+        del self.tokens[self.n_keep : self.n_keep + n]
+        self.n_past -= n
+        self.first_output -= n
+        self.n_limit = n_limit
 
     @property
     def reusable(self) -> list[int]:
@@ -124,6 +142,13 @@ def new_state(
             f" is {sizes.n_ubatch}"
         )
     matcher = _matcher(request, matchers)
+    n_predict, n_keep, n_limit = request.max_tokens, 0, _NO_LIMIT
+    if request.context_shift:
+        check_least("n_keep", _whole(request, "n_keep"), -1)
+        n_keep = n_kept(request, tokenizer, n_ctx_seq)
+        n_limit = max(len(tokens), n_ctx_seq - 1)
+    else:  # the last token need not be run: one more can be generated than fits the context
+        n_predict = min(n_predict, n_ctx_seq - len(tokens) + 1)
     return RequestState(
         id=id,
         request=request,
@@ -132,8 +157,7 @@ def new_state(
         decoder=tokenizer.stream(start=False),
         checker=StopChecker(list(request.stop)),
         tokens=tokens,
-        # The last token need not be run: one more can be generated than fits the context.
-        n_predict=min(request.max_tokens, n_ctx_seq - len(tokens) + 1),
+        n_predict=n_predict,
         reader=reader,
         source=[] if start is None else prompt,
         first_output=len(tokens) - 1
@@ -141,6 +165,8 @@ def new_state(
         else min(request.score_from, len(tokens)) - 1,
         matcher=matcher,
         forced=[] if matcher is None else matcher.force(),
+        n_keep=n_keep,
+        n_limit=n_limit,
     )
 
 

@@ -40,6 +40,7 @@ class Slot(Generic[Owner]):
     seq: int
     owner: Owner | None = None
     tokens: list[int] = field(default_factory=list)  # held by the memory, from position 0 on
+    is_shifted: bool = False  # it holds more than `tokens`, which nothing else can use
     last_used: int = 0  # by an owner, or for what others had of it; the highest is the latest
 
     @property
@@ -88,6 +89,18 @@ class Slots(Generic[Owner]):
         """Take a slot from its owner. It keeps its tokens."""
         slot.owner = None
         self._touch(slot)
+        if slot.is_shifted:
+            n = len(slot.tokens)
+            if self.memory.reusable(slot.seq, n) == n > 0:
+                self.memory.seq_rm(slot.seq, n)
+                slot.is_shifted = False
+            else:
+                self.evict(slot)
+
+    def note_shift(self, slot: Slot[Owner], n_keep: int) -> None:
+        """After a context shift: only the first `n_keep` tokens are what any prompt would give."""
+        slot.is_shifted = True
+        slot.tokens = slot.tokens[:n_keep]
 
     def _touch(self, slot: Slot[Owner]) -> None:
         self._n_uses += 1
@@ -239,6 +252,7 @@ class Slots(Generic[Owner]):
         """Remove the slot's tokens from the memory."""
         slot.tokens = []  # first: it must not list what an interrupted removal has removed
         self.memory.seq_rm(slot.seq)
+        slot.is_shifted = False
 
     def clear(self) -> None:
         """Remove all owners and all tokens, also those in host memory."""
@@ -247,6 +261,7 @@ class Slots(Generic[Owner]):
         for slot in self.all:
             slot.owner = None
             slot.tokens = []
+            slot.is_shifted = False
         self.memory.clear()
 
     # --- states ---
@@ -254,11 +269,18 @@ class Slots(Generic[Owner]):
     def save(self, seq: int | None = None) -> dict[int, SequenceState]:
         """The states of one sequence, or of all that hold any tokens.
 
-        Raises ArgumentError for a sequence that does not exist.
+        Raises ArgumentError for a sequence that does not exist, GgmlpyError for one that runs and
+        whose context was shifted.
         """
         if seq is not None:
             self.memory.check_seq(seq)
         saved = [s for s in self.all if (s.tokens if seq is None else s.seq == seq)]
+        for slot in saved:
+            if slot.is_shifted:
+                raise GgmlpyError(
+                    f"sequence {slot.seq} has a running request whose context was shifted: there is"
+                    " no state of its tokens"
+                )
         return {slot.seq: take_state(self.memory, slot.seq, slot.tokens) for slot in saved}
 
     def restore(self, slot: Slot[Owner], state: SequenceState) -> None:

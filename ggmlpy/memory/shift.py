@@ -33,6 +33,8 @@ from ggmlpy.models import Model
 from ggmlpy.models.blocks.rotation import rotated
 from ggmlpy.sched.executable import ArenaPool, Executable
 
+_NOWHERE = -1  # where positions go that are removed
+
 
 @dataclass(frozen=True, slots=True)
 class Move:
@@ -68,22 +70,20 @@ def move_positions(
     where: Callable[[NDArray[np.int64]], NDArray[np.int64]],
     *,
     may_meet: bool = False,
+    n_dropped: int = 0,
 ) -> None:
     """Move a sequence's positions `start` up to `stop` to where(positions).
 
-    Keys are rotated in `arenas`. What would be below 0 is removed. Cells that belong to other
-    sequences too are copied first, so those keep their positions. Raises Unsupported for a model
-    with recurrent layers or whose stored keys cannot be moved, and where the next token would see
-    positions that a window has evicted; ArgumentError where a position is taken (unless they
-    `may_meet`), CacheFull where there are no cells for the copies. Then, and when it is
-    interrupted, nothing is changed.
+    The first `n_dropped` of them are removed instead. Keys are rotated in `arenas`. What would
+    be below 0 is removed. Cells that belong to other sequences too are copied first, so those
+    keep their positions. Raises Unsupported for a model with recurrent layers or whose stored
+    keys cannot be moved, and where the next token would see positions that a window has
+    evicted; ArgumentError where a position is taken (unless they `may_meet`), CacheFull where
+    there are no cells for the copies. Then, and when it is interrupted, nothing is changed.
     """
     memory.check_seq(seq)
-    if memory.recurrent is not None:
-        raise Unsupported("positions cannot move: the model has recurrent layers")
-    if model.fixed_by:
-        raise Unsupported(f"positions cannot move: {model.fixed_by}")
-    moves = [_plan(cache, seq, start, stop, where) for cache in memory.caches]
+    check_movable(model, memory)
+    moves = [_plan(cache, seq, start, stop, n_dropped, where) for cache in memory.caches]
     asked = f"positions of sequence {seq} from {start} on cannot move"
     for move in moves:
         _check(move, seq, may_meet)
@@ -102,23 +102,34 @@ def move_positions(
                 _rope_keys(model, move.cache.store, backends, arenas, rows, deltas, n_ctx_seq)
 
 
+def check_movable(model: Model, memory: SequenceMemory) -> None:
+    """Raise Unsupported if no position of the model can move."""
+    if memory.recurrent is not None:
+        raise Unsupported("positions cannot move: the model has recurrent layers")
+    if model.fixed_by:
+        raise Unsupported(f"positions cannot move: {model.fixed_by}")
+
+
 def _plan(
     cache: KVCache,
     seq: int,
     start: int,
     stop: int | None,
+    n_dropped: int,
     where: Callable[[NDArray[np.int64]], NDArray[np.int64]],
 ) -> Move:
     cells = cache.cells.of(seq, start, stop)
     positions = cache.cells.positions_of(seq, cells)
     evicted = cache.cells.evicted(seq)
+    to = where(positions.astype(np.int64))
+    first = start + n_dropped  # that moves
     return Move(
         cache,
         cells,
         positions,
-        where(positions.astype(np.int64)),
+        np.where(positions < first, _NOWHERE, to) if n_dropped else to,
         evicted.without(start, stop),
-        evicted.between(start, stop).moved(where),
+        evicted.between(first, stop).moved(where),
     )
 
 

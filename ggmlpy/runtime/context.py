@@ -420,6 +420,19 @@ class Context:
         )  # fmt: skip
 
     @checked
+    def seq_shift(self, seq: int, start: int, n: int) -> None:
+        """Remove `n` positions of a sequence from `start` on, and close the gap: a context shift.
+
+        Raises Unsupported, CacheFull; nothing is changed then.
+        """
+        check_least("n", n, 1)
+        start, _ = _span(start, None)
+        move_positions(
+            self.model, self.memory, self.backends, self.plans.arenas, seq, start, None,
+            lambda p: p - n, n_dropped=n,
+        )  # fmt: skip
+
+    @checked
     def seq_div(self, seq: int, start: int, stop: int | None, divisor: int) -> None:
         """Divide positions by a whole number; several tokens may get the same position."""
         check_least("divisor", divisor, 1)

@@ -178,7 +178,7 @@ def test_sampling_values_that_only_the_engine_can_judge(run: Run, tiny: Path) ->
         (("--temp", "-0.1"), "'--temp' / '--temperature': -0.1 is not at least 0"),
         (("--temp", "nan"), "'--temperature': nan is not at least 0"),
         (("--temp", "warm"), "'--temp' / '--temperature': 'warm' is not a number"),
-        (("-n", "-2"), "'--predict' / '--n-predict': -2 is not at least 1, nor -1 for no limit"),
+        (("-n", "-3"), "'--predict' / '--n-predict': -3 is not at least 1, nor -1 for no limit"),
         (("-n", "0"), "0 is not at least 1, nor -1 for no limit"),
         (("--top-k", "-1"), "'--top-k': -1 is not at least 0"),
         (("--top-p", "1.5"), "'--top-p': 1.5 is not in 0 … 1"),

@@ -201,8 +201,27 @@ def test_the_context_may_end_the_text(run: Run, tmp_path: Path) -> None:
     full = "ggmlpy: warning: stopped after 14 tokens: the context of 16 is full"
     for n, larger in ((-1, "N"), (50, "53")):
         outcome = written(run, model, "-p", "ab", "-n", n, "-s", 1, "-q")
-        assert outcome.err == f"{full}; -c {larger} makes it larger\n"
+        shift = "--context-shift goes on without older tokens"
+        assert outcome.err == f"{full}; -c {larger} makes it larger, {shift}\n"
     assert written(run, model, "-p", "ab", "-n", 14, "-s", 1, "-q").err == ""
+
+
+def test_a_context_shift_goes_on(run: Run, tmp_path: Path) -> None:
+    model = write_endless(tmp_path / "short.gguf", Tiny(n_ctx=16))
+    settings = ("-p", "ab", "--temp", 0, "-q", "--no-echo", "--json", "--context-shift")
+    told = {}
+    for keep in (0, 2, -1):
+        outcome = written(run, model, *settings, "-n", 60, "--keep", keep)
+        told[keep] = json.loads(outcome.out)
+        assert (len(told[keep]["tokens"]), outcome.err) == (60, "")
+        with Llama(model, backend="reference") as llm:
+            options: dict[str, Any] = {"context_shift": True, "n_keep": keep, "temperature": 0}
+            made = llm.create_completion("ab", max_tokens=60, **options)
+        assert told[keep]["text"] == made["choices"][0]["text"]
+    assert told[0]["text"] != told[2]["text"]
+    until_full = written(run, model, *settings, "-n", -2)
+    assert (len(json.loads(until_full.out)["tokens"]), until_full.err) == (14, "")
+    assert "-2 is not at least 0, nor -1" in run("generate", "--keep", -2).usage_error
 
 
 def test_verbose_tells_of_the_model_and_all_timings(run: Run, tiny: Path) -> None:
