@@ -76,7 +76,7 @@ def test_commands_that_take_a_model_take_it_from_a_hub() -> None:
 
 
 def test_it_is_never_help(run: Run) -> None:  # noqa: F811
-    assert run("-hf", "a/b").usage_error.startswith("No such option '-hf'; a command comes first")
+    assert run("-hf", "a/b").usage_error.startswith("No such option '-hf': a command comes first")
     for name in app.commands:
         done = run(name, "-hf")  # without its value
         assert done.code == 2, name
