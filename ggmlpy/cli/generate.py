@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +15,14 @@ from ggmlpy.cli.draft_options import DraftOptions, draft_options
 from ggmlpy.cli.grammar_options import GrammarOptions, grammar_options
 from ggmlpy.cli.guard import complain
 from ggmlpy.cli.options import ModelOptions
+from ggmlpy.cli.prompt_cache import PromptCacheOptions, prompt_cache_options
 from ggmlpy.cli.sampling_options import SamplingOptions
 from ggmlpy.cli.show import console, harmless, say, write_json
 from ggmlpy.cli.text_options import UNTIL_FULL, TextOptions, text_options
 from ggmlpy.packaged import packaged_model
 
 if TYPE_CHECKING:
+    from ggmlpy.engine.generation import Prompt
     from ggmlpy.engine.timings import Timings
     from ggmlpy.grammar import Grammar
     from ggmlpy.llama import Llama
@@ -47,6 +51,7 @@ N_STORY_TOKENS = 256  # of the packaged model, whose stories end before
 @options.model_options
 @options.sampling_options
 @grammar_options
+@prompt_cache_options
 @draft_options
 def generate(
     model: Path | None,
@@ -62,6 +67,7 @@ def generate(
     setup: ModelOptions,
     sampling: SamplingOptions,
     form: GrammarOptions,
+    cached: PromptCacheOptions,
     draft: DraftOptions,
 ) -> None:
     """Generate text that continues a prompt.
@@ -84,14 +90,19 @@ def generate(
     if verbose:
         say(llm.describe())
     default_n = N_TOKENS if model is not None else N_STORY_TOKENS
+    loaded = cached.load(llm)
+    started: Prompt = loaded or DEFAULT_PROMPT
     generation = _Generation(
         llm,
-        DEFAULT_PROMPT if text is None else text,
+        started if text is None else text,
         ending.as_arguments(default_n, escape),
         sampling.seeded(),
         grammar,
     )
-    generation.run(show=not as_json, echo=echo)
+    generation.run(
+        show=not as_json, echo=echo, after_prompt=partial(cached.keep_prompt, llm, loaded)
+    )
+    cached.keep_text(llm)
     if as_json:
         write_json(generation.as_json())
     elif not quiet:
@@ -106,13 +117,14 @@ class _Generation:
     def __init__(
         self,
         llm: Llama,
-        prompt: str,
+        prompt: Prompt,
         ending: dict[str, Any],
         sampling: SamplingOptions,
         grammar: Grammar | None,
     ) -> None:
         self.llm = llm
-        self.prompt = prompt
+        self.prompt = prompt if isinstance(prompt, str) else llm.tokenizer.decode_prompt(prompt)
+        self.given = prompt
         self.ending = ending  # arguments of `pieces`
         self.sampling = sampling
         self.grammar = grammar
@@ -120,12 +132,15 @@ class _Generation:
         self.tokens: list[int] = []  # generated ones
         self.finish_reason: str | None = None
 
-    def run(self, *, show: bool, echo: bool) -> None:
-        """Generate the text, and with `show` write it to stdout, with a newline at its end."""
+    def run(self, *, show: bool, echo: bool, after_prompt: Callable[[], None]) -> None:
+        """Generate the text, and with `show` write it to stdout, with a newline at its end.
+
+        `after_prompt` is called when the prompt was run, and nothing else.
+        """
         from ggmlpy.sampling import SamplingParams
 
         pieces = self.llm.pieces(
-            self.prompt,
+            self.given,
             SamplingParams(**self.sampling.as_arguments(self.llm.tokenizer.eog_ids)),
             grammar=self.grammar,
             **self.ending,
@@ -135,7 +150,9 @@ class _Generation:
             shown = self.prompt
             write_styled(shown)
         try:
-            for piece in pieces:
+            for i, piece in enumerate(pieces):
+                if i == 0:
+                    after_prompt()
                 self.text += piece.text
                 self.finish_reason = piece.finish_reason
                 if piece.token is not None:
@@ -159,7 +176,9 @@ class _Generation:
             "model": Path(self.llm.model_path).name,
             "prompt": self.prompt,
             "text": self.text,
-            "prompt_tokens": self.llm.tokenize(self.prompt, special=True),
+            "prompt_tokens": self.given
+            if not isinstance(self.given, str)
+            else self.llm.tokenize(self.given, special=True),
             "tokens": self.tokens,
             "finish_reason": self.finish_reason,
             "seed": self.sampling.effective_seed,

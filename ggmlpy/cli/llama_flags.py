@@ -125,11 +125,6 @@ ABSENT = (
     _absent("-mli --multiline-input", "a line is a message", "chat"),
     _absent("-co --color", "the prompt is dim on a terminal, always", "generate"),
     _absent("-co --color", "what is typed looks like a prompt always", "chat"),
-    _absent(
-        "--prompt-cache --prompt-cache-all --prompt-cache-ro",
-        "not supported: `Llama.save_state` writes states",
-        "generate",
-    ),
     _absent("-sp --special", "not supported: control tokens are not shown", "generate chat"),
     _absent("--display-prompt --no-display-prompt", "messages are not shown again", "chat"),
     _absent("--show-timings", "the speed is shown unless -q is given", "chat"),

@@ -54,7 +54,7 @@ class Predicted(Whole):
 
 
 class FileName(click.Path):
-    """The path of a file, which need not exist."""
+    """The path of a file, which need not exist; a leading ~ is expanded."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path)
@@ -62,8 +62,10 @@ class FileName(click.Path):
     def convert(self, value: Any, param: Parameter, ctx: Context) -> Any:
         if value == "":
             self.fail("the name of the file is empty.", param, ctx)
+        from ggmlpy.gguf.path import path_of
+
         try:
-            return super().convert(value, param, ctx)
+            return path_of(super().convert(value, param, ctx))
         except ValueError:  # a NUL, or a character that the system's encoding does not have
             self.fail(f"'{printable(str(value))}' cannot be the name of a file.", param, ctx)
 
