@@ -4,18 +4,20 @@ In: the arguments of the process. Out: text on stdout, messages on stderr, an ex
 
 What the commands share:
 
-    options.py  shared options, and groups of them
-    types.py    types of option values
-    command.py  commands, options and arguments as click has them
-    help.py     the format of help
-    unknown.py  messages about options that a command does not have
+    options.py      shared options, and groups of them; others in *_options.py
+    types.py        types of option values
+    escapes.py      escapes in texts that are typed
+    command.py      commands, options and arguments as click has them
+    groups.py       options as the fields of a dataclass
+    help.py         the format of help
+    unknown.py      messages about options that a command does not have
     llama_flags.py  llama.cpp's flags that no command has, with the reasons
-    guard.py    runs a command; errors become one line and an exit code
-    common.py   opens a model, reads text
-    hub.py      options that name a model on a hub
-    loading.py  progress while a model loads
-    table.py    tables whose rows are written one by one
-    show.py     text that is safe for any terminal
+    guard.py        runs a command; errors become one line and an exit code
+    common.py       opens a model, reads text
+    hub.py          options that name a model on a hub
+    loading.py      progress while a model loads
+    table.py        tables whose rows are written one by one
+    show.py         text that is safe for any terminal
 """
 
 from __future__ import annotations

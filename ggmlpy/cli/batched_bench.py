@@ -13,7 +13,7 @@ from ggmlpy.cli.guard import complain
 from ggmlpy.cli.loading import loading, measuring
 from ggmlpy.cli.options import BenchOptions
 from ggmlpy.cli.show import say
-from ggmlpy.cli.table import Column, Format, Records, Table, rate_text
+from ggmlpy.cli.table import FORMATS, Column, Format, Records, Table, rate_text
 from ggmlpy.cli.types import Numbers, Whole
 from ggmlpy.common.quoting import printable
 from ggmlpy.errors import ArgumentError, Unsupported
@@ -56,7 +56,7 @@ COLUMNS = [
 @option(
     "output",
     "--output-format FORMAT",
-    "md, a table; jsonl, as --json; or csv.",
+    FORMATS,
     type=click.Choice(Format),
     default=Format.md,
 )
@@ -141,15 +141,15 @@ def batched_bench(
         if form is Format.md:
             say(_about(context, setup))
         fitting = _that_fit(cases, context.sizes)
-        records = Records(form)
         table = Table(COLUMNS) if form is Format.md else None
-        for i, case in enumerate(fitting, 1):
-            with measuring(f"{_name(case)}: {i} of {len(fitting)}"):
-                result = measure_batched(context, case, n_batch=setup.n_batch)
-            if table is None:
-                records.write(_as_dict(result, context, setup))
-            else:
-                table.row(_cells(result))
+        with Records(form, "batched_bench") as records:
+            for i, case in enumerate(fitting, 1):
+                with measuring(f"{_name(case)}: {i} of {len(fitting)}"):
+                    result = measure_batched(context, case, n_batch=setup.n_batch)
+                if table is None:
+                    records.write(_as_dict(result, context, setup))
+                else:
+                    table.row(_cells(result))
 
 
 def _check_parts(n_ctx: int, n_seq_max: int) -> None:

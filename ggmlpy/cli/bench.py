@@ -5,24 +5,25 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from ggmlpy.cli import options
-from ggmlpy.cli.command import command, option
+from ggmlpy.cli.bench_report import Described, Report
+from ggmlpy.cli.command import command, option, several
 from ggmlpy.cli.guard import complain
+from ggmlpy.cli.hub import or_from_hub
 from ggmlpy.cli.loading import loading, measuring
 from ggmlpy.cli.options import BenchOptions
-from ggmlpy.cli.show import count_text, say, size_text
-from ggmlpy.cli.table import Column, Format, Records, Table, rate_text
-from ggmlpy.cli.types import Numbers, PromptAndText, ThreadNumbers, Whole
+from ggmlpy.cli.table import FORMATS, Format
+from ggmlpy.cli.types import FileNames, Numbers, PromptAndText, ThreadNumbers, Whole
 from ggmlpy.common.quoting import printable
 from ggmlpy.errors import Unsupported
 from ggmlpy.packaged import packaged_model
 
 if TYPE_CHECKING:
-    from ggmlpy.bench.bench import Setup, SpeedResult, SpeedTest
+    from ggmlpy.bench.bench import Setup, SpeedTest
     from ggmlpy.gguf import GGUFFile
     from ggmlpy.models import Model
 
@@ -31,27 +32,34 @@ HOST_BACKENDS = ("cpu", "reference")  # in host memory, whose bandwidth is measu
 
 
 @command
-@options.model_file
-@option(
+@several(
+    "models",
+    "-m --model FILE,FILE…",
+    "The GGUF files. Of a split model, its first file.",
+    type=FileNames(),
+    show_default="the small model in the package",
+)
+@or_from_hub("models", several=True)
+@several(
     "prompts",
     "-p --n-prompt N,N…",
     "Tokens of a prompt; 0: no test.",
     type=Numbers(0),
     show_default=f"{N_PROMPT}, or as many as the model can have",
 )
-@option(
+@several(
     "generated",
     "-n --n-gen N,N…",
     "Tokens to generate; 0: no test.",
     type=Numbers(0),
     show_default=f"{N_GENERATED}, or as many as the model can have",
 )
-@option(
+@several(
     "depths",
     "-d --n-depth N,N…",
     "Tokens that the cache holds before a test.",
     type=Numbers(0),
-    default="0",
+    default=[0],
 )
 @option(
     "both",
@@ -64,12 +72,12 @@ HOST_BACKENDS = ("cpu", "reference")  # in host memory, whose bandwidth is measu
 @option(
     "output",
     "-o --output FORMAT",
-    "md, a table; jsonl, as --json; or csv.",
+    FORMATS,
     type=click.Choice(Format),
     default=Format.md,
 )
 @options.as_json
-@option(
+@several(
     "threads",
     "-t --threads N,N…",
     "CPU threads; every value with every test.",
@@ -77,18 +85,18 @@ HOST_BACKENDS = ("cpu", "reference")  # in host memory, whose bandwidth is measu
     show_default="one per core",
     section=options.MODEL,
 )
-@options.bench_options
+@options.bench_grid
 def bench(
-    model: Path | None,
-    prompts: list[int] | None,
-    generated: list[int] | None,
+    models: list[Path],
+    prompts: list[int],
+    generated: list[int],
     depths: list[int],
     both: tuple[tuple[int, int], ...],
     n_repeat: int,
     output: Format,
     as_json: bool,
-    threads: list[int] | None,
-    machine: BenchOptions,
+    threads: list[int],
+    machines: list[BenchOptions],
 ) -> None:
     """Measure prompt processing and decoding, as llama-bench does.
 
@@ -99,35 +107,39 @@ def bench(
     cache, which is faster. Without -t, steps of little work run on one thread; the column of
     threads has the number that a test used. Of a model that generates no text, only prompts are
     measured, with the results of all tokens. Of an encoder-decoder model prompts are encoded, and
-    "@ d1024" means a source of 1024 tokens. Lists may have ranges: 128-512+128, 1-8*2.
+    "@ d1024" means a source of 1024 tokens. Lists may have ranges: 128-512+128, 1-8*2; an option
+    that takes a list can be given several times too. What has several values is measured in every
+    combination.
 
     Examples:
       ggmlpy bench -m model.gguf
       ggmlpy bench -m model.gguf -p 512 -n 32,128 -d 0,4096 -r 3 --json
+      ggmlpy bench -m one.gguf -m two.gguf -ub 128,512 -fa 0,1 -o csv
     """
     from ggmlpy.gguf import GGUFFile
 
-    tests = _tests(
-        [N_PROMPT] if prompts is None else prompts,
-        [N_GENERATED] if generated is None else generated,
-        depths,
-        both,
-    )
+    tests = _tests(prompts or [N_PROMPT], generated or [N_GENERATED], depths, both)
     shortened = {
         test
         for test in tests
-        if (prompts is None and not test.n_generated) or (generated is None and not test.n_prompt)
+        if (not prompts and not test.n_generated) or (not generated and not test.n_prompt)
     }
-    setups = [machine.setup(n) for n in threads] if threads else [machine.setup(None)]
-    path = model or packaged_model()
-    with GGUFFile.open(path) as file:
-        report = _Report(path, file, Format.jsonl if as_json else output)
-        for setup in setups:
-            _run(report, file, setup, tests, shortened, n_repeat)
+    counts: list[int | None] = [*threads] or [None]
+    setups = [machine.setup(n) for machine in machines for n in counts]
+    described = []
+    for path in models or [packaged_model()]:
+        with GGUFFile.open(path) as file:
+            described.append(Described.of(path, file))
+    with Report(described, setups, Format.jsonl if as_json else output) as report:
+        for model in described:
+            with GGUFFile.open(model.path) as file:
+                for setup in setups:
+                    _run(report, model, file, setup, tests, shortened, n_repeat)
 
 
 def _run(
-    report: _Report,
+    report: Report,
+    described: Described,
     file: GGUFFile,
     setup: Setup,
     tests: list[SpeedTest],
@@ -139,7 +151,7 @@ def _run(
     from ggmlpy.bench.bench import backends_used, measure_speed, open_context
     from ggmlpy.models import load_model
 
-    with loading(printable(report.path.name)):
+    with loading(printable(described.path.name)):
         model = load_model(file)
         if not (model.can_generate and model.hparams.is_causal):
             tests = _of_prompts(tests, model)
@@ -151,9 +163,11 @@ def _run(
     used = backends_used(context)
     available = None
     if set(used) <= set(HOST_BACKENDS):
-        with measuring("measuring the read bandwidth"):
-            available = read_bandwidth(setup.threads)
-    report.begin(setup, ", ".join(used), available, tests)
+        available = report.bandwidths.get(setup.threads)
+        if available is None:
+            with measuring("measuring the read bandwidth"):
+                available = read_bandwidth(setup.threads)
+    report.begin(described, setup, ", ".join(used), available, tests)
     for test in tests:
         with measuring(f"{test.name}, {n_repeat} times"):
             result = measure_speed(context, file, test, n_repeat=n_repeat, n_batch=setup.n_batch)
@@ -227,116 +241,3 @@ def _as_far_as_it_can(
             f" {limit} tokens a sequence ({model.limited_by})",
         )
     return kept
-
-
-class _Report:
-    """Writes results: rows of a table, or records."""
-
-    setup: Setup
-    backend: str
-    available: float | None  # bytes a second
-    _cache_bytes: int | None = None
-
-    def __init__(self, path: Path, file: GGUFFile, form: Format) -> None:
-        self.path = path
-        self._form = form
-        self._records = Records(form)
-        self._table: Table | None = None
-        self.model_type = _model_type(file)
-        self.size = sum(t.n_bytes for t in file.tensors.values())
-        self.n_params = sum(t.n_elements for t in file.tensors.values())
-
-    def begin(
-        self, setup: Setup, backend: str, available: float | None, tests: list[SpeedTest]
-    ) -> None:
-        """Start the results of a setup. The first call writes the table's head."""
-        from ggmlpy.bench.bandwidth import last_level_cache_bytes
-
-        self.setup, self.backend, self.available = setup, backend, available
-        if self.available is not None:
-            self._cache_bytes = last_level_cache_bytes()
-        if self._form is not Format.md:
-            return
-        if self.available is not None:
-            threads = f"{self.setup.threads} thread{'s' * (self.setup.threads > 1)}"
-            say(f"read bandwidth of this machine: {self.available / 1e9:.1f} GB/s with {threads}")
-        self._table = self._table or Table(
-            [
-                Column("model", len(self.model_type), "<"),
-                Column("size", 9),
-                Column("params", 8),
-                Column("backend", len(self.backend), "<"),
-                Column("threads"),
-                Column("test", max(len(test.name) for test in tests)),
-                Column("t/s", 20),
-                Column("GB/s", 6),
-                Column("of bandwidth"),
-            ],
-            rulers=True,
-        )
-
-    def add(self, result: SpeedResult) -> None:
-        """A row."""
-        if self._table is None:
-            self._records.write(self._as_dict(result))
-            return
-        share = self._share(result)
-        unknown = "cache" if result.fits(self._cache_bytes) else "-"
-        self._table.row(
-            [
-                self.model_type,
-                size_text(self.size),
-                count_text(self.n_params),
-                self.backend,
-                str(self._n_threads(result)),
-                result.test.name,
-                f"{rate_text(result.mean_rate)} ± {rate_text(result.rate_deviation)}",
-                f"{result.bandwidth / 1e9:.2f}",
-                unknown if share is None else f"{share:.0%}",
-            ]
-        )
-
-    def _n_threads(self, result: SpeedResult) -> int:
-        """The number asked for, or else the one that the test used."""
-        return self.setup.n_threads or result.n_threads
-
-    def _share(self, result: SpeedResult) -> float | None:
-        """Of the bandwidth of memory; None where that is not known, or not what is read from."""
-        if self.available is None or result.fits(self._cache_bytes):
-            return None
-        return result.bandwidth / self.available
-
-    def _as_dict(self, result: SpeedResult) -> dict[str, Any]:
-        """A line of JSON, with llama-bench's names where it has the field."""
-        setup, test = self.setup, result.test
-        return {
-            "model_filename": str(self.path),
-            "model_type": self.model_type,
-            "model_size": self.size,
-            "model_n_params": self.n_params,
-            "backends": self.backend,
-            "n_batch": setup.n_batch,
-            "n_ubatch": min(setup.n_ubatch, setup.n_batch),
-            "n_threads": self._n_threads(result),
-            "type_k": setup.type_k,
-            "type_v": setup.type_v,
-            "kv_rotation": setup.kv_rotation,  # null: where it is the default
-            "flash_attn": setup.flash_attn,
-            "n_prompt": test.n_prompt,
-            "n_gen": test.n_generated,
-            "n_depth": test.depth,
-            "avg_ts": result.mean_rate,
-            "stddev_ts": result.rate_deviation,
-            "samples_ts": result.rates,
-            "bandwidth_gbs": result.bandwidth / 1e9,
-            "bandwidth_share": self._share(result),
-        }
-
-
-def _model_type(file: GGUFFile) -> str:
-    """`llama q4_0`: the architecture, and the type of most bytes."""
-    n_bytes: dict[str, int] = {}
-    for tensor in file.tensors.values():
-        n_bytes[tensor.type.name] = n_bytes.get(tensor.type.name, 0) + tensor.n_bytes
-    architecture = printable(file.metadata.str("general.architecture"))
-    return f"{architecture} {max(n_bytes, key=lambda name: n_bytes[name])}"

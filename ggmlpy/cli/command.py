@@ -86,6 +86,19 @@ def option(
     return click.option(*names, name, help=help, cls=Option, section=section, **more)
 
 
+def several(
+    name: str, usage: str, help: str, default: Sequence[Any] = (), **more: Any
+) -> Callable[[Function], Function]:
+    """Decorator: an option whose type gives lists, and which can be given several times: the
+    command gets one list, or `default`."""
+
+    def joined(ctx: click.Context, param: click.Parameter, given: Sequence[Sequence[Any]]) -> Any:
+        return [value for values in given for value in values] or list(default)
+
+    more.setdefault("show_default", ",".join(map(str, default)) or False)
+    return option(name, usage, help, multiple=True, callback=joined, **more)
+
+
 def flag(name: str, usage: str, help: str, **more: Any) -> Callable[[Function], Function]:
     """Decorator: an option without a value."""
     return option(name, usage, help, is_flag=True, **more)

@@ -42,8 +42,11 @@ _OPTIONS = (
 )
 
 
-def or_from_hub(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorator: options that give the command's parameter `name`, the path of its model."""
+def or_from_hub(
+    name: str, *, several: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorator: options that give the command's parameter `name`, the path of its model, or with
+    `several` a list of paths."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(command)
@@ -51,7 +54,9 @@ def or_from_hub(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]
             hub = {each: given.pop(each) for each in _NAMES}
             path = given.get(name)
             found = _downloaded(path, **hub)
-            return command(**given if found is None else given | {name: found})
+            if found is not None:
+                given[name] = [found] if several else found
+            return command(**given)
 
         for each in reversed(_OPTIONS):
             run = each(run)

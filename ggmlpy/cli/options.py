@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ggmlpy.cli.command import flag, option
-from ggmlpy.cli.groups import group, setting
+from ggmlpy.cli.groups import grid, group, setting
 from ggmlpy.cli.hub import or_from_hub
 from ggmlpy.cli.sampling_options import SamplingOptions
 from ggmlpy.cli.types import FileName, Layers, OnOff, Overrides, Real, Switch, Threads, Whole
@@ -290,6 +290,8 @@ class BenchOptions(MachineOptions):
 
 placement_options = group(PlacementOptions, "where", "Placement")
 model_options = group(ModelOptions, "setup", MODEL)
+_VARIED = ("n_gpu_layers", "n_ubatch", "type_k", "type_v", "flash_attn", "n_batch")
+bench_grid = grid(BenchOptions, "machines", MODEL, _VARIED)
 bench_options = group(BenchOptions, "machine", MODEL)
 placement = flag(
     "placement",

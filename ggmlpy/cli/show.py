@@ -58,14 +58,15 @@ def say(text: str, stream: IO[str] | None = None, style: str = "dim") -> None:
 
 def write_json(value: Any) -> None:
     """Write one object on a line of stdout, with inf and NaN as strings."""
-    print(json.dumps(_finite(value), allow_nan=False), flush=True)
+    print(json.dumps(finite(value), allow_nan=False), flush=True)
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """The value with inf and NaN as strings."""
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from pathlib import Path
 from typing import Any, TypeVar
@@ -129,6 +130,26 @@ class Numbers(click.ParamType[list[int]]):
         if len(numbers) > MAX_NUMBERS:
             self.fail(f"{value!r} are more than {MAX_NUMBERS} numbers.", param, ctx)
         return numbers
+
+
+class Listed(click.ParamType[list[Any]]):
+    """Values of a type, separated by commas."""
+
+    def __init__(self, each: click.ParamType[Any]) -> None:
+        self.each = each
+        self.name = each.name
+
+    def convert(self, value: Any, param: Parameter, ctx: Context) -> list[Any]:
+        parts = value if isinstance(value, list) else value.split(",")
+        return [self.each(part, param, ctx) for part in parts]
+
+
+class FileNames(FileName):
+    """Paths of files, separated by commas; a file may have commas in its name."""
+
+    def convert(self, value: Any, param: Parameter, ctx: Context) -> Any:
+        parts = [value] if os.path.exists(value) else value.split(",")  # noqa: PTH110 - any text
+        return [super(FileNames, self).convert(part, param, ctx) for part in parts]
 
 
 class ThreadNumbers(Numbers):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import sqlite3
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,12 @@ import click
 import pytest
 
 from ggmlpy.bench import bandwidth
-from ggmlpy.cli.table import rate_text
+from ggmlpy.cli.table import Format, Records, rate_text
 from ggmlpy.cli.types import Numbers
 from tests.cli.conftest import Run
 from tests.models.seeded import write_seeded
 from tests.models.seeded_specs import SPECS
+from tests.models.tiny import Tiny, write_model
 
 REFERENCE = ("--backend", "reference")
 SMALL = ("-npp", "4,6", "-ntg", 2, "-npl", "1,3")
@@ -225,8 +228,8 @@ def test_what_fits_the_cache_has_no_share(
 def test_models_that_generate_nothing(run: Run, tmp_path: Path, name: str, gives: str) -> None:
     path = write_seeded(tmp_path, name, SPECS[name])
     refused = f"a {name} model generates no text: "
-    args = ("bench", "-m", path, "-p", 4, "-n", 2, "-d", "0,3", "-r", 1, *REFERENCE, "--json")
-    outcome = run(*args)
+    args = ("bench", "-m", path, "-n", 2, "-d", "0,3", "-r", 1, *REFERENCE, "--json")
+    outcome = run(*args, "-p", 4)
     assert [json.loads(line)["n_prompt"] for line in outcome.out.splitlines()] == [4]
     assert outcome.err == (
         f"ggmlpy: note: {refused}only prompts without a depth are measured, t/s is of tokens whose"
@@ -365,6 +368,84 @@ def test_csv_has_the_fields_of_json(run: Run, tiny: Path, args: tuple[Any, ...])
     assert [row[first] for row in rows] == [str(row[first]) for row in wanted]
     if args[0] == "bench":
         assert all(len(json.loads(row["samples_ts"])) == 2 for row in rows)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("bench", "-p", 4, "-n", 2, "-r", 2, "-o"),
+        ("batched-bench", *SMALL, "--output-format"),
+    ],
+)
+def test_json_and_sql_have_the_records(run: Run, tiny: Path, args: tuple[Any, ...]) -> None:
+    wanted = json_lines(run, args[0], "-m", tiny, *args[1:-1], "--json")
+    array = json.loads(run(*args, "json", "-m", tiny, *REFERENCE).out)
+    assert [list(record) for record in array] == [list(record) for record in wanted]
+    database = sqlite3.connect(":memory:")
+    database.row_factory = sqlite3.Row
+    for _ in range(2):  # into a table that is there too
+        database.executescript(run(*args, "sql", "-m", tiny, *REFERENCE).out)
+    table = "llama_bench" if args[0] == "bench" else "batched_bench"
+    rows = database.execute(f"SELECT * FROM {table}").fetchall()
+    assert len(rows) == 2 * len(wanted)
+    same = ("model_filename", "n_batch", "type_k", "flash_attn", "n_prompt", "n_gen", "pp", "n_kv")
+    for row, record in zip(rows, wanted, strict=False):
+        assert row.keys() == list(record)
+        for name in set(same) & set(record):
+            assert row[name] == record[name]
+        for name, value in record.items():
+            if isinstance(value, float):
+                assert isinstance(row[name], float)
+            elif isinstance(value, list):
+                assert len(json.loads(row[name])) == len(value)
+
+
+def test_quotes_and_missing_values_in_sql(capsys: pytest.CaptureFixture[str]) -> None:
+    record = {"name": "it's", "share": None, "fits": True, "rate": float("inf"), "n": -1}
+    with Records(Format.sql, "t") as records:
+        records.write(record)
+    database = sqlite3.connect(":memory:")
+    database.executescript(capsys.readouterr().out)
+    assert database.execute("SELECT * FROM t").fetchall() == [("it's", None, 1, "inf", -1)]
+
+
+def test_an_array_without_records(capsys: pytest.CaptureFixture[str]) -> None:
+    with Records(Format.json, "t"):
+        pass
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_every_combination_is_measured(run: Run, tiny: Path, tmp_path: Path) -> None:
+    other = write_model(tmp_path / "a,b.gguf", Tiny(n_layer=1))
+    args = ("-p", 4, "-p", 6, "-n", 0, "-r", 1, "-ub", "2,4", "-fa", 0, "-fa", 1, "-ctk", "f16,f32")
+    rows = json_lines(run, "bench", "-m", tiny, "-m", other, *args, "--json")
+    seen = [
+        tuple(row[n] for n in ("model_filename", "n_ubatch", "type_k", "flash_attn", "n_prompt"))
+        for row in rows
+    ]
+    assert seen == list(product(map(str, (tiny, other)), (2, 4), ("f16", "f32"), (0, 1), (4, 6)))
+    by_comma = json_lines(run, "bench", "-m", f"{tiny},{tiny}", "-p", 4, "-n", 0, "-r", 1, "--json")
+    assert [row["model_filename"] for row in by_comma] == [str(tiny)] * 2
+    head, *shown = table(run("bench", "-m", tiny, *args, *REFERENCE).out)
+    assert head[4:8] == ["threads", "n_ubatch", "type_k", "fa"]
+    assert [row[5:9] for row in shown[:3]] == [
+        ["2", "f16", "0", "pp4"],
+        ["2", "f16", "0", "pp6"],
+        ["2", "f16", "1", "pp4"],
+    ]
+
+
+def test_values_that_lists_cannot_have(run: Run, tiny: Path) -> None:
+    for given, message in (
+        (("-ub", "4,0"), "'-ub' / '--ubatch-size': 0 is not at least 1"),
+        (("-fa", "on,perhaps"), "'-fa' / '--flash-attn': 'perhaps' is not on, off or auto"),
+        (("-ngl", "1,-2"), "'-ngl' / '--gpu-layers' / '--n-gpu-layers': -2 is not at least -1"),
+        (("-m", ""), "'-m' / '--model': the name of the file is empty"),
+        (("-m", f"{tiny},"), "'-m' / '--model': the name of the file is empty"),
+    ):
+        assert run("bench", *given).usage_error == message
+    missing = run("bench", "-m", tiny, "-m", "none.gguf").error
+    assert missing == "none.gguf: there is no such file in ."
 
 
 def test_rates_fit_their_columns() -> None:

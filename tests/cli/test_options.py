@@ -27,7 +27,6 @@ from ggmlpy.llama import Llama
         (generate, SamplingOptions),
         (chat, ModelOptions),
         (chat, SamplingOptions),
-        (bench, BenchOptions),
         (batched_bench, BenchOptions),
     ],
 )
@@ -36,6 +35,14 @@ def test_commands_have_the_options_of_their_groups(of: click.Command, group: typ
     defaults = {p.name: p.get_default(context) for p in of.params}
     for field in fields(group):
         assert defaults[field.name] == field.default
+
+
+def test_options_of_a_grid_have_lists_of_the_defaults() -> None:
+    context = click.Context(bench)
+    several = {p.name: p for p in bench.params if getattr(p, "multiple", False)}
+    for field in fields(BenchOptions):
+        if field.name in ("n_batch", "n_ubatch", "type_k", "type_v", "flash_attn", "n_gpu_layers"):
+            assert several[field.name].process_value(context, None) == [field.default]
 
 
 def test_a_command_gets_its_group_as_one_value() -> None:

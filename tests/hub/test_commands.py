@@ -20,7 +20,10 @@ STORIES = ggmlpy.packaged_model().read_bytes()
 TAKE_A_MODEL = [
     name
     for name, command in app.commands.items()
-    if any(p.name in ("model", "gguf", "file") and "GGUF" in str(p.help) for p in command.params)
+    if any(
+        p.name in ("model", "models", "gguf", "file") and "GGUF" in str(p.help)
+        for p in command.params
+    )
 ]
 
 
