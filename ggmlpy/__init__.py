@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from ggmlpy.llama import Llama
     from ggmlpy.memory.batch import Batch
     from ggmlpy.memory.llama_state import LlamaState
+    from ggmlpy.models.lora import LoraAdapter
     from ggmlpy.models.rope_overrides import RopeOverrides
     from ggmlpy.models.weights import WeightWarning
     from ggmlpy.packaged import packaged_model
@@ -83,6 +84,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "llama": ("Llama",),
     "memory.batch": ("Batch",),
     "memory.llama_state": ("LlamaState",),
+    "models.lora": ("LoraAdapter",),
     "models.rope_overrides": ("RopeOverrides",),
     "models.weights": ("WeightWarning",),
     "packaged": ("packaged_model",),
@@ -142,6 +144,7 @@ __all__ = [
     "KernelError",
     "Llama",
     "LlamaState",
+    "LoraAdapter",
     "MissingFile",
     "MissingPackage",
     "PlacementWarning",

@@ -21,10 +21,10 @@ from ggmlpy.common.limits import starting_threads
 from ggmlpy.common.notebook import table
 from ggmlpy.common.system_memory import give_back_free_memory
 from ggmlpy.draft import DraftSource, open_drafter
+from ggmlpy.engine.adapter_methods import AdapterFiles, AdapterMethods, with_scales
 from ggmlpy.engine.embedding_methods import N_SEQ_MAX
 from ggmlpy.engine.engine import Engine
 from ggmlpy.engine.prompt_cache import cache_limit
-from ggmlpy.engine.state_methods import StateMethods
 from ggmlpy.errors import (
     BadBatch,
     GgmlpyError,
@@ -72,7 +72,7 @@ _GONE_WHEN_CLOSED = (
 )
 
 
-class Llama(StateMethods):
+class Llama(AdapterMethods):
     """A GGUF model that generates text: `llm(prompt)`, `create_chat_completion`, `generate`; that
     scores given texts: `score`; or that gives embeddings: `embed`, `rank`.
 
@@ -107,6 +107,7 @@ class Llama(StateMethods):
         override_tensors: Mapping[str, str] | None = None,
         kv_overrides: Mapping[str, Scalar] | None = None,
         rope: RopeOverrides | None = None,
+        lora_adapters: AdapterFiles = (),
         fit: bool = False,
         draft_model: DraftSource | Llama | None = None,
         seed: Annotated[int, as_whole] | None = None,  # of 64 bits without a sign
@@ -147,6 +148,7 @@ class Llama(StateMethods):
                        regular expression, matches; takes precedence over n_gpu_layers
         kv_overrides   {key: value} in place of the file's metadata
         rope           base, scale and scaling of rotary embeddings in place of the file's
+        lora_adapters  files of LoRA adapters, or of each (file, scale): see `load_lora`
         fit            choose n_gpu_layers, and n_ctx where it is 0, by the free memory of devices:
                        all layers with a shorter context, else fewer layers
         draft_model    what proposes tokens that steps check together, for the same text in fewer
@@ -164,6 +166,7 @@ class Llama(StateMethods):
         check_least("n_ubatch", n_ubatch, 1)
         check_least("token_budget", token_budget, 0)
         cache_limit(cache_ram)
+        adapters = with_scales("lora_adapters", lora_adapters)
         layout = choose_layout(kv_layout, kv_unified)
         self._file = open_overridden(model_path, kv_overrides, rope)
         self.model = load_model(self._file)
@@ -210,6 +213,8 @@ class Llama(StateMethods):
         self._n_batch = n_batch
         with _beside(tokenizer.prepare, give_back_free_memory), opener.tells_what_fits():
             self._context.warm_up()  # mostly packs and reads weights without the GIL
+        for path, scale in adapters:
+            self.load_lora(path, scale)
         self._file.release_metadata()
         self.load_s = self._answers.load_s = perf_counter() - started
         if verbose or log.is_logged():
@@ -363,6 +368,7 @@ class Llama(StateMethods):
         check_tokens(tokens, self.n_vocab())
         with self._answers.exclusive():
             self.reset()
+            self._context.use_lora(0, self.engine.adapters.scales())
             logits = self._context.decode(tokens, all_logits=True)[:, : self.n_vocab()].copy()
             self.reset()
         return logits
@@ -383,6 +389,7 @@ class Llama(StateMethods):
         self._closed = True
         if self.engine.drafter is not None:
             self.engine.drafter.close()
+        self.engine.adapters.close()
         self._file.close()
         for name in _GONE_WHEN_CLOSED:
             self.__dict__.pop(name, None)

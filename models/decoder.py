@@ -14,6 +14,7 @@ from ggmlpy import ops
 from ggmlpy.common.scopes import scope
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.graph.tensor import Tensor
+from ggmlpy.models.blocks.adapted import lookup
 from ggmlpy.models.blocks.basic import Linear, Norm, NormKind, Rope, RopeFactors
 from ggmlpy.models.blocks.classifier import Classifier
 from ggmlpy.models.blocks.layers import HasMemory, Layer
@@ -157,7 +158,7 @@ class Decoder:
 
     def embed(self, inputs: GraphInputs) -> Tensor:
         """The embeddings of the tokens: [E, T]"""
-        x = ops.get_rows(self.token_embd, inputs.tokens).named("inp_embd")
+        x = lookup(self.token_embd, inputs.tokens, "inp_embd")
         if self.embedding_scale != 1.0:
             x = ops.scale(x, self.embedding_scale).named("inp_scaled")
         if self.pos_embd is not None:

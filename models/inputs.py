@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from ggmlpy import ops
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.models.blocks.rotation import rotated
+from ggmlpy.models.lora import LoraInputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,7 @@ class GraphInputs:
     # text, and then 0.
     positions4: Tensor | None = None
     n_ctx_seq: int = 0  # tokens that a sequence may have
+    lora: tuple[LoraInputs, ...] = ()  # the adapters that any of the tokens have
     writes: list[Tensor] = field(default_factory=list)  # nodes that no output depends on
     # What a layer hands on to later ones beside its result.
     handed_on: dict[str, Tensor] = field(default_factory=dict)

@@ -14,16 +14,22 @@ _BY_TYPE = {
 _BY_ARCHITECTURE = {"clip": "mmproj", "controlvector": "control_vector", "imatrix": "imatrix"}
 
 
-def refuse_other_files(file: GGUFFile) -> None:
-    """Raise WeightError for a file that is no model, saying what it is."""
+def kind_of_file(file: GGUFFile) -> str | None:
+    """What a file is that is no model, by what it says of itself; None for others."""
     metadata = file.metadata
     kind = metadata.str("general.type", "")
     if any(key.startswith("adapter.") for key in metadata):
         kind = "adapter"
     kind = _BY_ARCHITECTURE.get(metadata.str("general.architecture", ""), kind)
-    if kind in _BY_TYPE:
-        raise WeightError(f"{file.name}: this is {_BY_TYPE[kind]}: it must be the model's own file")
-    if not file.tensors and any(key.startswith("tokenizer.") for key in metadata):
+    return _BY_TYPE.get(kind)
+
+
+def refuse_other_files(file: GGUFFile) -> None:
+    """Raise WeightError for a file that is no model, saying what it is."""
+    kind = kind_of_file(file)
+    if kind is not None:
+        raise WeightError(f"{file.name}: this is {kind}: it must be the model's own file")
+    if not file.tensors and any(key.startswith("tokenizer.") for key in file.metadata):
         raise WeightError(
             f"{file.name}: this file has a vocabulary and no weights: it must be a whole model"
             " (ggmlpy tokenize and Tokenizer.from_gguf take it as it is)"

@@ -61,7 +61,7 @@ class Admission:
             sequence = self._first_ready(step)
             if sequence is None or not self._fits(sequence):
                 break
-            slot = self._slots.find_free(sequence.reusable)
+            slot = self._slots.find_free(sequence.reusable, sequence.changes)
             assert slot is not None
             error = self._admit(sequence, slot, step, timings)
             if error is not None:
@@ -130,7 +130,7 @@ class Admission:
             if not sources.has_room(encoded, len(sequence.source)):
                 return False
         lengths = {slot.seq: len(slot.taken_by.tokens) + _N_RESERVED for slot in running}
-        n_shared = self._slots.n_shared(sequence.reusable)
+        n_shared = self._slots.n_shared(sequence.reusable, sequence.changes)
         return self._context.memory.has_room(lengths, len(tokens), n_shared)
 
     def _admit(
@@ -142,6 +142,7 @@ class Admission:
         restored = cache.n_restored
         self.waiting.remove(sequence)
         slot.owner = sequence
+        self._context.use_lora(slot.seq, sequence.lora)
         try:
             sequence.n_past = self._begin(slot, sequence, timings)
         except Exception as error:  # it ends this request only, so that others start
@@ -158,11 +159,14 @@ class Admission:
         """Let a slot hold what there is of a sequence's tokens. Returns how many these are."""
         if self._context.encoder is not None:
             self._encode(slot, sequence.source, timings)
+            slot.changes = sequence.changes
             return 0
+        tokens = sequence.tokens[: sequence.first_output + 1]
         try:
-            return self._slots.reuse(slot, sequence.tokens[: sequence.first_output + 1])
+            return self._slots.reuse(slot, tokens, sequence.changes)
         except MemoryError:  # of the machine, for a copy: all tokens are run
             self._slots.evict(slot)
+            slot.changes = sequence.changes
             return 0
 
     def _encode(self, slot: _Slot, source: list[int], timings: Timings) -> None:

@@ -21,6 +21,7 @@ from ggmlpy.engine.options import (
     ChatOptions,
     CompletionOptions,
     LogitsCallback,
+    LoraScales,
     RequestOptions,
     StoppingCallback,
     keywords,
@@ -126,14 +127,16 @@ class Completions:
         priority           of the requests that run together: lower values go first
         context_shift      a full context loses the older half of its tokens, and the text goes on
         n_keep             tokens of the prompt that stay then, besides BOS; -1: all
+        lora               {adapter: scale}, of `load_lora`: the adapters of this request; None: all
+                           that are loaded, each with its own scale
         echo               include the prompt in the text
         model              the model's name in the result
         stream             return an iterator of chunks, which runs as it is read
 
         Raises BadBatch for a prompt that does not fit the context, SamplingError for an option out
-        of its range, ArgumentError for a priority that is no integer, TokenizerError for text that
-        cannot be tokenized, GrammarError for a grammar or schema that cannot be used,
-        MissingPackage for one where llguidance is not installed.
+        of its range, ArgumentError for a priority that is no integer and for an adapter that is not
+        loaded, TokenizerError for text that cannot be tokenized, GrammarError for a grammar or
+        schema that cannot be used, MissingPackage for one where llguidance is not installed.
         """
         request, form = self._text_request(prompt, options)
         return self._complete(request, form, stream)
@@ -268,6 +271,7 @@ class Completions:
             grammar_option(options["grammar"], options["response_format"]),
             options["context_shift"],
             options["n_keep"],
+            options["lora"],
         )
         return request, ChatForm(options["model"] or self.model_path, self.tokenizer, len(tokens))
 
@@ -345,6 +349,7 @@ class Completions:
             grammar_option(options["grammar"], options["response_format"]),
             options["context_shift"],
             options["n_keep"],
+            options["lora"],
         )
 
     def _request(
@@ -360,6 +365,7 @@ class Completions:
         grammar: Grammar | None = None,
         context_shift: bool = False,
         n_keep: int = 0,
+        lora: LoraScales | None = None,
     ) -> Request:
         self._check_open()
         _check_count("max_tokens", max_tokens)
@@ -381,6 +387,7 @@ class Completions:
             grammar=grammar,
             context_shift=context_shift,
             n_keep=n_keep,
+            lora=lora,
         )
 
     def _complete(

@@ -88,6 +88,7 @@ class EmbeddingMethods(ScoringMethods):
             self.engine.check_idle_step()
             if self._embedder is None:
                 self._embedder = Embedder(self._embedding_context())
+            self._embedder.use_lora(self.engine.adapters.scales())
             return self._embedder.embed(texts, pooling, normalise=normalise)
 
     def _embedding_context(self) -> Context:

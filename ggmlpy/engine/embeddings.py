@@ -17,8 +17,10 @@ from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.tensor import from_numpy
 from ggmlpy.memory.batch import Batch, check_tokens
 from ggmlpy.models import Model
+from ggmlpy.models.lora import LoraAdapter
 from ggmlpy.runtime.context import Context
 from ggmlpy.runtime.context_sizes import room_for
+from ggmlpy.runtime.lora import Scales
 from ggmlpy.sched.executable import Executable
 
 Vector = NDArray[np.float32]
@@ -58,6 +60,15 @@ class Embedder:
     def __init__(self, context: Context) -> None:
         """`context` gives embeddings, and its sequences share all cells."""
         self._context = context
+
+    def use_lora(self, scales: Scales) -> None:
+        """Let all texts have these adapters."""
+        for seq in range(self._context.sizes.n_seq_max):
+            self._context.use_lora(seq, scales)
+
+    def unload_lora(self, adapter: LoraAdapter) -> None:
+        """Let go of an adapter."""
+        self._context.unload_lora(adapter)
 
     def embed(
         self, texts: Sequence[Sequence[int]], pooling: Pooling, *, normalise: bool

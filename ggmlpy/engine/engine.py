@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from ggmlpy.common.quoting import quoted
 from ggmlpy.draft import Drafter
+from ggmlpy.engine.adapters import Adapters
 from ggmlpy.engine.admission import Admission
 from ggmlpy.engine.context_shift import check_can_shift, n_discarded
 from ggmlpy.engine.drafts import Drafts
@@ -34,6 +35,7 @@ from ggmlpy.engine.timings import Timings
 from ggmlpy.errors import CacheFull, GgmlpyError, Unsupported
 from ggmlpy.grammar import Matchers
 from ggmlpy.memory.batch import Batch
+from ggmlpy.models.lora import LoraAdapter
 from ggmlpy.runtime.context import Context
 from ggmlpy.runtime.context_sizes import check_least
 from ggmlpy.runtime.outputs import Outputs
@@ -95,6 +97,7 @@ class Engine:
         cache = PromptCache(0 if encodes else cache_limit(cache_ram))
         self.slots: Slots[RequestState] = Slots(context.memory, cache)
         self._admission = Admission(context, self.slots)
+        self.adapters = Adapters(context)
 
     # --- requests ---
 
@@ -138,8 +141,9 @@ class Engine:
                 f"{' logits and' if model.has_logits else ''} embeddings only"
             )
         start = None if self.context.encoder is None else self._start_token()
+        lora = self.adapters.scales(getattr(request, "lora", None))
         state = new_state(
-            request, id, reader, self._tokenizer, self.n_vocab, sizes, self._matchers, start
+            request, id, reader, self._tokenizer, self.n_vocab, sizes, self._matchers, start, lora
         )
         if request.context_shift:
             check_can_shift(model, self.context.memory, state.n_keep)
@@ -169,6 +173,20 @@ class Engine:
             return
         self._admission.drop(self._unfinished[id])
         self._unfinished.pop(id, None)
+
+    def unload_lora(self, adapter: LoraAdapter) -> None:
+        """Remove an adapter from `adapters` and from the context.
+
+        Raises ArgumentError if it is not loaded, GgmlpyError while requests that have it run.
+        """
+        n = sum(any(a is adapter for a, _ in s.lora) for s in self._unfinished.values())
+        if n:
+            raise GgmlpyError(
+                f"{adapter.name}: {n} running requests have this adapter: read their answers first,"
+                " or call reset()"
+            )
+        self.adapters.remove(adapter)
+        self.context.unload_lora(adapter)
 
     @property
     def has_work(self) -> bool:

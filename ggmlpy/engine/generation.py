@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ggmlpy.engine.options import LogitsCallback, StoppingCallback
+from ggmlpy.engine.options import LogitsCallback, LoraScales, StoppingCallback
 from ggmlpy.errors import SamplingError
 from ggmlpy.grammar import Grammar
 from ggmlpy.sampling import SamplingParams
@@ -41,6 +41,7 @@ class Request:
     grammar: Grammar | None = None  # that the answer keeps to
     context_shift: bool = False  # a full context loses tokens instead of ending the answer
     n_keep: int = 0  # tokens of the prompt that are not lost then, besides BOS; -1: all
+    lora: LoraScales | None = None  # its adapters; None: all, each with its own scale
 
 
 @dataclass(frozen=True, slots=True)

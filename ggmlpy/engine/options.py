@@ -15,11 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy.grammar import Grammar
+from ggmlpy.models.lora import LoraAdapter
 from ggmlpy.sampling import SamplingParams
 from ggmlpy.sampling.steps import Step
 
 LogitsCallback = Callable[[Sequence[int], NDArray[np.float32]], NDArray[np.float32]]
 StoppingCallback = Callable[[Sequence[int], NDArray[np.float32]], bool]
+# Adapters, or their numbers, with the scale of each; or as llama-server has it, a list of
+# {"id": …, "scale": …}.
+LoraScales = Mapping[LoraAdapter | int, float] | Sequence[Mapping[str, Any]]
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
@@ -69,6 +73,7 @@ class RequestOptions(SamplingOptions, total=False):
     priority: int
     context_shift: bool
     n_keep: int
+    lora: LoraScales | None
 
 
 class CompletionOptions(RequestOptions, total=False):
@@ -91,6 +96,7 @@ class ChatOptions(SamplingOptions, total=False):
     priority: int
     context_shift: bool
     n_keep: int
+    lora: LoraScales | None
     model: str | None
 
 
@@ -106,6 +112,7 @@ _DEFAULTS: dict[str, Any] = {
     "priority": 0,
     "context_shift": False,
     "n_keep": 0,
+    "lora": None,
     "echo": False,
     "model": None,
     "top_logprobs": None,

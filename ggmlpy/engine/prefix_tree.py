@@ -2,12 +2,13 @@
 
 Nodes have runs of tokens that are not empty, and differ from their siblings in the first one. A
 lookup reads each token of the prompt once, however many sequences are held; `common` also visits
-the keys of each node on the way. Source: RadixAttention (Zheng et al., 2023).
+the keys of each node on the way. Sequences of different groups have nothing in common. Source:
+RadixAttention (Zheng et al., 2023).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 from ggmlpy.common.prefix import n_common
 
@@ -27,7 +28,7 @@ class PrefixTree:
     """Token sequences by key. All of them end at the end of a node."""
 
     def __init__(self) -> None:
-        self._root = _Node(None, [], set())
+        self._roots: dict[Hashable, _Node] = {}  # by group
         self._ends: dict[int, _Node] = {}
 
     def __contains__(self, key: int) -> bool:
@@ -36,12 +37,15 @@ class PrefixTree:
     def __len__(self) -> int:
         return len(self._ends)
 
-    def extend(self, key: int, tokens: Sequence[int]) -> None:
-        """Append tokens to the sequence of a key, which is empty if the key is new.
+    def extend(self, key: int, tokens: Sequence[int], group: Hashable = ()) -> None:
+        """Append tokens to the sequence of a key, which is empty and of this group if the key is
+        new.
 
         Takes time in proportion to the new tokens.
         """
-        node = self._ends.get(key, self._root)
+        node = self._ends.get(key)
+        if node is None:
+            node = self._roots.setdefault(group, _Node(None, [], set()))
         node.keys.add(key)
         self._end_in(node, key)
         self._go_on(key, node, tokens)
@@ -83,31 +87,41 @@ class PrefixTree:
                 del parent.children[node.tokens[0]]
             elif parent is not None:
                 self._merge(node)
+            elif not node.keys:
+                self._roots = {group: root for group, root in self._roots.items() if root.keys}
             node = parent
 
-    def common(self, tokens: Sequence[int]) -> dict[int, int]:
-        """The lengths of the prefixes that the sequences have in common with `tokens`, if any."""
+    def common(self, tokens: Sequence[int], group: Hashable = ()) -> dict[int, int]:
+        """The lengths of the prefixes that a group's sequences have in common with `tokens`, if
+        any."""
         found: dict[int, int] = {}
-        for node, _, n in self._path(tokens):
+        for node, _, n in self._path(tokens, group):
             found.update(dict.fromkeys(node.keys, n))
         return found
 
-    def longest(self, tokens: Sequence[int]) -> tuple[int, int] | None:
-        """A sequence with the longest prefix in common with `tokens`, and the prefix's length."""
+    def longest(self, tokens: Sequence[int], group: Hashable = ()) -> tuple[int, int] | None:
+        """A sequence of a group with the longest prefix in common with `tokens`, and the length of
+        that."""
         found = None
-        for node, _, n in self._path(tokens):
+        for node, _, n in self._path(tokens, group):
             found = node, n
         return None if found is None else (next(iter(found[0].keys)), found[1])
 
-    def prefixes(self, tokens: Sequence[int]) -> list[int]:
-        """The sequences that `tokens` begin with, the shortest first."""
+    def prefixes(self, tokens: Sequence[int], group: Hashable = ()) -> list[int]:
+        """The sequences of a group that `tokens` begin with, the shortest first."""
         return [
-            key for node, is_whole, _ in self._path(tokens) if is_whole for key in sorted(node.ends)
+            key
+            for node, is_whole, _ in self._path(tokens, group)
+            if is_whole
+            for key in sorted(node.ends)
         ]
 
-    def _path(self, tokens: Sequence[int]) -> Iterator[tuple[_Node, bool, int]]:
+    def _path(self, tokens: Sequence[int], group: Hashable) -> Iterator[tuple[_Node, bool, int]]:
         """The nodes that `tokens` begin with, whether as a whole, and how many tokens so far."""
-        node, at = self._root, 0
+        found, at = self._roots.get(group), 0
+        if found is None:
+            return
+        node = found
         while at < len(tokens):
             child = node.children.get(tokens[at])
             if child is None:

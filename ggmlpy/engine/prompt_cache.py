@@ -14,7 +14,7 @@ import numpy as np
 
 from ggmlpy.common.system_memory import physical_memory
 from ggmlpy.engine.prefix_tree import PrefixTree
-from ggmlpy.memory.state import LayerRows, SequenceState
+from ggmlpy.memory.state import Changes, LayerRows, SequenceState
 from ggmlpy.runtime.context_sizes import check_least
 
 MIB = 2**20
@@ -66,30 +66,31 @@ class PromptCache:
         """Whether any state can be kept."""
         return self.limit != 0
 
-    def n_held(self, tokens: list[int]) -> int:
+    def n_held(self, tokens: list[int], changes: Changes = ()) -> int:
         """The length of the longest beginning of `tokens` that `find` would return."""
-        return self._longest(tokens)[1]
+        return self._longest(tokens, changes)[1]
 
-    def find(self, tokens: list[int]) -> SequenceState | None:
-        """The state of the longest beginning of `tokens` that is held, which counts as used."""
-        id, n = self._longest(tokens)
+    def find(self, tokens: list[int], changes: Changes = ()) -> SequenceState | None:
+        """The state of the longest beginning of `tokens` that is held of a model that was changed
+        so, which counts as used."""
+        id, n = self._longest(tokens, changes)
         if n == 0:
             return None
         self._states.move_to_end(id)
         return cut(self._states[id], n)
 
-    def _longest(self, tokens: list[int]) -> tuple[int, int]:
+    def _longest(self, tokens: list[int], changes: Changes) -> tuple[int, int]:
         """The state that gives the longest beginning of `tokens`, and its length; 0 for none."""
-        id, n = self._cuttable.longest(tokens) or (-1, 0)
-        for whole in self._whole.prefixes(tokens)[-1:]:
+        id, n = self._cuttable.longest(tokens, changes) or (-1, 0)
+        for whole in self._whole.prefixes(tokens, changes)[-1:]:
             n_whole = len(self._states[whole].tokens)
             if n_whole > n:
                 return whole, n_whole
         return id, n
 
-    def use(self, tokens: list[int]) -> bool:
+    def use(self, tokens: list[int], changes: Changes = ()) -> bool:
         """Whether exactly these tokens are held; then their state counts as used."""
-        id, n = self._longest(tokens)
+        id, n = self._longest(tokens, changes)
         if n == 0 or n < len(tokens):
             return False
         self._states.move_to_end(id)
@@ -106,7 +107,7 @@ class PromptCache:
             return
         is_cuttable = can_cut(state)
         for tree in (self._cuttable, self._whole):
-            for id in tree.prefixes(state.tokens):
+            for id in tree.prefixes(state.tokens, state.changes):
                 if is_cuttable or len(self._states[id].tokens) == len(state.tokens):
                     self._drop(id)
         while self.limit is not None and self.n_bytes + size > self.limit:
@@ -114,7 +115,8 @@ class PromptCache:
         id = next(self._ids)
         self._states[id] = state
         self.n_bytes += size
-        (self._cuttable if is_cuttable else self._whole).extend(id, state.tokens)
+        tree = self._cuttable if is_cuttable else self._whole
+        tree.extend(id, state.tokens, state.changes)
 
     def clear(self) -> None:
         """Drop all states."""
@@ -141,7 +143,7 @@ def cut(state: SequenceState, n_tokens: int) -> SequenceState:
         return state
     assert can_cut(state)
     layers = {i: _first_rows(rows, n_tokens) for i, rows in state.layers.items()}
-    return SequenceState(state.tokens[:n_tokens], layers)
+    return SequenceState(state.tokens[:n_tokens], layers, changes=state.changes)
 
 
 def _first_rows(rows: LayerRows, n_tokens: int) -> LayerRows:

@@ -13,7 +13,9 @@ from ggmlpy.errors import ArgumentError, BadBatch, Unsupported
 from ggmlpy.grammar import Grammar, Matcher, Matchers
 from ggmlpy.memory.batch import check_tokens
 from ggmlpy.memory.sizes import Sizes
+from ggmlpy.memory.state import Changes
 from ggmlpy.runtime.context_sizes import check_least, room_for
+from ggmlpy.runtime.lora import Scales, changes_of
 from ggmlpy.sampling import Sampler
 from ggmlpy.text.stopping import StopChecker
 from ggmlpy.text.tokenizer import StreamDecoder, Tokenizer
@@ -66,6 +68,8 @@ class RequestState:
     n_provided: int = 0
     draft: list[int] = field(default_factory=list)  # what the step runs behind its tokens
     draft_length: DraftLength = field(default_factory=DraftLength)
+    lora: Scales = ()  # the adapters that its tokens have
+    changes: Changes = ()  # of the model: these
 
     @property
     def n_pending(self) -> int:
@@ -113,6 +117,7 @@ def new_state(
     sizes: Sizes,
     matchers: Matchers,
     start: int | None = None,
+    lora: Scales = (),
 ) -> RequestState:
     """The state of a new request, whose prompt is encoded if the decoder has a token to `start`
     with. Raises what `Engine.add` raises."""
@@ -167,6 +172,8 @@ def new_state(
         forced=[] if matcher is None else matcher.force(),
         n_keep=n_keep,
         n_limit=n_limit,
+        lora=lora,
+        changes=changes_of(lora),
     )
 
 

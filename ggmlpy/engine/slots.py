@@ -17,6 +17,7 @@ from ggmlpy.engine.prompt_cache import PromptCache, can_cut
 from ggmlpy.errors import ArgumentError, CacheFull, GgmlpyError
 from ggmlpy.memory.sequences import SequenceMemory
 from ggmlpy.memory.state import (
+    Changes,
     SequenceState,
     n_bytes_of,
     put_rest,
@@ -42,6 +43,7 @@ class Slot(Generic[Owner]):
     tokens: list[int] = field(default_factory=list)  # held by the memory, from position 0 on
     is_shifted: bool = False  # it holds more than `tokens`, which nothing else can use
     last_used: int = 0  # by an owner, or for what others had of it; the highest is the latest
+    changes: Changes = ()  # of the model, when the tokens were decoded
 
     @property
     def taken_by(self) -> Owner:
@@ -59,7 +61,8 @@ class Slots(Generic[Owner]):
         self.cache = PromptCache(0) if cache is None else cache
         self.all: list[Slot[Owner]] = [Slot(seq) for seq in range(memory.sizes.n_seq_max)]
         self._tree = PrefixTree()  # of the tokens of slots when they were last compared
-        self._compared: dict[int, tuple[list[int], int]] = {}  # those, and how many there were
+        # Those, how many there were, and the slot's changes.
+        self._compared: dict[int, tuple[list[int], int, Changes]] = {}
         self._n_uses = 0
 
     def running(self) -> list[Slot[Owner]]:
@@ -70,14 +73,14 @@ class Slots(Generic[Owner]):
         """Whether any slot has no owner."""
         return any(slot.owner is None for slot in self.all)
 
-    def find_free(self, tokens: list[int]) -> Slot[Owner] | None:
+    def find_free(self, tokens: list[int], changes: Changes = ()) -> Slot[Owner] | None:
         """The free slot for a request: where one of them would keep at least half of its tokens,
         that which keeps the most; else an empty one, else the least recently used one.
 
         A shorter prefix is copied, so that what the slot holds behind it is not lost.
         """
         free = [slot for slot in self.all if slot.owner is None]
-        common = self._common(tokens)
+        common = self._common(tokens, changes)
 
         def value(slot: Slot[Owner]) -> tuple[int, bool, int]:
             n = self.memory.reusable(slot.seq, common.get(slot.seq, 0))
@@ -106,8 +109,9 @@ class Slots(Generic[Owner]):
         self._n_uses += 1
         slot.last_used = self._n_uses
 
-    def _common(self, tokens: list[int]) -> dict[int, int]:
-        """The lengths of the prefixes that slots have in common with `tokens`, by sequence.
+    def _common(self, tokens: list[int], changes: Changes) -> dict[int, int]:
+        """The lengths of the prefixes that slots have in common with `tokens`, by sequence: of
+        those whose tokens were decoded with the same changes of the model.
 
         Slots' lists of tokens only grow, or are replaced: what is new of each is added to the tree.
         There are none where tokens were decoded with sources, which may differ.
@@ -115,26 +119,30 @@ class Slots(Generic[Owner]):
         if self.memory.source is not None:
             return {}
         for slot in self.all:
-            known, n_known = self._compared.get(slot.seq, (None, 0))
-            if known is slot.tokens and n_known == len(slot.tokens):
+            known, n_known, changed = self._compared.get(slot.seq, (None, 0, ()))
+            is_same = known is slot.tokens and changed == slot.changes
+            if is_same and n_known == len(slot.tokens):
                 continue
-            if known is not slot.tokens or n_known > len(slot.tokens):
+            if not is_same or n_known > len(slot.tokens):
                 self._tree.remove(slot.seq)
                 n_known = 0
-            self._tree.extend(slot.seq, slot.tokens[n_known:])
-            self._compared[slot.seq] = slot.tokens, len(slot.tokens)
-        return self._tree.common(tokens)
+            self._tree.extend(slot.seq, slot.tokens[n_known:], slot.changes)
+            self._compared[slot.seq] = slot.tokens, len(slot.tokens), slot.changes
+        return self._tree.common(tokens, changes)
 
-    def n_held(self, tokens: list[int]) -> int:
+    def n_held(self, tokens: list[int], changes: Changes = ()) -> int:
         """The longest prefix of `tokens` that a slot or host memory can give."""
-        return max(self._most_common(self.all, tokens), self.cache.n_held(tokens))
+        n_cached = self.cache.n_held(tokens, changes)
+        return max(self._most_common(self.all, tokens, changes), n_cached)
 
-    def n_shared(self, tokens: list[int]) -> int:
+    def n_shared(self, tokens: list[int], changes: Changes = ()) -> int:
         """The longest prefix of `tokens` that a slot with an owner can give."""
-        return self._most_common(self.running(), tokens)
+        return self._most_common(self.running(), tokens, changes)
 
-    def _most_common(self, slots: Sequence[Slot[Owner]], tokens: list[int]) -> int:
-        common = self._common(tokens)
+    def _most_common(
+        self, slots: Sequence[Slot[Owner]], tokens: list[int], changes: Changes
+    ) -> int:
+        common = self._common(tokens, changes)
         lengths = [common.get(slot.seq, 0) for slot in slots if self._can_give(slot, common)]
         return max(lengths, default=0)
 
@@ -142,37 +150,43 @@ class Slots(Generic[Owner]):
         """Whether other slots can get what a slot has in common with some tokens."""
         return self.memory.can_copy(slot.seq, common.get(slot.seq, 0))
 
-    def reuse(self, slot: Slot[Owner], tokens: list[int]) -> int:
-        """Keep, copy and restore the longest prefix of `tokens` that is held, return its length.
+    def reuse(self, slot: Slot[Owner], tokens: list[int], changes: Changes = ()) -> int:
+        """Keep, copy and restore the longest prefix of `tokens` that is held of a model that was
+        changed so, return its length.
 
         It does not include the last token, which must be processed for its logits.
         """
         reusable = tokens[:-1]
-        source, n = self._source_for(slot, reusable)
-        n_cached = self.cache.n_held(reusable)
-        state = self.cache.find(reusable) if n_cached >= n + _N_WORTHWHILE else None
+        source, n = self._source_for(slot, reusable, changes)
+        n_cached = self.cache.n_held(reusable, changes)
+        state = self.cache.find(reusable, changes) if n_cached >= n + _N_WORTHWHILE else None
         if state is None:
-            return self._take_prefix(slot, source, reusable[:n])
+            return self._take_prefix(slot, source, reusable[:n], changes)
         if can_cut(state):  # so that it shares what other slots hold
-            return self._restore_rest(slot, self._take_prefix(slot, source, reusable[:n]), state)
+            n_taken = self._take_prefix(slot, source, reusable[:n], changes)
+            return self._restore_rest(slot, n_taken, state)
         try:
             self.restore(slot, state)
         except CacheFull:
-            source, n = self._source_for(slot, reusable)  # idle ones may have been evicted
-            return self._take_prefix(slot, source, reusable[:n])
+            source, n = self._source_for(slot, reusable, changes)  # idle ones may be evicted
+            return self._take_prefix(slot, source, reusable[:n], changes)
         self._count_restored(len(state.tokens))
         return len(state.tokens)
 
-    def _source_for(self, slot: Slot[Owner], tokens: list[int]) -> tuple[Slot[Owner], int]:
+    def _source_for(
+        self, slot: Slot[Owner], tokens: list[int], changes: Changes
+    ) -> tuple[Slot[Owner], int]:
         """The slot that can give `slot` the longest prefix of `tokens`, and its length."""
-        common = self._common(tokens)
+        common = self._common(tokens, changes)
         n_own = self.memory.reusable(slot.seq, common.get(slot.seq, 0))
         others = [other for other in self.all if common.get(other.seq, 0) > n_own]
         able = [other for other in others if other is not slot and self._can_give(other, common)]
         best = max(able, key=lambda other: common[other.seq], default=slot)
         return best, n_own if best is slot else common[best.seq]
 
-    def _take_prefix(self, slot: Slot[Owner], source: Slot[Owner], tokens: list[int]) -> int:
+    def _take_prefix(
+        self, slot: Slot[Owner], source: Slot[Owner], tokens: list[int], changes: Changes
+    ) -> int:
         """Let a slot hold these tokens of its own or of another slot, and nothing else.
 
         Returns how many it got: none where there are too few cells.
@@ -182,12 +196,13 @@ class Slots(Generic[Owner]):
             self.memory.seq_rm(slot.seq, len(tokens))
         else:
             self.evict(slot)
+            slot.changes = changes
             try:
                 self.memory.seq_cp(source.seq, slot.seq, 0, len(tokens))
             except CacheFull:
                 return 0
             self._touch(source)
-        slot.tokens = tokens
+        slot.tokens, slot.changes = tokens, changes
         return len(tokens)
 
     def _restore_rest(self, slot: Slot[Owner], n_held: int, state: SequenceState) -> int:
@@ -220,13 +235,15 @@ class Slots(Generic[Owner]):
         tokens = slot.tokens
         if not self.cache.is_on or len(tokens) < n_left + _N_WORTHWHILE:
             return
-        for seq, n in self._common(tokens).items():
+        for seq, n in self._common(tokens, slot.changes).items():
             if seq != slot.seq and n == len(tokens) and self.memory.can_copy(seq, n):
                 return
-        if not self.cache.has_room(n_bytes_of(self.memory, slot.seq)) or self.cache.use(tokens):
+        if not self.cache.has_room(n_bytes_of(self.memory, slot.seq)) or self.cache.use(
+            tokens, slot.changes
+        ):
             return
         try:
-            state = take_state(self.memory, slot.seq, tokens)
+            state = take_state(self.memory, slot.seq, tokens, slot.changes)
         except MemoryError:  # of the machine, for the copy: it is run again when it is needed
             return
         self.cache.keep(state)
@@ -281,7 +298,9 @@ class Slots(Generic[Owner]):
                     f"sequence {slot.seq} has a running request whose context was shifted: there is"
                     " no state of its tokens"
                 )
-        return {slot.seq: take_state(self.memory, slot.seq, slot.tokens) for slot in saved}
+        return {
+            slot.seq: take_state(self.memory, slot.seq, slot.tokens, slot.changes) for slot in saved
+        }
 
     def restore(self, slot: Slot[Owner], state: SequenceState) -> None:
         """Load a state that was saved here into a free slot, evicting idle tokens if needed.
@@ -296,7 +315,7 @@ class Slots(Generic[Owner]):
             except CacheFull:
                 if not self.evict_idle():
                     raise
-        slot.tokens = list(state.tokens)
+        slot.tokens, slot.changes = list(state.tokens), state.changes
         self._touch(slot)
 
     def load(self, states: dict[int, SequenceState], seq: int | None) -> None:
@@ -323,7 +342,9 @@ class Slots(Generic[Owner]):
         with self._held_tokens_only():
             put_states(self.memory, by_seq)
         for slot in self.all:
-            slot.tokens = list(by_seq[slot.seq].tokens) if slot.seq in by_seq else []
+            held = by_seq.get(slot.seq)
+            slot.tokens = [] if held is None else list(held.tokens)
+            slot.changes = () if held is None else held.changes
             self._touch(slot)
 
     def _load_one(self, states: dict[int, SequenceState], seq: int) -> None:
@@ -342,7 +363,7 @@ class Slots(Generic[Owner]):
         self._check_length(state)
         with self._held_tokens_only():
             put_state(self.memory, seq, state)
-        slot.tokens = list(state.tokens)
+        slot.tokens, slot.changes = list(state.tokens), state.changes
         self._touch(slot)
 
     def _check_length(self, state: SequenceState) -> None:

@@ -26,6 +26,10 @@ from ggmlpy.memory.window import first_kept, missed
 
 Rows = NDArray[np.uint8]  # [n_tokens, bytes of a row]
 
+# What changed the model while K and V were computed: the digests of LoRA adapters and control
+# vectors, each with its scale. K and V are of use only where the same does.
+Changes = tuple[tuple[str, float], ...]
+
 
 @dataclass(frozen=True, slots=True)
 class _Form:
@@ -75,6 +79,7 @@ class SequenceState:
     tokens: list[int]
     layers: dict[int, LayerRows]
     recurrent: States = field(default_factory=dict)
+    changes: Changes = ()
 
     @property
     def n_bytes(self) -> int:
@@ -83,7 +88,9 @@ class SequenceState:
         return kept + sum(row.nbytes for row in self.recurrent.values())
 
 
-def take_state(memory: SequenceMemory, seq: int, tokens: list[int] | None = None) -> SequenceState:
+def take_state(
+    memory: SequenceMemory, seq: int, tokens: list[int] | None = None, changes: Changes = ()
+) -> SequenceState:
     """A copy of what later tokens of a sequence see, with its `tokens`.
 
     Raises ArgumentError for a sequence that does not exist, Unsupported for a memory with sources.
@@ -108,7 +115,7 @@ def take_state(memory: SequenceMemory, seq: int, tokens: list[int] | None = None
                 positions, store.type_k, k, store.type_v, v, evicted, store.rotations[i]
             )
     recurrent = {} if memory.recurrent is None else memory.recurrent.read(seq)
-    return SequenceState(list(tokens or []), layers, recurrent)
+    return SequenceState(list(tokens or []), layers, recurrent, changes)
 
 
 def n_bytes_of(memory: SequenceMemory, seq: int) -> int:

@@ -32,6 +32,7 @@ MAGIC = b"ggmlpy state\0"
 # In 1 a model was known by a sample of its weights, in 2 a recurrent layer had one state, in 3
 # K and V were not rotated.
 VERSION = 4
+_VERSION_OF_CHANGED = 5  # the same, with sequences that LoRA adapters or control vectors changed
 _DIGEST_BYTES = 32
 _PREFIX = struct.Struct("<13sIQ")
 
@@ -54,7 +55,9 @@ def _parts(
     }
     text = json.dumps(header).encode()
     digest = hashlib.sha256()
-    parts: list[bytes | memoryview] = [_PREFIX.pack(MAGIC, VERSION, len(text)), text]
+    changed = any(state.changes for state in states.values())
+    version = _VERSION_OF_CHANGED if changed else VERSION
+    parts: list[bytes | memoryview] = [_PREFIX.pack(MAGIC, version, len(text)), text]
     parts += [np.ascontiguousarray(array).data for array in arrays if array.size]
     for part in parts:
         digest.update(part)
@@ -84,7 +87,8 @@ def _describe(state: SequenceState, arrays: list[Array]) -> dict[str, Any]:
     for (layer, i), row in state.recurrent.items():
         recurrent.append({"layer": layer, "part": i, "n": len(row)})
         arrays.append(row)
-    return {"tokens": state.tokens, "layers": layers, "recurrent": recurrent}
+    described = {"tokens": state.tokens, "layers": layers, "recurrent": recurrent}
+    return described | ({"changes": state.changes} if state.changes else {})
 
 
 def from_bytes(data: bytes, name: str = "state") -> tuple[dict[int, SequenceState], dict[str, Any]]:
@@ -95,7 +99,7 @@ def from_bytes(data: bytes, name: str = "state") -> tuple[dict[int, SequenceStat
     if len(data) < _PREFIX.size + _DIGEST_BYTES or not data.startswith(MAGIC):
         raise StateError(f"{name}: not a ggmlpy state")
     _, version, n_header = _PREFIX.unpack_from(data)
-    if version != VERSION:
+    if version not in (VERSION, _VERSION_OF_CHANGED):
         raise StateError(
             f"{name}: version {version} of the format, this reads {VERSION}: it must be made again"
         )
@@ -160,7 +164,15 @@ def _parse(described: dict[str, Any], reader: _Reader) -> SequenceState:
         if key in recurrent:
             raise ValueError(f"state {key[1]} of layer {key[0]} is there twice")
         recurrent[key] = row
-    return SequenceState([_whole(token) for token in described["tokens"]], layers, recurrent)
+    tokens = [_whole(token) for token in described["tokens"]]
+    changes = tuple(_change(*change) for change in described.get("changes", ()))
+    return SequenceState(tokens, layers, recurrent, changes)
+
+
+def _change(digest: object, scale: object) -> tuple[str, float]:
+    if not isinstance(digest, str) or type(scale) is not float:
+        raise ValueError("a change of the model that is no digest with a scale")
+    return digest, scale
 
 
 def _whole(value: object) -> int:

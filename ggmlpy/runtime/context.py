@@ -32,6 +32,8 @@ from ggmlpy.runtime.context_setup import ContextSetup
 from ggmlpy.runtime.context_sizes import check_least
 from ggmlpy.runtime.limits import check_length, check_positions, check_sources, sources_full
 from ggmlpy.runtime.loading import check_placement, load_weights
+from ggmlpy.runtime.lora import SequenceAdapters
+from ggmlpy.runtime.lora_methods import LoraMethods
 from ggmlpy.runtime.outputs import Logits, Outputs
 from ggmlpy.runtime.plans import Plan
 from ggmlpy.runtime.steady import SteadyStep
@@ -40,7 +42,7 @@ from ggmlpy.sched.compute import backends_for
 from ggmlpy.sched.placement import ALL, Placement
 
 
-class Context:
+class Context(LoraMethods):
     """One model with the memory of up to `n_seq_max` sequences. `decode` gives logits, or with
     `embeddings` what those are computed from, n_embd elements a token; an encoder has nothing else.
     With an encoder-decoder model `encode` takes the source of a sequence, then `decode` runs the
@@ -106,7 +108,7 @@ class Context:
     ) -> None:
         self.model = model
         # The context of the encoder, which `encode` runs; only after the weights are loaded here.
-        self.encoder = encoder
+        self.encoder: Context | None = encoder
         self.sizes, self.placement, self.backends = setup.sizes, setup.placement, setup.backends
         source = None if encoder is None else encoder.memory
         self.memory: SequenceMemory = setup.memory(model, source)
@@ -114,6 +116,7 @@ class Context:
         self.plans = setup.plans(model, self.memory, embeddings)
         attention = (part for part in model.memory if isinstance(part, AttentionLayers))
         self.is_causal = all(part.is_causal for part in attention)
+        self._adapters = SequenceAdapters()
         self._is_loaded = False
         self.backend_names = ", ".join(b.name for b in self.backends)
         self._last: Plan | None = None
@@ -365,6 +368,7 @@ class Context:
             check_encoded(batch, self.memory.n_source)
         if max(map(len, batch.seq_ids)) > 1:
             check_shared(batch, self.memory.histories())
+            self._adapters.check(batch.seq_ids)
 
     # --- operations on sequences ---
 
@@ -457,8 +461,10 @@ class Context:
         """Run one ubatch. Returns its plan, and the indices of its output tokens in the batch."""
         ubatch = slot_info.ubatch
         outputs = [i for i, at in enumerate(ubatch.indices) if batch.outputs[at]]
-        plan = self._last = self.plans.get(self.shapes.of(slot_info, len(outputs)))
-        plan.inputs.fill(batch, slot_info, outputs)
+        lora = self._adapters.of(ubatch, outputs)
+        shape = self.shapes.of(slot_info, len(outputs)).with_lora(lora)
+        plan = self._last = self.plans.get(shape)
+        plan.inputs.fill(batch, slot_info, outputs, lora)
         plan.run()
         if self.memory.recurrent is not None:
             self.memory.recurrent.note_written(ubatch.run_seqs.tolist())

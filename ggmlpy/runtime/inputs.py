@@ -26,6 +26,7 @@ from ggmlpy.memory.spans import Positions
 from ggmlpy.memory.ubatch import UBatch
 from ggmlpy.models.inputs import Gathered, GraphInputs, KVView, RecurrentView
 from ggmlpy.runtime.gathered import GatheredInputs
+from ggmlpy.runtime.lora import AdapterInputs, TokenAdapter, declare_adapter
 from ggmlpy.runtime.shape import Shape, Streams
 
 
@@ -179,9 +180,18 @@ class StepInputs:
             self.recurrent = RecurrentInputs(memory, self.leaves.recurrent)
         T, n_outputs, R = shape.extents
         extents = (T, n_outputs) if self.recurrent is None else (T, n_outputs, R)
-        self._symbols = [s for n in extents if isinstance(n, Count) for s in n.terms]
+        self._adapters = AdapterInputs(self.leaves.lora)
+        extents = (*extents, *self._adapters.extents)
+        symbols = (s for n in extents if isinstance(n, Count) for s in n.terms)
+        self._symbols = list(dict.fromkeys(symbols))
 
-    def fill(self, batch: Batch, slot_info: SlotInfo, outputs: Sequence[int]) -> None:
+    def fill(
+        self,
+        batch: Batch,
+        slot_info: SlotInfo,
+        outputs: Sequence[int],
+        lora: Sequence[TokenAdapter] = (),
+    ) -> None:
         """Set all inputs for a ubatch of the batch. Tokens `outputs` of the ubatch are output."""
         ubatch, positions = slot_info.ubatch, slot_info.positions
         n, n_outputs = len(positions), max(1, len(outputs))
@@ -196,7 +206,13 @@ class StepInputs:
             self.recurrent.fill(ubatch)
         self._numbers = (n, n_outputs, len(ubatch.runs))
         by_name = dict(zip("TOR", self._numbers, strict=True))
+        by_name |= self._adapters.fill(lora)
         self.counts = {symbol: by_name[symbol.name] for symbol in self._symbols}
+
+    def set_symbols(self, symbols: Sequence[Symbol]) -> None:
+        """Leave out of `counts` what the graph does not depend on: the tokens of an adapter that
+        changes the output alone, or the outputs of one that changes none."""
+        self._symbols = [symbol for symbol in self._symbols if symbol in symbols]
 
     def _set_positions(self, positions: Positions) -> None:
         n = len(positions)
@@ -208,8 +224,14 @@ class StepInputs:
     def snapshot(self, memory: SequenceMemory, buffer_type: BufferType = HOST) -> GraphInputs:
         """Leaves of their own with what the inputs of this step hold, in its exact lengths."""
         n_tokens, n_outputs, n_seqs = self._numbers
+        adapted = zip(self.shape.lora, self._adapters.numbers, strict=True)
         exact = replace(
-            self.shape, n_tokens=n_tokens, n_outputs=n_outputs, n_seqs=n_seqs, is_exact=True
+            self.shape,
+            n_tokens=n_tokens,
+            n_outputs=n_outputs,
+            n_seqs=n_seqs,
+            is_exact=True,
+            lora=tuple(part.exact(*numbers) for part, numbers in adapted),
         )
         leaves, own = declare(exact, memory, buffer_type, self._n_pos_per_embd)
         for leaf, source in zip(own, self._own, strict=True):
@@ -259,6 +281,10 @@ def declare(
         recurrent=_recurrent_view(leaves, memory, T, R),
         positions4=leaves.add("i32", (4 * T,), "inp_pos4") if n_pos_per_embd == 4 else None,
         n_ctx_seq=memory.sizes.n_ctx_seq,
+        lora=tuple(
+            declare_adapter(leaves.add, i, part, (T, n_outputs), shape.is_exact)
+            for i, part in enumerate(shape.lora)
+        ),
     )
     leaves.allocate(buffer_type)
     return inputs, leaves.all

@@ -16,7 +16,9 @@ from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.memory.sequences import SequenceMemory
 from ggmlpy.models import Model
+from ggmlpy.models.blocks.adapted import applying
 from ggmlpy.models.inputs import GraphInputs
+from ggmlpy.models.lora import LoraAdapter
 from ggmlpy.runtime.inputs import StepInputs
 from ggmlpy.runtime.shape import Shape
 from ggmlpy.runtime.top_logits import TopLogits, TopSearch
@@ -54,6 +56,7 @@ class Plan:
         self.executable = executable
         self._watch = watch
         self.inputs = inputs
+        inputs.set_symbols(executable.symbols)
         self._logits = logits
         self._counts = inputs.counts  # that of the last run
         # Looked up once if every run leaves its results at one address that numpy can read.
@@ -147,6 +150,21 @@ class PlanCache:
         """The graph of a shape. Builds no plan."""
         return self._graph(self._inputs(shape).leaves)[0]
 
+    def weights_changed_by(self, adapter: LoraAdapter, shape: Shape) -> set[str]:
+        """The weights whose products have an adapter in the graph of a shape. Builds no plan.
+
+        Raises Unsupported for one whose product cannot have it.
+        """
+        inputs = self._inputs(shape).leaves
+        with applying(inputs) as applied:
+            self._build_graph(inputs)
+        return {name for used, name in applied.used if used is adapter}
+
+    def drop(self, adapter: LoraAdapter) -> None:
+        """Drop the plans whose graphs have an adapter."""
+        for shape in [s for s in self.plans if any(part.adapter is adapter for part in s.lora)]:
+            del self.plans[shape]
+
     def snapshot(self, plan: Plan) -> Graph:
         """The graph of what a plan ran last, its inputs as they are now. No number in it varies,
         and later runs do not change its inputs. Builds no plan."""
@@ -188,5 +206,6 @@ class PlanCache:
 
     def _graph(self, inputs: GraphInputs) -> tuple[Graph, Tensor]:
         """The graph of some inputs, and its logits."""
-        logits = self._build_graph(inputs)
+        with applying(inputs):
+            logits = self._build_graph(inputs)
         return Graph(*inputs.writes, logits), logits

@@ -15,7 +15,8 @@ take no counts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 
@@ -23,6 +24,7 @@ from ggmlpy.graph.count import Symbol
 from ggmlpy.memory.sequences import SequenceMemory
 from ggmlpy.memory.slots import SlotInfo
 from ggmlpy.runtime.gathered import GATHERED_PAD, Group, gathered_length, groups_of
+from ggmlpy.runtime.lora import LoraShape, TokenAdapter
 
 
 class Streams(Enum):
@@ -46,6 +48,7 @@ class Shape:
     streams: Streams = Streams.ONE
     is_exact: bool = False
     groups: tuple[Group, ...] = ()  # without flash attention
+    lora: tuple[LoraShape, ...] = ()  # of the adapters that any token has
 
     @cached_property
     def extents(self) -> tuple[int, int, int]:
@@ -64,6 +67,17 @@ class Shape:
             return "1 token"
         streams = " of as many sequences" if self.streams is Streams.TOKENS else ""
         return f"{self.n_tokens} tokens{streams}{outputs}"
+
+    def with_lora(self, parts: Sequence[TokenAdapter]) -> Shape:
+        """The same for tokens that have adapters."""
+        if not parts:
+            return self
+        n_tokens, n_outputs, exact = self.n_tokens, self.n_outputs, self.is_exact
+        return self.having(part.shape(n_tokens, n_outputs, exact) for part in parts)
+
+    def having(self, lora: Iterable[LoraShape]) -> Shape:
+        """The same with these adapters."""
+        return replace(self, lora=tuple(lora))
 
 
 def can_fuse(memory: SequenceMemory) -> bool:

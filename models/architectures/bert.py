@@ -14,6 +14,7 @@ from typing import ClassVar
 
 from ggmlpy import ops
 from ggmlpy.graph.tensor import Tensor
+from ggmlpy.models.blocks.adapted import lookup
 from ggmlpy.models.blocks.basic import Norm
 from ggmlpy.models.blocks.classifier import Classifier
 from ggmlpy.models.blocks.experts import Experts, take_router
@@ -93,7 +94,7 @@ class Bert(Encoder):
     def embed(self, inputs: GraphInputs) -> Tensor:
         """The embeddings of tokens, plus those of their type (all are of the first text) and of
         their position, normed: [E, T]"""
-        x = ops.get_rows(self.token_embd, inputs.tokens).named("inp_embd")
+        x = lookup(self.token_embd, inputs.tokens, "inp_embd")
         if self.type_embd is not None:
             x = ops.add(x, ops.view_1d(self.type_embd, self.hparams.n_embd, 0)).named("inp_typed")
         if self.pos_embd is not None:

@@ -18,6 +18,7 @@ from typing import Literal
 
 from ggmlpy import ops
 from ggmlpy.graph.tensor import Tensor
+from ggmlpy.models.blocks.adapted import product
 from ggmlpy.models.hparams import HParams, RopeParams
 from ggmlpy.models.inputs import GraphInputs
 from ggmlpy.models.weights import Weights
@@ -92,7 +93,7 @@ class Linear:
         )
 
     def __call__(self, x: Tensor) -> Tensor:
-        y = ops.mul_mat(self.weight, x).named(self.name)  # [n_out, T]
+        y = product(self.weight, x, self.name)  # [n_out, T]
         if self.bias is not None and self.bias_first:
             y = ops.add(y, self.bias).named(f"{self.name}_b")
         if self.scale is not None:

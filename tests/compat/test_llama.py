@@ -31,6 +31,7 @@ from ggmlpy.compat.llama_cpp import (
 )
 from ggmlpy.compat.llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 from ggmlpy.errors import FileError, Unsupported
+from tests.adapters import write_adapter
 
 PROMPT = "Once upon a time"
 
@@ -577,8 +578,26 @@ def test_arguments_without_effect_say_what_to_use() -> None:
         make(use_mlock=True).close()
     with pytest.warns(NoEffect, match="n_gqa is no argument"):
         make(n_gqa=8).close()
-    with pytest.raises(Unsupported, match="lora_path is 'a'"):
-        make(lora_path="a")
+    with pytest.raises(Unsupported, match="attention_type is 1"):
+        make(attention_type=1)
+
+
+def test_an_adapter(tmp_path: Path) -> None:
+    adapter = write_adapter(tmp_path / "lora.gguf", packaged_model(), size=0.5).path
+    options: dict[str, Any] = {"max_tokens": 8, "temperature": 0.0}
+    with make(lora_path=str(adapter), lora_scale=0.5) as ours:
+        answer = ours(PROMPT, **options)["choices"][0]["text"]
+        ours.reset()
+        ours.eval(ours.tokenize(PROMPT.encode()))
+        logits = ours._rows[-1].copy()
+    with Own(packaged_model(), n_ctx=128) as llm:
+        plain = llm(PROMPT, **options)["choices"][0]["text"]
+        tokens = llm.tokenize(PROMPT, special=True)
+        llm.load_lora(adapter, 0.5)
+        assert llm(PROMPT, **options)["choices"][0]["text"] == answer != plain
+        np.testing.assert_array_equal(llm.logits(tokens)[-1], logits)
+    with pytest.raises(ValueError, match="no such file"):
+        make(lora_path=str(tmp_path / "missing.gguf"))
 
 
 def test_metadata_and_rotary_embeddings_can_be_others(llm: Llama) -> None:

@@ -38,7 +38,7 @@ def test_public_names() -> None:
         "CacheFull", "Context", "ContextWarning", "DownloadError", "DraftModel", "Engine",
         "FileError", "Flag", "GGUFError",
         "GGUFFile", "GgmlpyError", "Grammar", "GrammarError", "Graph",
-        "IndexOutOfRange", "KernelError", "Llama", "LlamaState",
+        "IndexOutOfRange", "KernelError", "Llama", "LlamaState", "LoraAdapter",
         "MissingFile", "MissingPackage", "PlacementWarning", "PromptLookup", "Request",
         "RopeOverrides",
         "SamplingError", "SamplingParams", "ShapeError", "StateError", "TYPES", "TemplateError",

@@ -21,7 +21,14 @@ from ggmlpy.memory.cells import KVCells
 from ggmlpy.memory.layouts import LAYOUTS
 from ggmlpy.memory.pages import PagedCells
 from ggmlpy.memory.sequences import SequenceMemory
-from ggmlpy.memory.state import SequenceState, n_bytes_of, put_rest, put_state, take_state
+from ggmlpy.memory.state import (
+    Changes,
+    SequenceState,
+    n_bytes_of,
+    put_rest,
+    put_state,
+    take_state,
+)
 from ggmlpy.memory.store import KVStore
 from tests.engine.test_shared_prefix import MODELS, text
 from tests.interrupts import interrupted_at
@@ -204,7 +211,7 @@ def test_all_who_wait_for_a_prefix_are_overtaken(paths: dict[str, Path]) -> None
         running = [slot.taken_by for slot in engine.slots.running()]
         n_called = 0
 
-        def n_held(tokens: list[int]) -> int:
+        def n_held(tokens: list[int], changes: Changes) -> int:
             nonlocal n_called
             n_called += 1
             return 0

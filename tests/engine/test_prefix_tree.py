@@ -23,9 +23,10 @@ def test_common_prefixes(a: list[int], b: list[int], at: int) -> None:
     assert n_common(a, b, at) == common_by_tokens(a, b[at:])
 
 
-def check_form(tree: PrefixTree, held: dict[int, list[int]]) -> None:
-    """Every node is needed, and its keys are those of the sequences through it."""
-    nodes = [(tree._root, list[int]())]
+def check_form(tree: PrefixTree, held: dict[int, list[int]], group: int) -> None:
+    """Every node of a group is needed, and its keys are those of the sequences through it."""
+    assert (group in tree._roots) == bool(held)
+    nodes = [(tree._roots[group], list[int]())] if held else []
     while nodes:
         node, before = nodes.pop()
         path = before + node.tokens
@@ -43,27 +44,36 @@ def check_form(tree: PrefixTree, held: dict[int, list[int]]) -> None:
 @settings(max_examples=200)
 @given(st.lists(st.tuples(st.integers(0, 4), st.booleans(), TOKENS), max_size=30), TOKENS)
 def test_every_history(changes: list[tuple[int, bool, list[int]]], prompt: list[int]) -> None:
+    """Odd and even keys are of different groups."""
     tree = PrefixTree()
-    held: dict[int, list[int]] = {}
+    everything: dict[int, list[int]] = {}
     for key, is_removed, tokens in changes:
         if is_removed:
             tree.remove(key)
-            held.pop(key, None)
+            everything.pop(key, None)
         else:
-            tree.extend(key, tokens)
-            held[key] = held.get(key, []) + tokens
-        check_form(tree, held)
-        for asked in (prompt, *held.values()):
-            want = {key: common_by_tokens(asked, known) for key, known in held.items()}
-            assert tree.common(asked) == {key: n for key, n in want.items() if n}
-            most = max(want.values(), default=0)
-            longest = tree.longest(asked)
-            assert (0 if longest is None else longest[1]) == most
-            assert longest is None or want[longest[0]] == most
-            whole = [key for key, n in want.items() if 0 < n == len(held[key])]
-            assert tree.prefixes(asked) == sorted(whole, key=lambda key: (len(held[key]), key))
-        assert len(tree) == len(held)
-        assert all(key in tree for key in held)
+            tree.extend(key, tokens, key % 2)
+            everything[key] = everything.get(key, []) + tokens
+        assert len(tree) == len(everything)
+        assert all(key in tree for key in everything)
+        for group in (0, 1):
+            held = {key: known for key, known in everything.items() if key % 2 == group}
+            check_form(tree, held, group)
+            check_answers(tree, held, group, [prompt, *everything.values()])
+
+
+def check_answers(
+    tree: PrefixTree, held: dict[int, list[int]], group: int, prompts: list[list[int]]
+) -> None:
+    for asked in prompts:
+        want = {key: common_by_tokens(asked, known) for key, known in held.items()}
+        assert tree.common(asked, group) == {key: n for key, n in want.items() if n}
+        most = max(want.values(), default=0)
+        longest = tree.longest(asked, group)
+        assert (0 if longest is None else longest[1]) == most
+        assert longest is None or want[longest[0]] == most
+        whole = [key for key, n in want.items() if 0 < n == len(held[key])]
+        assert tree.prefixes(asked, group) == sorted(whole, key=lambda key: (len(held[key]), key))
 
 
 class Counted(list[int]):

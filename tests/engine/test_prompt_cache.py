@@ -44,7 +44,7 @@ def check_slots(llm: Llama) -> None:
     cache = slots.cache
     for slot in slots.all:
         assert slots.memory.seq_pos_max(slot.seq) + 1 == len(slot.tokens)
-        own = slots._common(slot.tokens)
+        own = slots._common(slot.tokens, ())
         for other in slots.all:
             pairs = enumerate(zip(slot.tokens, other.tokens, strict=False))
             n = next((i for i, (x, y) in pairs if x != y), None)

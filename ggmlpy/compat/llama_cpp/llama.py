@@ -181,6 +181,7 @@ class Llama(EmbeddingMethods):
             kv_overrides=p["kv_overrides"],
             rope=rope_overrides(p),
             draft_model=p["draft_model"],
+            lora_adapters=[(p["lora_path"], p["lora_scale"])] if p["lora_path"] else [],
             verbose=self.verbose,
         )
         self._file = self._engine._file

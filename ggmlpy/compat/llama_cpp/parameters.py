@@ -41,7 +41,6 @@ _REFUSED: dict[str, tuple[Any, str]] = {
         constants.LLAMA_ATTENTION_TYPE_UNSPECIFIED,
         "the file says whether attention is causal",
     ),
-    "lora_path": (None, "adapters cannot be loaded"),
 }
 
 

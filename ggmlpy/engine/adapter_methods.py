@@ -1,0 +1,78 @@
+"""The methods of `Llama` that load LoRA adapters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from os import PathLike
+
+from ggmlpy.common.arguments import WrongKind, as_float, checked, refusal
+from ggmlpy.engine.state_methods import StateMethods
+from ggmlpy.errors import ArgumentError
+from ggmlpy.models.lora import LoraAdapter
+
+File = str | bytes | PathLike[str]
+AdapterFiles = Sequence[File | tuple[File, float]]
+
+
+class AdapterMethods(StateMethods):
+    """A model to which LoRA adapters can be added while it is in use."""
+
+    @property
+    def lora_adapters(self) -> dict[int, LoraAdapter]:
+        """The adapters that are loaded, by number."""
+        return dict(self.engine.adapters.by_id)
+
+    @checked
+    def load_lora(self, path: File, scale: float = 1.0) -> LoraAdapter:
+        """Load a LoRA adapter from a GGUF file, as llama.cpp's convert_lora_to_gguf.py makes them.
+
+        From then on requests have it with this `scale`, unless they say otherwise: with
+        `lora={adapter: 0.5}` another one and no other adapter, with `lora={}` none. A scale of 0
+        makes it one for those that name it only. Requests with different adapters run together;
+        each gets what it would get alone. Its weights keep the file's types, on the devices of
+        those that they change.
+
+        Raises FileError for a file that cannot be read, WeightError for one that is no adapter or
+        does not fit the model, Unsupported for one of another kind, or of a tensor whose product
+        cannot have an adapter in this architecture, ArgumentError for a scale that is not finite,
+        GgmlpyError during a step, as in a logits_processor.
+        """
+        self._check_open()
+        if not math.isfinite(scale):
+            raise ArgumentError(f"load_lora: scale is {scale}: it must be finite")
+        with self._answers.exclusive():
+            self.engine.check_idle_step()
+            adapter = self.engine.context.load_lora(path, scale=scale)
+            self.engine.adapters.add(adapter)
+        return adapter
+
+    @checked
+    def unload_lora(self, adapter: LoraAdapter) -> None:
+        """Give back the memory of an adapter. What was generated with it is not reused from then
+        on, unless it is loaded again.
+
+        Raises ArgumentError if it is not loaded, GgmlpyError while requests that have it run.
+        """
+        self._check_open()
+        with self._answers.exclusive():
+            self.engine.check_idle_step()
+            self.engine.unload_lora(adapter)
+            if self._embedder is not None:
+                self._embedder.unload_lora(adapter)
+            adapter.close()
+
+
+def with_scales(name: str, files: AdapterFiles) -> list[tuple[File, float]]:
+    """Files with the scale of each. Raises ArgumentError for one that is no finite number."""
+    found: list[tuple[File, float]] = []
+    for part in files:
+        path, scale = part if isinstance(part, tuple) else (part, 1.0)
+        try:
+            number = as_float(scale)
+        except WrongKind as wrong:
+            raise refusal("Llama", f"{name}: the scale of {path!r}", wrong) from None
+        if not math.isfinite(number):
+            raise ArgumentError(f"{name}: the scale of {path!r} is {number}: it must be finite")
+        found.append((path, number))
+    return found

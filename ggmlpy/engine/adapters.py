@@ -1,0 +1,78 @@
+"""The LoRA adapters that are loaded, by number, and those that a request asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ggmlpy.common.arguments import WrongKind, as_float, kind_of
+from ggmlpy.engine.options import LoraScales
+from ggmlpy.errors import ArgumentError
+from ggmlpy.models.lora import LoraAdapter
+from ggmlpy.runtime.context import Context
+from ggmlpy.runtime.lora import Scales, scales_of
+
+
+class Adapters:
+    """The adapters of a context. Numbers count up from 0, and are not given twice."""
+
+    def __init__(self, context: Context) -> None:
+        self.by_id: dict[int, LoraAdapter] = {}
+        self._context = context
+        self._n_loaded = 0
+
+    def add(self, adapter: LoraAdapter) -> None:
+        """Add one that the context has loaded."""
+        self.by_id[self._n_loaded] = adapter
+        self._n_loaded += 1
+
+    def remove(self, adapter: LoraAdapter) -> None:
+        """Remove one. Raises ArgumentError if it is not loaded."""
+        del self.by_id[self._id_of(adapter)]
+
+    def close(self) -> None:
+        """Close the files of all."""
+        for adapter in self.by_id.values():
+            adapter.close()
+        self.by_id.clear()
+
+    def scales(self, lora: LoraScales | None = None) -> Scales:
+        """The adapters that a request has: those named, or else all, each with its own scale.
+
+        Raises ArgumentError for one that is not loaded, or a scale that is not finite.
+        """
+        if lora is None:
+            return scales_of({adapter: adapter.scale for adapter in self.by_id.values()})
+        scales: dict[LoraAdapter, float] = {}
+        for key, scale in _pairs(lora):
+            adapter = self.by_id[self._id_of(key)]
+            if adapter in scales:
+                raise ArgumentError(f"lora: {adapter.name} is named twice")
+            try:
+                scales[adapter] = as_float(scale)
+            except WrongKind:
+                raise ArgumentError(
+                    f"lora: the scale of {adapter.name} is {kind_of(scale)}: it must be a number"
+                ) from None
+        return scales_of(scales)
+
+    def _id_of(self, key: object) -> int:
+        for id, adapter in self.by_id.items():
+            if adapter is key or (type(key) is int and id == key):
+                return id
+        loaded = ", ".join(f"{id}: {a.name}" for id, a in self.by_id.items()) or "none"
+        raise ArgumentError(f"lora: no adapter {key!r:.60} is loaded; loaded are {loaded}")
+
+
+def _pairs(lora: Any) -> Iterable[tuple[object, object]]:
+    """Adapters or their numbers, and scales. Raises ArgumentError."""
+    if isinstance(lora, Mapping):
+        return lora.items()
+    if isinstance(lora, Sequence) and all(
+        isinstance(part, Mapping) and part.keys() == {"id", "scale"} for part in lora
+    ):
+        return [(part["id"], part["scale"]) for part in lora]
+    raise ArgumentError(
+        f"lora is {lora!r:.60}: it must be a dict of adapters and scales, or a list of"
+        ' {"id": …, "scale": …}'
+    )

@@ -1,0 +1,111 @@
+"""The methods of `Context` for LoRA adapters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike
+from typing import TYPE_CHECKING
+
+from ggmlpy.common.quoting import quoted
+from ggmlpy.errors import Unsupported
+from ggmlpy.memory.sequences import SequenceMemory
+from ggmlpy.models import Model
+from ggmlpy.models.lora import LoraAdapter, open_lora
+from ggmlpy.runtime.lora import (
+    LoraShape,
+    Scales,
+    SequenceAdapters,
+    load_lora_weights,
+    scales_of,
+)
+from ggmlpy.runtime.plans import Plan, PlanCache
+from ggmlpy.runtime.shape import Shapes
+from ggmlpy.runtime.steady import SteadyStep
+from ggmlpy.sched.placement import Placement
+
+_N_NAMED = 5  # tensors that an error lists by name
+
+
+class LoraMethods:
+    """A context whose sequences can have adapters."""
+
+    model: Model
+    encoder: LoraMethods | None  # the context of the encoder
+    memory: SequenceMemory
+    placement: Placement
+    plans: PlanCache
+    shapes: Shapes
+    _adapters: SequenceAdapters
+    _last: Plan | None
+    _steady: SteadyStep | None
+
+    if TYPE_CHECKING:
+
+        def load_weights(self) -> None:
+            """See `Context`."""
+
+    def load_lora(self, path: str | bytes | PathLike[str], *, scale: float = 1.0) -> LoraAdapter:
+        """Load the LoRA adapter of a file, for `set_lora` of this context and others of its model.
+
+        `scale` is kept as the adapter's. Raises FileError for a file that cannot be read,
+        WeightError for one that is no adapter or does not fit the model, Unsupported for one that
+        changes a tensor whose product cannot have it.
+        """
+        model = self.model
+        adapter = open_lora(path, model.weights, model.hparams.architecture, scale)
+        try:
+            self._check_lora(adapter)
+            self.load_weights()
+            load_lora_weights(adapter, self.placement)
+        except BaseException:
+            adapter.close()
+            raise
+        return adapter
+
+    def _check_lora(self, adapter: LoraAdapter) -> None:
+        """Raise Unsupported unless the graphs have all that an adapter changes."""
+        changed = self._changed_by(adapter)
+        if self.encoder is not None:
+            changed |= self.encoder._changed_by(adapter)
+        left = [w.name for w in adapter.weights.values() if w.name not in changed]
+        if left:
+            more = f" and {len(left) - _N_NAMED} more" if len(left) > _N_NAMED else ""
+            raise Unsupported(
+                f"{adapter.name}: the adapter changes {', '.join(map(quoted, left[:_N_NAMED]))}"
+                f"{more}: products of the architecture {quoted(self.model.hparams.architecture)}"
+                " with these cannot have an adapter"
+            )
+
+    def _changed_by(self, adapter: LoraAdapter) -> set[str]:
+        changed: set[str] = set()
+        for shape in self.shapes.largest():
+            some = LoraShape(adapter, shape.n_tokens, shape.n_outputs)
+            whole = LoraShape(adapter)
+            lora = (some if shape.n_tokens > 1 else whole,)
+            changed |= self.plans.weights_changed_by(adapter, shape.having(lora))
+        return changed
+
+    def set_lora(self, adapters: Mapping[LoraAdapter, float], *, seq: int) -> None:
+        """Let the tokens of a sequence that are run from now on have adapters, each with its scale.
+
+        What the memory holds of the sequence stays as it is. Raises ArgumentError for a sequence
+        that does not exist, or a scale that is not finite.
+        """
+        self.memory.check_seq(seq)
+        self.use_lora(seq, scales_of(adapters))
+
+    def use_lora(self, seq: int, scales: Scales) -> None:
+        """`set_lora` of what `scales_of` gave."""
+        if self._adapters.set(seq, scales):
+            self._steady = None
+        if self.encoder is not None:
+            self.encoder.use_lora(seq, scales)
+
+    def unload_lora(self, adapter: LoraAdapter) -> None:
+        """Give back the memory of an adapter, which no sequence has from now on."""
+        for seq in self._adapters.uses(adapter):
+            self._adapters.set(seq, ())
+        self.plans.drop(adapter)
+        self._steady = self._last = None
+        if self.encoder is not None:
+            self.encoder.unload_lora(adapter)
