@@ -46,7 +46,8 @@ class Command(ReadableHelp):
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             raise no_such_option(unknown or error.option_name, self, ctx, hint) from None
-        except click.UsageError:
+        except click.UsageError as error:
+            error.ctx = error.ctx or ctx  # whose help the message names
             if not unknown:
                 raise
             raise no_such_option(unknown, self, ctx, hint) from None

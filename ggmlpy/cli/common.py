@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import sys
@@ -117,6 +118,14 @@ def read_line() -> str | None:
     return _decoded(line, "standard input").removesuffix("\r") if line else None
 
 
+def check_writable(path: Path) -> None:
+    """Raise FileError for a path where no file can be written: what takes long comes after this."""
+    if path.is_dir():
+        raise _unwritable(path, IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)))
+    if not path.parent.is_dir():
+        raise _unwritable(path, FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)))
+
+
 def write_file(path: Path, text: str) -> None:
     """Raises FileError."""
     try:
@@ -139,7 +148,7 @@ def write_bytes(path: Path | None, data: bytes) -> None:
 
 
 def _unwritable(path: Path, error: OSError) -> FileError:
-    return FileError(f"{path}: the file cannot be written: {error.strerror}")
+    return FileError(f"{printable(str(path))}: the file cannot be written: {error.strerror}")
 
 
 def _stdin_is_piped() -> bool:

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from ggmlpy.cli import common, options
 from ggmlpy.cli.command import command, flag, option
-from ggmlpy.cli.groups import group, setting
-from ggmlpy.cli.options import MODEL, ModelOptions
+from ggmlpy.cli.options import ChunkOptions
 from ggmlpy.cli.show import say
 from ggmlpy.cli.types import FileName, Whole
 from ggmlpy.common.quoting import printable
@@ -24,13 +23,6 @@ if TYPE_CHECKING:
     from ggmlpy.llama import Llama
     from ggmlpy.quantize import Imatrix
     from ggmlpy.quantize.collect import Collector
-
-
-@dataclass(frozen=True, slots=True)
-class ImatrixOptions(ModelOptions):
-    """How a model is opened to run chunks of a text."""
-
-    n_ctx: int = setting(512, "-c --ctx-size N", "Tokens of a chunk.", type=Whole(4))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +79,7 @@ class Output:
 @flag("process_output", "--process-output", "Also for output.weight.")
 @flag("ppl", "--ppl/--no-ppl", "Show the perplexity of the chunks.", default=True)
 @option("first", "--chunk --from-chunk N", "Skip the first N chunks.", type=Whole(0), default=0)
-@option(
-    "n_chunks",
-    "--chunks N",
-    "Most chunks to run; -1: all.",
-    default=-1,
-    type=Whole(1, unlimited=-1),
-)
+@options.n_chunks
 @option(
     "in_files",
     "--in-file FILE",
@@ -104,7 +90,7 @@ class Output:
     show_default=False,
 )
 @flag("parse_special", "--parse-special", "Parse control tokens such as <|im_end|> in the text.")
-@group(ImatrixOptions, "setup", MODEL)
+@options.chunk_options
 def imatrix(
     model: Path | None,
     prompt: str | None,
@@ -119,7 +105,7 @@ def imatrix(
     n_chunks: int,
     in_files: Sequence[Path],
     parse_special: bool,
-    setup: ImatrixOptions,
+    setup: ChunkOptions,
 ) -> None:
     """Measure how large the inputs of weights are on a text, for `ggmlpy quantize --imatrix`.
 
@@ -134,6 +120,7 @@ def imatrix(
     from ggmlpy.quantize import Imatrix
     from ggmlpy.quantize.collect import Collector
 
+    common.check_writable(out)
     output = Output(out, output_format == "dat", output_frequency, save_frequency)
     earlier = [Imatrix.load(path) for path in in_files]
     text = common.read_text(prompt, file)

@@ -67,6 +67,13 @@ binary_file = option(
     "Read the text from a file and leave it as it is, with its end.",
     type=FILE,
 )
+n_chunks = option(
+    "n_chunks",
+    "--chunks N",
+    "Most chunks of the text to run; -1: all.",
+    default=-1,
+    type=Whole(1, unlimited=-1),
+)
 escape = flag(
     "escape",
     "-e --escape/--no-escape",
@@ -264,6 +271,18 @@ class ModelOptions(MachineOptions):
 
 
 @dataclass(frozen=True, slots=True)
+class ChunkOptions(ModelOptions):
+    """How a model is opened to run chunks of a text."""
+
+    n_ctx: int = setting(
+        512,
+        "-c --ctx-size N",
+        "Tokens of a chunk of the text; of tasks, the most of an answer.",
+        type=Whole(4),
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class BenchOptions(MachineOptions):
     """How a model is opened to measure it, except for the threads."""
 
@@ -289,6 +308,7 @@ class BenchOptions(MachineOptions):
 
 
 placement_options = group(PlacementOptions, "where", "Placement")
+chunk_options = group(ChunkOptions, "setup", MODEL)
 model_options = group(ModelOptions, "setup", MODEL)
 _VARIED = ("n_gpu_layers", "n_ubatch", "type_k", "type_v", "flash_attn", "n_batch")
 bench_grid = grid(BenchOptions, "machines", MODEL, _VARIED)

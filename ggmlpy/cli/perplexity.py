@@ -12,7 +12,7 @@ import click
 from ggmlpy.cli import common, options
 from ggmlpy.cli.command import command, flag, option
 from ggmlpy.cli.groups import group, setting
-from ggmlpy.cli.options import MODEL, ModelOptions
+from ggmlpy.cli.options import MODEL, ChunkOptions
 from ggmlpy.cli.show import say, write_json
 from ggmlpy.cli.types import FileName, Whole
 from ggmlpy.packaged import packaged_model
@@ -25,12 +25,9 @@ _N_PARALLEL = 8  # answers that are scored together
 
 
 @dataclass(frozen=True, slots=True)
-class PerplexityOptions(ModelOptions):
+class PerplexityOptions(ChunkOptions):
     """How a model is opened to score chunks of a text."""
 
-    n_ctx: int = setting(
-        512, "-c --ctx-size N", "Tokens of a chunk, or most tokens of an answer.", type=Whole(4)
-    )
     n_batch: int = setting(
         2048,
         "-b --batch-size N",
@@ -53,13 +50,7 @@ _KL = "Comparison with another model"
     "The file of --multiple-choice.",
     type=FileName(),
 )
-@option(
-    "n_chunks",
-    "--chunks N",
-    "Most chunks to run; -1: all.",
-    default=-1,
-    type=Whole(1, unlimited=-1),
-)
+@options.n_chunks
 @option(
     "stride",
     "--ppl-stride N",
@@ -160,6 +151,8 @@ def perplexity(
         raise click.BadParameter("--kl-divergence-base and --ppl-stride are not of tasks.")
     if stride and base is not None:
         raise click.BadParameter("--ppl-stride and --kl-divergence-base cannot be used together.")
+    if base is not None and not kl_divergence:
+        common.check_writable(base)
     path = model or packaged_model()
     if kl_divergence:
         if base is None:

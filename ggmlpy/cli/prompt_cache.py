@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ggmlpy.cli import common
 from ggmlpy.cli.groups import group, setting
 from ggmlpy.cli.options import FILE
 from ggmlpy.common.prefix import n_common
@@ -41,7 +42,11 @@ class PromptCacheOptions:
 
     def load(self, llm: Llama) -> list[int]:
         """Load the file if it exists, and return its tokens. Raises what `load_state` raises."""
-        if self.prompt_cache is None or not self.prompt_cache.exists():
+        if self.prompt_cache is None:
+            return []
+        if not self.prompt_cache_ro:
+            common.check_writable(self.prompt_cache)
+        if not self.prompt_cache.exists():
             return []
         llm.load_state(self.prompt_cache)
         return llm.held_tokens.get(0, [])

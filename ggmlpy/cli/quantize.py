@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ggmlpy.cli.command import argument, command, flag, option
+from ggmlpy.cli.common import check_writable, read_text
 from ggmlpy.cli.options import as_json
 from ggmlpy.cli.show import console, say, write_json
 from ggmlpy.cli.types import FileName, Threads
 from ggmlpy.common.quoting import printable
 from ggmlpy.errors import ArgumentError
+from ggmlpy.gguf.path import path_of
 
 if TYPE_CHECKING:
     from ggmlpy.graph.types import TensorType
@@ -30,7 +32,8 @@ _MANY: dict[str, Any] = {"multiple": True, "show_default": False}
 
 
 @command
-@argument("words", "MODEL [OUT] TYPE [THREADS]", "", nargs=-1, required=True)
+@argument("words", "MODEL [OUT] TYPE [THREADS]", "", nargs=-1)
+@option("given", "-m --model FILE", "The model, instead of the first argument.", type=FileName())
 @flag("pure", "--pure", "All tensors in one type, instead of TYPE's mixture.", section=_TYPES)
 @flag("leave_output", "--leave-output-tensor", "Leave output.weight as it is.", section=_TYPES)
 @option("output_type", "--output-tensor-type TYPE", "Type of output.weight.", section=_TYPES)
@@ -100,6 +103,7 @@ _MANY: dict[str, Any] = {"multiple": True, "show_default": False}
 @as_json
 def quantize(
     words: tuple[str, ...],
+    given: Path | None,
     tensor_types: tuple[str, ...],
     tensor_type_file: Path | None,
     output_type: str | None,
@@ -131,7 +135,9 @@ def quantize(
     from ggmlpy.quantize import Choices, Imatrix, plan, quantize_model
     from ggmlpy.quantize.model import check_types
 
-    model, out, kind, threads = _words(words, flags["keep_split"])
+    model, out, kind, threads = _words(words, given, flags["keep_split"])
+    if not dry_run:
+        check_writable(out)
     if include and exclude:
         raise click.UsageError("--include-weights and --exclude-weights cannot be used together.")
     texts = list(tensor_types)
@@ -161,17 +167,20 @@ def quantize(
     _show_total(planned, choices, as_json, written)
 
 
-def _words(words: Sequence[str], keep_split: bool) -> tuple[Path, Path, FileType | None, int]:
-    """(model, out, file type, threads or 0) of the arguments, as llama-quantize has them."""
+def _words(
+    words: Sequence[str], given: Path | None, keep_split: bool
+) -> tuple[Path, Path, FileType | None, int]:
+    """(model, out, file type, threads or 0) of the arguments, as llama-quantize has them, where the
+    model is not `given`."""
     from ggmlpy.quantize import file_type_of
 
     def kind_of(word: str) -> tuple[str, FileType | None]:
         kind = None if word.upper() == "COPY" else file_type_of(word)
         return word.upper() if kind is None else kind.name, kind
 
-    if len(words) < 2:
+    if len(words) < 1 + (given is None):
         raise click.UsageError("MODEL and TYPE must be given.")
-    model, rest = Path(words[0]), list(words[1:])
+    model, rest = (path_of(words[0]), list(words[1:])) if given is None else (given, list(words))
     try:
         name, kind = kind_of(rest[0])
         ending = "" if keep_split else ".gguf"
@@ -179,7 +188,7 @@ def _words(words: Sequence[str], keep_split: bool) -> tuple[Path, Path, FileType
     except ArgumentError:
         if len(rest) < 2:
             raise
-        out = Path(rest.pop(0))
+        out = path_of(rest.pop(0))
         name, kind = kind_of(rest[0])
     if len(rest) > 2 or (len(rest) == 2 and not rest[1].isdecimal()):
         raise click.UsageError(f"{printable(rest[-1])} is too much: MODEL [OUT] TYPE [THREADS].")
@@ -215,8 +224,6 @@ def _tensor_type(text: str) -> tuple[str, TensorType]:
 
 
 def _words_of(path: Path) -> list[str]:
-    from ggmlpy.cli.common import read_text
-
     return (read_text(None, path) or "").split()
 
 

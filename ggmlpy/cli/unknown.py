@@ -11,6 +11,7 @@ from ggmlpy.cli.llama_flags import why_absent
 
 _N_NEIGHBOURS = 3
 _LIKENESS = 0.7
+_N_NAMED = 3  # commands that have the option
 
 
 def names_of(command: click.Command) -> dict[str, click.Option]:
@@ -34,7 +35,8 @@ def no_such_option(
     """
     more = why_absent(flag, command.name or "")
     if more is None and (having := _having(flag, ctx)):
-        more = f"{_listed(having, 'and')} ha{'s' if len(having) == 1 else 've'} it"
+        others = having if len(having) <= _N_NAMED else [*having[:_N_NAMED], "others"]
+        more = f"{_listed(others, 'and')} ha{'s' if len(having) == 1 else 've'} it"
     if more is None and (near := _near(flag, names_of(command))):
         more = f"did you mean {_listed(near, 'or')}?"
     if more is None:

@@ -28,6 +28,7 @@ from ggmlpy.common.quoting import printable, quoted
 from ggmlpy.errors import FileError, GGUFError, MissingFile, WeightError
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.gguf.overrides import Scalar
+from ggmlpy.gguf.path import path_of
 from ggmlpy.graph.types import F32
 from ggmlpy.quantize.keys import Stored, stored_number, stored_text, stored_texts
 from ggmlpy.quantize.rows import Floats
@@ -69,7 +70,7 @@ class Imatrix:
     def load(cls, path: str | PathLike[str]) -> Imatrix:
         """Read a file of either format. Raises MissingFile, FileError, and GGUFError or WeightError
         for a damaged one."""
-        where = Path(path)
+        where = path_of(path)
         if _magic(where) == b"GGUF":
             return _read_gguf(where)
         return _read_legacy(where)
@@ -201,7 +202,11 @@ def _magic(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
             return file.read(4)
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+    except IsADirectoryError:
+        raise MissingFile(
+            f"{printable(str(path))} is a folder; it must be an importance matrix"
+        ) from None
+    except (FileNotFoundError, NotADirectoryError):
         raise MissingFile(
             f"{printable(path.name)}: there is no such file in {printable(str(path.parent))}"
         ) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import tempfile
@@ -71,6 +72,8 @@ class NewFile(AbstractContextManager["NewFile"]):
         self.path = path
         self._alignment = alignment
         self._temporary: Path | None = None
+        if path.is_dir():
+            raise self._failed(IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)))
         try:
             number, name = tempfile.mkstemp(
                 prefix=f".{path.name[:100]}.", suffix=".part", dir=path.parent

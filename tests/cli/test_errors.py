@@ -267,3 +267,45 @@ def test_the_packaged_model_may_be_left_out(
     for command in MODEL_COMMANDS:
         message = run(command).error
         assert message == "stories.gguf: this installation has no packaged model: name a file"
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("quantize", "", "Q4_0"), "the name of the model file is empty"),
+        (("quantize", "{folder}", "Q4_0"), "{name}: {folder} is a folder; it must be a GGUF file"),
+        (("quantize", "{model}", "{folder}", "Q4_0"), "{folder}: {unwritable}: Is a directory"),
+        (("quantize", "{model}", "{none}", "Q4_0"), "{none}: {unwritable}: No such file or"),
+        (("quantize", "--imatrix", "{folder}", "{model}", "Q4_0"), "{folder} is a folder; it must"),
+        (("quantize", "~/none.gguf", "Q4_0"), "none.gguf: there is no such file in {folder}"),
+        (("imatrix", "-p", "a", "-o", "{folder}"), "{folder}: {unwritable}: Is a directory"),
+        (("imatrix", "-p", "a", "-o", "{none}"), "{none}: {unwritable}: No such file or directory"),
+        (("imatrix", "--in-file", "{folder}"), "{folder} is a folder; it must be an importance"),
+        (("imatrix", "-m", "{folder}", "-p", "a"), "{name}: {folder} is a folder; it must be a"),
+        (("perplexity", "-m", "{folder}", "-p", "a"), "{name}: {folder} is a folder; it must be"),
+        (("perplexity", "-p", "a", "--save-all-logits", "{none}"), "{none}: {unwritable}: No such"),
+        (("embedding", "-m", "{folder}", "-p", "a"), "{name}: {folder} is a folder; it must be a"),
+        (("embedding", "-m", "me/repo:Q8_0", "-p", "a"), "repo:Q8_0: there is no such file in me;"),
+        (("embedding", "-m", "https://x.y/z", "-p", "a"), "https://x.y/z: this is a URL, not a"),
+        (("generate", "--prompt-cache", "{none}"), "{none}: {unwritable}: No such file or"),
+    ],
+)
+def test_files_of_the_wrong_kind(
+    run: Run,
+    tiny: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    args: tuple[str, ...],
+    message: str,
+) -> None:
+    """Before anything runs, in the words that all commands have."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    names = {"folder": str(tmp_path), "name": tmp_path.name, "model": str(tiny)}
+    names |= {"none": str(tmp_path / "none" / "file"), "unwritable": "the file cannot be written"}
+    error = run(*(arg.format(**names) for arg in args)).error
+    assert error.startswith(message.format(**names))
+
+
+def test_the_command_whose_help_is_named(run: Run) -> None:
+    for args in (("chat", "-c"), ("chat", "-c", "x"), ("chat", "--zzz"), ("chat", "surplus")):
+        assert run(*args).err.endswith("(see `ggmlpy chat --help`)\n")

@@ -86,7 +86,7 @@ def test_files_that_are_no_states(run: Run, tiny: Path, tmp_path: Path) -> None:
     assert str(tmp_path.name) in folder
     missing = tmp_path / "none" / "prompt.cache"
     error = run("generate", "-m", tiny, "-p", "a", "--prompt-cache", missing).error
-    assert error == "prompt.cache: the state cannot be written: No such file or directory"
+    assert error == f"{missing}: the file cannot be written: No such file or directory"
     for flag in ("--prompt-cache-all", "--prompt-cache-ro"):
         error = run("generate", flag).usage_error
         assert error == "--prompt-cache FILE names the file of the prompt cache"

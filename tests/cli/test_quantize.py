@@ -12,6 +12,7 @@ from ggmlpy.gguf import GGUFFile
 from ggmlpy.quantize import Imatrix
 from tests.cli.conftest import Run
 from tests.gguf_builder import build_gguf
+from tests.models.tiny import Tiny, write_model
 from tests.quantize.peer import TEXT, uniform
 
 
@@ -145,3 +146,16 @@ def test_imatrix(run: Run, tmp_path: Path) -> None:
     assert run("imatrix", "-o", out).usage_error.startswith("There is no text")
     assert "must have at least" in run("imatrix", "-p", "Hello", "-o", out).error
     assert "two at least must be left" in run(*common, "--chunk", 9).usage_error
+
+
+def test_the_model_may_be_an_option(run: Run, tmp_path: Path) -> None:
+    model = write_model(tmp_path / "m.gguf", Tiny())
+    plain = run("quantize", "--dry-run", model, "Q8_0")
+    assert plain.code == 0
+    assert run("quantize", "--dry-run", "-m", model, "Q8_0") == plain
+    outs = [tmp_path / "one.gguf", tmp_path / "two.gguf"]
+    assert run("quantize", model, outs[0], "Q8_0", "1").code == 0
+    assert run("quantize", "-m", model, outs[1], "Q8_0", "1").code == 0
+    assert outs[0].read_bytes() == outs[1].read_bytes()
+    assert run("quantize", "-m", model).usage_error == "MODEL and TYPE must be given"
+    assert run("quantize").usage_error == "MODEL and TYPE must be given"
