@@ -53,6 +53,19 @@ class _Group(ReadableHelp, click.Group):
             raise click.NoSuchOption(first, f"No such option {first!r}: {hint}", ctx=ctx)
         return super().parse_args(ctx, args)
 
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order in which they were added."""
+        return list(self.commands)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The commands, each with the first sentence of its help, which click would cut."""
+        sentences = {
+            name: " ".join((command.help or "").split("\n\n")[0].split())
+            for name, command in self.commands.items()
+        }
+        with formatter.section("Commands"):
+            formatter.write_dl(list(sentences.items()))
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_options(ctx, formatter)
         self.format_commands(ctx, formatter)
@@ -74,7 +87,8 @@ def _with_dashes(name: str) -> str:
 def app() -> None:
     """Load a GGUF model, generate text with it, and inspect its file, its tokens and its graph.
 
-    `ggmlpy generate` runs at once, with a small model that is part of the package.
+    `ggmlpy generate` runs at once, with a small model that is part of the package, and `ggmlpy
+    COMMAND --help` shows the options of a command. Their names are llama.cpp's.
     """
 
 

@@ -84,8 +84,9 @@ escape = flag(
 as_json = flag("as_json", "--json", "Write JSON, one object per line.")
 kv_unified = flag(
     "kv_unified",
-    "-kvu --kv-unified/-no-kvu --no-kv-unified",
+    "-kvu/-no-kvu --kv-unified/--no-kv-unified",
     "One cache that all sequences share, instead of an equal part for each.",
+    show_default=False,
     section=MODEL,
 )
 kv_layout = option(

@@ -36,7 +36,7 @@ class Samplers(click.ParamType[tuple[str, ...]]):
         try:
             if by_letters:
                 return samplers_by_letters(value)
-            return tuple(sampler_name(part) for part in value.split(";") if part.strip())
+            return tuple(sampler_name(part.strip()) for part in value.split(";") if part.strip())
         except SamplingError as error:
             self.fail(f"{error}.", param, ctx)
 
@@ -184,7 +184,7 @@ class SamplingOptions:
         "--samplers NAMES",
         "The steps in their order, separated by semicolons; others are infill and adaptive_p.",
         type=Samplers(),
-        show_default=SAMPLERS,
+        show_default=SAMPLERS.replace(";", "; "),
     )
     sampler_seq: tuple[str, ...] | None = setting(
         None,

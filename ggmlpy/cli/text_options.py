@@ -23,7 +23,7 @@ class TextOptions:
         "Most tokens to generate; -1: until the text ends or the context is full; -2: the same,"
         " also with --context-shift.",
         type=Predicted(),
-        show_default=False,
+        show_default="128 in generate, -1 in chat",
     )
     stop: tuple[str, ...] = setting(
         (),
@@ -35,7 +35,8 @@ class TextOptions:
     context_shift: bool = setting(
         False,
         "--context-shift/--no-context-shift",
-        "A full context loses the older half of its tokens, and the text goes on.",
+        "A full context loses the older half of its tokens, and the text goes on; else it ends.",
+        show_default=False,
     )
     n_keep: int = setting(
         0,

@@ -295,7 +295,10 @@ def test_a_context_that_has_no_equal_parts(run: Run, tiny: Path) -> None:
         "'-c': 3 sequences cannot have equal parts of 100 tokens: set it to 99 or"
         " 102, or -kvu to share them"
     )
-    assert run(*args, "-kvu").code == 0
+    for shared in ("-kvu", "--kv-unified"):
+        assert run(*args, shared).code == 0
+        for separate in ("-no-kvu", "--no-kv-unified"):
+            assert run(*args, shared, separate).code == 2
 
 
 def test_the_context_that_is_said_to_be_needed_is_enough(run: Run, tiny: Path) -> None:

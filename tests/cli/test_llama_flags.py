@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import click
 import pytest
 
 from ggmlpy.cli import app
@@ -45,6 +46,14 @@ def test_every_flag_is_an_option_or_has_a_reason(tool: str, command: str) -> Non
     own = names_of(app.commands[command]).keys() | HELP
     silent = [f for f in flags_of(tool) if f not in own and why_absent(f, command) is None]
     assert silent == []
+
+
+def test_what_llama_cpp_turns_off_is_off() -> None:
+    """Of a flag with two forms, `--no-…` and `-no-…` are the names of the second one."""
+    for name, command in app.commands.items():
+        for option in (p for p in command.params if isinstance(p, click.Option)):
+            if option.secondary_opts:
+                assert not [n for n in option.opts if n.lstrip("-").startswith("no-")], name
 
 
 def test_no_reason_is_left_over() -> None:
