@@ -83,7 +83,8 @@ class RequestState:
 
     def cut(self, n: int, n_limit: int) -> None:
         """Lose `n` tokens behind the first `n_keep`: a context shift."""
-        del self.tokens[self.n_keep : self.n_keep + n]
+        # A new list: what follows the old one, such as prompt lookup, must see that it was cut.
+        self.tokens = self.tokens[: self.n_keep] + self.tokens[self.n_keep + n :]
         self.n_past -= n
         self.first_output -= n
         self.n_limit = n_limit

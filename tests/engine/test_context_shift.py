@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ggmlpy import Llama
+from ggmlpy import DraftModel, Llama, PromptLookup
 from ggmlpy.engine.engine import Engine
 from ggmlpy.errors import ArgumentError, CacheFull, GgmlpyError, SamplingError, Unsupported
 from ggmlpy.memory.sequences import SequenceMemory
@@ -205,6 +205,25 @@ def test_drafts_end_where_the_context_does(paths: dict[str, Path], model: str) -
             assert llm.timings.n_accepted > 20
             share = llm.timings.n_accepted / llm.timings.n_drafted
             assert (share < 0.9) == spoilt
+
+
+def test_lookup_and_draft_models_follow_a_shift(paths: dict[str, Path]) -> None:
+    prompts = [[1, *text(4, 10)], [1, *text(5, 6)]]
+    want = [by_hand(paths["llama"], prompt, 1, 300) for prompt in prompts]
+    for draft in (PromptLookup(min_ngram_size=1), DraftModel(paths["llama"], p_min=0.0)):
+        with load(paths["llama"], draft_model=draft, n_seq_max=2) as llm:
+            assert answers(llm, prompts, 300) == want
+            assert llm.timings.n_drafted > 20
+
+
+def test_a_grammar_may_force_more_than_a_context(paths: dict[str, Path]) -> None:
+    forced = "a text that is longer than the whole context, and is never chosen by the model: " * 2
+    with load(paths["llama"]) as llm:
+        made = llm.create_completion(
+            "b", max_tokens=400, context_shift=True, grammar=f'root ::= "{forced}"'
+        )
+    assert made["choices"][0]["text"] == forced
+    assert made["choices"][0]["finish_reason"] == "stop"
 
 
 def test_until_a_limit_or_without_one(paths: dict[str, Path]) -> None:
