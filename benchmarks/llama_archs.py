@@ -2,7 +2,8 @@
 
     python benchmarks/llama_archs.py --llama-cpp ~/llama.cpp --peer ~/llama/bin/python
     python benchmarks/llama_archs.py … --only '^qwen3'         some files only
-    python benchmarks/llama_archs.py … --save docs/models.md   writes the table as a page
+    python benchmarks/llama_archs.py … --save docs/models.md   writes the table as a page; with
+                                                               --only it replaces those rows
 
 Needs a llama.cpp built with its tests (`build/bin/test-llama-archs`, `libllama`), and an
 interpreter (--peer) with numpy and the dependencies of llama-cpp-python, whose package folder is
@@ -33,9 +34,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +45,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script it would not find its neighbours
 
+from benchmarks.arch_page import HEADINGS, SAME_NMSE, Row, page, summary, with_rows
 from benchmarks.peer_logits import (
     N_PROMPT,
     ROOT,
@@ -58,38 +58,14 @@ from benchmarks.peer_logits import (
 from benchmarks.report import MIN_WIDTH, progress, tell
 from benchmarks.vs_llama_cpp import nmse
 from ggmlpy.models import ARCHITECTURES
+from ggmlpy.models.architectures import REFUSED
 
 Floats = NDArray[np.floating[Any]]
-SAME_NMSE = 1e-6
 MODELS_SEED = 1  # of the weights that test-llama-archs makes
 WRITE_TIMEOUT_S = 1800.0
 GOOD = ("ok", "refused", "no peer")
+NAMES = [f"{name}-{kind}" for name in (*ARCHITECTURES, *REFUSED) for kind in ("dense", "moe")]
 COLORS = {"ok": "green", "refused": "yellow", "no peer": "dim"}
-HEADINGS = ("architecture", "variant", "NMSE prompt", "NMSE decode", "verdict")
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A line of the table."""
-
-    name: str  # of the file, without its suffix
-    verdict: str
-    detail: str = ""
-    prompt: float | None = None
-    decode: float | None = None  # None of a model without memory too
-
-    @property
-    def architecture(self) -> str:
-        return self.name.rpartition("-")[0]
-
-    @property
-    def variant(self) -> str:
-        return self.name.rpartition("-")[2]
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        says = f"{self.verdict}: {self.detail}" if self.detail else self.verdict
-        return (self.architecture, self.variant, _number(self.prompt), _number(self.decode), says)
 
 
 def judge(name: str, recording: Recording, answers: Sequence[Floats], warned: str = "") -> Row:
@@ -111,10 +87,6 @@ def judge(name: str, recording: Recording, answers: Sequence[Floats], warned: st
 def _worst(errors: list[float]) -> float:
     """The largest; nan if one is, which `max` may pass over."""
     return float(np.max(errors))
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.1e}"
 
 
 class Comparison:
@@ -197,51 +169,6 @@ def table(rows: Sequence[Row]) -> Table:
     return shown
 
 
-def summary(rows: Sequence[Row]) -> str:
-    """As "96 ok, 3 refused of 99 files"."""
-    counted = Counter(row.verdict for row in rows)
-    return ", ".join(f"{n} {verdict}" for verdict, n in counted.most_common()) + (
-        f" of {len(rows)} files"
-    )
-
-
-def page(rows: Sequence[Row], version: str, date: str) -> str:
-    """docs/models.md."""
-    head = f"""# Architectures
-
-Every architecture that `test-llama-archs`, a test of llama.cpp, makes a model of: small, with
-random weights, dense or with a mixture of experts (moe). Both engines run the same {N_PROMPT}
-tokens as a prompt and then tokens one at a time. The table has the normalised mean squared error
-of ggmlpy's logits against llama.cpp's, with K and V in f32; *ok* means below {SAME_NMSE:g} with
-flash attention and without. Of a model that is not causal only the prompt is compared.
-
-The test makes no model of {others(rows)}. They are supported, and compared by tiny models of
-`tests/models/seeded_specs/`, as all architectures are in every run of the tests. A text may follow
-*ok*: what of the file neither engine uses.
-
-{summary(rows)}; llama-cpp-python {version}, {date}:
-
-```bash
-python benchmarks/llama_archs.py --llama-cpp ~/llama.cpp --peer ~/llama/bin/python \\
-    --save docs/models.md
-```
-
-"""
-    lines = ["| " + " | ".join(HEADINGS) + " |", "|---|---|---|---|---|"]
-    lines += ["| " + " | ".join(_escaped(cell) for cell in row.cells) + " |" for row in rows]
-    return head + "\n".join(lines) + "\n"
-
-
-def others(rows: Sequence[Row]) -> str:
-    """The architectures that no row is of."""
-    named = {row.cells[0] for row in rows}
-    return ", ".join(name for name in ARCHITECTURES if name not in named)
-
-
-def _escaped(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;")
-
-
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -249,11 +176,20 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     add_options(parser)
     parser.add_argument("--models", type=Path, default=Path.home() / ".cache/ggmlpy/llama-archs")
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds, of each model")
-    parser.add_argument("--save", type=Path, help="where the table is written as Markdown")
-    options = parser.parse_args(arguments)
-    if options.save and options.only:
-        parser.error("--save writes the table of all files: leave out --only")
-    return options
+    parser.add_argument("--save", type=Path, help="the page of the table, Markdown")
+    return parser.parse_args(arguments)
+
+
+def check_page(options: argparse.Namespace, models: Sequence[Path], version: str) -> None:
+    """Raise PeerError, before models are run, for a page that could not be written after them."""
+    text_of_page(options, [Row(model.stem, "ok") for model in models], version)
+
+
+def text_of_page(options: argparse.Namespace, rows: Sequence[Row], version: str) -> str:
+    """What --save writes. Raises PeerError."""
+    if options.only:
+        return with_rows(options.save, rows, version)
+    return page(rows, version, datetime.datetime.now(datetime.UTC).date().isoformat())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -261,11 +197,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         peer = Peer.given(options, options.timeout)
         version = peer.version()
+        selected(NAMES, options.only, "ggmlpy.models.ARCHITECTURES with -dense or -moe")
         if not any(options.models.glob("*.gguf")):
             tell(f"test-llama-archs writes its models to {options.models}")
             write_models(peer, options.models)
         files = {path.stem: path for path in options.models.glob("*.gguf")}
         models = [files[name] for name in selected(files, options.only, str(options.models))]
+        if options.save:
+            check_page(options, models, version)
     except PeerError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -282,8 +221,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console.print(table(rows))
     console.print(summary(rows))
     if options.save:
-        today = datetime.datetime.now(datetime.UTC).date().isoformat()
-        options.save.write_text(page(rows, version, today), encoding="utf-8")
+        options.save.write_text(text_of_page(options, rows, version), encoding="utf-8")
     return 0 if all(row.verdict in GOOD for row in rows) else 1
 
 

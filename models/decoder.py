@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterable
 
 from ggmlpy import ops
 from ggmlpy.common.scopes import scope
+from ggmlpy.errors import ShapeError
 from ggmlpy.gguf import GGUFFile
+from ggmlpy.graph.count import same_counts
 from ggmlpy.graph.tensor import Tensor
 from ggmlpy.models.blocks.adapted import lookup
 from ggmlpy.models.blocks.basic import Linear, Norm, NormKind, Rope, RopeFactors
@@ -145,8 +147,17 @@ class Decoder:
         return self.logits(self.embeddings(inputs)).named("result_output")
 
     def embeddings(self, inputs: GraphInputs) -> Tensor:
-        """What `hidden` gives, normed: [E, O]"""
-        return self.output_norm(self.hidden(inputs))
+        """What `hidden` gives, normed: [E, O]
+
+        Raises ShapeError for layers that give something of the other tokens too.
+        """
+        x, n_outputs = self.hidden(inputs), inputs.out_ids.ne[0]
+        if x.ne[1] != n_outputs or not same_counts(x.ne[1:2], (n_outputs,)):
+            raise ShapeError(
+                f"the last layer gives {x.spec.shape_text}: it must give [{x.ne[0]}, {n_outputs}]:"
+                " a Layer takes `output_rows` where `is_last`"
+            )
+        return self.output_norm(x)
 
     def hidden(self, inputs: GraphInputs) -> Tensor:
         """What the last layer gives of the tokens that are output: [E, O]"""

@@ -38,7 +38,7 @@ _MEANING: dict[str, tuple[object, ...]] = {
     r"rope\.scaling\.(factor|attn_factor|yarn_attn_factor|yarn_log_multiplier|alpha)": (1.0,),
     r"rope\.scaling\.yarn_ext_factor": (-1.0, 1.0),  # below 0: by the type; 1: what YaRN has
     r"rope\.scaling\.type": ("none", "linear"),
-    r"expert_(weights_scale|weights_norm|gating_func|group_count)": (1, 1.0),
+    r"expert_(weights_scale|gating_func|group_count)": (1, 1.0),  # the norm: see take_router
     r"expert_group_scale": (float(np.float32(0.05)),),
     r"(leading_dense_block_count|moe_every_n_layers|experts_per_group)": (),
     r"(interleave_moe_layer_step|num_loops)": (1,),

@@ -27,19 +27,19 @@ class PreNormDecoder(Decoder):
     A subclass sets what differs, or overrides the method that makes that part.
     """
 
-    norms: NormKind = "rms"
-    attn_norm_name = "attn_norm"
+    norms: NormKind = "rms"  # "rms", or "layer" with the mean taken off
+    attn_norm_name = "attn_norm"  # tensors of the norms before attention and feed-forward
     ffn_norm_name = "ffn_norm"
     output_norm_name: ClassVar[str | None] = "output_norm"  # None: without weights
     post_norms: ClassVar[tuple[str, str] | None] = None  # nodes of those of results, if they are
     rope_mode = RopeMode.NEOX
     rotary = True  # False: q and k are not rotated
     attn_scale: float | None = None  # None: 1 / sqrt(D)
-    attn_clamp = 0.0
-    attn_softcap = 0.0
-    max_bias = 0.0
-    attn_gate: ClassVar[str | None] = None
-    qk_norm: ClassVar[NormKind | None] = None
+    attn_clamp = 0.0  # q, k and v lie between -clamp and clamp; 0: anywhere
+    attn_softcap = 0.0  # softcap * tanh(s / softcap) of the scores s; 0: none
+    max_bias = 0.0  # of ALiBi; 0: none
+    attn_gate: ClassVar[str | None] = None  # tensor of the gate on what attention gives
+    qk_norm: ClassVar[NormKind | None] = None  # of q and k, see SelfAttention
     output_bias = True  # see SelfAttention.take
     qkv_scaled = True
     norm_last = False  # q and k are normed after they are rotated

@@ -156,7 +156,6 @@ REGISTRY: dict[str, tuple[str, str]] = {
 
 # general.architecture of files that are refused: why
 REFUSED: dict[str, str] = {
-    "clip": "it reads images for another model",
     "deepseek4": "its compressed keys need a memory that there is not",
     "dflash": "it drafts for another model, and is none by itself",
     "eagle3": "it drafts for another model, and is none by itself",

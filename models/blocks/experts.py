@@ -167,7 +167,11 @@ def take_router(
     scale: float = 1.0,
     select_by_logits: bool = False,
 ) -> Router:
-    """A layer's router. The number of groups is the file's, and so is the selection bias."""
+    """A layer's router. The number of groups is the file's, and so is the selection bias.
+
+    The key `expert_weights_norm` causes a warning where it asks for a norm that there is not. Where
+    there is one it causes none: llama.cpp writes false into every file that it saves.
+    """
     blk, keys = f"blk.{layer}", h.keys
     bias = f"{blk}.exp_probs_b"  # without a suffix in files of Hunyuan 3
     if not weights.has(bias):
@@ -175,6 +179,10 @@ def take_router(
     linear = Linear.take(
         weights, f"{blk}.ffn_gate_inp", h.n_embd, h.n_expert, node="ffn_moe_logits"
     )
+    if normalise:
+        keys.without_effect("expert_weights_norm")
+    else:
+        keys.fixed("expert_weights_norm", False)
     n_group = keys.whole("expert_group_count", 0) or 1
     n_group_used = keys.whole("expert_group_used_count", 0) or 1
     if n_group > 1 and (h.n_expert % n_group or h.n_expert // n_group < 2):

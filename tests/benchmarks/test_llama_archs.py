@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from benchmarks import llama_archs, our_logits
-from benchmarks.llama_archs import Comparison, Row, judge, page, summary
+from benchmarks.arch_page import Row, page, read_page, summary, with_rows
+from benchmarks.llama_archs import Comparison, judge
 from benchmarks.peer_logits import N_DECODE, N_PROMPT, Peer, PeerError, Recording
+from tests.documents import ROOT, text_of
 from tests.models.seeded_specs import SPECS
 from tests.models.seeded_specs.keys import spec
 from tests.models.tiny import Tiny, write_model
@@ -84,6 +86,51 @@ def test_the_page() -> None:
         "| gpt-oss | moe | 1.0e-13 | 2.0e-13 | ok |",
         r"| t5 | dense |  |  | refused: a \| b |",
     ]
+
+
+def test_some_rows_of_a_page_are_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "models.md"
+    kept = text_of(ROOT / "docs" / "models.md")
+    path.write_text(kept, encoding="utf-8")
+    rows, version, date = read_page(kept)
+    new = [Row("mamba-dense", "ok", "a | b < c", 1e-9), Row("aya-moe", "no peer", "it: asserts")]
+    written = with_rows(path, new, version)
+    read, *same = read_page(written)
+    assert same == [version, date]
+    assert read == sorted(
+        [row for row in rows if row.name != "mamba-dense"] + new, key=lambda row: row.name
+    )
+    changed = set(written.splitlines()) - set(kept.splitlines())
+    assert len(changed) == 3  # and the summary
+    with pytest.raises(PeerError, match=r"is of llama-cpp-python .*, this is 9: leave out --only"):
+        with_rows(path, new, "9")
+    path.write_text("| architecture |")
+    with pytest.raises(PeerError, match=r"it is no page that .* has written: leave out --only"):
+        with_rows(path, new, version)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the stand-in is a shell script")
+@pytest.mark.parametrize(("only", "reason"), [("^zz", "no name in"), ("^llama", "No such file")])
+def test_what_cannot_be_saved_fails_before_models_are_written_or_run(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    only: str,
+    reason: str,
+) -> None:
+    def write(peer: Peer, folder: Path) -> None:
+        assert only == "^llama"
+        write_model(folder / "llama-dense.gguf", Tiny())
+
+    monkeypatch.setattr(llama_archs, "write_models", write)
+    monkeypatch.setattr(Comparison, "row", lambda *_: pytest.fail("it runs"))
+    (tmp_path / "build" / "bin").mkdir(parents=True)
+    (tmp_path / "llama_cpp").mkdir()
+    peer = peer_of(tmp_path, "echo 1.0")
+    options = ["--llama-cpp", tmp_path, "--bindings", tmp_path, "--peer", peer.python]
+    options += ["--models", tmp_path, "--only", only, "--save", tmp_path / "none.md"]
+    assert llama_archs.main([str(each) for each in options]) == 2
+    assert reason in capsys.readouterr().err
 
 
 def test_our_logits_are_compared(tmp_path: Path) -> None:

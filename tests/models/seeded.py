@@ -23,6 +23,7 @@ from benchmarks.arch_models import AskedWeights
 from benchmarks.models import random_rows
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.graph.quants import from_float, has_quantizer
+from ggmlpy.graph.tensor import Tensor
 from ggmlpy.graph.types import F32, TensorType
 from ggmlpy.models import decoder, model_class
 from tests.gguf_builder import Typed, build_gguf
@@ -43,6 +44,7 @@ class Seeded:
 
     `shapes` are of optional tensors whose shape the architecture reads from the file, by pattern.
     `extra` tensors are not asked for by ours, but by llama.cpp; `{i}` in a name is every layer.
+    Each alternative of a pattern must match a tensor that the architecture looks for.
     """
 
     architecture: str
@@ -66,9 +68,26 @@ class Seeded:
         return re.fullmatch(pattern, name) is not None
 
 
+class _Asked(AskedWeights):
+    """Weights that note what a model looks for too, whether the file holds it or not."""
+
+    looked_for: set[str]
+
+    def take(self, name: str, *ne: int) -> Tensor:
+        self.looked_for.add(name)
+        return super().take(name, *ne)
+
+    def has(self, name: str) -> bool:
+        self.looked_for.add(name)
+        return super().has(name)
+
+
 def write_seeded(folder: Path, name: str, spec: Seeded, weight_type: TensorType = F32) -> Path:
     """The file `name.gguf` of a specification. Matrices whose rows are whole blocks of the type
-    have it; where there is no quantiser they are random blocks."""
+    have it; where there is no quantiser they are random blocks.
+
+    Raises ValueError for a pattern of the specification that matches no tensor.
+    """
     path = folder / f"{name}.gguf"
     metadata = metadata_of(spec)
     n_embd, n_layer = spec.keys["embedding_length"], spec.keys["block_count"]
@@ -77,14 +96,53 @@ def write_seeded(folder: Path, name: str, spec: Seeded, weight_type: TensorType 
     stub |= {f"blk.{i}.stub": np.zeros(1, np.float32) for i in range(n_layer)}
     build_gguf(path, metadata, _tensors(stub))
     shapes: dict[str, tuple[int, ...]] = {}
-    asked = type("AskedOf", (AskedWeights,), {"shape": spec, "asked": shapes})
-    with mock.patch.object(decoder, "Weights", asked):
+    looked_for: set[str] = set()
+    asked = {"shape": spec, "asked": shapes, "looked_for": looked_for}
+    with mock.patch.object(decoder, "Weights", type("AskedOf", (_Asked,), asked)):
         model_class(spec.architecture)(GGUFFile.open(path))
+    _check_patterns(name, spec, looked_for)
     for pattern, ne in spec.extra.items():
         shapes |= {pattern.format(i=i): ne for i in range(n_layer)}
     tensors = {_stored(spec, name): _values(spec, name, ne) for name, ne in shapes.items()}
     build_gguf(path, metadata, _tensors(tensors, weight_type))
     return path
+
+
+def _check_patterns(name: str, spec: Seeded, looked_for: set[str]) -> None:
+    """Raise ValueError for a pattern of a tensor that the architecture does not look for."""
+    patterns = [
+        *(("optional", part) for part in _alternatives(spec.optional)),
+        *(("without", part) for part in _alternatives(spec.without)),
+        *(("shapes", part) for part in spec.shapes),
+        *(("renamed", part) for part in spec.renamed),
+    ]
+    for where, pattern in patterns:
+        if not any(re.fullmatch(pattern, tensor) for tensor in looked_for):
+            raise ValueError(
+                f"specification {name}: {where} has {pattern!r}, which is no tensor that"
+                f" {spec.architecture} looks for"
+            )
+
+
+def _alternatives(pattern: str) -> list[str]:
+    """The parts of `a|b(c|d)|e`: a, b(c|d), e."""
+    parts, depth = [""], 0
+    for piece in re.findall(r"\\.|.", pattern):
+        depth += (piece in "([") - (piece in ")]")
+        if piece == "|" and not depth:
+            parts.append("")
+        else:
+            parts[-1] += piece
+    return [part for part in parts if part]
+
+
+def check_recorded(path: Path, name: str, digest: str) -> None:
+    """Raise AssertionError if the file is another one than that whose results are recorded."""
+    assert digest_of(path) == digest, (
+        f"{name}: the file is not the one recorded. If the page or the specification was meant to"
+        f" change: python -m tests.tools.record_seeded --only '^{re.escape(name)}$'; else compare"
+        " its tensors with those before"
+    )
 
 
 def digest_of(path: Path) -> str:

@@ -68,7 +68,6 @@ CLASSIC_SPECS: dict[str, Seeded] = {
         "jais2",
         ALL_APART,
         {"attention.key_length": 24, "attention.value_length": 24},
-        without=GATE,
     ),
     "mpt": spec(
         "mpt",
@@ -83,7 +82,7 @@ CLASSIC_SPECS: dict[str, Seeded] = {
         without=GATE,
         has_gelu=True,
     ),
-    "nemotron": spec("nemotron", ALL_APART, PARTLY, without=GATE),
+    "nemotron": spec("nemotron", ALL_APART, PARTLY),
     "olmo": spec("olmo", keys=SIX_HEADS | {"attention.clamp_kqv": 0.7}),
     "orion": spec("orion", NORM_BIASES),
     "phi2": spec("phi2", ALL_APART + r"|output\.bias", PARTLY, without=GATE, has_gelu=True),

@@ -52,7 +52,7 @@ DENSE_SPECS: dict[str, Seeded] = {
             "xielu.eps": [-1e-6, -1e-6],
         },
     ),
-    "arcee": spec("arcee", FACTORS, without=GATE),
+    "arcee": spec("arcee", FACTORS),
     "baichuan-7b": spec("baichuan", keys=DEEP | {"block_count": 32}),
     "baichuan-13b": spec(
         "baichuan",

@@ -120,13 +120,12 @@ ENCODER_SPECS: dict[str, Seeded] = {
         "t5encoder",
         r"enc\.blk\.[01]\.attn_rel_b\.weight",
         RELATIVE | {"attention.relative_buckets_count": 8},
-        without=r".*\.ffn_gate\.weight|output\.weight",
+        without=r".*\.ffn_gate\.weight",
     ),
     "t5encoder-gated": spec(
         "t5encoder",
         r".*\.ffn_gate\.weight",
         RELATIVE | {"attention.relative_buckets_count": 32},
-        without=r"output\.weight",
         has_gelu=True,
     ),
     "t5": spec(

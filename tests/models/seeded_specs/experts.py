@@ -89,7 +89,7 @@ EXPERT_SPECS: dict[str, Seeded] = {
         | {"attention.sliding_window": 7, "logit_scale": 0.25, "expert_shared_count": 0},
     ),
     "dbrx": spec("dbrx", FUSED[1:], EXPERTS | {"attention.clamp_kqv": 0.5}),
-    "deepseek": spec("deepseek", BIASES, EXPERTS | SHARED),
+    "deepseek": spec("deepseek", BIASES, EXPERTS | SHARED | {"expert_weights_norm": False}),
     "dots1": spec(
         "dots1",
         QK_NORMS + SELECTION,
@@ -127,6 +127,11 @@ EXPERT_SPECS: dict[str, Seeded] = {
         EXPERTS | WINDOW | YARN | {"block_count": 4},
     ),
     "granite": spec("granite", FFN_BIASES, SCALES),
+    "granite-experts": spec(
+        "granite",
+        FFN_BIASES + ROUTER,
+        EXPERTS | SCALES | {"expert_shared_feed_forward_length": 24},
+    ),
     "granite-unrotated": spec("granite", keys=SCALES | {"rope.scaling.finetuned": False}),
     "granite_swa": spec(
         "granite_swa",
@@ -165,7 +170,6 @@ EXPERT_SPECS: dict[str, Seeded] = {
             "rope.scaling.factor": 4.0,
             "rope.scaling.yarn_ext_factor": 0.7,
         },
-        without=r".*\.ffn_gate\.weight",
         has_gelu=True,
     ),
     "grovemoe": spec(

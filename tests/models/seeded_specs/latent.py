@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.models.seeded import Seeded
-from tests.models.seeded_specs.keys import BIASES, EXPERTS, GATE, OUTPUT, YARN, spec
+from tests.models.seeded_specs.keys import BIASES, EXPERTS, OUTPUT, YARN, spec
 
 LATENT: dict[str, Any] = {
     "attention.head_count_kv": 1,
@@ -121,7 +121,7 @@ LATENT_SPECS: dict[str, Seeded] = {
         "plm",
         r".*\.attn_output\.scale",
         BY_HEAD,
-        without=f"{GATE}|{OUTPUT}",
+        without=OUTPUT,
         extra={"blk.{i}.attn_q.scale": (1,)},
     ),
 }

@@ -105,7 +105,6 @@ RECURRENT_SPECS: dict[str, Seeded] = {
             "attention.value_length": 16,
             "feed_forward_length": [0, 0, 88, 0, 0],
         },
-        without=r".*\.ffn_gate\.weight",
     ),
     "nemotron_h-experts": spec(
         "nemotron_h_moe",
@@ -125,7 +124,6 @@ RECURRENT_SPECS: dict[str, Seeded] = {
             "expert_weights_scale": 2.5,
             "moe_latent_size": 32,
         },
-        without=r".*\.ffn_gate(_exps|_shexp)?\.weight",
     ),
     "plamo2": spec(
         "plamo2",
