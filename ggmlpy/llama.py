@@ -58,7 +58,7 @@ from ggmlpy.text.tokenizer import Tokenizer
 
 _GONE_WHEN_CLOSED = (
     "_answers",
-    "_chat_template",
+    "_prompts",
     "_context",
     "_embedder",
     "_engine",

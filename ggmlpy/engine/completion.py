@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from ggmlpy.engine.generation import Piece, TokenLogprob
 from ggmlpy.text.tokenizer import Tokenizer
+from ggmlpy.tools import AnswerParser, Delta, Message
 
 # A piece that has not come yet, where it cannot be waited for: `chunks` yields NO_CHUNK for it.
 NO_PIECE = Piece("")
@@ -206,14 +207,25 @@ def text_of(tokenizer: Tokenizer, token: int) -> str:
 class ChatForm(_Envelope):
     """`chat.completion`."""
 
-    def __init__(self, model: str, tokenizer: Tokenizer, n_prompt: int) -> None:
+    def __init__(
+        self,
+        model: str,
+        tokenizer: Tokenizer,
+        n_prompt: int,
+        parser: AnswerParser | None = None,
+    ) -> None:
+        """`parser` finds reasoning and calls in the text; None: all of it is content."""
         super().__init__("chatcmpl", model, tokenizer, n_prompt)
+        self._parser = parser
 
     def whole(
         self, text: str, logprobs: list[TokenLogprob], reason: str, n_decoded: int
     ) -> dict[str, Any]:
-        message = {"role": "assistant", "content": text}
-        choice = self._choice("message", message, logprobs, reason)
+        deltas = [Delta(content=text)]
+        if self._parser is not None:
+            deltas = [*self._parser.push(text), *self._parser.finish()]
+        message = Message.of(deltas).as_dict()
+        choice = self._choice("message", message, logprobs, self._reason(reason))
         return {**self._wrap("chat.completion", choice), "usage": self._usage(n_decoded)}
 
     def chunks(self, pieces: Iterator[Piece]) -> Generator[dict[str, Any], None, None]:
@@ -223,14 +235,31 @@ class ChatForm(_Envelope):
             if piece is NO_PIECE:
                 yield NO_CHUNK
                 continue
-            if piece.text or piece.logprobs:
-                delta = {"content": piece.text}
-                yield self._wrap(name, self._choice("delta", delta, piece.logprobs, None))
+            logprobs = piece.logprobs
+            for delta in self._deltas(piece):
+                yield self._wrap(name, self._choice("delta", delta.as_dict(), logprobs, None))
+                logprobs = []
             if piece.finish_reason is not None:
-                yield self._wrap(name, self._choice("delta", {}, [], piece.finish_reason))
+                reason = self._reason(piece.finish_reason)
+                yield self._wrap(name, self._choice("delta", {}, [], reason))
+
+    def _deltas(self, piece: Piece) -> list[Delta]:
+        """What a piece adds to the message: at least one delta where it has log-probabilities."""
+        if self._parser is None:
+            deltas = [Delta(content=piece.text)] if piece.text else []
+        else:
+            deltas = self._parser.push(piece.text) if piece.text else []
+            if piece.finish_reason is not None:
+                deltas += self._parser.finish()
+        return deltas or ([Delta()] if piece.logprobs else [])
+
+    def _reason(self, reason: str) -> str:
+        """Why the answer ended: with calls of tools, where it did not end before."""
+        calls = self._parser is not None and self._parser.n_calls
+        return "tool_calls" if calls and reason == "stop" else reason
 
     def _choice(
-        self, key: str, value: dict[str, str], logprobs: list[TokenLogprob], reason: str | None
+        self, key: str, value: dict[str, Any], logprobs: list[TokenLogprob], reason: str | None
     ) -> dict[str, Any]:
         shown = {"content": [self._logprob(p) for p in logprobs]} if logprobs else None
         return {"index": 0, key: value, "logprobs": shown, "finish_reason": reason}

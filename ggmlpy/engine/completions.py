@@ -14,6 +14,7 @@ import numpy as np
 from ggmlpy.common import log
 from ggmlpy.common.arguments import kind_of
 from ggmlpy.engine.answers import Answers
+from ggmlpy.engine.chat_prompts import ChatPrompts
 from ggmlpy.engine.completion import ChatForm, Echo, TextForm, collect
 from ggmlpy.engine.engine import Engine
 from ggmlpy.engine.generation import Piece, Prompt, Request
@@ -56,7 +57,7 @@ class Completions:
         self.verbose = False
         self._closed = False
         self._answers = Answers(engine)
-        self._chat_template: ChatTemplate | None = None
+        self._prompts: ChatPrompts | None = None
 
     @property
     def engine(self) -> Engine:
@@ -248,8 +249,18 @@ class Completions:
         """The assistant's answer to `messages`, which the file's chat template makes a prompt of.
 
         Options are those of `create_completion`, except that `logprobs` is a switch, and
-        `top_logprobs` how many of the most likely tokens to report. Raises TemplateError for
-        messages or a template that cannot be rendered, and what `create_completion` raises.
+        `top_logprobs` how many of the most likely tokens to report, and these:
+
+        tools                 functions that the model may call, as in OpenAI's API
+        tool_choice           "auto", "none", "required", or a function that must be called
+        parallel_tool_calls   False: one call in an answer at most
+        chat_template_kwargs  further variables of the template, as {"enable_thinking": False}
+        reasoning_format      "none" leaves reasoning in the content; else it is the message's
+                              `reasoning_content`
+
+        Calls are in the message's `tool_calls`, of a stream in pieces, and the `finish_reason` is
+        "tool_calls". Raises TemplateError for messages or a template that cannot be rendered, and
+        what `create_completion` raises.
         """
         request, form = self._chat_request(messages, options)
         return self._complete(request, form, stream)
@@ -257,30 +268,36 @@ class Completions:
     def _chat_request(
         self, messages: Sequence[dict[str, Any]], options: ChatOptions
     ) -> tuple[Request, ChatForm]:
-        template = self.chat_template
-        tokens = self.tokenizer.encode_chat(template.render(messages))
+        made = self._chat_prompts.make(messages, options)
         request = self._request(
-            tokens,
+            made.tokens,
             self._sampling(options),
             options["max_tokens"],
-            [*_as_list(options["stop"]), *template.stops()],
+            [*_as_list(options["stop"]), *self.chat_template.stops()],
             (options["top_logprobs"] or 0) if options["logprobs"] else None,
             options["logits_processor"],
             options["priority"],
             options["stopping_criteria"],
-            grammar_option(options["grammar"], options["response_format"]),
+            made.grammar,
             options["context_shift"],
             options["n_keep"],
             options["lora"],
         )
-        return request, ChatForm(options["model"] or self.model_path, self.tokenizer, len(tokens))
+        request = replace(request, shown_tokens=made.shown_tokens)
+        model, n_prompt = options["model"] or self.model_path, len(made.tokens)
+        return request, ChatForm(model, self.tokenizer, n_prompt, made.parser)
 
     @property
     def chat_template(self) -> ChatTemplate:
         """The file's chat template, or a plain one if it has none. Raises TemplateError."""
-        if self._chat_template is None:
-            self._chat_template = ChatTemplate.from_metadata(self.metadata)
-        return self._chat_template
+        return self._chat_prompts.template
+
+    @property
+    def _chat_prompts(self) -> ChatPrompts:
+        if self._prompts is None:
+            template = ChatTemplate.from_metadata(self.metadata)
+            self._prompts = ChatPrompts(template, self.tokenizer)
+        return self._prompts
 
     @property
     def timings(self) -> Timings:

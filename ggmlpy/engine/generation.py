@@ -42,6 +42,7 @@ class Request:
     context_shift: bool = False  # a full context loses tokens instead of ending the answer
     n_keep: int = 0  # tokens of the prompt that are not lost then, besides BOS; -1: all
     lora: LoraScales | None = None  # its adapters; None: all, each with its own scale
+    shown_tokens: frozenset[int] = frozenset()  # control tokens that stand in its text
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,6 +98,11 @@ class ChatOptions(SamplingOptions, total=False):
     n_keep: int
     lora: LoraScales | None
     model: str | None
+    tools: Sequence[Mapping[str, Any]] | None
+    tool_choice: str | Mapping[str, Any] | None
+    parallel_tool_calls: bool | None
+    chat_template_kwargs: Mapping[str, Any] | None
+    reasoning_format: str
 
 
 _DEFAULTS: dict[str, Any] = {
@@ -116,6 +121,11 @@ _DEFAULTS: dict[str, Any] = {
     "echo": False,
     "model": None,
     "top_logprobs": None,
+    "tools": None,
+    "tool_choice": None,
+    "parallel_tool_calls": None,
+    "chat_template_kwargs": None,
+    "reasoning_format": "auto",
 }
 
 

@@ -160,7 +160,7 @@ def new_state(
         request=request,
         priority=priority,
         sampler=Sampler(request.sampling, n_vocab, tokenizer),
-        decoder=tokenizer.stream(start=False),
+        decoder=tokenizer.stream(start=False, shown=request.shown_tokens),
         checker=StopChecker(list(request.stop)),
         tokens=tokens,
         n_predict=n_predict,

@@ -13,9 +13,10 @@ ROOT = Path(__file__).resolve().parents[2]
 # The rooms of the package in the order in which data flows, as README lists them. A module may
 # import from its own room and from those before it.
 ROOMS = [
-    "errors", "common", "hub", "graph", "gguf", "text", "grammar", "ops", "models", "backends",
-    "sched", "sampling", "memory", "runtime", "draft", "engine", "llama", "async_llama", "compat",
-    "packaged", "conformance", "bench", "quantize", "cli", "__init__", "__main__",
+    "errors", "common", "hub", "graph", "gguf", "text", "grammar", "tools", "ops", "models",
+    "backends", "sched", "sampling", "memory", "runtime", "draft", "engine", "llama",
+    "async_llama", "compat", "packaged", "conformance", "bench", "quantize", "cli", "__init__",
+    "__main__",
 ]  # fmt: skip
 LAYER_OF = {name: i for i, name in enumerate(ROOMS)}
 SOURCES = sorted(

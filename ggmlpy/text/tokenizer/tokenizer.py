@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
@@ -245,7 +245,12 @@ class Tokenizer:
         return self.decode(ids[1:] if hidden else ids, special)
 
     def stream(
-        self, special: bool = False, *, start: bool = True, clean_spaces: bool | None = None
+        self,
+        special: bool = False,
+        *,
+        start: bool = True,
+        clean_spaces: bool | None = None,
+        shown: Container[int] = (),
     ) -> StreamDecoder:
         """A decoder for tokens one by one, which returns complete characters only.
 
@@ -254,7 +259,7 @@ class Tokenizer:
         self._require_text()
         words_only = self.kind == WPM.name
         return StreamDecoder(
-            lambda id: self.token_bytes(id, special),
+            lambda id: self.token_bytes(id, special or id in shown),
             strip_token=start and self.add_space_prefix,
             strip_text=start and words_only,
             clean_spaces=words_only if clean_spaces is None else clean_spaces,

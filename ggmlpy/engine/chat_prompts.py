@@ -1,0 +1,113 @@
+"""Chats as requests: the prompt of messages and tools, and the parser of the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ggmlpy.common.quoting import quoted
+from ggmlpy.engine.options import ChatOptions
+from ggmlpy.errors import ArgumentError
+from ggmlpy.grammar import Grammar, grammar_option
+from ggmlpy.text.chat import ChatTemplate
+from ggmlpy.text.tokenizer import Tokenizer
+from ggmlpy.tools import (
+    AnswerParser,
+    Conversation,
+    Generic,
+    Rendered,
+    ToolUse,
+    template_variables,
+    tool_use,
+    with_tokens,
+)
+
+_REASONING_FORMATS = ("auto", "deepseek", "none")
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """The prompt of a chat, and what its answer must be."""
+
+    tokens: list[int]
+    grammar: Grammar | None
+    parser: AnswerParser | None  # None: the answer is text
+    shown_tokens: frozenset[int]  # control tokens that the parser looks for
+
+
+class ChatPrompts:
+    """Makes the prompts of a model."""
+
+    def __init__(self, template: ChatTemplate, tokenizer: Tokenizer) -> None:
+        self.template = template
+        self._tokenizer = tokenizer
+
+    @cached_property
+    def _conversation(self) -> Conversation:
+        return Conversation(self.template, lambda text: self._token(text) is not None)
+
+    def make(self, messages: Sequence[Mapping[str, Any]], options: ChatOptions) -> ChatPrompt:
+        """Raises TemplateError, TokenizerError, and ArgumentError for options that are wrong, or
+        that exclude each other."""
+        use = tool_use(options["tools"], options["tool_choice"], options["parallel_tool_calls"])
+        shows_reasoning = _shows_reasoning(options["reasoning_format"])
+        variables = template_variables(options["chat_template_kwargs"])
+        rendered = self._conversation.render(messages, use, variables)
+        grammar = grammar_option(options["grammar"], options["response_format"])
+        if use.must_call or (use.tools and isinstance(rendered.format, Generic)):
+            if grammar is not None:
+                why = (
+                    "tool_choice asks for a call" if use.must_call else "the template has no tools"
+                )
+                raise ArgumentError(
+                    f"tools and a grammar or response_format are given, but {why}, which takes a"
+                    " grammar of its own"
+                )
+            grammar = self._grammar(rendered, use)
+        format = rendered.format
+        marks = format.markers(with_calls=bool(use.callable))
+        reads = bool(marks or use.callable)
+        parser = AnswerParser(
+            format,
+            [tool.name for tool in use.callable],
+            thinks=rendered.thinks,
+            shows_reasoning=shows_reasoning,
+            one_call=not use.parallel,
+            types=use.types,
+        )
+        hidden = (self._hidden_token(mark) for mark in marks)
+        return ChatPrompt(
+            self._tokenizer.encode_chat(rendered.prompt),
+            grammar,
+            parser if reads else None,
+            frozenset(token for token in hidden if token is not None),
+        )
+
+    def _grammar(self, rendered: Rendered, use: ToolUse) -> Grammar:
+        """The grammar of an answer that must call a tool, or is in the generic format."""
+        format = rendered.format
+        write = format.grammar
+        if isinstance(format, Generic) and not use.must_call:
+            write = format.answers
+        lark = write(use.callable, parallel=use.parallel, thinks=rendered.thinks)
+        return Grammar.lark(with_tokens(lark, self._hidden_token))
+
+    def _token(self, text: str) -> int | None:
+        """The token that a text is; None if it is several."""
+        tokens = self._tokenizer.encode_part(text, special=True)
+        return tokens[0] if len(tokens) == 1 else None
+
+    def _hidden_token(self, text: str) -> int | None:
+        """The token that a text is, if answers do not show it."""
+        token = self._token(text)
+        return None if token is None or self._tokenizer.token_bytes(token) else token
+
+
+def _shows_reasoning(format: Any) -> bool:
+    """Whether reasoning stays in the content. Raises ArgumentError."""
+    if format not in _REASONING_FORMATS:
+        names = ", ".join(_REASONING_FORMATS)
+        raise ArgumentError(f"reasoning_format is {quoted(str(format))}: it must be one of {names}")
+    return bool(format == "none")

@@ -1,0 +1,118 @@
+"""Tools as OpenAI's API has them: their definitions, and which of them an answer may call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ggmlpy.common.arguments import kind_of
+from ggmlpy.errors import ArgumentError
+
+_NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
+_CHOICES = '"auto", "none", "required" or {"type": "function", "function": {"name": …}}'
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that a model may call."""
+
+    name: str
+    parameters: Mapping[str, Any]  # a JSON schema
+    definition: Mapping[str, Any]  # as it was given
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """What a grammar makes of the parameters: as in llama.cpp no others than are described,
+        unless the schema says that there may be some."""
+        return {"type": "object", "additionalProperties": False, **self.parameters}
+
+    @property
+    def properties(self) -> Mapping[str, Any]:
+        """The schemas of the parameters by name."""
+        found = self.parameters.get("properties")
+        return found if isinstance(found, Mapping) else {}
+
+    @property
+    def required(self) -> Sequence[str]:
+        """The names of those that a call must have."""
+        found = self.parameters.get("required")
+        return found if isinstance(found, Sequence) and not isinstance(found, str) else ()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """Tools, and how an answer may use them."""
+
+    tools: Sequence[Tool] = ()  # that are described to the model
+    callable: Sequence[Tool] = ()  # that it may call
+    must_call: bool = False
+    parallel: bool = True  # whether an answer may have several calls
+    types: dict[str, dict[str, Any]] = field(default_factory=dict)  # schemas by tool and parameter
+
+
+def tool_use(tools: Any, tool_choice: Any, parallel: bool | None) -> ToolUse:
+    """What the options `tools`, `tool_choice` and `parallel_tool_calls` ask for.
+
+    Raises ArgumentError for a definition or a choice of another form, and one of an unknown tool.
+    """
+    defined = _definitions(tools)
+    if parallel is not None and not isinstance(parallel, bool):
+        raise ArgumentError(f"parallel_tool_calls is {kind_of(parallel)}: it must be True or False")
+    allowed, must_call = _chosen(defined, tool_choice)
+    types = {tool.name: dict(tool.properties) for tool in allowed}
+    described = defined if allowed else []
+    return ToolUse(described, allowed, must_call, parallel is not False, types)
+
+
+def _definitions(tools: Any) -> list[Tool]:
+    if tools is None:
+        return []
+    if not isinstance(tools, Sequence) or isinstance(tools, str | bytes):
+        raise ArgumentError(f"tools is {kind_of(tools)}: it must be a list of definitions")
+    found = [_definition(tool, f"tools[{i}]") for i, tool in enumerate(tools)]
+    for i, tool in enumerate(found):
+        if tool.name in (other.name for other in found[:i]):
+            raise ArgumentError(f"tools[{i}]: there is another tool with the name {tool.name!r}")
+    return found
+
+
+def _definition(tool: Any, where: str) -> Tool:
+    form = '{"type": "function", "function": {"name": …, "parameters": …}}'
+    if not isinstance(tool, Mapping):
+        raise ArgumentError(f"{where} is {kind_of(tool)}: it must be {form}")
+    function = tool.get("function")
+    if tool.get("type", "function") != "function" or not isinstance(function, Mapping):
+        raise ArgumentError(f"{where} is {dict(tool)!r:.80}: it must be {form}")
+    name = function.get("name")
+    if not isinstance(name, str) or not name or any(c.isspace() for c in name):
+        raise ArgumentError(f"{where}: name is {name!r}: it must be a string without spaces")
+    parameters = function.get("parameters")
+    if parameters is None:
+        parameters = _NO_PARAMETERS
+    if not isinstance(parameters, Mapping):
+        raise ArgumentError(
+            f"{where} ({name}): parameters is {kind_of(parameters)}: it must be a JSON schema"
+        )
+    return Tool(name, parameters, {"type": "function", **tool})
+
+
+def _chosen(tools: list[Tool], choice: Any) -> tuple[list[Tool], bool]:
+    """The tools that may be called, and whether one must be."""
+    if choice is None or choice == "auto":
+        return tools, False
+    if choice == "none":
+        return [], False
+    if choice == "required":
+        if not tools:
+            raise ArgumentError('tool_choice is "required": tools must have at least one')
+        return tools, True
+    function = choice.get("function") if isinstance(choice, Mapping) else None
+    name = function.get("name") if isinstance(function, Mapping) else None
+    if not isinstance(choice, Mapping) or name is None:
+        raise ArgumentError(f"tool_choice is {choice!r:.80}: it must be {_CHOICES}")
+    named = [tool for tool in tools if tool.name == name]
+    if not named:
+        known = ", ".join(tool.name for tool in tools) or "none"
+        raise ArgumentError(f"tool_choice names {name!r}, which is no tool: tools are {known}")
+    return named, True

@@ -1,0 +1,281 @@
+"""Formats of calls with arguments in JSON, and the generic one for templates that know no tools."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from ggmlpy.tools.answer import new_id
+from ggmlpy.tools.definitions import Tool
+from ggmlpy.tools.formats import ARGUMENTS, NAME, Format
+from ggmlpy.tools.lark import Lark
+from ggmlpy.tools.parsing import AnswerParser
+from ggmlpy.tools.reader import Reading
+
+
+class TaggedObjects(Format):
+    """<tool_call>{"name": …, "arguments": {…}}</tool_call>, one for each call: Hermes, Qwen 2.5 and
+    3, Granite 4, and others."""
+
+    name = "hermes"
+    calls_tools = True
+    begins = ("<tool_call>",)
+    tokens = ("</tool_call>",)
+
+    def read_calls(self, p: AnswerParser, marker: str) -> Reading[None]:
+        space = yield from p.reader.space()
+        if (yield from self.read_object(p, marker + space)):
+            yield from p.reader.space()
+            yield from p.reader.accept("</tool_call>")
+
+    def lark(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
+        call = lark.either([lark.object(tool) for tool in tools])
+        one = f'{lark.marker("<tool_call>")} "\\n" {call} "\\n" {lark.marker("</tool_call>")}'
+        return lark.calls(one, '"\\n"', parallel=parallel)
+
+
+class BareObjects(Format):
+    """{"name": …, "parameters": {…}} as the whole answer: Llama 3.1 to 3.3."""
+
+    name = "llama 3"
+    calls_tools = True
+    tokens = ("<|python_tag|>",)
+
+    def read(self, p: AnswerParser) -> Reading[None]:
+        r = p.reader
+        yield from self.read_reasoning(p)
+        space = yield from r.space()
+        yield from r.accept("<|python_tag|>")
+        while p.names and (yield from r.peek()) == "{":
+            if not (yield from self.read_object(p, space)):
+                break
+            space = yield from r.space()
+            if (yield from r.accept(";")):
+                space = yield from r.space()
+        else:
+            p.content(space)
+        yield from r.until((), p.content)
+
+    def lark(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
+        call = lark.either([lark.object(tool, arguments="parameters") for tool in tools])
+        return lark.calls(call, '"; "', parallel=parallel)
+
+
+class MarkedArray(Format):
+    """[TOOL_CALLS][{"name": …, "arguments": {…}, "id": …}]: Mistral's older models, with
+    <|tool_call|> Granite 3. Newer ones of Mistral: [TOOL_CALLS]name[ARGS]{…}, for each call."""
+
+    name = "mistral"
+    calls_tools = True
+    begins = ("[TOOL_CALLS]",)
+    tokens = ("[ARGS]", "[CALL_ID]")
+
+    def __init__(
+        self,
+        think: tuple[str, str] | None = None,
+        *,
+        marker: str = "[TOOL_CALLS]",
+        is_named: bool = False,
+    ) -> None:
+        super().__init__(think)
+        self.begins = (marker,)
+        self._is_named = is_named
+
+    def new_id(self) -> str:
+        return new_id(9, "")  # Mistral's templates take no others
+
+    def read_calls(self, p: AnswerParser, marker: str) -> Reading[None]:
+        r = p.reader
+        before = marker + (yield from r.space())
+        if (yield from r.accept("[")):
+            yield from self.read_array(p, before + "[")
+        elif (yield from r.peek()) == "{":
+            yield from self.read_object(p, before)
+        else:
+            name, found = yield from r.text_until("[ARGS]", "[CALL_ID]")
+            id = ""
+            before += name + found
+            if found == "[CALL_ID]":
+                id, found = yield from r.text_until("[ARGS]")
+                before += id + found
+            yield from self.read_named(p, name.strip(), before, id.strip())
+
+    def lark(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
+        (begin,) = map(lark.marker, self.begins)
+        if self._is_named:
+            calls = [f"{lark.text(t.name)} {lark.marker('[ARGS]')} {lark.json(t)}" for t in tools]
+            return lark.calls(f"{begin} {lark.either(calls)}", "", parallel=parallel)
+        more = {"id": {"type": "string", "pattern": "^[a-zA-Z0-9]{9}$"}}
+        more = more if "[TOOL_CALLS]" in self.begins else {}
+        call = lark.either([lark.object(tool, more=more) for tool in tools])
+        rest = f' ("," " "? {call})*' if parallel else ""
+        return lark.start(f'{begin} "[" {call}{rest} "]"')
+
+
+_BAR = "\uff5c"  # a wide bar, of which DeepSeek's markers are made
+
+
+class DeepSeek(Format):
+    """Calls between control tokens: R1 and V3 with a line of the name and a block of JSON, V3.1
+    with the name before the separator."""
+
+    name = "deepseek"
+    calls_tools = True
+    begins = (f"<{_BAR}tool▁calls▁begin{_BAR}>",)
+    tokens = (
+        f"<{_BAR}tool▁call▁begin{_BAR}>",
+        f"<{_BAR}tool▁sep{_BAR}>",
+        f"<{_BAR}tool▁call▁end{_BAR}>",
+        f"<{_BAR}tool▁calls▁end{_BAR}>",
+    )
+
+    def __init__(self, think: tuple[str, str] | None = None, *, has_block: bool = True) -> None:
+        super().__init__(think)
+        self._has_block = has_block
+
+    def read_calls(self, p: AnswerParser, marker: str) -> Reading[None]:
+        r = p.reader
+        begin, sep, end, last = self.tokens
+        before = marker + (yield from r.space())
+        while (yield from r.accept(begin)):
+            head, found = yield from r.text_until(sep)
+            before += begin + head + found
+            if (yield from r.peek()) != "{":
+                head, line = yield from r.text_until("\n")
+                before += head + line
+                if (yield from r.accept("```json")):
+                    before += "```json"
+            if not (yield from self.read_named(p, head.strip(), before)):
+                return
+            yield from r.space()
+            yield from r.accept("```")
+            yield from r.accept(end)
+            yield from r.space()
+            before = ""
+        if before:
+            p.content(before)
+        yield from r.accept(last)
+
+    def lark(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
+        first, (begin, sep, end, last) = lark.marker(self.begins[0]), map(lark.marker, self.tokens)
+
+        def call(tool: Tool) -> str:
+            name = lark.text(tool.name)
+            if self._has_block:
+                return f'"function" {sep} {name} "\\n```json\\n" {lark.json(tool)} "\\n```" {end}'
+            return f"{name} {sep} {lark.json(tool)} {end}"
+
+        one = f"{begin} {lark.either([call(tool) for tool in tools])}"
+        rest = f' ("\\n"? {one})*' if parallel else ""
+        return lark.start(f"{first} {one}{rest} {last}")
+
+
+class Harmony(Format):
+    """Messages with channels: gpt-oss. Analysis is reasoning, calls go to functions.NAME."""
+
+    name = "gpt-oss"
+    calls_tools = True
+    tokens = ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>")
+    _RECIPIENT = re.compile(r"to=functions\.([^\s<]+)")
+    _CHANNEL = re.compile(r"<\|channel\|>\s*([a-z]+)")
+
+    def markers(self, *, with_calls: bool) -> list[str]:
+        return list(self.tokens)
+
+    def read(self, p: AnswerParser) -> Reading[None]:
+        r = p.reader
+        yield from r.peek()
+        header = ""
+        if not (r.rest.startswith(("<", " "))):
+            yield from r.until(["<|start|>", "<|channel|>"], p.content)  # text without a channel
+            header = "<|channel|>"
+        while True:
+            head, found = yield from r.text_until("<|message|>")
+            if not found:
+                return
+            header += head
+            recipient = self._RECIPIENT.search(header)
+            channel = self._CHANNEL.search(header)
+            if recipient is not None and recipient[1] in p.names:
+                yield from self.read_named(p, recipient[1], "")
+                yield from r.text_until("<|end|>", "<|call|>")
+            elif channel is not None and channel[1] == "analysis" and not p.shows_reasoning:
+                yield from p.reasoning("<|end|>")
+            else:
+                yield from r.until(["<|end|>", "<|return|>"], p.content)
+            header = ""
+
+    def lark(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
+        channel, constrain, message = map(lark.marker, self.tokens[1:4])
+        analysis = f'{channel} "analysis" {message} {lark.until("<|end|>")}'
+        analysis += f' {lark.marker("<|start|>")} "assistant"'
+        header = f'" " {constrain} "json" {message}'
+        calls = [f"{lark.text(f'functions.{t.name}')} {header} {lark.json(t)}" for t in tools]
+        return lark.start(f'({analysis})? {channel} "commentary to=" {lark.either(calls)}')
+
+
+class Generic(Format):
+    """For templates that know no tools: {"tool_calls": [{"name": …, "arguments": {…}}]} or
+    {"response": "…"}, which the grammar ensures and the system message describes."""
+
+    name = "generic"
+    calls_tools = True
+
+    def read(self, p: AnswerParser) -> Reading[None]:
+        r = p.reader
+        yield from self.read_reasoning(p)
+        r.mark()
+        yield from r.space()
+        key = yield from self._key(p)
+        if key == "response" and (yield from r.accept('"')):
+            yield from r.json_characters(p.content)
+            return
+        if key == "tool_calls" and (yield from r.accept("[")):
+            yield from r.space()
+            yield from self.read_array(p, r.since_mark())
+            return
+        p.content(r.since_mark())
+        yield from r.until((), p.content)
+
+    def _key(self, p: AnswerParser) -> Reading[str | None]:
+        """The first key of the object, with the colon; None where there is none."""
+        r = p.reader
+        if not (yield from r.accept("{")):
+            return None
+        yield from r.space()
+        key = yield from r.json_string()
+        yield from r.space()
+        if not (yield from r.accept(":")):
+            return None
+        yield from r.space()
+        return key
+
+    def lark(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
+        return lark.start(lark.schema(_object({"tool_calls": self._calls(tools, parallel)})))
+
+    def answers(self, tools: Sequence[Tool], *, parallel: bool, thinks: bool) -> str:
+        """The grammar of an answer that calls tools or says something, see `grammar`."""
+        calls = _object({"tool_calls": self._calls(tools, parallel)})
+        lark = Lark(self.think, thinks)
+        says = _object({"response": {"type": "string"}})
+        return lark.start(lark.schema({"anyOf": [calls, says]}))
+
+    def _calls(self, tools: Sequence[Tool], parallel: bool) -> dict[str, Any]:
+        """The JSON schema of calls."""
+        call = {"anyOf": [_call_schema(tool) for tool in tools]}
+        calls: dict[str, Any] = {"type": "array", "items": call, "minItems": 1}
+        return calls if parallel else {**calls, "maxItems": 1}
+
+
+def _call_schema(tool: Tool) -> dict[str, Any]:
+    return _object({NAME: {"const": tool.name}, ARGUMENTS: tool.schema})
+
+
+def _object(properties: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }

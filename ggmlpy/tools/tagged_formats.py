@@ -1,0 +1,212 @@
+"""Formats of calls with tags around each parameter: Qwen3-Coder, GLM, DeepSeek's DSML."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ggmlpy.tools.definitions import Tool
+from ggmlpy.tools.formats import Format
+from ggmlpy.tools.lark import Lark
+from ggmlpy.tools.parsing import AnswerParser
+from ggmlpy.tools.reader import Reading
+
+
+class _Parameters:
+    """Parameters that are read one by one, as JSON that grows."""
+
+    def __init__(self, p: AnswerParser, tool: str) -> None:
+        self._p = p
+        self._n = 0
+        p.begin(tool)
+
+    def add(self, name: str, value: Any) -> None:
+        start = ", " if self._n else "{"
+        key, text = json.dumps(name, ensure_ascii=False), json.dumps(value, ensure_ascii=False)
+        self._p.arguments(f"{start}{key}: {text}")
+        self._n += 1
+
+    def end(self) -> None:
+        self._p.arguments("}" if self._n else "{}")
+        self._p.end_call()
+
+
+class _TaggedFormat(Format):
+    """Strings stand between the tags as they are, other values as JSON."""
+
+    def parameters(
+        self, lark: Lark, tool: Tool, head: Callable[[str, bool], str], end: str, behind: str = ""
+    ) -> str:
+        """The parameters of a call in the order of the schema, of which some may be left out.
+
+        `head` gives what begins one, by its name and whether it is text; the marker `end` ends it.
+        """
+        parts = []
+        for name, schema in tool.properties.items():
+            is_text = _is_text(schema)
+            value = lark.until(end) if is_text else f"{lark.value(schema)} {lark.marker(end)}"
+            part = lark.rule(f"{head(name, is_text)} {value} {behind}")
+            parts.append(part if name in tool.required else f"{part}?")
+        return " ".join(parts)
+
+
+def _is_text(schema: Any) -> bool:
+    """Whether a parameter is any string."""
+    return isinstance(schema, Mapping) and schema.get("type") == "string" and "enum" not in schema
+
+
+class TaggedFunctions(_TaggedFormat):
+    """<tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>: Qwen 3.5,
+    Qwen3-Coder."""
+
+    name = "qwen3-coder"
+    calls_tools = True
+    begins = ("<tool_call>",)
+    tokens = ("</tool_call>",)
+
+    def read_calls(self, p: AnswerParser, marker: str) -> Reading[None]:
+        r = p.reader
+        r.mark()
+        yield from r.space()
+        name = ""
+        if (yield from r.accept("<function=")):
+            name, _ = yield from r.text_until(">")
+        if name not in p.names:
+            p.content(marker + r.since_mark())
+            return
+        call = _Parameters(p, name)
+        while True:
+            yield from r.space()
+            if not (yield from r.accept("<parameter=")):
+                break
+            key, _ = yield from r.text_until(">")
+            text, _ = yield from r.text_until("</parameter>")
+            call.add(key, p.value(name, key, text.removeprefix("\n").removesuffix("\n")))
+        call.end()
+        for end in ("</function>", "</tool_call>"):
+            yield from r.accept(end)
+            yield from r.space()
+
+    def lark(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
+        line = lark.text("\n")
+
+        def head(name: str, is_text: bool) -> str:
+            return lark.text(f"<parameter={name}>\n")
+
+        def call(tool: Tool) -> str:
+            inside = self.parameters(lark, tool, head, "\n</parameter>", line)
+            return f"{lark.text(f'<function={tool.name}>')} {line} {inside} {end_of_function}"
+
+        end_of_function = lark.text("</function>\n")
+        calls = lark.either([call(tool) for tool in tools])
+        one = f"{lark.marker('<tool_call>')} {line} {calls} {lark.marker('</tool_call>')}"
+        return lark.calls(one, line, parallel=parallel)
+
+
+class TaggedPairs(_TaggedFormat):
+    """<tool_call>NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value></tool_call>: GLM 4.5 on."""
+
+    name = "glm"
+    calls_tools = True
+    begins = ("<tool_call>",)
+    tokens = ("</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>")
+
+    def read_calls(self, p: AnswerParser, marker: str) -> Reading[None]:
+        r = p.reader
+        r.mark()
+        name, found = yield from r.text_until("\n", "<arg_key>", "</tool_call>")
+        tool = name.strip()
+        if tool not in p.names:
+            p.content(marker + r.since_mark())
+            return
+        call = _Parameters(p, tool)
+        while found != "</tool_call>":
+            if found != "<arg_key>":
+                yield from r.space()
+                if not (yield from r.accept("<arg_key>")):
+                    yield from r.accept("</tool_call>")
+                    break
+            key, _ = yield from r.text_until("</arg_key>")
+            yield from r.space()
+            yield from r.accept("<arg_value>")
+            text, found = yield from r.text_until("</arg_value>")
+            call.add(key, p.value(tool, key, text))
+        call.end()
+
+    def lark(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
+        line = lark.text("\n")
+        key, end_key, value = map(lark.marker, self.tokens[1:4])
+
+        def head(name: str, is_text: bool) -> str:
+            return f"{key} {lark.text(name)} {end_key} {line} {value}"
+
+        def call(tool: Tool) -> str:
+            inside = self.parameters(lark, tool, head, "</arg_value>", line)
+            return f"{lark.text(tool.name)} {line} {inside}"
+
+        calls = lark.either([call(tool) for tool in tools])
+        one = f"{lark.marker('<tool_call>')} {calls} {lark.marker('</tool_call>')}"
+        return lark.calls(one, line, parallel=parallel)
+
+
+_BAR = "\uff5c"  # a wide bar, of which DeepSeek's markers are made
+
+
+class Invocations(_TaggedFormat):
+    """DSML, the tags of DeepSeek V3.2 on: one for the name, and one for each parameter, which says
+    whether it is a string."""
+
+    name = "deepseek dsml"
+    calls_tools = True
+    begins = tuple(f"<{_BAR}DSML{_BAR}{each}>" for each in ("function_calls", "tool_calls"))
+    tokens = (f"{_BAR}DSML{_BAR}",)
+    _INVOKE = f'<{_BAR}DSML{_BAR}invoke name="'
+    _END_INVOKE = f"</{_BAR}DSML{_BAR}invoke>"
+    _PARAMETER = f'<{_BAR}DSML{_BAR}parameter name="'
+    _END_PARAMETER = f"</{_BAR}DSML{_BAR}parameter>"
+
+    def __init__(self, think: tuple[str, str] | None = None, *, is_newer: bool = False) -> None:
+        """`is_newer`: the model writes the second of `begins`."""
+        super().__init__(think)
+        self._begin = self.begins[is_newer]
+
+    def read_calls(self, p: AnswerParser, marker: str) -> Reading[None]:
+        r = p.reader
+        before = marker + (yield from r.space())
+        while (yield from r.accept(self._INVOKE)):
+            tool, found = yield from r.text_until('">')
+            if tool not in p.names:
+                p.content(before + self._INVOKE + tool + found)
+                return
+            before = ""
+            call = _Parameters(p, tool)
+            while True:
+                yield from r.space()
+                if not (yield from r.accept(self._PARAMETER)):
+                    break
+                key, _ = yield from r.text_until('"')
+                attributes, _ = yield from r.text_until(">")
+                text, _ = yield from r.text_until(self._END_PARAMETER)
+                is_text = 'string="true"' in attributes
+                call.add(key, text if is_text else p.value("", key, text))
+            call.end()
+            yield from r.accept(self._END_INVOKE)
+            yield from r.space()
+        p.content(before)
+        yield from r.accept(marker.replace("<", "</"))
+
+    def lark(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
+        line = lark.text("\n")
+
+        def head(name: str, is_text: bool) -> str:
+            return lark.text(f'{self._PARAMETER}{name}" string="{"true" if is_text else "false"}">')
+
+        def call(tool: Tool) -> str:
+            inside = self.parameters(lark, tool, head, self._END_PARAMETER, line)
+            name = lark.text(f'{self._INVOKE}{tool.name}">\n')
+            return f"{name} {inside} {lark.text(self._END_INVOKE)} {line}"
+
+        one = lark.either([call(tool) for tool in tools])
+        begin, end = lark.text(f"{self._begin}\n"), lark.text(self._begin.replace("<", "</"))
+        return lark.start(f"{begin} {one}{'+' if parallel else ''} {end}")
