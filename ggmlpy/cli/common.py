@@ -49,7 +49,7 @@ def open_model(path: Path, options: ModelOptions, **more: Any) -> Llama:
             kv_rotation=options.rotates,
             flash_attn=options.fused_attention,
             n_gpu_layers=options.n_gpu_layers,
-            override_tensors=options.override_tensors,
+            override_tensors=options.tensors,
             kv_overrides=options.kv_overrides,
             rope=options.rope,
             fit=options.fit,
@@ -67,8 +67,7 @@ def placement_of(model: Model, where: PlacementOptions) -> tuple[Placement, list
     from ggmlpy.sched.placement import Placement
 
     backends = backends_for(where.backends)
-    overrides = where.override_tensors or ()
-    return Placement.for_model(model, backends, where.n_gpu_layers, overrides), backends
+    return Placement.for_model(model, backends, where.n_gpu_layers, where.tensors), backends
 
 
 def read_text(

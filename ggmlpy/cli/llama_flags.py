@@ -50,7 +50,8 @@ ABSENT = (
         "-t --threads -c --ctx-size -ub --ubatch-size -fa --flash-attn -ctk --cache-type-k -ctv"
         " --cache-type-v -ot --override-tensor -ngl --gpu-layers --n-gpu-layers -fit --fit"
         " --rope-scaling --rope-scale --rope-freq-base --rope-freq-scale --yarn-orig-ctx"
-        " --yarn-ext-factor --yarn-beta-slow --yarn-beta-fast --override-kv",
+        " --yarn-ext-factor --yarn-beta-slow --yarn-beta-fast --override-kv -cmoe --cpu-moe"
+        " -ncmoe --n-cpu-moe -ncffn --n-cpu-ffn",
         "only the vocabulary is read, no model runs",
         "tokenize",
     ),
@@ -179,10 +180,6 @@ ABSENT = (
     _absent("--list-devices", "not supported: --backend names devices, as in cuda:1"),
     _absent("-sm --split-mode -ts --tensor-split", "--backend cuda,cuda:1 shares the layers"),
     _absent("-mg --main-gpu", "--backend cuda:1 names a GPU"),
-    _absent("-cmoe --cpu-moe", "-ot 'ffn_.*_exps=cpu' keeps the experts there"),
-    _absent(
-        "-ncmoe --n-cpu-moe -ncffn --n-cpu-ffn", "-ot PATTERN=cpu keeps the tensors of layers there"
-    ),
     _absent(
         "-kvo --kv-offload -nkvo --no-kv-offload",
         "the K/V cache of a layer lies where the layer does: -ngl",

@@ -27,6 +27,11 @@ METADATA = "Metadata and rotary embeddings"
 SAMPLING = "Sampling"
 FILE = FileName()
 
+# Names of tensors, behind those of their layers.
+_EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch)?exps"
+_FEED_FORWARD = r"\.ffn_(up|down|gate)\."
+HOST = "host"  # the memory of any backend that computes on the host
+
 _N_THREADS = ("-t --threads N", "CPU threads.")
 _ONE_PER_CORE: dict[str, Any] = {"type": Threads(), "show_default": "one per core"}
 _TYPE_K = (
@@ -140,6 +145,30 @@ class PlacementOptions:
         type=Overrides(),
         show_default="none",
     )
+    cpu_moe: bool = setting(
+        False, "-cmoe --cpu-moe", "The experts of all layers lie on the host.", is_flag=True
+    )
+    n_cpu_moe: int = setting(
+        0, "-ncmoe --n-cpu-moe N", "The experts of the first N layers lie on the host.",
+        type=Whole(0),
+    )  # fmt: skip
+    n_cpu_ffn: int = setting(
+        0,
+        "-ncffn --n-cpu-ffn N",
+        "The feed-forward weights of the first N layers, but not experts, lie on the host.",
+        type=Whole(0),
+    )
+
+    @property
+    def tensors(self) -> dict[str, str]:
+        """Where tensors lie regardless of -ngl: patterns of their names, and what has them."""
+        found = dict(self.override_tensors or {})
+        if self.cpu_moe:
+            found.setdefault(_EXPERTS, HOST)
+        for n, weights in ((self.n_cpu_moe, _EXPERTS), (self.n_cpu_ffn, _FEED_FORWARD)):
+            if n:
+                found.setdefault(rf"^blk\.({'|'.join(map(str, range(n)))}){weights}", HOST)
+        return found
 
     @property
     def backends(self) -> str | list[str]:
@@ -304,7 +333,7 @@ class BenchOptions(MachineOptions):
             kv_rotation=self.rotates,
             flash_attn=self.fused_attention,
             n_gpu_layers=self.n_gpu_layers,
-            override_tensors=self.override_tensors or {},
+            override_tensors=self.tensors,
         )
 
 

@@ -69,7 +69,7 @@ def test_no_reason_is_left_over() -> None:
 
 def test_reasons_are_told(run: Run) -> None:
     for flag, command, reason in (
-        ("-cmoe", "generate", "-ot 'ffn_.*_exps=cpu' keeps the experts there"),
+        ("-mg", "generate", "--backend cuda:1 names a GPU"),
         ("--numa", "bench", "the system places threads: `numactl` limits its choice"),
         ("--temp", "perplexity", "nothing is sampled"),
         ("-tb", "chat", "prompts and decoding run on the same threads: -t is their number"),

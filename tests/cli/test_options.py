@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from dataclasses import fields
 from typing import Any
 
@@ -15,7 +16,7 @@ from ggmlpy.cli.bench import bench
 from ggmlpy.cli.chat import chat
 from ggmlpy.cli.command import command
 from ggmlpy.cli.generate import generate
-from ggmlpy.cli.options import BenchOptions, ModelOptions
+from ggmlpy.cli.options import BenchOptions, ModelOptions, PlacementOptions
 from ggmlpy.cli.sampling_options import SamplingOptions
 from ggmlpy.llama import Llama
 
@@ -87,3 +88,31 @@ def test_a_seed_is_drawn_once_and_told_where_it_matters(monkeypatch: pytest.Monk
     assert SamplingOptions(seed=3, temperature=0.0).effective_seed is None
     assert SamplingOptions(seed=3, temperature=0.0, dynatemp_range=1.0).effective_seed == 3
     assert SamplingOptions(seed=3, temperature=0.0, sampler_seq=("top_k",)).effective_seed == 3
+
+
+def test_experts_and_feed_forward_weights_on_the_host() -> None:
+    """The tensors that llama.cpp's flags choose, beside those of -ot, which come first."""
+
+    kinds = ("attn_q", "ffn_up", "ffn_gate", "ffn_gate_inp", "ffn_norm", "ffn_down_shexp")
+    experts = ("ffn_up_exps", "ffn_gate_up_exps", "ffn_down_chexps")
+    names = [f"blk.{i}.{kind}.weight" for i in (0, 1, 2, 11) for kind in (*kinds, *experts)]
+
+    def on_host(**given: Any) -> list[str]:
+        patterns = PlacementOptions(**given).tensors
+        assert set(patterns.values()) <= {"host", "cuda"}
+        places = {
+            name: next((place for p, place in patterns.items() if re.search(p, name)), "")
+            for name in names
+        }
+        return [name for name, place in places.items() if place == "host"]
+
+    assert on_host() == []
+    assert on_host(cpu_moe=True) == [n for n in names if "exps" in n]
+    assert on_host(n_cpu_moe=2) == [n for n in names if "exps" in n and n[4:6] in ("0.", "1.")]
+    dense = [n for n in names if n.split(".")[2] in ("ffn_up", "ffn_gate")]
+    assert on_host(n_cpu_ffn=1) == [n for n in dense if n[4:6] == "0."]
+    assert on_host(n_cpu_ffn=12) == dense
+    first = {"blk.1.*exps": "cuda"}
+    assert on_host(n_cpu_moe=2, override_tensors=first) == [
+        n for n in names if "exps" in n and n[4:6] == "0."
+    ]

@@ -14,6 +14,7 @@ from ggmlpy.models import load_model
 from ggmlpy.runtime.context import Context
 from ggmlpy.sched.scheduler import homes
 from tests.cli.conftest import Run
+from tests.models.tiny import Tiny, write_model
 
 PLACED = ("--backend", "mock", "-ngl", "2", "-ot", "blk.0.ffn_up=reference")
 
@@ -98,3 +99,20 @@ def test_what_cannot_be(run: Run, tiny: Path) -> None:
         result = run(*command, str(tiny), "-ngl", "3")
         assert (result.code, result.err.count("\n")) == (0, 1)
         assert "no device has memory of its own" in result.err
+
+
+def test_experts_stay_on_the_host(run: Run, tmp_path: Path) -> None:
+    """llama.cpp's -cmoe and -ncmoe."""
+    path = write_model(tmp_path / "moe.gguf", Tiny(n_expert=4, n_expert_used=2))
+    common = ("inspect", path, "--tensors", "--json", "--backend", "mock,cpu", "-ngl", "all")
+
+    def on_host(*args: str) -> set[str]:
+        shown = json.loads(run(*common, *args).out)
+        return {t["name"] for t in shown["tensors"] if t["on"] == ["host"]}
+
+    every = {f"blk.{i}.ffn_{kind}_exps.weight" for i in (0, 1) for kind in ("up", "gate", "down")}
+    others = on_host()
+    assert not others & every
+    assert on_host("-cmoe") == every | others
+    first = {name for name in every if name.startswith("blk.0")}
+    assert on_host("--n-cpu-moe", "1") == first | others
