@@ -38,7 +38,7 @@ N_OF_PROMPT = sum(row < N_PROMPT for row in KEPT_ROWS)
 
 
 def loaded(folder: Path, name: str) -> Model:
-    path = write_seeded(folder, name, SPECS[name])
+    path = write_seeded(folder, name, SPECS[name], strict=True)
     if name in RESULTS:
         check_recorded(path, name, str(KEPT[f"{name}/digest"]))
     return load_model(GGUFFile.open(path))

@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in names:
             try:
                 recorded = record(peer, Path(folder), name)
-            except (PeerError, GgmlpyError) as error:
+            except (PeerError, GgmlpyError, ValueError) as error:
                 print(f"{name}: {error}", flush=True)
                 failed += 1
                 continue
@@ -66,8 +66,11 @@ def check_registered(names: Sequence[str]) -> None:
 
 
 def record(peer: Peer, folder: Path, name: str) -> dict[str, Any]:
-    """What is kept of a specification, by its key in the file. Raises PeerError, GgmlpyError."""
-    model = write_seeded(folder, name, SPECS[name])
+    """What is kept of a specification, by its key in the file.
+
+    Raises PeerError, GgmlpyError, and ValueError for a pattern that matches no tensor.
+    """
+    model = write_seeded(folder, name, SPECS[name], strict=True)
     found = peer.record(model, model.with_suffix(".npz"), n_vocab=N_VOCAB)
     rows = [row for row in KEPT_ROWS if found.has_memory or row < N_PROMPT]
     return {

@@ -133,7 +133,13 @@ def test_a_pattern_of_no_tensor_is_an_error(
     made = replace(SPECS["qwen3"], **{where: value})  # type: ignore[arg-type]
     wanted = f"specification q: {where} has {told!r}, which is no tensor that qwen3 looks for"
     with pytest.raises(ValueError, match=f"^{re.escape(wanted)}$"):
-        write_seeded(tmp_path, "q", made)
+        write_seeded(tmp_path, "q", made, strict=True)
+    write_seeded(tmp_path, "q", made)
+
+
+def test_every_pattern_has_a_tensor(tmp_path: Path) -> None:
+    for name, made in SPECS.items():
+        write_seeded(tmp_path, name, made, strict=True).unlink()
 
 
 def test_another_file_than_the_recorded_one_says_what_to_do(tmp_path: Path) -> None:
