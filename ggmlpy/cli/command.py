@@ -15,6 +15,7 @@ import click
 from ggmlpy.cli.help import ReadableHelp
 from ggmlpy.cli.unknown import is_known_elsewhere, names_of, no_such_option
 
+_SURPLUS = "unexpected extra argument"  # in click's message
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -49,8 +50,15 @@ class Command(ReadableHelp):
         except click.UsageError as error:
             error.ctx = error.ctx or ctx  # whose help the message names
             if not unknown:
+                error.message += self._where_models_go(typed) * (_SURPLUS in error.message)
                 raise
             raise no_such_option(unknown, self, ctx, hint) from None
+
+    def _where_models_go(self, args: Sequence[str]) -> str:
+        """What to add to the error about an argument too many: it may be meant as the model."""
+        names = {"-m", "--model"} & names_of(self).keys()
+        given = {arg.partition("=")[0] for arg in args}
+        return "; a model is given by -m FILE" if names and not names & given else ""
 
     def _unknown_option(self, args: Sequence[str]) -> tuple[str, str]:
         """The first argument of several letters behind one dash that names no option, or an empty

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -71,16 +71,15 @@ class ModelPlan:
 
 
 def described(memory: Memory) -> list[str]:
-    """A line for each kind of layer: "K and V of layers 0 to 3, 5: 2 heads of 16 …"."""
+    """A line for each kind of layer: "layers 0 to 3, 5: K and V (2 heads of 16) of all tokens"."""
     found = []
     for part in memory:
         if isinstance(part, AttentionLayers):
             for sizes, layers in _alike(part.layers).items():
-                found.append(f"{_kv(sizes)} of layers {spans(layers)}, {_seen(part)}")
+                found.append(f"{spans(layers)}: {_kv(sizes)} of {_seen(part)}")
         else:
             for states, layers in _alike(part.states).items():
-                numbers = " and ".join(map(str, states))
-                found.append(f"states of {numbers} numbers of layers {spans(layers)}")
+                found.append(f"{spans(layers)}: {_states(states)}")
     return found
 
 
@@ -94,7 +93,7 @@ def _described_sources(encoder: Model | None) -> list[str]:
         others = {slot - encoder.n_block: s for slot, s in part.layers.items() if slot not in own}
         for layers, of in ((own, "of the encoder"), (others, "of the decoder")):
             for sizes, numbers in _alike(layers).items():
-                found.append(f"{_kv(sizes)} of the source for layers {spans(numbers)} {of}")
+                found.append(f"{spans(numbers)} {of}: {_kv(sizes)} of the source")
     return found
 
 
@@ -109,24 +108,38 @@ def _kv(sizes: KVSizes) -> str:
     k, v = sizes.n_embd_head_k, sizes.n_embd_head_v
     heads = f"{sizes.n_head_kv} head{'s' if sizes.n_head_kv > 1 else ''}"
     if not v:
-        return f"K of {k}, V a part of it,"
+        return f"K ({heads} of {k}), of which V is a part,"
     return f"K and V ({heads} of {k})" if k == v else f"K and V ({heads} of {k} and {v})"
+
+
+def _states(sizes: Sequence[int]) -> str:
+    """`a state of 128 numbers`, or `3 states, of 128, 64 and 8 numbers`"""
+    if len(sizes) == 1:
+        return f"a state of {sizes[0]} numbers"
+    first = ", ".join(map(str, sizes[:-1]))
+    return f"{len(sizes)} states, of {first} and {sizes[-1]} numbers"
 
 
 def _seen(part: AttentionLayers) -> str:
     window: Window | None = part.window
     if window is None:
         return "all tokens" if part.is_causal else "all tokens, also those behind"
-    kinds = {"standard": "window", "chunked": "chunks", "symmetric": "window to both sides"}
-    return f"{kinds[window.kind]} of {window.size} tokens"
+    kinds = {
+        "standard": f"a window of {window.size} tokens",
+        "chunked": f"chunks of {window.size} tokens",
+        "symmetric": f"a window of {window.size} tokens to both sides",
+    }
+    return kinds[window.kind]
 
 
 def spans(layers: Iterable[int]) -> str:
-    """`0 to 3, 5`"""
+    """`layers 0 to 3, 5`, or `layer 5`"""
     ordered = sorted(layers)
     starts = [ordered[0], *(b for a, b in pairwise(ordered) if b != a + 1)]
     ends = [*(a for a, b in pairwise(ordered) if b != a + 1), ordered[-1]]
-    return ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in zip(starts, ends, strict=True))
+    spans = zip(starts, ends, strict=True)
+    numbers = ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in spans)
+    return f"layer{'s' if len(ordered) > 1 else ''} {numbers}"
 
 
 def _listed(names: list[str]) -> str:

@@ -135,10 +135,14 @@ class Engine:
     ) -> RequestState:
         model, sizes = self.context.model, self.context.sizes
         if not self.context.can_generate:
+            has = (
+                "logits and embeddings only: Llama.logits and Llama.embed give them"
+                if model.has_logits
+                else "embeddings only: Llama.embed and `ggmlpy embedding` give them"
+            )
             raise Unsupported(
                 f"a model of architecture {quoted(model.hparams.architecture)} whose tokens see"
-                " those behind them generates no text: it has"
-                f"{' logits and' if model.has_logits else ''} embeddings only"
+                f" those behind them generates no text: it has {has}"
             )
         start = None if self.context.encoder is None else self._start_token()
         lora = self.adapters.scales(getattr(request, "lora", None))

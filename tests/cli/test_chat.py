@@ -165,9 +165,10 @@ def test_a_model_without_a_template_says_so(run: Run, tiny: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("bert", "generates no text: it has embeddings only"),
-        ("dream", "generates no text: it has logits and embeddings only"),
+        ("bert", "generates no text: it has embeddings only: Llama.embed and `ggmlpy embedding`"),
+        ("dream", "generates no text: it has logits and embeddings only: Llama.logits and"),
         ("llama", "llama.gguf: the file has no tokenizer"),
+        ("llama", "take tokens; `ggmlpy bench -m` needs none"),
         ("t5", "t5.gguf: the file has no tokenizer"),
     ],
 )

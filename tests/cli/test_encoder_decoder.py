@@ -30,9 +30,9 @@ def test_the_plan_has_both_parts(run: Run, path: Path) -> None:
     plan = json.loads(run("inspect", path, "--plan", "--json").out)["plan"]
     assert (plan["n_layer"], plan["n_layer_encoder"]) == (2, 3)
     assert plan["memory"] == [
-        "K and V (4 heads of 12) of layers 0 to 1, all tokens",
-        "K and V (4 heads of 12) of the source for layers 0 to 2 of the encoder",
-        "K and V (4 heads of 12) of the source for layers 0 to 1 of the decoder",
+        "layers 0 to 1: K and V (4 heads of 12) of all tokens",
+        "layers 0 to 2 of the encoder: K and V (4 heads of 12) of the source",
+        "layers 0 to 1 of the decoder: K and V (4 heads of 12) of the source",
     ]
     assert plan["unused_tensors"] == []
     assert "2 layers behind an encoder of 3. T5:" in run("inspect", path, "--plan").out

@@ -197,7 +197,7 @@ def test_sampling_values_that_only_the_engine_can_judge(run: Run, tiny: Path) ->
         (("-t", "many"), "'-t' / '--threads': 'many' is not an integer"),
         (("--tempo", "1"), "No such option '--tempo'"),
         (("-p", "a", "-f", "b"), "-p and -f cannot be used together"),
-        (("surplus",), "unexpected extra argument"),
+        (("surplus",), "unexpected extra argument (surplus)"),
         (("-np", "4"), "No such option '-np': one text at a time; `Llama.generate` runs many"),
         (("-mg", "0"), "No such option '-mg': --backend cuda:1 names a GPU"),
         (("-nn", "4"), "No such option '-nn': a value of -n stands after a space"),
@@ -210,6 +210,13 @@ def test_sampling_values_that_only_the_engine_can_judge(run: Run, tiny: Path) ->
 )
 def test_wrong_options(run: Run, tiny: Path, args: tuple[str, ...], message: str) -> None:
     assert message in run(*arguments("generate", tiny), *args).usage_error
+
+
+@pytest.mark.parametrize("command", ["generate", "chat", "bench"])
+def test_a_model_as_an_argument(run: Run, tiny: Path, command: str) -> None:
+    told = f"Got unexpected extra argument ({tiny})"
+    assert run(command, tiny).usage_error == f"{told}; a model is given by -m FILE"
+    assert run(command, "-m", tiny, tiny).usage_error == told
 
 
 def test_wrong_commands(run: Run) -> None:

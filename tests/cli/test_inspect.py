@@ -10,6 +10,8 @@ import gguf
 import numpy as np
 import pytest
 
+from ggmlpy.cli.model_plan import ModelPlan
+from ggmlpy.gguf import GGUFFile
 from tests.cli.conftest import Run
 from tests.gguf_builder import Raw, Typed, build_gguf
 from tests.models.seeded import write_seeded
@@ -162,8 +164,8 @@ def test_the_plan_of_a_model(run: Run, tmp_path: Path) -> None:
     shown = run("inspect", path, "--keys", "nothing", "--plan").out.splitlines()
     assert shown[-5].startswith("architecture: gemma4, 6 layers. Gemma 4: ")
     assert shown[-4:] == [
-        "memory: K and V (2 heads of 24) of layers 1, 3, all tokens",
-        "memory: K and V (2 heads of 16) of layers 0, 2, window of 7 tokens",
+        "memory: layers 1, 3: K and V (2 heads of 24) of all tokens",
+        "memory: layers 0, 2: K and V (2 heads of 16) of a window of 7 tokens",
         "tensors without use: none",
         "keys without use: gemma4.attention.layer_norm_epsilon",
     ]
@@ -177,12 +179,40 @@ def test_the_plan_tells_of_what_has_no_use(run: Run, tmp_path: Path) -> None:
     path = write_seeded(tmp_path, "m", spec)
     plan = json.loads(run("inspect", path, "--plan", "--json").out)["plan"]
     assert plan["memory"] == [
-        "K and V (1 head of 16) of layers 0 to 1, all tokens",
-        "states of 528 and 1920 numbers of layers 0 to 1",
+        "layers 0 to 1: K and V (1 head of 16) of all tokens",
+        "layers 0 to 1: 2 states, of 528 and 1920 numbers",
     ]
     assert plan["unused_tensors"] == ["blk.0.attn_sub_norm.weight", "blk.1.attn_sub_norm.weight"]
     assert {"falcon-h1.residual_scale", "falcon-h1.logit_scale"} <= set(plan["unread_keys"])
     assert plan["ignored_keys"] == ["falcon-h1.residual_scale"]
+
+
+@pytest.mark.parametrize(
+    ("name", "memory"),
+    [
+        ("deepseek2", ["layers 0 to 1: K (1 head of 40), of which V is a part, of all tokens"]),
+        (
+            "lfm2",
+            [
+                "layer 1: K and V (2 heads of 16) of all tokens",
+                "layer 3: K and V (1 head of 16) of all tokens",
+                "layers 0, 2, 4: a state of 128 numbers",
+            ],
+        ),
+        ("rwkv7", ["layers 0 to 2: 3 states, of 128, 8192 and 128 numbers"]),
+        ("llada", ["layers 0 to 1: K and V (2 heads of 24) of all tokens, also those behind"]),
+        (
+            "gemma-embedding",
+            [
+                "layer 5: K and V (2 heads of 24) of all tokens, also those behind",
+                "layers 0 to 4, 6: K and V (2 heads of 24) of a window of 12 tokens to both sides",
+            ],
+        ),
+    ],
+)
+def test_what_layers_keep_of_past_tokens(tmp_path: Path, name: str, memory: list[str]) -> None:
+    file = GGUFFile.open(write_seeded(tmp_path, "m", SPECS[name]))
+    assert ModelPlan.of(file).memory == memory
 
 
 def test_the_model_may_be_an_option(run: Run, tiny: Path) -> None:

@@ -384,7 +384,7 @@ class Tokenizer:
         if self.kind == "none":
             raise TokenizerError(
                 f"{self.vocab.keys.where}the file has no tokenizer: Context.encode and decode,"
-                " Llama.logits and Llama.embed take tokens"
+                " Llama.logits and Llama.embed take tokens; `ggmlpy bench -m` needs none"
             )
         raise TokenizerError(
             f"{self.vocab.keys.where}tokenizer.ggml.model is {quoted(self._model)}: it must be "
