@@ -37,21 +37,33 @@ from ggmlpy.cli.guard import run
 from ggmlpy.cli.help import ReadableHelp
 from ggmlpy.cli.imatrix import imatrix
 from ggmlpy.cli.inspect import inspect
+from ggmlpy.cli.llama_flags import TOOLS
 from ggmlpy.cli.perplexity import perplexity
 from ggmlpy.cli.quantize import quantize
 from ggmlpy.cli.test_ops import test_ops
 from ggmlpy.cli.tokenize import tokenize
+from ggmlpy.cli.unknown import names_of
 
 
 class _Group(ReadableHelp, click.Group):
     """The commands."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        first = args[0] if args else ""
-        if len(first) > 2 and first.startswith("-h"):  # click would read -hf as -h -f
-            hint = f"a command comes first, as in `ggmlpy generate {first} …`"
-            raise click.NoSuchOption(first, f"No such option {first!r}: {hint}", ctx=ctx)
+        first = (args[0] if args else "").partition("=")[0]
+        with_it = [name for name, each in self.commands.items() if first in names_of(each)]
+        own = names_of(self).keys() | {"-h", "--help"}
+        # click would read -hf as -h -f
+        if first not in own and (with_it or (len(first) > 2 and first.startswith("-h"))):
+            hint = f"a command comes first, as in `ggmlpy {(*with_it, 'generate')[0]} {first} …`"
+            raise click.NoSuchOption(first, f"No such option '{first}': {hint}", ctx=ctx)
         return super().parse_args(ctx, args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] in TOOLS:  # of llama.cpp
+            raise click.UsageError(f"{args[0]} is `ggmlpy {TOOLS[args[0]]}` here.", ctx=ctx)
+        return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """In the order in which they were added."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,6 +150,7 @@ class Report:
     def _as_dict(self, result: SpeedResult) -> dict[str, Any]:
         """A line of JSON, with llama-bench's names where it has the field."""
         setup, test = self.setup, result.test
+        samples_ns = [round(s * 1e9) for s in result.samples_s]
         return {
             "model_filename": str(self.model.path),
             "model_type": self.model.type,
@@ -166,8 +168,11 @@ class Report:
             "n_prompt": test.n_prompt,
             "n_gen": test.n_generated,
             "n_depth": test.depth,
+            "avg_ns": round(statistics.fmean(samples_ns)),
+            "stddev_ns": round(statistics.stdev(samples_ns)) if len(samples_ns) > 1 else 0,
             "avg_ts": result.mean_rate,
             "stddev_ts": result.rate_deviation,
+            "samples_ns": samples_ns,
             "samples_ts": result.rates,
             "bandwidth_gbs": result.bandwidth / 1e9,
             "bandwidth_share": self._share(result),

@@ -263,9 +263,23 @@ ABSENT = (
 )
 
 
+# Flags of earlier versions, which its tools do not list any more.
+FORMER = (
+    _absent(
+        "--mmap --no-mmap --mlock -dio --direct-io --no-direct-io",
+        "model files are mapped into memory always",
+    ),
+    _absent(
+        "-cb --cont-batching -nocb --no-cont-batching",
+        "requests are batched continuously always: `Llama.generate`",
+    ),
+    _absent("-ins --instruct -cml --chatml", "`ggmlpy chat` talks with a model"),
+)
+
+
 def why_absent(flag: str, command: str) -> str | None:
     """Why a command does not have a flag of llama.cpp; None if llama.cpp has no such flag."""
-    rows = (row for row in ABSENT if flag in row.names and row.is_of(command))
+    rows = (row for row in (*ABSENT, *FORMER) if flag in row.names and row.is_of(command))
     return next((row.reason for row in rows), None)
 
 

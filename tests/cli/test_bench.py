@@ -8,6 +8,7 @@ import sqlite3
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from statistics import stdev
 from typing import Any
 
 import click
@@ -188,6 +189,11 @@ def test_bench_json_has_llama_benchs_fields(run: Run, tiny: Path, form: tuple[st
         assert len(row["samples_ts"]) == 3
         assert row["avg_ts"] == pytest.approx(sum(row["samples_ts"]) / 3)
         assert row["stddev_ts"] >= 0
+        assert row["avg_ns"] == pytest.approx(sum(row["samples_ns"]) / 3, abs=1)
+        assert row["stddev_ns"] == pytest.approx(stdev(row["samples_ns"]), abs=1)
+        n_tokens = row["n_prompt"] + row["n_gen"]
+        rates = [1e9 * n_tokens / ns for ns in row["samples_ns"]]
+        assert row["samples_ts"] == pytest.approx(rates, rel=1e-3)
         assert row["bandwidth_gbs"] > 0
         assert row["bandwidth_share"] == pytest.approx(row["bandwidth_gbs"] / 5)
         assert row["model_n_params"] == 98_624

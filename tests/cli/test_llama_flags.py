@@ -9,7 +9,7 @@ import click
 import pytest
 
 from ggmlpy.cli import app
-from ggmlpy.cli.llama_flags import ABSENT, TOOLS, as_markdown, why_absent
+from ggmlpy.cli.llama_flags import ABSENT, FORMER, TOOLS, as_markdown, why_absent
 from ggmlpy.cli.unknown import names_of
 from tests.cli.conftest import Run
 
@@ -83,6 +83,33 @@ def test_what_other_commands_have(run: Run) -> None:
     error = run("generate", "--chunks", "3").usage_error
     assert error == "No such option '--chunks': perplexity and imatrix have it"
     assert run("generate", "-pg", "8,8").usage_error == "No such option '-pg': bench has it"
+
+
+def test_options_before_the_command(run: Run) -> None:
+    for typed, example in (
+        ("-m", "generate -m"),
+        ("--model=x", "generate --model"),
+        ("-npp", "batched-bench -npp"),
+    ):
+        error = run(typed, "x").usage_error
+        name = typed.partition("=")[0]
+        assert (
+            error == f"No such option '{name}': a command comes first, as in `ggmlpy {example} …`"
+        )
+
+
+def test_names_of_tools(run: Run) -> None:
+    for tool, command in TOOLS.items():
+        assert run(tool, "-m", "x").usage_error == f"{tool} is `ggmlpy {command}` here"
+    assert "Did you mean 'generate'?" in run("generat").usage_error
+
+
+def test_flags_of_earlier_versions(run: Run) -> None:
+    error = run("generate", "--no-mmap").usage_error
+    assert error == "No such option '--no-mmap': model files are mapped into memory always"
+    former = {flag for row in FORMER for flag in row.names}
+    assert not former & {flag for tool in TOOLS for flag in flags_of(tool)}
+    assert not former & {flag for each in app.commands.values() for flag in names_of(each)}
 
 
 def test_neighbours_of_a_misspelt_flag(run: Run) -> None:
