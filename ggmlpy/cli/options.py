@@ -222,9 +222,9 @@ class ModelOptions(MachineOptions):
     )
     override_kv: tuple[str, ...] = setting(
         (),
-        "--override-kv KEY=TYPE:VALUE",
-        "A value in place of the file's metadata, such as llama.context_length=int:4096. Can be"
-        " given several times.",
+        "--override-kv KEY=TYPE:VALUE,…",
+        "A value in place of the file's metadata, such as llama.context_length=int:4096; several"
+        " with commas, or in several options.",
         multiple=True,
         section=METADATA,
         show_default=False,

@@ -5,6 +5,7 @@ general.name=str:A name   llama.rope.freq_base=float:50000   llama.context_lengt
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 from ggmlpy.common.arguments import kind_of
@@ -15,6 +16,8 @@ from ggmlpy.gguf.metadata import Metadata, Value
 
 Scalar = bool | int | float | str
 
+# A comma, if an override follows: others belong to a text.
+_NEXT = re.compile(r",(?=[\w.-]+=(?:bool|int|float|str):)")
 _TYPES = {"bool": bool, "int": int, "float": float, "str": str}
 _STORED = {bool: "bool", int: "i64", float: "f64", str: "str"}
 _ARTICLES = {bool: "true or false", int: "an integer", float: "a number", str: "a text"}
@@ -60,10 +63,10 @@ def _checked(key: str, value: object, stored: Value | None) -> Scalar:
 def parse_overrides(texts: Iterable[str]) -> dict[str, Scalar]:
     """Overrides as the command line has them, KEY=TYPE:VALUE, of type int, float, bool or str.
 
-    Raises ArgumentError with the text that is wrong.
+    A text may have several, with commas between them. Raises ArgumentError with what is wrong.
     """
     found: dict[str, Scalar] = {}
-    for text in texts:
+    for text in (each for several in texts for each in _NEXT.split(several)):
         key, equals, rest = text.partition("=")
         kind, colon, value = rest.partition(":")
         if not (key and equals and colon) or kind not in _TYPES:

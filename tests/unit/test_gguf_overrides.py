@@ -41,6 +41,10 @@ def test_values_of_another_kind_are_refused(key: str, value: object, message: st
 
 def test_overrides_as_the_command_line_has_them() -> None:
     texts = ["a=int:-3", "b.c=float:1e-5", "d=bool:false", "e=str:x=y: z", "f=str:"]
+    joined = ["a=int:-3,b.c=float:1e-5,d=bool:false", "e=str:x=y: z,1,f=2,f=str:"]
+    assert parse_overrides(joined) == {
+        "a": -3, "b.c": 1e-5, "d": False, "e": "x=y: z,1,f=2", "f": ""
+    }  # fmt: skip
     assert parse_overrides(texts) == {"a": -3, "b.c": 1e-5, "d": False, "e": "x=y: z", "f": ""}
     for wrong in ("a", "a=3", "a=u32:3", "=int:3", "a=int:x", "a=bool:1", "a=float:"):
         with pytest.raises(ArgumentError, match="override-kv is"):
