@@ -49,8 +49,10 @@ class Command(ReadableHelp):
             raise no_such_option(unknown or error.option_name, self, ctx, hint) from None
         except click.UsageError as error:
             error.ctx = error.ctx or ctx  # whose help the message names
+            if not unknown and _SURPLUS in error.message:
+                message = error.message.removesuffix(".") + self._where_models_go(typed)
+                raise click.UsageError(message, error.ctx) from None
             if not unknown:
-                error.message += self._where_models_go(typed) * (_SURPLUS in error.message)
                 raise
             raise no_such_option(unknown, self, ctx, hint) from None
 

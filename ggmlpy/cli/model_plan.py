@@ -137,8 +137,8 @@ def spans(layers: Iterable[int]) -> str:
     ordered = sorted(layers)
     starts = [ordered[0], *(b for a, b in pairwise(ordered) if b != a + 1)]
     ends = [*(a for a, b in pairwise(ordered) if b != a + 1), ordered[-1]]
-    spans = zip(starts, ends, strict=True)
-    numbers = ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in spans)
+    runs = zip(starts, ends, strict=True)
+    numbers = ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in runs)
     return f"layer{'s' if len(ordered) > 1 else ''} {numbers}"
 
 
