@@ -83,7 +83,7 @@ class Engine:
         if drafter is not None:
             self._drafts = Drafts(drafter, context.sizes.n_ubatch)
         self._tokenizer = tokenizer
-        self._matchers = Matchers(tokenizer)
+        self.matchers = Matchers(tokenizer)
         n_rows = context.model.hparams.n_vocab  # the last ones may be padding without a token
         self.n_vocab = tokenizer.n_vocab if tokenizer.vocab.has_tokens else n_rows
         self._most_outputs = _MOST_LOGITS // (4 * n_rows)  # beside one of each sequence
@@ -147,7 +147,7 @@ class Engine:
         start = None if self.context.encoder is None else self._start_token()
         lora = self.adapters.scales(getattr(request, "lora", None))
         state = new_state(
-            request, id, reader, self._tokenizer, self.n_vocab, sizes, self._matchers, start, lora
+            request, id, reader, self._tokenizer, self.n_vocab, sizes, self.matchers, start, lora
         )
         if request.context_shift:
             check_can_shift(model, self.context.memory, state.n_keep)

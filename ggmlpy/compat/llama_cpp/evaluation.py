@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ggmlpy.compat.llama_cpp.constants import LLAMA_DEFAULT_SEED
 from ggmlpy.compat.llama_cpp.sampling import sampling_params
 from ggmlpy.errors import CacheFull, GgmlpyError
-from ggmlpy.grammar import Matcher, Matchers
+from ggmlpy.grammar import Matcher
 from ggmlpy.memory.batch import Batch, check_tokens
 from ggmlpy.runtime.lora import changes_of
 from ggmlpy.sampling import Sampler
@@ -273,7 +273,7 @@ class Evaluation:
         """The state of a grammar at its beginning."""
         if grammar is None:
             return None
-        return Matchers(self._model_in_use.tokenizer).start(grammar.as_own())
+        return self._model_in_use.engine.matchers.start(grammar.as_own())
 
     def _sample(
         self,
