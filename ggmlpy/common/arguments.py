@@ -77,11 +77,18 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
                     if type(value) not in known.kinds:
                         kwargs[name] = known.parse(value)
         except WrongKind as wrong:
-            where = function.__qualname__.removesuffix(".__init__")
-            raise refusal(where, known.name, wrong) from None
+            raise refusal(_called(function, args), known.name, wrong) from None
         return function(*parsed, *args[len(parsed) :], **kwargs)
 
     return call
+
+
+def _called(function: Callable[..., Any], args: Sequence[Any]) -> str:
+    """The name of a function, or of a method of the class of the object that has it."""
+    name = function.__name__
+    if args and function.__qualname__ != name and hasattr(type(args[0]), name):
+        return f"{type(args[0]).__name__}.{name}".removesuffix(".__init__")
+    return function.__qualname__
 
 
 def refusal(where: str, name: str, wrong: WrongKind) -> ArgumentError:

@@ -22,7 +22,6 @@ from ggmlpy.memory.batch import Batch, check, check_encoded, check_shared, check
 from ggmlpy.memory.cache_types import cache_type
 from ggmlpy.memory.layouts import choose_layout
 from ggmlpy.memory.sequences import SequenceMemory
-from ggmlpy.memory.shift import move_positions
 from ggmlpy.memory.sizes import decide_sizes
 from ggmlpy.memory.slots import BatchTransaction, SlotInfo
 from ggmlpy.memory.ubatch import UBatch
@@ -36,13 +35,14 @@ from ggmlpy.runtime.lora import SequenceAdapters
 from ggmlpy.runtime.lora_methods import LoraMethods
 from ggmlpy.runtime.outputs import Logits, Outputs
 from ggmlpy.runtime.plans import Plan
+from ggmlpy.runtime.sequence_methods import SequenceMethods
 from ggmlpy.runtime.steady import SteadyStep
 from ggmlpy.sched.assignment import Pin
 from ggmlpy.sched.compute import backends_for
 from ggmlpy.sched.placement import ALL, Placement
 
 
-class Context(LoraMethods):
+class Context(SequenceMethods, LoraMethods):
     """One model with the memory of up to `n_seq_max` sequences. `decode` gives logits, or with
     `embeddings` what those are computed from, n_embd elements a token; an encoder has nothing else.
     With an encoder-decoder model `encode` takes the source of a sequence, then `decode` runs the
@@ -370,82 +370,6 @@ class Context(LoraMethods):
             check_shared(batch, self.memory.histories())
             self._adapters.check(batch.seq_ids)
 
-    # --- operations on sequences ---
-
-    @checked
-    def seq_rm(self, seq: int, start: int = 0, stop: int | None = None) -> None:
-        """Remove positions `start` up to `stop` (None: to the end); `seq` -1 means every sequence.
-
-        Raises ArgumentError for a sequence that does not exist, Unsupported for a part that
-        recurrent layers or a window do not allow to remove; nothing is changed then.
-        """
-        self.memory.seq_rm(seq, *_span(start, stop))
-
-    @checked
-    def seq_cp(self, source: int, target: int, start: int = 0, stop: int | None = None) -> None:
-        """Let `target` hold what `source` holds at positions `start` up to `stop`.
-
-        In a shared stream both have the same cells from then on, between streams K and V are
-        copied. Raises ArgumentError, CacheFull or Unsupported; nothing is changed then.
-        """
-        self.memory.seq_cp(source, target, *_span(start, stop))
-
-    @checked
-    def seq_keep(self, seq: int) -> None:
-        """Remove every sequence but one."""
-        self.memory.seq_keep(seq)
-
-    @checked
-    def seq_pos_min(self, seq: int) -> int:
-        """The lowest position held of a sequence, -1 if none is."""
-        return self.memory.seq_pos_min(seq)
-
-    @checked
-    def seq_pos_max(self, seq: int) -> int:
-        """The highest position held of a sequence, -1 if none is."""
-        return self.memory.seq_pos_max(seq)
-
-    def clear(self) -> None:
-        """Remove every sequence."""
-        self.memory.clear()
-
-    @checked
-    def seq_add(self, seq: int, start: int, stop: int | None, delta: int) -> None:
-        """Add `delta` to a sequence's positions `start` up to `stop`; below 0 they are removed.
-
-        Raises ArgumentError where a position is taken, Unsupported, CacheFull; nothing is changed
-        then.
-        """
-        check_least("delta", delta, -(2**31))
-        start, stop = _span(start, stop)
-        move_positions(
-            self.model, self.memory, self.backends, self.plans.arenas, seq, start, stop,
-            lambda p: p + delta,
-        )  # fmt: skip
-
-    @checked
-    def seq_shift(self, seq: int, start: int, n: int) -> None:
-        """Remove `n` positions of a sequence from `start` on, and close the gap: a context shift.
-
-        Raises Unsupported, CacheFull; nothing is changed then.
-        """
-        check_least("n", n, 1)
-        start, _ = _span(start, None)
-        move_positions(
-            self.model, self.memory, self.backends, self.plans.arenas, seq, start, None,
-            lambda p: p - n, n_dropped=n,
-        )  # fmt: skip
-
-    @checked
-    def seq_div(self, seq: int, start: int, stop: int | None, divisor: int) -> None:
-        """Divide positions by a whole number; several tokens may get the same position."""
-        check_least("divisor", divisor, 1)
-        start, stop = _span(start, stop)
-        move_positions(
-            self.model, self.memory, self.backends, self.plans.arenas, seq, start, stop,
-            lambda p: p // divisor, may_meet=True,
-        )  # fmt: skip
-
     def _ubatches_of(self, batch: Batch) -> list[UBatch]:
         """The batch's ubatches: those of the last batch if the tokens are of the same sequences."""
         if self._last_ubatches is not None and self._last_ubatches[0] == batch.seq_ids:
@@ -469,14 +393,3 @@ class Context(LoraMethods):
         if self.memory.recurrent is not None:
             self.memory.recurrent.note_written(ubatch.run_seqs.tolist())
         return plan, ubatch.index[outputs]
-
-
-def _span(start: int, stop: int | None) -> tuple[int, int | None]:
-    """Positions as llama.cpp takes them: below 0 means from the start, to the end.
-
-    Raises ArgumentError if the range ends before it starts.
-    """
-    start, stop = max(0, start), None if stop is None or stop < 0 else stop
-    if stop is not None and stop < start:
-        raise ArgumentError(f"start is {start}, stop is {stop}: stop must not be below start")
-    return start, stop
