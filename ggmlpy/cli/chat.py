@@ -17,10 +17,11 @@ import click
 from ggmlpy.cli import common, options
 from ggmlpy.cli.command import command, flag, option
 from ggmlpy.cli.draft_options import DraftOptions, draft_options
-from ggmlpy.cli.generate import speed_line, write_text
+from ggmlpy.cli.generate import speed_line, write_styled, write_text
 from ggmlpy.cli.grammar_options import GrammarOptions, grammar_options
 from ggmlpy.cli.guard import complain
 from ggmlpy.cli.options import ModelOptions
+from ggmlpy.cli.reasoning_options import ReasoningOptions, reasoning_options
 from ggmlpy.cli.sampling_options import SamplingOptions
 from ggmlpy.cli.show import say
 from ggmlpy.cli.text_options import NO_LIMIT, TextOptions, text_options
@@ -69,6 +70,7 @@ Ctrl-C stops an answer; the part that was written stays in the conversation."""
 @options.model_options
 @options.sampling_options
 @grammar_options
+@reasoning_options
 @draft_options
 def chat(
     model: Path | None,
@@ -85,6 +87,7 @@ def chat(
     setup: ModelOptions,
     sampling: SamplingOptions,
     form: GrammarOptions,
+    reasoning: ReasoningOptions,
     draft: DraftOptions,
 ) -> None:
     r"""Talk with a model, using the chat template in its file.
@@ -98,7 +101,7 @@ def chat(
       ggmlpy chat -m model.gguf -p "What is a monad?" -st
       printf 'Hello!\nAnd in French?\n' | ggmlpy chat -m model.gguf -q
     """
-    grammar, draft_model = form.made(), draft.source()
+    grammar, draft_model, variables = form.made(), draft.source(), reasoning.as_arguments()
     system = _text("-sys", system, "-sysf", system_file)
     first = _text("-p", prompt, "-f", file, escape=escape)
     setup = _with_template(setup, _text("--chat-template", template, "", template_file))
@@ -108,7 +111,7 @@ def chat(
         say("the file has no chat template: a plain one is used, and answers may be poor")
     interactive = sys.stdin.isatty()
     arguments = sampling.seeded().as_arguments(llm.tokenizer.eog_ids)
-    arguments |= ending.as_arguments(NO_LIMIT, escape)
+    arguments |= ending.as_arguments(NO_LIMIT, escape) | variables
     conversation = _Conversation(llm, system, arguments, grammar, interactive)
     if interactive and not single_turn:
         say("/help lists the commands, Ctrl-D leaves")
@@ -187,7 +190,7 @@ class _Conversation:
         interactive: bool,
     ) -> None:
         self._llm = llm
-        self._options = options  # of an answer: sampling, where it ends
+        self._options = options  # of an answer: sampling, where it ends, reasoning
         self._grammar = grammar
         self._interactive = interactive
         self._beginning = [] if system is None else [{"role": "system", "content": system}]
@@ -211,16 +214,14 @@ class _Conversation:
             grammar=self._grammar,
             **self._options,
         )
-        text, reason = "", None
+        shown, reason = _Shown(), None
         with _interrupts(self._interactive) as interrupts:
             try:
                 for chunk in chunks:
                     choice = chunk["choices"][0]
-                    piece = choice["delta"].get("content", "")
-                    piece = piece if text else piece.lstrip()  # many answers begin with a space
                     reason = choice["finish_reason"]
-                    text += piece
-                    write_text(piece)
+                    shown.reason(choice["delta"].get("reasoning_content", ""))
+                    shown.say(choice["delta"].get("content", ""))
                     if interrupts.came:
                         break
             except KeyboardInterrupt:
@@ -228,11 +229,42 @@ class _Conversation:
                     raise
                 self._llm.reset()  # the second Ctrl-C interrupted the engine
             finally:
-                write_text("" if text.endswith("\n") else "\n")
-        self._messages = [*messages, {"role": "assistant", "content": text.strip()}]
+                shown.end()
+        self._messages = [*messages, shown.message()]
         if reason == "length" and self._options["max_tokens"] is None:
             full = CacheFull(f"the context of {self._llm.n_ctx_seq()} tokens is full")
             complain("warning", f"{full}{_hint(full)}")
+
+
+class _Shown:
+    """What was shown of an answer."""
+
+    def __init__(self) -> None:
+        self._thoughts = ""
+        self._text = ""
+
+    def reason(self, piece: str) -> None:
+        """Show more of the reasoning, if stdout is a terminal."""
+        self._thoughts += piece
+        if piece and sys.stdout.isatty():
+            write_styled(piece)
+
+    def say(self, piece: str) -> None:
+        """Show more of the answer."""
+        piece = piece if self._text else piece.lstrip()  # many answers begin with a space
+        if piece and not self._text and self._thoughts and sys.stdout.isatty():
+            write_text("\n\n")
+        self._text += piece
+        write_text(piece)
+
+    def end(self) -> None:
+        """End the last line."""
+        write_text("" if self._text.endswith("\n") else "\n")
+
+    def message(self) -> dict[str, str]:
+        """The answer as a message; templates that want to see reasoning again do."""
+        thoughts = {"reasoning_content": self._thoughts} if self._thoughts else {}
+        return {"role": "assistant", "content": self._text.strip(), **thoughts}
 
 
 def _messages(interactive: bool) -> Iterator[str]:

@@ -213,8 +213,18 @@ ABSENT = (
         "not supported: models read text only",
     ),
     _absent(
-        "--chat-template-kwargs --reasoning-format -rea --reasoning --reasoning-effort"
-        " --reasoning-budget --reasoning-budget-message --reasoning-preserve"
+        "--reasoning-preserve --no-reasoning-preserve",
+        "`--chat-template-kwargs '{\"preserve_reasoning\": true}'`",
+        "chat",
+    ),
+    _absent(
+        "--skip-chat-parsing --no-skip-chat-parsing",
+        "`--reasoning-format none` leaves reasoning in the answer; there are no tools",
+        "chat",
+    ),
+    _absent("--reasoning-budget --reasoning-budget-message", "not supported by this command"),
+    _absent(
+        "--reasoning-format -rea --reasoning --reasoning-effort --reasoning-preserve"
         " --no-reasoning-preserve --skip-chat-parsing --no-skip-chat-parsing",
         "not supported by this command: the text is shown as the model writes it",
     ),

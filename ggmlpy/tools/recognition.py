@@ -23,7 +23,7 @@ _THINK = (("[THINK]", "[/THINK]"), ("<seed:think>", "</seed:think>"), ("<think>"
 def format_of(template: str, has_token: HasToken) -> Format:
     """The format of a model with this template; `has_token` tells whether a text is one token of
     its vocabulary. A plain `Format` where none is known."""
-    think = next((pair for pair in _THINK if pair[1] in template), None)
+    think = next((pair for pair in _THINK if pair[0] in template or pair[1] in template), None)
     if "<|channel|>" in template and "<|start|>" in template:
         return Harmony()
     if Invocations.tokens[0] in template:

@@ -215,12 +215,12 @@ def test_messages_that_are_not_text(run: Run, model: Path) -> None:
 class Terminal:
     """A command on a terminal of its own."""
 
-    def __init__(self, *args: object) -> None:
+    def __init__(self, *args: object, term: str = "dumb") -> None:
         self._ours, self._theirs = os.openpty()
         # The leader of a session that opens a terminal gets it as its own, with its Ctrl-C.
         on_it = f'exec "$@" <>{os.ttyname(self._theirs)} >&0 2>&0'
         command = ["sh", "-c", on_it, "sh", sys.executable, "-m", "ggmlpy", *map(str, args)]
-        env = {**os.environ, "PYTHONUTF8": "1", "TERM": "dumb", "INPUTRC": "/dev/null"}
+        env = {**os.environ, "PYTHONUTF8": "1", "TERM": term, "INPUTRC": "/dev/null"}
         self._running = running(command, env=env, start_new_session=True)
         self._shown = ""
 
