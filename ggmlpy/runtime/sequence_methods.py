@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ggmlpy.backends.base import Backend
 from ggmlpy.common.arguments import checked
 from ggmlpy.errors import ArgumentError
@@ -19,7 +17,7 @@ class SequenceMethods:
 
     model: Model
     memory: SequenceMemory
-    backends: Sequence[Backend]
+    backends: list[Backend]
     plans: PlanCache
 
     @checked
