@@ -45,6 +45,7 @@ N_STORY_TOKENS = 256  # of the packaged model, whose stories end before
     "Show the prompt before the text.",
     default=True,
 )
+@flag("special", "-sp --special", "Show control tokens in the text.")
 @options.as_json
 @flag("quiet", "-q --quiet", "Do not report the speed.")
 @flag("verbose", "-v --verbose --log-verbose", "Show what was loaded, and all timings.")
@@ -61,6 +62,7 @@ def generate(
     escape: bool | None,
     ending: TextOptions,
     echo: bool,
+    special: bool,
     as_json: bool,
     quiet: bool,
     verbose: bool,
@@ -95,7 +97,7 @@ def generate(
     generation = _Generation(
         llm,
         started if text is None else text,
-        ending.as_arguments(default_n, escape),
+        ending.as_arguments(default_n, escape) | {"special": special},
         sampling.seeded(),
         grammar,
     )
@@ -125,7 +127,7 @@ class _Generation:
         self.llm = llm
         self.prompt = prompt if isinstance(prompt, str) else llm.tokenizer.decode_prompt(prompt)
         self.given = prompt
-        self.ending = ending  # arguments of `pieces`
+        self.ending = ending  # and other arguments of `pieces`
         self.sampling = sampling
         self.grammar = grammar
         self.text = ""

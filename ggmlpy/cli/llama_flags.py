@@ -126,7 +126,7 @@ ABSENT = (
     _absent("-mli --multiline-input", "a line is a message", "chat"),
     _absent("-co --color", "the prompt is dim on a terminal, always", "generate"),
     _absent("-co --color", "what is typed looks like a prompt always", "chat"),
-    _absent("-sp --special", "not supported: control tokens are not shown", "generate chat"),
+    _absent("-sp --special", "not supported: control tokens are not shown", "chat"),
     _absent("--display-prompt --no-display-prompt", "messages are not shown again", "chat"),
     _absent("--show-timings", "the speed is shown unless -q is given", "chat"),
     _absent("-o --output --output-file", "stdout has the answers: redirect it", "chat"),

@@ -154,8 +154,10 @@ class Completions:
         grammar: Grammar | None = None,
         context_shift: bool = False,
         n_keep: int = 0,
+        special: bool = False,
     ) -> Iterator[Piece]:
-        """The pieces of a completion, which are text with its token.
+        """The pieces of a completion, which are text with its token. With `special` the text has
+        control tokens too, but not that which ends it.
 
         Raises what `create_completion` raises. Runs as it is read.
         """
@@ -169,6 +171,8 @@ class Completions:
             context_shift=context_shift,
             n_keep=n_keep,
         )
+        if special:
+            request = replace(request, shown_tokens=self.tokenizer.control_ids)
         self._engine.check(request)
         return self._answers.follow(request)
 

@@ -14,7 +14,7 @@ from ggmlpy import packaged
 from ggmlpy.errors import MissingFile
 from ggmlpy.llama import Llama
 from tests.cli.conftest import Outcome, Run, write_endless
-from tests.models.tiny import Tiny
+from tests.models.tiny import Tiny, byte_vocabulary, write_model
 from tests.shared import shared_path
 
 REFERENCE = ("--backend", "reference")
@@ -324,3 +324,19 @@ def test_names_of_llama_cpp(run: Run, tiny: Path) -> None:
         run, tiny, "-p", "a", "-n", 6, "--temp", 0, "-q", "--no-echo", "--reverse-prompt", letter
     )
     assert stopped.out.rstrip("\n") == plain.out.partition(letter)[0].rstrip("\n")
+
+
+def test_control_tokens_may_be_shown(run: Run, tmp_path: Path) -> None:
+    """All but the one that ends the text."""
+    tokens = byte_vocabulary(Tiny().n_vocab)["tokenizer.ggml.tokens"]
+    types = list(byte_vocabulary(Tiny().n_vocab)["tokenizer.ggml.token_type"])
+    control = 270
+    tokens = [*tokens[:control], "<|mark|>", *tokens[control + 1 :]]
+    types[control] = 3
+    changes = {"tokenizer__ggml__tokens": tokens, "tokenizer__ggml__token_type": types}
+    model = write_model(tmp_path / "control.gguf", Tiny(), **changes)
+    common = ("-p", "a", "-n", 2, "--temp", 0, "-q", "--no-echo", "-l", f"{control}+500")
+    assert written(run, model, *common).out == "\n"
+    assert written(run, model, *common, "--special").out == "<|mark|><|mark|>\n"
+    ends = ("-p", "a", "-n", 2, "--temp", 0, "-q", "--no-echo", "-l", "2+500", "-sp")
+    assert written(run, model, *ends).out == "\n"

@@ -324,6 +324,12 @@ class Tokenizer:
         """The tokens that end generation: EOS, EOT and others recognised by their text."""
         return self.vocab.special.eog_ids
 
+    @property
+    def control_ids(self) -> frozenset[int]:
+        """The tokens that stand in no text unless it is decoded with `special`."""
+        types = self.vocab.types
+        return frozenset(id for id, type in enumerate(types) if type == TokenType.CONTROL)
+
     def __repr__(self) -> str:
         pre = f", pre={self.pre!r}" if self.kind == BPE.name else ""
         return f"Tokenizer({self.kind}{pre}, {self.n_vocab} tokens)"
