@@ -14,20 +14,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from tests.compat.compared import plain
 from tests.compat.user_scripts import SCRIPTS
-
-
-def rounded(value: Any) -> Any:
-    """With numbers of seven digits; numpy's scalars, which some results have, are Python's."""
-    if isinstance(value, dict):
-        return {key: rounded(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [rounded(each) for each in value]
-    if isinstance(value, float | np.floating):
-        return float(f"{value:.7g}")
-    return int(value) if isinstance(value, np.integer) else value
 
 
 def record(model: str) -> dict[str, Any]:
@@ -35,7 +23,7 @@ def record(model: str) -> dict[str, Any]:
     found = {}
     for name, script in SCRIPTS.items():
         with tempfile.TemporaryDirectory() as folder:
-            found[name] = rounded(script(llama_cpp, model, Path(folder)))
+            found[name] = plain(script(llama_cpp, model, Path(folder)))
     return found
 
 

@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ggmlpy.common.callers import warn_caller
 from ggmlpy.compat.llama_cpp import constants, llama_chat_format
 from ggmlpy.compat.llama_cpp.embedding import EmbeddingMethods
 from ggmlpy.compat.llama_cpp.evaluation import (
@@ -33,7 +32,11 @@ from ggmlpy.compat.llama_cpp.llama_grammar import LlamaGrammar
 from ggmlpy.compat.llama_cpp.llama_speculative import LlamaDraftModel
 from ggmlpy.compat.llama_cpp.llama_tokenizer import BaseLlamaTokenizer, LlamaTokenizer
 from ggmlpy.compat.llama_cpp.model_view import ModelView
-from ggmlpy.compat.llama_cpp.parameters import NoEffect, check_parameters, rope_overrides
+from ggmlpy.compat.llama_cpp.parameters import (
+    check_parameters,
+    check_unknown,
+    rope_overrides,
+)
 from ggmlpy.compat.llama_cpp.saved import LlamaState
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.hub.fetch import model_of_repo
@@ -125,8 +128,7 @@ class Llama(EmbeddingMethods):
             if name not in ("self", "kwargs", "__class__")
         }
         check_parameters(self._parameters)
-        for name in kwargs:
-            warn_caller(f"Llama: {name} is no argument of Llama: it has no effect", NoEffect)
+        check_unknown(kwargs)
         path = os.fspath(model_path)
         if not Path(path).exists():
             raise ValueError(f"Model path does not exist: {path}")

@@ -43,6 +43,20 @@ _REFUSED: dict[str, tuple[Any, str]] = {
     ),
 }
 
+# Arguments of older versions, which LangChain still gives, with the values that say nothing.
+_OLDER: dict[str, tuple[Any, ...]] = {
+    "n_parts": (-1,),
+    "f16_kv": (True, False),
+    "device": (None,),
+}
+
+
+def check_unknown(given: Mapping[str, Any]) -> None:
+    """Issue a NoEffect warning for each argument that `Llama` does not have."""
+    for name, value in given.items():
+        if value not in _OLDER.get(name, ()):
+            warn_caller(f"Llama: {name} is no argument of Llama: it has no effect", NoEffect)
+
 
 def check_parameters(given: Mapping[str, Any]) -> None:
     """Issue a NoEffect warning for each argument that has none and was given another value than its
