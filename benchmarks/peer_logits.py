@@ -17,11 +17,12 @@ from __future__ import annotations
 import argparse
 import ctypes
 import importlib
+import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,12 +105,25 @@ class Peer:
         return self._run(["-c", code]).strip()
 
     def record(
-        self, model: Path, out: Path, cache_type: str = "f32", n_vocab: int = 0
+        self,
+        model: Path,
+        out: Path,
+        cache_type: str = "f32",
+        n_vocab: int = 0,
+        *,
+        lora: Sequence[tuple[Path, float]] = (),
+        control: Path | None = None,
     ) -> Recording:
         """Ask for a model's logits with a type of K and V, and keep them in `out`. Tokens are of
-        the first `n_vocab`, 0 for all. Raises PeerError."""
+        the first `n_vocab`, 0 for all. The model has LoRA adapters with their scales, and the
+        control vector of an .npy file, [n_layer - 1, n_embd]. Raises PeerError."""
         paths = str(model.resolve()), str(out.resolve())
-        self._run(["-m", "benchmarks.peer_logits", *paths, cache_type, str(n_vocab)])
+        changes = {
+            "lora": [[str(path.resolve()), scale] for path, scale in lora],
+            "control": None if control is None else str(control.resolve()),
+        }
+        options = cache_type, str(n_vocab), json.dumps(changes)
+        self._run(["-m", "benchmarks.peer_logits", *paths, *options])
         return Recording.load(out)
 
     def kept(self, model: Path, out: Path) -> Recording:
@@ -233,6 +247,24 @@ class _Model:
     def _fail(self, what: str) -> PeerError:
         return PeerError("; ".join(self._errors[-2:]) or what)
 
+    def add_adapters(self, files: Sequence[tuple[str, float]]) -> None:
+        """Let the context have LoRA adapters."""
+        loaded = [self.api.llama_adapter_lora_init(self.model, path.encode()) for path, _ in files]
+        if not all(loaded):
+            raise self._fail("cannot load an adapter")
+        pointers = (self.api.llama_adapter_lora_p_ctypes * len(files))(*loaded)
+        scales = (ctypes.c_float * len(files))(*(scale for _, scale in files))
+        if self.api.llama_set_adapters_lora(self.context, pointers, len(files), scales):
+            raise self._fail("cannot set adapters")
+
+    def add_control_vector(self, path: str) -> None:
+        """Let the context have a control vector in all layers but the first."""
+        values = np.ascontiguousarray(np.load(path), np.float32)
+        data = values.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+        n_layer, n_embd = values.shape
+        if self.api.llama_set_adapter_cvec(self.context, data, values.size, n_embd, 1, n_layer + 1):
+            raise self._fail("cannot set a control vector")
+
     def encode(self, tokens: list[int]) -> None:
         if self.api.llama_encode(self.context, self._batch(tokens, 0)):
             raise self._fail("cannot encode the prompt")
@@ -266,8 +298,12 @@ class _Model:
         return np.ctypeslib.as_array(found, (n,)).copy()
 
 
-def _record(path: str, cache_type: str, n_vocab: int) -> Recording:
+def _record(path: str, cache_type: str, n_vocab: int, changes: dict[str, Any]) -> Recording:
     model = _Model(path, cache_type)
+    if changes["lora"]:
+        model.add_adapters(changes["lora"])
+    if changes["control"] is not None:
+        model.add_control_vector(changes["control"])
     n_vocab = n_vocab or model.n_vocab
     tokens = np.random.default_rng(SEED).integers(0, n_vocab, N_PROMPT + N_DECODE)
     prompt = tokens[:N_PROMPT].tolist()
@@ -281,9 +317,9 @@ def _record(path: str, cache_type: str, n_vocab: int) -> Recording:
 
 
 def main() -> None:
-    path, out, cache_type, n_vocab = sys.argv[1:]
+    path, out, cache_type, n_vocab, changes = sys.argv[1:]
     try:
-        _record(path, cache_type, int(n_vocab)).save(Path(out))
+        _record(path, cache_type, int(n_vocab), json.loads(changes)).save(Path(out))
     except PeerError as error:
         sys.exit(" ".join(str(error).split()))
 

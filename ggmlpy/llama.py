@@ -108,6 +108,8 @@ class Llama(AdapterMethods):
         kv_overrides: Mapping[str, Scalar] | None = None,
         rope: RopeOverrides | None = None,
         lora_adapters: AdapterFiles = (),
+        control_vectors: AdapterFiles = (),
+        control_vector_layer_range: tuple[int, int] | None = None,
         fit: bool = False,
         draft_model: DraftSource | Llama | None = None,
         seed: Annotated[int, as_whole] | None = None,  # of 64 bits without a sign
@@ -149,6 +151,9 @@ class Llama(AdapterMethods):
         kv_overrides   {key: value} in place of the file's metadata
         rope           base, scale and scaling of rotary embeddings in place of the file's
         lora_adapters  files of LoRA adapters, or of each (file, scale): see `load_lora`
+        control_vectors  files of control vectors, or of each (file, scale), which are summed
+        control_vector_layer_range  the first and the last layer that have it: see
+                       `set_control_vectors`
         fit            choose n_gpu_layers, and n_ctx where it is 0, by the free memory of devices:
                        all layers with a shorter context, else fewer layers
         draft_model    what proposes tokens that steps check together, for the same text in fewer
@@ -215,6 +220,8 @@ class Llama(AdapterMethods):
             self._context.warm_up()  # mostly packs and reads weights without the GIL
         for path, scale in adapters:
             self.load_lora(path, scale)
+        if control_vectors:
+            self.set_control_vectors(control_vectors, control_vector_layer_range)
         self._file.release_metadata()
         self.load_s = self._answers.load_s = perf_counter() - started
         if verbose or log.is_logged():

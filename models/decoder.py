@@ -165,6 +165,7 @@ class Decoder:
         for i, layer in enumerate(self.layers):
             with scope(layer=i):
                 x = layer(x, inputs, is_last=i == len(self.layers) - 1)  # [E, T], in the end [E, O]
+                x = inputs.steer(i, x)
         return x
 
     def embed(self, inputs: GraphInputs) -> Tensor:

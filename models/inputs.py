@@ -144,6 +144,8 @@ class GraphInputs:
     positions4: Tensor | None = None
     n_ctx_seq: int = 0  # tokens that a sequence may have
     lora: tuple[LoraInputs, ...] = ()  # the adapters that any of the tokens have
+    directions: Mapping[int, Tensor] = field(default_factory=dict)  # of a control vector, by layer
+    steered: set[int] = field(default_factory=set)  # the layers whose results have them
     writes: list[Tensor] = field(default_factory=list)  # nodes that no output depends on
     # What a layer hands on to later ones beside its result.
     handed_on: dict[str, Tensor] = field(default_factory=dict)
@@ -151,6 +153,15 @@ class GraphInputs:
     def write(self, node: Tensor) -> None:
         """Add a write to a state leaf to the graph, although no node reads its result."""
         self.writes.append(node)
+
+    def steer(self, layer: int, x: Tensor) -> Tensor:
+        """The result x [E, T] of a layer, with its direction of the control vector if there is one.
+        Results of several streams have none."""
+        direction = self.directions.get(layer)
+        if direction is None or x.ne[2] != 1:
+            return x
+        self.steered.add(layer)
+        return ops.add(x, direction).named("l_out_steered")
 
     def kv_of(self, layer: int) -> KVView:
         """The cache that holds a layer's K and V."""

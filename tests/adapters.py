@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,13 @@ from numpy.typing import NDArray
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.graph.quants import from_float, to_float
 from ggmlpy.graph.types import type_of
+from ggmlpy.models import load_model
 from tests.gguf_builder import build_gguf
 
 F64 = NDArray[np.float64]
+# Weights whose scale multiplies what an adapter adds too, or that is not one of the product.
+UNSCALED = r"\.ffn_(gate|up|down|gate_inp)(_shexp)?\.weight"
+UNSCALED_IN = {"talkie": r"\.ffn_(gate|up)\.weight"}
 LINEAR = r"blk\.\d+\.(attn_(q|k|v|qkv|output)|ffn_(gate|up|down))\.weight"
 
 
@@ -87,20 +91,31 @@ def write_merged(path: Path, model: Path, adapters: Sequence[tuple[Adapter, floa
     """The model with all matrices in f32, and adapters added to them."""
     tensors: dict[str, Any] = {}
     with GGUFFile.open(model) as file:
+        leaves = load_model(file).weights.leaves
         for name, info in file.tensors.items():
             rows = info.data.reshape(-1, info.type.row_bytes(info.ne[0]))
             values = to_float(rows, info.type).astype(np.float64)
             values = values.reshape(info.ne[: info.n_dims][::-1])
             for adapter, scale in adapters:
                 if name in adapter.pairs:
-                    values = values + adapter.delta(name, scale)
+                    values = values + adapter.delta(name, scale) / _scale_of(file, leaves, name)
             ne = info.ne[: info.n_dims]
             tensors[name] = ("f32", ne, values.astype(np.float32).tobytes())
-        keys = [(key, _plain(file.metadata[key])) for key in file.metadata]
+        keys = [(key, plain(file.metadata[key])) for key in file.metadata]
     return build_gguf(path, keys, tensors)
 
 
-def _plain(value: Any) -> Any:
+def _scale_of(file: GGUFFile, leaves: Container[str], name: str) -> Any:
+    """What a weight is multiplied by before an adapter is added to it, if the model does that."""
+    scale = name.replace(".weight", ".scale")
+    unscaled = UNSCALED_IN.get(file.metadata.str("general.architecture"), UNSCALED)
+    if scale not in leaves or re.search(unscaled, name):
+        return 1.0
+    values = file.tensors[scale].data.view(np.float32).astype(np.float64)
+    return values[0] if len(values) == 1 else values[:, None, None]
+
+
+def plain(value: Any) -> Any:
     """A value as `build_gguf` takes it: an array of large numbers as one of numpy."""
     if isinstance(value, str | int | float | bool):
         return value
@@ -108,3 +123,26 @@ def _plain(value: Any) -> Any:
     if not items or type(items[0]) is not int or max(items) < 2**31:
         return items
     return np.array(items, np.uint64)
+
+
+def write_control_vector(
+    path: Path, model: Path, *, seed: int = 0, layers: Sequence[int] | None = None, **metadata: Any
+) -> NDArray[np.float32]:
+    """A control vector of all layers but the first, or of some. Returns its directions by layer
+    from 1 on, [n_layer - 1, n_embd]; those that the file does not have are 0."""
+    with GGUFFile.open(model) as file:
+        arch = file.metadata.str("general.architecture")
+        n_layer = file.metadata.int(f"{arch}.block_count")
+        n_embd = file.metadata.int(f"{arch}.embedding_length")
+    rng = np.random.default_rng(seed)
+    values = rng.standard_normal((n_layer - 1, n_embd)).astype(np.float32)
+    keys = {"general.architecture": "controlvector", "controlvector.model_hint": arch} | metadata
+    tensors = {}
+    for layer in range(1, n_layer):
+        if layers is not None and layer not in layers:
+            values[layer - 1] = 0
+        else:
+            raw = values[layer - 1].tobytes()
+            tensors[f"direction.{layer}"] = ("f32", (n_embd,), raw)
+    build_gguf(path, keys, tensors)
+    return values

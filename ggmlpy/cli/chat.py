@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ggmlpy.cli import common, options
+from ggmlpy.cli.adapter_options import AdapterOptions, adapter_options
 from ggmlpy.cli.command import command, flag, option
 from ggmlpy.cli.draft_options import DraftOptions, draft_options
 from ggmlpy.cli.generate import speed_line, write_styled, write_text
@@ -72,6 +73,7 @@ Ctrl-C stops an answer; the part that was written stays in the conversation."""
 @grammar_options
 @reasoning_options
 @draft_options
+@adapter_options
 def chat(
     model: Path | None,
     system: str | None,
@@ -89,6 +91,7 @@ def chat(
     form: GrammarOptions,
     reasoning: ReasoningOptions,
     draft: DraftOptions,
+    adapters: AdapterOptions,
 ) -> None:
     r"""Talk with a model, using the chat template in its file.
 
@@ -105,7 +108,8 @@ def chat(
     system = _text("-sys", system, "-sysf", system_file)
     first = _text("-p", prompt, "-f", file, escape=escape)
     setup = _with_template(setup, _text("--chat-template", template, "", template_file))
-    llm = common.open_model(model or packaged_model(), setup, draft_model=draft_model)
+    more = {"draft_model": draft_model, **adapters.arguments()}
+    llm = common.open_model(model or packaged_model(), setup, **more)
     _check(llm)
     if llm.chat_template.is_default:
         say("the file has no chat template: a plain one is used, and answers may be poor")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ggmlpy.cli import common, options
+from ggmlpy.cli.adapter_options import AdapterOptions, adapter_options
 from ggmlpy.cli.command import command, option
 from ggmlpy.cli.escapes import unescaped
 from ggmlpy.cli.options import ModelOptions
@@ -66,6 +67,7 @@ _MOST_SHOWN = 16  # elements of each of several embeddings
     default=r"\t",
 )
 @options.model_options
+@adapter_options
 def embedding(
     model: Path | None,
     prompt: str | None,
@@ -77,6 +79,7 @@ def embedding(
     separator: str,
     pair_separator: str,
     setup: ModelOptions,
+    adapters: AdapterOptions,
 ) -> None:
     """Show the embeddings of texts, and how similar they are.
 
@@ -92,7 +95,7 @@ def embedding(
         raise click.BadParameter("There is no text: give -p, -f, or a pipe.")
     texts = given.split(_unescaped("--embd-separator", separator))
     between = _unescaped("--cls-separator", pair_separator)
-    llm = common.open_model(model or packaged_model(), setup)
+    llm = common.open_model(model or packaged_model(), setup, **adapters.arguments())
     rows, is_scores = _embedded(llm, texts, pooling, normalize, between)
     decimals = 0 if normalize == 0 and not is_scores else 7
     if output_format == "raw":

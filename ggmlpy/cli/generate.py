@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ggmlpy.cli import common, options
+from ggmlpy.cli.adapter_options import AdapterOptions, adapter_options
 from ggmlpy.cli.command import command, flag
 from ggmlpy.cli.draft_options import DraftOptions, draft_options
 from ggmlpy.cli.grammar_options import GrammarOptions, grammar_options
@@ -54,6 +55,7 @@ N_STORY_TOKENS = 256  # of the packaged model, whose stories end before
 @grammar_options
 @prompt_cache_options
 @draft_options
+@adapter_options
 def generate(
     model: Path | None,
     prompt: str | None,
@@ -71,6 +73,7 @@ def generate(
     form: GrammarOptions,
     cached: PromptCacheOptions,
     draft: DraftOptions,
+    adapters: AdapterOptions,
 ) -> None:
     """Generate text that continues a prompt.
 
@@ -83,12 +86,14 @@ def generate(
       ggmlpy generate -m model.gguf -f prompt.txt --no-echo > answer.txt
       ggmlpy generate -m model.gguf -p "A cat:" -j '{"type": "object"}'
       ggmlpy generate -m model.gguf -f report.txt --spec-type ngram-simple
+      ggmlpy generate -m model.gguf --lora-scaled adapter.gguf:0.5 -p "A cat:"
       ggmlpy generate -m large.gguf -md small.gguf -p "The capital of France is"
       echo "Dear diary," | ggmlpy generate --seed 7 --json
     """
     grammar, draft_model = form.made(), draft.source()
     text = common.read_text(prompt, file, binary_file, escape=escape)
-    llm = common.open_model(model or packaged_model(), setup, draft_model=draft_model)
+    more = {"draft_model": draft_model, **adapters.arguments()}
+    llm = common.open_model(model or packaged_model(), setup, **more)
     if verbose:
         say(llm.describe())
     default_n = N_TOKENS if model is not None else N_STORY_TOKENS

@@ -203,7 +203,7 @@ ABSENT = (
     _absent(
         "--lora --lora-scaled --control-vector --control-vector-scaled"
         " --control-vector-layer-range",
-        "not supported by this command",
+        "generate, chat, embedding and perplexity have it",
     ),
     _absent(
         "-mm --mmproj -mmu --mmproj-url --mmproj-auto --no-mmproj --no-mmproj-auto"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ggmlpy.cli import common, options
+from ggmlpy.cli.adapter_options import AdapterOptions, adapter_options
 from ggmlpy.cli.command import command, flag, option
 from ggmlpy.cli.groups import group, setting
 from ggmlpy.cli.options import MODEL, ChunkOptions
@@ -109,6 +111,7 @@ _KL = "Comparison with another model"
 )
 @options.as_json
 @group(PerplexityOptions, "setup", MODEL)
+@adapter_options
 def perplexity(
     model: Path | None,
     prompt: str | None,
@@ -127,6 +130,7 @@ def perplexity(
     base: Path | None,
     as_json: bool,
     setup: PerplexityOptions,
+    adapters: AdapterOptions,
 ) -> None:
     """Measure how well a model predicts a text: its perplexity, as llama-perplexity does.
 
@@ -153,25 +157,27 @@ def perplexity(
         raise click.BadParameter("--ppl-stride and --kl-divergence-base cannot be used together.")
     if base is not None and not kl_divergence:
         common.check_writable(base)
-    path = model or packaged_model()
+    path, changes = model or packaged_model(), adapters.arguments()
+    open_for_chunks = partial(_open_for_chunks, path, setup, changes)
     if kl_divergence:
         if base is None:
             raise click.BadParameter("--kl-divergence needs --kl-divergence-base FILE.")
         from ggmlpy.cli.kl_divergence import show_divergence
 
-        show_divergence(partial(_open_for_chunks, path, setup), base, as_json)
+        show_divergence(open_for_chunks, base, as_json)
     elif any(kinds):
         from ggmlpy.cli.choices import show_choices
 
         kind = "hellaswag" if hellaswag else "winogrande" if winogrande else "multiple-choice"
         n_tasks = {"hellaswag": n_hellaswag, "winogrande": n_winogrande}.get(kind, n_choice)
         raw = _read(prompt, file, binary_file)
-        show_choices(partial(_open_for_tasks, path, setup), kind, raw, n_tasks, as_json)
+        open_for_tasks = partial(_open_for_tasks, path, setup, changes)
+        show_choices(open_for_tasks, kind, raw, n_tasks, as_json)
     else:
         text = common.read_text(prompt, file)
         if text is None:
             raise click.BadParameter("There is no text: give -f, -p, or a pipe.")
-        _show_perplexity(path, setup, text, n_chunks, stride, output_type, base, as_json)
+        _show_perplexity(open_for_chunks, setup, text, n_chunks, stride, output_type, base, as_json)
 
 
 def _read(prompt: str | None, file: Path | None, binary_file: Path | None) -> str | bytes:
@@ -183,21 +189,23 @@ def _read(prompt: str | None, file: Path | None, binary_file: Path | None) -> st
     return text
 
 
-def _open_for_chunks(path: Path, setup: PerplexityOptions, n_ctx: int, n_seq: int) -> Llama:
+def _open_for_chunks(
+    path: Path, setup: PerplexityOptions, changes: dict[str, Any], n_ctx: int, n_seq: int
+) -> Llama:
     """For chunks of `n_ctx` tokens, `n_seq` at a time."""
     setup = replace(setup, n_ctx=n_seq * n_ctx)
-    return common.open_model(path, setup, n_seq_max=n_seq)
+    return common.open_model(path, setup, n_seq_max=n_seq, **changes)
 
 
-def _open_for_tasks(path: Path, setup: PerplexityOptions) -> Llama:
+def _open_for_tasks(path: Path, setup: PerplexityOptions, changes: dict[str, Any]) -> Llama:
     n_each = setup.n_ctx
     setup = replace(setup, n_ctx=_N_PARALLEL * n_each)
-    more: dict[str, Any] = {"n_ctx_seq": n_each, "kv_layout": "unified"}
+    more: dict[str, Any] = {"n_ctx_seq": n_each, "kv_layout": "unified", **changes}
     return common.open_model(path, setup, n_seq_max=_N_PARALLEL, **more)
 
 
 def _show_perplexity(
-    path: Path,
+    open_for_chunks: Callable[[int, int], Llama],
     setup: PerplexityOptions,
     text: str,
     n_chunks: int,
@@ -212,7 +220,7 @@ def _show_perplexity(
     if stride:
         n_ctx = measured.window_length(n_ctx, stride)
         n_seq = 1
-    llm = _open_for_chunks(path, setup, n_ctx, n_seq)
+    llm = open_for_chunks(n_ctx, n_seq)
     tokens = measured.tokens_of(llm, text)
     if stride:
         chunks = measured.cut_with_stride(tokens, setup.n_ctx, stride, n_chunks)

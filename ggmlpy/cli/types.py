@@ -12,6 +12,7 @@ import click
 
 from ggmlpy.common.quoting import printable
 
+MAX_SCALE = 1e6  # of an adapter
 MAX_NUMBERS = 1000  # in a list such as 1-512
 
 _NUMBERS = re.compile(r"([0-9]+)(?:-([0-9]+)(?:([+*])([0-9]+))?)?")
@@ -150,6 +151,22 @@ class FileNames(FileName):
     def convert(self, value: Any, param: Parameter, ctx: Context) -> Any:
         parts = [value] if os.path.exists(value) else value.split(",")  # noqa: PTH110 - any text
         return [super(FileNames, self).convert(part, param, ctx) for part in parts]
+
+
+class ScaledFiles(click.ParamType[list[tuple[Path, float]]]):
+    """Paths of files, each with a scale: `FILE:SCALE`, several separated by commas."""
+
+    name = "files"
+
+    def convert(self, value: Any, param: Parameter, ctx: Context) -> list[tuple[Path, float]]:
+        found = []
+        for part in value.split(","):
+            path, colon, scale = part.rpartition(":")
+            if not colon:
+                self.fail(f"{part!r} is not FILE:SCALE.", param, ctx)
+            number = Real(-MAX_SCALE, MAX_SCALE).convert(scale, param, ctx)
+            found.append((FileName().convert(path, param, ctx), number))
+        return found
 
 
 class ThreadNumbers(Numbers):

@@ -1,4 +1,4 @@
-"""The methods of `Llama` that load LoRA adapters."""
+"""The methods of `Llama` that change the model: LoRA adapters and control vectors."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from os import PathLike
 from ggmlpy.common.arguments import WrongKind, as_float, checked, refusal
 from ggmlpy.engine.state_methods import StateMethods
 from ggmlpy.errors import ArgumentError
+from ggmlpy.models.control_vector import open_control_vectors
 from ggmlpy.models.lora import LoraAdapter
 
 File = str | bytes | PathLike[str]
@@ -16,7 +17,7 @@ AdapterFiles = Sequence[File | tuple[File, float]]
 
 
 class AdapterMethods(StateMethods):
-    """A model to which LoRA adapters can be added while it is in use."""
+    """A model to which LoRA adapters and control vectors can be added while it is in use."""
 
     @property
     def lora_adapters(self) -> dict[int, LoraAdapter]:
@@ -61,6 +62,30 @@ class AdapterMethods(StateMethods):
             if self._embedder is not None:
                 self._embedder.unload_lora(adapter)
             adapter.close()
+
+    @checked
+    def set_control_vectors(
+        self, files: AdapterFiles, layer_range: tuple[int, int] | None = None
+    ) -> None:
+        """Let all that is run from now on have the sum of control vectors, in place of those that
+        it had.
+
+        files        GGUF files of llama.cpp's cvector-generator, or of each (file, scale); none: no
+                     control vector
+        layer_range  the first and the last layer that have it; None: all but layer 0
+
+        Results do not depend on what was run before: its K and V are reused with the same vectors
+        only. Raises FileError for a file that cannot be read, WeightError for one that is no
+        control vector or does not fit the model, Unsupported for an architecture whose layers
+        cannot have one, ArgumentError for a range without layers, GgmlpyError while requests run.
+        """
+        self._check_open()
+        pairs = with_scales("set_control_vectors", files)
+        hparams = self.engine.context.model.hparams
+        vector = open_control_vectors(pairs, hparams, layer_range)
+        with self._answers.exclusive():
+            self.engine.check_idle_step()
+            self.engine.set_control_vector(vector)
 
 
 def with_scales(name: str, files: AdapterFiles) -> list[tuple[File, float]]:

@@ -89,6 +89,7 @@ class EmbeddingMethods(ScoringMethods):
             if self._embedder is None:
                 self._embedder = Embedder(self._embedding_context())
             self._embedder.use_lora(self.engine.adapters.scales())
+            self._embedder.use_control_vector(self.engine.context.control_vector)
             return self._embedder.embed(texts, pooling, normalise=normalise)
 
     def _embedding_context(self) -> Context:

@@ -17,6 +17,7 @@ from ggmlpy.graph.graph import Graph
 from ggmlpy.graph.tensor import from_numpy
 from ggmlpy.memory.batch import Batch, check_tokens
 from ggmlpy.models import Model
+from ggmlpy.models.control_vector import ControlVector
 from ggmlpy.models.lora import LoraAdapter
 from ggmlpy.runtime.context import Context
 from ggmlpy.runtime.context_sizes import room_for
@@ -65,6 +66,11 @@ class Embedder:
         """Let all texts have these adapters."""
         for seq in range(self._context.sizes.n_seq_max):
             self._context.use_lora(seq, scales)
+
+    def use_control_vector(self, vector: ControlVector | None) -> None:
+        """Let all texts have this control vector."""
+        if self._context.control_vector is not vector:
+            self._context.set_control_vector(vector)
 
     def unload_lora(self, adapter: LoraAdapter) -> None:
         """Let go of an adapter."""

@@ -35,6 +35,7 @@ from ggmlpy.engine.timings import Timings
 from ggmlpy.errors import CacheFull, GgmlpyError, Unsupported
 from ggmlpy.grammar import Matchers
 from ggmlpy.memory.batch import Batch
+from ggmlpy.models.control_vector import ControlVector
 from ggmlpy.models.lora import LoraAdapter
 from ggmlpy.runtime.context import Context
 from ggmlpy.runtime.context_sizes import check_least
@@ -146,8 +147,18 @@ class Engine:
             )
         start = None if self.context.encoder is None else self._start_token()
         lora = self.adapters.scales(getattr(request, "lora", None))
+        changes = self.context.changes_of(lora)
         state = new_state(
-            request, id, reader, self._tokenizer, self.n_vocab, sizes, self.matchers, start, lora
+            request,
+            id,
+            reader,
+            self._tokenizer,
+            self.n_vocab,
+            sizes,
+            self.matchers,
+            start,
+            lora,
+            changes,
         )
         if request.context_shift:
             check_can_shift(model, self.context.memory, state.n_keep)
@@ -191,6 +202,15 @@ class Engine:
             )
         self.adapters.remove(adapter)
         self.context.unload_lora(adapter)
+
+    def set_control_vector(self, vector: ControlVector | None) -> None:
+        """Set that of the context. Raises GgmlpyError while requests run."""
+        if self._unfinished:
+            raise GgmlpyError(
+                f"{len(self._unfinished)} requests are running, whose tokens have other control"
+                " vectors: read their answers first, or call reset()"
+            )
+        self.context.set_control_vector(vector)
 
     @property
     def has_work(self) -> bool:

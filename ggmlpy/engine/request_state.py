@@ -15,7 +15,7 @@ from ggmlpy.memory.batch import check_tokens
 from ggmlpy.memory.sizes import Sizes
 from ggmlpy.memory.state import Changes
 from ggmlpy.runtime.context_sizes import check_least, room_for
-from ggmlpy.runtime.lora import Scales, changes_of
+from ggmlpy.runtime.lora import Scales
 from ggmlpy.sampling import Sampler
 from ggmlpy.text.stopping import StopChecker
 from ggmlpy.text.tokenizer import StreamDecoder, Tokenizer
@@ -69,7 +69,7 @@ class RequestState:
     draft: list[int] = field(default_factory=list)  # what the step runs behind its tokens
     draft_length: DraftLength = field(default_factory=DraftLength)
     lora: Scales = ()  # the adapters that its tokens have
-    changes: Changes = ()  # of the model: these
+    changes: Changes = ()  # of the model: these, and the control vector
 
     @property
     def n_pending(self) -> int:
@@ -119,6 +119,7 @@ def new_state(
     matchers: Matchers,
     start: int | None = None,
     lora: Scales = (),
+    changes: Changes = (),
 ) -> RequestState:
     """The state of a new request, whose prompt is encoded if the decoder has a token to `start`
     with. Raises what `Engine.add` raises."""
@@ -174,7 +175,7 @@ def new_state(
         n_keep=n_keep,
         n_limit=n_limit,
         lora=lora,
-        changes=changes_of(lora),
+        changes=changes,
     )
 
 

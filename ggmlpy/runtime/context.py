@@ -27,12 +27,12 @@ from ggmlpy.memory.slots import BatchTransaction, SlotInfo
 from ggmlpy.memory.ubatch import UBatch
 from ggmlpy.models import Model, load_model
 from ggmlpy.models.memory import AttentionLayers
+from ggmlpy.runtime.change_methods import ChangeMethods
 from ggmlpy.runtime.context_setup import ContextSetup
 from ggmlpy.runtime.context_sizes import check_least
 from ggmlpy.runtime.limits import check_length, check_positions, check_sources, sources_full
 from ggmlpy.runtime.loading import check_placement, load_weights
 from ggmlpy.runtime.lora import SequenceAdapters
-from ggmlpy.runtime.lora_methods import LoraMethods
 from ggmlpy.runtime.outputs import Logits, Outputs
 from ggmlpy.runtime.plans import Plan
 from ggmlpy.runtime.sequence_methods import SequenceMethods
@@ -42,7 +42,7 @@ from ggmlpy.sched.compute import backends_for
 from ggmlpy.sched.placement import ALL, Placement
 
 
-class Context(SequenceMethods, LoraMethods):
+class Context(SequenceMethods, ChangeMethods):
     """One model with the memory of up to `n_seq_max` sequences. `decode` gives logits, or with
     `embeddings` what those are computed from, n_embd elements a token; an encoder has nothing else.
     With an encoder-decoder model `encode` takes the source of a sequence, then `decode` runs the

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import Protocol
 
@@ -118,6 +119,7 @@ class PlanCache:
         self.arenas = ArenaPool()
         self.plans: OrderedDict[Shape, Plan] = OrderedDict()
         self._watch: Watch | None = None
+        self._directions: Mapping[int, Tensor] = {}  # of a control vector
         self._model = model
         self._build_graph = model.embeddings if embeddings else model.build
         self._memory = memory
@@ -159,6 +161,17 @@ class PlanCache:
         with applying(inputs) as applied:
             self._build_graph(inputs)
         return {name for used, name in applied.used if used is adapter}
+
+    def steer(self, directions: Mapping[int, Tensor]) -> None:
+        """Let graphs add the directions of a control vector. Drops all plans."""
+        self._directions = directions
+        self.plans.clear()
+
+    def layers_steered_by(self, directions: Mapping[int, Tensor], shape: Shape) -> set[int]:
+        """The layers whose results get their direction in the graph of a shape. Builds no plan."""
+        inputs = replace(self._inputs(shape).leaves, directions=directions)
+        self._build_graph(inputs)
+        return inputs.steered
 
     def drop(self, adapter: LoraAdapter) -> None:
         """Drop the plans whose graphs have an adapter."""
@@ -206,6 +219,7 @@ class PlanCache:
 
     def _graph(self, inputs: GraphInputs) -> tuple[Graph, Tensor]:
         """The graph of some inputs, and its logits."""
+        inputs = replace(inputs, directions=self._directions)
         with applying(inputs):
             logits = self._build_graph(inputs)
         return Graph(*inputs.writes, logits), logits

@@ -94,9 +94,9 @@ def applying(inputs: GraphInputs) -> Iterator[Applied]:
         _applied.reset(token)
 
 
-def product(weight: Tensor, x: Tensor, name: str) -> Tensor:
-    """W x, called `name`, and what adapters add: weight [n_in, n_out], x [n_in, T] -> [n_out, T]"""
-    y = ops.mul_mat(weight, x).named(name)
+def add_lora(y: Tensor, weight: Tensor, x: Tensor, name: str) -> Tensor:
+    """The product y [n_out, T] of a weight [n_in, n_out] and x [n_in, T], scaled if it is, and what
+    adapters add. Names of nodes begin with `name`."""
     applied = _applied.get()
     if applied is None:
         return y
@@ -116,12 +116,11 @@ def product(weight: Tensor, x: Tensor, name: str) -> Tensor:
     return y
 
 
-def product_id(weight: Tensor, x: Tensor, selected: Tensor, name: str) -> Tensor:
-    """The products of selected experts, called `name`, and what adapters add.
+def add_lora_id(y: Tensor, weight: Tensor, x: Tensor, selected: Tensor, name: str) -> Tensor:
+    """The products y [n_out, U, T] of selected experts, scaled if they are, and what adapters add.
 
-    weight [n_in, n_out, X], x [n_in, 1 or U, T], selected [U, T] i32 -> [n_out, U, T]
+    weight [n_in, n_out, X], x [n_in, 1 or U, T], selected [U, T] i32
     """
-    y = ops.mul_mat_id(weight, x, selected).named(name)
     applied = _applied.get()
     if applied is None:
         return y

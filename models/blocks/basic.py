@@ -18,7 +18,7 @@ from typing import Literal
 
 from ggmlpy import ops
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.blocks.adapted import product
+from ggmlpy.models.blocks.adapted import add_lora
 from ggmlpy.models.hparams import HParams, RopeParams
 from ggmlpy.models.inputs import GraphInputs
 from ggmlpy.models.weights import Weights
@@ -27,7 +27,10 @@ from ggmlpy.ops.rope import RopeMode
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """scale * W x + bias. Some quantised weights are stored relative to a scale."""
+    """scale * W x + bias. Some quantised weights are stored relative to a scale.
+
+    LoRA adapters add to scale * W, or where the bias comes first to W, as in llama.cpp.
+    """
 
     name: str  # of the product's node
     weight: Tensor  # [n_in, n_out]
@@ -93,14 +96,15 @@ class Linear:
         )
 
     def __call__(self, x: Tensor) -> Tensor:
-        y = product(self.weight, x, self.name)  # [n_out, T]
-        if self.bias is not None and self.bias_first:
-            y = ops.add(y, self.bias).named(f"{self.name}_b")
+        y = ops.mul_mat(self.weight, x).named(self.name)  # [n_out, T]
+        if self.bias_first:
+            y = self._biased(add_lora(y, self.weight, x, self.name))
         if self.scale is not None:
             y = ops.mul(y, self.scale).named(f"{self.name}_s")
-        if self.bias is not None and not self.bias_first:
-            y = ops.add(y, self.bias).named(f"{self.name}_b")
-        return y
+        return y if self.bias_first else self._biased(add_lora(y, self.weight, x, self.name))
+
+    def _biased(self, y: Tensor) -> Tensor:
+        return y if self.bias is None else ops.add(y, self.bias).named(f"{self.name}_b")
 
 
 NormKind = Literal["rms", "layer"]

@@ -16,7 +16,7 @@ from typing import Literal
 from ggmlpy import ops
 from ggmlpy.common.scopes import scope
 from ggmlpy.graph.tensor import Tensor
-from ggmlpy.models.blocks.adapted import product_id
+from ggmlpy.models.blocks.adapted import add_lora_id
 from ggmlpy.models.blocks.basic import Linear
 from ggmlpy.models.blocks.feed_forward import (
     ACTIVATIONS,
@@ -71,7 +71,7 @@ class ExpertLinear:
 
     def __call__(self, x: Tensor, selected: Tensor) -> Tensor:
         """x [n_in, 1 or U, T], selected [U, T] i32 -> [n_out, U, T]"""
-        y = product_id(self.weight, x, selected, self.name)  # [n_out, U, T]
+        y = ops.mul_mat_id(self.weight, x, selected).named(self.name)  # [n_out, U, T]
         if self.scale is not None:
             _, U, T, _ = y.ne
             with scope(self.name):
@@ -79,6 +79,7 @@ class ExpertLinear:
                 scales = ops.reshape_2d(self.scale, 1, self.scale.ne[0])  # [1, X]
                 scales = ops.reshape_3d(ops.get_rows(scales, ids), 1, U, T)  # [1, U, T]
             y = ops.mul(y, scales).named(f"{self.name}_scaled")  # [n_out, U, T]
+        y = add_lora_id(y, self.weight, x, selected, self.name)
         if self.bias is not None:
             y = ops.add_id(y, self.bias, selected).named(f"{self.name}_biased")
         return y

@@ -35,7 +35,7 @@ from ggmlpy.models.lora import LoraAdapter
 from ggmlpy.models.weights import WeightWarning
 from ggmlpy.runtime.context import Context
 from ggmlpy.sched.compute import backends_for
-from tests.adapters import LINEAR, write_adapter, write_merged
+from tests.adapters import LINEAR, plain, write_adapter, write_merged
 from tests.gguf_builder import Typed, build_gguf
 from tests.models.checks import nmse
 from tests.models.tiny import Tiny, write_model
@@ -222,7 +222,7 @@ def test_an_output_that_is_the_embedding(tmp_path: Path) -> None:
             for name, info in file.tensors.items()
         }
         untied_tensors["output.weight"] = untied_tensors["token_embd.weight"]
-        keys = {key: _plain(file.metadata[key]) for key in file.metadata}
+        keys = {key: plain(file.metadata[key]) for key in file.metadata}
     untied = build_gguf(tmp_path / "untied.gguf", keys, untied_tensors)
     for i, names in enumerate((r"token_embd\.weight", r"output\.weight")):
         adapter = write_adapter(tmp_path / f"{i}.gguf", untied, names=names, seed=i)
@@ -231,10 +231,6 @@ def test_an_output_that_is_the_embedding(tmp_path: Path) -> None:
         run.set_lora({run.load_lora(adapter.path): 1.0}, seq=0)
         want = Context.open(merged, n_ctx=64, type_k="f32", type_v="f32").decode(TEXTS[0])
         assert nmse(run.decode(TEXTS[0]), want) < 1e-10
-
-
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, str | int | float | bool) else list(value)
 
 
 @pytest.mark.parametrize("types", [("f32", "f32"), ("f16", "f16"), ("bf16", "f32"), ("q8_0",) * 2])

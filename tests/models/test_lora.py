@@ -37,6 +37,8 @@ REFUSED = re.compile(
 # Activations of gemma3n are cut at a part of their deviation, where rounding decides: two backends
 # differ by 1e-8 with merged weights too.
 BOUNDS = {"gemma3n": 1e-6}
+# Blocks of hrm_text run several times, with other scales of these each time.
+NOT_MERGED = {"hrm_text": r".*attn_(q|output)\.weight"}
 LENGTHS = (3, N_PROMPT, 5, 9)  # of sequences with other adapters each; the second one's is `a`
 
 
@@ -64,7 +66,8 @@ def with_adapters(run: Context, adapters: dict[LoraAdapter, float]) -> NDArray[n
 def test_adapters_of_every_architecture(tmp_path: Path, name: str) -> None:
     path = write_seeded(tmp_path, name, SPECS[name])
     names = matrices_of(path)
-    changed = one_of([n for n in names if not REFUSED.fullmatch(n)])
+    left = re.compile(f"{REFUSED.pattern}|{NOT_MERGED.get(name, '^$')}")
+    changed = one_of([n for n in names if not left.fullmatch(n)])
     a = write_adapter(tmp_path / "a.gguf", path, seed=1, names=changed)
     b = write_adapter(tmp_path / "b.gguf", path, seed=2, names=changed, rank=3, alpha=0)
     run = context(load_model(GGUFFile.open(path)), n_ubatch=64)

@@ -19,7 +19,6 @@ from ggmlpy.compat.llama_cpp.sampling import sampling_params
 from ggmlpy.errors import CacheFull, GgmlpyError
 from ggmlpy.grammar import Matcher
 from ggmlpy.memory.batch import Batch, check_tokens
-from ggmlpy.runtime.lora import changes_of
 from ggmlpy.sampling import Sampler
 
 if TYPE_CHECKING:
@@ -207,7 +206,7 @@ class Evaluation:
                 )
             lora = engine.adapters.scales()
             engine.context.use_lora(slot.seq, lora)
-            n_past = engine.slots.reuse(slot, every[: first + 1], changes_of(lora))
+            n_past = engine.slots.reuse(slot, every[: first + 1], engine.context.changes_of(lora))
             while n_past < len(every):
                 batch = Batch()
                 piece = every[n_past : n_past + self.n_batch]

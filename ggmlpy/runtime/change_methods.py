@@ -1,4 +1,4 @@
-"""The methods of `Context` for LoRA adapters."""
+"""The methods of `Context` for what changes a model: LoRA adapters and control vectors."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ from collections.abc import Mapping
 from os import PathLike
 from typing import TYPE_CHECKING
 
+from ggmlpy.backends.base import Weight
 from ggmlpy.common.quoting import quoted
 from ggmlpy.errors import Unsupported
 from ggmlpy.memory.sequences import SequenceMemory
+from ggmlpy.memory.state import Changes
 from ggmlpy.models import Model
+from ggmlpy.models.control_vector import ControlVector
 from ggmlpy.models.lora import LoraAdapter, open_lora
 from ggmlpy.runtime.lora import (
     LoraShape,
     Scales,
     SequenceAdapters,
+    changes_of,
     load_lora_weights,
     scales_of,
 )
@@ -26,16 +30,17 @@ from ggmlpy.sched.placement import Placement
 _N_NAMED = 5  # tensors that an error lists by name
 
 
-class LoraMethods:
+class ChangeMethods:
     """A context whose sequences can have adapters."""
 
     model: Model
-    encoder: LoraMethods | None  # the context of the encoder
+    encoder: ChangeMethods | None  # the context of the encoder
     memory: SequenceMemory
     placement: Placement
     plans: PlanCache
     shapes: Shapes
     _adapters: SequenceAdapters
+    _control: ControlVector | None = None
     _last: Plan | None
     _steady: SteadyStep | None
 
@@ -100,6 +105,38 @@ class LoraMethods:
             self._steady = None
         if self.encoder is not None:
             self.encoder.use_lora(seq, scales)
+
+    def changes_of(self, scales: Scales) -> Changes:
+        """What a sequence's K and V depend on, of adapters and of the control vector."""
+        control = self._control
+        changes = changes_of(scales)
+        return changes if control is None else ((control.digest, 1.0), *changes)
+
+    @property
+    def control_vector(self) -> ControlVector | None:
+        """What `set_control_vector` has set."""
+        return self._control
+
+    def set_control_vector(self, vector: ControlVector | None) -> None:
+        """Let layers add the directions of a control vector from now on; None: none.
+
+        What the memory holds stays as it is. Raises Unsupported for an architecture whose layers
+        cannot have one.
+        """
+        directions = {} if vector is None else vector.directions
+        shape = self.shapes.largest()[0]
+        if self.encoder is not None and vector is not None:
+            raise Unsupported("a model with an encoder and a decoder cannot have a control vector")
+        if set(directions) - self.plans.layers_steered_by(directions, shape):
+            arch = quoted(self.model.hparams.architecture)
+            raise Unsupported(f"layers of the architecture {arch} cannot have a control vector")
+        self.load_weights()
+        for layer, leaf in directions.items():
+            backend = self.placement.backend_of(f"blk.{layer}.{leaf.name}")
+            backend.load_weights([Weight(leaf, frozenset(("add",)))])
+        self._control = vector
+        self.plans.steer(directions)
+        self._steady = self._last = None
 
     def unload_lora(self, adapter: LoraAdapter) -> None:
         """Give back the memory of an adapter, which no sequence has from now on."""
