@@ -10,6 +10,7 @@ reasoning and calls, piece by piece.
     json_formats.py    formats with arguments in JSON, and the generic one
     tagged_formats.py  formats with tags around each parameter
     written_formats.py formats as in a programming language
+    literals.py        their literals
     parsing.py         the parser of an answer
     reader.py          reading a text that comes in pieces
     answer.py          deltas, messages and calls

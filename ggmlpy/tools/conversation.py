@@ -203,7 +203,7 @@ def _arguments_of(call: Mapping[str, Any], where: str) -> Any:
         return dict(arguments)
     try:
         found = json.loads(arguments or "{}")
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise TemplateError(

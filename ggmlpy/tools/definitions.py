@@ -51,6 +51,15 @@ class ToolUse:
     types: dict[str, dict[str, Any]] = field(default_factory=dict)  # schemas by tool and parameter
 
 
+def is_text(schema: Any) -> bool:
+    """Whether the values of a parameter are strings, by its schema."""
+    if not isinstance(schema, Mapping):
+        return False
+    if isinstance(schema.get("enum"), Sequence):
+        return all(isinstance(value, str) for value in schema["enum"])
+    return bool(schema.get("type") == "string")
+
+
 def tool_use(tools: Any, tool_choice: Any, parallel: bool | None) -> ToolUse:
     """What the options `tools`, `tool_choice` and `parallel_tool_calls` ask for.
 

@@ -8,14 +8,13 @@ Facts are those of the models' templates.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 from ggmlpy.tools.answer import new_id
 from ggmlpy.tools.definitions import Tool
 from ggmlpy.tools.lark import Lark
 from ggmlpy.tools.parsing import AnswerParser
-from ggmlpy.tools.reader import Reading
+from ggmlpy.tools.reader import Reading, parsed_json
 
 NAME, ARGUMENTS, ID = "name", "arguments", "id"
 _KNOWN = {"name", "arguments", "parameters", "id", "type", "function", "tool_call_id"}
@@ -121,10 +120,10 @@ class Format:
                 value = yield from r.json_text()
                 if value is None:
                     return False
-                id = json.loads(value) if key in (ID, "tool_call_id") else id
+                id = _text_of(value) if key in (ID, "tool_call_id") else id
             if name is not None and not is_open:
                 is_open = True
-                p.begin(name, id if isinstance(id, str) else None)
+                p.begin(name, id)
                 p.arguments(held or "")
             yield from r.space()
             if (yield from r.accept("}")):
@@ -160,3 +159,12 @@ class Format:
         if is_whole:
             p.end_call()
         return is_whole
+
+
+def _text_of(value: str) -> str | None:
+    """The text that a JSON string is; None if it is something else."""
+    try:
+        found = parsed_json(value)
+    except ValueError:
+        return None
+    return found if isinstance(found, str) else None

@@ -67,6 +67,24 @@ class Lark:
         """One of some parts."""
         return self.rule(" | ".join(self.rule(part) for part in parts))
 
+    def pairs(self, tool: Tool, equals: str, separator: str, value: Callable[[Any], str]) -> str:
+        """The parameters of a tool in the order of its schema, of which some may be left out.
+
+        `value` gives the grammar of a value by its schema.
+        """
+        alone = ""  # what may come from a parameter on, where none stands before it
+        behind = ""  # the same behind others
+        for name, schema in reversed(list(tool.properties.items())):
+            pair = self.rule(f"{self.text(name + equals)} {value(schema)}")
+            one = f"{self.text(separator)} {pair}"
+            if name in tool.required:
+                alone, behind = f"{pair} {behind}", f"{one} {behind}"
+            else:
+                rest = f" | {alone}" if alone else ""
+                alone, behind = f"({pair} {behind}{rest})", f"({one})? {behind}"
+                alone = alone if rest else f"{alone}?"
+        return alone
+
     def rule(self, body: str) -> str:
         """A rule with this body."""
         name = f"r{len(self._rules)}"

@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from ggmlpy.tools.answer import CallDelta, Delta
-from ggmlpy.tools.reader import Reader, Reading
+from ggmlpy.tools.definitions import is_text
+from ggmlpy.tools.reader import Reader, Reading, parsed_json
 
 if TYPE_CHECKING:
     from ggmlpy.tools.formats import Format
@@ -120,11 +121,10 @@ class AnswerParser:
     def value(self, tool: str, parameter: str, text: str) -> Any:
         """The value of a parameter that is written as text: what the schema of the tool says, else
         JSON where it is that."""
-        schema = self._types.get(tool, {}).get(parameter, {})
-        if isinstance(schema, dict) and schema.get("type") == "string":
+        if is_text(self._types.get(tool, {}).get(parameter)):
             return text
         try:
-            return json.loads(text)
+            return parsed_json(text)
         except ValueError:
             return text
 

@@ -7,9 +7,10 @@ they read as if the text were whole, and what they find does not depend on how i
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Generator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 Reading = Generator[None, None, T]
@@ -190,11 +191,28 @@ class Reader:
                 n = 12 if self.rest[6:8] == "\\u" else 6
         text = self.take(n)
         try:
-            return str(json.loads(f'"{text}"'))
+            char = str(json.loads(f'"{text}"'))
         except ValueError:
             return text
+        return char.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
     def _wait(self, n: int) -> Reading[None]:
         """Wait until `n` characters are there, or the text has ended."""
         while len(self.rest) < n and not self.is_ended:
             yield
+
+
+def parsed_json(text: str) -> Any:
+    """The value of JSON. Raises ValueError also for what Python takes beside it, and for deep
+    nesting."""
+    try:
+        return json.loads(text, parse_constant=_finite, parse_float=_finite)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is no number of JSON")
+    return value

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from ggmlpy.tools.definitions import Tool
+from ggmlpy.tools.definitions import Tool, is_text
 from ggmlpy.tools.formats import Format
 from ggmlpy.tools.lark import Lark
 from ggmlpy.tools.parsing import AnswerParser
@@ -44,16 +44,15 @@ class _TaggedFormat(Format):
         """
         parts = []
         for name, schema in tool.properties.items():
-            is_text = _is_text(schema)
-            value = lark.until(end) if is_text else f"{lark.value(schema)} {lark.marker(end)}"
-            part = lark.rule(f"{head(name, is_text)} {value} {behind}")
+            if not is_text(schema):
+                value = f"{lark.value(schema)} {lark.marker(end)}"
+            elif "enum" in schema:
+                value = f"{lark.either(list(map(lark.text, schema['enum'])))} {lark.marker(end)}"
+            else:
+                value = lark.until(end)
+            part = lark.rule(f"{head(name, is_text(schema))} {value} {behind}")
             parts.append(part if name in tool.required else f"{part}?")
         return " ".join(parts)
-
-
-def _is_text(schema: Any) -> bool:
-    """Whether a parameter is any string."""
-    return isinstance(schema, Mapping) and schema.get("type") == "string" and "enum" not in schema
 
 
 class TaggedFunctions(_TaggedFormat):
@@ -91,7 +90,7 @@ class TaggedFunctions(_TaggedFormat):
     def lark(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
         line = lark.text("\n")
 
-        def head(name: str, is_text: bool) -> str:
+        def head(name: str, as_text: bool) -> str:
             return lark.text(f"<parameter={name}>\n")
 
         def call(tool: Tool) -> str:
@@ -138,7 +137,7 @@ class TaggedPairs(_TaggedFormat):
         line = lark.text("\n")
         key, end_key, value = map(lark.marker, self.tokens[1:4])
 
-        def head(name: str, is_text: bool) -> str:
+        def head(name: str, as_text: bool) -> str:
             return f"{key} {lark.text(name)} {end_key} {line} {value}"
 
         def call(tool: Tool) -> str:
@@ -188,8 +187,8 @@ class Invocations(_TaggedFormat):
                 key, _ = yield from r.text_until('"')
                 attributes, _ = yield from r.text_until(">")
                 text, _ = yield from r.text_until(self._END_PARAMETER)
-                is_text = 'string="true"' in attributes
-                call.add(key, text if is_text else p.value("", key, text))
+                as_text = 'string="true"' in attributes
+                call.add(key, text if as_text else p.value("", key, text))
             call.end()
             yield from r.accept(self._END_INVOKE)
             yield from r.space()
@@ -199,8 +198,8 @@ class Invocations(_TaggedFormat):
     def lark(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
         line = lark.text("\n")
 
-        def head(name: str, is_text: bool) -> str:
-            return lark.text(f'{self._PARAMETER}{name}" string="{"true" if is_text else "false"}">')
+        def head(name: str, as_text: bool) -> str:
+            return lark.text(f'{self._PARAMETER}{name}" string="{"true" if as_text else "false"}">')
 
         def call(tool: Tool) -> str:
             inside = self.parameters(lark, tool, head, self._END_PARAMETER, line)

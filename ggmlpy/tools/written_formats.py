@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ast
-import json
 import re
 from collections.abc import Sequence
 from typing import Any
 
-from ggmlpy.tools.definitions import Tool
+from ggmlpy.tools.definitions import Tool, is_text
 from ggmlpy.tools.formats import Format
 from ggmlpy.tools.lark import Lark
+from ggmlpy.tools.literals import LiteralReader
 from ggmlpy.tools.parsing import AnswerParser
 from ggmlpy.tools.reader import Reading
 
@@ -35,58 +34,29 @@ class PythonCalls(Format):
     def lark(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
         calls = []
         for tool in tools:
-            given = [n for n in tool.properties if n in tool.required]
-            optional = [n for n in tool.properties if n not in tool.required]
-            parts = [f"{lark.text(n + '=')} {lark.value(tool.properties[n])}" for n in given]
-            body = ' ", " '.join(parts)
-            for n in optional if given else ():
-                body += f' (", " {lark.text(n + "=")} {lark.value(tool.properties[n])})?'
-            if optional and not given:
-                either = [
-                    f"{lark.text(n + '=')} {lark.value(tool.properties[n])}" for n in optional
-                ]
-                body = f"({lark.either(either)})?"
-            calls.append(f'{lark.text(tool.name + "(")} {body} ")"')
+            inside = lark.pairs(tool, "=", ", ", lark.value)
+            calls.append(f'{lark.text(tool.name + "(")} {inside} ")"')
         one = lark.either(calls)
         rest = f' (", " {one})*' if parallel else ""
         begin, end = lark.marker(self.begins[0]), lark.marker(self.tokens[0])
         return lark.start(f'{begin} "[" {one}{rest} "]" {end}')
 
 
-_WORDS = {"true": True, "false": False, "null": None}
-
-
 def _python_calls(text: str) -> list[tuple[str, dict[str, Any]]] | None:
     """Calls with keywords of literals, in Python's or JSON's words; None for anything else."""
+    reader = LiteralReader(text, ('"', "'"))
+    calls: list[tuple[str, dict[str, Any]]] = []
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        is_list = reader.take("[")
+        while not calls or reader.take(","):
+            name = reader.word()
+            reader.expect("(")
+            calls.append((name, reader.pairs("=", ")")))
+        if is_list:
+            reader.expect("]")
+    except ValueError:
         return None
-    calls = []
-    for node in tree.elts if isinstance(tree, ast.List | ast.Tuple) else [tree]:
-        if not isinstance(node, ast.Call) or node.args:
-            return None
-        try:
-            given = {str(k.arg): _literal(k.value) for k in node.keywords if k.arg is not None}
-        except (ValueError, TypeError, RecursionError):
-            return None
-        calls.append((ast.unparse(node.func), given))
-    return calls or None
-
-
-def _literal(node: ast.expr) -> Any:
-    """The value of a literal. Raises ValueError for another expression."""
-    if isinstance(node, ast.Name) and node.id in _WORDS:
-        return _WORDS[node.id]
-    if isinstance(node, ast.List | ast.Tuple):
-        return [_literal(each) for each in node.elts]
-    if isinstance(node, ast.Dict):
-        keys = [None if key is None else _literal(key) for key in node.keys]
-        return dict(zip(map(str, keys), map(_literal, node.values), strict=True))
-    value = ast.literal_eval(node)
-    if isinstance(value, bytes | complex | set) or value is ...:
-        raise ValueError("no JSON")
-    return value
+    return calls if reader.is_at_end else None
 
 
 class GemmaCalls(Format):
@@ -108,8 +78,8 @@ class GemmaCalls(Format):
         found = re.match(r"\s*call:([^{\s]+)\s*", text)
         values = None
         if found is not None and found[1] in p.names:
-            values = _GemmaValue(text[found.end() :], self.tokens[1]).whole()
-        if found is None or not isinstance(values, dict):
+            values = _gemma_values(text[found.end() :], self.tokens[1])
+        if found is None or values is None:
             p.content(marker + text + end)
         else:
             p.whole_call(found[1], values)
@@ -118,7 +88,7 @@ class GemmaCalls(Format):
         quote = lark.marker(self.tokens[1])
 
         def value(schema: Any) -> str:
-            if isinstance(schema, dict) and schema.get("type") == "string":
+            if is_text(schema):
                 if "enum" in schema:
                     texts = [lark.text(str(each)) for each in schema["enum"]]
                     return f"{quote} {lark.either(texts)} {quote}"
@@ -127,73 +97,18 @@ class GemmaCalls(Format):
 
         calls = []
         for tool in tools:
-            given = [n for n in tool.properties if n in tool.required]
-            body = ' "," '.join(f"{lark.text(n + ':')} {value(tool.properties[n])}" for n in given)
-            calls.append(f'{lark.text(f"call:{tool.name}{{")} {body} "}}"')
+            inside = lark.pairs(tool, ":", ",", value)
+            calls.append(f'{lark.text(f"call:{tool.name}{{")} {inside} "}}"')
         begin, end = lark.marker(self.begins[0]), lark.marker(self.tokens[0])
         return lark.calls(f"{begin} {lark.either(calls)} {end}", "", parallel=parallel)
 
 
-class _GemmaValue:
-    """A value in Gemma's notation: JSON with bare keys, and strings between its own quotes."""
-
-    def __init__(self, text: str, quote: str) -> None:
-        self._text = text.strip()
-        self._quote = quote
-        self._at = 0
-
-    def whole(self) -> Any:
-        """The value; None where there is none, or more behind it."""
-        try:
-            value = self._value()
-        except (ValueError, RecursionError):
-            return None
-        return value if self._at == len(self._text) else None
-
-    def _value(self) -> Any:
-        self._space()
-        if self._accept(self._quote):
-            end = self._text.index(self._quote, self._at)
-            text, self._at = self._text[self._at : end], end + len(self._quote)
-            return text
-        if self._accept("{"):
-            made: dict[str, Any] = {}
-            while not self._accept("}"):
-                key = self._key()
-                made[key] = self._value()
-                self._accept(",")
-            return made
-        if self._accept("["):
-            items = []
-            while not self._accept("]"):
-                items.append(self._value())
-                self._accept(",")
-            return items
-        value, self._at = _JSON.raw_decode(self._text, self._at)
-        return value
-
-    def _key(self) -> str:
-        self._space()
-        if self._text.startswith(self._quote, self._at):
-            key = str(self._value())
-        else:
-            end = self._text.index(":", self._at)
-            key, self._at = self._text[self._at : end].strip().strip('"'), end
-        self._space()
-        if not self._accept(":"):
-            raise ValueError("no colon")
-        return key
-
-    def _accept(self, text: str) -> bool:
-        self._space()
-        if not self._text.startswith(text, self._at):
-            return False
-        self._at += len(text)
-        return True
-
-    def _space(self) -> None:
-        while self._text[self._at : self._at + 1].isspace():
-            self._at += 1
-
-
-_JSON = json.JSONDecoder()
+def _gemma_values(text: str, quote: str) -> dict[str, Any] | None:
+    """Arguments in Gemma's notation: JSON with bare keys, and strings between its own quotes."""
+    reader = LiteralReader(text, (quote, '"'))
+    try:
+        reader.expect("{")
+        values = reader.pairs(":", "}")
+    except ValueError:
+        return None
+    return values if reader.is_at_end else None
