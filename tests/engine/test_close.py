@@ -27,6 +27,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "detokenize": ([1],),
     "embed": ("x",),
     "generate": (["x"],),
+    "load_lora": ("x.gguf",),
     "load_state": (b"",),
     "logits": ([1],),
     "pieces": ("x", ggmlpy.SamplingParams()),
@@ -34,7 +35,9 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "request": ("x",),
     "score": (["x"], ["y"]),
     "score_tokens": ([([1], [2])],),
+    "set_control_vectors": ([],),
     "tokenize": ("x",),
+    "unload_lora": (object.__new__(ggmlpy.LoraAdapter),),
 }
 
 
