@@ -13,7 +13,7 @@ from ggmlpy.common.arguments import kind_of
 from ggmlpy.errors import ArgumentError, TemplateError
 from ggmlpy.text.chat import ChatTemplate
 from ggmlpy.tools.definitions import ToolUse
-from ggmlpy.tools.formats import Format
+from ggmlpy.tools.formats import Format, listed
 from ggmlpy.tools.json_formats import Generic
 from ggmlpy.tools.recognition import HasToken, format_of
 
@@ -61,29 +61,31 @@ class Conversation:
         Raises TemplateError for messages or calls in them that cannot be rendered.
         """
         format = self._format
+        functions = [tool.definition.get("function", {}) for tool in use.tools]
         if not use.tools:
-            if not self._knows_tools:
+            if not self._knows_tools and not self._describes_tools:
                 messages = _without_roles(messages)
             prompt = self._template.render(self._with_arguments(messages), **variables)
         elif self._knows_tools and format.calls_tools:
             tools = [dict(tool.definition) for tool in use.tools]
             given = self._with_arguments(messages)
             prompt = self._template.render(given, tools=tools, **variables)
+        elif self._describes_tools:
+            given = self._with_arguments(messages)
+            prompt = self._described(given, format.description(functions) or "", variables)
         else:
             format = Generic(format.think)
-            prompt = self._described(_without_roles(messages), use, variables)
+            text = _DESCRIPTION.format(tools=listed(functions))
+            prompt = self._described(_without_roles(messages), text, variables)
         think = format.think
         thinks = think is not None and prompt.rstrip().endswith(think[0])
         return Rendered(prompt, format, thinks)
 
     def _described(
-        self, messages: Sequence[Mapping[str, Any]], use: ToolUse, variables: Mapping[str, Any]
+        self, messages: Sequence[Mapping[str, Any]], text: str, variables: Mapping[str, Any]
     ) -> str:
-        """The prompt of a template that knows no tools: a system message describes them, or where
+        """The prompt of a template that writes no tools: a system message describes them, or where
         the template takes none the first message of the user."""
-        functions = [tool.definition.get("function") for tool in use.tools]
-        listed = "\n".join(json.dumps(f, ensure_ascii=False, default=dict) for f in functions)
-        text = _DESCRIPTION.format(tools=listed)
         first = messages[0] if messages else {}
         if isinstance(first, Mapping) and first.get("role") == "system":
             first = {**first, "content": f"{first.get('content', '')}\n\n{text}"}
@@ -105,6 +107,13 @@ class Conversation:
         except TemplateError:
             return False
         return _TOOL in prompt
+
+    @cached_property
+    def _describes_tools(self) -> bool:
+        """Whether the template writes calls but no tools, which the format describes then."""
+        if self._knows_tools or self._format.description([]) is None:
+            return False
+        return self._call_form is not None
 
     @cached_property
     def _call_form(self) -> tuple[bool, str | None] | None:
@@ -140,7 +149,7 @@ class Conversation:
 
     def _converted(self, message: Mapping[str, Any], where: str) -> Mapping[str, Any]:
         if self._call_form is None:
-            return _as_text(message, where)
+            return _as_text(message, where, self._format)
         is_object, no_content = self._call_form
         calls = []
         for j, call in enumerate(_calls_of(message, where)):
@@ -150,13 +159,13 @@ class Conversation:
         return {**message, "content": message.get("content") or no_content, "tool_calls": calls}
 
 
-def _as_text(message: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """A message with calls as JSON in its text, behind what it says."""
+def _as_text(message: Mapping[str, Any], where: str, format: Format) -> dict[str, Any]:
+    """A message with calls in its text, behind what it says."""
     calls = [
-        {"name": call["function"]["name"], "arguments": _arguments_of(call, where)}
+        (str(call["function"]["name"]), _arguments_of(call, where))
         for call in _calls_of(message, where)
     ]
-    text = json.dumps({"tool_calls": calls}, ensure_ascii=False)
+    text = format.written(calls)
     said = message.get("content")
     return {"role": "assistant", "content": f"{said}\n\n{text}" if said else text}
 
@@ -166,7 +175,7 @@ def _without_roles(messages: Sequence[Mapping[str, Any]]) -> list[Any]:
     made: list[Any] = []
     for i, message in enumerate(messages):
         if _has_calls(message):
-            made.append(_as_text(message, f"messages[{i}]"))
+            made.append(_as_text(message, f"messages[{i}]", Format()))
         elif isinstance(message, Mapping) and message.get("role") == "tool":
             named = {key: message[key] for key in ("name", "tool_call_id") if key in message}
             result = {**named, "content": message.get("content")}

@@ -8,7 +8,9 @@ Facts are those of the models' templates.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ggmlpy.tools.answer import new_id
 from ggmlpy.tools.definitions import Tool
@@ -35,6 +37,16 @@ class Format:
     def new_id(self) -> str:
         """An id for a call, where the model has given none before its arguments."""
         return new_id()
+
+    def description(self, functions: Sequence[Mapping[str, Any]]) -> str | None:
+        """What tells a model of functions and how it calls them, where its template only writes
+        calls; None: the format leaves all of it to templates."""
+        return None
+
+    def written(self, calls: Sequence[tuple[str, Any]]) -> str:
+        """Names and arguments of calls as an answer, for templates that write none."""
+        objects = [{NAME: name, ARGUMENTS: arguments} for name, arguments in calls]
+        return json.dumps({"tool_calls": objects}, ensure_ascii=False)
 
     def markers(self, *, with_calls: bool) -> list[str]:
         """Texts that a parser looks for, and that control tokens may be."""
@@ -159,6 +171,11 @@ class Format:
         if is_whole:
             p.end_call()
         return is_whole
+
+
+def listed(functions: Sequence[Mapping[str, Any]]) -> str:
+    """Functions as lines of JSON."""
+    return "\n".join(json.dumps(each, ensure_ascii=False, default=dict) for each in functions)
 
 
 def _text_of(value: str) -> str | None:

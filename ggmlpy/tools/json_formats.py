@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ggmlpy.tools.answer import new_id
 from ggmlpy.tools.definitions import Tool
-from ggmlpy.tools.formats import ARGUMENTS, NAME, Format
+from ggmlpy.tools.formats import ARGUMENTS, NAME, Format, listed
 from ggmlpy.tools.lark import Lark
 from ggmlpy.tools.parsing import AnswerParser
 from ggmlpy.tools.reader import Reading
@@ -85,6 +86,10 @@ class MarkedArray(Format):
     def new_id(self) -> str:
         return new_id(9, "")  # Mistral's templates take no others
 
+    def written(self, calls: Sequence[tuple[str, Any]]) -> str:
+        objects = [{NAME: name, ARGUMENTS: arguments} for name, arguments in calls]
+        return self.begins[0] + json.dumps(objects, ensure_ascii=False)
+
     def read_calls(self, p: AnswerParser, marker: str) -> Reading[None]:
         r = p.reader
         before = marker + (yield from r.space())
@@ -133,6 +138,18 @@ class DeepSeek(Format):
     def __init__(self, think: tuple[str, str] | None = None, *, has_block: bool = True) -> None:
         super().__init__(think)
         self._has_block = has_block
+
+    def description(self, functions: Sequence[Mapping[str, Any]]) -> str:
+        begin, sep, end, last = self.tokens
+        call = f"{begin}NAME{sep}ARGUMENTS{end}"
+        if self._has_block:
+            call = f"{begin}function{sep}NAME\n```json\nARGUMENTS\n```{end}"
+        return (
+            "You can call these tools, which are described by JSON schemas of their parameters:"
+            f"\n\n{listed(functions)}\n\nTo call them, write this, with one part from"
+            f" {begin} to {end} for each call, and ARGUMENTS as a JSON object:"
+            f"\n{self.begins[0]}{call}{last}"
+        )
 
     def read_calls(self, p: AnswerParser, marker: str) -> Reading[None]:
         r = p.reader

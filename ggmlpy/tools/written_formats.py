@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -22,6 +23,13 @@ class PythonCalls(Format):
     begins = ("<|tool_call_start|>",)
     tokens = ("<|tool_call_end|>",)
 
+    def written(self, calls: Sequence[tuple[str, Any]]) -> str:
+        parts = []
+        for name, arguments in calls:
+            pairs = (f"{key}={_python_literal(value)}" for key, value in arguments.items())
+            parts.append(f"{name}({', '.join(pairs)})")
+        return f"{self.begins[0]}[{', '.join(parts)}]{self.tokens[0]}"
+
     def read_calls(self, p: AnswerParser, marker: str) -> Reading[None]:
         text, end = yield from p.reader.text_until("<|tool_call_end|>")
         calls = _python_calls(text)
@@ -40,6 +48,11 @@ class PythonCalls(Format):
         rest = f' (", " {one})*' if parallel else ""
         begin, end = lark.marker(self.begins[0]), lark.marker(self.tokens[0])
         return lark.start(f'{begin} "[" {one}{rest} "]" {end}')
+
+
+def _python_literal(value: Any) -> str:
+    """A value of JSON in Python, strings with the quotes that models write."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
 def _python_calls(text: str) -> list[tuple[str, dict[str, Any]]] | None:

@@ -10,6 +10,7 @@ import pytest
 from ggmlpy.errors import ArgumentError, TemplateError
 from ggmlpy.text.chat import ChatTemplate
 from ggmlpy.tools import Conversation, ToolUse, template_variables, tool_use
+from ggmlpy.tools.json_formats import DeepSeek
 from ggmlpy.tools.recognition import format_of
 from tests.calling.formats import TOOLS
 
@@ -182,3 +183,49 @@ def test_definitions_reach_the_template_whole() -> None:
         : rendered.prompt.index('{"type": "function", "function": {"name": "now"')
     ]
     assert json.loads(first) == TOOLS[0]
+
+
+def test_calls_for_templates_that_write_none() -> None:
+    """They are written as the model writes them."""
+    source = "{{ tools }}{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+    call = {"id": "1", "function": {"name": "now", "arguments": '{"a": "x", "b": [1, null]}'}}
+    messages = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Well.", "tool_calls": [call, call]},
+        {"role": "tool", "tool_call_id": "1", "content": "12:00"},
+    ]
+    python = 'now(a="x", b=[1, None])'
+    objects = '{"name": "now", "arguments": {"a": "x", "b": [1, null]}}'
+    for mark, written in (
+        ("<|tool_call_start|>", f"<|tool_call_start|>[{python}, {python}]<|tool_call_end|>"),
+        ("<|tool_call|>", f"<|tool_call|>[{objects}, {objects}]"),
+    ):
+        conversation = Conversation(ChatTemplate(f"{{# {mark} #}}" + source), lambda text: False)
+        prompt = conversation.render(messages, tool_use(TOOLS, "auto", None), {}).prompt
+        assert f"[assistant]Well.\n\n{written}[tool]12:00" in prompt
+
+
+@pytest.mark.parametrize("block", ["", "```json"])
+def test_deepseek_is_told_of_tools_that_its_template_does_not_write(block: str) -> None:
+    begin, sep, end, _ = DeepSeek.tokens
+    source = f"{{# {DeepSeek.begins[0]}{block} #}}" + (
+        "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% for c in m.tool_calls or [] %}"
+        "<{{ c.function.name + c.function.arguments }}>{% endfor %}{% endfor %}"
+    )
+    call = {"id": "1", "function": {"name": "now", "arguments": '{"a": 1}'}}
+    messages = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "12:00"},
+    ]
+    conversation = Conversation(ChatTemplate(source), lambda text: False)
+    made = conversation.render(messages, tool_use(TOOLS, "auto", None), {})
+    assert isinstance(made.format, DeepSeek)
+    assert made.prompt.startswith("[system]You can call")
+    assert '"name": "get_weather"' in made.prompt
+    told = f"{begin}function{sep}NAME\n```json\n" if block else f"{begin}NAME{sep}ARGUMENTS{end}"
+    assert told in made.prompt
+    assert made.prompt.endswith('[user]Hi[assistant]<now{"a": 1}>[tool]12:00')
+    # Without tools the calls are written by the template too.
+    silent = conversation.render(messages, tool_use(None, None, None), {})
+    assert silent.prompt == '[user]Hi[assistant]<now{"a": 1}>[tool]12:00'
