@@ -189,7 +189,7 @@ def test_calls_for_templates_that_write_none() -> None:
     """They are written as the model writes them."""
     source = "{{ tools }}{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
     call = {"id": "1", "function": {"name": "now", "arguments": '{"a": "x", "b": [1, null]}'}}
-    messages = [
+    messages: list[dict[str, Any]] = [
         {"role": "user", "content": "Hi"},
         {"role": "assistant", "content": "Well.", "tool_calls": [call, call]},
         {"role": "tool", "tool_call_id": "1", "content": "12:00"},
@@ -213,7 +213,7 @@ def test_deepseek_is_told_of_tools_that_its_template_does_not_write(block: str) 
         "<{{ c.function.name + c.function.arguments }}>{% endfor %}{% endfor %}"
     )
     call = {"id": "1", "function": {"name": "now", "arguments": '{"a": 1}'}}
-    messages = [
+    messages: list[dict[str, Any]] = [
         {"role": "user", "content": "Hi"},
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "1", "content": "12:00"},
