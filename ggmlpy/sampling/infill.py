@@ -5,6 +5,7 @@
    probabilities, the other one is dropped.
 3. Tokens below 0.2 are dropped, then, of the k that are left and the EOG tokens, those below
    1 / (k + 1). EOG tokens stay. Without any other token EOT remains, or EOS.
+   Where a grammar's mask leaves these out, other EOG tokens remain, or else what step 2 left.
 
 What remains is drawn by its own logits.
 """
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from ggmlpy.errors import SamplingError
 from ggmlpy.sampling.candidates import Candidates
+from ggmlpy.sampling.compiled import Mask
 from ggmlpy.sampling.steps import Filter, Setting, Vocabulary
 
 _LEAST = 0.2
@@ -32,6 +34,7 @@ class Infill(Filter):
         self._end = -1
         self._eog: NDArray[np.int64] = np.zeros(0, np.int64)
         self._texts: dict[int, bytes] = {}
+        self._is_end_allowed = True
 
     def begin(self, setting: Setting) -> None:
         tokenizer = setting.require_tokenizer("infill")
@@ -40,6 +43,10 @@ class Infill(Filter):
             raise SamplingError("infill: the vocabulary has neither an EOT nor an EOS token")
         self._vocabulary, self._end = tokenizer, end
         self._eog = np.array(sorted(tokenizer.eog_ids), np.int64)
+
+    def limit(self, mask: Mask | None) -> None:
+        """Whether the text may end here, by the tokens whose bits are set; None: it may."""
+        self._is_end_allowed = mask is None or bool(mask[self._end // 64] >> (self._end % 64) & 1)
 
     def apply(self, candidates: Candidates) -> Candidates:
         candidates = candidates.top(len(candidates))
@@ -56,6 +63,9 @@ class Infill(Filter):
         if n_text > 0:
             keep &= ends | (p >= p[keep].sum() / (n_text + 1))
         if n_text == 0 or not keep.any():
+            if not self._is_end_allowed:
+                others = ends & (p > 0)
+                return candidates.keep(others if others.any() else is_left)
             return Candidates(np.array([self._end], np.int64), np.zeros(1), 0.0, is_sorted=True)
         return candidates.keep(keep)
 

@@ -13,6 +13,7 @@ from ggmlpy.sampling.candidates import Candidates, Ids, draw, largest_of
 from ggmlpy.sampling.chain import chain
 from ggmlpy.sampling.compiled import CompiledChain, Mask, masked
 from ggmlpy.sampling.filters import TopK
+from ggmlpy.sampling.infill import Infill
 from ggmlpy.sampling.params import SamplingParams
 from ggmlpy.sampling.steps import Setting, SparseProcessor, Vocabulary, own_name
 from ggmlpy.sampling.stream import Stream
@@ -101,7 +102,14 @@ class Sampler:
         logits = self._processed(masked(logits, mask))
         if active:  # own steps may have raised what is not allowed
             logits = masked(logits, mask)
-        return self._sample(logits)
+        limited = [step for step in self.filters if isinstance(step, Infill)]
+        for step in limited:
+            step.limit(mask)
+        try:
+            return self._sample(logits)
+        finally:
+            for step in limited:
+                step.limit(None)
 
     def _chain_of_allowed(self) -> CompiledChain | None:
         """The compiled chain, of which a greedy sampler has one only for masks."""

@@ -194,6 +194,26 @@ def test_infill_ends_with_eot_before_eos() -> None:
         sampler(texts, samplers=["infill"])
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_infill_under_a_mask_gives_what_is_allowed(temperature: float) -> None:
+    """Eleven tokens with nothing in common, none of which has 0.2: without a mask the end."""
+    texts = Texts([*"abcdefghijk", "", ""], eog_ids={11, 12}, eos_id=11, eot_id=12)
+    logits = f32([0.0] * 6 + [0.1] + [0.0] * 4 + [-9.0] * 2)
+    steps = ["infill", "temperature"]
+    made = sampler(texts, samplers=steps, temperature=temperature, seed=1)
+
+    def drawn(*allowed: int) -> set[int]:
+        mask = np.array([sum(1 << i for i in allowed)], np.uint64)
+        return {made.sample(logits, mask) for _ in range(40)}
+
+    assert {made.sample(logits) for _ in range(10)} == {12}
+    assert drawn(*range(12)) == {11}  # EOS, where EOT is not allowed
+    some = drawn(*range(3, 11))
+    assert some == {6} if temperature == 0 else some == set(range(3, 11))
+    assert drawn(*range(13)) == {12}
+    assert made.sample(logits) == 12
+
+
 def test_infill_decides_at_temperature_0_too() -> None:
     """The end has less than the best token, but more than it may have."""
     texts = Texts(["a", "b", "c", ""], eog_ids={3}, eos_id=3)
