@@ -41,11 +41,15 @@ class AsyncLlama:
     thread. Several event loops, and threads that use the same `Llama`, may share a model.
     """
 
-    def __init__(self, llama: Llama) -> None:
-        """Of a loaded model, see `open`. Closing either closes both."""
-        if not isinstance(llama, Llama):
+    def __init__(self, llama: Llama | None = None, **options: Any) -> None:
+        """Of a loaded model. Closing either closes both. Raises ArgumentError for anything else,
+        such as a path with options, which `open` takes."""
+        if not isinstance(llama, Llama) or options:
+            given = [] if llama is None else [f"{llama!r:.80}"]
+            given += [f"{name}={value!r:.80}" for name, value in options.items()]
             raise ArgumentError(
-                f"AsyncLlama: llama is {llama!r:.80}: it must be a Llama; AsyncLlama.open loads one"
+                f"AsyncLlama({', '.join(given)}): it takes a Llama alone; await"
+                " AsyncLlama.open(path, …) loads one"
             )
         self.llama = llama
         self._answers = AsyncAnswers(llama._answers)

@@ -19,6 +19,7 @@ _UNUSED = ("$defs", "definitions")  # unless a $ref leads there
 _ROOT = "x-root"
 _MOST = 2000  # subschemas that are tried
 _UNSATISFIABLE = "Unsatisfiable schema: "
+_ELSEWHERE = re.compile(r"Resource '(?:json-schema:///)?([^']*)' is not present in a registry")
 
 
 def refused_part(schema: Any, error_of: Callable[[Any], str], error: str) -> tuple[str, str]:
@@ -97,6 +98,13 @@ def _moved(schema: Any) -> Any:
 
 
 def _said(error: str) -> str:
+    if (elsewhere := _ELSEWHERE.match(error.strip())) is not None:
+        return f"a reference leads to another document, {json.dumps(elsewhere[1])}"
+    if error.strip().startswith("oneOf constraints are not supported"):
+        return (
+            'the branches of "oneOf" may overlap: "anyOf" allows what any of them does, and so does'
+            ' "oneOf" with {"x-guidance": {"coerce_one_of": true}} at the root'
+        )
     keys = re.fullmatch(r"Unimplemented keys: (\[.*\])", error.strip())
     if keys is None:
         return reason(error)

@@ -345,8 +345,14 @@ def test_opening(tiny_path: Path) -> None:
         assert repr(many) == "AsyncLlama('tiny.gguf', closed)"
 
     run(main)
-    with pytest.raises(ArgumentError, match=r"must be a Llama; AsyncLlama\.open loads one"):
-        AsyncLlama(tiny_path)  # type: ignore[arg-type]
+    wrong: Any
+    for wrong in (
+        lambda: AsyncLlama(),
+        lambda: AsyncLlama(tiny_path),  # type: ignore[arg-type]
+        lambda: AsyncLlama(model_path=tiny_path, n_ctx=64),
+    ):
+        with pytest.raises(ArgumentError, match=r"it takes a Llama alone; await AsyncLlama\.open"):
+            wrong()
 
 
 def test_its_methods_are_those_of_llama() -> None:
