@@ -23,7 +23,7 @@ LogitsCallback = Callable[[Sequence[int], NDArray[np.float32]], NDArray[np.float
 StoppingCallback = Callable[[Sequence[int], NDArray[np.float32]], bool]
 # Adapters, or their numbers, with the scale of each; or as llama-server has it, a list of
 # {"id": …, "scale": …}.
-LoraScales = Mapping[LoraAdapter | int, float] | Sequence[Mapping[str, Any]]
+LoraScales = Mapping[LoraAdapter, float] | Mapping[int, float] | Sequence[Mapping[str, Any]]
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 

@@ -355,6 +355,30 @@ def test_scores_logits_and_embeddings_have_the_default_adapters(folder: Path) ->
         assert llm.score([texts[0]]) == without[2]
 
 
+@pytest.mark.parametrize("context_shift", [False, True])
+def test_drafts_and_full_contexts(folder: Path, context_shift: bool) -> None:
+    """Drafts are checked with the adapters of their requests, which stay when a context is cut."""
+    found = []
+    for draft_model, n_seq_max in ((None, 1), (lambda tokens: list(tokens[-3:]), 3)):
+        with Llama(
+            folder / "tiny.gguf", n_ctx_seq=48, n_seq_max=n_seq_max, draft_model=draft_model
+        ) as llm:
+            adapters = [llm.load_lora(folder / f"{i}.gguf", 0.0) for i in range(2)]
+            requests = [
+                llm.request(
+                    TEXTS[0] * 2, max_tokens=16, temperature=0, logprobs=1, lora=lora,
+                    logit_bias={2: -1000.0}, context_shift=context_shift,
+                )
+                for lora in ({}, {adapters[0]: 1.0}, {adapters[1]: 1.0})
+            ]  # fmt: skip
+            found.append(_answers(llm, requests))
+            n_drafted = llm.timings.n_drafted
+    assert n_drafted > 0
+    assert found[0] == found[1]
+    assert len(found[0][0]) == (16 if context_shift else 9)
+    assert found[0][0] != found[0][1] != found[0][2]
+
+
 def test_unloading(llm: Llama, folder: Path) -> None:
     first = llm.lora_adapters[0]
     want = answer(llm, TEXTS[2], {first: 1.0})
