@@ -69,9 +69,11 @@ class Seeded:
 
 
 class _Asked(AskedWeights):
-    """Weights that note what a model looks for too, whether the file holds it or not."""
+    """Weights that note what a model looks for too, whether the file holds it or not, and of which
+    tensors it reads the shape."""
 
     looked_for: set[str]
+    measured: set[str]
 
     def take(self, name: str, *ne: int) -> Tensor:
         self.looked_for.add(name)
@@ -80,6 +82,10 @@ class _Asked(AskedWeights):
     def has(self, name: str) -> bool:
         self.looked_for.add(name)
         return super().has(name)
+
+    def ne(self, name: str) -> tuple[int, ...]:
+        self.measured.add(name)
+        return super().ne(name)
 
 
 def write_seeded(
@@ -98,12 +104,12 @@ def write_seeded(
     stub |= {f"blk.{i}.stub": np.zeros(1, np.float32) for i in range(n_layer)}
     build_gguf(path, metadata, _tensors(stub))
     shapes: dict[str, tuple[int, ...]] = {}
-    looked_for: set[str] = set()
-    asked = {"shape": spec, "asked": shapes, "looked_for": looked_for}
-    with mock.patch.object(decoder, "Weights", type("AskedOf", (_Asked,), asked)):
+    asked = {"shape": spec, "asked": shapes, "looked_for": set(), "measured": set()}
+    weights = type("AskedOf", (_Asked,), asked)
+    with mock.patch.object(decoder, "Weights", weights):
         model_class(spec.architecture)(GGUFFile.open(path))
     if strict:
-        _check_patterns(name, spec, looked_for)
+        _check_patterns(name, spec, weights)
     for pattern, ne in spec.extra.items():
         shapes |= {pattern.format(i=i): ne for i in range(n_layer)}
     tensors = {_stored(spec, name): _values(spec, name, ne) for name, ne in shapes.items()}
@@ -111,20 +117,19 @@ def write_seeded(
     return path
 
 
-def _check_patterns(name: str, spec: Seeded, looked_for: set[str]) -> None:
-    """Raise ValueError for a pattern of a tensor that the architecture does not look for."""
-    patterns = [
-        *(("optional", part) for part in _alternatives(spec.optional)),
-        *(("without", part) for part in _alternatives(spec.without)),
-        *(("shapes", part) for part in spec.shapes),
-        *(("renamed", part) for part in spec.renamed),
-    ]
-    for where, pattern in patterns:
-        if not any(re.fullmatch(pattern, tensor) for tensor in looked_for):
-            raise ValueError(
-                f"specification {name}: {where} has {pattern!r}, which is no tensor that"
-                f" {spec.architecture} looks for"
-            )
+def _check_patterns(name: str, spec: Seeded, asked: type[_Asked]) -> None:
+    """Raise ValueError for a pattern of a tensor that the architecture does not look for, and for
+    a shape that it does not read from the file."""
+    known, arch = asked.looked_for, spec.architecture
+    for where, patterns, tensors, what in (
+        ("optional", _alternatives(spec.optional), known, f"no tensor that {arch} looks for"),
+        ("without", _alternatives(spec.without), known, f"no tensor that {arch} looks for"),
+        ("renamed", spec.renamed, known, f"no tensor that {arch} looks for"),
+        ("shapes", spec.shapes, asked.measured, f"no tensor whose shape {arch} reads"),
+    ):
+        for pattern in patterns:
+            if not any(re.fullmatch(pattern, tensor) for tensor in tensors):
+                raise ValueError(f"specification {name}: {where} has {pattern!r}: {what}")
 
 
 def _alternatives(pattern: str) -> list[str]:

@@ -126,6 +126,7 @@ def test_refact_with_experts_is_refused(tmp_path: Path) -> None:
         ("optional", QK_NORMS + r"|.*\.attn_(gate|x)\.weight", r".*\.attn_(gate|x)\.weight"),
         ("without", GATE + r"|outputs\.weight", r"outputs\.weight"),
         ("shapes", HEAD_NORMS | {r".*\.attn_gate\.weight": (64, 64)}, r".*\.attn_gate\.weight"),
+        ("shapes", HEAD_NORMS | {r".*\.attn_q\.weight": (64, 64)}, r".*\.attn_q\.weight"),
         ("renamed", {r"blk\.(\d)\.norm\.weight": "x"}, r"blk\.(\d)\.norm\.weight"),
     ],
 )  # fmt: skip
@@ -133,7 +134,8 @@ def test_a_pattern_of_no_tensor_is_an_error(
     tmp_path: Path, where: str, value: object, told: str
 ) -> None:
     made = replace(SPECS["qwen3"], **{where: value})  # type: ignore[arg-type]
-    wanted = f"specification q: {where} has {told!r}, which is no tensor that qwen3 looks for"
+    what = "whose shape qwen3 reads" if where == "shapes" else "that qwen3 looks for"
+    wanted = f"specification q: {where} has {told!r}: no tensor {what}"
     with pytest.raises(ValueError, match=f"^{re.escape(wanted)}$"):
         write_seeded(tmp_path, "q", made, strict=True)
     write_seeded(tmp_path, "q", made)
