@@ -222,9 +222,12 @@ ABSENT = (
         "`--reasoning-format none` leaves reasoning in the answer; there are no tools",
         "chat",
     ),
-    _absent("--reasoning-budget --reasoning-budget-message", "not supported by this command"),
+    _absent(
+        "--reasoning-budget-message", "`--reasoning-budget` ends reasoning without one", "chat"
+    ),
     _absent(
         "--reasoning-format -rea --reasoning --reasoning-effort --reasoning-preserve"
+        " --reasoning-budget --reasoning-budget-message"
         " --no-reasoning-preserve --skip-chat-parsing --no-skip-chat-parsing",
         "not supported by this command: the text is shown as the model writes it",
     ),

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ggmlpy.cli.groups import group, setting
-from ggmlpy.cli.types import Switch
+from ggmlpy.cli.types import Switch, Whole
 
 SECTION = "Template and reasoning"
 FORMATS = ("auto", "deepseek", "none")
@@ -45,6 +45,13 @@ class ReasoningOptions:
         type=click.Choice(FORMATS),
     )
 
+    reasoning_budget: int = setting(
+        -1,
+        "--reasoning-budget N",
+        "Most tokens of reasoning, after which it is ended; -1: no limit.",
+        type=Whole(0, unlimited=-1),
+    )
+
     def as_arguments(self) -> dict[str, Any]:
         """For `create_chat_completion`. Raises click.BadParameter for what is no JSON object."""
         variables: Any = {}
@@ -59,7 +66,11 @@ class ReasoningOptions:
             variables["enable_thinking"] = self.reasoning == "on"
         if self.reasoning_effort not in (None, "default"):
             variables["reasoning_effort"] = self.reasoning_effort
-        return {"chat_template_kwargs": variables, "reasoning_format": self.reasoning_format}
+        return {
+            "chat_template_kwargs": variables,
+            "reasoning_format": self.reasoning_format,
+            "reasoning_budget": self.reasoning_budget,
+        }
 
 
 reasoning_options = group(ReasoningOptions, "reasoning", SECTION)

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from ggmlpy.common.arguments import as_int, parsed
 from ggmlpy.common.quoting import quoted
-from ggmlpy.engine.options import ChatOptions
+from ggmlpy.engine.options import ChatOptions, LogitsCallback
+from ggmlpy.engine.reasoning_budget import ReasoningBudget
 from ggmlpy.errors import ArgumentError
 from ggmlpy.grammar import Grammar, grammar_option
 from ggmlpy.text.chat import ChatTemplate
@@ -35,6 +37,8 @@ class ChatPrompt:
     grammar: Grammar | None
     parser: AnswerParser | None  # None: the answer is text
     shown_tokens: frozenset[int]  # control tokens that the parser looks for
+    reasoning: tuple[str, str] | None  # the markers around it; None: there is none
+    thinks: bool  # whether the prompt ends within it
 
 
 class ChatPrompts:
@@ -83,6 +87,26 @@ class ChatPrompts:
             grammar,
             parser if reads else None,
             frozenset(token for token in hidden if token is not None),
+            format.reasoning,
+            rendered.thinks,
+        )
+
+    def limited(
+        self, made: ChatPrompt, processor: LogitsCallback | None, options: ChatOptions
+    ) -> LogitsCallback | None:
+        """A logits processor, and behind it the limit of reasoning if the options have one.
+
+        Raises ArgumentError for one that is no whole number from -1 on.
+        """
+        budget = parsed(
+            as_int, "create_chat_completion", "reasoning_budget", options["reasoning_budget"]
+        )
+        if budget < -1:
+            raise ArgumentError(f"reasoning_budget is {budget}: it must be at least -1")
+        if budget == -1 or made.reasoning is None:
+            return processor
+        return ReasoningBudget(
+            self._tokenizer, made.reasoning, budget, thinks=made.thinks, before=processor
         )
 
     def _grammar(self, rendered: Rendered, use: ToolUse) -> Grammar:

@@ -261,6 +261,7 @@ class Completions:
         chat_template_kwargs  further variables of the template, as {"enable_thinking": False}
         reasoning_format      "none" leaves reasoning in the content; else it is the message's
                               `reasoning_content`
+        reasoning_budget      after so many tokens the reasoning is ended; -1: never
 
         Calls are in the message's `tool_calls`, of a stream in pieces, and the `finish_reason` is
         "tool_calls". Raises TemplateError for messages or a template that cannot be rendered, and
@@ -287,7 +288,8 @@ class Completions:
             options["n_keep"],
             options["lora"],
         )
-        request = replace(request, shown_tokens=made.shown_tokens)
+        processor = self._chat_prompts.limited(made, request.logits_processor, options)
+        request = replace(request, shown_tokens=made.shown_tokens, logits_processor=processor)
         model, n_prompt = options["model"] or self.model_path, len(made.tokens)
         return request, ChatForm(model, self.tokenizer, n_prompt, made.parser)
 

@@ -103,6 +103,7 @@ class ChatOptions(SamplingOptions, total=False):
     parallel_tool_calls: bool | None
     chat_template_kwargs: Mapping[str, Any] | None
     reasoning_format: str
+    reasoning_budget: int
 
 
 _DEFAULTS: dict[str, Any] = {
@@ -126,6 +127,7 @@ _DEFAULTS: dict[str, Any] = {
     "parallel_tool_calls": None,
     "chat_template_kwargs": None,
     "reasoning_format": "auto",
+    "reasoning_budget": -1,
 }
 
 

@@ -34,6 +34,11 @@ class Format:
         """`think` are the markers around reasoning."""
         self.think = think
 
+    @property
+    def reasoning(self) -> tuple[str, str] | None:
+        """The texts around reasoning; None: the format has none."""
+        return self.think
+
     def new_id(self) -> str:
         """An id for a call, where the model has given none before its arguments."""
         return new_id()

@@ -197,6 +197,10 @@ class Harmony(Format):
     _RECIPIENT = re.compile(r"to=functions\.([^\s<]+)")
     _CHANNEL = re.compile(r"<\|channel\|>\s*([a-z]+)")
 
+    @property
+    def reasoning(self) -> tuple[str, str]:
+        return "<|channel|>analysis<|message|>", "<|end|>"
+
     def markers(self, *, with_calls: bool) -> list[str]:
         return list(self.tokens)
 

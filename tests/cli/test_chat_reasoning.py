@@ -69,7 +69,8 @@ def test_reasoning_as_the_model_writes_it(run: Run, model: Path) -> None:
 
 def test_variables_of_the_template(run: Run, model: Path, given: list[dict[str, Any]]) -> None:
     options = ("--chat-template-kwargs", '{"day": "Monday"}', "--reasoning-effort", "high")
-    chat(run, model, *options, "-rea", "off")
+    chat(run, model, *options, "-rea", "off", "--reasoning-budget", 9)
+    assert given[0]["reasoning_budget"] == 9
     expected = {"day": "Monday", "reasoning_effort": "high", "enable_thinking": False}
     assert given[0]["chat_template_kwargs"] == expected
     chat(run, model, "--reasoning-effort", "default")
