@@ -9,7 +9,8 @@ from typing import Any
 
 from ggmlpy.common.arguments import as_int, parsed
 from ggmlpy.common.quoting import quoted
-from ggmlpy.engine.options import ChatOptions, LogitsCallback
+from ggmlpy.engine.first_call import FirstCall
+from ggmlpy.engine.options import ChatOptions, LogitsCallback, StoppingCallback
 from ggmlpy.engine.reasoning_budget import ReasoningBudget
 from ggmlpy.errors import ArgumentError
 from ggmlpy.grammar import Grammar, grammar_option
@@ -39,6 +40,7 @@ class ChatPrompt:
     shown_tokens: frozenset[int]  # control tokens that the parser looks for
     reasoning: tuple[str, str] | None  # the markers around it; None: there is none
     thinks: bool  # whether the prompt ends within it
+    watcher: AnswerParser | None  # another parser, where the answer ends behind its first call
 
 
 class ChatPrompts:
@@ -73,23 +75,34 @@ class ChatPrompts:
         format = rendered.format
         marks = format.markers(with_calls=bool(use.callable))
         reads = bool(marks or use.callable)
-        parser = AnswerParser(
-            format,
-            [tool.name for tool in use.callable],
-            thinks=rendered.thinks,
-            shows_reasoning=shows_reasoning,
-            one_call=not use.parallel,
-            types=use.types,
-        )
+
+        def parser() -> AnswerParser:
+            return AnswerParser(
+                format,
+                [tool.name for tool in use.callable],
+                thinks=rendered.thinks,
+                shows_reasoning=shows_reasoning,
+                one_call=not use.parallel,
+                types=use.types,
+            )
+
         hidden = (self._hidden_token(mark) for mark in marks)
         return ChatPrompt(
             self._tokenizer.encode_chat(rendered.prompt),
             grammar,
-            parser if reads else None,
+            parser() if reads else None,
             frozenset(token for token in hidden if token is not None),
             format.reasoning,
             rendered.thinks,
+            parser() if use.callable and not use.parallel and grammar is None else None,
         )
+
+    def ended(self, made: ChatPrompt, criteria: StoppingCallback | None) -> StoppingCallback | None:
+        """Stopping criteria, and behind them that of one call where no grammar ends the answer."""
+        if made.watcher is None:
+            return criteria
+        decoder = self._tokenizer.stream(start=False, shown=made.shown_tokens)
+        return FirstCall(made.watcher, decoder, criteria)
 
     def limited(
         self, made: ChatPrompt, processor: LogitsCallback | None, options: ChatOptions

@@ -289,7 +289,12 @@ class Completions:
             options["lora"],
         )
         processor = self._chat_prompts.limited(made, request.logits_processor, options)
-        request = replace(request, shown_tokens=made.shown_tokens, logits_processor=processor)
+        request = replace(
+            request,
+            shown_tokens=made.shown_tokens,
+            logits_processor=processor,
+            stopping_criteria=self._chat_prompts.ended(made, request.stopping_criteria),
+        )
         model, n_prompt = options["model"] or self.model_path, len(made.tokens)
         return request, ChatForm(model, self.tokenizer, n_prompt, made.parser)
 

@@ -311,3 +311,36 @@ def test_tasks() -> None:
     with opened("hermes", n_ctx=1024) as llm:
         whole, chunks = asyncio.run(run(llm))
     assert whole["choices"][0]["finish_reason"] == chunks[-1]["finish_reason"] == "tool_calls"
+
+
+@pytest.mark.parametrize("template", ["hermes", "lfm2", "glm"])
+def test_an_answer_ends_behind_its_only_call(template: str) -> None:
+    """Tokens that would be dropped are not generated."""
+    answered = ANSWERS[template]
+    text = answered.text + "\nAnd much more, which goes on and on."
+    with opened(template, n_ctx=1024) as llm:
+        options: dict[str, Any] = {"tools": TOOLS, "temperature": 0, "max_tokens": 400}
+        n_text = len(llm.tokenizer.encode_part(text, special=True))
+        counts = {}
+        for parallel in (True, False):
+            made = llm.create_chat_completion(
+                MESSAGES,
+                logits_processor=saying(llm, text),
+                parallel_tool_calls=parallel,
+                **options,
+            )
+            counts[parallel] = made["usage"]["completion_tokens"]
+            choice = made["choices"][0]
+            assert choice["finish_reason"] == "tool_calls"
+            n_calls = len(choice["message"]["tool_calls"])
+            assert n_calls == (len(answered.calls) if parallel else 1)
+        assert counts[True] == n_text
+        assert counts[False] < n_text - 10
+        stopped = llm.create_chat_completion(
+            MESSAGES,
+            logits_processor=saying(llm, text),
+            parallel_tool_calls=False,
+            stopping_criteria=lambda seen, logits: True,
+            **options,
+        )
+        assert stopped["usage"]["completion_tokens"] == 0
