@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ggmlpy import BadBatch, GgmlpyError, Llama, LlamaState
+from ggmlpy import BadBatch, CacheFull, GgmlpyError, Llama, LlamaState
 from ggmlpy.engine.generation import Piece
 from tests.fuzz.case import Kind, Limits, Recipe, Wrong
 from tests.fuzz.kernels import load_kernels
@@ -79,7 +79,8 @@ class Histories(Kind):
         beginnings = [[rng.randrange(3, 288) for _ in range(40)] for _ in range(2)]
         setup = rng.choice(list(_SETUPS))
         greedy = bool(_SETUPS[setup][1].get("kv_unified"))
-        steps = [_step(rng, beginnings, greedy) for _ in range(rng.choice((3, 8, 15, 25)))]
+        shifts = _SETUPS[setup][0] is _SMALL
+        steps = [_step(rng, beginnings, greedy, shifts) for _ in range(rng.choice((3, 8, 15, 25)))]
         return {"setup": setup, "steps": steps}
 
     def run(self, recipe: Recipe, folder: Path) -> None:
@@ -100,15 +101,15 @@ class Histories(Kind):
         yield recipe | {"setup": "one"}
 
 
-def _step(rng: random.Random, beginnings: list[list[int]], greedy: bool) -> list[Any]:
+def _step(rng: random.Random, beginnings: list[list[int]], greedy: bool, shifts: bool) -> list[Any]:
     what = rng.choices(
         ("add", "step", "cancel", "call", "save", "load", "reset", "long"),
         (40, 30, 6, 8, 6, 6, 1, 3),
     )[0]
     if what in ("add", "call"):
-        return [what, _prompt(rng, beginnings), _options(rng, greedy)]
+        return [what, _prompt(rng, beginnings), _options(rng, greedy, shifts)]
     if what == "long":
-        return ["add", [5] * rng.choice((100, 1000)), _options(rng, greedy)]
+        return ["add", [5] * rng.choice((100, 1000)), _options(rng, greedy, shifts)]
     if what == "step":
         return [what, rng.choice((1, 1, 2, 5, 20))]
     if what == "cancel":
@@ -126,7 +127,7 @@ def _prompt(rng: random.Random, beginnings: list[list[int]]) -> list[int]:
     return [*common, *(rng.randrange(3, 288) for _ in range(rng.choice((1, 1, 2, 6, 15))))]
 
 
-def _options(rng: random.Random, greedy: bool) -> dict[str, Any]:
+def _options(rng: random.Random, greedy: bool, shifts: bool) -> dict[str, Any]:
     options: dict[str, Any] = {"max_tokens": rng.choice((1, 2, 5, 12, 30, None)), "temperature": 0}
     if not greedy and rng.random() < 0.6:
         options |= {"temperature": rng.choice((0.7, 1.5)), "seed": rng.randrange(1000)}
@@ -138,6 +139,9 @@ def _options(rng: random.Random, greedy: bool) -> dict[str, Any]:
         options["logprobs"] = rng.choice((0, 3))
     if rng.random() < 0.2:
         options["priority"] = rng.choice((-1, 1))
+    if shifts and rng.random() < 0.3:
+        options |= {"context_shift": True, "n_keep": rng.choice((-1, 0, 3))}
+        options["max_tokens"] = rng.choice((5, 40, 120))
     return options
 
 
@@ -151,6 +155,12 @@ class _History:
         self.ended_early: set[int] = set()  # cancelled, or reset
         self._states: list[LlamaState] = []
         self._n_calls = 0
+
+    @property
+    def shifts(self) -> bool:
+        """Whether the context of any request is shifted in a cache that several share."""
+        shared = self.llm.engine.context.memory.n_stream == 1
+        return shared and any("context_shift" in each for _, each in self.requests.values())
 
     def do(self, what: str, *arguments: Any) -> None:
         getattr(self, f"_{what}")(*arguments)
@@ -181,6 +191,9 @@ class _History:
     def _step(self, n: int) -> None:
         for _ in range(n):
             for output in self.llm.engine.step():
+                if isinstance(output.piece, CacheFull) and self.shifts:
+                    self.ended_early.add(output.id)  # its context was shifted: it cannot wait
+                    continue
                 if isinstance(output.piece, Exception):
                     raise output.piece
                 made = self.pieces[output.id]

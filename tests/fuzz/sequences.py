@@ -70,8 +70,8 @@ class Sequences(Kind):
 def _step(rng: random.Random) -> list[Any]:
     seq = rng.randrange(_N_SEQ)
     what = rng.choices(
-        ("decode", "rm", "cp", "keep", "clear", "add", "div", "save", "load", "bad"),
-        (40, 10, 12, 2, 1, 4, 2, 5, 5, 5),
+        ("decode", "rm", "cp", "keep", "clear", "add", "div", "shift", "save", "load", "bad"),
+        (40, 10, 12, 2, 1, 4, 2, 4, 5, 5, 5),
     )[0]
     start, stop = rng.choice(_POSITIONS), rng.choice((None, None, *_POSITIONS))
     if what == "decode":
@@ -82,6 +82,8 @@ def _step(rng: random.Random) -> list[Any]:
         return [what, rng.choice((seq, seq, -1)), start, stop]
     if what == "cp":
         return [what, seq, rng.randrange(_N_SEQ), start, stop]
+    if what == "shift":
+        return [what, seq, rng.choice((0, 1, 3, 10)), rng.choice((0, 1, 5, 30))]
     if what in ("add", "div"):
         return [what, seq, start, stop, rng.choice((1, 2, 5, -1, -3))]
     if what == "load":
@@ -184,6 +186,17 @@ class _History:
 
     def _div(self, seq: int, start: int, stop: int | None, divisor: int) -> None:
         self.context.seq_div(seq, start, stop, divisor)
+        self._moved(seq)
+
+    def _shift(self, seq: int, start: int, n: int) -> None:
+        caches = self.context.memory.caches
+        before = [cache.cells.positions_of(seq, cache.cells.of(seq)).tolist() for cache in caches]
+        self.context.seq_shift(seq, start, n)
+        for cache, held in zip(caches, before, strict=True):
+            want = [p if p < start else p - n for p in held if p < start or p >= start + n]
+            found = cache.cells.positions_of(seq, cache.cells.of(seq)).tolist()
+            if sorted(found) != sorted(want):
+                raise Wrong("positions differ", f"{found}, not {want}")
         self._moved(seq)
 
     def _moved(self, seq: int) -> None:
