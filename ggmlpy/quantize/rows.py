@@ -25,6 +25,7 @@ _COMPILED = {
     "blocks": ("f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl", "iq4_xs"),
     "k_16": ("q2_K", "q3_K", "q6_K"),
     "k_32": ("q4_K", "q5_K"),
+    "iq3": ("iq3_xxs", "iq3_s"),
 }
 _MODULE_OF = {name: module for module, names in _COMPILED.items() for name in names}
 _ROWS_AT_ONCE = 1 << 16  # elements: few enough for a cache, many enough for a call

@@ -50,7 +50,7 @@ from ggmlpy.backends.cpu.simd.memory import (
 # --- tables in the machine code -------------------------------------------------------------------
 
 
-def _table(name: str, make: Callable[[], bytes]) -> Intrinsic:
+def byte_table(name: str, make: Callable[[], bytes]) -> Intrinsic:
     """An intrinsic without arguments: the address of constant bytes."""
 
     @intrinsic(i64)
@@ -75,7 +75,7 @@ def _grid(type: Any) -> Intrinsic:
         type.init_grid()
         return bytes(type.grid.astype(np.int8).tobytes())
 
-    return _table(f"grid_{type.__name__}", make)
+    return byte_table(f"grid_{type.__name__}", make)
 
 
 iq2_xxs_grid, iq2_xs_grid, iq2_s_grid = map(
@@ -83,7 +83,7 @@ iq2_xxs_grid, iq2_xs_grid, iq2_s_grid = map(
 )
 iq3_xxs_grid, iq3_s_grid = map(_grid, (gguf.quants.IQ3_XXS, gguf.quants.IQ3_S))
 iq1_grid = _grid(gguf.quants.IQ1_S)
-sign_table = _table("signs", lambda: bytes(gguf.quants.IQ2_XXS.ksigns))  # 7 bits -> 8, even parity
+sign_table = byte_table("signs", lambda: bytes(gguf.quants.IQ2_XXS.ksigns))  # 7 bits -> 8, even parity
 
 
 @intrinsic(i8x16, i64, i64)
