@@ -26,6 +26,7 @@ _COMPILED = {
     "k_16": ("q2_K", "q3_K", "q6_K"),
     "k_32": ("q4_K", "q5_K"),
     "iq3": ("iq3_xxs", "iq3_s"),
+    "iq2": ("iq2_xxs", "iq2_xs", "iq2_s"),
 }
 _MODULE_OF = {name: module for module, names in _COMPILED.items() for name in names}
 _ROWS_AT_ONCE = 1 << 16  # elements: few enough for a cache, many enough for a call
