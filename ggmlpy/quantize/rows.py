@@ -27,6 +27,7 @@ _COMPILED = {
     "k_32": ("q4_K", "q5_K"),
     "iq3": ("iq3_xxs", "iq3_s"),
     "iq2": ("iq2_xxs", "iq2_xs", "iq2_s"),
+    "iq1": ("iq1_s", "iq1_m"),
 }
 _MODULE_OF = {name: module for module, names in _COMPILED.items() for name in names}
 _ROWS_AT_ONCE = 1 << 16  # elements: few enough for a cache, many enough for a call
