@@ -31,7 +31,13 @@ from ggmlpy.quantize.mixture import (
     fitting,
     is_token_embedding,
 )
-from ggmlpy.quantize.rows import Bytes, Floats, can_quantize, quantize_rows
+from ggmlpy.quantize.rows import (
+    NEED_IMPORTANCE,
+    Bytes,
+    Floats,
+    can_quantize,
+    quantize_rows,
+)
 from ggmlpy.quantize.writer import Entry, NewFile, header, shape_of
 
 _QUANTIZATION_VERSION = 2
@@ -152,8 +158,7 @@ def check_types(planned: Iterable[Planned]) -> None:
 def _check_type(info: TensorInfo, type: TensorType) -> None:
     if type.name != "f32" and not can_quantize(type):
         raise Unsupported(
-            f"tensor {quoted(info.name)} is to be {type.name}, to which nothing can be quantised "
-            "here; iq1, iq2, iq3 and nvfp4 are read only"
+            f"tensor {quoted(info.name)} is to be {type.name}, which can be read only"
         )
     if info.ne[0] % type.block_size:
         raise Unsupported(
@@ -163,6 +168,8 @@ def _check_type(info: TensorInfo, type: TensorType) -> None:
 
 
 def _needs_imatrix(name: str, type: TensorType, kind: FileType) -> bool:
+    if type.name in NEED_IMPORTANCE:
+        return True
     if is_token_embedding(name) or name == "output.weight":
         return False
     return type.name in _LOW_BIT or (type.name == "q2_K" and kind.name == "Q2_K_S")

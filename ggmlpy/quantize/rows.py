@@ -30,6 +30,7 @@ _COMPILED = {
     "iq1": ("iq1_s", "iq1_m"),
 }
 _MODULE_OF = {name: module for module, names in _COMPILED.items() for name in names}
+NEED_IMPORTANCE = ("iq2_xxs", "iq2_xs", "iq1_s")
 _ROWS_AT_ONCE = 1 << 16  # elements: few enough for a cache, many enough for a call
 
 
@@ -44,11 +45,14 @@ def quantize_rows(
     """Rows [n_rows, n] as blocks [n_rows, row_bytes], the bytes that llama.cpp makes.
 
     `importance` [n] says how much errors in each column count, None: the type's own weights.
-    Raises Unsupported for a type without a quantiser, ShapeError unless rows are whole blocks.
+    Raises Unsupported for a type without a quantiser, or one of `NEED_IMPORTANCE` without that,
+    ShapeError unless rows are whole blocks.
     """
     n_rows, n = rows.shape
     if not can_quantize(type):
         raise Unsupported(f"{type.name} cannot be written: it has no quantiser here")
+    if importance is None and type.name in NEED_IMPORTANCE:
+        raise Unsupported(f"{type.name} cannot be written without the importances of the columns")
     rows = np.ascontiguousarray(rows, np.float32)
     out = np.empty((n_rows, type.row_bytes(n)), np.uint8)
     if importance is not None:

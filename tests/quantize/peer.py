@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ggmlpy.quantize.rows import NEED_IMPORTANCE
 from tests.gguf_builder import build_gguf
 
 RECORDED = Path(__file__).with_name("recorded.json")
@@ -21,7 +22,8 @@ Floats = NDArray[np.float32]
 
 TYPES = (
     "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q2_K", "q3_K", "q4_K", "q5_K", "q6_K",
-    "iq4_nl", "iq4_xs", "tq1_0", "tq2_0", "mxfp4", "q1_0", "q2_0",
+    "iq4_nl", "iq4_xs", "tq1_0", "tq2_0", "mxfp4", "q1_0", "q2_0", "iq1_s", "iq1_m", "iq2_xxs",
+    "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s",
 )  # fmt: skip
 N_ROWS, N = 12, 768  # three superblocks: pairs of them, and one alone
 
@@ -34,12 +36,14 @@ def uniform(seed: int, shape: tuple[int, ...]) -> Floats:
 
 
 def rows(kind: str) -> Floats:
-    """[N_ROWS, N]: bell-shaped, of many magnitudes, or with all that is special."""
+    """[N_ROWS, N]: bell-shaped, of many magnitudes, flat, or with all that is special."""
     x = sum((uniform(seed, (N_ROWS, N)) for seed in range(1, 4)), np.zeros((), np.float32))
     x = np.asarray(x * np.float32(0.05), np.float32)
     if kind == "wide":
         exponents = np.rint(uniform(4, x.shape) * 24).astype(np.int32)
         return np.ldexp(x, exponents).astype(np.float32)
+    if kind == "flat":  # in these, iq2_xxs fits the scale of an element with the wrong sign
+        return uniform(13, (N_ROWS, N))
     if kind == "special":
         x[:, :280] = 0
         x[0], x[1], x[2] = 0, 1, -2
@@ -52,7 +56,7 @@ def rows(kind: str) -> Floats:
     return x
 
 
-KINDS = ("bell", "wide", "special")
+KINDS = ("bell", "wide", "special", "flat")
 
 
 def importance(kind: str) -> Floats | None:
@@ -64,6 +68,11 @@ def importance(kind: str) -> Floats | None:
 
 
 IMPORTANCES = ("none", "positive", "zeros")
+
+
+def importances_of(name: str) -> tuple[str, ...]:
+    """Those that a type can be quantised with."""
+    return IMPORTANCES[1:] if name in NEED_IMPORTANCE else IMPORTANCES
 
 
 TEXT = (

@@ -137,7 +137,13 @@ def test_refused(tmp_path: Path) -> None:
     path, out = small(tmp_path), tmp_path / "out.gguf"
     fails(ArgumentError, "unknown file type 'Q7'", tmp_path, path, out, "Q7")
     fails(ArgumentError, "small.gguf is the model itself", tmp_path, path, path, "Q4_0")
-    fails(Unsupported, "iq1, iq2, iq3 and nvfp4 are read only", tmp_path, path, out, "IQ2_M")
+    fails(WeightError, "iq2_s needs an importance matrix", tmp_path, path, out, "IQ2_M")
+    choices = Choices(tensor_types=[("attn_q", TYPES["iq2_xxs"])])
+    fails(WeightError, "iq2_xxs needs an importance", tmp_path, path, out, "Q4_0", choices)
+    choices = Choices(tensor_types=[("attn_q", TYPES["nvfp4"])])
+    fails(
+        Unsupported, "is to be nvfp4, which can be read only", tmp_path, path, out, "Q4_0", choices
+    )
     fails(WeightError, "q2_K needs an importance matrix", tmp_path, path, out, "Q2_K_S")
     wrong = Imatrix({"blk.0.attn_q.weight": squares(7, [1])})
     fails(

@@ -13,7 +13,7 @@ from ggmlpy.graph.quants import to_float
 from ggmlpy.graph.types import TYPES
 from ggmlpy.quantize.rows import can_quantize, quantize_rows
 from tests.quantize import peer
-from tests.quantize.peer import IMPORTANCES, KINDS, importance, recorded, rows
+from tests.quantize.peer import KINDS, importance, importances_of, recorded, rows
 
 
 @pytest.fixture(scope="module")
@@ -26,12 +26,12 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 def test_bytes_are_llama_cpps(pool: ThreadPoolExecutor, name: str) -> None:
     expected = recorded()["rows"]
     for kind in KINDS:
-        for weights in IMPORTANCES:
+        for weights in importances_of(name):
             blocks = quantize_rows(rows(kind), TYPES[name], importance(weights), pool)
             assert peer.digest(blocks) == expected[f"{name} {kind} {weights}"], (kind, weights)
 
 
-@pytest.mark.parametrize("name", ["q4_0", "q3_K", "q4_K", "iq4_xs"])
+@pytest.mark.parametrize("name", ["q4_0", "q3_K", "q4_K", "iq4_xs", "iq2_xs", "iq1_m"])
 def test_rows_are_alone(pool: ThreadPoolExecutor, name: str) -> None:
     """Whatever rows are beside one, and however many threads and calls there are."""
     x = np.tile(rows("bell"), (40, 1))
@@ -41,7 +41,7 @@ def test_rows_are_alone(pool: ThreadPoolExecutor, name: str) -> None:
         np.testing.assert_array_equal(alone[0], whole[i])
 
 
-@pytest.mark.parametrize("name", ["q4_K", "q2_K", "q4_1", "iq4_nl"])
+@pytest.mark.parametrize("name", ["q4_K", "q2_K", "q4_1", "iq4_nl", "iq3_s", "iq2_s"])
 def test_importances_move_errors_elsewhere(pool: ThreadPoolExecutor, name: str) -> None:
     """The weighted error is less with the weights than without."""
     x, w = rows("bell"), importance("positive")
@@ -55,8 +55,10 @@ def test_importances_move_errors_elsewhere(pool: ThreadPoolExecutor, name: str) 
 
 
 def test_what_cannot_be_quantised(pool: ThreadPoolExecutor) -> None:
-    assert not can_quantize(TYPES["iq2_xxs"])
-    with pytest.raises(Unsupported, match="iq2_xxs cannot be written"):
+    assert not can_quantize(TYPES["nvfp4"])
+    with pytest.raises(Unsupported, match="nvfp4 cannot be written: it has no quantiser here"):
+        quantize_rows(rows("bell"), TYPES["nvfp4"], None, pool)
+    with pytest.raises(Unsupported, match="iq2_xxs cannot be written without the importances"):
         quantize_rows(rows("bell"), TYPES["iq2_xxs"], None, pool)
     with pytest.raises(ShapeError, match="blocks of 256"):
         quantize_rows(rows("bell")[:, :96], TYPES["q4_K"], None, pool)
@@ -78,6 +80,6 @@ def test_bytes_are_the_same_on_other_instruction_sets(
         pytest.skip(f"this CPU has no {isa}")
     compiled = module._function
     monkeypatch.setattr(module, "_function", lambda name: compiled(name, isa))
-    for name in ("q4_K", "q3_K"):
+    for name in ("q4_K", "q3_K", "iq3_xxs", "iq1_m"):
         blocks = quantize_rows(rows("bell"), TYPES[name], importance("positive"), pool)
         assert peer.digest(blocks) == recorded()["rows"][f"{name} bell positive"]

@@ -37,7 +37,7 @@ def rows(library: ctypes.CDLL) -> dict[str, str]:
     found = {}
     for name in peer.TYPES:
         for kind in peer.KINDS:
-            for weights in peer.IMPORTANCES:
+            for weights in peer.importances_of(name):
                 type, x, w = TENSOR_TYPES[name], peer.rows(kind), peer.importance(weights)
                 out = np.zeros((len(x), type.row_bytes(x.shape[1])), np.uint8)
                 quantize(

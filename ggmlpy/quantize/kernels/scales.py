@@ -52,14 +52,17 @@ def _error(x: Int, w: Int, n: Int, inverse: Int, top: Int) -> Int:
     error = np.float32(0)
     for i in range(n):
         value = load_f32(x + 4 * i)
-        diff = value - scale * np.float32(min(nearest_one(inverse * value), top))
+        code = nearest_one(inverse * value)
+        if top == 255:
+            code &= 255  # llama.cpp keeps these as bytes: of an x below 0 that is a large code
+        diff = value - scale * np.float32(min(code, top))
         error += load_f32(w + 4 * i) * diff * diff
     return error
 
 
 @inline
 def fit_scales(x: Int, w: Int, n: Int, top: Int, codes: Int) -> Int:
-    """The scale d of n f32 x >= 0 with weights w, x = d * code; codes 0 to `top`, a byte each."""
+    """The scale d of n f32 x with weights w, x = d * code; codes 0 to `top`, a byte each."""
     most = largest(x, n)
     if most < _LEAST:
         for i in range(n):
