@@ -20,6 +20,9 @@ NO_CHUNK: dict[str, Any] = {}
 class Form(Protocol):
     """The form of a whole result. `logprobs` are of scored prompt tokens, then of new ones."""
 
+    @property
+    def shows_end(self) -> bool: ...
+
     def whole(
         self, text: str, logprobs: list[TokenLogprob], reason: str, n_decoded: int
     ) -> Any: ...
@@ -72,6 +75,12 @@ class TextForm(_Envelope):
         super().__init__("cmpl", model, tokenizer, n_prompt)
         self._echo = echo
 
+    @property
+    def shows_end(self) -> bool:
+        """Whether an EOG token is reported too: behind a prompt that is scored, as evaluation tools
+        take the last of the tokens for the one that was generated."""
+        return self._echo is not None and self._echo.is_scored
+
     def whole(
         self, text: str, logprobs: list[TokenLogprob], reason: str, n_decoded: int
     ) -> dict[str, Any]:
@@ -102,7 +111,7 @@ class TextForm(_Envelope):
                 if text or entries:
                     yield self._wrap("text_completion", self._choice(text, entries, None))
             if is_answer:
-                entries = new.take(piece.logprobs)
+                entries = new.take(_logprobs_of(piece, self.shows_end))
                 choice = self._choice(piece.text, entries, piece.finish_reason)
                 yield self._wrap("text_completion", choice)
 
@@ -207,6 +216,8 @@ def text_of(tokenizer: Tokenizer, token: int) -> str:
 class ChatForm(_Envelope):
     """`chat.completion`."""
 
+    shows_end = False
+
     def __init__(
         self,
         model: str,
@@ -273,6 +284,13 @@ class ChatForm(_Envelope):
         return {"token": text_of(self._tokenizer, token), "logprob": value, "bytes": list(raw)}
 
 
+def _logprobs_of(piece: Piece, shows_end: bool) -> list[TokenLogprob]:
+    """Those of new tokens."""
+    if not shows_end or piece.end_logprob is None:
+        return piece.logprobs
+    return [*piece.logprobs, piece.end_logprob]
+
+
 def collect(pieces: Iterator[Piece], form: Form) -> Any:
     """The whole result; runs the request to its end."""
     text: list[str] = []
@@ -280,7 +298,7 @@ def collect(pieces: Iterator[Piece], form: Form) -> Any:
     n_decoded, reason = 0, "length"
     for piece in pieces:
         text.append(piece.text)
-        logprobs += [*piece.prompt_logprobs, *piece.logprobs]
+        logprobs += [*piece.prompt_logprobs, *_logprobs_of(piece, form.shows_end)]
         n_decoded += piece.token is not None
         reason = piece.finish_reason or reason
     return form.whole("".join(text), logprobs, reason, n_decoded)

@@ -60,7 +60,8 @@ class Piece:
     """The output of one step: text that is final, and why generation ended, if it did.
 
     Log-probabilities of prompt tokens that the step has run come with it, see `Request.score_from`;
-    before the prompt's end in pieces without text.
+    before the prompt's end in pieces without text. Where log-probabilities are asked for,
+    `end_logprob` is that of an EOG token that ended the answer.
     """
 
     text: str
@@ -68,6 +69,7 @@ class Piece:
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
+    end_logprob: TokenLogprob | None = None
 
 
 def token_logprob(logits: NDArray[np.float32], token: int, n_top: int) -> TokenLogprob:

@@ -182,7 +182,7 @@ def _added(
     """Add a token to the request's."""
     decoder, checker = sequence.decoder, sequence.checker
     if token in eog_ids:
-        return _end(sequence)
+        return _end(sequence, logprobs[0] if logprobs else None)
     sequence.tokens.append(token)
     sequence.n_decoded += 1
     text = checker.push(decoder.push(token))
@@ -196,11 +196,11 @@ def _added(
     return Piece(text, token, logprobs, reason)
 
 
-def _end(sequence: RequestState) -> Piece:
+def _end(sequence: RequestState, logprob: TokenLogprob | None = None) -> Piece:
     """The end of an answer, with what was held back of its text."""
     checker = sequence.checker
     rest = checker.push(sequence.decoder.finish()) + checker.finish()
-    return Piece(rest, finish_reason="stop")
+    return Piece(rest, finish_reason="stop", end_logprob=logprob)
 
 
 def _sample(

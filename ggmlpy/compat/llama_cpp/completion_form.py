@@ -14,6 +14,8 @@ class CompletionForm:
     """Those of ggmlpy, but: text offsets count from the prompt's beginning also where it is not
     echoed; a stream has no echo, and ends with a chunk without text that says why; a suffix."""
 
+    shows_end = False  # as there
+
     def __init__(
         self,
         model: str,
