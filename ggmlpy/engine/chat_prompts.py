@@ -12,8 +12,8 @@ from ggmlpy.common.quoting import quoted
 from ggmlpy.engine.first_call import FirstCall
 from ggmlpy.engine.options import ChatOptions, LogitsCallback, StoppingCallback
 from ggmlpy.engine.reasoning_budget import ReasoningBudget
-from ggmlpy.errors import ArgumentError
-from ggmlpy.grammar import Grammar, grammar_option
+from ggmlpy.errors import ArgumentError, GrammarError
+from ggmlpy.grammar import Grammar, grammar_option, schema_refusal
 from ggmlpy.text.chat import ChatTemplate
 from ggmlpy.text.tokenizer import Tokenizer
 from ggmlpy.tools import (
@@ -123,7 +123,13 @@ class ChatPrompts:
         )
 
     def _grammar(self, rendered: Rendered, use: ToolUse) -> Grammar:
-        """The grammar of an answer that must call a tool, or is in the generic format."""
+        """The grammar of an answer that must call a tool, or is in the generic format.
+
+        Raises GrammarError, with the tool whose schema cannot be used, and MissingPackage."""
+        for tool in use.callable:
+            refusal = schema_refusal(tool.schema)
+            if refusal is not None:
+                raise GrammarError(f"parameters of tool {tool.name}: {refusal}")
         format = rendered.format
         write = format.grammar
         if isinstance(format, Generic) and not use.must_call:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from ggmlpy.grammar.matcher import Matcher
 from ggmlpy.grammar.response_format import grammar_option
-from ggmlpy.grammar.spec import Grammar
+from ggmlpy.grammar.spec import Grammar, schema_refusal
 from ggmlpy.grammar.vocabulary import Matchers
 
-__all__ = ["Grammar", "Matcher", "Matchers", "grammar_option"]
+__all__ = ["Grammar", "Matcher", "Matchers", "grammar_option", "schema_refusal"]

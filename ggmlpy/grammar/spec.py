@@ -149,6 +149,13 @@ def _error_of_schema(schema: Any) -> str:
     return messages[0] if is_error else ""
 
 
+def schema_refusal(schema: Mapping[str, Any]) -> GrammarError | None:
+    """Why a JSON schema cannot be used; None if it can. Raises MissingPackage."""
+    grammar = Grammar.json_schema(schema)
+    error = _error_of_schema(json.loads(grammar.text))
+    return grammar.refusal(error) if error else None
+
+
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise ArgumentError(f"{name} is {kind_of(value)}: it must be a string")

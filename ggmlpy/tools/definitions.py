@@ -10,6 +10,7 @@ from ggmlpy.common.arguments import kind_of
 from ggmlpy.errors import ArgumentError
 
 _NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
+_SHARED = ("$defs", "definitions")  # of a schema
 _CHOICES = '"auto", "none", "required" or {"type": "function", "function": {"name": …}}'
 
 
@@ -29,9 +30,13 @@ class Tool:
 
     @property
     def properties(self) -> Mapping[str, Any]:
-        """The schemas of the parameters by name."""
-        found = self.parameters.get("properties")
-        return found if isinstance(found, Mapping) else {}
+        """The schemas of the parameters by name, with the definitions that they may refer to."""
+        found = self.parameters.get("properties", {})
+        shared = {key: self.parameters[key] for key in _SHARED if key in self.parameters}
+        return {
+            name: {**shared, **schema} if isinstance(schema, Mapping) else schema
+            for name, schema in found.items()
+        }
 
     @property
     def required(self) -> Sequence[str]:
@@ -103,6 +108,13 @@ def _definition(tool: Any, where: str) -> Tool:
         raise ArgumentError(
             f"{where} ({name}): parameters is {kind_of(parameters)}: it must be a JSON schema"
         )
+    if parameters.get("type", "object") != "object":
+        type_ = parameters["type"]
+        raise ArgumentError(f'{where} ({name}): parameters has type {type_!r}: it must be "object"')
+    properties = parameters.get("properties", {})
+    if not isinstance(properties, Mapping):
+        kind = kind_of(properties)
+        raise ArgumentError(f"{where} ({name}): properties is {kind}: it must be an object")
     return Tool(name, parameters, {"type": "function", **tool})
 
 

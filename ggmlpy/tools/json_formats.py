@@ -111,9 +111,11 @@ class MarkedArray(Format):
         if self._is_named:
             calls = [f"{lark.text(t.name)} {lark.marker('[ARGS]')} {lark.json(t)}" for t in tools]
             return lark.calls(f"{begin} {lark.either(calls)}", "", parallel=parallel)
-        more = {"id": {"type": "string", "pattern": "^[a-zA-Z0-9]{9}$"}}
-        more = more if "[TOOL_CALLS]" in self.begins else {}
-        call = lark.either([lark.object(tool, more=more) for tool in tools])
+        end = '"}"'
+        if "[TOOL_CALLS]" in self.begins:
+            lark.add("ID", "/[a-zA-Z0-9]{9}/")
+            end = " ID ".join(map(lark.text, (', "id": "', '"}')))
+        call = lark.either([lark.object(tool, end=end) for tool in tools])
         rest = f' ("," " "? {call})*' if parallel else ""
         return lark.start(f'{begin} "[" {call}{rest} "]"')
 
@@ -273,30 +275,20 @@ class Generic(Format):
         return key
 
     def lark(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
-        return lark.start(lark.schema(_object({"tool_calls": self._calls(tools, parallel)})))
+        return lark.start(self._calls(lark, tools, parallel))
 
     def answers(self, tools: Sequence[Tool], *, parallel: bool, thinks: bool) -> str:
         """The grammar of an answer that calls tools or says something, see `grammar`."""
-        calls = _object({"tool_calls": self._calls(tools, parallel)})
         lark = Lark(self.think, thinks)
-        says = _object({"response": {"type": "string"}})
-        return lark.start(lark.schema({"anyOf": [calls, says]}))
+        calls = self._calls(lark, tools, parallel)
+        says = f'{lark.text(_SAYS)} {lark.schema({"type": "string"})} "}}"'
+        return lark.start(lark.either([calls, says]))
 
-    def _calls(self, tools: Sequence[Tool], parallel: bool) -> dict[str, Any]:
-        """The JSON schema of calls."""
-        call = {"anyOf": [_call_schema(tool) for tool in tools]}
-        calls: dict[str, Any] = {"type": "array", "items": call, "minItems": 1}
-        return calls if parallel else {**calls, "maxItems": 1}
-
-
-def _call_schema(tool: Tool) -> dict[str, Any]:
-    return _object({NAME: {"const": tool.name}, ARGUMENTS: tool.schema})
+    def _calls(self, lark: Lark, tools: Sequence[Tool], parallel: bool) -> str:
+        """The object of calls."""
+        call = lark.either([lark.object(tool) for tool in tools])
+        rest = f' (", " {call})*' if parallel else ""
+        return f'{lark.text(_CALLS)} {call}{rest} "]}}"'
 
 
-def _object(properties: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
+_CALLS, _SAYS = '{"tool_calls": [', '{"response": '

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ggmlpy.tools.definitions import Tool
@@ -45,23 +45,11 @@ class Lark:
         """The value of one parameter, as a rule."""
         return self.rule(self.schema(schema))
 
-    def object(
-        self, tool: Tool, arguments: str = "arguments", more: Mapping[str, Any] | None = None
-    ) -> str:
-        """A call as an object."""
-        properties = {
-            "name": {"const": tool.name},
-            arguments: tool.schema,
-            **(more or {}),
-        }
-        return self.schema(
-            {
-                "type": "object",
-                "properties": properties,
-                "required": list(properties),
-                "additionalProperties": False,
-            }
-        )
+    def object(self, tool: Tool, arguments: str = "arguments", end: str = '"}"') -> str:
+        """A call as an object. Its arguments are JSON of their own, in which a reference of the
+        schema finds what it names."""
+        head = self.text(f'{{"name": {json.dumps(tool.name)}, "{arguments}": ')
+        return f"{head} {self.json(tool)} {end}"
 
     def either(self, parts: Sequence[str]) -> str:
         """One of some parts."""

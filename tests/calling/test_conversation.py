@@ -66,6 +66,16 @@ def test_choices(choice: Any, names: list[str], must_call: bool) -> None:
         ([{"type": "code"}], None, r"tools\[0\] is {'type': 'code'}: it must be"),
         ([{"function": {"name": "a b"}}], None, r"tools\[0\]: name is 'a b'"),
         ([{"function": {"name": "a", "parameters": 3}}], None, r"\(a\): parameters is an int"),
+        (
+            [{"function": {"name": "a", "parameters": {"type": "array"}}}],
+            None,
+            r"tools\[0\] \(a\): parameters has type 'array': it must be \"object\"",
+        ),
+        (
+            [{"function": {"name": "a", "parameters": {"properties": 3}}}],
+            None,
+            r"tools\[0\] \(a\): properties is an int: it must be an object",
+        ),
         ([*TOOLS, TOOLS[1]], None, r"tools\[2\]: there is another tool with the name 'now'"),
         ([], "required", 'tool_choice is "required": tools must have at least one'),
         (TOOLS, "maybe", "tool_choice is 'maybe': it must be \"auto\""),

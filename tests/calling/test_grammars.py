@@ -10,6 +10,7 @@ import pytest
 from ggmlpy.grammar import Grammar, Matchers
 from ggmlpy.text.tokenizer import Tokenizer
 from ggmlpy.tools import tool_use, with_tokens
+from ggmlpy.tools.json_formats import Generic
 from tests.calling.test_random_calls import FORMATS
 from tests.calling.writers import WRITERS, deepseek
 from tests.unit.vocabularies import CONTROL, bpe_metadata
@@ -53,17 +54,19 @@ def tokenizer(controls: bool) -> Tokenizer:
     return Tokenizer.from_metadata(metadata)
 
 
-def made(name: str, choice: Any, controls: bool = True, parallel: bool = True) -> Grammar:
-    vocabulary = tokenizer(controls)
+def hidden(text: str, controls: bool = True) -> int | None:
+    """The token that a text is, if answers do not show it."""
+    tokens = tokenizer(controls).encode_part(text, special=True)
+    is_hidden = len(tokens) == 1 and not tokenizer(controls).token_bytes(tokens[0])
+    return tokens[0] if is_hidden else None
 
-    def hidden(text: str) -> int | None:
-        tokens = vocabulary.encode_part(text, special=True)
-        is_hidden = len(tokens) == 1 and not vocabulary.token_bytes(tokens[0])
-        return tokens[0] if is_hidden else None
 
-    use = tool_use(TOOLS, choice, parallel)
+def made(
+    name: str, choice: Any, controls: bool = True, parallel: bool = True, tools: Any = TOOLS
+) -> Grammar:
+    use = tool_use(tools, choice, parallel)
     lark = FORMATS[name].grammar(use.callable, parallel=parallel, thinks=False)
-    return Grammar.lark(with_tokens(lark, hidden))
+    return Grammar.lark(with_tokens(lark, lambda text: hidden(text, controls)))
 
 
 def is_whole(grammar: Grammar, text: str, controls: bool = True) -> bool:
@@ -107,3 +110,30 @@ def test_several_calls_only_where_they_are_allowed() -> None:
     both = f"{call}\n{call}"
     assert is_whole(made("Hermes", "required"), both)
     assert not is_whole(made("Hermes", "required", parallel=False), both)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_schemas_that_refer_to_definitions(name: str) -> None:
+    """As pydantic writes them."""
+    point = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    parameters = {
+        "properties": {"more": {"$ref": "#/$defs/Point"}},
+        "required": ["more"],
+        "$defs": {"Point": {**point, "additionalProperties": False}},
+    }
+    tools = [{"function": {"name": "weather", "parameters": parameters}}]
+    grammar = made(name, "required", tools=tools)
+    good, wrong = {"more": {"a": 1}}, {"more": {"a": "x"}}
+    if name not in ("Gemma 4", "LFM2"):  # required, their objects are JSON
+        assert is_whole(grammar, WRITERS[name]("weather", good))
+    assert not is_whole(grammar, WRITERS[name]("weather", wrong))
+
+
+@pytest.mark.parametrize("must", [True, False])
+def test_an_answer_in_the_generic_form(must: bool) -> None:
+    use = tool_use(TOOLS, "required" if must else "auto", None)
+    write = Generic().grammar if must else Generic().answers
+    grammar = Grammar.lark(with_tokens(write(use.callable, parallel=True, thinks=False), hidden))
+    assert is_whole(grammar, WRITERS["generic"]("now", {}))
+    assert is_whole(grammar, '{"response": "It rains."}') != must
+    assert not is_whole(grammar, "It rains.")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ggmlpy import AsyncLlama, Llama, packaged_model
 from ggmlpy.engine.options import LogitsCallback
-from ggmlpy.errors import ArgumentError
+from ggmlpy.errors import ArgumentError, GrammarError
 from tests.calling.formats import ANSWERS, TOOLS
 from tests.models.tiny import Tiny, byte_vocabulary, write_model
 
@@ -344,3 +344,12 @@ def test_an_answer_ends_behind_its_only_call(template: str) -> None:
             **options,
         )
         assert stopped["usage"]["completion_tokens"] == 0
+
+
+@pytest.mark.parametrize("template", ["hermes", "glm", "generic"])
+def test_a_schema_that_cannot_be_used_names_its_tool(template: str) -> None:
+    parameters = {"type": "object", "properties": {"a": {"type": "strin"}}}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    message = "parameters of tool f: the JSON schema is refused at #/properties/a: "
+    with opened(template) as llm, pytest.raises(GrammarError, match=message):
+        llm.create_chat_completion(MESSAGES, tools=tools, tool_choice="required")
