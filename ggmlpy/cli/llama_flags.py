@@ -154,7 +154,7 @@ ABSENT = (
     ),
     _absent("-np --parallel", "one text at a time; `Llama.generate` runs many together"),
     _absent("-gan --grp-attn-n -gaw --grp-attn-w", "not supported: --rope-scale extends a context"),
-    _absent("--yarn-attn-factor", "not supported: --yarn-ext-factor decides about the magnitude"),
+    _absent("--yarn-attn-factor", "not supported: the file's rope.scaling.attn_factor counts"),
     _absent("-v --verbose --log-verbose", "there is nothing more to show", f"chat {_MEASURED}"),
     _absent(
         "--log-disable --log-file --log-jsonl --no-log-jsonl --log-colors -lv --verbosity"
