@@ -12,6 +12,7 @@ import pytest
 from ggmlpy import Llama, packaged_model
 from ggmlpy.cli.embedding import similarities
 from ggmlpy.engine.embeddings import scaled
+from ggmlpy.quantize import Choices, quantize_model
 from tests.cli.conftest import Run
 from tests.engine.test_embeddings import with_words
 from tests.models.seeded import write_seeded
@@ -93,6 +94,35 @@ def test_embeddings_of_tokens_and_other_separators(run: Run) -> None:
     numbers = lines[3].removeprefix("embedding 3: ").split()
     want = [*tokens[3][:3], *tokens[3][-3:]]
     assert [float(n) for n in numbers if n != "..."] == pytest.approx(want, abs=6e-7)
+
+
+PEER = json.loads(
+    Path(__file__).with_name("peer_embeddings.json").read_text(encoding="utf-8")
+)  # tests/tools/record_embeddings.py made it
+
+
+@pytest.fixture(scope="module")
+def f32_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The packaged model with the same weights in f32, in which llama.cpp computes the same."""
+    path = tmp_path_factory.mktemp("f32") / "stories-f32.gguf"
+    quantize_model(packaged_model(), path, "F32", Choices(allow_requantize=True))
+    return path
+
+
+@pytest.mark.parametrize("case", PEER["cases"], ids=lambda case: f"{case[0]} {case[1]}")
+def test_numbers_are_llama_embeddings(run: Run, f32_model: Path, case: list[Any]) -> None:
+    pooling, norm, rows = case
+    given = ("-m", f32_model, "-t", 2, "-p", "\n".join(PEER["texts"]), "--pooling", pooling)
+    exact = ("-ctk", "f32", "-ctv", "f32", "-fa", "off")
+    form = ("--embd-normalize", norm, "--embd-output-format", "raw")
+    lines = run("embedding", *given, *exact, *form).out.splitlines()
+    assert len(lines) == len(rows)
+    for line, row in zip(lines, rows, strict=True):
+        found, want = line.split()[: len(row)], list(map(float, row))
+        assert ["." in number for number in found] == ["." in number for number in row]
+        # A whole number is the nearest one, and may be its neighbour.
+        atol = 1.1 if norm == 0 else 2e-6
+        np.testing.assert_allclose([float(number) for number in found], want, rtol=1e-6, atol=atol)
 
 
 def test_scores_of_pairs(run: Run, tmp_path: Path) -> None:

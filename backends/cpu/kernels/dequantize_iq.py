@@ -83,7 +83,9 @@ iq2_xxs_grid, iq2_xs_grid, iq2_s_grid = map(
 )
 iq3_xxs_grid, iq3_s_grid = map(_grid, (gguf.quants.IQ3_XXS, gguf.quants.IQ3_S))
 iq1_grid = _grid(gguf.quants.IQ1_S)
-sign_table = byte_table("signs", lambda: bytes(gguf.quants.IQ2_XXS.ksigns))  # 7 bits -> 8, even parity
+sign_table = byte_table(
+    "signs", lambda: bytes(gguf.quants.IQ2_XXS.ksigns)
+)  # 7 bits -> 8, even parity
 
 
 @intrinsic(i8x16, i64, i64)
