@@ -3,8 +3,8 @@
     ggmlpy quantize --allow-requantize ggmlpy/data/stories.gguf stories-f32.gguf F32
     python tests/tools/record_embeddings.py llama-embedding stories-f32.gguf
 
-Writes tests/cli/peer_embeddings.json: of each embedding the first numbers. The program, of llama-cpp-python 0.3.36, sometimes
-loses the end of what it writes, and is called again then.
+Writes tests/cli/peer_embeddings.json: of each embedding the first numbers. The program, of
+llama-cpp-python 0.3.36, sometimes loses the end of what it writes, and is called again then.
 """
 
 from __future__ import annotations
