@@ -10,7 +10,6 @@ The results of a fused step have the same bits as those of its nodes run one by 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -76,19 +75,3 @@ class Step:
 
     def __repr__(self) -> str:
         return f"<step {self.op}: {', '.join(node.name or 'node' for node in self.nodes)}>"
-
-
-def replaces_rows(operands: Mapping[str, Tensor], table: Tensor, axis: int) -> bool:
-    """Whether the rows of a table that a scan reads, `ids` along an axis, and those of `dst` that
-    it writes, `to`, are the same rows by the same numbers; and all of these tensors are contiguous.
-    """
-    dst = operands["dst"]
-    plain = all(x.contiguous for x in (table, dst, operands["ids"], operands["to"]))
-    return plain and _rows_along(table, axis) == _rows_along(dst, 1)
-
-
-def _rows_along(x: Tensor, axis: int) -> tuple[object, ...]:
-    """Where the rows of x along an axis are: the first one, elements and bytes of each, how many;
-    and that there are no further dimensions."""
-    n = math.prod(x.ne[:axis])
-    return x.view_offs, n, x.nb[axis], x.ne[axis], math.prod(x.ne[axis + 1 :])

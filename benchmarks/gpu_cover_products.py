@@ -37,7 +37,7 @@ from benchmarks.gpu_executed import (
     path_to_macs,
     same_loop,
 )
-from benchmarks.gpu_limits import DRAM_S, H100, Demand, warp_s
+from benchmarks.gpu_limits import DRAM_S, H100, Demand, by_itself_s, warp_s
 from benchmarks.sass import Loop
 from benchmarks.sass_mix import Mix
 from ggmlpy.backends.cuda.builder import Prepared
@@ -47,6 +47,8 @@ from ggmlpy.graph.types import type_of
 WARP_ROWS, COLUMNS, WARPS, SLICES, MANY_TILES, TILES_AT_ONCE = 16, 8, 8, 8, 16, 4
 PARTS = ("weight", "weight_2", "weight_3")
 FLOAT_GROUPS, INT8_GROUPS = 2, 1  # of 16 rows that a warp multiplies, by many columns
+# Chunks in shared memory: one is multiplied, and the others have been asked for.
+ONE_STAGES, FEW_STAGES, FLOAT_STAGES, INT8_STAGES = 2, 2, 4, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +141,29 @@ def _count_copies(
         executed.add(loop.mix, times * (n // loop.mix.of("LDGSTS")))
 
 
+def chunk_wait_s(of_chunk: Executed, warps: int, ahead: int) -> float:
+    """What a block by itself waits for a chunk, which it asked for before it multiplied `ahead`
+    others: with more of them under way, each takes a part of the time that memory needs for one.
+
+    of_chunk    what a warp executes for one
+    """
+    clocks = {pipe: warps * n for pipe, n in of_chunk.clocks().items()}
+    f16_flops, int8_ops = (2 * warps * of_chunk.macs(kind) for kind in "HI")
+    by_itself = by_itself_s(H100, clocks, f16_flops, int8_ops)
+    return max(0.0, DRAM_S / ahead - max(warp_s(H100, of_chunk.n), by_itself))
+
+
 def _product(
     launch: Prepared, executed: Executed, nest: _Nest, of_macs: Mix, per_warp: float, *,
-    n_bytes: float, loaded_bytes: float, tiles: int,
+    n_bytes: float, loaded_bytes: float, tiles: int, ahead: int,
 ) -> Covered:  # fmt: skip
     k, m = ne(launch, "weight")[0], n_rows(launch)
     times = number(launch, "chunk") / nest.of_k
-    of_chunk = (nest.chunks.mix.n if nest.chunks else 0) + times * of_macs.n
-    # A chunk that is waited for was asked for one chunk before.
-    hidden = warp_s(H100, of_chunk) / DRAM_S
+    of_chunk = Executed()
+    of_chunk.add(of_macs, times)
+    if nest.chunks is not None:
+        of_chunk.add(nest.chunks.mix, 1)
+    wait_s = chunk_wait_s(of_chunk, launch.threads // 32, ahead)
     demand = Demand(
         n_bytes,
         loaded_bytes,
@@ -155,7 +171,7 @@ def _product(
         f16_flops=2 * executed.macs("H"),
         int8_ops=2 * executed.macs("I"),
         warp_instructions=executed.n / n_warps(launch),
-        wait_s=DRAM_S * (2 + (per_warp - 1) * max(0.0, 1 - hidden)),
+        wait_s=2 * DRAM_S + (per_warp - 1) * wait_s,
         n_blocks=n_blocks(launch),
     )
     covers = f"{WARP_ROWS} rows x {tiles * COLUMNS} columns x {nest.of_k}"
@@ -187,7 +203,9 @@ def one_column(launch: Prepared, code: Code, cells: Cells) -> Covered:
     executed.add(Mix(of_sums.mix - groups.mix), warps * turns / WARPS)
     for loop in of_sums.inner[1:]:  # of one weight and of both, by four slices and by one
         executed.add(loop.mix, warps * turns * n_weights / WARPS)
-    hidden = warp_s(H100, hot.mix.n) / DRAM_S  # a chunk is asked for one chunk before
+    of_chunk = Executed()
+    of_chunk.add(hot.mix, 1)
+    wait_s = chunk_wait_s(of_chunk, launch.threads // 32, ONE_STAGES - 1)
     of_x = n_columns * (4 * k if rounds_x else number(launch, "rounded_bytes"))
     weights = accessed(launch, "weight") + accessed(launch, "up")
     demand = Demand(
@@ -196,7 +214,7 @@ def one_column(launch: Prepared, code: Code, cells: Cells) -> Covered:
         executed.clocks(),
         f16_flops=2 * executed.macs("H"),
         warp_instructions=executed.n / warps,
-        wait_s=DRAM_S * (1 + (turns * per_turn - 1) * max(0.0, 1 - hidden)),
+        wait_s=DRAM_S + (turns * per_turn - 1) * wait_s,
         n_blocks=n_blocks(launch),
     )
     elements = float(m * k * n_weights)
@@ -225,6 +243,7 @@ def few_columns(launch: Prepared, code: Code, cells: Cells) -> Covered:
         n_bytes=weights + of_x_rows + accessed(launch, "y"),
         loaded_bytes=weights + of_x_rows * ceil(m / WARP_ROWS),  # once for both weights
         tiles=1,
+        ahead=FEW_STAGES - 1,
     )  # fmt: skip
 
 
@@ -279,4 +298,5 @@ def many_columns(launch: Prepared, code: Code, cells: Cells) -> Covered:
         n_bytes=weights + of_x_rows + written,
         loaded_bytes=weights * ceil(n / columns) + of_x_rows * number(launch, "n_row_blocks"),
         tiles=tiles,
+        ahead=(INT8_STAGES if type_of(weight).is_quantized else FLOAT_STAGES) - 1,
     )  # fmt: skip

@@ -6,7 +6,7 @@ A launch takes the longest of
     l2          what its instructions load, at the bandwidth of L2
     tensor      its tensor operations, at what mma.sync reaches
     a pipe      its instructions: four warps a clock are issued, fewer go through each pipe
-    chain       waves of blocks, one after another: what a warp waits for and issues by itself
+    chain       waves of blocks, one after another: what a block takes by itself and waits for
 
 and then `launch_s` more, in which the next launch of a graph does not work yet. Blocks that come to
 their end and others that begin, bank conflicts, misses of the instruction cache: none of it is
@@ -183,7 +183,9 @@ def times(gpu: Gpu, occupancy: Occupancy, demand: Demand) -> Times:
     for pipe in PIPES:
         parts[pipe] = demand.clocks.get(pipe, 0.0) / (n_busy * gpu.clock)
     n_at_once = gpu.n_sm * max(1, occupancy.blocks)
-    of_block = warp_s(gpu, demand.warp_instructions) + demand.wait_s
+    one = 1 / max(1, demand.n_blocks)
+    by_itself = by_itself_s(gpu, demand.clocks, demand.f16_flops, demand.int8_ops) * one
+    of_block = max(warp_s(gpu, demand.warp_instructions), by_itself) + demand.wait_s
     n_waves = max(1, -(-demand.n_blocks // n_at_once))
     in_turn = in_turn_s(demand.blocks_s, n_at_once) if demand.blocks_s else n_waves * of_block
     parts["chain"] = in_turn
@@ -193,6 +195,13 @@ def times(gpu: Gpu, occupancy: Occupancy, demand: Demand) -> Times:
 def warp_s(gpu: Gpu, instructions: float) -> float:
     """What a warp takes for instructions if nothing else holds it up."""
     return instructions * CLOCKS_A_WARP / gpu.clock
+
+
+def by_itself_s(gpu: Gpu, clocks: Mapping[str, float], f16_flops: float, int8_ops: float) -> float:
+    """What one multiprocessor takes, by the busiest of its pipes and tensor cores."""
+    flops = f16_flops / gpu.f16_flops + int8_ops / gpu.int8_ops
+    of_pipes = max(clocks.values(), default=0.0) / gpu.clock
+    return max(flops * gpu.n_sm / gpu.mma_share, of_pipes)
 
 
 def in_turn_s(blocks_s: Sequence[float], n_at_once: int) -> float:

@@ -25,9 +25,10 @@ inside and the backend supports it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence, Set
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 
-from ggmlpy.backends.step import Step, replaces_rows
+from ggmlpy.backends.step import Step
 from ggmlpy.graph.tensor import Tensor
 
 Accept = Callable[[Step], bool]
@@ -233,7 +234,23 @@ def _stored_scan(
     ids, spans = operands["ids"], operands["spans"]
     one_each = ids.ne == to.ne == (spans.ne[1], 1, 1, 1) and rows.ne[1] == spans.ne[1]
     operands |= {"to": to, "dst": dst}
-    same_rows = replaces_rows(operands, operands[table], axis)
+    same_rows = _replaces_rows(operands, operands[table], axis)
     if states and one_each and same_rows and scanned.op.params().get("K", 1) == 1:
         results = {"y": scanned, "stored": nodes[-1]}
         yield Step(scanned, nodes, operands, results, updates={"stored": (table,)})
+
+
+def _replaces_rows(operands: Mapping[str, Tensor], table: Tensor, axis: int) -> bool:
+    """Whether the rows of a table that a scan reads, `ids` along an axis, and those of `dst` that
+    it writes, `to`, are the same rows by the same numbers; and all of these tensors are contiguous.
+    """
+    dst = operands["dst"]
+    plain = all(x.contiguous for x in (table, dst, operands["ids"], operands["to"]))
+    return plain and _rows_along(table, axis) == _rows_along(dst, 1)
+
+
+def _rows_along(x: Tensor, axis: int) -> tuple[object, ...]:
+    """Where the rows of x along an axis are: the first one, elements and bytes of each, how many;
+    and that there are no further dimensions."""
+    n = math.prod(x.ne[:axis])
+    return x.view_offs, n, x.nb[axis], x.ne[axis], math.prod(x.ne[axis + 1 :])

@@ -12,7 +12,17 @@ from benchmarks import gpu_cover_attention as attention
 from benchmarks import gpu_cover_products as products
 from benchmarks import gpu_kernels, sass
 from benchmarks.gpu_executed import Cells, Executed, allowed, path_to_macs
-from benchmarks.gpu_limits import A100, H100, Demand, Gpu, Occupancy, in_turn_s, times, waves
+from benchmarks.gpu_limits import (
+    A100,
+    DRAM_S,
+    H100,
+    Demand,
+    Gpu,
+    Occupancy,
+    in_turn_s,
+    times,
+    waves,
+)
 from benchmarks.gpu_tables import document, markdown
 from benchmarks.sass import LONGEST, Loop, Taste, parse
 from benchmarks.sass_mix import Mix, access_bytes, macs_of, pipe_of
@@ -170,6 +180,9 @@ def test_blocks_begin_when_others_end() -> None:
     assert in_turn_s([1.0], 396) == 1.0
     alike = times(H100, Occupancy(1, 8, "registers"), Demand(0, 0, {}, 0, 0, 0, 1.0, n_blocks=133))
     assert alike.parts["chain"] == 2.0
+    # A block by itself takes a second of a multiprocessor's, and there are two waves.
+    busy = Demand(0, 0, {"alu": 133 * H100.clock}, n_blocks=133)
+    assert times(H100, Occupancy(1, 8, "registers"), busy).parts["chain"] == pytest.approx(2.0)
 
 
 def test_what_bandwidth_allows() -> None:
@@ -193,6 +206,10 @@ def test_the_table_knows_the_constants_of_the_kernels() -> None:
     assert most // products.COLUMNS == products.MANY_TILES
     assert constant("products_floats.cuh", "WARP_GROUPS") == products.FLOAT_GROUPS
     assert constant("products_int8.cuh", "WARP_GROUPS") == products.INT8_GROUPS
+    assert constant("products_one.cuh", "ONE_STAGES") == products.ONE_STAGES
+    assert constant("products_few.cuh", "FEW_STAGES") == products.FEW_STAGES
+    assert constant("products_floats.cuh", "MANY_STAGES") == products.FLOAT_STAGES
+    assert constant("products_int8.cuh", "MANY_STAGES") == products.INT8_STAGES
     assert constant("attention_block.cuh", "AHEAD") == attention.CHUNKS_AHEAD
     assert constant("attention_block.cuh", "AT_ONCE") == attention.COLUMNS_AT_ONCE
     assert constant("attention.cu", "COST_CELLS") == attention.COST_CELLS
@@ -243,6 +260,21 @@ def test_warps_of_floats_have_two_groups_of_rows_and_half_of_the_columns() -> No
     assert products.tiles_of_parts(16, 2) == [16, 16]
     assert products.tiles_of_parts(12, 2) == [16, 8]
     assert products.tiles_of_parts(1, 2) == [2]
+
+
+def test_a_chunk_is_waited_for_as_far_as_those_before_it_do_not_take_as_long() -> None:
+    chunk = Executed()
+    chunk.add(Mix({"IADD3": 100}), 1)
+    own_s = 200 / H100.clock  # of a warp; pipes take 8 x 50 clocks for 8 warps
+    assert products.chunk_wait_s(chunk, 1, 1) == pytest.approx(DRAM_S - own_s)
+    assert products.chunk_wait_s(chunk, 1, 3) == pytest.approx(DRAM_S / 3 - own_s)
+    assert products.chunk_wait_s(chunk, 8, 1) == pytest.approx(DRAM_S - 2 * own_s)
+    assert products.chunk_wait_s(chunk, 1, 8) == 0.0
+    tensor = Executed()
+    tensor.add(Mix({"HMMA.16816.F32": 1}), 64)
+    flops_s = H100.f16_flops * H100.mma_share / H100.n_sm
+    tensor_s = 8 * 64 * 2 * 2048 / flops_s
+    assert products.chunk_wait_s(tensor, 8, 1) == pytest.approx(DRAM_S - tensor_s)
 
 
 def test_unrolled_loops_end_early() -> None:

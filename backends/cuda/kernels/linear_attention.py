@@ -12,7 +12,6 @@ from ggmlpy.backends.cuda.kernels.scan_teams import (
     LISTS,
     SCAN_ROWS,
     launch_teams,
-    rows_fit,
     team_fits,
 )
 from ggmlpy.backends.cuda.shapes import blocks
@@ -38,7 +37,7 @@ def _declare(
         """The size of heads and their number do not vary: states have no gaps."""
         n, n_heads = step.operands["v"].ne[:2]
         sizes_fit = team_fits(n) and not has_counts((n, n_heads))
-        return sizes_fit and rows_fit(step, step.operands["state"], 1) and requires(step)
+        return sizes_fit and requires(step)
 
     types, stored = ("f32",) * len(operands), f"get_rows+{op}+set_rows"
 

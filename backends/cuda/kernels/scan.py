@@ -12,7 +12,6 @@ from ggmlpy.backends.cuda.kernels.scan_teams import (
     LISTS,
     SCAN_ROWS,
     launch_teams,
-    rows_fit,
     team_fits,
 )
 from ggmlpy.backends.cuda.shapes import blocks, rows_ok
@@ -36,11 +35,7 @@ _FORMS = (OF_HEADS, OF_STATES)
 
 def _fits(step: Step) -> bool:
     operands = step.operands
-    return (
-        team_fits(operands["s"].ne[0])
-        and all(rows_ok(x) for x in operands.values())
-        and rows_fit(step, operands["s"], 3)
-    )
+    return team_fits(operands["s"].ne[0]) and all(rows_ok(x) for x in operands.values())
 
 
 @kernel("ssm_scan", _TYPES, forms=_FORMS, requires=_fits)

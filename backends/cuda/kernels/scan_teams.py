@@ -12,8 +12,6 @@ from ggmlpy.backends.cuda.args import SPAN, TENSOR
 from ggmlpy.backends.cuda.kernel import Launch, Work
 from ggmlpy.backends.cuda.shapes import blocks
 from ggmlpy.backends.cuda.source import Form
-from ggmlpy.backends.step import Step, replaces_rows
-from ggmlpy.graph.tensor import Tensor
 
 # The struct Lists, as fields of the arguments.
 LISTS = (("spans", TENSOR), ("to", TENSOR), ("stored", TENSOR), ("rows", SPAN))
@@ -36,12 +34,6 @@ def _lanes(n: int) -> int:
 def team_fits(n: int) -> bool:
     """Whether a team can keep vectors of n elements."""
     return _lanes(n) <= _MAX_THREADS
-
-
-def rows_fit(step: Step, table: Tensor, axis: int) -> bool:
-    """Whether new states replace rows of the table that old ones are read from, which lie along an
-    axis of it. A step that stores none fits."""
-    return "dst" not in step.operands or replaces_rows(step.operands, table, axis)
 
 
 def launch_teams(
