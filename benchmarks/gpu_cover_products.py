@@ -13,6 +13,9 @@ multiply_many_columns   warps have 16 rows and all columns of the block, or of f
                         and all of it. Copies for the first stages and for later ones, and of as
                         many columns as a block can have, are in the way that is counted: 5 to
                         10 % too much with 128 columns.
+multiply_wide_columns   the same with 64 rows and 64 columns for each warp, and all of K; the loop
+                        over chunks is the one with the mma. Blocks with fewer columns are counted
+                        as whole ones.
 
 x of bf16 weights is two numbers for each element, both of which are multiplied.
 """
@@ -48,7 +51,8 @@ WARP_ROWS, COLUMNS, WARPS, SLICES, MANY_TILES, TILES_AT_ONCE = 16, 8, 8, 8, 16, 
 PARTS = ("weight", "weight_2", "weight_3")
 FLOAT_GROUPS, INT8_GROUPS = 2, 1  # of 16 rows that a warp multiplies, by many columns
 # Chunks in shared memory: one is multiplied, and the others have been asked for.
-ONE_STAGES, FEW_STAGES, FLOAT_STAGES, INT8_STAGES = 2, 2, 4, 2
+ONE_STAGES, FEW_STAGES, FLOAT_STAGES, INT8_STAGES, WIDE_STAGES = 2, 2, 4, 2, 2
+WIDE_COLUMNS, WIDE_GROUPS, WIDE_TILES = 256, 4, 8  # of a block; of 16 rows and 8 columns of a warp
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +265,45 @@ def tiles_of_parts(tiles: int, groups: int) -> list[int]:
     return [n for n in found if n > 0]
 
 
+def _count_results(
+    executed: Executed, launch: Prepared, code: Code, nest: _Nest, columns: int
+) -> None:
+    """Results of a block: a warp has every eighth column, of which a lane has some rows."""
+    is_gated = is_there(launch, "up")
+    rows = WARP_ROWS * WARPS // (2 if is_gated else 1)
+    body = code.body("gated" if is_gated else "usual")
+    of_columns = [loop for loop in body.inner if loop.address > nest.hot.address]
+    if len(of_columns) != 1 or len(of_columns[0].inner) != 1:
+        raise ValueError(f"{launch.form}: the table of gpu_covers.py is of another kernel")
+    n = n_warps(launch) * columns / WARPS
+    executed.add(of_columns[0].mix, n)
+    executed.add(of_columns[0].inner[0].mix, n * rows / 32)
+
+
+def wide_columns(launch: Prepared, code: Code, cells: Cells) -> Covered:
+    k, n, chunk = ne(launch, "weight")[0], ne(launch, "y")[1], number(launch, "chunk")
+    nest = _Nest.of(code.body(), WIDE_GROUPS * WIDE_TILES, chunk, str(launch.form))
+    if nest.of_k != chunk:
+        raise ValueError(f"{launch.form}: the table of gpu_covers.py is of another kernel")
+    warps, n_chunks = n_warps(launch), k // chunk
+    executed = Executed()
+    executed.add(nest.body.mix, warps)
+    executed.add(nest.macs.mix, warps * n_chunks)
+    slices = min(SLICES, n_chunks)
+    ending = same_loop(code.body("ending"), nest.hot).mix - nest.hot.mix
+    executed.add(Mix(ending), warps * slices)
+    _count_results(executed, launch, code, nest, min(n, WIDE_COLUMNS))
+    weights = accessed(launch, "weight") + accessed(launch, "up")
+    of_x_rows = n * number(launch, "rounded_bytes")
+    return _product(
+        launch, executed, nest, nest.macs.mix, n_chunks,
+        n_bytes=weights + of_x_rows + accessed(launch, "y"),
+        loaded_bytes=weights * ceil(n / WIDE_COLUMNS) + of_x_rows * number(launch, "n_row_blocks"),
+        tiles=WIDE_COLUMNS // COLUMNS,
+        ahead=WIDE_STAGES - 1,
+    )  # fmt: skip
+
+
 def many_columns(launch: Prepared, code: Code, cells: Cells) -> Covered:
     weight = dict(launch.form.defines)["WEIGHT"]
     k = ne(launch, "weight")[0]
@@ -285,11 +328,7 @@ def many_columns(launch: Prepared, code: Code, cells: Cells) -> Covered:
         executed.add(part, warps / groups * per_warp * chunk / nest.of_k)
     ending = same_loop(code.body("ending"), nest.hot).mix - nest.hot.mix
     executed.add(Mix(ending), warps * SLICES / launch.grid[1])
-    block_rows = WARP_ROWS * WARPS // (2 if is_there(launch, "up") else 1)
-    results = code.body("gated" if is_there(launch, "up") else "usual")
-    behind = [loop for loop in results.inner if loop.address > nest.hot.address]
-    for loop in behind:  # results of a block
-        executed.add(loop.mix, warps * n_used * block_rows / (32 * WARPS))
+    _count_results(executed, launch, code, nest, n_used)
     weights = accessed(launch, "weight") + accessed(launch, "up")
     of_x_rows = n * number(launch, "rounded_bytes")
     written = accessed(launch, "sums") or accessed(launch, "y")

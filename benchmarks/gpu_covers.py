@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from benchmarks.gpu_cover_attention import attend
-from benchmarks.gpu_cover_products import few_columns, many_columns, one_column
+from benchmarks.gpu_cover_products import few_columns, many_columns, one_column, wide_columns
 from benchmarks.gpu_executed import (
     Cells,
     Code,
@@ -31,6 +31,7 @@ COVERS: Mapping[str, Cover] = {
     "multiply_one_column": one_column,
     "multiply_few_columns": few_columns,
     "multiply_many_columns": many_columns,
+    "multiply_wide_columns": wide_columns,
     "attention_mma": attend,
 }
 

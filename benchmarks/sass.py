@@ -97,6 +97,12 @@ class Instruction:
     def name(self) -> str:
         return self.opcode.partition(".")[0]
 
+    @property
+    def executed(self) -> str:
+        """The opcode, or NOP where the guard is never true: compilers put loads of that kind before
+        copies to shared memory. They are issued, and access nothing."""
+        return "NOP" if self.guard == "!PT" else self.opcode
+
 
 # --- loops ---
 
@@ -306,7 +312,7 @@ class _Graph:
         for instruction in self._code[start : self._end(start)]:
             if instruction.name == "NOP":
                 continue
-            mix[instruction.opcode] += 1
+            mix[instruction.executed] += 1
             if instruction.name == "CALL" and "$__internal" not in instruction.operands:
                 called.append(self._called(self._target(instruction)))
         return mix, called

@@ -111,6 +111,14 @@ def test_a_taste_chooses_the_way() -> None:
     assert short.global_bytes == 32
 
 
+def test_what_is_never_executed_is_issued() -> None:
+    never = TEXT.replace("                   IADD3 R0, R0, 0x1", "              @!PT LDS RZ, [RZ]")
+    (outer,) = loops_of(never).inner
+    (inner,) = outer.inner
+    assert inner.mix == {"HMMA.16816.F32": 1, "NOP": 1, "BRA": 1}
+    assert inner.mix.clocks()["shared"] == 0.0
+
+
 def test_opcodes_say_what_they_do() -> None:
     opcodes = ("LDG.E.128", "LDG.E.U16", "LDS.64", "LDS", "LDSM.16.M88.4")
     assert [access_bytes(opcode) for opcode in opcodes] == [16, 2, 8, 4, 16]
@@ -210,6 +218,8 @@ def test_the_table_knows_the_constants_of_the_kernels() -> None:
     assert constant("products_few.cuh", "FEW_STAGES") == products.FEW_STAGES
     assert constant("products_floats.cuh", "MANY_STAGES") == products.FLOAT_STAGES
     assert constant("products_int8.cuh", "MANY_STAGES") == products.INT8_STAGES
+    for name in ("WIDE_COLUMNS", "WIDE_STAGES", "WIDE_GROUPS", "WIDE_TILES"):
+        assert constant("products_wide.cu", name) == getattr(products, name)
     assert constant("attention_block.cuh", "AHEAD") == attention.CHUNKS_AHEAD
     assert constant("attention_block.cuh", "AT_ONCE") == attention.COLUMNS_AT_ONCE
     assert constant("attention.cu", "COST_CELLS") == attention.COST_CELLS

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -22,6 +22,7 @@ from ggmlpy.backends.cuda.emulated import EmulatedDriver, available
 from ggmlpy.backends.cuda.kernels import products
 from ggmlpy.backends.cuda.kernels.glu import GLUS
 from ggmlpy.backends.cuda.kernels.quants import QUANTS
+from ggmlpy.backends.cuda.plan import CudaPlan
 from ggmlpy.backends.reference import ReferenceBackend
 from ggmlpy.backends.step import Step
 from ggmlpy.conformance.blocks import random_rows
@@ -34,6 +35,7 @@ from ggmlpy.sched.executable import Executable
 
 pytestmark = pytest.mark.skipif(available() is not None, reason=str(available()))
 
+WIDE = products.WIDE.name
 RNG = np.random.default_rng(0)
 COLUMNS = (1, 8, 9, 40, 150)  # few; a block of many, and two
 TYPES = ("q4_0", "q4_K", "q6_K", "f16", "f32")
@@ -166,6 +168,84 @@ def test_blocks_take_groups_of_rows_in_turns(monkeypatch: pytest.MonkeyPatch) ->
     in_turns, ran = run(y, "all")
     assert "mul_mat+mul_mat+mul_mat" in ran
     assert in_turns == apart
+
+
+def kernels_of(y: Tensor) -> list[str]:
+    plans = cast(list[CudaPlan], Executable(Graph(y), [DEVICE])._plans)
+    return [launch.form.name for plan in plans for launch in plan.launches]
+
+
+@pytest.fixture
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wide blocks are free, so that they are taken wherever they can be."""
+    for name in ("_WIDE_CLOCKS", "_WIDE_SLICE_CLOCKS"):
+        monkeypatch.setattr(products, name, -1000)
+
+
+def narrow(y: Tensor, monkeypatch: pytest.MonkeyPatch) -> bytes:
+    with monkeypatch.context() as patched:
+        patched.setattr(products, "_WIDE_CLOCKS", 10**6)
+        assert WIDE not in kernels_of(y)
+        return run(y, "all")[0]
+
+
+@pytest.mark.parametrize(
+    ("k", "m", "n"), [(64, 128, 256), (640, 130, 300), (1024, 50, 9), (576, 256, 40)]
+)
+@pytest.mark.parametrize("kind", ["plain", "gated", "biased", "stored"])
+@pytest.mark.usefixtures("wide")
+def test_wide_blocks(kind: str, k: int, m: int, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have the bits of others: with parts of blocks, fewer chunks than slices, x of f16."""
+    x = weight("f16", k, n) if kind == "stored" else ops.neg(floats(k, n))
+    y = ops.mul_mat(weight("f16", k, m), x)
+    if kind == "gated":
+        y = ops.swiglu_split(y, ops.mul_mat(weight("f16", k, m), x))
+    elif kind == "biased":
+        y = ops.add(y, weight("f32", m))
+    assert WIDE in kernels_of(y)
+    assert run(y, "all")[0] == narrow(y, monkeypatch)
+
+
+@pytest.mark.usefixtures("wide")
+def test_wide_blocks_of_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights that several matrices share, and columns of which a run has a part."""
+    y = ops.mul_mat(weight("f16", 128, 70, 2), floats(128, 20, 4))
+    assert WIDE in kernels_of(y)
+    assert run(y, "none")[0] == narrow(y, monkeypatch)
+    test_numbers_of_columns_that_vary("f16")
+
+
+@pytest.mark.usefixtures("wide")
+def test_wide_blocks_take_whole_chunks_of_rows_that_are_aligned() -> None:
+    N = Symbol("N", 128)
+    rows, x = weight("f16", 256, 40), floats(256, 20)
+    part = ops.view_2d(rows, N.count, 40, rows.nb[1], 0)
+    of_x = ops.view_2d(x, N.count, 20, x.nb[1], 0)
+    shifted = ops.view_2d(rows, 128, 40, rows.nb[1], 2)
+    others = [
+        ops.mul_mat(weight("f16", 96, 40), floats(96, 20)),
+        ops.mul_mat(part, of_x),
+        ops.mul_mat(shifted, floats(128, 20)),
+        ops.mul_mat(weight("bf16", 128, 40), floats(128, 20)),
+    ]
+    assert all(WIDE not in kernels_of(y) for y in others)
+
+
+def test_wide_blocks_are_for_products_that_fill_multiprocessors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where smaller blocks do too, and there is shared memory."""
+    x = zeros("f32", (2048, 512), buffer_type=DEVICE.buffer_type)
+    large, small = (
+        ops.mul_mat(zeros("f16", (2048, m), buffer_type=DEVICE.buffer_type), x) for m in (1024, 128)
+    )
+    assert (
+        DEVICE.driver.info.n_sm == 4
+    )  # of large 32 smaller blocks or 16 wide ones, of small 4 or 2
+    assert WIDE in kernels_of(large) and WIDE not in kernels_of(small)
+    info = replace(DEVICE.driver.info, shared_bytes=163 << 10)
+    monkeypatch.setattr(DEVICE.driver, "info", info)
+    assert WIDE not in kernels_of(large)
 
 
 def joined(*results: Tensor) -> Tensor:

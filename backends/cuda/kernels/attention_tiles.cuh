@@ -38,15 +38,6 @@ struct Rows {
     }
 };
 
-// Where column + 16 i is if `at` is where a column below 16 is.
-__device__ inline SharedAddress column_16(SharedAddress at, int i) {
-#ifdef GGMLPY_EMULATED
-    return (SharedAddress)((unsigned long long)at ^ 32 * i);
-#else
-    return at ^ 32 * i;
-#endif
-}
-
 // What the copies of a block need of K and V: cell 0 of its head.
 struct Bases {
     const char* k;

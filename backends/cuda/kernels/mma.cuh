@@ -85,6 +85,16 @@ __device__ inline void mma_s8_k16(int (&d)[4], const u32_t (&a)[2], const u32_t 
 // matrices a(0.., 0..), a(8.., 0..), a(0.., 8..), a(8.., 8..) are the registers of a in order. Of
 // ldmatrix_x2 the addresses of lanes 16 to 31 are not used. A row may be given as a SharedAddress too.
 
+// Of rows whose groups of 16 bytes are permuted by the row's number: where column + 16 i is if `at` is
+// where a column below 16 is.
+__device__ inline SharedAddress column_16(SharedAddress at, int i) {
+#ifdef GGMLPY_EMULATED
+    return (SharedAddress)((unsigned long long)at ^ 32 * i);
+#else
+    return at ^ 32 * i;
+#endif
+}
+
 #ifndef GGMLPY_EMULATED
 __device__ inline void ldmatrix_x4(u32_t (&r)[4], SharedAddress shared_row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"

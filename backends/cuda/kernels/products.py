@@ -33,6 +33,7 @@ from ggmlpy.backends.cuda.kernels.quants import QUANTS
 from ggmlpy.backends.cuda.shapes import blocks
 from ggmlpy.backends.cuda.source import Form
 from ggmlpy.backends.step import Step
+from ggmlpy.graph.count import has_counts
 from ggmlpy.graph.tensor import Flag, Tensor
 from ggmlpy.graph.types import F32 as F32_TYPE
 from ggmlpy.graph.types import TensorType, type_of
@@ -53,6 +54,7 @@ ARGS = np.dtype(
     align=True,
 )
 FINISH = Form(FILE, "finish_product")
+WIDE = Form("products_wide.cu", "multiply_wide_columns")
 FLOATS = ("f32", "f16", "bf16")
 _ROUNDED = {"f32": F32, "f16": F16, "bf16": BF16}  # of quantised weights INT8
 
@@ -65,10 +67,13 @@ _FEW_EXPERTS = 16  # columns of mul_mat_id that are computed one by one
 _MOST_COLUMNS = (128, 64, 32, 8)  # of a block of many: those for which there is memory
 _MOST_ROUNDED_BYTES = 16 * 352  # of a slice of x that a block of few columns rounds
 _STATIC_BYTES = 1280  # at most, beside what a launch asks for
+# As in products_wide.cu.
+_WIDE_COLUMNS, _WIDE_STAGES = 256, 2
 _QUAD = 4  # neighbours in a column, for a thread of finish_product
 # Predicted from the machine code for an H100: until a block has its first chunk, and sums that are
 # written and read again.
 _WAIT_CLOCKS, _SUMS_OF_A_CLOCK = 3000, 400
+_WIDE_CLOCKS, _WIDE_SLICE_CLOCKS = 1600, 2000  # of a wide block, for a chunk and for a slice
 _TILE_PITCH = _WARPS * _WARP_ROWS + 4  # of a column of sums
 _WITH_OFFSET = ("q4_1", "q5_1", "q2_K", "q4_K", "q5_K")
 
@@ -82,6 +87,7 @@ class Product:
     column_bytes  and of many
     many_stages   how many chunks a block of many columns has in shared memory
     chunk_clocks  that such a block takes for a chunk, about, and for 8 of its columns
+    wide          the kernel of blocks of 256 columns, if there is one
     """
 
     rounded: Rounded
@@ -94,6 +100,7 @@ class Product:
     many_stages: int
     chunk_clocks: int
     tile_clocks: int
+    wide: Form | None = None
 
     def n_slices(self, k: int) -> int:
         return min(_SLICES, self.rounded.n_chunks(k))
@@ -104,7 +111,8 @@ class Product:
 
     @property
     def forms(self) -> tuple[Form, ...]:
-        return self.one, self.few, self.many, self.rounded.form, LIST_COLUMNS, FINISH
+        wide = () if self.wide is None else (self.wide,)
+        return self.one, self.few, self.many, *wide, self.rounded.form, LIST_COLUMNS, FINISH
 
     def of_one(self, k: int) -> int:
         """Shared memory of a block of one column."""
@@ -120,6 +128,13 @@ class Product:
         n_bytes = self.many_stages * (_WARPS * self.warp_bytes + columns * self.column_bytes)
         return max(n_bytes, columns * _TILE_PITCH * 4)
 
+    @property
+    def of_wide(self) -> int:
+        """And of 256 columns: chunks, and sums of slices."""
+        rows = _WARPS * _WARP_ROWS
+        chunk_bytes = (rows + _WIDE_COLUMNS) * self.rounded.n_bytes
+        return _WIDE_STAGES * chunk_bytes + 4 * rows * _WIDE_COLUMNS
+
 
 def _product(type: TensorType) -> Product:
     defines = (("WEIGHT", type.name),)
@@ -131,7 +146,8 @@ def _product(type: TensorType) -> Product:
         clocks = (400, 350) if type.name == "f32" else (400, 50)
         rounded = _ROUNDED[type.name]
         pitch = rounded.n_bytes + 16
-        return Product(rounded, one, few, many, _WARP_ROWS * 144, pitch, pitch, 4, *clocks)
+        wide = WIDE if type.name == "f16" else None
+        return Product(rounded, one, few, many, _WARP_ROWS * 144, pitch, pitch, 4, *clocks, wide)
     row_bytes = INT8.chunk // type.block_size * type.type_size
     pitch = ((row_bytes + 15 + 15) // 16 | 1) * 16
     numbers = 16 if type.name in _WITH_OFFSET else 8
@@ -275,9 +291,11 @@ def _many(
     }
     if tiling.n_slices > 1:
         values["sums"] = w.scratch(4 * tiling.n_sums, "sums of slices")
-    shared = product.of_many(tiling.columns)
+    form, shared = product.many, product.of_many(tiling.columns)
+    if tiling.is_wide and product.wide is not None:
+        form, shared = product.wide, product.of_wide
     grid = tiling.n_blocks, tiling.n_slices, 1
-    yield Launch(product.many, ARGS, grid, 32 * _WARPS, shared, values)
+    yield Launch(form, ARGS, grid, 32 * _WARPS, shared, values)
     if tiling.n_slices > 1:
         y = part.y
         grid = blocks(blocks(y.ne[0], _QUAD) * int(y.spec.n_rows), THREADS), 1, 1
@@ -300,6 +318,7 @@ class Tiling:
     n_slices: int
     n_sums: int
     clocks: float
+    is_wide: bool = False
 
 
 def _tilings(w: Work, product: Product, part: _Part, n: int) -> Iterator[Tiling]:
@@ -327,6 +346,25 @@ def _tilings(w: Work, product: Product, part: _Part, n: int) -> Iterator[Tiling]
             if n_slices > 1:
                 clocks += _WAIT_CLOCKS + n_sums // _SUMS_OF_A_CLOCK
             yield Tiling(columns, n_row_blocks, n_column_blocks, n_blocks, n_slices, n_sums, clocks)
+    if not n_lists and _fits_wide(w, product, part):
+        n_column_blocks = blocks(n, _WIDE_COLUMNS)
+        n_blocks = n_row_blocks * n_column_blocks * n_matrices
+        of_block = _WAIT_CLOCKS + n_chunks * _WIDE_CLOCKS
+        of_block += product.n_slices(weight.ne[0]) * _WIDE_SLICE_CLOCKS
+        clocks = blocks(n_blocks, w.info.n_sm) * of_block
+        yield Tiling(
+            _WIDE_COLUMNS, n_row_blocks, n_column_blocks, n_blocks, 1, 0, clocks, is_wide=True
+        )
+
+
+def _fits_wide(w: Work, product: Product, part: _Part) -> bool:
+    """Whether rows are a whole number of chunks that are copied by 16 bytes, and blocks fit."""
+    weights = [part.weight, *([w["up"]] if "up" in w.step.operands else [])]
+    k, stride = part.weight.ne[0], int(w["x"].nb[1])
+    is_whole = not has_counts((k,)) and int(k) % product.rounded.chunk == 0
+    has_room = product.of_wide <= w.info.shared_bytes and stride < 1 << 32
+    is_aligned = all(_is_aligned(w, weight) for weight in weights)
+    return product.wide is not None and is_whole and has_room and is_aligned
 
 
 def _whole(n: int) -> int:
@@ -374,34 +412,3 @@ def _declare(weight: str) -> None:
 
 for _weight in (*FLOATS, *QUANTS):
     _declare(_weight)
-
-
-# --- out_prod -------------------------------------------------------------------------------------
-
-OUTER_ARGS = np.dtype(
-    [
-        *((name, TENSOR) for name in ("y", "a", "b")),
-        ("n_row_blocks", "i4"),
-        ("n_column_blocks", "i4"),
-    ],
-    align=True,
-)
-_OUTER_THREADS, _OUTER_COLUMNS = 128, 8
-
-
-def _declare_outer(type: str) -> None:
-    form = Form("products.cu", "outer_product", (("WEIGHT", type),))
-
-    @kernel("out_prod", (type, "f32"), forms=[form])
-    def out_prod(w: Work) -> Iterator[Launch]:
-        y = w["y"]
-        values = {
-            "n_row_blocks": blocks(y.ne[0], _OUTER_THREADS),
-            "n_column_blocks": blocks(y.ne[1], _OUTER_COLUMNS),
-        }
-        n_blocks = values["n_row_blocks"] * values["n_column_blocks"] * int(y.ne[2] * y.ne[3])
-        yield Launch(form, OUTER_ARGS, (n_blocks, 1, 1), _OUTER_THREADS, values=values)
-
-
-for _weight in (*FLOATS, *QUANTS):
-    _declare_outer(_weight)

@@ -76,6 +76,34 @@ __device__ inline float* sums_of_slice(
 
 constexpr int TILE_PITCH = WARPS * WARP_ROWS + 4;  // of a column of sums in shared memory
 
+// Results of a block, from sums [column][row] in shared memory: a warp has a column.
+__device__ inline void store_tiles(
+    const ProductArgs& args, const Run& run, const ManyColumns& block, const float* tile_sums,
+    int first_row, int block_rows, bool is_slice
+) {
+    const bool has_up = args.up.data;
+    const int n_rows = min(block_rows, args.weight[0].ne[1].at(run) - first_row);
+    __syncthreads();
+#pragma unroll 1
+    for (int i = threadIdx.x / 32; i < block.n; i += WARPS) {
+        const int column = block.column(i);
+        const float* sum = tile_sums + i * TILE_PITCH;
+        float *y, *y_up = nullptr;
+        if (is_slice) {
+            y = sums_of_slice(args, block.matrix, column, blockIdx.y, false) + first_row;
+            if (has_up) y_up = sums_of_slice(args, block.matrix, column, blockIdx.y, true) + first_row;
+        } else {
+            y = column_of_y(args, block.matrix, column, run) + first_row;
+        }
+#pragma unroll 1
+        for (int at = threadIdx.x % 32; at < n_rows; at += 32) {
+            const float up = has_up ? sum[block_rows + at] : 0.0f;
+            y[at] = is_slice ? sum[at] : finished(args, sum[at], up, first_row + at);
+            if (y_up) y_up[at] = up;
+        }
+    }
+}
+
 template <class P>
 __device__ void multiply_many(const ProductArgs& args, const Run& run) {
     DYNAMIC_SHARED(char, shared);
@@ -173,21 +201,5 @@ __device__ void multiply_many(const ProductArgs& args, const Run& run) {
             if (column < block.n) tile_sums[column * TILE_PITCH + at] = sums[tile][j];
         }
     }
-    __syncthreads();
-    const int n_rows = min(block_rows, m - first_row);
-    for (int i = threadIdx.x; i < block.n * block_rows; i += PRODUCT_THREADS) {
-        const int at = i % block_rows, column = block.column(i / block_rows);
-        if (at >= n_rows) continue;
-        const float* sum = tile_sums + i / block_rows * TILE_PITCH + at;
-        const float up = has_up ? sum[block_rows] : 0.0f;
-        if (is_slice) {
-            sums_of_slice(args, block.matrix, column, blockIdx.y, false)[first_row + at] = sum[0];
-            if (has_up) {
-                sums_of_slice(args, block.matrix, column, blockIdx.y, true)[first_row + at] = up;
-            }
-        } else {
-            float* y = column_of_y(args, block.matrix, column, run);
-            y[first_row + at] = finished(args, sum[0], up, first_row + at);
-        }
-    }
+    store_tiles(args, run, block, tile_sums, first_row, block_rows, is_slice);
 }
