@@ -198,6 +198,10 @@ class Harmony(Format):
     tokens = ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>")
     _RECIPIENT = re.compile(r"to=functions\.([^\s<]+)")
     _CHANNEL = re.compile(r"<\|channel\|>\s*([a-z]+)")
+    _CUT = re.compile(  # a header whose end has not come
+        r"(<\|start\|>[a-z]*)?\s*(to=\S*)?\s*(<\|channel\|>[a-z]*)?\s*(to=\S*)?\s*"
+        r"(<\|constrain\|>)?[a-z]*(<\|?[a-z]*\|?)?"
+    )
 
     @property
     def reasoning(self) -> tuple[str, str]:
@@ -208,16 +212,16 @@ class Harmony(Format):
 
     def read(self, p: AnswerParser) -> Reading[None]:
         r = p.reader
-        yield from r.peek()
-        header = ""
-        if not (r.rest.startswith(("<", " "))):
-            yield from r.until(["<|start|>", "<|channel|>"], p.content)  # text without a channel
-            header = "<|channel|>"
         while True:
-            head, found = yield from r.text_until("<|message|>")
-            if not found:
+            header = yield from self._begun(p)
+            if not header:
                 return
+            head, found = yield from r.text_until("<|message|>")
             header += head
+            if not found:
+                if not self._CUT.fullmatch(header):
+                    p.content(header)
+                return
             recipient = self._RECIPIENT.search(header)
             channel = self._CHANNEL.search(header)
             if recipient is not None and recipient[1] in p.names:
@@ -227,7 +231,16 @@ class Harmony(Format):
                 yield from p.reasoning("<|end|>")
             else:
                 yield from r.until(["<|end|>", "<|return|>"], p.content)
-            header = ""
+
+    def _begun(self, p: AnswerParser) -> Reading[str]:
+        """What begins a header, behind text that has none, which is content; "" at the end."""
+        r = p.reader
+        space = yield from r.space()
+        for mark in ("<|channel|>", "<|start|>", "to="):
+            if (yield from r.accept(mark)):
+                return mark
+        p.content(space)
+        return (yield from r.until(["<|channel|>", "<|start|>"], p.content))
 
     def lark(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
         channel, constrain, message = map(lark.marker, self.tokens[1:4])
@@ -257,6 +270,8 @@ class Generic(Format):
         if key == "tool_calls" and (yield from r.accept("[")):
             yield from r.space()
             yield from self.read_array(p, r.since_mark())
+            if not p.n_calls:
+                yield from r.until((), p.content)
             return
         p.content(r.since_mark())
         yield from r.until((), p.content)

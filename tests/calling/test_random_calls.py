@@ -175,3 +175,27 @@ def test_half_a_character_is_a_replacement() -> None:
     for half in ("\\ud83d", "\\ude00"):
         assert read(FORMATS["generic"], [f'{{"response": "a{half}"}}'])[0] == "a\ufffd"
     assert read(FORMATS["generic"], ['{"response": "\\ud83d\\ude00"}'])[0] == "\U0001f600"
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "reasoning"),
+    [
+        ("<b>Hello</b> world", "<b>Hello</b> world", ""),
+        ("Hi there", "Hi there", ""),
+        (" to be or not", " to be or not", ""),
+        ("<|channel|>final Hello big world", "<|channel|>final Hello big world", ""),
+        ("<|channel|>analysis<|message|>Hm<|end|>stray text", "stray text", "Hm"),
+        ("<|channel|>final<|message|>Hi<|end|><|start|>assistant<|chan", "Hi", ""),
+        ("<|channel|>anal", "", ""),
+    ],
+)
+def test_gpt_oss_without_headers(text: str, content: str, reasoning: str) -> None:
+    """Text that is in no message is content; a header that is cut is nothing."""
+    assert read(FORMATS["gpt-oss"], [text]) == (content, reasoning, [])
+    assert read(FORMATS["gpt-oss"], list(text)) == (content, reasoning, [])
+
+
+@pytest.mark.parametrize("text", ['{"tool_calls": []}', '{"tool_calls": [5]} x', '{"a": 1}', "Hi"])
+def test_a_generic_answer_without_calls(text: str) -> None:
+    assert read(FORMATS["generic"], [text]) == (text, "", [])
+    assert read(FORMATS["generic"], list(text)) == (text, "", [])
