@@ -29,8 +29,9 @@ class Drafter(Protocol):
     def n_most(self) -> int:
         """The most tokens that a draft of it has."""
 
-    def draft(self, asked: Sequence[Asked]) -> list[list[int]]:
-        """A draft for each sequence; an empty one where nothing is proposed."""
+    def draft(self, asked: Sequence[Asked]) -> Sequence[list[int] | Exception]:
+        """A draft for each sequence, empty where nothing is proposed; or the error that ends its
+        request."""
 
     def close(self) -> None:
         """Give back what it has opened."""
@@ -49,13 +50,24 @@ class FunctionDrafter:
         self.n_most = MOST_OF_FUNCTION
         self._function = function
         self._n_vocab = n_vocab
+        self._arrays: dict[int, _Growing] = {}  # by sequence
 
-    def draft(self, asked: Sequence[Asked]) -> list[list[int]]:
-        return [self._draft(each) for each in asked]
+    def draft(self, asked: Sequence[Asked]) -> list[list[int] | Exception]:
+        return [self._drafted(each) for each in asked]
+
+    def _drafted(self, asked: Asked) -> list[int] | Exception:
+        try:
+            return self._draft(asked)
+        except Exception as error:  # the function may raise anything
+            return error
 
     def _draft(self, asked: Asked) -> list[int]:
-        proposed = self._function(np.array(asked.tokens, np.intc))
-        if not isinstance(proposed, Sequence | np.ndarray) or isinstance(proposed, str | bytes):
+        array = self._arrays.get(asked.seq)
+        if array is None or array.tokens is not asked.tokens:
+            array = self._arrays[asked.seq] = _Growing(asked.tokens)
+        proposed = self._function(array.view())
+        is_flat = isinstance(proposed, Sequence) or getattr(proposed, "ndim", 0) == 1
+        if not is_flat or isinstance(proposed, str | bytes):
             raise ArgumentError(
                 f"draft_model returned {kind_of(proposed)}: it must return a list or an array of"
                 " tokens"
@@ -76,10 +88,35 @@ class FunctionDrafter:
         return token
 
     def close(self) -> None:
-        """Nothing: it has opened nothing."""
+        """Forget the sequences."""
+        self._arrays.clear()
 
     def __str__(self) -> str:
         return f"by {getattr(self._function, '__qualname__', type(self._function).__name__)}"
+
+
+class _Growing:
+    """A list of tokens that grows, as an array that is not made anew each time."""
+
+    def __init__(self, tokens: list[int]) -> None:
+        self.tokens = tokens
+        self._array = np.array(tokens, np.intc)
+        self._n = len(tokens)
+
+    def view(self) -> NDArray[np.intc]:
+        """The tokens [n], which the reader cannot change."""
+        n = len(self.tokens)
+        if n < self._n:  # some were cut
+            self._n = 0
+        if n > len(self._array):
+            grown = np.empty(2 * n, np.intc)
+            grown[: self._n] = self._array[: self._n]
+            self._array = grown
+        self._array[self._n : n] = self.tokens[self._n :]
+        self._n = n
+        found = self._array[:n]
+        found.flags.writeable = False
+        return found
 
 
 MOST_OF_FUNCTION = 16  # tokens of a function's draft that are looked at

@@ -100,7 +100,8 @@ class ModelDrafter:
         while going:
             outputs = self.context.run_batch(batch)
             for each in going:
-                self._held[each.seq] = [*each.tokens, *drafts[each.seq]]
+                held, draft = self._held[each.seq], drafts[each.seq]
+                held += draft[-1:] if draft else each.tokens[len(held) :]
             batch, asked_now, going = Batch(), going, []
             for i, each in enumerate(asked_now):
                 token, draft = self._likely(outputs.row(i)), drafts[each.seq]

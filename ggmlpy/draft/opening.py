@@ -61,10 +61,11 @@ def open_drafter(
         return LookupDrafter(source)
     if isinstance(source, DraftModel):
         return _open_model(source, context.sizes, opener, tokenizer, n_vocab)
-    if callable(source):
+    if callable(source) and not isinstance(source, type):
         return FunctionDrafter(source, n_vocab)
+    what = f"the class {source.__name__}" if isinstance(source, type) else kind_of(source)
     raise ArgumentError(
-        f"draft_model is {kind_of(source)}: it must be a PromptLookup, a DraftModel, a model file,"
+        f"draft_model is {what}: it must be a PromptLookup, a DraftModel, a model file,"
         " a Llama or a function"
     )
 

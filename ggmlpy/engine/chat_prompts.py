@@ -41,6 +41,7 @@ class ChatPrompt:
     reasoning: tuple[str, str] | None  # the markers around it; None: there is none
     thinks: bool  # whether the prompt ends within it
     watcher: AnswerParser | None  # another parser, where the answer ends behind its first call
+    grammar_behind: str  # what the grammar begins behind, if not with the answer
 
 
 class ChatPrompts:
@@ -62,6 +63,8 @@ class ChatPrompts:
         variables = template_variables(options["chat_template_kwargs"])
         rendered = self._conversation.render(messages, use, variables)
         grammar = grammar_option(options["grammar"], options["response_format"])
+        reasoning = rendered.format.reasoning
+        behind = reasoning[1] if rendered.thinks and reasoning and grammar is not None else ""
         if use.must_call or (use.tools and isinstance(rendered.format, Generic)):
             if grammar is not None:
                 why = (
@@ -95,6 +98,7 @@ class ChatPrompts:
             format.reasoning,
             rendered.thinks,
             parser() if use.callable and not use.parallel and grammar is None else None,
+            behind,
         )
 
     def ended(self, made: ChatPrompt, criteria: StoppingCallback | None) -> StoppingCallback | None:

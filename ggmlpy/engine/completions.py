@@ -292,6 +292,7 @@ class Completions:
         request = replace(
             request,
             shown_tokens=made.shown_tokens,
+            grammar_behind=made.grammar_behind,
             logits_processor=processor,
             stopping_criteria=self._chat_prompts.ended(made, request.stopping_criteria),
         )

@@ -14,13 +14,13 @@ from time import perf_counter
 from ggmlpy.common.prefix import n_common
 from ggmlpy.draft import Asked, Drafter
 from ggmlpy.engine.request_state import RequestState
+from ggmlpy.engine.schedule import LEAST_PROMPT
 from ggmlpy.engine.slots import Slot
 from ggmlpy.engine.timings import Timings
 from ggmlpy.memory.sequences import SequenceMemory
 
 # Tokens that are decoded and checked in a step, see `schedule.py` for the limit of products.
 _MOST_TOKENS = 32
-_LEAST_PROMPT = 2  # tokens that are left for prompts, as in `schedule.py`
 
 
 class Drafts:
@@ -30,25 +30,33 @@ class Drafts:
         self.drafter = drafter
         self._n_ubatch = n_ubatch
 
-    def make(self, slots: Sequence[Slot[RequestState]], timings: Timings) -> None:
+    def make(
+        self, slots: Sequence[Slot[RequestState]], timings: Timings
+    ) -> list[tuple[Slot[RequestState], Exception]]:
         """Give sequences that decode the draft that the next step runs behind their last token.
 
-        Raises what a function of the user raises.
+        Returns those of which a function of the user raised an error.
         """
+        for slot in slots:
+            slot.taken_by.draft = []
         asked = self._asked(slots)
         if not asked:
-            return
+            return []
         started = perf_counter()
         drafts = self.drafter.draft([each for each, _ in asked])
         timings.draft_s += perf_counter() - started
-        for (_, sequence), draft in zip(asked, drafts, strict=True):
-            sequence.draft = draft
+        failed = []
+        for (_, slot), draft in zip(asked, drafts, strict=True):
+            if isinstance(draft, Exception):
+                failed.append((slot, draft))
+            else:
+                slot.taken_by.draft = draft
+        return failed
 
-    def _asked(self, slots: Sequence[Slot[RequestState]]) -> list[tuple[Asked, RequestState]]:
+    def _asked(self, slots: Sequence[Slot[RequestState]]) -> list[tuple[Asked, Slot[RequestState]]]:
         decoding = [slot for slot in slots if _can_draft(slot.taken_by)]
         n_decoding = sum(slot.taken_by.n_pending == 1 for slot in slots)
-        n_least = _LEAST_PROMPT if n_decoding < len(slots) else 0
-        room = min(_MOST_TOKENS, self._n_ubatch - n_least) - n_decoding
+        room = min(_MOST_TOKENS, self._n_ubatch - LEAST_PROMPT) - n_decoding
         asked = []
         for i, slot in enumerate(decoding):
             sequence = slot.taken_by
@@ -58,7 +66,7 @@ class Drafts:
             n_most = min(share, self.drafter.n_most, n_needed)
             n = sequence.draft_length.next(n_most) if n_most > 0 else 0
             if n > 0:
-                asked.append((Asked(slot.seq, sequence.tokens, n), sequence))
+                asked.append((Asked(slot.seq, sequence.tokens, n), slot))
                 room -= n
         return asked
 

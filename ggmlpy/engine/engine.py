@@ -268,14 +268,17 @@ class Engine:
     def check_idle_step(self) -> None:
         """Raise GgmlpyError during a step, when a request's callback calls it."""
         if self._in_step:
-            raise GgmlpyError("a step is running: a logits_processor cannot use the model it is in")
+            raise GgmlpyError(
+                "a step is running: a callback, such as a logits_processor, cannot use the model"
+            )
 
     def _step(self) -> None:
-        with self._reset_if_interrupted():
-            self._start()
         self._shift_full()
         if self._drafts is not None:
-            self._drafts.make(self.slots.running(), self.timings)
+            for slot, error in self._drafts.make(self.slots.running(), self.timings):
+                self._fail(slot, error)
+        with self._reset_if_interrupted():
+            self._start()
         while True:
             taken, batch = self._next_batch()
             if not batch:
@@ -331,12 +334,16 @@ class Engine:
             slot = self._admission.last_shifted()
             if slot is None:
                 raise full
-            sequence = slot.taken_by
             self.slots.evict(slot)
-            self.slots.free(slot)
-            self._unfinished.pop(sequence.id, None)
             why = "a sequence whose context was shifted cannot wait for cells"
-            self._deliver(sequence, CacheFull(f"the cache is full: {why}"))
+            self._fail(slot, CacheFull(f"the cache is full: {why}"))
+
+    def _fail(self, slot: _Slot, error: Exception) -> None:
+        """End a running request with an error."""
+        sequence = slot.taken_by
+        self.slots.free(slot)
+        self._unfinished.pop(sequence.id, None)
+        self._deliver(sequence, error)
 
     def _drop_drafts(self, taken: list[_Taken]) -> bool:
         """Let sequences run without their drafts. Returns whether any had one."""

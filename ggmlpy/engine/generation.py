@@ -43,6 +43,7 @@ class Request:
     n_keep: int = 0  # tokens of the prompt that are not lost then, besides BOS; -1: all
     lora: LoraScales | None = None  # its adapters; None: all, each with its own scale
     shown_tokens: frozenset[int] = frozenset()  # control tokens that stand in its text
+    grammar_behind: str = ""  # the text of the answer behind which the grammar holds
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,7 +185,10 @@ def _added(
         return _end(sequence, logprobs[0] if logprobs else None)
     sequence.tokens.append(token)
     sequence.n_decoded += 1
-    text = checker.push(decoder.push(token))
+    spelt = decoder.push(token)
+    if sequence.awaiting is not None:
+        _look_for_begin(sequence, spelt)
+    text = checker.push(spelt)
     if checker.stopped is not None:
         return Piece(text, token, logprobs, "stop")
     is_complete = sequence.is_complete
@@ -194,6 +197,18 @@ def _added(
     text += checker.push(decoder.finish()) + checker.finish()
     reason: FinishReason = "stop" if is_complete or checker.stopped is not None else "length"
     return Piece(text, token, logprobs, reason)
+
+
+def _look_for_begin(sequence: RequestState, spelt: str) -> None:
+    """Let the grammar begin if the answer, to which `spelt` was added, has what it begins behind.
+    Text behind that in the same token does not count."""
+    marker = sequence.request.grammar_behind
+    sequence.tail += spelt
+    if marker in sequence.tail:
+        sequence.matcher, sequence.awaiting = sequence.awaiting, None
+        assert sequence.matcher is not None
+        sequence.forced = sequence.matcher.force()
+    sequence.tail = sequence.tail[-len(marker) :]
 
 
 def _end(sequence: RequestState, logprob: TokenLogprob | None = None) -> Piece:

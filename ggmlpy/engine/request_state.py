@@ -56,6 +56,8 @@ class RequestState:
     n_new: int = 1  # tokens that the last step has added
     matcher: Matcher | None = None  # of the request's grammar; it has accepted `forced` too
     forced: list[int] = field(default_factory=list)  # what must come next
+    awaiting: Matcher | None = None  # that of a grammar which begins further on in the answer
+    tail: str = ""  # the end of the answer, in which what it begins behind is looked for
     # The index of the first token whose logits are needed and have not been used: that of the last
     # token, or before it where prompt tokens are scored or several tokens are decoded at a time.
     first_output: int = 0
@@ -170,8 +172,9 @@ def new_state(
         first_output=len(tokens) - 1
         if request.score_from is None
         else min(request.score_from, len(tokens)) - 1,
-        matcher=matcher,
-        forced=[] if matcher is None else matcher.force(),
+        matcher=None if request.grammar_behind else matcher,
+        forced=[] if matcher is None or request.grammar_behind else matcher.force(),
+        awaiting=matcher if request.grammar_behind else None,
         n_keep=n_keep,
         n_limit=n_limit,
         lora=lora,

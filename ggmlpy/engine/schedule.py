@@ -31,7 +31,7 @@ from typing import Protocol
 # runs 277 tokens/s of a prompt in ubatches of 512, and decodes 233 tokens/s in steps of 32. There
 # 128 tokens take 0.46 s, and 512 take 1.85 s.
 _LEAST_DEFAULT = 128
-_LEAST_PROMPT = 2  # tokens of prompts in a step: one for the oldest, one for the shortest
+LEAST_PROMPT = 2  # tokens of prompts in a step: one for the oldest, one for the shortest
 
 
 class Pending(Protocol):
@@ -69,7 +69,7 @@ def share_step(sequences: Sequence[Pending], n_ubatch: int, token_budget: int) -
         return _take_turns(sequences, n_ubatch)
     n_tokens = n_ubatch
     if n_decoding:
-        n_tokens = min(n_ubatch, max(token_budget, n_decoding + _LEAST_PROMPT))
+        n_tokens = min(n_ubatch, max(token_budget, n_decoding + LEAST_PROMPT))
     counts = [int(n == 1) for n in pending]
     _share_prompts(sequences, pending, counts, n_tokens - n_decoding)
     return counts

@@ -29,6 +29,7 @@ from tests.models.tiny import Tiny, write_model
 
 PROMPT = "Once upon a time, there was a little girl named Lily. Lily"
 N_TOKENS = 40
+NO_END = {1: -1000.0, 2: -1000.0}  # bans the end of texts of both models here
 
 EACH_LAYOUT = pytest.mark.parametrize("kv_layout", LAYOUTS)
 
@@ -77,7 +78,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
     "mirostat": {"mirostat_mode": 2, "seed": 6},
     "log-probabilities": {"temperature": 0.7, "seed": 7, "logprobs": 3},
-    "a stop string": {"temperature": 0, "stop": ["mom"]},
+    "a stop string": {"temperature": 0, "stop": ["up, and then it"]},
     "biases": {"temperature": 0.5, "seed": 8, "logit_bias": {400: 3.0, 401: -9.0}},
 }  # fmt: skip
 
@@ -145,6 +146,7 @@ def test_right_drafts_save_steps(plain: Llama, drafted: Llama, known: Known, nam
     )
     assert n_drafted == n_accepted
     assert n_accepted >= n_drawn - 8
+    assert (expected[-1][2] == "stop") == (name == "a stop string")
     assert drafted.engine._n_steps - before[-1] <= 8
     assert n_drawn - 1 <= n_decoded <= n_drawn
 
@@ -153,7 +155,7 @@ def test_right_drafts_save_steps(plain: Llama, drafted: Llama, known: Known, nam
 def test_the_end_of_the_context(max_tokens: int | None) -> None:
     prompt = [1, *range(300, 320)]
     with Llama(packaged_model(), n_ctx=40, n_threads=1) as llm:
-        options = {"temperature": 0, "max_tokens": max_tokens, "logit_bias": {2: -1000.0}}
+        options = {"temperature": 0, "max_tokens": max_tokens, "logit_bias": NO_END}
         (expected,) = answers(llm, [prompt], **options)
     known = Known(lambda truth: [*truth, 5, 6, 7], [prompt + tokens_of(expected)])
     with Llama(packaged_model(), n_ctx=40, n_threads=1, draft_model=known) as llm:
@@ -229,7 +231,7 @@ def test_many_sequences(kv_layout: str, n_ctx: int) -> None:
         "n_seq_max": 4, "n_threads": 1, "n_ctx": n_ctx, "n_ctx_seq": n_ctx_seq,
     }  # fmt: skip
     prompts = [[1, *random.Random(i).choices(range(300, 500), k=5 + 4 * i)] for i in range(7)]
-    asked: dict[str, Any] = {"max_tokens": 45, "temperature": 0.5, "logit_bias": {2: -1000.0}}
+    asked: dict[str, Any] = {"max_tokens": 45, "temperature": 0.5, "logit_bias": NO_END}
     asked["each"] = [{"seed": i} for i in range(7)]
     with Llama(packaged_model(), kv_layout=kv_layout, **options) as llm:
         expected = answers(llm, prompts, **asked)
@@ -246,7 +248,7 @@ def test_many_sequences(kv_layout: str, n_ctx: int) -> None:
 def test_drafts_displace_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """What an idle sequence holds stays, where the next token fits and its draft does not."""
     monkeypatch.setattr(DraftLength, "next", lambda length, n_most: n_most)  # in every step
-    beginning, options = [1, *range(300, 340)], {"temperature": 0, "logit_bias": {2: -1000.0}}
+    beginning, options = [1, *range(300, 340)], {"temperature": 0, "logit_bias": NO_END}
     sizes: dict[str, Any] = {"n_ctx": 64, "n_seq_max": 2, "kv_unified": True, "n_threads": 1}
     with Llama(packaged_model(), draft_model=lambda tokens: [7] * 16, **sizes) as llm:
         answers(llm, [beginning], max_tokens=1, **options)
@@ -288,7 +290,7 @@ def test_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kv_layout: str
     options: dict[str, Any] = {
         "n_seq_max": 2, "n_ctx": 200, "n_ctx_seq": 100, "n_ubatch": 24, "n_threads": 1,
     }  # fmt: skip
-    asked: dict[str, Any] = {"max_tokens": 50, "temperature": 0, "logit_bias": {2: -1000.0}}
+    asked: dict[str, Any] = {"max_tokens": 50, "temperature": 0, "logit_bias": NO_END}
     prompts = [[(i * 7) % 200 + 10 for i in range(40)], [9, 8, 7]]
     with Llama(path, kv_layout=kv_layout, **options) as llm:
         expected = answers(llm, prompts, **asked)
@@ -304,7 +306,7 @@ def test_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kv_layout: str
 def test_logits_on_a_device(tiny_path: Path, name: str) -> None:
     """Of which only the largest come to the host where these decide the tokens."""
     prompt = [5, 6, 7]
-    options = {"max_tokens": 20, **OPTIONS[name], "logit_bias": {2: -1000.0, 40: 2.0}}
+    options = {"max_tokens": 20, **OPTIONS[name], "logit_bias": {**NO_END, 40: 2.0}}
     with Llama(tiny_path, backend=ReferenceBackend(), n_ctx=64) as llm:
         (expected,) = answers(llm, [prompt], **options)
     for spoil in (Known().spoil, Spoiled(4)):
@@ -365,7 +367,7 @@ def test_a_draft_model_without_room(kv_layout: str) -> None:
     """Sequences that share cells share none in its context, where they are too many."""
     beginning = [1, *random.Random(1).choices(range(300, 500), k=60)]
     prompts = [[*beginning, 400 + i] for i in range(4)]
-    options: dict[str, Any] = {"temperature": 0, "max_tokens": 12, "logit_bias": {2: -1000.0}}
+    options: dict[str, Any] = {"temperature": 0, "max_tokens": 12, "logit_bias": NO_END}
     sizes: dict[str, Any] = {"n_ctx": 160, "n_seq_max": 4, "kv_layout": kv_layout, "n_threads": 1}
     with Llama(packaged_model(), **sizes) as llm:
         expected = answers(llm, prompts, **options)
@@ -380,7 +382,7 @@ def test_a_short_draft_model(tmp_path: Path, tiny_path: Path, kv_layout: str) ->
     gpt2 = CLASSIC_SPECS["gpt2"]
     short = replace(gpt2, n_vocab=Tiny().n_vocab, keys={**gpt2.keys, "context_length": 16})
     draft = DraftModel(write_seeded(tmp_path, "short", short), p_min=0)
-    options: dict[str, Any] = {"temperature": 0, "max_tokens": 40, "logit_bias": {2: -1000.0}}
+    options: dict[str, Any] = {"temperature": 0, "max_tokens": 40, "logit_bias": NO_END}
     sizes: dict[str, Any] = {"n_ctx": 128, "n_seq_max": 2, "kv_layout": kv_layout, "n_threads": 1}
     with Llama(tiny_path, **sizes) as llm:
         expected = answers(llm, [[5, 6, 7]], **options)
@@ -439,6 +441,7 @@ def test_another_vocabulary(tmp_path: Path, tiny_path: Path) -> None:
         ([1.5], "draft_model returned a float as a token: it must be a whole number"),
         ([4096], r"draft_model returned token 4096: must be in 0 .. 2047"),
         (np.array([-1]), r"draft_model returned token -1"),
+        (np.array(5), r"draft_model returned a numpy array \(int64, shape \(\)\): it must return"),
     ],
 )
 def test_functions_that_return_no_tokens(returned: Any, message: str) -> None:
@@ -449,10 +452,31 @@ def test_functions_that_return_no_tokens(returned: Any, message: str) -> None:
         llm("Once", max_tokens=4)
 
 
+def test_an_error_ends_the_request_that_it_is_of() -> None:
+    def fails(tokens: NDArray[np.intc]) -> list[int]:
+        if tokens[0] == 9:
+            raise RuntimeError("no draft")
+        return [7]
+
+    options: dict[str, Any] = {"max_tokens": 8, "temperature": 0, "logit_bias": NO_END}
+    with Llama(packaged_model(), n_ctx=256, n_seq_max=2, draft_model=fails) as llm:
+        ids = [llm.engine.add(llm.request([first, 400], **options)) for first in (8, 9, 10, 9)]
+        found: dict[int, list[Any]] = {id: [] for id in ids}
+        while llm.engine.has_work:
+            for output in llm.engine.step():
+                found[output.id].append(output.piece)
+    for id, first in zip(ids, (8, 9, 10, 9), strict=True):
+        if first == 9:
+            assert isinstance(found[id][-1], RuntimeError)
+        else:
+            assert [type(piece) for piece in found[id]] == [Piece] * 8
+
+
 @pytest.mark.parametrize(
     ("draft", "message"),
     [
         (5, "Llama: draft_model is an int: it must be"),
+        (PromptLookup, "draft_model is the class PromptLookup: it must be"),
         (DraftModel(7), "DraftModel: model is an int: it must be a model file or a Llama"),
     ],
 )

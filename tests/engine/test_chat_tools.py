@@ -208,6 +208,37 @@ def test_reasoning() -> None:
             llm.create_chat_completion(MESSAGES, reasoning_format="some")
 
 
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"response_format": {"type": "json_object"}},
+        {"grammar": 'root ::= "{" [0-9]+ "}"'},
+        {"grammar": 'root ::= "{\\"a\\": 1}"'},
+    ],
+)
+def test_grammars_hold_behind_the_reasoning(form: dict[str, Any]) -> None:
+    """Where the prompt ends within it: the model reasons as it likes first."""
+    pytest.importorskip("llguidance")
+    source = WRITES + "{# </think> #}<think>\n"
+    keys: dict[str, str | int] = {"tokenizer.chat_template": source, "llama.context_length": 1024}
+    with Llama(packaged_model(), kv_overrides=keys, n_ctx=512, n_threads=1) as llm:
+        for stream in (False, True):
+            said = saying(llm, "Why {not}?</think>" + '{"a": 1}')
+            made = llm.create_chat_completion(
+                MESSAGES, stream=stream, max_tokens=60, temperature=0, logits_processor=said, **form
+            )
+            if isinstance(made, dict):
+                message = made["choices"][0]["message"]
+            else:
+                deltas = [chunk["choices"][0]["delta"] for chunk in made]
+                message = {
+                    name: "".join(delta.get(name, "") for delta in deltas)
+                    for name in ("content", "reasoning_content")
+                }
+            assert message["reasoning_content"] == "Why {not}?"
+            assert message["content"].startswith("{") and message["content"] != ""
+
+
 def test_log_probabilities_come_with_every_token() -> None:
     with opened("hermes", n_ctx=1024) as llm:
         text = ANSWERS["hermes"].text
