@@ -20,7 +20,7 @@ from ggmlpy.common.arguments import as_whole, checked
 from ggmlpy.common.limits import starting_threads
 from ggmlpy.common.notebook import table
 from ggmlpy.common.system_memory import give_back_free_memory
-from ggmlpy.draft import DraftSource, open_drafter
+from ggmlpy.draft import DraftModel, DraftSource, Loaded, open_drafter
 from ggmlpy.engine.adapter_methods import AdapterFiles, AdapterMethods, with_scales
 from ggmlpy.engine.embedding_methods import N_SEQ_MAX
 from ggmlpy.engine.engine import Engine
@@ -210,7 +210,8 @@ class Llama(AdapterMethods):
             )
         drafter = None
         if draft_model is not None:
-            drafter = open_drafter(draft_model, self._context, opener, tokenizer)
+            source, loaded = _draft_source(draft_model)
+            drafter = open_drafter(source, self._context, opener, tokenizer, loaded)
         engine = Engine(self._context, tokenizer, token_budget, cache_ram, drafter)
         super().__init__(engine, tokenizer, metadata, str(path_of(model_path)))
         self.seed = seed
@@ -420,6 +421,16 @@ class Llama(AdapterMethods):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _draft_source(source: DraftSource | Llama) -> tuple[DraftSource, Loaded | None]:
+    """What drafts, and what is used of a Llama if one does."""
+    if isinstance(source, Llama):
+        source = DraftModel(source)
+    if not isinstance(source, DraftModel) or not isinstance(source.model, Llama):
+        return source, None
+    llm = source.model
+    return source, Loaded(llm.model, llm.tokenizer, Path(llm.model_path).name, llm._opener)
 
 
 @contextmanager

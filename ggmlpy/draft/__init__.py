@@ -19,7 +19,7 @@ from ggmlpy.draft.base import Asked, Drafter
 from ggmlpy.draft.length import DraftLength
 from ggmlpy.draft.lookup import PromptLookup
 from ggmlpy.draft.model import DraftModel
-from ggmlpy.draft.opening import DraftSource, open_drafter
+from ggmlpy.draft.opening import DraftSource, Loaded, open_drafter
 
 __all__ = [
     "Asked",
@@ -27,6 +27,7 @@ __all__ = [
     "DraftModel",
     "DraftSource",
     "Drafter",
+    "Loaded",
     "PromptLookup",
     "open_drafter",
 ]

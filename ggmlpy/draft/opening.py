@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from os import PathLike
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ggmlpy.common.arguments import kind_of
 from ggmlpy.draft.base import Drafter, FunctionDrafter
@@ -29,22 +28,25 @@ _N_SPECIAL = 5
 _MOST_PADDING = 128
 
 
-class Loaded(Protocol):
-    """What is used of a Llama that drafts."""
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What is used of a model that is loaded already."""
 
     model: Model
     tokenizer: Tokenizer
-    model_path: str
-    _opener: ContextOpener
+    name: str  # of its file
+    opener: ContextOpener  # of contexts of it
 
 
 def open_drafter(
-    source: DraftSource | Loaded,
+    source: DraftSource,
     context: Context,
     opener: ContextOpener,
     tokenizer: Tokenizer,
+    loaded: Loaded | None = None,
 ) -> Drafter:
-    """What proposes tokens for a model that runs in `context`, which `opener` opened.
+    """What proposes tokens for a model that runs in `context`, which `opener` opened; `loaded` is
+    the model that a DraftModel names, if that is not a file.
 
     Raises ArgumentError for a source of another kind, Unsupported for a model whose memory cannot
     remove tokens, or a draft model that does not go with it, and what loading that raises.
@@ -55,12 +57,12 @@ def open_drafter(
             " is not accepted"
         )
     n_vocab = tokenizer.n_vocab if tokenizer.vocab.has_tokens else context.model.hparams.n_vocab
-    if isinstance(source, str | bytes | PathLike) or hasattr(source, "_opener"):
+    if isinstance(source, str | bytes | PathLike):
         source = DraftModel(source)
     if isinstance(source, PromptLookup):
         return LookupDrafter(source)
     if isinstance(source, DraftModel):
-        return _open_model(source, context.sizes, opener, tokenizer, n_vocab)
+        return _open_model(source, context.sizes, opener, tokenizer, n_vocab, loaded)
     if callable(source) and not isinstance(source, type):
         return FunctionDrafter(source, n_vocab)
     what = f"the class {source.__name__}" if isinstance(source, type) else kind_of(source)
@@ -71,7 +73,12 @@ def open_drafter(
 
 
 def _open_model(
-    spec: DraftModel, sizes: Sizes, opener: ContextOpener, tokenizer: Tokenizer, n_vocab: int
+    spec: DraftModel,
+    sizes: Sizes,
+    opener: ContextOpener,
+    tokenizer: Tokenizer,
+    n_vocab: int,
+    loaded: Loaded | None,
 ) -> ModelDrafter:
     file: GGUFFile | None = None
     if isinstance(spec.model, str | bytes | PathLike):
@@ -87,10 +94,9 @@ def _open_model(
             n_gpu_layers=spec.n_gpu_layers,
             override_tensors={},
         )
-    elif hasattr(spec.model, "_opener"):
-        loaded: Loaded = spec.model
-        model, name = loaded.model, Path(loaded.model_path).name
-        drafts_with, opener = loaded.tokenizer, loaded._opener
+    elif loaded is not None:
+        model, name = loaded.model, loaded.name
+        drafts_with, opener = loaded.tokenizer, loaded.opener
     else:
         raise ArgumentError(
             f"DraftModel: model is {kind_of(spec.model)}: it must be a model file or a Llama"
