@@ -121,7 +121,7 @@ class Format:
             if key not in _KNOWN or not (yield from r.accept(":")):
                 return False
             yield from r.space()
-            if key in arguments and is_open:
+            if key in arguments and is_open and (yield from r.peek()) == "{":
                 if not (yield from r.json(p.arguments)):
                     return False
                 held = ""
@@ -129,6 +129,9 @@ class Format:
                 held = yield from r.json_text()
                 if held is None:
                     return False
+                held = _as_object(held)
+                if is_open:
+                    p.arguments(held)
             elif key == NAME:
                 name = yield from r.json_string()
                 if name not in p.names:
@@ -176,6 +179,11 @@ class Format:
         if is_whole:
             p.end_call()
         return is_whole
+
+
+def _as_object(arguments: str) -> str:
+    """The JSON of arguments that may be missing, or encoded twice."""
+    return "{}" if arguments == "null" else _text_of(arguments) or arguments
 
 
 def listed(functions: Sequence[Mapping[str, Any]]) -> str:

@@ -27,6 +27,12 @@ class _Parameters:
         self._p.arguments(f"{start}{key}: {text}")
         self._n += 1
 
+    def cut(self, name: str, text: str) -> None:
+        """A parameter whose end has not come, so that the arguments are no JSON yet."""
+        start = ", " if self._n else "{"
+        key, begun = json.dumps(name, ensure_ascii=False), json.dumps(text, ensure_ascii=False)
+        self._p.arguments(f"{start}{key}: {begun[:-1]}")
+
     def end(self) -> None:
         self._p.arguments("}" if self._n else "{}")
         self._p.end_call()
@@ -80,12 +86,17 @@ class TaggedFunctions(_TaggedFormat):
             if not (yield from r.accept("<parameter=")):
                 break
             key, _ = yield from r.text_until(">")
-            text, _ = yield from r.text_until("</parameter>")
+            text, found = yield from r.text_until("</parameter>")
+            if not found:
+                call.cut(key, text.removeprefix("\n"))
+                return
             call.add(key, p.value(name, key, text.removeprefix("\n").removesuffix("\n")))
-        call.end()
+        ends = 0
         for end in ("</function>", "</tool_call>"):
-            yield from r.accept(end)
+            ends += yield from r.accept(end)
             yield from r.space()
+        if ends:
+            call.end()
 
     def lark(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
         line = lark.text("\n")
@@ -124,12 +135,16 @@ class TaggedPairs(_TaggedFormat):
             if found != "<arg_key>":
                 yield from r.space()
                 if not (yield from r.accept("<arg_key>")):
-                    yield from r.accept("</tool_call>")
+                    if not (yield from r.accept("</tool_call>")):
+                        return
                     break
             key, _ = yield from r.text_until("</arg_key>")
             yield from r.space()
             yield from r.accept("<arg_value>")
             text, found = yield from r.text_until("</arg_value>")
+            if not found:
+                call.cut(key, text)
+                return
             call.add(key, p.value(tool, key, text))
         call.end()
 
@@ -186,11 +201,15 @@ class Invocations(_TaggedFormat):
                     break
                 key, _ = yield from r.text_until('"')
                 attributes, _ = yield from r.text_until(">")
-                text, _ = yield from r.text_until(self._END_PARAMETER)
+                text, found = yield from r.text_until(self._END_PARAMETER)
+                if not found:
+                    call.cut(key, text)
+                    return
                 as_text = 'string="true"' in attributes
                 call.add(key, text if as_text else p.value("", key, text))
+            if not (yield from r.accept(self._END_INVOKE)):
+                return
             call.end()
-            yield from r.accept(self._END_INVOKE)
             yield from r.space()
         p.content(before)
         yield from r.accept(marker.replace("<", "</"))

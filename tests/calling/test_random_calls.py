@@ -199,3 +199,25 @@ def test_gpt_oss_without_headers(text: str, content: str, reasoning: str) -> Non
 def test_a_generic_answer_without_calls(text: str) -> None:
     assert read(FORMATS["generic"], [text]) == (text, "", [])
     assert read(FORMATS["generic"], list(text)) == (text, "", [])
+
+
+@pytest.mark.parametrize("name", ["GLM", "Qwen3-Coder", "Hermes", "Mistral"])
+def test_arguments_that_are_cut_are_no_json(name: str) -> None:
+    """A client would run a call with a value that lacks its end."""
+    text = WRITERS[name]("weather", {"city": "Paris and more", "days": 3})
+    for end in range(text.index("Paris"), text.rindex("3") + 1):
+        _, _, calls = read(FORMATS[name], [text[:end]])
+        with pytest.raises(json.JSONDecodeError):
+            json.loads(calls[0][1])
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [("null", "{}"), ('"{\\"days\\": 1}"', '{"days": 1}'), ('{"days": 1}', '{"days": 1}')],
+)
+def test_arguments_that_are_no_object(given: str, expected: str) -> None:
+    for text in (
+        f'<tool_call>{{"name": "weather", "arguments": {given}}}</tool_call>',
+        f'<tool_call>{{"arguments": {given}, "name": "weather"}}</tool_call>',
+    ):
+        assert read(FORMATS["Hermes"], list(text)) == ("", "", [("weather", expected)])
