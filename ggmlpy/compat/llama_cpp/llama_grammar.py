@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ggmlpy.errors import GrammarError
+from ggmlpy.errors import GrammarError, MissingPackage
 from ggmlpy.grammar import Grammar
+from ggmlpy.grammar.library import matcher_class
 
 JSON_GBNF = r"""
 root   ::= object
@@ -49,9 +50,16 @@ class LlamaGrammar:
 
     @classmethod
     def from_json_schema(cls, json_schema: str, verbose: bool = True) -> LlamaGrammar:
-        """JSON that validates against a schema, given as its text. White space is a space at most,
-        and objects with `properties` have no others unless `additionalProperties` allows them."""
-        return cls(_grammar=json_schema, _is_schema=True)
+        """JSON of a schema, given as its text. White space is a space at most, and objects with
+        `properties` have no others unless `additionalProperties` allows them.
+
+        Keywords and formats that llguidance does not know are ignored, as llama-cpp-python does:
+        `ggmlpy.Grammar.json_schema` refuses them. Raises GrammarError (a ValueError) for text that
+        is not JSON and, where llguidance is installed, for a schema that it cannot follow.
+        """
+        grammar = cls(_grammar=json_schema, _is_schema=True)
+        _check(grammar.as_own())
+        return grammar
 
     def as_own(self) -> Grammar:
         """The same as a `ggmlpy.Grammar`. Raises GrammarError (a ValueError)."""
@@ -63,18 +71,51 @@ class LlamaGrammar:
             raise GrammarError(f"the JSON schema is not JSON: {error}") from None
         closed = _closed(schema)
         if isinstance(closed, dict):
-            closed.setdefault("x-guidance", {"whitespace_pattern": " ?"})
+            closed.setdefault("x-guidance", {"whitespace_pattern": " ?", "coerce_one_of": True})
         return Grammar.json_schema(closed)
 
 
+def _check(grammar: Grammar) -> None:
+    """Raise GrammarError for a schema that llguidance refuses. Needs it: without, nothing is
+    checked here, and the use of the grammar raises MissingPackage."""
+    try:
+        library = matcher_class()
+    except MissingPackage:
+        return
+    is_error, messages = library.validate_grammar_with_warnings(grammar.source(lambda _: None))
+    if is_error:
+        raise grammar.refusal(messages[0])
+
+
+# Keywords that llguidance refuses.
+_IGNORED = frozenset(
+    (
+        *("uniqueItems", "contains", "minContains", "maxContains", "not", "if", "then", "else"),
+        *("dependentRequired", "dependentSchemas", "dependencies", "propertyNames"),
+        *("unevaluatedProperties", "unevaluatedItems"),
+    )
+)
+# Formats that llguidance knows; it refuses others.
+_FORMATS = frozenset(
+    (
+        *("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"),
+        "uri",
+    )
+)
+
+
 def _closed(schema: Any) -> Any:
-    """A schema whose objects have no properties but those that it names, as in llama.cpp, unless it
-    says otherwise."""
+    """A schema as llama-cpp-python understands it: its objects have no properties but those that it
+    names, unless it says otherwise, and keywords that cannot be followed are left out."""
     if isinstance(schema, list):
         return [_closed(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    closed = {key: _closed_part(key, value) for key, value in schema.items()}
+    closed = {
+        key: _closed_part(key, value)
+        for key, value in schema.items()
+        if key not in _IGNORED and not (key == "format" and str(value) not in _FORMATS)
+    }
     if isinstance(schema.get("properties"), dict) and "type" in schema:
         closed.setdefault("additionalProperties", False)
     return closed
@@ -84,7 +125,7 @@ def _closed_part(key: str, value: Any) -> Any:
     """The value of a keyword of a schema, with the schemas in it closed."""
     if key in ("enum", "const", "default", "examples"):
         return value
-    maps = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+    maps = ("properties", "patternProperties", "$defs", "definitions")
     if key in maps and isinstance(value, dict):
         return {name: _closed(each) for name, each in value.items()}
     return _closed(value)

@@ -36,7 +36,7 @@ def named_tool(tools: list[Any] | None, tool_choice: Any) -> Any | None:
 
 def grammar_of_arguments(tool: Any) -> LlamaGrammar:
     """The grammar of the arguments of a call."""
-    return LlamaGrammar.from_json_schema(json.dumps(tool["function"].get("parameters", {})))
+    return _grammar_of_schema(tool["function"].get("parameters", {}))
 
 
 def grammar_for(response_format: Mapping[str, Any]) -> LlamaGrammar | None:
@@ -46,9 +46,17 @@ def grammar_for(response_format: Mapping[str, Any]) -> LlamaGrammar | None:
     """
     kind = response_format.get("type")
     if kind == "json_schema":
-        return LlamaGrammar.from_json_schema(json.dumps(response_format["json_schema"]["schema"]))
+        return _grammar_of_schema(response_format["json_schema"]["schema"])
     if kind != "json_object":
         return None
     if "schema" in response_format:
-        return LlamaGrammar.from_json_schema(json.dumps(response_format["schema"]))
+        return _grammar_of_schema(response_format["schema"])
     return LlamaGrammar.from_string(JSON_GBNF)
+
+
+def _grammar_of_schema(schema: Any) -> LlamaGrammar:
+    """The grammar of a schema; that of any JSON object if it cannot be followed, as there."""
+    try:
+        return LlamaGrammar.from_json_schema(json.dumps(schema))
+    except ValueError:
+        return LlamaGrammar.from_string(JSON_GBNF)
