@@ -17,6 +17,8 @@ import pytest
 
 from ggmlpy import Llama as Own
 from ggmlpy import packaged_model
+from ggmlpy.backends.cpu.backend import CpuBackend
+from ggmlpy.backends.cpu.cores import default_n_threads
 from ggmlpy.compat import llama_cpp
 from ggmlpy.compat.llama_cpp import (
     Llama,
@@ -30,7 +32,7 @@ from ggmlpy.compat.llama_cpp import (
     StoppingCriteriaList,
 )
 from ggmlpy.compat.llama_cpp.llama_speculative import LlamaPromptLookupDecoding
-from ggmlpy.errors import FileError, Unsupported
+from ggmlpy.errors import BadBatch, FileError, Unsupported
 from tests.adapters import write_adapter
 
 PROMPT = "Once upon a time"
@@ -172,6 +174,24 @@ def test_processors_get_arrays_and_run_in_turn(llm: Llama) -> None:
     assert result["choices"][0]["text"] == " the the the"
 
 
+def test_processors_in_a_plain_list(llm: Llama) -> None:
+    def only(token: int) -> Any:
+        def process(tokens: Any, logits: Any) -> Any:
+            logits[np.arange(len(logits)) != token] = -np.inf
+            return logits
+
+        return process
+
+    plain: Any = [only(40)]
+    assert (
+        llm(PROMPT, max_tokens=2, logits_processor=plain)["choices"][0]["text"]
+        == llm.detokenize([40, 40]).decode()
+    )
+    generator = llm.generate([3], logits_processor=iter(plain))
+    assert [next(generator), next(generator)] == [40, 40]
+    assert llm.sample(logits_processor=plain) == 40
+
+
 def test_the_end_can_be_put_off(llm: Llama) -> None:
     ends = LogitsProcessorList(
         [lambda tokens, logits: np.where(np.arange(len(logits)) == 1, 99, logits)]
@@ -296,8 +316,9 @@ def test_what_cannot_be_run(llm: Llama) -> None:
     llm.reset()
     with pytest.raises(RuntimeError, match="call eval first"):
         llm.sample()
-    with pytest.raises(ValueError, match="token"):
-        llm.eval([llm.n_vocab()])
+    for error in (RuntimeError, BadBatch):
+        with pytest.raises(error, match="token"):
+            llm.eval([llm.n_vocab()])
     with pytest.raises(RuntimeError, match="n_ctx is 128"):
         llm.eval([3] * 129)
     stream = llm(PROMPT, max_tokens=5, stream=True)
@@ -306,6 +327,25 @@ def test_what_cannot_be_run(llm: Llama) -> None:
         llm.eval([3])
     stream.close()
     llm.eval([3])
+
+
+def test_arguments_that_cannot_be_used(llm: Llama) -> None:
+    text: Any = 'root ::= "a"'
+    llm.eval([3])
+    for run in (
+        lambda: llm(PROMPT, grammar=text),
+        lambda: llm.sample(grammar=text),
+        lambda: next(llm.generate([3], grammar=text)),
+    ):
+        with pytest.raises(TypeError, match=r"LlamaGrammar\.from_string"):
+            run()
+    for empty in (True, False):
+        with pytest.raises(ValueError, match="the prompt has no tokens"):
+            llm([], echo=empty)
+    wrong: dict[str, Any] = {"max_token": 3}
+    for name in ("create_completion", "create_chat_completion"):
+        with pytest.raises(TypeError, match=rf"^Llama\.{name}\(\) .* 'max_token'"):
+            getattr(llm, name)([3], **wrong)
 
 
 def test_log_softmax(llm: Llama) -> None:
@@ -649,6 +689,19 @@ def test_a_closed_model() -> None:
         model(PROMPT)
     del model
     gc.collect()
+
+
+def test_threads_are_those_that_run() -> None:
+    default = default_n_threads()
+    for given, expected in ((0, default), (None, default), (1, 1), (2, 2)):
+        with make(n_threads=given) as model:
+            assert model.n_threads == model.n_threads_batch == expected
+            assert model.context_params.n_threads == expected
+            (backend,) = [b for b in model.ggmlpy._context.backends if b.name.startswith("cpu")]
+            assert isinstance(backend, CpuBackend)
+            assert backend.n_threads == expected
+    with make(vocab_only=True, n_threads=3) as model:
+        assert model.n_threads == 3
 
 
 def test_properties(llm: Llama) -> None:

@@ -17,14 +17,16 @@ from ggmlpy.compat.llama_cpp.evaluation import (
     LogitsProcessorList,
     Scores,
     StoppingCriteriaList,
+    as_processor,
 )
-from ggmlpy.compat.llama_cpp.llama_grammar import LlamaGrammar
+from ggmlpy.compat.llama_cpp.llama_grammar import LlamaGrammar, own_grammar
 from ggmlpy.compat.llama_cpp.llama_tokenizer import BaseLlamaTokenizer
 from ggmlpy.compat.llama_cpp.model_view import ModelView
 from ggmlpy.compat.llama_cpp.sampling import sampling_params
 from ggmlpy.compat.llama_cpp.state import StateMethods
 from ggmlpy.engine.completion import Echo, collect
 from ggmlpy.engine.generation import Piece, Request
+from ggmlpy.errors import ArgumentError
 
 R = TypeVar("R")
 
@@ -93,6 +95,8 @@ class Completions(StateMethods):
                 f"the prompt begins with two {text!r}: the model wants one", RuntimeWarning,
                 stacklevel=2,
             )  # fmt: skip
+        if not tokens:
+            raise ArgumentError("the prompt has no tokens: there must be at least one")
         if len(tokens) >= self._n_ctx:
             raise ValueError(
                 f"Requested tokens ({len(tokens)}) exceed context window of {self._n_ctx}:"
@@ -126,11 +130,9 @@ class Completions(StateMethods):
             ),
             stop=[stop] if isinstance(stop, str) else list(stop or ()),
             n_top_logprobs=logprobs,
-            logits_processor=None if logits_processor is None else _over_arrays(logits_processor),
-            stopping_criteria=None
-            if stopping_criteria is None
-            else _over_arrays(stopping_criteria),
-            grammar=None if grammar is None else grammar.as_own(),
+            logits_processor=_over_arrays(as_processor(logits_processor)),
+            stopping_criteria=_over_arrays(stopping_criteria),
+            grammar=own_grammar(grammar),
             score_from=1 if echo and logprobs is not None and not stream else None,
             penalizes_prompt=False,  # llama-cpp-python's samplers see the answer only
         )
@@ -145,6 +147,7 @@ class Completions(StateMethods):
         pieces = self._pieces(request)
         return form.chunks(pieces) if stream else collect(pieces, form)
 
+    create_completion.__qualname__ = "Llama.create_completion"  # which errors name
     __call__ = create_completion
 
     def _pieces(self, request: Request) -> Iterator[Piece]:
@@ -272,6 +275,8 @@ class Completions(StateMethods):
             logit_bias=logit_bias,
         )
 
+    create_chat_completion.__qualname__ = "Llama.create_chat_completion"
+
     def create_chat_completion_openai_v1(self, *args: Any, **kwargs: Any) -> Any:
         """`create_chat_completion` with the classes of the openai package as results."""
         try:
@@ -286,9 +291,11 @@ class Completions(StateMethods):
         return ChatCompletion(**answer)
 
 
-def _over_arrays(function: Callable[[Ids, Scores], R]) -> Callable[[Sequence[int], Scores], R]:
+def _over_arrays(
+    function: Callable[[Ids, Scores], R] | None,
+) -> Callable[[Sequence[int], Scores], R] | None:
     """A function of lists of tokens that calls one of arrays of tokens."""
-    return partial(_with_array, function)
+    return None if function is None else partial(_with_array, function)
 
 
 def _with_array(function: Callable[[Ids, Scores], R], tokens: Sequence[int], logits: Scores) -> R:

@@ -7,7 +7,7 @@ the other has run.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy.compat.llama_cpp.constants import LLAMA_DEFAULT_SEED
+from ggmlpy.compat.llama_cpp.llama_grammar import LlamaGrammar, own_grammar
 from ggmlpy.compat.llama_cpp.sampling import sampling_params
-from ggmlpy.errors import CacheFull, GgmlpyError
+from ggmlpy.errors import BadBatch, CacheFull, GgmlpyError
 from ggmlpy.grammar import Matcher
 from ggmlpy.memory.batch import Batch, check_tokens
 from ggmlpy.sampling import Sampler
 
 if TYPE_CHECKING:
-    from ggmlpy.compat.llama_cpp.llama_grammar import LlamaGrammar
     from ggmlpy.compat.llama_cpp.llama_speculative import LlamaDraftModel
     from ggmlpy.llama import Llama as Engine
 
@@ -39,6 +39,13 @@ class LogitsProcessorList(list[LogitsProcessor]):
         for processor in self:
             scores = processor(input_ids, scores)
         return scores
+
+
+def as_processor(
+    given: LogitsProcessor | Iterable[LogitsProcessor] | None,
+) -> LogitsProcessor | None:
+    """The argument `logits_processor`, which may be a plain list of functions, as one function."""
+    return given if given is None or callable(given) else LogitsProcessorList(given)
 
 
 class StoppingCriteriaList(list[StoppingCriteria]):
@@ -62,6 +69,10 @@ class MinTokensLogitsProcessor:
         if len(input_ids) - self.prompt_tokens < self.min_tokens:
             scores[self.token_eos] = -np.inf
         return scores
+
+
+class DecodeError(BadBatch, RuntimeError):
+    """Tokens that cannot be run: a RuntimeError, as llama-cpp-python raises."""
 
 
 class Evaluation:
@@ -169,7 +180,7 @@ class Evaluation:
     def eval(self, tokens: Sequence[int]) -> None:
         """Run tokens after those of the sequence.
 
-        Raises BadBatch (a ValueError) for tokens outside the vocabulary, CacheFull (a RuntimeError)
+        Raises DecodeError (a RuntimeError) for tokens outside the vocabulary, CacheFull (one too)
         for more than `n_ctx`.
         """
         self._eval(tokens, self._logits_all)
@@ -177,7 +188,10 @@ class Evaluation:
     def _eval(self, tokens: Sequence[int], all_rows: bool, n_rows: int = 1) -> None:
         """Run tokens; logits are kept after all of them, or after the last `n_rows`."""
         new = [int(token) for token in tokens]
-        check_tokens(new, self._n_vocab)
+        try:
+            check_tokens(new, self._n_vocab)
+        except BadBatch as error:
+            raise DecodeError(str(error)) from None
         n = self.n_tokens + len(new)
         if n > self._n_ctx:
             raise CacheFull(f"eval: {n} tokens, n_ctx is {self._n_ctx}: use a larger n_ctx")
@@ -260,7 +274,7 @@ class Evaluation:
         )
         matcher = self._matcher_of(grammar)
         at = self.n_tokens - 1 if idx is None else idx
-        return self._sample(sampler, matcher, logits_processor, at)
+        return self._sample(sampler, matcher, as_processor(logits_processor), at)
 
     def _new_sampler(self, **options: Any) -> Sampler:
         params = sampling_params(
@@ -270,15 +284,14 @@ class Evaluation:
 
     def _matcher_of(self, grammar: LlamaGrammar | None) -> Matcher | None:
         """The state of a grammar at its beginning."""
-        if grammar is None:
-            return None
-        return self._model_in_use.engine.matchers.start(grammar.as_own())
+        own = own_grammar(grammar)
+        return None if own is None else self._model_in_use.engine.matchers.start(own)
 
     def _sample(
         self,
         sampler: Sampler,
         matcher: Matcher | None,
-        logits_processor: LogitsProcessorList | None,
+        logits_processor: LogitsProcessor | None,
         at: int,
     ) -> int:
         """A token from the logits after token `at`, which the sampler and grammar accept."""
@@ -343,7 +356,7 @@ class Evaluation:
             presence_penalty=presence_penalty,
             mirostat=(mirostat_mode, mirostat_tau, mirostat_eta),
         )
-        matcher = self._matcher_of(grammar)
+        matcher, processor = self._matcher_of(grammar), as_processor(logits_processor)
         if reset:
             self.reset()
         pending, drafted = [int(token) for token in tokens], list[int]()
@@ -352,7 +365,7 @@ class Evaluation:
             self._eval([*pending, *drafted], self._logits_all, n_rows=1 + len(drafted))
             at = n_given - 1
             while True:
-                token = self._sample(sampler, matcher, logits_processor, at)
+                token = self._sample(sampler, matcher, processor, at)
                 at += 1
                 if stopping_criteria is not None and stopping_criteria(
                     self.input_ids[:at], self._logits_after(at - 1)

@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ggmlpy.backends.cpu.backend import CpuBackend
+from ggmlpy.backends.cpu.cores import default_n_threads
 from ggmlpy.compat.llama_cpp import constants, llama_chat_format
 from ggmlpy.compat.llama_cpp.embedding import EmbeddingMethods
 from ggmlpy.compat.llama_cpp.evaluation import (
@@ -139,11 +141,10 @@ class Llama(EmbeddingMethods):
         self.spm_infill = spm_infill
         self.tensor_split, self.kv_overrides, self.numa = tensor_split, kv_overrides, numa
         self.lora_base, self.lora_scale, self.lora_path = lora_base, lora_scale, lora_path
-        self.n_threads = n_threads or max((os.cpu_count() or 1) // 2, 1)
-        self.n_threads_batch = n_threads_batch or os.cpu_count() or 1
         self._embedding = embedding
         self._pooling_type = pooling_type
         tokenizer_of_file = self._load(vocab_only)
+        self.n_threads = self.n_threads_batch = self._n_threads_in_use()
         self._model = ModelView(self._file, tokenizer_of_file)
         self.metadata = self._model.metadata()
         self.tokenizer_ = LlamaTokenizer(self) if tokenizer is None else tokenizer
@@ -161,6 +162,7 @@ class Llama(EmbeddingMethods):
         self.context_params = self._values(_CONTEXT)
         self.context_params.n_ctx, self.context_params.n_batch = n_ctx, self.n_batch
         self.context_params.n_seq_max = 1
+        self.context_params.n_threads = self.context_params.n_threads_batch = self.n_threads
         self._chat_handlers = self._handlers_of_file()
         self._choose_chat_format()
 
@@ -176,7 +178,7 @@ class Llama(EmbeddingMethods):
             n_ctx=p["n_ctx"],
             n_batch=n_batch,
             n_ubatch=min(n_batch, p["n_ubatch"]),
-            n_threads=p["n_threads"],
+            n_threads=p["n_threads"] or None,  # 0: the default, as there
             n_gpu_layers=p["n_gpu_layers"],
             type_k="f16" if p["type_k"] is None else p["type_k"],
             type_v="f16" if p["type_v"] is None else p["type_v"],
@@ -188,6 +190,12 @@ class Llama(EmbeddingMethods):
         )
         self._file = self._engine._file
         return self._engine.tokenizer
+
+    def _n_threads_in_use(self) -> int:
+        """CPU threads: of the backend, or of a vocabulary only what a model would get."""
+        backends = [] if self._engine is None else self._engine._context.backends
+        on_cpu = (each.n_threads for each in backends if isinstance(each, CpuBackend))
+        return next(on_cpu, self._parameters["n_threads"] or default_n_threads())
 
     def _values(self, names: Sequence[str]) -> SimpleNamespace:
         """Arguments by name, where llama-cpp-python has a struct."""

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ggmlpy.errors import GrammarError, MissingPackage
+from ggmlpy.common.arguments import kind_of
+from ggmlpy.errors import ArgumentError, GrammarError, MissingPackage
 from ggmlpy.grammar import Grammar
 from ggmlpy.grammar.library import matcher_class
 
@@ -73,6 +74,18 @@ class LlamaGrammar:
         if isinstance(closed, dict):
             closed.setdefault("x-guidance", {"whitespace_pattern": " ?", "coerce_one_of": True})
         return Grammar.json_schema(closed)
+
+
+def own_grammar(grammar: LlamaGrammar | None) -> Grammar | None:
+    """The argument `grammar` as a `ggmlpy.Grammar`. Raises ArgumentError, GrammarError."""
+    if grammar is None:
+        return None
+    if not isinstance(grammar, LlamaGrammar):
+        raise ArgumentError(
+            f"grammar is {kind_of(grammar)}: it must be a LlamaGrammar, as"
+            " LlamaGrammar.from_string(text) makes of GBNF"
+        )
+    return grammar.as_own()
 
 
 def _check(grammar: Grammar) -> None:
