@@ -90,7 +90,8 @@ class LoraAdapter:
         return sum(leaf.spec.n_bytes for _, leaf, _ in self.leaves)
 
     def close(self) -> None:
-        """Close the file, of which no weight is in use any more."""
+        """Let go of the weights, which no graph reads any more, and close the file."""
+        self.weights.clear()
         self._file.close()
 
 

@@ -42,10 +42,16 @@ class AdapterMethods(StateMethods):
         self._check_open()
         if not math.isfinite(scale):
             raise ArgumentError(f"load_lora: scale is {scale}: it must be finite")
-        with self._answers.exclusive():
-            self.engine.check_idle_step()
-            adapter = self.engine.context.load_lora(path, scale=scale)
-            self.engine.adapters.add(adapter)
+        context = self.engine.context
+        adapter = context.open_lora(path, scale)  # outside the lock, so that others can generate
+        try:
+            with self._answers.exclusive():
+                self.engine.check_idle_step()
+                context.add_lora(adapter)
+                self.engine.adapters.add(adapter)
+        except BaseException:
+            adapter.close()
+            raise
         return adapter
 
     @checked

@@ -9,43 +9,41 @@ from ggmlpy.common.arguments import WrongKind, as_float, kind_of
 from ggmlpy.engine.options import LoraScales
 from ggmlpy.errors import ArgumentError
 from ggmlpy.models.lora import LoraAdapter
-from ggmlpy.runtime.context import Context
 from ggmlpy.runtime.lora import Scales, scales_of
 
 
 class Adapters:
-    """The adapters of a context. Numbers count up from 0, and are not given twice."""
+    """The adapters of an engine. Numbers count up from 0, and are not given twice."""
 
-    def __init__(self, context: Context) -> None:
-        self.by_id: dict[int, LoraAdapter] = {}
-        self._context = context
+    def __init__(self) -> None:
+        self.by_id: dict[int, LoraAdapter] = {}  # replaced, not changed: other threads read it
         self._n_loaded = 0
 
     def add(self, adapter: LoraAdapter) -> None:
         """Add one that the context has loaded."""
-        self.by_id[self._n_loaded] = adapter
+        self.by_id = {**self.by_id, self._n_loaded: adapter}
         self._n_loaded += 1
 
     def remove(self, adapter: LoraAdapter) -> None:
         """Remove one. Raises ArgumentError if it is not loaded."""
-        del self.by_id[self._id_of(adapter)]
+        gone, _ = self._found(adapter)
+        self.by_id = {id: each for id, each in self.by_id.items() if id != gone}
 
     def close(self) -> None:
         """Close the files of all."""
-        for adapter in self.by_id.values():
+        held, self.by_id = self.by_id, {}
+        for adapter in held.values():
             adapter.close()
-        self.by_id.clear()
 
     def scales(self, lora: LoraScales | None = None) -> Scales:
         """The adapters that a request has: those named, or else all, each with its own scale.
 
         Raises ArgumentError for one that is not loaded, or a scale that is not finite.
         """
-        if lora is None:
-            return scales_of({adapter: adapter.scale for adapter in self.by_id.values()})
         scales: dict[LoraAdapter, float] = {}
-        for key, scale in _pairs(lora):
-            adapter = self.by_id[self._id_of(key)]
+        own = ((adapter, adapter.scale) for adapter in self.by_id.values())
+        for key, scale in own if lora is None else _pairs(lora):
+            _, adapter = self._found(key)
             if adapter in scales:
                 raise ArgumentError(f"lora: {adapter.name} is named twice")
             try:
@@ -56,10 +54,10 @@ class Adapters:
                 ) from None
         return scales_of(scales)
 
-    def _id_of(self, key: object) -> int:
+    def _found(self, key: object) -> tuple[int, LoraAdapter]:
         for id, adapter in self.by_id.items():
             if adapter is key or (type(key) is int and id == key):
-                return id
+                return id, adapter
         loaded = ", ".join(f"{id}: {a.name}" for id, a in self.by_id.items()) or "none"
         raise ArgumentError(f"lora: no adapter {key!r:.60} is loaded; loaded are {loaded}")
 

@@ -98,7 +98,7 @@ class Engine:
         cache = PromptCache(0 if encodes else cache_limit(cache_ram))
         self.slots: Slots[RequestState] = Slots(context.memory, cache)
         self._admission = Admission(context, self.slots)
-        self.adapters = Adapters(context)
+        self.adapters = Adapters()
 
     # --- requests ---
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ggmlpy.backends.base import Weight
 from ggmlpy.common.quoting import quoted
 from ggmlpy.errors import Unsupported
+from ggmlpy.graph.graph import Graph
 from ggmlpy.memory.sequences import SequenceMemory
 from ggmlpy.memory.state import Changes
 from ggmlpy.models import Model
@@ -42,6 +43,7 @@ class ChangeMethods:
     _adapters: SequenceAdapters
     _control: ControlVector | None = None
     _last: Plan | None
+    _last_graph: Graph | None
     _steady: SteadyStep | None
 
     if TYPE_CHECKING:
@@ -56,16 +58,23 @@ class ChangeMethods:
         WeightError for one that is no adapter or does not fit the model, Unsupported for one that
         changes a tensor whose product cannot have it.
         """
-        model = self.model
-        adapter = open_lora(path, model.weights, model.hparams.architecture, scale)
+        adapter = self.open_lora(path, scale)
         try:
-            self._check_lora(adapter)
-            self.load_weights()
-            load_lora_weights(adapter, self.placement)
+            self.add_lora(adapter)
         except BaseException:
             adapter.close()
             raise
         return adapter
+
+    def open_lora(self, path: str | bytes | PathLike[str], scale: float = 1.0) -> LoraAdapter:
+        """The first half of `load_lora`, which reads the file and changes nothing."""
+        return open_lora(path, self.model.weights, self.model.hparams.architecture, scale)
+
+    def add_lora(self, adapter: LoraAdapter) -> None:
+        """The second half: load the weights onto their devices."""
+        self._check_lora(adapter)
+        self.load_weights()
+        load_lora_weights(adapter, self.placement)
 
     def _check_lora(self, adapter: LoraAdapter) -> None:
         """Raise Unsupported unless the graphs have all that an adapter changes."""
@@ -143,6 +152,6 @@ class ChangeMethods:
         for seq in self._adapters.uses(adapter):
             self._adapters.set(seq, ())
         self.plans.drop(adapter)
-        self._steady = self._last = None
+        self._steady = self._last = self._last_graph = None
         if self.encoder is not None:
             self.encoder.unload_lora(adapter)

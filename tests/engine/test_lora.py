@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import struct
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -379,8 +381,28 @@ def test_drafts_and_full_contexts(folder: Path, context_shift: bool) -> None:
     assert found[0][0] != found[0][1] != found[0][2]
 
 
+def test_a_running_request_keeps_its_adapters(folder: Path) -> None:
+    """Whatever is loaded, or gets another scale, while it runs."""
+    options: dict[str, Any] = {"max_tokens": 8, "temperature": 0, "logit_bias": {2: -1000.0}}
+    with Llama(folder / "tiny.gguf", n_ctx_seq=128, n_seq_max=2, n_threads=2) as llm:
+        want = llm(TEXTS[2], **options)["choices"][0]["text"]
+        stream = llm.create_completion(TEXTS[2], stream=True, **options)
+        parts = [next(stream)]
+        adapter = llm.load_lora(folder / "0.gguf")
+        changed = llm(TEXTS[2], **options)["choices"][0]["text"]
+        parts += stream
+        assert "".join(part["choices"][0]["text"] for part in parts) == want != changed
+        adapter.scale = 0.0
+        assert llm(TEXTS[2], **options)["choices"][0]["text"] == want
+        adapter.scale = "1"  # type: ignore[assignment]
+        with pytest.raises(ArgumentError, match=r"the scale of 0\.gguf is a str"):
+            llm(TEXTS[2])
+
+
 def test_unloading(llm: Llama, folder: Path) -> None:
     first = llm.lora_adapters[0]
+    leaf = weakref.ref(first.leaves[0][1])
+    llm.embed([TEXTS[0]])
     want = answer(llm, TEXTS[2], {first: 1.0})
     stream = llm.create_completion(TEXTS[2], lora={first: 1.0}, stream=True, max_tokens=8)
     next(stream)
@@ -393,6 +415,8 @@ def test_unloading(llm: Llama, folder: Path) -> None:
         llm.request(TEXTS[2], lora={first: 1.0})
     with pytest.raises(ArgumentError, match="no adapter"):
         llm.unload_lora(first)
+    gc.collect()
+    assert leaf() is None
     held = [s.lora for s in llm.engine.context.plans.plans]
     assert all(part.adapter is not first for lora in held for part in lora)
     again = llm.load_lora(folder / "0.gguf", 0.0)
