@@ -49,7 +49,7 @@ from ggmlpy.runtime.context_sizes import (
     room_for,
     warn_of_length,
 )
-from ggmlpy.runtime.describe import summary, summary_rows
+from ggmlpy.runtime.describe import Row, summary, summary_rows
 from ggmlpy.runtime.fit import free_memory
 from ggmlpy.runtime.opening import ContextOpener
 from ggmlpy.sampling import SamplingParams
@@ -314,10 +314,12 @@ class Llama(AdapterMethods):
         """A table of sizes, caches, memory and backends, as text."""
         return summary(*self._described())
 
-    def _described(self) -> tuple[GGUFFile, Context, int, int, str, float, str | None]:
+    def _described(self) -> tuple[GGUFFile, Context, int, int, str, float, list[Row]]:
         budget, cache = self.engine.token_budget, str(self.engine.slots.cache)
-        draft = None if self.engine.drafter is None else str(self.engine.drafter)
-        return self._file, self._context, self._n_batch, budget, cache, self.load_s, draft
+        drafter = self.engine.drafter
+        more = [] if drafter is None else [("draft", str(drafter))]
+        more += [(f"lora {id}", str(adapter)) for id, adapter in self.lora_adapters.items()]
+        return self._file, self._context, self._n_batch, budget, cache, self.load_s, more
 
     def _repr_html_(self) -> str:
         """For notebooks: the rows of `describe`."""

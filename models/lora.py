@@ -66,6 +66,10 @@ class LoraAdapter:
         self.weights = weights  # by the leaf of the model's weight
         self._file = file
 
+    def __str__(self) -> str:
+        weights = f"{len(self.weights)} weights, {self.n_bytes / 1e6:.1f} MB"
+        return f"{self.name}: {weights}, scale {self.scale:g} unless a request says otherwise"
+
     def __repr__(self) -> str:
         n, ranks = len(self.weights), sorted({w.b.ne[0] for w in self.weights.values()})
         return (

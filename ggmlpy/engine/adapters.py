@@ -48,9 +48,9 @@ class Adapters:
                 raise ArgumentError(f"lora: {adapter.name} is named twice")
             try:
                 scales[adapter] = as_float(scale)
-            except WrongKind:
+            except WrongKind as wrong:
                 raise ArgumentError(
-                    f"lora: the scale of {adapter.name} is {kind_of(scale)}: it must be a number"
+                    f"lora: the scale of {adapter.name} is {kind_of(scale)}: it must be {wrong}"
                 ) from None
         return scales_of(scales)
 

@@ -145,6 +145,7 @@ class ChangeMethods:
             backend.load_weights([Weight(leaf, frozenset(("add",)))])
         self._control = vector
         self.plans.steer(directions)
+        self.plans.get(self.shapes.one_token)  # as `warm_up` does
         self._steady = self._last = None
 
     def unload_lora(self, adapter: LoraAdapter) -> None:

@@ -200,8 +200,8 @@ class Context(SequenceMethods, ChangeMethods):
     def ops_by_backend(self) -> dict[str, Counter[str]]:
         """How many nodes of which op each backend runs, in the plan that was used last."""
         counted: dict[str, Counter[str]] = {}
-        plan = next(reversed(self.plans.plans.values()))
-        for part in plan.executable.schedule.splits:
+        plan = next(reversed(self.plans.plans.values()), None)  # none once all were dropped
+        for part in () if plan is None else plan.executable.schedule.splits:
             ops = (node.op.name for node in part.nodes if node.op is not None)
             counted.setdefault(part.backend.name, Counter()).update(ops)
         return counted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.memory.kv_cache import KVCache
@@ -27,7 +28,7 @@ def summary_rows(
     token_budget: int,
     cache: str,
     load_s: float,
-    draft: str | None = None,
+    more: Sequence[Row] = (),
 ) -> list[Row]:
     """The table's rows: a name, then its description."""
     return [
@@ -46,11 +47,20 @@ def summary_rows(
             f"{token_budget} tokens of a step in which any sequence decodes, at least 2 of prompts",
         ),
         ("cache_ram", cache),
-        *([] if draft is None else [("draft", draft)]),
+        *more,
+        *_control_rows(context),
         *_backend_rows(context),
         *_pass_rows(context),
         ("load", f"{load_s:.2f} s"),
     ]
+
+
+def _control_rows(context: Context) -> list[Row]:
+    vector = context.control_vector
+    if vector is None:
+        return []
+    layers = sorted(vector.directions)
+    return [("control vector", f"of {len(layers)} layers, {layers[0]} to {layers[-1]}")]
 
 
 def summary(
@@ -60,10 +70,10 @@ def summary(
     token_budget: int,
     cache: str,
     load_s: float,
-    draft: str | None = None,
+    more: Sequence[Row] = (),
 ) -> str:
     """The table, one line a row."""
-    rows = summary_rows(file, context, n_batch, token_budget, cache, load_s, draft)
+    rows = summary_rows(file, context, n_batch, token_budget, cache, load_s, more)
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:{width}}  {text}" for name, text in rows)
 

@@ -28,8 +28,12 @@ def scales_of(adapters: Mapping[LoraAdapter, float]) -> Scales:
     for adapter, scale in adapters.items():
         if not math.isfinite(scale):
             raise ArgumentError(f"lora: the scale of {adapter.name} is {scale}: it must be finite")
-    used = [(adapter, float(scale)) for adapter, scale in adapters.items() if scale]
-    return tuple(sorted(used, key=lambda pair: (pair[0].digest, pair[1])))
+    # Copies of one adapter are one, with the sum of their scales: none comes before the other.
+    copies: dict[str, tuple[LoraAdapter, list[float]]] = {}
+    for adapter, scale in adapters.items():
+        copies.setdefault(adapter.digest, (adapter, []))[1].append(float(scale))
+    summed = [(copies[digest][0], math.fsum(copies[digest][1])) for digest in sorted(copies)]
+    return tuple((adapter, scale) for adapter, scale in summed if scale)
 
 
 def changes_of(scales: Scales) -> Changes:

@@ -6,7 +6,7 @@ What an adapter adds is computed for the tokens that have it, and written over t
 
 so that the columns of the others are the bits that they would be without any adapter, and those of
 a token the same in any batch. Several adapters of a token are added one after the other, in the
-order in which they were loaded. Where all tokens have an adapter nothing is gathered. While a graph
+order of their digests. Where all tokens have an adapter nothing is gathered. While a graph
 is built, `applying` says which adapters there are; without it these are the plain ops.
 
 Letters in shapes: T tokens, O outputs, M tokens of an adapter, r its rank, U experts used.

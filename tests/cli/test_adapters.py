@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,16 @@ def test_errors_are_one_line(
     assert outcome.code != 0
     assert message in outcome.err
     assert len(outcome.err.strip().splitlines()) == 1
+
+
+def test_verbose_lists_them(run: Run, folder: Path) -> None:
+    model = ("-m", folder / "tiny.gguf", "-p", TEXT, "-n", 1, "-v")
+    changes = ("--lora-scaled", f"{folder / '0.gguf'}:0.5")
+    vectors = ("--control-vector", folder / "control-0.gguf")
+    outcome = run("generate", *model, *changes, *vectors)
+    assert outcome.code == 0
+    assert re.search(r"lora 0 +0\.gguf: 28 weights, 0\.\d MB, scale 0\.5 unless", outcome.err)
+    assert re.search(r"control vector +of 3 layers, 1 to 3", outcome.err)
 
 
 def test_inspect_shows_an_adapter(run: Run, folder: Path) -> None:

@@ -215,6 +215,17 @@ def test_an_adapter_of_one_weight(folder: Path, tmp_path: Path, names: str) -> N
         np.testing.assert_array_equal(got[seq], want, f"sequence {seq}")
 
 
+def test_copies_of_one_adapter(folder: Path) -> None:
+    """Of equal adapters none comes before the other, whatever runs beside a sequence."""
+    run, adapters = context(folder)
+    copies = [adapters[0], run.load_lora(folder / "0.gguf")]
+    scales: dict[int, Scales] = {0: {0: 0.3, 1: 1.7}, 2: {0: 1.7, 1: 0.3}, 3: {1: 0.3}}
+    got = run_all(run, copies, scales, 7)
+    for seq, own in scales.items():
+        want = run_all(run, copies, {seq: own}, 64)[seq]
+        np.testing.assert_array_equal(got[seq], want, f"sequence {seq}")
+
+
 def test_an_output_that_is_the_embedding(tmp_path: Path) -> None:
     """An adapter of the embeddings changes what is looked up; one of the output the logits."""
     tied = write_model(tmp_path / "tied.gguf", Tiny(tied=True))
