@@ -15,6 +15,7 @@ from ggmlpy.engine.request_state import RequestState
 from ggmlpy.engine.shared_prefix import first_ready
 from ggmlpy.engine.slots import Slot, Slots
 from ggmlpy.engine.timings import Timings
+from ggmlpy.errors import CacheFull
 from ggmlpy.memory.batch import Batch
 from ggmlpy.runtime.context import Context
 
@@ -66,37 +67,36 @@ class Admission:
             error = self._admit(sequence, slot, step, timings)
             if error is not None:
                 failed.append((sequence, error))
+            elif sequence.held is not None:  # there are too few cells for its copy yet
+                break
         return failed
 
     def give_way(self, timings: Timings) -> bool:
         """After CacheFull: evict the tokens of an idle slot, or else preempt a sequence.
 
         That is the latest of those with the highest priority value, one that frees cells if any of
-        them does. So the first one of the lowest value ends, whatever comes later. One whose
-        context was shifted cannot be run again, and stays. Returns whether either was possible.
+        them does. So the first one of the lowest value ends, whatever comes later. What one holds
+        whose context was shifted cannot be run again: it waits with a copy. Returns whether either
+        was possible.
         """
         if self._slots.evict_idle():
             return True
         running = self._slots.running()
-        holding = [slot for slot in running if slot.tokens and not slot.is_shifted]
+        holding = [slot for slot in running if slot.tokens or slot.is_shifted]
         if len(running) < 2 or not holding:
             return False
         slot = max(holding, key=self._preemption_key)
         sequence = slot.taken_by
-        self._slots.swap_out(slot)
+        if slot.is_shifted:
+            sequence.held = self._slots.take_away(slot)
+        else:
+            self._slots.swap_out(slot)
+            sequence.n_past = 0
         self._slots.free(slot)
-        sequence.n_past = 0
         sequence.n_preempted += 1
         timings.n_preempted += 1
         self.add(sequence)
         return True
-
-    def last_shifted(self) -> Slot[RequestState] | None:
-        """The slot that gives way where all that could have a shifted context, unless it is the
-        only one that runs."""
-        running = self._slots.running()
-        shifted = [slot for slot in running if slot.is_shifted] if len(running) > 1 else []
-        return max(shifted, key=self._preemption_key, default=None)
 
     def _preemption_key(self, slot: _Slot) -> tuple[int, bool, int]:
         """The running sequence with the highest key is preempted."""
@@ -130,7 +130,9 @@ class Admission:
             if not sources.has_room(encoded, len(sequence.source)):
                 return False
         lengths = {slot.seq: len(slot.taken_by.tokens) + _N_RESERVED for slot in running}
-        n_shared = self._slots.n_shared(sequence.reusable, sequence.changes)
+        n_shared = 0  # a shifted context comes back as a copy
+        if sequence.held is None:
+            n_shared = self._slots.n_shared(sequence.reusable, sequence.changes)
         return self._context.memory.has_room(lengths, len(tokens), n_shared)
 
     def _admit(
@@ -145,6 +147,13 @@ class Admission:
         self._context.use_lora(slot.seq, sequence.lora)
         try:
             sequence.n_past = self._begin(slot, sequence, timings)
+        except CacheFull as error:
+            self._slots.evict(slot)
+            self._slots.free(slot)
+            if sequence.held is None:
+                return error
+            self.add(sequence)
+            return None
         except Exception as error:  # it ends this request only, so that others start
             self._slots.evict(slot)
             self._slots.free(slot)
@@ -161,6 +170,11 @@ class Admission:
             self._encode(slot, sequence.source, timings)
             slot.changes = sequence.changes
             return 0
+        if sequence.held is not None:
+            self._slots.give_back(slot, sequence.held)
+            sequence.held = None
+            timings.n_restored += sequence.n_past
+            return sequence.n_past
         tokens = sequence.tokens[: sequence.first_output + 1]
         try:
             return self._slots.reuse(slot, tokens, sequence.changes)

@@ -324,19 +324,10 @@ class Engine:
             sequence.cut(n, self.context.sizes.n_ctx_seq - 1)
 
     def _free_cells(self, full: CacheFull) -> None:
-        """Let something give way, else raise the error.
-
-        A sequence whose context was shifted does so by ending, with an error.
-        """
+        """Let something give way, else raise the error."""
         with self._reset_if_interrupted():
-            if self._admission.give_way(self.timings):
-                return
-            slot = self._admission.last_shifted()
-            if slot is None:
+            if not self._admission.give_way(self.timings):
                 raise full
-            self.slots.evict(slot)
-            why = "a sequence whose context was shifted cannot wait for cells"
-            self._fail(slot, CacheFull(f"the cache is full: {why}"))
 
     def _fail(self, slot: _Slot, error: Exception) -> None:
         """End a running request with an error."""

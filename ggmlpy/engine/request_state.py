@@ -13,7 +13,7 @@ from ggmlpy.errors import ArgumentError, BadBatch, Unsupported
 from ggmlpy.grammar import Grammar, Matcher, Matchers
 from ggmlpy.memory.batch import check_tokens
 from ggmlpy.memory.sizes import Sizes
-from ggmlpy.memory.state import Changes
+from ggmlpy.memory.state import Changes, SequenceState
 from ggmlpy.runtime.context_sizes import check_least, room_for
 from ggmlpy.runtime.lora import Scales
 from ggmlpy.sampling import Sampler
@@ -68,6 +68,7 @@ class RequestState:
     # While it waits for a prefix: the id of the request that runs it, and how many tokens it has.
     provider: int = -1
     n_provided: int = 0
+    held: SequenceState | None = None  # a shifted context, while it waits for cells
     draft: list[int] = field(default_factory=list)  # what the step runs behind its tokens
     draft_length: DraftLength = field(default_factory=DraftLength)
     lora: Scales = ()  # the adapters that its tokens have

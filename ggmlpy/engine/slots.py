@@ -100,6 +100,20 @@ class Slots(Generic[Owner]):
             else:
                 self.evict(slot)
 
+    def take_away(self, slot: Slot[Owner]) -> SequenceState:
+        """Evict a shifted context, which `give_back` lets a slot hold again.
+
+        Raises MemoryError where the machine has too little for a copy; nothing is changed then.
+        """
+        state = take_state(self.memory, slot.seq, slot.tokens, slot.changes)
+        self.evict(slot)
+        return state
+
+    def give_back(self, slot: Slot[Owner], state: SequenceState) -> None:
+        """Let a slot hold a shifted context, evicting idle tokens if needed. Raises CacheFull."""
+        self.restore(slot, state)
+        slot.is_shifted = True
+
     def note_shift(self, slot: Slot[Owner], n_keep: int) -> None:
         """After a context shift: only the first `n_keep` tokens are what any prompt would give."""
         slot.is_shifted = True
