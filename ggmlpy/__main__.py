@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import _thread
 import os
 import signal
 import sys
-import threading
-from contextlib import suppress
 from types import FrameType
 
 INTERRUPTED = 130  # as in cli/guard.py, which is not imported yet when this is needed
@@ -27,6 +24,11 @@ def _is_default() -> bool:
 _IS_PROGRAM = __name__ == "__main__" or os.path.basename(sys.argv[0]).startswith("ggmlpy")  # noqa: PTH119
 if _IS_PROGRAM and _is_default():
     signal.signal(signal.SIGINT, _stop_at_once)
+
+# Whatever takes time to import comes after the handler.
+import _thread  # noqa: E402
+import threading  # noqa: E402
+from contextlib import suppress  # noqa: E402
 
 from ggmlpy.common.limits import NOT_LOADED, cannot_load, importing, memory_limit  # noqa: E402
 from ggmlpy.errors import BackendError  # noqa: E402

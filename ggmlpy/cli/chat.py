@@ -199,10 +199,12 @@ class _Conversation:
         self._interactive = interactive
         self._beginning = [] if system is None else [{"role": "system", "content": system}]
         self._messages = list(self._beginning)
+        self._lost = False  # whether the oldest turns have been dropped
 
     def command(self, name: str) -> None:
         if name == "/clear":
             self._messages = list(self._beginning)
+            self._lost = False
             say("the conversation is cleared")
         elif name == "/help":
             say(HELP)
@@ -211,13 +213,7 @@ class _Conversation:
 
     def answer(self, message: str) -> None:
         """Write the answer to stdout. A message that fails is not added."""
-        messages = [*self._messages, {"role": "user", "content": message}]
-        chunks = self._llm.create_chat_completion(
-            messages,
-            stream=True,
-            grammar=self._grammar,
-            **self._options,
-        )
+        messages, chunks = self._asked([*self._messages, {"role": "user", "content": message}])
         shown, reason = _Shown(), None
         with _interrupts(self._interactive) as interrupts:
             try:
@@ -238,6 +234,33 @@ class _Conversation:
         if reason == "length" and self._options["max_tokens"] is None:
             full = CacheFull(f"the context of {self._llm.n_ctx_seq()} tokens is full")
             complain("warning", f"{full}{_hint(full)}")
+
+    def _asked(
+        self, messages: list[dict[str, str]]
+    ) -> tuple[list[dict[str, str]], Iterator[dict[str, Any]]]:
+        """The messages that fit the context, and the answer to them, piece by piece.
+
+        With `context_shift` the oldest turns after the system message are dropped until the prompt
+        fits, which is said once in a conversation. Raises BadBatch where the last message alone
+        does not fit, and without it.
+        """
+        first, dropped = len(self._beginning), 0
+        while True:
+            kept = [*messages[:first], *messages[first + dropped :]]
+            try:
+                chunks = self._llm.create_chat_completion(
+                    kept, stream=True, grammar=self._grammar, **self._options
+                )
+            except BadBatch:  # the prompt is too long
+                dropped += 2  # a message and its answer
+                if not self._options["context_shift"] or first + dropped >= len(messages):
+                    raise
+                continue
+            if dropped and not self._lost:
+                self._lost = True
+                full = f"the context of {self._llm.n_ctx_seq()} tokens is full"
+                complain("warning", f"{full}: from now on the oldest messages are left out")
+            return kept, chunks
 
 
 class _Shown:

@@ -196,6 +196,22 @@ def test_a_conversation_that_fills_the_context_ends_with_one_line(run: Run, mode
     assert " = 60; -c 128 would do (/clear starts a new conversation)" in outcome.error
 
 
+def test_a_shifted_context_loses_the_oldest_turns(
+    run: Run, model: Path, prompts: list[str]
+) -> None:
+    args = ("-q", "-c", 60, "--context-shift", "-sys", "be brief")
+    outcome = run("chat", "-m", model, *SETTINGS, *args, stdin="seven b\n" * 12)
+    assert (outcome.code, outcome.out.count("\n")) == (0, 12)
+    assert outcome.err == (
+        "ggmlpy: warning: the context of 60 tokens is full: from now on the oldest messages are"
+        " left out\n"
+    )
+    assert prompts[-1].startswith("s:be brief u:seven b a:")
+    assert prompts[-1].endswith(" u:seven b")
+    alone = run("chat", "-m", model, *SETTINGS, *args, stdin="seven b" * 20 + "\n")
+    assert alone.error.startswith("message 1: the prompt is ")
+
+
 def test_a_full_context_is_a_warning(run: Run, model: Path) -> None:
     outcome = run(
         "chat", "-m", model, "--backend", "reference", "-q", "-c", 40, "-n", -1, stdin="a\n"

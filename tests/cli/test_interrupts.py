@@ -18,6 +18,7 @@ import pytest
 from ggmlpy.__main__ import INTERRUPTED
 from tests.processes import interruptible, running
 
+ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 
 DRIVER = """
@@ -87,6 +88,23 @@ def test_wherever_it_comes(what: str, step: int, tiny: Path, tmp_path: Path) -> 
         assert err.endswith("ggmlpy: stopped\n"), (moment, err)
         assert "Traceback" not in err, (moment, err)
         assert "Exception ignored" not in err, (moment, err)
+
+
+def test_little_is_imported_before_the_handler() -> None:
+    """What Python's start has not loaded, and is loaded while Ctrl-C still shows a traceback."""
+    code = (
+        f"import os, signal, sys; sys.path.insert(0, {str(ROOT)!r})\n"
+        "class Importing:\n"
+        "    def find_spec(name, *more):\n"
+        "        if signal.getsignal(signal.SIGINT) is signal.default_int_handler: print(name)\n"
+        "sys.meta_path.insert(0, Importing)\n"
+        "sys.argv = ['ggmlpy']\n"
+        "import ggmlpy.__main__"
+    )
+    with interruptible():
+        command = [sys.executable, "-I", "-S", "-c", code]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["ggmlpy", "__future__", "ggmlpy.errors", "ggmlpy.__main__"]
 
 
 def test_inside_a_finalizer() -> None:
