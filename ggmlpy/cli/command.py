@@ -13,9 +13,11 @@ from typing import Any, TypeVar
 import click
 
 from ggmlpy.cli.help import ReadableHelp
-from ggmlpy.cli.unknown import is_known_elsewhere, names_of, no_such_option
+from ggmlpy.cli.llama_flags import accepted_by
+from ggmlpy.cli.unknown import is_known_elsewhere, names_of, no_such_options
 
 _SURPLUS = "unexpected extra argument"  # in click's message
+_HELP = ("-h", "--help")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -37,16 +39,22 @@ class Option(click.Option):
 class Command(ReadableHelp):
     """A command of `ggmlpy`."""
 
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        for i, row in enumerate(accepted_by(self.name or "")):
+            hidden: dict[str, Any] = {"is_flag": True, "expose_value": False, "hidden": True}
+            self.params.append(click.Option([*row.names, f"accepted_{i}"], **hidden))
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         typed = list(args)
-        unknown, hint = self._unknown_option(typed)
+        unknown = self._unknown_options(typed, ctx)
         # These would be read as other options with a value, or as a flag that ends the program.
-        if unknown.startswith("-h") or (unknown and is_known_elsewhere(unknown, self, ctx)):
-            raise no_such_option(unknown, self, ctx, hint)
+        if any(flag.startswith("-h") or is_known_elsewhere(flag, self, ctx) for flag in unknown):
+            raise no_such_options(unknown, self, ctx)
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            raise no_such_option(unknown or error.option_name, self, ctx, hint) from None
+            raise no_such_options(unknown or [error.option_name], self, ctx) from None
         except click.UsageError as error:
             error.ctx = error.ctx or ctx  # whose help the message names
             if not unknown and _SURPLUS in error.message:
@@ -54,7 +62,7 @@ class Command(ReadableHelp):
                 raise click.UsageError(message, error.ctx) from None
             if not unknown:
                 raise
-            raise no_such_option(unknown, self, ctx, hint) from None
+            raise no_such_options(unknown, self, ctx) from None
 
     def _where_models_go(self, args: Sequence[str]) -> str:
         """What to add to the error about an argument too many: it may be meant as the model."""
@@ -62,23 +70,35 @@ class Command(ReadableHelp):
         given = {arg.partition("=")[0] for arg in args}
         return "; a model is given by -m FILE" if names and not names & given else ""
 
-    def _unknown_option(self, args: Sequence[str]) -> tuple[str, str]:
-        """The first argument of several letters behind one dash that names no option, or an empty
-        text, and a hint."""
+    def _unknown_options(self, args: Sequence[str], ctx: click.Context) -> list[str]:
+        """The arguments that are spelt like options and name none.
+
+        Several letters behind one dash name one, or are flags of one letter each. They may also be
+        an option with its value, `-mFILE`: such are found only where nothing else is.
+        """
         options = names_of(self)
+        found: list[str] = []
+        doubtful: list[str] = []
         before = None
         for arg in args[: args.index("--")] if "--" in args else args:
             is_value = before is not None and not before.is_flag
             before = None if is_value else options.get(arg.replace("_", "-"))
-            letters = arg[1:].partition("=")[0]
-            if is_value or arg[:1] != "-" or not letters[:2].isalpha() or len(letters) < 2:
+            typed = arg.partition("=")[0]
+            name, letters = typed.replace("_", "-"), typed[1:]
+            if is_value or name[:1] != "-" or not letters.lstrip("-")[:1].isalpha():
                 continue
-            shorts = [options.get(f"-{letter}") for letter in letters]
-            if f"-{letters}" not in options and not all(o and o.is_flag for o in shorts):
-                takes_value = shorts[0] is not None and not shorts[0].is_flag
-                hint = f"a value of {arg[:2]} stands after a space" if takes_value else ""
-                return f"-{letters}", hint
-        return "", ""
+            if name in options or name in _HELP:
+                continue
+            glued = False
+            if letters[0] != "-" and len(letters) > 1:
+                shorts = [options.get(f"-{letter}") for letter in letters]
+                is_name = letters.replace("-", "").replace("_", "").isalnum()
+                if not letters[1].isalpha() or all(o and o.is_flag for o in shorts) or not is_name:
+                    continue
+                glued = shorts[0] is not None and not shorts[0].is_flag
+            is_doubtful = glued and not is_known_elsewhere(typed, self, ctx)
+            (doubtful if is_doubtful else found).append(typed)
+        return found or doubtful
 
 
 def command(function: Callable[..., Any]) -> click.Command:

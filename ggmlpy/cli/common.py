@@ -40,7 +40,7 @@ def open_model(path: Path, options: ModelOptions, **more: Any) -> Llama:
         llm = Llama(
             path,
             n_ctx=options.n_ctx,
-            n_batch=max(2048, options.n_ubatch),
+            n_batch=options.n_batch or max(2048, options.n_ubatch),
             n_ubatch=options.n_ubatch,
             n_threads=options.n_threads,
             backend=options.backends,

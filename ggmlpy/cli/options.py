@@ -209,6 +209,13 @@ class ModelOptions(MachineOptions):
         "Tokens that fit in the context; 0: as many as the model was trained with.",
         type=Whole(0),
     )
+    n_batch: int | None = setting(
+        None,
+        "-b --batch-size N",
+        "Tokens of a batch: an upper limit of -ub.",
+        type=Whole(1),
+        show_default="no limit",
+    )
     n_threads: int | None = setting(None, *_N_THREADS, **_ONE_PER_CORE)
     fit: bool = setting(
         False,

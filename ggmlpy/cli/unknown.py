@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 import click
@@ -11,6 +11,7 @@ from ggmlpy.cli.llama_flags import why_absent
 
 _N_NEIGHBOURS = 3
 _LIKENESS = 0.7
+_SLIP = 0.9  # of a name with one letter too few, or one too many
 _N_NAMED = 3  # commands that have the option
 
 
@@ -25,23 +26,32 @@ def is_known_elsewhere(flag: str, command: click.Command, ctx: click.Context) ->
     return why_absent(flag, command.name or "") is not None or bool(_having(flag, ctx))
 
 
-def no_such_option(
-    flag: str, command: click.Command, ctx: click.Context, hint: str = ""
+def no_such_options(
+    flags: Sequence[str], command: click.Command, ctx: click.Context
 ) -> click.NoSuchOption:
-    """The error for an option that the command does not have.
+    """The error for options that the command does not have, each with what is known about it."""
+    told = [(flag, _told(flag, command, ctx)) for flag in dict.fromkeys(flags)]
+    if len(told) == 1:
+        message = f"No such option '{flags[0]}'" + "".join(f": {more}" for _, more in told if more)
+    else:
+        rows = (f"'{flag}'" + (f" ({more})" if more else "") for flag, more in told)
+        message = f"No such options: {', '.join(rows)}"
+    return click.NoSuchOption(flags[0], message, ctx=ctx)
 
-    It says why llama.cpp's flag is not here, else which commands have it, else what is spelt like
-    it, else `hint`.
-    """
-    more = why_absent(flag, command.name or "")
-    if more is None and (having := _having(flag, ctx)):
+
+def _told(flag: str, command: click.Command, ctx: click.Context) -> str:
+    """Why llama.cpp's flag is not here, else of which option it is a slip, else which commands have
+    it, else what is spelt like it."""
+    if reason := why_absent(flag, command.name or ""):
+        return reason
+    options = [name for name, each in names_of(command).items() if not each.hidden]
+    near, having = _near(flag, options, _LIKENESS), _having(flag, ctx)
+    if near and (not having or _near(flag, options, _SLIP)):
+        return f"did you mean {_listed(near, 'or')}?"
+    if having:
         others = having if len(having) <= _N_NAMED else [*having[:_N_NAMED], "others"]
-        more = f"{_listed(others, 'and')} ha{'s' if len(having) == 1 else 've'} it"
-    if more is None and (near := _near(flag, names_of(command))):
-        more = f"did you mean {_listed(near, 'or')}?"
-    if more is None:
-        more = hint
-    return click.NoSuchOption(flag, f"No such option '{flag}'{more and ': '}{more}", ctx=ctx)
+        return f"{_listed(others, 'and')} ha{'s' if len(having) == 1 else 've'} it"
+    return ""
 
 
 def _having(flag: str, ctx: click.Context) -> list[str]:
@@ -51,10 +61,10 @@ def _having(flag: str, ctx: click.Context) -> list[str]:
     return [name for name, command in commands.items() if flag in names_of(command)]
 
 
-def _near(flag: str, names: Iterable[str]) -> list[str]:
+def _near(flag: str, names: Iterable[str], likeness: float) -> list[str]:
     """The names that are spelt like `flag`, the most alike first; the number of dashes is free."""
     by_letters = {f"-{name.lstrip('-')}": name for name in names if len(name.lstrip("-")) > 1}
-    found = get_close_matches(f"-{flag.lstrip('-')}", by_letters, _N_NEIGHBOURS, _LIKENESS)
+    found = get_close_matches(f"-{flag.lstrip('-')}", by_letters, _N_NEIGHBOURS, likeness)
     return [by_letters[each] for each in found]
 
 

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 
 from ggmlpy.cli import app
-from ggmlpy.cli.llama_flags import ABSENT, FORMER, TOOLS, as_markdown, why_absent
+from ggmlpy.cli.llama_flags import (
+    ABSENT,
+    FORMER,
+    TOOLS,
+    accepted_by,
+    as_markdown,
+    why_absent,
+)
 from ggmlpy.cli.unknown import names_of
+from ggmlpy.llama import Llama
 from tests.cli.conftest import Run
 
 ROOT = Path(__file__).parents[2]
@@ -67,6 +76,45 @@ def test_no_reason_is_left_over() -> None:
     assert listed - used == set()
 
 
+def test_flags_without_an_effect(run: Run, tiny: Path) -> None:
+    """The text is the same, and the help does not list them."""
+    line = ("-m", tiny, "-p", "Once upon", "-n", 8, "--temp", 0, "-q", "--backend", "reference")
+    flags = [f for row in accepted_by("generate") for f in row.names]
+    assert {"-no-cnv", "--no-warmup", "--jinja", "--simple-io", "--log-disable"} <= set(flags)
+    assert run("generate", *line, *flags, "-b", 512) == run("generate", *line)
+    assert not [flag for flag in flags if f"{flag} " in run("generate", "--help").out]
+    talk = [f for row in accepted_by("chat") for f in row.names]
+    assert run("chat", *line, "-st", *talk).out == run("chat", *line, "-st").out
+    for command, app_command in app.commands.items():
+        given = {f for row in accepted_by(command) for f in row.names}
+        assert given <= names_of(app_command).keys()
+        assert given <= {f for tool in TOOLS for f in flags_of(tool)}
+
+
+def test_a_batch_limits_ubatches(run: Run, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[tuple[int, int]] = []
+
+    def opened(path: Path, **options: Any) -> Llama:
+        llm = Llama(path, **options)
+        sizes.append((options["n_batch"], llm._context.sizes.n_ubatch))
+        return llm
+
+    monkeypatch.setattr("ggmlpy.llama.Llama", opened)
+    line = ("-m", tiny, "-p", "a", "-n", 1, "--backend", "reference", "-q")
+    for more in (("-b", 8), ("-ub", 16), ("-b", 64, "-ub", 16)):
+        assert run("generate", *line, *more).code == 0
+    assert sizes == [(8, 8), (2048, 16), (64, 16)]
+
+
+def test_all_refused_flags_are_told(run: Run) -> None:
+    typed = ("--numa", "x", "-n", 4, "--zzz", "--tempo=3", "-tb", 2, "--zzz")
+    assert run("generate", *typed).usage_error == (
+        "No such options: '--numa' (the system places threads: `numactl` limits its choice),"
+        " '--zzz', '--tempo' (did you mean --temp?), '-tb' (prompts and decoding run on the same"
+        " threads: -t is their number)"
+    )
+
+
 def test_reasons_are_told(run: Run) -> None:
     for flag, command, reason in (
         ("-mg", "generate", "--backend cuda:1 names a GPU"),
@@ -82,6 +130,8 @@ def test_what_other_commands_have(run: Run) -> None:
     """Also where it could be read as a short option with its value."""
     error = run("generate", "--chunks", "3").usage_error
     assert error == "No such option '--chunks': perplexity and imatrix have it"
+    error = run("perplexity", "--chunk", "2").usage_error
+    assert error == "No such option '--chunk': did you mean --chunks?"
     assert run("generate", "-pg", "8,8").usage_error == "No such option '-pg': bench has it"
 
 
@@ -107,9 +157,20 @@ def test_names_of_tools(run: Run) -> None:
 def test_flags_of_earlier_versions(run: Run) -> None:
     error = run("generate", "--no-mmap").usage_error
     assert error == "No such option '--no-mmap': model files are mapped into memory always"
-    former = {flag for row in FORMER for flag in row.names}
-    assert not former & {flag for tool in TOOLS for flag in flags_of(tool)}
-    assert not former & {flag for each in app.commands.values() for flag in names_of(each)}
+    for command, flag, reason in (
+        ("bench", "-mmp", "model files are mapped into memory always"),
+        ("generate", "-cb", "requests are batched continuously always: `Llama.generate`"),
+        ("generate", "-dio", "model files are mapped into memory always"),
+        ("chat", "--mlock", "the system decides which pages of the model file stay in memory"),
+        ("generate", "--host", "a flag of llama-server; no command here is a server"),
+        ("chat", "--port", "a flag of llama-server; no command here is a server"),
+    ):
+        assert run(command, flag, "1").usage_error == f"No such option '{flag}': {reason}"
+    for row in FORMER:
+        for command in row.commands or TOOLS.values():
+            assert not set(row.names) & names_of(app.commands[command]).keys()
+    listed = {flag for tool in TOOLS for flag in flags_of(tool)}
+    assert not [row for row in FORMER if not row.commands and set(row.names) & listed]
 
 
 def test_neighbours_of_a_misspelt_flag(run: Run) -> None:
