@@ -101,7 +101,8 @@ def from_bytes(data: bytes, name: str = "state") -> tuple[dict[int, SequenceStat
     _, version, n_header = _PREFIX.unpack_from(data)
     if version not in (VERSION, _VERSION_OF_CHANGED):
         raise StateError(
-            f"{name}: version {version} of the format, this reads {VERSION}: it must be made again"
+            f"{name}: version {version} of the format, this reads {VERSION} and"
+            f" {_VERSION_OF_CHANGED}: it must be made again"
         )
     body, digest = memoryview(data)[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
     if hashlib.sha256(body).digest() != digest:

@@ -57,12 +57,33 @@ class ToolUse:
 
 
 def is_text(schema: Any) -> bool:
-    """Whether the values of a parameter are strings, by its schema."""
+    """Whether all values of a parameter are strings, by its schema."""
+    return kinds_of(schema) == {"string"}
+
+
+def kinds_of(schema: Any) -> set[str]:
+    """The types of JSON that a schema allows, as far as it says so."""
     if not isinstance(schema, Mapping):
-        return False
+        return set()
     if isinstance(schema.get("enum"), Sequence):
-        return all(isinstance(value, str) for value in schema["enum"])
-    return bool(schema.get("type") == "string")
+        return {_KINDS.get(type(value), "object") for value in schema["enum"]}
+    kinds = schema.get("type")
+    if isinstance(kinds, str):
+        return {kinds}
+    if isinstance(kinds, Sequence):
+        return {kind for kind in kinds if isinstance(kind, str)}
+    parts = [*(schema.get("anyOf") or ()), *(schema.get("oneOf") or ())]
+    found = [kinds_of(part) for part in parts]
+    return set().union(*found) if all(found) else set()
+
+
+_KINDS: dict[type, str] = {
+    str: "string",
+    bool: "boolean",
+    int: "number",
+    float: "number",
+    type(None): "null",
+}
 
 
 def tool_use(tools: Any, tool_choice: Any, parallel: bool | None) -> ToolUse:

@@ -118,7 +118,7 @@ class Format:
             yield from r.space()
             key = yield from r.json_string()
             yield from r.space()
-            if key not in _KNOWN or not (yield from r.accept(":")):
+            if (key not in _KNOWN and not is_open) or not (yield from r.accept(":")):
                 return False
             yield from r.space()
             if key in arguments and is_open and (yield from r.peek()) == "{":

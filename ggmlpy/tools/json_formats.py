@@ -25,10 +25,13 @@ class TaggedObjects(Format):
     tokens = ("</tool_call>",)
 
     def read_calls(self, p: AnswerParser, marker: str) -> Reading[None]:
-        space = yield from p.reader.space()
+        space, n_before = (yield from p.reader.space()), p.n_calls
         if (yield from self.read_object(p, marker + space)):
             yield from p.reader.space()
             yield from p.reader.accept("</tool_call>")
+        elif p.n_calls > n_before:  # it has begun: what is wrong in it is no text
+            yield from p.reader.text_until("</tool_call>")
+            p.end_call()
 
     def lark(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
         call = lark.either([lark.object(tool) for tool in tools])

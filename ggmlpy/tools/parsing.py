@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from ggmlpy.tools.answer import CallDelta, Delta
-from ggmlpy.tools.definitions import is_text
+from ggmlpy.tools.definitions import kinds_of
 from ggmlpy.tools.reader import Reader, Reading, parsed_json
 
 if TYPE_CHECKING:
@@ -121,8 +121,13 @@ class AnswerParser:
     def value(self, tool: str, parameter: str, text: str) -> Any:
         """The value of a parameter that is written as text: what the schema of the tool says, else
         JSON where it is that."""
-        if is_text(self._types.get(tool, {}).get(parameter)):
+        kinds = kinds_of(self._types.get(tool, {}).get(parameter))
+        if "null" in kinds and text.strip() in ("null", "None"):
+            return None
+        if kinds == {"string"} or (kinds == {"string", "null"} and text[:1] != '"'):
             return text
+        if "boolean" in kinds and text.strip() in ("True", "False"):
+            return text.strip() == "True"
         try:
             return parsed_json(text)
         except ValueError:

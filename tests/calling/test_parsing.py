@@ -13,6 +13,7 @@ from ggmlpy.tools import AnswerParser, Delta, Message
 from ggmlpy.tools.formats import Format
 from ggmlpy.tools.json_formats import Harmony
 from ggmlpy.tools.reader import Reader
+from ggmlpy.tools.tagged_formats import TaggedPairs
 from tests.calling.formats import ANSWERS, PARIS, THINK, USE, Answered, spelt
 
 
@@ -149,6 +150,45 @@ def test_as_dicts() -> None:
     only_calls = Message.of(parsed(parser_of(ANSWERS["hermes"]), [ANSWERS["hermes"].text]))
     assert only_calls.as_dict()["content"] is None
     assert Message.of([Delta(content="a")]).as_dict() == {"role": "assistant", "content": "a"}
+
+
+OPTIONAL = {
+    "optional": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+    "either": {"type": ["string", "null"]},
+    "text": {"type": "string"},
+    "flag": {"type": "boolean"},
+    "any": {},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("optional", "12345", "12345"),
+        ("optional", "null", None),
+        ("optional", '"quoted"', "quoted"),
+        ("either", "12", "12"),
+        ("either", "None", None),
+        ("text", '"quoted"', '"quoted"'),
+        ("text", "null", "null"),
+        ("flag", "True", True),
+        ("flag", "false", False),
+        ("any", "12", 12),
+    ],
+)
+def test_values_follow_the_schema(name: str, text: str, value: Any) -> None:
+    parser = AnswerParser(TaggedPairs(), ["f"], types={"f": OPTIONAL})
+    pair = f"<arg_key>{name}</arg_key><arg_value>{text}</arg_value>"
+    (call,) = Message.of(parsed(parser, [f"<tool_call>f{pair}</tool_call>"])).calls
+    assert json.loads(call.arguments) == {name: value}
+
+
+@pytest.mark.parametrize("rest", [', "why": {"a": [1]}}', ", !}", '"}'])
+def test_what_is_wrong_in_a_call_is_no_text(rest: str) -> None:
+    text = f'<tool_call>{{"name": "now", "arguments": {{}}{rest}</tool_call>\nDone.'
+    message = Message.of(parsed(parser_of(ANSWERS["hermes"]), [text]))
+    assert [call.arguments for call in message.calls] == ["{}"]
+    assert message.content == "Done."
 
 
 def test_ids() -> None:

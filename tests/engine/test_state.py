@@ -239,7 +239,7 @@ def test_files_that_are_not_states(tmp_path: Path) -> None:
         (b"ggmlpy state\0" + bytes(100), "version 0"),
         (
             b"ggmlpy state\0\1" + bytes(100),
-            "version 1 of the format, this reads 4: it must be made",
+            "version 1 of the format, this reads 4 and 5: it must be made",
         ),
     ):
         (tmp_path / "x").write_bytes(data)
