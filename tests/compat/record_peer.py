@@ -3,7 +3,8 @@
     python tests/compat/record_peer.py      # in an environment with llama-cpp-python 0.3.36
 
 Writes signatures.json, the public names of its modules with the signatures of functions, classes
-and methods, and prompts.json, the prompts that its chat formats make of some conversations.
+and methods, prompts.json, the prompts that its chat formats make of some conversations, and
+templates.json, those of its templates.
 """
 
 from __future__ import annotations
@@ -128,6 +129,22 @@ def asked_of(registry: Any, name: str, messages: list[dict[str, Any]]) -> Any:
     raise AssertionError(f"{name} asked the model nothing")
 
 
+def templates() -> dict[str, Any]:
+    """The prompts that the templates among its constants make, or "error"."""
+    formats = import_module("llama_cpp.llama_chat_format")
+    names = [name for name in sorted(vars(formats)) if name.endswith("_CHAT_TEMPLATE")]
+    return {name: [rendered(formats, name, each) for each in CONVERSATIONS] for name in names}
+
+
+def rendered(formats: Any, name: str, messages: list[dict[str, Any]]) -> str:
+    formatter = formats.Jinja2ChatFormatter(getattr(formats, name), "<eos>", "<bos>")
+    try:
+        prompt: str = formatter(messages=messages).prompt
+    except Exception:
+        return "error"
+    return prompt
+
+
 class Stopped(Exception):
     """The model was asked."""
 
@@ -149,7 +166,11 @@ class Recorder:
 
 
 if __name__ == "__main__":
-    for file, data in (("signatures.json", signatures()), ("prompts.json", prompts())):
+    for file, data in (
+        ("signatures.json", signatures()),
+        ("prompts.json", prompts()),
+        ("templates.json", templates()),
+    ):
         (HERE / file).write_text(
             json.dumps(data, indent=None, separators=(",", ":"), sort_keys=True) + "\n"
         )

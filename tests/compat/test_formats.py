@@ -15,6 +15,8 @@ from tests.compat import record_peer
 
 PROMPTS: dict[str, Any] = json.loads(Path(__file__).with_name("prompts.json").read_text())
 
+TEMPLATES: dict[str, Any] = json.loads(Path(__file__).with_name("templates.json").read_text())
+
 # Formats of which llama-cpp-python leaves out the system message or the turns.
 MENDED = {
     "intel": "### System:\nBe brief.\n### User:: Hi\n### Assistant::",
@@ -37,6 +39,28 @@ def test_every_format_is_there() -> None:
     assert different == set(MENDED)
     for name, prompt in MENDED.items():
         assert made[name][1][0].endswith(prompt), name
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_templates_that_are_constants(name: str) -> None:
+    made = [
+        record_peer.rendered(llama_chat_format, name, each) for each in record_peer.CONVERSATIONS
+    ]
+    assert made == TEMPLATES[name]
+    assert len(set(made)) > 2
+
+
+def test_handlers_of_others_convert_completions() -> None:
+    choice = {"text": "a", "index": 0, "logprobs": None, "finish_reason": None}
+    completion = {"id": "1", "created": 2, "model": "m", "usage": {}, "choices": [choice]}
+    convert = llama_chat_format._convert_completion_to_chat
+    answer = convert(completion)
+    assert answer["choices"][0]["message"] == {"role": "assistant", "content": "a"}
+    assert llama_chat_format._convert_text_completion_to_chat(completion) == answer
+    deltas = [each["choices"][0]["delta"] for each in convert(iter([completion]), stream=True)]
+    assert deltas == [{"role": "assistant"}, {"content": "a"}]
+    call = llama_chat_format._convert_completion_to_chat_function("f", completion, False)
+    assert call["choices"][0]["message"]["function_call"] == {"name": "f", "arguments": "a"}
 
 
 def test_formats_with_a_name_are_found_by_their_template() -> None:

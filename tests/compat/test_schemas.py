@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ggmlpy import Grammar, packaged_model
-from ggmlpy.compat.llama_cpp import Llama, LlamaGrammar
-from ggmlpy.errors import GrammarError
+from ggmlpy.compat.llama_cpp import Llama, LlamaGrammar, llama_grammar
+from ggmlpy.errors import GrammarError, Unsupported
 from ggmlpy.grammar.library import matcher_class
 
 pytest.importorskip("llguidance")
@@ -90,3 +90,46 @@ def test_schemas_are_read_at_once() -> None:
         LlamaGrammar.from_json_schema("{bad")
     with pytest.raises(GrammarError, match="float"):
         LlamaGrammar.from_json_schema('{"type": "float"}')
+
+
+# Texts that llama-cpp-python's grammars of the same names take as a whole, and some they do not.
+TEXTS = {
+    "LIST_GBNF": (["- a b\n", "- a\n- \u00e9!\n"], ["a\n", "- a\n\n", "- \n"]),
+    "JSON_ARR_GBNF": (['[\n1,\n{"a": "\\n"}]', "[\n]"], ["[1]", "{}", '[\n"\n"]']),
+    "JSON_GBNF": (['{"a": [1, true]}', "{}"], ["[1]", '{"a"}']),
+    "CHESS_GBNF": (['{"a": [1, true]}'], ["e4"]),
+    "ARITHMETIC_GBNF": (["a_1 +2=3\n", "(1 *b)=x\n2=2\n"], ["1\n", "+=1\n", "1 + 2=3\n"]),
+    "C_GBNF": (
+        [
+            "int main(){return 1;}",
+            "int f(int a){while(a<3){a = a+1;}for(int i = 0; i<3; i = -f(i, 2)){}}",
+            "float f(){//\nif(a==1){f();}else{char b = (  2 );}/* * */}",
+        ],
+        ["int main()", "int f(){return 1}", "long f(){}"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_grammars_that_are_constants(llm: Llama, name: str) -> None:
+    grammar = LlamaGrammar.from_string(getattr(llama_grammar, name))
+    for right, texts in zip((True, False), TEXTS[name], strict=True):
+        for text in texts:
+            assert takes(llm, grammar, text) == right, text
+
+
+def takes(llm: Llama, grammar: LlamaGrammar, text: str) -> bool:
+    """Whether a grammar takes a text as a whole."""
+    matcher = llm.ggmlpy.engine.matchers.start(grammar.as_own())
+    for token in [*llm.tokenize(text.encode(), add_bos=False), llm.token_eos()]:
+        allowed = matcher.allowed()
+        if not int(allowed[token // 64]) >> token % 64 & 1:
+            return False
+        if token != llm.token_eos():
+            matcher.accept(token)
+    return True
+
+
+def test_schemas_do_not_become_gbnf() -> None:
+    with pytest.raises(Unsupported, match="from_json_schema"):
+        llama_grammar.json_schema_to_gbnf("{}")

@@ -20,7 +20,6 @@ MISSING = {
     "llama_cpp.llama_chat_format.Llama3VisionAlpha",  # a name of Llama3VisionAlphaChatHandler
     "llama_cpp.llama_grammar.BuiltinRule",  # schemas become grammars without GBNF between
     "llama_cpp.llama_grammar.SchemaConverter",
-    "llama_cpp.llama_grammar.json_schema_to_gbnf",
 }
 # Functions and structs of the C interface that the package exports.
 C_INTERFACE = ("llama_", "ggml_", "gguf_", "mtmd_", "ctypes_", "load_", "suppress_", "set_verbose")

@@ -13,9 +13,11 @@ import sys
 from typing import Any
 
 from ggmlpy.compat.llama_cpp import (
+    _utils,
     llama,
     llama_cache,
     llama_chat_format,
+    llama_cpp,
     llama_grammar,
     llama_speculative,
     llama_tokenizer,
@@ -23,6 +25,7 @@ from ggmlpy.compat.llama_cpp import (
 )
 from ggmlpy.compat.llama_cpp.constants import *  # noqa: F403 - one list of names
 from ggmlpy.compat.llama_cpp.library import *  # noqa: F403
+from ggmlpy.compat.llama_cpp.library import absent
 from ggmlpy.compat.llama_cpp.llama import *  # noqa: F403
 from ggmlpy.compat.llama_cpp.llama_types import *  # noqa: F403
 from ggmlpy.compat.llama_cpp.parameters import NoEffect as NoEffect
@@ -31,9 +34,11 @@ __version__ = "0.3.36"
 """The version of llama-cpp-python whose interface this is."""
 
 _MODULES = (
+    _utils,
     llama,
     llama_cache,
     llama_chat_format,
+    llama_cpp,
     llama_grammar,
     llama_speculative,
     llama_tokenizer,
@@ -57,9 +62,4 @@ def install_as_llama_cpp() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith(("llama_", "ggml_", "gguf_", "mtmd_")):
-        raise AttributeError(
-            f"llama_cpp.{name} is part of llama.cpp's C interface, which ggmlpy does not have:"
-            " ggmlpy.Context decodes batches, ggmlpy.ops builds graphs"
-        )
-    raise AttributeError(f"module 'llama_cpp' has no attribute {name!r}")
+    raise absent(name)

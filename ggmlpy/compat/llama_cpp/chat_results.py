@@ -10,10 +10,11 @@ Dict = dict[str, Any]
 
 def as_chat(completion: Any, *, stream: bool) -> Any:
     """A completion, or its chunks, as those of a chat."""
-    return _chat_chunks(completion) if stream else _chat(completion)
+    return chunks_of_chat(completion) if stream else chat_of(completion)
 
 
-def _chat(completion: Dict) -> Dict:
+def chat_of(completion: Dict) -> Dict:
+    """A completion as that of a chat."""
     choice = completion["choices"][0]
     return {
         **_envelope(completion, "chat.completion"),
@@ -29,7 +30,8 @@ def _chat(completion: Dict) -> Dict:
     }
 
 
-def _chat_chunks(chunks: Iterator[Dict]) -> Iterator[Dict]:
+def chunks_of_chat(chunks: Iterator[Dict]) -> Iterator[Dict]:
+    """The chunks of a completion as those of a chat."""
     for i, chunk in enumerate(chunks):
         choice = chunk["choices"][0]
         if i == 0:

@@ -21,6 +21,16 @@ __all__ = [
 ]
 
 
+def absent(name: str) -> AttributeError:
+    """The error of a name that llama-cpp-python's package has, or no package."""
+    if name.startswith(("llama_", "ggml_", "gguf_", "mtmd_")):
+        return AttributeError(
+            f"llama_cpp.{name} is part of llama.cpp's C interface, which ggmlpy does not have:"
+            " ggmlpy.Context decodes batches, ggmlpy.ops builds graphs"
+        )
+    return AttributeError(f"module 'llama_cpp' has no attribute {name!r}")
+
+
 def llama_backend_init() -> None:
     """Nothing is to be done."""
 

@@ -33,6 +33,7 @@ from ggmlpy.compat.llama_cpp.llama_chat_format import Jinja2ChatFormatter
 from ggmlpy.compat.llama_cpp.llama_grammar import LlamaGrammar
 from ggmlpy.compat.llama_cpp.llama_speculative import LlamaDraftModel
 from ggmlpy.compat.llama_cpp.llama_tokenizer import BaseLlamaTokenizer, LlamaTokenizer
+from ggmlpy.compat.llama_cpp.llama_types import *  # noqa: F403 - scripts import them from here too
 from ggmlpy.compat.llama_cpp.model_view import ModelView
 from ggmlpy.compat.llama_cpp.parameters import (
     check_parameters,

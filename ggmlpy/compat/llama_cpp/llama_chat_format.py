@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ggmlpy.compat.llama_cpp.chat_formats import FORMATTERS, ChatFormatterResponse
 from ggmlpy.compat.llama_cpp.chat_functions import chatml_function_calling
-from ggmlpy.compat.llama_cpp.chat_results import as_call, as_chat
+from ggmlpy.compat.llama_cpp.chat_results import (
+    as_call,
+    as_chat,
+    chat_logprobs,
+    chat_of,
+    chunks_of_chat,
+)
+from ggmlpy.compat.llama_cpp.chat_templates import *  # noqa: F403 - one list of names
 from ggmlpy.compat.llama_cpp.evaluation import Ids, Scores, StoppingCriteriaList
 from ggmlpy.compat.llama_cpp.llama_grammar import LlamaGrammar
 from ggmlpy.compat.llama_cpp.tools import as_tools, grammar_for, grammar_of_arguments, named_tool
@@ -212,6 +219,24 @@ _OPTIONS = frozenset(
 
 def _as_list(stop: str | list[str] | None) -> list[str]:
     return [] if stop is None else [stop] if isinstance(stop, str) else list(stop)
+
+
+# --- names by which handlers of others convert completions ---
+
+
+def _convert_completion_to_chat(completion_or_chunks: Any, stream: bool = False) -> Any:
+    return as_chat(completion_or_chunks, stream=stream)
+
+
+def _convert_completion_to_chat_function(
+    tool_name: str, completion_or_chunks: Any, stream: bool
+) -> Any:
+    return as_call(tool_name, completion_or_chunks, stream=stream)
+
+
+_convert_text_completion_to_chat = chat_of
+_convert_text_completion_chunks_to_chat = chunks_of_chat
+_convert_text_completion_logprobs_to_chat = chat_logprobs
 
 
 # --- formats of other places ---

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ggmlpy.common.arguments import kind_of
-from ggmlpy.errors import ArgumentError, GrammarError, MissingPackage
+from ggmlpy.errors import ArgumentError, GrammarError, MissingPackage, Unsupported
 from ggmlpy.grammar import Grammar
 from ggmlpy.grammar.library import matcher_class
 
@@ -20,6 +20,53 @@ string ::= "\"" ([^"\\\x7F\x00-\x1F] | "\\" (["\\bfnrt/] | "u" [0-9a-fA-F]{4}))*
 number ::= "-"? ("0" | [1-9] [0-9]{0,15}) ("." [0-9]+)? ([eE] [-+]? [0-9]{1,15})? ws
 ws     ::= | " " | "\n" [ \t]{0,20}
 """
+
+JSON_ARR_GBNF = r"""
+# An array of JSON, an element a line, and nothing behind it.
+root   ::= "[\n" ws (value (",\n" ws value)*)? "]"
+value  ::= object | array | string | number | ("true" | "false" | "null") ws
+object ::= "{" ws (string ":" ws value ("," ws string ":" ws value)*)? "}" ws
+array  ::= "[" ws (value ("," ws value)*)? "]" ws
+string ::= "\"" ([^"\\\x7F\x00-\x1F] | "\\" (["\\bfnrt/] | "u" [0-9a-fA-F]{4}))* "\"" ws
+number ::= "-"? ("0" | [1-9] [0-9]*) ("." [0-9]+)? ([eE] [-+]? [0-9]+)? ws
+ws     ::= [ \t\n]*
+"""
+
+LIST_GBNF = r"""
+# Lines that begin with a dash; no character of them breaks a line.
+root ::= ("- " [^\r\n\x0b\x0c\x85\u2028\u2029]+ "\n")+
+"""
+
+ARITHMETIC_GBNF = r"""
+# Lines of an expression, "=" and a term.
+root ::= (sum "=" ws term "\n")+
+sum  ::= term ([-+*/] term)*
+term ::= ([a-z] [a-z0-9_]* | [0-9]+ | "(" ws sum ")") ws
+ws   ::= [ \t\n]*
+"""
+
+C_GBNF = r"""
+# Functions of a small part of C.
+root     ::= (type name "(" (type name)? ")" block)*
+block    ::= "{" (simple ";" | return | loop | branch | comment)* "}"
+simple   ::= type? assign | call
+assign   ::= name ws "=" ws sum
+return   ::= "return" ws sum ";"
+loop     ::= ("while" "(" test | "for" "(" type? assign ";" ws test ";" ws assign) ")" block
+branch   ::= "if" "(" test ")" block ("else" block)?
+comment  ::= "//" [^\n]* "\n" | "/*" ([^*] | "*" [^/])* "*/"
+test     ::= sum ("<=" | "<" | "==" | "!=" | ">=" | ">") sum
+sum      ::= product ([+-] product)*
+product  ::= factor ([*/] factor)*
+factor   ::= call | name | number | "-" factor | "(" ws sum ws ")"
+call     ::= name "(" (sum ("," ws sum)*)? ")"
+type     ::= ("int" | "float" | "char") ws
+name     ::= [a-zA-Z_] [a-zA-Z_0-9]*
+number   ::= [0-9]+
+ws       ::= [ \t\n]+
+"""
+
+CHESS_GBNF = JAPANESE_GBNF = JSON_GBNF  # llama-cpp-python has grammars of JSON by these names
 
 
 class LlamaGrammar:
@@ -98,6 +145,14 @@ def _check(grammar: Grammar) -> None:
     is_error, messages = library.validate_grammar_with_warnings(grammar.source(lambda _: None))
     if is_error:
         raise grammar.refusal(messages[0])
+
+
+def json_schema_to_gbnf(schema: str, prop_order: list[str] | None = None) -> str:
+    """Not available: raises Unsupported."""
+    raise Unsupported(
+        "json_schema_to_gbnf is not available: schemas become grammars without GBNF between, use"
+        " LlamaGrammar.from_json_schema(schema)"
+    )
 
 
 # Keywords that llguidance refuses.
