@@ -528,14 +528,46 @@ def test_tools_in_chatml() -> None:
             model.create_chat_completion(ASKED, tools=[WEATHER], tool_choice="any")
 
 
-def only_calls(model: Llama) -> LogitsProcessorList:
-    """Lets the model begin with a call, and end where it may."""
+def test_calls_without_end() -> None:
+    """A model that always goes on to call."""
+    pytest.importorskip("llguidance")
+
+    def calls(kind: dict[str, Any], n_ctx: int) -> tuple[list[str], str]:
+        parameters = {"type": "object", "properties": {"a": kind}, "required": ["a"]}
+        tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+        with make(chat_format="chatml-function-calling", n_ctx=n_ctx, seed=1) as model:
+            choice = model.create_chat_completion(
+                ASKED, tools=[tool], tool_choice="auto", temperature=2, top_k=0, min_p=0, top_p=1,
+                logits_processor=only_calls(model, end=-50),
+            )["choices"][0]  # fmt: skip
+        made = choice["message"]["tool_calls"]
+        assert len({call["id"] for call in made}) == len(made)
+        return [call["function"]["arguments"] for call in made], choice["finish_reason"]
+
+    made, reason = calls({"type": "boolean"}, 512)
+    assert 1 <= len(set(made)) == len(made) <= 2
+    assert reason == "tool_calls"
+    digits = {"type": "string", "pattern": "^[0-9]{2}$"}
+    made, reason = calls(digits, 512)
+    assert len(set(made)) == len(made) == 16
+    assert reason == "tool_calls"
+    digits = {"type": "string", "pattern": "^[0-9]{40}$"}
+    made, reason = calls(digits, 512)
+    assert 1 <= len(made) < 16
+    assert reason == "length"
+    assert all(re.fullmatch("[0-9]{40}", json.loads(call)["a"]) for call in made)
+    made, reason = calls({"type": "string", "pattern": "^[0-9]{600}$"}, 512)
+    assert (len(made), reason) == (1, "length")  # nothing but a call that is cut
+
+
+def only_calls(model: Llama, end: float = 50) -> LogitsProcessorList:
+    """Lets the model begin with a call, and end where it may, or never."""
 
     def bias(tokens: Any, logits: Any) -> Any:
         for token in model.tokenize(b"message", add_bos=False) + model.tokenize(b"me", False):
             logits[token] = -50
         logits[model.tokenize(b"m", False)] = -50
-        logits[model.tokenize(b"<", False)] += 50
+        logits[model.tokenize(b"<", False)] += end
         return logits
 
     return LogitsProcessorList([bias])

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ggmlpy.compat.llama_cpp.llama import Llama
 
 _END = "<|im_end|>"
+_MOST_CALLS = 16  # of one answer
 
 # What the system message says of the tools; models were given these words by llama-cpp-python.
 _TOOLS = """
@@ -97,23 +98,45 @@ def chatml_function_calling(
         return as_chat(completion, stream=stream)
     if stream:
         raise ValueError("Automatic streaming tool choice is not supported")
-    return _calls(prompt, tools, first, complete)
+    return _calls(llama, prompt, tools, first, complete)
 
 
 def _calls(
-    prompt: str, tools: list[Any], first: dict[str, Any], complete: Callable[..., dict[str, Any]]
+    llama: Llama,
+    prompt: str,
+    tools: list[Any],
+    first: dict[str, Any],
+    complete: Callable[..., dict[str, Any]],
 ) -> dict[str, Any]:
-    """The calls that the model makes, one after the other."""
+    """The calls that the model makes, one after the other, until it ends them.
+
+    They also end with 16, before one that was made already, and where the context is full: then
+    "finish_reason" is "length", and a call that is cut is left out unless it is the only one.
+    """
     begins = {f"functions.{tool['function']['name']}": tool for tool in tools}
     calls: list[tuple[str, dict[str, Any]]] = []
+    reason = "tool_calls"
     tool = begins.get(_text(first))
-    while tool is not None:
+    while tool is not None and len(calls) < _MOST_CALLS:
         name = tool["function"]["name"]
         prompt += f"functions.{name}:\n"
+        if calls and not _fits(llama, prompt):
+            reason = "length"
+            break
         call = complete(prompt, max_tokens=None, grammar=grammar_of_arguments(tool))
-        calls.append((name, call))
+        is_cut = _is_cut(call)
+        if any((name, _text(call)) == (other, _text(made)) for other, made in calls):
+            break
+        if not (is_cut and calls):
+            calls.append((name, call))
         prompt += _text(call) + "\n"
+        if is_cut or not _fits(llama, prompt):
+            reason = "length"
+            break
         after = complete(prompt, temperature=0, stop=[":"], max_tokens=None, grammar=_go_on(tools))
+        if _is_cut(after):
+            reason = "length"
+            break
         tool = begins.get(_text(after))
     entries = [
         {
@@ -134,7 +157,7 @@ def _calls(
         "model": first["model"],
         "choices": [
             {
-                "finish_reason": "tool_calls",
+                "finish_reason": reason,
                 "index": 0,
                 "logprobs": chat_logprobs(first["choices"][0]["logprobs"]),
                 "message": message,
@@ -144,9 +167,19 @@ def _calls(
     }
 
 
+def _fits(llama: Llama, prompt: str) -> bool:
+    """Whether the context has room behind a prompt."""
+    return len(llama._prompt_tokens(prompt, None)) < llama.n_ctx()
+
+
 def _text(completion: dict[str, Any]) -> str:
     text: str = completion["choices"][0]["text"]
     return text
+
+
+def _is_cut(completion: dict[str, Any]) -> bool:
+    is_cut: bool = completion["choices"][0]["finish_reason"] == "length"
+    return is_cut
 
 
 def _begin(tools: list[Any]) -> LlamaGrammar:
