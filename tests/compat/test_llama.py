@@ -344,6 +344,16 @@ def test_arguments_that_cannot_be_used(llm: Llama) -> None:
     for empty in (True, False):
         with pytest.raises(ValueError, match="the prompt has no tokens"):
             llm([], echo=empty)
+    refused: dict[str, Any] = {
+        **{"top_p": 2, "min_p": 1.5, "typical_p": 2, "repeat_penalty": 0, "max_tokens": 3.0},
+        "stop": "",
+    }
+    for name, value in refused.items():
+        with pytest.raises(ValueError, match=name):
+            llm(PROMPT, **{name: value})
+    for options in ({"n_threads": -1}, {"lora_path": "no-such-file"}):
+        with pytest.raises(ValueError, match=r"n_threads is -1|no-such-file"):
+            make(**options)
     wrong: dict[str, Any] = {"max_token": 3}
     for name in ("create_completion", "create_chat_completion"):
         with pytest.raises(TypeError, match=rf"^Llama\.{name}\(\) .* 'max_token'"):
