@@ -102,6 +102,57 @@ def test_a_prompt_that_fills_the_context(llm: Llama) -> None:
         llm([5] * 128)
 
 
+@pytest.mark.parametrize("stop", [None, "€?", "\U0001f600\U0001f600"])
+def test_no_character_is_cut(llm: Llama, stop: str | None) -> None:
+    text = "a\u00e9b€\U0001f600\U0001f601c"
+    tokens = llm.tokenize(text.encode(), add_bos=False)
+    assert len(tokens) > 10
+    n_prompt = len(llm.tokenize(PROMPT.encode()))
+
+    def spell(seen: Any, logits: Any) -> Any:
+        logits[:] = -np.inf
+        logits[[*tokens, llm.token_eos()][len(seen) - n_prompt]] = 0
+        return logits
+
+    options: dict[str, Any] = {"logits_processor": LogitsProcessorList([spell]), "stop": stop}
+    for n in range(1, len(tokens) + 1):
+        n_whole = next(k for k in range(n, len(tokens) + 1) if is_whole(llm.detokenize(tokens[:k])))
+        expected = llm.detokenize(tokens[:n_whole]).decode()
+        answer = llm(PROMPT, max_tokens=n, **options)
+        assert answer["choices"][0]["text"] == expected
+        assert answer["choices"][0]["finish_reason"] == "length"
+        assert answer["usage"]["completion_tokens"] == n_whole
+        assert llm.n_tokens == n_prompt + n_whole - 1
+        chunks = list(llm(PROMPT, max_tokens=n, stream=True, **options))
+        assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == expected
+        assert chunks[-1]["choices"][0]["finish_reason"] == "length"
+
+
+def is_whole(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("behind", ["eos", "context"])
+def test_a_character_that_is_not_completed_is_left_out(llm: Llama, behind: str) -> None:
+    (first, *_) = llm.tokenize("\U0001f600".encode(), add_bos=False)
+    n_prompt = llm.n_ctx() - 2 if behind == "context" else 3
+
+    def spell(seen: Any, logits: Any) -> Any:
+        logits[:] = -np.inf
+        token = [40, first, llm.token_eos(), 40][len(seen) - n_prompt]
+        logits[token] = 0
+        return logits
+
+    answer = llm([3] * n_prompt, max_tokens=2, logits_processor=LogitsProcessorList([spell]))
+    choice = answer["choices"][0]
+    assert choice["text"] == llm.detokenize([40]).decode()
+    assert choice["finish_reason"] == ("stop" if behind == "eos" else "length")
+
+
 def test_a_second_bos_is_told(llm: Llama) -> None:
     with pytest.warns(RuntimeWarning, match="begins with two '<s>'"):
         llm([llm.token_bos()] * 2, max_tokens=1)
@@ -345,7 +396,11 @@ def test_arguments_that_cannot_be_used(llm: Llama) -> None:
         with pytest.raises(ValueError, match="the prompt has no tokens"):
             llm([], echo=empty)
     refused: dict[str, Any] = {
-        **{"top_p": 2, "min_p": 1.5, "typical_p": 2, "repeat_penalty": 0, "max_tokens": 3.0},
+        "top_p": 2,
+        "min_p": 1.5,
+        "typical_p": 2,
+        "repeat_penalty": 0,
+        "max_tokens": 3.0,
         "stop": "",
     }
     for name, value in refused.items():

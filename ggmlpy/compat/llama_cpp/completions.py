@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ggmlpy.compat.llama_cpp import llama_chat_format
+from ggmlpy.compat.llama_cpp.characters import MOST_MORE, whole_characters
 from ggmlpy.compat.llama_cpp.completion_form import CompletionForm
 from ggmlpy.compat.llama_cpp.evaluation import (
     Ids,
@@ -113,7 +114,7 @@ class Completions(StateMethods):
         self._advance_seed(seed)
         request = Request(
             tokens,
-            n_predict,
+            min(n_predict + MOST_MORE, room),
             sampling_params(
                 top_k=top_k,
                 top_p=top_p,
@@ -144,27 +145,31 @@ class Completions(StateMethods):
             echo=self._echo(prompt, tokens, is_scored=logprobs is not None) if echo else None,
             suffix=suffix if suffix is not None and self._model.token_suffix() < 0 else "",
         )
-        pieces = self._pieces(request)
+        pieces = self._pieces(request, n_predict)
         return form.chunks(pieces) if stream else collect(pieces, form)
 
     create_completion.__qualname__ = "Llama.create_completion"  # which errors name
     __call__ = create_completion
 
-    def _pieces(self, request: Request) -> Iterator[Piece]:
-        """The pieces of an answer, after which the sequence has its tokens."""
+    def _pieces(self, request: Request, n_predict: int) -> Iterator[Piece]:
+        """The pieces of an answer of `n_predict` tokens, or some more that complete a character,
+        after which the sequence has its tokens."""
         engine = self._model_in_use.engine
         engine.check(request)
-        return self._followed(request)
+        return self._followed(request, n_predict)
 
-    def _followed(self, request: Request) -> Iterator[Piece]:
+    def _followed(self, request: Request, n_predict: int) -> Iterator[Piece]:
         tokens = list(request.prompt)
+        model = self._model_in_use
+        pieces = model._answers.follow(request)
         try:
-            for piece in self._model_in_use._answers.follow(request):
+            for piece in whole_characters(pieces, model.tokenizer, n_predict):
                 if piece.token is not None:
                     tokens.append(piece.token)
                 yield piece
         finally:
             self._take_slot()
+            self.n_tokens = min(self.n_tokens, len(tokens))  # without drafts of more
         self._keep_in_cache(tokens)
         if self.verbose:
             print(self._model_in_use.timings, file=sys.stderr)
