@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextvars import copy_context
 from os import PathLike
+from pathlib import Path
 from threading import Thread
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
@@ -23,10 +24,13 @@ from ggmlpy.engine.completion import ChatForm, TextForm, collect
 from ggmlpy.engine.embedding_methods import Text
 from ggmlpy.engine.embeddings import Vector
 from ggmlpy.engine.generation import Prompt, Request
-from ggmlpy.engine.options import ChatOptions, CompletionOptions, keywords
+from ggmlpy.engine.options import ChatOptions, CompletionOptions, RequestOptions, keywords
 from ggmlpy.engine.scoring import Score
+from ggmlpy.engine.timings import Timings
 from ggmlpy.errors import ArgumentError
 from ggmlpy.llama import Llama
+from ggmlpy.memory.llama_state import LlamaState
+from ggmlpy.models.lora import LoraAdapter
 
 Result = TypeVar("Result")
 AsyncChunks = AsyncGenerator[dict[str, Any], None]
@@ -90,6 +94,13 @@ class AsyncLlama:
             lambda: self._checked(self.llama._text_request, prompt, options)
         )
         return await self._complete(*made, stream)
+
+    __call__ = create_completion
+
+    @keywords(RequestOptions)
+    async def request(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> Request:
+        """As `Llama.request`, for `generate`."""
+        return await self._answers.do(lambda: self.llama.request(prompt, **options))
 
     @overload
     async def create_chat_completion(
@@ -167,6 +178,49 @@ class AsyncLlama:
     ) -> list[Score]:
         """As `Llama.score`."""
         return await self._answers.do(lambda: self.llama.score(prompts, continuations))
+
+    async def tokenize(
+        self, text: str | bytes, add_bos: bool = True, special: bool = False
+    ) -> list[int]:
+        """As `Llama.tokenize`."""
+        return await _in_thread(lambda: self.llama.tokenize(text, add_bos, special))
+
+    async def detokenize(self, tokens: Sequence[int], special: bool = False) -> str:
+        """As `Llama.detokenize`."""
+        return await _in_thread(lambda: self.llama.detokenize(tokens, special))
+
+    async def save_state(
+        self, path: str | Path | None = None, *, seq: int | None = None
+    ) -> LlamaState:
+        """As `Llama.save_state`, between two steps."""
+        return await _in_thread(lambda: self.llama.save_state(path, seq=seq))
+
+    async def load_state(
+        self, state: LlamaState | bytes | str | Path, *, seq: int | None = None
+    ) -> None:
+        """As `Llama.load_state`."""
+        await _in_thread(lambda: self.llama.load_state(state, seq=seq))
+
+    async def reset(self) -> None:
+        """As `Llama.reset`: tasks whose requests run get GgmlpyError."""
+        await _in_thread(self.llama.reset)
+
+    async def load_lora(self, path: str | bytes | PathLike[str], scale: float = 1.0) -> LoraAdapter:
+        """As `Llama.load_lora`."""
+        return await _in_thread(lambda: self.llama.load_lora(path, scale))
+
+    async def unload_lora(self, adapter: LoraAdapter) -> None:
+        """As `Llama.unload_lora`."""
+        await _in_thread(lambda: self.llama.unload_lora(adapter))
+
+    async def describe(self) -> str:
+        """As `Llama.describe`."""
+        return await _in_thread(self.llama.describe)
+
+    @property
+    def timings(self) -> Timings:
+        """As `Llama.timings`: not awaited."""
+        return self.llama.timings
 
     async def close(self) -> None:
         """End all requests, whose tasks get GgmlpyError, and give the memory back."""

@@ -16,7 +16,8 @@ import pytest
 
 import ggmlpy
 from ggmlpy import AsyncLlama, Llama
-from ggmlpy.errors import ArgumentError, BadBatch, GgmlpyError, MissingFile
+from ggmlpy.errors import ArgumentError, BadBatch, FileError, GgmlpyError, MissingFile
+from tests.adapters import write_adapter
 from tests.models.tiny import Tiny, write_model
 
 PROMPTS = ["abc", "hello world", "q", "the quick brown fox", "zz", "abcd"]
@@ -124,6 +125,43 @@ def test_many_prompts_embeddings_and_scores(llm: Llama) -> None:
         np.testing.assert_array_equal(await many.embed(PROMPTS, pooling="mean"), embedded)
         assert await many.score(PROMPTS) == scored
         await stream.aclose()
+
+    run(main)
+
+
+def test_other_methods_of_llama(llm: Llama, long_path: Path, tmp_path: Path) -> None:
+    adapter = write_adapter(tmp_path / "lora.gguf", long_path, size=3.0).path
+    tokens = llm.tokenize("hello world", special=True)
+    asked = llm.request("hello", **OPTIONS)
+    want = text_of(llm("hello", **OPTIONS))
+
+    async def main() -> None:
+        many = AsyncLlama(llm)
+        stream = await many.create_completion("beside it", stream=True, **ENDLESS)
+        await anext(stream)
+        assert await many.tokenize("hello world", special=True) == tokens
+        assert await many.detokenize(tokens) == llm.detokenize(tokens)
+        assert text_of(await many("hello", **OPTIONS)) == want
+        request = await many.request("hello", **OPTIONS)
+        assert request.prompt == asked.prompt
+        assert [text_of(r) async for r in many.generate([request])] == [want]
+        lora = await many.load_lora(adapter, scale=1.0)
+        assert list(llm.lora_adapters.values()) == [lora]
+        assert text_of(await many("hello", **OPTIONS)) != want
+        await many.unload_lora(lora)
+        assert not llm.lora_adapters
+        assert "n_ctx" in await many.describe()
+        assert many.timings is llm.timings
+        await stream.aclose()
+        state = await many.save_state(tmp_path / "state")
+        held = llm.held_tokens
+        assert held
+        await many.reset()
+        assert not llm.held_tokens
+        await many.load_state(state)
+        assert llm.held_tokens == held
+        with pytest.raises(FileError):
+            await many.load_state(tmp_path / "other")
 
     run(main)
 
@@ -363,6 +401,15 @@ def test_its_methods_are_those_of_llama() -> None:
         "embed",
         "rank",
         "score",
+        "request",
+        "tokenize",
+        "detokenize",
+        "save_state",
+        "load_state",
+        "load_lora",
+        "unload_lora",
+        "reset",
+        "describe",
     ):
         ours, theirs = (inspect.signature(getattr(c, name)) for c in (AsyncLlama, Llama))
         assert ours.parameters.keys() == theirs.parameters.keys(), name
