@@ -63,8 +63,7 @@ class ChatPrompts:
         variables = template_variables(options["chat_template_kwargs"])
         rendered = self._conversation.render(messages, use, variables)
         grammar = grammar_option(options["grammar"], options["response_format"])
-        reasoning = rendered.format.reasoning
-        behind = reasoning[1] if rendered.thinks and reasoning and grammar is not None else ""
+        behind = _begin_of(grammar, rendered)
         if use.must_call or (use.tools and isinstance(rendered.format, Generic)):
             if grammar is not None:
                 why = (
@@ -150,6 +149,15 @@ class ChatPrompts:
         """The token that a text is, if answers do not show it."""
         token = self._token(text)
         return None if token is None or self._tokenizer.token_bytes(token) else token
+
+
+def _begin_of(grammar: Grammar | None, rendered: Rendered) -> str:
+    """What a grammar of the user begins behind: the end of the reasoning within which the prompt
+    ends, unless the grammar itself has that."""
+    reasoning = rendered.format.reasoning
+    if grammar is None or reasoning is None or not rendered.thinks:
+        return ""
+    return "" if reasoning[1] in grammar.text else reasoning[1]
 
 
 def _shows_reasoning(format: Any) -> bool:
