@@ -94,4 +94,4 @@ def get_backend(name: str, n_threads: int | None = None) -> Backend:
             raise BackendError(f"backend {name}: {entry.value} made {made!r}, not a Backend")
         return made
     others = ", and cuda:N for GPU N, from 0 on" if name.startswith("cuda") else ""
-    raise BackendError(f"no backend {name!r}; installed are {', '.join(backend_names())}{others}")
+    raise BackendError(f"no backend {name!r}; there are {', '.join(backend_names())}{others}")

@@ -42,7 +42,7 @@ from ggmlpy.cli.perplexity import perplexity
 from ggmlpy.cli.quantize import quantize
 from ggmlpy.cli.test_ops import test_ops
 from ggmlpy.cli.tokenize import tokenize
-from ggmlpy.cli.unknown import names_of
+from ggmlpy.cli.unknown import names_of, no_such_options
 
 
 class _Group(ReadableHelp, click.Group):
@@ -56,7 +56,10 @@ class _Group(ReadableHelp, click.Group):
         if first not in own and (with_it or (len(first) > 2 and first.startswith("-h"))):
             hint = f"a command comes first, as in `ggmlpy {(*with_it, 'generate')[0]} {first} …`"
             raise click.NoSuchOption(first, f"No such option '{first}': {hint}", ctx=ctx)
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            raise no_such_options([error.option_name], self, ctx) from None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -6,7 +6,6 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from types import FrameType
@@ -30,6 +29,7 @@ from ggmlpy.errors import BadBatch, CacheFull, FileError, TemplateError, Tokeniz
 from ggmlpy.packaged import packaged_model
 
 if TYPE_CHECKING:
+    from ggmlpy.gguf.overrides import Scalar
     from ggmlpy.grammar import Grammar
     from ggmlpy.llama import Llama
 
@@ -107,12 +107,13 @@ def chat(
     grammar, draft_model, variables = form.made(), draft.source(), reasoning.as_arguments()
     system = _text("-sys", system, "-sysf", system_file)
     first = _text("-p", prompt, "-f", file, escape=escape)
-    setup = _with_template(setup, _text("--chat-template", template, "", template_file))
-    more = {"draft_model": draft_model, **adapters.arguments()}
+    overrides = _of_template(_text("--chat-template", template, "", template_file))
+    more = {"draft_model": draft_model, "overrides": overrides, **adapters.arguments()}
     llm = common.open_model(model or packaged_model(), setup, **more)
     _check(llm)
     if llm.chat_template.is_default:
-        say("the file has no chat template: a plain one is used, and answers may be poor")
+        poor = "a plain one is used, and answers may be poor"
+        complain("warning", f"the file has no chat template: {poor}")
     interactive = sys.stdin.isatty()
     arguments = sampling.seeded().as_arguments(llm.tokenizer.eog_ids)
     arguments |= ending.as_arguments(NO_LIMIT, escape) | variables
@@ -147,14 +148,13 @@ def _text(
     return common.read_text(text, file, escape=escape)
 
 
-def _with_template(setup: ModelOptions, template: str | None) -> ModelOptions:
-    """The options, with a template in place of the file's. Raises TemplateError."""
+def _of_template(template: str | None) -> dict[str, Scalar]:
+    """What puts a template in place of the file's. Raises TemplateError."""
     if template is None:
-        return setup
+        return {}
     from ggmlpy.text.named_templates import template_source
 
-    override = f"tokenizer.chat_template=str:{template_source(template)}"
-    return replace(setup, override_kv=(*setup.override_kv, override))
+    return {"tokenizer.chat_template": template_source(template)}
 
 
 def _check(llm: Llama) -> None:

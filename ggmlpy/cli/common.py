@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from ggmlpy.errors import FileError, MissingFile
 
 if TYPE_CHECKING:
     from ggmlpy.backends.base import Backend
+    from ggmlpy.gguf.overrides import Scalar
     from ggmlpy.llama import Llama
     from ggmlpy.models import Model
     from ggmlpy.sched.placement import Placement
@@ -27,8 +29,16 @@ if TYPE_CHECKING:
 STDIN = "-"
 
 
-def open_model(path: Path, options: ModelOptions, **more: Any) -> Llama:
-    """The model, with progress shown while it loads; `more` are others of the arguments of `Llama`.
+def open_model(
+    path: Path,
+    options: ModelOptions,
+    *,
+    overrides: Mapping[str, Scalar] | None = None,
+    **more: Any,
+) -> Llama:
+    """The model, with progress shown while it loads.
+
+    `overrides` come after those of the options; `more` are other arguments of `Llama`.
 
     Raises what `Llama` raises.
     """
@@ -50,7 +60,7 @@ def open_model(path: Path, options: ModelOptions, **more: Any) -> Llama:
             flash_attn=options.fused_attention,
             n_gpu_layers=options.n_gpu_layers,
             override_tensors=options.tensors,
-            kv_overrides=options.kv_overrides,
+            kv_overrides={**options.kv_overrides, **(overrides or {})},
             rope=options.rope,
             fit=options.fit,
             **more,
@@ -89,10 +99,8 @@ def read_text(
         return _decoded(read_bytes(binary_file), printable(binary_file.name), as_it_is=True)
     if file is not None:
         found: str | None = _from_file(file)
-    elif text == STDIN:
+    elif text == STDIN or (text is None and _stdin_is_piped()):
         found = _decoded(sys.stdin.buffer.read(), "standard input")
-    elif text is None and _stdin_is_piped():
-        found = _decoded(sys.stdin.buffer.read(), "standard input") or None
     else:
         return text if text is None or escape is False else unescaped(text)
     return unescaped(found) if found is not None and escape else found

@@ -97,7 +97,7 @@ def generate(
     if verbose:
         say(llm.describe())
     default_n = N_TOKENS if model is not None else N_STORY_TOKENS
-    loaded = cached.load(llm)
+    loaded = cached.load(llm, goes_on=text is None)
     started: Prompt = loaded or DEFAULT_PROMPT
     generation = _Generation(
         llm,
@@ -109,7 +109,7 @@ def generate(
     generation.run(
         show=not as_json, echo=echo, after_prompt=partial(cached.keep_prompt, llm, loaded)
     )
-    cached.keep_text(llm)
+    cached.keep_text(llm, generation.n_run)
     if as_json:
         write_json(generation.as_json())
     elif not quiet:
@@ -171,6 +171,17 @@ class _Generation:
             if show and not shown.endswith("\n"):
                 write_text("\n")
 
+    @property
+    def prompt_tokens(self) -> list[int]:
+        if isinstance(self.given, str):
+            return self.llm.tokenize(self.given, special=True)
+        return list(self.given)
+
+    @property
+    def n_run(self) -> int:
+        """Tokens that have been run: the last one of a text is not."""
+        return len(self.prompt_tokens) + max(0, len(self.tokens) - 1)
+
     def as_json(self) -> dict[str, Any]:
         """The object that `--json` writes; the seed is None if nothing is drawn."""
         timings = self.llm.timings
@@ -183,9 +194,7 @@ class _Generation:
             "model": Path(self.llm.model_path).name,
             "prompt": self.prompt,
             "text": self.text,
-            "prompt_tokens": self.given
-            if not isinstance(self.given, str)
-            else self.llm.tokenize(self.given, special=True),
+            "prompt_tokens": self.prompt_tokens,
             "tokens": self.tokens,
             "finish_reason": self.finish_reason,
             "seed": self.sampling.effective_seed,
@@ -215,12 +224,17 @@ class _Generation:
 
 def speed_line(timings: Timings) -> str:
     """`prompt 5 tokens, 116.3/s; text 19 tokens, 65.2/s`"""
-    prompt = f"prompt {timings.n_prompt} tokens, {timings.prompt_rate:.1f}/s"
-    text = f"text {timings.n_generated} tokens, {timings.generation_rate:.1f}/s"
+    prompt = f"prompt {_counted(timings.n_prompt, timings.prompt_rate)}"
+    text = f"text {_counted(timings.n_generated, timings.generation_rate)}"
     if not timings.n_drafted:
         return f"{prompt}; {text}"
     drafts = f"{timings.n_accepted} of {timings.n_drafted} drafted tokens accepted"
     return f"{prompt}; {text}; {drafts} ({timings.acceptance_rate:.0%})"
+
+
+def _counted(n_tokens: int, rate: float) -> str:
+    """`19 tokens, 65.2/s`; a rate of 0 is of nothing that was measured."""
+    return f"{n_tokens} token{'s' * (n_tokens != 1)}" + (f", {rate:.1f}/s" if rate else "")
 
 
 def write_text(text: str) -> None:

@@ -11,8 +11,11 @@ import click
 
 from ggmlpy.cli import common
 from ggmlpy.cli.groups import group, setting
+from ggmlpy.cli.guard import complain
 from ggmlpy.cli.options import FILE
 from ggmlpy.common.prefix import n_common
+from ggmlpy.common.quoting import printable
+from ggmlpy.errors import FileError
 
 if TYPE_CHECKING:
     from ggmlpy.llama import Llama
@@ -40,8 +43,11 @@ class PromptCacheOptions:
         if self.prompt_cache is None and (self.prompt_cache_all or self.prompt_cache_ro):
             raise click.UsageError("--prompt-cache FILE names the file of the prompt cache.")
 
-    def load(self, llm: Llama) -> list[int]:
-        """Load the file if it exists, and return its tokens. Raises what `load_state` raises."""
+    def load(self, llm: Llama, *, goes_on: bool) -> list[int]:
+        """Load the file if it exists, and return its tokens. Raises what `load_state` raises.
+
+        Raises FileError for a file without tokens that the text `goes_on` from.
+        """
         if self.prompt_cache is None:
             return []
         if not self.prompt_cache_ro:
@@ -49,7 +55,11 @@ class PromptCacheOptions:
         if not self.prompt_cache.exists():
             return []
         llm.load_state(self.prompt_cache)
-        return llm.held_tokens.get(0, [])
+        held = llm.held_tokens.get(0, [])
+        if goes_on and not held:
+            name = printable(self.prompt_cache.name)
+            raise FileError(f"{name}: the file has no tokens that a text could go on from: give -p")
+        return held
 
     def keep_prompt(self, llm: Llama, loaded: Sequence[int]) -> None:
         """Write the file once the prompt was run, if it has more than was loaded."""
@@ -59,10 +69,21 @@ class PromptCacheOptions:
         if n_common(held, loaded) < len(held):
             llm.save_state(self.prompt_cache)
 
-    def keep_text(self, llm: Llama) -> None:
-        """Write the file when the text is complete."""
-        if self.prompt_cache is not None and self.prompt_cache_all and not self.prompt_cache_ro:
-            llm.save_state(self.prompt_cache)
+    def keep_text(self, llm: Llama, n_run: int) -> None:
+        """Write the file when the text is complete, of which `n_run` tokens have been run.
+
+        Warns where the context was shifted: what was moved is no prefix of another prompt.
+        """
+        if self.prompt_cache is None or not self.prompt_cache_all or self.prompt_cache_ro:
+            return
+        llm.save_state(self.prompt_cache)
+        n_kept = len(llm.held_tokens.get(0, []))
+        if n_kept < n_run and n_run >= llm.n_ctx_seq():
+            complain(
+                "warning",
+                f"the context was shifted: the prompt cache keeps {n_kept} of {n_run} tokens,"
+                " the first ones",
+            )
 
 
 prompt_cache_options = group(PromptCacheOptions, "cached", SECTION)

@@ -44,7 +44,7 @@ def _told(flag: str, command: click.Command, ctx: click.Context) -> str:
     it, else what is spelt like it."""
     if reason := why_absent(flag, command.name or ""):
         return reason
-    options = [name for name, each in names_of(command).items() if not each.hidden]
+    options = [name for name, each in names_of(command).items() if not each.hidden] + ["--help"]
     near, having = _near(flag, options, _LIKENESS), _having(flag, ctx)
     if near and (not having or _near(flag, options, _SLIP)):
         return f"did you mean {_listed(near, 'or')}?"

@@ -38,7 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     if backend not in backend_names():
         known = ", ".join(backend_names())
-        raise pytest.UsageError(f"--ggmlpy-backend: no backend {backend!r}; installed are {known}")
+        raise pytest.UsageError(f"--ggmlpy-backend: no backend {backend!r}; there are {known}")
     if _SUITE not in config.args:
         named = config.args_source is pytest.Config.ArgsSource.ARGS
         config.args[:] = [*config.args, _SUITE] if named else [_SUITE]

@@ -105,8 +105,8 @@ def _check_regular(path: Path, name: str) -> None:
     """Raise FileError for what cannot be mapped, before opening: a pipe would block."""
     status, where = path.stat(), printable(str(path))
     if stat.S_ISDIR(status.st_mode):
-        raise MissingFile(f"{name}: {where} is a folder; it must be a GGUF file")
+        raise MissingFile(f"{where} is a folder; it must be a GGUF file")
     if not stat.S_ISREG(status.st_mode):
-        raise FileError(f"{name}: {where} is a device or a pipe; it must be a GGUF file")
+        raise FileError(f"{where} is a device or a pipe; it must be a GGUF file")
     if status.st_size == 0:
         raise FileError(f"{name}: the file is empty; a GGUF file has at least 24 bytes")

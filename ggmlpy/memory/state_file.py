@@ -216,7 +216,7 @@ def write_file(
             raise
     except OSError as error:
         reason = error.strerror or error
-        raise FileError(f"{printable(path.name)}: the state cannot be written: {reason}") from error
+        raise FileError(f"{printable(str(path))}: the state cannot be written: {reason}") from error
 
 
 def read_file(path: str | Path) -> tuple[dict[int, SequenceState], dict[str, Any]]:
@@ -232,5 +232,5 @@ def read_file(path: str | Path) -> tuple[dict[int, SequenceState], dict[str, Any
         data = path.read_bytes()
     except OSError as error:
         reason = error.strerror or error
-        raise FileError(f"{printable(path.name)}: the state cannot be read: {reason}") from error
+        raise FileError(f"{printable(str(path))}: the state cannot be read: {reason}") from error
     return from_bytes(data, printable(path.name))

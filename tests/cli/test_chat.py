@@ -121,6 +121,9 @@ def test_chat_templates(run: Run, model: Path, tmp_path: Path) -> None:
         assert conversation(run, model, "one\n", *given, "-q").out.strip() == wanted.strip()
     by_file = conversation(run, model, "one\n", "--chat-template-file", str(file), "-q")
     assert by_file.out.strip() == wanted.strip()
+    like_overrides = "{# ,tokenizer.chat_template=str:x,a.b=int:no #}" + source
+    out = conversation(run, model, "one\n", "--chat-template", like_overrides, "-q").out
+    assert out.strip() == wanted.strip()
     unknown = run("chat", "-m", model, "--chat-template", "lama2", "-p", "a").error
     assert unknown.startswith("'lama2' is no chat template, nor the name of one: these are ")
 
@@ -157,7 +160,9 @@ def test_speed_is_told_unless_quiet(run: Run, model: Path) -> None:
 
 def test_a_model_without_a_template_says_so(run: Run, tiny: Path) -> None:
     outcome = conversation(run, tiny, "a\n", "-q")
-    assert outcome.err.startswith("the file has no chat template: a plain one is used")
+    assert outcome.err.startswith(
+        "ggmlpy: warning: the file has no chat template: a plain one is used"
+    )
     assert outcome.err.count("\n") == 1
     assert outcome.out
 

@@ -15,21 +15,29 @@ FIXED = ("-p", "Tom had a ball. Tom had a ball. Tom", "-n", 90, "--temp", 0)
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("options", "all_accepted"),
     [
-        ["-md", packaged_model(), "--draft-p-min", 0],
-        ["--model-draft", packaged_model(), "--draft-max", 3, "--draft-p-min", 0, "-ngld", 0],
-        ["--spec-type", "ngram-simple"],
-        ["--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", 1],
+        (["-md", packaged_model(), "--draft-p-min", 0], True),
+        (
+            ["--model-draft", packaged_model(), "--draft-max", 3, "--draft-p-min", 0, "-ngld", 0],
+            True,
+        ),
+        (["--spec-type", "ngram-simple"], False),
+        (["--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", 1], False),
     ],
 )
-def test_the_text_is_the_same(run: Run, options: list[object]) -> None:
+def test_the_text_is_the_same(run: Run, options: list[object], all_accepted: bool) -> None:
     plain, drafted = run("generate", *FIXED, "--json"), run("generate", *FIXED, "--json", *options)
     assert drafted.code == 0, drafted
     before, after = json.loads(plain.out), json.loads(drafted.out)
     assert after["tokens"] == before["tokens"]
     assert after["timings"]["n_drafted"] > before["timings"]["n_drafted"] == 0
-    assert after["timings"]["n_accepted"] == after["timings"]["n_drafted"] or "-md" not in options
+    assert (after["timings"]["n_accepted"] == after["timings"]["n_drafted"]) == all_accepted
+
+
+def test_none_is_none(run: Run) -> None:
+    told = run("generate", *FIXED, "--json", "-md", packaged_model(), "--spec-type", "none")
+    assert json.loads(told.out)["timings"]["n_drafted"] == 0
 
 
 def test_the_line_of_the_speed(run: Run) -> None:
@@ -49,6 +57,21 @@ def test_the_line_of_the_speed(run: Run) -> None:
             ["--spec-type", "ngram-simple", "-md", packaged_model()],
             "-md and --spec-type ngram-simple cannot be used together",
         ),
+        *(
+            ([flag, 1], "--draft-max, --draft-min, --draft-p-min and -ngld need -md FILE")
+            for flag in ("--draft-max", "--draft-min", "--draft-p-min", "-ngld")
+        ),
+        *(
+            (
+                [f"--spec-ngram-simple-size-{letter}", 1, "-md", packaged_model()],
+                "--spec-ngram-simple-… needs --spec-type ngram-simple",
+            )
+            for letter in "nm"
+        ),
+        (
+            ["-md", packaged_model(), "--draft-p-min", 1.5],
+            "'--draft-p-min' / '--spec-draft-p-min': 1.5 is not in 0 … 1",
+        ),
     ],
 )
 def test_wrong_options(run: Run, options: list[object], message: str) -> None:
@@ -61,5 +84,3 @@ def test_wrong_values(run: Run, tmp_path: Path) -> None:
     assert found.error.startswith("other.gguf cannot be the draft model: its vocabulary has 288")
     found = run("generate", *FIXED, "-md", tmp_path / "none.gguf")
     assert found.error == f"none.gguf: there is no such file in {tmp_path}"
-    found = run("generate", *FIXED, "-md", other, "--draft-p-min", 2)
-    assert found.error == "p_min is 2.0: it must be in 0 .. 1"

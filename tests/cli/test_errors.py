@@ -47,7 +47,7 @@ def damaged(folder: Path, kind: str) -> Path:
     ("kind", "message"),
     [
         ("missing", "missing.gguf: there is no such file in {folder}"),
-        ("folder", "folder.gguf: {folder}/folder.gguf is a folder; it must be a GGUF file"),
+        ("folder", "{folder}/folder.gguf is a folder; it must be a GGUF file"),
         ("empty", "empty.gguf: the file is empty; a GGUF file has at least 24 bytes"),
         ("truncated", 'truncated.gguf: tensor "w" (f32 [8]) needs the bytes 128 to 160,'),
         ("cut_header", "cut_header.gguf: 20 bytes long, a GGUF file has at least 24"),
@@ -134,7 +134,7 @@ def test_prompt_longer_than_the_context(run: Run, tiny: Path) -> None:
 def test_backend_that_is_not_installed(run: Run, tiny: Path) -> None:
     for command in ("generate", "chat"):
         outcome = run(command, "-m", tiny, "--backend", "abacus")
-        assert outcome.error.startswith("no backend 'abacus'; installed are cpu, reference, null")
+        assert outcome.error.startswith("no backend 'abacus'; there are cpu, reference, null")
 
 
 @pytest.mark.parametrize("flag", ["-ctk", "-ctv"])
@@ -281,7 +281,7 @@ def test_the_packaged_model_may_be_left_out(
     ("args", "message"),
     [
         (("quantize", "", "Q4_0"), "the name of the model file is empty"),
-        (("quantize", "{folder}", "Q4_0"), "{name}: {folder} is a folder; it must be a GGUF file"),
+        (("quantize", "{folder}", "Q4_0"), "{folder} is a folder; it must be a GGUF file"),
         (("quantize", "{model}", "{folder}", "Q4_0"), "{folder}: {unwritable}: Is a directory"),
         (("quantize", "{model}", "{none}", "Q4_0"), "{none}: {unwritable}: No such file or"),
         (("quantize", "--imatrix", "{folder}", "{model}", "Q4_0"), "{folder} is a folder; it must"),
@@ -289,10 +289,10 @@ def test_the_packaged_model_may_be_left_out(
         (("imatrix", "-p", "a", "-o", "{folder}"), "{folder}: {unwritable}: Is a directory"),
         (("imatrix", "-p", "a", "-o", "{none}"), "{none}: {unwritable}: No such file or directory"),
         (("imatrix", "--in-file", "{folder}"), "{folder} is a folder; it must be an importance"),
-        (("imatrix", "-m", "{folder}", "-p", "a"), "{name}: {folder} is a folder; it must be a"),
-        (("perplexity", "-m", "{folder}", "-p", "a"), "{name}: {folder} is a folder; it must be"),
+        (("imatrix", "-m", "{folder}", "-p", "a"), "{folder} is a folder; it must be a"),
+        (("perplexity", "-m", "{folder}", "-p", "a"), "{folder} is a folder; it must be"),
         (("perplexity", "-p", "a", "--save-all-logits", "{none}"), "{none}: {unwritable}: No such"),
-        (("embedding", "-m", "{folder}", "-p", "a"), "{name}: {folder} is a folder; it must be a"),
+        (("embedding", "-m", "{folder}", "-p", "a"), "{folder} is a folder; it must be a"),
         (("embedding", "-m", "me/repo:Q8_0", "-p", "a"), "repo:Q8_0: there is no such file in me;"),
         (("embedding", "-m", "https://x.y/z", "-p", "a"), "https://x.y/z: this is a URL, not a"),
         (("generate", "--prompt-cache", "{none}"), "{none}: {unwritable}: No such file or"),

@@ -313,6 +313,11 @@ def test_escapes(run: Run, tiny: Path, tmp_path: Path) -> None:
     assert both == "-f and -bf cannot be used together"
 
 
+def test_the_speed_of_one_token(run: Run, tiny: Path) -> None:
+    err = written(run, tiny, "-p", "a", "-n", 1, "--temp", 0).err
+    assert "; text 1 token; load " in err
+
+
 def test_names_of_llama_cpp(run: Run, tiny: Path) -> None:
     plain = written(run, tiny, "-p", "a", "-n", 6, "--temp", 0, "-q", "--no-echo")
     again = written(

@@ -183,6 +183,8 @@ def test_neighbours_of_a_misspelt_flag(run: Run) -> None:
     ):
         error = run("generate", typed, "1").usage_error
         assert error.startswith(f"No such option '{typed}': did you mean {meant}"), error
+    for args in (("--hlep",), ("generate", "--hlep")):
+        assert run(*args).usage_error == "No such option '--hlep': did you mean --help?"
     assert run("generate", "--zzz").usage_error == "No such option '--zzz'"
 
 

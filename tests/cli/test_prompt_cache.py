@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ggmlpy.llama import Llama
 from ggmlpy.memory.llama_state import LlamaState
 from tests.cli.conftest import Run
 from tests.models.tiny import Tiny, write_model
@@ -72,6 +73,28 @@ def test_the_text_may_be_kept_and_goes_on(run: Run, tiny: Path, tmp_path: Path) 
         + generated(run, tiny, "-p", PROMPT, "-n", 11)["text"]
     )
     assert again["n_prompt"] == 1
+
+
+def test_a_shifted_text_is_no_prefix(run: Run, tiny: Path, tmp_path: Path) -> None:
+    file = tmp_path / "prompt.cache"
+    cache = ("--prompt-cache", file, "--prompt-cache-all")
+    line = ("generate", "-m", tiny, *SETTINGS, "-p", "a long prompt", *cache, "--ignore-eos")
+    for more, n_kept in ((("--keep", 4), 5), ((), 1)):
+        told = run(*line, "-c", 24, "-n", 40, "--context-shift", *more)
+        n_run = len(json.loads(told.out)["prompt_tokens"]) + 39
+        assert (told.code, told.err) == (
+            0,
+            f"ggmlpy: warning: the context was shifted: the prompt cache keeps {n_kept} of"
+            f" {n_run} tokens, the first ones\n",
+        )
+        assert len(LlamaState.read(file).tokens.get(0, [])) == n_kept
+    with Llama(tiny, backend="reference") as llm:
+        llm.save_state(file)
+    error = run("generate", "-m", tiny, *SETTINGS, *cache).error
+    assert error == "prompt.cache: the file has no tokens that a text could go on from: give -p"
+    told = generated(run, tiny, "-p", PROMPT, *cache)
+    assert told["n_prompt"] == len(told["prompt_tokens"])
+    assert run(*line, "-c", 64, "-n", 40, "--context-shift").err == ""
 
 
 def test_files_that_are_no_states(run: Run, tiny: Path, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_skips_are_counted(tmp_path: Path) -> None:
 def test_an_unknown_backend_is_one_line(tmp_path: Path) -> None:
     code, out = run(tmp_path, "--ggmlpy-backend=nope")
     assert code == 4
-    assert "no backend 'nope'; installed are cpu" in out
+    assert "no backend 'nope'; there are cpu" in out
 
 
 def test_nothing_changes_without_the_option(tmp_path: Path) -> None:

@@ -260,7 +260,7 @@ def test_an_unknown_tokenizer_loads_and_runs_on_tokens(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"backend": "tpu"}, ggmlpy.BackendError, "no backend 'tpu'; installed are cpu, reference"),
+        ({"backend": "tpu"}, ggmlpy.BackendError, "no backend 'tpu'; there are cpu, reference"),
         ({"n_threads": 0}, ArgumentError, "n_threads is 0"),
         ({"n_ctx": -1}, ArgumentError, "n_ctx is -1"),
         ({"n_ubatch": 0}, ArgumentError, "n_ubatch is 0"),
