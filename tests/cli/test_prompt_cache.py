@@ -92,8 +92,8 @@ def test_a_shifted_text_is_no_prefix(run: Run, tiny: Path, tmp_path: Path) -> No
         llm.save_state(file)
     error = run("generate", "-m", tiny, *SETTINGS, *cache).error
     assert error == "prompt.cache: the file has no tokens that a text could go on from: give -p"
-    told = generated(run, tiny, "-p", PROMPT, *cache)
-    assert told["n_prompt"] == len(told["prompt_tokens"])
+    anew = generated(run, tiny, "-p", PROMPT, *cache)
+    assert anew["n_prompt"] == len(anew["prompt_tokens"])
     assert run(*line, "-c", 64, "-n", 40, "--context-shift").err == ""
 
 

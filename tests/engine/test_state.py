@@ -115,7 +115,7 @@ def test_files_are_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("os.fsync", fail)
     with pytest.raises(FileError, match=r"a\.state: the state cannot be written: disk full"):
         write_file(file, states)
-    with pytest.raises(FileError, match=r"/none/.*cannot be written: No such file or directory"):
+    with pytest.raises(FileError, match=r"/nowhere/.*cannot be written: No such file or directory"):
         write_file(tmp_path / "nowhere" / "a.state", states)
     assert file.read_bytes() == before
     assert not list(tmp_path.glob(".a.state*"))
