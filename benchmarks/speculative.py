@@ -6,10 +6,10 @@
 The model decodes greedily without drafts, then with drafts of which each token is right with a
 given probability: they are made from the text that is known by then, and cost no time. So the
 figures hold for any drafter with that share, less the time that it takes. Prompt lookup and --draft
-are measured as they are, on the prompt; weights that were never trained leave both nothing to
-guess. All of them take turns; figures are medians of --repeat rounds, and speed-ups those of the
-ratios to the run without drafts of the same round. --save writes
-benchmarks/results/speculative.json.
+are measured as they are, on the prompt; with weights that were never trained they show nothing
+about real texts, since such a model repeats itself. All of them take turns; figures are medians of
+--repeat rounds, and speed-ups those of the ratios to the run without drafts of the same round.
+--save writes benchmarks/results/speculative.json.
 """
 
 from __future__ import annotations
