@@ -162,6 +162,8 @@ class Admission:
         timings.n_restored += cache.n_restored - restored
         if not sequence.n_preempted:
             timings.n_reused += sequence.n_past
+            sequence.n_reused = sequence.n_past
+            sequence.started_s = perf_counter()
         return None
 
     def _begin(self, slot: _Slot, sequence: RequestState, timings: Timings) -> int:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import count, islice
 from time import perf_counter
 from typing import NamedTuple
@@ -31,7 +32,7 @@ from ggmlpy.engine.prompt_cache import PromptCache, cache_limit
 from ggmlpy.engine.request_state import Output, Reader, RequestState, new_state
 from ggmlpy.engine.schedule import default_budget, share_step
 from ggmlpy.engine.slots import Slot, Slots
-from ggmlpy.engine.timings import Timings
+from ggmlpy.engine.timings import StepTimings, Timings
 from ggmlpy.errors import CacheFull, GgmlpyError, Unsupported
 from ggmlpy.grammar import Matchers
 from ggmlpy.memory.batch import Batch
@@ -78,6 +79,7 @@ class Engine:
         self.context = context
         self.token_budget = token_budget or default_budget(context.sizes.n_seq_max)
         self.timings = Timings()
+        self.last_step = StepTimings()
         self.max_cells_used = 0  # after any step
         self.drafter = drafter
         self._drafts: Drafts | None = None
@@ -211,6 +213,11 @@ class Engine:
                 " vectors: read their answers first, or call reset()"
             )
         self.context.set_control_vector(vector)
+
+    @property
+    def n_waiting(self) -> int:
+        """Requests that do not run yet, or not at the moment."""
+        return len(self._admission.waiting)
 
     @property
     def has_work(self) -> bool:
@@ -405,12 +412,16 @@ class Engine:
             if not n_outputs:
                 continue
             pieces = self._next_pieces(sequence, list(islice(rows, n_outputs)))
+            if not sequence.first_s and sequence.n_decoded:
+                sequence.first_s = perf_counter()
             if sequence.draft and self._drafts is not None:
                 self._drafts.settle(slot, self.context.memory, self.timings)
             for piece in pieces:
                 if isinstance(piece, Exception) or piece.finish_reason is not None:
                     self.slots.free(slot)
                     self._unfinished.pop(sequence.id, None)
+                    if isinstance(piece, Piece):
+                        piece = replace(piece, timings=sequence.timings())
                 self._deliver(sequence, piece)
 
     def _deliver(self, sequence: RequestState, piece: Piece | Exception) -> None:
@@ -434,6 +445,9 @@ class Engine:
         n_decoded = sum(part.n for part in taken if part.slot.taken_by.is_decoding)
         n_prompt = sum(part.n for part in taken) - n_decoded
         n_drafted = sum(len(part.slot.taken_by.draft) for part in taken)
+        self.last_step = StepTimings(
+            self._n_steps, len(taken), n_prompt, n_decoded, n_drafted, spent_s
+        )
         share_s = spent_s / (n_prompt + n_decoded + n_drafted)
         self.timings.n_prompt += n_prompt
         self.timings.prompt_s += share_s * n_prompt

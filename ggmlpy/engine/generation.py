@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ggmlpy.engine.options import LogitsCallback, LoraScales, StoppingCallback
+from ggmlpy.engine.timings import AnswerTimings
 from ggmlpy.errors import SamplingError
 from ggmlpy.grammar import Grammar
 from ggmlpy.sampling import SamplingParams
@@ -62,7 +63,8 @@ class Piece:
 
     Log-probabilities of prompt tokens that the step has run come with it, see `Request.score_from`;
     before the prompt's end in pieces without text. Where log-probabilities are asked for,
-    `end_logprob` is that of an EOG token that ended the answer.
+    `end_logprob` is that of an EOG token that ended the answer. The last piece has the `timings` of
+    the answer.
     """
 
     text: str
@@ -71,6 +73,7 @@ class Piece:
     finish_reason: FinishReason | None = None
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
     end_logprob: TokenLogprob | None = None
+    timings: AnswerTimings | None = None
 
 
 def token_logprob(logits: NDArray[np.float32], token: int, n_top: int) -> TokenLogprob:

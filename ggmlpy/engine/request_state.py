@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from time import perf_counter
 
 from ggmlpy.common.arguments import as_int, kind_of, parsed
 from ggmlpy.draft import DraftLength
 from ggmlpy.engine.context_shift import n_kept
 from ggmlpy.engine.generation import Piece, Request
+from ggmlpy.engine.timings import AnswerTimings
 from ggmlpy.errors import ArgumentError, BadBatch, Unsupported
 from ggmlpy.grammar import Grammar, Matcher, Matchers
 from ggmlpy.memory.batch import check_tokens
@@ -73,6 +75,29 @@ class RequestState:
     draft_length: DraftLength = field(default_factory=DraftLength)
     lora: Scales = ()  # the adapters that its tokens have
     changes: Changes = ()  # of the model: these, and the control vector
+    # Times of its arrival, its first start and its first token, in seconds of perf_counter.
+    added_s: float = field(default_factory=perf_counter)
+    started_s: float = 0.0
+    first_s: float = 0.0
+    n_reused: int = 0  # prompt tokens that were held when it started
+    n_drafted: int = 0
+    n_accepted: int = 0
+
+    def timings(self) -> AnswerTimings:
+        """Of the answer, at its end."""
+        now = perf_counter()
+        first = self.first_s or now
+        started = self.started_s or first
+        return AnswerTimings(
+            n_prompt=len(self.request.prompt),
+            n_reused=self.n_reused,
+            n_decoded=self.n_decoded,
+            n_drafted=self.n_drafted,
+            n_accepted=self.n_accepted,
+            waited_s=started - self.added_s,
+            prompt_s=first - started,
+            decode_s=now - first,
+        )
 
     @property
     def n_pending(self) -> int:

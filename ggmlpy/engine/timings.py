@@ -1,4 +1,4 @@
-"""Durations of loading, prompt processing, decoding and sampling."""
+"""Durations of loading, prompt processing, decoding and sampling: of all requests, and of one."""
 
 from __future__ import annotations
 
@@ -69,3 +69,32 @@ class Timings:
                 *([row("draft", self.draft_s, self.n_drafted, "tokens") + accepted] * is_drafting),
             ]
         )
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerTimings:
+    """Of one answer: what it has cost, in seconds as its reader sees them.
+
+    Other requests run in the same steps, so that the durations of several answers overlap.
+    """
+
+    n_prompt: int = 0  # tokens of the prompt
+    n_reused: int = 0  # of those, what the cache or host memory held already
+    n_decoded: int = 0  # tokens of the answer
+    n_drafted: int = 0  # tokens of drafts that were run for it
+    n_accepted: int = 0  # of those, what sampling chose
+    waited_s: float = 0.0  # from its arrival to its start
+    prompt_s: float = 0.0  # from there to its first token
+    decode_s: float = 0.0  # from there to its end
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimings:
+    """Of one step of an engine."""
+
+    number: int = 0  # from 1 on
+    n_sequences: int = 0  # that had tokens in it
+    n_prompt: int = 0  # tokens of prompts
+    n_decoded: int = 0
+    n_drafted: int = 0
+    spent_s: float = 0.0  # without sampling
