@@ -11,9 +11,6 @@ from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ggmlpy.backends.base import Backend
 from ggmlpy.common import log
 from ggmlpy.common.arguments import as_whole, checked
@@ -25,30 +22,19 @@ from ggmlpy.engine.adapter_methods import AdapterFiles, AdapterMethods, with_sca
 from ggmlpy.engine.embedding_methods import N_SEQ_MAX
 from ggmlpy.engine.engine import Engine
 from ggmlpy.engine.prompt_cache import cache_limit
-from ggmlpy.errors import (
-    BadBatch,
-    GgmlpyError,
-    Unsupported,
-    WeightError,
-)
+from ggmlpy.errors import GgmlpyError, WeightError
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.gguf.overrides import Scalar
 from ggmlpy.gguf.path import path_of
 from ggmlpy.graph.types import TensorType
 from ggmlpy.hub.fetch import model_of_repo
-from ggmlpy.memory.batch import check_tokens
 from ggmlpy.memory.cache_types import cache_type
 from ggmlpy.memory.layouts import choose_layout
 from ggmlpy.memory.sizes import decide_sizes
 from ggmlpy.models import load_model
 from ggmlpy.models.rope_overrides import RopeOverrides, open_overridden
 from ggmlpy.runtime.context import Context
-from ggmlpy.runtime.context_sizes import (
-    check_least,
-    choose_sizes,
-    room_for,
-    warn_of_length,
-)
+from ggmlpy.runtime.context_sizes import check_least, choose_sizes, warn_of_length
 from ggmlpy.runtime.describe import Row, summary, summary_rows
 from ggmlpy.runtime.fit import free_memory
 from ggmlpy.runtime.opening import ContextOpener
@@ -275,35 +261,7 @@ class Llama(AdapterMethods):
         )
         return cls(path, **kwargs)
 
-    # --- properties ---
-
-    def n_ctx(self) -> int:
-        """Tokens of all sequences together."""
-        return self._context.sizes.n_ctx
-
-    def n_ctx_seq(self) -> int:
-        """Tokens that one sequence may have."""
-        return self._context.sizes.n_ctx_seq
-
-    def n_vocab(self) -> int:
-        """Tokens in the vocabulary, without rows that pad the embedding."""
-        return self.engine.n_vocab
-
-    def n_embd(self) -> int:
-        """Elements of a token's embedding."""
-        return self.model.hparams.n_embd
-
-    def token_bos(self) -> int | None:
-        """The token that begins a text."""
-        return self.tokenizer.bos_id
-
-    def token_eos(self) -> int | None:
-        """The token that ends a text."""
-        return self.tokenizer.eos_id
-
-    def token_eot(self) -> int | None:
-        """The token that ends a message of a chat (EOT)."""
-        return self.tokenizer.eot_id
+    # --- what it is ---
 
     @property
     def n_plans_built(self) -> int:
@@ -335,56 +293,10 @@ class Llama(AdapterMethods):
             f" backend={self._context.backends[0].name!r})"
         )
 
-    # --- tokens and logits ---
-
-    def tokenize(self, text: str | bytes, add_bos: bool = True, special: bool = False) -> list[int]:
-        """The token ids of a text, or of its bytes in UTF-8. `special` parses control tokens.
-
-        Raises TokenizerError for text that cannot be tokenized.
-        """
-        return self.tokenizer.encode(text, add_bos=add_bos, special=special)
-
-    def detokenize(self, tokens: Sequence[int], special: bool = False) -> str:
-        """The text of token ids; control tokens are left out unless `special`.
-
-        As in llama-cpp-python, a space that the tokenizer put after a BOS at the beginning is
-        removed, so that the text is the one that was tokenized.
-        """
-        return self.tokenizer.decode_prompt(tokens, special=special)
-
-    def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
-        """The logits of every token of a new sequence, [n_tokens, n_vocab]. Resets the model.
-
-        Raises BadBatch for tokens outside the vocabulary, or more than the context of a sequence,
-        Unsupported for a model with an encoder.
-        """
-        self._check_open()
-        if not self.model.has_logits:
-            raise Unsupported(
-                f"{self._file.name}: an encoder of architecture {self.model.hparams.architecture}"
-                " has no logits: use embed"
-            )
-        if self.model.encoder is not None:
-            raise Unsupported(
-                f"{self._file.name}: logits of an encoder-decoder model follow from a source too:"
-                " use Context.encode, then Context.decode"
-            )
-        if len(tokens) > self.n_ctx_seq():
-            sizes = self._context.sizes
-            raise BadBatch(
-                f"{len(tokens)} tokens, a sequence may have n_ctx_seq = {sizes.n_ctx_seq};"
-                f" {room_for(sizes, len(tokens))} would do"
-            )
-        check_tokens(tokens, self.n_vocab())
-        with self._answers.exclusive():
-            self.reset()
-            self._context.use_lora(0, self.engine.adapters.scales())
-            logits = self._context.decode(tokens, all_logits=True)[:, : self.n_vocab()].copy()
-            self.reset()
-        return logits
-
     def _embedding_context(self) -> Context:
         return self._opener.open_for_embeddings(N_SEQ_MAX)
+
+    # --- its end ---
 
     def close(self) -> None:
         """End all running requests, close the file, and give the memory back.

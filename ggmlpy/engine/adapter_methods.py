@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from os import PathLike
 
 from ggmlpy.common.arguments import WrongKind, as_float, checked, refusal
-from ggmlpy.engine.state_methods import StateMethods
+from ggmlpy.engine.token_methods import TokenMethods
 from ggmlpy.errors import ArgumentError
 from ggmlpy.models.control_vector import open_control_vectors
 from ggmlpy.models.lora import LoraAdapter
@@ -16,7 +16,7 @@ File = str | bytes | PathLike[str]
 AdapterFiles = Sequence[File | tuple[File, float]]
 
 
-class AdapterMethods(StateMethods):
+class AdapterMethods(TokenMethods):
     """A model to which LoRA adapters and control vectors can be added while it is in use."""
 
     @property

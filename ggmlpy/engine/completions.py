@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import fields, replace
-from numbers import Integral
+from dataclasses import replace
 from typing import Any, Literal, Unpack, overload
 
-import numpy as np
-
 from ggmlpy.common import log
-from ggmlpy.common.arguments import kind_of
 from ggmlpy.engine.answers import Answers
 from ggmlpy.engine.chat_prompts import ChatPrompts
 from ggmlpy.engine.completion import ChatForm, Echo, TextForm, collect
@@ -21,22 +16,25 @@ from ggmlpy.engine.generation import Piece, Prompt, Request
 from ggmlpy.engine.options import (
     ChatOptions,
     CompletionOptions,
-    LogitsCallback,
-    LoraScales,
     RequestOptions,
-    StoppingCallback,
     keywords,
 )
+from ggmlpy.engine.request_options import (
+    Stop,
+    new_request,
+    prompt_tokens,
+    request_fields,
+    sampling_params,
+    stop_list,
+)
 from ggmlpy.engine.timings import Timings
-from ggmlpy.errors import ArgumentError, BadBatch, GgmlpyError, SamplingError
+from ggmlpy.errors import ArgumentError, BadBatch, GgmlpyError
 from ggmlpy.gguf import Metadata
 from ggmlpy.grammar import Grammar, grammar_option
 from ggmlpy.sampling import SamplingParams
 from ggmlpy.text.chat import ChatTemplate
 from ggmlpy.text.tokenizer import Tokenizer
 
-Stop = str | Sequence[str] | None
-_NO_LIMIT = 2**62  # tokens of an answer
 Chunks = Generator[dict[str, Any], None, None]
 
 
@@ -161,18 +159,16 @@ class Completions:
 
         Raises what `create_completion` raises. Runs as it is read.
         """
-        tokens = self._prompt_tokens(prompt)
         request = self._request(
-            tokens,
+            self._prompt_tokens(prompt),
             sampling,
             max_tokens,
-            _as_list(stop),
+            stop=stop_list(stop),
             grammar=grammar,
             context_shift=context_shift,
             n_keep=n_keep,
+            shown_tokens=self.tokenizer.control_ids if special else frozenset(),
         )
-        if special:
-            request = replace(request, shown_tokens=self.tokenizer.control_ids)
         self._engine.check(request)
         return self._answers.follow(request)
 
@@ -277,22 +273,16 @@ class Completions:
         request = self._request(
             made.tokens,
             self._sampling(options),
-            options["max_tokens"],
-            [*_as_list(options["stop"]), *self.chat_template.stops()],
-            (options["top_logprobs"] or 0) if options["logprobs"] else None,
-            options["logits_processor"],
-            options["priority"],
-            options["stopping_criteria"],
-            made.grammar,
-            options["context_shift"],
-            options["n_keep"],
-            options["lora"],
+            stop=[*stop_list(options["stop"]), *self.chat_template.stops()],
+            n_top_logprobs=(options["top_logprobs"] or 0) if options["logprobs"] else None,
+            grammar=made.grammar,
+            grammar_behind=made.grammar_behind,
+            shown_tokens=made.shown_tokens,
+            **request_fields(options),
         )
         processor = self._chat_prompts.limited(made, request.logits_processor, options)
         request = replace(
             request,
-            shown_tokens=made.shown_tokens,
-            grammar_behind=made.grammar_behind,
             logits_processor=processor,
             stopping_criteria=self._chat_prompts.ended(made, request.stopping_criteria),
         )
@@ -324,10 +314,7 @@ class Completions:
             raise GgmlpyError(f"{self.model_path}: the model is closed")
 
     def _sampling(self, options: Mapping[str, Any]) -> SamplingParams:
-        """The options that are sampling parameters. The seed is a call's, else the model's."""
-        params = {field.name: options[field.name] for field in fields(SamplingParams)}
-        seed = self.seed if params["seed"] is None else params["seed"]
-        return SamplingParams(**params | {"seed": None if seed == -1 else seed})  # as llama.cpp
+        return sampling_params(options, self.seed)
 
     def _text_request(self, prompt: Prompt, options: CompletionOptions) -> tuple[Request, TextForm]:
         tokens = self._prompt_tokens(prompt)
@@ -352,72 +339,24 @@ class Completions:
         return TextForm(model or self.model_path, self.tokenizer, n_prompt, echo=echo)
 
     def _prompt_tokens(self, prompt: Prompt) -> list[int]:
-        if isinstance(prompt, str):
-            tokens = self.tokenizer.encode(prompt, add_bos=True, special=True)
-        elif isinstance(prompt, Sequence | np.ndarray) and not isinstance(
-            prompt, bytes | bytearray
-        ):
-            tokens = [_token(token) for token in prompt]
-        else:
-            raise ArgumentError(f"prompt is {kind_of(prompt)}: it must be a string or token ids")
-        if not tokens:
-            why = ", and the vocabulary has no BOS token" if isinstance(prompt, str) else ""
-            raise BadBatch(f"the prompt is empty{why}: it must have at least one token")
-        return tokens
+        return prompt_tokens(prompt, self.tokenizer)
 
     def _prompt_request(self, tokens: list[int], options: RequestOptions) -> Request:
         return self._request(
             tokens,
             self._sampling(options),
-            options["max_tokens"],
-            _as_list(options["stop"]),
-            options["logprobs"],
-            options["logits_processor"],
-            options["priority"],
-            options["stopping_criteria"],
-            grammar_option(options["grammar"], options["response_format"]),
-            options["context_shift"],
-            options["n_keep"],
-            options["lora"],
+            stop=stop_list(options["stop"]),
+            n_top_logprobs=options["logprobs"],
+            grammar=grammar_option(options["grammar"], options["response_format"]),
+            **request_fields(options),
         )
 
     def _request(
-        self,
-        tokens: list[int],
-        sampling: SamplingParams,
-        max_tokens: int | None,
-        stop: Sequence[str],
-        n_top_logprobs: int | None = None,
-        logits_processor: LogitsCallback | None = None,
-        priority: int = 0,
-        stopping_criteria: StoppingCallback | None = None,
-        grammar: Grammar | None = None,
-        context_shift: bool = False,
-        n_keep: int = 0,
-        lora: LoraScales | None = None,
+        self, tokens: list[int], sampling: SamplingParams, max_tokens: int | None, **others: Any
     ) -> Request:
         self._check_open()
-        _check_count("max_tokens", max_tokens)
-        _check_function("logits_processor", logits_processor)
-        _check_function("stopping_criteria", stopping_criteria)
-        _check_count("logprobs", n_top_logprobs, least=0)
-        _check_count("n_keep", n_keep, least=-1)
-        if max_tokens is None or max_tokens < 1:  # the engine stops at the end of the context
-            max_tokens = _NO_LIMIT if context_shift else self._engine.context.sizes.n_ctx_seq
-        return Request(
-            tokens,
-            max_tokens,
-            sampling,
-            stop,
-            n_top_logprobs,
-            logits_processor,
-            priority,
-            stopping_criteria,
-            grammar=grammar,
-            context_shift=context_shift,
-            n_keep=n_keep,
-            lora=lora,
-        )
+        n_ctx_seq = self._engine.context.sizes.n_ctx_seq
+        return new_request(tokens, sampling, max_tokens, n_ctx_seq, **others)
 
     def _complete(
         self, request: Request, form: TextForm | ChatForm, stream: bool
@@ -436,37 +375,3 @@ class Completions:
             for pieces, (_, form) in zip(answers, requests, strict=True):
                 yield collect(pieces, form)
         log.show(str(self.timings), printed=self.verbose)
-
-
-def _token(token: Any) -> int:
-    if isinstance(token, str):
-        raise ArgumentError(
-            "prompt is a list of texts: it must be one text or token ids; see generate()"
-        )
-    try:
-        return operator.index(token)
-    except TypeError:
-        raise ArgumentError(f"prompt has the token id {token!r}: it must be an integer") from None
-
-
-def _as_list(stop: Stop) -> list[str]:
-    if stop is None:
-        return []
-    if not isinstance(stop, str | Sequence):
-        raise SamplingError(f"stop is {stop!r}: must be a string, or a list of strings")
-    return [stop] if isinstance(stop, str) else list(stop)
-
-
-def _check_function(name: str, value: Any) -> None:
-    """Raise SamplingError unless `value` is None or a function."""
-    if value is not None and not callable(value):
-        raise SamplingError(f"{name} is {value!r}: must be a function")
-
-
-def _check_count(name: str, value: Any, least: int | None = None) -> None:
-    """Raise SamplingError unless `value` is None or an integer, of at least `least`."""
-    whole = isinstance(value, Integral) and not isinstance(value, bool)
-    if value is None or (whole and (least is None or operator.index(value) >= least)):
-        return
-    must = "an integer" if least is None else f"an integer >= {least}"
-    raise SamplingError(f"{name} is {value!r}: must be {must}, or None")

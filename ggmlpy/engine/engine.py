@@ -1,7 +1,7 @@
 """Continuous batching: many requests on one context, one batch of their tokens per step.
 
 A step decodes one token of every sequence past its prompt, beside chunks of prompts
-(`ggmlpy/engine/schedule.py`). Requests wait until there is room, or again where the cache is full
+(`ggmlpy/engine/step_batch.py`). Requests wait until there is room, or again where the cache is full
 (`ggmlpy/engine/admission.py`): the first one always goes on. A finished sequence's tokens stay in
 its slot: a prompt with the same prefix, also as that of a running sequence, reuses them; what
 displaces them, or preempts a running sequence, swaps them out to host memory
@@ -18,22 +18,22 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count, islice
 from time import perf_counter
-from typing import NamedTuple
 
-from ggmlpy.common.quoting import quoted
 from ggmlpy.draft import Drafter
 from ggmlpy.engine.adapters import Adapters
 from ggmlpy.engine.admission import Admission
-from ggmlpy.engine.context_shift import check_can_shift, n_discarded
+from ggmlpy.engine.context_shift import n_discarded
 from ggmlpy.engine.drafts import Drafts
 from ggmlpy.engine.generation import Piece, Request
+from ggmlpy.engine.intake import Intake
 from ggmlpy.engine.pieces import Row, next_pieces, rows_of
 from ggmlpy.engine.prompt_cache import PromptCache, cache_limit
-from ggmlpy.engine.request_state import Output, Reader, RequestState, new_state
-from ggmlpy.engine.schedule import default_budget, share_step
+from ggmlpy.engine.request_state import Output, Reader, RequestState
+from ggmlpy.engine.schedule import default_budget
 from ggmlpy.engine.slots import Slot, Slots
+from ggmlpy.engine.step_batch import Taken, drop_drafts, next_batch, timings_of
 from ggmlpy.engine.timings import StepTimings, Timings
-from ggmlpy.errors import CacheFull, GgmlpyError, Unsupported
+from ggmlpy.errors import CacheFull, GgmlpyError
 from ggmlpy.grammar import Matchers
 from ggmlpy.memory.batch import Batch
 from ggmlpy.models.control_vector import ControlVector
@@ -48,14 +48,6 @@ from ggmlpy.text.tokenizer import Tokenizer
 _MOST_LOGITS = 2**27
 
 _Slot = Slot[RequestState]
-
-
-class _Taken(NamedTuple):
-    """What a step runs of a sequence."""
-
-    slot: _Slot
-    n: int  # tokens, without those of its draft
-    n_outputs: int  # how many of all give logits: the last ones
 
 
 class Engine:
@@ -101,12 +93,13 @@ class Engine:
         self.slots: Slots[RequestState] = Slots(context.memory, cache)
         self._admission = Admission(context, self.slots)
         self.adapters = Adapters()
+        self._intake = Intake(context, tokenizer, self.n_vocab, self.matchers, self.adapters)
 
     # --- requests ---
 
     def check(self, request: Request) -> None:
         """Raise what `add` would raise."""
-        self._sequence(request)
+        self._intake.new_state(request)
 
     def new_id(self) -> int:
         """An id for `add`."""
@@ -121,7 +114,7 @@ class Engine:
         context, SamplingError for bad stop strings or biases of unknown tokens, ArgumentError for a
         request that is not a Request, Unsupported for a model that generates no text.
         """
-        sequence = self._sequence(request, reader, self.new_id() if id is None else id)
+        sequence = self._intake.new_state(request, self.new_id() if id is None else id, reader)
         if request.penalizes_prompt:
             for token in sequence.tokens:
                 sequence.sampler.accept(token)
@@ -132,50 +125,6 @@ class Engine:
             self.cancel(sequence.id)
             raise
         return sequence.id
-
-    def _sequence(
-        self, request: Request, reader: Reader | None = None, id: int = -1
-    ) -> RequestState:
-        model, sizes = self.context.model, self.context.sizes
-        if not self.context.can_generate:
-            has = (
-                "logits and embeddings only: Llama.logits and Llama.embed give them"
-                if model.has_logits
-                else "embeddings only: Llama.embed and `ggmlpy embedding` give them"
-            )
-            raise Unsupported(
-                f"a model of architecture {quoted(model.hparams.architecture)} whose tokens see"
-                f" those behind them generates no text: it has {has}"
-            )
-        start = None if self.context.encoder is None else self._start_token()
-        lora = self.adapters.scales(getattr(request, "lora", None))
-        changes = self.context.changes_of(lora)
-        state = new_state(
-            request,
-            id,
-            reader,
-            self._tokenizer,
-            self.n_vocab,
-            sizes,
-            self.matchers,
-            start,
-            lora,
-            changes,
-        )
-        if request.context_shift:
-            check_can_shift(model, self.context.memory, state.n_keep)
-        return state
-
-    def _start_token(self) -> int:
-        """What the decoder of an encoder-decoder model starts with. Raises Unsupported."""
-        named = self.context.model.start_token
-        token = self._tokenizer.bos_id if named is None else named
-        if token is None or token >= self.n_vocab:
-            raise Unsupported(
-                "no text can be generated: the model file names no token of its vocabulary that the"
-                " decoder starts with, neither a BOS token nor decoder_start_token_id"
-            )
-        return token
 
     def cancel(self, id: int) -> None:
         """Drop a request, waiting or running. Does nothing if it is finished or unknown.
@@ -296,11 +245,11 @@ class Engine:
                 self._run(taken, batch)
                 return
             except CacheFull as full:
-                if self._drop_drafts(taken):  # they must not displace anything
+                if drop_drafts(taken):  # they must not displace anything
                     continue
                 self._free_cells(full)
             except BaseException:
-                self._drop_drafts(taken)
+                drop_drafts(taken)
                 memory = self.context.memory
                 n_held = [memory.seq_pos_max(part.slot.seq) + 1 for part in taken]
                 if n_held != n_past:  # an interrupt: the logits of tokens that were run are lost
@@ -343,18 +292,12 @@ class Engine:
         self._unfinished.pop(sequence.id, None)
         self._deliver(sequence, error)
 
-    def _drop_drafts(self, taken: list[_Taken]) -> bool:
-        """Let sequences run without their drafts. Returns whether any had one."""
-        drafting = [part.slot.owner for part in taken if part.slot.owner and part.slot.owner.draft]
-        for sequence in drafting:
-            sequence.draft = []
-        return bool(drafting)
-
-    def _run(self, taken: list[_Taken], batch: Batch) -> None:
+    def _run(self, taken: list[Taken], batch: Batch) -> None:
         """Run a batch, and make the pieces that follow from it."""
         started = perf_counter()
         outputs = self.context.run_batch(batch)
-        self._count(taken, perf_counter() - started)
+        self.last_step = timings_of(self._n_steps, taken, perf_counter() - started)
+        self.timings.add(self.last_step)
         self.max_cells_used = max(self.max_cells_used, self.context.memory.n_used())
         self._add_pieces(taken, outputs)
 
@@ -369,36 +312,11 @@ class Engine:
             self._drop_all()
             raise
 
-    def _next_batch(self) -> tuple[list[_Taken], Batch]:
-        """The batch of this step, and how many tokens of which slots it has.
+    def _next_batch(self) -> tuple[list[Taken], Batch]:
+        n_ubatch = self.context.sizes.n_ubatch
+        return next_batch(self.slots.running(), n_ubatch, self.token_budget, self._most_outputs)
 
-        A prompt of which many tokens give logits runs in shorter chunks if these would take too
-        much memory.
-        """
-        running = self.slots.running()
-        sequences = [slot.taken_by for slot in running]
-        n_drafted = sum(len(sequence.draft) for sequence in sequences)
-        n_ubatch = self.context.sizes.n_ubatch - n_drafted
-        counts = share_step(sequences, n_ubatch, self.token_budget - n_drafted)
-        taken: list[_Taken] = []
-        batch = Batch()
-        n_left = max(0, self._most_outputs - n_drafted)
-        for slot, sequence, n in zip(running, sequences, counts, strict=True):
-            if n == 0:
-                continue
-            n = min(n, sequence.n_room)
-            n_outputs = sequence.n_outputs(n)
-            if n_outputs > 1:
-                n_cut = max(0, n_outputs - 1 - n_left)
-                n, n_outputs = n - n_cut, n_outputs - n_cut
-                n_left -= n_outputs - 1
-            tokens = sequence.tokens[sequence.n_past : sequence.n_past + n] + sequence.draft
-            n_outputs += len(sequence.draft)
-            taken.append(_Taken(slot, n, n_outputs))
-            batch.extend(slot.seq, tokens, sequence.n_past, n_outputs=n_outputs)
-        return taken, batch
-
-    def _add_pieces(self, taken: list[_Taken], outputs: Outputs) -> None:
+    def _add_pieces(self, taken: list[Taken], outputs: Outputs) -> None:
         """Make the pieces of every sequence that has logits, such as those of its last token."""
         with_logits = [part.slot.taken_by for part in taken for _ in range(part.n_outputs)]
         rows = iter(rows_of(outputs, with_logits, self.context))
@@ -439,17 +357,3 @@ class Engine:
         except Exception as error:  # of this request only: its callback may raise anything
             pieces.append(error)
         return pieces
-
-    def _count(self, taken: list[_Taken], spent_s: float) -> None:
-        """Add the step's time to prompt processing and decoding, in proportion to their tokens."""
-        n_decoded = sum(part.n for part in taken if part.slot.taken_by.is_decoding)
-        n_prompt = sum(part.n for part in taken) - n_decoded
-        n_drafted = sum(len(part.slot.taken_by.draft) for part in taken)
-        self.last_step = StepTimings(
-            self._n_steps, len(taken), n_prompt, n_decoded, n_drafted, spent_s
-        )
-        share_s = spent_s / (n_prompt + n_decoded + n_drafted)
-        self.timings.n_prompt += n_prompt
-        self.timings.prompt_s += share_s * n_prompt
-        self.timings.n_decoded += n_decoded
-        self.timings.decode_s += share_s * (n_decoded + n_drafted)

@@ -61,19 +61,24 @@ class SamplingOptions(TypedDict, total=False):
     adaptive_decay: float
 
 
-class RequestOptions(SamplingOptions, total=False):
-    """Options of `Llama.request`."""
+class AnswerOptions(SamplingOptions, total=False):
+    """What a completion and a chat have in common."""
 
     max_tokens: int | None
     stop: str | Sequence[str] | None
     stopping_criteria: StoppingCallback | None
-    logprobs: int | None
     grammar: Grammar | str | None
     response_format: Mapping[str, Any] | None
     priority: int
     context_shift: bool
     n_keep: int
     lora: LoraScales | None
+
+
+class RequestOptions(AnswerOptions, total=False):
+    """Options of `Llama.request`."""
+
+    logprobs: int | None
 
 
 class CompletionOptions(RequestOptions, total=False):
@@ -83,20 +88,11 @@ class CompletionOptions(RequestOptions, total=False):
     model: str | None
 
 
-class ChatOptions(SamplingOptions, total=False):
+class ChatOptions(AnswerOptions, total=False):
     """Options of `Llama.create_chat_completion`."""
 
-    max_tokens: int | None
-    stop: str | Sequence[str] | None
-    stopping_criteria: StoppingCallback | None
     logprobs: bool
     top_logprobs: int | None
-    grammar: Grammar | str | None
-    response_format: Mapping[str, Any] | None
-    priority: int
-    context_shift: bool
-    n_keep: int
-    lora: LoraScales | None
     model: str | None
     tools: Sequence[Mapping[str, Any]] | None
     tool_choice: str | Mapping[str, Any] | None

@@ -6,24 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from ggmlpy.common.arguments import as_int, kind_of, parsed
 from ggmlpy.draft import DraftLength
-from ggmlpy.engine.context_shift import n_kept
 from ggmlpy.engine.generation import Piece, Request
 from ggmlpy.engine.timings import AnswerTimings
-from ggmlpy.errors import ArgumentError, BadBatch, Unsupported
-from ggmlpy.grammar import Grammar, Matcher, Matchers
-from ggmlpy.memory.batch import check_tokens
-from ggmlpy.memory.sizes import Sizes
+from ggmlpy.grammar import Matcher
 from ggmlpy.memory.state import Changes, SequenceState
-from ggmlpy.runtime.context_sizes import check_least, room_for
 from ggmlpy.runtime.lora import Scales
 from ggmlpy.sampling import Sampler
 from ggmlpy.text.stopping import StopChecker
-from ggmlpy.text.tokenizer import StreamDecoder, Tokenizer
+from ggmlpy.text.tokenizer import StreamDecoder
 
-_NO_LIMIT = 2**62  # tokens
-_ROOM = 256  # tokens of an answer for which a suggested context has room
+NO_LIMIT = 2**62  # tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +59,7 @@ class RequestState:
     # Where a full context is shifted: how many of the first tokens stay, and how many can be held
     # before it is full.
     n_keep: int = 0
-    n_limit: int = _NO_LIMIT
+    n_limit: int = NO_LIMIT
     # While it waits for a prefix: the id of the request that runs it, and how many tokens it has.
     provider: int = -1
     n_provided: int = 0
@@ -135,100 +128,3 @@ class RequestState:
     def is_complete(self) -> bool:
         """Whether its grammar allows nothing more."""
         return self.matcher is not None and not self.forced and self.matcher.is_finished
-
-
-def new_state(
-    request: Request,
-    id: int,
-    reader: Reader | None,
-    tokenizer: Tokenizer,
-    n_vocab: int,
-    sizes: Sizes,
-    matchers: Matchers,
-    start: int | None = None,
-    lora: Scales = (),
-    changes: Changes = (),
-) -> RequestState:
-    """The state of a new request, whose prompt is encoded if the decoder has a token to `start`
-    with. Raises what `Engine.add` raises."""
-    n_ctx_seq = sizes.n_ctx_seq
-    if not isinstance(request, Request):
-        raise ArgumentError(
-            f"Engine.add: request is {kind_of(request)}: it must be a Request, which"
-            " Llama.request(prompt, …) makes"
-        )
-    check_least("max_tokens", _whole(request, "max_tokens"), 0)
-    priority = _whole(request, "priority")
-    check_tokens(request.prompt, n_vocab)
-    prompt = list(request.prompt)
-    _check_scored(request, encoded=start is not None)
-    # Of the last token of a prompt that is only scored, the logits are not needed.
-    is_whole = request.max_tokens > 0 or len(prompt) == 1 or start is not None
-    tokens = (prompt if is_whole else prompt[:-1]) if start is None else [start]
-    if max(len(tokens), 0 if start is None else len(prompt)) > n_ctx_seq:
-        room = room_for(sizes, len(prompt) + min(request.max_tokens, _ROOM))
-        raise BadBatch(
-            f"the prompt is {len(prompt)} tokens long, a sequence may have n_ctx_seq = {n_ctx_seq};"
-            f" {room} would do"
-        )
-    if start is not None and len(prompt) > sizes.n_ubatch:
-        raise BadBatch(
-            f"the prompt is {len(prompt)} tokens long: an encoder takes it as a whole, and n_ubatch"
-            f" is {sizes.n_ubatch}"
-        )
-    matcher = _matcher(request, matchers)
-    n_predict, n_keep, n_limit = request.max_tokens, 0, _NO_LIMIT
-    if request.context_shift:
-        check_least("n_keep", _whole(request, "n_keep"), -1)
-        n_keep = n_kept(request, tokenizer, n_ctx_seq)
-        n_limit = max(len(tokens), n_ctx_seq - 1)
-    else:  # the last token need not be run: one more can be generated than fits the context
-        n_predict = min(n_predict, n_ctx_seq - len(tokens) + 1)
-    return RequestState(
-        id=id,
-        request=request,
-        priority=priority,
-        sampler=Sampler(request.sampling, n_vocab, tokenizer),
-        decoder=tokenizer.stream(start=False, shown=request.shown_tokens),
-        checker=StopChecker(list(request.stop)),
-        tokens=tokens,
-        n_predict=n_predict,
-        reader=reader,
-        source=[] if start is None else prompt,
-        first_output=len(tokens) - 1
-        if request.score_from is None
-        else min(request.score_from, len(tokens)) - 1,
-        matcher=None if request.grammar_behind else matcher,
-        forced=[] if matcher is None or request.grammar_behind else matcher.force(),
-        awaiting=matcher if request.grammar_behind else None,
-        n_keep=n_keep,
-        n_limit=n_limit,
-        lora=lora,
-        changes=changes,
-    )
-
-
-def _matcher(request: Request, matchers: Matchers) -> Matcher | None:
-    """Raises ArgumentError, GrammarError, MissingPackage."""
-    if request.grammar is None:
-        return None
-    if not isinstance(request.grammar, Grammar):
-        raise ArgumentError(f"Request: grammar is {kind_of(request.grammar)}: it must be a Grammar")
-    return matchers.start(request.grammar)
-
-
-def _check_scored(request: Request, *, encoded: bool) -> None:
-    """Raise ArgumentError or Unsupported unless the prompt tokens asked for can be scored."""
-    if request.score_from is None:
-        return
-    if encoded:
-        raise Unsupported(
-            "prompt tokens of an encoder-decoder model have no log-probabilities: they are encoded"
-        )
-    check_least("score_from", _whole(request, "score_from"), 1)
-
-
-def _whole(request: Request, name: str) -> int:
-    """A field of a request that must be a whole number. Raises ArgumentError."""
-    whole: int = parsed(as_int, "Request", name, getattr(request, name))
-    return whole

@@ -7,14 +7,13 @@ host memory as far as its budget allows (`ggmlpy/engine/prompt_cache.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from ggmlpy.engine.prefix_tree import PrefixTree
 from ggmlpy.engine.prompt_cache import PromptCache, can_cut
-from ggmlpy.errors import ArgumentError, CacheFull, GgmlpyError
+from ggmlpy.errors import CacheFull
 from ggmlpy.memory.sequences import SequenceMemory
 from ggmlpy.memory.state import (
     Changes,
@@ -22,7 +21,6 @@ from ggmlpy.memory.state import (
     n_bytes_of,
     put_rest,
     put_state,
-    put_states,
     take_state,
 )
 
@@ -118,6 +116,12 @@ class Slots(Generic[Owner]):
         """After a context shift: only the first `n_keep` tokens are what any prompt would give."""
         slot.is_shifted = True
         slot.tokens = slot.tokens[:n_keep]
+
+    def note_state(self, slot: Slot[Owner], state: SequenceState | None) -> None:
+        """After a state was loaded: the slot holds its tokens, or with None nothing."""
+        slot.tokens = [] if state is None else list(state.tokens)
+        slot.changes = () if state is None else state.changes
+        self._touch(slot)
 
     def _touch(self, slot: Slot[Owner]) -> None:
         self._n_uses += 1
@@ -236,6 +240,21 @@ class Slots(Generic[Owner]):
         self.cache.n_hits += 1
         self.cache.n_restored += n_tokens
 
+    def restore(self, slot: Slot[Owner], state: SequenceState) -> None:
+        """Load a state that was saved here into a free slot, evicting idle tokens if needed.
+
+        Raises CacheFull.
+        """
+        self.swap_out(slot)
+        while True:
+            try:
+                put_state(self.memory, slot.seq, state)
+                break
+            except CacheFull:
+                if not self.evict_idle():
+                    raise
+        self.note_state(slot, state)
+
     def swap_out(self, slot: Slot[Owner]) -> None:
         """Evict the slot's tokens; host memory keeps them as far as its budget allows."""
         self._keep(slot)
@@ -294,107 +313,3 @@ class Slots(Generic[Owner]):
             slot.tokens = []
             slot.is_shifted = False
         self.memory.clear()
-
-    # --- states ---
-
-    def save(self, seq: int | None = None) -> dict[int, SequenceState]:
-        """The states of one sequence, or of all that hold any tokens.
-
-        Raises ArgumentError for a sequence that does not exist, GgmlpyError for one that runs and
-        whose context was shifted.
-        """
-        if seq is not None:
-            self.memory.check_seq(seq)
-        saved = [s for s in self.all if (s.tokens if seq is None else s.seq == seq)]
-        for slot in saved:
-            if slot.is_shifted:
-                raise GgmlpyError(
-                    f"sequence {slot.seq} has a running request whose context was shifted: there is"
-                    " no state of its tokens"
-                )
-        return {
-            slot.seq: take_state(self.memory, slot.seq, slot.tokens, slot.changes) for slot in saved
-        }
-
-    def restore(self, slot: Slot[Owner], state: SequenceState) -> None:
-        """Load a state that was saved here into a free slot, evicting idle tokens if needed.
-
-        Raises CacheFull.
-        """
-        self.swap_out(slot)
-        while True:
-            try:
-                put_state(self.memory, slot.seq, state)
-                break
-            except CacheFull:
-                if not self.evict_idle():
-                    raise
-        slot.tokens, slot.changes = list(state.tokens), state.changes
-        self._touch(slot)
-
-    def load(self, states: dict[int, SequenceState], seq: int | None) -> None:
-        """Replace all sequences by saved ones, or sequence `seq` by the one that is saved.
-
-        Raises ArgumentError for more sequences than there are slots, GgmlpyError while a slot is in
-        use, and what `put_states` raises; nothing is changed then.
-        """
-        if seq is not None:
-            self._load_one(states, seq)
-            return
-        if self.running():
-            raise GgmlpyError("requests are running: read their answers first, or call reset()")
-        if len(states) > len(self.all):
-            raise ArgumentError(
-                f"load_state: the state has {len(states)} sequences, n_seq_max is {len(self.all)}:"
-                " load single ones, state.sequence(n) as seq=…"
-            )
-        # Each keeps its number if all can: the caller may rely on it.
-        keeps_numbers = all(n < len(self.all) for n in states)
-        by_seq = states if keeps_numbers else dict(enumerate(states.values()))
-        for state in by_seq.values():
-            self._check_length(state)
-        with self._held_tokens_only():
-            put_states(self.memory, by_seq)
-        for slot in self.all:
-            held = by_seq.get(slot.seq)
-            slot.tokens = [] if held is None else list(held.tokens)
-            slot.changes = () if held is None else held.changes
-            self._touch(slot)
-
-    def _load_one(self, states: dict[int, SequenceState], seq: int) -> None:
-        self.memory.check_seq(seq)
-        if len(states) != 1:
-            raise ArgumentError(
-                f"load_state: the state has {len(states)} sequences, only one can become sequence"
-                f" {seq}: select it by state.sequence(n)"
-            )
-        slot = self.all[seq]
-        if slot.owner is not None:
-            raise GgmlpyError(
-                f"sequence {seq} has a running request: read its answer first, or call reset()"
-            )
-        (state,) = states.values()
-        self._check_length(state)
-        with self._held_tokens_only():
-            put_state(self.memory, seq, state)
-        slot.tokens, slot.changes = list(state.tokens), state.changes
-        self._touch(slot)
-
-    def _check_length(self, state: SequenceState) -> None:
-        """Raise CacheFull for more tokens than a sequence may have."""
-        n_ctx_seq = self.memory.sizes.n_ctx_seq
-        if len(state.tokens) > n_ctx_seq:
-            raise CacheFull(
-                f"load_state: the state has {len(state.tokens)} tokens, a sequence may have"
-                f" n_ctx_seq = {n_ctx_seq}"
-            )
-
-    @contextmanager
-    def _held_tokens_only(self) -> Iterator[None]:
-        """If the block fails, slots lose the tokens that the memory has lost."""
-        try:
-            yield
-        except BaseException:
-            for slot in self.all:
-                slot.tokens = slot.tokens[: self.memory.seq_pos_max(slot.seq) + 1]
-            raise

@@ -7,6 +7,7 @@ from pathlib import Path
 from ggmlpy.common.arguments import kind_of
 from ggmlpy.common.own_folder import default_folder
 from ggmlpy.engine.embedding_methods import EmbeddingMethods
+from ggmlpy.engine.slot_states import load_states, save_states
 from ggmlpy.errors import ArgumentError
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.gguf.kept_digests import KeptDigests
@@ -44,7 +45,7 @@ class StateMethods(EmbeddingMethods):
         fingerprint = self._own_fingerprint()  # outside the lock, so that others can generate
         with self._answers.exclusive():
             self.engine.check_idle_step()
-            states = self.engine.slots.save(seq)
+            states = save_states(self.engine.slots, seq)
         state = LlamaState(states, Path(self.model_path).name, fingerprint)
         if path is not None:
             state.write(path)
@@ -77,7 +78,7 @@ class StateMethods(EmbeddingMethods):
             state.check_fits(
                 self._file.name, fingerprint, self.engine.context.memory, self.engine.n_vocab
             )
-            self.engine.slots.load(state.sequences, seq)
+            load_states(self.engine.slots, state.sequences, seq)
 
     def _own_fingerprint(self) -> Fingerprint:
         if self._fingerprint is None:

@@ -43,6 +43,15 @@ class Timings:
         """The share of drafted tokens that were accepted, in 0 .. 1."""
         return self.n_accepted / self.n_drafted if self.n_drafted else 0.0
 
+    def add(self, step: StepTimings) -> None:
+        """Add a step, whose time is shared between prompts and decoding by their tokens."""
+        n_decoding = step.n_decoded + step.n_drafted
+        share_s = step.spent_s / (step.n_prompt + n_decoding)
+        self.n_prompt += step.n_prompt
+        self.prompt_s += share_s * step.n_prompt
+        self.n_decoded += step.n_decoded
+        self.decode_s += share_s * n_decoding
+
     def __str__(self) -> str:
         def row(label: str, seconds: float, n: int, unit: str) -> str:
             per = f" / {n:5d} {unit}" if n else ""

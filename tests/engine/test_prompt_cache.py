@@ -10,6 +10,7 @@ import pytest
 
 from ggmlpy import Llama
 from ggmlpy.engine.prompt_cache import MIB, PromptCache, cache_limit, cut
+from ggmlpy.engine.slot_states import save_states
 from ggmlpy.errors import ArgumentError
 from tests.models.tiny import Tiny, write_model
 
@@ -123,7 +124,7 @@ def test_the_least_recently_used_state_goes_first(path: Path) -> None:
         for first in (11, 12, 13):
             llm.reset()
             answer(llm, [first] * 20)
-            states.append(llm.engine.slots.save(0)[0])
+            states.append(save_states(llm.engine.slots, 0)[0])
     a, b, c = states
     cache = PromptCache(2 * a.n_bytes)
     for state in (a, b):

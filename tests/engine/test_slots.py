@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from ggmlpy import Llama
+from ggmlpy.engine.slot_states import load_states, save_states
 from ggmlpy.engine.slots import Slots
 from ggmlpy.graph.types import F32
 from ggmlpy.runtime.context import Context
@@ -111,18 +112,18 @@ def test_a_beginning_is_kept_or_copied_whichever_is_more(monkeypatch: pytest.Mon
 
 def test_idle_tokens_make_way_for_what_comes_back() -> None:
     slots = slots_of(([1, 2, 3, 4], 0), ([5] * 5, 2), ([6] * 6, 1), ([], 0), owned=0, n_ctx=16)
-    (state,) = slots.save(0).values()
+    (state,) = save_states(slots, 0).values()
     slots.restore(slots.all[3], state)
     assert tokens_in(slots) == [[1, 2, 3, 4], [5] * 5, [], [1, 2, 3, 4]]
 
 
 def test_loaded_sequences_keep_their_numbers_if_all_can() -> None:
-    saved = slots_of(([1, 2], 0), ([], 0), ([3], 0)).save()
+    saved = save_states(slots_of(([1, 2], 0), ([], 0), ([3], 0)))
     assert list(saved) == [0, 2]
     three, two = slots_of(([9], 0), ([8], 0), ([], 0)), slots_of(([9], 0), ([], 0))
-    three.load(saved, None)
+    load_states(three, saved, None)
     assert tokens_in(three) == [[1, 2], [], [3]]
-    two.load(saved, None)
+    load_states(two, saved, None)
     assert tokens_in(two) == [[1, 2], [3]]
 
 
