@@ -16,7 +16,7 @@ from os import PathLike
 from pathlib import Path
 
 from ggmlpy.common.callers import warn_caller
-from ggmlpy.common.quoting import quoted
+from ggmlpy.common.quoting import quoted, quoted_list
 from ggmlpy.errors import Unsupported, WeightError
 from ggmlpy.gguf import GGUFFile, TensorInfo
 from ggmlpy.gguf.weights_digest import digest_of
@@ -26,7 +26,6 @@ from ggmlpy.models.weights import Weights, WeightWarning
 
 _SUFFIXES = (".lora_a", ".lora_b")
 _LOOKED_UP = "token_embd.weight"
-_N_NAMED = 5  # tensors that a warning lists by name
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,15 +66,20 @@ class LoraAdapter:
         self._file = file
 
     def __str__(self) -> str:
-        weights = f"{len(self.weights)} weights, {self.n_bytes / 1e6:.1f} MB"
-        return f"{self.name}: {weights}, scale {self.scale:g} unless a request says otherwise"
+        size = f"{self._counted}, {self.n_bytes / 1e6:.1f} MB"
+        return f"{self.name}: {size}, scale {self.scale:g} unless a request says otherwise"
 
     def __repr__(self) -> str:
-        n, ranks = len(self.weights), sorted({w.b.ne[0] for w in self.weights.values()})
+        ranks = sorted({w.b.ne[0] for w in self.weights.values()})
         return (
-            f"LoraAdapter({self.name!r}, {n} weights, rank {', '.join(map(str, ranks))},"
+            f"LoraAdapter({self.name!r}, {self._counted}, rank {', '.join(map(str, ranks))},"
             f" alpha={self.alpha:g}, scale={self.scale:g})"
         )
+
+    @property
+    def _counted(self) -> str:
+        n = len(self.weights)
+        return f"{n} weight{'s' * (n != 1)}"
 
     @property
     def leaves(self) -> list[tuple[str, Tensor, str]]:
@@ -219,11 +223,9 @@ def _check_pair(
 def _warn_of_unused(file: GGUFFile, taken: Weights) -> None:
     names = taken.unused()
     if names:
-        more = f" and {len(names) - _N_NAMED} more" if len(names) > _N_NAMED else ""
         warn_caller(
-            f"{file.name}: {', '.join(map(quoted, names[:_N_NAMED]))}{more} have no effect: norms"
-            " of an adapter are not used, as in llama.cpp, nor what changes unused tensors of the"
-            " model",
+            f"{file.name}: {quoted_list(names)} have no effect: norms of an adapter are not"
+            " used, as in llama.cpp, nor what changes unused tensors of the model",
             WeightWarning,
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ggmlpy.common.callers import warn_caller
-from ggmlpy.common.quoting import quoted
+from ggmlpy.common.quoting import quoted_list
 from ggmlpy.errors import WeightError
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.graph.buffer import HostBuffer, Place
@@ -16,7 +16,6 @@ from ggmlpy.graph.tensor import Flag, Tensor
 # resident, 18 MB for the 33 norms of a 770 MB model.
 _SMALL_BYTES = 1 << 16
 _LAYER = re.compile(r"blk\.(\d+)\.")
-_N_NAMED = 5  # tensors that a warning lists by name
 
 
 class WeightWarning(UserWarning):
@@ -115,11 +114,9 @@ class Weights:
         names = [name for name in self.unused() if name not in self._without_effect]
         if not names:
             return
-        shown = ", ".join(map(quoted, names[:_N_NAMED]))
-        more = f" and {len(names) - _N_NAMED} more" if len(names) > _N_NAMED else ""
         warn_caller(
-            f"{self._file.name}: no part of the model uses {shown}{more}: results may differ from"
-            " those that the file was made for",
+            f"{self._file.name}: no part of the model uses {quoted_list(names)}: results may"
+            " differ from those that the file was made for",
             WeightWarning,
         )
 

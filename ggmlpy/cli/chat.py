@@ -104,6 +104,8 @@ def chat(
       ggmlpy chat -m model.gguf -p "What is a monad?" -st
       printf 'Hello!\nAnd in French?\n' | ggmlpy chat -m model.gguf -q
     """
+    if ending.n_predict == 0:
+        raise click.UsageError("-n 0 would leave every message without an answer.")
     grammar, draft_model, variables = form.made(), draft.source(), reasoning.as_arguments()
     system = _text("-sys", system, "-sysf", system_file)
     first = _text("-p", prompt, "-f", file, escape=escape)

@@ -20,8 +20,8 @@ class TextOptions:
     n_predict: int | None = setting(
         None,
         "-n --predict --n-predict N",
-        "Most tokens to generate; -1: until the text ends or the context is full; -2: the same,"
-        " also with --context-shift.",
+        "Most tokens to generate; 0: none, the prompt is only run, as for --prompt-cache; -1: until"
+        " the text ends or the context is full; -2: the same, also with --context-shift.",
         type=Predicted(),
         show_default="128 in generate, -1 in chat",
     )
@@ -49,7 +49,7 @@ class TextOptions:
         """For `create_completion`. `escape` False: stop strings are taken as they are."""
         n = default_n if self.n_predict is None else self.n_predict
         return {
-            "max_tokens": n if n > 0 else None,
+            "max_tokens": n if n >= 0 else None,
             "stop": [text if escape is False else unescaped(text) for text in self.stop],
             "context_shift": self.context_shift and n != UNTIL_FULL,
             "n_keep": self.n_keep,

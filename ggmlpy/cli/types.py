@@ -46,10 +46,10 @@ class Whole(click.ParamType[int]):
 
 
 class Predicted(Whole):
-    """A number of tokens to generate, at least 1; -1: no limit, -2: until the context is full."""
+    """A number of tokens to generate; -1: no limit, -2: until the context is full."""
 
     def __init__(self) -> None:
-        super().__init__(1, unlimited=-1)
+        super().__init__(0, unlimited=-1)
 
     def convert(self, value: Any, param: Parameter, ctx: Context) -> int:
         return -2 if value in (-2, "-2") else super().convert(value, param, ctx)

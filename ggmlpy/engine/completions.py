@@ -155,7 +155,8 @@ class Completions:
         special: bool = False,
     ) -> Iterator[Piece]:
         """The pieces of a completion, which are text with its token. With `special` the text has
-        control tokens too, but not that which ends it.
+        control tokens too, but not that which ends it. With `max_tokens` 0 the prompt is run, and
+        nothing else.
 
         Raises what `create_completion` raises. Runs as it is read.
         """
@@ -169,6 +170,8 @@ class Completions:
             n_keep=n_keep,
             shown_tokens=self.tokenizer.control_ids if special else frozenset(),
         )
+        if max_tokens == 0:
+            request = replace(request, max_tokens=0)
         self._engine.check(request)
         return self._answers.follow(request)
 

@@ -7,7 +7,7 @@ from os import PathLike
 from typing import TYPE_CHECKING
 
 from ggmlpy.backends.base import Weight
-from ggmlpy.common.quoting import quoted
+from ggmlpy.common.quoting import quoted, quoted_list
 from ggmlpy.errors import Unsupported
 from ggmlpy.graph.graph import Graph
 from ggmlpy.memory.sequences import SequenceMemory
@@ -27,8 +27,6 @@ from ggmlpy.runtime.plans import Plan, PlanCache
 from ggmlpy.runtime.shape import Shapes
 from ggmlpy.runtime.steady import SteadyStep
 from ggmlpy.sched.placement import Placement
-
-_N_NAMED = 5  # tensors that an error lists by name
 
 
 class ChangeMethods:
@@ -83,11 +81,10 @@ class ChangeMethods:
             changed |= self.encoder._changed_by(adapter)
         left = [w.name for w in adapter.weights.values() if w.name not in changed]
         if left:
-            more = f" and {len(left) - _N_NAMED} more" if len(left) > _N_NAMED else ""
             raise Unsupported(
-                f"{adapter.name}: the adapter changes {', '.join(map(quoted, left[:_N_NAMED]))}"
-                f"{more}: products of the architecture {quoted(self.model.hparams.architecture)}"
-                " with these cannot have an adapter"
+                f"{adapter.name}: the adapter changes {quoted_list(left)}: products of the"
+                f" architecture {quoted(self.model.hparams.architecture)} with these cannot have an"
+                " adapter"
             )
 
     def _changed_by(self, adapter: LoraAdapter) -> set[str]:

@@ -38,6 +38,18 @@ def test_a_cached_prompt_is_not_run_again(run: Run, tiny: Path, tmp_path: Path) 
     assert LlamaState.read(file).tokens == {0: longer["prompt_tokens"]}
 
 
+def test_no_text_fills_the_cache_only(run: Run, tiny: Path, tmp_path: Path) -> None:
+    file = tmp_path / "prompt.cache"
+    plain = generated(run, tiny, "-p", PROMPT)
+    told = generated(run, tiny, "-p", PROMPT, "--prompt-cache", file, "-n", 0)
+    assert (told["text"], told["tokens"], told["n_generated"]) == ("", [], 0)
+    assert LlamaState.read(file).tokens == {0: plain["prompt_tokens"][:-1]}
+    told = generated(run, tiny, "-p", PROMPT, "--prompt-cache", file)
+    assert (told["text"], told["n_prompt"]) == (plain["text"], 1)
+    error = run("chat", "-m", tiny, "-n", 0).usage_error
+    assert error == "-n 0 would leave every message without an answer"
+
+
 def test_a_prompt_that_begins_otherwise_takes_its_place(
     run: Run, tiny: Path, tmp_path: Path
 ) -> None:

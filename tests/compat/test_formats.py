@@ -91,8 +91,10 @@ def test_names_can_be_registered_once() -> None:
 
 
 def test_formats_that_are_not_there_say_what_to_use() -> None:
-    with pytest.raises(Unsupported, match="images"):
-        llama_chat_format.Llava15ChatHandler(clip_model_path="mmproj.gguf")
+    assert llama_chat_format.Llama3VisionAlpha is llama_chat_format.Llama3VisionAlphaChatHandler
+    for name in ("Llava15", "Llava16", "Moondream", "Llama3VisionAlpha", "MiniCPMv26", "Qwen25VL"):
+        with pytest.raises(Unsupported, match=f"^{name}ChatHandler: images are not supported"):
+            getattr(llama_chat_format, f"{name}ChatHandler")(clip_model_path="mmproj.gguf")
     handler = llama_chat_format.get_chat_completion_handler("functionary-v2")
     with pytest.raises(Unsupported, match="chatml-function-calling"):
         handler(llama=record_peer.Recorder(), messages=[])  # type: ignore[arg-type]

@@ -104,7 +104,7 @@ def test_a_closed_model() -> None:
 
 def test_threads_are_those_that_run() -> None:
     default = default_n_threads()
-    for given, expected in ((0, default), (None, default), (1, 1), (2, 2)):
+    for given, expected in ((0, default), (-1, default), (None, default), (1, 1), (2, 2)):
         with make(n_threads=given) as model:
             assert model.n_threads == model.n_threads_batch == expected
             assert model.context_params.n_threads == expected

@@ -17,7 +17,6 @@ MISSING = {
     # Templates run in a process of their own, which has these functions.
     "llama_cpp.llama_chat_format.Jinja2ChatFormatter.strftime_now",
     "llama_cpp.llama_chat_format.Jinja2ChatFormatter.tojson",
-    "llama_cpp.llama_chat_format.Llama3VisionAlpha",  # a name of Llama3VisionAlphaChatHandler
     "llama_cpp.llama_grammar.BuiltinRule",  # schemas become grammars without GBNF between
     "llama_cpp.llama_grammar.SchemaConverter",
 }

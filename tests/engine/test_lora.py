@@ -565,7 +565,7 @@ def test_norms_of_an_adapter_have_no_effect(folder: Path, tmp_path: Path) -> Non
         WeightWarning, match=r'norm\.gguf: "blk\.0\.attn_norm\.weight" have no effect'
     ):
         adapter = run.load_lora(path)
-    assert repr(adapter) == "LoraAdapter('norm.gguf', 1 weights, rank 4, alpha=0, scale=1)"
+    assert repr(adapter) == "LoraAdapter('norm.gguf', 1 weight, rank 4, alpha=0, scale=1)"
     assert adapter.n_bytes == 4 * 2 * 4 * 64
 
 

@@ -131,6 +131,8 @@ class Llama(EmbeddingMethods):
             if name not in ("self", "kwargs", "__class__")
         }
         check_parameters(self._parameters)
+        if n_threads is not None and n_threads <= 0:  # the default, as there
+            self._parameters["n_threads"] = None
         check_unknown(kwargs)
         path = os.fspath(model_path)
         if not Path(path).exists():
@@ -179,7 +181,7 @@ class Llama(EmbeddingMethods):
             n_ctx=p["n_ctx"],
             n_batch=n_batch,
             n_ubatch=min(n_batch, p["n_ubatch"]),
-            n_threads=p["n_threads"] or None,  # 0: the default, as there
+            n_threads=p["n_threads"],
             n_gpu_layers=p["n_gpu_layers"],
             type_k="f16" if p["type_k"] is None else p["type_k"],
             type_v="f16" if p["type_v"] is None else p["type_v"],

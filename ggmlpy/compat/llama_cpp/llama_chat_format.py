@@ -360,6 +360,7 @@ ObsidianChatHandler = _refused("ObsidianChatHandler", _IMAGES)
 MoondreamChatHandler = _refused("MoondreamChatHandler", _IMAGES)
 NanoLlavaChatHandler = _refused("NanoLlavaChatHandler", _IMAGES)
 Llama3VisionAlphaChatHandler = _refused("Llama3VisionAlphaChatHandler", _IMAGES)
+Llama3VisionAlpha = Llama3VisionAlphaChatHandler
 MiniCPMv26ChatHandler = _refused("MiniCPMv26ChatHandler", _IMAGES)
 Qwen25VLChatHandler = _refused("Qwen25VLChatHandler", _IMAGES)
 Gemma4ChatHandler = _refused("Gemma4ChatHandler", _IMAGES)
