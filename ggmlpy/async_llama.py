@@ -56,7 +56,7 @@ class AsyncLlama:
                 " AsyncLlama.open(path, …) loads one"
             )
         self.llama = llama
-        self._answers = AsyncAnswers(llama._answers)
+        self.answers = AsyncAnswers(llama._answers)
 
     @classmethod
     async def open(cls, model_path: str | PathLike[str], **options: Any) -> Self:
@@ -90,7 +90,7 @@ class AsyncLlama:
     ) -> dict[str, Any] | AsyncChunks:
         """As `Llama.create_completion`. With `stream` what is awaited are chunks for `async for`,
         whose request starts when the first is asked for."""
-        made = await self._answers.do(
+        made = await self.answers.do(
             lambda: self._checked(self.llama._text_request, prompt, options)
         )
         return await self._complete(*made, stream)
@@ -100,7 +100,7 @@ class AsyncLlama:
     @keywords(RequestOptions)
     async def request(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> Request:
         """As `Llama.request`, for `generate`."""
-        return await self._answers.do(lambda: self.llama.request(prompt, **options))
+        return await self.answers.do(lambda: self.llama.request(prompt, **options))
 
     @overload
     async def create_chat_completion(
@@ -131,7 +131,7 @@ class AsyncLlama:
         **options: Unpack[ChatOptions],
     ) -> dict[str, Any] | AsyncChunks:
         """As `Llama.create_chat_completion`; with `stream` as `create_completion`."""
-        made = await self._answers.do(
+        made = await self.answers.do(
             lambda: self._checked(self.llama._chat_request, messages, options)
         )
         return await self._complete(*made, stream)
@@ -144,8 +144,8 @@ class AsyncLlama:
         if isinstance(prompts, str | bytes):
             raise ArgumentError("generate: prompts is one text: it must be a list of texts")
         listed = list(prompts)
-        made = await self._answers.do(lambda: self.llama._all_requests(listed, options))
-        answers = self._answers.collect_all([request for request, _ in made])
+        made = await self.answers.do(lambda: self.llama._all_requests(listed, options))
+        answers = self.answers.collect_all([request for request, _ in made])
         try:
             i = 0
             async for pieces in answers:
@@ -163,13 +163,13 @@ class AsyncLlama:
     ) -> Vector | list[Vector]:
         """As `Llama.embed`."""
         given: Any = texts
-        return await self._answers.do(
+        return await self.answers.do(
             lambda: self.llama.embed(given, pooling=pooling, normalize=normalize)
         )
 
     async def rank(self, query: str | bytes, documents: Sequence[str | bytes]) -> list[float]:
         """As `Llama.rank`."""
-        return await self._answers.do(lambda: self.llama.rank(query, documents))
+        return await self.answers.do(lambda: self.llama.rank(query, documents))
 
     async def score(
         self,
@@ -177,7 +177,7 @@ class AsyncLlama:
         continuations: Sequence[Prompt] | None = None,
     ) -> list[Score]:
         """As `Llama.score`."""
-        return await self._answers.do(lambda: self.llama.score(prompts, continuations))
+        return await self.answers.do(lambda: self.llama.score(prompts, continuations))
 
     async def tokenize(
         self, text: str | bytes, add_bos: bool = True, special: bool = False
@@ -227,7 +227,7 @@ class AsyncLlama:
 
         def close() -> None:
             self.llama.close()
-            self._answers.join()
+            self.answers.join()
 
         await asyncio.shield(asyncio.ensure_future(_in_thread(close)))
 
@@ -254,8 +254,8 @@ class AsyncLlama:
         self, request: Request, form: TextForm | ChatForm, stream: bool
     ) -> dict[str, Any] | AsyncChunks:
         if stream:
-            return self._answers.chunks(request, form)
-        answers = self._answers.collect_all([request])
+            return self.answers.chunks(request, form)
+        answers = self.answers.collect_all([request])
         try:
             async for pieces in answers:
                 result: dict[str, Any] = collect(iter(pieces), form)

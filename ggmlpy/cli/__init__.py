@@ -40,6 +40,7 @@ from ggmlpy.cli.inspect import inspect
 from ggmlpy.cli.llama_flags import TOOLS
 from ggmlpy.cli.perplexity import perplexity
 from ggmlpy.cli.quantize import quantize
+from ggmlpy.cli.serve import serve
 from ggmlpy.cli.test_ops import test_ops
 from ggmlpy.cli.tokenize import tokenize
 from ggmlpy.cli.unknown import names_of, no_such_options
@@ -110,6 +111,7 @@ def app() -> None:
 for _command in (
     generate,
     chat,
+    serve,
     perplexity,
     embedding,
     inspect,

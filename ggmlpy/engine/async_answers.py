@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from contextlib import contextmanager
 from contextvars import copy_context
 from threading import Lock, Thread
 from typing import Any, Generic, TypeVar
@@ -53,15 +54,12 @@ class AsyncAnswers:
 
     async def follow(self, request: Request) -> AsyncGenerator[Piece, None]:
         """The pieces of one answer. Closing the generator cancels the request."""
-        reader = self._begin(request)
-        try:
+        with self.reading(request) as reader:
             while True:
                 piece = await reader.next()
                 yield piece
                 if piece.finish_reason is not None:
                     return
-        finally:
-            self._end(reader)
 
     async def collect_all(self, requests: list[Request]) -> AsyncGenerator[list[Piece], None]:
         """All pieces of each of many answers, whose requests run together, in their order."""
@@ -79,13 +77,19 @@ class AsyncAnswers:
         self, request: Request, form: TextForm | ChatForm
     ) -> AsyncGenerator[dict[str, Any], None]:
         """One answer as the chunks of a form."""
-        reader = self._begin(request)
-        try:
+        with self.reading(request) as reader:
             for chunk in form.chunks(reader.arrived()):
                 if chunk is NO_CHUNK:
                     await reader.wait()
                 else:
                     yield chunk
+
+    @contextmanager
+    def reading(self, request: Request) -> Iterator[Reader]:
+        """The reader of one answer. Leaving the block before its end cancels the request."""
+        reader = self._begin(request)
+        try:
+            yield reader
         finally:
             self._end(reader)
 
@@ -234,10 +238,12 @@ class Reader(_Waiting):
         return bool(self._pieces)
 
     async def next(self) -> Piece:
+        """The next piece. Raises the error that has ended the answer."""
         await self.wait()
         return self._take()
 
     async def all(self) -> list[Piece]:
+        """All pieces that are left."""
         pieces = [await self.next()]
         while pieces[-1].finish_reason is None:
             pieces.append(await self.next())

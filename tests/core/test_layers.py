@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parents[2]
 ROOMS = [
     "errors", "common", "hub", "graph", "gguf", "text", "grammar", "tools", "ops", "models",
     "backends", "sched", "sampling", "memory", "runtime", "draft", "engine", "llama",
-    "async_llama", "compat", "packaged", "conformance", "bench", "quantize", "cli", "__init__",
-    "__main__",
+    "async_llama", "compat", "packaged", "conformance", "bench", "quantize", "server", "cli",
+    "__init__", "__main__",
 ]  # fmt: skip
 LAYER_OF = {name: i for i, name in enumerate(ROOMS)}
 SOURCES = sorted(

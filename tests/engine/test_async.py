@@ -366,7 +366,7 @@ def test_a_loop_that_ends_before_its_answers(llm: Llama) -> None:
     stream = loop.run_until_complete(many.create_completion("a", stream=True, **ENDLESS))
     loop.run_until_complete(anext(stream))
     loop.close()
-    many._answers.join()
+    many.answers.join()
     assert not llm.engine.is_running
 
 

@@ -1,0 +1,175 @@
+"""`ggmlpy serve`: a server for OpenAI's clients, llama-server's, and a page for people."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import ssl
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ggmlpy.cli import common, options
+from ggmlpy.cli.adapter_options import AdapterOptions, adapter_options
+from ggmlpy.cli.command import command, flag
+from ggmlpy.cli.draft_options import DraftOptions, draft_options
+from ggmlpy.cli.options import ModelOptions
+from ggmlpy.cli.sampling_options import SamplingOptions
+from ggmlpy.cli.server_options import ServerOptions, server_options
+from ggmlpy.cli.show import say
+from ggmlpy.common.quoting import printable
+from ggmlpy.errors import ArgumentError, MissingPackage
+from ggmlpy.packaged import packaged_model
+
+if TYPE_CHECKING:
+    from ggmlpy.llama import Llama
+
+N_PARALLEL = 8  # without -np
+
+
+@command
+@options.model_file
+@options.kv_unified
+@options.kv_layout
+@flag("verbose", "-v --verbose --log-verbose", "Show what was loaded.")
+@server_options
+@options.model_options
+@options.sampling_options
+@draft_options
+@adapter_options
+def serve(
+    model: Path | None,
+    kv_unified: bool,
+    kv_layout: str | None,
+    verbose: bool,
+    server: ServerOptions,
+    setup: ModelOptions,
+    sampling: SamplingOptions,
+    draft: DraftOptions,
+    adapters: AdapterOptions,
+) -> None:
+    """Serve a model over HTTP: OpenAI's API and llama-server's, and a page for people.
+
+    Requests of all clients run together, -np at a time. Sampling options are those of requests that
+    have none. Ctrl-C, or SIGTERM, lets running answers finish, for 30 seconds at most.
+
+    Examples:
+      ggmlpy serve
+      ggmlpy serve -m model.gguf -c 16384 -np 16 --port 8000
+      ggmlpy serve -hf ggml-org/gemma-3-1b-it-GGUF --api-key-file keys.txt --host 0.0.0.0
+      curl http://127.0.0.1:8080/v1/chat/completions -d '{"messages": [{"role": "user",
+      "content": "Hello"}]}'
+    """
+    _check_packages()
+    path = model or packaged_model()
+    n_parallel = N_PARALLEL if server.n_parallel == -1 else server.n_parallel
+    defaults = sampling.as_arguments()
+    if defaults["seed"] == -1:
+        del defaults["seed"]
+    settings = server.settings(defaults)
+    draft_model = draft.source()
+    open_model = partial(
+        common.open_model,
+        path,
+        setup,
+        n_seq_max=n_parallel,
+        kv_layout=kv_layout or "unified",
+        cache_ram=server.cache_mib,
+        draft_model=draft_model,
+        **adapters.arguments(),
+    )
+    tls = _tls(server)
+    listening = _listen(server.host, server.port)
+    with listening:
+        _run(listening, server, settings, path, open_model, tls, verbose=verbose)
+
+
+def _check_packages() -> None:
+    """Raises MissingPackage."""
+    try:
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise MissingPackage(
+            f"the server needs the package {error.name}: pip install 'ggmlpy[server]'"
+        ) from None
+
+
+def _tls(server: ServerOptions) -> dict[str, Any]:
+    """uvicorn's options of HTTPS. Raises click.UsageError, ArgumentError."""
+    key, certificate = server.ssl_key_file, server.ssl_cert_file
+    if key is None and certificate is None:
+        return {}
+    if key is None or certificate is None:
+        raise click.UsageError("--ssl-key-file and --ssl-cert-file are needed together.")
+    for file in (key, certificate):
+        common.read_bytes(file)
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+    except ssl.SSLError as error:
+        raise ArgumentError(
+            f"{printable(certificate.name)} and {printable(key.name)}: not a certificate with its"
+            f" key, in PEM: {error.reason or error}"
+        ) from None
+    return {"ssl_keyfile": str(key), "ssl_certfile": str(certificate)}
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A socket on which clients can be accepted. Raises ArgumentError."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except socket.gaierror:
+        raise ArgumentError(f"--host {printable(host)}: there is no such address") from None
+    except OSError as error:
+        hint = ""
+        if error.errno == errno.EADDRINUSE:
+            hint = ", something listens there already: --port takes another one"
+        raise ArgumentError(
+            f"{printable(host)}:{port}: {os.strerror(error.errno or 0)}{hint}"
+        ) from None
+
+
+def _run(
+    listening: socket.socket,
+    server: ServerOptions,
+    settings: Any,
+    path: Path,
+    open_model: partial[Llama],
+    tls: dict[str, Any],
+    *,
+    verbose: bool,
+) -> None:
+    import uvicorn
+
+    from ggmlpy.server import Hosted, Models, create_app
+
+    address = listening.getsockname()
+    host = f"[{address[0]}]" if ":" in address[0] else address[0]
+    where = f"{'https' if tls else 'http'}://{host}:{address[1]}"
+
+    def opened() -> Llama:
+        llm = open_model()
+        sizes = llm.engine.context.sizes
+        if verbose:
+            say(llm.describe())
+        say(
+            f"{printable(path.name)} answers at {where}: {sizes.n_seq_max} sequences at a time,"
+            f" {sizes.n_ctx_seq} tokens each, {sizes.n_ctx} together"
+        )
+        return llm
+
+    hosted = Hosted(server.names(path), opened, server.max_waiting)
+    app = create_app(Models([hosted]), settings)
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=server.grace_s,
+        **tls,
+    )
+    uvicorn.Server(config).run(sockets=[listening])

@@ -1,0 +1,159 @@
+"""Options of the server: llama-server's names."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ggmlpy.cli.groups import group, setting
+from ggmlpy.cli.options import FILE
+from ggmlpy.cli.types import Whole
+
+if TYPE_CHECKING:
+    from ggmlpy.server.settings import Settings
+
+SECTION = "Server"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """Where the server listens, and what it lets clients do."""
+
+    host: str = setting(
+        "127.0.0.1",
+        "--host ADDRESS",
+        "The address to listen on: 127.0.0.1 is for this machine only, 0.0.0.0 for all networks.",
+    )
+    port: int = setting(
+        8080, "--port N", "The port; 0: any free one, which is shown.", type=Whole(0, 65535)
+    )
+    n_parallel: int = setting(
+        -1,
+        "-np --parallel N",
+        "Sequences that run together. They share the context of -c, unless -kvl is split.",
+        type=Whole(1, 256, unlimited=-1),
+        show_default="8",
+    )
+    alias: str | None = setting(
+        None,
+        "-a --alias NAME,…",
+        "Names of the model in requests; answers have the first.",
+        show_default="the file's name",
+    )
+    api_key: tuple[str, ...] = setting(
+        (),
+        "--api-key KEY,…",
+        "Answer only requests with one of these keys; several with commas.",
+        multiple=True,
+        show_default=False,
+    )
+    api_key_file: Path | None = setting(  # noqa: RUF009 - as in all groups
+        None,
+        "--api-key-file FILE",
+        "Keys from a file, one in a line; lines that begin with # are comments.",
+        type=FILE,
+    )
+    cors_origins: str = setting(
+        "localhost",
+        "--cors-origins ORIGIN,…",
+        "Pages from which browsers may ask this server: origins as https://example.org, localhost"
+        " for any port of this machine, or *.",
+    )
+    ssl_key_file: Path | None = setting(  # noqa: RUF009
+        None, "--ssl-key-file FILE", "The private key for HTTPS, PEM.", type=FILE
+    )
+    ssl_cert_file: Path | None = setting(  # noqa: RUF009
+        None, "--ssl-cert-file FILE", "Its certificate, PEM.", type=FILE
+    )
+    timeout: int = setting(
+        3600, "-to --timeout SECONDS", "Limit of a whole request, from its arrival on.",
+        type=Whole(1),
+    )  # fmt: skip
+    max_waiting: int = setting(
+        512,
+        "--max-waiting N",
+        "Sequences that may wait for their turn; more requests are refused with status 429.",
+        type=Whole(0),
+    )
+    n_predict: int = setting(
+        -1,
+        "-n --predict --n-predict N",
+        "Most tokens of an answer, where a request has no limit; -1: until the context is full.",
+        type=Whole(1, unlimited=-1),
+    )
+    cache_ram: int = setting(
+        8192,
+        "-cram --cache-ram MIB",
+        "Host memory for K and V of prompts that others displace; -1: no limit, 0: none.",
+        type=Whole(0, unlimited=-1),
+        show_default="8192, but at most an eighth of the machine's memory",
+    )
+    metrics: bool = setting(False, "--metrics", "Have /metrics, for Prometheus.", is_flag=True)
+    props: bool = setting(False, "--props", "Let clients change settings at /props.", is_flag=True)
+    slots: bool = setting(True, "--slots/--no-slots", "Have /slots, which shows what runs.")
+    slot_save_path: Path | None = setting(  # noqa: RUF009
+        None, "--slot-save-path FOLDER", "Where /slots saves and restores.", type=FILE
+    )
+    ui: bool = setting(True, "--ui/--no-ui --webui/--no-webui", "Have a page for people at /.")
+
+    def settings(self, defaults: dict[str, Any]) -> Settings:
+        """Of the server; `defaults` are options of requests that do not have them. Raises
+        FileError."""
+        from ggmlpy.server.settings import Settings
+
+        if self.n_predict > 0:
+            defaults = {**defaults, "max_tokens": self.n_predict}
+        return Settings(
+            api_keys=self.keys(),
+            cors_origins=tuple(_names(self.cors_origins)),
+            max_waiting=self.max_waiting,
+            timeout_s=self.timeout,
+            slots=self.slots,
+            metrics=self.metrics,
+            props=self.props,
+            page=self.ui,
+            slot_save_path=None if self.slot_save_path is None else str(self.slot_save_path),
+            defaults=defaults,
+        )
+
+    def keys(self) -> frozenset[str]:
+        """The API keys. Raises FileError, and click.UsageError where there should be some."""
+        from ggmlpy.cli.common import read_bytes
+
+        found = [key for each in self.api_key for key in _names(each)]
+        if self.api_key and not found:
+            raise click.BadParameter("the key is empty.", param_hint="'--api-key'")
+        if self.api_key_file is not None:
+            lines = read_bytes(self.api_key_file).decode(errors="replace").splitlines()
+            in_file = [line.strip() for line in lines if line.strip()]
+            in_file = [key for key in in_file if not key.startswith("#")]
+            if not in_file:
+                raise click.UsageError(f"--api-key-file: {self.api_key_file} has no key.")
+            found += in_file
+        return frozenset(found)
+
+    def names(self, file: Path) -> list[str]:
+        """Of the model in requests."""
+        given = _names(self.alias or "")
+        return [*given, *(name for name in (file.stem, file.name) if name not in given)]
+
+    @property
+    def cache_mib(self) -> int | None:
+        """As `Llama` takes it: None for the default."""
+        return None if self.cache_ram == 8192 else self.cache_ram
+
+    @property
+    def grace_s(self) -> int:
+        """Seconds that running answers have when the server is stopped."""
+        return math.ceil(min(self.timeout, 30))
+
+
+def _names(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+server_options = group(ServerOptions, "server", SECTION)

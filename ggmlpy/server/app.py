@@ -1,0 +1,122 @@
+"""The ASGI application of a server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from ggmlpy.common import log
+from ggmlpy.server.endpoint import Call, Endpoint
+from ggmlpy.server.errors import ApiError
+from ggmlpy.server.events import as_json
+from ggmlpy.server.hosted import Models, Status
+from ggmlpy.server.openai.chat import chat_completions
+from ggmlpy.server.openai.completions import completions
+from ggmlpy.server.openai.models import model, models
+from ggmlpy.server.service import Service
+from ggmlpy.server.settings import LOCALHOST, Settings
+
+_LOCALHOST = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
+
+
+def create_app(models: Models, settings: Settings | None = None) -> Starlette:
+    """The ASGI application that answers for some models. They are closed at its end.
+
+    The first model is loaded when it starts, while /health says that it is.
+    """
+    service = Service(settings or Settings(), models)
+    app = Starlette(
+        routes=_routes(),
+        middleware=[_cors(service.settings)],
+        exception_handlers={HTTPException: _refused},
+        lifespan=_lifespan,
+    )
+    app.state.service = service
+    return app
+
+
+def _routes() -> list[Route]:
+    def post(path: str, handler: Any) -> Route:
+        return Route(path, Endpoint(handler), methods=["POST"])
+
+    def get(path: str, handler: Any, *, is_public: bool = False) -> Route:
+        endpoint = Endpoint(handler, has_body=False, is_public=is_public)
+        return Route(path, endpoint, methods=["GET"])
+
+    return [
+        post("/v1/chat/completions", chat_completions),
+        post("/v1/completions", completions),
+        get("/v1/models", models, is_public=True),
+        get("/v1/models/{name:path}", model, is_public=True),
+        get("/health", health, is_public=True),
+        get("/v1/health", health, is_public=True),
+    ]
+
+
+async def health(call: Call) -> dict[str, Any]:
+    """Whether the server can answer. Raises ApiError, 503, while it cannot."""
+    first = call.models.all[0]
+    if first.status is Status.FAILED:
+        raise ApiError(503, f"the model cannot be loaded: {first.error}")
+    if first.status is Status.LOADING:
+        raise ApiError(503, "Loading model", headers={"Retry-After": "1"})
+    return {"status": "ok"}
+
+
+def _cors(settings: Settings) -> Middleware:
+    origins = settings.cors_origins
+    return Middleware(
+        CORSMiddleware,
+        allow_origins=[each for each in origins if each != LOCALHOST],
+        allow_origin_regex=_LOCALHOST if LOCALHOST in origins else None,
+        allow_methods=["GET", "POST", "DELETE", "OPTIONS"],
+        allow_headers=["*"],
+    )
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    """Of paths and verbs that there are not."""
+    assert isinstance(error, HTTPException)
+    message = str(error.detail)
+    if error.status_code == 404:
+        message = f"there is nothing at {request.url.path:.200}"
+    elif error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "")
+        message = f"{request.method} is not for {request.url.path:.200}, which takes {allowed}"
+    refusal = ApiError(error.status_code, message, headers=error.headers)
+    return Response(
+        as_json(refusal.as_dict()),
+        status_code=refusal.status,
+        headers=refusal.headers,
+        media_type="application/json",
+    )
+
+
+@contextlib.asynccontextmanager
+async def _lifespan(app: Starlette) -> AsyncIterator[None]:
+    service: Service = app.state.service
+    first = asyncio.ensure_future(service.models.load_first())
+    first.add_done_callback(_tell)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(BaseException):
+            await first
+        await service.models.close()
+        service.pool.shutdown()
+
+
+def _tell(loaded: asyncio.Future[None]) -> None:
+    """Say why the first model was not loaded; requests say so too."""
+    if not loaded.cancelled() and (error := loaded.exception()) is not None:
+        log.logger.error("%s", error)

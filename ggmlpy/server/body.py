@@ -1,0 +1,85 @@
+"""Reads the body of a request: JSON of a limited size, in a limited time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from starlette.types import Receive, Scope
+
+from ggmlpy.server.errors import ApiError, invalid
+from ggmlpy.server.settings import Settings
+
+
+class ClientGone(Exception):
+    """The client has closed the connection."""
+
+
+async def read_body(scope: Scope, receive: Receive, settings: Settings) -> bytes:
+    """The bytes of a body. Raises ApiError for one that is too large or too slow, ClientGone."""
+    most = settings.max_body_bytes
+    length = dict(scope["headers"]).get(b"content-length", b"0")
+    if length.isdigit() and int(length) > most:
+        raise _too_large(most)
+    parts: list[bytes] = []
+    n = 0
+    try:
+        async with asyncio.timeout(settings.body_timeout_s):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGone
+                part = message.get("body", b"")
+                n += len(part)
+                if n > most:
+                    raise _too_large(most)
+                parts.append(part)
+                if not message.get("more_body", False):
+                    return b"".join(parts)
+    except TimeoutError:
+        raise ApiError(
+            408,
+            f"the body did not arrive within {settings.body_timeout_s:g} s",
+            headers={"Connection": "close"},
+        ) from None
+
+
+def _too_large(most: int) -> ApiError:
+    return ApiError(
+        413,
+        f"the body is larger than {most:,} bytes, the most that this server takes",
+        headers={"Connection": "close"},
+    )
+
+
+def parse_body(raw: bytes) -> dict[str, Any]:
+    """The JSON object in a body. Raises ApiError."""
+    if not raw.strip():
+        raise invalid(None, "the body is empty: it must be a JSON object")
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise invalid(None, f"the body is not UTF-8: byte {error.start} cannot be read") from None
+    try:
+        data = json.loads(text, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        raise invalid(
+            None, f"the body is not JSON: {error.msg}, line {error.lineno}, column {error.colno}"
+        ) from None
+    except RecursionError:
+        raise invalid(None, "the body has lists and objects in each other, too deep") from None
+    except ValueError as error:  # a number of thousands of digits
+        raise invalid(None, f"the body is not JSON that can be used: {error}") from None
+    if not isinstance(data, dict):
+        raise invalid(None, f"the body is {_name_of(data)}: it must be a JSON object")
+    return data
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _name_of(value: Any) -> str:
+    names = {list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
+    return names.get(type(value), "a number")

@@ -1,0 +1,169 @@
+"""One HTTP request: its key, its body, its handler, and its answer or error.
+
+A handler gets a `Call`. What it enters on `call.stack` is left when the answer was sent, or when
+the client is gone: that ends the requests of the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from ggmlpy.common import log
+from ggmlpy.errors import GgmlpyError
+from ggmlpy.server.body import ClientGone, parse_body, read_body
+from ggmlpy.server.errors import ApiError, of_error
+from ggmlpy.server.events import EventStream, as_json, until_gone
+from ggmlpy.server.hosted import Models, in_pool
+from ggmlpy.server.service import Service
+from ggmlpy.server.settings import Settings
+
+Result = TypeVar("Result")
+ErrorForm = Callable[[ApiError], dict[str, Any]]
+_LARGE = 2**16  # bytes: of a larger body the JSON is parsed in a thread
+
+
+@dataclass(eq=False, slots=True)
+class Call:
+    """A request that is being answered."""
+
+    service: Service
+    request: Request
+    client: str  # whose turn it takes: its API key, or its address
+    body: dict[str, Any] = field(default_factory=dict)
+    stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+
+    @property
+    def settings(self) -> Settings:
+        return self.service.settings
+
+    @property
+    def models(self) -> Models:
+        return self.service.models
+
+    def stream(self, events: AsyncGenerator[bytes, None]) -> EventStream:
+        """The response that writes events."""
+        settings = self.settings
+        return EventStream(events, ping_s=settings.ping_s, send_timeout_s=settings.send_timeout_s)
+
+    async def in_pool(self, function: Callable[[], Result]) -> Result:
+        """The result of a function that takes a while."""
+        return await in_pool(self.service.pool, function)
+
+
+Handler = Callable[[Call], Coroutine[Any, Any, Response | dict[str, Any] | list[Any]]]
+
+
+class Endpoint:
+    """An ASGI application for one path and verb."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        *,
+        has_body: bool = True,
+        is_public: bool = False,
+        error_form: ErrorForm = ApiError.as_dict,
+    ) -> None:
+        """`is_public`: no API key is needed."""
+        self._handler = handler
+        self._has_body = has_body
+        self._is_public = is_public
+        self._error_form = error_form
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        service: Service = scope["app"].state.service
+        request = Request(scope, receive)
+        call: Call | None = None
+        try:
+            client = self._client(request, service.settings)
+            call = Call(service, request, client)
+            response = await self._respond(call, receive)
+            # What a stream runs is in the stack too, which is left when it ends.
+            await response(scope, receive, send)
+        except (ClientGone, asyncio.CancelledError):
+            raise
+        except Exception as error:
+            await self._refuse(error, call)(scope, receive, send)
+        finally:
+            if call is not None:
+                await call.stack.aclose()
+
+    async def _respond(self, call: Call, receive: Receive) -> Response:
+        if self._has_body:
+            raw = await read_body(call.request.scope, receive, call.settings)
+            if len(raw) > _LARGE:
+                call.body = await call.in_pool(lambda: parse_body(raw))
+            else:
+                call.body = parse_body(raw)
+        made = await unless_gone(receive, self._timed(call))
+        if isinstance(made, Response):
+            return made
+        return Response(as_json(made), media_type="application/json")
+
+    async def _timed(self, call: Call) -> Response | dict[str, Any] | list[Any]:
+        limit = call.settings.timeout_s
+        try:
+            async with asyncio.timeout(limit):
+                return await self._handler(call)
+        except TimeoutError:
+            raise ApiError(504, f"the answer was not complete after {limit:g} s") from None
+
+    def _client(self, request: Request, settings: Settings) -> str:
+        """Whose request it is. Raises ApiError without a key, where one is needed."""
+        address = request.client.host if request.client else ""
+        given = request.headers.get("authorization", "")
+        scheme, _, key = given.partition(" ")
+        if scheme.lower() != "bearer":
+            key = request.headers.get("x-api-key", "")
+        key = key.strip()
+        if not settings.api_keys:
+            return key or address
+        sent = key.encode("latin-1", "replace")  # which is how headers were decoded
+        if any(hmac.compare_digest(sent, each.encode()) for each in settings.api_keys):
+            return key
+        if self._is_public:
+            return address
+        what = "is none of this server's" if key else "is missing: send Authorization: Bearer KEY"
+        raise ApiError(
+            401,
+            f"the API key {what}",
+            code="invalid_api_key",
+            headers={"WWW-Authenticate": "Bearer"},
+        )
+
+    def _refuse(self, error: Exception, call: Call | None) -> Response:
+        made = of_error(error, call.body if call is not None else ())
+        if made.status >= 500 and not isinstance(error, ApiError | GgmlpyError):
+            log.logger.exception("a request failed")
+        elif made.status == 500:
+            log.logger.error("a request failed: %s", error)
+        return Response(
+            as_json(self._error_form(made)),
+            status_code=made.status,
+            headers=made.headers,
+            media_type="application/json",
+        )
+
+
+async def unless_gone(receive: Receive, work: Awaitable[Result]) -> Result:
+    """The result of `work`, which is cancelled if the client closes the connection: ClientGone."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(until_gone(receive))
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientGone
+        return task.result()
+    finally:
+        for each in (task, gone):
+            each.cancel()
+        await asyncio.wait((task, gone))

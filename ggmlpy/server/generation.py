@@ -1,0 +1,146 @@
+"""The answers of one HTTP request: its requests run together, whole or as they come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ggmlpy.engine.async_answers import AsyncAnswers, Reader
+from ggmlpy.engine.completion import NO_CHUNK, ChatForm, TextForm, collect
+from ggmlpy.engine.generation import Piece, Request
+from ggmlpy.engine.timings import AnswerTimings
+from ggmlpy.server.endpoint import Call
+from ggmlpy.server.hosted import Hosted
+
+Form = TextForm | ChatForm
+Made = tuple[Request, Form]
+
+
+@dataclass(eq=False, slots=True)
+class Choice:
+    """One answer."""
+
+    request: Request
+    form: Form
+    timings: AnswerTimings = field(default_factory=AnswerTimings)  # at its end
+
+    def noted(self, pieces: Iterator[Piece]) -> Iterator[Piece]:
+        """The pieces, of which the last one has the timings."""
+        for piece in pieces:
+            if piece.timings is not None:
+                self.timings = piece.timings
+            yield piece
+
+
+class Generation:
+    """The choices of one HTTP request, in an engine that has let it in."""
+
+    def __init__(self, hosted: Hosted, choices: Sequence[Choice]) -> None:
+        self.hosted = hosted
+        self.choices = list(choices)
+
+    @property
+    def _answers(self) -> AsyncAnswers:
+        return self.hosted.llm.answers
+
+    async def whole(self) -> list[dict[str, Any]]:
+        """The results of all choices, each in its form."""
+        with ExitStack() as stack:
+            readers = [
+                stack.enter_context(self._answers.reading(each.request)) for each in self.choices
+            ]
+            found = []
+            for choice, reader in zip(self.choices, readers, strict=True):
+                pieces = await reader.all()
+                found.append(collect(choice.noted(iter(pieces)), choice.form))
+            return found
+
+    async def chunks(self) -> AsyncGenerator[list[tuple[int, dict[str, Any]]], None]:
+        """What is new of the choices, as chunks of their forms with the choice's index."""
+        if len(self.choices) == 1:
+            with self._answers.reading(self.choices[0].request) as reader:
+                async for chunks in _arriving(self.choices[0], reader):
+                    yield [(0, chunk) for chunk in chunks]
+            return
+        arrived: asyncio.Queue[_Arrived] = asyncio.Queue()
+        tasks = [
+            asyncio.ensure_future(self._follow(i, choice, arrived))
+            for i, choice in enumerate(self.choices)
+        ]
+        try:
+            n_running = len(tasks)
+            while n_running:
+                each = await arrived.get()
+                if each.error is not None:
+                    raise each.error
+                if each.chunks:
+                    yield [(each.index, chunk) for chunk in each.chunks]
+                else:
+                    n_running -= 1
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _follow(self, index: int, choice: Choice, arrived: asyncio.Queue[_Arrived]) -> None:
+        try:
+            with self._answers.reading(choice.request) as reader:
+                async for chunks in _arriving(choice, reader):
+                    arrived.put_nowait(_Arrived(index, chunks))
+            arrived.put_nowait(_Arrived(index))
+        except Exception as error:  # for the stream
+            arrived.put_nowait(_Arrived(index, error=error))
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrived:
+    """News of a choice: chunks, an error, or neither at its end."""
+
+    index: int
+    chunks: list[dict[str, Any]] = field(default_factory=list)
+    error: Exception | None = None
+
+
+async def _arriving(choice: Choice, reader: Reader) -> AsyncGenerator[list[dict[str, Any]], None]:
+    """The chunks of a choice, together as they have come."""
+    chunks: list[dict[str, Any]] = []
+    for chunk in choice.form.chunks(choice.noted(reader.arrived())):
+        if chunk is not NO_CHUNK:
+            chunks.append(chunk)
+            continue
+        if chunks:
+            yield chunks
+            chunks = []
+        await reader.wait()
+    if chunks:
+        yield chunks
+
+
+async def start(
+    call: Call, hosted: Hosted, make: Callable[[], Sequence[Made]], n: int = 1
+) -> Generation:
+    """The generation of requests that `make` makes, each `n` times, when it is their turn.
+
+    Raises ApiError, and what making and checking the requests raises.
+    """
+
+    def prepare() -> list[Choice]:
+        made = make()
+        for request, _ in made:
+            hosted.llm.llama.engine.check(request)
+        return [Choice(_seeded(request, i), form) for request, form in made for i in range(n)]
+
+    choices = await call.in_pool(prepare)
+    await call.stack.enter_async_context(hosted.gate.admitted(call.client, len(choices)))
+    return Generation(hosted, choices)
+
+
+def _seeded(request: Request, i: int) -> Request:
+    """The request of the i-th of several choices, whose draws differ from those of the others."""
+    seed = request.sampling.seed
+    if not i or seed is None:
+        return request
+    return replace(request, sampling=replace(request.sampling, seed=(seed + i) % 2**32))

@@ -1,0 +1,175 @@
+"""The models of a server, by name: loaded when they are asked for, and unloaded when idle."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Executor
+from contextlib import asynccontextmanager
+from enum import Enum
+from typing import TypeVar
+
+from ggmlpy.async_llama import AsyncLlama
+from ggmlpy.common import log
+from ggmlpy.errors import GgmlpyError
+from ggmlpy.llama import Llama
+from ggmlpy.server.errors import ApiError
+from ggmlpy.server.gate import Gate
+
+Result = TypeVar("Result")
+_MORE = 4  # one sequence more than run for every so many, so that the engine has the next at hand
+
+
+class Status(Enum):
+    """As llama-server names them."""
+
+    UNLOADED = "unloaded"
+    LOADING = "loading"
+    LOADED = "loaded"
+    FAILED = "failed"
+
+
+class Hosted:
+    """A model with its names, which may be loaded or not."""
+
+    def __init__(self, names: Sequence[str], open: Callable[[], Llama], max_waiting: int) -> None:
+        """`open` loads the model. The first of the names is the one that answers have."""
+        self.names = tuple(names)
+        self.created = int(time.time())
+        self.status = Status.UNLOADED
+        self.error = ""  # why loading failed
+        self.n_using = 0  # requests that have it
+        self.last_used = time.monotonic()
+        self._open = open
+        self._max_waiting = max_waiting
+        self._llm: AsyncLlama | None = None
+        self._gate: Gate | None = None
+        self._loading: asyncio.Future[None] | None = None
+
+    @property
+    def name(self) -> str:
+        return self.names[0]
+
+    @property
+    def llm(self) -> AsyncLlama:
+        """The model, which is loaded in a block of `Models.using`."""
+        assert self._llm is not None, f"{self.name} is not loaded"
+        return self._llm
+
+    @property
+    def gate(self) -> Gate:
+        """The queue of its requests."""
+        assert self._gate is not None, f"{self.name} is not loaded"
+        return self._gate
+
+    @property
+    def is_loaded(self) -> bool:
+        return self._llm is not None
+
+    async def load(self) -> None:
+        """Load it, unless it is. Raises GgmlpyError, OSError: what opening it raises."""
+        while self._loading is not None:
+            await asyncio.shield(self._loading)
+        if self._llm is not None:
+            return
+        self._loading = asyncio.get_running_loop().create_future()
+        self.status, self.error = Status.LOADING, ""
+        try:
+            llama = await asyncio.to_thread(self._open)
+            n = llama.engine.context.sizes.n_seq_max
+            self._llm, self._gate = AsyncLlama(llama), Gate(n + -(-n // _MORE), self._max_waiting)
+            self.status = Status.LOADED
+        except BaseException as error:
+            self.status, self.error = Status.FAILED, str(error) or type(error).__name__
+            raise
+        finally:
+            self._loading.set_result(None)
+            self._loading = None
+            self.last_used = time.monotonic()
+
+    async def unload(self) -> None:
+        """Give its memory back. Its requests end with an error."""
+        llm, self._llm, self._gate = self._llm, None, None
+        if llm is not None:
+            self.status = Status.UNLOADED
+            await llm.close()
+
+
+class Models:
+    """The models of a server. The first one answers requests that name none."""
+
+    def __init__(self, hosted: Sequence[Hosted], *, max_loaded: int = 0) -> None:
+        """At most `max_loaded` are loaded at a time, the least recently used give way; 0: all."""
+        self.all = list(hosted)
+        self.max_loaded = max_loaded
+        self._by_name = {name: each for each in hosted for name in each.names}
+        self._lock: asyncio.Lock | None = None
+
+    def find(self, name: str | None) -> Hosted:
+        """Raises ApiError for a name that no model has."""
+        if name is None or name == "":
+            return self.all[0]
+        found = self._by_name.get(name)
+        if found is None:
+            known = ", ".join(f'"{each.name}"' for each in self.all)
+            raise ApiError(
+                404,
+                f'there is no model "{name:.200}": this server has {known}',
+                param="model",
+                code="model_not_found",
+            )
+        return found
+
+    @asynccontextmanager
+    async def using(self, name: str | None) -> AsyncIterator[Hosted]:
+        """A model by name, loaded in the block. Raises ApiError."""
+        hosted = self.find(name)
+        hosted.n_using += 1
+        try:
+            if not hosted.is_loaded:
+                await self._load(hosted)
+            yield hosted
+        finally:
+            hosted.n_using -= 1
+            hosted.last_used = time.monotonic()
+
+    async def _load(self, hosted: Hosted) -> None:
+        if self._lock is None:
+            self._lock = asyncio.Lock()
+        async with self._lock:  # one at a time: loading takes all threads and much memory
+            if hosted.is_loaded:
+                return
+            await self._make_room()
+            try:
+                await hosted.load()
+            except (GgmlpyError, OSError, MemoryError) as error:
+                log.logger.error("%s: %s", hosted.name, error)
+                raise ApiError(503, f"the model cannot be loaded: {error}") from None
+
+    async def _make_room(self) -> None:
+        loaded = [each for each in self.all if each.is_loaded]
+        if not self.max_loaded or len(loaded) < self.max_loaded:
+            return
+        idle = [each for each in loaded if not each.n_using]
+        if not idle:
+            raise ApiError(
+                503,
+                f"{len(loaded)} models are loaded and in use, the most that may be: try again",
+                headers={"Retry-After": "1"},
+            )
+        await min(idle, key=lambda each: each.last_used).unload()
+
+    async def load_first(self) -> None:
+        """Load the model of requests that name none. Raises ApiError."""
+        await self._load(self.all[0])
+
+    async def close(self) -> None:
+        """Unload all of them."""
+        for each in self.all:
+            await each.unload()
+
+
+async def in_pool(pool: Executor, function: Callable[[], Result]) -> Result:
+    """The result of a function that takes a while, from a thread of a pool."""
+    return await asyncio.get_running_loop().run_in_executor(pool, function)

@@ -1,0 +1,5 @@
+"""OpenAI's API: chat completions, completions, models.
+
+Source: the API reference at platform.openai.com/docs/api-reference. Options of llama-server are
+taken as well.
+"""

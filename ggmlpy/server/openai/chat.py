@@ -1,0 +1,97 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.responses import Response
+
+from ggmlpy.engine.completion import ChatForm
+from ggmlpy.engine.generation import Request
+from ggmlpy.engine.options import ChatOptions, with_defaults
+from ggmlpy.server.endpoint import Call
+from ggmlpy.server.errors import invalid
+from ggmlpy.server.fields import (
+    anything,
+    either,
+    flag,
+    integer,
+    listed,
+    mapping,
+    needed,
+    read,
+    text,
+)
+from ggmlpy.server.generation import Generation, start
+from ggmlpy.server.hosted import Hosted
+from ggmlpy.server.openai.results import events, whole
+from ggmlpy.server.options import read_options
+
+MOST_CHOICES = 128
+_CHAT = {
+    "logprobs": flag,
+    "top_logprobs": integer(0, 20),
+    "tools": listed(mapping),
+    "tool_choice": either(text, mapping, must="a string, or an object that names a function"),
+    "parallel_tool_calls": flag,
+    "chat_template_kwargs": mapping,
+    "reasoning_format": text,
+    "reasoning_budget": integer(-1),
+    "reasoning_effort": text,
+}
+_CALL = {
+    "n": integer(1, MOST_CHOICES),
+    "stream": flag,
+    "stream_options": mapping,
+    "model": text,
+    "functions": anything,
+    "function_call": anything,
+    "modalities": listed(text),
+    "audio": anything,
+}
+
+
+async def chat_completions(call: Call) -> Response | dict[str, Any]:
+    """Answers messages, whole or as a stream of chunks."""
+    body = call.body
+    asked = read(body, _CALL)
+    messages = needed(body, "messages", listed(mapping, least=1))
+    for name in ("functions", "function_call"):
+        if name in asked:
+            raise invalid(name, f"{name} is not supported: use tools and tool_choice")
+    if set(asked.get("modalities", ())) - {"text"} or "audio" in asked:
+        raise invalid("modalities", "modalities: this server answers with text only")
+    hosted = await call.stack.enter_async_context(call.models.using(asked.get("model")))
+    generation = await start_chat(call, hosted, messages, asked.get("n", 1))
+    if asked.get("stream"):
+        return call.stream(events(generation, with_usage=wants_usage(asked)))
+    return whole(generation, await generation.whole())
+
+
+def wants_usage(asked: dict[str, Any]) -> bool:
+    """Whether the end of a stream tells the usage."""
+    stream_options = read(asked.get("stream_options", {}), {"include_usage": flag})
+    return bool(stream_options.get("include_usage", False))
+
+
+async def start_chat(
+    call: Call, hosted: Hosted, messages: list[dict[str, Any]], n: int = 1
+) -> Generation:
+    """The answers to messages, with the options of the call's body, as the model's turn comes."""
+    llm = hosted.llm.llama
+    options = {
+        "max_tokens": None,
+        **read_options(call.body, call.settings.defaults, llm.tokenizer.eog_ids),
+        **read(call.body, _CHAT),
+        "model": hosted.name,
+    }
+    effort = options.pop("reasoning_effort", None)
+    if effort is not None:
+        kwargs = options.get("chat_template_kwargs", {})
+        options["chat_template_kwargs"] = {"reasoning_effort": effort, **kwargs}
+    chosen = with_defaults(ChatOptions, options, logprobs=False)
+
+    def make() -> list[tuple[Request, ChatForm]]:
+        return [llm._chat_request(messages, chosen)]
+
+    return await start(call, hosted, make, n)

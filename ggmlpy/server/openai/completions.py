@@ -1,0 +1,106 @@
+"""POST /v1/completions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from starlette.responses import Response
+
+from ggmlpy.engine.completion import TextForm
+from ggmlpy.engine.generation import Prompt, Request
+from ggmlpy.engine.options import CompletionOptions, with_defaults
+from ggmlpy.server.endpoint import Call
+from ggmlpy.server.errors import invalid
+from ggmlpy.server.fields import flag, integer, mapping, needed, read, text, wrong
+from ggmlpy.server.generation import start
+from ggmlpy.server.openai.chat import MOST_CHOICES, wants_usage
+from ggmlpy.server.openai.results import events, whole
+from ggmlpy.server.options import read_options
+
+_MOST_PROMPTS = 2048
+_N_TOKENS = 16  # OpenAI's default of max_tokens
+_CALL = {
+    "n": integer(1, MOST_CHOICES),
+    "best_of": integer(1, MOST_CHOICES),
+    "echo": flag,
+    "logprobs": integer(0, 20),
+    "suffix": text,
+    "stream": flag,
+    "stream_options": mapping,
+    "model": text,
+}
+
+
+async def completions(call: Call) -> Response | dict[str, Any]:
+    """Continues texts, whole or as a stream of chunks."""
+    asked = read(call.body, _CALL)
+    prompts = needed(call.body, "prompt", read_prompts)
+    n, best_of = asked.get("n", 1), asked.get("best_of", asked.get("n", 1))
+    if best_of < n:
+        raise invalid("best_of", f"best_of is {best_of}: it must be at least n, which is {n}")
+    if best_of > n and asked.get("stream"):
+        raise invalid("best_of", "best_of is more than n: the best cannot be known in a stream")
+    if asked.get("suffix"):
+        raise invalid("suffix", "suffix is not supported: use /infill")
+    hosted = await call.stack.enter_async_context(call.models.using(asked.get("model")))
+    llm = hosted.llm.llama
+    options = {
+        "max_tokens": _N_TOKENS,
+        **read_options(call.body, call.settings.defaults, llm.tokenizer.eog_ids),
+        "echo": asked.get("echo", False),
+        "logprobs": asked.get("logprobs"),
+        "model": hosted.name,
+    }
+    chosen = with_defaults(CompletionOptions, options)
+
+    def make() -> list[tuple[Request, TextForm]]:
+        made = [llm._text_request(prompt, chosen) for prompt in prompts]
+        if best_of == n or "logprobs" in asked:
+            return made
+        return [(replace(request, n_top_logprobs=0), form) for request, form in made]
+
+    generation = await start(call, hosted, make, best_of)
+    if asked.get("stream"):
+        return call.stream(events(generation, best_of, with_usage=wants_usage(asked)))
+    results = await generation.whole()
+    if best_of > n:
+        groups = [results[i : i + best_of] for i in range(0, len(results), best_of)]
+        results = [each for group in groups for each in sorted(group, key=_badness)[:n]]
+    if "logprobs" not in asked:
+        for each in results:
+            each["choices"][0]["logprobs"] = None
+    return whole(generation, results, best_of)
+
+
+def read_prompts(name: str, value: Any) -> list[Prompt]:
+    """A text, a list of texts, token ids, or a list of lists of them."""
+    must = "a string, a list of strings, a list of token ids, or a list of such lists"
+    if isinstance(value, str):
+        return [text(name, value)]
+    if not isinstance(value, list) or not value:
+        raise wrong(name, value, must + ", and not empty")
+    if len(value) > _MOST_PROMPTS and not isinstance(value[0], int):
+        raise invalid(name, f"{name} has {len(value)} texts: there may be {_MOST_PROMPTS}")
+    if all(_is_token(each) for each in value):
+        return [value]
+    prompts: list[Prompt] = []
+    for i, each in enumerate(value):
+        if isinstance(each, str):
+            prompts.append(text(f"{name}[{i}]", each))
+        elif isinstance(each, list) and each and all(_is_token(token) for token in each):
+            prompts.append(each)
+        else:
+            raise wrong(f"{name}[{i}]", each, "a string, or a list of token ids")
+    return prompts
+
+
+def _is_token(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _badness(result: dict[str, Any]) -> float:
+    """Of a result with log-probabilities: OpenAI's best one has the highest mean of a token."""
+    logprobs = (result["choices"][0]["logprobs"] or {}).get("token_logprobs") or []
+    known = [each for each in logprobs if each is not None]
+    return -sum(known) / len(known) if known else 0.0

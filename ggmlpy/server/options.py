@@ -1,0 +1,126 @@
+"""Fields of a body that become options of `Llama.create_completion`, whatever the API.
+
+Names are OpenAI's and llama-server's; where those of `Llama` differ, `_RENAMED` has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ggmlpy.server.errors import invalid
+from ggmlpy.server.fields import (
+    Kind,
+    anything,
+    either,
+    flag,
+    integer,
+    listed,
+    mapping,
+    number,
+    read,
+    text,
+    wrong,
+)
+
+_MOST_STOPS = 64
+stops = either(text, listed(text, most=_MOST_STOPS), must="a string, or a list of strings")
+_LAST_N = integer(-1)
+
+# How tokens are sampled.
+SAMPLING: dict[str, Kind] = {
+    "temperature": number(0),
+    "top_p": number(0, 1),
+    "top_k": integer(0),
+    "min_p": number(0, 1),
+    "typical_p": number(0),
+    "typ_p": number(0),
+    "min_keep": integer(0),
+    "top_n_sigma": number(),
+    "xtc_probability": number(0, 1),
+    "xtc_threshold": number(0),
+    "dynatemp_range": number(0),
+    "dynatemp_exponent": number(),
+    "repeat_penalty": number(),
+    "repetition_penalty": number(),  # vLLM's name
+    "repeat_last_n": _LAST_N,
+    "frequency_penalty": number(-2, 2),
+    "presence_penalty": number(-2, 2),
+    "dry_multiplier": number(0),
+    "dry_base": number(),
+    "dry_allowed_length": integer(0),
+    "dry_penalty_last_n": _LAST_N,
+    "dry_sequence_breakers": listed(text),
+    "mirostat": integer(0, 2),
+    "mirostat_tau": number(0),
+    "mirostat_eta": number(0),
+    "adaptive_target": number(),
+    "adaptive_decay": number(0, 1),
+    "samplers": listed(text),
+}
+# What an answer is, and when it ends.
+ANSWER: dict[str, Kind] = {
+    "max_tokens": integer(-1),
+    "max_completion_tokens": integer(-1),
+    "n_predict": integer(-1),
+    "stop": stops,
+    "grammar": text,
+    "json_schema": mapping,
+    "response_format": mapping,
+    "n_keep": integer(-1),
+    "context_shift": flag,
+    "priority": integer(),
+    "lora": listed(mapping),
+    "ignore_eos": flag,
+    "logit_bias": anything,
+    "seed": integer(-1),
+}
+_RENAMED = {
+    "typ_p": "typical_p",
+    "repetition_penalty": "repeat_penalty",
+    "repeat_last_n": "penalty_last_n",
+    "mirostat": "mirostat_mode",
+    "max_completion_tokens": "max_tokens",
+    "n_predict": "max_tokens",
+}
+_NOT_SAMPLED = ("ignore_eos", "json_schema")
+
+
+def read_options(
+    body: Mapping[str, Any], defaults: Mapping[str, Any], eog_ids: frozenset[int]
+) -> dict[str, Any]:
+    """Options of `Llama.create_completion` that a body has, over `defaults`. Raises ApiError."""
+    found = read(body, SAMPLING | ANSWER)
+    options = dict(defaults)
+    options |= {_RENAMED.get(k, k): v for k, v in found.items() if k not in _NOT_SAMPLED}
+    if "seed" in found:
+        options["seed"] = None if found["seed"] == -1 else found["seed"] % 2**32
+    if "logit_bias" in found:
+        options["logit_bias"] = _biases(found["logit_bias"])
+    if found.get("ignore_eos"):
+        biases = options.get("logit_bias") or {}
+        options["logit_bias"] = {**biases, **dict.fromkeys(eog_ids, float("-inf"))}
+    if "json_schema" in found:
+        if "grammar" in found or "response_format" in found:
+            raise invalid("json_schema", "json_schema is given beside another grammar")
+        options["response_format"] = {"type": "json_object", "schema": found["json_schema"]}
+    return options
+
+
+def _biases(value: Any) -> dict[int, float]:
+    """{"15043": -1.0}, or llama-server's [[15043, -1.0], [15044, false]]."""
+    pairs = list(value.items()) if isinstance(value, dict) else value
+    must = 'an object {"token id": bias}, or a list of [token id, bias]'
+    if not isinstance(pairs, list):
+        raise wrong("logit_bias", value, must)
+    found = {}
+    for pair in pairs:
+        if not isinstance(pair, list | tuple) or len(pair) != 2:
+            raise wrong("logit_bias", value, must)
+        token, bias = pair
+        try:
+            id = int(token)
+        except (TypeError, ValueError, OverflowError):
+            raise invalid("logit_bias", f"logit_bias has the token {token!r:.40}, no id") from None
+        found[id] = float("-inf") if bias is False else number()("logit_bias", bias)
+    return found

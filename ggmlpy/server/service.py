@@ -1,0 +1,26 @@
+"""What all requests of a server share."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from ggmlpy.server.hosted import Models
+from ggmlpy.server.settings import Settings
+
+_N_THREADS = 2  # that make prompts: enough for thousands a second
+
+
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_N_THREADS, "ggmlpy-prompts")
+
+
+@dataclass(eq=False, slots=True)
+class Service:
+    """A server's models and settings."""
+
+    settings: Settings
+    models: Models
+    pool: ThreadPoolExecutor = field(default_factory=_pool)
+    started: float = field(default_factory=time.time)

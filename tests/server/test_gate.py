@@ -1,0 +1,137 @@
+"""The queue in front of an engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from ggmlpy.server.errors import ApiError
+from ggmlpy.server.gate import Gate
+
+
+class Requests:
+    """Requests that stay inside until they are told to leave."""
+
+    def __init__(self, gate: Gate) -> None:
+        self.gate = gate
+        self.inside: list[str] = []
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+        self._leave: dict[str, asyncio.Event] = {}
+
+    async def come(self, name: str, n: int = 1) -> None:
+        self._leave[name] = asyncio.Event()
+        self.tasks[name] = asyncio.create_task(self._run(name, n))
+        await asyncio.sleep(0)
+
+    async def _run(self, name: str, n: int) -> None:
+        async with self.gate.admitted(name[0], n):
+            self.inside.append(name)
+            await self._leave[name].wait()
+            self.inside.remove(name)
+
+    async def leave(self, name: str) -> None:
+        self._leave[name].set()
+        await asyncio.gather(self.tasks[name])
+        await asyncio.sleep(0)
+
+    async def end(self) -> None:
+        for task in self.tasks.values():
+            task.cancel()
+        await asyncio.gather(*self.tasks.values(), return_exceptions=True)
+        assert (self.gate.n_inside, self.gate.n_waiting) == (0, 0)
+
+
+def run(test: Callable[[Requests], Awaitable[None]], capacity: int, max_waiting: int = 100) -> None:
+    async def main() -> None:
+        requests = Requests(Gate(capacity, max_waiting))
+        try:
+            await asyncio.wait_for(test(requests), 10)
+        finally:
+            await requests.end()
+
+    asyncio.run(main())
+
+
+def test_clients_take_turns() -> None:
+    """`b`, who comes last with one request, does not wait for all of `a`."""
+
+    async def test(requests: Requests) -> None:
+        for name in ("a1", "a2", "a3", "a4", "b1", "c1"):
+            await requests.come(name)
+        order = []
+        while requests.inside:
+            order.append(requests.inside[0])
+            await requests.leave(order[-1])
+        assert order == ["a1", "a2", "b1", "c1", "a3", "a4"]
+
+    run(test, capacity=1)
+
+
+def test_a_large_request_is_not_overtaken_for_ever() -> None:
+    async def test(requests: Requests) -> None:
+        await requests.come("a1")
+        await requests.come("b1", 3)
+        await requests.come("c1")
+        assert requests.inside == ["a1"]  # c1 would fit, but comes behind b1
+        await requests.leave("a1")
+        assert requests.inside == ["b1"]
+        await requests.leave("b1")
+        assert requests.inside == ["c1"]
+
+    run(test, capacity=3)
+
+
+def test_more_sequences_than_fit_get_all_there_is() -> None:
+    async def test(requests: Requests) -> None:
+        await requests.come("a1", 50)
+        assert requests.inside == ["a1"]
+        assert requests.gate.n_inside == 4
+
+    run(test, capacity=4)
+
+
+def test_whoever_waits_can_go() -> None:
+    async def test(requests: Requests) -> None:
+        for name in ("a1", "b1", "c1"):
+            await requests.come(name)
+        requests.tasks["b1"].cancel()
+        await asyncio.gather(requests.tasks["b1"], return_exceptions=True)
+        assert requests.gate.n_waiting == 1
+        await requests.leave("a1")
+        assert requests.inside == ["c1"]
+
+    run(test, capacity=1)
+
+
+def test_cancelled_in_the_moment_of_its_turn() -> None:
+    """Its place goes to the next one."""
+
+    async def test(requests: Requests) -> None:
+        for name in ("a1", "b1", "c1"):
+            await requests.come(name)
+        requests._leave["a1"].set()
+        await asyncio.sleep(0)  # a1 leaves, and gives b1 its turn
+        requests.tasks["b1"].cancel()
+        await asyncio.gather(requests.tasks["b1"], return_exceptions=True)
+        await asyncio.sleep(0)
+        assert requests.inside == ["c1"]
+
+    run(test, capacity=1)
+
+
+def test_too_many_are_sent_away() -> None:
+    async def test(requests: Requests) -> None:
+        for name in ("a1", "a2", "a3"):
+            await requests.come(name)
+        with pytest.raises(ApiError, match="2 sequences wait") as refused:
+            async with requests.gate.admitted("b"):
+                pass
+        assert refused.value.status == 429
+        assert int(refused.value.headers["Retry-After"]) >= 1
+        await requests.leave("a1")
+        await requests.come("b1")
+        assert requests.gate.n_waiting == 2
+
+    run(test, capacity=1, max_waiting=2)
