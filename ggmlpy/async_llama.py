@@ -90,9 +90,7 @@ class AsyncLlama:
     ) -> dict[str, Any] | AsyncChunks:
         """As `Llama.create_completion`. With `stream` what is awaited are chunks for `async for`,
         whose request starts when the first is asked for."""
-        made = await self.answers.do(
-            lambda: self._checked(self.llama._text_request, prompt, options)
-        )
+        made = await self.answers.do(lambda: self.llama.prepare_completion(prompt, **options))
         return await self._complete(*made, stream)
 
     __call__ = create_completion
@@ -132,7 +130,7 @@ class AsyncLlama:
     ) -> dict[str, Any] | AsyncChunks:
         """As `Llama.create_chat_completion`; with `stream` as `create_completion`."""
         made = await self.answers.do(
-            lambda: self._checked(self.llama._chat_request, messages, options)
+            lambda: self.llama.prepare_chat_completion(messages, **options)
         )
         return await self._complete(*made, stream)
 
@@ -244,11 +242,6 @@ class AsyncLlama:
 
     def __repr__(self) -> str:
         return f"Async{self.llama!r}"
-
-    def _checked(self, make: Callable[..., Any], *args: Any) -> tuple[Request, TextForm | ChatForm]:
-        request, form = make(*args)
-        self.llama.engine.check(request)
-        return request, form
 
     async def _complete(
         self, request: Request, form: TextForm | ChatForm, stream: bool

@@ -142,6 +142,19 @@ class Completions:
 
     __call__ = create_completion
 
+    @keywords(CompletionOptions)
+    def prepare_completion(
+        self, prompt: Prompt, **options: Unpack[CompletionOptions]
+    ) -> tuple[Request, TextForm]:
+        """What `create_completion` runs, checked, and the form of its result.
+
+        For whoever runs requests by `engine.add`, as servers do. The options are those of
+        `create_completion`, and so are the errors.
+        """
+        request, form = self._text_request(prompt, options)
+        self._engine.check(request)
+        return request, form
+
     def pieces(
         self,
         prompt: Prompt,
@@ -268,6 +281,16 @@ class Completions:
         """
         request, form = self._chat_request(messages, options)
         return self._complete(request, form, stream)
+
+    @keywords(ChatOptions, temperature=0.2, max_tokens=None, logprobs=False)
+    def prepare_chat_completion(
+        self, messages: Sequence[dict[str, Any]], **options: Unpack[ChatOptions]
+    ) -> tuple[Request, ChatForm]:
+        """What `create_chat_completion` runs, checked, and the form of its result: see
+        `prepare_completion`."""
+        request, form = self._chat_request(messages, options)
+        self._engine.check(request)
+        return request, form
 
     def _chat_request(
         self, messages: Sequence[dict[str, Any]], options: ChatOptions

@@ -127,13 +127,6 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 
-def with_defaults(declared: type, given: Mapping[str, Any], **defaults: Any) -> Any:
-    """All options of a TypedDict: those that are given, the `defaults` that differ from those of a
-    completion, and these."""
-    names = get_type_hints(declared)
-    return {name: given.get(name, defaults.get(name, _DEFAULTS[name])) for name in names}
-
-
 def keywords(declared: type, **defaults: Any) -> Callable[[Method], Method]:
     """Decorator: replace `**options` of a method by the keywords of a TypedDict, with defaults.
 
@@ -143,7 +136,7 @@ def keywords(declared: type, **defaults: Any) -> Callable[[Method], Method]:
 
     def decorate(method: Method) -> Method:
         hints = get_type_hints(declared)
-        values = with_defaults(declared, {}, **defaults)
+        values = {name: defaults.get(name, _DEFAULTS[name]) for name in hints}
         signature = inspect.signature(method)
         *own, rest = signature.parameters.values()
         assert rest.kind is rest.VAR_KEYWORD, f"{method.__name__} takes no **options"

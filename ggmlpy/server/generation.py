@@ -122,16 +122,13 @@ async def _arriving(choice: Choice, reader: Reader) -> AsyncGenerator[list[dict[
 async def start(
     call: Call, hosted: Hosted, make: Callable[[], Sequence[Made]], n: int = 1
 ) -> Generation:
-    """The generation of requests that `make` makes, each `n` times, when it is their turn.
+    """The generation of requests that `make` prepares, each `n` times, when it is their turn.
 
-    Raises ApiError, and what making and checking the requests raises.
+    Raises ApiError, and what preparing the requests raises.
     """
 
     def prepare() -> list[Choice]:
-        made = make()
-        for request, _ in made:
-            hosted.llm.llama.engine.check(request)
-        return [Choice(_seeded(request, i), form) for request, form in made for i in range(n)]
+        return [Choice(_seeded(request, i), form) for request, form in make() for i in range(n)]
 
     choices = await call.in_pool(prepare)
     await call.stack.enter_async_context(hosted.gate.admitted(call.client, len(choices)))

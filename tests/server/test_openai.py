@@ -203,7 +203,7 @@ def test_a_call_that_is_required_is_streamed(api: openai.OpenAI) -> None:
 
 
 def test_32_at_once_give_what_each_gives_alone(client: httpx.Client, server: Server) -> None:
-    bodies = [
+    bodies: list[dict[str, Any]] = [
         {"prompt": f"{PROMPT} {i}", "max_tokens": 4 + i % 9, "seed": i, "temperature": i % 2}
         for i in range(32)
     ]

@@ -8,7 +8,6 @@ from starlette.responses import Response
 
 from ggmlpy.engine.completion import ChatForm
 from ggmlpy.engine.generation import Request
-from ggmlpy.engine.options import ChatOptions, with_defaults
 from ggmlpy.server.endpoint import Call
 from ggmlpy.server.errors import invalid
 from ggmlpy.server.fields import (
@@ -89,9 +88,8 @@ async def start_chat(
     if effort is not None:
         kwargs = options.get("chat_template_kwargs", {})
         options["chat_template_kwargs"] = {"reasoning_effort": effort, **kwargs}
-    chosen = with_defaults(ChatOptions, options, logprobs=False)
 
     def make() -> list[tuple[Request, ChatForm]]:
-        return [llm._chat_request(messages, chosen)]
+        return [llm.prepare_chat_completion(messages, **options)]
 
     return await start(call, hosted, make, n)

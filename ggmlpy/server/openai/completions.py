@@ -9,7 +9,6 @@ from starlette.responses import Response
 
 from ggmlpy.engine.completion import TextForm
 from ggmlpy.engine.generation import Prompt, Request
-from ggmlpy.engine.options import CompletionOptions, with_defaults
 from ggmlpy.server.endpoint import Call
 from ggmlpy.server.errors import invalid
 from ggmlpy.server.fields import flag, integer, mapping, needed, read, text, wrong
@@ -52,10 +51,9 @@ async def completions(call: Call) -> Response | dict[str, Any]:
         "logprobs": asked.get("logprobs"),
         "model": hosted.name,
     }
-    chosen = with_defaults(CompletionOptions, options)
 
     def make() -> list[tuple[Request, TextForm]]:
-        made = [llm._text_request(prompt, chosen) for prompt in prompts]
+        made = [llm.prepare_completion(prompt, **options) for prompt in prompts]
         if best_of == n or "logprobs" in asked:
             return made
         return [(replace(request, n_top_logprobs=0), form) for request, form in made]
