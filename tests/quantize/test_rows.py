@@ -54,6 +54,41 @@ def test_importances_move_errors_elsewhere(pool: ThreadPoolExecutor, name: str) 
     assert error(w) < 0.97 * error(None)
 
 
+@pytest.mark.parametrize(
+    ("name", "first", "scales"),
+    [  # what ggml_quantize_chunk writes, without importances and with them
+        *((name, zero, [(0, 0x80), (0, 0)]) for name in ("q4_0", "q5_0") for zero in (0.0, -0.0)),
+        *((name, 0.0, [(0, 0, 0, 0)]) for name in ("q4_1", "q5_1")),
+        *((name, -0.0, [(0, 0, 0, 0x80)]) for name in ("q4_1", "q5_1")),
+    ],
+)
+def test_scales_of_zeros_have_ggmls_signs(
+    pool: ThreadPoolExecutor, name: str, first: float, scales: list[tuple[int, ...]]
+) -> None:
+    """Of all zeros, of both signs, and for a minimum of positive numbers and zeros."""
+    x = np.zeros((2, 64), np.float32)
+    x[:, 7::2] = -0.0
+    x[:, ::32] = first
+    for expected, weights in zip(scales, (None, np.ones(64, np.float32)), strict=False):
+        blocks = quantize_rows(x, TYPES[name], weights, pool).reshape(4, -1)
+        assert [tuple(block[: len(expected)]) for block in blocks.tolist()] == [expected] * 4
+    if name.endswith("_1"):
+        x[0, 3], x[1, 40] = 1.5, -1e-9
+        minima = quantize_rows(x, TYPES[name], None, pool).reshape(4, -1)[:, 2:4].tolist()
+        own = list(scales[0][2:])
+        assert minima == [own, own, own, [0, 0x80]]  # the last one is too small for f16
+
+
+def test_zeros_do_not_move_what_follows(pool: ThreadPoolExecutor) -> None:
+    """llama.cpp writes iq3_s behind a block of zeros where the zeros' codes belong."""
+    x = rows("bell")[:1, :256].copy()
+    x[0, 64:96] = 0
+    for weights in (None, importance("positive")):
+        w = None if weights is None else weights[:256]
+        back = to_float(quantize_rows(x, TYPES["iq3_s"], w, pool), TYPES["iq3_s"])
+        assert np.square(back - x).sum() < 0.05 * np.square(x).sum()
+
+
 def test_what_cannot_be_quantised(pool: ThreadPoolExecutor) -> None:
     assert not can_quantize(TYPES["nvfp4"])
     with pytest.raises(Unsupported, match="nvfp4 cannot be written: it has no quantiser here"):

@@ -15,6 +15,8 @@ from ggmlpy.backends.cpu.simd.memory import (
     load_f32,
     load_f32x16,
     load_u8,
+    load_u16,
+    load_u32,
     store_f16,
     store_f32x16,
     store_i8,
@@ -101,9 +103,25 @@ def _search_affine(scratch: Int, top: Int) -> None:
     store_f32x16(scratch + MINS, least)
 
 
+@inline
+def _sign_of_least_zero(src: Int, minimum: Int) -> None:
+    """Where the smallest of 32 f32 is zero, the stored `minimum` is the first zero, as in ggml."""
+    if load_u16(minimum) & 0x7FFF != 0:
+        return
+    first = -1
+    for i in range(32):
+        if load_f32(src + 4 * i) < np.float32(0):
+            return
+        if first < 0 and load_f32(src + 4 * i) == np.float32(0):
+            first = i
+    if first >= 0:
+        store_i16(minimum, (load_u32(src + 4 * first) >> 31) << 15)
+
+
 def _declare(name: str, block_bytes: int, top: int, search: Inline, pack: Inline) -> Entry:
     """The quantiser of blocks of 32 with and without importances."""
-    write, symmetric = WRITERS[name], search is _search_symmetric
+    write = WRITERS[name]
+    symmetric, affine = search is _search_symmetric, search is _search_affine
 
     @entry(*PARAMS, name=f"quantize_{name}")
     def quantize(src: Int, dst: Int, n_rows: Int, n: Int, importance: Int, scratch: Int) -> None:
@@ -111,6 +129,8 @@ def _declare(name: str, block_bytes: int, top: int, search: Inline, pack: Inline
             if importance == 0:
                 write(src, dst, n)
                 for i in range(0, n, 32):
+                    if affine:
+                        _sign_of_least_zero(src + 4 * i, dst + 2)
                     if symmetric and farthest(src + 4 * i) == np.float32(0):
                         store_i16(dst, 0x8000)  # also where all elements are -0, as in ggml
                     dst += block_bytes
