@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from time import perf_counter
-from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from ggmlpy.backends.base import Backend
@@ -328,12 +327,7 @@ class Llama(AdapterMethods):
         self._check_open()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

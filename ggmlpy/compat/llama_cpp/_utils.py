@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
-from types import TracebackType
 
 
 class suppress_stdout_stderr:
@@ -34,10 +33,5 @@ class suppress_stdout_stderr:
             self._undo = undo.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._undo.close()
