@@ -6,6 +6,7 @@ import errno
 import os
 import socket
 import ssl
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from ggmlpy.cli.adapter_options import AdapterOptions, adapter_options
 from ggmlpy.cli.command import command, flag
 from ggmlpy.cli.draft_options import DraftOptions, draft_options
 from ggmlpy.cli.options import ModelOptions
-from ggmlpy.cli.sampling_options import SamplingOptions
+from ggmlpy.cli.sampling_options import FRESH_SEED, SamplingOptions
 from ggmlpy.cli.server_options import ServerOptions, server_options
 from ggmlpy.cli.show import say
 from ggmlpy.common.quoting import printable
@@ -26,6 +27,7 @@ from ggmlpy.packaged import packaged_model
 
 if TYPE_CHECKING:
     from ggmlpy.llama import Llama
+    from ggmlpy.server.settings import Settings
 
 N_PARALLEL = 8  # without -np
 
@@ -59,32 +61,48 @@ def serve(
     Examples:
       ggmlpy serve
       ggmlpy serve -m model.gguf -c 16384 -np 16 --port 8000
+      ggmlpy serve --models-dir ~/models --sleep-idle-seconds 600
       ggmlpy serve -hf ggml-org/gemma-3-1b-it-GGUF --api-key-file keys.txt --host 0.0.0.0
       curl http://127.0.0.1:8080/v1/chat/completions -d '{"messages": [{"role": "user",
       "content": "Hello"}]}'
     """
     _check_packages()
     path = model or packaged_model()
-    n_parallel = N_PARALLEL if server.n_parallel == -1 else server.n_parallel
     defaults = sampling.as_arguments()
-    if defaults["seed"] == -1:
+    if defaults["seed"] == FRESH_SEED:
         del defaults["seed"]
-    settings = server.settings(defaults)
-    draft_model = draft.source()
-    open_model = partial(
-        common.open_model,
-        path,
-        setup,
-        n_seq_max=n_parallel,
-        kv_layout=kv_layout or "unified",
-        cache_ram=server.cache_mib,
-        draft_model=draft_model,
+    arguments = {
+        "n_seq_max": N_PARALLEL if server.n_parallel == -1 else server.n_parallel,
+        "kv_layout": "unified" if kv_unified else kv_layout or "unified",
+        "cache_ram": server.cache_mib,
+        "draft_model": draft.source(),
         **adapters.arguments(),
-    )
+    }
+    settings = server.settings(defaults)
     tls = _tls(server)
-    listening = _listen(server.host, server.port)
-    with listening:
-        _run(listening, server, settings, path, open_model, tls, verbose=verbose)
+    with _listen(server.host, server.port) as listening:
+        where = _url(listening, has_tls=bool(tls))
+
+        def open(file: Path) -> Llama:
+            more = arguments if file == path else _of_any_model(arguments)
+            llm = common.open_model(file, setup, **more)
+            _tell(llm, file, where, verbose=verbose)
+            return llm
+
+        files = [path, *(file for file in server.models() if file != path)]
+        _run(
+            listening,
+            server,
+            {file: partial(open, file) for file in files},
+            settings,
+            lambda: server.settings(defaults),
+            tls,
+        )
+
+
+def _of_any_model(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Those that do not belong to the model of -m alone: its draft, its adapters."""
+    return {name: arguments[name] for name in ("n_seq_max", "kv_layout", "cache_ram")}
 
 
 def _check_packages() -> None:
@@ -133,39 +151,49 @@ def _listen(host: str, port: int) -> socket.socket:
         ) from None
 
 
+def _url(listening: socket.socket, *, has_tls: bool) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"{'https' if has_tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _tell(llm: Llama, file: Path, where: str, *, verbose: bool) -> None:
+    """Say that a model is loaded, and where it answers."""
+    if verbose:
+        say(llm.describe())
+    sizes = llm.engine.context.sizes
+    say(
+        f"{printable(file.name)} answers at {where}: {sizes.n_seq_max} sequences at a time,"
+        f" {sizes.n_ctx_seq} tokens each, {sizes.n_ctx} together"
+    )
+
+
 def _run(
     listening: socket.socket,
     server: ServerOptions,
-    settings: Any,
-    path: Path,
-    open_model: partial[Llama],
+    opened: dict[Path, Callable[[], Llama]],
+    settings: Settings,
+    read_settings: Callable[[], Settings],
     tls: dict[str, Any],
-    *,
-    verbose: bool,
 ) -> None:
+    """Serve models by their files, until the process is told to stop."""
     import uvicorn
 
     from ggmlpy.server import Hosted, Models, create_app
+    from ggmlpy.server.protocol import LimitedProtocol
 
-    address = listening.getsockname()
-    host = f"[{address[0]}]" if ":" in address[0] else address[0]
-    where = f"{'https' if tls else 'http'}://{host}:{address[1]}"
-
-    def opened() -> Llama:
-        llm = open_model()
-        sizes = llm.engine.context.sizes
-        if verbose:
-            say(llm.describe())
-        say(
-            f"{printable(path.name)} answers at {where}: {sizes.n_seq_max} sequences at a time,"
-            f" {sizes.n_ctx_seq} tokens each, {sizes.n_ctx} together"
-        )
-        return llm
-
-    hosted = Hosted(server.names(path), opened, server.max_waiting)
-    app = create_app(Models([hosted]), settings)
+    hosted = []
+    for i, (file, open) in enumerate(opened.items()):
+        names = server.names(file) if i == 0 else [file.stem, file.name]
+        hosted.append(Hosted(names, open, server.max_waiting))
+    models = Models(
+        hosted,
+        max_loaded=server.models_max,
+        autoload=server.models_autoload,
+        sleep_idle_s=server.sleep_s,
+    )
     config = uvicorn.Config(
-        app,
+        create_app(models, settings, read_settings=read_settings),
+        http=LimitedProtocol,
         log_config=None,
         access_log=False,
         server_header=False,

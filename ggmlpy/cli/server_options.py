@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,11 +13,14 @@ import click
 from ggmlpy.cli.groups import group, setting
 from ggmlpy.cli.options import FILE
 from ggmlpy.cli.types import Whole
+from ggmlpy.common.quoting import printable
+from ggmlpy.errors import MissingFile
 
 if TYPE_CHECKING:
     from ggmlpy.server.settings import Settings
 
 SECTION = "Server"
+_LATER_PART = r"-(?!00001)\d{5}-of-\d{5}\.gguf$"  # of a split model
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,28 @@ class ServerOptions:
     )
     ssl_cert_file: Path | None = setting(  # noqa: RUF009
         None, "--ssl-cert-file FILE", "Its certificate, PEM.", type=FILE
+    )
+    models_dir: Path | None = setting(  # noqa: RUF009
+        None,
+        "--models-dir FOLDER",
+        "Offer all models of a folder too, under the names of their files: requests load them.",
+        type=FILE,
+    )
+    models_max: int = setting(
+        4,
+        "--models-max N",
+        "Most models that are loaded at a time: the one that was not used for the longest gives"
+        " way; 0: no limit.",
+        type=Whole(0),
+    )
+    models_autoload: bool = setting(
+        True, "--models-autoload/--no-models-autoload", "Load them when a request asks for one."
+    )
+    sleep_idle_seconds: int = setting(
+        -1,
+        "--sleep-idle-seconds N",
+        "Unload a model that nobody has asked for so long; the next request loads it. -1: never.",
+        type=Whole(1, unlimited=-1),
     )
     timeout: int = setting(
         3600, "-to --timeout SECONDS", "Limit of a whole request, from its arrival on.",
@@ -140,6 +166,20 @@ class ServerOptions:
         """Of the model in requests."""
         given = _names(self.alias or "")
         return [*given, *(name for name in (file.stem, file.name) if name not in given)]
+
+    def models(self) -> list[Path]:
+        """The models of --models-dir, of split ones the first files. Raises FileError."""
+        folder = self.models_dir
+        if folder is None:
+            return []
+        if not folder.is_dir():
+            raise MissingFile(f"--models-dir {printable(str(folder))}: there is no such folder")
+        found = sorted(folder.glob("*.gguf"))
+        return [path for path in found if not re.search(_LATER_PART, path.name)]
+
+    @property
+    def sleep_s(self) -> float:
+        return math.inf if self.sleep_idle_seconds == -1 else self.sleep_idle_seconds
 
     @property
     def cache_mib(self) -> int | None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import math
+import signal
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from starlette.applications import Starlette
@@ -16,25 +19,32 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ggmlpy.common import log
+from ggmlpy.errors import GgmlpyError
 from ggmlpy.server.endpoint import Call, Endpoint
 from ggmlpy.server.errors import ApiError
 from ggmlpy.server.events import as_json
 from ggmlpy.server.hosted import Models, Status
 from ggmlpy.server.openai.chat import chat_completions
 from ggmlpy.server.openai.completions import completions
-from ggmlpy.server.openai.models import model, models
+from ggmlpy.server.openai.models import load, model, models, unload
 from ggmlpy.server.service import Service
 from ggmlpy.server.settings import LOCALHOST, Settings
 
 _LOCALHOST = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
 
 
-def create_app(models: Models, settings: Settings | None = None) -> Starlette:
+def create_app(
+    models: Models,
+    settings: Settings | None = None,
+    *,
+    read_settings: Callable[[], Settings] | None = None,
+) -> Starlette:
     """The ASGI application that answers for some models. They are closed at its end.
 
-    The first model is loaded when it starts, while /health says that it is.
+    The first model is loaded when it starts, while /health says that it is. SIGHUP loads models
+    anew, and takes the settings that `read_settings` reads then.
     """
-    service = Service(settings or Settings(), models)
+    service = Service(settings or Settings(), models, read_settings)
     app = Starlette(
         routes=_routes(),
         middleware=[_cors(service.settings)],
@@ -57,6 +67,9 @@ def _routes() -> list[Route]:
         post("/v1/chat/completions", chat_completions),
         post("/v1/completions", completions),
         get("/v1/models", models, is_public=True),
+        get("/models", models, is_public=True),
+        post("/models/load", load),
+        post("/models/unload", unload),
         get("/v1/models/{name:path}", model, is_public=True),
         get("/health", health, is_public=True),
         get("/v1/health", health, is_public=True),
@@ -105,18 +118,49 @@ async def _refused(request: Request, error: Exception) -> Response:
 @contextlib.asynccontextmanager
 async def _lifespan(app: Starlette) -> AsyncIterator[None]:
     service: Service = app.state.service
-    first = asyncio.ensure_future(service.models.load_first())
-    first.add_done_callback(_tell)
+    models = service.models
+    tasks = [asyncio.ensure_future(models.load(models.all[0]))]
+    if math.isfinite(models.sleep_idle_s):
+        tasks.append(asyncio.ensure_future(models.sleep_when_idle()))
+    with _reloading(service):
+        try:
+            yield
+        finally:
+            for task in tasks[1:]:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await models.close()
+            service.pool.shutdown()
+
+
+@contextlib.contextmanager
+def _reloading(service: Service) -> Iterator[None]:
+    """SIGHUP reloads, where the server runs in the main thread of a system that has the signal."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or not hasattr(signal, "SIGHUP"):
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    tasks: set[asyncio.Task[None]] = set()  # the loop itself keeps none
+
+    def reload() -> None:
+        task = loop.create_task(_reload(service))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    loop.add_signal_handler(signal.SIGHUP, reload)
     try:
         yield
     finally:
-        with contextlib.suppress(BaseException):
-            await first
-        await service.models.close()
-        service.pool.shutdown()
+        loop.remove_signal_handler(signal.SIGHUP)
 
 
-def _tell(loaded: asyncio.Future[None]) -> None:
-    """Say why the first model was not loaded; requests say so too."""
-    if not loaded.cancelled() and (error := loaded.exception()) is not None:
-        log.logger.error("%s", error)
+async def _reload(service: Service) -> None:
+    """Read settings and models anew. What cannot be used is told, and the server goes on."""
+    try:
+        if service.read_settings is not None:
+            service.settings = service.read_settings()
+        await service.models.reload()
+        log.logger.info("reloaded")
+    except (ApiError, GgmlpyError) as error:
+        log.logger.error("not reloaded: %s", error)

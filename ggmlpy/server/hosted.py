@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Executor
@@ -27,6 +28,7 @@ class Status(Enum):
     UNLOADED = "unloaded"
     LOADING = "loading"
     LOADED = "loaded"
+    SLEEPING = "sleeping"  # unloaded because nobody asked: the next request loads it
     FAILED = "failed"
 
 
@@ -45,7 +47,6 @@ class Hosted:
         self._max_waiting = max_waiting
         self._llm: AsyncLlama | None = None
         self._gate: Gate | None = None
-        self._loading: asyncio.Future[None] | None = None
 
     @property
     def name(self) -> str:
@@ -68,43 +69,49 @@ class Hosted:
         return self._llm is not None
 
     async def load(self) -> None:
-        """Load it, unless it is. Raises GgmlpyError, OSError: what opening it raises."""
-        while self._loading is not None:
-            await asyncio.shield(self._loading)
-        if self._llm is not None:
-            return
-        self._loading = asyncio.get_running_loop().create_future()
+        """Load it. Raises GgmlpyError, OSError, MemoryError: what opening it raises."""
         self.status, self.error = Status.LOADING, ""
         try:
             llama = await asyncio.to_thread(self._open)
-            n = llama.engine.context.sizes.n_seq_max
-            self._llm, self._gate = AsyncLlama(llama), Gate(n + -(-n // _MORE), self._max_waiting)
-            self.status = Status.LOADED
         except BaseException as error:
             self.status, self.error = Status.FAILED, str(error) or type(error).__name__
             raise
-        finally:
-            self._loading.set_result(None)
-            self._loading = None
-            self.last_used = time.monotonic()
+        n = llama.engine.context.sizes.n_seq_max
+        self._llm, self._gate = AsyncLlama(llama), Gate(n + -(-n // _MORE), self._max_waiting)
+        self.status = Status.LOADED
+        self.last_used = time.monotonic()
 
-    async def unload(self) -> None:
+    async def unload(self, status: Status = Status.UNLOADED) -> None:
         """Give its memory back. Its requests end with an error."""
         llm, self._llm, self._gate = self._llm, None, None
         if llm is not None:
-            self.status = Status.UNLOADED
+            self.status = status
             await llm.close()
 
 
 class Models:
     """The models of a server. The first one answers requests that name none."""
 
-    def __init__(self, hosted: Sequence[Hosted], *, max_loaded: int = 0) -> None:
-        """At most `max_loaded` are loaded at a time, the least recently used give way; 0: all."""
+    def __init__(
+        self,
+        hosted: Sequence[Hosted],
+        *,
+        max_loaded: int = 0,
+        autoload: bool = True,
+        sleep_idle_s: float = math.inf,
+    ) -> None:
+        """At most `max_loaded` are loaded at a time, the least recently used give way; 0: all.
+        Without `autoload` requests for others than the first do not load them. A model that nobody
+        asks for `sleep_idle_s` seconds is unloaded until somebody does."""
         self.all = list(hosted)
         self.max_loaded = max_loaded
-        self._by_name = {name: each for each in hosted for name in each.names}
-        self._lock: asyncio.Lock | None = None
+        self.autoload = autoload
+        self.sleep_idle_s = sleep_idle_s
+        self._by_name = {name: each for each in reversed(self.all) for name in each.names}
+        self._loading = asyncio.Lock()  # one at a time: it takes all threads and much memory
+        self._open = asyncio.Event()  # cleared while models are loaded anew
+        self._open.set()
+        self._left = asyncio.Event()  # set when a request leaves
 
     def find(self, name: str | None) -> Hosted:
         """Raises ApiError for a name that no model has."""
@@ -125,27 +132,41 @@ class Models:
     async def using(self, name: str | None) -> AsyncIterator[Hosted]:
         """A model by name, loaded in the block. Raises ApiError."""
         hosted = self.find(name)
+        while not self._open.is_set():
+            await self._open.wait()
         hosted.n_using += 1
         try:
             if not hosted.is_loaded:
-                await self._load(hosted)
+                if hosted.status is Status.UNLOADED and not self._may_load(hosted):
+                    raise ApiError(
+                        400,
+                        f'the model "{hosted.name}" is not loaded: POST /models/load loads it',
+                        param="model",
+                    )
+                await self.load(hosted)
             yield hosted
         finally:
             hosted.n_using -= 1
             hosted.last_used = time.monotonic()
+            self._left.set()
 
-    async def _load(self, hosted: Hosted) -> None:
-        if self._lock is None:
-            self._lock = asyncio.Lock()
-        async with self._lock:  # one at a time: loading takes all threads and much memory
+    def _may_load(self, hosted: Hosted) -> bool:
+        return self.autoload or hosted is self.all[0]
+
+    async def load(self, hosted: Hosted) -> None:
+        """Load a model, unless it is loaded. Raises ApiError."""
+        async with self._loading:
             if hosted.is_loaded:
                 return
             await self._make_room()
-            try:
-                await hosted.load()
-            except (GgmlpyError, OSError, MemoryError) as error:
-                log.logger.error("%s: %s", hosted.name, error)
-                raise ApiError(503, f"the model cannot be loaded: {error}") from None
+            await self._load(hosted)
+
+    async def _load(self, hosted: Hosted) -> None:
+        try:
+            await hosted.load()
+        except (GgmlpyError, OSError, MemoryError) as error:
+            log.logger.error("%s: %s", hosted.name, error)
+            raise ApiError(503, f"the model cannot be loaded: {error}") from None
 
     async def _make_room(self) -> None:
         loaded = [each for each in self.all if each.is_loaded]
@@ -160,9 +181,39 @@ class Models:
             )
         await min(idle, key=lambda each: each.last_used).unload()
 
-    async def load_first(self) -> None:
-        """Load the model of requests that name none. Raises ApiError."""
-        await self._load(self.all[0])
+    async def unload(self, hosted: Hosted) -> None:
+        """Unload a model. Raises ApiError where requests have it."""
+        async with self._loading:
+            if hosted.n_using:
+                raise ApiError(
+                    409, f"{hosted.n_using} requests use the model: it is unloaded when they end"
+                )
+            await hosted.unload()
+
+    async def reload(self) -> None:
+        """Load the loaded models anew, as their files are now. Requests that run end first, others
+        wait. Raises ApiError."""
+        self._open.clear()
+        try:
+            while any(each.n_using for each in self.all):
+                self._left.clear()
+                await self._left.wait()
+            async with self._loading:
+                for hosted in [each for each in self.all if each.is_loaded]:
+                    await hosted.unload()
+                    await self._load(hosted)
+        finally:
+            self._open.set()
+
+    async def sleep_when_idle(self) -> None:
+        """Unload models that nobody asks for. Never returns."""
+        while True:
+            await asyncio.sleep(min(1.0, self.sleep_idle_s / 4))
+            limit = time.monotonic() - self.sleep_idle_s
+            async with self._loading:
+                for each in self.all:
+                    if each.is_loaded and not each.n_using and each.last_used <= limit:
+                        await each.unload(Status.SLEEPING)
 
     async def close(self) -> None:
         """Unload all of them."""

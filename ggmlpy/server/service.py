@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -22,5 +23,6 @@ class Service:
 
     settings: Settings
     models: Models
+    read_settings: Callable[[], Settings] | None = None  # on SIGHUP
     pool: ThreadPoolExecutor = field(default_factory=_pool)
     started: float = field(default_factory=time.time)

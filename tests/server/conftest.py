@@ -19,6 +19,7 @@ pytest.importorskip("starlette", reason="the extra ggmlpy[server] is not install
 import uvicorn
 
 from ggmlpy.server import Hosted, Models, Settings, create_app
+from ggmlpy.server.protocol import LimitedProtocol
 
 MODEL = "stories"
 N_SEQS = 4
@@ -38,7 +39,15 @@ class Server:
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self.app = create_app(models, settings)
         self._server = uvicorn.Server(
-            uvicorn.Config(self.app, log_config=None, timeout_graceful_shutdown=5, **config)
+            uvicorn.Config(
+                self.app,
+                **{
+                    "http": LimitedProtocol,
+                    "log_config": None,
+                    "timeout_graceful_shutdown": 5,
+                    **config,
+                },
+            )
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = Thread(target=self._run, name="server")

@@ -1,10 +1,11 @@
-"""GET /v1/models."""
+"""GET /v1/models, and llama-server's ways to load and unload them."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ggmlpy.server.endpoint import Call
+from ggmlpy.server.fields import needed, text
 from ggmlpy.server.hosted import Hosted
 
 
@@ -16,6 +17,18 @@ async def models(call: Call) -> dict[str, Any]:
 async def model(call: Call) -> dict[str, Any]:
     """One of them."""
     return _described(call.models.find(call.request.path_params["name"]))
+
+
+async def load(call: Call) -> dict[str, Any]:
+    """Load a model; the answer comes when it is loaded."""
+    await call.models.load(call.models.find(needed(call.body, "model", text)))
+    return {"success": True}
+
+
+async def unload(call: Call) -> dict[str, Any]:
+    """Give a model's memory back."""
+    await call.models.unload(call.models.find(needed(call.body, "model", text)))
+    return {"success": True}
 
 
 def _described(hosted: Hosted) -> dict[str, Any]:
