@@ -170,10 +170,7 @@ __device__ bool attend(const Args& args, const Run& run, const Plan& plan, const
         }
         const bool folds = is_complete && (S::GROUPS == 1 || computed.chunk == folded);
         if (folds) {
-#pragma unroll
-            for (int i = 0; i < 2 * S::TILES; ++i) {
-                finite &= finish_row<S>(args, run, shared, item, folded, i / 2, i % 2, sums);
-            }
+            finite &= finish_chunk<S>(args, run, shared, item, folded, sums);
             sums.clear();
             is_complete = false;
         }

@@ -59,10 +59,10 @@ __device__ void store_pair(float* row, int column, int dv, const float (&v)[2]) 
 }
 
 // Adds the sums of a row's chunk to those in `to`, and divides the last ones. Returns 0, or NaN where
-// one is not finite: at the end, since such a sum stays so.
-template <class S>
-__device__ float store_sums(float* to, int dv, Fold f, bool is_first, bool is_last, float factor,
-                            int half, const float (&sums)[S::N / 8][4]) {
+// one of the last is not finite: at the end, since such a sum stays so.
+template <class S, bool IS_LAST>
+__device__ float fold_sums(float* to, int dv, Fold f, bool is_first, float factor, int half,
+                           const float (&sums)[S::N / 8][4]) {
     constexpr int AT_ONCE = S::EXACT ? 8 : 4;  // pairs that a lane waits for together
     const int column = threadIdx.x % 4 * 2;
     float finite = 0.0f;
@@ -78,16 +78,9 @@ __device__ float store_sums(float* to, int dv, Fold f, bool is_first, bool is_la
 #pragma unroll
             for (int e = 0; e < 2; ++e) {
                 v[j][e] = fmaf(sums[begin + j][2 * half + e], f.added_factor, v[j][e] * f.factor);
-            }
-        }
-        if (is_last) {
-#pragma unroll
-            for (int j = 0; j < AT_ONCE; ++j) {
-#pragma unroll
-                for (int e = 0; e < 2; ++e) {
-                    finite = fmaf(v[j][e], 0.0f, finite);
-                    v[j][e] = final_value(v[j][e], factor);
-                }
+                if (!IS_LAST) continue;
+                finite = fmaf(v[j][e], 0.0f, finite);
+                v[j][e] = final_value(v[j][e], factor);
             }
         }
 #pragma unroll
@@ -96,32 +89,79 @@ __device__ float store_sums(float* to, int dv, Fold f, bool is_first, bool is_la
     return finite;
 }
 
-// The state of a row's chunk: stored, or folded into that of the chunks before, whose sums lie in y.
-// Returns whether all sums are finite.
+// Stores the sums of a row's chunk. Returns 0, or NaN where one is not finite.
 template <class S>
-__device__ bool finish_row(const Args& args, const Run& run, typename S::Shared& shared,
-                           const Item& item, int chunk, int tile, int half, const Sums<S>& sums) {
+__device__ float store_sums(float* to, int dv, int half, const float (&sums)[S::N / 8][4]) {
+    float finite = 0.0f;
+#pragma unroll
+    for (int j = 0; j < S::N / 8; ++j) {
+        const float v[2] = {sums[j][2 * half], sums[j][2 * half + 1]};
+#pragma unroll
+        for (int e = 0; e < 2; ++e) finite = fmaf(v[e], 0.0f, finite);
+        store_pair<S>(to, j * 8 + threadIdx.x % 4 * 2, dv, v);
+    }
+    return finite;
+}
+
+// The state of a row's chunk.
+template <class S>
+__device__ Softmax softmax_of(const Args& args, const typename S::Shared& shared, int tile, int half,
+                              const Sums<S>& sums) {
+    const float unit = unit_of<S>(args, shared, S::row_of_lane(tile, half));
+    return {sums.largest[tile][half] * unit, sums.weights[tile][2 * half]};
+}
+
+// Folds the state of a row's chunk into that of the chunks before, whose sums lie in y. Returns whether
+// all sums are finite, of the last chunk.
+template <class S, bool IS_LAST>
+__device__ bool fold_row(const Args& args, typename S::Shared& shared, bool is_first, int tile,
+                         int half, const Sums<S>& sums) {
     const Work& work = shared.work;
-    const int r = S::row_of_lane(tile, half), column = threadIdx.x % 4;
-    const float largest = sums.largest[tile][half] * unit_of<S>(args, shared, r);
-    const Softmax softmax = {largest, sums.weights[tile][2 * half]};
+    const int r = S::row_of_lane(tile, half);
     Softmax all = shared.all[r];
-    const Fold f = fold(all, softmax);
+    const Fold f = fold(all, softmax_of<S>(args, shared, tile, half, sums));
     __syncwarp();  // all lanes of the row have read it
-    if (column == 0) shared.all[r] = all;
+    if (threadIdx.x % 4 == 0) shared.all[r] = all;
     if (!work.computes(r)) return true;
     const BlockRow row = work.rows.at(r);
-    if (work.task.slot >= 0) {
-        const Partials partials(args, run);
-        const i64_t at = partials.index(work.slot_of(chunk) + row.i, row.head);
-        if (column == 0) partials.softmax[at] = softmax;
-        float* to = partials.sums + at * work.dv;
-        return store_sums<S>(to, work.dv, {0.0f, 1.0f}, true, true, 1.0f, half, sums.v[tile]) == 0.0f;
-    }
-    const float factor = final_factor(all, sink_of(args, row.head), args.unit);
+    const float factor = IS_LAST ? final_factor(all, sink_of(args, row.head), args.unit) : 1.0f;
     float* to = (float*)args.y.at(row.head, work.task.query + row.i, work.task.stream);
-    return store_sums<S>(to, work.dv, f, chunk == item.chunk, chunk + 1 == item.end_chunk, factor, half,
-                         sums.v[tile]) == 0.0f;
+    return fold_sums<S, IS_LAST>(to, work.dv, f, is_first, factor, half, sums.v[tile]) == 0.0f;
+}
+
+// Stores the state of a row's chunk, for the block that combines the task. Returns whether all sums are
+// finite.
+template <class S>
+__device__ bool store_row(const Args& args, const Run& run, const typename S::Shared& shared, int chunk,
+                          int tile, int half, const Sums<S>& sums) {
+    const Work& work = shared.work;
+    const int r = S::row_of_lane(tile, half);
+    if (!work.computes(r)) return true;
+    const BlockRow row = work.rows.at(r);
+    const Partials partials(args, run);
+    const i64_t at = partials.index(work.slot_of(chunk) + row.i, row.head);
+    if (threadIdx.x % 4 == 0) partials.softmax[at] = softmax_of<S>(args, shared, tile, half, sums);
+    return store_sums<S>(partials.sums + at * work.dv, work.dv, half, sums.v[tile]) == 0.0f;
+}
+
+// A chunk is complete. Returns whether all sums are finite that leave the block.
+template <class S>
+__device__ bool finish_chunk(const Args& args, const Run& run, typename S::Shared& shared,
+                             const Item& item, int chunk, const Sums<S>& sums) {
+    const bool is_first = chunk == item.chunk, is_last = chunk + 1 == item.end_chunk;
+    bool finite = true;
+#pragma unroll
+    for (int i = 0; i < 2 * S::TILES; ++i) {
+        const int tile = i / 2, half = i % 2;
+        if (shared.work.task.slot >= 0) {
+            finite &= store_row<S>(args, run, shared, chunk, tile, half, sums);
+        } else if (is_last) {
+            finite &= fold_row<S, true>(args, shared, is_first, tile, half, sums);
+        } else {
+            fold_row<S, false>(args, shared, is_first, tile, half, sums);
+        }
+    }
+    return finite;
 }
 
 // Rows of a task without any cell.
