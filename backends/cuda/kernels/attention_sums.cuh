@@ -114,9 +114,8 @@ __device__ Softmax softmax_of(const Args& args, const typename S::Shared& shared
 // Folds the state of a row's chunk into that of the chunks before, whose sums lie in y. Returns whether
 // all sums are finite, of the last chunk.
 template <class S, bool IS_LAST>
-__device__ bool fold_row(const Args& args, typename S::Shared& shared, bool is_first, int tile,
-                         int half, const Sums<S>& sums) {
-    const Work& work = shared.work;
+__device__ bool fold_row(const Args& args, typename S::Shared& shared, const Work& work, bool is_first,
+                         int tile, int half, const Sums<S>& sums) {
     const int r = S::row_of_lane(tile, half);
     Softmax all = shared.all[r];
     const Fold f = fold(all, softmax_of<S>(args, shared, tile, half, sums));
@@ -132,9 +131,8 @@ __device__ bool fold_row(const Args& args, typename S::Shared& shared, bool is_f
 // Stores the state of a row's chunk, for the block that combines the task. Returns whether all sums are
 // finite.
 template <class S>
-__device__ bool store_row(const Args& args, const Run& run, const typename S::Shared& shared, int chunk,
-                          int tile, int half, const Sums<S>& sums) {
-    const Work& work = shared.work;
+__device__ bool store_row(const Args& args, const Run& run, const typename S::Shared& shared,
+                          const Work& work, int chunk, int tile, int half, const Sums<S>& sums) {
     const int r = S::row_of_lane(tile, half);
     if (!work.computes(r)) return true;
     const BlockRow row = work.rows.at(r);
@@ -148,17 +146,18 @@ __device__ bool store_row(const Args& args, const Run& run, const typename S::Sh
 template <class S>
 __device__ bool finish_chunk(const Args& args, const Run& run, typename S::Shared& shared,
                              const Item& item, int chunk, const Sums<S>& sums) {
+    const Work work = shared.work;  // read once: stores to y might change it, as compilers see it
     const bool is_first = chunk == item.chunk, is_last = chunk + 1 == item.end_chunk;
     bool finite = true;
 #pragma unroll
     for (int i = 0; i < 2 * S::TILES; ++i) {
         const int tile = i / 2, half = i % 2;
-        if (shared.work.task.slot >= 0) {
-            finite &= store_row<S>(args, run, shared, chunk, tile, half, sums);
+        if (work.task.slot >= 0) {
+            finite &= store_row<S>(args, run, shared, work, chunk, tile, half, sums);
         } else if (is_last) {
-            finite &= fold_row<S, true>(args, shared, is_first, tile, half, sums);
+            finite &= fold_row<S, true>(args, shared, work, is_first, tile, half, sums);
         } else {
-            fold_row<S, false>(args, shared, is_first, tile, half, sums);
+            fold_row<S, false>(args, shared, work, is_first, tile, half, sums);
         }
     }
     return finite;
