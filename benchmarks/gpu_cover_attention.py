@@ -34,7 +34,7 @@ from ggmlpy.backends.cuda.builder import Prepared
 CHUNKS_AHEAD, COLUMNS_AT_ONCE = 8, 4  # of the block that combines a task
 WARPS, TILE_ROWS = 4, 16
 COST_CELLS, LEAST_COST = 64, 4
-CHUNK, EQUAL_CHUNKS, CHUNKS_A_DOUBLING = 256, 256, 128
+CHUNK, EQUAL_CHUNKS, CHUNKS_A_DOUBLING = 256, 64, 32
 STAGES = 2  # of a turn: cells are found and copied before they are computed
 
 
@@ -50,7 +50,7 @@ class Item:
 
 
 def chunk_begin(chunk: int) -> int:
-    """As in attention.cuh: 256 chunks of 256 cells, then 128 for each doubling."""
+    """As in attention.cuh: 64 chunks of 256 cells, then 32 for each doubling."""
     if chunk <= EQUAL_CHUNKS:
         return chunk * CHUNK
     doubling, rest = divmod(chunk - EQUAL_CHUNKS, CHUNKS_A_DOUBLING)

@@ -42,11 +42,11 @@ struct Args {
     int target_blocks;  // about so many blocks of equal work are wanted
 };
 
-// --- chunks: 256 of 256 cells, then 128 for each doubling, so that their number stays small ---
+// --- chunks: 64 of 256 cells, then 32 for each doubling, so that their number stays small ---
 
 constexpr int CHUNK = 256;
-constexpr int EQUAL_CHUNKS = 256;
-constexpr int CHUNKS_A_DOUBLING = 128;
+constexpr int EQUAL_CHUNKS = 64;
+constexpr int CHUNKS_A_DOUBLING = 32;
 constexpr int EQUAL_CELLS = CHUNK * EQUAL_CHUNKS;
 
 __device__ inline i64_t chunk_begin(int chunk) {

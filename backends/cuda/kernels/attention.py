@@ -78,7 +78,7 @@ MMA = [
 ]
 
 _PLANNERS, _THREADS = 256, 128
-_CHUNK, _EQUAL_CELLS, _CHUNKS_A_DOUBLING = 256, 256 * 256, 128  # as in attention.cuh
+_CHUNK, _EQUAL_CELLS, _CHUNKS_A_DOUBLING = 256, 64 * 256, 32  # as in attention.cuh
 _BLOCKS_A_MULTIPROCESSOR = 4  # of equal work are wanted
 _GRID_A_MULTIPROCESSOR = 8  # blocks, which take items in turns: some items take longer than others
 _MOST_PARTIAL_BYTES = 128 << 20  # of states of chunks; without room for them tasks are not split
