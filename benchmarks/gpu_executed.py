@@ -21,12 +21,12 @@ TASTES: Mapping[str, Taste] = {
 }
 # Without a mask and without a soft cap, whose tanh has reciprocals; with what folds a chunk into
 # those before; and tiles of which rows see a part: scores of other cells are replaced.
-_RARE = r"LDG?\.\S*U16|RCP"
+_RARE = r"LDG?\.\S*U16|RCP|ATOMG"
 ATTENTION_TASTES: Mapping[str, Taste] = {
     "usual": Taste("LDGSTS|MMA", f"{_RARE}|STG|FSEL"),
     "parts": Taste("LDGSTS|MMA|FSEL", rf"{_RARE}|STG|FSETP\.GEU"),
     "idle": Taste("LDGSTS", f"{_RARE}|STG|MMA"),
-    "ending": Taste(r"LDGSTS|MMA|STG|LDG\S*64", f"{_RARE}|FSEL"),
+    "ending": Taste(r"LDGSTS|MMA|LDG\S*64", f"{_RARE}|FSEL"),
     "combining": Taste("LDGSTS|MMA|STG", _RARE),
     "longest": LONGEST,
 }

@@ -204,8 +204,8 @@ __device__ bool list_cells(const Args& args, const Run& run, const Work& work, i
     bool visible = false;
     if (threadIdx.x < TILE) {
         place += threadIdx.x;
-        visible = shared.rows.any_sees(args, run, work, place);
-        const int cell = visible ? existing(args, run, entry_of(args, work, place)) : -1;
+        visible = shared.rows.any_sees(args, place);
+        const int cell = visible ? existing(run, work, entry_of(args, work, place)) : -1;
         shared.cells[threadIdx.x] = cell;
         visible = cell >= 0;
     }
@@ -387,7 +387,8 @@ __device__ bool attend(const Args& args, const Run& run, const Plan& plan, const
                        int only, Shared& shared) {
     const Task& task = plan.tasks[item.task];
     const int first = blockIdx.z * SLICES * SLICE;
-    const Work work = {task, rows_of_block(args, run, task, ROWS), only, first, args.v.ne[0].at(run)};
+    const Work work = {task,  rows_of_block(args, run, task, ROWS), only,
+                       first, args.v.ne[0].at(run),                 cells_of(args, run)};
     const Partials partials(args, run);
     __syncthreads();  // another item may still use the shared memory
     shared.rows.set(args, run, plan, work, shared.queries);

@@ -38,6 +38,7 @@ struct Work {
     int only;  // the row that is computed; -1: all
     int first;
     int dv;
+    u32_t n_cells;  // that a list may have
 
     __device__ bool computes(int r) const { return rows.at(r).exists && (only < 0 || only == r); }
     // The slot of a chunk for the first query.
@@ -60,6 +61,8 @@ struct RowTable {
     float slopes[ROWS];
     int first[ROWS];           // places that the row sees: first .. end - 1
     int end[ROWS];
+    int step;                  // of rows that may see differently: heads of a query do with masks of
+    int n;                     // their own; of n rows
 
     // Each of the first ROWS threads sets its own, and where q of the row is. A row that is not
     // computed sees nothing.
@@ -67,6 +70,11 @@ struct RowTable {
                         const float* (&queries)[ROWS]) {
         const int r = threadIdx.x;
         if (r >= ROWS) return;
+        if (r == 0) {
+            const bool alike = work.only < 0 && (!args.mask.data || args.mask.ne[2].at(run) == 1);
+            step = alike ? work.rows.n_heads : 1;
+            n = work.rows.count();
+        }
         first[r] = end[r] = 0;
         queries[r] = nullptr;
         masks[r] = nullptr;
@@ -89,28 +97,26 @@ struct RowTable {
         }
     }
 
-    __device__ bool sees(int r, int place) const {
-        if (place < first[r] || place >= end[r]) return false;
-        const u16_t* mask = masks[r];
-        return mask == nullptr || mask[place - first[r]] != HALF_MINUS_INFINITY;
+    __device__ bool sees(bool masked, int r, int place) const {
+        const int i = place - first[r];
+        if (i < 0 || place >= end[r]) return false;
+        return !masked || masks[r][i] != HALF_MINUS_INFINITY;
     }
 
-    // Whether any row sees a place. All heads of a query do if they have one mask.
-    __device__ bool any_sees(const Args& args, const Run& run, const Work& work, int place) const {
-        const bool alike = work.only < 0 && (!args.mask.data || args.mask.ne[2].at(run) == 1);
-        const int step = alike ? work.rows.n_heads : 1;
-        const int n = work.rows.count();
+    // Whether any row sees a place.
+    __device__ bool any_sees(const Args& args, int place) const {
+        const int all = n, apart = step;
 #pragma unroll 1
-        for (int r = 0; r < n; r += step) {
-            if (sees(r, place)) return true;
+        for (int r = 0; r < all; r += apart) {
+            if (sees(args.mask.data, r, place)) return true;
         }
         return false;
     }
 
     // The finished score of a row and a place, from one that is scaled and capped.
     __device__ float score(int r, int place, float score) const {
-        if (!sees(r, place)) return minus_infinity();
         const u16_t* mask = masks[r];
+        if (!sees(mask, r, place)) return minus_infinity();
         return mask ? fmaf(half_to_float(mask[place - first[r]]), slopes[r], score) : score;
     }
 };
@@ -121,10 +127,15 @@ __device__ inline int entry_of(const Args& args, const Work& work, int place) {
     return ((const int*)args.cells.at(work.task.list, 0, 0))[place];
 }
 
+// Cells that a list may have. Without lists, places are cells, and those that are seen exist.
+__device__ inline u32_t cells_of(const Args& args, const Run& run) {
+    if (!args.cells.data) return 0x80000000u;
+    return (u32_t)min((i64_t)args.k.ne[1].at(run) * args.k.ne[3].at(run), (i64_t)0x80000000ll);
+}
+
 // A cell, or -1 if there is no such cell, which is reported.
-__device__ inline int existing(const Args& args, const Run& run, int cell) {
-    if (!args.cells.data) return cell;
-    if (cell >= 0 && cell < (i64_t)args.k.ne[1].at(run) * args.k.ne[3].at(run)) return cell;
+__device__ inline int existing(const Run& run, const Work& work, int cell) {
+    if ((u32_t)cell < work.n_cells) return cell;
     fail(run, cell);
     return -1;
 }

@@ -81,7 +81,7 @@ __device__ Entry find_entry(const Args& args, const Run& run, const typename S::
                             int place) {
     const int thread = S::thread() - (S::THREADS - S::CELLS);  // the last ones: they may be idle
     const int at = place + thread;
-    if (thread < 0 || place < 0 || !shared.rows.any_sees(args, run, shared.work, at)) return {false, -1};
+    if (thread < 0 || place < 0 || !shared.rows.any_sees(args, at)) return {false, -1};
     return {true, entry_of(args, shared.work, at)};
 }
 
@@ -90,18 +90,16 @@ __device__ void store_cell(const Args& args, const Run& run, typename S::Shared&
                            int stage) {
     const int thread = S::thread() - (S::THREADS - S::CELLS);
     if (thread < 0) return;
-    const int cell = entry.visible ? existing(args, run, entry.cell) : -1;
+    const int cell = entry.visible ? existing(run, shared.work, entry.cell) : -1;
     shared.cells[S::group()][stage][thread] = cell;
     const u32_t visible = __ballot_sync(ALL_LANES, cell >= 0);
-    if (thread % 32 == 0) shared.n_cells[S::group()][stage][thread / 32] = __popc(visible);
+    if (thread % 32 == 0) shared.n_cells[S::group()][stage][thread / 32] = (u16_t)__popc(visible);
 }
 
 template <class S>
 __device__ int n_cells_of(const typename S::Shared& shared, int stage) {
-    int n = 0;
-#pragma unroll
-    for (int i = 0; i < S::CELL_WARPS; ++i) n += shared.n_cells[S::group()][stage][i];
-    return n;
+    const u32_t found = *(const u32_t*)shared.n_cells[S::group()][stage];
+    return S::CELL_WARPS == 1 ? found & 0xffff : (found & 0xffff) + (found >> 16);
 }
 
 // Attends rows of a task to chunks of its cells. Returns whether a sum is not finite.
@@ -112,7 +110,8 @@ __device__ bool attend(const Args& args, const Run& run, const Plan& plan, const
     __syncthreads();  // another item may still use the shared memory
     if (threadIdx.x == 0) {
         const Task& task = plan.tasks[item.task];
-        shared.work = {task, rows_of_block(args, run, task, S::ROWS), only, 0, dv};
+        shared.work = {task, rows_of_block(args, run, task, S::ROWS), only, 0, dv,
+                       cells_of(args, run)};
         shared.bases = {base_of(args, args.k, shared.work), base_of(args, args.v, shared.work)};
         shared.folded[0] = item.chunk;
     }

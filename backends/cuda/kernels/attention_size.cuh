@@ -36,7 +36,7 @@ struct Size {
         Tiles tiles[GROUPS];
         Rows<N, HOLDS_Q ? 1 : ROWS> q;
         int cells[GROUPS][STAGES][CELLS];  // -1 for those that no row sees
-        int n_cells[GROUPS][STAGES][CELL_WARPS];  // that some row sees
+        u16_t n_cells[GROUPS][STAGES][2];  // that some row sees, as found by each of CELL_WARPS
         int folded[2];             // the chunk that is folded next, in even turns and in others
         RowTable<ROWS> rows;
         float scales[ROWS];        // of scores: the op's, over that of q

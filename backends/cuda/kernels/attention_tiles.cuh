@@ -44,13 +44,13 @@ struct Bases {
     const char* v;
 };
 
-// A tile whose cells all are seen, and rows that have all elements: a thread copies a column of 16
-// bytes of some rows, which in shared memory are apart by a constant.
+// A tile whose cells all are seen, and rows that have all elements: a thread copies 16 bytes of
+// each 128 of some rows, which in shared memory are apart by a constant.
 template <class S>
 __device__ void copy_whole_tile(const Args& args, typename S::Shared& shared, typename S::Tiles& tiles,
                                 int stage) {
-    constexpr int COLUMNS = S::N / 8, STEP = S::THREADS / COLUMNS;
-    static_assert(STEP % 8 == 0, "rows of a thread are permuted alike");
+    constexpr int COLUMNS = 8, STEP = S::THREADS / COLUMNS;
+    static_assert(STEP % 8 == 0, "rows of a thread are permuted alike, within groups of 8 columns");
     const u32_t thread = opaque(S::thread());
     const u32_t column = thread % COLUMNS * 8, first = thread / COLUMNS;
     const char* k = shared.bases.k + 2 * column;
@@ -62,8 +62,11 @@ __device__ void copy_whole_tile(const Args& args, typename S::Shared& shared, ty
 #pragma unroll
     for (int i = 0; i < S::CELLS / STEP; ++i) {
         const unsigned long long cell = (u32_t)cells[i * STEP];
-        copy_async_16(to_k + i * STEP * 2 * S::N, k + cell * k_stride);
-        copy_async_16(to_v + i * STEP * 2 * S::N, v + cell * v_stride);
+#pragma unroll
+        for (int j = 0; j < 2 * S::N; j += 16 * COLUMNS) {
+            copy_async_16(to_k + i * STEP * 2 * S::N + j, k + cell * k_stride + j);
+            copy_async_16(to_v + i * STEP * 2 * S::N + j, v + cell * v_stride + j);
+        }
     }
 }
 
