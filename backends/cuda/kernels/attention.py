@@ -226,10 +226,10 @@ def _mma_shared_bytes(n: int, row_tiles: int) -> int:
     """Of `Size<n, ...>::Shared`: two tiles of K and V for each group, q, numbers of cells, what
     rows see, have been scaled by, and have so far, what warps see, the block's work."""
     n_cells, rows = 64 if n <= 128 else 32, _MMA_ROWS * row_tiles
-    n_bytes = row_tiles * 2 * (2 * n_cells * 2 * n + 4 * n_cells + n_cells // 8)
+    n_bytes = row_tiles * 2 * (2 * n_cells * 2 * n + 4 * n_cells + n_cells // 16)
     n_bytes += 2 * n * (1 if n * row_tiles <= 128 else rows)
     n_bytes += rows * (8 + 4 + 4 + 4 + 4 + 8)
-    return n_bytes + 8 + 64 * row_tiles + 80 + 16 + 16
+    return n_bytes + 4 + 8 + 32 * row_tiles + 80 + 16 + 16
 
 
 def _attention_mma(w: Work) -> Iterator[Launch]:

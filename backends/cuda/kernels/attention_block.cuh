@@ -61,8 +61,7 @@ struct RowTable {
     float slopes[ROWS];
     int first[ROWS];           // places that the row sees: first .. end - 1
     int end[ROWS];
-    int step;                  // of rows that may see differently: heads of a query do with masks of
-    int n;                     // their own; of n rows
+    u32_t different;           // how many rows, and << 16, how far apart those that may see differently
 
     // Each of the first ROWS threads sets its own, and where q of the row is. A row that is not
     // computed sees nothing.
@@ -72,8 +71,7 @@ struct RowTable {
         if (r >= ROWS) return;
         if (r == 0) {
             const bool alike = work.only < 0 && (!args.mask.data || args.mask.ne[2].at(run) == 1);
-            step = alike ? work.rows.n_heads : 1;
-            n = work.rows.count();
+            different = work.rows.count() | (alike ? work.rows.n_heads : 1) << 16;
         }
         first[r] = end[r] = 0;
         queries[r] = nullptr;
@@ -105,9 +103,9 @@ struct RowTable {
 
     // Whether any row sees a place.
     __device__ bool any_sees(const Args& args, int place) const {
-        const int all = n, apart = step;
+        const int n = different & 0xffff, step = different >> 16;
 #pragma unroll 1
-        for (int r = 0; r < all; r += apart) {
+        for (int r = 0; r < n; r += step) {
             if (sees(args.mask.data, r, place)) return true;
         }
         return false;

@@ -27,24 +27,24 @@
 #include "attention_scores.cuh"
 #include "attention_sums.cuh"
 
-// What the rows of a warp see together. With a mask, nothing is known to be seen by all.
+// What all rows of a warp see; sets whether any sees something. With a mask, nothing is known to be seen.
 template <class S>
-__device__ Span4 span_of_warp(const Args& args, const typename S::Shared& shared) {
+__device__ SeenByAll seen_by_warp(const Args& args, const typename S::Shared& shared, bool& any) {
     const int lane = threadIdx.x % 32, r = S::row_of_warp() + lane;
-    Span4 span = {0x7fffffff, 0, 0, 0x7fffffff};
+    SeenByAll seen = {0, 0x7fffffff};
+    any = false;
     if (lane < S::WARP_ROWS && shared.work.computes(r)) {
-        const int first = shared.rows.first[r], end = shared.rows.end[r];
-        span = {first < end ? first : 0x7fffffff, first < end ? end : 0, first, end};
+        seen = {shared.rows.first[r], shared.rows.end[r]};
+        any = seen.first < seen.end;
     }
 #pragma unroll
     for (int d = 16; d > 0; d /= 2) {
-        span.any_first = min(span.any_first, __shfl_xor_sync(ALL_LANES, span.any_first, d));
-        span.any_end = max(span.any_end, __shfl_xor_sync(ALL_LANES, span.any_end, d));
-        span.all_first = max(span.all_first, __shfl_xor_sync(ALL_LANES, span.all_first, d));
-        span.all_end = min(span.all_end, __shfl_xor_sync(ALL_LANES, span.all_end, d));
+        seen.first = max(seen.first, __shfl_xor_sync(ALL_LANES, seen.first, d));
+        seen.end = min(seen.end, __shfl_xor_sync(ALL_LANES, seen.end, d));
     }
-    if (args.mask.data) span.all_end = 0;
-    return span;
+    any = __any_sync(ALL_LANES, any);
+    if (args.mask.data) seen.end = 0;
+    return seen;
 }
 
 // The tiles of a group, in order: `place` is where the next one begins, or -1 after the last one.
@@ -98,8 +98,10 @@ __device__ void store_cell(const Args& args, const Run& run, typename S::Shared&
 
 template <class S>
 __device__ int n_cells_of(const typename S::Shared& shared, int stage) {
-    const u32_t found = *(const u32_t*)shared.n_cells[S::group()][stage];
-    return S::CELL_WARPS == 1 ? found & 0xffff : (found & 0xffff) + (found >> 16);
+    const u16_t* found = shared.n_cells[S::group()][stage];
+    if (S::CELL_WARPS == 1) return *found;
+    const u32_t both = *(const u32_t*)found;
+    return (both & 0xffff) + (both >> 16);
 }
 
 // Attends rows of a task to chunks of its cells. Returns whether a sum is not finite.
@@ -123,8 +125,9 @@ __device__ bool attend(const Args& args, const Run& run, const Plan& plan, const
     }
     shared.rows.set(args, run, plan, work, shared.queries);
     __syncthreads();
-    Span4& span = shared.spans[threadIdx.x / 32];
-    const Span4 found = span_of_warp<S>(args, shared);
+    SeenByAll& span = shared.spans[threadIdx.x / 32];
+    bool sees;
+    const SeenByAll found = seen_by_warp<S>(args, shared, sees);
     if (threadIdx.x % 32 == 0) span = found;
     Queries<S> q;
     q.load(args, shared, d);
@@ -142,10 +145,10 @@ __device__ bool attend(const Args& args, const Run& run, const Plan& plan, const
     int n_cells = 0, stage = 0;
     store_cell<S>(args, run, shared, find_entry<S>(args, run, shared, next.place), 0);
 #pragma unroll 1
-    for (int turn = 0;; ++turn) {
+    for (int turn = 0;; turn ^= 1) {
         copy_async_wait<0>();
         __syncthreads();
-        const int folded = shared.folded[turn % 2];
+        const int folded = shared.folded[turn];
         if (folded == item.end_chunk) break;
         if (S::GROUPS == 1 || !is_complete) {
             computed = copied;
@@ -157,8 +160,8 @@ __device__ bool attend(const Args& args, const Run& run, const Plan& plan, const
             copy_async_commit();
             stage ^= 1;
             const Entry entry = find_entry<S>(args, run, shared, next.place);
-            if (n_computed && span.sees_some(computed.place, S::CELLS)) {
-                const bool sees_all = span.sees_all(computed.place, S::CELLS);
+            if (n_computed && sees) {
+                const bool sees_all = span.sees(computed.place, S::CELLS);
                 Scores<S> s = {};
                 multiply_keys<S>(shared, tiles.k[stage], q, d, s);
                 weigh<S>(args, shared, computed.place, sees_all, s, sums);
@@ -174,7 +177,7 @@ __device__ bool attend(const Args& args, const Run& run, const Plan& plan, const
             is_complete = false;
         }
         if ((folded - item.chunk) % S::GROUPS == S::group() && S::thread() == 0) {
-            shared.folded[(turn + 1) % 2] = folded + folds;
+            shared.folded[turn ^ 1] = folded + folds;
         }
     }
     return !__syncthreads_and(finite);

@@ -8,13 +8,11 @@
 
 constexpr int STAGES = 2;
 
-// What the rows of a warp see: places of `any` some of them, of `all` every one that is computed.
-struct Span4 {
-    int any_first, any_end;
-    int all_first, all_end;
+// Places that all rows of a warp see that are computed.
+struct SeenByAll {
+    int first, end;
 
-    __device__ bool sees_some(int place, int n) const { return place < any_end && place + n > any_first; }
-    __device__ bool sees_all(int place, int n) const { return place >= all_first && place + n <= all_end; }
+    __device__ bool sees(int place, int n) const { return place >= first && place + n <= end; }
 };
 
 // Heads of up to N elements, tiles of so many cells; see the defines.
@@ -36,7 +34,7 @@ struct Size {
         Tiles tiles[GROUPS];
         Rows<N, HOLDS_Q ? 1 : ROWS> q;
         int cells[GROUPS][STAGES][CELLS];  // -1 for those that no row sees
-        u16_t n_cells[GROUPS][STAGES][2];  // that some row sees, as found by each of CELL_WARPS
+        alignas(4) u16_t n_cells[GROUPS][STAGES][CELL_WARPS];  // that some row sees, of each warp's
         int folded[2];             // the chunk that is folded next, in even turns and in others
         RowTable<ROWS> rows;
         float scales[ROWS];        // of scores: the op's, over that of q
@@ -44,7 +42,7 @@ struct Size {
             const float* queries[ROWS];
             Softmax all[ROWS];     // of the chunks before
         };
-        Span4 spans[GROUPS * WARPS];
+        SeenByAll spans[GROUPS * WARPS];
         Work work;
         Bases bases;
     };

@@ -125,7 +125,7 @@ __device__ bool fold_row(const Args& args, typename S::Shared& shared, const Wor
     const BlockRow row = work.rows.at(r);
     const float factor = IS_LAST ? final_factor(all, sink_of(args, row.head), args.unit) : 1.0f;
     float* to = (float*)args.y.at(row.head, work.task.query + row.i, work.task.stream);
-    return fold_sums<S, IS_LAST>(to, work.dv, f, is_first, factor, half, sums.v[tile]) == 0.0f;
+    return fold_sums<S, IS_LAST>(to, S::EXACT ? S::N : work.dv, f, is_first, factor, half, sums.v[tile]) == 0.0f;
 }
 
 // Stores the state of a row's chunk, for the block that combines the task. Returns whether all sums are
