@@ -10,7 +10,7 @@ import pytest
 
 from ggmlpy import Grammar, packaged_model
 from ggmlpy.compat.llama_cpp import Llama, LlamaGrammar, llama_grammar
-from ggmlpy.errors import GrammarError, Unsupported
+from ggmlpy.errors import GrammarError
 from ggmlpy.grammar.library import matcher_class
 
 pytest.importorskip("llguidance")
@@ -128,8 +128,3 @@ def takes(llm: Llama, grammar: LlamaGrammar, text: str) -> bool:
         if token != llm.token_eos():
             matcher.accept(token)
     return True
-
-
-def test_schemas_do_not_become_gbnf() -> None:
-    with pytest.raises(Unsupported, match="from_json_schema"):
-        llama_grammar.json_schema_to_gbnf("{}")

@@ -17,8 +17,6 @@ MISSING = {
     # Templates run in a process of their own, which has these functions.
     "llama_cpp.llama_chat_format.Jinja2ChatFormatter.strftime_now",
     "llama_cpp.llama_chat_format.Jinja2ChatFormatter.tojson",
-    "llama_cpp.llama_grammar.BuiltinRule",  # schemas become grammars without GBNF between
-    "llama_cpp.llama_grammar.SchemaConverter",
 }
 # Functions and structs of the C interface that the package exports.
 C_INTERFACE = ("llama_", "ggml_", "gguf_", "mtmd_", "ctypes_", "load_", "suppress_", "set_verbose")

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from ggmlpy.common.arguments import kind_of
-from ggmlpy.errors import ArgumentError, GrammarError, MissingPackage, Unsupported
+from ggmlpy.compat.llama_cpp.schema_converter import *  # noqa: F403 - one list of names
+from ggmlpy.compat.llama_cpp.schema_converter import SchemaConverter
+from ggmlpy.errors import ArgumentError, GrammarError, MissingPackage
 from ggmlpy.grammar import Grammar
 from ggmlpy.grammar.library import matcher_class
 
@@ -113,11 +115,7 @@ class LlamaGrammar:
         """The same as a `ggmlpy.Grammar`. Raises GrammarError (a ValueError)."""
         if not self._is_schema:
             return Grammar.of(self._grammar)
-        try:
-            schema = json.loads(self._grammar)
-        except ValueError as error:
-            raise GrammarError(f"the JSON schema is not JSON: {error}") from None
-        closed = _closed(schema)
+        closed = _closed(_parsed(self._grammar))
         if isinstance(closed, dict):
             closed.setdefault("x-guidance", {"whitespace_pattern": " ?", "coerce_one_of": True})
         return Grammar.json_schema(closed)
@@ -147,12 +145,27 @@ def _check(grammar: Grammar) -> None:
         raise grammar.refusal(messages[0])
 
 
+def _parsed(schema: str) -> Any:
+    try:
+        return json.loads(schema)
+    except ValueError as error:
+        raise GrammarError(f"the JSON schema is not JSON: {error}") from None
+
+
 def json_schema_to_gbnf(schema: str, prop_order: list[str] | None = None) -> str:
-    """Not available: raises Unsupported."""
-    raise Unsupported(
-        "json_schema_to_gbnf is not available: schemas become grammars without GBNF between, use"
-        " LlamaGrammar.from_json_schema(schema)"
+    """A grammar in GBNF of a schema, given as its text; properties in `prop_order` come first.
+
+    Raises GrammarError (a ValueError) for what is no schema, or none that GBNF can say;
+    `LlamaGrammar.from_json_schema` follows more.
+    """
+    converter = SchemaConverter(
+        prop_order={name: i for i, name in enumerate(prop_order or ())},
+        allow_fetch=False,
+        dotall=False,
+        raw_pattern=False,
     )
+    converter.visit(converter.resolve_refs(_parsed(schema), "stdin"), "")
+    return converter.format_grammar()
 
 
 # Keywords that llguidance refuses.
