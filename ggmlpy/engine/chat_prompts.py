@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +14,13 @@ from ggmlpy.engine.first_call import FirstCall
 from ggmlpy.engine.options import ChatOptions, LogitsCallback, StoppingCallback
 from ggmlpy.engine.reasoning_budget import ReasoningBudget
 from ggmlpy.errors import ArgumentError, GrammarError
-from ggmlpy.grammar import Grammar, grammar_option, schema_refusal
+from ggmlpy.grammar import (
+    Grammar,
+    LazyGrammar,
+    grammar_option,
+    is_installed,
+    schema_refusal,
+)
 from ggmlpy.text.chat import ChatTemplate
 from ggmlpy.text.tokenizer import Tokenizer
 from ggmlpy.tools import (
@@ -41,7 +48,7 @@ class ChatPrompt:
     reasoning: tuple[str, str] | None  # the markers around it; None: there is none
     thinks: bool  # whether the prompt ends within it
     watcher: AnswerParser | None  # another parser, where the answer ends behind its first call
-    grammar_behind: str  # what the grammar begins behind, if not with the answer
+    lazy_grammar: LazyGrammar | None
 
 
 class ChatPrompts:
@@ -63,7 +70,7 @@ class ChatPrompts:
         variables = template_variables(options["chat_template_kwargs"])
         rendered = self._conversation.render(messages, use, variables)
         grammar = grammar_option(options["grammar"], options["response_format"])
-        behind = _begin_of(grammar, rendered)
+        lazy = _behind_reasoning(grammar, rendered)
         if use.must_call or (use.tools and isinstance(rendered.format, Generic)):
             if grammar is not None:
                 why = (
@@ -74,6 +81,8 @@ class ChatPrompts:
                     " grammar of its own"
                 )
             grammar = self._grammar(rendered, use)
+        elif use.callable and grammar is None and is_installed():
+            lazy = self._calls(rendered, use, shows_reasoning)
         format = rendered.format
         marks = format.markers(with_calls=bool(use.callable))
         reads = bool(marks or use.callable)
@@ -91,13 +100,13 @@ class ChatPrompts:
         hidden = (self._hidden_token(mark) for mark in marks)
         return ChatPrompt(
             self._tokenizer.encode_chat(rendered.prompt),
-            grammar,
+            None if lazy is not None and lazy.holds else grammar,
             parser() if reads else None,
             frozenset(token for token in hidden if token is not None),
             format.reasoning,
             rendered.thinks,
             parser() if use.callable and not use.parallel and grammar is None else None,
-            behind,
+            lazy,
         )
 
     def ended(self, made: ChatPrompt, criteria: StoppingCallback | None) -> StoppingCallback | None:
@@ -140,6 +149,21 @@ class ChatPrompts:
         lark = write(use.callable, parallel=use.parallel, thinks=rendered.thinks)
         return Grammar.lark(with_tokens(lark, self._hidden_token))
 
+    def _calls(self, rendered: Rendered, use: ToolUse, shows_reasoning: bool) -> LazyGrammar | None:
+        """The grammar of the calls of an answer that may have some; None: its format has none."""
+        format = rendered.format
+        calls = format.lazy(use.callable, parallel=use.parallel)
+        if calls is None:
+            return None
+        return LazyGrammar(
+            Grammar.lark(with_tokens(calls.lark, self._hidden_token)),
+            calls.trigger,
+            tuple(self._tokenizer.encode_part(calls.begin, special=True)),
+            calls.before if rendered.prompt.endswith(calls.before) else "",
+            None if shows_reasoning else format.reasoning,
+            rendered.thinks,
+        )
+
     def _token(self, text: str) -> int | None:
         """The token that a text is; None if it is several."""
         tokens = self._tokenizer.encode_part(text, special=True)
@@ -151,13 +175,15 @@ class ChatPrompts:
         return None if token is None or self._tokenizer.token_bytes(token) else token
 
 
-def _begin_of(grammar: Grammar | None, rendered: Rendered) -> str:
-    """What a grammar of the user begins behind: the end of the reasoning within which the prompt
-    ends, unless the grammar itself has that."""
+def _behind_reasoning(grammar: Grammar | None, rendered: Rendered) -> LazyGrammar | None:
+    """A grammar of the user where it holds from the end of the reasoning on, within which the
+    prompt ends, unless the grammar itself has that end."""
     reasoning = rendered.format.reasoning
     if grammar is None or reasoning is None or not rendered.thinks:
-        return ""
-    return "" if reasoning[1] in grammar.text else reasoning[1]
+        return None
+    if reasoning[1] in grammar.text:
+        return None
+    return LazyGrammar(grammar, re.escape(reasoning[1]), holds=True)
 
 
 def _shows_reasoning(format: Any) -> bool:

@@ -302,7 +302,7 @@ class Completions:
             stop=[*stop_list(options["stop"]), *self.chat_template.stops()],
             n_top_logprobs=(options["top_logprobs"] or 0) if options["logprobs"] else None,
             grammar=made.grammar,
-            grammar_behind=made.grammar_behind,
+            lazy_grammar=made.lazy_grammar,
             shown_tokens=made.shown_tokens,
             **request_fields(options),
         )

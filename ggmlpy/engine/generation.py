@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ggmlpy.engine.options import LogitsCallback, LoraScales, StoppingCallback
 from ggmlpy.engine.timings import AnswerTimings
 from ggmlpy.errors import SamplingError
-from ggmlpy.grammar import Grammar
+from ggmlpy.grammar import Grammar, LazyGrammar
 from ggmlpy.sampling import SamplingParams
 
 FinishReason = Literal["stop", "length"]
@@ -44,7 +44,7 @@ class Request:
     n_keep: int = 0  # tokens of the prompt that are not lost then, besides BOS; -1: all
     lora: LoraScales | None = None  # its adapters; None: all, each with its own scale
     shown_tokens: frozenset[int] = frozenset()  # control tokens that stand in its text
-    grammar_behind: str = ""  # the text of the answer behind which the grammar holds
+    lazy_grammar: LazyGrammar | None = None  # one that it keeps to from its trigger on
 
 
 @dataclass(frozen=True, slots=True)

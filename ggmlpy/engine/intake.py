@@ -51,7 +51,7 @@ class Intake:
         check_tokens(request.prompt, self.n_vocab)
         _check_scored(request, encoded=start is not None)
         tokens = self._first_tokens(request, start)
-        matcher, is_awaited = self._matcher(request), bool(request.grammar_behind)
+        matcher, lazy = self._matcher(request), request.lazy_grammar
         n_predict, n_keep, n_limit = request.max_tokens, 0, NO_LIMIT
         if request.context_shift:
             check_least("n_keep", _whole(request, "n_keep"), -1)
@@ -72,9 +72,9 @@ class Intake:
             reader=reader,
             source=[] if start is None else list(request.prompt),
             first_output=min(request.score_from or len(tokens), len(tokens)) - 1,
-            matcher=None if is_awaited else matcher,
-            forced=[] if matcher is None or is_awaited else matcher.force(),
-            awaiting=matcher if is_awaited else None,
+            matcher=matcher,
+            forced=[] if matcher is None else matcher.force(),
+            lazy=None if lazy is None else self.matchers.lazy(lazy, request.shown_tokens),
             n_keep=n_keep,
             n_limit=n_limit,
             lora=lora,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from time import perf_counter
 
@@ -40,7 +40,7 @@ def wanted_by(sequence: RequestState) -> tuple[int, Ids] | None:
     request = sequence.request
     if request.logits_processor is not None or request.n_top_logprobs is not None:
         return None
-    if request.stopping_criteria is not None or request.grammar is not None:
+    if request.stopping_criteria is not None or sequence.matcher is not None:
         return None
     if request.score_from is not None and not sequence.n_decoded:
         return None
@@ -185,10 +185,7 @@ def _added(
         return _end(sequence, logprobs[0] if logprobs else None)
     sequence.tokens.append(token)
     sequence.n_decoded += 1
-    spelt = decoder.push(token)
-    if sequence.awaiting is not None:
-        _look_for_begin(sequence, spelt)
-    text = checker.push(spelt)
+    text = checker.push(decoder.push(token))
     if checker.stopped is not None:
         return Piece(text, token, logprobs, "stop")
     is_complete = sequence.is_complete
@@ -197,18 +194,6 @@ def _added(
     text += checker.push(decoder.finish()) + checker.finish()
     reason: FinishReason = "stop" if is_complete or checker.stopped is not None else "length"
     return Piece(text, token, logprobs, reason)
-
-
-def _look_for_begin(sequence: RequestState, spelt: str) -> None:
-    """Let the grammar begin if the answer, to which `spelt` was added, has what it begins behind.
-    Text behind that in the same token does not count."""
-    marker = sequence.request.grammar_behind
-    sequence.tail += spelt
-    if marker in sequence.tail:
-        sequence.matcher, sequence.awaiting = sequence.awaiting, None
-        assert sequence.matcher is not None
-        sequence.forced = sequence.matcher.force()
-    sequence.tail = sequence.tail[-len(marker) :]
 
 
 def _end(sequence: RequestState, logprob: TokenLogprob | None = None) -> Piece:
@@ -226,8 +211,9 @@ def _sample(
         return _accepted(sequence, sequence.forced[0], eog_ids, timings), []
     started = perf_counter()
     logprobs = []
-    if row.top is not None:
+    if row.top is not None and matcher is None:  # a draft may lead to where a grammar holds
         token = sampler.sample_among(row.top.ids, row.top.logits)
+        token = _among_allowed(sequence, token, row.all)
     else:
         logits = row.all()
         if request.logits_processor is not None:
@@ -240,11 +226,31 @@ def _sample(
             token = sequence.forced[0]
         else:
             token = sampler.sample(logits, None if matcher is None else matcher.allowed())
+            token = _among_allowed(sequence, token, lambda: logits)
         if request.n_top_logprobs is not None:
             logprobs.append(token_logprob(logits, token, request.n_top_logprobs))
     _accepted(sequence, token, eog_ids, timings)
     timings.sample_s += perf_counter() - started
     return token, logprobs
+
+
+def _among_allowed(
+    sequence: RequestState, token: int, logits: Callable[[], NDArray[np.float32]]
+) -> int:
+    """The token, unless it begins a lazy grammar with text that this does not have: then one that
+    is sampled among all others, and so on."""
+    lazy, sampler = sequence.lazy, sequence.sampler
+    if lazy is None or sequence.matcher is not None:
+        return token
+    refused: list[int] = []
+    while not lazy.allows(token):
+        refused.append(token)
+        bits = np.zeros(-(-sampler.n_vocab // 64) * 64, np.bool_)
+        bits[: sampler.n_vocab] = True
+        bits[refused] = False
+        mask = np.packbits(bits, bitorder="little").view(np.uint64)
+        token = sampler.sample(logits(), mask)
+    return token
 
 
 def _accepted(
@@ -256,7 +262,23 @@ def _accepted(
     if sequence.forced:
         sequence.forced.pop(0)
         timings.n_forced += 1
-    elif sequence.matcher is not None and token not in eog_ids:
-        sequence.matcher.accept(token)
-        sequence.forced = sequence.matcher.force()
+    elif token not in eog_ids:
+        _go_on(sequence, token)
+    lazy, matcher = sequence.request.lazy_grammar, sequence.matcher
+    if lazy is None or lazy.holds or matcher is None or sequence.forced:
+        return token
+    if matcher.is_accepting:  # the text of the grammar is complete: the answer is free again
+        assert sequence.lazy is not None
+        sequence.matcher = None
+        sequence.lazy.restart(token)
     return token
+
+
+def _go_on(sequence: RequestState, token: int) -> None:
+    """Let the grammar go on behind a token, or begin there."""
+    if sequence.matcher is not None:
+        sequence.matcher.accept(token)
+    elif sequence.lazy is not None:
+        sequence.matcher = sequence.lazy.accept(token)
+    if sequence.matcher is not None:
+        sequence.forced = sequence.matcher.force()

@@ -9,7 +9,7 @@ from time import perf_counter
 from ggmlpy.draft import DraftLength
 from ggmlpy.engine.generation import Piece, Request
 from ggmlpy.engine.timings import AnswerTimings
-from ggmlpy.grammar import Matcher
+from ggmlpy.grammar import LazyMatcher, Matcher
 from ggmlpy.memory.state import Changes, SequenceState
 from ggmlpy.runtime.lora import Scales
 from ggmlpy.sampling import Sampler
@@ -49,10 +49,9 @@ class RequestState:
     n_decoded: int = 0  # tokens generated
     n_preempted: int = 0  # how often
     n_new: int = 1  # tokens that the last step has added
-    matcher: Matcher | None = None  # of the request's grammar; it has accepted `forced` too
+    matcher: Matcher | None = None  # of the grammar that holds; it has accepted `forced` too
     forced: list[int] = field(default_factory=list)  # what must come next
-    awaiting: Matcher | None = None  # that of a grammar which begins further on in the answer
-    tail: str = ""  # the end of the answer, in which what it begins behind is looked for
+    lazy: LazyMatcher | None = None  # of the request's lazy grammar, whose matcher comes of it
     # The index of the first token whose logits are needed and have not been used: that of the last
     # token, or before it where prompt tokens are scored or several tokens are decoded at a time.
     first_output: int = 0

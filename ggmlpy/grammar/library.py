@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from ggmlpy.errors import MissingPackage
@@ -24,6 +25,11 @@ def tokenizer_class() -> type[LLTokenizer]:
     from llguidance import LLTokenizer
 
     return LLTokenizer
+
+
+def is_installed() -> bool:
+    """Whether grammars can be used."""
+    return find_spec("llguidance") is not None
 
 
 def _require() -> None:

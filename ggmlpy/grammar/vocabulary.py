@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Container
 from contextlib import suppress
 from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING
 
 from ggmlpy.errors import TokenizerError
+from ggmlpy.grammar.lazy import LazyGrammar, LazyMatcher, started
 from ggmlpy.grammar.library import matcher_class, tokenizer_class
 from ggmlpy.grammar.matcher import Matcher
 from ggmlpy.grammar.spec import Grammar
@@ -47,6 +49,26 @@ class Matchers:
             while len(self._compiled) > _N_KEPT:
                 self._compiled.popitem(last=False)
             return Matcher(base.deep_copy(), self._vocabulary.vocab_size, n_extra=1)
+
+    def lazy(self, lazy: LazyGrammar, shown: Container[int]) -> LazyMatcher:
+        """Looks for the trigger of a grammar in an answer in which the tokens `shown` have a text.
+
+        Raises what `start` raises for a grammar that holds to the end of the answer. Another one
+        is only compiled where the answer has the trigger: if it cannot be used the answer stays
+        free, with a warning.
+        """
+        if lazy.holds:
+            self.start(lazy.grammar)
+        tokenizer = self._tokenizer
+
+        def start(text: bytes) -> Matcher | None:
+            matcher = self.start(lazy.grammar)
+            assert self._vocabulary is not None
+            return started(matcher, [*lazy.begin, *self._vocabulary.tokenize_bytes(text)])
+
+        return LazyMatcher(
+            lazy, lambda token: tokenizer.token_bytes(token, special=token in shown), start
+        )
 
     def _compile(self, grammar: Grammar, vocabulary: LLTokenizer) -> LLMatcher:
         source = grammar.source(self._token_of)

@@ -10,7 +10,9 @@ from ggmlpy.common.arguments import kind_of
 from ggmlpy.errors import ArgumentError
 
 _NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
-_SHARED = ("$defs", "definitions")  # of a schema
+SHARED = ("$defs", "definitions")  # of a schema
+NOTES = {"title", "description", "$schema", "examples", "default"}  # without a meaning for values
+_PLAIN = {"type", "properties", "required", "additionalProperties", *SHARED, *NOTES}
 _CHOICES = '"auto", "none", "required" or {"type": "function", "function": {"name": …}}'
 
 
@@ -29,14 +31,24 @@ class Tool:
         return {"type": "object", "additionalProperties": False, **self.parameters}
 
     @property
+    def has_properties_only(self) -> bool:
+        """Whether the schema says of the parameters only what they are, and which there must be."""
+        is_closed = self.parameters.get("additionalProperties", False) is False
+        names = self.properties.keys()
+        are_known = all(isinstance(name, str) and name in names for name in self.required)
+        return self.parameters.keys() <= _PLAIN and is_closed and are_known
+
+    @property
     def properties(self) -> Mapping[str, Any]:
         """The schemas of the parameters by name, with the definitions that they may refer to."""
         found = self.parameters.get("properties", {})
-        shared = {key: self.parameters[key] for key in _SHARED if key in self.parameters}
-        return {
-            name: {**shared, **schema} if isinstance(schema, Mapping) else schema
-            for name, schema in found.items()
-        }
+        return {name: self.with_shared(schema) for name, schema in found.items()}
+
+    def with_shared(self, schema: Any) -> Any:
+        """A part of the schema, with the definitions that it may refer to."""
+        if not isinstance(schema, Mapping):
+            return schema
+        return {**{key: self.parameters[key] for key in SHARED if key in self.parameters}, **schema}
 
     @property
     def required(self) -> Sequence[str]:

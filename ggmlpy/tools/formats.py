@@ -9,7 +9,9 @@ Facts are those of the models' templates.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ggmlpy.tools.answer import new_id
@@ -20,6 +22,16 @@ from ggmlpy.tools.reader import Reading, parsed_json
 
 NAME, ARGUMENTS, ID = "name", "arguments", "id"
 _KNOWN = {"name", "arguments", "parameters", "id", "type", "function", "tool_call_id"}
+
+
+@dataclass(frozen=True, slots=True)
+class LazyCalls:
+    """The grammar of the calls that begin with a trigger, see `LazyGrammar`."""
+
+    lark: str  # see `with_tokens`
+    trigger: str
+    begin: str = ""  # of the grammar's texts, for which the trigger stands
+    before: str = ""  # of a trigger, what prompts end with
 
 
 class Format:
@@ -92,6 +104,14 @@ class Format:
         """The same, written by `lark`."""
         raise NotImplementedError
 
+    def lazy(self, tools: Sequence[Tool], *, parallel: bool) -> LazyCalls | None:
+        """The grammar of calls in an answer that is free otherwise; None: the format has none."""
+        if not self.begins:
+            return None
+        begin = self.begins[0]
+        lark = self.lark(Lark(is_lazy=True), tools, parallel=parallel)
+        return LazyCalls(lark, re.escape(begin), begin)
+
     # --- calls as JSON objects ---
 
     def read_object(
@@ -160,6 +180,7 @@ class Format:
     def read_array(self, p: AnswerParser, before: str) -> Reading[None]:
         """Read calls in a JSON array, whose bracket was read."""
         r = p.reader
+        before += yield from r.space()
         while (yield from self.read_object(p, before)):
             before = ""
             yield from r.space()

@@ -7,9 +7,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ggmlpy.grammar.lazy import AT_START, BEHIND_A_TEXT
 from ggmlpy.tools.answer import new_id
 from ggmlpy.tools.definitions import Tool
-from ggmlpy.tools.formats import ARGUMENTS, NAME, Format, listed
+from ggmlpy.tools.formats import ARGUMENTS, NAME, Format, LazyCalls, listed
 from ggmlpy.tools.lark import Lark
 from ggmlpy.tools.parsing import AnswerParser
 from ggmlpy.tools.reader import Reading
@@ -35,8 +36,9 @@ class TaggedObjects(Format):
 
     def lark(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
         call = lark.either([lark.object(tool) for tool in tools])
-        one = f'{lark.marker("<tool_call>")} "\\n" {call} "\\n" {lark.marker("</tool_call>")}'
-        return lark.calls(one, '"\\n"', parallel=parallel)
+        begin, end = map(lark.marker, (*self.begins, *self.tokens))
+        one = f"{begin} {lark.gap(_LINE)} {call} {lark.gap(_LINE)} {end}"
+        return lark.calls(one, lark.text(_LINE), parallel=parallel)
 
 
 class BareObjects(Format):
@@ -64,6 +66,12 @@ class BareObjects(Format):
     def lark(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
         call = lark.either([lark.object(tool, arguments="parameters") for tool in tools])
         return lark.calls(call, '"; "', parallel=parallel)
+
+    def lazy(self, tools: Sequence[Tool], *, parallel: bool) -> LazyCalls:
+        lark = self.lark(Lark(is_lazy=True), tools, parallel=parallel)
+        first = rf"{AT_START}(?:<\|python_tag\|>\s*)?"
+        object = r'\{\s*"name"\s*:\s*"'
+        return LazyCalls(lark, rf"(?:{first}|{BEHIND_A_TEXT}\}}\s*;\s*){object}", '{"name":"')
 
 
 class MarkedArray(Format):
@@ -112,17 +120,23 @@ class MarkedArray(Format):
     def lark(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
         (begin,) = map(lark.marker, self.begins)
         if self._is_named:
-            calls = [f"{lark.text(t.name)} {lark.marker('[ARGS]')} {lark.json(t)}" for t in tools]
+            args = lark.marker("[ARGS]")
+            if lark.is_lazy:
+                args = f"({lark.marker('[CALL_ID]')} /[a-zA-Z0-9]{{9}}/)? {args} GAP?"
+            calls = [f"{lark.text(t.name)} {args} {lark.json(t)}" for t in tools]
             return lark.calls(f"{begin} {lark.either(calls)}", "", parallel=parallel)
-        end = '"}"'
+        end = lark.spelled("}")
         if "[TOOL_CALLS]" in self.begins:
             lark.add("ID", "/[a-zA-Z0-9]{9}/")
-            end = " ID ".join(map(lark.text, (', "id": "', '"}')))
+            id = f"{lark.spelled(_ID)} ID {lark.text(_QUOTE)}"
+            end = f"({id})? {end}" if lark.is_lazy else f"{id} {end}"
         call = lark.either([lark.object(tool, end=end) for tool in tools])
-        rest = f' ("," " "? {call})*' if parallel else ""
-        return lark.start(f'{begin} "[" {call}{rest} "]"')
+        comma = lark.spelled(",") if lark.is_lazy else '"," " "?'
+        rest = f" ({comma} {call})*" if parallel else ""
+        return lark.start(f"{begin} {lark.spelled('[')} {call}{rest} {lark.spelled(']')}")
 
 
+_LINE, _QUOTE, _ID = "\n", '"', ', "id": "'
 _BAR = "\uff5c"  # a wide bar, of which DeepSeek's markers are made
 
 
@@ -177,7 +191,8 @@ class DeepSeek(Format):
             before = ""
         if before:
             p.content(before)
-        yield from r.accept(last)
+        else:
+            yield from r.accept(last)
 
     def lark(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
         first, (begin, sep, end, last) = lark.marker(self.begins[0]), map(lark.marker, self.tokens)
@@ -253,6 +268,16 @@ class Harmony(Format):
         calls = [f"{lark.text(f'functions.{t.name}')} {header} {lark.json(t)}" for t in tools]
         return lark.start(f'({analysis})? {channel} "commentary to=" {lark.either(calls)}')
 
+    def lazy(self, tools: Sequence[Tool], *, parallel: bool) -> LazyCalls:
+        lark = Lark(is_lazy=True)
+        channel, constrain, message = map(lark.marker, self.tokens[1:4])
+        json = f'(" "? {constrain}? " "? "json")? {message} GAP?'
+        header = lark.either([json, f'{channel} "commentary" {json}'])
+        calls = [f"{lark.text(tool.name)} {header} {lark.json(tool)}" for tool in tools]
+        channels = r"<\|channel\|>\s*(?:commentary|analysis)?"
+        trigger = rf"(?:<\|start\|>assistant\s*(?:{channels})?|{channels})\s*to=functions\."
+        return LazyCalls(lark.start(lark.either(calls)), trigger, before="<|start|>assistant")
+
 
 class Generic(Format):
     """For templates that know no tools: {"tool_calls": [{"name": …, "arguments": {…}}]} or
@@ -271,7 +296,6 @@ class Generic(Format):
             yield from r.json_characters(p.content)
             return
         if key == "tool_calls" and (yield from r.accept("[")):
-            yield from r.space()
             yield from self.read_array(p, r.since_mark())
             if not p.n_calls:
                 yield from r.until((), p.content)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ggmlpy.tools.definitions import Tool, is_text
-from ggmlpy.tools.formats import Format
+from ggmlpy.tools.formats import Format, LazyCalls
 from ggmlpy.tools.lark import Lark
 from ggmlpy.tools.parsing import AnswerParser
 from ggmlpy.tools.reader import Reading
@@ -42,23 +43,34 @@ class _TaggedFormat(Format):
     """Strings stand between the tags as they are, other values as JSON."""
 
     def parameters(
-        self, lark: Lark, tool: Tool, head: Callable[[str, bool], str], end: str, behind: str = ""
+        self,
+        lark: Lark,
+        tool: Tool,
+        head: Callable[[str, bool], str],
+        end: str,
+        *,
+        around: str = "",
+        behind: str = "",
     ) -> str:
         """The parameters of a call in the order of the schema, of which some may be left out.
 
         `head` gives what begins one, by its name and whether it is text; the marker `end` ends it.
+        White space stands `around` values.
         """
+        gap = lark.gap(around) if around or lark.is_lazy else ""
+        last = f"{gap} {lark.marker(end)}"
         parts = []
         for name, schema in tool.properties.items():
-            if not is_text(schema):
-                value = f"{lark.value(schema)} {lark.marker(end)}"
-            elif "enum" in schema:
-                value = f"{lark.either(list(map(lark.text, schema['enum'])))} {lark.marker(end)}"
+            if is_text(schema) and "enum" in schema:
+                line = f"{lark.text(around)}{'?' * lark.is_lazy}" if around else ""
+                texts = lark.either(list(map(lark.text, schema["enum"])))
+                value = f"{line} {texts} {line} {lark.marker(end)}"
+            elif is_text(schema):
+                value = lark.until(end) if lark.is_lazy else f"{gap} {lark.until(around + end)}"
             else:
-                value = lark.until(end)
-            part = lark.rule(f"{head(name, is_text(schema))} {value} {behind}")
-            parts.append(part if name in tool.required else f"{part}?")
-        return " ".join(parts)
+                value = f"{gap} {lark.value(schema)} {last}"
+            parts.append(f"{head(name, is_text(schema))} {value} {behind}")
+        return lark.any_of(list(tool.properties), parts, tool.required, "")
 
 
 class TaggedFunctions(_TaggedFormat):
@@ -99,16 +111,16 @@ class TaggedFunctions(_TaggedFormat):
             call.end()
 
     def lark(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
-        line = lark.text("\n")
+        line = lark.gap("\n")
 
         def head(name: str, as_text: bool) -> str:
-            return lark.text(f"<parameter={name}>\n")
+            return lark.text(f"<parameter={name}>")
 
         def call(tool: Tool) -> str:
-            inside = self.parameters(lark, tool, head, "\n</parameter>", line)
-            return f"{lark.text(f'<function={tool.name}>')} {line} {inside} {end_of_function}"
+            inside = self.parameters(lark, tool, head, "</parameter>", around="\n", behind=line)
+            return f"{lark.text(f'<function={tool.name}>')} {line} {inside} {end} {line}"
 
-        end_of_function = lark.text("</function>\n")
+        end = lark.text("</function>")
         calls = lark.either([call(tool) for tool in tools])
         one = f"{lark.marker('<tool_call>')} {line} {calls} {lark.marker('</tool_call>')}"
         return lark.calls(one, line, parallel=parallel)
@@ -149,14 +161,14 @@ class TaggedPairs(_TaggedFormat):
         call.end()
 
     def lark(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
-        line = lark.text("\n")
+        line = lark.gap("\n")
         key, end_key, value = map(lark.marker, self.tokens[1:4])
 
         def head(name: str, as_text: bool) -> str:
             return f"{key} {lark.text(name)} {end_key} {line} {value}"
 
         def call(tool: Tool) -> str:
-            inside = self.parameters(lark, tool, head, "</arg_value>", line)
+            inside = self.parameters(lark, tool, head, "</arg_value>", behind=line)
             return f"{lark.text(tool.name)} {line} {inside}"
 
         calls = lark.either([call(tool) for tool in tools])
@@ -211,20 +223,26 @@ class Invocations(_TaggedFormat):
                 return
             call.end()
             yield from r.space()
-        p.content(before)
-        yield from r.accept(marker.replace("<", "</"))
+        if before:
+            p.content(before)
+        else:
+            yield from r.accept(marker.replace("<", "</"))
+
+    def lazy(self, tools: Sequence[Tool], *, parallel: bool) -> LazyCalls:
+        lark = self.lark(Lark(is_lazy=True), tools, parallel=parallel)
+        return LazyCalls(lark, re.escape(self._begin), self._begin)
 
     def lark(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
-        line = lark.text("\n")
+        line = lark.gap("\n")
 
         def head(name: str, as_text: bool) -> str:
             return lark.text(f'{self._PARAMETER}{name}" string="{"true" if as_text else "false"}">')
 
         def call(tool: Tool) -> str:
-            inside = self.parameters(lark, tool, head, self._END_PARAMETER, line)
-            name = lark.text(f'{self._INVOKE}{tool.name}">\n')
-            return f"{name} {inside} {lark.text(self._END_INVOKE)} {line}"
+            inside = self.parameters(lark, tool, head, self._END_PARAMETER, behind=line)
+            name = lark.text(f'{self._INVOKE}{tool.name}">')
+            return f"{name} {line} {inside} {lark.text(self._END_INVOKE)} {line}"
 
         one = lark.either([call(tool) for tool in tools])
-        begin, end = lark.text(f"{self._begin}\n"), lark.text(self._begin.replace("<", "</"))
-        return lark.start(f"{begin} {one}{'+' if parallel else ''} {end}")
+        begin, end = lark.text(self._begin), lark.text(self._begin.replace("<", "</"))
+        return lark.start(f"{begin} {line} {one}{'+' if parallel else ''} {end}")

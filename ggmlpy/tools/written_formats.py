@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ggmlpy.tools.definitions import Tool, is_text
+from ggmlpy.tools.definitions import NOTES, SHARED, Tool, is_text, kinds_of
 from ggmlpy.tools.formats import Format
 from ggmlpy.tools.lark import Lark
 from ggmlpy.tools.literals import LiteralReader
@@ -40,14 +40,37 @@ class PythonCalls(Format):
             p.whole_call(name, arguments)
 
     def lark(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
+        def value(schema: Any) -> str:
+            return lark.nested(schema, leaf, key) if lark.is_lazy else lark.value(schema)
+
+        def key(name: str) -> str:
+            return lark.either([lark.text(json.dumps(name)), lark.text(repr(name))])
+
+        def leaf(schema: Any) -> str:
+            given, kinds = lark.value(schema), kinds_of(schema)
+            if is_text(schema) and "enum" in schema:
+                return lark.either([given, *(lark.text(repr(each)) for each in schema["enum"])])
+            if not isinstance(schema, Mapping) or not schema.keys() <= _BARE:
+                return given
+            ways = [text for kind, text in _PYTHON.items() if kind in kinds]
+            return lark.either([given, *ways]) if kinds <= _SCALARS else given
+
         calls = []
+        gap = lark.free
         for tool in tools:
-            inside = lark.pairs(tool, "=", ", ", lark.value)
-            calls.append(f'{lark.text(tool.name + "(")} {inside} ")"')
+            inside = lark.pairs(tool, "=", ", ", value)
+            calls.append(f'{lark.text(tool.name + "(")} {gap} {inside} {gap} ")"')
         one = lark.either(calls)
-        rest = f' (", " {one})*' if parallel else ""
+        comma = '"," GAP?' if lark.is_lazy else '", "'
+        rest = f" ({comma} {one})*" if parallel else ""
         begin, end = lark.marker(self.begins[0]), lark.marker(self.tokens[0])
-        return lark.start(f'{begin} "[" {one}{rest} "]" {end}')
+        return lark.start(f'{begin} {gap} "[" {gap} {one}{rest} {gap} "]" {gap} {end}')
+
+
+# What Python has beside JSON, by the type of JSON.
+_PYTHON = {"string": r"/'([^'\\\n]|\\.)*'/", "boolean": '"True" | "False"', "null": '"None"'}
+_SCALARS = {"string", "boolean", "null", "integer", "number"}
+_BARE = {"type", "anyOf", *NOTES, *SHARED}
 
 
 def _python_literal(value: Any) -> str:
@@ -98,22 +121,25 @@ class GemmaCalls(Format):
             p.whole_call(found[1], values)
 
     def lark(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
-        quote = lark.marker(self.tokens[1])
+        quote, gap = lark.marker(self.tokens[1]), lark.free
 
         def value(schema: Any) -> str:
-            if is_text(schema):
-                if "enum" in schema:
-                    texts = [lark.text(str(each)) for each in schema["enum"]]
-                    return f"{quote} {lark.either(texts)} {quote}"
-                return f"{quote} {lark.until(self.tokens[1])}"
-            return lark.value(schema)
+            return lark.nested(schema, leaf, lark.text)
+
+        def leaf(schema: Any) -> str:
+            if not is_text(schema):
+                return lark.value(schema)
+            if "enum" in schema:
+                texts = [lark.text(str(each)) for each in schema["enum"]]
+                return f"{quote} {lark.either(texts)} {quote}"
+            return f"{quote} {lark.until(self.tokens[1])}"
 
         calls = []
         for tool in tools:
             inside = lark.pairs(tool, ":", ",", value)
-            calls.append(f'{lark.text(f"call:{tool.name}{{")} {inside} "}}"')
+            calls.append(f'{lark.text(f"call:{tool.name}{{")} {gap} {inside} {gap} "}}"')
         begin, end = lark.marker(self.begins[0]), lark.marker(self.tokens[0])
-        return lark.calls(f"{begin} {lark.either(calls)} {end}", "", parallel=parallel)
+        return lark.calls(f"{begin} {gap} {lark.either(calls)} {gap} {end}", "", parallel=parallel)
 
 
 def _gemma_values(text: str, quote: str) -> dict[str, Any] | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from functools import cache
 from typing import Any
 
@@ -137,3 +139,106 @@ def test_an_answer_in_the_generic_form(must: bool) -> None:
     assert is_whole(grammar, WRITERS["generic"]("now", {}))
     assert is_whole(grammar, '{"response": "It rains."}') != must
     assert not is_whole(grammar, "It rains.")
+
+
+def is_called(name: str, text: str, controls: bool, tools: Any = TOOLS) -> bool:
+    """Whether the lazy grammar of a format has the calls of a text that may have calls."""
+    calls = FORMATS[name].lazy(tool_use(tools, "auto", None).callable, parallel=True)
+    assert calls is not None
+    found = re.search(calls.trigger, calls.before + text)
+    assert found is not None, text
+    lark = with_tokens(calls.lark, lambda text: hidden(text, controls))
+    return is_whole(
+        Grammar.lark(lark), calls.begin + (calls.before + text)[found.end() :], controls
+    )
+
+
+@pytest.mark.parametrize("controls", [True, False], ids=["tokens", "text"])
+@pytest.mark.parametrize("name", [name for name in WRITERS if name != "generic"])
+def test_calls_that_may_come(name: str, controls: bool) -> None:
+    """What the families write, with arguments in any order, and any text behind it."""
+    write = WRITERS[name]
+    for arguments in (
+        {"city": "Bo"},
+        {"days": 3, "city": ""},
+        {"unit": "F", "city": "x y", "days": -1},
+    ):
+        text = write("weather", arguments)
+        assert is_called(name, text, controls), text
+        assert is_called(name, f"{text}\nIt rains.", controls), text
+    assert is_called(name, write("now", {}), controls)
+    for wrong in (
+        {}, {"days": 1}, {"city": "x", "days": "many"}, {"city": "x", "unit": "K"}, {"x": 1},
+        {"city": "x", "more": 1},
+    ):  # fmt: skip
+        assert not is_called(name, write("weather", wrong), controls), wrong
+    if name != "Llama 3":  # whose trigger has the name
+        assert not is_called(name, write("noon", {}), controls)
+
+
+@pytest.mark.parametrize("name", ["Hermes", "Llama 3", "Granite 3", "Mistral list"])
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        {"separators": (",", ":")},
+        {"separators": (" , ", " : ")},
+        {"indent": 4},
+        {"indent": "\t", "separators": (",", ":")},
+    ],
+    ids=str,
+)
+def test_calls_in_any_spelling(name: str, spelling: dict[str, Any]) -> None:
+    text = WRITERS[name]("weather", {"city": "x", "days": 2})
+    start, end = text.index("{"), text.rindex("}") + 1
+    call = json.dumps(json.loads(text[start:end]), **spelling)
+    assert is_called(name, text[:start] + call + text[end:], controls=False), call
+
+
+def test_many_parameters_come_in_their_order() -> None:
+    """Others than these would make too large a grammar."""
+    properties = {name: {"type": "integer"} for name in "abcdefg"}
+    parameters = {"properties": properties, "required": ["b"]}
+    use = tool_use([{"function": {"name": "f", "parameters": parameters}}], "auto", None)
+    for name in ("Hermes", "GLM", "LFM2"):
+        calls = FORMATS[name].lazy(use.callable, parallel=True)
+        assert calls is not None
+        grammar = Grammar.lark(with_tokens(calls.lark, hidden))
+        assert is_whole(grammar, WRITERS[name]("f", {"b": 1, "g": 2}))
+        assert not is_whole(grammar, WRITERS[name]("f", {"g": 2, "b": 1}))
+        assert not is_whole(grammar, WRITERS[name]("f", {"a": 1, "c": 1}))
+
+
+LISTS = {
+    "type": "object",
+    "properties": {
+        "names": {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 3},
+        "at": {
+            "type": "object",
+            "properties": {"x": {"type": "number"}, "label": {"type": "string", "enum": ["a"]}},
+            "required": ["x"],
+        },
+        "flag": {"type": "boolean"},
+    },
+    "required": ["names"],
+}
+
+
+@pytest.mark.parametrize("name", ["Gemma 4", "LFM2", "Qwen3-Coder", "GLM", "Hermes"])
+def test_lists_and_objects(name: str) -> None:
+    """As the family writes them, Gemma with its own quotes."""
+    tools = [{"function": {"name": "f", "parameters": LISTS}}]
+    grammar, write = made(name, "required", tools=tools), WRITERS[name]
+    good: list[dict[str, Any]]
+    good = [{"names": ["x"]}, {"names": ["x", "y"], "at": {"x": 1.5}, "flag": True}]
+    if name != "LFM2":  # whose Python is JSON where a call is required
+        for arguments in good:
+            assert is_whole(grammar, write("f", arguments)), arguments
+    for arguments in [*good, {"flag": False, "at": {"label": "a", "x": 0}, "names": ["x"]}]:
+        assert is_called(name, write("f", arguments), True, tools), arguments
+    wrong: dict[str, Any]
+    for wrong in (
+        {"names": []}, {"names": list("abcd")}, {"names": [1]}, {"names": ["x"], "at": {}},
+        {"names": ["x"], "at": {"x": "1"}}, {"names": ["x"], "at": {"x": 1, "label": "b"}},
+    ):  # fmt: skip
+        assert not is_whole(grammar, write("f", wrong)), wrong
+        assert not is_called(name, write("f", wrong), True, tools), wrong
