@@ -13,10 +13,7 @@ from __future__ import annotations
 import http.client
 import json
 import shutil
-import signal
-import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -27,87 +24,20 @@ from typing import Any
 from benchmarks.arrivals import Arrival
 from benchmarks.engines import EngineError
 from benchmarks.report import REDRAW_S, progress
+from benchmarks.server_process import HOST, ServerProcess, free_port
 from benchmarks.serving import Setup
-from ggmlpy.cli.loading import loading
 
-HOST = "127.0.0.1"
 NAME = "llama-server"
-START_S = 600.0  # to load a model in
 STALLED_S = 600.0  # without a token of a request
 
 
-class LlamaServer:
+class LlamaServer(ServerProcess):
     """The program as a process, with a slot for each sequence. It ends with the `with` block."""
 
     def __init__(self, program: str, setup: Setup) -> None:
         """Start it, and wait until the model is loaded. Raises EngineError."""
-        self._port = free_port()
-        self._output = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
-        try:
-            self._process = subprocess.Popen(
-                command(program, setup, self._port),
-                stdin=subprocess.DEVNULL,
-                stdout=self._output,
-                stderr=self._output,
-                start_new_session=True,  # an interrupt is for the benchmark, which ends it
-            )
-        except OSError as error:
-            self._output.close()
-            raise EngineError(f"{NAME}: cannot run {program}: {error.strerror}") from None
-        try:
-            with loading(f"{setup.model.name} in {NAME}"):
-                self._wait_until_ready()
-        except BaseException:
-            self.close()
-            raise
-
-    def __enter__(self) -> LlamaServer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.kill()
-        self._process.wait()
-        self._output.close()
-
-    def _wait_until_ready(self) -> None:
-        until = time.monotonic() + START_S
-        while time.monotonic() < until:
-            if self._process.poll() is not None:
-                raise self._death()
-            if self._is_ready():
-                return
-            time.sleep(0.05)
-        raise EngineError(f"{NAME}: not ready after {START_S:.0f} s")
-
-    def _is_ready(self) -> bool:
-        connection = http.client.HTTPConnection(HOST, self._port, timeout=5)
-        try:
-            connection.request("GET", "/health")
-            return connection.getresponse().status == http.HTTPStatus.OK
-        except (OSError, http.client.HTTPException):
-            return False
-        finally:
-            connection.close()
-
-    def _has_ended(self) -> bool:
-        """Whether the process has ended, or does so after its connections."""
-        try:
-            self._process.wait(timeout=0.2)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
-
-    def _death(self) -> EngineError:
-        code = self._process.wait()
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
-        self._output.seek(0)
-        lines = self._output.read().strip().splitlines()
-        said = f"; its last words: {lines[-1]}" if lines else ""
-        return EngineError(f"{NAME}: its process {how}{said}")
+        port = free_port()
+        super().__init__(NAME, command(program, setup, port), port, setup.model.name)
 
     # --- requests ---
 
@@ -139,14 +69,14 @@ class LlamaServer:
                 for future in sent:
                     future.result()
             except BaseException as error:
-                died = isinstance(error, EngineError) and self._has_ended()
-                self._process.kill()  # ends the answers that the pool's threads wait for
-                raise self._death() if died else error from None
+                died = isinstance(error, EngineError) and self.has_ended()
+                self.kill()  # ends the answers that the pool's threads wait for
+                raise self.death() if died else error from None
         return times
 
     def _answer(self, request: Arrival, started: float, times: list[float]) -> None:
         """Send a request, and note when its tokens come."""
-        connection = http.client.HTTPConnection(HOST, self._port, timeout=STALLED_S)
+        connection = http.client.HTTPConnection(HOST, self.port, timeout=STALLED_S)
         try:
             body = json.dumps(as_json(request))
             connection.request("POST", "/completion", body, {"Content-Type": "application/json"})
@@ -221,11 +151,3 @@ def version(program: str) -> str:
         raise EngineError(f"{NAME}: cannot run {program}: {error.strerror}") from None
     said = (done.stdout + done.stderr).splitlines()
     return next((line.removeprefix("version: ") for line in said if "version" in line), "unknown")
-
-
-def free_port() -> int:
-    """A port that no one listens on now."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
