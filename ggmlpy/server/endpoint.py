@@ -89,8 +89,8 @@ class Endpoint:
             response = await self._respond(call, receive)
             # What a stream runs is in the stack too, which is left when it ends.
             await response(scope, receive, send)
-        except (ClientGone, asyncio.CancelledError):
-            raise
+        except ClientGone:  # nobody would read an answer
+            return
         except Exception as error:
             await self._refuse(error, call)(scope, receive, send)
         finally:
