@@ -27,6 +27,7 @@ from typing import NoReturn
 
 import click
 
+from ggmlpy.cli.batch import batch
 from ggmlpy.cli.batched_bench import batched_bench
 from ggmlpy.cli.bench import bench
 from ggmlpy.cli.chat import chat
@@ -112,6 +113,7 @@ for _command in (
     generate,
     chat,
     serve,
+    batch,
     perplexity,
     embedding,
     inspect,

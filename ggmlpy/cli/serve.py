@@ -66,7 +66,7 @@ def serve(
       curl http://127.0.0.1:8080/v1/chat/completions -d '{"messages": [{"role": "user",
       "content": "Hello"}]}'
     """
-    _check_packages()
+    check_packages()
     path = model or packaged_model()
     defaults = sampling.as_arguments()
     if defaults["seed"] == FRESH_SEED:
@@ -105,7 +105,7 @@ def _of_any_model(arguments: dict[str, Any]) -> dict[str, Any]:
     return {name: arguments[name] for name in ("n_seq_max", "kv_layout", "cache_ram")}
 
 
-def _check_packages() -> None:
+def check_packages() -> None:
     """Raises MissingPackage."""
     try:
         import starlette  # noqa: F401

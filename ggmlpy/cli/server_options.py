@@ -24,7 +24,49 @@ _LATER_PART = r"-(?!00001)\d{5}-of-\d{5}\.gguf$"  # of a split model
 
 
 @dataclass(frozen=True, slots=True)
-class ServerOptions:
+class SharedOptions:
+    """What servers and batches have in common."""
+
+    n_parallel: int = setting(
+        -1,
+        "-np --parallel N",
+        "Sequences that run together. They share the context of -c, unless -kvl is split.",
+        type=Whole(1, 256, unlimited=-1),
+        show_default="8, of a batch 32",
+    )
+    alias: str | None = setting(
+        None,
+        "-a --alias NAME,…",
+        "Names of the model in requests; answers have the first.",
+        show_default="the file's name",
+    )
+    n_predict: int = setting(
+        -1,
+        "-n --predict --n-predict N",
+        "Most tokens of an answer, where a request has no limit; -1: until the context is full.",
+        type=Whole(1, unlimited=-1),
+    )
+    cache_ram: int = setting(
+        8192,
+        "-cram --cache-ram MIB",
+        "Host memory for K and V of prompts that others displace; -1: no limit, 0: none.",
+        type=Whole(0, unlimited=-1),
+        show_default="8192, but at most an eighth of the machine's memory",
+    )
+
+    def names(self, file: Path) -> list[str]:
+        """Of the model in requests."""
+        given = _names(self.alias or "")
+        return [*given, *(name for name in (file.stem, file.name) if name not in given)]
+
+    @property
+    def cache_mib(self) -> int | None:
+        """As `Llama` takes it: None for the default."""
+        return None if self.cache_ram == 8192 else self.cache_ram
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions(SharedOptions):
     """Where the server listens, and what it lets clients do."""
 
     host: str = setting(
@@ -34,19 +76,6 @@ class ServerOptions:
     )
     port: int = setting(
         8080, "--port N", "The port; 0: any free one, which is shown.", type=Whole(0, 65535)
-    )
-    n_parallel: int = setting(
-        -1,
-        "-np --parallel N",
-        "Sequences that run together. They share the context of -c, unless -kvl is split.",
-        type=Whole(1, 256, unlimited=-1),
-        show_default="8",
-    )
-    alias: str | None = setting(
-        None,
-        "-a --alias NAME,…",
-        "Names of the model in requests; answers have the first.",
-        show_default="the file's name",
     )
     api_key: tuple[str, ...] = setting(
         (),
@@ -105,19 +134,6 @@ class ServerOptions:
         "Sequences that may wait for their turn; more requests are refused with status 429.",
         type=Whole(0),
     )
-    n_predict: int = setting(
-        -1,
-        "-n --predict --n-predict N",
-        "Most tokens of an answer, where a request has no limit; -1: until the context is full.",
-        type=Whole(1, unlimited=-1),
-    )
-    cache_ram: int = setting(
-        8192,
-        "-cram --cache-ram MIB",
-        "Host memory for K and V of prompts that others displace; -1: no limit, 0: none.",
-        type=Whole(0, unlimited=-1),
-        show_default="8192, but at most an eighth of the machine's memory",
-    )
     metrics: bool = setting(False, "--metrics", "Have /metrics, for Prometheus.", is_flag=True)
     props: bool = setting(False, "--props", "Let clients change settings at /props.", is_flag=True)
     slots: bool = setting(True, "--slots/--no-slots", "Have /slots, which shows what runs.")
@@ -162,11 +178,6 @@ class ServerOptions:
             found += in_file
         return frozenset(found)
 
-    def names(self, file: Path) -> list[str]:
-        """Of the model in requests."""
-        given = _names(self.alias or "")
-        return [*given, *(name for name in (file.stem, file.name) if name not in given)]
-
     def models(self) -> list[Path]:
         """The models of --models-dir, of split ones the first files. Raises FileError."""
         folder = self.models_dir
@@ -182,11 +193,6 @@ class ServerOptions:
         return math.inf if self.sleep_idle_seconds == -1 else self.sleep_idle_seconds
 
     @property
-    def cache_mib(self) -> int | None:
-        """As `Llama` takes it: None for the default."""
-        return None if self.cache_ram == 8192 else self.cache_ram
-
-    @property
     def grace_s(self) -> int:
         """Seconds that running answers have when the server is stopped."""
         return math.ceil(min(self.timeout, 30))
@@ -197,3 +203,4 @@ def _names(text: str) -> list[str]:
 
 
 server_options = group(ServerOptions, "server", SECTION)
+shared_options = group(SharedOptions, "shared", SECTION)

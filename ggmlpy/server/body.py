@@ -53,26 +53,26 @@ def _too_large(most: int) -> ApiError:
     )
 
 
-def parse_body(raw: bytes) -> dict[str, Any]:
-    """The JSON object in a body. Raises ApiError."""
+def parse_body(raw: bytes, what: str = "the body") -> dict[str, Any]:
+    """The JSON object in a body. Raises ApiError, which says `what` is wrong."""
     if not raw.strip():
-        raise invalid(None, "the body is empty: it must be a JSON object")
+        raise invalid(None, f"{what} is empty: it must be a JSON object")
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise invalid(None, f"the body is not UTF-8: byte {error.start} cannot be read") from None
+        raise invalid(None, f"{what} is not UTF-8: byte {error.start} cannot be read") from None
     try:
         data = json.loads(text, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
         raise invalid(
-            None, f"the body is not JSON: {error.msg}, line {error.lineno}, column {error.colno}"
+            None, f"{what} is not JSON: {error.msg}, line {error.lineno}, column {error.colno}"
         ) from None
     except RecursionError:
-        raise invalid(None, "the body has lists and objects in each other, too deep") from None
+        raise invalid(None, f"{what} has lists and objects in each other, too deep") from None
     except ValueError as error:  # a number of thousands of digits
-        raise invalid(None, f"the body is not JSON that can be used: {error}") from None
+        raise invalid(None, f"{what} is not JSON that can be used: {error}") from None
     if not isinstance(data, dict):
-        raise invalid(None, f"the body is {_name_of(data)}: it must be a JSON object")
+        raise invalid(None, f"{what} is {_name_of(data)}: it must be a JSON object")
     return data
 
 
