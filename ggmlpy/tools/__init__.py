@@ -14,7 +14,8 @@ reasoning and calls, piece by piece.
     parsing.py         the parser of an answer
     reader.py          reading a text that comes in pieces
     answer.py          deltas, messages and calls
-    lark.py            grammars of answers that must call a tool
+    lark.py            grammars of answers that must call a tool, and of calls that may come
+    bare_texts.py      schemas of strings that are written without JSON's quotes
 """
 
 from __future__ import annotations

@@ -73,12 +73,35 @@ def is_text(schema: Any) -> bool:
     return kinds_of(schema) == {"string"}
 
 
+def choices_of(schema: Any) -> Sequence[Any] | None:
+    """The values that a schema lists; None if it lists none."""
+    if not isinstance(schema, Mapping):
+        return None
+    listed = [schema["const"]] if "const" in schema else schema.get("enum")
+    return listed if isinstance(listed, list | tuple) else None
+
+
+def has_bare_text(schema: Any) -> bool:
+    """Whether any string is a value of a parameter whose values may be others too."""
+    if not isinstance(schema, Mapping) or choices_of(schema) is not None:
+        return False
+    keys = schema.keys() - NOTES - {*SHARED}
+    if not keys or keys == {"type"}:
+        return not keys or "string" in kinds_of(schema)
+    parts = schema.get("anyOf") or schema.get("oneOf")
+    if len(keys) > 1 or not isinstance(parts, Sequence):
+        return False
+    types = [part.keys() - NOTES if isinstance(part, Mapping) else set() for part in parts]
+    return all(each == {"type"} for each in types) and "string" in kinds_of(schema)
+
+
 def kinds_of(schema: Any) -> set[str]:
     """The types of JSON that a schema allows, as far as it says so."""
     if not isinstance(schema, Mapping):
         return set()
-    if isinstance(schema.get("enum"), Sequence):
-        return {_KINDS.get(type(value), "object") for value in schema["enum"]}
+    choices = choices_of(schema)
+    if choices is not None:
+        return {_KINDS.get(type(value), "object") for value in choices}
     kinds = schema.get("type")
     if isinstance(kinds, str):
         return {kinds}
@@ -87,6 +110,14 @@ def kinds_of(schema: Any) -> set[str]:
     parts = [*(schema.get("anyOf") or ()), *(schema.get("oneOf") or ())]
     found = [kinds_of(part) for part in parts]
     return set().union(*found) if all(found) else set()
+
+
+def is_of_kind(value: Any, kinds: set[str]) -> bool:
+    """Whether a value of JSON has one of some types."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    kind = _KINDS.get(type(value), "array" if isinstance(value, list) else "object")
+    return kind in kinds or (type(value) is int and "integer" in kinds)
 
 
 _KINDS: dict[type, str] = {

@@ -1,4 +1,4 @@
-"""Grammars of answers that must call a tool, in llguidance's Lark."""
+"""Grammars of answers that must call a tool, and of calls that may come, in llguidance's Lark."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from ggmlpy.tools.bare_texts import terminal_of
 from ggmlpy.tools.definitions import NOTES, SHARED, Tool
 
 # As models are trained to write it: with other white space allowed, some write nothing else.
@@ -224,11 +225,16 @@ class Lark:
             body = f"thinking{'' if self._thinks else '?'} {body}"
         return "\n".join([f"start: {body}", *rules, *self._texts])
 
-    def until(self, marker: str) -> str:
-        """Any text, and the marker behind it."""
-        name = f"until{len(self._texts)}"
-        self._texts.append(f"{name}: @until {json.dumps(marker, ensure_ascii=False)}@")
-        return name
+    def until(self, marker: str, schema: Any = None) -> str:
+        """Any text, or any that the schema of a string allows, and the marker behind it."""
+        n, mark = len(self._texts), json.dumps(marker, ensure_ascii=False)
+        terminal = None if schema is None else terminal_of(schema)
+        text = ""
+        if terminal is not None:
+            text = f" TEXT{n}"
+            self.add(text.strip(), f"{terminal} & ~(/(?s:.*)/ {mark} /(?s:.*)/)")
+        self._texts.append(f"until{n}: @until {mark}{text}@")
+        return f"until{n}"
 
 
 def with_tokens(grammar: str, token_of: Callable[[str], int | None]) -> str:
@@ -238,15 +244,15 @@ def with_tokens(grammar: str, token_of: Callable[[str], int | None]) -> str:
     """
 
     def text_until(found: re.Match[str]) -> str:
-        marker = json.loads(found[2])
-        token = token_of(marker)
+        token, text = token_of(json.loads(found[2])), found[3] or "/(?s:.*)/"
         if token is None:
-            return f"{found[1]}[suffix={found[2]}]: /(?s:.*)/"
-        return f"{found[1]}: /(?s:.*)/ <[{token}]>"
+            return f"{found[1]}[suffix={found[2]}]: {text}"
+        return f"{found[1]}: {text} <[{token}]>"
 
     def marker(found: re.Match[str]) -> str:
         token = token_of(json.loads(found[1]))
         return found[1] if token is None else f"<[{token}]>"
 
-    grammar = re.sub(r"^(\w+): @until (\"(?:[^\"\\]|\\.)*\")@$", text_until, grammar, flags=re.M)
-    return re.sub(r"@(\"(?:[^\"\\]|\\.)*\")@", marker, grammar)
+    quoted = r"(\"(?:[^\"\\]|\\.)*\")"
+    grammar = re.sub(rf"^(\w+): @until {quoted}( \w+)?@$", text_until, grammar, flags=re.M)
+    return re.sub(f"@{quoted}@", marker, grammar)

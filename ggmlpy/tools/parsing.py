@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from ggmlpy.tools.answer import CallDelta, Delta
-from ggmlpy.tools.definitions import kinds_of
+from ggmlpy.tools.definitions import is_of_kind, kinds_of
 from ggmlpy.tools.reader import Reader, Reading, parsed_json
 
 if TYPE_CHECKING:
@@ -129,9 +129,10 @@ class AnswerParser:
         if "boolean" in kinds and text.strip() in ("True", "False"):
             return text.strip() == "True"
         try:
-            return parsed_json(text)
+            value = parsed_json(text)
         except ValueError:
             return text
+        return value if "string" not in kinds or is_of_kind(value, kinds) else text
 
 
 class ReasoningText:

@@ -7,7 +7,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ggmlpy.tools.definitions import Tool, is_text
+from ggmlpy.tools.bare_texts import terminal_of
+from ggmlpy.tools.definitions import Tool, choices_of, has_bare_text, is_text
 from ggmlpy.tools.formats import Format, LazyCalls
 from ggmlpy.tools.lark import Lark
 from ggmlpy.tools.parsing import AnswerParser
@@ -42,6 +43,8 @@ class _Parameters:
 class _TaggedFormat(Format):
     """Strings stand between the tags as they are, other values as JSON."""
 
+    tells_texts = False  # whether a tag says which of the two stands behind it
+
     def parameters(
         self,
         lark: Lark,
@@ -61,15 +64,28 @@ class _TaggedFormat(Format):
         last = f"{gap} {lark.marker(end)}"
         parts = []
         for name, schema in tool.properties.items():
-            if is_text(schema) and "enum" in schema:
-                line = f"{lark.text(around)}{'?' * lark.is_lazy}" if around else ""
-                texts = lark.either(list(map(lark.text, schema["enum"])))
-                value = f"{line} {texts} {line} {lark.marker(end)}"
-            elif is_text(schema):
-                value = lark.until(end) if lark.is_lazy else f"{gap} {lark.until(around + end)}"
-            else:
-                value = f"{gap} {lark.value(schema)} {last}"
-            parts.append(f"{head(name, is_text(schema))} {value} {behind}")
+            start = lark.text(around) if around else ""
+            line = f"{start}?" if start and lark.is_lazy else start
+            choices = choices_of(schema)
+            ways = []
+            if choices is not None:
+                for as_text in (True, False):
+                    texts = [
+                        lark.text(each if as_text else json.dumps(each, ensure_ascii=False))
+                        for each in choices
+                        if isinstance(each, str) == as_text
+                    ]
+                    if texts:
+                        value = f"{line} {lark.either(texts)} {line} {lark.marker(end)}"
+                        ways.append((as_text, value))
+            elif is_text(schema) or has_bare_text(schema):
+                is_any = lark.is_lazy and terminal_of(schema) is None
+                text = lark.until(end) if is_any else lark.until(around + end, schema)
+                ways.append((True, text if is_any else f"{start} {text}"))
+            if not ways or (self.tells_texts and has_bare_text(schema)):
+                ways.append((False, f"{gap} {lark.value(schema)} {last}"))
+            part = lark.either([f"{head(name, as_text)} {value}" for as_text, value in ways])
+            parts.append(f"{part} {behind}")
         return lark.any_of(list(tool.properties), parts, tool.required, "")
 
 
@@ -185,6 +201,7 @@ class Invocations(_TaggedFormat):
 
     name = "deepseek dsml"
     calls_tools = True
+    tells_texts = True
     begins = tuple(f"<{_BAR}DSML{_BAR}{each}>" for each in ("function_calls", "tool_calls"))
     tokens = (f"{_BAR}DSML{_BAR}",)
     _INVOKE = f'<{_BAR}DSML{_BAR}invoke name="'

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ggmlpy.tools.definitions import NOTES, SHARED, Tool, is_text, kinds_of
+from ggmlpy.tools.definitions import NOTES, SHARED, Tool, choices_of, is_text, kinds_of
 from ggmlpy.tools.formats import Format
 from ggmlpy.tools.lark import Lark
 from ggmlpy.tools.literals import LiteralReader
@@ -48,8 +48,9 @@ class PythonCalls(Format):
 
         def leaf(schema: Any) -> str:
             given, kinds = lark.value(schema), kinds_of(schema)
-            if is_text(schema) and "enum" in schema:
-                return lark.either([given, *(lark.text(repr(each)) for each in schema["enum"])])
+            choices = choices_of(schema)
+            if is_text(schema) and choices is not None:
+                return lark.either([given, *(lark.text(repr(each)) for each in choices)])
             if not isinstance(schema, Mapping) or not schema.keys() <= _BARE:
                 return given
             ways = [text for kind, text in _PYTHON.items() if kind in kinds]
@@ -129,10 +130,10 @@ class GemmaCalls(Format):
         def leaf(schema: Any) -> str:
             if not is_text(schema):
                 return lark.value(schema)
-            if "enum" in schema:
-                texts = [lark.text(str(each)) for each in schema["enum"]]
-                return f"{quote} {lark.either(texts)} {quote}"
-            return f"{quote} {lark.until(self.tokens[1])}"
+            choices = choices_of(schema)
+            if choices is not None:
+                return f"{quote} {lark.either(list(map(lark.text, choices)))} {quote}"
+            return f"{quote} {lark.until(self.tokens[1], schema)}"
 
         calls = []
         for tool in tools:

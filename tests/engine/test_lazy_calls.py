@@ -31,8 +31,11 @@ SCHEMA: dict[str, Any] = {
             "required": ["x"],
             "additionalProperties": False,
         },
+        "code": {"type": "string", "pattern": "^[A-C]+/?$", "minLength": 2, "maxLength": 4},
+        "day": {"type": "string", "format": "date"},
+        "size": {"enum": ["S", 1, None]},
     },
-    "required": ["unit"],
+    "required": ["unit", "code"],
     "additionalProperties": False,
 }
 SHORT: list[dict[str, Any]] = [
@@ -89,15 +92,15 @@ def test_what_a_model_begins_it_ends_as_a_call(template: str) -> None:
     """Whatever it draws behind the marker, in an answer that needs no call."""
     with opened(template, n_ctx=1024) as llm:
         n_whole = 0
-        for seed in range(20):
+        for seed in range(16):
             begun = "" if template in ("llama 3", "gpt-oss") or "think" in template else "Well. "
             result = llm.create_chat_completion(
-                MESSAGES, tools=SHORT, seed=seed, temperature=1.0, max_tokens=250,
+                MESSAGES, tools=SHORT, seed=seed, temperature=1.0, max_tokens=450,
                 parallel_tool_calls=seed % 2 == 0,
                 logits_processor=beginning(llm, begun + MARKERS[template]),
             )  # fmt: skip
             n_whole += checked(result["choices"][0])
-        assert n_whole >= 10
+        assert n_whole >= 6
 
 
 @pytest.mark.parametrize("first", ["", "now"])
