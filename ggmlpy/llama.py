@@ -27,18 +27,14 @@ from ggmlpy.gguf.overrides import Scalar
 from ggmlpy.gguf.path import path_of
 from ggmlpy.graph.types import TensorType
 from ggmlpy.hub.fetch import model_of_repo
-from ggmlpy.memory.cache_types import cache_type
 from ggmlpy.memory.layouts import choose_layout
-from ggmlpy.memory.sizes import decide_sizes
 from ggmlpy.models import load_model
 from ggmlpy.models.rope_overrides import RopeOverrides, open_overridden
 from ggmlpy.runtime.context import Context
-from ggmlpy.runtime.context_sizes import check_least, choose_sizes, warn_of_length
+from ggmlpy.runtime.context_sizes import check_least
 from ggmlpy.runtime.describe import Row, summary, summary_rows
-from ggmlpy.runtime.fit import free_memory
-from ggmlpy.runtime.opening import ContextOpener
+from ggmlpy.runtime.opening import opener_for
 from ggmlpy.sampling import SamplingParams
-from ggmlpy.sched.compute import backends_for
 from ggmlpy.text.tokenizer import Tokenizer
 
 _GONE_WHEN_CLOSED = (
@@ -160,31 +156,25 @@ class Llama(AdapterMethods):
         layout = choose_layout(kv_layout, kv_unified)
         self._file = open_overridden(model_path, kv_overrides, rope)
         self.model = load_model(self._file)
-        longest = self.model.hparams.n_ctx_train
-        if self.model.n_ctx_limit is not None:
-            longest = min(longest, self.model.n_ctx_limit)
-        total, most = choose_sizes(n_ctx, n_ctx_seq, n_seq_max, layout != "split", longest)
-        backends = backends_for(backend, n_threads)
-        opener = ContextOpener(
+        opener = self._opener = opener_for(
             self.model,
-            backends,
-            sizes=decide_sizes(total, n_seq_max, layout, min(n_ubatch, n_batch), most),
-            type_k=cache_type("type_k", type_k),
-            type_v=cache_type("type_v", type_v),
+            n_ctx=n_ctx,
+            n_ctx_seq=n_ctx_seq,
+            n_seq_max=n_seq_max,
+            layout=layout,
+            n_ubatch=min(n_ubatch, n_batch),
+            type_k=type_k,
+            type_v=type_v,
             kv_rotation=kv_rotation,
             flash_attn=flash_attn,
+            backend=backend,
+            n_threads=n_threads,
             n_gpu_layers=n_gpu_layers,
-            override_tensors=override_tensors or {},
-            free=free_memory(backends),
+            override_tensors=override_tensors,
+            fit=fit,
         )
-        if fit:
-            opener = opener.fit(n_ctx_is_given=bool(n_ctx or n_ctx_seq))
-        if opener.fitted is None and not n_ctx and not n_ctx_seq:
-            opener = opener.reduce()
-        self._opener = opener
         self.fitted = opener.fitted
         self._context = opener.open()
-        warn_of_length(n_ctx, n_ctx_seq, n_seq_max, most, longest)
         metadata = self._file.metadata
         tokenizer = Tokenizer.from_metadata(metadata, self._file.name)
         n_rows = self.model.hparams.n_vocab

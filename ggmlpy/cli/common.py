@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ggmlpy.gguf.overrides import Scalar
     from ggmlpy.llama import Llama
     from ggmlpy.models import Model
+    from ggmlpy.runtime.opening import ContextOpener
     from ggmlpy.sched.placement import Placement
 
 STDIN = "-"
@@ -69,6 +70,39 @@ def open_model(
         nothing = "no device says how much memory it has: nothing was chosen"
         complain("fit", nothing if llm.fitted is None else str(llm.fitted))
     return llm
+
+
+def opener_of(
+    path: Path, options: ModelOptions, *, n_seq_max: int, kv_layout: str
+) -> ContextOpener:
+    """What would open the context of `open_model`: it has chosen sizes and placement.
+
+    Raises what `Llama` raises.
+    """
+    with loading(printable(path.name)):
+        from ggmlpy.memory.layouts import choose_layout
+        from ggmlpy.models import load_model
+        from ggmlpy.models.rope_overrides import open_overridden
+        from ggmlpy.runtime.opening import opener_for
+
+        model = load_model(open_overridden(path, options.kv_overrides, options.rope))
+        return opener_for(
+            model,
+            n_ctx=options.n_ctx,
+            n_ctx_seq=0,
+            n_seq_max=n_seq_max,
+            layout=choose_layout(kv_layout, False),
+            n_ubatch=min(options.n_ubatch, options.n_batch or options.n_ubatch),
+            type_k=options.type_k,
+            type_v=options.type_v,
+            kv_rotation=options.rotates,
+            flash_attn=options.fused_attention,
+            backend=options.backends,
+            n_threads=options.n_threads,
+            n_gpu_layers=options.n_gpu_layers,
+            override_tensors=options.tensors,
+            fit=options.fit,
+        )
 
 
 def placement_of(model: Model, where: PlacementOptions) -> tuple[Placement, list[Backend]]:

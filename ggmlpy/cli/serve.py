@@ -6,12 +6,14 @@ import errno
 import os
 import socket
 import ssl
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.table import Table
 
 from ggmlpy.cli import common, options
 from ggmlpy.cli.adapter_options import AdapterOptions, adapter_options
@@ -20,9 +22,9 @@ from ggmlpy.cli.draft_options import DraftOptions, draft_options
 from ggmlpy.cli.options import ModelOptions
 from ggmlpy.cli.sampling_options import FRESH_SEED, SamplingOptions
 from ggmlpy.cli.server_options import ServerOptions, server_options
-from ggmlpy.cli.show import say
+from ggmlpy.cli.show import console, say
 from ggmlpy.common.quoting import printable
-from ggmlpy.errors import ArgumentError, MissingPackage
+from ggmlpy.errors import AllocationError, ArgumentError, MissingPackage
 from ggmlpy.packaged import packaged_model
 
 if TYPE_CHECKING:
@@ -61,6 +63,7 @@ def serve(
     Examples:
       ggmlpy serve
       ggmlpy serve -m model.gguf -c 16384 -np 16 --port 8000
+      ggmlpy serve -m model.gguf -c 16384 -np 16 --check
       ggmlpy serve --models-dir ~/models --sleep-idle-seconds 600
       ggmlpy serve -hf ggml-org/gemma-3-1b-it-GGUF --api-key-file keys.txt --host 0.0.0.0
       curl http://127.0.0.1:8080/v1/chat/completions -d '{"messages": [{"role": "user",
@@ -79,6 +82,9 @@ def serve(
         **adapters.arguments(),
     }
     settings = server.settings(defaults)
+    if server.check:
+        _check(path, setup, arguments["n_seq_max"], arguments["kv_layout"])
+        return
     tls = _tls(server)
     with _listen(server.host, server.port) as listening:
         where = _url(listening, has_tls=bool(tls))
@@ -98,6 +104,31 @@ def serve(
             lambda: server.settings(defaults),
             tls,
         )
+
+
+def _check(path: Path, setup: ModelOptions, n_seq_max: int, layout: str) -> None:
+    """Show what memory is needed. Raises AllocationError if it is not there."""
+    opener = common.opener_of(path, setup, n_seq_max=n_seq_max, kv_layout=layout)
+    sizes, needs = opener.sizes, opener.needs()
+    opener.warn_of_length()
+    table = Table(title=f"{path.name}: {n_seq_max} sequences, {layout}", title_justify="left")
+    for column in ("memory", "weights", "K, V, states", "largest step", "together", "there is"):
+        table.add_column(column, justify="left" if column == "memory" else "right")
+    for each in needs:
+        amounts = (each.weights, each.state, each.compute, each.total, each.has)
+        table.add_row(each.name, *("?" if n is None else _bytes(n) for n in amounts))
+    console(sys.stdout).print(table)
+    print(f"{sizes.n_ctx} tokens of context, {sizes.n_ctx_seq} of one sequence at most")
+    for each in needs:
+        if not each.fits:
+            raise AllocationError(
+                f"{each.name}: {_bytes(each.total)} are needed, there is {_bytes(each.has or 0)}; a"
+                " smaller -c or -np takes less, and so do K and V of q8_0 (-ctk, -ctv)"
+            )
+
+
+def _bytes(n: int) -> str:
+    return f"{n / 1e9:.2f} GB" if n >= 1e8 else f"{n / 1e6:.1f} MB"
 
 
 def _of_any_model(arguments: dict[str, Any]) -> dict[str, Any]:

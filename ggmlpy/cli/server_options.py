@@ -69,6 +69,13 @@ class SharedOptions:
 class ServerOptions(SharedOptions):
     """Where the server listens, and what it lets clients do."""
 
+    check: bool = setting(
+        False,
+        "--check",
+        "Say what memory the model, its sequences and their context take, and end: with exit code"
+        " 1 if that does not fit.",
+        is_flag=True,
+    )
     host: str = setting(
         "127.0.0.1",
         "--host ADDRESS",

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 from warnings import catch_warnings, simplefilter
 
 from ggmlpy.common.progress import tell
+from ggmlpy.common.system_memory import physical_memory
 from ggmlpy.errors import AllocationError
-from ggmlpy.graph.buffer import BufferType, Place, UnallocatedBuffer
+from ggmlpy.graph.buffer import HOST, BufferType, Place, UnallocatedBuffer
 from ggmlpy.graph.types import TensorType
 from ggmlpy.memory.cell_table import KV_PAD
 from ggmlpy.memory.sequences import SequenceMemory
@@ -101,6 +102,59 @@ def find_fit(
     return asked.found(counts[too_many - 1], least)
 
 
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a context takes of one memory, and what that has, in bytes."""
+
+    name: str  # "host", or the device
+    weights: int
+    state: int  # K, V, recurrent states, and the lists of cells
+    compute: int  # of the largest step
+    has: int | None  # None: the device does not say
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.state + self.compute
+
+    @property
+    def fits(self) -> bool:
+        return self.has is None or self.total <= self.has
+
+
+def memory_needs(
+    model: Model,
+    backends: Sequence[Backend],
+    sizes: Sizes,
+    type_k: TensorType,
+    type_v: TensorType,
+    *,
+    n_gpu_layers: int,
+    overrides: Overrides = (),
+    flash_attn: bool = True,
+    kv_rotation: bool | None = None,
+    free: Mapping[BufferType, int] | None = None,
+) -> list[Needs]:
+    """What weights, memory and the largest step of a context take, by where they lie: the host
+    first, of which all is counted as had.
+
+    Weights of the host are counted as they are in the file: kernels that want them packed in
+    another way replace that copy.
+    """
+    free = free_memory(backends) if free is None else free
+    types = type_k, type_v
+    fitting = _Fitting(model, backends, sizes, types, overrides, flash_attn, kv_rotation, free)
+    parts = fitting.parts(n_gpu_layers, sizes)
+    order = sorted({at for part in parts for at in part}, key=lambda at: (not at.is_host, at.name))
+    found = []
+    for is_host in (True, False):
+        for at in (at for at in order if at.is_host is is_host):
+            weights, state, compute = (part.get(at, 0) for part in parts)
+            has = physical_memory() if is_host else free.get(at)
+            name = "host" if is_host else at.name
+            found.append(Needs(name, weights, state, compute, has))
+    return found
+
+
 def free_memory(backends: Sequence[Backend]) -> dict[BufferType, int]:
     """The free bytes of devices that say how much they have."""
     devices = [b.buffer_type for b in backends if not b.buffer_type.is_host]
@@ -180,23 +234,44 @@ class _Fitting:
             simplefilter("ignore", PlacementWarning)
             return Placement.for_model(self._model, self._backends, n_gpu_layers, self._overrides)
 
+    def parts(self, n_gpu_layers: int, sizes: Sizes) -> tuple[dict[BufferType, int], ...]:
+        """Weights; K, V and states; what the largest step runs in. The host is one memory."""
+        placement = self._placement(n_gpu_layers)
+        compute = self._compute_bytes(n_gpu_layers, placement, sizes)
+        parts = self._weights(placement), self._state(placement, sizes), compute
+        return tuple(map(_with_one_host, parts))
+
     def _held(self, placement: Placement, sizes: Sizes) -> dict[BufferType, int]:
         """Weights, K, V and states."""
+        held = self._state(placement, sizes)
+        for at, n_bytes in self._weights(placement).items():
+            held[at] = held.get(at, 0) + n_bytes
+        return held
+
+    def _state(self, placement: Placement, sizes: Sizes) -> dict[BufferType, int]:
         memory = whole_memory(self._model)
         types = placement.buffer_types(memory)
-        held = dict(memory_bytes(memory, sizes, *self._types, types, self._kv_rotation))
+        return dict(memory_bytes(memory, sizes, *self._types, types, self._kv_rotation))
+
+    def _weights(self, placement: Placement) -> dict[BufferType, int]:
+        found: dict[BufferType, int] = {}
+        on_host = set()  # where a tensor that is used as two is mapped once
         for name, leaf in self._model.weights.leaves.items():
             at = placement.backend_of(name).buffer_type
-            held[at] = held.get(at, 0) + at.tensor_bytes(leaf.spec)
-        return held
+            if at.is_host:
+                if leaf.name in on_host:
+                    continue
+                on_host.add(leaf.name)
+            found[at] = found.get(at, 0) + at.tensor_bytes(leaf.spec)
+        return found
 
     def _compute_bytes(
         self, n_gpu_layers: int, placement: Placement, sizes: Sizes
     ) -> dict[BufferType, int]:
         """What the largest step runs in: of a fused attention it depends little on the context, so
         that one size is looked at."""
-        if self._flash_attn:
-            sizes = _with(sizes, min(sizes.n_ctx_seq, FIT_CTX))
+        if self._flash_attn and sizes.n_ctx_seq > FIT_CTX:
+            sizes = _with(sizes, FIT_CTX)
         key = n_gpu_layers, sizes
         if key not in self._compute:
             lie = placement.buffer_types(whole_memory(self._model))
@@ -217,6 +292,15 @@ class _Fitting:
                 source = memory
             self._compute[key] = found
         return self._compute[key]
+
+
+def _with_one_host(part: Mapping[BufferType, int]) -> dict[BufferType, int]:
+    """Memory that the host can address counts as one."""
+    found: dict[BufferType, int] = {}
+    for at, n_bytes in part.items():
+        at = HOST if at.is_host else at
+        found[at] = found.get(at, 0) + n_bytes
+    return found
 
 
 class _Unallocated(BufferType):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from warnings import catch_warnings, simplefilter
 
@@ -12,11 +13,14 @@ from ggmlpy.backends.base import Backend
 from ggmlpy.errors import AllocationError, ArgumentError
 from ggmlpy.graph.buffer import BufferType
 from ggmlpy.graph.types import TensorType
-from ggmlpy.memory.sizes import Sizes
+from ggmlpy.memory.cache_types import cache_type
+from ggmlpy.memory.layouts import KVLayout
+from ggmlpy.memory.sizes import Sizes, decide_sizes
 from ggmlpy.models import Model, whole_memory
 from ggmlpy.runtime.context import Context
-from ggmlpy.runtime.context_sizes import reduce_to_memory
-from ggmlpy.runtime.fit import Fit, find_fit
+from ggmlpy.runtime.context_sizes import choose_sizes, reduce_to_memory, warn_of_length
+from ggmlpy.runtime.fit import Fit, Needs, find_fit, free_memory, memory_needs
+from ggmlpy.sched.compute import backends_for
 from ggmlpy.sched.placement import ALL, Placement, PlacementWarning
 
 
@@ -34,6 +38,7 @@ class ContextOpener:
     n_gpu_layers: int
     override_tensors: Mapping[str, str]
     free: Mapping[BufferType, int]  # bytes of devices, before anything was taken
+    warn_of_length: Callable[[], None]  # of sequences, once they can be had
     fitted: Fit | None = None  # what `fit` chose
 
     def fit(self, *, n_ctx_is_given: bool) -> ContextOpener:
@@ -66,15 +71,32 @@ class ContextOpener:
         )
         return replace(self, sizes=sizes)
 
+    def needs(self) -> list[Needs]:
+        """What the context takes of each memory, and what that has. Nothing is taken."""
+        return memory_needs(
+            self.model,
+            self.backends,
+            self.sizes,
+            self.type_k,
+            self.type_v,
+            n_gpu_layers=self.n_gpu_layers,
+            overrides=self.override_tensors,
+            flash_attn=self.flash_attn,
+            kv_rotation=self.kv_rotation,
+            free=self.free,
+        )
+
     def open(self) -> Context:
         """The context that generates text. Raises AllocationError, with what would fit."""
         sizes = self.sizes
         try:
-            return self._open(
+            context = self._open(
                 self.model, n_ctx=sizes.n_ctx, n_seq_max=sizes.n_seq_max, kv_layout=sizes.layout
             )
         except MemoryError as error:
             raise _no_cache(sizes.n_ctx, error, self._would_fit()) from None
+        self.warn_of_length()
+        return context
 
     def open_for_embeddings(self, n_seq_max: int) -> Context:
         """A context that gives embeddings of up to `n_seq_max` texts. Raises AllocationError."""
@@ -139,6 +161,54 @@ class ContextOpener:
         except AllocationError:
             return ""
         return f"; what fits is {fits} (fit=True or --fit chooses that)"
+
+
+def opener_for(
+    model: Model,
+    *,
+    n_ctx: int,
+    n_ctx_seq: int,
+    n_seq_max: int,
+    layout: KVLayout,
+    n_ubatch: int,
+    type_k: str | int | TensorType,
+    type_v: str | int | TensorType,
+    kv_rotation: bool | None,
+    flash_attn: bool,
+    backend: str | Backend | Sequence[str | Backend],
+    n_threads: int | None,
+    n_gpu_layers: int,
+    override_tensors: Mapping[str, str] | None,
+    fit: bool,
+) -> ContextOpener:
+    """The opener that follows from the options of `Llama`, which describes them.
+
+    Raises ArgumentError, Unsupported, BackendError, and AllocationError where `fit` finds nothing
+    that fits.
+    """
+    longest = model.hparams.n_ctx_train
+    if model.n_ctx_limit is not None:
+        longest = min(longest, model.n_ctx_limit)
+    total, most = choose_sizes(n_ctx, n_ctx_seq, n_seq_max, layout != "split", longest)
+    backends = backends_for(backend, n_threads)
+    opener = ContextOpener(
+        model,
+        backends,
+        sizes=decide_sizes(total, n_seq_max, layout, n_ubatch, most),
+        type_k=cache_type("type_k", type_k),
+        type_v=cache_type("type_v", type_v),
+        kv_rotation=kv_rotation,
+        flash_attn=flash_attn,
+        n_gpu_layers=n_gpu_layers,
+        override_tensors=override_tensors or {},
+        free=free_memory(backends),
+        warn_of_length=partial(warn_of_length, n_ctx, n_ctx_seq, n_seq_max, most, longest),
+    )
+    if fit:
+        opener = opener.fit(n_ctx_is_given=bool(n_ctx or n_ctx_seq))
+    if opener.fitted is None and not n_ctx and not n_ctx_seq:
+        opener = opener.reduce()
+    return opener
 
 
 def _no_cache(n_ctx: int, error: MemoryError, hint: str = "") -> AllocationError:

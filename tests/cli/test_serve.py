@@ -1,0 +1,69 @@
+"""`ggmlpy serve`: its options, and what is refused before anything listens."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run
+
+pytest.importorskip("starlette", reason="the extra ggmlpy[server] is not installed")
+
+
+def test_check_says_what_memory_is_needed(run: Run, tiny: Path) -> None:
+    done = run("serve", "-m", str(tiny), "-c", "128", "-np", "2", "--check")
+    assert done.code == 0
+    assert "host" in done.out
+    assert "128 tokens of context" in done.out
+
+
+@pytest.mark.filterwarnings("ignore::ggmlpy.ContextWarning")
+def test_check_refuses_what_cannot_fit(run: Run, tiny: Path) -> None:
+    done = run("serve", "-m", str(tiny), "-c", str(2**36), "--check")
+    assert done.code == 1
+    assert "are needed, there is" in done.err.splitlines()[-1]
+
+
+def test_a_port_that_is_taken(run: Run) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = run("serve", "--port", str(port))
+    assert done.error == (
+        f"127.0.0.1:{port}: Address already in use, something listens there already: --port takes"
+        " another one"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--host", "no.such.host.invalid"], "--host no.such.host.invalid: there is no such"),
+        (["--api-key-file", "missing.txt"], "there is no such file"),
+        (["--models-dir", "missing"], "--models-dir missing: there is no such folder"),
+        (["--ssl-key-file", "a", "--ssl-cert-file", "b"], "there is no such file"),
+    ],
+)
+def test_what_cannot_be_used(run: Run, arguments: list[str], said: str) -> None:
+    assert said in run("serve", *arguments).error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--ssl-key-file", "a"], "--ssl-key-file and --ssl-cert-file are needed together"),
+        (["--api-key", ","], "the key is empty"),
+        (["-np", "0"], "0 is not in 1 … 256"),
+        (["--port", "70000"], "70000 is not in 0 … 65535"),
+    ],
+)
+def test_a_wrong_command_line(run: Run, arguments: list[str], said: str) -> None:
+    assert said in run("serve", *arguments).usage_error
+
+
+def test_keys_that_are_no_certificate(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "key.pem"
+    file.write_text("nothing")
+    done = run("serve", "--ssl-key-file", str(file), "--ssl-cert-file", str(file))
+    assert "not a certificate with its key" in done.error
