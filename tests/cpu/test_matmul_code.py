@@ -122,3 +122,20 @@ def test_floats_are_one_fma_for_16_elements(type: str) -> None:
         assert len(loop) <= n_products + len(loads) + n_lines + 5 + _SLACK
     assert sorted(widths) == [2, 4]
     assert len(loops) > 2  # and those of one row
+
+
+@pytest.mark.parametrize("type", ["f16", "f32"])
+def test_short_rows_are_a_product_and_an_addition_for_16_rows(type: str) -> None:
+    """4 rows of x and 1 times 16 columns: numbers are broadcast as they are read, columns are read
+    once for all rows, and nothing is spilled."""
+    stretches = re.split(r"^\.?\w+:.*$|^\s*j\w+\s.*$", _assembly()[type], flags=re.MULTILINE)
+    found = []
+    for stretch in stretches:
+        lines = [line.strip() for line in stretch.splitlines()]
+        n_products = sum(line.startswith("vmulps") for line in lines)
+        if n_products:
+            found.append(n_products)
+            assert sum("{1to16}" in line for line in lines) >= n_products - 1
+            assert sum(line.startswith("vaddps") for line in lines) <= n_products
+            assert not [line for line in lines if "%zmm" in line and "%rsp" in line]
+    assert sorted(found) == [16, 64]

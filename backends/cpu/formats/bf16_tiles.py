@@ -45,6 +45,7 @@ from ggmlpy.backends.cpu.simd.memory import (
     store_f32x16_part,
 )
 from ggmlpy.backends.cpu.simd.product import after, unknown
+from ggmlpy.backends.cpu.simd.transpose import row_addresses, transposed
 
 STRETCH = 16  # blocks whose transposed weights stay in the first level of the cache
 PANELS = 4
@@ -108,40 +109,20 @@ def _add_block(b: Emitter, work: Any, weights: Any, x: Any, stride: Any) -> None
         _TILES.add_product_of_bf16(b, file, sums, part, _WEIGHT_TILE)
 
 
-def _transposed(b: Emitter, rows: list[Any]) -> list[Any]:
-    """16 vectors of 16 i32 with rows and lanes exchanged: in squares of 2, 4, 8, 16."""
-    for step in (1, 2, 4, 8):
-        upper = [i if i & step == 0 else i - step + 16 for i in range(16)]
-        lower = [i + step if i & step == 0 else i + 16 for i in range(16)]
-        for r in range(16):
-            if r & step == 0:
-                a, c = rows[r], rows[r + step]
-                rows[r], rows[r + step] = b.shuffle(a, c, upper), b.shuffle(a, c, lower)
-    return rows
-
-
-def _weight_rows(b: Emitter, w: Any, row_bytes: Any, n_rows: Any) -> list[Any]:
-    """The addresses of 16 rows: the last one of `n_rows`, where that is past them."""
-    last = b.sub(n_rows, ir.Constant(i64.ir, 1))
-    rows = [ir.Constant(i64.ir, r) for r in range(ROWS)]
-    rows = [b.select(b.icmp_signed("<", r, last), r, last) for r in rows]
-    return [b.add(w, b.mul(row, row_bytes)) for row in rows]
-
-
 @intrinsic(void, i64, i64, i64, i64)
 def _transpose_block(b: Emitter, w: Any, row_bytes: Any, n_rows: Any, address: Any) -> None:
     """32 elements of each row from w on, as the rows of a tile of weights, to `address`."""
-    rows = [b.load_from(row, i32x16) for row in _weight_rows(b, w, row_bytes, n_rows)]
-    for j, row in enumerate(_transposed(b, rows)):
+    rows = [b.load_from(row, i32x16) for row in row_addresses(b, w, row_bytes, n_rows)]
+    for j, row in enumerate(transposed(b, rows)):
         b.store_to(after(b, address, ROW_BYTES * j), row)
 
 
 @intrinsic(void, i64, i64, i64, i64, i64)
 def _transpose_rest(b: Emitter, w: Any, row_bytes: Any, n_rows: Any, n: Any, address: Any) -> None:
     """The same of the `n` elements that are left; no byte past them is touched."""
-    addresses = _weight_rows(b, w, row_bytes, n_rows)
+    addresses = row_addresses(b, w, row_bytes, n_rows)
     rows = [b.bitcast(load_i16x32_part(b, row, n), i32x16.ir) for row in addresses]
-    for j, row in enumerate(_transposed(b, rows)):
+    for j, row in enumerate(transposed(b, rows)):
         b.store_to(after(b, address, ROW_BYTES * j), row)
 
 

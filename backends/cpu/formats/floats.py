@@ -14,6 +14,7 @@ from typing import Any
 
 from ggmlpy.backends.cpu.formats.base import GROUP, StoredFormat
 from ggmlpy.backends.cpu.formats.bf16_tiles import BF16_TILES, WholeUnits
+from ggmlpy.backends.cpu.formats.short_rows import short_rows
 from ggmlpy.backends.cpu.kernel import Choice, Inline, Int, inline
 from ggmlpy.backends.cpu.simd.core import Intrinsic
 from ggmlpy.backends.cpu.simd.dots import (
@@ -85,6 +86,7 @@ def _format(
         quantizes_x=False,
         tiles=tiles,
         element_bytes=n_bytes,
+        short=short_rows(n_bytes, load_part),
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ggmlpy.backends.cpu.formats import bf16_tiles
+from ggmlpy.backends.cpu.formats import bf16_tiles, short_rows
 from ggmlpy.backends.cpu.formats.base import GROUP, Format
 from ggmlpy.backends.cpu.formats.bf16_tiles import WholeUnits
 from ggmlpy.backends.cpu.formats.block_tiles import (
@@ -59,7 +59,9 @@ class Unit:
 def work_bytes(format: Format, n_rows: int) -> int:
     """Memory of a thread for products with so many rows of x."""
     if isinstance(format.tiles, WholeUnits):
-        return bf16_tiles.WORK_BYTES
+        return max(bf16_tiles.WORK_BYTES, short_rows.WORK_BYTES)
+    if format.short is not None:
+        return short_rows.WORK_BYTES
     return WORK_BYTES if format.tiles is not None and n_rows >= ROWS else 0
 
 
@@ -179,9 +181,27 @@ def _by_tiles(tiles: TileProducts, rest: Inline) -> tuple[Inline, Inline]:
     return begin, multiply
 
 
+def _short_or_not(short: Inline, other: Inline) -> Inline:
+    """`multiply` of a Unit that takes short rows otherwise, where many rows of x need them."""
+    most, least_rows = short_rows.MOST, short_rows.LEAST_ROWS
+
+    @inline
+    def multiply(
+        w: Int, k: Int, xs: Int, ys: Int, n: Int, at: Int, n_lanes: Int, bias: Int, work: Int
+    ) -> None:
+        if k <= most and n >= least_rows:
+            short(w, k, xs, ys, n, at, n_lanes, bias, work)
+        else:
+            other(w, k, xs, ys, n, at, n_lanes, bias, work)
+
+    return multiply
+
+
 def unit_of(format: Format) -> Unit:
     """How units of this format are computed, on any instruction set."""
     plain = _by_registers(format.accumulate, format.width)
+    if format.short is not None:  # whose 16 sums need the registers of AVX512
+        plain = Choice(frozenset({"avx512"}), _short_or_not(format.short, plain), plain)
     if format.tiles is None:
         return Unit(_nothing_to_begin, plain, _nothing_to_end, _rows_in_registers)
     if isinstance(format.tiles, WholeUnits):
