@@ -21,7 +21,7 @@ from ggmlpy.common import log
 from ggmlpy.errors import GgmlpyError
 from ggmlpy.server.body import ClientGone, parse_body, read_body
 from ggmlpy.server.errors import ApiError, of_error
-from ggmlpy.server.events import EventStream, as_json, until_gone
+from ggmlpy.server.events import EventStream, as_json, event, until_gone
 from ggmlpy.server.hosted import Models, in_pool
 from ggmlpy.server.service import Service
 from ggmlpy.server.settings import Settings
@@ -38,6 +38,8 @@ class Call:
     service: Service
     request: Request
     client: str  # whose turn it takes: its API key, or its address
+    error_form: ErrorForm
+    ends_s: float  # when its time is over, by the loop's clock
     body: dict[str, Any] = field(default_factory=dict)
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
 
@@ -52,7 +54,18 @@ class Call:
     def stream(self, events: AsyncGenerator[bytes, None]) -> EventStream:
         """The response that writes events."""
         settings = self.settings
-        return EventStream(events, ping_s=settings.ping_s, send_timeout_s=settings.send_timeout_s)
+        return EventStream(
+            events,
+            ping_s=settings.ping_s,
+            send_timeout_s=settings.send_timeout_s,
+            ends_s=self.ends_s,
+            late=event(self.error_form(self.too_late())),
+        )
+
+    def too_late(self) -> ApiError:
+        """The error of an answer that takes too long."""
+        limit = self.settings.timeout_s
+        return ApiError(504, f"the answer was not complete after {limit:g} s")
 
     async def in_pool(self, function: Callable[[], Result]) -> Result:
         """The result of a function that takes a while."""
@@ -85,7 +98,8 @@ class Endpoint:
         call: Call | None = None
         try:
             client = self._client(request, service.settings)
-            call = Call(service, request, client)
+            ends_s = asyncio.get_running_loop().time() + service.settings.timeout_s
+            call = Call(service, request, client, self._error_form, ends_s)
             response = await self._respond(call, receive)
             # What a stream runs is in the stack too, which is left when it ends.
             await response(scope, receive, send)
@@ -110,12 +124,11 @@ class Endpoint:
         return Response(as_json(made), media_type="application/json")
 
     async def _timed(self, call: Call) -> Response | dict[str, Any] | list[Any]:
-        limit = call.settings.timeout_s
         try:
-            async with asyncio.timeout(limit):
+            async with asyncio.timeout_at(call.ends_s):
                 return await self._handler(call)
         except TimeoutError:
-            raise ApiError(504, f"the answer was not complete after {limit:g} s") from None
+            raise call.too_late() from None
 
     def _client(self, request: Request, settings: Settings) -> str:
         """Whose request it is. Raises ApiError without a key, where one is needed."""

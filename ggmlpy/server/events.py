@@ -51,15 +51,24 @@ class EventStream(Response):
     media_type = "text/event-stream"
 
     def __init__(
-        self, events: AsyncGenerator[bytes, None], *, ping_s: float, send_timeout_s: float
+        self,
+        events: AsyncGenerator[bytes, None],
+        *,
+        ping_s: float,
+        send_timeout_s: float,
+        ends_s: float,
+        late: bytes,
     ) -> None:
-        """`ping_s`: seconds of silence before a comment; 0: none."""
+        """`ping_s`: seconds of silence before a comment; 0: none. At `ends_s`, by the loop's clock,
+        the stream ends with the event `late`."""
         self.status_code = 200
         self.background = None
         self.init_headers({"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         self._events = events
         self._ping_s = ping_s or math.inf
         self._send_timeout_s = send_timeout_s
+        self._ends_s = ends_s
+        self._late = late
         self._sending_since: float | None = None
         self._written = 0.0  # when
 
@@ -78,6 +87,12 @@ class EventStream(Response):
                 if writer.done() or gone.done():
                     break
                 now, since = loop.time(), self._sending_since
+                if now >= self._ends_s and since is None:
+                    writer.cancel()
+                    await asyncio.wait((writer,))
+                    await self._send(send, self._late)
+                    await send({"type": "http.response.body", "body": b"", "more_body": False})
+                    break
                 if since is not None and now - since >= self._send_timeout_s:
                     break  # the client does not read
                 if since is None and now - self._written >= self._ping_s:
@@ -94,7 +109,7 @@ class EventStream(Response):
         """Seconds until something may be due: a comment, or the end of a client's time."""
         if self._sending_since is not None:
             return max(0.0, self._sending_since + self._send_timeout_s - now)
-        due = min(self._written + self._ping_s, now + self._send_timeout_s)
+        due = min(self._written + self._ping_s, now + self._send_timeout_s, self._ends_s)
         return max(0.0, due - now)
 
     async def _write(self, send: Send) -> None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
+import signal
 import socket
+import subprocess
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, start
 
 pytest.importorskip("starlette", reason="the extra ggmlpy[server] is not installed")
 
@@ -67,3 +73,30 @@ def test_keys_that_are_no_certificate(run: Run, tmp_path: Path) -> None:
     file.write_text("nothing")
     done = run("serve", "--ssl-key-file", str(file), "--ssl-cert-file", str(file))
     assert "not a certificate with its key" in done.error
+
+
+def test_a_server_reloads_its_keys_and_stops(tmp_path: Path) -> None:
+    """A process that gets SIGHUP has the keys that are in the file then; SIGTERM ends it."""
+    keys = tmp_path / "keys.txt"
+    keys.write_text("# of the team\nfirst\n")
+    with start("serve", "--port", "0", "--api-key-file", keys, stdout=subprocess.DEVNULL) as server:
+        assert server.stderr is not None
+        said = server.stderr.readline().decode()
+        url = re.search(r"http://127\.0\.0\.1:\d+", said)
+        assert url is not None, said
+
+        def status(key: str) -> int:
+            body = json.dumps({"prompt": "a", "max_tokens": 1}).encode()
+            request = Request(f"{url[0]}/v1/completions", body, {"Authorization": f"Bearer {key}"})
+            try:
+                return int(urlopen(request, timeout=60).status)
+            except HTTPError as error:
+                return error.code
+
+        assert (status("first"), status("second")) == (200, 401)
+        keys.write_text("second\n")
+        server.send_signal(signal.SIGHUP)
+        assert "answers at" in server.stderr.readline().decode()  # it is loaded anew
+        assert (status("first"), status("second")) == (401, 200)
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(60) in (0, -signal.SIGTERM)

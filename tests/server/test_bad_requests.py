@@ -170,6 +170,11 @@ def test_a_limit_of_time() -> None:
             f"{server.url}{TEXT}", json={"prompt": ["a"] * 64, "max_tokens": 400}, timeout=30
         )
         assert "0.05 s" in error_of(response, 504)["message"]
+        body = {"prompt": "a", "max_tokens": 400, "ignore_eos": True, "n": 64, "stream": True}
+        with httpx.stream("POST", f"{server.url}{TEXT}", json=body, timeout=30) as stream:
+            lines = [line for line in stream.iter_lines() if line]
+        last = json.loads(lines[-1].removeprefix("data: "))
+        assert "0.05 s" in last["error"]["message"]
 
 
 def test_cors(client: httpx.Client) -> None:
