@@ -1,10 +1,10 @@
 """The program that compiles and renders chat templates, in a process of its own.
 
 A chat template comes from a model file, so it is untrusted code. jinja2's sandbox denies it access
-to Python's internals, and it cannot change its variables. The sandbox limits neither time nor
-memory, and much of the work happens in C functions that Python cannot interrupt. The limits are
-therefore the operating system's: beyond one this process ends, and `template_process.py` reports
-why.
+to Python's internals, and of its variables, which are copies, it can change lists only. The sandbox
+limits neither time nor memory, and much of the work happens in C functions that Python cannot
+interrupt. The limits are therefore the operating system's: beyond one this process ends, and
+`template_process.py` reports why.
 
 Requests come through stdin, and answers go to stdout: JSON after its length in 8 bytes. The first
 request waits for imports, so only the standard library and jinja2 are imported, never ggmlpy.
@@ -32,13 +32,19 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """jinja2 in Hugging Face's configuration for chat templates."""
+    """jinja2 in Hugging Face's configuration for chat templates, but with lists that can change, as
+    in llama.cpp: Kimi K2's template keeps the ids of calls in one."""
 
     def __init__(self) -> None:
         extensions = [loopcontrols, _GenerationTag]
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
         self.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
         self.filters["tojson"] = _to_json
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        return (type(obj) is list and attr in ("append", "pop")) or super().is_safe_attribute(
+            obj, attr, value
+        )
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> NoReturn:
         """Raise on the first access; jinja2 would return an undefined value."""

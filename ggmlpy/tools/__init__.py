@@ -8,6 +8,7 @@ reasoning and calls, piece by piece.
     recognition.py     the format of a model, by its template
     formats.py         what all formats have in common
     json_formats.py    formats with arguments in JSON, and the generic one
+    named_formats.py   others, with names of their own for the parts
     tagged_formats.py  formats with tags around each parameter
     written_formats.py formats as in a programming language
     literals.py        their literals

@@ -67,9 +67,8 @@ class Conversation:
                 messages = _without_roles(messages)
             prompt = self._template.render(self._with_arguments(messages), **variables)
         elif self._knows_tools and format.calls_tools:
-            tools = [dict(tool.definition) for tool in use.tools]
             given = self._with_arguments(messages)
-            prompt = self._template.render(given, tools=tools, **variables)
+            prompt = self._with_tools(given, use, variables)
         elif self._describes_tools:
             given = self._with_arguments(messages)
             prompt = self._described(given, format.description(functions) or "", variables)
@@ -80,6 +79,20 @@ class Conversation:
         think = format.think
         thinks = think is not None and prompt.rstrip().endswith(think[0])
         return Rendered(prompt, format, thinks)
+
+    def _with_tools(
+        self, messages: Sequence[Mapping[str, Any]], use: ToolUse, variables: Mapping[str, Any]
+    ) -> str:
+        """The prompt of a template that writes tools. Some can only write those that have a
+        description and parameters, which are then added where there are none."""
+        tools = [dict(tool.definition) for tool in use.tools]
+        try:
+            return self._template.render(messages, tools=tools, **variables)
+        except TemplateError:
+            whole = [tool.whole_definition for tool in use.tools]
+            if whole == tools:
+                raise
+            return self._template.render(messages, tools=whole, **variables)
 
     def _described(
         self, messages: Sequence[Mapping[str, Any]], text: str, variables: Mapping[str, Any]

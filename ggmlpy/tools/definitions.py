@@ -31,6 +31,12 @@ class Tool:
         return {"type": "object", "additionalProperties": False, **self.parameters}
 
     @property
+    def whole_definition(self) -> dict[str, Any]:
+        """The definition with a description and parameters, empty ones where it has none."""
+        function = {"description": "", "parameters": _NO_PARAMETERS, **self.definition["function"]}
+        return {**self.definition, "function": function}
+
+    @property
     def has_properties_only(self) -> bool:
         """Whether the schema says of the parameters only what they are, and which there must be."""
         is_closed = self.parameters.get("additionalProperties", False) is False

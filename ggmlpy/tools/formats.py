@@ -21,7 +21,8 @@ from ggmlpy.tools.parsing import AnswerParser
 from ggmlpy.tools.reader import Reading, parsed_json
 
 NAME, ARGUMENTS, ID = "name", "arguments", "id"
-_KNOWN = {"name", "arguments", "parameters", "id", "type", "function", "tool_call_id"}
+_KNOWN = {"name", "tool_name", "arguments", "parameters"}
+_KNOWN |= {"id", "tool_call_id", "type", "function"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,8 @@ class Format:
     begins: tuple[str, ...] = ()  # markers that begin calls
     tokens: tuple[str, ...] = ()  # further markers, where they are control tokens
     calls_tools = False
+    name_key = NAME  # of a call's name, where calls are objects
+    keeps_ids = True  # whether calls have the ids that the model gives them
 
     def __init__(self, think: tuple[str, str] | None = None) -> None:
         """`think` are the markers around reasoning."""
@@ -152,7 +155,7 @@ class Format:
                 held = _as_object(held)
                 if is_open:
                     p.arguments(held)
-            elif key == NAME:
+            elif key == self.name_key:
                 name = yield from r.json_string()
                 if name not in p.names:
                     return False
@@ -160,7 +163,7 @@ class Format:
                 value = yield from r.json_text()
                 if value is None:
                     return False
-                id = _text_of(value) if key in (ID, "tool_call_id") else id
+                id = _text_of(value) if key in (ID, "tool_call_id") and self.keeps_ids else id
             if name is not None and not is_open:
                 is_open = True
                 p.begin(name, id)

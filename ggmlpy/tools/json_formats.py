@@ -76,22 +76,28 @@ class BareObjects(Format):
 
 class MarkedArray(Format):
     """[TOOL_CALLS][{"name": …, "arguments": {…}, "id": …}]: Mistral's older models, with
-    <|tool_call|> Granite 3. Newer ones of Mistral: [TOOL_CALLS]name[ARGS]{…}, for each call."""
+    <|tool_call|> Granite 3, with tags around the list Nemotron Nano 2 and Apriel. Newer ones of
+    Mistral: [TOOL_CALLS]name[ARGS]{…}, for each call."""
 
     name = "mistral"
     calls_tools = True
     begins = ("[TOOL_CALLS]",)
-    tokens = ("[ARGS]", "[CALL_ID]")
+    tokens: tuple[str, ...] = ("[ARGS]", "[CALL_ID]")
 
     def __init__(
         self,
         think: tuple[str, str] | None = None,
         *,
         marker: str = "[TOOL_CALLS]",
+        end: str = "",
         is_named: bool = False,
     ) -> None:
+        """`end` is a marker behind the list."""
         super().__init__(think)
         self.begins = (marker,)
+        if end:
+            self.tokens = (end,)
+        self._end = end
         self._is_named = is_named
 
     def new_id(self) -> str:
@@ -99,13 +105,16 @@ class MarkedArray(Format):
 
     def written(self, calls: Sequence[tuple[str, Any]]) -> str:
         objects = [{NAME: name, ARGUMENTS: arguments} for name, arguments in calls]
-        return self.begins[0] + json.dumps(objects, ensure_ascii=False)
+        return self.begins[0] + json.dumps(objects, ensure_ascii=False) + self._end
 
     def read_calls(self, p: AnswerParser, marker: str) -> Reading[None]:
         r = p.reader
         before = marker + (yield from r.space())
         if (yield from r.accept("[")):
             yield from self.read_array(p, before + "[")
+            if self._end:
+                yield from r.space()
+                yield from r.accept(self._end)
         elif (yield from r.peek()) == "{":
             yield from self.read_object(p, before)
         else:
@@ -130,10 +139,14 @@ class MarkedArray(Format):
             lark.add("ID", "/[a-zA-Z0-9]{9}/")
             id = f"{lark.spelled(_ID)} ID {lark.text(_QUOTE)}"
             end = f"({id})? {end}" if lark.is_lazy else f"{id} {end}"
+        elif self._end and lark.is_lazy:
+            lark.add("ID", '/"[^"\\\\]{1,64}"/')
+            end = f"({lark.spelled(_ID[:-1])} ID)? {end}"
         call = lark.either([lark.object(tool, end=end) for tool in tools])
         comma = lark.spelled(",") if lark.is_lazy else '"," " "?'
         rest = f" ({comma} {call})*" if parallel else ""
-        return lark.start(f"{begin} {lark.spelled('[')} {call}{rest} {lark.spelled(']')}")
+        last = f"{lark.free} {lark.marker(self._end)}" if self._end else ""
+        return lark.start(f"{begin} {lark.spelled('[')} {call}{rest} {lark.spelled(']')} {last}")
 
 
 _LINE, _QUOTE, _ID = "\n", '"', ', "id": "'

@@ -12,12 +12,19 @@ from ggmlpy.tools.json_formats import (
     MarkedArray,
     TaggedObjects,
 )
-from ggmlpy.tools.tagged_formats import Invocations, TaggedFunctions, TaggedPairs
+from ggmlpy.tools.named_formats import CommandCalls, FunctionCalls, KimiCalls
+from ggmlpy.tools.tagged_formats import Invocations, MiniMaxCalls, TaggedFunctions, TaggedPairs
 from ggmlpy.tools.written_formats import GemmaCalls, PythonCalls
 
 HasToken = Callable[[str], bool]
 
-_THINK = (("[THINK]", "[/THINK]"), ("<seed:think>", "</seed:think>"), ("<think>", "</think>"))
+_THINK = (
+    ("[THINK]", "[/THINK]"),
+    ("<seed:think>", "</seed:think>"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),  # Apriel
+    ("<think>", "</think>"),
+)
 
 
 def format_of(template: str, has_token: HasToken) -> Format:
@@ -37,6 +44,17 @@ def format_of(template: str, has_token: HasToken) -> Format:
     if "<start_function_call>" in template:
         begin, end = "<start_function_call>", "<end_function_call>"
         return GemmaCalls(think, begin=begin, end=end, quote="<escape>")
+    if "<|tool_calls_section_begin|>" in template:
+        return KimiCalls(think)
+    if "<|START_ACTION|>" in template:
+        return CommandCalls(think)
+    if "<minimax:tool_call>" in template:
+        return MiniMaxCalls(think)
+    if "<seed:tool_call>" in template:
+        return TaggedFunctions(think, tag="seed:tool_call", around="")
+    for tag in ("TOOLCALL", "tool_calls"):
+        if f"<{tag}>[" in template:
+            return MarkedArray(think, marker=f"<{tag}>", end=f"</{tag}>")
     if "[TOOL_CALLS]" in template:
         return MarkedArray(think, is_named="[ARGS]" in template)
     if "<|tool_call_start|>" in template or has_token("<|tool_call_start|>"):
@@ -45,8 +63,8 @@ def format_of(template: str, has_token: HasToken) -> Format:
         return MarkedArray(think, marker="<|tool_call|>")
     if "<arg_key>" in template:
         return TaggedPairs(think)
-    if "<function=" in template and "<parameter=" in template:
-        return TaggedFunctions(think)
+    if "<function=" in template:
+        return TaggedFunctions(think) if "<parameter=" in template else FunctionCalls(think)
     if "<tool_call>" in template and '"arguments' in template:
         return TaggedObjects(think)
     if "ipython" in template and '"parameters"' in template:

@@ -91,12 +91,19 @@ class _TaggedFormat(Format):
 
 class TaggedFunctions(_TaggedFormat):
     """<tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>: Qwen 3.5,
-    Qwen3-Coder."""
+    Qwen3-Coder; with other tags and without line breaks around values Seed-OSS."""
 
     name = "qwen3-coder"
     calls_tools = True
-    begins = ("<tool_call>",)
-    tokens = ("</tool_call>",)
+
+    def __init__(
+        self, think: tuple[str, str] | None = None, *, tag: str = "tool_call", around: str = "\n"
+    ) -> None:
+        """`around` stands before and behind a value."""
+        super().__init__(think)
+        self.begins = (f"<{tag}>",)
+        self.tokens = (f"</{tag}>",)
+        self._around = around
 
     def read_calls(self, p: AnswerParser, marker: str) -> Reading[None]:
         r = p.reader
@@ -120,7 +127,7 @@ class TaggedFunctions(_TaggedFormat):
                 return
             call.add(key, p.value(name, key, text.removeprefix("\n").removesuffix("\n")))
         ends = 0
-        for end in ("</function>", "</tool_call>"):
+        for end in ("</function>", *self.tokens):
             ends += yield from r.accept(end)
             yield from r.space()
         if ends:
@@ -133,13 +140,15 @@ class TaggedFunctions(_TaggedFormat):
             return lark.text(f"<parameter={name}>")
 
         def call(tool: Tool) -> str:
-            inside = self.parameters(lark, tool, head, "</parameter>", around="\n", behind=line)
+            inside = self.parameters(
+                lark, tool, head, "</parameter>", around=self._around, behind=line
+            )
             return f"{lark.text(f'<function={tool.name}>')} {line} {inside} {end} {line}"
 
         end = lark.text("</function>")
         calls = lark.either([call(tool) for tool in tools])
-        one = f"{lark.marker('<tool_call>')} {line} {calls} {lark.marker('</tool_call>')}"
-        return lark.calls(one, line, parallel=parallel)
+        first, last = map(lark.marker, (*self.begins, *self.tokens))
+        return lark.calls(f"{first} {line} {calls} {last}", line, parallel=parallel)
 
 
 class TaggedPairs(_TaggedFormat):
@@ -234,8 +243,11 @@ class Invocations(_TaggedFormat):
                 if not found:
                     call.cut(key, text)
                     return
-                as_text = 'string="true"' in attributes
-                call.add(key, text if as_text else p.value("", key, text))
+                if self.tells_texts:
+                    as_text = 'string="true"' in attributes
+                    call.add(key, text if as_text else p.value("", key, text))
+                else:
+                    call.add(key, p.value(tool, key, text))
             if not (yield from r.accept(self._END_INVOKE)):
                 return
             call.end()
@@ -253,7 +265,8 @@ class Invocations(_TaggedFormat):
         line = lark.gap("\n")
 
         def head(name: str, as_text: bool) -> str:
-            return lark.text(f'{self._PARAMETER}{name}" string="{"true" if as_text else "false"}">')
+            told = f' string="{"true" if as_text else "false"}"' if self.tells_texts else ""
+            return lark.text(f'{self._PARAMETER}{name}"{told}>')
 
         def call(tool: Tool) -> str:
             inside = self.parameters(lark, tool, head, self._END_PARAMETER, behind=line)
@@ -261,5 +274,18 @@ class Invocations(_TaggedFormat):
             return f"{name} {line} {inside} {lark.text(self._END_INVOKE)} {line}"
 
         one = lark.either([call(tool) for tool in tools])
-        begin, end = lark.text(self._begin), lark.text(self._begin.replace("<", "</"))
+        begin, end = map(lark.marker, (self._begin, self._begin.replace("<", "</")))
         return lark.start(f"{begin} {line} {one}{'+' if parallel else ''} {end}")
+
+
+class MiniMaxCalls(Invocations):
+    """The same tags with no more than names, between tags of MiniMax M2."""
+
+    name = "minimax"
+    tells_texts = False
+    begins = ("<minimax:tool_call>",)
+    tokens = ("</minimax:tool_call>",)
+    _INVOKE = '<invoke name="'
+    _END_INVOKE = "</invoke>"
+    _PARAMETER = '<parameter name="'
+    _END_PARAMETER = "</parameter>"

@@ -16,7 +16,8 @@ from ggmlpy.tools.json_formats import (
     MarkedArray,
     TaggedObjects,
 )
-from ggmlpy.tools.tagged_formats import Invocations, TaggedFunctions, TaggedPairs
+from ggmlpy.tools.named_formats import CommandCalls, FunctionCalls, KimiCalls
+from ggmlpy.tools.tagged_formats import Invocations, MiniMaxCalls, TaggedFunctions, TaggedPairs
 from ggmlpy.tools.written_formats import GemmaCalls, PythonCalls
 
 TOOLS: list[dict[str, Any]] = [
@@ -86,6 +87,18 @@ _HARMONY = (
     "<|channel|>analysis<|message|>Let me see.<|end|><|start|>assistant<|channel|>commentary"
     f" to=functions.get_weather <|constrain|>json<|message|>{spelt(PARIS[1])}"
 )
+_APRIEL = ("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]")
+
+
+def _kimi(call: tuple[str, dict[str, Any]], i: int) -> str:
+    head = f"<|tool_call_begin|>functions.{call[0]}:{i}<|tool_call_argument_begin|>"
+    return f"{head}{spelt(call[1])}<|tool_call_end|>"
+
+
+def _action(call: tuple[str, dict[str, Any]], i: int) -> str:
+    return f'{{"tool_call_id": "{i}", "tool_name": "{call[0]}", "parameters": {spelt(call[1])}}}'
+
+
 _PLAIN = {"city": "Paris", "days": 2}
 
 ANSWERS: dict[str, Answered] = {
@@ -219,6 +232,66 @@ ANSWERS: dict[str, Answered] = {
         "<start_function_call>call:get_weather{city:<escape>Bo<escape>,days:2}<end_function_call>"
         "<start_function_call>call:now{}<end_function_call>",
         calls=(("get_weather", {"city": "Bo", "days": 2}), NOW),
+    ),
+    "kimi k2": Answered(
+        KimiCalls(THINK),
+        f"<think>Hm.</think>So.<|tool_calls_section_begin|>{_kimi(PARIS, 0)}{_kimi(NOW, 1)}"
+        "<|tool_calls_section_end|>",
+        "So.",
+        "Hm.",
+        (PARIS, NOW),
+    ),
+    "command r": Answered(
+        CommandCalls(("<|START_THINKING|>", "<|END_THINKING|>")),
+        f"<|START_THINKING|>Hm.<|END_THINKING|><|START_ACTION|>[\n    {_action(PARIS, 0)},\n"
+        f"    {_action(NOW, 1)}\n]<|END_ACTION|>",
+        "",
+        "Hm.",
+        (PARIS, NOW),
+    ),
+    "command r, text": Answered(
+        CommandCalls(), "<|START_RESPONSE|>Hi <co>there</co>.<|END_RESPONSE|>", "Hi <co>there</co>."
+    ),
+    "functionary": Answered(
+        FunctionCalls(),
+        f"So. <function=get_weather>{spelt(PARIS[1])}</function>\n<function=now>{{}}</function>",
+        "So.",
+        calls=(PARIS, NOW),
+    ),
+    "nemotron": Answered(
+        MarkedArray(THINK, marker="<TOOLCALL>", end="</TOOLCALL>"),
+        f"Hm.\n</think>\n<TOOLCALL>[{_object(PARIS)}, {_object(NOW)}]</TOOLCALL>",
+        "",
+        "Hm.",
+        (PARIS, NOW),
+        thinks=True,
+    ),
+    "apriel": Answered(
+        MarkedArray(_APRIEL, marker="<tool_calls>", end="</tool_calls>"),
+        f"Hm.\n[BEGIN FINAL RESPONSE]\n<tool_calls>[{_object(PARIS)}]</tool_calls>",
+        "",
+        "Hm.",
+        (PARIS,),
+        thinks=True,
+    ),
+    "minimax": Answered(
+        MiniMaxCalls(THINK),
+        'Hm.\n</think>\n\nSo.\n<minimax:tool_call>\n<invoke name="get_weather">\n'
+        '<parameter name="city">Paris</parameter>\n<parameter name="days">2</parameter>\n</invoke>'
+        '\n<invoke name="now">\n</invoke>\n</minimax:tool_call>',
+        "So.",
+        "Hm.",
+        (("get_weather", _PLAIN), NOW),
+        thinks=True,
+    ),
+    "seed-oss": Answered(
+        TaggedFunctions(("<seed:think>", "</seed:think>"), tag="seed:tool_call", around=""),
+        "<seed:think>Hm.</seed:think>\n<seed:tool_call>\n<function=get_weather>\n"
+        "<parameter=city>Paris</parameter>\n<parameter=days>2</parameter>\n</function>\n"
+        "</seed:tool_call>",
+        "",
+        "Hm.",
+        (("get_weather", _PLAIN),),
     ),
     "generic": Answered(
         Generic(), f'{{"tool_calls": [{_object(PARIS)}, {_object(NOW)}]}}', calls=(PARIS, NOW)

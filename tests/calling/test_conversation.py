@@ -178,6 +178,13 @@ def test_wrong_calls(calls: Any, message: str) -> None:
         ("<|tool_call>call:", "gemma"),
         ("<start_function_call>call:", "gemma"),
         ("<|tool_call_start|>", "lfm2"),
+        ("<|tool_calls_section_begin|>", "kimi k2"),
+        ("<|START_ACTION|>[", "command r"),
+        ("'<function=' + name", "functionary"),
+        ("<TOOLCALL>[", "mistral"),
+        ('<tool_call></tool_call> <tool_calls>[{"arguments', "mistral"),
+        ("<minimax:tool_call><invoke", "minimax"),
+        ("<seed:tool_call><function=<parameter=", "qwen3-coder"),
         ("<|im_start|>", "text"),
         ("<tool_call><invoke>", "text"),
     ],
@@ -185,6 +192,34 @@ def test_wrong_calls(calls: Any, message: str) -> None:
 def test_recognition(template: str, name: str) -> None:
     assert format_of(template, lambda text: False).name == name
     assert format_of("", lambda text: text == "<|tool_call_start|>").name == "lfm2"
+
+
+def test_templates_that_need_all_of_a_definition() -> None:
+    """A description and parameters are added for them alone."""
+    source = (
+        "{% for t in tools or [] %}<tool_call>{{ t.function.description | upper }}"
+        '{{ t.function.parameters | tojson }}{# "arguments" #}{% endfor %}' + NO_CALLS
+    )
+    rendered = conversation(source).render(MESSAGES[:1], tool_use(TOOLS, None, None), {})
+    assert '<tool_call>{"type": "object", "properties": {}}' in rendered.prompt
+    assert "THE WEATHER AT A PLACE." in rendered.prompt
+    with pytest.raises(TemplateError, match="no description"):
+        source = (
+            "{{ tools }}{{ raise_exception('no description') if tools[0].function.name == 'now' }}"
+        )
+        conversation('<tool_call>"arguments"' + source).render(
+            MESSAGES[:1], tool_use(TOOLS[1:], None, None), {}
+        )
+
+
+def test_templates_that_keep_ids_in_a_list() -> None:
+    """As Kimi K2's."""
+    source = (
+        "{% set ids = namespace(of=[]) %}{% for m in messages %}{% set _ = ids.of.append(m.role) %}"
+        "{% endfor %}{{ ids.of.pop(0) }}{{ ids.of | length }}"
+    )
+    for _ in range(2):
+        assert ChatTemplate(source).render(MESSAGES) == "user2"
 
 
 def test_definitions_reach_the_template_whole() -> None:

@@ -41,6 +41,8 @@ TOOLS = [
 CONTROLS = [
     "[TOOL_CALLS]", "[ARGS]", "<|tool_call_start|>", "<|tool_call_end|>", "<|tool_call|>",
     "<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|constrain|>", '<|"|>',
+    "<|tool_calls_section_begin|>", "<|tool_call_begin|>", "<|tool_call_argument_begin|>",
+    "<|START_ACTION|>", "<|END_ACTION|>", "<minimax:tool_call>", "</minimax:tool_call>",
     *map(deepseek, ["tool calls begin", "tool call begin", "tool sep"]),
 ]  # fmt: skip
 

@@ -19,7 +19,13 @@ from ggmlpy.tools.json_formats import (
     MarkedArray,
     TaggedObjects,
 )
-from ggmlpy.tools.tagged_formats import TaggedFunctions, TaggedPairs
+from ggmlpy.tools.named_formats import CommandCalls, FunctionCalls, KimiCalls
+from ggmlpy.tools.tagged_formats import (
+    Invocations,
+    MiniMaxCalls,
+    TaggedFunctions,
+    TaggedPairs,
+)
 from ggmlpy.tools.written_formats import GemmaCalls, PythonCalls
 from tests.calling.writers import WRITERS, deepseek
 
@@ -50,6 +56,13 @@ FORMATS: dict[str, Format] = {
     "LFM2": PythonCalls(THINK),
     "Gemma 4": GemmaCalls(THINK, begin="<|tool_call>", end="<tool_call|>", quote='<|"|>'),
     "gpt-oss": Harmony(),
+    "Kimi K2": KimiCalls(THINK),
+    "Command R": CommandCalls(("<|START_THINKING|>", "<|END_THINKING|>")),
+    "Functionary": FunctionCalls(),
+    "Nemotron": MarkedArray(THINK, marker="<TOOLCALL>", end="</TOOLCALL>"),
+    "MiniMax M2": MiniMaxCalls(THINK),
+    "Seed-OSS": TaggedFunctions(("<seed:think>", "</seed:think>"), tag="seed:tool_call", around=""),
+    "DSML": Invocations(THINK),
     "generic": Generic(THINK),
 }
 
@@ -107,7 +120,12 @@ PARTS = st.sampled_from(
         "<|start|>", "assistant", "\ud83d", "\\ud83d\\ude00", '{"tool_calls": [', '{"response": "',
         deepseek("tool calls begin"), deepseek("tool call begin"), deepseek("tool sep"),
         deepseek("tool call end"), deepseek("tool calls end"), "function", "```json\n", "x", "<",
-        "Paris",
+        "Paris", "<|tool_calls_section_begin|>", "<|tool_call_begin|>", "functions.now:0",
+        "<|tool_call_argument_begin|>", "<|tool_call_end|>", "<|tool_calls_section_end|>",
+        "<|START_ACTION|>", "<|END_ACTION|>", "[{", '"tool_name": "now"', '"tool_call_id": "0"',
+        "</TOOLCALL>", "<TOOLCALL>", "<minimax:tool_call>", '<invoke name="now">', "</invoke>",
+        '<parameter name="a">', "</minimax:tool_call>", "<seed:tool_call>", "</seed:tool_call>",
+        "<\uff5cDSML\uff5cfunction_calls>", '<\uff5cDSML\uff5cinvoke name="now">',
     ]
 )  # fmt: skip
 

@@ -92,6 +92,51 @@ def gpt_oss(name: str, arguments: dict[str, Any]) -> str:
     return head + json.dumps(arguments)
 
 
+def kimi(name: str, arguments: dict[str, Any]) -> str:
+    call = f"functions.{name}:0<|tool_call_argument_begin|>{json.dumps(arguments)}"
+    section = f"<|tool_call_begin|>{call}<|tool_call_end|>"
+    return f"<|tool_calls_section_begin|>{section}<|tool_calls_section_end|>"
+
+
+def command_r(name: str, arguments: dict[str, Any]) -> str:
+    call = {"tool_call_id": "0", "tool_name": name, "parameters": arguments}
+    return f"<|START_ACTION|>[\n    {json.dumps(call)}\n]<|END_ACTION|>"
+
+
+def functionary(name: str, arguments: dict[str, Any]) -> str:
+    return f"<function={name}>{json.dumps(arguments)}</function>"
+
+
+def nemotron(name: str, arguments: dict[str, Any]) -> str:
+    return f'<TOOLCALL>[{{"name": "{name}", "arguments": {json.dumps(arguments)}}}]</TOOLCALL>'
+
+
+def minimax(name: str, arguments: dict[str, Any]) -> str:
+    pairs = "".join(
+        f'<parameter name="{key}">{tagged(value)}</parameter>\n' for key, value in arguments.items()
+    )
+    call = f'<invoke name="{name}">\n{pairs}</invoke>'
+    return f"<minimax:tool_call>\n{call}\n</minimax:tool_call>"
+
+
+def seed_oss(name: str, arguments: dict[str, Any]) -> str:
+    pairs = "".join(
+        f"<parameter={key}>{tagged(value)}</parameter>\n" for key, value in arguments.items()
+    )
+    return f"<seed:tool_call>\n<function={name}>\n{pairs}</function>\n</seed:tool_call>"
+
+
+def dsml(name: str, arguments: dict[str, Any]) -> str:
+    mark = "\uff5cDSML\uff5c"
+    pairs = "".join(
+        f'<{mark}parameter name="{key}" string="{json.dumps(isinstance(value, str))}">'
+        f"{tagged(value)}</{mark}parameter>\n"
+        for key, value in arguments.items()
+    )
+    call = f'<{mark}invoke name="{name}">\n{pairs}</{mark}invoke>'
+    return f"<{mark}function_calls>\n{call}\n</{mark}function_calls>"
+
+
 def generic(name: str, arguments: dict[str, Any]) -> str:
     return json.dumps({"tool_calls": [{"name": name, "arguments": arguments}]})
 
@@ -109,5 +154,12 @@ WRITERS: dict[str, Callable[[str, dict[str, Any]], str]] = {
     "LFM2": lfm2,
     "Gemma 4": gemma,
     "gpt-oss": gpt_oss,
+    "Kimi K2": kimi,
+    "Command R": command_r,
+    "Functionary": functionary,
+    "Nemotron": nemotron,
+    "MiniMax M2": minimax,
+    "Seed-OSS": seed_oss,
+    "DSML": dsml,
     "generic": generic,
 }

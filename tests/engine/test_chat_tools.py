@@ -35,7 +35,24 @@ TEMPLATES = {
     "gpt-oss": "<|start|><|channel|>",
     "gemma 4": "<|tool_call>",
     "lfm2": "<|tool_call_start|>",
+    "kimi k2": "<|tool_calls_section_begin|>",
+    "command r": "<|START_ACTION|>",
+    "functionary": "<function=",
+    "nemotron": "<TOOLCALL>[",
+    "apriel": "<tool_calls>[",
+    "minimax": "<minimax:tool_call>",
+    "seed-oss": "<seed:tool_call>",
     "generic": "",
+}
+THINKS = {
+    "gemma 4": "<channel|>.",
+    "mistral, named": "[THINK].",
+    "kimi k2": "<think>.",
+    "command r": "<|START_THINKING|>.",
+    "nemotron": "<think>.",
+    "apriel": "[BEGIN FINAL RESPONSE]",
+    "minimax": "<think>.",
+    "seed-oss": "<seed:think>.",
 }
 SHORT: list[dict[str, Any]] = [
     {
@@ -57,8 +74,10 @@ SHORT: list[dict[str, Any]] = [
 ]
 
 
-def opened(template: str, **options: Any) -> Llama:
+def opened(template: str, *, thinks: bool = False, **options: Any) -> Llama:
+    """`thinks`: the template has the markers of reasoning."""
     source = WRITES if template == "generic" else WRITES + TEMPLATES[template]
+    source += THINKS.get(template, "") if thinks else ""
     if template == "generic":
         source = "{{ messages | map(attribute='content') | join('\n') }}\n"
     keys: dict[str, str | int] = {"tokenizer.chat_template": source}
@@ -119,28 +138,22 @@ def test_named_calls(template: str) -> None:
         assert call["function"]["name"] == "now"
 
 
-SCRIPTED = [
-    "hermes",
-    "qwen3-coder",
-    "glm",
-    "llama 3",
-    "mistral",
-    "granite 3",
-    "deepseek v3.1",
-    "lfm2",
-]
+SCRIPTED = [name for name in TEMPLATES if name not in ("hermes, thinking", "deepseek r1")]
 
 
 @pytest.mark.parametrize("template", SCRIPTED)
 def test_calls_as_they_stream(template: str) -> None:
     """Tokens are pieces: joined, the deltas are the whole message."""
     answered = ANSWERS[template]
-    with opened(template, n_ctx=1024) as llm:
-        options: dict[str, Any] = {"tools": TOOLS, "temperature": 0, "max_tokens": 400}
-        whole = llm.create_chat_completion(
-            MESSAGES, logits_processor=saying(llm, answered.text), **options
-        )["choices"][0]
+    think = answered.format.think
+    text = think[0] + answered.text if answered.thinks and think else answered.text
+    with opened(template, thinks=True, n_ctx=1024) as llm:
+        options: dict[str, Any] = {"tools": TOOLS, "temperature": 0, "max_tokens": 500}
+        whole = llm.create_chat_completion(MESSAGES, logits_processor=saying(llm, text), **options)[
+            "choices"
+        ][0]
         message = whole["message"]
+        assert message.get("reasoning_content", "") == answered.reasoning
         found = [
             (call["function"]["name"], json.loads(call["function"]["arguments"]))
             for call in message["tool_calls"]
@@ -150,7 +163,7 @@ def test_calls_as_they_stream(template: str) -> None:
         assert whole["finish_reason"] == "tool_calls"
         chunks = list(
             llm.create_chat_completion(
-                MESSAGES, stream=True, logits_processor=saying(llm, answered.text), **options
+                MESSAGES, stream=True, logits_processor=saying(llm, text), **options
             )
         )
     choices = [chunk["choices"][0] for chunk in chunks]
@@ -162,8 +175,10 @@ def test_calls_as_they_stream(template: str) -> None:
     for i, (_, arguments) in enumerate(answered.calls):
         texts = [part["function"]["arguments"] for part in parts if part["index"] == i]
         assert json.loads("".join(texts)) == arguments
-    text = "".join(c["delta"].get("content", "") for c in choices)
-    assert text == answered.content
+    deltas = [choice["delta"] for choice in choices]
+    assert "".join(delta.get("content", "") for delta in deltas) == answered.content
+    thoughts = "".join(delta.get("reasoning_content", "") for delta in deltas)
+    assert thoughts == answered.reasoning
 
 
 def test_tools_that_are_not_asked_for() -> None:

@@ -63,7 +63,8 @@ ESCAPES = [
 ]
 
 MUTATIONS = [
-    "{{ messages.append(1) }}",
+    "{{ messages.extend([1]) }}",
+    "{{ messages.insert(0, 1) }}",
     "{{ messages.clear() }}",
     "{{ messages[0].update(a=1) }}",
     "{{ messages[0].pop('role') }}",
