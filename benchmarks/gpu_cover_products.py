@@ -266,12 +266,12 @@ def tiles_of_parts(tiles: int, groups: int) -> list[int]:
 
 
 def _count_results(
-    executed: Executed, launch: Prepared, code: Code, nest: _Nest, columns: int
+    executed: Executed, launch: Prepared, code: Code, nest: _Nest, columns: int, taste: str
 ) -> None:
     """Results of a block: a warp has every eighth column, of which a lane has some rows."""
     is_gated = is_there(launch, "up")
     rows = WARP_ROWS * WARPS // (2 if is_gated else 1)
-    body = code.body("gated" if is_gated else "usual")
+    body = code.body("gated" if is_gated else taste)
     of_columns = [loop for loop in body.inner if loop.address > nest.hot.address]
     if len(of_columns) != 1 or len(of_columns[0].inner) != 1:
         raise ValueError(f"{launch.form}: the table of gpu_covers.py is of another kernel")
@@ -292,7 +292,8 @@ def wide_columns(launch: Prepared, code: Code, cells: Cells) -> Covered:
     slices = min(SLICES, n_chunks)
     ending = same_loop(code.body("ending"), nest.hot).mix - nest.hot.mix
     executed.add(Mix(ending), warps * slices)
-    _count_results(executed, launch, code, nest, min(n, WIDE_COLUMNS))
+    # One way serves results of all kinds.
+    _count_results(executed, launch, code, nest, min(n, WIDE_COLUMNS), "gated")
     weights = accessed(launch, "weight") + accessed(launch, "up")
     of_x_rows = n * number(launch, "rounded_bytes")
     return _product(
@@ -328,7 +329,7 @@ def many_columns(launch: Prepared, code: Code, cells: Cells) -> Covered:
         executed.add(part, warps / groups * per_warp * chunk / nest.of_k)
     ending = same_loop(code.body("ending"), nest.hot).mix - nest.hot.mix
     executed.add(Mix(ending), warps * SLICES / launch.grid[1])
-    _count_results(executed, launch, code, nest, n_used)
+    _count_results(executed, launch, code, nest, n_used, "usual")
     weights = accessed(launch, "weight") + accessed(launch, "up")
     of_x_rows = n * number(launch, "rounded_bytes")
     written = accessed(launch, "sums") or accessed(launch, "y")

@@ -20,7 +20,8 @@ constexpr int COLUMNS = 8;     // of an mma
 constexpr int MOST_COLUMNS = 128;  // of a block of many
 constexpr int PARTS = 3;
 
-// Several products of one x may be parts of one launch: of few columns, and without ids and `up`.
+// Several products of one x may be parts of one launch: of few columns, or by wide blocks, and without
+// ids and `up`.
 struct ProductArgs {
     Tensor y[PARTS];
     Tensor weight[PARTS];  // or the gate's
@@ -44,7 +45,7 @@ struct ProductArgs {
     int rounds_x;       // whether the kernel rounds x, of one column in f32
     int are_weights;    // whether no launch writes the weights
     int slice_chunks;   // the most chunks of a slice
-    int first_block[PARTS - 1];  // of the rows of the parts behind the first one
+    int first_block[PARTS - 1];  // of rows, of the parts behind the first one
 };
 
 struct Slice {
@@ -139,19 +140,19 @@ __device__ inline float finished(
     return sum;
 }
 
-// A group of 16 rows: which part's, and its first row.
+// A group of 16 rows, or a block of more: which part's, and its first row.
 struct RowGroup {
     int part;
     int first_row;
 
-    __device__ RowGroup(const ProductArgs& args, int group) : part(0) {
+    __device__ RowGroup(const ProductArgs& args, int group, int rows = WARP_ROWS) : part(0) {
 #pragma unroll
         for (int i = PARTS - 1; i > 0; --i) {
             if (part > 0 || group < args.first_block[i - 1]) continue;
             part = i;
             group -= args.first_block[i - 1];
         }
-        first_row = group * WARP_ROWS;
+        first_row = group * rows;
     }
 };
 

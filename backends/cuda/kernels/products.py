@@ -1,6 +1,7 @@
 """Products with weights of all types, by few or many columns; with a bias, or as a gated unit.
 
-Products of few columns of one x are parts of one launch (the pass `products`).
+Products of few columns of one x are parts of one launch (the pass `products`), and those of many
+where wide blocks take all of them sooner than several launches.
 """
 
 from __future__ import annotations
@@ -193,8 +194,7 @@ def _launches(w: Work, product: Product) -> Iterator[Launch]:
     elif is_few:
         yield _few(w, product, parts, n, values | _tensors(parts))
     else:
-        for part in parts:
-            yield from _many(w, product, part, n, values | _tensors([part]))
+        yield from _many_of(w, product, parts, n, values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,10 +277,26 @@ def _few(
     return Launch(product.few, ARGS, grid, 32 * _WARPS, product.of_few(n), values)
 
 
-def _many(
-    w: Work, product: Product, part: _Part, n: int, values: dict[str, Any]
+def _many_of(
+    w: Work, product: Product, parts: Sequence[_Part], n: int, values: dict[str, Any]
 ) -> Iterator[Launch]:
-    tiling = min(_tilings(w, product, part, n), key=lambda tiling: tiling.clocks)
+    """All parts in one launch, or a launch for each."""
+    tilings = [_best_tiling(w, product, part, n) for part in parts]
+    if len(parts) > 1 and all(_fits_wide(w, product, part) for part in parts):
+        tiling = _wide_tiling(w, product, parts, n)
+        if tiling.clocks < sum(apart.clocks for apart in tilings):
+            ends = list(itertools.accumulate(_row_blocks(w, part) for part in parts))
+            first = [*ends[:-1], *[ends[-1]] * (len(_PARTS) - len(parts))]
+            values |= _tensors(parts) | {"first_block": first}
+            yield from _many(w, product, parts[0], tiling, values)
+            return
+    for part, tiling in zip(parts, tilings, strict=True):
+        yield from _many(w, product, part, tiling, values | _tensors([part]))
+
+
+def _many(
+    w: Work, product: Product, part: _Part, tiling: Tiling, values: dict[str, Any]
+) -> Iterator[Launch]:
     if "ids" in w.step.operands:
         values["lists"], launches = expert_lists(w, int(part.weight.ne[2]))
         yield from launches
@@ -321,12 +337,16 @@ class Tiling:
     is_wide: bool = False
 
 
+def _best_tiling(w: Work, product: Product, part: _Part, n: int) -> Tiling:
+    return min(_tilings(w, product, part, n), key=lambda tiling: tiling.clocks)
+
+
 def _tilings(w: Work, product: Product, part: _Part, n: int) -> Iterator[Tiling]:
     """Those for which there is memory: by all columns at once weights are unpacked once, by fewer
     or by slices more multiprocessors have work."""
     weight, y = part.weight, part.y
     is_gated, n_chunks = "up" in w.step.operands, product.rounded.n_chunks(weight.ne[0])
-    n_row_blocks = blocks(weight.ne[1], (_WARPS // 2 if is_gated else _WARPS) * _WARP_ROWS)
+    n_row_blocks = _row_blocks(w, part)
     n_expected, n_lists, n_matrices = n, 0, _n_matrices(w)
     if "ids" in w.step.operands:  # of an expert, seldom more than twice their number on average
         n_expected, n_lists = min(n, 2 * blocks(n, weight.ne[2])), min(n, int(weight.ne[2]))
@@ -347,14 +367,27 @@ def _tilings(w: Work, product: Product, part: _Part, n: int) -> Iterator[Tiling]
                 clocks += _WAIT_CLOCKS + n_sums // _SUMS_OF_A_CLOCK
             yield Tiling(columns, n_row_blocks, n_column_blocks, n_blocks, n_slices, n_sums, clocks)
     if not n_lists and _fits_wide(w, product, part):
-        n_column_blocks = blocks(n, _WIDE_COLUMNS)
-        n_blocks = n_row_blocks * n_column_blocks * n_matrices
-        of_block = _WAIT_CLOCKS + n_chunks * _WIDE_CLOCKS
-        of_block += product.n_slices(weight.ne[0]) * _WIDE_SLICE_CLOCKS
-        clocks = blocks(n_blocks, w.info.n_sm) * of_block
-        yield Tiling(
-            _WIDE_COLUMNS, n_row_blocks, n_column_blocks, n_blocks, 1, 0, clocks, is_wide=True
-        )
+        yield _wide_tiling(w, product, [part], n)
+
+
+def _wide_tiling(w: Work, product: Product, parts: Sequence[_Part], n: int) -> Tiling:
+    """All parts by blocks of 256 columns."""
+    k = parts[0].weight.ne[0]
+    n_row_blocks = sum(_row_blocks(w, part) for part in parts)
+    n_column_blocks = blocks(n, _WIDE_COLUMNS)
+    n_blocks = n_row_blocks * n_column_blocks * _n_matrices(w)
+    of_block = _WAIT_CLOCKS + product.rounded.n_chunks(k) * _WIDE_CLOCKS
+    of_block += product.n_slices(k) * _WIDE_SLICE_CLOCKS
+    clocks = blocks(n_blocks, w.info.n_sm) * of_block
+    return Tiling(
+        _WIDE_COLUMNS, n_row_blocks, n_column_blocks, n_blocks, 1, 0, clocks, is_wide=True
+    )
+
+
+def _row_blocks(w: Work, part: _Part) -> int:
+    """Blocks of 128 rows; of a gated unit 64 of both weights."""
+    groups = _WARPS // 2 if "up" in w.step.operands else _WARPS
+    return blocks(part.weight.ne[1], groups * _WARP_ROWS)
 
 
 def _fits_wide(w: Work, product: Product, part: _Part) -> bool:

@@ -50,11 +50,11 @@ __device__ inline ManyColumns columns_of_experts(const ProductArgs& args, int in
     return {{0, 0, 0, 0}, nullptr, 0, 0};
 }
 
-__device__ inline ManyColumns columns_of_block(const ProductArgs& args, const Run& run) {
+__device__ inline ManyColumns columns_of_block(const ProductArgs& args, const Run& run, int part = 0) {
     const int rest = blockIdx.x / args.n_row_blocks;
     if (args.ids.data) return columns_of_experts(args, rest, run);
     const int matrix_index = rest / args.n_column_blocks;
-    const Matrix matrix = Matrix::of_product(args, args.weight[0], matrix_index, run);
+    const Matrix matrix = Matrix::of_product(args, args.weight[part], matrix_index, run);
     const int first = (rest - matrix_index * args.n_column_blocks) * args.columns;
     return {matrix, nullptr, first, min(args.columns, matrix.n - first)};
 }
@@ -79,10 +79,10 @@ constexpr int TILE_PITCH = WARPS * WARP_ROWS + 4;  // of a column of sums in sha
 // Results of a block, from sums [column][row] in shared memory: a warp has a column.
 __device__ inline void store_tiles(
     const ProductArgs& args, const Run& run, const ManyColumns& block, const float* tile_sums,
-    int first_row, int block_rows, bool is_slice
+    int first_row, int block_rows, bool is_slice, int part = 0
 ) {
     const bool has_up = args.up.data;
-    const int n_rows = min(block_rows, args.weight[0].ne[1].at(run) - first_row);
+    const int n_rows = min(block_rows, args.weight[part].ne[1].at(run) - first_row);
     __syncthreads();
 #pragma unroll 1
     for (int i = threadIdx.x / 32; i < block.n; i += WARPS) {
@@ -93,12 +93,12 @@ __device__ inline void store_tiles(
             y = sums_of_slice(args, block.matrix, column, blockIdx.y, false) + first_row;
             if (has_up) y_up = sums_of_slice(args, block.matrix, column, blockIdx.y, true) + first_row;
         } else {
-            y = column_of_y(args, block.matrix, column, run) + first_row;
+            y = column_of_y(args, block.matrix, column, run, part) + first_row;
         }
 #pragma unroll 1
         for (int at = threadIdx.x % 32; at < n_rows; at += 32) {
             const float up = has_up ? sum[block_rows + at] : 0.0f;
-            y[at] = is_slice ? sum[at] : finished(args, sum[at], up, first_row + at);
+            y[at] = is_slice ? sum[at] : finished(args, sum[at], up, first_row + at, part);
             if (y_up) y_up[at] = up;
         }
     }

@@ -2,7 +2,7 @@
 // unit) and 256 columns: a warp has 64 x 64, so that L2 is asked for a quarter less than by blocks of
 // 128 x 128, and shared memory for a third less.
 //
-//   grid  x: blocks of rows, times blocks of columns, times matrices
+//   grid  x: blocks of rows, of all parts of a launch, times blocks of columns, times matrices
 //   smem  2 stages of a chunk of 128 rows and of 256 columns, 48 KB each; 128 KB of sums
 //   without ids; rows of weights are a whole number of chunks, and aligned to 16 bytes
 //
@@ -56,20 +56,21 @@ __device__ inline void multiply_wide(
 
 KERNEL(multiply_wide_columns, ProductArgs, PRODUCT_THREADS) {
     DYNAMIC_SHARED_AT(128, char, shared);
-    const ManyColumns block = columns_of_block(args, run);
-    const int m = args.weight[0].ne[1].at(run), k = args.weight[0].ne[0].at(run);
     const bool has_up = args.up.data;
     const int warp = threadIdx.x / 32, in_warp = threadIdx.x % 32;
     const bool is_up = has_up && warp >= WARPS / 2;
     const int block_rows = (has_up ? WARPS / 2 : WARPS) * WARP_ROWS;
-    const int first_row = blockIdx.x % args.n_row_blocks * block_rows;
+    const RowGroup rows_of_part(args, blockIdx.x % args.n_row_blocks, block_rows);
+    const int part = rows_of_part.part, first_row = rows_of_part.first_row;
+    const ManyColumns block = columns_of_block(args, run, part);
+    const int m = args.weight[part].ne[1].at(run), k = args.weight[part].ne[0].at(run);
     if (block.n <= 0 || first_row >= m) return;
 
     const int n_tiles = whole_tiles(block.n);
     // Each warp copies 16 rows, of which those behind the last one are that one, and all copy columns.
     const Lane lane;
     const int row = first_row + (is_up ? warp - WARPS / 2 : warp) * WARP_ROWS;
-    const TwoRows rows(is_up ? args.up : args.weight[0], block.matrix.weight, row, lane.g, run);
+    const TwoRows rows(is_up ? args.up : args.weight[part], block.matrix.weight, row, lane.g, run);
     const SharedAddress stages = to_shared(shared);
     const int row_place = wide_place(warp * WARP_ROWS + lane.g, lane.t);
     const int piece = threadIdx.x % PIECES, column = threadIdx.x / PIECES;
@@ -148,5 +149,5 @@ KERNEL(multiply_wide_columns, ProductArgs, PRODUCT_THREADS) {
             if (of < block.n) tile_sums[of * TILE_PITCH + at] = sums[i][j];
         }
     }
-    store_tiles(args, run, block, tile_sums, first_row, block_rows, false);
+    store_tiles(args, run, block, tile_sums, first_row, block_rows, false, part);
 }
