@@ -76,6 +76,16 @@ def test_a_prompt_takes_what_tensor_cores_take_at_least(
     assert 0 < attention_summary(H100, step, found)["share"] < 1
 
 
+def test_the_output_of_one_token_is_no_product_of_a_prompt(
+    plans: tuple[list[Prepared], list[Prepared]], code: MachineCode
+) -> None:
+    step = Step("q8_0", Cells(1, 0, 512))
+    found = predict(H100, code, plans[0], step.cells)
+    others = [p for p in found if not p.is_matrix_vector]
+    assert len(others) < len(found)
+    assert summary(H100, step, others)["share"] == summary(H100, step, found)["share"]
+
+
 @pytest.mark.parametrize(("type", "parts"), [("f16", 1), ("bf16", 2)])
 def test_all_parts_of_x_are_multiplied(code: MachineCode, type: str, parts: int) -> None:
     plans = Planner(replace(LLAMA_3_8B, n_layer=1, n_vocab=512)).launches(type, 1, 0)

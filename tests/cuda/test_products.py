@@ -248,6 +248,25 @@ def test_wide_blocks_are_for_products_that_fill_multiprocessors(
     assert WIDE not in kernels_of(large)
 
 
+@pytest.mark.parametrize("n", [9, 260])
+@pytest.mark.parametrize("rows", [(130, 40, 20), (16, 100)])
+@pytest.mark.parametrize("biased", [False, True])
+def test_wide_blocks_of_products_of_one_x(
+    biased: bool, rows: tuple[int, ...], n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One launch, whose parts have blocks of rows of their own, and the bits of several."""
+    for name in ("_WIDE_CLOCKS", "_WIDE_SLICE_CLOCKS"):
+        monkeypatch.setattr(products, name, 0)
+    x = ops.neg(floats(640, n))
+    parts = [ops.mul_mat(weight("f16", 640, m), x) for m in rows]
+    if biased:
+        parts = [ops.add(y, weight("f32", m)) for y, m in zip(parts, rows, strict=True)]
+    kernels = kernels_of(joined(*parts))
+    assert kernels.count(WIDE) == 1
+    assert sum(name.startswith("multiply_") for name in kernels) == 1
+    assert run(joined(*parts), "all")[0] == narrow(joined(*parts), monkeypatch)
+
+
 def joined(*results: Tensor) -> Tensor:
     return functools.reduce(lambda a, b: ops.concat(a, b, 0), results)
 
