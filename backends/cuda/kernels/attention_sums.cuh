@@ -36,6 +36,12 @@ __device__ void multiply_values(Rows<S::N, S::CELLS>& tile_v, const Scores<S>& p
     }
 }
 
+// The first column of a lane. Where there may be fewer, comparisons with their number are not made ahead.
+template <class S>
+__device__ int column_of_lane() {
+    return (S::EXACT ? threadIdx.x : (u32_t)opaque(threadIdx.x)) % 4 * 2;
+}
+
 // Two columns of a row of sums, of which there may be fewer.
 template <class S>
 __device__ void load_pair(const float* row, int column, int dv, float (&v)[2]) {
@@ -64,7 +70,7 @@ template <class S, bool IS_LAST>
 __device__ float fold_sums(float* to, int dv, Fold f, bool is_first, float factor, int half,
                            const float (&sums)[S::N / 8][4]) {
     constexpr int AT_ONCE = S::EXACT ? 8 : 4;  // pairs that a lane waits for together
-    const int column = threadIdx.x % 4 * 2;
+    const int column = column_of_lane<S>();
     float finite = 0.0f;
 #pragma unroll
     for (int begin = 0; begin < S::N / 8; begin += AT_ONCE) {
@@ -92,13 +98,14 @@ __device__ float fold_sums(float* to, int dv, Fold f, bool is_first, float facto
 // Stores the sums of a row's chunk. Returns 0, or NaN where one is not finite.
 template <class S>
 __device__ float store_sums(float* to, int dv, int half, const float (&sums)[S::N / 8][4]) {
+    const int column = column_of_lane<S>();
     float finite = 0.0f;
 #pragma unroll
     for (int j = 0; j < S::N / 8; ++j) {
         const float v[2] = {sums[j][2 * half], sums[j][2 * half + 1]};
 #pragma unroll
         for (int e = 0; e < 2; ++e) finite = fmaf(v[e], 0.0f, finite);
-        store_pair<S>(to, j * 8 + threadIdx.x % 4 * 2, dv, v);
+        store_pair<S>(to, j * 8 + column, dv, v);
     }
     return finite;
 }
@@ -125,7 +132,8 @@ __device__ bool fold_row(const Args& args, typename S::Shared& shared, const Wor
     const BlockRow row = work.rows.at(r);
     const float factor = IS_LAST ? final_factor(all, sink_of(args, row.head), args.unit) : 1.0f;
     float* to = (float*)args.y.at(row.head, work.task.query + row.i, work.task.stream);
-    return fold_sums<S, IS_LAST>(to, S::EXACT ? S::N : work.dv, f, is_first, factor, half, sums.v[tile]) == 0.0f;
+    const int dv = S::EXACT ? S::N : work.dv;
+    return fold_sums<S, IS_LAST>(to, dv, f, is_first, factor, half, sums.v[tile]) == 0.0f;
 }
 
 // Stores the state of a row's chunk, for the block that combines the task. Returns whether all sums are
@@ -146,7 +154,8 @@ __device__ bool store_row(const Args& args, const Run& run, const typename S::Sh
 template <class S>
 __device__ bool finish_chunk(const Args& args, const Run& run, typename S::Shared& shared,
                              const Item& item, int chunk, const Sums<S>& sums) {
-    const Work work = shared.work;  // read once: stores to y might change it, as compilers see it
+    // Read once where registers suffice: stores to y might change it, as compilers see it.
+    const Work held = shared.work, &work = S::EXACT ? held : shared.work;
     const bool is_first = chunk == item.chunk, is_last = chunk + 1 == item.end_chunk;
     bool finite = true;
 #pragma unroll
