@@ -16,7 +16,6 @@ AT_START = r"\A\s*"  # in a trigger: at the beginning of the answer, or behind i
 BEHIND_A_TEXT = "\x03"  # in a trigger: right behind a text of the grammar
 _CUT = b"\x02"  # the answer has more text before
 _N_KEPT = 160  # bytes in which a trigger is looked for
-_SPACE = b" \t\r\n"
 _NEVER = re.compile(rb"(?!)")
 
 
@@ -107,7 +106,7 @@ class LazyMatcher:
         begin, end = (marker.encode() for marker in self._lazy.reasoning)
         is_open = self._is_open
         if is_open is None:
-            start = text.removeprefix(self._lazy.before.encode()).lstrip(_SPACE)
+            start = text.removeprefix(self._lazy.before.encode()).lstrip()
             if not start.startswith(begin):
                 return (None if begin.startswith(start) else False), text
             is_open, text = True, start[len(begin) :]

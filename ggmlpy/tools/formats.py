@@ -21,6 +21,7 @@ from ggmlpy.tools.parsing import AnswerParser
 from ggmlpy.tools.reader import Reading, parsed_json
 
 NAME, ARGUMENTS, ID = "name", "arguments", "id"
+BAR = "\uff5c"  # a wide bar, of which DeepSeek's markers are made
 _KNOWN = {"name", "tool_name", "arguments", "parameters"}
 _KNOWN |= {"id", "tool_call_id", "type", "function"}
 
@@ -65,8 +66,7 @@ class Format:
 
     def written(self, calls: Sequence[tuple[str, Any]]) -> str:
         """Names and arguments of calls as an answer, for templates that write none."""
-        objects = [{NAME: name, ARGUMENTS: arguments} for name, arguments in calls]
-        return json.dumps({"tool_calls": objects}, ensure_ascii=False)
+        return json.dumps({"tool_calls": call_objects(calls)}, ensure_ascii=False)
 
     def markers(self, *, with_calls: bool) -> list[str]:
         """Texts that a parser looks for, and that control tokens may be."""
@@ -208,6 +208,11 @@ class Format:
 def _as_object(arguments: str) -> str:
     """The JSON of arguments that may be missing, or encoded twice."""
     return "{}" if arguments == "null" else _text_of(arguments) or arguments
+
+
+def call_objects(calls: Sequence[tuple[str, Any]]) -> list[dict[str, Any]]:
+    """Names and arguments of calls as objects."""
+    return [{NAME: name, ARGUMENTS: arguments} for name, arguments in calls]
 
 
 def listed(functions: Sequence[Mapping[str, Any]]) -> str:

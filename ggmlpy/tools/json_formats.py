@@ -10,7 +10,7 @@ from typing import Any
 from ggmlpy.grammar.lazy import AT_START, BEHIND_A_TEXT
 from ggmlpy.tools.answer import new_id
 from ggmlpy.tools.definitions import Tool
-from ggmlpy.tools.formats import ARGUMENTS, NAME, Format, LazyCalls, listed
+from ggmlpy.tools.formats import BAR, Format, LazyCalls, call_objects, listed
 from ggmlpy.tools.lark import Lark
 from ggmlpy.tools.parsing import AnswerParser
 from ggmlpy.tools.reader import Reading
@@ -104,8 +104,7 @@ class MarkedArray(Format):
         return new_id(9, "")  # Mistral's templates take no others
 
     def written(self, calls: Sequence[tuple[str, Any]]) -> str:
-        objects = [{NAME: name, ARGUMENTS: arguments} for name, arguments in calls]
-        return self.begins[0] + json.dumps(objects, ensure_ascii=False) + self._end
+        return self.begins[0] + json.dumps(call_objects(calls), ensure_ascii=False) + self._end
 
     def read_calls(self, p: AnswerParser, marker: str) -> Reading[None]:
         r = p.reader
@@ -150,7 +149,6 @@ class MarkedArray(Format):
 
 
 _LINE, _QUOTE, _ID = "\n", '"', ', "id": "'
-_BAR = "\uff5c"  # a wide bar, of which DeepSeek's markers are made
 
 
 class DeepSeek(Format):
@@ -159,12 +157,12 @@ class DeepSeek(Format):
 
     name = "deepseek"
     calls_tools = True
-    begins = (f"<{_BAR}tool▁calls▁begin{_BAR}>",)
+    begins = (f"<{BAR}tool▁calls▁begin{BAR}>",)
     tokens = (
-        f"<{_BAR}tool▁call▁begin{_BAR}>",
-        f"<{_BAR}tool▁sep{_BAR}>",
-        f"<{_BAR}tool▁call▁end{_BAR}>",
-        f"<{_BAR}tool▁calls▁end{_BAR}>",
+        f"<{BAR}tool▁call▁begin{BAR}>",
+        f"<{BAR}tool▁sep{BAR}>",
+        f"<{BAR}tool▁call▁end{BAR}>",
+        f"<{BAR}tool▁calls▁end{BAR}>",
     )
 
     def __init__(self, think: tuple[str, str] | None = None, *, has_block: bool = True) -> None:

@@ -1,5 +1,5 @@
 """Formats of calls with arguments in JSON that have names of their own for the parts: Kimi K2,
-Command R and A, Functionary 3.1."""
+Command R and A, Functionary 3."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from ggmlpy.tools.definitions import Tool
-from ggmlpy.tools.formats import Format
+from ggmlpy.tools.formats import Format, LazyCalls
 from ggmlpy.tools.lark import Lark
 from ggmlpy.tools.parsing import AnswerParser
 from ggmlpy.tools.reader import Reading
@@ -129,3 +129,52 @@ class FunctionCalls(Format):
         ]
         begin, end = map(lark.marker, (*self.begins, *self.tokens))
         return lark.calls(f"{begin} {lark.either(calls)} {end}", lark.text("\n"), parallel=parallel)
+
+
+class Recipients(Format):
+    """>>>NAME and a line with the arguments, >>>all before text: Functionary 3.2, whose prompts end
+    with the first >>>."""
+
+    name = "functionary 3.2"
+    calls_tools = True
+    begins = (">>>",)
+    # What may be a name: neither `all`, nor a part of that, nor white space, as behind a prompt of
+    # Python.
+    _NAMED = r">>>(?!\s|all\n|(?:a|al|all)?\Z)"
+
+    def markers(self, *, with_calls: bool) -> list[str]:
+        return list(self.begins)  # texts have a recipient too
+
+    def read(self, p: AnswerParser) -> Reading[None]:
+        r = p.reader
+        marker = yield from self._marker(p)
+        while True:
+            recipient = yield from self._recipient(p)
+            if recipient in p.names:
+                yield from self.read_named(p, recipient, "")
+            elif not recipient:
+                p.content(marker)
+            marker = yield from r.until(self.begins if p.names else (), p.content)
+            if not marker:
+                return
+
+    def _marker(self, p: AnswerParser) -> Reading[str]:
+        """The first marker, where the answer has that."""
+        (marker,) = self.begins
+        return marker if (yield from p.reader.accept(marker)) else ""
+
+    def _recipient(self, p: AnswerParser) -> Reading[str]:
+        """The name behind a marker; "" where there is none."""
+        for name in ("all", *sorted(p.names)):
+            if (yield from p.reader.accept(f"{name}\n")):
+                return name
+        return ""
+
+    def lark(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
+        lark.add("LINE", lark.text("\n"))
+        calls = [f"{lark.text(t.name)} LINE {lark.free} {lark.json(t)}" for t in tools]
+        return lark.calls(lark.either(calls), lark.text(self.begins[0]), parallel=parallel)
+
+    def lazy(self, tools: Sequence[Tool], *, parallel: bool) -> LazyCalls:
+        lark = self.lark(Lark(is_lazy=True), tools, parallel=parallel)
+        return LazyCalls(lark, self._NAMED, before=self.begins[0])

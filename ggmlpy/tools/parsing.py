@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from ggmlpy.tools.answer import CallDelta, Delta
 from ggmlpy.tools.definitions import is_of_kind, kinds_of
-from ggmlpy.tools.reader import Reader, Reading, parsed_json
+from ggmlpy.tools.reader import SPACE, Reader, Reading, parsed_json
 
 if TYPE_CHECKING:
     from ggmlpy.tools.formats import Format
-
-_SPACE = " \t\r\n"
 
 
 class AnswerParser:
@@ -84,8 +82,8 @@ class AnswerParser:
         """More text of the answer."""
         text = self._space + text
         if self._drops_space:
-            text = text.lstrip(_SPACE)
-        kept = text.rstrip(_SPACE)
+            text = text.lstrip(SPACE)
+        kept = text.rstrip(SPACE)
         self._space = text[len(kept) :]
         if kept:
             self._drops_space = False
@@ -146,8 +144,8 @@ class ReasoningText:
     def add(self, text: str) -> None:
         text = self._space + text
         if self._is_first:
-            text = text.lstrip(_SPACE)
-        kept = text.rstrip(_SPACE)
+            text = text.lstrip(SPACE)
+        kept = text.rstrip(SPACE)
         self._space = text[len(kept) :]
         if kept:
             self._is_first = False

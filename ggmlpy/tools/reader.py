@@ -16,7 +16,7 @@ T = TypeVar("T")
 Reading = Generator[None, None, T]
 Emit = Callable[[str], None]
 
-_SPACE = " \t\r\n"
+SPACE = " \t\r\n"
 _OPEN, _CLOSE = "{[", "}]"
 
 
@@ -60,8 +60,8 @@ class Reader:
     def space(self) -> Reading[str]:
         """Read white space."""
         found = ""
-        while (yield from self.peek()) and self.rest[0] in _SPACE:
-            n = len(self.rest) - len(self.rest.lstrip(_SPACE))
+        while (yield from self.peek()) and self.rest[0] in SPACE:
+            n = len(self.rest) - len(self.rest.lstrip(SPACE))
             found += self.take(n)
         return found
 

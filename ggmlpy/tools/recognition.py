@@ -12,7 +12,7 @@ from ggmlpy.tools.json_formats import (
     MarkedArray,
     TaggedObjects,
 )
-from ggmlpy.tools.named_formats import CommandCalls, FunctionCalls, KimiCalls
+from ggmlpy.tools.named_formats import CommandCalls, FunctionCalls, KimiCalls, Recipients
 from ggmlpy.tools.tagged_formats import Invocations, MiniMaxCalls, TaggedFunctions, TaggedPairs
 from ggmlpy.tools.written_formats import GemmaCalls, PythonCalls
 
@@ -63,6 +63,8 @@ def format_of(template: str, has_token: HasToken) -> Format:
         return MarkedArray(think, marker="<|tool_call|>")
     if "<arg_key>" in template:
         return TaggedPairs(think)
+    if ">>>all" in template:
+        return Recipients(think)
     if "<function=" in template:
         return TaggedFunctions(think) if "<parameter=" in template else FunctionCalls(think)
     if "<tool_call>" in template and '"arguments' in template:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ggmlpy.tools.bare_texts import terminal_of
 from ggmlpy.tools.definitions import Tool, choices_of, has_bare_text, is_text
-from ggmlpy.tools.formats import Format, LazyCalls
+from ggmlpy.tools.formats import BAR, Format, LazyCalls
 from ggmlpy.tools.lark import Lark
 from ggmlpy.tools.parsing import AnswerParser
 from ggmlpy.tools.reader import Reading
@@ -201,9 +201,6 @@ class TaggedPairs(_TaggedFormat):
         return lark.calls(one, line, parallel=parallel)
 
 
-_BAR = "\uff5c"  # a wide bar, of which DeepSeek's markers are made
-
-
 class Invocations(_TaggedFormat):
     """DSML, the tags of DeepSeek V3.2 on: one for the name, and one for each parameter, which says
     whether it is a string."""
@@ -211,12 +208,12 @@ class Invocations(_TaggedFormat):
     name = "deepseek dsml"
     calls_tools = True
     tells_texts = True
-    begins = tuple(f"<{_BAR}DSML{_BAR}{each}>" for each in ("function_calls", "tool_calls"))
-    tokens = (f"{_BAR}DSML{_BAR}",)
-    _INVOKE = f'<{_BAR}DSML{_BAR}invoke name="'
-    _END_INVOKE = f"</{_BAR}DSML{_BAR}invoke>"
-    _PARAMETER = f'<{_BAR}DSML{_BAR}parameter name="'
-    _END_PARAMETER = f"</{_BAR}DSML{_BAR}parameter>"
+    begins = tuple(f"<{BAR}DSML{BAR}{each}>" for each in ("function_calls", "tool_calls"))
+    tokens = (f"{BAR}DSML{BAR}",)
+    _INVOKE = f'<{BAR}DSML{BAR}invoke name="'
+    _END_INVOKE = f"</{BAR}DSML{BAR}invoke>"
+    _PARAMETER = f'<{BAR}DSML{BAR}parameter name="'
+    _END_PARAMETER = f"</{BAR}DSML{BAR}parameter>"
 
     def __init__(self, think: tuple[str, str] | None = None, *, is_newer: bool = False) -> None:
         """`is_newer`: the model writes the second of `begins`."""

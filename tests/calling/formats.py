@@ -16,7 +16,7 @@ from ggmlpy.tools.json_formats import (
     MarkedArray,
     TaggedObjects,
 )
-from ggmlpy.tools.named_formats import CommandCalls, FunctionCalls, KimiCalls
+from ggmlpy.tools.named_formats import CommandCalls, FunctionCalls, KimiCalls, Recipients
 from ggmlpy.tools.tagged_formats import Invocations, MiniMaxCalls, TaggedFunctions, TaggedPairs
 from ggmlpy.tools.written_formats import GemmaCalls, PythonCalls
 
@@ -258,6 +258,14 @@ ANSWERS: dict[str, Answered] = {
         "So.",
         calls=(PARIS, NOW),
     ),
+    "functionary 3.2": Answered(
+        Recipients(),
+        f"all\nSo:\n>>> 1\n>>>get_weather\n{spelt(PARIS[1])}>>>now\n{{}}",
+        "So:\n>>> 1",
+        calls=(PARIS, NOW),
+    ),
+    "functionary 3.2, text": Answered(Recipients(), ">>>all\nHi >>> there", "Hi >>> there"),
+    "functionary 3.2, no recipient": Answered(Recipients(), "allow >>>it", "allow >>>it"),
     "nemotron": Answered(
         MarkedArray(THINK, marker="<TOOLCALL>", end="</TOOLCALL>"),
         f"Hm.\n</think>\n<TOOLCALL>[{_object(PARIS)}, {_object(NOW)}]</TOOLCALL>",

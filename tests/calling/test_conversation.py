@@ -181,6 +181,7 @@ def test_wrong_calls(calls: Any, message: str) -> None:
         ("<|tool_calls_section_begin|>", "kimi k2"),
         ("<|START_ACTION|>[", "command r"),
         ("'<function=' + name", "functionary"),
+        ("'>>>all' + content", "functionary 3.2"),
         ("<TOOLCALL>[", "mistral"),
         ('<tool_call></tool_call> <tool_calls>[{"arguments', "mistral"),
         ("<minimax:tool_call><invoke", "minimax"),

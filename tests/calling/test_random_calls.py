@@ -19,7 +19,7 @@ from ggmlpy.tools.json_formats import (
     MarkedArray,
     TaggedObjects,
 )
-from ggmlpy.tools.named_formats import CommandCalls, FunctionCalls, KimiCalls
+from ggmlpy.tools.named_formats import CommandCalls, FunctionCalls, KimiCalls, Recipients
 from ggmlpy.tools.tagged_formats import (
     Invocations,
     MiniMaxCalls,
@@ -59,6 +59,7 @@ FORMATS: dict[str, Format] = {
     "Kimi K2": KimiCalls(THINK),
     "Command R": CommandCalls(("<|START_THINKING|>", "<|END_THINKING|>")),
     "Functionary": FunctionCalls(),
+    "Functionary 3.2": Recipients(),
     "Nemotron": MarkedArray(THINK, marker="<TOOLCALL>", end="</TOOLCALL>"),
     "MiniMax M2": MiniMaxCalls(THINK),
     "Seed-OSS": TaggedFunctions(("<seed:think>", "</seed:think>"), tag="seed:tool_call", around=""),
@@ -120,7 +121,8 @@ PARTS = st.sampled_from(
         "<|start|>", "assistant", "\ud83d", "\\ud83d\\ude00", '{"tool_calls": [', '{"response": "',
         deepseek("tool calls begin"), deepseek("tool call begin"), deepseek("tool sep"),
         deepseek("tool call end"), deepseek("tool calls end"), "function", "```json\n", "x", "<",
-        "Paris", "<|tool_calls_section_begin|>", "<|tool_call_begin|>", "functions.now:0",
+        "Paris", ">>>", "now\n", "all", "<|tool_calls_section_begin|>", "<|tool_call_begin|>",
+        "functions.now:0",
         "<|tool_call_argument_begin|>", "<|tool_call_end|>", "<|tool_calls_section_end|>",
         "<|START_ACTION|>", "<|END_ACTION|>", "[{", '"tool_name": "now"', '"tool_call_id": "0"',
         "</TOOLCALL>", "<TOOLCALL>", "<minimax:tool_call>", '<invoke name="now">', "</invoke>",

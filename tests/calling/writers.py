@@ -107,6 +107,10 @@ def functionary(name: str, arguments: dict[str, Any]) -> str:
     return f"<function={name}>{json.dumps(arguments)}</function>"
 
 
+def functionary_32(name: str, arguments: dict[str, Any]) -> str:
+    return f"{name}\n{json.dumps(arguments)}"
+
+
 def nemotron(name: str, arguments: dict[str, Any]) -> str:
     return f'<TOOLCALL>[{{"name": "{name}", "arguments": {json.dumps(arguments)}}}]</TOOLCALL>'
 
@@ -157,6 +161,7 @@ WRITERS: dict[str, Callable[[str, dict[str, Any]], str]] = {
     "Kimi K2": kimi,
     "Command R": command_r,
     "Functionary": functionary,
+    "Functionary 3.2": functionary_32,
     "Nemotron": nemotron,
     "MiniMax M2": minimax,
     "Seed-OSS": seed_oss,

@@ -38,6 +38,7 @@ TEMPLATES = {
     "kimi k2": "<|tool_calls_section_begin|>",
     "command r": "<|START_ACTION|>",
     "functionary": "<function=",
+    "functionary 3.2": "{# >>>all #}>>>",
     "nemotron": "<TOOLCALL>[",
     "apriel": "<tool_calls>[",
     "minimax": "<minimax:tool_call>",

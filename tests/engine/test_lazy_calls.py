@@ -61,6 +61,7 @@ MARKERS = {
     "kimi k2": "<|tool_calls_section_begin|>",
     "command r": "<|START_ACTION|>",
     "functionary": "<function=",
+    "functionary 3.2": "all\nWell.\n>>>get",
     "nemotron": "<TOOLCALL>",
     "apriel": "<tool_calls>",
     "minimax": "<minimax:tool_call>",
@@ -99,8 +100,9 @@ def test_what_a_model_begins_it_ends_as_a_call(template: str) -> None:
     """Whatever it draws behind the marker, in an answer that needs no call."""
     with opened(template, n_ctx=1024) as llm:
         n_whole = 0
+        begins = ("llama 3", "gpt-oss", "functionary 3.2", "hermes, thinking")
+        begun = "" if template in begins else "Well. "
         for seed in range(12):
-            begun = "" if template in ("llama 3", "gpt-oss") or "think" in template else "Well. "
             result = llm.create_chat_completion(
                 MESSAGES, tools=SHORT, seed=seed, temperature=1.0, max_tokens=450,
                 parallel_tool_calls=seed % 2 == 0,
