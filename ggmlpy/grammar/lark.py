@@ -11,6 +11,8 @@ from ggmlpy.grammar.lexemes import Lexemes
 from ggmlpy.grammar.nodes import Alt, Chars, Node, Ref, Repeat, Rules, Seq, Token, parts
 from ggmlpy.grammar.recursion import without_repetition
 
+_MOST_DEEP = 8  # nodes in one another in a line: llguidance refuses some 30 parentheses
+
 
 def lark_of(rules: Rules, token_of: Callable[[str], int | None]) -> str:
     """The text of the same grammar. `token_of` gives the token that a text is, if it is one.
@@ -30,6 +32,7 @@ class _Writer:
         self._token_of = token_of
         self._numbers = {name: i for i, name in enumerate(rules)}
         self._names: dict[Node, str] = {}  # of lexemes
+        self._parts: dict[tuple[Node, bool], str] = {}  # names of nodes that are deep in others
         self._lines: list[str] = []
         self._written: set[str] = set()  # rules, and those that are lexemes
         self._todo = ["root"]
@@ -47,8 +50,8 @@ class _Writer:
     def _rule(self, name: str) -> str:
         return f"r{self._numbers[name]}"
 
-    def _inner(self, node: Node) -> str:
-        """A node of a rule."""
+    def _inner(self, node: Node, depth: int = 0) -> str:
+        """A node of a rule, in so many others of its line."""
         if self._lexemes.is_lexeme(node):
             return self._lexeme(node)
         match node:
@@ -57,7 +60,19 @@ class _Writer:
             case Ref(rule):
                 self._todo.append(rule)
                 return self._rule(rule)
-        return _composed(node, [self._inner(each) for each in self._lexemes.inner(node)])
+        if depth == _MOST_DEEP:
+            return self._part(node, in_lexeme=False)
+        inner = [self._inner(each, depth + 1) for each in self._lexemes.inner(node)]
+        return _composed(node, inner)
+
+    def _part(self, node: Node, *, in_lexeme: bool) -> str:
+        """The name of a line of its own for what is deep in others."""
+        key = node, in_lexeme
+        if key not in self._parts:
+            self._parts[key] = f"{'P' if in_lexeme else 'p'}{len(self._parts)}"
+            inner = self._regular(node) if in_lexeme else self._inner(node)
+            self._lines.append(f"{self._parts[key]}: {inner}")
+        return self._parts[key]
 
     def _token(self, name: int | str) -> int:
         id = name if isinstance(name, int) else self._token_of(name)
@@ -72,8 +87,8 @@ class _Writer:
             self._lines.append(f"{self._names[node]}: {self._regular(node)}")
         return self._names[node]
 
-    def _regular(self, node: Node) -> str:
-        """A node of a lexeme."""
+    def _regular(self, node: Node, depth: int = 0) -> str:
+        """A node of a lexeme, in so many others of its line."""
         match node:
             case Chars(ranges):
                 return f"/[{''.join(map(_range, ranges))}]/"
@@ -85,7 +100,9 @@ class _Writer:
                 return name
             case Seq(items) if items and all(map(_is_single, items)):
                 return json.dumps("".join(map(_character, items)), ensure_ascii=False)
-        return _composed(node, [self._regular(each) for each in parts(node)])
+        if depth == _MOST_DEEP:
+            return self._part(node, in_lexeme=True)
+        return _composed(node, [self._regular(each, depth + 1) for each in parts(node)])
 
 
 def _composed(node: Node, inner: list[str]) -> str:

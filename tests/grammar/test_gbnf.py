@@ -335,6 +335,20 @@ def test_lexemes_stay_whole() -> None:
     assert "(/[\\x{30}-\\x{39}]/){1,}" in lark_of(parse_gbnf(GRAMMARS["arithmetic"]), no_token)
 
 
+@pytest.mark.parametrize("item", ["[0-9]", "[0-9] r"])
+@pytest.mark.parametrize("n", [7, 8, 15, 40])
+def test_parentheses_in_one_another(vocabulary: Any, item: str, n: int) -> None:
+    """As older converters of JSON schemas write "at most n", in lexemes and in rules."""
+    text = f'root ::= "x" {f"({item} " * n}{")?" * n} "y"\nr ::= "a" r "b" | "c"'
+    rules = parse_gbnf(text)
+    once = "1" if item == "[0-9]" else "1acb"
+    check_text(matcher(vocabulary, rules), rules, f"x{once}{once}y")
+    for times in (0, 1, n, n + 1):
+        data = list(f"x{once * times}y".encode())
+        made = matcher(vocabulary, rules)
+        assert (made.n_valid(data) == len(data)) == (times <= n)
+
+
 def test_recursion_that_repeats_is_none() -> None:
     for text in ('root ::= "a" root | "b"', 'root ::= root "a" | "b"'):
         assert count_lexemes(text, "L") == 1
