@@ -30,7 +30,6 @@ Parse = Callable[[Any], Any]  # the value as the function gets it; raises WrongK
 
 _MIN, _MAX = -(1 << 63), (1 << 63) - 1
 _NO_NUMBERS = (bool, np.timedelta64)  # which are subclasses of numbers
-_SEQUENCES = (Sequence, np.ndarray)
 _MAX_F32 = float(np.finfo(np.float32).max)
 _KINDS = {
     "Tensor": "a tensor (ggmlpy.from_numpy makes one of an array)",
@@ -110,6 +109,11 @@ class _Parameter(NamedTuple):
     name: str
     kinds: frozenset[type]  # types whose objects need no conversion
     parse: Parse  # for all others
+
+
+def parser_of(hint: Any) -> Parse:
+    """What checks and converts values of an annotation. It raises WrongKind."""
+    return _parse_of(hint)
 
 
 def _parameters(function: Callable[..., Any]) -> tuple[list[_Parameter], dict[str, _Parameter]]:
@@ -199,9 +203,15 @@ def as_float(value: Any) -> float:
 _NUMBERS: dict[Any, Parse] = {bool: as_bool, int: as_int, float: as_float}
 
 
+def is_list(value: Any) -> bool:
+    """Whether this is a list, tuple, array or other sequence, and no text."""
+    if isinstance(value, np.ndarray):
+        return value.ndim > 0
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray)
+
+
 def _sequence(parse: Parse, value: Any) -> tuple[Any, ...]:
-    flat = isinstance(value, str | bytes) or (isinstance(value, np.ndarray) and value.ndim == 0)
-    if flat or not isinstance(value, _SEQUENCES):
+    if not is_list(value):
         raise WrongKind("a list, a tuple or an array", value)
     parsed: list[Any] = []
     try:

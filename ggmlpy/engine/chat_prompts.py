@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from ggmlpy.common.arguments import as_int, parsed
+from ggmlpy.common.arguments import as_int, is_list, kind_of, parsed
 from ggmlpy.common.quoting import quoted
 from ggmlpy.engine.first_call import FirstCall
 from ggmlpy.engine.options import ChatOptions, LogitsCallback, StoppingCallback
@@ -65,6 +65,8 @@ class ChatPrompts:
     def make(self, messages: Sequence[Mapping[str, Any]], options: ChatOptions) -> ChatPrompt:
         """Raises TemplateError, TokenizerError, and ArgumentError for options that are wrong, or
         that exclude each other."""
+        if not is_list(messages):
+            raise ArgumentError(f"messages is {kind_of(messages)}: it must be a list of messages")
         use = tool_use(options["tools"], options["tool_choice"], options["parallel_tool_calls"])
         shows_reasoning = _shows_reasoning(options["reasoning_format"])
         variables = template_variables(options["chat_template_kwargs"])

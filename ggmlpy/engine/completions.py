@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Literal, Unpack, overload
 
 from ggmlpy.common import log
+from ggmlpy.common.arguments import kind_of
 from ggmlpy.engine.answers import Answers
 from ggmlpy.engine.chat_prompts import ChatPrompts
 from ggmlpy.engine.completion import ChatForm, Echo, TextForm, collect
@@ -211,6 +212,10 @@ class Completions:
         """
         if isinstance(prompts, str | bytes):
             raise ArgumentError("generate: prompts is one text: it must be a list of texts")
+        if not isinstance(prompts, Iterable):
+            raise ArgumentError(
+                f"generate: prompts is {kind_of(prompts)}: it must be a list of texts"
+            )
         return self._collect_all(self._all_requests(prompts, options))
 
     def _all_requests(

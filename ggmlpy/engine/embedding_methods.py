@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import overload
 
+from ggmlpy.common.arguments import is_list, kind_of
 from ggmlpy.engine.embeddings import Embedder, Pooling, Vector, pooling_of
 from ggmlpy.engine.scoring import ScoringMethods
 from ggmlpy.errors import ArgumentError
@@ -67,6 +68,8 @@ class EmbeddingMethods(ScoringMethods):
         Raises what `embed` raises.
         """
         self._check_open()
+        if not is_list(documents):
+            raise ArgumentError(f"documents is {kind_of(documents)}: it must be a list of texts")
         pairs = [pair_tokens(self.tokenizer, self.metadata, query, text) for text in documents]
         return [float(scores[0]) for scores in self._embedded(pairs, Pooling.RANK, False)]
 

@@ -15,7 +15,7 @@ from ggmlpy.grammar import Grammar, Matcher, Matchers
 from ggmlpy.memory.batch import check_tokens
 from ggmlpy.runtime.context import Context
 from ggmlpy.runtime.context_sizes import check_least, room_for
-from ggmlpy.sampling import Sampler
+from ggmlpy.sampling import Sampler, SamplingParams
 from ggmlpy.text.stopping import StopChecker
 from ggmlpy.text.tokenizer import Tokenizer
 
@@ -45,6 +45,10 @@ class Intake:
             )
         start = None if self.context.encoder is None else self._start_token()
         n_ctx_seq = self.context.sizes.n_ctx_seq
+        if not isinstance(request.sampling, SamplingParams):
+            raise ArgumentError(
+                f"Request: sampling is {kind_of(request.sampling)}: it must be SamplingParams"
+            )
         lora = self.adapters.scales(request.lora)
         check_least("max_tokens", _whole(request, "max_tokens"), 0)
         priority = _whole(request, "priority")

@@ -14,6 +14,7 @@ from typing import Any, TypedDict, TypeVar, cast, get_type_hints
 import numpy as np
 from numpy.typing import NDArray
 
+from ggmlpy.common.arguments import parsed, parser_of
 from ggmlpy.grammar import Grammar
 from ggmlpy.models.lora import LoraAdapter
 from ggmlpy.sampling import SamplingParams
@@ -91,7 +92,7 @@ class CompletionOptions(RequestOptions, total=False):
 class ChatOptions(AnswerOptions, total=False):
     """Options of `Llama.create_chat_completion`."""
 
-    logprobs: bool
+    logprobs: bool | None
     top_logprobs: int | None
     model: str | None
     tools: Sequence[Mapping[str, Any]] | None
@@ -127,11 +128,15 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 
+# Options of these kinds are checked here: no other code would notice a wrong value.
+_CHECKED = {kind: parser_of(kind) for kind in (bool, bool | None, str, str | None)}
+
+
 def keywords(declared: type, **defaults: Any) -> Callable[[Method], Method]:
     """Decorator: replace `**options` of a method by the keywords of a TypedDict, with defaults.
 
     `defaults` are those that differ from a completion's. `help()` and editors show every option,
-    and the method gets all of them.
+    and the method gets all of them. Switches and names of a wrong type raise ArgumentError.
     """
 
     def decorate(method: Method) -> Method:
@@ -141,6 +146,9 @@ def keywords(declared: type, **defaults: Any) -> Callable[[Method], Method]:
         *own, rest = signature.parameters.values()
         assert rest.kind is rest.VAR_KEYWORD, f"{method.__name__} takes no **options"
         known = values.keys() | {parameter.name for parameter in own}
+        parses = {name: _CHECKED[hint] for name, hint in hints.items() if hint in _CHECKED}
+        if "stream" in known:
+            parses["stream"] = _CHECKED[bool]
 
         @wraps(method)
         def call(*args: Any, **given: Any) -> Any:
@@ -149,6 +157,8 @@ def keywords(declared: type, **defaults: Any) -> Callable[[Method], Method]:
                 raise TypeError(
                     f"{method.__name__}() got an unexpected keyword argument {min(unknown)!r}"
                 )
+            for name in given.keys() & parses.keys():
+                given[name] = parsed(parses[name], method.__name__, name, given[name])
             return method(*args, **{**values, **given})
 
         options = (

@@ -8,9 +8,7 @@ from dataclasses import fields, replace
 from numbers import Integral
 from typing import Any
 
-import numpy as np
-
-from ggmlpy.common.arguments import kind_of
+from ggmlpy.common.arguments import is_list, kind_of
 from ggmlpy.engine.generation import Prompt, Request
 from ggmlpy.errors import ArgumentError, BadBatch, SamplingError
 from ggmlpy.sampling import SamplingParams
@@ -54,14 +52,15 @@ def sampling_params(options: Mapping[str, Any], seed: int | None) -> SamplingPar
     """The options that are sampling parameters; `seed` is that of a call without one."""
     params = {field.name: options[field.name] for field in fields(SamplingParams)}
     seed = seed if params["seed"] is None else params["seed"]
-    return SamplingParams(**params | {"seed": None if seed == -1 else seed})  # as llama.cpp
+    is_random = isinstance(seed, Integral) and seed == -1  # as in llama.cpp
+    return SamplingParams(**params | {"seed": None if is_random else seed})
 
 
 def prompt_tokens(prompt: Prompt, tokenizer: Tokenizer) -> list[int]:
     """The tokens of a prompt. Raises ArgumentError, BadBatch for one without any."""
     if isinstance(prompt, str):
         tokens = tokenizer.encode(prompt, add_bos=True, special=True)
-    elif isinstance(prompt, Sequence | np.ndarray) and not isinstance(prompt, bytes | bytearray):
+    elif is_list(prompt):
         tokens = [_token(token) for token in prompt]
     else:
         raise ArgumentError(f"prompt is {kind_of(prompt)}: it must be a string or token ids")

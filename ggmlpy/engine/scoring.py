@@ -6,7 +6,7 @@ from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from ggmlpy.common.arguments import kind_of
+from ggmlpy.common.arguments import is_list, kind_of
 from ggmlpy.common.prefix import n_common
 from ggmlpy.common.progress import tell
 from ggmlpy.engine.completions import Completions
@@ -91,6 +91,14 @@ class ScoringMethods(Completions):
         `numbers` are those of the texts in messages. A callback gets the logits, see `Request`;
         there is one for each text. Raises as `score` does, before anything runs.
         """
+        if not is_list(texts) or not all(is_list(text) and len(text) == 2 for text in texts):
+            raise ArgumentError(
+                "score_tokens: texts must be a list of pairs: tokens, and the first to be scored"
+            )
+        if callbacks is not None and not (is_list(callbacks) and len(callbacks) == len(texts)):
+            raise ArgumentError(
+                f"score_tokens: callbacks must be a list of {len(texts)}, one for each text"
+            )
         requests = []
         for i, (tokens, first) in enumerate(texts):
             request = Request(

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ggmlpy.common.arguments import is_list, kind_of
 from ggmlpy.engine.state_methods import StateMethods
-from ggmlpy.errors import BadBatch, Unsupported
+from ggmlpy.errors import ArgumentError, BadBatch, Unsupported
 from ggmlpy.memory.batch import check_tokens
 from ggmlpy.models import Model
 from ggmlpy.runtime.context import Context
@@ -24,7 +25,7 @@ class TokenMethods(StateMethods):
     def tokenize(self, text: str | bytes, add_bos: bool = True, special: bool = False) -> list[int]:
         """The token ids of a text, or of its bytes in UTF-8. `special` parses control tokens.
 
-        Raises TokenizerError for text that cannot be tokenized.
+        Raises TokenizerError for text that cannot be tokenized, ArgumentError for what is no text.
         """
         return self.tokenizer.encode(text, add_bos=add_bos, special=special)
 
@@ -33,14 +34,18 @@ class TokenMethods(StateMethods):
 
         As in llama-cpp-python, a space that the tokenizer put after a BOS at the beginning is
         removed, so that the text is the one that was tokenized.
+
+        Raises TokenizerError for a token outside the vocabulary, ArgumentError for what is none.
         """
+        if not is_list(tokens):
+            raise ArgumentError(f"tokens is {kind_of(tokens)}: it must be a list of token ids")
         return self.tokenizer.decode_prompt(tokens, special=special)
 
     def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """The logits of every token of a new sequence, [n_tokens, n_vocab]. Resets the model.
 
-        Raises BadBatch for tokens outside the vocabulary, or more than the context of a sequence,
-        Unsupported for a model with an encoder.
+        Raises ArgumentError for what is no list, BadBatch for tokens outside the vocabulary, or
+        more than the context of a sequence, Unsupported for a model with an encoder.
         """
         self._check_open()
         if not self.model.has_logits:
@@ -53,6 +58,8 @@ class TokenMethods(StateMethods):
                 f"{self._file.name}: logits of an encoder-decoder model follow from a source too:"
                 " use Context.encode, then Context.decode"
             )
+        if not is_list(tokens):
+            raise ArgumentError(f"tokens is {kind_of(tokens)}: it must be a list of token ids")
         if len(tokens) > self.n_ctx_seq():
             sizes = self._context.sizes
             raise BadBatch(

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ggmlpy.backends.base import Backend
+from ggmlpy.common.arguments import kind_of
 from ggmlpy.common.callers import warn_caller
 from ggmlpy.errors import ArgumentError
 from ggmlpy.graph.buffer import BufferType
@@ -160,6 +161,11 @@ def _override(
     names = {b.name: b for b in reversed(backends)} | {
         b.buffer_type.name: b for b in reversed(backends)
     }
+    for text, what in ((pattern, "pattern"), (name, "backend")):
+        if not isinstance(text, str):
+            raise ArgumentError(
+                f"override_tensors: the {what} {text!r:.60} is {kind_of(text)}: it must be a string"
+            )
     found = {known.lower(): b for known, b in names.items()} | names
     backend = found.get(name, found.get(name.lower()))
     if backend is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -97,6 +98,69 @@ def test_options_of_another_kind_are_refused(
     with pytest.raises(SamplingError, match=message):
         tiny.generate(["ab"], **options)
     assert not tiny.engine.has_work
+
+
+@pytest.mark.parametrize("name", ["stream", "echo", "context_shift", "model"])
+@pytest.mark.parametrize("value", ["no", 1, np.array([1, 2])], ids=["text", "number", "array"])
+def test_switches_and_names_of_another_kind_are_refused(
+    tiny: Llama, name: str, value: object
+) -> None:
+    if name == "model" and isinstance(value, str):
+        assert tiny("ab", max_tokens=1, model=value)["model"] == value
+        return
+    options: dict[str, Any] = {name: value}
+    must = "a string or None" if name == "model" else "True or False"
+    with pytest.raises(ArgumentError, match=f"^create_completion: {name} is .*: .* be {must}$"):
+        tiny("ab", **options)
+
+
+def test_numpys_switches_are_switches(tiny: Llama) -> None:
+    switches: dict[str, Any] = {"echo": np.True_, "stream": np.False_}
+    assert tiny("ab", max_tokens=1, **switches)["choices"][0]["text"].startswith("ab")
+    messages = [{"role": "user", "content": "a"}]
+    answer = tiny.create_chat_completion(messages, max_tokens=1, logprobs=None, model=None)
+    assert answer["choices"][0]["logprobs"] is None
+
+
+WRONG: list[Any] = [None, True, 5, 1.5, object(), np.array(3), {1: 2}, len]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda value: type(value).__name__)
+def test_what_is_no_text_and_no_list_is_refused(tiny: Llama, wrong: Any) -> None:
+    calls: list[tuple[Callable[[], object], str]] = [
+        (lambda: tiny.tokenize(wrong), "the text is .*: it must be a string or bytes"),
+        (lambda: tiny.detokenize(wrong), "tokens is .*: it must be a list of token ids"),
+        (lambda: tiny.logits(wrong), "tokens is .*: it must be a list of token ids"),
+        (lambda: tiny(wrong), "prompt is .*: it must be a string or token ids"),
+        (lambda: tiny.create_chat_completion(wrong), "messages is .*: it must be a list"),
+        (lambda: tiny.rank("a", wrong), "documents is .*: it must be a list of texts"),
+        (lambda: tiny.pieces("ab", wrong), "sampling is .*: it must be SamplingParams"),
+        (lambda: tiny.score_tokens(wrong), "score_tokens: texts must be a list of pairs"),
+        (lambda: tiny("ab", seed=[wrong]), "seed is .*: must be an integer"),  # type: ignore[arg-type]
+    ]
+    for call, message in calls:
+        with pytest.raises((ArgumentError, SamplingError), match=message):
+            call()
+    if not isinstance(wrong, dict | np.ndarray):
+        with pytest.raises(ArgumentError, match=r"prompts is .*: it must be a list of texts"):
+            tiny.generate(wrong)
+    with pytest.raises(ArgumentError, match=r"token id .*: it must be an integer"):
+        tiny.detokenize([1.5])  # type: ignore[list-item]
+    assert not tiny.engine.has_work
+
+
+def test_callbacks_are_one_for_each_text(tiny: Llama) -> None:
+    for callbacks in ([], [print, print], print):
+        wrong: Any = callbacks
+        with pytest.raises(ArgumentError, match="callbacks must be a list of 1, one for each"):
+            tiny.score_tokens([([1, 2], 1)], callbacks=wrong)
+
+
+@pytest.mark.parametrize("wrong", [{"blk": 1}, {1: "cpu"}, {None: None}])
+def test_overridden_tensors_are_named_by_texts(tmp_path: Path, wrong: Any) -> None:
+    path = write_model(tmp_path / "m.gguf", Tiny())
+    with pytest.raises(ArgumentError, match=r"override_tensors: the .* it must be a string"):
+        Llama(path, backend="null", override_tensors=wrong)
 
 
 def test_numpys_integers_are_integers(tiny: Llama) -> None:

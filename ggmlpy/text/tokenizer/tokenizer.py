@@ -10,8 +10,9 @@ from functools import cached_property
 from os import PathLike
 from typing import Any, Protocol
 
+from ggmlpy.common.arguments import kind_of
 from ggmlpy.common.quoting import quoted
-from ggmlpy.errors import TokenizerError
+from ggmlpy.errors import ArgumentError, TokenizerError
 from ggmlpy.gguf import GGUFFile
 from ggmlpy.text.tokenizer.bpe import BytePairs, spell_byte_level, spell_plain
 from ggmlpy.text.tokenizer.escapes import byte_token, unescaped
@@ -400,7 +401,11 @@ class Tokenizer:
     def _checked(self, id: int) -> int:
         if not self.vocab.has_tokens:
             raise TokenizerError(f"{self.vocab.keys.where}the file has no vocabulary")
-        if 0 <= operator.index(id) < self.n_vocab:
+        try:
+            is_known = 0 <= operator.index(id) < self.n_vocab
+        except TypeError:
+            raise ArgumentError(f"token id {id!r:.60}: it must be an integer") from None
+        if is_known:
             return id
         raise TokenizerError(
             f"{self.vocab.keys.where}token {id} is outside the vocabulary of {self.n_vocab} tokens"
@@ -408,6 +413,8 @@ class Tokenizer:
 
 
 def _check_unicode(text: str) -> None:
+    if not isinstance(text, str):
+        raise ArgumentError(f"the text is {kind_of(text)}: it must be a string or bytes")
     try:
         text.encode()
     except UnicodeEncodeError as error:
