@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ggmlpy import ArgumentError
 from ggmlpy import Llama as Own
 from ggmlpy.compat.llama_cpp import (
     Llama,
@@ -99,6 +100,14 @@ def test_a_seed_decides_the_texts_that_follow() -> None:
         d.set_seed(3)
         c.set_seed(3)
         assert text_of(c) == text_of(d)
+
+
+@pytest.mark.parametrize("seed", [1.5, "1", 1j, np.array([1, 2])], ids=str)
+def test_a_seed_that_is_no_number_changes_nothing(seed: Any) -> None:
+    with make(seed=7) as a, make(seed=7) as b:
+        with pytest.raises(ArgumentError, match=r"seed is .*: it must be a whole number"):
+            text_of(a, seed=seed)
+        assert text_of(a) == text_of(b)
 
 
 def test_mirostat_and_the_probabilities_of_the_model(llm: Llama, own: Own) -> None:

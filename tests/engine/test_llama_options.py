@@ -127,6 +127,7 @@ WRONG: list[Any] = [None, True, 5, 1.5, object(), np.array(3), {1: 2}, len]
 
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda value: type(value).__name__)
 def test_what_is_no_text_and_no_list_is_refused(tiny: Llama, wrong: Any) -> None:
+    seeds: dict[str, Any] = {"seed": [wrong]}
     calls: list[tuple[Callable[[], object], str]] = [
         (lambda: tiny.tokenize(wrong), "the text is .*: it must be a string or bytes"),
         (lambda: tiny.detokenize(wrong), "tokens is .*: it must be a list of token ids"),
@@ -136,7 +137,7 @@ def test_what_is_no_text_and_no_list_is_refused(tiny: Llama, wrong: Any) -> None
         (lambda: tiny.rank("a", wrong), "documents is .*: it must be a list of texts"),
         (lambda: tiny.pieces("ab", wrong), "sampling is .*: it must be SamplingParams"),
         (lambda: tiny.score_tokens(wrong), "score_tokens: texts must be a list of pairs"),
-        (lambda: tiny("ab", seed=[wrong]), "seed is .*: must be an integer"),  # type: ignore[arg-type]
+        (lambda: tiny("ab", **seeds), "seed is .*: must be an integer"),
     ]
     for call, message in calls:
         with pytest.raises((ArgumentError, SamplingError), match=message):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ggmlpy.common.arguments import as_whole, parsed
 from ggmlpy.compat.llama_cpp.constants import LLAMA_DEFAULT_SEED
 from ggmlpy.compat.llama_cpp.llama_grammar import LlamaGrammar, own_grammar
 from ggmlpy.compat.llama_cpp.sampling import sampling_params
@@ -158,8 +159,8 @@ class Evaluation:
     # --- running tokens ---
 
     def set_seed(self, seed: int) -> None:
-        """Set the seed of the draws that follow."""
-        self._seed = seed
+        """Set the seed of the draws that follow. Raises ArgumentError for no whole number."""
+        self._seed = parsed(as_whole, "Llama.set_seed", "seed", seed)
 
     def _draw_seed(self) -> int | None:
         """The seed of a sampler; None for a random one."""
