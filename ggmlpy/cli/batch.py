@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
-from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Self
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -18,13 +19,19 @@ from ggmlpy.cli.draft_options import DraftOptions, draft_options
 from ggmlpy.cli.options import FILE, ModelOptions
 from ggmlpy.cli.sampling_options import FRESH_SEED, SamplingOptions
 from ggmlpy.cli.serve import check_packages
-from ggmlpy.cli.server_options import SharedOptions, shared_options
+from ggmlpy.cli.server_options import (
+    ClusterOptions,
+    SharedOptions,
+    cluster_options,
+    shared_options,
+)
 from ggmlpy.cli.show import console, say
 from ggmlpy.errors import FileError
 from ggmlpy.packaged import packaged_model
 
 if TYPE_CHECKING:
     from ggmlpy.llama import Llama
+    from ggmlpy.server import Settings
     from ggmlpy.server.batch import Line
 
 N_PARALLEL = 32  # without -np
@@ -41,6 +48,7 @@ N_PARALLEL = 32  # without -np
 @options.sampling_options
 @draft_options
 @adapter_options
+@cluster_options
 def batch(
     requests: Path,
     answers: Path,
@@ -52,6 +60,7 @@ def batch(
     sampling: SamplingOptions,
     draft: DraftOptions,
     adapters: AdapterOptions,
+    cluster: ClusterOptions,
 ) -> None:
     """Run a file of requests, in the form of OpenAI's Batch API, and write the answers.
 
@@ -62,6 +71,7 @@ def batch(
     Examples:
       ggmlpy batch requests.jsonl answers.jsonl -m model.gguf
       ggmlpy batch requests.jsonl answers.jsonl -m model.gguf -np 64 -c 32768
+      ggmlpy batch requests.jsonl answers.jsonl -m model.gguf --ray --replicas 4
     """
     check_packages()
     from ggmlpy.server.batch import read_done, read_requests
@@ -81,8 +91,9 @@ def batch(
         del defaults["seed"]
     if shared.n_predict > 0:
         defaults["max_tokens"] = shared.n_predict
-    llm = common.open_model(
-        path,
+    open_model = partial(
+        common.open_model,
+        path.resolve(),
         setup,
         n_seq_max=n_parallel,
         kv_layout="unified" if kv_unified else kv_layout or "unified",
@@ -90,15 +101,68 @@ def batch(
         draft_model=draft.source(),
         **adapters.arguments(),
     )
-    started = perf_counter()
+    names = shared.names(path)
     with _opened(answers) as out:
-        n_tokens, n_refused = asyncio.run(_run(llm, shared.names(path), left, out, defaults))
-    spent = perf_counter() - started
-    refused = f", {n_refused} of them refused" if n_refused else ""
-    say(
-        f"{len(left)} requests answered{refused}: {n_tokens} tokens in {spent:.1f} s,"
-        f" {n_tokens / spent:.1f} tokens/s"
-    )
+        progress = _Progress(out, len(left))
+        if cluster.ray:
+            _run_on_ray(left, names, open_model, defaults, cluster, setup, n_parallel, progress)
+        else:
+            with progress:
+                asyncio.run(_run(left, names, open_model(), defaults, progress))
+    progress.tell()
+
+
+class _Progress:
+    """Writes answers, and shows how many there are."""
+
+    def __init__(self, out: IO[str], n_requests: int) -> None:
+        self._out = out
+        self._n_requests = n_requests
+        self._n_tokens = 0
+        self._n_refused = 0
+        self._started = perf_counter()
+        self._bar = Progress(
+            TextColumn("requests"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[speed]}"),
+            TimeRemainingColumn(),
+            console=console(sys.stderr),
+            transient=True,
+            disable=not sys.stderr.isatty(),
+        )
+        self._task = self._bar.add_task("requests", total=n_requests, speed="")
+
+    def __enter__(self) -> Self:
+        self._started = perf_counter()
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def write(self, answer: dict[str, Any]) -> None:
+        """Write the line of an answer. Raises FileError."""
+        try:
+            self._out.write(json.dumps(answer, ensure_ascii=False) + "\n")
+            self._out.flush()
+        except OSError as error:
+            raise FileError(f"the answers cannot be written: {error.strerror}") from None
+        response = answer["response"]
+        self._n_refused += response["status_code"] != 200
+        usage = (response["body"] or {}).get("usage") or {}
+        self._n_tokens += usage.get("completion_tokens", 0)
+        rate = self._n_tokens / (perf_counter() - self._started)
+        self._bar.update(self._task, advance=1, speed=f"{rate:.0f} tokens/s")
+
+    def tell(self) -> None:
+        """What was done."""
+        spent = perf_counter() - self._started
+        refused = f", {self._n_refused} of them refused" if self._n_refused else ""
+        say(
+            f"{self._n_requests} requests answered{refused}: {self._n_tokens} tokens in"
+            f" {spent:.1f} s, {self._n_tokens / spent:.1f} tokens/s"
+        )
 
 
 def _opened(path: Path) -> IO[str]:
@@ -108,42 +172,46 @@ def _opened(path: Path) -> IO[str]:
         raise FileError(f"{path}: the file cannot be written: {error.strerror}") from None
 
 
+def _settings(defaults: dict[str, Any]) -> Settings:
+    from ggmlpy.server import Settings
+
+    return Settings(max_waiting=2**30, timeout_s=2.0**30, defaults=defaults)
+
+
 async def _run(
-    llm: Llama, names: list[str], lines: list[Line], out: IO[str], defaults: dict[str, Any]
-) -> tuple[int, int]:
-    """Run all requests. Returns how many tokens were generated, and how many were refused."""
-    from ggmlpy.server import Hosted, Models, Settings, create_app
+    lines: list[Line],
+    names: list[str],
+    llm: Llama,
+    defaults: dict[str, Any],
+    progress: _Progress,
+) -> None:
+    """Run all requests with one model."""
+    from ggmlpy.server import Hosted, Models, create_app
     from ggmlpy.server.batch import run_batch
 
+    settings = _settings(defaults)
+    app = create_app(Models([Hosted(names, lambda: llm, settings.max_waiting)]), settings)
     n = llm.engine.context.sizes.n_seq_max
-    settings = Settings(max_waiting=2**30, timeout_s=2.0**30, defaults=defaults)
-    hosted = Hosted(names, lambda: llm, settings.max_waiting)
-    app = create_app(Models([hosted]), settings)
-    n_tokens = n_refused = 0
-    bar = Progress(
-        TextColumn("requests"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[speed]}"),
-        TimeRemainingColumn(),
-        console=console(sys.stderr),
-        transient=True,
-        disable=not sys.stderr.isatty(),
-    )
-    task = bar.add_task("requests", total=len(lines), speed="")
-    started = perf_counter()
+    async with app.router.lifespan_context(app):
+        # Twice as many as run: prompts are made, and answers written, beside them.
+        await run_batch(app, iter(lines), progress.write, at_once=2 * n)
 
-    def advance(answer: dict[str, Any]) -> None:
-        nonlocal n_tokens, n_refused
-        response = answer["response"]
-        n_refused += response["status_code"] != 200
-        usage = (response["body"] or {}).get("usage") or {}
-        n_tokens += usage.get("completion_tokens", 0)
-        rate = n_tokens / (perf_counter() - started)
-        bar.update(task, advance=1, speed=f"{rate:.0f} tokens/s")
 
-    with bar if sys.stderr.isatty() else nullcontext():
-        async with app.router.lifespan_context(app):
-            # Twice as many as run: prompts are made, and answers written, beside them.
-            await run_batch(app, iter(lines), out, at_once=2 * n, advance=advance)
-    return n_tokens, n_refused
+def _run_on_ray(
+    lines: list[Line],
+    names: list[str],
+    open_model: partial[Llama],
+    defaults: dict[str, Any],
+    cluster: ClusterOptions,
+    setup: ModelOptions,
+    n_parallel: int,
+    progress: _Progress,
+) -> None:
+    """Run all requests with replicas of the model."""
+    cluster.connect()
+    from ggmlpy.server.cluster.batches import answers
+
+    scale = cluster.scale(setup.n_threads, n_parallel)
+    with progress:
+        for answer in answers(lines, names, open_model, _settings(defaults), scale):
+            progress.write(answer)

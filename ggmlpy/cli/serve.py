@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import socket
 import ssl
 import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,9 +21,15 @@ from ggmlpy.cli import common, options
 from ggmlpy.cli.adapter_options import AdapterOptions, adapter_options
 from ggmlpy.cli.command import command, flag
 from ggmlpy.cli.draft_options import DraftOptions, draft_options
+from ggmlpy.cli.loading import loading
 from ggmlpy.cli.options import ModelOptions
 from ggmlpy.cli.sampling_options import FRESH_SEED, SamplingOptions
-from ggmlpy.cli.server_options import ServerOptions, server_options
+from ggmlpy.cli.server_options import (
+    ClusterOptions,
+    ServerOptions,
+    cluster_options,
+    server_options,
+)
 from ggmlpy.cli.show import console, say
 from ggmlpy.common.quoting import printable
 from ggmlpy.errors import AllocationError, ArgumentError, MissingPackage
@@ -44,6 +52,7 @@ N_PARALLEL = 8  # without -np
 @options.sampling_options
 @draft_options
 @adapter_options
+@cluster_options
 def serve(
     model: Path | None,
     kv_unified: bool,
@@ -54,6 +63,7 @@ def serve(
     sampling: SamplingOptions,
     draft: DraftOptions,
     adapters: AdapterOptions,
+    cluster: ClusterOptions,
 ) -> None:
     """Serve a model over HTTP: OpenAI's API and llama-server's, and a page for people.
 
@@ -64,6 +74,7 @@ def serve(
       ggmlpy serve
       ggmlpy serve -m model.gguf -c 16384 -np 16 --port 8000
       ggmlpy serve -m model.gguf -c 16384 -np 16 --check
+      ggmlpy serve -m model.gguf --ray --replicas 2-8 --ray-address auto
       ggmlpy serve --models-dir ~/models --sleep-idle-seconds 600
       ggmlpy serve -hf ggml-org/gemma-3-1b-it-GGUF --api-key-file keys.txt --host 0.0.0.0
       curl http://127.0.0.1:8080/v1/chat/completions -d '{"messages": [{"role": "user",
@@ -84,6 +95,9 @@ def serve(
     settings = server.settings(defaults)
     if server.check:
         _check(path, setup, arguments["n_seq_max"], arguments["kv_layout"])
+        return
+    if cluster.ray:
+        _serve_on_ray(path, setup, server, settings, arguments, cluster)
         return
     tls = _tls(server)
     with _listen(server.host, server.port) as listening:
@@ -129,6 +143,53 @@ def _check(path: Path, setup: ModelOptions, n_seq_max: int, layout: str) -> None
 
 def _bytes(n: int) -> str:
     return f"{n / 1e9:.2f} GB" if n >= 1e8 else f"{n / 1e6:.1f} MB"
+
+
+def _serve_on_ray(
+    path: Path,
+    setup: ModelOptions,
+    server: ServerOptions,
+    settings: Settings,
+    arguments: dict[str, Any],
+    cluster: ClusterOptions,
+) -> None:
+    """Serve replicas of a model on a cluster, until the process is told to stop.
+
+    Raises click.UsageError for options that are not for replicas.
+    """
+    for name, value in (
+        ("--ssl-key-file", server.ssl_key_file),
+        ("--models-dir", server.models_dir),
+    ):
+        if value is not None:
+            raise click.UsageError(f"{name} cannot be used with --ray.")
+    cluster.connect()
+    from ray import serve as ray_serve
+
+    from ggmlpy.server.cluster.running import start
+
+    n_parallel = arguments["n_seq_max"]
+    with loading(f"replicas of {printable(path.name)}"):
+        start(
+            server.names(path),
+            partial(common.open_model, path.resolve(), setup, **arguments),
+            settings,
+            cluster.scale(setup.n_threads, n_parallel),
+            host=server.host,
+            port=server.port,
+        )
+    least, most = cluster.replicas
+    n = str(least) if least == most else f"{least} to {most}"
+    say(
+        f"{printable(path.name)} answers at http://{server.host}:{server.port}: {n} replicas,"
+        f" {n_parallel} sequences of each at a time"
+    )
+    stopped = Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+    try:
+        stopped.wait()
+    finally:
+        ray_serve.shutdown()
 
 
 def _of_any_model(arguments: dict[str, Any]) -> dict[str, Any]:

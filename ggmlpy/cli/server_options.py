@@ -12,11 +12,12 @@ import click
 
 from ggmlpy.cli.groups import group, setting
 from ggmlpy.cli.options import FILE
-from ggmlpy.cli.types import Whole
+from ggmlpy.cli.types import Range, Real, Whole
 from ggmlpy.common.quoting import printable
-from ggmlpy.errors import MissingFile
+from ggmlpy.errors import ArgumentError, MissingFile, MissingPackage
 
 if TYPE_CHECKING:
+    from ggmlpy.server.cluster.running import Scale
     from ggmlpy.server.settings import Settings
 
 SECTION = "Server"
@@ -209,5 +210,57 @@ def _names(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """Whether Ray runs the model on other machines, and on how many."""
+
+    ray: bool = setting(
+        False,
+        "--ray",
+        "Run replicas of the model on a Ray cluster: the one of --ray-address, or this machine.",
+        is_flag=True,
+    )
+    ray_address: str | None = setting(
+        None,
+        "--ray-address ADDRESS",
+        "Where the cluster is: HOST:PORT of its head, or auto.",
+        show_default="$RAY_ADDRESS, or a cluster of this machine alone",
+    )
+    replicas: tuple[int, int] = setting(
+        (1, 1),
+        "--replicas N|MIN-MAX",
+        "How many replicas there are; of a range as many as the requests need.",
+        type=Range(),
+        show_default="1",
+    )
+    replica_gpus: float = setting(
+        0.0, "--replica-gpus N", "GPUs that each of them has.", type=Real(0)
+    )
+
+    def scale(self, n_threads: int | None, n_parallel: int) -> Scale:
+        """Each replica has the cores of its threads: by default all of a machine."""
+        from ggmlpy.backends.cpu.cores import default_n_threads
+        from ggmlpy.server.cluster.running import Scale
+
+        least, most = self.replicas
+        return Scale(least, most, n_threads or default_n_threads(), self.replica_gpus, n_parallel)
+
+    def connect(self) -> None:
+        """Connect to the cluster. Raises MissingPackage, ArgumentError."""
+        try:
+            import ray
+        except ImportError:
+            raise MissingPackage(
+                "--ray needs the package ray: pip install 'ggmlpy[server,ray]'"
+            ) from None
+        try:
+            ray.init(address=self.ray_address, log_to_driver=False, logging_level="ERROR")
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise ArgumentError(
+                f"--ray-address {self.ray_address}: no Ray cluster can be reached there: {error}"
+            ) from None
+
+
+cluster_options = group(ClusterOptions, "cluster", "Ray cluster")
 server_options = group(ServerOptions, "server", SECTION)
 shared_options = group(SharedOptions, "shared", SECTION)

@@ -45,6 +45,24 @@ class Whole(click.ParamType[int]):
         self.fail(f"{number} is not {must}{nor}.", param, ctx)
 
 
+class Range(click.ParamType[tuple[int, int]]):
+    """`N` or `MIN-MAX`, of at least 1."""
+
+    name = "range"
+
+    def convert(self, value: Any, param: Parameter, ctx: Context) -> tuple[int, int]:
+        if isinstance(value, tuple):
+            return value
+        least, _, most = str(value).partition("-")
+        try:
+            found = int(least), int(most or least)
+        except ValueError:
+            self.fail(f"{value!r} is not a number, nor MIN-MAX.", param, ctx)
+        if not 1 <= found[0] <= found[1]:
+            self.fail(f"{value!r} is not a range from 1 on.", param, ctx)
+        return found
+
+
 class Predicted(Whole):
     """A number of tokens to generate; -1: no limit, -2: until the context is full."""
 

@@ -118,25 +118,18 @@ def read_done(path: Path) -> set[str]:
 async def run_batch(
     app: Starlette,
     lines: Iterator[Line],
-    out: IO[str],
+    write: Callable[[dict[str, Any]], None],
     *,
     at_once: int,
-    advance: Callable[[dict[str, Any]], None],
 ) -> None:
-    """Run requests, up to `at_once` together, and write their answers.
+    """Run requests, up to `at_once` together, and let `write` have their answers as they come.
 
-    `advance` gets each answer that was written. Raises FileError where it cannot be written.
+    Raises what `write` raises.
     """
 
     async def work() -> None:
         for line in lines:  # the workers share the iterator
-            answer = await _answer(app, line)
-            try:
-                out.write(json.dumps(answer, ensure_ascii=False) + "\n")
-                out.flush()
-            except OSError as error:
-                raise FileError(f"the answers cannot be written: {error.strerror}") from None
-            advance(answer)
+            write(await _answer(app, line))
 
     try:
         async with asyncio.TaskGroup() as group:
