@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from ggmlpy import packaged_model
 from ggmlpy.compat.llama_cpp import Llama, LlamaGrammar, llama_grammar
 from ggmlpy.errors import GrammarError, Unsupported
+from ggmlpy.grammar.gbnf import parse_gbnf
 from tests.compat.test_schemas import takes
 
 pytest.importorskip("llguidance")
@@ -112,6 +113,13 @@ def test_patterns_match_what_they_match(llm: Llama, pattern: str) -> None:
         ({"$ref": "#/a/b"}, GrammarError, "no such part"),
         ({"$ref": "https://example.org/a.json"}, Unsupported, "not fetched"),
         ({"type": "array", "items": 3}, GrammarError, "3 is no schema"),
+        ({"type": "array", "items": {}, "minItems": 2, "maxItems": 1}, GrammarError, "so long"),
+        ({"type": "string", "maxLength": "3"}, GrammarError, "must be an integer"),
+        ({"type": "string", "pattern": 3}, GrammarError, "must be a string"),
+        ({"properties": [3]}, GrammarError, "must be an object"),
+        ({"properties": {}, "required": "a"}, GrammarError, "must be a list"),
+        ({"anyOf": []}, GrammarError, "empty anyOf"),
+        ({"properties": {"a": {"allOf": [{"$ref": "#"}]}}}, GrammarError, "names itself"),
         *(
             ({"type": "string", "pattern": pattern}, GrammarError, why)
             for pattern, why in (
@@ -138,6 +146,33 @@ def test_patterns_match_what_they_match(llm: Llama, pattern: str) -> None:
 def test_schemas_that_are_refused(schema: Any, error: type[Exception], why: str) -> None:
     with pytest.raises(error, match=why):
         llama_grammar.json_schema_to_gbnf(json.dumps(schema))
+
+
+KEYS = (
+    *("type", "properties", "required", "items", "prefixItems", "enum", "const", "anyOf", "allOf"),
+    *("pattern", "format", "minLength", "maxItems", "additionalProperties", "$ref", "$defs", "a"),
+)
+TYPES = ("string", "object", "array", "integer", "null")
+VALUES = st.sampled_from(
+    [None, True, False, 0, 2, -1, 0.5, "", "a", "^a+$", "^(", "#", "#/$defs/a", "date", *TYPES]
+)
+SCHEMAS = st.recursive(
+    VALUES,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=500, deadline=None, derandomize=True)
+@given(SCHEMAS)
+def test_any_schema_is_a_grammar_or_refused(schema: Any) -> None:
+    try:
+        gbnf = llama_grammar.json_schema_to_gbnf(json.dumps(schema))
+    except (GrammarError, Unsupported):
+        return
+    assert "root" in parse_gbnf(gbnf)
 
 
 def test_what_is_no_json() -> None:

@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from ggmlpy.common.quoting import quoted
 from ggmlpy.compat.llama_cpp.schema_patterns import pattern_to_gbnf, text_in_gbnf
@@ -117,7 +117,10 @@ class SchemaConverter:
     def visit(self, schema: Any, name: str) -> str:
         """Add the rules of a schema, and return the name of its own: `name` if that is free, "" is
         root. Raises GrammarError for a schema that no grammar can be made of."""
-        rule = self._rule_of(schema, name)
+        try:
+            rule = self._rule_of(schema, name)
+        except RecursionError:
+            raise GrammarError("the schema is nested too deeply, or names itself") from None
         if rule in _BUILTIN and name:
             return rule
         return self._add_rule(f"{name}-" if name in RESERVED_NAMES else name or "root", rule)
@@ -167,20 +170,19 @@ class SchemaConverter:
         """The options of a schema; rules of its parts are added under names that begin so."""
         if schema is True:
             return self._builtin("value")
-        if not isinstance(schema, Mapping):
-            raise GrammarError(f"{schema!r:.60} is no schema that a grammar can be made of")
-        kind = schema.get("type")
+        kind = _mapping(schema).get("type")
         if isinstance(schema.get("$ref"), str):
             return self._rule_of_ref(schema["$ref"])
         for union in ("oneOf", "anyOf"):
             if union in schema:
-                return self._union(schema[union], name)
+                return self._union(_list(schema, union), name)
         if isinstance(kind, list):
-            return self._union([{**schema, "type": each} for each in kind], name)
+            kinds = _list(schema, "type")
+            return self._union([{**schema, "type": each} for each in kinds], name)
         if "const" in schema:
             return _json(schema["const"])
         if "enum" in schema:
-            return " | ".join(map(_json, schema["enum"]))
+            return " | ".join(map(_json, _list(schema, "enum")))
         if kind in (None, "object"):
             found = self._object_of(schema, name)
             if found is not None:
@@ -209,7 +211,7 @@ class SchemaConverter:
         """The rule of a string with a pattern, a format or lengths; None without them."""
         format = schema.get("format")
         if "pattern" in schema:
-            pattern = schema["pattern"]
+            pattern = _value(schema, "pattern", str, "")
             options = pattern_to_gbnf(pattern, dotall=self._dotall, raw=self._raw_pattern)
             return options if self._raw_pattern else f'"\\"" ({options}) "\\"" space'
         if isinstance(format, str) and re.fullmatch("uuid[1-5]?", format):
@@ -217,8 +219,9 @@ class SchemaConverter:
         if f"{format}-string" in STRING_FORMAT_RULES:
             return self._builtin(f"{format}-string")
         if kind == "string" and ("minLength" in schema or "maxLength" in schema):
-            least, most = schema.get("minLength", 0), schema.get("maxLength", "")
-            return f'"\\"" {self._builtin("char")}{{{least},{most}}} "\\"" space'
+            least, most = _bounds(schema, "minLength", "maxLength")
+            upper = "" if most is None else most
+            return f'"\\"" {self._builtin("char")}{{{least},{upper}}} "\\"" space'
         return None
 
     def _array(self, schema: Mapping[str, Any], items: Any, name: str) -> str:
@@ -227,7 +230,7 @@ class SchemaConverter:
             parts = (self.visit(item, f"{stem}tuple-{i}") for i, item in enumerate(items))
             return f'"[" space {_SEPARATOR.join(parts)} "]" space'
         item = self.visit(items, f"{stem}item")
-        least, most = schema.get("minItems", 0), schema.get("maxItems")
+        least, most = _bounds(schema, "minItems", "maxItems")
         if most == 0:
             return '"[" space "]" space'
         more = f"{{{max(least - 1, 0)},{'' if most is None else most - 1}}}"
@@ -266,23 +269,29 @@ class SchemaConverter:
         """The rule of an object with properties; None where any will do."""
         more = schema.get("additionalProperties")
         if "properties" in schema or more not in (None, True):
-            return self._object(
-                schema.get("properties", {}), schema.get("required", ()), more, name
-            )
+            required = _value(schema, "required", list, [])
+            return self._object(_value(schema, "properties", dict, {}), required, more, name)
         if "allOf" not in schema:
             return None
         properties: dict[str, Any] = {}
-        required: list[str] = []
-        for part in schema["allOf"]:
-            for each in part.get("anyOf", [part]):
-                if "$ref" in each:
-                    each = self._target(each["$ref"])
-                properties |= each.get("properties", {})
-                required += () if "anyOf" in part else each.get("properties", {})
-        return self._object(properties, required, False, name)
+        always: list[str] = []
+        for part in _list(schema, "allOf"):
+            of_part = self._properties_of(part)
+            properties |= of_part
+            always += of_part
+            if isinstance(part, Mapping) and "anyOf" in part:
+                for each in _list(part, "anyOf"):
+                    properties |= self._properties_of(each)
+        return self._object(properties, always, False, name)
+
+    def _properties_of(self, schema: Any) -> dict[str, Any]:
+        """Those of a part of an object's schema, or of what it refers to."""
+        if isinstance(schema, Mapping) and isinstance(schema.get("$ref"), str):
+            schema = self._target(schema["$ref"])
+        return _value(_mapping(schema), "properties", dict, {})
 
     def _object(
-        self, properties: Mapping[str, Any], required: Iterable[str], more: Any, name: str
+        self, properties: Mapping[str, Any], required: Sequence[Any], more: Any, name: str
     ) -> str:
         stem = f"{name}-" if name else ""
         order = sorted(
@@ -295,8 +304,8 @@ class SchemaConverter:
             )
             for each in order
         }
-        needed = [pairs[each] for each in order if each in set(required)]
-        optional = [pairs[each] for each in order if each not in set(required)]
+        needed = [pairs[each] for each in order if each in required]
+        optional = [pairs[each] for each in order if each not in required]
         if more:
             value = self.visit(more, f"{stem}additional-value")
             pair = f'{self._builtin("string")} ":" space {value}'
@@ -319,6 +328,39 @@ class SchemaConverter:
 
 
 _SEPARATOR = ' "," space '
+_KINDS: dict[type, str] = {dict: "an object", list: "a list", str: "a string", int: "an integer"}
+Kind = TypeVar("Kind")
+
+
+def _mapping(schema: Any) -> Mapping[str, Any]:
+    if not isinstance(schema, Mapping):
+        raise GrammarError(f"{schema!r:.60} is no schema that a grammar can be made of")
+    return schema
+
+
+def _value(schema: Mapping[str, Any], key: str, kind: type[Kind], default: Kind) -> Kind:
+    """The value of a keyword. Raises GrammarError for one of another kind."""
+    value = schema.get(key, default)
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
+        raise GrammarError(f"the schema has {key} {value!r:.60}: it must be {_KINDS[kind]}")
+    return value
+
+
+def _list(schema: Mapping[str, Any], key: str) -> list[Any]:
+    """The value of a keyword that is a list. Raises GrammarError for an empty one too."""
+    values = _value(schema, key, list, [])
+    if not values:
+        raise GrammarError(f"the schema has an empty {key}, which nothing can be")
+    return values
+
+
+def _bounds(schema: Mapping[str, Any], least: str, most: str) -> tuple[int, int | None]:
+    """The values of two keywords that limit a number. Raises GrammarError if none is in them."""
+    low = _value(schema, least, int, 0)
+    high = None if most not in schema else _value(schema, most, int, 0)
+    if low < 0 or (high is not None and high < low):
+        raise GrammarError(f"the schema has {least} {low} and {most} {high}: nothing is so long")
+    return low, high
 
 
 def _json(value: Any) -> str:
