@@ -157,6 +157,13 @@ class ChatPrompts:
         calls = format.lazy(use.callable, parallel=use.parallel)
         if calls is None:
             return None
+
+        def looser() -> Grammar:
+            tools = [tool.loosened(_can_be_used) for tool in use.callable]
+            loose = format.lazy(tools, parallel=use.parallel)
+            assert loose is not None
+            return Grammar.lark(with_tokens(loose.lark, self._hidden_token))
+
         return LazyGrammar(
             Grammar.lark(with_tokens(calls.lark, self._hidden_token)),
             calls.trigger,
@@ -164,6 +171,7 @@ class ChatPrompts:
             calls.before if rendered.prompt.endswith(calls.before) else "",
             None if shows_reasoning else format.reasoning,
             rendered.thinks,
+            looser=looser,
         )
 
     def _token(self, text: str) -> int | None:
@@ -175,6 +183,14 @@ class ChatPrompts:
         """The token that a text is, if answers do not show it."""
         token = self._token(text)
         return None if token is None or self._tokenizer.token_bytes(token) else token
+
+
+def _can_be_used(schema: Any) -> bool:
+    """Whether a grammar can be made of a JSON schema."""
+    try:
+        return schema_refusal(schema) is None
+    except ArgumentError:
+        return False
 
 
 def _behind_reasoning(grammar: Grammar | None, rendered: Rendered) -> LazyGrammar | None:

@@ -33,6 +33,7 @@ class LazyGrammar:
     reasoning: tuple[str, str] | None = None
     thinks: bool = False  # whether the prompt ends within it
     holds: bool = False  # whether the grammar holds to the end of the answer
+    looser: Callable[[], Grammar] | None = None  # makes what holds if the grammar cannot be used
 
 
 class LazyMatcher:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Container
 from contextlib import suppress
@@ -9,7 +10,8 @@ from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from ggmlpy.errors import TokenizerError
+from ggmlpy.common.log import show
+from ggmlpy.errors import GrammarError, TokenizerError
 from ggmlpy.grammar.lazy import LazyGrammar, LazyMatcher, started
 from ggmlpy.grammar.library import matcher_class, tokenizer_class
 from ggmlpy.grammar.matcher import Matcher
@@ -54,15 +56,21 @@ class Matchers:
         """Looks for the trigger of a grammar in an answer in which the tokens `shown` have a text.
 
         Raises what `start` raises for a grammar that holds to the end of the answer. Another one
-        is only compiled where the answer has the trigger: if it cannot be used the answer stays
-        free, with a warning.
+        is only compiled where the answer has the trigger: if it cannot be used a looser one holds,
+        or the answer stays free, with a warning.
         """
         if lazy.holds:
             self.start(lazy.grammar)
         tokenizer = self._tokenizer
 
         def start(text: bytes) -> Matcher | None:
-            matcher = self.start(lazy.grammar)
+            try:
+                matcher = self.start(lazy.grammar)
+            except GrammarError as error:
+                if lazy.looser is None:
+                    raise
+                show(f"a looser grammar holds: {error}", printed=False, level=logging.WARNING)
+                matcher = self.start(lazy.looser())
             assert self._vocabulary is not None
             return started(matcher, [*lazy.begin, *self._vocabulary.tokenize_bytes(text)])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +35,14 @@ class Tool:
         """The definition with a description and parameters, empty ones where it has none."""
         function = {"description": "", "parameters": _NO_PARAMETERS, **self.definition["function"]}
         return {**self.definition, "function": function}
+
+    def loosened(self, can_be_used: Callable[[Any], bool]) -> Tool:
+        """The tool, but any value for each parameter whose schema cannot be used."""
+        if can_be_used(self.schema):
+            return self
+        properties = {n: s if can_be_used(s) else {} for n, s in self.properties.items()}
+        parameters = {"type": "object", "properties": properties, "required": [*self.required]}
+        return Tool(self.name, parameters, self.definition)
 
     @property
     def has_properties_only(self) -> bool:
@@ -95,7 +103,7 @@ def has_bare_text(schema: Any) -> bool:
     if not keys or keys == {"type"}:
         return not keys or "string" in kinds_of(schema)
     parts = schema.get("anyOf") or schema.get("oneOf")
-    if len(keys) > 1 or not isinstance(parts, Sequence):
+    if len(keys) > 1 or not isinstance(parts, list | tuple):
         return False
     types = [part.keys() - NOTES if isinstance(part, Mapping) else set() for part in parts]
     return all(each == {"type"} for each in types) and "string" in kinds_of(schema)
@@ -113,7 +121,8 @@ def kinds_of(schema: Any) -> set[str]:
         return {kinds}
     if isinstance(kinds, Sequence):
         return {kind for kind in kinds if isinstance(kind, str)}
-    parts = [*(schema.get("anyOf") or ()), *(schema.get("oneOf") or ())]
+    lists = (schema.get("anyOf"), schema.get("oneOf"))
+    parts = [part for each in lists if isinstance(each, list | tuple) for part in each]
     found = [kinds_of(part) for part in parts]
     return set().union(*found) if all(found) else set()
 

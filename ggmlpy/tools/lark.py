@@ -93,7 +93,8 @@ class Lark:
             return self.nested(schema, leaf, key)
 
         inner = Tool("", schema, {})
-        if type == "object" and "properties" in schema and inner.has_properties_only:
+        has_properties = isinstance(schema.get("properties"), Mapping)
+        if type == "object" and has_properties and inner.has_properties_only:
             inside = self.pairs(inner, ":", ",", value, key or self._key)
         elif type == "array" and "items" in schema and schema.keys() <= _LIST:
             low, high = schema.get("minItems", 0), schema.get("maxItems", sys.maxsize)

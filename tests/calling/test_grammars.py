@@ -8,10 +8,12 @@ from functools import cache
 from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from ggmlpy.grammar import Grammar, Matchers
 from ggmlpy.text.tokenizer import Tokenizer
-from ggmlpy.tools import tool_use, with_tokens
+from ggmlpy.tools import AnswerParser, tool_use, with_tokens
 from ggmlpy.tools.json_formats import Generic
 from tests.calling.test_random_calls import FORMATS
 from tests.calling.writers import WRITERS, deepseek
@@ -244,3 +246,34 @@ def test_lists_and_objects(name: str) -> None:
     ):  # fmt: skip
         assert not is_whole(grammar, write("f", wrong)), wrong
         assert not is_called(name, write("f", wrong), True, tools), wrong
+
+
+WORDS = [
+    "type", "enum", "const", "items", "properties", "required", "anyOf", "oneOf", "minItems",
+    "maxItems", "minLength", "maxLength", "pattern", "format", "additionalProperties", "$ref",
+    "$defs", "string", "object", "array", "integer", "null", "date", "a",
+]  # fmt: skip
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 3) | st.sampled_from(WORDS) | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(WORDS), inner, min_size=1, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(schema=ANYTHING, required=ANYTHING)
+@example(schema={"anyOf": 5}, required=["a"])
+@example(schema={"type": "object", "properties": 5}, required=["a"])
+def test_any_schema_is_written(schema: Any, required: Any) -> None:
+    """What is wrong in one is a matter of the library: nothing raises before."""
+    parameters = {"type": "object", "properties": {"a": schema}, "required": required}
+    use = tool_use([{"function": {"name": "f", "parameters": parameters}}], "auto", None)
+    for format in FORMATS.values():
+        format.lazy(use.callable, parallel=True)
+        format.grammar(use.callable, parallel=True, thinks=False)
+    parser = AnswerParser(FORMATS["GLM"], ["f"], types=use.types)
+    parser.push(WRITERS["GLM"]("f", {"a": "1"}))
+    parser.finish()

@@ -173,15 +173,51 @@ def test_reasoning_has_no_calls() -> None:
     assert (message["reasoning_content"], message["content"]) == ("A <tool_call> here?", "No.")
 
 
-def test_schemas_that_no_grammar_has(caplog: pytest.LogCaptureFixture) -> None:
-    """The answer is what the model writes, with a warning."""
-    parameters = {"type": "object", "properties": {"a": {"type": "strin"}}}
+@pytest.mark.parametrize("template", ["hermes", "gemma 4", "lfm2"])
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "strin"},
+        {"type": "array", "items": {"type": "string"}, "uniqueItems": True},
+        {"type": "string", "pattern": "a(?=b)"},
+        {"not": {"type": "null"}},
+        5,
+    ],
+    ids=str,
+)
+def test_schemas_that_no_grammar_has(
+    template: str, schema: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such a parameter may be anything, others keep to theirs; a warning says why."""
+    properties = {"a": schema, "n": {"type": "integer", "minimum": 5, "maximum": 7}}
+    parameters = {"type": "object", "properties": properties, "required": ["n"]}
     tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
-    text = '<tool_call>\n{"name": "f", "arguments": {"a": !}}\n</tool_call>'
+    n_whole = 0
+    with opened(template, n_ctx=1024) as llm:
+        for seed in range(8):
+            choice = llm.create_chat_completion(
+                MESSAGES, tools=tools, max_tokens=150, seed=seed, temperature=1.0,
+                parallel_tool_calls=False, logits_processor=beginning(llm, MARKERS[template]),
+            )["choices"][0]  # fmt: skip
+            if choice["finish_reason"] == "tool_calls":
+                n_whole += 1
+                (call,) = choice["message"]["tool_calls"]
+                assert json.loads(call["function"]["arguments"])["n"] in (5, 6, 7)
+    assert n_whole
+    assert "a looser grammar holds: the grammar is refused: " in caplog.text
+
+
+def test_grammars_that_cannot_be_made_at_all(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer is what the model writes, with a warning."""
+    text = '<tool_call>\n{"name": "now", "arguments": {"a": !}}\n</tool_call>'
+    monkeypatch.setattr("ggmlpy.tools.lark.Lark.start", lambda self, body: "start: !")
     with opened("hermes", n_ctx=512) as llm:
         message = llm.create_chat_completion(
-            MESSAGES, tools=tools, max_tokens=60, temperature=0, logits_processor=saying(llm, text)
-        )["choices"][0]["message"]
+            MESSAGES, tools=SHORT[1:], max_tokens=60, temperature=0,
+            logits_processor=saying(llm, text),
+        )["choices"][0]["message"]  # fmt: skip
     assert message["tool_calls"][0]["function"]["arguments"] == '{"a": !}'
     assert "the answer is not constrained: the grammar is refused: " in caplog.text
 
