@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import overload
 
 from ggmlpy.common.arguments import is_list, kind_of
@@ -62,6 +63,27 @@ class EmbeddingMethods(ScoringMethods):
             return self._embedded([self._tokens(texts)], chosen, normalize)[0]
         return self._embedded([self._tokens(text) for text in texts], chosen, normalize)
 
+    def embed_batches(
+        self,
+        texts: Sequence[Sequence[int]],
+        *,
+        pooling: str | None = None,
+        normalize: bool = True,
+    ) -> Iterator[list[Vector]]:
+        """The embeddings of texts, given as tokens, in batches, each of which is run when it is
+        asked for: others can use the model between them.
+
+        Options and errors are those of `embed`; all texts are checked before the first is run.
+        """
+        self._check_open()
+        model = self.engine.context.model
+        chosen = pooling_of(model) if pooling is None else Pooling.named(pooling)
+        with self._embedding() as embedder:
+            embedder.check(texts)
+            batches = list(embedder.batches(texts))
+        for batch in batches:
+            yield self._embedded(batch, chosen, normalize)
+
     def rank(self, query: str | bytes, documents: Sequence[str | bytes]) -> list[float]:
         """How well each document answers a query: the first score of a reranker.
 
@@ -87,13 +109,20 @@ class EmbeddingMethods(ScoringMethods):
     def _embedded(
         self, texts: Sequence[Sequence[int]], pooling: Pooling, normalise: bool
     ) -> list[Vector]:
+        with self._embedding() as embedder:
+            return embedder.embed(texts, pooling, normalise=normalise)
+
+    @contextmanager
+    def _embedding(self) -> Iterator[Embedder]:
+        """What embeds texts, for one thread at a time."""
         with self._answers.exclusive():
+            self._check_open()
             self.engine.check_idle_step()
             if self._embedder is None:
                 self._embedder = Embedder(self._embedding_context())
             self._embedder.use_lora(self.engine.adapters.scales())
             self._embedder.use_control_vector(self.engine.context.control_vector)
-            return self._embedder.embed(texts, pooling, normalise=normalise)
+            yield self._embedder
 
     def _embedding_context(self) -> Context:
         """A context of the model that gives embeddings of up to N_SEQ_MAX texts."""

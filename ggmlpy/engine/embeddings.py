@@ -85,7 +85,7 @@ class Embedder:
         with tokens outside the vocabulary or too many of them, Unsupported for RANK without a
         classifier.
         """
-        self._check(texts)
+        self.check(texts)
         if pooling is Pooling.RANK:
             return self._scores(texts)
         found = self._pooled(texts, pooling)
@@ -112,11 +112,12 @@ class Embedder:
     def _pooled(self, texts: Sequence[Sequence[int]], pooling: Pooling) -> list[Vector]:
         """[E] each, or [n, E]"""
         found: list[Vector] = []
-        for batch in self._batches(texts):
+        for batch in self.batches(texts):
             found += self._run(batch, pooling)
         return found
 
-    def _check(self, texts: Sequence[Sequence[int]]) -> None:
+    def check(self, texts: Sequence[Sequence[int]]) -> None:
+        """Raises BadBatch for texts that cannot be embedded."""
         h, sizes = self._context.model.hparams, self._context.sizes
         most, limit = sizes.n_ctx_seq, "n_ctx_seq"
         if not self._context.is_causal and sizes.n_ubatch < most:
@@ -133,7 +134,7 @@ class Embedder:
                     f"text {i} has {len(tokens)} tokens: {limit} is {most}; {room} would do"
                 )
 
-    def _batches(self, texts: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int]]]:
+    def batches(self, texts: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int]]]:
         """As many texts at a time as fit one ubatch, at least one."""
         sizes = self._context.sizes
         batch: list[Sequence[int]] = []

@@ -24,12 +24,16 @@ from ggmlpy.server.endpoint import Call, Endpoint
 from ggmlpy.server.errors import ApiError
 from ggmlpy.server.events import as_json
 from ggmlpy.server.hosted import Models, Status
+from ggmlpy.server.llama.embedding import embedding
 from ggmlpy.server.openai.chat import chat_completions
 from ggmlpy.server.openai.completions import completions
+from ggmlpy.server.openai.embeddings import embeddings
 from ggmlpy.server.openai.models import load, model, models, unload
+from ggmlpy.server.rerank import rerank
 from ggmlpy.server.service import Service
 from ggmlpy.server.settings import LOCALHOST, Settings
 
+_RERANK = ("/v1/rerank", "/v1/reranking", "/rerank", "/reranking")
 _LOCALHOST = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
 
 
@@ -66,6 +70,10 @@ def _routes() -> list[Route]:
     return [
         post("/v1/chat/completions", chat_completions),
         post("/v1/completions", completions),
+        post("/v1/embeddings", embeddings),
+        post("/embedding", embedding),
+        post("/embeddings", embedding),
+        *[post(path, rerank) for path in _RERANK],
         get("/v1/models", models, is_public=True),
         get("/models", models, is_public=True),
         post("/models/load", load),
