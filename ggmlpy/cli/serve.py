@@ -10,6 +10,7 @@ import ssl
 import sys
 from collections.abc import Callable
 from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from ggmlpy.cli import common, options
 from ggmlpy.cli.adapter_options import AdapterOptions, adapter_options
 from ggmlpy.cli.command import command, flag
 from ggmlpy.cli.draft_options import DraftOptions, draft_options
+from ggmlpy.cli.guard import complain
 from ggmlpy.cli.loading import loading
 from ggmlpy.cli.options import ModelOptions
 from ggmlpy.cli.sampling_options import FRESH_SEED, SamplingOptions
@@ -102,6 +104,10 @@ def serve(
     tls = _tls(server)
     with _listen(server.host, server.port) as listening:
         where = _url(listening, has_tls=bool(tls))
+        if not settings.api_keys and not ip_address(listening.getsockname()[0]).is_loopback:
+            complain(
+                "warning", "others can reach this server and need no key: --api-key asks for one"
+            )
 
         def open(file: Path) -> Llama:
             more = arguments if file == path else _of_any_model(arguments)
