@@ -155,7 +155,7 @@ def test_answers_go_on_beside_embeddings(server: Server) -> None:
 def test_scores(reranker: Server) -> None:
     """The best first, in the forms of Jina, Cohere and Hugging Face."""
     scores = reranker.llm.rank("hello", TEXTS)
-    order = [int(i) for i in np.argsort(scores)[::-1]]
+    order = [int(i) for i in np.argsort(-np.array(scores), kind="stable")]
     wanted: list[dict[str, Any]] = [{"index": i, "relevance_score": scores[i]} for i in order]
     for path in ("/v1/rerank", "/v1/reranking", "/rerank", "/reranking"):
         made = post(reranker, path, query="hello", documents=TEXTS)
