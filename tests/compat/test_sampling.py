@@ -110,6 +110,28 @@ def test_a_seed_that_is_no_number_changes_nothing(seed: Any) -> None:
         assert text_of(a) == text_of(b)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temperature": "0.8"}, "temperature is a str: it must be a number"),
+        ({"max_tokens": "8"}, "max_tokens is a str: it must be a whole number, or None"),
+        ({"max_tokens": [8]}, "max_tokens is a list: it must be a whole number, or None"),
+        ({"logprobs": "3"}, "logprobs is a str: it must be a whole number, or None"),
+        ({"suffix": 3}, "suffix is an int: it must be a string, or None"),
+        ({"logit_bias": [1]}, "logit_bias is a list: it must be a dict of token ids"),
+        ({"logit_bias": {"a": 1}}, "logit_bias is .*: it must be a dict of token ids and numbers"),
+        ({"logit_bias": {1: None}}, "logit_bias is .*: it must be a dict of token ids and numb"),
+        ({"stopping_criteria": [len]}, "stopping_criteria is a list: .* StoppingCriteriaList"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused_in_words(
+    llm: Llama, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        llm(PROMPT, **{"max_tokens": 2} | options)
+    assert llm(PROMPT, max_tokens=2, logit_bias={"5": "1"}, temperature=np.float64(1))["choices"]
+
+
 def test_mirostat_and_the_probabilities_of_the_model(llm: Llama, own: Own) -> None:
     options: dict[str, Any] = {"max_tokens": 12, "seed": 4}
     with_mirostat = llm(PROMPT, mirostat_mode=2, mirostat_tau=3.0, temperature=0.3, **options)

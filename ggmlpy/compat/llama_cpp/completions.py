@@ -6,10 +6,12 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from numbers import Integral
 from typing import Any, TypeVar
 
 import numpy as np
 
+from ggmlpy.common.arguments import kind_of
 from ggmlpy.compat.llama_cpp import llama_chat_format
 from ggmlpy.compat.llama_cpp.characters import MOST_MORE, whole_characters
 from ggmlpy.compat.llama_cpp.completion_form import CompletionForm
@@ -98,6 +100,11 @@ class Completions(StateMethods):
             )  # fmt: skip
         if not tokens:
             raise ArgumentError("the prompt has no tokens: there must be at least one")
+        _check_kind("max_tokens", max_tokens, isinstance(max_tokens, Integral), "a whole number")
+        _check_kind("logprobs", logprobs, isinstance(logprobs, Integral), "a whole number")
+        _check_kind("suffix", suffix, isinstance(suffix, str), "a string")
+        criteria = stopping_criteria
+        _check_kind("stopping_criteria", criteria, callable(criteria), "a StoppingCriteriaList")
         if len(tokens) >= self._n_ctx:
             raise ValueError(
                 f"Requested tokens ({len(tokens)}) exceed context window of {self._n_ctx}:"
@@ -305,3 +312,9 @@ def _over_arrays(
 
 def _with_array(function: Callable[[Ids, Scores], R], tokens: Sequence[int], logits: Scores) -> R:
     return function(np.array(tokens, np.intc), logits)
+
+
+def _check_kind(name: str, value: object, is_right: bool, must_be: str) -> None:
+    """Raise ArgumentError, a TypeError too, for an argument that is neither right nor None."""
+    if value is not None and not is_right:
+        raise ArgumentError(f"{name} is {kind_of(value)}: it must be {must_be}, or None")
