@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
 
+from ggmlpy.common.arguments import as_float, as_int, parsed
 from ggmlpy.common.quoting import quoted
 from ggmlpy.errors import ArgumentError
 from ggmlpy.gguf import GGUFFile
@@ -40,9 +41,14 @@ class RopeOverrides:
                 f"rope_scaling is {quoted(str(self.scaling))}: it must be one of"
                 f" {', '.join(SCALINGS)}"
             )
+        if self.ext_factor is not None:
+            parsed(as_float, "RopeOverrides", "ext_factor", self.ext_factor)
         for name in ("freq_base", "freq_scale", "beta_fast", "beta_slow", "n_ctx_orig"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
+            if value is None:
+                continue
+            parse = as_int if name == "n_ctx_orig" else as_float
+            if not parsed(parse, "RopeOverrides", name, value) > 0:
                 raise ArgumentError(f"rope {name} is {value}: it must be above 0")
 
     def as_metadata(self, architecture: str) -> dict[str, Scalar]:

@@ -243,7 +243,7 @@ def kind_of(value: object) -> str:
     if isinstance(value, np.ndarray):
         return f"a numpy array ({value.dtype}, shape {value.shape})"
     if isinstance(value, int) and not _MIN <= value <= _MAX:
-        return f"a whole number of {value.bit_length()} bits"
+        return f"a whole number of {value.bit_length() + 1} bits"  # with that of the sign
     if value is None:
         return "None"
     return with_article(type(value).__name__)

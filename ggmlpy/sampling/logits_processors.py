@@ -75,9 +75,10 @@ class Penalties(SparseProcessor):
         return np.fromiter(self._counts, np.int64, len(self._counts))
 
     def apply_to(self, seen: NDArray[np.float32]) -> NDArray[np.float32]:
-        if self._repeat != 1.0:
-            seen = np.where(seen <= 0, seen * self._repeat, seen / self._repeat)
-        if self._frequency != 0.0:
-            counts = np.fromiter(self._counts.values(), np.float32, len(self._counts))
-            seen = seen - counts * self._frequency
-        return seen - np.float32(self._presence)
+        with np.errstate(over="ignore"):  # to -inf it bans, +inf is an error of the draw
+            if self._repeat != 1.0:
+                seen = np.where(seen <= 0, seen * self._repeat, seen / self._repeat)
+            if self._frequency != 0.0:
+                counts = np.fromiter(self._counts.values(), np.float32, len(self._counts))
+                seen = seen - counts * self._frequency
+            return seen - np.float32(self._presence)

@@ -173,7 +173,8 @@ class SelfAttention:
         """
         blk, E, p = f"blk.{layer}", h.n_embd, h.layers[layer]
         if not p.n_head or not p.n_head_kv:
-            raise h.keys.error("attention.head_count", p.n_head, f"at least 1 in layer {layer}")
+            key = "attention.head_count_kv" if p.n_head else "attention.head_count"
+            raise h.keys.error(key, 0, f"at least 1 in layer {layer}")
         q_norm = k_norm = None
         if qk_norm is not None:
             q_norm = _take_norm(weights, layer, "q", p.n_head, h, qk_norm)

@@ -129,7 +129,8 @@ def test_arguments_of_another_kind_are_refused_in_words(
 ) -> None:
     with pytest.raises(ArgumentError, match=message):
         llm(PROMPT, **{"max_tokens": 2} | options)
-    assert llm(PROMPT, max_tokens=2, logit_bias={"5": "1"}, temperature=np.float64(1))["choices"]
+    of_openai: dict[str, Any] = {"logit_bias": {"5": "1"}, "temperature": np.float64(1)}
+    assert llm(PROMPT, max_tokens=2, **of_openai)["choices"]
 
 
 def test_mirostat_and_the_probabilities_of_the_model(llm: Llama, own: Own) -> None:

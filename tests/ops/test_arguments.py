@@ -109,10 +109,10 @@ NUMBERS: dict[str, object] = {
 NO_INT = NUMBERS | {
     "a float": 1.0,
     "a float64": np.float64(1),
-    "a whole number of 71 bits": -(2**70),
-    "a whole number of 64 bits": 2**63,
+    "a whole number of 72 bits": -(2**70),
+    "a whole number of 65 bits": 2**63,
 }
-NO_FLOAT = NUMBERS | {"a whole number of 1329 bits": 10**400, "a float": 1e39}
+NO_FLOAT = NUMBERS | {"a whole number of 1330 bits": 10**400, "a float": 1e39}
 
 
 def number_arguments() -> Iterator[tuple[str, str, str]]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from ggmlpy import GGUFFile, RopeOverrides, packaged_model
-from ggmlpy.errors import ArgumentError
+from ggmlpy import GGUFFile, Llama, RopeOverrides, packaged_model
+from ggmlpy.errors import ArgumentError, WeightError
 from ggmlpy.gguf.overrides import parse_overrides
 
 
@@ -51,6 +53,13 @@ def test_overrides_as_the_command_line_has_them() -> None:
             parse_overrides([wrong])
 
 
+@pytest.mark.parametrize("key", ["head_count", "head_count_kv"])
+def test_a_number_that_no_model_can_have_is_named(key: str) -> None:
+    changes = {f"llama.attention.{key}": 0}
+    with pytest.raises(WeightError, match=f'key "llama.attention.{key}" is 0, must be at least 1'):
+        Llama(packaged_model(), kv_overrides=changes, backend="null")
+
+
 def test_rotary_embeddings() -> None:
     rope = RopeOverrides(scaling="yarn", freq_base=500, freq_scale=0.25, n_ctx_orig=128)
     assert rope.as_metadata("llama") == {
@@ -63,3 +72,12 @@ def test_rotary_embeddings() -> None:
         RopeOverrides(scaling="ntk")
     with pytest.raises(ArgumentError, match="freq_base is -1"):
         RopeOverrides(freq_base=-1)
+    wrong: list[dict[str, Any]] = [
+        {"freq_base": "1"},
+        {"n_ctx_orig": 1.5},
+        {"ext_factor": "0"},
+        {"scaling": ["yarn"]},
+    ]
+    for options in wrong:
+        with pytest.raises(ArgumentError, match=f"{next(iter(options))} is .*: it must be "):
+            RopeOverrides(**options)

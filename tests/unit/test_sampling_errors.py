@@ -122,3 +122,15 @@ def test_defaults_are_those_of_llama_cpp_python() -> None:
     assert (p.temperature, p.top_p, p.top_k, p.min_p) == (0.8, 0.95, 40, 0.05)
     assert (p.typical_p, p.repeat_penalty) == (1.0, 1.0)
     assert (p.frequency_penalty, p.presence_penalty, p.penalty_last_n) == (0.0, 0.0, 64)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"repeat_penalty": 1e-38}, {"frequency_penalty": -3e38}, {"presence_penalty": -3e38}],
+)
+def test_penalties_beyond_f32_are_an_error_without_numpys_warning(options: dict[str, Any]) -> None:
+    s = sampler(4, temperature=0, **options)
+    for _ in range(2):
+        s.accept(1)
+    with pytest.raises(SamplingError, match=r"1 of 4 logits are .inf, the first for token 1"):
+        s.sample(f32([0, 3e38, 1, 2]))
