@@ -158,9 +158,12 @@ class Lark:
         with them: in their order, and where models write as they like in any order.
         """
         parts = [self.rule(part) for part in parts]
+        needed = frozenset(i for i, name in enumerate(names) if name in required)
         if self.is_lazy and len(parts) <= _MOST_IN_ANY_ORDER:
-            needed = frozenset(i for i, name in enumerate(names) if name in required)
             return self._in_any_order(parts, frozenset(range(len(parts))), needed, between, {})
+        if self.is_lazy and len(needed) <= _MOST_IN_ANY_ORDER:
+            others = [part for i, part in enumerate(parts) if i not in needed]
+            return self._among_others(parts, others, needed, between, {}, is_first=True)
         alone = ""  # what may come from a parameter on, where none stands before it
         behind = ""  # the same behind others
         for name, part in reversed(list(zip(names, parts, strict=True))):
@@ -193,6 +196,31 @@ class Lark:
             body = " | ".join(ways)
             made[left] = self.rule(body if left & needed else f"({body})?")
         return made[left]
+
+    def _among_others(
+        self,
+        parts: Sequence[str],
+        others: Sequence[str],
+        left: frozenset[int],
+        between: str,
+        made: dict[tuple[frozenset[int], bool], str],
+        *,
+        is_first: bool = False,
+    ) -> str:
+        """The parts that are `left` in any order, and `others` anywhere, as often as the model
+        likes; `made` has the rules by what is left, and by whether nothing stands before."""
+        if (left, is_first) not in made:
+            n = len(self._rules)
+            made[left, is_first] = self.rule("")
+            ways = [(part, left) for part in others]
+            ways += [(parts[i], left - {i}) for i in sorted(left)]
+            body = " | ".join(
+                f"{'' if is_first else between} {part}"
+                f" {self._among_others(parts, others, rest, between, made)}"
+                for part, rest in ways
+            )
+            self._rules[n] += body if left else f"({body})?"
+        return made[left, is_first]
 
     def rule(self, body: str) -> str:
         """A rule with this body."""

@@ -198,18 +198,32 @@ def test_calls_in_any_spelling(name: str, spelling: dict[str, Any]) -> None:
     assert is_called(name, text[:start] + call + text[end:], controls=False), call
 
 
-def test_many_parameters_come_in_their_order() -> None:
+@pytest.mark.parametrize("name", ["Hermes", "GLM", "LFM2"])
+def test_many_parameters(name: str) -> None:
+    """Those that are not required are not counted."""
+    properties = {name: {"type": "integer"} for name in "abcdefghij"}
+    parameters = {"properties": properties, "required": ["b", "h"]}
+    tools = [{"function": {"name": "f", "parameters": parameters}}]
+    for arguments in ({"h": 1, "b": 2}, {"j": 1, "b": 2, "a": 3, "h": 4, "c": 5}):
+        assert is_called(name, WRITERS[name]("f", arguments), True, tools)
+    for wrong in ({}, {"b": 1}, {"a": 1, "j": 2, "h": 3}, {"b": 1, "h": 2, "k": 3}):
+        assert not is_called(name, WRITERS[name]("f", wrong), True, tools)
+
+
+def test_many_required_parameters_come_in_their_order() -> None:
     """Others than these would make too large a grammar."""
-    properties = {name: {"type": "integer"} for name in "abcdefg"}
-    parameters = {"properties": properties, "required": ["b"]}
+    properties = {name: {"type": "integer"} for name in "abcdefgh"}
+    parameters = {"properties": properties, "required": list("bcdefgh")}
     use = tool_use([{"function": {"name": "f", "parameters": parameters}}], "auto", None)
     for name in ("Hermes", "GLM", "LFM2"):
         calls = FORMATS[name].lazy(use.callable, parallel=True)
         assert calls is not None
         grammar = Grammar.lark(with_tokens(calls.lark, hidden))
-        assert is_whole(grammar, WRITERS[name]("f", {"b": 1, "g": 2}))
-        assert not is_whole(grammar, WRITERS[name]("f", {"g": 2, "b": 1}))
-        assert not is_whole(grammar, WRITERS[name]("f", {"a": 1, "c": 1}))
+        ordered = dict.fromkeys("bcdefgh", 1)
+        assert is_whole(grammar, WRITERS[name]("f", ordered))
+        assert is_whole(grammar, WRITERS[name]("f", {"a": 1, **ordered}))
+        assert not is_whole(grammar, WRITERS[name]("f", {**ordered, "a": 1}))
+        assert not is_whole(grammar, WRITERS[name]("f", dict.fromkeys("bcdefg", 1)))
 
 
 LISTS = {
