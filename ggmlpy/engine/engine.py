@@ -169,6 +169,11 @@ class Engine:
         return len(self._admission.waiting)
 
     @property
+    def is_drafting(self) -> bool:
+        """Whether drafts of a draft model, or of another source, are run."""
+        return self._drafts is not None
+
+    @property
     def has_work(self) -> bool:
         """Whether `step` would run or return anything."""
         return self.is_running or bool(self._outputs)
@@ -339,7 +344,7 @@ class Engine:
                     self.slots.free(slot)
                     self._unfinished.pop(sequence.id, None)
                     if isinstance(piece, Piece):
-                        piece = replace(piece, timings=sequence.timings())
+                        piece = replace(piece, timings=sequence.timings(slot.seq))
                 self._deliver(sequence, piece)
 
     def _deliver(self, sequence: RequestState, piece: Piece | Exception) -> None:

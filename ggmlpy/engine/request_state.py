@@ -75,8 +75,8 @@ class RequestState:
     n_drafted: int = 0
     n_accepted: int = 0
 
-    def timings(self) -> AnswerTimings:
-        """Of the answer, at its end."""
+    def timings(self, seq: int) -> AnswerTimings:
+        """Of the answer, at its end in sequence `seq`."""
         now = perf_counter()
         first = self.first_s or now
         started = self.started_s or first
@@ -89,6 +89,8 @@ class RequestState:
             waited_s=started - self.added_s,
             prompt_s=first - started,
             decode_s=now - first,
+            stop=self.checker.stopped,
+            seq=seq,
         )
 
     @property

@@ -82,7 +82,7 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class AnswerTimings:
-    """Of one answer: what it has cost, in seconds as its reader sees them.
+    """Of one answer: how it ended, and what it has cost, in seconds as its reader sees them.
 
     Other requests run in the same steps, so that the durations of several answers overlap.
     """
@@ -95,6 +95,8 @@ class AnswerTimings:
     waited_s: float = 0.0  # from its arrival to its start
     prompt_s: float = 0.0  # from there to its first token
     decode_s: float = 0.0  # from there to its end
+    stop: str | None = None  # the stop string that ended it
+    seq: int = -1  # the sequence in which it ended
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,12 @@ from ggmlpy.server.endpoint import Call, Endpoint
 from ggmlpy.server.errors import ApiError
 from ggmlpy.server.events import as_json
 from ggmlpy.server.hosted import Models, Status
+from ggmlpy.server.llama.completion import completion, infill
 from ggmlpy.server.llama.embedding import embedding
+from ggmlpy.server.llama.lora import LIST, change_lora_adapters, lora_adapters
+from ggmlpy.server.llama.props import change_props, props
+from ggmlpy.server.llama.slots import change_slot, slots
+from ggmlpy.server.llama.tokens import apply_template, detokenize, tokenize
 from ggmlpy.server.openai.chat import chat_completions
 from ggmlpy.server.openai.completions import completions
 from ggmlpy.server.openai.embeddings import embeddings
@@ -60,8 +65,8 @@ def create_app(
 
 
 def _routes() -> list[Route]:
-    def post(path: str, handler: Any) -> Route:
-        return Route(path, Endpoint(handler), methods=["POST"])
+    def post(path: str, handler: Any, **more: Any) -> Route:
+        return Route(path, Endpoint(handler, **more), methods=["POST"])
 
     def get(path: str, handler: Any, *, is_public: bool = False) -> Route:
         endpoint = Endpoint(handler, has_body=False, is_public=is_public)
@@ -79,6 +84,18 @@ def _routes() -> list[Route]:
         post("/models/load", load),
         post("/models/unload", unload),
         get("/v1/models/{name:path}", model, is_public=True),
+        post("/completion", completion),
+        post("/completions", completion),
+        post("/infill", infill),
+        post("/tokenize", tokenize),
+        post("/detokenize", detokenize),
+        post("/apply-template", apply_template),
+        get("/props", props),
+        post("/props", change_props, may_be_empty=True),
+        get("/slots", slots),
+        post("/slots/{id}", change_slot, may_be_empty=True),
+        get("/lora-adapters", lora_adapters),
+        post("/lora-adapters", change_lora_adapters, list_name=LIST),
         get("/health", health, is_public=True),
         get("/v1/health", health, is_public=True),
     ]

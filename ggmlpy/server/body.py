@@ -55,14 +55,29 @@ def _too_large(most: int) -> ApiError:
 
 def parse_body(raw: bytes, what: str = "the body") -> dict[str, Any]:
     """The JSON object in a body. Raises ApiError, which says `what` is wrong."""
+    data = _parse(raw, what, "object")
+    if not isinstance(data, dict):
+        raise invalid(None, f"{what} is {_name_of(data)}: it must be a JSON object")
+    return data
+
+
+def parse_list(raw: bytes) -> list[Any]:
+    """The JSON list in a body. Raises ApiError."""
+    data = _parse(raw, "the body", "list")
+    if not isinstance(data, list):
+        raise invalid(None, f"the body is {_name_of(data)}: it must be a JSON list")
+    return data
+
+
+def _parse(raw: bytes, what: str, kind: str) -> Any:
     if not raw.strip():
-        raise invalid(None, f"{what} is empty: it must be a JSON object")
+        raise invalid(None, f"{what} is empty: it must be a JSON {kind}")
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise invalid(None, f"{what} is not UTF-8: byte {error.start} cannot be read") from None
     try:
-        data = json.loads(text, parse_constant=_refuse_constant)
+        return json.loads(text, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
         raise invalid(
             None, f"{what} is not JSON: {error.msg}, line {error.lineno}, column {error.colno}"
@@ -71,9 +86,6 @@ def parse_body(raw: bytes, what: str = "the body") -> dict[str, Any]:
         raise invalid(None, f"{what} has lists and objects in each other, too deep") from None
     except ValueError as error:  # a number of thousands of digits
         raise invalid(None, f"{what} is not JSON that can be used: {error}") from None
-    if not isinstance(data, dict):
-        raise invalid(None, f"{what} is {_name_of(data)}: it must be a JSON object")
-    return data
 
 
 def _refuse_constant(name: str) -> Any:
@@ -81,5 +93,11 @@ def _refuse_constant(name: str) -> Any:
 
 
 def _name_of(value: Any) -> str:
-    names = {list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
+    names = {
+        dict: "an object",
+        list: "a list",
+        str: "a string",
+        bool: "a boolean",
+        type(None): "null",
+    }
     return names.get(type(value), "a number")

@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from ggmlpy.common import log
 from ggmlpy.errors import GgmlpyError
-from ggmlpy.server.body import ClientGone, parse_body, read_body
+from ggmlpy.server.body import ClientGone, parse_body, parse_list, read_body
 from ggmlpy.server.errors import ApiError, of_error
 from ggmlpy.server.events import EventStream, as_json, event, until_gone
 from ggmlpy.server.hosted import Models, in_pool
@@ -85,12 +85,17 @@ class Endpoint:
         has_body: bool = True,
         is_public: bool = False,
         error_form: ErrorForm = ApiError.as_dict,
+        list_name: str | None = None,
+        may_be_empty: bool = False,
     ) -> None:
-        """`is_public`: no API key is needed."""
+        """`is_public`: no API key is needed. `list_name`: the body is a list, and becomes the field
+        of this name. `may_be_empty`: without a body there are no fields."""
         self._handler = handler
         self._has_body = has_body
         self._is_public = is_public
         self._error_form = error_form
+        self._list_name = list_name
+        self._may_be_empty = may_be_empty
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         service: Service = scope["app"].state.service
@@ -115,13 +120,19 @@ class Endpoint:
         if self._has_body:
             raw = await read_body(call.request.scope, receive, call.settings)
             if len(raw) > _LARGE:
-                call.body = await call.in_pool(lambda: parse_body(raw))
+                call.body = await call.in_pool(lambda: self._parse(raw))
             else:
-                call.body = parse_body(raw)
+                call.body = self._parse(raw)
         made = await unless_gone(receive, self._timed(call))
         if isinstance(made, Response):
             return made
         return Response(as_json(made), media_type="application/json")
+
+    def _parse(self, raw: bytes) -> dict[str, Any]:
+        if self._may_be_empty and not raw.strip():
+            return {}
+        name = self._list_name
+        return parse_body(raw) if name is None else {name: parse_list(raw)}
 
     async def _timed(self, call: Call) -> Response | dict[str, Any] | list[Any]:
         try:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,7 +16,20 @@ from ggmlpy.engine.timings import AnswerTimings
 from ggmlpy.server.endpoint import Call
 from ggmlpy.server.hosted import Hosted
 
-Form = TextForm | ChatForm
+
+class OwnForm(ABC):
+    """The form of an API that is not OpenAI's."""
+
+    @abstractmethod
+    def chunks(self, pieces: Iterator[Piece]) -> Generator[dict[str, Any], None, None]:
+        """What a stream tells of the pieces, NO_CHUNK for each NO_PIECE."""
+
+    @abstractmethod
+    def result(self, pieces: Iterator[Piece]) -> dict[str, Any]:
+        """The whole of an answer."""
+
+
+Form = TextForm | ChatForm | OwnForm
 Made = tuple[Request, Form]
 
 
@@ -55,7 +69,7 @@ class Generation:
             found = []
             for choice, reader in zip(self.choices, readers, strict=True):
                 pieces = await reader.all()
-                found.append(collect(choice.noted(iter(pieces)), choice.form))
+                found.append(_result(choice.noted(iter(pieces)), choice.form))
             return found
 
     async def chunks(self) -> AsyncGenerator[list[tuple[int, dict[str, Any]]], None]:
@@ -104,6 +118,13 @@ class _Arrived:
     error: Exception | None = None
 
 
+def _result(pieces: Iterator[Piece], form: Form) -> dict[str, Any]:
+    if isinstance(form, OwnForm):
+        return form.result(pieces)
+    made: dict[str, Any] = collect(pieces, form)
+    return made
+
+
 async def _arriving(choice: Choice, reader: Reader) -> AsyncGenerator[list[dict[str, Any]], None]:
     """The chunks of a choice, together as they have come."""
     chunks: list[dict[str, Any]] = []
@@ -128,14 +149,14 @@ async def start(
     """
 
     def prepare() -> list[Choice]:
-        return [Choice(_seeded(request, i), form) for request, form in make() for i in range(n)]
+        return [Choice(seeded(request, i), form) for request, form in make() for i in range(n)]
 
     choices = await call.in_pool(prepare)
     await call.stack.enter_async_context(hosted.gate.admitted(call.client, len(choices)))
     return Generation(hosted, choices)
 
 
-def _seeded(request: Request, i: int) -> Request:
+def seeded(request: Request, i: int) -> Request:
     """The request of the i-th of several choices, whose draws differ from those of the others."""
     seed = request.sampling.seed
     if not i or seed is None:

@@ -9,10 +9,12 @@ from starlette.responses import Response
 
 from ggmlpy.engine.completion import TextForm
 from ggmlpy.engine.generation import Prompt, Request
+from ggmlpy.llama import Llama
 from ggmlpy.server.endpoint import Call
 from ggmlpy.server.errors import invalid
 from ggmlpy.server.fields import flag, integer, mapping, needed, read, text, wrong
 from ggmlpy.server.generation import start
+from ggmlpy.server.llama.infill import check_infill, infill_tokens
 from ggmlpy.server.openai.chat import MOST_CHOICES, wants_usage
 from ggmlpy.server.openai.results import events, whole
 from ggmlpy.server.options import read_options
@@ -40,10 +42,10 @@ async def completions(call: Call) -> Response | dict[str, Any]:
         raise invalid("best_of", f"best_of is {best_of}: it must be at least n, which is {n}")
     if best_of > n and asked.get("stream"):
         raise invalid("best_of", "best_of is more than n: the best cannot be known in a stream")
-    if asked.get("suffix"):
-        raise invalid("suffix", "suffix is not supported: use /infill")
     hosted = await call.stack.enter_async_context(call.models.using(asked.get("model")))
     llm = hosted.llm.llama
+    if asked.get("suffix"):
+        prompts = _filled(llm, prompts, asked["suffix"])
     options = {
         "max_tokens": _N_TOKENS,
         **read_options(call.body, call.settings.defaults, llm.tokenizer.eog_ids),
@@ -69,6 +71,17 @@ async def completions(call: Call) -> Response | dict[str, Any]:
         for each in results:
             each["choices"][0]["logprobs"] = None
     return whole(generation, results, best_of)
+
+
+def _filled(llm: Llama, prompts: list[Prompt], suffix: str) -> list[Prompt]:
+    """Prompts whose answers go on with `suffix`. Raises ApiError."""
+    check_infill(llm.tokenizer)
+    filled: list[Prompt] = []
+    for i, prompt in enumerate(prompts):
+        if not isinstance(prompt, str):
+            raise invalid("suffix", f"suffix needs texts, and prompt {i} is a list of token ids")
+        filled.append(infill_tokens(llm.tokenizer, prompt, suffix, n_ctx_seq=llm.n_ctx_seq()))
+    return filled
 
 
 def read_prompts(name: str, value: Any) -> list[Prompt]:

@@ -1,0 +1,142 @@
+"""POST /completion, /completions and /infill."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from starlette.responses import Response
+
+from ggmlpy.engine.generation import Request
+from ggmlpy.server.endpoint import Call
+from ggmlpy.server.errors import invalid
+from ggmlpy.server.fields import flag, integer, listed, mapping, needed, number, read, text
+from ggmlpy.server.generation import seeded, start
+from ggmlpy.server.hosted import Hosted
+from ggmlpy.server.llama.infill import check_infill, infill_tokens, read_extra
+from ggmlpy.server.llama.prompts import Encode, read_prompts
+from ggmlpy.server.llama.results import Asked, CompletionForm, TimeLimit, events
+from ggmlpy.server.openai.chat import MOST_CHOICES
+from ggmlpy.server.options import read_options
+
+_CALL = {
+    "model": text,
+    "stream": flag,
+    "n_predict": integer(-1),
+    "max_tokens": integer(-1),
+    "n_cmpl": integer(1, MOST_CHOICES),
+    "n": integer(1, MOST_CHOICES),
+    "n_probs": integer(0),
+    "return_tokens": flag,
+    "timings_per_token": flag,
+    "t_max_predict_ms": number(),
+    "response_fields": listed(text),
+    "ignore_eos": flag,
+    "grammar": text,
+    "lora": listed(mapping),
+    # What has no effect on results: any slot may answer, and prefixes are always reused.
+    "id_slot": integer(-1),
+    "cache_prompt": flag,
+    "n_cache_reuse": integer(0),
+}
+_UNSUPPORTED = {
+    "post_sampling_probs": "probabilities are those of the model, before sampling steps",
+    "return_progress": "streams do not tell the progress of prompts",
+    "n_indent": "a grammar can hold an indentation",
+}
+
+
+async def completion(call: Call) -> Response | dict[str, Any] | list[Any]:
+    """Continues a prompt or several."""
+    prompts = needed(call.body, "prompt", read_prompts)
+    asked = _read_call(call)
+    hosted = await call.stack.enter_async_context(call.models.using(asked.get("model")))
+    return await _complete(call, hosted, asked, prompts)
+
+
+async def infill(call: Call) -> Response | dict[str, Any] | list[Any]:
+    """Fills in what is between a prefix and a suffix."""
+    body = call.body
+    before = needed(body, "input_prefix", text)
+    after = needed(body, "input_suffix", text)
+    extra = read_extra(body)
+    prompt = read(body, {"prompt": text}).get("prompt", "")
+    asked = _read_call(call)
+    hosted = await call.stack.enter_async_context(call.models.using(asked.get("model")))
+    llm = hosted.llm.llama
+    check_infill(llm.tokenizer)
+    n_predict = asked.get("n_predict", asked.get("max_tokens", -1))
+
+    def encode(_: Any) -> list[int]:
+        return infill_tokens(
+            llm.tokenizer,
+            before,
+            after,
+            prompt=prompt,
+            extra=extra,
+            n_ctx_seq=llm.n_ctx_seq(),
+            n_predict=n_predict,
+        )
+
+    return await _complete(call, hosted, asked, [encode])
+
+
+def _read_call(call: Call) -> dict[str, Any]:
+    for name, why in _UNSUPPORTED.items():
+        if call.body.get(name):
+            raise invalid(name, f"{name} is not supported: {why}")
+    return read(call.body, _CALL)
+
+
+async def _complete(
+    call: Call,
+    hosted: Hosted,
+    asked: dict[str, Any],
+    prompts: Sequence[Encode],
+) -> Response | dict[str, Any] | list[Any]:
+    llm = hosted.llm.llama
+    tokenizer, n_ctx_seq = llm.tokenizer, llm.n_ctx_seq()
+    options = {
+        "max_tokens": None,
+        **read_options(call.body, call.settings.defaults, tokenizer.eog_ids),
+        "logprobs": asked.get("n_probs") or None,
+    }
+    n_predict = -1 if options["max_tokens"] is None else options["max_tokens"]
+    wanted = Asked(
+        n_predict=n_predict,
+        n_probs=asked.get("n_probs", 0),
+        stream=asked.get("stream", False),
+        return_tokens=asked.get("return_tokens", False),
+        ignore_eos=asked.get("ignore_eos", False),
+        timings_per_token=asked.get("timings_per_token", False),
+        grammar=asked.get("grammar", ""),
+        response_fields=asked.get("response_fields", ()),
+        lora=asked.get("lora", ()),
+    )
+    limit_ms = asked.get("t_max_predict_ms", 0)
+
+    def made(encode: Encode) -> tuple[Request, CompletionForm]:
+        tokens = encode(tokenizer)
+        limit = TimeLimit(limit_ms, tokenizer, len(tokens)) if limit_ms > 0 else None
+        request, _ = llm.prepare_completion(tokens, **options, stopping_criteria=limit)
+        if n_predict == 0:  # the prompt is run, and nothing else
+            request = replace(request, max_tokens=0)
+        return request, CompletionForm(request, wanted, hosted.name, tokenizer, n_ctx_seq, limit)
+
+    n = asked.get("n_cmpl", asked.get("n", 1))
+
+    def make() -> list[tuple[Request, CompletionForm]]:
+        pairs: list[tuple[Request, CompletionForm]] = []
+        for encode in prompts:
+            for i in range(n):
+                request, form = made(encode)
+                form.index = len(pairs)
+                pairs.append((seeded(request, i), form))
+        return pairs
+
+    generation = await start(call, hosted, make)
+    if wanted.stream:
+        return call.stream(events(generation))
+    results = await generation.whole()
+    return results if len(results) > 1 else results[0]
