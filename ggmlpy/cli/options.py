@@ -167,7 +167,7 @@ class PlacementOptions:
             found.setdefault(_EXPERTS, HOST)
         for n, weights in ((self.n_cpu_moe, _EXPERTS), (self.n_cpu_ffn, _FEED_FORWARD)):
             if n:
-                found.setdefault(rf"^blk\.({'|'.join(map(str, range(n)))}){weights}", HOST)
+                found.setdefault(rf"^blk\.({_below(n)}){weights}", HOST)
         return found
 
     @property
@@ -175,6 +175,16 @@ class PlacementOptions:
         """A name, or several that are separated by commas."""
         names = [name.strip() for name in self.backend.split(",")]
         return names if len(names) > 1 else self.backend
+
+
+def _below(n: int) -> str:
+    """A regular expression of the numbers below n, which is at least 1, as short for any n."""
+    digits = str(n)
+    parts = [rf"\d{{1,{len(digits) - 1}}}"] if len(digits) > 1 else []
+    for i, digit in enumerate(digits):
+        if digit != "0":
+            parts.append(rf"{digits[:i]}[0-{int(digit) - 1}]\d{{{len(digits) - 1 - i}}}")
+    return "|".join(parts)
 
 
 @dataclass(frozen=True, slots=True)

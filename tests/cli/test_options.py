@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from ggmlpy.cli import options
 from ggmlpy.cli.batched_bench import batched_bench
@@ -116,3 +118,18 @@ def test_experts_and_feed_forward_weights_on_the_host() -> None:
     assert on_host(n_cpu_moe=2, override_tensors=first) == [
         n for n in names if "exps" in n and n[4:6] == "0."
     ]
+
+
+@given(st.integers(1, 10**6), st.integers(0, 10**6))
+@example(100, 99)
+@example(100, 100)
+def test_the_first_layers_are_those_below_the_number(n: int, layer: int) -> None:
+    (pattern,) = PlacementOptions(n_cpu_ffn=n).tensors
+    for each in (layer, n - 1, n):
+        assert bool(re.search(pattern, f"blk.{each}.ffn_up.weight")) == (each < n)
+
+
+def test_any_number_of_layers_takes_a_short_pattern() -> None:
+    (pattern,) = PlacementOptions(n_cpu_moe=10**23 - 1).tensors
+    assert re.search(pattern, "blk.123.ffn_up_exps.weight")
+    assert len(pattern) < 2000
