@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ggmlpy.engine.request_state import RequestState
 from ggmlpy.engine.schedule import share_step
 from ggmlpy.engine.slots import Slot
-from ggmlpy.engine.timings import StepTimings
+from ggmlpy.engine.timings import StepPart, StepTimings
 from ggmlpy.memory.batch import Batch
 
 
@@ -60,7 +60,16 @@ def drop_drafts(taken: Sequence[Taken]) -> bool:
 
 def timings_of(step: int, taken: Sequence[Taken], spent_s: float) -> StepTimings:
     """How many tokens of which kind a step has run, before they are counted as past ones."""
-    n_decoded = sum(part.n for part in taken if part.slot.taken_by.is_decoding)
-    n_prompt = sum(part.n for part in taken) - n_decoded
-    n_drafted = sum(len(part.slot.taken_by.draft) for part in taken)
-    return StepTimings(step, len(taken), n_prompt, n_decoded, n_drafted, spent_s)
+    parts = []
+    n_prompt = n_decoded = n_drafted = 0
+    for slot, n, _ in taken:
+        sequence = slot.taken_by
+        n_draft = len(sequence.draft)
+        n_drafted += n_draft
+        if sequence.is_decoding:
+            n_decoded += n
+            parts.append(StepPart(slot.seq, 0, n, n_draft))
+        else:
+            n_prompt += n
+            parts.append(StepPart(slot.seq, n, 0, n_draft))
+    return StepTimings(step, len(taken), n_prompt, n_decoded, n_drafted, spent_s, tuple(parts))

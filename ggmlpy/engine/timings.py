@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(slots=True)
@@ -99,6 +100,15 @@ class AnswerTimings:
     seq: int = -1  # the sequence in which it ended
 
 
+class StepPart(NamedTuple):
+    """What a step has run of one sequence, in tokens."""
+
+    seq: int
+    n_prompt: int
+    n_decoded: int
+    n_drafted: int
+
+
 @dataclass(frozen=True, slots=True)
 class StepTimings:
     """Of one step of an engine."""
@@ -109,3 +119,4 @@ class StepTimings:
     n_decoded: int = 0
     n_drafted: int = 0
     spent_s: float = 0.0  # without sampling
+    parts: tuple[StepPart, ...] = ()  # of the sequences, in the order of the batch

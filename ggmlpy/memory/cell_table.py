@@ -169,6 +169,11 @@ class CellTable:
         """For each sequence of a stream, bytes that are equal for those that hold the same."""
         return [mine.tobytes() for mine in self._members[stream, :, : self._end[stream]]]
 
+    def members(self, stream: int) -> Flags:
+        """Which sequences hold which cells of a stream, [sequences, cells]: a copy that ends with
+        the highest cell in use."""
+        return self._members[stream, :, : self._end[stream]].copy()
+
     def n_used(self, stream: int = 0) -> int:
         """Cells of the stream that hold a token."""
         return int(self._n_used[stream])

@@ -34,6 +34,8 @@ from ggmlpy.server.openai.chat import chat_completions
 from ggmlpy.server.openai.completions import completions
 from ggmlpy.server.openai.embeddings import embeddings
 from ggmlpy.server.openai.models import load, model, models, unload
+from ggmlpy.server.page.assets import asset, index
+from ggmlpy.server.page.view import EngineViews
 from ggmlpy.server.rerank import rerank
 from ggmlpy.server.service import Service
 from ggmlpy.server.settings import LOCALHOST, Settings
@@ -96,6 +98,9 @@ def _routes() -> list[Route]:
         post("/slots/{id}", change_slot, may_be_empty=True),
         get("/lora-adapters", lora_adapters),
         post("/lora-adapters", change_lora_adapters, list_name=LIST),
+        get("/", index, is_public=True),
+        get("/page/{name}", asset, is_public=True),
+        get("/engine", EngineViews().watch),
         get("/health", health, is_public=True),
         get("/v1/health", health, is_public=True),
     ]

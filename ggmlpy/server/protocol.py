@@ -16,6 +16,7 @@ from ggmlpy.server.events import as_json
 
 HEADERS_S = 15.0  # in which headers must arrive
 MOST_HEADER_BYTES = 2**16
+ENDS_WITH_SERVER = "ggmlpy.ends_with_server"  # in the scope of an answer without an end
 _REASONS = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large"}
 
 
@@ -49,6 +50,12 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
         super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """The server stops: answers may finish, but for those that have no end."""
+        super().shutdown()
+        if self.cycle is not None and self.cycle.scope.get(ENDS_WITH_SERVER):
+            self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, "this is no HTTP request that can be read")
