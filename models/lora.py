@@ -70,6 +70,8 @@ class LoraAdapter:
         return f"{self.name}: {size}, scale {self.scale:g} unless a request says otherwise"
 
     def __repr__(self) -> str:
+        if not self.weights:
+            return f"LoraAdapter({self.name!r}, unloaded)"
         ranks = sorted({w.b.ne[0] for w in self.weights.values()})
         return (
             f"LoraAdapter({self.name!r}, {self._counted}, rank {', '.join(map(str, ranks))},"

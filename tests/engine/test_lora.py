@@ -421,6 +421,7 @@ def test_unloading(llm: Llama, folder: Path) -> None:
         llm.unload_lora(first)
     stream.close()
     llm.unload_lora(first)
+    assert repr(first).endswith(".gguf', unloaded)")
     assert list(llm.lora_adapters) == [1, 2]
     with pytest.raises(ArgumentError, match=r"no adapter LoraAdapter\('0\.gguf'.* loaded are 1: 1"):
         llm.request(TEXTS[2], lora={first: 1.0})
