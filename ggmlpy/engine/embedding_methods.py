@@ -81,8 +81,7 @@ class EmbeddingMethods(ScoringMethods):
         with self._embedding() as embedder:
             embedder.check(texts)
             batches = list(embedder.batches(texts))
-        for batch in batches:
-            yield self._embedded(batch, chosen, normalize)
+        return (self._embedded(batch, chosen, normalize) for batch in batches)
 
     def rank(self, query: str | bytes, documents: Sequence[str | bytes]) -> list[float]:
         """How well each document answers a query: the first score of a reranker.
