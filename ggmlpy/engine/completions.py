@@ -1,8 +1,8 @@
-"""Completions and chat completions, in the form of llama-cpp-python's methods."""
+"""Completions, in the form of llama-cpp-python's methods."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from typing import Any, Literal, Unpack, overload
@@ -10,16 +10,10 @@ from typing import Any, Literal, Unpack, overload
 from ggmlpy.common import log
 from ggmlpy.common.arguments import kind_of
 from ggmlpy.engine.answers import Answers
-from ggmlpy.engine.chat_prompts import ChatPrompts
 from ggmlpy.engine.completion import ChatForm, Echo, TextForm, collect
 from ggmlpy.engine.engine import Engine
 from ggmlpy.engine.generation import Piece, Prompt, Request
-from ggmlpy.engine.options import (
-    ChatOptions,
-    CompletionOptions,
-    RequestOptions,
-    keywords,
-)
+from ggmlpy.engine.options import CompletionOptions, RequestOptions, keywords
 from ggmlpy.engine.request_options import (
     Stop,
     new_request,
@@ -33,7 +27,6 @@ from ggmlpy.errors import ArgumentError, BadBatch, GgmlpyError
 from ggmlpy.gguf import Metadata
 from ggmlpy.grammar import Grammar, grammar_option
 from ggmlpy.sampling import SamplingParams
-from ggmlpy.text.chat import ChatTemplate
 from ggmlpy.text.tokenizer import Tokenizer
 
 Chunks = Generator[dict[str, Any], None, None]
@@ -56,7 +49,6 @@ class Completions:
         self.verbose = False
         self._closed = False
         self._answers = Answers(engine)
-        self._prompts: ChatPrompts | None = None
 
     @property
     def engine(self) -> Engine:
@@ -238,99 +230,6 @@ class Completions:
             except BadBatch as error:
                 raise BadBatch(f"prompts[{i}]: {error}") from None
         return requests
-
-    @overload
-    def create_chat_completion(
-        self,
-        messages: Sequence[dict[str, Any]],
-        *,
-        stream: Literal[False] = False,
-        **options: Unpack[ChatOptions],
-    ) -> dict[str, Any]: ...
-    @overload
-    def create_chat_completion(
-        self,
-        messages: Sequence[dict[str, Any]],
-        *,
-        stream: Literal[True],
-        **options: Unpack[ChatOptions],
-    ) -> Chunks: ...
-    @overload
-    def create_chat_completion(
-        self, messages: Sequence[dict[str, Any]], *, stream: bool, **options: Unpack[ChatOptions]
-    ) -> dict[str, Any] | Chunks: ...
-    @keywords(ChatOptions, temperature=0.2, max_tokens=None, logprobs=False)
-    def create_chat_completion(
-        self,
-        messages: Sequence[dict[str, Any]],
-        *,
-        stream: bool = False,
-        **options: Unpack[ChatOptions],
-    ) -> dict[str, Any] | Chunks:
-        """The assistant's answer to `messages`, which the file's chat template makes a prompt of.
-
-        Options are those of `create_completion`, except that `logprobs` is a switch, and
-        `top_logprobs` how many of the most likely tokens to report, and these:
-
-        tools                 functions that the model may call, as in OpenAI's API
-        tool_choice           "auto", "none", "required", or a function that must be called
-        parallel_tool_calls   False: one call in an answer at most
-        chat_template_kwargs  further variables of the template, as {"enable_thinking": False}
-        reasoning_format      "none" leaves reasoning in the content; else it is the message's
-                              `reasoning_content`
-        reasoning_budget      after so many tokens the reasoning is ended; -1: never
-
-        Calls are in the message's `tool_calls`, of a stream in pieces, and the `finish_reason` is
-        "tool_calls". Raises TemplateError for messages or a template that cannot be rendered, and
-        what `create_completion` raises.
-        """
-        request, form = self._chat_request(messages, options)
-        return self._complete(request, form, stream)
-
-    @keywords(ChatOptions, temperature=0.2, max_tokens=None, logprobs=False)
-    def prepare_chat_completion(
-        self, messages: Sequence[dict[str, Any]], **options: Unpack[ChatOptions]
-    ) -> tuple[Request, ChatForm]:
-        """What `create_chat_completion` runs, checked, and the form of its result: see
-        `prepare_completion`."""
-        request, form = self._chat_request(messages, options)
-        self._engine.check(request)
-        return request, form
-
-    def _chat_request(
-        self, messages: Sequence[dict[str, Any]], options: ChatOptions
-    ) -> tuple[Request, ChatForm]:
-        made = self._chat_prompts.make(messages, options)
-        request = self._request(
-            made.tokens,
-            self._sampling(options),
-            stop=[*stop_list(options["stop"]), *self.chat_template.stops()],
-            n_top_logprobs=(options["top_logprobs"] or 0) if options["logprobs"] else None,
-            grammar=made.grammar,
-            lazy_grammar=made.lazy_grammar,
-            shown_tokens=made.shown_tokens,
-            **request_fields(options),
-        )
-        processor = self._chat_prompts.limited(made, request.logits_processor, options)
-        request = replace(
-            request,
-            logits_processor=processor,
-            stopping_criteria=self._chat_prompts.ended(made, request.stopping_criteria),
-        )
-        model, n_prompt = options["model"] or self.model_path, len(made.tokens)
-        return request, ChatForm(model, self.tokenizer, n_prompt, made.parser)
-
-    @property
-    def chat_template(self) -> ChatTemplate:
-        """The file's chat template, or a plain one if it has none. Raises TemplateError."""
-        return self._chat_prompts.template
-
-    @property
-    def _chat_prompts(self) -> ChatPrompts:
-        if self._prompts is None:
-            template = ChatTemplate.from_metadata(self.metadata)
-            self._prompts = ChatPrompts(template, self.tokenizer)
-        return self._prompts
 
     @property
     def timings(self) -> Timings:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ggmlpy.common.arguments import is_list, kind_of
 from ggmlpy.common.prefix import n_common
 from ggmlpy.common.progress import tell
-from ggmlpy.engine.completions import Completions
+from ggmlpy.engine.chat_completions import ChatCompletions
 from ggmlpy.engine.generation import Prompt, PromptLogitsCallback, Request, TokenLogprob
 from ggmlpy.errors import ArgumentError, BadBatch
 from ggmlpy.sampling import SamplingParams
@@ -45,7 +45,7 @@ class Score:
         )
 
 
-class ScoringMethods(Completions):
+class ScoringMethods(ChatCompletions):
     """A model that scores texts. Results are the same whatever texts are scored together."""
 
     def score(
