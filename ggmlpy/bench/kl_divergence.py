@@ -86,7 +86,9 @@ class Base:
         except OSError as error:
             raise FileError(f"{path}: the file cannot be read: {error.strerror}") from None
         if len(head) < _HEAD or head[:8] != _MAGIC:
-            raise FileError(f"{path}: no file of predictions: it does not begin with {_MAGIC!r}")
+            raise FileError(
+                f"{path}: no file of predictions: it does not begin with {_MAGIC.decode()}"
+            )
         self.n_ctx, self.n_vocab, self.n_chunks = np.frombuffer(head, np.int32, 3, 8).tolist()
         if min(self.n_ctx - 3, self.n_vocab, self.n_chunks) < 1:
             raise FileError(
@@ -100,6 +102,12 @@ class Base:
         if n_bytes < needed:
             raise FileError(f"{path}: the file has {n_bytes} bytes: its head asks for {needed}")
         tokens = np.memmap(path, np.int32, "r", _HEAD, (self.n_chunks, self.n_ctx))
+        lowest, highest = int(tokens.min()), int(tokens.max())
+        if lowest < 0 or highest >= self.n_vocab:
+            raise FileError(
+                f"{path}: the file has tokens {lowest} to {highest}: they must be in 0 .."
+                f" {self.n_vocab - 1}"
+            )
         self.chunks: list[list[int]] = tokens.tolist()
         shape = (self.n_chunks * self.n_rows, words)
         self._rows = np.memmap(path, np.uint16, "r", _HEAD + 4 * n_tokens, shape)
@@ -143,7 +151,7 @@ class Divergence:
 
     def check(self, n_vocab: int) -> None:
         """Raise ArgumentError for a model of another vocabulary."""
-        if n_vocab != self.base.n_vocab or max(map(max, self.base.chunks)) >= n_vocab:
+        if n_vocab != self.base.n_vocab:
             raise ArgumentError(
                 f"the predictions are of {self.base.n_vocab} tokens, the model's vocabulary has"
                 f" {n_vocab}"

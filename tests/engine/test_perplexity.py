@@ -265,3 +265,7 @@ def test_damaged_files_of_predictions(tmp_path: Path) -> None:
     found = kl_divergence.Divergence(kl_divergence.Base(tmp_path / "base"))
     with pytest.raises(ArgumentError, match="of 11 tokens, the model's vocabulary has 12"):
         found.check(12)
+    for token in (-1, 10**6):
+        bad.write_bytes(raw[:20] + np.int32(token).tobytes() + raw[24:])
+        with pytest.raises(FileError, match=rf"the file has tokens .*{token}.*: they must be in 0"):
+            kl_divergence.Base(bad)
