@@ -85,6 +85,15 @@ class ChatCompletions(Completions):
         self._engine.check(request)
         return request, form
 
+    @keywords(ChatOptions, temperature=0.2, max_tokens=None, logprobs=False)
+    def chat_tokens(
+        self, messages: Sequence[dict[str, Any]], **options: Unpack[ChatOptions]
+    ) -> list[int]:
+        """The prompt that `create_chat_completion` makes of messages and tools, as tokens: it may
+        be longer than the context. Raises what that raises for messages and options."""
+        self._check_open()
+        return list(self._chat_request(messages, options)[0].prompt)
+
     def _chat_request(
         self, messages: Sequence[dict[str, Any]], options: ChatOptions
     ) -> tuple[Request, ChatForm]:

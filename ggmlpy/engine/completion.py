@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ggmlpy.engine.generation import Piece, TokenLogprob
+from ggmlpy.engine.timings import AnswerTimings
 from ggmlpy.text.tokenizer import Tokenizer
 from ggmlpy.tools import AnswerParser, Delta, Message
 
@@ -213,6 +214,19 @@ def text_of(tokenizer: Tokenizer, token: int) -> str:
     return tokenizer.decode([token], special=True, start=False)
 
 
+@dataclass(frozen=True, slots=True)
+class ChatPart:
+    """What a piece adds to a message, and why the message ends, if it does."""
+
+    deltas: list[Delta] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    finish_reason: str | None = None
+    timings: AnswerTimings | None = None  # of the last one
+
+
+NO_PART = ChatPart()  # for NO_PIECE
+
+
 class ChatForm(_Envelope):
     """`chat.completion`."""
 
@@ -242,17 +256,27 @@ class ChatForm(_Envelope):
     def chunks(self, pieces: Iterator[Piece]) -> Generator[dict[str, Any], None, None]:
         name = "chat.completion.chunk"
         yield self._wrap(name, self._choice("delta", {"role": "assistant"}, [], None))
-        for piece in pieces:
-            if piece is NO_PIECE:
+        for part in self.parts(pieces):
+            if part is NO_PART:
                 yield NO_CHUNK
                 continue
-            logprobs = piece.logprobs
-            for delta in self._deltas(piece):
+            logprobs = part.logprobs
+            for delta in part.deltas:
                 yield self._wrap(name, self._choice("delta", delta.as_dict(), logprobs, None))
                 logprobs = []
-            if piece.finish_reason is not None:
-                reason = self._reason(piece.finish_reason)
-                yield self._wrap(name, self._choice("delta", {}, [], reason))
+            if part.finish_reason is not None:
+                yield self._wrap(name, self._choice("delta", {}, [], part.finish_reason))
+
+    def parts(self, pieces: Iterator[Piece]) -> Generator[ChatPart, None, None]:
+        """Content, reasoning and calls of a message as they come, for APIs with other dicts: one
+        part for each piece."""
+        for piece in pieces:
+            if piece is NO_PIECE:
+                yield NO_PART
+                continue
+            deltas, reason = self._deltas(piece), piece.finish_reason
+            shown = None if reason is None else self._reason(reason)
+            yield ChatPart(deltas, piece.logprobs, shown, piece.timings)
 
     def _deltas(self, piece: Piece) -> list[Delta]:
         """What a piece adds to the message: at least one delta where it has log-probabilities."""

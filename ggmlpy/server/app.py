@@ -20,6 +20,8 @@ from starlette.routing import Route
 
 from ggmlpy.common import log
 from ggmlpy.errors import GgmlpyError
+from ggmlpy.server.anthropic.errors import as_anthropic
+from ggmlpy.server.anthropic.messages import count_tokens, messages
 from ggmlpy.server.endpoint import Call, Endpoint
 from ggmlpy.server.errors import ApiError
 from ggmlpy.server.events import as_json
@@ -30,7 +32,7 @@ from ggmlpy.server.llama.lora import LIST, change_lora_adapters, lora_adapters
 from ggmlpy.server.llama.props import change_props, props
 from ggmlpy.server.llama.slots import change_slot, slots
 from ggmlpy.server.llama.tokens import apply_template, detokenize, tokenize
-from ggmlpy.server.openai.chat import chat_completions
+from ggmlpy.server.openai.chat import chat_completions, chat_input_tokens
 from ggmlpy.server.openai.completions import completions
 from ggmlpy.server.openai.embeddings import embeddings
 from ggmlpy.server.openai.models import load, model, models, unload
@@ -76,6 +78,9 @@ def _routes() -> list[Route]:
 
     return [
         post("/v1/chat/completions", chat_completions),
+        post("/v1/chat/completions/input_tokens", chat_input_tokens),
+        post("/v1/messages", messages, error_form=as_anthropic),
+        post("/v1/messages/count_tokens", count_tokens, error_form=as_anthropic),
         post("/v1/completions", completions),
         post("/v1/embeddings", embeddings),
         post("/embedding", embedding),

@@ -54,12 +54,13 @@ class Call:
     def stream(self, events: AsyncGenerator[bytes, None]) -> EventStream:
         """The response that writes events."""
         settings = self.settings
+        late = self.error_form(self.too_late())
         return EventStream(
             events,
             ping_s=settings.ping_s,
             send_timeout_s=settings.send_timeout_s,
             ends_s=self.ends_s,
-            late=event(self.error_form(self.too_late())),
+            late=event(late, late.get("type")),
         )
 
     def too_late(self) -> ApiError:

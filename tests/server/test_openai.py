@@ -79,6 +79,15 @@ def test_chat(api: openai.OpenAI, server: Server) -> None:
     assert pieces[-1].choices[0].finish_reason == "length"
 
 
+def test_tokens_of_a_chat_are_counted(client: httpx.Client, server: Server) -> None:
+    path = "/v1/chat/completions"
+    made = post(client, path, messages=CHAT, max_tokens=1)
+    counted = post(client, f"{path}/input_tokens", messages=CHAT)
+    assert counted["input_tokens"] == made["usage"]["prompt_tokens"]
+    long = [{"role": "user", "content": "word " * 2000}]
+    assert post(client, f"{path}/input_tokens", messages=long)["input_tokens"] > 2000
+
+
 def test_prompts_and_choices_are_in_order(client: httpx.Client) -> None:
     """Choice i of prompt j is that of the same seed and prompt alone."""
     prompts = [PROMPT, "The cat"]

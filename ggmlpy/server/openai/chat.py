@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.responses import Response
@@ -77,19 +78,42 @@ async def start_chat(
     call: Call, hosted: Hosted, messages: list[dict[str, Any]], n: int = 1
 ) -> Generation:
     """The answers to messages, with the options of the call's body, as the model's turn comes."""
-    llm = hosted.llm.llama
+    llm, options = hosted.llm.llama, chat_options(call, hosted, call.body)
+
+    def make() -> list[tuple[Request, ChatForm]]:
+        return [llm.prepare_chat_completion(messages, **options)]
+
+    return await start(call, hosted, make, n)
+
+
+def chat_options(call: Call, hosted: Hosted, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of `Llama.create_chat_completion` that a body of this API has, over the server's."""
+    eog_ids = hosted.llm.llama.tokenizer.eog_ids
     options = {
         "max_tokens": None,
-        **read_options(call.body, call.settings.defaults, llm.tokenizer.eog_ids),
-        **read(call.body, _CHAT),
+        **read_options(body, call.settings.defaults, eog_ids),
+        **read(body, _CHAT),
         "model": hosted.name,
     }
     effort = options.pop("reasoning_effort", None)
     if effort is not None:
         kwargs = options.get("chat_template_kwargs", {})
         options["chat_template_kwargs"] = {"reasoning_effort": effort, **kwargs}
+    return options
 
-    def make() -> list[tuple[Request, ChatForm]]:
-        return [llm.prepare_chat_completion(messages, **options)]
 
-    return await start(call, hosted, make, n)
+async def chat_input_tokens(call: Call) -> dict[str, Any]:
+    """How many tokens the prompt of a chat completion has, which is not run."""
+    messages = needed(call.body, "messages", listed(mapping, least=1))
+    name = read(call.body, {"model": text}).get("model")
+    return {"object": "response.input_tokens", **await count_input(call, name, messages, call.body)}
+
+
+async def count_input(
+    call: Call, name: str | None, messages: list[dict[str, Any]], body: Mapping[str, Any]
+) -> dict[str, int]:
+    """The `input_tokens` of messages, with the options of a body of this API."""
+    hosted = await call.stack.enter_async_context(call.models.using(name))
+    llm, options = hosted.llm.llama, chat_options(call, hosted, body)
+    n = await call.in_pool(lambda: len(llm.chat_tokens(messages, **options)))
+    return {"input_tokens": n}
