@@ -79,12 +79,12 @@ async def embedded(
     """The embeddings, or scores, of texts, when it is their turn. Other requests go on between the
     batches of many texts."""
     await call.stack.enter_async_context(hosted.gate.admitted(call.client))
-    batches = hosted.llm.llama.embed_batches(
-        texts, pooling=pooling.name.lower(), normalize=normalize
-    )
+    llm, do = hosted.llm.llama, hosted.llm.answers.do
+    kind = pooling.name.lower()
+    batches = await do(lambda: llm.embed_batches(texts, pooling=kind, normalize=normalize))
     found: list[Vector] = []
     while len(found) < len(texts):
-        found += await hosted.llm.answers.do(lambda: next(batches))
+        found += await do(lambda: next(batches))
     return found
 
 
