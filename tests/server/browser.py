@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from select import select
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -32,6 +32,10 @@ _KEYS = {
 def chromium() -> str | None:
     """The path of a Chromium, if there is one."""
     return next(filter(None, map(shutil.which, NAMES)), None)
+
+
+class CommandError(Exception):
+    """The browser has refused a command."""
 
 
 class Page:
@@ -65,9 +69,14 @@ class Page:
         ]
         self.send("Emulation.setEmulatedMedia", features=features)
 
-    def go(self, url: str) -> None:
-        self.send("Page.navigate", url=url)
-        self.wait("document.readyState === 'complete' && location.href.startsWith('http')")
+    def go(self, url: str | None = None) -> None:
+        """Open a page, or this one anew."""
+        self.evaluate("window.isOld = true")
+        if url is None:
+            self.send("Page.reload")
+        else:
+            self.send("Page.navigate", url=url)
+        self.wait("!window.isOld && document.readyState === 'complete'", changes=True)
 
     def evaluate(self, code: str) -> Any:
         """The value of an expression, or of its promise."""
@@ -78,15 +87,20 @@ class Page:
             raise AssertionError(f"{code}: {answer['exceptionDetails']}")
         return answer["result"].get("value")
 
-    def wait(self, code: str, limit_s: float = LIMIT_S) -> Any:
-        """The value of an expression once it is true."""
-        until = monotonic() + limit_s
+    def wait(self, code: str, *, changes: bool = False) -> Any:
+        """The value of an expression once it is true; with `changes` the page may change."""
+        until = monotonic() + LIMIT_S
         while True:
-            value = self.evaluate(code)
+            try:
+                value = self.evaluate(code)
+            except CommandError:
+                if not changes:
+                    raise
+                value = None
             if value:
                 return value
             assert monotonic() < until, f"never true: {code}; {self.problems}"
-            self.evaluate("new Promise((done) => setTimeout(done, 20))")
+            sleep(0.02)
 
     def text(self, selector: str) -> str:
         return str(self.evaluate(f"document.querySelector({selector!r}).innerText"))
@@ -160,7 +174,8 @@ class Browser:
         while True:
             message = self._receive()
             if message.get("id") == self._n_sent:
-                assert "error" not in message, f"{method}: {message['error']}"
+                if "error" in message:
+                    raise CommandError(f"{method}: {message['error']}")
                 return message["result"]
             page = self._pages.get(message.get("sessionId", ""))
             if page is not None and "method" in message:

@@ -95,7 +95,7 @@ function inParagraph(lines) {
 function list(lines, from, parent, depth) {
   const [, indent, bullet, number] = ITEM.exec(lines[from]);
   const made = element(bullet ? "ul" : "ol");
-  if (number) made.start = Number(number);
+  if (number && Number(number) !== 1) made.start = Number(number);
   let i = from;
   while (i < lines.length) {
     const item = ITEM.exec(lines[i]);
@@ -257,6 +257,7 @@ function closingMark(text, at, mark) {
   if (/\s/.test(text[start] ?? " ")) return 0;
   if (mark[0] === "_" && isWord(text[at - 1])) return 0;
   for (let end = text.indexOf(mark, start + 1); end > 0; end = text.indexOf(mark, end + 1)) {
+    while (mark.length > 1 && text[end + mark.length] === mark[0]) end += 1; // what is inside ends first
     const isInWord = mark[0] === "_" && isWord(text[end + mark.length]);
     const isLonger = mark.length === 1 && (text[end + 1] === mark || text[end - 1] === mark);
     if (!/\s/.test(text[end - 1]) && !isInWord && !isLonger) return end;
