@@ -72,6 +72,7 @@ class Engine:
         self.token_budget = token_budget or default_budget(context.sizes.n_seq_max)
         self.timings = Timings()
         self.last_step = StepTimings()
+        self.n_sequences_run = 0  # of all steps together
         self.max_cells_used = 0  # after any step
         self.drafter = drafter
         self._drafts: Drafts | None = None
@@ -303,6 +304,7 @@ class Engine:
         outputs = self.context.run_batch(batch)
         self.last_step = timings_of(self._n_steps, taken, perf_counter() - started)
         self.timings.add(self.last_step)
+        self.n_sequences_run += self.last_step.n_sequences
         self.max_cells_used = max(self.max_cells_used, self.context.memory.n_used())
         self._add_pieces(taken, outputs)
 

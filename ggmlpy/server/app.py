@@ -33,6 +33,9 @@ from ggmlpy.server.llama.props import change_props, props
 from ggmlpy.server.llama.slots import change_slot, slots
 from ggmlpy.server.llama.tokens import apply_template, detokenize, tokenize
 from ggmlpy.server.openai.chat import chat_completions, chat_input_tokens
+from ggmlpy.server.metrics import Metrics
+from ggmlpy.server.monitoring import metrics
+from ggmlpy.server.openai.chat import chat_completions
 from ggmlpy.server.openai.completions import completions
 from ggmlpy.server.openai.embeddings import embeddings
 from ggmlpy.server.openai.models import load, model, models, unload
@@ -55,9 +58,12 @@ def create_app(
     """The ASGI application that answers for some models. They are closed at its end.
 
     The first model is loaded when it starts, while /health says that it is. SIGHUP loads models
-    anew, and takes the settings that `read_settings` reads then.
+    anew, and takes the settings that `read_settings` reads then. Raises MissingPackage if there
+    should be metrics, and the package for them is not there.
     """
-    service = Service(settings or Settings(), models, read_settings)
+    settings = settings or Settings()
+    kept = Metrics() if settings.metrics else None
+    service = Service(settings, models, read_settings, metrics=kept)
     app = Starlette(
         routes=_routes(),
         middleware=[_cors(service.settings)],
@@ -106,6 +112,7 @@ def _routes() -> list[Route]:
         get("/", index, is_public=True),
         get("/page/{name}", asset, is_public=True),
         get("/engine", EngineViews().watch),
+        get("/metrics", metrics),
         get("/health", health, is_public=True),
         get("/v1/health", health, is_public=True),
     ]

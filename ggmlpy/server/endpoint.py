@@ -18,6 +18,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ggmlpy.common import log
+from ggmlpy.engine.timings import AnswerTimings
 from ggmlpy.errors import GgmlpyError
 from ggmlpy.server.body import ClientGone, parse_body, parse_list, read_body
 from ggmlpy.server.errors import ApiError, of_error
@@ -67,6 +68,11 @@ class Call:
         """The error of an answer that takes too long."""
         limit = self.settings.timeout_s
         return ApiError(504, f"the answer was not complete after {limit:g} s")
+
+    def note(self, model: str, timings: AnswerTimings, spent_s: float, reason: str) -> None:
+        """An answer has ended, which took `spent_s` with its time in the queue."""
+        if self.service.metrics is not None:
+            self.service.metrics.add(model, timings, spent_s, reason)
 
     async def in_pool(self, function: Callable[[], Result]) -> Result:
         """The result of a function that takes a while."""

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from time import perf_counter
 from typing import Any
 
 from ggmlpy.engine.async_answers import AsyncAnswers, Reader
@@ -39,6 +40,7 @@ class Choice:
 
     request: Request
     form: Form
+    note: Callable[[AnswerTimings, str], None]  # called at its end, with why it ended
     timings: AnswerTimings = field(default_factory=AnswerTimings)  # at its end
 
     def noted(self, pieces: Iterator[Piece]) -> Iterator[Piece]:
@@ -46,6 +48,7 @@ class Choice:
         for piece in pieces:
             if piece.timings is not None:
                 self.timings = piece.timings
+                self.note(piece.timings, piece.finish_reason or "stop")
             yield piece
 
 
@@ -148,8 +151,15 @@ async def start(
     Raises ApiError, and what preparing the requests raises.
     """
 
+    arrived_s = perf_counter()
+
+    def note(timings: AnswerTimings, reason: str) -> None:
+        call.note(hosted.name, timings, perf_counter() - arrived_s, reason)
+
     def prepare() -> list[Choice]:
-        return [Choice(seeded(request, i), form) for request, form in make() for i in range(n)]
+        return [
+            Choice(seeded(request, i), form, note) for request, form in make() for i in range(n)
+        ]
 
     choices = await call.in_pool(prepare)
     await call.stack.enter_async_context(hosted.gate.admitted(call.client, len(choices)))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from enum import Enum
 from typing import TypeVar
 
@@ -148,6 +148,16 @@ class Models:
         finally:
             hosted.n_using -= 1
             hosted.last_used = time.monotonic()
+            self._left.set()
+
+    @contextmanager
+    def watching(self, hosted: Hosted) -> Iterator[None]:
+        """A model that is loaded stays so in the block, without being used: it may sleep then."""
+        hosted.n_using += 1
+        try:
+            yield
+        finally:
+            hosted.n_using -= 1
             self._left.set()
 
     def _may_load(self, hosted: Hosted) -> bool:

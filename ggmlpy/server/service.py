@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from ggmlpy.server.hosted import Models
+from ggmlpy.server.metrics import Metrics
 from ggmlpy.server.settings import Settings
 
 _N_THREADS = 2  # that make prompts: enough for thousands a second
@@ -25,4 +26,5 @@ class Service:
     models: Models
     read_settings: Callable[[], Settings] | None = None  # on SIGHUP
     pool: ThreadPoolExecutor = field(default_factory=_pool)
+    metrics: Metrics | None = None  # None: none are kept
     started: float = field(default_factory=time.time)
