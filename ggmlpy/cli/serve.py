@@ -102,7 +102,7 @@ def serve(
         _serve_on_ray(path, setup, server, settings, arguments, cluster)
         return
     tls = _tls(server)
-    with _listen(server.host, server.port) as listening:
+    with server.writing_logs(), _listen(server.host, server.port) as listening:
         where = _url(listening, has_tls=bool(tls))
         if not settings.api_keys and not ip_address(listening.getsockname()[0]).is_loopback:
             complain(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -148,6 +149,18 @@ class ServerOptions(SharedOptions):
     slot_save_path: Path | None = setting(  # noqa: RUF009
         None, "--slot-save-path FOLDER", "Where /slots saves and restores.", type=FILE
     )
+    log_jsonl: bool = setting(
+        False, "--log-jsonl/--no-log-jsonl", "Write logs as JSON, an object in each line."
+    )
+    log_file: Path | None = setting(  # noqa: RUF009
+        None, "--log-file FILE", "Write logs there, not to stderr.", type=FILE
+    )
+    log_disable: bool = setting(
+        False, "--log-disable", "Write no line for each request.", is_flag=True
+    )
+    log_prompts: bool = setting(
+        False, "--log-prompts", "Have the bodies of requests in logs.", is_flag=True
+    )
     ui: bool = setting(True, "--ui/--no-ui --webui/--no-webui", "Have a page for people at /.")
 
     def settings(self, defaults: dict[str, Any]) -> Settings:
@@ -166,9 +179,18 @@ class ServerOptions(SharedOptions):
             metrics=self.metrics,
             props=self.props,
             page=self.ui,
+            log_prompts=self.log_prompts,
             slot_save_path=None if self.slot_save_path is None else str(self.slot_save_path),
             defaults=defaults,
         )
+
+    def writing_logs(self) -> AbstractContextManager[None]:
+        """Logs are written in the block. Raises FileError."""
+        from ggmlpy.server.logs import writing_logs
+
+        if self.log_disable:
+            return nullcontext()
+        return writing_logs(as_json=self.log_jsonl, file=self.log_file)
 
     def keys(self) -> frozenset[str]:
         """The API keys. Raises FileError, and click.UsageError where there should be some."""

@@ -18,7 +18,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ggmlpy.common import log
 from ggmlpy.errors import GgmlpyError
 from ggmlpy.server.anthropic.errors import as_anthropic
 from ggmlpy.server.anthropic.messages import count_tokens, messages
@@ -32,10 +31,10 @@ from ggmlpy.server.llama.lora import LIST, change_lora_adapters, lora_adapters
 from ggmlpy.server.llama.props import change_props, props
 from ggmlpy.server.llama.slots import change_slot, slots
 from ggmlpy.server.llama.tokens import apply_template, detokenize, tokenize
-from ggmlpy.server.openai.chat import chat_completions, chat_input_tokens
+from ggmlpy.server.logs import logger
 from ggmlpy.server.metrics import Metrics
 from ggmlpy.server.monitoring import metrics
-from ggmlpy.server.openai.chat import chat_completions
+from ggmlpy.server.openai.chat import chat_completions, chat_input_tokens
 from ggmlpy.server.openai.completions import completions
 from ggmlpy.server.openai.embeddings import embeddings
 from ggmlpy.server.openai.models import load, model, models, unload
@@ -203,6 +202,6 @@ async def _reload(service: Service) -> None:
         if service.read_settings is not None:
             service.settings = service.read_settings()
         await service.models.reload()
-        log.logger.info("reloaded")
+        logger.info("reloaded")
     except (ApiError, GgmlpyError) as error:
-        log.logger.error("not reloaded: %s", error)
+        logger.error("not reloaded: %s", error)

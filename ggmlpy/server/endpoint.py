@@ -11,6 +11,7 @@ import hmac
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any, TypeVar
 
 from starlette.requests import Request
@@ -24,6 +25,7 @@ from ggmlpy.server.body import ClientGone, parse_body, parse_list, read_body
 from ggmlpy.server.errors import ApiError, of_error
 from ggmlpy.server.events import EventStream, as_json, event, until_gone
 from ggmlpy.server.hosted import Models, in_pool
+from ggmlpy.server.logs import log_request, request_id
 from ggmlpy.server.service import Service
 from ggmlpy.server.settings import Settings
 
@@ -43,6 +45,8 @@ class Call:
     ends_s: float  # when its time is over, by the loop's clock
     body: dict[str, Any] = field(default_factory=dict)
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+    # Of the answers that are complete, with the names of their models.
+    answers: list[tuple[str, AnswerTimings]] = field(default_factory=list)
 
     @property
     def settings(self) -> Settings:
@@ -71,6 +75,7 @@ class Call:
 
     def note(self, model: str, timings: AnswerTimings, spent_s: float, reason: str) -> None:
         """An answer has ended, which took `spent_s` with its time in the queue."""
+        self.answers.append((model, timings))
         if self.service.metrics is not None:
             self.service.metrics.add(model, timings, spent_s, reason)
 
@@ -107,21 +112,38 @@ class Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         service: Service = scope["app"].state.service
         request = Request(scope, receive)
+        id, started = request_id(request.headers.get("x-request-id", "")), perf_counter()
         call: Call | None = None
+        status = 499  # nginx' status of a request whose client is gone
         try:
             client = self._client(request, service.settings)
             ends_s = asyncio.get_running_loop().time() + service.settings.timeout_s
             call = Call(service, request, client, self._error_form, ends_s)
             response = await self._respond(call, receive)
+            response.headers["X-Request-Id"] = id
             # What a stream runs is in the stack too, which is left when it ends.
             await response(scope, receive, send)
+            if not (isinstance(response, EventStream) and response.is_cut):
+                status = response.status_code
         except ClientGone:  # nobody would read an answer
             return
         except Exception as error:
-            await self._refuse(error, call)(scope, receive, send)
+            response = self._refuse(error, call, id)
+            response.headers["X-Request-Id"] = id
+            status = response.status_code
+            await response(scope, receive, send)
         finally:
             if call is not None:
                 await call.stack.aclose()
+            log_request(
+                id,
+                request.method,
+                request.url.path,
+                status,
+                perf_counter() - started,
+                [] if call is None else call.answers,
+                call.body if call is not None and service.settings.log_prompts else None,
+            )
 
     async def _respond(self, call: Call, receive: Receive) -> Response:
         if self._has_body:
@@ -171,12 +193,12 @@ class Endpoint:
             headers={"WWW-Authenticate": "Bearer"},
         )
 
-    def _refuse(self, error: Exception, call: Call | None) -> Response:
+    def _refuse(self, error: Exception, call: Call | None, id: str) -> Response:
         made = of_error(error, call.body if call is not None else ())
         if made.status >= 500 and not isinstance(error, ApiError | GgmlpyError):
-            log.logger.exception("a request failed")
+            log.logger.exception("request %s failed", id)
         elif made.status == 500:
-            log.logger.error("a request failed: %s", error)
+            log.logger.error("request %s failed: %s", id, error)
         return Response(
             as_json(self._error_form(made)),
             status_code=made.status,

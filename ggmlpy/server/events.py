@@ -71,6 +71,7 @@ class EventStream(Response):
         self._late = late
         self._sending_since: float | None = None
         self._written = 0.0  # when
+        self.is_cut = False  # whether its client was gone, or did not read, before its end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         loop = asyncio.get_running_loop()
@@ -85,6 +86,7 @@ class EventStream(Response):
                     return_when=asyncio.FIRST_COMPLETED,
                 )
                 if writer.done() or gone.done():
+                    self.is_cut = not writer.done()
                     break
                 now, since = loop.time(), self._sending_since
                 if now >= self._ends_s and since is None:
@@ -94,7 +96,8 @@ class EventStream(Response):
                     await send({"type": "http.response.body", "body": b"", "more_body": False})
                     break
                 if since is not None and now - since >= self._send_timeout_s:
-                    break  # the client does not read
+                    self.is_cut = True  # the client does not read
+                    break
                 if since is None and now - self._written >= self._ping_s:
                     await self._send(send, _PING)
             if writer.done() and not writer.cancelled():

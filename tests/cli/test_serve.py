@@ -76,10 +76,13 @@ def test_keys_that_are_no_certificate(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_server_reloads_its_keys_and_stops(tmp_path: Path) -> None:
-    """A process that gets SIGHUP has the keys that are in the file then; SIGTERM ends it."""
+    """A process that gets SIGHUP has the keys that are in the file then; SIGTERM ends it. Requests
+    are in the log, and keys are not."""
+    log = tmp_path / "log"
     keys = tmp_path / "keys.txt"
     keys.write_text("# of the team\nfirst\n")
-    with start("serve", "--port", "0", "--api-key-file", keys, stdout=subprocess.DEVNULL) as server:
+    options = ["--port", "0", "--api-key-file", keys, "--log-jsonl", "--log-file", log]
+    with start("serve", *options, stdout=subprocess.DEVNULL) as server:
         assert server.stderr is not None
         said = server.stderr.readline().decode()
         url = re.search(r"http://127\.0\.0\.1:\d+", said)
@@ -89,9 +92,11 @@ def test_a_server_reloads_its_keys_and_stops(tmp_path: Path) -> None:
             body = json.dumps({"prompt": "a", "max_tokens": 1}).encode()
             request = Request(f"{url[0]}/v1/completions", body, {"Authorization": f"Bearer {key}"})
             try:
-                return int(urlopen(request, timeout=60).status)
+                with urlopen(request, timeout=60) as response:
+                    return int(response.status)
             except HTTPError as error:
-                return error.code
+                with error:
+                    return error.code
 
         assert (status("first"), status("second")) == (200, 401)
         keys.write_text("second\n")
@@ -100,3 +105,8 @@ def test_a_server_reloads_its_keys_and_stops(tmp_path: Path) -> None:
         assert (status("first"), status("second")) == (401, 200)
         server.send_signal(signal.SIGTERM)
         assert server.wait(60) in (0, -signal.SIGTERM)
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [line.get("status", line.get("message")) for line in lines] == [
+        200, 401, "reloaded", 401, 200,
+    ]  # fmt: skip
+    assert "first" not in log.read_text()

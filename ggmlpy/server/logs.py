@@ -1,0 +1,132 @@
+"""What a server writes of its requests: a line each, to the logger "ggmlpy.server".
+
+    2026-01-31 12:00:00 INFO POST /v1/completions 200 in 0.412 s, … id=6f1f…
+
+Neither keys nor queries are in it, and prompts only where they are asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ggmlpy.common.quoting import printable
+from ggmlpy.engine.timings import AnswerTimings
+from ggmlpy.errors import FileError
+
+logger = logging.getLogger("ggmlpy.server")
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
+_FIELDS = "request"  # the attribute of a record that has them
+_CLIENT_GONE = 499  # nginx' status of a request whose client did not wait
+
+
+def request_id(given: str) -> str:
+    """The id that a client gives a request, or a new one where that is none that could stand in a
+    log and in a header."""
+    return given if _ID.fullmatch(given) else uuid.uuid4().hex
+
+
+def log_request(
+    id: str,
+    method: str,
+    path: str,
+    status: int,
+    spent_s: float,
+    answers: Sequence[tuple[str, AnswerTimings]],
+    body: Mapping[str, Any] | None = None,
+) -> None:
+    """Log a request that has ended. `answers` are those that were complete, each with its model;
+    `body` is logged too, unless it is None."""
+    if not logger.isEnabledFor(logging.INFO):
+        return
+    fields: dict[str, Any] = {
+        "id": id,
+        "method": method,
+        "path": printable(path[:200]),
+        "status": status,
+        "duration_s": round(spent_s, 6),
+    }
+    if answers:
+        timings = [each for _, each in answers]
+        fields |= {
+            "model": answers[0][0],
+            "answers": len(answers),
+            "prompt_tokens": sum(each.n_prompt for each in timings),
+            "cached_tokens": sum(each.n_reused for each in timings),
+            "completion_tokens": sum(each.n_decoded for each in timings),
+            "waited_s": round(max(each.waited_s for each in timings), 6),
+            "prompt_s": round(max(each.prompt_s for each in timings), 6),
+            "decode_s": round(max(each.decode_s for each in timings), 6),
+        }
+    if body:
+        fields["body"] = dict(body)
+    logger.info("%s", _line(fields), extra={_FIELDS: fields})
+
+
+def _line(fields: Mapping[str, Any]) -> str:
+    parts = [
+        f"{fields['method']} {fields['path']} {fields['status']} in {fields['duration_s']:.3f} s"
+    ]
+    if fields["status"] == _CLIENT_GONE:
+        parts.append("the client is gone")
+    if "model" in fields:
+        parts.append(
+            f"{fields['prompt_tokens']} prompt tokens ({fields['cached_tokens']} cached),"
+            f" {fields['completion_tokens']} tokens, waited {fields['waited_s']:.3f} s"
+        )
+    line = f"{', '.join(parts)} id={fields['id']}"
+    if "body" in fields:
+        line += f" body={json.dumps(fields['body'], ensure_ascii=True)}"
+    return line
+
+
+class JsonLines(logging.Formatter):
+    """A JSON object for each record."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        made: dict[str, Any] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+            + f".{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+        }
+        fields = getattr(record, _FIELDS, None)
+        made |= {"message": record.getMessage()} if fields is None else fields
+        if record.exc_info:
+            made["error"] = self.formatException(record.exc_info)
+        return json.dumps(made, ensure_ascii=True, default=str)
+
+
+@contextmanager
+def writing_logs(*, as_json: bool = False, file: Path | None = None) -> Iterator[None]:
+    """What the package logs in the block is written to stderr, or behind what a file has. Raises
+    FileError."""
+    handler: logging.Handler
+    if file is None:
+        handler = logging.StreamHandler(sys.stderr)
+    else:
+        try:
+            handler = logging.FileHandler(file, encoding="utf-8")
+        except OSError as error:
+            raise FileError(
+                f"{printable(str(file))}: logs cannot be written: {error.strerror or error}"
+            ) from None
+    plain = logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S")
+    handler.setFormatter(JsonLines() if as_json else plain)
+    package, level = logging.getLogger("ggmlpy"), logger.level
+    package.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        package.removeHandler(handler)
+        logger.setLevel(level)
+        handler.close()
