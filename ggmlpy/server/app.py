@@ -38,6 +38,7 @@ from ggmlpy.server.openai.chat import chat_completions, chat_input_tokens
 from ggmlpy.server.openai.completions import completions
 from ggmlpy.server.openai.embeddings import embeddings
 from ggmlpy.server.openai.models import load, model, models, unload
+from ggmlpy.server.openai.responses import response_input_tokens, responses
 from ggmlpy.server.page.assets import asset, index
 from ggmlpy.server.page.view import EngineViews
 from ggmlpy.server.rerank import rerank
@@ -84,6 +85,8 @@ def _routes() -> list[Route]:
     return [
         post("/v1/chat/completions", chat_completions),
         post("/v1/chat/completions/input_tokens", chat_input_tokens),
+        post("/v1/responses", responses),
+        post("/v1/responses/input_tokens", response_input_tokens),
         post("/v1/messages", messages, error_form=as_anthropic),
         post("/v1/messages/count_tokens", count_tokens, error_form=as_anthropic),
         post("/v1/completions", completions),

@@ -1,0 +1,190 @@
+"""Input items and tools of the Responses API to messages and tools of chat completions.
+
+   {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "Hm."}], …}
+   {"type": "function_call", "call_id": "a", "name": "add", "arguments": "{}"}
+   {"type": "function_call_output", "call_id": "a", "output": "7"}
+-> {"role": "assistant", "content": "", "reasoning_content": "Hm.", "tool_calls": […]}
+   {"role": "tool", "tool_call_id": "a", "name": "add", "content": "7"}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ggmlpy.server.errors import ApiError, invalid
+from ggmlpy.server.fields import (
+    anything,
+    either,
+    listed,
+    mapping,
+    needed,
+    one_of,
+    read,
+    text,
+    wrong,
+)
+
+Message = dict[str, Any]
+
+_INPUT = either(text, listed(mapping, least=1), must="a string, or a list of items")
+_CONTENT = either(text, listed(mapping), must="a string, or a list of content parts")
+_TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
+_CHOICES = ("auto", "none", "required")
+
+
+def read_input(body: Mapping[str, Any]) -> list[Message]:
+    """The messages of `instructions` and `input`. Raises ApiError."""
+    conversation = _Conversation()
+    instructions = read(body, {"instructions": text}).get("instructions")
+    if instructions:
+        conversation.say("system", instructions)
+    given = needed(body, "input", _INPUT)
+    if isinstance(given, str):
+        conversation.say("user", given)
+    else:
+        for i, item in enumerate(given):
+            conversation.add(f"input[{i}]", item)
+    return conversation.messages
+
+
+class _Conversation:
+    """Messages that items become. Items of one turn of the assistant are one message."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self._tools: dict[str, str] = {}  # the name of the tool of each call
+        self._kinds: dict[str, Callable[[str, Mapping[str, Any]], None]] = {
+            "message": self._add_message,
+            "reasoning": self._add_reasoning,
+            "function_call": self._add_call,
+            "function_call_output": self._add_output,
+        }
+
+    def add(self, at: str, item: Mapping[str, Any]) -> None:
+        kind = text(f"{at}.type", item.get("type", "message"))
+        if kind == "item_reference":
+            raise invalid(
+                f"{at}.type",
+                f"{at} is an item_reference: this server keeps no items, send it whole",
+            )
+        if kind not in self._kinds:
+            known = ", ".join(self._kinds)
+            raise invalid(f"{at}.type", f"{at} is of type {kind:.40}: it must be one of {known}")
+        self._kinds[kind](at, item)
+
+    def say(self, role: str, said: str) -> None:
+        """Text of a role; system texts that follow each other are one message."""
+        last = self.messages[-1] if self.messages else {}
+        if role == "assistant":
+            message = self._assistant()
+            message["content"] = _joined(message["content"], said, "\n")
+        elif role == "system" and last.get("role") == "system":
+            last["content"] = _joined(last["content"], said, "\n\n")
+        else:
+            self.messages.append({"role": role, "content": said})
+
+    def _assistant(self) -> Message:
+        if not self.messages or self.messages[-1]["role"] != "assistant":
+            self.messages.append({"role": "assistant", "content": ""})
+        return self.messages[-1]
+
+    def _add_message(self, at: str, item: Mapping[str, Any]) -> None:
+        roles = one_of("user", "assistant", "system", "developer")
+        role = roles(f"{at}.role", item.get("role"))
+        said = _text_of(f"{at}.content", _field(at, item, "content"))
+        self.say("system" if role == "developer" else role, said)
+
+    def _add_reasoning(self, at: str, item: Mapping[str, Any]) -> None:
+        for name in ("content", "summary"):
+            if item.get(name):
+                found = _text_of(f"{at}.{name}", item[name])
+                message = self._assistant()
+                before = message.get("reasoning_content", "")
+                message["reasoning_content"] = _joined(before, found, "\n")
+                return
+
+    def _add_call(self, at: str, item: Mapping[str, Any]) -> None:
+        id, name = _string(at, item, "call_id"), _string(at, item, "name")
+        self._tools[id] = name
+        function = {"name": name, "arguments": _string(at, item, "arguments")}
+        calls = self._assistant().setdefault("tool_calls", [])
+        calls.append({"id": id, "type": "function", "function": function})
+
+    def _add_output(self, at: str, item: Mapping[str, Any]) -> None:
+        id = _string(at, item, "call_id")
+        output = _text_of(f"{at}.output", _field(at, item, "output"))
+        made = {"role": "tool", "tool_call_id": id, "content": output}
+        self.messages.append(made | ({"name": self._tools[id]} if id in self._tools else {}))
+
+
+def _joined(before: str, more: str, between: str) -> str:
+    return f"{before}{between}{more}" if before and more else before or more
+
+
+def _field(at: str, item: Mapping[str, Any], name: str) -> Any:
+    if item.get(name) is None:
+        raise invalid(f"{at}.{name}", f"{at}.{name} is missing")
+    return item[name]
+
+
+def _string(at: str, item: Mapping[str, Any], name: str) -> str:
+    return str(text(f"{at}.{name}", _field(at, item, name)))
+
+
+def _text_of(at: str, content: Any) -> str:
+    """The text of a string, or of a list of parts."""
+    content = _CONTENT(at, content)
+    if isinstance(content, str):
+        return content
+    texts = []
+    for i, part in enumerate(content):
+        kind = part.get("type")
+        name = "refusal" if kind == "refusal" else "text"
+        if name == "text" and kind not in _TEXTS:
+            raise invalid(
+                f"{at}[{i}].type",
+                f"{at}[{i}] is of type {json.dumps(kind)[:40]}, which is not supported: send text",
+            )
+        texts.append(_string(f"{at}[{i}]", part, name))
+    return "\n".join(texts)
+
+
+def read_tools(body: Mapping[str, Any]) -> dict[str, Any]:
+    """`tools` and `tool_choice` as in chat completions. Raises ApiError."""
+    asked = read(body, {"tools": listed(mapping), "tool_choice": anything})
+    made: dict[str, Any] = {}
+    if asked.get("tools"):
+        made["tools"] = [_tool(f"tools[{i}]", each) for i, each in enumerate(asked["tools"])]
+    choice = asked.get("tool_choice")
+    if isinstance(choice, dict) and choice.get("type") == "function":
+        name = text("tool_choice.name", choice.get("name"))
+        made["tool_choice"] = {"type": "function", "function": {"name": name}}
+    elif choice in _CHOICES:
+        if "tools" in made or choice == "required":
+            made["tool_choice"] = choice
+    elif choice is not None:
+        raise _wrong_choice(choice)
+    return made
+
+
+def _wrong_choice(choice: Any) -> ApiError:
+    must = '"auto", "none", "required", or {"type": "function", "name": …}'
+    return wrong("tool_choice", choice, must)
+
+
+def _tool(at: str, tool: Mapping[str, Any]) -> dict[str, Any]:
+    kind = tool.get("type")
+    if kind != "function":
+        raise invalid(
+            f"{at}.type",
+            f"{at} is of type {json.dumps(kind)[:60]}: this server has no tools of its own, a tool"
+            ' must be of type "function"',
+        )
+    function: dict[str, Any] = {"name": text(f"{at}.name", tool.get("name"))}
+    if tool.get("description") is not None:
+        function["description"] = text(f"{at}.description", tool["description"])
+    if tool.get("parameters") is not None:
+        function["parameters"] = mapping(f"{at}.parameters", tool["parameters"])
+    return {"type": "function", "function": function}

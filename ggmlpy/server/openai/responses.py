@@ -1,0 +1,129 @@
+"""POST /v1/responses and /v1/responses/input_tokens.
+
+Nothing is stored: a request has the whole conversation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.responses import Response
+
+from ggmlpy.engine.generation import Request
+from ggmlpy.server.endpoint import Call
+from ggmlpy.server.errors import invalid
+from ggmlpy.server.fields import flag, integer, listed, mapping, needed, one_of, read, text
+from ggmlpy.server.generation import start
+from ggmlpy.server.openai.chat import chat_options, count_input
+from ggmlpy.server.openai.response_form import ResponseForm, events
+from ggmlpy.server.openai.response_items import read_input, read_tools
+
+_CALL = {
+    "model": text,
+    "stream": flag,
+    "max_output_tokens": integer(1),
+    "parallel_tool_calls": flag,
+    "text": mapping,
+    "reasoning": mapping,
+    "include": listed(text),
+    "background": flag,
+    "metadata": mapping,
+    "truncation": one_of("auto", "disabled"),
+    "top_logprobs": integer(0, 20),
+}
+_STORED = "this server keeps no responses: send the whole conversation as input"
+_UNSUPPORTED = {
+    "previous_response_id": _STORED,
+    "conversation": _STORED,
+    "background": "the answer comes with the response, or as a stream",
+    "prompt": "this server keeps no prompts: send instructions and input",
+    "top_logprobs": "use /v1/chat/completions",
+}
+_LOGPROBS = "message.output_text.logprobs"
+_FORMAT = one_of("text", "json_object", "json_schema")
+# What is read here, or called otherwise in chat completions.
+_OTHER = frozenset({*_UNSUPPORTED, "input", "instructions", "tools", "tool_choice", "text"})
+
+
+async def responses(call: Call) -> Response | dict[str, Any]:
+    """Answers input, whole or as a stream of events."""
+    asked, body = _read(call)
+    messages = read_input(call.body)
+    hosted = await call.stack.enter_async_context(call.models.using(asked.get("model")))
+    llm, options = hosted.llm.llama, chat_options(call, hosted, body)
+    head = _head(call.body, asked, hosted.name)
+    forms: list[ResponseForm] = []
+
+    def make() -> list[tuple[Request, ResponseForm]]:
+        request, chat = llm.prepare_chat_completion(messages, **options)
+        forms.append(ResponseForm(chat, head))
+        return [(request, forms[0])]
+
+    generation = await start(call, hosted, make)
+    if asked.get("stream"):
+        return call.stream(events(generation, forms[0]))
+    (result,) = await generation.whole()
+    return result
+
+
+async def response_input_tokens(call: Call) -> dict[str, Any]:
+    """How many tokens the prompt of a response has, which is not run."""
+    asked, body = _read(call)
+    counted = await count_input(call, asked.get("model"), read_input(call.body), body)
+    return {"object": "response.input_tokens", **counted}
+
+
+def _read(call: Call) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The fields of a body, and its options as those of a chat completion. Raises ApiError."""
+    body = call.body
+    asked = read(body, _CALL)
+    for name, why in _UNSUPPORTED.items():
+        if body.get(name):
+            raise invalid(name, f"{name} is not supported: {why}")
+    if _LOGPROBS in asked.get("include", ()):
+        raise invalid("include", f"include has {_LOGPROBS}: use /v1/chat/completions")
+    made = {key: value for key, value in body.items() if key not in _OTHER}
+    made |= read_tools(body)
+    if "max_output_tokens" in asked:
+        made["max_tokens"] = asked["max_output_tokens"]
+    form = read(asked.get("text", {}), {"format": mapping}).get("format")
+    if form is not None:
+        made["response_format"] = _response_format(form)
+    effort = read(asked.get("reasoning", {}), {"effort": text}).get("effort")
+    if effort == "none":
+        kwargs = mapping("chat_template_kwargs", made.get("chat_template_kwargs") or {})
+        made["chat_template_kwargs"] = {"enable_thinking": False, **kwargs}
+    elif effort is not None:
+        made["reasoning_effort"] = effort
+    return asked, made
+
+
+def _response_format(form: Mapping[str, Any]) -> dict[str, Any]:
+    kind = _FORMAT("text.format.type", form.get("type"))
+    if kind != "json_schema":
+        return {"type": kind}
+    schema = needed(form, "schema", lambda _, value: mapping("text.format.schema", value))
+    return {"type": kind, "json_schema": {"schema": schema}}
+
+
+def _head(body: Mapping[str, Any], asked: Mapping[str, Any], model: str) -> dict[str, Any]:
+    """What a response tells of its request."""
+    reasoning, form = asked.get("reasoning", {}), asked.get("text", {})
+    return {
+        "model": model,
+        "background": False,
+        "instructions": body.get("instructions"),
+        "max_output_tokens": asked.get("max_output_tokens"),
+        "metadata": asked.get("metadata", {}),
+        "parallel_tool_calls": asked.get("parallel_tool_calls", True),
+        "previous_response_id": None,
+        "reasoning": {"effort": reasoning.get("effort"), "summary": None},
+        "store": False,
+        "temperature": body.get("temperature"),
+        "text": {"format": form.get("format") or {"type": "text"}},
+        "tool_choice": body.get("tool_choice") or "auto",
+        "tools": body.get("tools") or [],
+        "top_p": body.get("top_p"),
+        "truncation": "disabled",
+    }
