@@ -15,6 +15,7 @@ from dataclasses import dataclass
 TOOLS = {
     "llama-completion": "generate",
     "llama-cli": "chat",
+    "llama-server": "serve",
     "llama-perplexity": "perplexity",
     "llama-embedding": "embedding",
     "llama-tokenize": "tokenize",
@@ -49,11 +50,19 @@ _MEASURED = f"{_TIMED} tokenize"
 ACCEPTED = (
     _row("-no-cnv --no-conversation", "generate continues a prompt always", "generate"),
     _row("-cnv --conversation", "chat is a conversation always", "chat"),
-    _row("--no-warmup", "there is no such run", "generate chat perplexity imatrix embedding"),
-    _row("--jinja", "chat templates are always run by jinja2", "generate chat"),
+    _row("--no-warmup", "there is no such run", "generate chat serve perplexity imatrix embedding"),
+    _row("--jinja", "chat templates are always run by jinja2", "generate chat serve"),
     _row("--simple-io", "output to a pipe is always plain", "generate chat"),
-    _row("--perf", "times are always taken", f"generate chat {_TIMED}"),
+    _row("--perf", "times are always taken", f"generate chat serve {_TIMED}"),
     _row("--log-disable", "there is no log", f"generate chat {_MEASURED}"),
+    _row("-cb --cont-batching", "requests are batched continuously always", "serve"),
+    _row("--cache-prompt", "prompts reuse what any sequence holds always", "serve"),
+    _row("--cache-idle-slots", "what idle sequences hold is kept, see --cache-ram", "serve"),
+    _row(
+        "--embedding --embeddings --rerank --reranking",
+        "the endpoints of embeddings and scores are always there",
+        "serve",
+    ),
 )
 
 # Rows of one command come before those of all.
@@ -145,7 +154,90 @@ ABSENT = (
     _row("-o --output --output-file", "stdout has the answers: redirect it", "chat"),
     _row("-cram --cache-ram", "one conversation needs no cache of others", "chat"),
     _row("-ptc --print-token-count", "the number is shown at the end, and by --json"),
+    _row("--log-prompts-dir", "--log-prompts has them in the log", "serve"),
     _row("--log-prompts-dir", "not supported"),
+    # serve
+    _row(
+        "--keep --grammar --grammar-file -j --json-schema -jf --json-schema-file -r"
+        " --reverse-prompt --context-shift --no-context-shift --chat-template-kwargs"
+        " --reasoning-format --reasoning-effort --reasoning-budget --embd-normalize",
+        "a request says it: `n_keep`, `grammar`, `json_schema`, `stop`, `context_shift`,"
+        " `chat_template_kwargs`, `reasoning_format`, `reasoning_effort`, `reasoning_budget`,"
+        " `embd_normalize`",
+        "serve",
+    ),
+    _row(
+        "-rea --reasoning --reasoning-preserve --no-reasoning-preserve",
+        'a request says it: `chat_template_kwargs`, as {"enable_thinking": false}',
+        "serve",
+    ),
+    _row("--reasoning-budget-message", "`reasoning_budget` ends reasoning without one", "serve"),
+    _row(
+        "--skip-chat-parsing --no-skip-chat-parsing",
+        "`reasoning_format` of a request leaves reasoning in the content",
+        "serve",
+    ),
+    _row("-e --escape --no-escape", "texts come in JSON", "serve"),
+    _row("-sp --special", "not supported: control tokens are not shown", "serve"),
+    _row(
+        "--chat-template --chat-template-file", "the template of the model's file counts", "serve"
+    ),
+    _row("-nocb --no-cont-batching", "requests are batched continuously always", "serve"),
+    _row("--no-cache-prompt", "answers do not depend on what is reused", "serve"),
+    _row("--no-cache-idle-slots", "--cache-ram 0 keeps nothing", "serve"),
+    _row("-sps --slot-prompt-similarity", "a prompt takes what any sequence holds", "serve"),
+    _row("--cache-reuse -cms --checkpoint-min-step", "not supported", "serve"),
+    _row("--kv-unified-per-slot", "not supported: a sequence may have all that is free", "serve"),
+    _row("--spm-infill", "not supported: the prefix comes first", "serve"),
+    _row("--pooling", "the model's file says how embeddings are pooled", "serve"),
+    _row("--lora-init-without-apply", "--lora-scaled FILE:0 loads an adapter so", "serve"),
+    _row(
+        "--cors-methods --cors-headers --cors-credentials --no-cors-credentials",
+        "--cors-origins says who may ask, by any method and header, without credentials",
+        "serve",
+    ),
+    _row("--sse-ping-interval", "a silent stream sends a comment every 15 seconds", "serve"),
+    _row("--threads-http", "an event loop serves all connections", "serve"),
+    _row("--api-prefix", "not supported: a proxy can take one off", "serve"),
+    _row("--path", "not supported: the page is the package's", "serve"),
+    _row(
+        "--reuse-port --tags --prefill-assistant --no-prefill-assistant", "not supported", "serve"
+    ),
+    _row("--models-preset", "not supported: --models-dir offers a folder", "serve"),
+    _row(
+        "--ui-config --webui-config --ui-config-file --webui-config-file",
+        "not supported: the page has no settings of the server",
+        "serve",
+    ),
+    _row(
+        "--ui-mcp-proxy --webui-mcp-proxy --no-ui-mcp-proxy --no-webui-mcp-proxy --tools"
+        " --tools-runtime --mcp-servers-config --mcp-servers-json -ag --agent -no-ag --no-agent",
+        "not supported: the server itself runs no tools",
+        "serve",
+    ),
+    _row("--mtmd-batch-max-tokens --media-path", "not supported: models read text only", "serve"),
+    _row(
+        "-lv --verbosity --log-verbosity --log-colors --log-prefix --no-log-prefix"
+        " --log-timestamps --no-log-timestamps",
+        "not supported: a line has its time and level, and with --log-jsonl their names",
+        "serve",
+    ),
+    _row(
+        "--fim-qwen-3b-default --fim-qwen-7b-default --fim-qwen-7b-spec --fim-qwen-14b-spec"
+        " --fim-qwen-30b-default",
+        "a model is named: -hf USER/REPO",
+        "serve",
+    ),
+    _row(
+        "--spec-ngram-size-n --spec-ngram-size-m --spec-ngram-min-hits",
+        "earlier names of --spec-ngram-simple-size-n and the like",
+        "serve",
+    ),
+    _row(
+        "-lcs --lookup-cache-static -lcd --lookup-cache-dynamic",
+        "not supported: --spec-type ngram-simple looks up n-grams",
+        "serve",
+    ),
     # what is so always, or never
     _row("--usage", "--help shows it"),
     _row("--version", "`ggmlpy --version` shows it"),
@@ -284,7 +376,7 @@ ABSENT = (
 )
 
 
-# Flags that its tools do not list: those of earlier versions, and of llama-server.
+# Flags of earlier versions, which its tools do not list any more.
 FORMER = (
     _row(
         "-mmp --mmap --no-mmap -dio --direct-io -ndio --no-direct-io",
@@ -292,16 +384,6 @@ FORMER = (
     ),
     _row("--mlock", "the system decides which pages of the model file stay in memory"),
     _row("-no-cnv --no-conversation", "`ggmlpy generate` continues a prompt", "chat"),
-    _row(
-        "--host --port --reuse-port --path --api-prefix --api-key --api-key-file --ssl-key-file"
-        " --ssl-cert-file --threads-http -to --timeout --cache-reuse --metrics --props --slots"
-        " --no-slots --slot-save-path --models-dir -a --alias --webui --no-webui",
-        "a flag of llama-server; no command here is a server",
-    ),
-    _row(
-        "-cb --cont-batching -nocb --no-cont-batching",
-        "requests are batched continuously always: `Llama.generate`",
-    ),
     _row("-ins --instruct -cml --chatml", "`ggmlpy chat` talks with a model"),
 )
 

@@ -40,6 +40,7 @@ def test_the_record_is_whole() -> None:
     assert counts == {
         "llama-completion": 249,
         "llama-cli": 345,
+        "llama-server": 411,
         "llama-perplexity": 213,
         "llama-embedding": 203,
         "llama-tokenize": 198,
@@ -159,11 +160,11 @@ def test_flags_of_earlier_versions(run: Run) -> None:
     assert error == "No such option '--no-mmap': model files are mapped into memory always"
     for command, flag, reason in (
         ("bench", "-mmp", "model files are mapped into memory always"),
-        ("generate", "-cb", "requests are batched continuously always: `Llama.generate`"),
+        ("generate", "-cb", "serve has it"),
         ("generate", "-dio", "model files are mapped into memory always"),
         ("chat", "--mlock", "the system decides which pages of the model file stay in memory"),
-        ("generate", "--host", "a flag of llama-server; no command here is a server"),
-        ("chat", "--port", "a flag of llama-server; no command here is a server"),
+        ("generate", "--host", "serve has it"),
+        ("chat", "--slot-save-path", "serve has it"),
     ):
         assert run(command, flag, "1").usage_error == f"No such option '{flag}': {reason}"
     for row in FORMER:
