@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from ggmlpy.cli.help import ReadableHelp
 from ggmlpy.cli.llama_flags import accepted_by
@@ -34,6 +35,12 @@ class Option(click.Option):
         if isinstance(self.show_default, str):
             extra["default"] = self.show_default
         return extra
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        """As click's, with the variable of the environment that has the value."""
+        hint = super().get_error_hint(ctx)
+        source = ctx.get_parameter_source(self.name or "") if ctx is not None else None
+        return f"{hint} (${self.envvar})" if source is ParameterSource.ENVIRONMENT else hint
 
 
 class Command(ReadableHelp):

@@ -22,6 +22,7 @@ from ggmlpy.cli import common, options
 from ggmlpy.cli.adapter_options import AdapterOptions, adapter_options
 from ggmlpy.cli.command import command, flag
 from ggmlpy.cli.draft_options import DraftOptions, draft_options
+from ggmlpy.cli.environment import with_environment
 from ggmlpy.cli.guard import complain
 from ggmlpy.cli.loading import loading
 from ggmlpy.cli.options import ModelOptions
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 N_PARALLEL = 8  # without -np
 
 
+@with_environment
 @command
 @options.model_file
 @options.kv_unified

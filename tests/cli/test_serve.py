@@ -11,8 +11,12 @@ from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+import click
 import pytest
 
+from ggmlpy.cli import app
+from ggmlpy.cli.environment import ENVIRONMENT
+from ggmlpy.cli.unknown import names_of
 from tests.cli.conftest import Run, start
 
 pytest.importorskip("starlette", reason="the extra ggmlpy[server] is not installed")
@@ -110,3 +114,34 @@ def test_a_server_reloads_its_keys_and_stops(tmp_path: Path) -> None:
         200, 401, "reloaded", 401, 200,
     ]  # fmt: skip
     assert "first" not in log.read_text()
+
+
+def test_variables_are_llama_servers() -> None:
+    """Those of all options that we have."""
+    recorded = json.loads(Path(__file__).with_name("llama_variables.json").read_text())
+    own = {name for name, each in names_of(app.commands["serve"]).items() if not each.hidden}
+    wanted = {v: names for v, names in recorded.items() if own & set(names.split())}
+    former = {
+        "HF_TOKEN",
+        "LLAMA_ARG_DRAFT_MAX",
+        "LLAMA_ARG_DRAFT_MIN",
+    }  # otherwise read, or removed
+    assert ENVIRONMENT.keys() == wanted.keys() - former
+    for variable, name in ENVIRONMENT.items():
+        assert name in wanted[variable].split()
+        assert names_of(app.commands["serve"])[name].envvar == variable
+        assert names_of(app.commands["generate"]).get(name, click.Option([name])).envvar is None
+
+
+@pytest.mark.filterwarnings("ignore::ggmlpy.ContextWarning")
+def test_a_variable_gives_an_option(run: Run, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLAMA_ARG_MODEL", str(tiny))
+    monkeypatch.setenv("LLAMA_ARG_CTX_SIZE", "128")
+    monkeypatch.setenv("LLAMA_ARG_N_PARALLEL", "2")
+    assert "2 sequences" in run("serve", "--check").out
+    assert "128 tokens of context" in run("serve", "--check").out
+    assert "4 sequences" in run("serve", "--check", "-np", "4").out
+    monkeypatch.setenv("LLAMA_ARG_N_PARALLEL", "0")
+    error = run("serve", "--check").usage_error
+    assert "($LLAMA_ARG_N_PARALLEL): 0 is not in 1 … 256" in error
+    assert "$" not in run("serve", "--check", "-np", "0").usage_error

@@ -1,4 +1,5 @@
-"""Records the flags that llama.cpp's tools list: tests/cli/llama_flags.json.
+"""Records the flags that llama.cpp's tools list: tests/cli/llama_flags.json, and the environment
+variables of llama-server: tests/cli/llama_variables.json.
 
     python -m tests.tools.record_flags --bin DIR
 
@@ -8,6 +9,7 @@ DIR has the built tools. Only names are kept: those of one option, and the tools
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -15,6 +17,8 @@ from pathlib import Path
 from ggmlpy.cli.llama_flags import TOOLS
 
 OUT = Path(__file__).parents[1] / "cli" / "llama_flags.json"
+VARIABLES = OUT.with_name("llama_variables.json")
+_VARIABLE = re.compile(r"\(env: ([A-Z0-9_]+)\)")
 _NAME = re.compile(r"(--?[A-Za-z][\w-]*)(,? +|$)")
 
 
@@ -33,6 +37,17 @@ def listed(help: str) -> list[str]:
     return rows
 
 
+def variables(help: str) -> dict[str, str]:
+    """The names of the options that an environment variable gives, by the variable."""
+    found: dict[str, str] = {}
+    names = ""
+    for line in help.splitlines():
+        names = (listed(line) or [names])[0]
+        if variable := _VARIABLE.search(line):
+            found[variable[1]] = names
+    return found
+
+
 def main() -> None:
     """Ask each tool."""
     parser = argparse.ArgumentParser()
@@ -45,6 +60,8 @@ def main() -> None:
             tools_of.setdefault(names, []).append(tool.removeprefix("llama-"))
     rows = [f'"{names}": "{" ".join(tools)}"' for names, tools in tools_of.items()]
     OUT.write_text("{\n" + ",\n".join(rows) + "\n}\n")
+    done = subprocess.run([folder / "llama-server", "--help"], capture_output=True, text=True)
+    VARIABLES.write_text(json.dumps(variables(done.stdout), indent=0) + "\n")
 
 
 if __name__ == "__main__":
