@@ -41,8 +41,9 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture
-def api(client: httpx.Client, server: Server) -> anthropic.Anthropic:
-    return anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0)
+def api(client: httpx.Client, server: Server) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as made:
+        yield made
 
 
 def saying(text: str) -> dict[str, Any]:
@@ -51,7 +52,7 @@ def saying(text: str) -> dict[str, Any]:
     return {"grammar": f"root ::= {json.dumps(text)}"}
 
 
-_EXTRA = ("temperature", "output_config")  # what not all versions of the client have
+_EXTRA = ("temperature", "output_config", "reasoning_budget")  # what the client may not have
 
 
 def create(api: anthropic.Anthropic, *, said: str | None = None, **options: Any) -> Any:
@@ -145,7 +146,7 @@ def test_blocks_of_thinking_text_and_calls(api: anthropic.Anthropic, client: htt
 def test_calls_that_must_be(api: anthropic.Anthropic, choice: dict[str, Any]) -> None:
     pytest.importorskip("llguidance")
     single = {**choice, "disable_parallel_tool_use": True}
-    made = create(api, tools=[WEATHER], tool_choice=single, temperature=1.0)
+    made = create(api, tools=[WEATHER], tool_choice=single, temperature=1.0, reasoning_budget=0)
     calls = [each for each in made.content if each.type == "tool_use"]
     assert len(calls) == 1
     assert calls[0].input["city"] in ("Bonn", "Ulm")
@@ -310,8 +311,11 @@ def test_errors_of_the_client(api: anthropic.Anthropic) -> None:
         },
     }
     with running(Settings(api_keys=frozenset({"key"}))) as other:
-        wrong = anthropic.Anthropic(base_url=other.url, api_key="wrong", max_retries=0)
-        with pytest.raises(anthropic.AuthenticationError):
+
+        def client(key: str) -> anthropic.Anthropic:
+            return anthropic.Anthropic(base_url=other.url, api_key=key, max_retries=0)
+
+        with client("wrong") as wrong, pytest.raises(anthropic.AuthenticationError):
             wrong.messages.create(model=MODEL, messages=USER, max_tokens=8)
-        right = anthropic.Anthropic(base_url=other.url, api_key="key", max_retries=0)
-        assert right.messages.create(model=MODEL, messages=USER, max_tokens=2).content
+        with client("key") as right:
+            assert right.messages.create(model=MODEL, messages=USER, max_tokens=2).content

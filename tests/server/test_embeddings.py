@@ -58,15 +58,15 @@ def refusal(server: Server, path: str, **body: Any) -> dict[str, Any]:
 
 def test_openais_client(encoder: Server) -> None:
     """Which asks for base64, unless it is told what to ask for."""
-    api = openai.OpenAI(base_url=f"{encoder.url}/v1", api_key="none", max_retries=0)
-    made = api.embeddings.create(model="stories", input=TEXTS)
+    with openai.OpenAI(base_url=f"{encoder.url}/v1", api_key="none", max_retries=0) as api:
+        made = api.embeddings.create(model="stories", input=TEXTS)
+        as_numbers = api.embeddings.create(model="stories", input=TEXTS, encoding_format="float")
     wanted = encoder.llm.embed(TEXTS, pooling="mean")
     assert [each.index for each in made.data] == [0, 1, 2]
     np.testing.assert_array_equal([each.embedding for each in made.data], np.stack(wanted))
     assert made.model == "stories"
     n_tokens = sum(len(encoder.llm.tokenize(text)) for text in TEXTS)
     assert made.usage.prompt_tokens == made.usage.total_tokens == n_tokens
-    as_numbers = api.embeddings.create(model="stories", input=TEXTS, encoding_format="float")
     np.testing.assert_array_equal([e.embedding for e in as_numbers.data], np.stack(wanted))
 
 

@@ -28,12 +28,13 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture
-def api(client: httpx.Client, server: Server) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+def api(client: httpx.Client, server: Server) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
+        yield made
 
 
 def create(api: openai.OpenAI, *, said: str | None = None, **options: Any) -> Any:
-    extra = {"seed": 1} | (saying(said) if said is not None else {})
+    extra = {"seed": 1} | (saying(said) if said is not None else {"reasoning_budget": 0})
     asked = {"model": MODEL, "input": TEXT, "max_output_tokens": 200, **options}
     return api.responses.create(**asked, extra_body=extra)
 
