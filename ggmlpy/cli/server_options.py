@@ -149,6 +149,11 @@ class ServerOptions(SharedOptions):
     slot_save_path: Path | None = setting(  # noqa: RUF009
         None, "--slot-save-path FOLDER", "Where /slots saves and restores.", type=FILE
     )
+    otlp_traces_endpoint: str | None = setting(
+        None,
+        "--otlp-traces-endpoint URL",
+        "Send traces to an OpenTelemetry collector, as http://localhost:4318/v1/traces.",
+    )
     log_jsonl: bool = setting(
         False, "--log-jsonl/--no-log-jsonl", "Write logs as JSON, an object in each line."
     )
@@ -179,6 +184,7 @@ class ServerOptions(SharedOptions):
             metrics=self.metrics,
             props=self.props,
             page=self.ui,
+            otlp_endpoint=self.otlp_traces_endpoint,
             log_prompts=self.log_prompts,
             slot_save_path=None if self.slot_save_path is None else str(self.slot_save_path),
             defaults=defaults,

@@ -44,6 +44,7 @@ from ggmlpy.server.page.view import EngineViews
 from ggmlpy.server.rerank import rerank
 from ggmlpy.server.service import Service
 from ggmlpy.server.settings import LOCALHOST, Settings
+from ggmlpy.server.tracing import Traces
 
 _RERANK = ("/v1/rerank", "/v1/reranking", "/rerank", "/reranking")
 _LOCALHOST = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
@@ -59,11 +60,13 @@ def create_app(
 
     The first model is loaded when it starts, while /health says that it is. SIGHUP loads models
     anew, and takes the settings that `read_settings` reads then. Raises MissingPackage if there
-    should be metrics, and the package for them is not there.
+    should be metrics or traces, and the package for them is not there.
     """
     settings = settings or Settings()
     kept = Metrics() if settings.metrics else None
-    service = Service(settings, models, read_settings, metrics=kept)
+    endpoint = settings.otlp_endpoint
+    traces = None if endpoint is None else Traces.open(endpoint)
+    service = Service(settings, models, read_settings, metrics=kept, traces=traces)
     app = Starlette(
         routes=_routes(),
         middleware=[_cors(service.settings)],
@@ -174,6 +177,8 @@ async def _lifespan(app: Starlette) -> AsyncIterator[None]:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await models.close()
+            if service.traces is not None:
+                await asyncio.to_thread(service.traces.close)
             service.pool.shutdown()
 
 

@@ -25,7 +25,7 @@ from ggmlpy.server.body import ClientGone, parse_body, parse_list, read_body
 from ggmlpy.server.errors import ApiError, of_error
 from ggmlpy.server.events import EventStream, as_json, event, until_gone
 from ggmlpy.server.hosted import Models, in_pool
-from ggmlpy.server.logs import log_request, request_id
+from ggmlpy.server.logs import Answered, log_request, request_id
 from ggmlpy.server.service import Service
 from ggmlpy.server.settings import Settings
 
@@ -45,8 +45,7 @@ class Call:
     ends_s: float  # when its time is over, by the loop's clock
     body: dict[str, Any] = field(default_factory=dict)
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
-    # Of the answers that are complete, with the names of their models.
-    answers: list[tuple[str, AnswerTimings]] = field(default_factory=list)
+    answers: list[Answered] = field(default_factory=list)  # that are complete
 
     @property
     def settings(self) -> Settings:
@@ -75,7 +74,7 @@ class Call:
 
     def note(self, model: str, timings: AnswerTimings, spent_s: float, reason: str) -> None:
         """An answer has ended, which took `spent_s` with its time in the queue."""
-        self.answers.append((model, timings))
+        self.answers.append(Answered(model, timings, reason))
         if self.service.metrics is not None:
             self.service.metrics.add(model, timings, spent_s, reason)
 
@@ -135,15 +134,11 @@ class Endpoint:
         finally:
             if call is not None:
                 await call.stack.aclose()
-            log_request(
-                id,
-                request.method,
-                request.url.path,
-                status,
-                perf_counter() - started,
-                [] if call is None else call.answers,
-                call.body if call is not None and service.settings.log_prompts else None,
-            )
+            answers, body = ([], {}) if call is None else (call.answers, call.body)
+            about = id, request.method, request.url.path, status, perf_counter() - started
+            log_request(*about, answers, body if service.settings.log_prompts else None)
+            if service.traces is not None:
+                service.traces.record(*about, request.headers, answers, body)
 
     async def _respond(self, call: Call, receive: Receive) -> Response:
         if self._has_body:

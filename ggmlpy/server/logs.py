@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,15 @@ logger = logging.getLogger("ggmlpy.server")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _FIELDS = "request"  # the attribute of a record that has them
 _CLIENT_GONE = 499  # nginx' status of a request whose client did not wait
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """An answer that is complete."""
+
+    model: str
+    timings: AnswerTimings
+    reason: str  # why it ended
 
 
 def request_id(given: str) -> str:
@@ -40,11 +50,11 @@ def log_request(
     path: str,
     status: int,
     spent_s: float,
-    answers: Sequence[tuple[str, AnswerTimings]],
+    answers: Sequence[Answered],
     body: Mapping[str, Any] | None = None,
 ) -> None:
-    """Log a request that has ended. `answers` are those that were complete, each with its model;
-    `body` is logged too, unless it is None."""
+    """Log a request that has ended. `answers` are those that were complete; `body` is logged too,
+    unless it is None."""
     if not logger.isEnabledFor(logging.INFO):
         return
     fields: dict[str, Any] = {
@@ -55,9 +65,9 @@ def log_request(
         "duration_s": round(spent_s, 6),
     }
     if answers:
-        timings = [each for _, each in answers]
+        timings = [each.timings for each in answers]
         fields |= {
-            "model": answers[0][0],
+            "model": answers[0].model,
             "answers": len(answers),
             "prompt_tokens": sum(each.n_prompt for each in timings),
             "cached_tokens": sum(each.n_reused for each in timings),

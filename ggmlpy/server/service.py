@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from ggmlpy.server.hosted import Models
 from ggmlpy.server.metrics import Metrics
 from ggmlpy.server.settings import Settings
+from ggmlpy.server.tracing import Traces
 
 _N_THREADS = 2  # that make prompts: enough for thousands a second
 
@@ -27,4 +28,5 @@ class Service:
     read_settings: Callable[[], Settings] | None = None  # on SIGHUP
     pool: ThreadPoolExecutor = field(default_factory=_pool)
     metrics: Metrics | None = None  # None: none are kept
+    traces: Traces | None = None  # None: none are made
     started: float = field(default_factory=time.time)

@@ -25,6 +25,7 @@ class Settings:
     metrics: bool = False  # whether /metrics is there
     props: bool = False  # whether POST /props is
     page: bool = True  # whether / is
+    otlp_endpoint: str | None = None  # URL of a collector of traces
     log_prompts: bool = False  # whether logs have the bodies of requests
     slot_save_path: str | None = None  # the folder of saved slots
     defaults: Mapping[str, Any] = field(default_factory=dict)  # options of requests without them
