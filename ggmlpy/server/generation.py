@@ -17,6 +17,8 @@ from ggmlpy.engine.timings import AnswerTimings
 from ggmlpy.server.endpoint import Call
 from ggmlpy.server.hosted import Hosted
 
+_MANY = 128  # pieces, whose result may take longer than a millisecond: a thread makes it
+
 
 class OwnForm(ABC):
     """The form of an API that is not OpenAI's."""
@@ -71,8 +73,11 @@ class Generation:
             ]
             found = []
             for choice, reader in zip(self.choices, readers, strict=True):
-                pieces = await reader.all()
-                found.append(_result(choice.noted(iter(pieces)), choice.form))
+                pieces = list(choice.noted(iter(await reader.all())))
+                if len(pieces) < _MANY:
+                    found.append(_result(iter(pieces), choice.form))
+                else:
+                    found.append(await asyncio.to_thread(_result, iter(pieces), choice.form))
             return found
 
     async def chunks(self) -> AsyncGenerator[list[tuple[int, dict[str, Any]]], None]:

@@ -158,6 +158,14 @@ def test_no_calls_where_none_may_be(api: anthropic.Anthropic) -> None:
     assert made.stop_reason == "end_turn"
 
 
+def test_a_long_answer(api: anthropic.Anthropic) -> None:
+    """Is put together in a thread."""
+    said = "".join(f"{i} " for i in range(100))
+    made = create(api, said=said, max_tokens=400)
+    assert made.content[0].text == said
+    assert made.usage.output_tokens > 128
+
+
 def test_stop_sequences(api: anthropic.Anthropic) -> None:
     said = "One two three four."
     made = create(api, said=said, stop_sequences=["five", "three"])
