@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -145,3 +146,34 @@ def test_a_variable_gives_an_option(run: Run, tiny: Path, monkeypatch: pytest.Mo
     error = run("serve", "--check").usage_error
     assert "($LLAMA_ARG_N_PARALLEL): 0 is not in 1 … 256" in error
     assert "$" not in run("serve", "--check", "-np", "0").usage_error
+
+
+def test_saved_slots_outlive_a_process_that_is_killed(tmp_path: Path) -> None:
+    options = ["--port", "0", "-np", "1", "--slot-save-path", tmp_path, "--log-disable"]
+    prompt = {"prompt": "Once upon a time " * 8, "n_predict": 1, "temperature": 0}
+    kept = {"filename": "kept"}
+
+    def ask(server: subprocess.Popen[bytes], *calls: tuple[str, object]) -> list[Any]:
+        assert server.stderr is not None
+        url = re.search(r"http://127\.0\.0\.1:\d+", server.stderr.readline().decode())
+        assert url is not None
+        found = []
+        for path, body in calls:
+            request = Request(f"{url[0]}{path}", json.dumps(body).encode())
+            with urlopen(request, timeout=60) as response:
+                assert response.headers["X-Request-Id"]
+                found.append(json.load(response))
+        return found
+
+    save, restore = "/slots/0?action=save", "/slots/0?action=restore"
+    with start("serve", *options, stdout=subprocess.DEVNULL) as server:
+        first, saved = ask(server, ("/completion", prompt), (save, kept))
+        server.send_signal(signal.SIGKILL)
+        assert server.wait(60) == -signal.SIGKILL
+    with start("serve", *options, stdout=subprocess.DEVNULL) as server:
+        restored, second = ask(server, (restore, kept), ("/completion", prompt))
+        server.send_signal(signal.SIGTERM)
+        server.wait(60)
+    assert restored["n_restored"] == saved["n_saved"] > 30
+    assert second["content"] == first["content"]
+    assert second["timings"]["prompt_n"] == 1
