@@ -31,7 +31,7 @@ from ggmlpy.server.llama.lora import LIST, change_lora_adapters, lora_adapters
 from ggmlpy.server.llama.props import change_props, props
 from ggmlpy.server.llama.slots import change_slot, slots
 from ggmlpy.server.llama.tokens import apply_template, detokenize, tokenize
-from ggmlpy.server.logs import logger
+from ggmlpy.server.logs import log_request, logger, request_id
 from ggmlpy.server.metrics import Metrics
 from ggmlpy.server.monitoring import metrics
 from ggmlpy.server.openai.chat import chat_completions, chat_input_tokens
@@ -153,7 +153,10 @@ async def _refused(request: Request, error: Exception) -> Response:
     elif error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "")
         message = f"{request.method} is not for {request.url.path:.200}, which takes {allowed}"
-    refusal = ApiError(error.status_code, message, headers=error.headers)
+    id = request_id(request.headers.get("x-request-id", ""))
+    log_request(id, request.method, request.url.path, error.status_code, 0.0, [])
+    headers = {**(error.headers or {}), "X-Request-Id": id}
+    refusal = ApiError(error.status_code, message, headers=headers)
     return Response(
         as_json(refusal.as_dict()),
         status_code=refusal.status,

@@ -62,6 +62,19 @@ def test_a_request_is_a_line_without_its_prompt_and_key(caplog: pytest.LogCaptur
     assert "nobody sees" not in caplog.text
 
 
+def test_what_there_is_not_is_a_line_too(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "ggmlpy.server")
+    with running() as server:
+        missing = httpx.get(f"{server.url}/nothing%0ahere", headers={"X-Request-Id": "a"})
+        wrong = httpx.put(f"{server.url}/completion")
+        wait_for(lambda: len(lines(caplog)) == 2)
+    assert (missing.headers["x-request-id"], missing.status_code) == ("a", 404)
+    assert [each["status"] for each in lines(caplog)] == [404, 405]
+    assert lines(caplog)[1]["id"] == wrong.headers["x-request-id"]
+    assert wrong.headers["allow"] == "POST"
+    assert "\n" not in "".join(record.getMessage() for record in caplog.records)
+
+
 def test_prompts_are_logged_where_that_is_asked_for(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "ggmlpy.server")
     with running(Settings(log_prompts=True)) as server:
