@@ -46,7 +46,14 @@ from ggmlpy.server.service import Service
 from ggmlpy.server.settings import LOCALHOST, Settings
 from ggmlpy.server.tracing import Traces
 
-_RERANK = ("/v1/rerank", "/v1/reranking", "/rerank", "/reranking")
+# What llama-server has without /v1 too.
+_OPENAI = {
+    "/chat/completions": chat_completions,
+    "/chat/completions/input_tokens": chat_input_tokens,
+    "/responses": responses,
+    "/responses/input_tokens": response_input_tokens,
+}
+_RERANK = ("/v1/rerank", "/v1/reranking", "/v2/rerank", "/rerank", "/reranking")
 _LOCALHOST = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
 
 
@@ -86,10 +93,7 @@ def _routes() -> list[Route]:
         return Route(path, endpoint, methods=["GET"])
 
     return [
-        post("/v1/chat/completions", chat_completions),
-        post("/v1/chat/completions/input_tokens", chat_input_tokens),
-        post("/v1/responses", responses),
-        post("/v1/responses/input_tokens", response_input_tokens),
+        *[post(base + path, each) for base in ("/v1", "") for path, each in _OPENAI.items()],
         post("/v1/messages", messages, error_form=as_anthropic),
         post("/v1/messages/count_tokens", count_tokens, error_form=as_anthropic),
         post("/v1/completions", completions),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -15,10 +16,13 @@ BLOCKS = PYTHON.findall(text_of(SERVER))
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.splitlines()[0])
 def test_blocks_run(server: Server, block: str, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("openai")
+    pytest.importorskip("anthropic")
     code = block.replace("http://127.0.0.1:8080", server.url).replace(
         'model="model"', f'model="{MODEL}"'
     )
-    exec(code, {})
+    names: dict[str, Any] = {}
+    exec(code, names)
+    names["api"].close()
     assert len(capsys.readouterr().out) > 20
 
 

@@ -157,7 +157,7 @@ def test_scores(reranker: Server) -> None:
     scores = reranker.llm.rank("hello", TEXTS)
     order = [int(i) for i in np.argsort(-np.array(scores), kind="stable")]
     wanted: list[dict[str, Any]] = [{"index": i, "relevance_score": scores[i]} for i in order]
-    for path in ("/v1/rerank", "/v1/reranking", "/rerank", "/reranking"):
+    for path in ("/v1/rerank", "/v1/reranking", "/v2/rerank", "/rerank", "/reranking"):
         made = post(reranker, path, query="hello", documents=TEXTS)
         assert made["results"] == wanted
         assert made["model"] == "stories"

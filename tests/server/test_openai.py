@@ -81,6 +81,12 @@ def test_chat(api: openai.OpenAI, server: Server) -> None:
     assert pieces[-1].choices[0].finish_reason == "length"
 
 
+def test_paths_without_v1(client: httpx.Client) -> None:
+    """llama-server has them."""
+    assert post(client, "/chat/completions", messages=CHAT, max_tokens=2)["choices"]
+    assert post(client, "/responses", input="Hello.", max_output_tokens=2)["output"]
+
+
 def test_tokens_of_a_chat_are_counted(client: httpx.Client, server: Server) -> None:
     path = "/v1/chat/completions"
     made = post(client, path, messages=CHAT, max_tokens=1)
