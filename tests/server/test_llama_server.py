@@ -37,20 +37,20 @@ _OURS_LACKS = {
 
 
 @pytest.fixture(scope="module")
-def twin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    """A server as the recorded one, whose requests come in the recorded order."""
+def answers(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """Those of a server as the recorded one, to all requests in the recorded order."""
     folder = str(tmp_path_factory.mktemp("slots"))
     settings = Settings(metrics=True, props=True, slot_save_path=folder)
     with (
         running(settings, lambda: open_model(n_seq_max=1)) as server,
         httpx.Client(base_url=server.url, timeout=60) as client,
     ):
-        yield client
+        return [answer_of(client, *case) for case in CASES]
 
 
 @pytest.mark.parametrize("i", range(len(CASES)), ids=lambda i: f"{i}-{CASES[i][1]}")
-def test_answers_are_llama_servers(twin: httpx.Client, i: int) -> None:
-    ours, theirs = answer_of(twin, *CASES[i]), RECORDED[i]
+def test_answers_are_llama_servers(answers: list[dict[str, Any]], i: int) -> None:
+    ours, theirs = answers[i], RECORDED[i]
     assert ours["status"] == theirs["status"], ours
     if theirs["status"] == 200:
         check(ours, theirs, "", free={"prompt"} if CASES[i][1] == "/apply-template" else set())
