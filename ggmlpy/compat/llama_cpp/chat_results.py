@@ -97,7 +97,13 @@ def _chunk(chunk: Dict, delta: Dict, logprobs: Any = None, reason: str | None = 
         "logprobs": chat_logprobs(logprobs),
         "finish_reason": reason,
     }
-    return {**_envelope(chunk, "chat.completion.chunk"), "choices": [choice]}
+    return {
+        "id": "chat" + chunk["id"],  # the order of llama-cpp-python's chunks
+        "model": chunk["model"],
+        "created": chunk["created"],
+        "object": "chat.completion.chunk",
+        "choices": [choice],
+    }
 
 
 def _envelope(completion: Dict, object_name: str) -> Dict:

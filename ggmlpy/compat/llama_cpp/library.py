@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from ggmlpy.compat.llama_cpp.constants import LLAMA_MAX_DEVICES
 from ggmlpy.errors import BackendError
 
+Callback = TypeVar("Callback", bound=Callable[..., Any])
+
 __all__ = [
     "llama_backend_free",
     "llama_backend_init",
+    "llama_log_callback",
     "llama_log_set",
     "llama_max_devices",
     "llama_max_parallel_sequences",
@@ -37,6 +40,11 @@ def llama_backend_init() -> None:
 
 def llama_backend_free() -> None:
     """Nothing is to be done."""
+
+
+def llama_log_callback(function: Callback) -> Callback:
+    """Decorator of functions for `llama_log_set`: the function itself."""
+    return function
 
 
 def llama_log_set(log_callback: Callable[..., Any] | None, user_data: Any = None) -> None:

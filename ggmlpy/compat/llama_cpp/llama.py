@@ -13,6 +13,7 @@ import numpy as np
 from ggmlpy.backends.cpu.backend import CpuBackend
 from ggmlpy.backends.cpu.cores import default_n_threads
 from ggmlpy.compat.llama_cpp import constants, llama_chat_format
+from ggmlpy.compat.llama_cpp.context_view import ContextView
 from ggmlpy.compat.llama_cpp.embedding import EmbeddingMethods
 from ggmlpy.compat.llama_cpp.evaluation import (
     LogitsProcessor,
@@ -165,6 +166,7 @@ class Llama(EmbeddingMethods):
         self.context_params = self._values(_CONTEXT)
         self.context_params.n_ctx, self.context_params.n_batch = n_ctx, self.n_batch
         self.context_params.n_seq_max = 1
+        self.context_params.embeddings = embedding
         self.context_params.n_threads = self.context_params.n_threads_batch = self.n_threads
         self._chat_handlers = self._handlers_of_file()
         self._choose_chat_format()
@@ -256,6 +258,11 @@ class Llama(EmbeddingMethods):
     def token_nl(self) -> int:
         """The token of a line break."""
         return self._model.token_nl()
+
+    @property
+    def _ctx(self) -> ContextView:
+        """What scripts ask of the context; made anew, so that it does not keep the model."""
+        return ContextView(self)
 
     @property
     def ctx(self) -> Any:
