@@ -24,11 +24,13 @@ _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=
 
 
 def as_json(data: Any) -> bytes:
-    """JSON in UTF-8. Numbers that JSON does not have are log-probabilities of -inf."""
+    """JSON in UTF-8. Numbers that JSON does not have are log-probabilities of -inf, and half of a
+    surrogate pair, which an error may show, becomes "?"."""
     try:
-        return _encode(data).encode()
+        text = _encode(data)
     except ValueError:
-        return _encode(_finite(data)).encode()
+        text = _encode(_finite(data))
+    return text.encode(errors="replace")
 
 
 def _finite(data: Any) -> Any:

@@ -254,3 +254,10 @@ def test_an_error_within_a_stream(client: httpx.Client, server: Server) -> None:
     assert found[-1]["type"] == "error"
     assert found[-1]["sequence_number"] == len(found) - 1
     assert found[-1]["message"]
+
+
+def test_half_of_a_surrogate_pair_is_shown_in_an_error(client: httpx.Client) -> None:
+    raw = json.dumps({"input": [{"role": "\ud800", "content": "a"}]})
+    response = client.post("/v1/responses", content=raw)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "input[0].role"
