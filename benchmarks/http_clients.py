@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from time import perf_counter
 
 from benchmarks.arrivals import Arrival
@@ -79,6 +80,8 @@ async def _answer(port: int, request: Arrival, started: float) -> list[float]:
         raise EngineError(f"an answer broke off: {error!r}") from None
     finally:
         writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
     if not times:
         raise EngineError("an answer had no tokens")
     return times

@@ -7,7 +7,7 @@ import asyncio
 import random
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -28,8 +28,10 @@ def answering(answer: bytes, cuts: list[int]) -> Iterator[int]:
     """A port that answers every connection with the same bytes, cut anywhere."""
     started, stopped = threading.Event(), threading.Event()
     ports: list[int] = []
+    handlers: set[asyncio.Task[None] | None] = set()
 
     async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        handlers.add(asyncio.current_task())
         head = await reader.readuntil(b"\r\n\r\n")
         n = int(head.lower().partition(b"content-length: ")[2].split()[0])
         await reader.readexactly(n)
@@ -40,6 +42,8 @@ def answering(answer: bytes, cuts: list[int]) -> Iterator[int]:
             await asyncio.sleep(0.002)
             last = cut
         writer.close()
+        with suppress(OSError):  # a client that has enough closes first
+            await writer.wait_closed()
 
     async def main() -> None:
         server = await asyncio.start_server(one, "127.0.0.1", 0)
@@ -48,6 +52,7 @@ def answering(answer: bytes, cuts: list[int]) -> Iterator[int]:
         while not stopped.is_set():
             await asyncio.sleep(0.01)
         server.close()
+        await asyncio.gather(*filter(None, handlers))
 
     thread = threading.Thread(target=lambda: asyncio.run(main()))
     thread.start()
