@@ -312,7 +312,7 @@ def test_the_view_under_load(browser: Browser, layout: Any) -> None:
             thread.start()
         try:
             text = "document.getElementById('{}').textContent"
-            page.wait(f"{text.format('running')} === '{N_SEQS} / {N_SEQS}'")
+            page.wait(f"{text.format('running')} === '{N_SEQS}/{N_SEQS}'")
             page.wait(f"Number({text.format('waiting')}) > 20")
             page.wait(f"Number({text.format('rate')}) > 0")
             page.wait("document.querySelectorAll('#step-batch .decode').length > 0")

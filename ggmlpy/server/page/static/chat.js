@@ -77,7 +77,8 @@ export class Chat {
   /** Have the last message answered. */
   async answer() {
     const chat = this.store.current;
-    const history = chat.messages.map(asSent);
+    const isSaid = (each) => each.content || each.toolCalls?.length; // not one that has failed
+    const history = chat.messages.filter(isSaid).map(asSent);
     const message = { role: "assistant", content: "" };
     chat.messages.push(message);
     const running = { chat, message, controller: new AbortController(), isDirty: false };
@@ -142,6 +143,7 @@ export class Chat {
   showAll() {
     const { running } = this;
     const top = this.box.scrollTop;
+    const hadFocus = this.box.contains(document.activeElement);
     this.box.replaceChildren();
     if (!this.messages.length) this.box.append(welcome());
     this.messages.forEach((message, i) => {
@@ -153,6 +155,7 @@ export class Chat {
       this.box.append(made);
     });
     this.box.scrollTop = top;
+    if (hadFocus) this.box.focus({ preventScroll: true });
     byId("send").hidden = Boolean(running);
     byId("stop").hidden = !running;
     this.showChats();

@@ -101,7 +101,7 @@ export class EngineView {
     say("engine-state", running.length ? "running" : "idle");
     byId("engine-state").classList.toggle("active", running.length > 0);
     say("rate", rate.toFixed(0));
-    say("running", `${running.length} / ${slots.length}`);
+    say("running", `${running.length}/${slots.length}`);
     say("waiting", `${nWaiting}`);
     const fullest = data.caches.reduce((a, b) => (b.n_used / b.n_cells > a.n_used / a.n_cells ? b : a));
     say("used", percent(fullest.n_used, fullest.n_cells));
@@ -155,9 +155,10 @@ function drawStep(step) {
   if (step.n_prompt) parts.push(`${step.n_prompt} of prompts`);
   if (step.n_drafted) parts.push(`${step.n_drafted} of drafts`);
   const text = `Step ${step.number.toLocaleString("en")}: ${parts.join(" + ")}, ` +
-    `${many(step.parts.length, "sequence")}, ${step.spent_ms.toFixed(1)} ms`;
+    `${step.spent_ms.toFixed(1)}\u00a0ms`;
   say("step-text", text);
-  byId("step-batch").setAttribute("aria-label", text);
+  byId("step-batch").setAttribute("aria-label",
+    `${text}, ${many(step.parts.length, "sequence")}`);
   const { sequence } = colours();
   const squares = [];
   const decoding = step.parts.filter((part) => part.n_decoded || part.n_drafted);

@@ -4,6 +4,8 @@ import { copyButton, element, render } from "./markdown.js";
 
 const NAMES = { user: "You", assistant: "Answer", system: "System", tool: "Tool" };
 
+const unfolded = new WeakSet(); // messages whose reasoning is shown
+
 /** The article of a message. `actions`: [label, function], shown as buttons. */
 export function article(message, actions) {
   const made = element("article", { className: `message ${message.role}` });
@@ -15,16 +17,21 @@ export function article(message, actions) {
     error: element("p", { className: "error", hidden: true }),
     figures: element("span", { className: "figures-line" }),
   };
-  const buttons = element("div", { className: "actions" }, parts.figures,
-    element("span", { className: "spring" }), copyButton(() => message.content, "Copy message"));
+  const buttons = element("span", { className: "buttons-line" },
+    copyButton(() => message.content, "Copy message"));
   for (const [label, act] of actions) {
     const button = element("button", { type: "button", className: "small" }, label);
     button.setAttribute("aria-label", `${label} message`);
     button.addEventListener("click", act);
     buttons.append(button);
   }
+  parts.reasoning.open = unfolded.has(message);
+  parts.reasoning.addEventListener("toggle", () => {
+    unfolded[parts.reasoning.open ? "add" : "delete"](message);
+  });
   made.append(element("h2", { className: "who" }, NAMES[message.role] ?? message.role),
-    parts.reasoning, parts.body, parts.calls, parts.error, buttons);
+    parts.reasoning, parts.body, parts.calls, parts.error,
+    element("div", { className: "actions" }, parts.figures, buttons));
   made.parts = parts;
   show(made, message);
   return made;
@@ -37,15 +44,24 @@ export function show(made, message, isStreaming = false) {
   if (message.reasoning) {
     const thinks = isStreaming && !message.content;
     reasoning.firstChild.textContent = thinks ? "Reasoning …" : "Reasoning";
-    reasoning.lastChild.replaceChildren(render(message.reasoning));
+    replace(reasoning.lastChild, render(message.reasoning));
   }
-  body.replaceChildren(render(message.content ?? ""));
+  replace(body, render(message.content ?? ""));
   made.classList.toggle("streaming", isStreaming);
   calls.replaceChildren(...(message.toolCalls ?? []).map(toolCall));
   error.hidden = !message.error;
   error.textContent = message.error ?? "";
   const isWaiting = isStreaming && !message.content && !message.reasoning;
   figures.textContent = isWaiting ? "waits for its first token" : figuresOf(message);
+}
+
+/** Put new nodes into a box. Those that are the same stay, with what is selected in them. */
+function replace(box, fragment) {
+  const made = [...fragment.childNodes];
+  let i = 0;
+  while (i < made.length && box.childNodes[i]?.isEqualNode(made[i])) i += 1;
+  while (box.childNodes.length > i) box.lastChild.remove();
+  box.append(...made.slice(i));
 }
 
 function toolCall(call) {
