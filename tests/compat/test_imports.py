@@ -18,6 +18,7 @@ from ggmlpy.compat.llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
 IMPORTS = """
 from llama_cpp import llama_cpp as inner
+from llama_cpp._logger import set_verbose
 from llama_cpp._utils import suppress_stdout_stderr
 from llama_cpp.llama import CreateCompletionResponse
 import llama_cpp.llama_cpp as lc

@@ -13,6 +13,7 @@ import sys
 from typing import Any
 
 from ggmlpy.compat.llama_cpp import (
+    _logger,
     _utils,
     llama,
     llama_cache,
@@ -34,6 +35,7 @@ __version__ = "0.3.36"
 """The version of llama-cpp-python whose interface this is."""
 
 _MODULES = (
+    _logger,
     _utils,
     llama,
     llama_cache,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import partial, wraps
 from numbers import Integral
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -156,7 +156,14 @@ class Completions(StateMethods):
         return form.chunks(pieces) if stream else collect(pieces, form)
 
     create_completion.__qualname__ = "Llama.create_completion"  # which errors name
-    __call__ = create_completion
+
+    if TYPE_CHECKING:
+        __call__ = create_completion
+    else:
+
+        @wraps(create_completion)
+        def __call__(self, *args, **more):
+            return self.create_completion(*args, **more)  # which a subclass may override
 
     def _pieces(self, request: Request, n_predict: int) -> Iterator[Piece]:
         """The pieces of an answer of `n_predict` tokens, or some more that complete a character,

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -297,7 +297,7 @@ class Llama(EmbeddingMethods):
         elif self._parameters["vocab_only"]:
             self._file.close()
 
-    def __enter__(self) -> Llama:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
