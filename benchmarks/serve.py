@@ -130,7 +130,9 @@ def measure_all(options: argparse.Namespace, setup: Setup, n_vocab: int) -> Iter
                 for n_clients in options.clients:
                     tell(f"{name}, {n_clients} clients, round {i + 1} of {options.rounds}")
                     n_each = options.requests * max(1, 8 // n_clients)
-                    requests = requests_of(n_clients, n_each, lengths, n_vocab, i)
+                    # Other prompts for each number of clients: none is in the cache already.
+                    seed = 1000 * i + n_clients
+                    requests = requests_of(n_clients, n_each, lengths, n_vocab, seed)
                     found.setdefault((name, n_clients), []).append(measure(server, requests))
     for n_clients in options.clients:
         for name in names:
