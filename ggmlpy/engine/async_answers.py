@@ -1,7 +1,7 @@
 """Answers for tasks of event loops: one thread runs the engine while any of them is pending.
 
     loop's thread                                 worker
-    follow()  --request-->  Answers.begin
+    reading() --request-->  Answers.begin
                             wake            -->   step, step, … until nothing is pending
     await   <--call_soon_threadsafe--             a piece, an error
 
@@ -51,15 +51,6 @@ class AsyncAnswers:
         finally:
             job.is_cancelled = True
         return job.result()
-
-    async def follow(self, request: Request) -> AsyncGenerator[Piece, None]:
-        """The pieces of one answer. Closing the generator cancels the request."""
-        with self.reading(request) as reader:
-            while True:
-                piece = await reader.next()
-                yield piece
-                if piece.finish_reason is not None:
-                    return
 
     async def collect_all(self, requests: list[Request]) -> AsyncGenerator[list[Piece], None]:
         """All pieces of each of many answers, whose requests run together, in their order."""

@@ -95,6 +95,18 @@ def mapping(name: str, value: Any) -> dict[str, Any]:
     return value
 
 
+def function_tool(
+    at: str, tool: Mapping[str, Any], schema: str, *, is_needed: bool
+) -> dict[str, Any]:
+    """A tool as chat completions have it, of an object whose parameters are its field `schema`."""
+    function: dict[str, Any] = {"name": text(f"{at}.name", tool.get("name"))}
+    if tool.get("description") is not None:
+        function["description"] = text(f"{at}.description", tool["description"])
+    if is_needed or tool.get(schema) is not None:
+        function["parameters"] = mapping(f"{at}.{schema}", tool.get(schema))
+    return {"type": "function", "function": function}
+
+
 def listed(kind: Kind, *, least: int = 0, most: int | None = None) -> Kind:
     """A list, each of whose items is of a kind."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -29,4 +28,3 @@ class Service:
     pool: ThreadPoolExecutor = field(default_factory=_pool)
     metrics: Metrics | None = None  # None: none are kept
     traces: Traces | None = None  # None: none are made
-    started: float = field(default_factory=time.time)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -92,6 +93,17 @@ def wait_for(condition: Callable[[], bool], *, errors: bool = False, limit_s: fl
                 raise
         assert monotonic() < until, "it took too long"
         sleep(0.01)
+
+
+def named_events(client: httpx.Client, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+    """The events of a stream, whose names are their types."""
+    with client.stream("POST", path, json=body) as response:
+        assert response.status_code == 200
+        lines = [line for line in response.iter_lines() if line]
+    names = [line.removeprefix("event: ") for line in lines[::2]]
+    found = [json.loads(line.removeprefix("data: ")) for line in lines[1::2]]
+    assert [each["type"] for each in found] == names
+    return found
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import pytest
 
 from ggmlpy.server import Settings
 from ggmlpy.server.anthropic.conversation import read_messages
-from tests.server.conftest import MODEL, Server, open_model, running
+from tests.server.conftest import MODEL, Server, named_events, open_model, running
 
 TEMPLATE = (
     "{% for t in tools or [] %}{{ t | tojson }}\n{% endfor %}"
@@ -65,13 +65,7 @@ def create(api: anthropic.Anthropic, *, said: str | None = None, **options: Any)
 def events_of(client: httpx.Client, **body: Any) -> list[dict[str, Any]]:
     """The events of a stream, whose names are their types."""
     asked = {"model": MODEL, "messages": USER, "max_tokens": 200, "stream": True, **body}
-    with client.stream("POST", "/v1/messages", json=asked) as response:
-        assert response.status_code == 200
-        lines = [line for line in response.iter_lines() if line]
-    names = [line.removeprefix("event: ") for line in lines[::2]]
-    found = [json.loads(line.removeprefix("data: ")) for line in lines[1::2]]
-    assert [each["type"] for each in found] == names
-    return found
+    return named_events(client, "/v1/messages", asked)
 
 
 def test_an_answer_is_that_of_the_model(api: anthropic.Anthropic, server: Server) -> None:

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from ggmlpy.server.openai.response_items import read_input
-from tests.server.conftest import MODEL, Server, open_model, running
+from tests.server.conftest import MODEL, Server, named_events, open_model, running
 from tests.server.test_anthropic import CALL, TEMPLATE, WEATHER, saying
 
 CITY = WEATHER["input_schema"]
@@ -42,12 +42,7 @@ def create(api: openai.OpenAI, *, said: str | None = None, **options: Any) -> An
 def events_of(client: httpx.Client, **body: Any) -> list[dict[str, Any]]:
     """The events of a stream, whose names are their types, and which are numbered."""
     asked = {"model": MODEL, "input": TEXT, "max_output_tokens": 200, "stream": True, **body}
-    with client.stream("POST", "/v1/responses", json=asked) as response:
-        assert response.status_code == 200
-        lines = [line for line in response.iter_lines() if line]
-    names = [line.removeprefix("event: ") for line in lines[::2]]
-    found = [json.loads(line.removeprefix("data: ")) for line in lines[1::2]]
-    assert [each["type"] for each in found] == names
+    found = named_events(client, "/v1/responses", asked)
     assert [each["sequence_number"] for each in found] == list(range(len(found)))
     return found
 

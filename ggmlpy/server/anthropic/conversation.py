@@ -13,7 +13,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from ggmlpy.server.errors import invalid
-from ggmlpy.server.fields import anything, either, flag, listed, mapping, needed, one_of, read, text
+from ggmlpy.server.fields import (
+    anything,
+    either,
+    flag,
+    function_tool,
+    listed,
+    mapping,
+    needed,
+    one_of,
+    read,
+    text,
+)
 
 Message = dict[str, Any]
 
@@ -163,8 +174,4 @@ def _tool(at: str, tool: Mapping[str, Any]) -> dict[str, Any]:
             f"{at} is of type {json.dumps(kind)[:60]}, which Anthropic's servers run or define:"
             " tools here have a name and an input_schema",
         )
-    function: dict[str, Any] = {"name": text(f"{at}.name", tool.get("name"))}
-    if tool.get("description") is not None:
-        function["description"] = text(f"{at}.description", tool["description"])
-    function["parameters"] = mapping(f"{at}.input_schema", tool.get("input_schema"))
-    return {"type": "function", "function": function}
+    return function_tool(at, tool, "input_schema", is_needed=True)

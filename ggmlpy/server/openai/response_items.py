@@ -17,6 +17,7 @@ from ggmlpy.server.errors import ApiError, invalid
 from ggmlpy.server.fields import (
     anything,
     either,
+    function_tool,
     listed,
     mapping,
     needed,
@@ -182,9 +183,4 @@ def _tool(at: str, tool: Mapping[str, Any]) -> dict[str, Any]:
             f"{at} is of type {json.dumps(kind)[:60]}: this server has no tools of its own, a tool"
             ' must be of type "function"',
         )
-    function: dict[str, Any] = {"name": text(f"{at}.name", tool.get("name"))}
-    if tool.get("description") is not None:
-        function["description"] = text(f"{at}.description", tool["description"])
-    if tool.get("parameters") is not None:
-        function["parameters"] = mapping(f"{at}.parameters", tool["parameters"])
-    return {"type": "function", "function": function}
+    return function_tool(at, tool, "parameters", is_needed=False)
