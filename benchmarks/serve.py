@@ -50,6 +50,12 @@ from ggmlpy.models import load_model
 
 NAME = "ggmlpy serve"
 Figures = dict[str, float]
+_TIMES = (
+    "first_token_p50_s",
+    "first_token_p99_s",
+    "between_tokens_p50_s",
+    "between_tokens_p99_s",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +163,7 @@ def table(rows: Sequence[Row], title: str) -> Table:
     for i, row in enumerate(rows):
         ours, theirs = (speeds.get((n, row.n_clients)) for n in (NAME, llama_server.NAME))
         ratio = f"{ours / theirs:.2f}" if ours and theirs and row.server == NAME else ""
-        times = ("first_token_p50_s", "first_token_p99_s")
-        times += ("between_tokens_p50_s", "between_tokens_p99_s")  # type: ignore[assignment]
-        values = [row.median(name) for name in times]
+        values = [row.median(name) for name in _TIMES]
         loop = row.median("loop_us")
         made.add_row(
             str(row.n_clients),
