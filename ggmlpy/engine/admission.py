@@ -55,15 +55,15 @@ class Admission:
         fit. Returns those that cannot start, with the errors.
 
         The next one is of the lowest priority value: the first that arrived and need not wait for a
-        prefix. Others do not overtake it, so that it starts as soon as it fits.
+        prefix, or for the slot that it asks for. Others do not overtake it, so that it starts as
+        soon as it fits.
         """
         failed = []
         while self.waiting and self._slots.has_free():
             sequence = self._first_ready(step)
             if sequence is None or not self._fits(sequence):
                 break
-            slot = self._slots.find_free(sequence.reusable, sequence.changes)
-            assert slot is not None
+            slot = self._slot_for(sequence)
             error = self._admit(sequence, slot, step, timings)
             if error is not None:
                 failed.append((sequence, error))
@@ -107,12 +107,28 @@ class Admission:
 
     def _first_ready(self, step: int) -> RequestState | None:
         """The waiting request that starts next, unless all wait for what others run."""
+        ready = (each for each in self.waiting if self._has_slot(each))
         if not self._shares:
-            return self.waiting[0]
+            return next(ready, None)
         # A prompt that got no tokens of the last step may wait for long itself.
         running = (slot.taken_by for slot in self._slots.running())
         advancing = [s for s in running if s.last_step >= step - 1]
-        return first_ready(self.waiting, advancing, self._slots.n_held)
+        return first_ready(ready, advancing, self._slots.n_held)
+
+    def _has_slot(self, sequence: RequestState) -> bool:
+        """Whether the slot that a request asks for is free."""
+        seq = sequence.request.slot
+        return seq is None or self._slots.all[seq].owner is None
+
+    def _slot_for(self, sequence: RequestState) -> _Slot:
+        """The free slot that a request gets."""
+        request = sequence.request
+        if request.slot is not None:
+            return self._slots.all[request.slot]
+        reusable = sequence.reusable if request.reuses else []
+        slot = self._slots.find_free(reusable, sequence.changes)
+        assert slot is not None
+        return slot
 
     def _fits(self, sequence: RequestState) -> bool:
         """Whether a sequence can start without an early preemption of another one.
@@ -131,7 +147,7 @@ class Admission:
                 return False
         lengths = {slot.seq: len(slot.taken_by.tokens) + _N_RESERVED for slot in running}
         n_shared = 0  # a shifted context comes back as a copy
-        if sequence.held is None:
+        if sequence.held is None and sequence.request.reuses:
             n_shared = self._slots.n_shared(sequence.reusable, sequence.changes)
         return self._context.memory.has_room(lengths, len(tokens), n_shared)
 
@@ -177,6 +193,10 @@ class Admission:
             sequence.held = None
             timings.n_restored += sequence.n_past
             return sequence.n_past
+        if not sequence.request.reuses and not sequence.n_preempted:
+            self._slots.swap_out(slot)
+            slot.changes = sequence.changes
+            return 0
         tokens = sequence.tokens[: sequence.first_output + 1]
         try:
             return self._slots.reuse(slot, tokens, sequence.changes)

@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ggmlpy.engine.generation import Piece, TokenLogprob
+from ggmlpy.engine.generation import Piece, Progress, TokenLogprob
 from ggmlpy.engine.timings import AnswerTimings
 from ggmlpy.text.tokenizer import Tokenizer
 from ggmlpy.tools import AnswerParser, Delta, Message
@@ -105,6 +105,10 @@ class TextForm(_Envelope):
         for piece in pieces:
             if piece is NO_PIECE:
                 yield NO_CHUNK
+                continue
+            if piece.progress is not None:
+                chunk = self._wrap("text_completion", self._choice("", [], None))
+                yield chunk | {"prompt_progress": piece.progress}
                 continue
             is_answer = piece.token is not None or piece.finish_reason is not None
             if echoed is not None:
@@ -221,7 +225,8 @@ class ChatPart:
     deltas: list[Delta] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: str | None = None
-    timings: AnswerTimings | None = None  # of the last one
+    timings: AnswerTimings | None = None  # of the last one, and of others where they have some
+    progress: Progress | None = None
 
 
 NO_PART = ChatPart()  # for NO_PIECE
@@ -260,6 +265,9 @@ class ChatForm(_Envelope):
             if part is NO_PART:
                 yield NO_CHUNK
                 continue
+            if part.progress is not None:
+                chunk = self._wrap(name, self._choice("delta", {}, [], None))
+                yield chunk | {"prompt_progress": part.progress}
             logprobs = part.logprobs
             for delta in part.deltas:
                 yield self._wrap(name, self._choice("delta", delta.as_dict(), logprobs, None))
@@ -276,7 +284,7 @@ class ChatForm(_Envelope):
                 continue
             deltas, reason = self._deltas(piece), piece.finish_reason
             shown = None if reason is None else self._reason(reason)
-            yield ChatPart(deltas, piece.logprobs, shown, piece.timings)
+            yield ChatPart(deltas, piece.logprobs, shown, piece.timings, piece.progress)
 
     def _deltas(self, piece: Piece) -> list[Delta]:
         """What a piece adds to the message: at least one delta where it has log-probabilities."""

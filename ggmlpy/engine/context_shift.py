@@ -1,8 +1,9 @@
 """Context shift: a full context loses half of its tokens, and the text goes on.
 
-The first `n_keep` tokens stay, the older half of the others is removed, and those behind move to
-the positions that become free (llama.cpp's rule). What their layers have computed still depends on
-the tokens that are gone, so nothing behind `n_keep` is what another prompt could reuse.
+The first `n_keep` tokens stay, the older half of the others is removed, or as many as a request
+says, and those behind move to the positions that become free (llama.cpp's rule). What their layers
+have computed still depends on the tokens that are gone, so nothing behind `n_keep` is what another
+prompt could reuse.
 """
 
 from __future__ import annotations
@@ -26,12 +27,14 @@ def n_kept(request: Request, tokenizer: Tokenizer, n_ctx_seq: int) -> int:
     return max(0, min(n, n_ctx_seq - _N_LEFT))
 
 
-def n_discarded(n_past: int, n_keep: int) -> int:
-    """How many tokens a shift removes behind the first `n_keep`."""
-    return (n_past - n_keep) // 2
+def n_discarded(n_past: int, n_keep: int, n_discard: int = 0) -> int:
+    """How many tokens a shift removes behind the first `n_keep`: `n_discard` as far as one is left,
+    or with 0 half of them."""
+    n_left = n_past - n_keep
+    return min(n_discard, n_left - 1) if n_discard else n_left // 2
 
 
-def check_can_shift(model: Model, memory: SequenceMemory, n_keep: int) -> None:
+def check_can_shift(model: Model, memory: SequenceMemory, n_keep: int, n_discard: int = 0) -> None:
     """Raise Unsupported where a full context cannot be shifted, with the reason.
 
     Raises ArgumentError for a context that is too small.
@@ -49,7 +52,7 @@ def check_can_shift(model: Model, memory: SequenceMemory, n_keep: int) -> None:
         raise Unsupported(f"{what}: {error}") from None
     n_ctx_seq = memory.sizes.n_ctx_seq
     n_past = n_ctx_seq - 1  # when it is full
-    n_moved = n_past - n_keep - n_discarded(n_past, n_keep)
+    n_moved = n_past - n_keep - n_discarded(n_past, n_keep, n_discard)
     for cache in memory.caches:
         window = cache.cells.window
         if window is None or window.size >= n_ctx_seq:

@@ -267,6 +267,9 @@ class Engine:
         for sequence, error in self._admission.start(self._n_steps, self.timings):
             self._unfinished.pop(sequence.id, None)
             self._deliver(sequence, error)
+        for slot in self.slots.running():
+            if slot.taken_by.reports_progress and not slot.taken_by.has_reported:
+                self._report(slot)
 
     def _shift_full(self) -> None:
         """Shift the sequences whose context is full. Cells that they share are copied, for which
@@ -279,7 +282,7 @@ class Engine:
                     self._free_cells(full)
 
     def _shift(self, slot: _Slot, sequence: RequestState) -> None:
-        n = n_discarded(sequence.n_past, sequence.n_keep)
+        n = n_discarded(sequence.n_past, sequence.n_keep, sequence.request.n_discard)
         with self._reset_if_interrupted():
             self.context.seq_shift(slot.seq, sequence.n_keep, n)
             self.slots.note_shift(slot, sequence.n_keep)
@@ -334,6 +337,8 @@ class Engine:
             sequence.n_past += n
             sequence.first_output = max(sequence.first_output, sequence.n_past)
             sequence.last_step = self._n_steps
+            if sequence.reports_progress:
+                self._report(slot)
             if not n_outputs:
                 continue
             pieces = self._next_pieces(sequence, list(islice(rows, n_outputs)))
@@ -347,7 +352,17 @@ class Engine:
                     self._unfinished.pop(sequence.id, None)
                     if isinstance(piece, Piece):
                         piece = replace(piece, timings=sequence.timings(slot.seq))
+                elif sequence.request.reports_timings:
+                    piece = replace(piece, timings=sequence.timings(slot.seq))
                 self._deliver(sequence, piece)
+
+    def _report(self, slot: _Slot) -> None:
+        """Tell how far the prompt in a slot is."""
+        sequence = slot.taken_by
+        sequence.has_reported = True
+        is_timed = sequence.request.reports_timings
+        timings = sequence.timings(slot.seq) if is_timed else None
+        self._deliver(sequence, Piece("", progress=sequence.progress(), timings=timings))
 
     def _deliver(self, sequence: RequestState, piece: Piece | Exception) -> None:
         if sequence.reader is not None:

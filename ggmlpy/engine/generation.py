@@ -30,6 +30,9 @@ class Request:
     sampling: SamplingParams
     stop: Sequence[str] = ()
     n_top_logprobs: int | None = None  # None: no log-probabilities
+    # Log-probabilities of new tokens are those that sampling draws from: of the tokens that its
+    # steps and the grammar leave.
+    scores_sampled: bool = False
     logits_processor: LogitsCallback | None = None
     priority: int = 0  # lower values go first
     stopping_criteria: StoppingCallback | None = None
@@ -42,6 +45,12 @@ class Request:
     grammar: Grammar | None = None  # that the answer keeps to
     context_shift: bool = False  # a full context loses tokens instead of ending the answer
     n_keep: int = 0  # tokens of the prompt that are not lost then, besides BOS; -1: all
+    n_discard: int = 0  # tokens that are lost then; 0: half of those that may be
+    slot: int | None = None  # the sequence that it runs in; None: any that is free
+    reuses: bool = True  # what is held of its prompt
+    reports_progress: bool = False  # pieces tell how much of the prompt was run
+    reports_timings: bool = False  # each piece has the timings until then
+    n_indent: int = 0  # characters that begin each line behind the first, else it ends there
     lora: LoraScales | None = None  # its adapters; None: all, each with its own scale
     shown_tokens: frozenset[int] = frozenset()  # control tokens that stand in its text
     lazy_grammar: LazyGrammar | None = None  # one that it keeps to from its trigger on
@@ -58,13 +67,24 @@ class TokenLogprob:
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """How much of a prompt the memory holds, in tokens."""
+
+    n_total: int
+    n_reused: int
+    n_held: int  # with those reused
+    spent_s: float  # since it started
+
+
+@dataclass(frozen=True, slots=True)
 class Piece:
     """The output of one step: text that is final, and why generation ended, if it did.
 
     Log-probabilities of prompt tokens that the step has run come with it, see `Request.score_from`;
     before the prompt's end in pieces without text. Where log-probabilities are asked for,
     `end_logprob` is that of an EOG token that ended the answer. The last piece has the `timings` of
-    the answer.
+    the answer. Pieces with the `progress` of the prompt, see `Request.reports_progress`, have
+    nothing else.
     """
 
     text: str
@@ -74,6 +94,7 @@ class Piece:
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
     end_logprob: TokenLogprob | None = None
     timings: AnswerTimings | None = None
+    progress: Progress | None = None
 
 
 def token_logprob(logits: NDArray[np.float32], token: int, n_top: int) -> TokenLogprob:
@@ -97,6 +118,20 @@ def token_logprob(logits: NDArray[np.float32], token: int, n_top: int) -> TokenL
 
     top = {i: logprob(i) for i in _most_likely(logits, n_top, best)}
     return TokenLogprob(token, logprob(token), top, token == best)
+
+
+def sampled_logprob(
+    ids: NDArray[np.int64], probabilities: NDArray[np.float64], token: int, n_top: int
+) -> TokenLogprob:
+    """The log-probability of `token` among the `ids` [n] that sampling drew from, with these
+    probabilities [n], and of the `n_top` most likely ones that have any."""
+    order = np.argsort(-probabilities, kind="stable")
+    found = (ids == token).nonzero()[0]
+    with np.errstate(divide="ignore"):
+        logs = np.log(probabilities)
+    top = {int(ids[i]): float(logs[i]) for i in order[:n_top] if probabilities[i] > 0}
+    logprob = float(logs[found[0]]) if len(found) else -math.inf
+    return TokenLogprob(token, logprob, top, token == int(ids[order[0]]))
 
 
 def _most_likely(logits: NDArray[np.float32], n: int, best: int) -> list[int]:

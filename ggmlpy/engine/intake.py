@@ -52,6 +52,7 @@ class Intake:
         lora = self.adapters.scales(request.lora)
         check_least("max_tokens", _whole(request, "max_tokens"), 0)
         priority = _whole(request, "priority")
+        self._check_slot(request)
         check_tokens(request.prompt, self.n_vocab)
         _check_scored(request, encoded=start is not None)
         tokens = self._first_tokens(request, start)
@@ -61,7 +62,8 @@ class Intake:
             check_least("n_keep", _whole(request, "n_keep"), -1)
             n_keep = n_kept(request, self.tokenizer, n_ctx_seq)
             n_limit = max(len(tokens), n_ctx_seq - 1)
-            check_can_shift(self.context.model, self.context.memory, n_keep)
+            check_least("n_discard", _whole(request, "n_discard"), 0)
+            check_can_shift(self.context.model, self.context.memory, n_keep, request.n_discard)
         else:  # the last token need not be run: one more can be generated than fits the context
             n_predict = min(n_predict, n_ctx_seq - len(tokens) + 1)
         return RequestState(
@@ -70,7 +72,7 @@ class Intake:
             priority=priority,
             sampler=Sampler(request.sampling, self.n_vocab, self.tokenizer),
             decoder=self.tokenizer.stream(start=False, shown=request.shown_tokens),
-            checker=StopChecker(list(request.stop)),
+            checker=StopChecker(list(request.stop), n_indent=_whole(request, "n_indent")),
             tokens=tokens,
             n_predict=n_predict,
             reader=reader,
@@ -98,6 +100,12 @@ class Intake:
             f"a model of architecture {quoted(model.hparams.architecture)} whose tokens see"
             f" those behind them generates no text: it has {has}"
         )
+
+    def _check_slot(self, request: Request) -> None:
+        """Raise ArgumentError for a sequence that there is not."""
+        n = self.context.sizes.n_seq_max
+        if request.slot is not None and not 0 <= _whole(request, "slot") < n:
+            raise ArgumentError(f"slot is {request.slot}: the context has 0 to {n - 1}")
 
     def _start_token(self) -> int:
         """What the decoder of an encoder-decoder model starts with. Raises Unsupported."""

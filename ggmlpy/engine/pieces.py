@@ -9,7 +9,13 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from ggmlpy.engine.generation import FinishReason, Piece, TokenLogprob, token_logprob
+from ggmlpy.engine.generation import (
+    FinishReason,
+    Piece,
+    TokenLogprob,
+    sampled_logprob,
+    token_logprob,
+)
 from ggmlpy.engine.request_state import RequestState
 from ggmlpy.engine.timings import Timings
 from ggmlpy.errors import SamplingError
@@ -210,7 +216,7 @@ def _sample(
     if sequence.forced and not _looks_at_logits(sequence):
         return _accepted(sequence, sequence.forced[0], eog_ids, timings), []
     started = perf_counter()
-    logprobs = []
+    logprobs: list[TokenLogprob] = []
     if row.top is not None and matcher is None:  # a draft may lead to where a grammar holds
         token = sampler.sample_among(row.top.ids, row.top.logits)
         token = _among_allowed(sequence, token, row.all)
@@ -222,16 +228,29 @@ def _sample(
                 raise SamplingError(
                     f"the logits_processor returned {type(logits).__name__}: it must return logits"
                 )
-        if sequence.forced:
-            token = sequence.forced[0]
-        else:
-            token = sampler.sample(logits, None if matcher is None else matcher.allowed())
-            token = _among_allowed(sequence, token, lambda: logits)
-        if request.n_top_logprobs is not None:
-            logprobs.append(token_logprob(logits, token, request.n_top_logprobs))
+        token, logprobs = _chosen(sequence, logits)
     _accepted(sequence, token, eog_ids, timings)
     timings.sample_s += perf_counter() - started
     return token, logprobs
+
+
+def _chosen(sequence: RequestState, logits: NDArray[np.float32]) -> tuple[int, list[TokenLogprob]]:
+    """The next token, with its log-probability if that is asked for."""
+    request, sampler, matcher = sequence.request, sequence.sampler, sequence.matcher
+    n_top = request.n_top_logprobs
+    drawn = np.array(sequence.forced[:1], np.int64), np.ones(1)
+    if sequence.forced:
+        token = sequence.forced[0]
+    else:
+        mask = None if matcher is None else matcher.allowed()
+        if n_top is not None and request.scores_sampled:
+            drawn = sampler.probabilities(logits, mask)
+        token = _among_allowed(sequence, sampler.sample(logits, mask), lambda: logits)
+    if n_top is None:
+        return token, []
+    if request.scores_sampled:
+        return token, [sampled_logprob(*drawn, token, n_top)]
+    return token, [token_logprob(logits, token, n_top)]
 
 
 def _among_allowed(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 
 from ggmlpy.draft import DraftLength
-from ggmlpy.engine.generation import Piece, Request
+from ggmlpy.engine.generation import Piece, Progress, Request
 from ggmlpy.engine.timings import AnswerTimings
 from ggmlpy.grammar import LazyMatcher, Matcher
 from ggmlpy.memory.state import Changes, SequenceState
@@ -74,6 +74,7 @@ class RequestState:
     n_reused: int = 0  # prompt tokens that were held when it started
     n_drafted: int = 0
     n_accepted: int = 0
+    has_reported: bool = False  # how far its prompt is
 
     def timings(self, seq: int) -> AnswerTimings:
         """Of the answer, at its end in sequence `seq`."""
@@ -92,6 +93,16 @@ class RequestState:
             stop=self.checker.stopped,
             seq=seq,
         )
+
+    @property
+    def reports_progress(self) -> bool:
+        """Whether what is run is of the prompt, and its request wants to know."""
+        return self.request.reports_progress and not self.n_decoded
+
+    def progress(self) -> Progress:
+        """Of the prompt, of which `n_past` tokens are held."""
+        spent_s = perf_counter() - self.started_s
+        return Progress(len(self.request.prompt), self.n_reused, self.n_past, spent_s)
 
     @property
     def n_pending(self) -> int:

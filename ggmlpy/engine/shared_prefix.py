@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ggmlpy.common.prefix import n_common
 from ggmlpy.engine.request_state import RequestState
@@ -14,7 +14,7 @@ _N_COMPARED = 16  # waiting requests that are compared with the running prompts 
 
 
 def first_ready(
-    waiting: Sequence[RequestState],
+    waiting: Iterable[RequestState],
     advancing: Sequence[RequestState],
     n_held: Callable[[list[int], Changes], int],
 ) -> RequestState | None:
@@ -32,6 +32,8 @@ def first_ready(
         provider = prompts.get(sequence.provider)
         if provider is not None and provider.n_past < sequence.n_provided:
             continue
+        if not sequence.request.reuses:
+            return sequence
         if n_compared == _N_COMPARED:
             return None
         n_compared += 1

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -99,14 +101,20 @@ class Sampler:
                 self._stream.undo()
             if not mask.any():
                 raise SamplingError("no token of the vocabulary is allowed here")
+        with self._allowed(logits, mask) as allowed:
+            return self._sample(allowed)
+
+    @contextmanager
+    def _allowed(self, logits: NDArray[Any], mask: Mask) -> Iterator[NDArray[np.float32]]:
+        """Processed logits, of which those that the mask does not have are -inf."""
         logits = self._processed(masked(logits, mask))
-        if active:  # own steps may have raised what is not allowed
-            logits = masked(logits, mask)
+        if any(not step.is_idle for step in self.logits_processors):
+            logits = masked(logits, mask)  # own steps may have raised what is not allowed
         limited = [step for step in self.filters if isinstance(step, Infill)]
         for step in limited:
             step.limit(mask)
         try:
-            return self._sample(logits)
+            yield logits
         finally:
             for step in limited:
                 step.limit(None)
@@ -174,13 +182,21 @@ class Sampler:
             position = draw(candidates.weights(), self._uniform())
         return position if candidates.ids is None else int(candidates.ids[position])
 
-    def probabilities(self, logits: NDArray[np.float32]) -> tuple[Ids, NDArray[np.float64]]:
+    def probabilities(
+        self, logits: NDArray[np.float32], mask: Mask | None = None
+    ) -> tuple[Ids, NDArray[np.float64]]:
         """The distribution that `sample` draws from: token ids [n] and probabilities [n].
 
         In the order of the cumulative sum: by descending logit if a step sorts, else by id. XTC has
         the outcome that it will have in `sample`.
         """
-        logits = self._processed(logits)
+        if mask is None:
+            return self._probabilities(self._processed(logits))
+        self._check_shape(logits)
+        with self._allowed(logits, mask) as allowed:
+            return self._probabilities(allowed)
+
+    def _probabilities(self, logits: NDArray[np.float32]) -> tuple[Ids, NDArray[np.float64]]:
         if self._is_greedy and not self.filters:
             return np.array([_argmax(logits)], np.int64), np.ones(1)
         state = self._stream.state

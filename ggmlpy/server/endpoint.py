@@ -24,6 +24,7 @@ from ggmlpy.errors import GgmlpyError
 from ggmlpy.server.body import ClientGone, parse_body, parse_list, read_body
 from ggmlpy.server.errors import ApiError, of_error
 from ggmlpy.server.events import EventStream, as_json, event, until_gone
+from ggmlpy.server.fields import integer, read
 from ggmlpy.server.hosted import Models, in_pool
 from ggmlpy.server.logs import Answered, log_request, request_id
 from ggmlpy.server.service import Service
@@ -58,10 +59,11 @@ class Call:
     def stream(self, events: AsyncGenerator[bytes, None]) -> EventStream:
         """The response that writes events."""
         settings = self.settings
+        ping_s = read(self.body, {"sse_ping_interval": integer(-1)}).get("sse_ping_interval")
         late = self.error_form(self.too_late())
         return EventStream(
             events,
-            ping_s=settings.ping_s,
+            ping_s=settings.ping_s if ping_s is None else max(0, ping_s),
             send_timeout_s=settings.send_timeout_s,
             ends_s=self.ends_s,
             late=event(late, late.get("type")),

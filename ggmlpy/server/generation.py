@@ -16,6 +16,7 @@ from ggmlpy.engine.generation import Piece, Request
 from ggmlpy.engine.timings import AnswerTimings
 from ggmlpy.server.endpoint import Call
 from ggmlpy.server.hosted import Hosted
+from ggmlpy.server.options import read_run
 
 _MANY = 128  # pieces, whose result may take longer than a millisecond: a thread makes it
 
@@ -43,14 +44,15 @@ class Choice:
     request: Request
     form: Form
     note: Callable[[AnswerTimings, str], None]  # called at its end, with why it ended
-    timings: AnswerTimings = field(default_factory=AnswerTimings)  # at its end
+    timings: AnswerTimings = field(default_factory=AnswerTimings)  # the last ones
 
     def noted(self, pieces: Iterator[Piece]) -> Iterator[Piece]:
-        """The pieces, of which the last one has the timings."""
+        """The pieces, of which at least the last one has timings."""
         for piece in pieces:
             if piece.timings is not None:
                 self.timings = piece.timings
-                self.note(piece.timings, piece.finish_reason or "stop")
+                if piece.finish_reason is not None:
+                    self.note(piece.timings, piece.finish_reason)
             yield piece
 
 
@@ -161,10 +163,15 @@ async def start(
     def note(timings: AnswerTimings, reason: str) -> None:
         call.note(hosted.name, timings, perf_counter() - arrived_s, reason)
 
+    engine = hosted.llm.llama.engine
+    run = read_run(call.body, engine.context.sizes.n_seq_max)
+
     def prepare() -> list[Choice]:
-        return [
-            Choice(seeded(request, i), form, note) for request, form in make() for i in range(n)
-        ]
+        made = [(replace(request, **run), form) for request, form in make()]
+        if run["n_discard"]:  # which decides whether a window can be shifted
+            for request, _ in made:
+                engine.check(request)
+        return [Choice(seeded(request, i), form, note) for request, form in made for i in range(n)]
 
     choices = await call.in_pool(prepare)
     await call.stack.enter_async_context(hosted.gate.admitted(call.client, len(choices)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ggmlpy.sampling.names import samplers_by_letters
 from ggmlpy.server.errors import invalid
 from ggmlpy.server.fields import (
     Kind,
@@ -22,10 +23,20 @@ from ggmlpy.server.fields import (
     text,
     wrong,
 )
+from ggmlpy.text.tokenizer import Tokenizer
 
 _MOST_STOPS = 64
 stops = either(text, listed(text, most=_MOST_STOPS), must="a string, or a list of strings")
 _LAST_N = integer(-1)
+
+
+def samplers(name: str, value: Any) -> list[str]:
+    """Names of steps, or llama.cpp's letters for them. Raises ApiError, SamplingError."""
+    if isinstance(value, str):
+        return list(samplers_by_letters(value))
+    found: list[str] = listed(text)(name, value)
+    return found
+
 
 # How tokens are sampled.
 SAMPLING: dict[str, Kind] = {
@@ -56,7 +67,7 @@ SAMPLING: dict[str, Kind] = {
     "mirostat_eta": number(0),
     "adaptive_target": number(),
     "adaptive_decay": number(0, 1),
-    "samplers": listed(text),
+    "samplers": samplers,
 }
 # What an answer is, and when it ends.
 ANSWER: dict[str, Kind] = {
@@ -84,10 +95,20 @@ _RENAMED = {
     "n_predict": "max_tokens",
 }
 _NOT_SAMPLED = ("ignore_eos", "json_schema")
+# llama-server's options of how a request is run, which are fields of `Request`.
+_RUN = {
+    "id_slot": integer(-1),
+    "cache_prompt": flag,
+    "n_discard": integer(0),
+    "n_indent": integer(0),
+    "return_progress": flag,
+    "timings_per_token": flag,
+    "n_cache_reuse": integer(0),  # without an effect: only prefixes are reused
+}
 
 
 def read_options(
-    body: Mapping[str, Any], defaults: Mapping[str, Any], eog_ids: frozenset[int]
+    body: Mapping[str, Any], defaults: Mapping[str, Any], tokenizer: Tokenizer
 ) -> dict[str, Any]:
     """Options of `Llama.create_completion` that a body has, over `defaults`. Raises ApiError."""
     found = read(body, SAMPLING | ANSWER)
@@ -96,10 +117,10 @@ def read_options(
     if "seed" in found:
         options["seed"] = None if found["seed"] == -1 else found["seed"] % 2**32
     if "logit_bias" in found:
-        options["logit_bias"] = _biases(found["logit_bias"])
+        options["logit_bias"] = _biases(found["logit_bias"], tokenizer)
     if found.get("ignore_eos"):
         biases = options.get("logit_bias") or {}
-        options["logit_bias"] = {**biases, **dict.fromkeys(eog_ids, float("-inf"))}
+        options["logit_bias"] = {**biases, **dict.fromkeys(tokenizer.eog_ids, float("-inf"))}
     if "json_schema" in found:
         if "grammar" in found or "response_format" in found:
             raise invalid("json_schema", "json_schema is given beside another grammar")
@@ -107,20 +128,46 @@ def read_options(
     return options
 
 
-def _biases(value: Any) -> dict[int, float]:
-    """{"15043": -1.0}, or llama-server's [[15043, -1.0], [15044, false]]."""
+def read_run(body: Mapping[str, Any], n_seq_max: int) -> dict[str, Any]:
+    """Fields of `Request` that a body has, where a context has `n_seq_max` sequences. Raises
+    ApiError."""
+    asked = read(body, _RUN)
+    is_stream = body.get("stream") is True
+    made: dict[str, Any] = {
+        "reuses": asked.get("cache_prompt", True),
+        "n_discard": asked.get("n_discard", 0),
+        "n_indent": asked.get("n_indent", 0),
+        "reports_progress": is_stream and asked.get("return_progress", False),
+        "reports_timings": is_stream and asked.get("timings_per_token", False),
+    }
+    if asked.get("id_slot", -1) >= 0:
+        made["slot"] = asked["id_slot"] % n_seq_max  # as in llama-server
+    return made
+
+
+def _biases(value: Any, tokenizer: Tokenizer) -> dict[int, float]:
+    """{"15043": -1.0}, or llama-server's [[15043, -1.0], [15044, false]]. Of a text all tokens have
+    the bias."""
     pairs = list(value.items()) if isinstance(value, dict) else value
-    must = 'an object {"token id": bias}, or a list of [token id, bias]'
+    must = 'an object {"token id": bias}, or a list of [token id or text, bias]'
     if not isinstance(pairs, list):
         raise wrong("logit_bias", value, must)
-    found = {}
+    found: dict[int, float] = {}
     for pair in pairs:
         if not isinstance(pair, list | tuple) or len(pair) != 2:
             raise wrong("logit_bias", value, must)
         token, bias = pair
-        try:
-            id = int(token)
-        except (TypeError, ValueError, OverflowError):
-            raise invalid("logit_bias", f"logit_bias has the token {token!r:.40}, no id") from None
-        found[id] = float("-inf") if bias is False else number()("logit_bias", bias)
+        value = float("-inf") if bias is False else number()("logit_bias", bias)
+        found |= dict.fromkeys(_ids(token, tokenizer), value)
     return found
+
+
+def _ids(token: Any, tokenizer: Tokenizer) -> list[int]:
+    """The tokens that an id, or a text, is."""
+    try:
+        return [int(token)]
+    except (TypeError, ValueError, OverflowError):
+        if not isinstance(token, str):
+            message = f"logit_bias has the token {token!r:.40}: it must be an id, or a text"
+            raise invalid("logit_bias", message) from None
+    return tokenizer.encode(text("logit_bias", token))

@@ -21,10 +21,13 @@ class StopChecker:
     the text "ab" is undecided.
     """
 
-    __slots__ = ("_found", "_held", "_n_read", "_searches", "stopped")
+    __slots__ = ("_found", "_held", "_lines", "_n_read", "_searches", "stopped")
 
-    def __init__(self, stop: Sequence[str]) -> None:
-        """Raises SamplingError for a stop that is not a string or is empty."""
+    def __init__(self, stop: Sequence[str], n_indent: int = 0) -> None:
+        """`n_indent`: the text also ends in the first line behind another one that begins with
+        fewer blanks and tabs, behind these.
+
+        Raises SamplingError for a stop that is not a string or is empty, or a number below 0."""
         if isinstance(stop, str):
             raise SamplingError(f"stop is {stop!r}: must be a list of strings")
         for i, text in enumerate(stop):
@@ -33,16 +36,20 @@ class StopChecker:
         self._searches = [_Search(text) for text in stop]  # for those not found yet
         self._found: tuple[int, int, str] | None = None  # start, minus its length, stop string
         self._held: deque[str] = deque()  # characters not returned yet
+        if n_indent < 0:
+            raise SamplingError(f"n_indent is {n_indent}: must be at least 0")
+        self._lines = _Lines(n_indent) if n_indent else None
         self._n_read = 0
         self.stopped: str | None = None
-        """The stop string that was found. Once it is set, no more text is returned."""
+        """The stop string that was found, "" for a line. Once it is set, no more text is returned.
+        """
 
     def push(self, text: str) -> str:
         """Add the next piece, and return the text that is final now."""
         if self.stopped is not None:
             return ""
         if not self._searches and self._found is None:
-            return text
+            return self._indented(text)
         self._held.extend(text)
         for search in self._searches:
             end = search.feed(text)
@@ -73,7 +80,41 @@ class StopChecker:
     def _show(self, end: int) -> str:
         """The held text, up to position `end` of the whole text."""
         n = end - (self._n_read - len(self._held))
-        return "".join([self._held.popleft() for _ in range(n)])
+        return self._indented("".join([self._held.popleft() for _ in range(n)]))
+
+    def _indented(self, text: str) -> str:
+        """Text up to a line with too small an indentation."""
+        if self._lines is None:
+            return text
+        end = self._lines.feed(text)
+        if end is None:
+            return text
+        self.stopped = ""
+        return text[:end]
+
+
+class _Lines:
+    """Looks for a line that begins with fewer than `n_indent` blanks and tabs, an empty one too."""
+
+    __slots__ = ("_n", "_n_indent")
+
+    def __init__(self, n_indent: int) -> None:
+        self._n_indent = n_indent
+        self._n: int | None = None  # those of a line that has nothing else yet
+
+    def feed(self, text: str) -> int | None:
+        """The position in `text` behind the blanks of such a line, or None."""
+        if self._n is None and "\n" not in text:
+            return None
+        for i, char in enumerate(text):
+            if self._n is not None:
+                if char in " \t":
+                    self._n += 1
+                    continue
+                if self._n < self._n_indent:
+                    return i
+            self._n = 0 if char == "\n" else None
+        return None
 
 
 class _Search:

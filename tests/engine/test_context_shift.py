@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,9 @@ def load(path: Path, **options: Any) -> Llama:
     return Llama(path, n_threads=1, **{"n_ctx_seq": N_CTX, "n_ubatch": 16, **options})
 
 
-def by_hand(path: Path, prompt: list[int], n_keep: int, n: int = N) -> list[int]:
+def by_hand(
+    path: Path, prompt: list[int], n_keep: int, n: int = N, n_discard: int = 0
+) -> list[int]:
     """The greedy tokens, with llama.cpp's rule in operations on a context."""
     found: list[int] = []
     with load(path) as llm:
@@ -54,18 +57,22 @@ def by_hand(path: Path, prompt: list[int], n_keep: int, n: int = N) -> list[int]
             if len(found) == n:
                 return found
             if n_past + 1 >= N_CTX:
-                n_discard = (n_past - n_keep) // 2
-                context.seq_rm(0, n_keep, n_keep + n_discard)
-                context.seq_add(0, n_keep + n_discard, None, -n_discard)
-                n_past -= n_discard
+                n_left = n_past - n_keep
+                n_lost = min(n_discard, n_left - 1) if n_discard else n_left // 2
+                context.seq_rm(0, n_keep, n_keep + n_lost)
+                context.seq_add(0, n_keep + n_lost, None, -n_lost)
+                n_past -= n_lost
             logits = context.decode([found[-1]])
             n_past += 1
 
 
-def answers(llm: Llama, prompts: list[list[int]], n: int = N, **options: Any) -> list[list[int]]:
+def answers(
+    llm: Llama, prompts: list[list[int]], n: int = N, n_discard: int = 0, **options: Any
+) -> list[list[int]]:
     """The greedy tokens of requests that run together."""
     options = {"max_tokens": n, "temperature": 0, "logit_bias": NO_END, **options}
-    ids = [llm.engine.add(llm.request(p, context_shift=True, **options)) for p in prompts]
+    requests = [llm.request(p, context_shift=True, **options) for p in prompts]
+    ids = [llm.engine.add(replace(each, n_discard=n_discard)) for each in requests]
     found: dict[int, list[int]] = {id: [] for id in ids}
     while llm.engine.has_work:
         for output in llm.engine.step():
@@ -114,6 +121,18 @@ def test_tokens_are_those_of_the_rule(
     with load(paths[model], kv_layout=layout, n_seq_max=3) as llm:
         assert answers(llm, prompts, n_keep=n_keep) == want
         assert answers(llm, prompts[:1], n_keep=n_keep) == want[:1]
+
+
+@pytest.mark.parametrize("n_discard", [1, 5, N_CTX, 10**9])
+def test_as_many_tokens_are_lost_as_a_request_says(paths: dict[str, Path], n_discard: int) -> None:
+    """As far as one is left behind those that are kept, as in llama-server."""
+    prompt = [1, *text(3, 12)]
+    want = by_hand(paths["llama"], prompt, 4, n_discard=n_discard)
+    assert want != by_hand(paths["llama"], prompt, 4), "this shows nothing"
+    with load(paths["llama"]) as llm:
+        assert answers(llm, [prompt], n_keep=3, n_discard=n_discard) == [want]
+    with load(paths["gemma3"]) as llm, pytest.raises(Unsupported, match="window"):
+        answers(llm, [prompt], n_keep=3, n_discard=10**9)
 
 
 def test_without_bos_it_is_not_kept(paths: dict[str, Path]) -> None:

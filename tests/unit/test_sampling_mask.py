@@ -112,6 +112,27 @@ def test_allowed_logits_must_be_numbers(bad: float, params: dict[str, Any]) -> N
         s.sample(logits, mask_of(np.ones(70, bool)))
 
 
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"temperature": 0},
+        {"top_k": 5, "temperature": 0.7},
+        {"top_p": 0.8, "min_p": 0.01},
+        {"repeat_penalty": 1.5, "xtc_probability": 0.5, "xtc_threshold": 0.05, "top_k": 9},
+    ],
+)
+def test_probabilities_under_a_mask_are_those_of_what_it_allows(params: dict[str, Any]) -> None:
+    logits = np.random.default_rng(1).normal(0, 2, 70).astype(np.float32)
+    allowed = np.arange(70) % 3 == 0
+    s, other = (Sampler(SamplingParams(seed=5, **params), 70) for _ in "12")
+    ids, found = s.probabilities(logits, mask_of(allowed))
+    want_ids, want = other.probabilities(masked(logits, mask_of(allowed)))
+    kept = want > 0
+    assert ids[found > 0].tolist() == want_ids[kept].tolist()
+    assert found[found > 0] == pytest.approx(want[kept])
+    assert s.sample(logits, mask_of(allowed)) in ids[found > 0]
+
+
 def test_a_mask_that_is_too_short() -> None:
     with pytest.raises(SamplingError, match="too short"):
         Sampler(SamplingParams(), 70).sample(np.zeros(70, np.float32), np.ones(1, np.uint64))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import product
 from typing import Any, SupportsIndex
 
@@ -70,6 +71,31 @@ def test_holds_back_no_more_than_it_must(pieces: list[str], stops: list[str]) ->
         endings = [stop[n:] for stop in stops for n in range(len(stop))]
         cuts = [first_start(text + ending, stops) for ending in ["", *endings]]
         assert len(shown) == min([len(text), *(cut for cut in cuts if cut is not None)])
+
+
+@settings(max_examples=500)
+@given(pieces=st.lists(st.text("a \t\n", max_size=5), max_size=8), n=st.integers(1, 3))
+def test_a_line_that_begins_with_too_few_blanks_ends_the_text(pieces: list[str], n: int) -> None:
+    """Behind its blanks, once something else comes, as in llama-server; the first line may."""
+    text = "".join(pieces)
+    checker = StopChecker([], n_indent=n)
+    shown = "".join(checker.push(piece) for piece in pieces) + checker.finish()
+    found = re.search(rf"\n[ \t]{{0,{n - 1}}}(?=[^ \t])", text)
+    assert shown == (text if found is None else text[: found.end()])
+    assert checker.stopped == (None if found is None else "")
+
+
+def test_indentation_is_looked_at_in_what_stop_strings_leave() -> None:
+    checker = StopChecker(["end"], n_indent=2)
+    assert checker.push("a\n  b") == "a\n  b"
+    assert checker.push("\n end of") == "\n "
+    assert (checker.stopped, checker.push("x"), checker.finish()) == ("end", "", "")
+    checker = StopChecker(["\nx"], n_indent=1)
+    assert checker.push("a\n") == "a"
+    assert checker.push("y") == "\n"
+    assert checker.stopped == ""
+    with pytest.raises(SamplingError, match="n_indent is -1"):
+        StopChecker([], n_indent=-1)
 
 
 def test_a_stop_string_that_spans_pieces() -> None:

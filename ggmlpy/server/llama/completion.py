@@ -10,7 +10,6 @@ from starlette.responses import Response
 
 from ggmlpy.engine.generation import Request
 from ggmlpy.server.endpoint import Call
-from ggmlpy.server.errors import invalid
 from ggmlpy.server.fields import flag, integer, listed, mapping, needed, number, read, text
 from ggmlpy.server.generation import seeded, start
 from ggmlpy.server.hosted import Hosted
@@ -35,22 +34,15 @@ _CALL = {
     "ignore_eos": flag,
     "grammar": text,
     "lora": listed(mapping),
-    # What has no effect on results: any slot may answer, and prefixes are always reused.
-    "id_slot": integer(-1),
-    "cache_prompt": flag,
-    "n_cache_reuse": integer(0),
-}
-_UNSUPPORTED = {
-    "post_sampling_probs": "probabilities are those of the model, before sampling steps",
-    "return_progress": "streams do not tell the progress of prompts",
-    "n_indent": "a grammar can hold an indentation",
+    "post_sampling_probs": flag,
+    "n_discard": integer(0),
 }
 
 
 async def completion(call: Call) -> Response | dict[str, Any] | list[Any]:
     """Continues a prompt or several."""
     prompts = needed(call.body, "prompt", read_prompts)
-    asked = _read_call(call)
+    asked = read(call.body, _CALL)
     hosted = await call.stack.enter_async_context(call.models.using(asked.get("model")))
     return await _complete(call, hosted, asked, prompts)
 
@@ -62,7 +54,7 @@ async def infill(call: Call) -> Response | dict[str, Any] | list[Any]:
     after = needed(body, "input_suffix", text)
     extra = read_extra(body)
     prompt = read(body, {"prompt": text}).get("prompt", "")
-    asked = _read_call(call)
+    asked = read(body, _CALL)
     hosted = await call.stack.enter_async_context(call.models.using(asked.get("model")))
     llm = hosted.llm.llama
     check_infill(llm.tokenizer)
@@ -82,13 +74,6 @@ async def infill(call: Call) -> Response | dict[str, Any] | list[Any]:
     return await _complete(call, hosted, asked, [encode])
 
 
-def _read_call(call: Call) -> dict[str, Any]:
-    for name, why in _UNSUPPORTED.items():
-        if call.body.get(name):
-            raise invalid(name, f"{name} is not supported: {why}")
-    return read(call.body, _CALL)
-
-
 async def _complete(
     call: Call,
     hosted: Hosted,
@@ -99,7 +84,7 @@ async def _complete(
     tokenizer, n_ctx_seq = llm.tokenizer, llm.n_ctx_seq()
     options = {
         "max_tokens": None,
-        **read_options(call.body, call.settings.defaults, tokenizer.eog_ids),
+        **read_options(call.body, call.settings.defaults, tokenizer),
         "logprobs": asked.get("n_probs") or None,
     }
     n_predict = -1 if options["max_tokens"] is None else options["max_tokens"]
@@ -110,6 +95,8 @@ async def _complete(
         return_tokens=asked.get("return_tokens", False),
         ignore_eos=asked.get("ignore_eos", False),
         timings_per_token=asked.get("timings_per_token", False),
+        post_sampling_probs=asked.get("post_sampling_probs", False),
+        n_discard=asked.get("n_discard", 0),
         grammar=asked.get("grammar", ""),
         response_fields=asked.get("response_fields", ()),
         lora=asked.get("lora", ()),
@@ -120,6 +107,7 @@ async def _complete(
         tokens = encode(tokenizer)
         limit = TimeLimit(limit_ms, tokenizer, len(tokens)) if limit_ms > 0 else None
         request, _ = llm.prepare_completion(tokens, **options, stopping_criteria=limit)
+        request = replace(request, scores_sampled=wanted.post_sampling_probs)
         if n_predict == 0:  # the prompt is run, and nothing else
             request = replace(request, max_tokens=0)
         return request, CompletionForm(request, wanted, hosted.name, tokenizer, n_ctx_seq, limit)

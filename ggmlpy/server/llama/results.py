@@ -18,7 +18,7 @@ from ggmlpy.sampling import SamplingParams
 from ggmlpy.server.errors import of_error
 from ggmlpy.server.events import event
 from ggmlpy.server.generation import Generation, OwnForm
-from ggmlpy.server.openai.results import timings_of
+from ggmlpy.server.openai.results import progress_of, timings_of
 from ggmlpy.text.tokenizer import Tokenizer
 
 _RANDOM_SEED = 2**32 - 1  # llama.cpp's number for a seed that is not fixed
@@ -43,6 +43,8 @@ class Asked:
     return_tokens: bool = False
     ignore_eos: bool = False
     timings_per_token: bool = False
+    post_sampling_probs: bool = False
+    n_discard: int = 0
     grammar: str = ""
     response_fields: Sequence[str] = ()
     lora: Sequence[Mapping[str, Any]] = ()
@@ -66,12 +68,13 @@ def settings_of(
         "max_tokens": asked.n_predict,
         "n_predict": asked.n_predict,
         "n_keep": n_keep,
+        "n_discard": asked.n_discard,
         "ignore_eos": asked.ignore_eos,
         "stream": asked.stream,
         "n_probs": asked.n_probs,
         "grammar": asked.grammar,
         "timings_per_token": asked.timings_per_token,
-        "post_sampling_probs": False,
+        "post_sampling_probs": asked.post_sampling_probs,
         "lora": [dict(each) for each in asked.lora],
     }
 
@@ -113,7 +116,6 @@ class CompletionForm(OwnForm):
     index: int = 0
     _n: int = field(default=0, init=False)  # tokens until now
     _has_line: bool = field(default=False, init=False)
-    _first_s: float = field(default=0.0, init=False)
 
     def chunks(self, pieces: Iterator[Piece]) -> Generator[dict[str, Any], None, None]:
         for piece in pieces:
@@ -121,7 +123,9 @@ class CompletionForm(OwnForm):
                 yield NO_CHUNK
                 continue
             self._note(piece)
-            if piece.token is not None or piece.text:
+            if piece.progress is not None:
+                yield self._part(piece) | {"prompt_progress": progress_of(piece.progress)}
+            elif piece.token is not None or piece.text:
                 yield self._part(piece)
             if piece.finish_reason is not None:
                 yield self._whole([piece], "", [])
@@ -150,11 +154,8 @@ class CompletionForm(OwnForm):
         }
         if piece.logprobs:
             made["completion_probabilities"] = [self._probabilities(p) for p in piece.logprobs]
-        if self.asked.timings_per_token:
-            now = perf_counter()
-            self._first_s = self._first_s or now
-            spent = AnswerTimings(n_decoded=self._n, decode_s=now - self._first_s)
-            made["timings"] = timings_of(spent)
+        if piece.timings is not None and self.asked.timings_per_token:
+            made["timings"] = timings_of(piece.timings)
         return made
 
     def _whole(self, pieces: list[Piece], content: str, tokens: list[int]) -> dict[str, Any]:
@@ -187,8 +188,10 @@ class CompletionForm(OwnForm):
         return _picked(made, wanted) if wanted else made
 
     def _stop_type(self, last: Piece, timings: AnswerTimings) -> str:
-        if timings.stop is not None:
+        if timings.stop:
             return "word"
+        if timings.stop == "":  # the indentation of a line
+            return "limit"
         if last.finish_reason == "length" or (self.limit is not None and self.limit.is_over):
             return "limit"
         return "eos"
@@ -200,15 +203,17 @@ class CompletionForm(OwnForm):
 
     def _probabilities(self, scored: TokenLogprob) -> dict[str, Any]:
         top = [self._entry(token, value) for token, value in scored.top.items()]
-        return {**self._entry(scored.token, scored.logprob), "top_logprobs": top}
+        name = "top_probs" if self.asked.post_sampling_probs else "top_logprobs"
+        return {**self._entry(scored.token, scored.logprob), name: top}
 
     def _entry(self, token: int, logprob: float) -> dict[str, Any]:
         raw = self.tokenizer.token_bytes(token, special=True)
+        is_drawn = self.asked.post_sampling_probs
         return {
             "id": token,
             "token": text_of(self.tokenizer, token),
             "bytes": list(raw),
-            "logprob": logprob,
+            **({"prob": math.exp(logprob)} if is_drawn else {"logprob": logprob}),
         }
 
 

@@ -64,14 +64,19 @@ async def chat_completions(call: Call) -> Response | dict[str, Any]:
     hosted = await call.stack.enter_async_context(call.models.using(asked.get("model")))
     generation = await start_chat(call, hosted, messages, asked.get("n", 1))
     if asked.get("stream"):
-        return call.stream(events(generation, with_usage=wants_usage(asked)))
+        return call.stream(events(generation, **wanted_in_chunks(call.body)))
     return whole(generation, await generation.whole())
 
 
-def wants_usage(asked: dict[str, Any]) -> bool:
-    """Whether the end of a stream tells the usage."""
+def wanted_in_chunks(body: Mapping[str, Any]) -> dict[str, bool]:
+    """What a stream tells besides, as arguments of `events`: at its end the usage, or in each chunk
+    the timings."""
+    asked = read(body, {"stream_options": mapping, "timings_per_token": flag})
     stream_options = read(asked.get("stream_options", {}), {"include_usage": flag})
-    return bool(stream_options.get("include_usage", False))
+    return {
+        "with_usage": stream_options.get("include_usage", False),
+        "with_timings": asked.get("timings_per_token", False),
+    }
 
 
 async def start_chat(
@@ -88,10 +93,9 @@ async def start_chat(
 
 def chat_options(call: Call, hosted: Hosted, body: Mapping[str, Any]) -> dict[str, Any]:
     """Options of `Llama.create_chat_completion` that a body of this API has, over the server's."""
-    eog_ids = hosted.llm.llama.tokenizer.eog_ids
     options = {
         "max_tokens": None,
-        **read_options(body, call.settings.defaults, eog_ids),
+        **read_options(body, call.settings.defaults, hosted.llm.llama.tokenizer),
         **read(body, _CHAT),
         "model": hosted.name,
     }

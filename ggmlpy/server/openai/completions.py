@@ -15,7 +15,7 @@ from ggmlpy.server.errors import invalid
 from ggmlpy.server.fields import flag, integer, mapping, needed, read, text, wrong
 from ggmlpy.server.generation import start
 from ggmlpy.server.llama.infill import check_infill, infill_tokens
-from ggmlpy.server.openai.chat import MOST_CHOICES, wants_usage
+from ggmlpy.server.openai.chat import MOST_CHOICES, wanted_in_chunks
 from ggmlpy.server.openai.results import events, whole
 from ggmlpy.server.options import read_options
 
@@ -48,7 +48,7 @@ async def completions(call: Call) -> Response | dict[str, Any]:
         prompts = _filled(llm, prompts, asked["suffix"])
     options = {
         "max_tokens": _N_TOKENS,
-        **read_options(call.body, call.settings.defaults, llm.tokenizer.eog_ids),
+        **read_options(call.body, call.settings.defaults, llm.tokenizer),
         "echo": asked.get("echo", False),
         "logprobs": asked.get("logprobs"),
         "model": hosted.name,
@@ -62,7 +62,7 @@ async def completions(call: Call) -> Response | dict[str, Any]:
 
     generation = await start(call, hosted, make, best_of)
     if asked.get("stream"):
-        return call.stream(events(generation, best_of, with_usage=wants_usage(asked)))
+        return call.stream(events(generation, best_of, **wanted_in_chunks(call.body)))
     results = await generation.whole()
     if best_of > n:
         groups = [results[i : i + best_of] for i in range(0, len(results), best_of)]

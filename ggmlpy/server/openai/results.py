@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import ggmlpy
+from ggmlpy.engine.generation import Progress
 from ggmlpy.engine.timings import AnswerTimings
 from ggmlpy.server.errors import of_error
 from ggmlpy.server.events import DONE, event
@@ -24,9 +25,13 @@ def whole(
 
 
 async def events(
-    generation: Generation, n_each: int | None = None, *, with_usage: bool
+    generation: Generation,
+    n_each: int | None = None,
+    *,
+    with_usage: bool,
+    with_timings: bool = False,
 ) -> AsyncGenerator[bytes, None]:
-    """The chunks of all choices, as they come."""
+    """The chunks of all choices, as they come; `with_timings` each has those until then."""
     last: dict[str, Any] = {}
     try:
         async for arrived in generation.chunks():
@@ -35,7 +40,12 @@ async def events(
                 if not last:
                     last = {**chunk, "choices": [], "system_fingerprint": _FINGERPRINT}
                 chunk["id"], chunk["system_fingerprint"] = last["id"], _FINGERPRINT
-                chunk["choices"][0]["index"] = index
+                choice = chunk["choices"][0]
+                choice["index"] = index
+                if "prompt_progress" in chunk:
+                    chunk["prompt_progress"] = progress_of(chunk["prompt_progress"])
+                if with_timings or choice["finish_reason"] is not None:
+                    chunk["timings"] = timings_of(generation.choices[index].timings)
                 parts.append(event(chunk))
             yield b"".join(parts)
         if with_usage:
@@ -89,6 +99,16 @@ def timings_of(timings: AnswerTimings) -> dict[str, Any]:
         made["draft_n"] = timings.n_drafted
         made["draft_n_accepted"] = timings.n_accepted
     return made
+
+
+def progress_of(progress: Progress) -> dict[str, int]:
+    """llama-server's `prompt_progress`."""
+    return {
+        "total": progress.n_total,
+        "cache": progress.n_reused,
+        "processed": progress.n_held,
+        "time_ms": int(1000 * progress.spent_s),
+    }
 
 
 def _rates(name: str, n: int, spent_s: float) -> dict[str, float]:
