@@ -164,10 +164,12 @@ def _biases(value: Any, tokenizer: Tokenizer) -> dict[int, float]:
 
 def _ids(token: Any, tokenizer: Tokenizer) -> list[int]:
     """The tokens that an id, or a text, is."""
+    if not isinstance(token, str):
+        return [integer(0)("logit_bias", token)]
     try:
         return [int(token)]
-    except (TypeError, ValueError, OverflowError):
-        if not isinstance(token, str):
-            message = f"logit_bias has the token {token!r:.40}: it must be an id, or a text"
-            raise invalid("logit_bias", message) from None
-    return tokenizer.encode(text("logit_bias", token))
+    except ValueError:
+        tokens = tokenizer.encode(text("logit_bias", token))
+    if not tokens:
+        raise invalid("logit_bias", "logit_bias has an empty text: it must be an id, or a text")
+    return tokens

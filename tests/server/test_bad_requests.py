@@ -44,7 +44,7 @@ def error_of(response: httpx.Response, status: int) -> dict[str, Any]:
         (TEXT, {"prompt": "a", "stop": [""]}, "stop"),
         (TEXT, {"prompt": "a", "stream": "yes"}, "stream"),
         (TEXT, {"prompt": "a", "seed": "x"}, "seed"),
-        (TEXT, {"prompt": "a", "logit_bias": {"x": 1}}, "logit_bias"),
+        (TEXT, {"prompt": "a", "logit_bias": {"": 1}}, "logit_bias"),
         (TEXT, {"prompt": "a", "logit_bias": {"999999": 1}}, "logit_bias"),
         (TEXT, {"prompt": "a", "logit_bias": 3}, "logit_bias"),
         (TEXT, {"prompt": "a", "logprobs": 100}, "logprobs"),

@@ -16,8 +16,16 @@ import pytest
 from ggmlpy import packaged_model
 from ggmlpy.server import Settings
 from tests.adapters import write_adapter
-from tests.server.conftest import open_model, running, wait_for
-from tests.tools.record_llama_server import CASES, FIM, FIM_CASES, P, answer_of
+from tests.server.conftest import N_SEQS, open_model, running, wait_for
+from tests.tools.record_llama_server import (
+    CASES,
+    DRAWN_CASES,
+    FIM,
+    FIM_CASES,
+    PROGRESS_CASES,
+    P,
+    answer_of,
+)
 
 RECORDED = json.loads(Path(__file__).with_name("llama_server.json").read_text())
 # What differs from run to run, or says how a server does it.
@@ -28,7 +36,7 @@ _FREE = {
 }  # fmt: skip
 # Keys that llama-server has and we have not: of chats, or of what there is not here.
 _OURS_LACKS = {
-    "n_discard", "grammar_lazy", "grammar_triggers", "preserved_tokens", "chat_format",
+    "grammar_lazy", "grammar_triggers", "preserved_tokens", "chat_format",
     "reasoning_format", "reasoning_in_content", "generation_prompt", "speculative.types",
     "backend_sampling", "model_ftype", "media_marker", "ui_settings", "chat_template_caps",
     "cors_proxy_enabled", "n_prompt_tokens", "id_task", "n_prompt_tokens_processed",
@@ -124,6 +132,69 @@ def check(ours: Any, theirs: Any, at: str, free: set[str]) -> None:
         assert ours == theirs or names & (_FREE | free), f"{at}: {ours!r}, {theirs!r}"
 
 
+@pytest.fixture(scope="module")
+def in_part() -> list[dict[str, Any]]:
+    """Answers of a server of one slot that are compared in part."""
+    with (
+        running(open=lambda: open_model(n_seq_max=1)) as server,
+        httpx.Client(base_url=server.url, timeout=60) as client,
+    ):
+        return [answer_of(client, *case) for case in PROGRESS_CASES + DRAWN_CASES]
+
+
+@pytest.mark.parametrize("i", range(len(PROGRESS_CASES)))
+def test_progress_of_prompts_is_llama_servers(in_part: list[dict[str, Any]], i: int) -> None:
+    ours = in_part[i]["events"]
+    theirs = RECORDED[len(CASES) + len(FIM_CASES) + i]["events"]
+
+    def told(events: list[dict[str, Any]]) -> list[dict[str, int]]:
+        found = [each["prompt_progress"] for each in events if "prompt_progress" in each]
+        assert all(isinstance(each["time_ms"], int) for each in found)
+        return [{**each, "time_ms": 0} for each in found]
+
+    assert told(ours) == told(theirs)
+    assert [each for each in ours if "prompt_progress" in each] == ours[: len(told(theirs))]
+    assert all("timings" in each for each in ours)
+    for name in ("cache_n", "predicted_n"):
+        ends = [answer[-1]["timings"][name] for answer in (ours, theirs)]
+        assert ends[0] == ends[1]
+
+
+@pytest.mark.parametrize("i", range(len(DRAWN_CASES)))
+def test_probabilities_of_draws_are_llama_servers(in_part: list[dict[str, Any]], i: int) -> None:
+    """Which token is drawn is not compared."""
+    n = len(PROGRESS_CASES) + i
+
+    def shown(answer: dict[str, Any]) -> tuple[dict[str, Any], dict[int, float]]:
+        (token,) = answer["body"]["completion_probabilities"]
+        return token, {each["id"]: each["prob"] for each in token["top_probs"]}
+
+    ours, theirs = in_part[n], RECORDED[len(CASES) + len(FIM_CASES) + n]
+    (mine, found), (other, want) = shown(ours), shown(theirs)
+    assert mine.keys() == other.keys()
+    assert found == pytest.approx(want, rel=0.02, abs=1e-3)
+    assert mine["prob"] == pytest.approx(found.get(mine["id"], mine["prob"]))
+    assert ours["body"]["generation_settings"]["post_sampling_probs"] is True
+
+
+def test_a_request_gets_its_slot_which_others_can_save(tmp_path: Path) -> None:
+    with (
+        running(Settings(slot_save_path=str(tmp_path))) as server,
+        httpx.Client(base_url=server.url, timeout=60) as client,
+    ):
+        for slot in (2, 1, N_SEQS + 3):
+            body = {"prompt": f"{P}, slot {slot}", "n_predict": 2, "id_slot": slot}
+            made = client.post("/completion", json=body).json()
+            assert made["id_slot"] == slot % N_SEQS
+            path = f"/slots/{slot % N_SEQS}?action=save"
+            saved = client.post(path, json={"filename": "kept"}).json()
+            assert saved["n_saved"] == made["tokens_cached"]
+        chat = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2, "id_slot": 1}
+        held = client.get("/slots").json()[1]["n_held_tokens"]
+        client.post("/v1/chat/completions", json=chat)
+        assert client.get("/slots").json()[1]["n_held_tokens"] != held
+
+
 def test_a_stream_is_the_whole_in_pieces(client: httpx.Client) -> None:
     body = {"prompt": P, "n_predict": 12, "seed": 3, "stop": ["."], "return_tokens": True}
     whole = answer_of(client, "POST", "/completion", body)["body"]
@@ -156,7 +227,7 @@ def test_the_end_of_an_answer_has_its_reason(client: httpx.Client) -> None:
     assert free["has_new_line"], "this shows nothing without a line"
     assert (late["stop_type"], late["has_new_line"]) == ("limit", True)
     assert late["tokens_predicted"] < free["tokens_predicted"]
-    assert free["content"].startswith(late["content"])
+    assert late["content"] == free["content"][: free["content"].index("\n") + 1]
 
 
 def test_choices_of_prompts_are_in_order(client: httpx.Client) -> None:
@@ -175,7 +246,20 @@ def test_choices_of_prompts_are_in_order(client: httpx.Client) -> None:
         ("/completion", {"prompt": [P, None]}, "prompt"),
         ("/completion", {"prompt": []}, "prompt"),
         ("/completion", {"prompt": [[1.5]]}, "prompt[0]"),
-        ("/completion", {"prompt": P, "post_sampling_probs": True}, "post_sampling_probs"),
+        ("/completion", {"prompt": P, "post_sampling_probs": 1}, "post_sampling_probs"),
+        ("/completion", {"prompt": P, "id_slot": -2}, "id_slot"),
+        ("/completion", {"prompt": P, "id_slot": "0"}, "id_slot"),
+        ("/completion", {"prompt": P, "return_progress": "yes"}, "return_progress"),
+        (
+            "/completion",
+            {"prompt": P, "stream": True, "sse_ping_interval": -2},
+            "sse_ping_interval",
+        ),
+        ("/completion", {"prompt": P, "logit_bias": [[1.5, 1]]}, "logit_bias"),
+        ("/completion", {"prompt": P, "logit_bias": [[[1], 1]]}, "logit_bias"),
+        ("/completion", {"prompt": P, "samplers": "k?"}, "samplers"),
+        ("/v1/chat/completions", {"messages": [], "n_indent": -1}, "messages"),
+        ("/v1/completions", {"prompt": P, "n_indent": -1}, "n_indent"),
         ("/completion", {"prompt": P, "n_probs": -1}, "n_probs"),
         ("/completion", {"prompt": {"prompt_string": P, "multimodal_data": ["x"]}}, "prompt"),
         ("/completion", {"prompt": P, "response_fields": "content"}, "response_fields"),

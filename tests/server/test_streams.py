@@ -73,16 +73,18 @@ def test_a_client_that_does_not_read() -> None:
         assert httpx.get(f"{server.url}/health").status_code == 200
 
 
-def test_a_silent_stream_sends_comments() -> None:
-    """The only sequence runs another request, which the gate lets in beside the second one."""
-    second = {"prompt": "a", "max_tokens": 2, "stream": True}
+@pytest.mark.parametrize("interval", [None, -1, 0, 60])
+def test_a_silent_stream_sends_comments(interval: int | None) -> None:
+    """The only sequence runs another request, which the gate lets in beside the second one. A
+    request may ask for fewer of them, or for none."""
+    second = {"prompt": "a", "max_tokens": 2, "stream": True, "sse_ping_interval": interval}
     with running(Settings(ping_s=0.01), open=lambda: open_model(n_seq_max=1)) as server:
         url = f"{server.url}/v1/completions"
         with raw_post(server, LONG):
             wait_for(lambda: server.llm.engine.is_running)
             with httpx.stream("POST", url, json=second, timeout=60) as response:
                 lines = [line for line in response.iter_lines() if line]
-        assert ": ping" in lines
+        assert (": ping" in lines) == (interval is None)
         assert lines[-1] == "data: [DONE]"
 
 

@@ -23,6 +23,8 @@ from ggmlpy import packaged_model
 OUT = Path(__file__).parents[1] / "server" / "llama_server.json"
 P = "Once upon a time"
 _GREEDY = {"prompt": P, "temperature": 0}
+_DOG = "The dog ran"
+_SHORT = {"response_fields": ["content", "stop_type", "stopping_word", "id_slot"]}
 # Method, path, body; they run in this order, on slot 0 alone.
 CASES: list[tuple[str, str, Any]] = [
     ("POST", "/completion", {**_GREEDY, "n_predict": 4}),
@@ -74,6 +76,33 @@ CASES: list[tuple[str, str, Any]] = [
     ("POST", "/lora-adapters", []),
     ("POST", "/lora-adapters", {}),
     ("GET", "/health", None),
+    ("POST", "/completion", {**_GREEDY, "n_predict": 3, "n_probs": 3, "post_sampling_probs": True}),
+    ("POST", "/completion", {**_GREEDY, "n_predict": 30, **_SHORT, "n_indent": 1, "prompt": _DOG}),
+    ("POST", "/completion", {**_GREEDY, "n_predict": 3, **_SHORT, "id_slot": 5}),
+    ("POST", "/completion", {**_GREEDY, "n_predict": 3, "cache_prompt": False, "n_discard": 7}),
+    (
+        "POST",
+        "/completion",
+        {**_GREEDY, "n_predict": 3, "logit_bias": [[" there was", -5], ["a", False]]},
+    ),
+    ("POST", "/completion", {**_GREEDY, "n_predict": 3, "logit_bias": {",": -100, "376": 3}}),
+    ("POST", "/completion", {**_GREEDY, "n_predict": 3, "samplers": "kt"}),
+    ("POST", "/completion", {**_GREEDY, "n_indent": -1}),
+    ("POST", "/completion", {**_GREEDY, "n_discard": -1}),
+    ("POST", "/completion", {**_GREEDY, "stream": True, "sse_ping_interval": -3}),
+]
+# What is compared in part: the progress of streams, and probabilities of tokens that are drawn.
+_STREAM = {"n_predict": 2, "stream": True, "return_progress": True, "timings_per_token": True}
+_DRAWN = {"prompt": f"{P},", "n_predict": 1, "n_probs": 9, "post_sampling_probs": True, "seed": 1}
+PROGRESS_CASES: list[tuple[str, str, Any]] = [
+    ("POST", "/completion", {**_GREEDY, **_STREAM, "prompt": _DOG}),
+    ("POST", "/completion", {**_GREEDY, **_STREAM, "prompt": f"{_DOG} home"}),
+    ("POST", "/v1/completions", {**_GREEDY, **_STREAM, "prompt": f"{_DOG} home and"}),
+]
+DRAWN_CASES: list[tuple[str, str, Any]] = [
+    ("POST", "/completion", {**_DRAWN, "temperature": 0.8}),
+    ("POST", "/completion", {**_DRAWN, "temperature": 2, "top_k": 5, "min_p": 0, "top_p": 1}),
+    ("POST", "/completion", {**_DRAWN, "temperature": 1, "min_p": 0, "samplers": ["temperature"]}),
 ]
 # Metadata with which tokens of the vocabulary are those for filling in, and a context for it.
 FIM = {
@@ -96,7 +125,7 @@ FIM_CASES: list[tuple[str, str, Any]] = [
 def answer_of(client: httpx.Client, method: str, path: str, body: Any) -> dict[str, Any]:
     """The status and the JSON of an answer; of a stream that of its events."""
     response = client.request(method, path, json=body)
-    lines = [line for line in response.text.splitlines() if line.startswith("data: ")]
+    lines = [line for line in response.text.splitlines() if line.startswith("data: {")]
     if lines and response.headers["content-type"].startswith("text/event-stream"):
         return {"status": 200, "events": [json.loads(line[6:]) for line in lines]}
     return {"status": response.status_code, "body": response.json()}
@@ -112,6 +141,7 @@ def main() -> None:
     overrides = ",".join(f"{name}=int:{value}" for name, value in FIM.items())
     answers = _answers(server, port, ["-c", "512"], CASES)
     answers += _answers(server, port, ["-c", "4096", "--override-kv", overrides], FIM_CASES)
+    answers += _answers(server, port, ["-c", "512"], PROGRESS_CASES + DRAWN_CASES)
     text = json.dumps(answers, ensure_ascii=False).replace(str(packaged_model()), "stories.gguf")
     rows = [json.dumps(each, ensure_ascii=False) for each in json.loads(text)]
     OUT.write_text("[\n" + ",\n".join(rows) + "\n]\n")

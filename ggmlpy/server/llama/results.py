@@ -80,7 +80,7 @@ def settings_of(
 
 
 class TimeLimit:
-    """Ends an answer so long after its first token, once it has a new line."""
+    """Ends an answer at the first new line so long after its first token, or later."""
 
     def __init__(self, limit_ms: float, tokenizer: Tokenizer, n_prompt: int) -> None:
         self.is_over = False
@@ -88,7 +88,6 @@ class TimeLimit:
         self._tokenizer = tokenizer
         self._n_seen = n_prompt
         self._started_s = 0.0
-        self._has_line = False
 
     def __call__(self, tokens: Sequence[int], logits: NDArray[np.float32]) -> bool:
         new = tokens[self._n_seen :]
@@ -96,10 +95,8 @@ class TimeLimit:
         if not new:
             return False
         self._started_s = self._started_s or perf_counter()
-        self._has_line = self._has_line or any(
-            b"\n" in self._tokenizer.token_bytes(token) for token in new
-        )
-        self.is_over = self._has_line and perf_counter() - self._started_s > self._limit_s
+        has_line = any(b"\n" in self._tokenizer.token_bytes(token) for token in new)
+        self.is_over = has_line and perf_counter() - self._started_s > self._limit_s
         return self.is_over
 
 
