@@ -200,8 +200,11 @@ ABSENT = (
     _row("--threads-http", "an event loop serves all connections", "serve"),
     _row("--api-prefix", "not supported: a proxy can take one off", "serve"),
     _row("--path", "not supported: the page is the package's", "serve"),
+    _row("--reuse-port --tags", "not supported", "serve"),
     _row(
-        "--reuse-port --tags --prefill-assistant --no-prefill-assistant", "not supported", "serve"
+        "--prefill-assistant --no-prefill-assistant",
+        "a request says it: `continue_final_message`",
+        "serve",
     ),
     _row("--models-preset", "not supported: --models-dir offers a folder", "serve"),
     _row(

@@ -60,13 +60,15 @@ class ChatCompletions(Completions):
         Options are those of `create_completion`, except that `logprobs` is a switch, and
         `top_logprobs` how many of the most likely tokens to report, and these:
 
-        tools                 functions that the model may call, as in OpenAI's API
-        tool_choice           "auto", "none", "required", or a function that must be called
-        parallel_tool_calls   False: one call in an answer at most
-        chat_template_kwargs  further variables of the template, as {"enable_thinking": False}
-        reasoning_format      "none" leaves reasoning in the content; else it is the message's
-                              `reasoning_content`
-        reasoning_budget      after so many tokens the reasoning is ended; -1: never
+        tools                   functions that the model may call, as in OpenAI's API
+        tool_choice             "auto", "none", "required", or a function that must be called
+        parallel_tool_calls     False: one call in an answer at most
+        chat_template_kwargs    further variables of the template, as {"enable_thinking": False}
+        reasoning_format        "none" leaves reasoning in the content; else it is the message's
+                                `reasoning_content`
+        reasoning_budget        after so many tokens the reasoning is ended; -1: never
+        continue_final_message  True: the last message, of the assistant, is the beginning of the
+                                answer; the result has what follows
 
         Calls are in the message's `tool_calls`, of a stream in pieces, and the `finish_reason` is
         "tool_calls". Raises TemplateError for messages or a template that cannot be rendered, and

@@ -10,6 +10,7 @@ from typing import Any
 
 from ggmlpy.common.arguments import as_int, is_list, kind_of, parsed
 from ggmlpy.common.quoting import quoted
+from ggmlpy.engine.begun_answer import BegunAnswer, continued, read_by
 from ggmlpy.engine.first_call import FirstCall
 from ggmlpy.engine.options import ChatOptions, LogitsCallback, StoppingCallback
 from ggmlpy.engine.reasoning_budget import ReasoningBudget
@@ -70,8 +71,20 @@ class ChatPrompts:
         use = tool_use(options["tools"], options["tool_choice"], options["parallel_tool_calls"])
         shows_reasoning = _shows_reasoning(options["reasoning_format"])
         variables = template_variables(options["chat_template_kwargs"])
-        rendered = self._conversation.render(messages, use, variables)
+        begun = BegunAnswer.of(messages) if options["continue_final_message"] else None
+        shown = messages if begun is None else messages[:-1]
+        rendered = self._conversation.render(shown, use, variables)
+        thinks, beginning = rendered.thinks, ""
         grammar = grammar_option(options["grammar"], options["response_format"])
+        if begun is not None:
+            begun.check(
+                rendered,
+                has_grammar=grammar is not None,
+                must_call=use.must_call,
+                tools=bool(use.tools),
+            )
+            beginning = begun.behind(rendered)
+            rendered = continued(rendered, beginning)
         lazy = _behind_reasoning(grammar, rendered)
         if use.must_call or (use.tools and isinstance(rendered.format, Generic)):
             if grammar is not None:
@@ -90,14 +103,15 @@ class ChatPrompts:
         reads = bool(marks or use.callable)
 
         def parser() -> AnswerParser:
-            return AnswerParser(
+            made = AnswerParser(
                 format,
                 [tool.name for tool in use.callable],
-                thinks=rendered.thinks,
+                thinks=thinks,
                 shows_reasoning=shows_reasoning,
                 one_call=not use.parallel,
                 types=use.types,
             )
+            return read_by(made, beginning) if beginning else made
 
         hidden = (self._hidden_token(mark) for mark in marks)
         return ChatPrompt(

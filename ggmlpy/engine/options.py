@@ -101,6 +101,7 @@ class ChatOptions(AnswerOptions, total=False):
     chat_template_kwargs: Mapping[str, Any] | None
     reasoning_format: str
     reasoning_budget: int
+    continue_final_message: bool
 
 
 _DEFAULTS: dict[str, Any] = {
@@ -125,6 +126,7 @@ _DEFAULTS: dict[str, Any] = {
     "chat_template_kwargs": None,
     "reasoning_format": "auto",
     "reasoning_budget": -1,
+    "continue_final_message": False,
 }
 
 

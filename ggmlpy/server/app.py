@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import re
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -22,7 +23,7 @@ from ggmlpy.errors import GgmlpyError
 from ggmlpy.server.anthropic.errors import as_anthropic
 from ggmlpy.server.anthropic.messages import count_tokens, messages
 from ggmlpy.server.endpoint import Call, Endpoint
-from ggmlpy.server.errors import ApiError
+from ggmlpy.server.errors import ApiError, as_openai
 from ggmlpy.server.events import as_json
 from ggmlpy.server.hosted import Models, Status
 from ggmlpy.server.llama.completion import completion, infill
@@ -31,7 +32,7 @@ from ggmlpy.server.llama.lora import LIST, change_lora_adapters, lora_adapters
 from ggmlpy.server.llama.props import change_props, props
 from ggmlpy.server.llama.slots import change_slot, slots
 from ggmlpy.server.llama.tokens import apply_template, detokenize, tokenize
-from ggmlpy.server.logs import log_request, logger, request_id
+from ggmlpy.server.logs import id_headers, log_request, logger, request_id
 from ggmlpy.server.metrics import Metrics
 from ggmlpy.server.monitoring import metrics
 from ggmlpy.server.openai.chat import chat_completions, chat_input_tokens
@@ -159,10 +160,12 @@ async def _refused(request: Request, error: Exception) -> Response:
         message = f"{request.method} is not for {request.url.path:.200}, which takes {allowed}"
     id = request_id(request.headers.get("x-request-id", ""))
     log_request(id, request.method, request.url.path, error.status_code, 0.0, [])
-    headers = {**(error.headers or {}), "X-Request-Id": id}
+    headers = {**(error.headers or {}), **id_headers(id)}
+    is_anthropics = re.match(r"/v1/messages(/|$)", request.url.path)
+    form = as_anthropic if is_anthropics else as_openai
     refusal = ApiError(error.status_code, message, headers=headers)
     return Response(
-        as_json(refusal.as_dict()),
+        as_json(form(refusal, id)),
         status_code=refusal.status,
         headers=refusal.headers,
         media_type="application/json",

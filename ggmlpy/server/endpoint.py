@@ -22,16 +22,16 @@ from ggmlpy.common import log
 from ggmlpy.engine.timings import AnswerTimings
 from ggmlpy.errors import GgmlpyError
 from ggmlpy.server.body import ClientGone, parse_body, parse_list, read_body
-from ggmlpy.server.errors import ApiError, of_error
+from ggmlpy.server.errors import ApiError, as_openai, of_error
 from ggmlpy.server.events import EventStream, as_json, event, until_gone
 from ggmlpy.server.fields import integer, read
 from ggmlpy.server.hosted import Models, in_pool
-from ggmlpy.server.logs import Answered, log_request, request_id
+from ggmlpy.server.logs import Answered, id_headers, log_request, request_id
 from ggmlpy.server.service import Service
 from ggmlpy.server.settings import Settings
 
 Result = TypeVar("Result")
-ErrorForm = Callable[[ApiError], dict[str, Any]]
+ErrorForm = Callable[[ApiError, str], dict[str, Any]]  # of an error and its request's id
 _LARGE = 2**16  # bytes: of a larger body the JSON is parsed in a thread
 
 
@@ -41,6 +41,7 @@ class Call:
 
     service: Service
     request: Request
+    id: str
     client: str  # whose turn it takes: its API key, or its address
     error_form: ErrorForm
     ends_s: float  # when its time is over, by the loop's clock
@@ -60,7 +61,7 @@ class Call:
         """The response that writes events."""
         settings = self.settings
         ping_s = read(self.body, {"sse_ping_interval": integer(-1)}).get("sse_ping_interval")
-        late = self.error_form(self.too_late())
+        late = self.error_form(self.too_late(), self.id)
         return EventStream(
             events,
             ping_s=settings.ping_s if ping_s is None else max(0, ping_s),
@@ -97,7 +98,7 @@ class Endpoint:
         *,
         has_body: bool = True,
         is_public: bool = False,
-        error_form: ErrorForm = ApiError.as_dict,
+        error_form: ErrorForm = as_openai,
         list_name: str | None = None,
         may_be_empty: bool = False,
     ) -> None:
@@ -119,9 +120,9 @@ class Endpoint:
         try:
             client = self._client(request, service.settings)
             ends_s = asyncio.get_running_loop().time() + service.settings.timeout_s
-            call = Call(service, request, client, self._error_form, ends_s)
+            call = Call(service, request, id, client, self._error_form, ends_s)
             response = await self._respond(call, receive)
-            response.headers["X-Request-Id"] = id
+            response.headers.update(id_headers(id))
             # What a stream runs is in the stack too, which is left when it ends.
             await response(scope, receive, send)
             if not (isinstance(response, EventStream) and response.is_cut):
@@ -130,7 +131,7 @@ class Endpoint:
             return
         except Exception as error:
             response = self._refuse(error, call, id)
-            response.headers["X-Request-Id"] = id
+            response.headers.update(id_headers(id))
             status = response.status_code
             await response(scope, receive, send)
         finally:
@@ -197,7 +198,7 @@ class Endpoint:
         elif made.status == 500:
             log.logger.error("request %s failed: %s", id, error)
         return Response(
-            as_json(self._error_form(made)),
+            as_json(self._error_form(made, id)),
             status_code=made.status,
             headers=made.headers,
             media_type="application/json",

@@ -70,6 +70,11 @@ class ApiError(Exception):
         }
 
 
+def as_openai(error: ApiError, id: str) -> dict[str, Any]:
+    """The object of the error of a request, whose id is in a header only."""
+    return error.as_dict()
+
+
 def invalid(param: str | None, message: str, code: str | None = None) -> ApiError:
     """The error of a field of the body."""
     return ApiError(400, message, param=param, code=code)

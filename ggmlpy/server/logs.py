@@ -44,6 +44,11 @@ def request_id(given: str) -> str:
     return given if _ID.fullmatch(given) else uuid.uuid4().hex
 
 
+def id_headers(id: str) -> dict[str, str]:
+    """The headers of an answer that tell its request's id, under OpenAI's and Anthropic's name."""
+    return {"X-Request-Id": id, "Request-Id": id}
+
+
 def log_request(
     id: str,
     method: str,

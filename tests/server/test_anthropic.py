@@ -169,11 +169,36 @@ def test_stop_sequences(api: anthropic.Anthropic) -> None:
     assert (made.stop_reason, made.stop_sequence) == ("end_turn", None)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_was_begun_goes_on(
+    api: anthropic.Anthropic, server: Server, stream: bool
+) -> None:
+    begun: Any = [*USER, {"role": "assistant", "content": [{"type": "text", "text": "The cat"}]}]
+    asked: Any = {"model": MODEL, "messages": begun, "max_tokens": 12}
+    asked["extra_body"] = {"temperature": 0}
+    if stream:
+        with api.messages.stream(**asked) as events:
+            made = events.get_final_message()
+    else:
+        made = api.messages.create(**asked)
+    prompt = f"user: {USER[0]['content']}\nThe cat"
+    wanted = server.llm.create_completion(prompt, max_tokens=12, temperature=0)
+    assert made.content[0].text == wanted["choices"][0]["text"]
+    assert made.content[0].text[0] == " "
+    n = made.usage.input_tokens + (made.usage.cache_read_input_tokens or 0)
+    assert n == wanted["usage"]["prompt_tokens"]
+    assert api.messages.count_tokens(model=MODEL, messages=begun).input_tokens == n
+
+
 def test_structured_output(api: anthropic.Anthropic) -> None:
     pytest.importorskip("llguidance")
     form = {"type": "json_schema", "schema": WEATHER["input_schema"]}
     made = create(api, output_config={"format": form})
     assert json.loads(made.content[0].text)["city"] in ("Bonn", "Ulm")
+    old = api.messages.create(
+        model=MODEL, messages=USER, max_tokens=200, extra_body={"output_format": form, "seed": 1}
+    )
+    assert json.loads(old.content[0].text)["city"] in ("Bonn", "Ulm")  # type: ignore[union-attr]
 
 
 def test_thinking(api: anthropic.Anthropic, client: httpx.Client) -> None:
@@ -264,6 +289,7 @@ def test_a_conversation() -> None:
     ]  # fmt: skip
 
 
+USE = {"type": "tool_use", "id": "a", "name": "weather", "input": {}}
 IMAGE = {"type": "image", "source": {"type": "url", "url": "http://localhost/a.png"}}
 
 
@@ -279,7 +305,12 @@ IMAGE = {"type": "image", "source": {"type": "url", "url": "http://localhost/a.p
         ({"messages": [{"role": "user", "content": [IMAGE]}]}, "content[0] is of type image"),
         ({"messages": [{"role": "user", "content": [{"text": "a"}]}]}, "content[0].type"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "content[0].text"),
-        ({"messages": [*USER, {"role": "assistant", "content": "The"}]}, "prefill"),
+        ({"messages": [*USER, {"role": "assistant", "content": "The "}]}, "white space"),
+        ({"messages": [*USER, {"role": "assistant", "content": ""}]}, "has no text"),
+        ({"messages": [*USER, {"role": "assistant", "content": [USE]}]}, "call of a tool"),
+        ({"mcp_servers": [{"name": "a"}]}, "mcp_servers is not supported"),
+        ({"container": "c"}, "container is not supported"),
+        ({"service_tier": 1}, "service_tier is 1"),
         ({"system": 3}, "system is 3"),
         ({"temperature": "hot"}, "temperature"),
         ({"stop_sequences": "a"}, "stop_sequences"),
@@ -299,7 +330,31 @@ def test_what_is_refused(client: httpx.Client, body: dict[str, Any], message: st
     found = response.json()
     assert found["type"] == "error"
     assert found["error"]["type"] == "invalid_request_error"
+    assert found["request_id"] == response.headers["request-id"]
     assert message in found["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "kind"),
+    [
+        ("GET", "/v1/messages", 405, "invalid_request_error"),
+        ("DELETE", "/v1/messages/count_tokens", 405, "invalid_request_error"),
+        ("POST", "/v1/messages/batches", 404, "not_found_error"),
+        ("GET", "/v1/messages/x", 404, "not_found_error"),
+        ("POST", "/v1/messages", 413, "request_too_large"),
+    ],
+)
+def test_all_errors_have_its_form(method: str, path: str, status: int, kind: str) -> None:
+    with running(Settings(max_body_bytes=100)) as server:
+        response = httpx.request(method, server.url + path, content=b" " * 200)
+        other = httpx.get(f"{server.url}/v1/messages_of_mine")
+    assert response.status_code == status
+    found = response.json()
+    assert found.pop("request_id") == response.headers["request-id"]
+    assert found["type"] == "error"
+    assert found["error"]["type"] == kind
+    assert found["error"]["message"]
+    assert "param" in other.json()["error"]
 
 
 def test_errors_of_the_client(api: anthropic.Anthropic) -> None:
@@ -311,7 +366,9 @@ def test_errors_of_the_client(api: anthropic.Anthropic) -> None:
             "type": "not_found_error",
             "message": f'there is no model "claude": this server has "{MODEL}"',
         },
+        "request_id": found.value.request_id,
     }
+    assert found.value.request_id == found.value.response.headers["x-request-id"]
     with running(Settings(api_keys=frozenset({"key"}))) as other:
 
         def client(key: str) -> anthropic.Anthropic:

@@ -56,12 +56,6 @@ def read_messages(body: Mapping[str, Any]) -> list[Message]:
             made += _of_user(f"{where}.content", content, tools)
         else:
             made.append({"role": "system", "content": _texts(f"{where}.content", content)})
-    if given[-1]["role"] == "assistant":
-        raise invalid(
-            "messages",
-            "messages ends with one of the assistant: this server does not go on with an answer"
-            " that was begun (prefill); the last message must be the user's",
-        )
     return made
 
 

@@ -1,6 +1,10 @@
 """Errors in the form of Anthropic's API.
 
-    {"type": "error", "error": {"type": "invalid_request_error", "message": "…"}}
+    {
+        "type": "error",
+        "error": {"type": "invalid_request_error", "message": "…"},
+        "request_id": "…",
+    }
 
 Source: docs.anthropic.com/en/api/errors.
 """
@@ -22,9 +26,13 @@ _TYPES = {
 }
 
 
-def as_anthropic(error: ApiError) -> dict[str, Any]:
-    """The object of an error."""
+def as_anthropic(error: ApiError, id: str) -> dict[str, Any]:
+    """The object of the error of a request with this id."""
     kind = _TYPES.get(error.status)
     if kind is None:
         kind = "invalid_request_error" if error.status < 500 else "api_error"
-    return {"type": "error", "error": {"type": kind, "message": error.message}}
+    return {
+        "type": "error",
+        "error": {"type": kind, "message": error.message},
+        "request_id": id,
+    }

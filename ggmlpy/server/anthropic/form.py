@@ -168,10 +168,10 @@ def _usage(timings: AnswerTimings) -> dict[str, int]:
     }
 
 
-async def events(generation: Generation) -> AsyncGenerator[bytes, None]:
-    """The stream of a message."""
+async def events(generation: Generation, id: str) -> AsyncGenerator[bytes, None]:
+    """The stream of a message, for the request with this id."""
     try:
         async for arrived in generation.chunks():
             yield b"".join([event(each, each["type"]) for _, each in arrived])
     except Exception as error:  # the status was sent: the stream ends with the error
-        yield event(as_anthropic(of_error(error)), "error")
+        yield event(as_anthropic(of_error(error), id), "error")

@@ -12,7 +12,17 @@ from ggmlpy.server.anthropic.conversation import read_messages, read_tools
 from ggmlpy.server.anthropic.form import MessageForm, events
 from ggmlpy.server.endpoint import Call
 from ggmlpy.server.errors import invalid
-from ggmlpy.server.fields import flag, integer, listed, mapping, needed, one_of, read, text
+from ggmlpy.server.fields import (
+    anything,
+    flag,
+    integer,
+    listed,
+    mapping,
+    needed,
+    one_of,
+    read,
+    text,
+)
 from ggmlpy.server.generation import start
 from ggmlpy.server.openai.chat import chat_options, count_input
 
@@ -23,7 +33,15 @@ _CALL = {
     "stop_sequences": listed(text, most=_MOST_STOPS),
     "thinking": mapping,
     "output_config": mapping,
+    "output_format": mapping,
     "metadata": mapping,
+    "service_tier": text,
+    "mcp_servers": listed(mapping),
+    "container": anything,
+}
+_UNSUPPORTED = {
+    "mcp_servers": "call them, and send their tools in tools",
+    "container": "it is run by Anthropic's servers",
 }
 _FORMAT = {"type": one_of("json_schema"), "schema": mapping}
 
@@ -44,7 +62,7 @@ async def messages(call: Call) -> Response | dict[str, Any]:
 
     generation = await start(call, hosted, make)
     if asked.get("stream"):
-        return call.stream(events(generation))
+        return call.stream(events(generation, call.id))
     (result,) = await generation.whole()
     return result
 
@@ -59,22 +77,29 @@ async def count_tokens(call: Call) -> dict[str, int]:
 def _as_openai(body: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a body as OpenAI's API has them. What is called the same there is kept, such
     as `temperature` and `top_k`, and llama-server's options too. Raises ApiError."""
+    for name, why in _UNSUPPORTED.items():
+        if asked.get(name):
+            raise invalid(name, f"{name} is not supported: {why}")
     made = {key: value for key, value in body.items() if key not in _OTHER}
     made |= read_tools(body)
+    made["continue_final_message"] = body["messages"][-1]["role"] == "assistant"
     made["stop"] = asked.get("stop_sequences", [])
     _set_thinking(made, asked.get("thinking", {}))
     config = read(asked.get("output_config", {}), {"format": mapping, "effort": text})
     if "effort" in config:
         made["reasoning_effort"] = config["effort"]
-    if "format" in config:
-        kind = needed(config["format"], "type", _FORMAT["type"])
-        schema = needed(config["format"], "schema", _FORMAT["schema"])
+    form = config.get("format", asked.get("output_format"))
+    if form is not None:
+        kind = needed(form, "type", _FORMAT["type"])
+        schema = needed(form, "schema", _FORMAT["schema"])
         made["response_format"] = {"type": kind, "json_schema": {"schema": schema}}
     return made
 
 
 # What is read here, or called otherwise in OpenAI's API.
-_OTHER = frozenset({"tools", "tool_choice", "stop_sequences", "thinking", "output_config"})
+_OTHER = frozenset(
+    {"tools", "tool_choice", "stop_sequences", "thinking", "output_config", *_UNSUPPORTED}
+)
 
 
 def _set_thinking(made: dict[str, Any], thinking: Mapping[str, Any]) -> None:

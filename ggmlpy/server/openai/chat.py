@@ -38,6 +38,7 @@ _CHAT = {
     "reasoning_format": text,
     "reasoning_budget": integer(-1),
     "reasoning_effort": text,
+    "continue_final_message": flag,
 }
 _CALL = {
     "n": integer(1, MOST_CHOICES),
