@@ -85,6 +85,7 @@ class Drafts:
         sequence.first_output = max(sequence.first_output, sequence.n_past)
         sequence.draft = []
         sequence.draft_length.note(len(draft), n, self.drafter.n_most)
+        sequence.n_drafts += bool(draft)
         sequence.n_drafted += len(draft)
         sequence.n_accepted += n
         timings.n_drafted += len(draft)

@@ -72,6 +72,7 @@ class RequestState:
     started_s: float = 0.0
     first_s: float = 0.0
     n_reused: int = 0  # prompt tokens that were held when it started
+    n_drafts: int = 0
     n_drafted: int = 0
     n_accepted: int = 0
     has_reported: bool = False  # how far its prompt is
@@ -85,8 +86,10 @@ class RequestState:
             n_prompt=len(self.request.prompt),
             n_reused=self.n_reused,
             n_decoded=self.n_decoded,
+            n_drafts=self.n_drafts,
             n_drafted=self.n_drafted,
             n_accepted=self.n_accepted,
+            n_preempted=self.n_preempted,
             waited_s=started - self.added_s,
             prompt_s=first - started,
             decode_s=now - first,

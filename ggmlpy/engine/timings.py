@@ -91,8 +91,10 @@ class AnswerTimings:
     n_prompt: int = 0  # tokens of the prompt
     n_reused: int = 0  # of those, what the cache or host memory held already
     n_decoded: int = 0  # tokens of the answer
-    n_drafted: int = 0  # tokens of drafts that were run for it
+    n_drafts: int = 0  # drafts that were run for it
+    n_drafted: int = 0  # their tokens
     n_accepted: int = 0  # of those, what sampling chose
+    n_preempted: int = 0  # how often it had to wait because the cache was full
     waited_s: float = 0.0  # from its arrival to its start
     prompt_s: float = 0.0  # from there to its first token
     decode_s: float = 0.0  # from there to its end

@@ -63,8 +63,10 @@ class Totals:
     n_prompt: int = 0
     n_reused: int = 0
     n_decoded: int = 0
+    n_drafts: int = 0
     n_drafted: int = 0
     n_accepted: int = 0
+    n_preempted: int = 0
     n_longest: int = 0  # tokens of a prompt with its answer
     prompt_s: float = 0.0
     decode_s: float = 0.0
@@ -76,6 +78,7 @@ class Totals:
     queue: Histogram = field(default_factory=_seconds)
     prefill: Histogram = field(default_factory=_seconds)
     decode: Histogram = field(default_factory=_seconds)
+    inference: Histogram = field(default_factory=_seconds)
     prompt_tokens: Histogram = field(default_factory=_tokens)
     answer_tokens: Histogram = field(default_factory=_tokens)
 
@@ -84,8 +87,10 @@ class Totals:
         self.n_prompt += timings.n_prompt
         self.n_reused += timings.n_reused
         self.n_decoded += timings.n_decoded
+        self.n_drafts += timings.n_drafts
         self.n_drafted += timings.n_drafted
         self.n_accepted += timings.n_accepted
+        self.n_preempted += timings.n_preempted
         self.n_longest = max(self.n_longest, timings.n_prompt + timings.n_decoded)
         self.prompt_s += timings.prompt_s
         self.decode_s += timings.decode_s
@@ -95,6 +100,7 @@ class Totals:
         self.queue.add(max(0.0, spent_s - timings.decode_s - timings.prompt_s))
         self.prefill.add(timings.prompt_s)
         self.decode.add(timings.decode_s)
+        self.inference.add(timings.prompt_s + timings.decode_s)
         self.prompt_tokens.add(timings.n_prompt)
         self.answer_tokens.add(timings.n_decoded)
         n_between = timings.n_decoded - 1
@@ -180,6 +186,7 @@ class Metrics:
                 decode_s,
             ),
             "n_decode": ("Steps of the engine.", n_steps),
+            "spec_decode_num_drafts": ("Drafts.", sum(each.n_drafts for each in totals)),
             "spec_decode_num_draft_tokens": (
                 "Tokens of drafts.",
                 sum(each.n_drafted for each in totals),
@@ -238,6 +245,8 @@ class Metrics:
             "generation_tokens": ("Tokens of answers.", "n_decoded"),
             "prefix_cache_queries": ("Tokens that were looked up in the cache.", "n_prompt"),
             "prefix_cache_hits": ("Tokens that were found there.", "n_reused"),
+            "num_preemptions": ("Answers that waited for a full cache.", "n_preempted"),
+            "spec_decode_num_drafts": ("Drafts.", "n_drafts"),
             "spec_decode_num_draft_tokens": ("Tokens of drafts.", "n_drafted"),
             "spec_decode_num_accepted_tokens": ("Those that were accepted.", "n_accepted"),
         }
@@ -266,6 +275,7 @@ class Metrics:
             "request_queue_time_seconds": ("Arrival to start.", "queue"),
             "request_prefill_time_seconds": ("Start to first token.", "prefill"),
             "request_decode_time_seconds": ("First token to end.", "decode"),
+            "request_inference_time_seconds": ("Start to end.", "inference"),
             "request_prompt_tokens": ("Tokens of a prompt.", "prompt_tokens"),
             "request_generation_tokens": ("Tokens of an answer.", "answer_tokens"),
         }

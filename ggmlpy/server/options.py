@@ -94,6 +94,7 @@ _RENAMED = {
     "max_completion_tokens": "max_tokens",
     "n_predict": "max_tokens",
 }
+_LIMITS = ("max_tokens", "max_completion_tokens", "n_predict")
 _NOT_SAMPLED = ("ignore_eos", "json_schema")
 # llama-server's options of how a request is run, which are fields of `Request`.
 _RUN = {
@@ -140,6 +141,9 @@ def read_run(body: Mapping[str, Any], n_seq_max: int) -> dict[str, Any]:
         "reports_progress": is_stream and asked.get("return_progress", False),
         "reports_timings": is_stream and asked.get("timings_per_token", False),
     }
+    limits = [body[name] for name in _LIMITS if body.get(name) is not None]
+    if limits and limits[-1] == 0:  # the prompt is run, and nothing else: to `Llama` 0 is no limit
+        made["max_tokens"] = 0
     if asked.get("id_slot", -1) >= 0:
         made["slot"] = asked["id_slot"] % n_seq_max  # as in llama-server
     return made

@@ -73,6 +73,7 @@ def test_drafts_are_counted(tiny_path: Path) -> None:
         found = last_timings(llm, "ab", max_tokens=12)
         assert found.n_drafted == llm.timings.n_drafted > found.n_accepted > 0
         assert found.n_accepted == llm.timings.n_accepted
+        assert found.n_drafted / 3 <= found.n_drafts <= 12
 
 
 @pytest.mark.parametrize("n", [1, 3])

@@ -62,6 +62,7 @@ def error_of(response: httpx.Response, status: int) -> dict[str, Any]:
         (CHAT, {"messages": "Hello"}, "messages"),
         (CHAT, {"messages": ["Hello"]}, "messages[0]"),
         (CHAT, {"messages": HELLO, "top_logprobs": 50}, "top_logprobs"),
+        (CHAT, {"messages": HELLO, "top_logprobs": 2}, "top_logprobs"),
         (CHAT, {"messages": HELLO, "tools": [1]}, "tools[0]"),
         (CHAT, {"messages": HELLO, "tools": [{"type": "function"}]}, "tools"),
         (CHAT, {"messages": HELLO, "tool_choice": "sometimes"}, "tool_choice"),

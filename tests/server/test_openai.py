@@ -81,6 +81,40 @@ def test_chat(api: openai.OpenAI, server: Server) -> None:
     assert pieces[-1].choices[0].finish_reason == "length"
 
 
+def test_fields_that_the_reference_asks_for(client: httpx.Client) -> None:
+    """Of messages a refusal, of the first chunk content, of chunks before the usage null."""
+    more = {"messages": CHAT, "max_tokens": 3}
+    made = post(client, "/v1/chat/completions", **more)
+    assert set(made["choices"][0]) == {"index", "message", "logprobs", "finish_reason"}
+    assert made["choices"][0]["message"].keys() == {"role", "content", "refusal"}
+    chunks = events(client, "/v1/chat/completions", **more, n=2)
+    assert [c["choices"][0]["delta"] for c in chunks if "role" in c["choices"][0]["delta"]] == [
+        {"role": "assistant", "content": ""}
+    ] * 2
+    assert not any("usage" in chunk for chunk in chunks)
+    for path, fields in (("/v1/chat/completions", more), ("/v1/completions", {"prompt": "a"})):
+        chunks = events(client, path, **fields, stream_options={"include_usage": True})
+        assert [chunk["usage"] for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
+        assert chunks[-1]["usage"]["completion_tokens"] > 0
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": CHAT, "max_tokens": 0}),
+        ("/v1/chat/completions", {"messages": CHAT, "max_completion_tokens": 0}),
+        ("/v1/completions", {"prompt": PROMPT, "max_tokens": 0, "n": 2}),
+        ("/v1/completions", {"prompt": PROMPT, "max_tokens": 0, "echo": True}),
+    ],
+)
+def test_no_token_is_asked_for(client: httpx.Client, path: str, body: dict[str, Any]) -> None:
+    made = post(client, path, **body)
+    assert made["usage"]["completion_tokens"] == 0
+    for choice in made["choices"]:
+        text = choice["text"] if "text" in choice else choice["message"]["content"]
+        assert (text, choice["finish_reason"]) == (PROMPT if body.get("echo") else "", "length")
+
+
 def test_paths_without_v1(client: httpx.Client) -> None:
     """llama-server has them."""
     assert post(client, "/chat/completions", messages=CHAT, max_tokens=2)["choices"]

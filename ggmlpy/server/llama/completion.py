@@ -108,8 +108,6 @@ async def _complete(
         limit = TimeLimit(limit_ms, tokenizer, len(tokens)) if limit_ms > 0 else None
         request, _ = llm.prepare_completion(tokens, **options, stopping_criteria=limit)
         request = replace(request, scores_sampled=wanted.post_sampling_probs)
-        if n_predict == 0:  # the prompt is run, and nothing else
-            request = replace(request, max_tokens=0)
         return request, CompletionForm(request, wanted, hosted.name, tokenizer, n_ctx_seq, limit)
 
     n = asked.get("n_cmpl", asked.get("n", 1))

@@ -94,10 +94,13 @@ async def start_chat(
 
 def chat_options(call: Call, hosted: Hosted, body: Mapping[str, Any]) -> dict[str, Any]:
     """Options of `Llama.create_chat_completion` that a body of this API has, over the server's."""
+    asked = read(body, _CHAT)
+    if asked.get("top_logprobs") and not asked.get("logprobs"):
+        raise invalid("top_logprobs", "top_logprobs is given, but logprobs is not true")
     options = {
         "max_tokens": None,
         **read_options(body, call.settings.defaults, hosted.llm.llama.tokenizer),
-        **read(body, _CHAT),
+        **asked,
         "model": hosted.name,
     }
     effort = options.pop("reasoning_effort", None)

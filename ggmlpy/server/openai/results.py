@@ -21,6 +21,9 @@ def whole(
     """One result with the choices of all. `n_each` choices of a prompt ran, by default all."""
     made = {**results[0], "system_fingerprint": _FINGERPRINT}
     made["choices"] = [{**each["choices"][0], "index": i} for i, each in enumerate(results)]
+    for choice in made["choices"]:
+        if "message" in choice:
+            choice["message"] = {**choice["message"], "refusal": None}  # a required field
     return made | _costs(generation, n_each)
 
 
@@ -31,7 +34,11 @@ async def events(
     with_usage: bool,
     with_timings: bool = False,
 ) -> AsyncGenerator[bytes, None]:
-    """The chunks of all choices, as they come; `with_timings` each has those until then."""
+    """The chunks of all choices, as they come; `with_timings` each has those until then.
+
+    As in OpenAI's API the chunk with a message's role has empty content, and those before the
+    usage have the field with null.
+    """
     last: dict[str, Any] = {}
     try:
         async for arrived in generation.chunks():
@@ -42,6 +49,10 @@ async def events(
                 chunk["id"], chunk["system_fingerprint"] = last["id"], _FINGERPRINT
                 choice = chunk["choices"][0]
                 choice["index"] = index
+                if "role" in choice.get("delta", ()):
+                    choice["delta"] = {**choice["delta"], "content": ""}
+                if with_usage:
+                    chunk["usage"] = None
                 if "prompt_progress" in chunk:
                     chunk["prompt_progress"] = progress_of(chunk["prompt_progress"])
                 if with_timings or choice["finish_reason"] is not None:
