@@ -175,7 +175,7 @@ def _opened(path: Path) -> IO[str]:
 def _settings(defaults: dict[str, Any]) -> Settings:
     from ggmlpy.server import Settings
 
-    return Settings(max_waiting=2**30, timeout_s=2.0**30, defaults=defaults)
+    return Settings(max_waiting=2**30, timeout_s=2.0**30, max_stored_bytes=0, defaults=defaults)
 
 
 async def _run(

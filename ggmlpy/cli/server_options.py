@@ -137,6 +137,13 @@ class ServerOptions(SharedOptions):
         3600, "-to --timeout SECONDS", "Limit of a whole request, from its arrival on.",
         type=Whole(1),
     )  # fmt: skip
+    store_ram: int = setting(
+        64,
+        "--store-ram N",
+        "MiB of memory for responses that clients may go on from (/v1/responses with store); 0:"
+        " none are kept.",
+        type=Whole(0),
+    )
     max_waiting: int = setting(
         512,
         "--max-waiting N",
@@ -178,6 +185,7 @@ class ServerOptions(SharedOptions):
         return Settings(
             api_keys=self.keys(),
             cors_origins=tuple(_names(self.cors_origins)),
+            max_stored_bytes=self.store_ram * 2**20,
             max_waiting=self.max_waiting,
             timeout_s=self.timeout,
             slots=self.slots,

@@ -40,6 +40,7 @@ from ggmlpy.server.openai.completions import completions
 from ggmlpy.server.openai.embeddings import embeddings
 from ggmlpy.server.openai.models import load, model, models, unload
 from ggmlpy.server.openai.responses import response_input_tokens, responses
+from ggmlpy.server.openai.stored import input_items, stored_response
 from ggmlpy.server.page.assets import asset, index
 from ggmlpy.server.page.view import EngineViews
 from ggmlpy.server.rerank import rerank
@@ -97,6 +98,8 @@ def _routes() -> list[Route]:
         *[post(base + path, each) for base in ("/v1", "") for path, each in _OPENAI.items()],
         post("/v1/messages", messages, error_form=as_anthropic),
         post("/v1/messages/count_tokens", count_tokens, error_form=as_anthropic),
+        *_stored("/v1"),
+        *_stored(""),
         post("/v1/completions", completions),
         post("/v1/embeddings", embeddings),
         post("/embedding", embedding),
@@ -125,6 +128,16 @@ def _routes() -> list[Route]:
         get("/metrics", metrics),
         get("/health", health, is_public=True),
         get("/v1/health", health, is_public=True),
+    ]
+
+
+def _stored(base: str) -> list[Route]:
+    """Of responses that are kept."""
+    one, items = (Endpoint(each, has_body=False) for each in (stored_response, input_items))
+    path = f"{base}/responses/{{id}}"
+    return [
+        Route(path, one, methods=["GET", "DELETE"]),
+        Route(f"{path}/input_items", items, methods=["GET"]),
     ]
 
 

@@ -16,6 +16,7 @@ class Settings:
     api_keys: frozenset[str] = frozenset()  # of which a request must have one; none: it need not
     cors_origins: tuple[str, ...] = (LOCALHOST,)  # of pages whose scripts may read answers
     max_body_bytes: int = 32 * 2**20
+    max_stored_bytes: int = 64 * 2**20  # of responses that are kept; 0: none are
     max_waiting: int = 512  # sequences that wait for one model; more are refused with 429
     body_timeout_s: float = 60.0  # in which a body must arrive
     send_timeout_s: float = 60.0  # in which a client must read what is sent

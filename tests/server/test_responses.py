@@ -53,7 +53,7 @@ def test_a_response_is_that_of_the_model(api: openai.OpenAI, server: Server) -> 
     given = [{"role": "system", "content": "Be short."}, {"role": "user", "content": TEXT}]
     wanted = server.llm.create_chat_completion(given, max_tokens=12, temperature=0)
     assert made.output_text == wanted["choices"][0]["message"]["content"]
-    assert (made.object, made.model, made.store) == ("response", MODEL, False)
+    assert (made.object, made.model, made.store) == ("response", MODEL, True)
     assert (made.status, made.incomplete_details.reason) == ("incomplete", "max_output_tokens")
     assert made.output[0].status == "incomplete"
     assert (made.instructions, made.temperature) == ("Be short.", 0.0)
@@ -225,6 +225,10 @@ IMAGE = {"type": "input_image", "image_url": "http://localhost/a.png"}
         ({"tools": [TOOL], "tool_choice": {"type": "web_search"}}, "tool_choice"),
         ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
         ({"include": ["message.output_text.logprobs"]}, "include"),
+        ({"include": ["everything"]}, "include[0]"),
+        ({"previous_response_id": 3}, "previous_response_id"),
+        ({"store": "no"}, "store"),
+        ({"truncation": "some"}, "truncation"),
         ({"input": "word " * 2000}, "input"),
     ],
 )

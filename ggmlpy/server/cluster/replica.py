@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any
 
 from ggmlpy.llama import Llama
@@ -21,7 +22,8 @@ class Replica:
 
     def __init__(self, names: Sequence[str], open: Callable[[], Llama], settings: Settings) -> None:
         self._models = Models([Hosted(names, open, settings.max_waiting)])
-        self._app = create_app(self._models, settings)
+        # A response that one replica keeps another one would not find.
+        self._app = create_app(self._models, replace(settings, max_stored_bytes=0))
         self._stack = AsyncExitStack()
         self._started: asyncio.Task[None] | None = None
 

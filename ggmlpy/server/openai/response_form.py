@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,6 +74,7 @@ class ResponseForm(OwnForm):
         self._n_reasoning = 0  # of those, until the reasoning ended
         self._output: list[dict[str, Any]] = []
         self._open: _Item | None = None
+        self.final: dict[str, Any] | None = None  # the whole response, once it is complete
 
     def chunks(self, pieces: Iterator[Piece]) -> Generator[Event, None, None]:
         """The events."""
@@ -84,12 +85,11 @@ class ResponseForm(OwnForm):
             yield each
 
     def result(self, pieces: Iterator[Piece]) -> dict[str, Any]:
-        """The whole response, which the last event has."""
-        last: Event = {}
-        for each in self._events(pieces):
-            last = each
-        found: dict[str, Any] = last["response"]
-        return found
+        """The whole response."""
+        for _ in self._events(pieces):
+            pass
+        assert self.final is not None
+        return self.final
 
     def failure(self, error: Exception) -> Event:
         """The event of an error, behind which nothing comes."""
@@ -175,7 +175,8 @@ class ResponseForm(OwnForm):
         status = "incomplete" if part.finish_reason == "length" else "completed"
         yield from self._close(status)
         usage = self._usage(part.timings or AnswerTimings())
-        yield {"type": f"response.{status}", "response": self._response(status, usage)}
+        self.final = self._response(status, usage)
+        yield {"type": f"response.{status}", "response": self.final}
 
     def _response(self, status: str, usage: dict[str, Any] | None = None) -> dict[str, Any]:
         why = {"reason": "max_output_tokens"} if status == "incomplete" else None
@@ -205,10 +206,16 @@ def _place(item: _Item) -> dict[str, Any]:
     return {"content_index": 0} | ({"logprobs": []} if item.kind == "message" else {})
 
 
-async def events(generation: Generation, form: ResponseForm) -> AsyncGenerator[bytes, None]:
-    """The stream of a response."""
+async def events(
+    generation: Generation,
+    form: ResponseForm,
+    keep: Callable[[dict[str, Any]], Awaitable[None]],
+) -> AsyncGenerator[bytes, None]:
+    """The stream of a response, which is given to `keep` before its last event."""
     try:
         async for arrived in generation.chunks():
+            if form.final is not None:
+                await keep(form.final)
             yield b"".join([event(each, each["type"]) for _, each in arrived])
     except Exception as error:  # the status was sent: the stream ends with the error
         yield event(form.failure(error), "error")

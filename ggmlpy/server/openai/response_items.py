@@ -10,7 +10,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ggmlpy.server.errors import ApiError, invalid
@@ -28,6 +29,13 @@ from ggmlpy.server.fields import (
 )
 
 Message = dict[str, Any]
+Item = dict[str, Any]
+_PREFIXES = {
+    "message": "msg",
+    "reasoning": "rs",
+    "function_call": "fc",
+    "function_call_output": "fco",
+}
 
 _INPUT = either(text, listed(mapping, least=1), must="a string, or a list of items")
 _CONTENT = either(text, listed(mapping), must="a string, or a list of content parts")
@@ -35,12 +43,14 @@ _TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
 _CHOICES = ("auto", "none", "required")
 
 
-def read_input(body: Mapping[str, Any]) -> list[Message]:
-    """The messages of `instructions` and `input`. Raises ApiError."""
+def read_input(body: Mapping[str, Any], before: Sequence[Item] = ()) -> list[Message]:
+    """The messages of `instructions`, of the items `before`, and of `input`. Raises ApiError."""
     conversation = _Conversation()
     instructions = read(body, {"instructions": text}).get("instructions")
     if instructions:
         conversation.say("system", instructions)
+    for item in before:
+        conversation.add("previous_response_id", item)
     given = needed(body, "input", _INPUT)
     if isinstance(given, str):
         conversation.say("user", given)
@@ -48,6 +58,26 @@ def read_input(body: Mapping[str, Any]) -> list[Message]:
         for i, item in enumerate(given):
             conversation.add(f"input[{i}]", item)
     return conversation.messages
+
+
+def as_items(given: str | list[Item]) -> list[Item]:
+    """An `input` that was read as items, each with an id and its content in parts."""
+    if isinstance(given, str):
+        given = [{"role": "user", "content": given}]
+    return [_as_item(item) for item in given]
+
+
+def _as_item(item: Item) -> Item:
+    kind = item.get("type") or "message"
+    made = {**item, "type": kind, "id": item.get("id") or f"{_PREFIXES[kind]}_{uuid.uuid4().hex}"}
+    if kind == "message":
+        said = item["content"]
+        name = "output_text" if item["role"] == "assistant" else "input_text"
+        made["content"] = [{"type": name, "text": said}] if isinstance(said, str) else said
+        if name == "output_text":
+            made["content"] = [{"annotations": [], **part} for part in made["content"]]
+        made.setdefault("status", "completed")
+    return made
 
 
 class _Conversation:
@@ -68,7 +98,8 @@ class _Conversation:
         if kind == "item_reference":
             raise invalid(
                 f"{at}.type",
-                f"{at} is an item_reference: this server keeps no items, send it whole",
+                f"{at} is an item_reference: send the item whole, or go on from a response with"
+                " previous_response_id",
             )
         if kind not in self._kinds:
             known = ", ".join(self._kinds)

@@ -1,7 +1,4 @@
-"""POST /v1/responses and /v1/responses/input_tokens.
-
-Nothing is stored: a request has the whole conversation.
-"""
+"""POST /v1/responses and /v1/responses/input_tokens."""
 
 from __future__ import annotations
 
@@ -17,8 +14,17 @@ from ggmlpy.server.fields import flag, integer, listed, mapping, needed, one_of,
 from ggmlpy.server.generation import start
 from ggmlpy.server.openai.chat import chat_options, count_input
 from ggmlpy.server.openai.response_form import ResponseForm, events
-from ggmlpy.server.openai.response_items import read_input, read_tools
+from ggmlpy.server.openai.response_items import as_items, read_input, read_tools
+from ggmlpy.server.openai.stored import before, keep
+from ggmlpy.server.openai.truncation import fitting
 
+_LOGPROBS = "message.output_text.logprobs"
+# What OpenAI's API can include: of tools that it runs, and of what is in answers here anyway.
+_INCLUDABLE = (
+    _LOGPROBS, "reasoning.encrypted_content", "file_search_call.results",
+    "web_search_call.results", "web_search_call.action.sources", "code_interpreter_call.outputs",
+    "message.input_image.image_url", "computer_call_output.output.image_url",
+)  # fmt: skip
 _CALL = {
     "model": text,
     "stream": flag,
@@ -26,21 +32,20 @@ _CALL = {
     "parallel_tool_calls": flag,
     "text": mapping,
     "reasoning": mapping,
-    "include": listed(text),
+    "include": listed(one_of(*_INCLUDABLE)),
     "background": flag,
     "metadata": mapping,
+    "previous_response_id": text,
+    "store": flag,
     "truncation": one_of("auto", "disabled"),
     "top_logprobs": integer(0, 20),
 }
-_STORED = "this server keeps no responses: send the whole conversation as input"
 _UNSUPPORTED = {
-    "previous_response_id": _STORED,
-    "conversation": _STORED,
+    "conversation": "this server keeps responses: go on from one with previous_response_id",
     "background": "the answer comes with the response, or as a stream",
     "prompt": "this server keeps no prompts: send instructions and input",
     "top_logprobs": "use /v1/chat/completions",
 }
-_LOGPROBS = "message.output_text.logprobs"
 _FORMAT = one_of("text", "json_object", "json_schema")
 # What is read here, or called otherwise in chat completions.
 _OTHER = frozenset({*_UNSUPPORTED, "input", "instructions", "tools", "tool_choice", "text"})
@@ -49,28 +54,39 @@ _OTHER = frozenset({*_UNSUPPORTED, "input", "instructions", "tools", "tool_choic
 async def responses(call: Call) -> Response | dict[str, Any]:
     """Answers input, whole or as a stream of events."""
     asked, body = _read(call)
-    messages = read_input(call.body)
+    earlier = before(call, asked.get("previous_response_id"))
+    messages = read_input(call.body, earlier)
+    store = call.service.responses.max_bytes > 0 and asked.get("store", True)
     hosted = await call.stack.enter_async_context(call.models.using(asked.get("model")))
     llm, options = hosted.llm.llama, chat_options(call, hosted, body)
-    head = _head(call.body, asked, hosted.name)
+    head = _head(call.body, asked, hosted.name, store)
     forms: list[ResponseForm] = []
 
     def make() -> list[tuple[Request, ResponseForm]]:
-        request, chat = llm.prepare_chat_completion(messages, **options)
+        shown = messages
+        if asked.get("truncation") == "auto":
+            shown = fitting(llm, messages, options)
+        request, chat = llm.prepare_chat_completion(shown, **options)
         forms.append(ResponseForm(chat, head))
         return [(request, forms[0])]
 
+    async def keep_it(response: dict[str, Any]) -> None:
+        if store:
+            await keep(call, response, [*earlier, *as_items(call.body["input"])])
+
     generation = await start(call, hosted, make)
     if asked.get("stream"):
-        return call.stream(events(generation, forms[0]))
+        return call.stream(events(generation, forms[0], keep_it))
     (result,) = await generation.whole()
+    await keep_it(result)
     return result
 
 
 async def response_input_tokens(call: Call) -> dict[str, Any]:
     """How many tokens the prompt of a response has, which is not run."""
     asked, body = _read(call)
-    counted = await count_input(call, asked.get("model"), read_input(call.body), body)
+    messages = read_input(call.body, before(call, asked.get("previous_response_id")))
+    counted = await count_input(call, asked.get("model"), messages, body)
     return {"object": "response.input_tokens", **counted}
 
 
@@ -107,7 +123,9 @@ def _response_format(form: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": kind, "json_schema": {"schema": schema}}
 
 
-def _head(body: Mapping[str, Any], asked: Mapping[str, Any], model: str) -> dict[str, Any]:
+def _head(
+    body: Mapping[str, Any], asked: Mapping[str, Any], model: str, store: bool
+) -> dict[str, Any]:
     """What a response tells of its request."""
     reasoning, form = asked.get("reasoning", {}), asked.get("text", {})
     return {
@@ -117,13 +135,13 @@ def _head(body: Mapping[str, Any], asked: Mapping[str, Any], model: str) -> dict
         "max_output_tokens": asked.get("max_output_tokens"),
         "metadata": asked.get("metadata", {}),
         "parallel_tool_calls": asked.get("parallel_tool_calls", True),
-        "previous_response_id": None,
+        "previous_response_id": asked.get("previous_response_id"),
         "reasoning": {"effort": reasoning.get("effort"), "summary": None},
-        "store": False,
+        "store": store,
         "temperature": body.get("temperature"),
         "text": {"format": form.get("format") or {"type": "text"}},
         "tool_choice": body.get("tool_choice") or "auto",
         "tools": body.get("tools") or [],
         "top_p": body.get("top_p"),
-        "truncation": "disabled",
+        "truncation": asked.get("truncation", "disabled"),
     }

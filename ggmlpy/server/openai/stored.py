@@ -1,0 +1,93 @@
+"""GET and DELETE /v1/responses/{id}, and GET /v1/responses/{id}/input_items."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ggmlpy.server.endpoint import Call
+from ggmlpy.server.errors import ApiError, invalid
+from ggmlpy.server.events import as_json
+from ggmlpy.server.fields import one_of
+from ggmlpy.server.stored_responses import Item, StoredResponse
+
+_MOST_ITEMS = 100  # of one page
+_ORDER = one_of("asc", "desc")
+
+
+async def stored_response(call: Call) -> dict[str, Any]:
+    """A response that is kept, or without it that it is deleted."""
+    found = _found(call)
+    if call.request.method == "DELETE":
+        call.service.responses.drop(found)
+        return {"id": found.response["id"], "object": "response", "deleted": True}
+    if call.request.query_params.get("stream", "false") != "false":
+        raise invalid("stream", "stream is not supported here: the response is complete")
+    return found.response
+
+
+async def input_items(call: Call) -> dict[str, Any]:
+    """The items that a response has answered, page by page, the last one first unless asked."""
+    items, query = _found(call).input, call.request.query_params
+    if _ORDER("order", query.get("order", "desc")) == "desc":
+        items = items[::-1]
+    limit = query.get("limit", "20")
+    if not (limit.isascii() and limit.isdecimal() and 1 <= int(limit[:9]) <= _MOST_ITEMS):
+        raise invalid("limit", f"limit is {limit:.20}: it must be from 1 to {_MOST_ITEMS}")
+    after = query.get("after")
+    start = 0 if after is None else _place(items, after) + 1
+    page = items[start : start + int(limit)]
+    return {
+        "object": "list",
+        "data": page,
+        "first_id": page[0]["id"] if page else None,
+        "last_id": page[-1]["id"] if page else None,
+        "has_more": start + len(page) < len(items),
+    }
+
+
+def _place(items: Sequence[Item], id: str) -> int:
+    for i, item in enumerate(items):
+        if item["id"] == id:
+            return i
+    raise invalid("after", f"after is {id:.80}: the response has no such item")
+
+
+def _found(call: Call) -> StoredResponse:
+    id = call.request.path_params["id"]
+    found = call.service.responses.find(id, owner_of(call))
+    if found is None:
+        raise ApiError(404, f"there is no response {id:.80}: {_why(call)}", param="response_id")
+    return found
+
+
+def owner_of(call: Call) -> str:
+    """Whose the responses of a request are."""
+    return call.client if call.settings.api_keys else ""
+
+
+def before(call: Call, id: str | None) -> list[Item]:
+    """The items of the response that a request goes on from. Raises ApiError."""
+    if id is None:
+        return []
+    found = call.service.responses.find(id, owner_of(call))
+    if found is None:
+        raise invalid(
+            "previous_response_id",
+            f"there is no response {id:.80}: {_why(call)}",
+            "previous_response_not_found",
+        )
+    return found.conversation
+
+
+def _why(call: Call) -> str:
+    most = call.service.responses.max_bytes
+    if not most:
+        return "this server keeps none, send the whole conversation as input"
+    return f"this server keeps the latest in {most / 2**20:g} MiB of memory, unless store is false"
+
+
+async def keep(call: Call, response: dict[str, Any], items: list[Item]) -> None:
+    """Keep a response to these items."""
+    n_bytes = await call.in_pool(lambda: len(as_json(items)) + len(as_json(response)))
+    call.service.responses.keep(StoredResponse(response, items, owner_of(call), n_bytes))
