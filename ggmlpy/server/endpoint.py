@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -57,18 +57,28 @@ class Call:
     def models(self) -> Models:
         return self.service.models
 
-    def stream(self, events: AsyncGenerator[bytes, None]) -> EventStream:
-        """The response that writes events."""
+    def stream(
+        self,
+        events: AsyncGenerator[bytes, None],
+        error_event: Callable[[ApiError], bytes] | None = None,
+    ) -> EventStream:
+        """The response that writes events. `error_event` makes the one of an error, by default of
+        the API's error object."""
         settings = self.settings
         ping_s = read(self.body, {"sse_ping_interval": integer(-1)}).get("sse_ping_interval")
-        late = self.error_form(self.too_late(), self.id)
+        made = error_event or self._error_event
         return EventStream(
             events,
             ping_s=settings.ping_s if ping_s is None else max(0, ping_s),
             send_timeout_s=settings.send_timeout_s,
             ends_s=self.ends_s,
-            late=event(late, late.get("type")),
+            late=self.too_late(),
+            failed=lambda error: made(failure(error, self.id, self.body)),
         )
+
+    def _error_event(self, error: ApiError) -> bytes:
+        made = self.error_form(error, self.id)
+        return event(made, made.get("type"))
 
     def too_late(self) -> ApiError:
         """The error of an answer that takes too long."""
@@ -84,6 +94,17 @@ class Call:
     async def in_pool(self, function: Callable[[], Result]) -> Result:
         """The result of a function that takes a while."""
         return await in_pool(self.service.pool, function)
+
+
+def failure(error: Exception, id: str, fields: Collection[str] = ()) -> ApiError:
+    """The error of the request `id`, whose body has these `fields`. What it cannot be blamed for is
+    logged."""
+    made = of_error(error, fields)
+    if made.status >= 500 and not isinstance(error, ApiError | GgmlpyError):
+        log.logger.error("request %s failed", id, exc_info=error)
+    elif made.status == 500:
+        log.logger.error("request %s failed: %s", id, error)
+    return made
 
 
 Handler = Callable[[Call], Coroutine[Any, Any, Response | dict[str, Any] | list[Any]]]
@@ -130,7 +151,7 @@ class Endpoint:
         except ClientGone:  # nobody would read an answer
             return
         except Exception as error:
-            response = self._refuse(error, call, id)
+            response = self._refuse(failure(error, id, call.body if call is not None else ()), id)
             response.headers.update(id_headers(id))
             status = response.status_code
             await response(scope, receive, send)
@@ -191,16 +212,11 @@ class Endpoint:
             headers={"WWW-Authenticate": "Bearer"},
         )
 
-    def _refuse(self, error: Exception, call: Call | None, id: str) -> Response:
-        made = of_error(error, call.body if call is not None else ())
-        if made.status >= 500 and not isinstance(error, ApiError | GgmlpyError):
-            log.logger.exception("request %s failed", id)
-        elif made.status == 500:
-            log.logger.error("request %s failed: %s", id, error)
+    def _refuse(self, error: ApiError, id: str) -> Response:
         return Response(
-            as_json(self._error_form(made, id)),
-            status_code=made.status,
-            headers=made.headers,
+            as_json(self._error_form(error, id)),
+            status_code=error.status,
+            headers=error.headers,
             media_type="application/json",
         )
 

@@ -94,6 +94,9 @@ def of_error(error: BaseException, fields: Collection[str] = ()) -> ApiError:
     if isinstance(error, errors.BadBatch):
         code = "context_length_exceeded" if "tokens long" in text else None
         return invalid(_first(fields, "messages", "prompt", "input"), text, code)
+    if isinstance(error, errors.GrammarError):
+        formats = "response_format", "json_schema", "grammar", "text", "output_config", "tools"
+        return invalid(_named(text, fields) or _first(fields, *formats), text)
     if isinstance(error, errors.GgmlpyError) and not isinstance(error, _OF_THE_SERVER):
         if str(error).startswith(("the answer has ended", "the model is closed")):
             return ApiError(503, "the model was unloaded while it answered")

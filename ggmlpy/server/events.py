@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -59,10 +59,12 @@ class EventStream(Response):
         ping_s: float,
         send_timeout_s: float,
         ends_s: float,
-        late: bytes,
+        late: Exception,
+        failed: Callable[[Exception], bytes],
     ) -> None:
-        """`ping_s`: seconds of silence before a comment; 0: none. At `ends_s`, by the loop's clock,
-        the stream ends with the event `late`."""
+        """`ping_s`: seconds of silence before a comment; 0: none. An error of `events` becomes the
+        last event, which `failed` makes of it, and so does `late` at `ends_s`, by the loop's
+        clock."""
         self.status_code = 200
         self.background = None
         self.init_headers({"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
@@ -71,6 +73,7 @@ class EventStream(Response):
         self._send_timeout_s = send_timeout_s
         self._ends_s = ends_s
         self._late = late
+        self._failed = failed
         self._sending_since: float | None = None
         self._written = 0.0  # when
         self.is_cut = False  # whether its client was gone, or did not read, before its end
@@ -94,7 +97,7 @@ class EventStream(Response):
                 if now >= self._ends_s and since is None:
                     writer.cancel()
                     await asyncio.wait((writer,))
-                    await self._send(send, self._late)
+                    await self._send(send, self._failed(self._late))
                     await send({"type": "http.response.body", "body": b"", "more_body": False})
                     break
                 if since is not None and now - since >= self._send_timeout_s:
@@ -119,8 +122,11 @@ class EventStream(Response):
 
     async def _write(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        async for part in self._events:
-            await self._send(send, part)
+        try:
+            async for part in self._events:
+                await self._send(send, part)
+        except Exception as error:  # the status was sent: the stream ends with the error
+            await self._send(send, self._failed(error))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send(self, send: Send, part: bytes) -> None:

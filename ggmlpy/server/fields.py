@@ -15,20 +15,28 @@ from typing import Any
 from ggmlpy.server.errors import ApiError, invalid
 
 Kind = Callable[[str, Any], Any]  # (the field's name, its value) -> what is meant
+_MOST_BITS = 63  # of an integer without its sign
 
 
-def read(body: Mapping[str, Any], kinds: Mapping[str, Kind]) -> dict[str, Any]:
-    """The known fields of an object."""
+def read(body: Mapping[str, Any], kinds: Mapping[str, Kind], at: str = "") -> dict[str, Any]:
+    """The known fields of an object, which in errors is `at`, such as "messages[0]"."""
     return {
-        name: kind(name, body[name]) for name, kind in kinds.items() if body.get(name) is not None
+        name: kind(_path(at, name), body[name])
+        for name, kind in kinds.items()
+        if body.get(name) is not None
     }
 
 
-def needed(body: Mapping[str, Any], name: str, kind: Kind) -> Any:
-    """A field that must be there."""
+def needed(body: Mapping[str, Any], name: str, kind: Kind, at: str = "") -> Any:
+    """A field that must be there, see `read`."""
+    path = _path(at, name)
     if body.get(name) is None:
-        raise invalid(name, f"{name} is missing: this request needs it")
-    return kind(name, body[name])
+        raise invalid(path, f"{path} is missing: this request needs it")
+    return kind(path, body[name])
+
+
+def _path(at: str, name: str) -> str:
+    return f"{at}.{name}" if at else name
 
 
 def wrong(name: str, value: Any, must: str) -> ApiError:
@@ -41,10 +49,6 @@ def wrong(name: str, value: Any, must: str) -> ApiError:
 def text(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise wrong(name, value, "a string")
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError:
-        raise invalid(name, f"{name} has half of a surrogate pair, which is no character") from None
     return value
 
 
@@ -55,16 +59,19 @@ def flag(name: str, value: Any) -> bool:
 
 
 def integer(least: int | None = None, most: int | None = None) -> Kind:
-    """An integer; 3.0 is one, as in JSON."""
+    """An integer of at most 64 bits; 3.0 is one, as in JSON."""
     must = "an integer" + _limits(least, most)
 
     def kind(name: str, value: Any) -> int:
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not math.isfinite(value) or value != int(value):
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if not isinstance(value, int) or isinstance(value, bool):
             raise wrong(name, value, must)
         if not (least is None or value >= least) or not (most is None or value <= most):
             raise wrong(name, value, must)
-        return int(value)
+        if value.bit_length() > _MOST_BITS:
+            raise wrong(name, value, f"{must}, of at most {_MOST_BITS + 1} bits")
+        return value
 
     return kind
 
@@ -99,11 +106,10 @@ def function_tool(
     at: str, tool: Mapping[str, Any], schema: str, *, is_needed: bool
 ) -> dict[str, Any]:
     """A tool as chat completions have it, of an object whose parameters are its field `schema`."""
-    function: dict[str, Any] = {"name": text(f"{at}.name", tool.get("name"))}
-    if tool.get("description") is not None:
-        function["description"] = text(f"{at}.description", tool["description"])
+    function: dict[str, Any] = {"name": needed(tool, "name", text, at)}
+    function |= read(tool, {"description": text}, at)
     if is_needed or tool.get(schema) is not None:
-        function["parameters"] = mapping(f"{at}.{schema}", tool.get(schema))
+        function["parameters"] = needed(tool, schema, mapping, at)
     return {"type": "function", "function": function}
 
 

@@ -15,9 +15,11 @@ from ggmlpy.engine.completion import NO_CHUNK, ChatForm, TextForm, collect
 from ggmlpy.engine.generation import Piece, Request
 from ggmlpy.engine.timings import AnswerTimings
 from ggmlpy.server.endpoint import Call
+from ggmlpy.server.errors import invalid
 from ggmlpy.server.hosted import Hosted
 from ggmlpy.server.options import read_run
 
+_MOST_ANSWERS = 2048
 _MANY = 128  # pieces, whose result may take longer than a millisecond: a thread makes it
 
 
@@ -150,6 +152,17 @@ async def _arriving(choice: Choice, reader: Reader) -> AsyncGenerator[list[dict[
         yield chunks
 
 
+def check_answers(name: str, n_prompts: int, n: int) -> None:
+    """Raise ApiError for a request of more answers than one may have: `n`, which the field `name`
+    says, of each prompt."""
+    if n_prompts * n > _MOST_ANSWERS:
+        raise invalid(
+            name,
+            f"{name} is {n}: of {n_prompts} prompts that is {n_prompts * n} answers, there may be"
+            f" {_MOST_ANSWERS}",
+        )
+
+
 async def start(
     call: Call, hosted: Hosted, make: Callable[[], Sequence[Made]], n: int = 1
 ) -> Generation:
@@ -164,7 +177,7 @@ async def start(
         call.note(hosted.name, timings, perf_counter() - arrived_s, reason)
 
     engine = hosted.llm.llama.engine
-    run = read_run(call.body, engine.context.sizes.n_seq_max)
+    run = read_run(call.body, call.settings.defaults, engine.context.sizes.n_seq_max)
 
     def prepare() -> list[Choice]:
         made = [(replace(request, **run), form) for request, form in make()]

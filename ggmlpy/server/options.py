@@ -69,11 +69,15 @@ SAMPLING: dict[str, Kind] = {
     "adaptive_decay": number(0, 1),
     "samplers": samplers,
 }
-# What an answer is, and when it ends.
-ANSWER: dict[str, Kind] = {
+# How many tokens an answer has at most: 0: none, -1: no limit. The last one that is given counts.
+_LIMITS: dict[str, Kind] = {
     "max_tokens": integer(-1),
     "max_completion_tokens": integer(-1),
     "n_predict": integer(-1),
+}
+# What an answer is, and when it ends.
+ANSWER: dict[str, Kind] = {
+    **_LIMITS,
     "stop": stops,
     "grammar": text,
     "json_schema": mapping,
@@ -84,7 +88,7 @@ ANSWER: dict[str, Kind] = {
     "lora": listed(mapping),
     "ignore_eos": flag,
     "logit_bias": anything,
-    "seed": integer(-1),
+    "seed": integer(),  # -1: another one each time
 }
 _RENAMED = {
     "typ_p": "typical_p",
@@ -94,7 +98,6 @@ _RENAMED = {
     "max_completion_tokens": "max_tokens",
     "n_predict": "max_tokens",
 }
-_LIMITS = ("max_tokens", "max_completion_tokens", "n_predict")
 _NOT_SAMPLED = ("ignore_eos", "json_schema")
 # llama-server's options of how a request is run, which are fields of `Request`.
 _RUN = {
@@ -129,10 +132,13 @@ def read_options(
     return options
 
 
-def read_run(body: Mapping[str, Any], n_seq_max: int) -> dict[str, Any]:
-    """Fields of `Request` that a body has, where a context has `n_seq_max` sequences. Raises
-    ApiError."""
+def read_run(
+    body: Mapping[str, Any], defaults: Mapping[str, Any], n_seq_max: int
+) -> dict[str, Any]:
+    """Fields of `Request` that a body has, over `defaults`, where a context has `n_seq_max`
+    sequences. Raises ApiError."""
     asked = read(body, _RUN)
+    limits = [defaults.get("max_tokens"), *read(body, _LIMITS).values()]
     is_stream = body.get("stream") is True
     made: dict[str, Any] = {
         "reuses": asked.get("cache_prompt", True),
@@ -141,8 +147,7 @@ def read_run(body: Mapping[str, Any], n_seq_max: int) -> dict[str, Any]:
         "reports_progress": is_stream and asked.get("return_progress", False),
         "reports_timings": is_stream and asked.get("timings_per_token", False),
     }
-    limits = [body[name] for name in _LIMITS if body.get(name) is not None]
-    if limits and limits[-1] == 0:  # the prompt is run, and nothing else: to `Llama` 0 is no limit
+    if limits[-1] == 0:  # for `Llama` that is no limit
         made["max_tokens"] = 0
     if asked.get("id_slot", -1) >= 0:
         made["slot"] = asked["id_slot"] % n_seq_max  # as in llama-server

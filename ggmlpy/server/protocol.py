@@ -29,6 +29,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().__init__(*args, **more)
         self._timer: asyncio.TimerHandle | None = None  # while headers are awaited
         self._n_header_bytes = 0
+        self._is_in_body = False  # of a request, which may have its answer already
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -36,16 +37,24 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self._timer is None and (self.cycle is None or self.cycle.response_complete):
-            self._await_headers()  # of the next request of a connection
-        if self._timer is not None:
+            self._await_headers()  # of the next request of a connection, or the rest of a body
+        if self._timer is not None and not self._is_in_body:
             self._n_header_bytes += len(data)
         super().data_received(data)
-        if self._timer is not None and self._n_header_bytes > MOST_HEADER_BYTES:
+        if self._n_header_bytes > MOST_HEADER_BYTES:
             self._refuse(431, f"the headers are larger than {MOST_HEADER_BYTES:,} bytes")
 
     def on_headers_complete(self) -> None:
         self._stop_timer()
+        self._n_header_bytes = 0
+        self._is_in_body = True
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._is_in_body = False
+        if self._timer is not None:  # the answer was there before the end of the body
+            self._stop_timer()
+        super().on_message_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()

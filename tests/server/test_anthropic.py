@@ -300,8 +300,8 @@ IMAGE = {"type": "image", "source": {"type": "url", "url": "http://localhost/a.p
         ({"max_tokens": 0}, "max_tokens is 0"),
         ({"messages": []}, "messages has 0 items"),
         ({"messages": "Hello"}, "messages is"),
-        ({"messages": [{"role": "robot", "content": "a"}]}, "role is"),
-        ({"messages": [{"role": "user"}]}, "content is missing"),
+        ({"messages": [{"role": "robot", "content": "a"}]}, "messages[0].role is"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content is missing"),
         ({"messages": [{"role": "user", "content": [IMAGE]}]}, "content[0] is of type image"),
         ({"messages": [{"role": "user", "content": [{"text": "a"}]}]}, "content[0].type"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "content[0].text"),
@@ -319,7 +319,7 @@ IMAGE = {"type": "image", "source": {"type": "url", "url": "http://localhost/a.p
         ({"tools": [WEATHER], "tool_choice": {"type": "some"}}, "tool_choice.type"),
         ({"tools": [WEATHER], "tool_choice": {"type": "tool", "name": "now"}}, "now"),
         ({"thinking": {"type": "enabled"}}, "thinking.budget_tokens is missing"),
-        ({"output_config": {"format": {"type": "xml"}}}, "type is"),
+        ({"output_config": {"format": {"type": "xml"}}}, "output_config.format.type is"),
         ({"messages": [{"role": "user", "content": "word " * 2000}]}, "tokens long"),
     ],
 )
@@ -355,6 +355,12 @@ def test_all_errors_have_its_form(method: str, path: str, status: int, kind: str
     assert found["error"]["type"] == kind
     assert found["error"]["message"]
     assert "param" in other.json()["error"]
+
+
+def test_a_tool_whose_type_is_null(client: httpx.Client) -> None:
+    asked = {"model": MODEL, "messages": USER, "tools": [{**WEATHER, "type": None}]}
+    response = client.post("/v1/messages/count_tokens", json=asked)
+    assert response.status_code == 200, response.text
 
 
 def test_errors_of_the_client(api: anthropic.Anthropic) -> None:

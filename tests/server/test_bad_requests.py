@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from collections.abc import Iterator
@@ -56,13 +57,43 @@ def error_of(response: httpx.Response, status: int) -> dict[str, Any]:
         (TEXT, {"prompt": []}, "prompt"),
         (TEXT, {"prompt": [99999999]}, "prompt"),
         (TEXT, {"prompt": "\ud800"}, "prompt"),
+        (TEXT, {"prompt": "a", "n": 10**400}, "n"),
+        (TEXT, {"prompt": "a", "seed": 10**400}, "seed"),
+        (
+            TEXT,
+            {"prompt": "a", "dry_multiplier": 1, "dry_penalty_last_n": 2**63},
+            "dry_penalty_last_n",
+        ),
+        (TEXT, {"prompt": ["a"] * 17, "n": 128}, "n"),
+        (TEXT, {"prompt": ["a"] * 17, "best_of": 128}, "best_of"),
+        (
+            TEXT,
+            {"prompt": "a", "stream": True, "stream_options": {"include_usage": 1}},
+            "stream_options.include_usage",
+        ),
+        ("/completion", {"prompt": ["a"] * 17, "n_cmpl": 128}, "n_cmpl"),
+        ("/detokenize", {"tokens": [1, 10**400]}, "tokens[1]"),
+        ("/detokenize", {"tokens": [1, 99999999]}, "tokens"),
         (TEXT, {}, "prompt"),
         (CHAT, {}, "messages"),
         (CHAT, {"messages": []}, "messages"),
         (CHAT, {"messages": "Hello"}, "messages"),
         (CHAT, {"messages": ["Hello"]}, "messages[0]"),
         (CHAT, {"messages": HELLO, "top_logprobs": 50}, "top_logprobs"),
-        (CHAT, {"messages": HELLO, "top_logprobs": 2}, "top_logprobs"),
+        (CHAT, {"messages": HELLO, "top_logprobs": 5}, "top_logprobs"),
+        (CHAT, {"messages": [{"role": "user", "content": "\ud800"}]}, "messages"),
+        (CHAT, {"messages": HELLO, "chat_template_kwargs": {"\ud800": 1}}, "chat_template_kwargs"),
+        (
+            CHAT,
+            {
+                "messages": HELLO,
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"schema": {"type": "x"}},
+                },
+            },
+            "response_format",
+        ),
         (CHAT, {"messages": HELLO, "tools": [1]}, "tools[0]"),
         (CHAT, {"messages": HELLO, "tools": [{"type": "function"}]}, "tools"),
         (CHAT, {"messages": HELLO, "tool_choice": "sometimes"}, "tool_choice"),
@@ -89,6 +120,7 @@ def test_a_field_that_is_wrong(
         (b"", "empty"),
         (b"{", "not JSON"),
         (b'{"prompt": NaN}', "NaN"),
+        (b'{"prompt": "a", "unknown": [-1e400]}', "-1e400"),
         (b'{"prompt": "a", "n": ' + b"1" * 5000 + b"}", "cannot be used|can be used"),
         (b"[1]", "a list"),
         (b'"text"', "a string"),
@@ -96,10 +128,37 @@ def test_a_field_that_is_wrong(
         (b'{"prompt": ' + b"[" * 100_000, "too deep"),
         (b'{"prompt": "a", "response_format": ' + b'{"a":' * 5000 + b"1" + b"}" * 5001, "deep"),
     ],
-    ids=["nothing", "cut", "NaN", "digits", "list", "string", "bytes", "deep", "deep objects"],
+    ids=[
+        "nothing",
+        "cut",
+        "NaN",
+        "inf",
+        "digits",
+        "list",
+        "string",
+        "bytes",
+        "deep",
+        "deep objects",
+    ],
 )
 def test_a_body_that_is_no_object(client: httpx.Client, raw: bytes, said: str) -> None:
     assert re.search(said, error_of(client.post(TEXT, content=raw), 400)["message"])
+
+
+def test_a_body_that_is_encoded(client: httpx.Client) -> None:
+    body = gzip.compress(b'{"prompt": "a"}')
+    response = client.post(TEXT, content=body, headers={"Content-Encoding": "gzip"})
+    assert "gzip" in error_of(response, 415)["message"]
+    plain = {"Content-Encoding": "identity"}
+    body = b'{"prompt": "a", "max_tokens": 1}'
+    assert client.post(TEXT, content=body, headers=plain).is_success
+
+
+def test_a_whole_pair_of_surrogates(client: httpx.Client) -> None:
+    """Is a character, in a body of ASCII."""
+    raw = b'{"content": "\\ud83d\\uDE00"}'
+    tokens = client.post("/tokenize", content=raw).json()["tokens"]
+    assert client.post("/detokenize", json={"tokens": tokens}).json()["content"].endswith("😀")
 
 
 def test_numbers_of_json_that_mean_integers(client: httpx.Client) -> None:

@@ -68,6 +68,41 @@ def test_what_is_not_http(server: Server, sent: bytes) -> None:
     assert set(body["error"]) == {"message", "type", "param", "code"}
 
 
+UNKNOWN = b"POST /nothing HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+
+
+def answer_of(connection: socket.socket) -> bytes:
+    """What comes up to the end of a JSON object."""
+    answer = b""
+    while not answer.endswith(b"}"):
+        answer += connection.recv(65536)
+    return answer
+
+
+def test_the_rest_of_a_body_after_the_answer(server: Server) -> None:
+    """Is no part of the next request, whatever its size."""
+    n = 2 * MOST_HEADER_BYTES
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        connection.sendall(UNKNOWN % n)
+        assert b" 404 " in answer_of(connection)
+        for _ in range(2):
+            connection.sendall(b"a" * (n // 2))
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert answer_of(connection).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_body_that_does_not_end_after_the_answer() -> None:
+    """The connection is closed, without a second answer."""
+    with running(http=Hasty) as server:
+        host, port = server.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=20) as connection:
+            connection.sendall(UNKNOWN % 100)
+            assert b" 404 " in answer_of(connection)
+            connection.sendall(b"{")
+            assert connection.recv(65536) == b""
+
+
 def test_a_body_that_does_not_come() -> None:
     with running(Settings(body_timeout_s=0.2)) as server:
         status, body = answer_to(

@@ -266,7 +266,7 @@ def test_choices_of_prompts_are_in_order(client: httpx.Client) -> None:
         ("/completion", {"prompt": P, "lora": [{"id": 7, "scale": 1.0}]}, "lora"),
         ("/tokenize", {"content": 3}, "content"),
         ("/detokenize", {"tokens": "abc"}, "tokens"),
-        ("/detokenize", {"tokens": [10**9]}, None),
+        ("/detokenize", {"tokens": [10**9]}, "tokens"),
         ("/apply-template", {}, "messages"),
         ("/infill", {"input_prefix": "a"}, "input_suffix"),
         ("/slots/99?action=erase", {}, "id_slot"),

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from ggmlpy.errors import FileError
 from ggmlpy.server import Settings
 from ggmlpy.server.logs import request_id, writing_logs
+from ggmlpy.server.openai import results
 from tests.server.conftest import MODEL, running, wait_for
 
 SECRET, PROMPT = "key-that-nobody-sees", "A prompt that nobody sees"
@@ -73,6 +74,27 @@ def test_what_there_is_not_is_a_line_too(caplog: pytest.LogCaptureFixture) -> No
     assert lines(caplog)[1]["id"] == wrong.headers["x-request-id"]
     assert wrong.headers["allow"] == "POST"
     assert "\n" not in "".join(record.getMessage() for record in caplog.records)
+
+
+def test_an_error_within_a_stream_is_logged(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its cause: the event tells the client nothing of it."""
+
+    def broken(timings: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(results, "timings_of", broken)
+    with running() as server:
+        asked = {**BODY, "stream": True}
+        headers = {"X-Request-Id": "abc-2"}
+        answer = httpx.post(f"{server.url}/v1/completions", json=asked, headers=headers)
+    assert json.loads(answer.text.split("data: ")[-1])["error"]["type"] == "server_error"
+    assert "a bug" not in answer.text
+    (record,) = [each for each in caplog.records if each.levelno == logging.ERROR]
+    assert "abc-2" in record.getMessage()
+    assert record.exc_info is not None
+    assert record.exc_info[0] is ZeroDivisionError
 
 
 def test_prompts_are_logged_where_that_is_asked_for(caplog: pytest.LogCaptureFixture) -> None:

@@ -53,6 +53,35 @@ def test_a_completion_is_that_of_the_model(api: openai.OpenAI, server: Server) -
     assert made.usage.prompt_tokens == wanted["usage"]["prompt_tokens"]
 
 
+def test_negative_seeds(client: httpx.Client) -> None:
+    """Are seeds, but for -1."""
+    asked = {"prompt": PROMPT, "max_tokens": 8, "temperature": 2}
+    first, again, other = (
+        post(client, "/v1/completions", **asked, seed=seed)["choices"][0]["text"]
+        for seed in (-7, -7, -8)
+    )
+    assert first == again != other
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [("/v1/completions", {"prompt": PROMPT}), ("/v1/chat/completions", {"messages": CHAT})],
+)
+def test_the_usage_of_a_stream(client: httpx.Client, path: str, asked: dict[str, Any]) -> None:
+    """Comes last, and all other chunks have null; the prompt's progress is in none of them."""
+    more = {"max_tokens": 2, "return_progress": True, "stream_options": {"include_usage": True}}
+    *chunks, last = events(client, path, **asked, **more)
+    assert "prompt_progress" in {name for chunk in chunks for name in chunk}
+    assert all(chunk["usage"] is None for chunk in chunks)
+    assert last["choices"] == []
+    assert "prompt_progress" not in last
+    assert last["usage"]["completion_tokens"] == 2
+    shared = ("id", "object", "created", "model", "system_fingerprint")
+    assert all(
+        [chunk[name] for name in shared] == [last[name] for name in shared] for chunk in chunks
+    )
+
+
 def test_a_stream_is_the_whole_in_pieces(api: openai.OpenAI) -> None:
     more = {"model": MODEL, "prompt": PROMPT, "max_tokens": 12, "seed": 5}
     whole = api.completions.create(**more)

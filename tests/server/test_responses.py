@@ -10,6 +10,7 @@ import httpx
 import openai
 import pytest
 
+from ggmlpy.server import Settings
 from ggmlpy.server.openai.response_items import read_input
 from tests.server.conftest import MODEL, Server, named_events, open_model, running
 from tests.server.test_anthropic import CALL, TEMPLATE, WEATHER, saying
@@ -224,6 +225,11 @@ IMAGE = {"type": "input_image", "image_url": "http://localhost/a.png"}
         ({"tools": [TOOL], "tool_choice": "some"}, "tool_choice"),
         ({"tools": [TOOL], "tool_choice": {"type": "web_search"}}, "tool_choice"),
         ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
+        ({"text": {"format": {}}}, "text.format.type"),
+        ({"text": {"format": "json"}}, "text.format"),
+        ({"text": {"format": {"type": "json_schema"}}}, "text.format.schema"),
+        ({"text": {"format": {"type": "json_schema", "schema": {"type": "x"}}}}, "text"),
+        ({"reasoning": {"effort": 5}}, "reasoning.effort"),
         ({"include": ["message.output_text.logprobs"]}, "include"),
         ({"include": ["everything"]}, "include[0]"),
         ({"previous_response_id": 3}, "previous_response_id"),
@@ -255,8 +261,20 @@ def test_an_error_within_a_stream(client: httpx.Client, server: Server) -> None:
     assert found[-1]["message"]
 
 
-def test_half_of_a_surrogate_pair_is_shown_in_an_error(client: httpx.Client) -> None:
-    raw = json.dumps({"input": [{"role": "\ud800", "content": "a"}]})
-    response = client.post("/v1/responses", content=raw)
-    assert response.status_code == 400
-    assert response.json()["error"]["param"] == "input[0].role"
+def test_a_stream_that_takes_too_long() -> None:
+    """Ends with an event as that of any other error."""
+    asked = {"model": MODEL, "input": TEXT, "ignore_eos": True, "context_shift": True}
+    with running(Settings(timeout_s=0.5)) as server, httpx.Client(base_url=server.url) as client:
+        client.post("/v1/responses", json={**asked, "max_output_tokens": 1})  # it is quicker then
+        found = named_events(client, "/v1/responses", {**asked, "stream": True})
+    assert found[-1]["type"] == "error"
+    assert "0.5 s" in found[-1]["message"]
+    assert [each["sequence_number"] for each in found] == list(range(len(found)))
+
+
+def test_progress_is_no_reasoning(client: httpx.Client) -> None:
+    """Events of the prompt's progress count as no tokens."""
+    asked = {"model": MODEL, "input": TEXT, "max_output_tokens": 4, "return_progress": True}
+    last = named_events(client, "/v1/responses", {**asked, "stream": True})[-1]
+    assert last["response"]["usage"]["output_tokens"] == 4
+    assert last["response"]["usage"]["output_tokens_details"]["reasoning_tokens"] == 0

@@ -14,7 +14,6 @@ from typing import Any
 
 from ggmlpy.server.errors import invalid
 from ggmlpy.server.fields import (
-    anything,
     either,
     flag,
     function_tool,
@@ -48,8 +47,8 @@ def read_messages(body: Mapping[str, Any]) -> list[Message]:
     given = needed(body, "messages", listed(mapping, least=1))
     for i, message in enumerate(given):
         where = f"messages[{i}]"
-        role = needed(message, "role", one_of("user", "assistant", "system"))
-        content = _BLOCKS(f"{where}.content", needed(message, "content", anything))
+        role = needed(message, "role", one_of("user", "assistant", "system"), where)
+        content = needed(message, "content", _BLOCKS, where)
         if role == "assistant":
             made.append(_of_assistant(f"{where}.content", content, tools))
         elif role == "user":
@@ -80,7 +79,7 @@ def _of_user(where: str, content: Any, tools: Mapping[str, str]) -> list[Message
 
 
 def _result(at: str, block: Mapping[str, Any], tools: Mapping[str, str]) -> Message:
-    id = _part(at, block, "tool_use_id")
+    id = needed(block, "tool_use_id", text, at)
     content = block.get("content")
     if content is not None:
         content = _texts(f"{at}.content", _BLOCKS(f"{at}.content", content))
@@ -93,10 +92,10 @@ def _of_assistant(where: str, content: Any, tools: dict[str, str]) -> Message:
     for at, block in _blocks(where, content):
         kind = block["type"]
         if kind == "thinking":
-            reasoning.append(_part(at, block, "thinking"))
+            reasoning.append(needed(block, "thinking", text, at))
         elif kind == "tool_use":
-            id, name = _part(at, block, "id"), _part(at, block, "name")
-            arguments = json.dumps(mapping(f"{at}.input", block.get("input")), ensure_ascii=False)
+            id, name = needed(block, "id", text, at), needed(block, "name", text, at)
+            arguments = json.dumps(needed(block, "input", mapping, at), ensure_ascii=False)
             tools[id] = name
             function = {"name": name, "arguments": arguments}
             calls.append({"id": id, "type": "function", "function": function})
@@ -131,13 +130,7 @@ def _text(at: str, block: Mapping[str, Any]) -> str:
         raise invalid(
             f"{at}.type", f"{at} is of type {kind:.40}, which is not supported here: send text"
         )
-    return _part(at, block, "text")
-
-
-def _part(at: str, block: Mapping[str, Any], name: str) -> str:
-    if block.get(name) is None:
-        raise invalid(f"{at}.{name}", f"{at}.{name} is missing: a {block['type']} block has it")
-    return str(text(f"{at}.{name}", block[name]))
+    return str(needed(block, "text", text, at))
 
 
 def read_tools(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,21 +141,21 @@ def read_tools(body: Mapping[str, Any]) -> dict[str, Any]:
         made["tools"] = [_tool(f"tools[{i}]", each) for i, each in enumerate(asked["tools"])]
     choice = asked.get("tool_choice")
     if choice is not None:
-        kind = one_of(*_CHOICES, "tool")("tool_choice.type", choice.get("type"))
+        kind = needed(choice, "type", one_of(*_CHOICES, "tool"), "tool_choice")
         if kind == "tool":
-            name = text("tool_choice.name", choice.get("name"))
+            name = needed(choice, "name", text, "tool_choice")
             made["tool_choice"] = {"type": "function", "function": {"name": name}}
         elif "tools" in made or kind == "any":
             made["tool_choice"] = _CHOICES[kind]
-        single = read(choice, {"disable_parallel_tool_use": flag})
+        single = read(choice, {"disable_parallel_tool_use": flag}, "tool_choice")
         if single:
             made["parallel_tool_calls"] = not single["disable_parallel_tool_use"]
     return made
 
 
 def _tool(at: str, tool: Mapping[str, Any]) -> dict[str, Any]:
-    kind = tool.get("type", "custom")
-    if kind != "custom":
+    kind = tool.get("type")
+    if kind not in (None, "custom"):
         raise invalid(
             f"{at}.type",
             f"{at} is of type {json.dumps(kind)[:60]}, which Anthropic's servers run or define:"

@@ -20,8 +20,6 @@ from typing import Any
 from ggmlpy.engine.completion import NO_CHUNK, NO_PART, ChatForm, ChatPart
 from ggmlpy.engine.generation import Piece
 from ggmlpy.engine.timings import AnswerTimings
-from ggmlpy.server.anthropic.errors import as_anthropic
-from ggmlpy.server.errors import of_error
 from ggmlpy.server.events import event
 from ggmlpy.server.generation import Generation, OwnForm
 from ggmlpy.tools import Delta
@@ -168,10 +166,7 @@ def _usage(timings: AnswerTimings) -> dict[str, int]:
     }
 
 
-async def events(generation: Generation, id: str) -> AsyncGenerator[bytes, None]:
-    """The stream of a message, for the request with this id."""
-    try:
-        async for arrived in generation.chunks():
-            yield b"".join([event(each, each["type"]) for _, each in arrived])
-    except Exception as error:  # the status was sent: the stream ends with the error
-        yield event(as_anthropic(of_error(error), id), "error")
+async def events(generation: Generation) -> AsyncGenerator[bytes, None]:
+    """The stream of a message."""
+    async for arrived in generation.chunks():
+        yield b"".join([event(each, each["type"]) for _, each in arrived])

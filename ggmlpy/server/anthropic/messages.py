@@ -43,7 +43,6 @@ _UNSUPPORTED = {
     "mcp_servers": "call them, and send their tools in tools",
     "container": "it is run by Anthropic's servers",
 }
-_FORMAT = {"type": one_of("json_schema"), "schema": mapping}
 
 
 async def messages(call: Call) -> Response | dict[str, Any]:
@@ -62,7 +61,7 @@ async def messages(call: Call) -> Response | dict[str, Any]:
 
     generation = await start(call, hosted, make)
     if asked.get("stream"):
-        return call.stream(events(generation, call.id))
+        return call.stream(events(generation))
     (result,) = await generation.whole()
     return result
 
@@ -85,13 +84,15 @@ def _as_openai(body: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, A
     made["continue_final_message"] = body["messages"][-1]["role"] == "assistant"
     made["stop"] = asked.get("stop_sequences", [])
     _set_thinking(made, asked.get("thinking", {}))
-    config = read(asked.get("output_config", {}), {"format": mapping, "effort": text})
+    kinds = {"format": mapping, "effort": text}
+    config = read(asked.get("output_config", {}), kinds, "output_config")
     if "effort" in config:
         made["reasoning_effort"] = config["effort"]
+    name = "output_config.format" if "format" in config else "output_format"
     form = config.get("format", asked.get("output_format"))
     if form is not None:
-        kind = needed(form, "type", _FORMAT["type"])
-        schema = needed(form, "schema", _FORMAT["schema"])
+        kind = needed(form, "type", one_of("json_schema"), name)
+        schema = needed(form, "schema", mapping, name)
         made["response_format"] = {"type": kind, "json_schema": {"schema": schema}}
     return made
 
@@ -106,11 +107,8 @@ def _set_thinking(made: dict[str, Any], thinking: Mapping[str, Any]) -> None:
     """A budget limits the reasoning; without thinking the template is told so."""
     if not thinking:
         return
-    kind = one_of("enabled", "disabled", "adaptive")("thinking.type", thinking.get("type"))
+    kind = needed(thinking, "type", one_of("enabled", "disabled", "adaptive"), "thinking")
     if kind == "enabled":
-        budget = thinking.get("budget_tokens")
-        if budget is None:
-            raise invalid("thinking.budget_tokens", "thinking.budget_tokens is missing")
-        made["reasoning_budget"] = integer(1)("thinking.budget_tokens", budget)
+        made["reasoning_budget"] = needed(thinking, "budget_tokens", integer(1), "thinking")
     kwargs = mapping("chat_template_kwargs", made.get("chat_template_kwargs") or {})
     made["chat_template_kwargs"] = {"enable_thinking": kind != "disabled", **kwargs}

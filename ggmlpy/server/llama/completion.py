@@ -11,7 +11,7 @@ from starlette.responses import Response
 from ggmlpy.engine.generation import Request
 from ggmlpy.server.endpoint import Call
 from ggmlpy.server.fields import flag, integer, listed, mapping, needed, number, read, text
-from ggmlpy.server.generation import seeded, start
+from ggmlpy.server.generation import check_answers, seeded, start
 from ggmlpy.server.hosted import Hosted
 from ggmlpy.server.llama.infill import check_infill, infill_tokens, read_extra
 from ggmlpy.server.llama.prompts import Encode, read_prompts
@@ -111,6 +111,7 @@ async def _complete(
         return request, CompletionForm(request, wanted, hosted.name, tokenizer, n_ctx_seq, limit)
 
     n = asked.get("n_cmpl", asked.get("n", 1))
+    check_answers("n_cmpl" if "n_cmpl" in asked else "n", len(prompts), n)
 
     def make() -> list[tuple[Request, CompletionForm]]:
         pairs: list[tuple[Request, CompletionForm]] = []

@@ -25,8 +25,11 @@ def read_extra(body: Mapping[str, Any]) -> Extra:
     """The other files of a body. Raises ApiError."""
     chunks = read(body, {"input_extra": listed(mapping)}).get("input_extra", ())
     return [
-        (read(each, {"filename": text}).get("filename", "tmp"), needed(each, "text", text))
-        for each in chunks
+        (
+            read(each, {"filename": text}, f"input_extra[{i}]").get("filename", "tmp"),
+            needed(each, "text", text, f"input_extra[{i}]"),
+        )
+        for i, each in enumerate(chunks)
     ]
 
 

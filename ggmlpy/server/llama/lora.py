@@ -24,10 +24,10 @@ async def change_lora_adapters(call: Call) -> dict[str, Any]:
     """Set scales; an adapter that is not named gets 0."""
     scales: dict[int, float] = {}
     for i, each in enumerate(listed(mapping)(LIST, call.body[LIST])):
-        id = needed(each, "id", integer(0))
+        id = needed(each, "id", integer(0), f"[{i}]")
         if id in scales:
-            raise invalid("id", f"[{i}] names the adapter {id} again")
-        scales[id] = needed(each, "scale", number())
+            raise invalid(f"[{i}].id", f"[{i}] names the adapter {id} again")
+        scales[id] = needed(each, "scale", number(), f"[{i}]")
     async with call.models.using(call.request.query_params.get("model")) as hosted:
         adapters = hosted.llm.llama.lora_adapters
         unknown = scales.keys() - adapters.keys()

@@ -15,7 +15,6 @@ from ggmlpy.engine.completion import NO_CHUNK, NO_PIECE, text_of
 from ggmlpy.engine.generation import Piece, Request, TokenLogprob
 from ggmlpy.engine.timings import AnswerTimings
 from ggmlpy.sampling import SamplingParams
-from ggmlpy.server.errors import of_error
 from ggmlpy.server.events import event
 from ggmlpy.server.generation import Generation, OwnForm
 from ggmlpy.server.openai.results import progress_of, timings_of
@@ -229,8 +228,5 @@ def _picked(made: Mapping[str, Any], paths: Sequence[str]) -> dict[str, Any]:
 
 async def events(generation: Generation) -> AsyncGenerator[bytes, None]:
     """The events of all choices. There is no [DONE]: the last event of each has `stop`."""
-    try:
-        async for arrived in generation.chunks():
-            yield b"".join(event(chunk) for _, chunk in arrived)
-    except Exception as error:  # the status was sent: the stream ends with the error
-        yield event(of_error(error).as_dict())
+    async for arrived in generation.chunks():
+        yield b"".join(event(chunk) for _, chunk in arrived)

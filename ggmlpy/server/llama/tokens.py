@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ggmlpy.server.endpoint import Call
+from ggmlpy.server.errors import invalid
 from ggmlpy.server.fields import (
     either,
     flag,
@@ -68,7 +69,9 @@ async def detokenize(call: Call) -> dict[str, Any]:
     asked = read(call.body, {"model": text, "tokens": listed(integer(0))})
     async with call.models.using(asked.get("model")) as hosted:
         tokenizer = hosted.llm.llama.tokenizer
-        tokens = asked.get("tokens", [])
+        tokens, n_vocab = asked.get("tokens", []), tokenizer.n_vocab
+        if tokens and max(tokens) >= n_vocab:
+            raise invalid("tokens", f"tokens has {max(tokens)}: ids are 0 to {n_vocab - 1}")
         return {"content": await call.in_pool(lambda: tokenizer.decode(tokens, special=True))}
 
 

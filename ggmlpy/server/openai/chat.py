@@ -73,7 +73,8 @@ def wanted_in_chunks(body: Mapping[str, Any]) -> dict[str, bool]:
     """What a stream tells besides, as arguments of `events`: at its end the usage, or in each chunk
     the timings."""
     asked = read(body, {"stream_options": mapping, "timings_per_token": flag})
-    stream_options = read(asked.get("stream_options", {}), {"include_usage": flag})
+    given = asked.get("stream_options", {})
+    stream_options = read(given, {"include_usage": flag}, "stream_options")
     return {
         "with_usage": stream_options.get("include_usage", False),
         "with_timings": asked.get("timings_per_token", False),

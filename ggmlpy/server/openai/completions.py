@@ -13,7 +13,7 @@ from ggmlpy.llama import Llama
 from ggmlpy.server.endpoint import Call
 from ggmlpy.server.errors import invalid
 from ggmlpy.server.fields import flag, integer, mapping, needed, read, text, wrong
-from ggmlpy.server.generation import start
+from ggmlpy.server.generation import check_answers, start
 from ggmlpy.server.llama.infill import check_infill, infill_tokens
 from ggmlpy.server.openai.chat import MOST_CHOICES, wanted_in_chunks
 from ggmlpy.server.openai.results import events, whole
@@ -42,6 +42,7 @@ async def completions(call: Call) -> Response | dict[str, Any]:
         raise invalid("best_of", f"best_of is {best_of}: it must be at least n, which is {n}")
     if best_of > n and asked.get("stream"):
         raise invalid("best_of", "best_of is more than n: the best cannot be known in a stream")
+    check_answers("best_of" if best_of > n else "n", len(prompts), best_of)
     hosted = await call.stack.enter_async_context(call.models.using(asked.get("model")))
     llm = hosted.llm.llama
     if asked.get("suffix"):

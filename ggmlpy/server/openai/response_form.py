@@ -23,7 +23,7 @@ from typing import Any
 from ggmlpy.engine.completion import NO_CHUNK, NO_PART, ChatForm, ChatPart
 from ggmlpy.engine.generation import Piece
 from ggmlpy.engine.timings import AnswerTimings
-from ggmlpy.server.errors import of_error
+from ggmlpy.server.errors import ApiError
 from ggmlpy.server.events import event
 from ggmlpy.server.generation import Generation, OwnForm
 from ggmlpy.tools import Delta
@@ -91,16 +91,16 @@ class ResponseForm(OwnForm):
         assert self.final is not None
         return self.final
 
-    def failure(self, error: Exception) -> Event:
+    def error_event(self, error: ApiError) -> bytes:
         """The event of an error, behind which nothing comes."""
-        made = of_error(error)
-        return {
+        made = {
             "type": "error",
-            "code": made.code or made.type,
-            "message": made.message,
-            "param": made.param,
+            "code": error.code or error.type,
+            "message": error.message,
+            "param": error.param,
             "sequence_number": self._n_events,
         }
+        return event(made, "error")
 
     def _events(self, pieces: Iterator[Piece]) -> Generator[Event, None, None]:
         begun = self._response("in_progress")
@@ -110,7 +110,7 @@ class ResponseForm(OwnForm):
             if part is NO_PART:
                 yield NO_CHUNK
                 continue
-            self._n_parts += 1
+            self._n_parts += part.progress is None
             for delta in part.deltas:
                 yield from self._added(delta)
             if part.finish_reason is not None:
@@ -212,10 +212,7 @@ async def events(
     keep: Callable[[dict[str, Any]], Awaitable[None]],
 ) -> AsyncGenerator[bytes, None]:
     """The stream of a response, which is given to `keep` before its last event."""
-    try:
-        async for arrived in generation.chunks():
-            if form.final is not None:
-                await keep(form.final)
-            yield b"".join([event(each, each["type"]) for _, each in arrived])
-    except Exception as error:  # the status was sent: the stream ends with the error
-        yield event(form.failure(error), "error")
+    async for arrived in generation.chunks():
+        if form.final is not None:
+            await keep(form.final)
+        yield b"".join([event(each, each["type"]) for _, each in arrived])

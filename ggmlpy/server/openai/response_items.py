@@ -123,9 +123,8 @@ class _Conversation:
         return self.messages[-1]
 
     def _add_message(self, at: str, item: Mapping[str, Any]) -> None:
-        roles = one_of("user", "assistant", "system", "developer")
-        role = roles(f"{at}.role", item.get("role"))
-        said = _text_of(f"{at}.content", _field(at, item, "content"))
+        role = needed(item, "role", one_of("user", "assistant", "system", "developer"), at)
+        said = needed(item, "content", _text_of, at)
         self.say("system" if role == "developer" else role, said)
 
     def _add_reasoning(self, at: str, item: Mapping[str, Any]) -> None:
@@ -138,31 +137,21 @@ class _Conversation:
                 return
 
     def _add_call(self, at: str, item: Mapping[str, Any]) -> None:
-        id, name = _string(at, item, "call_id"), _string(at, item, "name")
+        id, name = needed(item, "call_id", text, at), needed(item, "name", text, at)
         self._tools[id] = name
-        function = {"name": name, "arguments": _string(at, item, "arguments")}
+        function = {"name": name, "arguments": needed(item, "arguments", text, at)}
         calls = self._assistant().setdefault("tool_calls", [])
         calls.append({"id": id, "type": "function", "function": function})
 
     def _add_output(self, at: str, item: Mapping[str, Any]) -> None:
-        id = _string(at, item, "call_id")
-        output = _text_of(f"{at}.output", _field(at, item, "output"))
+        id = needed(item, "call_id", text, at)
+        output = needed(item, "output", _text_of, at)
         made = {"role": "tool", "tool_call_id": id, "content": output}
         self.messages.append(made | ({"name": self._tools[id]} if id in self._tools else {}))
 
 
 def _joined(before: str, more: str, between: str) -> str:
     return f"{before}{between}{more}" if before and more else before or more
-
-
-def _field(at: str, item: Mapping[str, Any], name: str) -> Any:
-    if item.get(name) is None:
-        raise invalid(f"{at}.{name}", f"{at}.{name} is missing")
-    return item[name]
-
-
-def _string(at: str, item: Mapping[str, Any], name: str) -> str:
-    return str(text(f"{at}.{name}", _field(at, item, name)))
 
 
 def _text_of(at: str, content: Any) -> str:
@@ -179,7 +168,7 @@ def _text_of(at: str, content: Any) -> str:
                 f"{at}[{i}].type",
                 f"{at}[{i}] is of type {json.dumps(kind)[:40]}, which is not supported: send text",
             )
-        texts.append(_string(f"{at}[{i}]", part, name))
+        texts.append(needed(part, name, text, f"{at}[{i}]"))
     return "\n".join(texts)
 
 
@@ -191,7 +180,7 @@ def read_tools(body: Mapping[str, Any]) -> dict[str, Any]:
         made["tools"] = [_tool(f"tools[{i}]", each) for i, each in enumerate(asked["tools"])]
     choice = asked.get("tool_choice")
     if isinstance(choice, dict) and choice.get("type") == "function":
-        name = text("tool_choice.name", choice.get("name"))
+        name = needed(choice, "name", text, "tool_choice")
         made["tool_choice"] = {"type": "function", "function": {"name": name}}
     elif choice in _CHOICES:
         if "tools" in made or choice == "required":

@@ -76,7 +76,7 @@ async def responses(call: Call) -> Response | dict[str, Any]:
 
     generation = await start(call, hosted, make)
     if asked.get("stream"):
-        return call.stream(events(generation, forms[0], keep_it))
+        return call.stream(events(generation, forms[0], keep_it), forms[0].error_event)
     (result,) = await generation.whole()
     await keep_it(result)
     return result
@@ -103,10 +103,10 @@ def _read(call: Call) -> tuple[dict[str, Any], dict[str, Any]]:
     made |= read_tools(body)
     if "max_output_tokens" in asked:
         made["max_tokens"] = asked["max_output_tokens"]
-    form = read(asked.get("text", {}), {"format": mapping}).get("format")
+    form = read(asked.get("text", {}), {"format": mapping}, "text").get("format")
     if form is not None:
         made["response_format"] = _response_format(form)
-    effort = read(asked.get("reasoning", {}), {"effort": text}).get("effort")
+    effort = read(asked.get("reasoning", {}), {"effort": text}, "reasoning").get("effort")
     if effort == "none":
         kwargs = mapping("chat_template_kwargs", made.get("chat_template_kwargs") or {})
         made["chat_template_kwargs"] = {"enable_thinking": False, **kwargs}
@@ -116,10 +116,10 @@ def _read(call: Call) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _response_format(form: Mapping[str, Any]) -> dict[str, Any]:
-    kind = _FORMAT("text.format.type", form.get("type"))
+    kind = needed(form, "type", _FORMAT, "text.format")
     if kind != "json_schema":
         return {"type": kind}
-    schema = needed(form, "schema", lambda _, value: mapping("text.format.schema", value))
+    schema = needed(form, "schema", mapping, "text.format")
     return {"type": kind, "json_schema": {"schema": schema}}
 
 

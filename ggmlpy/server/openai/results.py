@@ -8,11 +8,11 @@ from typing import Any
 import ggmlpy
 from ggmlpy.engine.generation import Progress
 from ggmlpy.engine.timings import AnswerTimings
-from ggmlpy.server.errors import of_error
 from ggmlpy.server.events import DONE, event
 from ggmlpy.server.generation import Generation
 
 _FINGERPRINT = f"ggmlpy-{ggmlpy.__version__}"
+_SHARED = ("id", "object", "created", "model")  # of all chunks of a stream
 
 
 def whole(
@@ -34,36 +34,35 @@ async def events(
     with_usage: bool,
     with_timings: bool = False,
 ) -> AsyncGenerator[bytes, None]:
-    """The chunks of all choices, as they come; `with_timings` each has those until then.
+    """The chunks of all choices, as they come; `with_timings` each has those until then, and
+    `with_usage` a last one the tokens of all.
 
     As in OpenAI's API the chunk with a message's role has empty content, and those before the
     usage have the field with null.
     """
-    last: dict[str, Any] = {}
-    try:
-        async for arrived in generation.chunks():
-            parts = []
-            for index, chunk in arrived:
-                if not last:
-                    last = {**chunk, "choices": [], "system_fingerprint": _FINGERPRINT}
-                chunk["id"], chunk["system_fingerprint"] = last["id"], _FINGERPRINT
-                choice = chunk["choices"][0]
-                choice["index"] = index
-                if "role" in choice.get("delta", ()):
-                    choice["delta"] = {**choice["delta"], "content": ""}
-                if with_usage:
-                    chunk["usage"] = None
-                if "prompt_progress" in chunk:
-                    chunk["prompt_progress"] = progress_of(chunk["prompt_progress"])
-                if with_timings or choice["finish_reason"] is not None:
-                    chunk["timings"] = timings_of(generation.choices[index].timings)
-                parts.append(event(chunk))
-            yield b"".join(parts)
-        if with_usage:
-            yield event(last | _costs(generation, n_each))
-        yield DONE
-    except Exception as error:  # the status was sent: the stream ends with the error
-        yield event(of_error(error).as_dict())
+    shared: dict[str, Any] = {}  # what all chunks have
+    async for arrived in generation.chunks():
+        parts = []
+        for index, chunk in arrived:
+            if not shared:
+                shared = {name: chunk[name] for name in _SHARED}
+                shared["system_fingerprint"] = _FINGERPRINT
+            choice = chunk["choices"][0]
+            choice["index"] = index
+            if "role" in choice.get("delta", ()):
+                choice["delta"] = {**choice["delta"], "content": ""}
+            chunk |= shared
+            if with_usage:
+                chunk["usage"] = None
+            if "prompt_progress" in chunk:
+                chunk["prompt_progress"] = progress_of(chunk["prompt_progress"])
+            if with_timings or choice["finish_reason"] is not None:
+                chunk["timings"] = timings_of(generation.choices[index].timings)
+            parts.append(event(chunk))
+        yield b"".join(parts)
+    if with_usage:
+        yield event({**shared, "choices": [], **_costs(generation, n_each)})
+    yield DONE
 
 
 def _costs(generation: Generation, n_each: int | None) -> dict[str, Any]:
