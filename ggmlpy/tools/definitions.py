@@ -207,12 +207,35 @@ def _chosen(tools: list[Tool], choice: Any) -> tuple[list[Tool], bool]:
         if not tools:
             raise ArgumentError('tool_choice is "required": tools must have at least one')
         return tools, True
+    if isinstance(choice, Mapping) and choice.get("type") == "allowed_tools":
+        return _allowed(tools, choice)
     function = choice.get("function") if isinstance(choice, Mapping) else None
     name = function.get("name") if isinstance(function, Mapping) else None
     if not isinstance(choice, Mapping) or name is None:
         raise ArgumentError(f"tool_choice is {choice!r:.80}: it must be {_CHOICES}")
-    named = [tool for tool in tools if tool.name == name]
-    if not named:
-        known = ", ".join(tool.name for tool in tools) or "none"
-        raise ArgumentError(f"tool_choice names {name!r}, which is no tool: tools are {known}")
-    return named, True
+    return [_named(tools, name)], True
+
+
+def _allowed(tools: list[Tool], choice: Mapping[str, Any]) -> tuple[list[Tool], bool]:
+    """The same of {"type": "allowed_tools", …}: the model knows all tools, and may call some."""
+    given = choice.get("allowed_tools")
+    mode = given.get("mode", "auto") if isinstance(given, Mapping) else None
+    names = given.get("tools") if isinstance(given, Mapping) else None
+    if mode not in ("auto", "required") or not isinstance(names, list | tuple) or not names:
+        raise ArgumentError(
+            'tool_choice is of type "allowed_tools": it must have {"allowed_tools": {"mode": "auto"'
+            ' or "required", "tools": [{"type": "function", "function": {"name": …}}]}}'
+        )
+    functions = [each.get("function") if isinstance(each, Mapping) else None for each in names]
+    found = [each.get("name") if isinstance(each, Mapping) else None for each in functions]
+    allowed = {_named(tools, name).name for name in found}
+    return [tool for tool in tools if tool.name in allowed], mode == "required"
+
+
+def _named(tools: list[Tool], name: Any) -> Tool:
+    """Raises ArgumentError for a name that none of the tools has."""
+    for tool in tools:
+        if tool.name == name:
+            return tool
+    known = ", ".join(tool.name for tool in tools) or "none"
+    raise ArgumentError(f"tool_choice names {name!r}, which is no tool: tools are {known}")

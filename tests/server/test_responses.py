@@ -224,6 +224,11 @@ IMAGE = {"type": "input_image", "image_url": "http://localhost/a.png"}
         ({"tools": [{"type": "function"}]}, "tools[0].name"),
         ({"tools": [TOOL], "tool_choice": "some"}, "tool_choice"),
         ({"tools": [TOOL], "tool_choice": {"type": "web_search"}}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": {"type": "allowed_tools"}}, "tool_choice.tools"),
+        (
+            {"tools": [TOOL], "tool_choice": {"type": "allowed_tools", "mode": "x", "tools": []}},
+            "tool_choice.mode",
+        ),
         ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
         ({"text": {"format": {}}}, "text.format.type"),
         ({"text": {"format": "json"}}, "text.format"),

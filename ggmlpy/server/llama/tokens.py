@@ -17,6 +17,7 @@ from ggmlpy.server.fields import (
     text,
 )
 from ggmlpy.server.llama.prompts import read_prompt
+from ggmlpy.server.openai.chat_messages import template_messages
 from ggmlpy.text.tokenizer import Tokenizer
 from ggmlpy.tools import Conversation, template_variables, tool_use
 
@@ -92,6 +93,7 @@ async def apply_template(call: Call) -> dict[str, Any]:
             variables = template_variables(asked.get("chat_template_kwargs"))
             if "add_generation_prompt" in asked:
                 variables["add_generation_prompt"] = asked["add_generation_prompt"]
-            return Conversation(llm.chat_template, knows).render(messages, use, variables).prompt
+            given = template_messages(messages, llm.chat_template.source)
+            return Conversation(llm.chat_template, knows).render(given, use, variables).prompt
 
         return {"prompt": await call.in_pool(made)}

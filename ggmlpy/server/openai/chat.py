@@ -24,6 +24,7 @@ from ggmlpy.server.fields import (
 )
 from ggmlpy.server.generation import Generation, start
 from ggmlpy.server.hosted import Hosted
+from ggmlpy.server.openai.chat_messages import template_messages
 from ggmlpy.server.openai.results import events, whole
 from ggmlpy.server.options import read_options
 
@@ -49,6 +50,13 @@ _CALL = {
     "function_call": anything,
     "modalities": listed(text),
     "audio": anything,
+    "web_search_options": anything,
+    "prediction": mapping,  # could be a draft: it changes no result
+}
+_UNSUPPORTED = {
+    "functions": "use tools and tool_choice",
+    "function_call": "use tools and tool_choice",
+    "web_search_options": "this server searches nothing",
 }
 
 
@@ -57,9 +65,9 @@ async def chat_completions(call: Call) -> Response | dict[str, Any]:
     body = call.body
     asked = read(body, _CALL)
     messages = needed(body, "messages", listed(mapping, least=1))
-    for name in ("functions", "function_call"):
+    for name, why in _UNSUPPORTED.items():
         if name in asked:
-            raise invalid(name, f"{name} is not supported: use tools and tool_choice")
+            raise invalid(name, f"{name} is not supported: {why}")
     if set(asked.get("modalities", ())) - {"text"} or "audio" in asked:
         raise invalid("modalities", "modalities: this server answers with text only")
     hosted = await call.stack.enter_async_context(call.models.using(asked.get("model")))
@@ -88,7 +96,8 @@ async def start_chat(
     llm, options = hosted.llm.llama, chat_options(call, hosted, call.body)
 
     def make() -> list[tuple[Request, ChatForm]]:
-        return [llm.prepare_chat_completion(messages, **options)]
+        given = template_messages(messages, llm.chat_template.source)
+        return [llm.prepare_chat_completion(given, **options)]
 
     return await start(call, hosted, make, n)
 
@@ -107,7 +116,8 @@ def chat_options(call: Call, hosted: Hosted, body: Mapping[str, Any]) -> dict[st
     effort = options.pop("reasoning_effort", None)
     if effort is not None:
         kwargs = options.get("chat_template_kwargs", {})
-        options["chat_template_kwargs"] = {"reasoning_effort": effort, **kwargs}
+        told = {"enable_thinking": False} if effort == "none" else {"reasoning_effort": effort}
+        options["chat_template_kwargs"] = {**told, **kwargs}
     return options
 
 
@@ -124,5 +134,9 @@ async def count_input(
     """The `input_tokens` of messages, with the options of a body of this API."""
     hosted = await call.stack.enter_async_context(call.models.using(name))
     llm, options = hosted.llm.llama, chat_options(call, hosted, body)
-    n = await call.in_pool(lambda: len(llm.chat_tokens(messages, **options)))
-    return {"input_tokens": n}
+
+    def count() -> int:
+        given = template_messages(messages, llm.chat_template.source)
+        return len(llm.chat_tokens(given, **options))
+
+    return {"input_tokens": await call.in_pool(count)}

@@ -182,6 +182,8 @@ def read_tools(body: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(choice, dict) and choice.get("type") == "function":
         name = needed(choice, "name", text, "tool_choice")
         made["tool_choice"] = {"type": "function", "function": {"name": name}}
+    elif isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        made["tool_choice"] = _allowed_tools(choice)
     elif choice in _CHOICES:
         if "tools" in made or choice == "required":
             made["tool_choice"] = choice
@@ -190,8 +192,20 @@ def read_tools(body: Mapping[str, Any]) -> dict[str, Any]:
     return made
 
 
+def _allowed_tools(choice: Mapping[str, Any]) -> dict[str, Any]:
+    """A choice of some tools as chat completions have it."""
+    mode = one_of("auto", "required")("tool_choice.mode", choice.get("mode", "auto"))
+    names = []
+    for i, tool in enumerate(listed(mapping, least=1)("tool_choice.tools", choice.get("tools"))):
+        at = f"tool_choice.tools[{i}]"
+        one_of("function")(f"{at}.type", tool.get("type"))
+        names.append(text(f"{at}.name", tool.get("name")))
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
 def _wrong_choice(choice: Any) -> ApiError:
-    must = '"auto", "none", "required", or {"type": "function", "name": …}'
+    must = '"auto", "none", "required", or {"type": "function", "name": …}, or "allowed_tools"'
     return wrong("tool_choice", choice, must)
 
 

@@ -107,10 +107,7 @@ def _read(call: Call) -> tuple[dict[str, Any], dict[str, Any]]:
     if form is not None:
         made["response_format"] = _response_format(form)
     effort = read(asked.get("reasoning", {}), {"effort": text}, "reasoning").get("effort")
-    if effort == "none":
-        kwargs = mapping("chat_template_kwargs", made.get("chat_template_kwargs") or {})
-        made["chat_template_kwargs"] = {"enable_thinking": False, **kwargs}
-    elif effort is not None:
+    if effort is not None:
         made["reasoning_effort"] = effort
     return asked, made
 
